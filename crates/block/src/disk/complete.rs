@@ -1,8 +1,8 @@
-//! Completion: from a tag to its request to its bios to the channels that submitted them.
+//! Completion: from a tag to its request, its bios, and the channels that submitted them.
 //!
-//! Called by dispatch.rs with the batch that a driver named, outside the serve lock unless more is
-//! to be dispatched. No search: the tag is the index of the request (\[MQ\] point 4). Requests
-//! that no drive answers end in timeouts.rs. Lock order: as dispatch.rs; the abandoned list last.
+//! dispatch.rs calls it with the batch of completions from the driver, outside the serve lock
+//! unless more work waits. Needs no search: the tag is the index of the request (\[MQ\] point 4).
+//! Timed-out requests end in timeouts.rs. Lock order: as dispatch.rs; the abandoned list last.
 //! Kernel counterpart: `blk_mq_end_request_batch`.
 
 use millrace_machine::{Lock, Machine, Stage};
@@ -21,18 +21,18 @@ use crate::queue::request::{Request, RequestRef, State};
 use crate::queue::tag::TagBatch;
 use crate::trace::Action;
 
-/// When the drive's log of failures hears of bios that fail.
+/// The time at which failed bios are added to the drive's failure log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Noted {
-    /// The log heard of the bios when their time was over, before they end.
+    /// They were added when the request timed out, before it ends.
     Before,
-    /// The log hears of the bios as they end.
+    /// They are added as they end.
     Now,
 }
 
 impl<'a, M: Machine> Visit<'a, M> {
-    /// Ends all requests of the runner's batch and empties it; true if that put new work into the
-    /// queue (a flush that others joined).
+    /// Ends all requests of the context's completion batch and empties it. Returns true if that put
+    /// new work into the queue (a flush that others joined).
     pub(crate) fn complete(&mut self) -> bool {
         if self.run.batch.entries().is_empty() {
             return false;
@@ -44,7 +44,8 @@ impl<'a, M: Machine> Visit<'a, M> {
         }
     }
 
-    /// Ends one request, but for its tag; true if that put new work into the queue.
+    /// Ends one request except for freeing its tag. Returns true if that put new work into the
+    /// queue.
     pub(crate) fn end_request(
         &mut self,
         rq: &mut Request<M>,
@@ -64,7 +65,7 @@ impl<'a, M: Machine> Visit<'a, M> {
         op == Op::Flush && self.flush_done()
     }
 
-    /// Gives each bio of a chain its status and sends it back to its channel.
+    /// Sets the status of each bio of a chain and returns it to its channel.
     #[inline(always)]
     pub(crate) fn end_bios(
         &mut self,
@@ -107,8 +108,8 @@ impl<'a, M: Machine> Visit<'a, M> {
         }
     }
 
-    /// The flush in flight is done: those that joined meanwhile become the next one.
-    /// Also after a failure: whether an earlier loss concerns them, the driver knows.
+    /// Ends the flush in flight; flushes that joined meanwhile become the next one. After a
+    /// failure, too: only the driver knows whether an earlier loss concerns them.
     pub(crate) fn flush_done(&mut self) -> bool {
         let (mut pending, target) = {
             let mut flush = self.disk.flush.lock();
@@ -122,8 +123,8 @@ impl<'a, M: Machine> Visit<'a, M> {
             self.stats.count_merge(Op::Flush);
             merge::join(&mut first, other);
         }
-        // Admitted before: a freeze does not stop it. Which software queue does not matter, but it
-        // goes through the hardware queue of its submitter, who is there to poll for it.
+        // Already admitted, so a freeze does not stop it. Any software queue will do, but it must
+        // go through its submitter's hardware queue, which the submitter polls.
         let (hctx, bell) =
             (&self.disk.queues.hctxs()[usize::from(target)], BioSet::bell_of(&first));
         count_handed(self.disk, target, 1);
@@ -138,7 +139,7 @@ impl<'a, M: Machine> Visit<'a, M> {
         is_here
     }
 
-    /// A drive answered a request that was given up on: its memory is no longer written.
+    /// Handles the late completion of an abandoned request: the drive no longer writes its memory.
     #[cold]
     fn confirm_abandoned(&self, rq: &mut Request<M>) {
         assert!(rq.state == State::Abandoned, "tag {} completed twice", rq.tag().0);
@@ -160,8 +161,7 @@ pub(crate) fn end_batch<M: Machine>(visit: &mut Visit<'_, M>) -> bool {
     again
 }
 
-/// Ends all requests of a batch that is not empty, and hands each to `give`, which gives back
-/// its tag.
+/// Ends all requests of a batch that is not empty; `give` frees the tag of each.
 #[inline(always)]
 pub(crate) fn end_requests<M: Machine>(
     visit: &mut Visit<'_, M>,

@@ -1,10 +1,10 @@
-//! The short way through a hardware queue that is free: tag, driver, completion, all in one piece.
+//! The fast path through a free hardware queue: tag, driver and completion in one function.
 //!
-//! Most batches find nothing waiting, are told to no sink and stamped once, and go to a queue that
-//! no other software queue feeds. Called by dispatch.rs for those; whatever turns out otherwise on
-//! the way (no tag, a busy driver, a flush, a full completion batch, a latecomer's flag) goes on in
-//! `Visit::serve`, which takes over at any point. Does just what that does, in fewer instructions.
-//! Kernel counterpart: `blk_mq_try_issue_list_directly`.
+//! For batches that find nothing waiting, that no sink traces, that are stamped once, and whose
+//! queue no other software queue feeds. Called by dispatch.rs. In all other cases met on the way
+//! (no tag, a busy driver, a flush, a full completion batch, a flag of a late thread)
+//! `QueueContext::serve` takes over; it does the same work in more instructions. Kernel
+//! counterpart: `blk_mq_try_issue_list_directly`.
 
 use millrace_machine::{Machine, Stage};
 
@@ -22,12 +22,12 @@ use crate::queue::serve::ServeGuard;
 use crate::queue::tag::TagBatch;
 use crate::trace::tracer::TraceStamp;
 
-/// How many requests go to the driver before it is asked what it has answered: as many as a batch
-/// of completions holds, or a little more.
+/// Requests handed to the driver before it is polled: at most as many as a completion batch holds,
+/// plus a few.
 const MOST_AT_ONCE: u32 = CompletionBatch::CAPACITY as u32;
 
-/// Whether a batch may go the short way. What others marked as pending meanwhile is no
-/// obstacle: they have left a flag, or rung the owner, who polls all its queues.
+/// Returns true if a batch may take the fast path. Work that others marked as pending meanwhile
+/// does not prevent it: they have left a flag, or rung the owner, which polls all its queues.
 #[inline(always)]
 pub(crate) fn is_plain<M: Machine>(
     visit: &Visit<'_, M>,
@@ -39,13 +39,13 @@ pub(crate) fn is_plain<M: Machine>(
         && (serve.scheduling.is_none() || passes(serve, list))
 }
 
-/// Whether the scheduler lets a batch pass.
+/// Returns true if the scheduler lets a batch bypass it.
 #[inline(never)]
 fn passes<M: Machine>(serve: &mut Serve<M>, list: &BioList<M>) -> bool {
     serve.scheduling.as_deref_mut().is_none_or(|scheduling| scheduling.passes(list))
 }
 
-/// Whether nothing waits before a batch that would go the short way.
+/// Returns true if nothing waits in front of a batch on the fast path.
 #[inline(always)]
 fn is_free<M: Machine>(visit: &Visit<'_, M>, serve: &Serve<M>) -> bool {
     visit.run.stamp == Stamp::Batch
@@ -55,13 +55,13 @@ fn is_free<M: Machine>(visit: &Visit<'_, M>, serve: &Serve<M>) -> bool {
         && !(serve.quiesced | serve.frozen | visit.run.trace_context.has_waited)
 }
 
-/// Whether the scheduler lets a single bio pass.
+/// Returns true if the scheduler lets a single bio bypass it.
 #[inline(never)]
 fn passes_single<M: Machine>(serve: &mut Serve<M>, bio: &BioRef<M>) -> bool {
     serve.scheduling.as_deref_mut().is_none_or(|scheduling| scheduling.passes_single(bio))
 }
 
-/// Issues a batch and takes back what the driver has completed.
+/// Dispatches a batch and collects the driver's completions.
 #[inline(never)]
 pub(crate) fn issue_batch<'a, M: Machine>(
     visit: &mut Visit<'a, M>,
@@ -81,7 +81,7 @@ pub(crate) fn issue_batch<'a, M: Machine>(
         if list.is_empty() {
             break;
         }
-        // What the drive has answered already makes room for more.
+        // Requests that the drive has already completed make room for more.
         visit.reap(&mut serving);
         let again = !visit.run.batch.is_empty() && complete_batch(visit);
         if again || !more || !visit.run.woken.is_empty() {
@@ -93,8 +93,8 @@ pub(crate) fn issue_batch<'a, M: Machine>(
     }
     visit.reap(&mut serving);
     if !serving.requeued.is_empty() {
-        // The driver may have been too busy for it just because of what it has answered now:
-        // then no completion is to come that would have it tried again.
+        // The driver may have been busy only because of the requests that it has completed now;
+        // then no later completion would trigger a retry.
         if !visit.run.batch.is_empty() {
             complete_batch(visit);
         }
@@ -103,7 +103,7 @@ pub(crate) fn issue_batch<'a, M: Machine>(
     leave_and_end(visit, serving);
 }
 
-/// [`issue_list`] while somebody records.
+/// [`issue_list`] while a trace is recorded.
 #[inline(never)]
 fn issue_recorded<M: Machine>(
     visit: &mut Visit<'_, M>,
@@ -113,9 +113,9 @@ fn issue_recorded<M: Machine>(
     issue_list::<M, true>(visit, serve, list)
 }
 
-/// A batch of one, which is what a program with one I/O in flight submits each time; the drive
-/// often answers with that one at once. Gives it back if it is more than one bio, or this
-/// thread cannot serve the queue or must not. The disk's way is the short one.
+/// Dispatches a single bio, as a program with one I/O in flight submits each time; the drive often
+/// completes it at once. Returns the bio if it is a chain or a flush, or this thread cannot serve
+/// the queue. The disk must use the fast path.
 #[inline(never)]
 pub(crate) fn issue_single<M: Machine>(
     visit: &mut Visit<'_, M>,
@@ -170,7 +170,7 @@ pub(crate) fn issue_single<M: Machine>(
     visit.run.accounts.c_ns = c_ns;
     visit.stats.record_one(&bio, (d_ns, c_ns), &mut visit.run.accounts.tenants);
     tags.give_one(rq);
-    // From this channel's own plug, so that it goes back there.
+    // The bio is from this channel's own plug, so it goes back to the channel.
     visit.run.done.push_back(bio);
     visit.wake_waiter();
     if stays.is_some() || !visit.run.woken.is_empty() {
@@ -179,7 +179,7 @@ pub(crate) fn issue_single<M: Machine>(
     Ok(())
 }
 
-/// The queue is not free, or there is no tag.
+/// Stages a single bio because the queue is not free, or no tag is.
 #[inline(never)]
 fn stage_single<'a, M: Machine>(
     visit: &mut Visit<'a, M>,
@@ -197,19 +197,19 @@ fn stage_single<'a, M: Machine>(
     Ok(())
 }
 
-/// What the driver has completed is not just the one.
+/// Handles completions other than exactly the one just dispatched.
 #[inline(never)]
 fn end_single<'a, M: Machine>(visit: &mut Visit<'a, M>, mut serving: ServeGuard<'a, M, Serve<M>>) {
     visit.check_reaped(&mut serving);
     leave_and_end(visit, serving);
 }
 
-/// Leaves the queue and ends what the driver has completed.
+/// Leaves the queue and ends the requests that the driver has completed.
 #[inline(always)]
 fn leave_and_end<'a, M: Machine>(visit: &mut Visit<'a, M>, serving: ServeGuard<'a, M, Serve<M>>) {
     if visit.run.batch.is_full() {
-        // More may be done, and a full batch has no room for it: the general way looks again,
-        // with an empty one.
+        // More may be complete than a full batch holds; the general path polls again with an empty
+        // one.
         visit.complete();
         return visit.serve(serving);
     }
@@ -221,7 +221,8 @@ fn leave_and_end<'a, M: Machine>(visit: &mut Visit<'a, M>, serving: ServeGuard<'
     go_on(visit, stays);
 }
 
-/// The rest of a round: latecomers, other channels' completions, queues that got tags.
+/// Finishes a round: work of late threads, other channels' completions, queues that were woken for
+/// tags.
 #[inline(never)]
 fn go_on<'a, M: Machine>(visit: &mut Visit<'a, M>, stays: Option<ServeGuard<'a, M, Serve<M>>>) {
     if let Some(serving) = stays {
@@ -233,8 +234,8 @@ fn go_on<'a, M: Machine>(visit: &mut Visit<'a, M>, stays: Option<ServeGuard<'a, 
     }
 }
 
-/// Gives bios of a list tags and requests and hands them to the driver, up to the first that
-/// cannot go this way; true if it is only that enough have gone at once.
+/// Fills requests from a list of bios and hands them to the driver, up to the first one that cannot
+/// take this path. Returns true if it stopped only because enough were sent at once.
 #[inline(always)]
 fn issue_list<M: Machine, const RECORDED: bool>(
     visit: &mut Visit<'_, M>,
@@ -255,7 +256,7 @@ fn issue_list<M: Machine, const RECORDED: bool>(
         if chain.op() != Op::Flush {
             taken = tags.next(&mut batch);
             if taken.is_none() && sent < MOST_AT_ONCE {
-                // The set's words may hold less than is in hand.
+                // One bitmap word may hold fewer free tags than there are bios.
                 let more = tags.take(&mut visit.run.hint, rest.len() + 1);
                 batch = more.unwrap_or(TagBatch::EMPTY);
                 taken = tags.next(&mut batch);
@@ -295,7 +296,8 @@ fn issue_list<M: Machine, const RECORDED: bool>(
     sent >= MOST_AT_ONCE
 }
 
-/// Completes a batch that is not empty, most of which is alike; as [`Visit::complete`].
+/// Completes a batch that is not empty, most of whose requests are alike; as
+/// [`QueueContext::complete`].
 #[inline(always)]
 fn complete_batch<M: Machine>(visit: &mut Visit<'_, M>) -> bool {
     let tags = &*visit.hctx.tags;
@@ -325,8 +327,8 @@ fn complete_batch<M: Machine>(visit: &mut Visit<'_, M>) -> bool {
     again
 }
 
-/// Ends the next requests of the batch, up to the first one that failed, is no plain request of one
-/// bio of this channel, or has other times.
+/// Ends the next requests of the batch, up to the first one that failed, is not a single bio of
+/// this channel, or has other times.
 #[inline(always)]
 fn end_alike<M: Machine>(visit: &mut Visit<'_, M>, given: &mut TagBatch, equal: &mut EqualIos) {
     let (tags, bio_set) = (&*visit.hctx.tags, visit.run.bio_set());
@@ -348,7 +350,7 @@ fn end_alike<M: Machine>(visit: &mut Visit<'_, M>, given: &mut TagBatch, equal: 
     equal.add(ios, sectors);
 }
 
-/// Records that the next requests of the batch have succeeded, as many as [`end_alike`] ends.
+/// Records successful completions of as many requests as [`end_alike`] ends.
 #[inline(never)]
 fn record_alike<M: Machine>(visit: &mut Visit<'_, M>, equal: &EqualIos) {
     let (tags, bio_set) = (&*visit.hctx.tags, visit.run.bio_set());

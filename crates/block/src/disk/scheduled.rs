@@ -1,10 +1,10 @@
-//! A hardware queue with a scheduler: in with what was staged, out with what the scheduler names.
+//! Dispatch of a hardware queue with a scheduler.
 //!
-//! `dispatch` stands in for `Visit::dispatch_staged` in dispatch.rs, with its contract: under the
-//! serve lock, tags taken just before dispatch. Flushes stay staged, and go past the scheduler.
-//! `Disk::set_scheduler` changes it while I/O is under way: what waits goes over to the next one,
-//! and what the driver has is no concern of the next one. Kernel counterpart: block/blk-mq-sched.c,
-//! `elevator_switch`.
+//! `dispatch` replaces `QueueContext::dispatch_staged` of dispatch.rs under the same contract:
+//! under the serve lock, tags taken just before dispatch. Flushes stay staged and bypass the
+//! scheduler. `Disk::set_scheduler` replaces the scheduler during I/O: waiting chains move to the
+//! next one, and requests that the driver has are not reported to it. Kernel counterpart:
+//! block/blk-mq-sched.c, `elevator_switch`.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -33,14 +33,13 @@ use crate::queue::{HardwareQueue, Serve};
 use crate::trace::note::Remark;
 
 impl<M: Machine> Disk<M> {
-    /// Gives the drive one of the layer's schedulers, or none; may be called at any time, from any
-    /// thread.
+    /// Sets one of the built-in schedulers, or none. May be called at any time, from any thread.
     ///
     /// # Errors
-    /// If it is one and the drive's stack has no place for it: only `mq` has.
+    /// If the drive's stack supports no scheduler: only `mq` does.
     ///
     /// # Panics
-    /// If a program's own scheduler, which is to go, keeps chains that wait, or gives back others.
+    /// If a program's own scheduler, which is replaced, keeps waiting chains or returns foreign ones.
     pub fn set_scheduler(&self, kind: SchedulerKind) -> Result<(), Error> {
         make_queues(self);
         match kind {
@@ -74,17 +73,18 @@ impl<M: Machine> Disk<M> {
             SchedulerKind::Fair | SchedulerKind::Latency => FIRST_SECTORS.into(),
             SchedulerKind::None | SchedulerKind::Deadline => UNBOUNDED,
         };
-        // Now that the one before is gone, which may have said another. Relaxed: a size.
+        // Set after the previous scheduler is gone, which may have set another size. Relaxed: a
+        // plain size.
         self.sizes.piece_sectors.store(sectors, Order::Relaxed);
         Ok(())
     }
 
-    /// Has a program's own scheduler order what waits: `make` makes that of each hardware queue, by
-    /// its number. What waits in the scheduler before goes over to the new one. May be called at
-    /// any time, from any thread.
+    /// Sets a program's own scheduler; `make` creates it for each hardware queue, by number. Chains
+    /// waiting in the previous scheduler move to the new one. May be called at any time, from any
+    /// thread.
     ///
     /// # Errors
-    /// If the drive's stack has no place for a scheduler: only `mq` has.
+    /// If the drive's stack supports no scheduler: only `mq` does.
     ///
     /// # Panics
     /// As [`Disk::set_scheduler`].
@@ -94,12 +94,12 @@ impl<M: Machine> Disk<M> {
     ) -> Result<(), Error> {
         make_queues(self);
         set_all(self, None, make)?;
-        // Relaxed: a size.
+        // Relaxed: a plain size.
         self.sizes.piece_sectors.store(UNBOUNDED, Order::Relaxed);
         Ok(())
     }
 
-    /// The scheduler that the drive has; none if it is a program's own.
+    /// Returns the drive's scheduler; `None` if it is a program's own.
     #[must_use]
     pub fn scheduler(&self) -> Option<SchedulerKind> {
         let mut kind = Some(SchedulerKind::None);
@@ -113,7 +113,7 @@ impl<M: Machine> Disk<M> {
     }
 }
 
-/// How many hardware queues a drive has, and how many tags those have together.
+/// Returns the numbers of hardware queues and of tags of a drive.
 fn tags_of<M: Machine>(disk: &Disk<M>) -> DriveTags {
     let first = &disk.queues.hctxs()[0].tags;
     let is_own = |at: &usize| *at == 0 || !Arc::ptr_eq(&disk.queues.hctxs()[*at].tags, first);
@@ -122,17 +122,17 @@ fn tags_of<M: Machine>(disk: &Disk<M>) -> DriveTags {
     DriveTags { queues: disk.queues.hctxs().len(), tags }
 }
 
-/// What held I/Os in a drive's scheduler.
+/// Returns the wait accounts of a drive's scheduler.
 fn holds_of<M: Machine>(disk: &Disk<M>) -> Arc<DriveHolds<M>> {
     disk.accounts.holds(disk.queues.hctxs().len())
 }
 
-/// The drive's part in a scheduler that bounds its requests.
+/// Returns the drive's state that a scheduler shares.
 fn parts_of<M: Machine>(disk: &Disk<M>) -> DriveParts<M> {
     DriveParts { holds: holds_of(disk), piece_sectors: Arc::clone(&disk.sizes.piece_sectors) }
 }
 
-/// The groups that share a drive; the default one, if nobody is told apart.
+/// Returns the groups that share a drive, or a table with only the default group.
 fn groups_of<M: Machine>(disk: &Disk<M>) -> Arc<Groups<M>> {
     disk.config.groups.as_ref().map_or_else(Groups::new, Arc::clone)
 }
@@ -155,7 +155,7 @@ fn set_all<M: Machine>(
     Ok(())
 }
 
-/// Gives a hardware queue another scheduler, or none.
+/// Replaces the scheduler of a hardware queue; `None` for no scheduler.
 fn change<M: Machine>(hctx: &HardwareQueue<M>, next: Option<Box<Scheduling<M>>>) {
     let mut has_lost = false;
     hctx.change(|serve| {
@@ -170,7 +170,7 @@ fn change<M: Machine>(hctx: &HardwareQueue<M>, next: Option<Box<Scheduling<M>>>)
     hctx.ring();
 }
 
-/// Hands what waits to the driver, in the scheduler's order; how many requests that were.
+/// Hands waiting requests to the driver in the scheduler's order. Returns how many.
 pub(crate) fn dispatch<M: Machine>(
     visit: &mut Visit<'_, M>,
     serve: &mut Serve<M>,
@@ -180,7 +180,7 @@ pub(crate) fn dispatch<M: Machine>(
     if visit.run.trace.is_some() {
         now_ns = watch(visit, serve, now_ns);
     }
-    // Only flushes are left there.
+    // Only flushes are still staged.
     let mut sent = visit.dispatch_staged(serve, now_ns);
     let tags = &*visit.hctx.tags;
     let hctx = visit.hctx.number;
@@ -244,8 +244,8 @@ pub(crate) fn dispatch<M: Machine>(
     sent
 }
 
-/// A scheduler named a chain of another drive, which this one must not see: whoever submitted it is
-/// told that it was aborted, and whoever runs the queue of the scheduler.
+/// Handles a chain of another drive that the scheduler named: its bios end as aborted, and the
+/// thread that runs the scheduler's queue panics.
 #[cold]
 fn refuse<M: Machine>(visit: &Visit<'_, M>, chain: Chain<M>) -> ! {
     let mut list = BioList::new();
@@ -254,7 +254,8 @@ fn refuse<M: Machine>(visit: &Visit<'_, M>, chain: Chain<M>) -> ! {
     panic!("drive {}: its scheduler named a chain of another drive", visit.disk.name());
 }
 
-/// Has the queue's scheduler tell of what it decides, since this visitor records; the time.
+/// Asks the queue's scheduler to report its decisions, because this thread records a trace. Returns
+/// the time.
 #[cold]
 fn watch<M: Machine>(visit: &Visit<'_, M>, serve: &Serve<M>, now_ns: u64) -> u64 {
     let Some(scheduling) = &serve.scheduling else { return now_ns };
@@ -263,7 +264,7 @@ fn watch<M: Machine>(visit: &Visit<'_, M>, serve: &Serve<M>, now_ns: u64) -> u64
     now_ns
 }
 
-/// For the recorder, what the queue's scheduler decided.
+/// Records the decisions of the queue's scheduler.
 #[cold]
 fn note_decisions<M: Machine>(visit: &mut Visit<'_, M>, serve: &Serve<M>) {
     let hctx = visit.hctx.number;
@@ -278,7 +279,7 @@ fn note_decisions<M: Machine>(visit: &mut Visit<'_, M>, serve: &Serve<M>) {
     }
 }
 
-/// Moves what is staged into the scheduler, but for flushes.
+/// Moves staged chains other than flushes into the scheduler.
 fn insert<M: Machine>(visit: &mut Visit<'_, M>, serve: &mut Serve<M>) {
     let Some(scheduling) = serve.scheduling.as_deref_mut() else { return };
     let mut staged = serve.staged.take();
@@ -298,7 +299,7 @@ fn insert<M: Machine>(visit: &mut Visit<'_, M>, serve: &mut Serve<M>) {
     });
 }
 
-/// Tells the scheduler of what the driver has answered.
+/// Reports completions to the scheduler.
 #[cold]
 pub(crate) fn tell<M: Machine>(visit: &mut Visit<'_, M>, serve: &mut Serve<M>) {
     let Some(scheduling) = serve.scheduling.as_deref_mut() else { return };

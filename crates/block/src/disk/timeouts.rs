@@ -1,11 +1,11 @@
-//! Timeouts: requests that no drive answers.
+//! Timeouts: ends requests that a drive did not complete in time.
 //!
-//! Called by channels and workers now and then, for the queues that they run. A request that is
-//! given up on leaves its tag and its memory behind in quarantine (`AbandonedRequest`), until the
-//! drive answers after all (complete.rs). Memory of somebody outside is never given back here.
-//! Time in which nobody called does not count: the process may have been stopped while the drive
-//! went on. Completions are taken before anything is judged. Lock order: as dispatch.rs; the
-//! abandoned list last. Kernel counterpart: `blk_mq_timeout_work`.
+//! Channels and workers call it periodically for the queues that they run. An abandoned request
+//! keeps its tag, and its memory stays in quarantine (`AbandonedRequest`), until the drive
+//! completes it after all (complete.rs). A request whose memory the submitter owns is not ended
+//! here. Time in which nobody called does not count, because the process may have been stopped
+//! while the drive went on. Completions are collected before any request is judged. Lock order: as
+//! dispatch.rs; the abandoned list last. Kernel counterpart: `blk_mq_timeout_work`.
 
 use alloc::vec::Vec;
 
@@ -26,13 +26,13 @@ use crate::queue::driver::Expired;
 use crate::queue::request::{Request, State, Tag};
 use crate::trace::Action;
 
-/// Time between two looks at requests in flight, at most and at least.
+/// Longest and shortest time between two checks of requests in flight, in nanoseconds.
 const LOOK_MAX_NS: u64 = 1_000_000_000;
 const LOOK_MIN_NS: u64 = 1_000_000;
-/// Looks per timeout: what a pause of the process can cost a request is two of them.
+/// Checks per timeout. A pause of the process can shorten a request's timeout by two of them.
 const LOOKS: u64 = 8;
 
-/// Time between two looks at requests of a drive with this timeout; 0 is no timeout.
+/// Returns the nanoseconds between two checks for this timeout; 0 is no timeout.
 pub(crate) fn look_period_ns(timeout_ns: u64) -> u64 {
     match timeout_ns {
         0 => LOOK_MAX_NS,
@@ -40,7 +40,7 @@ pub(crate) fn look_period_ns(timeout_ns: u64) -> u64 {
     }
 }
 
-/// Looks for requests that this queue handed over before `now_ns` less the timeout.
+/// Ends requests that this queue dispatched more than the timeout before `now_ns`.
 pub(crate) fn check<M: Machine>(visit: &mut Visit<'_, M>, now_ns: u64) {
     let timeout_ns = visit.disk.config.timeout_ns;
     let hctx = visit.hctx;
@@ -50,7 +50,7 @@ pub(crate) fn check<M: Machine>(visit: &mut Visit<'_, M>, now_ns: u64) {
     let Some(mut serving) = hctx.serve.try_enter() else { return };
     let was_paused = serving.in_flight.look(now_ns, look_period_ns(timeout_ns));
     let is_late = serving.in_flight.next_overdue(0, now_ns, timeout_ns).is_some();
-    // Takes what is done, and goes on with what a latecomer left.
+    // Collects completions, and continues work that late threads left.
     visit.serve(serving);
     if was_paused || !is_late {
         return;
@@ -61,7 +61,7 @@ pub(crate) fn check<M: Machine>(visit: &mut Visit<'_, M>, now_ns: u64) {
         expire(visit, &mut serving, tag, now_ns);
         from = tag.0 + 1;
     }
-    // Goes on with what an expired flush held up.
+    // Continues work that an expired flush held up.
     visit.serve(serving);
 }
 
@@ -78,7 +78,8 @@ fn expire<M: Machine>(visit: &mut Visit<'_, M>, serve: &mut Serve<M>, tag: Tag, 
     }
     let Some(rq) = in_flight.lent(tags, tag) else { return };
     if has_foreign_memory(rq) {
-        // Whoever owns the memory decides what becomes of the request; the drive is at fault.
+        // The owner of the memory decides about the request; the failure is recorded as the
+        // drive's.
         if rq.state != State::Overdue {
             rq.state = State::Overdue;
             note_overdue(visit, rq);
@@ -102,7 +103,7 @@ fn expire<M: Machine>(visit: &mut Visit<'_, M>, serve: &mut Serve<M>, tag: Tag, 
     }
 }
 
-/// Notes each bio of a request as failed, once, though none has ended yet.
+/// Records each bio of a request as failed, although none has ended yet.
 fn note_overdue<M: Machine>(visit: &Visit<'_, M>, rq: &Request<M>) {
     let mut next = rq.chain.as_deref();
     while let Some(bio) = next {
@@ -113,7 +114,8 @@ fn note_overdue<M: Machine>(visit: &Visit<'_, M>, rq: &Request<M>) {
     }
 }
 
-/// Whether the drive might write memory that cannot be put into quarantine here.
+/// Returns true if the drive may write memory that the submitter owns and that thus cannot be kept
+/// in quarantine.
 fn has_foreign_memory<M: Machine>(rq: &Request<M>) -> bool {
     let mut next = rq.chain.as_deref();
     while let Some(bio) = next {

@@ -1,9 +1,10 @@
-//! `Visit`: one thread at one hardware queue of a drive, with what the steps of an I/O need there.
+//! `QueueContext`: the state that the steps of an I/O need while a thread works at a hardware
+//! queue.
 //!
-//! Made for each call from a channel or a worker, and for each queue that a thread runs for others
-//! on the way. The steps are in the files beside: dispatch.rs, direct.rs, complete.rs, waiters.rs,
-//! handover.rs, baseline/filled.rs. Whoever is inside the queue holds its `ServeGuard` beside
-//! the visit. Kernel counterpart: `struct blk_mq_alloc_data`, which carries the same group.
+//! Made for each call from a channel or a worker, and for each queue that a thread runs for others.
+//! The steps are in dispatch.rs, direct.rs, complete.rs, waiters.rs, handover.rs and
+//! baseline/filled.rs. A thread that serves the queue also holds its `ServeGuard`. Kernel
+//! counterpart: `struct blk_mq_alloc_data`, which carries the same values.
 
 use millrace_machine::{Machine, Stage};
 
@@ -17,14 +18,14 @@ use crate::queue::HardwareQueue;
 pub(crate) struct Visit<'a, M: Machine> {
     pub(crate) disk: &'a Disk<M>,
     pub(crate) hctx: &'a HardwareQueue<M>,
-    /// What the thread carries along from queue to queue.
+    /// The thread's state that goes with it from queue to queue.
     pub(crate) run: &'a mut Runner<M>,
     /// The thread's account of this queue.
     pub(crate) stats: &'a DiskStats<M>,
 }
 
 impl<'a, M: Machine> Visit<'a, M> {
-    /// A visit to hardware queue `hctx` of a drive.
+    /// Creates the context for hardware queue `hctx` of a drive.
     #[inline(always)]
     pub(crate) fn new(
         disk: &'a Disk<M>,
@@ -35,7 +36,7 @@ impl<'a, M: Machine> Visit<'a, M> {
         Visit { disk, hctx: &disk.queues.hctxs()[usize::from(hctx)], run, stats }
     }
 
-    /// Charges for a stage of the way from a software queue to the driver.
+    /// Charges the simulated cost of a stage between software queue and driver.
     #[inline(always)]
     pub(crate) fn work(&self, stage: Stage, count: u32) {
         if self.disk.baseline.as_ref().is_none_or(|baseline| baseline.has_two_levels) {
@@ -43,19 +44,19 @@ impl<'a, M: Machine> Visit<'a, M> {
         }
     }
 
-    /// Whether this thread may run the queue.
+    /// Returns true if this thread may run the queue.
     #[inline(always)]
     pub(crate) fn may_serve(&self) -> bool {
         self.hctx.may_serve(self.run.owner)
     }
 
-    /// Whether anybody listens to what this thread does to the drive.
+    /// Returns true if a sink or a recording traces this thread's work on the drive.
     #[inline(always)]
     pub(crate) fn is_traced(&self) -> bool {
         self.run.trace.is_some() || self.disk.config.trace.is_some()
     }
 
-    /// Tells listeners what this thread does to the drive.
+    /// Returns an emitter of trace events for this thread's work on the drive.
     #[inline(always)]
     pub(crate) fn trace(&mut self) -> Tracing<'_, M> {
         Tracing { disk: self.disk, run: self.run }

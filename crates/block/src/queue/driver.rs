@@ -197,7 +197,7 @@ pub trait Driver<M: Machine>: Send + Sync {
     /// Returns true if a queue's `poll` right after `commit_rqs` completes every request handed
     /// over, so that no request is in flight while no thread serves the queue. Then several threads
     /// may serve a hardware queue at once, each with a driver queue of its own
-    /// (`DispatchConcurrency::LanePerThread`). Only for drives whose queues any thread may run.
+    /// (`Inside::Each`). Only for drives whose queues any thread may run.
     fn is_immediate(&self) -> bool {
         false
     }

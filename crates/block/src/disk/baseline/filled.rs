@@ -1,7 +1,7 @@
-//! Requests that got their tags while they were plugged: the way in of the `per-volume` mode.
+//! Submission of requests that got their tags in the plug, for the `per-volume` mode.
 //!
-//! Called by the channel's one list for all drives (channel/baseline/volume_plug.rs). Such
-//! requests go where those go that the driver gave back as busy: first, and past the software
+//! Called by the channel's single list for all drives (channel/baseline/volume_plug.rs). The
+//! requests go where requests go that the driver returned as busy: to the front, past the software
 //! queue. Kernel counterpart: `blk_mq_insert_requests` of the 4.x series.
 
 use millrace_machine::{Machine, Stage};
@@ -12,7 +12,8 @@ use crate::queue::request::RequestRef;
 use crate::queue::serve::ServeGuard;
 use crate::trace::Action;
 
-/// Takes filled requests and runs the queue; false, and nothing taken, if it is frozen.
+/// Takes filled requests and runs the queue. Returns false and takes nothing if the queue is
+/// frozen.
 pub(crate) fn submit<M: Machine>(
     visit: &mut Visit<'_, M>,
     requests: impl Iterator<Item = RequestRef<M>>,
@@ -43,7 +44,7 @@ fn leave_to_others<'a, M: Machine>(visit: &mut Visit<'a, M>, serving: ServeGuard
     if visit.may_serve() {
         return visit.serve(serving);
     }
-    // A flag that somebody left meanwhile stands for work that is marked: the owner sees it.
+    // Work of a thread that flagged meanwhile is marked as pending, so the owner finds it.
     visit.hctx.leave(serving);
     visit.hctx.mark_own();
     visit.hctx.ring();

@@ -1,9 +1,9 @@
-//! `raw`: no queues before the driver's, each submitter waits for that one.
+//! `raw`: no queues in front of the driver's; each submitter waits for the driver's queue.
 //!
-//! Kept to be measured against (\[MQ\]): what the layer costs beside the driver. Nothing is merged,
-//! sorted or left to others; whoever finds the driver's queue taken waits for it, however long.
-//! Insertion and dispatch, which the multi-queue design charges for, cost nothing here. Called by
-//! `Visit`. Kernel counterpart: a driver with `submit_bio` of its own.
+//! Shows the cost of the layer beside the driver (\[MQ\]). Nothing is merged, sorted or left to
+//! others: a submitter that finds the driver's queue taken waits for it, however long. Insertion
+//! and dispatch, which the simulator charges to the multi-queue design, cost nothing here. Called
+//! by `QueueContext`. Kernel counterpart: a driver with `submit_bio` of its own.
 
 use millrace_machine::Machine;
 
@@ -13,7 +13,7 @@ use crate::disk::visit::Visit;
 use crate::disk::{DiskConfig, SubmitPath, dispatch, queues};
 use crate::queue::HardwareQueue;
 
-/// No queues before the driver's.
+/// The design without queues in front of the driver's.
 pub(crate) struct RawStack;
 
 impl<M: Machine> BaselineStack<M> for RawStack {

@@ -1,14 +1,13 @@
-//! `sq`: the single-queue design, one lock for merge, insert, remove and completion.
+//! `sq`: the single-queue design, with one lock for merging, insertion, removal and completion.
 //!
-//! Kept to be measured against (\[MQ\] problem statement). Each submitter takes the lock of the
-//! queue to merge its bio or to get a request with its tag (G), again to insert what it got and to
-//! fetch the first of the queue, again after each request that it handed to the driver, whoever
-//! submitted that, and once for each request that it ends: four times for an I/O that comes alone.
-//! Several submitters are inside at once if the driver allows it (`Driver::is_immediate`), each
-//! with a hardware queue of its own in front of the same tags; else whoever serves the one hardware
-//! queue hands over for all. Called by member.rs, dispatch.rs and complete.rs, which have the rest
-//! of the path. Kernel counterpart: blk-core.c before 5.0, `blk_queue_bio`,
-//! `blk_flush_plug_list`, `blk_fetch_request`, `blk_end_request_all`.
+//! For comparison (\[MQ\] problem statement). Each submitter takes the queue's lock to merge its
+//! bio or get a request with its tag (G), again to insert its requests and fetch the first of the
+//! queue, again after each request handed to the driver, and once for each request that it ends:
+//! four times for a lone I/O. Several submitters dispatch at once if the driver allows it
+//! (`Driver::is_immediate`), each with a hardware queue of its own over the same tags; else the
+//! thread that serves the one hardware queue dispatches for all. Called by member.rs, dispatch.rs
+//! and complete.rs, which have the rest of the path. Kernel counterpart: blk-core.c before 5.0,
+//! `blk_queue_bio`, `blk_flush_plug_list`, `blk_fetch_request`, `blk_end_request_all`.
 
 use alloc::collections::VecDeque;
 use core::ops::{Deref, DerefMut};
@@ -30,41 +29,41 @@ use crate::queue::tag::TagBatch;
 use crate::queue::{HardwareQueue, Serve};
 use crate::trace::Action;
 
-/// Requests that a submitter has got and not yet inserted, at most: `BLK_MAX_REQUEST_COUNT`.
+/// Largest number of requests in a submitter's plug: `BLK_MAX_REQUEST_COUNT`.
 const PLUGGED_MAX: usize = 16;
 
-/// Requests that a submitter has got and not yet inserted into a queue.
+/// Requests of a submitter that are not inserted into the queue yet.
 struct Plugged<'a, M: Machine> {
     sq: &'a SingleQueueStack<M>,
     requests: [Option<RequestRef<M>>; PLUGGED_MAX],
     len: usize,
 }
 
-/// The queue, its locks, and the lanes of submitters that are inside at once.
+/// The queue, its locks, and the lanes of submitters that dispatch at once.
 pub(crate) struct SingleQueueStack<M: Machine> {
     single: M::Lock<SingleQueue<M>>,
     request_lock: RequestLock<M>,
     lanes: Option<Lanes>,
 }
 
-/// The one queue: filled requests.
+/// The request queue, which holds filled requests.
 struct SingleQueue<M: Machine> {
     queue: VecDeque<RequestRef<M>>,
     frozen: bool,
-    /// Requests that submitters have got and not yet inserted.
+    /// Number of requests that submitters hold and have not inserted yet.
     plugged: u32,
     in_flight: u32,
 }
 
 impl<M: Machine> SingleQueueStack<M> {
-    /// `depth` is the most requests that the drive takes, and thus that wait in the queue.
+    /// Creates the queue. `depth` is the largest number of requests that the drive accepts.
     pub(crate) fn new(request_lock: RequestLock<M>, lanes: Option<Lanes>, depth: u32) -> Self {
         let queue = VecDeque::with_capacity(depth as usize);
         let single = SingleQueue { queue, frozen: false, plugged: 0, in_flight: 0 };
         SingleQueueStack { single: M::Lock::new("request-queue", single), request_lock, lanes }
     }
 
-    /// Takes the lock of the queue, and before it the one that its disk shares with others.
+    /// Takes the queue's lock, and before it the lock that its disk shares with others.
     #[track_caller]
     fn lock(&self) -> Holding<'_, M> {
         let _shared = self.request_lock.hold();
@@ -127,9 +126,9 @@ impl<M: Machine> BaselineStack<M> for SingleQueueStack<M> {
     }
 }
 
-/// The queue under all its locks.
+/// The queue with all its locks held.
 struct Holding<'a, M: Machine> {
-    // Given up in this order.
+    // Fields drop in this order.
     single: Guard<'a, M, SingleQueue<M>>,
     _shared: Option<Guard<'a, M, ()>>,
 }
@@ -148,8 +147,8 @@ impl<M: Machine> DerefMut for Holding<'_, M> {
     }
 }
 
-/// Gets a request for each bio, inserts them and runs the queue; what found no request stays in the
-/// list.
+/// Gets a request for each bio, inserts the requests and runs the queue. Bios without a request
+/// stay in the list.
 fn submit<M: Machine>(sq: &SingleQueueStack<M>, visit: &mut Visit<'_, M>, list: &mut BioList<M>) {
     let mut now_ns = M::now();
     if sq.request_lock.plug == QueuePlug::Queue {
@@ -167,7 +166,7 @@ fn submit<M: Machine>(sq: &SingleQueueStack<M>, visit: &mut Visit<'_, M>, list: 
             if refused || list.is_empty() {
                 break;
             }
-            // What is inserted next comes later than all that was run just now.
+            // The next insertion happens after all that was run just now.
             now_ns = M::now();
         }
     }
@@ -189,7 +188,7 @@ fn submit_each<M: Machine>(
     unplug(visit);
 }
 
-/// Merges a bio with the queue's last request or queues one for it; a flush goes its own way.
+/// Merges a bio with the queue's last request or queues a request for it; flushes are kept apart.
 /// Kernel counterpart: `__make_request` of 2.4.
 fn make_request<M: Machine>(
     sq: &SingleQueueStack<M>,
@@ -212,27 +211,27 @@ fn make_request<M: Machine>(
 /// Runs the queue at the end of a batch. Kernel counterpart: `generic_unplug_device`.
 fn unplug<M: Machine>(visit: &mut Visit<'_, M>) {
     if !visit.may_serve() {
-        // So that the owner sees it in its last look before it sleeps.
+        // The owner checks this mark before it sleeps.
         visit.hctx.mark_pending(0);
     }
     visit.kick();
 }
 
-/// When a bio of a batch that began at `batch_ns` gets its request: behind its wait for the lock,
-/// where times are taken for every I/O.
+/// Returns the time of G for a bio of a batch that began at `batch_ns`; taken after the wait for
+/// the lock if every I/O is stamped.
 #[inline]
 fn stamp<M: Machine>(visit: &Visit<'_, M>, batch_ns: u64) -> u64 {
     if visit.run.stamp == Stamp::Io { M::now() } else { batch_ns }
 }
 
-/// Inserts what was plugged and runs the queue.
+/// Inserts the plugged requests and runs the queue.
 fn insert<M: Machine>(visit: &mut Visit<'_, M>, plugged: &mut Plugged<'_, M>) {
     let sq = plugged.sq;
     let entered = if visit.may_serve() { visit.hctx.serve.try_enter() } else { None };
     let Some(mut serving) = entered else {
         sq.lock().take_in(plugged);
         if !visit.may_serve() {
-            // So that the owner sees it in its last look before it sleeps.
+            // The owner checks this mark before it sleeps.
             visit.hctx.mark_pending(0);
         }
         return visit.kick();
@@ -241,7 +240,7 @@ fn insert<M: Machine>(visit: &mut Visit<'_, M>, plugged: &mut Plugged<'_, M>) {
     let mut single = sq.lock();
     single.take_in(plugged);
     if serve.requeued.is_empty() && serve.queue.is_some() && !serve.quiesced {
-        // The queue is run under the same hold.
+        // Fetched under the same lock hold.
         serve.requeued.extend(fetch(visit, &mut single));
     }
     drop(single);
@@ -259,7 +258,7 @@ fn fetch<M: Machine>(visit: &Visit<'_, M>, single: &mut SingleQueue<M>) -> Optio
 }
 
 impl<M: Machine> SingleQueue<M> {
-    /// Puts what was plugged at the queue's end.
+    /// Appends the plugged requests to the queue.
     fn take_in(&mut self, plugged: &mut Plugged<'_, M>) {
         M::work(Stage::Insert, plugged.len as u32);
         let all = plugged.requests[..plugged.len].iter_mut();
@@ -269,7 +268,7 @@ impl<M: Machine> SingleQueue<M> {
     }
 }
 
-/// Merges a bio with a request, or gets one for it; a flush goes its own way.
+/// Merges a bio with a request or gets a request for it; flushes are kept apart.
 fn get<M: Machine>(
     visit: &mut Visit<'_, M>,
     bio: BioRef<M>,
@@ -279,14 +278,14 @@ fn get<M: Machine>(
     if bio.op() == Op::Flush {
         return wait_apart(visit, bio, now_ns);
     }
-    // With what is plugged the kernel merges before it takes the lock (`attempt_plug_merge`).
+    // The kernel merges with plugged requests before it takes the lock (`attempt_plug_merge`).
     let last = plugged.len.checked_sub(1).and_then(|last| plugged.requests[last].as_mut());
     let bio = match last {
         Some(last) => merge(visit, last, bio, now_ns),
         None => Some(bio),
     };
     let Some(bio) = bio else {
-        // What `claim` is charged for, but outside of the lock.
+        // The same charge as in `claim`, but outside the lock.
         M::work(Stage::Submit, 1);
         return Ok(());
     };
@@ -304,8 +303,8 @@ fn get<M: Machine>(
 /// A bio, and a request with its tag.
 type Claimed<M> = (BioRef<M>, RequestRef<M>);
 
-/// Under the lock: merges a bio with the queue's last request, or takes a request for it; gives the
-/// bio back if there is none.
+/// Under the lock: merges a bio with the queue's last request or takes a request for it. Returns
+/// the bio if no request is free.
 fn claim<M: Machine>(
     visit: &mut Visit<'_, M>,
     single: &mut SingleQueue<M>,
@@ -316,15 +315,15 @@ fn claim<M: Machine>(
         return Err(bio);
     }
     let hctx = visit.hctx;
-    // All of it inside the lock, as it was: search for a request, accounting.
+    // All of this was under the lock in that design: search for a request, accounting.
     M::work(Stage::Submit, 1);
     let bio = match single.queue.back_mut() {
         Some(last) => merge(visit, last, bio, now_ns),
         None => Some(bio),
     };
     let Some(mut bio) = bio else { return Ok(None) };
-    // Queued requests have tags: no more of them than the drive takes, or they would keep
-    // those of other drives.
+    // Queued requests hold tags, so there are no more than the drive accepts; otherwise they would
+    // keep tags from other drives.
     let held = single.queue.len() as u32 + single.plugged + single.in_flight;
     let taken = match held < hctx.depth_max {
         true => hctx.tags.take_one(&mut visit.run.hint),
@@ -335,14 +334,14 @@ fn claim<M: Machine>(
     }
     visit.stats.add(DiskCounter::TagWaits, 1);
     if bio.waited == Waited::NOT {
-        // For the first time; the next ones are looks.
+        // Recorded for the first attempt only.
         visit.trace().slot(Action::Sleep, &bio);
         bio.mark_admitted(now_ns);
     }
     Err(bio)
 }
 
-/// Fills a request; its tag was taken just now, so this is G, too.
+/// Fills a request. Its tag was just taken, so this is G as well as I.
 fn fill<M: Machine>(
     visit: &mut Visit<'_, M>,
     mut rq: RequestRef<M>,
@@ -358,7 +357,7 @@ fn fill<M: Machine>(
     rq
 }
 
-/// Flushes wait apart, as they did: the lock of their list is the software queue's.
+/// Queues a flush apart from requests, in a list under the software queue's lock.
 fn wait_apart<M: Machine>(
     visit: &mut Visit<'_, M>,
     mut bio: BioRef<M>,
@@ -376,7 +375,7 @@ fn wait_apart<M: Machine>(
     Ok(())
 }
 
-/// Merges a bio with a queued request, or gives it back.
+/// Merges a bio with a queued request, or returns the bio.
 fn merge<M: Machine>(
     visit: &mut Visit<'_, M>,
     rq: &mut RequestRef<M>,
@@ -387,7 +386,7 @@ fn merge<M: Machine>(
     let mut chain = rq.empty();
     let merged = try_merge(&mut chain, bio, &visit.disk.limits);
     if let Ok(kind) = merged {
-        // It may be the first of the chain now.
+        // After a front merge the bio is the first of the chain.
         chain.mark_inserted(now_ns);
         visit.stats.count_merge(chain.op());
         visit.trace().merged(kind, &chain);
@@ -397,7 +396,7 @@ fn merge<M: Machine>(
     merged.err()
 }
 
-/// Fetches one request after another under the lock and hands it to the driver.
+/// Fetches requests one by one under the lock and hands them to the driver.
 fn dispatch<M: Machine>(
     sq: &SingleQueueStack<M>,
     visit: &mut Visit<'_, M>,
@@ -405,7 +404,7 @@ fn dispatch<M: Machine>(
     mut now_ns: u64,
 ) -> u32 {
     let mut sent = visit.dispatch_staged(serve, now_ns);
-    // Until the driver is too busy, perhaps for a flush already.
+    // Until the driver is busy, perhaps already for a flush.
     while serve.requeued.is_empty() {
         let rq = fetch(visit, &mut sq.lock());
         let Some(rq) = rq else { break };
