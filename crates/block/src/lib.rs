@@ -1,13 +1,14 @@
 //! The multi-queue block layer: from a program's bio to a driver's request and back.
 //!
 //! Owns queues, tags, merging, splitting, volumes and accounting. Generic over
-//! [`Machine`](millrace_machine::Machine): no system call, no thread-local, no clock or atomic of
-//! its own, and it never reads payload. Programs and exports use [`Channel`]; drives implement
-//! [`Driver`]. Source: \[MQ\] (Bjorling et al., SYSTOR 2013); kernel counterpart: block/.
+//! [`Machine`](millrace_machine::Machine): it makes no system call, has no thread-local, clock or
+//! atomic of its own, and never reads payload. Programs and servers use [`Channel`]; drives
+//! implement [`Driver`]. Source: \[MQ\] (Bjorling et al., SYSTOR 2013); kernel counterpart: block/.
 //!
 //! The walk of one I/O: `Channel::submit` (checks, maps, plugs) -> `Channel::flush` (one lock
-//! acquisition per drive) -> `Visit::submit_batch` / `serve` (software queue, tag, `queue_rq`) ->
-//! `Visit::complete` (tag to request to bios) -> `Channel::poll` (the bio comes back).
+//! acquisition per drive) -> `QueueContext::submit_batch` / `serve` (software queue, tag,
+//! `queue_rq`) -> `QueueContext::complete` (tag to request to bios) -> `Channel::poll` (returns the
+//! bio).
 
 #![doc = include_str!("../README.md")]
 #![no_std]

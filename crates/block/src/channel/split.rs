@@ -1,13 +1,12 @@
-//! Splitting: a bio that is too big, lies on several drives, or needs flushes around it becomes a
-//! parent, and its parts are children over the same memory.
+//! Splitting: a bio that is too large, lies on several drives, or needs flushes around it becomes a
+//! parent, and its parts become children over the same memory.
 //!
-//! Part of `Submission`; all of it runs on the channel's own thread, so a parent's counts need no
-//! atomic. Parts for a drive come one by one out of that drive's share of the channel's child
-//! slots; when there is none left the parent waits in the drive's list and goes on when a part for
-//! the drive has completed. So one child slot for each drive is enough for progress, memory is
-//! bounded, and a drive that answers nothing holds up only what touches it. Stages: flush before
-//! (PREFLUSH), data, flush after (FUA where a drive lacks it). Kernel counterpart: `bio_split`,
-//! blk-flush.c.
+//! Part of `Submission`; it runs on the channel's own thread, so a parent's counts need no atomics.
+//! Parts for a drive come one by one out of that drive's share of the channel's child slots. When
+//! none is free the parent waits in the drive's list, and continues when a part for the drive
+//! completes. So one child slot for each drive is enough for progress, memory is bounded, and a
+//! drive that does not answer holds up only I/O that touches it. Stages: flush before (PREFLUSH),
+//! data, flush after (FUA where a drive lacks it). Kernel counterpart: `bio_split`, blk-flush.c.
 #![allow(unsafe_code)]
 
 use core::mem::ManuallyDrop;
@@ -24,27 +23,27 @@ use crate::channel::submission::Submission;
 use crate::trace::Action;
 use crate::volume::placement::{Part, Range};
 
-/// What `member` of a parent says: its parts are one for each drive, or one for each chunk.
+/// Values of `member` in a parent: split into a part for each drive, or for each chunk.
 const BY_DRIVES: u16 = 0;
 const BY_CHUNKS: u16 = 1;
 
-/// What comes next of a parent's stage.
+/// The next step of a parent's stage.
 enum Next<M: Machine> {
-    /// This part.
+    /// The next part, in its child slot.
     Part(BioRef<M>),
-    /// A part for a drive that has no child slot left.
+    /// The next part is for this drive, which has no free child slot.
     NoRoom(u16),
-    /// Nothing: all parts are made.
+    /// All parts of the stage are made.
     Made,
 }
 
-/// Whether a drive takes the FUA flag with the data.
+/// Returns true if the drive executes FUA itself for this bio.
 fn fua_by_drive<M: Machine>(parent: &Slot<M>, features: Features) -> bool {
     features.fua && parent.bio.op == Op::Write
 }
 
 impl<M: Machine> Submission<M> {
-    /// Takes a bio that is not a plain one-drive read or write.
+    /// Submits a bio that is not a plain read or write of one drive.
     pub(crate) fn submit_parent(&mut self, mut parent: BioRef<M>) {
         let first = match (parent.bio.op, parent.bio.flags.has(OpFlags::PREFLUSH)) {
             (Op::Flush, _) | (_, true) => BioStage::Preflush,
@@ -57,11 +56,11 @@ impl<M: Machine> Submission<M> {
         self.make_parts(parent);
     }
 
-    /// Makes as many parts of the present stage as there are slots for; then the parent waits for
-    /// slots, for its parts, or for nothing any more.
+    /// Makes as many parts of the present stage as there are slots. Then the parent waits for slots
+    /// or for its parts, or goes on if it has none.
     fn make_parts(&mut self, mut parent: BioRef<M>) {
-        // To the drive, parts come when they are made: later than their parent if there was no slot
-        // for them, or if they are a stage that another has to end before.
+        // Parts get the time at which they are made: later than their parent's if there was no
+        // slot, or if an earlier stage had to end first.
         self.batch.parts_ns = match self.batch.now_ns {
             0 => M::now(),
             now_ns => now_ns,
@@ -71,7 +70,7 @@ impl<M: Machine> Submission<M> {
             BioStage::Data => self.volume.span(sector, nr),
             _ => (0, self.members.len() as u16),
         };
-        // A flush has no range, and asks for no data parts.
+        // A flush has no range, and has no data parts.
         let range = self.volume.range(sector, nr.max(1));
         loop {
             match self.next_part(&mut parent, span, &range) {
@@ -90,12 +89,12 @@ impl<M: Machine> Submission<M> {
         if parent.remaining == 0 {
             self.next_stage(parent);
         } else {
-            // The children carry it from here on; `part_done` takes the handle back.
+            // The children refer to the parent from here on; `part_done` takes the handle back.
             core::mem::forget(parent);
         }
     }
 
-    /// All parts of a stage are done.
+    /// Starts the next stage after all parts of a stage are done, or finishes the parent.
     fn next_stage(&mut self, mut parent: BioRef<M>) {
         let next = match parent.stage {
             _ if !parent.status.is_ok() => None,
@@ -112,7 +111,7 @@ impl<M: Machine> Submission<M> {
         }
     }
 
-    /// A child has completed: its parent may go on.
+    /// Ends a child, and its parent's stage if it was the last.
     #[inline(never)]
     pub(crate) fn part_done(&mut self, mut child: BioRef<M>) {
         let (status, bits) = (child.status, core::mem::take(&mut child.parent));
@@ -122,7 +121,7 @@ impl<M: Machine> Submission<M> {
         let mut parent = ManuallyDrop::new(
             unsafe { BioRef::<M>::from_bits(bits) }.expect("a child has a parent"),
         );
-        // A timeout outweighs any other error: it is what keeps the memory in quarantine.
+        // A timeout takes precedence over other errors, because it keeps the memory in quarantine.
         parent.status = match status {
             Status::TimedOut => status,
             _ => parent.status.or(status),
@@ -133,7 +132,7 @@ impl<M: Machine> Submission<M> {
         }
     }
 
-    /// Parents that waited for child slots go on.
+    /// Continues parents that waited for child slots.
     #[cold]
     pub(crate) fn resume_stalled(&mut self) {
         for member in 0..self.members.len() {
@@ -146,9 +145,9 @@ impl<M: Machine> Submission<M> {
         self.resumes = None;
     }
 
-    /// The next part of the parent's stage, in a child slot. `span` is the first drive and how
-    /// many; `offset` of the parent counts them, `dev_sector` is how much of the present drive's
-    /// part is made.
+    /// Makes the next part of the parent's stage, in a child slot. `span` is the first drive and
+    /// the number of drives; the parent's `offset` counts drives that are finished, and
+    /// `dev_sector` is how much of the present drive's part is made.
     fn next_part(&mut self, parent: &mut BioRef<M>, span: (u16, u16), range: &Range) -> Next<M> {
         if parent.member == BY_CHUNKS && parent.stage == BioStage::Data {
             return self.next_chunk(parent);
@@ -204,7 +203,8 @@ impl<M: Machine> Submission<M> {
         if made >= part.nr_sectors {
             return Next::Made;
         }
-        // Behind others of its group that wait for a slot already: a disk would seek between both.
+        // Waits behind others of its group that wait for a slot, because a disk would seek between
+        // them.
         if self.is_behind(parent, member) || self.members[usize::from(member)].child_slots.is_full()
         {
             return Next::NoRoom(member);
@@ -219,8 +219,8 @@ impl<M: Machine> Submission<M> {
         Next::Part(child)
     }
 
-    /// The next part where a bio is split at every chunk, as Linux's raid0 does it; `offset` of the
-    /// parent is how much of it is made.
+    /// Makes the next part of a bio that is split at every chunk, as Linux's raid0 does. The
+    /// parent's `offset` is the number of sectors already made.
     fn next_chunk(&mut self, parent: &mut BioRef<M>) -> Next<M> {
         let (made, nr) = (parent.offset, parent.bio.nr_sectors);
         if made >= nr || !parent.status.is_ok() {
@@ -238,8 +238,8 @@ impl<M: Machine> Submission<M> {
         Next::Part(child)
     }
 
-    /// A child for as much of a part as one request of the drive can carry; none, and the parent
-    /// has failed, if that is nothing.
+    /// Makes a child for as much of a part as one request of the drive can carry. Returns `None`
+    /// and sets the parent's error if that is nothing.
     #[inline(always)]
     fn data_part(&mut self, parent: &mut BioRef<M>, part: Part) -> Option<BioRef<M>> {
         let mut child = self.child_of(parent, parent.bio.op, part);

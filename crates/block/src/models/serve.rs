@@ -1,8 +1,8 @@
-//! The serve lock and the marks of pending work: whoever comes too late has its work done by
-//! whoever is inside, and never are two inside.
+//! The serve lock and the marks of pending work: the thread inside does the work of threads that
+//! come too late, and never are two threads inside.
 //!
-//! Production code: `ServeLock` and the marks of a `HardwareQueue`; the work is a line that the
-//! mark alone publishes, so their own orders are what is checked.
+//! Production code: `ServeLock` and the marks of a `HardwareQueue`. The work is a line that only
+//! the mark publishes, so the memory orders of lock and marks are checked.
 #![cfg(test)]
 #![allow(unsafe_code)]
 
@@ -22,21 +22,21 @@ use crate::queue::tag::TagSet;
 
 struct Scene {
     hctx: HardwareQueue<Checked>,
-    /// A piece of work for each software queue: 0 none, 1 inserted, 2 done.
+    /// State of the work for each software queue: 0 none, 1 inserted, 2 done.
     work: Vec<CheckedLine<u32>>,
 }
 
-/// When somebody asks for lock statistics.
+/// The time at which lock statistics are enabled.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Asks {
     Never,
-    /// In the midst of it, and then no longer.
+    /// Enabled while the threads run, and then disabled.
     ForAWhile,
-    /// In the midst of it, and goes on.
+    /// Enabled while the threads run, and left enabled.
     On,
 }
 
-/// A submitter for each of these software queues; all the work must be done in the end.
+/// Runs a submitter for each of these software queues; all the work must be done in the end.
 fn submit(ctxs: &'static [usize], asks: Asks) {
     unmeter_locks();
     let most = ctxs.iter().max().map_or(0, |ctx| ctx + 1);
@@ -59,7 +59,7 @@ fn submit(ctxs: &'static [usize], asks: Asks) {
         scene.hctx.serve.meter();
     }
     if asks == Asks::ForAWhile {
-        // Others go on meanwhile.
+        // The other threads continue meanwhile.
         Checked::fence(Order::SeqCst);
         unmeter_locks();
     }

@@ -1,6 +1,6 @@
-//! Drives one behind the other.
+//! The linear layout: drives one after the other.
 //!
-//! The last drive may grow; growth of any other would move what is on the drives behind it. Kernel
+//! The last drive may grow; growth of any other would move the data of the drives behind it. Kernel
 //! counterpart: md's linear.
 
 use alloc::vec::Vec;
@@ -9,15 +9,15 @@ use crate::bio::{Sector, SectorCount};
 use crate::chain::slot::Stride;
 use crate::volume::placement::{Part, Placement, Range};
 
-/// Drives one behind the other.
+/// Drives one after the other.
 pub(crate) struct Linear {
-    /// Where each drive starts; the last entry is where the last drive, which may grow, ends:
-    /// nowhere.
+    /// First sector of each drive. The last entry stands for the end of the last drive, which may
+    /// grow, so it is the largest value.
     starts: Vec<Sector>,
 }
 
 impl Linear {
-    /// Of drives of these sizes, in whole blocks.
+    /// Creates the layout for drives of these sizes, in whole blocks.
     pub(crate) fn new(sizes: &[Sector]) -> Self {
         let mut end = 0;
         let start = |size: &Sector| {
@@ -29,7 +29,7 @@ impl Linear {
         Linear { starts }
     }
 
-    /// Sectors of drives of these sizes, in whole blocks of `block_sectors`.
+    /// Returns the sectors of drives of these sizes, in whole blocks of `block_sectors`.
     pub(crate) fn capacity(sizes: &[Sector], block_sectors: u64) -> Sector {
         sizes.iter().map(|size| size / block_sectors * block_sectors).sum()
     }
