@@ -25,12 +25,12 @@ use millrace_machine::{Counter, Machine};
 
 use crate::account::disk_counter::DiskCounter;
 use crate::account::histogram::{Histogram, bucket_of};
-use crate::account::ledger::Entry;
+use crate::account::ledger::LedgerEntry;
 use crate::account::stats::{BATCH_SIZES, OpSnapshot, StatsSnapshot};
 use crate::account::tenants::Tenants;
-use crate::bio::{OPS, Op, Payer};
+use crate::bio::{AccountKey, OPS, Op};
 use crate::chain::bio_set::BioSet;
-use crate::chain::slot::{BioStage, Slot};
+use crate::chain::slot::{BioSlot, BioStage};
 
 /// Counters and histograms of one operation.
 struct OpStats<M: Machine> {
@@ -65,18 +65,18 @@ pub struct DiskStats<M: Machine> {
 
 /// The tenant that an I/O is accounted to, and the place where it is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Whose {
-    pub(crate) payer: Payer,
+pub(crate) struct IoOwner {
+    pub(crate) account_key: AccountKey,
     pub(crate) stage: BioStage,
     /// True if the thread that counts also submitted the I/O.
     pub(crate) own: bool,
 }
 
-impl Whose {
+impl IoOwner {
     /// Describes `bio`; `bio_set` belongs to the calling thread.
     #[inline(always)]
-    pub(crate) fn of<M: Machine>(bio: &Slot<M>, bio_set: *const BioSet<M>) -> Whose {
-        Whose { payer: bio.bio.payer, stage: bio.stage, own: bio.bio_set == bio_set }
+    pub(crate) fn of<M: Machine>(bio: &BioSlot<M>, bio_set: *const BioSet<M>) -> IoOwner {
+        IoOwner { account_key: bio.bio.account_key, stage: bio.stage, own: bio.bio_set == bio_set }
     }
 
     /// Returns true if the tenant's account counts the I/O here. A split I/O is counted when its
@@ -89,7 +89,7 @@ impl Whose {
 
 /// Times of an I/O's stages in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Times {
+pub(crate) struct IoTimes {
     pub(crate) q_ns: u64,
     /// Times of G and I, if the I/O waited in a queue.
     pub(crate) waits: Option<(u64, u64)>,
@@ -101,8 +101,8 @@ pub(crate) struct Times {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EqualIos {
     op: Op,
-    times: Times,
-    whose: Whose,
+    times: IoTimes,
+    whose: IoOwner,
     ios: u64,
     sectors: u64,
 }
@@ -110,7 +110,7 @@ pub(crate) struct EqualIos {
 impl EqualIos {
     pub(crate) const EMPTY: EqualIos = EqualIos::like(
         Op::Read,
-        Whose { payer: Payer::NOBODY, stage: BioStage::Child, own: false },
+        IoOwner { account_key: AccountKey::DEFAULT, stage: BioStage::Child, own: false },
         (0, 0, 0),
     );
 
@@ -118,20 +118,20 @@ impl EqualIos {
     #[inline(always)]
     pub(crate) const fn like(
         op: Op,
-        whose: Whose,
+        whose: IoOwner,
         (q_ns, d_ns, c_ns): (u64, u64, u64),
     ) -> EqualIos {
-        EqualIos { op, whose, times: Times { q_ns, waits: None, d_ns, c_ns }, ios: 0, sectors: 0 }
+        EqualIos { op, whose, times: IoTimes { q_ns, waits: None, d_ns, c_ns }, ios: 0, sectors: 0 }
     }
 
     /// Returns true if `bio` belongs to this run except for its time of completion. The bio is this
     /// thread's own and waited in no queue.
     #[inline(always)]
-    pub(crate) fn is_like<M: Machine>(&self, op: Op, bio: &Slot<M>, d_ns: u64) -> bool {
+    pub(crate) fn is_like<M: Machine>(&self, op: Op, bio: &BioSlot<M>, d_ns: u64) -> bool {
         self.op == op
             && self.times.q_ns == bio.q_ns
             && self.times.d_ns == d_ns
-            && self.whose.payer == bio.bio.payer
+            && self.whose.account_key == bio.bio.account_key
             && self.whose.stage == bio.stage
     }
 
@@ -190,8 +190,8 @@ impl<M: Machine> DiskStats<M> {
     pub(crate) fn begin(
         &self,
         run: &mut EqualIos,
-        (op, whose): (Op, Whose),
-        times: Times,
+        (op, whose): (Op, IoOwner),
+        times: IoTimes,
         tenants: &mut Tenants<M>,
     ) {
         if run.op != op || run.times != times {
@@ -205,7 +205,7 @@ impl<M: Machine> DiskStats<M> {
     pub(crate) fn count(
         &self,
         run: &mut EqualIos,
-        (q_ns, whose): (u64, Whose),
+        (q_ns, whose): (u64, IoOwner),
         sectors: u32,
         tenants: &mut Tenants<M>,
     ) {
@@ -233,7 +233,7 @@ impl<M: Machine> DiskStats<M> {
     #[inline(always)]
     fn record_straight(&self, run: &EqualIos, tenants: &mut Tenants<M>) {
         let stats = &self.ops[run.op as usize];
-        let Times { q_ns, d_ns, .. } = run.times;
+        let IoTimes { q_ns, d_ns, .. } = run.times;
         let q2d_ns = d_ns.saturating_sub(q_ns);
         stats.straight.record(q2d_ns, run.ios);
         self.record_end(stats, run, q2d_ns, tenants);
@@ -255,7 +255,7 @@ impl<M: Machine> DiskStats<M> {
         stats.service.record(d2c_ns, run.ios);
         stats.total.tally(bucket, total_ns, run.ios);
         if run.whose.is_counted() {
-            let (whose, counts) = ((run.whose.payer, run.op), (run.ios, run.sectors));
+            let (whose, counts) = ((run.whose.account_key, run.op), (run.ios, run.sectors));
             tenants.count(whose, (bucket, total_ns), counts);
         }
     }
@@ -264,7 +264,7 @@ impl<M: Machine> DiskStats<M> {
     /// request's times, clipped to its own submission.
     #[inline(never)]
     fn record_waited(&self, run: &EqualIos, (g_ns, i_ns): (u64, u64), tenants: &mut Tenants<M>) {
-        let (stats, Times { q_ns, d_ns, .. }) = (&self.ops[run.op as usize], run.times);
+        let (stats, IoTimes { q_ns, d_ns, .. }) = (&self.ops[run.op as usize], run.times);
         let q2d_ns = d_ns.saturating_sub(q_ns);
         let (g_ns, i_ns) = (g_ns.clamp(q_ns, q_ns + q2d_ns), i_ns.clamp(q_ns, q_ns + q2d_ns));
         let g_ns = g_ns.min(i_ns);
@@ -279,11 +279,11 @@ impl<M: Machine> DiskStats<M> {
     #[inline(always)]
     pub(crate) fn record_one(
         &self,
-        bio: &Slot<M>,
+        bio: &BioSlot<M>,
         (d_ns, c_ns): (u64, u64),
         tenants: &mut Tenants<M>,
     ) {
-        let whose = Whose { payer: bio.bio.payer, stage: bio.stage, own: true };
+        let whose = IoOwner { account_key: bio.bio.account_key, stage: bio.stage, own: true };
         let mut one = EqualIos::like(bio.bio.op, whose, (bio.q_ns, d_ns, c_ns));
         one.add(1, bio.bio.nr_sectors.into());
         self.record_straight(&one, tenants);
@@ -291,9 +291,9 @@ impl<M: Machine> DiskStats<M> {
 
     /// Counts an I/O that was aborted in a queue before it was dispatched.
     #[cold]
-    pub(crate) fn count_aborted(&self, bio: &Slot<M>, now_ns: u64) {
+    pub(crate) fn count_aborted(&self, bio: &BioSlot<M>, now_ns: u64) {
         // The tenant's account counts it where it is delivered, so it is not counted as own here.
-        let whose = Whose { own: false, payer: bio.bio.payer, stage: bio.stage };
+        let whose = IoOwner { own: false, account_key: bio.bio.account_key, stage: bio.stage };
         let mut one = EqualIos::like(bio.op(), whose, (bio.q_ns, now_ns, now_ns));
         one.add(1, bio.bio.nr_sectors.into());
         self.record_straight(&one, &mut Tenants::new(None));
@@ -323,7 +323,7 @@ impl<M: Machine> DiskStats<M> {
     }
 }
 
-impl<M: Machine> Entry for DiskStats<M> {
+impl<M: Machine> LedgerEntry for DiskStats<M> {
     type Key = u16;
     type Sum = StatsSnapshot;
 

@@ -123,7 +123,7 @@ pub struct Segment {
 /// The owner of a bio's memory, which decides what dropping the bio frees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-enum Owner {
+enum MemoryOwner {
     /// The bio has no memory, or memory that its submitter owns.
     Foreign,
     /// `data` points to a `Buffer` of exactly the I/O's length.
@@ -135,13 +135,13 @@ enum Owner {
 /// The group and tenant that an I/O is accounted to. Aligned so that it compares as one number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(C, align(4))]
-pub(crate) struct Payer {
+pub(crate) struct AccountKey {
     pub(crate) group: GroupId,
     pub(crate) tenant: u16,
 }
 
-impl Payer {
-    pub(crate) const NOBODY: Payer = Payer { group: GroupId::DEFAULT, tenant: 0 };
+impl AccountKey {
+    pub(crate) const DEFAULT: AccountKey = AccountKey { group: GroupId::DEFAULT, tenant: 0 };
 }
 
 /// One I/O from its submission to its completion: operation, sectors, memory and tenant.
@@ -154,10 +154,10 @@ pub struct Bio {
     data: *mut u8,
     pub(crate) nr_sectors: SectorCount,
     nr_segments: u32,
-    pub(crate) payer: Payer,
+    pub(crate) account_key: AccountKey,
     pub(crate) op: Op,
     pub(crate) flags: OpFlags,
-    owner: Owner,
+    owner: MemoryOwner,
 }
 
 const _: () = assert!(size_of::<Bio>() <= 48);
@@ -173,10 +173,10 @@ impl Bio {
             data: NonNull::dangling().as_ptr(),
             nr_sectors,
             nr_segments: 0,
-            payer: Payer::NOBODY,
+            account_key: AccountKey::DEFAULT,
             op,
             flags: OpFlags::NONE,
-            owner: Owner::Foreign,
+            owner: MemoryOwner::Foreign,
         }
     }
 
@@ -185,7 +185,7 @@ impl Bio {
         let mut bio = Bio::new(op, sector, (len_bytes >> SECTOR_SHIFT) as SectorCount);
         bio.data = start.as_ptr();
         bio.nr_segments = 1;
-        bio.owner = Owner::Buffer;
+        bio.owner = MemoryOwner::Buffer;
         bio
     }
 
@@ -202,7 +202,7 @@ impl Bio {
         let bytes: u64 = segments.iter().map(|s| u64::from(s.len_bytes)).sum();
         let mut bio = Bio::new(op, sector, 0);
         bio.nr_segments = segments.len() as u32;
-        bio.owner = Owner::Buffers;
+        bio.owner = MemoryOwner::Buffers;
         bio.data = Box::into_raw(segments).cast();
         bio.nr_sectors = SectorCount::try_from(bytes >> SECTOR_SHIFT).expect("below 2 TiB");
         bio
@@ -310,7 +310,7 @@ impl Bio {
     /// Sets the tenant that the I/O is accounted to, 0 to 65,535.
     #[must_use]
     pub fn with_tenant(mut self, tenant: u16) -> Bio {
-        self.payer.tenant = tenant;
+        self.account_key.tenant = tenant;
         self
     }
 
@@ -318,7 +318,7 @@ impl Bio {
     /// none is set or the group was never opened.
     #[must_use]
     pub fn with_group(mut self, group: GroupId) -> Bio {
-        self.payer.group = group;
+        self.account_key.group = group;
         self
     }
 
@@ -348,7 +348,7 @@ impl Bio {
     pub fn memory(&mut self) -> Option<&mut [u8]> {
         let len = self.len_bytes();
         // SAFETY: made by `owned` from a buffer of exactly this length, borrowed with the bio.
-        (self.owner == Owner::Buffer)
+        (self.owner == MemoryOwner::Buffer)
             .then(|| unsafe { core::slice::from_raw_parts_mut(self.data, len) })
     }
 
@@ -363,7 +363,7 @@ impl Bio {
     #[inline]
     #[must_use]
     pub fn group(&self) -> GroupId {
-        self.payer.group
+        self.account_key.group
     }
 
     /// Returns the operation.
@@ -403,7 +403,7 @@ impl Bio {
     /// Returns true if the submitter, not the bio, owns the memory.
     #[inline]
     pub(crate) fn is_foreign(&self) -> bool {
-        self.owner == Owner::Foreign
+        self.owner == MemoryOwner::Foreign
     }
 
     /// Copies the bio without its memory.
@@ -420,14 +420,14 @@ impl Bio {
         part.data = self.data;
         part.nr_segments = self.nr_segments;
         part.user_data = self.user_data;
-        part.payer = self.payer;
+        part.account_key = self.account_key;
         part
     }
 
     /// Returns the pointer to the memory, or to the list of segments, with the number of segments.
     #[inline]
-    pub(crate) fn data(&self) -> Data {
-        Data { start: self.data, nr_segments: self.nr_segments }
+    pub(crate) fn data(&self) -> BioData {
+        BioData { start: self.data, nr_segments: self.nr_segments }
     }
 
     /// Takes the buffer out of a completed bio made by `read` or `write`; `None` for other bios.
@@ -436,7 +436,7 @@ impl Bio {
         let bio = ManuallyDrop::new(self);
         match bio.owner {
             // SAFETY: made by `owned` from a buffer of exactly this length; not dropped here.
-            Owner::Buffer => NonNull::new(bio.data)
+            MemoryOwner::Buffer => NonNull::new(bio.data)
                 .map(|start| unsafe { Buffer::from_raw(start, bio.len_bytes()) }),
             _ => {
                 drop(ManuallyDrop::into_inner(bio));
@@ -451,7 +451,7 @@ impl Bio {
     pub fn into_buffers(self) -> Vec<Buffer> {
         let mut bio = ManuallyDrop::new(self);
         match bio.owner {
-            Owner::Buffers => bio.take_buffers(),
+            MemoryOwner::Buffers => bio.take_buffers(),
             _ => ManuallyDrop::into_inner(bio).into_buffer().into_iter().collect(),
         }
     }
@@ -468,7 +468,7 @@ impl Bio {
             self.data.cast::<Segment>(),
             self.nr_segments as usize,
         );
-        self.owner = Owner::Foreign;
+        self.owner = MemoryOwner::Foreign;
         // SAFETY: the list was boxed in `owned_vectored`; the owner was cleared above.
         let list = unsafe { Box::from_raw(list) };
         let buffer = |segment: &Segment| {
@@ -484,25 +484,25 @@ impl Drop for Bio {
     #[inline]
     fn drop(&mut self) {
         match self.owner {
-            Owner::Foreign => {}
-            Owner::Buffer => {
+            MemoryOwner::Foreign => {}
+            MemoryOwner::Buffer => {
                 let start = NonNull::new(self.data).expect("buffers are never null");
                 // SAFETY: made by `owned` from a buffer of exactly this length.
                 drop(unsafe { Buffer::from_raw(start, self.len_bytes()) });
             }
-            Owner::Buffers => drop(self.take_buffers()),
+            MemoryOwner::Buffers => drop(self.take_buffers()),
         }
     }
 }
 
 /// Pointer to a bio's memory: to the bytes if it has one segment, else to a list of segments.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Data {
+pub(crate) struct BioData {
     start: *mut u8,
     nr_segments: u32,
 }
 
-impl Data {
+impl BioData {
     /// Returns the contiguous memory that starts `offset` bytes into the I/O, at most `len_bytes`
     /// long. A single segment is returned with `len_bytes` unchecked.
     #[inline]
@@ -622,7 +622,7 @@ mod tests {
         assert_eq!(seen(&Bio::discard(7, 8)), (Op::Discard, 7, 8, 0));
         assert_eq!(seen(&Bio::write_zeroes(9, 10)), (Op::WriteZeroes, 9, 10, 0));
         let mut bio = Bio::read(3, Buffer::new(1024)).with_user_data(7).with_tenant(8);
-        assert_eq!((bio.user_data(), bio.payer.tenant, bio.len_bytes()), (7, 8, 1024));
+        assert_eq!((bio.user_data(), bio.account_key.tenant, bio.len_bytes()), (7, 8, 1024));
         assert_eq!(Bio::discard(0, 8).len_bytes(), 0);
         bio.set_op(Op::Write);
         bio.set_sector(11);
@@ -640,12 +640,15 @@ mod tests {
             .with_flags(OpFlags::FUA);
         let part = bio.part(Op::Flush, 1);
         assert_eq!((part.op(), part.sector(), part.nr_sectors()), (Op::Flush, 3, 1));
-        assert_eq!((part.user_data(), part.payer.tenant, part.flags), (7, 8, OpFlags::NONE));
+        assert_eq!((part.user_data(), part.account_key.tenant, part.flags), (7, 8, OpFlags::NONE));
         assert!(part.is_foreign() && !bio.is_foreign());
         assert_eq!((part.data().start, part.nr_segments()), (bio.data().start, 1));
         let hollow = bio.hollow();
         assert_eq!((hollow.op(), hollow.sector(), hollow.nr_sectors()), (Op::Write, 3, 2));
-        assert_eq!((hollow.user_data(), hollow.payer.tenant, hollow.flags), (7, 8, OpFlags::FUA));
+        assert_eq!(
+            (hollow.user_data(), hollow.account_key.tenant, hollow.flags),
+            (7, 8, OpFlags::FUA)
+        );
         assert!(!hollow.has_memory() && hollow.is_foreign());
         assert!(hollow.into_buffer().is_none());
     }

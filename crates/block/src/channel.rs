@@ -28,7 +28,7 @@ use core::mem::ManuallyDrop;
 
 use millrace_machine::{Deadline, Doorbell, Machine, Order, Parker, Word};
 
-use crate::account::hold::Hold;
+use crate::account::hold::WaitReason;
 use crate::bio::error::Error;
 use crate::bio::group_id::GroupId;
 use crate::bio::{Bio, Op};
@@ -201,7 +201,9 @@ impl<M: Machine> Channel<M> {
         if !plain && let Err(reason) = self.sub.look_closer(&bio) {
             return refuse(bio, reason);
         }
-        if self.sub.throttle.held != 0 && bio.op != Op::Flush && self.is_throttled(bio.payer.group)
+        if self.sub.throttle.held != 0
+            && bio.op != Op::Flush
+            && self.is_throttled(bio.account_key.group)
         {
             return refuse(bio, Reject::Full);
         }
@@ -236,7 +238,7 @@ impl<M: Machine> Channel<M> {
     /// group's [`Volume::held`], since only the channel's owner knows of that time.
     #[cold]
     pub fn count_back_pressure(&mut self, group: GroupId, ns: u64) {
-        self.sub.throttle.count_hold(group, Hold::BackPressure, ns);
+        self.sub.throttle.count_hold(group, WaitReason::BackPressure, ns);
     }
 
     /// Returns the bios that wait for limits of their groups; no drive has them.

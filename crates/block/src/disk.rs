@@ -34,7 +34,7 @@ use millrace_machine::{CpuId, Lock, Machine, NodeId, Order, Word};
 
 use crate::account::DiskStats;
 use crate::account::failures::{Failure, FailureLog, Failures};
-use crate::account::held::{DriveHolds, HeldSnapshot};
+use crate::account::held::{DriveWaits, WaitSnapshot};
 use crate::account::histogram::Snapshot;
 use crate::account::ledger::Ledger;
 use crate::account::stats::StatsSnapshot;
@@ -44,7 +44,7 @@ use crate::bio::limits::QueueLimits;
 use crate::bio::status::Status;
 use crate::bio::{Op, OpFlags, Sector};
 use crate::chain::bio_set::{BioSet, BioSetRef};
-use crate::chain::slot::{BioList, Waited};
+use crate::chain::slot::{BioList, WaitTimes};
 use crate::disk::worker_state::WorkerState;
 use crate::queue::controller::queues_max;
 use crate::queue::driver::{Driver, Extent, HwQueues, QueueKind};
@@ -85,7 +85,7 @@ pub(crate) struct AbandonedRequest<M: Machine> {
 }
 
 /// The accounts of a drive: I/O statistics, failed I/Os, and wait times.
-pub(crate) struct Accounts<M: Machine> {
+pub(crate) struct DiskAccounts<M: Machine> {
     ledger: M::Lock<Ledger<DiskStats<M>>>,
     rare: M::Lock<Rare<M>>,
 }
@@ -94,24 +94,24 @@ pub(crate) struct Accounts<M: Machine> {
 struct Rare<M: Machine> {
     failures: FailureLog,
     /// Wait accounts of groups in the scheduler; made with the first scheduler, and kept.
-    holds: Option<Arc<DriveHolds<M>>>,
+    holds: Option<Arc<DriveWaits<M>>>,
 }
 
-impl<M: Machine> Accounts<M> {
+impl<M: Machine> DiskAccounts<M> {
     fn new() -> Self {
         let rare = Rare { failures: FailureLog::default(), holds: None };
         let ledger = M::Lock::new("stats", Ledger::new());
-        Accounts { ledger, rare: M::Lock::new("failures", rare) }
+        DiskAccounts { ledger, rare: M::Lock::new("failures", rare) }
     }
 
     /// Returns the wait accounts of the scheduler, for a drive with `queues` hardware queues.
-    pub(crate) fn holds(&self, queues: usize) -> Arc<DriveHolds<M>> {
+    pub(crate) fn holds(&self, queues: usize) -> Arc<DriveWaits<M>> {
         let mut rare = self.rare.lock();
-        Arc::clone(rare.holds.get_or_insert_with(|| Arc::new(DriveHolds::new(queues))))
+        Arc::clone(rare.holds.get_or_insert_with(|| Arc::new(DriveWaits::new(queues))))
     }
 
     /// Returns the wait times of groups; empty if the drive never had a scheduler.
-    pub(crate) fn held(&self) -> BTreeMap<GroupId, HeldSnapshot> {
+    pub(crate) fn held(&self) -> BTreeMap<GroupId, WaitSnapshot> {
         let holds = self.rare.lock().holds.clone();
         holds.map_or_else(BTreeMap::new, |holds| holds.held())
     }
@@ -193,7 +193,7 @@ pub struct Disk<M: Machine> {
     pub(crate) baseline: Option<Baseline<M>>,
     pub(crate) flush: M::Lock<FlushState<M>>,
     pub(crate) abandoned: M::Lock<Vec<AbandonedRequest<M>>>,
-    pub(crate) accounts: Accounts<M>,
+    pub(crate) accounts: DiskAccounts<M>,
     /// State of the drive's worker, if the drive may have one.
     pub(crate) worker_state: Option<WorkerState<M>>,
     pub(crate) this: Weak<Disk<M>>,
@@ -281,7 +281,7 @@ impl<M: Machine> Disk<M> {
             baseline,
             flush: M::Lock::new("flush", flush),
             abandoned: M::Lock::new("abandoned", Vec::new()),
-            accounts: Accounts::new(),
+            accounts: DiskAccounts::new(),
             worker_state: worker.map(WorkerState::new),
             config,
             this: Weak::clone(this),
@@ -592,7 +592,7 @@ pub(crate) fn abort<M: Machine>(stats: &DiskStats<M>, mut list: BioList<M>) {
         while let Some(mut bio) = next {
             next = bio.chained.take();
             bio.status = Status::Aborted;
-            bio.waited = Waited::NOT;
+            bio.waited = WaitTimes::NOT;
             stats.count_aborted(&bio, now_ns);
             let (bio_set, mut one) = (bio.bio_set, BioList::new());
             one.push_back(bio);

@@ -21,42 +21,42 @@ use millrace_machine::{Lock, Machine, Order, Word};
 use crate::bio::error::{Error, ErrorKind};
 use crate::bio::group_id::GroupId;
 use crate::group::config::GroupConfig;
-use crate::group::gate::{Gates, Tolls};
+use crate::group::gate::{LimitCosts, TokenBuckets};
 
 /// Largest number of groups in a program.
 pub const GROUPS_MAX: usize = 16_384;
 
 /// A group's row in the table.
-struct Entry<M: Machine> {
+struct GroupEntry<M: Machine> {
     config: GroupConfig,
     /// Token buckets of its limits; made when limits are first set, and kept afterwards.
-    gates: Option<Arc<Gates<M>>>,
+    buckets: Option<Arc<TokenBuckets<M>>>,
     /// Number of times that its limits were changed.
     turns: u64,
     /// True if the group is closed and its number may be reused.
     is_closed: bool,
 }
 
-impl<M: Machine> Entry<M> {
-    fn new(config: GroupConfig, gates: Option<Arc<Gates<M>>>) -> Entry<M> {
-        Entry { config, gates, turns: 0, is_closed: false }
+impl<M: Machine> GroupEntry<M> {
+    fn new(config: GroupConfig, buckets: Option<Arc<TokenBuckets<M>>>) -> GroupEntry<M> {
+        GroupEntry { config, buckets, turns: 0, is_closed: false }
     }
 
     /// Changes the settings. I/Os that passed the old limits are paid for at the new rate.
     fn change(&mut self, config: GroupConfig) {
         if self.config.limits != config.limits {
             self.turns += 1;
-            let tolls = (&Tolls::new(&self.config.limits), &Tolls::new(&config.limits));
+            let costs = (&LimitCosts::new(&self.config.limits), &LimitCosts::new(&config.limits));
             let now_ns = M::now();
-            let gates = self.gates.as_ref().map(|gates| gates.changed(tolls, now_ns));
-            self.gates = Some(Arc::new(gates.unwrap_or_else(|| Gates::new(now_ns))));
+            let buckets = self.buckets.as_ref().map(|buckets| buckets.changed(costs, now_ns));
+            self.buckets = Some(Arc::new(buckets.unwrap_or_else(|| TokenBuckets::new(now_ns))));
         }
         self.config = config;
     }
 }
 
-struct Table<M: Machine> {
-    entries: Vec<Entry<M>>,
+struct GroupTable<M: Machine> {
+    entries: Vec<GroupEntry<M>>,
     by_name: BTreeMap<String, GroupId>,
 }
 
@@ -64,7 +64,7 @@ struct Table<M: Machine> {
 pub struct Groups<M: Machine> {
     /// Incremented under the lock with each change.
     version: M::Word,
-    table: M::Lock<Table<M>>,
+    table: M::Lock<GroupTable<M>>,
 }
 
 impl<M: Machine> Groups<M> {
@@ -73,7 +73,7 @@ impl<M: Machine> Groups<M> {
     pub fn new() -> Arc<Groups<M>> {
         let config = GroupConfig::new("default");
         let by_name = BTreeMap::from([(config.name.clone(), GroupId::DEFAULT)]);
-        let table = Table { entries: alloc::vec![Entry::new(config, None)], by_name };
+        let table = GroupTable { entries: alloc::vec![GroupEntry::new(config, None)], by_name };
         Arc::new(Groups { version: M::Word::new(1), table: M::Lock::new("groups", table) })
     }
 
@@ -101,8 +101,9 @@ impl<M: Machine> Groups<M> {
                 table.entries[at].is_closed = false;
             }
             None => {
-                let gates = (!config.limits.is_none()).then(|| Arc::new(Gates::new(M::now())));
-                table.entries.push(Entry::new(config, gates));
+                let buckets =
+                    (!config.limits.is_none()).then(|| Arc::new(TokenBuckets::new(M::now())));
+                table.entries.push(GroupEntry::new(config, buckets));
             }
         }
         self.changed();
@@ -123,7 +124,7 @@ impl<M: Machine> Groups<M> {
         if id == GroupId::DEFAULT {
             return wrong(format!("group {name}: the default group stays"));
         }
-        let is_child = |entry: &&Entry<M>| !entry.is_closed && entry.config.parent == Some(id);
+        let is_child = |entry: &&GroupEntry<M>| !entry.is_closed && entry.config.parent == Some(id);
         if let Some(child) = table.entries.iter().find(is_child) {
             let child = &child.config.name;
             return wrong(format!("group {name}: it is the parent of {child}; remove that first"));
@@ -183,9 +184,9 @@ impl<M: Machine> Groups<M> {
     #[must_use]
     pub fn booked(&self) -> Vec<(GroupId, u64)> {
         let (table, now_ns) = (self.table.lock(), M::now());
-        let booked = |(entry, id): (&Entry<M>, u16)| {
-            let gates = entry.gates.as_ref().filter(|_| !entry.config.limits.is_none())?;
-            let ahead_ns = gates.ahead_ns(now_ns);
+        let booked = |(entry, id): (&GroupEntry<M>, u16)| {
+            let buckets = entry.buckets.as_ref().filter(|_| !entry.config.limits.is_none())?;
+            let ahead_ns = buckets.ahead_ns(now_ns);
             (ahead_ns > 0).then_some((GroupId(id), ahead_ns))
         };
         table.entries.iter().zip(0..).filter_map(booked).collect()
@@ -205,7 +206,7 @@ impl<M: Machine> Groups<M> {
     }
 }
 
-impl<M: Machine> Table<M> {
+impl<M: Machine> GroupTable<M> {
     /// Checks that groups have at most two levels and no cycles.
     fn check_parent(&self, id: GroupId, config: &GroupConfig) -> Result<(), Error> {
         let Some(parent) = config.parent else { return Ok(()) };
@@ -234,7 +235,7 @@ impl<M: Machine> Table<M> {
                  name {top} as the parent"
             ));
         }
-        let is_child = |entry: &&Entry<M>| !entry.is_closed && entry.config.parent == Some(id);
+        let is_child = |entry: &&GroupEntry<M>| !entry.is_closed && entry.config.parent == Some(id);
         match self.entries.iter().find(is_child) {
             None => Ok(()),
             Some(child) => wrong(format!(

@@ -29,9 +29,9 @@ mod volume;
 
 pub use account::disk_counter::DiskCounter;
 pub use account::failures::{Failure, Failures};
-pub use account::held::HeldSnapshot;
+pub use account::held::WaitSnapshot;
 pub use account::histogram::{Snapshot, bucket_of, bucket_start};
-pub use account::hold::Hold;
+pub use account::hold::WaitReason;
 pub use account::stats::{BATCH_SIZES, OpSnapshot, StatsSnapshot};
 pub use account::tenants::{TenantOpSnapshot, TenantSnapshot};
 pub use bio::arena::Arena;

@@ -24,7 +24,7 @@ use alloc::sync::Arc;
 
 use millrace_machine::{Doorbell, Lock, Machine, Order, Topology, Word};
 
-use crate::chain::slot::{BioList, Slot};
+use crate::chain::slot::{BioList, BioSlot};
 use crate::queue::controller::QueueTags;
 use crate::queue::driver::{DriverQueue, QueueKind};
 use crate::queue::in_flight::InFlight;
@@ -212,7 +212,7 @@ impl<M: Machine> Serve<M> {
     }
 
     /// Returns the chain that gets the next tag.
-    pub(crate) fn first_waiting(&self) -> Option<&Slot<M>> {
+    pub(crate) fn first_waiting(&self) -> Option<&BioSlot<M>> {
         let picked = || self.scheduling.as_ref().and_then(|scheduling| scheduling.picked());
         self.staged.first().or_else(picked)
     }

@@ -21,7 +21,7 @@ use alloc::vec::Vec;
 
 use millrace_machine::{Lock, Machine, Order, Word};
 
-use crate::account::held::HeldSnapshot;
+use crate::account::held::WaitSnapshot;
 use crate::account::histogram::Snapshot;
 use crate::account::tenants::{TenantLedger, TenantSnapshot};
 use crate::bio::arena::Arena;
@@ -361,20 +361,20 @@ impl<M: Machine> Volume<M> {
     /// summed over channels, as submitters saw it: before splitting.
     #[must_use]
     pub fn tenants(&self) -> Vec<(u16, TenantSnapshot)> {
-        self.tenants.sums(|payer| payer.tenant).into_iter().collect()
+        self.tenants.sums(|account_key| account_key.tenant).into_iter().collect()
     }
 
     /// Returns the completed I/O of each group ([`Bio::with_group`](crate::Bio::with_group)), as
     /// [`Volume::tenants`].
     #[must_use]
     pub fn group_stats(&self) -> Vec<(GroupId, TenantSnapshot)> {
-        self.tenants.sums(|payer| payer.group).into_iter().collect()
+        self.tenants.sums(|account_key| account_key.group).into_iter().collect()
     }
 
     /// Returns the wait times of each group by reason. I/Os that still wait count up to now. The
     /// parts of a split I/O count at their drives.
     #[must_use]
-    pub fn held(&self) -> Vec<(GroupId, HeldSnapshot)> {
+    pub fn held(&self) -> Vec<(GroupId, WaitSnapshot)> {
         let mut sums = self.tenants.held();
         for (group, held) in self.disks.iter().flat_map(|disk| disk.accounts.held()) {
             sums.entry(group).or_default().merge(&held);

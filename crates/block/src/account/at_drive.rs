@@ -11,16 +11,16 @@ use alloc::vec::Vec;
 use millrace_machine::Machine;
 
 use crate::account::histogram::{Histogram, Snapshot};
-use crate::account::ledger::Entry;
+use crate::account::ledger::LedgerEntry;
 use crate::bio::group_id::GroupId;
 
 /// Service times of one group at one hardware queue.
-pub(crate) struct AtDrive<M: Machine> {
+pub(crate) struct GroupServiceTimes<M: Machine> {
     group: GroupId,
     service: Histogram<M>,
 }
 
-impl<M: Machine> Entry for AtDrive<M> {
+impl<M: Machine> LedgerEntry for GroupServiceTimes<M> {
     type Key = GroupId;
     type Sum = Snapshot;
 
@@ -34,11 +34,11 @@ impl<M: Machine> Entry for AtDrive<M> {
 }
 
 /// Service times at one hardware queue, indexed by group number.
-pub(crate) struct AtDrives<M: Machine>(Vec<Option<Arc<AtDrive<M>>>>);
+pub(crate) struct QueueServiceTimes<M: Machine>(Vec<Option<Arc<GroupServiceTimes<M>>>>);
 
-impl<M: Machine> AtDrives<M> {
+impl<M: Machine> QueueServiceTimes<M> {
     pub(crate) fn new() -> Self {
-        AtDrives(Vec::new())
+        QueueServiceTimes(Vec::new())
     }
 
     /// Counts a request of `group`. `open` registers a new account with a ledger.
@@ -46,14 +46,14 @@ impl<M: Machine> AtDrives<M> {
         &mut self,
         group: GroupId,
         service_ns: u64,
-        open: impl FnOnce(AtDrive<M>) -> Arc<AtDrive<M>>,
+        open: impl FnOnce(GroupServiceTimes<M>) -> Arc<GroupServiceTimes<M>>,
     ) {
         let at = usize::from(group.0);
         if self.0.len() <= at {
             self.0.resize_with(at + 1, || None);
         }
-        let account =
-            self.0[at].get_or_insert_with(|| open(AtDrive { group, service: Histogram::new() }));
+        let account = self.0[at]
+            .get_or_insert_with(|| open(GroupServiceTimes { group, service: Histogram::new() }));
         account.service.record(service_ns, 1);
     }
 }

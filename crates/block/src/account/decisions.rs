@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 
 use millrace_machine::{Lock, Machine};
 
-use crate::account::hold::Hold;
+use crate::account::hold::WaitReason;
 use crate::bio::group_id::GroupId;
 
 /// Largest number of messages kept until they are written; further ones are lost.
@@ -18,28 +18,28 @@ const DECISIONS_MAX: usize = 64;
 
 /// A decision of a hardware queue's scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Decision {
+pub(crate) enum SchedulerMessage {
     /// The group starts to wait for this reason. The number is how many requests counted with it
     /// may be at the drive, `u32::MAX` for no limit.
-    Held(GroupId, Hold, u32),
+    Held(GroupId, WaitReason, u32),
     /// The number of requests that the queue may have at the drive: reads and writes, or the same
     /// number twice if both count together.
     Depth([u32; 2]),
     /// The queue dispatches nothing for this many nanoseconds, because the reason holds the group
     /// back.
-    Rests(GroupId, Hold, u64),
+    Rests(GroupId, WaitReason, u64),
 }
 
 /// Messages of a hardware queue's scheduler that are not yet written to the trace.
-pub(crate) struct Decisions<M: Machine>(M::Lock<Vec<Decision>>);
+pub(crate) struct SchedulerMessages<M: Machine>(M::Lock<Vec<SchedulerMessage>>);
 
-impl<M: Machine> Decisions<M> {
+impl<M: Machine> SchedulerMessages<M> {
     pub(crate) fn new() -> Self {
-        Decisions(M::Lock::new("decisions", Vec::new()))
+        SchedulerMessages(M::Lock::new("decisions", Vec::new()))
     }
 
     /// Adds a message, or drops it if there are too many.
-    pub(crate) fn leave(&self, decision: Decision) {
+    pub(crate) fn leave(&self, decision: SchedulerMessage) {
         let mut decisions = self.0.lock();
         if decisions.len() < DECISIONS_MAX {
             decisions.push(decision);
@@ -47,7 +47,7 @@ impl<M: Machine> Decisions<M> {
     }
 
     /// Takes all messages, the oldest first.
-    pub(crate) fn take(&self) -> Vec<Decision> {
+    pub(crate) fn take(&self) -> Vec<SchedulerMessage> {
         core::mem::take(&mut *self.0.lock())
     }
 }

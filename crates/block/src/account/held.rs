@@ -14,20 +14,20 @@ use alloc::vec::Vec;
 
 use millrace_machine::{Lock, Machine, Order, Word};
 
-use crate::account::at_drive::{AtDrive, AtDrives};
-use crate::account::decisions::Decisions;
+use crate::account::at_drive::{GroupServiceTimes, QueueServiceTimes};
+use crate::account::decisions::SchedulerMessages;
 use crate::account::histogram::Snapshot;
-use crate::account::hold::Hold;
-use crate::account::ledger::{Entry, Ledger};
-use crate::account::waits::{Said, Waits, units};
+use crate::account::hold::WaitReason;
+use crate::account::ledger::{Ledger, LedgerEntry};
+use crate::account::waits::{ReportedWaits, WaitCounter, units};
 use crate::bio::group_id::GroupId;
 
 /// Time that I/Os of a group waited before they reached a drive, by reason. I/Os that still wait
 /// count up to now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct HeldSnapshot {
+pub struct WaitSnapshot {
     /// Nanoseconds by reason, in the order of [`WaitReason::ALL`], summed over I/Os.
-    pub ns: [u64; Hold::ALL.len()],
+    pub ns: [u64; WaitReason::ALL.len()],
     /// Number of I/Os that wait now.
     pub waiting: u64,
     /// Nanoseconds that the I/Os in `waiting` have waited so far, summed; I/Os in a FIFO count as
@@ -35,9 +35,9 @@ pub struct HeldSnapshot {
     pub waiting_ns: u64,
 }
 
-impl HeldSnapshot {
+impl WaitSnapshot {
     /// Adds the values of another snapshot.
-    pub fn merge(&mut self, other: &HeldSnapshot) {
+    pub fn merge(&mut self, other: &WaitSnapshot) {
         self.ns.iter_mut().zip(&other.ns).for_each(|(sum, ns)| *sum += ns);
         self.waiting += other.waiting;
         self.waiting_ns += other.waiting_ns;
@@ -46,23 +46,23 @@ impl HeldSnapshot {
 
 /// Wait accounts, and the largest sums ever reported: the reason of a current wait may still
 /// change, and reported sums must not go back.
-pub(crate) struct HeldLedger<M: Machine> {
-    accounts: Ledger<HeldStats<M>>,
-    told: BTreeMap<GroupId, [u64; Hold::ALL.len()]>,
+pub(crate) struct WaitLedger<M: Machine> {
+    accounts: Ledger<GroupWaitStats<M>>,
+    told: BTreeMap<GroupId, [u64; WaitReason::ALL.len()]>,
 }
 
-impl<M: Machine> HeldLedger<M> {
+impl<M: Machine> WaitLedger<M> {
     pub(crate) fn new() -> Self {
-        HeldLedger { accounts: Ledger::new(), told: BTreeMap::new() }
+        WaitLedger { accounts: Ledger::new(), told: BTreeMap::new() }
     }
 
     /// Takes in an account.
-    pub(crate) fn open(&mut self, account: HeldStats<M>) -> Arc<HeldStats<M>> {
+    pub(crate) fn open(&mut self, account: GroupWaitStats<M>) -> Arc<GroupWaitStats<M>> {
         self.accounts.open(account)
     }
 
     /// Returns the waiting times of each group by reason.
-    pub(crate) fn held(&mut self) -> BTreeMap<GroupId, HeldSnapshot> {
+    pub(crate) fn held(&mut self) -> BTreeMap<GroupId, WaitSnapshot> {
         let mut sums = self.accounts.sums();
         for (group, sum) in &mut sums {
             let told = self.told.entry(*group).or_default();
@@ -76,40 +76,45 @@ impl<M: Machine> HeldLedger<M> {
 
 /// The reason that applies to I/Os at a hardware queue or channel for which no other is given, as a
 /// position in [`WaitReason::ALL`].
-type Stop<M> = Arc<<M as Machine>::Word>;
+type StopWord<M> = Arc<<M as Machine>::Word>;
 
-fn hold_in<M: Machine>(stop: &Stop<M>) -> Hold {
+fn hold_in<M: Machine>(stop: &StopWord<M>) -> WaitReason {
     // Relaxed: the counting thread has the queue's serve lock; other readers need only a recent
     // value.
-    Hold::ALL[(stop.load(Order::Relaxed) & HOLD_MASK) as usize]
+    WaitReason::ALL[(stop.load(Order::Relaxed) & HOLD_MASK) as usize]
 }
 
 /// One thread's wait account for a group.
-pub(crate) struct HeldStats<M: Machine> {
+pub(crate) struct GroupWaitStats<M: Machine> {
     group: GroupId,
     /// Waits by reason; the last entry is for I/Os that wait for whatever stops the queue.
-    by: [Waits<M>; Hold::ALL.len() + 1],
+    by: [WaitCounter<M>; WaitReason::ALL.len() + 1],
     /// Ages of the I/Os that wait now.
-    ages: Waits<M>,
-    stop: Option<Stop<M>>,
+    ages: WaitCounter<M>,
+    stop: Option<StopWord<M>>,
 }
 
-impl<M: Machine> HeldStats<M> {
-    fn new(group: GroupId, stop: Option<Stop<M>>) -> Self {
-        HeldStats { group, by: core::array::from_fn(|_| Waits::new()), ages: Waits::new(), stop }
+impl<M: Machine> GroupWaitStats<M> {
+    fn new(group: GroupId, stop: Option<StopWord<M>>) -> Self {
+        GroupWaitStats {
+            group,
+            by: core::array::from_fn(|_| WaitCounter::new()),
+            ages: WaitCounter::new(),
+            stop,
+        }
     }
 
-    fn place(hold: Option<Hold>) -> usize {
-        hold.map_or(Hold::ALL.len(), |hold| hold as usize)
+    fn place(hold: Option<WaitReason>) -> usize {
+        hold.map_or(WaitReason::ALL.len(), |hold| hold as usize)
     }
 
     /// Adds waiting time that has ended.
-    pub(crate) fn add(&self, hold: Hold, ns: u64) {
+    pub(crate) fn add(&self, hold: WaitReason, ns: u64) {
         self.by[hold as usize].add(units(ns));
     }
 
     /// Replaces the report `said` by `next` from time `at_ns` on.
-    pub(crate) fn say(&self, said: &mut Said, next: Said, at_ns: u64) {
+    pub(crate) fn say(&self, said: &mut ReportedWaits, next: ReportedWaits, at_ns: u64) {
         let at = units(at_ns);
         let (old, new) = (i64::from(said.waiting()), i64::from(next.waiting()));
         let ended = |waiting: i64| (waiting as u64).wrapping_mul(at);
@@ -149,21 +154,21 @@ impl<M: Machine> HeldStats<M> {
     }
 }
 
-impl<M: Machine> Entry for HeldStats<M> {
+impl<M: Machine> LedgerEntry for GroupWaitStats<M> {
     type Key = GroupId;
-    type Sum = HeldSnapshot;
+    type Sum = WaitSnapshot;
 
     fn key(&self) -> GroupId {
         self.group
     }
 
-    fn add_to(&self, sum: &mut HeldSnapshot) {
+    fn add_to(&self, sum: &mut WaitSnapshot) {
         let now = units(M::now());
-        let (held, stopped) = self.by.split_at(Hold::ALL.len());
+        let (held, stopped) = self.by.split_at(WaitReason::ALL.len());
         for (sum, waits) in sum.ns.iter_mut().zip(held) {
             *sum += waits.at(now).1;
         }
-        let stop = self.stop.as_ref().map_or(Hold::Order, hold_in::<M>);
+        let stop = self.stop.as_ref().map_or(WaitReason::Order, hold_in::<M>);
         sum.ns[stop as usize] += stopped[0].at(now).1;
         let (waiting, ns) = self.ages.at(now);
         sum.waiting += waiting;
@@ -172,41 +177,41 @@ impl<M: Machine> Entry for HeldStats<M> {
 }
 
 /// Wait accounts of a drive with a scheduler.
-pub(crate) struct DriveHolds<M: Machine> {
-    ledger: M::Lock<HeldLedger<M>>,
+pub(crate) struct DriveWaits<M: Machine> {
+    ledger: M::Lock<WaitLedger<M>>,
     /// Time that requests of groups with latency targets were at the drive.
-    service: M::Lock<Ledger<AtDrive<M>>>,
+    service: M::Lock<Ledger<GroupServiceTimes<M>>>,
     /// By hardware queue: the reason why the layer stopped asking the scheduler, as a position in
     /// [`WaitReason::ALL`], and the microsecond until which the scheduler reports its decisions.
-    stops: Box<[Stop<M>]>,
+    stops: Box<[StopWord<M>]>,
     /// Scheduler messages by hardware queue.
-    decisions: Box<[Decisions<M>]>,
+    decisions: Box<[SchedulerMessages<M>]>,
 }
 
 /// Bits of a `stops` word that hold the reason.
 const HOLD_BITS: u32 = 4;
 const HOLD_MASK: u64 = (1 << HOLD_BITS) - 1;
-const _: () = assert!(Hold::ALL.len() <= 1 << HOLD_BITS);
+const _: () = assert!(WaitReason::ALL.len() <= 1 << HOLD_BITS);
 /// Microseconds for which a scheduler keeps reporting its decisions after a recording thread asked:
 /// threads that do not record may dispatch in between.
 const WATCHED_US: u64 = 100_000;
 
-impl<M: Machine> DriveHolds<M> {
+impl<M: Machine> DriveWaits<M> {
     /// Creates the accounts of a drive with `queues` hardware queues.
     pub(crate) fn new(queues: usize) -> Self {
-        let order = |_| Arc::new(M::Word::new(Hold::Order as u64));
-        let ledger = M::Lock::new("holds", HeldLedger::new());
+        let order = |_| Arc::new(M::Word::new(WaitReason::Order as u64));
+        let ledger = M::Lock::new("holds", WaitLedger::new());
         let service = M::Lock::new("service", Ledger::new());
-        let decisions = (0..queues).map(|_| Decisions::new()).collect();
-        DriveHolds { ledger, service, stops: (0..queues).map(order).collect(), decisions }
+        let decisions = (0..queues).map(|_| SchedulerMessages::new()).collect();
+        DriveWaits { ledger, service, stops: (0..queues).map(order).collect(), decisions }
     }
 
-    pub(crate) fn open(&self, account: HeldStats<M>) -> Arc<HeldStats<M>> {
+    pub(crate) fn open(&self, account: GroupWaitStats<M>) -> Arc<GroupWaitStats<M>> {
         self.ledger.lock().open(account)
     }
 
     /// Returns the waiting times of each group by reason.
-    pub(crate) fn held(&self) -> BTreeMap<GroupId, HeldSnapshot> {
+    pub(crate) fn held(&self) -> BTreeMap<GroupId, WaitSnapshot> {
         self.ledger.lock().held()
     }
 
@@ -216,7 +221,7 @@ impl<M: Machine> DriveHolds<M> {
     }
 
     /// Sets the reason that applies to I/Os at queue `hctx` that the scheduler itself would let go.
-    pub(crate) fn stop(&self, hctx: usize, hold: Hold) {
+    pub(crate) fn stop(&self, hctx: usize, hold: WaitReason) {
         // Relaxed: written and read under the queue's serve lock.
         let word = self.stops[hctx].load(Order::Relaxed);
         if word & HOLD_MASK != hold as u64 {
@@ -225,16 +230,16 @@ impl<M: Machine> DriveHolds<M> {
     }
 
     /// Returns the reason that applies to I/Os at queue `hctx` that the scheduler would let go.
-    pub(crate) fn stopped_by(&self, hctx: usize) -> Hold {
+    pub(crate) fn stopped_by(&self, hctx: usize) -> WaitReason {
         self.stopped_and_watched(hctx, 0).0
     }
 
     /// Returns the reason as `stopped_by` does, and whether a trace of the scheduler's decisions is
     /// being recorded at `now_ns`.
-    pub(crate) fn stopped_and_watched(&self, hctx: usize, now_ns: u64) -> (Hold, bool) {
+    pub(crate) fn stopped_and_watched(&self, hctx: usize, now_ns: u64) -> (WaitReason, bool) {
         // Relaxed: written and read under the queue's serve lock.
         let word = self.stops[hctx].load(Order::Relaxed);
-        (Hold::ALL[(word & HOLD_MASK) as usize], word >> HOLD_BITS > now_ns / 1_000)
+        (WaitReason::ALL[(word & HOLD_MASK) as usize], word >> HOLD_BITS > now_ns / 1_000)
     }
 
     /// Asks the scheduler of queue `hctx` to report its decisions from now on. Messages left over
@@ -250,34 +255,34 @@ impl<M: Machine> DriveHolds<M> {
     }
 
     /// Returns the messages of the queue's scheduler that are not yet written to a trace.
-    pub(crate) fn decisions(&self, hctx: usize) -> &Decisions<M> {
+    pub(crate) fn decisions(&self, hctx: usize) -> &SchedulerMessages<M> {
         &self.decisions[hctx]
     }
 }
 
 /// The wait accounts of one thread.
-pub(crate) struct Holds<M: Machine> {
+pub(crate) struct WaitAccounts<M: Machine> {
     /// Indexed by group number.
-    accounts: Vec<Option<Arc<HeldStats<M>>>>,
-    at_drives: AtDrives<M>,
-    stop: Option<Stop<M>>,
+    accounts: Vec<Option<Arc<GroupWaitStats<M>>>>,
+    at_drives: QueueServiceTimes<M>,
+    stop: Option<StopWord<M>>,
 }
 
-impl<M: Machine> Holds<M> {
+impl<M: Machine> WaitAccounts<M> {
     /// Creates the accounts of a channel.
     pub(crate) fn new() -> Self {
-        Holds { accounts: Vec::new(), at_drives: AtDrives::new(), stop: None }
+        WaitAccounts { accounts: Vec::new(), at_drives: QueueServiceTimes::new(), stop: None }
     }
 
     /// Creates the accounts of a drive's hardware queue.
-    pub(crate) fn at(drive: &DriveHolds<M>, hctx: usize) -> Self {
-        let mut holds = Holds::new();
+    pub(crate) fn at(drive: &DriveWaits<M>, hctx: usize) -> Self {
+        let mut holds = WaitAccounts::new();
         holds.stop = drive.stops.get(hctx).cloned();
         holds
     }
 
     /// Counts a request of a group with a latency target that spent `service_ns` at the drive.
-    pub(crate) fn was_at(&mut self, drive: &DriveHolds<M>, group: GroupId, service_ns: u64) {
+    pub(crate) fn was_at(&mut self, drive: &DriveWaits<M>, group: GroupId, service_ns: u64) {
         self.at_drives.count(group, service_ns, |account| drive.service.lock().open(account));
     }
 
@@ -285,18 +290,18 @@ impl<M: Machine> Holds<M> {
     pub(crate) fn of(
         &mut self,
         group: GroupId,
-        open: impl FnOnce(HeldStats<M>) -> Arc<HeldStats<M>>,
-    ) -> &HeldStats<M> {
+        open: impl FnOnce(GroupWaitStats<M>) -> Arc<GroupWaitStats<M>>,
+    ) -> &GroupWaitStats<M> {
         let at = usize::from(group.0);
         if self.accounts.len() <= at {
             self.accounts.resize_with(at + 1, || None);
         }
         let stop = &self.stop;
-        self.accounts[at].get_or_insert_with(|| open(HeldStats::new(group, stop.clone())))
+        self.accounts[at].get_or_insert_with(|| open(GroupWaitStats::new(group, stop.clone())))
     }
 }
 
-impl<M: Machine> Drop for Holds<M> {
+impl<M: Machine> Drop for WaitAccounts<M> {
     /// Ends the current waits, because a ledger keeps an account's totals after its writer is gone.
     fn drop(&mut self) {
         self.accounts.iter().flatten().for_each(|account| account.end());

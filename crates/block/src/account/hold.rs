@@ -5,7 +5,7 @@
 
 /// The reason why an I/O waits before it reaches the drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hold {
+pub enum WaitReason {
     /// A limit of the I/O's group or of that group's parent.
     Limit,
     /// The group has used its share; other groups' I/Os go first.
@@ -27,33 +27,33 @@ pub enum Hold {
     Priority,
 }
 
-impl Hold {
+impl WaitReason {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Hold; 9] = [
-        Hold::Limit,
-        Hold::Weight,
-        Hold::LatencyTarget,
-        Hold::Depth,
-        Hold::NoTag,
-        Hold::DriveBusy,
-        Hold::Order,
-        Hold::BackPressure,
-        Hold::Priority,
+    pub const ALL: [WaitReason; 9] = [
+        WaitReason::Limit,
+        WaitReason::Weight,
+        WaitReason::LatencyTarget,
+        WaitReason::Depth,
+        WaitReason::NoTag,
+        WaitReason::DriveBusy,
+        WaitReason::Order,
+        WaitReason::BackPressure,
+        WaitReason::Priority,
     ];
 
     /// Returns the reason's name in reports and JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Hold::Limit => "limit",
-            Hold::Weight => "weight",
-            Hold::LatencyTarget => "latency-target",
-            Hold::Depth => "depth",
-            Hold::NoTag => "no-tag",
-            Hold::DriveBusy => "drive-busy",
-            Hold::Order => "order",
-            Hold::BackPressure => "back-pressure",
-            Hold::Priority => "priority",
+            WaitReason::Limit => "limit",
+            WaitReason::Weight => "weight",
+            WaitReason::LatencyTarget => "latency-target",
+            WaitReason::Depth => "depth",
+            WaitReason::NoTag => "no-tag",
+            WaitReason::DriveBusy => "drive-busy",
+            WaitReason::Order => "order",
+            WaitReason::BackPressure => "back-pressure",
+            WaitReason::Priority => "priority",
         }
     }
 }

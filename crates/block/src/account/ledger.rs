@@ -10,7 +10,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 /// One thread's account, which a ledger can sum.
-pub(crate) trait Entry {
+pub(crate) trait LedgerEntry {
     /// The subject of the account, such as a hardware queue or a tenant.
     type Key: Ord + Copy;
     /// The sum of several accounts.
@@ -24,13 +24,13 @@ pub(crate) trait Entry {
 }
 
 /// All accounts of a subject: open ones, and the sums of closed ones by key.
-pub(crate) struct Ledger<T: Entry> {
+pub(crate) struct Ledger<T: LedgerEntry> {
     open: Vec<Arc<T>>,
     closed: BTreeMap<T::Key, T::Sum>,
     opened: u32,
 }
 
-impl<T: Entry> Ledger<T> {
+impl<T: LedgerEntry> Ledger<T> {
     pub(crate) fn new() -> Self {
         Ledger { open: Vec::new(), closed: BTreeMap::new(), opened: 0 }
     }
@@ -71,7 +71,7 @@ impl<T: Entry> Ledger<T> {
     }
 }
 
-impl<T: Entry> Ledger<T>
+impl<T: LedgerEntry> Ledger<T>
 where
     T::Sum: Clone,
 {
@@ -93,7 +93,7 @@ mod tests {
 
     struct Account(u8, AtomicU64);
 
-    impl Entry for Account {
+    impl LedgerEntry for Account {
         type Key = u8;
         type Sum = u64;
 

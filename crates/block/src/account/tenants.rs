@@ -13,12 +13,12 @@ use alloc::vec::Vec;
 
 use millrace_machine::{Counter, Lock, Machine};
 
-use crate::account::held::{HeldLedger, HeldSnapshot, HeldStats};
+use crate::account::held::{GroupWaitStats, WaitLedger, WaitSnapshot};
 use crate::account::histogram::{Histogram, Snapshot, bucket_of};
-use crate::account::ledger::{Entry, Ledger};
+use crate::account::ledger::{Ledger, LedgerEntry};
 use crate::bio::group_id::GroupId;
-use crate::bio::{OPS, Op, Payer};
-use crate::chain::slot::Slot;
+use crate::bio::{AccountKey, OPS, Op};
+use crate::chain::slot::BioSlot;
 
 /// Counters and histogram of one operation.
 struct TenantOp<M: Machine> {
@@ -29,7 +29,7 @@ struct TenantOp<M: Machine> {
 
 /// I/Os that one channel completed for one tenant of a group.
 pub(crate) struct TenantStats<M: Machine> {
-    payer: Payer,
+    account_key: AccountKey,
     ops: Box<[TenantOp<M>; OPS]>,
 }
 
@@ -78,7 +78,7 @@ impl TenantSnapshot {
 }
 
 impl<M: Machine> TenantStats<M> {
-    fn new(payer: Payer) -> Self {
+    fn new(account_key: AccountKey) -> Self {
         let op = || TenantOp {
             sectors: M::Counter::new(),
             errors: M::Counter::new(),
@@ -86,16 +86,16 @@ impl<M: Machine> TenantStats<M> {
         };
         let ops: Box<[TenantOp<M>]> = (0..OPS).map(|_| op()).collect();
         let ops = ops.try_into().unwrap_or_else(|_| unreachable!("made with that length"));
-        TenantStats { payer, ops }
+        TenantStats { account_key, ops }
     }
 }
 
-impl<M: Machine> Entry for TenantStats<M> {
-    type Key = Payer;
+impl<M: Machine> LedgerEntry for TenantStats<M> {
+    type Key = AccountKey;
     type Sum = TenantSnapshot;
 
-    fn key(&self) -> Payer {
-        self.payer
+    fn key(&self) -> AccountKey {
+        self.account_key
     }
 
     fn add_to(&self, sum: &mut TenantSnapshot) {
@@ -112,36 +112,36 @@ impl<M: Machine> Entry for TenantStats<M> {
 }
 
 /// All tenant and wait accounts of a volume, behind one lock.
-pub(crate) struct TenantLedger<M: Machine>(M::Lock<Accounts<M>>);
+pub(crate) struct TenantLedger<M: Machine>(M::Lock<VolumeAccounts<M>>);
 
-struct Accounts<M: Machine> {
+struct VolumeAccounts<M: Machine> {
     tenants: Ledger<TenantStats<M>>,
     /// Waiting times before the plug. Allocated when an I/O first waits, and boxed so that the lock
     /// and its value fit a cache line.
-    held: Option<Box<HeldLedger<M>>>,
+    held: Option<Box<WaitLedger<M>>>,
 }
 
 impl<M: Machine> TenantLedger<M> {
     pub(crate) fn new() -> Self {
-        let accounts = Accounts { tenants: Ledger::new(), held: None };
+        let accounts = VolumeAccounts { tenants: Ledger::new(), held: None };
         TenantLedger(M::Lock::new("tenants", accounts))
     }
 
     /// Adds an account of waiting times.
-    pub(crate) fn open_held(&self, account: HeldStats<M>) -> Arc<HeldStats<M>> {
-        self.0.lock().held.get_or_insert_with(|| Box::new(HeldLedger::new())).open(account)
+    pub(crate) fn open_held(&self, account: GroupWaitStats<M>) -> Arc<GroupWaitStats<M>> {
+        self.0.lock().held.get_or_insert_with(|| Box::new(WaitLedger::new())).open(account)
     }
 
     /// Returns the waiting times of each group by reason.
-    pub(crate) fn held(&self) -> BTreeMap<GroupId, HeldSnapshot> {
+    pub(crate) fn held(&self) -> BTreeMap<GroupId, WaitSnapshot> {
         self.0.lock().held.as_mut().map_or_else(BTreeMap::new, |held| held.held())
     }
 
     /// Returns sums by a key made from group and tenant, such as the group alone.
-    pub(crate) fn sums<K: Ord>(&self, key: fn(Payer) -> K) -> BTreeMap<K, TenantSnapshot> {
+    pub(crate) fn sums<K: Ord>(&self, key: fn(AccountKey) -> K) -> BTreeMap<K, TenantSnapshot> {
         let mut sums = BTreeMap::<K, TenantSnapshot>::new();
-        for (payer, sum) in self.0.lock().tenants.sums() {
-            sums.entry(key(payer)).or_default().merge(&sum);
+        for (account_key, sum) in self.0.lock().tenants.sums() {
+            sums.entry(key(account_key)).or_default().merge(&sum);
         }
         sums
     }
@@ -149,8 +149,8 @@ impl<M: Machine> TenantLedger<M> {
 
 /// Bios of a tenant with equal operation and times, not yet added to its account.
 #[derive(Debug, Clone, Copy)]
-struct Run {
-    payer: Payer,
+struct TenantRun {
+    account_key: AccountKey,
     op: Op,
     q_ns: u64,
     c_ns: u64,
@@ -166,12 +166,19 @@ pub(crate) struct Tenants<M: Machine> {
     accounts: Vec<Arc<TenantStats<M>>>,
     /// Index in `accounts` of the account used last.
     last: usize,
-    run: Run,
+    run: TenantRun,
 }
 
 impl<M: Machine> Tenants<M> {
     pub(crate) fn new(ledger: Option<Arc<TenantLedger<M>>>) -> Self {
-        let run = Run { payer: Payer::NOBODY, op: Op::Read, q_ns: 0, c_ns: 0, ios: 0, sectors: 0 };
+        let run = TenantRun {
+            account_key: AccountKey::DEFAULT,
+            op: Op::Read,
+            q_ns: 0,
+            c_ns: 0,
+            ios: 0,
+            sectors: 0,
+        };
         Tenants { ledger, accounts: Vec::new(), last: 0, run }
     }
 
@@ -179,11 +186,11 @@ impl<M: Machine> Tenants<M> {
     #[inline(always)]
     pub(crate) fn count(
         &mut self,
-        (payer, op): (Payer, Op),
+        (account_key, op): (AccountKey, Op),
         (bucket, total_ns): (usize, u64),
         (ios, sectors): (u64, u64),
     ) {
-        let Some(account) = self.account(payer) else { return };
+        let Some(account) = self.account(account_key) else { return };
         let op = &account.ops[op as usize];
         op.sectors.add(sectors);
         op.total.record_in(bucket, total_ns, ios);
@@ -192,13 +199,13 @@ impl<M: Machine> Tenants<M> {
     /// Adds a bio that completes now to the current run of equal ones. [`Tenants::end_run`] adds
     /// the run to the account.
     #[inline]
-    pub(crate) fn count_one(&mut self, slot: &Slot<M>, now_ns: u64) {
-        let key = (slot.bio.payer, slot.bio.op, slot.q_ns, now_ns);
+    pub(crate) fn count_one(&mut self, slot: &BioSlot<M>, now_ns: u64) {
+        let key = (slot.bio.account_key, slot.bio.op, slot.q_ns, now_ns);
         let run = &mut self.run;
-        if (run.payer, run.op, run.q_ns, run.c_ns) != key {
+        if (run.account_key, run.op, run.q_ns, run.c_ns) != key {
             self.end_run();
-            let (payer, op, q_ns, c_ns) = key;
-            self.run = Run { payer, op, q_ns, c_ns, ios: 0, sectors: 0 };
+            let (account_key, op, q_ns, c_ns) = key;
+            self.run = TenantRun { account_key, op, q_ns, c_ns, ios: 0, sectors: 0 };
         }
         self.run.ios += 1;
         self.run.sectors += u64::from(slot.bio.nr_sectors);
@@ -213,32 +220,32 @@ impl<M: Machine> Tenants<M> {
         if run.ios > 0 {
             let total_ns = run.c_ns.saturating_sub(run.q_ns);
             let times = (bucket_of(total_ns), total_ns);
-            self.count((run.payer, run.op), times, (run.ios, run.sectors));
+            self.count((run.account_key, run.op), times, (run.ios, run.sectors));
             (self.run.ios, self.run.sectors) = (0, 0);
         }
     }
 
     #[cold]
-    pub(crate) fn count_error(&mut self, slot: &Slot<M>) {
-        if let Some(account) = self.account(slot.bio.payer) {
+    pub(crate) fn count_error(&mut self, slot: &BioSlot<M>) {
+        if let Some(account) = self.account(slot.bio.account_key) {
             account.ops[slot.bio.op as usize].errors.add(1);
         }
     }
 
     #[inline(always)]
-    fn account(&mut self, payer: Payer) -> Option<&TenantStats<M>> {
-        if self.accounts.get(self.last).is_none_or(|account| account.payer != payer) {
-            self.find(payer);
+    fn account(&mut self, account_key: AccountKey) -> Option<&TenantStats<M>> {
+        if self.accounts.get(self.last).is_none_or(|account| account.account_key != account_key) {
+            self.find(account_key);
         }
         self.accounts.get(self.last).map(|account| &**account)
     }
 
     #[inline(never)]
-    fn find(&mut self, payer: Payer) {
+    fn find(&mut self, account_key: AccountKey) {
         let Some(ledger) = &self.ledger else { return };
-        let found = self.accounts.binary_search_by_key(&payer, |account| account.payer);
+        let found = self.accounts.binary_search_by_key(&account_key, |account| account.account_key);
         self.last = found.unwrap_or_else(|at| {
-            self.accounts.insert(at, ledger.0.lock().tenants.open(TenantStats::new(payer)));
+            self.accounts.insert(at, ledger.0.lock().tenants.open(TenantStats::new(account_key)));
             at
         });
     }
@@ -264,10 +271,10 @@ mod tests {
         ((3u16..6, op), (5u64..8, 6u64..9), 0u32..50, status)
     }
 
-    fn slot(((tenant, op), (q_ns, _), sectors, status): Done) -> Slot<Native> {
+    fn slot(((tenant, op), (q_ns, _), sectors, status): Done) -> BioSlot<Native> {
         let mut bio = Bio::discard(0, sectors).with_tenant(tenant);
         bio.op = op;
-        let mut slot = Slot::empty(null());
+        let mut slot = BioSlot::empty(null());
         (slot.bio, slot.q_ns, slot.status) = (ManuallyDrop::new(bio), q_ns, status);
         slot
     }
@@ -291,7 +298,7 @@ mod tests {
                     sum.total.add(c_ns.saturating_sub(q_ns), 1);
                 }
                 tenants.end_run();
-                prop_assert_eq!(&ledger.sums(|payer| payer.tenant), &expected);
+                prop_assert_eq!(&ledger.sums(|account_key| account_key.tenant), &expected);
             }
         }
     }

@@ -8,7 +8,7 @@
 
 use millrace_machine::{Counter, Machine};
 
-use crate::account::hold::Hold;
+use crate::account::hold::WaitReason;
 
 /// Width of the sum in bits; the upper 16 bits are the count.
 const SUM_BITS: u32 = 48;
@@ -27,15 +27,15 @@ pub(crate) fn units(ns: u64) -> u64 {
 }
 
 /// The number of I/Os that wait, and the sum of their waiting times.
-pub(crate) struct Waits<M: Machine> {
+pub(crate) struct WaitCounter<M: Machine> {
     now: M::Counter,
     /// Part of the sum that was moved out of `now`, in units.
     over: M::Counter,
 }
 
-impl<M: Machine> Waits<M> {
+impl<M: Machine> WaitCounter<M> {
     pub(crate) fn new() -> Self {
-        Waits { now: M::Counter::new(), over: M::Counter::new() }
+        WaitCounter { now: M::Counter::new(), over: M::Counter::new() }
     }
 
     /// Adds `more` to the number of waiting I/Os (it may be negative) and `sum` to the sum, in
@@ -90,45 +90,45 @@ fn read(word: u64, now: u64) -> (u64, u64) {
 /// The waiting I/Os that a writer last reported at one of its places, so that it can take the
 /// report back.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Said {
+pub(crate) struct ReportedWaits {
     /// Reason of the wait; `None` if it is whatever stops the hardware queue.
-    pub(crate) hold: Option<Hold>,
+    pub(crate) hold: Option<WaitReason>,
     waiting: u32,
     /// Sum of the times at which the waits began, in units.
     since: u64,
 }
 
-impl Said {
+impl ReportedWaits {
     /// Returns the number of waiting I/Os.
     pub(crate) fn waiting(&self) -> u32 {
         self.waiting
     }
 
     /// Reports `waiting` I/Os, whose waits began at `since_ns` on average.
-    pub(crate) fn all(hold: Option<Hold>, waiting: u32, since_ns: u64) -> Said {
+    pub(crate) fn all(hold: Option<WaitReason>, waiting: u32, since_ns: u64) -> ReportedWaits {
         let waiting = waiting.min(WAITING_MAX);
-        Said { hold, waiting, since: u64::from(waiting).wrapping_mul(units(since_ns)) }
+        ReportedWaits { hold, waiting, since: u64::from(waiting).wrapping_mul(units(since_ns)) }
     }
 
     /// Returns the report with another reason.
-    pub(crate) fn by(self, hold: Option<Hold>) -> Said {
-        Said { hold, ..self }
+    pub(crate) fn by(self, hold: Option<WaitReason>) -> ReportedWaits {
+        ReportedWaits { hold, ..self }
     }
 
     /// Returns the report with one more I/O, which waits since `since_ns`.
-    pub(crate) fn with(self, since_ns: u64) -> Said {
+    pub(crate) fn with(self, since_ns: u64) -> ReportedWaits {
         let since = self.since.wrapping_add(units(since_ns));
-        Said { waiting: self.waiting + 1, since, ..self }
+        ReportedWaits { waiting: self.waiting + 1, since, ..self }
     }
 
     /// Returns the report with one I/O less, which waited since `since_ns`.
-    pub(crate) fn without(self, since_ns: u64) -> Said {
+    pub(crate) fn without(self, since_ns: u64) -> ReportedWaits {
         let since = self.since.wrapping_sub(units(since_ns));
-        Said { waiting: self.waiting.saturating_sub(1), since, ..self }
+        ReportedWaits { waiting: self.waiting.saturating_sub(1), since, ..self }
     }
 
     /// Returns how many more I/Os wait than in `old`, and by how much the sum of their ages grows.
-    pub(crate) fn ages_since(self, old: Said) -> (i64, u64) {
+    pub(crate) fn ages_since(self, old: ReportedWaits) -> (i64, u64) {
         (i64::from(self.waiting) - i64::from(old.waiting), old.since.wrapping_sub(self.since))
     }
 }
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn what_waits_adds_the_present_and_what_has_ended_stays() {
-        let waits = Waits::<Native>::new();
+        let waits = WaitCounter::<Native>::new();
         waits.change(1, units(10 * MS).wrapping_neg());
         waits.change(1, units(20 * MS).wrapping_neg());
         assert_eq!(waits.at(units(25 * MS)), (2, 20 * MS));
@@ -154,15 +154,15 @@ mod tests {
 
     #[test]
     fn a_reader_whose_clock_is_behind_sees_no_time() {
-        let waits = Waits::<Native>::new();
+        let waits = WaitCounter::<Native>::new();
         waits.change(1, units(10 * MS).wrapping_neg());
         assert_eq!(waits.at(units(9 * MS)), (1, 0));
     }
 
     #[test]
     fn ages_are_those_of_what_is_still_there() {
-        let ages = Waits::<Native>::new();
-        let mut said = Said::default();
+        let ages = WaitCounter::<Native>::new();
+        let mut said = ReportedWaits::default();
         for next in [said.with(10 * MS), said.with(10 * MS).with(30 * MS), said.with(30 * MS)] {
             let (more, sum) = next.ages_since(said);
             ages.change(more, sum);
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn many_that_always_wait_are_counted_for_years() {
-        let waits = Waits::<Native>::new();
+        let waits = WaitCounter::<Native>::new();
         let hour = units(3_600_000_000_000);
         let mut last = 0;
         for at in 0..24 * 365u64 {

@@ -1,7 +1,7 @@
 //! `BioSet`: the part of a channel that other threads share: its slots and its completion list.
 //!
 //! Owned by a `Channel`, or by a `Worker` as a set without slots. Other threads reach it through
-//! `Slot::bio_set`: they push completed bios onto a lock-free list (many producers, one consumer
+//! `BioSlot::bio_set`: they push completed bios onto a lock-free list (many producers, one consumer
 //! that takes all) and ring the channel's doorbell. Invariant: the set is freed only when no slot
 //! is in use and no drive may still write memory of its bios; else it is leaked. Lock order: none.
 //! Kernel counterpart: `llist_head` of the completion softirq.
@@ -12,7 +12,7 @@ use alloc::sync::Arc;
 
 use millrace_machine::{Doorbell, Line, Machine, Order, Word};
 
-use crate::chain::slot::{BioList, BioRef, Slot};
+use crate::chain::slot::{BioList, BioRef, BioSlot};
 
 /// The slots and the completion list of a channel.
 pub(crate) struct BioSet<M: Machine> {
@@ -21,12 +21,12 @@ pub(crate) struct BioSet<M: Machine> {
     /// Number of timed-out requests that a drive has not confirmed yet.
     pub(crate) abandoned: M::Word,
     pub(crate) bell: Arc<Doorbell<M>>,
-    slots: Box<[M::Line<Slot<M>>]>,
+    slots: Box<[M::Line<BioSlot<M>>]>,
 }
 
 impl<M: Machine> BioSet<M> {
     pub(crate) fn new(slots: usize, bell: Arc<Doorbell<M>>) -> Box<Self> {
-        let make = |_| M::Line::new(Slot::empty(core::ptr::null()));
+        let make = |_| M::Line::new(BioSlot::empty(core::ptr::null()));
         Box::new(BioSet {
             completed: M::Word::new(0),
             abandoned: M::Word::new(0),
@@ -54,7 +54,7 @@ impl<M: Machine> BioSet<M> {
 
     /// Returns the doorbell of a bio's channel, to ring after the bio has been given away: from
     /// then on the set may be freed.
-    pub(crate) fn bell_of(bio: &Slot<M>) -> Arc<Doorbell<M>> {
+    pub(crate) fn bell_of(bio: &BioSlot<M>) -> Arc<Doorbell<M>> {
         // SAFETY: a set outlives its bios in use, and this is one.
         Arc::clone(unsafe { &(*bio.bio_set).bell })
     }

@@ -53,15 +53,15 @@ impl Stride {
 /// (I), in nanoseconds after it was queued (Q), capped at 4.29 s. All 0 for a bio that went
 /// straight from the plug to the driver: its G equals Q and its I equals D.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Waited {
+pub(crate) struct WaitTimes {
     /// Nanoseconds from Q to G.
     pub(crate) g_ns: u32,
     /// Nanoseconds from Q to I; 0 if the bio was in no queue.
     pub(crate) i_ns: u32,
 }
 
-impl Waited {
-    pub(crate) const NOT: Waited = Waited { g_ns: 0, i_ns: 0 };
+impl WaitTimes {
+    pub(crate) const NOT: WaitTimes = WaitTimes { g_ns: 0, i_ns: 0 };
 }
 
 fn since(q_ns: u64, now_ns: u64) -> u32 {
@@ -70,13 +70,13 @@ fn since(q_ns: u64, now_ns: u64) -> u32 {
 
 /// A slot of a `BioSet`: a bio and the layer's state for it.
 #[derive(Debug)]
-pub(crate) struct Slot<M: Machine> {
+pub(crate) struct BioSlot<M: Machine> {
     /// Next slot of the list that this slot is in.
     pub(crate) next: Option<BioRef<M>>,
     /// Next bio of the same request, in sector order.
     pub(crate) chained: Option<BioRef<M>>,
     /// Last bio of the chain that this slot heads.
-    pub(crate) tail: *mut Slot<M>,
+    pub(crate) tail: *mut BioSlot<M>,
     /// The parent that this bio is a part of, as `BioRef::as_bits`; only the channel's thread uses
     /// it.
     pub(crate) parent: u64,
@@ -89,7 +89,7 @@ pub(crate) struct Slot<M: Machine> {
     /// Time of submission (Q) in nanoseconds.
     pub(crate) q_ns: u64,
     /// Times of G and I if the bio waited in the layer; all 0 otherwise.
-    pub(crate) waited: Waited,
+    pub(crate) waited: WaitTimes,
     /// Total sectors of the chain that this slot heads.
     pub(crate) chain_sectors: SectorCount,
     /// Offset in bytes of this bio's data in the parent's memory; in a parent, the bytes split so
@@ -113,11 +113,11 @@ pub(crate) struct Slot<M: Machine> {
 // SAFETY: a slot moves between threads with its only handle; the raw pointers in it are followed by
 // the thread that holds the handle (`tail`) or by the channel's own thread (`parent`), and
 // `bio_set` is shared and outlives every handle.
-unsafe impl<M: Machine> Send for Slot<M> {}
+unsafe impl<M: Machine> Send for BioSlot<M> {}
 
-impl<M: Machine> Slot<M> {
+impl<M: Machine> BioSlot<M> {
     pub(crate) fn empty(bio_set: *const BioSet<M>) -> Self {
-        Slot {
+        BioSlot {
             next: None,
             chained: None,
             tail: null_mut(),
@@ -126,7 +126,7 @@ impl<M: Machine> Slot<M> {
             bio: ManuallyDrop::new(Bio::flush()),
             dev_sector: 0,
             q_ns: 0,
-            waited: Waited::NOT,
+            waited: WaitTimes::NOT,
             chain_sectors: 0,
             offset: 0,
             remaining: 0,
@@ -215,7 +215,7 @@ impl<M: Machine> Slot<M> {
     /// Returns the times of G and I if the bio waited in a queue.
     #[inline]
     pub(crate) fn waits(&self) -> Option<(u64, u64)> {
-        let Waited { g_ns, i_ns } = self.waited;
+        let WaitTimes { g_ns, i_ns } = self.waited;
         (i_ns != 0).then(|| (self.q_ns + u64::from(g_ns), self.q_ns + u64::from(i_ns)))
     }
 
@@ -232,7 +232,7 @@ impl<M: Machine> Slot<M> {
 }
 
 /// The only handle of a slot in use. Not `Clone`; dropping one is a bug and panics.
-pub(crate) struct BioRef<M: Machine>(NonNull<M::Line<Slot<M>>>);
+pub(crate) struct BioRef<M: Machine>(NonNull<M::Line<BioSlot<M>>>);
 
 // SAFETY: the handle is the only way to the slot, which is Send.
 unsafe impl<M: Machine> Send for BioRef<M> {}
@@ -245,7 +245,7 @@ impl<M: Machine> core::fmt::Debug for BioRef<M> {
 
 impl<M: Machine> BioRef<M> {
     /// Creates the only handle of a slot. Its `BioSet` is never freed while handles exist.
-    pub(crate) fn first(line: &M::Line<Slot<M>>) -> Self {
+    pub(crate) fn first(line: &M::Line<BioSlot<M>>) -> Self {
         BioRef(NonNull::from(line))
     }
 
@@ -257,7 +257,7 @@ impl<M: Machine> BioRef<M> {
     }
 
     #[inline]
-    pub(crate) fn as_ptr(&self) -> *mut Slot<M> {
+    pub(crate) fn as_ptr(&self) -> *mut BioSlot<M> {
         // SAFETY: the line outlives its handle.
         unsafe { self.0.as_ref() }.held()
     }
@@ -277,14 +277,14 @@ impl<M: Machine> BioRef<M> {
     /// # Safety
     /// The slot's handle was forgotten in favour of this number, and is taken back once.
     pub(crate) unsafe fn from_bits(bits: u64) -> Option<Self> {
-        NonNull::new(bits as *mut M::Line<Slot<M>>).map(BioRef)
+        NonNull::new(bits as *mut M::Line<BioSlot<M>>).map(BioRef)
     }
 }
 
 impl<M: Machine> Deref for BioRef<M> {
-    type Target = Slot<M>;
+    type Target = BioSlot<M>;
     #[inline]
-    fn deref(&self) -> &Slot<M> {
+    fn deref(&self) -> &BioSlot<M> {
         // SAFETY: the handle is unique, so nobody else touches the slot.
         unsafe { &*self.0.as_ref().held() }
     }
@@ -292,7 +292,7 @@ impl<M: Machine> Deref for BioRef<M> {
 
 impl<M: Machine> DerefMut for BioRef<M> {
     #[inline]
-    fn deref_mut(&mut self) -> &mut Slot<M> {
+    fn deref_mut(&mut self) -> &mut BioSlot<M> {
         // SAFETY: the handle is unique and borrowed mutably.
         unsafe { &mut *self.0.as_ref().held() }
     }
@@ -315,7 +315,7 @@ fn dropped_unanswered<M: Machine>() {
 #[derive(Debug)]
 pub(crate) struct BioList<M: Machine> {
     head: Option<BioRef<M>>,
-    tail: *mut Slot<M>,
+    tail: *mut BioSlot<M>,
     len: u32,
 }
 
@@ -387,11 +387,11 @@ impl<M: Machine> BioList<M> {
         other.len = 0;
     }
 
-    pub(crate) fn first(&self) -> Option<&Slot<M>> {
+    pub(crate) fn first(&self) -> Option<&BioSlot<M>> {
         self.head.as_deref()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Slot<M>> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &BioSlot<M>> {
         core::iter::successors(self.first(), |slot| slot.next.as_deref())
     }
 
@@ -420,7 +420,7 @@ impl<M: Machine> BioList<M> {
     }
 
     /// Calls `f` for each slot in order.
-    pub(crate) fn for_each(&self, mut f: impl FnMut(&Slot<M>)) {
+    pub(crate) fn for_each(&self, mut f: impl FnMut(&BioSlot<M>)) {
         let mut at = self.head.as_ref();
         while let Some(bio) = at {
             f(bio);
@@ -455,12 +455,12 @@ mod tests {
 
     #[test]
     fn slot_is_two_cache_lines() {
-        assert!(size_of::<Slot<Native>>() <= 128, "{}", size_of::<Slot<Native>>());
+        assert!(size_of::<BioSlot<Native>>() <= 128, "{}", size_of::<BioSlot<Native>>());
     }
 
     #[test]
     fn strided_piece_jumps_over_the_other_drives_chunks() {
-        let mut slot = Slot::<Native>::empty(core::ptr::null());
+        let mut slot = BioSlot::<Native>::empty(core::ptr::null());
         let base = 0x10_0000 as *mut u8;
         // SAFETY: the memory is never touched.
         slot.bio = ManuallyDrop::new(unsafe { Bio::foreign(Op::Read, 0, base, 18 << 9) });
@@ -495,7 +495,7 @@ mod tests {
             within in 0u32..512,
         ) {
             let stride = Stride { chunk_shift, width };
-            let mut slot = Slot::<Native>::empty(core::ptr::null());
+            let mut slot = BioSlot::<Native>::empty(core::ptr::null());
             let base = 0x10_0000 as *mut u8;
             // SAFETY: the memory is never touched.
             slot.bio = ManuallyDrop::new(unsafe { Bio::foreign(Op::Read, 0, base, nr << 9) });
@@ -587,7 +587,7 @@ mod tests {
 
     #[test]
     fn memory_in_several_segments_is_more_pieces_than_a_request_has() {
-        let mut slot = Slot::<Native>::empty(core::ptr::null());
+        let mut slot = BioSlot::<Native>::empty(core::ptr::null());
         let buffers = alloc::vec![Buffer::new(512), Buffer::new(512)];
         slot.bio = ManuallyDrop::new(Bio::readv(0, buffers));
         assert_eq!(slot.memory_pieces(2), u32::MAX);
@@ -596,7 +596,7 @@ mod tests {
 
     #[test]
     fn a_bio_waits_from_its_first_insertion_and_gets_its_request_at_the_last_try() {
-        let mut slot = Slot::<Native>::empty(core::ptr::null());
+        let mut slot = BioSlot::<Native>::empty(core::ptr::null());
         slot.q_ns = 1_000;
         slot.mark_admitted(1_200);
         assert_eq!(slot.waits(), None, "it was in no queue");
@@ -606,10 +606,10 @@ mod tests {
         slot.mark_admitted(1_400);
         assert_eq!(slot.waits(), Some((1_400, 1_500)));
         // However short it was, or long.
-        slot.waited = Waited::NOT;
+        slot.waited = WaitTimes::NOT;
         slot.mark_inserted(1_000);
         assert_eq!(slot.waits(), Some((1_000, 1_001)));
-        slot.waited = Waited::NOT;
+        slot.waited = WaitTimes::NOT;
         slot.mark_inserted(1 << 40);
         assert_eq!(slot.waits(), Some((1_000, 1_000 + u64::from(u32::MAX))));
     }

@@ -9,8 +9,8 @@
 use millrace_machine::{Machine, Stage};
 
 use crate::bio::limits::QueueLimits;
-use crate::chain::merge::{Merged, touch, try_merge};
-use crate::chain::slot::{BioList, Slot};
+use crate::chain::merge::{MergeKind, touch, try_merge};
+use crate::chain::slot::{BioList, BioSlot};
 
 /// Sorts chains by their first sector.
 pub(crate) fn sort<M: Machine>(list: &mut BioList<M>) {
@@ -65,7 +65,7 @@ pub(crate) fn merge_into<M: Machine>(
     to: &mut BioList<M>,
     list: &mut BioList<M>,
     limits: &QueueLimits,
-    mut merged: impl FnMut(Merged, &Slot<M>),
+    mut merged: impl FnMut(MergeKind, &BioSlot<M>),
 ) {
     let Some(mut last) = list.pop_front() else { return };
     while let Some(next) = list.pop_front() {

@@ -28,7 +28,7 @@ impl<M: Machine> ChildSlots<M> {
     /// Adds a parent that waits for a slot: in front of its group if it already has parts for the
     /// drive.
     pub(crate) fn stall(&mut self, parent: BioRef<M>) {
-        let group = parent.bio.payer.group;
+        let group = parent.bio.account_key.group;
         let place = self.stalled.iter().position(|(of, _)| *of == group);
         let place = place.unwrap_or_else(|| {
             self.stalled.push_back((group, BioList::new()));

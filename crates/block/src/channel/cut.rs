@@ -7,12 +7,12 @@ use millrace_machine::Machine;
 
 use crate::bio::limits::QueueLimits;
 use crate::bio::{Op, SECTOR_SHIFT, SectorCount};
-use crate::chain::slot::Slot;
+use crate::chain::slot::BioSlot;
 
 /// Returns the sectors and segments of the longest start of a part that one request of the drive
 /// can carry; 0 sectors if not even one block fits.
 pub(crate) fn cut_to_limits<M: Machine>(
-    part: &Slot<M>,
+    part: &BioSlot<M>,
     limits: &QueueLimits,
 ) -> (SectorCount, u16) {
     let op = part.bio.op;
@@ -43,7 +43,10 @@ pub(crate) fn cut_to_limits<M: Machine>(
 /// [`cut_to_limits`] for a read or write and a drive without segment limits and boundaries: a part
 /// that fits is taken whole.
 #[inline(always)]
-pub(crate) fn cut_plainly<M: Machine>(part: &Slot<M>, limits: &QueueLimits) -> (SectorCount, u16) {
+pub(crate) fn cut_plainly<M: Machine>(
+    part: &BioSlot<M>,
+    limits: &QueueLimits,
+) -> (SectorCount, u16) {
     let sectors = part.bio.nr_sectors;
     let pieces = part.memory_pieces(sectors);
     if sectors <= limits.max_sectors && pieces <= limits.max_segments.into() {

@@ -12,7 +12,7 @@ use millrace_machine::{Lock, Machine, Order, Stage, Word};
 use crate::account::DiskStats;
 use crate::account::disk_counter::DiskCounter;
 use crate::bio::limits::QueueLimits;
-use crate::chain::merge::Merged;
+use crate::chain::merge::MergeKind;
 use crate::chain::slot::{BioList, BioRef};
 use crate::channel::child_slots::ChildSlots;
 use crate::channel::plug::Plug;
@@ -58,7 +58,7 @@ pub(crate) struct Member<M: Machine> {
     flushes: bool,
     merges: bool,
     /// Kind of the last bio's merge, for the trace.
-    merged: Option<Merged>,
+    merged: Option<MergeKind>,
     /// True if the drive has no segment limits and no boundaries.
     pub(crate) takes_plain: bool,
     /// Limits of this channel's requests.
@@ -324,7 +324,7 @@ impl<M: Machine> Member<M> {
     }
 
     #[cold]
-    fn count_merge(&mut self, kind: Merged) {
+    fn count_merge(&mut self, kind: MergeKind) {
         let last = self.plug.last().expect("something was merged with it");
         self.stats.count_merge(last.op());
         self.merged = Some(kind);

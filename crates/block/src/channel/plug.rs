@@ -6,8 +6,8 @@
 use millrace_machine::Machine;
 
 use crate::bio::limits::QueueLimits;
-use crate::chain::merge::{Merged, touch, try_merge};
-use crate::chain::slot::{BioList, BioRef, Slot};
+use crate::chain::merge::{MergeKind, touch, try_merge};
+use crate::chain::slot::{BioList, BioRef, BioSlot};
 
 /// Bios for one drive that are not submitted yet.
 pub(crate) struct Plug<M: Machine> {
@@ -34,7 +34,11 @@ impl<M: Machine> Plug<M> {
 
     /// Merges a bio with the last chain if they are adjacent and fit, else appends it.
     #[inline(always)]
-    pub(crate) fn merge_or_push(&mut self, bio: BioRef<M>, limits: &QueueLimits) -> Option<Merged> {
+    pub(crate) fn merge_or_push(
+        &mut self,
+        bio: BioRef<M>,
+        limits: &QueueLimits,
+    ) -> Option<MergeKind> {
         let bio = match &mut self.last {
             Some(last) if touch(last, &bio) => match try_merge(last, bio, limits) {
                 Ok(merged) => {
@@ -50,7 +54,7 @@ impl<M: Machine> Plug<M> {
     }
 
     /// Returns the chain that was added or merged last.
-    pub(crate) fn last(&self) -> Option<&Slot<M>> {
+    pub(crate) fn last(&self) -> Option<&BioSlot<M>> {
         self.last.as_deref()
     }
 

@@ -17,7 +17,7 @@ use crate::account::disk_counter::DiskCounter;
 use crate::bio::limits::Features;
 use crate::bio::status::Status;
 use crate::bio::{Op, OpFlags, SECTOR_SHIFT, SectorCount};
-use crate::chain::slot::{BioRef, BioStage, Slot, Stride, Waited};
+use crate::chain::slot::{BioRef, BioSlot, BioStage, Stride, WaitTimes};
 use crate::channel::cut::{cut_plainly, cut_to_limits};
 use crate::channel::submission::Submission;
 use crate::trace::Action;
@@ -38,7 +38,7 @@ enum Next<M: Machine> {
 }
 
 /// Returns true if the drive executes FUA itself for this bio.
-fn fua_by_drive<M: Machine>(parent: &Slot<M>, features: Features) -> bool {
+fn fua_by_drive<M: Machine>(parent: &BioSlot<M>, features: Features) -> bool {
     features.fua && parent.bio.op == Op::Write
 }
 
@@ -172,10 +172,10 @@ impl<M: Machine> Submission<M> {
     /// Returns true if bios of the same group wait for slots for parts for a drive, unless it is
     /// their turn now.
     #[inline(always)]
-    pub(crate) fn is_behind(&self, slot: &Slot<M>, member: u16) -> bool {
+    pub(crate) fn is_behind(&self, slot: &BioSlot<M>, member: u16) -> bool {
         self.stalled > 0 && self.resumes != Some(member) && {
             let slots = &self.members[usize::from(member)].child_slots;
-            slots.has_stalled(slot.bio.payer.group)
+            slots.has_stalled(slot.bio.account_key.group)
         }
     }
 
@@ -280,7 +280,7 @@ impl<M: Machine> Submission<M> {
         child.member = part.member;
         child.dev_sector = part.dev_sector;
         child.offset = part.offset << SECTOR_SHIFT;
-        debug_assert_eq!(child.waited, Waited::NOT);
+        debug_assert_eq!(child.waited, WaitTimes::NOT);
         child.q_ns = self.batch.parts_ns;
         child.foreign = parent.foreign;
         child.tail = child.as_ptr();

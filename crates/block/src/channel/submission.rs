@@ -14,13 +14,13 @@ use alloc::vec::Vec;
 
 use millrace_machine::Machine;
 
-use crate::account::hold::Hold;
+use crate::account::hold::WaitReason;
 use crate::bio::error::{Error, ErrorKind};
 use crate::bio::group_id::GroupId;
 use crate::bio::limits::MAX_DATA_SECTORS;
 use crate::bio::status::Status;
 use crate::bio::{Bio, Op, OpFlags, Sector, SectorCount};
-use crate::chain::slot::{BioList, BioRef, BioStage, Stride, Waited};
+use crate::chain::slot::{BioList, BioRef, BioStage, Stride, WaitTimes};
 use crate::channel::baseline::volume_plug::VolumePlug;
 use crate::channel::checks::BioChecks;
 use crate::channel::completion::Reject;
@@ -93,11 +93,11 @@ impl<M: Machine> Submission<M> {
                 self.throttle.renew(self.batch.now_ns);
             }
         }
-        (slot.q_ns, slot.waited) = (self.batch.now_ns, Waited::NOT);
+        (slot.q_ns, slot.waited) = (self.batch.now_ns, WaitTimes::NOT);
         slot.status = Status::Ok;
         slot.foreign = slot.bio.is_foreign();
         if self.throttle.is_on {
-            let bio = (slot.bio.sector, slot.bio.nr_sectors, slot.bio.payer.group);
+            let bio = (slot.bio.sector, slot.bio.nr_sectors, slot.bio.account_key.group);
             match self.throttle.pass(slot, self.batch.now_ns) {
                 Some(free) => slot = free,
                 None => return self.note_held(bio),
@@ -228,7 +228,7 @@ impl<M: Machine> Submission<M> {
     fn note_held(&mut self, (sector, sectors, group): (Sector, SectorCount, GroupId)) {
         if self.run.trace.is_some() {
             let wait_ns = self.throttle.held_until_ns.saturating_sub(self.batch.now_ns);
-            let remark = Remark::Waits(self.throttle.known(group), Hold::Limit);
+            let remark = Remark::Waits(self.throttle.known(group), WaitReason::Limit);
             self.note(sector, sectors, (remark, wait_ns));
         }
     }
@@ -247,8 +247,8 @@ impl<M: Machine> Submission<M> {
         let due = self.throttle.take_due(now_ns);
         if self.run.trace.is_some() {
             due.for_each(|slot| {
-                let group = self.throttle.known(slot.bio.payer.group);
-                let remark = Remark::GoesOn(group, Hold::Limit);
+                let group = self.throttle.known(slot.bio.account_key.group);
+                let remark = Remark::GoesOn(group, WaitReason::Limit);
                 let waited_ns = now_ns.saturating_sub(slot.q_ns);
                 self.note(slot.bio.sector, slot.bio.nr_sectors, (remark, waited_ns));
             });

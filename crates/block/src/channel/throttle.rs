@@ -15,16 +15,16 @@ use alloc::vec::Vec;
 
 use millrace_machine::Machine;
 
-use crate::account::held::Holds;
-use crate::account::hold::Hold;
+use crate::account::held::WaitAccounts;
+use crate::account::hold::WaitReason;
 use crate::account::tenants::TenantLedger;
-use crate::account::waits::Said;
+use crate::account::waits::ReportedWaits;
 use crate::bio::group_id::GroupId;
 use crate::bio::{Bio, Op};
 use crate::chain::slot::{BioList, BioRef};
-use crate::channel::throttle::gate::{AtGate, PLACES, at_level, gates_in};
+use crate::channel::throttle::gate::{BioAtBucket, PLACES, at_level, buckets_at};
 use crate::group::Groups;
-use crate::group::gate::GATES;
+use crate::group::gate::BUCKETS_PER_BIO;
 use crate::group::view::{GroupRow, GroupView};
 
 /// Longest sleep in nanoseconds while bios wait, because limits may change meanwhile.
@@ -84,11 +84,11 @@ pub(crate) struct Throttle<M: Machine> {
     lines: Vec<Line<M>>,
     /// By group number: the waiting bios as last reported, and the group whose account has the
     /// report.
-    held_of: Vec<(Said, GroupId)>,
+    held_of: Vec<(ReportedWaits, GroupId)>,
     next_ns: u64,
     /// The volume's accounts, and those of this channel.
     ledger: Arc<TenantLedger<M>>,
-    holds: Holds<M>,
+    holds: WaitAccounts<M>,
 }
 
 impl<M: Machine> Throttle<M> {
@@ -109,7 +109,7 @@ impl<M: Machine> Throttle<M> {
             held_of: Vec::new(),
             next_ns: u64::MAX,
             ledger: Arc::clone(ledger),
-            holds: Holds::new(),
+            holds: WaitAccounts::new(),
         }
     }
 
@@ -144,17 +144,18 @@ impl<M: Machine> Throttle<M> {
             core::mem::take(&mut self.lines).into_iter().partition(is_same);
         self.lines = same;
         for mut line in changed {
-            let (level, place) = (line.gate.0 * GATES, line.gate.0 * GATES + line.gate.1);
+            let (level, place) =
+                (line.gate.0 * BUCKETS_PER_BIO, line.gate.0 * BUCKETS_PER_BIO + line.gate.1);
             line.timed.for_each(|slot| {
-                AtGate::of(&old, slot, place).iter().for_each(AtGate::give_back);
+                BioAtBucket::of(&old, slot, place).iter().for_each(BioAtBucket::give_back);
             });
             let mut all = line.timed.take();
             all.append(&mut line.behind);
             while let Some(slot) = all.pop_front() {
                 self.count_out(&slot, now_ns);
                 // The bio has paid at the buckets before this one, unless they are new.
-                let key = (slot.bio.payer.group, slot.op());
-                let is_new = |at: &usize| gates_in(&old, key, *at).is_none();
+                let key = (slot.bio.account_key.group, slot.op());
+                let is_new = |at: &usize| buckets_at(&old, key, *at).is_none();
                 let from = (level..place).find(is_new).unwrap_or(place);
                 // A bio that may go at once gets a time in the past.
                 if let Some(mut slot) = self.pass_from(Way::from(from), slot, now_ns) {
@@ -183,7 +184,7 @@ impl<M: Machine> Throttle<M> {
         if self.is_old() {
             self.renew(M::now());
         }
-        let has_toll = |place| gates_in(&self.view, (group, op), place).is_some();
+        let has_toll = |place| buckets_at(&self.view, (group, op), place).is_some();
         self.view.has_limits && (0..PLACES).any(has_toll)
     }
 
@@ -199,7 +200,7 @@ impl<M: Machine> Throttle<M> {
         let mut taken = BioList::new();
         for at in 0..self.lines.len() {
             let line = &mut self.lines[at];
-            let place = line.gate.0 * GATES + line.gate.1;
+            let place = line.gate.0 * BUCKETS_PER_BIO + line.gate.1;
             for (mut all, is_timed) in [(line.timed.take(), true), (line.behind.take(), false)] {
                 while let Some(slot) = all.pop_front() {
                     if !is_meant(&slot.bio) {
@@ -208,7 +209,9 @@ impl<M: Machine> Throttle<M> {
                         continue;
                     }
                     if is_timed {
-                        AtGate::of(&self.view, &slot, place).iter().for_each(AtGate::give_back);
+                        BioAtBucket::of(&self.view, &slot, place)
+                            .iter()
+                            .for_each(BioAtBucket::give_back);
                     }
                     self.count_out(&slot, M::now());
                     taken.push_back(slot);
@@ -226,14 +229,16 @@ impl<M: Machine> Throttle<M> {
         let mut taken = BioList::new();
         for at in 0..self.lines.len() {
             let line = &mut self.lines[at];
-            let place = line.gate.0 * GATES + line.gate.1;
+            let place = line.gate.0 * BUCKETS_PER_BIO + line.gate.1;
             let (timed, behind) = (line.timed.take(), line.behind.take());
             for (mut all, unpaid) in [(timed, place + 1), (behind, place)] {
                 while let Some(slot) = all.pop_front() {
                     if is_meant(&slot.bio) {
                         self.count_out(&slot, M::now());
                         if unpaid > place {
-                            AtGate::of(&self.view, &slot, place).iter().for_each(AtGate::leave);
+                            BioAtBucket::of(&self.view, &slot, place)
+                                .iter()
+                                .for_each(BioAtBucket::leave);
                         }
                         self.pay(&slot, unpaid);
                         taken.push_back(slot);
@@ -253,7 +258,7 @@ impl<M: Machine> Throttle<M> {
     /// Books the cost of a bio at all buckets from place `unpaid` on.
     fn pay(&self, slot: &BioRef<M>, unpaid: usize) {
         for place in unpaid..PLACES {
-            if let Some(gate) = AtGate::of(&self.view, slot, place) {
+            if let Some(gate) = BioAtBucket::of(&self.view, slot, place) {
                 gate.reserve(M::now());
             }
         }
@@ -267,13 +272,13 @@ impl<M: Machine> Throttle<M> {
 
     /// Books the bio's time at each bucket from the given one on.
     fn pass_from(&mut self, way: Way, mut slot: BioRef<M>, now_ns: u64) -> Option<BioRef<M>> {
-        let (op, group) = (slot.op(), slot.bio.payer.group);
+        let (op, group) = (slot.op(), slot.bio.account_key.group);
         if op == Op::Flush {
             return Some(slot);
         }
         for place in way.from..PLACES {
-            let Some(at_gate) = AtGate::of(&self.view, &slot, place) else { continue };
-            let gate = (place / GATES, place % GATES, op == Op::Read);
+            let Some(bucket) = BioAtBucket::of(&self.view, &slot, place) else { continue };
+            let gate = (place / BUCKETS_PER_BIO, place % BUCKETS_PER_BIO, op == Op::Read);
             if self.held > 0
                 && !(way.is_first && place == way.from)
                 && let Some(line) = self.line(group, gate)
@@ -283,9 +288,9 @@ impl<M: Machine> Throttle<M> {
                 self.hold(slot, place, now_ns);
                 return None;
             }
-            let due_ns = at_gate.reserve(now_ns);
+            let due_ns = bucket.reserve(now_ns);
             if due_ns > now_ns {
-                at_gate.wait();
+                bucket.wait();
                 slot.dev_sector = due_ns;
                 self.hold(slot, place, now_ns);
                 return None;
@@ -300,10 +305,10 @@ impl<M: Machine> Throttle<M> {
 
     /// Keeps a bio until its booked time, or until it may book one.
     fn hold(&mut self, slot: BioRef<M>, place: usize, now_ns: u64) {
-        let (group, read) = (slot.bio.payer.group, slot.op() == Op::Read);
+        let (group, read) = (slot.bio.account_key.group, slot.op() == Op::Read);
         self.held += 1;
         self.say(group, now_ns, |said| said.with(slot.q_ns));
-        let gate = (place / GATES, place % GATES, read);
+        let gate = (place / BUCKETS_PER_BIO, place % BUCKETS_PER_BIO, read);
         let known = self.lines.iter().position(|line| line.group == group && line.gate == gate);
         let at = known.unwrap_or_else(|| {
             let (timed, behind) = (BioList::new(), BioList::new());
@@ -323,14 +328,20 @@ impl<M: Machine> Throttle<M> {
     /// Counts a bio that no longer waits.
     fn count_out(&mut self, slot: &BioRef<M>, now_ns: u64) {
         self.held -= 1;
-        self.say(slot.bio.payer.group, now_ns, |said| said.without(slot.q_ns));
+        self.say(slot.bio.account_key.group, now_ns, |said| said.without(slot.q_ns));
     }
 
     /// Reports in a group's account how many bios wait.
-    fn say(&mut self, group: GroupId, now_ns: u64, next: impl FnOnce(Said) -> Said) {
+    fn say(
+        &mut self,
+        group: GroupId,
+        now_ns: u64,
+        next: impl FnOnce(ReportedWaits) -> ReportedWaits,
+    ) {
         let of_group = usize::from(group.0);
         if self.held_of.len() <= of_group {
-            self.held_of.resize(of_group + 1, (Said::all(Some(Hold::Limit), 0, 0), group));
+            self.held_of
+                .resize(of_group + 1, (ReportedWaits::all(Some(WaitReason::Limit), 0, 0), group));
         }
         let (said, known) = &mut self.held_of[of_group];
         if said.waiting() == 0 {
@@ -375,10 +386,10 @@ impl<M: Machine> Throttle<M> {
     /// Takes the next bio of a queue that goes on, with the bucket at which it continues.
     fn next_of(&mut self, at: usize, now_ns: u64) -> Option<(BioRef<M>, Way)> {
         let line = &mut self.lines[at];
-        let place = line.gate.0 * GATES + line.gate.1;
+        let place = line.gate.0 * BUCKETS_PER_BIO + line.gate.1;
         if line.timed.first().is_some_and(|slot| slot.dev_sector <= now_ns) {
             let slot = line.timed.pop_front()?;
-            AtGate::of(&self.view, &slot, place).iter().for_each(AtGate::leave);
+            BioAtBucket::of(&self.view, &slot, place).iter().for_each(BioAtBucket::leave);
             return Some((slot, Way::from(place + 1)));
         }
         let may_ask = line.timed.is_empty() || line.last_ns <= now_ns + AHEAD_NS;
@@ -390,9 +401,9 @@ impl<M: Machine> Throttle<M> {
     pub(crate) fn lift(&mut self) -> BioList<M> {
         let mut all = BioList::new();
         for mut line in self.lines.drain(..) {
-            let place = line.gate.0 * GATES + line.gate.1;
+            let place = line.gate.0 * BUCKETS_PER_BIO + line.gate.1;
             line.timed.for_each(|slot| {
-                AtGate::of(&self.view, slot, place).iter().for_each(AtGate::leave);
+                BioAtBucket::of(&self.view, slot, place).iter().for_each(BioAtBucket::leave);
             });
             all.append(&mut line.timed);
             all.append(&mut line.behind);
@@ -400,7 +411,7 @@ impl<M: Machine> Throttle<M> {
         let now_ns = if all.is_empty() { 0 } else { M::now() };
         for group in 0..self.held_of.len() as u16 {
             if self.held_of[usize::from(group)].0.waiting() > 0 {
-                self.say(GroupId(group), now_ns, |said| Said::all(said.hold, 0, 0));
+                self.say(GroupId(group), now_ns, |said| ReportedWaits::all(said.hold, 0, 0));
             }
         }
         (self.held, self.is_on, self.groups) = (0, false, None);
@@ -409,7 +420,7 @@ impl<M: Machine> Throttle<M> {
 
     /// Adds waiting time to a group's account.
     #[cold]
-    pub(crate) fn count_hold(&mut self, group: GroupId, hold: Hold, ns: u64) {
+    pub(crate) fn count_hold(&mut self, group: GroupId, hold: WaitReason, ns: u64) {
         let group = self.view.known(group);
         self.holds.of(group, |account| self.ledger.open_held(account)).add(hold, ns);
     }

@@ -8,12 +8,12 @@
 use millrace_machine::{Lock, Machine, Stage};
 
 use crate::account::failures::Failure;
-use crate::account::{EqualIos, Times, Whose};
+use crate::account::{EqualIos, IoOwner, IoTimes};
 use crate::bio::Op;
 use crate::bio::status::Status;
 use crate::chain::bio_set::BioSet;
 use crate::chain::merge;
-use crate::chain::slot::{BioRef, Waited};
+use crate::chain::slot::{BioRef, WaitTimes};
 use crate::disk::handover::count_handed;
 use crate::disk::runner::Stamp;
 use crate::disk::visit::Visit;
@@ -74,17 +74,17 @@ impl<'a, M: Machine> Visit<'a, M> {
         (d_ns, c_ns): (u64, u64),
         equal: &mut EqualIos,
     ) {
-        let times = Times { q_ns: chain.q_ns, waits: chain.waits(), d_ns, c_ns };
+        let times = IoTimes { q_ns: chain.q_ns, waits: chain.waits(), d_ns, c_ns };
         let bio_set = self.run.bio_set();
-        let (op, whose) = (chain.op(), Whose::of(&chain, bio_set));
+        let (op, whose) = (chain.op(), IoOwner::of(&chain, bio_set));
         self.stats.begin(equal, (op, whose), times, &mut self.run.accounts.tenants);
         let mut next = Some(chain);
         while let Some(mut bio) = next {
             next = bio.chained.take();
             bio.touch();
             bio.status = status;
-            bio.waited = Waited::NOT;
-            let whose = Whose::of(&bio, bio_set);
+            bio.waited = WaitTimes::NOT;
+            let whose = IoOwner::of(&bio, bio_set);
             self.stats.count(
                 equal,
                 (bio.q_ns, whose),

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use millrace_machine::Machine;
 
 use crate::account::DiskStats;
-use crate::account::ledger::Entry;
+use crate::account::ledger::LedgerEntry;
 use crate::account::tenants::{TenantLedger, Tenants};
 use crate::chain::bio_set::BioSet;
 use crate::chain::slot::{BioList, BioRef};
@@ -36,7 +36,7 @@ pub(crate) struct OtherStats<M: Machine> {
 }
 
 /// A thread's accounts other than those of its own queues.
-pub(crate) struct Accounts<M: Machine> {
+pub(crate) struct ThreadAccounts<M: Machine> {
     /// Time at which it last found a completion, in nanoseconds.
     pub(crate) c_ns: u64,
     /// Accounts of the channel's own tenants.
@@ -65,7 +65,7 @@ pub(crate) struct Runner<M: Machine> {
     pub(crate) turn: Option<Vec<(Arc<Disk<M>>, u16)>>,
     /// True if work was left in the queue that was served last.
     pub(crate) left_busy: bool,
-    pub(crate) accounts: Accounts<M>,
+    pub(crate) accounts: ThreadAccounts<M>,
     /// The thread's trace ring, while a trace is recorded.
     pub(crate) trace: Option<TraceWriter<M>>,
     /// Fields of trace events that the code emitting them does not know.
@@ -99,7 +99,7 @@ impl<M: Machine> Runner<M> {
             woken: Vec::with_capacity(8),
             turn: Some(Vec::with_capacity(8)),
             left_busy: false,
-            accounts: Accounts { c_ns: 0, tenants: Tenants::new(None), others: Vec::new() },
+            accounts: ThreadAccounts { c_ns: 0, tenants: Tenants::new(None), others: Vec::new() },
             trace: None,
             trace_context: TraceContext::default(),
         }

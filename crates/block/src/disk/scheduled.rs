@@ -12,9 +12,9 @@ use alloc::sync::Arc;
 
 use millrace_machine::{Machine, Order, Word};
 
-use crate::account::decisions::Decision;
-use crate::account::held::DriveHolds;
-use crate::account::hold::Hold;
+use crate::account::decisions::SchedulerMessage;
+use crate::account::held::DriveWaits;
+use crate::account::hold::WaitReason;
 use crate::bio::Op;
 use crate::bio::error::{Error, ErrorKind};
 use crate::chain::slot::BioList;
@@ -123,7 +123,7 @@ fn tags_of<M: Machine>(disk: &Disk<M>) -> DriveTags {
 }
 
 /// Returns the wait accounts of a drive's scheduler.
-fn holds_of<M: Machine>(disk: &Disk<M>) -> Arc<DriveHolds<M>> {
+fn holds_of<M: Machine>(disk: &Disk<M>) -> Arc<DriveWaits<M>> {
     disk.accounts.holds(disk.queues.hctxs().len())
 }
 
@@ -184,12 +184,12 @@ pub(crate) fn dispatch<M: Machine>(
     let mut sent = visit.dispatch_staged(serve, now_ns);
     let tags = &*visit.hctx.tags;
     let hctx = visit.hctx.number;
-    let (mut batch, mut stop, mut stray) = (TagBatch::EMPTY, Hold::Order, None);
+    let (mut batch, mut stop, mut stray) = (TagBatch::EMPTY, WaitReason::Order, None);
     while serve.requeued.is_empty() {
         let room = visit.hctx.room(serve);
         let Some(scheduling) = serve.scheduling.as_deref_mut() else { break };
         if room == 0 || scheduling.len() == 0 {
-            stop = if room == 0 { Hold::DriveBusy } else { stop };
+            stop = if room == 0 { WaitReason::DriveBusy } else { stop };
             break;
         }
         if now_ns == 0 {
@@ -216,7 +216,7 @@ pub(crate) fn dispatch<M: Machine>(
                 Some(taken) => batch = taken,
                 None => {
                     scheduling.put_back(chain, now_ns);
-                    stop = Hold::NoTag;
+                    stop = WaitReason::NoTag;
                     break;
                 }
             }
@@ -234,7 +234,7 @@ pub(crate) fn dispatch<M: Machine>(
         visit.commit(serve, sent);
         refuse(visit, chain);
     }
-    let stop = if serve.requeued.is_empty() { stop } else { Hold::DriveBusy };
+    let stop = if serve.requeued.is_empty() { stop } else { WaitReason::DriveBusy };
     if let Some(scheduling) = &serve.scheduling {
         scheduling.stop(hctx, stop);
     }
@@ -271,9 +271,11 @@ fn note_decisions<M: Machine>(visit: &mut Visit<'_, M>, serve: &Serve<M>) {
     let Some(scheduling) = &serve.scheduling else { return };
     for decision in scheduling.decisions(hctx) {
         let (remark, time_ns) = match decision {
-            Decision::Held(group, hold, depth) => (Remark::Held(group, hold, depth), 0),
-            Decision::Depth(depth) => (Remark::Depth(hctx, depth), 0),
-            Decision::Rests(group, hold, rest_ns) => (Remark::Rests(Some((group, hold))), rest_ns),
+            SchedulerMessage::Held(group, hold, depth) => (Remark::Held(group, hold, depth), 0),
+            SchedulerMessage::Depth(depth) => (Remark::Depth(hctx, depth), 0),
+            SchedulerMessage::Rests(group, hold, rest_ns) => {
+                (Remark::Rests(Some((group, hold))), rest_ns)
+            }
         };
         visit.trace().note(remark, time_ns);
     }

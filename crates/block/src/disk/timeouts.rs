@@ -17,7 +17,7 @@ use crate::account::failures::Failure;
 use crate::bio::Op;
 use crate::bio::status::Status;
 use crate::chain::bio_set::BioSetRef;
-use crate::chain::slot::{BioRef, Slot};
+use crate::chain::slot::{BioRef, BioSlot};
 use crate::disk::AbandonedRequest;
 use crate::disk::complete::Noted;
 use crate::disk::visit::Visit;
@@ -129,7 +129,7 @@ fn has_foreign_memory<M: Machine>(rq: &Request<M>) -> bool {
 
 fn bio_sets_of<M: Machine>(chain: &BioRef<M>) -> Vec<BioSetRef<M>> {
     let mut bio_sets = Vec::new();
-    let mut next: Option<&Slot<M>> = Some(chain);
+    let mut next: Option<&BioSlot<M>> = Some(chain);
     while let Some(bio) = next {
         bio_sets.push(BioSetRef::new(bio.bio_set));
         next = bio.chained.as_deref();

@@ -11,8 +11,8 @@ use millrace_machine::Machine;
 
 use crate::bio::status::Status;
 use crate::bio::{Op, OpFlags, SECTOR_SHIFT, Sector, SectorCount};
-use crate::chain::merge::Merged;
-use crate::chain::slot::{BioList, Slot};
+use crate::chain::merge::MergeKind;
+use crate::chain::slot::{BioList, BioSlot};
 use crate::disk::Disk;
 use crate::disk::runner::Runner;
 use crate::queue::driver::{DriverQueue, Moment};
@@ -57,7 +57,7 @@ impl<M: Machine> Tracing<'_, M> {
 
     /// Emits one event about a bio, with the present time.
     #[inline]
-    pub(crate) fn slot(&mut self, action: Action, bio: &Slot<M>) {
+    pub(crate) fn slot(&mut self, action: Action, bio: &BioSlot<M>) {
         if self.is_on() {
             let now_ns = M::now();
             if self.disk.config.trace.is_some() {
@@ -70,7 +70,7 @@ impl<M: Machine> Tracing<'_, M> {
     /// Sends the sink a bio's first events with the time of submission: queued, remapped, got a
     /// request, plugged.
     #[inline]
-    pub(crate) fn tell_entry(&self, bio: &Slot<M>) {
+    pub(crate) fn tell_entry(&self, bio: &BioSlot<M>) {
         if self.disk.config.trace.is_some() {
             for action in [Action::Queue, Action::Remap, Action::GetRequest, Action::Plug] {
                 self.tell(action, bio, bio.q_ns);
@@ -79,7 +79,7 @@ impl<M: Machine> Tracing<'_, M> {
     }
 
     /// Records the first events of a bio: remapped, if there are several drives, and queued.
-    pub(crate) fn record_entry(&mut self, bio: &Slot<M>, drives: usize) {
+    pub(crate) fn record_entry(&mut self, bio: &BioSlot<M>, drives: usize) {
         let Some(writer) = &mut self.run.trace else { return };
         let of = subject(self.disk, bio, bio.bio.nr_sectors);
         if !is_remapped(bio, drives) {
@@ -97,7 +97,7 @@ impl<M: Machine> Tracing<'_, M> {
     /// Records the first events of a bio that becomes a request of its own, at this position in its
     /// plug.
     #[inline]
-    pub(crate) fn record_own(&mut self, bio: &Slot<M>, (drives, place): (usize, PlugPlace)) {
+    pub(crate) fn record_own(&mut self, bio: &BioSlot<M>, (drives, place): (usize, PlugPlace)) {
         let Some(writer) = &mut self.run.trace else { return };
         if self.disk.baseline.as_ref().is_some_and(|baseline| baseline.stack.gets_request_late()) {
             self.record_entry(bio, drives);
@@ -121,7 +121,7 @@ impl<M: Machine> Tracing<'_, M> {
     }
 
     /// Records that a bio, at this position in its plug, becomes a request of its own.
-    pub(crate) fn plugged(&mut self, bio: &Slot<M>, place: PlugPlace) {
+    pub(crate) fn plugged(&mut self, bio: &BioSlot<M>, place: PlugPlace) {
         self.record_get(bio, entry_ns(bio));
         if place == PlugPlace::First {
             self.record_plug(bio);
@@ -129,11 +129,11 @@ impl<M: Machine> Tracing<'_, M> {
     }
 
     /// Records that a bio got its request (G).
-    pub(crate) fn record_get(&mut self, bio: &Slot<M>, now_ns: u64) {
+    pub(crate) fn record_get(&mut self, bio: &BioSlot<M>, now_ns: u64) {
         self.record(Action::GetRequest, bio, (now_ns, bio.bio.nr_sectors));
     }
 
-    fn record_plug(&mut self, bio: &Slot<M>) {
+    fn record_plug(&mut self, bio: &BioSlot<M>) {
         if let Some(writer) = &mut self.run.trace {
             writer.put(entry_ns(bio), &plug_subject(self.disk, bio, 0), Step::One(Act::Plug));
         }
@@ -141,26 +141,26 @@ impl<M: Machine> Tracing<'_, M> {
 
     /// Emits the event of a merge, about the last bio of the chain or the first.
     #[inline]
-    pub(crate) fn merged(&mut self, kind: Merged, chain: &Slot<M>) {
+    pub(crate) fn merged(&mut self, kind: MergeKind, chain: &BioSlot<M>) {
         if !self.is_on() {
             return;
         }
         match kind {
-            Merged::Back => self.slot(Action::BackMerge, last_of(chain)),
-            Merged::Front => self.slot(Action::FrontMerge, chain),
+            MergeKind::Back => self.slot(Action::BackMerge, last_of(chain)),
+            MergeKind::Front => self.slot(Action::FrontMerge, chain),
         }
     }
 
     /// Emits the events of a bio that was merged with the last chain of its plug.
-    pub(crate) fn plug_merged(&mut self, kind: Merged, chain: &Slot<M>, drives: usize) {
-        let merged = if kind == Merged::Back { last_of(chain) } else { chain };
+    pub(crate) fn plug_merged(&mut self, kind: MergeKind, chain: &BioSlot<M>, drives: usize) {
+        let merged = if kind == MergeKind::Back { last_of(chain) } else { chain };
         self.record_entry(merged, drives);
         self.merged(kind, chain);
     }
 
     /// Emits the event of a flush that joined another one, and names that one.
     #[cold]
-    pub(crate) fn flush_joined(&mut self, flush: &Slot<M>, other: &Slot<M>) {
+    pub(crate) fn flush_joined(&mut self, flush: &BioSlot<M>, other: &BioSlot<M>) {
         if !self.is_on() {
             return;
         }
@@ -173,7 +173,7 @@ impl<M: Machine> Tracing<'_, M> {
     }
 
     /// Records that a bio was merged with the chain that it is part of.
-    pub(crate) fn record_merge(&mut self, bio: &Slot<M>) {
+    pub(crate) fn record_merge(&mut self, bio: &BioSlot<M>) {
         self.record(Action::BackMerge, bio, (entry_ns(bio), bio.bio.nr_sectors));
     }
 
@@ -200,7 +200,7 @@ impl<M: Machine> Tracing<'_, M> {
     }
 
     /// Records that `count` requests, among them that of `bio`, are unplugged.
-    pub(crate) fn record_unplug(&mut self, bio: &Slot<M>, count: u32) {
+    pub(crate) fn record_unplug(&mut self, bio: &BioSlot<M>, count: u32) {
         let step = match self.run.trace_context.unplug {
             Unplug::Explicit => Step::One(Act::Unplug),
             Unplug::ToWait => Step::One(Act::UnplugTimer),
@@ -356,7 +356,7 @@ impl<M: Machine> Tracing<'_, M> {
 
     /// Records an event about a bio or a chain.
     #[inline(always)]
-    fn record(&mut self, action: Action, bio: &Slot<M>, (time_ns, sectors): (u64, SectorCount)) {
+    fn record(&mut self, action: Action, bio: &BioSlot<M>, (time_ns, sectors): (u64, SectorCount)) {
         if let Some(writer) = &mut self.run.trace {
             writer.put(time_ns, &subject(self.disk, bio, sectors), Step::One(action.act()));
         }
@@ -364,7 +364,7 @@ impl<M: Machine> Tracing<'_, M> {
 
     /// Sends the sink one event of a bio.
     #[cold]
-    pub(crate) fn tell(&self, action: Action, bio: &Slot<M>, time_ns: u64) {
+    pub(crate) fn tell(&self, action: Action, bio: &BioSlot<M>, time_ns: u64) {
         let event = Event {
             action,
             time_ns,
@@ -374,7 +374,7 @@ impl<M: Machine> Tracing<'_, M> {
             sector: bio.dev_sector,
             nr_sectors: bio.bio.nr_sectors,
             user_data: bio.bio.user_data(),
-            tenant: bio.bio.payer.tenant,
+            tenant: bio.bio.account_key.tenant,
         };
         if let Some(sink) = &self.disk.config.trace {
             sink.trace(&event);
@@ -400,42 +400,42 @@ impl<M: Machine> Tracing<'_, M> {
 /// Returns the time of submission, or that at which the group's limits let the bio pass: as in the
 /// kernel, Q comes after those, and only then can the event be recorded in order.
 #[inline(always)]
-fn entry_ns<M: Machine>(bio: &Slot<M>) -> u64 {
+fn entry_ns<M: Machine>(bio: &BioSlot<M>) -> u64 {
     bio.q_ns + u64::from(bio.waited.g_ns)
 }
 
 /// Returns the subject of a bio's events. A flush has no sectors; its time of submission stands in
 /// their place and distinguishes it from other flushes.
 #[inline(always)]
-fn subject<M: Machine>(disk: &Disk<M>, bio: &Slot<M>, sectors: SectorCount) -> Subject {
+fn subject<M: Machine>(disk: &Disk<M>, bio: &BioSlot<M>, sectors: SectorCount) -> Subject {
     let categories = categories(bio.bio.op, bio.bio.flags);
     Subject {
-        group: group_of(disk.config.device, bio.bio.payer.tenant, categories),
+        group: group_of(disk.config.device, bio.bio.account_key.tenant, categories),
         sector: if bio.bio.op == Op::Flush { bio.q_ns } else { bio.dev_sector },
         bytes: sectors.saturating_mul(1 << SECTOR_SHIFT),
     }
 }
 
 /// Returns the subject of plug events, which have no sectors and no operation.
-fn plug_subject<M: Machine>(disk: &Disk<M>, bio: &Slot<M>, count: u32) -> Subject {
-    let group = group_of(disk.config.device, bio.bio.payer.tenant, 0);
+fn plug_subject<M: Machine>(disk: &Disk<M>, bio: &BioSlot<M>, count: u32) -> Subject {
+    let group = group_of(disk.config.device, bio.bio.account_key.tenant, 0);
     Subject { group, sector: count.into(), bytes: 0 }
 }
 
 /// Returns true if a bio was remapped from a volume of several drives.
 #[inline(always)]
-fn is_remapped<M: Machine>(bio: &Slot<M>, drives: usize) -> bool {
+fn is_remapped<M: Machine>(bio: &BioSlot<M>, drives: usize) -> bool {
     drives > 1 && bio.op() != Op::Flush
 }
 
 /// Returns the bio's first sector on the volume.
 #[inline(always)]
-fn source<M: Machine>(bio: &Slot<M>) -> Sector {
+fn source<M: Machine>(bio: &BioSlot<M>) -> Sector {
     bio.bio.sector + u64::from(bio.offset >> SECTOR_SHIFT)
 }
 
 /// Returns the last bio of a chain.
-fn last_of<M: Machine>(chain: &Slot<M>) -> &Slot<M> {
+fn last_of<M: Machine>(chain: &BioSlot<M>) -> &BioSlot<M> {
     let mut last = chain;
     while let Some(next) = last.chained.as_deref() {
         last = next;

@@ -13,7 +13,7 @@ use millrace_machine::Machine;
 
 use crate::account::disk_counter::DiskCounter;
 use crate::chain::bio_set::BioSet;
-use crate::chain::slot::Slot;
+use crate::chain::slot::BioSlot;
 use crate::disk::Disk;
 use crate::disk::visit::Visit;
 use crate::queue::tag::{TagBatch, TagUser, Waiter};
@@ -23,7 +23,7 @@ impl<'a, M: Machine> Visit<'a, M> {
     /// Takes tags for chains that are ready. If there are none, joins the waiters and tries once
     /// more.
     #[inline(always)]
-    pub(crate) fn take_tags(&mut self, chain: &Slot<M>, want: u32) -> Option<TagBatch> {
+    pub(crate) fn take_tags(&mut self, chain: &BioSlot<M>, want: u32) -> Option<TagBatch> {
         let tags = &self.hctx.tags;
         if !self.run.woken.is_empty() && self.owes_others() {
             // Another queue was woken for these tags, so this queue waits behind it.
@@ -49,7 +49,7 @@ impl<'a, M: Machine> Visit<'a, M> {
 
     /// Adds the queue to the waiters for a tag, unless it waits already; `chain` is for the trace.
     #[cold]
-    fn join_waiters(&mut self, chain: &Slot<M>) {
+    fn join_waiters(&mut self, chain: &BioSlot<M>) {
         let hctx = self.hctx;
         if hctx.start_waiting() {
             self.stats.add(DiskCounter::TagWaits, 1);
@@ -60,7 +60,7 @@ impl<'a, M: Machine> Visit<'a, M> {
     }
 
     #[cold]
-    fn wait_for_tags(&mut self, chain: &Slot<M>, want: u32) -> Option<TagBatch> {
+    fn wait_for_tags(&mut self, chain: &BioSlot<M>, want: u32) -> Option<TagBatch> {
         let hctx = self.hctx;
         self.join_waiters(chain);
         hctx.tags.take(&mut self.run.hint, want)

@@ -21,28 +21,28 @@ const FRACTION_BITS: u32 = 8;
 const SECTOR_BITS: u32 = 16;
 
 /// Largest number of buckets that an I/O of one direction passes.
-pub(crate) const GATES: usize = 4;
+pub(crate) const BUCKETS_PER_BIO: usize = 4;
 
 /// Cost of an I/O at one bucket, in fractions of a nanosecond.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Toll {
+pub(crate) struct LimitCost {
     /// Fixed cost of each I/O.
     io: u64,
     /// Cost of each sector, with `SECTOR_BITS` more fractional bits.
     sector: u64,
 }
 
-impl Toll {
-    fn ios(rate: Option<u64>) -> Toll {
-        Toll {
+impl LimitCost {
+    fn ios(rate: Option<u64>) -> LimitCost {
+        LimitCost {
             io: rate.map_or(0, |rate| (1_000_000_000 << FRACTION_BITS) / rate.max(1)),
             sector: 0,
         }
     }
 
-    fn bytes(rate: Option<u64>) -> Toll {
+    fn bytes(rate: Option<u64>) -> LimitCost {
         let whole = 512_000_000_000u128 << FRACTION_BITS << SECTOR_BITS;
-        Toll { io: 0, sector: rate.map_or(0, |rate| (whole / u128::from(rate.max(1))) as u64) }
+        LimitCost { io: 0, sector: rate.map_or(0, |rate| (whole / u128::from(rate.max(1))) as u64) }
     }
 
     /// Returns true if the bucket has no limit.
@@ -52,8 +52,8 @@ impl Toll {
 
     /// Converts time booked at the old cost to this one, in fractions of a nanosecond. Returns 0 if
     /// either has no limit.
-    fn instead_of(self, old: Toll, booked: i128) -> i128 {
-        let rate = |toll: Toll| i128::from(toll.io | toll.sector);
+    fn instead_of(self, old: LimitCost, booked: i128) -> i128 {
+        let rate = |toll: LimitCost| i128::from(toll.io | toll.sector);
         let (old, new) = (rate(old), rate(self));
         if old == 0 || new == 0 { 0 } else { booked.saturating_mul(new) / old }
     }
@@ -67,18 +67,18 @@ impl Toll {
 
 /// The costs of reads and writes at each bucket of a group, and the burst.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Tolls {
-    read: [Toll; GATES],
-    write: [Toll; GATES],
+pub(crate) struct LimitCosts {
+    read: [LimitCost; BUCKETS_PER_BIO],
+    write: [LimitCost; BUCKETS_PER_BIO],
     /// Unused capacity that may accumulate, in fractions of a nanosecond.
     burst: u64,
 }
 
-impl Tolls {
-    pub(crate) fn new(limits: &GroupLimits) -> Tolls {
-        let both = [Toll::ios(limits.iops), Toll::bytes(limits.bandwidth)];
-        let way = |iops, bytes| [Toll::ios(iops), Toll::bytes(bytes), both[0], both[1]];
-        Tolls {
+impl LimitCosts {
+    pub(crate) fn new(limits: &GroupLimits) -> LimitCosts {
+        let both = [LimitCost::ios(limits.iops), LimitCost::bytes(limits.bandwidth)];
+        let way = |iops, bytes| [LimitCost::ios(iops), LimitCost::bytes(bytes), both[0], both[1]];
+        LimitCosts {
             read: way(limits.read_iops, limits.read_bandwidth),
             write: way(limits.write_iops, limits.write_bandwidth),
             burst: limits.burst_ns << FRACTION_BITS,
@@ -86,40 +86,40 @@ impl Tolls {
     }
 
     /// Returns the cost of an operation at the bucket of `stage`.
-    pub(crate) fn at(&self, stage: usize, op: Op) -> Toll {
+    pub(crate) fn at(&self, stage: usize, op: Op) -> LimitCost {
         if op == Op::Read { self.read[stage] } else { self.write[stage] }
     }
 
     /// Returns the cost at the bucket stored at index `place`.
-    fn at_place(&self, place: usize) -> Toll {
-        if place < GATES { self.read[place] } else { self.write[place - GATES] }
+    fn at_place(&self, place: usize) -> LimitCost {
+        if place < BUCKETS_PER_BIO { self.read[place] } else { self.write[place - BUCKETS_PER_BIO] }
     }
 
     /// Returns the cost of `io` at its bucket.
-    fn of(&self, io: Io) -> u64 {
+    fn of(&self, io: BucketIo) -> u64 {
         self.at(io.0, io.1).of(io.2)
     }
 }
 
 /// The token buckets of a group: two for reads, two for both directions, two for writes.
-pub(crate) struct Gates<M: Machine> {
+pub(crate) struct TokenBuckets<M: Machine> {
     /// Time at which the next I/O may go, in fractions of a nanosecond.
-    next: [M::Word; GATES + 2],
+    next: [M::Word; BUCKETS_PER_BIO + 2],
     /// Part of `next` that was booked by I/Os that still wait, and is not paid for yet.
-    waiting: [M::Word; GATES + 2],
+    waiting: [M::Word; BUCKETS_PER_BIO + 2],
 }
 
 /// An I/O at a bucket: the bucket's stage, the operation, and the number of sectors.
-pub(crate) type Io = (usize, Op, SectorCount);
+pub(crate) type BucketIo = (usize, Op, SectorCount);
 
 /// Returns the index of the bucket of a stage. Stages 2 and 3 are shared by reads and writes.
-fn place_of((stage, op, _): Io) -> usize {
-    if op == Op::Read || stage >= 2 { stage } else { stage + GATES }
+fn place_of((stage, op, _): BucketIo) -> usize {
+    if op == Op::Read || stage >= 2 { stage } else { stage + BUCKETS_PER_BIO }
 }
 
-impl<M: Machine> Gates<M> {
-    pub(crate) fn new(now_ns: u64) -> Gates<M> {
-        Gates {
+impl<M: Machine> TokenBuckets<M> {
+    pub(crate) fn new(now_ns: u64) -> TokenBuckets<M> {
+        TokenBuckets {
             next: core::array::from_fn(|_| M::Word::new(now_ns << FRACTION_BITS)),
             waiting: core::array::from_fn(|_| M::Word::new(0)),
         }
@@ -128,7 +128,11 @@ impl<M: Machine> Gates<M> {
     /// Returns the buckets with changed costs. I/Os that passed are paid for at the new rate,
     /// unused capacity stays, and waiting I/Os hold no time here, because they ask again. Threads
     /// that do not know of the change yet keep using the old buckets.
-    pub(crate) fn changed(&self, (old, new): (&Tolls, &Tolls), now_ns: u64) -> Gates<M> {
+    pub(crate) fn changed(
+        &self,
+        (old, new): (&LimitCosts, &LimitCosts),
+        now_ns: u64,
+    ) -> TokenBuckets<M> {
         let now = i128::from(now_ns) << FRACTION_BITS;
         let next = |place| {
             let (old, new) = (old.at_place(place), new.at_place(place));
@@ -140,7 +144,7 @@ impl<M: Machine> Gates<M> {
             M::Word::new(next.clamp(0, i128::from(u64::MAX >> 1)) as u64)
         };
         let next = core::array::from_fn(next);
-        Gates { next, waiting: core::array::from_fn(|_| M::Word::new(0)) }
+        TokenBuckets { next, waiting: core::array::from_fn(|_| M::Word::new(0)) }
     }
 
     /// Returns how far beyond `now_ns` the most booked bucket is booked.
@@ -151,9 +155,9 @@ impl<M: Machine> Gates<M> {
     }
 
     /// Books the cost of an I/O at its bucket. Returns the time in nanoseconds at which it may go.
-    pub(crate) fn reserve(&self, tolls: &Tolls, io: Io, now_ns: u64) -> u64 {
+    pub(crate) fn reserve(&self, costs: &LimitCosts, io: BucketIo, now_ns: u64) -> u64 {
         let word = &self.next[place_of(io)];
-        let earliest = (now_ns << FRACTION_BITS).saturating_sub(tolls.burst);
+        let earliest = (now_ns << FRACTION_BITS).saturating_sub(costs.burst);
         // Relaxed: a counter that orders nothing else.
         let mut next = word.load(Order::Relaxed);
         while next < earliest {
@@ -164,27 +168,27 @@ impl<M: Machine> Gates<M> {
             }
         }
         // Relaxed: as above.
-        word.fetch_add(tolls.of(io), Order::Relaxed) >> FRACTION_BITS
+        word.fetch_add(costs.of(io), Order::Relaxed) >> FRACTION_BITS
     }
 
     /// Records that an I/O waits for the time that it booked.
-    pub(crate) fn wait(&self, tolls: &Tolls, io: Io) {
+    pub(crate) fn wait(&self, costs: &LimitCosts, io: BucketIo) {
         // Relaxed: a counter that only `changed` reads.
-        self.waiting[place_of(io)].fetch_add(tolls.of(io), Order::Relaxed);
+        self.waiting[place_of(io)].fetch_add(costs.of(io), Order::Relaxed);
     }
 
     /// Returns the booked time of an I/O that still waits, for other I/Os to use.
-    pub(crate) fn give_back(&self, tolls: &Tolls, io: Io) {
-        self.leave(tolls, io);
+    pub(crate) fn give_back(&self, costs: &LimitCosts, io: BucketIo) {
+        self.leave(costs, io);
         // Relaxed: as in `reserve`.
-        self.next[place_of(io)].fetch_add(tolls.of(io).wrapping_neg(), Order::Relaxed);
+        self.next[place_of(io)].fetch_add(costs.of(io).wrapping_neg(), Order::Relaxed);
     }
 
     /// Records that an I/O no longer waits: its time has come, or it pays although it goes
-    /// elsewhere. `tolls` are those given to `wait`.
-    pub(crate) fn leave(&self, tolls: &Tolls, io: Io) {
+    /// elsewhere. `costs` are those given to `wait`.
+    pub(crate) fn leave(&self, costs: &LimitCosts, io: BucketIo) {
         // Relaxed: as in `wait`.
-        self.waiting[place_of(io)].fetch_add(tolls.of(io).wrapping_neg(), Order::Relaxed);
+        self.waiting[place_of(io)].fetch_add(costs.of(io).wrapping_neg(), Order::Relaxed);
     }
 }
 
@@ -208,12 +212,13 @@ mod tests {
             burst_ns: 1_000_000,
             ..GroupLimits::default()
         };
-        let (tolls, gates) = (Tolls::new(&limits), Gates::<Native>::new(1_000_000_000));
+        let (costs, buckets) =
+            (LimitCosts::new(&limits), TokenBuckets::<Native>::new(1_000_000_000));
         let reserve = |stage, op| {
-            let due_ns = gates.reserve(&tolls, (stage, op, 1), 1_000_000_000);
+            let due_ns = buckets.reserve(&costs, (stage, op, 1), 1_000_000_000);
             due_ns as i64 - 1_000_000_000
         };
-        let free = |stage, op| tolls.at(stage, op).is_free();
+        let free = |stage, op| costs.at(stage, op).is_free();
         assert!(!free(0, Op::Read) && free(0, Op::Write) && free(1, Op::Read));
         assert!(!free(1, Op::Write) && !free(2, Op::Read) && !free(2, Op::Write));
         assert_eq!([0, 1, 2].map(|_| reserve(0, Op::Read)), [0, 1_000_000, 2_000_000]);
@@ -224,75 +229,77 @@ mod tests {
 
     #[test]
     fn what_is_not_used_is_saved_up_for_the_burst_and_no_longer() {
-        let (tolls, gates) = (Tolls::new(&limits(1000, None, 5_000_000)), Gates::<Native>::new(0));
+        let (costs, buckets) =
+            (LimitCosts::new(&limits(1000, None, 5_000_000)), TokenBuckets::<Native>::new(0));
         let now_ns = 60_000_000_000;
         let due: Vec<u64> =
-            (0..8).map(|_| gates.reserve(&tolls, (2, Op::Read, 8), now_ns)).collect();
+            (0..8).map(|_| buckets.reserve(&costs, (2, Op::Read, 8), now_ns)).collect();
         let at_once = due.iter().filter(|due_ns| **due_ns <= now_ns).count();
         assert_eq!((at_once, due[7] - now_ns), (6, 2_000_000));
         assert_eq!(
-            [0, 1_000_000].map(|more| gates.ahead_ns(now_ns + more)),
+            [0, 1_000_000].map(|more| buckets.ahead_ns(now_ns + more)),
             [3_000_000, 2_000_000]
         );
     }
 
     #[test]
     fn a_change_keeps_what_has_passed_at_the_new_rate_and_forgets_those_who_wait() {
-        let of = |iops| Tolls::new(&limits(iops, None, 2_000_000));
-        let (slow, fast, gates) = (of(1000), of(4000), Gates::<Native>::new(0));
+        let of = |iops| LimitCosts::new(&limits(iops, None, 2_000_000));
+        let (slow, fast, buckets) = (of(1000), of(4000), TokenBuckets::<Native>::new(0));
         let (io, now_ns) = ((2, Op::Read, 8), 1_000_000_000);
         for after_ns in [0, 0, 0, 1_000_000] {
-            let due_ns = gates.reserve(&slow, io, now_ns);
+            let due_ns = buckets.reserve(&slow, io, now_ns);
             assert_eq!(due_ns.saturating_sub(now_ns), after_ns);
             if due_ns > now_ns {
-                gates.wait(&slow, io);
+                buckets.wait(&slow, io);
             }
         }
-        let gates = gates.changed((&slow, &fast), now_ns);
-        assert_eq!(gates.ahead_ns(now_ns), 250_000, "a millisecond was paid ahead");
+        let buckets = buckets.changed((&slow, &fast), now_ns);
+        assert_eq!(buckets.ahead_ns(now_ns), 250_000, "a millisecond was paid ahead");
         // What nobody used for 500 us is 1 ms at half the rate.
-        let gates = gates.changed((&fast, &slow), now_ns + 750_000);
-        assert_eq!(gates.reserve(&slow, io, now_ns + 750_000), now_ns - 1_250_000);
+        let buckets = buckets.changed((&fast, &slow), now_ns + 750_000);
+        assert_eq!(buckets.reserve(&slow, io, now_ns + 750_000), now_ns - 1_250_000);
         // Open in between: nothing is known of what went through.
-        let gates = gates.changed((&slow, &Tolls::new(&GroupLimits::default())), now_ns);
-        assert_eq!(gates.ahead_ns(now_ns), 0);
+        let buckets = buckets.changed((&slow, &LimitCosts::new(&GroupLimits::default())), now_ns);
+        assert_eq!(buckets.ahead_ns(now_ns), 0);
     }
 
     #[test]
     fn a_second_change_before_those_who_wait_have_heard_of_the_first_forgives_nothing() {
-        let of = |rate| Tolls::new(&limits(1 << 40, Some(rate), 1_000_000));
-        let (slow, fast, gates) = (of(4_000_000), of(5_000_000), Gates::<Native>::new(0));
+        let of = |rate| LimitCosts::new(&limits(1 << 40, Some(rate), 1_000_000));
+        let (slow, fast, buckets) = (of(4_000_000), of(5_000_000), TokenBuckets::<Native>::new(0));
         let (io, now_ns) = ((3, Op::Write, 65_536), 1_000_000_000);
-        assert!(gates.reserve(&slow, io, now_ns) <= now_ns);
-        assert!(gates.reserve(&slow, io, now_ns) > now_ns + 8_000_000_000);
-        gates.wait(&slow, io);
-        let first = gates.changed((&slow, &fast), now_ns);
+        assert!(buckets.reserve(&slow, io, now_ns) <= now_ns);
+        assert!(buckets.reserve(&slow, io, now_ns) > now_ns + 8_000_000_000);
+        buckets.wait(&slow, io);
+        let first = buckets.changed((&slow, &fast), now_ns);
         let second = first.changed((&fast, &slow), now_ns + 1_000_000);
         // Whoever knows of neither takes a time, and gives it up.
-        gates.reserve(&slow, io, now_ns);
-        [0, 1].iter().for_each(|_| gates.leave(&slow, io));
+        buckets.reserve(&slow, io, now_ns);
+        [0, 1].iter().for_each(|_| buckets.leave(&slow, io));
         let due_ns = second.reserve(&slow, io, now_ns + 1_000_000);
         assert_eq!((due_ns - now_ns) / 100_000_000, 83, "32 MiB at 4 MB a second");
     }
 
     #[test]
     fn a_time_that_is_given_back_is_there_for_others() {
-        let (tolls, gates) = (Tolls::new(&limits(1000, None, 1_000_000)), Gates::<Native>::new(0));
+        let (costs, buckets) =
+            (LimitCosts::new(&limits(1000, None, 1_000_000)), TokenBuckets::<Native>::new(0));
         let (io, now_ns) = ((2, Op::Read, 8), 1_000_000_000);
-        let due = |_: &u64| gates.reserve(&tolls, io, now_ns).saturating_sub(now_ns);
+        let due = |_: &u64| buckets.reserve(&costs, io, now_ns).saturating_sub(now_ns);
         assert_eq!([0; 4].map(|at| due(&at)), [0, 0, 1_000_000, 2_000_000]);
         for _ in 0..2 {
-            gates.wait(&tolls, io);
-            gates.give_back(&tolls, io);
+            buckets.wait(&costs, io);
+            buckets.give_back(&costs, io);
         }
         assert_eq!([0; 2].map(|at| due(&at)), [1_000_000, 2_000_000]);
     }
 
     #[test]
     fn an_io_of_many_seconds_worth_goes_in_its_turn_and_those_behind_it_pay() {
-        let tolls = Tolls::new(&limits(1 << 50, Some(4096), 1_000_000));
-        let gates = Gates::<Native>::new(0);
-        let reserve = |sectors| gates.reserve(&tolls, (3, Op::Write, sectors), 1_000_000_000);
+        let costs = LimitCosts::new(&limits(1 << 50, Some(4096), 1_000_000));
+        let buckets = TokenBuckets::<Native>::new(0);
+        let reserve = |sectors| buckets.reserve(&costs, (3, Op::Write, sectors), 1_000_000_000);
         assert!(reserve(1 << 20) <= 1_000_000_000);
         // 512 MiB at 4 KiB a second.
         assert_eq!(reserve(1) / 1_000_000_000, 131_072);
@@ -308,13 +315,13 @@ mod tests {
             ),
             window_ns in 1u64..100_000_000,
         ) {
-            let (tolls, gates) =
-                (Tolls::new(&limits(iops, None, burst_ns)), Gates::<Native>::new(0));
+            let (costs, buckets) =
+                (LimitCosts::new(&limits(iops, None, burst_ns)), TokenBuckets::<Native>::new(0));
             let mut now_ns = 1_000_000_000;
             let mut starts = Vec::new();
             for pause_ns in pauses {
                 now_ns += pause_ns;
-                starts.push(gates.reserve(&tolls, (2, Op::Read, 8), now_ns).max(now_ns));
+                starts.push(buckets.reserve(&costs, (2, Op::Read, 8), now_ns).max(now_ns));
             }
             prop_assert!(starts.is_sorted());
             let most = (window_ns + burst_ns) as f64 * iops as f64 / 1e9 * 1.0001 + 2.0;
@@ -332,20 +339,20 @@ mod tests {
             sectors in prop_oneof![Just(8u32), 8u32..4096],
             burst_ns in 1_000_000u64..5_000_000,
         ) {
-            let of = |iops: u64| Tolls::new(&limits(1 << 40, Some(iops * 4096), burst_ns));
-            let mut gates = Gates::<Native>::new(1_000_000_000);
+            let of = |iops: u64| LimitCosts::new(&limits(1 << 40, Some(iops * 4096), burst_ns));
+            let mut buckets = TokenBuckets::<Native>::new(1_000_000_000);
             let (io, mut now_ns) = ((3, Op::Read, sectors), 1_000_000_000);
-            let (mut tolls, mut passed, mut allowed) = (of(iops[0]), 0u64, 0.0);
+            let (mut costs, mut passed, mut allowed) = (of(iops[0]), 0u64, 0.0);
             for (iops, pause_ns) in iops.iter().zip(&pauses) {
                 let new = of(*iops);
-                gates = gates.changed((&tolls, &new), now_ns);
-                tolls = new;
+                buckets = buckets.changed((&costs, &new), now_ns);
+                costs = new;
                 let end_ns = now_ns + pause_ns;
                 // One I/O at a time waits until its time has come, or until the limit is changed.
                 loop {
-                    let due_ns = gates.reserve(&tolls, io, now_ns);
+                    let due_ns = buckets.reserve(&costs, io, now_ns);
                     if due_ns > end_ns {
-                        gates.wait(&tolls, io);
+                        buckets.wait(&costs, io);
                         break;
                     }
                     now_ns = now_ns.max(due_ns);

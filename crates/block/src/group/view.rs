@@ -12,7 +12,7 @@ use millrace_machine::{Lock, Machine};
 use crate::bio::group_id::GroupId;
 use crate::group::Groups;
 use crate::group::config::{LatencyTarget, Priority};
-use crate::group::gate::{Gates, Tolls};
+use crate::group::gate::{LimitCosts, TokenBuckets};
 
 /// A thread's copy of one group's settings.
 pub(crate) struct GroupRow<M: Machine> {
@@ -21,7 +21,7 @@ pub(crate) struct GroupRow<M: Machine> {
     pub(crate) priority: Priority,
     pub(crate) target: Option<LatencyTarget>,
     /// Costs and token buckets of the group's own limits, and how often they were changed.
-    pub(crate) limits: Option<(Tolls, Arc<Gates<M>>, u64)>,
+    pub(crate) limits: Option<(LimitCosts, Arc<TokenBuckets<M>>, u64)>,
 }
 
 /// A thread's copy of the group table.
@@ -53,13 +53,14 @@ impl<M: Machine> GroupView<M> {
         self.rows.clear();
         self.rows.extend(table.entries.iter().map(|entry| {
             let config = &entry.config;
-            let gates = entry.gates.as_ref().filter(|_| !config.limits.is_none());
+            let buckets = entry.buckets.as_ref().filter(|_| !config.limits.is_none());
             GroupRow {
                 parent: config.parent,
                 weight: config.weight,
                 priority: config.priority,
                 target: config.latency_target,
-                limits: gates.map(|g| (Tolls::new(&config.limits), Arc::clone(g), entry.turns)),
+                limits: buckets
+                    .map(|g| (LimitCosts::new(&config.limits), Arc::clone(g), entry.turns)),
             }
         }));
         self.has_limits = self.rows.iter().any(|row| row.limits.is_some());

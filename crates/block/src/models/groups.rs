@@ -20,7 +20,7 @@ use super::{bounded, holds_but_for, spawn};
 use crate::bio::Op;
 use crate::group::Groups;
 use crate::group::config::{GroupConfig, GroupLimits};
-use crate::group::gate::{Gates, Tolls};
+use crate::group::gate::{LimitCosts, TokenBuckets};
 use crate::group::view::GroupView;
 
 /// Returns limits of 1,000 I/Os a second with a burst of 1 ms: one I/O.
@@ -30,16 +30,16 @@ fn limits() -> GroupLimits {
 
 /// Threads pass one token bucket, each at a time of its own.
 fn pass_a_gate(times_ns: &'static [u64]) {
-    let gates = Arc::new(Gates::<Checked>::new(0));
+    let buckets = Arc::new(TokenBuckets::<Checked>::new(0));
     let due = Arc::new(Mutex::new(Vec::new()));
     let threads: Vec<_> = times_ns
         .iter()
         .map(|now_ns| {
-            let (gates, due) = (Arc::clone(&gates), Arc::clone(&due));
+            let (buckets, due) = (Arc::clone(&buckets), Arc::clone(&due));
             spawn(move || {
                 for _ in 0..2 {
                     let io = (2, Op::Read, 8);
-                    let due_ns = gates.reserve(&Tolls::new(&limits()), io, *now_ns);
+                    let due_ns = buckets.reserve(&LimitCosts::new(&limits()), io, *now_ns);
                     due.lock().unwrap_or_else(PoisonError::into_inner).push(due_ns);
                 }
             })

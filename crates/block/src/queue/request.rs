@@ -12,11 +12,11 @@ use core::ptr::NonNull;
 
 use millrace_machine::{Line, Machine};
 
-use crate::account::{EqualIos, Whose};
+use crate::account::{EqualIos, IoOwner};
 use crate::bio::limits::{QueueLimits, SegmentRule};
 use crate::bio::{Op, OpFlags, SECTOR_SHIFT, Sector, SectorCount, Segment};
 use crate::chain::bio_set::BioSet;
-use crate::chain::slot::{BioRef, Slot};
+use crate::chain::slot::{BioRef, BioSlot};
 use crate::queue::sbitmap::Bits;
 
 /// Number of a request in its tag set; the driver uses the same number.
@@ -126,7 +126,7 @@ impl<M: Machine> Request<M> {
     pub(crate) fn times(&self, c_ns: u64) -> EqualIos {
         let Some(bio) = &self.chain else { return EqualIos::EMPTY };
         // Marked as this thread's own; `ends_alike` checks whether a bio is.
-        let whose = Whose { payer: bio.bio.payer, stage: bio.stage, own: true };
+        let whose = IoOwner { account_key: bio.bio.account_key, stage: bio.stage, own: true };
         EqualIos::like(self.op, whose, (bio.q_ns, self.d_ns, c_ns))
     }
 
@@ -283,7 +283,7 @@ fn dropped_with_its_tag<M: Machine>() {
 /// Iterator over the memory of a request, piece by piece.
 #[derive(Debug)]
 pub struct Segments<'a, M: Machine> {
-    bio: Option<&'a Slot<M>>,
+    bio: Option<&'a BioSlot<M>>,
     done: u32,
     rule: SegmentRule,
 }

@@ -22,16 +22,16 @@ use core::mem::forget;
 
 use millrace_machine::Machine;
 
-use crate::account::decisions::Decision;
-use crate::account::held::{DriveHolds, HeldStats, Holds};
-use crate::account::hold::Hold;
-use crate::account::waits::Said;
+use crate::account::decisions::SchedulerMessage;
+use crate::account::held::{DriveWaits, GroupWaitStats, WaitAccounts};
+use crate::account::hold::WaitReason;
+use crate::account::waits::ReportedWaits;
 use crate::bio::group_id::GroupId;
 use crate::bio::limits::QueueLimits;
 use crate::bio::status::Status;
 use crate::bio::{Op, OpFlags, Sector, SectorCount};
-use crate::chain::merge::{Merged, try_merge};
-use crate::chain::slot::{BioList, BioRef, Slot};
+use crate::chain::merge::{MergeKind, try_merge};
+use crate::chain::slot::{BioList, BioRef, BioSlot};
 use crate::queue::request::Tag;
 
 /// Nanoseconds during which a pause of the scheduler is written to a trace only once.
@@ -78,7 +78,7 @@ impl DriveMark {
 
 impl<M: Machine> Chain<M> {
     /// Returns the first bio of the chain.
-    pub(crate) fn head(&self) -> &Slot<M> {
+    pub(crate) fn head(&self) -> &BioSlot<M> {
         &self.bio
     }
 
@@ -115,13 +115,13 @@ impl<M: Machine> Chain<M> {
     /// Returns the tenant ([`Bio::with_tenant`](crate::Bio::with_tenant)) of the first bio.
     #[must_use]
     pub fn tenant(&self) -> u16 {
-        self.bio.bio.payer.tenant
+        self.bio.bio.account_key.tenant
     }
 
     /// Returns the group, which all bios of the chain belong to.
     #[must_use]
     pub fn group(&self) -> GroupId {
-        self.bio.bio.payer.group
+        self.bio.bio.account_key.group
     }
 
     /// Returns the time when the first bio was submitted, in nanoseconds of the machine's clock.
@@ -150,7 +150,7 @@ pub struct Batch<'a, M: Machine> {
     merged: u32,
     limits: &'a QueueLimits,
     /// Called for each merge, for accounts and traces.
-    on_merge: &'a mut dyn FnMut(Merged, &Slot<M>),
+    on_merge: &'a mut dyn FnMut(MergeKind, &BioSlot<M>),
 }
 
 impl<'a, M: Machine> Batch<'a, M> {
@@ -320,12 +320,12 @@ impl Issued {
     };
 
     /// Creates the record of a chain that the scheduler names now.
-    fn of<M: Machine>(chain: &Slot<M>, picked_ns: u64) -> Issued {
+    fn of<M: Machine>(chain: &BioSlot<M>, picked_ns: u64) -> Issued {
         Issued {
             nr_sectors: chain.chain_sectors,
             op: chain.op(),
-            tenant: chain.bio.payer.tenant,
-            group: chain.bio.payer.group,
+            tenant: chain.bio.account_key.tenant,
+            group: chain.bio.account_key.group,
             queued_ns: chain.q_ns,
             picked_ns,
         }
@@ -354,13 +354,13 @@ pub(crate) struct Scheduling<M: Machine> {
     /// Time until which another pause of the scheduler is not written to the trace.
     rests_until_ns: u64,
     /// The drive's wait accounts.
-    drive: Arc<DriveHolds<M>>,
+    drive: Arc<DriveWaits<M>>,
     /// This queue's wait accounts: waits for a tag, and all waits in a scheduler that does not
     /// count by itself.
-    holds: Option<Holds<M>>,
+    holds: Option<WaitAccounts<M>>,
     /// True if the scheduler counts wait times by itself.
     counts: bool,
-    said: Said,
+    said: ReportedWaits,
 }
 
 impl<M: Machine> Scheduling<M> {
@@ -369,7 +369,7 @@ impl<M: Machine> Scheduling<M> {
         kind: Option<SchedulerKind>,
         scheduler: Box<dyn Scheduler<M>>,
         depth: usize,
-        drive: &Arc<DriveHolds<M>>,
+        drive: &Arc<DriveWaits<M>>,
     ) -> Self {
         // All built-in schedulers count by themselves.
         let counts = kind.is_some();
@@ -385,7 +385,7 @@ impl<M: Machine> Scheduling<M> {
             drive: Arc::clone(drive),
             holds: None,
             counts,
-            said: Said::default(),
+            said: ReportedWaits::default(),
         }
     }
 
@@ -402,18 +402,18 @@ impl<M: Machine> Scheduling<M> {
     /// Returns true if a batch may bypass the scheduler.
     pub(crate) fn passes(&mut self, list: &BioList<M>) -> bool {
         let Some(first) = list.first() else { return false };
-        let (group, mut equal, mut sectors) = (first.bio.payer.group, self.len == 0, 0);
+        let (group, mut equal, mut sectors) = (first.bio.account_key.group, self.len == 0, 0);
         list.for_each(|chain| {
-            equal &= chain.bio.payer.group == group;
+            equal &= chain.bio.account_key.group == group;
             sectors += u64::from(chain.chain_sectors);
         });
         equal && self.scheduler.pass(group, (list.len(), sectors), first.q_ns)
     }
 
     /// Returns true if a single chain may bypass the scheduler.
-    pub(crate) fn passes_single(&mut self, chain: &Slot<M>) -> bool {
+    pub(crate) fn passes_single(&mut self, chain: &BioSlot<M>) -> bool {
         let ios = (1, chain.chain_sectors.into());
-        self.len == 0 && self.scheduler.pass(chain.bio.payer.group, ios, chain.q_ns)
+        self.len == 0 && self.scheduler.pass(chain.bio.account_key.group, ios, chain.q_ns)
     }
 
     /// Hands chains other than flushes to the scheduler. Calls `on_merge` for each merge.
@@ -421,7 +421,7 @@ impl<M: Machine> Scheduling<M> {
         &mut self,
         list: BioList<M>,
         limits: &QueueLimits,
-        on_merge: &mut dyn FnMut(Merged, &Slot<M>),
+        on_merge: &mut dyn FnMut(MergeKind, &BioSlot<M>),
     ) {
         self.len += list.len();
         let mut batch = Batch { list, drive: self.mark(), merged: 0, limits, on_merge };
@@ -434,7 +434,11 @@ impl<M: Machine> Scheduling<M> {
     pub(crate) fn next(&mut self, now_ns: u64) -> Pick<M> {
         match self.picked.take() {
             Some(chain) => {
-                self.say_picked(chain.bio.payer.group, Said::all(self.said.hold, 0, 0), now_ns);
+                self.say_picked(
+                    chain.bio.account_key.group,
+                    ReportedWaits::all(self.said.hold, 0, 0),
+                    now_ns,
+                );
                 Pick::Chain(self.mark().chain(chain))
             }
             None if self.len == 0 => Pick::Nothing,
@@ -459,14 +463,14 @@ impl<M: Machine> Scheduling<M> {
     }
 
     /// Takes the decisions that the scheduler reported since the last call.
-    pub(crate) fn decisions(&self, hctx: u16) -> Vec<Decision> {
+    pub(crate) fn decisions(&self, hctx: u16) -> Vec<SchedulerMessage> {
         self.drive.decisions(hctx.into()).take()
     }
 
     /// Keeps a chain that `next` named until a tag is free for it.
     pub(crate) fn put_back(&mut self, chain: Chain<M>, now_ns: u64) {
         if self.counts {
-            let said = Said::all(Some(Hold::NoTag), 1, chain.inserted_ns());
+            let said = ReportedWaits::all(Some(WaitReason::NoTag), 1, chain.inserted_ns());
             self.say_picked(chain.group(), said, now_ns);
         }
         forget(self.picked.replace(chain.bio));
@@ -484,7 +488,7 @@ impl<M: Machine> Scheduling<M> {
     }
 
     /// Updates the wait account: a named chain starts or stops to wait for a tag.
-    fn say_picked(&mut self, group: GroupId, next: Said, now_ns: u64) {
+    fn say_picked(&mut self, group: GroupId, next: ReportedWaits, now_ns: u64) {
         if next != self.said {
             let mut said = self.said;
             self.account_of(group).say(&mut said, next, now_ns);
@@ -492,9 +496,9 @@ impl<M: Machine> Scheduling<M> {
         }
     }
 
-    fn account_of(&mut self, group: GroupId) -> &HeldStats<M> {
+    fn account_of(&mut self, group: GroupId) -> &GroupWaitStats<M> {
         let drive = &self.drive;
-        let holds = self.holds.get_or_insert_with(Holds::new);
+        let holds = self.holds.get_or_insert_with(WaitAccounts::new);
         holds.of(group, |account| drive.open(account))
     }
 
@@ -507,7 +511,7 @@ impl<M: Machine> Scheduling<M> {
     }
 
     /// Sets the reason why chains that the scheduler of queue `hctx` would let go still wait.
-    pub(crate) fn stop(&self, hctx: u16, hold: Hold) {
+    pub(crate) fn stop(&self, hctx: u16, hold: WaitReason) {
         self.drive.stop(hctx.into(), hold);
     }
 
@@ -546,7 +550,7 @@ impl<M: Machine> Scheduling<M> {
     }
 
     /// Returns the chain that waits for a tag.
-    pub(crate) fn picked(&self) -> Option<&Slot<M>> {
+    pub(crate) fn picked(&self) -> Option<&BioSlot<M>> {
         self.picked.as_deref()
     }
 
@@ -555,8 +559,8 @@ impl<M: Machine> Scheduling<M> {
         let mut left = Leftover { list: BioList::new(), drive: self.mark(), has_lost: false };
         if let Some(chain) = self.picked.take() {
             let now_ns = M::now();
-            let said = Said::all(self.said.hold, 0, 0);
-            self.say_picked(chain.bio.payer.group, said, now_ns);
+            let said = ReportedWaits::all(self.said.hold, 0, 0);
+            self.say_picked(chain.bio.account_key.group, said, now_ns);
             self.scheduler.completed(&Issued::of(&chain, now_ns).done(None, now_ns));
             left.list.push_back(chain);
         }

@@ -7,22 +7,22 @@
 
 use core::fmt;
 
-use crate::account::hold::Hold;
+use crate::account::hold::WaitReason;
 use crate::bio::group_id::GroupId;
 
 /// The content of a trace message, with the group that it concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Remark {
     /// An I/O of the group starts to wait. The note's time is the expected wait, as far as known.
-    Waits(GroupId, Hold),
+    Waits(GroupId, WaitReason),
     /// An I/O of the group continues. The note's time is how long it has waited.
-    GoesOn(GroupId, Hold),
+    GoesOn(GroupId, WaitReason),
     /// The drive's scheduler pauses although I/Os wait in it. The note's time is the length of the
     /// pause; the group and the wait reason are given if the scheduler reports them.
-    Rests(Option<(GroupId, Hold)>),
+    Rests(Option<(GroupId, WaitReason)>),
     /// The drive's scheduler starts to hold back I/Os of the group. The number is how many requests
     /// counted with the group's a hardware queue may have at the drive; `u32::MAX` for no limit.
-    Held(GroupId, Hold, u32),
+    Held(GroupId, WaitReason, u32),
     /// New depth of the hardware queue with this number: how many reads and how many other requests
     /// it may have at the drive. Equal numbers limit both together; `u32::MAX` for no limit.
     Depth(u16, [u32; 2]),
@@ -53,7 +53,7 @@ const DROPPED: u64 = 6;
 impl TraceNote {
     /// Encodes the note as two numbers: the kind in 36 bits, and the time or the depth.
     pub(crate) fn parts(self) -> (u64, u64) {
-        let of = |code: u64, group: GroupId, hold: Hold| {
+        let of = |code: u64, group: GroupId, hold: WaitReason| {
             code << 32 | (hold as u64) << 16 | u64::from(group.0)
         };
         match self.remark {
@@ -72,7 +72,7 @@ impl TraceNote {
     /// Decodes the numbers that `parts` encoded; `None` for an unknown code.
     pub(crate) fn from_parts(what: u64, number: u64) -> Option<TraceNote> {
         let group = GroupId(what as u16);
-        let hold = Hold::ALL.get((what >> 16) as usize & 0xffff).copied();
+        let hold = WaitReason::ALL.get((what >> 16) as usize & 0xffff).copied();
         let remark = match what >> 32 {
             WAITS => Remark::Waits(group, hold?),
             GOES_ON => Remark::GoesOn(group, hold?),
@@ -179,7 +179,7 @@ mod tests {
         };
         let depth = Remark::Depth(u16::MAX, [u32::MAX, 1]);
         let rest = [Remark::Rests(None), depth, Remark::Dropped(u32::MAX)];
-        for remark in Hold::ALL.into_iter().flat_map(of).chain(rest) {
+        for remark in WaitReason::ALL.into_iter().flat_map(of).chain(rest) {
             let is_timed =
                 !matches!(remark, Remark::Held(..) | Remark::Depth(..) | Remark::Dropped(_));
             let note = TraceNote { remark, time_ns: if is_timed { u64::MAX } else { 0 } };
@@ -198,15 +198,15 @@ mod tests {
             TraceNote { remark, time_ns: 1_234_567 }.write(&mut text, name).unwrap();
             text
         };
-        let limit = Remark::Waits(GroupId(3), Hold::Limit);
+        let limit = Remark::Waits(GroupId(3), WaitReason::Limit);
         assert_eq!(text(limit, Some("gold")), "group gold waits 1234 us: limit");
         assert_eq!(text(limit, None), "group 3 waits 1234 us: limit");
-        let on = Remark::GoesOn(GroupId(3), Hold::Weight);
+        let on = Remark::GoesOn(GroupId(3), WaitReason::Weight);
         assert_eq!(text(on, Some("gold")), "group gold goes on after 1234 us: weight");
         assert_eq!(text(Remark::Rests(None), None), "scheduler rests 1234 us");
-        let rests = Remark::Rests(Some((GroupId(3), Hold::Weight)));
+        let rests = Remark::Rests(Some((GroupId(3), WaitReason::Weight)));
         assert_eq!(text(rests, Some("gold")), "scheduler rests 1234 us: group gold held: weight");
-        let held = |depth| Remark::Held(GroupId(3), Hold::LatencyTarget, depth);
+        let held = |depth| Remark::Held(GroupId(3), WaitReason::LatencyTarget, depth);
         assert_eq!(text(held(4), Some("gold")), "group gold held: latency-target (depth 4)");
         assert_eq!(text(held(u32::MAX), Some("gold")), "group gold held: latency-target");
         assert_eq!(text(Remark::Depth(1, [24, 24]), None), "scheduler depth 24 (queue 1)");

@@ -19,7 +19,7 @@ use millrace_machine::{Machine, Stage as Work};
 use crate::account::disk_counter::DiskCounter;
 use crate::bio::Op;
 use crate::chain::merge::try_merge;
-use crate::chain::slot::{BioList, BioRef, BioStage, Waited};
+use crate::chain::slot::{BioList, BioRef, BioStage, WaitTimes};
 use crate::channel::member::Member;
 use crate::disk::runner::Runner;
 use crate::disk::trace::PlugPlace;
@@ -173,7 +173,7 @@ impl<M: Machine> VolumePlug<M> {
         let member = &mut to.members[usize::from(slot.member)];
         member.expect_tag();
         member.stats.add(DiskCounter::TagWaits, 1);
-        if slot.waited == Waited::NOT {
+        if slot.waited == WaitTimes::NOT {
             // Recorded for the first attempt only.
             member.disk.trace(to.run).slot(Action::Sleep, &slot);
         }

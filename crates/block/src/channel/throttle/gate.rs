@@ -8,14 +8,14 @@ use millrace_machine::Machine;
 
 use crate::bio::Op;
 use crate::bio::group_id::GroupId;
-use crate::chain::slot::Slot;
-use crate::group::gate::{GATES, Gates, Io, Tolls};
+use crate::chain::slot::BioSlot;
+use crate::group::gate::{BUCKETS_PER_BIO, BucketIo, LimitCosts, TokenBuckets};
 use crate::group::view::GroupView;
 
 /// Number of levels of groups.
 const LEVELS: usize = 2;
 /// Number of buckets that a bio may pass.
-pub(super) const PLACES: usize = LEVELS * GATES;
+pub(super) const PLACES: usize = LEVELS * BUCKETS_PER_BIO;
 
 /// Returns the group whose buckets apply at a level: the bio's own group, then its parent.
 pub(super) fn at_level<M: Machine>(
@@ -33,49 +33,49 @@ pub(super) fn at_level<M: Machine>(
 
 /// Returns the costs and buckets at a place for a group's bios of an operation, if there is a
 /// limit.
-pub(super) fn gates_in<M: Machine>(
+pub(super) fn buckets_at<M: Machine>(
     view: &GroupView<M>,
     (group, op): (GroupId, Op),
     place: usize,
-) -> Option<(&Tolls, &Gates<M>)> {
-    let id = at_level(view, group, place / GATES)?;
-    let (tolls, gates, _) = view.row(id)?.limits.as_ref()?;
-    (!tolls.at(place % GATES, op).is_free()).then_some((tolls, &**gates))
+) -> Option<(&LimitCosts, &TokenBuckets<M>)> {
+    let id = at_level(view, group, place / BUCKETS_PER_BIO)?;
+    let (costs, buckets, _) = view.row(id)?.limits.as_ref()?;
+    (!costs.at(place % BUCKETS_PER_BIO, op).is_free()).then_some((costs, &**buckets))
 }
 
 /// A bio at a token bucket.
-pub(super) struct AtGate<'a, M: Machine> {
-    tolls: &'a Tolls,
-    gates: &'a Gates<M>,
-    io: Io,
+pub(super) struct BioAtBucket<'a, M: Machine> {
+    costs: &'a LimitCosts,
+    buckets: &'a TokenBuckets<M>,
+    io: BucketIo,
 }
 
-impl<'a, M: Machine> AtGate<'a, M> {
+impl<'a, M: Machine> BioAtBucket<'a, M> {
     /// Returns the bucket at a place for a bio; `None` if the bio has nothing to pay there.
-    pub(super) fn of(view: &'a GroupView<M>, slot: &Slot<M>, place: usize) -> Option<Self> {
+    pub(super) fn of(view: &'a GroupView<M>, slot: &BioSlot<M>, place: usize) -> Option<Self> {
         let op = slot.op();
-        let (tolls, gates) = gates_in(view, (slot.bio.payer.group, op), place)?;
+        let (costs, buckets) = buckets_at(view, (slot.bio.account_key.group, op), place)?;
         let sectors = if op.has_data() { slot.bio.nr_sectors } else { 0 };
-        Some(AtGate { tolls, gates, io: (place % GATES, op, sectors) })
+        Some(BioAtBucket { costs, buckets, io: (place % BUCKETS_PER_BIO, op, sectors) })
     }
 
     /// Books the cost; returns the time at which the bio may go on.
     pub(super) fn reserve(&self, now_ns: u64) -> u64 {
-        self.gates.reserve(self.tolls, self.io, now_ns)
+        self.buckets.reserve(self.costs, self.io, now_ns)
     }
 
     /// Records that the bio waits for that time.
     pub(super) fn wait(&self) {
-        self.gates.wait(self.tolls, self.io);
+        self.buckets.wait(self.costs, self.io);
     }
 
     /// Records that the bio no longer waits, and has paid.
     pub(super) fn leave(&self) {
-        self.gates.leave(self.tolls, self.io);
+        self.buckets.leave(self.costs, self.io);
     }
 
     /// Records that the bio no longer waits, and returns the cost.
     pub(super) fn give_back(&self) {
-        self.gates.give_back(self.tolls, self.io);
+        self.buckets.give_back(self.costs, self.io);
     }
 }

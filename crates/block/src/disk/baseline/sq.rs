@@ -17,7 +17,7 @@ use millrace_machine::{Lock, Machine, Stage};
 use crate::account::disk_counter::DiskCounter;
 use crate::bio::Op;
 use crate::chain::merge::try_merge;
-use crate::chain::slot::{BioList, BioRef, Waited};
+use crate::chain::slot::{BioList, BioRef, WaitTimes};
 use crate::disk::baseline::lanes::Lanes;
 use crate::disk::baseline::request_lock::{Guard, QueuePlug, RequestLock};
 use crate::disk::baseline::stack::BaselineStack;
@@ -333,7 +333,7 @@ fn claim<M: Machine>(
         return Ok(Some((bio, rq)));
     }
     visit.stats.add(DiskCounter::TagWaits, 1);
-    if bio.waited == Waited::NOT {
+    if bio.waited == WaitTimes::NOT {
         // Recorded for the first attempt only.
         visit.trace().slot(Action::Sleep, &bio);
         bio.mark_admitted(now_ns);

@@ -17,7 +17,7 @@ use alloc::sync::Arc;
 
 use millrace_machine::{Lock, Machine, Stage};
 
-use crate::account::held::DriveHolds;
+use crate::account::held::DriveWaits;
 use crate::bio::Op;
 use crate::bio::group_id::GroupId;
 use crate::group::Groups;
@@ -216,7 +216,7 @@ impl<M: Machine> Shared<M> {
 pub struct Deadline<M: Machine> {
     config: DeadlineConfig,
     groups: Option<Arc<Groups<M>>>,
-    holds: Option<Arc<DriveHolds<M>>>,
+    holds: Option<Arc<DriveWaits<M>>>,
     shared: Arc<M::Lock<Shared<M>>>,
 }
 
@@ -238,7 +238,7 @@ impl<M: Machine> Deadline<M> {
     }
 
     /// Makes the scheduler add wait times to a drive's accounts.
-    pub(crate) fn accounting_to(self, holds: &Arc<DriveHolds<M>>) -> Self {
+    pub(crate) fn accounting_to(self, holds: &Arc<DriveWaits<M>>) -> Self {
         Deadline { holds: Some(Arc::clone(holds)), ..self }
     }
 

@@ -29,9 +29,9 @@ use alloc::vec::Vec;
 
 use millrace_machine::{Lock, Machine, Order, Stage, Word};
 
-use crate::account::held::{DriveHolds, Holds};
-use crate::account::hold::Hold;
-use crate::account::waits::Said;
+use crate::account::held::{DriveWaits, WaitAccounts};
+use crate::account::hold::WaitReason;
+use crate::account::waits::ReportedWaits;
 use crate::bio::Op;
 use crate::bio::group_id::GroupId;
 use crate::group::Groups;
@@ -58,7 +58,7 @@ pub(crate) struct Shared<M: Machine> {
     pub(crate) policy: Policy,
     pub(crate) groups: Arc<Groups<M>>,
     /// The drive's wait accounts.
-    holds: Arc<DriveHolds<M>>,
+    holds: Arc<DriveWaits<M>>,
     pub(crate) cost: CostModel,
     weights: Weights,
     /// Longest request in sectors; channels split longer ones.
@@ -102,7 +102,7 @@ impl<M: Machine> Shared<M> {
 /// The state that a drive and its scheduler share.
 pub(crate) struct DriveParts<M: Machine> {
     /// Wait accounts of the drive.
-    pub(crate) holds: Arc<DriveHolds<M>>,
+    pub(crate) holds: Arc<DriveWaits<M>>,
     pub(crate) piece_sectors: Arc<M::Word>,
 }
 
@@ -110,7 +110,7 @@ impl<M: Machine> DriveParts<M> {
     /// Creates the parts for a scheduler that a program wraps in one of its own.
     pub(crate) fn of_no_drive(queues: usize) -> Self {
         DriveParts {
-            holds: Arc::new(DriveHolds::new(queues)),
+            holds: Arc::new(DriveWaits::new(queues)),
             piece_sectors: Arc::new(M::Word::new(0)),
         }
     }
@@ -136,7 +136,7 @@ pub(crate) struct ShareQueue<M: Machine> {
     /// Virtual start time of the chain dispatched last.
     virtual_now: u128,
     met: Met,
-    holds: Holds<M>,
+    holds: WaitAccounts<M>,
     /// Decisions already written to the trace, while one is recorded.
     said: Option<Box<Noted>>,
 }
@@ -179,7 +179,7 @@ struct Met {
 impl<M: Machine> ShareQueue<M> {
     fn new(shared: Arc<Shared<M>>, hctx: usize) -> Self {
         ShareQueue {
-            holds: Holds::at(&shared.holds, hctx),
+            holds: WaitAccounts::at(&shared.holds, hctx),
             shared,
             hctx,
             view: GroupView::new(),
@@ -286,16 +286,16 @@ impl<M: Machine> ShareQueue<M> {
     }
 
     /// Returns the wait reason to report for a flow's chains.
-    fn hold_of(&self, flow: &Flow<M>, look: (u64, bool)) -> Option<Hold> {
+    fn hold_of(&self, flow: &Flow<M>, look: (u64, bool)) -> Option<WaitReason> {
         self.stop_of(flow, look).map(|stop| match stop {
             Stop::Depth => self.bound.held_by[flow.way],
-            Stop::Budget => Hold::Weight,
-            Stop::Priority => Hold::Priority,
+            Stop::Budget => WaitReason::Weight,
+            Stop::Priority => WaitReason::Priority,
         })
     }
 
     /// Returns the waiting groups that are held back, with the reason and the depth that applies.
-    fn held(&self, now_ns: u64) -> impl Iterator<Item = (GroupId, Hold, u32)> {
+    fn held(&self, now_ns: u64) -> impl Iterator<Item = (GroupId, WaitReason, u32)> {
         let look = (now_ns, self.others_wait());
         self.active.iter().filter_map(move |at| {
             let flow = &self.flows[usize::from(*at)];
@@ -367,7 +367,7 @@ impl<M: Machine> ShareQueue<M> {
         let (hold, now_ns) = (self.hold_of(&self.flows[at], look), look.0);
         let flow = &mut self.flows[at];
         let since_ns = flow.list.first().map_or(0, |first| first.inserted_ns());
-        let next = Said::all(hold, flow.list.len(), since_ns);
+        let next = ReportedWaits::all(hold, flow.list.len(), since_ns);
         let drive = &self.shared.holds;
         let account = self.holds.of(flow.group, |account| drive.open(account));
         // Chains that arrived since the last report count as waiting from now on.
@@ -455,7 +455,7 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
         self.waiting.drive = batch.drive();
         // No thread may ask for these chains before the queue continues.
         let stuck =
-            self.waiting.count > 0 || self.shared.holds.stopped_by(self.hctx) != Hold::Order;
+            self.waiting.count > 0 || self.shared.holds.stopped_by(self.hctx) != WaitReason::Order;
         let mut last_ns = 0;
         for chain in batch {
             last_ns = chain.inserted_ns();

@@ -10,9 +10,9 @@ use alloc::vec::Vec;
 
 use millrace_machine::Machine;
 
-use crate::account::held::{DriveHolds, Holds};
-use crate::account::hold::Hold;
-use crate::account::waits::Said;
+use crate::account::held::{DriveWaits, WaitAccounts};
+use crate::account::hold::WaitReason;
+use crate::account::waits::ReportedWaits;
 use crate::bio::group_id::GroupId;
 
 /// A group and the priority class of its chains.
@@ -20,10 +20,10 @@ type Key = (GroupId, usize);
 
 /// The wait accounts of a queue's part of a `Deadline`.
 pub(crate) struct Holders<M: Machine> {
-    drive: Arc<DriveHolds<M>>,
-    holds: Holds<M>,
+    drive: Arc<DriveWaits<M>>,
+    holds: WaitAccounts<M>,
     /// Reports of every group and class that ever had a chain here, in no order.
-    said: Vec<(Key, Said)>,
+    said: Vec<(Key, ReportedWaits)>,
     /// Indices into `said`.
     places: BTreeMap<Key, usize>,
     /// Class of the chain dispatched last; chains of lower classes wait because of priority.
@@ -33,8 +33,8 @@ pub(crate) struct Holders<M: Machine> {
 }
 
 impl<M: Machine> Holders<M> {
-    pub(crate) fn new(drive: &Arc<DriveHolds<M>>, hctx: usize) -> Self {
-        let holds = Holds::at(drive, hctx);
+    pub(crate) fn new(drive: &Arc<DriveWaits<M>>, hctx: usize) -> Self {
+        let holds = WaitAccounts::at(drive, hctx);
         let (said, places) = (Vec::new(), BTreeMap::new());
         let (class, fresh) = (usize::MAX, Vec::new());
         Holders { drive: Arc::clone(drive), holds, said, places, class, fresh }
@@ -45,10 +45,10 @@ impl<M: Machine> Holders<M> {
         let next = self.said.len();
         let at = *self.places.entry(key).or_insert(next);
         if at == next {
-            self.said.push((key, Said::default()));
+            self.said.push((key, ReportedWaits::default()));
         }
         if self.said[at].1.waiting() == 0 {
-            self.said[at].1 = Said::default();
+            self.said[at].1 = ReportedWaits::default();
             self.fresh.push(at);
         }
         self.say(at, since_ns, |said| said.with(since_ns));
@@ -79,7 +79,7 @@ impl<M: Machine> Holders<M> {
     /// Reports the wait reason of a group and class, if it has changed.
     fn hold(&mut self, at: usize, now_ns: u64) {
         let ((_, class), said) = self.said[at];
-        let next = said.by((class > self.class).then_some(Hold::Priority));
+        let next = said.by((class > self.class).then_some(WaitReason::Priority));
         if said.waiting() > 0 && next != said {
             self.say(at, now_ns, |_| next);
         }
@@ -89,12 +89,12 @@ impl<M: Machine> Holders<M> {
     pub(crate) fn drain(&mut self) {
         for at in 0..self.said.len() {
             if self.said[at].1.waiting() > 0 {
-                self.say(at, M::now(), |said| Said::all(said.hold, 0, 0));
+                self.say(at, M::now(), |said| ReportedWaits::all(said.hold, 0, 0));
             }
         }
     }
 
-    fn say(&mut self, at: usize, now_ns: u64, next: impl FnOnce(Said) -> Said) {
+    fn say(&mut self, at: usize, now_ns: u64, next: impl FnOnce(ReportedWaits) -> ReportedWaits) {
         let ((group, _), said) = &mut self.said[at];
         let drive = &self.drive;
         let account = self.holds.of(*group, |account| drive.open(account));

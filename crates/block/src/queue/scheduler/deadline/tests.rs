@@ -1,7 +1,7 @@
 //! Tests of `Deadline`.
 
 use super::*;
-use crate::account::held::DriveHolds;
+use crate::account::held::DriveWaits;
 use crate::bio::Bio;
 use crate::bio::limits::QueueLimits;
 use crate::chain::bio_set::BioSet;
@@ -113,7 +113,7 @@ impl Rig {
 }
 
 fn scheduling(deadline: &Deadline<Native>, hctx: u16) -> Scheduling<Native> {
-    Scheduling::new(None, deadline.queue(hctx), 1, &Arc::new(DriveHolds::new(2)))
+    Scheduling::new(None, deadline.queue(hctx), 1, &Arc::new(DriveWaits::new(2)))
 }
 
 fn reads(sectors: &[u64]) -> Vec<Io> {

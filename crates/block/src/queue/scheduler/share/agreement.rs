@@ -13,7 +13,7 @@ use core::marker::PhantomData;
 
 use millrace_machine::{Lock, Machine, Order, Word};
 
-use crate::account::hold::Hold;
+use crate::account::hold::WaitReason;
 use crate::bio::Op;
 use crate::bio::group_id::GroupId;
 use crate::group::config::Priority;
@@ -539,10 +539,10 @@ impl<M: Machine> Agreement<M> {
 
     /// Returns the wait reason, by direction, of chains that the depth holds back: the drive's
     /// depth, unless targets leave less than that, or several groups take turns.
-    fn held_by(&self) -> [Hold; 2] {
+    fn held_by(&self) -> [WaitReason; 2] {
         let waiting = self.not_idle().filter(|total| total.steady && total.demand > 0).count();
-        let hold = if waiting > 1 { Hold::Weight } else { Hold::Depth };
-        self.depth.by_targets().map(|is_so| if is_so { Hold::LatencyTarget } else { hold })
+        let hold = if waiting > 1 { WaitReason::Weight } else { WaitReason::Depth };
+        self.depth.by_targets().map(|is_so| if is_so { WaitReason::LatencyTarget } else { hold })
     }
 
     /// Posts budgets and depths to all queues.

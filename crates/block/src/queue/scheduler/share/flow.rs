@@ -7,7 +7,7 @@ use alloc::boxed::Box;
 
 use millrace_machine::Machine;
 
-use crate::account::waits::Said;
+use crate::account::waits::ReportedWaits;
 use crate::bio::Sector;
 use crate::bio::group_id::GroupId;
 use crate::chain::slot::BioList;
@@ -53,7 +53,7 @@ pub(crate) struct Flow<M: Machine> {
     pub(crate) sent_ns: u64,
     pub(crate) latencies: Option<Box<LatencyCounts>>,
     /// The flow's last report to its group's wait account.
-    pub(crate) said: Said,
+    pub(crate) said: ReportedWaits,
 }
 
 impl<M: Machine> Flow<M> {
@@ -74,7 +74,7 @@ impl<M: Machine> Flow<M> {
             last_end: Sector::MAX,
             sent_ns: 0,
             latencies: None,
-            said: Said::default(),
+            said: ReportedWaits::default(),
         };
         flow.follow(terms);
         flow

@@ -6,7 +6,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use crate::account::hold::Hold;
+use crate::account::hold::WaitReason;
 use crate::bio::group_id::GroupId;
 use crate::queue::scheduler::share::times::{ClassSums, LatencyCounts};
 
@@ -48,12 +48,12 @@ pub(crate) struct Bound {
     /// By direction, in 16ths of a small request; with targets it applies to groups without one.
     pub(crate) depth: [u32; 2],
     /// Wait reason, by direction, of chains that the limit holds back.
-    pub(crate) held_by: [Hold; 2],
+    pub(crate) held_by: [WaitReason; 2],
 }
 
 impl Bound {
     /// No limit.
-    pub(crate) const NONE: Bound = Bound { depth: [u32::MAX; 2], held_by: [Hold::Depth; 2] };
+    pub(crate) const NONE: Bound = Bound { depth: [u32::MAX; 2], held_by: [WaitReason::Depth; 2] };
 }
 
 /// Reports of a queue and grants for it.

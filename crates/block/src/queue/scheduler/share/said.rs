@@ -9,8 +9,8 @@ use alloc::collections::BTreeMap;
 
 use millrace_machine::Machine;
 
-use crate::account::decisions::{Decision, Decisions};
-use crate::account::hold::Hold;
+use crate::account::decisions::{SchedulerMessage, SchedulerMessages};
+use crate::account::hold::WaitReason;
 use crate::bio::group_id::GroupId;
 
 /// Nanoseconds within which a message is not repeated.
@@ -54,7 +54,7 @@ impl Noted {
     }
 
     /// Returns true if it must be reported that `hold` holds a group back.
-    fn begins(&mut self, group: GroupId, hold: Hold, now_ns: u64) -> bool {
+    fn begins(&mut self, group: GroupId, hold: WaitReason, now_ns: u64) -> bool {
         let looks = self.looks;
         let said = self.of.entry((group, hold as u8)).or_default();
         let lasts = said.look != 0 && said.look + 1 >= looks;
@@ -67,7 +67,7 @@ impl Noted {
     }
 
     /// Returns true if it must be reported that the queue pauses because `hold` holds a group back.
-    fn rests(&mut self, group: GroupId, hold: Hold, now_ns: u64) -> bool {
+    fn rests(&mut self, group: GroupId, hold: WaitReason, now_ns: u64) -> bool {
         let said = self.of.entry((group, hold as u8)).or_default();
         let tells = is_over(said.rests_ns, now_ns, SAID_NS);
         if tells {
@@ -104,7 +104,7 @@ fn is_over(said_ns: Option<u64>, now_ns: u64, period_ns: u64) -> bool {
 }
 
 /// A group, its wait reason, and the number of requests counted with it that may be at the drive.
-type HeldGroup = (GroupId, Hold, u32);
+type HeldGroup = (GroupId, WaitReason, u32);
 
 impl Noted {
     /// Reports the groups that start to wait, of those held back now. A message is lost if there is
@@ -114,12 +114,12 @@ impl Noted {
         &mut self,
         held: impl Iterator<Item = HeldGroup>,
         now_ns: u64,
-        out: &Decisions<M>,
+        out: &SchedulerMessages<M>,
     ) {
         self.look(now_ns);
         for (group, hold, depth) in held {
             if self.begins(group, hold, now_ns) {
-                out.leave(Decision::Held(group, hold, depth));
+                out.leave(SchedulerMessage::Held(group, hold, depth));
             }
         }
     }
@@ -130,20 +130,25 @@ impl Noted {
         &mut self,
         held: impl Iterator<Item = HeldGroup>,
         (now_ns, rest_ns): (u64, u64),
-        out: &Decisions<M>,
+        out: &SchedulerMessages<M>,
     ) {
         for (group, hold, _) in held {
             if self.rests(group, hold, now_ns) {
-                out.leave(Decision::Rests(group, hold, rest_ns));
+                out.leave(SchedulerMessage::Rests(group, hold, rest_ns));
             }
         }
     }
 
     /// Reports a depth that differs from the last reported one by a quarter or more.
     #[cold]
-    pub(crate) fn depth<M: Machine>(&mut self, depth: [u32; 2], now_ns: u64, out: &Decisions<M>) {
+    pub(crate) fn depth<M: Machine>(
+        &mut self,
+        depth: [u32; 2],
+        now_ns: u64,
+        out: &SchedulerMessages<M>,
+    ) {
         if self.changes(depth, now_ns) {
-            out.leave(Decision::Depth(depth));
+            out.leave(SchedulerMessage::Depth(depth));
         }
     }
 }
@@ -161,12 +166,12 @@ mod tests {
             said.looks = looks;
             said.begins(GroupId(1), hold, now_ns)
         };
-        assert!(told(1, Hold::Weight, 0));
-        assert!(!told(2, Hold::Weight, 20 * MS), "it lasts");
-        assert!(told(3, Hold::Depth, 20 * MS), "another reason");
-        assert!(!told(5, Hold::Depth, 29 * MS), "too soon");
-        assert!(told(7, Hold::Depth, 30 * MS));
-        assert!(told(8, Hold::Depth, 1_030 * MS), "a second later");
+        assert!(told(1, WaitReason::Weight, 0));
+        assert!(!told(2, WaitReason::Weight, 20 * MS), "it lasts");
+        assert!(told(3, WaitReason::Depth, 20 * MS), "another reason");
+        assert!(!told(5, WaitReason::Depth, 29 * MS), "too soon");
+        assert!(told(7, WaitReason::Depth, 30 * MS));
+        assert!(told(8, WaitReason::Depth, 1_030 * MS), "a second later");
     }
 
     #[test]
@@ -183,10 +188,10 @@ mod tests {
     #[test]
     fn a_rest_of_each_group_and_reason_is_told_once_in_ten_milliseconds() {
         let mut said = Noted::default();
-        assert!(said.rests(GroupId(1), Hold::Weight, MS));
-        assert!(!said.rests(GroupId(1), Hold::Weight, 10 * MS));
-        assert!(said.rests(GroupId(2), Hold::Weight, 10 * MS));
-        assert!(said.rests(GroupId(1), Hold::Weight, 11 * MS));
+        assert!(said.rests(GroupId(1), WaitReason::Weight, MS));
+        assert!(!said.rests(GroupId(1), WaitReason::Weight, 10 * MS));
+        assert!(said.rests(GroupId(2), WaitReason::Weight, 10 * MS));
+        assert!(said.rests(GroupId(1), WaitReason::Weight, 11 * MS));
     }
 
     #[test]
