@@ -45,7 +45,7 @@ use crate::disk::timeouts::look_period_ns;
 use crate::queue::INSIDE_LOOK_NS;
 use crate::queue::driver::QueueKind;
 use crate::queue::io_thread::{DRAIN_LOOK_NS, DRAIN_NS, IoThread, Turn};
-use crate::trace::Unplug;
+use crate::trace::UnplugReason;
 use crate::volume::Volume;
 use crate::volume::serving::Chooser;
 
@@ -310,9 +310,9 @@ impl<M: Machine> Channel<M> {
     /// If the I/O thread's ring itself fails, which no submitted bio survives.
     pub fn wait(&mut self, min: usize, mut take: impl FnMut(Completion)) -> usize {
         if min > 0 && self.sub.batch.plugged > 0 {
-            self.sub.run.trace_context.unplug = Unplug::ToWait;
+            self.sub.run.trace_context.unplug = UnplugReason::ToWait;
             self.flush();
-            self.sub.run.trace_context.unplug = Unplug::Explicit;
+            self.sub.run.trace_context.unplug = UnplugReason::Explicit;
         }
         let mut plugged = self.sub.batch.plugged;
         let mut got = self.poll(&mut take);

@@ -50,7 +50,7 @@ use crate::queue::controller::queues_max;
 use crate::queue::driver::{Driver, Extent, HwQueues, QueueKind};
 use crate::queue::io_thread::IoThread;
 use crate::queue::request::Tag;
-use crate::queue::{Route, Serve, Spread};
+use crate::queue::{HctxState, QueueRoute, Spread};
 
 use baseline::Baseline;
 use baseline::lanes::Lanes;
@@ -473,7 +473,7 @@ impl<M: Machine> Disk<M> {
     }
 
     /// Closes a queue with nothing in flight, and returns the chains that wait in it.
-    pub(crate) fn empty_queue(&self, index: u16, serve: &mut Serve<M>) -> BioList<M> {
+    pub(crate) fn empty_queue(&self, index: u16, serve: &mut HctxState<M>) -> BioList<M> {
         serve.queue = None;
         let mut left = serve.take_chains();
         for rq in core::mem::take(&mut serve.requeued) {
@@ -505,7 +505,7 @@ impl<M: Machine> Disk<M> {
     /// number if it is an I/O thread. On machines whose threads stay on their CPU, queues that any
     /// thread may run are assigned by CPU; else each new thread gets a queue of its own as long as
     /// there are unused ones.
-    pub(crate) fn join(&self, thread: Option<u16>) -> (Route, Arc<DiskStats<M>>) {
+    pub(crate) fn join(&self, thread: Option<u16>) -> (QueueRoute, Arc<DiskStats<M>>) {
         make_queues(self);
         let cpu = M::cpu();
         let topology = M::topology();
@@ -523,7 +523,7 @@ impl<M: Machine> Disk<M> {
                 // Counted once for all routes, because thousands of threads may come.
                 let mut open = alloc::vec![0; self.queues.hctxs().len()];
                 stats.keys_in_use().for_each(|hctx| open[usize::from(hctx)] += 1);
-                let users = |route: &Route| {
+                let users = |route: &QueueRoute| {
                     open[usize::from(route.hctx)] + usize::from(self.is_workers(route.hctx))
                 };
                 routes.min_by_key(users).expect("a disk has a software queue")
@@ -531,12 +531,12 @@ impl<M: Machine> Disk<M> {
             _ => route(self, place, node),
         };
         let account = stats.open(DiskStats::new(route.hctx));
-        (Route { number: stats.opened(), ..route }, account)
+        (QueueRoute { number: stats.opened(), ..route }, account)
     }
 }
 
 /// Returns the queues of a submitter at position `place` among the threads or CPUs.
-fn route<M: Machine>(disk: &Disk<M>, place: usize, node: usize) -> Route {
+fn route<M: Machine>(disk: &Disk<M>, place: usize, node: usize) -> QueueRoute {
     if let Some(lanes) = baseline::lanes(disk.baseline.as_ref()) {
         return lanes.route(place);
     }
@@ -550,7 +550,7 @@ fn route<M: Machine>(disk: &Disk<M>, place: usize, node: usize) -> Route {
         (Spread::Node, Spread::Core) => place % disk.queues.hctxs().len(),
         _ => disk.driver.map(ctx, disk.queues.ctxs().len(), disk.queues.hctxs().len()),
     };
-    Route { ctx: ctx as u16, hctx: hctx as u16, number: 0 }
+    QueueRoute { ctx: ctx as u16, hctx: hctx as u16, number: 0 }
 }
 
 impl<M: Machine> Drop for Disk<M> {

@@ -29,7 +29,7 @@ use crate::queue::controller::QueueTags;
 use crate::queue::driver::{DriverQueue, QueueKind};
 use crate::queue::in_flight::InFlight;
 use crate::queue::io_thread::IoThread;
-use crate::queue::pending::Pending;
+use crate::queue::pending::PendingQueues;
 use crate::queue::request::RequestRef;
 use crate::queue::scheduler::Scheduling;
 use crate::queue::serve::{ServeGuard, ServeLock};
@@ -77,7 +77,7 @@ impl Spread {
 
 /// The software queue and the hardware queue that a submitter uses.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Route {
+pub(crate) struct QueueRoute {
     pub(crate) ctx: u16,
     pub(crate) hctx: u16,
     /// Running number of the submitter, which distinguishes submitters of the same queue.
@@ -86,11 +86,11 @@ pub(crate) struct Route {
 
 /// A queue in which bios wait for a hardware queue.
 pub(crate) struct SoftwareQueue<M: Machine> {
-    pub(crate) ctx: M::Lock<Ctx<M>>,
+    pub(crate) ctx: M::Lock<CtxState<M>>,
 }
 
 /// The state that a software queue's lock protects.
-pub(crate) struct Ctx<M: Machine> {
+pub(crate) struct CtxState<M: Machine> {
     /// One list for each hardware queue, by its number. If each software queue feeds a single
     /// hardware queue there is one list, plus one for the drive's worker if it has one. A bio goes
     /// through the hardware queue that its submitter polls, or through the worker's.
@@ -107,12 +107,12 @@ impl<M: Machine> SoftwareQueue<M> {
     pub(crate) fn new(feeds: usize, worker: Option<u16>) -> Self {
         let worker = worker.filter(|_| feeds == 1);
         let lists = (0..feeds + usize::from(worker.is_some())).map(|_| BioList::new()).collect();
-        let ctx = Ctx { lists, worker, frozen: false };
+        let ctx = CtxState { lists, worker, frozen: false };
         SoftwareQueue { ctx: M::Lock::new("software-queue", ctx) }
     }
 }
 
-impl<M: Machine> Ctx<M> {
+impl<M: Machine> CtxState<M> {
     /// Returns the list of bios that wait for hardware queue `hctx`.
     #[inline]
     pub(crate) fn list(&mut self, hctx: u16) -> &mut BioList<M> {
@@ -151,9 +151,9 @@ pub(crate) struct HardwareQueue<M: Machine> {
     /// A software queue that puts bios for this hardware queue into a list of their own.
     pub(crate) own_ctx: u16,
     pub(crate) kind: QueueKind,
-    pub(crate) serve: ServeLock<M, Serve<M>>,
+    pub(crate) serve: ServeLock<M, HctxState<M>>,
     /// Bitmap of the software queues that have bios for this queue.
-    pending: Pending<M>,
+    pending: PendingQueues<M>,
     /// Identity of the I/O thread that owns the queue; 0 if it has no owner yet or any thread may
     /// run it.
     owner: M::Word,
@@ -167,7 +167,7 @@ pub(crate) struct HardwareQueue<M: Machine> {
 }
 
 /// The state that the serve lock of a hardware queue protects.
-pub(crate) struct Serve<M: Machine> {
+pub(crate) struct HctxState<M: Machine> {
     /// The driver's queue; `None` until the owner has opened it.
     pub(crate) queue: Option<Box<dyn DriverQueue<M>>>,
     /// Chains taken from software queues that have no tag yet.
@@ -192,7 +192,7 @@ pub(crate) struct Serve<M: Machine> {
     pub(crate) inserted_ns: u64,
 }
 
-impl<M: Machine> Serve<M> {
+impl<M: Machine> HctxState<M> {
     /// Returns true if chains or filled requests wait here.
     #[inline]
     pub(crate) fn has_waiting(&self) -> bool {
@@ -228,7 +228,7 @@ impl<M: Machine> HardwareQueue<M> {
     pub(crate) fn new(number: u16, kind: QueueKind, ctxs: usize, queue: QueueTags<M>) -> Self {
         let tags = queue.tags;
         let depth = tags.depth_with_reserved() as usize;
-        let serve = Serve {
+        let serve = HctxState {
             queue: None,
             staged: BioList::new(),
             scheduling: None,
@@ -246,7 +246,7 @@ impl<M: Machine> HardwareQueue<M> {
             own_ctx: (usize::from(number) % ctxs) as u16,
             kind,
             serve: ServeLock::new(serve),
-            pending: Pending::new(ctxs),
+            pending: PendingQueues::new(ctxs),
             owner: M::Word::new(0),
             waiting: M::Word::new(0),
             bell: M::Lock::new("hardware-queue-bell", None),
@@ -257,13 +257,13 @@ impl<M: Machine> HardwareQueue<M> {
 
     /// Turns the queue into one of several lanes of a hardware queue: one thread's own, fed by
     /// software queue `ctx`, with its bit in the bitmap that the lanes share.
-    pub(crate) fn lane(self, ctx: usize, pending: Pending<M>) -> Self {
+    pub(crate) fn lane(self, ctx: usize, pending: PendingQueues<M>) -> Self {
         HardwareQueue { own_ctx: ctx as u16, pending, ..self }
     }
 
     /// Returns how many more requests the queue may hand to the driver.
     #[inline]
-    pub(crate) fn room(&self, serve: &Serve<M>) -> u32 {
+    pub(crate) fn room(&self, serve: &HctxState<M>) -> u32 {
         self.depth_max.saturating_sub(serve.in_flight.count())
     }
 
@@ -320,7 +320,7 @@ impl<M: Machine> HardwareQueue<M> {
 
     /// Changes state under the serve lock. If another thread left a flag meanwhile, rings the
     /// owner.
-    pub(crate) fn change(&self, change: impl FnOnce(&mut Serve<M>)) {
+    pub(crate) fn change(&self, change: impl FnOnce(&mut HctxState<M>)) {
         let mut serve = self.serve.enter();
         change(&mut serve);
         if self.leave(serve) {
@@ -331,7 +331,7 @@ impl<M: Machine> HardwareQueue<M> {
     }
 
     /// Releases the serve lock even if other threads left flags. Returns true if there were any.
-    pub(crate) fn leave(&self, serving: ServeGuard<'_, M, Serve<M>>) -> bool {
+    pub(crate) fn leave(&self, serving: ServeGuard<'_, M, HctxState<M>>) -> bool {
         let mut flagged = false;
         let mut inside = Some(serving);
         while let Some(serving) = inside.take() {

@@ -99,7 +99,7 @@ impl Action {
 
 /// The reason why a plug was emptied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Unplug {
+pub(crate) enum UnplugReason {
     /// The batch ended or the plug was full (U in traces).
     #[default]
     Explicit,

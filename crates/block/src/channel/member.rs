@@ -21,7 +21,7 @@ use crate::disk::trace::PlugPlace;
 use crate::disk::visit::Visit;
 use crate::disk::{Disk, SubmitPath, UNBOUNDED, direct, handover, request_limits, timeouts};
 use crate::queue::driver::QueueKind;
-use crate::queue::{HardwareQueue, INSIDE_LOOK_NS, Route};
+use crate::queue::{HardwareQueue, INSIDE_LOOK_NS, QueueRoute};
 
 /// The thread that serves a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub(crate) struct Member<M: Machine> {
     pub(crate) plug: Plug<M>,
     /// Slots for parts of this channel's bios that go to the drive.
     pub(crate) child_slots: ChildSlots<M>,
-    pub(crate) route: Route,
+    pub(crate) route: QueueRoute,
     /// Bios of this channel that the drive has, or that wait for one of its tags.
     pub(crate) outstanding: u32,
     /// True if the channel's own queue of the drive may hold some of them.

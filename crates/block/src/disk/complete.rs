@@ -17,13 +17,13 @@ use crate::chain::slot::{BioRef, WaitTimes};
 use crate::disk::handover::count_handed;
 use crate::disk::runner::Stamp;
 use crate::disk::visit::Visit;
-use crate::queue::request::{Request, RequestRef, State};
+use crate::queue::request::{Request, RequestRef, RequestState};
 use crate::queue::tag::TagBatch;
 use crate::trace::Action;
 
 /// The time at which failed bios are added to the drive's failure log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Noted {
+pub(crate) enum FailureLogging {
     /// They were added when the request timed out, before it ends.
     Before,
     /// They are added as they end.
@@ -59,7 +59,11 @@ impl<'a, M: Machine> Visit<'a, M> {
         if self.run.trace.is_some() {
             self.trace().record_request(Action::Complete, rq, (c_ns, status));
         }
-        let noted = if rq.state == State::Overdue { Noted::Before } else { Noted::Now };
+        let noted = if rq.state == RequestState::Overdue {
+            FailureLogging::Before
+        } else {
+            FailureLogging::Now
+        };
         let (op, d_ns, chain) = (rq.op(), rq.d_ns, rq.empty());
         self.end_bios(chain, (status, noted), (d_ns, c_ns), equal);
         op == Op::Flush && self.flush_done()
@@ -70,7 +74,7 @@ impl<'a, M: Machine> Visit<'a, M> {
     pub(crate) fn end_bios(
         &mut self,
         chain: BioRef<M>,
-        (status, noted): (Status, Noted),
+        (status, noted): (Status, FailureLogging),
         (d_ns, c_ns): (u64, u64),
         equal: &mut EqualIos,
     ) {
@@ -93,7 +97,7 @@ impl<'a, M: Machine> Visit<'a, M> {
             );
             if !status.is_ok() {
                 let (op, sector, nr_sectors) = (bio.bio.op, bio.dev_sector, bio.bio.nr_sectors);
-                if noted == Noted::Now {
+                if noted == FailureLogging::Now {
                     self.disk.accounts.note_failure(Failure { op, sector, nr_sectors, status });
                 }
                 self.stats.count_error(op);
@@ -142,8 +146,8 @@ impl<'a, M: Machine> Visit<'a, M> {
     /// Handles the late completion of an abandoned request: the drive no longer writes its memory.
     #[cold]
     fn confirm_abandoned(&self, rq: &mut Request<M>) {
-        assert!(rq.state == State::Abandoned, "tag {} completed twice", rq.tag().0);
-        rq.state = State::Idle;
+        assert!(rq.state == RequestState::Abandoned, "tag {} completed twice", rq.tag().0);
+        rq.state = RequestState::Idle;
         let mut list = self.disk.abandoned.lock();
         let place = list.iter().position(|a| a.tag == rq.tag() && a.hctx == self.hctx.number);
         let entry = list.swap_remove(place.expect("abandoned requests are on the list"));

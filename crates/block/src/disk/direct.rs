@@ -15,7 +15,7 @@ use crate::chain::slot::{BioList, BioRef};
 use crate::disk::SubmitPath;
 use crate::disk::runner::{Runner, Stamp};
 use crate::disk::visit::Visit;
-use crate::queue::Serve;
+use crate::queue::HctxState;
 use crate::queue::driver::{CompletionBatch, Moment};
 use crate::queue::request::Dispatch;
 use crate::queue::serve::ServeGuard;
@@ -31,7 +31,7 @@ const MOST_AT_ONCE: u32 = CompletionBatch::CAPACITY as u32;
 #[inline(always)]
 pub(crate) fn is_plain<M: Machine>(
     visit: &Visit<'_, M>,
-    serve: &mut Serve<M>,
+    serve: &mut HctxState<M>,
     list: &BioList<M>,
 ) -> bool {
     visit.disk.queues.path() == SubmitPath::Direct
@@ -41,13 +41,13 @@ pub(crate) fn is_plain<M: Machine>(
 
 /// Returns true if the scheduler lets a batch bypass it.
 #[inline(never)]
-fn passes<M: Machine>(serve: &mut Serve<M>, list: &BioList<M>) -> bool {
+fn passes<M: Machine>(serve: &mut HctxState<M>, list: &BioList<M>) -> bool {
     serve.scheduling.as_deref_mut().is_none_or(|scheduling| scheduling.passes(list))
 }
 
 /// Returns true if nothing waits in front of a batch on the fast path.
 #[inline(always)]
-fn is_free<M: Machine>(visit: &Visit<'_, M>, serve: &Serve<M>) -> bool {
+fn is_free<M: Machine>(visit: &Visit<'_, M>, serve: &HctxState<M>) -> bool {
     visit.run.stamp == Stamp::Batch
         && visit.run.woken.is_empty()
         && serve.staged.is_empty()
@@ -57,7 +57,7 @@ fn is_free<M: Machine>(visit: &Visit<'_, M>, serve: &Serve<M>) -> bool {
 
 /// Returns true if the scheduler lets a single bio bypass it.
 #[inline(never)]
-fn passes_single<M: Machine>(serve: &mut Serve<M>, bio: &BioRef<M>) -> bool {
+fn passes_single<M: Machine>(serve: &mut HctxState<M>, bio: &BioRef<M>) -> bool {
     serve.scheduling.as_deref_mut().is_none_or(|scheduling| scheduling.passes_single(bio))
 }
 
@@ -65,7 +65,7 @@ fn passes_single<M: Machine>(serve: &mut Serve<M>, bio: &BioRef<M>) -> bool {
 #[inline(never)]
 pub(crate) fn issue_batch<'a, M: Machine>(
     visit: &mut Visit<'a, M>,
-    mut serving: ServeGuard<'a, M, Serve<M>>,
+    mut serving: ServeGuard<'a, M, HctxState<M>>,
     list: &mut BioList<M>,
 ) {
     visit.work(Stage::Insert, list.len());
@@ -107,7 +107,7 @@ pub(crate) fn issue_batch<'a, M: Machine>(
 #[inline(never)]
 fn issue_recorded<M: Machine>(
     visit: &mut Visit<'_, M>,
-    serve: &mut Serve<M>,
+    serve: &mut HctxState<M>,
     list: &mut BioList<M>,
 ) -> bool {
     issue_list::<M, true>(visit, serve, list)
@@ -136,7 +136,7 @@ pub(crate) fn issue_single<M: Machine>(
     }
     let tags = &*hctx.tags;
     let taken = tags.take_one(&mut visit.run.hint);
-    let serve: &mut Serve<M> = &mut serving;
+    let serve: &mut HctxState<M> = &mut serving;
     let (Some(mut rq), Some(queue)) = (taken, &mut serve.queue) else {
         return stage_single(visit, serving, bio);
     };
@@ -183,7 +183,7 @@ pub(crate) fn issue_single<M: Machine>(
 #[inline(never)]
 fn stage_single<'a, M: Machine>(
     visit: &mut Visit<'a, M>,
-    mut serving: ServeGuard<'a, M, Serve<M>>,
+    mut serving: ServeGuard<'a, M, HctxState<M>>,
     mut bio: BioRef<M>,
 ) -> Result<(), BioRef<M>> {
     if serving.frozen {
@@ -199,14 +199,20 @@ fn stage_single<'a, M: Machine>(
 
 /// Handles completions other than exactly the one just dispatched.
 #[inline(never)]
-fn end_single<'a, M: Machine>(visit: &mut Visit<'a, M>, mut serving: ServeGuard<'a, M, Serve<M>>) {
+fn end_single<'a, M: Machine>(
+    visit: &mut Visit<'a, M>,
+    mut serving: ServeGuard<'a, M, HctxState<M>>,
+) {
     visit.check_reaped(&mut serving);
     leave_and_end(visit, serving);
 }
 
 /// Leaves the queue and ends the requests that the driver has completed.
 #[inline(always)]
-fn leave_and_end<'a, M: Machine>(visit: &mut Visit<'a, M>, serving: ServeGuard<'a, M, Serve<M>>) {
+fn leave_and_end<'a, M: Machine>(
+    visit: &mut Visit<'a, M>,
+    serving: ServeGuard<'a, M, HctxState<M>>,
+) {
     if visit.run.batch.is_full() {
         // More may be complete than a full batch holds; the general path polls again with an empty
         // one.
@@ -224,7 +230,7 @@ fn leave_and_end<'a, M: Machine>(visit: &mut Visit<'a, M>, serving: ServeGuard<'
 /// Finishes a round: work of late threads, other channels' completions, queues that were woken for
 /// tags.
 #[inline(never)]
-fn go_on<'a, M: Machine>(visit: &mut Visit<'a, M>, stays: Option<ServeGuard<'a, M, Serve<M>>>) {
+fn go_on<'a, M: Machine>(visit: &mut Visit<'a, M>, stays: Option<ServeGuard<'a, M, HctxState<M>>>) {
     if let Some(serving) = stays {
         return visit.serve(serving);
     }
@@ -239,11 +245,11 @@ fn go_on<'a, M: Machine>(visit: &mut Visit<'a, M>, stays: Option<ServeGuard<'a, 
 #[inline(always)]
 fn issue_list<M: Machine, const RECORDED: bool>(
     visit: &mut Visit<'_, M>,
-    serve: &mut Serve<M>,
+    serve: &mut HctxState<M>,
     list: &mut BioList<M>,
 ) -> bool {
     let tags = &*visit.hctx.tags;
-    let Serve { queue: Some(queue), in_flight, .. } = serve else { return false };
+    let HctxState { queue: Some(queue), in_flight, .. } = serve else { return false };
     let Some(mut batch) = tags.take(&mut visit.run.hint, list.len().min(64)) else {
         return false;
     };

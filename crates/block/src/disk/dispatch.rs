@@ -21,11 +21,12 @@ use crate::queue::driver::{Moment, QueueKind};
 use crate::queue::request::{Dispatch, RequestRef};
 use crate::queue::serve::ServeGuard;
 use crate::queue::tag::TagBatch;
-use crate::queue::{Ctx, Serve};
+use crate::queue::{CtxState, HctxState};
 use crate::trace::Action;
 
 /// Guard of a software queue's lock.
-pub(crate) type CtxGuard<'a, M> = <<M as Machine>::Lock<Ctx<M>> as Lock<Ctx<M>>>::Guard<'a>;
+pub(crate) type CtxGuard<'a, M> =
+    <<M as Machine>::Lock<CtxState<M>> as Lock<CtxState<M>>>::Guard<'a>;
 
 /// Largest number of rounds that a thread serves for late threads.
 const SERVE_ROUNDS: u32 = 32;
@@ -55,7 +56,7 @@ impl<'a, M: Machine> Visit<'a, M> {
     /// Stages a serving thread's own batch, together with what is in the software queue. A software
     /// queue that feeds no other hardware queue is bypassed.
     #[inline(always)]
-    fn stage(&mut self, ctx: u16, list: &mut BioList<M>, serve: &mut Serve<M>) {
+    fn stage(&mut self, ctx: u16, list: &mut BioList<M>, serve: &mut HctxState<M>) {
         if self.disk.queues.path() != SubmitPath::Queues {
             self.work(Stage::Insert, list.len());
             if !serve.frozen {
@@ -130,7 +131,7 @@ impl<'a, M: Machine> Visit<'a, M> {
     /// The owner found another thread inspecting its queue. Nobody else polls the queue, so the
     /// owner must return; the mark keeps it from sleeping.
     #[cold]
-    fn insist(&self) -> Option<ServeGuard<'a, M, Serve<M>>> {
+    fn insist(&self) -> Option<ServeGuard<'a, M, HctxState<M>>> {
         if !self.may_serve() {
             return None;
         }
@@ -139,7 +140,7 @@ impl<'a, M: Machine> Visit<'a, M> {
     }
 
     /// Dispatches and polls until there is nothing left to do, then leaves.
-    pub(crate) fn serve(&mut self, mut serving: ServeGuard<'a, M, Serve<M>>) {
+    pub(crate) fn serve(&mut self, mut serving: ServeGuard<'a, M, HctxState<M>>) {
         let hctx = self.hctx;
         let mut rounds = 0;
         loop {
@@ -194,8 +195,8 @@ impl<'a, M: Machine> Visit<'a, M> {
 
     /// Collects the driver's completions.
     #[inline(always)]
-    pub(crate) fn reap(&mut self, serving: &mut ServeGuard<'_, M, Serve<M>>) {
-        let serve: &mut Serve<M> = serving;
+    pub(crate) fn reap(&mut self, serving: &mut ServeGuard<'_, M, HctxState<M>>) {
+        let serve: &mut HctxState<M> = serving;
         let driver = &self.disk.driver;
         if serve.in_flight.count() == 0 && !driver.is_stacked() && !driver.is_polled_idle() {
             return;
@@ -211,7 +212,7 @@ impl<'a, M: Machine> Visit<'a, M> {
 
     /// Checks that each completion names a request in flight.
     #[inline(always)]
-    pub(crate) fn check_reaped(&mut self, serve: &mut Serve<M>) {
+    pub(crate) fn check_reaped(&mut self, serve: &mut HctxState<M>) {
         serve.in_flight.take_back(&mut self.run.batch, &self.disk.config.name);
         if serve.scheduling.is_some() {
             scheduled::tell(self, serve);
@@ -220,8 +221,8 @@ impl<'a, M: Machine> Visit<'a, M> {
     }
 
     /// Hands as many requests as possible to the driver.
-    fn dispatch(&mut self, serving: &mut ServeGuard<'_, M, Serve<M>>) {
-        let serve: &mut Serve<M> = serving;
+    fn dispatch(&mut self, serving: &mut ServeGuard<'_, M, HctxState<M>>) {
+        let serve: &mut HctxState<M> = serving;
         let mut now_ns = core::mem::take(&mut serve.inserted_ns);
         if serve.quiesced || serve.queue.is_none() {
             return;
@@ -246,7 +247,7 @@ impl<'a, M: Machine> Visit<'a, M> {
     /// Dispatches first the requests that the driver returned as busy, or that got their tags in
     /// the plug.
     #[cold]
-    fn dispatch_requeued(&mut self, serve: &mut Serve<M>, now_ns: &mut u64) -> u32 {
+    fn dispatch_requeued(&mut self, serve: &mut HctxState<M>, now_ns: &mut u64) -> u32 {
         let (hctx, mut sent) = (self.hctx, 0);
         while hctx.room(serve) > 0 {
             let Some(rq) = serve.requeued.pop_front() else { break };
@@ -262,7 +263,7 @@ impl<'a, M: Machine> Visit<'a, M> {
         sent
     }
 
-    pub(crate) fn dispatch_staged(&mut self, serve: &mut Serve<M>, mut now_ns: u64) -> u32 {
+    pub(crate) fn dispatch_staged(&mut self, serve: &mut HctxState<M>, mut now_ns: u64) -> u32 {
         let hctx = self.hctx;
         let tags = &*hctx.tags;
         let (mut batch, mut sent) = (TagBatch::EMPTY, 0);
@@ -318,7 +319,7 @@ impl<'a, M: Machine> Visit<'a, M> {
     #[inline(always)]
     pub(crate) fn issue(
         &mut self,
-        serve: &mut Serve<M>,
+        serve: &mut HctxState<M>,
         mut rq: RequestRef<M>,
         now_ns: u64,
     ) -> bool {
@@ -341,7 +342,7 @@ impl<'a, M: Machine> Visit<'a, M> {
 
     /// Puts a request that the driver refused in front of the queue.
     #[cold]
-    pub(crate) fn requeue(&mut self, serve: &mut Serve<M>, mut rq: RequestRef<M>) {
+    pub(crate) fn requeue(&mut self, serve: &mut HctxState<M>, mut rq: RequestRef<M>) {
         let d_ns = rq.d_ns;
         rq.mark_inserted(d_ns);
         self.stats.add(DiskCounter::Requeues, 1);
@@ -354,7 +355,11 @@ impl<'a, M: Machine> Visit<'a, M> {
 
     /// Issues a flush, or lets it join the next one if one is in flight. Returns the flush if no
     /// tag is free.
-    fn dispatch_flush(&mut self, serve: &mut Serve<M>, chain: BioRef<M>) -> Result<u32, BioRef<M>> {
+    fn dispatch_flush(
+        &mut self,
+        serve: &mut HctxState<M>,
+        chain: BioRef<M>,
+    ) -> Result<u32, BioRef<M>> {
         let tags = &self.hctx.tags;
         let mut flush = self.disk.flush.lock();
         if flush.issued {
@@ -380,7 +385,7 @@ impl<'a, M: Machine> Visit<'a, M> {
 
     /// Starts the requests that were handed to the driver.
     #[inline(always)]
-    pub(crate) fn commit(&mut self, serve: &mut Serve<M>, sent: u32) {
+    pub(crate) fn commit(&mut self, serve: &mut HctxState<M>, sent: u32) {
         self.charge(sent);
         if let Some(queue) = &mut serve.queue {
             queue.commit_rqs();
@@ -401,7 +406,7 @@ impl<'a, M: Machine> Visit<'a, M> {
 pub(crate) fn submit_inside<'a, M: Machine>(
     visit: &mut Visit<'a, M>,
     ctx: u16,
-    mut serving: ServeGuard<'a, M, Serve<M>>,
+    mut serving: ServeGuard<'a, M, HctxState<M>>,
     list: &mut BioList<M>,
 ) {
     if direct::is_plain(visit, &mut serving, list) {

@@ -14,7 +14,7 @@ use crate::chain::sort::{merge_into, sort};
 use crate::disk::visit::Visit;
 use crate::disk::worker_state::WorkerState;
 use crate::disk::{Disk, request_limits};
-use crate::queue::Serve;
+use crate::queue::HctxState;
 use crate::queue::driver::QueueKind;
 
 impl<M: Machine> Disk<M> {
@@ -123,7 +123,7 @@ impl<M: Machine> Visit<'_, M> {
 
     /// Collects the chains that all software queues hold for a hardware queue. Those for a worker
     /// are sorted and merged.
-    pub(crate) fn take_staged(&mut self, serve: &mut Serve<M>) {
+    pub(crate) fn take_staged(&mut self, serve: &mut HctxState<M>) {
         let (disk, hctx) = (self.disk, self.hctx);
         if !disk.is_workers(hctx.number) {
             return hctx.take_pending(|ctx| {
@@ -141,7 +141,7 @@ impl<M: Machine> Visit<'_, M> {
 
     /// Appends a list, sorted and merged, to the chains that already wait, so that none is
     /// overtaken for ever.
-    pub(crate) fn stage_sorted(&mut self, list: &mut BioList<M>, serve: &mut Serve<M>) {
+    pub(crate) fn stage_sorted(&mut self, list: &mut BioList<M>, serve: &mut HctxState<M>) {
         M::work(Stage::Insert, list.len());
         sort(list);
         let disk = self.disk;
@@ -153,7 +153,7 @@ impl<M: Machine> Visit<'_, M> {
 
     /// Counts dispatched chains before a worker's queue is left. A thread other than the worker
     /// that leaves work there wakes the worker, because nobody else would poll for its completion.
-    pub(crate) fn note_round(&self, serve: &mut Serve<M>) {
+    pub(crate) fn note_round(&self, serve: &mut HctxState<M>) {
         let Some(worker_state) = self
             .disk
             .worker_state

@@ -16,7 +16,7 @@ use crate::chain::bio_set::BioSet;
 use crate::chain::slot::{BioList, BioRef};
 use crate::disk::Disk;
 use crate::queue::driver::CompletionBatch;
-use crate::trace::Unplug;
+use crate::trace::UnplugReason;
 use crate::trace::tracer::{TraceWriter, Tracer};
 
 /// The points at which the clock is read.
@@ -78,7 +78,7 @@ pub(crate) struct TraceContext {
     /// Time of the last insertion while tracing.
     pub(crate) inserted_ns: u64,
     /// The reason why plugs are emptied.
-    pub(crate) unplug: Unplug,
+    pub(crate) unplug: UnplugReason,
     /// True if bios of the current batch have waited for limits.
     pub(crate) has_waited: bool,
 }

@@ -29,7 +29,7 @@ use crate::queue::scheduler::share::DriveParts;
 use crate::queue::scheduler::share::piece::FIRST_SECTORS;
 use crate::queue::scheduler::{Chain, DriveTags, Pick, Scheduler, SchedulerKind, Scheduling};
 use crate::queue::tag::TagBatch;
-use crate::queue::{HardwareQueue, Serve};
+use crate::queue::{HardwareQueue, HctxState};
 use crate::trace::note::Remark;
 
 impl<M: Machine> Disk<M> {
@@ -173,7 +173,7 @@ fn change<M: Machine>(hctx: &HardwareQueue<M>, next: Option<Box<Scheduling<M>>>)
 /// Hands waiting requests to the driver in the scheduler's order. Returns how many.
 pub(crate) fn dispatch<M: Machine>(
     visit: &mut Visit<'_, M>,
-    serve: &mut Serve<M>,
+    serve: &mut HctxState<M>,
     mut now_ns: u64,
 ) -> u32 {
     insert(visit, serve);
@@ -257,7 +257,7 @@ fn refuse<M: Machine>(visit: &Visit<'_, M>, chain: Chain<M>) -> ! {
 /// Asks the queue's scheduler to report its decisions, because this thread records a trace. Returns
 /// the time.
 #[cold]
-fn watch<M: Machine>(visit: &Visit<'_, M>, serve: &Serve<M>, now_ns: u64) -> u64 {
+fn watch<M: Machine>(visit: &Visit<'_, M>, serve: &HctxState<M>, now_ns: u64) -> u64 {
     let Some(scheduling) = &serve.scheduling else { return now_ns };
     let now_ns = if now_ns == 0 { M::now() } else { now_ns };
     scheduling.watch(visit.hctx.number, now_ns);
@@ -266,7 +266,7 @@ fn watch<M: Machine>(visit: &Visit<'_, M>, serve: &Serve<M>, now_ns: u64) -> u64
 
 /// Records the decisions of the queue's scheduler.
 #[cold]
-fn note_decisions<M: Machine>(visit: &mut Visit<'_, M>, serve: &Serve<M>) {
+fn note_decisions<M: Machine>(visit: &mut Visit<'_, M>, serve: &HctxState<M>) {
     let hctx = visit.hctx.number;
     let Some(scheduling) = &serve.scheduling else { return };
     for decision in scheduling.decisions(hctx) {
@@ -282,7 +282,7 @@ fn note_decisions<M: Machine>(visit: &mut Visit<'_, M>, serve: &Serve<M>) {
 }
 
 /// Moves staged chains other than flushes into the scheduler.
-fn insert<M: Machine>(visit: &mut Visit<'_, M>, serve: &mut Serve<M>) {
+fn insert<M: Machine>(visit: &mut Visit<'_, M>, serve: &mut HctxState<M>) {
     let Some(scheduling) = serve.scheduling.as_deref_mut() else { return };
     let mut staged = serve.staged.take();
     let mut fresh = BioList::new();
@@ -303,7 +303,7 @@ fn insert<M: Machine>(visit: &mut Visit<'_, M>, serve: &mut Serve<M>) {
 
 /// Reports completions to the scheduler.
 #[cold]
-pub(crate) fn tell<M: Machine>(visit: &mut Visit<'_, M>, serve: &mut Serve<M>) {
+pub(crate) fn tell<M: Machine>(visit: &mut Visit<'_, M>, serve: &mut HctxState<M>) {
     let Some(scheduling) = serve.scheduling.as_deref_mut() else { return };
     let entries = visit.run.batch.entries();
     if entries.is_empty() || !scheduling.expects_any() {

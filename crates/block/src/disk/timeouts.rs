@@ -19,11 +19,11 @@ use crate::bio::status::Status;
 use crate::chain::bio_set::BioSetRef;
 use crate::chain::slot::{BioRef, BioSlot};
 use crate::disk::AbandonedRequest;
-use crate::disk::complete::Noted;
+use crate::disk::complete::FailureLogging;
 use crate::disk::visit::Visit;
-use crate::queue::Serve;
+use crate::queue::HctxState;
 use crate::queue::driver::Expired;
-use crate::queue::request::{Request, State, Tag};
+use crate::queue::request::{Request, RequestState, Tag};
 use crate::trace::Action;
 
 /// Longest and shortest time between two checks of requests in flight, in nanoseconds.
@@ -65,9 +65,9 @@ pub(crate) fn check<M: Machine>(visit: &mut Visit<'_, M>, now_ns: u64) {
     visit.serve(serving);
 }
 
-fn expire<M: Machine>(visit: &mut Visit<'_, M>, serve: &mut Serve<M>, tag: Tag, now_ns: u64) {
-    let (tags, Serve { queue, in_flight, .. }) = (&*visit.hctx.tags, serve);
-    if in_flight.lent(tags, tag).is_none_or(|rq| rq.state == State::Abandoned) {
+fn expire<M: Machine>(visit: &mut Visit<'_, M>, serve: &mut HctxState<M>, tag: Tag, now_ns: u64) {
+    let (tags, HctxState { queue, in_flight, .. }) = (&*visit.hctx.tags, serve);
+    if in_flight.lent(tags, tag).is_none_or(|rq| rq.state == RequestState::Abandoned) {
         return;
     }
     visit.stats.add(DiskCounter::Timeouts, 1);
@@ -80,8 +80,8 @@ fn expire<M: Machine>(visit: &mut Visit<'_, M>, serve: &mut Serve<M>, tag: Tag, 
     if has_foreign_memory(rq) {
         // The owner of the memory decides about the request; the failure is recorded as the
         // drive's.
-        if rq.state != State::Overdue {
-            rq.state = State::Overdue;
+        if rq.state != RequestState::Overdue {
+            rq.state = RequestState::Overdue;
             note_overdue(visit, rq);
         }
         return;
@@ -90,13 +90,13 @@ fn expire<M: Machine>(visit: &mut Visit<'_, M>, serve: &mut Serve<M>, tag: Tag, 
         visit.trace().record_request(Action::Complete, rq, (now_ns, Status::TimedOut));
     }
     let (op, d_ns, chain) = (rq.op(), rq.d_ns, rq.empty());
-    rq.state = State::Abandoned;
+    rq.state = RequestState::Abandoned;
     let bio_sets = bio_sets_of(&chain);
     visit.disk.abandoned.lock().push(AbandonedRequest { hctx: visit.hctx.number, tag, bio_sets });
     let mut equal = EqualIos::EMPTY;
     let stamps = (d_ns, now_ns);
     visit.run.accounts.c_ns = now_ns;
-    visit.end_bios(chain, (Status::TimedOut, Noted::Now), stamps, &mut equal);
+    visit.end_bios(chain, (Status::TimedOut, FailureLogging::Now), stamps, &mut equal);
     visit.stats.record(&mut equal, &mut visit.run.accounts.tenants);
     if op == Op::Flush {
         visit.flush_done();

@@ -23,7 +23,7 @@ use crate::trace::blktrace::{Act, category};
 use crate::trace::entry::{Step, Subject, group_of};
 use crate::trace::note::{Remark, TraceNote};
 use crate::trace::tracer::TraceStamp;
-use crate::trace::{Action, Event, Unplug};
+use crate::trace::{Action, Event, UnplugReason};
 
 /// The position of a bio in its plug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -202,8 +202,8 @@ impl<M: Machine> Tracing<'_, M> {
     /// Records that `count` requests, among them that of `bio`, are unplugged.
     pub(crate) fn record_unplug(&mut self, bio: &BioSlot<M>, count: u32) {
         let step = match self.run.trace_context.unplug {
-            Unplug::Explicit => Step::One(Act::Unplug),
-            Unplug::ToWait => Step::One(Act::UnplugTimer),
+            UnplugReason::Explicit => Step::One(Act::Unplug),
+            UnplugReason::ToWait => Step::One(Act::UnplugTimer),
         };
         if let Some(writer) = &mut self.run.trace {
             writer.put(M::now(), &plug_subject(self.disk, bio, count), step);

@@ -338,7 +338,7 @@ pub struct CompletionBatch {
 }
 
 /// Iterator over the requests of a batch that were checked and not taken out yet.
-pub(crate) struct Rest<'a, M: Machine> {
+pub(crate) struct CheckedRequests<'a, M: Machine> {
     tags: &'a TagSet<M>,
     entries: &'a [(Tag, Status)],
     at: usize,
@@ -346,7 +346,7 @@ pub(crate) struct Rest<'a, M: Machine> {
     taken: &'a mut usize,
 }
 
-impl<M: Machine> Rest<'_, M> {
+impl<M: Machine> CheckedRequests<'_, M> {
     /// Returns the next request and its status without taking it.
     #[inline(always)]
     pub(crate) fn peek(&self) -> Option<(&Request<M>, Status)> {
@@ -367,7 +367,7 @@ impl<M: Machine> Rest<'_, M> {
     }
 }
 
-impl<M: Machine> Drop for Rest<'_, M> {
+impl<M: Machine> Drop for CheckedRequests<'_, M> {
     #[inline(always)]
     fn drop(&mut self) {
         *self.taken = self.at;
@@ -460,9 +460,12 @@ impl CompletionBatch {
     /// Returns the requests that were checked and not taken out yet. `tags` is the set of the queue
     /// that filled the batch.
     #[inline(always)]
-    pub(crate) fn rest<'a, M: Machine>(&'a mut self, tags: &'a TagSet<M>) -> Rest<'a, M> {
+    pub(crate) fn rest<'a, M: Machine>(
+        &'a mut self,
+        tags: &'a TagSet<M>,
+    ) -> CheckedRequests<'a, M> {
         let CompletionBatch { entries, checked, taken, .. } = self;
-        Rest { tags, entries: &entries[..*checked], at: *taken, taken }
+        CheckedRequests { tags, entries: &entries[..*checked], at: *taken, taken }
     }
 
     /// Returns references to the requests that were checked and not taken out yet.
@@ -471,7 +474,7 @@ impl CompletionBatch {
         tags: &'a TagSet<M>,
     ) -> impl Iterator<Item = (&'a Request<M>, Status)> {
         let entries = &self.entries[self.taken..self.checked];
-        // SAFETY: as in `Rest::peek`; the batch stays borrowed.
+        // SAFETY: as in `CheckedRequests::peek`; the batch stays borrowed.
         entries.iter().map(|(tag, status)| (unsafe { &*tags.lent(*tag) }, *status))
     }
 

@@ -1,4 +1,4 @@
-//! `Pending`: a bitmap of the software queues that have bios for a hardware queue.
+//! `PendingQueues`: a bitmap of the software queues that have bios for a hardware queue.
 //!
 //! Each software queue has a bit, set after an insertion and cleared by the serving thread. The
 //! lanes of a hardware queue that several threads serve (`Inside::Each`)
@@ -11,16 +11,19 @@ use alloc::vec::Vec;
 use millrace_machine::{Machine, Order, Word};
 
 /// Bitmap of the software queues that have bios for a hardware queue.
-pub(crate) struct Pending<M: Machine> {
+pub(crate) struct PendingQueues<M: Machine> {
     words: Arc<[M::Word]>,
     /// For one of several lanes: its bit, and the software queue that the bit stands for.
     own: Option<(u64, usize)>,
 }
 
-impl<M: Machine> Pending<M> {
+impl<M: Machine> PendingQueues<M> {
     /// Creates a bitmap of `ctxs` software queues, all without bios.
     pub(crate) fn new(ctxs: usize) -> Self {
-        Pending { words: (0..ctxs.div_ceil(64)).map(|_| M::Word::new(0)).collect(), own: None }
+        PendingQueues {
+            words: (0..ctxs.div_ceil(64)).map(|_| M::Word::new(0)).collect(),
+            own: None,
+        }
     }
 
     /// Creates the bitmaps of several lanes. Each lane is a pair of hardware queue and software
@@ -35,7 +38,7 @@ impl<M: Machine> Pending<M> {
                 _ => Arc::new([M::Word::new(0)]),
             };
             words.push((*queue, Arc::clone(&word)));
-            Pending { words: word, own: Some((1 << (before % 64), *ctx)) }
+            PendingQueues { words: word, own: Some((1 << (before % 64), *ctx)) }
         };
         lanes.iter().map(part).collect()
     }
@@ -90,7 +93,7 @@ mod tests {
     use alloc::vec;
     use millrace_machine::Native;
 
-    fn taken(pending: &Pending<Native>) -> Vec<usize> {
+    fn taken(pending: &PendingQueues<Native>) -> Vec<usize> {
         let mut all = Vec::new();
         pending.take(|ctx| all.push(ctx));
         all
@@ -99,7 +102,7 @@ mod tests {
     #[test]
     fn ways_into_one_queue_see_their_own_software_queue_alone() {
         let lanes: Vec<_> = (0..70).map(|lane| (lane % 2, lane)).collect();
-        let parts = Pending::<Native>::of_lanes(&lanes);
+        let parts = PendingQueues::<Native>::of_lanes(&lanes);
         [3, 5, 69].iter().for_each(|lane| parts[*lane].mark(*lane));
         assert!(parts[3].is_any() && !parts[1].is_any());
         assert_eq!([1, 3, 3].map(|lane| taken(&parts[lane])), [vec![], vec![3], vec![]]);
@@ -110,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_whole_queue_finds_what_was_marked_once() {
-        let pending = Pending::<Native>::new(130);
+        let pending = PendingQueues::<Native>::new(130);
         [0, 64, 129].iter().for_each(|ctx| pending.mark(*ctx));
         assert!(pending.is_any());
         assert_eq!((taken(&pending), taken(&pending)), (vec![0, 64, 129], vec![]));

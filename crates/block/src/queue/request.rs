@@ -17,7 +17,7 @@ use crate::bio::limits::{QueueLimits, SegmentRule};
 use crate::bio::{Op, OpFlags, SECTOR_SHIFT, Sector, SectorCount, Segment};
 use crate::chain::bio_set::BioSet;
 use crate::chain::slot::{BioRef, BioSlot};
-use crate::queue::sbitmap::Bits;
+use crate::queue::sbitmap::TagBits;
 
 /// Number of a request in its tag set; the driver uses the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,7 +36,7 @@ pub enum Dispatch {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum State {
+pub(crate) enum RequestState {
     Idle,
     /// In flight; its bios came straight from a plug.
     InFlight,
@@ -58,18 +58,18 @@ pub struct Request<M: Machine> {
     nr_sectors: SectorCount,
     tag: Tag,
     /// Bit of its tag in the bitmap; empty for a reserved tag.
-    pub(crate) bits: Bits,
+    pub(crate) bits: TagBits,
     nr_segments: u16,
     pub(crate) hctx: u16,
     op: Op,
     flags: OpFlags,
-    pub(crate) state: State,
+    pub(crate) state: RequestState,
     /// The driver's last answer.
     pub(crate) outcome: Dispatch,
 }
 
 impl<M: Machine> Request<M> {
-    pub(crate) fn idle(tag: Tag, bits: Bits) -> Self {
+    pub(crate) fn idle(tag: Tag, bits: TagBits) -> Self {
         Request {
             chain: None,
             sector: 0,
@@ -81,7 +81,7 @@ impl<M: Machine> Request<M> {
             hctx: 0,
             op: Op::Read,
             flags: OpFlags::NONE,
-            state: State::Idle,
+            state: RequestState::Idle,
             outcome: Dispatch::Queued,
         }
     }
@@ -89,26 +89,26 @@ impl<M: Machine> Request<M> {
     /// Fills the request from a chain of bios. `taken` are the flags that the driver understands.
     #[inline(always)]
     pub(crate) fn fill(&mut self, head: BioRef<M>, hctx: u16, taken: OpFlags) {
-        assert!(self.state == State::Idle, "tag {} names a request in flight", self.tag.0);
+        assert!(self.state == RequestState::Idle, "tag {} names a request in flight", self.tag.0);
         self.sector = head.dev_sector;
         self.nr_sectors = head.chain_sectors;
         self.nr_segments = head.chain_segments;
         self.op = head.bio.op;
         self.flags = OpFlags(head.bio.flags.0 & taken.0);
         self.hctx = hctx;
-        self.state = State::InFlight;
+        self.state = RequestState::InFlight;
         core::mem::forget(self.chain.replace(head));
     }
 
     /// Fills the request from a chain of bios that waited in a queue.
     pub(crate) fn fill_waited(&mut self, head: BioRef<M>, hctx: u16, taken: OpFlags) {
         self.fill(head, hctx, taken);
-        self.state = State::Waited;
+        self.state = RequestState::Waited;
     }
 
     /// Records that the request waits in a queue, from now on unless it waited before.
     pub(crate) fn mark_inserted(&mut self, now_ns: u64) {
-        self.state = State::Waited;
+        self.state = RequestState::Waited;
         if let Some(head) = &mut self.chain {
             head.mark_inserted(now_ns);
         }
@@ -118,7 +118,7 @@ impl<M: Machine> Request<M> {
     /// completed.
     #[inline(always)]
     pub(crate) fn is_in_flight(&self) -> bool {
-        matches!(self.state, State::InFlight | State::Waited | State::Overdue)
+        matches!(self.state, RequestState::InFlight | RequestState::Waited | RequestState::Overdue)
     }
 
     /// Returns operation and times, as an empty run of equal I/Os to compare other requests with.
@@ -135,7 +135,7 @@ impl<M: Machine> Request<M> {
     #[inline(always)]
     pub(crate) fn ends_alike(&self, bio_set: *const BioSet<M>, times: &EqualIos) -> bool {
         let Some(bio) = &self.chain else { return false };
-        self.state == State::InFlight
+        self.state == RequestState::InFlight
             && self.op != Op::Flush
             && times.is_like(self.op, bio, self.d_ns)
             && bio.chained.is_none()
@@ -145,7 +145,7 @@ impl<M: Machine> Request<M> {
     /// Takes the chain out and makes the request idle.
     #[inline]
     pub(crate) fn empty(&mut self) -> BioRef<M> {
-        self.state = State::Idle;
+        self.state = RequestState::Idle;
         self.chain.take().expect("a request in flight has bios")
     }
 

@@ -11,14 +11,14 @@ use millrace_machine::{Machine, Order, Word};
 
 /// Some bits of one word: the word's index and a mask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Bits {
+pub(crate) struct TagBits {
     pub(crate) word: u32,
     pub(crate) mask: u64,
 }
 
-impl Bits {
+impl TagBits {
     /// The empty set of bits.
-    pub(crate) const NONE: Bits = Bits { word: 0, mask: 0 };
+    pub(crate) const NONE: TagBits = TagBits { word: 0, mask: 0 };
 }
 
 /// A set of numbers below `depth`.
@@ -67,31 +67,31 @@ impl<M: Machine> Sbitmap<M> {
 
     /// Returns word and mask of a number.
     #[inline]
-    pub(crate) fn bit_of(&self, number: u32) -> Bits {
-        Bits { word: number >> self.shift, mask: 1 << (number & ((1 << self.shift) - 1)) }
+    pub(crate) fn bit_of(&self, number: u32) -> TagBits {
+        TagBits { word: number >> self.shift, mask: 1 << (number & ((1 << self.shift) - 1)) }
     }
 
     /// Takes up to `want` (1 or more) numbers from the first word, starting at `hint`, that has
     /// free ones. Moves the hint to that word.
     #[inline(always)]
-    pub(crate) fn take(&self, hint: &mut u32, want: u32) -> Option<Bits> {
+    pub(crate) fn take(&self, hint: &mut u32, want: u32) -> Option<TagBits> {
         let word = *hint;
         match self.words.get(word as usize).and_then(|bio_set| self.take_from(bio_set, want)) {
-            Some(mask) => Some(Bits { word, mask }),
+            Some(mask) => Some(TagBits { word, mask }),
             None => self.take_elsewhere(hint, want),
         }
     }
 
     /// Tries all words once, starting behind the hint.
     #[inline(never)]
-    fn take_elsewhere(&self, hint: &mut u32, want: u32) -> Option<Bits> {
+    fn take_elsewhere(&self, hint: &mut u32, want: u32) -> Option<TagBits> {
         let count = self.words.len() as u32;
         let start = *hint % count;
         for step in 1..=count {
             let word = (start + step) % count;
             if let Some(mask) = self.take_from(&self.words[word as usize], want) {
                 *hint = word;
-                return Some(Bits { word, mask });
+                return Some(TagBits { word, mask });
             }
         }
         None
@@ -117,7 +117,7 @@ impl<M: Machine> Sbitmap<M> {
 
     /// Frees numbers.
     #[inline(always)]
-    pub(crate) fn give(&self, bits: Bits) {
+    pub(crate) fn give(&self, bits: TagBits) {
         // SeqCst: Release for the next user of the number, and ordered before the check for
         // waiters. Taken bits are set, so subtracting the mask clears exactly these, in one
         // instruction.
@@ -236,7 +236,7 @@ mod tests {
         }
     }
 
-    fn numbers(map: &Sbitmap<Native>, bits: Bits) -> Vec<u32> {
+    fn numbers(map: &Sbitmap<Native>, bits: TagBits) -> Vec<u32> {
         let set = (0..64).filter(|bit| bits.mask >> bit & 1 == 1);
         set.map(|bit| map.number(bits.word, bit)).collect()
     }

@@ -299,7 +299,7 @@ pub trait Scheduler<M: Machine>: Send {
 
 /// A request in flight that came from a scheduler's chain.
 #[derive(Debug, Clone, Copy)]
-struct Issued {
+struct IssuedChain {
     /// Length of the chain; 0 if the request with this tag did not come from this scheduler.
     nr_sectors: SectorCount,
     op: Op,
@@ -309,8 +309,8 @@ struct Issued {
     picked_ns: u64,
 }
 
-impl Issued {
-    const NONE: Issued = Issued {
+impl IssuedChain {
+    const NONE: IssuedChain = IssuedChain {
         nr_sectors: 0,
         op: Op::Read,
         tenant: 0,
@@ -320,8 +320,8 @@ impl Issued {
     };
 
     /// Creates the record of a chain that the scheduler names now.
-    fn of<M: Machine>(chain: &BioSlot<M>, picked_ns: u64) -> Issued {
-        Issued {
+    fn of<M: Machine>(chain: &BioSlot<M>, picked_ns: u64) -> IssuedChain {
+        IssuedChain {
             nr_sectors: chain.chain_sectors,
             op: chain.op(),
             tenant: chain.bio.account_key.tenant,
@@ -332,7 +332,7 @@ impl Issued {
     }
 
     fn done(self, status: Option<Status>, done_ns: u64) -> Done {
-        let Issued { nr_sectors, op, tenant, group, queued_ns, picked_ns } = self;
+        let IssuedChain { nr_sectors, op, tenant, group, queued_ns, picked_ns } = self;
         Done { op, nr_sectors, tenant, group, queued_ns, picked_ns, done_ns, status }
     }
 }
@@ -347,7 +347,7 @@ pub(crate) struct Scheduling<M: Machine> {
     /// Number of chains inside, including `picked`.
     len: u32,
     /// Requests in flight from this scheduler by tag, and their number.
-    issued: Box<[Issued]>,
+    issued: Box<[IssuedChain]>,
     in_flight: u32,
     /// True if the scheduler kept chains when it was drained, or returned foreign ones.
     pub(crate) has_lost: bool,
@@ -378,7 +378,7 @@ impl<M: Machine> Scheduling<M> {
             scheduler,
             picked: None,
             len: 0,
-            issued: alloc::vec![Issued::NONE; depth].into_boxed_slice(),
+            issued: alloc::vec![IssuedChain::NONE; depth].into_boxed_slice(),
             in_flight: 0,
             has_lost: false,
             rests_until_ns: 0,
@@ -506,7 +506,7 @@ impl<M: Machine> Scheduling<M> {
     pub(crate) fn issue(&mut self, chain: Chain<M>, tag: Tag, now_ns: u64) -> BioRef<M> {
         self.len -= 1;
         self.in_flight += 1;
-        self.issued[tag.0 as usize] = Issued::of(&chain.bio, now_ns);
+        self.issued[tag.0 as usize] = IssuedChain::of(&chain.bio, now_ns);
         chain.bio
     }
 
@@ -532,7 +532,7 @@ impl<M: Machine> Scheduling<M> {
 
     /// Reports the completion of the request with this tag to the scheduler.
     pub(crate) fn completed(&mut self, tag: Tag, status: Status, done_ns: u64) {
-        let issued = core::mem::replace(&mut self.issued[tag.0 as usize], Issued::NONE);
+        let issued = core::mem::replace(&mut self.issued[tag.0 as usize], IssuedChain::NONE);
         if issued.nr_sectors == 0 {
             return;
         }
@@ -542,7 +542,7 @@ impl<M: Machine> Scheduling<M> {
 
     /// Reports that the request with this tag, which the driver does not have, was taken apart.
     pub(crate) fn taken_back(&mut self, tag: Tag) {
-        let issued = core::mem::replace(&mut self.issued[tag.0 as usize], Issued::NONE);
+        let issued = core::mem::replace(&mut self.issued[tag.0 as usize], IssuedChain::NONE);
         if issued.nr_sectors != 0 {
             self.in_flight -= 1;
             self.scheduler.completed(&issued.done(None, M::now()));
@@ -561,7 +561,7 @@ impl<M: Machine> Scheduling<M> {
             let now_ns = M::now();
             let said = ReportedWaits::all(self.said.hold, 0, 0);
             self.say_picked(chain.bio.account_key.group, said, now_ns);
-            self.scheduler.completed(&Issued::of(&chain, now_ns).done(None, now_ns));
+            self.scheduler.completed(&IssuedChain::of(&chain, now_ns).done(None, now_ns));
             left.list.push_back(chain);
         }
         self.scheduler.drain(&mut left);

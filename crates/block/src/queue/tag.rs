@@ -16,7 +16,7 @@ use millrace_machine::{Line, Lock, Machine, Order, Word};
 
 use crate::chain::slot::BioRef;
 use crate::queue::request::{Request, RequestRef, Tag};
-use crate::queue::sbitmap::{Bits, Sbitmap};
+use crate::queue::sbitmap::{Sbitmap, TagBits};
 
 /// A drive whose queues wait for tags, as the tag set sees it.
 pub(crate) trait TagUser: Any + Send + Sync {
@@ -51,7 +51,7 @@ impl<M: Machine> TagSet<M> {
     pub fn new(depth: u32) -> Self {
         let map = Sbitmap::new(depth.clamp(1, 65_536));
         let request = |tag| {
-            let bits = if tag < map.depth() { map.bit_of(tag) } else { Bits::NONE };
+            let bits = if tag < map.depth() { map.bit_of(tag) } else { TagBits::NONE };
             M::Line::new(Request::idle(Tag(tag), bits))
         };
         TagSet {
@@ -228,13 +228,13 @@ impl<M: Machine> Drop for TagSet<M> {
 /// Tags of one bitmap word, taken together or to be freed together.
 #[derive(Debug)]
 pub(crate) struct TagBatch {
-    bits: Bits,
+    bits: TagBits,
     /// Number of the word's first tag.
     base: u32,
 }
 
 impl TagBatch {
-    pub(crate) const EMPTY: TagBatch = TagBatch { bits: Bits::NONE, base: 0 };
+    pub(crate) const EMPTY: TagBatch = TagBatch { bits: TagBits::NONE, base: 0 };
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
@@ -251,15 +251,15 @@ pub(crate) mod tests {
     use proptest::prelude::*;
 
     /// A drive that no longer exists.
-    struct Gone;
+    struct GoneDrive;
 
-    impl TagUser for Gone {
+    impl TagUser for GoneDrive {
         fn look_for_tag(&self, _: u16) {}
     }
 
     /// Creates a waiter for queue `hctx` of a drive that no longer exists.
     pub(crate) fn waiter(hctx: u16) -> Waiter {
-        Waiter { drive: Weak::<Gone>::new(), hctx }
+        Waiter { drive: Weak::<GoneDrive>::new(), hctx }
     }
 
     /// Returns the tag of a request and forgets its handle.

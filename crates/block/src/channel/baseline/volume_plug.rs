@@ -24,7 +24,7 @@ use crate::channel::member::Member;
 use crate::disk::runner::Runner;
 use crate::disk::trace::PlugPlace;
 use crate::queue::request::RequestRef;
-use crate::trace::{Action, Unplug};
+use crate::trace::{Action, UnplugReason};
 use crate::volume::Volume;
 
 /// Number of requests for one drive that unplugs the list: the kernel's BLK_MAX_REQUEST_COUNT.
@@ -167,7 +167,7 @@ impl<M: Machine> VolumePlug<M> {
     /// Blocks on a bio whose drive has no free tag. As in the kernel, the list is unplugged before
     /// the whole context waits.
     fn block(&mut self, slot: BioRef<M>, to: &mut Drives<'_, M>) {
-        let why = core::mem::replace(&mut to.run.trace_context.unplug, Unplug::ToWait);
+        let why = core::mem::replace(&mut to.run.trace_context.unplug, UnplugReason::ToWait);
         self.unplug(to);
         to.run.trace_context.unplug = why;
         let member = &mut to.members[usize::from(slot.member)];

@@ -7,7 +7,7 @@
 use millrace_machine::{Machine, Stage};
 
 use crate::disk::visit::Visit;
-use crate::queue::Serve;
+use crate::queue::HctxState;
 use crate::queue::request::RequestRef;
 use crate::queue::serve::ServeGuard;
 use crate::trace::Action;
@@ -40,7 +40,10 @@ pub(crate) fn submit<M: Machine>(
 }
 
 /// Serves a queue that was entered, or leaves it to its owner.
-fn leave_to_others<'a, M: Machine>(visit: &mut Visit<'a, M>, serving: ServeGuard<'a, M, Serve<M>>) {
+fn leave_to_others<'a, M: Machine>(
+    visit: &mut Visit<'a, M>,
+    serving: ServeGuard<'a, M, HctxState<M>>,
+) {
     if visit.may_serve() {
         return visit.serve(serving);
     }

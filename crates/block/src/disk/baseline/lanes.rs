@@ -19,8 +19,8 @@ use crate::disk::visit::Visit;
 use crate::disk::{DiskConfig, Stack};
 use crate::queue::controller::lane_tags;
 use crate::queue::driver::{Driver, HwQueues, QueueKind};
-use crate::queue::pending::Pending;
-use crate::queue::{HardwareQueue, Route, Spread};
+use crate::queue::pending::PendingQueues;
+use crate::queue::{HardwareQueue, QueueRoute, Spread};
 
 /// The lanes of a disk, which lead into its hardware queues.
 pub(crate) struct Lanes {
@@ -59,7 +59,7 @@ impl Lanes {
     ) -> Box<[HardwareQueue<M>]> {
         let queues: Vec<usize> = self.lanes.iter().map(|(queue, _)| *queue).collect();
         let tags = lane_tags(config.tag_settings(), hw, &queues);
-        let parts = self.lanes.iter().zip(Pending::of_lanes(&self.lanes)).zip(tags).zip(0..);
+        let parts = self.lanes.iter().zip(PendingQueues::of_lanes(&self.lanes)).zip(tags).zip(0..);
         let open = |((((_, ctx), pending), tags), number): (((&(usize, usize), _), _), u16)| {
             HardwareQueue::new(number, hw.kind, 1, tags).lane(*ctx, pending)
         };
@@ -78,9 +78,9 @@ impl Lanes {
 
     /// Returns the lane of a submitter at position `place`, which uses its own software queue
     /// wherever its thread runs.
-    pub(crate) fn route(&self, place: usize) -> Route {
+    pub(crate) fn route(&self, place: usize) -> QueueRoute {
         let hctx = place % self.lanes.len();
-        Route { ctx: self.lanes[hctx].1 as u16, hctx: hctx as u16, number: 0 }
+        QueueRoute { ctx: self.lanes[hctx].1 as u16, hctx: hctx as u16, number: 0 }
     }
 }
 

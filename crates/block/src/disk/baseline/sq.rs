@@ -26,7 +26,7 @@ use crate::disk::runner::Stamp;
 use crate::disk::visit::Visit;
 use crate::queue::request::RequestRef;
 use crate::queue::tag::TagBatch;
-use crate::queue::{HardwareQueue, Serve};
+use crate::queue::{HardwareQueue, HctxState};
 use crate::trace::Action;
 
 /// Largest number of requests in a submitter's plug: `BLK_MAX_REQUEST_COUNT`.
@@ -84,7 +84,7 @@ impl<M: Machine> BaselineStack<M> for SingleQueueStack<M> {
         submit(self, visit, list);
     }
 
-    fn dispatch(&self, visit: &mut Visit<'_, M>, serve: &mut Serve<M>, now_ns: u64) -> u32 {
+    fn dispatch(&self, visit: &mut Visit<'_, M>, serve: &mut HctxState<M>, now_ns: u64) -> u32 {
         dispatch(self, visit, serve, now_ns)
     }
 
@@ -236,7 +236,7 @@ fn insert<M: Machine>(visit: &mut Visit<'_, M>, plugged: &mut Plugged<'_, M>) {
         }
         return visit.kick();
     };
-    let serve: &mut Serve<M> = &mut serving;
+    let serve: &mut HctxState<M> = &mut serving;
     let mut single = sq.lock();
     single.take_in(plugged);
     if serve.requeued.is_empty() && serve.queue.is_some() && !serve.quiesced {
@@ -400,7 +400,7 @@ fn merge<M: Machine>(
 fn dispatch<M: Machine>(
     sq: &SingleQueueStack<M>,
     visit: &mut Visit<'_, M>,
-    serve: &mut Serve<M>,
+    serve: &mut HctxState<M>,
     mut now_ns: u64,
 ) -> u32 {
     let mut sent = visit.dispatch_staged(serve, now_ns);

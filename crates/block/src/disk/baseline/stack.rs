@@ -11,7 +11,7 @@ use crate::disk::baseline::lanes::Lanes;
 use crate::disk::complete;
 use crate::disk::visit::Visit;
 use crate::disk::{DiskConfig, SubmitPath};
-use crate::queue::{HardwareQueue, Serve};
+use crate::queue::{HardwareQueue, HctxState};
 
 /// Error text for a drive whose stack supports no scheduler.
 pub(crate) const NO_SCHEDULER: &str =
@@ -24,7 +24,7 @@ pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
     fn submit(&self, visit: &mut Visit<'_, M>, ctx: u16, list: &mut BioList<M>);
 
     /// Hands waiting requests to the driver; returns how many.
-    fn dispatch(&self, visit: &mut Visit<'_, M>, serve: &mut Serve<M>, now_ns: u64) -> u32 {
+    fn dispatch(&self, visit: &mut Visit<'_, M>, serve: &mut HctxState<M>, now_ns: u64) -> u32 {
         visit.dispatch_staged(serve, now_ns)
     }
 

@@ -99,7 +99,7 @@ pub(crate) const SLOW_NS: u64 = 2_000_000;
 
 /// Depth units (see [`REQUEST`]) that a drive's requests take.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Weights {
+pub(crate) struct DepthWeights {
     read: OpWeight,
     write: OpWeight,
 }
@@ -120,10 +120,10 @@ impl OpWeight {
     }
 }
 
-impl Weights {
+impl DepthWeights {
     /// Derives the weights from the costs of a drive's I/Os.
-    pub(crate) fn of(cost: &CostModel) -> Weights {
-        Weights { read: OpWeight::of(&cost.read), write: OpWeight::of(&cost.write) }
+    pub(crate) fn of(cost: &CostModel) -> DepthWeights {
+        DepthWeights { read: OpWeight::of(&cost.read), write: OpWeight::of(&cost.write) }
     }
 
     /// Returns the depth units that a request takes: at least those of a small random one.
@@ -142,14 +142,14 @@ mod tests {
 
     #[test]
     fn requests_weigh_by_what_they_cost_and_never_less_than_a_small_one() {
-        let weights = Weights::of(&CostModel::default());
+        let weights = DepthWeights::of(&CostModel::default());
         let of = |op, kib: u32| weights.weight(op, kib * 2);
         assert_eq!((of(Op::Read, 4), of(Op::Write, 4), of(Op::Read, 0)), (16, 16, 16));
         assert_eq!((of(Op::Read, 64), of(Op::Write, 1_024)), (212, 3_356));
         assert_eq!(of(Op::Discard, 1 << 20), 16, "it moves nothing");
         // A disk that rotates: the way to the place is nearly all.
         let seek = OpCost { random_ns: 8_000_000, sequential_ns: 100_000, byte_ps: 5_000 };
-        let weights = Weights::of(&CostModel { read: seek, write: seek });
+        let weights = DepthWeights::of(&CostModel { read: seek, write: seek });
         assert_eq!((weights.weight(Op::Read, 128), weights.weight(Op::Read, 2_048)), (16, 25));
     }
 

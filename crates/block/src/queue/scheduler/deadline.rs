@@ -23,8 +23,8 @@ use crate::bio::group_id::GroupId;
 use crate::group::Groups;
 use crate::group::config::Priority;
 use crate::group::view::GroupView;
-use crate::queue::scheduler::deadline::holders::Holders;
-use crate::queue::scheduler::deadline::sorted::{Sorted, Waiting};
+use crate::queue::scheduler::deadline::holders::WaitTracker;
+use crate::queue::scheduler::deadline::sorted::{SortedChains, WaitingChain};
 use crate::queue::scheduler::{Batch, Done, Leftover, Pick, Scheduler};
 
 /// Nanoseconds until a queue checks again whether chains of higher priority wait at another queue.
@@ -53,10 +53,10 @@ pub struct DeadlineConfig {
 
 impl DeadlineConfig {
     /// Returns how long a chain may wait for others of its priority.
-    fn expire_ns(&self, way: Way) -> u64 {
+    fn expire_ns(&self, way: IoDirection) -> u64 {
         match way {
-            Way::Read => self.read_expire_ns,
-            Way::Write => self.write_expire_ns,
+            IoDirection::Read => self.read_expire_ns,
+            IoDirection::Write => self.write_expire_ns,
         }
     }
 }
@@ -75,27 +75,27 @@ impl Default for DeadlineConfig {
 
 /// Direction of a chain: reads, or operations that change the drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum IoDirection {
     Read = 0,
     Write = 1,
 }
 
-impl Way {
-    fn of(op: Op) -> Way {
-        if op == Op::Read { Way::Read } else { Way::Write }
+impl IoDirection {
+    fn of(op: Op) -> IoDirection {
+        if op == Op::Read { IoDirection::Read } else { IoDirection::Write }
     }
 }
 
 /// Chains of one priority at one hardware queue.
-struct Class<M: Machine> {
-    ways: [Sorted<M>; 2],
+struct PriorityClass<M: Machine> {
+    ways: [SortedChains<M>; 2],
     /// Number of times that reads went before waiting writes.
     starved: u32,
 }
 
-impl<M: Machine> Class<M> {
+impl<M: Machine> PriorityClass<M> {
     fn new() -> Self {
-        Class { ways: [Sorted::new(), Sorted::new()], starved: 0 }
+        PriorityClass { ways: [SortedChains::new(), SortedChains::new()], starved: 0 }
     }
 
     fn is_empty(&self) -> bool {
@@ -103,48 +103,49 @@ impl<M: Machine> Class<M> {
     }
 
     /// Chooses the direction of the next batch; `None` if nothing waits.
-    fn choose(&mut self, config: &DeadlineConfig) -> Option<Way> {
+    fn choose(&mut self, config: &DeadlineConfig) -> Option<IoDirection> {
         let [reads, writes] = self.ways.each_ref().map(|sorted| !sorted.chains.is_empty());
         if reads && !(writes && self.starved >= config.writes_starved) {
             self.starved += u32::from(writes);
-            return Some(Way::Read);
+            return Some(IoDirection::Read);
         }
         self.starved = 0;
-        writes.then_some(Way::Write)
+        writes.then_some(IoDirection::Write)
     }
 
     /// Returns the direction of the oldest chain and its arrival time.
-    fn oldest(&self) -> Option<(Way, u64)> {
-        let came_ns = |way: Way| self.ways[way as usize].came_ns().map(|came_ns| (way, came_ns));
-        let ways = [Way::Read, Way::Write].into_iter().filter_map(came_ns);
+    fn oldest(&self) -> Option<(IoDirection, u64)> {
+        let came_ns =
+            |way: IoDirection| self.ways[way as usize].came_ns().map(|came_ns| (way, came_ns));
+        let ways = [IoDirection::Read, IoDirection::Write].into_iter().filter_map(came_ns);
         ways.min_by_key(|(_, came_ns)| *came_ns)
     }
 }
 
 /// Chains that wait at one hardware queue, and the state of its current batch.
-struct Queue<M: Machine> {
+struct QueueChains<M: Machine> {
     /// Indexed by [`Priority`].
-    classes: [Class<M>; PRIORITIES],
+    classes: [PriorityClass<M>; PRIORITIES],
     /// Class and direction of the current batch.
-    last: (usize, Way),
+    last: (usize, IoDirection),
     /// Chains dispatched from the current batch; initially a value that ends it.
     batched: u32,
     /// Time when the queue was last asked for a chain, in nanoseconds.
     asked_ns: u64,
 }
 
-impl<M: Machine> Queue<M> {
+impl<M: Machine> QueueChains<M> {
     fn new() -> Self {
-        let classes = core::array::from_fn(|_| Class::new());
-        Queue { classes, last: (0, Way::Read), batched: u32::MAX, asked_ns: 0 }
+        let classes = core::array::from_fn(|_| PriorityClass::new());
+        QueueChains { classes, last: (0, IoDirection::Read), batched: u32::MAX, asked_ns: 0 }
     }
 
     /// Takes the next chain.
-    fn next(&mut self, now_ns: u64, config: &DeadlineConfig) -> Option<Waiting<M>> {
+    fn next(&mut self, now_ns: u64, config: &DeadlineConfig) -> Option<WaitingChain<M>> {
         let (class, way) = self.last;
         // A batch ends early if chains of higher priority wait.
         if self.batched < config.fifo_batch
-            && self.classes[..class].iter().all(Class::is_empty)
+            && self.classes[..class].iter().all(PriorityClass::is_empty)
             && let Some(place) = self.classes[class].ways[way as usize].onwards()
         {
             self.batched += 1;
@@ -166,7 +167,7 @@ impl<M: Machine> Queue<M> {
     }
 
     /// Chooses class and direction of the next batch; `None` if nothing waits.
-    fn choose(&mut self, config: &DeadlineConfig) -> Option<(usize, Way)> {
+    fn choose(&mut self, config: &DeadlineConfig) -> Option<(usize, IoDirection)> {
         let mut classes = self.classes.iter_mut().enumerate();
         classes.find_map(|(number, class)| Some((number, class.choose(config)?)))
     }
@@ -177,7 +178,7 @@ impl<M: Machine> Queue<M> {
     }
 
     /// Returns class and direction whose oldest chain has waited too long for higher priorities.
-    fn aged(&self, now_ns: u64, config: &DeadlineConfig) -> Option<(usize, Way)> {
+    fn aged(&self, now_ns: u64, config: &DeadlineConfig) -> Option<(usize, IoDirection)> {
         let highest = self.highest()?;
         let lower = self.classes.iter().enumerate().skip(highest + 1);
         let oldest = lower.filter_map(|(number, class)| Some((number, class.oldest()?)));
@@ -187,26 +188,26 @@ impl<M: Machine> Queue<M> {
 }
 
 /// The state that all hardware queues of a drive share.
-struct Shared<M: Machine> {
-    queues: Box<[Queue<M>]>,
+struct DeadlineState<M: Machine> {
+    queues: Box<[QueueChains<M>]>,
     /// Number of waiting chains of each class at all queues.
     waiting: [u32; PRIORITIES],
     /// Arrival number of the next chain.
     number: u64,
 }
 
-impl<M: Machine> Shared<M> {
+impl<M: Machine> DeadlineState<M> {
     /// Returns the class that queue `hctx` has to wait for: one of a higher priority than its own
     /// chains, waiting at another queue.
     fn goes_before(&self, hctx: usize, now_ns: u64, config: &DeadlineConfig) -> Option<usize> {
         let own = self.queues[hctx].highest()?;
         self.waiting[..own].iter().position(|waiting| *waiting > 0)?;
-        let is_served = |queue: &&Queue<M>| queue.asked_ns.saturating_add(SERVED_NS) > now_ns;
-        let first = self.queues.iter().filter(is_served).filter_map(Queue::highest).min()?;
+        let is_served = |queue: &&QueueChains<M>| queue.asked_ns.saturating_add(SERVED_NS) > now_ns;
+        let first = self.queues.iter().filter(is_served).filter_map(QueueChains::highest).min()?;
         if first >= own {
             return None;
         }
-        let oldest = self.queues[hctx].classes[own..].iter().filter_map(Class::oldest);
+        let oldest = self.queues[hctx].classes[own..].iter().filter_map(PriorityClass::oldest);
         let came_ns = oldest.map(|(_, came_ns)| came_ns).min().unwrap_or(now_ns);
         (came_ns.saturating_add(config.ageing_ns) > now_ns).then_some(first)
     }
@@ -217,15 +218,15 @@ pub struct Deadline<M: Machine> {
     config: DeadlineConfig,
     groups: Option<Arc<Groups<M>>>,
     holds: Option<Arc<DriveWaits<M>>>,
-    shared: Arc<M::Lock<Shared<M>>>,
+    shared: Arc<M::Lock<DeadlineState<M>>>,
 }
 
 impl<M: Machine> Deadline<M> {
     /// Creates a scheduler for a drive with this number of hardware queues.
     #[must_use]
     pub fn new(config: DeadlineConfig, hardware_queues: usize) -> Self {
-        let queues = (0..hardware_queues).map(|_| Queue::new()).collect();
-        let shared = Shared { queues, waiting: [0; PRIORITIES], number: 0 };
+        let queues = (0..hardware_queues).map(|_| QueueChains::new()).collect();
+        let shared = DeadlineState { queues, waiting: [0; PRIORITIES], number: 0 };
         let shared = Arc::new(M::Lock::new("scheduler", shared));
         Deadline { config, groups: None, holds: None, shared }
     }
@@ -249,7 +250,7 @@ impl<M: Machine> Deadline<M> {
         let (groups, shared) = (self.groups.clone(), Arc::clone(&self.shared));
         let (config, view) = (self.config, GroupView::new());
         let hctx = hctx.into();
-        let holders = self.holds.as_ref().map(|holds| Holders::new(holds, hctx));
+        let holders = self.holds.as_ref().map(|holds| WaitTracker::new(holds, hctx));
         Box::new(DeadlineQueue { config, groups, view, hctx, holders, shared })
     }
 }
@@ -261,8 +262,8 @@ struct DeadlineQueue<M: Machine> {
     view: GroupView<M>,
     hctx: usize,
     /// Wait accounts; `None` if wait times are not counted.
-    holders: Option<Holders<M>>,
-    shared: Arc<M::Lock<Shared<M>>>,
+    holders: Option<WaitTracker<M>>,
+    shared: Arc<M::Lock<DeadlineState<M>>>,
 }
 
 impl<M: Machine> Scheduler<M> for DeadlineQueue<M> {
@@ -271,13 +272,13 @@ impl<M: Machine> Scheduler<M> for DeadlineQueue<M> {
             self.view.renew(groups);
         }
         let mut shared = self.shared.lock();
-        let Shared { queues, waiting, number } = &mut *shared;
+        let DeadlineState { queues, waiting, number } = &mut *shared;
         let queue = &mut queues[self.hctx];
         M::work(Stage::Search, batch.len());
         while let Some(chain) = batch.next() {
             let priority = self.view.row(chain.group()).map(|row| row.priority);
             let priority = priority.unwrap_or_default() as usize;
-            let sorted = &mut queue.classes[priority].ways[Way::of(chain.op()) as usize];
+            let sorted = &mut queue.classes[priority].ways[IoDirection::of(chain.op()) as usize];
             let chain = match sorted.merge(chain, batch) {
                 Ok(()) => continue,
                 Err(chain) => chain,
@@ -286,7 +287,7 @@ impl<M: Machine> Scheduler<M> for DeadlineQueue<M> {
                 holders.begin((chain.group(), priority), chain.inserted_ns());
             }
             let (came_ns, inserted_ns) = (chain.admitted_ns(), chain.inserted_ns());
-            sorted.insert(Waiting { chain, came_ns, inserted_ns }, *number);
+            sorted.insert(WaitingChain { chain, came_ns, inserted_ns }, *number);
             *number += 1;
             waiting[priority] += 1;
         }
@@ -320,7 +321,7 @@ impl<M: Machine> Scheduler<M> for DeadlineQueue<M> {
 
     fn drain(&mut self, left: &mut Leftover<M>) {
         let mut shared = self.shared.lock();
-        let Shared { queues, waiting, .. } = &mut *shared;
+        let DeadlineState { queues, waiting, .. } = &mut *shared;
         for (class, waiting) in queues[self.hctx].classes.iter_mut().zip(waiting) {
             for sorted in &mut class.ways {
                 *waiting -= sorted.ages.len() as u32;

@@ -12,11 +12,11 @@ use millrace_machine::Machine;
 use crate::group::Groups;
 use crate::queue::scheduler::cost::CostModel;
 use crate::queue::scheduler::share::depth::Policy;
-use crate::queue::scheduler::share::{DriveParts, Shared};
+use crate::queue::scheduler::share::{DriveParts, SharedDrive};
 use crate::queue::scheduler::{DriveTags, Scheduler};
 
 /// The fair scheduler of a drive; each hardware queue gets its part with [`Fair::queue`].
-pub struct Fair<M: Machine>(Arc<Shared<M>>);
+pub struct Fair<M: Machine>(Arc<SharedDrive<M>>);
 
 impl<M: Machine> Fair<M> {
     /// Creates a scheduler for a drive that these groups share.
@@ -33,7 +33,7 @@ impl<M: Machine> Fair<M> {
         cost: CostModel,
         tags: DriveTags,
     ) -> Self {
-        Fair(Shared::new(Policy::Weights, (groups, drive), cost, tags))
+        Fair(SharedDrive::new(Policy::Weights, (groups, drive), cost, tags))
     }
 
     /// Creates the part of hardware queue `hctx`, which is below `DriveTags::queues`.

@@ -13,11 +13,11 @@ use millrace_machine::Machine;
 use crate::group::Groups;
 use crate::queue::scheduler::cost::CostModel;
 use crate::queue::scheduler::share::depth::Policy;
-use crate::queue::scheduler::share::{DriveParts, Shared};
+use crate::queue::scheduler::share::{DriveParts, SharedDrive};
 use crate::queue::scheduler::{DriveTags, Scheduler};
 
 /// The latency scheduler of a drive; each hardware queue gets its part with [`Latency::queue`].
-pub struct Latency<M: Machine>(Arc<Shared<M>>);
+pub struct Latency<M: Machine>(Arc<SharedDrive<M>>);
 
 impl<M: Machine> Latency<M> {
     /// Creates a scheduler for a drive that these groups share.
@@ -34,7 +34,7 @@ impl<M: Machine> Latency<M> {
         cost: CostModel,
         tags: DriveTags,
     ) -> Self {
-        Latency(Shared::new(Policy::Targets, (groups, drive), cost, tags))
+        Latency(SharedDrive::new(Policy::Targets, (groups, drive), cost, tags))
     }
 
     /// Creates the part of hardware queue `hctx`, which is below `DriveTags::queues`.

@@ -37,12 +37,12 @@ use crate::bio::group_id::GroupId;
 use crate::group::Groups;
 use crate::group::config::Priority;
 use crate::group::view::GroupView;
-use crate::queue::scheduler::cost::{CostModel, REQUEST, Weights};
-use crate::queue::scheduler::share::agreement::Agreement;
+use crate::queue::scheduler::cost::{CostModel, DepthWeights, REQUEST};
+use crate::queue::scheduler::share::agreement::SharedAllocation;
 use crate::queue::scheduler::share::depth::Policy;
-use crate::queue::scheduler::share::flow::Flow;
-use crate::queue::scheduler::share::mail::{Bound, Mail};
-use crate::queue::scheduler::share::said::Noted;
+use crate::queue::scheduler::share::flow::GroupFlow;
+use crate::queue::scheduler::share::mail::{DepthLimit, QueueMailbox};
+use crate::queue::scheduler::share::said::ReportedDecisions;
 use crate::queue::scheduler::share::times::ClassSums;
 use crate::queue::scheduler::{Batch, Done, DriveMark, DriveTags, Leftover, Pick, Scheduler};
 
@@ -54,42 +54,42 @@ const BLOCKED_PERIOD_NS: u64 = 50_000;
 const STARVED_NS: u64 = 100_000_000;
 
 /// The state that all hardware queues of a drive share.
-pub(crate) struct Shared<M: Machine> {
+pub(crate) struct SharedDrive<M: Machine> {
     pub(crate) policy: Policy,
     pub(crate) groups: Arc<Groups<M>>,
     /// The drive's wait accounts.
     holds: Arc<DriveWaits<M>>,
     pub(crate) cost: CostModel,
-    weights: Weights,
+    weights: DepthWeights,
     /// Longest request in sectors; channels split longer ones.
     pub(crate) piece_sectors: Arc<M::Word>,
     /// Number of the last allocation, raised when grants are posted; never written per I/O.
     pub(crate) epoch: M::Word,
     /// Time when the next allocation is due, in nanoseconds.
     pub(crate) due_ns: M::Word,
-    pub(crate) mails: Box<[M::Lock<Mail>]>,
-    agreement: M::Lock<Agreement<M>>,
+    pub(crate) mails: Box<[M::Lock<QueueMailbox>]>,
+    agreement: M::Lock<SharedAllocation<M>>,
 }
 
-impl<M: Machine> Shared<M> {
+impl<M: Machine> SharedDrive<M> {
     pub(crate) fn new(
         policy: Policy,
         (groups, drive): (&Arc<Groups<M>>, &DriveParts<M>),
         cost: CostModel,
         tags: DriveTags,
     ) -> Arc<Self> {
-        let mail = |_| M::Lock::new("share-mail", Mail::default());
-        Arc::new(Shared {
+        let mail = |_| M::Lock::new("share-mail", QueueMailbox::default());
+        Arc::new(SharedDrive {
             policy,
             groups: Arc::clone(groups),
             holds: Arc::clone(&drive.holds),
             piece_sectors: Arc::clone(&drive.piece_sectors),
-            weights: Weights::of(&cost),
+            weights: DepthWeights::of(&cost),
             cost,
             epoch: M::Word::new(0),
             due_ns: M::Word::new(0),
             mails: (0..tags.queues).map(mail).collect(),
-            agreement: M::Lock::new("share-agreement", Agreement::new(tags)),
+            agreement: M::Lock::new("share-agreement", SharedAllocation::new(tags)),
         })
     }
 
@@ -118,11 +118,11 @@ impl<M: Machine> DriveParts<M> {
 
 /// A hardware queue's part of a shared drive.
 pub(crate) struct ShareQueue<M: Machine> {
-    shared: Arc<Shared<M>>,
+    shared: Arc<SharedDrive<M>>,
     hctx: usize,
     view: GroupView<M>,
     /// Append-only, because the mailbox has its entries in the same order.
-    flows: Vec<Flow<M>>,
+    flows: Vec<GroupFlow<M>>,
     /// Indices of flows, two for each group number; `u16::MAX` if there is none yet.
     places: Vec<u16>,
     last_place: usize,
@@ -130,20 +130,20 @@ pub(crate) struct ShareQueue<M: Machine> {
     active: Vec<u16>,
     waiting: WaitingChains,
     in_flight: u32,
-    bound: Bound,
+    bound: DepthLimit,
     /// Depth units in use of those that `bound` limits, by direction.
     counted: [u32; 2],
     /// Virtual start time of the chain dispatched last.
     virtual_now: u128,
-    met: Met,
+    met: ReportState,
     holds: WaitAccounts<M>,
     /// Decisions already written to the trace, while one is recorded.
-    said: Option<Box<Noted>>,
+    said: Option<Box<ReportedDecisions>>,
 }
 
 /// The reason why a chain cannot go out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stop {
+enum FlowStop {
     /// The drive has as many requests as it may have.
     Depth,
     /// The group has used its budget until the next allocation.
@@ -160,7 +160,7 @@ struct WaitingChains {
 
 /// State of a queue's exchange with the shared allocation.
 #[derive(Default)]
-struct Met {
+struct ReportState {
     /// Number of the last allocation that the queue has read.
     epoch: u64,
     /// True if several groups use the drive or the drive is slow, so that its depth matters.
@@ -177,7 +177,7 @@ struct Met {
 }
 
 impl<M: Machine> ShareQueue<M> {
-    fn new(shared: Arc<Shared<M>>, hctx: usize) -> Self {
+    fn new(shared: Arc<SharedDrive<M>>, hctx: usize) -> Self {
         ShareQueue {
             holds: WaitAccounts::at(&shared.holds, hctx),
             shared,
@@ -189,10 +189,10 @@ impl<M: Machine> ShareQueue<M> {
             active: Vec::new(),
             waiting: WaitingChains { count: 0, drive: DriveMark::NONE },
             in_flight: 0,
-            bound: Bound::NONE,
+            bound: DepthLimit::NONE,
             counted: [0; 2],
             virtual_now: 0,
-            met: Met::default(),
+            met: ReportState::default(),
             said: None,
         }
     }
@@ -216,7 +216,8 @@ impl<M: Machine> ShareQueue<M> {
         }
         if self.places[at] == u16::MAX {
             self.places[at] = self.flows.len() as u16;
-            let flow = Flow::new((group, way), self.virtual_now, (&self.view, self.shared.policy));
+            let flow =
+                GroupFlow::new((group, way), self.virtual_now, (&self.view, self.shared.policy));
             self.flows.push(flow);
             // The other queues should learn of the new flow soon.
             self.met.post_ns = 0;
@@ -239,15 +240,15 @@ impl<M: Machine> ShareQueue<M> {
     }
 
     /// Returns the flow whose chain goes out next, or the reason why none may go.
-    fn choose(&self, now_ns: u64) -> Result<usize, Stop> {
+    fn choose(&self, now_ns: u64) -> Result<usize, FlowStop> {
         let mut best = None;
-        let mut hold = Stop::Budget;
+        let mut hold = FlowStop::Budget;
         let look = (now_ns, self.others_wait());
         for &at in &self.active {
             let flow = &self.flows[usize::from(at)];
             match self.stop_of(flow, look) {
                 // If the depth stops any flow, a completion is what the queue waits for.
-                Some(stop) if hold != Stop::Depth => hold = stop,
+                Some(stop) if hold != FlowStop::Depth => hold = stop,
                 Some(_) => {}
                 None => {
                     // A flow that was starved goes first.
@@ -272,25 +273,25 @@ impl<M: Machine> ShareQueue<M> {
     /// Returns the reason why the flow's first chain must wait, if any. `others_wait` tells whether
     /// groups above idle priority wait.
     #[inline]
-    fn stop_of(&self, flow: &Flow<M>, (now_ns, others_wait): (u64, bool)) -> Option<Stop> {
+    fn stop_of(&self, flow: &GroupFlow<M>, (now_ns, others_wait): (u64, bool)) -> Option<FlowStop> {
         let starved = || now_ns.saturating_sub(flow.sent_ns) >= STARVED_NS;
         if flow.is_idle() && !starved() && (flow.served >= flow.ceiling || others_wait) {
-            return Some(Stop::Priority);
+            return Some(FlowStop::Priority);
         }
         let counted = self.counted[flow.way];
         // One request may always go.
         if counted > 0 && counted + REQUEST > self.bound.depth[flow.way] && !flow.has_target {
-            return Some(Stop::Depth);
+            return Some(FlowStop::Depth);
         }
-        (flow.served >= flow.ceiling && !flow.is_idle()).then_some(Stop::Budget)
+        (flow.served >= flow.ceiling && !flow.is_idle()).then_some(FlowStop::Budget)
     }
 
     /// Returns the wait reason to report for a flow's chains.
-    fn hold_of(&self, flow: &Flow<M>, look: (u64, bool)) -> Option<WaitReason> {
+    fn hold_of(&self, flow: &GroupFlow<M>, look: (u64, bool)) -> Option<WaitReason> {
         self.stop_of(flow, look).map(|stop| match stop {
-            Stop::Depth => self.bound.held_by[flow.way],
-            Stop::Budget => WaitReason::Weight,
-            Stop::Priority => WaitReason::Priority,
+            FlowStop::Depth => self.bound.held_by[flow.way],
+            FlowStop::Budget => WaitReason::Weight,
+            FlowStop::Priority => WaitReason::Priority,
         })
     }
 
@@ -491,13 +492,13 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
             Err(stop) => stop,
         };
         self.account(now_ns);
-        self.met.full |= stop == Stop::Depth;
-        if stop != Stop::Depth && now_ns + PERIOD_NS - BLOCKED_PERIOD_NS >= self.met.post_ns {
+        self.met.full |= stop == FlowStop::Depth;
+        if stop != FlowStop::Depth && now_ns + PERIOD_NS - BLOCKED_PERIOD_NS >= self.met.post_ns {
             self.meet(now_ns, PERIOD_NS);
         }
         match stop {
             // Completions make room.
-            Stop::Depth if self.in_flight > 0 => Pick::Nothing,
+            FlowStop::Depth if self.in_flight > 0 => Pick::Nothing,
             _ => {
                 if let Some(mut said) = self.said.take() {
                     let times = (now_ns, 2 * BLOCKED_PERIOD_NS);

@@ -16,32 +16,32 @@ use crate::account::waits::ReportedWaits;
 use crate::bio::group_id::GroupId;
 
 /// A group and the priority class of its chains.
-type Key = (GroupId, usize);
+type GroupClass = (GroupId, usize);
 
 /// The wait accounts of a queue's part of a `Deadline`.
-pub(crate) struct Holders<M: Machine> {
+pub(crate) struct WaitTracker<M: Machine> {
     drive: Arc<DriveWaits<M>>,
     holds: WaitAccounts<M>,
     /// Reports of every group and class that ever had a chain here, in no order.
-    said: Vec<(Key, ReportedWaits)>,
+    said: Vec<(GroupClass, ReportedWaits)>,
     /// Indices into `said`.
-    places: BTreeMap<Key, usize>,
+    places: BTreeMap<GroupClass, usize>,
     /// Class of the chain dispatched last; chains of lower classes wait because of priority.
     class: usize,
     /// Indices of reports whose chains have begun to wait since then.
     fresh: Vec<usize>,
 }
 
-impl<M: Machine> Holders<M> {
+impl<M: Machine> WaitTracker<M> {
     pub(crate) fn new(drive: &Arc<DriveWaits<M>>, hctx: usize) -> Self {
         let holds = WaitAccounts::at(drive, hctx);
         let (said, places) = (Vec::new(), BTreeMap::new());
         let (class, fresh) = (usize::MAX, Vec::new());
-        Holders { drive: Arc::clone(drive), holds, said, places, class, fresh }
+        WaitTracker { drive: Arc::clone(drive), holds, said, places, class, fresh }
     }
 
     /// Records that a chain waits since `since_ns`.
-    pub(crate) fn begin(&mut self, key: Key, since_ns: u64) {
+    pub(crate) fn begin(&mut self, key: GroupClass, since_ns: u64) {
         let next = self.said.len();
         let at = *self.places.entry(key).or_insert(next);
         if at == next {
@@ -56,7 +56,7 @@ impl<M: Machine> Holders<M> {
 
     /// Records that a chain of `class`, which waited from `since_ns` to `now_ns`, is dispatched;
     /// chains of lower priority wait for it.
-    pub(crate) fn end(&mut self, key: Key, (since_ns, now_ns): (u64, u64), class: usize) {
+    pub(crate) fn end(&mut self, key: GroupClass, (since_ns, now_ns): (u64, u64), class: usize) {
         if let Some(at) = self.places.get(&key).copied() {
             self.say(at, now_ns, |said| said.without(since_ns));
         }

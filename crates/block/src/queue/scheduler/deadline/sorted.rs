@@ -1,4 +1,4 @@
-//! `Sorted`: waiting chains, indexed by sector and by age.
+//! `SortedChains`: waiting chains, indexed by sector and by age.
 //!
 //! Owned by a `Deadline`'s queue (deadline.rs), under that scheduler's lock. Chains that are
 //! adjacent on the drive merge at either end. Kernel counterpart: `sort_list` and `fifo_list` of
@@ -13,10 +13,10 @@ use crate::queue::scheduler::{Batch, Chain};
 
 /// Sort key of a chain: its sector, then its arrival number, so that the older one of two chains at
 /// the same sector goes first.
-pub(crate) type Place = (Sector, u64);
+pub(crate) type SortKey = (Sector, u64);
 
 /// A chain that waits.
-pub(crate) struct Waiting<M: Machine> {
+pub(crate) struct WaitingChain<M: Machine> {
     pub(crate) chain: Chain<M>,
     /// Time when its oldest part was admitted, in nanoseconds.
     pub(crate) came_ns: u64,
@@ -25,17 +25,17 @@ pub(crate) struct Waiting<M: Machine> {
 }
 
 /// Waiting chains of one direction at one hardware queue.
-pub(crate) struct Sorted<M: Machine> {
-    pub(crate) chains: BTreeMap<Place, Waiting<M>>,
+pub(crate) struct SortedChains<M: Machine> {
+    pub(crate) chains: BTreeMap<SortKey, WaitingChain<M>>,
     /// Sectors of chains by age: arrival number to sector.
     pub(crate) ages: BTreeMap<u64, Sector>,
     /// Sector at which the chain dispatched last ended.
     head: Sector,
 }
 
-impl<M: Machine> Sorted<M> {
+impl<M: Machine> SortedChains<M> {
     pub(crate) fn new() -> Self {
-        Sorted { chains: BTreeMap::new(), ages: BTreeMap::new(), head: 0 }
+        SortedChains { chains: BTreeMap::new(), ages: BTreeMap::new(), head: 0 }
     }
 
     /// Merges a chain with an adjacent waiting one; returns the chain if there is none.
@@ -67,14 +67,14 @@ impl<M: Machine> Sorted<M> {
         merged
     }
 
-    pub(crate) fn insert(&mut self, waiting: Waiting<M>, number: u64) {
+    pub(crate) fn insert(&mut self, waiting: WaitingChain<M>, number: u64) {
         let sector = waiting.chain.sector();
         self.ages.insert(number, sector);
         self.chains.insert((sector, number), waiting);
     }
 
     /// Returns the key of the oldest chain.
-    pub(crate) fn oldest(&self) -> Option<Place> {
+    pub(crate) fn oldest(&self) -> Option<SortKey> {
         self.ages.first_key_value().map(|(number, sector)| (*sector, *number))
     }
 
@@ -90,16 +90,16 @@ impl<M: Machine> Sorted<M> {
     }
 
     /// Returns the key of the first chain at or after the end of the chain dispatched last.
-    pub(crate) fn onwards(&self) -> Option<Place> {
+    pub(crate) fn onwards(&self) -> Option<SortKey> {
         self.chains.range((self.head, 0)..).next().map(|(place, _)| *place)
     }
 
     /// Returns the key of the chain with the lowest sector.
-    pub(crate) fn lowest(&self) -> Option<Place> {
+    pub(crate) fn lowest(&self) -> Option<SortKey> {
         self.chains.first_key_value().map(|(place, _)| *place)
     }
 
-    pub(crate) fn take(&mut self, place: Place) -> Option<Waiting<M>> {
+    pub(crate) fn take(&mut self, place: SortKey) -> Option<WaitingChain<M>> {
         let waiting = self.chains.remove(&place)?;
         self.ages.remove(&place.1);
         self.head = waiting.chain.end();

@@ -20,13 +20,13 @@ use crate::group::config::Priority;
 use crate::group::view::{GroupRow, GroupView};
 use crate::queue::scheduler::DriveTags;
 use crate::queue::scheduler::cost::{REQUEST, SLOW_NS};
-use crate::queue::scheduler::share::Shared;
-use crate::queue::scheduler::share::depth::{Depth, Policy};
+use crate::queue::scheduler::share::SharedDrive;
+use crate::queue::scheduler::share::depth::{DriveDepth, Policy};
 use crate::queue::scheduler::share::flow::VIRTUAL_BITS;
-use crate::queue::scheduler::share::level::{Level, Want};
-use crate::queue::scheduler::share::mail::{Mail, MailEntry};
-use crate::queue::scheduler::share::piece::{Pace, PieceSize};
-use crate::queue::scheduler::share::seen::Seen;
+use crate::queue::scheduler::share::level::{FairShare, ShareDemand};
+use crate::queue::scheduler::share::mail::{MailboxEntry, QueueMailbox};
+use crate::queue::scheduler::share::piece::{DriveSample, PieceSize};
+use crate::queue::scheduler::share::seen::QueueReports;
 use crate::queue::scheduler::share::times::class_of;
 
 /// Nanoseconds without a report after which a queue's chains no longer count as continuously
@@ -57,7 +57,7 @@ const MIXED: u64 = 4;
 
 /// Totals of a group over all queues.
 #[derive(Default, Clone, Copy)]
-struct Total {
+struct GroupTotal {
     /// The group's virtual time.
     virtual_ns: u128,
     slope: u64,
@@ -85,7 +85,7 @@ struct Total {
     budget: u64,
 }
 
-impl Total {
+impl GroupTotal {
     /// Returns the group's weight among active groups.
     fn weight(&self) -> u64 {
         (1 << 40) / self.slope.max(1)
@@ -93,7 +93,7 @@ impl Total {
 }
 
 /// State of the periodic allocation of a shared drive.
-pub(crate) struct Agreement<M: Machine> {
+pub(crate) struct SharedAllocation<M: Machine> {
     /// Times until which the drive counts as shared by several groups, and as slow.
     contended_ns: u64,
     slow_ns: u64,
@@ -102,7 +102,7 @@ pub(crate) struct Agreement<M: Machine> {
     piece: PieceSize,
     view: GroupView<M>,
     /// Indexed by group number; groups that are not in `here` have initial values.
-    totals: Vec<Total>,
+    totals: Vec<GroupTotal>,
     /// Numbers of the groups that ever had I/O at this drive; most groups may be elsewhere.
     here: Vec<u16>,
     /// By group number: true if it is in `here`, and the sum of its active children's weights.
@@ -114,15 +114,15 @@ pub(crate) struct Agreement<M: Machine> {
     sampled_ns: u64,
     /// Largest cost of a request so far.
     largest: u64,
-    depth: Depth,
+    depth: DriveDepth,
     /// The depth that was divided into the groups' parts, in 16ths of a small request.
     level_of: Option<u64>,
     machine: PhantomData<M>,
 }
 
-impl<M: Machine> Agreement<M> {
+impl<M: Machine> SharedAllocation<M> {
     pub(crate) fn new(tags: DriveTags) -> Self {
-        Agreement {
+        SharedAllocation {
             contended_ns: 0,
             slow_ns: 0,
             way_ns: [0; 2],
@@ -135,18 +135,18 @@ impl<M: Machine> Agreement<M> {
             rate: 1024,
             sampled_ns: 0,
             largest: 0,
-            depth: Depth::new(tags),
+            depth: DriveDepth::new(tags),
             level_of: None,
             machine: PhantomData,
         }
     }
 
     /// Sums up the queues' reports, and posts budgets and depths to all queues.
-    pub(crate) fn make(&mut self, shared: &Shared<M>, now_ns: u64) {
+    pub(crate) fn make(&mut self, shared: &SharedDrive<M>, now_ns: u64) {
         if self.view.is_old(&shared.groups) {
             self.view.renew(&shared.groups);
         }
-        self.totals.resize(self.view.len(), Total::default());
+        self.totals.resize(self.view.len(), GroupTotal::default());
         self.known.resize(self.view.len(), (false, 0));
         let mut seen = self.gather(shared, now_ns);
         for (way, ns) in self.way_ns.iter_mut().enumerate() {
@@ -187,7 +187,7 @@ impl<M: Machine> Agreement<M> {
     }
 
     /// Decides whether the drive is so slow that its depth must be limited even for a single group.
-    fn look_for_slowness(&mut self, shared: &Shared<M>, seen: &Seen, now_ns: u64) {
+    fn look_for_slowness(&mut self, shared: &SharedDrive<M>, seen: &QueueReports, now_ns: u64) {
         let is_slow = match self.depth.is_off() {
             true => seen.sums.usual_ns() >= SLOW_NS,
             // Chains that are held back would be at the drive, too.
@@ -203,18 +203,18 @@ impl<M: Machine> Agreement<M> {
 
     /// Returns the depth at which the drive's service time reaches [`SLOW_NS`], in 16ths of a small
     /// request.
-    fn usual_load(&self, shared: &Shared<M>) -> u64 {
+    fn usual_load(&self, shared: &SharedDrive<M>) -> u64 {
         let small = shared.cost.read.of_bytes(4_096);
         self.piece.usual_cost().saturating_mul(REQUEST.into()) / small
     }
 
     /// Updates the longest request of the drive.
-    fn cut(&mut self, shared: &Shared<M>, seen: &Seen, now_ns: u64) {
+    fn cut(&mut self, shared: &SharedDrive<M>, seen: &QueueReports, now_ns: u64) {
         let sectors = self.piece.sectors();
         // Service times are kept by size class, and the longest sizes share one class.
         let differs = |other| class_of(Op::Read, other) != class_of(Op::Read, sectors);
         let of_other_kind = |other| self.depth.shortest_ns(other).filter(|_| differs(other));
-        let pace = Pace {
+        let pace = DriveSample {
             served: seen.served,
             small_ios: seen.sums.0[class_of(Op::Read, 0)].0,
             small_ns: self.depth.shortest_ns(0),
@@ -236,30 +236,30 @@ impl<M: Machine> Agreement<M> {
     }
 
     /// Returns the groups that ever had I/O at this drive.
-    fn here(&self) -> impl Iterator<Item = (u16, &Total)> + Clone {
+    fn here(&self) -> impl Iterator<Item = (u16, &GroupTotal)> + Clone {
         self.here.iter().map(|at| (*at, &self.totals[usize::from(*at)]))
     }
 
     /// Returns the groups at this drive that are not of idle priority.
-    fn not_idle(&self) -> impl Iterator<Item = &Total> {
+    fn not_idle(&self) -> impl Iterator<Item = &GroupTotal> {
         let row = |at: u16| self.view.row(GroupId(at));
         let is_it = move |at| row(at).is_some_and(|row| row.priority != Priority::Idle);
         self.here().filter(move |(at, _)| is_it(*at)).map(|(_, total)| total)
     }
 
     /// Reads all mailboxes and sums up the reports.
-    fn gather(&mut self, shared: &Shared<M>, now_ns: u64) -> Seen {
-        let mut seen = Seen::default();
+    fn gather(&mut self, shared: &SharedDrive<M>, now_ns: u64) -> QueueReports {
+        let mut seen = QueueReports::default();
         for at in &self.here {
             let total = &mut self.totals[usize::from(*at)];
-            *total = Total {
+            *total = GroupTotal {
                 virtual_ns: total.virtual_ns,
                 slope: total.slope,
                 usually_wants: total.usually_wants,
                 usually_served: total.usually_served,
                 to_sample: total.to_sample,
                 was_active: total.is_active,
-                ..Total::default()
+                ..GroupTotal::default()
             };
         }
         for mail in &shared.mails {
@@ -271,7 +271,7 @@ impl<M: Machine> Agreement<M> {
             self.largest = self.largest.max(mail.largest);
             seen.full |= core::mem::take(&mut mail.full);
             seen.sums.add(&core::mem::take(&mut mail.sums));
-            let demands = mail.entries.iter().map(MailEntry::demand);
+            let demands = mail.entries.iter().map(MailboxEntry::demand);
             seen.queues += u32::from(!is_gone && demands.sum::<u64>() > 0);
             seen.in_flight += if is_gone { 0 } else { mail.requests };
             for entry in &mut mail.entries {
@@ -386,7 +386,7 @@ impl<M: Machine> Agreement<M> {
     /// Divides the remaining depth among groups of one priority.
     fn level_among(&mut self, priority: Priority, left: &mut u64) -> bool {
         let view = &self.view;
-        let is_one = |at: u16, total: &Total| {
+        let is_one = |at: u16, total: &GroupTotal| {
             let row = view.row(GroupId(at));
             let is_so = row.map_or(Priority::BestEffort, |row| row.priority) == priority;
             is_so && total.is_active && total.part != u64::MAX
@@ -394,11 +394,11 @@ impl<M: Machine> Agreement<M> {
         let all = self.here().filter(|(at, total)| is_one(*at, total));
         let wants = all.clone();
         let wants =
-            wants.map(|(_, total)| Want { of: total.usually_wants, weight: total.weight() });
-        let level = Level::of(*left, wants.clone());
-        let even = Level::even(*left, wants.clone());
+            wants.map(|(_, total)| ShareDemand { of: total.usually_wants, weight: total.weight() });
+        let level = FairShare::of(*left, wants.clone());
+        let even = FairShare::even(*left, wants.clone());
         let served = all.map(|(_, total)| total.usually_served).sum();
-        let even_served = Level::even(served, wants);
+        let even_served = FairShare::even(served, wants);
         let (mut is_shallow, mut taken) = (false, 0);
         for at in &self.here {
             let total = &mut self.totals[usize::from(*at)];
@@ -472,7 +472,7 @@ impl<M: Machine> Agreement<M> {
     }
 
     /// Computes each group's budget: up to a window ahead of the waiting groups.
-    fn share_out(&mut self, shared: &Shared<M>, (depth, now_ns): (u32, u64)) {
+    fn share_out(&mut self, shared: &SharedDrive<M>, (depth, now_ns): (u32, u64)) {
         let contended = now_ns < self.contended_ns;
         let (active, slopes) = self.here().filter(|(_, total)| total.is_active).fold(
             (0, 0u128),
@@ -518,7 +518,7 @@ impl<M: Machine> Agreement<M> {
     /// Returns a queue's part of the depth, in 16ths of a small request: the parts of its groups,
     /// each scaled by the share of the group's demand that is at this queue. `None` if nothing is
     /// at this queue.
-    fn part_of(&self, mail: &Mail) -> Option<u64> {
+    fn part_of(&self, mail: &QueueMailbox) -> Option<u64> {
         let (mut whole, mut wanted, mut is_over) = (None, 0, false);
         for entry in mail.entries.iter().filter(|entry| entry.demand() > 0) {
             let Some(total) = self.totals.get(usize::from(entry.group.0)) else { continue };
@@ -546,7 +546,7 @@ impl<M: Machine> Agreement<M> {
     }
 
     /// Posts budgets and depths to all queues.
-    fn grant(&mut self, shared: &Shared<M>, (depth, bounded): ([u32; 2], bool)) {
+    fn grant(&mut self, shared: &SharedDrive<M>, (depth, bounded): ([u32; 2], bool)) {
         let base = self.level_of;
         let held_by = self.held_by();
         for mail in &shared.mails {

@@ -1,4 +1,4 @@
-//! `DepthSearch`: finds the depth beyond which a drive's throughput hardly grows.
+//! `ThroughputSearch`: finds the depth beyond which a drive's throughput hardly grows.
 //!
 //! The depth alternates between a base and a quarter above it, in phases of some milliseconds.
 //! After each phase the base moves by how much more the drive did at the higher depth: up if the
@@ -7,7 +7,7 @@
 //! same search for cores (ASPLOS 2014); Robbins and Monro, 1951 (stochastic approximation).
 
 use crate::queue::scheduler::cost;
-use crate::queue::scheduler::share::seen::Seen;
+use crate::queue::scheduler::share::seen::QueueReports;
 
 /// Divisor of the base that gives the extra depth of a high phase, which is at least one request.
 const PART: u64 = 4;
@@ -31,7 +31,7 @@ const LEAST: i64 = 15;
 
 /// A phase: the drive's throughput since its start.
 #[derive(Default)]
-struct Turn {
+struct SearchPhase {
     since_ns: u64,
     ios: u64,
     served: u64,
@@ -42,16 +42,16 @@ struct Turn {
 
 /// State of the search, which is off at first.
 #[derive(Default)]
-pub(crate) struct Climb {
+pub(crate) struct ThroughputSearch {
     is_on: bool,
     is_high: bool,
-    turn: Turn,
+    turn: SearchPhase,
     /// Cost served per nanosecond in the phase before, in 65,536ths; `None` if the depth did not
     /// matter.
     other: Option<u64>,
 }
 
-impl Climb {
+impl ThroughputSearch {
     /// Returns the extra depth above the base at present, in 16ths of a small request.
     pub(crate) fn extra(&self, base: u64) -> u64 {
         if self.is_on && self.is_high { extra(base) } else { 0 }
@@ -63,9 +63,9 @@ impl Climb {
     }
 
     /// Adds the queues' reports. Returns by how many 1,024ths the base moves.
-    pub(crate) fn look(&mut self, seen: &Seen, base: u64, now_ns: u64) -> i64 {
+    pub(crate) fn look(&mut self, seen: &QueueReports, base: u64, now_ns: u64) -> i64 {
         if !self.is_on {
-            *self = Climb { is_on: true, ..Climb::default() };
+            *self = ThroughputSearch { is_on: true, ..ThroughputSearch::default() };
             self.turn.since_ns = now_ns;
             return 0;
         }
@@ -76,7 +76,7 @@ impl Climb {
         let elapsed_ns = now_ns.saturating_sub(turn.since_ns).max(1);
         if !turn.counts {
             if elapsed_ns >= SETTLE_NS && turn.ios >= SETTLE_IOS {
-                *turn = Turn { since_ns: now_ns, counts: true, ..Turn::default() };
+                *turn = SearchPhase { since_ns: now_ns, counts: true, ..SearchPhase::default() };
             }
             return 0;
         }
@@ -87,7 +87,7 @@ impl Climb {
         let other = core::mem::replace(&mut self.other, rate);
         let is_high = self.is_high;
         self.is_high = !is_high;
-        self.turn = Turn { since_ns: now_ns, ..Turn::default() };
+        self.turn = SearchPhase { since_ns: now_ns, ..SearchPhase::default() };
         match (rate, other) {
             (Some(rate), Some(other)) if is_high => step((rate, other), base),
             (Some(rate), Some(other)) => step((other, rate), base),
@@ -120,7 +120,7 @@ mod tests {
     use crate::queue::scheduler::Done;
 
     /// What queues have seen of 32 I/Os that cost so much.
-    fn seen(served: u64) -> Seen {
+    fn seen(served: u64) -> QueueReports {
         let done = Done {
             op: Op::Read,
             nr_sectors: 8,
@@ -131,7 +131,7 @@ mod tests {
             done_ns: 100_000,
             status: Some(Status::Ok),
         };
-        let mut seen = Seen::default();
+        let mut seen = QueueReports::default();
         (seen.served, seen.full) = (served, true);
         (0..32).for_each(|_| seen.sums.count(&done));
         seen
@@ -140,7 +140,7 @@ mod tests {
     /// Where the search ends if the drive does so much in 500 us with a depth; half of the time it
     /// does `noise` percent less.
     fn found(from: u64, noise: u64, does: impl Fn(u64) -> u64) -> u64 {
-        let (mut climb, mut depth) = (Climb::default(), from * 16);
+        let (mut climb, mut depth) = (ThroughputSearch::default(), from * 16);
         for step in 0..6_000u64 {
             let at = (depth + climb.extra(depth)) / 16;
             let less = if step / 37 % 2 == 0 { 0 } else { noise };
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_depth_that_holds_nothing_back_stays() {
-        let mut climb = Climb::default();
+        let mut climb = ThroughputSearch::default();
         // The drive does more each time: were the depth the reason, it would rise.
         let moved = (0..1_000).map(|step| {
             let mut seen = seen(step * step);

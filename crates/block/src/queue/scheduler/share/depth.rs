@@ -13,8 +13,8 @@
 use crate::bio::Op;
 use crate::queue::scheduler::DriveTags;
 use crate::queue::scheduler::cost::REQUEST;
-use crate::queue::scheduler::share::climb::Climb;
-use crate::queue::scheduler::share::seen::Seen;
+use crate::queue::scheduler::share::climb::ThroughputSearch;
+use crate::queue::scheduler::share::seen::QueueReports;
 use crate::queue::scheduler::share::target_depth::TargetDepth;
 use crate::queue::scheduler::share::times::{CLASSES, ClassSums, class_of, ns_of};
 
@@ -53,7 +53,7 @@ const FIRST_PROBE_NS: u64 = 20_000_000;
 
 /// Phase of a latency probe, which measures the shortest service times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Probe {
+enum ProbePhase {
     /// Waiting for requests that were dispatched to a busy drive.
     Drains,
     /// Measuring requests dispatched to the nearly empty drive.
@@ -62,7 +62,7 @@ enum Probe {
 
 /// The depth of a drive and its inputs, in 16ths of a small request
 /// ([`DepthWeights`](crate::queue::scheduler::cost::DepthWeights)).
-pub(crate) struct Depth {
+pub(crate) struct DriveDepth {
     /// Depth by direction; `None` if unlimited.
     depth: Option<[u32; 2]>,
     /// Smallest depth in requests.
@@ -82,15 +82,15 @@ pub(crate) struct Depth {
     shortest: [[u64; CLASSES]; 2],
     /// Time of the next probe.
     probe_ns: u64,
-    probing: Option<Probe>,
-    climb: Climb,
+    probing: Option<ProbePhase>,
+    climb: ThroughputSearch,
 }
 
-impl Depth {
+impl DriveDepth {
     /// Creates the depth of a drive with these tags.
     pub(crate) fn new(DriveTags { tags, .. }: DriveTags) -> Self {
         let most = u64::from((tags - tags / 8).max(1)) * u64::from(REQUEST);
-        Depth {
+        DriveDepth {
             depth: None,
             least: LEAST.0.min((most / u64::from(REQUEST)) as u32),
             bound: most.min(FIRST),
@@ -103,7 +103,7 @@ impl Depth {
             shortest: [[u64::MAX; CLASSES]; 2],
             probe_ns: 0,
             probing: None,
-            climb: Climb::default(),
+            climb: ThroughputSearch::default(),
         }
     }
 
@@ -149,7 +149,7 @@ impl Depth {
     }
 
     /// Computes the depth from now on, for reads and for writes.
-    pub(crate) fn next(&mut self, seen: &Seen, policy: Policy, now_ns: u64) -> [u32; 2] {
+    pub(crate) fn next(&mut self, seen: &QueueReports, policy: Policy, now_ns: u64) -> [u32; 2] {
         let most = (self.most / u64::from(REQUEST)) as u32;
         self.least = seen.queues.clamp(LEAST.0, LEAST.1).min(most);
         if let Some(weight) = seen.taken.checked_div(seen.in_flight.into()) {
@@ -177,17 +177,17 @@ impl Depth {
     }
 
     /// Adjusts the depth by service times.
-    fn look_at_times(&mut self, seen: &Seen, now_ns: u64) {
+    fn look_at_times(&mut self, seen: &QueueReports, now_ns: u64) {
         let ios = self.sums.ios();
         let lasts = now_ns.saturating_sub(self.decided_ns) >= PROBE_HALF_NS;
         // Each queue may have at least one request in flight.
         let few = seen.in_flight <= self.least.max(seen.queues);
         match self.probing {
-            Some(Probe::Drains) if few && ios >= PROBE_IOS || lasts => {
-                self.probing = Some(Probe::Counts);
+            Some(ProbePhase::Drains) if few && ios >= PROBE_IOS || lasts => {
+                self.probing = Some(ProbePhase::Counts);
                 return self.start_over(now_ns);
             }
-            Some(Probe::Counts) if ios >= PROBE_IOS || lasts => {
+            Some(ProbePhase::Counts) if ios >= PROBE_IOS || lasts => {
                 self.learn();
                 self.probing = None;
                 return self.start_over(now_ns);
@@ -209,7 +209,7 @@ impl Depth {
         if now_ns >= self.probe_ns {
             self.shortest = [[u64::MAX; CLASSES], self.shortest[0]];
             self.probe_ns = now_ns + PROBE_NS;
-            self.probing = Some(Probe::Drains);
+            self.probing = Some(ProbePhase::Drains);
             return self.start_over(now_ns);
         }
         self.learn();

@@ -20,17 +20,17 @@ use crate::queue::scheduler::share::times::LatencyCounts;
 pub(crate) const VIRTUAL_BITS: u32 = 24;
 
 /// The groups' settings and the rule by which the drive is shared.
-pub(crate) type Terms<'a, M> = (&'a GroupView<M>, Policy);
+pub(crate) type ShareTerms<'a, M> = (&'a GroupView<M>, Policy);
 
 /// Waiting and in-flight requests of a flow, in 16ths of a small request.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Load {
+pub(crate) struct FlowLoad {
     pub(crate) waiting: u32,
     pub(crate) in_flight: u32,
 }
 
 /// A group at one hardware queue; with [`Policy::Targets`], only its reads or only its writes.
-pub(crate) struct Flow<M: Machine> {
+pub(crate) struct GroupFlow<M: Machine> {
     pub(crate) group: GroupId,
     pub(crate) way: usize,
     pub(crate) list: BioList<M>,
@@ -45,7 +45,7 @@ pub(crate) struct Flow<M: Machine> {
     pub(crate) served: u64,
     /// Limit of `served` until the next allocation.
     pub(crate) ceiling: u64,
-    pub(crate) load: Load,
+    pub(crate) load: FlowLoad,
     /// True if chains waited all the time since the last report.
     pub(crate) steady: bool,
     pub(crate) last_end: Sector,
@@ -56,10 +56,14 @@ pub(crate) struct Flow<M: Machine> {
     pub(crate) said: ReportedWaits,
 }
 
-impl<M: Machine> Flow<M> {
+impl<M: Machine> GroupFlow<M> {
     /// Creates an empty flow that starts at a virtual time.
-    pub(crate) fn new((group, way): (GroupId, usize), start: u128, terms: Terms<'_, M>) -> Self {
-        let mut flow = Flow {
+    pub(crate) fn new(
+        (group, way): (GroupId, usize),
+        start: u128,
+        terms: ShareTerms<'_, M>,
+    ) -> Self {
+        let mut flow = GroupFlow {
             group,
             way,
             list: BioList::new(),
@@ -69,7 +73,7 @@ impl<M: Machine> Flow<M> {
             has_target: false,
             served: 0,
             ceiling: u64::MAX,
-            load: Load::default(),
+            load: FlowLoad::default(),
             steady: false,
             last_end: Sector::MAX,
             sent_ns: 0,
@@ -81,7 +85,7 @@ impl<M: Machine> Flow<M> {
     }
 
     /// Applies the group's present settings.
-    pub(crate) fn follow(&mut self, (view, policy): Terms<'_, M>) {
+    pub(crate) fn follow(&mut self, (view, policy): ShareTerms<'_, M>) {
         let Some(row) = view.row(self.group) else { return };
         self.slope = (1 << VIRTUAL_BITS) / u64::from(row.weight.max(1));
         self.priority = row.priority;

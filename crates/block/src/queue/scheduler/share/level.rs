@@ -5,30 +5,33 @@
 
 /// Demand and weight of one participant.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Want {
+pub(crate) struct ShareDemand {
     pub(crate) of: u64,
     pub(crate) weight: u64,
 }
 
 /// The amount that each unit of weight gets, as a fraction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Level {
+pub(crate) struct FairShare {
     amount: u64,
     weight: u64,
 }
 
-impl Level {
+impl FairShare {
     /// Divides the amount by weight, whatever the demands are.
-    pub(crate) fn even(amount: u64, wants: impl Iterator<Item = Want>) -> Level {
-        Level { amount, weight: wants.map(|want| want.weight).sum() }
+    pub(crate) fn even(amount: u64, wants: impl Iterator<Item = ShareDemand>) -> FairShare {
+        FairShare { amount, weight: wants.map(|want| want.weight).sum() }
     }
 
     /// Returns the share of participants that want more than it; `None` if all demands are met.
     /// Takes one pass for each round in which further demands turn out to be met.
-    pub(crate) fn of(amount: u64, wants: impl Iterator<Item = Want> + Clone) -> Option<Level> {
-        let mut level = Level::even(amount, wants.clone());
+    pub(crate) fn of(
+        amount: u64,
+        wants: impl Iterator<Item = ShareDemand> + Clone,
+    ) -> Option<FairShare> {
+        let mut level = FairShare::even(amount, wants.clone());
         loop {
-            let mut next = Level { amount, weight: 0 };
+            let mut next = FairShare { amount, weight: 0 };
             for want in wants.clone() {
                 match want.of <= level.part(want.weight) {
                     true => next.amount = next.amount.saturating_sub(want.of),
@@ -36,7 +39,7 @@ impl Level {
                 }
             }
             match next {
-                Level { weight: 0, .. } => return None,
+                FairShare { weight: 0, .. } => return None,
                 _ if next == level => return Some(level),
                 _ => level = next,
             }
@@ -57,8 +60,8 @@ mod tests {
     use super::*;
 
     fn parts(amount: u64, wants: &[(u64, u64)]) -> Vec<u64> {
-        let all = wants.iter().map(|(of, weight)| Want { of: *of, weight: *weight });
-        let level = Level::of(amount, all.clone());
+        let all = wants.iter().map(|(of, weight)| ShareDemand { of: *of, weight: *weight });
+        let level = FairShare::of(amount, all.clone());
         all.map(|want| level.map_or(want.of, |level| want.of.min(level.part(want.weight))))
             .collect()
     }

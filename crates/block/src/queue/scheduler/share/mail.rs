@@ -12,7 +12,7 @@ use crate::queue::scheduler::share::times::{ClassSums, LatencyCounts};
 
 /// A group at one queue, in that queue's mailbox.
 #[derive(Default)]
-pub(crate) struct MailEntry {
+pub(crate) struct MailboxEntry {
     pub(crate) group: GroupId,
     pub(crate) way: usize,
     /// Written by the queue: total cost dispatched, and present demand in 16ths of a small request.
@@ -31,7 +31,7 @@ pub(crate) struct MailEntry {
     pub(crate) slope: u64,
 }
 
-impl MailEntry {
+impl MailboxEntry {
     pub(crate) fn demand(&self) -> u64 {
         u64::from(self.waiting) + u64::from(self.in_flight)
     }
@@ -44,20 +44,21 @@ impl MailEntry {
 
 /// The limit on a queue's requests in flight.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Bound {
+pub(crate) struct DepthLimit {
     /// By direction, in 16ths of a small request; with targets it applies to groups without one.
     pub(crate) depth: [u32; 2],
     /// Wait reason, by direction, of chains that the limit holds back.
     pub(crate) held_by: [WaitReason; 2],
 }
 
-impl Bound {
+impl DepthLimit {
     /// No limit.
-    pub(crate) const NONE: Bound = Bound { depth: [u32::MAX; 2], held_by: [WaitReason::Depth; 2] };
+    pub(crate) const NONE: DepthLimit =
+        DepthLimit { depth: [u32::MAX; 2], held_by: [WaitReason::Depth; 2] };
 }
 
 /// Reports of a queue and grants for it.
-pub(crate) struct Mail {
+pub(crate) struct QueueMailbox {
     pub(crate) at_ns: u64,
     /// True if all requests of the last report have completed since.
     pub(crate) is_over: bool,
@@ -69,14 +70,14 @@ pub(crate) struct Mail {
     /// Largest cost of a request of the queue.
     pub(crate) largest: u64,
     pub(crate) sums: ClassSums,
-    pub(crate) entries: Vec<MailEntry>,
-    pub(crate) bound: Bound,
+    pub(crate) entries: Vec<MailboxEntry>,
+    pub(crate) bound: DepthLimit,
     pub(crate) bounded: bool,
 }
 
-impl Default for Mail {
+impl Default for QueueMailbox {
     fn default() -> Self {
-        Mail {
+        QueueMailbox {
             at_ns: 0,
             is_over: false,
             fresh: false,
@@ -85,17 +86,17 @@ impl Default for Mail {
             largest: 0,
             sums: ClassSums::default(),
             entries: Vec::new(),
-            bound: Bound::NONE,
+            bound: DepthLimit::NONE,
             bounded: false,
         }
     }
 }
 
-impl Mail {
+impl QueueMailbox {
     /// Returns the entry of the queue's flow number `at`, and makes it on first use.
-    pub(crate) fn entry(&mut self, at: usize, (group, way): (GroupId, usize)) -> &mut MailEntry {
+    pub(crate) fn entry(&mut self, at: usize, (group, way): (GroupId, usize)) -> &mut MailboxEntry {
         if self.entries.len() <= at {
-            self.entries.push(MailEntry { group, way, steady: true, ..MailEntry::default() });
+            self.entries.push(MailboxEntry { group, way, steady: true, ..MailboxEntry::default() });
         }
         &mut self.entries[at]
     }

@@ -42,7 +42,7 @@ pub(crate) struct PieceSize {
 }
 
 /// Measurements of a drive since the last decision.
-pub(crate) struct Pace {
+pub(crate) struct DriveSample {
     /// Cost dispatched.
     pub(crate) served: u64,
     /// Number of small reads completed.
@@ -60,7 +60,7 @@ pub(crate) struct Pace {
     pub(crate) busy: bool,
 }
 
-impl Pace {
+impl DriveSample {
     /// Returns true if requests of twice the size take hardly longer, as on a disk that seeks for
     /// each. Also if short requests are slow and no longer ones were tried.
     fn is_length_free(&self) -> bool {
@@ -98,7 +98,7 @@ impl PieceSize {
     }
 
     /// Adds measurements. Returns true if the size was decided anew.
-    pub(crate) fn look(&mut self, pace: &Pace, cost: &OpCost, now_ns: u64) -> bool {
+    pub(crate) fn look(&mut self, pace: &DriveSample, cost: &OpCost, now_ns: u64) -> bool {
         self.served += pace.served;
         if pace.small_ios > 0 {
             self.small_until_ns = now_ns + SMALL_NS;
@@ -187,7 +187,7 @@ mod tests {
             let sectors = piece.sectors;
             known[class(sectors)] = Some(piece_ns(sectors / 2));
             let other = |other| known[class(other)].filter(|_| class(other) != class(sectors));
-            let pace = Pace {
+            let pace = DriveSample {
                 served,
                 small_ios: 0,
                 small_ns,
@@ -219,7 +219,7 @@ mod tests {
         let most = (1..2_000).map(|step| {
             // 4 ms for 64 KiB; each small read waits for one of them.
             let waits_ns = Some(u64::from(piece.sectors / 2) * 62_500);
-            let pace = Pace {
+            let pace = DriveSample {
                 served: STEP_NS,
                 small_ios: 1,
                 small_ns: waits_ns,

@@ -26,7 +26,7 @@ const FORGOTTEN_NS: u64 = 100_000_000;
 
 /// The messages already written about one group and one wait reason.
 #[derive(Default)]
-struct SaidOf {
+struct ReportTimes {
     /// Number of the check at which the group was last held back.
     look: u64,
     held_ns: Option<u64>,
@@ -35,20 +35,20 @@ struct SaidOf {
 
 /// The messages already written, by group and wait reason.
 #[derive(Default)]
-pub(crate) struct Noted {
+pub(crate) struct ReportedDecisions {
     /// Number of checks, and the time of the last one.
     looks: u64,
     looked_ns: u64,
-    of: BTreeMap<(GroupId, u8), SaidOf>,
+    of: BTreeMap<(GroupId, u8), ReportTimes>,
     /// The last reported depth, and when it was reported.
     said_depth: Option<([u32; 2], u64)>,
 }
 
-impl Noted {
+impl ReportedDecisions {
     /// Counts a check of the groups that are held back.
     fn look(&mut self, now_ns: u64) {
         if now_ns.saturating_sub(self.looked_ns) >= FORGOTTEN_NS {
-            *self = Noted::default();
+            *self = ReportedDecisions::default();
         }
         (self.looks, self.looked_ns) = (self.looks + 1, now_ns);
     }
@@ -104,15 +104,15 @@ fn is_over(said_ns: Option<u64>, now_ns: u64, period_ns: u64) -> bool {
 }
 
 /// A group, its wait reason, and the number of requests counted with it that may be at the drive.
-type HeldGroup = (GroupId, WaitReason, u32);
+type WaitingGroup = (GroupId, WaitReason, u32);
 
-impl Noted {
+impl ReportedDecisions {
     /// Reports the groups that start to wait, of those held back now. A message is lost if there is
     /// no room, here and below.
     #[cold]
     pub(crate) fn holds<M: Machine>(
         &mut self,
-        held: impl Iterator<Item = HeldGroup>,
+        held: impl Iterator<Item = WaitingGroup>,
         now_ns: u64,
         out: &SchedulerMessages<M>,
     ) {
@@ -128,7 +128,7 @@ impl Noted {
     #[cold]
     pub(crate) fn rest<M: Machine>(
         &mut self,
-        held: impl Iterator<Item = HeldGroup>,
+        held: impl Iterator<Item = WaitingGroup>,
         (now_ns, rest_ns): (u64, u64),
         out: &SchedulerMessages<M>,
     ) {
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_hold_is_told_when_it_begins_and_again_only_after_ten_milliseconds() {
-        let mut said = Noted::default();
+        let mut said = ReportedDecisions::default();
         let mut told = |looks, hold, now_ns| {
             said.looks = looks;
             said.begins(GroupId(1), hold, now_ns)
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_queue_that_was_at_rest_tells_its_depth_anew() {
-        let mut said = Noted::default();
+        let mut said = ReportedDecisions::default();
         said.look(200 * MS);
         assert!(said.changes([4; 2], 200 * MS));
         said.look(299 * MS);
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn a_rest_of_each_group_and_reason_is_told_once_in_ten_milliseconds() {
-        let mut said = Noted::default();
+        let mut said = ReportedDecisions::default();
         assert!(said.rests(GroupId(1), WaitReason::Weight, MS));
         assert!(!said.rests(GroupId(1), WaitReason::Weight, 10 * MS));
         assert!(said.rests(GroupId(2), WaitReason::Weight, 10 * MS));
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_depth_is_told_if_a_quarter_is_another() {
-        let mut said = Noted::default();
+        let mut said = ReportedDecisions::default();
         assert!(said.changes([u32::MAX; 2], 0));
         assert!(!said.changes([32; 2], 9 * MS), "too soon");
         assert!(said.changes([32; 2], 10 * MS));

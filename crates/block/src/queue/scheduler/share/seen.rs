@@ -10,7 +10,7 @@ use crate::group::config::LatencyTarget;
 use crate::queue::scheduler::share::times::{ClassSums, LatencyCounts};
 
 /// The sum of all queues' reports since the last allocation.
-pub(crate) struct Seen {
+pub(crate) struct QueueReports {
     pub(crate) sums: ClassSums,
     /// True if the depth held requests back.
     pub(crate) full: bool,
@@ -33,9 +33,9 @@ pub(crate) struct Seen {
     pub(crate) targets: Vec<(GroupId, LatencyTarget, LatencyCounts)>,
 }
 
-impl Default for Seen {
+impl Default for QueueReports {
     fn default() -> Self {
-        Seen {
+        QueueReports {
             sums: ClassSums::default(),
             full: false,
             ways: 0,
@@ -51,7 +51,7 @@ impl Default for Seen {
     }
 }
 
-impl Seen {
+impl QueueReports {
     /// Adds the latencies of a group with a target.
     pub(crate) fn count_target(
         &mut self,

@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use crate::bio::group_id::GroupId;
 use crate::group::config::LatencyTarget;
 use crate::queue::scheduler::cost::REQUEST;
-use crate::queue::scheduler::share::seen::Seen;
+use crate::queue::scheduler::share::seen::QueueReports;
 use crate::queue::scheduler::share::times::{ClassSums, LatencyCounts};
 
 /// A group's target is checked after this many requests of the group, or after this many
@@ -59,7 +59,7 @@ impl TargetDepth {
     }
 
     /// Adds the queues' reports, and adjusts the depth by how far groups are from their targets.
-    pub(crate) fn look(&mut self, seen: &Seen, bound: u64, now_ns: u64) {
+    pub(crate) fn look(&mut self, seen: &QueueReports, bound: u64, now_ns: u64) {
         self.sums.add(&seen.sums);
         self.full |= seen.full;
         for (group, target, counts) in &seen.targets {
