@@ -37,10 +37,10 @@ use crate::chain::slot::BioList;
 use crate::channel::checks::BioChecks;
 use crate::channel::child_slots::ChildSlots;
 use crate::channel::completion::{Completion, Reject, Rejected};
-use crate::channel::member::Member;
-use crate::channel::submission::{Batch, Submission, members_of};
+use crate::channel::member::VolumeMember;
+use crate::channel::submission::{PluggedBatch, Submission, members_of};
 use crate::channel::throttle::Throttle;
-use crate::disk::runner::{Runner, Stamp};
+use crate::disk::submit_context::{Stamp, SubmitContext};
 use crate::disk::timeouts::look_period_ns;
 use crate::queue::INSIDE_LOOK_NS;
 use crate::queue::driver::QueueKind;
@@ -140,13 +140,14 @@ impl<M: Machine> Channel<M> {
         }
         let mut sub = Submission {
             members,
-            run: Runner::new(&bio_set, owner, config.stamp, number).accounting_to(&volume.tenants),
+            run: SubmitContext::new(&bio_set, owner, config.stamp, number)
+                .accounting_to(&volume.tenants),
             free: bio_set.handles(0..parents),
             depth: config.depth,
             stalled: 0,
             resumes: None,
             finished: BioList::new(),
-            batch: Batch {
+            batch: PluggedBatch {
                 plugged: 0,
                 plugged_max: volume.serving_config().plug_high * drives as u32,
                 now_ns: 0,
@@ -354,9 +355,10 @@ impl<M: Machine> Channel<M> {
         // Bios that a frozen disk refused or that found no request are tried again soon.
         // Completions of queues that any thread may run are found by any polling thread, and the
         // others may have gone away.
-        let shared = |m: &Member<M>| m.outstanding > 0 && m.disk.kind() == QueueKind::AnyThread;
+        let shared =
+            |m: &VolumeMember<M>| m.outstanding > 0 && m.disk.kind() == QueueKind::AnyThread;
         if self.sub.batch.plugged > 0 || self.sub.members.iter().any(shared) {
-            let served = |m: &Member<M>| m.outstanding > 0 && m.hctx().is_being_served();
+            let served = |m: &VolumeMember<M>| m.outstanding > 0 && m.hctx().is_being_served();
             let soon_ns = match self.sub.members.iter().any(served) {
                 true => INSIDE_LOOK_NS,
                 false => LOOK_AGAIN_NS,
@@ -419,9 +421,9 @@ impl<M: Machine> Channel<M> {
         if now_ns < self.next_timeout_check_ns {
             return;
         }
-        self.sub.members.iter_mut().for_each(Member::follow_pieces);
+        self.sub.members.iter_mut().for_each(VolumeMember::follow_pieces);
         self.sub.checks.follow_pieces(&self.sub.members, self.sub.stalled);
-        let cuts = self.sub.members.iter().any(Member::has_pieces);
+        let cuts = self.sub.members.iter().any(VolumeMember::has_pieces);
         let mut period_ns = if cuts { FOLLOW_PIECES_NS } else { look_period_ns(0) };
         self.driving(|channel| {
             for member in &mut channel.sub.members {
@@ -463,7 +465,7 @@ impl<M: Machine> Drop for Channel<M> {
             core::mem::forget(self.bio_set.take());
             core::mem::forget(core::mem::take(&mut self.quarantine));
             self.sub.leak_requests();
-            self.sub.members.iter_mut().for_each(Member::leak);
+            self.sub.members.iter_mut().for_each(VolumeMember::leak);
             self.sub.throttle.lift().leak();
             let lists = [&mut self.sub.finished, &mut self.sub.run.done, &mut self.again];
             lists.into_iter().for_each(BioList::leak);

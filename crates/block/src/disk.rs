@@ -13,12 +13,12 @@ pub(crate) mod dispatch;
 pub(crate) mod freeze;
 pub(crate) mod handover;
 pub(crate) mod made_later;
+pub(crate) mod queue_context;
 pub(crate) mod queues;
-pub(crate) mod runner;
 pub(crate) mod scheduled;
+pub(crate) mod submit_context;
 pub(crate) mod timeouts;
 pub(crate) mod trace;
-pub(crate) mod visit;
 pub(crate) mod waiters;
 pub(crate) mod worker_drive;
 pub(crate) mod worker_state;
@@ -87,11 +87,11 @@ pub(crate) struct AbandonedRequest<M: Machine> {
 /// The accounts of a drive: I/O statistics, failed I/Os, and wait times.
 pub(crate) struct DiskAccounts<M: Machine> {
     ledger: M::Lock<Ledger<DiskStats<M>>>,
-    rare: M::Lock<Rare<M>>,
+    rare: M::Lock<RareAccounts<M>>,
 }
 
 /// Accounts that are rarely used.
-struct Rare<M: Machine> {
+struct RareAccounts<M: Machine> {
     failures: FailureLog,
     /// Wait accounts of groups in the scheduler; made with the first scheduler, and kept.
     holds: Option<Arc<DriveWaits<M>>>,
@@ -99,7 +99,7 @@ struct Rare<M: Machine> {
 
 impl<M: Machine> DiskAccounts<M> {
     fn new() -> Self {
-        let rare = Rare { failures: FailureLog::default(), holds: None };
+        let rare = RareAccounts { failures: FailureLog::default(), holds: None };
         let ledger = M::Lock::new("stats", Ledger::new());
         DiskAccounts { ledger, rare: M::Lock::new("failures", rare) }
     }

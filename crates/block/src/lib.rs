@@ -45,7 +45,7 @@ pub use channel::completion::{Again, Completion, Reject, Rejected};
 pub use channel::worker::{WORKER_SPIN_NS, Worker};
 pub use channel::{Channel, ChannelConfig};
 pub use disk::claim::{is_unused, may_open_late};
-pub use disk::runner::Stamp;
+pub use disk::submit_context::Stamp;
 pub use disk::{
     Disk, DiskConfig, Entrance, Inside, QueuePlug, RequestLock, Stack, cuts_requests,
     driver_counts, prepare_stop,

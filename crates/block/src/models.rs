@@ -33,7 +33,7 @@ use crate::channel::{Channel, ChannelConfig};
 use crate::disk::Disk;
 use crate::queue::io_thread::IoThread;
 use crate::volume::Volume;
-use drive::{Notes, locked};
+use drive::{DriveRecord, locked};
 
 /// Starts a thread of a model.
 fn spawn(body: impl FnOnce() + Send + 'static) -> CheckedThread {
@@ -70,7 +70,7 @@ fn poll_for(channel: &mut Channel<Checked>, count: usize) {
 }
 
 /// Freezes a disk, and checks that nothing is dispatched between its drain and its unfreezing.
-fn freeze_and_look(disk: &Disk<Checked>, notes: &Mutex<Notes>) {
+fn freeze_and_look(disk: &Disk<Checked>, notes: &Mutex<DriveRecord>) {
     disk.freeze();
     ensure(disk.wait_drained(u64::MAX), "drained at its deadline");
     ensure(locked(notes).inside == 0, "drained, and a request is in the drive");

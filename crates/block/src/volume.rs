@@ -35,9 +35,9 @@ use crate::queue::driver::{Extent, Unwritten};
 use crate::queue::scheduler::cost::CostModel;
 use crate::trace::tracer::Tracer;
 use crate::volume::linear::Linear;
-use crate::volume::placement::{Part, Placement, Range};
-use crate::volume::resize::Size;
-use crate::volume::serving::{Choice, Serving, ServingConfig};
+use crate::volume::placement::{DrivePart, Placement, VolumeRange};
+use crate::volume::resize::VolumeSize;
+use crate::volume::serving::{Serving, ServingChoice, ServingConfig};
 use crate::volume::stripe::Stripe;
 
 /// Largest number of runs that one query for extents examines, to bound its time.
@@ -83,17 +83,17 @@ pub struct Volume<M: Machine> {
     /// The present serving mode as bits, plus [`TRACED`].
     mode: M::Word,
     /// State of the `auto` mode, shared by all channels.
-    pub(crate) choice: M::Lock<Choice>,
-    pub(crate) size: Size<M>,
+    pub(crate) choice: M::Lock<ServingChoice>,
+    pub(crate) size: VolumeSize<M>,
     limits: QueueLimits,
-    map: Map,
+    map: LayoutMap,
     /// The volume that its only disk is a cache of, if any.
     below: Option<Arc<Volume<M>>>,
     pub(crate) tenants: Arc<TenantLedger<M>>,
 }
 
 /// The mapping of sectors, by layout.
-enum Map {
+enum LayoutMap {
     Linear(Linear),
     Stripe(Stripe),
 }
@@ -183,7 +183,7 @@ impl<M: Machine> Volume<M> {
                 }
                 let sizes: Vec<Sector> =
                     sizes.iter().map(|size| whole_blocks(*size, &limits)).collect();
-                Map::Linear(Linear::new(&sizes))
+                LayoutMap::Linear(Linear::new(&sizes))
             }
             Layout::Stripe { chunk_sectors } => {
                 let block = limits.logical_sectors().max(8);
@@ -209,7 +209,7 @@ impl<M: Machine> Volume<M> {
                 let stripe_bytes = (u64::from(chunk_sectors) << 9) * disks.len() as u64;
                 limits.io_opt = u32::try_from(stripe_bytes).unwrap_or(limits.io_opt);
                 limits.io_min = chunk_sectors << 9;
-                Map::Stripe(Stripe::new(chunk_sectors, disks.len()))
+                LayoutMap::Stripe(Stripe::new(chunk_sectors, disks.len()))
             }
         };
         Ok(Arc::new(Volume {
@@ -217,8 +217,8 @@ impl<M: Machine> Volume<M> {
             layout,
             mode: M::Word::new(serving.serving as u64),
             serving,
-            choice: M::Lock::new("serving-choice", Choice::new()),
-            size: Size::new(capacity),
+            choice: M::Lock::new("serving-choice", ServingChoice::new()),
+            size: VolumeSize::new(capacity),
             limits,
             map,
             below: None,
@@ -434,9 +434,9 @@ impl<M: Machine> Volume<M> {
     #[inline(always)]
     pub(crate) fn locate(&self, sector: Sector, nr_sectors: SectorCount) -> Option<(u16, Sector)> {
         match &self.map {
-            Map::Stripe(stripe) => stripe.locate(sector, nr_sectors),
-            Map::Linear(_) if self.disks.len() == 1 => Some((0, sector)),
-            Map::Linear(linear) => linear.locate(sector, nr_sectors),
+            LayoutMap::Stripe(stripe) => stripe.locate(sector, nr_sectors),
+            LayoutMap::Linear(_) if self.disks.len() == 1 => Some((0, sector)),
+            LayoutMap::Linear(linear) => linear.locate(sector, nr_sectors),
         }
     }
 
@@ -458,8 +458,8 @@ impl<M: Machine> Volume<M> {
     #[inline]
     pub(crate) fn placement(&self) -> &dyn Placement {
         match &self.map {
-            Map::Linear(linear) => linear,
-            Map::Stripe(stripe) => stripe,
+            LayoutMap::Linear(linear) => linear,
+            LayoutMap::Stripe(stripe) => stripe,
         }
     }
 
@@ -470,22 +470,22 @@ impl<M: Machine> Volume<M> {
     }
 
     /// Precomputes the range data that [`Volume::part_of`] needs.
-    pub(crate) fn range(&self, sector: Sector, nr: SectorCount) -> Range {
+    pub(crate) fn range(&self, sector: Sector, nr: SectorCount) -> VolumeRange {
         self.placement().range(sector, sector + u64::from(nr))
     }
 
     /// Returns the part of a range that lies on drive `member`; `None` if there is none.
-    pub(crate) fn part(&self, sector: Sector, nr: SectorCount, member: u16) -> Option<Part> {
+    pub(crate) fn part(&self, sector: Sector, nr: SectorCount, member: u16) -> Option<DrivePart> {
         self.part_of(&self.range(sector, nr), member)
     }
 
     /// Returns the part of a precomputed range that lies on drive `member`; `None` if there is
     /// none.
     #[inline]
-    pub(crate) fn part_of(&self, range: &Range, member: u16) -> Option<Part> {
+    pub(crate) fn part_of(&self, range: &VolumeRange, member: u16) -> Option<DrivePart> {
         match &self.map {
-            Map::Linear(linear) => linear.part_of(range, member),
-            Map::Stripe(stripe) => stripe.part_of(range, member),
+            LayoutMap::Linear(linear) => linear.part_of(range, member),
+            LayoutMap::Stripe(stripe) => stripe.part_of(range, member),
         }
     }
 

@@ -9,7 +9,7 @@ use millrace_machine::Machine;
 
 use crate::bio::status::Status;
 use crate::bio::{Bio, Op, OpFlags};
-use crate::channel::member::Member;
+use crate::channel::member::VolumeMember;
 use crate::queue::driver::QueueKind;
 use crate::volume::Volume;
 use crate::volume::serving::Serving;
@@ -72,7 +72,7 @@ impl BioChecks {
 
     /// Adopts the present longest request of the drives. While `stalled` I/Os wait for slots for
     /// their parts it does not grow, because longer I/Os would overtake them.
-    pub(crate) fn follow_pieces<M: Machine>(&mut self, members: &[Member<M>], stalled: u32) {
+    pub(crate) fn follow_pieces<M: Machine>(&mut self, members: &[VolumeMember<M>], stalled: u32) {
         let longest = members.iter().map(|member| member.limits.max_sectors).min().unwrap_or(0);
         if longest == self.whole_max || stalled > 0 && longest > self.whole_max {
             return;

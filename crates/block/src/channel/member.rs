@@ -16,16 +16,16 @@ use crate::chain::merge::MergeKind;
 use crate::chain::slot::{BioList, BioRef};
 use crate::channel::child_slots::ChildSlots;
 use crate::channel::plug::Plug;
-use crate::disk::runner::Runner;
+use crate::disk::queue_context::QueueContext;
+use crate::disk::submit_context::SubmitContext;
 use crate::disk::trace::PlugPlace;
-use crate::disk::visit::Visit;
 use crate::disk::{Disk, SubmitPath, UNBOUNDED, direct, handover, request_limits, timeouts};
 use crate::queue::driver::QueueKind;
 use crate::queue::{HardwareQueue, INSIDE_LOOK_NS, QueueRoute};
 
 /// The thread that serves a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Server {
+pub(crate) enum BatchServer {
     /// The submitting thread.
     Submitter,
     /// The drive's worker.
@@ -34,7 +34,7 @@ pub(crate) enum Server {
 
 /// The queues that a channel polls for completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Look {
+pub(crate) enum PollScope {
     /// Queues that may hold bios of the channel.
     WhereExpected,
     /// All queues that it may run, because a drive may complete an abandoned request.
@@ -42,7 +42,7 @@ pub(crate) enum Look {
 }
 
 /// One drive of the volume, as the channel sees it.
-pub(crate) struct Member<M: Machine> {
+pub(crate) struct VolumeMember<M: Machine> {
     pub(crate) disk: Arc<Disk<M>>,
     pub(crate) stats: Arc<DiskStats<M>>,
     pub(crate) plug: Plug<M>,
@@ -67,12 +67,12 @@ pub(crate) struct Member<M: Machine> {
     piece_sectors: u64,
 }
 
-impl<M: Machine> Member<M> {
+impl<M: Machine> VolumeMember<M> {
     /// Creates a member with nothing plugged and no slots for parts. `thread` is the number of the
     /// I/O thread, if it is one.
     pub(crate) fn new(disk: &Arc<Disk<M>>, thread: Option<u16>) -> Self {
         let (route, stats) = disk.join(thread);
-        Member {
+        VolumeMember {
             stats,
             plug: Plug::new(),
             child_slots: ChildSlots::of(BioList::new()),
@@ -97,8 +97,8 @@ impl<M: Machine> Member<M> {
 
     /// Creates a queue context for the channel's own queue.
     #[inline(always)]
-    pub(crate) fn visit<'a>(&'a self, run: &'a mut Runner<M>) -> Visit<'a, M> {
-        Visit::new(&self.disk, self.route.hctx, run, &self.stats)
+    pub(crate) fn context<'a>(&'a self, run: &'a mut SubmitContext<M>) -> QueueContext<'a, M> {
+        QueueContext::new(&self.disk, self.route.hctx, run, &self.stats)
     }
 
     /// Puts a chain into the plug, merged with the plug's last chain if possible.
@@ -116,12 +116,12 @@ impl<M: Machine> Member<M> {
 
     /// Submits the plugged bios to the drive's queues. Returns the number of chains refused.
     #[inline(always)]
-    pub(crate) fn flush(&mut self, run: &mut Runner<M>) -> u32 {
+    pub(crate) fn flush(&mut self, run: &mut SubmitContext<M>) -> u32 {
         self.served_here = true;
         if self.disk.queues.path() == SubmitPath::Direct && self.plug.is_short() {
             let Some(bio) = self.plug.take_last() else { return 0 };
             self.count();
-            match direct::issue_single(&mut self.visit(run), bio) {
+            match direct::issue_single(&mut self.context(run), bio) {
                 Ok(()) => return 0,
                 Err(bio) => self.plug.put_back(bio),
             }
@@ -157,7 +157,7 @@ impl<M: Machine> Member<M> {
 
     /// Counts the plugged bios as outstanding, and emits the trace event of unplugging.
     #[inline(always)]
-    fn unplug(&mut self, run: &mut Runner<M>) {
+    fn unplug(&mut self, run: &mut SubmitContext<M>) {
         let (fresh, mut tracing) = (self.count(), self.disk.trace(run));
         // Chains that were refused before are submitted again, but their event was emitted then.
         if tracing.is_on() && fresh > 0 {
@@ -166,21 +166,21 @@ impl<M: Machine> Member<M> {
     }
 
     #[inline(never)]
-    fn flush_list(&mut self, run: &mut Runner<M>) -> u32 {
+    fn flush_list(&mut self, run: &mut SubmitContext<M>) -> u32 {
         self.unplug(run);
         let list = self.plug.list();
-        let mut visit = Visit::new(&self.disk, self.route.hctx, run, &self.stats);
-        visit.submit_batch(self.route.ctx, list);
+        let mut context = QueueContext::new(&self.disk, self.route.hctx, run, &self.stats);
+        context.submit_batch(self.route.ctx, list);
         list.len()
     }
 
     /// [`VolumeMember::flush`] where workers may serve: by the drive's worker if `server` says so
     /// and there is one, else by this thread.
-    pub(crate) fn flush_served(&mut self, server: Server, run: &mut Runner<M>) -> u32 {
+    pub(crate) fn flush_served(&mut self, server: BatchServer, run: &mut SubmitContext<M>) -> u32 {
         if self.plug.is_empty() {
             return 0;
         }
-        if server == Server::Submitter || !self.disk.has_worker() {
+        if server == BatchServer::Submitter || !self.disk.has_worker() {
             if !self.disk.trace(run).is_on() {
                 return self.flush(run);
             }
@@ -190,15 +190,15 @@ impl<M: Machine> Member<M> {
         }
         self.unplug(run);
         let list = self.plug.list();
-        let mut visit = Visit::new(&self.disk, self.route.hctx, run, &self.stats);
-        visit.hand_over(self.route.ctx, list);
+        let mut context = QueueContext::new(&self.disk, self.route.hctx, run, &self.stats);
+        context.hand_over(self.route.ctx, list);
         list.len()
     }
 
     /// Polls the queues in which this channel may have completions.
-    pub(crate) fn run_queues(&mut self, look: Look, run: &mut Runner<M>) {
+    pub(crate) fn run_queues(&mut self, look: PollScope, run: &mut SubmitContext<M>) {
         let mine = self.outstanding > 0 || self.disk.kind() == QueueKind::OwnerOnly;
-        let everywhere = look == Look::Everywhere;
+        let everywhere = look == PollScope::Everywhere;
         if !mine && !everywhere {
             return;
         }
@@ -228,23 +228,23 @@ impl<M: Machine> Member<M> {
 
     /// Polls the queue, or asks for another poll soon: the thread that serves it may leave while
     /// the drive has I/O of this channel, and may ring before this thread sleeps.
-    fn run_queue(&mut self, run: &mut Runner<M>) {
-        let was_inside = self.visit(run).run_queue();
+    fn run_queue(&mut self, run: &mut SubmitContext<M>) {
+        let was_inside = self.context(run).run_queue();
         if !was_inside && self.outstanding > 0 && self.disk.kind() == QueueKind::AnyThread {
             run.wake_at(M::now() + INSIDE_LOOK_NS);
         }
     }
 
     /// Takes care of work that a departed worker has left.
-    pub(crate) fn stand_in(&self, run: &mut Runner<M>) {
+    pub(crate) fn stand_in(&self, run: &mut SubmitContext<M>) {
         if self.disk.worker_state.is_some() && !self.disk.has_worker() {
-            self.visit(run).stand_in(self.route.ctx);
+            self.context(run).stand_in(self.route.ctx);
         }
     }
 
     /// Checks for timed-out requests of the channel's own queue, and of that of a departed worker.
-    pub(crate) fn check_timeouts(&self, now_ns: u64, run: &mut Runner<M>) {
-        timeouts::check(&mut self.visit(run), now_ns);
+    pub(crate) fn check_timeouts(&self, now_ns: u64, run: &mut SubmitContext<M>) {
+        timeouts::check(&mut self.context(run), now_ns);
         let own = self.route.hctx;
         let worker_state = self
             .disk
@@ -253,8 +253,8 @@ impl<M: Machine> Member<M> {
             .filter(|worker_state| !worker_state.is_taken() && worker_state.hctx != own);
         if let Some(worker_state) = worker_state {
             let theirs = run.stats_of(&self.disk, worker_state.hctx);
-            let mut visit = Visit::new(&self.disk, worker_state.hctx, run, &theirs);
-            timeouts::check(&mut visit, now_ns);
+            let mut context = QueueContext::new(&self.disk, worker_state.hctx, run, &theirs);
+            timeouts::check(&mut context, now_ns);
         }
     }
 
@@ -296,7 +296,7 @@ impl<M: Machine> Member<M> {
 
     /// Records the events of bios that were plugged before the recording began.
     #[cold]
-    pub(crate) fn trace_plugged(&mut self, drives: usize, run: &mut Runner<M>) {
+    pub(crate) fn trace_plugged(&mut self, drives: usize, run: &mut SubmitContext<M>) {
         let (disk, mut place) = (&self.disk, PlugPlace::First);
         self.plug.list().for_each(|chain| {
             disk.trace(run).record_own(chain, (drives, place));
@@ -312,7 +312,12 @@ impl<M: Machine> Member<M> {
 
     /// [`VolumeMember::plug`] while the drive is traced.
     #[inline]
-    pub(crate) fn plug_traced(&mut self, slot: BioRef<M>, drives: usize, run: &mut Runner<M>) {
+    pub(crate) fn plug_traced(
+        &mut self,
+        slot: BioRef<M>,
+        drives: usize,
+        run: &mut SubmitContext<M>,
+    ) {
         self.disk.trace(run).tell_entry(&slot);
         let place = self.next_place();
         self.plug(slot);

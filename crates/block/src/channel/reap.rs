@@ -13,7 +13,7 @@ use crate::bio::Bio;
 use crate::bio::status::Status;
 use crate::chain::slot::{BioList, BioRef, BioStage};
 use crate::channel::completion::{Again, Completion};
-use crate::channel::member::Look;
+use crate::channel::member::PollScope;
 use crate::channel::{Channel, Driving};
 
 /// A channel that always has completions at hand polls all its queues once in so many polls.
@@ -116,8 +116,8 @@ impl<M: Machine> Channel<M> {
     fn run_queues(&mut self) {
         self.sub.run.forget_wake();
         let look = match self.quarantine.is_empty() {
-            true => Look::WhereExpected,
-            false => Look::Everywhere,
+            true => PollScope::WhereExpected,
+            false => PollScope::Everywhere,
         };
         for member in &mut self.sub.members {
             member.run_queues(look, &mut self.sub.run);

@@ -21,14 +21,14 @@ use crate::chain::slot::{BioRef, BioSlot, BioStage, Stride, WaitTimes};
 use crate::channel::cut::{cut_plainly, cut_to_limits};
 use crate::channel::submission::Submission;
 use crate::trace::Action;
-use crate::volume::placement::{Part, Range};
+use crate::volume::placement::{DrivePart, VolumeRange};
 
 /// Values of `member` in a parent: split into a part for each drive, or for each chunk.
 const BY_DRIVES: u16 = 0;
 const BY_CHUNKS: u16 = 1;
 
 /// The next step of a parent's stage.
-enum Next<M: Machine> {
+enum NextPart<M: Machine> {
     /// The next part, in its child slot.
     Part(BioRef<M>),
     /// The next part is for this drive, which has no free child slot.
@@ -74,15 +74,15 @@ impl<M: Machine> Submission<M> {
         let range = self.volume.range(sector, nr.max(1));
         loop {
             match self.next_part(&mut parent, span, &range) {
-                Next::Part(child) => {
+                NextPart::Part(child) => {
                     parent.remaining += 1;
                     self.admit_part(child);
                 }
-                Next::NoRoom(member) => {
+                NextPart::NoRoom(member) => {
                     self.stalled += 1;
                     return self.members[usize::from(member)].child_slots.stall(parent);
                 }
-                Next::Made => break,
+                NextPart::Made => break,
             }
         }
         parent.all_made = true;
@@ -148,7 +148,12 @@ impl<M: Machine> Submission<M> {
     /// Makes the next part of the parent's stage, in a child slot. `span` is the first drive and
     /// the number of drives; the parent's `offset` counts drives that are finished, and
     /// `dev_sector` is how much of the present drive's part is made.
-    fn next_part(&mut self, parent: &mut BioRef<M>, span: (u16, u16), range: &Range) -> Next<M> {
+    fn next_part(
+        &mut self,
+        parent: &mut BioRef<M>,
+        span: (u16, u16),
+        range: &VolumeRange,
+    ) -> NextPart<M> {
         if parent.member == BY_CHUNKS && parent.stage == BioStage::Data {
             return self.next_chunk(parent);
         }
@@ -160,13 +165,13 @@ impl<M: Machine> Submission<M> {
                 BioStage::Data => self.next_data_part(parent, range, member),
                 _ => self.next_flush_part(parent, member),
             };
-            if !matches!(next, Next::Made) {
+            if !matches!(next, NextPart::Made) {
                 return next;
             }
             parent.offset += 1;
             parent.dev_sector = 0;
         }
-        Next::Made
+        NextPart::Made
     }
 
     /// Returns true if bios of the same group wait for slots for parts for a drive, unless it is
@@ -179,7 +184,7 @@ impl<M: Machine> Submission<M> {
         }
     }
 
-    fn next_flush_part(&mut self, parent: &mut BioRef<M>, member: u16) -> Next<M> {
+    fn next_flush_part(&mut self, parent: &mut BioRef<M>, member: u16) -> NextPart<M> {
         let features = self.members[usize::from(member)].disk.limits().features;
         let after = parent.stage == BioStage::Postflush;
         let (sector, nr) = (parent.bio.sector, parent.bio.nr_sectors);
@@ -187,61 +192,67 @@ impl<M: Machine> Submission<M> {
         let touched = !is_of_range || self.volume.part(sector, nr, member).is_some();
         let wanted = features.volatile_cache && touched && parent.dev_sector == 0;
         if !wanted || (after && fua_by_drive(parent, features)) {
-            return Next::Made;
+            return NextPart::Made;
         }
         if self.members[usize::from(member)].child_slots.is_full() {
-            return Next::NoRoom(member);
+            return NextPart::NoRoom(member);
         }
         parent.dev_sector = 1;
-        let part = Part { member, dev_sector: 0, nr_sectors: 0, offset: 0, stride: Stride::NONE };
-        Next::Part(self.child_of(parent, Op::Flush, part))
+        let part =
+            DrivePart { member, dev_sector: 0, nr_sectors: 0, offset: 0, stride: Stride::NONE };
+        NextPart::Part(self.child_of(parent, Op::Flush, part))
     }
 
-    fn next_data_part(&mut self, parent: &mut BioRef<M>, range: &Range, member: u16) -> Next<M> {
-        let Some(part) = self.volume.part_of(range, member) else { return Next::Made };
+    fn next_data_part(
+        &mut self,
+        parent: &mut BioRef<M>,
+        range: &VolumeRange,
+        member: u16,
+    ) -> NextPart<M> {
+        let Some(part) = self.volume.part_of(range, member) else { return NextPart::Made };
         let made = parent.dev_sector as SectorCount;
         if made >= part.nr_sectors {
-            return Next::Made;
+            return NextPart::Made;
         }
         // Waits behind others of its group that wait for a slot, because a disk would seek between
         // them.
         if self.is_behind(parent, member) || self.members[usize::from(member)].child_slots.is_full()
         {
-            return Next::NoRoom(member);
+            return NextPart::NoRoom(member);
         }
         let rest = if made == 0 { part } else { part.skip(made) };
-        let Some(child) = self.data_part(parent, rest) else { return Next::Made };
+        let Some(child) = self.data_part(parent, rest) else { return NextPart::Made };
         if made + child.bio.nr_sectors == part.nr_sectors {
             (parent.offset, parent.dev_sector) = (parent.offset + 1, 0);
         } else {
             parent.dev_sector += u64::from(child.bio.nr_sectors);
         }
-        Next::Part(child)
+        NextPart::Part(child)
     }
 
     /// Makes the next part of a bio that is split at every chunk, as Linux's raid0 does. The
     /// parent's `offset` is the number of sectors already made.
-    fn next_chunk(&mut self, parent: &mut BioRef<M>) -> Next<M> {
+    fn next_chunk(&mut self, parent: &mut BioRef<M>) -> NextPart<M> {
         let (made, nr) = (parent.offset, parent.bio.nr_sectors);
         if made >= nr || !parent.status.is_ok() {
-            return Next::Made;
+            return NextPart::Made;
         }
         let (sector, end) = (parent.bio.sector, parent.bio.sector + u64::from(nr));
         let (member, dev_sector, run) = self.volume.run_at(sector + u64::from(made), end);
         if self.members[usize::from(member)].child_slots.is_full() {
-            return Next::NoRoom(member);
+            return NextPart::NoRoom(member);
         }
         let stride = Stride::NONE;
-        let part = Part { member, dev_sector, nr_sectors: run as u32, offset: made, stride };
-        let Some(child) = self.data_part(parent, part) else { return Next::Made };
+        let part = DrivePart { member, dev_sector, nr_sectors: run as u32, offset: made, stride };
+        let Some(child) = self.data_part(parent, part) else { return NextPart::Made };
         parent.offset += child.bio.nr_sectors;
-        Next::Part(child)
+        NextPart::Part(child)
     }
 
     /// Makes a child for as much of a part as one request of the drive can carry. Returns `None`
     /// and sets the parent's error if that is nothing.
     #[inline(always)]
-    fn data_part(&mut self, parent: &mut BioRef<M>, part: Part) -> Option<BioRef<M>> {
+    fn data_part(&mut self, parent: &mut BioRef<M>, part: DrivePart) -> Option<BioRef<M>> {
         let mut child = self.child_of(parent, parent.bio.op, part);
         let member = &self.members[usize::from(part.member)];
         let limits = &member.limits;
@@ -270,7 +281,7 @@ impl<M: Machine> Submission<M> {
         Some(child)
     }
 
-    fn child_of(&mut self, parent: &BioRef<M>, op: Op, part: Part) -> BioRef<M> {
+    fn child_of(&mut self, parent: &BioRef<M>, op: Op, part: DrivePart) -> BioRef<M> {
         let room = &mut self.members[usize::from(part.member)].child_slots;
         let mut child = room.free.pop_front().expect("whoever asks has looked for a slot");
         child.bio = ManuallyDrop::new(parent.bio.part(op, part.nr_sectors));

@@ -25,17 +25,17 @@ use crate::channel::baseline::volume_plug::VolumePlug;
 use crate::channel::checks::BioChecks;
 use crate::channel::completion::Reject;
 use crate::channel::cut::cut_to_limits;
-use crate::channel::member::Member;
+use crate::channel::member::VolumeMember;
 use crate::channel::throttle::Throttle;
 use crate::disk::Disk;
-use crate::disk::runner::{Runner, Stamp};
+use crate::disk::submit_context::{Stamp, SubmitContext};
 use crate::queue::io_thread::IoThread;
 use crate::trace::note::Remark;
 use crate::volume::Volume;
 use crate::volume::serving::Chooser;
 
 /// State of the bios in the plugs.
-pub(crate) struct Batch {
+pub(crate) struct PluggedBatch {
     /// Number of bios in all plugs.
     pub(crate) plugged: u32,
     /// Number of bios at which the plugs are emptied.
@@ -51,8 +51,8 @@ pub(crate) struct Batch {
 /// The half of a channel before the queues.
 pub(crate) struct Submission<M: Machine> {
     pub(crate) volume: Arc<Volume<M>>,
-    pub(crate) members: Vec<Member<M>>,
-    pub(crate) run: Runner<M>,
+    pub(crate) members: Vec<VolumeMember<M>>,
+    pub(crate) run: SubmitContext<M>,
     /// Free slots for bios.
     pub(crate) free: BioList<M>,
     /// Number of slots for bios.
@@ -63,7 +63,7 @@ pub(crate) struct Submission<M: Machine> {
     pub(crate) resumes: Option<u16>,
     /// Parents that are done, and bios that reached no drive.
     pub(crate) finished: BioList<M>,
-    pub(crate) batch: Batch,
+    pub(crate) batch: PluggedBatch,
     pub(crate) checks: BioChecks,
     /// This channel's part in measuring whether workers serve faster.
     pub(crate) chooser: Chooser,
@@ -303,11 +303,11 @@ impl<M: Machine> Submission<M> {
 pub(crate) fn members_of<M: Machine>(
     volume: &Volume<M>,
     thread: Option<&IoThread<M>>,
-) -> Result<Vec<Member<M>>, Error> {
+) -> Result<Vec<VolumeMember<M>>, Error> {
     let member = |disk: &Arc<Disk<M>>| {
         // A thread that claimed a queue uses that one, whatever its own number is.
         let number = thread.map(|t| disk.queue_of(t.owner).unwrap_or(t.number));
-        let member = Member::new(disk, number);
+        let member = VolumeMember::new(disk, number);
         if thread.is_none() && !member.hctx().is_served() {
             let text = format!(
                 "volume {}: the queues of drive {} belong to I/O threads, and there is none; open \

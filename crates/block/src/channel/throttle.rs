@@ -37,20 +37,20 @@ const NO_TIME: u64 = u64::MAX;
 
 /// The token bucket at which a bio continues.
 #[derive(Clone, Copy)]
-struct Way {
+struct BucketStep {
     from: usize,
     /// True if the bio is the first of its queue there, and waits behind no others.
     is_first: bool,
 }
 
-impl Way {
-    fn from(from: usize) -> Way {
-        Way { from, is_first: false }
+impl BucketStep {
+    fn from(from: usize) -> BucketStep {
+        BucketStep { from, is_first: false }
     }
 }
 
 /// Bios of a group that wait at one bucket, in order of their times.
-struct Line<M: Machine> {
+struct BucketQueue<M: Machine> {
     group: GroupId,
     /// Level, bucket, and true for reads.
     gate: (usize, usize, bool),
@@ -62,7 +62,7 @@ struct Line<M: Machine> {
     behind: BioList<M>,
 }
 
-impl<M: Machine> Line<M> {
+impl<M: Machine> BucketQueue<M> {
     /// Returns true if a new bio must wait before it may book a time.
     fn is_ahead(&self, now_ns: u64) -> bool {
         !self.behind.is_empty() || (!self.timed.is_empty() && self.last_ns > now_ns + AHEAD_NS)
@@ -81,7 +81,7 @@ pub(crate) struct Throttle<M: Machine> {
     held_max: u32,
     /// Time at which the bio that started to wait last may go on.
     pub(crate) held_until_ns: u64,
-    lines: Vec<Line<M>>,
+    lines: Vec<BucketQueue<M>>,
     /// By group number: the waiting bios as last reported, and the group whose account has the
     /// report.
     held_of: Vec<(ReportedWaits, GroupId)>,
@@ -136,7 +136,7 @@ impl<M: Machine> Throttle<M> {
             let id = at_level(view, group, level)?;
             view.row(id).and_then(turns_of).map(|turns| (id, turns))
         };
-        let is_same = |line: &Line<M>| {
+        let is_same = |line: &BucketQueue<M>| {
             let key = (line.group, line.gate.0);
             turns_in(&old, key) == turns_in(&self.view, key)
         };
@@ -158,7 +158,7 @@ impl<M: Machine> Throttle<M> {
                 let is_new = |at: &usize| buckets_at(&old, key, *at).is_none();
                 let from = (level..place).find(is_new).unwrap_or(place);
                 // A bio that may go at once gets a time in the past.
-                if let Some(mut slot) = self.pass_from(Way::from(from), slot, now_ns) {
+                if let Some(mut slot) = self.pass_from(BucketStep::from(from), slot, now_ns) {
                     slot.dev_sector = 0;
                     self.hold(slot, PLACES, now_ns);
                 }
@@ -267,11 +267,16 @@ impl<M: Machine> Throttle<M> {
     /// Returns a bio that may go now, or keeps it if it has to wait.
     #[inline(never)]
     pub(crate) fn pass(&mut self, slot: BioRef<M>, now_ns: u64) -> Option<BioRef<M>> {
-        self.pass_from(Way::from(0), slot, now_ns)
+        self.pass_from(BucketStep::from(0), slot, now_ns)
     }
 
     /// Books the bio's time at each bucket from the given one on.
-    fn pass_from(&mut self, way: Way, mut slot: BioRef<M>, now_ns: u64) -> Option<BioRef<M>> {
+    fn pass_from(
+        &mut self,
+        way: BucketStep,
+        mut slot: BioRef<M>,
+        now_ns: u64,
+    ) -> Option<BioRef<M>> {
         let (op, group) = (slot.op(), slot.bio.account_key.group);
         if op == Op::Flush {
             return Some(slot);
@@ -299,7 +304,7 @@ impl<M: Machine> Throttle<M> {
         Some(slot)
     }
 
-    fn line(&self, group: GroupId, gate: (usize, usize, bool)) -> Option<&Line<M>> {
+    fn line(&self, group: GroupId, gate: (usize, usize, bool)) -> Option<&BucketQueue<M>> {
         self.lines.iter().find(|line| line.group == group && line.gate == gate)
     }
 
@@ -312,7 +317,7 @@ impl<M: Machine> Throttle<M> {
         let known = self.lines.iter().position(|line| line.group == group && line.gate == gate);
         let at = known.unwrap_or_else(|| {
             let (timed, behind) = (BioList::new(), BioList::new());
-            self.lines.push(Line { group, gate, timed, last_ns: 0, behind });
+            self.lines.push(BucketQueue { group, gate, timed, last_ns: 0, behind });
             self.lines.len() - 1
         });
         let line = &mut self.lines[at];
@@ -384,17 +389,17 @@ impl<M: Machine> Throttle<M> {
     }
 
     /// Takes the next bio of a queue that goes on, with the bucket at which it continues.
-    fn next_of(&mut self, at: usize, now_ns: u64) -> Option<(BioRef<M>, Way)> {
+    fn next_of(&mut self, at: usize, now_ns: u64) -> Option<(BioRef<M>, BucketStep)> {
         let line = &mut self.lines[at];
         let place = line.gate.0 * BUCKETS_PER_BIO + line.gate.1;
         if line.timed.first().is_some_and(|slot| slot.dev_sector <= now_ns) {
             let slot = line.timed.pop_front()?;
             BioAtBucket::of(&self.view, &slot, place).iter().for_each(BioAtBucket::leave);
-            return Some((slot, Way::from(place + 1)));
+            return Some((slot, BucketStep::from(place + 1)));
         }
         let may_ask = line.timed.is_empty() || line.last_ns <= now_ns + AHEAD_NS;
         let next = if may_ask { line.behind.pop_front() } else { None };
-        next.map(|slot| (slot, Way { from: place, is_first: true }))
+        next.map(|slot| (slot, BucketStep { from: place, is_first: true }))
     }
 
     /// Takes out all bios, whatever the limits, because nobody will be there to wait for them.

@@ -7,7 +7,7 @@
 
 use millrace_machine::Machine;
 
-use crate::channel::member::Server;
+use crate::channel::member::BatchServer;
 use crate::channel::submission::Submission;
 use crate::volume::serving::Serving;
 
@@ -27,7 +27,7 @@ impl<M: Machine> Submission<M> {
             self.batch.plugged += member.flush_served(server, &mut self.run);
         }
         self.first_member = (self.first_member + 1) % self.members.len();
-        if server == Server::Worker {
+        if server == BatchServer::Worker {
             self.press();
         }
         self.flush_baseline(serving);
@@ -35,7 +35,7 @@ impl<M: Machine> Submission<M> {
     }
 
     /// Returns which threads serve a batch of `bios` bios.
-    fn server_of(&mut self, serving: Serving, bios: u32) -> Server {
+    fn server_of(&mut self, serving: Serving, bios: u32) -> BatchServer {
         let drives = self.members.len() as u32;
         let enough = drives > 1 && bios >= self.volume.serving_config().plug_low * drives;
         let handed = match serving {
@@ -47,7 +47,7 @@ impl<M: Machine> Submission<M> {
             }
             _ => false,
         };
-        if handed { Server::Worker } else { Server::Submitter }
+        if handed { BatchServer::Worker } else { BatchServer::Submitter }
     }
 
     /// Starts or stops recording a trace.

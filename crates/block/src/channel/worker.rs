@@ -16,7 +16,7 @@ use millrace_machine::{Deadline, Doorbell, Machine, Order, Word};
 use crate::bio::error::Error;
 use crate::chain::bio_set::BioSet;
 use crate::disk::Disk;
-use crate::disk::runner::{Runner, Stamp};
+use crate::disk::submit_context::{Stamp, SubmitContext};
 use crate::disk::timeouts::look_period_ns;
 use crate::disk::worker_drive::WorkerDrive;
 use crate::queue::io_thread::{DRAIN_LOOK_NS, DRAIN_NS, IoThread};
@@ -31,7 +31,7 @@ const TICK_NS: u64 = 100_000_000;
 /// A thread that serves drives for submitting threads.
 pub struct Worker<M: Machine> {
     drives: Vec<WorkerDrive<M>>,
-    run: Runner<M>,
+    run: SubmitContext<M>,
     thread: IoThread<M>,
     next_tick_ns: u64,
     /// True if a driver, scheduler or sink has panicked in a turn; drop then calls none of them
@@ -52,7 +52,7 @@ impl<M: Machine> Worker<M> {
         let bio_set = BioSet::new(0, Arc::clone(&thread.bell));
         Worker {
             drives: Vec::new(),
-            run: Runner::new(&bio_set, thread.owner, Stamp::Batch, 0),
+            run: SubmitContext::new(&bio_set, thread.owner, Stamp::Batch, 0),
             thread: thread.clone(),
             next_tick_ns: 0,
             is_broken: false,

@@ -15,8 +15,8 @@ use crate::chain::bio_set::BioSet;
 use crate::chain::merge;
 use crate::chain::slot::{BioRef, WaitTimes};
 use crate::disk::handover::count_handed;
-use crate::disk::runner::Stamp;
-use crate::disk::visit::Visit;
+use crate::disk::queue_context::QueueContext;
+use crate::disk::submit_context::Stamp;
 use crate::queue::request::{Request, RequestRef, RequestState};
 use crate::queue::tag::TagBatch;
 use crate::trace::Action;
@@ -30,7 +30,7 @@ pub(crate) enum FailureLogging {
     Now,
 }
 
-impl<'a, M: Machine> Visit<'a, M> {
+impl<'a, M: Machine> QueueContext<'a, M> {
     /// Ends all requests of the context's completion batch and empties it. Returns true if that put
     /// new work into the queue (a flush that others joined).
     pub(crate) fn complete(&mut self) -> bool {
@@ -156,32 +156,32 @@ impl<'a, M: Machine> Visit<'a, M> {
 }
 
 /// Ends all requests of a batch that is not empty.
-pub(crate) fn end_batch<M: Machine>(visit: &mut Visit<'_, M>) -> bool {
-    M::work(Stage::Complete, visit.run.batch.entries().len() as u32);
-    let (tags, mut given) = (&*visit.hctx.tags, TagBatch::EMPTY);
-    let again = end_requests(visit, |rq| tags.give(&mut given, rq));
+pub(crate) fn end_batch<M: Machine>(context: &mut QueueContext<'_, M>) -> bool {
+    M::work(Stage::Complete, context.run.batch.entries().len() as u32);
+    let (tags, mut given) = (&*context.hctx.tags, TagBatch::EMPTY);
+    let again = end_requests(context, |rq| tags.give(&mut given, rq));
     tags.give_rest(given);
-    visit.wake_waiter();
+    context.wake_waiter();
     again
 }
 
 /// Ends all requests of a batch that is not empty; `give` frees the tag of each.
 #[inline(always)]
 pub(crate) fn end_requests<M: Machine>(
-    visit: &mut Visit<'_, M>,
+    context: &mut QueueContext<'_, M>,
     mut give: impl FnMut(RequestRef<M>),
 ) -> bool {
-    let (tags, mut equal) = (&*visit.hctx.tags, EqualIos::EMPTY);
+    let (tags, mut equal) = (&*context.hctx.tags, EqualIos::EMPTY);
     let (mut c_ns, mut again) = (M::now(), false);
-    while let Some((mut rq, status)) = visit.run.batch.take(tags) {
-        if visit.run.stamp == Stamp::Io {
+    while let Some((mut rq, status)) = context.run.batch.take(tags) {
+        if context.run.stamp == Stamp::Io {
             c_ns = M::now();
         }
-        again |= visit.end_request(&mut rq, (status, c_ns), &mut equal);
+        again |= context.end_request(&mut rq, (status, c_ns), &mut equal);
         give(rq);
     }
-    visit.run.accounts.c_ns = c_ns;
-    visit.stats.record(&mut equal, &mut visit.run.accounts.tenants);
-    visit.run.batch.clear();
+    context.run.accounts.c_ns = c_ns;
+    context.stats.record(&mut equal, &mut context.run.accounts.tenants);
+    context.run.batch.clear();
     again
 }

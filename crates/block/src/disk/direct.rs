@@ -13,8 +13,8 @@ use crate::bio::Op;
 use crate::bio::status::Status;
 use crate::chain::slot::{BioList, BioRef};
 use crate::disk::SubmitPath;
-use crate::disk::runner::{Runner, Stamp};
-use crate::disk::visit::Visit;
+use crate::disk::queue_context::QueueContext;
+use crate::disk::submit_context::{Stamp, SubmitContext};
 use crate::queue::HctxState;
 use crate::queue::driver::{CompletionBatch, Moment};
 use crate::queue::request::Dispatch;
@@ -30,12 +30,12 @@ const MOST_AT_ONCE: u32 = CompletionBatch::CAPACITY as u32;
 /// does not prevent it: they have left a flag, or rung the owner, which polls all its queues.
 #[inline(always)]
 pub(crate) fn is_plain<M: Machine>(
-    visit: &Visit<'_, M>,
+    context: &QueueContext<'_, M>,
     serve: &mut HctxState<M>,
     list: &BioList<M>,
 ) -> bool {
-    visit.disk.queues.path() == SubmitPath::Direct
-        && is_free(visit, serve)
+    context.disk.queues.path() == SubmitPath::Direct
+        && is_free(context, serve)
         && (serve.scheduling.is_none() || passes(serve, list))
 }
 
@@ -47,12 +47,12 @@ fn passes<M: Machine>(serve: &mut HctxState<M>, list: &BioList<M>) -> bool {
 
 /// Returns true if nothing waits in front of a batch on the fast path.
 #[inline(always)]
-fn is_free<M: Machine>(visit: &Visit<'_, M>, serve: &HctxState<M>) -> bool {
-    visit.run.stamp == Stamp::Batch
-        && visit.run.woken.is_empty()
+fn is_free<M: Machine>(context: &QueueContext<'_, M>, serve: &HctxState<M>) -> bool {
+    context.run.stamp == Stamp::Batch
+        && context.run.woken.is_empty()
         && serve.staged.is_empty()
         && serve.requeued.is_empty()
-        && !(serve.quiesced | serve.frozen | visit.run.trace_context.has_waited)
+        && !(serve.quiesced | serve.frozen | context.run.trace_context.has_waited)
 }
 
 /// Returns true if the scheduler lets a single bio bypass it.
@@ -64,53 +64,53 @@ fn passes_single<M: Machine>(serve: &mut HctxState<M>, bio: &BioRef<M>) -> bool 
 /// Dispatches a batch and collects the driver's completions.
 #[inline(never)]
 pub(crate) fn issue_batch<'a, M: Machine>(
-    visit: &mut Visit<'a, M>,
+    context: &mut QueueContext<'a, M>,
     mut serving: ServeGuard<'a, M, HctxState<M>>,
     list: &mut BioList<M>,
 ) {
-    visit.work(Stage::Insert, list.len());
-    let recorded = visit.run.trace.is_some();
+    context.work(Stage::Insert, list.len());
+    let recorded = context.run.trace.is_some();
     if recorded {
-        visit.trace().record_inserts_if(TraceStamp::Event, list);
+        context.trace().record_inserts_if(TraceStamp::Event, list);
     }
     loop {
         let more = match recorded {
-            false => issue_list::<M, false>(visit, &mut serving, list),
-            true => issue_recorded(visit, &mut serving, list),
+            false => issue_list::<M, false>(context, &mut serving, list),
+            true => issue_recorded(context, &mut serving, list),
         };
         if list.is_empty() {
             break;
         }
         // Requests that the drive has already completed make room for more.
-        visit.reap(&mut serving);
-        let again = !visit.run.batch.is_empty() && complete_batch(visit);
-        if again || !more || !visit.run.woken.is_empty() {
+        context.reap(&mut serving);
+        let again = !context.run.batch.is_empty() && complete_batch(context);
+        if again || !more || !context.run.woken.is_empty() {
             list.mark_inserted(M::now());
-            visit.trace().record_inserts_if(TraceStamp::Batch, list);
+            context.trace().record_inserts_if(TraceStamp::Batch, list);
             serving.staged.append(list);
-            return visit.serve(serving);
+            return context.serve(serving);
         }
     }
-    visit.reap(&mut serving);
+    context.reap(&mut serving);
     if !serving.requeued.is_empty() {
         // The driver may have been busy only because of the requests that it has completed now;
         // then no later completion would trigger a retry.
-        if !visit.run.batch.is_empty() {
-            complete_batch(visit);
+        if !context.run.batch.is_empty() {
+            complete_batch(context);
         }
-        return visit.serve(serving);
+        return context.serve(serving);
     }
-    leave_and_end(visit, serving);
+    leave_and_end(context, serving);
 }
 
 /// [`issue_list`] while a trace is recorded.
 #[inline(never)]
 fn issue_recorded<M: Machine>(
-    visit: &mut Visit<'_, M>,
+    context: &mut QueueContext<'_, M>,
     serve: &mut HctxState<M>,
     list: &mut BioList<M>,
 ) -> bool {
-    issue_list::<M, true>(visit, serve, list)
+    issue_list::<M, true>(context, serve, list)
 }
 
 /// Dispatches a single bio, as a program with one I/O in flight submits each time; the drive often
@@ -118,63 +118,63 @@ fn issue_recorded<M: Machine>(
 /// the queue. The disk must use the fast path.
 #[inline(never)]
 pub(crate) fn issue_single<M: Machine>(
-    visit: &mut Visit<'_, M>,
+    context: &mut QueueContext<'_, M>,
     bio: BioRef<M>,
 ) -> Result<(), BioRef<M>> {
-    let hctx = visit.hctx;
-    if bio.op() == Op::Flush || bio.chained.is_some() || !visit.may_serve() {
+    let hctx = context.hctx;
+    if bio.op() == Op::Flush || bio.chained.is_some() || !context.may_serve() {
         return Err(bio);
     }
     let Some(mut serving) = hctx.serve.try_enter() else { return Err(bio) };
-    visit.work(Stage::Insert, 1);
+    context.work(Stage::Insert, 1);
     let has_order = serving.scheduling.is_some();
-    if !is_free(visit, &serving)
+    if !is_free(context, &serving)
         || serving.queue.is_none()
         || has_order && !passes_single(&mut serving, &bio)
     {
-        return stage_single(visit, serving, bio);
+        return stage_single(context, serving, bio);
     }
     let tags = &*hctx.tags;
-    let taken = tags.take_one(&mut visit.run.hint);
+    let taken = tags.take_one(&mut context.run.hint);
     let serve: &mut HctxState<M> = &mut serving;
     let (Some(mut rq), Some(queue)) = (taken, &mut serve.queue) else {
-        return stage_single(visit, serving, bio);
+        return stage_single(context, serving, bio);
     };
     bio.touch();
     rq.touch();
-    rq.fill(bio, hctx.number, visit.disk.flags_taken);
+    rq.fill(bio, hctx.number, context.disk.flags_taken);
     let d_ns = M::now();
     rq.d_ns = d_ns;
     let outcome = queue.queue_rq(&rq);
     if outcome != Dispatch::Queued {
         rq.outcome = outcome;
-        visit.requeue(serve, rq);
-        visit.serve(serving);
+        context.requeue(serve, rq);
+        context.serve(serving);
         return Ok(());
     }
-    visit.charge(1);
+    context.charge(1);
     queue.commit_rqs();
-    queue.poll(&mut visit.run.batch);
-    if !visit.run.batch.is_just(rq.tag()) {
+    queue.poll(&mut context.run.batch);
+    if !context.run.batch.is_just(rq.tag()) {
         serve.in_flight.lend(rq, d_ns);
-        end_single(visit, serving);
+        end_single(context, serving);
         return Ok(());
     }
-    visit.run.batch.clear();
+    context.run.batch.clear();
     let stays = serving.leave();
     M::work(Stage::Complete, 1);
     let mut bio = rq.empty();
     bio.touch();
     bio.status = Status::Ok;
     let c_ns = M::now();
-    visit.run.accounts.c_ns = c_ns;
-    visit.stats.record_one(&bio, (d_ns, c_ns), &mut visit.run.accounts.tenants);
+    context.run.accounts.c_ns = c_ns;
+    context.stats.record_one(&bio, (d_ns, c_ns), &mut context.run.accounts.tenants);
     tags.give_one(rq);
     // The bio is from this channel's own plug, so it goes back to the channel.
-    visit.run.done.push_back(bio);
-    visit.wake_waiter();
-    if stays.is_some() || !visit.run.woken.is_empty() {
-        go_on(visit, stays);
+    context.run.done.push_back(bio);
+    context.wake_waiter();
+    if stays.is_some() || !context.run.woken.is_empty() {
+        go_on(context, stays);
     }
     Ok(())
 }
@@ -182,61 +182,64 @@ pub(crate) fn issue_single<M: Machine>(
 /// Stages a single bio because the queue is not free, or no tag is.
 #[inline(never)]
 fn stage_single<'a, M: Machine>(
-    visit: &mut Visit<'a, M>,
+    context: &mut QueueContext<'a, M>,
     mut serving: ServeGuard<'a, M, HctxState<M>>,
     mut bio: BioRef<M>,
 ) -> Result<(), BioRef<M>> {
     if serving.frozen {
         let stays = serving.leave();
-        go_on(visit, stays);
+        go_on(context, stays);
         return Err(bio);
     }
     bio.mark_inserted(M::now());
     serving.staged.push_back(bio);
-    visit.serve(serving);
+    context.serve(serving);
     Ok(())
 }
 
 /// Handles completions other than exactly the one just dispatched.
 #[inline(never)]
 fn end_single<'a, M: Machine>(
-    visit: &mut Visit<'a, M>,
+    context: &mut QueueContext<'a, M>,
     mut serving: ServeGuard<'a, M, HctxState<M>>,
 ) {
-    visit.check_reaped(&mut serving);
-    leave_and_end(visit, serving);
+    context.check_reaped(&mut serving);
+    leave_and_end(context, serving);
 }
 
 /// Leaves the queue and ends the requests that the driver has completed.
 #[inline(always)]
 fn leave_and_end<'a, M: Machine>(
-    visit: &mut Visit<'a, M>,
+    context: &mut QueueContext<'a, M>,
     serving: ServeGuard<'a, M, HctxState<M>>,
 ) {
-    if visit.run.batch.is_full() {
+    if context.run.batch.is_full() {
         // More may be complete than a full batch holds; the general path polls again with an empty
         // one.
-        visit.complete();
-        return visit.serve(serving);
+        context.complete();
+        return context.serve(serving);
     }
     let stays = serving.leave();
-    let again = !visit.run.batch.is_empty() && complete_batch(visit);
+    let again = !context.run.batch.is_empty() && complete_batch(context);
     if again && stays.is_none() {
-        visit.kick();
+        context.kick();
     }
-    go_on(visit, stays);
+    go_on(context, stays);
 }
 
 /// Finishes a round: work of late threads, other channels' completions, queues that were woken for
 /// tags.
 #[inline(never)]
-fn go_on<'a, M: Machine>(visit: &mut Visit<'a, M>, stays: Option<ServeGuard<'a, M, HctxState<M>>>) {
+fn go_on<'a, M: Machine>(
+    context: &mut QueueContext<'a, M>,
+    stays: Option<ServeGuard<'a, M, HctxState<M>>>,
+) {
     if let Some(serving) = stays {
-        return visit.serve(serving);
+        return context.serve(serving);
     }
-    visit.run.deliver();
-    if !visit.run.woken.is_empty() {
-        visit.run_woken();
+    context.run.deliver();
+    if !context.run.woken.is_empty() {
+        context.run_woken();
     }
 }
 
@@ -244,13 +247,13 @@ fn go_on<'a, M: Machine>(visit: &mut Visit<'a, M>, stays: Option<ServeGuard<'a, 
 /// take this path. Returns true if it stopped only because enough were sent at once.
 #[inline(always)]
 fn issue_list<M: Machine, const RECORDED: bool>(
-    visit: &mut Visit<'_, M>,
+    context: &mut QueueContext<'_, M>,
     serve: &mut HctxState<M>,
     list: &mut BioList<M>,
 ) -> bool {
-    let tags = &*visit.hctx.tags;
+    let tags = &*context.hctx.tags;
     let HctxState { queue: Some(queue), in_flight, .. } = serve else { return false };
-    let Some(mut batch) = tags.take(&mut visit.run.hint, list.len().min(64)) else {
+    let Some(mut batch) = tags.take(&mut context.run.hint, list.len().min(64)) else {
         return false;
     };
     let now_ns = M::now();
@@ -263,7 +266,7 @@ fn issue_list<M: Machine, const RECORDED: bool>(
             taken = tags.next(&mut batch);
             if taken.is_none() && sent < MOST_AT_ONCE {
                 // One bitmap word may hold fewer free tags than there are bios.
-                let more = tags.take(&mut visit.run.hint, rest.len() + 1);
+                let more = tags.take(&mut context.run.hint, rest.len() + 1);
                 batch = more.unwrap_or(TagBatch::EMPTY);
                 taken = tags.next(&mut batch);
             }
@@ -274,14 +277,14 @@ fn issue_list<M: Machine, const RECORDED: bool>(
         };
         chain.touch();
         rq.touch();
-        rq.fill(chain, visit.hctx.number, visit.disk.flags_taken);
+        rq.fill(chain, context.hctx.number, context.disk.flags_taken);
         rq.d_ns = now_ns;
         let outcome = queue.queue_rq(&rq);
         if RECORDED {
             if has_data && outcome == Dispatch::Queued {
-                visit.trace().driver(&**queue, &rq, (Moment::Issue, now_ns));
+                context.trace().driver(&**queue, &rq, (Moment::Issue, now_ns));
             }
-            visit.trace().record_issue(&rq, now_ns, outcome);
+            context.trace().record_issue(&rq, now_ns, outcome);
         }
         if outcome != Dispatch::Queued {
             rq.outcome = outcome;
@@ -294,10 +297,10 @@ fn issue_list<M: Machine, const RECORDED: bool>(
     list.append(&mut rest);
     tags.give_rest(batch);
     if let Some(rq) = refused {
-        visit.requeue(serve, rq);
+        context.requeue(serve, rq);
     }
     if sent > 0 {
-        visit.commit(serve, sent);
+        context.commit(serve, sent);
     }
     sent >= MOST_AT_ONCE
 }
@@ -305,40 +308,44 @@ fn issue_list<M: Machine, const RECORDED: bool>(
 /// Completes a batch that is not empty, most of whose requests are alike; as
 /// [`QueueContext::complete`].
 #[inline(always)]
-fn complete_batch<M: Machine>(visit: &mut Visit<'_, M>) -> bool {
-    let tags = &*visit.hctx.tags;
-    M::work(Stage::Complete, visit.run.batch.entries().len() as u32);
+fn complete_batch<M: Machine>(context: &mut QueueContext<'_, M>) -> bool {
+    let tags = &*context.hctx.tags;
+    M::work(Stage::Complete, context.run.batch.entries().len() as u32);
     let c_ns = M::now();
-    visit.run.accounts.c_ns = c_ns;
+    context.run.accounts.c_ns = c_ns;
     let (mut given, mut again) = (TagBatch::EMPTY, false);
-    let first = visit.run.batch.looks(tags).next();
+    let first = context.run.batch.looks(tags).next();
     let mut equal = first.map_or(EqualIos::EMPTY, |(rq, _)| rq.times(c_ns));
     loop {
-        if visit.run.trace.is_some() {
-            record_alike(visit, &equal);
+        if context.run.trace.is_some() {
+            record_alike(context, &equal);
         }
-        end_alike(visit, &mut given, &mut equal);
-        let Some((mut rq, status)) = visit.run.batch.take(tags) else { break };
-        again |= visit.end_request(&mut rq, (status, c_ns), &mut equal);
+        end_alike(context, &mut given, &mut equal);
+        let Some((mut rq, status)) = context.run.batch.take(tags) else { break };
+        again |= context.end_request(&mut rq, (status, c_ns), &mut equal);
         if !equal.is_straight() {
-            visit.stats.record(&mut equal, &mut visit.run.accounts.tenants);
+            context.stats.record(&mut equal, &mut context.run.accounts.tenants);
             equal.forget();
         }
         tags.give(&mut given, rq);
     }
-    visit.stats.record(&mut equal, &mut visit.run.accounts.tenants);
+    context.stats.record(&mut equal, &mut context.run.accounts.tenants);
     tags.give_rest(given);
-    visit.run.batch.clear();
-    visit.wake_waiter();
+    context.run.batch.clear();
+    context.wake_waiter();
     again
 }
 
 /// Ends the next requests of the batch, up to the first one that failed, is not a single bio of
 /// this channel, or has other times.
 #[inline(always)]
-fn end_alike<M: Machine>(visit: &mut Visit<'_, M>, given: &mut TagBatch, equal: &mut EqualIos) {
-    let (tags, bio_set) = (&*visit.hctx.tags, visit.run.bio_set());
-    let Runner { batch, done, .. } = &mut *visit.run;
+fn end_alike<M: Machine>(
+    context: &mut QueueContext<'_, M>,
+    given: &mut TagBatch,
+    equal: &mut EqualIos,
+) {
+    let (tags, bio_set) = (&*context.hctx.tags, context.run.bio_set());
+    let SubmitContext { batch, done, .. } = &mut *context.run;
     let (mut ios, mut sectors, mut rest) = (0, 0, batch.rest(tags));
     while let Some((rq, status)) = rest.peek() {
         if !status.is_ok() || !rq.ends_alike(bio_set, equal) {
@@ -358,8 +365,8 @@ fn end_alike<M: Machine>(visit: &mut Visit<'_, M>, given: &mut TagBatch, equal: 
 
 /// Records successful completions of as many requests as [`end_alike`] ends.
 #[inline(never)]
-fn record_alike<M: Machine>(visit: &mut Visit<'_, M>, equal: &EqualIos) {
-    let (tags, bio_set) = (&*visit.hctx.tags, visit.run.bio_set());
-    let mut tracing = visit.disk.trace(visit.run);
+fn record_alike<M: Machine>(context: &mut QueueContext<'_, M>, equal: &EqualIos) {
+    let (tags, bio_set) = (&*context.hctx.tags, context.run.bio_set());
+    let mut tracing = context.disk.trace(context.run);
     tracing.record_successes(tags, equal.c_ns(), |rq| rq.ends_alike(bio_set, equal));
 }

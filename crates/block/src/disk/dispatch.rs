@@ -13,9 +13,9 @@ use crate::account::disk_counter::DiskCounter;
 use crate::bio::Op;
 use crate::chain::slot::{BioList, BioRef};
 use crate::disk::handover::count_handed;
-use crate::disk::runner::Stamp;
+use crate::disk::queue_context::QueueContext;
 use crate::disk::scheduled;
-use crate::disk::visit::Visit;
+use crate::disk::submit_context::Stamp;
 use crate::disk::{SubmitPath, direct};
 use crate::queue::driver::{Moment, QueueKind};
 use crate::queue::request::{Dispatch, RequestRef};
@@ -33,7 +33,7 @@ const SERVE_ROUNDS: u32 = 32;
 /// Nanoseconds to wait after `HostBusy`.
 const HOST_BUSY_RETRY_NS: u64 = 1_000_000;
 
-impl<'a, M: Machine> Visit<'a, M> {
+impl<'a, M: Machine> QueueContext<'a, M> {
     /// Takes a batch of chains from a plug and runs the queue. If the disk is frozen the batch
     /// stays in the list.
     pub(crate) fn submit_batch(&mut self, ctx: u16, list: &mut BioList<M>) {
@@ -404,27 +404,27 @@ impl<'a, M: Machine> Visit<'a, M> {
 /// Takes a batch into the queue whose serve lock the thread holds, and serves.
 #[inline(always)]
 pub(crate) fn submit_inside<'a, M: Machine>(
-    visit: &mut Visit<'a, M>,
+    context: &mut QueueContext<'a, M>,
     ctx: u16,
     mut serving: ServeGuard<'a, M, HctxState<M>>,
     list: &mut BioList<M>,
 ) {
-    if direct::is_plain(visit, &mut serving, list) {
-        return direct::issue_batch(visit, serving, list);
+    if direct::is_plain(context, &mut serving, list) {
+        return direct::issue_batch(context, serving, list);
     }
-    visit.stage(ctx, list, &mut serving);
-    visit.serve(serving);
+    context.stage(ctx, list, &mut serving);
+    context.serve(serving);
 }
 
 /// Leaves a batch in its software queue, and makes sure that some thread takes it.
 #[inline(always)]
 pub(crate) fn leave_to_others<M: Machine>(
-    visit: &mut Visit<'_, M>,
+    context: &mut QueueContext<'_, M>,
     ctx: u16,
     list: &mut BioList<M>,
 ) {
-    let Some(queue) = visit.insert(ctx, list) else { return };
+    let Some(queue) = context.insert(ctx, list) else { return };
     drop(queue);
-    visit.hctx.mark_pending(ctx.into());
-    visit.kick();
+    context.hctx.mark_pending(ctx.into());
+    context.kick();
 }

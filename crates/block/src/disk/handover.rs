@@ -11,7 +11,7 @@ use millrace_machine::{Lock, Machine, Order, Stage, Word};
 
 use crate::chain::slot::BioList;
 use crate::chain::sort::{merge_into, sort};
-use crate::disk::visit::Visit;
+use crate::disk::queue_context::QueueContext;
 use crate::disk::worker_state::WorkerState;
 use crate::disk::{Disk, request_limits};
 use crate::queue::HctxState;
@@ -56,7 +56,7 @@ pub(crate) fn count_handed<M: Machine>(disk: &Disk<M>, hctx: u16, chains: u32) {
     }
 }
 
-impl<M: Machine> Visit<'_, M> {
+impl<M: Machine> QueueContext<'_, M> {
     /// Puts a batch of this queue's submitter into software queue `ctx` for the worker, and wakes
     /// the worker. If the disk is frozen the batch stays in the list.
     pub(crate) fn hand_over(&mut self, ctx: u16, list: &mut BioList<M>) {
@@ -88,7 +88,7 @@ impl<M: Machine> Visit<'_, M> {
         let Some(worker_state) = &disk.worker_state else { return };
         if disk.kind == QueueKind::AnyThread {
             let stats = self.run.stats_of(disk, worker_state.hctx);
-            Visit::new(disk, worker_state.hctx, self.run, &stats).run_queue();
+            QueueContext::new(disk, worker_state.hctx, self.run, &stats).run_queue();
             return;
         }
         let theirs = &disk.queues.hctxs()[usize::from(worker_state.hctx)];

@@ -17,11 +17,11 @@ pub(crate) struct MadeLater<M: Machine, T> {
     /// Written once, under the lock in `making`.
     value: UnsafeCell<T>,
     /// `None` for a value that was made from the start.
-    making: Option<Making<M>>,
+    making: Option<MakeState<M>>,
 }
 
 /// State of a value that is made later.
-struct Making<M: Machine> {
+struct MakeState<M: Machine> {
     /// 1 once the value is written.
     is_made: M::Word,
     lock: M::Lock<()>,
@@ -34,7 +34,7 @@ impl<M: Machine, T> MadeLater<M, T> {
     /// Creates a value to be made later, with an empty one in its place.
     pub(crate) fn later(empty: T) -> Self {
         let (is_made, lock) = (M::Word::new(0), M::Lock::new("made-later", ()));
-        MadeLater { value: UnsafeCell::new(empty), making: Some(Making { is_made, lock }) }
+        MadeLater { value: UnsafeCell::new(empty), making: Some(MakeState { is_made, lock }) }
     }
 
     /// Wraps a value that is already made.
@@ -45,7 +45,7 @@ impl<M: Machine, T> MadeLater<M, T> {
     /// Returns the value if it is made.
     pub(crate) fn get(&self) -> Option<&T> {
         // Acquire pairs with the Release in `make`.
-        let is_made = |making: &Making<M>| making.is_made.load(Order::Acquire) == 1;
+        let is_made = |making: &MakeState<M>| making.is_made.load(Order::Acquire) == 1;
         // SAFETY: nobody writes it any more.
         self.making.as_ref().is_none_or(is_made).then(|| unsafe { &*self.value.get() })
     }
@@ -61,7 +61,7 @@ impl<M: Machine, T> MadeLater<M, T> {
     /// Makes the value, unless it is made already.
     #[cold]
     pub(crate) fn make(&self, make: impl FnOnce() -> T) {
-        let Some(Making { is_made, lock }) = &self.making else { return };
+        let Some(MakeState { is_made, lock }) = &self.making else { return };
         let held = lock.lock();
         // Relaxed: under the lock.
         if is_made.load(Order::Relaxed) == 0 {

@@ -18,8 +18,8 @@ use crate::account::hold::WaitReason;
 use crate::bio::Op;
 use crate::bio::error::{Error, ErrorKind};
 use crate::chain::slot::BioList;
+use crate::disk::queue_context::QueueContext;
 use crate::disk::queues::make_queues;
-use crate::disk::visit::Visit;
 use crate::disk::{Disk, UNBOUNDED, abort};
 use crate::group::Groups;
 use crate::queue::scheduler::deadline::{Deadline, DeadlineConfig};
@@ -172,21 +172,21 @@ fn change<M: Machine>(hctx: &HardwareQueue<M>, next: Option<Box<Scheduling<M>>>)
 
 /// Hands waiting requests to the driver in the scheduler's order. Returns how many.
 pub(crate) fn dispatch<M: Machine>(
-    visit: &mut Visit<'_, M>,
+    context: &mut QueueContext<'_, M>,
     serve: &mut HctxState<M>,
     mut now_ns: u64,
 ) -> u32 {
-    insert(visit, serve);
-    if visit.run.trace.is_some() {
-        now_ns = watch(visit, serve, now_ns);
+    insert(context, serve);
+    if context.run.trace.is_some() {
+        now_ns = watch(context, serve, now_ns);
     }
     // Only flushes are still staged.
-    let mut sent = visit.dispatch_staged(serve, now_ns);
-    let tags = &*visit.hctx.tags;
-    let hctx = visit.hctx.number;
+    let mut sent = context.dispatch_staged(serve, now_ns);
+    let tags = &*context.hctx.tags;
+    let hctx = context.hctx.number;
     let (mut batch, mut stop, mut stray) = (TagBatch::EMPTY, WaitReason::Order, None);
     while serve.requeued.is_empty() {
-        let room = visit.hctx.room(serve);
+        let room = context.hctx.room(serve);
         let Some(scheduling) = serve.scheduling.as_deref_mut() else { break };
         if room == 0 || scheduling.len() == 0 {
             stop = if room == 0 { WaitReason::DriveBusy } else { stop };
@@ -202,17 +202,17 @@ pub(crate) fn dispatch<M: Machine>(
                 break;
             }
             Pick::WaitUntil(wake_ns) => {
-                if visit.run.trace.is_some() && scheduling.begins_rest(now_ns, wake_ns) {
-                    visit.trace().note(Remark::Rests(None), wake_ns.saturating_sub(now_ns));
+                if context.run.trace.is_some() && scheduling.begins_rest(now_ns, wake_ns) {
+                    context.trace().note(Remark::Rests(None), wake_ns.saturating_sub(now_ns));
                 }
-                visit.run.wake_at(wake_ns);
+                context.run.wake_at(wake_ns);
                 break;
             }
             Pick::Nothing => break,
         };
         if batch.is_empty() {
             let want = scheduling.len().min(64).min(room);
-            match visit.take_tags(chain.head(), want) {
+            match context.take_tags(chain.head(), want) {
                 Some(taken) => batch = taken,
                 None => {
                     scheduling.put_back(chain, now_ns);
@@ -226,20 +226,20 @@ pub(crate) fn dispatch<M: Machine>(
         let chain = scheduling.issue(chain, rq.tag(), now_ns);
         chain.touch();
         rq.touch();
-        rq.fill_waited(chain, visit.hctx.number, visit.disk.flags_taken);
-        sent += u32::from(visit.issue(serve, rq, now_ns));
+        rq.fill_waited(chain, context.hctx.number, context.disk.flags_taken);
+        sent += u32::from(context.issue(serve, rq, now_ns));
     }
     tags.give_rest(batch);
     if let Some(chain) = stray {
-        visit.commit(serve, sent);
-        refuse(visit, chain);
+        context.commit(serve, sent);
+        refuse(context, chain);
     }
     let stop = if serve.requeued.is_empty() { stop } else { WaitReason::DriveBusy };
     if let Some(scheduling) = &serve.scheduling {
         scheduling.stop(hctx, stop);
     }
-    if visit.run.trace.is_some() {
-        note_decisions(visit, serve);
+    if context.run.trace.is_some() {
+        note_decisions(context, serve);
     }
     sent
 }
@@ -247,27 +247,27 @@ pub(crate) fn dispatch<M: Machine>(
 /// Handles a chain of another drive that the scheduler named: its bios end as aborted, and the
 /// thread that runs the scheduler's queue panics.
 #[cold]
-fn refuse<M: Machine>(visit: &Visit<'_, M>, chain: Chain<M>) -> ! {
+fn refuse<M: Machine>(context: &QueueContext<'_, M>, chain: Chain<M>) -> ! {
     let mut list = BioList::new();
     list.push_back(chain.bio);
-    abort(visit.stats, list);
-    panic!("drive {}: its scheduler named a chain of another drive", visit.disk.name());
+    abort(context.stats, list);
+    panic!("drive {}: its scheduler named a chain of another drive", context.disk.name());
 }
 
 /// Asks the queue's scheduler to report its decisions, because this thread records a trace. Returns
 /// the time.
 #[cold]
-fn watch<M: Machine>(visit: &Visit<'_, M>, serve: &HctxState<M>, now_ns: u64) -> u64 {
+fn watch<M: Machine>(context: &QueueContext<'_, M>, serve: &HctxState<M>, now_ns: u64) -> u64 {
     let Some(scheduling) = &serve.scheduling else { return now_ns };
     let now_ns = if now_ns == 0 { M::now() } else { now_ns };
-    scheduling.watch(visit.hctx.number, now_ns);
+    scheduling.watch(context.hctx.number, now_ns);
     now_ns
 }
 
 /// Records the decisions of the queue's scheduler.
 #[cold]
-fn note_decisions<M: Machine>(visit: &mut Visit<'_, M>, serve: &HctxState<M>) {
-    let hctx = visit.hctx.number;
+fn note_decisions<M: Machine>(context: &mut QueueContext<'_, M>, serve: &HctxState<M>) {
+    let hctx = context.hctx.number;
     let Some(scheduling) = &serve.scheduling else { return };
     for decision in scheduling.decisions(hctx) {
         let (remark, time_ns) = match decision {
@@ -277,12 +277,12 @@ fn note_decisions<M: Machine>(visit: &mut Visit<'_, M>, serve: &HctxState<M>) {
                 (Remark::Rests(Some((group, hold))), rest_ns)
             }
         };
-        visit.trace().note(remark, time_ns);
+        context.trace().note(remark, time_ns);
     }
 }
 
 /// Moves staged chains other than flushes into the scheduler.
-fn insert<M: Machine>(visit: &mut Visit<'_, M>, serve: &mut HctxState<M>) {
+fn insert<M: Machine>(context: &mut QueueContext<'_, M>, serve: &mut HctxState<M>) {
     let Some(scheduling) = serve.scheduling.as_deref_mut() else { return };
     let mut staged = serve.staged.take();
     let mut fresh = BioList::new();
@@ -295,17 +295,17 @@ fn insert<M: Machine>(visit: &mut Visit<'_, M>, serve: &mut HctxState<M>) {
     if fresh.is_empty() {
         return;
     }
-    scheduling.insert(fresh, &visit.disk.limits, &mut |kind, chain| {
-        visit.stats.count_merge(chain.op());
-        visit.disk.trace(visit.run).merged(kind, chain);
+    scheduling.insert(fresh, &context.disk.limits, &mut |kind, chain| {
+        context.stats.count_merge(chain.op());
+        context.disk.trace(context.run).merged(kind, chain);
     });
 }
 
 /// Reports completions to the scheduler.
 #[cold]
-pub(crate) fn tell<M: Machine>(visit: &mut Visit<'_, M>, serve: &mut HctxState<M>) {
+pub(crate) fn tell<M: Machine>(context: &mut QueueContext<'_, M>, serve: &mut HctxState<M>) {
     let Some(scheduling) = serve.scheduling.as_deref_mut() else { return };
-    let entries = visit.run.batch.entries();
+    let entries = context.run.batch.entries();
     if entries.is_empty() || !scheduling.expects_any() {
         return;
     }

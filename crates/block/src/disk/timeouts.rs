@@ -20,7 +20,7 @@ use crate::chain::bio_set::BioSetRef;
 use crate::chain::slot::{BioRef, BioSlot};
 use crate::disk::AbandonedRequest;
 use crate::disk::complete::FailureLogging;
-use crate::disk::visit::Visit;
+use crate::disk::queue_context::QueueContext;
 use crate::queue::HctxState;
 use crate::queue::driver::Expired;
 use crate::queue::request::{Request, RequestState, Tag};
@@ -41,36 +41,41 @@ pub(crate) fn look_period_ns(timeout_ns: u64) -> u64 {
 }
 
 /// Ends requests that this queue dispatched more than the timeout before `now_ns`.
-pub(crate) fn check<M: Machine>(visit: &mut Visit<'_, M>, now_ns: u64) {
-    let timeout_ns = visit.disk.config.timeout_ns;
-    let hctx = visit.hctx;
-    if timeout_ns == 0 || !visit.may_serve() {
+pub(crate) fn check<M: Machine>(context: &mut QueueContext<'_, M>, now_ns: u64) {
+    let timeout_ns = context.disk.config.timeout_ns;
+    let hctx = context.hctx;
+    if timeout_ns == 0 || !context.may_serve() {
         return;
     }
     let Some(mut serving) = hctx.serve.try_enter() else { return };
     let was_paused = serving.in_flight.look(now_ns, look_period_ns(timeout_ns));
     let is_late = serving.in_flight.next_overdue(0, now_ns, timeout_ns).is_some();
     // Collects completions, and continues work that late threads left.
-    visit.serve(serving);
+    context.serve(serving);
     if was_paused || !is_late {
         return;
     }
     let Some(mut serving) = hctx.serve.try_enter() else { return };
     let mut from = 0;
     while let Some(tag) = serving.in_flight.next_overdue(from, now_ns, timeout_ns) {
-        expire(visit, &mut serving, tag, now_ns);
+        expire(context, &mut serving, tag, now_ns);
         from = tag.0 + 1;
     }
     // Continues work that an expired flush held up.
-    visit.serve(serving);
+    context.serve(serving);
 }
 
-fn expire<M: Machine>(visit: &mut Visit<'_, M>, serve: &mut HctxState<M>, tag: Tag, now_ns: u64) {
-    let (tags, HctxState { queue, in_flight, .. }) = (&*visit.hctx.tags, serve);
+fn expire<M: Machine>(
+    context: &mut QueueContext<'_, M>,
+    serve: &mut HctxState<M>,
+    tag: Tag,
+    now_ns: u64,
+) {
+    let (tags, HctxState { queue, in_flight, .. }) = (&*context.hctx.tags, serve);
     if in_flight.lent(tags, tag).is_none_or(|rq| rq.state == RequestState::Abandoned) {
         return;
     }
-    visit.stats.add(DiskCounter::Timeouts, 1);
+    context.stats.add(DiskCounter::Timeouts, 1);
     in_flight.restart(tag, now_ns);
     let Some(queue) = queue else { return };
     if queue.timeout(tag) == Expired::Extend {
@@ -82,34 +87,38 @@ fn expire<M: Machine>(visit: &mut Visit<'_, M>, serve: &mut HctxState<M>, tag: T
         // drive's.
         if rq.state != RequestState::Overdue {
             rq.state = RequestState::Overdue;
-            note_overdue(visit, rq);
+            note_overdue(context, rq);
         }
         return;
     }
-    if visit.run.trace.is_some() {
-        visit.trace().record_request(Action::Complete, rq, (now_ns, Status::TimedOut));
+    if context.run.trace.is_some() {
+        context.trace().record_request(Action::Complete, rq, (now_ns, Status::TimedOut));
     }
     let (op, d_ns, chain) = (rq.op(), rq.d_ns, rq.empty());
     rq.state = RequestState::Abandoned;
     let bio_sets = bio_sets_of(&chain);
-    visit.disk.abandoned.lock().push(AbandonedRequest { hctx: visit.hctx.number, tag, bio_sets });
+    context.disk.abandoned.lock().push(AbandonedRequest {
+        hctx: context.hctx.number,
+        tag,
+        bio_sets,
+    });
     let mut equal = EqualIos::EMPTY;
     let stamps = (d_ns, now_ns);
-    visit.run.accounts.c_ns = now_ns;
-    visit.end_bios(chain, (Status::TimedOut, FailureLogging::Now), stamps, &mut equal);
-    visit.stats.record(&mut equal, &mut visit.run.accounts.tenants);
+    context.run.accounts.c_ns = now_ns;
+    context.end_bios(chain, (Status::TimedOut, FailureLogging::Now), stamps, &mut equal);
+    context.stats.record(&mut equal, &mut context.run.accounts.tenants);
     if op == Op::Flush {
-        visit.flush_done();
+        context.flush_done();
     }
 }
 
 /// Records each bio of a request as failed, although none has ended yet.
-fn note_overdue<M: Machine>(visit: &Visit<'_, M>, rq: &Request<M>) {
+fn note_overdue<M: Machine>(context: &QueueContext<'_, M>, rq: &Request<M>) {
     let mut next = rq.chain.as_deref();
     while let Some(bio) = next {
         let (op, sector, nr_sectors) = (bio.bio.op, bio.dev_sector, bio.bio.nr_sectors);
         let status = Status::TimedOut;
-        visit.disk.accounts.note_failure(Failure { op, sector, nr_sectors, status });
+        context.disk.accounts.note_failure(Failure { op, sector, nr_sectors, status });
         next = bio.chained.as_deref();
     }
 }

@@ -14,7 +14,7 @@ use crate::bio::{Op, OpFlags, SECTOR_SHIFT, Sector, SectorCount};
 use crate::chain::merge::MergeKind;
 use crate::chain::slot::{BioList, BioSlot};
 use crate::disk::Disk;
-use crate::disk::runner::Runner;
+use crate::disk::submit_context::SubmitContext;
 use crate::queue::driver::{DriverQueue, Moment};
 use crate::queue::in_flight::InFlight;
 use crate::queue::request::{Dispatch, Request};
@@ -37,13 +37,13 @@ pub(crate) enum PlugPlace {
 /// Emits trace events for one thread's work on one drive.
 pub(crate) struct Tracing<'a, M: Machine> {
     pub(crate) disk: &'a Disk<M>,
-    pub(crate) run: &'a mut Runner<M>,
+    pub(crate) run: &'a mut SubmitContext<M>,
 }
 
 impl<M: Machine> Disk<M> {
     /// Returns an emitter of trace events for the thread's work on the drive.
     #[inline(always)]
-    pub(crate) fn trace<'a>(&'a self, run: &'a mut Runner<M>) -> Tracing<'a, M> {
+    pub(crate) fn trace<'a>(&'a self, run: &'a mut SubmitContext<M>) -> Tracing<'a, M> {
         Tracing { disk: self, run }
     }
 }

@@ -15,11 +15,11 @@ use crate::account::disk_counter::DiskCounter;
 use crate::chain::bio_set::BioSet;
 use crate::chain::slot::BioSlot;
 use crate::disk::Disk;
-use crate::disk::visit::Visit;
+use crate::disk::queue_context::QueueContext;
 use crate::queue::tag::{TagBatch, TagUser, Waiter};
 use crate::trace::Action;
 
-impl<'a, M: Machine> Visit<'a, M> {
+impl<'a, M: Machine> QueueContext<'a, M> {
     /// Takes tags for chains that are ready. If there are none, joins the waiters and tries once
     /// more.
     #[inline(always)]
@@ -78,7 +78,7 @@ impl<'a, M: Machine> Visit<'a, M> {
             core::mem::swap(&mut self.run.woken, &mut turn);
             while let Some((disk, hctx)) = turn.pop() {
                 let stats = self.run.stats_of(&disk, hctx);
-                Visit::new(&disk, hctx, self.run, &stats).run_waiter();
+                QueueContext::new(&disk, hctx, self.run, &stats).run_waiter();
             }
         }
         self.run.turn = Some(turn);

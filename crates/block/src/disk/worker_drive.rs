@@ -14,10 +14,10 @@ use crate::bio::error::Error;
 use crate::chain::bio_set::BioSet;
 use crate::chain::slot::BioList;
 use crate::disk::Disk;
+use crate::disk::queue_context::QueueContext;
 use crate::disk::queues::make_queues;
-use crate::disk::runner::Runner;
+use crate::disk::submit_context::SubmitContext;
 use crate::disk::timeouts;
-use crate::disk::visit::Visit;
 use crate::disk::worker_state::WorkerState;
 use crate::queue::driver::QueueKind;
 use crate::queue::io_thread::IoThread;
@@ -91,11 +91,11 @@ impl<M: Machine> WorkerDrive<M> {
     }
 
     /// Dispatches the bios handed over and collects completions.
-    pub(crate) fn turn(&mut self, run: &mut Runner<M>) {
+    pub(crate) fn turn(&mut self, run: &mut SubmitContext<M>) {
         let rounds = self.worker_state().map_or(0, WorkerState::rounds);
         // The other thread need not notify when it leaves, so only a turn that got in may be the
         // last before a sleep. A flag would keep that thread serving instead.
-        let entered = Visit::new(&self.disk, self.hctx, run, &self.stats).run_queue();
+        let entered = QueueContext::new(&self.disk, self.hctx, run, &self.stats).run_queue();
         self.missed = !entered;
         if entered {
             self.rounds = rounds;
@@ -105,8 +105,8 @@ impl<M: Machine> WorkerDrive<M> {
     }
 
     /// Checks for requests that timed out.
-    pub(crate) fn check_timeouts(&self, now_ns: u64, run: &mut Runner<M>) {
-        timeouts::check(&mut Visit::new(&self.disk, self.hctx, run, &self.stats), now_ns);
+    pub(crate) fn check_timeouts(&self, now_ns: u64, run: &mut SubmitContext<M>) {
+        timeouts::check(&mut QueueContext::new(&self.disk, self.hctx, run, &self.stats), now_ns);
     }
 
     /// Stops serving: no more bios are handed over, and a queue that any thread may run is left to

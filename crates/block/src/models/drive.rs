@@ -26,7 +26,7 @@ use crate::volume::{Layout, Volume};
 
 /// The drive's record of requests, outside the model.
 #[derive(Default)]
-pub(super) struct Notes {
+pub(super) struct DriveRecord {
     /// True if nothing may be handed to the drive.
     pub(super) closed: bool,
     /// Number of requests handed over so far.
@@ -40,18 +40,18 @@ pub(super) struct Notes {
 }
 
 pub(super) struct ModelDrive {
-    pub(super) notes: Arc<Mutex<Notes>>,
+    pub(super) notes: Arc<Mutex<DriveRecord>>,
     pub(super) hw: HwQueues,
 }
 
 struct ModelQueue {
-    notes: Arc<Mutex<Notes>>,
+    notes: Arc<Mutex<DriveRecord>>,
     index: u16,
     inside: Vec<Tag>,
     depth: u32,
 }
 
-pub(super) fn locked(notes: &Mutex<Notes>) -> MutexGuard<'_, Notes> {
+pub(super) fn locked(notes: &Mutex<DriveRecord>) -> MutexGuard<'_, DriveRecord> {
     notes.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -106,7 +106,7 @@ pub(super) fn volume(
     kind: QueueKind,
     depth: u32,
     config: DiskConfig<Checked>,
-) -> (Arc<Volume<Checked>>, Arc<Mutex<Notes>>) {
+) -> (Arc<Volume<Checked>>, Arc<Mutex<DriveRecord>>) {
     let (disk, notes) = disk(kind, depth, config);
     let volume = Volume::new("v", Layout::Linear, [disk].into()).expect("one drive");
     (volume, notes)
@@ -116,8 +116,8 @@ fn disk(
     kind: QueueKind,
     depth: u32,
     config: DiskConfig<Checked>,
-) -> (Arc<Disk<Checked>>, Arc<Mutex<Notes>>) {
-    let notes = Arc::new(Mutex::new(Notes::default()));
+) -> (Arc<Disk<Checked>>, Arc<Mutex<DriveRecord>>) {
+    let notes = Arc::new(Mutex::new(DriveRecord::default()));
     let hw = HwQueues { count: 2, depth, kind, tags: TagScope::PerDrive };
     let drive = ModelDrive { notes: Arc::clone(&notes), hw };
     // Deadlines never pass here: a thread that waited to serve would never leave its batch to
@@ -131,7 +131,7 @@ fn disk(
 
 /// Creates a volume whose first drive may have a worker, which gets all batches of two or more
 /// bios. The second drive is never used.
-pub(super) fn served_volume(kind: QueueKind) -> (Arc<Volume<Checked>>, Arc<Mutex<Notes>>) {
+pub(super) fn served_volume(kind: QueueKind) -> (Arc<Volume<Checked>>, Arc<Mutex<DriveRecord>>) {
     let last = CpuId(Checked::topology().cpus().len() as u32 - 1);
     let config = DiskConfig { worker: Some(last), io_threads: 1, ..DiskConfig::default() };
     let (first, notes) = disk(kind, 2, config);

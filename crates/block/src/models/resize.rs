@@ -17,7 +17,7 @@ use millrace_checker::{Checked, CheckedLine, ensure};
 use millrace_machine::plant::Plant;
 use millrace_machine::{Line, Thread, Topology};
 
-use super::drive::{ModelDrive, Notes};
+use super::drive::{DriveRecord, ModelDrive};
 use super::{bounded, holds_but_for, poll_for, small, spawn};
 use crate::bio::Bio;
 use crate::bio::buffer::Buffer;
@@ -31,12 +31,12 @@ use crate::queue::driver::{Driver, DriverQueue, HwQueues, QueueKind, TagScope};
 use crate::volume::Volume;
 
 /// A drive of 64 sectors that grows to 72 as soon as it is asked, and records that.
-struct Growing {
+struct GrowingDrive {
     inner: ModelDrive,
     medium: Arc<CheckedLine<u64>>,
 }
 
-impl Driver<Checked> for Growing {
+impl Driver<Checked> for GrowingDrive {
     fn capacity(&self) -> u64 {
         64
     }
@@ -60,8 +60,8 @@ fn volume() -> (Arc<Volume<Checked>>, Arc<CheckedLine<u64>>) {
     let medium = Arc::new(CheckedLine::new(64));
     let (kind, tags) = (QueueKind::AnyThread, TagScope::PerDrive);
     let hw = HwQueues { count: 1, depth: 1, kind, tags };
-    let inner = ModelDrive { notes: Arc::new(std::sync::Mutex::new(Notes::default())), hw };
-    let drive = Growing { inner, medium: Arc::clone(&medium) };
+    let inner = ModelDrive { notes: Arc::new(std::sync::Mutex::new(DriveRecord::default())), hw };
+    let drive = GrowingDrive { inner, medium: Arc::clone(&medium) };
     let disk = Disk::new(Box::new(drive), DiskConfig::default()).expect("a model drive");
     (Volume::single(disk).expect("one drive"), medium)
 }

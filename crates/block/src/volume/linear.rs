@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use crate::bio::{Sector, SectorCount};
 use crate::chain::slot::Stride;
-use crate::volume::placement::{Part, Placement, Range};
+use crate::volume::placement::{DrivePart, Placement, VolumeRange};
 
 /// Drives one after the other.
 pub(crate) struct Linear {
@@ -53,15 +53,15 @@ impl Placement for Linear {
         (first as u16, (last - first + 1) as u16)
     }
 
-    fn range(&self, sector: Sector, end: Sector) -> Range {
-        Range { sector, end, first: (0, 0), within: 0, last: (0, 0), short: 0 }
+    fn range(&self, sector: Sector, end: Sector) -> VolumeRange {
+        VolumeRange { sector, end, first: (0, 0), within: 0, last: (0, 0), short: 0 }
     }
 
-    fn part_of(&self, range: &Range, member: u16) -> Option<Part> {
+    fn part_of(&self, range: &VolumeRange, member: u16) -> Option<DrivePart> {
         let start = self.starts[usize::from(member)];
         let drive_end = self.starts[usize::from(member) + 1];
         let (from, to) = (range.sector.max(start), range.end.min(drive_end));
-        (from < to).then(|| Part {
+        (from < to).then(|| DrivePart {
             member,
             dev_sector: from - start,
             nr_sectors: (to - from) as u32,

@@ -18,10 +18,10 @@ pub(crate) trait Placement {
 
     /// Precomputes the data that [`Placement::part_of`] needs for the range from `sector` to before
     /// `end`.
-    fn range(&self, sector: Sector, end: Sector) -> Range;
+    fn range(&self, sector: Sector, end: Sector) -> VolumeRange;
 
     /// Returns the part of a range that lies on drive `member`; `None` if there is none.
-    fn part_of(&self, range: &Range, member: u16) -> Option<Part>;
+    fn part_of(&self, range: &VolumeRange, member: u16) -> Option<DrivePart>;
 
     /// Returns how many sectors from `at` on lie on the drive of `at` in one piece.
     fn run_from(&self, at: Sector) -> u64;
@@ -33,7 +33,7 @@ pub(crate) trait Placement {
 
 /// The part of a range that lies on one drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Part {
+pub(crate) struct DrivePart {
     pub(crate) member: u16,
     pub(crate) dev_sector: Sector,
     pub(crate) nr_sectors: SectorCount,
@@ -44,7 +44,7 @@ pub(crate) struct Part {
 
 /// Precomputed ends of a range, for all drives that it touches.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Range {
+pub(crate) struct VolumeRange {
     pub(super) sector: Sector,
     pub(super) end: Sector,
     /// Row and drive of the first chunk, and the sectors of it before the range.
@@ -55,13 +55,13 @@ pub(crate) struct Range {
     pub(super) short: u64,
 }
 
-impl Part {
+impl DrivePart {
     /// Returns the part without its first `sectors`.
-    pub(crate) fn skip(self, sectors: SectorCount) -> Part {
+    pub(crate) fn skip(self, sectors: SectorCount) -> DrivePart {
         let chunk = 1u64 << self.stride.chunk_shift;
         let place = self.dev_sector % chunk + u64::from(sectors);
         let jumped = place / chunk * chunk * u64::from(self.stride.width - 1);
-        Part {
+        DrivePart {
             dev_sector: self.dev_sector + u64::from(sectors),
             nr_sectors: self.nr_sectors - sectors,
             offset: self.offset + sectors + jumped as u32,

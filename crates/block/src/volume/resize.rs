@@ -22,22 +22,22 @@ use crate::disk::Disk;
 use crate::volume::{Layout, Volume, capacity_of, whole_blocks};
 
 /// A callback that gets the new size.
-type Watcher = Arc<dyn Fn(Sector) + Send + Sync>;
+type SizeCallback = Arc<dyn Fn(Sector) + Send + Sync>;
 
 /// A volume's size, which only grows, and the callbacks that are told of it.
-pub(crate) struct Size<M: Machine> {
+pub(crate) struct VolumeSize<M: Machine> {
     /// Size in sectors when the volume was made.
     made: Sector,
     now: M::Word,
     /// 1 while a thread changes the size.
     busy: M::Word,
-    watchers: M::Lock<Watchers>,
+    watchers: M::Lock<SizeCallbacks>,
 }
 
 /// The callbacks by number.
-struct Watchers {
+struct SizeCallbacks {
     next: u64,
-    list: Vec<(u64, Watcher)>,
+    list: Vec<(u64, SizeCallback)>,
 }
 
 /// The result of asking a volume's drives for their sizes.
@@ -85,12 +85,12 @@ pub struct SizeWatch<M: Machine> {
 }
 
 /// The right to change a volume's size, held by one thread at a time.
-struct ResizeGuard<'a, M: Machine>(&'a Size<M>);
+struct ResizeGuard<'a, M: Machine>(&'a VolumeSize<M>);
 
-impl<M: Machine> Size<M> {
+impl<M: Machine> VolumeSize<M> {
     pub(crate) fn new(made: Sector) -> Self {
-        let watchers = Watchers { next: 0, list: Vec::new() };
-        Size {
+        let watchers = SizeCallbacks { next: 0, list: Vec::new() };
+        VolumeSize {
             made,
             now: M::Word::new(made),
             busy: M::Word::new(0),
@@ -172,7 +172,8 @@ impl<M: Machine> Volume<M> {
         raise(&self.size.now, new);
         if new > old {
             let watchers = self.size.watchers.lock();
-            let list: Vec<Watcher> = watchers.list.iter().map(|(_, call)| call.clone()).collect();
+            let list: Vec<SizeCallback> =
+                watchers.list.iter().map(|(_, call)| call.clone()).collect();
             drop(watchers);
             // Called while the size is locked against other changes, so that sizes are reported in
             // order.

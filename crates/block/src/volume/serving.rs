@@ -131,7 +131,7 @@ const MARGIN_PERCENT: u64 = 3;
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Chooser {
     /// I/O since the last update of the shared state.
-    done: Done,
+    done: ChannelWork,
     meeting_ns: u64,
     /// Window in which this channel was last counted.
     window: u64,
@@ -141,7 +141,7 @@ pub(crate) struct Chooser {
 
 /// I/O of a channel, and its bios in flight.
 #[derive(Debug, Clone, Copy, Default)]
-struct Done {
+struct ChannelWork {
     bios: u64,
     batches: u64,
     in_flight: u64,
@@ -153,7 +153,7 @@ impl Chooser {
     #[inline]
     pub(crate) fn next<M: Machine>(
         &mut self,
-        choice: &M::Lock<Choice>,
+        choice: &M::Lock<ServingChoice>,
         (bios, in_flight): (u32, u32),
         now_ns: u64,
     ) -> bool {
@@ -170,7 +170,7 @@ impl Chooser {
 
     /// Adds the channel's I/O to the shared state, and adopts the present mode.
     #[inline(never)]
-    fn meet(&mut self, choice: &mut Choice, now_ns: u64) {
+    fn meet(&mut self, choice: &mut ServingChoice, now_ns: u64) {
         self.meeting_ns = now_ns + MEETING_NS;
         let done = core::mem::take(&mut self.done);
         choice.join(&mut self.window, done.in_flight);
@@ -181,7 +181,7 @@ impl Chooser {
 
 /// Shared state of the mode `auto`: the mode in use, and the measured rates.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Choice {
+pub(crate) struct ServingChoice {
     /// True while workers serve, false while submitters do.
     workers: bool,
     /// Bios a second of submitters and of workers; 0 if not measured yet.
@@ -189,7 +189,7 @@ pub(crate) struct Choice {
     /// The window: its number, its start, and the I/O since.
     window: u64,
     since_ns: u64,
-    done: Done,
+    done: ChannelWork,
     /// Number of active channels in this window and in the one before.
     channels: [u64; 2],
     /// True in the time before a window, whose I/O is not measured.
@@ -200,14 +200,14 @@ pub(crate) struct Choice {
     patience: u32,
 }
 
-impl Choice {
-    pub(crate) fn new() -> Choice {
-        Choice {
+impl ServingChoice {
+    pub(crate) fn new() -> ServingChoice {
+        ServingChoice {
             workers: false,
             rates: [0; 2],
             window: 1,
             since_ns: 0,
-            done: Done::default(),
+            done: ChannelWork::default(),
             channels: [0; 2],
             settling: true,
             stay: 0,
@@ -225,7 +225,7 @@ impl Choice {
     }
 
     /// Adds a channel's I/O up to `now_ns`.
-    fn note(&mut self, done: Done, now_ns: u64) {
+    fn note(&mut self, done: ChannelWork, now_ns: u64) {
         self.done.bios += done.bios;
         self.done.batches += done.batches;
         let (batches, rounds) = match self.settling {
@@ -269,7 +269,7 @@ impl Choice {
 
     fn open_window(&mut self, now_ns: u64) {
         self.window += 1;
-        (self.since_ns, self.done) = (now_ns, Done::default());
+        (self.since_ns, self.done) = (now_ns, ChannelWork::default());
         self.channels = [0, self.channels[0]];
     }
 
@@ -325,16 +325,16 @@ mod tests {
     use super::*;
 
     /// A batch of a channel that is alone and meets nobody.
-    fn next(choice: &mut Choice, (bios, in_flight): (u32, u32), now_ns: u64) -> bool {
+    fn next(choice: &mut ServingChoice, (bios, in_flight): (u32, u32), now_ns: u64) -> bool {
         choice.join(&mut 0, if choice.done.batches == 0 { in_flight.into() } else { 0 });
         choice.channels[0] = 1;
-        choice.note(Done { bios: bios.into(), batches: 1, in_flight: 0 }, now_ns);
+        choice.note(ChannelWork { bios: bios.into(), batches: 1, in_flight: 0 }, now_ns);
         choice.workers
     }
 
     /// Runs a second of batches of 64 at the rates given; the share of bios that workers served.
     fn share(own: u64, theirs: u64) -> f64 {
-        let (mut choice, mut now_ns, mut by_workers, mut all) = (Choice::new(), 1, 0.0, 0.0);
+        let (mut choice, mut now_ns, mut by_workers, mut all) = (ServingChoice::new(), 1, 0.0, 0.0);
         while now_ns < 4_000_000_000 {
             let workers = next(&mut choice, (64, 128), now_ns);
             now_ns += 64_000_000_000 / if workers { theirs } else { own };
@@ -360,7 +360,7 @@ mod tests {
     /// were wanted. `own` and `theirs` are the nanoseconds of a bio by either way: those that its
     /// submitter sees, and those of the CPU in all, which keep other channels from running.
     fn crowded_share(own: (u64, u64), theirs: (u64, u64)) -> f64 {
-        let choice = <Native as Machine>::Lock::new("choice", Choice::new());
+        let choice = <Native as Machine>::Lock::new("choice", ServingChoice::new());
         let (mut channels, mut now_ns) = ([Chooser::default(); 4], 1);
         let (mut by_workers, mut all) = (0.0, 0.0);
         for turn in 0..500 {
@@ -387,11 +387,11 @@ mod tests {
 
     #[test]
     fn channels_meet_every_quarter_of_a_millisecond_and_do_as_was_agreed_on() {
-        let choice = <Native as Machine>::Lock::new("choice", Choice::new());
+        let choice = <Native as Machine>::Lock::new("choice", ServingChoice::new());
         let [mut first, mut second] = [Chooser::default(); 2];
         assert!(!first.next::<Native>(&choice, (1, 1), 1));
         assert!(!second.next::<Native>(&choice, (1, 999), 1));
-        let Choice { channels, done, .. } = *choice.lock();
+        let ServingChoice { channels, done, .. } = *choice.lock();
         assert_eq!((channels[0], done.in_flight), (2, 1000));
         choice.lock().workers = true;
         // Until the next meeting the first one does as before, and nobody sees what it did.
@@ -409,7 +409,7 @@ mod tests {
 
     #[test]
     fn a_window_lasts_a_millisecond_for_each_channel_up_to_fifty() {
-        let mut choice = Choice::new();
+        let mut choice = ServingChoice::new();
         for (channels, ms) in [([0, 0], 1), ([1, 0], 1), ([3, 2], 3), ([2, 8], 8), ([900, 1], 50)] {
             choice.channels = channels;
             assert_eq!(choice.shortest_ns(), ms * 1_000_000);
@@ -425,7 +425,7 @@ mod tests {
 
     /// A choice that is asked with batches of the same size, at rates that the test sets.
     struct Rig {
-        choice: Choice,
+        choice: ServingChoice,
         now_ns: u64,
         bios: u32,
         in_flight: u32,
@@ -433,7 +433,7 @@ mod tests {
 
     impl Rig {
         fn new(bios: u32, in_flight: u32) -> Rig {
-            Rig { choice: Choice::new(), now_ns: 1, bios, in_flight }
+            Rig { choice: ServingChoice::new(), now_ns: 1, bios, in_flight }
         }
 
         /// How many batches, this far apart, until it changes over.

@@ -6,7 +6,7 @@
 
 use crate::bio::{Sector, SectorCount};
 use crate::chain::slot::Stride;
-use crate::volume::placement::{Part, Placement, Range};
+use crate::volume::placement::{DrivePart, Placement, VolumeRange};
 
 /// Chunks round robin over the drives.
 pub(crate) struct Stripe {
@@ -66,14 +66,14 @@ impl Placement for Stripe {
         (self.row_of(first).1, (last - first + 1).min(self.width) as u16)
     }
 
-    fn range(&self, sector: Sector, end: Sector) -> Range {
+    fn range(&self, sector: Sector, end: Sector) -> VolumeRange {
         let (shift, mask) = (self.chunk_shift, self.mask());
         let (first, last) = (self.row_of(sector >> shift), self.row_of((end - 1) >> shift));
         let (within, short) = (sector & mask, mask - ((end - 1) & mask));
-        Range { sector, end, first, within, last, short }
+        VolumeRange { sector, end, first, within, last, short }
     }
 
-    fn part_of(&self, range: &Range, member: u16) -> Option<Part> {
+    fn part_of(&self, range: &VolumeRange, member: u16) -> Option<DrivePart> {
         let (shift, width) = (self.chunk_shift, self.width);
         let ((first_row, first), (last_row, last)) = (range.first, range.last);
         // The drive's rows: one less at the start if the range begins after its chunk, and one less
@@ -87,7 +87,7 @@ impl Placement for Stripe {
         let short = if member == last { range.short } else { 0 };
         let dev_sector = (row << shift) + within;
         let start = ((row * width + u64::from(member)) << shift) + within;
-        Some(Part {
+        Some(DrivePart {
             member,
             dev_sector,
             nr_sectors: ((end_row << shift) - short - dev_sector) as u32,

@@ -11,11 +11,11 @@ use millrace_machine::{Machine, Stage};
 use crate::account::disk_counter::DiskCounter;
 use crate::bio::Op;
 use crate::chain::slot::BioRef;
-use crate::channel::baseline::volume_plug::{Drives, VolumePlug};
-use crate::channel::member::{Member, Server};
+use crate::channel::baseline::volume_plug::{PlugTarget, VolumePlug};
+use crate::channel::member::{BatchServer, VolumeMember};
 use crate::channel::submission::Submission;
 use crate::disk::baseline::filled;
-use crate::disk::runner::Runner;
+use crate::disk::submit_context::SubmitContext;
 use crate::disk::trace::PlugPlace;
 use crate::queue::request::RequestRef;
 use crate::volume::serving::Serving;
@@ -66,13 +66,13 @@ impl<M: Machine> Submission<M> {
     /// Calls `act` with the list. Returns the number plugged afterwards.
     fn with_volume_plug(
         &mut self,
-        act: impl FnOnce(&mut VolumePlug<M>, &mut Drives<'_, M>),
+        act: impl FnOnce(&mut VolumePlug<M>, &mut PlugTarget<'_, M>),
     ) -> u32 {
         let Some(plug) = &mut self.volume_plug else {
             unreachable!("made when the channel began to follow this mode");
         };
         let (members, run) = (&mut self.members, &mut self.run);
-        act(plug, &mut Drives { members, run, traced: self.checks.traced });
+        act(plug, &mut PlugTarget { members, run, traced: self.checks.traced });
         plug.plugged(&self.members)
     }
 
@@ -84,9 +84,9 @@ impl<M: Machine> Submission<M> {
     }
 }
 
-impl<M: Machine> Member<M> {
+impl<M: Machine> VolumeMember<M> {
     /// Takes a request of the drive for the plug.
-    pub(crate) fn take_request(&self, run: &mut Runner<M>) -> Option<RequestRef<M>> {
+    pub(crate) fn take_request(&self, run: &mut SubmitContext<M>) -> Option<RequestRef<M>> {
         self.hctx().tags.take_one(&mut run.hint)
     }
 
@@ -121,7 +121,7 @@ impl<M: Machine> Member<M> {
 
     /// Records that `count` filled requests, of which `rq` is the first, are about to be handed
     /// over.
-    pub(crate) fn record_unplug(&self, rq: &RequestRef<M>, count: u32, run: &mut Runner<M>) {
+    pub(crate) fn record_unplug(&self, rq: &RequestRef<M>, count: u32, run: &mut SubmitContext<M>) {
         rq.touch();
         if let Some(head) = rq.chain.as_deref() {
             self.disk.trace(run).record_unplug(head, count);
@@ -133,20 +133,20 @@ impl<M: Machine> Member<M> {
     pub(crate) fn send_requests(
         &mut self,
         requests: impl Iterator<Item = RequestRef<M>>,
-        run: &mut Runner<M>,
+        run: &mut SubmitContext<M>,
     ) -> bool {
         self.served_here = true;
-        filled::submit(&mut self.visit(run), requests)
+        filled::submit(&mut self.context(run), requests)
     }
 
     /// Sends a flush by itself.
-    pub(crate) fn send_flush(&mut self, slot: BioRef<M>, run: &mut Runner<M>) {
+    pub(crate) fn send_flush(&mut self, slot: BioRef<M>, run: &mut SubmitContext<M>) {
         M::work(Stage::Submit, 1);
         self.expect_flush();
         if self.disk.trace(run).is_on() {
             self.disk.trace(run).plugged(&slot, PlugPlace::First);
         }
         self.plug.push(slot);
-        self.flush_served(Server::Submitter, run);
+        self.flush_served(BatchServer::Submitter, run);
     }
 }

@@ -20,8 +20,8 @@ use crate::account::disk_counter::DiskCounter;
 use crate::bio::Op;
 use crate::chain::merge::try_merge;
 use crate::chain::slot::{BioList, BioRef, BioStage, WaitTimes};
-use crate::channel::member::Member;
-use crate::disk::runner::Runner;
+use crate::channel::member::VolumeMember;
+use crate::disk::submit_context::SubmitContext;
 use crate::disk::trace::PlugPlace;
 use crate::queue::request::RequestRef;
 use crate::trace::{Action, UnplugReason};
@@ -31,7 +31,7 @@ use crate::volume::Volume;
 const REQUESTS_MAX: u32 = 16;
 
 /// A filled request that no driver has yet.
-struct Plugged<M: Machine> {
+struct PluggedRequest<M: Machine> {
     member: u16,
     sector: u64,
     /// `None` once it was handed over, just before the list is cleared.
@@ -40,7 +40,7 @@ struct Plugged<M: Machine> {
 
 /// The list of filled requests for all drives of a volume.
 pub(crate) struct VolumePlug<M: Machine> {
-    requests: Vec<Plugged<M>>,
+    requests: Vec<PluggedRequest<M>>,
     /// Number of listed requests of each drive.
     counts: Vec<u32>,
     /// Bios that wait until the drive of the first one has a tag.
@@ -52,9 +52,9 @@ pub(crate) struct VolumePlug<M: Machine> {
 }
 
 /// The drives that the list sends its requests to, and whether it is traced.
-pub(crate) struct Drives<'a, M: Machine> {
-    pub(crate) members: &'a mut [Member<M>],
-    pub(crate) run: &'a mut Runner<M>,
+pub(crate) struct PlugTarget<'a, M: Machine> {
+    pub(crate) members: &'a mut [VolumeMember<M>],
+    pub(crate) run: &'a mut SubmitContext<M>,
     pub(crate) traced: bool,
 }
 
@@ -78,8 +78,8 @@ impl<M: Machine> VolumePlug<M> {
     fn merge(
         &mut self,
         bio: BioRef<M>,
-        members: &[Member<M>],
-        run: &mut Runner<M>,
+        members: &[VolumeMember<M>],
+        run: &mut SubmitContext<M>,
     ) -> Option<BioRef<M>> {
         let member = &members[usize::from(bio.member)];
         let (mut looks, mut left) = (0, Some(bio));
@@ -114,14 +114,14 @@ impl<M: Machine> VolumePlug<M> {
     }
 
     /// Returns the number of plugged requests, blocked bios and refused flushes.
-    pub(crate) fn plugged(&self, members: &[Member<M>]) -> u32 {
+    pub(crate) fn plugged(&self, members: &[VolumeMember<M>]) -> u32 {
         let flushes = members.iter().filter(|member| member.holds_plugged()).count();
         self.len() + flushes as u32
     }
 
     /// Adds a bio to the list, as a request of its own or merged; it waits behind blocked bios if
     /// there are any.
-    pub(crate) fn plug(&mut self, slot: BioRef<M>, to: &mut Drives<'_, M>) {
+    pub(crate) fn plug(&mut self, slot: BioRef<M>, to: &mut PlugTarget<'_, M>) {
         if self.blocked.is_empty() {
             self.plug_or_block(slot, to);
         } else {
@@ -130,7 +130,7 @@ impl<M: Machine> VolumePlug<M> {
     }
 
     /// Adds a bio to the list; without a free tag it blocks all bios that come after it.
-    fn plug_or_block(&mut self, slot: BioRef<M>, to: &mut Drives<'_, M>) {
+    fn plug_or_block(&mut self, slot: BioRef<M>, to: &mut PlugTarget<'_, M>) {
         let at = usize::from(slot.member);
         let slot = match slot.op().has_data() {
             true => match self.merge(slot, to.members, to.run) {
@@ -157,7 +157,7 @@ impl<M: Machine> VolumePlug<M> {
         }
         to.members[at].count_plugged();
         let rq = Some(to.members[at].fill(rq, slot));
-        self.requests.push(Plugged { member, sector, rq });
+        self.requests.push(PluggedRequest { member, sector, rq });
         self.counts[at] += 1;
         if self.counts[at] >= REQUESTS_MAX {
             self.unplug(to);
@@ -166,7 +166,7 @@ impl<M: Machine> VolumePlug<M> {
 
     /// Blocks on a bio whose drive has no free tag. As in the kernel, the list is unplugged before
     /// the whole context waits.
-    fn block(&mut self, slot: BioRef<M>, to: &mut Drives<'_, M>) {
+    fn block(&mut self, slot: BioRef<M>, to: &mut PlugTarget<'_, M>) {
         let why = core::mem::replace(&mut to.run.trace_context.unplug, UnplugReason::ToWait);
         self.unplug(to);
         to.run.trace_context.unplug = why;
@@ -183,7 +183,7 @@ impl<M: Machine> VolumePlug<M> {
     /// Sends all requests, sorted by drive and sector, one drive after the other. Requests that a
     /// frozen drive refuses give their tags back, because other requests may need them for the
     /// drive to drain.
-    fn unplug(&mut self, to: &mut Drives<'_, M>) {
+    fn unplug(&mut self, to: &mut PlugTarget<'_, M>) {
         let count = self.requests.len() as u32;
         M::work(Work::Search, count * (32 - count.leading_zeros()));
         self.requests.sort_unstable_by_key(|plugged| (plugged.member, plugged.sector));
@@ -206,7 +206,7 @@ impl<M: Machine> VolumePlug<M> {
     }
 
     /// Unplugs the list, and retries refused and blocked bios.
-    pub(crate) fn flush(&mut self, to: &mut Drives<'_, M>) {
+    pub(crate) fn flush(&mut self, to: &mut PlugTarget<'_, M>) {
         self.unplug(to);
         while let Some(chain) = self.refused.pop_front() {
             let (member, sector) = (chain.member, chain.dev_sector);
@@ -215,7 +215,7 @@ impl<M: Machine> VolumePlug<M> {
                 break;
             };
             let rq = Some(to.members[usize::from(member)].fill(rq, chain));
-            self.requests.push(Plugged { member, sector, rq });
+            self.requests.push(PluggedRequest { member, sector, rq });
         }
         // Tries the blocked bios once; the first one that blocks again stops it.
         let mut waiting = self.blocked.take();
@@ -232,7 +232,7 @@ impl<M: Machine> VolumePlug<M> {
     }
 
     /// Takes plugged requests apart, for a `BioSet` that is leaked.
-    pub(crate) fn leak(&mut self, members: &[Member<M>]) {
+    pub(crate) fn leak(&mut self, members: &[VolumeMember<M>]) {
         self.blocked.leak();
         self.refused.leak();
         for plugged in self.requests.drain(..) {

@@ -6,7 +6,7 @@
 
 use millrace_machine::{Machine, Stage};
 
-use crate::disk::visit::Visit;
+use crate::disk::queue_context::QueueContext;
 use crate::queue::HctxState;
 use crate::queue::request::RequestRef;
 use crate::queue::serve::ServeGuard;
@@ -15,13 +15,13 @@ use crate::trace::Action;
 /// Takes filled requests and runs the queue. Returns false and takes nothing if the queue is
 /// frozen.
 pub(crate) fn submit<M: Machine>(
-    visit: &mut Visit<'_, M>,
+    context: &mut QueueContext<'_, M>,
     requests: impl Iterator<Item = RequestRef<M>>,
 ) -> bool {
-    let hctx = visit.hctx;
+    let hctx = context.hctx;
     let mut serving = hctx.serve.enter();
     if serving.frozen {
-        leave_to_others(visit, serving);
+        leave_to_others(context, serving);
         return false;
     }
     let (mut count, now_ns) = (0, M::now());
@@ -29,26 +29,26 @@ pub(crate) fn submit<M: Machine>(
         count += 1;
         rq.touch();
         rq.mark_inserted(now_ns);
-        if visit.is_traced() {
-            visit.trace().request(Action::Insert, &rq, M::now());
+        if context.is_traced() {
+            context.trace().request(Action::Insert, &rq, M::now());
         }
         serving.requeued.push_back(rq);
     }
     M::work(Stage::Insert, count);
-    leave_to_others(visit, serving);
+    leave_to_others(context, serving);
     true
 }
 
 /// Serves a queue that was entered, or leaves it to its owner.
 fn leave_to_others<'a, M: Machine>(
-    visit: &mut Visit<'a, M>,
+    context: &mut QueueContext<'a, M>,
     serving: ServeGuard<'a, M, HctxState<M>>,
 ) {
-    if visit.may_serve() {
-        return visit.serve(serving);
+    if context.may_serve() {
+        return context.serve(serving);
     }
     // Work of a thread that flagged meanwhile is marked as pending, so the owner finds it.
-    visit.hctx.leave(serving);
-    visit.hctx.mark_own();
-    visit.hctx.ring();
+    context.hctx.leave(serving);
+    context.hctx.mark_own();
+    context.hctx.ring();
 }

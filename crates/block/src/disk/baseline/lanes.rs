@@ -15,7 +15,7 @@ use millrace_machine::{Machine, Topology};
 use crate::bio::error::{Error, ErrorKind};
 use crate::chain::slot::BioList;
 use crate::disk::baseline::stack::{BaselineStack, NO_SCHEDULER};
-use crate::disk::visit::Visit;
+use crate::disk::queue_context::QueueContext;
 use crate::disk::{DiskConfig, Stack};
 use crate::queue::controller::lane_tags;
 use crate::queue::driver::{Driver, HwQueues, QueueKind};
@@ -138,13 +138,13 @@ impl<M: Machine> BaselineStack<M> for SharedQueueStack {
     }
 
     /// Each thread marks its software queue and takes the bios that are there.
-    fn submit(&self, visit: &mut Visit<'_, M>, ctx: u16, list: &mut BioList<M>) {
-        visit.trace().begin_insert(list);
+    fn submit(&self, context: &mut QueueContext<'_, M>, ctx: u16, list: &mut BioList<M>) {
+        context.trace().begin_insert(list);
         // Under the lock, as `__blk_mq_insert_request` does.
-        let Some(queue) = visit.insert(ctx, list) else { return };
-        visit.hctx.mark_pending(ctx.into());
+        let Some(queue) = context.insert(ctx, list) else { return };
+        context.hctx.mark_pending(ctx.into());
         drop(queue);
-        visit.kick();
+        context.kick();
     }
 }
 

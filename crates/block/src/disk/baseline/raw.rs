@@ -9,7 +9,7 @@ use millrace_machine::Machine;
 
 use crate::chain::slot::BioList;
 use crate::disk::baseline::stack::BaselineStack;
-use crate::disk::visit::Visit;
+use crate::disk::queue_context::QueueContext;
 use crate::disk::{DiskConfig, SubmitPath, dispatch, queues};
 use crate::queue::HardwareQueue;
 
@@ -21,14 +21,14 @@ impl<M: Machine> BaselineStack<M> for RawStack {
         queues::bypass(config, first)
     }
 
-    fn submit(&self, visit: &mut Visit<'_, M>, ctx: u16, list: &mut BioList<M>) {
-        visit.trace().begin_insert(list);
-        match visit.may_serve() {
+    fn submit(&self, context: &mut QueueContext<'_, M>, ctx: u16, list: &mut BioList<M>) {
+        context.trace().begin_insert(list);
+        match context.may_serve() {
             true => {
-                let serving = visit.hctx.serve.enter();
-                dispatch::submit_inside(visit, ctx, serving, list);
+                let serving = context.hctx.serve.enter();
+                dispatch::submit_inside(context, ctx, serving, list);
             }
-            false => dispatch::leave_to_others(visit, ctx, list),
+            false => dispatch::leave_to_others(context, ctx, list),
         }
     }
 }

@@ -29,7 +29,7 @@ impl<M: Machine> RequestLock<M> {
     /// Takes the shared lock, if there is one, for a driver that works under it, too.
     #[track_caller]
     #[must_use]
-    pub fn hold(&self) -> Option<Guard<'_, M, ()>> {
+    pub fn hold(&self) -> Option<LockGuard<'_, M, ()>> {
         // No closure, so that lock statistics show the caller's location.
         let shared = self.shared.as_ref()?;
         Some(shared.lock())
@@ -68,4 +68,4 @@ pub enum QueuePlug {
 }
 
 /// Guard of a lock of the machine.
-pub(crate) type Guard<'a, M, T> = <<M as Machine>::Lock<T> as Lock<T>>::Guard<'a>;
+pub(crate) type LockGuard<'a, M, T> = <<M as Machine>::Lock<T> as Lock<T>>::Guard<'a>;

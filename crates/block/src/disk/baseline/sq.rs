@@ -19,11 +19,11 @@ use crate::bio::Op;
 use crate::chain::merge::try_merge;
 use crate::chain::slot::{BioList, BioRef, WaitTimes};
 use crate::disk::baseline::lanes::Lanes;
-use crate::disk::baseline::request_lock::{Guard, QueuePlug, RequestLock};
+use crate::disk::baseline::request_lock::{LockGuard, QueuePlug, RequestLock};
 use crate::disk::baseline::stack::BaselineStack;
 use crate::disk::complete;
-use crate::disk::runner::Stamp;
-use crate::disk::visit::Visit;
+use crate::disk::queue_context::QueueContext;
+use crate::disk::submit_context::Stamp;
 use crate::queue::request::RequestRef;
 use crate::queue::tag::TagBatch;
 use crate::queue::{HardwareQueue, HctxState};
@@ -33,7 +33,7 @@ use crate::trace::Action;
 const PLUGGED_MAX: usize = 16;
 
 /// Requests of a submitter that are not inserted into the queue yet.
-struct Plugged<'a, M: Machine> {
+struct SubmitterPlug<'a, M: Machine> {
     sq: &'a SingleQueueStack<M>,
     requests: [Option<RequestRef<M>>; PLUGGED_MAX],
     len: usize,
@@ -65,9 +65,9 @@ impl<M: Machine> SingleQueueStack<M> {
 
     /// Takes the queue's lock, and before it the lock that its disk shares with others.
     #[track_caller]
-    fn lock(&self) -> Holding<'_, M> {
+    fn lock(&self) -> LockedQueue<'_, M> {
         let _shared = self.request_lock.hold();
-        Holding { single: self.single.lock(), _shared }
+        LockedQueue { single: self.single.lock(), _shared }
     }
 }
 
@@ -80,18 +80,23 @@ impl<M: Machine> BaselineStack<M> for SingleQueueStack<M> {
         true
     }
 
-    fn submit(&self, visit: &mut Visit<'_, M>, _ctx: u16, list: &mut BioList<M>) {
-        submit(self, visit, list);
+    fn submit(&self, context: &mut QueueContext<'_, M>, _ctx: u16, list: &mut BioList<M>) {
+        submit(self, context, list);
     }
 
-    fn dispatch(&self, visit: &mut Visit<'_, M>, serve: &mut HctxState<M>, now_ns: u64) -> u32 {
-        dispatch(self, visit, serve, now_ns)
+    fn dispatch(
+        &self,
+        context: &mut QueueContext<'_, M>,
+        serve: &mut HctxState<M>,
+        now_ns: u64,
+    ) -> u32 {
+        dispatch(self, context, serve, now_ns)
     }
 
-    fn complete(&self, visit: &mut Visit<'_, M>) -> bool {
-        let hctx = visit.hctx;
-        let again = complete::end_requests(visit, |rq| end(self, hctx, rq));
-        visit.wake_waiter();
+    fn complete(&self, context: &mut QueueContext<'_, M>) -> bool {
+        let hctx = context.hctx;
+        let again = complete::end_requests(context, |rq| end(self, hctx, rq));
+        context.wake_waiter();
         again
     }
 
@@ -127,13 +132,13 @@ impl<M: Machine> BaselineStack<M> for SingleQueueStack<M> {
 }
 
 /// The queue with all its locks held.
-struct Holding<'a, M: Machine> {
+struct LockedQueue<'a, M: Machine> {
     // Fields drop in this order.
-    single: Guard<'a, M, SingleQueue<M>>,
-    _shared: Option<Guard<'a, M, ()>>,
+    single: LockGuard<'a, M, SingleQueue<M>>,
+    _shared: Option<LockGuard<'a, M, ()>>,
 }
 
-impl<M: Machine> Deref for Holding<'_, M> {
+impl<M: Machine> Deref for LockedQueue<'_, M> {
     type Target = SingleQueue<M>;
 
     fn deref(&self) -> &SingleQueue<M> {
@@ -141,7 +146,7 @@ impl<M: Machine> Deref for Holding<'_, M> {
     }
 }
 
-impl<M: Machine> DerefMut for Holding<'_, M> {
+impl<M: Machine> DerefMut for LockedQueue<'_, M> {
     fn deref_mut(&mut self) -> &mut SingleQueue<M> {
         &mut self.single
     }
@@ -149,20 +154,24 @@ impl<M: Machine> DerefMut for Holding<'_, M> {
 
 /// Gets a request for each bio, inserts the requests and runs the queue. Bios without a request
 /// stay in the list.
-fn submit<M: Machine>(sq: &SingleQueueStack<M>, visit: &mut Visit<'_, M>, list: &mut BioList<M>) {
+fn submit<M: Machine>(
+    sq: &SingleQueueStack<M>,
+    context: &mut QueueContext<'_, M>,
+    list: &mut BioList<M>,
+) {
     let mut now_ns = M::now();
     if sq.request_lock.plug == QueuePlug::Queue {
-        return submit_each(sq, visit, list, now_ns);
+        return submit_each(sq, context, list, now_ns);
     }
-    let mut plugged = Plugged { sq, requests: [const { None }; PLUGGED_MAX], len: 0 };
+    let mut plugged = SubmitterPlug { sq, requests: [const { None }; PLUGGED_MAX], len: 0 };
     let mut refused = false;
     while let Some(bio) = list.pop_front() {
-        if let Err(bio) = get(visit, bio, &mut plugged, now_ns) {
+        if let Err(bio) = get(context, bio, &mut plugged, now_ns) {
             list.push_front(bio);
             refused = true;
         }
         if refused || list.is_empty() || plugged.len == PLUGGED_MAX {
-            insert(visit, &mut plugged);
+            insert(context, &mut plugged);
             if refused || list.is_empty() {
                 break;
             }
@@ -175,91 +184,94 @@ fn submit<M: Machine>(sq: &SingleQueueStack<M>, visit: &mut Visit<'_, M>, list: 
 /// Puts each bio into the queue under its lock; the queue stays plugged until the last one.
 fn submit_each<M: Machine>(
     sq: &SingleQueueStack<M>,
-    visit: &mut Visit<'_, M>,
+    context: &mut QueueContext<'_, M>,
     list: &mut BioList<M>,
     now_ns: u64,
 ) {
     while let Some(bio) = list.pop_front() {
-        if let Err(bio) = make_request(sq, visit, bio, now_ns) {
+        if let Err(bio) = make_request(sq, context, bio, now_ns) {
             list.push_front(bio);
             break;
         }
     }
-    unplug(visit);
+    unplug(context);
 }
 
 /// Merges a bio with the queue's last request or queues a request for it; flushes are kept apart.
 /// Kernel counterpart: `__make_request` of 2.4.
 fn make_request<M: Machine>(
     sq: &SingleQueueStack<M>,
-    visit: &mut Visit<'_, M>,
+    context: &mut QueueContext<'_, M>,
     bio: BioRef<M>,
     now_ns: u64,
 ) -> Result<(), BioRef<M>> {
     if bio.op() == Op::Flush {
-        return wait_apart(visit, bio, now_ns);
+        return wait_apart(context, bio, now_ns);
     }
     let mut single = sq.lock();
-    let now_ns = stamp(visit, now_ns);
-    let Some((bio, rq)) = claim(visit, &mut single, bio, now_ns)? else { return Ok(()) };
-    let rq = fill(visit, rq, bio, now_ns);
+    let now_ns = stamp(context, now_ns);
+    let Some((bio, rq)) = claim(context, &mut single, bio, now_ns)? else { return Ok(()) };
+    let rq = fill(context, rq, bio, now_ns);
     M::work(Stage::Insert, 1);
     single.queue.push_back(rq);
     Ok(())
 }
 
 /// Runs the queue at the end of a batch. Kernel counterpart: `generic_unplug_device`.
-fn unplug<M: Machine>(visit: &mut Visit<'_, M>) {
-    if !visit.may_serve() {
+fn unplug<M: Machine>(context: &mut QueueContext<'_, M>) {
+    if !context.may_serve() {
         // The owner checks this mark before it sleeps.
-        visit.hctx.mark_pending(0);
+        context.hctx.mark_pending(0);
     }
-    visit.kick();
+    context.kick();
 }
 
 /// Returns the time of G for a bio of a batch that began at `batch_ns`; taken after the wait for
 /// the lock if every I/O is stamped.
 #[inline]
-fn stamp<M: Machine>(visit: &Visit<'_, M>, batch_ns: u64) -> u64 {
-    if visit.run.stamp == Stamp::Io { M::now() } else { batch_ns }
+fn stamp<M: Machine>(context: &QueueContext<'_, M>, batch_ns: u64) -> u64 {
+    if context.run.stamp == Stamp::Io { M::now() } else { batch_ns }
 }
 
 /// Inserts the plugged requests and runs the queue.
-fn insert<M: Machine>(visit: &mut Visit<'_, M>, plugged: &mut Plugged<'_, M>) {
+fn insert<M: Machine>(context: &mut QueueContext<'_, M>, plugged: &mut SubmitterPlug<'_, M>) {
     let sq = plugged.sq;
-    let entered = if visit.may_serve() { visit.hctx.serve.try_enter() } else { None };
+    let entered = if context.may_serve() { context.hctx.serve.try_enter() } else { None };
     let Some(mut serving) = entered else {
         sq.lock().take_in(plugged);
-        if !visit.may_serve() {
+        if !context.may_serve() {
             // The owner checks this mark before it sleeps.
-            visit.hctx.mark_pending(0);
+            context.hctx.mark_pending(0);
         }
-        return visit.kick();
+        return context.kick();
     };
     let serve: &mut HctxState<M> = &mut serving;
     let mut single = sq.lock();
     single.take_in(plugged);
     if serve.requeued.is_empty() && serve.queue.is_some() && !serve.quiesced {
         // Fetched under the same lock hold.
-        serve.requeued.extend(fetch(visit, &mut single));
+        serve.requeued.extend(fetch(context, &mut single));
     }
     drop(single);
-    visit.serve(serving);
+    context.serve(serving);
 }
 
 /// Takes the first request out of the queue for the driver.
-fn fetch<M: Machine>(visit: &Visit<'_, M>, single: &mut SingleQueue<M>) -> Option<RequestRef<M>> {
+fn fetch<M: Machine>(
+    context: &QueueContext<'_, M>,
+    single: &mut SingleQueue<M>,
+) -> Option<RequestRef<M>> {
     let mut rq = single.queue.pop_front()?;
     single.in_flight += 1;
     M::work(Stage::Dispatch, 1);
     rq.touch();
-    rq.hctx = visit.hctx.number;
+    rq.hctx = context.hctx.number;
     Some(rq)
 }
 
 impl<M: Machine> SingleQueue<M> {
     /// Appends the plugged requests to the queue.
-    fn take_in(&mut self, plugged: &mut Plugged<'_, M>) {
+    fn take_in(&mut self, plugged: &mut SubmitterPlug<'_, M>) {
         M::work(Stage::Insert, plugged.len as u32);
         let all = plugged.requests[..plugged.len].iter_mut();
         self.queue.extend(all.filter_map(Option::take));
@@ -270,18 +282,18 @@ impl<M: Machine> SingleQueue<M> {
 
 /// Merges a bio with a request or gets a request for it; flushes are kept apart.
 fn get<M: Machine>(
-    visit: &mut Visit<'_, M>,
+    context: &mut QueueContext<'_, M>,
     bio: BioRef<M>,
-    plugged: &mut Plugged<'_, M>,
+    plugged: &mut SubmitterPlug<'_, M>,
     now_ns: u64,
 ) -> Result<(), BioRef<M>> {
     if bio.op() == Op::Flush {
-        return wait_apart(visit, bio, now_ns);
+        return wait_apart(context, bio, now_ns);
     }
     // The kernel merges with plugged requests before it takes the lock (`attempt_plug_merge`).
     let last = plugged.len.checked_sub(1).and_then(|last| plugged.requests[last].as_mut());
     let bio = match last {
-        Some(last) => merge(visit, last, bio, now_ns),
+        Some(last) => merge(context, last, bio, now_ns),
         None => Some(bio),
     };
     let Some(bio) = bio else {
@@ -290,35 +302,35 @@ fn get<M: Machine>(
         return Ok(());
     };
     let mut single = plugged.sq.lock();
-    let now_ns = stamp(visit, now_ns);
-    let Some((bio, rq)) = claim(visit, &mut single, bio, now_ns)? else { return Ok(()) };
+    let now_ns = stamp(context, now_ns);
+    let Some((bio, rq)) = claim(context, &mut single, bio, now_ns)? else { return Ok(()) };
     single.plugged += 1;
     drop(single);
-    let rq = fill(visit, rq, bio, now_ns);
+    let rq = fill(context, rq, bio, now_ns);
     plugged.requests[plugged.len] = Some(rq);
     plugged.len += 1;
     Ok(())
 }
 
 /// A bio, and a request with its tag.
-type Claimed<M> = (BioRef<M>, RequestRef<M>);
+type ClaimedRequest<M> = (BioRef<M>, RequestRef<M>);
 
 /// Under the lock: merges a bio with the queue's last request or takes a request for it. Returns
 /// the bio if no request is free.
 fn claim<M: Machine>(
-    visit: &mut Visit<'_, M>,
+    context: &mut QueueContext<'_, M>,
     single: &mut SingleQueue<M>,
     bio: BioRef<M>,
     now_ns: u64,
-) -> Result<Option<Claimed<M>>, BioRef<M>> {
+) -> Result<Option<ClaimedRequest<M>>, BioRef<M>> {
     if single.frozen {
         return Err(bio);
     }
-    let hctx = visit.hctx;
+    let hctx = context.hctx;
     // All of this was under the lock in that design: search for a request, accounting.
     M::work(Stage::Submit, 1);
     let bio = match single.queue.back_mut() {
-        Some(last) => merge(visit, last, bio, now_ns),
+        Some(last) => merge(context, last, bio, now_ns),
         None => Some(bio),
     };
     let Some(mut bio) = bio else { return Ok(None) };
@@ -326,16 +338,16 @@ fn claim<M: Machine>(
     // keep tags from other drives.
     let held = single.queue.len() as u32 + single.plugged + single.in_flight;
     let taken = match held < hctx.depth_max {
-        true => hctx.tags.take_one(&mut visit.run.hint),
+        true => hctx.tags.take_one(&mut context.run.hint),
         false => None,
     };
     if let Some(rq) = taken {
         return Ok(Some((bio, rq)));
     }
-    visit.stats.add(DiskCounter::TagWaits, 1);
+    context.stats.add(DiskCounter::TagWaits, 1);
     if bio.waited == WaitTimes::NOT {
         // Recorded for the first attempt only.
-        visit.trace().slot(Action::Sleep, &bio);
+        context.trace().slot(Action::Sleep, &bio);
         bio.mark_admitted(now_ns);
     }
     Err(bio)
@@ -343,32 +355,32 @@ fn claim<M: Machine>(
 
 /// Fills a request. Its tag was just taken, so this is G as well as I.
 fn fill<M: Machine>(
-    visit: &mut Visit<'_, M>,
+    context: &mut QueueContext<'_, M>,
     mut rq: RequestRef<M>,
     mut bio: BioRef<M>,
     now_ns: u64,
 ) -> RequestRef<M> {
-    visit.trace().record_get(&bio, now_ns);
-    visit.trace().slot(Action::Insert, &bio);
+    context.trace().record_get(&bio, now_ns);
+    context.trace().slot(Action::Insert, &bio);
     bio.mark_admitted(now_ns);
     bio.mark_inserted(now_ns);
     rq.touch();
-    rq.fill_waited(bio, visit.hctx.number, visit.disk.flags_taken);
+    rq.fill_waited(bio, context.hctx.number, context.disk.flags_taken);
     rq
 }
 
 /// Queues a flush apart from requests, in a list under the software queue's lock.
 fn wait_apart<M: Machine>(
-    visit: &mut Visit<'_, M>,
+    context: &mut QueueContext<'_, M>,
     mut bio: BioRef<M>,
     now_ns: u64,
 ) -> Result<(), BioRef<M>> {
-    let hctx = visit.hctx;
-    let mut ctx = visit.disk.queues.ctxs()[0].ctx.lock();
+    let hctx = context.hctx;
+    let mut ctx = context.disk.queues.ctxs()[0].ctx.lock();
     if ctx.frozen {
         return Err(bio);
     }
-    visit.trace().slot(Action::Insert, &bio);
+    context.trace().slot(Action::Insert, &bio);
     bio.mark_inserted(now_ns);
     ctx.list(hctx.number).push_back(bio);
     hctx.mark_pending(0);
@@ -377,41 +389,41 @@ fn wait_apart<M: Machine>(
 
 /// Merges a bio with a queued request, or returns the bio.
 fn merge<M: Machine>(
-    visit: &mut Visit<'_, M>,
+    context: &mut QueueContext<'_, M>,
     rq: &mut RequestRef<M>,
     bio: BioRef<M>,
     now_ns: u64,
 ) -> Option<BioRef<M>> {
     rq.touch();
     let mut chain = rq.empty();
-    let merged = try_merge(&mut chain, bio, &visit.disk.limits);
+    let merged = try_merge(&mut chain, bio, &context.disk.limits);
     if let Ok(kind) = merged {
         // After a front merge the bio is the first of the chain.
         chain.mark_inserted(now_ns);
-        visit.stats.count_merge(chain.op());
-        visit.trace().merged(kind, &chain);
+        context.stats.count_merge(chain.op());
+        context.trace().merged(kind, &chain);
     }
     let hctx = rq.hctx;
-    rq.fill_waited(chain, hctx, visit.disk.flags_taken);
+    rq.fill_waited(chain, hctx, context.disk.flags_taken);
     merged.err()
 }
 
 /// Fetches requests one by one under the lock and hands them to the driver.
 fn dispatch<M: Machine>(
     sq: &SingleQueueStack<M>,
-    visit: &mut Visit<'_, M>,
+    context: &mut QueueContext<'_, M>,
     serve: &mut HctxState<M>,
     mut now_ns: u64,
 ) -> u32 {
-    let mut sent = visit.dispatch_staged(serve, now_ns);
+    let mut sent = context.dispatch_staged(serve, now_ns);
     // Until the driver is busy, perhaps already for a flush.
     while serve.requeued.is_empty() {
-        let rq = fetch(visit, &mut sq.lock());
+        let rq = fetch(context, &mut sq.lock());
         let Some(rq) = rq else { break };
-        if now_ns == 0 || visit.run.stamp == Stamp::Io {
+        if now_ns == 0 || context.run.stamp == Stamp::Io {
             now_ns = M::now();
         }
-        sent += u32::from(visit.issue(serve, rq, now_ns));
+        sent += u32::from(context.issue(serve, rq, now_ns));
     }
     sent
 }

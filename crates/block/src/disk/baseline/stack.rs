@@ -9,7 +9,7 @@ use millrace_machine::Machine;
 use crate::chain::slot::BioList;
 use crate::disk::baseline::lanes::Lanes;
 use crate::disk::complete;
-use crate::disk::visit::Visit;
+use crate::disk::queue_context::QueueContext;
 use crate::disk::{DiskConfig, SubmitPath};
 use crate::queue::{HardwareQueue, HctxState};
 
@@ -21,17 +21,22 @@ pub(crate) const NO_SCHEDULER: &str =
 /// those of the multi-queue design.
 pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
     /// Takes a batch of chains from a plug and runs the queue; refused chains stay in the list.
-    fn submit(&self, visit: &mut Visit<'_, M>, ctx: u16, list: &mut BioList<M>);
+    fn submit(&self, context: &mut QueueContext<'_, M>, ctx: u16, list: &mut BioList<M>);
 
     /// Hands waiting requests to the driver; returns how many.
-    fn dispatch(&self, visit: &mut Visit<'_, M>, serve: &mut HctxState<M>, now_ns: u64) -> u32 {
-        visit.dispatch_staged(serve, now_ns)
+    fn dispatch(
+        &self,
+        context: &mut QueueContext<'_, M>,
+        serve: &mut HctxState<M>,
+        now_ns: u64,
+    ) -> u32 {
+        context.dispatch_staged(serve, now_ns)
     }
 
     /// Ends all requests of the context's completion batch. Returns true if that put new work into
     /// the queue.
-    fn complete(&self, visit: &mut Visit<'_, M>) -> bool {
-        complete::end_batch(visit)
+    fn complete(&self, context: &mut QueueContext<'_, M>) -> bool {
+        complete::end_batch(context)
     }
 
     /// Returns the error text for setting a scheduler.

@@ -46,7 +46,7 @@ pub(crate) struct ThreadAccounts<M: Machine> {
 }
 
 /// State of a thread that runs queues.
-pub(crate) struct Runner<M: Machine> {
+pub(crate) struct SubmitContext<M: Machine> {
     bio_set: *const BioSet<M>,
     /// Identity of the thread for queues that have an owner.
     pub(crate) owner: u64,
@@ -83,10 +83,10 @@ pub(crate) struct TraceContext {
     pub(crate) has_waited: bool,
 }
 
-impl<M: Machine> Runner<M> {
+impl<M: Machine> SubmitContext<M> {
     /// Creates the context. `hint` spreads the channels' searches for tags.
     pub(crate) fn new(bio_set: &BioSet<M>, owner: u64, stamp: Stamp, hint: u32) -> Self {
-        Runner {
+        SubmitContext {
             bio_set,
             owner,
             stamp,

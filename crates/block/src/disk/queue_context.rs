@@ -10,30 +10,30 @@ use millrace_machine::{Machine, Stage};
 
 use crate::account::DiskStats;
 use crate::disk::Disk;
-use crate::disk::runner::Runner;
+use crate::disk::submit_context::SubmitContext;
 use crate::disk::trace::Tracing;
 use crate::queue::HardwareQueue;
 
 /// One thread at one hardware queue of a drive.
-pub(crate) struct Visit<'a, M: Machine> {
+pub(crate) struct QueueContext<'a, M: Machine> {
     pub(crate) disk: &'a Disk<M>,
     pub(crate) hctx: &'a HardwareQueue<M>,
     /// The thread's state that goes with it from queue to queue.
-    pub(crate) run: &'a mut Runner<M>,
+    pub(crate) run: &'a mut SubmitContext<M>,
     /// The thread's account of this queue.
     pub(crate) stats: &'a DiskStats<M>,
 }
 
-impl<'a, M: Machine> Visit<'a, M> {
+impl<'a, M: Machine> QueueContext<'a, M> {
     /// Creates the context for hardware queue `hctx` of a drive.
     #[inline(always)]
     pub(crate) fn new(
         disk: &'a Disk<M>,
         hctx: u16,
-        run: &'a mut Runner<M>,
+        run: &'a mut SubmitContext<M>,
         stats: &'a DiskStats<M>,
     ) -> Self {
-        Visit { disk, hctx: &disk.queues.hctxs()[usize::from(hctx)], run, stats }
+        QueueContext { disk, hctx: &disk.queues.hctxs()[usize::from(hctx)], run, stats }
     }
 
     /// Charges the simulated cost of a stage between software queue and driver.
