@@ -6,7 +6,9 @@
 
 use std::path::Path;
 
-use millrace_block::blktrace::{Act, Note, Record, Remap, category, device, encode_number};
+use millrace_block::blktrace::{
+    Act, NotifyKind, Record, RemapData, category, device, encode_number,
+};
 use millrace_random::{SplitMix64, XorShift64};
 
 /// CPUs of a trace.
@@ -49,9 +51,9 @@ pub fn write(dir: &Path, name: &str, ios: u32, seed: u64) {
         open: Vec::new(),
     };
     for pid in 100..104_u32 {
-        writer.note(Note::Process, pid, format!("job{pid}\0\0\0").as_bytes());
+        writer.note(NotifyKind::Process, pid, format!("job{pid}\0\0\0").as_bytes());
     }
-    writer.note(Note::Timestamp, 0, &[1, 0, 0, 0, 2, 0, 0, 0]);
+    writer.note(NotifyKind::Timestamp, 0, &[1, 0, 0, 0, 2, 0, 0, 0]);
     for _ in 0..ios {
         writer.io();
     }
@@ -83,7 +85,7 @@ impl Writer {
         self.files[cpu].extend(data);
     }
 
-    fn note(&mut self, note: Note, pid: u32, data: &[u8]) {
+    fn note(&mut self, note: NotifyKind, pid: u32, data: &[u8]) {
         let cpu = self.random.below(CPUS as u64) as usize;
         let (time_ns, device) = (self.now_ns, DRIVES[0]);
         let record = Record { action: note.action(), pid, time_ns, device, ..Record::default() };
@@ -144,7 +146,8 @@ impl Writer {
     fn remapped(&mut self, of: Record) -> Record {
         let above = Record { device: VOLUME, sector: of.sector / 2, ..of };
         self.event(Act::Queue, &above, &[]);
-        let remap = Remap { device_from: VOLUME, device_to: of.device, sector_from: above.sector };
+        let remap =
+            RemapData { device_from: VOLUME, device_to: of.device, sector_from: above.sector };
         self.event(Act::Remap, &of, &remap.encode());
         if self.random.one_in(2) {
             self.event(Act::Complete, &above, &[]);
@@ -155,14 +158,14 @@ impl Writer {
     fn rarities(&mut self, of: &Record) {
         let none = Record { bytes: 0, sector: 0, ..*of };
         match self.random.below(12) {
-            0 => self.note(Note::Message, 0, b"fio marks a place\0"),
+            0 => self.note(NotifyKind::Message, 0, b"fio marks a place\0"),
             1 => self.event(Act::Queue, &Record { bytes: 0, ..*of }, &[]),
             2 => self.event(Act::Split, of, &encode_number(of.sector + 4)),
             3 => self.event(Act::Bounce, of, &[]),
             4 => self.event(Act::UnplugTimer, &none, &encode_number(3)),
             5 => self.passing(of),
-            6 => self.note(Note::Process, 104, b"late\0"),
-            7 => self.note(Note::Process, 100, b"other\0"),
+            6 => self.note(NotifyKind::Process, 104, b"late\0"),
+            7 => self.note(NotifyKind::Process, 100, b"other\0"),
             _ => {}
         }
     }

@@ -69,10 +69,10 @@ pub use queue::scheduler::{
 };
 pub use queue::tag::TagSet;
 pub use trace::blktrace;
-pub use trace::entry::Entry;
-pub use trace::note::{DROPPED_EVENTS, Remark, TraceNote};
+pub use trace::entry::TraceEntry;
+pub use trace::note::{DROPPED_EVENTS, TraceMessage, TraceNote};
 pub use trace::tracer::{TRACE_RING_EVENTS, TraceStamp, TraceStatus, Tracer};
-pub use trace::{Action, Event, TraceSink};
+pub use trace::{Action, TraceEvent, TraceSink};
 pub use volume::resize::{DriveNeed, DriveResized, Resized, SizeWatch};
 pub use volume::serving::{Serving, ServingConfig};
 pub use volume::{CHUNK_SECTORS_MAX, Layout, Volume};

@@ -47,7 +47,7 @@ pub enum Action {
 
 /// One trace event, as a [`TraceSink`] gets it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Event {
+pub struct TraceEvent {
     /// The step that the I/O reached.
     pub action: Action,
     /// Time in nanoseconds: that of the event's batch, or the event's own if so configured.
@@ -71,7 +71,7 @@ pub struct Event {
 /// Receives trace events on the thread on which they occur, so it must not block.
 pub trait TraceSink: Send + Sync {
     /// Receives one event.
-    fn trace(&self, event: &Event);
+    fn trace(&self, event: &TraceEvent);
 }
 
 impl Action {

@@ -143,7 +143,7 @@ impl<R: Read> CpuFile<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use millrace_block::blktrace::{Act, Note};
+    use millrace_block::blktrace::{Act, NotifyKind};
 
     fn problem(bytes: &[u8]) -> (u64, Problem) {
         let mut file = CpuFile::new("t.blktrace.3".into(), 3, bytes);
@@ -165,7 +165,8 @@ mod tests {
         let whole = record(Act::Queue.with(0), 0);
         let bytes = [whole.clone(), whole.clone(), whole[..47].to_vec()].concat();
         assert_eq!(problem(&bytes), (96, Problem::Truncated { have: 47, want: 48 }));
-        let bytes = [whole, record(Note::Message.action(), 2_000), vec![b'x'; 1_999]].concat();
+        let bytes =
+            [whole, record(NotifyKind::Message.action(), 2_000), vec![b'x'; 1_999]].concat();
         assert_eq!(problem(&bytes), (48, Problem::Truncated { have: 2_047, want: 2_048 }));
     }
 
@@ -196,7 +197,7 @@ mod tests {
 
     #[test]
     fn long_data_are_passed_over_and_the_next_record_is_found() {
-        let long = [record(Note::Message.action(), u16::MAX), vec![b'x'; 65_535]].concat();
+        let long = [record(NotifyKind::Message.action(), u16::MAX), vec![b'x'; 65_535]].concat();
         let bytes = [long, record(Act::Plug.with(0), 0)].concat();
         let mut file = CpuFile::new("t".into(), 3, &bytes[..]);
         assert_eq!(file.read().unwrap().unwrap().data.len(), PDU_KEPT_MAX);

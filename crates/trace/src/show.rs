@@ -11,7 +11,7 @@ mod summary;
 use std::io::{self, Write};
 
 use millrace_block::blktrace::{
-    Act, Note, Record, Remap, Rwbs, category, decode_number, major, minor,
+    Act, NotifyKind, Record, RemapData, Rwbs, category, decode_number, major, minor,
 };
 
 use self::summary::Summary;
@@ -108,7 +108,7 @@ pub(super) fn shown(record: &Record) -> Option<Shown> {
     if record.action >> 16 == 0 {
         return None;
     }
-    if record.note() == Some(Note::Message) {
+    if record.note() == Some(NotifyKind::Message) {
         return (record.pdu_len > 0).then_some(Shown::Message);
     }
     let act = record.act().filter(|act| !act.letters().is_empty())?;
@@ -173,7 +173,7 @@ fn head(
 
 fn event(out: &mut Vec<u8>, act: Act, entry: &Entry, names: &Names) -> io::Result<()> {
     let record = &entry.record;
-    let remap = Remap::decode(&entry.data).unwrap_or_default();
+    let remap = RemapData::decode(&entry.data).unwrap_or_default();
     let shown = if act == Act::Remap { remap.device_to } else { record.device };
     let sequence = (record.sequence as i32).to_string();
     let rwbs = Rwbs::of(record);
@@ -277,7 +277,8 @@ mod tests {
     fn lines_are_those_of_blkparse() {
         let head = "259,1    3        7     1.000000002    42";
         let write = category::WRITE | category::SYNC;
-        let remap = Remap { device_from: device(254, 0), device_to: device(8, 16), sector_from: 1 };
+        let remap =
+            RemapData { device_from: device(254, 0), device_to: device(8, 16), sector_from: 1 };
         assert_eq!(shown_line(of(Act::Queue, write), &[]), format!("{head}  Q  WS 8 + 8 [fio]\n"));
         assert_eq!(
             shown_line(of(Act::Remap, write), &remap.encode()),
@@ -298,7 +299,8 @@ mod tests {
         let say = |name: &str| format!("{}{name}", millrace_runtime::DEVICE_NAME).into_bytes();
         names.add_message(device(240, 0), &say("d0"));
         names.add_message(device(9, 0), &say("vol0"));
-        let remap = Remap { device_from: device(9, 0), device_to: device(240, 0), sector_from: 1 };
+        let remap =
+            RemapData { device_from: device(9, 0), device_to: device(240, 0), sector_from: 1 };
         let record = Record { device: device(240, 0), pid: 42, cpu: 3, ..of(Act::Remap, 0) };
         let entry = Entry { record, data: remap.encode().to_vec(), trace: 0, cpu: 3 };
         let mut out = Vec::new();

@@ -26,7 +26,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use millrace_block::blktrace::{Act, Record, Remap, category};
+use millrace_block::blktrace::{Act, Record, RemapData, category};
 
 use super::drive::{Drive, Flight, Group, Kind, NEVER, delta};
 use super::flushes::Flushes;
@@ -324,7 +324,7 @@ impl Spans {
         let record = &entry.record;
         let Some(to) = self.drive(record.device) else { return };
         self.begin(to);
-        let Some(remap) = Remap::decode(&entry.data) else { return };
+        let Some(remap) = RemapData::decode(&entry.data) else { return };
         let known = |drive: &Drive| drive.device == remap.device_from;
         let Some(from) = self.drives.iter().position(known) else { return };
         if let Some(place) = self.drives[from].flights.find(remap.sector_from) {

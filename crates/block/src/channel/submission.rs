@@ -30,7 +30,7 @@ use crate::channel::throttle::Throttle;
 use crate::disk::Disk;
 use crate::disk::submit_context::{Stamp, SubmitContext};
 use crate::queue::io_thread::IoThread;
-use crate::trace::note::Remark;
+use crate::trace::note::TraceMessage;
 use crate::volume::Volume;
 use crate::volume::serving::Chooser;
 
@@ -228,13 +228,18 @@ impl<M: Machine> Submission<M> {
     fn note_held(&mut self, (sector, sectors, group): (Sector, SectorCount, GroupId)) {
         if self.run.trace.is_some() {
             let wait_ns = self.throttle.held_until_ns.saturating_sub(self.batch.now_ns);
-            let remark = Remark::Waits(self.throttle.known(group), WaitReason::Limit);
+            let remark = TraceMessage::Waits(self.throttle.known(group), WaitReason::Limit);
             self.note(sector, sectors, (remark, wait_ns));
         }
     }
 
     /// Records a message about a bio's drive; about the first drive if it goes to several.
-    fn note(&mut self, sector: Sector, sectors: SectorCount, (remark, time_ns): (Remark, u64)) {
+    fn note(
+        &mut self,
+        sector: Sector,
+        sectors: SectorCount,
+        (remark, time_ns): (TraceMessage, u64),
+    ) {
         let member = self.volume.locate(sector, sectors).map_or(0, |(member, _)| member);
         let disk = &self.members[usize::from(member)].disk;
         disk.trace(&mut self.run).note(remark, time_ns);
@@ -248,7 +253,7 @@ impl<M: Machine> Submission<M> {
         if self.run.trace.is_some() {
             due.for_each(|slot| {
                 let group = self.throttle.known(slot.bio.account_key.group);
-                let remark = Remark::GoesOn(group, WaitReason::Limit);
+                let remark = TraceMessage::GoesOn(group, WaitReason::Limit);
                 let waited_ns = now_ns.saturating_sub(slot.q_ns);
                 self.note(slot.bio.sector, slot.bio.nr_sectors, (remark, waited_ns));
             });

@@ -30,7 +30,7 @@ use crate::queue::scheduler::share::piece::FIRST_SECTORS;
 use crate::queue::scheduler::{Chain, DriveTags, Pick, Scheduler, SchedulerKind, Scheduling};
 use crate::queue::tag::TagBatch;
 use crate::queue::{HardwareQueue, HctxState};
-use crate::trace::note::Remark;
+use crate::trace::note::TraceMessage;
 
 impl<M: Machine> Disk<M> {
     /// Sets one of the built-in schedulers, or none. May be called at any time, from any thread.
@@ -203,7 +203,7 @@ pub(crate) fn dispatch<M: Machine>(
             }
             Pick::WaitUntil(wake_ns) => {
                 if context.run.trace.is_some() && scheduling.begins_rest(now_ns, wake_ns) {
-                    context.trace().note(Remark::Rests(None), wake_ns.saturating_sub(now_ns));
+                    context.trace().note(TraceMessage::Rests(None), wake_ns.saturating_sub(now_ns));
                 }
                 context.run.wake_at(wake_ns);
                 break;
@@ -271,10 +271,12 @@ fn note_decisions<M: Machine>(context: &mut QueueContext<'_, M>, serve: &HctxSta
     let Some(scheduling) = &serve.scheduling else { return };
     for decision in scheduling.decisions(hctx) {
         let (remark, time_ns) = match decision {
-            SchedulerMessage::Held(group, hold, depth) => (Remark::Held(group, hold, depth), 0),
-            SchedulerMessage::Depth(depth) => (Remark::Depth(hctx, depth), 0),
+            SchedulerMessage::Held(group, hold, depth) => {
+                (TraceMessage::Held(group, hold, depth), 0)
+            }
+            SchedulerMessage::Depth(depth) => (TraceMessage::Depth(hctx, depth), 0),
             SchedulerMessage::Rests(group, hold, rest_ns) => {
-                (Remark::Rests(Some((group, hold))), rest_ns)
+                (TraceMessage::Rests(Some((group, hold))), rest_ns)
             }
         };
         context.trace().note(remark, time_ns);

@@ -20,10 +20,10 @@ use crate::queue::in_flight::InFlight;
 use crate::queue::request::{Dispatch, Request};
 use crate::queue::tag::TagSet;
 use crate::trace::blktrace::{Act, category};
-use crate::trace::entry::{Step, Subject, group_of};
-use crate::trace::note::{Remark, TraceNote};
+use crate::trace::entry::{TraceStep, TraceSubject, group_of};
+use crate::trace::note::{TraceMessage, TraceNote};
 use crate::trace::tracer::TraceStamp;
-use crate::trace::{Action, Event, UnplugReason};
+use crate::trace::{Action, TraceEvent, UnplugReason};
 
 /// The position of a bio in its plug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,13 +83,13 @@ impl<M: Machine> Tracing<'_, M> {
         let Some(writer) = &mut self.run.trace else { return };
         let of = subject(self.disk, bio, bio.bio.nr_sectors);
         if !is_remapped(bio, drives) {
-            return writer.put(entry_ns(bio), &of, Step::One(Act::Queue));
+            return writer.put(entry_ns(bio), &of, TraceStep::One(Act::Queue));
         }
         match writer.is_exact() {
-            false => writer.put_from(entry_ns(bio), &of, Step::RemapQueue, source(bio)),
+            false => writer.put_from(entry_ns(bio), &of, TraceStep::RemapQueue, source(bio)),
             true => {
-                writer.put_from(entry_ns(bio), &of, Step::One(Act::Remap), source(bio));
-                writer.put(entry_ns(bio), &of, Step::One(Act::Queue));
+                writer.put_from(entry_ns(bio), &of, TraceStep::One(Act::Remap), source(bio));
+                writer.put(entry_ns(bio), &of, TraceStep::One(Act::Queue));
             }
         }
     }
@@ -112,8 +112,8 @@ impl<M: Machine> Tracing<'_, M> {
         }
         let of = subject(self.disk, bio, bio.bio.nr_sectors);
         match is_remapped(bio, drives) {
-            false => writer.put(entry_ns(bio), &of, Step::QueueGet),
-            true => writer.put_from(entry_ns(bio), &of, Step::RemapQueueGet, source(bio)),
+            false => writer.put(entry_ns(bio), &of, TraceStep::QueueGet),
+            true => writer.put_from(entry_ns(bio), &of, TraceStep::RemapQueueGet, source(bio)),
         }
         if place == PlugPlace::First {
             self.record_plug(bio);
@@ -135,7 +135,7 @@ impl<M: Machine> Tracing<'_, M> {
 
     fn record_plug(&mut self, bio: &BioSlot<M>) {
         if let Some(writer) = &mut self.run.trace {
-            writer.put(entry_ns(bio), &plug_subject(self.disk, bio, 0), Step::One(Act::Plug));
+            writer.put(entry_ns(bio), &plug_subject(self.disk, bio, 0), TraceStep::One(Act::Plug));
         }
     }
 
@@ -168,7 +168,7 @@ impl<M: Machine> Tracing<'_, M> {
         self.tell(Action::BackMerge, flush, now_ns);
         let of = subject(self.disk, flush, flush.bio.nr_sectors);
         if let Some(writer) = &mut self.run.trace {
-            writer.put_from(now_ns, &of, Step::One(Act::BackMerge), other.q_ns);
+            writer.put_from(now_ns, &of, TraceStep::One(Act::BackMerge), other.q_ns);
         }
     }
 
@@ -202,8 +202,8 @@ impl<M: Machine> Tracing<'_, M> {
     /// Records that `count` requests, among them that of `bio`, are unplugged.
     pub(crate) fn record_unplug(&mut self, bio: &BioSlot<M>, count: u32) {
         let step = match self.run.trace_context.unplug {
-            UnplugReason::Explicit => Step::One(Act::Unplug),
-            UnplugReason::ToWait => Step::One(Act::UnplugTimer),
+            UnplugReason::Explicit => TraceStep::One(Act::Unplug),
+            UnplugReason::ToWait => TraceStep::One(Act::UnplugTimer),
         };
         if let Some(writer) = &mut self.run.trace {
             writer.put(M::now(), &plug_subject(self.disk, bio, count), step);
@@ -257,13 +257,13 @@ impl<M: Machine> Tracing<'_, M> {
         let (exact, sent) = (writer.is_exact(), sent == Dispatch::Queued);
         let before_ns = d_ns.wrapping_sub(self.run.trace_context.inserted_ns);
         if sent && !exact && before_ns <= u16::MAX.into() {
-            return writer.put(d_ns, &of, Step::InsertIssue(before_ns as u16));
+            return writer.put(d_ns, &of, TraceStep::InsertIssue(before_ns as u16));
         }
         if !exact {
-            writer.put(self.run.trace_context.inserted_ns, &of, Step::One(Act::Insert));
+            writer.put(self.run.trace_context.inserted_ns, &of, TraceStep::One(Act::Insert));
         }
         if sent {
-            writer.put(d_ns, &of, Step::One(Act::Issue));
+            writer.put(d_ns, &of, TraceStep::One(Act::Issue));
         }
     }
 
@@ -288,10 +288,10 @@ impl<M: Machine> Tracing<'_, M> {
 
     /// Records a message about a group or the drive's scheduler.
     #[cold]
-    pub(crate) fn note(&mut self, remark: Remark, time_ns: u64) {
+    pub(crate) fn note(&mut self, remark: TraceMessage, time_ns: u64) {
         if let Some(writer) = &mut self.run.trace {
             let group = group_of(self.disk.config.device, 0, 0);
-            let of = Subject { group, sector: 0, bytes: 0 };
+            let of = TraceSubject { group, sector: 0, bytes: 0 };
             writer.put_note(M::now(), &of, TraceNote { remark, time_ns });
         }
     }
@@ -328,8 +328,8 @@ impl<M: Machine> Tracing<'_, M> {
         let (Some(writer), Some(head)) = (&mut self.run.trace, rq.chain.as_deref()) else { return };
         let of = subject(self.disk, head, rq.nr_sectors());
         let step = match action {
-            Action::Complete => Step::Complete(-status.errno() as i16),
-            action => Step::One(action.act()),
+            Action::Complete => TraceStep::Complete(-status.errno() as i16),
+            action => TraceStep::One(action.act()),
         };
         writer.put(time_ns, &of, step);
     }
@@ -349,7 +349,7 @@ impl<M: Machine> Tracing<'_, M> {
                 break;
             }
             if let Some(bio) = rq.chain.as_deref() {
-                writer.put(c_ns, &subject(disk, bio, bio.bio.nr_sectors), Step::Complete(0));
+                writer.put(c_ns, &subject(disk, bio, bio.bio.nr_sectors), TraceStep::Complete(0));
             }
         }
     }
@@ -358,14 +358,14 @@ impl<M: Machine> Tracing<'_, M> {
     #[inline(always)]
     fn record(&mut self, action: Action, bio: &BioSlot<M>, (time_ns, sectors): (u64, SectorCount)) {
         if let Some(writer) = &mut self.run.trace {
-            writer.put(time_ns, &subject(self.disk, bio, sectors), Step::One(action.act()));
+            writer.put(time_ns, &subject(self.disk, bio, sectors), TraceStep::One(action.act()));
         }
     }
 
     /// Sends the sink one event of a bio.
     #[cold]
     pub(crate) fn tell(&self, action: Action, bio: &BioSlot<M>, time_ns: u64) {
-        let event = Event {
+        let event = TraceEvent {
             action,
             time_ns,
             drive: bio.member,
@@ -407,9 +407,9 @@ fn entry_ns<M: Machine>(bio: &BioSlot<M>) -> u64 {
 /// Returns the subject of a bio's events. A flush has no sectors; its time of submission stands in
 /// their place and distinguishes it from other flushes.
 #[inline(always)]
-fn subject<M: Machine>(disk: &Disk<M>, bio: &BioSlot<M>, sectors: SectorCount) -> Subject {
+fn subject<M: Machine>(disk: &Disk<M>, bio: &BioSlot<M>, sectors: SectorCount) -> TraceSubject {
     let categories = categories(bio.bio.op, bio.bio.flags);
-    Subject {
+    TraceSubject {
         group: group_of(disk.config.device, bio.bio.account_key.tenant, categories),
         sector: if bio.bio.op == Op::Flush { bio.q_ns } else { bio.dev_sector },
         bytes: sectors.saturating_mul(1 << SECTOR_SHIFT),
@@ -417,9 +417,9 @@ fn subject<M: Machine>(disk: &Disk<M>, bio: &BioSlot<M>, sectors: SectorCount) -
 }
 
 /// Returns the subject of plug events, which have no sectors and no operation.
-fn plug_subject<M: Machine>(disk: &Disk<M>, bio: &BioSlot<M>, count: u32) -> Subject {
+fn plug_subject<M: Machine>(disk: &Disk<M>, bio: &BioSlot<M>, count: u32) -> TraceSubject {
     let group = group_of(disk.config.device, bio.bio.account_key.tenant, 0);
-    Subject { group, sector: count.into(), bytes: 0 }
+    TraceSubject { group, sector: count.into(), bytes: 0 }
 }
 
 /// Returns true if a bio was remapped from a volume of several drives.

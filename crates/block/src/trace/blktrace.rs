@@ -157,7 +157,7 @@ impl Act {
     pub fn pdu_bytes_min(self) -> usize {
         match self {
             Act::Unplug | Act::UnplugTimer | Act::Split => 8,
-            Act::Remap => Remap::BYTES,
+            Act::Remap => RemapData::BYTES,
             _ => 0,
         }
     }
@@ -166,7 +166,7 @@ impl Act {
 /// A record that carries a message instead of an event of an I/O.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
-pub enum Note {
+pub enum NotifyKind {
     /// The data is the name of the process `pid`.
     Process = 0,
     /// The data is the wall clock: seconds and nanoseconds, 4 bytes each.
@@ -175,7 +175,7 @@ pub enum Note {
     Message = 2,
 }
 
-impl Note {
+impl NotifyKind {
     /// Returns the whole action: the code with the message category.
     #[must_use]
     pub fn action(self) -> u32 {
@@ -210,7 +210,7 @@ pub struct Record {
 
 /// The reason why 48 bytes could not be decoded as a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NoRecord {
+pub enum RecordError {
     /// The first word, given here, does not contain the magic number.
     Magic(u32),
     /// The first word is the magic number in the other byte order.
@@ -219,21 +219,21 @@ pub enum NoRecord {
     Version(u32),
 }
 
-impl fmt::Display for NoRecord {
+impl fmt::Display for RecordError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            NoRecord::Magic(word) => {
+            RecordError::Magic(word) => {
                 write!(
                     f,
                     "no trace record: it begins with {word:#010x}, not {MAGIC:#010x}; of a trace \
                      in another format, `millrace-lab trace convert` makes records"
                 )
             }
-            NoRecord::ByteOrder => write!(
+            RecordError::ByteOrder => write!(
                 f,
                 "a record of a machine with the other byte order: read it on such a machine"
             ),
-            NoRecord::Version(version) => {
+            RecordError::Version(version) => {
                 write!(f, "a record of version {version}; only version {VERSION} is known here")
             }
         }
@@ -252,11 +252,11 @@ impl Record {
 
     /// Returns the kind of message, or `None` for an event or an unknown code.
     #[must_use]
-    pub fn note(&self) -> Option<Note> {
+    pub fn note(&self) -> Option<NotifyKind> {
         match self.action & !CGROUP {
-            action if action == Note::Process.action() => Some(Note::Process),
-            action if action == Note::Timestamp.action() => Some(Note::Timestamp),
-            action if action == Note::Message.action() => Some(Note::Message),
+            action if action == NotifyKind::Process.action() => Some(NotifyKind::Process),
+            action if action == NotifyKind::Timestamp.action() => Some(NotifyKind::Timestamp),
+            action if action == NotifyKind::Message.action() => Some(NotifyKind::Message),
             _ => None,
         }
     }
@@ -302,13 +302,13 @@ impl Record {
     ///
     /// # Errors
     /// If these bytes do not begin with this machine's magic and the known version.
-    pub fn decode(bytes: &[u8; RECORD_BYTES]) -> Result<Record, NoRecord> {
+    pub fn decode(bytes: &[u8; RECORD_BYTES]) -> Result<Record, RecordError> {
         let magic = u32::from_ne_bytes(word(bytes, 0));
         match (magic & !0xff, magic.swap_bytes() & !0xff) {
             (MAGIC, _) if magic & 0xff == VERSION => {}
-            (MAGIC, _) => return Err(NoRecord::Version(magic & 0xff)),
-            (_, MAGIC) => return Err(NoRecord::ByteOrder),
-            _ => return Err(NoRecord::Magic(magic)),
+            (MAGIC, _) => return Err(RecordError::Version(magic & 0xff)),
+            (_, MAGIC) => return Err(RecordError::ByteOrder),
+            _ => return Err(RecordError::Magic(magic)),
         }
         Ok(Record {
             sequence: u32::from_ne_bytes(word(bytes, 4)),
@@ -334,7 +334,7 @@ fn word<const N: usize>(bytes: &[u8; RECORD_BYTES], at: usize) -> [u8; N] {
 
 /// The data of a remap event.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Remap {
+pub struct RemapData {
     /// Device that the I/O was submitted to.
     pub device_from: u32,
     /// Device that the I/O goes to.
@@ -343,14 +343,14 @@ pub struct Remap {
     pub sector_from: u64,
 }
 
-impl Remap {
+impl RemapData {
     /// Length of the encoded data in bytes.
     pub const BYTES: usize = 16;
 
     /// Encodes the data as in a trace file.
     #[must_use]
-    pub fn encode(&self) -> [u8; Remap::BYTES] {
-        let mut bytes = [0; Remap::BYTES];
+    pub fn encode(&self) -> [u8; RemapData::BYTES] {
+        let mut bytes = [0; RemapData::BYTES];
         bytes[..4].copy_from_slice(&self.device_from.to_be_bytes());
         bytes[4..8].copy_from_slice(&self.device_to.to_be_bytes());
         bytes[8..].copy_from_slice(&self.sector_from.to_be_bytes());
@@ -359,11 +359,11 @@ impl Remap {
 
     /// Decodes a record's data; `None` if it is too short.
     #[must_use]
-    pub fn decode(data: &[u8]) -> Option<Remap> {
+    pub fn decode(data: &[u8]) -> Option<RemapData> {
         let (from, rest) = data.split_first_chunk::<4>()?;
         let (to, rest) = rest.split_first_chunk::<4>()?;
         let (sector, _) = rest.split_first_chunk::<8>()?;
-        Some(Remap {
+        Some(RemapData {
             device_from: u32::from_be_bytes(*from),
             device_to: u32::from_be_bytes(*to),
             sector_from: u64::from_be_bytes(*sector),
@@ -458,8 +458,8 @@ mod tests {
                 sequence, time_ns, sector, bytes, action, pid, device, cpu, error, pdu_len,
             };
             prop_assert_eq!(Record::decode(&record.encode()), Ok(record));
-            let remap = Remap { device_from: device, device_to: pid, sector_from: sector };
-            prop_assert_eq!(Remap::decode(&remap.encode()), Some(remap));
+            let remap = RemapData { device_from: device, device_to: pid, sector_from: sector };
+            prop_assert_eq!(RemapData::decode(&remap.encode()), Some(remap));
             prop_assert_eq!(decode_number(&encode_number(sector)), Some(sector));
         }
 
@@ -520,11 +520,11 @@ mod tests {
     fn bytes_of_another_machine_version_or_kind_are_refused() {
         let mut bytes = Record::default().encode();
         bytes[..4].reverse();
-        assert_eq!(Record::decode(&bytes), Err(NoRecord::ByteOrder));
+        assert_eq!(Record::decode(&bytes), Err(RecordError::ByteOrder));
         bytes[..4].copy_from_slice(&(MAGIC | 8).to_ne_bytes());
-        assert_eq!(Record::decode(&bytes), Err(NoRecord::Version(8)));
+        assert_eq!(Record::decode(&bytes), Err(RecordError::Version(8)));
         bytes[..4].copy_from_slice(&0_u32.to_ne_bytes());
-        assert_eq!(Record::decode(&bytes), Err(NoRecord::Magic(0)));
+        assert_eq!(Record::decode(&bytes), Err(RecordError::Magic(0)));
     }
 
     #[test]
@@ -551,7 +551,8 @@ mod tests {
         // No tool shows these, and no tool asks for them.
         assert_eq!([Act::Abort, Act::DriverData].map(Act::letters), ["", ""]);
         assert_eq!(["", "T", "q"].map(Act::from_letters), [None; 3]);
-        let notes = [Note::Process, Note::Timestamp, Note::Message].map(Note::action);
+        let notes = [NotifyKind::Process, NotifyKind::Timestamp, NotifyKind::Message]
+            .map(NotifyKind::action);
         assert_eq!(notes, [0x0400_0000, 0x0400_0001, 0x0400_0002]);
         let with_data = ACTS.map(Act::pdu_bytes_min);
         assert_eq!(with_data, [0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 8, 0, 8, 0, 16, 0, 0]);
@@ -573,11 +574,11 @@ mod tests {
 
     #[test]
     fn data_of_remaps_and_numbers_are_big_endian() {
-        let remap = Remap { device_from: 0x0102_0304, device_to: 5, sector_from: 0x0607 };
+        let remap = RemapData { device_from: 0x0102_0304, device_to: 5, sector_from: 0x0607 };
         let bytes = [1, 2, 3, 4, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 6, 7];
         assert_eq!(remap.encode(), bytes);
-        assert_eq!(Remap::decode(&[&bytes[..], &[9]].concat()), Some(remap));
-        assert_eq!(Remap::decode(&bytes[..15]), None);
+        assert_eq!(RemapData::decode(&[&bytes[..], &[9]].concat()), Some(remap));
+        assert_eq!(RemapData::decode(&bytes[..15]), None);
         assert_eq!(encode_number(0x0102), [0, 0, 0, 0, 0, 0, 1, 2]);
         assert_eq!(decode_number(&[0, 0, 0, 0, 0, 0, 1, 2, 3]), Some(0x0102));
         assert_eq!(decode_number(&[0; 7]), None);
@@ -616,18 +617,20 @@ mod tests {
             let record = Record { action: act.with(category::READ), ..Record::default() };
             assert_eq!((record.act(), record.note()), (Some(act), None));
         }
-        for note in [Note::Process, Note::Timestamp, Note::Message] {
+        for note in [NotifyKind::Process, NotifyKind::Timestamp, NotifyKind::Message] {
             let record = Record { action: note.action(), ..Record::default() };
             assert_eq!((record.act(), record.note()), (None, Some(note)));
         }
         // A cgroup's number before the data changes neither.
-        for action in [Act::Issue.with(category::WRITE) | CGROUP, Note::Message.action() | CGROUP] {
+        for action in
+            [Act::Issue.with(category::WRITE) | CGROUP, NotifyKind::Message.action() | CGROUP]
+        {
             let record = Record { action, ..Record::default() };
             let note = record.has(category::NOTIFY);
             assert_eq!(record.act(), (!note).then_some(Act::Issue));
-            assert_eq!(record.note(), note.then_some(Note::Message));
+            assert_eq!(record.note(), note.then_some(NotifyKind::Message));
         }
-        let unknown = Record { action: Note::Message.action() + 1, ..Record::default() };
+        let unknown = Record { action: NotifyKind::Message.action() + 1, ..Record::default() };
         assert_eq!((unknown.act(), unknown.note()), (None, None));
         let unknown = [0, 18, 0xffff].map(|action| Record { action, ..Record::default() });
         assert!(unknown.iter().all(|record| record.act().is_none()));

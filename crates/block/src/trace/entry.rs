@@ -6,17 +6,17 @@
 //! *step* word holds the sectors of one I/O and a step, which may stand for several of the kernel's
 //! events at one time. The source of a remap, the flush that another flush joined, and a driver's
 //! data are in words before the step. A *note* word belongs to no I/O (note.rs). Written by
-//! `TraceWriter` (tracer.rs), read by [`Decoder`]; the top 4 bits of a word's first half are its
+//! `TraceWriter` (tracer.rs), read by [`RingDecoder`]; the top 4 bits of a word's first half are its
 //! kind.
 
 use alloc::vec::Vec;
 
 use crate::queue::driver::DriverData;
-use crate::trace::blktrace::{Act, Note};
+use crate::trace::blktrace::{Act, NotifyKind};
 use crate::trace::note::TraceNote;
 
 /// One word of a trace ring.
-pub(crate) type Word = [u64; 2];
+pub(crate) type RingWord = [u64; 2];
 /// Largest number of words of one event: group, driver data, step. A remap has one word for its
 /// source instead of driver data.
 pub(crate) const WORDS_MAX: u64 = 2 + DriverData::BYTES.div_ceil(8) as u64;
@@ -38,7 +38,7 @@ const INSERT_ISSUE: u8 = 35;
 
 /// One trace event as the recorder gets it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Entry {
+pub struct TraceEntry {
     /// Time of the event in nanoseconds.
     pub time_ns: u64,
     /// First sector on the drive; for an unplug, the number of requests.
@@ -64,7 +64,7 @@ pub struct Entry {
 
 /// One or several events of an I/O at the same time, or at two times close together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum TraceStep {
     /// A single event.
     One(Act),
     /// C, with a negative errno or 0.
@@ -79,33 +79,33 @@ pub(crate) enum Step {
     InsertIssue(u16),
 }
 
-impl Step {
+impl TraceStep {
     /// Returns the step's code and its number.
     #[inline(always)]
     fn parts(self) -> (u8, u16) {
         match self {
-            Step::One(act) => (act as u8, 0),
-            Step::Complete(error) => (Act::Complete as u8, error as u16),
-            Step::QueueGet => (QUEUE_GET, 0),
-            Step::RemapQueue => (REMAP_QUEUE, 0),
-            Step::RemapQueueGet => (REMAP_QUEUE_GET, 0),
-            Step::InsertIssue(before_ns) => (INSERT_ISSUE, before_ns),
+            TraceStep::One(act) => (act as u8, 0),
+            TraceStep::Complete(error) => (Act::Complete as u8, error as u16),
+            TraceStep::QueueGet => (QUEUE_GET, 0),
+            TraceStep::RemapQueue => (REMAP_QUEUE, 0),
+            TraceStep::RemapQueueGet => (REMAP_QUEUE_GET, 0),
+            TraceStep::InsertIssue(before_ns) => (INSERT_ISSUE, before_ns),
         }
     }
 
     /// Returns the number of events that the step stands for.
     pub(crate) fn events(self) -> u64 {
         match self {
-            Step::One(_) | Step::Complete(_) => 1,
-            Step::QueueGet | Step::RemapQueue | Step::InsertIssue(_) => 2,
-            Step::RemapQueueGet => 3,
+            TraceStep::One(_) | TraceStep::Complete(_) => 1,
+            TraceStep::QueueGet | TraceStep::RemapQueue | TraceStep::InsertIssue(_) => 2,
+            TraceStep::RemapQueueGet => 3,
         }
     }
 }
 
 /// The I/O that an event belongs to.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Subject {
+pub(crate) struct TraceSubject {
     /// Device, tenant and categories, packed by [`group_of`].
     pub(crate) group: u64,
     /// First sector on the drive; for an unplug, the number of requests.
@@ -122,13 +122,13 @@ pub(crate) fn group_of(device: u32, tenant: u16, categories: u16) -> u64 {
 
 /// Returns the word that starts a group.
 #[inline(always)]
-pub(crate) fn group_word(time_ns: u64, group: u64) -> Word {
+pub(crate) fn group_word(time_ns: u64, group: u64) -> RingWord {
     [GROUP << KIND_SHIFT | time_ns & VALUE, group]
 }
 
 /// Returns the word of a step.
 #[inline(always)]
-pub(crate) fn step_word(of: &Subject, step: Step) -> Word {
+pub(crate) fn step_word(of: &TraceSubject, step: TraceStep) -> RingWord {
     let (code, number) = step.parts();
     let what = u64::from(of.bytes) | u64::from(code) << 32 | u64::from(number) << 48;
     const { assert!(STEP == 0, "a step's first word is its sector alone") };
@@ -138,18 +138,18 @@ pub(crate) fn step_word(of: &Subject, step: Step) -> Word {
 /// Returns the word with the source of a remap, or the sector of the flush that was joined; it
 /// precedes the step.
 #[inline(always)]
-pub(crate) fn from_word(sector: u64) -> Word {
+pub(crate) fn from_word(sector: u64) -> RingWord {
     [FROM << KIND_SHIFT, sector]
 }
 
 /// Returns the word of a note.
-pub(crate) fn note_word(note: TraceNote) -> Word {
+pub(crate) fn note_word(note: TraceNote) -> RingWord {
     let (what, time_ns) = note.parts();
     [NOTE << KIND_SHIFT | what & VALUE, time_ns]
 }
 
 /// Returns the words of a driver's data, which precede their step.
-pub(crate) fn data_words(data: &DriverData) -> impl Iterator<Item = Word> + '_ {
+pub(crate) fn data_words(data: &DriverData) -> impl Iterator<Item = RingWord> + '_ {
     data.bytes().chunks(8).map(|chunk| {
         let mut bytes = [0; 8];
         bytes[..chunk.len()].copy_from_slice(chunk);
@@ -159,19 +159,19 @@ pub(crate) fn data_words(data: &DriverData) -> impl Iterator<Item = Word> + '_ {
 
 /// Decodes words into entries, in the writer's order of time; remembers the current group.
 #[derive(Debug, Default)]
-pub(crate) struct Decoder {
+pub(crate) struct RingDecoder {
     /// D events of steps that began with an I, all of one time: they follow the last of these I
     /// events.
-    issued: Vec<Entry>,
+    issued: Vec<TraceEntry>,
     time_ns: u64,
     group: u64,
     from: u64,
     data: DriverData,
 }
 
-impl Decoder {
+impl RingDecoder {
     /// Decodes one word, which yields no entry, one, or several.
-    pub(crate) fn take(&mut self, word: Word, out: &mut Vec<Entry>) {
+    pub(crate) fn take(&mut self, word: RingWord, out: &mut Vec<TraceEntry>) {
         let value = word[0] & VALUE;
         let is_issue = word[0] >> KIND_SHIFT == STEP && (word[1] >> 32) as u8 == INSERT_ISSUE;
         if !is_issue && !self.issued.is_empty() {
@@ -184,29 +184,29 @@ impl Decoder {
                 let length = (value as usize).min(8);
                 self.data.push(&word[1].to_ne_bytes()[..length]);
             }
-            NOTE => out.extend(TraceNote::from_parts(value, word[1]).map(|note| Entry {
+            NOTE => out.extend(TraceNote::from_parts(value, word[1]).map(|note| TraceEntry {
                 time_ns: self.time_ns,
-                action: Note::Message.action(),
+                action: NotifyKind::Message.action(),
                 tenant: (self.group >> 32) as u32 & 0xffff,
                 device: self.group as u32,
                 note: Some(note),
-                ..Entry::default()
+                ..TraceEntry::default()
             })),
             _ => self.step(value, word[1], out),
         }
     }
 
     /// Emits the D events that were kept back.
-    pub(crate) fn end(&mut self, out: &mut Vec<Entry>) {
+    pub(crate) fn end(&mut self, out: &mut Vec<TraceEntry>) {
         out.append(&mut self.issued);
     }
 
-    fn step(&mut self, sector: u64, what: u64, out: &mut Vec<Entry>) {
+    fn step(&mut self, sector: u64, what: u64, out: &mut Vec<TraceEntry>) {
         let (code, number) = ((what >> 32) as u8, (what >> 48) as u16);
         let from = core::mem::take(&mut self.from);
         let mut put = |act: Act, before_ns: u64| {
             let has_from = matches!(act, Act::Remap | Act::BackMerge);
-            out.push(Entry {
+            out.push(TraceEntry {
                 time_ns: self.time_ns - before_ns,
                 sector,
                 from: if has_from { from } else { 0 },
@@ -250,31 +250,31 @@ mod tests {
     use crate::trace::blktrace::category;
     use alloc::vec;
 
-    fn decoded(words: &[Word]) -> Vec<Entry> {
-        let (mut decoder, mut out) = (Decoder::default(), Vec::new());
+    fn decoded(words: &[RingWord]) -> Vec<TraceEntry> {
+        let (mut decoder, mut out) = (RingDecoder::default(), Vec::new());
         words.iter().for_each(|word| decoder.take(*word, &mut out));
         decoder.end(&mut out);
         out
     }
 
-    fn subject() -> Subject {
-        Subject { group: group_of(7, 3, category::WRITE), sector: 40, bytes: 4096 }
+    fn subject() -> TraceSubject {
+        TraceSubject { group: group_of(7, 3, category::WRITE), sector: 40, bytes: 4096 }
     }
 
     #[test]
     fn a_step_becomes_the_events_that_it_stands_for_in_their_order() {
         let group = group_word(1000, subject().group);
         for (step, acts) in [
-            (Step::One(Act::Bounce), vec![(Act::Bounce, 1000)]),
-            (Step::One(Act::BackMerge), vec![(Act::BackMerge, 1000)]),
-            (Step::Complete(-5), vec![(Act::Complete, 1000)]),
-            (Step::QueueGet, vec![(Act::Queue, 1000), (Act::GetRequest, 1000)]),
-            (Step::RemapQueue, vec![(Act::Remap, 1000), (Act::Queue, 1000)]),
+            (TraceStep::One(Act::Bounce), vec![(Act::Bounce, 1000)]),
+            (TraceStep::One(Act::BackMerge), vec![(Act::BackMerge, 1000)]),
+            (TraceStep::Complete(-5), vec![(Act::Complete, 1000)]),
+            (TraceStep::QueueGet, vec![(Act::Queue, 1000), (Act::GetRequest, 1000)]),
+            (TraceStep::RemapQueue, vec![(Act::Remap, 1000), (Act::Queue, 1000)]),
             (
-                Step::RemapQueueGet,
+                TraceStep::RemapQueueGet,
                 vec![(Act::Remap, 1000), (Act::Queue, 1000), (Act::GetRequest, 1000)],
             ),
-            (Step::InsertIssue(30), vec![(Act::Insert, 970), (Act::Issue, 1000)]),
+            (TraceStep::InsertIssue(30), vec![(Act::Insert, 970), (Act::Issue, 1000)]),
         ] {
             let entries = decoded(&[group, from_word(99), step_word(&subject(), step)]);
             assert_eq!(entries.len() as u64, step.events());
@@ -283,7 +283,7 @@ mod tests {
                 let (error, from) = (if act == Act::Complete { -5 } else { 0 }, entry.from);
                 let has_from = matches!(act, Act::Remap | Act::BackMerge);
                 assert_eq!(from, if has_from { 99 } else { 0 });
-                let rest = Entry { from, time_ns, error, action: entry.action, ..entry_of() };
+                let rest = TraceEntry { from, time_ns, error, action: entry.action, ..entry_of() };
                 assert_eq!(*entry, rest, "{step:?}");
             }
         }
@@ -291,28 +291,28 @@ mod tests {
 
     #[test]
     fn a_note_is_an_entry_of_its_own_with_its_device_and_time() {
-        use crate::trace::note::Remark;
-        let note = TraceNote { remark: Remark::Rests(None), time_ns: u64::MAX };
-        let (issue, group) = (step_word(&subject(), Step::InsertIssue(30)), subject().group);
+        use crate::trace::note::TraceMessage;
+        let note = TraceNote { remark: TraceMessage::Rests(None), time_ns: u64::MAX };
+        let (issue, group) = (step_word(&subject(), TraceStep::InsertIssue(30)), subject().group);
         let words = [group_word(1000, group), issue, note_word(note)];
         assert_eq!(note_word(note), [0x4000_0002_0000_0000, u64::MAX]);
         let entries = decoded(&words);
         assert_eq!(entries.len(), 3);
-        let expected = Entry {
+        let expected = TraceEntry {
             time_ns: 1000,
-            action: Note::Message.action(),
+            action: NotifyKind::Message.action(),
             tenant: 3,
             device: 7,
             note: Some(note),
-            ..Entry::default()
+            ..TraceEntry::default()
         };
         assert_eq!(entries[2], expected);
     }
 
     #[test]
     fn what_was_inserted_and_issued_together_comes_in_order_of_time() {
-        let (issue, group) = (step_word(&subject(), Step::InsertIssue(30)), subject().group);
-        let complete = step_word(&subject(), Step::Complete(0));
+        let (issue, group) = (step_word(&subject(), TraceStep::InsertIssue(30)), subject().group);
+        let complete = step_word(&subject(), TraceStep::Complete(0));
         let (first, next) = (group_word(1000, group), group_word(1100, group));
         let entries = decoded(&[first, issue, issue, next, issue, complete, issue]);
         let times: Vec<u64> = entries.iter().map(|entry| entry.time_ns).collect();
@@ -326,12 +326,12 @@ mod tests {
         assert_eq!(group_word(0xf123, group), [0x1000_0000_0000_f123, group]);
         // A time is cut before it becomes another kind.
         assert_eq!(group_word(u64::MAX, 0), [0x1fff_ffff_ffff_ffff, 0]);
-        let of = Subject { group, sector: 0x55, bytes: 0xffff_fe00 };
-        assert_eq!(step_word(&of, Step::One(Act::Remap)), [0x55, 0x0000_000f_ffff_fe00]);
-        assert_eq!(step_word(&of, Step::Complete(-5)), [0x55, 0xfffb_0008_ffff_fe00]);
-        assert_eq!(step_word(&of, Step::InsertIssue(7)), [0x55, 0x0007_0023_ffff_fe00]);
-        let far = Subject { sector: u64::MAX, ..of };
-        assert_eq!(step_word(&far, Step::QueueGet), [u64::MAX >> 4, 0x0000_0020_ffff_fe00]);
+        let of = TraceSubject { group, sector: 0x55, bytes: 0xffff_fe00 };
+        assert_eq!(step_word(&of, TraceStep::One(Act::Remap)), [0x55, 0x0000_000f_ffff_fe00]);
+        assert_eq!(step_word(&of, TraceStep::Complete(-5)), [0x55, 0xfffb_0008_ffff_fe00]);
+        assert_eq!(step_word(&of, TraceStep::InsertIssue(7)), [0x55, 0x0007_0023_ffff_fe00]);
+        let far = TraceSubject { sector: u64::MAX, ..of };
+        assert_eq!(step_word(&far, TraceStep::QueueGet), [u64::MAX >> 4, 0x0000_0020_ffff_fe00]);
         assert_eq!(from_word(9), [0x2000_0000_0000_0000, 9]);
         let longest = DriverData::new(&[1; DriverData::BYTES]);
         let heads: Vec<u64> = data_words(&longest).map(|word| word[0] & 0xff).collect();
@@ -344,8 +344,8 @@ mod tests {
     #[test]
     fn what_words_say_is_never_taken_for_their_kind() {
         let tenant = INSERT_ISSUE.into();
-        let of = Subject { group: group_of(7, tenant, category::READ), sector: 8, bytes: 512 };
-        let issue = step_word(&of, Step::InsertIssue(10));
+        let of = TraceSubject { group: group_of(7, tenant, category::READ), sector: 8, bytes: 512 };
+        let issue = step_word(&of, TraceStep::InsertIssue(10));
         let from = u64::from(INSERT_ISSUE) << 32;
         let entries = decoded(&[
             group_word(100, of.group),
@@ -353,7 +353,7 @@ mod tests {
             group_word(200, of.group),
             issue,
             from_word(from),
-            step_word(&of, Step::RemapQueue),
+            step_word(&of, TraceStep::RemapQueue),
         ]);
         let seen: Vec<_> = entries.iter().map(|e| (e.action & 0xff, e.time_ns, e.from)).collect();
         let code = |act: Act| act as u32;
@@ -368,21 +368,22 @@ mod tests {
                 (code(Act::Queue), 200, 0),
             ]
         );
-        let whose = |e: &Entry| (e.tenant, e.device, e.action >> 16 & u32::from(category::READ));
+        let whose =
+            |e: &TraceEntry| (e.tenant, e.device, e.action >> 16 & u32::from(category::READ));
         assert!(entries.iter().all(|e| whose(e) == (tenant.into(), 7, category::READ.into())));
     }
 
     #[test]
     fn batches_of_one_time_are_in_order_whenever_they_were_inserted() {
-        let issue = |before_ns| step_word(&subject(), Step::InsertIssue(before_ns));
+        let issue = |before_ns| step_word(&subject(), TraceStep::InsertIssue(before_ns));
         let entries =
             decoded(&[group_word(1000, subject().group), issue(30), issue(30), issue(20)]);
         let times: Vec<u64> = entries.iter().map(|entry| entry.time_ns).collect();
         assert_eq!(times, [970, 970, 980, 1000, 1000, 1000]);
     }
 
-    fn entry_of() -> Entry {
-        Entry { sector: 40, bytes: 4096, tenant: 3, device: 7, ..Entry::default() }
+    fn entry_of() -> TraceEntry {
+        TraceEntry { sector: 40, bytes: 4096, tenant: 3, device: 7, ..TraceEntry::default() }
     }
 
     #[test]
@@ -392,9 +393,9 @@ mod tests {
             let data = DriverData::new(&bytes);
             let mut words = vec![group_word(5, subject().group)];
             words.extend(data_words(&data));
-            words.push(step_word(&subject(), Step::One(Act::DriverData)));
+            words.push(step_word(&subject(), TraceStep::One(Act::DriverData)));
             assert!(words.len() as u64 <= WORDS_MAX);
-            words.push(step_word(&subject(), Step::One(Act::Issue)));
+            words.push(step_word(&subject(), TraceStep::One(Act::Issue)));
             let entries = decoded(&words);
             assert_eq!((entries[0].data.bytes(), entries[1].data.bytes()), (&bytes[..], &[][..]));
         }

@@ -12,7 +12,7 @@ use crate::bio::group_id::GroupId;
 
 /// The content of a trace message, with the group that it concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Remark {
+pub enum TraceMessage {
     /// An I/O of the group starts to wait. The note's time is the expected wait, as far as known.
     Waits(GroupId, WaitReason),
     /// An I/O of the group continues. The note's time is how long it has waited.
@@ -34,12 +34,12 @@ pub enum Remark {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceNote {
     /// Content of the message.
-    pub remark: Remark,
+    pub remark: TraceMessage,
     /// Time span in nanoseconds; 0 if the message reports none.
     pub time_ns: u64,
 }
 
-/// Start of the text of [`Remark::Dropped`]; the number of events follows.
+/// Start of the text of [`TraceMessage::Dropped`]; the number of events follows.
 pub const DROPPED_EVENTS: &str = "millrace dropped events here: ";
 
 const WAITS: u64 = 0;
@@ -57,15 +57,15 @@ impl TraceNote {
             code << 32 | (hold as u64) << 16 | u64::from(group.0)
         };
         match self.remark {
-            Remark::Waits(group, hold) => (of(WAITS, group, hold), self.time_ns),
-            Remark::GoesOn(group, hold) => (of(GOES_ON, group, hold), self.time_ns),
-            Remark::Rests(None) => (RESTS << 32, self.time_ns),
-            Remark::Rests(Some((group, hold))) => (of(RESTS_FOR, group, hold), self.time_ns),
-            Remark::Held(group, hold, depth) => (of(HELD, group, hold), depth.into()),
-            Remark::Depth(hctx, [reads, others]) => {
+            TraceMessage::Waits(group, hold) => (of(WAITS, group, hold), self.time_ns),
+            TraceMessage::GoesOn(group, hold) => (of(GOES_ON, group, hold), self.time_ns),
+            TraceMessage::Rests(None) => (RESTS << 32, self.time_ns),
+            TraceMessage::Rests(Some((group, hold))) => (of(RESTS_FOR, group, hold), self.time_ns),
+            TraceMessage::Held(group, hold, depth) => (of(HELD, group, hold), depth.into()),
+            TraceMessage::Depth(hctx, [reads, others]) => {
                 (DEPTH << 32 | u64::from(hctx), u64::from(others) << 32 | u64::from(reads))
             }
-            Remark::Dropped(events) => (DROPPED << 32, events.into()),
+            TraceMessage::Dropped(events) => (DROPPED << 32, events.into()),
         }
     }
 
@@ -74,16 +74,19 @@ impl TraceNote {
         let group = GroupId(what as u16);
         let hold = WaitReason::ALL.get((what >> 16) as usize & 0xffff).copied();
         let remark = match what >> 32 {
-            WAITS => Remark::Waits(group, hold?),
-            GOES_ON => Remark::GoesOn(group, hold?),
-            RESTS => Remark::Rests(None),
-            RESTS_FOR => Remark::Rests(Some((group, hold?))),
-            HELD => Remark::Held(group, hold?, number as u32),
-            DEPTH => Remark::Depth(what as u16, [number as u32, (number >> 32) as u32]),
-            DROPPED => Remark::Dropped(number as u32),
+            WAITS => TraceMessage::Waits(group, hold?),
+            GOES_ON => TraceMessage::GoesOn(group, hold?),
+            RESTS => TraceMessage::Rests(None),
+            RESTS_FOR => TraceMessage::Rests(Some((group, hold?))),
+            HELD => TraceMessage::Held(group, hold?, number as u32),
+            DEPTH => TraceMessage::Depth(what as u16, [number as u32, (number >> 32) as u32]),
+            DROPPED => TraceMessage::Dropped(number as u32),
             _ => return None,
         };
-        let is_timed = !matches!(remark, Remark::Held(..) | Remark::Depth(..) | Remark::Dropped(_));
+        let is_timed = !matches!(
+            remark,
+            TraceMessage::Held(..) | TraceMessage::Depth(..) | TraceMessage::Dropped(_)
+        );
         Some(TraceNote { remark, time_ns: if is_timed { number } else { 0 } })
     }
 
@@ -91,11 +94,11 @@ impl TraceNote {
     #[must_use]
     pub fn group(&self) -> Option<GroupId> {
         match self.remark {
-            Remark::Waits(group, _) | Remark::GoesOn(group, _) | Remark::Held(group, ..) => {
-                Some(group)
-            }
-            Remark::Rests(of) => of.map(|(group, _)| group),
-            Remark::Depth(..) | Remark::Dropped(_) => None,
+            TraceMessage::Waits(group, _)
+            | TraceMessage::GoesOn(group, _)
+            | TraceMessage::Held(group, ..) => Some(group),
+            TraceMessage::Rests(of) => of.map(|(group, _)| group),
+            TraceMessage::Depth(..) | TraceMessage::Dropped(_) => None,
         }
     }
 
@@ -105,41 +108,41 @@ impl TraceNote {
     /// Returns the error of the writer.
     pub fn write(&self, out: &mut impl fmt::Write, name: Option<&str>) -> fmt::Result {
         let us = self.time_ns / 1_000;
-        let group = Named { group: self.group(), name };
+        let group = GroupLabel { group: self.group(), name };
         match self.remark {
-            Remark::Waits(_, hold) => write!(out, "{group} waits {us} us: {}", hold.name()),
-            Remark::GoesOn(_, hold) => {
+            TraceMessage::Waits(_, hold) => write!(out, "{group} waits {us} us: {}", hold.name()),
+            TraceMessage::GoesOn(_, hold) => {
                 write!(out, "{group} goes on after {us} us: {}", hold.name())
             }
-            Remark::Dropped(events) => write!(out, "{DROPPED_EVENTS}{events}"),
-            Remark::Rests(None) => write!(out, "scheduler rests {us} us"),
-            Remark::Rests(Some((_, hold))) => {
+            TraceMessage::Dropped(events) => write!(out, "{DROPPED_EVENTS}{events}"),
+            TraceMessage::Rests(None) => write!(out, "scheduler rests {us} us"),
+            TraceMessage::Rests(Some((_, hold))) => {
                 write!(out, "scheduler rests {us} us: {group} held: {}", hold.name())
             }
-            Remark::Held(_, hold, u32::MAX) => write!(out, "{group} held: {}", hold.name()),
-            Remark::Held(_, hold, depth) => {
+            TraceMessage::Held(_, hold, u32::MAX) => write!(out, "{group} held: {}", hold.name()),
+            TraceMessage::Held(_, hold, depth) => {
                 write!(out, "{group} held: {} (depth {depth})", hold.name())
             }
-            Remark::Depth(hctx, [reads, others]) if reads == others => {
-                write!(out, "scheduler depth {} (queue {hctx})", Bound(reads))
+            TraceMessage::Depth(hctx, [reads, others]) if reads == others => {
+                write!(out, "scheduler depth {} (queue {hctx})", DepthText(reads))
             }
-            Remark::Depth(hctx, [reads, others]) => write!(
+            TraceMessage::Depth(hctx, [reads, others]) => write!(
                 out,
                 "scheduler depth {} of reads, {} of writes (queue {hctx})",
-                Bound(reads),
-                Bound(others)
+                DepthText(reads),
+                DepthText(others)
             ),
         }
     }
 }
 
 /// Formats a group by name or number.
-struct Named<'a> {
+struct GroupLabel<'a> {
     group: Option<GroupId>,
     name: Option<&'a str>,
 }
 
-impl fmt::Display for Named<'_> {
+impl fmt::Display for GroupLabel<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.name, self.group) {
             (Some(name), _) => write!(f, "group {name}"),
@@ -150,9 +153,9 @@ impl fmt::Display for Named<'_> {
 }
 
 /// Formats a depth.
-struct Bound(u32);
+struct DepthText(u32);
 
-impl fmt::Display for Bound {
+impl fmt::Display for DepthText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             u32::MAX => f.write_str("without bound"),
@@ -171,17 +174,19 @@ mod tests {
         let group = GroupId(u16::MAX);
         let of = |hold| {
             [
-                Remark::Waits(group, hold),
-                Remark::GoesOn(group, hold),
-                Remark::Rests(Some((group, hold))),
-                Remark::Held(group, hold, u32::MAX),
+                TraceMessage::Waits(group, hold),
+                TraceMessage::GoesOn(group, hold),
+                TraceMessage::Rests(Some((group, hold))),
+                TraceMessage::Held(group, hold, u32::MAX),
             ]
         };
-        let depth = Remark::Depth(u16::MAX, [u32::MAX, 1]);
-        let rest = [Remark::Rests(None), depth, Remark::Dropped(u32::MAX)];
+        let depth = TraceMessage::Depth(u16::MAX, [u32::MAX, 1]);
+        let rest = [TraceMessage::Rests(None), depth, TraceMessage::Dropped(u32::MAX)];
         for remark in WaitReason::ALL.into_iter().flat_map(of).chain(rest) {
-            let is_timed =
-                !matches!(remark, Remark::Held(..) | Remark::Depth(..) | Remark::Dropped(_));
+            let is_timed = !matches!(
+                remark,
+                TraceMessage::Held(..) | TraceMessage::Depth(..) | TraceMessage::Dropped(_)
+            );
             let note = TraceNote { remark, time_ns: if is_timed { u64::MAX } else { 0 } };
             let (what, time_ns) = note.parts();
             assert!(what < 1 << 36);
@@ -198,19 +203,19 @@ mod tests {
             TraceNote { remark, time_ns: 1_234_567 }.write(&mut text, name).unwrap();
             text
         };
-        let limit = Remark::Waits(GroupId(3), WaitReason::Limit);
+        let limit = TraceMessage::Waits(GroupId(3), WaitReason::Limit);
         assert_eq!(text(limit, Some("gold")), "group gold waits 1234 us: limit");
         assert_eq!(text(limit, None), "group 3 waits 1234 us: limit");
-        let on = Remark::GoesOn(GroupId(3), WaitReason::Weight);
+        let on = TraceMessage::GoesOn(GroupId(3), WaitReason::Weight);
         assert_eq!(text(on, Some("gold")), "group gold goes on after 1234 us: weight");
-        assert_eq!(text(Remark::Rests(None), None), "scheduler rests 1234 us");
-        let rests = Remark::Rests(Some((GroupId(3), WaitReason::Weight)));
+        assert_eq!(text(TraceMessage::Rests(None), None), "scheduler rests 1234 us");
+        let rests = TraceMessage::Rests(Some((GroupId(3), WaitReason::Weight)));
         assert_eq!(text(rests, Some("gold")), "scheduler rests 1234 us: group gold held: weight");
-        let held = |depth| Remark::Held(GroupId(3), WaitReason::LatencyTarget, depth);
+        let held = |depth| TraceMessage::Held(GroupId(3), WaitReason::LatencyTarget, depth);
         assert_eq!(text(held(4), Some("gold")), "group gold held: latency-target (depth 4)");
         assert_eq!(text(held(u32::MAX), Some("gold")), "group gold held: latency-target");
-        assert_eq!(text(Remark::Depth(1, [24, 24]), None), "scheduler depth 24 (queue 1)");
+        assert_eq!(text(TraceMessage::Depth(1, [24, 24]), None), "scheduler depth 24 (queue 1)");
         let apart = "scheduler depth without bound of reads, 4 of writes (queue 0)";
-        assert_eq!(text(Remark::Depth(0, [u32::MAX, 4]), None), apart);
+        assert_eq!(text(TraceMessage::Depth(0, [u32::MAX, 4]), None), apart);
     }
 }

@@ -18,10 +18,10 @@ use millrace_machine::{CpuId, Lock, Machine, Order, Word as _};
 use crate::queue::driver::DriverData;
 use crate::trace::blktrace::Act;
 use crate::trace::entry::{
-    Decoder, Entry, Step, Subject, WORDS_MAX, Word, data_words, from_word, group_word, note_word,
-    step_word,
+    RingDecoder, RingWord, TraceEntry, TraceStep, TraceSubject, WORDS_MAX, data_words, from_word,
+    group_word, note_word, step_word,
 };
-use crate::trace::note::{Remark, TraceNote};
+use crate::trace::note::{TraceMessage, TraceNote};
 
 /// Default number of events in a ring, which takes 2 MiB.
 pub const TRACE_RING_EVENTS: usize = 1 << 16;
@@ -43,8 +43,8 @@ pub enum TraceStamp {
 }
 
 /// A ring of words with one writer and one reader.
-struct Ring<M: Machine> {
-    words: Box<[UnsafeCell<Word>]>,
+struct TraceRing<M: Machine> {
+    words: Box<[UnsafeCell<RingWord>]>,
     /// Number of words ever written; only the writer changes it.
     head: M::Word,
     /// Number of words ever read; only the reader changes it.
@@ -54,19 +54,19 @@ struct Ring<M: Machine> {
     /// 1 if each event has its own time.
     exact: M::Word,
     /// The reader's state: the context from words decoded so far.
-    reader: M::Lock<Decoder>,
+    reader: M::Lock<RingDecoder>,
     cpu: CpuId,
 }
 
 // SAFETY: the writer touches the words from `tail` + length on, the reader, who holds `reader`,
 // those from `tail` to `head`; both counts are handed over with Release and Acquire.
-unsafe impl<M: Machine> Sync for Ring<M> {}
+unsafe impl<M: Machine> Sync for TraceRing<M> {}
 // SAFETY: nothing in it belongs to a thread.
-unsafe impl<M: Machine> Send for Ring<M> {}
+unsafe impl<M: Machine> Send for TraceRing<M> {}
 
-impl<M: Machine> Ring<M> {
+impl<M: Machine> TraceRing<M> {
     /// Reads all published entries and passes them to `take` in pieces.
-    fn read(&self, mut take: impl FnMut(CpuId, &[Entry])) {
+    fn read(&self, mut take: impl FnMut(CpuId, &[TraceEntry])) {
         let mut decoder = self.reader.lock();
         // Acquire pairs with the Release of `publish`. Relaxed: only the reader writes `tail`.
         let (head, mut tail) = (self.head.load(Order::Acquire), self.tail.load(Order::Relaxed));
@@ -94,7 +94,7 @@ impl<M: Machine> Ring<M> {
 
 /// The writer of a thread's ring.
 pub(crate) struct TraceWriter<M: Machine> {
-    ring: Arc<Ring<M>>,
+    ring: Arc<TraceRing<M>>,
     mask: u64,
     head: u64,
     /// Number of words up to which there was room when the reader's position was last read.
@@ -110,7 +110,7 @@ pub(crate) struct TraceWriter<M: Machine> {
 impl<M: Machine> TraceWriter<M> {
     /// Records a step of an I/O.
     #[inline]
-    pub(crate) fn put(&mut self, time_ns: u64, of: &Subject, step: Step) {
+    pub(crate) fn put(&mut self, time_ns: u64, of: &TraceSubject, step: TraceStep) {
         if self.open(time_ns, of, step) {
             self.push(step_word(of, step));
         }
@@ -118,7 +118,7 @@ impl<M: Machine> TraceWriter<M> {
 
     /// Records a step that starts with a remap from sector `from`.
     #[inline]
-    pub(crate) fn put_from(&mut self, time_ns: u64, of: &Subject, step: Step, from: u64) {
+    pub(crate) fn put_from(&mut self, time_ns: u64, of: &TraceSubject, step: TraceStep, from: u64) {
         if self.open(time_ns, of, step) {
             self.push(from_word(from));
             self.push(step_word(of, step));
@@ -127,8 +127,8 @@ impl<M: Machine> TraceWriter<M> {
 
     /// Records a driver's data about an I/O.
     #[cold]
-    pub(crate) fn put_data(&mut self, time_ns: u64, of: &Subject, data: &DriverData) {
-        let step = Step::One(Act::DriverData);
+    pub(crate) fn put_data(&mut self, time_ns: u64, of: &TraceSubject, data: &DriverData) {
+        let step = TraceStep::One(Act::DriverData);
         if self.open(time_ns, of, step) {
             data_words(data).for_each(|word| self.push(word));
             self.push(step_word(of, step));
@@ -137,9 +137,9 @@ impl<M: Machine> TraceWriter<M> {
 
     /// Records a message about the device of a subject.
     #[cold]
-    pub(crate) fn put_note(&mut self, time_ns: u64, of: &Subject, note: TraceNote) {
+    pub(crate) fn put_note(&mut self, time_ns: u64, of: &TraceSubject, note: TraceNote) {
         // A message without room counts as one dropped event.
-        if self.open(time_ns, of, Step::One(Act::Queue)) {
+        if self.open(time_ns, of, TraceStep::One(Act::Queue)) {
             self.push(note_word(note));
         }
     }
@@ -159,7 +159,7 @@ impl<M: Machine> TraceWriter<M> {
     /// Publishes all recorded words to the reader, and adopts a changed setting.
     #[inline]
     pub(crate) fn publish(&mut self) {
-        // Release pairs with the Acquire of `Ring::read`.
+        // Release pairs with the Acquire of `TraceRing::read`.
         self.ring.head.store(self.head, Order::Release);
         // Relaxed: a change may take effect with a later batch.
         let exact = self.ring.exact.load(Order::Relaxed) != 0;
@@ -168,7 +168,7 @@ impl<M: Machine> TraceWriter<M> {
 
     /// Makes room, and starts a group for this time and I/O. Returns false if there is no room.
     #[inline]
-    fn open(&mut self, mut time_ns: u64, of: &Subject, step: Step) -> bool {
+    fn open(&mut self, mut time_ns: u64, of: &TraceSubject, step: TraceStep) -> bool {
         if self.limit - self.head < WORDS_MAX && !self.find_room(time_ns, of, step) {
             return false;
         }
@@ -180,7 +180,7 @@ impl<M: Machine> TraceWriter<M> {
     }
 
     #[inline]
-    fn open_group(&mut self, time_ns: u64, of: &Subject) {
+    fn open_group(&mut self, time_ns: u64, of: &TraceSubject) {
         if (time_ns, of.group) != (self.time_ns, self.group) {
             (self.time_ns, self.group) = (time_ns, of.group);
             self.push(group_word(time_ns, of.group));
@@ -189,7 +189,7 @@ impl<M: Machine> TraceWriter<M> {
 
     /// Writes a word, for which there must be room.
     #[inline]
-    fn push(&mut self, word: Word) {
+    fn push(&mut self, word: RingWord) {
         let place = (self.head & self.mask) as usize;
         // SAFETY: the place is in the ring by the mask, and the writer's alone: `limit` is never
         // past what the reader has left behind.
@@ -198,21 +198,21 @@ impl<M: Machine> TraceWriter<M> {
     }
 
     #[cold]
-    fn find_room(&mut self, time_ns: u64, of: &Subject, step: Step) -> bool {
-        // Acquire pairs with the Release of `Ring::read`: the reader has copied the words.
+    fn find_room(&mut self, time_ns: u64, of: &TraceSubject, step: TraceStep) -> bool {
+        // Acquire pairs with the Release of `TraceRing::read`: the reader has copied the words.
         self.limit = self.ring.tail.load(Order::Acquire) + self.mask + 1;
         let room = self.limit - self.head;
         if room >= WORDS_MAX && self.untold == 0 {
             return true;
         }
         if room >= WORDS_MAX + DROP_NOTE_WORDS {
-            let remark = Remark::Dropped(core::mem::take(&mut self.untold));
+            let remark = TraceMessage::Dropped(core::mem::take(&mut self.untold));
             self.open_group(time_ns, of);
             self.push(note_word(TraceNote { remark, time_ns: 0 }));
             return true;
         }
         // The words that fill the ring may be those not published until the end of the batch.
-        // Release pairs with the Acquire of `Ring::read`.
+        // Release pairs with the Acquire of `TraceRing::read`.
         self.ring.head.store(self.head, Order::Release);
         // Relaxed: a statistic with one writer.
         let dropped = self.ring.dropped.load(Order::Relaxed) + step.events();
@@ -237,7 +237,7 @@ pub struct TraceStatus {
 pub struct Tracer<M: Machine> {
     /// 1 while a trace is recorded.
     on: M::Word,
-    rings: M::Lock<Vec<Arc<Ring<M>>>>,
+    rings: M::Lock<Vec<Arc<TraceRing<M>>>>,
     /// Events dropped by ended threads, less those dropped before the recording began.
     dropped: M::Word,
     /// 1 if each event has its own time.
@@ -307,8 +307,8 @@ impl<M: Machine> Tracer<M> {
         let (head, tail, dropped) = (word(), word(), word());
         // Relaxed: written under the lock.
         let exact = M::Word::new(self.exact.load(Order::Relaxed));
-        let reader = M::Lock::new("trace-ring", Decoder::default());
-        let ring = Arc::new(Ring { words, head, tail, dropped, exact, reader, cpu: M::cpu() });
+        let reader = M::Lock::new("trace-ring", RingDecoder::default());
+        let ring = Arc::new(TraceRing { words, head, tail, dropped, exact, reader, cpu: M::cpu() });
         rings.push(Arc::clone(&ring));
         drop(rings);
         let mask = self.words as u64 - 1;
@@ -322,7 +322,7 @@ impl<M: Machine> Tracer<M> {
 
     /// Empties the rings. `take` gets pieces of each ring in the order in which they were written,
     /// with the CPU on which the thread's recording began.
-    pub fn drain(&self, mut take: impl FnMut(CpuId, &[Entry])) -> TraceStatus {
+    pub fn drain(&self, mut take: impl FnMut(CpuId, &[TraceEntry])) -> TraceStatus {
         // New threads can add rings while `take` runs.
         let rings: Vec<_> = self.rings.lock().iter().map(Arc::clone).collect();
         // Relaxed: a statistic.
@@ -370,11 +370,11 @@ mod tests {
     use crate::trace::entry::group_of;
     use millrace_machine::Native;
 
-    fn of(sector: u64) -> Subject {
-        Subject { group: group_of(1, 0, category::READ), sector, bytes: 512 }
+    fn of(sector: u64) -> TraceSubject {
+        TraceSubject { group: group_of(1, 0, category::READ), sector, bytes: 512 }
     }
 
-    const QUEUED: Step = Step::One(Act::Queue);
+    const QUEUED: TraceStep = TraceStep::One(Act::Queue);
 
     #[test]
     fn a_full_ring_drops_and_counts_and_goes_on() {
@@ -383,7 +383,7 @@ mod tests {
         let mut writer = tracer.writer();
         // Times that differ: two words each, and the last one must leave room for the largest.
         (0..9).for_each(|n| writer.put(n + 1, &of(n), QUEUED));
-        writer.put(9, &of(9), Step::QueueGet);
+        writer.put(9, &of(9), TraceStep::QueueGet);
         let mut seen = Vec::new();
         let status = tracer.drain(|_, entries| seen.extend(entries.iter().map(|e| e.sector)));
         assert_eq!((seen.as_slice(), status.dropped), ([0, 1, 2, 3, 4, 5].as_slice(), 3 + 2));
@@ -399,7 +399,7 @@ mod tests {
             (seen.as_slice(), status),
             ([6, 7006, 8006].as_slice(), TraceStatus { dropped: 5, writers: 1 })
         );
-        assert_eq!(notes, [Some(Remark::Dropped(5)), None, None], "before the next event");
+        assert_eq!(notes, [Some(TraceMessage::Dropped(5)), None, None], "before the next event");
         assert_eq!(tracer.drain(|_, _| ()).writers, 0);
         tracer.stop();
         assert!(tracer.start(TraceStamp::Batch));
@@ -429,7 +429,7 @@ mod tests {
     #[test]
     fn the_usual_ring_is_two_mib() {
         let tracer = Tracer::<Native>::new(TRACE_RING_EVENTS);
-        assert_eq!(tracer.words * size_of::<Word>(), 2 << 20);
+        assert_eq!(tracer.words * size_of::<RingWord>(), 2 << 20);
         assert_eq!([1, 9, 100].map(|events| Tracer::<Native>::new(events).words), [16, 32, 256]);
     }
 
@@ -468,13 +468,13 @@ mod tests {
         let tracer = Tracer::<Native>::new(1 << 12);
         tracer.start(TraceStamp::Batch);
         let mut writer = tracer.writer();
-        let issue = |n: u64| (n / 100, of(n), Step::InsertIssue(0));
+        let issue = |n: u64| (n / 100, of(n), TraceStep::InsertIssue(0));
         (100..2100).map(issue).for_each(|(time_ns, of, step)| writer.put(time_ns, &of, step));
         writer.publish();
         let (mut pieces, mut issued) = (Vec::new(), Vec::new());
         tracer.drain(|_, entries| {
             pieces.push(entries.len());
-            let of_issue = |e: &&Entry| e.action & 0xffff == Act::Issue as u32;
+            let of_issue = |e: &&TraceEntry| e.action & 0xffff == Act::Issue as u32;
             issued.extend(entries.iter().filter(of_issue).map(|e| e.sector));
         });
         assert_eq!(issued, (100..2100).collect::<Vec<_>>());
@@ -513,7 +513,7 @@ mod tests {
             tracer.drain(|_, entries| seen += entries.len());
             seen
         };
-        writer.put(5, &of(1), Step::QueueGet);
+        writer.put(5, &of(1), TraceStep::QueueGet);
         assert_eq!(count(), 0);
         writer.publish();
         assert_eq!(count(), 2);
@@ -537,7 +537,8 @@ mod tests {
             dropped = tracer
                 .drain(|_, entries| {
                     for entry in entries {
-                        if let Some(TraceNote { remark: Remark::Dropped(events), .. }) = entry.note
+                        if let Some(TraceNote { remark: TraceMessage::Dropped(events), .. }) =
+                            entry.note
                         {
                             noted += u64::from(events);
                             continue;

@@ -13,9 +13,9 @@ use crate::support::{Given, thread_of};
 use millrace_block::blktrace::Act;
 use millrace_block::{
     Action, BATCH_SIZES, Batch, Bio, Buffer, Chain, Channel, ChannelConfig, Completion, Controller,
-    ControllerConfig, Disk, DiskConfig, Dispatch, Done, Entry, Event, GroupId, IoThread, Leftover,
-    Op, OpFlags, Pick, QueueKind, Scheduler, SchedulerKind, Sharing, Spread, Stack, Stamp, Status,
-    TagScope, TraceSink, TraceStamp, Tracer, Volume,
+    ControllerConfig, Disk, DiskConfig, Dispatch, Done, GroupId, IoThread, Leftover, Op, OpFlags,
+    Pick, QueueKind, Scheduler, SchedulerKind, Sharing, Spread, Stack, Stamp, Status, TagScope,
+    TraceEntry, TraceEvent, TraceSink, TraceStamp, Tracer, Volume,
 };
 use millrace_machine::{Doorbell, Machine, Native, NativeParker, Parker};
 use proptest::prelude::*;
@@ -178,10 +178,10 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 #[derive(Default)]
-struct Sink(Mutex<Vec<Event>>);
+struct Sink(Mutex<Vec<TraceEvent>>);
 
 impl TraceSink for Sink {
-    fn trace(&self, event: &Event) {
+    fn trace(&self, event: &TraceEvent) {
         self.0.lock().unwrap().push(*event);
     }
 }
@@ -566,13 +566,13 @@ impl Rig {
         };
         let acts = [Act::Issue, Act::Requeue, Act::Complete];
         if let Listener::Recorder(_) = self.setting.listener {
-            let mut events: Vec<Entry> = Vec::new();
+            let mut events: Vec<TraceEntry> = Vec::new();
             assert_eq!(self.tracer.drain(|_, entries| events.extend(entries)).dropped, 0);
             for act in acts {
                 let is = |code: u32| Act::from_code(code & 0xffff) == Some(act);
                 let told = events.iter().filter(|entry| is(entry.action));
                 // A flush has a name in place of its sector.
-                let sector = |e: &Entry| if e.bytes == 0 { 0 } else { e.sector };
+                let sector = |e: &TraceEntry| if e.bytes == 0 { 0 } else { e.sector };
                 let mut told: Vec<_> = told.map(|e| (sector(e), e.bytes, e.error)).collect();
                 let mut asked = all(act);
                 // Each channel has a ring of its own.
@@ -584,8 +584,9 @@ impl Rig {
         if self.setting.listener == Listener::Sink {
             let events = self.sink.0.lock().unwrap();
             let times = |number: usize, action: Action| {
-                let is =
-                    |event: &&Event| event.user_data == number as u64 && event.action == action;
+                let is = |event: &&TraceEvent| {
+                    event.user_data == number as u64 && event.action == action
+                };
                 events.iter().filter(is).count()
             };
             for number in 0..self.bios.len() {

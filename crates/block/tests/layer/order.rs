@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex};
 
 use crate::support::{Given, Knobs, TestDrive, pattern, run, thread_of};
 use millrace_block::{
-    Action, Again, Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, Event, IoThread, Layout,
-    Op, OpFlags, QueueKind, QueueLimits, Reject, Sector, Serving, ServingConfig, Stack, Status,
-    TraceSink, Volume,
+    Action, Again, Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, IoThread, Layout, Op,
+    OpFlags, QueueKind, QueueLimits, Reject, Sector, Serving, ServingConfig, Stack, Status,
+    TraceEvent, TraceSink, Volume,
 };
 use millrace_machine::{Doorbell, Machine, Native, NativeParker, Parker};
 use proptest::prelude::*;
@@ -22,7 +22,7 @@ const STACKS: [Stack; 3] = [Stack::Mq, Stack::Sq, Stack::Raw];
 struct Journal(Mutex<Vec<(char, u16, Sector)>>);
 
 impl TraceSink for Journal {
-    fn trace(&self, event: &Event) {
+    fn trace(&self, event: &TraceEvent) {
         let letter = event.action as u8 as char;
         self.0.lock().unwrap().push((letter, event.drive, event.sector));
     }

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex};
 use crate::support::{Knobs, TestDrive, pattern, run};
 use millrace_block::blktrace::{Act, Record, Rwbs, category, device, minor};
 use millrace_block::{
-    Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, DriverData, Entry, Event, Features,
-    Layout, Op, OpFlags, QueueLimits, Serving, ServingConfig, Stack, Status, TraceSink, TraceStamp,
-    Tracer, Volume,
+    Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, DriverData, Features, Layout, Op,
+    OpFlags, QueueLimits, Serving, ServingConfig, Stack, Status, TraceEntry, TraceEvent, TraceSink,
+    TraceStamp, Tracer, Volume,
 };
 use millrace_machine::{Machine, Native};
 
@@ -49,7 +49,7 @@ fn rig_with(
 }
 
 impl Rig {
-    fn events(&self) -> Vec<Entry> {
+    fn events(&self) -> Vec<TraceEntry> {
         let mut events = Vec::new();
         assert_eq!(self.tracer.drain(|_, entries| events.extend(entries)).dropped, 0);
         events
@@ -60,19 +60,19 @@ impl Rig {
     }
 }
 
-fn act(entry: &Entry) -> Act {
+fn act(entry: &TraceEntry) -> Act {
     Act::from_code(entry.action & 0xffff).expect("an event")
 }
 
 /// The letters of the events, one after another.
-fn letters(events: &[Entry]) -> String {
+fn letters(events: &[TraceEntry]) -> String {
     events.iter().map(|entry| act(entry).letters()).collect()
 }
 
 #[test]
 fn an_unplug_says_how_many_and_whether_its_owner_was_about_to_wait() {
     let unplugs = |rig: &Rig| -> Vec<(Act, u64)> {
-        let of_plug = |entry: &Entry| matches!(act(entry), Act::Unplug | Act::UnplugTimer);
+        let of_plug = |entry: &TraceEntry| matches!(act(entry), Act::Unplug | Act::UnplugTimer);
         let events = rig.events();
         events.iter().filter(|e| of_plug(e)).map(|e| (act(e), e.sector)).collect()
     };
@@ -179,9 +179,10 @@ fn what_a_busy_driver_gives_back_was_inserted_and_is_issued_later() {
         while rig.channel.in_flight() > 0 {
             rig.channel.poll(|_| ());
         }
-        let events: Vec<Entry> = rig.events();
+        let events: Vec<TraceEntry> = rig.events();
         for n in 0..2 {
-            let mut mine: Vec<Entry> = events.iter().copied().filter(|e| e.bytes > 0).collect();
+            let mut mine: Vec<TraceEntry> =
+                events.iter().copied().filter(|e| e.bytes > 0).collect();
             mine.retain(|entry| entry.sector == n * 8 && act(entry) != Act::DriverData);
             mine.sort_by_key(|entry| entry.time_ns);
             assert_eq!(letters(&mine), if n == 0 { "QGIRDC" } else { "QGIDC" }, "{stamp:?}");
@@ -207,9 +208,11 @@ fn a_driver_is_asked_at_issue_and_completion_and_its_data_are_recorded() {
 
 /// Letters, without those of the plug, of what happened to the I/O at a sector, with the time of
 /// each since the first.
-fn story(events: &[Entry], sector: u64) -> Vec<(&'static str, u64)> {
-    let of_plug = |entry: &Entry| matches!(act(entry), Act::Plug | Act::Unplug | Act::UnplugTimer);
-    let mine: Vec<&Entry> = events.iter().filter(|e| !of_plug(e) && e.sector == sector).collect();
+fn story(events: &[TraceEntry], sector: u64) -> Vec<(&'static str, u64)> {
+    let of_plug =
+        |entry: &TraceEntry| matches!(act(entry), Act::Plug | Act::Unplug | Act::UnplugTimer);
+    let mine: Vec<&TraceEntry> =
+        events.iter().filter(|e| !of_plug(e) && e.sector == sector).collect();
     let first_ns = mine.iter().map(|entry| entry.time_ns).min().unwrap_or(0);
     let mut story: Vec<_> =
         mine.iter().map(|entry| (act(entry).letters(), entry.time_ns - first_ns)).collect();
@@ -293,16 +296,16 @@ fn data_of_a_driver_is_empty_exactly_without_bytes_and_keeps_what_fits() {
 
 /// Keeps what it is told.
 #[derive(Default)]
-struct Listener(Mutex<Vec<Event>>);
+struct Listener(Mutex<Vec<TraceEvent>>);
 
 impl TraceSink for Listener {
-    fn trace(&self, event: &Event) {
+    fn trace(&self, event: &TraceEvent) {
         self.0.lock().expect("no test panics here").push(*event);
     }
 }
 
 impl Listener {
-    fn take(&self) -> Vec<Event> {
+    fn take(&self) -> Vec<TraceEvent> {
         std::mem::take(&mut *self.0.lock().expect("no test panics here"))
     }
 }
@@ -338,7 +341,7 @@ fn pair(stack: Stack, stamp: TraceStamp, serving: Serving) -> Pair {
 
 impl Pair {
     /// What the sink is told and what is recorded of these, submitted as one batch.
-    fn run(&mut self, bios: Vec<Bio>) -> (Vec<Event>, Vec<Entry>) {
+    fn run(&mut self, bios: Vec<Bio>) -> (Vec<TraceEvent>, Vec<TraceEntry>) {
         bios.into_iter().for_each(|bio| self.rig.channel.submit(bio).expect("accepted"));
         while self.rig.channel.in_flight() > 0 {
             self.rig.channel.wait(1, |_| ());
@@ -361,7 +364,7 @@ const WAYS: [(Stack, TraceStamp, Serving); 7] = [
     (Stack::Raw, TraceStamp::Event, Serving::Inline),
 ];
 
-fn told_letters<'a>(events: impl IntoIterator<Item = &'a Event>) -> String {
+fn told_letters<'a>(events: impl IntoIterator<Item = &'a TraceEvent>) -> String {
     events.into_iter().map(|event| char::from(event.action as u8)).collect()
 }
 
@@ -378,11 +381,20 @@ fn each_step_of_a_bio_is_told_and_recorded_in_order_with_all_that_it_is() {
         assert_eq!(told_letters(&told), steps, "{way:?}");
         assert!(told.is_sorted_by_key(|event| event.time_ns), "{way:?}");
         for event in &told {
-            let Event { action, time_ns, .. } = *event;
+            let TraceEvent { action, time_ns, .. } = *event;
             let (flags, op) = (OpFlags::NONE, Op::Write);
             let (drive, sector, nr_sectors, user_data, tenant) = (1, 10, 4, 7, 3);
-            let expected =
-                Event { action, time_ns, drive, op, flags, sector, nr_sectors, user_data, tenant };
+            let expected = TraceEvent {
+                action,
+                time_ns,
+                drive,
+                op,
+                flags,
+                sector,
+                nr_sectors,
+                user_data,
+                tenant,
+            };
             assert_eq!(*event, expected, "{way:?}");
         }
         // There a request is got for it only when it comes to the queue.
@@ -392,7 +404,7 @@ fn each_step_of_a_bio_is_told_and_recorded_in_order_with_all_that_it_is() {
             let act = act(entry);
             let of_plug = matches!(act, Act::Plug | Act::UnplugTimer);
             let categories = if of_plug { 0 } else { category::WRITE };
-            let expected = Entry {
+            let expected = TraceEntry {
                 time_ns: entry.time_ns,
                 sector: if of_plug { u64::from(act == Act::UnplugTimer) } else { 10 },
                 bytes: if of_plug { 0 } else { 2048 },
@@ -400,7 +412,7 @@ fn each_step_of_a_bio_is_told_and_recorded_in_order_with_all_that_it_is() {
                 action: act.with(categories),
                 tenant: 3,
                 device: device(259, 5),
-                ..Entry::default()
+                ..TraceEntry::default()
             };
             assert_eq!(*entry, expected, "{way:?}");
         }
@@ -435,7 +447,7 @@ fn parts_of_a_split_bio_are_remapped_from_where_they_begin() {
         assert_eq!((told.matches('X').count(), told.matches('C').count()), (2, 2), "{way:?}");
         assert!(recorded.iter().all(|entry| act(entry) != Act::Remap), "{way:?}");
         for (device_minor, moment) in [(4, Act::Queue), (4, Act::Complete), (5, Act::Queue)] {
-            let of_drive = |e: &&Entry| minor(e.device) == device_minor && act(e) == moment;
+            let of_drive = |e: &&TraceEntry| minor(e.device) == device_minor && act(e) == moment;
             assert_eq!(recorded.iter().filter(of_drive).count(), 1, "{way:?} {moment:?}");
         }
     }
@@ -463,7 +475,7 @@ fn a_merge_is_of_the_bio_that_came_and_what_follows_of_the_request() {
             for number in [1, 2] {
                 assert!(told_letters(of(number)).ends_with("DC"), "{way:?}");
             }
-            let place = |entry: &Entry| (entry.sector, entry.bytes);
+            let place = |entry: &TraceEntry| (entry.sector, entry.bytes);
             let places = |wanted: Act| -> Vec<_> {
                 recorded.iter().filter(|entry| act(entry) == wanted).map(place).collect()
             };

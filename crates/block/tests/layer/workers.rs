@@ -604,8 +604,9 @@ fn each_batch_is_unplugged_once_however_often_a_frozen_drive_refuses_it() {
         let mut events = Vec::new();
         assert_eq!(tracer.drain(|_, entries| events.extend_from_slice(entries)).dropped, 0);
         let count = |act: Act| {
-            let of =
-                |entry: &&millrace_block::Entry| Act::from_code(entry.action & 0xffff) == Some(act);
+            let of = |entry: &&millrace_block::TraceEntry| {
+                Act::from_code(entry.action & 0xffff) == Some(act)
+            };
             let found: Vec<u64> = events.iter().filter(of).map(|entry| entry.sector).collect();
             found
         };

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use millrace_block::DROPPED_EVENTS;
-use millrace_block::blktrace::{Act, Note, Record, category, device, encode_number};
+use millrace_block::blktrace::{Act, NotifyKind, Record, category, device, encode_number};
 use millrace_tests::traces::{agrees_with_btt, blkparse, shown};
 use millrace_tests::{millrace, millrace_lab, require_clients, run, tempdir};
 use serde_json::Value;
@@ -36,7 +36,7 @@ impl File {
             sector,
             bytes,
             action,
-            pid: u32::from(action != Note::Message.action()),
+            pid: u32::from(action != NotifyKind::Message.action()),
             device: device(240, 0),
             cpu: self.cpu,
             error: 0,
@@ -78,7 +78,7 @@ fn write(dir: &Path, is_damaged: bool) {
     // The completion of the fourth is lost among seven dropped events.
     first.flush(Act::Queue, 2_300, 2_300);
     first.flush(Act::Issue, 2_300, 2_300);
-    first.put(Note::Message.action(), 2_400, (0, 0), format!("{DROPPED_EVENTS}7").as_bytes());
+    first.put(NotifyKind::Message.action(), 2_400, (0, 0), format!("{DROPPED_EVENTS}7").as_bytes());
     first.sequence += 7;
     first.flush(Act::Queue, 9_000, 9_000);
     first.flush(Act::Issue, 9_000, 9_000);

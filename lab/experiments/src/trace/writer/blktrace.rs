@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::io::{self, Write};
 
-use millrace_block::blktrace::{Act, Note, Record, category, device};
+use millrace_block::blktrace::{Act, NotifyKind, Record, category, device};
 use millrace_block::{DROPPED_EVENTS, Op};
 use millrace_runtime::DEVICE_NAME;
 
@@ -59,7 +59,7 @@ impl Events {
         device: u32,
         text: &str,
     ) -> io::Result<()> {
-        let (action, pdu_len) = (Note::Message.action(), text.len() as u16);
+        let (action, pdu_len) = (NotifyKind::Message.action(), text.len() as u16);
         self.write(out, Record { time_ns, device, action, pdu_len, ..Record::default() })?;
         out.write_all(text.as_bytes())
     }
