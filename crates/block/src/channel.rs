@@ -44,7 +44,7 @@ use crate::disk::submit_context::{Stamp, SubmitContext};
 use crate::disk::timeouts::look_period_ns;
 use crate::queue::INSIDE_LOOK_NS;
 use crate::queue::driver::QueueKind;
-use crate::queue::io_thread::{DRAIN_LOOK_NS, DRAIN_NS, IoThread, Turn};
+use crate::queue::io_thread::{DRAIN_LOOK_NS, DRAIN_NS, IoThread, ThreadTurn};
 use crate::trace::UnplugReason;
 use crate::volume::Volume;
 use crate::volume::serving::Chooser;
@@ -81,7 +81,7 @@ pub struct Channel<M: Machine> {
     pub(crate) quarantine: Vec<Bio>,
     /// Boxed so that slots can point to it; leaked if a drive may still write memory of its bios.
     bio_set: Option<Box<BioSet<M>>>,
-    turn: Option<Turn<M>>,
+    turn: Option<ThreadTurn<M>>,
     /// Nanoseconds that a drop waits for I/O in flight.
     drain_ns: u64,
     /// True if a driver, scheduler or sink has panicked in a call of this channel: the I/O of that

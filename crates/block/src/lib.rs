@@ -41,7 +41,7 @@ pub use bio::group_id::GroupId;
 pub use bio::limits::{Features, QueueLimits};
 pub use bio::status::Status;
 pub use bio::{Bio, OPS, Op, OpFlags, SECTOR_SHIFT, Sector, SectorCount, Segment};
-pub use channel::completion::{Again, Completion, Reject, Rejected};
+pub use channel::completion::{AfterCompletion, Completion, Reject, Rejected};
 pub use channel::worker::{WORKER_SPIN_NS, Worker};
 pub use channel::{Channel, ChannelConfig};
 pub use disk::claim::{is_unused, may_open_late};
@@ -58,14 +58,15 @@ pub use queue::driver::{
     CompletionBatch, Driver, DriverData, DriverQueue, Expired, Extent, HwQueues, Moment, QueueKind,
     TagScope, Unwritten, align_inwards,
 };
-pub use queue::io_thread::{IoThread, Turn};
+pub use queue::io_thread::{IoThread, ThreadTurn};
 pub use queue::request::{Dispatch, Request, Segments, Tag};
 pub use queue::scheduler::cost::{CostModel, OpCost, OpRates};
 pub use queue::scheduler::deadline::{Deadline, DeadlineConfig};
 pub use queue::scheduler::fair::Fair;
 pub use queue::scheduler::latency::Latency;
 pub use queue::scheduler::{
-    Batch, Chain, Done, DriveTags, Leftover, Pick, Scheduler, SchedulerKind,
+    BioChain, ChainBatch, CompletedChain, DriveTags, Leftover, Scheduler, SchedulerKind,
+    SchedulerPick,
 };
 pub use queue::tag::TagSet;
 pub use trace::blktrace;

@@ -58,7 +58,7 @@ pub struct Completion {
 
 /// A program's decision about a completed bio.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Again {
+pub enum AfterCompletion {
     /// Submit it again, as it stands now.
     Submit,
     /// Drop the bio, and its memory if it owns that.

@@ -12,7 +12,7 @@ use millrace_machine::{Machine, Order, Word};
 use crate::bio::Bio;
 use crate::bio::status::Status;
 use crate::chain::slot::{BioList, BioRef, BioStage};
-use crate::channel::completion::{Again, Completion};
+use crate::channel::completion::{AfterCompletion, Completion};
 use crate::channel::member::PollScope;
 use crate::channel::{Channel, Driving};
 
@@ -32,8 +32,8 @@ impl<M: Machine> ShownSlot<'_, M> {
     #[inline(always)]
     fn show(
         mut self,
-        next: &mut impl FnMut(&mut Bio, Status) -> Again,
-    ) -> Option<(BioRef<M>, Again)> {
+        next: &mut impl FnMut(&mut Bio, Status) -> AfterCompletion,
+    ) -> Option<(BioRef<M>, AfterCompletion)> {
         let slot = self.slot.as_mut()?;
         let status = slot.status;
         let again = next(&mut slot.bio, status);
@@ -131,7 +131,10 @@ impl<M: Machine> Channel<M> {
     ///
     /// A resubmitted bio that can never be served comes back at once with the reason as its status.
     #[inline]
-    pub fn poll_again(&mut self, mut next: impl FnMut(&mut Bio, Status) -> Again) -> usize {
+    pub fn poll_again(
+        &mut self,
+        mut next: impl FnMut(&mut Bio, Status) -> AfterCompletion,
+    ) -> usize {
         let driving = Driving(self);
         driving.0.gather();
         driving.end();
@@ -150,12 +153,12 @@ impl<M: Machine> Channel<M> {
             }
             let shown = ShownSlot { slot: Some(slot), free: &mut self.sub.free };
             match shown.show(&mut next) {
-                Some((slot, Again::Submit)) => {
+                Some((slot, AfterCompletion::Submit)) => {
                     let driving = Driving(self);
                     driving.0.restart(slot);
                     driving.end();
                 }
-                Some((slot, Again::Drop)) => free_slot(slot, &mut self.sub.free),
+                Some((slot, AfterCompletion::Drop)) => free_slot(slot, &mut self.sub.free),
                 None => {}
             }
         }

@@ -27,7 +27,9 @@ use crate::queue::scheduler::fair::Fair;
 use crate::queue::scheduler::latency::Latency;
 use crate::queue::scheduler::share::DriveParts;
 use crate::queue::scheduler::share::piece::FIRST_SECTORS;
-use crate::queue::scheduler::{Chain, DriveTags, Pick, Scheduler, SchedulerKind, Scheduling};
+use crate::queue::scheduler::{
+    BioChain, DriveTags, Scheduler, SchedulerKind, SchedulerPick, Scheduling,
+};
 use crate::queue::tag::TagBatch;
 use crate::queue::{HardwareQueue, HctxState};
 use crate::trace::note::TraceMessage;
@@ -196,19 +198,19 @@ pub(crate) fn dispatch<M: Machine>(
             now_ns = M::now();
         }
         let chain = match scheduling.next(now_ns) {
-            Pick::Chain(chain) if scheduling.is_own(&chain) => chain,
-            Pick::Chain(chain) => {
+            SchedulerPick::Chain(chain) if scheduling.is_own(&chain) => chain,
+            SchedulerPick::Chain(chain) => {
                 stray = Some(chain);
                 break;
             }
-            Pick::WaitUntil(wake_ns) => {
+            SchedulerPick::WaitUntil(wake_ns) => {
                 if context.run.trace.is_some() && scheduling.begins_rest(now_ns, wake_ns) {
                     context.trace().note(TraceMessage::Rests(None), wake_ns.saturating_sub(now_ns));
                 }
                 context.run.wake_at(wake_ns);
                 break;
             }
-            Pick::Nothing => break,
+            SchedulerPick::Nothing => break,
         };
         if batch.is_empty() {
             let want = scheduling.len().min(64).min(room);
@@ -247,7 +249,7 @@ pub(crate) fn dispatch<M: Machine>(
 /// Handles a chain of another drive that the scheduler named: its bios end as aborted, and the
 /// thread that runs the scheduler's queue panics.
 #[cold]
-fn refuse<M: Machine>(context: &QueueContext<'_, M>, chain: Chain<M>) -> ! {
+fn refuse<M: Machine>(context: &QueueContext<'_, M>, chain: BioChain<M>) -> ! {
     let mut list = BioList::new();
     list.push_back(chain.bio);
     abort(context.stats, list);

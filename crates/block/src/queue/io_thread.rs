@@ -25,7 +25,7 @@ pub struct IoThread<M: Machine> {
     /// Doorbell that wakes the thread.
     pub bell: Arc<Doorbell<M>>,
     /// Function that drives the thread's drives; `None` if their completions ring the doorbell.
-    pub turn: Option<Turn<M>>,
+    pub turn: Option<ThreadTurn<M>>,
 }
 
 /// Starts the I/O handed to an I/O thread's drives and collects completions. Sleeps until there is
@@ -34,7 +34,7 @@ pub struct IoThread<M: Machine> {
 ///
 /// # Errors
 /// If the thread's ring itself fails.
-pub type Turn<M> = fn(
+pub type ThreadTurn<M> = fn(
     bell: &Doorbell<M>,
     deadline_ns: Option<u64>,
     has_work: &dyn Fn() -> bool,

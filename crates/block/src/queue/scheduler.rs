@@ -55,7 +55,7 @@ pub enum SchedulerKind {
 ///
 /// Dropping one would lose its I/O, so it panics.
 #[derive(Debug)]
-pub struct Chain<M: Machine> {
+pub struct BioChain<M: Machine> {
     pub(crate) bio: BioRef<M>,
     /// Drive that the chain is for.
     drive: DriveMark,
@@ -71,12 +71,12 @@ impl DriveMark {
     pub(crate) const NONE: DriveMark = DriveMark(0);
 
     /// Creates a chain of this drive.
-    pub(crate) fn chain<M: Machine>(self, bio: BioRef<M>) -> Chain<M> {
-        Chain { bio, drive: self }
+    pub(crate) fn chain<M: Machine>(self, bio: BioRef<M>) -> BioChain<M> {
+        BioChain { bio, drive: self }
     }
 }
 
-impl<M: Machine> Chain<M> {
+impl<M: Machine> BioChain<M> {
     /// Returns the first bio of the chain.
     pub(crate) fn head(&self) -> &BioSlot<M> {
         &self.bio
@@ -144,7 +144,7 @@ impl<M: Machine> Chain<M> {
 }
 
 /// Chains on their way into a scheduler, in order of arrival.
-pub struct Batch<'a, M: Machine> {
+pub struct ChainBatch<'a, M: Machine> {
     list: BioList<M>,
     drive: DriveMark,
     merged: u32,
@@ -153,7 +153,7 @@ pub struct Batch<'a, M: Machine> {
     on_merge: &'a mut dyn FnMut(MergeKind, &BioSlot<M>),
 }
 
-impl<'a, M: Machine> Batch<'a, M> {
+impl<'a, M: Machine> ChainBatch<'a, M> {
     /// Returns the number of chains left in the batch.
     #[must_use]
     pub fn len(&self) -> u32 {
@@ -176,7 +176,11 @@ impl<'a, M: Machine> Batch<'a, M> {
     ///
     /// # Errors
     /// Returns `chain` if the two cannot be merged.
-    pub fn merge(&mut self, waiting: &mut Chain<M>, chain: Chain<M>) -> Result<(), Chain<M>> {
+    pub fn merge(
+        &mut self,
+        waiting: &mut BioChain<M>,
+        chain: BioChain<M>,
+    ) -> Result<(), BioChain<M>> {
         let drive = self.drive;
         if waiting.drive != drive || chain.drive != drive {
             return Err(chain);
@@ -189,11 +193,11 @@ impl<'a, M: Machine> Batch<'a, M> {
     }
 }
 
-impl<M: Machine> Iterator for Batch<'_, M> {
-    type Item = Chain<M>;
+impl<M: Machine> Iterator for ChainBatch<'_, M> {
+    type Item = BioChain<M>;
 
     /// Takes the oldest chain that is left.
-    fn next(&mut self) -> Option<Chain<M>> {
+    fn next(&mut self) -> Option<BioChain<M>> {
         self.list.pop_front().map(|bio| self.drive.chain(bio))
     }
 }
@@ -209,7 +213,7 @@ pub struct Leftover<M: Machine> {
 
 impl<M: Machine> Leftover<M> {
     /// Adds a chain; chains are scheduled anew in this order. A chain of another drive is lost.
-    pub fn push(&mut self, chain: Chain<M>) {
+    pub fn push(&mut self, chain: BioChain<M>) {
         if chain.drive == self.drive {
             return self.list.push_back(chain.bio);
         }
@@ -220,9 +224,9 @@ impl<M: Machine> Leftover<M> {
 
 /// A scheduler's answer when it is asked for a chain.
 #[derive(Debug)]
-pub enum Pick<M: Machine> {
+pub enum SchedulerPick<M: Machine> {
     /// The chain that goes to the driver next.
-    Chain(Chain<M>),
+    Chain(BioChain<M>),
     /// No chain now, although chains wait: ask again after a completion, or at this time in
     /// nanoseconds of the machine's clock.
     WaitUntil(u64),
@@ -242,7 +246,7 @@ pub struct DriveTags {
 
 /// The end of a chain that the scheduler named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Done {
+pub struct CompletedChain {
     /// Operation of the chain.
     pub op: Op,
     /// Length in sectors.
@@ -275,16 +279,16 @@ pub struct Done {
 /// the crate `millrace` is an elevator.
 pub trait Scheduler<M: Machine>: Send {
     /// Takes all chains of a batch. The layer panics if chains are left in the batch.
-    fn insert(&mut self, batch: &mut Batch<'_, M>);
+    fn insert(&mut self, batch: &mut ChainBatch<'_, M>);
 
     /// Names the chain that goes to the driver next. `now_ns` is the time on the machine's clock.
     /// Called while the driver has room.
-    fn next(&mut self, now_ns: u64) -> Pick<M>;
+    fn next(&mut self, now_ns: u64) -> SchedulerPick<M>;
 
     /// Reports the end of a chain that [`Scheduler::next`] named: its request completed, or it was
     /// taken back before the driver had it. Each chain is reported once, even if it failed or timed
     /// out.
-    fn completed(&mut self, done: &Done);
+    fn completed(&mut self, done: &CompletedChain);
 
     /// Returns true if chains of a group may bypass the scheduler because there is nothing to
     /// order. `ios` is the number of chains and of their sectors, `queued_ns` the time of
@@ -331,9 +335,9 @@ impl IssuedChain {
         }
     }
 
-    fn done(self, status: Option<Status>, done_ns: u64) -> Done {
+    fn done(self, status: Option<Status>, done_ns: u64) -> CompletedChain {
         let IssuedChain { nr_sectors, op, tenant, group, queued_ns, picked_ns } = self;
-        Done { op, nr_sectors, tenant, group, queued_ns, picked_ns, done_ns, status }
+        CompletedChain { op, nr_sectors, tenant, group, queued_ns, picked_ns, done_ns, status }
     }
 }
 
@@ -424,14 +428,14 @@ impl<M: Machine> Scheduling<M> {
         on_merge: &mut dyn FnMut(MergeKind, &BioSlot<M>),
     ) {
         self.len += list.len();
-        let mut batch = Batch { list, drive: self.mark(), merged: 0, limits, on_merge };
+        let mut batch = ChainBatch { list, drive: self.mark(), merged: 0, limits, on_merge };
         self.scheduler.insert(&mut batch);
         assert!(batch.is_empty(), "a scheduler left {} chains in a batch", batch.len());
         self.len -= batch.merged;
     }
 
     /// Returns the chain that goes to the driver next.
-    pub(crate) fn next(&mut self, now_ns: u64) -> Pick<M> {
+    pub(crate) fn next(&mut self, now_ns: u64) -> SchedulerPick<M> {
         match self.picked.take() {
             Some(chain) => {
                 self.say_picked(
@@ -439,9 +443,9 @@ impl<M: Machine> Scheduling<M> {
                     ReportedWaits::all(self.said.hold, 0, 0),
                     now_ns,
                 );
-                Pick::Chain(self.mark().chain(chain))
+                SchedulerPick::Chain(self.mark().chain(chain))
             }
-            None if self.len == 0 => Pick::Nothing,
+            None if self.len == 0 => SchedulerPick::Nothing,
             None => self.scheduler.next(now_ns),
         }
     }
@@ -468,7 +472,7 @@ impl<M: Machine> Scheduling<M> {
     }
 
     /// Keeps a chain that `next` named until a tag is free for it.
-    pub(crate) fn put_back(&mut self, chain: Chain<M>, now_ns: u64) {
+    pub(crate) fn put_back(&mut self, chain: BioChain<M>, now_ns: u64) {
         if self.counts {
             let said = ReportedWaits::all(Some(WaitReason::NoTag), 1, chain.inserted_ns());
             self.say_picked(chain.group(), said, now_ns);
@@ -483,7 +487,7 @@ impl<M: Machine> Scheduling<M> {
 
     /// Returns true if a chain that `next` named is of this drive.
     #[inline]
-    pub(crate) fn is_own(&self, chain: &Chain<M>) -> bool {
+    pub(crate) fn is_own(&self, chain: &BioChain<M>) -> bool {
         chain.drive == self.mark()
     }
 
@@ -503,7 +507,7 @@ impl<M: Machine> Scheduling<M> {
     }
 
     /// Records that a chain named by `next` becomes the request with this tag.
-    pub(crate) fn issue(&mut self, chain: Chain<M>, tag: Tag, now_ns: u64) -> BioRef<M> {
+    pub(crate) fn issue(&mut self, chain: BioChain<M>, tag: Tag, now_ns: u64) -> BioRef<M> {
         self.len -= 1;
         self.in_flight += 1;
         self.issued[tag.0 as usize] = IssuedChain::of(&chain.bio, now_ns);
@@ -517,7 +521,7 @@ impl<M: Machine> Scheduling<M> {
 
     /// Adds the wait time of a chain that goes to the driver now, if the scheduler does not count.
     #[inline]
-    pub(crate) fn account(&mut self, chain: &Chain<M>, (hctx, now_ns): (u16, u64)) {
+    pub(crate) fn account(&mut self, chain: &BioChain<M>, (hctx, now_ns): (u16, u64)) {
         if !self.counts {
             let ns = now_ns.saturating_sub(chain.inserted_ns());
             let hold = self.drive.stopped_by(hctx.into());

@@ -12,10 +12,10 @@ use crate::support::script::{Asked, ScriptDrive};
 use crate::support::{Given, thread_of};
 use millrace_block::blktrace::Act;
 use millrace_block::{
-    Action, BATCH_SIZES, Batch, Bio, Buffer, Chain, Channel, ChannelConfig, Completion, Controller,
-    ControllerConfig, Disk, DiskConfig, Dispatch, Done, GroupId, IoThread, Leftover, Op, OpFlags,
-    Pick, QueueKind, Scheduler, SchedulerKind, Sharing, Spread, Stack, Stamp, Status, TagScope,
-    TraceEntry, TraceEvent, TraceSink, TraceStamp, Tracer, Volume,
+    Action, BATCH_SIZES, Bio, BioChain, Buffer, ChainBatch, Channel, ChannelConfig, CompletedChain,
+    Completion, Controller, ControllerConfig, Disk, DiskConfig, Dispatch, GroupId, IoThread,
+    Leftover, Op, OpFlags, QueueKind, Scheduler, SchedulerKind, SchedulerPick, Sharing, Spread,
+    Stack, Stamp, Status, TagScope, TraceEntry, TraceEvent, TraceSink, TraceStamp, Tracer, Volume,
 };
 use millrace_machine::{Doorbell, Machine, Native, NativeParker, Parker};
 use proptest::prelude::*;
@@ -85,21 +85,21 @@ impl Order {
 
 /// First come, first served, as it is without a scheduler; counts what is in flight.
 struct Fifo {
-    chains: VecDeque<Chain<Native>>,
+    chains: VecDeque<BioChain<Native>>,
     picked: usize,
     done: usize,
 }
 
 impl Scheduler<Native> for Fifo {
-    fn insert(&mut self, batch: &mut Batch<'_, Native>) {
+    fn insert(&mut self, batch: &mut ChainBatch<'_, Native>) {
         self.chains.extend(batch);
     }
-    fn next(&mut self, _: u64) -> Pick<Native> {
+    fn next(&mut self, _: u64) -> SchedulerPick<Native> {
         let next = self.chains.pop_front();
         self.picked += usize::from(next.is_some());
-        next.map_or(Pick::Nothing, Pick::Chain)
+        next.map_or(SchedulerPick::Nothing, SchedulerPick::Chain)
     }
-    fn completed(&mut self, done: &Done) {
+    fn completed(&mut self, done: &CompletedChain) {
         self.done += 1;
         assert!(self.done <= self.picked && done.op != Op::Flush, "{done:?}");
         assert!(done.queued_ns <= done.picked_ns && done.picked_ns <= done.done_ns, "{done:?}");

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::support::{Knobs, TestDrive, thread_of};
 use millrace_block::blktrace::Act;
 use millrace_block::{
-    Batch, Bio, Buffer, Chain, Channel, ChannelConfig, Disk, DiskConfig, Done, GroupId, IoThread,
-    Layout, Leftover, Op, Pick, QueueKind, Reject, Scheduler, Serving, ServingConfig, Status,
-    TagScope, TraceStamp, Tracer, Volume, Worker,
+    Bio, BioChain, Buffer, ChainBatch, Channel, ChannelConfig, CompletedChain, Disk, DiskConfig,
+    GroupId, IoThread, Layout, Leftover, Op, QueueKind, Reject, Scheduler, SchedulerPick, Serving,
+    ServingConfig, Status, TagScope, TraceStamp, Tracer, Volume, Worker,
 };
 use millrace_machine::{Doorbell, Machine, Native, NativeParker, Parker};
 
@@ -416,20 +416,20 @@ fn a_worker_that_goes_finishes_what_only_it_can_finish_and_leaves_the_rest() {
 
 /// First come, first served; counts chains that it named and that it has heard of since.
 struct Counting {
-    chains: VecDeque<Chain<Native>>,
+    chains: VecDeque<BioChain<Native>>,
     counts: Arc<[AtomicU32; 3]>,
 }
 
 impl Scheduler<Native> for Counting {
-    fn insert(&mut self, batch: &mut Batch<'_, Native>) {
+    fn insert(&mut self, batch: &mut ChainBatch<'_, Native>) {
         self.chains.extend(batch);
     }
-    fn next(&mut self, _: u64) -> Pick<Native> {
+    fn next(&mut self, _: u64) -> SchedulerPick<Native> {
         let next = self.chains.pop_front();
         self.counts[0].fetch_add(next.is_some().into(), Ordering::SeqCst);
-        next.map_or(Pick::Nothing, Pick::Chain)
+        next.map_or(SchedulerPick::Nothing, SchedulerPick::Chain)
     }
-    fn completed(&mut self, done: &Done) {
+    fn completed(&mut self, done: &CompletedChain) {
         let heard = if done.status.is_some() { 1 } else { 2 };
         self.counts[heard].fetch_add(1, Ordering::SeqCst);
     }

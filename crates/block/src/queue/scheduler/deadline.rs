@@ -25,7 +25,7 @@ use crate::group::config::Priority;
 use crate::group::view::GroupView;
 use crate::queue::scheduler::deadline::holders::WaitTracker;
 use crate::queue::scheduler::deadline::sorted::{SortedChains, WaitingChain};
-use crate::queue::scheduler::{Batch, Done, Leftover, Pick, Scheduler};
+use crate::queue::scheduler::{ChainBatch, CompletedChain, Leftover, Scheduler, SchedulerPick};
 
 /// Nanoseconds until a queue checks again whether chains of higher priority wait at another queue.
 const LOOK_AGAIN_NS: u64 = 1_000_000;
@@ -267,7 +267,7 @@ struct DeadlineQueue<M: Machine> {
 }
 
 impl<M: Machine> Scheduler<M> for DeadlineQueue<M> {
-    fn insert(&mut self, batch: &mut Batch<'_, M>) {
+    fn insert(&mut self, batch: &mut ChainBatch<'_, M>) {
         if let Some(groups) = self.groups.as_ref().filter(|groups| self.view.is_old(groups)) {
             self.view.renew(groups);
         }
@@ -293,7 +293,7 @@ impl<M: Machine> Scheduler<M> for DeadlineQueue<M> {
         }
     }
 
-    fn next(&mut self, now_ns: u64) -> Pick<M> {
+    fn next(&mut self, now_ns: u64) -> SchedulerPick<M> {
         let mut shared = self.shared.lock();
         M::work(Stage::Search, 1);
         shared.queues[self.hctx].asked_ns = now_ns;
@@ -301,19 +301,19 @@ impl<M: Machine> Scheduler<M> for DeadlineQueue<M> {
             if let Some(holders) = &mut self.holders {
                 holders.wait_for(class, now_ns);
             }
-            return Pick::WaitUntil(now_ns + LOOK_AGAIN_NS);
+            return SchedulerPick::WaitUntil(now_ns + LOOK_AGAIN_NS);
         }
         let queue = &mut shared.queues[self.hctx];
-        let Some(next) = queue.next(now_ns, &self.config) else { return Pick::Nothing };
+        let Some(next) = queue.next(now_ns, &self.config) else { return SchedulerPick::Nothing };
         let class = queue.last.0;
         shared.waiting[class] -= 1;
         if let Some(holders) = &mut self.holders {
             holders.end((next.chain.group(), class), (next.inserted_ns, now_ns), class);
         }
-        Pick::Chain(next.chain)
+        SchedulerPick::Chain(next.chain)
     }
 
-    fn completed(&mut self, _: &Done) {}
+    fn completed(&mut self, _: &CompletedChain) {}
 
     fn pass(&mut self, _: GroupId, _: (u32, u64), _: u64) -> bool {
         false

@@ -44,7 +44,9 @@ use crate::queue::scheduler::share::flow::GroupFlow;
 use crate::queue::scheduler::share::mail::{DepthLimit, QueueMailbox};
 use crate::queue::scheduler::share::said::ReportedDecisions;
 use crate::queue::scheduler::share::times::ClassSums;
-use crate::queue::scheduler::{Batch, Done, DriveMark, DriveTags, Leftover, Pick, Scheduler};
+use crate::queue::scheduler::{
+    ChainBatch, CompletedChain, DriveMark, DriveTags, Leftover, Scheduler, SchedulerPick,
+};
 
 /// Nanoseconds between two reports of a queue.
 const PERIOD_NS: u64 = 500_000;
@@ -315,9 +317,9 @@ impl<M: Machine> ShareQueue<M> {
 
     /// Dispatches the first chain of a flow.
     #[inline]
-    fn send(&mut self, at: usize, now_ns: u64) -> Pick<M> {
+    fn send(&mut self, at: usize, now_ns: u64) -> SchedulerPick<M> {
         let flow = &mut self.flows[at];
-        let Some(bio) = flow.list.pop_front() else { return Pick::Nothing };
+        let Some(bio) = flow.list.pop_front() else { return SchedulerPick::Nothing };
         let chain = self.waiting.drive.chain(bio);
         let range = (chain.sector(), chain.nr_sectors());
         let cost = self.shared.cost.of(chain.op(), range, flow.last_end);
@@ -345,7 +347,7 @@ impl<M: Machine> ShareQueue<M> {
         if !flow.has_target {
             self.counted[flow.way] += weight;
         }
-        Pick::Chain(chain)
+        SchedulerPick::Chain(chain)
     }
 
     /// Reports the current wait reason of every flow; it applies until the next report.
@@ -446,7 +448,7 @@ fn requests_of(depth: u32) -> u32 {
 }
 
 impl<M: Machine> Scheduler<M> for ShareQueue<M> {
-    fn insert(&mut self, batch: &mut Batch<'_, M>) {
+    fn insert(&mut self, batch: &mut ChainBatch<'_, M>) {
         M::work(Stage::Search, batch.len());
         if self.view.is_old(&self.shared.groups) {
             self.renew();
@@ -475,7 +477,7 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
         }
     }
 
-    fn next(&mut self, now_ns: u64) -> Pick<M> {
+    fn next(&mut self, now_ns: u64) -> SchedulerPick<M> {
         // Acquire pairs with the Release of the allocation; the mailbox's lock orders the rest.
         let epoch = self.shared.epoch.load(Order::Acquire);
         if epoch != self.met.epoch {
@@ -498,19 +500,19 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
         }
         match stop {
             // Completions make room.
-            FlowStop::Depth if self.in_flight > 0 => Pick::Nothing,
+            FlowStop::Depth if self.in_flight > 0 => SchedulerPick::Nothing,
             _ => {
                 if let Some(mut said) = self.said.take() {
                     let times = (now_ns, 2 * BLOCKED_PERIOD_NS);
                     said.rest(self.held(now_ns), times, self.shared.holds.decisions(self.hctx));
                     self.said = Some(said);
                 }
-                Pick::WaitUntil(now_ns + 2 * BLOCKED_PERIOD_NS)
+                SchedulerPick::WaitUntil(now_ns + 2 * BLOCKED_PERIOD_NS)
             }
         }
     }
 
-    fn completed(&mut self, done: &Done) {
+    fn completed(&mut self, done: &CompletedChain) {
         let at = self.place(done.group, done.op);
         let weight = self.shared.weights.weight(done.op, done.nr_sectors);
         let flow = &mut self.flows[at];

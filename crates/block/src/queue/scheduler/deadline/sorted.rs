@@ -9,7 +9,7 @@ use alloc::collections::BTreeMap;
 use millrace_machine::Machine;
 
 use crate::bio::Sector;
-use crate::queue::scheduler::{Batch, Chain};
+use crate::queue::scheduler::{BioChain, ChainBatch};
 
 /// Sort key of a chain: its sector, then its arrival number, so that the older one of two chains at
 /// the same sector goes first.
@@ -17,7 +17,7 @@ pub(crate) type SortKey = (Sector, u64);
 
 /// A chain that waits.
 pub(crate) struct WaitingChain<M: Machine> {
-    pub(crate) chain: Chain<M>,
+    pub(crate) chain: BioChain<M>,
     /// Time when its oldest part was admitted, in nanoseconds.
     pub(crate) came_ns: u64,
     /// Time when that part was inserted into the queue, in nanoseconds.
@@ -41,9 +41,9 @@ impl<M: Machine> SortedChains<M> {
     /// Merges a chain with an adjacent waiting one; returns the chain if there is none.
     pub(crate) fn merge(
         &mut self,
-        chain: Chain<M>,
-        batch: &mut Batch<'_, M>,
-    ) -> Result<(), Chain<M>> {
+        chain: BioChain<M>,
+        batch: &mut ChainBatch<'_, M>,
+    ) -> Result<(), BioChain<M>> {
         let before = self.chains.range_mut(..(chain.sector(), 0)).next_back();
         let chain = match before {
             Some((_, found)) if found.chain.end() == chain.sector() => {

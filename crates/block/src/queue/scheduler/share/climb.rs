@@ -117,11 +117,11 @@ mod tests {
     use crate::bio::Op;
     use crate::bio::group_id::GroupId;
     use crate::bio::status::Status;
-    use crate::queue::scheduler::Done;
+    use crate::queue::scheduler::CompletedChain;
 
     /// What queues have seen of 32 I/Os that cost so much.
     fn seen(served: u64) -> QueueReports {
-        let done = Done {
+        let done = CompletedChain {
             op: Op::Read,
             nr_sectors: 8,
             tenant: 0,

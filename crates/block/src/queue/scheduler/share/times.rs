@@ -7,7 +7,7 @@
 
 use crate::bio::Op;
 use crate::group::config::LatencyTarget;
-use crate::queue::scheduler::Done;
+use crate::queue::scheduler::CompletedChain;
 
 /// Number of request classes: two directions, eight sizes.
 pub(crate) const CLASSES: usize = 16;
@@ -46,7 +46,7 @@ pub(crate) fn ns_of(log: u64) -> u64 {
 impl ClassSums {
     /// Adds a completed request.
     #[inline]
-    pub(crate) fn count(&mut self, done: &Done) {
+    pub(crate) fn count(&mut self, done: &CompletedChain) {
         let (ios, logs) = &mut self.0[class_of(done.op, done.nr_sectors)];
         *ios += 1;
         *logs += log_of(done.done_ns.saturating_sub(done.picked_ns));
