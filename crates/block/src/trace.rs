@@ -9,7 +9,7 @@ pub(crate) mod note;
 pub(crate) mod tracer;
 
 use crate::bio::{Op, OpFlags, Sector, SectorCount};
-use crate::trace::blktrace::Act;
+use crate::trace::blktrace::EventCode;
 
 /// A step in the life of an I/O; the discriminant is blktrace's letter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -77,22 +77,22 @@ pub trait TraceSink: Send + Sync {
 impl Action {
     /// Returns the kernel's code for the action.
     #[inline(always)]
-    pub(crate) fn act(self) -> Act {
+    pub(crate) fn act(self) -> EventCode {
         match self {
-            Action::Queue => Act::Queue,
-            Action::Split => Act::Split,
-            Action::Remap => Act::Remap,
-            Action::GetRequest => Act::GetRequest,
-            Action::Plug => Act::Plug,
-            Action::Unplug => Act::Unplug,
-            Action::BackMerge => Act::BackMerge,
-            Action::FrontMerge => Act::FrontMerge,
-            Action::Insert => Act::Insert,
-            Action::Sleep => Act::Sleep,
-            Action::Bounce => Act::Bounce,
-            Action::Issue => Act::Issue,
-            Action::Requeue => Act::Requeue,
-            Action::Complete => Act::Complete,
+            Action::Queue => EventCode::Queue,
+            Action::Split => EventCode::Split,
+            Action::Remap => EventCode::Remap,
+            Action::GetRequest => EventCode::GetRequest,
+            Action::Plug => EventCode::Plug,
+            Action::Unplug => EventCode::Unplug,
+            Action::BackMerge => EventCode::BackMerge,
+            Action::FrontMerge => EventCode::FrontMerge,
+            Action::Insert => EventCode::Insert,
+            Action::Sleep => EventCode::Sleep,
+            Action::Bounce => EventCode::Bounce,
+            Action::Issue => EventCode::Issue,
+            Action::Requeue => EventCode::Requeue,
+            Action::Complete => EventCode::Complete,
         }
     }
 }

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use millrace_block::blktrace::{Act, category};
+use millrace_block::blktrace::{EventCode, category};
 use millrace_block::{Groups, TraceEntry, TraceMessage, TraceStamp, Tracer, Volume};
 use millrace_machine::{LOOK_NS, Machine, Native, RunningClock, Thread};
 
@@ -36,7 +36,7 @@ pub struct TraceFilter {
     /// Devices, as records name them; empty: all.
     pub devices: Vec<u32>,
     /// What happened; empty: all.
-    pub acts: Vec<Act>,
+    pub acts: Vec<EventCode>,
     /// Categories of which one must be there (`category::WRITE`...); 0: all.
     pub categories: u16,
     /// Whom the I/O is accounted to.
@@ -66,7 +66,7 @@ impl TraceFilter {
         }
         let code = entry.action & 0xffff;
         let end = entry.sector + u64::from(entry.bytes >> 9).max(1);
-        let of_plug = [Act::Plug, Act::Unplug, Act::UnplugTimer];
+        let of_plug = [EventCode::Plug, EventCode::Unplug, EventCode::UnplugTimer];
         let unplugs = of_plug.iter().any(|act| *act as u32 == code);
         (self.devices.is_empty() || self.devices.contains(&entry.device))
             && (self.acts.is_empty() || self.acts.iter().any(|act| *act as u32 == code))

@@ -19,7 +19,7 @@ use crate::queue::driver::{DriverQueue, Moment};
 use crate::queue::in_flight::InFlight;
 use crate::queue::request::{Dispatch, Request};
 use crate::queue::tag::TagSet;
-use crate::trace::blktrace::{Act, category};
+use crate::trace::blktrace::{EventCode, category};
 use crate::trace::entry::{TraceStep, TraceSubject, group_of};
 use crate::trace::note::{TraceMessage, TraceNote};
 use crate::trace::tracer::TraceStamp;
@@ -83,13 +83,13 @@ impl<M: Machine> Tracing<'_, M> {
         let Some(writer) = &mut self.run.trace else { return };
         let of = subject(self.disk, bio, bio.bio.nr_sectors);
         if !is_remapped(bio, drives) {
-            return writer.put(entry_ns(bio), &of, TraceStep::One(Act::Queue));
+            return writer.put(entry_ns(bio), &of, TraceStep::One(EventCode::Queue));
         }
         match writer.is_exact() {
             false => writer.put_from(entry_ns(bio), &of, TraceStep::RemapQueue, source(bio)),
             true => {
-                writer.put_from(entry_ns(bio), &of, TraceStep::One(Act::Remap), source(bio));
-                writer.put(entry_ns(bio), &of, TraceStep::One(Act::Queue));
+                writer.put_from(entry_ns(bio), &of, TraceStep::One(EventCode::Remap), source(bio));
+                writer.put(entry_ns(bio), &of, TraceStep::One(EventCode::Queue));
             }
         }
     }
@@ -135,7 +135,11 @@ impl<M: Machine> Tracing<'_, M> {
 
     fn record_plug(&mut self, bio: &BioSlot<M>) {
         if let Some(writer) = &mut self.run.trace {
-            writer.put(entry_ns(bio), &plug_subject(self.disk, bio, 0), TraceStep::One(Act::Plug));
+            writer.put(
+                entry_ns(bio),
+                &plug_subject(self.disk, bio, 0),
+                TraceStep::One(EventCode::Plug),
+            );
         }
     }
 
@@ -168,7 +172,7 @@ impl<M: Machine> Tracing<'_, M> {
         self.tell(Action::BackMerge, flush, now_ns);
         let of = subject(self.disk, flush, flush.bio.nr_sectors);
         if let Some(writer) = &mut self.run.trace {
-            writer.put_from(now_ns, &of, TraceStep::One(Act::BackMerge), other.q_ns);
+            writer.put_from(now_ns, &of, TraceStep::One(EventCode::BackMerge), other.q_ns);
         }
     }
 
@@ -202,8 +206,8 @@ impl<M: Machine> Tracing<'_, M> {
     /// Records that `count` requests, among them that of `bio`, are unplugged.
     pub(crate) fn record_unplug(&mut self, bio: &BioSlot<M>, count: u32) {
         let step = match self.run.trace_context.unplug {
-            UnplugReason::Explicit => TraceStep::One(Act::Unplug),
-            UnplugReason::ToWait => TraceStep::One(Act::UnplugTimer),
+            UnplugReason::Explicit => TraceStep::One(EventCode::Unplug),
+            UnplugReason::ToWait => TraceStep::One(EventCode::UnplugTimer),
         };
         if let Some(writer) = &mut self.run.trace {
             writer.put(M::now(), &plug_subject(self.disk, bio, count), step);
@@ -260,10 +264,10 @@ impl<M: Machine> Tracing<'_, M> {
             return writer.put(d_ns, &of, TraceStep::InsertIssue(before_ns as u16));
         }
         if !exact {
-            writer.put(self.run.trace_context.inserted_ns, &of, TraceStep::One(Act::Insert));
+            writer.put(self.run.trace_context.inserted_ns, &of, TraceStep::One(EventCode::Insert));
         }
         if sent {
-            writer.put(d_ns, &of, TraceStep::One(Act::Issue));
+            writer.put(d_ns, &of, TraceStep::One(EventCode::Issue));
         }
     }
 

@@ -59,7 +59,7 @@ pub mod category {
 /// The kernel's code of an event: the lower half of an action that is not a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u16)]
-pub enum Act {
+pub enum EventCode {
     /// Q: queued.
     Queue = 1,
     /// M: merged at the end of another.
@@ -96,37 +96,37 @@ pub enum Act {
     DriverData = 17,
 }
 
-const ACTS: [Act; 17] = [
-    Act::Queue,
-    Act::BackMerge,
-    Act::FrontMerge,
-    Act::GetRequest,
-    Act::Sleep,
-    Act::Requeue,
-    Act::Issue,
-    Act::Complete,
-    Act::Plug,
-    Act::Unplug,
-    Act::UnplugTimer,
-    Act::Insert,
-    Act::Split,
-    Act::Bounce,
-    Act::Remap,
-    Act::Abort,
-    Act::DriverData,
+const ACTS: [EventCode; 17] = [
+    EventCode::Queue,
+    EventCode::BackMerge,
+    EventCode::FrontMerge,
+    EventCode::GetRequest,
+    EventCode::Sleep,
+    EventCode::Requeue,
+    EventCode::Issue,
+    EventCode::Complete,
+    EventCode::Plug,
+    EventCode::Unplug,
+    EventCode::UnplugTimer,
+    EventCode::Insert,
+    EventCode::Split,
+    EventCode::Bounce,
+    EventCode::Remap,
+    EventCode::Abort,
+    EventCode::DriverData,
 ];
 
-impl Act {
+impl EventCode {
     /// Returns the whole action: the code, the kernel's category for it, and `more` categories such
     /// as `category::WRITE | category::SYNC`.
     #[must_use]
     pub fn with(self, more: u16) -> u32 {
         let own = match self {
-            Act::Split | Act::Bounce => 0,
-            Act::Requeue => category::REQUEUE,
-            Act::Issue => category::ISSUE,
-            Act::Complete => category::COMPLETE,
-            Act::DriverData => category::DRV_DATA,
+            EventCode::Split | EventCode::Bounce => 0,
+            EventCode::Requeue => category::REQUEUE,
+            EventCode::Issue => category::ISSUE,
+            EventCode::Complete => category::COMPLETE,
+            EventCode::DriverData => category::DRV_DATA,
             _ => category::QUEUE,
         };
         u32::from(own | more) << 16 | u32::from(self as u16)
@@ -134,7 +134,7 @@ impl Act {
 
     /// Returns the event with this code, or `None` if the code is unknown.
     #[must_use]
-    pub fn from_code(code: u32) -> Option<Act> {
+    pub fn from_code(code: u32) -> Option<EventCode> {
         ACTS.get((code as usize).wrapping_sub(1)).copied()
     }
 
@@ -148,7 +148,7 @@ impl Act {
 
     /// Returns the event with these blkparse letters, or `None` if there is none.
     #[must_use]
-    pub fn from_letters(letters: &str) -> Option<Act> {
+    pub fn from_letters(letters: &str) -> Option<EventCode> {
         ACTS.into_iter().find(|act| act.letters() == letters && !letters.is_empty())
     }
 
@@ -156,8 +156,8 @@ impl Act {
     #[must_use]
     pub fn pdu_bytes_min(self) -> usize {
         match self {
-            Act::Unplug | Act::UnplugTimer | Act::Split => 8,
-            Act::Remap => RemapData::BYTES,
+            EventCode::Unplug | EventCode::UnplugTimer | EventCode::Split => 8,
+            EventCode::Remap => RemapData::BYTES,
             _ => 0,
         }
     }
@@ -243,10 +243,10 @@ impl fmt::Display for RecordError {
 impl Record {
     /// Returns the event's code, or `None` for a message or an unknown code.
     #[must_use]
-    pub fn act(&self) -> Option<Act> {
+    pub fn act(&self) -> Option<EventCode> {
         match self.has(category::NOTIFY) {
             true => None,
-            false => Act::from_code(self.action & 0xffff & !CGROUP),
+            false => EventCode::from_code(self.action & 0xffff & !CGROUP),
         }
     }
 
@@ -490,7 +490,7 @@ mod tests {
             time_ns: 2,
             sector: 3,
             bytes: 4096,
-            action: Act::Queue.with(category::WRITE | category::SYNC),
+            action: EventCode::Queue.with(category::WRITE | category::SYNC),
             pid: 5,
             device: device(8, 1),
             cpu: 6,
@@ -501,7 +501,7 @@ mod tests {
         assert_eq!(bytes[..4], 0x6561_7407_u32.to_ne_bytes());
         assert_eq!(bytes[28..32], 0x001a_0001_u32.to_ne_bytes());
         assert_eq!(bytes[36..40], 0x0080_0001_u32.to_ne_bytes());
-        assert_eq!((record.act(), record.end()), (Some(Act::Queue), 11));
+        assert_eq!((record.act(), record.end()), (Some(EventCode::Queue), 11));
         assert_eq!(Rwbs::of(&record).as_str(), "WS");
     }
 
@@ -541,20 +541,20 @@ mod tests {
         assert_eq!((categories, CGROUP), (bits, 0x100));
         let letters = "Q M F G S R D C P U UT I X B A".split(' ');
         for (code, letters) in (1..).zip(letters) {
-            let act = Act::from_code(code).unwrap();
+            let act = EventCode::from_code(code).unwrap();
             assert_eq!((act.letters(), act as u32), (letters, code));
-            assert_eq!(Act::from_letters(letters), Some(act));
+            assert_eq!(EventCode::from_letters(letters), Some(act));
             // Its own category may be among those that are added.
             let whole = act.with(WRITE | QUEUE);
             assert_eq!((whole & 0xffff, whole >> 16 & 0x12), (code, 0x12), "{letters}");
         }
         // No tool shows these, and no tool asks for them.
-        assert_eq!([Act::Abort, Act::DriverData].map(Act::letters), ["", ""]);
-        assert_eq!(["", "T", "q"].map(Act::from_letters), [None; 3]);
+        assert_eq!([EventCode::Abort, EventCode::DriverData].map(EventCode::letters), ["", ""]);
+        assert_eq!(["", "T", "q"].map(EventCode::from_letters), [None; 3]);
         let notes = [NotifyKind::Process, NotifyKind::Timestamp, NotifyKind::Message]
             .map(NotifyKind::action);
         assert_eq!(notes, [0x0400_0000, 0x0400_0001, 0x0400_0002]);
-        let with_data = ACTS.map(Act::pdu_bytes_min);
+        let with_data = ACTS.map(EventCode::pdu_bytes_min);
         assert_eq!(with_data, [0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 8, 0, 8, 0, 16, 0, 0]);
     }
 
@@ -598,7 +598,8 @@ mod tests {
             (READ | AHEAD | META, 512, "RAM"),
             (FLUSH | WRITE | FUA | AHEAD | SYNC | META, 512, "FWFASM"),
         ] {
-            let record = Record { action: Act::Queue.with(categories), bytes, ..Record::default() };
+            let record =
+                Record { action: EventCode::Queue.with(categories), bytes, ..Record::default() };
             assert_eq!(Rwbs::of(&record).as_str(), letters);
         }
     }
@@ -623,11 +624,11 @@ mod tests {
         }
         // A cgroup's number before the data changes neither.
         for action in
-            [Act::Issue.with(category::WRITE) | CGROUP, NotifyKind::Message.action() | CGROUP]
+            [EventCode::Issue.with(category::WRITE) | CGROUP, NotifyKind::Message.action() | CGROUP]
         {
             let record = Record { action, ..Record::default() };
             let note = record.has(category::NOTIFY);
-            assert_eq!(record.act(), (!note).then_some(Act::Issue));
+            assert_eq!(record.act(), (!note).then_some(EventCode::Issue));
             assert_eq!(record.note(), note.then_some(NotifyKind::Message));
         }
         let unknown = Record { action: NotifyKind::Message.action() + 1, ..Record::default() };

@@ -12,7 +12,7 @@
 use alloc::vec::Vec;
 
 use crate::queue::driver::DriverData;
-use crate::trace::blktrace::{Act, NotifyKind};
+use crate::trace::blktrace::{EventCode, NotifyKind};
 use crate::trace::note::TraceNote;
 
 /// One word of a trace ring.
@@ -66,7 +66,7 @@ pub struct TraceEntry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TraceStep {
     /// A single event.
-    One(Act),
+    One(EventCode),
     /// C, with a negative errno or 0.
     Complete(i16),
     /// Q and G.
@@ -85,7 +85,7 @@ impl TraceStep {
     fn parts(self) -> (u8, u16) {
         match self {
             TraceStep::One(act) => (act as u8, 0),
-            TraceStep::Complete(error) => (Act::Complete as u8, error as u16),
+            TraceStep::Complete(error) => (EventCode::Complete as u8, error as u16),
             TraceStep::QueueGet => (QUEUE_GET, 0),
             TraceStep::RemapQueue => (REMAP_QUEUE, 0),
             TraceStep::RemapQueueGet => (REMAP_QUEUE_GET, 0),
@@ -204,8 +204,8 @@ impl RingDecoder {
     fn step(&mut self, sector: u64, what: u64, out: &mut Vec<TraceEntry>) {
         let (code, number) = ((what >> 32) as u8, (what >> 48) as u16);
         let from = core::mem::take(&mut self.from);
-        let mut put = |act: Act, before_ns: u64| {
-            let has_from = matches!(act, Act::Remap | Act::BackMerge);
+        let mut put = |act: EventCode, before_ns: u64| {
+            let has_from = matches!(act, EventCode::Remap | EventCode::BackMerge);
             out.push(TraceEntry {
                 time_ns: self.time_ns - before_ns,
                 sector,
@@ -214,29 +214,29 @@ impl RingDecoder {
                 action: act.with((self.group >> 48) as u16),
                 tenant: (self.group >> 32) as u32 & 0xffff,
                 device: self.group as u32,
-                error: if act == Act::Complete { (number as i16).into() } else { 0 },
+                error: if act == EventCode::Complete { (number as i16).into() } else { 0 },
                 data: match act {
-                    Act::DriverData => core::mem::take(&mut self.data),
+                    EventCode::DriverData => core::mem::take(&mut self.data),
                     _ => DriverData::default(),
                 },
                 note: None,
             });
         };
         if matches!(code, REMAP_QUEUE | REMAP_QUEUE_GET) {
-            put(Act::Remap, 0);
+            put(EventCode::Remap, 0);
         }
         if matches!(code, QUEUE_GET | REMAP_QUEUE | REMAP_QUEUE_GET) {
-            put(Act::Queue, 0);
+            put(EventCode::Queue, 0);
         }
         match code {
-            QUEUE_GET | REMAP_QUEUE_GET => put(Act::GetRequest, 0),
+            QUEUE_GET | REMAP_QUEUE_GET => put(EventCode::GetRequest, 0),
             INSERT_ISSUE => {
-                put(Act::Insert, number.into());
-                put(Act::Issue, 0);
+                put(EventCode::Insert, number.into());
+                put(EventCode::Issue, 0);
                 self.issued.extend(out.pop());
             }
             code => {
-                if let Some(act) = Act::from_code(code.into()) {
+                if let Some(act) = EventCode::from_code(code.into()) {
                     put(act, 0);
                 }
             }
@@ -265,23 +265,27 @@ mod tests {
     fn a_step_becomes_the_events_that_it_stands_for_in_their_order() {
         let group = group_word(1000, subject().group);
         for (step, acts) in [
-            (TraceStep::One(Act::Bounce), vec![(Act::Bounce, 1000)]),
-            (TraceStep::One(Act::BackMerge), vec![(Act::BackMerge, 1000)]),
-            (TraceStep::Complete(-5), vec![(Act::Complete, 1000)]),
-            (TraceStep::QueueGet, vec![(Act::Queue, 1000), (Act::GetRequest, 1000)]),
-            (TraceStep::RemapQueue, vec![(Act::Remap, 1000), (Act::Queue, 1000)]),
+            (TraceStep::One(EventCode::Bounce), vec![(EventCode::Bounce, 1000)]),
+            (TraceStep::One(EventCode::BackMerge), vec![(EventCode::BackMerge, 1000)]),
+            (TraceStep::Complete(-5), vec![(EventCode::Complete, 1000)]),
+            (TraceStep::QueueGet, vec![(EventCode::Queue, 1000), (EventCode::GetRequest, 1000)]),
+            (TraceStep::RemapQueue, vec![(EventCode::Remap, 1000), (EventCode::Queue, 1000)]),
             (
                 TraceStep::RemapQueueGet,
-                vec![(Act::Remap, 1000), (Act::Queue, 1000), (Act::GetRequest, 1000)],
+                vec![
+                    (EventCode::Remap, 1000),
+                    (EventCode::Queue, 1000),
+                    (EventCode::GetRequest, 1000),
+                ],
             ),
-            (TraceStep::InsertIssue(30), vec![(Act::Insert, 970), (Act::Issue, 1000)]),
+            (TraceStep::InsertIssue(30), vec![(EventCode::Insert, 970), (EventCode::Issue, 1000)]),
         ] {
             let entries = decoded(&[group, from_word(99), step_word(&subject(), step)]);
             assert_eq!(entries.len() as u64, step.events());
             for (entry, (act, time_ns)) in entries.iter().zip(acts) {
                 assert_eq!(entry.action, act.with(category::WRITE), "{step:?}");
-                let (error, from) = (if act == Act::Complete { -5 } else { 0 }, entry.from);
-                let has_from = matches!(act, Act::Remap | Act::BackMerge);
+                let (error, from) = (if act == EventCode::Complete { -5 } else { 0 }, entry.from);
+                let has_from = matches!(act, EventCode::Remap | EventCode::BackMerge);
                 assert_eq!(from, if has_from { 99 } else { 0 });
                 let rest = TraceEntry { from, time_ns, error, action: entry.action, ..entry_of() };
                 assert_eq!(*entry, rest, "{step:?}");
@@ -327,7 +331,7 @@ mod tests {
         // A time is cut before it becomes another kind.
         assert_eq!(group_word(u64::MAX, 0), [0x1fff_ffff_ffff_ffff, 0]);
         let of = TraceSubject { group, sector: 0x55, bytes: 0xffff_fe00 };
-        assert_eq!(step_word(&of, TraceStep::One(Act::Remap)), [0x55, 0x0000_000f_ffff_fe00]);
+        assert_eq!(step_word(&of, TraceStep::One(EventCode::Remap)), [0x55, 0x0000_000f_ffff_fe00]);
         assert_eq!(step_word(&of, TraceStep::Complete(-5)), [0x55, 0xfffb_0008_ffff_fe00]);
         assert_eq!(step_word(&of, TraceStep::InsertIssue(7)), [0x55, 0x0007_0023_ffff_fe00]);
         let far = TraceSubject { sector: u64::MAX, ..of };
@@ -356,16 +360,16 @@ mod tests {
             step_word(&of, TraceStep::RemapQueue),
         ]);
         let seen: Vec<_> = entries.iter().map(|e| (e.action & 0xff, e.time_ns, e.from)).collect();
-        let code = |act: Act| act as u32;
+        let code = |act: EventCode| act as u32;
         assert_eq!(
             seen,
             [
-                (code(Act::Insert), 90, 0),
-                (code(Act::Issue), 100, 0),
-                (code(Act::Insert), 190, 0),
-                (code(Act::Issue), 200, 0),
-                (code(Act::Remap), 200, from),
-                (code(Act::Queue), 200, 0),
+                (code(EventCode::Insert), 90, 0),
+                (code(EventCode::Issue), 100, 0),
+                (code(EventCode::Insert), 190, 0),
+                (code(EventCode::Issue), 200, 0),
+                (code(EventCode::Remap), 200, from),
+                (code(EventCode::Queue), 200, 0),
             ]
         );
         let whose =
@@ -393,9 +397,9 @@ mod tests {
             let data = DriverData::new(&bytes);
             let mut words = vec![group_word(5, subject().group)];
             words.extend(data_words(&data));
-            words.push(step_word(&subject(), TraceStep::One(Act::DriverData)));
+            words.push(step_word(&subject(), TraceStep::One(EventCode::DriverData)));
             assert!(words.len() as u64 <= WORDS_MAX);
-            words.push(step_word(&subject(), TraceStep::One(Act::Issue)));
+            words.push(step_word(&subject(), TraceStep::One(EventCode::Issue)));
             let entries = decoded(&words);
             assert_eq!((entries[0].data.bytes(), entries[1].data.bytes()), (&bytes[..], &[][..]));
         }

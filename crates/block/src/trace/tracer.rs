@@ -16,7 +16,7 @@ use core::cell::UnsafeCell;
 use millrace_machine::{CpuId, Lock, Machine, Order, Word as _};
 
 use crate::queue::driver::DriverData;
-use crate::trace::blktrace::Act;
+use crate::trace::blktrace::EventCode;
 use crate::trace::entry::{
     RingDecoder, RingWord, TraceEntry, TraceStep, TraceSubject, WORDS_MAX, data_words, from_word,
     group_word, note_word, step_word,
@@ -128,7 +128,7 @@ impl<M: Machine> TraceWriter<M> {
     /// Records a driver's data about an I/O.
     #[cold]
     pub(crate) fn put_data(&mut self, time_ns: u64, of: &TraceSubject, data: &DriverData) {
-        let step = TraceStep::One(Act::DriverData);
+        let step = TraceStep::One(EventCode::DriverData);
         if self.open(time_ns, of, step) {
             data_words(data).for_each(|word| self.push(word));
             self.push(step_word(of, step));
@@ -139,7 +139,7 @@ impl<M: Machine> TraceWriter<M> {
     #[cold]
     pub(crate) fn put_note(&mut self, time_ns: u64, of: &TraceSubject, note: TraceNote) {
         // A message without room counts as one dropped event.
-        if self.open(time_ns, of, TraceStep::One(Act::Queue)) {
+        if self.open(time_ns, of, TraceStep::One(EventCode::Queue)) {
             self.push(note_word(note));
         }
     }
@@ -374,7 +374,7 @@ mod tests {
         TraceSubject { group: group_of(1, 0, category::READ), sector, bytes: 512 }
     }
 
-    const QUEUED: TraceStep = TraceStep::One(Act::Queue);
+    const QUEUED: TraceStep = TraceStep::One(EventCode::Queue);
 
     #[test]
     fn a_full_ring_drops_and_counts_and_goes_on() {
@@ -474,7 +474,7 @@ mod tests {
         let (mut pieces, mut issued) = (Vec::new(), Vec::new());
         tracer.drain(|_, entries| {
             pieces.push(entries.len());
-            let of_issue = |e: &&TraceEntry| e.action & 0xffff == Act::Issue as u32;
+            let of_issue = |e: &&TraceEntry| e.action & 0xffff == EventCode::Issue as u32;
             issued.extend(entries.iter().filter(of_issue).map(|e| e.sector));
         });
         assert_eq!(issued, (100..2100).collect::<Vec<_>>());

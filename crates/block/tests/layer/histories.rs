@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::support::script::{Asked, ScriptDrive};
 use crate::support::{Given, thread_of};
-use millrace_block::blktrace::Act;
+use millrace_block::blktrace::EventCode;
 use millrace_block::{
     Action, BATCH_SIZES, Bio, BioChain, Buffer, ChainBatch, Channel, ChannelConfig, CompletedChain,
     Completion, Controller, ControllerConfig, Disk, DiskConfig, Dispatch, GroupId, IoThread,
@@ -554,22 +554,24 @@ impl Rig {
 
     /// What is traced of requests is what the drive was asked, in that order.
     fn check_trace(&self, log: &[Asked]) {
-        let all = |act: Act| -> Vec<(u64, u32, i32)> {
+        let all = |act: EventCode| -> Vec<(u64, u32, i32)> {
             let of = |given: &Given, error| (given.sector, given.nr_sectors << 9, error);
             let asked = log.iter().filter_map(|asked| match (asked, act) {
-                (Asked::Took(given), Act::Issue) => Some(of(given, 0)),
-                (Asked::Refused(given), Act::Requeue) => Some(of(given, 0)),
-                (Asked::Named(given, status), Act::Complete) => Some(of(given, -status.errno())),
+                (Asked::Took(given), EventCode::Issue) => Some(of(given, 0)),
+                (Asked::Refused(given), EventCode::Requeue) => Some(of(given, 0)),
+                (Asked::Named(given, status), EventCode::Complete) => {
+                    Some(of(given, -status.errno()))
+                }
                 _ => None,
             });
             asked.collect()
         };
-        let acts = [Act::Issue, Act::Requeue, Act::Complete];
+        let acts = [EventCode::Issue, EventCode::Requeue, EventCode::Complete];
         if let Listener::Recorder(_) = self.setting.listener {
             let mut events: Vec<TraceEntry> = Vec::new();
             assert_eq!(self.tracer.drain(|_, entries| events.extend(entries)).dropped, 0);
             for act in acts {
-                let is = |code: u32| Act::from_code(code & 0xffff) == Some(act);
+                let is = |code: u32| EventCode::from_code(code & 0xffff) == Some(act);
                 let told = events.iter().filter(|entry| is(entry.action));
                 // A flush has a name in place of its sector.
                 let sector = |e: &TraceEntry| if e.bytes == 0 { 0 } else { e.sector };

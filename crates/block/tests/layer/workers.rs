@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::support::{Knobs, TestDrive, thread_of};
-use millrace_block::blktrace::Act;
+use millrace_block::blktrace::EventCode;
 use millrace_block::{
     Bio, BioChain, Buffer, ChainBatch, Channel, ChannelConfig, CompletedChain, Disk, DiskConfig,
     GroupId, IoThread, Layout, Leftover, Op, QueueKind, Reject, Scheduler, SchedulerPick, Serving,
@@ -567,8 +567,8 @@ fn merges_in_a_plug_are_counted_and_the_one_list_says_how_many_each_drive_gets()
         assert_eq!(merges, [0, 1], "{serving:?}");
         let mut found = Vec::new();
         tracer.drain(|_, entries| {
-            let acts = entries.iter().map(|e| (Act::from_code(e.action & 0xffff), e.sector));
-            found.extend(acts.filter(|(act, _)| *act == Some(Act::Unplug)).map(|(_, n)| n));
+            let acts = entries.iter().map(|e| (EventCode::from_code(e.action & 0xffff), e.sector));
+            found.extend(acts.filter(|(act, _)| *act == Some(EventCode::Unplug)).map(|(_, n)| n));
         });
         found.sort_unstable();
         assert_eq!(found, unplugs, "{serving:?}");
@@ -603,18 +603,24 @@ fn each_batch_is_unplugged_once_however_often_a_frozen_drive_refuses_it() {
         rig.turn();
         let mut events = Vec::new();
         assert_eq!(tracer.drain(|_, entries| events.extend_from_slice(entries)).dropped, 0);
-        let count = |act: Act| {
+        let count = |act: EventCode| {
             let of = |entry: &&millrace_block::TraceEntry| {
-                Act::from_code(entry.action & 0xffff) == Some(act)
+                EventCode::from_code(entry.action & 0xffff) == Some(act)
             };
             let found: Vec<u64> = events.iter().filter(of).map(|entry| entry.sector).collect();
             found
         };
         // With how many each drive's began.
-        let mut unplugs = count(Act::Unplug);
+        let mut unplugs = count(EventCode::Unplug);
         unplugs.sort_unstable();
         assert_eq!(unplugs, [2, 3], "{workers} workers");
-        for act in [Act::Queue, Act::GetRequest, Act::Insert, Act::Issue, Act::Complete] {
+        for act in [
+            EventCode::Queue,
+            EventCode::GetRequest,
+            EventCode::Insert,
+            EventCode::Issue,
+            EventCode::Complete,
+        ] {
             assert_eq!(count(act).len(), 5, "{workers} workers: {act:?}");
         }
     }

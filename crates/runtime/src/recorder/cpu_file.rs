@@ -11,7 +11,9 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use millrace_block::blktrace::{Act, NotifyKind, RECORD_BYTES, Record, RemapData, encode_number};
+use millrace_block::blktrace::{
+    EventCode, NotifyKind, RECORD_BYTES, Record, RemapData, encode_number,
+};
 use millrace_block::{DROPPED_EVENTS, DriverData, TraceEntry, TraceMessage, TraceNote};
 use millrace_machine::Machine;
 
@@ -175,21 +177,21 @@ impl CpuFile {
         };
         let (number, remap);
         let data = match record.act() {
-            Some(Act::Unplug | Act::UnplugTimer) => {
+            Some(EventCode::Unplug | EventCode::UnplugTimer) => {
                 record.sector = 0;
                 number = encode_number(entry.sector);
                 &number[..]
             }
-            Some(Act::DriverData) => entry.data.bytes(),
-            Some(Act::Split) => {
+            Some(EventCode::DriverData) => entry.data.bytes(),
+            Some(EventCode::Split) => {
                 number = encode_number(entry.sector + u64::from(entry.bytes >> 9));
                 &number[..]
             }
-            Some(Act::BackMerge) if entry.from != 0 => {
+            Some(EventCode::BackMerge) if entry.from != 0 => {
                 number = encode_number(entry.from);
                 &number[..]
             }
-            Some(Act::Remap) => {
+            Some(EventCode::Remap) => {
                 let device_from = config.volumes.get(&entry.device).copied();
                 let device_from = device_from.unwrap_or(entry.device);
                 let (device_to, sector_from) = (entry.device, entry.from);

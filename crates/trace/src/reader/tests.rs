@@ -1,14 +1,14 @@
 //! What the order of events is, what is an error, and that nothing is lost.
 
 use super::*;
-use millrace_block::blktrace::{Act, NotifyKind};
+use millrace_block::blktrace::{EventCode, NotifyKind};
 
 fn bytes(cpu: u32, times: &[u64]) -> Vec<u8> {
     let record = |(sequence, time_ns): (u32, &u64)| Record {
         cpu,
         time_ns: *time_ns,
         sequence,
-        action: Act::Queue.with(category::WRITE),
+        action: EventCode::Queue.with(category::WRITE),
         ..Record::default()
     };
     (1..).zip(times).flat_map(|item| record(item).encode()).collect()
@@ -100,7 +100,7 @@ fn names_are_known_a_batch_ahead_and_messages_have_their_place() {
     let input = input.concat();
     let mut reader = Reader::from_inputs(vec![&input[..]]);
     assert_eq!(reader.names().of(9), b"fio");
-    assert_eq!(reader.read().unwrap().unwrap().record.act(), Some(Act::Queue));
+    assert_eq!(reader.read().unwrap().unwrap().record.act(), Some(EventCode::Queue));
     assert_eq!(reader.read().unwrap().unwrap().data, b"hello");
     assert_eq!(reader.read().unwrap(), None);
 }
