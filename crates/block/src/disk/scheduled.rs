@@ -21,15 +21,9 @@ use crate::chain::slot::BioList;
 use crate::disk::queue_context::QueueContext;
 use crate::disk::queues::make_queues;
 use crate::disk::{Disk, UNBOUNDED, abort};
-use crate::group::Groups;
-use crate::queue::scheduler::deadline::{Deadline, DeadlineConfig};
-use crate::queue::scheduler::fair::Fair;
-use crate::queue::scheduler::latency::Latency;
+use crate::queue::scheduler::builtin::{SchedulerKind, SchedulerParts};
 use crate::queue::scheduler::share::DriveParts;
-use crate::queue::scheduler::share::piece::FIRST_SECTORS;
-use crate::queue::scheduler::{
-    BioChain, DriveTags, Scheduler, SchedulerKind, SchedulerPick, Scheduling,
-};
+use crate::queue::scheduler::{BioChain, DriveTags, Scheduler, SchedulerPick, Scheduling};
 use crate::queue::tag::TagBatch;
 use crate::queue::{HardwareQueue, HctxState};
 use crate::trace::note::TraceMessage;
@@ -44,40 +38,15 @@ impl<M: Machine> Disk<M> {
     /// If a program's own scheduler, which is replaced, keeps waiting chains or returns foreign ones.
     pub fn set_scheduler(&self, kind: SchedulerKind) -> Result<(), Error> {
         make_queues(self);
-        match kind {
-            SchedulerKind::None => self.queues.hctxs().iter().for_each(|hctx| change(hctx, None)),
-            SchedulerKind::Deadline => {
-                let deadline = Deadline::new(DeadlineConfig::default(), self.queues.hctxs().len())
-                    .with_groups(self.config.groups.clone())
-                    .accounting_to(&holds_of(self));
-                set_all(self, Some(kind), |hctx| deadline.queue(hctx))?;
-            }
-            SchedulerKind::Fair => {
-                let fair = Fair::of_drive(
-                    &parts_of(self),
-                    &groups_of(self),
-                    self.config.cost,
-                    tags_of(self),
-                );
-                set_all(self, Some(kind), |hctx| fair.queue(hctx))?;
-            }
-            SchedulerKind::Latency => {
-                let latency = Latency::of_drive(
-                    &parts_of(self),
-                    &groups_of(self),
-                    self.config.cost,
-                    tags_of(self),
-                );
-                set_all(self, Some(kind), |hctx| latency.queue(hctx))?;
-            }
+        let made = kind.make(|| parts_of(self));
+        let sectors = made.as_ref().and_then(|made| made.piece_sectors);
+        match made {
+            None => self.queues.hctxs().iter().for_each(|hctx| change(hctx, None)),
+            Some(made) => set_all(self, Some(kind), |hctx| (made.queue)(hctx))?,
         }
-        let sectors = match kind {
-            SchedulerKind::Fair | SchedulerKind::Latency => FIRST_SECTORS.into(),
-            SchedulerKind::None | SchedulerKind::Deadline => UNBOUNDED,
-        };
         // Set after the previous scheduler is gone, which may have set another size. Relaxed: a
         // plain size.
-        self.sizes.piece_sectors.store(sectors, Order::Relaxed);
+        self.sizes.piece_sectors.store(sectors.map_or(UNBOUNDED, u64::from), Order::Relaxed);
         Ok(())
     }
 
@@ -129,14 +98,15 @@ fn holds_of<M: Machine>(disk: &Disk<M>) -> Arc<DriveWaits<M>> {
     disk.accounts.holds(disk.queues.hctxs().len())
 }
 
-/// Returns the drive's state that a scheduler shares.
-fn parts_of<M: Machine>(disk: &Disk<M>) -> DriveParts<M> {
-    DriveParts { holds: holds_of(disk), piece_sectors: Arc::clone(&disk.sizes.piece_sectors) }
-}
-
-/// Returns the groups that share a drive, or a table with only the default group.
-fn groups_of<M: Machine>(disk: &Disk<M>) -> Arc<Groups<M>> {
-    disk.config.groups.as_ref().map_or_else(Groups::new, Arc::clone)
+/// Returns the parts of a drive that its scheduler is made of.
+fn parts_of<M: Machine>(disk: &Disk<M>) -> SchedulerParts<M> {
+    let piece_sectors = Arc::clone(&disk.sizes.piece_sectors);
+    SchedulerParts {
+        drive: DriveParts { holds: holds_of(disk), piece_sectors },
+        groups: disk.config.groups.clone(),
+        cost: disk.config.cost,
+        tags: tags_of(disk),
+    }
 }
 
 fn set_all<M: Machine>(

@@ -9,6 +9,7 @@
 //! Called by disk/scheduled.rs. Source: \[MQ\], "scheduling in the software queues". Kernel
 //! counterpart: `struct elevator_mq_ops`.
 
+pub(crate) mod builtin;
 pub(crate) mod cost;
 pub(crate) mod deadline;
 pub(crate) mod fair;
@@ -33,23 +34,10 @@ use crate::bio::{Op, OpFlags, Sector, SectorCount};
 use crate::chain::merge::{MergeKind, try_merge};
 use crate::chain::slot::{BioList, BioRef, BioSlot};
 use crate::queue::request::Tag;
+use crate::queue::scheduler::builtin::SchedulerKind;
 
 /// Nanoseconds during which a pause of the scheduler is written to a trace only once.
 const REST_NOTED_NS: u64 = 10_000_000;
-
-/// The built-in schedulers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum SchedulerKind {
-    /// No scheduler: chains are served in order of arrival.
-    #[default]
-    None,
-    /// [`Deadline`](crate::Deadline) with default settings.
-    Deadline,
-    /// [`Fair`](crate::Fair): divides the drive by the groups' weights.
-    Fair,
-    /// [`Latency`](crate::Latency): keeps the groups' latency targets.
-    Latency,
-}
 
 /// Bios that wait to become one request: a single bio, or several adjacent ones merged.
 ///

@@ -23,9 +23,18 @@ use crate::bio::group_id::GroupId;
 use crate::group::Groups;
 use crate::group::config::Priority;
 use crate::group::view::GroupView;
+use crate::queue::scheduler::builtin::{DriveScheduler, SchedulerParts};
 use crate::queue::scheduler::deadline::holders::WaitTracker;
 use crate::queue::scheduler::deadline::sorted::{SortedChains, WaitingChain};
 use crate::queue::scheduler::{ChainBatch, CompletedChain, Leftover, Scheduler, SchedulerPick};
+
+/// Makes the scheduler of a drive, with default settings.
+pub(crate) fn of_drive<M: Machine>(parts: &SchedulerParts<M>) -> DriveScheduler<M> {
+    let deadline = Deadline::new(DeadlineConfig::default(), parts.tags.queues)
+        .with_groups(parts.groups.clone())
+        .accounting_to(&parts.drive.holds);
+    DriveScheduler { queue: Box::new(move |hctx| deadline.queue(hctx)), piece_sectors: None }
+}
 
 /// Nanoseconds until a queue checks again whether chains of higher priority wait at another queue.
 const LOOK_AGAIN_NS: u64 = 1_000_000;

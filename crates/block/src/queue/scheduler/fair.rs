@@ -10,10 +10,24 @@ use alloc::sync::Arc;
 use millrace_machine::Machine;
 
 use crate::group::Groups;
+use crate::queue::scheduler::builtin::{DriveScheduler, SchedulerParts};
 use crate::queue::scheduler::cost::CostModel;
 use crate::queue::scheduler::share::depth::Policy;
+use crate::queue::scheduler::share::piece::FIRST_SECTORS;
 use crate::queue::scheduler::share::{DriveParts, SharedDrive};
 use crate::queue::scheduler::{DriveTags, Scheduler};
+
+/// Makes the scheduler of a drive: it adds wait times to the drive's accounts, and sets the size of
+/// the drive's largest request.
+pub(crate) fn of_drive<M: Machine>(parts: &SchedulerParts<M>) -> DriveScheduler<M> {
+    let groups = parts.groups.clone().unwrap_or_else(Groups::new);
+    let shared = (&groups, &parts.drive);
+    let drive = SharedDrive::new(Policy::Weights, shared, parts.cost, parts.tags);
+    DriveScheduler {
+        queue: Box::new(move |hctx| drive.queue(hctx)),
+        piece_sectors: Some(FIRST_SECTORS),
+    }
+}
 
 /// The fair scheduler of a drive; each hardware queue gets its part with [`Fair::queue`].
 pub struct Fair<M: Machine>(Arc<SharedDrive<M>>);
@@ -22,18 +36,8 @@ impl<M: Machine> Fair<M> {
     /// Creates a scheduler for a drive that these groups share.
     #[must_use]
     pub fn new(groups: &Arc<Groups<M>>, cost: CostModel, tags: DriveTags) -> Self {
-        Fair::of_drive(&DriveParts::of_no_drive(tags.queues), groups, cost, tags)
-    }
-
-    /// Creates a scheduler that adds wait times to a drive's accounts and sets the drive's longest
-    /// request.
-    pub(crate) fn of_drive(
-        drive: &DriveParts<M>,
-        groups: &Arc<Groups<M>>,
-        cost: CostModel,
-        tags: DriveTags,
-    ) -> Self {
-        Fair(SharedDrive::new(Policy::Weights, (groups, drive), cost, tags))
+        let drive = DriveParts::of_no_drive(tags.queues);
+        Fair(SharedDrive::new(Policy::Weights, (groups, &drive), cost, tags))
     }
 
     /// Creates the part of hardware queue `hctx`, which is below `DriveTags::queues`.
