@@ -13,7 +13,8 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use millrace_block::{
-    Again, Bio, ChannelConfig, Completion, Error, ErrorKind, GroupId, QueueKind, Rejected, Status,
+    AfterCompletion, Bio, ChannelConfig, Completion, Error, ErrorKind, GroupId, QueueKind,
+    Rejected, Status,
 };
 use millrace_machine::Native;
 use millrace_runtime::{IoConfig, IoContext, current_reactor};
@@ -217,7 +218,7 @@ impl Channel {
     /// # Panics
     /// As [`Channel::wait`].
     #[inline]
-    pub fn poll_again(&mut self, next: impl FnMut(&mut Bio, Status) -> Again) -> usize {
+    pub fn poll_again(&mut self, next: impl FnMut(&mut Bio, Status) -> AfterCompletion) -> usize {
         self.flush();
         self.inner.poll_again(next)
     }

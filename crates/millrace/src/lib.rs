@@ -142,10 +142,10 @@ pub use device_cursor::DeviceCursor;
 pub use groups::{DEFAULT_GROUP, GroupConfig, find_group, open_groups};
 pub use io_error::IoError;
 pub use millrace_block::{
-    Again, Bio, Buffer, CHUNK_SECTORS_MAX, ChannelConfig, Completion, ControllerConfig, CostModel,
-    Disk, DiskConfig, Error, ErrorKind, GroupId, GroupLimits, Groups, LatencyTarget, Layout, Op,
-    OpCost, OpFlags, OpRates, Priority, QueueLimits, Reject, Rejected, SchedulerKind, Sector,
-    SectorCount, Serving, ServingConfig, Sharing, Spread, Stack, Stamp, Status,
+    AfterCompletion, Bio, Buffer, CHUNK_SECTORS_MAX, ChannelConfig, Completion, ControllerConfig,
+    CostModel, Disk, DiskConfig, Error, ErrorKind, GroupId, GroupLimits, Groups, LatencyTarget,
+    Layout, Op, OpCost, OpFlags, OpRates, Priority, QueueLimits, Reject, Rejected, SchedulerKind,
+    Sector, SectorCount, Serving, ServingConfig, Sharing, Spread, Stack, Stamp, Status,
 };
 pub use millrace_cache::{
     AtRisk, Cache, CacheConfig, CacheMode, CacheStats, DriveAtRisk, Registered,
@@ -191,8 +191,8 @@ pub mod driver {
 /// What a scheduler of one's own is made of.
 pub mod scheduler {
     pub use millrace_block::{
-        Batch, Chain, Deadline, DeadlineConfig, Done, Fair, GroupId, Latency, Leftover, Pick,
-        Scheduler,
+        BioChain, ChainBatch, CompletedChain, Deadline, DeadlineConfig, Fair, GroupId, Latency,
+        Leftover, Scheduler, SchedulerPick,
     };
 }
 

@@ -216,7 +216,7 @@ proptest! {
                         width: volume.disks().len() as u16,
                     },
                 };
-                let expected = Part {
+                let expected = DrivePart {
                     member,
                     dev_sector: range[*offset].dev_sector,
                     nr_sectors: (offsets.len() - done) as u32,
