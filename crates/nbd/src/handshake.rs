@@ -1,16 +1,19 @@
 //! The server's side of fixed newstyle negotiation, as a state machine over bytes.
 //!
-//! Owns the state between the greeting and the first request. Called by the connection with what it
-//! received; answers are appended to a buffer of the caller. Calls the option parsers.
+//! Owns the state between the greeting and the first request. The connection passes received bytes;
+//! answers are appended to a buffer of the caller. Calls the option parsers.
 //!
-//! States: client flags, then options (perhaps skipping the data of one too long), then over.
-//! Invariants: the outcome does not depend on how the bytes were cut into pieces; at most
-//! [`OPTIONS_MAX`] options, [`OPTION_BYTES_MAX`] data bytes each, and [`ANSWER_BYTES_MAX`] bytes
-//! of answers, and for each export [`OPTIONS_PER_EXPORT`] options and their answers more, which a
-//! client that lists the server needs; after [`Progress::Ready`] or an error nothing more is
-//! consumed.
-//! What was negotiated before an upgrade to TLS is forgotten, and bytes behind the request for it
-//! end the connection: both may be of somebody on the way (the class of CVE-2021-3716).
+//! States: client flags, then options (possibly skipping the data of one that is too long), then
+//! over.
+//!
+//! Invariants: the outcome does not depend on how the bytes were split. A negotiation has at most
+//! [`OPTIONS_MAX`] options with [`OPTION_BYTES_MAX`] data bytes each, and [`ANSWER_BYTES_MAX`]
+//! bytes of answers; each export allows [`OPTIONS_PER_EXPORT`] more options with their answers,
+//! which clients that list a server need. Nothing is consumed after [`Progress::Ready`] or an
+//! error.
+//!
+//! Everything negotiated before an upgrade to TLS is forgotten, and bytes after the request for TLS
+//! end the connection: both may come from an attacker on the network (the class of CVE-2021-3716).
 //! Specification: "Handshake", "Option types", and for TLS the modes NOTLS, SELECTIVETLS and
 //! FORCEDTLS.
 
@@ -28,59 +31,59 @@ use crate::wire::{
     REP_ERR_TOO_BIG, Reader, STRING_BYTES_MAX, string,
 };
 
-/// Longest data of an option that are looked at, in bytes.
+/// Longest option data that are parsed, in bytes. Longer data are skipped and refused.
 pub const OPTION_BYTES_MAX: u32 = 64 * 1024;
-/// Longest data of an option that are skipped, in bytes; beyond, the connection is closed.
+/// Longest option data that are skipped, in bytes. Longer data end the connection.
 pub const OPTION_SKIP_BYTES_MAX: u32 = 1024 * 1024;
-/// What a receive buffer must be able to hold for the negotiation, in bytes.
+/// Size of the receive buffer that the negotiation needs, in bytes.
 pub const INPUT_BYTES_MAX: usize = OPTION_HEADER_BYTES + OPTION_BYTES_MAX as usize;
-/// Options of one negotiation, besides those for each export.
+/// Maximum number of options in a negotiation, besides those for each export.
 pub const OPTIONS_MAX: u32 = 4096;
-/// Further options of one negotiation for each export: a client that lists a server sends two.
+/// Further options allowed for each export: a client that lists a server sends two.
 pub const OPTIONS_PER_EXPORT: u32 = 4;
-/// Bytes of all answers of one negotiation, besides those for each export.
+/// Limit of all answers in a negotiation in bytes, besides those for each export.
 pub const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Further bytes of answers for each export, besides its name and description.
+/// Further answer bytes allowed for each export, besides its name and description.
 const ANSWER_BYTES_PER_EXPORT: usize = 1024;
-/// Id under which `base:allocation` is selected.
+/// ID under which `base:allocation` is selected.
 pub const BASE_ALLOCATION_ID: u32 = 1;
 
-/// Where the negotiation stands after [`Handshake::feed`].
+/// Progress of the negotiation after [`Handshake::feed`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
-    /// Everything that is complete was handled; the rest needs more bytes.
+    /// All complete messages were handled; more input is needed.
     NeedMore,
-    /// Part of a long answer is in the output: send it, then feed the rest of the bytes again.
+    /// Part of a long answer is in the output. Send it, then feed the remaining bytes again.
     Unsent,
-    /// The catalog is still finding out about an export or a list
-    /// ([`is_pending`](Catalog::is_pending)): feed the rest of the bytes again when it knows.
+    /// The catalog is still looking for an export or a list ([`is_pending`](Catalog::is_pending)).
+    /// Feed the remaining bytes again when it is done.
     Pending,
     /// Transmission begins with the first byte that was not consumed.
     Ready(Session),
-    /// The client asked for TLS and gets it: send what is in the output, do the handshake of TLS on
-    /// all bytes that come from now on, then call [`Handshake::secured`].
+    /// The client asked for TLS and gets it. Send the output, do the TLS handshake with all bytes
+    /// received from now on, then call [`Handshake::secured`].
     StartTls,
-    /// The client ended the session: send what is in the output, then close.
+    /// The client ended the session. Send the output, then close the connection.
     Closed,
 }
 
-/// What a server does about TLS.
+/// TLS policy of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TlsMode {
-    /// The server has no TLS, and refuses a client that asks for it.
+    /// No TLS: requests for it are refused.
     #[default]
     None,
-    /// Clients may have it.
+    /// Clients may use TLS.
     Offered,
-    /// Without it a client gets no answer but that it is needed.
+    /// Clients must use TLS; without it every option is refused.
     Required,
 }
 
-/// Where a negotiation stands with TLS.
+/// State of TLS in a negotiation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tls {
     Plain(TlsMode),
-    /// The client was told to go on with TLS.
+    /// The client was told to start TLS, which has not completed.
     Upgrading,
     Active,
 }
@@ -103,7 +106,7 @@ enum Step {
     Closed(usize),
 }
 
-/// Most bytes of all answers of one negotiation over these exports.
+/// Returns the limit of all answers of a negotiation over these exports, in bytes.
 fn answer_bytes_max(catalog: &dyn Catalog) -> usize {
     let exports = (0..catalog.listed()).filter_map(|index| catalog.listing(index));
     let of_each = exports.map(|(name, description)| {
@@ -123,12 +126,12 @@ pub struct Handshake {
     block_sizes: bool,
     structured: bool,
     extended: bool,
-    /// The export for which `base:allocation` is selected.
+    /// Export for which `base:allocation` is selected.
     context_export: Option<usize>,
-    /// The export that the answer to a list goes on with.
+    /// Index of the export at which the answer to a list continues.
     list_from: usize,
-    /// The most exports that a list had, and the bytes of all answers that it allows: a client may
-    /// ask for each of them.
+    /// Largest number of exports in a list so far, and the limit of answer bytes for that number: a
+    /// client may ask for each of them.
     listed: (usize, usize),
     options: u32,
     answer_bytes: usize,
@@ -141,12 +144,12 @@ impl Default for Handshake {
 }
 
 impl Handshake {
-    /// A negotiation before its first byte, of a server without TLS.
+    /// Starts a negotiation of a server without TLS.
     pub const fn new() -> Self {
         Handshake::with_tls(TlsMode::None)
     }
 
-    /// A negotiation before its first byte, of a server that does this about TLS.
+    /// Starts a negotiation with the server's TLS policy.
     pub const fn with_tls(mode: TlsMode) -> Self {
         Handshake {
             state: State::ClientFlags,
@@ -164,19 +167,19 @@ impl Handshake {
         }
     }
 
-    /// Appends the 18 bytes that a server sends first.
+    /// Appends the 18-byte greeting, which a server sends first.
     pub fn greeting(&mut self, out: &mut Vec<u8>) {
         out.extend_from_slice(&NBD_MAGIC.to_be_bytes());
         out.extend_from_slice(&OPTION_MAGIC.to_be_bytes());
         out.extend_from_slice(&(FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES).to_be_bytes());
     }
 
-    /// The handshake of TLS is over: the next bytes came encrypted. The negotiation begins anew but
-    /// for the client's flags.
+    /// Continues after the TLS handshake, with bytes that arrived encrypted. The negotiation
+    /// restarts, except for the client's flags.
     ///
     /// # Panics
     ///
-    /// When [`Progress::StartTls`] was not the last outcome.
+    /// If the last progress was not [`Progress::StartTls`].
     pub const fn secured(&mut self) {
         assert!(matches!(self.tls, Tls::Upgrading), "TLS starts when a client asks for it");
         self.tls = Tls::Active;
@@ -188,8 +191,8 @@ impl Handshake {
 
     /// Handles every complete message at the front of `input` and appends the answers to `out`.
     ///
-    /// Returns how many bytes were consumed. The caller keeps the others and shows them again, with
-    /// what it received since: it needs a buffer of [`INPUT_BYTES_MAX`].
+    /// Returns the number of bytes consumed. The caller keeps the others and passes them again,
+    /// together with bytes received since, in a buffer of [`INPUT_BYTES_MAX`].
     ///
     /// # Errors
     ///
@@ -221,8 +224,8 @@ impl Handshake {
         }
     }
 
-    /// What the option at the front of `input` wants of the catalog, after
-    /// [`Progress::Pending`].
+    /// Returns the export or list that the option at the front of `input` wants from the catalog,
+    /// after [`Progress::Pending`].
     pub fn wanted(input: &[u8]) -> Option<Wanted<'_>> {
         let mut reader = Reader::new(input);
         let (_magic, option, length) = (reader.u64()?, reader.u32()?, reader.u32()?);
@@ -429,7 +432,7 @@ impl Handshake {
         Ok(Step::Took(used))
     }
 
-    /// Why an option is not answered before there is TLS.
+    /// Returns the refusal of an option if TLS must be started first.
     fn needs_tls(&self, option: u32) -> Option<Refusal> {
         let waits = self.tls == Tls::Plain(TlsMode::Required) && option != OPT_STARTTLS;
         waits.then_some(Refusal { code: REP_ERR_TLS_REQD, why: "this server requires TLS" })
@@ -438,7 +441,7 @@ impl Handshake {
     fn may_start_tls(&self, data: &[u8]) -> Result<(), Refusal> {
         no_data(data)?;
         match self.tls {
-            Tls::Plain(TlsMode::None) => Err(unsupported("this server has no TLS")),
+            Tls::Plain(TlsMode::None) => Err(unsupported("this server does not support TLS")),
             Tls::Plain(TlsMode::Offered | TlsMode::Required) => Ok(()),
             Tls::Upgrading | Tls::Active => Err(Refusal::invalid("TLS is in use already")),
         }
@@ -472,7 +475,7 @@ impl Handshake {
         let refuse = |why| ProtocolError::ExportName { why };
         if self.needs_tls(OPT_EXPORT_NAME).is_some() {
             return Err(refuse(
-                "this server requires TLS, and the client asks for an export without",
+                "this server requires TLS, but the client requested an export without it",
             ));
         }
         if self.extended {
@@ -481,7 +484,7 @@ impl Handshake {
         if data.len() > STRING_BYTES_MAX {
             return Err(refuse("the name is longer than 4096 bytes"));
         }
-        let name = string(data).ok_or(refuse("the name is not UTF-8, or has a NUL"))?;
+        let name = string(data).ok_or(refuse("the name is not UTF-8, or contains a NUL"))?;
         let (index, export) = find(catalog, name).ok_or(refuse("no such export"))?;
         out.extend_from_slice(&catalog.size_bytes(index).to_be_bytes());
         out.extend_from_slice(&export.flags.negotiated(self.style()).bits().to_be_bytes());
@@ -539,7 +542,7 @@ impl Handshake {
         data: &'a [u8],
     ) -> Result<(usize, ContextRequest<'a>), Refusal> {
         if self.style() == ReplyStyle::Simple {
-            return Err(Refusal::invalid("metadata contexts need structured replies first"));
+            return Err(Refusal::invalid("negotiate structured replies before metadata contexts"));
         }
         let request = ContextRequest::parse(data)?;
         let (index, _) = find(catalog, request.name).ok_or(UNKNOWN_EXPORT)?;
@@ -565,7 +568,7 @@ impl Handshake {
         data: &[u8],
         reply: &mut OptionReply<'_>,
     ) -> Result<(), Refusal> {
-        // A selection replaces the previous one even when it fails.
+        // A new selection replaces the previous one even if it fails.
         self.context_export = None;
         let (index, request) = self.contexts(catalog, data)?;
         if request.exact {

@@ -1,11 +1,11 @@
-//! From a checked request to its ticket, and from the ticket's end to its reply.
+//! Turns checked requests into tickets, and completed tickets into replies.
 //!
-//! [`Core`] is what all connections of an I/O thread share: submitter, buffers, counters. Called by
-//! receive.rs with requests and by the worker with tickets that are over; gives tickets to the
-//! submitter (submit.rs).
+//! [`Core`] is what all connections of an I/O thread share: submitter, buffers, counters.
+//! receive.rs calls it with requests and the worker with completed tickets; it passes tickets to
+//! the submitter (submit.rs).
 //!
-//! Invariants: an accepted request is answered exactly once, or its connection is dead; a read's
-//! payload is sent only if the drive said that it filled it; buffers stay in the ticket until the
+//! Invariants: an accepted request is answered exactly once, or its connection is dead. A read's
+//! payload is sent only if the drive reported success. Buffers stay in the ticket until the
 //! completion, then in the connection's batch until they are sent.
 
 pub(crate) mod holes;
@@ -33,40 +33,40 @@ use millrace_runtime::IoContext;
 
 /// Most extents in a block status reply.
 const EXTENTS_MAX: usize = 1024;
-/// Bytes of the buffer for them: 16 each, and the chunk's head.
+/// Size of the buffer for extents in bytes: 16 each, and the chunk's header.
 const STATUS_BYTES: usize = 32 * 1024;
-/// Why a request is refused whose drives answer nothing any more.
+/// Error text for requests to drives that do not answer any more.
 const STUCK: &str = "the drive does not answer";
 
-/// What the connections of a thread share.
+/// State that the connections of an I/O thread share.
 pub(crate) struct Core {
     pub(crate) ctx: IoContext,
     pub(crate) exports: Arc<Exports>,
-    /// The requests of the connections at the block layer.
+    /// Requests of the connections in the block layer.
     pub(crate) submitter: Submitter,
     pub(crate) pool: Pool,
     pub(crate) zeroes: Arc<Zeroes>,
     pub(crate) counts: ServerStats,
-    /// I/O threads of the server.
+    /// Number of the server's I/O threads.
     pub(crate) threads: usize,
     pub(crate) shared: Arc<ServerState>,
-    /// What handshakes of TLS may take of this turn.
+    /// Time that TLS handshakes may take in this turn.
     pub(crate) secure: TlsTurn,
 }
 
-/// What became of a request.
+/// Outcome of taking a request.
 pub(crate) enum Taken {
-    /// The request is answered or on its way.
+    /// The request is answered or in flight.
     Done,
-    /// This ticket waits for payload.
+    /// The ticket with this ID waits for payload.
     Awaits(u32),
-    /// This answer waits until the payload is there, which nobody wants.
+    /// The request is refused; the reply is sent once its payload was received and discarded.
     Refused(Refusal),
-    /// There is no memory now, and the connection waits for some; show it again.
+    /// No memory is free, and the connection waits for some. The request must be presented again.
     NoMemory,
 }
 
-/// The one table from the block layer's outcomes to the protocol's; success has none.
+/// Maps the block layer's status to the protocol's error. Returns `None` for success.
 fn errno_of(status: Status) -> Option<Errno> {
     Some(match status {
         Status::Ok => return None,
@@ -76,13 +76,13 @@ fn errno_of(status: Status) -> Option<Errno> {
         Status::ReadOnly => Errno::Eperm,
         Status::NoResource => Errno::Enomem,
         Status::Aborted => Errno::Eshutdown,
-        // `IoError`, `TimedOut`, `Offline`: the data are not to be had.
+        // `IoError`, `TimedOut`, `Offline`: the data cannot be read or written.
         _ => Errno::Eio,
     })
 }
 
 impl Core {
-    /// Carries out a request that was checked.
+    /// Executes a request that was checked.
     #[inline]
     pub(crate) fn execute(
         &mut self,
@@ -109,7 +109,7 @@ impl Core {
         }
     }
 
-    /// Answers with an error.
+    /// Refuses a request with an error.
     pub(crate) fn refuse(
         &mut self,
         conn: &mut Connection,
@@ -153,7 +153,7 @@ impl Core {
         }
     }
 
-    /// A read or a write.
+    /// Executes a read or a write.
     #[inline]
     fn transfer(&mut self, conn: &mut Connection, granted: &Granted, request: &Request) -> Taken {
         let lane = granted.lane;
@@ -193,7 +193,7 @@ impl Core {
         Taken::Done
     }
 
-    /// A flush, a discard or a zeroing.
+    /// Executes a flush, a discard or a zeroing.
     fn command(&mut self, conn: &mut Connection, granted: &Granted, request: &Request) -> Taken {
         let op = match request.command {
             Command::Trim => Op::Discard,
@@ -241,7 +241,7 @@ impl Core {
             end - sector,
             most,
         );
-        // Of the first sector, the client may have left out the beginning.
+        // The request may begin within the first sector.
         let mut before = req.offset & 511;
         let extents = extents.into_iter().map(|extent| Extent {
             len: (extent.nr_sectors << 9) - std::mem::take(&mut before),
@@ -264,7 +264,7 @@ impl Core {
         Taken::Done
     }
 
-    /// Refuses a request whose drives answer nothing any more.
+    /// Refuses a request to drives that do not answer any more.
     #[cold]
     pub(crate) fn refuse_stuck(
         &mut self,
@@ -276,7 +276,7 @@ impl Core {
         self.refuse(conn, granted, request, (Errno::Eio, STUCK))
     }
 
-    /// Answers a request that a drive failed at.
+    /// Sends an error reply to a request that a drive failed.
     #[cold]
     pub(crate) fn fail(&mut self, conn: &mut Connection, reply: &Reply, status: Status) {
         self.counts.errors += 1;
@@ -285,7 +285,7 @@ impl Core {
         conn.out.push(|buffer| reply.failure(buffer, errno, status.text()));
     }
 
-    /// Answers a request that is over.
+    /// Sends the reply to a completed request.
     #[inline]
     pub(crate) fn answer(&mut self, conn: &mut Connection, ticket: Ticket, status: Status) {
         let Ticket { reply, mut memory, op, len_bytes, head_bytes, .. } = ticket;

@@ -1,12 +1,13 @@
 //! An I/O thread of the server: its connections, its channels, its loop.
 //!
-//! One turn: submit to and reap from the ring; receives become requests, requests bios; the
-//! channels are polled; completed bios become replies; each connection touched gets one send and
-//! one receive. It sleeps in the ring when there is nothing to do. Made and run on its own thread
-//! by start-up; other threads reach it only through [`ServerState`] and its doorbell.
+//! One turn of the loop: submit operations to the ring and reap completions; turn receives into
+//! requests and requests into bios; poll the channels; turn completed bios into replies; start one
+//! send and one receive for each connection concerned. The thread sleeps in the ring when there is
+//! nothing to do. Start-up makes and runs it on its own thread; other threads reach it only through
+//! [`ServerState`] and its doorbell.
 //!
-//! Invariants: what is dropped at the end goes in the order channels, ring, connections, pool; what
-//! the kernel or a drive may still touch then is leaked.
+//! Invariant: at the end, channels, ring, connections and pool are dropped in this order. Memory
+//! that the kernel or a drive may still access then is leaked.
 
 mod admission;
 pub(crate) mod client_timers;
@@ -38,14 +39,13 @@ use super::submit::Submitter;
 use super::submit::ticket::{Memory, Ticket, TicketState};
 use crate::nbd::memory::waiting_line::MemoryWait;
 
-/// Connections that must have ended before the heap is trimmed: when none is left, and else. Each
-/// has some 200 KiB of it.
+/// Number of ended connections after which the heap is trimmed: if none is left, and otherwise.
+/// Each used about 200 KiB of heap.
 const CLOSED_FEW: u32 = 16;
 const CLOSED_MANY: u32 = 256;
-/// How soon to accept again after the system refused a connection.
+/// Delay before accepting is retried after an error, in nanoseconds.
 const ACCEPT_RETRY_NS: u64 = 100_000_000;
 
-/// An I/O thread.
 pub(crate) struct Worker {
     pub(crate) core: Core,
     pub(crate) ring: Ring,
@@ -55,28 +55,28 @@ pub(crate) struct Worker {
     free: Vec<usize>,
     /// Connections to look at before the next turn.
     pub(crate) touched: Vec<usize>,
-    /// Connections that left requests for the next turn.
+    /// Connections with received requests left for the next turn.
     unfinished: Vec<usize>,
     completions: Vec<Completion>,
-    /// Deadline, index and serial of connections in negotiation, the oldest first.
+    /// Deadline, index and serial number of negotiating connections, oldest first.
     handshakes: VecDeque<(u64, usize, u64)>,
     pub(crate) client_timers: ClientTimers,
-    /// The value of [`ServerState::changes`] that this thread has looked at.
+    /// Value of [`ServerState::changes`] when this thread last looked.
     pub(crate) seen_changes: u64,
     accepting: Accepting,
     pub(crate) flush_part: Option<FlushPart>,
 }
 
-/// How connections of a thread begin and end.
+/// State for accepting and closing connections.
 #[derive(Default)]
 struct Accepting {
-    /// Connections that ended since the heap was trimmed.
+    /// Number of connections that ended since the heap was last trimmed.
     closed: u32,
-    /// Number of the connection that it opened last.
+    /// Serial number of the connection opened last.
     serial: u64,
-    /// The thread that gets the next one, modulo their number.
+    /// Thread that gets the next connection, modulo the number of threads.
     next_thread: usize,
-    /// Listeners to accept on again at that time.
+    /// Time to retry accepting on listeners that failed, in nanoseconds.
     again_ns: Option<u64>,
 }
 
@@ -138,7 +138,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Turns the loop once; sleeps if there is nothing to do, until `limit_ns` at most.
+    /// Runs one turn of the loop. If there is nothing to do, sleeps until `limit_ns` at most.
     ///
     /// # Errors
     /// `System` if the ring fails.
@@ -184,7 +184,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Until when the thread may sleep.
+    /// Returns the time until which the thread may sleep.
     fn deadline(&mut self, limit_ns: Option<u64>) -> Option<u64> {
         let client_timers = self.client_timer_deadline();
         while let Some((_, index, serial)) = self.handshakes.front().copied() {
@@ -194,7 +194,7 @@ impl Worker {
             }
             self.handshakes.pop_front();
         }
-        // Looked at now and then, so that little of a pause counts.
+        // Woken up regularly, so that little of a pause of the process counts as handshake time.
         let look = |(deadline_ns, ..): &(u64, _, _)| (*deadline_ns).min(Native::now() + LOOK_NS);
         let handshake = self.handshakes.front().map(look);
         let overdue = self.core.submitter.overdue_deadline();
@@ -204,7 +204,7 @@ impl Worker {
         channels.chain(others.into_iter().flatten()).min()
     }
 
-    /// Goes on with what the last turn left.
+    /// Processes requests that the last turn left.
     fn take_unfinished(&mut self) {
         for index in self.unfinished.drain(..) {
             let Some(conn) = self.conns[index].as_mut() else { continue };
@@ -253,8 +253,8 @@ impl Worker {
             return conn.kill(&mut self.core.submitter.tickets, &mut self.core.pool);
         }
         conn.moved(bytes);
-        // Room for more requests: those that were received already are next, and after the rest of
-        // these replies, so that the client has something to read while they are carried out.
+        // Requests already received are processed only after the rest of these replies, so that the
+        // client has something to read meanwhile.
         if conn.out.has_rest() && conn.phase == Phase::Transmission {
             conn.turn.has_more = true;
             conn.pump_send(&self.ring, &mut self.core.pool);
@@ -263,7 +263,7 @@ impl Worker {
         }
     }
 
-    /// A send of ciphertext moved bytes, none if it failed.
+    /// Handles a completed send of ciphertext; `bytes` is 0 if it failed.
     fn sent_secure(&mut self, index: usize, bytes: usize) {
         let Some(conn) = self.conns[index].as_mut() else { return };
         conn.out.busy = false;
@@ -326,7 +326,7 @@ impl Worker {
         }
     }
 
-    /// Takes over connections that thread 0 accepted, and answers operators.
+    /// Handles messages of other threads: accepted connections, and questions of operators.
     fn take_messages(&mut self) {
         while let Some(message) = self.shared.mailboxes[self.number].take() {
             match message {
@@ -379,7 +379,8 @@ impl Worker {
                 lane.channel.tick();
             }
         }
-        // What `deadline` may have waited for is looked at, or the thread would never sleep again.
+        // Everything that `deadline` may have returned must be handled, or the thread never sleeps
+        // again.
         let now_ns = Native::now();
         let pause_ns = self.client_timers.clock.look(now_ns, LOOK_NS);
         if pause_ns > 0 {
@@ -421,7 +422,7 @@ impl Worker {
         }
     }
 
-    /// The thread did not run for so long: everybody has that much more time.
+    /// Extends all time limits by `pause_ns`, during which the thread did not run.
     #[cold]
     fn forgive(&mut self, pause_ns: u64) {
         for (deadline_ns, ..) in &mut self.handshakes {
@@ -433,7 +434,7 @@ impl Worker {
         self.client_timers.forgive(pause_ns);
     }
 
-    /// Looks at what other threads did with ranges, if they did something.
+    /// Handles changes of other threads to the range tables, if there were any.
     pub(crate) fn follow_changes(&mut self) {
         let changes = self.shared.changes();
         if changes != self.seen_changes {
@@ -442,9 +443,10 @@ impl Worker {
         }
     }
 
-    /// Tells all other threads that there is something to look at.
+    /// Wakes all other threads so that they look for changes.
     pub(crate) fn ring_others(&self) {
-        // Before the bells. This thread has one more turn, too: what it gave back may be its own.
+        // Counted before the doorbells ring. This thread gets another turn, too: memory that it
+        // freed may be for its own connections.
         self.shared.note_change();
         let others = self.shared.mailboxes.iter().enumerate();
         others.filter(|(thread, _)| *thread != self.number).for_each(|(_, mailbox)| mailbox.ring());
@@ -473,12 +475,12 @@ impl Worker {
             }
             conn.touch(&mut self.touched);
         }
-        // What `advance` submitted may have been rejected at once; `fresh` says so.
+        // Bios that `advance` submitted may have been rejected at once; `fresh` is set then.
         done.append(&mut self.core.submitter.done);
         self.core.submitter.done = done;
     }
 
-    /// Starts the sends and receives of every connection that was touched.
+    /// Starts sends and receives of all connections that were touched.
     fn pump(&mut self) {
         for at in 0..self.touched.len() {
             let index = self.touched[at];
@@ -522,7 +524,7 @@ impl Worker {
             }
         }
         if conn.in_flight > 0 {
-            // Drives have the rest; its memory comes back without the connection.
+            // The rest is at the drives. Its memory is freed without the connection.
             self.core.submitter.drop_waiting_of(conn.serial, &mut self.core.pool);
         }
         self.free.push(index);
@@ -554,7 +556,7 @@ fn accept_on(worker: &Worker, listener: usize) {
     }
 }
 
-/// Serves other exports from now on, if there are others.
+/// Switches to the current exports, if they were replaced.
 fn follow_exports(worker: &mut Worker) {
     let Some((exports, version)) = worker.shared.served.newer(worker.number) else { return };
     let before = std::mem::replace(&mut worker.core.exports, Arc::clone(&exports));
@@ -580,12 +582,12 @@ fn follow_exports(worker: &mut Worker) {
         }
     }
     worker.core.submitter.lanes.keep_only(&exports.volumes);
-    // Lanes that have no client any more may be of volumes that are gone.
+    // Lanes without clients may belong to volumes that were removed.
     worker.client_timers.expect_unused_lane(0);
     worker.shared.served.note_served(worker.number, version);
 }
 
-/// Whether this is the connection of a ticket, and it has no answer yet.
+/// Returns true if the connection is the ticket's and its client has not been answered yet.
 #[inline]
 fn awaits(conn: &Connection, ticket: &Ticket) -> bool {
     conn.serial == ticket.owner.serial && ticket.state != TicketState::Overdue

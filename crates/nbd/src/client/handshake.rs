@@ -1,15 +1,17 @@
-//! A client's side of the negotiation, as a state machine over bytes.
+//! The client's side of the negotiation, as a state machine over bytes.
 //!
-//! Owns what the benchmark client needs to reach any NBD server. Called with the bytes that were
-//! received; what is to be sent is appended to a buffer of the caller.
+//! It supports what a client needs to reach any NBD server. The caller passes received bytes; bytes
+//! to send are appended to a buffer of the caller.
 //!
-//! States: greeting; if wished for, TLS, for which the caller has to see; the wish for a reply
-//! style, each refusal falling back to the next simpler one; if wished for, `OPT_SET_META_CONTEXT`
-//! for `base:allocation`; `OPT_GO`, or `OPT_INFO` and `OPT_ABORT` for whoever only wants to know;
-//! for old servers `OPT_EXPORT_NAME`; where there is no such export `OPT_LIST`, for the error;
-//! over. Invariants: one option is open at a time; no more is consumed than the last message that
-//! the negotiation needs; information of unknown kinds is ignored. Specification: "Fixed newstyle
-//! negotiation", "Option types", "Block size constraints".
+//! States: the greeting; optionally TLS, which the caller has to start; the reply style, where each
+//! refusal falls back to the next simpler one; optionally `OPT_SET_META_CONTEXT` for
+//! `base:allocation`; `OPT_GO`, or `OPT_INFO` and `OPT_ABORT` to query an export only;
+//! `OPT_EXPORT_NAME` for old servers; `OPT_LIST` if there is no such export, for the error message;
+//! over.
+//!
+//! Invariants: one option is outstanding at a time. No bytes are consumed after the last message
+//! that the negotiation needs. Information of unknown types is ignored. Specification: "Fixed
+//! newstyle negotiation", "Option types", "Block size constraints".
 
 use crate::wire::{
     BASE_ALLOCATION, EXPORT_NAME_ZEROES, FLAG_C_FIXED_NEWSTYLE, FLAG_C_NO_ZEROES,
@@ -21,55 +23,55 @@ use crate::wire::{
 };
 use crate::{ProtocolError, ReplyStyle, TransmissionFlags};
 
-/// Longest data of a reply to an option, in bytes.
+/// Longest data of an option reply that is accepted, in bytes.
 pub const REPLY_DATA_BYTES_MAX: u32 = 64 * 1024;
 
-/// Most exports that an error lists.
+/// Maximum number of exports listed in an error.
 const LISTED_MAX: usize = 32;
 
-/// What a client knows after the negotiation.
+/// Result of a client's negotiation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientSession {
     /// Size of the export in bytes.
     pub size_bytes: u64,
-    /// What the export can do.
+    /// Features of the export.
     pub flags: TransmissionFlags,
-    /// Headers of the transmission phase.
+    /// Header format of the transmission phase.
     pub style: ReplyStyle,
-    /// Smallest request and alignment in bytes; 512 when the server did not say.
+    /// Smallest request and alignment in bytes; 512 if the server did not say.
     pub block_min: u32,
-    /// Preferred request size in bytes; 4096 when the server did not say.
+    /// Preferred request size in bytes; 4096 if the server did not say.
     pub block_preferred: u32,
-    /// Largest payload in bytes; 32 MiB when the server did not say.
+    /// Largest payload in bytes; 32 MiB if the server did not say.
     pub block_max: u32,
-    /// Id of the metadata context `base:allocation`, if it was asked for and the server has it.
+    /// ID of the metadata context `base:allocation`, if requested and supported by the server.
     pub allocation: Option<u32>,
 }
 
-/// Where the negotiation stands after [`ClientHandshake::feed`].
+/// Progress of the negotiation after [`ClientHandshake::feed`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientProgress {
-    /// Send what is in the output; the rest needs more bytes.
+    /// Send the output; more input is needed.
     NeedMore,
-    /// Only after [`ClientHandshake::with_tls`]: the server begins TLS with the next byte of either
-    /// side. See to that, and go on with [`ClientHandshake::secured`].
+    /// Start TLS: the next byte of either side belongs to it. Then call
+    /// [`ClientHandshake::secured`]. Only after [`ClientHandshake::with_tls`].
     StartTls,
-    /// Requests may be sent.
+    /// The negotiation has succeeded, and requests may be sent.
     Ready(ClientSession),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Greeting,
-    /// TLS was asked for.
+    /// `OPT_STARTTLS` was sent.
     StartTls,
-    /// The server agreed to TLS, which has not begun.
+    /// The server agreed to TLS, which has not started.
     Securing,
     Style(ReplyStyle),
     Context,
     Go,
     ExportName,
-    /// There is no such export: which there are is asked for the error.
+    /// There is no such export; its list of exports was requested for the error message.
     List,
     Over,
 }
@@ -80,12 +82,12 @@ pub struct ClientHandshake {
     name: String,
     want: ReplyStyle,
     state: State,
-    /// What to do with the export: `OPT_GO`, or `OPT_INFO`.
+    /// `OPT_GO`, or `OPT_INFO` to query the export only.
     verb: u32,
     wants_allocation: bool,
     wants_tls: bool,
     no_zeroes: bool,
-    /// Whether the size and the flags are known.
+    /// Size and flags of the export are known.
     described: bool,
     session: ClientSession,
     /// Exports that the server listed.
@@ -93,12 +95,12 @@ pub struct ClientHandshake {
 }
 
 impl ClientHandshake {
-    /// A negotiation for the export called `name` (empty: the default one) with replies of the
-    /// style `want`, or of a simpler one if the server cannot.
+    /// Starts a negotiation for the export `name`, or the default export if it is empty, with
+    /// replies of style `want`, or of a simpler one if the server does not support it.
     ///
     /// # Errors
     ///
-    /// [`ProtocolError::BadField`] when the name is longer than 4096 bytes or has a NUL.
+    /// [`ProtocolError::BadField`] if the name is longer than 4096 bytes or contains a NUL.
     pub fn new(name: &str, want: ReplyStyle) -> Result<Self, ProtocolError> {
         if name.len() > STRING_BYTES_MAX || name.contains('\0') {
             return Err(ProtocolError::BadField { what: "export name", value: name.len() as u64 });
@@ -127,40 +129,40 @@ impl ClientHandshake {
         })
     }
 
-    /// Asks for the metadata context `base:allocation`, too, so that the session takes block status
-    /// requests where the server has it.
+    /// Also requests the metadata context `base:allocation`, so that block status requests can be
+    /// sent if the server supports it.
     #[must_use]
     pub fn with_allocation(mut self) -> Self {
         self.wants_allocation = true;
         self
     }
 
-    /// Asks for TLS first, and goes on with nothing less.
+    /// Requires TLS.
     #[must_use]
     pub fn with_tls(mut self) -> Self {
         self.wants_tls = true;
         self
     }
 
-    /// TLS has begun: appends what is to be said by it.
+    /// Continues after TLS has started; appends the next bytes to send through TLS.
     ///
     /// # Panics
     ///
-    /// Unless [`ClientProgress::StartTls`] was the last progress.
+    /// If the last progress was not [`ClientProgress::StartTls`].
     pub fn secured(&mut self, out: &mut Vec<u8>) {
         assert!(self.state == State::Securing, "TLS was agreed on just now");
         self.ask_for(self.want, out);
     }
 
-    /// Only asks what the export is, and takes leave: [`ClientProgress::Ready`] then says what the
-    /// server has told, and the connection is to be closed when the output is sent.
+    /// Only queries the export and then ends the negotiation. [`ClientProgress::Ready`] has the
+    /// result; the connection must be closed once the output is sent.
     #[must_use]
     pub fn only_asking(mut self) -> Self {
         self.verb = OPT_INFO;
         self
     }
 
-    /// The refusal of the export, if that is how it ended; for servers that hang up then.
+    /// Returns the error if the server refused the export, for servers that hang up afterwards.
     #[must_use]
     pub fn refusal(&self) -> Option<ProtocolError> {
         (self.state == State::List).then(|| self.no_export())
@@ -170,22 +172,23 @@ impl ClientHandshake {
         ProtocolError::NoExport { name: self.name.clone(), known: self.known.clone() }
     }
 
-    /// One export of the list.
+    /// Adds one export of the server's list.
     fn listed(&mut self, data: &[u8]) -> Result<(), ProtocolError> {
         let mut reader = Reader::new(data);
         let name = reader.u32().and_then(|length| reader.bytes(length as usize));
-        // What breaks the list only spoils an error message.
+        // A malformed name only spoils an error message.
         self.known.push(printable(name.unwrap_or_default()));
         if self.known.len() < LISTED_MAX { Ok(()) } else { Err(self.no_export()) }
     }
 
-    /// Handles every complete message at the front of `input` and appends what to send to `out`.
+    /// Handles every complete message at the front of `input`, and appends bytes to send to `out`.
     ///
-    /// Returns how many bytes were consumed; the caller shows the others again, with more.
+    /// Returns the number of bytes consumed. The caller passes the others again, together with
+    /// more.
     ///
     /// # Errors
     ///
-    /// The server broke the protocol or refused ([`ProtocolError::Refused`]).
+    /// The server violated the protocol, or refused ([`ProtocolError::Refused`]).
     pub fn feed(
         &mut self,
         input: &[u8],
@@ -196,9 +199,9 @@ impl ClientHandshake {
             if self.state == State::Securing {
                 return match input.len() - used {
                     0 => Ok((used, ClientProgress::StartTls)),
-                    // Nobody may speak before TLS has begun; somebody on the way may have.
+                    // The server must not send before TLS; the bytes may be an attacker's.
                     value => {
-                        let what = "number of bytes before TLS begins";
+                        let what = "number of bytes before TLS starts";
                         Err(ProtocolError::BadField { what, value: value as u64 })
                     }
                 };
@@ -253,7 +256,7 @@ impl ClientHandshake {
         }
     }
 
-    /// The style is agreed on: what follows it.
+    /// Continues after the reply style was negotiated.
     fn styled(&mut self, out: &mut Vec<u8>) {
         if !self.wants_allocation || self.session.style == ReplyStyle::Simple {
             return self.go(out);
@@ -332,7 +335,7 @@ impl ClientHandshake {
             }
             (State::Style(_), REP_ERR_UNSUP) => self.go(out),
             (State::Context, REP_META_CONTEXT) => self.context(data)?,
-            // A server without contexts is asked for none.
+            // Metadata contexts are optional: on an error the negotiation continues.
             (State::Context, code) if code == REP_ACK || code & REP_ERROR_BIT != 0 => self.go(out),
             (State::Go, REP_INFO) => self.information(data)?,
             (State::Go, REP_ACK) if self.described => {
@@ -372,7 +375,7 @@ impl ClientHandshake {
             let what = "length of a metadata context";
             return Err(ProtocolError::BadField { what, value: data.len() as u64 });
         };
-        // Contexts that nobody asked for change nothing.
+        // Contexts that were not requested are ignored.
         if reader.rest() == BASE_ALLOCATION.as_bytes() {
             self.session.allocation = Some(id);
         }
@@ -435,7 +438,7 @@ impl ClientHandshake {
     }
 }
 
-/// A text of the server's, which ends up before a person, on a terminal perhaps.
+/// Replaces control characters of a server's text, which may be shown on a terminal.
 fn printable(text: &[u8]) -> String {
     String::from_utf8_lossy(text).replace(char::is_control, "\u{fffd}")
 }

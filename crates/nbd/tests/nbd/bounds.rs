@@ -341,20 +341,20 @@ fn refusals_are_told_in_words() {
     ] {
         for (code, why) in [
             (REP_ERR_UNSUP, "it does not know the option"),
-            (REP_ERR_POLICY, "it is told not to"),
+            (REP_ERR_POLICY, "its configuration forbids it"),
             (REP_ERR_INVALID, "it finds the request invalid"),
-            (REP_ERR_PLATFORM, "its system cannot"),
+            (REP_ERR_PLATFORM, "its platform does not support it"),
             (REP_ERR_UNKNOWN, "there is no such export"),
             (REP_ERR_SHUTDOWN, "it is about to stop"),
-            (REP_ERR_BLOCK_SIZE_REQD, "it wants block sizes"),
-            (REP_ERR_TOO_BIG, "the request is too long"),
-            (REP_ERR_EXT_HEADER_REQD, "it wants extended headers"),
+            (REP_ERR_BLOCK_SIZE_REQD, "it demands that block sizes"),
+            (REP_ERR_TOO_BIG, "the request is too large"),
+            (REP_ERR_EXT_HEADER_REQD, "it demands extended headers"),
         ] {
             let text = words(option, code);
             assert!(text.contains(&format!("the server refused {asked}: {why}")), "{text}");
         }
         let text = words(option, REP_ERR_TLS_REQD);
-        assert_eq!(text, "the server lets in only clients with TLS");
+        assert_eq!(text, "the server accepts only clients with TLS");
         let text = words(option, 0x8000_0077);
         assert!(text.contains(&format!("refused {asked} with code 0x80000077")), "{text}");
     }
@@ -367,7 +367,7 @@ fn refusals_are_told_in_words() {
         let known = names.iter().map(|&name| name.to_owned()).collect();
         ProtocolError::NoExport { name: "x".to_owned(), known }.to_string()
     };
-    assert!(known(&[]).contains("the server does not say which there are"));
+    assert!(known(&[]).contains("the server does not list its exports"));
     assert!(known(&["a", "b"]).contains("there are \"a\", \"b\""));
 }
 

@@ -1,12 +1,12 @@
-//! Whether files have changed, told by what the system says of them.
+//! Change detection for files, by their metadata.
 //!
-//! Owns the comparison. Called by the configuration of a server at each look: one system call for
-//! each file, no byte of them is read.
+//! The configuration of a server calls it at each check: one system call for each file, without
+//! reading any contents.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// What the system says of some files; files that are replaced, written or gone differ.
+/// Metadata of some files. Files that are replaced, written or removed compare unequal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Stamp(Vec<Option<FileStamp>>);
 
@@ -14,12 +14,12 @@ pub(super) struct Stamp(Vec<Option<FileStamp>>);
 struct FileStamp {
     place: (u64, u64),
     len_bytes: u64,
-    /// Seconds and nanoseconds of the last change of contents, and of anything.
+    /// Seconds and nanoseconds of mtime, then of ctime.
     times: [i64; 4],
 }
 
 impl Stamp {
-    /// The stamp of these files now.
+    /// Reads the metadata of these files.
     pub(super) fn of<'a>(paths: impl Iterator<Item = &'a Path>) -> Stamp {
         Stamp(
             paths

@@ -1,13 +1,12 @@
-//! rustls's state machine of either side, one step at a time, until records of TLS 1.3 are opened
-//! and sealed without it.
+//! Steps through rustls's state machine, until records of TLS 1.3 are handled without it.
 //!
-//! Owns the connection of rustls and what its states mean. Called by the session; calls rustls and
+//! Owns the rustls connection and interprets its states. Called by the session; calls rustls and
 //! the records.
 //!
-//! Invariants: each call shows rustls the ciphertext again that it was shown and has not used up,
-//! since it keeps places in it between calls, and more of it one record at a time: what stands
-//! behind the end of a handshake of TLS 1.3 it never sees. (It would keep an answer to a change of
-//! keys there for the next record of its own.)
+//! Invariants: each call shows rustls the unconsumed ciphertext again, since it keeps positions in
+//! it between calls, and then more of it, one record at a time. rustls never sees bytes after the
+//! end of a TLS 1.3 handshake. (Otherwise it would hold back a reply to a key update until its next
+//! record.)
 
 use std::sync::Arc;
 
@@ -24,39 +23,39 @@ use super::records::{Records, Secrets};
 use crate::config::ClientConfig;
 use crate::error::{Error, ErrorKind};
 
-/// Room for the message that ends a session, and a change of keys before it, in bytes.
+/// Room for a close notification and a key update before it, in bytes.
 const CLOSE_BYTES_MAX: usize = 1024;
 
-/// Rustls's side of a session.
+/// The TLS implementation that a session uses at present.
 pub(super) enum Engine {
     Server(Box<UnbufferedServerConnection>),
     Client(Box<UnbufferedClientConnection>),
-    /// The handshake of TLS 1.3 is over.
+    /// Our own record layer, after the handshake of TLS 1.3.
     Records(Box<Records>),
-    /// The session could not go on after its handshake.
+    /// The session could not continue after its handshake.
     Stopped(rustls::Error),
 }
 
-/// What a turn of rustls came to.
+/// Outcome of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
-    /// So many bytes of plaintext were written to where the caller wants them; others are kept.
+    /// This many bytes of plaintext were written to the caller's memory; further ones are kept.
     Plain(usize),
-    /// Something was done that leads on.
+    /// Something was done; call again.
     GoOn,
-    /// Nothing more happens without ciphertext.
+    /// More ciphertext is needed.
     Blocked,
 }
 
-/// A turn of rustls and what it brought.
+/// Results of a turn.
 pub(super) struct Turn {
     pub(super) step: Result<Step, rustls::Error>,
-    /// What rustls has to say to the peer.
+    /// Messages for the peer.
     pub(super) control: Vec<u8>,
     pub(super) peer_closed: bool,
     /// The handshake is over.
     pub(super) can_write: bool,
-    /// Bytes written for what was wanted; none if another state of rustls comes first.
+    /// Bytes written for `want`; `None` if rustls has to handle another state first.
     pub(super) written: Option<usize>,
 }
 
@@ -72,16 +71,16 @@ impl Turn {
     }
 }
 
-/// What is to be done once rustls lets this side write.
+/// Action to take once rustls allows this side to write.
 pub(super) enum Want<'a> {
     Nothing,
-    /// A record of the first, into the second.
+    /// Encrypt the first slice as a record into the second.
     Record(&'a [u8], &'a mut [u8]),
-    /// The message that ends this side's half of the session.
+    /// Write the close notification of this side.
     Close,
 }
 
-/// Where plaintext goes: first to the caller's memory, the rest is kept.
+/// Destination of plaintext: the caller's memory first, then a buffer that keeps the rest.
 pub(super) struct Sink<'a> {
     into: &'a mut [u8],
     kept: &'a mut Vec<u8>,
@@ -89,13 +88,13 @@ pub(super) struct Sink<'a> {
 }
 
 impl Sink<'_> {
-    /// Where the next plaintext belongs; empty while some is kept.
+    /// Returns the caller's memory for the next plaintext; empty while some is kept.
     pub(super) fn room(&mut self) -> &mut [u8] {
         let room = if self.kept.is_empty() { &mut *self.into } else { &mut [] };
         room.get_mut(self.filled..).unwrap_or_default()
     }
 
-    /// Takes plaintext; how many bytes of it went to the caller's memory.
+    /// Takes plaintext. Returns how many bytes went to the caller's memory.
     pub(super) fn take(&mut self, plain: &[u8]) -> usize {
         let room = self.room();
         let (now, later) = plain.split_at(plain.len().min(room.len()));
@@ -120,7 +119,8 @@ impl Engine {
         made.map(|one| Engine::Client(Box::new(one))).map_err(|error| cannot_start(&error))
     }
 
-    /// Goes on by one state. Plaintext goes to `into`, and what finds no room there to `kept`.
+    /// Advances by one state. Plaintext goes to `plain.0`, and as far as there is no room to
+    /// `plain.1`.
     pub(super) fn turn(
         &mut self,
         incoming: &mut Incoming,
@@ -145,8 +145,8 @@ impl Engine {
         turn
     }
 
-    /// Takes records of TLS 1.3 over from rustls, whose handshake is over: rustls copies the
-    /// plaintext of each record once more, and allocates for it.
+    /// Replaces rustls by our own record layer after a TLS 1.3 handshake: rustls copies the
+    /// plaintext of each record again, and allocates for it.
     pub(super) fn take_over(&mut self) {
         let version = match self {
             Engine::Server(one) => one.protocol_version(),
@@ -172,11 +172,11 @@ impl Engine {
         };
     }
 
-    /// What rustls still tells the peer after an error. To be called once: a second turn would
-    /// look at the bytes that are wrong again, and rustls allows one alert only.
+    /// Returns rustls's messages to the peer after an error. Must be called only once: a second
+    /// turn would parse the invalid bytes again, and rustls allows only one alert.
     pub(super) fn last_words(&mut self, incoming: &mut Incoming) -> Vec<u8> {
         if matches!(self, Engine::Records(_)) {
-            // They came with the error.
+            // The record layer returned them with the error.
             return Vec::new();
         }
         self.turn(incoming, (&mut [], &mut Vec::new()), Want::Nothing).control
@@ -251,7 +251,7 @@ fn handle<Data>(
             turn.peer_closed = true;
             turn.step = Ok(Step::Blocked);
         }
-        // Early data are not asked for, and states of later versions of rustls not known.
+        // Early data are not enabled, and states of later versions of rustls are unknown.
         Ok(_) => turn.step = Ok(Step::Blocked),
     }
     (discard, turn)
@@ -276,7 +276,7 @@ fn fulfil<Data>(
     Ok(())
 }
 
-/// Encodes into a vector: the first call says how much room it needs.
+/// Encodes into a vector; the first call returns the required size.
 fn encode(
     write: &mut dyn FnMut(&mut [u8]) -> Result<usize, EncodeError>,
     into: &mut Vec<u8>,

@@ -1,13 +1,13 @@
-//! Records of TLS 1.3 once the handshake is over: opened to where their plaintext is wanted, and
-//! sealed from where it lies (RFC 8446, sections 4.6, 5 and 6).
+//! Record layer of TLS 1.3 after the handshake (RFC 8446, sections 4.6, 5 and 6): decrypts records
+//! to where the plaintext is needed, and encrypts from where it lies.
 //!
-//! Owns the keys of both directions and what may come besides plaintext: alerts, changes of keys,
-//! tickets. Rustls keeps the secrets that the next keys follow from. Called by the engine; calls
-//! the ciphers of aws-lc-rs.
+//! Owns the keys of both directions and handles everything besides plaintext: alerts, key updates,
+//! tickets. rustls keeps the secrets from which the next keys are derived. Called by the engine;
+//! calls the ciphers of aws-lc-rs.
 //!
-//! Invariants: a record that cannot be opened ends the session, and nothing of it is handed out; a
-//! key seals no more records than its cipher allows; what the peer may ask for without sending
-//! plaintext is bounded.
+//! Invariants: a record that cannot be decrypted ends the session, and nothing of it is handed out.
+//! A key encrypts no more records than its cipher allows. Records without plaintext that a peer may
+//! send in a row are limited.
 
 use aws_lc_rs::aead::{
     AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce,
@@ -25,45 +25,45 @@ use super::RECORD_BYTES;
 use super::buffers::Incoming;
 use super::engine::{Sink, Step, Turn, Want};
 
-/// Kind, version and length before each record.
+/// Length of a record header in bytes: type, version and length.
 const HEADER_BYTES: usize = 5;
-/// What the ciphers of TLS 1.3 add to a record.
+/// Length of the authentication tag of TLS 1.3's ciphers in bytes.
 const TAG_BYTES: usize = 16;
-/// Most bytes of a record behind its header.
+/// Longest record without its header, in bytes.
 const BODY_BYTES_MAX: usize = RECORD_BYTES + 256;
-/// Longest message of a handshake that is put together from records.
+/// Longest handshake message that is assembled from records, in bytes.
 const MESSAGE_BYTES_MAX: usize = 0xffff;
-/// Records without plaintext that may follow each other.
+/// Maximum number of consecutive records without plaintext.
 const IDLE_RECORDS_MAX: u32 = 32;
 
-/// What a peer did wrong, and what it is told.
+/// A peer's error, and the alert to send for it.
 type Wrong = (Error, Option<AlertDescription>);
 
-/// Both directions of a session whose handshake is over.
+/// Record layer of both directions of a session.
 pub(super) struct Records {
     secrets: Secrets,
     opening: Keys,
     sealing: Keys,
-    /// Records that a key may seal.
+    /// Maximum number of records that one key may encrypt.
     sealed_max: u64,
-    /// The beginning of a message whose end comes in another record.
+    /// Beginning of a handshake message that continues in the next record.
     message: Vec<u8>,
-    /// Records since the last one with plaintext.
+    /// Number of records since the last one with plaintext.
     idle_records: u32,
     peer_closed: bool,
 }
 
-/// What the next keys follow from.
+/// Secrets from which the next keys are derived.
 pub(super) enum Secrets {
     Server(KernelConnection<ServerConnectionData>),
     Client(KernelConnection<ClientConnectionData>),
 }
 
-/// The key of one direction.
+/// Key of one direction.
 struct Keys {
     key: LessSafeKey,
     iv: [u8; NONCE_LEN],
-    /// Records that it opened or sealed.
+    /// Number of records decrypted or encrypted with this key.
     records: u64,
 }
 
@@ -83,7 +83,8 @@ impl Keys {
         .ok_or_else(|| Error::General("the session's cipher is not known".to_owned()))
     }
 
-    /// The nonce of the next record: its number in the last eight bytes of the vector.
+    /// Returns the nonce of the next record: its sequence number in the last eight bytes, XORed
+    /// with the IV.
     fn next_nonce(&mut self) -> Nonce {
         let mut nonce = self.iv;
         for (byte, number) in nonce[NONCE_LEN - 8..].iter_mut().zip(self.records.to_be_bytes()) {
@@ -120,7 +121,7 @@ impl Secrets {
 }
 
 impl Records {
-    /// Goes on where rustls stopped, between two records.
+    /// Continues where rustls stopped, between two records.
     pub(super) fn new(keys: ExtractedSecrets, secrets: Secrets) -> Result<Records, Error> {
         let suite = secrets.suite();
         Ok(Records {
@@ -138,7 +139,7 @@ impl Records {
         self.secrets.suite()
     }
 
-    /// One record, opened or sealed, as [`super::engine::Engine::turn`] says.
+    /// Decrypts or encrypts one record, see [`super::engine::Engine::turn`].
     pub(super) fn turn(
         &mut self,
         incoming: &mut Incoming,
@@ -151,7 +152,7 @@ impl Records {
             Want::Nothing => self.open(incoming, sink, &mut control).map_err(|wrong| {
                 let (error, alert) = wrong;
                 if let Some(alert) = alert {
-                    // A session that cannot even say so ends for the first reason.
+                    // If the alert cannot be sent either, the first error is reported.
                     let _ = self.say(ContentType::Alert, &[2, alert.into()], &mut control);
                 }
                 error
@@ -170,7 +171,7 @@ impl Records {
         Turn { step, control, peer_closed: self.peer_closed, can_write: true, written }
     }
 
-    /// Opens the next record, if it is whole.
+    /// Decrypts the next record, if it is complete.
     fn open(
         &mut self,
         incoming: &mut Incoming,
@@ -205,7 +206,7 @@ impl Records {
         Ok(step.map_or(Step::GoOn, Step::Plain))
     }
 
-    /// Does what a record is about; whether it is plaintext.
+    /// Handles the content of a record. Returns true if it is plaintext.
     fn heed(
         &mut self,
         kind: ContentType,
@@ -246,7 +247,7 @@ impl Records {
                 self.peer_closed = true;
                 return Ok(());
             }
-            // Of TLS 1.3's alerts only these two are no errors.
+            // All other alerts of TLS 1.3 are errors.
             (1, AlertDescription::UserCanceled) => return Ok(()),
             (1, _) => Some(AlertDescription::DecodeError),
             (2, _) => None,
@@ -255,7 +256,7 @@ impl Records {
         Err((Error::AlertReceived(alert), answer))
     }
 
-    /// Messages that come after the handshake: changes of keys, and tickets, which nobody keeps.
+    /// Handles messages after the handshake: key updates, and tickets, which are ignored.
     fn heed_messages(&mut self, content: &[u8], control: &mut Vec<u8>) -> Result<(), Wrong> {
         self.message.extend_from_slice(content);
         let whole = std::mem::take(&mut self.message);
@@ -269,7 +270,7 @@ impl Records {
             let Some((body, behind)) = behind.split_at_checked(bytes) else { break };
             match (HandshakeType::from(*kind), &self.secrets) {
                 (HandshakeType::KeyUpdate, _) => {
-                    // What stands behind it would be of the old key.
+                    // Bytes after it in the record would be encrypted with the old key.
                     if !behind.is_empty() {
                         return Err(misbehaved(PeerMisbehaved::KeyEpochWithPendingFragment));
                     }
@@ -305,7 +306,7 @@ impl Records {
         Ok(())
     }
 
-    /// Seals a record of plaintext, behind a change of keys if the key has sealed its share.
+    /// Encrypts a record of plaintext, after a key update if the key has reached its limit.
     fn seal_plain(&mut self, plain: &[u8], room: &mut [u8]) -> Result<usize, Error> {
         let mut written = 0;
         if self.sealing.records >= self.sealed_max {
@@ -315,7 +316,7 @@ impl Records {
         Ok(written + self.seal(ContentType::ApplicationData, plain, &mut room[written..])?)
     }
 
-    /// Adds a record that is no plaintext.
+    /// Adds an encrypted record of another type than plaintext.
     fn say(&mut self, kind: ContentType, content: &[u8], to: &mut Vec<u8>) -> Result<(), Error> {
         let start = to.len();
         to.resize(start + sealed_bytes(content.len()), 0);
@@ -338,15 +339,15 @@ impl Records {
     }
 }
 
-/// The message that changes the keys of whoever sends it, and asks the peer for nothing.
+/// Key update message that asks the peer for none in return.
 const KEY_UPDATE: [u8; 5] = [24, 0, 0, 1, 0];
 
-/// Bytes of a record with so much content.
+/// Returns the length of an encrypted record with this many bytes of content.
 fn sealed_bytes(content: usize) -> usize {
     HEADER_BYTES + content + 1 + TAG_BYTES
 }
 
-/// Bytes of the record at the front, with its header; none while it is not whole.
+/// Returns the length of the record at the front, with its header; `None` if it is incomplete.
 fn record_bytes(bytes: &[u8]) -> Result<Option<usize>, Wrong> {
     let [kind, _, _, high, low, ..] = bytes else { return Ok(None) };
     let kind = ContentType::from(*kind);
@@ -361,8 +362,8 @@ fn record_bytes(bytes: &[u8]) -> Result<Option<usize>, Wrong> {
     Ok((bytes.len() >= whole).then_some(whole))
 }
 
-/// What an opened record is about, and how much of it: the kind stands behind the content, padding
-/// of zeroes behind the kind.
+/// Splits a decrypted record. Returns its type and the length of its content: the type follows the
+/// content, and padding of zeroes follows the type.
 fn content(opened: &[u8]) -> Result<(ContentType, usize), Wrong> {
     match opened.iter().rposition(|&byte| byte != 0) {
         _ if opened.len() > RECORD_BYTES + 1 => Err(oversized()),

@@ -1,12 +1,12 @@
-//! The way in: from received bytes to requests that the block layer or a reply takes over.
+//! Receive path: turns received bytes into requests for the block layer, or into replies.
 //!
-//! Drives the negotiation and then takes as many requests as the receive buffer holds. Called by
-//! the worker when a receive completes, and again when room or memory came back; calls the protocol
-//! core and execute.rs.
+//! Drives the negotiation, and then takes as many requests as the receive buffer holds. The worker
+//! calls it when a receive completes, and again when room or memory was freed. Calls the protocol
+//! code and execute.rs.
 //!
-//! Invariants: a request's header is used up only when all it needs is there, so a connection that
-//! waits for memory or room simply stops here and starts again at the same byte; payload of a
-//! refused request is thrown away, never taken for a header.
+//! Invariants: a request's header is consumed only when everything it needs is available, so a
+//! connection that waits for memory or room stops here and resumes at the same byte. Payload of a
+//! refused request is discarded, never parsed as a header.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -25,11 +25,11 @@ use millrace_nbd::{
     Command, Handshake, Parsed, Progress, ProtocolError, Rules, Verdict, Wanted, check, parse,
 };
 
-/// With this many bytes of answers to send a negotiation waits until they have left.
+/// Unsent answers in bytes above which a negotiation takes no further options.
 const UNSENT_ANSWERS: usize = 64 * 1024;
 
 impl Core {
-    /// A receive of `conn` completed.
+    /// Handles a completed receive of `conn`.
     pub(crate) fn received(&mut self, conn: &mut Connection, result: i32) {
         conn.input.busy = false;
         self.counts.receives += 1;
@@ -37,7 +37,8 @@ impl Core {
             return conn.receive_ended(&mut self.submitter.tickets, &mut self.pool);
         }
         let Ok(bytes @ 1..) = usize::try_from(result) else {
-            // The end, or a broken connection: what is in flight is still answered if it can be.
+            // End of stream or a broken connection. Requests in flight are still answered if
+            // possible.
             if conn.tls.is_some() {
                 self.note_hang_up(conn);
             }
@@ -58,8 +59,8 @@ impl Core {
         self.take_input(conn);
     }
 
-    /// The client of `conn` has read most of its replies, or took too long for it: the next receive
-    /// may start.
+    /// Allows the next receive: the client of `conn` has read most of its replies, or took too
+    /// long.
     pub(crate) fn caught_up(&mut self, conn: &mut Connection) {
         conn.input.busy = false;
         (conn.out.backlog_bytes, conn.out.backlog_replies) = (0, 0);
@@ -69,7 +70,7 @@ impl Core {
         }
     }
 
-    /// Takes what the receive buffer holds.
+    /// Processes the received bytes.
     pub(crate) fn take_input(&mut self, conn: &mut Connection) {
         self.take_plain_input(conn);
         if conn.tls.is_some() {
@@ -77,7 +78,7 @@ impl Core {
         }
     }
 
-    /// Takes what the receive buffer holds in plaintext.
+    /// Processes the received bytes of a connection without TLS, or bytes that were decrypted.
     #[inline]
     pub(super) fn take_plain_input(&mut self, conn: &mut Connection) {
         if conn.phase == Phase::Handshake {
@@ -121,7 +122,7 @@ impl Core {
                 }
                 self.negotiated(conn);
             }
-            // Somebody on the way may have put them there.
+            // An attacker on the network may have inserted these bytes.
             Err(error @ ProtocolError::BytesAfterStartTls { .. }) => {
                 self.refuse_secure(conn, &error);
             }
@@ -129,7 +130,8 @@ impl Core {
         }
     }
 
-    /// Asks for the export, or the list of exports, that the next option wants.
+    /// Puts a request for the export, or the list, of the next option into the queue for exports on
+    /// demand.
     fn ask(&mut self, conn: &mut Connection) {
         let peer = conn.tls.as_ref().and_then(|tls| tls.session.peer()).cloned();
         let Some(negotiation) = &mut conn.negotiation else { return };
@@ -155,7 +157,7 @@ impl Core {
         self.shared.requests.put(ExportRequest { listen, wanted, peer, client });
     }
 
-    /// Takes the answer to a request, and goes on with the negotiation.
+    /// Stores the answer to a request on demand, and continues the negotiation.
     pub(crate) fn answered(&mut self, conn: &mut Connection, demand: Demand) {
         let Some(negotiation) = conn.negotiation.as_mut().filter(|one| one.waits()) else { return };
         negotiation.demand = demand;
@@ -163,7 +165,7 @@ impl Core {
         self.take_input(conn);
     }
 
-    /// A send of the negotiation completed.
+    /// Handles a completed send of the negotiation.
     pub(crate) fn sent_answers(&mut self, conn: &mut Connection, result: i32) {
         conn.out.busy = false;
         if conn.phase == Phase::Dead {
@@ -195,7 +197,7 @@ impl Core {
         if !conn.negotiation.as_deref().is_some_and(is_over) {
             return;
         }
-        // Whole until the end: what was granted on demand counts as used until there is a lane.
+        // Kept to the end: a `GrantedExport` in it keeps the volume in use until there is a lane.
         let Some(mut negotiation) = conn.negotiation.take() else { return };
         let Some(then) = negotiation.then.take() else { return };
         let Some((session, export)) = then else {
@@ -213,7 +215,7 @@ impl Core {
         export.served.note_used();
         client_log::granted(self.pool.thread(), conn, &export.name, session.style());
         let rules = Rules::new(info, &session);
-        // Or a little more than it was told, if the volume grew in between.
+        // Slightly larger than the client was told if the volume has grown since then.
         let rules = Rules { size_bytes: export.size_bytes(), ..rules };
         let (block_bytes, no_payload) = (info.block_min, export.no_payload);
         let seat = export.group.enter();
@@ -272,7 +274,7 @@ impl Core {
                 conn.history.bytes += request.length;
             }
             if conn.phase != Phase::Transmission {
-                // The request ended the session, and with it what was received.
+                // The request ended the session and discarded the received bytes.
                 return;
             }
             conn.input.consume(header_bytes);
@@ -284,7 +286,7 @@ impl Core {
         }
     }
 
-    /// A request of a connection is taken that waited for room or memory.
+    /// Ends the wait of a connection whose request was taken after it waited for room or memory.
     #[cold]
     fn goes_on(&mut self, conn: &mut Connection, granted: &Granted) {
         conn.stop_waiting(&mut self.pool);
@@ -296,14 +298,14 @@ impl Core {
         }
     }
 
-    /// The client broke the protocol.
+    /// Disconnects a client that violated the protocol.
     fn violated(&mut self, conn: &mut Connection, why: impl Display) {
         self.counts.protocol_errors += 1;
         client_log::ended(self.pool.thread(), conn, why);
         conn.kill(&mut self.submitter.tickets, &mut self.pool);
     }
 
-    /// Takes payload out of the receive buffer; true when the payload is complete.
+    /// Takes payload out of the receive buffer. Returns true if the payload is complete.
     fn take_payload(&mut self, conn: &mut Connection) -> bool {
         let Some(incoming) = &mut conn.incoming else { return true };
         let bytes = conn.input.bytes();

@@ -1,11 +1,11 @@
-//! Requests that start or end within a block, of clients that never asked for block sizes.
+//! Requests that start or end within a block, from clients that did not negotiate block sizes.
 //!
-//! A read is one of all the blocks it touches, of which a part is sent; a write and zeroes bounce
-//! at their ends (bounce.rs); a discard leaves out what is not a whole block. Each is counted as
-//! bounced. Called by execute.rs; makes tickets for the submitter.
+//! A read covers all blocks that it touches, and a part of them is sent. A write or zeroing bounces
+//! the blocks at its ends (bounce.rs). A discard leaves out partial blocks. Each of these requests
+//! is counted as bounced. Called by execute.rs; makes tickets for the submitter.
 //!
-//! Invariants: FUA goes with every write; a ticket has one buffer from the beginning.
-//! Specification: "Block size constraints": without them a client may assume a granularity of one
+//! Invariants: FUA applies to each write; a ticket has one buffer from the start. Specification,
+//! "Block size constraints": a client that did not negotiate them may assume a granularity of one
 //! byte.
 
 use millrace_block::Op;
@@ -17,7 +17,7 @@ use crate::nbd::submit::ticket::{Memory, Ticket};
 use millrace_nbd::{Command, Reply, Request};
 
 impl Core {
-    /// A read or write that is not one of whole blocks.
+    /// Executes a read or write that starts or ends within a block.
     #[cold]
     pub(crate) fn transfer_unaligned(
         &mut self,
@@ -58,7 +58,7 @@ impl Core {
         Taken::Done
     }
 
-    /// Zeroes, or a discard, that are not of whole blocks.
+    /// Executes a zeroing or discard that starts or ends within a block.
     #[cold]
     pub(crate) fn command_unaligned(
         &mut self,
@@ -94,7 +94,7 @@ impl Core {
         Taken::Done
     }
 
-    /// Answers a request for which there is nothing to do.
+    /// Sends a success reply to a request that needs no work.
     fn succeed(&mut self, conn: &mut Connection, granted: &Granted, request: &Request) -> Taken {
         let reply = Reply::new(request, &granted.session);
         conn.in_flight += 1;

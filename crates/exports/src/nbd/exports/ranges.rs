@@ -1,15 +1,15 @@
-//! Ranges of a volume that are being written, once some client writes less than whole blocks.
+//! Lock table of sector ranges being written, used once a client writes partial blocks.
 //!
-//! To write a part of a block the server reads it, changes it and writes it back. Whatever else is
-//! written to that block meanwhile would be lost, so such a write has its blocks for itself. One
-//! [`Ranges`] for each volume, shared by all I/O threads. Nobody pays for it until the first such
-//! write *starts* it: from then on each thread that has a lane of the volume (`enter_lane`) enters
-//! its writes here, those in flight too, and says so (`confirm`); only then a range is given to one
-//! writer alone. Called by claims.rs and with lanes.
+//! To write a part of a block the server reads the block, changes it and writes it back. Another
+//! write to that block meanwhile would be lost, so such a write locks its blocks exclusively. Each
+//! volume has one [`Ranges`], shared by all I/O threads. It costs nothing until the first partial
+//! write *starts* it. Then each thread that has a lane of the volume (`enter_lane`) enters its
+//! writes, including those in flight, and reports this (`confirm`). Only after that are exclusive
+//! locks granted. Called by claims.rs, and when lanes open and close.
 //!
-//! Invariants: ranges that overlap are held at the same time only by writers of whole blocks; those
-//! that wait come in order, and nobody overtakes one that waits for the same block. Discards and
-//! zeroes are writers too. Writers outside the server (a guest of the same volume) are not known.
+//! Invariants: overlapping ranges are held at the same time only by writers of whole blocks.
+//! Waiters queue in order, and none overtakes another that waits for the same block. Discards and
+//! zeroes count as writes. Writers outside the server (a guest of the same volume) are not tracked.
 //!
 //! Lock order: the table's lock is taken alone.
 
@@ -21,19 +21,19 @@ use millrace_block::Sector;
 
 use crate::mailbox::lock;
 
-/// The holder of a range, or whoever waits for one: a ticket of an I/O thread.
+/// Holder of a range or waiter for one: I/O thread and ticket ID.
 pub(crate) type Key = (usize, u32);
 
-/// Which other writers may write to a range while it is held.
+/// Lock mode of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Other writers of whole blocks.
+    /// Other writers of whole blocks may write to it, too.
     Shared,
-    /// Nobody.
+    /// No other writer may write to it.
     Exclusive,
 }
 
-/// A range and the ticket that holds it or waits for it.
+/// A range with the ticket that holds it or waits for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
     key: Key,
@@ -51,18 +51,18 @@ impl Entry {
 
 #[derive(Debug, Default)]
 struct Table {
-    /// Writes are entered.
+    /// All writes are entered from now on.
     started: bool,
     held: Vec<Entry>,
     waiting: VecDeque<Entry>,
-    /// Tickets of each thread that waited and now hold their range.
+    /// For each thread, tickets that waited and now hold their range.
     ready: Vec<Vec<u32>>,
-    /// Lanes that have not confirmed.
+    /// Number of lanes whose writes in flight have not been entered yet.
     unconfirmed: usize,
 }
 
 impl Table {
-    /// Gives those that wait what is free, in order; true if somebody got something.
+    /// Grants free ranges to waiters in order. Returns true if any was granted.
     fn settle(&mut self) -> bool {
         let (mut at, mut any) = (0, false);
         while let Some(entry) = self.waiting.get(at) {
@@ -81,7 +81,7 @@ impl Table {
     }
 }
 
-/// The ranges of one volume.
+/// Lock table of one volume.
 #[derive(Debug)]
 pub(crate) struct Ranges(Mutex<Table>);
 
@@ -90,39 +90,40 @@ impl Ranges {
         Ranges(Mutex::new(Table { ready: vec![Vec::new(); threads], ..Table::default() }))
     }
 
-    /// A thread has a lane of the volume from now on, without a write in it; returns true if it is
-    /// to enter its writes from the first one on.
+    /// Registers a thread's lane that has no write yet. Returns true if the thread must enter its
+    /// writes from the first one on.
     pub(crate) fn enter_lane(&self) -> bool {
         let mut table = lock(&self.0);
         table.unconfirmed += usize::from(!table.started);
         table.started
     }
 
-    /// From now on writes are entered.
+    /// Requires all writes to be entered from now on.
     pub(crate) fn start(&self) {
         lock(&self.0).started = true;
     }
 
-    /// Whether writes are to be entered. Threads ask when they are told that something changed,
-    /// and say by `confirm` that they do it.
+    /// Returns true if writes must be entered. Threads check this when they are told of a change,
+    /// and call `confirm` once they comply.
     pub(crate) fn is_started(&self) -> bool {
         lock(&self.0).started
     }
 
-    /// Enters a write of whole blocks that is in flight already, before `confirm`.
+    /// Enters a write of whole blocks that is already in flight, before `confirm`.
     pub(crate) fn adopt(&self, key: Key, sectors: Range<Sector>) {
         lock(&self.0).held.push(Entry { key, sectors, mode: Mode::Shared });
     }
 
-    /// A thread has entered all of its writes and will enter each new one, or its lane goes before
-    /// it has done so, without a write in it; true if somebody who waited goes on.
+    /// Reports that a thread has entered all of its writes and will enter each new one, or that its
+    /// lane closes without a write. Returns true if a waiter was granted its range.
     pub(crate) fn confirm(&self) -> bool {
         let mut table = lock(&self.0);
         table.unconfirmed -= 1;
         table.settle()
     }
 
-    /// Asks for a range; false if it has to wait, and then comes through `take_ready`.
+    /// Requests a range. Returns false if the ticket has to wait; `take_ready` then returns it
+    /// later.
     pub(crate) fn claim(&self, key: Key, sectors: Range<Sector>, mode: Mode) -> bool {
         let entry = Entry { key, sectors, mode };
         let mut table = lock(&self.0);
@@ -136,7 +137,7 @@ impl Ranges {
         true
     }
 
-    /// Gives up a range, held or waited for; true if somebody who waited goes on.
+    /// Releases a range that is held or waited for. Returns true if a waiter was granted its range.
     pub(crate) fn release(&self, key: Key) -> bool {
         let mut table = lock(&self.0);
         match table.held.iter().position(|entry| entry.key == key) {
@@ -147,7 +148,7 @@ impl Ranges {
         !table.waiting.is_empty() && table.settle()
     }
 
-    /// Moves the tickets of a thread that hold now what they waited for to the end of `into`.
+    /// Appends the tickets of a thread that were granted their ranges to `into`.
     pub(crate) fn take_ready(&self, thread: usize, into: &mut Vec<u32>) {
         into.append(&mut lock(&self.0).ready[thread]);
     }

@@ -36,7 +36,7 @@ fn connections_are_dealt_out_in_turn_and_those_above_the_limit_closed() {
     });
     let mut clients = Vec::new();
     let log = logged(|| clients.extend((0..5).map(|_| accept(&mut rig, 0))));
-    let why = "a client is refused: 3 connections are open, as many as there may be";
+    let why = "refused a client: all 3 connections are in use";
     assert_eq!(log.matches(why).count(), 2, "{log}");
     assert!(log.contains(&rig.core.exports.catalog(0).unwrap().address), "{log}");
     assert_eq!(rig.ring.pending(), 5, "each accept is followed by another");
@@ -70,7 +70,7 @@ fn the_address_of_a_client_that_is_one_too_many_is_logged() {
     let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (ours, _) = listener.accept().unwrap();
     let log = logged(|| rig.accepted(0, ours.into_raw_fd()));
-    let from = format!("a client from {} is refused", client.local_addr().unwrap());
+    let from = format!("refused a client from {}: all 1 connections", client.local_addr().unwrap());
     assert!(log.contains(&from), "{log}");
     (0..2).for_each(|_| rig.ring.cancel_accept(0));
 }
@@ -86,7 +86,7 @@ fn a_client_takes_the_place_of_one_that_had_its_time_while_most_are_in_handshake
     age(&mut rig);
     let mut newer = None;
     let log = logged(|| newer = Some(accept(&mut rig, 0)));
-    assert!(log.contains("is refused: its handshake is not over"), "{log}");
+    assert!(log.contains("is refused: its handshake is not complete"), "{log}");
     rig.until("the oldest is closed", |rig| rig.core.counts.connections == 4);
     let mut greeting = [0; 18];
     clients[0].read_exact(&mut greeting).unwrap();

@@ -62,7 +62,9 @@ fn what_a_block_device_without_migration_has_not_is_refused() {
     let said = lock(&said);
     // A line for each; two of them are the same, which is said once.
     assert_eq!(said.len(), 5, "{said:?}");
-    assert!(said.iter().all(|line| line.starts_with("export v: refused what the frontend asks: ")));
+    assert!(
+        said.iter().all(|line| line.starts_with("export v: refused a request of the frontend: "))
+    );
 }
 
 #[test]

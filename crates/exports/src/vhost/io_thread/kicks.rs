@@ -1,9 +1,10 @@
-//! Kicks: the eventfds by which guests say that there is something, on the reactor of a thread.
+//! Kicks: the eventfds by which guests announce new requests, polled by a thread's reactor.
 //!
-//! A kick wakes the thread out of its ring: a poll for readability stands there while it sleeps.
-//! The descriptors are the frontend's, so nothing here ever waits on one. Called by io_thread.rs.
+//! While the thread sleeps, a poll for readability is outstanding on each, so a kick wakes it. The
+//! descriptors belong to the frontend, so nothing here may block on one. Called by io_thread.rs.
 //!
-//! Invariant (the reactor's contract): a descriptor lives until no operation on it is outstanding.
+//! Invariant (the reactor's contract): a descriptor stays open while an operation on it is
+//! outstanding.
 #![allow(unsafe_code)]
 
 use std::io::IoSliceMut;
@@ -16,17 +17,16 @@ const POLL: u64 = 0;
 const CANCEL: u64 = 1;
 const KIND_BITS: u32 = 1;
 
-/// One kick descriptor.
+/// A kick descriptor.
 struct Kick {
     fd: OwnedFd,
-    /// A poll is outstanding.
     armed: bool,
     outstanding: u32,
-    /// Nobody wants to hear of it any more.
+    /// Removed, but kept until its operations complete.
     gone: bool,
 }
 
-/// The kick descriptors of a thread.
+/// All kick descriptors of a thread.
 pub(crate) struct Kicks {
     handle: Handle,
     source: Source,
@@ -40,9 +40,9 @@ impl Kicks {
         Kicks { handle, source, kicks: Vec::new(), completions: Vec::with_capacity(64) }
     }
 
-    /// Listens to a descriptor from now on; its place.
+    /// Starts to listen to a descriptor. Returns its index.
     pub(crate) fn add(&mut self, fd: OwnedFd) -> usize {
-        // What came before is taken for a kick: the ring is looked at anyway.
+        // Its count may be stale, which causes one unnecessary check of the ring.
         let kick = Kick { fd, armed: false, outstanding: 0, gone: false };
         let free = self.kicks.iter().position(Option::is_none).unwrap_or(self.kicks.len());
         if free == self.kicks.len() {
@@ -52,7 +52,7 @@ impl Kicks {
         free
     }
 
-    /// Listens no longer.
+    /// Stops listening to a descriptor.
     pub(crate) fn remove(&mut self, place: usize) {
         let Some(kick) = self.kicks.get_mut(place).and_then(Option::as_mut) else { return };
         kick.gone = true;
@@ -85,7 +85,7 @@ impl Kicks {
         }
     }
 
-    /// Looks at what completed, and says the place of each kick that was seen.
+    /// Handles completed operations, and calls `seen` with the index of each kick.
     pub(crate) fn take(&mut self, mut seen: impl FnMut(usize)) {
         let mut completions = std::mem::take(&mut self.completions);
         self.handle.take(self.source, &mut completions);
@@ -97,7 +97,7 @@ impl Kicks {
                 kick.armed = false;
                 if result > 0 {
                     seen(place);
-                    // Before the rings are looked at for the last time.
+                    // Cleared before the last check of the rings, so that no kick is lost.
                     set_back(&kick.fd);
                 }
             }
@@ -108,18 +108,18 @@ impl Kicks {
         self.completions = completions;
     }
 
-    /// Whether operations are outstanding, which name memory of this.
+    /// Returns true if operations are outstanding, which refer to the descriptors.
     pub(crate) fn is_busy(&self) -> bool {
         self.handle.pending(self.source) > 0
     }
 }
 
-/// Takes a kick's count off it. The frontend may have been faster, and may have made its descriptor
-/// one that waits; we do not.
+/// Clears the count of a kick without blocking. The frontend may have cleared it first, and may
+/// have made its descriptor a blocking one.
 fn set_back(fd: &OwnedFd) {
     let mut count = [0; 8];
     let mut pieces = [IoSliceMut::new(&mut count)];
-    // At no place of the file: an eventfd has none.
+    // No file offset: an eventfd has none.
     let read = preadv2(fd, &mut pieces, u64::MAX, ReadWriteFlags::NOWAIT);
     if read == Err(Errno::OPNOTSUPP) || read == Err(Errno::NOSYS) {
         let _ = rustix::io::read(fd, &mut count);

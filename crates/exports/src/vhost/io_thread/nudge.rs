@@ -1,42 +1,42 @@
-//! Threads that hang in a write to what a frontend shares, and how they get out of it.
+//! Frees I/O threads that hang in a write to an eventfd shared with a frontend.
 //!
-//! The descriptor that interrupts a guest is its frontend's, too, which may fill it and have it
-//! block after we made sure that it does not. Only a signal ends a write there. So who waits for an
-//! I/O thread for long nudges it, again and again, with a signal that nobody else uses and that
-//! does nothing: whatever else the thread waits in goes on after it. The interrupt that is lost is
-//! none, since a descriptor that is full is one that interrupts.
+//! The eventfd that interrupts a guest belongs to its frontend too, which may fill it and make it
+//! blocking after the server has made it non-blocking. Only a signal ends a write that blocks
+//! there. So a thread that waits long for an I/O thread sends it a signal that has no other use and
+//! does nothing, again and again. Any other system call that this interrupts is restarted. The
+//! interrupt that is not written is not lost: a full eventfd already signals one.
 //!
-//! Called by vhost.rs (at the end) and device.rs (for a ring that stops).
+//! Called by vhost.rs (at shutdown) and device.rs (for a ring that stops).
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Once};
 
-/// Ignored by those that have no handler, should one of these go astray.
+/// Ignored by default, so a stray one does no harm to a process without the handler.
 const SIGNAL: i32 = libc::SIGURG;
 
 static INSTALL: Once = Once::new();
 
-/// The way to one thread; 0 while there is none.
+/// Target of the signal: the thread ID of one thread, or 0 if there is none.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Nudge(Arc<AtomicI32>);
 
-/// The calling thread can be nudged as long as this is here.
+/// Makes the calling thread the target until dropped.
 pub(crate) struct Nudged(Nudge);
 
 impl Nudge {
-    /// The calling thread is the one.
+    /// Makes the calling thread the target.
     pub(crate) fn take(&self) -> Nudged {
         INSTALL.call_once(install);
-        // SeqCst, as below: rare, and nothing else hangs on it.
+        // SeqCst, as below: rare, and orders nothing else.
         // SAFETY: a plain system call.
         self.0.store(unsafe { libc::gettid() }, Ordering::SeqCst);
         Nudged(self.clone())
     }
 
-    /// Ends what the thread waits in.
+    /// Interrupts a blocking system call of the thread.
     pub(crate) fn give(&self) {
-        // SeqCst: whoever sees the number late nudges once more.
+        // SeqCst: a caller that reads an old thread ID signals again later.
         let thread = self.0.load(Ordering::SeqCst);
         if thread != 0 {
             // SAFETY: plain system calls. A thread that has ended meanwhile gets no signal, and
@@ -48,12 +48,12 @@ impl Nudge {
 
 impl Drop for Nudged {
     fn drop(&mut self) {
-        // SeqCst: rare, and nothing else hangs on it.
+        // SeqCst: rare, and orders nothing else.
         self.0.0.store(0, Ordering::SeqCst);
     }
 }
 
-/// Without SA_RESTART, so that system calls end; if somebody has a handler already, that has to do.
+/// Installs a handler without SA_RESTART, so that system calls return. An existing handler is kept.
 fn install() {
     // SAFETY: all-zero bytes are an action without flags and mask; the handler does nothing.
     unsafe {

@@ -380,7 +380,7 @@ fn a_flush_at_the_end_that_is_not_answered_is_no_request_of_a_guest() {
     bench.control.add_rule(FaultRule::always(Effect::Stick).on(Op::Flush));
     let (failures, _) = finish(bench, 1, 0);
     let [failure] = &failures[..] else { panic!("{failures:?}") };
-    assert!(failure.contains(": flush: no answer in time of "), "{failure}");
+    assert!(failure.contains(" did not answer in time"), "{failure}");
 }
 
 #[test]
@@ -390,7 +390,7 @@ fn requests_that_never_end_are_told_of_and_their_memory_is_left_to_the_drives() 
     bench.played.offer_reads(0, SIZE, 0, 3);
     bench.settle();
     let (failures, memory) = finish(bench, 2, 0);
-    assert_eq!(failures, ["3 requests of a guest are cut off: no answer of a drive"]);
+    assert_eq!(failures, ["3 guest requests are cut off: the drives did not answer"]);
     assert!(memory.upgrade().is_some());
 }
 
