@@ -22,7 +22,7 @@ pub struct SocketAccess {
     /// Group ID of the file. `None` leaves it to the process that makes the socket.
     pub group: Option<u32>,
     /// Users and groups that may connect. `None` admits everybody who may open the file.
-    pub allow: Option<Allow>,
+    pub allow: Option<AllowedPeers>,
 }
 
 impl SocketAccess {
@@ -48,14 +48,14 @@ impl SocketAccess {
 
 /// Users and groups that may connect. A peer needs to match only one of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Allow {
+pub struct AllowedPeers {
     /// User IDs.
     pub users: Vec<u32>,
     /// Group IDs, compared with the peer's primary and supplementary groups.
     pub groups: Vec<u32>,
 }
 
-impl Allow {
+impl AllowedPeers {
     /// Checks the peer of a connected Unix socket.
     ///
     /// # Errors
@@ -111,7 +111,7 @@ mod tests {
     fn a_peer_is_let_in_by_its_user_or_by_any_of_its_groups() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let check = |users: &[u32], groups: &[u32]| {
-            let allow = Allow { users: users.to_vec(), groups: groups.to_vec() };
+            let allow = AllowedPeers { users: users.to_vec(), groups: groups.to_vec() };
             allow.check(ours.as_raw_fd())
         };
         let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
@@ -131,7 +131,7 @@ mod tests {
     fn a_tcp_peer_is_nobody_that_can_be_let_in() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let allow = Allow { users: vec![0, u32::MAX], groups: vec![0, u32::MAX] };
+        let allow = AllowedPeers { users: vec![0, u32::MAX], groups: vec![0, u32::MAX] };
         assert!(allow.check(client.as_raw_fd()).is_err());
     }
 }

@@ -1,6 +1,6 @@
 //! `ClientGroup`: the I/O group of an export's clients, either one for all or one for each client.
 //!
-//! With a group for each client, [`GroupSeats`] creates child groups of the export's group on
+//! With a group for each client, [`PerClientGroups`] creates child groups of the export's group on
 //! demand and reuses those of clients that left, so there are never more of them than there were
 //! simultaneous clients. The limits and the latency target of the export's group then apply to each
 //! client, its weight and priority to all clients together. Called when a client is granted an
@@ -21,7 +21,7 @@ pub enum ClientGroup {
     /// All clients share this group.
     Shared(GroupId),
     /// Each client gets a child group of its own.
-    Each(Arc<GroupSeats>),
+    Each(Arc<PerClientGroups>),
 }
 
 impl Default for ClientGroup {
@@ -33,9 +33,9 @@ impl Default for ClientGroup {
 impl ClientGroup {
     /// Assigns a group to a new client. The client keeps it until the returned value is dropped.
     #[must_use]
-    pub fn enter(&self) -> Seat {
+    pub fn enter(&self) -> GroupMembership {
         match self {
-            ClientGroup::Shared(group) => Seat { group: *group, seats: None },
+            ClientGroup::Shared(group) => GroupMembership { group: *group, seats: None },
             ClientGroup::Each(seats) => seats.enter(),
         }
     }
@@ -43,12 +43,12 @@ impl ClientGroup {
 
 /// A client's membership of an I/O group, given up on drop.
 #[derive(Debug)]
-pub struct Seat {
+pub struct GroupMembership {
     group: GroupId,
-    seats: Option<Arc<GroupSeats>>,
+    seats: Option<Arc<PerClientGroups>>,
 }
 
-impl Seat {
+impl GroupMembership {
     /// Returns the client's group.
     #[must_use]
     pub fn group(&self) -> GroupId {
@@ -56,7 +56,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for GroupMembership {
     fn drop(&mut self) {
         if let Some(seats) = &self.seats {
             seats.leave(self.group);
@@ -65,39 +65,42 @@ impl Drop for Seat {
 }
 
 /// Child groups of one group, each for a single client, named `GROUP/1`, `GROUP/2` and so on.
-pub struct GroupSeats {
+pub struct PerClientGroups {
     groups: Arc<Groups<Native>>,
     group: GroupId,
-    state: Mutex<State>,
+    state: Mutex<MembershipTable>,
 }
 
-struct State {
+struct MembershipTable {
     /// Settings of the parent group as configured, including the limits that its children get.
     config: GroupConfig,
     /// Each child group with the number of its present clients.
     seats: Vec<(GroupId, u32)>,
 }
 
-impl fmt::Debug for GroupSeats {
+impl fmt::Debug for PerClientGroups {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("GroupSeats").field("group", &self.group).finish_non_exhaustive()
     }
 }
 
-impl GroupSeats {
+impl PerClientGroups {
     /// Creates child groups of `group` on demand. The limits and the latency target of `group` then
     /// apply to each client.
     ///
     /// # Errors
     /// `InvalidSetting` if there is no such group, or if it has a parent: groups have two levels
     /// only.
-    pub fn new(groups: &Arc<Groups<Native>>, group: GroupId) -> Result<Arc<GroupSeats>, Error> {
+    pub fn new(
+        groups: &Arc<Groups<Native>>,
+        group: GroupId,
+    ) -> Result<Arc<PerClientGroups>, Error> {
         let Some(config) = groups.config(group) else {
             let text = format!("group {}: there is none of that number", group.0);
             return Err(Error::new(ErrorKind::InvalidSetting, text));
         };
-        let state = Mutex::new(State { config: config.clone(), seats: Vec::new() });
-        let seats = Arc::new(GroupSeats { groups: Arc::clone(groups), group, state });
+        let state = Mutex::new(MembershipTable { config: config.clone(), seats: Vec::new() });
+        let seats = Arc::new(PerClientGroups { groups: Arc::clone(groups), group, state });
         seats.set(config)?;
         Ok(seats)
     }
@@ -139,18 +142,20 @@ impl GroupSeats {
     }
 
     /// Returns the settings of one client's group.
-    fn of_client(&self, state: &State, name: String) -> GroupConfig {
+    fn of_client(&self, state: &MembershipTable, name: String) -> GroupConfig {
         let weight = GroupConfig::new("").weight;
         GroupConfig { name, parent: Some(self.group), weight, ..state.config.clone() }
     }
 
-    fn enter(self: &Arc<Self>) -> Seat {
+    fn enter(self: &Arc<Self>) -> GroupMembership {
         let mut state = lock(&self.state);
         let free = state.seats.iter().position(|(_, clients)| *clients == 0);
         let at = free.or_else(|| self.open(&mut state));
         // If no more groups can be opened, clients share the group that has the fewest.
         let fewest = || (0..state.seats.len()).min_by_key(|at| state.seats[*at].1);
-        let Some(at) = at.or_else(fewest) else { return Seat { group: self.group, seats: None } };
+        let Some(at) = at.or_else(fewest) else {
+            return GroupMembership { group: self.group, seats: None };
+        };
         let group = state.seats[at].0;
         if free.is_some() {
             // Undo settings that an operator made for the group's previous client alone. They
@@ -158,11 +163,11 @@ impl GroupSeats {
             let _ = self.groups.set(group, self.of_client(&state, String::new()));
         }
         state.seats[at].1 += 1;
-        Seat { group, seats: Some(Arc::clone(self)) }
+        GroupMembership { group, seats: Some(Arc::clone(self)) }
     }
 
     /// Opens another child group; returns its index, or `None` if the table of groups is full.
-    fn open(&self, state: &mut State) -> Option<usize> {
+    fn open(&self, state: &mut MembershipTable) -> Option<usize> {
         let name = format!("{}/{}", state.config.name, state.seats.len() + 1);
         let group = self.groups.open(self.of_client(state, name)).ok()?;
         state.seats.push((group, 0));
@@ -192,17 +197,17 @@ mod tests {
         GroupConfig { weight: 400, limits, ..GroupConfig::new("gold") }
     }
 
-    fn seats() -> (Arc<Groups<Native>>, ClientGroup, Arc<GroupSeats>) {
+    fn seats() -> (Arc<Groups<Native>>, ClientGroup, Arc<PerClientGroups>) {
         let groups = Groups::<Native>::new();
         let group = groups.open(gold(500)).unwrap();
-        let seats = GroupSeats::new(&groups, group).unwrap();
+        let seats = PerClientGroups::new(&groups, group).unwrap();
         (groups, ClientGroup::Each(Arc::clone(&seats)), seats)
     }
 
     #[test]
     fn a_client_has_a_group_of_its_own_and_leaves_it_to_the_next_one() {
         let (groups, clients, seats) = seats();
-        let name = |seat: &Seat| groups.config(seat.group()).unwrap().name;
+        let name = |seat: &GroupMembership| groups.config(seat.group()).unwrap().name;
         let (one, two) = (clients.enter(), clients.enter());
         assert_eq!((name(&one), name(&two)), ("gold/1".to_owned(), "gold/2".to_owned()));
         assert!(!seats.is_left(one.group()) && !seats.is_left(seats.group()));

@@ -20,12 +20,12 @@ pub struct ExportErrors {
 
 /// Counter of an export's I/O errors, shared by all threads since errors are rare.
 #[derive(Debug, Default)]
-pub(crate) struct Faults {
+pub(crate) struct IoErrorCounter {
     count: AtomicU64,
     last_errno: AtomicI32,
 }
 
-impl Faults {
+impl IoErrorCounter {
     /// Counts a failed request, unless the request itself was invalid.
     pub(crate) fn note(&self, status: Status) {
         if matches!(
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn faults_of_drives_are_counted_with_the_last_in_words() {
-        let faults = Faults::default();
+        let faults = IoErrorCounter::default();
         for status in [Status::Ok, Status::Invalid, Status::ReadOnly, Status::Aborted] {
             faults.note(status);
         }

@@ -4,8 +4,8 @@
 //! reports whether that worked, serves until the server stops (stop.rs), and sends a final report.
 //! Called when either server starts and stops.
 //!
-//! Invariant: if a thread panics or its service fails, [`Failed`] is set before [`IoThreads::wait`]
-//! sees the thread end.
+//! Invariant: if a thread panics or its service fails, [`FailedFlag`] is set before
+//! [`IoThreads::wait`] sees the thread end.
 
 use std::io;
 use std::sync::Arc;
@@ -44,9 +44,9 @@ pub(crate) trait Service {
 
 /// Flag of a server: an I/O thread panicked, or ended before it was told to stop.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Failed(Arc<AtomicBool>);
+pub(crate) struct FailedFlag(Arc<AtomicBool>);
 
-impl Failed {
+impl FailedFlag {
     pub(crate) fn set(&self) {
         // Release pairs with the Acquire of `is_set`.
         self.0.store(true, Ordering::Release);
@@ -58,10 +58,10 @@ impl Failed {
     }
 }
 
-/// Sets `Failed` if its thread panics.
-struct OnPanic(Failed);
+/// Sets `FailedFlag` if its thread panics.
+struct PanicGuard(FailedFlag);
 
-impl Drop for OnPanic {
+impl Drop for PanicGuard {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.set();
@@ -70,7 +70,7 @@ impl Drop for OnPanic {
 }
 
 /// Name and CPU of an I/O thread.
-pub(crate) struct Place {
+pub(crate) struct ThreadPlace {
     pub(crate) name: String,
     /// The CPU that the thread is pinned to, or `None` if it is not pinned.
     pub(crate) cpu: Option<CpuId>,
@@ -99,8 +99,8 @@ impl<R: Send + 'static> IoThreads<R> {
     /// Returns the threads, and either their notes for the operator or the first error. After an
     /// error the other threads run until they are told to stop.
     pub(crate) fn start<S, F>(
-        failed: &Failed,
-        places: impl Iterator<Item = (Place, F)>,
+        failed: &FailedFlag,
+        places: impl Iterator<Item = (ThreadPlace, F)>,
     ) -> (IoThreads<R>, Result<Vec<String>, Error>)
     where
         S: Service<Report = R>,
@@ -159,8 +159,8 @@ impl<R: Send + 'static> IoThreads<R> {
 }
 
 fn spawn<S, F>(
-    place: Place,
-    failed: Failed,
+    place: ThreadPlace,
+    failed: FailedFlag,
     reporter: Reporter<S::Report>,
     make: F,
 ) -> io::Result<NativeThread>
@@ -169,9 +169,9 @@ where
     F: FnOnce() -> Result<S, Error> + Send + 'static,
 {
     let body = move || {
-        // Dropped last, so that `Failed` is visible once all threads are seen to have ended.
+        // Dropped last, so that `FailedFlag` is visible once all threads are seen to have ended.
         let (started, ended, _alive) = reporter;
-        let _on_panic = OnPanic(failed.clone());
+        let _on_panic = PanicGuard(failed.clone());
         let mut service = match make() {
             Ok(service) => service,
             Err(error) => {
@@ -232,8 +232,9 @@ pub(crate) mod tests {
     }
 
     /// Threads with these services, and whether one of them failed.
-    pub(crate) fn played(services: &[Played]) -> (IoThreads<Vec<String>>, Failed) {
-        let (failed, place) = (Failed::default(), || Place { name: "t".to_owned(), cpu: None });
+    pub(crate) fn played(services: &[Played]) -> (IoThreads<Vec<String>>, FailedFlag) {
+        let (failed, place) =
+            (FailedFlag::default(), || ThreadPlace { name: "t".to_owned(), cpu: None });
         let makers = services.iter().copied().map(|one| (place(), move || Ok(one)));
         let (threads, notes) = IoThreads::start(&failed, makers);
         let falls_back = services.iter().filter(|one| **one == Played::FallsBack);
@@ -261,7 +262,8 @@ pub(crate) mod tests {
 
     #[test]
     fn a_thread_that_cannot_start_is_told_of_and_no_failure_of_the_server() {
-        let (failed, place) = (Failed::default(), Place { name: "t".to_owned(), cpu: None });
+        let (failed, place) =
+            (FailedFlag::default(), ThreadPlace { name: "t".to_owned(), cpu: None });
         let make = || Err::<Played, _>(Error::new(ErrorKind::System, "no ring"));
         let (mut threads, notes) = IoThreads::start(&failed, [(place, make)].into_iter());
         assert!(notes.is_err_and(|error| error.to_string().contains("no ring")));
@@ -294,8 +296,8 @@ pub(crate) mod tests {
     #[test]
     fn a_wait_ends_with_the_last_thread_or_when_its_time_is_up() {
         let (hold, held) = channel();
-        let places = [(Place { name: "t".to_owned(), cpu: None }, move || Ok(Waits(held)))];
-        let (mut threads, _) = IoThreads::start(&Failed::default(), places.into_iter());
+        let places = [(ThreadPlace { name: "t".to_owned(), cpu: None }, move || Ok(Waits(held)))];
+        let (mut threads, _) = IoThreads::start(&FailedFlag::default(), places.into_iter());
         assert!(!threads.wait(Duration::from_millis(20)));
         drop(hold);
         assert!(threads.wait(Duration::from_secs(20)) && threads.join() == Joined::Ended);

@@ -21,8 +21,8 @@ mod unix_socket;
 pub mod vhost;
 pub mod virtio;
 
-pub use self::access::{Allow, SocketAccess};
-pub use self::client_groups::{ClientGroup, GroupSeats, Seat};
+pub use self::access::{AllowedPeers, SocketAccess};
+pub use self::client_groups::{ClientGroup, GroupMembership, PerClientGroups};
 pub use self::client_report::ClientReport;
 pub use self::faults::ExportErrors;
 pub use self::last_flush::flush_volume;

@@ -44,12 +44,12 @@ use self::exports::Exports;
 use self::listen::Listener;
 use self::memory::Zeroes;
 use self::memory::budget::MemoryBudget;
-use self::renewal::Renewal;
+use self::renewal::CertificateWatcher;
 use self::server_state::{Connections, ServedExports, ServerState, ShutdownState};
 use self::worker::Worker;
 use crate::counters::{Counters, PublishedCounters};
 use crate::descriptors;
-use crate::io_threads::{IoThreads, Place, Service, cpu_of};
+use crate::io_threads::{IoThreads, Service, ThreadPlace, cpu_of};
 use crate::mailbox::{Mailbox, lock};
 use crate::stop::StopLimit;
 
@@ -63,7 +63,7 @@ pub use self::renewal::log_expiries;
 pub use self::stats::{ServerCounter, ServerStats};
 pub use self::tls::ListenTls;
 pub use self::worker::drain::StopReport;
-pub use crate::{Allow, ExportErrors, SocketAccess, UnixSocket};
+pub use crate::{AllowedPeers, ExportErrors, SocketAccess, UnixSocket};
 
 /// Time limit for a client to read replies or to send the rest of a payload, in nanoseconds.
 const STALL_TIMEOUT_NS: u64 = 30_000_000_000;
@@ -78,7 +78,7 @@ pub struct Server {
     threads: IoThreads<StopReport>,
     addresses: Vec<Listen>,
     notes: Vec<String>,
-    _renewal: Option<Renewal>,
+    _renewal: Option<CertificateWatcher>,
 }
 
 impl Server {
@@ -119,10 +119,10 @@ impl Server {
         let shared = Arc::new(share(&config, (exports, requests), listeners)?);
         let places = (0..usize::from(config.threads)).map(|number| {
             let (name, shared) = (format!("millrace-io{number}"), Arc::clone(&shared));
-            let place = Place { name, cpu: cpu_of(&config.cpus, number) };
+            let place = ThreadPlace { name, cpu: cpu_of(&config.cpus, number) };
             (place, move || Worker::new(&shared, number))
         });
-        let renewal = Renewal::start(&config.listeners)?;
+        let renewal = CertificateWatcher::start(&config.listeners)?;
         let (threads, notes) = IoThreads::start(&shared.ending.failed, places);
         let mut server =
             Server { threads, addresses, notes: Vec::new(), _renewal: renewal, shared };

@@ -35,15 +35,15 @@ use millrace_reactor::{Backend, Config};
 
 use self::device::Device;
 use self::device::control::{Endpoint, FrontendLink};
-use self::io_thread::nudge::Nudged;
-use self::io_thread::{Common, IoThread, ThreadConfig, ThreadState};
-use self::log::Log;
+use self::io_thread::thread_signal::SignalTarget;
+use self::io_thread::{ExportContext, IoThread, ThreadConfig, ThreadState};
+use self::log::ExportLog;
 use self::queue::DeviceFlags;
 use crate::SocketAccess;
-use crate::io_threads::{Failed, IoThreads, Place, Service, cpu_of};
+use crate::io_threads::{FailedFlag, IoThreads, Service, ThreadPlace, cpu_of};
 use crate::stop::{Progress, REPORT_NS};
 use crate::virtio::ID_BYTES;
-use crate::{ClientGroup, ExportErrors, Seat, UnixSocket, descriptors};
+use crate::{ClientGroup, ExportErrors, GroupMembership, UnixSocket, descriptors};
 
 pub use self::io_thread::{pace, polling};
 pub use self::local::LocalDevice;
@@ -71,8 +71,8 @@ pub const POLL_MAX_NS: u64 = 200_000;
 /// Default of the longest wait for more requests: 10 us.
 pub const WAIT_MAX_NS: u64 = 10_000;
 
-/// Time before a stop nudges I/O threads that hang, and interval of further nudges.
-const NUDGE: [Duration; 2] = [Duration::from_secs(1), Duration::from_millis(20)];
+/// Time before a stop signals I/O threads that hang, and interval of further signals.
+const SIGNAL_TIMES: [Duration; 2] = [Duration::from_secs(1), Duration::from_millis(20)];
 
 /// File descriptors of a queue: kick, call, error.
 const QUEUE_FDS: u64 = 3;
@@ -143,7 +143,7 @@ pub struct VhostConfig {
 
 struct RunningExport {
     name: String,
-    common: Arc<Common>,
+    common: Arc<ExportContext>,
     thread_states: Arc<[Arc<ThreadState>]>,
     link: Arc<FrontendLink>,
     threads: IoThreads<Vec<String>>,
@@ -151,14 +151,14 @@ struct RunningExport {
     /// Keeps guests informed of size changes of the volume.
     _size: SizeWatch<Native>,
     tenant: u16,
-    seat: Seat,
+    seat: GroupMembership,
 }
 
 /// A running vhost-user server. Dropping it without [`VhostServer::stop`] stops it without waiting
 /// for requests.
 pub struct VhostServer {
     exports: Vec<RunningExport>,
-    failed: Failed,
+    failed: FailedFlag,
     notes: Vec<String>,
     backend: Backend,
     say: Say,
@@ -175,7 +175,7 @@ impl VhostServer {
         let endpoints = config.exports.iter().map(|export| bind(&export.socket));
         let endpoints = endpoints.collect::<Result<Vec<_>, Error>>()?;
         let VhostConfig { exports, backend, say } = config;
-        let (failed, running) = (Failed::default(), Vec::new());
+        let (failed, running) = (FailedFlag::default(), Vec::new());
         let mut server = VhostServer { exports: running, failed, notes: Vec::new(), backend, say };
         for export in &exports {
             server.start_threads(export)?;
@@ -219,11 +219,11 @@ impl VhostServer {
 
     /// Starts the I/O threads of an export and waits until they serve.
     fn start_threads(&mut self, export: &VhostExport) -> Result<(), Error> {
-        let log = Log::new(&export.name, &self.say);
+        let log = ExportLog::new(&export.name, &self.say);
         let count = export.thread_count();
         let settings = settings(export, self.backend);
         let lock = (export.threads == Threads::Shared).then(|| Lock::new("vhost queues", ()));
-        let common = Arc::new(Common::new(Arc::clone(&export.volume), settings, log, lock));
+        let common = Arc::new(ExportContext::new(Arc::clone(&export.volume), settings, log, lock));
         let link = FrontendLink::new()
             .map_err(|error| Error::new(ErrorKind::System, format!("eventfd: {error}")))?;
         let link = Arc::new(link);
@@ -238,8 +238,8 @@ impl VhostServer {
                 (Arc::clone(&common), Arc::clone(&thread_states[usize::from(index)]));
             let number = export.first_thread + index;
             let name = thread_name(&format!("vm{index}-"), &export.name);
-            let place = Place { name, cpu: cpu_of(&export.cpus, index.into()) };
-            (place, move || NudgedThread::new(&common, state, number, count))
+            let place = ThreadPlace { name, cpu: cpu_of(&export.cpus, index.into()) };
+            (place, move || SignalledThread::new(&common, state, number, count))
         });
         let (threads, notes) = IoThreads::start(&self.failed, places);
         let name = export.name.clone();
@@ -337,7 +337,7 @@ pub struct VhostObserver(Vec<ExportObserver>);
 #[derive(Clone)]
 struct ExportObserver {
     name: String,
-    common: Arc<Common>,
+    common: Arc<ExportContext>,
     thread_states: Arc<[Arc<ThreadState>]>,
     link: Arc<FrontendLink>,
     tenant: u16,
@@ -412,28 +412,28 @@ fn bind(socket: &VhostSocket) -> Result<Endpoint, Error> {
     })
 }
 
-/// An I/O thread that can be nudged, one of `count` of its export.
-struct NudgedThread {
+/// An I/O thread that can be signalled, one of `count` of its export.
+struct SignalledThread {
     thread: IoThread,
     count: u16,
-    _nudged: Nudged,
+    _target: SignalTarget,
 }
 
-impl NudgedThread {
+impl SignalledThread {
     /// Makes the calling thread I/O thread `number` of those with hardware queues of the drives.
     fn new(
-        common: &Arc<Common>,
+        common: &Arc<ExportContext>,
         state: Arc<ThreadState>,
         number: u16,
         count: u16,
-    ) -> Result<NudgedThread, Error> {
+    ) -> Result<SignalledThread, Error> {
         let thread = IoThread::new(common, &state, number)?;
         thread.set_bell();
-        Ok(NudgedThread { thread, count, _nudged: state.nudge.take() })
+        Ok(SignalledThread { thread, count, _target: state.signal.attach() })
     }
 }
 
-impl Service for NudgedThread {
+impl Service for SignalledThread {
     type Report = Vec<String>;
 
     fn fallback_reason(&mut self) -> Option<String> {
@@ -455,16 +455,16 @@ impl Service for NudgedThread {
 
 impl RunningExport {
     /// Waits until all I/O threads have ended: [`REPORT_NS`] after the deadline at most, or after
-    /// the time limit of a cache's flush. Nudges threads that hang.
+    /// the time limit of a cache's flush. Signals threads that hang.
     fn has_ended(&self, limit: &mut Deadline<Native>) -> bool {
         let volume = &self.common.volume;
-        let (mut wait, mut progress) = (NUDGE[0], Progress::of(volume));
+        let (mut wait, mut progress) = (SIGNAL_TIMES[0], Progress::of(volume));
         while !self.threads.wait(wait) {
             if progress.is_over(volume, limit.left_with_ns(REPORT_NS), REPORT_NS) {
                 return false;
             }
-            self.thread_states.iter().for_each(|state| state.nudge.give());
-            wait = NUDGE[1];
+            self.thread_states.iter().for_each(|state| state.signal.send());
+            wait = SIGNAL_TIMES[1];
         }
         true
     }

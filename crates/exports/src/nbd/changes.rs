@@ -17,7 +17,7 @@ use super::Server;
 use super::config::{ExportConfig, ListenConfig};
 use super::exports::{Exports, ServedVolume};
 use super::listen::{Listen, Listener};
-use super::renewal::Renewal;
+use super::renewal::CertificateWatcher;
 use crate::mailbox::lock;
 
 /// Time limit for I/O threads to switch to the new exports: one may hang in a drive.
@@ -28,7 +28,7 @@ const LOOK: Duration = Duration::from_micros(200);
 /// A prepared change of a running server's exports and listeners.
 pub struct ExportChange {
     exports: Arc<Exports>,
-    renewal: Option<Renewal>,
+    renewal: Option<CertificateWatcher>,
     /// Addresses in the order of the configuration.
     listens: Vec<Listen>,
     /// Newly bound sockets with their listener numbers. Listeners that stay are not here.
@@ -82,7 +82,7 @@ impl Server {
                 None => bound.push((number, Listener::bind(&one.listen, &one.access)?)),
             }
         }
-        let renewal = Renewal::start(listeners)?;
+        let renewal = CertificateWatcher::start(listeners)?;
         let listens = listeners.iter().map(|one| one.listen.clone()).collect();
         Ok(ExportChange { exports: Arc::new(exports), renewal, listens, bound })
     }

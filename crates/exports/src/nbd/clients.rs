@@ -11,8 +11,8 @@ use millrace_machine::{Machine, Native};
 
 use super::Observer;
 use super::client_number::client_number;
-use super::connection::{Connection, Phase, client_log};
-use super::execute::Core;
+use super::connection::{Connection, ConnectionPhase, client_log};
+use super::execute::WorkerContext;
 use super::memory::waiting_line::MemoryWait;
 use super::server_state::ThreadMessage;
 use super::worker::Worker;
@@ -54,7 +54,7 @@ impl Observer {
 
 /// Sends a report of each client of this thread.
 pub(crate) fn report(worker: &Worker, to: &Sender<ClientReport>) {
-    for conn in worker.conns.iter().flatten().filter(|conn| conn.phase != Phase::Dead) {
+    for conn in worker.conns.iter().flatten().filter(|conn| conn.phase != ConnectionPhase::Dead) {
         // The receiver may have timed out.
         let _ = to.send(report_of(worker.number, conn));
     }
@@ -67,10 +67,10 @@ pub(crate) fn disconnect(worker: &mut Worker, number: u16, to: &Sender<ClientRep
     let Some(conn) = worker.conns.iter_mut().flatten().find(is_it) else { return };
     let _ = to.send(report_of(thread, conn));
     client_log::ended(thread, conn, "an operator disconnects it");
-    let Core { submitter, pool, .. } = &mut worker.core;
+    let WorkerContext { submitter, pool, .. } = &mut worker.core;
     match conn.phase {
         // Second call: do not wait for its requests, nor for it to read its replies.
-        Phase::Draining => conn.kill(&mut submitter.tickets, pool),
+        ConnectionPhase::Draining => conn.kill(&mut submitter.tickets, pool),
         _ => conn.end_session(&mut submitter.tickets, pool),
     }
     conn.touch(&mut worker.touched);
@@ -100,7 +100,7 @@ fn report_of(thread: usize, conn: &Connection) -> ClientReport {
 /// Returns the reason why no request of a client is taken now, or an empty string.
 fn waits_for(conn: &Connection) -> &'static str {
     match conn.memory_wait {
-        _ if conn.phase == Phase::Draining => "its last replies to leave",
+        _ if conn.phase == ConnectionPhase::Draining => "its last replies to leave",
         MemoryWait::None if conn.waits_to_send() => "the client to read its replies",
         MemoryWait::None if conn.history.stopped_ns != 0 => "earlier requests",
         MemoryWait::None => "",

@@ -1,7 +1,7 @@
 //! One client's connection: its negotiation, its session, its received and its outgoing bytes.
 //!
 //! Owned, boxed, by the worker of one I/O thread. The receive path (receive.rs) and the request
-//! path (execute.rs) change it. Sends and receives go through [`Ring`].
+//! path (execute.rs) change it. Sends and receives go through [`SocketRing`].
 //!
 //! Phases: `Handshake` -> `Transmission` -> `Draining` (takes no more requests, answers those in
 //! flight) -> `Dead` (answers nothing any more). A broken connection becomes `Dead` from every
@@ -25,18 +25,18 @@ use millrace_block::{GroupId, Status};
 use millrace_machine::{Machine, Native};
 
 use self::hole_search::HoleSearch;
-use self::input::Input;
+use self::input::ReceiveBuffer;
 use self::progress::Progress;
 use self::replies::{BATCH_REPLIES, ReplyQueue, SentReplies};
 use super::exports::Export;
-use super::memory::Pool;
+use super::memory::BufferPool;
 use super::memory::waiting_line::MemoryWait;
-use super::on_demand::Demand;
-use super::ring::{Ring, shut_down, shut_down_input};
-use super::server_state::Negotiating;
-use super::submit::ticket::{Memory, Ticket, Tickets};
+use super::on_demand::OnDemandState;
+use super::ring::{SocketRing, shut_down, shut_down_input};
+use super::server_state::NegotiationCount;
+use super::submit::ticket::{Ticket, TicketMemory, Tickets};
 use super::tls::TlsSession;
-use crate::Seat;
+use crate::GroupMembership;
 use millrace_nbd::{Errno, Handshake, Reply, Request, Rules, Session, TlsMode};
 
 /// Backlog of replies in bytes above which a connection receives only once its client has caught
@@ -61,7 +61,7 @@ const WAITS_MAX: u64 = 6;
 
 /// Phase of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum ConnectionPhase {
     /// The client negotiates options.
     Handshake,
     /// Requests are served.
@@ -83,27 +83,27 @@ pub(crate) struct Negotiation {
     /// The client was told to start TLS.
     pub(crate) starts_tls: bool,
     /// Export or list of exports that the client asked for on demand.
-    pub(crate) demand: Demand,
+    pub(crate) demand: OnDemandState,
     /// Time of the last such request or of the answer to it, in nanoseconds.
     pub(crate) asked_ns: Option<u64>,
     /// Outcome once the last answers are sent: a session with its export, or an inner `None` if the
     /// client ended the negotiation.
     pub(crate) then: Option<Option<(Session, Arc<Export>)>>,
     /// Counts the connection among the negotiating ones until dropped.
-    pub(crate) counted: Option<Negotiating>,
+    pub(crate) counted: Option<NegotiationCount>,
 }
 
 impl Negotiation {
     /// Returns true while an export is being opened for the client.
     pub(crate) fn waits(&self) -> bool {
-        matches!(self.demand, Demand::Waiting { .. })
+        matches!(self.demand, OnDemandState::Waiting { .. })
     }
 
     /// Returns the export that the client gets, or may get if it asks for it again.
     pub(crate) fn export(&self) -> Option<&Arc<Export>> {
         match (&self.then, &self.demand) {
             (Some(Some((_, export))), _) => Some(export),
-            (_, Demand::Granted(_, granted)) => Some(granted.export()),
+            (_, OnDemandState::ExportSession(_, granted)) => Some(granted.export()),
             _ => None,
         }
     }
@@ -111,12 +111,12 @@ impl Negotiation {
 
 /// Payload that is being received.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Incoming {
+pub(crate) struct IncomingPayload {
     /// Ticket of the write; `None` for the payload of a refused request.
     pub(crate) ticket: Option<u32>,
     /// Reply to send once the whole payload was received. It cannot be sent earlier, since a client
     /// may know a request only after it has sent all of it.
-    pub(crate) refused: Option<Refusal>,
+    pub(crate) refused: Option<RefusedRequest>,
     /// Bytes received so far.
     pub(crate) filled: u64,
     /// Total bytes of the payload.
@@ -126,7 +126,7 @@ pub(crate) struct Incoming {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Refusal {
+pub(crate) struct RefusedRequest {
     pub(crate) reply: Reply,
     pub(crate) errno: Errno,
     pub(crate) why: &'static str,
@@ -134,7 +134,7 @@ pub(crate) struct Refusal {
 
 /// Accounting of one connection for the present turn of its thread.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Turn {
+pub(crate) struct TurnUsage {
     /// Bytes of reads that were started.
     read_bytes: usize,
     /// More requests are already received, which the next turn takes.
@@ -143,7 +143,7 @@ pub(crate) struct Turn {
     pub(crate) reads_late: bool,
 }
 
-impl Turn {
+impl TurnUsage {
     #[inline]
     pub(crate) fn note_read(&mut self, len_bytes: usize) {
         self.read_bytes += len_bytes;
@@ -167,7 +167,7 @@ impl Turn {
 
 /// The export that a connection was granted, as the request path needs it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Granted {
+pub(crate) struct ExportSession {
     pub(crate) session: Session,
     pub(crate) rules: Rules,
     /// Index of the thread's channel to the volume.
@@ -180,7 +180,7 @@ pub(crate) struct Granted {
     pub(crate) group: GroupId,
 }
 
-impl Granted {
+impl ExportSession {
     /// Returns true if a request begins or ends within a logical block, and the export allows that.
     #[inline]
     pub(crate) fn is_unaligned(&self, request: &Request) -> bool {
@@ -191,7 +191,7 @@ impl Granted {
 
 /// Membership of the lists of connections that an I/O thread keeps.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Lists {
+pub(crate) struct ListMembership {
     /// The connection must be looked at before the next turn.
     pub(crate) touched: bool,
     /// No operation is outstanding on the socket, so a disconnect of the client goes unnoticed.
@@ -207,14 +207,14 @@ pub(crate) struct ClientHistory {
     pub(crate) progress: Progress,
     /// Time since which requests are received but not taken, in nanoseconds; 0 if they are taken.
     pub(crate) stopped_ns: u64,
-    pub(crate) lists: Lists,
+    pub(crate) lists: ListMembership,
     /// Time of the connect, in nanoseconds.
     pub(crate) connected_ns: u64,
     /// Number of requests taken, and below it the bytes that they read and wrote.
     pub(crate) requests: u64,
     pub(crate) bytes: u64,
     /// The export, and the client's membership of its group, which ends with the connection.
-    pub(crate) export: Option<(Arc<Export>, Seat)>,
+    pub(crate) export: Option<(Arc<Export>, GroupMembership)>,
 }
 
 #[derive(Debug)]
@@ -223,13 +223,13 @@ pub(crate) struct Connection {
     pub(crate) index: usize,
     /// Unique among the connections of the thread, unlike `index`.
     pub(crate) serial: u64,
-    pub(crate) phase: Phase,
+    pub(crate) phase: ConnectionPhase,
     pub(crate) negotiation: Option<Box<Negotiation>>,
-    pub(crate) granted: Option<Granted>,
+    pub(crate) granted: Option<ExportSession>,
     /// TLS session, once TLS has begun. All bytes of the socket belong to it from then on.
     pub(crate) tls: Option<Box<TlsSession>>,
-    pub(crate) input: Input,
-    pub(crate) incoming: Option<Incoming>,
+    pub(crate) input: ReceiveBuffer,
+    pub(crate) incoming: Option<IncomingPayload>,
     pub(crate) out: ReplyQueue,
     /// Requests in the block layer plus unsent replies.
     pub(crate) in_flight: u32,
@@ -237,7 +237,7 @@ pub(crate) struct Connection {
     pub(crate) memory_wait: MemoryWait,
     /// Bytes of pool buffers that the connection holds.
     pub(crate) held_bytes: usize,
-    pub(crate) turn: Turn,
+    pub(crate) turn: TurnUsage,
     pub(crate) history: ClientHistory,
 }
 
@@ -252,7 +252,7 @@ impl Connection {
             out,
             sent: 0,
             starts_tls: false,
-            demand: Demand::None,
+            demand: OnDemandState::None,
             asked_ns: None,
             then: None,
             counted: None,
@@ -261,24 +261,24 @@ impl Connection {
             fd,
             index,
             serial,
-            phase: Phase::Handshake,
+            phase: ConnectionPhase::Handshake,
             negotiation: Some(Box::new(negotiation)),
             granted: None,
             tls: None,
-            input: Input::new(),
+            input: ReceiveBuffer::new(),
             incoming: None,
             out: ReplyQueue::new(fd),
             in_flight: 0,
             memory_wait: MemoryWait::None,
             held_bytes: 0,
-            turn: Turn::default(),
+            turn: TurnUsage::default(),
             history: ClientHistory { connected_ns: Native::now(), ..ClientHistory::default() },
         })
     }
 
     /// Sets the TLS policy of the handshake before anything was received, and the guard that counts
     /// the connection until its negotiation is over.
-    pub(crate) fn expect(&mut self, mode: TlsMode, counted: Negotiating) {
+    pub(crate) fn expect(&mut self, mode: TlsMode, counted: NegotiationCount) {
         if let Some(negotiation) = &mut self.negotiation {
             negotiation.handshake = Handshake::with_tls(mode);
             negotiation.counted = Some(counted);
@@ -329,7 +329,7 @@ impl Connection {
     /// Returns true if no requests are taken because replies wait for the socket.
     #[inline]
     pub(crate) fn waits_to_send(&self) -> bool {
-        let listens = self.phase == Phase::Transmission && !self.input.busy;
+        let listens = self.phase == ConnectionPhase::Transmission && !self.input.busy;
         listens && !self.turn.reads_late && self.out.unsent_bytes() >= UNSENT_BYTES
     }
 
@@ -344,35 +344,35 @@ impl Connection {
     }
 
     /// Takes no more requests. A write with incomplete payload is abandoned.
-    pub(crate) fn drain(&mut self, tickets: &mut Tickets, pool: &mut Pool) {
-        if matches!(self.phase, Phase::Draining | Phase::Dead) {
+    pub(crate) fn drain(&mut self, tickets: &mut Tickets, pool: &mut BufferPool) {
+        if matches!(self.phase, ConnectionPhase::Draining | ConnectionPhase::Dead) {
             return;
         }
-        if self.phase == Phase::Handshake {
+        if self.phase == ConnectionPhase::Handshake {
             return self.kill(tickets, pool);
         }
-        self.phase = Phase::Draining;
+        self.phase = ConnectionPhase::Draining;
         self.abandon_input(tickets, pool);
     }
 
     /// Takes no more requests, and ends the connection when those in flight are answered.
-    pub(crate) fn end_session(&mut self, tickets: &mut Tickets, pool: &mut Pool) {
+    pub(crate) fn end_session(&mut self, tickets: &mut Tickets, pool: &mut BufferPool) {
         self.drain(tickets, pool);
         shut_down_input(self.fd);
     }
 
     /// Stops answering, and makes outstanding socket operations complete.
-    pub(crate) fn kill(&mut self, tickets: &mut Tickets, pool: &mut Pool) {
-        if self.phase == Phase::Dead {
+    pub(crate) fn kill(&mut self, tickets: &mut Tickets, pool: &mut BufferPool) {
+        if self.phase == ConnectionPhase::Dead {
             return;
         }
-        self.phase = Phase::Dead;
+        self.phase = ConnectionPhase::Dead;
         self.abandon_input(tickets, pool);
         shut_down(self.fd);
     }
 
     /// Discards received bytes, unless a receive into them is outstanding.
-    fn abandon_input(&mut self, tickets: &mut Tickets, pool: &mut Pool) {
+    fn abandon_input(&mut self, tickets: &mut Tickets, pool: &mut BufferPool) {
         self.stop_waiting(pool);
         if self.input.busy {
             return;
@@ -386,15 +386,15 @@ impl Connection {
 
     /// Returns a buffer of the connection to the pool.
     #[inline]
-    pub(crate) fn give_back(&mut self, memory: Memory, pool: &mut Pool) {
-        if let Memory::Buffer(buffer) = memory {
+    pub(crate) fn give_back(&mut self, memory: TicketMemory, pool: &mut BufferPool) {
+        if let TicketMemory::Buffer(buffer) = memory {
             self.held_bytes -= buffer.len();
             pool.give(buffer);
         }
     }
 
     /// Ends the connection's wait for memory.
-    pub(crate) fn stop_waiting(&mut self, pool: &mut Pool) {
+    pub(crate) fn stop_waiting(&mut self, pool: &mut BufferPool) {
         if std::mem::replace(&mut self.memory_wait, MemoryWait::None) == MemoryWait::Queued {
             let thread = pool.thread();
             pool.budget().change_line(|line| line.leave(thread, self.serial));
@@ -419,43 +419,47 @@ impl Connection {
     /// Returns true if the client has to read replies, or to send the rest of a payload, before the
     /// connection can continue.
     pub(crate) fn waits_for_client(&self) -> bool {
-        let in_service = matches!(self.phase, Phase::Transmission | Phase::Draining);
+        let in_service =
+            matches!(self.phase, ConnectionPhase::Transmission | ConnectionPhase::Draining);
         in_service && (self.out.busy || (self.input.busy && self.incoming.is_some()))
     }
 
     /// Returns true if, during shutdown, only replies are left that the client has to read.
     pub(crate) fn waits_for_reader(&self) -> bool {
         let (has_input, replies) = (self.incoming.is_some(), self.out.replies());
-        self.phase == Phase::Draining && self.out.busy && !has_input && self.in_flight == replies
+        self.phase == ConnectionPhase::Draining
+            && self.out.busy
+            && !has_input
+            && self.in_flight == replies
     }
 
     /// Handles the end of a receive when no more requests are taken.
-    pub(crate) fn receive_ended(&mut self, tickets: &mut Tickets, pool: &mut Pool) {
+    pub(crate) fn receive_ended(&mut self, tickets: &mut Tickets, pool: &mut BufferPool) {
         self.abandon_input(tickets, pool);
     }
 
     /// Starts the send and the receive that the connection needs now.
-    pub(crate) fn pump(&mut self, ring: &Ring, tickets: &mut Tickets, pool: &mut Pool) {
+    pub(crate) fn pump(&mut self, ring: &SocketRing, tickets: &mut Tickets, pool: &mut BufferPool) {
         match self.phase {
-            Phase::Handshake => self.pump_negotiation(ring),
-            Phase::Transmission => {
+            ConnectionPhase::Handshake => self.pump_negotiation(ring),
+            ConnectionPhase::Transmission => {
                 self.pump_send(ring, pool);
                 self.pump_receive(ring, tickets);
             }
-            Phase::Draining => {
+            ConnectionPhase::Draining => {
                 self.pump_send(ring, pool);
                 if self.in_flight == 0 && self.has_said_goodbye(ring) {
                     self.kill(tickets, pool);
                 }
             }
-            Phase::Dead => {
+            ConnectionPhase::Dead => {
                 let freed = self.out.discard(pool);
                 self.freed(freed);
             }
         }
     }
 
-    fn pump_negotiation(&mut self, ring: &Ring) {
+    fn pump_negotiation(&mut self, ring: &SocketRing) {
         if self.tls.is_some() {
             return self.pump_secure_negotiation(ring);
         }
@@ -478,7 +482,7 @@ impl Connection {
     }
 
     #[inline]
-    pub(crate) fn pump_send(&mut self, ring: &Ring, pool: &mut Pool) {
+    pub(crate) fn pump_send(&mut self, ring: &SocketRing, pool: &mut BufferPool) {
         if self.tls.is_some() {
             return self.pump_secure_send(ring, pool);
         }
@@ -489,7 +493,7 @@ impl Connection {
     }
 
     #[inline]
-    fn pump_receive(&mut self, ring: &Ring, tickets: &mut Tickets) {
+    fn pump_receive(&mut self, ring: &SocketRing, tickets: &mut Tickets) {
         let waits = self.memory_wait != MemoryWait::None || self.turn.has_more;
         if self.input.busy || waits || !self.has_room() {
             return;
@@ -507,8 +511,9 @@ impl Connection {
             self.input.busy = false;
             return self.receive_secure(ring);
         }
-        if let Some(Incoming { ticket: Some(id), filled, total, kept: true, .. }) = self.incoming
-            && let Ticket { memory: Memory::Buffer(buffer), head_bytes, .. } = tickets.get(id)
+        if let Some(IncomingPayload { ticket: Some(id), filled, total, kept: true, .. }) =
+            self.incoming
+            && let Ticket { memory: TicketMemory::Buffer(buffer), head_bytes, .. } = tickets.get(id)
         {
             let rest = buffer.start().wrapping_add(*head_bytes as usize + filled as usize);
             let message = self.input.message((rest, (total - filled) as usize));
@@ -518,9 +523,9 @@ impl Connection {
     }
 
     /// Sends the reply to a refused request.
-    pub(crate) fn refuse(&mut self, refusal: &Refusal) {
+    pub(crate) fn refuse(&mut self, refusal: &RefusedRequest) {
         self.in_flight += 1;
-        let Refusal { reply, errno, why } = *refusal;
+        let RefusedRequest { reply, errno, why } = *refusal;
         self.out.push(|buffer| reply.failure(buffer, errno, why));
     }
 
@@ -528,12 +533,12 @@ impl Connection {
     /// client goes unnoticed: the connection waits for drives or for memory.
     #[inline]
     pub(crate) fn is_unwatched(&self) -> bool {
-        !self.input.busy && !self.out.busy && self.phase != Phase::Dead
+        !self.input.busy && !self.out.busy && self.phase != ConnectionPhase::Dead
     }
 
     /// Returns true if the connection can be freed.
     pub(crate) fn is_over(&self) -> bool {
-        self.phase == Phase::Dead && !self.input.busy && !self.out.busy
+        self.phase == ConnectionPhase::Dead && !self.input.busy && !self.out.busy
     }
 }
 

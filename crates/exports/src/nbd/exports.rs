@@ -19,11 +19,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use millrace_block::{Error, ErrorKind, QueueLimits, Status, Volume};
 use millrace_machine::Native;
 
-use self::ranges::Ranges;
+use self::ranges::RangeLocks;
 use super::config::{ExportConfig, ListenConfig};
 use super::listen::Listen;
 use super::tls::ListenTls;
-use crate::faults::Faults;
+use crate::faults::IoErrorCounter;
 use crate::{ClientGroup, SocketAccess};
 use millrace_nbd::{Catalog, ExportInfo, TransmissionFlags};
 
@@ -38,7 +38,7 @@ const SECTORS_MAX: u64 = i64::MAX as u64 >> 9;
 pub(crate) struct ServedVolume {
     pub(crate) volume: Arc<Volume<Native>>,
     /// Lock table of ranges being written, used only if clients write partial blocks.
-    pub(crate) ranges: Ranges,
+    pub(crate) ranges: RangeLocks,
     /// Set once a client was granted an export of the volume, so it may need a flush.
     was_used: AtomicBool,
     /// Number of I/O threads that have a lane of the volume.
@@ -100,7 +100,7 @@ pub(crate) struct Export {
     /// The volume's drives never touch payload (null drives).
     pub(crate) no_payload: bool,
     /// Failed requests of the volume's drives; kept when other settings of the export change.
-    pub(crate) faults: Arc<Faults>,
+    pub(crate) faults: Arc<IoErrorCounter>,
     /// I/O group of the export's clients.
     pub(crate) group: ClientGroup,
     /// Names in client certificates that may use it. `None` admits all clients.
@@ -337,7 +337,7 @@ impl VolumeTable {
         let (served, is_listed) = self.known.entry(Arc::as_ptr(volume)).or_insert_with(|| {
             let served = ServedVolume {
                 volume: Arc::clone(volume),
-                ranges: Ranges::new(self.threads.into()),
+                ranges: RangeLocks::new(self.threads.into()),
                 was_used: AtomicBool::new(false),
                 lanes: AtomicU32::new(0),
                 grants: AtomicU32::new(0),
@@ -379,7 +379,7 @@ fn catalog(listener: &ListenConfig, list: &[Arc<Export>]) -> Result<ListenerCata
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Access {
+enum ExportAccess {
     ReadOnly,
     ReadWrite,
 }
@@ -392,8 +392,8 @@ fn describe(config: ExportConfig) -> Result<ExportInfo, Error> {
     let limits = config.volume.limits();
     let block_min = limits.logical_block_size;
     let access = match config.read_only || limits.features.read_only {
-        true => Access::ReadOnly,
-        false => Access::ReadWrite,
+        true => ExportAccess::ReadOnly,
+        false => ExportAccess::ReadWrite,
     };
     let sectors = config.volume.capacity();
     if sectors > SECTORS_MAX {
@@ -415,13 +415,13 @@ fn describe(config: ExportConfig) -> Result<ExportInfo, Error> {
     })
 }
 
-fn flags_of(limits: &QueueLimits, access: Access) -> TransmissionFlags {
+fn flags_of(limits: &QueueLimits, access: ExportAccess) -> TransmissionFlags {
     let mut flags = TransmissionFlags::FLUSH
         .with(TransmissionFlags::FUA)
         .with(TransmissionFlags::DF)
         .with(TransmissionFlags::MULTI_CONN)
         .with(TransmissionFlags::CACHE);
-    if access == Access::ReadOnly {
+    if access == ExportAccess::ReadOnly {
         return flags.with(TransmissionFlags::READ_ONLY);
     }
     if limits.max_discard_sectors > 0 {
@@ -448,7 +448,8 @@ mod tests {
             max_write_zeroes_sectors: 8,
             ..QueueLimits::default()
         };
-        let offered = |discard, flag| flags_of(&limits(discard), Access::ReadWrite).contains(flag);
+        let offered =
+            |discard, flag| flags_of(&limits(discard), ExportAccess::ReadWrite).contains(flag);
         assert!(offered(8, TransmissionFlags::FAST_ZERO));
         assert!(!offered(0, TransmissionFlags::FAST_ZERO));
         assert!(offered(0, TransmissionFlags::WRITE_ZEROES));
@@ -480,7 +481,9 @@ mod tests {
             max_write_zeroes_sectors: 0,
             ..QueueLimits::default()
         };
-        assert!(changes.iter().all(|flag| !flags_of(&limits, Access::ReadWrite).contains(*flag)));
+        assert!(
+            changes.iter().all(|flag| !flags_of(&limits, ExportAccess::ReadWrite).contains(*flag))
+        );
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! Payload memory: a buffer pool for each I/O thread, and a shared area of zeroes.
 //!
-//! A [`Pool`] belongs to one I/O thread and hands out buffers of its arenas. One [`MemoryBudget`]
-//! counts the memory that all pools have mapped. A region without a buffer in use is unmapped when
-//! it was not needed for a while, or when a connection waits for memory. Called by the request
-//! path; calls the arenas and the reactor's table of registered buffers.
+//! A [`BufferPool`] belongs to one I/O thread and hands out buffers of its arenas. One
+//! [`MemoryBudget`] counts the memory that all pools have mapped. A region without a buffer in use
+//! is unmapped when it was not needed for a while, or when a connection waits for memory. Called by
+//! the request path; calls the arenas and the reactor's table of registered buffers.
 //!
 //! Invariants: a buffer has one owner (it is not `Clone`), and its region stays mapped until
-//! [`Pool::give`] gets it back. Fresh memory is zeroed by the kernel. A buffer's bytes are read
-//! only by a drive, or by a send after a drive filled it.
+//! [`BufferPool::give`] gets it back. Fresh memory is zeroed by the kernel. A buffer's bytes are
+//! read only by a drive, or by a send after a drive filled it.
 #![allow(unsafe_code)]
 
 pub(crate) mod budget;
@@ -118,7 +118,7 @@ struct RegionNote {
 }
 
 /// Payload buffers of one I/O thread.
-pub(crate) struct Pool {
+pub(crate) struct BufferPool {
     budget: Arc<MemoryBudget>,
     handle: Handle,
     /// One arena for each size class, so that long buffers do not use up the regions of short ones.
@@ -130,15 +130,15 @@ pub(crate) struct Pool {
     thread: usize,
 }
 
-impl Pool {
+impl BufferPool {
     /// Creates the pool of I/O thread `thread`, which keeps at most `idle_bytes_max` bytes unused.
     pub(crate) fn new(
         budget: Arc<MemoryBudget>,
         handle: Handle,
         idle_bytes_max: usize,
         thread: usize,
-    ) -> Pool {
-        Pool {
+    ) -> BufferPool {
+        BufferPool {
             budget,
             handle,
             arenas: Default::default(),
@@ -314,7 +314,7 @@ fn register(handle: &Handle, region: &Region) -> Option<u16> {
     unsafe { handle.register_buffer(region.start().as_ptr(), region.len_bytes()) }
 }
 
-impl Drop for Pool {
+impl Drop for BufferPool {
     fn drop(&mut self) {
         // No memory here is stuck: tickets keep such buffers, and a pool with tickets left is
         // leaked.

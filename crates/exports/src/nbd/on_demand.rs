@@ -90,14 +90,14 @@ pub(crate) struct WaitingClient {
 
 /// State of a connection's request for an export on demand.
 #[derive(Debug, Default)]
-pub(crate) enum Demand {
+pub(crate) enum OnDemandState {
     /// Nothing was asked for.
     #[default]
     None,
     /// The request is unanswered. It checks this reference to see if its client still waits.
     Waiting { _alive: Arc<()> },
     /// The client gets the export of this name.
-    Granted(String, GrantedExport),
+    ExportSession(String, GrantedExport),
     /// The client does not get the export of this name, for the reason given or because there is
     /// none.
     Refused(String, Option<String>),
@@ -122,7 +122,7 @@ impl ExportRequest {
         match server.shared.exports().on_demand(export) {
             Some(export) => {
                 let name = self.name();
-                self.client.answer(Demand::Granted(name, GrantedExport::new(export)));
+                self.client.answer(OnDemandState::ExportSession(name, GrantedExport::new(export)));
             }
             None => self.refuse(format!("export {export} is gone")),
         }
@@ -131,20 +131,20 @@ impl ExportRequest {
     /// Refuses an export that exists, and tells the client why.
     pub fn refuse(mut self, why: impl Into<String>) {
         let name = self.name();
-        self.client.answer(Demand::Refused(name, Some(why.into())));
+        self.client.answer(OnDemandState::Refused(name, Some(why.into())));
     }
 
     /// Tells the client that there is no such export.
     pub fn refuse_unknown(mut self) {
         let name = self.name();
-        self.client.answer(Demand::Refused(name, None));
+        self.client.answer(OnDemandState::Refused(name, None));
     }
 
     /// Sends the client the names of exports that can be opened on demand. Refuses a client that
     /// asked for an export.
     pub fn list(mut self, names: Arc<Vec<String>>) {
         if self.wanted == RequestedExport::All {
-            self.client.answer(Demand::Listed(names));
+            self.client.answer(OnDemandState::Listed(names));
         }
     }
 
@@ -166,17 +166,18 @@ impl Drop for ExportRequest {
     fn drop(&mut self) {
         if !self.client.is_answered {
             self.client.answer(match &self.wanted {
-                RequestedExport::Named(name) => {
-                    Demand::Refused(name.clone(), Some("the server opens no files now".to_owned()))
-                }
-                RequestedExport::All => Demand::Listed(Arc::default()),
+                RequestedExport::Named(name) => OnDemandState::Refused(
+                    name.clone(),
+                    Some("the server opens no files now".to_owned()),
+                ),
+                RequestedExport::All => OnDemandState::Listed(Arc::default()),
             });
         }
     }
 }
 
 impl WaitingClient {
-    fn answer(&mut self, demand: Demand) {
+    fn answer(&mut self, demand: OnDemandState) {
         self.is_answered = true;
         let (connection, serial) = (self.connection, self.serial);
         self.shared.mailboxes[self.thread].put(ThreadMessage::Answer {

@@ -21,7 +21,7 @@ use super::config::ListenConfig;
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// Handle of the thread that checks the files. Dropping it tells the thread to end.
-pub(crate) struct Renewal {
+pub(crate) struct CertificateWatcher {
     _stop: Sender<()>,
 }
 
@@ -33,12 +33,12 @@ struct WatchedCertificates {
     said: Vec<(String, Expiry)>,
 }
 
-impl Renewal {
+impl CertificateWatcher {
     /// Starts checking the certificates of these listeners. Returns `None` if none come from files.
     ///
     /// # Errors
     /// `System` if the thread cannot be started.
-    pub(crate) fn start(listeners: &[ListenConfig]) -> Result<Option<Renewal>, Error> {
+    pub(crate) fn start(listeners: &[ListenConfig]) -> Result<Option<CertificateWatcher>, Error> {
         let watched = watched(listeners);
         if watched.is_empty() {
             return Ok(None);
@@ -47,7 +47,7 @@ impl Renewal {
         let body = move || run(watched, &stopped);
         let _detached = Native::try_spawn("millrace-tls", None, body)
             .map_err(|error| Error::new(ErrorKind::System, error.to_string()))?;
-        Ok(Some(Renewal { _stop: stop }))
+        Ok(Some(CertificateWatcher { _stop: stop }))
     }
 }
 
@@ -166,7 +166,7 @@ mod tests {
             one
         };
         let without = ListenConfig::new(Listen::Abstract("c".to_owned()), vec![0]);
-        assert!(Renewal::start(std::slice::from_ref(&without)).unwrap().is_none());
+        assert!(CertificateWatcher::start(std::slice::from_ref(&without)).unwrap().is_none());
         let watched = watched(&[listener("a"), without, listener("b")]);
         assert_eq!(watched.len(), 1);
         let look = || logged(|| watched[0].look());

@@ -15,7 +15,7 @@ use millrace_reactor::{Completion, Handle, Op, Source};
 
 /// Completed socket operation, decoded from its user data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Event {
+pub(crate) enum SocketEvent {
     /// An accept on the listener of this number.
     Accepted(usize),
     /// A receive of the connection of this index.
@@ -39,29 +39,29 @@ const KIND_OTHER: u64 = 4;
 /// Bits of the user data that hold the kind of operation.
 const KIND_BITS: u32 = 3;
 
-impl Event {
-    pub(crate) fn of(user_data: u64) -> Event {
+impl SocketEvent {
+    pub(crate) fn of(user_data: u64) -> SocketEvent {
         let index = (user_data >> KIND_BITS) as usize;
         match user_data & ((1 << KIND_BITS) - 1) {
-            KIND_ACCEPT => Event::Accepted(index),
-            KIND_RECEIVE => Event::Received(index),
-            KIND_SEND => Event::Sent(index),
-            KIND_CAUGHT => Event::Caught(index),
-            _ => Event::Other,
+            KIND_ACCEPT => SocketEvent::Accepted(index),
+            KIND_RECEIVE => SocketEvent::Received(index),
+            KIND_SEND => SocketEvent::Sent(index),
+            KIND_CAUGHT => SocketEvent::Caught(index),
+            _ => SocketEvent::Other,
         }
     }
 }
 
 /// Socket operations of one I/O thread.
-pub(crate) struct Ring {
+pub(crate) struct SocketRing {
     handle: Handle,
     source: Source,
 }
 
-impl Ring {
-    pub(crate) fn new(handle: Handle) -> Ring {
+impl SocketRing {
+    pub(crate) fn new(handle: Handle) -> SocketRing {
         let source = handle.source();
-        Ring { handle, source }
+        SocketRing { handle, source }
     }
 
     /// Appends completed operations to `into`.
@@ -112,11 +112,11 @@ impl Ring {
     }
 
     /// Waits until the peer of connection `index` has read most of what was sent.
-    pub(crate) fn catch_up(&self, index: usize, backlog: &Backlog) {
+    pub(crate) fn catch_up(&self, index: usize, backlog: &SendBacklog) {
         self.push(index, KIND_CAUGHT, Op::PollIn { fd: backlog.0.as_raw_fd() });
     }
 
-    /// Cancels the wait of [`Ring::catch_up`]. `Caught` is delivered nevertheless.
+    /// Cancels the wait of [`SocketRing::catch_up`]. `Caught` is delivered nevertheless.
     pub(crate) fn cancel_catch_up(&self, index: usize) {
         let user_data = (index as u64) << KIND_BITS | KIND_CAUGHT;
         self.push(0, KIND_OTHER, Op::Cancel { source: self.source, user_data });
@@ -134,10 +134,10 @@ impl Ring {
 /// This is an epoll instance, because the reactor polls for input only. It becomes readable when
 /// the socket is writable or broken.
 #[derive(Debug)]
-pub(crate) struct Backlog(OwnedFd);
+pub(crate) struct SendBacklog(OwnedFd);
 
-impl Backlog {
-    pub(crate) fn new(socket: RawFd) -> Option<Backlog> {
+impl SendBacklog {
+    pub(crate) fn new(socket: RawFd) -> Option<SendBacklog> {
         // SAFETY: touches no memory.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         if fd < 0 {
@@ -149,7 +149,7 @@ impl Backlog {
         // SAFETY: the event is a live local, which the kernel copies.
         let added =
             unsafe { libc::epoll_ctl(fd.as_raw_fd(), libc::EPOLL_CTL_ADD, socket, &mut event) };
-        (added == 0).then_some(Backlog(fd))
+        (added == 0).then_some(SendBacklog(fd))
     }
 }
 
@@ -298,12 +298,12 @@ mod tests {
     #[test]
     fn completions_name_their_operation_and_its_owner() {
         for index in [0usize, 1, 7, 8, 4095] {
-            let of = |kind| Event::of((index as u64) << KIND_BITS | kind);
-            assert_eq!(of(KIND_ACCEPT), Event::Accepted(index));
-            assert_eq!(of(KIND_RECEIVE), Event::Received(index));
-            assert_eq!(of(KIND_SEND), Event::Sent(index));
-            assert_eq!(of(KIND_CAUGHT), Event::Caught(index));
-            assert_eq!(of(KIND_OTHER), Event::Other);
+            let of = |kind| SocketEvent::of((index as u64) << KIND_BITS | kind);
+            assert_eq!(of(KIND_ACCEPT), SocketEvent::Accepted(index));
+            assert_eq!(of(KIND_RECEIVE), SocketEvent::Received(index));
+            assert_eq!(of(KIND_SEND), SocketEvent::Sent(index));
+            assert_eq!(of(KIND_CAUGHT), SocketEvent::Caught(index));
+            assert_eq!(of(KIND_OTHER), SocketEvent::Other);
         }
     }
 

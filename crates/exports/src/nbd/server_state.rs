@@ -17,11 +17,11 @@ use super::exports::Exports;
 use super::listen::Listener;
 use super::memory::Zeroes;
 use super::memory::budget::MemoryBudget;
-use super::on_demand::{Demand, ExportRequests};
+use super::on_demand::{ExportRequests, OnDemandState};
 use super::stats;
 use crate::ClientReport;
 use crate::counters::PublishedCounters;
-use crate::io_threads::Failed;
+use crate::io_threads::FailedFlag;
 use crate::mailbox::{Mailbox, lock};
 use crate::stop::StopOrder;
 
@@ -29,7 +29,7 @@ use crate::stop::StopOrder;
 #[derive(Default)]
 pub(crate) struct ShutdownState {
     pub(crate) stop: StopOrder,
-    pub(crate) failed: Failed,
+    pub(crate) failed: FailedFlag,
     /// Number of threads that have completed their final flush.
     pub(crate) flushed: AtomicUsize,
 }
@@ -61,24 +61,24 @@ impl Connections {
 }
 
 /// Counts a connection as negotiating until dropped.
-pub(crate) struct Negotiating(Arc<ServerState>);
+pub(crate) struct NegotiationCount(Arc<ServerState>);
 
-impl Negotiating {
-    pub(crate) fn new(shared: &Arc<ServerState>) -> Negotiating {
+impl NegotiationCount {
+    pub(crate) fn new(shared: &Arc<ServerState>) -> NegotiationCount {
         // Relaxed: a counter that guards no other memory.
         shared.connections.negotiating.fetch_add(1, Ordering::Relaxed);
-        Negotiating(Arc::clone(shared))
+        NegotiationCount(Arc::clone(shared))
     }
 }
 
-impl Drop for Negotiating {
+impl Drop for NegotiationCount {
     fn drop(&mut self) {
         // Relaxed: as in `new`.
         self.0.connections.negotiating.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl fmt::Debug for Negotiating {
+impl fmt::Debug for NegotiationCount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Negotiating")
     }
@@ -141,7 +141,7 @@ pub(crate) enum ThreadMessage {
     /// Disconnect the client of this number, and report it.
     Disconnect(u16, Sender<ClientReport>),
     /// Answer to a request on demand, for the connection with this index and serial number.
-    Answer { connection: usize, serial: u64, demand: Demand },
+    Answer { connection: usize, serial: u64, demand: OnDemandState },
 }
 
 /// State that the I/O threads of a server share.

@@ -22,8 +22,8 @@ use millrace_block::{Bio, Op, Reject, Status};
 use millrace_machine::{Machine, Native};
 
 use self::lane::CHANNEL_DEPTH;
-use self::lanes::Lanes;
-use self::ticket::{Claim, Memory, Ticket, TicketState, Tickets};
+use self::lanes::VolumeLanes;
+use self::ticket::{RangeClaim, Ticket, TicketMemory, TicketState, Tickets};
 use super::client_number::client_number;
 use super::memory::Zeroes;
 
@@ -31,7 +31,7 @@ use super::memory::Zeroes;
 const PART_SECTORS: u64 = 1 << 31;
 
 pub(crate) struct Submitter {
-    pub(crate) lanes: Lanes,
+    pub(crate) lanes: VolumeLanes,
     pub(crate) tickets: Tickets,
     /// Completed tickets with their status, not yet matched to their connections.
     pub(crate) done: Vec<(u32, Status)>,
@@ -51,7 +51,7 @@ impl Submitter {
     /// Creates the submitter of I/O thread `thread`, without lanes.
     pub(crate) fn new(zeroes: Arc<Zeroes>, thread: usize) -> Submitter {
         Submitter {
-            lanes: Lanes::default(),
+            lanes: VolumeLanes::default(),
             tickets: Tickets::default(),
             done: Vec::with_capacity(CHANNEL_DEPTH as usize),
             fresh: false,
@@ -197,7 +197,7 @@ impl Submitter {
         if !lane.memory_waiters.is_empty() {
             self.retry.append(&mut lane.memory_waiters);
         }
-        if ticket.waits.claim != Claim::None {
+        if ticket.waits.claim != RangeClaim::None {
             self.release(id, &ticket);
         }
         ticket
@@ -208,7 +208,7 @@ impl Submitter {
     #[cold]
     pub(crate) fn go_on_bouncing(&mut self, id: u32, status: Status) -> bool {
         let ticket = self.tickets.get(id);
-        let (Some(bounce), Memory::Buffer(buffer)) = (&mut ticket.bounce, &mut ticket.memory)
+        let (Some(bounce), TicketMemory::Buffer(buffer)) = (&mut ticket.bounce, &mut ticket.memory)
         else {
             return false;
         };
@@ -230,7 +230,7 @@ impl Submitter {
 #[inline]
 fn bio_of(ticket: &Ticket, zeroes: &Zeroes, tenants: u16) -> Bio {
     let tenant = tenants.wrapping_add(ticket.owner.conn as u16);
-    if let (Some(bounce), Memory::Buffer(buffer)) = (&ticket.bounce, &ticket.memory) {
+    if let (Some(bounce), TicketMemory::Buffer(buffer)) = (&ticket.bounce, &ticket.memory) {
         return bounce.bio(buffer, ticket.flags).with_tenant(tenant).with_group(ticket.owner.group);
     }
     let sectors = ticket.left_sectors.min(PART_SECTORS) as u32;
@@ -238,7 +238,7 @@ fn bio_of(ticket: &Ticket, zeroes: &Zeroes, tenants: u16) -> Bio {
         (Op::Flush, _) => Bio::flush(),
         (Op::Discard, _) => Bio::discard(ticket.sector, sectors),
         (Op::WriteZeroes, _) => Bio::write_zeroes(ticket.sector, sectors),
-        (op, Memory::Buffer(buffer)) => buffer.bio(op, ticket.sector, ticket.bio_bytes),
+        (op, TicketMemory::Buffer(buffer)) => buffer.bio(op, ticket.sector, ticket.bio_bytes),
         (op, _) => zeroes.bio(op, ticket.sector, ticket.bio_bytes),
     };
     bio.with_flags(ticket.flags).with_tenant(tenant).with_group(ticket.owner.group)

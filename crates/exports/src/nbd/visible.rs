@@ -11,35 +11,37 @@ use millrace_nbd::{Catalog, ExportInfo, Wanted};
 use millrace_tls::PeerNames;
 
 use super::exports::{Export, Exports, ListenerCatalog};
-use super::on_demand::Demand;
+use super::on_demand::OnDemandState;
 
 /// The exports of a listener that one client may see.
-pub(crate) struct Visible<'a> {
+pub(crate) struct VisibleExports<'a> {
     catalog: &'a ListenerCatalog,
     /// Names in the client's certificate, if it sent one.
     peer: Option<&'a PeerNames>,
     /// Reason why the export that the client named last was refused.
     refused: RefCell<Option<String>>,
     /// The client's request for an export that is opened on demand.
-    demand: &'a Demand,
+    demand: &'a OnDemandState,
 }
 
-impl<'a> Visible<'a> {
+impl<'a> VisibleExports<'a> {
     /// Creates the view of a client with these names in its certificate and this request on demand.
     /// Returns `None` if the listener was removed.
     pub(crate) fn of(
         exports: &'a Exports,
         listener: usize,
-        (peer, demand): (Option<&'a PeerNames>, &'a Demand),
-    ) -> Option<Visible<'a>> {
+        (peer, demand): (Option<&'a PeerNames>, &'a OnDemandState),
+    ) -> Option<VisibleExports<'a>> {
         let refused = RefCell::default();
-        exports.catalog(listener).map(|catalog| Visible { catalog, peer, refused, demand })
+        exports.catalog(listener).map(|catalog| VisibleExports { catalog, peer, refused, demand })
     }
 
     /// Returns the export at the index that the negotiation chose.
     pub(crate) fn export(&self, index: usize) -> Option<&Arc<Export>> {
         match self.demand {
-            Demand::Granted(_, granted) if granted.index() == index => Some(granted.export()),
+            OnDemandState::ExportSession(_, granted) if granted.index() == index => {
+                Some(granted.export())
+            }
             _ => self.catalog.exports.get(index),
         }
     }
@@ -57,7 +59,7 @@ impl<'a> Visible<'a> {
     }
 }
 
-impl Catalog for Visible<'_> {
+impl Catalog for VisibleExports<'_> {
     fn len(&self) -> usize {
         self.catalog.len()
     }
@@ -86,7 +88,7 @@ impl Catalog for Visible<'_> {
             return None;
         }
         match self.demand {
-            Demand::Granted(known, granted) if found.is_none() && known == name => {
+            OnDemandState::ExportSession(known, granted) if found.is_none() && known == name => {
                 Some(granted.index())
             }
             _ => found,
@@ -95,12 +97,14 @@ impl Catalog for Visible<'_> {
 
     fn is_pending(&self, wanted: Wanted<'_>) -> bool {
         let is_known = |name: &str| match self.demand {
-            Demand::Granted(known, _) | Demand::Refused(known, _) => known == name,
+            OnDemandState::ExportSession(known, _) | OnDemandState::Refused(known, _) => {
+                known == name
+            }
             _ => false,
         };
         self.catalog.on_demand
             && match wanted {
-                Wanted::List => !matches!(self.demand, Demand::Listed(_)),
+                Wanted::List => !matches!(self.demand, OnDemandState::Listed(_)),
                 // Listed exports take precedence, even if the client may not use them.
                 Wanted::Export(name) => {
                     !name.is_empty() && !is_known(name) && self.catalog.find(name).is_none()
@@ -110,19 +114,22 @@ impl Catalog for Visible<'_> {
 
     fn why_refused(&self, name: &str) -> Option<String> {
         match self.demand {
-            Demand::Refused(refused, why) if refused == name => why.clone(),
+            OnDemandState::Refused(refused, why) if refused == name => why.clone(),
             _ => None,
         }
     }
 
     fn listed(&self) -> usize {
-        let on_demand = if let Demand::Listed(names) = self.demand { names.len() } else { 0 };
+        let on_demand =
+            if let OnDemandState::Listed(names) = self.demand { names.len() } else { 0 };
         self.len() + on_demand
     }
 
     fn listing(&self, index: usize) -> Option<(&str, &str)> {
         match (index.checked_sub(self.len()), self.demand) {
-            (Some(at), Demand::Listed(names)) => names.get(at).map(|name| (name.as_str(), "")),
+            (Some(at), OnDemandState::Listed(names)) => {
+                names.get(at).map(|name| (name.as_str(), ""))
+            }
             _ => self.get(index).map(|info| (info.name.as_str(), info.description.as_str())),
         }
     }

@@ -28,15 +28,15 @@ use millrace_runtime::{IoConfig, IoContext};
 use self::client_timers::{ClientTimers, LANE_IDLE_NS};
 use super::clients;
 use super::connection::client_log;
-use super::connection::{Connection, Phase};
-use super::execute::Core;
-use super::execute::tls::TlsTurn;
-use super::memory::{Pool, trim_heap};
-use super::ring::{Event, Ring, close_now, set_send_buffer, set_tcp_options};
-use super::server_state::{FlushPart, Negotiating, ServerState, ThreadMessage};
+use super::connection::{Connection, ConnectionPhase};
+use super::execute::WorkerContext;
+use super::execute::tls::TlsTurnLimits;
+use super::memory::{BufferPool, trim_heap};
+use super::ring::{SocketEvent, SocketRing, close_now, set_send_buffer, set_tcp_options};
+use super::server_state::{FlushPart, NegotiationCount, ServerState, ThreadMessage};
 use super::stats::ServerStats;
 use super::submit::Submitter;
-use super::submit::ticket::{Memory, Ticket, TicketState};
+use super::submit::ticket::{Ticket, TicketMemory, TicketState};
 use crate::nbd::memory::waiting_line::MemoryWait;
 
 /// Number of ended connections after which the heap is trimmed: if none is left, and otherwise.
@@ -47,8 +47,8 @@ const CLOSED_MANY: u32 = 256;
 const ACCEPT_RETRY_NS: u64 = 100_000_000;
 
 pub(crate) struct Worker {
-    pub(crate) core: Core,
-    pub(crate) ring: Ring,
+    pub(crate) core: WorkerContext,
+    pub(crate) ring: SocketRing,
     pub(crate) shared: Arc<ServerState>,
     pub(crate) number: usize,
     pub(crate) conns: Vec<Option<Box<Connection>>>,
@@ -92,10 +92,10 @@ impl Worker {
         shared.mailboxes[number].set_bell(Arc::clone(ctx.bell()));
         let handle = ctx.reactor().handle();
         let budget = Arc::clone(&shared.budget);
-        let pool = Pool::new(budget, handle.clone(), shared.idle_bytes_max, number);
+        let pool = BufferPool::new(budget, handle.clone(), shared.idle_bytes_max, number);
         let (exports, zeroes) = (shared.exports(), Arc::clone(&shared.zeroes));
         let submitter = Submitter::new(Arc::clone(&zeroes), number);
-        let mut core = Core {
+        let mut core = WorkerContext {
             ctx,
             exports,
             submitter,
@@ -104,13 +104,13 @@ impl Worker {
             counts: ServerStats::default(),
             threads: shared.mailboxes.len(),
             shared: Arc::clone(shared),
-            secure: TlsTurn::default(),
+            secure: TlsTurnLimits::default(),
         };
         let place = (number, shared.mailboxes.len());
         core.submitter.lanes.open_early(&mut core.ctx, place, &core.exports.volumes)?;
         Ok(Worker {
             core,
-            ring: Ring::new(handle),
+            ring: SocketRing::new(handle),
             shared: Arc::clone(shared),
             number,
             conns: Vec::new(),
@@ -145,7 +145,7 @@ impl Worker {
     pub(crate) fn turn(&mut self, limit_ns: Option<u64>) -> Result<(), Error> {
         let deadline_ns = self.deadline(limit_ns);
         self.client_timers.clock.expect(deadline_ns);
-        let Core { ctx, submitter, .. } = &mut self.core;
+        let WorkerContext { ctx, submitter, .. } = &mut self.core;
         let (shared, number) = (&self.shared, self.number);
         let (seen, unfinished) = (self.seen_changes, !self.unfinished.is_empty());
         let stopping = limit_ns.is_some();
@@ -189,7 +189,7 @@ impl Worker {
         let client_timers = self.client_timer_deadline();
         while let Some((_, index, serial)) = self.handshakes.front().copied() {
             let conn = self.conns[index].as_ref().filter(|conn| conn.serial == serial);
-            if conn.is_some_and(|conn| conn.phase == Phase::Handshake) {
+            if conn.is_some_and(|conn| conn.phase == ConnectionPhase::Handshake) {
                 break;
             }
             self.handshakes.pop_front();
@@ -217,20 +217,20 @@ impl Worker {
         let mut completions = std::mem::take(&mut self.completions);
         self.ring.take(&mut completions);
         for completion in completions.drain(..) {
-            match Event::of(completion.user_data) {
-                Event::Received(index) => {
+            match SocketEvent::of(completion.user_data) {
+                SocketEvent::Received(index) => {
                     let Some(conn) = self.conns[index].as_mut() else { continue };
                     self.core.received(conn, completion.result);
                     conn.touch(&mut self.touched);
                 }
-                Event::Caught(index) => {
+                SocketEvent::Caught(index) => {
                     let Some(conn) = self.conns[index].as_mut() else { continue };
                     self.core.caught_up(conn);
                     conn.touch(&mut self.touched);
                 }
-                Event::Sent(index) => self.sent(index, completion.result),
-                Event::Accepted(listener) => self.accepted(listener, completion.result),
-                Event::Other => {}
+                SocketEvent::Sent(index) => self.sent(index, completion.result),
+                SocketEvent::Accepted(listener) => self.accepted(listener, completion.result),
+                SocketEvent::Other => {}
             }
         }
         self.completions = completions;
@@ -255,7 +255,7 @@ impl Worker {
         conn.moved(bytes);
         // Requests already received are processed only after the rest of these replies, so that the
         // client has something to read meanwhile.
-        if conn.out.has_rest() && conn.phase == Phase::Transmission {
+        if conn.out.has_rest() && conn.phase == ConnectionPhase::Transmission {
             conn.turn.has_more = true;
             conn.pump_send(&self.ring, &mut self.core.pool);
         } else {
@@ -274,7 +274,7 @@ impl Worker {
         let Some(tls) = &mut conn.tls else { return };
         tls.session.sent(bytes);
         let has_rest = !tls.session.output().is_empty() || conn.out.has_rest();
-        if has_rest && conn.phase == Phase::Transmission {
+        if has_rest && conn.phase == ConnectionPhase::Transmission {
             conn.turn.has_more = true;
             conn.pump_send(&self.ring, &mut self.core.pool);
         } else {
@@ -366,7 +366,7 @@ impl Worker {
         let conn =
             self.conns[index].insert(Connection::new(fd, index, self.accepting.serial, listener));
         let mode = catalog.tls.as_ref().map(|tls| tls.mode).unwrap_or_default();
-        conn.expect(mode, Negotiating::new(&self.shared));
+        conn.expect(mode, NegotiationCount::new(&self.shared));
         client_log::connected(self.number, conn, &catalog.address);
         let deadline_ns = Native::now().saturating_add(self.shared.handshake_timeout_ns);
         self.handshakes.push_back((deadline_ns, index, self.accepting.serial));
@@ -402,7 +402,7 @@ impl Worker {
             }
             self.handshakes.pop_front();
             let conn = self.conns[index].as_mut().filter(|conn| conn.serial == serial);
-            if let Some(conn) = conn.filter(|conn| conn.phase == Phase::Handshake) {
+            if let Some(conn) = conn.filter(|conn| conn.phase == ConnectionPhase::Handshake) {
                 let timeout_ns = self.shared.handshake_timeout_ns;
                 if let Some(until_ns) = conn.negotiates_until(now_ns, timeout_ns) {
                     self.handshakes.push_back((until_ns, index, serial));
@@ -459,12 +459,12 @@ impl Worker {
             let Some(ticket) = self.core.submitter.advance(id, status) else { continue };
             let conn = self.conns[ticket.owner.conn as usize].as_mut();
             let Some(conn) = conn.filter(|conn| awaits(conn, &ticket)) else {
-                if let Memory::Buffer(buffer) = ticket.memory {
+                if let TicketMemory::Buffer(buffer) = ticket.memory {
                     self.core.pool.give(buffer);
                 }
                 continue;
             };
-            if conn.phase == Phase::Dead {
+            if conn.phase == ConnectionPhase::Dead {
                 conn.in_flight -= 1;
                 conn.give_back(ticket.memory, &mut self.core.pool);
             } else {
@@ -488,7 +488,7 @@ impl Worker {
             conn.history.lists.touched = false;
             let catching_ns = conn.out.catching_ns;
             conn.pump(&self.ring, &mut self.core.submitter.tickets, &mut self.core.pool);
-            if conn.phase == Phase::Dead {
+            if conn.phase == ConnectionPhase::Dead {
                 conn.pump(&self.ring, &mut self.core.submitter.tickets, &mut self.core.pool);
             }
             if conn.out.catching_ns == 0 && conn.waits_to_send() {
@@ -497,7 +497,9 @@ impl Worker {
             if conn.out.catching_ns != catching_ns {
                 self.client_timers.watch(conn);
             }
-            if conn.turn.end() && matches!(conn.phase, Phase::Handshake | Phase::Transmission) {
+            if conn.turn.end()
+                && matches!(conn.phase, ConnectionPhase::Handshake | ConnectionPhase::Transmission)
+            {
                 self.unfinished.push(index);
             }
             if conn.is_over() {

@@ -24,13 +24,13 @@ use vhost::vhost_user::message::VhostUserMemoryRegion;
 use vhost::vhost_user::{Error, Result};
 
 use self::control::FrontendLink;
-use super::io_thread::{Common, Order, ThreadState};
+use super::io_thread::{ExportContext, ThreadOrder, ThreadState};
 use super::memory::{GuestMemory, Region, RegionAddress};
 use super::queue::blk::Config;
 use super::queue::inflight::{Inflight, WriteCache};
 use super::queue::notifiers::Notifiers;
 use super::queue::{DeviceFlags, Queue, QueueParts, RingParts};
-use super::ring::{Areas, RingFeatures};
+use super::ring::{RingAreas, RingFeatures};
 use crate::virtio::feature;
 
 /// Largest part of the configuration space that a frontend may read, in bytes.
@@ -42,7 +42,7 @@ const REMINDER_AFTER: Duration = Duration::from_secs(5);
 
 /// State of one ring as set by the frontend.
 #[derive(Default)]
-struct Vring {
+struct VringState {
     size: u16,
     /// Descriptor table, avail ring and used ring, as addresses of the frontend.
     addresses: Option<[u64; 3]>,
@@ -56,7 +56,7 @@ struct Vring {
 
 /// The device of one export, while a frontend is connected.
 pub(crate) struct Device {
-    common: Arc<Common>,
+    common: Arc<ExportContext>,
     thread_states: Arc<[Arc<ThreadState>]>,
     /// Configuration for guests, except the size, which may have changed since.
     config: Config,
@@ -64,7 +64,7 @@ pub(crate) struct Device {
     features: u64,
     memory: Arc<GuestMemory>,
     inflight: Option<Inflight>,
-    vrings: Vec<Vring>,
+    vrings: Vec<VringState>,
     /// Connection for messages to the frontend.
     link: Arc<FrontendLink>,
     /// The frontend has begun a session on this connection.
@@ -81,12 +81,12 @@ pub(crate) struct Device {
 
 impl Device {
     pub(crate) fn new(
-        common: Arc<Common>,
+        common: Arc<ExportContext>,
         thread_states: Arc<[Arc<ThreadState>]>,
         link: Arc<FrontendLink>,
         (config, flags): (Config, DeviceFlags),
     ) -> Device {
-        let vrings = (0..config.queues).map(|_| Vring::default()).collect();
+        let vrings = (0..config.queues).map(|_| VringState::default()).collect();
         common.unflushed.begin_session();
         Device {
             common,
@@ -159,7 +159,7 @@ impl Device {
         })
     }
 
-    fn vring(&mut self, index: u32) -> Result<&mut Vring> {
+    fn vring(&mut self, index: u32) -> Result<&mut VringState> {
         let count = self.vrings.len();
         match self.vrings.get_mut(index as usize) {
             Some(_) => Ok(&mut self.vrings[index as usize]),
@@ -174,7 +174,7 @@ impl Device {
     }
 
     /// Sends an order to the I/O thread of a queue.
-    fn tell(&self, index: u32, order: Order) {
+    fn tell(&self, index: u32, order: ThreadOrder) {
         self.thread_states[index as usize % self.thread_states.len()].orders.put(order);
     }
 
@@ -200,7 +200,7 @@ impl Device {
             }
             if reminder.is_none() {
                 // The thread may be stuck in the frontend's memory instead.
-                self.thread_states.iter().for_each(|state| state.nudge.give());
+                self.thread_states.iter().for_each(|state| state.signal.send());
             }
         }
     }
@@ -211,7 +211,7 @@ impl Device {
         let vring = self.vrings.get_mut(index as usize)?;
         if std::mem::take(&mut vring.served) {
             let (reply, answer) = channel();
-            self.tell(index, Order::Stop(index as u16, reply));
+            self.tell(index, ThreadOrder::Stop(index as u16, reply));
             let base = self.hear(&answer, &format!("queue {index} is stopping"))?;
             self.vrings[index as usize].base = base;
         }
@@ -224,7 +224,7 @@ impl Device {
         for index in 0..self.vrings.len() {
             if std::mem::take(&mut self.vrings[index].served) {
                 let (reply, answer) = channel();
-                self.tell(index as u32, Order::Stop(index as u16, reply));
+                self.tell(index as u32, ThreadOrder::Stop(index as u16, reply));
                 answers.push((index, answer));
             }
         }
@@ -247,7 +247,7 @@ impl Device {
         if size == 0 {
             return self.refuse(format!("queue {index} is started without a size"));
         }
-        let Some(areas) = Areas::find(&memory, size, addresses) else {
+        let Some(areas) = RingAreas::find(&memory, size, addresses) else {
             let text = format!(
                 "queue {index}: its ring is not in the guest's memory; share the memory (share=on)"
             );
@@ -285,7 +285,7 @@ impl Device {
             again,
             flags,
         };
-        self.tell(index, Order::Start(Box::new(Queue::new(parts))));
+        self.tell(index, ThreadOrder::Start(Box::new(Queue::new(parts))));
         Ok(())
     }
 
@@ -304,9 +304,9 @@ impl Device {
         drop(old);
         let mut answers = Vec::new();
         for (index, vring) in self.vrings.iter().enumerate().filter(|(_, vring)| vring.served) {
-            let areas = vring.addresses.and_then(|at| Areas::find(&memory, vring.size, at));
+            let areas = vring.addresses.and_then(|at| RingAreas::find(&memory, vring.size, at));
             let (reply, answer) = channel();
-            let order = Order::Memory(index as u16, Arc::clone(&memory), areas, reply);
+            let order = ThreadOrder::Memory(index as u16, Arc::clone(&memory), areas, reply);
             self.tell(index as u32, order);
             answers.push(answer);
         }
@@ -370,7 +370,7 @@ impl Device {
         self.stop_all();
         self.features = 0;
         self.inflight = None;
-        self.vrings.iter_mut().for_each(|vring| *vring = Vring::default());
+        self.vrings.iter_mut().for_each(|vring| *vring = VringState::default());
         self.memory = Arc::default();
         self.config_read = false;
         self.common.unflushed.begin_session();
@@ -389,7 +389,7 @@ impl Device {
         for vring in &mut self.vrings {
             vring.notifiers.forget();
             let notifiers = std::mem::take(&mut vring.notifiers);
-            *vring = Vring { notifiers, ..Vring::default() };
+            *vring = VringState { notifiers, ..VringState::default() };
         }
     }
 }

@@ -7,7 +7,7 @@ use millrace_block::SECTOR_SHIFT;
 use millrace_machine::{Machine, Native};
 
 use super::device::control::Frontend;
-use super::io_thread::Common;
+use super::io_thread::ExportContext;
 use super::stats::QueueStats;
 use super::{ExportObserver, VhostObserver};
 use crate::ClientReport;
@@ -53,7 +53,7 @@ impl ExportObserver {
     }
 }
 
-impl Common {
+impl ExportContext {
     /// Returns the number of requests and bytes of a tenant of the volume so far.
     pub(super) fn totals_of(&self, tenant: u16) -> [u64; 2] {
         let tenants = self.volume.tenants();

@@ -12,10 +12,10 @@
 
 mod ending;
 pub(crate) mod kicks;
-pub(crate) mod nudge;
 mod orders;
 pub mod pace;
 pub mod polling;
+pub(crate) mod thread_signal;
 mod waiting;
 
 use std::sync::Arc;
@@ -26,20 +26,20 @@ use millrace_machine::{CpuShare, Lock, Machine, Native};
 use millrace_reactor::Handle;
 use millrace_runtime::{IoConfig, IoContext};
 
-use self::kicks::Kicks;
-use self::nudge::Nudge;
-use self::pace::{Pace, PaceConfig};
+use self::kicks::KickPoller;
+use self::pace::{BatchPacer, PaceConfig};
 use self::polling::Polling;
-use super::log::Log;
+use self::thread_signal::ThreadSignal;
+use super::log::ExportLog;
 use super::memory::sigbus;
 use super::queue::Queue;
 use super::queue::unflushed::UnflushedWrites;
 use super::stats::{PublishedStats, QueueCounters, ThreadStats};
-use crate::faults::Faults;
+use crate::faults::IoErrorCounter;
 use crate::mailbox::Mailbox;
 use crate::stop::StopOrder;
 
-pub(crate) use self::orders::Order;
+pub(crate) use self::orders::ThreadOrder;
 
 /// Maximum number of bios in flight per thread.
 const CHANNEL_DEPTH: u32 = 1024;
@@ -62,18 +62,18 @@ pub(crate) struct ThreadConfig {
 /// State that an I/O thread shares with the rest of its export.
 #[derive(Default)]
 pub(crate) struct ThreadState {
-    pub(crate) orders: Mailbox<Order>,
+    pub(crate) orders: Mailbox<ThreadOrder>,
     pub(crate) published: PublishedStats,
-    pub(crate) nudge: Nudge,
+    pub(crate) signal: ThreadSignal,
 }
 
 /// State that all threads of an export share.
-pub(crate) struct Common {
+pub(crate) struct ExportContext {
     pub(crate) volume: Arc<Volume<Native>>,
     pub(crate) config: ThreadConfig,
-    pub(crate) log: Log,
+    pub(crate) log: ExportLog,
     /// I/O errors of the volume's drives.
-    pub(crate) faults: Faults,
+    pub(crate) faults: IoErrorCounter,
     /// The write-back switch as last set by the frontend, which does not repeat it after a reset or
     /// a reconnect.
     pub(crate) write_back: AtomicBool,
@@ -86,18 +86,18 @@ pub(crate) struct Common {
     pub(crate) stop: StopOrder,
 }
 
-impl Common {
+impl ExportContext {
     pub(crate) fn new(
         volume: Arc<Volume<Native>>,
         config: ThreadConfig,
-        log: Log,
+        log: ExportLog,
         lock: Option<<Native as Machine>::Lock<()>>,
-    ) -> Common {
-        let (stop, faults) = (StopOrder::default(), Faults::default());
+    ) -> ExportContext {
+        let (stop, faults) = (StopOrder::default(), IoErrorCounter::default());
         let (write_back, drained) = (AtomicBool::new(true), AtomicU16::new(0));
         let unflushed = UnflushedWrites::of(volume.limits().features);
         let unflushed = Arc::new(unflushed);
-        Common { volume, config, log, faults, write_back, unflushed, drained, lock, stop }
+        ExportContext { volume, config, log, faults, write_back, unflushed, drained, lock, stop }
     }
 }
 
@@ -117,12 +117,12 @@ pub(crate) struct IoThread {
     channel: Channel<Native>,
     ctx: IoContext,
     reactor: Handle,
-    kicks: Kicks,
+    kicks: KickPoller,
     /// By index, which completions carry: a queue keeps its index.
     queues: Vec<Option<ServedQueue>>,
     /// Index of the queue that is taken from first.
     first: usize,
-    common: Arc<Common>,
+    common: Arc<ExportContext>,
     state: Arc<ThreadState>,
     /// The drives' queues are served by turns of this thread's ring.
     turns: bool,
@@ -148,7 +148,7 @@ struct ServedQueue {
 struct PaceState {
     /// Submitting costs system calls, and waiting is allowed.
     is_on: bool,
-    pace: Pace,
+    pace: BatchPacer,
     /// Time since which requests wait in the rings, in nanoseconds; 0 if none wait.
     since_ns: u64,
     waiting: u32,
@@ -160,7 +160,7 @@ impl IoThread {
     /// # Errors
     /// If there is no ring or a drive cannot open its queue.
     pub(crate) fn new(
-        common: &Arc<Common>,
+        common: &Arc<ExportContext>,
         state: &Arc<ThreadState>,
         number: u16,
     ) -> Result<IoThread, Error> {
@@ -173,7 +173,7 @@ impl IoThread {
         Ok(IoThread {
             channel,
             ctx,
-            kicks: Kicks::new(handle.clone()),
+            kicks: KickPoller::new(handle.clone()),
             reactor: handle,
             queues: Vec::new(),
             first: 0,
@@ -182,7 +182,7 @@ impl IoThread {
             turns,
             pace: PaceState {
                 is_on: turns && config.wait_max_ns > 0,
-                pace: Pace::new(PaceConfig { wait_max_ns: config.wait_max_ns }),
+                pace: BatchPacer::new(PaceConfig { wait_max_ns: config.wait_max_ns }),
                 since_ns: 0,
                 waiting: 0,
             },

@@ -11,13 +11,13 @@ use std::sync::atomic::AtomicBool;
 use millrace_block::{Error, ErrorKind, Features, GroupId, Volume};
 use millrace_machine::Native;
 
-use super::io_thread::{Common, IoThread, Order, ThreadConfig, ThreadState};
-use super::log::Log;
+use super::io_thread::{ExportContext, IoThread, ThreadConfig, ThreadOrder, ThreadState};
+use super::log::ExportLog;
 use super::memory::GuestMemory;
 use super::queue::notifiers::Notifiers;
 use super::queue::unflushed::UnflushedWrites;
 use super::queue::{DeviceFlags, Queue, QueueParts, RingParts};
-use super::ring::{Areas, RingFeatures};
+use super::ring::{RingAreas, RingFeatures};
 use super::{VhostStats, WAIT_MAX_NS};
 use crate::virtio::ID_BYTES;
 
@@ -41,7 +41,7 @@ impl LocalDevice {
         memory: &Arc<GuestMemory>,
         (size, features, addresses): (u16, RingFeatures, [u64; 3]),
     ) -> Result<LocalDevice, Error> {
-        let areas = Areas::find(memory, size, addresses).ok_or_else(|| {
+        let areas = RingAreas::find(memory, size, addresses).ok_or_else(|| {
             Error::new(ErrorKind::InvalidSetting, "the ring is not in the guest's memory")
         })?;
         let nobody: super::Say = Arc::new(|_| {});
@@ -50,7 +50,8 @@ impl LocalDevice {
             poll_max_ns: 0,
             wait_max_ns: WAIT_MAX_NS,
         };
-        let common = Common::new(Arc::clone(volume), config, Log::new("local", &nobody), None);
+        let common =
+            ExportContext::new(Arc::clone(volume), config, ExportLog::new("local", &nobody), None);
         let state = Arc::<ThreadState>::default();
         let mut thread = IoThread::new(&Arc::new(common), &state, number)?;
         let flags = DeviceFlags {
@@ -71,7 +72,7 @@ impl LocalDevice {
             again: Vec::new(),
             flags: Arc::new(flags),
         });
-        state.orders.put(Order::Start(Box::new(queue)));
+        state.orders.put(ThreadOrder::Start(Box::new(queue)));
         thread.take_orders();
         Ok(LocalDevice { thread, state })
     }

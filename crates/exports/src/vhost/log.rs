@@ -24,16 +24,16 @@ const REPEATS_MAX: usize = 16;
 pub type Say = Arc<dyn Fn(&str) + Send + Sync>;
 
 #[derive(Clone)]
-pub(crate) struct Log {
+pub(crate) struct ExportLog {
     export: String,
     say: Say,
-    rate: Arc<Mutex<Rate>>,
-    repeats: Arc<Mutex<VecDeque<Repeat>>>,
+    rate: Arc<Mutex<LineRate>>,
+    repeats: Arc<Mutex<VecDeque<RepeatedLine>>>,
 }
 
 /// A line that was logged and is not repeated for some time.
 #[derive(Debug)]
-struct Repeat {
+struct RepeatedLine {
     text: String,
     since_ns: u64,
     /// Number of repetitions suppressed since then.
@@ -41,16 +41,16 @@ struct Repeat {
 }
 
 #[derive(Debug, Default)]
-struct Rate {
+struct LineRate {
     since_ns: u64,
     lines: u32,
     left_out: u32,
 }
 
-impl Log {
-    pub(crate) fn new(export: &str, say: &Say) -> Log {
+impl ExportLog {
+    pub(crate) fn new(export: &str, say: &Say) -> ExportLog {
         let (rate, repeats) = Default::default();
-        Log { export: export.to_owned(), say: Arc::clone(say), rate, repeats }
+        ExportLog { export: export.to_owned(), say: Arc::clone(say), rate, repeats }
     }
 
     /// Logs a line, unless too many were logged lately.
@@ -72,12 +72,12 @@ impl Log {
                 return;
             }
             let known = repeats.remove(at);
-            if let Some(Repeat { left_out: count @ 1.., .. }) = known {
+            if let Some(RepeatedLine { left_out: count @ 1.., .. }) = known {
                 line = format!("{text} ({count} more times since this was last logged)");
             }
         }
         repeats.truncate(REPEATS_MAX - 1);
-        repeats.push_front(Repeat { text: text.to_owned(), since_ns: now_ns, left_out: 0 });
+        repeats.push_front(RepeatedLine { text: text.to_owned(), since_ns: now_ns, left_out: 0 });
         drop(repeats);
         self.say_at(now_ns, &line);
     }
@@ -118,7 +118,7 @@ mod tests {
         let said = Arc::new(Mutex::new(Vec::<String>::new()));
         let into = Arc::clone(&said);
         let say: Say = Arc::new(move |text: &str| lock(&into).push(text.to_owned()));
-        let log = Log::new("v", &say);
+        let log = ExportLog::new("v", &say);
         let start_ns = PERIOD_NS;
         for second in 0..=600 {
             log.say_rarely_at(start_ns + second * 1_000_000_000, "wrong");
@@ -141,7 +141,7 @@ mod tests {
         let said = Arc::new(Mutex::new(Vec::<String>::new()));
         let into = Arc::clone(&said);
         let say: Say = Arc::new(move |text: &str| lock(&into).push(text.to_owned()));
-        let log = Log::new("v", &say);
+        let log = ExportLog::new("v", &say);
         let start_ns = PERIOD_NS;
         (0..25).for_each(|at| log.say_at(start_ns + at, "broken"));
         log.say_at(2 * PERIOD_NS, "broken");

@@ -48,21 +48,21 @@ pub struct Region {
     address: RegionAddress,
     start: *mut u8,
     /// Declared before the mapping, so that the guard is dropped first.
-    guard: sigbus::Guard,
-    _mapping: Mapping,
+    guard: sigbus::MappingGuard,
+    _mapping: FileMapping,
 }
 
 /// A memory mapping, unmapped on drop. The file is not kept open, since a guest's memory may
 /// consist of hundreds of regions.
 #[derive(Debug)]
-struct Mapping {
+struct FileMapping {
     start: *mut u8,
     len: usize,
 }
 
-impl Mapping {
+impl FileMapping {
     /// Maps a part of a file, in whole pages, shared and writable.
-    fn of(file: &File, offset: u64, len: usize) -> std::io::Result<Mapping> {
+    fn of(file: &File, offset: u64, len: usize) -> std::io::Result<FileMapping> {
         let wide = || std::io::Error::from(std::io::ErrorKind::InvalidInput);
         let offset = i64::try_from(offset).map_err(|_| wide())?;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -74,11 +74,11 @@ impl Mapping {
         if start == libc::MAP_FAILED {
             return Err(std::io::Error::last_os_error());
         }
-        Ok(Mapping { start: start.cast(), len })
+        Ok(FileMapping { start: start.cast(), len })
     }
 }
 
-impl Drop for Mapping {
+impl Drop for FileMapping {
     fn drop(&mut self) {
         // SAFETY: mapped by `of`, and whoever has a place in it keeps its region.
         unsafe { libc::munmap(self.start.cast(), self.len) };
@@ -116,11 +116,11 @@ impl Region {
         let (Ok(len), Ok(lead)) = (usize::try_from(whole), usize::try_from(lead)) else {
             return wrong("it does not fit the address space");
         };
-        let mapping = Mapping::of(&file, offset - lead as u64, len).map_err(|error| {
+        let mapping = FileMapping::of(&file, offset - lead as u64, len).map_err(|error| {
             let text = format!("memory region of {len_bytes} bytes at {guest:#x}: {error}");
             Error::new(ErrorKind::System, text)
         })?;
-        let guard = sigbus::Guard::new(mapping.start.addr(), len, page as usize)?;
+        let guard = sigbus::MappingGuard::new(mapping.start.addr(), len, page as usize)?;
         let start = mapping.start.wrapping_add(lead);
         Ok(Region { address, start, guard, _mapping: mapping })
     }
@@ -155,10 +155,10 @@ impl Region {
 
     /// Translates a guest address, if it is in this region.
     #[inline(always)]
-    fn find(&self, guest: u64) -> Option<Place> {
+    fn find(&self, guest: u64) -> Option<MappedAddress> {
         let offset = guest.wrapping_sub(self.address.guest);
         let room_bytes = self.address.len_bytes.checked_sub(offset).filter(|room| *room > 0)?;
-        Some(Place { start: self.start.wrapping_add(offset as usize), room_bytes })
+        Some(MappedAddress { start: self.start.wrapping_add(offset as usize), room_bytes })
     }
 
     /// Returns true if the region overlaps `next`, which does not begin before it.
@@ -234,7 +234,7 @@ pub struct GuestMemory {
 
 /// A translated address, and the contiguous bytes from there.
 #[derive(Debug, Clone, Copy)]
-pub struct Place {
+pub struct MappedAddress {
     /// Address in this process.
     pub start: *mut u8,
     /// Number of bytes to the end of its region.
@@ -277,7 +277,7 @@ impl GuestMemory {
     /// Translates a guest address. Returns `None` if it is in no region.
     #[inline]
     #[must_use]
-    pub fn translate(&self, guest: u64) -> Option<Place> {
+    pub fn translate(&self, guest: u64) -> Option<MappedAddress> {
         // A guest has a handful of regions, mostly two.
         if self.regions.len() <= REGIONS_FEW {
             return self.regions.iter().find_map(|region| region.find(guest));

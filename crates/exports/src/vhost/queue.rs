@@ -29,12 +29,12 @@ use millrace_machine::Native;
 use self::blk::Action;
 use self::inflight::QueueInflight;
 use self::notifiers::{Notifiers, signal};
-use self::slots::{BUSY, EPOCH, FLUSH, LONG, Memory, PARTS_KEPT, Slot, UNFLUSHED};
+use self::slots::{BUSY, EPOCH, FLUSH, LONG, MemoryVersions, PARTS_KEPT, RequestSlot, UNFLUSHED};
 use self::unflushed::{QueueUnflushed, UnflushedWrites};
 use self::waiting_bio::WaitingBio;
 use super::memory::GuestMemory;
 use super::memory::sigbus;
-use super::ring::{Areas, Chain, RingError, RingFeatures, SplitRing};
+use super::ring::{DescriptorChain, RingAreas, RingError, RingFeatures, SplitRing};
 use super::stats::QueueStats;
 use crate::virtio::{ID_BYTES, status};
 
@@ -70,11 +70,11 @@ pub(crate) struct Queue {
     ring: SplitRing,
     /// The ring was unmapped with memory that the frontend removed, and must not be accessed.
     is_lost: bool,
-    chain: Chain,
-    slots: Box<[Slot]>,
+    chain: DescriptorChain,
+    slots: Box<[RequestSlot]>,
     /// For each slot, the segments of a request whose data are not contiguous.
     parts: Box<[Vec<Segment>]>,
-    memory: Memory,
+    memory: MemoryVersions,
     tracking: Tracking,
     /// A bio for which the channel had no room.
     held: Option<WaitingBio>,
@@ -111,7 +111,7 @@ pub(crate) struct QueueParts {
 /// Location of a queue's ring in its memory, and its positions.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RingParts {
-    pub(crate) areas: Areas,
+    pub(crate) areas: RingAreas,
     pub(crate) size: u16,
     pub(crate) features: RingFeatures,
     /// Number of heads taken from the avail ring, modulo 2^16.
@@ -134,10 +134,10 @@ impl Queue {
             stats: QueueStats::default(),
             ring,
             is_lost: false,
-            chain: Chain::default(),
-            slots: (0..size).map(|_| Slot::FREE).collect(),
+            chain: DescriptorChain::default(),
+            slots: (0..size).map(|_| RequestSlot::FREE).collect(),
             parts: (0..size).map(|_| Vec::new()).collect(),
-            memory: Memory { now: parts.memory, epoch: 0, old: Vec::new() },
+            memory: MemoryVersions { now: parts.memory, epoch: 0, old: Vec::new() },
             tracking: Tracking {
                 inflight: parts.inflight,
                 batch: Vec::with_capacity(usize::from(size)),
@@ -288,7 +288,7 @@ impl Queue {
     #[inline(always)]
     fn enter(&mut self, head: u16, status: *mut u8, read_bytes: u32) {
         let state = BUSY | self.memory.epoch;
-        self.slots[usize::from(head)] = Slot { status, state, read_bytes };
+        self.slots[usize::from(head)] = RequestSlot { status, state, read_bytes };
         self.stats.in_flight += 1;
     }
 
@@ -414,7 +414,7 @@ impl Queue {
     /// Writes the answer of a request. The guest sees it after [`Queue::publish`].
     #[inline]
     fn answer(&mut self, head: u16, status: u8) {
-        let slot = std::mem::replace(&mut self.slots[usize::from(head)], Slot::FREE);
+        let slot = std::mem::replace(&mut self.slots[usize::from(head)], RequestSlot::FREE);
         let mut len = 0;
         if !slot.status.is_null() {
             // SAFETY: in guest memory, which the queue keeps mapped while a request is in flight.
@@ -498,7 +498,7 @@ impl Queue {
     }
 
     /// Switches to other memory, with the ring at `areas`, or lost if `None`.
-    pub(crate) fn change_memory(&mut self, memory: Arc<GuestMemory>, areas: Option<Areas>) {
+    pub(crate) fn change_memory(&mut self, memory: Arc<GuestMemory>, areas: Option<RingAreas>) {
         let old = std::mem::replace(&mut self.memory.now, memory);
         let of_older: u32 = self.memory.old.iter().map(|(_, count, _)| *count).sum();
         let of_now = self.in_flight() - of_older;

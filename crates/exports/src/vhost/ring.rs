@@ -23,7 +23,7 @@ use super::memory::{GuestMemory, read_once};
 use crate::virtio::descriptor::{INDIRECT, NEXT, WRITE};
 use crate::virtio::{DESCRIPTOR_BYTES, HEADER_BYTES, NO_INTERRUPT, NO_NOTIFY, area_bytes};
 
-pub use self::cells::Cells;
+pub use self::cells::RingWords;
 pub use self::error::RingError;
 
 /// Maximum number of descriptors of a ring.
@@ -51,7 +51,7 @@ struct Descriptor {
 
 /// Memory of a chain: first the device-readable segments, then the device-writable ones.
 #[derive(Debug, Default)]
-pub struct Chain {
+pub struct DescriptorChain {
     /// Segments in order.
     pub parts: Vec<Segment>,
     /// Number of readable segments.
@@ -65,7 +65,7 @@ pub struct Chain {
 
 /// Memory of a plain chain.
 #[derive(Debug, Clone, Copy)]
-pub struct Plain {
+pub struct PlainChain {
     /// Address of the 16-byte request header.
     pub header: *mut u8,
     /// Data segment, of any length.
@@ -78,28 +78,28 @@ pub struct Plain {
 
 /// Addresses of a ring's areas in this process.
 #[derive(Debug, Clone, Copy)]
-pub struct Areas {
+pub struct RingAreas {
     desc: *mut u8,
     avail: *mut u8,
     used: *mut u8,
 }
 
-impl Areas {
+impl RingAreas {
     /// Creates areas at three addresses: descriptor table, avail ring, used ring.
     ///
     /// # Safety
     /// The addresses are valid for reads and writes of [`area_bytes`] as long as these areas are
     /// used, and aligned to 16, 2 and 4.
     #[must_use]
-    pub unsafe fn at([desc, avail, used]: [*mut u8; 3]) -> Areas {
-        Areas { desc, avail, used }
+    pub unsafe fn at([desc, avail, used]: [*mut u8; 3]) -> RingAreas {
+        RingAreas { desc, avail, used }
     }
 
     /// Returns used.idx. `_memory` proves that the areas are mapped.
     #[must_use]
     pub fn used_idx(&self, _memory: &GuestMemory) -> u16 {
         // Relaxed: read before the ring is used.
-        u16::from_le(Areas::cell(self.used, 1).load(Ordering::Relaxed))
+        u16::from_le(RingAreas::cell(self.used, 1).load(Ordering::Relaxed))
     }
 
     #[inline]
@@ -112,12 +112,16 @@ impl Areas {
     /// Translates the frontend's addresses of a ring's areas. `None` if any is unmapped or
     /// misaligned.
     #[must_use]
-    pub fn find(memory: &GuestMemory, size: u16, [desc, avail, used]: [u64; 3]) -> Option<Areas> {
+    pub fn find(
+        memory: &GuestMemory,
+        size: u16,
+        [desc, avail, used]: [u64; 3],
+    ) -> Option<RingAreas> {
         let bytes = area_bytes(size);
         let find = |user, bytes, align| {
             memory.translate_user(user, bytes).filter(|place| place.addr().is_multiple_of(align))
         };
-        Some(Areas {
+        Some(RingAreas {
             desc: find(desc, bytes[0], 16)?,
             avail: find(avail, bytes[1], 2)?,
             used: find(used, bytes[2], 4)?,
@@ -126,19 +130,19 @@ impl Areas {
 }
 
 // SAFETY: places in shared memory, which only unsafe code touches.
-unsafe impl Send for Areas {}
+unsafe impl Send for RingAreas {}
 
-impl Cells for Areas {
+impl RingWords for RingAreas {
     type Machine = Native;
 
     #[inline]
     fn avail(&self, index: usize, order: Ordering) -> u16 {
-        u16::from_le(Areas::cell(self.avail, index).load(order))
+        u16::from_le(RingAreas::cell(self.avail, index).load(order))
     }
 
     #[inline]
     fn set_used(&self, index: usize, value: u16, order: Ordering) {
-        Areas::cell(self.used, index).store(value.to_le(), order);
+        RingAreas::cell(self.used, index).store(value.to_le(), order);
     }
 
     #[inline]
@@ -180,7 +184,7 @@ pub struct RingFeatures {
 
 /// The device's side of a split virtqueue.
 #[derive(Debug)]
-pub struct SplitRing<C = Areas> {
+pub struct SplitRing<C = RingAreas> {
     areas: C,
     size: u16,
     mask: u16,
@@ -201,13 +205,13 @@ impl SplitRing {
     ///
     /// # Safety
     /// The areas are valid for reads and writes of [`area_bytes`] and aligned as by
-    /// [`Areas::find`], as long as the ring is used. Others may write them at any time.
+    /// [`RingAreas::find`], as long as the ring is used. Others may write them at any time.
     ///
     /// # Panics
     /// If the size is not a power of two up to [`SIZE_MAX`].
     #[must_use]
     pub unsafe fn new(
-        areas: Areas,
+        areas: RingAreas,
         size: u16,
         features: RingFeatures,
         (taken, used): (u16, u16),
@@ -219,12 +223,12 @@ impl SplitRing {
     ///
     /// # Safety
     /// The conditions of [`SplitRing::new`].
-    pub unsafe fn move_to(&mut self, areas: Areas) {
+    pub unsafe fn move_to(&mut self, areas: RingAreas) {
         self.areas = areas;
     }
 }
 
-impl<C: Cells> SplitRing<C> {
+impl<C: RingWords> SplitRing<C> {
     fn over(
         areas: C,
         size: u16,
@@ -340,8 +344,7 @@ impl<C: Cells> SplitRing<C> {
     #[inline]
     #[must_use]
     pub fn wants_interrupt(&self, before: u16) -> bool {
-        // Pairs with the driver's barrier between enabling interrupts and its last read of
-        // used.idx.
+        // Pairs with the driver's barrier between enabling interrupts and reading used.idx.
         C::Machine::fence(Ordering::SeqCst);
         // Relaxed: ordered by the fence.
         if !self.features.event_idx {
@@ -386,7 +389,7 @@ impl SplitRing {
     /// for all other chains and for errors, which [`SplitRing::walk`] reports.
     #[inline(always)]
     #[must_use]
-    pub fn walk_plain(&self, head: u16, memory: &GuestMemory) -> Option<Plain> {
+    pub fn walk_plain(&self, head: u16, memory: &GuestMemory) -> Option<PlainChain> {
         let (mut table, mut count) = (self.areas.desc.cast_const(), u32::from(self.size));
         if u32::from(head) >= count {
             return None;
@@ -410,7 +413,7 @@ impl SplitRing {
         if last.flags != WRITE || last.len != 1 {
             return None;
         }
-        Some(Plain {
+        Some(PlainChain {
             header: memory.find(first.addr, HEADER_BYTES as u64)?,
             data: Segment { start: memory.find(data.addr, data.len.into())?, len_bytes: data.len },
             writable,
@@ -427,7 +430,7 @@ impl SplitRing {
         &self,
         head: u16,
         memory: &GuestMemory,
-        chain: &mut Chain,
+        chain: &mut DescriptorChain,
     ) -> Result<(), RingError> {
         chain.parts.clear();
         (chain.readable, chain.has_empty, chain.is_long) = (0, false, false);
@@ -466,7 +469,7 @@ impl SplitRing {
     fn add(
         Descriptor { mut addr, mut len, flags, .. }: Descriptor,
         memory: &GuestMemory,
-        chain: &mut Chain,
+        chain: &mut DescriptorChain,
     ) -> Result<(), RingError> {
         let writable = flags & WRITE != 0;
         if !writable && chain.readable < chain.parts.len() {

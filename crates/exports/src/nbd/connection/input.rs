@@ -22,7 +22,7 @@ const MOVE_BYTES_MAX: usize = 4096;
 pub(crate) const COPY_BYTES_MAX: usize = 16 * 1024;
 
 #[derive(Debug)]
-pub(crate) struct Input {
+pub(crate) struct ReceiveBuffer {
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
@@ -33,9 +33,9 @@ pub(crate) struct Input {
     pub(crate) busy: bool,
 }
 
-impl Input {
-    pub(crate) fn new() -> Input {
-        Input {
+impl ReceiveBuffer {
+    pub(crate) fn new() -> ReceiveBuffer {
+        ReceiveBuffer {
             buffer: vec![0; INPUT_BYTES].into_boxed_slice(),
             start: 0,
             end: 0,
@@ -99,8 +99,8 @@ mod tests {
     use super::*;
 
     /// A buffer that received bytes and used some of them.
-    fn input(received: usize, used: usize) -> Input {
-        let mut input = Input::new();
+    fn input(received: usize, used: usize) -> ReceiveBuffer {
+        let mut input = ReceiveBuffer::new();
         input.room();
         input.received(received);
         input.consume(used);
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn bytes_come_out_as_they_came_in_wherever_they_are_moved() {
-        let mut input = Input::new();
+        let mut input = ReceiveBuffer::new();
         let (mut next, mut expected) = (0u8, 0u8);
         for round in 0..2000usize {
             let room = input.room();

@@ -12,8 +12,8 @@ use std::os::fd::RawFd;
 
 use libc::iovec;
 
-use crate::nbd::memory::{Pool, PoolBuffer};
-use crate::nbd::ring::{Backlog, empty_message};
+use crate::nbd::memory::{BufferPool, PoolBuffer};
+use crate::nbd::ring::{SendBacklog, empty_message};
 use millrace_nbd::{REPLY_BYTES_MAX, ReplyBuffer};
 
 /// Limit of requests in flight plus unsent replies of one connection, so that a batch has room for
@@ -91,7 +91,7 @@ impl ReplyBatch {
         true
     }
 
-    fn clear(&mut self, pool: &mut Pool) -> SentReplies {
+    fn clear(&mut self, pool: &mut BufferPool) -> SentReplies {
         let mut bytes = 0;
         for buffer in self.buffers.drain(..) {
             bytes += buffer.len();
@@ -124,7 +124,7 @@ pub(crate) struct ReplyQueue {
     pub(crate) backlog_replies: u32,
     /// Tells when the client has read everything sent. `None` if no file descriptor was left for
     /// it.
-    pub(crate) backlog: Option<Backlog>,
+    pub(crate) backlog: Option<SendBacklog>,
     /// Time since which the next receive waits for that, in nanoseconds; 0 if it does not.
     pub(crate) catching_ns: u64,
 }
@@ -138,7 +138,7 @@ impl ReplyQueue {
             busy: false,
             backlog_bytes: 0,
             backlog_replies: 0,
-            backlog: Backlog::new(fd),
+            backlog: SendBacklog::new(fd),
             catching_ns: 0,
         }
     }
@@ -186,7 +186,7 @@ impl ReplyQueue {
 
     /// Records a send of `bytes`. Returns the replies that are now sent; none until the whole batch
     /// is.
-    pub(crate) fn sent(&mut self, bytes: usize, pool: &mut Pool) -> SentReplies {
+    pub(crate) fn sent(&mut self, bytes: usize, pool: &mut BufferPool) -> SentReplies {
         self.busy = false;
         self.backlog_bytes += bytes;
         if !self.sending.advance(bytes) {
@@ -206,7 +206,7 @@ impl ReplyQueue {
     }
 
     /// Records that `bytes` of the first piece were copied. Returns the replies that are now sent.
-    pub(crate) fn took(&mut self, bytes: usize, pool: &mut Pool) -> SentReplies {
+    pub(crate) fn took(&mut self, bytes: usize, pool: &mut BufferPool) -> SentReplies {
         let busy = self.busy;
         let freed = self.sent(bytes, pool);
         self.busy = busy;
@@ -229,7 +229,7 @@ impl ReplyQueue {
     }
 
     /// Discards all replies that no outstanding send needs.
-    pub(crate) fn discard(&mut self, pool: &mut Pool) -> SentReplies {
+    pub(crate) fn discard(&mut self, pool: &mut BufferPool) -> SentReplies {
         let gathered = self.gathering.clear(pool);
         let sending = if self.busy { SentReplies::default() } else { self.sending.clear(pool) };
         SentReplies {

@@ -7,13 +7,13 @@
 //! records as possible, and sent by one operation. Nothing is sealed during a send if that would
 //! move the bytes being sent.
 
-use super::{Connection, Phase, Pool, Ring};
+use super::{BufferPool, Connection, ConnectionPhase, SocketRing};
 use crate::nbd::ring::{piece_bytes, send_now};
 use crate::nbd::submit::ticket::Tickets;
 
 impl Connection {
     /// Seals the negotiation's answers and sends them, or receives if there are none.
-    pub(super) fn pump_secure_negotiation(&mut self, ring: &Ring) {
+    pub(super) fn pump_secure_negotiation(&mut self, ring: &SocketRing) {
         let (Some(tls), Some(negotiation)) = (&mut self.tls, &mut self.negotiation) else { return };
         if self.out.busy {
             return;
@@ -41,7 +41,7 @@ impl Connection {
     }
 
     /// Starts a receive of ciphertext, unless some was received that is not decrypted yet.
-    pub(super) fn receive_secure(&mut self, ring: &Ring) {
+    pub(super) fn receive_secure(&mut self, ring: &SocketRing) {
         let Some(tls) = &mut self.tls else { return };
         if tls.has_more() {
             self.turn.has_more = true;
@@ -52,7 +52,7 @@ impl Connection {
     }
 
     /// Seals replies as far as there is room, and sends the sealed bytes.
-    pub(super) fn pump_secure_send(&mut self, ring: &Ring, pool: &mut Pool) {
+    pub(super) fn pump_secure_send(&mut self, ring: &SocketRing, pool: &mut BufferPool) {
         if self.out.busy {
             return;
         }
@@ -66,7 +66,7 @@ impl Connection {
     }
 
     /// Seals replies as far as there is room. Sealed replies count as sent, since they were copied.
-    fn seal(&mut self, pool: &mut Pool) {
+    fn seal(&mut self, pool: &mut BufferPool) {
         let Some(tls) = &mut self.tls else { return };
         let mut took_any = false;
         loop {
@@ -99,7 +99,7 @@ impl Connection {
     }
 
     /// Returns true if the client was sent TLS's close notification, or needs none.
-    pub(super) fn has_said_goodbye(&mut self, ring: &Ring) -> bool {
+    pub(super) fn has_said_goodbye(&mut self, ring: &SocketRing) -> bool {
         let Some(tls) = &mut self.tls else { return true };
         if self.out.busy {
             return false;
@@ -115,8 +115,8 @@ impl Connection {
 
     /// Ends a connection whose TLS failed. An alert is sent to the client if that needs no waiting.
     #[cold]
-    pub(crate) fn kill_secure(&mut self, tickets: &mut Tickets, pool: &mut Pool) {
-        if self.phase != Phase::Dead
+    pub(crate) fn kill_secure(&mut self, tickets: &mut Tickets, pool: &mut BufferPool) {
+        if self.phase != ConnectionPhase::Dead
             && !self.out.busy
             && let Some(tls) = &self.tls
         {

@@ -11,17 +11,17 @@
 
 use millrace_block::Op;
 
-use super::Core;
-use crate::nbd::connection::{Connection, Granted};
+use super::WorkerContext;
+use crate::nbd::connection::{Connection, ExportSession};
 use millrace_nbd::{Command, Position, Reply, ReplyStyle, Request};
 
-impl Core {
+impl WorkerContext {
     /// Answers a read if its range is known to be a hole. Returns true if it did.
     #[inline(never)]
     pub(crate) fn answer_hole(
         &mut self,
         conn: &mut Connection,
-        granted: &Granted,
+        granted: &ExportSession,
         request: &Request,
     ) -> bool {
         // Drives without payload exist to be sent requests, and little would be saved.

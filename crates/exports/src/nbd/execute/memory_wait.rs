@@ -8,24 +8,24 @@
 
 use millrace_block::Op;
 
-use super::{Core, Taken};
-use crate::nbd::connection::{Connection, Granted};
+use super::{TakeResult, WorkerContext};
+use crate::nbd::connection::{Connection, ExportSession};
 use crate::nbd::memory::budget::MemoryPart;
 use crate::nbd::memory::waiting_line::{GroupAccount, MemoryWait, Waiter};
 use crate::nbd::memory::{PoolBuffer, buffer_bytes};
 use millrace_nbd::{Command, Errno, Request};
 
-impl Core {
+impl WorkerContext {
     /// Returns a buffer of `len_bytes` for the next request of a connection, or what became of the
     /// request without one.
     #[inline]
     pub(crate) fn buffer(
         &mut self,
         conn: &mut Connection,
-        granted: &Granted,
+        granted: &ExportSession,
         request: &Request,
         len_bytes: usize,
-    ) -> Result<PoolBuffer, Taken> {
+    ) -> Result<PoolBuffer, TakeResult> {
         let bytes = buffer_bytes(len_bytes).unwrap_or(usize::MAX / 2);
         let (thread, index, serial) = (self.pool.thread(), conn.index, conn.serial);
         let mut waiter = Waiter { thread, index, serial, bytes, account: None };
@@ -53,7 +53,7 @@ impl Core {
 
     /// Returns true if the requests started on a volume may take `bytes` more memory. All together
     /// they may have no more than is left for other volumes, so that a stuck volume leaves some.
-    fn lane_may_hold(&self, granted: &Granted, bytes: usize) -> bool {
+    fn lane_may_hold(&self, granted: &ExportSession, bytes: usize) -> bool {
         let held_bytes = self.submitter.lanes[granted.lane as usize].held_bytes;
         let free_bytes = self.pool.budget().free_bytes() + self.pool.idle_bytes();
         let is_alone = self.submitter.lanes.count() == 1 || held_bytes == 0;
@@ -62,7 +62,7 @@ impl Core {
 
     /// Returns the account that a request's buffer is charged to, if a limit of its group applies:
     /// the request may then wait while it holds its buffer.
-    fn account(&mut self, granted: &Granted, request: &Request) -> Option<GroupAccount> {
+    fn account(&mut self, granted: &ExportSession, request: &Request) -> Option<GroupAccount> {
         let (lane, group) = (granted.lane as usize, granted.group);
         let op = match request.command {
             Command::Read => Op::Read,
@@ -75,7 +75,7 @@ impl Core {
 
     /// Makes the connection wait for its own buffers, or in the line if it holds none.
     #[cold]
-    fn wait(&mut self, conn: &mut Connection, waiter: Waiter) -> Taken {
+    fn wait(&mut self, conn: &mut Connection, waiter: Waiter) -> TakeResult {
         let is_new = conn.memory_wait == MemoryWait::None && waiter.account.is_none();
         self.counts.memory_waits += u64::from(is_new);
         if conn.held_bytes > 0 {
@@ -84,7 +84,7 @@ impl Core {
             conn.memory_wait = MemoryWait::Queued;
             self.pool.budget().change_line(|line| line.waiters.push_back(waiter));
         }
-        Taken::NoMemory
+        TakeResult::NoMemory
     }
 
     /// Makes the connection wait for its volume, or refuses the request if the volume does not
@@ -93,9 +93,9 @@ impl Core {
     fn wait_for_lane(
         &mut self,
         conn: &mut Connection,
-        granted: &Granted,
+        granted: &ExportSession,
         request: &Request,
-    ) -> Taken {
+    ) -> TakeResult {
         let lane = granted.lane as usize;
         if self.submitter.lanes[lane].overdue > 0 {
             return self.refuse_stuck(conn, granted, request);
@@ -104,7 +104,7 @@ impl Core {
         // While it waits for the volume, it must not keep others in the line waiting.
         conn.stop_waiting(&mut self.pool);
         conn.memory_wait = MemoryWait::Buffers;
-        Taken::NoMemory
+        TakeResult::NoMemory
     }
 }
 

@@ -13,14 +13,16 @@ use std::sync::Arc;
 
 use millrace_machine::{Machine, Native};
 
-use super::{Core, Taken};
+use super::{TakeResult, WorkerContext};
 use crate::nbd::connection::client_log;
 use crate::nbd::connection::input::COPY_BYTES_MAX;
-use crate::nbd::connection::{Connection, Granted, Incoming, Negotiation, Phase};
+use crate::nbd::connection::{
+    Connection, ConnectionPhase, ExportSession, IncomingPayload, Negotiation,
+};
 use crate::nbd::memory::waiting_line::MemoryWait;
-use crate::nbd::on_demand::{Demand, ExportRequest, RequestedExport, WaitingClient};
-use crate::nbd::submit::ticket::{Memory, Ticket};
-use crate::nbd::visible::Visible;
+use crate::nbd::on_demand::{ExportRequest, OnDemandState, RequestedExport, WaitingClient};
+use crate::nbd::submit::ticket::{Ticket, TicketMemory};
+use crate::nbd::visible::VisibleExports;
 use millrace_nbd::{
     Command, Handshake, Parsed, Progress, ProtocolError, Rules, Verdict, Wanted, check, parse,
 };
@@ -28,12 +30,12 @@ use millrace_nbd::{
 /// Unsent answers in bytes above which a negotiation takes no further options.
 const UNSENT_ANSWERS: usize = 64 * 1024;
 
-impl Core {
+impl WorkerContext {
     /// Handles a completed receive of `conn`.
     pub(crate) fn received(&mut self, conn: &mut Connection, result: i32) {
         conn.input.busy = false;
         self.counts.receives += 1;
-        if matches!(conn.phase, Phase::Draining | Phase::Dead) {
+        if matches!(conn.phase, ConnectionPhase::Draining | ConnectionPhase::Dead) {
             return conn.receive_ended(&mut self.submitter.tickets, &mut self.pool);
         }
         let Ok(bytes @ 1..) = usize::try_from(result) else {
@@ -65,7 +67,7 @@ impl Core {
         conn.input.busy = false;
         (conn.out.backlog_bytes, conn.out.backlog_replies) = (0, 0);
         conn.out.catching_ns = 0;
-        if matches!(conn.phase, Phase::Draining | Phase::Dead) {
+        if matches!(conn.phase, ConnectionPhase::Draining | ConnectionPhase::Dead) {
             conn.receive_ended(&mut self.submitter.tickets, &mut self.pool);
         }
     }
@@ -81,10 +83,10 @@ impl Core {
     /// Processes the received bytes of a connection without TLS, or bytes that were decrypted.
     #[inline]
     pub(super) fn take_plain_input(&mut self, conn: &mut Connection) {
-        if conn.phase == Phase::Handshake {
+        if conn.phase == ConnectionPhase::Handshake {
             self.negotiate(conn);
         }
-        if conn.phase == Phase::Transmission {
+        if conn.phase == ConnectionPhase::Transmission {
             self.take_requests(conn);
         }
     }
@@ -96,7 +98,7 @@ impl Core {
         let Some(negotiation) = conn.negotiation.as_mut().filter(is_ready) else { return };
         let peer = conn.tls.as_ref().and_then(|tls| tls.session.peer());
         let Negotiation { listener, handshake, out, demand, .. } = &mut **negotiation;
-        let Some(catalog) = Visible::of(&self.exports, *listener, (peer, demand)) else {
+        let Some(catalog) = VisibleExports::of(&self.exports, *listener, (peer, demand)) else {
             return conn.kill(&mut self.submitter.tickets, &mut self.pool);
         };
         let fed = handshake.feed(&catalog, conn.input.bytes(), out);
@@ -143,7 +145,7 @@ impl Core {
         };
         let alive = Arc::new(());
         let still_waits = Arc::downgrade(&alive);
-        negotiation.demand = Demand::Waiting { _alive: alive };
+        negotiation.demand = OnDemandState::Waiting { _alive: alive };
         negotiation.asked_ns = Some(Native::now());
         let client = WaitingClient {
             shared: Arc::clone(&self.shared),
@@ -158,7 +160,7 @@ impl Core {
     }
 
     /// Stores the answer to a request on demand, and continues the negotiation.
-    pub(crate) fn answered(&mut self, conn: &mut Connection, demand: Demand) {
+    pub(crate) fn answered(&mut self, conn: &mut Connection, demand: OnDemandState) {
         let Some(negotiation) = conn.negotiation.as_mut().filter(|one| one.waits()) else { return };
         negotiation.demand = demand;
         negotiation.asked_ns = Some(Native::now());
@@ -168,7 +170,7 @@ impl Core {
     /// Handles a completed send of the negotiation.
     pub(crate) fn sent_answers(&mut self, conn: &mut Connection, result: i32) {
         conn.out.busy = false;
-        if conn.phase == Phase::Dead {
+        if conn.phase == ConnectionPhase::Dead {
             return;
         }
         let (Ok(bytes), Some(negotiation)) = (usize::try_from(result), &mut conn.negotiation)
@@ -222,14 +224,14 @@ impl Core {
         let group = seat.group();
         conn.history.export = Some((export, seat));
         let lane = lane as u32;
-        conn.granted = Some(Granted { session, rules, lane, no_payload, block_bytes, group });
-        conn.phase = Phase::Transmission;
+        conn.granted = Some(ExportSession { session, rules, lane, no_payload, block_bytes, group });
+        conn.phase = ConnectionPhase::Transmission;
     }
 
     fn take_requests(&mut self, conn: &mut Connection) {
         let Some(granted) = conn.granted else { return };
         conn.turn.has_more = false;
-        while conn.phase == Phase::Transmission {
+        while conn.phase == ConnectionPhase::Transmission {
             if conn.incoming.is_some() {
                 if !self.take_payload(conn) {
                     return;
@@ -256,15 +258,16 @@ impl Core {
                 Verdict::Disconnect(why) => return self.violated(conn, why),
             };
             let waited = conn.history.stopped_ns != 0 || conn.memory_wait != MemoryWait::None;
-            if waited && !matches!(taken, Taken::NoMemory) {
+            if waited && !matches!(taken, TakeResult::NoMemory) {
                 self.goes_on(conn, &granted);
             }
             let (ticket, refused, kept) = match taken {
-                Taken::NoMemory => return conn.stop_taking(),
-                Taken::Done => (None, None, false),
-                Taken::Refused(refusal) => (None, Some(refusal), false),
-                Taken::Awaits(id) => {
-                    let kept = matches!(self.submitter.tickets.get(id).memory, Memory::Buffer(_));
+                TakeResult::NoMemory => return conn.stop_taking(),
+                TakeResult::Done => (None, None, false),
+                TakeResult::Refused(refusal) => (None, Some(refusal), false),
+                TakeResult::Awaits(id) => {
+                    let kept =
+                        matches!(self.submitter.tickets.get(id).memory, TicketMemory::Buffer(_));
                     (Some(id), None, kept)
                 }
             };
@@ -273,7 +276,7 @@ impl Core {
             if matches!(request.command, Command::Read | Command::Write) {
                 conn.history.bytes += request.length;
             }
-            if conn.phase != Phase::Transmission {
+            if conn.phase != ConnectionPhase::Transmission {
                 // The request ended the session and discarded the received bytes.
                 return;
             }
@@ -281,14 +284,14 @@ impl Core {
             conn.input.narrow = kept && payload_bytes > COPY_BYTES_MAX as u64;
             if payload_bytes > 0 {
                 let total = payload_bytes;
-                conn.incoming = Some(Incoming { ticket, refused, filled: 0, total, kept });
+                conn.incoming = Some(IncomingPayload { ticket, refused, filled: 0, total, kept });
             }
         }
     }
 
     /// Ends the wait of a connection whose request was taken after it waited for room or memory.
     #[cold]
-    fn goes_on(&mut self, conn: &mut Connection, granted: &Granted) {
+    fn goes_on(&mut self, conn: &mut Connection, granted: &ExportSession) {
         conn.stop_waiting(&mut self.pool);
         let since_ns = std::mem::take(&mut conn.history.stopped_ns);
         if since_ns > 0 {
@@ -312,7 +315,7 @@ impl Core {
         let bytes = &bytes[..bytes.len().min((incoming.total - incoming.filled) as usize)];
         let len = bytes.len();
         if let (Some(id), true) = (incoming.ticket, incoming.kept)
-            && let Ticket { memory: Memory::Buffer(buffer), head_bytes, .. } =
+            && let Ticket { memory: TicketMemory::Buffer(buffer), head_bytes, .. } =
                 self.submitter.tickets.get(id)
         {
             buffer.fill(*head_bytes as usize + incoming.filled as usize, bytes);

@@ -1,6 +1,6 @@
 //! What becomes of a request, and what of its parts, where no client could tell.
 
-use super::super::connection::Phase;
+use super::super::connection::ConnectionPhase;
 use super::super::tests::{MIB, Rig, connection, header, request};
 use super::*;
 use millrace_block::GroupId;
@@ -47,7 +47,7 @@ fn fua_is_for_what_writes_and_sectors_are_of_512_bytes() {
     }
 }
 
-fn granted() -> Granted {
+fn granted() -> ExportSession {
     let session = super::super::tests::session();
     let info = ExportInfo {
         name: String::new(),
@@ -58,7 +58,7 @@ fn granted() -> Granted {
         block_preferred: 4096,
         block_max: 1 << 25,
     };
-    Granted {
+    ExportSession {
         session,
         rules: Rules::new(&info, &session),
         lane: 0,
@@ -79,7 +79,7 @@ fn with_status(rig: &mut Rig) -> std::os::unix::net::UnixStream {
     std::io::Write::write_all(&mut client, &out).unwrap();
     // Greeting; acknowledgement; context and acknowledgement; export, block sizes, and the last.
     rig.receive(&mut client, 18 + 20 + (20 + 4 + 15) + 20 + (20 + 12) + (20 + 14) + 20);
-    assert_eq!(rig.conns[index].as_ref().unwrap().phase, Phase::Transmission);
+    assert_eq!(rig.conns[index].as_ref().unwrap().phase, ConnectionPhase::Transmission);
     client
 }
 

@@ -14,11 +14,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 use millrace_tls::Expiry;
 
-use super::Core;
+use super::WorkerContext;
 use crate::nbd::connection::client_log;
-use crate::nbd::connection::{Connection, Incoming, Phase};
+use crate::nbd::connection::{Connection, ConnectionPhase, IncomingPayload};
 use crate::nbd::ring::peer_of;
-use crate::nbd::submit::ticket::{Memory, Ticket};
+use crate::nbd::submit::ticket::{Ticket, TicketMemory};
 use crate::nbd::tls::{ListenTls, TlsSession};
 
 /// Handshake steps in one turn of a thread. A signature takes 50 to 1000 us.
@@ -30,7 +30,7 @@ const SHOWN_WITHIN: Duration = Duration::from_secs(60);
 
 /// Limits of TLS handshakes per turn of a thread, and of log lines about refused clients.
 #[derive(Debug, Default)]
-pub(crate) struct TlsTurn {
+pub(crate) struct TlsTurnLimits {
     handshakes: u32,
     shown: u32,
     shown_since: Option<Instant>,
@@ -38,7 +38,7 @@ pub(crate) struct TlsTurn {
     waits_shown: Option<Instant>,
 }
 
-impl TlsTurn {
+impl TlsTurnLimits {
     /// Starts a new turn.
     #[inline]
     pub(crate) fn start_turn(&mut self) {
@@ -70,7 +70,7 @@ impl TlsTurn {
     }
 }
 
-impl TlsTurn {
+impl TlsTurnLimits {
     /// Logs that a client was refused because of its user.
     #[cold]
     pub(crate) fn stranger(&mut self, address: &str, who: &str) {
@@ -125,7 +125,7 @@ impl TlsTurn {
     }
 }
 
-impl Core {
+impl WorkerContext {
     /// Starts the TLS session of a client that was told to begin TLS.
     #[cold]
     pub(super) fn start_tls(&mut self, conn: &mut Connection) {
@@ -140,7 +140,7 @@ impl Core {
 
     /// Decrypts received bytes and processes them, until none are left or there is no room.
     pub(super) fn take_secure_input(&mut self, conn: &mut Connection) {
-        if conn.phase == Phase::Handshake {
+        if conn.phase == ConnectionPhase::Handshake {
             // The negotiation sets it here; requests set it themselves.
             conn.turn.has_more = false;
         }
@@ -155,7 +155,8 @@ impl Core {
 
     /// Decrypts some received bytes. Returns true if there is plaintext.
     fn decrypt(&mut self, conn: &mut Connection) -> bool {
-        let takes = matches!(conn.phase, Phase::Handshake | Phase::Transmission);
+        let takes =
+            matches!(conn.phase, ConnectionPhase::Handshake | ConnectionPhase::Transmission);
         let Some(tls) = &mut conn.tls else { return false };
         if !takes || conn.input.busy || !tls.has_more() {
             return false;
@@ -165,11 +166,11 @@ impl Core {
             return false;
         }
         let read = match &mut conn.incoming {
-            Some(Incoming { ticket: Some(id), filled, total, kept: true, .. })
-                if let Memory::Buffer(_) = self.submitter.tickets.get(*id).memory =>
+            Some(IncomingPayload { ticket: Some(id), filled, total, kept: true, .. })
+                if let TicketMemory::Buffer(_) = self.submitter.tickets.get(*id).memory =>
             {
                 let Ticket { memory, head_bytes, .. } = self.submitter.tickets.get(*id);
-                let Memory::Buffer(buffer) = memory else { return false };
+                let TicketMemory::Buffer(buffer) = memory else { return false };
                 let (start, len) = (*head_bytes as usize + *filled as usize, *total - *filled);
                 let read = tls.read(&mut buffer.bytes_mut()[start..start + len as usize]);
                 *filled += read.as_ref().map_or(0, |bytes| *bytes as u64);
@@ -284,7 +285,7 @@ mod tests {
 
     #[test]
     fn a_turn_does_few_steps_of_handshakes_and_the_log_shows_few_refusals() {
-        let mut turn = TlsTurn::default();
+        let mut turn = TlsTurnLimits::default();
         assert_eq!([(); 4].map(|()| turn.may_shake()), [true, true, false, false]);
         turn.start_turn();
         assert!(turn.may_shake());

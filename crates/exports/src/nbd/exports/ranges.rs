@@ -2,10 +2,10 @@
 //!
 //! To write a part of a block the server reads the block, changes it and writes it back. Another
 //! write to that block meanwhile would be lost, so such a write locks its blocks exclusively. Each
-//! volume has one [`Ranges`], shared by all I/O threads. It costs nothing until the first partial
-//! write *starts* it. Then each thread that has a lane of the volume (`enter_lane`) enters its
-//! writes, including those in flight, and reports this (`confirm`). Only after that are exclusive
-//! locks granted. Called by claims.rs, and when lanes open and close.
+//! volume has one [`RangeLocks`], shared by all I/O threads. It costs nothing until the first
+//! partial write *starts* it. Then each thread that has a lane of the volume (`enter_lane`) enters
+//! its writes, including those in flight, and reports this (`confirm`). Only after that are
+//! exclusive locks granted. Called by claims.rs, and when lanes open and close.
 //!
 //! Invariants: overlapping ranges are held at the same time only by writers of whole blocks.
 //! Waiters queue in order, and none overtakes another that waits for the same block. Discards and
@@ -22,11 +22,11 @@ use millrace_block::Sector;
 use crate::mailbox::lock;
 
 /// Holder of a range or waiter for one: I/O thread and ticket ID.
-pub(crate) type Key = (usize, u32);
+pub(crate) type RangeHolder = (usize, u32);
 
 /// Lock mode of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub(crate) enum RangeMode {
     /// Other writers of whole blocks may write to it, too.
     Shared,
     /// No other writer may write to it.
@@ -35,39 +35,39 @@ pub(crate) enum Mode {
 
 /// A range with the ticket that holds it or waits for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Entry {
-    key: Key,
+struct RangeEntry {
+    key: RangeHolder,
     sectors: Range<Sector>,
-    mode: Mode,
+    mode: RangeMode,
 }
 
-impl Entry {
-    fn conflicts(&self, other: &Entry) -> bool {
+impl RangeEntry {
+    fn conflicts(&self, other: &RangeEntry) -> bool {
         let overlaps =
             self.sectors.start < other.sectors.end && other.sectors.start < self.sectors.end;
-        overlaps && (self.mode == Mode::Exclusive || other.mode == Mode::Exclusive)
+        overlaps && (self.mode == RangeMode::Exclusive || other.mode == RangeMode::Exclusive)
     }
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct RangeTable {
     /// All writes are entered from now on.
     started: bool,
-    held: Vec<Entry>,
-    waiting: VecDeque<Entry>,
+    held: Vec<RangeEntry>,
+    waiting: VecDeque<RangeEntry>,
     /// For each thread, tickets that waited and now hold their range.
     ready: Vec<Vec<u32>>,
     /// Number of lanes whose writes in flight have not been entered yet.
     unconfirmed: usize,
 }
 
-impl Table {
+impl RangeTable {
     /// Grants free ranges to waiters in order. Returns true if any was granted.
     fn settle(&mut self) -> bool {
         let (mut at, mut any) = (0, false);
         while let Some(entry) = self.waiting.get(at) {
-            let blocks = |other: &Entry| other.conflicts(entry);
-            let early = entry.mode == Mode::Exclusive && self.unconfirmed > 0;
+            let blocks = |other: &RangeEntry| other.conflicts(entry);
+            let early = entry.mode == RangeMode::Exclusive && self.unconfirmed > 0;
             if early || self.held.iter().any(blocks) || self.waiting.range(..at).any(blocks) {
                 at += 1;
                 continue;
@@ -83,11 +83,14 @@ impl Table {
 
 /// Lock table of one volume.
 #[derive(Debug)]
-pub(crate) struct Ranges(Mutex<Table>);
+pub(crate) struct RangeLocks(Mutex<RangeTable>);
 
-impl Ranges {
-    pub(crate) fn new(threads: usize) -> Ranges {
-        Ranges(Mutex::new(Table { ready: vec![Vec::new(); threads], ..Table::default() }))
+impl RangeLocks {
+    pub(crate) fn new(threads: usize) -> RangeLocks {
+        RangeLocks(Mutex::new(RangeTable {
+            ready: vec![Vec::new(); threads],
+            ..RangeTable::default()
+        }))
     }
 
     /// Registers a thread's lane that has no write yet. Returns true if the thread must enter its
@@ -110,8 +113,8 @@ impl Ranges {
     }
 
     /// Enters a write of whole blocks that is already in flight, before `confirm`.
-    pub(crate) fn adopt(&self, key: Key, sectors: Range<Sector>) {
-        lock(&self.0).held.push(Entry { key, sectors, mode: Mode::Shared });
+    pub(crate) fn adopt(&self, key: RangeHolder, sectors: Range<Sector>) {
+        lock(&self.0).held.push(RangeEntry { key, sectors, mode: RangeMode::Shared });
     }
 
     /// Reports that a thread has entered all of its writes and will enter each new one, or that its
@@ -124,11 +127,11 @@ impl Ranges {
 
     /// Requests a range. Returns false if the ticket has to wait; `take_ready` then returns it
     /// later.
-    pub(crate) fn claim(&self, key: Key, sectors: Range<Sector>, mode: Mode) -> bool {
-        let entry = Entry { key, sectors, mode };
+    pub(crate) fn claim(&self, key: RangeHolder, sectors: Range<Sector>, mode: RangeMode) -> bool {
+        let entry = RangeEntry { key, sectors, mode };
         let mut table = lock(&self.0);
-        let blocks = |other: &Entry| other.conflicts(&entry);
-        let early = mode == Mode::Exclusive && table.unconfirmed > 0;
+        let blocks = |other: &RangeEntry| other.conflicts(&entry);
+        let early = mode == RangeMode::Exclusive && table.unconfirmed > 0;
         if early || table.held.iter().any(blocks) || table.waiting.iter().any(blocks) {
             table.waiting.push_back(entry);
             return false;
@@ -138,7 +141,7 @@ impl Ranges {
     }
 
     /// Releases a range that is held or waited for. Returns true if a waiter was granted its range.
-    pub(crate) fn release(&self, key: Key) -> bool {
+    pub(crate) fn release(&self, key: RangeHolder) -> bool {
         let mut table = lock(&self.0);
         match table.held.iter().position(|entry| entry.key == key) {
             Some(at) => drop(table.held.swap_remove(at)),
@@ -159,13 +162,13 @@ mod tests {
     use super::*;
 
     /// Ranges of a volume of which so many threads have a lane.
-    fn ranges(threads: usize) -> Ranges {
-        let ranges = Ranges::new(threads);
+    fn ranges(threads: usize) -> RangeLocks {
+        let ranges = RangeLocks::new(threads);
         (0..threads).for_each(|_| assert!(!ranges.enter_lane()));
         ranges
     }
 
-    fn ready(ranges: &Ranges, thread: usize) -> Vec<u32> {
+    fn ready(ranges: &RangeLocks, thread: usize) -> Vec<u32> {
         let mut ready = Vec::new();
         ranges.take_ready(thread, &mut ready);
         ready
@@ -176,7 +179,10 @@ mod tests {
         let ranges = ranges(2);
         ranges.start();
         assert!(!ranges.confirm());
-        assert!(!ranges.claim((0, 1), 0..8, Mode::Exclusive), "thread 1 may have a write there");
+        assert!(
+            !ranges.claim((0, 1), 0..8, RangeMode::Exclusive),
+            "thread 1 may have a write there"
+        );
         ranges.adopt((1, 7), 4..12);
         assert!(!ranges.confirm(), "and it had");
         assert!(ranges.release((1, 7)));
@@ -188,11 +194,11 @@ mod tests {
     fn only_those_wait_who_overlap_and_in_their_order() {
         let ranges = ranges(1);
         ranges.confirm();
-        assert!(ranges.claim((0, 1), 0..8, Mode::Shared));
-        assert!(ranges.claim((0, 2), 4..12, Mode::Shared), "whole blocks need no order");
-        assert!(!ranges.claim((0, 3), 8..16, Mode::Exclusive));
-        assert!(ranges.claim((0, 4), 16..24, Mode::Exclusive), "it overlaps nobody");
-        assert!(!ranges.claim((0, 5), 12..16, Mode::Shared), "it must not overtake");
+        assert!(ranges.claim((0, 1), 0..8, RangeMode::Shared));
+        assert!(ranges.claim((0, 2), 4..12, RangeMode::Shared), "whole blocks need no order");
+        assert!(!ranges.claim((0, 3), 8..16, RangeMode::Exclusive));
+        assert!(ranges.claim((0, 4), 16..24, RangeMode::Exclusive), "it overlaps nobody");
+        assert!(!ranges.claim((0, 5), 12..16, RangeMode::Shared), "it must not overtake");
         assert!(!ranges.release((0, 1)));
         assert!(ranges.release((0, 2)));
         assert_eq!(ready(&ranges, 0), [3]);
@@ -204,17 +210,17 @@ mod tests {
     fn whoever_gives_up_waiting_lets_those_behind_go_on() {
         let ranges = ranges(1);
         ranges.confirm();
-        assert!(ranges.claim((0, 1), 0..8, Mode::Exclusive));
-        assert!(!ranges.claim((0, 2), 0..16, Mode::Exclusive));
-        assert!(!ranges.claim((0, 3), 8..16, Mode::Shared));
+        assert!(ranges.claim((0, 1), 0..8, RangeMode::Exclusive));
+        assert!(!ranges.claim((0, 2), 0..16, RangeMode::Exclusive));
+        assert!(!ranges.claim((0, 3), 8..16, RangeMode::Shared));
         assert!(ranges.release((0, 2)));
         assert_eq!(ready(&ranges, 0), [3]);
     }
 
     #[test]
     fn ranges_that_touch_are_apart_and_those_that_share_a_sector_are_not() {
-        let entry = |sectors: Range<Sector>, mode| Entry { key: (0, 0), sectors, mode };
-        let all = [Mode::Shared, Mode::Exclusive];
+        let entry = |sectors: Range<Sector>, mode| RangeEntry { key: (0, 0), sectors, mode };
+        let all = [RangeMode::Shared, RangeMode::Exclusive];
         for (other, overlaps) in [
             (0..8, false),
             (0..9, true),
@@ -226,7 +232,7 @@ mod tests {
         ] {
             for (one, two) in all.into_iter().flat_map(|one| all.map(|two| (one, two))) {
                 let found = entry(8..16, one).conflicts(&entry(other.clone(), two));
-                let alone = [one, two].contains(&Mode::Exclusive);
+                let alone = [one, two].contains(&RangeMode::Exclusive);
                 assert_eq!(found, overlaps && alone, "{other:?}");
             }
         }
@@ -239,10 +245,10 @@ mod tests {
         ranges.start();
         assert!(ranges.is_started());
         assert!(!ranges.confirm() && !ranges.confirm());
-        assert!(ranges.claim((0, 1), 0..8, Mode::Exclusive));
-        assert!(!ranges.claim((1, 2), 0..8, Mode::Exclusive));
-        assert!(!ranges.claim((1, 3), 4..8, Mode::Exclusive));
-        assert!(ranges.claim((0, 4), 20..28, Mode::Shared), "it is apart");
+        assert!(ranges.claim((0, 1), 0..8, RangeMode::Exclusive));
+        assert!(!ranges.claim((1, 2), 0..8, RangeMode::Exclusive));
+        assert!(!ranges.claim((1, 3), 4..8, RangeMode::Exclusive));
+        assert!(ranges.claim((0, 4), 20..28, RangeMode::Shared), "it is apart");
         assert!(!ranges.release((0, 4)));
         assert!(ranges.release((0, 1)));
         assert_eq!((ready(&ranges, 0), ready(&ranges, 1)), (vec![], vec![2]));
@@ -250,17 +256,17 @@ mod tests {
         assert!(ranges.release((1, 2)), "the next one goes on");
         assert!(!ranges.release((1, 3)), "it gave up before it was told");
         assert_eq!(ready(&ranges, 1), [0; 0]);
-        assert!(ranges.claim((0, 5), 0..100, Mode::Exclusive), "nothing is held");
+        assert!(ranges.claim((0, 5), 0..100, RangeMode::Exclusive), "nothing is held");
     }
 
     #[test]
     fn others_stay_ready_when_one_gives_up() {
         let ranges = ranges(1);
         ranges.confirm();
-        assert!(ranges.claim((0, 1), 0..8, Mode::Exclusive));
-        assert!(!ranges.claim((0, 2), 0..4, Mode::Exclusive));
-        assert!(!ranges.claim((0, 3), 4..8, Mode::Exclusive));
-        assert!(!ranges.claim((0, 4), 0..2, Mode::Exclusive));
+        assert!(ranges.claim((0, 1), 0..8, RangeMode::Exclusive));
+        assert!(!ranges.claim((0, 2), 0..4, RangeMode::Exclusive));
+        assert!(!ranges.claim((0, 3), 4..8, RangeMode::Exclusive));
+        assert!(!ranges.claim((0, 4), 0..2, RangeMode::Exclusive));
         assert!(ranges.release((0, 1)));
         assert!(!ranges.release((0, 3)));
         assert_eq!(ready(&ranges, 0), [2]);
@@ -273,10 +279,10 @@ mod tests {
         let ranges = ranges(2);
         ranges.start();
         assert!(ranges.enter_lane(), "a third one enters its writes from the first on");
-        assert!(!ranges.claim((0, 1), 0..8, Mode::Exclusive), "two may have writes there");
+        assert!(!ranges.claim((0, 1), 0..8, RangeMode::Exclusive), "two may have writes there");
         assert!(!ranges.confirm());
         assert!(ranges.confirm(), "the other one goes without a write");
         assert_eq!(ready(&ranges, 0), [1]);
-        assert!(ranges.claim((0, 2), 8..16, Mode::Exclusive));
+        assert!(ranges.claim((0, 2), 8..16, RangeMode::Exclusive));
     }
 }

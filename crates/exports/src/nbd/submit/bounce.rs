@@ -62,7 +62,7 @@ impl Unaligned {
 
 /// Step of a bounce, ahead of the ticket's own operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
+enum BounceStep {
     ReadFirst,
     WriteFirst,
     ReadLast,
@@ -73,7 +73,7 @@ enum Step {
 #[derive(Debug)]
 pub(crate) struct Bounce {
     pub(crate) unaligned: Unaligned,
-    step: Step,
+    step: BounceStep,
     /// Offset in the buffer of the two blocks that were read.
     edges_at: usize,
 }
@@ -83,8 +83,8 @@ impl Bounce {
     fn edge(&self) -> (usize, Sector) {
         let Unaligned { block_bytes, start, cover, .. } = self.unaligned;
         match self.step {
-            Step::ReadFirst | Step::WriteFirst => (self.edges_at, start >> 9),
-            Step::ReadLast | Step::WriteLast => {
+            BounceStep::ReadFirst | BounceStep::WriteFirst => (self.edges_at, start >> 9),
+            BounceStep::ReadLast | BounceStep::WriteLast => {
                 (self.edges_at + block_bytes as usize, (start + cover - block_bytes) >> 9)
             }
         }
@@ -94,8 +94,10 @@ impl Bounce {
     pub(crate) fn bio(&self, buffer: &PoolBuffer, flags: OpFlags) -> Bio {
         let ((at, sector), len_bytes) = (self.edge(), self.unaligned.block_bytes as u32);
         match self.step {
-            Step::ReadFirst | Step::ReadLast => buffer.bio_at(at, Op::Read, sector, len_bytes),
-            Step::WriteFirst | Step::WriteLast => {
+            BounceStep::ReadFirst | BounceStep::ReadLast => {
+                buffer.bio_at(at, Op::Read, sector, len_bytes)
+            }
+            BounceStep::WriteFirst | BounceStep::WriteLast => {
                 let bio = buffer.bio_at(at, Op::Write, sector, len_bytes);
                 bio.with_flags(flags.without(OpFlags::NOUNMAP))
             }
@@ -105,7 +107,7 @@ impl Bounce {
     /// Returns the bytes of the current edge block that belong to the request.
     fn ours(&self) -> Range<usize> {
         let Unaligned { block_bytes, head, tail, cover, .. } = self.unaligned;
-        let is_first = matches!(self.step, Step::ReadFirst | Step::WriteFirst);
+        let is_first = matches!(self.step, BounceStep::ReadFirst | BounceStep::WriteFirst);
         let start = if is_first { head } else { 0 };
         let end = if is_first && cover > block_bytes { block_bytes } else { block_bytes - tail };
         start as usize..end as usize
@@ -116,7 +118,7 @@ impl Bounce {
         let (block_bytes, (at, _), ours) =
             (self.unaligned.block_bytes as usize, self.edge(), self.ours());
         let to = match self.step {
-            Step::ReadFirst => 0,
+            BounceStep::ReadFirst => 0,
             _ => self.unaligned.cover as usize - block_bytes,
         };
         let bytes = buffer.bytes_mut();
@@ -133,14 +135,16 @@ impl Bounce {
     /// Advances to the next step of a write or zeroing. Returns false if there is none.
     pub(crate) fn next(&mut self, op: Op, buffer: &mut PoolBuffer) -> bool {
         match (self.step, op) {
-            (Step::ReadFirst | Step::ReadLast, Op::Write) => self.surround(buffer),
-            (Step::ReadFirst | Step::ReadLast, _) => self.blank(buffer),
+            (BounceStep::ReadFirst | BounceStep::ReadLast, Op::Write) => self.surround(buffer),
+            (BounceStep::ReadFirst | BounceStep::ReadLast, _) => self.blank(buffer),
             _ => {}
         }
         self.step = match (self.step, op) {
-            (Step::ReadFirst, Op::WriteZeroes) => Step::WriteFirst,
-            (Step::ReadLast, Op::WriteZeroes) => Step::WriteLast,
-            (Step::ReadFirst | Step::WriteFirst, _) if self.unaligned.last() => Step::ReadLast,
+            (BounceStep::ReadFirst, Op::WriteZeroes) => BounceStep::WriteFirst,
+            (BounceStep::ReadLast, Op::WriteZeroes) => BounceStep::WriteLast,
+            (BounceStep::ReadFirst | BounceStep::WriteFirst, _) if self.unaligned.last() => {
+                BounceStep::ReadLast
+            }
             _ => return false,
         };
         true
@@ -149,7 +153,7 @@ impl Bounce {
 
 /// Returns the bounce of a range, or `None` if it consists of whole blocks.
 pub(crate) fn first_bounce(unaligned: Unaligned, edges_at: usize) -> Option<Box<Bounce>> {
-    let step = if unaligned.first() { Step::ReadFirst } else { Step::ReadLast };
+    let step = if unaligned.first() { BounceStep::ReadFirst } else { BounceStep::ReadLast };
     (unaligned.first() || unaligned.last()).then(|| Box::new(Bounce { unaligned, step, edges_at }))
 }
 

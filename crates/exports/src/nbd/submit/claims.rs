@@ -1,28 +1,28 @@
 //! Locking of write ranges for the tickets of one I/O thread.
 //!
-//! A thread enters its writes in the volume's [`Ranges`](crate::nbd::exports::ranges::Ranges) once
-//! a client of the server writes partial blocks. submit.rs claims the range when a write starts and
-//! releases it when the write completes. The worker calls `follow_ranges` when other threads
-//! entered or released ranges.
+//! A thread enters its writes in the volume's
+//! [`RangeLocks`](crate::nbd::exports::ranges::RangeLocks) once a client of the server writes
+//! partial blocks. submit.rs claims the range when a write starts and releases it when the write
+//! completes. The worker calls `follow_ranges` when other threads entered or released ranges.
 //!
 //! Invariant: while a block is read and written back, no other request of the server writes it.
 
 use std::sync::Arc;
 
 use super::Submitter;
-use super::ticket::{Claim, Ticket, TicketState};
-use crate::nbd::exports::ranges::Mode;
+use super::ticket::{RangeClaim, Ticket, TicketState};
+use crate::nbd::exports::ranges::RangeMode;
 
 impl Submitter {
     /// Claims the range of a write that starts. Returns false if it has to wait for it.
     #[cold]
     pub(crate) fn claim(&mut self, id: u32) -> bool {
         let ticket = self.tickets.get(id);
-        ticket.waits.claim = Claim::Waits;
+        ticket.waits.claim = RangeClaim::Waiting;
         let lane = ticket.lane as usize;
-        let mode = if ticket.bounce.is_some() { Mode::Exclusive } else { Mode::Shared };
+        let mode = if ticket.bounce.is_some() { RangeMode::Exclusive } else { RangeMode::Shared };
         let served = Arc::clone(&self.lanes[lane].served);
-        if mode == Mode::Exclusive && !served.ranges.is_started() {
+        if mode == RangeMode::Exclusive && !served.ranges.is_started() {
             served.ranges.start();
             self.ranges_changed = true;
         }
@@ -30,7 +30,7 @@ impl Submitter {
         let ticket = self.tickets.get(id);
         let key = (self.thread, id);
         let holds = served.ranges.claim(key, ticket.sectors(), mode);
-        ticket.waits.claim = if holds { Claim::Held } else { Claim::Waits };
+        ticket.waits.claim = if holds { RangeClaim::Held } else { RangeClaim::Waiting };
         holds
     }
 
@@ -51,10 +51,10 @@ impl Submitter {
         let ranges = &its.served.ranges;
         for (id, ticket) in self.tickets.iter_mut() {
             let is_known =
-                ticket.state == TicketState::Filling || ticket.waits.claim != Claim::None;
+                ticket.state == TicketState::Filling || ticket.waits.claim != RangeClaim::None;
             if ticket.lane as usize == lane && ticket.op.is_write() && !is_known {
                 ranges.adopt((self.thread, id), ticket.sectors());
-                ticket.waits.claim = Claim::Held;
+                ticket.waits.claim = RangeClaim::Held;
             }
         }
         self.ranges_changed |= ranges.confirm();
@@ -66,7 +66,7 @@ impl Submitter {
         let mut ready = Vec::new();
         self.lanes[lane].served.ranges.take_ready(self.thread, &mut ready);
         for id in ready {
-            self.tickets.get(id).waits.claim = Claim::Held;
+            self.tickets.get(id).waits.claim = RangeClaim::Held;
             self.submit(id);
         }
     }

@@ -24,7 +24,7 @@ pub(crate) const CHANNEL_DEPTH: u32 = 1024;
 const OVERDUE_MAX: u32 = 64;
 
 /// One I/O thread's access to a volume.
-pub(crate) struct Lane {
+pub(crate) struct VolumeLane {
     pub(crate) channel: Channel<Native>,
     pub(crate) served: Arc<ServedVolume>,
     /// Number of this thread's connections to exports of the volume.
@@ -52,10 +52,10 @@ pub(crate) struct Lane {
     pub(crate) memory_waiters: Vec<usize>,
 }
 
-impl Lane {
-    pub(crate) fn new(channel: Channel<Native>, served: &Arc<ServedVolume>) -> Lane {
+impl VolumeLane {
+    pub(crate) fn new(channel: Channel<Native>, served: &Arc<ServedVolume>) -> VolumeLane {
         let timeout_ns = longest_timeout(channel.volume());
-        Lane {
+        VolumeLane {
             channel,
             served: Arc::clone(served),
             clients: 0,
@@ -139,7 +139,7 @@ fn longest_timeout(volume: &Volume<Native>) -> u64 {
 mod tests {
     use millrace_block::{Disk, DiskConfig, Layout, Op};
 
-    use super::super::ticket::Memory;
+    use super::super::ticket::TicketMemory;
     use super::*;
     use crate::nbd::memory::budget::MemoryPart;
     use crate::nbd::tests::{Rig, ticket, volume, waiter};
@@ -149,7 +149,7 @@ mod tests {
         let mut rig = Rig::new(&["null:size=1m"], |_| ());
         let buffer =
             rig.core.pool.take(waiter(0, 0, 4096), MemoryPart::Window).expect("the pool is empty");
-        let mut ticket = ticket(Op::Read, 1, Memory::Buffer(buffer));
+        let mut ticket = ticket(Op::Read, 1, TicketMemory::Buffer(buffer));
         ticket.state = TicketState::Started(0);
         let lane = &mut rig.core.submitter.lanes[0];
         lane.start(&ticket);

@@ -13,7 +13,7 @@ use millrace_reactor::POOL_THREADS_KEPT;
 use millrace_runtime::IoContext;
 
 use super::super::exports::ServedVolume;
-use super::lane::{CHANNEL_DEPTH, Lane};
+use super::lane::{CHANNEL_DEPTH, VolumeLane};
 
 /// Number of volumes whose queues are opened at the start although they could be opened later: as
 /// many as there are permanent threads for file I/O, of which each drive may need one.
@@ -28,9 +28,9 @@ pub(crate) struct EndedLanes {
 }
 
 #[derive(Default)]
-pub(crate) struct Lanes(Vec<Option<Box<Lane>>>);
+pub(crate) struct VolumeLanes(Vec<Option<Box<VolumeLane>>>);
 
-impl Lanes {
+impl VolumeLanes {
     /// Returns a number above all that are in use.
     #[inline]
     pub(crate) fn numbers(&self) -> usize {
@@ -39,7 +39,7 @@ impl Lanes {
 
     /// Returns the lane with this number, if there is one.
     #[inline]
-    pub(crate) fn get_mut(&mut self, number: usize) -> Option<&mut Lane> {
+    pub(crate) fn get_mut(&mut self, number: usize) -> Option<&mut VolumeLane> {
         self.0.get_mut(number)?.as_deref_mut()
     }
 
@@ -47,11 +47,11 @@ impl Lanes {
         self.iter().count()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Lane> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &VolumeLane> {
         self.0.iter().flatten().map(|lane| &**lane)
     }
 
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Lane> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut VolumeLane> {
         self.0.iter_mut().flatten().map(|lane| &mut **lane)
     }
 
@@ -62,7 +62,7 @@ impl Lanes {
 
     /// Returns the number of a volume's lane, if there is one.
     fn find(&self, served: &Arc<ServedVolume>) -> Option<usize> {
-        let is_its = |lane: &Option<Box<Lane>>| {
+        let is_its = |lane: &Option<Box<VolumeLane>>| {
             lane.as_ref().is_some_and(|l| Arc::ptr_eq(&l.served, served))
         };
         self.0.iter().position(is_its)
@@ -119,7 +119,7 @@ impl Lanes {
         }
         let channel = ctx.channel(&served.volume, CHANNEL_DEPTH, Stamp::Batch)?;
         served.enter_lane();
-        Ok(self.add(Lane::new(channel, served)))
+        Ok(self.add(VolumeLane::new(channel, served)))
     }
 
     /// Closes unused lanes.
@@ -130,7 +130,7 @@ impl Lanes {
             if !lane.is_unused() {
                 ended.left |= lane.clients == 0;
             } else if let Some(lane) = self.remove(number) {
-                let Lane { channel, served, tracks, .. } = *lane;
+                let VolumeLane { channel, served, tracks, .. } = *lane;
                 ended.ranges_changed |= !tracks && served.ranges.confirm();
                 drop(channel);
                 ctx.leave(&served.volume);
@@ -141,7 +141,7 @@ impl Lanes {
     }
 
     /// Stores a lane and returns its number.
-    fn add(&mut self, lane: Lane) -> usize {
+    fn add(&mut self, lane: VolumeLane) -> usize {
         let number = self.0.iter().position(Option::is_none).unwrap_or(self.0.len());
         if number == self.0.len() {
             self.0.push(None);
@@ -151,7 +151,7 @@ impl Lanes {
     }
 
     /// Removes an unused lane.
-    fn remove(&mut self, number: usize) -> Option<Box<Lane>> {
+    fn remove(&mut self, number: usize) -> Option<Box<VolumeLane>> {
         let lane = self.0[number].take();
         while self.0.pop_if(|last| last.is_none()).is_some() {}
         lane
@@ -162,18 +162,18 @@ impl Lanes {
     }
 }
 
-impl Index<usize> for Lanes {
-    type Output = Lane;
+impl Index<usize> for VolumeLanes {
+    type Output = VolumeLane;
 
     #[inline]
-    fn index(&self, number: usize) -> &Lane {
+    fn index(&self, number: usize) -> &VolumeLane {
         self.0[number].as_ref().expect("the lane of a client or a ticket is there")
     }
 }
 
-impl IndexMut<usize> for Lanes {
+impl IndexMut<usize> for VolumeLanes {
     #[inline]
-    fn index_mut(&mut self, number: usize) -> &mut Lane {
+    fn index_mut(&mut self, number: usize) -> &mut VolumeLane {
         self.0[number].as_mut().expect("the lane of a client or a ticket is there")
     }
 }

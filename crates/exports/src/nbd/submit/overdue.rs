@@ -10,15 +10,15 @@
 use millrace_block::Bio;
 
 use super::Submitter;
-use super::lane::Lane;
-use super::ticket::{Claim, Memory, Ticket, TicketState};
-use crate::nbd::memory::Pool;
+use super::lane::VolumeLane;
+use super::ticket::{RangeClaim, Ticket, TicketMemory, TicketState};
+use crate::nbd::memory::BufferPool;
 
 /// Searches of every ticket per timeout. A ticket is overdue one search later, since the first may
 /// follow its start immediately.
 pub(crate) const LOOKS: u8 = 4;
 
-impl Lane {
+impl VolumeLane {
     /// Returns true if the lane has tickets that can become overdue.
     fn is_watched(&self) -> bool {
         self.started > 0 && self.timeout_ns > 0
@@ -72,7 +72,7 @@ impl Submitter {
 
     /// Removes tickets of a closed connection that no drive has: those that wait for room or for a
     /// limit of their group.
-    pub(crate) fn drop_waiting_of(&mut self, serial: u64, pool: &mut Pool) {
+    pub(crate) fn drop_waiting_of(&mut self, serial: u64, pool: &mut BufferPool) {
         for lane in 0..self.lanes.numbers() {
             if self.lanes.get_mut(lane).is_none() {
                 continue;
@@ -89,7 +89,7 @@ impl Submitter {
     pub(crate) fn drop_waiting(
         &mut self,
         lane: usize,
-        pool: &mut Pool,
+        pool: &mut BufferPool,
         is_left: impl Fn(&Ticket) -> bool,
     ) {
         let (lanes, tickets) = (&mut self.lanes, &mut self.tickets);
@@ -105,16 +105,16 @@ impl Submitter {
             !is_left
         });
         let of_lane = tickets.iter_mut().filter(|(_, ticket)| ticket.lane as usize == lane);
-        let wait =
-            of_lane.filter(|(_, ticket)| ticket.waits.claim == Claim::Waits && is_left(ticket));
+        let wait = of_lane
+            .filter(|(_, ticket)| ticket.waits.claim == RangeClaim::Waiting && is_left(ticket));
         dropped.extend(wait.map(|(id, _)| id));
         dropped.into_iter().for_each(|id| self.forget(id, pool));
     }
 
     /// Removes a ticket that no drive has and that needs no answer.
-    pub(crate) fn forget(&mut self, id: u32, pool: &mut Pool) {
+    pub(crate) fn forget(&mut self, id: u32, pool: &mut BufferPool) {
         let ticket = self.end(id);
-        if let Memory::Buffer(buffer) = ticket.memory {
+        if let TicketMemory::Buffer(buffer) = ticket.memory {
             pool.give(buffer);
         }
     }

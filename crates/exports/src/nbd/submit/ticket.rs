@@ -17,7 +17,7 @@ use millrace_nbd::Reply;
 
 /// Memory of a request's payload.
 #[derive(Debug)]
-pub(crate) enum Memory {
+pub(crate) enum TicketMemory {
     /// No payload.
     None,
     /// The shared zeroes; written data are discarded.
@@ -26,13 +26,13 @@ pub(crate) enum Memory {
     Buffer(PoolBuffer),
 }
 
-impl Memory {
+impl TicketMemory {
     /// Returns the size of the pool buffer, or 0 if there is none.
     #[inline]
     pub(crate) fn pool_bytes(&self) -> usize {
         match self {
-            Memory::Buffer(buffer) => buffer.len(),
-            Memory::None | Memory::Zeroes => 0,
+            TicketMemory::Buffer(buffer) => buffer.len(),
+            TicketMemory::None | TicketMemory::Zeroes => 0,
         }
     }
 }
@@ -50,7 +50,7 @@ pub(crate) enum TicketState {
 
 /// The connection of a ticket, which may have ended.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Owner {
+pub(crate) struct TicketOwner {
     pub(crate) conn: u32,
     pub(crate) serial: u64,
     /// I/O group of the client.
@@ -59,19 +59,19 @@ pub(crate) struct Owner {
 
 /// State of a write in its volume's range table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Claim {
+pub(crate) enum RangeClaim {
     /// Not entered.
     #[default]
     None,
     /// Waits for its range, and is not in the block layer.
-    Waits,
+    Waiting,
     Held,
 }
 
 /// Reasons why a ticket waits before the block layer takes it.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Waits {
-    pub(crate) claim: Claim,
+pub(crate) struct TicketWait {
+    pub(crate) claim: RangeClaim,
     /// Time since which the channel has had no room for it, in nanoseconds.
     pub(crate) since_ns: u64,
 }
@@ -79,7 +79,7 @@ pub(crate) struct Waits {
 /// One accepted request.
 #[derive(Debug)]
 pub(crate) struct Ticket {
-    pub(crate) owner: Owner,
+    pub(crate) owner: TicketOwner,
     pub(crate) lane: u32,
     pub(crate) state: TicketState,
     pub(crate) reply: Reply,
@@ -96,10 +96,10 @@ pub(crate) struct Ticket {
     /// First sector of the next part and number of sectors left, for commands without payload.
     pub(crate) sector: Sector,
     pub(crate) left_sectors: u64,
-    pub(crate) memory: Memory,
+    pub(crate) memory: TicketMemory,
     /// Read-modify-write of the edge blocks, if the request begins or ends within a block.
     pub(crate) bounce: Option<Box<Bounce>>,
-    pub(crate) waits: Waits,
+    pub(crate) waits: TicketWait,
 }
 
 impl Ticket {
@@ -165,8 +165,9 @@ mod tests {
     #[test]
     fn tickets_keep_their_numbers_and_free_ones_are_used_first() {
         let mut tickets = Tickets::default();
-        let put =
-            |tickets: &mut Tickets, serial| tickets.insert(ticket(Op::Read, serial, Memory::None));
+        let put = |tickets: &mut Tickets, serial| {
+            tickets.insert(ticket(Op::Read, serial, TicketMemory::None))
+        };
         let serials = |tickets: &mut Tickets| {
             tickets.iter_mut().map(|(id, ticket)| (id, ticket.owner.serial)).collect::<Vec<_>>()
         };
@@ -183,11 +184,11 @@ mod tests {
     fn only_buffers_take_up_memory_of_the_pool() {
         let budget = MemoryBudget::new(2 << 20, 1);
         let (_reactor, mut pool) = crate::nbd::tests::pool(&budget, 0);
-        let buffer = Memory::Buffer(
+        let buffer = TicketMemory::Buffer(
             pool.take(waiter(0, 0, 5000), MemoryPart::Window).expect("the pool is empty"),
         );
         assert_eq!(
-            [Memory::None, Memory::Zeroes, buffer].map(|one| one.pool_bytes()),
+            [TicketMemory::None, TicketMemory::Zeroes, buffer].map(|one| one.pool_bytes()),
             [0, 0, 8192]
         );
     }

@@ -12,7 +12,7 @@ use std::os::fd::RawFd;
 use millrace_machine::{Machine, Native};
 
 use super::Worker;
-use crate::nbd::connection::{Phase, client_log};
+use crate::nbd::connection::{ConnectionPhase, client_log};
 
 /// Time that a connection may always negotiate, in nanoseconds: several times what a slow network
 /// needs.
@@ -46,7 +46,9 @@ impl Worker {
             }
             self.handshakes.pop_front();
             let conn = self.conns[index].as_mut().filter(|conn| conn.serial == serial);
-            let Some(conn) = conn.filter(|conn| conn.phase == Phase::Handshake) else { continue };
+            let Some(conn) = conn.filter(|conn| conn.phase == ConnectionPhase::Handshake) else {
+                continue;
+            };
             self.core.counts.handshake_timeouts += 1;
             let why = "its handshake is not complete, and a new client needs its connection slot";
             let listener = conn.negotiation.as_ref().map(|negotiation| negotiation.listener);

@@ -19,8 +19,8 @@ use super::Worker;
 use crate::nbd::connection::Connection;
 use crate::nbd::connection::client_log;
 use crate::nbd::connection::progress::LOOKS;
-use crate::nbd::execute::Core;
-use crate::nbd::memory::Pool;
+use crate::nbd::execute::WorkerContext;
+use crate::nbd::memory::BufferPool;
 use crate::nbd::ring::is_gone;
 
 /// Longest wait for a client to catch up before the next receive, in nanoseconds.
@@ -112,7 +112,7 @@ impl ClientTimers {
     }
 
     /// Closes lanes whose clients left a while ago.
-    pub(crate) fn end_unused_lanes(&mut self, core: &mut Core, now_ns: u64) {
+    pub(crate) fn end_unused_lanes(&mut self, core: &mut WorkerContext, now_ns: u64) {
         if self.lanes_ns.is_some_and(|at_ns| at_ns <= now_ns) {
             let ended = core.submitter.lanes.end_unused(&mut core.ctx);
             core.submitter.ranges_changed |= ended.ranges_changed;
@@ -121,7 +121,7 @@ impl ClientTimers {
     }
 
     /// Unmaps pool memory that was not used for a while.
-    pub(crate) fn give_back_unused(&mut self, pool: &mut Pool, now_ns: u64) {
+    pub(crate) fn give_back_unused(&mut self, pool: &mut BufferPool, now_ns: u64) {
         if pool.idle_bytes() > 0 && self.idle_ns <= now_ns {
             self.idle_ns = now_ns + IDLE_NS;
             pool.give_back_unneeded();

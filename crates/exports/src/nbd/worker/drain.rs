@@ -14,10 +14,10 @@ use millrace_block::Error;
 use millrace_machine::{Deadline, Machine, Native};
 
 use super::Worker;
-use super::flush::Flush;
+use super::flush::FinalFlush;
 use crate::nbd::connection::progress::LOOKS;
-use crate::nbd::connection::{Connection, Phase, client_log};
-use crate::nbd::execute::Core;
+use crate::nbd::connection::{Connection, ConnectionPhase, client_log};
+use crate::nbd::execute::WorkerContext;
 use crate::nbd::ring::close_now;
 use crate::nbd::server_state::ThreadMessage;
 use crate::stop::{FLUSH_NS, Progress, TURN_NS, goes_on};
@@ -84,7 +84,7 @@ impl Worker {
         self.turn_until_idle(limit, 0)?;
         end_unread(self, |_| true);
         for conn in self.conns.iter_mut().flatten() {
-            report.cut_off += u64::from(conn.phase != Phase::Dead);
+            report.cut_off += u64::from(conn.phase != ConnectionPhase::Dead);
             conn.kill(&mut self.core.submitter.tickets, &mut self.core.pool);
             conn.touch(&mut self.touched);
         }
@@ -118,8 +118,8 @@ impl Worker {
     }
 
     /// Returns this thread's part of flushing all volumes.
-    fn flush<'a>(&'a mut self, limit: &'a mut Deadline<Native>) -> Flush<'a> {
-        Flush {
+    fn flush<'a>(&'a mut self, limit: &'a mut Deadline<Native>) -> FinalFlush<'a> {
+        FinalFlush {
             limit,
             more_ns: CUT_OFF_NS + FLUSH_NS,
             ctx: &mut self.core.ctx,
@@ -141,7 +141,7 @@ impl Worker {
     /// Drops channels, ring, connections and buffers in this order.
     pub(crate) fn let_go(self, left_ns: u64) {
         let Worker { core, ring, shared, number, conns, .. } = self;
-        let Core { ctx, mut submitter, pool, zeroes, .. } = core;
+        let WorkerContext { ctx, mut submitter, pool, zeroes, .. } = core;
         // Otherwise each channel would wait on its own for drives that already had their time.
         submitter.lanes.iter_mut().for_each(|lane| lane.channel.set_drain_ns(left_ns));
         submitter.lanes.clear();
@@ -167,7 +167,7 @@ fn open_used_lanes(worker: &mut Worker, failures: &mut Vec<String>) {
     if worker.number != 0 {
         return;
     }
-    let Core { ctx, submitter, exports, .. } = &mut worker.core;
+    let WorkerContext { ctx, submitter, exports, .. } = &mut worker.core;
     for served in exports.volumes.iter().filter(|served| served.was_used()) {
         if let Err(error) = submitter.lanes.open(ctx, served) {
             failures.push(format!("{}: no flush: {error}", served.volume.name()));
@@ -197,7 +197,7 @@ mod tests {
     use super::*;
     use crate::nbd::connection::client_log::tests::logged;
     use crate::nbd::memory::budget::MemoryPart;
-    use crate::nbd::submit::ticket::Memory;
+    use crate::nbd::submit::ticket::TicketMemory;
     use crate::nbd::tests::{Rig, header, request, ticket, waiter};
     use millrace_nbd::Command;
 
@@ -247,7 +247,11 @@ mod tests {
                 .take(waiter(0, 0, 4096), MemoryPart::Window)
                 .expect("the pool is empty");
             if is_busy {
-                rig.core.submitter.tickets.insert(ticket(Op::Read, 1, Memory::Buffer(buffer)));
+                rig.core.submitter.tickets.insert(ticket(
+                    Op::Read,
+                    1,
+                    TicketMemory::Buffer(buffer),
+                ));
             } else {
                 rig.core.pool.give(buffer);
             }

@@ -11,7 +11,7 @@ use millrace_machine::{Deadline, Machine, Native};
 use millrace_runtime::IoContext;
 
 use crate::nbd::server_state::ServerState;
-use crate::nbd::submit::lanes::Lanes;
+use crate::nbd::submit::lanes::VolumeLanes;
 use crate::stop::{FLUSH_USER_DATA, Progress, TURN_NS, goes_on};
 
 /// A volume that is being flushed.
@@ -23,16 +23,16 @@ struct VolumeFlush {
 }
 
 /// The final flush of an I/O thread.
-pub(crate) struct Flush<'a> {
+pub(crate) struct FinalFlush<'a> {
     pub(crate) ctx: &'a mut IoContext,
-    pub(crate) lanes: &'a mut Lanes,
+    pub(crate) lanes: &'a mut VolumeLanes,
     pub(crate) shared: &'a ServerState,
     /// Deadline of the stop. Flushes are abandoned `more_ns` later.
     pub(crate) limit: &'a mut Deadline<Native>,
     pub(crate) more_ns: u64,
 }
 
-impl Flush<'_> {
+impl FinalFlush<'_> {
     /// Flushes all volumes at the same time, so that a stuck volume delays no other.
     pub(crate) fn run(&mut self, failures: &mut Vec<String>) -> Result<(), Error> {
         let mut asked = self.submit_flushes(failures);

@@ -10,9 +10,9 @@ use millrace_block::Status;
 use millrace_machine::{Machine, Native};
 
 use super::Worker;
-use crate::nbd::execute::Core;
+use crate::nbd::execute::WorkerContext;
 use crate::nbd::memory::waiting_line::MemoryWait;
-use crate::nbd::submit::ticket::{Memory, TicketState};
+use crate::nbd::submit::ticket::{TicketMemory, TicketState};
 
 impl Worker {
     /// Answers overdue requests with an error.
@@ -42,7 +42,7 @@ impl Worker {
         if !found.is_empty() {
             // Overdue tickets that never reached the block layer are not needed any more.
             // Connections that wait for the volume's memory are retried.
-            let Core { submitter, pool, .. } = &mut self.core;
+            let WorkerContext { submitter, pool, .. } = &mut self.core;
             submitter.drop_waiting(lane, pool, |ticket| ticket.state == TicketState::Overdue);
             submitter.retry.append(&mut submitter.lanes[lane].memory_waiters);
         }
@@ -55,7 +55,7 @@ impl Worker {
             (ticket.reply, ticket.owner.conn as usize, ticket.owner.serial);
         let (lane, bytes) = (ticket.lane as usize, ticket.memory.pool_bytes());
         ticket.state = TicketState::Overdue;
-        if let Memory::Buffer(buffer) = &mut ticket.memory {
+        if let TicketMemory::Buffer(buffer) = &mut ticket.memory {
             self.core.pool.begin_stuck(buffer);
         }
         self.core.submitter.lanes[lane].started -= 1;

@@ -28,8 +28,8 @@ use millrace_machine::{Machine, Native};
 use super::Device;
 use crate::client_report::process_words;
 use crate::mailbox::lock;
-use crate::vhost::log::Log;
-use crate::{Allow, UnixSocket, descriptors};
+use crate::vhost::log::ExportLog;
+use crate::{AllowedPeers, UnixSocket, descriptors};
 
 const HEADER_BYTES: usize = 12;
 /// Number of the message that carries the descriptor for messages to the frontend.
@@ -45,7 +45,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Socket of an export, and the side that listens on it.
 pub(crate) enum Endpoint {
     /// The frontend connects to this socket, if its user or group may.
-    Listen(UnixSocket, Option<Allow>),
+    Listen(UnixSocket, Option<AllowedPeers>),
     /// The control thread connects to the frontend's socket.
     Connect(PathBuf),
 }
@@ -191,7 +191,7 @@ pub(crate) fn run(
     endpoint: &Endpoint,
     link: &FrontendLink,
     mut make: impl FnMut() -> Device,
-    log: &Log,
+    log: &ExportLog,
 ) {
     let mut reported = false;
     while let Some(stream) = endpoint.open(link) {
@@ -230,7 +230,7 @@ fn connect(path: &Path) -> io::Result<UnixStream> {
 fn serve(
     stream: UnixStream,
     mut socket: Option<&UnixListener>,
-    (link, log): (&FrontendLink, &Log),
+    (link, log): (&FrontendLink, &ExportLog),
     device: Device,
 ) {
     let Ok(copy) = stream.try_clone() else {
@@ -323,7 +323,7 @@ fn look_ahead(stream: &UnixStream, link: &FrontendLink) -> bool {
 #[allow(clippy::unwrap_used)] // Tests may.
 mod tests {
     use super::*;
-    use crate::vhost::io_thread::nudge::Nudge;
+    use crate::vhost::io_thread::thread_signal::ThreadSignal;
 
     #[test]
     fn a_frontend_that_never_reads_of_changes_stops_nobody() {
@@ -339,15 +339,15 @@ mod tests {
 
     #[test]
     fn a_wait_goes_on_after_a_signal() {
-        let (link, nudge) = (FrontendLink::new().unwrap(), Nudge::default());
+        let (link, signal) = (FrontendLink::new().unwrap(), ThreadSignal::default());
         let (ours, theirs) = UnixStream::pair().unwrap();
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| {
-                let _nudged = nudge.take();
+                let _target = signal.attach();
                 link.wait(&[&ours], None)
             });
             for _ in 0..1000 {
-                nudge.give();
+                signal.send();
                 std::thread::yield_now();
             }
             drop(theirs);
@@ -363,7 +363,7 @@ mod tests {
         let said = Arc::<Mutex<Vec<String>>>::default();
         let into = Arc::clone(&said);
         let say: crate::vhost::Say = Arc::new(move |line: &str| lock(&into).push(line.to_owned()));
-        let (link, log) = (FrontendLink::new().unwrap(), Log::new("v", &say));
+        let (link, log) = (FrontendLink::new().unwrap(), ExportLog::new("v", &say));
         link.shut_down();
         let endpoint = Endpoint::Connect("/nowhere/at/all".into());
         run(&endpoint, &link, || unreachable!("there is no frontend"), &log);

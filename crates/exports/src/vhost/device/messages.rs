@@ -17,7 +17,7 @@ use vhost::vhost_user::message::{
 use vhost::vhost_user::{Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
 
 use super::{CONFIG_MAX, Device, map};
-use crate::vhost::io_thread::Order;
+use crate::vhost::io_thread::ThreadOrder;
 use crate::vhost::memory::{REGIONS_MAX, Region};
 use crate::vhost::queue::blk::Config;
 use crate::vhost::queue::inflight::Inflight;
@@ -187,7 +187,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         }
         let vring = self.vring(index.into())?;
         if vring.served {
-            self.tell(index.into(), Order::Kick(index.into(), kick));
+            self.tell(index.into(), ThreadOrder::Kick(index.into(), kick));
             return Ok(());
         }
         vring.notifiers.kick = kick;
@@ -198,7 +198,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         let call = self.eventfd(fd)?;
         let vring = self.vring(index.into())?;
         if vring.served {
-            self.tell(index.into(), Order::Call(index.into(), call));
+            self.tell(index.into(), ThreadOrder::Call(index.into(), call));
         } else {
             vring.notifiers.call = call;
         }
@@ -210,7 +210,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         let vring = self.vring(index.into())?;
         vring.notifiers.error.clone_from(&error);
         if vring.served {
-            self.tell(index.into(), Order::Error(index.into(), error));
+            self.tell(index.into(), ThreadOrder::Error(index.into(), error));
         }
         Ok(())
     }
@@ -219,7 +219,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         let vring = self.vring(index)?;
         vring.enabled = enable;
         if vring.served {
-            self.tell(index, Order::Enable(index as u16, enable));
+            self.tell(index, ThreadOrder::Enable(index as u16, enable));
         }
         if enable && !std::mem::replace(&mut self.config_read, true) {
             // A frontend that reconnects does not read it, and the size may have changed.

@@ -16,7 +16,7 @@ use super::*;
 use crate::mailbox::lock;
 use crate::vhost::Say;
 use crate::vhost::io_thread::ThreadConfig;
-use crate::vhost::log::Log;
+use crate::vhost::log::ExportLog;
 use crate::vhost::memory::memory_file;
 use crate::vhost::tests::played::volume;
 use crate::virtio::ID_BYTES;
@@ -32,7 +32,7 @@ fn device() -> (Device, Arc<Mutex<Vec<String>>>) {
     let config = Config { capacity, limits, queues, read_only, write_back, event_idx };
     let reactor = millrace_reactor::Config::default();
     let settings = ThreadConfig { reactor, poll_max_ns: 0, wait_max_ns: 0 };
-    let common = Common::new(volume, settings, Log::new("v", &say), None);
+    let common = ExportContext::new(volume, settings, ExportLog::new("v", &say), None);
     let write_back = AtomicBool::new(true);
     let flags = DeviceFlags {
         write_back,

@@ -18,7 +18,7 @@ const CANCEL: u64 = 1;
 const KIND_BITS: u32 = 1;
 
 /// A kick descriptor.
-struct Kick {
+struct KickDescriptor {
     fd: OwnedFd,
     armed: bool,
     outstanding: u32,
@@ -27,23 +27,23 @@ struct Kick {
 }
 
 /// All kick descriptors of a thread.
-pub(crate) struct Kicks {
+pub(crate) struct KickPoller {
     handle: Handle,
     source: Source,
-    kicks: Vec<Option<Box<Kick>>>,
+    kicks: Vec<Option<Box<KickDescriptor>>>,
     completions: Vec<Completion>,
 }
 
-impl Kicks {
-    pub(crate) fn new(handle: Handle) -> Kicks {
+impl KickPoller {
+    pub(crate) fn new(handle: Handle) -> KickPoller {
         let source = handle.source();
-        Kicks { handle, source, kicks: Vec::new(), completions: Vec::with_capacity(64) }
+        KickPoller { handle, source, kicks: Vec::new(), completions: Vec::with_capacity(64) }
     }
 
     /// Starts to listen to a descriptor. Returns its index.
     pub(crate) fn add(&mut self, fd: OwnedFd) -> usize {
         // Its count may be stale, which causes one unnecessary check of the ring.
-        let kick = Kick { fd, armed: false, outstanding: 0, gone: false };
+        let kick = KickDescriptor { fd, armed: false, outstanding: 0, gone: false };
         let free = self.kicks.iter().position(Option::is_none).unwrap_or(self.kicks.len());
         if free == self.kicks.len() {
             self.kicks.push(None);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     /// Turns until so many kicks were seen.
-    fn seen(reactor: &mut Reactor, kicks: &mut Kicks, wanted: u64) {
+    fn seen(reactor: &mut Reactor, kicks: &mut KickPoller, wanted: u64) {
         let mut seen = 0;
         until("kicks are seen", || {
             reactor.turn(Wait::No).unwrap();
@@ -162,13 +162,13 @@ mod tests {
     #[test]
     fn each_kick_is_seen_once_and_taken_off_its_own_descriptor() {
         let mut reactor = Reactor::new(Config::default()).unwrap();
-        let mut kicks = Kicks::new(reactor.handle());
+        let mut kicks = KickPoller::new(reactor.handle());
         let fds = [0; 3].map(|_| event());
         for (place, fd) in fds.iter().enumerate() {
             assert_eq!(kicks.add(fd.try_clone().unwrap()), place);
         }
         assert!(!kicks.is_busy());
-        let outstanding = |kicks: &Kicks| -> Vec<(bool, u32)> {
+        let outstanding = |kicks: &KickPoller| -> Vec<(bool, u32)> {
             kicks.kicks.iter().flatten().map(|kick| (kick.armed, kick.outstanding)).collect()
         };
         for place in [2, 0, 1, 1] {
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn a_descriptor_is_closed_when_nothing_is_outstanding_on_it_and_no_other_is() {
         let mut reactor = Reactor::new(Config::default()).unwrap();
-        let mut kicks = Kicks::new(reactor.handle());
+        let mut kicks = KickPoller::new(reactor.handle());
         let [(low, low_closed), (high, high_closed)] = [(); 2].map(|()| closable());
         let (fd, idle) = (event(), closable());
         assert_eq!([kicks.add(low), kicks.add(high)], [0, 1]);

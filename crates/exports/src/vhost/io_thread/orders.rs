@@ -7,20 +7,20 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-use super::kicks::Kicks;
+use super::kicks::KickPoller;
 use super::{IoThread, ServedQueue};
 use crate::vhost::memory::GuestMemory;
 use crate::vhost::queue::Queue;
-use crate::vhost::ring::Areas;
+use crate::vhost::ring::RingAreas;
 use crate::vhost::stats::QueueStats;
 
-pub(crate) enum Order {
+pub(crate) enum ThreadOrder {
     /// Serve a queue.
     Start(Box<Queue>),
     /// Take no more requests from a queue, and send its base when it is empty.
     Stop(u16, Sender<u16>),
     /// Use other memory for a queue, with its ring at these areas.
-    Memory(u16, Arc<GuestMemory>, Option<Areas>, Sender<()>),
+    Memory(u16, Arc<GuestMemory>, Option<RingAreas>, Sender<()>),
     /// Use another eventfd for a queue's interrupts.
     Call(u16, Option<OwnedFd>),
     /// Use another eventfd for a queue's kicks.
@@ -36,14 +36,14 @@ impl IoThread {
     pub(crate) fn take_orders(&mut self) {
         while let Some(order) = self.state.orders.take() {
             match order {
-                Order::Start(queue) => self.start(queue),
-                Order::Stop(number, reply) => match self.find(number) {
+                ThreadOrder::Start(queue) => self.start(queue),
+                ThreadOrder::Stop(number, reply) => match self.find(number) {
                     Some(served) => served.queue.stopping = Some(reply),
                     // The queue has no base then, which the control thread detects by the closed
                     // channel.
                     None => drop(reply),
                 },
-                Order::Memory(number, memory, areas, reply) => {
+                ThreadOrder::Memory(number, memory, areas, reply) => {
                     if let Some(served) = self.find(number) {
                         served.queue.change_memory(memory, areas);
                     }
@@ -51,19 +51,19 @@ impl IoThread {
                     // The receiver is gone if the device is.
                     let _ = reply.send(());
                 }
-                Order::Call(number, fd) => {
+                ThreadOrder::Call(number, fd) => {
                     if let Some(served) = self.find(number) {
                         served.queue.notifiers.call = fd;
                         served.queue.interrupt();
                     }
                 }
-                Order::Kick(number, fd) => self.change_kick(number, fd),
-                Order::Error(number, fd) => {
+                ThreadOrder::Kick(number, fd) => self.change_kick(number, fd),
+                ThreadOrder::Error(number, fd) => {
                     if let Some(served) = self.find(number) {
                         served.queue.notifiers.error = fd;
                     }
                 }
-                Order::Enable(number, enabled) => {
+                ThreadOrder::Enable(number, enabled) => {
                     if let Some(served) = self.find(number) {
                         served.queue.enabled = enabled;
                     }
@@ -114,7 +114,7 @@ impl ServedQueue {
     }
 
     /// Removes an empty queue and sends its base.
-    pub(super) fn end(mut self, kicks: &mut Kicks) {
+    pub(super) fn end(mut self, kicks: &mut KickPoller) {
         self.publish_stats(0);
         if let Some(place) = self.kick.take() {
             kicks.remove(place);

@@ -34,7 +34,7 @@ pub struct PaceConfig {
 
 /// Arrival statistics of one queue, which decide about waiting.
 #[derive(Debug, Clone)]
-pub struct Pace {
+pub struct BatchPacer {
     wait_max_ns: u64,
     /// Time of the last arrival; 0 before the first.
     last_ns: u64,
@@ -44,7 +44,7 @@ pub struct Pace {
     cost: Average,
     /// Requests in hand and in flight.
     outstanding: u32,
-    peaks: Peaks,
+    peaks: OutstandingPeaks,
 }
 
 /// A weighted moving average of nanoseconds.
@@ -66,19 +66,19 @@ impl Average {
 
 /// Maximum of outstanding requests in this window of arrivals and in the previous one.
 #[derive(Debug, Clone, Copy, Default)]
-struct Peaks {
+struct OutstandingPeaks {
     now: u32,
     before: u32,
     arrivals: u32,
 }
 
-impl Peaks {
+impl OutstandingPeaks {
     #[inline]
     fn note(&mut self, outstanding: u32, arrivals: u32) {
         self.now = self.now.max(outstanding);
         self.arrivals = self.arrivals.saturating_add(arrivals);
         if self.arrivals >= self.peak().saturating_mul(4).max(WINDOW_MIN) {
-            *self = Peaks { now: outstanding, before: self.now, arrivals: 0 };
+            *self = OutstandingPeaks { now: outstanding, before: self.now, arrivals: 0 };
         }
     }
 
@@ -88,17 +88,17 @@ impl Peaks {
     }
 }
 
-impl Pace {
+impl BatchPacer {
     /// Starts without measurements, so that nothing waits at first.
     #[must_use]
-    pub fn new(config: PaceConfig) -> Pace {
-        Pace {
+    pub fn new(config: PaceConfig) -> BatchPacer {
+        BatchPacer {
             wait_max_ns: config.wait_max_ns.min(TIME_MAX_NS),
             last_ns: 0,
             gap: Average::default(),
             cost: Average::default(),
             outstanding: 0,
-            peaks: Peaks::default(),
+            peaks: OutstandingPeaks::default(),
         }
     }
 
@@ -165,13 +165,13 @@ mod tests {
 
     const WAIT_MAX_NS: u64 = 10_000;
 
-    fn pace() -> Pace {
-        Pace::new(PaceConfig { wait_max_ns: WAIT_MAX_NS })
+    fn pace() -> BatchPacer {
+        BatchPacer::new(PaceConfig { wait_max_ns: WAIT_MAX_NS })
     }
 
     /// Bursts of `depth` requests, `gap_ns` apart, all submitted at `cost_ns` and completed after a
     /// pause; returns the time after the last.
-    fn rounds(pace: &mut Pace, depth: u32, gap_ns: u64, cost_ns: u64) -> u64 {
+    fn rounds(pace: &mut BatchPacer, depth: u32, gap_ns: u64, cost_ns: u64) -> u64 {
         let mut now_ns = 1_000;
         for _ in 0..20 {
             for _ in 0..depth {
@@ -209,7 +209,7 @@ mod tests {
             pace.arrived(now_ns, 1);
         }
         assert_eq!(pace.hold_until(now_ns, 1, now_ns), Some(now_ns + WAIT_MAX_NS));
-        let mut off = Pace::new(PaceConfig { wait_max_ns: 0 });
+        let mut off = BatchPacer::new(PaceConfig { wait_max_ns: 0 });
         let now_ns = rounds(&mut off, 32, 300, 2_000);
         off.arrived(now_ns + 300, 1);
         assert_eq!(off.hold_until(now_ns + 300, 1, now_ns + 300), None);
@@ -278,10 +278,10 @@ mod tests {
 
     /// A client with eight outstanding of a peak of nine, whose last request came at 50,000, one
     /// each `gap_ns`; a submission costs 2,000.
-    fn steady(gap_ns: u64) -> Pace {
+    fn steady(gap_ns: u64) -> BatchPacer {
         let (gap, cost) = (Average(gap_ns << FRACTION_SHIFT), Average(2_000 << FRACTION_SHIFT));
-        let peaks = Peaks { now: 9, before: 0, arrivals: 0 };
-        Pace { gap, cost, peaks, last_ns: 50_000, outstanding: 8, ..pace() }
+        let peaks = OutstandingPeaks { now: 9, before: 0, arrivals: 0 };
+        BatchPacer { gap, cost, peaks, last_ns: 50_000, outstanding: 8, ..pace() }
     }
 
     #[test]
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!([399, 400].map(|late| held(50_000 + late, 1, 50_000)), [true, false]);
         // The wait ends at 52,000 less what is past of it.
         assert_eq!([1_900, 1_901].map(|past| held(50_000, 1, 50_000 - past)), [true, false]);
-        let full = Pace { outstanding: 9, ..steady(100) };
+        let full = BatchPacer { outstanding: 9, ..steady(100) };
         assert_eq!(full.hold_until(50_000, 1, 50_000), None);
     }
 

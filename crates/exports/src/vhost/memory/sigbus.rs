@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use millrace_block::{Error, ErrorKind};
 use millrace_machine::{Native, Word};
 
-use self::entry::{Entry, Mapping};
+use self::entry::{Mapping, MappingEntry};
 
 /// Maximum number of guarded mappings of all devices together.
 const ENTRIES: usize = 4096;
@@ -37,8 +37,8 @@ impl TableWord {
     const ZERO: TableWord = TableWord(AtomicU64::new(0));
 }
 
-static TABLE: [Entry<TableWord>; ENTRIES] = [const {
-    Entry {
+static TABLE: [MappingEntry<TableWord>; ENTRIES] = [const {
+    MappingEntry {
         state: TableWord::ZERO,
         start: TableWord::ZERO,
         end: TableWord::ZERO,
@@ -70,14 +70,14 @@ pub fn hits() -> usize {
 
 /// Guards a mapping against faults until dropped.
 #[derive(Debug)]
-pub struct Guard(usize);
+pub struct MappingGuard(usize);
 
-impl Guard {
+impl MappingGuard {
     /// Guards `len` bytes at `start`, mapped in pages of `page` bytes.
     ///
     /// # Errors
     /// `Busy` if too many mappings are guarded already.
-    pub fn new(start: usize, len: usize, page: usize) -> Result<Guard, Error> {
+    pub fn new(start: usize, len: usize, page: usize) -> Result<MappingGuard, Error> {
         INSTALL.call_once(install);
         let (start, page) = (start as u64, page as u64);
         let mapping = Mapping { start, end: start + len as u64, page };
@@ -85,7 +85,7 @@ impl Guard {
             // Raised before the entry is in force, since a fault must find it from then on.
             USED.fetch_max(index + 1, Ordering::SeqCst);
             if entry.claim(mapping) {
-                return Ok(Guard(index));
+                return Ok(MappingGuard(index));
             }
         }
         let text = format!("more than {ENTRIES} regions of guest memory");
@@ -99,7 +99,7 @@ impl Guard {
     }
 }
 
-impl Drop for Guard {
+impl Drop for MappingGuard {
     /// Waits for handlers that use the entry.
     fn drop(&mut self) {
         TABLE[self.0].retire::<Native>();

@@ -10,7 +10,7 @@
 use millrace_block::{Op, OpFlags, QueueLimits, Sector, Segment, Status};
 
 use crate::vhost::memory::read_once;
-use crate::vhost::ring::{Chain, Plain};
+use crate::vhost::ring::{DescriptorChain, PlainChain};
 use crate::virtio::{HEADER_BYTES, RANGE_BYTES, RANGE_UNMAP, config, feature, kind, status};
 
 /// Maximum number of data segments per request that guests are told: two descriptors less than the
@@ -171,7 +171,7 @@ pub struct Request {
 /// [`parse`] handles.
 #[inline(always)]
 #[must_use]
-pub fn parse_plain(plain: &Plain) -> Option<(Op, Sector)> {
+pub fn parse_plain(plain: &PlainChain) -> Option<(Op, Sector)> {
     // SAFETY: the ring found 16 bytes there.
     let [kind, sector] = unsafe { read_once(plain.header) }.map(u64::from_le);
     let kind = kind as u32;
@@ -185,8 +185,8 @@ pub fn parse_plain(plain: &Plain) -> Option<(Op, Sector)> {
 
 /// Parses a chain. Its segments are trimmed to the data.
 #[inline]
-pub fn parse(chain: &mut Chain) -> Request {
-    let Chain { parts, readable, has_empty, .. } = chain;
+pub fn parse(chain: &mut DescriptorChain) -> Request {
+    let DescriptorChain { parts, readable, has_empty, .. } = chain;
     let (count, readable, has_empty) = (parts.len(), *readable, *has_empty);
     let status = cut_status(&mut parts[readable..]);
     // The last segment is empty if it was the status byte alone.

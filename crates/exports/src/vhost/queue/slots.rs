@@ -12,20 +12,21 @@ use crate::vhost::memory::GuestMemory;
 
 /// Longest list of segments whose memory a slot keeps for reuse: the maximum that guests are told.
 pub(super) const PARTS_KEPT: usize = blk::SEG_MAX as usize;
-/// Bit of [`Slot::state`]: the request is in flight.
+/// Bit of [`RequestSlot::state`]: the request is in flight.
 pub(super) const BUSY: u32 = 1 << 31;
-/// Bit of [`Slot::state`]: the list of segments is longer than guests are told to make.
+/// Bit of [`RequestSlot::state`]: the list of segments is longer than guests are told to make.
 pub(super) const LONG: u32 = 1 << 30;
-/// Bit of [`Slot::state`]: a write that would be lost with this process until the next flush.
+/// Bit of [`RequestSlot::state`]: a write that would be lost with this process until the next
+/// flush.
 pub(super) const UNFLUSHED: u32 = 1 << 29;
-/// Bit of [`Slot::state`]: a flush with a `FlushTicket`.
+/// Bit of [`RequestSlot::state`]: a flush with a `FlushTicket`.
 pub(super) const FLUSH: u32 = 1 << 28;
-/// Bits of [`Slot::state`]: the epoch of [`Memory`] when the request was taken.
+/// Bits of [`RequestSlot::state`]: the epoch of [`MemoryVersions`] when the request was taken.
 pub(super) const EPOCH: u32 = FLUSH - 1;
 
 /// A request in flight. Four fit into a cache line.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Slot {
+pub(super) struct RequestSlot {
     /// Address of the status byte in guest memory; null if the chain has none.
     pub(super) status: *mut u8,
     pub(super) state: u32,
@@ -33,15 +34,16 @@ pub(super) struct Slot {
     pub(super) read_bytes: u32,
 }
 
-const _: () = assert!(size_of::<Slot>() == 16);
+const _: () = assert!(size_of::<RequestSlot>() == 16);
 
-impl Slot {
-    pub(super) const FREE: Slot = Slot { status: null_mut(), state: 0, read_bytes: 0 };
+impl RequestSlot {
+    pub(super) const FREE: RequestSlot =
+        RequestSlot { status: null_mut(), state: 0, read_bytes: 0 };
 }
 
 /// Guest memory of a queue, including older versions that requests still use.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(super) struct MemoryVersions {
     pub(super) now: Arc<GuestMemory>,
     /// Counts changes of memory, modulo [`EPOCH`] + 1.
     pub(super) epoch: u32,
@@ -49,7 +51,7 @@ pub(super) struct Memory {
     pub(super) old: Vec<(u32, u32, Arc<GuestMemory>)>,
 }
 
-impl Memory {
+impl MemoryVersions {
     /// Counts the completion of a request of an earlier epoch.
     pub(super) fn leave(&mut self, epoch: u32) {
         self.old.retain_mut(|(of, count, _)| {

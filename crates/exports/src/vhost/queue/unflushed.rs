@@ -41,11 +41,11 @@ pub(crate) struct UnflushedWrites {
     tracks: bool,
     /// Changed only under the lock of `marks`; read without it.
     state: AtomicU32,
-    marks: Mutex<Marks>,
+    marks: Mutex<RegionMarks>,
 }
 
 #[derive(Debug)]
-struct Marks {
+struct RegionMarks {
     /// Inflight region of the last frontend, which may reconnect to the next process.
     region: Option<Inflight>,
     /// Random number that tells this daemon's marks from those of others.
@@ -63,7 +63,7 @@ impl UnflushedWrites {
     pub(crate) fn of(features: Features) -> UnflushedWrites {
         let tracks = features.process_cache;
         let daemon = (RandomState::new().hash_one(std::process::id()) as u32).max(1);
-        let marks = Mutex::new(Marks { region: None, daemon, flush: 0 });
+        let marks = Mutex::new(RegionMarks { region: None, daemon, flush: 0 });
         UnflushedWrites { tracks, state: AtomicU32::new(CLEAN), marks }
     }
 
@@ -79,7 +79,7 @@ impl UnflushedWrites {
     }
 
     /// Enters a phase and marks the region; the caller holds the lock.
-    fn enter(&self, marks: &Marks, phase: u32) {
+    fn enter(&self, marks: &RegionMarks, phase: u32) {
         let lost = self.state.load(Ordering::SeqCst) & LOST;
         if let Some(region) = &marks.region {
             region.mark_unflushed((phase != CLEAN).then_some(marks.daemon));

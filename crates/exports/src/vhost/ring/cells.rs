@@ -1,11 +1,11 @@
 //! Access to the words of a ring, in guest memory or in a model of it.
 //!
-//! Implemented by `Areas` (ring.rs) and, for the model checker, in model.rs. Called by ring.rs.
+//! Implemented by `RingAreas` (ring.rs) and, for the model checker, in model.rs. Called by ring.rs.
 
 use millrace_machine::{Machine, Order};
 
 /// The avail and used areas of a ring, in words of two bytes.
-pub trait Cells {
+pub trait RingWords {
     /// Machine whose fences order accesses to the ring.
     type Machine: Machine;
 

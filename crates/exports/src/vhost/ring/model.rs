@@ -11,7 +11,7 @@ use millrace_checker::{Checked, CheckedLine, CheckedParker, CheckedWord, Explore
 use millrace_machine::plant::Plant;
 use millrace_machine::{Line, Machine, Order, Parker, Thread, Word};
 
-use super::{Cells, RingFeatures, SplitRing};
+use super::{RingFeatures, RingWords, SplitRing};
 use crate::vhost::models::{holds_but_for, spawn};
 use crate::virtio::{NO_INTERRUPT, NO_NOTIFY};
 
@@ -58,7 +58,7 @@ impl Shared {
 const USED_EVENT: usize = 2 + SIZE as usize;
 const AVAIL_EVENT: usize = 2 + 4 * SIZE as usize;
 
-impl Cells for Arc<Shared> {
+impl RingWords for Arc<Shared> {
     type Machine = Checked;
 
     fn avail(&self, index: usize, order: Order) -> u16 {

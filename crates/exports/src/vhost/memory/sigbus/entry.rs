@@ -1,4 +1,4 @@
-//! `Entry`: one slot of the table in which a SIGBUS handler looks up mappings.
+//! `MappingEntry`: one slot of the table in which a SIGBUS handler looks up mappings.
 //!
 //! A signal handler reads entries at any time and may not lock. So an entry has a state with a
 //! generation: values read from it count only if the state is unchanged afterwards. A handler that
@@ -10,7 +10,7 @@
 
 use millrace_machine::{Machine, Order, Word};
 
-/// Low bits of [`Entry::state`]: the entry is free.
+/// Low bits of [`MappingEntry::state`]: the entry is free.
 const FREE: u64 = 0;
 /// Claimed by a thread, but not in force: no handler may use it.
 const CHANGING: u64 = 1;
@@ -30,7 +30,7 @@ pub(super) struct Mapping {
 }
 
 /// A slot for one mapping. All words are zero in an unused one.
-pub(super) struct Entry<W> {
+pub(super) struct MappingEntry<W> {
     pub(super) state: W,
     pub(super) start: W,
     pub(super) end: W,
@@ -41,7 +41,7 @@ pub(super) struct Entry<W> {
     pub(super) hit: W,
 }
 
-impl<W: Word> Entry<W> {
+impl<W: Word> MappingEntry<W> {
     /// Puts a mapping in force in this entry. Returns false if the entry is in use.
     pub(super) fn claim(&self, mapping: Mapping) -> bool {
         // Relaxed: a hint, which the exchange verifies.
@@ -82,7 +82,7 @@ impl<W: Word> Entry<W> {
     }
 
     /// Returns the mapping if it is in force and contains `address`, and keeps it so until
-    /// [`Entry::unpin`]. For signal handlers: no lock, no wait, no allocation.
+    /// [`MappingEntry::unpin`]. For signal handlers: no lock, no wait, no allocation.
     pub(super) fn pin(&self, address: u64) -> Option<Mapping> {
         // The Acquire of all these loads pairs with the Release of `claim`.
         let state = self.state.load(Order::Acquire);
@@ -107,7 +107,7 @@ impl<W: Word> Entry<W> {
         Some(Mapping { start, end, page })
     }
 
-    /// Releases an entry that [`Entry::pin`] pinned.
+    /// Releases an entry that [`MappingEntry::pin`] pinned.
     pub(super) fn unpin(&self) {
         // Release pairs with the load in `retire`.
         self.pins.fetch_add(u64::MAX, Order::Release);

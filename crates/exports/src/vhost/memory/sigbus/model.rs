@@ -8,12 +8,12 @@ use millrace_checker::{Checked, CheckedLine, CheckedWord, Explorer, ensure};
 use millrace_machine::plant::Plant;
 use millrace_machine::{Line, Thread, Word};
 
-use super::entry::{Entry, Mapping};
+use super::entry::{Mapping, MappingEntry};
 use crate::vhost::models::{holds_but_for, spawn};
 
-fn entry() -> Arc<Entry<CheckedWord>> {
+fn entry() -> Arc<MappingEntry<CheckedWord>> {
     let [state, start, end, page, pins, hit] = [0; 6].map(CheckedWord::new);
-    Arc::new(Entry { state, start, end, page, pins, hit })
+    Arc::new(MappingEntry { state, start, end, page, pins, hit })
 }
 
 fn mapping(start: u64, end: u64) -> Mapping {

@@ -19,23 +19,23 @@ static INSTALL: Once = Once::new();
 
 /// Target of the signal: the thread ID of one thread, or 0 if there is none.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Nudge(Arc<AtomicI32>);
+pub(crate) struct ThreadSignal(Arc<AtomicI32>);
 
 /// Makes the calling thread the target until dropped.
-pub(crate) struct Nudged(Nudge);
+pub(crate) struct SignalTarget(ThreadSignal);
 
-impl Nudge {
+impl ThreadSignal {
     /// Makes the calling thread the target.
-    pub(crate) fn take(&self) -> Nudged {
+    pub(crate) fn attach(&self) -> SignalTarget {
         INSTALL.call_once(install);
         // SeqCst, as below: rare, and orders nothing else.
         // SAFETY: a plain system call.
         self.0.store(unsafe { libc::gettid() }, Ordering::SeqCst);
-        Nudged(self.clone())
+        SignalTarget(self.clone())
     }
 
     /// Interrupts a blocking system call of the thread.
-    pub(crate) fn give(&self) {
+    pub(crate) fn send(&self) {
         // SeqCst: a caller that reads an old thread ID signals again later.
         let thread = self.0.load(Ordering::SeqCst);
         if thread != 0 {
@@ -46,7 +46,7 @@ impl Nudge {
     }
 }
 
-impl Drop for Nudged {
+impl Drop for SignalTarget {
     fn drop(&mut self) {
         // SeqCst: rare, and orders nothing else.
         self.0.0.store(0, Ordering::SeqCst);
@@ -74,14 +74,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_that_has_ended_is_not_nudged_any_more() {
-        let nudge = Nudge::default();
-        let nudged = nudge.take();
+    fn a_thread_that_has_ended_is_not_target_any_more() {
+        let signal = ThreadSignal::default();
+        let target = signal.attach();
         // SAFETY: a plain system call.
-        assert_eq!(nudge.0.load(Ordering::SeqCst), unsafe { libc::gettid() });
-        nudge.give();
-        drop(nudged);
-        assert_eq!(nudge.0.load(Ordering::SeqCst), 0);
-        nudge.give();
+        assert_eq!(signal.0.load(Ordering::SeqCst), unsafe { libc::gettid() });
+        signal.send();
+        drop(target);
+        assert_eq!(signal.0.load(Ordering::SeqCst), 0);
+        signal.send();
     }
 }
