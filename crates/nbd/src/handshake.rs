@@ -81,7 +81,7 @@ pub enum TlsMode {
 
 /// State of TLS in a negotiation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Tls {
+enum TlsState {
     Plain(TlsMode),
     /// The client was told to start TLS, which has not completed.
     Upgrading,
@@ -89,14 +89,14 @@ enum Tls {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum HandshakeState {
     ClientFlags,
     Options,
     Skip { left: usize },
     Over,
 }
 
-enum Step {
+enum HandshakeStep {
     NeedMore,
     Unsent,
     Pending,
@@ -118,8 +118,8 @@ fn answer_bytes_max(catalog: &dyn Catalog) -> usize {
 /// The server's side of one negotiation.
 #[derive(Debug)]
 pub struct Handshake {
-    state: State,
-    tls: Tls,
+    state: HandshakeState,
+    tls: TlsState,
     fixed_newstyle: bool,
     no_zeroes: bool,
     /// The client asked for block sizes.
@@ -152,8 +152,8 @@ impl Handshake {
     /// Starts a negotiation with the server's TLS policy.
     pub const fn with_tls(mode: TlsMode) -> Self {
         Handshake {
-            state: State::ClientFlags,
-            tls: Tls::Plain(mode),
+            state: HandshakeState::ClientFlags,
+            tls: TlsState::Plain(mode),
             fixed_newstyle: false,
             no_zeroes: false,
             block_sizes: false,
@@ -181,8 +181,8 @@ impl Handshake {
     ///
     /// If the last progress was not [`Progress::StartTls`].
     pub const fn secured(&mut self) {
-        assert!(matches!(self.tls, Tls::Upgrading), "TLS starts when a client asks for it");
-        self.tls = Tls::Active;
+        assert!(matches!(self.tls, TlsState::Upgrading), "TLS starts when a client asks for it");
+        self.tls = TlsState::Active;
         self.block_sizes = false;
         self.structured = false;
         self.extended = false;
@@ -206,18 +206,18 @@ impl Handshake {
         let mut used = 0;
         loop {
             let step = self.step(catalog, &input[used..], out);
-            match step.inspect_err(|_| self.state = State::Over)? {
-                Step::Took(bytes) => used += bytes,
-                Step::NeedMore => return Ok((used, Progress::NeedMore)),
-                Step::Unsent => return Ok((used, Progress::Unsent)),
-                Step::Pending => return Ok((used, Progress::Pending)),
-                Step::Ready(bytes, session) => {
-                    self.state = State::Over;
+            match step.inspect_err(|_| self.state = HandshakeState::Over)? {
+                HandshakeStep::Took(bytes) => used += bytes,
+                HandshakeStep::NeedMore => return Ok((used, Progress::NeedMore)),
+                HandshakeStep::Unsent => return Ok((used, Progress::Unsent)),
+                HandshakeStep::Pending => return Ok((used, Progress::Pending)),
+                HandshakeStep::Ready(bytes, session) => {
+                    self.state = HandshakeState::Over;
                     return Ok((used + bytes, Progress::Ready(session)));
                 }
-                Step::StartTls(bytes) => return self.start_tls(used + bytes, input.len()),
-                Step::Closed(bytes) => {
-                    self.state = State::Over;
+                HandshakeStep::StartTls(bytes) => return self.start_tls(used + bytes, input.len()),
+                HandshakeStep::Closed(bytes) => {
+                    self.state = HandshakeState::Over;
                     return Ok((used + bytes, Progress::Closed));
                 }
             }
@@ -238,10 +238,10 @@ impl Handshake {
         received: usize,
     ) -> Result<(usize, Progress), ProtocolError> {
         if used < received {
-            self.state = State::Over;
+            self.state = HandshakeState::Over;
             return Err(ProtocolError::BytesAfterStartTls { bytes: received - used });
         }
-        self.tls = Tls::Upgrading;
+        self.tls = TlsState::Upgrading;
         Ok((used, Progress::StartTls))
     }
 
@@ -250,22 +250,22 @@ impl Handshake {
         catalog: &dyn Catalog,
         input: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<Step, ProtocolError> {
+    ) -> Result<HandshakeStep, ProtocolError> {
         match self.state {
-            State::Over => Ok(Step::Closed(0)),
-            _ if self.tls == Tls::Upgrading => Ok(Step::StartTls(0)),
-            State::ClientFlags => self.client_flags(input),
-            State::Skip { left: 0 } => {
-                self.state = State::Options;
-                Ok(Step::Took(0))
+            HandshakeState::Over => Ok(HandshakeStep::Closed(0)),
+            _ if self.tls == TlsState::Upgrading => Ok(HandshakeStep::StartTls(0)),
+            HandshakeState::ClientFlags => self.client_flags(input),
+            HandshakeState::Skip { left: 0 } => {
+                self.state = HandshakeState::Options;
+                Ok(HandshakeStep::Took(0))
             }
-            State::Skip { .. } if input.is_empty() => Ok(Step::NeedMore),
-            State::Skip { left } => {
+            HandshakeState::Skip { .. } if input.is_empty() => Ok(HandshakeStep::NeedMore),
+            HandshakeState::Skip { left } => {
                 let bytes = left.min(input.len());
-                self.state = State::Skip { left: left - bytes };
-                Ok(Step::Took(bytes))
+                self.state = HandshakeState::Skip { left: left - bytes };
+                Ok(HandshakeStep::Took(bytes))
             }
-            State::Options => {
+            HandshakeState::Options => {
                 let before = out.len();
                 let step = self.option(catalog, input, out)?;
                 self.answer_bytes += out.len() - before;
@@ -280,15 +280,15 @@ impl Handshake {
         }
     }
 
-    fn client_flags(&mut self, input: &[u8]) -> Result<Step, ProtocolError> {
-        let Some(flags) = Reader::new(input).u32() else { return Ok(Step::NeedMore) };
+    fn client_flags(&mut self, input: &[u8]) -> Result<HandshakeStep, ProtocolError> {
+        let Some(flags) = Reader::new(input).u32() else { return Ok(HandshakeStep::NeedMore) };
         if flags & !(FLAG_C_FIXED_NEWSTYLE | FLAG_C_NO_ZEROES) != 0 {
             return Err(ProtocolError::ClientFlags { flags });
         }
         self.fixed_newstyle = flags & FLAG_C_FIXED_NEWSTYLE != 0;
         self.no_zeroes = flags & FLAG_C_NO_ZEROES != 0;
-        self.state = State::Options;
-        Ok(Step::Took(4))
+        self.state = HandshakeState::Options;
+        Ok(HandshakeStep::Took(4))
     }
 
     fn option(
@@ -296,15 +296,15 @@ impl Handshake {
         catalog: &dyn Catalog,
         input: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<Step, ProtocolError> {
+    ) -> Result<HandshakeStep, ProtocolError> {
         let mut reader = Reader::new(input);
-        let Some(magic) = reader.u64() else { return Ok(Step::NeedMore) };
+        let Some(magic) = reader.u64() else { return Ok(HandshakeStep::NeedMore) };
         if magic != OPTION_MAGIC {
             let (what, found, expected) = ("an option", magic, OPTION_MAGIC);
             return Err(ProtocolError::BadMagic { what, found, expected });
         }
         let (Some(option), Some(length)) = (reader.u32(), reader.u32()) else {
-            return Ok(Step::NeedMore);
+            return Ok(HandshakeStep::NeedMore);
         };
         if !self.fixed_newstyle && option != OPT_EXPORT_NAME {
             return Err(ProtocolError::OptionWithoutFixedNewstyle { option });
@@ -313,10 +313,10 @@ impl Handshake {
             self.count_option(catalog)?;
             return self.too_long(option, length, out);
         }
-        let Some(data) = reader.bytes(length as usize) else { return Ok(Step::NeedMore) };
+        let Some(data) = reader.bytes(length as usize) else { return Ok(HandshakeStep::NeedMore) };
         let wanted = if self.needs_tls(option).is_none() { wanted(option, data) } else { None };
         if wanted.is_some_and(|wanted| catalog.is_pending(wanted)) {
-            return Ok(Step::Pending);
+            return Ok(HandshakeStep::Pending);
         }
         if self.list_from == 0 {
             self.count_option(catalog)?;
@@ -342,7 +342,7 @@ impl Handshake {
         option: u32,
         length: u32,
         out: &mut Vec<u8>,
-    ) -> Result<Step, ProtocolError> {
+    ) -> Result<HandshakeStep, ProtocolError> {
         if option == OPT_EXPORT_NAME {
             return Err(ProtocolError::ExportName { why: "the name is longer than 4096 bytes" });
         }
@@ -356,8 +356,8 @@ impl Handshake {
         let why = "the data of the option are longer than 64 KiB";
         let too_big = Refusal { code: REP_ERR_TOO_BIG, why };
         OptionReply::new(out, option).error(self.needs_tls(option).unwrap_or(too_big));
-        self.state = State::Skip { left: length as usize };
-        Ok(Step::Took(OPTION_HEADER_BYTES))
+        self.state = HandshakeState::Skip { left: length as usize };
+        Ok(HandshakeStep::Took(OPTION_HEADER_BYTES))
     }
 
     fn dispatch(
@@ -366,25 +366,25 @@ impl Handshake {
         option: u32,
         data: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<Step, ProtocolError> {
+    ) -> Result<HandshakeStep, ProtocolError> {
         let used = OPTION_HEADER_BYTES + data.len();
         if option == OPT_EXPORT_NAME {
-            return Ok(Step::Ready(used, self.export_name(catalog, data, out)?));
+            return Ok(HandshakeStep::Ready(used, self.export_name(catalog, data, out)?));
         }
         let reply = &mut OptionReply::new(out, option);
         if option == OPT_ABORT {
             reply.ack();
-            return Ok(Step::Closed(used));
+            return Ok(HandshakeStep::Closed(used));
         }
         if let Some(refusal) = self.needs_tls(option) {
             reply.error(refusal);
-            return Ok(Step::Took(used));
+            return Ok(HandshakeStep::Took(used));
         }
         let answer = match option {
             OPT_STARTTLS => match self.may_start_tls(data) {
                 Ok(()) => {
                     reply.ack();
-                    return Ok(Step::StartTls(used));
+                    return Ok(HandshakeStep::StartTls(used));
                 }
                 Err(refusal) => Err(refusal),
             },
@@ -392,7 +392,7 @@ impl Handshake {
                 Ok(()) => match list(catalog, self.list_from, reply) {
                     Some(next) => {
                         self.list_from = next;
-                        return Ok(Step::Unsent);
+                        return Ok(HandshakeStep::Unsent);
                     }
                     None => {
                         self.list_from = 0;
@@ -407,7 +407,7 @@ impl Handshake {
             OPT_INFO | OPT_GO => match self.info(catalog, data, reply) {
                 Ok(export) if option == OPT_GO => {
                     reply.ack();
-                    return Ok(Step::Ready(used, self.session(export)));
+                    return Ok(HandshakeStep::Ready(used, self.session(export)));
                 }
                 other => other.map(|_| ()),
             },
@@ -429,21 +429,23 @@ impl Handshake {
                 _ => reply.error(refusal),
             },
         }
-        Ok(Step::Took(used))
+        Ok(HandshakeStep::Took(used))
     }
 
     /// Returns the refusal of an option if TLS must be started first.
     fn needs_tls(&self, option: u32) -> Option<Refusal> {
-        let waits = self.tls == Tls::Plain(TlsMode::Required) && option != OPT_STARTTLS;
+        let waits = self.tls == TlsState::Plain(TlsMode::Required) && option != OPT_STARTTLS;
         waits.then_some(Refusal { code: REP_ERR_TLS_REQD, why: "this server requires TLS" })
     }
 
     fn may_start_tls(&self, data: &[u8]) -> Result<(), Refusal> {
         no_data(data)?;
         match self.tls {
-            Tls::Plain(TlsMode::None) => Err(unsupported("this server does not support TLS")),
-            Tls::Plain(TlsMode::Offered | TlsMode::Required) => Ok(()),
-            Tls::Upgrading | Tls::Active => Err(Refusal::invalid("TLS is in use already")),
+            TlsState::Plain(TlsMode::None) => Err(unsupported("this server does not support TLS")),
+            TlsState::Plain(TlsMode::Offered | TlsMode::Required) => Ok(()),
+            TlsState::Upgrading | TlsState::Active => {
+                Err(Refusal::invalid("TLS is in use already"))
+            }
         }
     }
 

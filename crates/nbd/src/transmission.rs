@@ -5,8 +5,8 @@
 //!
 //! Invariants: [`parse`] accepts only the negotiated header. After [`Verdict::Accept`] the range is
 //! inside the export and aligned to its blocks, the flags are valid for the command, and a payload
-//! fits [`Rules::payload_bytes_max`]. A refusal has the number of bytes to discard, so that the
-//! next request is found. Specification: "Request message", "Command flags", "Request types",
+//! fits [`RequestLimits::payload_bytes_max`]. A refusal has the number of bytes to discard, so that
+//! the next request is found. Specification: "Request message", "Command flags", "Request types",
 //! "Error values".
 
 use crate::error::{Errno, ProtocolError};
@@ -157,7 +157,7 @@ fn read_request(reader: &mut Reader<'_>, style: ReplyStyle) -> Option<Request> {
 
 /// Limits for requests to one export in one session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rules {
+pub struct RequestLimits {
     /// Size of the export in bytes.
     pub size_bytes: u64,
     /// Transmission flags that the client was shown.
@@ -171,10 +171,10 @@ pub struct Rules {
     pub drain_bytes_max: u64,
 }
 
-impl Rules {
+impl RequestLimits {
     /// Returns the limits for `export` in this session.
     pub fn new(export: &ExportInfo, session: &Session) -> Self {
-        Rules {
+        RequestLimits {
             size_bytes: export.size_bytes,
             flags: export.flags.negotiated(session.style()),
             block_min: if session.block_sizes { export.block_min } else { 1 },
@@ -203,7 +203,7 @@ pub enum Verdict {
 }
 
 /// Validates `request` against the export's limits.
-pub fn check(request: &Request, rules: &Rules, session: &Session) -> Verdict {
+pub fn check(request: &Request, rules: &RequestLimits, session: &Session) -> Verdict {
     if request.command == Command::Disc {
         return Verdict::Accept;
     }
@@ -220,17 +220,17 @@ pub fn check(request: &Request, rules: &Rules, session: &Session) -> Verdict {
     }
 }
 
-type Check = Result<(), (Errno, &'static str)>;
+type CheckResult = Result<(), (Errno, &'static str)>;
 
 /// Returns EINVAL with the message of the first condition that is true.
-fn einval(conditions: &[(bool, &'static str)]) -> Check {
+fn einval(conditions: &[(bool, &'static str)]) -> CheckResult {
     match conditions.iter().find(|(holds, _)| *holds) {
         Some((_, why)) => Err((Errno::Einval, why)),
         None => Ok(()),
     }
 }
 
-fn check_flags(request: &Request, rules: &Rules, session: &Session) -> Check {
+fn check_flags(request: &Request, rules: &RequestLimits, session: &Session) -> CheckResult {
     let chunks = session.style() != ReplyStyle::Simple;
     let offers = |flag| rules.flags.contains(flag);
     let mut known = match request.command {
@@ -254,7 +254,7 @@ fn check_flags(request: &Request, rules: &Rules, session: &Session) -> Check {
     ])
 }
 
-fn check_command(request: &Request, rules: &Rules, session: &Session) -> Check {
+fn check_command(request: &Request, rules: &RequestLimits, session: &Session) -> CheckResult {
     let writes = matches!(request.command, Command::Write | Command::Trim | Command::WriteZeroes);
     if writes && rules.flags.contains(TransmissionFlags::READ_ONLY) {
         return Err((Errno::Eperm, "the export is read-only"));
@@ -272,7 +272,7 @@ fn check_command(request: &Request, rules: &Rules, session: &Session) -> Check {
     einval(&[(missing, "the command was not offered")])
 }
 
-fn check_range(request: &Request, rules: &Rules) -> Check {
+fn check_range(request: &Request, rules: &RequestLimits) -> CheckResult {
     let (offset, length) = (request.offset, request.length);
     if request.command == Command::Flush {
         return einval(&[(

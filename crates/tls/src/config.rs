@@ -35,9 +35,9 @@ use crate::lifetime::Lifetime;
 use crate::names::PeerNames;
 use crate::reasons::what_is_wrong;
 
-mod stamp;
+mod metadata;
 
-use stamp::Stamp;
+use metadata::MetadataSnapshot;
 
 impl Identity {
     /// Reads the names in the certificate file. Returns `None` if the file cannot be read.
@@ -53,14 +53,14 @@ impl Identity {
 pub struct ServerConfig {
     /// `None` if it was not read from files.
     files: Option<ServerFiles>,
-    in_use: Mutex<InUse>,
+    in_use: Mutex<ActiveConfig>,
     /// State of the files when last checked, used or not. Locked while they are checked and read.
-    seen: Mutex<Stamp>,
+    seen: Mutex<MetadataSnapshot>,
 }
 
 /// Configuration that new sessions of a server use.
 #[derive(Debug)]
-struct InUse {
+struct ActiveConfig {
     config: Arc<rustls::ServerConfig>,
     lifetime: Option<Lifetime>,
     client_cas: Arc<[ClientCa]>,
@@ -73,7 +73,7 @@ impl ServerConfig {
     ///
     /// `File`, naming the file and the error in it.
     pub fn load(files: ServerFiles) -> Result<ServerConfig, Error> {
-        let seen = Stamp::of(files.paths());
+        let seen = MetadataSnapshot::of(files.paths());
         let config = read_server(&files)?;
         let (in_use, seen) = (Mutex::new(config), Mutex::new(seen));
         Ok(ServerConfig { files: Some(files), in_use, seen })
@@ -113,7 +113,7 @@ impl ServerConfig {
     pub fn refresh(&self) -> Result<Refreshed, Error> {
         let Some(files) = &self.files else { return Ok(Refreshed::Same) };
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Stamp::of(files.paths());
+        let now = MetadataSnapshot::of(files.paths());
         if *seen == now {
             return Ok(Refreshed::Same);
         }
@@ -159,7 +159,7 @@ impl ServerConfig {
         Arc::clone(&self.in_use().config)
     }
 
-    fn in_use(&self) -> MutexGuard<'_, InUse> {
+    fn in_use(&self) -> MutexGuard<'_, ActiveConfig> {
         self.in_use.lock().expect("nothing panics while it holds this lock")
     }
 }
@@ -242,7 +242,7 @@ fn internal(error: &rustls::Error) -> Error {
     Error::new(ErrorKind::Internal, format!("TLS cannot be set up: {error}"))
 }
 
-fn read_server(files: &ServerFiles) -> Result<InUse, Error> {
+fn read_server(files: &ServerFiles) -> Result<ActiveConfig, Error> {
     let (chain, key) = read_identity(&files.identity)?;
     let cas = match &files.client_ca {
         None => None,
@@ -256,7 +256,7 @@ fn make_server(
     key: PrivateKeyDer<'static>,
     client_cas: Option<Vec<ClientCa>>,
     wrong_key: &dyn Fn(String) -> Error,
-) -> Result<InUse, Error> {
+) -> Result<ActiveConfig, Error> {
     let lifetime = lifetime_of(chain.iter().map(AsRef::as_ref));
     let provider = Arc::new(with_cheap_ciphers_first());
     let builder = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider))
@@ -277,7 +277,7 @@ fn make_server(
     config.send_tls13_tickets = 0;
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.enable_secret_extraction = true;
-    Ok(InUse { config: Arc::new(config), lifetime, client_cas })
+    Ok(ActiveConfig { config: Arc::new(config), lifetime, client_cas })
 }
 
 fn read_identity(

@@ -21,7 +21,7 @@ use crate::lifetime::Lifetime;
 use crate::names::PeerNames;
 
 use self::buffers::{Incoming, Outgoing};
-use self::engine::{Engine, Step, Turn, Want};
+use self::engine::{Engine, TurnOutcome, TurnResult, WriteAction};
 
 pub use self::buffers::{INPUT_BYTES, OUTPUT_BYTES};
 
@@ -151,10 +151,10 @@ impl Session {
         let mut filled = self.take_plain(into);
         // A handshake continues even if no plaintext is wanted.
         while !self.progress.established || (filled == 0 && !into.is_empty()) {
-            match self.turn(&mut into[filled..], Want::Nothing)?.0 {
-                Step::Plain(bytes) => filled += bytes,
-                Step::GoOn => {}
-                Step::Blocked => break,
+            match self.turn(&mut into[filled..], WriteAction::Nothing)?.0 {
+                TurnOutcome::Plain(bytes) => filled += bytes,
+                TurnOutcome::GoOn => {}
+                TurnOutcome::Blocked => break,
             }
             filled += self.take_plain(&mut into[filled..]);
         }
@@ -236,8 +236,8 @@ impl Session {
     /// Adds a close notification as the last of the output. Nothing can be written afterwards.
     pub fn close(&mut self) {
         if self.progress.established && !self.progress.closed && self.progress.failed.is_none() {
-            while let Ok((step, None)) = self.turn(&mut [], Want::Close)
-                && step != Step::Blocked
+            while let Ok((step, None)) = self.turn(&mut [], WriteAction::Close)
+                && step != TurnOutcome::Blocked
             {}
             self.progress.closed = true;
             self.outgoing.settle();
@@ -298,7 +298,11 @@ impl Session {
     }
 
     /// Runs one turn of the engine. Returns its outcome, and the bytes written for `want`.
-    fn turn(&mut self, into: &mut [u8], want: Want<'_>) -> Result<(Step, Option<usize>), Error> {
+    fn turn(
+        &mut self,
+        into: &mut [u8],
+        want: WriteAction<'_>,
+    ) -> Result<(TurnOutcome, Option<usize>), Error> {
         if let Some(error) = &self.progress.failed {
             return Err(error.clone());
         }
@@ -307,7 +311,7 @@ impl Session {
     }
 
     /// Applies the results of a turn to the session.
-    fn absorb(&mut self, turn: Turn) -> Result<(Step, Option<usize>), Error> {
+    fn absorb(&mut self, turn: TurnResult) -> Result<(TurnOutcome, Option<usize>), Error> {
         self.outgoing.add_control(turn.control);
         self.progress.peer_closed |= turn.peer_closed;
         let step = match turn.step {
@@ -324,7 +328,7 @@ impl Session {
             let text = "the peer causes more TLS messages than it receives";
             return Err(self.fail(Error::new(ErrorKind::Protocol, text)));
         }
-        if step == Step::Blocked && self.incoming.is_full() {
+        if step == TurnOutcome::Blocked && self.incoming.is_full() {
             let text = "the peer sent a TLS message longer than 64 KiB";
             return Err(self.fail(Error::new(ErrorKind::Protocol, text)));
         }
@@ -346,15 +350,15 @@ impl Session {
             if !self.outgoing.has_room() {
                 return Ok(false);
             }
-            let want = Want::Record(plain, self.outgoing.record_room());
+            let want = WriteAction::Record(plain, self.outgoing.record_room());
             let turn = self.engine.turn(&mut self.incoming, (&mut [], &mut self.plain), want);
             match self.absorb(turn)? {
                 (_, Some(bytes)) => {
                     self.outgoing.add_record(bytes);
                     return Ok(true);
                 }
-                (Step::Blocked, None) => return Ok(false),
-                (Step::Plain(_) | Step::GoOn, None) => {}
+                (TurnOutcome::Blocked, None) => return Ok(false),
+                (TurnOutcome::Plain(_) | TurnOutcome::GoOn, None) => {}
             }
         }
     }

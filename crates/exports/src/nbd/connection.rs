@@ -37,7 +37,7 @@ use super::server_state::NegotiationCount;
 use super::submit::ticket::{Ticket, TicketMemory, Tickets};
 use super::tls::TlsSession;
 use crate::GroupMembership;
-use millrace_nbd::{Errno, Handshake, Reply, Request, Rules, Session, TlsMode};
+use millrace_nbd::{Errno, Handshake, Reply, Request, RequestLimits, Session, TlsMode};
 
 /// Backlog of replies in bytes above which a connection receives only once its client has caught
 /// up. The client has to read these replies before it sees later ones, so waiting costs it nothing,
@@ -169,7 +169,7 @@ impl TurnUsage {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ExportSession {
     pub(crate) session: Session,
-    pub(crate) rules: Rules,
+    pub(crate) rules: RequestLimits,
     /// Index of the thread's channel to the volume.
     pub(crate) lane: u32,
     /// The volume's drives never touch payload (null drives).

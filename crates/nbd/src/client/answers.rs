@@ -108,7 +108,7 @@ pub struct Payload {
 
 /// A chunk of a read's reply, as described by the server.
 #[derive(Debug, Clone, Copy)]
-struct Chunk {
+struct DataChunk {
     cookie: u64,
     offset: u64,
     length: u64,
@@ -116,20 +116,20 @@ struct Chunk {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Expected {
+struct ExpectedReply {
     cookie: u64,
     command: Command,
     offset: u64,
     length: u64,
     errno: Option<Errno>,
-    pieces: Pieces,
+    pieces: ReceivedPieces,
 }
 
 /// Requests in flight of one connection, and the state of its incoming stream.
 #[derive(Debug)]
 pub struct Answers {
     style: ReplyStyle,
-    expected: Box<[Option<Expected>]>,
+    expected: Box<[Option<ExpectedReply>]>,
     /// Number of requests so far, modulo 2^32.
     number: u32,
     in_flight: usize,
@@ -177,8 +177,8 @@ impl Answers {
         self.number = self.number.wrapping_add(1);
         request.cookie = u64::from(self.number) << 32 | u64::from(index);
         let Request { cookie, command, offset, length, .. } = *request;
-        let pieces = Pieces::default();
-        *entry = Some(Expected { cookie, command, offset, length, errno: None, pieces });
+        let pieces = ReceivedPieces::default();
+        *entry = Some(ExpectedReply { cookie, command, offset, length, errno: None, pieces });
         self.in_flight += 1;
         self.newest = index;
     }
@@ -236,7 +236,7 @@ impl Answers {
                     return Err(AnswerError::NotStructured);
                 }
                 let (offset, length) = (entry.offset, entry.length);
-                self.open(Chunk { cookie, offset, length, last: true })
+                self.open(DataChunk { cookie, offset, length, last: true })
             }
             ServerReply::Done { cookie } => {
                 let (index, _) = self.entry(cookie)?;
@@ -248,10 +248,10 @@ impl Answers {
                 if last { self.end(index) } else { Ok(Answer::Nothing) }
             }
             ServerReply::Data { cookie, offset, length, last } => {
-                self.open(Chunk { cookie, offset, length, last })
+                self.open(DataChunk { cookie, offset, length, last })
             }
             ServerReply::Hole { cookie, offset, length, last } => {
-                let (index, at) = self.place(Chunk { cookie, offset, length, last })?;
+                let (index, at) = self.place(DataChunk { cookie, offset, length, last })?;
                 self.ending = last.then_some(index);
                 Ok(Answer::Zeroes { index, at, length })
             }
@@ -260,14 +260,14 @@ impl Answers {
     }
 
     /// Expects the payload of a chunk next.
-    fn open(&mut self, chunk: Chunk) -> Result<Answer, AnswerError> {
+    fn open(&mut self, chunk: DataChunk) -> Result<Answer, AnswerError> {
         let (index, at) = self.place(chunk)?;
         self.payload = Some(Payload { index, at, left: chunk.length, last: chunk.last });
         Ok(Answer::Payload)
     }
 
     /// Finds the request that a reply's cookie belongs to.
-    fn entry(&mut self, cookie: u64) -> Result<(u32, &mut Expected), AnswerError> {
+    fn entry(&mut self, cookie: u64) -> Result<(u32, &mut ExpectedReply), AnswerError> {
         let index = cookie as u32;
         let entry = self.expected.get_mut(index as usize).and_then(Option::as_mut);
         let entry = entry.filter(|entry| entry.cookie == cookie);
@@ -276,17 +276,17 @@ impl Answers {
 
     /// Records that a chunk's bytes arrive. Returns the request's index and the position in the
     /// request.
-    fn place(&mut self, chunk: Chunk) -> Result<(u32, u64), AnswerError> {
-        let Chunk { cookie, offset, length, .. } = chunk;
+    fn place(&mut self, chunk: DataChunk) -> Result<(u32, u64), AnswerError> {
+        let DataChunk { cookie, offset, length, .. } = chunk;
         let (index, entry) = self.entry(cookie)?;
         let outside = AnswerError::Outside { offset, length };
         let Some(at) = offset.checked_sub(entry.offset) else { return Err(outside) };
         let end = at.checked_add(length).filter(|end| *end <= entry.length);
         let (Some(end), Command::Read) = (end, entry.command) else { return Err(outside) };
         match entry.pieces.add(at, end) {
-            Added::Fits => Ok((index, at)),
-            Added::Overlaps => Err(AnswerError::Twice { offset, length }),
-            Added::TooMany => Err(AnswerError::Scattered),
+            PieceInsert::Fits => Ok((index, at)),
+            PieceInsert::Overlaps => Err(AnswerError::Twice { offset, length }),
+            PieceInsert::TooMany => Err(AnswerError::Scattered),
         }
     }
 
@@ -304,29 +304,29 @@ impl Answers {
 
 /// Pieces of a read that have arrived: disjoint, in order, none adjacent to the next.
 #[derive(Debug, Clone, Copy, Default)]
-struct Pieces {
+struct ReceivedPieces {
     list: [(u64, u64); PIECES_MAX],
     len: usize,
 }
 
-enum Added {
+enum PieceInsert {
     Fits,
     Overlaps,
     TooMany,
 }
 
-impl Pieces {
+impl ReceivedPieces {
     fn covered(&self) -> u64 {
         self.list[..self.len].iter().map(|(start, end)| end - start).sum()
     }
 
     /// Adds `start..end`, which must not be empty.
-    fn add(&mut self, start: u64, end: u64) -> Added {
+    fn add(&mut self, start: u64, end: u64) -> PieceInsert {
         // Finds the first piece that ends after `start`.
         let known = &self.list[..self.len];
         let place = known.iter().position(|piece| piece.1 > start).unwrap_or(self.len);
         if place < self.len && self.list[place].0 < end {
-            return Added::Overlaps;
+            return PieceInsert::Overlaps;
         }
         let joins_last = place > 0 && self.list[place - 1].1 == start;
         let joins_next = place < self.len && self.list[place].0 == end;
@@ -338,14 +338,14 @@ impl Pieces {
             }
             (true, false) => self.list[place - 1].1 = end,
             (false, true) => self.list[place].0 = start,
-            (false, false) if self.len == PIECES_MAX => return Added::TooMany,
+            (false, false) if self.len == PIECES_MAX => return PieceInsert::TooMany,
             (false, false) => {
                 self.list.copy_within(place..self.len, place + 1);
                 self.list[place] = (start, end);
                 self.len += 1;
             }
         }
-        Added::Fits
+        PieceInsert::Fits
     }
 }
 
@@ -359,17 +359,17 @@ mod tests {
         fn pieces_cover_what_a_set_of_bytes_does(
             ranges in proptest::collection::vec((0u64..40, 1u64..12), 0..20),
         ) {
-            let (mut pieces, mut bytes) = (Pieces::default(), std::collections::BTreeSet::new());
+            let (mut pieces, mut bytes) = (ReceivedPieces::default(), std::collections::BTreeSet::new());
             for (start, len) in ranges {
                 let range = start..start + len;
                 let twice = range.clone().any(|byte| bytes.contains(&byte));
                 match pieces.add(range.start, range.end) {
-                    Added::Fits => {
+                    PieceInsert::Fits => {
                         prop_assert!(!twice);
                         bytes.extend(range);
                     }
-                    Added::Overlaps => prop_assert!(twice),
-                    Added::TooMany => prop_assert!(!twice && pieces.len == PIECES_MAX),
+                    PieceInsert::Overlaps => prop_assert!(twice),
+                    PieceInsert::TooMany => prop_assert!(!twice && pieces.len == PIECES_MAX),
                 }
                 prop_assert_eq!(pieces.covered(), bytes.len() as u64);
             }

@@ -61,7 +61,7 @@ pub enum ClientProgress {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ClientHandshakeState {
     Greeting,
     /// `OPT_STARTTLS` was sent.
     StartTls,
@@ -81,7 +81,7 @@ enum State {
 pub struct ClientHandshake {
     name: String,
     want: ReplyStyle,
-    state: State,
+    state: ClientHandshakeState,
     /// `OPT_GO`, or `OPT_INFO` to query the export only.
     verb: u32,
     wants_allocation: bool,
@@ -114,7 +114,7 @@ impl ClientHandshake {
             block_max: 32 * 1024 * 1024,
             allocation: None,
         };
-        let (state, name) = (State::Greeting, name.to_owned());
+        let (state, name) = (ClientHandshakeState::Greeting, name.to_owned());
         Ok(ClientHandshake {
             name,
             want,
@@ -150,7 +150,7 @@ impl ClientHandshake {
     ///
     /// If the last progress was not [`ClientProgress::StartTls`].
     pub fn secured(&mut self, out: &mut Vec<u8>) {
-        assert!(self.state == State::Securing, "TLS was agreed on just now");
+        assert!(self.state == ClientHandshakeState::Securing, "TLS was agreed on just now");
         self.ask_for(self.want, out);
     }
 
@@ -165,7 +165,7 @@ impl ClientHandshake {
     /// Returns the error if the server refused the export, for servers that hang up afterwards.
     #[must_use]
     pub fn refusal(&self) -> Option<ProtocolError> {
-        (self.state == State::List).then(|| self.no_export())
+        (self.state == ClientHandshakeState::List).then(|| self.no_export())
     }
 
     fn no_export(&self) -> ProtocolError {
@@ -195,8 +195,8 @@ impl ClientHandshake {
         out: &mut Vec<u8>,
     ) -> Result<(usize, ClientProgress), ProtocolError> {
         let mut used = 0;
-        while self.state != State::Over {
-            if self.state == State::Securing {
+        while self.state != ClientHandshakeState::Over {
+            if self.state == ClientHandshakeState::Securing {
                 return match input.len() - used {
                     0 => Ok((used, ClientProgress::StartTls)),
                     // The server must not send before TLS; the bytes may be an attacker's.
@@ -207,8 +207,8 @@ impl ClientHandshake {
                 };
             }
             let step = match self.state {
-                State::Greeting => self.greeting(&input[used..], out),
-                State::ExportName => Ok(self.export_name(&input[used..])),
+                ClientHandshakeState::Greeting => self.greeting(&input[used..], out),
+                ClientHandshakeState::ExportName => Ok(self.export_name(&input[used..])),
                 _ => self.option_reply(&input[used..], out),
             };
             match step? {
@@ -239,7 +239,7 @@ impl ClientHandshake {
         let zeroes = if self.no_zeroes { FLAG_C_NO_ZEROES } else { 0 };
         out.extend_from_slice(&(FLAG_C_FIXED_NEWSTYLE | zeroes).to_be_bytes());
         if self.wants_tls {
-            self.state = State::StartTls;
+            self.state = ClientHandshakeState::StartTls;
             put_option(out, OPT_STARTTLS, &[]);
         } else {
             self.ask_for(self.want, out);
@@ -248,7 +248,7 @@ impl ClientHandshake {
     }
 
     fn ask_for(&mut self, style: ReplyStyle, out: &mut Vec<u8>) {
-        self.state = State::Style(style);
+        self.state = ClientHandshakeState::Style(style);
         match style {
             ReplyStyle::Extended => put_option(out, OPT_EXTENDED_HEADERS, &[]),
             ReplyStyle::Structured => put_option(out, OPT_STRUCTURED_REPLY, &[]),
@@ -261,7 +261,7 @@ impl ClientHandshake {
         if !self.wants_allocation || self.session.style == ReplyStyle::Simple {
             return self.go(out);
         }
-        self.state = State::Context;
+        self.state = ClientHandshakeState::Context;
         let mut data = Vec::new();
         let queries = [self.name.as_str(), BASE_ALLOCATION];
         for (text, count) in queries.into_iter().zip([Some(1u32), None]) {
@@ -274,7 +274,7 @@ impl ClientHandshake {
     }
 
     fn go(&mut self, out: &mut Vec<u8>) {
-        self.state = State::Go;
+        self.state = ClientHandshakeState::Go;
         let mut data = Vec::with_capacity(self.name.len() + 8);
         let len = u32::try_from(self.name.len()).expect("checked to be at most 4096");
         data.extend_from_slice(&len.to_be_bytes());
@@ -286,11 +286,11 @@ impl ClientHandshake {
 
     const fn open_option(&self) -> u32 {
         match self.state {
-            State::Style(ReplyStyle::Extended) => OPT_EXTENDED_HEADERS,
-            State::Style(_) => OPT_STRUCTURED_REPLY,
-            State::StartTls => OPT_STARTTLS,
-            State::Context => OPT_SET_META_CONTEXT,
-            State::List => OPT_LIST,
+            ClientHandshakeState::Style(ReplyStyle::Extended) => OPT_EXTENDED_HEADERS,
+            ClientHandshakeState::Style(_) => OPT_STRUCTURED_REPLY,
+            ClientHandshakeState::StartTls => OPT_STARTTLS,
+            ClientHandshakeState::Context => OPT_SET_META_CONTEXT,
+            ClientHandshakeState::List => OPT_LIST,
             _ => self.verb,
         }
     }
@@ -325,37 +325,43 @@ impl ClientHandshake {
 
     fn answered(&mut self, kind: u32, data: &[u8], out: &mut Vec<u8>) -> Result<(), ProtocolError> {
         match (self.state, kind) {
-            (State::StartTls, REP_ACK) => self.state = State::Securing,
-            (State::Style(style), REP_ACK) => {
+            (ClientHandshakeState::StartTls, REP_ACK) => {
+                self.state = ClientHandshakeState::Securing
+            }
+            (ClientHandshakeState::Style(style), REP_ACK) => {
                 self.session.style = style;
                 self.styled(out);
             }
-            (State::Style(ReplyStyle::Extended), REP_ERR_UNSUP) => {
+            (ClientHandshakeState::Style(ReplyStyle::Extended), REP_ERR_UNSUP) => {
                 self.ask_for(ReplyStyle::Structured, out);
             }
-            (State::Style(_), REP_ERR_UNSUP) => self.go(out),
-            (State::Context, REP_META_CONTEXT) => self.context(data)?,
+            (ClientHandshakeState::Style(_), REP_ERR_UNSUP) => self.go(out),
+            (ClientHandshakeState::Context, REP_META_CONTEXT) => self.context(data)?,
             // Metadata contexts are optional: on an error the negotiation continues.
-            (State::Context, code) if code == REP_ACK || code & REP_ERROR_BIT != 0 => self.go(out),
-            (State::Go, REP_INFO) => self.information(data)?,
-            (State::Go, REP_ACK) if self.described => {
-                self.state = State::Over;
+            (ClientHandshakeState::Context, code)
+                if code == REP_ACK || code & REP_ERROR_BIT != 0 =>
+            {
+                self.go(out)
+            }
+            (ClientHandshakeState::Go, REP_INFO) => self.information(data)?,
+            (ClientHandshakeState::Go, REP_ACK) if self.described => {
+                self.state = ClientHandshakeState::Over;
                 if self.verb == OPT_INFO {
                     put_option(out, OPT_ABORT, &[]);
                 }
             }
-            (State::Go, REP_ERR_UNSUP)
+            (ClientHandshakeState::Go, REP_ERR_UNSUP)
                 if self.session.style != ReplyStyle::Extended && self.verb == OPT_GO =>
             {
-                self.state = State::ExportName;
+                self.state = ClientHandshakeState::ExportName;
                 put_option(out, OPT_EXPORT_NAME, self.name.as_bytes());
             }
-            (State::Go, REP_ERR_UNKNOWN) => {
-                self.state = State::List;
+            (ClientHandshakeState::Go, REP_ERR_UNKNOWN) => {
+                self.state = ClientHandshakeState::List;
                 put_option(out, OPT_LIST, &[]);
             }
-            (State::List, REP_SERVER) => self.listed(data)?,
-            (State::List, _) => return Err(self.no_export()),
+            (ClientHandshakeState::List, REP_SERVER) => self.listed(data)?,
+            (ClientHandshakeState::List, _) => return Err(self.no_export()),
             (_, code) if code & REP_ERROR_BIT != 0 => {
                 let message = printable(&data[..data.len().min(STRING_BYTES_MAX)]);
                 let option = self.open_option();
@@ -433,7 +439,7 @@ impl ClientHandshake {
         let (size_bytes, flags) = (reader.u64()?, reader.u16()?);
         reader.bytes(zeroes)?;
         self.describe(size_bytes, flags);
-        self.state = State::Over;
+        self.state = ClientHandshakeState::Over;
         Some(10 + zeroes)
     }
 }

@@ -132,21 +132,21 @@ pub fn parse_reply(input: &[u8], style: ReplyStyle) -> Result<ReplyParsed<'_>, P
 }
 
 /// Result of parsing a header; `None` if it is not complete.
-type Maybe<'a> = Option<Result<ServerReply<'a>, ProtocolError>>;
+type ParsedHeader<'a> = Option<Result<ServerReply<'a>, ProtocolError>>;
 
-fn simple<'a>(reader: &mut Reader<'a>) -> Maybe<'a> {
+fn simple<'a>(reader: &mut Reader<'a>) -> ParsedHeader<'a> {
     let errno = Errno::from_wire(reader.u32()?);
     Some(Ok(ServerReply::Simple { cookie: reader.u64()?, errno }))
 }
 
-struct Chunk {
+struct ChunkHeader {
     cookie: u64,
     kind: u16,
     last: bool,
     length: u64,
 }
 
-fn chunk<'a>(reader: &mut Reader<'a>, style: ReplyStyle) -> Maybe<'a> {
+fn chunk<'a>(reader: &mut Reader<'a>, style: ReplyStyle) -> ParsedHeader<'a> {
     let last = reader.u16()? & REPLY_FLAG_DONE != 0;
     let kind = reader.u16()?;
     let cookie = reader.u64()?;
@@ -156,7 +156,7 @@ fn chunk<'a>(reader: &mut Reader<'a>, style: ReplyStyle) -> Maybe<'a> {
     } else {
         reader.u32()?.into()
     };
-    let chunk = Chunk { cookie, kind, last, length };
+    let chunk = ChunkHeader { cookie, kind, last, length };
     match kind {
         REPLY_TYPE_NONE if length != 0 => bad("length of an empty chunk", length),
         REPLY_TYPE_NONE if !last => bad("flags of an empty chunk", 0),
@@ -172,19 +172,19 @@ fn chunk<'a>(reader: &mut Reader<'a>, style: ReplyStyle) -> Maybe<'a> {
     }
 }
 
-const fn bad<'a>(what: &'static str, value: u64) -> Maybe<'a> {
+const fn bad<'a>(what: &'static str, value: u64) -> ParsedHeader<'a> {
     Some(Err(ProtocolError::BadField { what, value }))
 }
 
-fn data<'a>(reader: &mut Reader<'a>, chunk: &Chunk) -> Maybe<'a> {
-    let &Chunk { cookie, last, length, .. } = chunk;
+fn data<'a>(reader: &mut Reader<'a>, chunk: &ChunkHeader) -> ParsedHeader<'a> {
+    let &ChunkHeader { cookie, last, length, .. } = chunk;
     if length <= 8 || length - 8 > DATA_BYTES_MAX {
         return bad("length of a data chunk", length);
     }
     Some(Ok(ServerReply::Data { cookie, offset: reader.u64()?, length: length - 8, last }))
 }
 
-fn hole<'a>(reader: &mut Reader<'a>, chunk: &Chunk) -> Maybe<'a> {
+fn hole<'a>(reader: &mut Reader<'a>, chunk: &ChunkHeader) -> ParsedHeader<'a> {
     if chunk.length != 12 {
         return bad("length of a hole chunk", chunk.length);
     }
@@ -195,7 +195,11 @@ fn hole<'a>(reader: &mut Reader<'a>, chunk: &Chunk) -> Maybe<'a> {
     Some(Ok(ServerReply::Hole { cookie: chunk.cookie, offset, length, last: chunk.last }))
 }
 
-fn status<'a>(reader: &mut Reader<'a>, chunk: &Chunk, width: DescriptorWidth) -> Maybe<'a> {
+fn status<'a>(
+    reader: &mut Reader<'a>,
+    chunk: &ChunkHeader,
+    width: DescriptorWidth,
+) -> ParsedHeader<'a> {
     let (head, each) = width.sizes();
     let (head, each) = (head as u64, each as u64);
     let descriptor_bytes = chunk.length.saturating_sub(head);
@@ -214,8 +218,8 @@ fn status<'a>(reader: &mut Reader<'a>, chunk: &Chunk, width: DescriptorWidth) ->
     Some(Ok(ServerReply::Status { cookie, context_id, width, descriptor_bytes, last }))
 }
 
-fn error<'a>(reader: &mut Reader<'a>, chunk: &Chunk) -> Maybe<'a> {
-    let &Chunk { cookie, last, length, kind } = chunk;
+fn error<'a>(reader: &mut Reader<'a>, chunk: &ChunkHeader) -> ParsedHeader<'a> {
+    let &ChunkHeader { cookie, last, length, kind } = chunk;
     let tail = if kind == REPLY_TYPE_ERROR_OFFSET { 8 } else { 0 };
     if length < 6 + tail || length > ERROR_BYTES_MAX {
         return bad("length of an error chunk", length);

@@ -9,8 +9,8 @@ use millrace_nbd::handshake::{ANSWER_BYTES_MAX, INPUT_BYTES_MAX};
 use millrace_nbd::option::{ContextRequest, InfoRequest};
 use millrace_nbd::wire::*;
 use millrace_nbd::{
-    Command, ExportInfo, Handshake, Progress, ProtocolError, ReplyStyle, Request, Rules, Verdict,
-    Wanted, check,
+    Command, ExportInfo, Handshake, Progress, ProtocolError, ReplyStyle, Request, RequestLimits,
+    Verdict, Wanted, check,
 };
 
 /// What is wrong with an export after a change, if something is.
@@ -225,9 +225,9 @@ fn block_sizes_stay_agreed_on_and_a_selection_too_long_to_look_at_selects_nothin
 #[test]
 fn payloads_are_taken_up_to_32_mib_and_thrown_away_up_to_64() {
     let session = session(ReplyStyle::Simple);
-    let rules = Rules::new(&ExportInfo { block_max: u32::MAX, ..disk() }, &session);
+    let rules = RequestLimits::new(&ExportInfo { block_max: u32::MAX, ..disk() }, &session);
     assert_eq!((rules.payload_bytes_max, rules.drain_bytes_max), (32 << 20, 64 << 20));
-    let small = Rules::new(&ExportInfo { block_max: 1 << 20, ..disk() }, &session);
+    let small = RequestLimits::new(&ExportInfo { block_max: 1 << 20, ..disk() }, &session);
     assert_eq!(small.payload_bytes_max, 1 << 20);
     let verdict = |command, length| {
         let request = Request { cookie: 1, flags: 0, command, offset: 0, length };

@@ -19,7 +19,7 @@ use rustls::unbuffered::{
 };
 
 use super::buffers::Incoming;
-use super::records::{Records, Secrets};
+use super::records::{KeySecrets, RecordLayer};
 use crate::config::ClientConfig;
 use crate::error::{Error, ErrorKind};
 
@@ -31,14 +31,14 @@ pub(super) enum Engine {
     Server(Box<UnbufferedServerConnection>),
     Client(Box<UnbufferedClientConnection>),
     /// Our own record layer, after the handshake of TLS 1.3.
-    Records(Box<Records>),
+    RecordLayer(Box<RecordLayer>),
     /// The session could not continue after its handshake.
     Stopped(rustls::Error),
 }
 
 /// Outcome of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum TurnOutcome {
     /// This many bytes of plaintext were written to the caller's memory; further ones are kept.
     Plain(usize),
     /// Something was done; call again.
@@ -48,8 +48,8 @@ pub(super) enum Step {
 }
 
 /// Results of a turn.
-pub(super) struct Turn {
-    pub(super) step: Result<Step, rustls::Error>,
+pub(super) struct TurnResult {
+    pub(super) step: Result<TurnOutcome, rustls::Error>,
     /// Messages for the peer.
     pub(super) control: Vec<u8>,
     pub(super) peer_closed: bool,
@@ -59,10 +59,10 @@ pub(super) struct Turn {
     pub(super) written: Option<usize>,
 }
 
-impl Turn {
-    fn new() -> Turn {
-        Turn {
-            step: Ok(Step::GoOn),
+impl TurnResult {
+    fn new() -> TurnResult {
+        TurnResult {
+            step: Ok(TurnOutcome::GoOn),
             control: Vec::new(),
             peer_closed: false,
             can_write: false,
@@ -72,7 +72,7 @@ impl Turn {
 }
 
 /// Action to take once rustls allows this side to write.
-pub(super) enum Want<'a> {
+pub(super) enum WriteAction<'a> {
     Nothing,
     /// Encrypt the first slice as a record into the second.
     Record(&'a [u8], &'a mut [u8]),
@@ -81,13 +81,13 @@ pub(super) enum Want<'a> {
 }
 
 /// Destination of plaintext: the caller's memory first, then a buffer that keeps the rest.
-pub(super) struct Sink<'a> {
+pub(super) struct PlaintextSink<'a> {
     into: &'a mut [u8],
     kept: &'a mut Vec<u8>,
     filled: usize,
 }
 
-impl Sink<'_> {
+impl PlaintextSink<'_> {
     /// Returns the caller's memory for the next plaintext; empty while some is kept.
     pub(super) fn room(&mut self) -> &mut [u8] {
         let room = if self.kept.is_empty() { &mut *self.into } else { &mut [] };
@@ -125,12 +125,14 @@ impl Engine {
         &mut self,
         incoming: &mut Incoming,
         plain: (&mut [u8], &mut Vec<u8>),
-        want: Want<'_>,
-    ) -> Turn {
-        let mut sink = Sink { into: plain.0, kept: plain.1, filled: 0 };
+        want: WriteAction<'_>,
+    ) -> TurnResult {
+        let mut sink = PlaintextSink { into: plain.0, kept: plain.1, filled: 0 };
         let (discard, mut turn) = match self {
-            Engine::Records(records) => return records.turn(incoming, &mut sink, want),
-            Engine::Stopped(error) => return Turn { step: Err(error.clone()), ..Turn::new() },
+            Engine::RecordLayer(records) => return records.turn(incoming, &mut sink, want),
+            Engine::Stopped(error) => {
+                return TurnResult { step: Err(error.clone()), ..TurnResult::new() };
+            }
             Engine::Server(one) => {
                 handle(one.process_tls_records(incoming.shown()), &mut sink, want)
             }
@@ -139,8 +141,8 @@ impl Engine {
             }
         };
         incoming.discard(discard);
-        if turn.step == Ok(Step::Blocked) && incoming.show_more() {
-            turn.step = Ok(Step::GoOn);
+        if turn.step == Ok(TurnOutcome::Blocked) && incoming.show_more() {
+            turn.step = Ok(TurnOutcome::GoOn);
         }
         turn
     }
@@ -151,7 +153,7 @@ impl Engine {
         let version = match self {
             Engine::Server(one) => one.protocol_version(),
             Engine::Client(one) => one.protocol_version(),
-            Engine::Records(_) | Engine::Stopped(_) => None,
+            Engine::RecordLayer(_) | Engine::Stopped(_) => None,
         };
         if version != Some(ProtocolVersion::TLSv1_3) {
             return;
@@ -160,14 +162,14 @@ impl Engine {
         let records = match std::mem::replace(self, gone) {
             Engine::Server(one) => one
                 .dangerous_into_kernel_connection()
-                .and_then(|(keys, one)| Records::new(keys, Secrets::Server(one))),
+                .and_then(|(keys, one)| RecordLayer::new(keys, KeySecrets::Server(one))),
             Engine::Client(one) => one
                 .dangerous_into_kernel_connection()
-                .and_then(|(keys, one)| Records::new(keys, Secrets::Client(one))),
-            Engine::Records(_) | Engine::Stopped(_) => return,
+                .and_then(|(keys, one)| RecordLayer::new(keys, KeySecrets::Client(one))),
+            Engine::RecordLayer(_) | Engine::Stopped(_) => return,
         };
         *self = match records {
-            Ok(records) => Engine::Records(Box::new(records)),
+            Ok(records) => Engine::RecordLayer(Box::new(records)),
             Err(error) => Engine::Stopped(error),
         };
     }
@@ -175,18 +177,18 @@ impl Engine {
     /// Returns rustls's messages to the peer after an error. Must be called only once: a second
     /// turn would parse the invalid bytes again, and rustls allows only one alert.
     pub(super) fn last_words(&mut self, incoming: &mut Incoming) -> Vec<u8> {
-        if matches!(self, Engine::Records(_)) {
+        if matches!(self, Engine::RecordLayer(_)) {
             // The record layer returned them with the error.
             return Vec::new();
         }
-        self.turn(incoming, (&mut [], &mut Vec::new()), Want::Nothing).control
+        self.turn(incoming, (&mut [], &mut Vec::new()), WriteAction::Nothing).control
     }
 
     pub(super) fn peer_certificate(&self) -> Option<&[u8]> {
         let chain = match self {
             Engine::Server(one) => one.peer_certificates(),
             Engine::Client(one) => one.peer_certificates(),
-            Engine::Records(_) | Engine::Stopped(_) => None,
+            Engine::RecordLayer(_) | Engine::Stopped(_) => None,
         };
         chain.and_then(|chain| chain.first()).map(|one| one.as_ref())
     }
@@ -195,7 +197,7 @@ impl Engine {
         let (version, suite) = match self {
             Engine::Server(one) => (one.protocol_version(), one.negotiated_cipher_suite()),
             Engine::Client(one) => (one.protocol_version(), one.negotiated_cipher_suite()),
-            Engine::Records(records) => (Some(ProtocolVersion::TLSv1_3), Some(records.suite())),
+            Engine::RecordLayer(records) => (Some(ProtocolVersion::TLSv1_3), Some(records.suite())),
             Engine::Stopped(_) => (None, None),
         };
         match (version.and_then(|one| one.as_str()), suite.and_then(|one| one.suite().as_str())) {
@@ -211,11 +213,11 @@ fn cannot_start(error: &rustls::Error) -> Error {
 
 fn handle<Data>(
     status: UnbufferedStatus<'_, '_, Data>,
-    sink: &mut Sink<'_>,
-    want: Want<'_>,
-) -> (usize, Turn) {
+    sink: &mut PlaintextSink<'_>,
+    want: WriteAction<'_>,
+) -> (usize, TurnResult) {
     let mut discard = status.discard;
-    let mut turn = Turn::new();
+    let mut turn = TurnResult::new();
     match status.state {
         Err(error) => turn.step = Err(error),
         Ok(ConnectionState::ReadTraffic(mut traffic)) => {
@@ -231,7 +233,7 @@ fn handle<Data>(
                     }
                 }
             }
-            turn.step = Ok(Step::Plain(sink.filled));
+            turn.step = Ok(TurnOutcome::Plain(sink.filled));
         }
         Ok(ConnectionState::EncodeTlsData(mut data)) => {
             if let Err(error) = encode(&mut |room| data.encode(room), &mut turn.control) {
@@ -242,30 +244,30 @@ fn handle<Data>(
         Ok(ConnectionState::PeerClosed) => turn.peer_closed = true,
         Ok(ConnectionState::WriteTraffic(mut traffic)) => {
             turn.can_write = true;
-            turn.step = Ok(Step::Blocked);
+            turn.step = Ok(TurnOutcome::Blocked);
             if let Err(error) = fulfil(&mut traffic, want, &mut turn) {
                 turn.step = Err(rustls::Error::General(error.to_string()));
             }
         }
         Ok(ConnectionState::Closed) => {
             turn.peer_closed = true;
-            turn.step = Ok(Step::Blocked);
+            turn.step = Ok(TurnOutcome::Blocked);
         }
         // Early data are not enabled, and states of later versions of rustls are unknown.
-        Ok(_) => turn.step = Ok(Step::Blocked),
+        Ok(_) => turn.step = Ok(TurnOutcome::Blocked),
     }
     (discard, turn)
 }
 
 fn fulfil<Data>(
     traffic: &mut WriteTraffic<'_, Data>,
-    want: Want<'_>,
-    turn: &mut Turn,
+    want: WriteAction<'_>,
+    turn: &mut TurnResult,
 ) -> Result<(), EncryptError> {
     match want {
-        Want::Nothing => {}
-        Want::Record(plain, room) => turn.written = Some(traffic.encrypt(plain, room)?),
-        Want::Close => {
+        WriteAction::Nothing => {}
+        WriteAction::Record(plain, room) => turn.written = Some(traffic.encrypt(plain, room)?),
+        WriteAction::Close => {
             let mut alert = vec![0; CLOSE_BYTES_MAX];
             let written = traffic.queue_close_notify(&mut alert)?;
             alert.truncate(written);

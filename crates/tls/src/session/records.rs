@@ -23,7 +23,7 @@ use rustls::{
 
 use super::RECORD_BYTES;
 use super::buffers::Incoming;
-use super::engine::{Sink, Step, Turn, Want};
+use super::engine::{PlaintextSink, TurnOutcome, TurnResult, WriteAction};
 
 /// Length of a record header in bytes: type, version and length.
 const HEADER_BYTES: usize = 5;
@@ -37,13 +37,13 @@ const MESSAGE_BYTES_MAX: usize = 0xffff;
 const IDLE_RECORDS_MAX: u32 = 32;
 
 /// A peer's error, and the alert to send for it.
-type Wrong = (Error, Option<AlertDescription>);
+type PeerError = (Error, Option<AlertDescription>);
 
 /// Record layer of both directions of a session.
-pub(super) struct Records {
-    secrets: Secrets,
-    opening: Keys,
-    sealing: Keys,
+pub(super) struct RecordLayer {
+    secrets: KeySecrets,
+    opening: DirectionKeys,
+    sealing: DirectionKeys,
     /// Maximum number of records that one key may encrypt.
     sealed_max: u64,
     /// Beginning of a handshake message that continues in the next record.
@@ -54,24 +54,24 @@ pub(super) struct Records {
 }
 
 /// Secrets from which the next keys are derived.
-pub(super) enum Secrets {
+pub(super) enum KeySecrets {
     Server(KernelConnection<ServerConnectionData>),
     Client(KernelConnection<ClientConnectionData>),
 }
 
 /// Key of one direction.
-struct Keys {
+struct DirectionKeys {
     key: LessSafeKey,
     iv: [u8; NONCE_LEN],
     /// Number of records decrypted or encrypted with this key.
     records: u64,
 }
 
-impl Keys {
-    fn new((records, secrets): (u64, ConnectionTrafficSecrets)) -> Result<Keys, Error> {
+impl DirectionKeys {
+    fn new((records, secrets): (u64, ConnectionTrafficSecrets)) -> Result<DirectionKeys, Error> {
         let make = |algorithm: &'static Algorithm, key: &[u8], iv: &[u8]| {
             let key = UnboundKey::new(algorithm, key).ok()?;
-            Some(Keys { key: LessSafeKey::new(key), iv: iv.try_into().ok()?, records })
+            Some(DirectionKeys { key: LessSafeKey::new(key), iv: iv.try_into().ok()?, records })
         };
         use ConnectionTrafficSecrets as Of;
         match secrets {
@@ -95,38 +95,38 @@ impl Keys {
     }
 }
 
-impl Secrets {
+impl KeySecrets {
     fn suite(&self) -> SupportedCipherSuite {
         match self {
-            Secrets::Server(one) => one.negotiated_cipher_suite(),
-            Secrets::Client(one) => one.negotiated_cipher_suite(),
+            KeySecrets::Server(one) => one.negotiated_cipher_suite(),
+            KeySecrets::Client(one) => one.negotiated_cipher_suite(),
         }
     }
 
-    fn next_opening(&mut self) -> Result<Keys, Error> {
+    fn next_opening(&mut self) -> Result<DirectionKeys, Error> {
         match self {
-            Secrets::Server(one) => one.update_rx_secret(),
-            Secrets::Client(one) => one.update_rx_secret(),
+            KeySecrets::Server(one) => one.update_rx_secret(),
+            KeySecrets::Client(one) => one.update_rx_secret(),
         }
-        .and_then(Keys::new)
+        .and_then(DirectionKeys::new)
     }
 
-    fn next_sealing(&mut self) -> Result<Keys, Error> {
+    fn next_sealing(&mut self) -> Result<DirectionKeys, Error> {
         match self {
-            Secrets::Server(one) => one.update_tx_secret(),
-            Secrets::Client(one) => one.update_tx_secret(),
+            KeySecrets::Server(one) => one.update_tx_secret(),
+            KeySecrets::Client(one) => one.update_tx_secret(),
         }
-        .and_then(Keys::new)
+        .and_then(DirectionKeys::new)
     }
 }
 
-impl Records {
+impl RecordLayer {
     /// Continues where rustls stopped, between two records.
-    pub(super) fn new(keys: ExtractedSecrets, secrets: Secrets) -> Result<Records, Error> {
+    pub(super) fn new(keys: ExtractedSecrets, secrets: KeySecrets) -> Result<RecordLayer, Error> {
         let suite = secrets.suite();
-        Ok(Records {
-            opening: Keys::new(keys.rx)?,
-            sealing: Keys::new(keys.tx)?,
+        Ok(RecordLayer {
+            opening: DirectionKeys::new(keys.rx)?,
+            sealing: DirectionKeys::new(keys.tx)?,
             sealed_max: suite.tls13().map_or(0, |suite| suite.common.confidentiality_limit),
             secrets,
             message: Vec::new(),
@@ -143,13 +143,13 @@ impl Records {
     pub(super) fn turn(
         &mut self,
         incoming: &mut Incoming,
-        sink: &mut Sink<'_>,
-        want: Want<'_>,
-    ) -> Turn {
+        sink: &mut PlaintextSink<'_>,
+        want: WriteAction<'_>,
+    ) -> TurnResult {
         let mut control = Vec::new();
         let mut written = None;
         let step = match want {
-            Want::Nothing => self.open(incoming, sink, &mut control).map_err(|wrong| {
+            WriteAction::Nothing => self.open(incoming, sink, &mut control).map_err(|wrong| {
                 let (error, alert) = wrong;
                 if let Some(alert) = alert {
                     // If the alert cannot be sent either, the first error is reported.
@@ -157,34 +157,34 @@ impl Records {
                 }
                 error
             }),
-            Want::Record(plain, room) => self.seal_plain(plain, room).map(|bytes| {
+            WriteAction::Record(plain, room) => self.seal_plain(plain, room).map(|bytes| {
                 written = Some(bytes);
-                Step::GoOn
+                TurnOutcome::GoOn
             }),
-            Want::Close => {
+            WriteAction::Close => {
                 let alert = [1, AlertDescription::CloseNotify.into()];
                 let said = self.say(ContentType::Alert, &alert, &mut control);
                 written = Some(control.len());
-                said.map(|()| Step::GoOn)
+                said.map(|()| TurnOutcome::GoOn)
             }
         };
-        Turn { step, control, peer_closed: self.peer_closed, can_write: true, written }
+        TurnResult { step, control, peer_closed: self.peer_closed, can_write: true, written }
     }
 
     /// Decrypts the next record, if it is complete.
     fn open(
         &mut self,
         incoming: &mut Incoming,
-        sink: &mut Sink<'_>,
+        sink: &mut PlaintextSink<'_>,
         control: &mut Vec<u8>,
-    ) -> Result<Step, Wrong> {
+    ) -> Result<TurnOutcome, PeerError> {
         let bytes = incoming.bytes_mut();
         if self.peer_closed {
             let rest = bytes.len();
             incoming.discard(rest);
-            return Ok(Step::Blocked);
+            return Ok(TurnOutcome::Blocked);
         }
-        let Some(whole) = record_bytes(bytes)? else { return Ok(Step::Blocked) };
+        let Some(whole) = record_bytes(bytes)? else { return Ok(TurnOutcome::Blocked) };
         let (header, body) = bytes[..whole].split_at_mut(HEADER_BYTES);
         let Some(inner) = body.len().checked_sub(TAG_BYTES) else { return Err(undecryptable()) };
         let nonce = self.opening.next_nonce();
@@ -203,7 +203,7 @@ impl Records {
             self.heed(kind, &opened[..len], control)?.then(|| sink.take(&opened[..len]))
         };
         incoming.discard(whole);
-        Ok(step.map_or(Step::GoOn, Step::Plain))
+        Ok(step.map_or(TurnOutcome::GoOn, TurnOutcome::Plain))
     }
 
     /// Handles the content of a record. Returns true if it is plaintext.
@@ -212,7 +212,7 @@ impl Records {
         kind: ContentType,
         content: &[u8],
         control: &mut Vec<u8>,
-    ) -> Result<bool, Wrong> {
+    ) -> Result<bool, PeerError> {
         self.idle_records += 1;
         match kind {
             ContentType::Alert | ContentType::Handshake if content.is_empty() => {
@@ -236,7 +236,7 @@ impl Records {
         }
     }
 
-    fn heed_alert(&mut self, content: &[u8]) -> Result<(), Wrong> {
+    fn heed_alert(&mut self, content: &[u8]) -> Result<(), PeerError> {
         let &[level, alert] = content else {
             let error = Error::InvalidMessage(InvalidMessage::MissingData("alert"));
             return Err((error, Some(AlertDescription::DecodeError)));
@@ -257,7 +257,7 @@ impl Records {
     }
 
     /// Handles messages after the handshake: key updates, and tickets, which are ignored.
-    fn heed_messages(&mut self, content: &[u8], control: &mut Vec<u8>) -> Result<(), Wrong> {
+    fn heed_messages(&mut self, content: &[u8], control: &mut Vec<u8>) -> Result<(), PeerError> {
         self.message.extend_from_slice(content);
         let whole = std::mem::take(&mut self.message);
         let mut rest = whole.as_slice();
@@ -276,7 +276,7 @@ impl Records {
                     }
                     self.change_keys(body, control)?;
                 }
-                (HandshakeType::NewSessionTicket, Secrets::Client(_)) => {}
+                (HandshakeType::NewSessionTicket, KeySecrets::Client(_)) => {}
                 (got_type, _) => {
                     let expect_types = vec![HandshakeType::KeyUpdate];
                     let error = Error::InappropriateHandshakeMessage { expect_types, got_type };
@@ -289,7 +289,7 @@ impl Records {
         Ok(())
     }
 
-    fn change_keys(&mut self, body: &[u8], control: &mut Vec<u8>) -> Result<(), Wrong> {
+    fn change_keys(&mut self, body: &[u8], control: &mut Vec<u8>) -> Result<(), PeerError> {
         let asked = match body {
             [0] => false,
             [1] => true,
@@ -348,7 +348,7 @@ fn sealed_bytes(content: usize) -> usize {
 }
 
 /// Returns the length of the record at the front, with its header; `None` if it is incomplete.
-fn record_bytes(bytes: &[u8]) -> Result<Option<usize>, Wrong> {
+fn record_bytes(bytes: &[u8]) -> Result<Option<usize>, PeerError> {
     let [kind, _, _, high, low, ..] = bytes else { return Ok(None) };
     let kind = ContentType::from(*kind);
     if kind != ContentType::ApplicationData {
@@ -364,7 +364,7 @@ fn record_bytes(bytes: &[u8]) -> Result<Option<usize>, Wrong> {
 
 /// Splits a decrypted record. Returns its type and the length of its content: the type follows the
 /// content, and padding of zeroes follows the type.
-fn content(opened: &[u8]) -> Result<(ContentType, usize), Wrong> {
+fn content(opened: &[u8]) -> Result<(ContentType, usize), PeerError> {
     match opened.iter().rposition(|&byte| byte != 0) {
         _ if opened.len() > RECORD_BYTES + 1 => Err(oversized()),
         None => Err(misbehaved(PeerMisbehaved::IllegalTlsInnerPlaintext)),
@@ -372,25 +372,25 @@ fn content(opened: &[u8]) -> Result<(ContentType, usize), Wrong> {
     }
 }
 
-fn undecryptable() -> Wrong {
+fn undecryptable() -> PeerError {
     (Error::DecryptError, Some(AlertDescription::BadRecordMac))
 }
 
-fn oversized() -> Wrong {
+fn oversized() -> PeerError {
     (Error::PeerSentOversizedRecord, Some(AlertDescription::RecordOverflow))
 }
 
-fn misbehaved(how: PeerMisbehaved) -> Wrong {
+fn misbehaved(how: PeerMisbehaved) -> PeerError {
     (Error::PeerMisbehaved(how), Some(AlertDescription::UnexpectedMessage))
 }
 
-fn inappropriate(got_type: ContentType) -> Wrong {
+fn inappropriate(got_type: ContentType) -> PeerError {
     let expect_types = vec![ContentType::ApplicationData];
     let error = Error::InappropriateMessage { expect_types, got_type };
     (error, Some(AlertDescription::UnexpectedMessage))
 }
 
-fn internal(error: Error) -> Wrong {
+fn internal(error: Error) -> PeerError {
     (error, Some(AlertDescription::InternalError))
 }
 

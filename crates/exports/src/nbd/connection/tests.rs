@@ -53,7 +53,7 @@ fn ragged_is_what_begins_or_ends_within_a_block_of_a_client_that_never_asked_for
     for block_bytes in [512, 4096] {
         for block_sizes in BOTH {
             let session = Session { block_sizes, ..session() };
-            let rules = Rules::new(&info(block_bytes), &session);
+            let rules = RequestLimits::new(&info(block_bytes), &session);
             let granted = ExportSession {
                 session,
                 rules,

@@ -24,7 +24,8 @@ use crate::nbd::on_demand::{ExportRequest, OnDemandState, RequestedExport, Waiti
 use crate::nbd::submit::ticket::{Ticket, TicketMemory};
 use crate::nbd::visible::VisibleExports;
 use millrace_nbd::{
-    Command, Handshake, Parsed, Progress, ProtocolError, Rules, Verdict, Wanted, check, parse,
+    Command, Handshake, Parsed, Progress, ProtocolError, RequestLimits, Verdict, Wanted, check,
+    parse,
 };
 
 /// Unsent answers in bytes above which a negotiation takes no further options.
@@ -216,9 +217,9 @@ impl WorkerContext {
         self.submitter.lanes[lane].clients += 1;
         export.served.note_used();
         client_log::granted(self.pool.thread(), conn, &export.name, session.style());
-        let rules = Rules::new(info, &session);
+        let rules = RequestLimits::new(info, &session);
         // Slightly larger than the client was told if the volume has grown since then.
-        let rules = Rules { size_bytes: export.size_bytes(), ..rules };
+        let rules = RequestLimits { size_bytes: export.size_bytes(), ..rules };
         let (block_bytes, no_payload) = (info.block_min, export.no_payload);
         let seat = export.group.enter();
         let group = seat.group();

@@ -6,7 +6,7 @@ use super::*;
 use millrace_block::GroupId;
 use millrace_nbd::status::{DescriptorWidth, descriptors};
 use millrace_nbd::wire::{OPT_GO, OPT_SET_META_CONTEXT, OPT_STRUCTURED_REPLY, put_option};
-use millrace_nbd::{ExportInfo, Rules, Session, TransmissionFlags};
+use millrace_nbd::{ExportInfo, RequestLimits, Session, TransmissionFlags};
 
 #[test]
 fn every_outcome_of_a_drive_has_its_error() {
@@ -60,7 +60,7 @@ fn granted() -> ExportSession {
     };
     ExportSession {
         session,
-        rules: Rules::new(&info, &session),
+        rules: RequestLimits::new(&info, &session),
         lane: 0,
         no_payload: false,
         block_bytes: 512,

@@ -8,30 +8,30 @@ use std::path::Path;
 
 /// Metadata of some files. Files that are replaced, written or removed compare unequal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Stamp(Vec<Option<FileStamp>>);
+pub(super) struct MetadataSnapshot(Vec<Option<FileMetadata>>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct FileStamp {
+struct FileMetadata {
     place: (u64, u64),
     len_bytes: u64,
     /// Seconds and nanoseconds of mtime, then of ctime.
     times: [i64; 4],
 }
 
-impl Stamp {
+impl MetadataSnapshot {
     /// Reads the metadata of these files.
-    pub(super) fn of<'a>(paths: impl Iterator<Item = &'a Path>) -> Stamp {
-        Stamp(
+    pub(super) fn of<'a>(paths: impl Iterator<Item = &'a Path>) -> MetadataSnapshot {
+        MetadataSnapshot(
             paths
-                .map(|path| std::fs::metadata(path).ok().map(|file| FileStamp::of(&file)))
+                .map(|path| std::fs::metadata(path).ok().map(|file| FileMetadata::of(&file)))
                 .collect(),
         )
     }
 }
 
-impl FileStamp {
-    fn of(file: &std::fs::Metadata) -> FileStamp {
-        FileStamp {
+impl FileMetadata {
+    fn of(file: &std::fs::Metadata) -> FileMetadata {
+        FileMetadata {
             place: (file.dev(), file.ino()),
             len_bytes: file.len(),
             times: [file.mtime(), file.mtime_nsec(), file.ctime(), file.ctime_nsec()],
