@@ -38,7 +38,7 @@ pub(crate) struct Progress {
     before: Vec<Failures>,
     /// For each drive, its completed I/Os and the time when the last one was seen to complete.
     completed: Vec<(u64, u64)>,
-    /// Status of the last failed flush.
+    /// Status of the flush that failed last.
     last: Option<Status>,
     /// Time of the last check, and below it the limit that the progress seen then allows.
     looked_ns: u64,

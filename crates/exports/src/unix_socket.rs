@@ -158,7 +158,7 @@ impl UnixSocket {
             other => other?,
         };
         let file = OwnFile::at(path, OwnFileId::Socket);
-        // The lock ends here; the mark alone protects the path from now on.
+        // The file lock is released here; from now on only the process mark protects the path.
         Ok(UnixSocket { file, socket, _mark: lock.own })
     }
 }

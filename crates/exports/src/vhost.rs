@@ -96,7 +96,7 @@ pub struct VhostExport {
     pub name: String,
     /// Exported volume.
     pub volume: Arc<Volume<Native>>,
-    /// Refuses writes if true.
+    /// If true, writes to the export are refused.
     pub read_only: bool,
     /// Socket for the frontend.
     pub socket: VhostSocket,

@@ -63,7 +63,7 @@ pub mod status {
 /// Flags of a descriptor.
 pub mod descriptor {
     pub const NEXT: u16 = 1;
-    /// The device writes the buffer.
+    /// Descriptor flag: the device writes the buffer.
     pub const WRITE: u16 = 2;
     pub const INDIRECT: u16 = 4;
 }

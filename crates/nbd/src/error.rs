@@ -26,21 +26,21 @@ pub enum ProtocolError {
     BadMagic {
         /// Kind of message.
         what: &'static str,
-        /// Number at its start.
+        /// Number found at the start of the message.
         found: u64,
-        /// Expected number.
+        /// Magic number that such a message must start with.
         expected: u64,
     },
     /// The client set flags that the server did not offer.
     #[error("unknown client flags in {flags:#x}")]
     ClientFlags {
-        /// All 32 bits as received.
+        /// All 32 bits of the client's flags as received.
         flags: u32,
     },
     /// The server does not support fixed newstyle.
     #[error("the server does not offer fixed newstyle negotiation (handshake flags {flags:#x})")]
     NotFixedNewstyle {
-        /// All 16 bits as received.
+        /// All 16 bits of the server's handshake flags as received.
         flags: u16,
     },
     /// The client did not negotiate fixed newstyle, so it may only send `OPT_EXPORT_NAME`.
@@ -62,7 +62,7 @@ pub enum ProtocolError {
     /// The client sent more options than any negotiation needs.
     #[error("the client sent more than {max} options in one negotiation")]
     TooManyOptions {
-        /// Limit of options.
+        /// Maximum number of options in a negotiation.
         max: u32,
     },
     /// The client caused more replies than any negotiation needs.
@@ -104,9 +104,9 @@ pub enum ProtocolError {
     /// A reply is for another option than the outstanding one.
     #[error("the server replied to option {found}, but option {expected} was sent")]
     WrongOption {
-        /// Option in the reply.
+        /// Number of the option in the reply.
         found: u32,
-        /// Option that was sent.
+        /// Number of the option that was sent.
         expected: u32,
     },
     /// A field has a value that the protocol does not allow there.
@@ -114,7 +114,7 @@ pub enum ProtocolError {
     BadField {
         /// Name of the field and its message.
         what: &'static str,
-        /// Value that was found.
+        /// Value that was found in the field.
         value: u64,
     },
 }

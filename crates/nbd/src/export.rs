@@ -139,9 +139,9 @@ impl ExportInfo {
 /// Request of an option to a catalog: one export, or the names of all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wanted<'a> {
-    /// The export of this name.
+    /// The option asks for the export of this name.
     Export(&'a str),
-    /// The names of all exports.
+    /// The option asks for the names of all exports.
     List,
 }
 
@@ -214,12 +214,12 @@ impl Catalog for Vec<ExportInfo> {
 /// Header format of the transmission phase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ReplyStyle {
-    /// 28-byte requests, 16-byte replies.
+    /// Simple replies: 28-byte requests, 16-byte replies.
     #[default]
     Simple,
-    /// 28-byte requests, replies in 20-byte chunks.
+    /// Structured replies: 28-byte requests, replies in chunks with 20-byte headers.
     Structured,
-    /// 32-byte requests, replies in 32-byte chunks, 64-bit lengths.
+    /// Extended headers: 32-byte requests, replies in chunks with 32-byte headers, 64-bit lengths.
     Extended,
 }
 

@@ -73,7 +73,7 @@ pub enum TlsMode {
     /// No TLS: requests for it are refused.
     #[default]
     None,
-    /// Clients may use TLS.
+    /// Clients may use TLS, but need not.
     Offered,
     /// Clients must use TLS; without it every option is refused.
     Required,

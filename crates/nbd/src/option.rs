@@ -23,7 +23,7 @@ const LIST_PART_BYTES: usize = 64 * 1024;
 pub struct Refusal {
     /// Type of the reply, one of `REP_ERR_*`.
     pub code: u32,
-    /// Text for the client's user.
+    /// Text of the refusal for the client's user.
     pub why: &'static str,
 }
 
@@ -94,9 +94,9 @@ pub struct ContextRequest<'a> {
     pub name: &'a str,
     /// Number of queries.
     pub queries: u32,
-    /// A query is `base:allocation`.
+    /// True if one of the queries is `base:allocation`.
     pub exact: bool,
-    /// A query is `base:`, a wildcard that is valid in lists only.
+    /// True if one of the queries is `base:`, a wildcard that is valid in lists only.
     pub wildcard: bool,
 }
 

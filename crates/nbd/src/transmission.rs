@@ -189,13 +189,13 @@ impl RequestLimits {
 pub enum Verdict {
     /// Execute it. For [`Command::Disc`]: close after the requests in flight.
     Accept,
-    /// Reply with the error.
+    /// Reply to the request with an error.
     Refuse {
         /// The error of the reply.
         errno: Errno,
         /// Length of the payload to discard, in bytes.
         drain_bytes: u64,
-        /// Text for an error chunk.
+        /// Reason of the refusal, for the text of an error chunk.
         why: &'static str,
     },
     /// Close the connection, for this reason.

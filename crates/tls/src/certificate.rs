@@ -108,10 +108,10 @@ pub(crate) fn unusable(der: &[u8], what: Purpose) -> Option<String> {
     None
 }
 
-/// Purpose of a certificate in a file.
+/// Purpose that a certificate in a file must serve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// Certificate of this side.
+    /// The certificate identifies this side.
     Own,
     /// CA certificate that signs peers' certificates.
     Authority,

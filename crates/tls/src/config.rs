@@ -324,7 +324,7 @@ fn key_text(error: &rustls::Error) -> String {
             "the key does not belong to the certificate; configure the pair that was made together"
                 .to_owned()
         }
-        // rustls gives no details.
+        // rustls gives no details of a key that it cannot use.
         rustls::Error::General(_) => "the key in it is damaged, or of a kind not supported for \
                                       TLS here (RSA below 2048 bits, or a curve other than \
                                       P-256, P-384 and P-521); make another with openssl \

@@ -2,7 +2,7 @@
 //!
 //! Made everywhere in this crate; `reasons.rs` converts rustls's errors.
 
-/// Kind of a failure.
+/// Kind of a TLS failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {

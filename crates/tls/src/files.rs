@@ -60,9 +60,9 @@ pub struct CertificateLifetime {
     /// Description for messages: `the certificate in FILE`, or `the CA "NAME" in FILE`. Without the
     /// file if it was not read from one.
     pub name: String,
-    /// Use of the certificate.
+    /// Use of the certificate: the server's own, or a CA of its clients.
     pub role: CertificateRole,
-    /// Dates of the certificate.
+    /// Validity period of the certificate.
     pub lifetime: Lifetime,
 }
 

@@ -19,7 +19,7 @@ pub struct Lifetime {
     /// Begin of the validity, since the Unix epoch; `end` likewise.
     pub(crate) begin: Duration,
     pub(crate) end: Duration,
-    /// The end as a readable date.
+    /// End of the validity as a readable date.
     pub(crate) end_text: String,
 }
 
@@ -27,20 +27,20 @@ pub struct Lifetime {
 /// once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Expiry {
-    /// No warning is due.
+    /// The end is far away, and no warning is due.
     Far,
     /// The certificate expires soon.
     Soon {
-        /// Whole days until the end.
+        /// Whole days until the certificate expires.
         days: u64,
-        /// The end as a readable date.
+        /// End of the validity as a readable date.
         end: String,
     },
     /// The certificate has expired.
     Over {
-        /// Whole days since the end.
+        /// Whole days since the certificate expired.
         days: u64,
-        /// The end as a readable date.
+        /// End of the validity as a readable date.
         end: String,
     },
 }
@@ -63,7 +63,7 @@ impl Lifetime {
 }
 
 impl fmt::Display for Expiry {
-    /// Writes a text that follows "the certificate".
+    /// Writes the state as a text that follows "the certificate".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Expiry::Far => f.write_str("is valid"),

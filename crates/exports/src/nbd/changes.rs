@@ -22,14 +22,14 @@ use crate::mailbox::lock;
 
 /// Time limit for I/O threads to switch to the new exports: one may hang in a drive.
 const FOLLOW_TIMEOUT: Duration = Duration::from_secs(10);
-/// Interval at which the threads are checked.
+/// Interval of checks if all I/O threads serve the new exports.
 const LOOK: Duration = Duration::from_micros(200);
 
 /// A prepared change of a running server's exports and listeners.
 pub struct ExportChange {
     exports: Arc<Exports>,
     renewal: Option<CertificateWatcher>,
-    /// Addresses in the order of the configuration.
+    /// Listening addresses in the order of the configuration.
     listens: Vec<Listen>,
     /// Newly bound sockets with their listener numbers. Listeners that stay are not here.
     bound: Vec<(usize, Listener)>,

@@ -55,7 +55,7 @@ impl Observer {
 /// Sends a report of each client of this thread.
 pub(crate) fn report(worker: &Worker, to: &Sender<ClientReport>) {
     for conn in worker.conns.iter().flatten().filter(|conn| conn.phase != ConnectionPhase::Dead) {
-        // The receiver may have timed out.
+        // An error means that the caller has stopped waiting for reports.
         let _ = to.send(report_of(worker.number, conn));
     }
 }

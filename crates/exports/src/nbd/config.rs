@@ -16,7 +16,7 @@ use crate::{ClientGroup, SocketAccess};
 /// waking a client and the client's own work can take this long.
 const SPIN_NS: u64 = 100_000;
 
-/// A volume exported under a name.
+/// Settings of one export: a volume under a name.
 #[derive(Clone)]
 pub struct ExportConfig {
     /// Name in reports and logs. Clients ask for it too, unless `on_demand` gives another name.
@@ -25,7 +25,7 @@ pub struct ExportConfig {
     pub description: String,
     /// Exported volume.
     pub volume: Arc<Volume<Native>>,
-    /// Refuses writes if true.
+    /// If true, writes to the export are refused.
     pub read_only: bool,
     /// I/O group of the export's clients.
     pub group: ClientGroup,

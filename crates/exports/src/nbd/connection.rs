@@ -68,7 +68,7 @@ pub(crate) enum ConnectionPhase {
     Transmission,
     /// No requests are taken. The connection ends when those in flight are answered.
     Draining,
-    /// Nothing is answered any more.
+    /// The connection is closed for both sides, and nothing is answered any more.
     Dead,
 }
 
@@ -109,7 +109,7 @@ impl Negotiation {
     }
 }
 
-/// Payload that is being received.
+/// State of a write's payload while it is received.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct IncomingPayload {
     /// Ticket of the write; `None` for the payload of a refused request.
@@ -117,9 +117,9 @@ pub(crate) struct IncomingPayload {
     /// Reply to send once the whole payload was received. It cannot be sent earlier, since a client
     /// may know a request only after it has sent all of it.
     pub(crate) refused: Option<RefusedRequest>,
-    /// Bytes received so far.
+    /// Bytes of the payload received so far.
     pub(crate) filled: u64,
-    /// Total bytes of the payload.
+    /// Total length of the payload in bytes.
     pub(crate) total: u64,
     /// If true, the payload is received into the ticket's buffer; otherwise it is discarded.
     pub(crate) kept: bool,
@@ -135,7 +135,7 @@ pub(crate) struct RefusedRequest {
 /// Accounting of one connection for the present turn of its thread.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TurnUsage {
-    /// Bytes of reads that were started.
+    /// Bytes of reads that the connection started in this turn.
     read_bytes: usize,
     /// More requests are already received, which the next turn takes.
     pub(crate) has_more: bool,
@@ -201,9 +201,9 @@ pub(crate) struct ListMembership {
 /// History of a client, kept while it is connected.
 #[derive(Debug, Default)]
 pub(crate) struct ClientHistory {
-    /// Decides which reads are checked for holes.
+    /// Decides which of the client's reads are checked for holes.
     pub(crate) holes: HoleSearch,
-    /// Detects clients that stall.
+    /// Detects that the client has stalled.
     pub(crate) progress: Progress,
     /// Time since which requests are received but not taken, in nanoseconds; 0 if they are taken.
     pub(crate) stopped_ns: u64,

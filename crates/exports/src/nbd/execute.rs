@@ -31,7 +31,7 @@ use millrace_nbd::wire::{CMD_FLAG_FAST_ZERO, CMD_FLAG_FUA, CMD_FLAG_NO_HOLE, CMD
 use millrace_nbd::{Command, Errno, Reply, Request, StatusQuery};
 use millrace_runtime::IoContext;
 
-/// Most extents in a block status reply.
+/// Maximum number of extents in a block status reply.
 const EXTENTS_MAX: usize = 1024;
 /// Size of the buffer for extents in bytes: 16 each, and the chunk's header.
 const STATUS_BYTES: usize = 32 * 1024;
@@ -54,7 +54,7 @@ pub(crate) struct WorkerContext {
     pub(crate) secure: TlsTurnLimits,
 }
 
-/// Outcome of taking a request.
+/// Outcome of taking a request from the receive buffer.
 pub(crate) enum TakeResult {
     /// The request is answered or in flight.
     Done,

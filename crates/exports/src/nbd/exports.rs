@@ -87,13 +87,13 @@ impl ServedVolume {
 
     /// Returns true if clients may have left something to flush.
     pub(crate) fn was_used(&self) -> bool {
-        // Relaxed: as in `note_used`.
+        // Relaxed: read when the threads stop; each thread knows about its own lanes.
         self.was_used.load(Ordering::Relaxed)
     }
 }
 
 pub(crate) struct Export {
-    /// Name in reports and logs.
+    /// Name of the export in reports and logs.
     pub(crate) name: String,
     pub(crate) info: ExportInfo,
     pub(crate) served: Arc<ServedVolume>,

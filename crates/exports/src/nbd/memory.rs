@@ -61,7 +61,7 @@ impl Zeroes {
     }
 }
 
-/// A buffer of a pool.
+/// A payload buffer of an I/O thread's pool.
 #[derive(Debug)]
 pub(crate) struct PoolBuffer {
     memory: ArenaBuffer,

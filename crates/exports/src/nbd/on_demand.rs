@@ -61,9 +61,9 @@ impl fmt::Debug for ExportRequests {
 /// Export or list that a client asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RequestedExport {
-    /// The export of this name.
+    /// The client asks for the export of this name.
     Named(String),
-    /// The names of all exports.
+    /// The client asks for the names of all exports.
     All,
 }
 
@@ -91,7 +91,7 @@ pub(crate) struct WaitingClient {
 /// State of a connection's request for an export on demand.
 #[derive(Debug, Default)]
 pub(crate) enum OnDemandState {
-    /// Nothing was asked for.
+    /// The client has not asked for an export on demand.
     #[default]
     None,
     /// The request is unanswered. It checks this reference to see if its client still waits.

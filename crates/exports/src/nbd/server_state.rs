@@ -54,7 +54,7 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    /// Creates counts for at most `max` connections.
+    /// Starts counting connections, of which at most `max` may be open.
     pub(crate) fn new(max: u32) -> Connections {
         Connections { max, open: AtomicU32::new(0), negotiating: AtomicU32::new(0) }
     }
@@ -73,7 +73,7 @@ impl NegotiationCount {
 
 impl Drop for NegotiationCount {
     fn drop(&mut self) {
-        // Relaxed: as in `new`.
+        // Relaxed: a counter that guards no other memory.
         self.0.connections.negotiating.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -87,9 +87,9 @@ impl fmt::Debug for NegotiationCount {
 /// The current exports of a server, and the version that each thread serves.
 pub(crate) struct ServedExports {
     current: Mutex<Arc<Exports>>,
-    /// Number of replacements so far.
+    /// Number of times that the list of exports was replaced.
     version: AtomicU64,
-    /// Version that each thread serves.
+    /// For each thread, the version of the exports that it serves.
     by_thread: Vec<AtomicU64>,
 }
 
@@ -190,19 +190,19 @@ impl ServerState {
 
     /// Counts a new connection above the limit that replaces one being closed.
     pub(crate) fn admit_instead(&self) {
-        // Relaxed: as in `admit`.
+        // Relaxed: a counter that guards no other memory.
         self.connections.open.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Returns true if more than half of the permitted connections are still negotiating.
     pub(crate) fn is_full_of_handshakes(&self) -> bool {
-        // Relaxed: as in `admit`.
+        // Relaxed: a counter that guards no other memory.
         self.connections.negotiating.load(Ordering::Relaxed) > self.connections.max / 2
     }
 
-    /// Stops counting a connection.
+    /// Stops counting a connection that has ended.
     pub(crate) fn dismiss(&self) {
-        // Relaxed: as in `admit`.
+        // Relaxed: a counter that guards no other memory.
         self.connections.open.fetch_sub(1, Ordering::Relaxed);
     }
 

@@ -204,7 +204,7 @@ impl Worker {
         channels.chain(others.into_iter().flatten()).min()
     }
 
-    /// Processes requests that the last turn left.
+    /// Processes received requests that the last turn of the loop left.
     fn take_unfinished(&mut self) {
         for index in self.unfinished.drain(..) {
             let Some(conn) = self.conns[index].as_mut() else { continue };
@@ -351,7 +351,7 @@ impl Worker {
     fn open(&mut self, fd: RawFd, listener: usize) {
         let exports = Arc::clone(&self.core.exports);
         let Some(catalog) = exports.catalog(listener) else {
-            // The listener was removed meanwhile.
+            // The listener was removed after it had accepted the connection.
             self.shared.dismiss();
             return close_now(fd);
         };

@@ -50,7 +50,7 @@ struct VringState {
     enabled: bool,
     /// Kick and call descriptors until an I/O thread serves the ring; the error descriptor always.
     notifiers: Notifiers,
-    /// An I/O thread serves the ring.
+    /// True while an I/O thread serves the ring.
     served: bool,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct Device {
     config_read: bool,
     /// REPLY_ACK was negotiated.
     answers: bool,
-    /// The message refused last changed nothing.
+    /// True if the message refused last changed nothing.
     whole: bool,
 }
 

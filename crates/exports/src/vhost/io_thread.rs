@@ -105,7 +105,7 @@ impl ExportContext {
 struct IdleState {
     /// Polling in general (0), and polling for the guests' reaction to answers just published (1).
     polling: [Polling; 2],
-    /// Detects if other threads want this CPU.
+    /// Detects if other threads want the CPU of this thread.
     share: CpuShare,
     /// Answers were published since the last wait.
     answered: bool,
@@ -140,7 +140,7 @@ struct ServedQueue {
     kick: Option<usize>,
     /// Requests that were available at the start of this round.
     available: u32,
-    /// The queue's failure was logged.
+    /// True once the queue's failure was logged.
     reported: bool,
 }
 
@@ -197,7 +197,7 @@ impl IoThread {
         })
     }
 
-    /// Makes orders to this thread wake it.
+    /// Lets orders of other threads wake this thread.
     pub(crate) fn set_bell(&self) {
         self.state.orders.set_bell(Arc::clone(self.ctx.bell()));
     }

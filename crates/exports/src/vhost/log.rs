@@ -36,7 +36,7 @@ pub(crate) struct ExportLog {
 struct RepeatedLine {
     text: String,
     since_ns: u64,
-    /// Number of repetitions suppressed since then.
+    /// Number of repetitions of the line that were suppressed since then.
     left_out: u32,
 }
 

@@ -228,7 +228,7 @@ pub(crate) unsafe fn read_once(place: *const u8) -> [u64; 2] {
 /// All memory regions of a guest at one time.
 #[derive(Debug, Default)]
 pub struct GuestMemory {
-    /// Sorted by guest address.
+    /// Regions of the guest's memory, sorted by guest address.
     regions: Vec<Arc<Region>>,
 }
 

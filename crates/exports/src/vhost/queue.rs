@@ -87,7 +87,7 @@ struct Tracking {
     inflight: Option<QueueInflight>,
     /// Heads that were answered but not published.
     batch: Vec<u16>,
-    /// Heads to submit again, in this order.
+    /// Heads left by an earlier process, to submit again in this order.
     again: VecDeque<u16>,
     unflushed: QueueUnflushed,
 }
@@ -95,7 +95,7 @@ struct Tracking {
 // SAFETY: the pointers inside are to guest memory, which the queue keeps mapped.
 unsafe impl Send for Queue {}
 
-/// Parts of a new queue.
+/// Everything that a new queue is made of.
 pub(crate) struct QueueParts {
     pub(crate) number: u16,
     pub(crate) enabled: bool,
@@ -103,7 +103,7 @@ pub(crate) struct QueueParts {
     pub(crate) notifiers: Notifiers,
     pub(crate) memory: Arc<GuestMemory>,
     pub(crate) inflight: Option<QueueInflight>,
-    /// Heads to submit again, in this order.
+    /// Heads left by an earlier process, to submit again in this order.
     pub(crate) again: Vec<u16>,
     pub(crate) flags: Arc<DeviceFlags>,
 }

@@ -98,7 +98,7 @@ impl RingAreas {
     /// Returns used.idx. `_memory` proves that the areas are mapped.
     #[must_use]
     pub fn used_idx(&self, _memory: &GuestMemory) -> u16 {
-        // Relaxed: read before the ring is used.
+        // Relaxed: the index is read before the ring is used.
         u16::from_le(RingAreas::cell(self.used, 1).load(Ordering::Relaxed))
     }
 
@@ -191,7 +191,7 @@ pub struct SplitRing<C = RingAreas> {
     features: RingFeatures,
     /// Number of heads taken, modulo 2^16.
     taken: u16,
-    /// avail.idx as read last.
+    /// Value of avail.idx when it was last read.
     seen: u16,
     /// Number of heads put on the used ring, modulo 2^16.
     used: u16,
@@ -475,7 +475,7 @@ impl SplitRing {
         if !writable && chain.readable < chain.parts.len() {
             return Err(RingError::Order);
         }
-        // Fails the request, not the ring.
+        // An empty buffer fails the request, not the ring.
         chain.has_empty |= len == 0;
         let wrong = RingError::NotMemory { addr, len };
         while len > 0 {

@@ -45,7 +45,7 @@ pub enum AnswerError {
     Twice {
         /// Offset of the chunk in the export.
         offset: u64,
-        /// Its length in bytes.
+        /// Length of the chunk in bytes.
         length: u64,
     },
     /// The chunks of a read leave too many gaps to keep track of.
@@ -56,7 +56,7 @@ pub enum AnswerError {
     Short {
         /// Length of the read in bytes.
         asked: u64,
-        /// Number of bytes that arrived.
+        /// Number of bytes of the read that arrived.
         got: u64,
     },
     /// A read was answered by a simple reply although structured replies were negotiated.
@@ -70,7 +70,7 @@ pub enum AnswerError {
 /// Meaning of the bytes at the front of the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// More bytes are needed.
+    /// More bytes of the server are needed.
     NeedMore,
     /// A chunk that needs no action of the caller.
     Nothing,
@@ -259,7 +259,7 @@ impl Answers {
         }
     }
 
-    /// Expects the payload of a chunk next.
+    /// Checks a data chunk and expects its payload next.
     fn open(&mut self, chunk: DataChunk) -> Result<Answer, AnswerError> {
         let (index, at) = self.place(chunk)?;
         self.payload = Some(Payload { index, at, left: chunk.length, last: chunk.last });
@@ -359,7 +359,8 @@ mod tests {
         fn pieces_cover_what_a_set_of_bytes_does(
             ranges in proptest::collection::vec((0u64..40, 1u64..12), 0..20),
         ) {
-            let (mut pieces, mut bytes) = (ReceivedPieces::default(), std::collections::BTreeSet::new());
+            let mut pieces = ReceivedPieces::default();
+            let mut bytes = std::collections::BTreeSet::new();
             for (start, len) in ranges {
                 let range = start..start + len;
                 let twice = range.clone().any(|byte| bytes.contains(&byte));

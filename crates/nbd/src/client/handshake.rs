@@ -51,7 +51,7 @@ pub struct ClientSession {
 /// Progress of the negotiation after [`ClientHandshake::feed`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientProgress {
-    /// Send the output; more input is needed.
+    /// Send the output to the server; more input is needed.
     NeedMore,
     /// Start TLS: the next byte of either side belongs to it. Then call
     /// [`ClientHandshake::secured`]. Only after [`ClientHandshake::with_tls`].

@@ -39,7 +39,7 @@ pub enum ServerReply<'a> {
         offset: u64,
         /// Number of bytes that follow, at least 1.
         length: u64,
-        /// True if the reply ends here.
+        /// True if this is the last chunk of the reply.
         last: bool,
     },
     /// A part of a read that consists of zeroes; nothing follows.
@@ -50,10 +50,10 @@ pub enum ServerReply<'a> {
         offset: u64,
         /// Length of the zeroes in bytes, at least 1.
         length: u64,
-        /// True if the reply ends here.
+        /// True if this is the last chunk of the reply.
         last: bool,
     },
-    /// End of a reply.
+    /// End of a reply without further data.
     Done {
         /// Cookie of the request.
         cookie: u64,
@@ -68,7 +68,7 @@ pub enum ServerReply<'a> {
         at: Option<u64>,
         /// Text of the server, possibly empty.
         message: &'a str,
-        /// True if the reply ends here.
+        /// True if this is the last chunk of the reply.
         last: bool,
     },
     /// Block status; descriptors follow, see [`crate::status::descriptors`].
@@ -81,7 +81,7 @@ pub enum ServerReply<'a> {
         width: DescriptorWidth,
         /// Bytes of descriptors that follow, at least one descriptor.
         descriptor_bytes: u64,
-        /// True if the reply ends here.
+        /// True if this is the last chunk of the reply.
         last: bool,
     },
 }
@@ -93,7 +93,7 @@ pub enum ReplyParsed<'a> {
     NeedMore,
     /// A reply or a chunk.
     Reply {
-        /// Contents of the header.
+        /// Parsed contents of the reply's header.
         reply: ServerReply<'a>,
         /// Length of the header in bytes; data or descriptors follow it.
         header_bytes: usize,

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use crate::wire::{PORT_DEFAULT, STRING_BYTES_MAX};
 use thiserror::Error;
 
-/// Address of a server.
+/// Address of an NBD server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
     /// TCP address.
@@ -69,25 +69,25 @@ pub enum UriError {
     /// There is a user name before an `@`.
     #[error("the user name {user:?} has a meaning only with TLS; remove it")]
     User {
-        /// Text before the `@`.
+        /// User name, as found before the `@`.
         user: String,
     },
     /// A TCP URI has no host, or a Unix URI has one.
     #[error("{authority:?} is not a valid host here; nbd: needs a host, nbd+unix: must have none")]
     Host {
-        /// Text between the slashes.
+        /// Host part of the URI as written.
         authority: String,
     },
     /// The port is not 1 to 65535.
     #[error("{port:?} is not a port from 1 to 65535")]
     Port {
-        /// Text after the colon.
+        /// Port as written after the colon.
         port: String,
     },
     /// A `%` is not followed by two hexadecimal digits, or the decoded text is not UTF-8.
     #[error("bad percent-encoding in {text:?}")]
     Percent {
-        /// The part as written.
+        /// The part of the URI as written.
         text: String,
     },
     /// The export name is too long or contains a NUL.
@@ -111,7 +111,7 @@ pub enum UriError {
     /// There is a `#` with a fragment after it.
     #[error("an NBD URI has no fragment, but {fragment:?} follows the #")]
     Fragment {
-        /// Text after the `#`.
+        /// Fragment as found after the `#`.
         fragment: String,
     },
 }

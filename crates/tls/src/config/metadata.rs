@@ -19,7 +19,7 @@ struct FileMetadata {
 }
 
 impl MetadataSnapshot {
-    /// Reads the metadata of these files.
+    /// Reads the present metadata of these files.
     pub(super) fn of<'a>(paths: impl Iterator<Item = &'a Path>) -> MetadataSnapshot {
         MetadataSnapshot(
             paths

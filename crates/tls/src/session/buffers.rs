@@ -49,7 +49,7 @@ impl Incoming {
         &mut self.buffer[self.end..]
     }
 
-    /// Adds received bytes and returns them.
+    /// Records that `bytes` were received into the room, and returns them.
     pub(super) fn received(&mut self, bytes: usize) -> &[u8] {
         let before = self.end;
         assert!(bytes <= self.buffer.len() - before, "more was received than there was room for");

@@ -36,21 +36,21 @@ pub(super) enum Engine {
     Stopped(rustls::Error),
 }
 
-/// Outcome of a turn.
+/// Outcome of one step of the TLS state machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TurnOutcome {
     /// This many bytes of plaintext were written to the caller's memory; further ones are kept.
     Plain(usize),
-    /// Something was done; call again.
+    /// The state machine advanced; the caller must call again.
     GoOn,
-    /// More ciphertext is needed.
+    /// Nothing can be done before more ciphertext is received.
     Blocked,
 }
 
-/// Results of a turn.
+/// Results of one step of the TLS state machine.
 pub(super) struct TurnResult {
     pub(super) step: Result<TurnOutcome, rustls::Error>,
-    /// Messages for the peer.
+    /// TLS messages that must be sent to the peer.
     pub(super) control: Vec<u8>,
     pub(super) peer_closed: bool,
     /// The handshake is over.
@@ -278,7 +278,7 @@ fn fulfil<Data>(
     Ok(())
 }
 
-/// Encodes into a vector; the first call returns the required size.
+/// Encodes a handshake message into a vector. A first call with an empty slice returns the size.
 fn encode(
     write: &mut dyn FnMut(&mut [u8]) -> Result<usize, EncodeError>,
     into: &mut Vec<u8>,

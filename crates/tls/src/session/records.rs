@@ -59,7 +59,7 @@ pub(super) enum KeySecrets {
     Client(KernelConnection<ClientConnectionData>),
 }
 
-/// Key of one direction.
+/// Encryption key of one direction of the session.
 struct DirectionKeys {
     key: LessSafeKey,
     iv: [u8; NONCE_LEN],
@@ -121,7 +121,7 @@ impl KeySecrets {
 }
 
 impl RecordLayer {
-    /// Continues where rustls stopped, between two records.
+    /// Takes over from rustls between two records.
     pub(super) fn new(keys: ExtractedSecrets, secrets: KeySecrets) -> Result<RecordLayer, Error> {
         let suite = secrets.suite();
         Ok(RecordLayer {

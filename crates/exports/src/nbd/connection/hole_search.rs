@@ -13,9 +13,9 @@ const PASSES_MAX: u8 = 64;
 /// [`PASSES_MAX`] at most. A positive answer resets it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct HoleSearch {
-    /// Reads to skip before the next query.
+    /// Number of reads to skip before a drive is next asked for a hole.
     left: u8,
-    /// Reads skipped after the last negative answer.
+    /// Number of reads that were skipped after the last negative answer.
     passes: u8,
 }
 

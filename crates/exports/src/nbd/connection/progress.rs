@@ -12,16 +12,16 @@ const PRESSED_BYTES_PER_S: u64 = 64 << 10;
 /// Nanoseconds per second.
 const NS_PER_S: u128 = 1_000_000_000;
 
-/// Progress of a connection's client.
+/// Counters of the data that a client moves, to detect stalls and low rates.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     /// Count of sends and receives that moved something, and of sends that were started.
     moves: u32,
-    /// `moves` at the last check.
+    /// Value of `moves` at the last check for a stall.
     seen: u32,
-    /// Consecutive checks without a move.
+    /// Number of consecutive checks in which the client moved nothing.
     still: u32,
-    /// Bytes sent and received in total.
+    /// Total bytes sent to and received from the client.
     bytes: u64,
     /// Start of the rate measurement in nanoseconds, 0 if none is running. Below it, `bytes` at
     /// that time.

@@ -29,7 +29,7 @@ struct ReplyBatch {
     headers: Box<[u8]>,
     used_bytes: usize,
     pieces: Vec<iovec>,
-    /// Number of pieces sent completely.
+    /// Number of pieces of the batch that were sent completely.
     sent: usize,
     left_bytes: usize,
     replies: u32,
@@ -117,7 +117,7 @@ pub(crate) struct ReplyQueue {
     gathering: ReplyBatch,
     sending: ReplyBatch,
     message: libc::msghdr,
-    /// A send is outstanding.
+    /// True while a send on the socket is outstanding.
     pub(crate) busy: bool,
     /// Bytes sent since the peer had last caught up, and below it the number of replies.
     pub(crate) backlog_bytes: usize,

@@ -74,7 +74,7 @@ impl Connection {
                 if !self.out.has_rest() {
                     break;
                 }
-                // Some replies have no bytes at all.
+                // A reply can have no bytes at all, and then counts as sent at once.
                 let freed = self.out.took(0, pool);
                 self.in_flight -= freed.replies;
                 continue;

@@ -73,7 +73,7 @@ impl WorkerContext {
         }
     }
 
-    /// Processes the received bytes.
+    /// Processes received bytes: options of the negotiation, or requests.
     pub(crate) fn take_input(&mut self, conn: &mut Connection) {
         self.take_plain_input(conn);
         if conn.tls.is_some() {

@@ -39,7 +39,7 @@ pub(crate) struct TlsTurnLimits {
 }
 
 impl TlsTurnLimits {
-    /// Starts a new turn.
+    /// Resets the count of handshake steps for a new turn of the thread.
     #[inline]
     pub(crate) fn start_turn(&mut self) {
         self.handshakes = 0;

@@ -24,12 +24,12 @@ use crate::mailbox::lock;
 /// Holder of a range or waiter for one: I/O thread and ticket ID.
 pub(crate) type RangeHolder = (usize, u32);
 
-/// Lock mode of a range.
+/// Lock mode of a write's sector range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RangeMode {
-    /// Other writers of whole blocks may write to it, too.
+    /// Other writers of whole blocks may write to the range, too.
     Shared,
-    /// No other writer may write to it.
+    /// No other writer may write to the range.
     Exclusive,
 }
 
@@ -51,7 +51,7 @@ impl RangeEntry {
 
 #[derive(Debug, Default)]
 struct RangeTable {
-    /// All writes are entered from now on.
+    /// Set once all writes to the volume must be entered in this table.
     started: bool,
     held: Vec<RangeEntry>,
     waiting: VecDeque<RangeEntry>,
@@ -81,7 +81,7 @@ impl RangeTable {
     }
 }
 
-/// Lock table of one volume.
+/// Lock table for the ranges of one volume that are being written.
 #[derive(Debug)]
 pub(crate) struct RangeLocks(Mutex<RangeTable>);
 

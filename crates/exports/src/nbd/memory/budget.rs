@@ -40,9 +40,9 @@ type RegionBytes = [usize; SIZE_CLASSES + 1];
 /// Part of the memory that a request may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemoryPart {
-    /// All of it: the request is within its connection's window.
+    /// All memory: the request is within its connection's window.
     Window,
-    /// All except the windows.
+    /// All memory except the connections' windows.
     Shared,
 }
 

@@ -29,9 +29,9 @@ pub(crate) fn size_class(buffer_bytes: usize) -> usize {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemoryWait {
     None,
-    /// Waits until buffers of the connection itself, or of its volume, are freed.
+    /// The connection waits until buffers of its own, or of its volume, are freed.
     Buffers,
-    /// Waits in the line for its turn.
+    /// The connection waits for its turn in the server's line for memory.
     Queued,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct Waiter {
     /// Index of the connection in its thread, and its serial number.
     pub(crate) index: usize,
     pub(crate) serial: u64,
-    /// Size of the wanted buffer.
+    /// Size of the wanted buffer in bytes.
     pub(crate) bytes: usize,
     /// Account to charge, if a limit of the group applies to the request.
     pub(crate) account: Option<GroupAccount>,

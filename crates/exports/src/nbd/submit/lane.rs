@@ -23,7 +23,7 @@ pub(crate) const CHANNEL_DEPTH: u32 = 1024;
 /// Number of overdue requests at which a lane refuses further ones.
 const OVERDUE_MAX: u32 = 64;
 
-/// One I/O thread's access to a volume.
+/// One I/O thread's channel to a volume, with the requests that use it.
 pub(crate) struct VolumeLane {
     pub(crate) channel: Channel<Native>,
     pub(crate) served: Arc<ServedVolume>,

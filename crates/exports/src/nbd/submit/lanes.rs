@@ -31,7 +31,7 @@ pub(crate) struct EndedLanes {
 pub(crate) struct VolumeLanes(Vec<Option<Box<VolumeLane>>>);
 
 impl VolumeLanes {
-    /// Returns a number above all that are in use.
+    /// Returns an upper bound of the lane numbers in use.
     #[inline]
     pub(crate) fn numbers(&self) -> usize {
         self.0.len()

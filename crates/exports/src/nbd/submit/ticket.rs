@@ -15,7 +15,7 @@ use super::bounce::Bounce;
 use crate::nbd::memory::PoolBuffer;
 use millrace_nbd::Reply;
 
-/// Memory of a request's payload.
+/// Memory that holds a request's payload.
 #[derive(Debug)]
 pub(crate) enum TicketMemory {
     /// No payload.
@@ -37,12 +37,13 @@ impl TicketMemory {
     }
 }
 
-/// State of a ticket.
+/// State of a request from its header to its reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TicketState {
-    /// The payload is being received.
+    /// The request's payload is being received.
     Filling,
-    /// In the block layer, or waiting for it. Counts the searches that found it so (overdue.rs).
+    /// The request is in the block layer, or waits for it. Counts the searches for overdue requests
+    /// that have seen it so (overdue.rs).
     Started(u8),
     /// The client was told that the drive does not answer. The drive may still use the memory.
     Overdue,
@@ -60,10 +61,10 @@ pub(crate) struct TicketOwner {
 /// State of a write in its volume's range table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum RangeClaim {
-    /// Not entered.
+    /// The write is not entered in the range table.
     #[default]
     None,
-    /// Waits for its range, and is not in the block layer.
+    /// The write waits for its range, and is not in the block layer yet.
     Waiting,
     Held,
 }
@@ -72,7 +73,7 @@ pub(crate) enum RangeClaim {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TicketWait {
     pub(crate) claim: RangeClaim,
-    /// Time since which the channel has had no room for it, in nanoseconds.
+    /// Time since which the channel has had no room for the request, in nanoseconds.
     pub(crate) since_ns: u64,
 }
 

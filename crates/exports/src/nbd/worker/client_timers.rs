@@ -43,12 +43,12 @@ pub(crate) struct ClientTimers {
     pub(super) clock: RunningClock,
     /// Connections that wait for their clients to catch up, with the time of the wait's start.
     catching: VecDeque<(u64, usize)>,
-    /// Next check for stalls.
+    /// Time of the next check for stalled clients.
     look_ns: u64,
     /// Next check of rates, and below it the time since which others wait for memory; 0 if none do.
     rates_ns: u64,
     pressed_ns: u64,
-    /// Next return of unused memory.
+    /// Time of the next return of unused memory.
     idle_ns: u64,
     /// Time to close lanes without clients, if there are any.
     lanes_ns: Option<u64>,

@@ -269,7 +269,7 @@ fn serve(
                 break;
             }
             Err(Error::SocketRetry(_)) => {}
-            // The frontend was sent an error reply.
+            // The frontend was sent an error reply, so it may continue.
             Err(_) if answered && lock(&device).goes_on() => {}
             // A process that is killed leaves messages unread, which breaks the socket.
             Err(Error::SocketBroken(_)) => {

@@ -22,7 +22,7 @@ struct KickDescriptor {
     fd: OwnedFd,
     armed: bool,
     outstanding: u32,
-    /// Removed, but kept until its operations complete.
+    /// The descriptor was removed, but is kept open until its operations complete.
     gone: bool,
 }
 
@@ -52,7 +52,7 @@ impl KickPoller {
         free
     }
 
-    /// Stops listening to a descriptor.
+    /// Stops listening to a kick descriptor.
     pub(crate) fn remove(&mut self, place: usize) {
         let Some(kick) = self.kicks.get_mut(place).and_then(Option::as_mut) else { return };
         kick.gone = true;
@@ -119,7 +119,7 @@ impl KickPoller {
 fn set_back(fd: &OwnedFd) {
     let mut count = [0; 8];
     let mut pieces = [IoSliceMut::new(&mut count)];
-    // No file offset: an eventfd has none.
+    // The offset -1 means the current position, since an eventfd has no offsets.
     let read = preadv2(fd, &mut pieces, u64::MAX, ReadWriteFlags::NOWAIT);
     if read == Err(Errno::OPNOTSUPP) || read == Err(Errno::NOSYS) {
         let _ = rustix::io::read(fd, &mut count);

@@ -42,7 +42,7 @@ pub struct BatchPacer {
     gap: Average,
     /// Average fixed cost of a submission.
     cost: Average,
-    /// Requests in hand and in flight.
+    /// Number of requests in hand and in flight.
     outstanding: u32,
     peaks: OutstandingPeaks,
 }

@@ -21,11 +21,11 @@ static INSTALL: Once = Once::new();
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ThreadSignal(Arc<AtomicI32>);
 
-/// Makes the calling thread the target until dropped.
+/// Makes the calling thread the target of the signal until dropped.
 pub(crate) struct SignalTarget(ThreadSignal);
 
 impl ThreadSignal {
-    /// Makes the calling thread the target.
+    /// Makes the calling thread the target of the signal.
     pub(crate) fn attach(&self) -> SignalTarget {
         INSTALL.call_once(install);
         // SeqCst, as below: rare, and orders nothing else.

@@ -100,7 +100,7 @@ impl MappingGuard {
 }
 
 impl Drop for MappingGuard {
-    /// Waits for handlers that use the entry.
+    /// Waits for SIGBUS handlers that use the entry.
     fn drop(&mut self) {
         TABLE[self.0].retire::<Native>();
     }

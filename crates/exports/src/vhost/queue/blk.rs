@@ -41,9 +41,9 @@ pub struct Config {
     pub limits: QueueLimits,
     /// Maximum number of queues.
     pub queues: u16,
-    /// Guests may not write.
+    /// If true, guests may not write.
     pub read_only: bool,
-    /// Writes may stay in a cache until a flush.
+    /// If true, writes may stay in a cache until a flush.
     pub write_back: bool,
     /// Offer EVENT_IDX: notifications may be suppressed by index.
     pub event_idx: bool,
@@ -130,7 +130,7 @@ impl Config {
     }
 }
 
-/// Action of a request.
+/// Action that a virtio-blk request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Read or write the data.
@@ -141,7 +141,7 @@ pub enum Action {
     Range {
         /// `Discard` or `WriteZeroes`.
         op: Op,
-        /// Flags of the bio.
+        /// Flags of the bio that executes the action.
         flags: OpFlags,
         /// First sector.
         sector: Sector,

@@ -40,9 +40,9 @@ const KNOWN: u64 = WRITE_THROUGH | UNFLUSHED | LOST | NOTED | DAEMON;
 /// Cache mode of a guest's disk: when an answered write is durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteCache {
-    /// After the next flush.
+    /// Answered writes are durable after the next flush.
     WriteBack,
-    /// As soon as it is answered.
+    /// Writes are durable as soon as they are answered.
     WriteThrough,
 }
 
@@ -54,7 +54,7 @@ pub struct Inflight {
     queue_size: u16,
 }
 
-/// The part of one queue.
+/// The part of the inflight region that belongs to one queue.
 #[derive(Debug)]
 pub struct QueueInflight {
     region: Arc<Region>,
@@ -185,7 +185,10 @@ impl Inflight {
 
 fn check(queues: u16, queue_size: u16) -> Result<u64, Error> {
     if queues == 0 || queues > 256 || queue_size == 0 || queue_size > SIZE_MAX {
-        let text = format!("inflight region for {queues} queues of {queue_size} descriptors");
+        let text = format!(
+            "inflight region for {queues} queues of {queue_size} descriptors refused; at most 256 \
+             queues of {SIZE_MAX} are supported"
+        );
         return Err(Error::new(ErrorKind::InvalidSetting, text));
     }
     Ok(usize::from(queues) as u64 * queue_bytes(queue_size) as u64)
@@ -277,7 +280,7 @@ impl QueueInflight {
         Recovered { heads, known: true }
     }
 
-    /// Records that a head was taken.
+    /// Records that a head was taken from the avail ring.
     #[inline]
     pub fn taken(&mut self, head: u16) {
         // SAFETY: as in `counter_of`.

@@ -11,11 +11,11 @@ use std::sync::Arc;
 /// The eventfds of one ring.
 #[derive(Debug, Default)]
 pub(crate) struct Notifiers {
-    /// Written by the guest to announce requests.
+    /// Eventfd that the guest writes to announce requests.
     pub(crate) kick: Option<OwnedFd>,
-    /// Written by the server to interrupt the guest.
+    /// Eventfd that the server writes to interrupt the guest.
     pub(crate) call: Option<OwnedFd>,
-    /// Written by the server to report a broken ring to the frontend.
+    /// Eventfd that the server writes to report a broken ring to the frontend.
     pub(crate) error: Option<Arc<OwnedFd>>,
 }
 

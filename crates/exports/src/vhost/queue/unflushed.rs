@@ -24,7 +24,7 @@ use super::slots::FLUSH;
 use crate::mailbox::lock;
 use crate::virtio::status;
 
-/// Mask of the phases below.
+/// Mask of the state's bits that hold the phase.
 const PHASE: u32 = 3;
 /// Phase: no write was answered since the last flush.
 const CLEAN: u32 = 0;
@@ -132,7 +132,7 @@ impl UnflushedWrites {
     /// Clears the record of a loss when the guest has seen the error.
     pub(crate) fn forget_loss(&self) {
         let marks = lock(&self.marks);
-        // Relaxed: changed under the lock.
+        // Relaxed: the state changes only under the lock held here.
         if self.state.load(Ordering::Relaxed) & LOST == 0
             && let Some(region) = &marks.region
         {
@@ -169,7 +169,7 @@ impl UnflushedWrites {
 #[derive(Debug)]
 pub(super) struct QueueUnflushed {
     device: Arc<UnflushedWrites>,
-    /// Answered writes must be tracked.
+    /// If true, answered writes of the queue must be tracked.
     pub(super) notes: bool,
     /// A completed write was not published to the guest yet.
     pub(super) answered: bool,

@@ -2,7 +2,7 @@
 //!
 //! Plain values with a text for the log. Made by ring.rs, logged by io_thread.rs.
 
-/// Error of a guest in its ring.
+/// Error that a guest made in its virtqueue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RingError {
     /// More heads are available than the ring has descriptors.
@@ -20,7 +20,7 @@ pub enum RingError {
     /// A head or a next index is outside its table.
     #[error("descriptor index {index} is outside its table of {count}")]
     Index {
-        /// Index as the guest wrote it.
+        /// Descriptor index as the guest wrote it.
         index: u16,
         /// Number of descriptors in the table.
         count: u32,

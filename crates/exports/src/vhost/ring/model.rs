@@ -117,7 +117,7 @@ fn device(shared: Arc<Shared>, features: RingFeatures, mut left: u16) {
     }
 }
 
-/// The driver with its indices.
+/// The driver's side of the ring, with its indices.
 struct Driver {
     shared: Arc<Shared>,
     event_idx: bool,
@@ -170,7 +170,7 @@ impl Driver {
         Checked::fence(Order::SeqCst);
     }
 
-    /// Waits for at least one answer.
+    /// Waits until the device has answered at least one request.
     fn wait(&mut self) {
         while !self.take_answers() {
             self.ask_for_interrupts();

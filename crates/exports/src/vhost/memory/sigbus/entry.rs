@@ -14,7 +14,7 @@ use millrace_machine::{Machine, Order, Word};
 const FREE: u64 = 0;
 /// Claimed by a thread, but not in force: no handler may use it.
 const CHANGING: u64 = 1;
-/// In force: handlers may use it.
+/// The mapping is in force: signal handlers may use the entry.
 const IN_FORCE: u64 = 2;
 /// Mask of these three states. Generations are counted in the bits above.
 const PHASE: u64 = 3;
@@ -35,7 +35,7 @@ pub(super) struct MappingEntry<W> {
     pub(super) start: W,
     pub(super) end: W,
     pub(super) page: W,
-    /// Number of handlers that use the entry.
+    /// Number of signal handlers that use the entry.
     pub(super) pins: W,
     /// Set if a fault in the mapping was handled.
     pub(super) hit: W,
@@ -75,7 +75,7 @@ impl<W: Word> MappingEntry<W> {
         // SeqCst, as for the load of pins: either a handler sees this state, or its pin is seen
         // here.
         self.state.store(idle | CHANGING, Order::SeqCst);
-        // Also pairs with the Release of `unpin`.
+        // The load also pairs with the Release of `unpin`.
         M::spin_until(u64::MAX, || self.pins.load(Order::SeqCst) == 0);
         // Release pairs with the Acquire of `claim`.
         self.state.store(idle | FREE, Order::Release);

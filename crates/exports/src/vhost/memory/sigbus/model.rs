@@ -50,7 +50,7 @@ fn a_mapping_is_unmapped() {
     let fault = spawn(move || {
         if let Some(pinned) = handler.pin(15) {
             ensure(pinned == mapping(10, 20) || pinned == mapping(12, 18), "a mixture");
-            // Nothing else may use the memory.
+            // No other thread may use the mapping's memory now.
             there.write();
             handler.note_hit();
             handler.unpin();
