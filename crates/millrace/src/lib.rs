@@ -159,7 +159,7 @@ pub use opening::MoreVolumes;
 pub use opening::{Opened, Opening};
 #[cfg(feature = "serve")]
 pub use serve::{
-    Allow, BeforeServing, ClosingFile, ConfigDifference, ExportConfig, ExportDirectory,
+    AllowedPeers, BeforeServing, ClosingFile, ConfigDifference, ExportConfig, ExportDirectory,
     ExportFailures, ExportRequest, ExportRequests, FileChanges, FileTask, GuestConfig, Identity,
     Listen, ListenerConfig, ListenerTls, Observers, OnDemand, PeerNames, ReloadError,
     ReloadOptions, Reloaded, RequestedExport, Say, SchedulerChange, ServeConfig, ServedGroups,

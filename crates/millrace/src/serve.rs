@@ -24,7 +24,7 @@ pub use millrace_exports::nbd::{
     ExportRequest, ExportRequests, Listen, RequestedExport, StopReport,
 };
 pub use millrace_exports::vhost::{Say, Threads, VhostSocket};
-pub use millrace_exports::{Allow, SocketAccess};
+pub use millrace_exports::{AllowedPeers, SocketAccess};
 use millrace_runtime::DriveWorkers;
 pub use millrace_tls::{Identity, PeerNames, ServerFiles};
 

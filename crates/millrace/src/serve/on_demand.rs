@@ -246,7 +246,9 @@ impl Server {
                 || "a client without a certificate".to_owned(),
                 |peer| peer.to_string(),
             );
-            failures.push(format!("{who} may not use export {denied}: see its tls-allow"));
+            failures.push(format!(
+                "{who} may not use export {denied}: its tls-allow does not list this client"
+            ));
         }
         let names: Vec<&str> = directories.iter().map(|(one, _)| one.name.as_str()).collect();
         let list_key = format!("{}: {}", request.listen, names.join("/"));
