@@ -14,7 +14,7 @@ use crate::views::report::{self, Drive, OpCounts, OpTotals, Report, Volume};
 
 /// How the columns are defined; for `--help`.
 pub const HELP: &str = "\
-Columns, over the interval (in the first report: since the daemon began to serve); those marked *
+Columns, over the interval (in the first report: since the daemon began to serve); those marked * \
 come with -x:
   r/s w/s d/s* f/s*   reads, writes, discards and flushes that completed, a second, after merging;
                       d counts discards and writes of zeroes together
@@ -30,16 +30,16 @@ come with -x:
                       busy; with several it is an upper bound, as they overlap
   r_p99 w_p99 *       milliseconds that 99 % of reads and writes did not exceed, to an eighth
 
-Times begin when the daemon has a request and end when the daemon has its answer. The way through a
-socket, and the time that a client takes to read its answer, are not in them: a client that measures
-for itself sees more.
+Times run from the moment the daemon has read a request to the moment it has the answer. The way \
+through a socket, and the time that a client takes to read the answer, are not included, so a client \
+measures more.
 
-I/Os that failed are counted with the others, as the kernel counts them; a line below the table names
-each volume and drive that has any in the interval. The daemon's log has the reasons.
+I/Os that failed are counted with the others, as the kernel does; a line below the table names each \
+volume and drive with failures in the interval, and the daemon's log has the reasons.
 
-A volume's and a client's I/Os are those of clients: an I/O that was split counts once there, and once
-on each drive that it touched. A volume's %util is that of its busiest drive. A hardware queue's I/Os
-are those that came back through it, each counted as it was before merging.";
+The row of a volume or client counts I/Os as clients sent them: an I/O that was split counts once \
+there, and once on each drive that it touched. A volume's %util is that of its busiest drive. The row \
+of a hardware queue counts the I/Os that completed through it, as they were before merging.";
 
 /// A row: what one drive or volume did in an interval.
 #[derive(Debug, Clone, PartialEq, Serialize)]
