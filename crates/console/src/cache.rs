@@ -4,7 +4,7 @@
 //! Owns the one table of keys and their words. Called by the daemon's configuration and by the
 //! laboratory's command line. Pure.
 
-use millrace::{CacheConfig, CacheMode, Registered};
+use millrace::{CacheConfig, CacheMode, Registered, unknown_word};
 
 use crate::words::{self, nearest};
 
@@ -35,7 +35,10 @@ pub const KEYS: [Key; 6] = [
         cache.mode = match text {
             "write-back" => CacheMode::WriteBack,
             "write-through" => CacheMode::WriteThrough,
-            _ => return Err("write \"write-back\" or \"write-through\"".to_owned()),
+            _ => {
+                let modes = ["write-back", "write-through"];
+                return Err(unknown_word("cache mode", text, &modes));
+            }
         };
         Ok(())
     }),

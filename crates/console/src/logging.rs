@@ -15,6 +15,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use anyhow::{Context, anyhow, bail};
 use clap::ValueEnum;
+use millrace::unknown_word;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -37,6 +38,9 @@ const VARIABLE: &str = "MILLRACE_LOG";
 /// Crates that log, by the names that modules begin with.
 pub const LOGGING_CRATES: [&str; 3] = ["millrace", "millrace_console", "millrace_exports"];
 
+/// Log levels as `MILLRACE_LOG` takes them.
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
 /// The filter that lines pass, with its text, once logging has started.
 static FILTER: OnceLock<(reload::Handle<Targets, Registry>, Mutex<String>)> = OnceLock::new();
 
@@ -51,6 +55,38 @@ pub enum Format {
     Text,
     /// An object of JSON on a line
     Json,
+}
+
+/// File that log lines report on, once [`report_on`] was called.
+static REPORTED_FILE: OnceLock<String> = OnceLock::new();
+
+/// Prints text lines as a compiler prints its findings about `file` from now on:
+/// `my.toml:12: warning: ...`, without time and program name. JSON lines do not change.
+pub fn report_on(file: &str) {
+    REPORTED_FILE.get_or_init(|| visible(file).into_owned());
+}
+
+/// Inserts the severity of a message behind the position in `file` that the message begins with.
+fn finding(file: &str, level: Level, text: &str) -> String {
+    let severity = match level {
+        Level::ERROR => "error",
+        Level::WARN => "warning",
+        Level::INFO => "note",
+        Level::DEBUG => "debug",
+        _ => "trace",
+    };
+    let behind_file = text.strip_prefix(file).filter(|_| !file.is_empty());
+    let message = behind_file.and_then(|rest| {
+        let rest = rest.trim_start_matches(|letter: char| letter == ':' || letter.is_ascii_digit());
+        rest.strip_prefix(' ')
+    });
+    match message {
+        Some(message) => {
+            let position = text.strip_suffix(message).unwrap_or_default();
+            format!("{position}{severity}: {message}")
+        }
+        None => format!("{severity}: {text}"),
+    }
 }
 
 /// The flags of every verb.
@@ -173,10 +209,9 @@ fn read_filter(source: &str, text: &str) -> anyhow::Result<Targets> {
         let known = LevelFilter::from_str(level).ok().filter(|_| !level.is_empty());
         let level = known.ok_or_else(|| {
             anyhow!(
-                "{source}=\"{}\": \"{}\" is no level; write off, error, warn, info, debug or \
-                 trace, or MODULE=LEVEL with commas between",
+                "{source}=\"{}\": {}, or several MODULE=LEVEL with commas between",
                 visible(text),
-                visible(level)
+                unknown_word("log level", &visible(level), &LEVELS)
             )
         })?;
         targets = match module {
@@ -207,6 +242,9 @@ where
         let mut message = Message::default();
         event.record(&mut message);
         let (level, text) = (*event.metadata().level(), visible(&message.text));
+        if let Some(file) = REPORTED_FILE.get() {
+            return writeln!(out, "{}", finding(file, level, &text));
+        }
         if self.stamped {
             SystemTime.format_time(&mut out)?;
             return writeln!(out, " {level:5} {}: {text}", name::name());
@@ -293,6 +331,18 @@ mod tests {
     }
 
     #[test]
+    fn a_finding_has_its_severity_behind_its_position() {
+        for (file, level, text, line) in [
+            ("a.toml", Level::ERROR, "a.toml:12: size = 1: no", "a.toml:12: error: size = 1: no"),
+            ("a.toml", Level::WARN, "a.toml: no export", "a.toml: warning: no export"),
+            ("a.toml", Level::INFO, "drive d: slow", "note: drive d: slow"),
+            ("", Level::ERROR, "drive d: slow", "error: drive d: slow"),
+        ] {
+            assert_eq!(finding(file, level, text), line);
+        }
+    }
+
+    #[test]
     fn the_variable_filters_unless_the_flag_is_given() {
         let debug = |verbose, variable| {
             let targets = read_filter(VARIABLE, filter(verbose, variable)).unwrap();
@@ -311,9 +361,12 @@ mod tests {
             [("bogus", "bogus"), ("verbose", "verbose"), ("millrace=loud", "loud"), ("a=", "")]
         {
             let refused = read_filter(VARIABLE, text).unwrap_err().to_string();
-            let said = format!("MILLRACE_LOG=\"{text}\": \"{word}\" is no level; write off, error");
+            let said = format!(
+                "MILLRACE_LOG=\"{text}\": unknown log level \"{word}\"; choose off, error, warn, \
+                 info, debug or trace"
+            );
             assert!(refused.starts_with(&said), "{refused}");
-            assert!(refused.ends_with("MODULE=LEVEL with commas between"), "{refused}");
+            assert!(refused.ends_with("several MODULE=LEVEL with commas between"), "{refused}");
         }
     }
 }

@@ -7,7 +7,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use millrace::{SchedulerKind, Stack, Words};
+use millrace::{SchedulerKind, Stack, Words, unknown_word};
 pub use millrace_drives::{
     count, count_text, rate_bytes_per_s, size_bytes as size, size_text, time_ns as duration_ns,
     time_text,
@@ -54,13 +54,13 @@ pub fn whole<T: TryFrom<u64>>(
     }
 }
 
-/// The value of a word of a setting, for the command line.
+/// Returns the value that a word of a setting stands for.
 ///
 /// # Errors
-/// All words, if it is none of them.
+/// The word is unknown: the text names all words of the setting.
 pub fn word<T: Words>(text: &str) -> Result<T, String> {
     let names: Vec<&str> = T::WORDS.iter().map(|(_, name)| *name).collect();
-    T::from_word(text).ok_or_else(|| format!("one of {}", names.join(", ")))
+    T::from_word(text).ok_or_else(|| unknown_word(T::NOUN, text, &names))
 }
 
 /// Numbers in order, with runs as ranges: `0-3,8`.

@@ -145,7 +145,7 @@ pub use millrace_block::{
 pub use millrace_cache::{
     AtRisk, Cache, CacheConfig, CacheMode, CacheStats, DriveAtRisk, Registered,
 };
-pub use millrace_drives::{Spec, Words, nearest, open_on};
+pub use millrace_drives::{Spec, Words, nearest, open_on, unknown_word};
 pub use millrace_machine::{CpuId, Machine, Native, Topology};
 pub use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning, WorkerCpus, worker_cpus};
 #[cfg(feature = "serve")]

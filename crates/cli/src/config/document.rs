@@ -16,6 +16,7 @@ use toml::de::{DeString, DeTable, DeValue};
 use super::key_lines::KeyLines;
 use super::line_index::LineIndex;
 use super::problem::Problems;
+use super::words::refusal;
 
 /// A row of a section's table: a key, and what reads its value into the settings.
 pub struct Key<T> {
@@ -325,9 +326,11 @@ impl<'a> Value<'_, 'a> {
         match scalar(self.entry.value.get_ref()) {
             None => self.refuse(" must be one value, not a list or section"),
             Some(text) => {
-                let written = written(self.entry.value.get_ref(), &text);
-                let set = set(&text);
-                set.unwrap_or_else(|error| self.refuse(&format!(" = {written}: {error}")));
+                if let Err(error) = set(&text) {
+                    let written = written(self.entry.value.get_ref(), &text);
+                    let setting = format!("{}{} = {written}", self.section.prefix, self.key);
+                    self.section.document.problem(self.entry.line, refusal(&setting, &error));
+                }
             }
         }
     }
@@ -375,7 +378,13 @@ impl<'a> Value<'_, 'a> {
     pub fn text<T: From<String>>(self, place: &mut T) {
         match self.entry.value.get_ref() {
             DeValue::String(text) => *place = text.to_string().into(),
-            other => self.refuse(&format!(" is a {}; write a \"string\"", other.type_str())),
+            other => match scalar(other) {
+                Some(text) => {
+                    let written = written(other, &text);
+                    self.refuse(&format!(" = {written}: write a string, such as \"{text}\""));
+                }
+                None => self.refuse(" must be a string, not a list or section"),
+            },
         }
     }
 
@@ -395,7 +404,13 @@ impl<'a> Value<'_, 'a> {
     pub fn flag(self, place: &mut bool) {
         match self.entry.value.get_ref().as_bool() {
             Some(value) => *place = value,
-            None => self.refuse(": write true or false, without quotes"),
+            None => match scalar(self.entry.value.get_ref()) {
+                Some(text) => {
+                    let written = written(self.entry.value.get_ref(), &text);
+                    self.refuse(&format!(" = {written}: write true or false, without quotes"));
+                }
+                None => self.refuse(" must be true or false, not a list or section"),
+            },
         }
     }
 
@@ -420,7 +435,7 @@ impl<'a> Value<'_, 'a> {
                 }
                 Err(error) => {
                     let written = written(item.get_ref(), &text);
-                    document.problem(line, format!("{key}: {written}: {error}"));
+                    document.problem(line, refusal(&format!("{key}: {written}"), &error));
                 }
             }
         }

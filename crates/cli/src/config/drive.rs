@@ -94,7 +94,9 @@ pub fn read(
 
 fn in_one_text(section: &mut Section<'_>, text: &str) -> Option<Spec> {
     section.lines.line = section.lines.at("spec");
-    let wrong = |error: SpecError| section.problem("spec", format!("spec = \"{text}\": {error}"));
+    let wrong = |error: SpecError| {
+        section.problem("spec", words::refusal(&format!("spec = \"{text}\""), &error.to_string()));
+    };
     text.parse().map_err(wrong).ok()
 }
 
@@ -104,7 +106,7 @@ fn spelled_out(section: &mut Section<'_>, driver: &str) -> Option<Spec> {
     let Some(driver_keys) = millrace_drives::known_keys(driver) else {
         let error = Spec::from_pairs(driver, std::iter::empty()).err();
         let why = error.map_or_else(|| "unknown driver".to_owned(), |error| error.to_string());
-        section.problem("driver", format!("driver = \"{driver}\": {why}"));
+        section.problem("driver", words::refusal(&format!("driver = \"{driver}\""), &why));
         return None;
     };
     let (mut pairs, mut is_known) = (Vec::new(), true);
@@ -154,7 +156,15 @@ fn check_values(spec: &Spec, section: &Section<'_>) {
             SpecError::MissingKey { key, .. } if spec.get(key).is_some() => return,
             _ => String::new(),
         };
-        section.problem(&key, error.to_string());
+        let text = match &error {
+            SpecError::InvalidValue { value, expected, .. } if section.lines.has(&key) => {
+                let is_number = value.parse::<u64>().is_ok();
+                let written = if is_number { value.clone() } else { format!("\"{value}\"") };
+                words::refusal(&format!("{key} = {written}"), expected)
+            }
+            _ => error.to_string(),
+        };
+        section.problem(&key, text);
         let before = rest.options.len();
         rest.options.retain(|(known, _)| *known != key);
         if rest.options.len() == before {

@@ -196,7 +196,7 @@ fn check_guests(draft: &mut ExportDraft, section: &Section<'_>) {
 
 /// Reads `role`: true if the frontend makes the socket.
 fn role(text: &str) -> Result<bool, String> {
-    words::choice(text, &[("server", false), ("client", true)])
+    words::choice("role", text, &[("server", false), ("client", true)])
 }
 
 fn socket(text: &str, base: &Path) -> Result<PathBuf, String> {

@@ -90,7 +90,7 @@ pub fn set(group: &mut GroupConfig, key: &str, text: &str) -> Result<(), String>
         let (like, known) = (nearest(key, keys()), keys().collect::<Vec<_>>().join(", "));
         return Err(format!("there is no setting \"{key}\" of groups{like} (known: {known})"));
     };
-    read(group, text).map_err(|error| format!("{key} = \"{text}\": {error}"))
+    read(group, text).map_err(|error| words::refusal(&format!("{key} = \"{text}\""), &error))
 }
 
 fn find(key: &str) -> Option<&'static Row> {

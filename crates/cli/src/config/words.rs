@@ -11,15 +11,13 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Arg, Command};
-use millrace::{CHUNK_SECTORS_MAX, Listen, Words};
+use millrace::{CHUNK_SECTORS_MAX, Listen, Words, unknown_word};
 use millrace_block::Serving;
 pub use millrace_console::words::{
     SECOND_NS, bytes_for_people, count, count_text, design, duration_ns, number, ranges,
     rate_bytes_per_s, size, size_text, time_text, whole,
 };
 use millrace_machine::{Machine, Native};
-
-use millrace_console::words::nearest;
 
 /// A millisecond in nanoseconds.
 pub const MILLISECOND_NS: u64 = 1_000_000;
@@ -58,7 +56,7 @@ pub fn duration(text: &str, range_ns: &RangeInclusive<u64>) -> Result<u64, Strin
     match duration_ns(text) {
         Ok(time_ns) if range_ns.contains(&time_ns) => Ok(time_ns),
         Ok(_) => Err(format!("write a time from {least} to {most}")),
-        Err(wrong) => Err(format!("{wrong}; from {least} to {most}")),
+        Err(wrong) => Err(format!("{wrong}; the range is {least} to {most}")),
     }
 }
 
@@ -104,13 +102,22 @@ pub fn cpu(text: &str) -> Result<u32, String> {
     number.ok_or_else(|| format!("no CPU that this process may use; it may use {}", ranges(&cpus)))
 }
 
-/// One of several words.
-pub(super) fn choice<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, String> {
+/// Returns the value of one of several words. `noun` names the setting in the error text.
+pub(super) fn choice<T: Copy>(noun: &str, text: &str, words: &[(&str, T)]) -> Result<T, String> {
     if let Some((_, value)) = words.iter().find(|(word, _)| *word == text) {
         return Ok(*value);
     }
     let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-    Err(format!("there are {}{}", names.join(", "), nearest(text, names.iter().copied())))
+    Err(unknown_word(noun, text, &names))
+}
+
+/// Returns a problem's text: the setting as written, then what is wrong with it. The text about an
+/// unknown word names both already.
+pub fn refusal(setting: &str, error: &str) -> String {
+    match error.starts_with("unknown ") {
+        true => error.to_owned(),
+        false => format!("{setting}: {error}"),
+    }
 }
 
 /// `true` or `false`.
@@ -124,7 +131,7 @@ pub fn yes_or_no(text: &str) -> Result<bool, String> {
         "off" => "false",
         other => other,
     };
-    choice(said, &[("true", true), ("false", false)])
+    choice("switch", said, &[("true", true), ("false", false)])
 }
 
 /// The value of a setting's word.
@@ -133,7 +140,7 @@ pub fn yes_or_no(text: &str) -> Result<bool, String> {
 /// Which words there are.
 pub fn setting<T: Words>(text: &str) -> Result<T, String> {
     let words: Vec<(&str, T)> = T::WORDS.iter().map(|(value, word)| (*word, *value)).collect();
-    choice(text, &words)
+    choice(T::NOUN, text, &words)
 }
 
 /// How a volume is served. The way of Linux's md is the laboratory's alone.
@@ -150,7 +157,7 @@ pub fn serving(text: &str) -> Result<Serving, String> {
                                        per-drive or auto"
                 .to_owned())
         }
-        _ => choice(text, &words),
+        _ => choice(Serving::NOUN, text, &words),
     }
 }
 
@@ -200,11 +207,9 @@ pub fn layouts() -> impl TypedValueParser<Value = LayoutWord> {
 /// Which there are.
 pub fn layout(text: &str) -> Result<LayoutWord, String> {
     if text == "mirror" {
-        return Err("a volume has no mirrors yet: no drive's contents are kept twice; there are \
-                    linear and stripe"
-            .to_owned());
+        return Err("mirrored volumes are not supported: choose linear or stripe".to_owned());
     }
-    choice(text, &[("stripe", LayoutWord::Stripe), ("linear", LayoutWord::Linear)])
+    choice("layout", text, &[("stripe", LayoutWord::Stripe), ("linear", LayoutWord::Linear)])
 }
 
 /// `unix:PATH`, `tcp:ADDRESS:PORT`, or `tcp:PORT` on loopback; a relative path is in `base`.
@@ -419,6 +424,8 @@ mod tests {
     #[test]
     fn a_wrong_word_lists_the_words_there_are() {
         let error = setting::<millrace::SchedulerKind>("fare").unwrap_err();
-        assert!(error.starts_with("there are none, deadline, fair"), "{error}");
+        let said =
+            "unknown scheduler \"fare\"; choose none, deadline, fair or latency; did you mean";
+        assert!(error.starts_with(said), "{error}");
     }
 }

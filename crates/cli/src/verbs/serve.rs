@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use millrace::{CacheMode, Listen, Server, Servers, VolumeConfig};
-use millrace_console::{lost_output, output_queue, say};
+use millrace_console::{ERROR, logging, lost_output, output_queue, say};
 use millrace_exports::remove_socket_files;
 use millrace_machine::Native;
 use millrace_reactor::Backend;
@@ -121,7 +121,15 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         data_dir: args.data_dir.as_deref(),
         images: &args.images,
     })?;
-    let mut plan = config::load(&source.name, &source.text, &source.base)?;
+    let loaded = config::load(&source.name, &source.text, &source.base);
+    let mut plan = match loaded {
+        Err(problems) if args.check => {
+            logging::report_on(&source.name);
+            say(&findings::not_valid(&source.name, &problems));
+            return Ok(ExitCode::from(ERROR));
+        }
+        loaded => loaded?,
+    };
     if args.print_config {
         say(&source.text);
         return Ok(ExitCode::SUCCESS);
@@ -130,6 +138,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     server.threads = args.threads.unwrap_or(server.threads);
     server.backend = args.backend.unwrap_or(server.backend);
     if args.check {
+        logging::report_on(&source.name);
         if let Some(checked) = running::check(&plan, source.file.as_deref())? {
             return Ok(checked);
         }

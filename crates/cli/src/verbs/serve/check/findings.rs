@@ -1,8 +1,8 @@
 //! Findings of `--check`, which opens nothing for use: sizes, and all that a start would refuse.
 //!
 //! Called by `serve` for start/report.rs; asks probe.rs. Files, devices and sockets are looked at,
-//! never made or changed. What is not there, or in use, is a warning, since a configuration may be
-//! checked elsewhere than where it will serve, but the answer is then that it cannot start here.
+//! never made or changed. A drive or socket that is missing or in use is logged as an error, and the
+//! verdict is then that the configuration is valid but cannot start on this host.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use std::path::Path;
 
 use millrace::{DriveConfig, DriveSpace, Listen, Part, Places, Space, StartError, VhostSocket};
 use millrace_block::Layout;
-use millrace_console::visible;
+use millrace_console::{counted, visible};
 use millrace_drives::{Place as DataPlace, measure as measure_drive};
 
 use super::exposure;
@@ -149,9 +149,9 @@ impl Findings {
         }
     }
 
-    /// Warns of what a start would refuse.
+    /// Logs a problem, or a line for each of several, that a start would refuse.
     fn refuse(&mut self, text: &str) {
-        tracing::warn!("{text}");
+        text.lines().for_each(|line| tracing::error!("{line}"));
         self.starts = false;
     }
 
@@ -214,6 +214,13 @@ impl Findings {
         let name = visible(name);
         let _ = writeln!(self.volumes, "volume \"{name}\": {size} ({size_bytes} bytes), {layout}");
     }
+}
+
+/// Logs the problems of a configuration that cannot be loaded. Returns the verdict on it.
+pub fn not_valid(file: &str, problems: &Problems) -> String {
+    problems.to_string().lines().for_each(|line| tracing::error!("{line}"));
+    let name = if file.is_empty() { "command line" } else { file };
+    format!("{}: not valid: {}\n", visible(name), counted(problems.count(), "error"))
 }
 
 /// Message about a volume of drives of these sizes that has no block at all.

@@ -191,11 +191,13 @@ fn image(file: &Path, args: &ImageArgs) -> anyhow::Result<Image> {
     };
     let meta = match std::fs::metadata(file) {
         Ok(meta) => meta,
-        // No file of this name is there, so none is meant.
-        Err(error) => match path.parse::<Spec>() {
-            Ok(spec) if path.contains(':') && !is_url(file) => return Ok(drive(spec, args)),
-            Err(error) if is_of_driver(path) && !is_url(file) => bail!("{path}: {error}"),
-            _ => return Err(missing(file, &error)),
+        // No file has this name, so it is a spec or a mistake.
+        Err(error) if !is_of_driver(path) && !is_nbd_url(path) => {
+            return Err(missing(file, &error));
+        }
+        Err(_) => match path.parse::<Spec>() {
+            Ok(spec) => return Ok(drive(spec, args)),
+            Err(error) => bail!("{path}: {error}"),
         },
     };
     if meta.is_file() && meta.len() <= LOOK_BYTES_MAX && is_configuration(file) {
@@ -219,10 +221,18 @@ fn image(file: &Path, args: &ImageArgs) -> anyhow::Result<Image> {
     Ok(Image { name: printable(stem), what })
 }
 
-/// True for a text that begins as a spec does, with the name of a driver.
+/// Returns true for a text that begins with the name of a driver, as in `ram:size=1g`, perhaps with
+/// a controller's, as in `ram@hba:size=1g`.
 fn is_of_driver(text: &str) -> bool {
-    let driver = text.split_once(':').map(|(driver, _)| driver);
-    driver.is_some_and(|driver| millrace_drives::known_keys(driver).is_some())
+    let driver = text.split_once(':').map(|(driver, _)| driver.split('@').next().unwrap_or(driver));
+    let is_known = driver.is_some_and(|driver| millrace_drives::known_keys(driver).is_some());
+    is_known && !is_nbd_url(text)
+}
+
+/// Returns true for the URL of an NBD server's export.
+fn is_nbd_url(text: &str) -> bool {
+    let scheme = text.split_once("://").map(|(scheme, _)| scheme);
+    matches!(scheme, Some("nbd" | "nbds" | "nbd+unix" | "nbds+unix"))
 }
 
 /// The drive of a spec; an image has the name that it has in its pool.
@@ -238,7 +248,7 @@ fn drive(mut spec: Spec, args: &ImageArgs) -> Image {
 fn missing(file: &Path, error: &std::io::Error) -> anyhow::Error {
     let shown = file.display();
     if is_url(file) {
-        return anyhow!("{shown}: {}", drive_of_url(&shown.to_string()));
+        return anyhow!("{shown}: {URL_ADVICE}");
     }
     match error.kind() {
         ErrorKind::NotFound => {
@@ -255,15 +265,10 @@ fn is_url(file: &Path) -> bool {
     scheme.is_some_and(|scheme| !scheme.is_empty() && scheme.chars().all(is_letter))
 }
 
-/// Advice for a URL, which is no drive.
-fn drive_of_url(url: &str) -> String {
-    if url.starts_with("nbd") {
-        return format!("to serve the export of another NBD server, write nbd:uri={url}");
-    }
-    "a URL is no drive; name a file, a block device, nbd:uri=nbd://HOST/NAME for the export of an \
-     NBD server (nbdkit makes one of https, S3 and others) or rbd:POOL/IMAGE for a Ceph image"
-        .to_owned()
-}
+/// Advice for a URL that no driver opens.
+const URL_ADVICE: &str = "no driver opens this kind of URL; name a file, a block device, \
+                          nbd://HOST/NAME for the export of an NBD server (nbdkit makes one of \
+                          https, S3 and others) or rbd:POOL/IMAGE for a Ceph image";
 
 /// Advice on how to get a disk of a name at which there is none yet. Among devices, `truncate`
 /// would make a file in memory with the name of a disk.
@@ -422,15 +427,13 @@ mod tests {
         assert_eq!(one("/no-such/x"), said);
         for url in ["https://host/disk.img", "s3://bucket/disk"] {
             let said = one(url);
-            assert!(
-                said.starts_with(&format!("{url}: a URL is no drive; name a file, ")),
-                "{said}"
-            );
+            let refused = format!("{url}: no driver opens this kind of URL; name a file, ");
+            assert!(said.starts_with(&refused), "{said}");
             assert!(!said.contains("truncate"), "{said}");
         }
         for url in ["nbd://host/v", "nbds://host/v", "nbd+unix:///v?socket=s"] {
-            let said = one(url);
-            assert!(said.contains(&format!("write nbd:uri={url}")), "{said}");
+            let text = configuration(&[url.into()], &ImageArgs::default()).unwrap();
+            assert!(text.contains(&format!("spec = \"nbd:uri={url}\"")), "{text}");
         }
         let empty = dir.path().join("empty");
         std::fs::write(&empty, "").unwrap();

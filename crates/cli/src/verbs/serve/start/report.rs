@@ -41,7 +41,7 @@ pub enum DataOwner {
     Users,
 }
 
-/// Report of `--check` on a valid plan.
+/// Returns the report of `--check` on a valid plan, with the verdict in its last line.
 pub fn checked(plan: &ServePlan, found: &Findings) -> String {
     let mut text = controllers(plan);
     let machines = plan.guests().count();
@@ -57,7 +57,6 @@ pub fn checked(plan: &ServePlan, found: &Findings) -> String {
     }
     let name = if plan.file.is_empty() { "command line" } else { &plan.file };
     let verdict = if found.starts { "valid" } else { "valid, but cannot start on this host" };
-    let _ = writeln!(text, "{name}: {verdict}: {}", counts.join(", "));
     text.push_str(&found.volumes);
     text.push_str(&caches(plan));
     let volumes = plan.config.volumes.iter();
@@ -74,6 +73,7 @@ pub fn checked(plan: &ServePlan, found: &Findings) -> String {
             volume.drives.len()
         );
     }
+    let _ = writeln!(text, "{name}: {verdict}: {}", counts.join(", "));
     text
 }
 
