@@ -1,8 +1,7 @@
-//! The verb `completions`: what a shell completes after a program's name, from the definition of
-//! its command line.
+//! The verb `completions`: prints a shell's completion script, generated from a program's
+//! command-line definition.
 //!
-//! Owns the list of shells. Called by each program's cli.rs with that definition, which has the
-//! examples; writes to standard output.
+//! Owns the list of shells. Called by each program's cli.rs, which passes its definition.
 
 use std::process::ExitCode;
 
@@ -11,7 +10,7 @@ use clap::{Command, ValueEnum};
 use clap_complete::{Shell, generate};
 
 /// Shells that the completions are tested for.
-// Documents of the variants would stand in the help, which has these words already.
+// Shells whose completion scripts are tested.
 #[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum For {
@@ -23,20 +22,20 @@ pub enum For {
 /// Arguments of `completions`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The shell that shall complete
+    /// Shell to generate completions for
     shell: For,
 }
 
-/// Prints the script.
+/// Prints the completion script.
 ///
 /// # Errors
-/// None; other verbs have some.
+/// Never fails; returns a `Result` as every verb does.
 pub fn run(args: &Args, command: Command) -> Result<ExitCode> {
     crate::say(&script(args.shell, command));
     Ok(ExitCode::SUCCESS)
 }
 
-/// The text for a shell to read.
+/// Returns the completion script for `shell`.
 #[must_use]
 pub fn script(shell: For, mut command: Command) -> String {
     let shell = match shell {

@@ -1,12 +1,11 @@
-//! Logging: what the program says of its own accord, by `tracing`, on standard error.
+//! Logging: messages of the program through `tracing`, on standard error.
 //!
-//! Owns the flags `-v` and `--log-format`, the variable `MILLRACE_LOG`, the filter that a daemon
-//! may be told to change, and how a line looks.
-//! Results of a verb go to standard output and never through here. A line for a person at a
-//! terminal is the message alone; elsewhere it begins with the time and the level; as JSON it also
-//! has the event's fields (drive, op, sector). Installed once by program.rs before the verb runs;
-//! called by whatever logs, through the macros of `tracing`. A daemon's lines go through a queue
-//! (output_queue.rs), so that nobody who logs waits for a reader.
+//! Owns the flags `-v` and `--log-format`, the variable `MILLRACE_LOG`, the filter that a client of
+//! the daemon can change, and the format of a line. Results of a verb go to standard output and
+//! never through here. On a terminal a line is the message alone; elsewhere it begins with the time
+//! and the level; a JSON line also has the event's fields (drive, op, sector). program.rs installs
+//! logging once, before the verb runs. A daemon's lines go through a queue (output_queue.rs), so
+//! that logging never waits for a reader.
 
 use std::fmt::{self, Write};
 use std::io::{self, IsTerminal};
@@ -32,28 +31,29 @@ use crate::visible::visible;
 use crate::words::nearest;
 use crate::{name, output_queue};
 
-/// What filters lines if `-v` is not given.
+/// Environment variable with the filter that applies without `-v`.
 const VARIABLE: &str = "MILLRACE_LOG";
 
-/// Crates that log, by the names that modules begin with.
+/// Crates that log, as the module paths of a filter begin with them.
 pub const LOGGING_CRATES: [&str; 3] = ["millrace", "millrace_console", "millrace_exports"];
 
 /// Log levels as `MILLRACE_LOG` takes them.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
-/// The filter that lines pass, with its text, once logging has started.
+/// Filter that log lines must pass, and its text, once logging is installed.
 static FILTER: OnceLock<(reload::Handle<Targets, Registry>, Mutex<String>)> = OnceLock::new();
 
-/// How lines look, once that is decided: an error that ends the program follows it.
+/// Format of log lines, once logging is installed. The error that ends the program is printed in it
+/// too.
 static FORMAT: OnceLock<Format> = OnceLock::new();
 
-/// How lines look.
+/// Format of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Format {
-    /// A line of text
+    /// One line of text
     #[default]
     Text,
-    /// An object of JSON on a line
+    /// One JSON object per line
     Json,
 }
 
@@ -89,21 +89,21 @@ fn finding(file: &str, level: Level, text: &str) -> String {
     }
 }
 
-/// The flags of every verb.
+/// Logging flags, which every verb takes.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub struct Args {
     /// Log more: -v for what clients do, -vv for everything; MILLRACE_LOG=LEVEL does the same
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     verbose: u8,
-    /// How lines of the log look on standard error
+    /// Format of the log lines on standard error
     #[arg(long, global = true, value_enum, value_name = "FORMAT", default_value_t)]
     log_format: Format,
 }
 
-/// Starts logging. To be called once.
+/// Installs logging. Must be called once.
 ///
 /// # Errors
-/// If `MILLRACE_LOG` is no filter.
+/// Fails if `MILLRACE_LOG` is not a valid filter.
 pub fn install(args: Args) -> anyhow::Result<()> {
     let variable = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty());
     let text = filter(args.verbose, variable.as_deref());
@@ -122,7 +122,7 @@ pub fn install(args: Args) -> anyhow::Result<()> {
     installed.map_err(|error| anyhow!("logging was started twice: {error}"))
 }
 
-/// Standard error, through its queue if a daemon has one.
+/// Writes to standard error, through the output queue of a daemon if there is one.
 #[derive(Debug, Clone, Copy)]
 pub struct Log;
 
@@ -148,26 +148,26 @@ impl MakeWriter<'_> for Log {
     }
 }
 
-/// Whether lines are JSON.
+/// Returns true if log lines are JSON.
 pub fn is_json() -> bool {
     FORMAT.get() == Some(&Format::Json)
 }
 
-/// The journal of systemd stamps each line itself.
+/// Returns true if systemd's journal, which adds the time itself, reads standard error.
 fn has_journal() -> bool {
     std::env::var_os("JOURNAL_STREAM").is_some()
 }
 
-/// The filter that holds now, in the words of `MILLRACE_LOG`.
+/// Returns the current filter, in the syntax of `MILLRACE_LOG`.
 pub fn level() -> String {
     let text = FILTER.get().map(|(_, text)| text.lock().unwrap_or_else(PoisonError::into_inner));
     text.map_or_else(String::new, |text| text.clone())
 }
 
-/// Filters lines by `text` from now on, in the words of `MILLRACE_LOG`; the filter before.
+/// Replaces the filter by `text`, in the syntax of `MILLRACE_LOG`, and returns the former one.
 ///
 /// # Errors
-/// If the text is no filter, or names a module of a crate that does not log.
+/// Fails if the text is not a valid filter, or names a module of a crate that does not log.
 pub fn set_level(text: &str) -> anyhow::Result<String> {
     let targets = read_filter("log-level", text)?;
     for (module, _) in text.split(',').filter_map(|part| part.split_once('=')) {
@@ -185,7 +185,7 @@ pub fn set_level(text: &str) -> anyhow::Result<String> {
     Ok(std::mem::replace(&mut *now, text.to_owned()))
 }
 
-/// The filter at the start: `-v` wins over the variable.
+/// Returns the initial filter. `-v` overrides the variable.
 fn filter(verbose: u8, variable: Option<&str>) -> &str {
     match (verbose, variable) {
         (0, None) => "info",
@@ -195,9 +195,9 @@ fn filter(verbose: u8, variable: Option<&str>) -> &str {
     }
 }
 
-/// Reads a filter, of which `source` is the name in errors: LEVEL for all, MODULE=LEVEL for one. A
-/// word alone is never a module, since a misspelt level would then silence everything else,
-/// warnings of failing drives with it.
+/// Parses a filter: LEVEL for all modules, MODULE=LEVEL for one. `source` names its origin in
+/// errors. A single word is never taken as a module, since a misspelt level would then silence all
+/// other messages, even warnings of failing drives.
 fn read_filter(source: &str, text: &str) -> anyhow::Result<Targets> {
     let mut targets = Targets::new().with_default(LevelFilter::INFO);
     for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
@@ -205,7 +205,7 @@ fn read_filter(source: &str, text: &str) -> anyhow::Result<Targets> {
             Some((module, level)) => (Some(module.trim()), level.trim()),
             None => (None, part),
         };
-        // The empty text would be a level, ERROR.
+        // `LevelFilter` would parse an empty text as ERROR.
         let known = LevelFilter::from_str(level).ok().filter(|_| !level.is_empty());
         let level = known.ok_or_else(|| {
             anyhow!(
@@ -222,9 +222,9 @@ fn read_filter(source: &str, text: &str) -> anyhow::Result<Targets> {
     Ok(targets)
 }
 
-/// A line of text: the message, and before it the level where that says something.
+/// Formats a log line as text.
 struct Line {
-    /// Begins with the time, in UTC, and the level.
+    /// Begin the line with the time in UTC and the level.
     stamped: bool,
 }
 
@@ -259,7 +259,7 @@ where
     }
 }
 
-/// The message of an event. Its fields say for programs what the message says for people.
+/// Message of an event. Text lines omit the event's fields, since the message says the same.
 #[derive(Default)]
 struct Message {
     text: String,
@@ -268,7 +268,7 @@ struct Message {
 impl Visit for Message {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         if field.name() == "message" {
-            // A String takes all that is written.
+            // Writing to a String cannot fail.
             let _ = write!(self.text, "{value:?}");
         }
     }
