@@ -9,8 +9,8 @@ use anyhow::Result;
 use clap::{Command, ValueEnum};
 use clap_complete::{Shell, generate};
 
-/// Shells that the completions are tested for.
-// Shells whose completion scripts are tested.
+/// Shells whose completion scripts are tested.
+// The variants have no docs, since clap would print them in the help, next to the same words.
 #[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum For {

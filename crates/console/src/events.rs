@@ -64,7 +64,7 @@ pub struct EventWalk {
 pub struct ReadDamage(Vec<String>);
 
 impl ReadDamage {
-    /// Tells people on standard error which files are damaged, each with the place and the reason.
+    /// Prints a line to standard error for each damaged file.
     pub fn tell(damage: Vec<String>) -> ReadDamage {
         damage.iter().for_each(|damage| eprintln!("error: {damage}"));
         ReadDamage(damage)

@@ -1,7 +1,8 @@
-//! Drives written as specs, opened and striped over: what `stripe` of the devices has in common.
+//! Opens drives from specs as a striped volume, for `BlockDevice::stripe` and
+//! `AsyncDevice::stripe`.
 //!
-//! Owns how many threads a volume of files is opened for where nobody says it. Called by
-//! block_device.rs; opening.rs does the work.
+//! Owns the default number of threads for a volume of files. Called by block_device.rs; opening.rs
+//! does the work.
 
 use millrace_block::{Serving, ServingConfig};
 use millrace_drives::Spec;
@@ -10,13 +11,13 @@ use crate::assemble::SetupError;
 use crate::config::{DriveConfig, OpenConfig, Part, StartError, VolumeConfig};
 use crate::opening::Opened;
 
-/// Threads that may use a volume of [`BlockDevice::stripe`](crate::BlockDevice::stripe) at a time,
-/// if one of its drives is a file: each has a queue of its own of every drive, of which 64 take
-/// about 1 MiB for each file. [`VolumeOptions::io_threads`](crate::VolumeOptions::io_threads) takes
+/// Most threads that may use a volume of [`BlockDevice::stripe`](crate::BlockDevice::stripe) at a
+/// time if one of its drives is a file. Each has a queue of its own of every drive; 64 queues take
+/// about 1 MiB per file. [`VolumeOptions::io_threads`](crate::VolumeOptions::io_threads) sets
 /// another number.
 pub const STRIPE_THREADS: u16 = 64;
 
-/// Opens the drives of specs, called `d0`, `d1` and so on, as the volume `stripe`.
+/// Opens the drives of specs, named `d0`, `d1` and so on, as the volume `stripe`.
 pub(crate) fn open(specs: &[impl AsRef<str>]) -> Result<Opened, StartError> {
     let drive = |(number, text): (usize, &_)| {
         let name = format!("d{number}");
@@ -28,10 +29,10 @@ pub(crate) fn open(specs: &[impl AsRef<str>]) -> Result<Opened, StartError> {
         }
     };
     let drives: Vec<_> = specs.iter().enumerate().map(drive).collect::<Result<_, _>>()?;
-    // Any thread may run the queues of the other drives, however many there are.
+    // File drives have queues owned by I/O threads. Any thread may run the queues of other drives.
     let has_owners = drives.iter().any(|drive| drive.spec.is_run_by_owners());
     let io_threads = vec![if has_owners { STRIPE_THREADS } else { 1 }];
-    // Whoever submits serves the drives: there are no workers.
+    // Submitting threads run the queues: there are no workers.
     let serving = ServingConfig::of(Serving::Inline);
     let volumes = vec![VolumeConfig { serving, ..VolumeConfig::new("stripe", drives) }];
     Opened::open(&OpenConfig { volumes, io_threads, ..OpenConfig::default() })
