@@ -1,68 +1,68 @@
-//! What the caches of volumes did, on the control socket and for Prometheus.
+//! Counters of volumes' caches, for the control socket and Prometheus.
 //!
-//! Owns the shape of one cache's counters and their metrics. Made by `serve` from the caches'
-//! counters; read back by `millrace stat`.
+//! Owns the JSON shape of one cache's counters, and their metrics. `serve` fills them from the
+//! caches; `millrace stat` reads them back.
 
 use std::fmt::Write;
 
 use millrace::{Cache, CacheMode, Native};
 use serde::{Deserialize, Serialize};
 
-/// A cache: its settings, and what it did so far.
+/// Settings of a cache, and its counters since the daemon began to serve.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CacheCounts {
-    /// The volume that it is over.
+    /// Volume that the cache is over.
     pub volume: String,
-    /// When a write is acknowledged: `write-back` or `write-through`.
+    /// Cache mode, which decides when a write is acknowledged: `write-back` or `write-through`.
     pub mode: String,
-    /// Memory for pages.
+    /// Memory for pages in bytes.
     pub size_bytes: u64,
-    /// Bytes of a page.
+    /// Size of a page in bytes.
     pub page_bytes: u64,
-    /// Most of it that may be dirty.
+    /// Limit of dirty data in bytes.
     pub dirty_max_bytes: u64,
-    /// Bytes that are not on the drives yet, in whole pages.
+    /// Dirty data now, in bytes of whole pages.
     pub dirty_bytes: u64,
-    /// What reads did.
+    /// Counters of reads.
     pub reads: Reads,
-    /// What writes did.
+    /// Counters of writes.
     pub writes: Writes,
-    /// Clean pages whose memory went to others.
+    /// Number of clean pages evicted.
     pub evicted: u64,
 }
 
-/// Reads of a cache, in pages, so far.
+/// Reads of a cache so far, in pages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Reads {
     /// Pages found in memory.
     pub hits: u64,
-    /// Pages not found there.
+    /// Pages not found in memory.
     pub misses: u64,
     /// Pages read ahead.
     pub ahead: u64,
 }
 
-/// Writes of a cache, so far.
+/// Writes of a cache so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Writes {
     /// Pages written by clients.
     pub pages: u64,
-    /// Of these, pages that were dirty already.
+    /// Pages among them that were dirty already.
     pub overwritten: u64,
-    /// Pages written to the drives.
+    /// Pages written back to the drives.
     pub back: u64,
-    /// Requests in which they were.
+    /// Write-back requests sent to the drives.
     pub requests: u64,
-    /// Requests that failed.
+    /// Write-back requests that failed.
     pub errors: u64,
-    /// Writes of clients whose answer was held back.
+    /// Writes of clients that were throttled because of too much dirty data.
     pub throttled: u64,
 }
 
-/// The word of a mode.
+/// Returns the configuration's word for a cache mode.
 pub fn mode_word(mode: CacheMode) -> &'static str {
     match mode {
         CacheMode::WriteBack => "write-back",
@@ -71,7 +71,7 @@ pub fn mode_word(mode: CacheMode) -> &'static str {
 }
 
 impl CacheCounts {
-    /// A cache's settings and counters.
+    /// Takes the settings and counters of a cache.
     pub fn new(cache: &Cache<Native>) -> CacheCounts {
         let (config, stats) = (cache.config(), cache.stats());
         CacheCounts {
@@ -98,7 +98,7 @@ impl CacheCounts {
         }
     }
 
-    /// The difference to an earlier report of the same cache.
+    /// Returns the increase since an earlier report of the same cache.
     #[must_use]
     pub fn since(&self, before: &CacheCounts) -> CacheCounts {
         let less = |now: u64, then: u64| now.saturating_sub(then);
@@ -123,7 +123,7 @@ impl CacheCounts {
     }
 }
 
-/// A counter or gauge: its name, what it is, its value.
+/// Name, help text and value of a counter or gauge.
 type Metric = (&'static str, &'static str, fn(&CacheCounts) -> u64);
 
 const COUNTERS: [Metric; 10] = [
@@ -150,7 +150,8 @@ const GAUGES: [Metric; 4] = [
     ("dirty_bytes", "What is not on the drives yet, in whole pages.", |c| c.dirty_bytes),
 ];
 
-/// The lines for Prometheus; none without a cache. `braced` makes text of labels.
+/// Formats the caches' metrics for Prometheus; an empty text without caches. `braced` formats
+/// labels.
 pub fn metrics(caches: &[CacheCounts], braced: impl Fn(&[(&str, &str)]) -> String) -> String {
     let mut page = String::new();
     if caches.is_empty() {

@@ -1,11 +1,11 @@
-//! A report as Prometheus's text format, version 0.0.4.
+//! A report in Prometheus's text format, version 0.0.4.
 //!
-//! Pure text. Owns the names: `millrace_` and what it is of, base units (seconds, bytes), `_total`
-//! for what only grows. Every family has its HELP and TYPE lines and stands in one piece. A
-//! histogram has a bucket up to each power of four nanoseconds from 1.024 us to 17.2 s:
-//! those are borders of the layer's own finer buckets, so that nothing is estimated. They count
-//! values below the border, to which `le` adds the one nanosecond that makes it inclusive.
-//! Source: the exposition formats and naming practices of prometheus.io.
+//! Pure text. Owns the metric names: prefix `millrace_`, base units (seconds, bytes), suffix
+//! `_total` for counters. Every metric family has its HELP and TYPE lines and is contiguous.
+//! Histogram buckets end at powers of four nanoseconds from 1.024 us to 17.2 s, which are bounds of
+//! the layer's own finer buckets, so that no count is estimated. The layer's buckets exclude their
+//! upper bound while `le` includes it, a difference of one nanosecond. Source: the exposition
+//! formats and naming practices of prometheus.io.
 
 use std::fmt::{Display, Write};
 
@@ -14,16 +14,16 @@ use millrace_exports::nbd::ServerStats;
 
 use super::report::{Client, Drive, OpCounts, OpTotals, Queue, Report, Times, Volume};
 
-/// Powers of two, in nanoseconds, that end a bucket.
+/// Exponents of the powers of two, in nanoseconds, at which buckets end.
 const BORDERS: [u32; 13] = [10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 32, 34];
 
-/// A metric, by kind: its name, what it is, and what gives its value.
+/// Name, help text and value of a metric.
 type Metric<T, V> = (&'static str, &'static str, fn(&T) -> V);
 
-/// A histogram: its name, what it is, and what gives its counts.
+/// Name, help text and counts of a histogram.
 type Timed = (&'static str, &'static str, fn(&OpCounts) -> &Times);
 
-/// A stage of an I/O's way, as btt names it, and what gives its times.
+/// Stage of an I/O as btt names it, and its times.
 type Stage = (&'static str, fn(&OpCounts) -> &Times);
 
 const OP_COUNTERS: [Metric<OpCounts, u64>; 4] = [
@@ -64,10 +64,10 @@ const ENDED_COUNTERS: [Metric<OpTotals, u64>; 3] = [
     ("errors", "I/Os that failed.", |op| op.errors),
 ];
 
-/// Puts a line, or lines, for one operation of a volume or client.
+/// Writes the lines for one operation of a volume or client.
 type Put<'a> = dyn Fn(&mut Page, &[(&str, &str)], &OpTotals) + 'a;
 
-/// The text of a report.
+/// Formats a report.
 pub fn render(report: &Report) -> String {
     let mut page = Page(String::new());
     page.family("millrace_build_info", "gauge", "The version that runs, as a label.");
@@ -151,7 +151,7 @@ fn drives(page: &mut Page, report: &Report) {
     queues(page, report);
 }
 
-/// Hardware queues.
+/// Writes the metrics of hardware queues.
 fn queues(page: &mut Page, report: &Report) {
     let queues = || {
         let of = |drive: &'_ Drive| drive.queues.len();
@@ -176,7 +176,7 @@ fn queues(page: &mut Page, report: &Report) {
     }
 }
 
-/// What volumes and their clients got.
+/// Writes the metrics of volumes and their clients.
 fn ended(page: &mut Page, report: &Report) {
     let volume = |volume: &Volume| vec![("volume", volume.name.clone())];
     let of_volumes: Vec<_> = report.volumes.iter().map(|v| (volume(v), v.ops.as_slice())).collect();
@@ -207,7 +207,7 @@ fn ended(page: &mut Page, report: &Report) {
     }
 }
 
-/// What groups did, and what held them.
+/// Writes the metrics of groups.
 fn groups(page: &mut Page, report: &Report) {
     page.0.push_str(&super::groups::metrics(&report.group_counts, |labels| braced(labels, None)));
     let name = "millrace_group_io_duration_seconds";
@@ -231,7 +231,7 @@ fn volumes(page: &mut Page, report: &Report) {
     let name = "millrace_export_errors_total";
     page.family(name, "counter", "Requests of clients that failed because of a drive.");
     for export in &report.exports {
-        // Two exports may have one name, on two listeners.
+        // Exports on different listeners may have the same name.
         let access = if export.read_only { "read-only" } else { "read-write" };
         let labels = [("export", export.name.as_str()), ("volume", &export.volume)];
         page.sample(name, &[labels[0], labels[1], ("access", access)], export.errors);
@@ -246,7 +246,7 @@ fn of_op<'a>(drive: &'a Drive, op: &'a OpCounts) -> [(&'a str, &'a str); 3] {
     [("drive", &drive.name), ("volume", &drive.volume), ("op", &op.op)]
 }
 
-/// The text so far.
+/// Page written so far.
 struct Page(String);
 
 impl Page {
@@ -274,7 +274,7 @@ impl Page {
         let _ = writeln!(self.0, "{name}_count{labels} {count}");
     }
 
-    /// Batches of 1, 2 to 3, 4 to 7, ... requests.
+    /// Writes the histogram of batch sizes: 1, 2 to 3, 4 to 7, ... requests.
     fn batches(&mut self, name: &str, labels: &[(&str, &str)], queue: &Queue) {
         let mut below = 0;
         for (power, count) in queue.batches.iter().enumerate() {
@@ -293,7 +293,7 @@ fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-/// Labels in braces, with their values escaped; nothing for none.
+/// Formats labels in braces, with their values escaped; an empty text without labels.
 fn braced(labels: &[(&str, &str)], le: Option<&str>) -> String {
     let pairs = labels.iter().copied().chain(le.map(|le| ("le", le)));
     let pairs: Vec<String> = pairs
