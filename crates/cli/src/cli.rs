@@ -1,7 +1,7 @@
-//! The command line: verbs and their arguments.
+//! The command line of `millrace`: verbs and their arguments.
 //!
-//! Owns the list of verbs. Called by main; calls one function per verb. Wrong arguments, and errors
-//! of a verb, end with exit status 2; a verb says 0 or 1 itself.
+//! Owns the list of verbs, of which each calls one function. Called by main. Exit status 2 means
+//! wrong arguments or an error of a verb; a verb itself returns 0 or 1.
 
 use std::process::ExitCode;
 
@@ -82,7 +82,6 @@ pub fn command() -> Command {
     wrap_after_help(Cli::command())
 }
 
-/// Names of all verbs.
 #[cfg(test)]
 pub fn verbs() -> Vec<String> {
     command().get_subcommands().map(|verb| verb.get_name().to_owned()).collect()
@@ -97,7 +96,7 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Says what is wrong with the command line, and ends the program if the parser does.
+/// Prints the error of a wrong command line. Exits if it is the parser's.
 fn refuse(error: &clap::Error) -> ExitCode {
     let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
     match former_verbs::answer(error, &words.collect::<Vec<_>>()) {

@@ -1,8 +1,8 @@
-//! `millrace ctl get --toml`: what is in force, as lines of the configuration.
+//! `millrace ctl get --toml`: prints the current settings as lines of a configuration.
 //!
-//! Pure: a report to text, all of which may be pasted at the end of a file. Groups are whole
-//! sections, which replace those of the file; a scheduler that was set belongs into the drive's own
-//! section, so that it is a comment. Called by ctl.rs.
+//! Pure: a report to text that may be pasted at the end of a file. Groups are complete sections,
+//! which replace those of the file. A scheduler that was set belongs in the drive's own section, so
+//! it is printed as a comment. Called by ctl.rs.
 
 use std::fmt::Write;
 
@@ -13,16 +13,17 @@ use millrace_console::visible;
 use crate::config::group;
 use crate::views::report::Report;
 
-/// What is said before groups.
+/// Comment above the groups.
 const GROUPS: &str = "# In place of all [[group]] sections of the configuration:\n\n";
 
-/// The lines, with remarks on where they belong.
+/// Returns the lines, with comments that say where they belong.
 ///
 /// # Errors
-/// If the daemon has settings that this program does not know.
+/// Fails if the daemon has settings that this program does not know.
 pub fn lines(report: &Report) -> Result<String> {
     let (mut text, mut schedulers) = (String::new(), String::new());
-    // Those of clients, which have a / in their names, come and go with them.
+    // Groups of single clients, which have a / in their names, exist only while the client is
+    // connected.
     for named in report.groups.iter().filter(|group| !group.name.contains('/')) {
         let mut config = GroupConfig::new(&named.name);
         for (key, word) in &named.settings {

@@ -1,9 +1,8 @@
-//! The columns of `stat`: what iostat -x prints, out of the difference of two reports.
+//! Columns of `stat`, as iostat -x prints them, from the difference of two reports.
 //!
-//! Pure arithmetic. A row is of a drive, a hardware queue, a volume or a client. Rates of drives
-//! count I/Os as iostat does, after merging; times are of I/Os as they were submitted, before.
-//! `HELP` says how each column that iostat defines by what the kernel counts is defined here, by
-//! what the layer counts. The names are those of sysstat 12.
+//! Pure arithmetic. A row is a drive, a hardware queue, a volume or a client. Rates of drives count
+//! I/Os after merging, as iostat does; times are those of I/Os as submitted, before merging. `HELP`
+//! defines each column by what the layer counts. The names are those of sysstat 12.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,7 +11,7 @@ use serde::Serialize;
 
 use crate::views::report::{self, Drive, OpCounts, OpTotals, Report, Volume};
 
-/// How the columns are defined; for `--help`.
+/// Definitions of the columns, for `--help`.
 pub const HELP: &str = "\
 Columns, over the interval (in the first report: since the daemon began to serve); those marked * \
 come with -x:
@@ -41,28 +40,28 @@ The row of a volume or client counts I/Os as clients sent them: an I/O that was 
 there, and once on each drive that it touched. A volume's %util is that of its busiest drive. The row \
 of a hardware queue counts the I/Os that completed through it, as they were before merging.";
 
-/// A row: what one drive or volume did in an interval.
+/// Row of `stat`: a drive, queue, volume or client in an interval.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
-    /// The drive or volume; `DRIVE:N` for a queue, `client-N` for a client.
+    /// Name of the drive or volume; `DRIVE:N` for a queue, `client-N` for a client.
     pub name: String,
-    /// `volume`, `drive`, `queue` or `client`.
+    /// Kind of the row: `volume`, `drive`, `queue` or `client`.
     pub kind: &'static str,
-    /// The volume that it belongs to; its own name for a volume.
+    /// Name of the volume that it belongs to; its own name for a volume.
     pub volume: String,
-    /// Seconds of the interval.
+    /// Length of the interval in seconds.
     pub seconds: f64,
-    /// What was read.
+    /// Columns of reads.
     pub read: Columns,
-    /// What was written.
+    /// Columns of writes.
     pub write: Columns,
-    /// What was discarded or zeroed.
+    /// Columns of discards and writes of zeroes.
     pub discard: Columns,
-    /// Flushes.
+    /// Columns of flushes.
     pub flush: Columns,
-    /// Average number of I/Os.
+    /// Mean number of I/Os waiting or in the drive.
     pub aqu_sz: f64,
-    /// Share of the time, in percent.
+    /// Share of the time with I/O in the drive, in percent.
     pub util: f64,
     /// I/Os queued or in the drive at the end.
     pub in_flight: u64,
@@ -70,47 +69,47 @@ pub struct Row {
     pub tags_in_use: u32,
     /// I/Os that failed since the daemon began to serve.
     pub failed: u64,
-    /// Of a drive, what its driver counted of its own, by name.
+    /// Counters of a drive's driver by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub driver: BTreeMap<String, u64>,
 }
 
 impl Row {
-    /// Returns true if something was done in the interval, or is under way.
+    /// Returns true if there was I/O in the interval, or some is in flight.
     pub fn is_busy(&self) -> bool {
         let ops = [&self.read, &self.write, &self.discard, &self.flush];
         self.in_flight > 0 || ops.iter().any(|op| op.ios > 0 || op.merges > 0)
     }
 }
 
-/// One kind of operation.
+/// Columns of one kind of operation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Columns {
     /// I/Os completed, before merging.
     pub ios: u64,
-    /// Their bytes.
+    /// Bytes of these I/Os.
     pub bytes: u64,
-    /// Those merged into another's request.
+    /// I/Os merged into another's request.
     pub merges: u64,
-    /// Those that failed.
+    /// I/Os that failed.
     pub errors: u64,
-    /// Requests a second, after merging.
+    /// Requests per second, after merging.
     pub per_second: f64,
-    /// KiB a second.
+    /// KiB per second.
     pub kib_per_second: f64,
-    /// Merged a second.
+    /// Merges per second.
     pub merged_per_second: f64,
     /// Share of the I/Os that were merged, in percent.
     pub merged_percent: f64,
-    /// Mean time in milliseconds.
+    /// Mean latency in milliseconds.
     pub await_ms: f64,
-    /// KiB of a request.
+    /// Mean request size in KiB.
     pub request_kib: f64,
-    /// Time that 99 % did not exceed, in milliseconds.
+    /// 99th percentile of the latency in milliseconds.
     pub p99_ms: f64,
 }
 
-/// One kind of operation in an interval.
+/// Sums over one kind of operation in an interval.
 #[derive(Debug, Default)]
 struct Sum {
     ios: u64,
@@ -121,8 +120,9 @@ struct Sum {
     service_ns: u64,
 }
 
-/// The rows between two reports of a daemon: each volume, then its drives, then their queues, then
-/// its clients; all since it began without an earlier one.
+/// Returns the rows between two reports of a daemon: each volume, followed by its drives, their
+/// queues, and its clients. Without an earlier report, the rows cover the time since the daemon's
+/// start.
 pub fn rows(now: &Report, before: Option<&Report>) -> Vec<Row> {
     let since_ns = before.map_or(0, |before| before.uptime_ns);
     let seconds = now.uptime_ns.saturating_sub(since_ns).max(1) as f64 / 1e9;
@@ -170,7 +170,7 @@ pub fn rows(now: &Report, before: Option<&Report>) -> Vec<Row> {
     rows
 }
 
-/// A row of what is counted by operation when it ends, and in no other way.
+/// Makes a row of a queue, volume or client, for which only ended I/Os are counted.
 fn row_of_ended(
     name: &str,
     (now, before): (&[OpTotals], Option<&[OpTotals]>),
@@ -186,7 +186,7 @@ fn row_of_ended(
     row("client", &drive(now), before.map(drive).as_ref(), seconds)
 }
 
-/// A row of what a drive has done since it was as in `earlier`.
+/// Makes a row of a drive, with its increases since `earlier`.
 fn row(kind: &'static str, drive: &Drive, earlier: Option<&Drive>, seconds: f64) -> Row {
     let sums = |wanted: &[Op]| {
         let mut sum = Sum::default();
@@ -220,7 +220,7 @@ fn row(kind: &'static str, drive: &Drive, earlier: Option<&Drive>, seconds: f64)
     }
 }
 
-/// What a drive's driver counted since an earlier report.
+/// Returns the increases of a driver's counters since an earlier report.
 fn driver_since(drive: &Drive, earlier: Option<&Drive>) -> BTreeMap<String, u64> {
     let before =
         |name: &str| earlier.and_then(|drive| drive.driver.get(name)).copied().unwrap_or(0);
@@ -240,8 +240,8 @@ impl Sum {
     }
 
     fn columns(&self, seconds: f64) -> Columns {
-        // A merge is counted when it happens, an I/O when it ends: in an interval there may be
-        // more of the former.
+        // A merge is counted when it happens, an I/O when it ends, so an interval may have more
+        // merges than I/Os.
         let requests = self.ios.saturating_sub(self.merges);
         let kib = self.bytes as f64 / 1024.0;
         let share = |part: f64, whole: u64| if whole == 0 { 0.0 } else { part / whole as f64 };

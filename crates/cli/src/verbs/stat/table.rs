@@ -1,18 +1,19 @@
-//! Rows of `stat` as text: the columns of iostat -mx that fit 80, or all of them and p99.
+//! Formats rows of `stat`: the columns of iostat -mx that fit 80 characters, or all of them and
+//! p99.
 //!
-//! Pure text. In the short form numbers lose digits after the point as they grow; in the whole form
-//! they have two, as iostat's. Names of drives, queues and clients stand below their volume's,
-//! indented; the short form cuts long ones in the middle. A line below the table names each volume
-//! and drive that failed I/Os.
+//! Pure text. In the short form large numbers have fewer decimals; in the whole form all have two,
+//! as in iostat. Names of drives, queues and clients are indented below their volume's; the short
+//! form cuts out the middle of long names. A line below the table names each volume and drive with
+//! failed I/Os.
 
 use millrace_console::{Form, counted, fitted, shortened};
 
 use super::columns::Row;
 
-/// Characters of the first column in the short form.
+/// Width of the first column in the short form, in characters.
 const NAME_WIDTH: usize = 13;
 
-/// A column: its name, how wide it is in the short form if that has it, and its value.
+/// Head of a column, its width in the short form if it is shown there, and its value.
 type Column = (&'static str, Option<usize>, fn(&Row) -> f64);
 
 const COLUMNS: [Column; 24] = [
@@ -42,8 +43,8 @@ const COLUMNS: [Column; 24] = [
     ("w_p99", None, |row| row.write.p99_ms),
 ];
 
-/// The rows under a line of names, then who failed I/Os and the number of idle volumes that have no
-/// rows, with an empty line after them.
+/// Formats the rows below their heads, followed by failed I/Os, the number of idle volumes without
+/// rows, and an empty line.
 pub fn table(rows: &[Row], idle: usize, form: Form) -> String {
     let name_width = match form {
         Form::Short => NAME_WIDTH,
@@ -78,7 +79,7 @@ pub fn table(rows: &[Row], idle: usize, form: Form) -> String {
     text
 }
 
-/// A line for a volume or drive that failed I/Os.
+/// Returns a line for a volume or drive with failed I/Os.
 fn failures(row: &Row) -> Option<String> {
     let ops = [("read", &row.read), ("write", &row.write), ("discard", &row.discard)];
     let ops = ops.into_iter().chain([("flush", &row.flush)]);
@@ -100,7 +101,7 @@ fn label(row: &Row) -> String {
     format!("{indent}{}", row.name.escape_debug())
 }
 
-/// Room for what usually stands in a column of the whole form.
+/// Returns the usual width of a column in the whole form.
 fn cell_width(name: &str) -> usize {
     let usual = match name {
         "rMiB/s" | "wMiB/s" | "dMiB/s" => 10,

@@ -1,8 +1,8 @@
-//! `millrace trace show`: a trace as lines, byte for byte those of `blkparse -i NAME`, but for
-//! names of drives where blkparse has numbers.
+//! `millrace trace show`: prints a trace like `blkparse -i NAME`, byte for byte, except for names
+//! of drives in place of numbers.
 //!
-//! Called by `trace::run`; the lines are millrace-trace's. A reader of our output that goes away
-//! ends it quietly.
+//! Called by `trace::run`; millrace-trace formats the lines. Ends quietly when its reader closes
+//! the pipe.
 #![allow(clippy::print_stderr)]
 
 use std::io::{BufWriter, IsTerminal, Write};
@@ -41,19 +41,19 @@ const BUFFER_BYTES: usize = 64 << 10;
 pub struct Args {
     #[command(flatten)]
     input: Input,
-    /// Print no counts at the end
+    /// Omit the counts at the end
     #[arg(short, long)]
     quiet: bool,
-    /// Also print what drivers said of requests, as lines with the action d, which blkparse leaves
-    /// out
+    /// Also print drivers' messages about requests, as lines with the action d, which blkparse does
+    /// not have
     #[arg(long)]
     driver_data: bool,
 }
 
-/// Runs the verb.
+/// Prints the events.
 ///
 /// # Errors
-/// If a trace cannot be read, or the lines cannot be written.
+/// Fails if a trace cannot be read, or the output cannot be written.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let stdout = std::io::stdout();
     let on_terminal = stdout.is_terminal();

@@ -1,6 +1,6 @@
-//! `millrace trace spans`: how long I/Os took from step to step, in btt's words and digits.
+//! `millrace trace spans`: times of I/Os from one step to the next, in the format of btt.
 //!
-//! Called by `trace::run`; measuring and layout are millrace-trace's.
+//! Called by `trace::run`; millrace-trace measures and formats.
 
 use std::process::ExitCode;
 
@@ -30,7 +30,7 @@ Spans, in seconds; percentiles are known to an eighth:
 Spans of devices that only map I/Os to others (device majors 9, 253, 254) have dm in their \
 names; btt keeps them apart.";
 
-/// By what the numbers are split.
+/// Grouping of the numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum SpanSplit {
     Drive,
@@ -44,7 +44,7 @@ enum SpanSplit {
 pub struct Args {
     #[command(flatten)]
     input: Input,
-    /// Print all columns, btt's among them; without it those that fit 80
+    /// Print all columns, including btt's; without it, those that fit 80 characters
     #[arg(short = 'x', long)]
     extended: bool,
     /// Print one JSON object
@@ -55,10 +55,10 @@ pub struct Args {
     per: Option<SpanSplit>,
 }
 
-/// Runs the verb.
+/// Prints the spans.
 ///
 /// # Errors
-/// If a trace cannot be read, or has completions only.
+/// Fails if a trace cannot be read, or has completions only.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mut spans = Spans::new();
     let walked = args.input.for_each_event(Bar::new(1), |entry, _| {

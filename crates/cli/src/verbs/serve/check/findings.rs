@@ -1,8 +1,8 @@
-//! Findings of `--check`, which opens nothing for use: sizes, and all that a start would refuse.
+//! Findings of `--check`: sizes of volumes, and everything that a start would refuse.
 //!
-//! Called by `serve` for start/report.rs; asks probe.rs. Files, devices and sockets are looked at,
-//! never made or changed. A drive or socket that is missing or in use is logged as an error, and the
-//! verdict is then that the configuration is valid but cannot start on this host.
+//! Called by `serve` for start/report.rs; uses probe.rs. Only looks at files, devices and sockets,
+//! and never creates or changes any. A drive or socket that is missing or in use is logged as an
+//! error, and the verdict is then that the configuration is valid but cannot start on this host.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -23,18 +23,18 @@ use crate::config::words::bytes_for_people;
 use crate::config::{Place, Problems, ServePlan};
 use crate::verbs::serve::live::dirty_marks;
 
-/// Findings of a check, for people.
+/// Findings of a check, to be printed.
 #[derive(Debug, Clone)]
 pub struct Findings {
-    /// True if every drive and socket can be had, and every volume is large enough.
+    /// True if all drives and sockets are available and every volume is large enough.
     pub starts: bool,
-    /// A line for each volume whose drives are there.
+    /// A line for each volume whose drives exist.
     pub volumes: String,
     patience: Patience,
 }
 
-/// Looks at the drives and sockets of a plan; logs warnings and notes as starting would. `made` is
-/// a folder that starting makes, of which nothing can be said.
+/// Examines the drives and sockets of a plan. Logs the warnings and notes that a start would log.
+/// Files in `made`, a folder that a start creates, are not examined.
 pub fn measure(
     plan: &ServePlan,
     made: Option<&Path>,
@@ -52,7 +52,7 @@ pub fn measure(
     }
     let mut spaces = measured.into_iter();
     for (volume, line) in plan.volumes() {
-        // All of them in any case: the next volume's follow.
+        // Always takes all of this volume's drives, since those of the next volume follow.
         let drives: Vec<_> = spaces.by_ref().take(volume.drives.len()).collect();
         if let Some(drives) = drives.into_iter().collect::<Option<Vec<DriveSpace>>>() {
             let place = place(plan, line);
@@ -77,13 +77,13 @@ pub fn measure(
     found
 }
 
-/// True for a file in a folder that is not there yet.
+/// Returns true for a file in a folder that does not exist yet.
 fn is_in(file: &Path, made: Option<&Path>) -> bool {
     made.is_some_and(|folder| !folder.exists() && file.parent() == Some(folder))
 }
 
-/// Notes on the sockets that the service manager is to hand over, which it does to a daemon that it
-/// starts, and never to a check.
+/// Notes the sockets from systemd, which passes them to a daemon that it starts, but never to a
+/// check.
 fn unknown_sockets(plan: &ServePlan) -> impl Iterator<Item = String> {
     plan.listeners.iter().filter_map(|listener| {
         let Listen::Inherited(name) = &listener.address else { return None };
@@ -99,7 +99,7 @@ fn unknown_sockets(plan: &ServePlan) -> impl Iterator<Item = String> {
     })
 }
 
-/// A line of the configuration, if there are lines.
+/// Returns the position prefix of a message, empty without a configuration file.
 fn place(plan: &ServePlan, line: usize) -> String {
     match plan.file.as_str() {
         "" => String::new(),
@@ -134,7 +134,7 @@ impl Findings {
         Some((DriveSpace { name, size_bytes, block_bytes }, measured.place))
     }
 
-    /// The folder of marks of dirty caches.
+    /// Checks the folder for marks of dirty caches.
     fn state(&mut self, plan: &ServePlan) {
         let Some(state) = &plan.daemon.state else { return };
         match dirty_marks::check(state) {
@@ -155,8 +155,8 @@ impl Findings {
         self.starts = false;
     }
 
-    /// The sockets that a start would listen on: those of clients, and the control socket, unless
-    /// the one beside which it is cannot be either.
+    /// Checks the Unix sockets that a start would listen on: those of clients, and the control
+    /// socket, unless it lies beside a client socket that cannot be created either.
     fn sockets(&mut self, plan: &ServePlan, made: Option<&Path>) {
         let nbd = plan.listeners.iter().filter_map(|listener| match &listener.address {
             Listen::Unix(path) => Some(("nbd", path.clone(), listener.line)),
@@ -181,7 +181,7 @@ impl Findings {
         }
     }
 
-    /// The TCP ports that a start would listen on: those of clients, and that of metrics.
+    /// Checks the TCP ports that a start would listen on: those of clients, and that of metrics.
     fn ports(&mut self, plan: &ServePlan, metrics_flag: Option<SocketAddr>) {
         let nbd = plan.listeners.iter().filter_map(|listener| match &listener.address {
             Listen::Unix(_) | Listen::Abstract(_) | Listen::Inherited(_) => None,
@@ -223,7 +223,7 @@ pub fn not_valid(file: &str, problems: &Problems) -> String {
     format!("{}: not valid: {}\n", visible(name), counted(problems.count(), "error"))
 }
 
-/// Message about a volume of drives of these sizes that has no block at all.
+/// Explains why a volume of these drives has no block at all.
 fn too_small(space: &Space, layout: &str) -> String {
     let least_bytes = match space.layout {
         Layout::Linear => 0,
