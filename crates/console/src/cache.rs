@@ -9,10 +9,10 @@ use millrace::{CacheConfig, CacheMode, Registered, unknown_word};
 use crate::words::{self, nearest};
 
 /// Name of a cache setting, and the function that parses its value into the configuration.
-pub type Key = (&'static str, fn(&mut CacheConfig, &str) -> Result<(), String>);
+pub type CacheKey = (&'static str, fn(&mut CacheConfig, &str) -> Result<(), String>);
 
 /// All settings of a cache.
-pub const KEYS: [Key; 6] = [
+pub const KEYS: [CacheKey; 6] = [
     ("size", |cache, text| {
         cache.size_bytes = words::size(text)?;
         // Limits read-ahead to a quarter of a small cache. A later `read-ahead` overrides this.

@@ -13,7 +13,7 @@ use clap_complete::{Shell, generate};
 // The variants have no docs, since clap would print them in the help, next to the same words.
 #[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum For {
+pub enum TargetShell {
     Bash,
     Zsh,
     Fish,
@@ -23,7 +23,7 @@ pub enum For {
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Shell to generate completions for
-    shell: For,
+    shell: TargetShell,
 }
 
 /// Prints the completion script.
@@ -37,11 +37,11 @@ pub fn run(args: &Args, command: Command) -> Result<ExitCode> {
 
 /// Returns the completion script for `shell`.
 #[must_use]
-pub fn script(shell: For, mut command: Command) -> String {
+pub fn script(shell: TargetShell, mut command: Command) -> String {
     let shell = match shell {
-        For::Bash => Shell::Bash,
-        For::Zsh => Shell::Zsh,
-        For::Fish => Shell::Fish,
+        TargetShell::Bash => Shell::Bash,
+        TargetShell::Zsh => Shell::Zsh,
+        TargetShell::Fish => Shell::Fish,
     };
     let mut script = Vec::new();
     let name = command.get_name().to_owned();

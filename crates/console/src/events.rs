@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use millrace_trace::{Entry, Names, Reader};
 
-use crate::Bar;
+use crate::ProgressBar;
 
 /// Number of events between two checks of the clock.
 const EVENTS_A_LOOK: u32 = 4_096;
@@ -27,15 +27,15 @@ const BAR_EVERY: Duration = Duration::from_millis(100);
 /// instead.
 pub fn for_each_event(
     reader: &mut Reader,
-    (bar, label): (Bar, &str),
-    mut each: impl FnMut(&Entry, &mut Reader) -> Next,
+    (bar, label): (ProgressBar, &str),
+    mut each: impl FnMut(&Entry, &mut Reader) -> EventFlow,
 ) -> Result<EventWalk> {
     let say = |notes: &[String]| notes.iter().for_each(|note| eprintln!("note: {note}"));
     let known = reader.notes();
     say(&known);
     let mut progress = Progress { bar, label: label.into(), events: 0, shown: Instant::now() };
     while let Some(entry) = reader.read()? {
-        if each(&entry, reader) == Next::Stop {
+        if each(&entry, reader) == EventFlow::Stop {
             break;
         }
         progress.event(reader);
@@ -85,7 +85,7 @@ impl ReadDamage {
 
 /// Tells `for_each_event` whether to go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Next {
+pub enum EventFlow {
     /// Read the next event.
     Event,
     /// Read no further.
@@ -94,7 +94,7 @@ pub enum Next {
 
 /// Progress bar of a trace that is being read; erased when dropped.
 struct Progress {
-    bar: Bar,
+    bar: ProgressBar,
     label: String,
     events: u32,
     shown: Instant,

@@ -1,4 +1,4 @@
-//! `TextTable`: rows below column heads as plain text, with two spaces between columns.
+//! `Grid`: rows below column heads as plain text, with two spaces between columns.
 //!
 //! Owns the layout that the tables of all verbs share: numbers flush right, names flush left, no
 //! trailing spaces. Widths are counted in characters. Pure; built by verbs.

@@ -6,7 +6,6 @@
 //! and settings (`words`, `cache`), completions and manual pages generated from a program's
 //! definition, and a loop over the events of a trace. Called by crates/cli and lab/cli only.
 
-mod bar;
 pub mod cache;
 pub mod completions;
 pub mod documents;
@@ -19,15 +18,16 @@ pub mod man;
 mod name;
 pub mod output_queue;
 mod program;
+mod progress_bar;
 mod speech;
 mod visible;
 pub mod words;
 
-pub use bar::Bar;
-pub use events::{EventWalk, Next, ReadDamage, for_each_event, is_gone};
+pub use events::{EventFlow, EventWalk, ReadDamage, for_each_event, is_gone};
 pub use grid::{Grid, Side, WIDTH, fitted, shortened, wrapped};
 pub use help::wrap_after_help;
 pub use lock_table::{Form, lock_table};
 pub use program::{ERROR, run};
+pub use progress_bar::ProgressBar;
 pub use speech::{complain, counted, has_lost_output, lost_output, reasons, say};
 pub use visible::{quoted, shell_word, visible, visible_lines};

@@ -116,7 +116,7 @@ pub fn install(args: Args) -> anyhow::Result<()> {
         Format::Json => registry.with(layer.json().flatten_event(true)).try_init(),
         Format::Text => {
             let stamped = !std::io::stderr().is_terminal() && !has_journal();
-            registry.with(layer.event_format(Line { stamped })).try_init()
+            registry.with(layer.event_format(TextFormat { stamped })).try_init()
         }
     };
     installed.map_err(|error| anyhow!("logging was started twice: {error}"))
@@ -223,12 +223,12 @@ fn read_filter(source: &str, text: &str) -> anyhow::Result<Targets> {
 }
 
 /// Formats a log line as text.
-struct Line {
+struct TextFormat {
     /// Begin the line with the time in UTC and the level.
     stamped: bool,
 }
 
-impl<S, N> FormatEvent<S, N> for Line
+impl<S, N> FormatEvent<S, N> for TextFormat
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -282,9 +282,9 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Default)]
-    struct Sink(Arc<Mutex<Vec<u8>>>);
+    struct LogCapture(Arc<Mutex<Vec<u8>>>);
 
-    impl io::Write for Sink {
+    impl io::Write for LogCapture {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().extend_from_slice(bytes);
             Ok(bytes.len())
@@ -296,12 +296,12 @@ mod tests {
     }
 
     fn said(stamped: bool, verbose: u8, log: impl FnOnce()) -> String {
-        let sink = Sink::default();
+        let sink = LogCapture::default();
         let writer = sink.clone();
         let layer = tracing_subscriber::fmt::layer().with_writer(move || writer.clone());
         let subscriber = tracing_subscriber::registry()
             .with(read_filter(VARIABLE, filter(verbose, None)).unwrap())
-            .with(layer.event_format(Line { stamped }));
+            .with(layer.event_format(TextFormat { stamped }));
         tracing::subscriber::with_default(subscriber, log);
         let bytes = sink.0.lock().unwrap().clone();
         String::from_utf8(bytes).unwrap()

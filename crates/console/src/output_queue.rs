@@ -31,12 +31,12 @@ static LOG: OnceLock<&OutputQueue> = OnceLock::new();
 
 /// Bytes that wait to be written, and the progress of the thread that writes them.
 pub struct OutputQueue {
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct QueueState {
     waiting: VecDeque<Vec<u8>>,
     /// Number of bytes that are waiting or being written.
     bytes: usize,
@@ -151,7 +151,7 @@ impl OutputQueue {
         let mut state = self.lock();
         while state.bytes > 0 {
             let writes = state.writes;
-            let is_still = |state: &mut State| state.bytes > 0 && state.writes == writes;
+            let is_still = |state: &mut QueueState| state.bytes > 0 && state.writes == writes;
             let waited = self.changed.wait_timeout_while(state, silence, is_still);
             let (now, time) = waited.unwrap_or_else(PoisonError::into_inner);
             if time.timed_out() || Instant::now() > end {
@@ -161,7 +161,7 @@ impl OutputQueue {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Subcommand;
-use millrace_console::{Bar, EventWalk, Next, for_each_event};
+use millrace_console::{EventFlow, EventWalk, ProgressBar, for_each_event};
 use millrace_trace::{Entry, Reader, TraceName};
 
 const EXAMPLES: &str = "\
@@ -63,7 +63,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 
 /// Arguments that select traces.
 #[derive(Debug, clap::Args)]
-struct Input {
+struct TraceInput {
     /// Names of recordings, - for standard input; several are merged by time, as blkparse does
     #[arg(value_name = "NAME", required = true)]
     names: Vec<String>,
@@ -75,7 +75,7 @@ struct Input {
     numbers: bool,
 }
 
-impl Input {
+impl TraceInput {
     fn names(&self) -> Vec<TraceName> {
         self.names.iter().map(|name| TraceName::new(name, self.dir.as_deref())).collect()
     }
@@ -88,8 +88,8 @@ impl Input {
     /// Fails if a trace cannot be read.
     fn for_each_event(
         &self,
-        bar: Bar,
-        mut each: impl FnMut(&Entry, &Reader) -> Next,
+        bar: ProgressBar,
+        mut each: impl FnMut(&Entry, &Reader) -> EventFlow,
     ) -> Result<EventWalk> {
         let mut reader = Reader::open(&self.names())?;
         for_each_event(&mut reader, (bar, &self.names.join(" ")), |entry, reader| {

@@ -9,10 +9,10 @@ use std::io::{BufWriter, IsTerminal, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use millrace_console::{Bar, Next, is_gone};
+use millrace_console::{EventFlow, ProgressBar, is_gone};
 use millrace_trace::{DriverData, Show};
 
-use super::Input;
+use super::TraceInput;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -40,7 +40,7 @@ const BUFFER_BYTES: usize = 64 << 10;
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
-    input: Input,
+    input: TraceInput,
     /// Omit the counts at the end
     #[arg(short, long)]
     quiet: bool,
@@ -63,10 +63,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let show = Show::new(names.iter().map(|name| name.name()).collect());
     let mut show = show.with_data(data);
     let mut written = Ok(());
-    let bar = if on_terminal { Bar::hidden() } else { Bar::new(1) };
+    let bar = if on_terminal { ProgressBar::hidden() } else { ProgressBar::new(1) };
     let walked = args.input.for_each_event(bar, |entry, reader| {
         written = out.write_all(show.entry(entry, reader.names()));
-        if written.is_ok() { Next::Event } else { Next::Stop }
+        if written.is_ok() { EventFlow::Event } else { EventFlow::Stop }
     });
     if written.is_ok() && walked.is_ok() && !args.quiet {
         written = out.write_all(show.summary().as_bytes());

@@ -6,10 +6,10 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
-use millrace_console::{Bar, Next};
+use millrace_console::{EventFlow, ProgressBar};
 use millrace_trace::{Columns, Per, Spans, TraceError, json_line};
 
-use super::Input;
+use super::TraceInput;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -43,7 +43,7 @@ enum SpanSplit {
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
-    input: Input,
+    input: TraceInput,
     /// Print all columns, including btt's; without it, those that fit 80 characters
     #[arg(short = 'x', long)]
     extended: bool,
@@ -61,9 +61,9 @@ pub struct Args {
 /// Fails if a trace cannot be read, or has completions only.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mut spans = Spans::new();
-    let walked = args.input.for_each_event(Bar::new(1), |entry, _| {
+    let walked = args.input.for_each_event(ProgressBar::new(1), |entry, _| {
         spans.entry(entry, &mut ());
-        Next::Event
+        EventFlow::Event
     })?;
     spans.set_names(&walked.names);
     if spans.has_completions_only() {

@@ -11,20 +11,20 @@ use crate::grid::WIDTH;
 const BAR_WIDTH: usize = 20;
 
 /// Shows on one line of a terminal how far a run has got.
-pub struct Bar {
+pub struct ProgressBar {
     rows: usize,
     shown: bool,
 }
 
-impl Bar {
+impl ProgressBar {
     /// Makes a bar for a run of `rows` rows. Nothing is drawn unless standard error is a terminal.
-    pub fn new(rows: usize) -> Bar {
-        Bar { rows, shown: std::io::stderr().is_terminal() }
+    pub fn new(rows: usize) -> ProgressBar {
+        ProgressBar { rows, shown: std::io::stderr().is_terminal() }
     }
 
     /// Makes a bar that draws nothing.
-    pub fn hidden() -> Bar {
-        Bar { rows: 0, shown: false }
+    pub fn hidden() -> ProgressBar {
+        ProgressBar { rows: 0, shown: false }
     }
 
     /// Shows that row `index`, counted from 0, is done up to `fraction` (0 to 1).
