@@ -35,9 +35,9 @@ pub use protocol::{
     Access, CONTROL_VERSION, ControlVerb, Question, Refusal, Verb, ask, greeting, names,
 };
 pub use requests::{
-    AddSection, HistoryRange, Reload, RemoveSection, Set, SetGroup, StatsQuery, TraceStart,
+    AddSection, HistoryRange, Reload, RemoveSection, SetGroup, SetVolume, StatsQuery, TraceStart,
 };
-pub use thread::{Sockets, Views};
+pub use thread::{Sockets, ViewThread};
 
 /// Access of the views to the daemon.
 pub trait Answers: Send + Sync {

@@ -21,7 +21,7 @@ use crate::assemble::places::Places;
 use crate::created::{Created, Unfinished};
 use crate::groups::{GroupConfig, open_groups};
 use crate::serving::{check_serving, needs_workers};
-use crate::space::Space;
+use crate::space::VolumeSpace;
 
 /// Queue settings of a drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,7 +103,7 @@ pub fn volume_device(minor: u32) -> u32 {
 
 /// Shared context in which drives are opened: threads, controllers, groups and tracer.
 #[derive(Default)]
-pub struct Host {
+pub struct OpenContext {
     /// Number of I/O threads that will own queues of file drives; 0 counts as 1.
     pub io_threads: u16,
     /// Controllers that specs of drives may name.
@@ -118,17 +118,17 @@ pub struct Host {
     pub(crate) opened: Option<millrace_drives::Opened>,
 }
 
-impl Host {
+impl OpenContext {
     /// Makes a context for `io_threads` I/O threads and these controllers, with all their tags
     /// free.
     ///
     /// # Errors
     /// Fails if a controller's settings are invalid on this machine.
-    pub fn new(io_threads: u16, controllers: &[ControllerConfig]) -> Result<Host, Error> {
+    pub fn new(io_threads: u16, controllers: &[ControllerConfig]) -> Result<OpenContext, Error> {
         let controllers = controllers.iter().cloned().map(Controller::new);
         let controllers = controllers.collect::<Result<_, _>>()?;
         let tracer = Some(Tracer::new(TRACE_RING_EVENTS));
-        Ok(Host {
+        Ok(OpenContext {
             io_threads,
             controllers,
             groups: None,
@@ -203,7 +203,7 @@ pub fn open_drive(
     name: &str,
     spec: &Spec,
     options: &DriveOptions,
-    host: &Host,
+    host: &OpenContext,
 ) -> Result<OpenedDrive, SetupError> {
     // The worker has a queue besides those of the I/O threads.
     let queues = host.io_threads.max(1).saturating_add(u16::from(options.worker.is_some()));
@@ -224,7 +224,7 @@ pub(crate) fn assemble_drive(
     (name, spec): (&str, &Spec),
     opened: millrace_drives::Opened,
     options: &DriveOptions,
-    host: &Host,
+    host: &OpenContext,
 ) -> Result<OpenedDrive, SetupError> {
     let io_threads = host.io_threads.max(1);
     let failed = |source| SetupError::Drive { name: name.to_owned(), source };
@@ -287,7 +287,7 @@ impl Places {
         (layout, drives): (Layout, &[Spec]),
         options: &VolumeOptions,
     ) -> Result<(Arc<Volume<Native>>, Vec<String>), SetupError> {
-        let mut host = Host::new(options.io_threads, &options.controllers)?;
+        let mut host = OpenContext::new(options.io_threads, &options.controllers)?;
         if !options.groups.is_empty() {
             host.groups = Some(open_groups(&options.groups)?);
         }
@@ -323,7 +323,7 @@ impl Places {
 
 /// Returns a note if the volume leaves a part of its drives unused.
 pub fn unused_space(volume: &Volume<Native>) -> Option<String> {
-    Space::of(volume).note(volume.name())
+    VolumeSpace::of(volume).note(volume.name())
 }
 
 #[cfg(test)]
@@ -356,7 +356,7 @@ mod tests {
             sharing: millrace_block::Sharing::Controller,
             node: None,
         };
-        let host = Host::new(1, &[config("a"), config("b")]).unwrap();
+        let host = OpenContext::new(1, &[config("a"), config("b")]).unwrap();
         let open =
             |text: &str| open_drive("d", &text.parse().unwrap(), &DriveOptions::default(), &host);
         let hung = ["null@a:", "null@a:", "null@b:", "null:"].map(|text| open(text).unwrap());

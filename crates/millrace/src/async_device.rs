@@ -23,9 +23,9 @@ use millrace_machine::{Doorbell, Machine, Native, Thread};
 use millrace_runtime::{IoConfig, IoContext};
 
 use crate::block_device::check_range;
-use crate::config::{Part, StartError};
+use crate::config::{ConfigPart, StartError};
 use crate::groups::group_of;
-use crate::io_error::Io;
+use crate::io_error::IoRange;
 use crate::{ThreadChannel, Volume, stripe};
 
 /// Most bios in flight.
@@ -71,7 +71,7 @@ const BUFFER_MAX_BYTES: usize = 1 << 30;
 /// ```
 pub struct AsyncDevice {
     volume: Arc<Volume>,
-    inbox: Arc<Inbox>,
+    inbox: Arc<BioQueue>,
     bell: Arc<Doorbell<Native>>,
     thread: Option<<Native as Machine>::Thread>,
     /// Remarks about the drives for a person.
@@ -82,19 +82,19 @@ pub struct AsyncDevice {
 
 /// Queue of bios from tasks to the device's thread.
 #[derive(Default)]
-struct Inbox(Mutex<Orders>);
+struct BioQueue(Mutex<BioQueueState>);
 
 #[derive(Default)]
-struct Orders {
-    jobs: VecDeque<Job>,
+struct BioQueueState {
+    jobs: VecDeque<QueuedBio>,
     /// No more bios will come: the thread ends once all are answered.
     is_closed: bool,
     /// The thread has ended: a task that brings a bio answers it itself.
     has_ended: bool,
 }
 
-impl Inbox {
-    fn lock(&self) -> MutexGuard<'_, Orders> {
+impl BioQueue {
+    fn lock(&self) -> MutexGuard<'_, BioQueueState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -106,9 +106,9 @@ impl Inbox {
 
 /// Guard of the device's thread that answers all queued bios when the thread ends, even by a panic
 /// of a driver or waker.
-struct OnEnd<'a>(&'a Inbox);
+struct EndGuard<'a>(&'a BioQueue);
 
-impl Drop for OnEnd<'_> {
+impl Drop for EndGuard<'_> {
     fn drop(&mut self) {
         let mut orders = self.0.lock();
         orders.has_ended = true;
@@ -120,7 +120,7 @@ impl Drop for OnEnd<'_> {
 }
 
 /// A bio on its way to the channel, with the promise to answer it.
-struct Job {
+struct QueuedBio {
     bio: Bio,
     answer: Promise,
 }
@@ -173,11 +173,11 @@ impl Drop for Promise {
 }
 
 /// Makes both halves of the answer to a bio.
-fn promised(bio: Bio) -> (Pending, Job) {
+fn promised(bio: Bio) -> (Pending, QueuedBio) {
     let answer = Arc::new(Answer::default());
     let pending = Pending(Arc::clone(&answer));
     let answer = Promise { answer: Some(answer), user_data: bio.user_data() };
-    (pending, Job { bio, answer })
+    (pending, QueuedBio { bio, answer })
 }
 
 /// A submitted bio. Dropping this future does not cancel the bio.
@@ -206,7 +206,7 @@ impl AsyncDevice {
     /// Returns `Busy` if the volume's drives have no queue left for another thread, `System` if no
     /// ring can be made, or the error of opening a queue.
     pub fn start(volume: &Arc<Volume>) -> Result<AsyncDevice, Error> {
-        let inbox = Arc::new(Inbox::default());
+        let inbox = Arc::new(BioQueue::default());
         let (up, ups) = channel();
         let body = {
             let (volume, inbox) = (Arc::clone(volume), Arc::clone(&inbox));
@@ -234,7 +234,7 @@ impl AsyncDevice {
         let mut opened = stripe::open(specs)?;
         let mut device = AsyncDevice::start(&opened.volumes[0]).map_err(|error| {
             opened.created.remove();
-            StartError::new(Part::Whole, error)
+            StartError::new(ConfigPart::Whole, error)
         })?;
         device.warnings = opened.warnings;
         device.warnings.extend(opened.notes);
@@ -305,7 +305,7 @@ impl AsyncDevice {
     /// whole blocks or exceeds the device, and an [`IoError`](crate::IoError) if a drive failed.
     pub async fn read(&self, offset_bytes: u64, len_bytes: usize) -> io::Result<Buffer> {
         let sector = self.check(offset_bytes, len_bytes)?;
-        let io = Io { op: Op::Read, offset_bytes, len_bytes: len_bytes as u64 };
+        let io = IoRange { op: Op::Read, offset_bytes, len_bytes: len_bytes as u64 };
         let done = self.submit(Bio::read(sector, Buffer::new(len_bytes))).await;
         io.outcome(&self.volume, done.status)?;
         done.bio.into_buffer().ok_or_else(|| io::ErrorKind::Other.into())
@@ -317,7 +317,7 @@ impl AsyncDevice {
     /// Fails as [`AsyncDevice::read`] does.
     pub async fn write(&self, offset_bytes: u64, buffer: Buffer) -> io::Result<Buffer> {
         let sector = self.check(offset_bytes, buffer.len())?;
-        let io = Io { op: Op::Write, offset_bytes, len_bytes: buffer.len() as u64 };
+        let io = IoRange { op: Op::Write, offset_bytes, len_bytes: buffer.len() as u64 };
         let done = self.submit(Bio::write(sector, buffer)).await;
         io.outcome(&self.volume, done.status)?;
         done.bio.into_buffer().ok_or_else(|| io::ErrorKind::Other.into())
@@ -341,7 +341,7 @@ impl AsyncDevice {
     /// # Errors
     /// Returns an [`IoError`](crate::IoError) if a drive failed.
     pub async fn flush(&self) -> io::Result<()> {
-        Io::FLUSH.outcome(&self.volume, self.submit(Bio::flush()).await.status)
+        IoRange::FLUSH.outcome(&self.volume, self.submit(Bio::flush()).await.status)
     }
 
     /// Writes zeroes, without sending them to drives that support that. `len_bytes` is below 2 TiB.
@@ -354,7 +354,7 @@ impl AsyncDevice {
             0 => Ok(()),
             count => {
                 let bio = Bio::write_zeroes(offset_bytes >> SECTOR_SHIFT, count);
-                let io = Io { op: Op::WriteZeroes, offset_bytes, len_bytes };
+                let io = IoRange { op: Op::WriteZeroes, offset_bytes, len_bytes };
                 io.outcome(&self.volume, self.submit(bio).await.status)
             }
         }
@@ -369,7 +369,7 @@ impl AsyncDevice {
             0 => Ok(()),
             count => {
                 let bio = Bio::discard(offset_bytes >> SECTOR_SHIFT, count);
-                let io = Io { op: Op::Discard, offset_bytes, len_bytes };
+                let io = IoRange { op: Op::Discard, offset_bytes, len_bytes };
                 io.outcome(&self.volume, self.submit(bio).await.status)
             }
         }
@@ -387,8 +387,8 @@ impl Drop for AsyncDevice {
 }
 
 /// Runs the device's thread. Sends its doorbell, or the error of its start, through `up`.
-fn run(volume: &Arc<Volume>, inbox: &Inbox, up: Sender<Result<Arc<Doorbell<Native>>, Error>>) {
-    let _on_end = OnEnd(inbox);
+fn run(volume: &Arc<Volume>, inbox: &BioQueue, up: Sender<Result<Arc<Doorbell<Native>>, Error>>) {
+    let _on_end = EndGuard(inbox);
     let made = IoContext::new(IoConfig::default()).and_then(|mut io| {
         io.join(volume)?;
         let channel = io.channel(volume, DEPTH, Stamp::Batch)?;
@@ -404,7 +404,7 @@ fn run(volume: &Arc<Volume>, inbox: &Inbox, up: Sender<Result<Arc<Doorbell<Nativ
     };
     let _ = up.send(Ok(Arc::clone(io.bell())));
     let mut work =
-        Work { channel, waiting: VecDeque::new(), promises: Vec::new(), free: Vec::new() };
+        SubmitState { channel, waiting: VecDeque::new(), promises: Vec::new(), free: Vec::new() };
     loop {
         let mut orders = inbox.lock();
         work.waiting.append(&mut orders.jobs);
@@ -425,17 +425,17 @@ fn run(volume: &Arc<Volume>, inbox: &Inbox, up: Sender<Result<Arc<Doorbell<Nativ
 }
 
 /// State of the device's thread: its channel and the bios it handles.
-struct Work {
+struct SubmitState {
     channel: ThreadChannel,
     /// Bios that did not fit the channel, in order of arrival.
-    waiting: VecDeque<Job>,
+    waiting: VecDeque<QueuedBio>,
     /// Promises of the bios in flight, indexed by their number in the channel.
     promises: Vec<Option<Promise>>,
     /// Free indexes of `promises`.
     free: Vec<usize>,
 }
 
-impl Work {
+impl SubmitState {
     fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.channel.in_flight() == 0
     }
@@ -452,7 +452,7 @@ impl Work {
     }
 
     fn submit(&mut self) {
-        while let Some(Job { bio, answer }) = self.waiting.pop_front() {
+        while let Some(QueuedBio { bio, answer }) = self.waiting.pop_front() {
             let number = self.free.pop().unwrap_or_else(|| {
                 self.promises.push(None);
                 self.promises.len() - 1
@@ -467,7 +467,7 @@ impl Work {
                             answer.keep(Completion { user_data: 0, status, bio, q_ns: 0, c_ns: 0 });
                         }
                         Reject::Full => {
-                            self.waiting.push_front(Job { bio, answer });
+                            self.waiting.push_front(QueuedBio { bio, answer });
                             return;
                         }
                     }
@@ -524,7 +524,7 @@ mod tests {
         let count = u64::from(DEPTH) * 3;
         let bio = |number| Bio::write(number * 8, Buffer::new(4096)).with_user_data(number);
         // The thread finds all of them at once.
-        let (pending, jobs): (Vec<Pending>, Vec<Job>) =
+        let (pending, jobs): (Vec<Pending>, Vec<QueuedBio>) =
             (0..count).map(|number| promised(bio(number))).unzip();
         disk.inbox.lock().jobs.extend(jobs);
         disk.bell.ring();
@@ -576,7 +576,7 @@ mod tests {
             }
         }
         let error = AsyncDevice::stripe(&["rom:"]).err().unwrap();
-        assert_eq!(error.part, Part::Drive(0));
+        assert_eq!(error.part, ConfigPart::Drive(0));
     }
 
     #[test]

@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use millrace_block::{Bio, Buffer, ChannelConfig, Error, Op, Reject, SECTOR_SHIFT, Status};
 
-use crate::config::{Part, StartError};
-use crate::io_error::Io;
+use crate::config::{ConfigPart, StartError};
+use crate::io_error::IoRange;
 use crate::{Channel, Volume, stripe};
 
 /// Bytes of one piece of a transfer.
@@ -77,7 +77,7 @@ impl BlockDevice {
         let mut opened = stripe::open(specs)?;
         let mut device = BlockDevice::open(&opened.volumes[0]).map_err(|error| {
             opened.created.remove();
-            StartError::new(Part::Whole, error)
+            StartError::new(ConfigPart::Whole, error)
         })?;
         device.warnings = opened.warnings;
         device.warnings.extend(opened.notes);
@@ -126,7 +126,7 @@ impl BlockDevice {
     /// device, or an [`IoError`](crate::IoError) about the first part that failed.
     pub fn read_at(&mut self, offset_bytes: u64, into: &mut [u8]) -> io::Result<()> {
         check_range(self.volume(), offset_bytes, into.len() as u64)?;
-        let io = Io { op: Op::Read, offset_bytes, len_bytes: into.len() as u64 };
+        let io = IoRange { op: Op::Read, offset_bytes, len_bytes: into.len() as u64 };
         self.transfer(
             io,
             |at, buffer| Bio::read(sector(offset_bytes, at), buffer),
@@ -145,7 +145,7 @@ impl BlockDevice {
             buffer.copy_from_slice(&from[at..end]);
             Bio::write(sector(offset_bytes, at), buffer)
         };
-        let io = Io { op: Op::Write, offset_bytes, len_bytes: from.len() as u64 };
+        let io = IoRange { op: Op::Write, offset_bytes, len_bytes: from.len() as u64 };
         self.transfer(io, start, |_, _| ())
     }
 
@@ -154,7 +154,7 @@ impl BlockDevice {
     /// # Errors
     /// Returns an [`IoError`](crate::IoError) about the first drive that failed.
     pub fn flush(&mut self) -> io::Result<()> {
-        self.run(Io::FLUSH, Bio::flush())
+        self.run(IoRange::FLUSH, Bio::flush())
     }
 
     /// Writes zeroes, without sending them to drives that support that. `len_bytes` is below 2 TiB.
@@ -166,7 +166,7 @@ impl BlockDevice {
         if nr_sectors == 0 {
             return Ok(());
         }
-        let io = Io { op: Op::WriteZeroes, offset_bytes, len_bytes };
+        let io = IoRange { op: Op::WriteZeroes, offset_bytes, len_bytes };
         self.run(io, Bio::write_zeroes(sector(offset_bytes, 0), nr_sectors))
     }
 
@@ -179,7 +179,7 @@ impl BlockDevice {
         if nr_sectors == 0 {
             return Ok(());
         }
-        let io = Io { op: Op::Discard, offset_bytes, len_bytes };
+        let io = IoRange { op: Op::Discard, offset_bytes, len_bytes };
         self.run(io, Bio::discard(sector(offset_bytes, 0), nr_sectors))
     }
 
@@ -187,7 +187,7 @@ impl BlockDevice {
     /// buffer; `end` gets the buffer of each piece that succeeded.
     fn transfer(
         &mut self,
-        io: Io,
+        io: IoRange,
         mut start: impl FnMut(usize, Buffer) -> Bio,
         mut end: impl FnMut(usize, &[u8]),
     ) -> io::Result<()> {
@@ -226,12 +226,12 @@ impl BlockDevice {
         }
         let Some((at, status)) = failed else { return Ok(()) };
         let (offset_bytes, len_bytes) = (io.offset_bytes + at as u64, io.len_bytes - at as u64);
-        let piece = Io { offset_bytes, len_bytes: len_bytes.min(PIECE_BYTES as u64), ..io };
+        let piece = IoRange { offset_bytes, len_bytes: len_bytes.min(PIECE_BYTES as u64), ..io };
         piece.outcome(self.volume(), status)
     }
 
     /// Runs one bio that carries no data.
-    fn run(&mut self, io: Io, bio: Bio) -> io::Result<()> {
+    fn run(&mut self, io: IoRange, bio: Bio) -> io::Result<()> {
         let mut outcome = self.submit(bio);
         self.channel.wait(1, |completion| outcome = outcome.or(completion.status));
         io.outcome(self.volume(), outcome)
@@ -327,7 +327,7 @@ mod tests {
     #[test]
     fn a_wrong_spec_names_its_drive() {
         let error = BlockDevice::stripe(&["ram:size=1m", "rom:"]).err().unwrap();
-        assert_eq!(error.part, Part::Drive(1));
+        assert_eq!(error.part, ConfigPart::Drive(1));
         let why = std::error::Error::source(&error).unwrap().to_string();
         assert!(
             error.to_string() == "cannot open drive d1"

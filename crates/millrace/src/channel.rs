@@ -46,18 +46,18 @@ use crate::{ThreadChannel, Volume};
 pub struct Channel {
     // Declared before the claim: a dropped channel drains through the thread's ring.
     inner: ThreadChannel,
-    claim: Option<Rc<Claim>>,
+    claim: Option<Rc<QueueClaim>>,
     /// Group of bios that name no group.
     group: GroupId,
 }
 
 /// Claim of the calling thread on queues of a volume's drives.
-struct Claim {
+struct QueueClaim {
     context: Rc<RefCell<IoContext>>,
     volume: Arc<Volume>,
 }
 
-impl Drop for Claim {
+impl Drop for QueueClaim {
     fn drop(&mut self) {
         self.context.borrow_mut().leave(&self.volume);
         CLAIMS.with_borrow_mut(|claims| claims.forget(self));
@@ -67,7 +67,7 @@ impl Drop for Claim {
 /// State that all channels of the calling thread share: its ring, and its claims on volumes.
 struct ThreadClaims {
     context: Weak<RefCell<IoContext>>,
-    claims: Vec<Weak<Claim>>,
+    claims: Vec<Weak<QueueClaim>>,
 }
 
 impl ThreadClaims {
@@ -83,7 +83,7 @@ thread_local! {
 
 impl ThreadClaims {
     /// Removes a claim that was dropped.
-    fn forget(&mut self, claim: &Claim) {
+    fn forget(&mut self, claim: &QueueClaim) {
         self.claims.retain(|known| !std::ptr::eq(known.as_ptr(), claim));
         if self.claims.is_empty() {
             *self = ThreadClaims::NONE;
@@ -91,7 +91,7 @@ impl ThreadClaims {
     }
 
     /// Returns the thread's claim on a volume, and makes it for the thread's first channel there.
-    fn claim(&mut self, volume: &Arc<Volume>) -> Result<Rc<Claim>, Error> {
+    fn claim(&mut self, volume: &Arc<Volume>) -> Result<Rc<QueueClaim>, Error> {
         let mut claims = self.claims.iter().filter_map(Weak::upgrade);
         if let Some(claim) = claims.find(|claim| Arc::ptr_eq(&claim.volume, volume)) {
             return Ok(claim);
@@ -109,7 +109,8 @@ impl ThreadClaims {
             None => Rc::new(RefCell::new(IoContext::new(IoConfig::default())?)),
         };
         context.borrow_mut().join(volume)?;
-        let claim = Rc::new(Claim { context: Rc::clone(&context), volume: Arc::clone(volume) });
+        let claim =
+            Rc::new(QueueClaim { context: Rc::clone(&context), volume: Arc::clone(volume) });
         self.context = Rc::downgrade(&context);
         self.claims.push(Rc::downgrade(&claim));
         Ok(claim)

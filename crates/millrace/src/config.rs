@@ -116,13 +116,16 @@ impl OpenConfig {
     /// Returns the first contradiction, with the part that it is about.
     pub fn validate(&self) -> Result<(), StartError> {
         unique("controller", self.controllers.iter().map(|one| one.name.as_str()), |_| {
-            Part::Whole
+            ConfigPart::Whole
         })?;
-        unique("drive", self.drives().map(|drive| drive.name.as_str()), Part::Drive)?;
-        unique("volume", self.volumes.iter().map(|one| one.name.as_str()), Part::Volume)?;
+        unique("drive", self.drives().map(|drive| drive.name.as_str()), ConfigPart::Drive)?;
+        unique("volume", self.volumes.iter().map(|one| one.name.as_str()), ConfigPart::Volume)?;
         for (at, volume) in self.volumes.iter().enumerate() {
             let wrong = |text: String| {
-                StartError::invalid(Part::Volume(at), format!("volume {}: {text}", volume.name))
+                StartError::invalid(
+                    ConfigPart::Volume(at),
+                    format!("volume {}: {text}", volume.name),
+                )
             };
             volume.serving.validate().map_err(wrong)?;
             if let Some(cache) = &volume.cache {
@@ -143,7 +146,7 @@ impl OpenConfig {
 fn unique<'a>(
     what: &str,
     names: impl Iterator<Item = &'a str>,
-    part: impl Fn(usize) -> Part,
+    part: impl Fn(usize) -> ConfigPart,
 ) -> Result<(), StartError> {
     let mut seen = HashSet::new();
     for (at, name) in names.enumerate() {
@@ -158,7 +161,7 @@ fn unique<'a>(
 /// Part of a configuration that an error is about. Numbers count from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Part {
+pub enum ConfigPart {
     /// The configuration as a whole.
     Whole,
     /// Drive of this number, counted volume after volume.
@@ -180,7 +183,7 @@ pub enum Part {
 #[derive(Debug)]
 pub struct StartError {
     /// Part of the configuration that caused the error.
-    pub part: Part,
+    pub part: ConfigPart,
     /// Underlying error.
     pub source: Box<SetupError>,
 }
@@ -199,12 +202,12 @@ impl Error for StartError {
 
 impl StartError {
     /// Makes an error about a part.
-    pub(crate) fn new(part: Part, source: impl Into<SetupError>) -> StartError {
+    pub(crate) fn new(part: ConfigPart, source: impl Into<SetupError>) -> StartError {
         StartError { part, source: Box::new(source.into()) }
     }
 
     /// Makes an error about an invalid setting.
-    pub(crate) fn invalid(part: Part, text: impl Into<String>) -> StartError {
+    pub(crate) fn invalid(part: ConfigPart, text: impl Into<String>) -> StartError {
         StartError::new(part, millrace_block::Error::new(ErrorKind::InvalidSetting, text))
     }
 }
@@ -219,7 +222,7 @@ mod tests {
         VolumeConfig::new(name, drives.iter().map(drive).collect())
     }
 
-    fn wrong(volumes: Vec<VolumeConfig>) -> (Part, String) {
+    fn wrong(volumes: Vec<VolumeConfig>) -> (ConfigPart, String) {
         let config = OpenConfig { volumes, ..OpenConfig::default() };
         let error = config.validate().unwrap_err();
         (error.part, error.to_string())
@@ -229,10 +232,10 @@ mod tests {
     fn a_name_that_stands_twice_is_refused_at_its_second_place() {
         let text = "drive a: another drive has this name; choose another";
         let found = wrong(vec![volume("v", &["a", "b"]), volume("w", &["a"])]);
-        assert_eq!(found, (Part::Drive(2), text.to_owned()));
+        assert_eq!(found, (ConfigPart::Drive(2), text.to_owned()));
         let text = "volume v: another volume has this name; choose another";
         let found = wrong(vec![volume("v", &["a"]), volume("v", &["b"])]);
-        assert_eq!(found, (Part::Volume(1), text.to_owned()));
+        assert_eq!(found, (ConfigPart::Volume(1), text.to_owned()));
     }
 
     #[test]
@@ -240,13 +243,13 @@ mod tests {
         let inner = "driver ram needs size=...";
         let source = "ram:".parse::<Spec>().map(|spec| millrace_drives::check(&spec).unwrap_err());
         let drive = SetupError::Drive { name: "d0".into(), source: source.unwrap() };
-        let error = StartError::new(Part::Drive(0), drive);
+        let error = StartError::new(ConfigPart::Drive(0), drive);
         let error: &dyn Error = &error;
         let chain: Vec<String> = std::iter::successors(Some(error), |error| Error::source(*error))
             .map(ToString::to_string)
             .collect();
         assert_eq!(chain, ["cannot open drive d0", inner]);
-        let layer = StartError::invalid(Part::Whole, "nothing is exported");
+        let layer = StartError::invalid(ConfigPart::Whole, "nothing is exported");
         assert_eq!(
             (layer.to_string().as_str(), layer.source().is_none()),
             ("nothing is exported", true)
@@ -259,6 +262,6 @@ mod tests {
         assert_eq!(volume.serving.serving, Serving::Auto);
         volume.drives[1].options.stack = Stack::Raw;
         let text = "volume v: serving auto goes with stack mq only, not raw: use mq, or inline";
-        assert_eq!(wrong(vec![volume]), (Part::Volume(0), text.to_owned()));
+        assert_eq!(wrong(vec![volume]), (ConfigPart::Volume(0), text.to_owned()));
     }
 }

@@ -72,14 +72,14 @@ impl From<IoError> for io::Error {
 
 /// Operation and range of a device's I/O.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Io {
+pub(crate) struct IoRange {
     pub(crate) op: Op,
     pub(crate) offset_bytes: u64,
     pub(crate) len_bytes: u64,
 }
 
-impl Io {
-    pub(crate) const FLUSH: Io = Io { op: Op::Flush, offset_bytes: 0, len_bytes: 0 };
+impl IoRange {
+    pub(crate) const FLUSH: IoRange = IoRange { op: Op::Flush, offset_bytes: 0, len_bytes: 0 };
 
     /// Converts the status of this I/O on a volume to a result.
     pub(crate) fn outcome(self, volume: &Volume, status: Status) -> io::Result<()> {
@@ -91,7 +91,7 @@ impl Io {
 
     #[cold]
     fn failed(self, volume: &Volume, status: Status) -> IoError {
-        let Io { op, offset_bytes, len_bytes } = self;
+        let IoRange { op, offset_bytes, len_bytes } = self;
         let (volume_name, drive) = (volume.name().to_owned(), self.drive(volume, status));
         IoError { op, offset_bytes, len_bytes, volume: volume_name, drive, status }
     }

@@ -126,14 +126,14 @@ mod stripe;
 
 pub use assemble::places::Places;
 pub use assemble::{
-    DriveOptions, Host, OpenedDrive, SetupError, VolumeOptions, build_volume, drive_device,
+    DriveOptions, OpenContext, OpenedDrive, SetupError, VolumeOptions, build_volume, drive_device,
     open_drive, unused_space, volume_device,
 };
 pub use async_device::{AsyncDevice, Pending};
 pub use block_device::BlockDevice;
 pub use cache::{Cached, cache_over};
 pub use channel::Channel;
-pub use config::{DriveConfig, OpenConfig, Part, StartError, VolumeConfig};
+pub use config::{ConfigPart, DriveConfig, OpenConfig, StartError, VolumeConfig};
 pub use created::{Created, FileId, file_id};
 pub use groups::{DEFAULT_GROUP, GroupConfig, find_group, open_groups};
 pub use io_error::IoError;
@@ -162,7 +162,7 @@ pub use serve::{
     VhostSocket,
 };
 pub use serving::{check_scheduler, check_serving, default_serving, needs_workers};
-pub use space::{CHUNK_SECTORS, DriveSpace, Space, default_layout};
+pub use space::{CHUNK_SECTORS, DriveSpace, VolumeSpace, default_layout};
 pub use stripe::STRIPE_THREADS;
 
 /// Block layer, generic over the machine that it runs on.

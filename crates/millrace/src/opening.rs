@@ -21,9 +21,9 @@ use millrace_runtime::{DriveWorkers, Pinning, WorkerCpus, worker_cpus};
 #[cfg(feature = "serve")]
 use crate::assemble::SetupError;
 use crate::assemble::places::Places;
-use crate::assemble::{DriveOptions, Host, unused_space};
+use crate::assemble::{DriveOptions, OpenContext, unused_space};
 use crate::cache::cache_over;
-use crate::config::{DriveConfig, OpenConfig, Part, StartError};
+use crate::config::{ConfigPart, DriveConfig, OpenConfig, StartError};
 use crate::created::{Created, FileId, Unfinished};
 use crate::groups::open_groups;
 
@@ -50,7 +50,7 @@ pub struct Opened {
 
 /// State that all drives of a program share while they are opened one after another.
 struct OpenSite {
-    host: Host,
+    host: OpenContext,
     /// Places where open drives keep their data.
     places: Places,
     /// Number of drives opened so far, which is the minor number of the next one in traces.
@@ -192,10 +192,10 @@ impl<'a> Opening<'a> {
     /// invalid on this machine.
     pub fn new(config: &'a OpenConfig) -> Result<Opening<'a>, StartError> {
         config.validate()?;
-        let host = Host::new(0, &config.controllers);
-        let mut host = host.map_err(|error| StartError::new(Part::Whole, error))?;
+        let host = OpenContext::new(0, &config.controllers);
+        let mut host = host.map_err(|error| StartError::new(ConfigPart::Whole, error))?;
         let groups = open_groups(&config.groups);
-        host.groups = Some(groups.map_err(|error| StartError::new(Part::Whole, error))?);
+        host.groups = Some(groups.map_err(|error| StartError::new(ConfigPart::Whole, error))?);
         Ok(Opening::at(config, OpenSite { host, places: Places::default(), opened: 0 }))
     }
 
@@ -259,7 +259,8 @@ impl<'a> Opening<'a> {
         let OpenSite { host, places, opened } = &mut self.site;
         (host.io_threads, *opened) = (io_threads, *opened + 1);
         let opened = places.open((&drive.name, &drive.spec), &options, host);
-        let mut opened = opened.map_err(|error| StartError::new(Part::Drive(number), error))?;
+        let mut opened =
+            opened.map_err(|error| StartError::new(ConfigPart::Drive(number), error))?;
         self.created.take(&mut opened.created);
         self.notes.append(&mut opened.notes);
         self.warnings.append(&mut opened.warnings);
@@ -290,14 +291,14 @@ impl<'a> Opening<'a> {
             let members = disks.by_ref().take(volume.drives.len()).cloned().collect();
             let made =
                 Volume::with_serving(volume.name.as_str(), volume.layout, members, volume.serving)
-                    .map_err(|error| StartError::new(Part::Volume(number), error))?;
+                    .map_err(|error| StartError::new(ConfigPart::Volume(number), error))?;
             let Some(cache) = volume.cache else {
                 volumes.push(made);
                 continue;
             };
             let threads = self.config.io_threads.get(number).copied().unwrap_or(1).max(1);
             let (cached, cache) = cache_over(made, cache, threads)
-                .map_err(|error| StartError::new(Part::Volume(number), error))?;
+                .map_err(|error| StartError::new(ConfigPart::Volume(number), error))?;
             volumes.push(cached);
             caches.push((cache, threads));
         }
@@ -316,7 +317,7 @@ impl<'a> Opening<'a> {
 
 /// Returns the CPU of each drive's worker, in the order of the drives; `None` for drives of a
 /// volume without workers.
-fn workers(config: &OpenConfig, host: &Host, cpus: &mut WorkerCpus) -> Vec<Option<CpuId>> {
+fn workers(config: &OpenConfig, host: &OpenContext, cpus: &mut WorkerCpus) -> Vec<Option<CpuId>> {
     let mut workers = Vec::new();
     for volume in &config.volumes {
         let is_served = volume.needs_workers();
@@ -368,6 +369,6 @@ mod tests {
         let error = Opened::open(&OpenConfig { volumes, ..OpenConfig::default() }).err().unwrap();
         let text = "drive b: its file, export or image is that of drive a, too; give each drive \
                     one of its own";
-        assert_eq!((error.part, error.to_string().as_str()), (Part::Drive(1), text));
+        assert_eq!((error.part, error.to_string().as_str()), (ConfigPart::Drive(1), text));
     }
 }

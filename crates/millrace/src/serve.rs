@@ -38,7 +38,7 @@ pub use self::on_demand::{BeforeServing, ClosingFile, FileChanges, FileTask};
 use self::reload::VolumeQueues;
 pub use self::reload::{ReloadError, ReloadOptions, Reloaded};
 pub use self::servers::{ExportFailures, Observers, Servers};
-use crate::config::{Part, StartError};
+use crate::config::{ConfigPart, StartError};
 use crate::opening::Opened;
 
 /// Running servers with their volumes. Dropped without [`Server::stop`], it stops at once.
@@ -100,7 +100,7 @@ impl Server {
         let mut opened = Opened::open(&config.to_open())?;
         let started = opened
             .start_workers(config.server.backend)
-            .map_err(|error| StartError::new(Part::Whole, error))
+            .map_err(|error| StartError::new(ConfigPart::Whole, error))
             .and_then(|workers| Ok((workers, Servers::start(config, &opened, say)?)));
         match started {
             Ok((workers, servers)) => Ok(Server::of_parts(config, opened, workers, servers)),
@@ -198,7 +198,7 @@ mod tests {
             ..ServeConfig::default()
         };
         let error = Server::start(&config, Arc::new(|_| ())).err().unwrap();
-        assert_eq!(error.part, Part::Listener(0));
+        assert_eq!(error.part, ConfigPart::Listener(0));
         assert!(!path.exists());
     }
 }

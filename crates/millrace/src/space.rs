@@ -34,23 +34,23 @@ pub struct DriveSpace {
 
 /// Sizes of a volume's drives, and their layout.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Space {
+pub struct VolumeSpace {
     /// Layout of the volume.
     pub layout: Layout,
     /// Drives in the order of the volume.
     pub drives: Vec<DriveSpace>,
 }
 
-impl Space {
+impl VolumeSpace {
     /// Returns the current sizes of a volume's drives.
     #[must_use]
-    pub fn of(volume: &Volume<Native>) -> Space {
+    pub fn of(volume: &Volume<Native>) -> VolumeSpace {
         let drives = volume.disks().iter().map(|disk| DriveSpace {
             name: disk.name().to_owned(),
             size_bytes: disk.size_bytes(),
             block_bytes: disk.limits().logical_block_size,
         });
-        Space { layout: volume.layout(), drives: drives.collect() }
+        VolumeSpace { layout: volume.layout(), drives: drives.collect() }
     }
 
     /// Returns the largest logical block size in bytes.
@@ -140,13 +140,13 @@ fn amount(bytes: u64) -> String {
 mod tests {
     use super::*;
 
-    fn space(layout: Layout, sizes: &[(u64, u32)]) -> Space {
+    fn space(layout: Layout, sizes: &[(u64, u32)]) -> VolumeSpace {
         let drives = sizes.iter().zip(0..).map(|((size_bytes, block_bytes), number)| DriveSpace {
             name: format!("d{number}"),
             size_bytes: *size_bytes,
             block_bytes: *block_bytes,
         });
-        Space { layout, drives: drives.collect() }
+        VolumeSpace { layout, drives: drives.collect() }
     }
 
     const STRIPE: Layout = Layout::Stripe { chunk_sectors: CHUNK_SECTORS };

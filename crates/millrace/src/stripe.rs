@@ -8,7 +8,7 @@ use millrace_block::{Serving, ServingConfig};
 use millrace_drives::Spec;
 
 use crate::assemble::SetupError;
-use crate::config::{DriveConfig, OpenConfig, Part, StartError, VolumeConfig};
+use crate::config::{ConfigPart, DriveConfig, OpenConfig, StartError, VolumeConfig};
 use crate::opening::Opened;
 
 /// Most threads that may use a volume of [`BlockDevice::stripe`](crate::BlockDevice::stripe) at a
@@ -24,7 +24,7 @@ pub(crate) fn open(specs: &[impl AsRef<str>]) -> Result<Opened, StartError> {
         match AsRef::<str>::as_ref(text).parse::<Spec>() {
             Ok(spec) => Ok(DriveConfig::new(name, spec)),
             Err(source) => {
-                Err(StartError::new(Part::Drive(number), SetupError::Drive { name, source }))
+                Err(StartError::new(ConfigPart::Drive(number), SetupError::Drive { name, source }))
             }
         }
     };

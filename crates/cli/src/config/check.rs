@@ -14,8 +14,8 @@ use millrace_console::words::nearest;
 use super::controller;
 use super::group::members::Members;
 use super::key_lines::KeyLines;
-use super::names::Names;
-use super::plan::{Lines, ListenerPlan, LocatedDrive, ServePlan};
+use super::names::SectionNames;
+use super::plan::{ListenerPlan, LocatedDrive, PlanLines, ServePlan};
 use super::problem::Problems;
 use super::sections::Sections;
 use super::unit_notes;
@@ -26,14 +26,14 @@ use super::warnings;
 pub fn check(file: &str, sections: Sections, problems: &mut Problems) -> ServePlan {
     let Sections { mut config, daemon, mut lines, drives, volumes, lost, has_exports } = sections;
     let names = config.controllers.iter().map(|one| &one.name).zip(&lines.controllers);
-    let names = Names::new("controller", names, &lost, problems);
+    let names = SectionNames::new("controller", names, &lost, problems);
     let controllers = config.controllers.iter().zip(&lines.controllers);
     controller::check(controllers, &names, &drives, problems);
     let names = config.groups.iter().map(|one| &one.name).zip(&lines.groups);
-    let names = Names::new("group", names, &lost, problems);
+    let names = SectionNames::new("group", names, &lost, problems);
     Members { config: &config, lines: &lines, names: &names }.check(problems);
     let names = volumes.iter().map(|(one, lines)| (&one.config.name, lines));
-    let names = Names::new("volume", names, &lost, problems);
+    let names = SectionNames::new("volume", names, &lost, problems);
     for (export, lines) in config.exports.iter().zip(&lines.exports) {
         if export.on_demand.is_none()
             && let Err(text) = names.find(&export.volume)
@@ -42,7 +42,7 @@ pub fn check(file: &str, sections: Sections, problems: &mut Problems) -> ServePl
         }
     }
     let names = drives.iter().map(|(one, lines)| (&one.name, lines));
-    let names = Names::new("drive", names, &lost, problems);
+    let names = SectionNames::new("drive", names, &lost, problems);
     let unused = self::volumes(&volumes, (&drives, &names), (&mut config, &mut lines), problems);
     let listeners = listeners(&config, &lines, problems);
     for (number, text) in config.directory_problems() {
@@ -63,8 +63,8 @@ pub fn check(file: &str, sections: Sections, problems: &mut Problems) -> ServePl
 /// Assigns drives to volumes, each drive to one volume. Returns the drives that no volume uses.
 fn volumes<'a>(
     volumes: &'a [(VolumeDraft, KeyLines)],
-    (drives, names): (&'a [LocatedDrive], &Names<'_>),
-    (config, all_lines): (&mut ServeConfig, &mut Lines),
+    (drives, names): (&'a [LocatedDrive], &SectionNames<'_>),
+    (config, all_lines): (&mut ServeConfig, &mut PlanLines),
     problems: &mut Problems,
 ) -> Vec<&'a LocatedDrive> {
     let mut users: Vec<Option<&str>> = vec![None; drives.len()];
@@ -99,7 +99,11 @@ fn volumes<'a>(
 }
 
 /// Collects the NBD addresses with their settings. Export names must differ on an address.
-fn listeners(config: &ServeConfig, lines: &Lines, problems: &mut Problems) -> Vec<ListenerPlan> {
+fn listeners(
+    config: &ServeConfig,
+    lines: &PlanLines,
+    problems: &mut Problems,
+) -> Vec<ListenerPlan> {
     let (mut all, mut places) = (Vec::<(&Listen, Vec<usize>)>::new(), HashMap::new());
     for (number, export) in config.exports.iter().enumerate() {
         for address in &export.nbd {

@@ -9,13 +9,13 @@ use millrace::DriveConfig;
 use millrace_block::{ControllerConfig, Sharing};
 use millrace_machine::{Machine, Native, NodeId};
 
-use super::document::{Key, Section, key};
+use super::document::{KeyReader, Section, key};
 use super::key_lines::KeyLines;
-use super::names::Names;
+use super::names::SectionNames;
 use super::problem::Problems;
 use super::words;
 
-pub const KEYS: &[Key<ControllerConfig>] = &[
+pub const KEYS: &[KeyReader<ControllerConfig>] = &[
     key("tags", |to, at| {
         at.word(&mut to.tags, words::whole(1..=ControllerConfig::TAGS_MAX.into()))
     }),
@@ -40,7 +40,7 @@ pub fn read(mut section: Section<'_>) -> Option<(ControllerConfig, KeyLines)> {
 /// Checks the controllers against this machine, and the controller names of the drives.
 pub fn check<'a>(
     controllers: impl Iterator<Item = (&'a ControllerConfig, &'a KeyLines)>,
-    names: &Names<'_>,
+    names: &SectionNames<'_>,
     drives: &[(DriveConfig, KeyLines)],
     problems: &mut Problems,
 ) {

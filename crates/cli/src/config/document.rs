@@ -1,6 +1,6 @@
 //! TOML text as sections whose keys know their lines, and the key tables by which they are read.
 //!
-//! Each section's keys are listed once, as rows of a table: a `Key` has the name, and the function
+//! Each section's keys are listed once, as rows of a table: a `KeyReader` has the name, and the function
 //! that reads the value into the settings. Errors list these rows as the known keys. Line numbers
 //! are kept apart from the settings, in `KeyLines`. Called by the file of each section; collects
 //! problems while sections are read.
@@ -19,21 +19,21 @@ use super::problem::Problems;
 use super::words::refusal;
 
 /// Row of a section's key table: the key, and the function that reads its value into the settings.
-pub struct Key<T> {
+pub struct KeyReader<T> {
     pub name: &'static str,
     /// True for a list, whose items are separated by commas on the command line.
     pub is_list: bool,
-    read: fn(&mut T, Value<'_, '_>),
+    read: fn(&mut T, KeyValue<'_, '_>),
 }
 
 /// Makes a row for a key with one value.
-pub const fn key<T>(name: &'static str, read: fn(&mut T, Value<'_, '_>)) -> Key<T> {
-    Key { name, is_list: false, read }
+pub const fn key<T>(name: &'static str, read: fn(&mut T, KeyValue<'_, '_>)) -> KeyReader<T> {
+    KeyReader { name, is_list: false, read }
 }
 
 /// Makes a row for a key with a list of values.
-pub const fn list<T>(name: &'static str, read: fn(&mut T, Value<'_, '_>)) -> Key<T> {
-    Key { name, is_list: true, read }
+pub const fn list<T>(name: &'static str, read: fn(&mut T, KeyValue<'_, '_>)) -> KeyReader<T> {
+    KeyReader { name, is_list: true, read }
 }
 
 /// Document that sections belong to.
@@ -80,13 +80,13 @@ pub struct Section<'a> {
     /// Lines of the keys that were read.
     pub lines: KeyLines,
     pub document: &'a Document<'a>,
-    entries: Vec<Entry<'a>>,
+    entries: Vec<SectionEntry<'a>>,
     known: Vec<&'static str>,
 }
 
 type TomlValue<'a> = Spanned<DeValue<'a>>;
 
-struct Entry<'a> {
+struct SectionEntry<'a> {
     key: String,
     line: usize,
     value: &'a TomlValue<'a>,
@@ -135,7 +135,7 @@ impl<'a> Section<'a> {
         document: &'a Document<'a>,
         table: &'a DeTable<'a>,
     ) -> Self {
-        let entry = |(key, value): (&Spanned<DeString<'a>>, &'a TomlValue<'a>)| Entry {
+        let entry = |(key, value): (&Spanned<DeString<'a>>, &'a TomlValue<'a>)| SectionEntry {
             key: key.get_ref().to_string(),
             line: document.lines.line_of(key.span().start),
             value,
@@ -145,25 +145,25 @@ impl<'a> Section<'a> {
         Section { title, prefix, begin, lines, document, entries, known }
     }
 
-    fn take(&mut self, key: &str) -> Option<Entry<'a>> {
+    fn take(&mut self, key: &str) -> Option<SectionEntry<'a>> {
         let place = self.entries.iter().position(|entry| entry.key == key)?;
         Some(self.entries.swap_remove(place))
     }
 
     /// Reads all keys of a table that are present, in the order of the table.
-    pub fn read<T>(&mut self, keys: &[Key<T>], to: &mut T) {
+    pub fn read<T>(&mut self, keys: &[KeyReader<T>], to: &mut T) {
         for key in keys {
             self.read_key(key.name, |value| (key.read)(to, value));
         }
     }
 
     /// Reads a key if it is present.
-    pub fn read_key(&mut self, key: &'static str, read: impl FnOnce(Value<'_, 'a>)) {
+    pub fn read_key(&mut self, key: &'static str, read: impl FnOnce(KeyValue<'_, 'a>)) {
         self.known.push(key);
         let Some(entry) = self.take(key) else { return };
         self.lines.add(key, entry.line);
         let before = self.problem_count();
-        read(Value { key, entry, section: self });
+        read(KeyValue { key, entry, section: self });
         if self.problem_count() > before {
             self.lines.refuse(key);
         }
@@ -298,13 +298,13 @@ fn items<'a>(value: &'a TomlValue<'a>) -> Vec<&'a TomlValue<'a>> {
 
 /// Value of a key, passed to the key's row. Each method stores the value, or reports a problem and
 /// leaves the setting unchanged.
-pub struct Value<'s, 'a> {
+pub struct KeyValue<'s, 'a> {
     key: &'static str,
-    entry: Entry<'a>,
+    entry: SectionEntry<'a>,
     section: &'s mut Section<'a>,
 }
 
-impl<'a> Value<'_, 'a> {
+impl<'a> KeyValue<'_, 'a> {
     /// Reports a problem: the key as written, followed by `text`.
     fn refuse(&self, text: &str) {
         let key = format!("{}{}", self.section.prefix, self.key);

@@ -7,7 +7,7 @@ use millrace::{CostModel, DriveConfig, DriveOptions, OpCost, OpRates};
 use millrace_console::words::nearest;
 use millrace_drives::{Spec, SpecError};
 
-use super::document::{Key, Section, Value, key};
+use super::document::{KeyReader, KeyValue, Section, key};
 use super::key_lines::KeyLines;
 use super::words::{self, SECOND_NS};
 
@@ -16,7 +16,7 @@ const STACK_MOVED: &str = "a setting of `millrace-lab bench --stack`; every driv
                            stack mq: delete this key";
 
 /// Queue settings of a drive. Those of a volume apply to drives without their own.
-pub const QUEUES: &[Key<DriveOptions>] = &[
+pub const QUEUES: &[KeyReader<DriveOptions>] = &[
     key("scheduler", |to, at| at.word(&mut to.scheduler, words::setting)),
     key("software-queues", |to, at| at.word(&mut to.software_queues, words::setting)),
     key("hardware-queues", |to, at| at.word(&mut to.hardware_queues, words::setting)),
@@ -24,7 +24,7 @@ pub const QUEUES: &[Key<DriveOptions>] = &[
     key("timeout", |to, at| at.word(&mut to.timeout_ns, timeout)),
 ];
 
-pub const KEYS: &[Key<DriveDraft>] = &[
+pub const KEYS: &[KeyReader<DriveDraft>] = &[
     key("cost", |to, at| to.options.cost = cost(at).unwrap_or_default()),
     key("controller", |to, at| at.text(&mut to.controller)),
     key("spec", |to, at| at.text(&mut to.spec)),
@@ -33,7 +33,7 @@ pub const KEYS: &[Key<DriveDraft>] = &[
 
 /// Rates of reads and writes in the model of Linux's io.cost, since data sheets state these rates
 /// and `millrace-lab bench --calibrate` measures them.
-const COST: &[Key<[OpRates; 2]>] = &[
+const COST: &[KeyReader<[OpRates; 2]>] = &[
     key("read-iops", |[to, _], at| at.set(|text| set_iops(to, text))),
     key("read-sequential-iops", |[to, _], at| at.word(&mut to.sequential_iops, iops)),
     key("read-bandwidth", |[to, _], at| at.word(&mut to.bytes_per_s, bandwidth)),
@@ -184,7 +184,7 @@ fn name_controller(spec: &mut Spec, key: Option<String>, section: &Section<'_>) 
 }
 
 /// Reads `cost = { ... }`. The block layer derives costs from these rates.
-pub fn cost(value: Value<'_, '_>) -> Option<CostModel> {
+pub fn cost(value: KeyValue<'_, '_>) -> Option<CostModel> {
     let mut section = value.table()?;
     let before = section.problem_count();
     let mut rates = [OpRates { random_iops: 0, sequential_iops: 0, bytes_per_s: 0 }; 2];

@@ -13,7 +13,7 @@ use millrace::{
 };
 use millrace_exports::vhost::QUEUES_MAX;
 
-use super::document::{Key, Section, Value, key, list};
+use super::document::{KeyReader, KeyValue, Section, key, list};
 use super::drive::{cost, read_queues};
 use super::key_lines::KeyLines;
 use super::listener::{self, allow};
@@ -47,7 +47,7 @@ impl ExportDraft {
     }
 }
 
-pub const EXPORT: &[Key<ExportDraft>] = &[
+pub const EXPORT: &[KeyReader<ExportDraft>] = &[
     key("volume", |to, at| at.text(&mut to.config.volume)),
     key("directory", |to, at| {
         to.config.read_only = true;
@@ -68,7 +68,7 @@ pub const EXPORT: &[Key<ExportDraft>] = &[
 ];
 
 /// Keys of `files`, in addition to the queue settings.
-const FILES: &[Key<ExportDirectory>] = &[
+const FILES: &[KeyReader<ExportDirectory>] = &[
     key("cost", |to, at| to.options.cost = cost(at).unwrap_or_default()),
     key("cache", |to, at| to.cache = cache(at)),
     key("close-after", |to, at| at.word(&mut to.close_after, close_after)),
@@ -78,7 +78,7 @@ const FILES: &[Key<ExportDirectory>] = &[
 ];
 
 /// Keys that require `vhost-user-blk`.
-pub const GUESTS: &[Key<ExportDraft>] = &[
+pub const GUESTS: &[KeyReader<ExportDraft>] = &[
     key("role", |to, at| at.word(&mut to.is_client, role)),
     key("socket-mode", |to, at| at.digits(&mut to.access.mode, listener::mode)),
     key("socket-owner", |to, at| at.some(&mut to.access.owner, listener::user)),
@@ -144,7 +144,7 @@ pub fn read(mut section: Section<'_>) -> Option<(ExportConfig, KeyLines)> {
 }
 
 /// Reads `[export.files]`.
-fn files(directory: &mut ExportDirectory, value: Value<'_, '_>) {
+fn files(directory: &mut ExportDirectory, value: KeyValue<'_, '_>) {
     let Some(mut section) = value.table() else { return };
     read_queues(&mut section, &mut directory.options);
     section.read(FILES, directory);

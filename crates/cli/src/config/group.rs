@@ -30,7 +30,7 @@ const NONE: &str = "none";
 
 /// Row of the key table: key, function that parses a word into the settings, function that formats
 /// it.
-type Row =
+type SettingRow =
     (&'static str, fn(&mut GroupConfig, &str) -> Result<(), String>, fn(&GroupConfig) -> String);
 
 /// Makes the row of a limit from its field and the functions that parse and format its rate.
@@ -44,7 +44,7 @@ macro_rules! limit {
     };
 }
 
-static KEYS: [Row; 11] = [
+static KEYS: [SettingRow; 11] = [
     (
         "parent",
         |to, text| put(&mut to.parent, or_none(text, |name| Ok(name.to_owned()))),
@@ -95,7 +95,7 @@ pub fn set(group: &mut GroupConfig, key: &str, text: &str) -> Result<(), String>
     read(group, text).map_err(|error| words::refusal(&format!("{key} = \"{text}\""), &error))
 }
 
-fn find(key: &str) -> Option<&'static Row> {
+fn find(key: &str) -> Option<&'static SettingRow> {
     KEYS.iter().find(|(known, ..)| *known == key)
 }
 
@@ -108,7 +108,7 @@ pub fn is_key(key: &str) -> bool {
 /// from the default.
 pub fn settings(group: &GroupConfig) -> Vec<(&'static str, String)> {
     let usual = GroupConfig::new("");
-    let is_said = |(key, _, word): &&Row| *key == "weight" || word(group) != word(&usual);
+    let is_said = |(key, _, word): &&SettingRow| *key == "weight" || word(group) != word(&usual);
     KEYS.iter().filter(is_said).map(|(key, _, word)| (*key, word(group))).collect()
 }
 

@@ -10,11 +10,11 @@ use millrace::{
 };
 use nix::unistd::{Group, User};
 
-use super::document::{Key, Section, Value, key, list};
+use super::document::{KeyReader, KeyValue, Section, key, list};
 use super::key_lines::KeyLines;
 use super::words;
 
-pub const KEYS: &[Key<ListenerConfig>] = &[
+pub const KEYS: &[KeyReader<ListenerConfig>] = &[
     key("address", |to, at| at.path(&mut to.listen, words::address)),
     key("mode", |to, at| at.digits(&mut to.access.mode, mode)),
     key("owner", |to, at| at.some(&mut to.access.owner, user)),
@@ -30,7 +30,7 @@ pub const KEYS: &[Key<ListenerConfig>] = &[
     }),
 ];
 
-const TLS: &[Key<TlsConfig>] = &[
+const TLS: &[KeyReader<TlsConfig>] = &[
     key("certificate", |to, at| at.path(&mut to.files.identity.certificate, pem_file)),
     key("key", |to, at| at.path(&mut to.files.identity.key, pem_file)),
     key("client-ca", |to, at| at.path(&mut to.files.client_ca, pem_file)),
@@ -54,7 +54,7 @@ pub fn allow(access: &mut SocketAccess) -> &mut Allow {
 }
 
 /// Reads `tls = { ... }`.
-pub fn tls(value: Value<'_, '_>) -> Option<TlsConfig> {
+pub fn tls(value: KeyValue<'_, '_>) -> Option<TlsConfig> {
     let mut section = value.table()?;
     let identity = Identity { certificate: PathBuf::new(), key: PathBuf::new() };
     let files = ServerFiles { identity, client_ca: None };

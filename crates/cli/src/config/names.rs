@@ -1,4 +1,4 @@
-//! `Names`: looks up the sections of a kind by name.
+//! `SectionNames`: looks up the sections of a kind by name.
 //!
 //! Reports duplicate names, and references to names that no section has. Made by check.rs, which
 //! passes them to controller.rs and group/members.rs.
@@ -12,7 +12,7 @@ use super::key_lines::KeyLines;
 use super::problem::Problems;
 
 /// Names of the sections of a kind.
-pub struct Names<'a> {
+pub struct SectionNames<'a> {
     /// Kind of the sections, such as `drive`.
     kind: &'static str,
     list: Vec<&'a str>,
@@ -22,14 +22,14 @@ pub struct Names<'a> {
     lost: &'a HashSet<String>,
 }
 
-impl<'a> Names<'a> {
+impl<'a> SectionNames<'a> {
     /// Collects the names of sections with their lines, and reports duplicates.
     pub fn new(
         kind: &'static str,
         sections: impl Iterator<Item = (&'a String, &'a KeyLines)>,
         lost: &'a HashSet<String>,
         problems: &mut Problems,
-    ) -> Names<'a> {
+    ) -> SectionNames<'a> {
         let (mut list, mut first) = (Vec::new(), HashMap::new());
         for (number, (name, lines)) in sections.enumerate() {
             let line = lines.at("name");
@@ -42,7 +42,7 @@ impl<'a> Names<'a> {
                 problems.add(line, text);
             }
         }
-        Names { kind, list, first, lost }
+        SectionNames { kind, list, first, lost }
     }
 
     /// Returns the index of the first section of a name, or `None` if that section could not be

@@ -20,7 +20,7 @@ pub struct ServePlan {
     /// Settings of the library's server.
     pub config: ServeConfig,
     /// Lines of `config`, `daemon` and their keys.
-    pub lines: Lines,
+    pub lines: PlanLines,
     /// NBD addresses, in the order of `ServeConfig::listeners`.
     pub listeners: Vec<ListenerPlan>,
     /// Settings of the daemon itself.
@@ -31,7 +31,7 @@ pub struct ServePlan {
 
 /// Lines of the parts of a configuration, in the order of its lists.
 #[derive(Debug, Default)]
-pub struct Lines {
+pub struct PlanLines {
     /// Lines of the `[server]` section.
     pub server: KeyLines,
     /// Lines of the controllers.
@@ -48,7 +48,7 @@ pub struct Lines {
     pub listeners: Vec<KeyLines>,
 }
 
-impl Lines {
+impl PlanLines {
     /// Returns the line at which an export names an address.
     pub(super) fn at_nbd(&self, config: &ServeConfig, export: usize, address: &Listen) -> usize {
         let number = config.exports[export].nbd.iter().position(|one| one == address);

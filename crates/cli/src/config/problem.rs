@@ -14,7 +14,7 @@ pub const BUILT_IN: &str = "built-in configuration";
 
 /// Position of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum Position {
     /// Flag on the command line.
     Flag(&'static str),
     /// The file as a whole.
@@ -27,7 +27,7 @@ pub enum Place {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// Position of the problem.
-    pub place: Place,
+    pub place: Position,
     /// Problem and remedy.
     pub text: String,
 }
@@ -48,11 +48,11 @@ impl Problems {
 
     /// Adds a problem at a line. Control characters in quoted parts of the file are escaped.
     pub fn add(&mut self, line: usize, text: impl Into<String>) {
-        self.add_at(Place::Line(line), text);
+        self.add_at(Position::Line(line), text);
     }
 
     /// Adds a problem at a position.
-    pub fn add_at(&mut self, place: Place, text: impl Into<String>) {
+    pub fn add_at(&mut self, place: Position, text: impl Into<String>) {
         let text = visible(&text.into()).into_owned();
         self.list.push(Problem { place, text });
     }
@@ -87,17 +87,17 @@ impl fmt::Display for Problems {
             let (file, text) = (&self.file, &problem.text);
             match problem.place {
                 // A configuration made from the command line has no lines to show.
-                Place::File | Place::Line(_) if file.is_empty() => {
+                Position::File | Position::Line(_) if file.is_empty() => {
                     write!(f, "{separator}{}", with_flag(text))?;
                 }
                 // The user has never seen a line of a built-in configuration.
-                Place::Line(_) if file.starts_with(BUILT_IN) => {
+                Position::Line(_) if file.starts_with(BUILT_IN) => {
                     let text = text.replace(PATH, "choose another folder with --data-dir DIR");
                     write!(f, "{separator}{file}: {text}")?;
                 }
-                Place::Flag(flag) => write!(f, "{separator}{flag} {text}")?,
-                Place::File => write!(f, "{separator}{file}: {text}")?,
-                Place::Line(line) => write!(f, "{separator}{file}:{line}: {text}")?,
+                Position::Flag(flag) => write!(f, "{separator}{flag} {text}")?,
+                Position::File => write!(f, "{separator}{file}: {text}")?,
+                Position::Line(line) => write!(f, "{separator}{file}:{line}: {text}")?,
             }
         }
         Ok(())
@@ -146,8 +146,8 @@ mod tests {
     #[test]
     fn what_is_not_of_the_file_names_its_flag() {
         let mut problems = Problems::new("built in");
-        problems.add_at(Place::File, "no memory");
-        problems.add_at(Place::Flag("--metrics"), "9100: in use");
+        problems.add_at(Position::File, "no memory");
+        problems.add_at(Position::Flag("--metrics"), "9100: in use");
         let error = problems.unless_any(()).unwrap_err();
         assert_eq!(error.to_string(), "--metrics 9100: in use\nbuilt in: no memory");
     }

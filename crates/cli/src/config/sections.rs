@@ -10,10 +10,10 @@ use std::path::Path;
 
 use millrace::{DriveConfig, ServeConfig};
 
-use super::document::{Document, Key, Section, parse};
+use super::document::{Document, KeyReader, Section, parse};
 use super::key_lines::KeyLines;
 use super::line_index::LineIndex;
-use super::plan::Lines;
+use super::plan::PlanLines;
 use super::problem::Problems;
 use super::server::{DAEMON, DaemonConfig, SERVER};
 use super::volume::VolumeDraft;
@@ -28,7 +28,7 @@ pub struct Sections {
     /// Settings of the daemon itself.
     pub daemon: DaemonConfig,
     /// Lines of both settings.
-    pub lines: Lines,
+    pub lines: PlanLines,
     /// Drives of the `[[drive]]` sections.
     pub drives: Vec<(DriveConfig, KeyLines)>,
     /// Volumes of the `[[volume]]` sections.
@@ -94,7 +94,7 @@ const SECTIONS: [(&str, KeyList); 7] = [
     ("[[group]]", || group::keys().map(|key| (key, false)).collect()),
 ];
 
-fn names<T>(keys: &[Key<T>]) -> impl Iterator<Item = (&'static str, bool)> {
+fn names<T>(keys: &[KeyReader<T>]) -> impl Iterator<Item = (&'static str, bool)> {
     keys.iter().map(|key| (key.name, key.is_list))
 }
 

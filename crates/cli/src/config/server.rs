@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use millrace::{ServerConfig, SocketAccess};
 
-use super::document::{Key, key, list};
+use super::document::{KeyReader, key, list};
 use super::listener;
 use super::words::{self, ControlWord, MILLISECOND_NS, SECOND_NS};
 
@@ -26,7 +26,7 @@ pub struct DaemonConfig {
     pub state: Option<PathBuf>,
 }
 
-pub const SERVER: &[Key<ServerConfig>] = &[
+pub const SERVER: &[KeyReader<ServerConfig>] = &[
     list("cpus", |to, at| at.list(&mut to.cpus, words::cpu)),
     key("threads", |to, at| at.word(&mut to.threads, words::whole(1..=1024))),
     key("backend", |to, at| at.word(&mut to.backend, words::setting)),
@@ -37,7 +37,7 @@ pub const SERVER: &[Key<ServerConfig>] = &[
     key("tls", |to, at| to.tls = listener::tls(at)),
 ];
 
-pub const DAEMON: &[Key<DaemonConfig>] = &[
+pub const DAEMON: &[KeyReader<DaemonConfig>] = &[
     key("control", |to, at| at.path(&mut to.control, words::control)),
     key("control-mode", |to, at| at.digits(&mut to.control_access.mode, listener::mode)),
     key("control-owner", |to, at| at.some(&mut to.control_access.owner, listener::user)),

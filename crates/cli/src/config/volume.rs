@@ -9,7 +9,7 @@ use millrace::{
 use millrace_block::Layout;
 use millrace_console::cache;
 
-use super::document::{Key, Section, Value, key, list};
+use super::document::{KeyReader, KeyValue, Section, key, list};
 use super::drive::read_queues;
 use super::key_lines::KeyLines;
 use super::words::{self, LayoutWord};
@@ -25,7 +25,7 @@ pub struct VolumeDraft {
     pub queues: DriveOptions,
 }
 
-pub const LAYOUT: &[Key<VolumeDraft>] = &[
+pub const LAYOUT: &[KeyReader<VolumeDraft>] = &[
     key("layout", |to, at| at.word(&mut to.config.layout, layout)),
     key("chunk", |to, at| {
         let layout = to.config.layout;
@@ -35,7 +35,7 @@ pub const LAYOUT: &[Key<VolumeDraft>] = &[
 ];
 
 /// Keys after the queue settings. Setting a high mark also sets the default of its low mark.
-pub const KEYS: &[Key<VolumeConfig>] = &[
+pub const KEYS: &[KeyReader<VolumeConfig>] = &[
     key("serving", |to, at| at.word(&mut to.serving.serving, words::serving)),
     key("plug-high", |to, at| {
         at.word(&mut to.serving.plug_high, requests);
@@ -98,7 +98,7 @@ pub fn read(mut section: Section<'_>) -> Option<(VolumeDraft, KeyLines)> {
 }
 
 /// Reads `[volume.cache]`.
-pub fn cache(value: Value<'_, '_>) -> Option<CacheConfig> {
+pub fn cache(value: KeyValue<'_, '_>) -> Option<CacheConfig> {
     let mut section = value.table()?;
     let (mut config, before) = (CacheConfig::default(), section.problem_count());
     for (key, read) in cache::KEYS {

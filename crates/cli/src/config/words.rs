@@ -171,14 +171,14 @@ pub enum LayoutWord {
 
 /// Parser of a flag with fixed words. Shells complete the words; `read` makes the error for others.
 #[derive(Debug, Clone)]
-pub struct OneOf<R> {
+pub struct WordParser<R> {
     /// Words that shells complete.
     pub words: &'static [&'static str],
     /// Function that parses a word.
     pub read: R,
 }
 
-impl<T, R> TypedValueParser for OneOf<R>
+impl<T, R> TypedValueParser for WordParser<R>
 where
     T: Clone + Send + Sync + 'static,
     R: Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static,
@@ -196,7 +196,7 @@ where
 
 /// Returns the parser for a layout flag.
 pub fn layouts() -> impl TypedValueParser<Value = LayoutWord> {
-    OneOf { words: &["linear", "stripe"], read: layout }
+    WordParser { words: &["linear", "stripe"], read: layout }
 }
 
 /// Parses a layout.

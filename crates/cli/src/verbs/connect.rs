@@ -68,7 +68,7 @@ fn socket(text: &str) -> Result<PathBuf, String> {
 
 /// Folder that may contain a daemon's control socket.
 #[derive(Debug, PartialEq, Eq)]
-struct Place {
+struct SocketFolder {
     folder: PathBuf,
     /// True if any user may have created the folder, so that the user of the server must be
     /// checked.
@@ -77,16 +77,16 @@ struct Place {
 
 /// Returns the folders in the order of the search. `runtime_dir` is the folder of this user's
 /// sockets, if the system has one.
-fn places(runtime_dir: Option<&str>) -> Vec<Place> {
+fn places(runtime_dir: Option<&str>) -> Vec<SocketFolder> {
     let own = runtime_dir.map(Path::new).filter(|folder| folder.is_absolute());
-    let place = |folder: PathBuf| Place { is_anybodys: folder.is_relative(), folder };
+    let place = |folder: PathBuf| SocketFolder { is_anybodys: folder.is_relative(), folder };
     let fixed = ["millrace-data", "."].map(|folder| place(folder.into()));
     let of_user = own.map(|folder| place(folder.join("millrace")));
     fixed.into_iter().chain(of_user).chain([place("/run/millrace".into())]).collect()
 }
 
 /// Connects to the daemon in the first folder that has one.
-fn search(places: &[Place]) -> Result<Client> {
+fn search(places: &[SocketFolder]) -> Result<Client> {
     let mut passed = Vec::new();
     for place in places {
         let sockets = sockets_in(&place.folder);
@@ -179,7 +179,8 @@ mod tests {
     fn a_daemon_is_searched_near_first_then_of_the_user_then_of_the_system() {
         let order = |runtime_dir| {
             let places = places(runtime_dir);
-            let shown = |place: &Place| format!("{} {}", place.folder.display(), place.is_anybodys);
+            let shown =
+                |place: &SocketFolder| format!("{} {}", place.folder.display(), place.is_anybodys);
             places.iter().map(shown).collect::<Vec<_>>()
         };
         let (near, system) = (["millrace-data true", ". true"], "/run/millrace false");
@@ -209,7 +210,7 @@ mod tests {
         std::fs::write(dir.path().join("a.control"), "").unwrap();
         let found = sockets_in(dir.path()).unwrap();
         assert_eq!(found, ["b.sock.control", "control.sock"].map(|name| dir.path().join(name)));
-        let place = |folder: PathBuf| Place { folder, is_anybodys: true };
+        let place = |folder: PathBuf| SocketFolder { folder, is_anybodys: true };
         let said = search(&[place(dir.path().into())]).err().unwrap().to_string();
         assert!(said.starts_with("several daemons serve here; choose one with --connect: unix:"));
         drop(servers);

@@ -40,7 +40,7 @@ took them. Times are in microseconds; columns marked * come with -x.
   spinning *    share of the time of all CPUs that threads spent waiting
 
 The lock `serve` is that of a hardware queue. A lock that was taken before the start, or not given \
-back at the end, is left out. Locks count only while this verb runs; each taking then costs about \
+back at the end, is left out. LockReport count only while this verb runs; each taking then costs about \
 40 ns more.
 ";
 

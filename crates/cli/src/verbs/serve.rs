@@ -32,13 +32,13 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::config::words;
 use crate::config::{self, Problems, ServePlan};
 use crate::verbs::ctl::AnsweringDaemon;
-use crate::views::Views;
+use crate::views::ViewThread;
 use check::{findings, running, start_error, view_sockets, warnings};
 use live::daemon::LiveDaemon;
 use live::dirty_data::{self, DaemonEnd};
 use live::dirty_marks::{self, DirtyMarks};
 use live::huge_pages;
-use live::watch::{Watch, log_lost};
+use live::watch::{DaemonWatch, log_lost};
 use reload::{ConfigReloader, StartFlags};
 use start::images::ImageArgs;
 use start::report::{self, DataOwner};
@@ -213,11 +213,11 @@ fn serve(
     let parts = (Arc::clone(&marks), Box::new(reloader) as _, Arc::clone(&sockets.metrics));
     let daemon = LiveDaemon::new(server, parts);
     startup.reload_by(&daemon);
-    let views = Views::start(sockets, Arc::new(AnsweringDaemon::new(&daemon)));
+    let views = ViewThread::start(sockets, Arc::new(AnsweringDaemon::new(&daemon)));
     let views = views.context("cannot start the thread of the control socket")?;
     signals::tell_manager(signals::DaemonPhase::Ready);
     say(&format!("ready {}\n", std::process::id()));
-    let mut watch = Watch::new(&daemon);
+    let mut watch = DaemonWatch::new(&daemon);
     watch.watch(done);
     let signals = signals.recv().context("the thread of signals panicked")?;
     let code = stop(signals, (watch, daemon, marks));
@@ -262,7 +262,7 @@ fn take_real_ports(plan: &mut ServePlan, server: &Servers) {
 /// so lost data must be reported first.
 fn stop(
     signals: Signals,
-    (mut watch, daemon, marks): (Watch, Arc<LiveDaemon>, Arc<DirtyMarks>),
+    (mut watch, daemon, marks): (DaemonWatch, Arc<LiveDaemon>, Arc<DirtyMarks>),
 ) -> ExitCode {
     signals::tell_manager(signals::DaemonPhase::Stopping);
     tracing::info!(

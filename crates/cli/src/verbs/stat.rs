@@ -114,7 +114,7 @@ impl Args {
 
 /// If there are many volumes, removes the rows of those without I/O in the interval. Returns the
 /// number of idle volumes, including those that the daemon left out.
-fn leave_out_idle(rows: &mut Vec<columns::Row>, left_out: usize) -> usize {
+fn leave_out_idle(rows: &mut Vec<columns::StatRow>, left_out: usize) -> usize {
     let volumes = rows.iter().filter(|row| row.kind == "volume").count();
     if volumes + left_out <= VOLUMES_SHOWN {
         return left_out;
@@ -126,7 +126,7 @@ fn leave_out_idle(rows: &mut Vec<columns::Row>, left_out: usize) -> usize {
 }
 
 /// Formats a report as a line of JSON.
-fn as_json(report: &Report, rows: &[columns::Row], idle: usize) -> Value {
+fn as_json(report: &Report, rows: &[columns::StatRow], idle: usize) -> Value {
     let volumes = report.volumes.iter().map(|volume| {
         let (size_bytes, unused_bytes) = (volume.size_bytes, volume.unused_bytes);
         json!({ "name": volume.name, "size_bytes": size_bytes, "unused_bytes": unused_bytes })

@@ -25,9 +25,9 @@ pub struct CacheCounts {
     /// Dirty data now, in bytes of whole pages.
     pub dirty_bytes: u64,
     /// Counters of reads.
-    pub reads: Reads,
+    pub reads: CacheReads,
     /// Counters of writes.
-    pub writes: Writes,
+    pub writes: CacheWrites,
     /// Number of clean pages evicted.
     pub evicted: u64,
 }
@@ -35,7 +35,7 @@ pub struct CacheCounts {
 /// Reads of a cache so far, in pages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Reads {
+pub struct CacheReads {
     /// Pages found in memory.
     pub hits: u64,
     /// Pages not found in memory.
@@ -47,7 +47,7 @@ pub struct Reads {
 /// Writes of a cache so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Writes {
+pub struct CacheWrites {
     /// Pages written by clients.
     pub pages: u64,
     /// Pages among them that were dirty already.
@@ -81,12 +81,12 @@ impl CacheCounts {
             page_bytes: stats.page_bytes,
             dirty_max_bytes: config.dirty_max(),
             dirty_bytes: stats.dirty * stats.page_bytes,
-            reads: Reads {
+            reads: CacheReads {
                 hits: stats.read_hits,
                 misses: stats.read_misses,
                 ahead: stats.read_ahead,
             },
-            writes: Writes {
+            writes: CacheWrites {
                 pages: stats.written,
                 overwritten: stats.overwritten,
                 back: stats.written_back,
@@ -104,12 +104,12 @@ impl CacheCounts {
         let less = |now: u64, then: u64| now.saturating_sub(then);
         let (reads, writes) = (&before.reads, &before.writes);
         CacheCounts {
-            reads: Reads {
+            reads: CacheReads {
                 hits: less(self.reads.hits, reads.hits),
                 misses: less(self.reads.misses, reads.misses),
                 ahead: less(self.reads.ahead, reads.ahead),
             },
-            writes: Writes {
+            writes: CacheWrites {
                 pages: less(self.writes.pages, writes.pages),
                 overwritten: less(self.writes.overwritten, writes.overwritten),
                 back: less(self.writes.back, writes.back),
@@ -180,7 +180,7 @@ mod tests {
     fn every_counter_of_every_cache_has_a_line() {
         let cache = |volume: &str| CacheCounts {
             volume: volume.to_owned(),
-            writes: Writes { back: 7, ..Writes::default() },
+            writes: CacheWrites { back: 7, ..CacheWrites::default() },
             ..CacheCounts::default()
         };
         let braced = |labels: &[(&str, &str)]| format!("{{{}}}", labels[0].1);
@@ -194,12 +194,12 @@ mod tests {
     fn what_came_in_between_keeps_what_is_so_now() {
         let before = CacheCounts {
             dirty_bytes: 9,
-            reads: Reads { hits: 5, ..Reads::default() },
+            reads: CacheReads { hits: 5, ..CacheReads::default() },
             ..CacheCounts::default()
         };
         let now = CacheCounts {
             dirty_bytes: 4096,
-            reads: Reads { hits: 8, ..Reads::default() },
+            reads: CacheReads { hits: 8, ..CacheReads::default() },
             ..CacheCounts::default()
         };
         let since = now.since(&before);

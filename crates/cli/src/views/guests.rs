@@ -23,7 +23,7 @@ pub struct GuestThread {
     /// Number of system calls for data and interrupts.
     pub system_calls: u64,
     /// Counters of its busy polls.
-    pub polls: Polls,
+    pub polls: PollCounts,
     /// Number of sleeps.
     pub sleeps: u64,
     /// Counters of the queues that it serves or has served.
@@ -55,7 +55,7 @@ pub struct GuestQueue {
 /// Busy polls of a thread so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Polls {
+pub struct PollCounts {
     /// Polls that found a request.
     pub hits: u64,
     /// Polls that found nothing.
@@ -85,7 +85,11 @@ impl GuestThread {
             batches: stats.batches,
             holds: stats.holds,
             system_calls: stats.system_calls,
-            polls: Polls { hits: stats.poll_hits, misses: stats.poll_misses, ns: stats.poll_ns },
+            polls: PollCounts {
+                hits: stats.poll_hits,
+                misses: stats.poll_misses,
+                ns: stats.poll_ns,
+            },
             sleeps: stats.sleeps,
             queues,
         }
@@ -103,7 +107,7 @@ impl GuestThread {
             batches: less(self.batches, before.batches),
             holds: less(self.holds, before.holds),
             system_calls: less(self.system_calls, before.system_calls),
-            polls: Polls {
+            polls: PollCounts {
                 hits: less(self.polls.hits, before.polls.hits),
                 misses: less(self.polls.misses, before.polls.misses),
                 ns: less(self.polls.ns, before.polls.ns),

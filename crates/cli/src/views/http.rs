@@ -127,9 +127,9 @@ mod tests {
     use crate::views::{Question, Refusal};
     use proptest::prelude::*;
 
-    struct Fixed;
+    struct FixedAnswers;
 
-    impl Answers for Fixed {
+    impl Answers for FixedAnswers {
         fn greeting(&self) -> Value {
             Value::Null
         }
@@ -145,7 +145,7 @@ mod tests {
     }
 
     fn text(request: &str) -> String {
-        String::from_utf8(answer(request.as_bytes(), &Fixed).expect("an answer")).unwrap()
+        String::from_utf8(answer(request.as_bytes(), &FixedAnswers).expect("an answer")).unwrap()
     }
 
     #[test]
@@ -233,13 +233,13 @@ mod tests {
         assert!(text("\u{1}\u{2}\r\n\r\n").starts_with("HTTP/1.1 400 "));
         let long = format!("GET /{}", "a".repeat(HEAD_BYTES_MAX));
         assert!(text(&long).starts_with("HTTP/1.1 431 "));
-        assert_eq!(answer(b"GET /metrics HTTP/1.1\r\nHost:", &Fixed), None);
+        assert_eq!(answer(b"GET /metrics HTTP/1.1\r\nHost:", &FixedAnswers), None);
     }
 
     proptest! {
         #[test]
         fn any_bytes_give_a_response_or_wait(bytes in prop::collection::vec(any::<u8>(), 1..400)) {
-            if let Some(response) = answer(&bytes, &Fixed) {
+            if let Some(response) = answer(&bytes, &FixedAnswers) {
                 prop_assert!(response.starts_with(b"HTTP/1.1 "));
             }
         }

@@ -12,19 +12,19 @@ use serde::{Deserialize, Serialize};
 /// Answer to `locks-status` and `locks-stop`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Locks {
+pub struct LockReport {
     /// Time since the statistics were started, in nanoseconds.
     pub elapsed_ns: u64,
     /// Number of CPUs that the daemon may use.
     pub cpus: u64,
     /// Rows in order of lock names: for each name its total, then its places.
-    pub locks: Vec<Lock>,
+    pub locks: Vec<LockCounters>,
 }
 
 /// Statistics of all locks of one name, in total or for one place that takes them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Lock {
+pub struct LockCounters {
     /// Name of the locks.
     pub name: String,
     /// File and line that takes them; `None` for the total of all places.
@@ -45,10 +45,10 @@ pub struct Lock {
     pub hold_ns_max: u64,
 }
 
-impl From<&LockRow> for Lock {
-    fn from(row: &LockRow) -> Lock {
+impl From<&LockRow> for LockCounters {
+    fn from(row: &LockRow) -> LockCounters {
         let counts = &row.counts;
-        Lock {
+        LockCounters {
             name: row.name.to_owned(),
             site: row.site.map(|site| format!("{}:{}", site.file, site.line)),
             acquisitions: counts.acquisitions,
@@ -62,11 +62,11 @@ impl From<&LockRow> for Lock {
     }
 }
 
-impl Locks {
+impl LockReport {
     /// Converts the counters to means and shares.
     pub fn lines(&self) -> Vec<LockLine> {
         let span = LockSpan { elapsed_ns: self.elapsed_ns, cpus: self.cpus };
-        let line = |lock: &Lock| {
+        let line = |lock: &LockCounters| {
             let counts = LockCounts {
                 acquisitions: lock.acquisitions,
                 contended: lock.contended,

@@ -12,7 +12,7 @@ use std::fmt::{Display, Write};
 use millrace_block::{DiskCounter, Snapshot};
 use millrace_exports::nbd::ServerStats;
 
-use super::report::{Client, Drive, OpCounts, OpTotals, Queue, Report, Times, Volume};
+use super::report::{Client, Drive, OpCounts, OpTotals, Queue, Report, TimeHistogram, Volume};
 
 /// Exponents of the powers of two, in nanoseconds, at which buckets end.
 const BORDERS: [u32; 13] = [10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 32, 34];
@@ -21,10 +21,10 @@ const BORDERS: [u32; 13] = [10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 32, 34];
 type Metric<T, V> = (&'static str, &'static str, fn(&T) -> V);
 
 /// Name, help text and counts of a histogram.
-type Timed = (&'static str, &'static str, fn(&OpCounts) -> &Times);
+type Timed = (&'static str, &'static str, fn(&OpCounts) -> &TimeHistogram);
 
 /// Stage of an I/O as btt names it, and its times.
-type Stage = (&'static str, fn(&OpCounts) -> &Times);
+type Stage = (&'static str, fn(&OpCounts) -> &TimeHistogram);
 
 const OP_COUNTERS: [Metric<OpCounts, u64>; 4] = [
     ("ios", "I/Os completed, each before it was merged with others.", |op| op.ios),
@@ -65,11 +65,11 @@ const ENDED_COUNTERS: [Metric<OpTotals, u64>; 3] = [
 ];
 
 /// Writes the lines for one operation of a volume or client.
-type Put<'a> = dyn Fn(&mut Page, &[(&str, &str)], &OpTotals) + 'a;
+type Put<'a> = dyn Fn(&mut MetricsPage, &[(&str, &str)], &OpTotals) + 'a;
 
 /// Formats a report.
 pub fn render(report: &Report) -> String {
-    let mut page = Page(String::new());
+    let mut page = MetricsPage(String::new());
     page.family("millrace_build_info", "gauge", "The version that runs, as a label.");
     page.sample("millrace_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
     page.family("millrace_uptime_seconds", "gauge", "How long the daemon serves.");
@@ -108,7 +108,7 @@ pub fn render(report: &Report) -> String {
     page.0
 }
 
-fn drives(page: &mut Page, report: &Report) {
+fn drives(page: &mut MetricsPage, report: &Report) {
     for (name, help, value) in DRIVE_GAUGES {
         let name = format!("millrace_drive_{name}");
         page.family(&name, "gauge", help);
@@ -152,7 +152,7 @@ fn drives(page: &mut Page, report: &Report) {
 }
 
 /// Writes the metrics of hardware queues.
-fn queues(page: &mut Page, report: &Report) {
+fn queues(page: &mut MetricsPage, report: &Report) {
     let queues = || {
         let of = |drive: &'_ Drive| drive.queues.len();
         let drives = report.drives.iter().filter(move |drive| of(drive) > 0);
@@ -165,7 +165,7 @@ fn queues(page: &mut Page, report: &Report) {
         let [drive, volume] = of_drive(drive);
         let mut all = Snapshot::default();
         queue.ops.iter().for_each(|op| all.merge(&Snapshot::from(&op.total)));
-        page.histogram(name, &[drive, volume, ("queue", &number)], &Times::from(&all));
+        page.histogram(name, &[drive, volume, ("queue", &number)], &TimeHistogram::from(&all));
     }
     let name = "millrace_queue_batch_requests";
     page.family(name, "histogram", "Requests handed to the driver in one batch.");
@@ -177,7 +177,7 @@ fn queues(page: &mut Page, report: &Report) {
 }
 
 /// Writes the metrics of volumes and their clients.
-fn ended(page: &mut Page, report: &Report) {
+fn ended(page: &mut MetricsPage, report: &Report) {
     let volume = |volume: &Volume| vec![("volume", volume.name.clone())];
     let of_volumes: Vec<_> = report.volumes.iter().map(|v| (volume(v), v.ops.as_slice())).collect();
     let client = |of: &Volume, client: &Client| {
@@ -186,7 +186,7 @@ fn ended(page: &mut Page, report: &Report) {
     let clients = report.volumes.iter().flat_map(|of| of.clients.iter().map(move |c| (of, c)));
     let of_clients: Vec<_> = clients.map(|(of, c)| (client(of, c), c.ops.as_slice())).collect();
     for (kind, whose) in [("volume", of_volumes), ("client", of_clients)] {
-        let each = |page: &mut Page, put: &Put| {
+        let each = |page: &mut MetricsPage, put: &Put| {
             for (labels, ops) in &whose {
                 for op in *ops {
                     let mut labels: Vec<_> =
@@ -208,7 +208,7 @@ fn ended(page: &mut Page, report: &Report) {
 }
 
 /// Writes the metrics of groups.
-fn groups(page: &mut Page, report: &Report) {
+fn groups(page: &mut MetricsPage, report: &Report) {
     page.0.push_str(&super::groups::metrics(&report.group_counts, |labels| braced(labels, None)));
     let name = "millrace_group_io_duration_seconds";
     page.family(name, "histogram", "Time of a group's I/O, from submission until all of it ended.");
@@ -222,7 +222,7 @@ fn groups(page: &mut Page, report: &Report) {
     }
 }
 
-fn volumes(page: &mut Page, report: &Report) {
+fn volumes(page: &mut MetricsPage, report: &Report) {
     page.family("millrace_volume_size_bytes", "gauge", "Size of the volume.");
     for volume in &report.volumes {
         let labels = [("volume", volume.name.as_str()), ("serving", volume.serving.as_str())];
@@ -247,9 +247,9 @@ fn of_op<'a>(drive: &'a Drive, op: &'a OpCounts) -> [(&'a str, &'a str); 3] {
 }
 
 /// Page written so far.
-struct Page(String);
+struct MetricsPage(String);
 
-impl Page {
+impl MetricsPage {
     fn family(&mut self, name: &str, kind: &str, help: &str) {
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
@@ -258,7 +258,7 @@ impl Page {
         let _ = writeln!(self.0, "{name}{} {value}", braced(labels, None));
     }
 
-    fn histogram(&mut self, name: &str, labels: &[(&str, &str)], times: &Times) {
+    fn histogram(&mut self, name: &str, labels: &[(&str, &str)], times: &TimeHistogram) {
         let (mut buckets, mut below) = (times.buckets.iter().peekable(), 0);
         for border in BORDERS.map(|power| 1u64 << power) {
             while let Some((_, count)) = buckets.next_if(|(start_ns, _)| *start_ns < border) {
@@ -314,7 +314,7 @@ mod tests {
     use crate::views::report::Volume;
 
     fn report() -> Report {
-        let times = Times {
+        let times = TimeHistogram {
             sum_ns: 5_000_000_000,
             max_ns: 4_000_000_000,
             // At the border, just below it, in the middle, and above all borders.

@@ -251,9 +251,9 @@ mod tests {
     use proptest::prelude::*;
 
     /// A daemon that answers with what it was asked.
-    struct Echo;
+    struct EchoArguments;
 
-    fn table() -> Vec<ControlVerb<Echo>> {
+    fn table() -> Vec<ControlVerb<EchoArguments>> {
         let stats: Verb<StatsQuery, StatsQuery> = Verb::new("stats", Access::Everybody, "");
         let set_group: Verb<SetGroup, SetGroup> = Verb::new("set-group", Access::Admins, "");
         vec![
@@ -267,7 +267,7 @@ mod tests {
     fn answer(line: &str) -> Result<Value, Refusal> {
         let verb = parse(line.as_bytes()).verb;
         let (name, arguments) = verb?;
-        (ask(&table(), &Arc::new(Echo), (&name, arguments))?.answer)()
+        (ask(&table(), &Arc::new(EchoArguments), (&name, arguments))?.answer)()
     }
 
     fn refusal(line: &str) -> Refusal {
@@ -353,7 +353,7 @@ mod tests {
         fn any_line_gives_one_reply_that_is_one_line_of_json(line in hostile()) {
             let Request { id, verb } = parse(&line);
             let asked = verb.and_then(|(name, arguments)| {
-                ask(&table(), &Arc::new(Echo), (&name, arguments))
+                ask(&table(), &Arc::new(EchoArguments), (&name, arguments))
             });
             let reply = reply(&id, asked.and_then(|question| (question.answer)()));
             prop_assert_eq!(reply.iter().filter(|byte| **byte == b'\n').count(), 1);

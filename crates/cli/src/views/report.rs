@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use super::caches::CacheCounts;
 use super::groups::GroupCounts;
 use super::guests::GuestThread;
-use super::settings::Group;
+use super::settings::GroupState;
 
 /// Answer to `stats`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -37,7 +37,7 @@ pub struct Report {
     #[serde(skip_serializing_if = "IdleCounts::is_none")]
     pub idle: IdleCounts,
     /// Groups: the default one, those of the configuration, and those of clients.
-    pub groups: Vec<Group>,
+    pub groups: Vec<GroupState>,
     /// Counters of the groups, in the same order.
     pub group_counts: Vec<GroupCounts>,
     /// Caches of the volumes that have one.
@@ -175,7 +175,7 @@ pub struct OpTotals {
     /// Number of I/Os that failed.
     pub errors: u64,
     /// Latency from submission to completion.
-    pub total: Times,
+    pub total: TimeHistogram,
 }
 
 /// Counters of a drive's queues, with a key for each counter.
@@ -198,23 +198,23 @@ pub struct OpCounts {
     /// Number of I/Os merged into another I/O's request.
     pub merges: u64,
     /// Time until the I/O got a request (btt's Q2G).
-    pub q2g: Times,
+    pub q2g: TimeHistogram,
     /// Time in a plug (btt's G2I).
-    pub g2i: Times,
+    pub g2i: TimeHistogram,
     /// Time in a software queue or scheduler, or waiting for a tag (btt's I2D).
-    pub i2d: Times,
+    pub i2d: TimeHistogram,
     /// Time in the layer before dispatch to the driver: the sum of these three.
-    pub queue: Times,
+    pub queue: TimeHistogram,
     /// Time in the drive (btt's D2C).
-    pub service: Times,
+    pub service: TimeHistogram,
     /// Total latency (btt's Q2C).
-    pub total: Times,
+    pub total: TimeHistogram,
 }
 
 /// Histogram of times.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Times {
+pub struct TimeHistogram {
     /// Sum of all times in nanoseconds.
     pub sum_ns: u64,
     /// Longest time in nanoseconds.
@@ -332,12 +332,12 @@ impl OpCounts {
             bytes: stats.sectors << SECTOR_SHIFT,
             errors: stats.errors,
             merges: stats.merges,
-            q2g: Times::from(&stats.q2g),
-            g2i: Times::from(&stats.g2i),
-            i2d: Times::from(&stats.i2d),
-            queue: Times::from(&stats.queue),
-            service: Times::from(&stats.service),
-            total: Times::from(&stats.total),
+            q2g: TimeHistogram::from(&stats.q2g),
+            g2i: TimeHistogram::from(&stats.g2i),
+            i2d: TimeHistogram::from(&stats.i2d),
+            queue: TimeHistogram::from(&stats.queue),
+            service: TimeHistogram::from(&stats.service),
+            total: TimeHistogram::from(&stats.total),
         }
     }
 }
@@ -351,7 +351,7 @@ impl Queue {
             ios: stats.ios,
             bytes: stats.sectors << SECTOR_SHIFT,
             errors: stats.errors,
-            total: Times::from(&stats.total),
+            total: TimeHistogram::from(&stats.total),
         };
         let ops = ops.map(ended).collect();
         Queue { queue, requests: stats.requests(), batches: stats.batches.to_vec(), ops }
@@ -374,7 +374,7 @@ impl OpTotals {
             ios: stats.ios,
             bytes: stats.sectors << SECTOR_SHIFT,
             errors: stats.errors,
-            total: Times::from(&stats.total),
+            total: TimeHistogram::from(&stats.total),
         })
         .collect()
     }
@@ -394,15 +394,15 @@ impl From<&OpTotals> for OpCounts {
     }
 }
 
-impl From<&Snapshot> for Times {
-    fn from(snapshot: &Snapshot) -> Times {
+impl From<&Snapshot> for TimeHistogram {
+    fn from(snapshot: &Snapshot) -> TimeHistogram {
         let buckets = snapshot.buckets().collect();
-        Times { sum_ns: snapshot.sum_ns(), max_ns: snapshot.max_ns(), buckets }
+        TimeHistogram { sum_ns: snapshot.sum_ns(), max_ns: snapshot.max_ns(), buckets }
     }
 }
 
-impl From<&Times> for Snapshot {
-    fn from(times: &Times) -> Snapshot {
+impl From<&TimeHistogram> for Snapshot {
+    fn from(times: &TimeHistogram) -> Snapshot {
         Snapshot::from_parts(&times.buckets, times.sum_ns, times.max_ns)
     }
 }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 use super::history::History;
-use super::locks::Locks;
+use super::locks::LockReport;
 use super::protocol::{Access, Verb};
 use super::reload_report::{ReloadReport, RunningConfiguration, UnsavedChanges};
 use super::report::{Report, TraceStatus};
@@ -47,14 +47,14 @@ pub const TRACE_STOP: Verb<NoArguments, TraceStatus> = Verb::new(
 );
 pub const LOCKS_START: Verb<NoArguments, NoAnswer> =
     Verb::new("locks-start", Access::Everybody, "starts lock statistics and answers `{}`");
-pub const LOCKS_STATUS: Verb<NoArguments, Locks> =
+pub const LOCKS_STATUS: Verb<NoArguments, LockReport> =
     Verb::new("locks-status", Access::Everybody, "the statistics so far");
-pub const LOCKS_STOP: Verb<NoArguments, Locks> = Verb::new(
+pub const LOCKS_STOP: Verb<NoArguments, LockReport> = Verb::new(
     "locks-stop",
     Access::Everybody,
     "ends the statistics and answers as `locks-status` does",
 );
-pub const SET: Verb<Set, VolumeChange> =
+pub const SET: Verb<SetVolume, VolumeChange> =
     Verb::new("set", Access::Admins, "changes settings of a volume while it is served");
 pub const SET_GROUP: Verb<SetGroup, GroupChange> = Verb::new(
     "set-group",
@@ -209,7 +209,7 @@ pub struct HistoryRange {
 /// Arguments of `set`: new settings of a volume. Missing ones stay unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Set {
+pub struct SetVolume {
     /// Name of the volume.
     pub volume: String,
     /// Scheduler for its drives, by its name in the configuration.

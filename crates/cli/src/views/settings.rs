@@ -57,7 +57,7 @@ pub struct GroupSetting {
 /// Current settings of a group.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Group {
+pub struct GroupState {
     /// Name of the group; `GROUP/1` and so on are groups of single clients.
     pub name: String,
     /// Weight, and the settings that differ from the default, with the configuration's keys and

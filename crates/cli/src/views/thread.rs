@@ -4,7 +4,7 @@
 //! replaced. Sleeps in one poll(2) over all of them, without a timeout unless a client has a
 //! deadline, so that an idle daemon stays idle. The number of clients is limited, and a failing
 //! client affects no other. Time in which the daemon did not run counts against no client. Started
-//! last by `serve`; dropping [`Views`] ends it. Takes no part in I/O. Answers are computed between
+//! last by `serve`; dropping [`ViewThread`] ends it. Takes no part in I/O. Answers are computed between
 //! two calls of poll and take well below a millisecond.
 
 use std::io;
@@ -43,30 +43,30 @@ pub struct Sockets {
 }
 
 /// Handle of the running thread.
-pub struct Views {
+pub struct ViewThread {
     /// Closing this socket wakes and ends the thread.
     stop: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Views {
+impl ViewThread {
     /// Starts a thread that serves these sockets. Without any, it waits for a metrics socket.
     ///
     /// # Errors
     /// Fails if a thread or socket cannot be created.
-    pub fn start(sockets: Sockets, answers: Arc<dyn Answers>) -> io::Result<Views> {
+    pub fn start(sockets: Sockets, answers: Arc<dyn Answers>) -> io::Result<ViewThread> {
         if let Some(control) = &sockets.control {
             control.socket().set_nonblocking(true)?;
         }
         let (stop, wake) = UnixStream::pair()?;
-        let mut server = Loop::new(sockets, answers);
+        let mut server = ViewLoop::new(sockets, answers);
         let thread = std::thread::Builder::new().name("millrace-views".to_owned());
         let thread = thread.spawn(move || while server.turn(&wake) {})?;
-        Ok(Views { stop: Some(stop), thread: Some(thread) })
+        Ok(ViewThread { stop: Some(stop), thread: Some(thread) })
     }
 }
 
-impl Drop for Views {
+impl Drop for ViewThread {
     fn drop(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {
@@ -77,7 +77,7 @@ impl Drop for Views {
 }
 
 /// State of the thread.
-struct Loop {
+struct ViewLoop {
     sockets: Sockets,
     answers: Arc<dyn Answers>,
     sessions: Vec<Session>,
@@ -87,10 +87,10 @@ struct Loop {
     clock: RunningClock,
 }
 
-impl Loop {
-    fn new(sockets: Sockets, answers: Arc<dyn Answers>) -> Loop {
+impl ViewLoop {
+    fn new(sockets: Sockets, answers: Arc<dyn Answers>) -> ViewLoop {
         let (sessions, clock) = (Vec::new(), RunningClock::new());
-        Loop { sockets, answers, sessions, paused_until: None, told: None, clock }
+        ViewLoop { sockets, answers, sessions, paused_until: None, told: None, clock }
     }
 
     /// Waits for events and handles them. Returns false when the thread is to end.

@@ -11,7 +11,9 @@ use std::collections::HashMap;
 use millrace_block::ErrorKind;
 use millrace_drives::{Place, Spec, SpecError, file_place};
 
-use crate::assemble::{DriveOptions, Host, OpenedDrive, SetupError, assemble_drive, open_drive};
+use crate::assemble::{
+    DriveOptions, OpenContext, OpenedDrive, SetupError, assemble_drive, open_drive,
+};
 
 /// Drives in the order of opening, and the places of their data.
 #[derive(Debug, Default)]
@@ -75,7 +77,7 @@ impl Places {
         &mut self,
         (name, spec): (&str, &Spec),
         options: &DriveOptions,
-        host: &mut Host,
+        host: &mut OpenContext,
     ) -> Result<OpenedDrive, SetupError> {
         let opened = match host.opened.take() {
             Some(driver) => assemble_drive((name, spec), driver, options, host)?,

@@ -17,7 +17,7 @@ use millrace_machine::{CpuId, Machine, Native};
 use millrace_reactor::Backend;
 
 use crate::assemble::DriveOptions;
-use crate::config::{DriveConfig, OpenConfig, Part, StartError, VolumeConfig};
+use crate::config::{ConfigPart, DriveConfig, OpenConfig, StartError, VolumeConfig};
 use crate::groups::{DEFAULT_GROUP, GroupConfig};
 
 use super::listeners::{ListenerConfig, TlsConfig};
@@ -298,7 +298,10 @@ impl ServeConfig {
         }
         for (number, export) in self.exports.iter().enumerate() {
             let wrong = |what: &str| {
-                StartError::invalid(Part::Export(number), format!("export {}: {what}", export.name))
+                StartError::invalid(
+                    ConfigPart::Export(number),
+                    format!("export {}: {what}", export.name),
+                )
             };
             if let Some(OnDemand::Directory(_)) = &export.on_demand {
             } else if !volumes.contains(export.volume.as_str()) {
@@ -324,10 +327,10 @@ impl ServeConfig {
             }
         }
         if self.exports.is_empty() {
-            return Err(StartError::invalid(Part::Whole, "nothing is exported"));
+            return Err(StartError::invalid(ConfigPart::Whole, "nothing is exported"));
         }
         if let Some((number, text)) = self.directory_problems().into_iter().next() {
-            return Err(StartError::invalid(Part::Export(number), text));
+            return Err(StartError::invalid(ConfigPart::Export(number), text));
         }
         self.check_listeners()
     }
@@ -378,7 +381,7 @@ impl ServeConfig {
     pub fn check_directories(&self) -> Result<(), StartError> {
         for (number, export) in self.exports.iter().enumerate() {
             if let Some(OnDemand::Directory(directory)) = &export.on_demand {
-                let wrong = |text: String| StartError::invalid(Part::Export(number), text);
+                let wrong = |text: String| StartError::invalid(ConfigPart::Export(number), text);
                 directory.check().map_err(wrong)?;
             }
         }
@@ -468,10 +471,13 @@ mod tests {
             (error.part, error.to_string())
         };
         let nowhere = "export a: nothing serves it; give it an address of NBD or a socket";
-        assert_eq!(said(&config(&[("a", &[])])), (Part::Export(0), nowhere.to_owned()));
+        assert_eq!(said(&config(&[("a", &[])])), (ConfigPart::Export(0), nowhere.to_owned()));
         let mut other = config(&[("a", &["x"])]);
         other.exports[0].volume = "w".to_owned();
         assert_eq!(said(&other).1, "export a: there is no volume w");
-        assert_eq!(said(&ServeConfig::default()), (Part::Whole, "nothing is exported".to_owned()));
+        assert_eq!(
+            said(&ServeConfig::default()),
+            (ConfigPart::Whole, "nothing is exported".to_owned())
+        );
     }
 }

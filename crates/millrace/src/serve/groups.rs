@@ -11,7 +11,7 @@ use millrace_exports::{ClientGroup, GroupSeats};
 use millrace_machine::Native;
 
 use super::config::{ExportConfig, ServeConfig};
-use crate::config::{Part, StartError};
+use crate::config::{ConfigPart, StartError};
 use crate::groups::{DEFAULT_GROUP, GroupConfig, find_group};
 
 /// Groups of a running server, by name.
@@ -36,7 +36,7 @@ impl ServedGroups {
         let groups = &self.groups;
         let mut served = ServedGroups { groups: Arc::clone(groups), seats: Vec::new() };
         for (at, export) in config.exports.iter().enumerate().filter(|(_, one)| one.group_each) {
-            let wrong = |error| StartError::new(Part::Export(at), error);
+            let wrong = |error| StartError::new(ConfigPart::Export(at), error);
             let group = find_group(groups, export.group_name()).map_err(wrong)?;
             match self.seats_of(group) {
                 _ if served.seats_of(group).is_some() => {}

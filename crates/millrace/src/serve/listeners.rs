@@ -13,7 +13,7 @@ use millrace_nbd::TlsMode;
 use millrace_tls::ServerFiles;
 
 use super::config::{ExportConfig, ServeConfig};
-use crate::config::{Part, StartError};
+use crate::config::{ConfigPart, StartError};
 
 /// TLS settings of an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,7 +86,7 @@ impl ServeConfig {
     /// certificate files; addresses with the same files share the result.
     ///
     /// # Errors
-    /// Fails if a file cannot be used, with [`Part::ListenerTls`] as the part.
+    /// Fails if a file cannot be used, with [`ConfigPart::ListenerTls`] as the part.
     pub fn load_listeners(&self) -> Result<Vec<ListenConfig>, StartError> {
         let mut loaded: Vec<(&ServerFiles, Arc<millrace_tls::ServerConfig>)> = Vec::new();
         let mut listeners = self.listeners();
@@ -99,7 +99,7 @@ impl ServeConfig {
                     let config = millrace_tls::ServerConfig::load(tls.files.clone());
                     let config = config.map_err(|error| {
                         let text = format!("{}: tls: {error}", listener.listen);
-                        StartError::invalid(Part::ListenerTls(number), text)
+                        StartError::invalid(ConfigPart::ListenerTls(number), text)
                     })?;
                     loaded.push((&tls.files, Arc::new(config)));
                     Arc::clone(&loaded[loaded.len() - 1].1)
@@ -116,7 +116,7 @@ impl ServeConfig {
         for (number, listener) in self.listeners().iter().enumerate() {
             let listen = &listener.listen;
             let wrong = |text: &str| {
-                StartError::invalid(Part::Listener(number), format!("{listen}: {text}"))
+                StartError::invalid(ConfigPart::Listener(number), format!("{listen}: {text}"))
             };
             let access = &listener.access;
             if access.is_of_a_file() && !matches!(listen, Listen::Unix(_)) {

@@ -24,7 +24,7 @@ pub(super) use self::removal::flush_and_wait;
 use super::Server;
 use super::config::{ExportConfig, ServeConfig};
 use super::difference::ConfigDifference;
-use crate::config::{Part, StartError, VolumeConfig};
+use crate::config::{ConfigPart, StartError, VolumeConfig};
 use crate::groups::{DEFAULT_GROUP, GroupConfig, open_groups};
 use crate::opening::MoreVolumes;
 
@@ -143,7 +143,7 @@ impl Server {
         let new = &self.with_open_files(new);
         new.validate()?;
         new.to_open().validate()?;
-        open_groups(&new.groups).map_err(|error| StartError::new(Part::Whole, error))?;
+        open_groups(&new.groups).map_err(|error| StartError::new(ConfigPart::Whole, error))?;
         let difference = ConfigDifference::new(&self.config(), new);
         let refused = self.refusals(&difference, new, options);
         if !refused.is_empty() {

@@ -16,7 +16,7 @@ use millrace_machine::Native;
 
 use super::config::{ExportConfig, GuestConfig, OnDemand, ServeConfig};
 use super::groups::ServedGroups;
-use crate::config::{Part, StartError};
+use crate::config::{ConfigPart, StartError};
 use crate::opening::Opened;
 
 /// First client number of virtual machines. NBD clients are numbered from 1.
@@ -130,7 +130,7 @@ impl NbdParts {
             }
             let volume = volumes.get(export.volume.as_str()).ok_or_else(|| {
                 let text = format!("no volume {} was opened", export.volume);
-                StartError::invalid(Part::Export(at), text)
+                StartError::invalid(ConfigPart::Export(at), text)
             })?;
             places.push(at);
             exports.push(nbd::ExportConfig {
@@ -195,7 +195,7 @@ impl Servers {
         let mut tenants = 0;
         for export in config.exports.iter().filter(|export| export.guests.is_some()) {
             let volume = opened.volume(&export.volume);
-            let volume = volume.map_err(|error| StartError::new(Part::Whole, error))?;
+            let volume = volume.map_err(|error| StartError::new(ConfigPart::Whole, error))?;
             let same = guests.iter().filter(|one: &&RunningGuests| one.volume == export.volume);
             // Each thread has a hardware queue of its own of the volume's drives, after those of
             // NBD.
@@ -268,7 +268,7 @@ impl Servers {
         let Some(first) = self.free_queues(export, queues) else {
             let name = &export.name;
             let text = format!("export {name}: the drives of its volume have no queues left");
-            return Err(StartError::invalid(Part::Whole, text));
+            return Err(StartError::invalid(ConfigPart::Whole, text));
         };
         let new = vhost_export(export, (volume, &self.groups), (first, self.tenants));
         let Some((running, new)) = new else { return Ok(()) };
@@ -361,7 +361,10 @@ pub(super) fn failed(config: &ServeConfig, error: Error) -> StartError {
         guests.is_some_and(|guests| named(&format!("unix:{}", guests.path().display())))
     };
     let vhost = config.exports.iter().position(is_its);
-    let part = nbd.map(Part::Listener).or(vhost.map(Part::Guests)).unwrap_or(Part::Whole);
+    let part = nbd
+        .map(ConfigPart::Listener)
+        .or(vhost.map(ConfigPart::Guests))
+        .unwrap_or(ConfigPart::Whole);
     StartError::new(part, error)
 }
 

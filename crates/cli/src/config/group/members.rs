@@ -8,8 +8,8 @@ use std::collections::{HashMap, HashSet};
 use millrace::{DEFAULT_GROUP, ExportConfig, GroupConfig, ServeConfig, VolumeConfig};
 
 use crate::config::key_lines::KeyLines;
-use crate::config::names::Names;
-use crate::config::plan::Lines;
+use crate::config::names::SectionNames;
+use crate::config::plan::PlanLines;
 use crate::config::problem::Problems;
 
 /// Groups and exports of a configuration, with their lines.
@@ -17,9 +17,9 @@ pub struct Members<'a> {
     /// Served configuration; its volumes may not be resolved yet.
     pub config: &'a ServeConfig,
     /// Lines of the configuration's keys.
-    pub lines: &'a Lines,
+    pub lines: &'a PlanLines,
     /// Names of all groups.
-    pub names: &'a Names<'a>,
+    pub names: &'a SectionNames<'a>,
 }
 
 impl<'a> Members<'a> {

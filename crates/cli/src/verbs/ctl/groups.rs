@@ -20,7 +20,7 @@ use crate::config::group;
 use crate::views::SetGroup;
 use crate::views::report::Report;
 use crate::views::requests::SET_GROUP;
-use crate::views::settings::Group;
+use crate::views::settings::GroupState;
 
 /// Changes settings of a group. `words` are `KEY=VALUE` pairs.
 ///
@@ -59,7 +59,7 @@ pub fn warn<'a>(warnings: impl IntoIterator<Item = &'a String>) {
 ///
 /// # Errors
 /// Fails if there is none. The text suggests the most similar name.
-pub fn find<'a>(report: &'a Report, name: &str) -> Result<&'a Group> {
+pub fn find<'a>(report: &'a Report, name: &str) -> Result<&'a GroupState> {
     report.groups.iter().find(|group| group.name == name).ok_or_else(|| {
         let names = report.groups.iter().map(|group| group.name.as_str());
         let like = nearest(name, names);
@@ -89,7 +89,7 @@ pub fn meant(report: &Report, args: &SetArgs, key: &str) -> Option<String> {
 }
 
 /// Formats a group with a line for each setting.
-pub fn describe(group: &Group) -> String {
+pub fn describe(group: &GroupState) -> String {
     let mut text = format!("{}:\n", visible(&group.name));
     for (key, word) in &group.settings {
         let _ = writeln!(text, "  {}={}", visible(key), visible(word));
@@ -98,7 +98,7 @@ pub fn describe(group: &Group) -> String {
 }
 
 /// Formats groups as a table with one row each.
-pub fn table(groups: &[&Group]) -> String {
+pub fn table(groups: &[&GroupState]) -> String {
     let mut table = Table::new();
     table.load_style(NOTHING).set_header(["group", "parent", "weight", "settings"]);
     for group in groups {

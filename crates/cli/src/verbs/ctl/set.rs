@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::{Daemon, groups, pair};
 use crate::views::requests::{SET, STATS};
-use crate::views::{Set, StatsQuery};
+use crate::views::{SetVolume, StatsQuery};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -71,7 +71,7 @@ pub fn run(args: &SetArgs) -> Result<ExitCode> {
     {
         return groups::set(&args.daemon, name, settings);
     }
-    let mut asked = Set { volume: args.target.clone(), ..Set::default() };
+    let mut asked = SetVolume { volume: args.target.clone(), ..SetVolume::default() };
     for text in &args.settings {
         let (key, value) = setting(args, text)?;
         if asked.scheduler.replace(value).is_some() {

@@ -64,14 +64,14 @@ pub fn lines(report: &Report) -> Result<String> {
 mod tests {
     use super::*;
     use crate::views::report::Drive;
-    use crate::views::settings::Group;
+    use crate::views::settings::GroupState;
 
     #[test]
     fn groups_are_sections_and_a_scheduler_that_was_set_is_a_comment() {
-        let group = |name: &str, settings: &[(&str, &str)]| Group {
+        let group = |name: &str, settings: &[(&str, &str)]| GroupState {
             name: name.to_owned(),
             settings: settings.iter().map(|(a, b)| (a.to_string(), b.to_string())).collect(),
-            ..Group::default()
+            ..GroupState::default()
         };
         let drive = |name: &str, now: &str| Drive {
             name: name.to_owned(),

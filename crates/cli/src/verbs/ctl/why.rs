@@ -21,8 +21,8 @@ use crate::verbs::stat::interval;
 use crate::views::StatsQuery;
 use crate::views::report::Report;
 use crate::views::requests::STATS;
-use crate::views::settings::Group;
-use causes::{Cause, DRIVE, Explained};
+use crate::views::settings::GroupState;
+use causes::{DRIVE, Explained, LatencyCause};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -64,7 +64,7 @@ pub struct WhyArgs {
 
 /// Explanation of a volume's latency.
 #[derive(Debug, Serialize)]
-struct Why {
+struct VolumeExplanation {
     volume: String,
     seconds: f64,
     /// Summary sentence for people.
@@ -112,7 +112,7 @@ fn volume_of(report: &Report, name: &str) -> Result<String> {
     }
 }
 
-fn why(volume: &str, now: &Report, before: &Report) -> Why {
+fn why(volume: &str, now: &Report, before: &Report) -> VolumeExplanation {
     let seconds = now.uptime_ns.saturating_sub(before.uptime_ns) as f64 / 1e9;
     let groups = causes::explain(volume, now, before);
     let rows = groups::rows(now, Some(before));
@@ -123,11 +123,11 @@ fn why(volume: &str, now: &Report, before: &Report) -> Why {
             sentence((first, &groups), row, now)
         }
     };
-    let is_here = |group: &&Group| groups.iter().any(|one| one.group == group.name);
+    let is_here = |group: &&GroupState| groups.iter().any(|one| one.group == group.name);
     let warned = now.groups.iter().filter(is_here);
     let warnings = warned.flat_map(|group| group.warnings.clone());
     let warnings = warnings.chain(observations::observations(volume, now, before)).collect();
-    Why { volume: volume.to_owned(), seconds, says, groups, warnings }
+    VolumeExplanation { volume: volume.to_owned(), seconds, says, groups, warnings }
 }
 
 /// Says that no I/O completed, whether any waits, and for which drives.
@@ -251,7 +251,7 @@ fn so_far(group: &Explained) -> String {
 
 /// Lists in parentheses which of these groups have latency targets.
 fn targets(here: &[Explained], now: &Report) -> String {
-    let of = |group: &Group| {
+    let of = |group: &GroupState| {
         let target = group.settings.get("latency-target")?;
         let is_here = here.iter().any(|one| one.group == group.name);
         is_here.then(|| format!("{}: {}", visible(&group.name), visible(target)))
@@ -261,7 +261,7 @@ fn targets(here: &[Explained], now: &Report) -> String {
 }
 
 /// Formats the explanation: the sentence, a row for each group, a line for each warning.
-fn text(why: &Why) -> String {
+fn text(why: &VolumeExplanation) -> String {
     let warnings: String =
         why.warnings.iter().map(|warning| format!("\n{}\n", visible(warning))).collect();
     if why.groups.is_empty() {
@@ -294,12 +294,12 @@ fn mean(group: &Explained) -> String {
 }
 
 /// Formats a cause with its share of the time.
-fn part(group: &Explained, cause: &Cause) -> String {
+fn part(group: &Explained, cause: &LatencyCause) -> String {
     format!("{:.0} % {}", cause.percent, reason(group, cause))
 }
 
 /// Names a cause, with the limits if it is the limits.
-fn reason(group: &Explained, cause: &Cause) -> String {
+fn reason(group: &Explained, cause: &LatencyCause) -> String {
     match cause.reason == "limit" && !group.limits.is_empty() {
         true => format!("limit ({})", visible(&group.limits.join(", "))),
         false => cause.reason.to_owned(),
@@ -323,8 +323,8 @@ mod tests {
     use crate::verbs::stat::groups::tests::{group, report};
     use crate::views::report::Drive;
 
-    fn cause(reason: &'static str, percent: f64) -> Cause {
-        Cause { reason, percent, ms: 1.0 }
+    fn cause(reason: &'static str, percent: f64) -> LatencyCause {
+        LatencyCause { reason, percent, ms: 1.0 }
     }
 
     fn explained(causes: &[(&'static str, f64)]) -> Explained {
@@ -402,7 +402,7 @@ mod tests {
             said(9),
             format!("{limit}, 9 I/Os or parts of I/Os have waited for 4.2 s so far.")
         );
-        let why = Why {
+        let why = VolumeExplanation {
             volume: "v".into(),
             seconds: 2.0,
             says: "Said.".into(),
@@ -421,7 +421,7 @@ mod tests {
         let said = sentence((&explained(&[("weight", 70.0)]), &[]), rows.first(), &now);
         assert!(said.ends_with("; by its weight of 100 it is due 25 %, and got 25 %."), "{said}");
         let settings = [("latency-target".to_owned(), "p99 2ms".to_owned())].into();
-        let groups = vec![Group { name: "gold".into(), settings, ..Group::default() }];
+        let groups = vec![GroupState { name: "gold".into(), settings, ..GroupState::default() }];
         let now = Report { groups, ..Report::default() };
         let vm7 = explained(&[("latency-target", 70.0)]);
         let gold = [Explained { group: "gold".into(), ..explained(&[]) }];
@@ -433,7 +433,7 @@ mod tests {
 
     #[test]
     fn the_table_has_a_row_for_each_group_with_its_parts_in_order() {
-        let why = Why {
+        let why = VolumeExplanation {
             volume: "v".into(),
             seconds: 2.0,
             says: "Said.".into(),

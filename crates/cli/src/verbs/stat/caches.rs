@@ -138,7 +138,7 @@ fn percent(part: u64, of: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::views::caches::{Reads, Writes};
+    use crate::views::caches::{CacheReads, CacheWrites};
     use millrace_console::WIDTH;
 
     fn report(uptime_ns: u64, hits: u64, back: u64) -> Report {
@@ -147,8 +147,13 @@ mod tests {
             page_bytes: 4096,
             dirty_bytes: 3 << 20,
             dirty_max_bytes: 4 << 20,
-            reads: Reads { hits, misses: hits / 3, ..Reads::default() },
-            writes: Writes { back, requests: back / 32, errors: back / 10, ..Writes::default() },
+            reads: CacheReads { hits, misses: hits / 3, ..CacheReads::default() },
+            writes: CacheWrites {
+                back,
+                requests: back / 32,
+                errors: back / 10,
+                ..CacheWrites::default()
+            },
             ..CacheCounts::default()
         };
         Report { uptime_ns, caches: vec![cache], ..Report::default() }

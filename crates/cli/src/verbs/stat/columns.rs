@@ -29,7 +29,7 @@ come with -x:
                       busy; with several it is an upper bound, as they overlap
   r_p99 w_p99 *       milliseconds that 99 % of reads and writes did not exceed, to an eighth
 
-Times run from the moment the daemon has read a request to the moment it has the answer. The way \
+TimeHistogram run from the moment the daemon has read a request to the moment it has the answer. The way \
 through a socket, and the time that a client takes to read the answer, are not included, so a client \
 measures more.
 
@@ -42,7 +42,7 @@ of a hardware queue counts the I/Os that completed through it, as they were befo
 
 /// Row of `stat`: a drive, queue, volume or client in an interval.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Row {
+pub struct StatRow {
     /// Name of the drive or volume; `DRIVE:N` for a queue, `client-N` for a client.
     pub name: String,
     /// Kind of the row: `volume`, `drive`, `queue` or `client`.
@@ -74,7 +74,7 @@ pub struct Row {
     pub driver: BTreeMap<String, u64>,
 }
 
-impl Row {
+impl StatRow {
     /// Returns true if there was I/O in the interval, or some is in flight.
     pub fn is_busy(&self) -> bool {
         let ops = [&self.read, &self.write, &self.discard, &self.flush];
@@ -111,7 +111,7 @@ pub struct Columns {
 
 /// Sums over one kind of operation in an interval.
 #[derive(Debug, Default)]
-struct Sum {
+struct OpSums {
     ios: u64,
     bytes: u64,
     merges: u64,
@@ -123,7 +123,7 @@ struct Sum {
 /// Returns the rows between two reports of a daemon: each volume, followed by its drives, their
 /// queues, and its clients. Without an earlier report, the rows cover the time since the daemon's
 /// start.
-pub fn rows(now: &Report, before: Option<&Report>) -> Vec<Row> {
+pub fn rows(now: &Report, before: Option<&Report>) -> Vec<StatRow> {
     let since_ns = before.map_or(0, |before| before.uptime_ns);
     let seconds = now.uptime_ns.saturating_sub(since_ns).max(1) as f64 / 1e9;
     let mut rows = Vec::new();
@@ -138,7 +138,7 @@ pub fn rows(now: &Report, before: Option<&Report>) -> Vec<Row> {
     for volume in &now.volumes {
         let drives = drives_of.remove(volume.name.as_str()).unwrap_or_default();
         let earlier_of = |drive: &Drive| earlier_drives.get(drive.name.as_str()).copied();
-        let of_drives: Vec<Row> =
+        let of_drives: Vec<StatRow> =
             drives.iter().map(|drive| row("drive", drive, earlier_of(drive), seconds)).collect();
         let earlier = earlier_volumes.get(volume.name.as_str()).copied();
         let ended = earlier.map(|earlier| earlier.ops.as_slice());
@@ -156,7 +156,7 @@ pub fn rows(now: &Report, before: Option<&Report>) -> Vec<Row> {
                 let earlier = earlier.and_then(|e| e.queues.iter().find(of)).map(|e| &e.ops[..]);
                 let name = format!("{}:{}", drive.name, queue.queue);
                 let row = row_of_ended(&name, (&queue.ops, earlier), volume, seconds);
-                rows.push(Row { kind: "queue", ..row });
+                rows.push(StatRow { kind: "queue", ..row });
             }
         }
         for client in &volume.clients {
@@ -164,7 +164,7 @@ pub fn rows(now: &Report, before: Option<&Report>) -> Vec<Row> {
             let earlier = earlier.and_then(|e| e.clients.iter().find(of)).map(|e| &e.ops[..]);
             let name = format!("client-{}", client.client);
             let row = row_of_ended(&name, (&client.ops, earlier), volume, seconds);
-            rows.push(Row { kind: "client", ..row });
+            rows.push(StatRow { kind: "client", ..row });
         }
     }
     rows
@@ -176,7 +176,7 @@ fn row_of_ended(
     (now, before): (&[OpTotals], Option<&[OpTotals]>),
     volume: &Volume,
     seconds: f64,
-) -> Row {
+) -> StatRow {
     let drive = |ops: &[OpTotals]| Drive {
         name: name.to_owned(),
         volume: volume.name.clone(),
@@ -187,9 +187,9 @@ fn row_of_ended(
 }
 
 /// Makes a row of a drive, with its increases since `earlier`.
-fn row(kind: &'static str, drive: &Drive, earlier: Option<&Drive>, seconds: f64) -> Row {
+fn row(kind: &'static str, drive: &Drive, earlier: Option<&Drive>, seconds: f64) -> StatRow {
     let sums = |wanted: &[Op]| {
-        let mut sum = Sum::default();
+        let mut sum = OpSums::default();
         let ops = drive.ops.iter().filter(|op| wanted.iter().any(|one| one.name() == op.op));
         for op in ops {
             let earlier = earlier.and_then(|drive| drive.ops.iter().find(|e| e.op == op.op));
@@ -202,7 +202,7 @@ fn row(kind: &'static str, drive: &Drive, earlier: Option<&Drive>, seconds: f64)
     let all = [&read, &write, &discard, &flush];
     let total_ns: u64 = all.iter().map(|sum| sum.total.sum_ns()).sum();
     let service_ns: u64 = all.iter().map(|sum| sum.service_ns).sum();
-    Row {
+    StatRow {
         name: drive.name.clone(),
         kind,
         volume: drive.volume.clone(),
@@ -228,7 +228,7 @@ fn driver_since(drive: &Drive, earlier: Option<&Drive>) -> BTreeMap<String, u64>
     drive.driver.iter().map(since).collect()
 }
 
-impl Sum {
+impl OpSums {
     fn add(&mut self, now: &OpCounts, before: &OpCounts) {
         self.ios += now.ios.saturating_sub(before.ios);
         self.bytes += now.bytes.saturating_sub(before.bytes);
@@ -264,10 +264,11 @@ impl Sum {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::views::report::{Times, Volume};
+    use crate::views::report::{TimeHistogram, Volume};
 
     fn op(name: &str, ios: u64, merges: u64, sum_ns: u64) -> OpCounts {
-        let times = |sum_ns| Times { sum_ns, max_ns: 1 << 30, buckets: vec![(1 << 20, ios)] };
+        let times =
+            |sum_ns| TimeHistogram { sum_ns, max_ns: 1 << 30, buckets: vec![(1 << 20, ios)] };
         OpCounts {
             op: name.to_owned(),
             ios,

@@ -378,12 +378,13 @@ pub fn table(rows: &[GroupRow], form: Form) -> String {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use crate::views::report::{Times, Volume};
+    use crate::views::report::{TimeHistogram, Volume};
     use millrace_console::WIDTH;
 
     /// A group that read so often, 1.05 ms each, and was held so long by limits.
     pub fn group(name: &str, weight: u32, ios: u64, held_ns: u64) -> GroupCounts {
-        let total = Times { sum_ns: ios << 20, max_ns: 1 << 21, buckets: vec![(1 << 20, ios)] };
+        let total =
+            TimeHistogram { sum_ns: ios << 20, max_ns: 1 << 21, buckets: vec![(1 << 20, ios)] };
         let read = OpTotals { op: "read".into(), ios, bytes: ios << 12, errors: 0, total };
         let on = OnVolume {
             volume: "v".into(),

@@ -8,13 +8,13 @@
 
 use millrace_console::{Form, counted, fitted, shortened};
 
-use super::columns::Row;
+use super::columns::StatRow;
 
 /// Width of the first column in the short form, in characters.
 const NAME_WIDTH: usize = 13;
 
 /// Head of a column, its width in the short form if it is shown there, and its value.
-type Column = (&'static str, Option<usize>, fn(&Row) -> f64);
+type Column = (&'static str, Option<usize>, fn(&StatRow) -> f64);
 
 const COLUMNS: [Column; 24] = [
     ("r/s", Some(8), |row| row.read.per_second),
@@ -45,7 +45,7 @@ const COLUMNS: [Column; 24] = [
 
 /// Formats the rows below their heads, followed by failed I/Os, the number of idle volumes without
 /// rows, and an empty line.
-pub fn table(rows: &[Row], idle: usize, form: Form) -> String {
+pub fn table(rows: &[StatRow], idle: usize, form: Form) -> String {
     let name_width = match form {
         Form::Short => NAME_WIDTH,
         Form::Whole => rows.iter().map(|row| label(row).chars().count()).max().unwrap_or(0).max(6),
@@ -80,7 +80,7 @@ pub fn table(rows: &[Row], idle: usize, form: Form) -> String {
 }
 
 /// Returns a line for a volume or drive with failed I/Os.
-fn failures(row: &Row) -> Option<String> {
+fn failures(row: &StatRow) -> Option<String> {
     let ops = [("read", &row.read), ("write", &row.write), ("discard", &row.discard)];
     let ops = ops.into_iter().chain([("flush", &row.flush)]);
     let failed: Vec<String> = ops
@@ -92,7 +92,7 @@ fn failures(row: &Row) -> Option<String> {
     is_shown.then(|| format!("{kind} {name}: {} failed\n", failed.join(", ")))
 }
 
-fn label(row: &Row) -> String {
+fn label(row: &StatRow) -> String {
     let indent = match row.kind {
         "volume" => "",
         "queue" => "    ",
@@ -120,8 +120,8 @@ mod tests {
     use super::*;
     use millrace_console::WIDTH;
 
-    fn row(kind: &'static str, name: &str, read: Columns) -> Row {
-        Row {
+    fn row(kind: &'static str, name: &str, read: Columns) -> StatRow {
+        StatRow {
             name: name.to_owned(),
             kind,
             volume: "v".to_owned(),

@@ -13,17 +13,17 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row as TableRow, Table, Wrap};
 
-use super::model::{Line as Listed, LowerTable, Model, Sort};
+use super::model::{ListedRow, LowerTable, Model, SortOrder};
 use super::{COLUMNS as COLUMNS_HELP, KEYS as KEYS_HELP};
 use crate::verbs::stat::caches::CacheRow;
-use crate::verbs::stat::columns::Row;
+use crate::verbs::stat::columns::StatRow;
 use crate::verbs::stat::groups::{GroupRow, short};
 use crate::views::report::Report;
 
 /// Head of a column, its width, its rank for being dropped (0 never, higher sooner), and its cell.
 type Column<T> = (&'static str, u16, u8, fn(&T) -> String);
 
-const COLUMNS: [Column<Row>; 14] = [
+const COLUMNS: [Column<StatRow>; 14] = [
     ("r/s", 6, 0, |row| short(row.read.per_second)),
     ("w/s", 6, 0, |row| short(row.write.per_second)),
     ("rMiB", 6, 4, |row| short(row.read.kib_per_second / 1024.0)),
@@ -81,7 +81,7 @@ fn figure(text: Option<String>) -> String {
 }
 
 /// Returns true for a row with figures of a drive, not only of completed I/Os.
-fn is_disk(row: &Row) -> bool {
+fn is_disk(row: &StatRow) -> bool {
     matches!(row.kind, "volume" | "drive")
 }
 
@@ -124,7 +124,7 @@ pub fn draw(frame: &mut Frame<'_>, model: &Model) {
 }
 
 /// Draws as many rows of the lower table as fit.
-fn lower<T: Listed>(
+fn lower<T: ListedRow>(
     frame: &mut Frame<'_>,
     area: Rect,
     model: &Model,
@@ -156,7 +156,7 @@ fn summary(model: &Model, width: usize) -> Vec<Line<'static>> {
     let bold = Style::new().add_modifier(Modifier::BOLD);
     let (sort, reversed) = model.sorted();
     let order = match (sort, reversed) {
-        (Sort::Given, false) => "as configured".to_owned(),
+        (SortOrder::Given, false) => "as configured".to_owned(),
         (_, false) => format!("sorted by {}", sort.name()),
         (_, true) => format!("sorted by {}, reversed", sort.name()),
     };
@@ -248,7 +248,7 @@ fn columns<T>(all: &[Column<T>], width: u16) -> Vec<&Column<T>> {
     columns
 }
 
-fn table<T: Listed>(
+fn table<T: ListedRow>(
     frame: &mut Frame<'_>,
     area: Rect,
     model: &Model,
@@ -301,12 +301,12 @@ fn table<T: Listed>(
 }
 
 /// Returns the sort order of a column, also for a column that is added to another in the order.
-fn sorted_by(column: &str) -> Option<Sort> {
+fn sorted_by(column: &str) -> Option<SortOrder> {
     let sort = match column {
-        "r/s" | "w/s" | "hit/s" | "wr/s" => Sort::Ios,
-        "rMiB" | "wMiB" | "MiB/s" => Sort::Bytes,
-        "r_p99" | "w_p99" | "p99" => Sort::P99,
-        "aqu-sz" | "held" | "dirty" => Sort::Queue,
+        "r/s" | "w/s" | "hit/s" | "wr/s" => SortOrder::Ios,
+        "rMiB" | "wMiB" | "MiB/s" => SortOrder::Bytes,
+        "r_p99" | "w_p99" | "p99" => SortOrder::P99,
+        "aqu-sz" | "held" | "dirty" => SortOrder::Queue,
         _ => return None,
     };
     Some(sort)

@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use crate::verbs::stat::caches::{self, CacheRow};
-use crate::verbs::stat::columns::{self, Row};
+use crate::verbs::stat::columns::{self, StatRow};
 use crate::verbs::stat::groups::{self, GroupRow};
 use crate::views::history::{History, KEPT_S};
 use crate::views::report::{Report, Server};
@@ -17,7 +17,7 @@ pub const HISTORY: usize = 512;
 
 /// Sort order of the rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sort {
+pub enum SortOrder {
     /// Order of the daemon.
     Given,
     /// I/Os per second.
@@ -30,92 +30,93 @@ pub enum Sort {
     Queue,
 }
 
-impl Sort {
-    const ALL: [Sort; 5] = [Sort::Given, Sort::Ios, Sort::Bytes, Sort::P99, Sort::Queue];
+impl SortOrder {
+    const ALL: [SortOrder; 5] =
+        [SortOrder::Given, SortOrder::Ios, SortOrder::Bytes, SortOrder::P99, SortOrder::Queue];
 
     /// Returns the name shown on the screen.
     pub fn name(self) -> &'static str {
         match self {
-            Sort::Given => "configuration",
-            Sort::Ios => "I/Os",
-            Sort::Bytes => "bandwidth",
-            Sort::P99 => "p99",
-            Sort::Queue => "queue",
+            SortOrder::Given => "configuration",
+            SortOrder::Ios => "I/Os",
+            SortOrder::Bytes => "bandwidth",
+            SortOrder::P99 => "p99",
+            SortOrder::Queue => "queue",
         }
     }
 }
 
 /// Row of a table.
-pub trait Line {
+pub trait ListedRow {
     /// Returns the name that is shown.
     fn name(&self) -> &str;
     /// Returns the key that identifies the row.
-    fn key(&self) -> Key;
+    fn key(&self) -> RowKey;
     /// Returns the value that the row is sorted by.
-    fn value(&self, sort: Sort) -> f64;
+    fn value(&self, sort: SortOrder) -> f64;
 }
 
-impl Line for Row {
+impl ListedRow for StatRow {
     fn name(&self) -> &str {
         &self.name
     }
 
-    fn key(&self) -> Key {
+    fn key(&self) -> RowKey {
         (self.kind, self.volume.clone(), self.name.clone())
     }
 
-    fn value(&self, sort: Sort) -> f64 {
+    fn value(&self, sort: SortOrder) -> f64 {
         match sort {
-            Sort::Given => 0.0,
-            Sort::Ios => {
+            SortOrder::Given => 0.0,
+            SortOrder::Ios => {
                 let ops = [&self.read, &self.write, &self.discard, &self.flush];
                 ops.iter().map(|op| op.per_second).sum()
             }
-            Sort::Bytes => self.read.kib_per_second + self.write.kib_per_second,
-            Sort::P99 => self.read.p99_ms.max(self.write.p99_ms),
-            Sort::Queue => self.aqu_sz,
+            SortOrder::Bytes => self.read.kib_per_second + self.write.kib_per_second,
+            SortOrder::P99 => self.read.p99_ms.max(self.write.p99_ms),
+            SortOrder::Queue => self.aqu_sz,
         }
     }
 }
 
-impl Line for GroupRow {
+impl ListedRow for GroupRow {
     fn name(&self) -> &str {
         &self.name
     }
 
-    fn key(&self) -> Key {
+    fn key(&self) -> RowKey {
         ("group", String::new(), self.name.clone())
     }
 
-    fn value(&self, sort: Sort) -> f64 {
+    fn value(&self, sort: SortOrder) -> f64 {
         match sort {
-            Sort::Given => 0.0,
-            Sort::Ios => self.ios,
-            Sort::Bytes => self.read_kib + self.write_kib,
-            Sort::P99 => self.p99_ms,
-            Sort::Queue => self.held(),
+            SortOrder::Given => 0.0,
+            SortOrder::Ios => self.ios,
+            SortOrder::Bytes => self.read_kib + self.write_kib,
+            SortOrder::P99 => self.p99_ms,
+            SortOrder::Queue => self.held(),
         }
     }
 }
 
-impl Line for CacheRow {
+impl ListedRow for CacheRow {
     fn name(&self) -> &str {
         &self.cache.volume
     }
 
-    fn key(&self) -> Key {
+    fn key(&self) -> RowKey {
         ("cache", String::new(), self.cache.volume.clone())
     }
 
     /// Counts pages as I/Os, and dirty pages as queue length.
-    fn value(&self, sort: Sort) -> f64 {
+    fn value(&self, sort: SortOrder) -> f64 {
         let (reads, writes) = (&self.cache.reads, &self.cache.writes);
         match sort {
-            Sort::Given | Sort::P99 => 0.0,
-            Sort::Ios | Sort::Bytes => {
+            SortOrder::Given | SortOrder::P99 => 0.0,
+            SortOrder::Ios | SortOrder::Bytes => {
                 self.per_second(reads.hits + reads.misses) + self.per_second(writes.pages)
             }
-            Sort::Queue => self.cache.dirty_bytes as f64,
+            SortOrder::Queue => self.cache.dirty_bytes as f64,
         }
     }
 }
@@ -125,13 +126,13 @@ pub struct Model {
     report: Report,
     /// Server counters of the previous report, and the seconds since.
     before: (Server, f64),
-    rows: Vec<Row>,
+    rows: Vec<StatRow>,
     groups: Vec<GroupRow>,
     caches: Vec<CacheRow>,
     /// I/Os per second of each row in the last reports.
-    history: HashMap<Key, VecDeque<f64>>,
+    history: HashMap<RowKey, VecDeque<f64>>,
     interval: Duration,
-    sort: Sort,
+    sort: SortOrder,
     reversed: bool,
     held: bool,
     explained: bool,
@@ -189,7 +190,7 @@ impl Model {
             caches: Vec::new(),
             history: HashMap::new(),
             interval,
-            sort: Sort::Ios,
+            sort: SortOrder::Ios,
             reversed: false,
             held: false,
             explained: false,
@@ -209,11 +210,11 @@ impl Model {
         self.caches = caches::rows(&report, earlier);
         let seconds = report.uptime_ns.saturating_sub(self.report.uptime_ns) as f64 / 1e9;
         self.before = (self.report.server, seconds);
-        let lines = self.rows.iter().map(|row| row as &dyn Line);
-        let lines = lines.chain(self.groups.iter().map(|row| row as &dyn Line));
-        for line in lines.chain(self.caches.iter().map(|row| row as &dyn Line)) {
+        let lines = self.rows.iter().map(|row| row as &dyn ListedRow);
+        let lines = lines.chain(self.groups.iter().map(|row| row as &dyn ListedRow));
+        for line in lines.chain(self.caches.iter().map(|row| row as &dyn ListedRow)) {
             let history = self.history.entry(line.key()).or_default();
-            history.push_back(line.value(Sort::Ios));
+            history.push_back(line.value(SortOrder::Ios));
             if history.len() > HISTORY {
                 history.pop_front();
             }
@@ -278,7 +279,7 @@ impl Model {
     }
 
     /// Returns the rows of a kind, sorted.
-    pub fn rows(&self, kind: &str) -> Vec<&Row> {
+    pub fn rows(&self, kind: &str) -> Vec<&StatRow> {
         self.in_order(self.rows.iter().filter(|row| row.kind == kind))
     }
 
@@ -292,7 +293,7 @@ impl Model {
         self.in_order(self.caches.iter())
     }
 
-    fn in_order<'a, T: Line>(&self, rows: impl Iterator<Item = &'a T>) -> Vec<&'a T> {
+    fn in_order<'a, T: ListedRow>(&self, rows: impl Iterator<Item = &'a T>) -> Vec<&'a T> {
         let mut rows: Vec<&T> = rows.collect();
         // A stable sort keeps equal rows in place.
         rows.sort_by(|a, b| b.value(self.sort).total_cmp(&a.value(self.sort)));
@@ -304,7 +305,7 @@ impl Model {
 
     /// Draws a row's I/Os per second over time, in at most `width` characters. The highest value
     /// fills the height.
-    pub fn graph(&self, row: &impl Line, width: usize) -> String {
+    pub fn graph(&self, row: &impl ListedRow, width: usize) -> String {
         const LEVELS: [char; 8] = [
             '\u{2581}', '\u{2582}', '\u{2583}', '\u{2584}', '\u{2585}', '\u{2586}', '\u{2587}',
             '\u{2588}',
@@ -327,7 +328,7 @@ impl Model {
     }
 
     /// Returns the sort order, and whether it is reversed.
-    pub fn sorted(&self) -> (Sort, bool) {
+    pub fn sorted(&self) -> (SortOrder, bool) {
         (self.sort, self.reversed)
     }
 
@@ -377,8 +378,8 @@ impl Model {
 
     /// Sorts by the next column.
     pub fn sort_by_next(&mut self) {
-        let place = Sort::ALL.iter().position(|sort| *sort == self.sort).unwrap_or(0);
-        self.sort = Sort::ALL[(place + 1) % Sort::ALL.len()];
+        let place = SortOrder::ALL.iter().position(|sort| *sort == self.sort).unwrap_or(0);
+        self.sort = SortOrder::ALL[(place + 1) % SortOrder::ALL.len()];
     }
 
     /// Reverses the sort order.
@@ -418,20 +419,21 @@ fn at_interval(values: &[u32], interval: Duration) -> VecDeque<f64> {
 }
 
 /// Kind, volume and name, which identify a row.
-type Key = (&'static str, String, String);
+type RowKey = (&'static str, String, String);
 
 #[cfg(test)]
 pub mod tests {
     use super::*;
     use crate::verbs::stat::groups::tests::group;
     use crate::views::history::Series;
-    use crate::views::report::{Client, Drive, OpCounts, OpTotals, Queue, Times, Volume};
+    use crate::views::report::{Client, Drive, OpCounts, OpTotals, Queue, TimeHistogram, Volume};
 
     /// A daemon with so many drives; drive n has read `n * reads` times.
     pub fn report(uptime_s: u64, drives: u64, reads: u64) -> Report {
         let drive = |number: u64| {
             let ios = number * reads;
-            let total = Times { sum_ns: ios << 20, max_ns: 1 << 21, buckets: vec![(1 << 20, ios)] };
+            let total =
+                TimeHistogram { sum_ns: ios << 20, max_ns: 1 << 21, buckets: vec![(1 << 20, ios)] };
             let op = OpCounts {
                 op: "read".to_owned(),
                 ios,
@@ -444,7 +446,8 @@ pub mod tests {
             Drive { name, volume, ops: vec![op], queues, ..Drive::default() }
         };
         let ios = drives * (drives - 1) / 2 * reads;
-        let total = Times { sum_ns: ios << 20, max_ns: 1 << 21, buckets: vec![(1 << 20, ios)] };
+        let total =
+            TimeHistogram { sum_ns: ios << 20, max_ns: 1 << 21, buckets: vec![(1 << 20, ios)] };
         let ops = vec![OpTotals { op: "read".into(), ios, bytes: ios << 12, errors: 0, total }];
         let clients = [1, 2].map(|client| Client { client, ops: Vec::new() }).into();
         let mut server = Server::default();
@@ -476,7 +479,7 @@ pub mod tests {
         assert_eq!(names(&model), ["d0", "d1", "d2"]);
         model.reverse();
         (0..4).for_each(|_| model.sort_by_next());
-        assert_eq!((model.sorted().0, names(&model)), (Sort::Given, vec!["d0", "d1", "d2"]));
+        assert_eq!((model.sorted().0, names(&model)), (SortOrder::Given, vec!["d0", "d1", "d2"]));
     }
 
     #[test]
@@ -495,7 +498,7 @@ pub mod tests {
         };
         assert_eq!(names(&model), ["gold", "bulk"]);
         (0..3).for_each(|_| model.sort_by_next());
-        assert_eq!((model.sorted().0, names(&model)[0].as_str()), (Sort::Queue, "bulk"));
+        assert_eq!((model.sorted().0, names(&model)[0].as_str()), (SortOrder::Queue, "bulk"));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use millrace_machine::{CpuId, Native};
 
 use super::{ReloadOptions, VolumeQueues, drive_names, parents_first};
 use crate::assemble::SetupError;
-use crate::config::{OpenConfig, Part, StartError, VolumeConfig};
+use crate::config::{ConfigPart, OpenConfig, StartError, VolumeConfig};
 use crate::opening::MoreVolumes;
 use crate::serve::Server;
 use crate::serve::config::ServeConfig;
@@ -57,7 +57,7 @@ impl Server {
             Err(text) => {
                 let MoreVolumes { mut created, .. } = more;
                 created.remove();
-                Err(StartError::invalid(Part::Whole, text))
+                Err(StartError::invalid(ConfigPart::Whole, text))
             }
         });
         let more = match more {
@@ -92,7 +92,7 @@ impl Server {
         (difference, options): (&ConfigDifference, &ReloadOptions<'_>),
         groups: &mut Vec<String>,
     ) -> Result<MoreVolumes, StartError> {
-        let whole = |error: Error| StartError::new(Part::Whole, error);
+        let whole = |error: Error| StartError::new(ConfigPart::Whole, error);
         for config in &new.controllers {
             if difference.added_controllers.contains(&config.name) {
                 let controller = Controller::new(config.clone()).map_err(whole)?;
@@ -138,12 +138,16 @@ impl Server {
                     self.opened.is_free(&drive.name, measured.place).map(|()| measured)
                 })
                 .map_err(|error| {
-                    self.renumbered(new, difference, StartError::new(Part::Drive(number), error))
+                    self.renumbered(
+                        new,
+                        difference,
+                        StartError::new(ConfigPart::Drive(number), error),
+                    )
                 })?;
             let bytes = (measured.size_bytes >> SECTOR_SHIFT << SECTOR_SHIFT).max(4096);
             let size = ("size".to_owned(), bytes.to_string());
             drive.spec = Spec::from_pairs("null", std::iter::once(size))
-                .map_err(|error| StartError::invalid(Part::Whole, error.to_string()))?;
+                .map_err(|error| StartError::invalid(ConfigPart::Whole, error.to_string()))?;
             number += 1;
         }
         Ok(volumes)
@@ -159,15 +163,15 @@ impl Server {
     ) -> StartError {
         let drive_of = |name: &str| new.drives().position(|drive| drive.name == name);
         let part = match error.part {
-            Part::Volume(at) => {
+            ConfigPart::Volume(at) => {
                 let name = difference.added_volumes.get(at).map(|volume| &volume.name);
                 let number = name.and_then(|name| new.volume_number(name));
-                number.map_or(Part::Whole, Part::Volume)
+                number.map_or(ConfigPart::Whole, ConfigPart::Volume)
             }
-            Part::Drive(at) => {
+            ConfigPart::Drive(at) => {
                 let mut drives = difference.added_volumes.iter().flat_map(|volume| &volume.drives);
                 let number = drives.nth(at).and_then(|drive| drive_of(&drive.name));
-                number.map_or(Part::Whole, Part::Drive)
+                number.map_or(ConfigPart::Whole, ConfigPart::Drive)
             }
             part => part,
         };
@@ -197,7 +201,7 @@ impl Server {
         (difference, options): (&ConfigDifference, &ReloadOptions<'_>),
         prepared: &mut Prepared,
     ) -> Result<(), StartError> {
-        let whole = |error| StartError::new(Part::Whole, error);
+        let whole = |error| StartError::new(ConfigPart::Whole, error);
         let more = &prepared.more;
         let mut volumes = self.opened.volumes.clone();
         volumes.extend(more.volumes.iter().cloned());

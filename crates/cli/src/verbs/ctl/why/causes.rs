@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::verbs::stat::groups::GroupDelta;
 use crate::views::groups::GroupCounts;
-use crate::views::report::{Drive, OpCounts, Report, Times, Volume};
+use crate::views::report::{Drive, OpCounts, Report, TimeHistogram, Volume};
 
 /// In service at a drive.
 pub const DRIVE: &str = "drive";
@@ -21,7 +21,7 @@ pub const FLUSH: &str = "flush";
 
 /// Cause of a part of the latency.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Cause {
+pub struct LatencyCause {
     /// Name of the cause: a [`Hold`], [`DRIVE`], [`QUEUE`] or [`FLUSH`].
     pub reason: &'static str,
     /// Share of the latency in percent.
@@ -50,7 +50,7 @@ pub struct Explained {
     /// Share of the cost of all I/Os on the volume's drives, by their cost model, in percent.
     pub cost_percent: f64,
     /// Causes of the latency, largest first.
-    pub causes: Vec<Cause>,
+    pub causes: Vec<LatencyCause>,
     /// Mean time before dispatch to the drive in milliseconds, or that of the I/Os waiting now if
     /// that is longer.
     pub waited_ms: f64,
@@ -80,7 +80,7 @@ impl AtDrives {
             for op in drive.ops.iter().filter(|op| op.op != FLUSH) {
                 let empty = OpCounts::default();
                 let old = old.ops.iter().find(|old| old.op == op.op).unwrap_or(&empty);
-                let grown = |of: fn(&OpCounts) -> &Times| {
+                let grown = |of: fn(&OpCounts) -> &TimeHistogram| {
                     of(op).sum_ns.saturating_sub(of(old).sum_ns) as f64
                 };
                 parts += op.ios.saturating_sub(old.ios);
@@ -129,7 +129,7 @@ pub fn explain(volume: &str, now: &Report, before: &Report) -> Vec<Explained> {
     let all_cost_ns = groups.iter().map(|(_, did)| did.cost_ns).sum::<u64>().max(1) as f64;
     let one = |(group, did): &(&GroupCounts, GroupDelta)| {
         let causes = causes(did, &drives);
-        let at_drives = |cause: &&Cause| [DRIVE, FLUSH].contains(&cause.reason);
+        let at_drives = |cause: &&LatencyCause| [DRIVE, FLUSH].contains(&cause.reason);
         let drive: f64 = causes.iter().filter(at_drives).map(|cause| cause.percent).sum();
         let outside_ns = did.held_ns[Hold::BackPressure as usize];
         let all_ms = (did.taken_ns() + did.flush_ns + outside_ns) as f64 / 1e6;
@@ -161,7 +161,7 @@ fn scheduled_ns(did: &GroupDelta) -> f64 {
     (all - before.iter().sum::<u64>()) as f64
 }
 
-fn causes(did: &GroupDelta, drives: &AtDrives) -> Vec<Cause> {
+fn causes(did: &GroupDelta, drives: &AtDrives) -> Vec<LatencyCause> {
     let limit_ns = did.held_ns[Hold::Limit as usize] as f64;
     let behind_ns = (did.taken_ns() as f64 - limit_ns).max(0.0);
     // Schedulers hold each part of a split I/O separately; everything else is counted per I/O.
@@ -181,12 +181,12 @@ fn causes(did: &GroupDelta, drives: &AtDrives) -> Vec<Cause> {
     }
     let sum: f64 = parts.iter().map(|(_, ns)| ns).sum();
     let ios = (did.all() + did.waiting).max(1) as f64;
-    let cause = |(reason, ns): (&'static str, f64)| Cause {
+    let cause = |(reason, ns): (&'static str, f64)| LatencyCause {
         reason,
         percent: 100.0 * ns / sum.max(1.0),
         ms: ns / ios / 1e6,
     };
-    let mut causes: Vec<Cause> =
+    let mut causes: Vec<LatencyCause> =
         parts.into_iter().map(cause).filter(|cause| cause.percent >= 0.5).collect();
     causes.sort_by(|a, b| b.percent.total_cmp(&a.percent));
     causes
@@ -222,10 +222,10 @@ mod tests {
     use super::*;
     use crate::verbs::stat::groups::tests::{group, group as counts, report};
     use crate::views::report::OpTotals;
-    use crate::views::settings::Group;
+    use crate::views::settings::GroupState;
 
-    fn sum(sum_ns: u64) -> Times {
-        Times { sum_ns, ..Times::default() }
+    fn sum(sum_ns: u64) -> TimeHistogram {
+        TimeHistogram { sum_ns, ..TimeHistogram::default() }
     }
 
     /// A second in which a drive did so many I/Os, with these times.
@@ -323,10 +323,10 @@ mod tests {
         let words = |list: &[(&str, &str)]| {
             list.iter().map(|(key, word)| ((*key).to_owned(), (*word).to_owned())).collect()
         };
-        let group = |name: &str, list: &[(&str, &str)]| Group {
+        let group = |name: &str, list: &[(&str, &str)]| GroupState {
             name: name.to_owned(),
             settings: words(list),
-            ..Group::default()
+            ..GroupState::default()
         };
         let groups = vec![
             group("team", &[("bandwidth", "1m"), ("weight", "7")]),

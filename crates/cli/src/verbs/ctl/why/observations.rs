@@ -253,11 +253,11 @@ fn mib(bytes: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::views::caches::{Reads, Writes};
-    use crate::views::report::{ProcessorTime, Times};
+    use crate::views::caches::{CacheReads, CacheWrites};
+    use crate::views::report::{ProcessorTime, TimeHistogram};
 
     fn ops(op: &str, ios: u64, service_ns: u64) -> OpCounts {
-        let service = Times { sum_ns: service_ns, ..Times::default() };
+        let service = TimeHistogram { sum_ns: service_ns, ..TimeHistogram::default() };
         OpCounts { op: op.into(), ios, service, ..OpCounts::default() }
     }
 
@@ -310,8 +310,8 @@ mod tests {
             page_bytes: 4096,
             dirty_bytes: 63 << 20,
             dirty_max_bytes: 64 << 20,
-            reads: Reads { hits: 20, misses, ahead: 0 },
-            writes: Writes { throttled, back, ..Writes::default() },
+            reads: CacheReads { hits: 20, misses, ahead: 0 },
+            writes: CacheWrites { throttled, back, ..CacheWrites::default() },
             ..CacheCounts::default()
         };
         let of = |cache| Report { caches: vec![cache], ..Report::default() };

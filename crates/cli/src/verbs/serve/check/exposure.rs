@@ -14,7 +14,7 @@ use millrace::{DriveConfig, Listen, SocketAccess, Spec, TlsConfig, VhostSocket};
 use millrace_exports::nbd::handed_over_address;
 
 use super::view_sockets;
-use crate::config::{KeyLines, ListenerPlan, Place, Problems, ServePlan};
+use crate::config::{KeyLines, ListenerPlan, Position, Problems, ServePlan};
 
 /// Mode bits for users other than the owner and the group.
 const OTHERS: u32 = 0o007;
@@ -23,7 +23,7 @@ const OTHERS_WRITE: u32 = 0o002;
 const OTHERS_READ: u32 = 0o004;
 
 /// Position and text of a warning.
-type Warning = (Place, String);
+type Warning = (Position, String);
 
 /// Returns the warnings in the order of the plan. `metrics_flag` overrides the plan's address of
 /// metrics.
@@ -45,7 +45,7 @@ pub fn warnings(plan: &ServePlan, metrics_flag: Option<SocketAddr>) -> Vec<Strin
 /// Warns about an NBD address, which only checks certificates and users.
 fn of_listener(plan: &ServePlan, listener: &ListenerPlan) -> Option<Warning> {
     let (address, may) = (&listener.address, what_clients_may(plan, listener));
-    let at = |line, text| Some((Place::Line(line), format!("nbd: {address}: {text}")));
+    let at = |line, text| Some((Position::Line(line), format!("nbd: {address}: {text}")));
     let asks_for_certificates = listener.tls.as_ref().filter(|tls| tls.files.client_ca.is_some());
     if let Some(tls) = asks_for_certificates {
         let text = format!(
@@ -151,7 +151,7 @@ fn of_guests(plan: &ServePlan) -> impl Iterator<Item = Warning> {
         let what = if export.read_only { "read" } else { "read and write" };
         let text = open_to_host("socket-mode", access, &format!("{what} \"{}\"", export.name))?;
         let path = path.display();
-        Some((Place::Line(line), format!("vhost-user-blk: unix:{path}: {text}")))
+        Some((Position::Line(line), format!("vhost-user-blk: unix:{path}: {text}")))
     })
 }
 
@@ -161,7 +161,7 @@ fn of_control(plan: &ServePlan) -> Option<Warning> {
     let may = "see and record what clients do";
     let text = open_to_host("control-mode", access, may)?;
     let line = plan.lines.server.first(&["control-mode", "control-owner", "control-group"])?;
-    Some((Place::Line(line), format!("control: unix:{}: {text}", path.display())))
+    Some((Position::Line(line), format!("control: unix:{}: {text}", path.display())))
 }
 
 /// Returns a note if members of `control-group` could change anything in earlier versions, or if
@@ -210,7 +210,7 @@ fn of_keys(plan: &ServePlan) -> Vec<Warning> {
         let shown = path.display();
         let text =
             format!("{key}: every user of this host can read the key in {shown}; chmod o= {shown}");
-        files.push((path, (Place::Line(line), text)));
+        files.push((path, (Position::Line(line), text)));
     };
     for listener in &plan.listeners {
         if let Some(tls) = &listener.tls {

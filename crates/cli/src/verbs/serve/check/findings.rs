@@ -8,7 +8,9 @@ use std::fmt::Write;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use millrace::{DriveConfig, DriveSpace, Listen, Part, Places, Space, StartError, VhostSocket};
+use millrace::{
+    ConfigPart, DriveConfig, DriveSpace, Listen, Places, StartError, VhostSocket, VolumeSpace,
+};
 use millrace_block::Layout;
 use millrace_console::{counted, visible};
 use millrace_drives::{Place as DataPlace, measure as measure_drive};
@@ -20,7 +22,7 @@ use super::start_error;
 use super::view_sockets::{control, metrics};
 use super::warnings;
 use crate::config::words::bytes_for_people;
-use crate::config::{Place, Problems, ServePlan};
+use crate::config::{Position, Problems, ServePlan};
 use crate::verbs::serve::live::dirty_marks;
 
 /// Findings of a check, to be printed.
@@ -45,7 +47,7 @@ pub fn measure(
     for (number, (drive, lines)) in plan.drives().enumerate() {
         let (space, data) = found.drive(drive, &place(plan, lines.line), made).unzip();
         if let Err(source) = places.take(&drive.name, data.flatten()) {
-            let error = StartError { part: Part::Drive(number), source: Box::new(source) };
+            let error = StartError { part: ConfigPart::Drive(number), source: Box::new(source) };
             found.refuse(&start_error::to_problems(plan, &error).to_string());
         }
         measured.push(space);
@@ -58,7 +60,7 @@ pub fn measure(
             let place = place(plan, line);
             let block = drives.iter().map(|drive| drive.block_bytes).max();
             warnings::on_block(plan, &volume.name, block.unwrap_or(0));
-            found.volume(&place, &volume.name, &Space { layout: volume.layout, drives });
+            found.volume(&place, &volume.name, &VolumeSpace { layout: volume.layout, drives });
         }
     }
     if let Err(problems) = lost_file::check(plan) {
@@ -185,7 +187,7 @@ impl Findings {
     fn ports(&mut self, plan: &ServePlan, metrics_flag: Option<SocketAddr>) {
         let nbd = plan.listeners.iter().filter_map(|listener| match &listener.address {
             Listen::Unix(_) | Listen::Abstract(_) | Listen::Inherited(_) => None,
-            Listen::Tcp(address) => Some((*address, Place::Line(listener.line), "nbd: tcp:")),
+            Listen::Tcp(address) => Some((*address, Position::Line(listener.line), "nbd: tcp:")),
         });
         let wanted: Vec<_> = nbd.chain(metrics(plan, metrics_flag)).collect();
         for (address, place, key) in wanted {
@@ -197,7 +199,7 @@ impl Findings {
         }
     }
 
-    fn volume(&mut self, place: &str, name: &str, space: &Space) {
+    fn volume(&mut self, place: &str, name: &str, space: &VolumeSpace) {
         let size_bytes = space.used_bytes();
         let layout = match space.layout {
             Layout::Linear => "linear",
@@ -224,7 +226,7 @@ pub fn not_valid(file: &str, problems: &Problems) -> String {
 }
 
 /// Explains why a volume of these drives has no block at all.
-fn too_small(space: &Space, layout: &str) -> String {
+fn too_small(space: &VolumeSpace, layout: &str) -> String {
     let least_bytes = match space.layout {
         Layout::Linear => 0,
         Layout::Stripe { chunk_sectors } => u64::from(chunk_sectors) << 9,
@@ -265,7 +267,7 @@ mod tests {
         };
         let drives = vec![drive("a", 1 << 20), drive("b", 65_024)];
         let layout = Layout::Stripe { chunk_sectors: 128 };
-        let said = too_small(&Space { layout, drives }, "stripe");
+        let said = too_small(&VolumeSpace { layout, drives }, "stripe");
         let expected = "drive b has 65024 bytes, less than one chunk of 65536 bytes; make the \
                         chunk smaller or the drive larger";
         assert_eq!(said, expected);

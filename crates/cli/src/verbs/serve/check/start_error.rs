@@ -2,11 +2,11 @@
 //!
 //! Pure. Called by findings.rs, start/drives.rs and `serve`, so that `--check` and a start agree.
 
-use millrace::{Part, SetupError, StartError};
+use millrace::{ConfigPart, SetupError, StartError};
 use millrace_console::reasons;
 use millrace_drives::SpecError;
 
-use crate::config::{Place, Problems, ServePlan};
+use crate::config::{Position, Problems, ServePlan};
 
 /// Converts an error to a problem at the line of the part that caused it.
 pub fn to_problems(plan: &ServePlan, error: &StartError) -> Problems {
@@ -14,29 +14,31 @@ pub fn to_problems(plan: &ServePlan, error: &StartError) -> Problems {
     let text = text_of(&error.source);
     match error.part {
         // Open files of directories are not in the configuration file.
-        Part::Drive(number) if number >= plan.lines.drives.len() => {
-            problems.add_at(Place::File, text);
+        ConfigPart::Drive(number) if number >= plan.lines.drives.len() => {
+            problems.add_at(Position::File, text);
         }
-        Part::Drive(number) => {
+        ConfigPart::Drive(number) => {
             let (line, text) = drive_problem(plan, number, &error.source);
             problems.add(line, text);
         }
-        Part::Volume(number) => match plan.lines.volumes.get(number) {
+        ConfigPart::Volume(number) => match plan.lines.volumes.get(number) {
             Some(lines) => problems.add(lines.line, text),
-            None => problems.add_at(Place::File, text),
+            None => problems.add_at(Position::File, text),
         },
-        Part::Listener(number) => problems.add(plan.listeners[number].line, format!("nbd: {text}")),
-        Part::ListenerTls(number) => problems.add(plan.listeners[number].tls_line, text),
-        Part::Export(number) => match plan.lines.exports.get(number) {
+        ConfigPart::Listener(number) => {
+            problems.add(plan.listeners[number].line, format!("nbd: {text}"))
+        }
+        ConfigPart::ListenerTls(number) => problems.add(plan.listeners[number].tls_line, text),
+        ConfigPart::Export(number) => match plan.lines.exports.get(number) {
             Some(lines) if lines.has("directory") => problems.add(lines.at("directory"), text),
             Some(lines) => problems.add(lines.at("tls-allow"), text),
-            None => problems.add_at(Place::File, text),
+            None => problems.add_at(Position::File, text),
         },
-        Part::Guests(number) => {
+        ConfigPart::Guests(number) => {
             let line = plan.lines.exports[number].at("vhost-user-blk");
             problems.add(line, format!("vhost-user-blk: {text}"));
         }
-        _ => problems.add_at(Place::File, text),
+        _ => problems.add_at(Position::File, text),
     }
     problems
 }

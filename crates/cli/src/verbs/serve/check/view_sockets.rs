@@ -15,7 +15,7 @@ use rustix::process::geteuid;
 
 use super::probe::{self, Patience};
 use crate::config::words::{ControlWord, control_beside};
-use crate::config::{Place, Problems, ServePlan};
+use crate::config::{Position, Problems, ServePlan};
 use crate::views::Sockets;
 use crate::views::metrics_listener::{BoundAddress, MetricsListener};
 
@@ -91,11 +91,11 @@ fn control_file(plan: &ServePlan) -> SocketAccess {
 pub fn metrics(
     plan: &ServePlan,
     flag: Option<SocketAddr>,
-) -> Option<(SocketAddr, Place, &'static str)> {
+) -> Option<(SocketAddr, Position, &'static str)> {
     match (flag, plan.daemon.metrics) {
-        (Some(address), _) => Some((address, Place::Flag("--metrics"), "")),
+        (Some(address), _) => Some((address, Position::Flag("--metrics"), "")),
         (None, Some(address)) => {
-            Some((address, Place::Line(plan.lines.server.at("metrics")), "metrics: "))
+            Some((address, Position::Line(plan.lines.server.at("metrics")), "metrics: "))
         }
         (None, None) => None,
     }
@@ -119,7 +119,7 @@ pub fn refuse_unused_sockets(plan: &ServePlan) -> Result<(), Problems> {
     let names = unused.iter().map(|name| visible(name)).collect::<Vec<_>>().join(", ");
     let mut problems = Problems::new(&plan.file);
     problems.add_at(
-        Place::File,
+        Position::File,
         format!(
             "the service manager hands over sockets that no export listens on: {names}; clients \
              would wait there for ever; add nbd = \"systemd:{}\" to an export, or remove the socket \
@@ -135,7 +135,7 @@ pub fn refuse_unused_sockets(plan: &ServePlan) -> Result<(), Problems> {
 /// # Errors
 /// Fails if an address is in use, or the system refuses it.
 pub fn bind(plan: &ServePlan, metrics_flag: Option<SocketAddr>) -> Result<Sockets, Problems> {
-    let problem = |place: Place, text: String| {
+    let problem = |place: Position, text: String| {
         let mut problems = Problems::new(&plan.file);
         problems.add_at(place, text);
         problems
@@ -145,15 +145,15 @@ pub fn bind(plan: &ServePlan, metrics_flag: Option<SocketAddr>) -> Result<Socket
         // Blames the client socket rather than the default control socket beside it.
         if let Some(why) = probe::socket(socket, Patience::none()) {
             let text = format!("{key}: unix:{}: {why}", socket.display());
-            return Err(problem(Place::Line(line), text));
+            return Err(problem(Position::Line(line), text));
         }
     }
     let file = control_file(plan);
     let control = path.map(|path| UnixSocket::bind_with(&path, &file)).transpose();
     let control =
-        control.map_err(|error| problem(Place::Line(line), format!("control: {error}")))?;
+        control.map_err(|error| problem(Position::Line(line), format!("control: {error}")))?;
     let metrics = MetricsListener::new(bind_metrics(plan, metrics_flag)?);
-    let metrics = metrics.map_err(|error| problem(Place::File, format!("eventfd: {error}")))?;
+    let metrics = metrics.map_err(|error| problem(Position::File, format!("eventfd: {error}")))?;
     Ok(Sockets { control, admins: admins(plan), metrics: Arc::new(metrics) })
 }
 

@@ -9,7 +9,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use millrace::{Server, Space};
+use millrace::{Server, VolumeSpace};
 use millrace_block::{Disk, Op, StatsSnapshot, TenantSnapshot, Volume};
 use millrace_exports::nbd::Observer;
 use millrace_machine::Native;
@@ -369,7 +369,7 @@ fn volume(volume: &Volume<Native>) -> report::Volume {
     report::Volume {
         name: volume.name().to_owned(),
         size_bytes: volume.capacity() << millrace_block::SECTOR_SHIFT,
-        unused_bytes: Space::of(volume).unused_bytes(),
+        unused_bytes: VolumeSpace::of(volume).unused_bytes(),
         serving: volume.serving().name().to_owned(),
         drives: volume.drives().iter().map(|disk| disk.name().to_owned()).collect(),
         ops: report::OpTotals::all(&all),

@@ -36,7 +36,7 @@ const BYTES_MAX: u64 = 16 << 20;
 
 /// State of a cache in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mark {
+enum CacheMark {
     /// The cache has acknowledged no write from memory.
     Clean,
     /// The cache has acknowledged a write from memory.
@@ -45,43 +45,43 @@ enum Mark {
     Lost,
 }
 
-impl Mark {
+impl CacheMark {
     /// Returns the word in the file. All words have the same length.
     fn word(self) -> &'static str {
         match self {
-            Mark::Clean => "clean",
-            Mark::Dirty => "dirty",
-            Mark::Lost => "lost ",
+            CacheMark::Clean => "clean",
+            CacheMark::Dirty => "dirty",
+            CacheMark::Lost => "lost ",
         }
     }
 }
 
 /// Marks of a daemon's caches; `None` without a folder.
 #[derive(Debug, Default)]
-pub struct DirtyMarks(Option<Mutex<Marks>>);
+pub struct DirtyMarks(Option<Mutex<MarkFile>>);
 
 #[derive(Debug)]
-struct Marks {
+struct MarkFile {
     path: PathBuf,
     /// Folder of the file, locked while it is open.
     folder: File,
     file: File,
-    volumes: Vec<(String, Mark)>,
+    volumes: Vec<(String, CacheMark)>,
     /// True if the file has the marks of `volumes`.
     is_current: bool,
     is_settled: bool,
 }
 
-impl Drop for Marks {
+impl Drop for MarkFile {
     /// Removes the new file after a failed start.
     fn drop(&mut self) {
-        if !self.is_settled && self.volumes.iter().all(|(_, mark)| *mark != Mark::Dirty) {
+        if !self.is_settled && self.volumes.iter().all(|(_, mark)| *mark != CacheMark::Dirty) {
             self.settle(|_| true);
         }
     }
 }
 
-impl Marks {
+impl MarkFile {
     /// Returns true if the file at the path is this one, and everything was written to it.
     fn is_kept(&self) -> bool {
         self.is_current && is_at(&self.file, &self.path)
@@ -125,9 +125,9 @@ impl Marks {
         let was_kept = self.is_kept();
         self.is_settled = true;
         self.volumes.retain(|(name, mark)| match mark {
-            Mark::Clean => false,
-            Mark::Dirty => is_lost(name),
-            Mark::Lost => true,
+            CacheMark::Clean => false,
+            CacheMark::Dirty => is_lost(name),
+            CacheMark::Lost => true,
         });
         let path = self.path.display().to_string();
         if self.volumes.is_empty() {
@@ -177,9 +177,10 @@ impl DirtyMarks {
         let folder = locked(path)?;
         let path = path.join(FILE);
         let mut all = earlier(&path)?;
-        all.extend(volumes.map(|volume| (volume.to_owned(), Mark::Clean)));
+        all.extend(volumes.map(|volume| (volume.to_owned(), CacheMark::Clean)));
         let file = replace(&path, &folder, &all)?;
-        let marks = Marks { path, folder, file, volumes: all, is_current: true, is_settled: false };
+        let marks =
+            MarkFile { path, folder, file, volumes: all, is_current: true, is_settled: false };
         Ok(DirtyMarks(Some(Mutex::new(marks))))
     }
 
@@ -187,7 +188,7 @@ impl DirtyMarks {
     /// acknowledged.
     pub fn lost(&self) -> Vec<String> {
         let Some(marks) = self.lock() else { return Vec::new() };
-        let is_lost = |(_, mark): &&(String, Mark)| *mark == Mark::Lost;
+        let is_lost = |(_, mark): &&(String, CacheMark)| *mark == CacheMark::Lost;
         marks.volumes.iter().filter(is_lost).map(|(volume, _)| volume.clone()).collect()
     }
 
@@ -198,7 +199,7 @@ impl DirtyMarks {
     pub fn add<'a>(&self, volumes: impl Iterator<Item = &'a str>) -> anyhow::Result<()> {
         let Some(mut marks) = self.lock() else { return Ok(()) };
         let before = marks.volumes.len();
-        marks.volumes.extend(volumes.map(|volume| (volume.to_owned(), Mark::Clean)));
+        marks.volumes.extend(volumes.map(|volume| (volume.to_owned(), CacheMark::Clean)));
         if marks.volumes.len() == before {
             return Ok(());
         }
@@ -210,7 +211,7 @@ impl DirtyMarks {
     pub fn remove(&self, is_closed: impl Fn(&str) -> bool) {
         let Some(mut marks) = self.lock() else { return };
         let before = marks.volumes.len();
-        marks.volumes.retain(|(name, mark)| *mark == Mark::Lost || !is_closed(name));
+        marks.volumes.retain(|(name, mark)| *mark == CacheMark::Lost || !is_closed(name));
         if marks.volumes.len() < before
             && let Err(error) = marks.write()
         {
@@ -237,16 +238,16 @@ impl DirtyMarks {
         let Some(mut marks) = self.lock() else { return };
         let mut at = HEADER.len() as u64;
         for (name, mark) in &marks.volumes {
-            if name == volume && *mark == Mark::Clean {
+            if name == volume && *mark == CacheMark::Clean {
                 break;
             }
             at += line(name, *mark).len() as u64;
         }
-        let is_it = |one: &&mut (String, Mark)| one.0 == volume && one.1 == Mark::Clean;
+        let is_it = |one: &&mut (String, CacheMark)| one.0 == volume && one.1 == CacheMark::Clean;
         let Some(found) = marks.volumes.iter_mut().find(is_it) else { return };
-        found.1 = Mark::Dirty;
+        found.1 = CacheMark::Dirty;
         let written = if marks.is_kept() {
-            let written = marks.file.write_all_at(Mark::Dirty.word().as_bytes(), at);
+            let written = marks.file.write_all_at(CacheMark::Dirty.word().as_bytes(), at);
             let written = written.and_then(|()| marks.file.sync_data());
             written.with_context(|| format!("{}: cannot be written", marks.path.display()))
         } else {
@@ -289,7 +290,7 @@ impl DirtyMarks {
             return Err(unknown());
         }
         let Some(mut marks) = self.lock() else { return Err(unknown()) };
-        let is_it = |(name, mark): &(String, Mark)| name == volume && *mark == Mark::Lost;
+        let is_it = |(name, mark): &(String, CacheMark)| name == volume && *mark == CacheMark::Lost;
         let rest: Vec<_> = marks.volumes.iter().filter(|one| !is_it(one)).cloned().collect();
         let all = std::mem::replace(&mut marks.volumes, rest);
         marks.write().map_err(|error| {
@@ -305,7 +306,7 @@ impl DirtyMarks {
         }
     }
 
-    fn lock(&self) -> Option<MutexGuard<'_, Marks>> {
+    fn lock(&self) -> Option<MutexGuard<'_, MarkFile>> {
         Some(self.0.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -372,7 +373,7 @@ fn locked(path: &Path) -> anyhow::Result<File> {
 }
 
 /// Reads the marks of an earlier daemon.
-fn earlier(path: &Path) -> anyhow::Result<Vec<(String, Mark)>> {
+fn earlier(path: &Path) -> anyhow::Result<Vec<(String, CacheMark)>> {
     let shown = path.display();
     let mut options = File::options();
     let file = match millrace_drives::open_store(path, options.read(true), 0) {
@@ -385,31 +386,32 @@ fn earlier(path: &Path) -> anyhow::Result<Vec<(String, Mark)>> {
     read.with_context(|| format!("{shown}: cannot be read"))?;
     let remedy = "if another program wrote the file, name another folder, else check all volumes and \
                   remove the file";
-    let mut found: Vec<(String, Mark)> = Vec::new();
+    let mut found: Vec<(String, CacheMark)> = Vec::new();
     if text.split_inclusive('\n').next().is_none_or(|line| line != HEADER) {
         let what = if text.is_empty() { "this file is empty" } else { "its first line is damaged" };
         bail!("{shown}: {what}, so nobody knows which caches were dirty; {remedy}");
     }
     for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.starts_with('#')) {
-        let (word, name) = line.split_at_checked(Mark::Lost.word().len()).unwrap_or((line, ""));
+        let (word, name) =
+            line.split_at_checked(CacheMark::Lost.word().len()).unwrap_or((line, ""));
         let name: String = serde_json::from_str(name.trim())
             .map_err(|_| anyhow!("{shown}:{number}: this is no mark of a cache; {remedy}"))?;
         // A half-written word was about to become `dirty`.
-        let is_known = |known: &(String, Mark)| known.0 == name;
-        if word != Mark::Clean.word() && !found.iter().any(is_known) {
-            found.push((name, Mark::Lost));
+        let is_known = |known: &(String, CacheMark)| known.0 == name;
+        if word != CacheMark::Clean.word() && !found.iter().any(is_known) {
+            found.push((name, CacheMark::Lost));
         }
     }
     Ok(found)
 }
 
 /// Formats a line of the file.
-fn line(volume: &str, mark: Mark) -> String {
+fn line(volume: &str, mark: CacheMark) -> String {
     format!("{} {}\n", mark.word(), serde_json::Value::from(volume))
 }
 
 /// Replaces the file durably and atomically.
-fn replace(path: &Path, folder: &File, volumes: &[(String, Mark)]) -> anyhow::Result<File> {
+fn replace(path: &Path, folder: &File, volumes: &[(String, CacheMark)]) -> anyhow::Result<File> {
     let new = path.with_extension("new");
     let write = || -> io::Result<File> {
         let mut file = File::create(&new)?;

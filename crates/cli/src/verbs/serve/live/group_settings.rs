@@ -12,7 +12,7 @@ use millrace_console::{say, visible};
 use crate::config::group;
 use crate::config::group::members::volumes_by_group;
 use crate::config::group::targets::by_cache;
-use crate::views::settings::{Group, GroupChange, GroupSetting};
+use crate::views::settings::{GroupChange, GroupSetting, GroupState};
 use crate::views::{Refusal, SetGroup};
 
 /// Changes settings of the group of that name. `warn` returns warnings about settings without
@@ -73,8 +73,8 @@ pub fn ignored_by_caches(
 }
 
 /// Returns all groups with their settings as words, and the warnings in `said`.
-pub fn list(groups: &ServedGroups, mut said: BTreeMap<String, Vec<String>>) -> Vec<Group> {
-    let one = |config: &GroupConfig| Group {
+pub fn list(groups: &ServedGroups, mut said: BTreeMap<String, Vec<String>>) -> Vec<GroupState> {
+    let one = |config: &GroupConfig| GroupState {
         name: config.name.clone(),
         settings: group::settings(config)
             .into_iter()

@@ -16,10 +16,10 @@ const BUSY: Duration = Duration::from_secs(60);
 
 /// Time of the last trim, and clients that have left since.
 #[derive(Default)]
-pub struct HeapTrim(Mutex<State>);
+pub struct HeapTrim(Mutex<TrimState>);
 
 #[derive(Default)]
-struct State {
+struct TrimState {
     /// Number of clients that had left at the last look.
     left: u64,
     /// Time since which a trim may be worthwhile, and time at which the last client left.

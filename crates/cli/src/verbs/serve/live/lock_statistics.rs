@@ -11,7 +11,7 @@ use millrace_block::Volume;
 use millrace_machine::{Deadline, LockMeter, Machine, Native};
 
 use crate::views::Refusal;
-use crate::views::locks::{Lock, Locks};
+use crate::views::locks::{LockCounters, LockReport};
 
 /// Longest time without a request from the client.
 const LEASE: Duration = Duration::from_secs(10);
@@ -48,7 +48,7 @@ impl LockStatistics {
     ///
     /// # Errors
     /// Returns `none` if no statistics are being taken.
-    pub fn status(&self) -> Result<Locks, Refusal> {
+    pub fn status(&self) -> Result<LockReport, Refusal> {
         let mut place = self.look();
         let session = place.as_mut().ok_or_else(none)?;
         session.silence = Deadline::after(LEASE);
@@ -59,7 +59,7 @@ impl LockStatistics {
     ///
     /// # Errors
     /// Fails as [`LockStatistics::status`] does.
-    pub fn stop(&self) -> Result<Locks, Refusal> {
+    pub fn stop(&self) -> Result<LockReport, Refusal> {
         self.look().take().map(|session| session.locks()).ok_or_else(none)
     }
 
@@ -77,11 +77,11 @@ impl LockStatistics {
 }
 
 impl MeterSession {
-    fn locks(&self) -> Locks {
-        Locks {
+    fn locks(&self) -> LockReport {
+        LockReport {
             elapsed_ns: self.meter.elapsed_ns(),
             cpus: self.cpus,
-            locks: self.meter.rows().iter().map(Lock::from).collect(),
+            locks: self.meter.rows().iter().map(LockCounters::from).collect(),
         }
     }
 }

@@ -36,12 +36,12 @@ const FOLLOW: Duration = Duration::from_millis(100);
 pub struct OpenFilesThreads {
     daemon: Weak<LiveDaemon>,
     started: OnceLock<()>,
-    directories: Mutex<HashMap<String, SyncSender<Job>>>,
+    directories: Mutex<HashMap<String, SyncSender<FileJob>>>,
     warnings: Mutex<RecentWarnings>,
 }
 
 /// Work on a file of a directory.
-enum Job {
+enum FileJob {
     Task(FileTask),
     Close(ClosingFile),
 }
@@ -75,7 +75,7 @@ impl OpenFilesThreads {
 
     /// Passes a job to the thread of its directory. Returns the job if too many are waiting.
     /// Dropping a returned task refuses its client.
-    fn give(&self, directory: &str, job: Job) -> Option<Job> {
+    fn give(&self, directory: &str, job: FileJob) -> Option<FileJob> {
         let mut directories = self.directories.lock().unwrap_or_else(PoisonError::into_inner);
         if !directories.contains_key(directory) {
             let (jobs, to_do) = sync_channel(TASKS_MAX);
@@ -130,9 +130,9 @@ fn take_requests(daemon: &Weak<LiveDaemon>, requests: &ExportRequests) {
         }
         for closing in unused {
             let directory = closing.directory().to_owned();
-            let refused = daemon.open_files().give(&directory, Job::Close(closing));
+            let refused = daemon.open_files().give(&directory, FileJob::Close(closing));
             // The file stays open and unused, to be closed later.
-            if let Some(Job::Close(closing)) = refused {
+            if let Some(FileJob::Close(closing)) = refused {
                 server.close(closing);
             }
         }
@@ -143,7 +143,7 @@ fn take_requests(daemon: &Weak<LiveDaemon>, requests: &ExportRequests) {
 fn next_step(daemon: &LiveDaemon, task: FileTask, server: &mut Server) {
     let directory = task.directory().map(str::to_owned);
     match directory {
-        Some(directory) => drop(daemon.open_files().give(&directory, Job::Task(task))),
+        Some(directory) => drop(daemon.open_files().give(&directory, FileJob::Task(task))),
         None => {
             let marks = daemon.marks();
             let changes = server.finish(task, &|more| mark_caches(more, marks));
@@ -153,7 +153,7 @@ fn next_step(daemon: &LiveDaemon, task: FileTask, server: &mut Server) {
 }
 
 /// Does the jobs of one directory.
-fn do_jobs(daemon: &Weak<LiveDaemon>, to_do: &Receiver<Job>) {
+fn do_jobs(daemon: &Weak<LiveDaemon>, to_do: &Receiver<FileJob>) {
     // Time since which the views do not show files that were opened or closed.
     let mut behind: Option<Instant> = None;
     // True if the views may keep the former lists, which hold closed drives open.
@@ -167,7 +167,7 @@ fn do_jobs(daemon: &Weak<LiveDaemon>, to_do: &Receiver<Job>) {
         };
         let is_last = job.is_none();
         let (task, closing) = match job {
-            Some(Job::Task(mut task)) => {
+            Some(FileJob::Task(mut task)) => {
                 {
                     let Some(daemon) = daemon.upgrade() else { return };
                     let server = daemon.server();
@@ -181,7 +181,7 @@ fn do_jobs(daemon: &Weak<LiveDaemon>, to_do: &Receiver<Job>) {
                 task.step();
                 (Some(task), None)
             }
-            Some(Job::Close(mut closing)) => {
+            Some(FileJob::Close(mut closing)) => {
                 closing.flush();
                 (None, Some(closing))
             }

@@ -11,14 +11,14 @@ use millrace_console::{say, visible};
 use millrace_machine::Native;
 
 use crate::views::settings::{Drive, VolumeChange};
-use crate::views::{Refusal, Set};
+use crate::views::{Refusal, SetVolume};
 
 /// Changes settings of the volume of that name.
 ///
 /// # Errors
 /// Returns `bad-request` for an unknown volume, setting or value, and `refused` if a drive cannot
 /// have the setting.
-pub fn set(volumes: &[Arc<Volume<Native>>], asked: &Set) -> Result<VolumeChange, Refusal> {
+pub fn set(volumes: &[Arc<Volume<Native>>], asked: &SetVolume) -> Result<VolumeChange, Refusal> {
     let volume = volume_of(volumes, &asked.volume)?;
     let Some(word) = &asked.scheduler else {
         let text = "set: nothing is to be set; write scheduler=WORD";

@@ -1,4 +1,4 @@
-//! `Watch`: logs events of a running daemon: I/Os that its drives failed, servers of drives that
+//! `DaemonWatch`: logs events of a running daemon: I/Os that its drives failed, servers of drives that
 //! are lost or back, and its end.
 //!
 //! Runs on the main thread while another waits for signals, and wakes once a second, which is all
@@ -25,7 +25,7 @@ const QUIET: u32 = 4;
 const STOP_LOOKS: u32 = 5;
 
 /// A daemon, and what was already logged about it.
-pub struct Watch {
+pub struct DaemonWatch {
     daemon: Arc<LiveDaemon>,
     exports: NamedLogs<FailureLog>,
     drives: NamedLogs<FailureLog>,
@@ -107,13 +107,13 @@ impl FailureLog {
     }
 }
 
-impl Watch {
+impl DaemonWatch {
     /// Makes a watch over a daemon about which nothing was logged yet.
-    pub fn new(daemon: &Arc<LiveDaemon>) -> Watch {
+    pub fn new(daemon: &Arc<LiveDaemon>) -> DaemonWatch {
         let daemon = Arc::clone(daemon);
         let (exports, drives) = (NamedLogs::default(), NamedLogs::default());
         let (caches, stuck) = (NamedLogs::default(), NamedLogs::default());
-        Watch { daemon, exports, drives, caches, stuck, is_stopping: false }
+        DaemonWatch { daemon, exports, drives, caches, stuck, is_stopping: false }
     }
 
     /// Checks the server until the other end of `done` is dropped. Stops a server that has lost an
@@ -189,10 +189,10 @@ impl Watch {
     /// few seconds the dirty data of caches.
     pub fn watch_stop(&mut self, done: &Receiver<()>) {
         self.is_stopping = true;
-        let owed = |watch: &Watch| -> Vec<DirtySnapshot> {
+        let owed = |watch: &DaemonWatch| -> Vec<DirtySnapshot> {
             watch.daemon.lists().caches.iter().map(|cache| DirtySnapshot::now(cache)).collect()
         };
-        let inside = |watch: &Watch| -> Vec<(u64, u64)> {
+        let inside = |watch: &DaemonWatch| -> Vec<(u64, u64)> {
             let inside_drive = |disk: &Arc<Disk<Native>>| {
                 let stats = (!is_unused(disk)).then(|| disk.stats());
                 stats.map_or((0, 0), |stats| (stats.in_flight(), stats.ios()))

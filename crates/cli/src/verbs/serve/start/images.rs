@@ -86,7 +86,7 @@ fn socket(text: &str) -> Result<String, String> {
 }
 
 /// Drive of the generated configuration.
-struct Image {
+struct ImageDrive {
     name: String,
     /// Lines of the `[[drive]]` section below its name.
     what: String,
@@ -99,7 +99,7 @@ struct Image {
 pub fn configuration(files: &[PathBuf], args: &ImageArgs) -> anyhow::Result<String> {
     refuse_an_address_twice(args)?;
     let images = files.iter().map(|file| image(file, args));
-    let mut images = images.collect::<anyhow::Result<Vec<Image>>>()?;
+    let mut images = images.collect::<anyhow::Result<Vec<ImageDrive>>>()?;
     let mut names: Vec<&str> = images.iter().map(|image| image.name.as_str()).collect();
     names.sort_unstable();
     names.dedup();
@@ -128,7 +128,7 @@ fn refuse_an_address_twice(args: &ImageArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn text(images: &[Image], name: &str, args: &ImageArgs) -> String {
+fn text(images: &[ImageDrive], name: &str, args: &ImageArgs) -> String {
     let mut text = String::new();
     for image in images {
         let _ = write!(text, "[[drive]]\nname = {}\n{}\n", quoted(&image.name), image.what);
@@ -184,7 +184,7 @@ fn tls(args: &ImageArgs) -> String {
 }
 
 /// Returns the drive for a file, or for a spec such as `ram:size=1g`.
-fn image(file: &Path, args: &ImageArgs) -> anyhow::Result<Image> {
+fn image(file: &Path, args: &ImageArgs) -> anyhow::Result<ImageDrive> {
     let shown = file.display();
     let Some(path) = file.to_str() else {
         bail!("{shown}: the name is not UTF-8; give the file another, or a link to it");
@@ -218,7 +218,7 @@ fn image(file: &Path, args: &ImageArgs) -> anyhow::Result<Image> {
         what.push_str("read-only = true\n");
     }
     let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or("disk");
-    Ok(Image { name: printable(stem), what })
+    Ok(ImageDrive { name: printable(stem), what })
 }
 
 /// Returns true for a text that begins with the name of a driver, as in `ram:size=1g`, perhaps with
@@ -236,13 +236,13 @@ fn is_nbd_url(text: &str) -> bool {
 }
 
 /// Returns the drive for a spec. A Ceph image's drive is named like the image.
-fn drive(mut spec: Spec, args: &ImageArgs) -> Image {
+fn drive(mut spec: Spec, args: &ImageArgs) -> ImageDrive {
     if args.read_only {
         spec.set_default("read-only", "on");
     }
     let image = spec.get("image").and_then(|image| image.split(['/', '@']).next_back());
     let name = image.unwrap_or(&spec.driver).to_owned();
-    Image { name, what: format!("spec = {}\n", quoted(&spec.to_string())) }
+    ImageDrive { name, what: format!("spec = {}\n", quoted(&spec.to_string())) }
 }
 
 fn missing(file: &Path, error: &std::io::Error) -> anyhow::Error {
