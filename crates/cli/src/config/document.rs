@@ -1,9 +1,9 @@
 //! TOML text as sections whose keys know their lines, and the key tables by which they are read.
 //!
-//! Each section's keys are listed once, as rows of a table: a `KeyReader` has the name, and the function
-//! that reads the value into the settings. Errors list these rows as the known keys. Line numbers
-//! are kept apart from the settings, in `KeyLines`. Called by the file of each section; collects
-//! problems while sections are read.
+//! Each section's keys are listed once, as rows of a table: a `KeyReader` has the name, and the
+//! function that reads the value into the settings. Errors list these rows as the known keys. Line
+//! numbers are kept apart from the settings, in `KeyLines`. Called by the file of each section;
+//! collects problems while sections are read.
 
 use std::cell::RefCell;
 use std::collections::HashSet;

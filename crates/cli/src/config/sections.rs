@@ -1,4 +1,4 @@
-//! First step of loading a configuration: parses a TOML text into the library's settings, section by section.
+//! First step of loading a configuration: parses a TOML text into the library's settings.
 //!
 //! Each section has a file of its own with the table of its keys. This step checks each value
 //! alone; check.rs checks the rules between them. Goes on after a problem, so that all are reported

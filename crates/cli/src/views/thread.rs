@@ -4,8 +4,8 @@
 //! replaced. Sleeps in one poll(2) over all of them, without a timeout unless a client has a
 //! deadline, so that an idle daemon stays idle. The number of clients is limited, and a failing
 //! client affects no other. Time in which the daemon did not run counts against no client. Started
-//! last by `serve`; dropping [`ViewThread`] ends it. Takes no part in I/O. Answers are computed between
-//! two calls of poll and take well below a millisecond.
+//! last by `serve`; dropping [`ViewThread`] ends it. Takes no part in I/O. Answers are computed
+//! between two calls of poll and take well below a millisecond.
 
 use std::io;
 use std::net::TcpListener;

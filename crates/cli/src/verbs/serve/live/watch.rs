@@ -1,5 +1,5 @@
-//! `DaemonWatch`: logs events of a running daemon: I/Os that its drives failed, servers of drives that
-//! are lost or back, and its end.
+//! `DaemonWatch`: logs events of a running daemon: I/Os that its drives failed, servers of drives
+//! that are lost or back, and its end.
 //!
 //! Runs on the main thread while another waits for signals, and wakes once a second, which is all
 //! that an idle daemon does. Remembers what was logged: each drive and each export gets at most one
