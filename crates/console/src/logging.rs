@@ -28,7 +28,6 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Registry, reload};
 
 use crate::visible::visible;
-use crate::words::nearest;
 use crate::{name, output_queue};
 
 /// Environment variable with the filter that applies without `-v`.
@@ -174,9 +173,7 @@ pub fn set_level(text: &str) -> anyhow::Result<String> {
         let module = module.trim();
         let name = module.split("::").next().unwrap_or(module);
         if !LOGGING_CRATES.contains(&name) {
-            let like = nearest(name, LOGGING_CRATES);
-            let (module, known) = (visible(module), LOGGING_CRATES.join(", "));
-            bail!("there is no module {module}; there are {known}{like}");
+            bail!(unknown_word("module", &visible(module), &LOGGING_CRATES));
         }
     }
     let Some((handle, now)) = FILTER.get() else { bail!("log-level: there is no log") };

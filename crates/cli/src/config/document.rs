@@ -395,7 +395,7 @@ impl<'a> KeyValue<'_, 'a> {
         if let Some(wrong) = text.chars().find(|letter| letter.is_control()) {
             let wrong = wrong.escape_debug();
             self.refuse(&format!(
-                " = \"{text}\": {wrong} is a control character; write the name without"
+                " = \"{text}\": {wrong} is a control character; remove it from the name"
             ));
         }
         self.text(place);

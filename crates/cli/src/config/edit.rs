@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, anyhow, bail};
-use millrace::nearest;
+use millrace::{nearest, unknown_word};
 use toml_edit::{Array, ArrayOfTables, DocumentMut, Item, Table, TableLike, Value, value};
 
 use super::sections::is_list;
@@ -103,9 +103,7 @@ fn parsed(text: &str) -> Result<DocumentMut> {
 /// Returns all sections of a kind. Adds an empty list if there are none.
 fn sections<'a>(document: &'a mut DocumentMut, section: &str) -> Result<&'a mut ArrayOfTables> {
     if !SECTIONS.contains(&section) {
-        let like = nearest(section, SECTIONS);
-        let like = like.map_or_else(String::new, |like| format!("; did you mean {like}?"));
-        bail!("there is no section {section:?}; there are {}{like}", SECTIONS.join(", "));
+        bail!(unknown_word("section", section, &SECTIONS));
     }
     let item = document.entry(section).or_insert_with(|| Item::ArrayOfTables(ArrayOfTables::new()));
     item.as_array_of_tables_mut()
@@ -186,8 +184,8 @@ mod tests {
             said(remove(TEXT, "drive", "aa")),
             "there is no drive \"aa\"; did you mean \"a\"?"
         );
-        let text = "there is no section \"drives\"; there are drive, volume, export, group; did you \
-                    mean drive?";
+        let text = "unknown section \"drives\"; choose drive, volume, export or group; did you mean \
+                    \"drive\"?";
         assert_eq!(said(remove(TEXT, "drives", "a")), text);
     }
 }

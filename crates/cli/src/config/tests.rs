@@ -171,7 +171,7 @@ fn numbers_and_switches_are_as_good_as_their_text() {
 fn names_with_control_characters_are_refused_and_shown_escaped() {
     let forged = "a\\nready 7";
     let text = whole("", "", &format!("name = \"{forged}\"\n{EXPORT}"));
-    let said = "is a control character; write the name without";
+    let said = "is a control character; remove it from the name";
     assert_eq!(problems(&text), [format!("m.toml:10: name = \"{forged}\": \\n {said}")]);
     let escape = "\\u{1b}";
     let raw = "\\u001b";

@@ -32,7 +32,7 @@ pub struct CacheCounts {
     pub evicted: u64,
 }
 
-/// Reads of a cache so far, in pages.
+/// Counters of reads through a cache so far, in pages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CacheReads {
@@ -44,7 +44,7 @@ pub struct CacheReads {
     pub ahead: u64,
 }
 
-/// Writes of a cache so far.
+/// Counters of writes to a cache so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CacheWrites {

@@ -100,7 +100,8 @@ impl Client {
             Some(version) if version == u64::from(CONTROL_VERSION) => Ok(client),
             Some(version) => bail!(
                 "unix:{}: the daemon, millrace {}, speaks version {version} of the control \
-                 protocol, this program {CONTROL_VERSION}; use the millrace that the daemon is of",
+                 protocol, this program {CONTROL_VERSION}; use the same version of millrace as the \
+                 daemon",
                 path.display(),
                 client.version
             ),
@@ -276,7 +277,7 @@ mod tests {
         theirs.write_all(format!("{greeting}\n").as_bytes()).unwrap();
         let said = Client::greeted(ours, Path::new("c")).err().unwrap().to_string();
         let expected = "unix:c: the daemon, millrace 9.8, speaks version 2 of the control protocol, \
-                        this program 1; use the millrace that the daemon is of";
+                        this program 1; use the same version of millrace as the daemon";
         assert_eq!(said, expected);
     }
 }

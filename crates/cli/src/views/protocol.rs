@@ -9,6 +9,7 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use millrace::unknown_word;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -97,7 +98,7 @@ type ReadArguments<D> = Box<dyn Fn(Map<String, Value>) -> Result<Answer<D>, Refu
 type Answer<D> = Box<dyn FnOnce(&D) -> Result<Value, Refusal> + Send>;
 
 impl<D: 'static> ControlVerb<D> {
-    /// Makes a row for a verb that `answer` answers.
+    /// Makes a row for a verb; `answer` computes its answer.
     pub fn new<Q, A>(verb: Verb<Q, A>, answer: fn(&D, &Q) -> Result<A, Refusal>) -> Self
     where
         Q: DeserializeOwned + Send + 'static,
@@ -145,8 +146,7 @@ pub fn ask<D: Send + Sync + 'static>(
     (name, arguments): (&str, Map<String, Value>),
 ) -> Result<Question, Refusal> {
     let Some(verb) = verbs.iter().find(|verb| verb.name == name) else {
-        let text = format!("there is no verb {name:?}; there are {}", names(verbs).join(", "));
-        return Err(Refusal::new("unknown-verb", text));
+        return Err(Refusal::new("unknown-verb", unknown_word("verb", name, &names(verbs))));
     };
     let changes = verb.access.changes(&arguments);
     let (answer, daemon) = ((verb.read)(arguments)?, Arc::clone(daemon));
@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said_with_what_to_do() {
         let unknown = refusal(r#"{"verb":"stat"}"#);
-        let text = "there is no verb \"stat\"; there are version, stats, set-group, remove";
+        let text = "unknown verb \"stat\"; choose version, stats, set-group or remove; did you mean \"stats\"?";
         assert_eq!(unknown, Refusal::new("unknown-verb", text));
         let text = "version: unknown field `drive`, there are no fields";
         assert_eq!(refusal(r#"{"verb":"version","drive":"d0"}"#).message, text);

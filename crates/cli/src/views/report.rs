@@ -65,7 +65,7 @@ pub struct DaemonIdentity {
     pub version: String,
     /// Process ID of the daemon.
     pub pid: u32,
-    /// Its time of day, in milliseconds since 1970.
+    /// Time of day on the host, in milliseconds since 1970.
     pub unix_ms: u64,
 }
 

@@ -88,7 +88,7 @@ pub struct Session {
 
 /// Answer that takes long and is computed by another thread, so that other clients need not wait.
 struct PendingAnswer {
-    /// Readable once the answer is complete.
+    /// Socket that becomes readable once the answer is complete.
     done: UnixStream,
     reply: Receiver<Vec<u8>>,
 }

@@ -120,7 +120,7 @@ impl ServeConfig {
             };
             let access = &listener.access;
             if access.is_of_a_file() && !matches!(listen, Listen::Unix(_)) {
-                let text = "mode, owner and group are of a socket's file, and it has none here";
+                let text = "mode, owner and group apply to the file of a Unix socket; this address has none";
                 return Err(wrong(text));
             }
             if access.allow.is_some() && matches!(listen, Listen::Tcp(_)) {
@@ -232,6 +232,9 @@ mod tests {
         settings.access.mode = Some(0o600);
         config.listener_settings = vec![settings];
         let said = config.check_listeners().unwrap_err().to_string();
-        assert!(said.contains("mode, owner and group are of a socket's file"), "{said}");
+        assert!(
+            said.contains("mode, owner and group apply to the file of a Unix socket"),
+            "{said}"
+        );
     }
 }

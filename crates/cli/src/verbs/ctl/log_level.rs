@@ -127,8 +127,8 @@ mod tests {
     #[test]
     fn a_module_that_is_none_is_refused_with_the_nearest() {
         let refused = logging::set_level("info,millrace_export::nbd=debug").unwrap_err();
-        let text = "there is no module millrace_export::nbd; there are millrace, \
-                    millrace_console, millrace_exports; did you mean \"millrace_exports\"?";
+        let text = "unknown module \"millrace_export::nbd\"; choose millrace, millrace_console or \
+                    millrace_exports; did you mean \"millrace_exports\"?";
         assert_eq!(refused.to_string(), text);
     }
 }

@@ -28,7 +28,10 @@ pub fn lines(report: &Report) -> Result<String> {
         let mut config = GroupConfig::new(&named.name);
         for (key, word) in &named.settings {
             group::set(&mut config, key, word).map_err(|error| {
-                anyhow!("group {:?}: {error}; use the millrace that the daemon is of", named.name)
+                anyhow!(
+                    "group {:?}: {error}; use the same version of millrace as the daemon",
+                    named.name
+                )
             })?;
         }
         if config != GroupConfig::new(DEFAULT_GROUP) {

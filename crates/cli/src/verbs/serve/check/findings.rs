@@ -54,7 +54,7 @@ pub fn measure(
     }
     let mut spaces = measured.into_iter();
     for (volume, line) in plan.volumes() {
-        // Always takes all of this volume's drives, since those of the next volume follow.
+        // Takes the drives of this volume even if one is missing: those of the next volume follow.
         let drives: Vec<_> = spaces.by_ref().take(volume.drives.len()).collect();
         if let Some(drives) = drives.into_iter().collect::<Option<Vec<DriveSpace>>>() {
             let place = place(plan, line);

@@ -91,7 +91,7 @@ fn same_file(plan: &ServePlan, number: usize, other: usize) -> String {
         }
         ("", _) => {
             let spec = &drive.spec;
-            format!("{spec}: this keeps its data where another one does; name one of them")
+            format!("{spec}: another drive in the list has the same data; name only one of them")
         }
         _ => {
             let (store, one) = match drive.spec.innermost().driver.as_str() {

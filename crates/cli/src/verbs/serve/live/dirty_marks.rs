@@ -24,9 +24,9 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 
 use crate::views::Refusal;
 
-/// Name of the file in the folder.
+/// Name of the file with the marks.
 const FILE: &str = "caches";
-/// First line of the file.
+/// First line of the file with the marks.
 const HEADER: &str = "# millrace: caches that were dirty when a daemon ended; see docs/cache.md\n";
 /// Number of attempts at a lock that another process holds, and the time between two.
 const TRIES: u32 = 20;

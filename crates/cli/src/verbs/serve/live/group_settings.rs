@@ -62,7 +62,7 @@ pub fn cached(config: &ServeConfig) -> Vec<(String, String)> {
     cached.map(|(group, volume)| (group.to_owned(), volume.name.clone())).collect()
 }
 
-/// Returns warnings about changed keys, selected by `sets`, that caches ignore.
+/// Returns warnings about changed keys that caches ignore. `sets` returns true for a changed key.
 pub fn ignored_by_caches(
     cached: &[(String, String)],
     config: &GroupConfig,

@@ -34,7 +34,7 @@ const LINES: usize = 3;
 pub struct LatencyTargets {
     /// Usual service times of modelled drives, by name.
     usual: BTreeMap<String, UsualTimes>,
-    /// Groups of exports, with their volumes.
+    /// Pairs of the group and the volume of each export.
     users: Vec<(String, String)>,
     /// State by group, volume index and drive index.
     drive_targets: Mutex<BTreeMap<(GroupId, usize, usize), DriveTarget>>,
@@ -58,8 +58,8 @@ struct DriveTarget {
 #[derive(Debug, PartialEq)]
 enum TargetChange {
     None,
-    /// Missed, with the group's times at the drive, and the mean numbers of I/Os of the group and
-    /// of others there.
+    /// The target is missed: the group's service times at the drive, and the mean numbers of I/Os
+    /// of the group and of other groups in the drive.
     Missed(Snapshot, (f64, f64)),
     /// Kept again after it was missed.
     Kept,

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use millrace::{Words, volume_device};
+use millrace::{Words, unknown_word, volume_device};
 use millrace_block::blktrace::Act;
 use millrace_block::{Disk, TraceStamp, Volume};
 use millrace_machine::Native;
@@ -55,7 +55,7 @@ impl TraceRecording {
         let filter = filter(volumes, start)?;
         let word = start.stamp.as_deref().unwrap_or("batch");
         let stamp = TraceStamp::from_word(word)
-            .ok_or_else(|| bad(format!("there is no stamp {word:?}; there are batch, event")))?;
+            .ok_or_else(|| bad(unknown_word("stamp", word, &["batch", "event"])))?;
         let tracer = volumes.iter().find_map(|volume| volume.tracer());
         let tracer = tracer.ok_or_else(|| bad("there is nothing to record".to_owned()))?;
         let devices = device_names(volumes);
@@ -151,13 +151,14 @@ fn filter(volumes: &[Arc<Volume<Native>>], start: &TraceStart) -> Result<TraceFi
     }
     for letters in &start.actions {
         let act = Act::from_letters(letters).ok_or_else(|| {
-            bad(format!("there is no action {letters:?}; there are Q G I D C P U UT M F X A R B S"))
+            bad(format!("unknown action {letters:?}; choose from Q G I D C P U UT M F X A R B S"))
         })?;
         filter.acts.push(act);
     }
     for op in &start.ops {
         filter.categories |= categories_of(op).ok_or_else(|| {
-            bad(format!("there is no op {op:?}; there are read, write, flush, discard, sync, fua"))
+            let ops = ["read", "write", "flush", "discard", "sync", "fua"];
+            bad(unknown_word("operation", op, &ops))
         })?;
     }
     if start.sectors.is_some_and(|(first, end)| first >= end) {

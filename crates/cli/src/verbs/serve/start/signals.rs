@@ -90,7 +90,7 @@ impl Signals {
 
     /// Lets the calling thread receive the signals.
     fn unblock() {
-        // Fails only for an invalid set. Signals would then have no effect.
+        // Cannot fail for this signal set. If it did, signals would have no effect.
         let _ = set().thread_unblock();
     }
 

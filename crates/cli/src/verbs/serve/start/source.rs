@@ -41,7 +41,7 @@ pub struct Source {
     pub text: String,
     /// File of the configuration, if it has one.
     pub file: Option<PathBuf>,
-    /// Folder that its relative paths start from; empty for the working folder.
+    /// Folder that relative paths in the configuration start from; empty for the working folder.
     pub base: PathBuf,
     /// Data folder of the default configuration, created if missing.
     pub data_dir: Option<PathBuf>,
