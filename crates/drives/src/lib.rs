@@ -32,7 +32,7 @@ pub use common::units::{
     count, count_text, rate_bytes_per_s, size_bytes, size_text, time_ns, time_or_seconds_ns,
     time_text,
 };
-pub use common::words::{Words, nearest};
+pub use common::words::{Words, nearest, unknown_word};
 pub use controller::{controller_config, controller_of};
 pub use fault::{
     Chance, Effect, FaultCache, FaultConfig, FaultControl, FaultDriver, FaultRule, fault_controls,

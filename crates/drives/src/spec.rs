@@ -1,7 +1,8 @@
 //! `Spec`: a drive as a person writes it: `driver:key=value,key=value`, or `driver@controller:...`.
 //!
 //! Plain data and its text form; `open.rs` makes drives of it. A value that holds commas stands in
-//! parentheses, so specs nest: `fault:drive=(file:path=/x/d0,size=4g),every=100`. Configuration
+//! parentheses, so specs nest: `fault:drive=(file:path=/x/d0,size=4g),every=100`. A plain path is a
+//! `file` drive, and an NBD URL is an `nbd` drive. Configuration
 //! files give the keys one by one, to `from_pairs`. Called by the binary and by tests. Invariant: a
 //! `Spec` names a driver of the table `crate::DRIVERS` and only keys of that driver, each once;
 //! values are checked when the drive is opened.
@@ -15,7 +16,7 @@ use std::str::FromStr;
 use millrace_block::QueueKind;
 
 use crate::common::values::{split_outside, unwrapped};
-use crate::common::words::nearest;
+use crate::common::words::{nearest, unknown_word};
 
 /// Most drives inside each other, as `fault` drives are.
 const NESTING_MAX: usize = 16;
@@ -47,12 +48,10 @@ pub enum SpecError {
         what: String,
     },
     /// No such driver.
-    #[error("no driver `{driver}`{}; there are {}", hint(nearest), driver_list())]
+    #[error("{}", unknown_word("driver", driver, &drivers().collect::<Vec<_>>()))]
     UnknownDriver {
-        /// What was written.
+        /// The name as written.
         driver: String,
-        /// The known one that is most like it.
-        nearest: Option<&'static str>,
     },
     /// The driver has no such key.
     #[error("driver {driver} has no key `{key}`{}; it has {}", hint_of(key, nearest), list(driver))]
@@ -135,12 +134,6 @@ fn list(driver: &str) -> String {
     known_keys(driver).unwrap_or_default().join(", ")
 }
 
-fn driver_list() -> String {
-    let names: Vec<&str> = drivers().collect();
-    let (last, others) = names.split_last().expect("there are drivers");
-    format!("{} and {last}", others.join(", "))
-}
-
 /// The drivers that there are.
 pub fn drivers() -> impl Iterator<Item = &'static str> {
     crate::DRIVERS.iter().map(|row| row.name)
@@ -195,8 +188,7 @@ impl Spec {
         pairs: impl Iterator<Item = (String, String)>,
     ) -> Result<Spec, SpecError> {
         let Some(keys) = known_keys(driver) else {
-            let nearest = nearest(driver, drivers());
-            return Err(SpecError::UnknownDriver { driver: driver.into(), nearest });
+            return Err(SpecError::UnknownDriver { driver: driver.into() });
         };
         let mut options: Vec<(String, String)> = Vec::new();
         for (key, value) in pairs {
@@ -277,8 +269,11 @@ impl FromStr for Spec {
 }
 
 impl Spec {
-    /// Reads a text; the specs inside it stay texts.
+    /// Parses the outermost drive of a spec. Drives inside it stay texts.
     fn parse_outermost(text: &str) -> Result<Spec, SpecError> {
+        if let Some(spelled_out) = url_or_path(text) {
+            return Spec::parse_outermost(&spelled_out);
+        }
         let wrong = |what: String| SpecError::Syntax { spec: text.into(), what };
         let (driver, rest) = text.split_once(':').unwrap_or((text, ""));
         let (driver, controller) = match driver.split_once('@') {
@@ -309,6 +304,18 @@ impl Spec {
         let spec = Spec::of_pairs(driver, pairs.into_iter())?;
         Ok(Spec { controller: controller.map(Into::into), ..spec })
     }
+}
+
+/// Returns the spec that an NBD URL or a plain path stands for, or `None` if the text names its
+/// driver. No driver's name has a slash or a dot, and a plain path without either, such as `disk`,
+/// would hide a misspelt driver.
+fn url_or_path(text: &str) -> Option<String> {
+    if let Some((scheme, _)) = text.split_once("://") {
+        let is_nbd = matches!(scheme, "nbd" | "nbds" | "nbd+unix" | "nbds+unix");
+        return is_nbd.then(|| format!("nbd:uri={text}"));
+    }
+    let start = text.split([':', '@', ',', '=']).next().unwrap_or(text);
+    start.contains(['/', '.']).then(|| format!("file:path={text}"))
 }
 
 impl fmt::Display for Spec {
@@ -373,6 +380,28 @@ mod tests {
     }
 
     #[test]
+    fn plain_path_is_a_file_and_nbd_url_is_an_nbd_drive() {
+        for (short, spelled_out) in [
+            ("a.img", "file:path=a.img"),
+            ("./a", "file:path=./a"),
+            ("/x/a.img,size=1g", "file:path=/x/a.img,size=1g"),
+            ("/a@b:c=d", "file:path=/a@b:c=d"),
+            ("nbd://localhost/x", "nbd:uri=nbd://localhost/x"),
+            ("nbds://h/x,tls-ca=/ca", "nbd:uri=nbds://h/x,tls-ca=/ca"),
+            ("nbd+unix:///x?socket=/s", "nbd:uri=nbd+unix:///x?socket=/s"),
+            ("fault:drive=./a,every=9", "fault:drive=./a,every=9"),
+        ] {
+            assert_eq!(short.parse::<Spec>(), spelled_out.parse(), "{short}");
+        }
+        for text in ["disk", "https://h.test/x", "fiel:a.img"] {
+            assert!(matches!(error(text), SpecError::UnknownDriver { .. }), "{text}");
+        }
+        let mut relative: Spec = "fault:drive=a.img".parse().unwrap();
+        relative.resolve_paths(Path::new("/etc"));
+        assert_eq!(relative.to_string(), "fault:drive=file:path=/etc/a.img");
+    }
+
+    #[test]
     fn driver_alone_needs_no_colon() {
         assert_eq!("null".parse::<Spec>().unwrap().options, []);
     }
@@ -385,8 +414,11 @@ mod tests {
 
     #[test]
     fn unknown_driver_and_key_name_the_nearest_known_one() {
-        let nearest = Some("file");
-        assert_eq!(error("fiel:/x"), SpecError::UnknownDriver { driver: "fiel".into(), nearest });
+        let unknown = error("fiel:/x");
+        assert_eq!(unknown, SpecError::UnknownDriver { driver: "fiel".into() });
+        let said = unknown.to_string();
+        assert!(said.starts_with("unknown driver \"fiel\"; choose null, ram, "), "{said}");
+        assert!(said.ends_with("; did you mean \"file\"?"), "{said}");
         let (driver, key) = ("file".to_string(), "pth".to_string());
         let expected = SpecError::UnknownKey { driver, key, nearest: Some("path") };
         assert_eq!(error("file:pth=/x"), expected);

@@ -60,10 +60,13 @@ fn a_socket_has_its_mode_owner_and_group_and_the_control_socket_too() {
     assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o777), (65_534, 4711, 0o660));
 }
 
-/// What `--check` and a start warn of, without the time.
+/// Returns the warnings of a daemon's log, or of `--check`, without time and severity.
 fn warnings(text: &str) -> Vec<String> {
-    let lines = text.lines().filter_map(|line| line.split_once(" WARN  millrace: "));
-    lines.map(|(_, warning)| warning.to_owned()).collect()
+    let warning = |line: &str| match line.split_once(" WARN  millrace: ") {
+        Some((_, warning)) => Some(warning.to_owned()),
+        None => line.contains(" warning: ").then(|| line.replacen(" warning: ", " ", 1)),
+    };
+    text.lines().filter_map(warning).collect()
 }
 
 #[test]

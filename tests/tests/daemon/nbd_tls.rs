@@ -453,7 +453,8 @@ fn a_start_names_the_file_that_it_cannot_use_and_the_line() {
             let output = run_within(&mut command, WAIT);
             let said = text(&output);
             assert!(!output.status.success(), "{said}");
-            let place = format!("m.toml:{line}: unix:");
+            let severity = if check.is_empty() { "" } else { "error: " };
+            let place = format!("m.toml:{line}: {severity}unix:");
             assert!(said.contains(&place) && said.contains(words), "{said}");
         }
     }

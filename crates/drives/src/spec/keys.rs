@@ -46,7 +46,10 @@ impl Spec {
     pub(crate) fn size(&self, key: &str) -> Result<Option<u64>, SpecError> {
         self.read(key, |text| match size_bytes(text)? {
             bytes if bytes > 0 && bytes.is_multiple_of(512) => Ok(bytes),
-            _ => Err("write a multiple of 512, such as 4g".to_owned()),
+            bytes => {
+                let next = bytes.max(1).checked_next_multiple_of(512).unwrap_or(1 << 62);
+                Err(format!("a size is a multiple of 512 bytes; write {next}, for example"))
+            }
         })
     }
 

@@ -12,9 +12,9 @@ use crate::views::session::PATIENCE;
 use crate::views::{Question, Refusal, StatsQuery};
 
 /// Answers `stats` with a long value and `version` with a short one.
-struct Fixed;
+struct FixedAnswers;
 
-impl Answers for Fixed {
+impl Answers for FixedAnswers {
     fn greeting(&self) -> Value {
         json!({ "control": 1 })
     }
@@ -34,7 +34,7 @@ impl Answers for Fixed {
 }
 
 struct Served {
-    _views: Views,
+    _views: ViewThread,
     path: PathBuf,
     http: std::net::SocketAddr,
     metrics: Arc<MetricsListener>,
@@ -53,7 +53,7 @@ fn serve() -> Served {
         ..AllowedPeers::default()
     };
     let sockets = Sockets { control, admins, metrics: Arc::clone(&metrics) };
-    let _views = Views::start(sockets, Arc::new(Fixed)).unwrap();
+    let _views = ViewThread::start(sockets, Arc::new(FixedAnswers)).unwrap();
     Served { _views, path, http, metrics, _dir: dir }
 }
 
