@@ -231,7 +231,7 @@ impl<M: Machine> Disk<M> {
         let block = u64::from(limits.logical_sectors());
         let capacity = driver.capacity() / block * block;
         if capacity == 0 {
-            let text = format!("drive {}: smaller than one block of it", config.name);
+            let text = format!("drive {}: it is smaller than one of its blocks", config.name);
             return Err(Error::new(ErrorKind::InvalidSetting, text));
         }
         let threads = match hw.kind {
@@ -431,7 +431,7 @@ impl<M: Machine> Disk<M> {
         let (queue, owner) = (&self.queues.hctxs()[usize::from(hctx)], thread.owner);
         if self.kind == QueueKind::OwnerOnly && !queue.is_owned_by(owner) {
             if !queue.reserve() {
-                let text = format!("{}: queue {hctx} belongs to another thread", self.name());
+                let text = format!("drive {}: queue {hctx} belongs to another thread", self.name());
                 return Err(Error::new(ErrorKind::Busy, text));
             }
             let depth = queue.tags.depth_with_reserved();
@@ -576,9 +576,9 @@ fn checked_limits<M: Machine>(
     hw: HwQueues,
 ) -> Result<QueueLimits, Error> {
     let wrong = match (hw.count, hw.depth, config.queue_depth) {
-        (0, ..) => "its driver has no hardware queue",
-        (_, 0, _) => "its driver's queues have depth 0",
-        (.., Some(0)) => "queue depth 0; 1 to 65536",
+        (0, ..) => "its driver offers no hardware queue",
+        (_, 0, _) => "its driver offers queues of depth 0",
+        (.., Some(0)) => "a queue depth of 0 is out of range; use 1 to 65536",
         _ => return driver.limits().validate(),
     };
     Err(Error::new(ErrorKind::InvalidSetting, format!("drive {}: {wrong}", config.name)))
