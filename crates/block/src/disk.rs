@@ -288,8 +288,7 @@ impl<M: Machine> Disk<M> {
         }))
     }
 
-    /// Enables lock statistics of the disk's serve locks until statistics are turned off. Call it
-    /// after turning them on; disks made later count by themselves.
+    /// Enables statistics of the serve locks. Called after lock statistics were turned on.
     pub fn meter_locks(&self) {
         let queues = self.queues.get();
         queues.iter().flat_map(|queues| &queues.hctxs).for_each(|hctx| hctx.serve.meter());
@@ -396,8 +395,7 @@ impl<M: Machine> Disk<M> {
         self.accounts.ledger.lock().sums().into_iter().collect()
     }
 
-    /// Returns the number of failed I/Os and the last few of them: errors from the drive, and
-    /// timeouts.
+    /// Returns the number of failed I/Os, and the last few of them; timeouts count as failures.
     #[must_use]
     pub fn failures(&self) -> Failures {
         let failures = self.accounts.rare.lock().failures.read();
@@ -412,8 +410,7 @@ impl<M: Machine> Disk<M> {
         self.driver.take_news()
     }
 
-    /// Makes the calling I/O thread the owner of queue `hctx`, and opens the queue, if it exists
-    /// and is not reserved for a worker.
+    /// Opens queue `hctx` for the calling I/O thread, if it exists and is not a worker's.
     ///
     /// # Errors
     /// If the driver cannot open the queue.
@@ -503,8 +500,7 @@ impl<M: Machine> Disk<M> {
 
     /// Assigns queues and opens an account for a channel of the calling thread. `thread` is its
     /// number if it is an I/O thread. On machines whose threads stay on their CPU, queues that any
-    /// thread may run are assigned by CPU; else each new thread gets a queue of its own as long as
-    /// there are unused ones.
+    /// thread may run are assigned by CPU; else each new thread gets an unused one, if any is left.
     pub(crate) fn join(&self, thread: Option<u16>) -> (QueueRoute, Arc<DiskStats<M>>) {
         make_queues(self);
         let cpu = M::cpu();

@@ -165,10 +165,7 @@ impl<M: Machine> Volume<M> {
             return wrong(format!("volume {name}: it has no drive; name one or more"));
         };
         if disks.len() > 1024 {
-            return wrong(format!(
-                "volume {name}: {} drives are too many; use at most 1024",
-                disks.len()
-            ));
+            return wrong(format!("volume {name}: {} drives; use at most 1024", disks.len()));
         }
         if let Err(text) = serving.validate() {
             return wrong(format!("volume {name}: {text}"));
@@ -178,7 +175,7 @@ impl<M: Machine> Volume<M> {
         let capacity = capacity_of(layout, &sizes, &limits);
         if capacity > SECTORS_MAX {
             return wrong(format!(
-                "volume {name}: its size is 16 EiB or more; use fewer or smaller drives"
+                "volume {name}: 16 EiB is too large; use fewer or smaller drives"
             ));
         }
         let map = match layout {

@@ -273,10 +273,7 @@ fn a_disk_says_what_it_was_made_of() {
     assert!(Disk::new(Box::new(endless), DiskConfig::default()).is_ok());
     let large = || Disk::new(Box::new(TestDrive::sparse(1 << 54)), DiskConfig::default()).unwrap();
     let refused = Volume::new("v", Layout::Linear, vec![large(), large()]).err().unwrap();
-    assert_eq!(
-        refused.to_string(),
-        "volume v: its size is 16 EiB or more; use fewer or smaller drives"
-    );
+    assert_eq!(refused.to_string(), "volume v: 16 EiB is too large; use fewer or smaller drives");
 }
 
 #[test]

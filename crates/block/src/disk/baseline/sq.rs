@@ -297,7 +297,7 @@ fn get<M: Machine>(
         None => Some(bio),
     };
     let Some(bio) = bio else {
-        // The same charge as in `claim`, but outside the lock.
+        // Charged as in `claim`, but outside the lock.
         M::work(Stage::Submit, 1);
         return Ok(());
     };

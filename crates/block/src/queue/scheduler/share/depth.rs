@@ -33,7 +33,7 @@ const DECIDE_NS: u64 = 1_000_000;
 /// Service time relative to the shortest one, as logarithms in 64ths: above 1.3 times the depth
 /// stops growing, above 1.5 times it shrinks.
 const SHALLOW: [u64; 2] = [24, 37];
-/// The same limit while all groups have more than their share: the depth grows fast below 1.6
+/// Growth limit while all groups have more than their share: the depth grows fast below 1.6
 /// times.
 const DEEP: u64 = 43;
 /// Range of the smallest depth, which is one request for each active queue.
