@@ -346,7 +346,7 @@ fn claim<M: Machine>(
     }
     context.stats.add(DiskCounter::TagWaits, 1);
     if bio.waited == WaitTimes::NOT {
-        // Recorded for the first attempt only.
+        // The wait for a tag is recorded at the first attempt only.
         context.trace().slot(Action::Sleep, &bio);
         bio.mark_admitted(now_ns);
     }
