@@ -125,13 +125,17 @@ impl<M: Machine> Channel<M> {
     /// Opens a channel of the calling thread to a volume.
     ///
     /// # Errors
-    /// `NotSupported` if the calling thread is no I/O thread and a drive's queues belong to I/O threads
-    /// (as a file's do) of which none exists, so that nobody would serve submitted bios.
+    /// `NotSupported` if the calling thread is no I/O thread and a drive's queues belong to I/O
+    /// threads (as a file's do) of which none exists, so that nobody would serve submitted bios.
     ///
     /// # Panics
     /// If the depth is not 1 to 65,536.
     pub fn open(volume: &Arc<Volume<M>>, config: ChannelConfig<M>) -> Result<Self, Error> {
-        assert!((1..=65_536).contains(&config.depth), "channel depth {}", config.depth);
+        assert!(
+            (1..=65_536).contains(&config.depth),
+            "a channel depth of {} is out of range",
+            config.depth
+        );
         let mut members = members_of(volume, config.thread.as_ref())?;
         let (owner, bell, turn) = match config.thread {
             Some(thread) => (thread.owner, thread.bell, thread.turn),

@@ -231,7 +231,7 @@ impl<M: Machine> Disk<M> {
         let block = u64::from(limits.logical_sectors());
         let capacity = driver.capacity() / block * block;
         if capacity == 0 {
-            let text = format!("drive {}: smaller than one block of it", config.name);
+            let text = format!("drive {}: it is smaller than one of its blocks", config.name);
             return Err(Error::new(ErrorKind::InvalidSetting, text));
         }
         let threads = match hw.kind {
@@ -288,8 +288,7 @@ impl<M: Machine> Disk<M> {
         }))
     }
 
-    /// Enables lock statistics of the disk's serve locks until statistics are turned off. Call it
-    /// after turning them on; disks made later count by themselves.
+    /// Enables statistics of the serve locks. Called after lock statistics were turned on.
     pub fn meter_locks(&self) {
         let queues = self.queues.get();
         queues.iter().flat_map(|queues| &queues.hctxs).for_each(|hctx| hctx.serve.meter());
@@ -396,8 +395,7 @@ impl<M: Machine> Disk<M> {
         self.accounts.ledger.lock().sums().into_iter().collect()
     }
 
-    /// Returns the number of failed I/Os and the last few of them: errors from the drive, and
-    /// timeouts.
+    /// Returns the number of failed I/Os, and the last few of them; timeouts count as failures.
     #[must_use]
     pub fn failures(&self) -> Failures {
         let failures = self.accounts.rare.lock().failures.read();
@@ -412,8 +410,7 @@ impl<M: Machine> Disk<M> {
         self.driver.take_news()
     }
 
-    /// Makes the calling I/O thread the owner of queue `hctx`, and opens the queue, if it exists
-    /// and is not reserved for a worker.
+    /// Opens queue `hctx` for the calling I/O thread, if it exists and is not a worker's.
     ///
     /// # Errors
     /// If the driver cannot open the queue.
@@ -431,7 +428,7 @@ impl<M: Machine> Disk<M> {
         let (queue, owner) = (&self.queues.hctxs()[usize::from(hctx)], thread.owner);
         if self.kind == QueueKind::OwnerOnly && !queue.is_owned_by(owner) {
             if !queue.reserve() {
-                let text = format!("{}: queue {hctx} belongs to another thread", self.name());
+                let text = format!("drive {}: queue {hctx} belongs to another thread", self.name());
                 return Err(Error::new(ErrorKind::Busy, text));
             }
             let depth = queue.tags.depth_with_reserved();
@@ -503,8 +500,7 @@ impl<M: Machine> Disk<M> {
 
     /// Assigns queues and opens an account for a channel of the calling thread. `thread` is its
     /// number if it is an I/O thread. On machines whose threads stay on their CPU, queues that any
-    /// thread may run are assigned by CPU; else each new thread gets a queue of its own as long as
-    /// there are unused ones.
+    /// thread may run are assigned by CPU; else each new thread gets an unused one, if any is left.
     pub(crate) fn join(&self, thread: Option<u16>) -> (QueueRoute, Arc<DiskStats<M>>) {
         make_queues(self);
         let cpu = M::cpu();
@@ -576,9 +572,9 @@ fn checked_limits<M: Machine>(
     hw: HwQueues,
 ) -> Result<QueueLimits, Error> {
     let wrong = match (hw.count, hw.depth, config.queue_depth) {
-        (0, ..) => "its driver has no hardware queue",
-        (_, 0, _) => "its driver's queues have depth 0",
-        (.., Some(0)) => "queue depth 0; 1 to 65536",
+        (0, ..) => "its driver offers no hardware queue",
+        (_, 0, _) => "its driver offers queues of depth 0",
+        (.., Some(0)) => "a queue depth of 0 is out of range; use 1 to 65536",
         _ => return driver.limits().validate(),
     };
     Err(Error::new(ErrorKind::InvalidSetting, format!("drive {}: {wrong}", config.name)))

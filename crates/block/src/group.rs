@@ -86,11 +86,14 @@ impl<M: Machine> Groups<M> {
         config.validate()?;
         let mut table = self.table.lock();
         if table.by_name.contains_key(&config.name) {
-            return wrong(format!("group {}: there is one of that name already", config.name));
+            return wrong(format!("group {}: the name is taken by another group", config.name));
         }
         let closed = table.entries.iter().position(|entry| entry.is_closed);
         if closed.is_none() && table.entries.len() >= GROUPS_MAX {
-            return wrong(format!("group {}: there are {GROUPS_MAX} groups already", config.name));
+            return wrong(format!(
+                "group {}: the limit of {GROUPS_MAX} groups is reached",
+                config.name
+            ));
         }
         let id = GroupId(closed.unwrap_or(table.entries.len()) as u16);
         table.check_parent(id, &config)?;
@@ -119,15 +122,17 @@ impl<M: Machine> Groups<M> {
         let mut table = self.table.lock();
         let entry = table.entries.get(usize::from(id.0)).filter(|entry| !entry.is_closed);
         let Some(name) = entry.map(|entry| entry.config.name.clone()) else {
-            return wrong(format!("group {}: there is none of that number", id.0));
+            return wrong(format!("group {}: no group has this number", id.0));
         };
         if id == GroupId::DEFAULT {
-            return wrong(format!("group {name}: the default group stays"));
+            return wrong(format!("group {name}: the default group cannot be removed"));
         }
         let is_child = |entry: &&GroupEntry<M>| !entry.is_closed && entry.config.parent == Some(id);
         if let Some(child) = table.entries.iter().find(is_child) {
             let child = &child.config.name;
-            return wrong(format!("group {name}: it is the parent of {child}; remove that first"));
+            return wrong(format!(
+                "group {name}: it is the parent of {child}; remove {child} first"
+            ));
         }
         table.by_name.remove(&name);
         let entry = &mut table.entries[usize::from(id.0)];
@@ -147,7 +152,7 @@ impl<M: Machine> Groups<M> {
         let mut table = self.table.lock();
         let entry = table.entries.get(usize::from(id.0)).filter(|entry| !entry.is_closed);
         let Some(entry) = entry else {
-            return wrong(format!("group {}: there is none of that number", id.0));
+            return wrong(format!("group {}: no group has this number", id.0));
         };
         config.name.clone_from(&entry.config.name);
         config.validate()?;
@@ -213,18 +218,22 @@ impl<M: Machine> GroupTable<M> {
         let name = &config.name;
         let above = self.entries.get(usize::from(parent.0)).filter(|entry| !entry.is_closed);
         let Some(above) = above else {
-            return wrong(format!("group {name}: there is no group {} to be its parent", parent.0));
+            return wrong(format!("group {name}: its parent, group {}, does not exist", parent.0));
         };
         if parent == id {
-            return wrong(format!("group {name}: it is its own parent; name another, or none"));
+            return wrong(format!(
+                "group {name}: a group cannot be its own parent; name another parent, or none"
+            ));
         }
         if parent == GroupId::DEFAULT || id == GroupId::DEFAULT {
-            return wrong(format!("group {name}: the default group has no parent and no children"));
+            return wrong(format!(
+                "group {name}: the default group can have neither a parent nor children"
+            ));
         }
         if above.config.parent == Some(id) {
             let above = &above.config.name;
             return wrong(format!(
-                "group {name}: its parent {above} is under {name}; take that parent away first"
+                "group {name}: its parent {above} is itself a child of {name}; remove that relation first"
             ));
         }
         if let Some(grandparent) = above.config.parent {
@@ -271,16 +280,20 @@ mod tests {
         let limits = GroupLimits { iops: Some(500), ..GroupLimits::default() };
         let gold = groups.open(GroupConfig { limits, ..GroupConfig::new("gold") }).unwrap();
         let one = groups.open(child("one", gold)).unwrap();
-        assert!(text(groups.close(gold)).contains("it is the parent of one; remove that first"));
-        assert!(text(groups.close(GroupId::DEFAULT)).contains("the default group stays"));
+        assert!(text(groups.close(gold)).contains("it is the parent of one; remove one first"));
+        assert!(
+            text(groups.close(GroupId::DEFAULT)).contains("the default group cannot be removed")
+        );
         groups.close(one).unwrap();
         let version = groups.version();
         groups.close(gold).unwrap();
         assert!(groups.version() > version);
         assert_eq!((groups.find("gold"), groups.list().len()), (None, 1));
-        assert!(text(groups.close(gold)).contains("none of that number"));
-        assert!(text(groups.set(gold, GroupConfig::new("gold"))).contains("none of that number"));
-        assert!(text(groups.open(child("below", gold))).contains("to be its parent"));
+        assert!(text(groups.close(gold)).contains("no group has this number"));
+        assert!(
+            text(groups.set(gold, GroupConfig::new("gold"))).contains("no group has this number")
+        );
+        assert!(text(groups.open(child("below", gold))).contains("does not exist"));
         assert_eq!(groups.config(gold).unwrap().limits, GroupLimits::default());
         let next = groups.open(GroupConfig::new("next")).unwrap();
         assert_eq!((next, groups.find("next")), (gold, Some(gold)));
@@ -295,15 +308,12 @@ mod tests {
         let one = groups.open(child("one", gold)).unwrap();
         assert!(text(groups.open(child("below", one))).contains("name gold as the parent"));
         assert!(text(groups.set(gold, child("", gold))).contains("its own parent"));
-        assert!(
-            text(groups.set(gold, child("", one)))
-                .contains("is under gold; take that parent away first")
-        );
+        assert!(text(groups.set(gold, child("", one))).contains("is itself a child of gold"));
         let other = groups.open(GroupConfig::new("other")).unwrap();
         assert!(text(groups.set(gold, child("", other))).contains("the parent of one"));
         assert!(text(groups.open(child("x", GroupId::DEFAULT))).contains("default group"));
-        assert!(text(groups.open(child("x", GroupId(99)))).contains("no group 99"));
-        assert!(text(groups.open(GroupConfig::new("one"))).contains("one of that name"));
+        assert!(text(groups.open(child("x", GroupId(99)))).contains("its parent, group 99,"));
+        assert!(text(groups.open(GroupConfig::new("one"))).contains("the name is taken"));
         let names: Vec<String> = groups.list().into_iter().map(|(_, c)| c.name).collect();
         assert_eq!(names, ["default", "gold", "one", "other"]);
         assert_eq!((groups.find("one"), groups.find("two")), (Some(one), None));
@@ -325,7 +335,7 @@ mod tests {
             (limited(GroupLimits { write_bandwidth: Some(4095), ..none }), "write-bandwidth 4095"),
             (limited(GroupLimits { burst_ns: 10, ..none }), "burst of 10 ns"),
             (target(LatencyTarget::Mean(5)), "latency-target of 5 ns"),
-            (target(LatencyTarget::Percentile(10_000, 5_000)), "percentile 10000"),
+            (target(LatencyTarget::Percentile(10_000, 5_000)), "10000 of 10000 is no valid"),
         ] {
             assert!(text(groups.set(gold, config)).contains(part), "{part}");
         }

@@ -175,7 +175,7 @@ impl<M: Machine> Volume<M> {
             return wrong(format!("volume {name}: it has no drive; name one or more"));
         };
         if disks.len() > 1024 {
-            return wrong(format!("volume {name}: {} drives; at most 1024", disks.len()));
+            return wrong(format!("volume {name}: {} drives; use at most 1024", disks.len()));
         }
         if let Err(text) = serving.validate() {
             return wrong(format!("volume {name}: {text}"));
@@ -184,12 +184,14 @@ impl<M: Machine> Volume<M> {
         let sizes: Vec<Sector> = disks.iter().map(|disk| disk.capacity()).collect();
         let capacity = capacity_of(layout, &sizes, &limits);
         if capacity > SECTORS_MAX {
-            return wrong(format!("volume {name}: 16 EiB or more; use fewer or smaller drives"));
+            return wrong(format!(
+                "volume {name}: 16 EiB is too large; use fewer or smaller drives"
+            ));
         }
         let map = match layout {
             Layout::Linear => {
                 if capacity == 0 {
-                    return wrong(format!("volume {name}: smaller than one block"));
+                    return wrong(format!("volume {name}: its drives are smaller than one block"));
                 }
                 let sizes: Vec<Sector> =
                     sizes.iter().map(|size| whole_blocks(*size, &limits)).collect();

@@ -47,14 +47,14 @@ macro_rules! disk_counters {
 
 disk_counters! {
     Queued queued "I/Os handed to the drive's queues.",
-    Parts parts "Of the I/Os queued, parts of split ones.",
+    Parts parts "I/Os queued that are parts of split I/Os.",
     Requests requests "Requests handed to the driver, after merging.",
     /// Readers sum it from `batches`: threads count batches by size only.
     Dispatches dispatches "Batches of requests handed to the driver.",
-    Requeues requeues "Requests that the driver gave back as busy.",
-    Timeouts timeouts "Requests not answered in time.",
+    Requeues requeues "Requests that the driver returned as busy.",
+    Timeouts timeouts "Requests that were not completed within the timeout.",
     /// Counted when a hardware queue starts to wait for a tag. With a driver that holds as many
     /// requests as its drive accepts, or a tag set shared by all drives, each failed attempt
     /// counts.
-    TagWaits tag_waits "Times that no tag was free.",
+    TagWaits tag_waits "Times that a hardware queue found no free tag.",
 }

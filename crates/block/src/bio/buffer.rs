@@ -35,7 +35,10 @@ impl Buffer {
     #[must_use]
     pub fn new(len_bytes: usize) -> Self {
         let sane = len_bytes > 0 && len_bytes.is_multiple_of(512) && len_bytes <= 1 << 30;
-        assert!(sane, "buffer of {len_bytes} bytes: 512 to 1 GiB, a multiple of 512");
+        assert!(
+            sane,
+            "a buffer of {len_bytes} bytes is not a multiple of 512 between 512 and 1 GiB"
+        );
         let layout = Self::layout(len_bytes);
         // SAFETY: the layout has a size above zero.
         let start = unsafe { alloc_zeroed(layout) };

@@ -204,7 +204,7 @@ fn nonzero_min(a: u32, b: u32) -> u32 {
 }
 
 fn check(holds: bool, field: &str, value: u32) -> Result<(), Error> {
-    let text = || format!("queue limit {field} = {value} makes no sense");
+    let text = || format!("queue limit {field} = {value} is out of range");
     if holds { Ok(()) } else { Err(Error::new(ErrorKind::InvalidSetting, text())) }
 }
 

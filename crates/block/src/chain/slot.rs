@@ -308,7 +308,7 @@ impl<M: Machine> Drop for BioRef<M> {
 #[cold]
 #[inline(never)]
 fn dropped_unanswered<M: Machine>() {
-    assert!(M::is_panicking(), "a bio was dropped unanswered");
+    assert!(M::is_panicking(), "a bio was dropped before it completed");
 }
 
 /// A list of slots linked by `next`; first in, first out unless `push_front` is used.
@@ -632,7 +632,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "a bio was dropped unanswered")]
+    #[should_panic(expected = "a bio was dropped before it completed")]
     fn a_handle_that_is_dropped_is_a_lost_io_and_stops_the_program() {
         let bio_set = bio_set(1);
         drop(bio_set.handles(0..1).pop_front());

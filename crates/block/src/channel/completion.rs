@@ -20,7 +20,7 @@ pub struct Rejected {
 impl fmt::Display for Rejected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.reason {
-            Reject::Full => f.write_str("the channel is full: poll, then submit again"),
+            Reject::Full => f.write_str("the channel is full; poll it, then submit again"),
             Reject::Invalid(status) => write!(f, "the bio can never be served: {status}"),
         }
     }

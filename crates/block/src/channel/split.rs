@@ -33,7 +33,7 @@ enum NextPart<M: Machine> {
     Part(BioRef<M>),
     /// The next part is for this drive, which has no free child slot.
     NoRoom(u16),
-    /// All parts of the stage are made.
+    /// All parts of the bio's present stage are made.
     Made,
 }
 

@@ -218,7 +218,7 @@ impl<M: Machine> Throttle<M> {
                 }
             }
         }
-        // A queue may have no bio with a time left, so all queues are checked soon.
+        // A queue may have lost all bios with a booked time, so all queues are checked soon.
         self.next_ns = 0;
         taken
     }
@@ -250,7 +250,7 @@ impl<M: Machine> Throttle<M> {
                 }
             }
         }
-        // A queue may have no bio with a time left, so all queues are checked soon.
+        // A queue may have lost all bios with a booked time, so all queues are checked soon.
         self.next_ns = 0;
         taken
     }

@@ -35,7 +35,8 @@ impl<M: Machine> Disk<M> {
     /// If the drive's stack supports no scheduler: only `mq` does.
     ///
     /// # Panics
-    /// If a program's own scheduler, which is replaced, keeps waiting chains or returns foreign ones.
+    /// If a program's own scheduler, which is replaced, keeps waiting chains or returns foreign
+    /// ones.
     pub fn set_scheduler(&self, kind: SchedulerKind) -> Result<(), Error> {
         make_queues(self);
         let made = kind.make(|| parts_of(self));
@@ -137,7 +138,10 @@ fn change<M: Machine>(hctx: &HardwareQueue<M>, next: Option<Box<Scheduling<M>>>)
             serve.scheduling = next;
         }
     });
-    assert!(!has_lost, "a scheduler kept chains when it was drained, or gave back others");
+    assert!(
+        !has_lost,
+        "a scheduler that was drained kept chains, or returned chains of another drive"
+    );
     hctx.mark_own();
     hctx.ring();
 }

@@ -139,7 +139,7 @@ impl GroupConfig {
             return wrong("a group needs a name".into());
         }
         if !(1..=10_000).contains(&self.weight) {
-            return wrong(format!("weight {}: 1 to 10000", self.weight));
+            return wrong(format!("weight {} is out of range; use 1 to 10000", self.weight));
         }
         for (name, rate, least) in self.limits.rates() {
             if let Some(rate) = rate.filter(|rate| !(least..=1 << 50).contains(rate)) {
@@ -152,15 +152,16 @@ impl GroupConfig {
         }
         let burst_ns = self.limits.burst_ns;
         if !(1_000_000..=60_000_000_000).contains(&burst_ns) {
-            return wrong(format!("burst of {burst_ns} ns: 1ms to 60s"));
+            return wrong(format!("a burst of {burst_ns} ns is out of range; use 1ms to 60s"));
         }
         match self.latency_target {
-            Some(target) if !(1_000..=60_000_000_000).contains(&target.ns()) => {
-                wrong(format!("latency-target of {} ns: 1us to 60s", target.ns()))
-            }
-            Some(LatencyTarget::Percentile(of, _)) if !(5_000..=9_999).contains(&of) => {
-                wrong(format!("latency-target: percentile {of} of 10000; p50 to p99.99"))
-            }
+            Some(target) if !(1_000..=60_000_000_000).contains(&target.ns()) => wrong(format!(
+                "a latency-target of {} ns is out of range; use 1us to 60s",
+                target.ns()
+            )),
+            Some(LatencyTarget::Percentile(of, _)) if !(5_000..=9_999).contains(&of) => wrong(
+                format!("latency-target: {of} of 10000 is no valid percentile; use p50 to p99.99"),
+            ),
             _ => Ok(()),
         }
     }

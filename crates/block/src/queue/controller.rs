@@ -57,12 +57,16 @@ impl ControllerConfig {
             Err(Error::new(ErrorKind::InvalidSetting, text))
         };
         if self.tags == 0 || self.tags > Self::TAGS_MAX {
-            return wrong(format!("{} tags: 1 to {}", self.tags, Self::TAGS_MAX));
+            return wrong(format!(
+                "{} tags are out of range; use 1 to {}",
+                self.tags,
+                Self::TAGS_MAX
+            ));
         }
         let nodes = topology.nodes() as u32;
         match self.node {
             Some(node) if node.0 >= nodes && nodes == 1 => {
-                wrong(format!("there is no NUMA node {}: this machine has node 0 alone", node.0))
+                wrong(format!("there is no NUMA node {}: this machine has only node 0", node.0))
             }
             Some(node) if node.0 >= nodes => {
                 let most = nodes - 1;
@@ -210,9 +214,12 @@ mod tests {
         };
         let fine = [said(1, None, 1), said(65_536, Some(0), 1), said(5, Some(2), 3)];
         assert_eq!(fine, ["fine"; 3]);
-        assert_eq!(said(0, None, 1), "controller hba: 0 tags: 1 to 65536");
-        assert_eq!(said(65_537, None, 1), "controller hba: 65537 tags: 1 to 65536");
-        let alone = "controller hba: there is no NUMA node 1: this machine has node 0 alone";
+        assert_eq!(said(0, None, 1), "controller hba: 0 tags are out of range; use 1 to 65536");
+        assert_eq!(
+            said(65_537, None, 1),
+            "controller hba: 65537 tags are out of range; use 1 to 65536"
+        );
+        let alone = "controller hba: there is no NUMA node 1: this machine has only node 0";
         assert_eq!(said(1, Some(1), 1), alone);
         let three = "controller hba: there is no NUMA node 3: this machine has 0 to 2";
         assert_eq!(said(1, Some(3), 3), three);

@@ -156,8 +156,9 @@ pub struct Unwritten {
 
 /// The driver of a drive.
 ///
-/// Neither the driver nor its queues may wait for I/O of a volume that the drive is part of. A queue
-/// is locked while it is called, so that I/O would wait for the call, and the call for the I/O.
+/// Neither the driver nor its queues may wait for I/O of a volume that the drive is part of. A
+/// queue is locked while it is called, so that I/O would wait for the call, and the call for the
+/// I/O.
 ///
 /// # Panics
 /// A driver that panics does not end the process, unless the program aborts on panics. The panic

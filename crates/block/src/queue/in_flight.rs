@@ -58,7 +58,11 @@ impl InFlight {
     pub(crate) fn take_back(&mut self, batch: &mut CompletionBatch, drive: &str) {
         for (tag, _) in batch.entries() {
             let issued = &mut self.issued_ns[tag.0 as usize];
-            assert!(*issued != 0, "{drive}: driver completed idle tag {}", tag.0);
+            assert!(
+                *issued != 0,
+                "drive {drive}: the driver completed tag {}, which is not in flight",
+                tag.0
+            );
             *issued = 0;
         }
         self.count -= batch.entries().len() as u32;

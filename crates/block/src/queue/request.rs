@@ -89,7 +89,11 @@ impl<M: Machine> Request<M> {
     /// Fills the request from a chain of bios. `taken` are the flags that the driver understands.
     #[inline(always)]
     pub(crate) fn fill(&mut self, head: BioRef<M>, hctx: u16, taken: OpFlags) {
-        assert!(self.state == RequestState::Idle, "tag {} names a request in flight", self.tag.0);
+        assert!(
+            self.state == RequestState::Idle,
+            "tag {} is used for a request that is still in flight",
+            self.tag.0
+        );
         self.sector = head.dev_sector;
         self.nr_sectors = head.chain_sectors;
         self.nr_segments = head.chain_segments;
@@ -277,7 +281,7 @@ impl<M: Machine> Drop for RequestRef<M> {
 #[cold]
 #[inline(never)]
 fn dropped_with_its_tag<M: Machine>() {
-    assert!(M::is_panicking(), "a request was dropped with its tag");
+    assert!(M::is_panicking(), "a request was dropped without freeing its tag");
 }
 
 /// Iterator over the memory of a request, piece by piece.

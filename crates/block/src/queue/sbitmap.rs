@@ -35,7 +35,10 @@ impl<M: Machine> Sbitmap<M> {
     /// Creates a map with all numbers below `depth` (1 to 2^20) free. Words are small enough that a
     /// map of four or more bits has at least four words.
     pub(crate) fn new(depth: u32) -> Self {
-        assert!((1..=1 << 20).contains(&depth), "sbitmap of {depth} bits: 1 to 2^20");
+        assert!(
+            (1..=1 << 20).contains(&depth),
+            "an sbitmap of {depth} bits is out of range; use 1 to 2^20"
+        );
         let mut shift = 6;
         while depth >= 4 && (4u32 << shift) > depth {
             shift -= 1;
@@ -122,7 +125,7 @@ impl<M: Machine> Sbitmap<M> {
         // waiters. Taken bits are set, so subtracting the mask clears exactly these, in one
         // instruction.
         let old = self.words[bits.word as usize].fetch_add(bits.mask.wrapping_neg(), Order::SeqCst);
-        assert!(old & bits.mask == bits.mask, "a tag was given back twice");
+        assert!(old & bits.mask == bits.mask, "a tag was freed twice");
     }
 
     /// Returns how many numbers are taken.
@@ -188,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "given back twice")]
+    #[should_panic(expected = "freed twice")]
     fn giving_a_number_twice_panics() {
         let map = Sbitmap::<Native>::new(8);
         let bits = map.take(&mut 0, 1).expect("an empty map");

@@ -256,15 +256,15 @@ pub struct CompletedChain {
 
 /// Decides in which order a hardware queue's chains go to the driver.
 ///
-/// The layer calls all methods of one object under one lock, from one thread at a time. No method may
-/// block or use a volume of the drive: the volume would wait for the caller itself. A panic unwinds
-/// through the call that ran the queue, as a driver's does ([`Driver`](crate::Driver#panics)). The
-/// layer panics if a scheduler names a chain of another drive; the I/O of that chain ends with
-/// `Aborted`.
+/// The layer calls all methods of one object under one lock, from one thread at a time. No method
+/// may block or use a volume of the drive: the volume would wait for the caller itself. A panic
+/// unwinds through the call that ran the queue, as a driver's does
+/// ([`Driver`](crate::Driver#panics)). The layer panics if a scheduler names a chain of another
+/// drive; the I/O of that chain ends with `Aborted`.
 ///
 /// The layer's timeout starts at dispatch, so a chain that a scheduler never names waits for ever;
-/// [`Disk::set_scheduler`](crate::Disk::set_scheduler) gets it out. The example `own_scheduler.rs` of
-/// the crate `millrace` is an elevator.
+/// [`Disk::set_scheduler`](crate::Disk::set_scheduler) gets it out. The example `own_scheduler.rs`
+/// of the crate `millrace` is an elevator.
 pub trait Scheduler<M: Machine>: Send {
     /// Takes all chains of a batch. The layer panics if chains are left in the batch.
     fn insert(&mut self, batch: &mut ChainBatch<'_, M>);
@@ -418,7 +418,7 @@ impl<M: Machine> Scheduling<M> {
         self.len += list.len();
         let mut batch = ChainBatch { list, drive: self.mark(), merged: 0, limits, on_merge };
         self.scheduler.insert(&mut batch);
-        assert!(batch.is_empty(), "a scheduler left {} chains in a batch", batch.len());
+        assert!(batch.is_empty(), "a scheduler left {} chains of a batch behind", batch.len());
         self.len -= batch.merged;
     }
 

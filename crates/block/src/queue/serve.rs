@@ -40,7 +40,7 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         ServeLock { state: M::Word::new(FREE), value, hold }
     }
 
-    /// Enters if no thread is inside.
+    /// Takes the lock if it is free.
     #[inline]
     #[track_caller]
     pub(crate) fn try_enter(&self) -> Option<ServeGuard<'_, M, T>> {
@@ -51,13 +51,13 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         entered
     }
 
-    /// Returns true if a thread is inside. The answer may be out of date at once.
+    /// Returns true if the lock is held. The answer may be out of date at once.
     pub(crate) fn is_held(&self) -> bool {
         // Relaxed: callers check again before they rely on it.
         self.state.load(Order::Relaxed) & HELD != 0
     }
 
-    /// Enters, or flags the holder to serve again. Called after publishing the work.
+    /// Takes the lock, or flags its holder to serve again. Called after publishing the work.
     #[track_caller]
     pub(crate) fn enter_or_flag(&self) -> Option<ServeGuard<'_, M, T>> {
         let site = Location::caller();
@@ -73,7 +73,7 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         }
     }
 
-    /// Enters, or gives up after `wait_ns`.
+    /// Takes the lock, or gives up after `wait_ns`.
     #[inline]
     #[track_caller]
     pub(crate) fn enter_within(&self, wait_ns: u64) -> Option<ServeGuard<'_, M, T>> {
@@ -81,7 +81,7 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         if entered.is_some() { entered } else { self.wait_to_enter(wait_ns, Location::caller()) }
     }
 
-    /// Spins until it can enter.
+    /// Spins until it gets the lock.
     #[track_caller]
     pub(crate) fn enter(&self) -> ServeGuard<'_, M, T> {
         let (site, mut tried_ns, mut entered) = (Location::caller(), None, None);
@@ -113,7 +113,7 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         entered
     }
 
-    /// Enters if no thread is inside. `tried_ns` is the time of the first attempt, if this is a
+    /// Takes the lock if it is free. `tried_ns` is the time of the first attempt, if this is a
     /// later one.
     #[inline(always)]
     fn attempt(&self, site: Site, tried_ns: Option<u64>) -> Option<ServeGuard<'_, M, T>> {
@@ -130,7 +130,7 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         }
     }
 
-    /// Enters if no thread is inside, on a lock whose statistics are or were on.
+    /// Takes the lock if it is free, on a lock whose statistics are or were on.
     #[cold]
     #[inline(never)]
     fn attempt_counting(&self, site: Site, tried_ns: Option<u64>) -> Option<ServeGuard<'_, M, T>> {
@@ -211,7 +211,7 @@ pub(crate) struct ServeGuard<'a, M: Machine, T: Send> {
 }
 
 impl<M: Machine, T: Send> ServeGuard<'_, M, T> {
-    /// Leaves, unless a thread left a flag: then clears the flag and stays.
+    /// Releases the lock, unless a thread left a flag: then clears the flag and keeps the lock.
     #[inline]
     pub(crate) fn leave(self) -> Option<Self> {
         let state = &self.lock.state;
@@ -231,7 +231,7 @@ impl<M: Machine, T: Send> ServeGuard<'_, M, T> {
         }
     }
 
-    /// Leaves unless flagged, on a lock whose statistics are or were on.
+    /// Releases the lock unless flagged, on a lock whose statistics are or were on.
     #[cold]
     #[inline(never)]
     fn leave_counting(self) -> Option<Self> {

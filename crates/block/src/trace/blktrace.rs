@@ -231,10 +231,13 @@ impl fmt::Display for RecordError {
             }
             RecordError::ByteOrder => write!(
                 f,
-                "a record of a machine with the other byte order: read it on such a machine"
+                "the record is from a machine of the other byte order; read it on such a machine"
             ),
             RecordError::Version(version) => {
-                write!(f, "a record of version {version}; only version {VERSION} is known here")
+                write!(
+                    f,
+                    "the record has version {version}, but only version {VERSION} can be read"
+                )
             }
         }
     }

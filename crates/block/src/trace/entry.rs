@@ -6,8 +6,8 @@
 //! *step* word holds the sectors of one I/O and a step, which may stand for several of the kernel's
 //! events at one time. The source of a remap, the flush that another flush joined, and a driver's
 //! data are in words before the step. A *note* word belongs to no I/O (note.rs). Written by
-//! `TraceWriter` (tracer.rs), read by [`RingDecoder`]; the top 4 bits of a word's first half are its
-//! kind.
+//! `TraceWriter` (tracer.rs), read by [`RingDecoder`]; the top 4 bits of a word's first half are
+//! its kind.
 
 use alloc::vec::Vec;
 
@@ -67,15 +67,15 @@ pub struct TraceEntry {
 pub(crate) enum TraceStep {
     /// A single event.
     One(EventCode),
-    /// C, with a negative errno or 0.
+    /// Completed (C), with a negative errno, or 0 for success.
     Complete(i16),
-    /// Q and G.
+    /// Queued and got a request (Q and G).
     QueueGet,
-    /// A and Q.
+    /// Remapped and queued (A and Q).
     RemapQueue,
-    /// A, Q and G.
+    /// Remapped, queued and got a request (A, Q and G in traces).
     RemapQueueGet,
-    /// I and D, where I was this many nanoseconds before D.
+    /// Inserted and dispatched (I and D), with the nanoseconds between both.
     InsertIssue(u16),
 }
 

@@ -78,7 +78,7 @@ pub struct DriveResized {
 
 /// Keeps a callback registered for the growth of a volume until it is dropped. A call that is under
 /// way on another thread at that moment may end later.
-#[must_use = "dropped, it ends the calls"]
+#[must_use = "dropping the watch unregisters its callback"]
 pub struct SizeWatch<M: Machine> {
     volume: Weak<Volume<M>>,
     number: u64,
@@ -150,7 +150,8 @@ impl<M: Machine> Volume<M> {
     #[doc(alias = "set_capacity_and_notify")]
     pub fn resize(&self) -> Result<Resized, Error> {
         let Some(turn) = self.size.begin() else {
-            let text = format!("volume {}: its size is being changed; try again", self.name());
+            let text =
+                format!("volume {}: another thread is changing its size; try again", self.name());
             return Err(Error::new(ErrorKind::Busy, text));
         };
         let below = self.below().map(|below| below.resize()).transpose()?;

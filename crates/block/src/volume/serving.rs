@@ -81,7 +81,9 @@ impl ServingConfig {
         ];
         for (low_name, low, high_name, high) in pairs {
             if !(1..=65_536).contains(&high) {
-                return Err(format!("{high_name} = {high}: 1 to 65536 for each drive"));
+                return Err(format!(
+                    "{high_name} = {high} is out of range; use 1 to 65536 for each drive"
+                ));
             }
             if low > high {
                 return Err(format!("{low_name} = {low} is above {high_name} = {high}"));
@@ -527,8 +529,14 @@ mod tests {
             assert_eq!(with(low, high).validate(), Ok(()));
         }
         let wrong = |config: ServingConfig| config.validate().expect_err("makes no sense");
-        assert_eq!(wrong(with(0, 0)), "plug-high = 0: 1 to 65536 for each drive");
-        assert_eq!(wrong(with(0, 65_537)), "plug-high = 65537: 1 to 65536 for each drive");
+        assert_eq!(
+            wrong(with(0, 0)),
+            "plug-high = 0 is out of range; use 1 to 65536 for each drive"
+        );
+        assert_eq!(
+            wrong(with(0, 65_537)),
+            "plug-high = 65537 is out of range; use 1 to 65536 for each drive"
+        );
         assert_eq!(wrong(with(2, 1)), "plug-low = 2 is above plug-high = 1");
         let pressure = ServingConfig { pressure_low: 2000, ..ServingConfig::default() };
         assert_eq!(wrong(pressure), "pressure-low = 2000 is above pressure-high = 1024");

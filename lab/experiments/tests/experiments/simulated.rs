@@ -228,7 +228,10 @@ fn what_stands_around_a_drive_that_completes_at_once_leaves_it_so() {
     let handled =
         SimPlan { service: plain(), irq: Irq::Core0, ..plan(2, Stack::Mq, InterfaceKind::Ring) };
     let refused = run_simulated(&model, &handled).expect_err("a handler files what is done");
-    assert!(refused.to_string().contains("inside each: the drive answers later"), "{refused}");
+    assert!(
+        refused.to_string().contains("the drive does not complete requests at once"),
+        "{refused}"
+    );
 }
 
 #[test]

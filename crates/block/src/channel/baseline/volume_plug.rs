@@ -174,7 +174,7 @@ impl<M: Machine> VolumePlug<M> {
         member.expect_tag();
         member.stats.add(DiskCounter::TagWaits, 1);
         if slot.waited == WaitTimes::NOT {
-            // Recorded for the first attempt only.
+            // The wait for a tag is recorded at the first attempt only.
             member.disk.trace(to.run).slot(Action::Sleep, &slot);
         }
         self.blocked.push_front(slot);

@@ -51,7 +51,7 @@ pub(super) struct BioAtBucket<'a, M: Machine> {
 }
 
 impl<'a, M: Machine> BioAtBucket<'a, M> {
-    /// Returns the bucket at a place for a bio; `None` if the bio has nothing to pay there.
+    /// Returns the bio's token bucket at a place; `None` if no limit applies there.
     pub(super) fn of(view: &'a GroupView<M>, slot: &BioSlot<M>, place: usize) -> Option<Self> {
         let op = slot.op();
         let (costs, buckets) = buckets_at(view, (slot.bio.account_key.group, op), place)?;
@@ -59,7 +59,7 @@ impl<'a, M: Machine> BioAtBucket<'a, M> {
         Some(BioAtBucket { costs, buckets, io: (place % BUCKETS_PER_BIO, op, sectors) })
     }
 
-    /// Books the cost; returns the time at which the bio may go on.
+    /// Books the bio's cost at the token bucket; returns the time at which the bio may go on.
     pub(super) fn reserve(&self, now_ns: u64) -> u64 {
         self.buckets.reserve(self.costs, self.io, now_ns)
     }

@@ -103,16 +103,17 @@ impl SharedQueueStack {
         (topology, threads): (&Topology, u16),
     ) -> Result<Self, Error> {
         let wrong = if !is_possible(driver, hw) {
-            "the drive answers later"
+            "the drive does not complete requests at once"
         } else if config.worker.is_some() {
-            "a worker serves alone"
+            "the drive has a worker, which serves alone"
         } else if usize::from(hw.count) < Spread::Core.count(topology, threads) {
-            "fewer queues than threads"
+            "the drive has fewer queues than there are threads"
         } else {
             let lanes = Lanes::spread(config, hw, (topology, threads));
             return Ok(SharedQueueStack { lanes, is_raw: config.stack == Stack::Raw });
         };
-        let text = format!("drive {}: inside each: {wrong}; use inside one", config.name);
+        let text =
+            format!("drive {}: inside each is not possible: {wrong}; use inside one", config.name);
         Err(Error::new(ErrorKind::InvalidSetting, text))
     }
 }
@@ -133,7 +134,7 @@ impl<M: Machine> BaselineStack<M> for SharedQueueStack {
     fn refuses_scheduler(&self) -> &'static str {
         match self.is_raw {
             true => NO_SCHEDULER,
-            false => "inside each takes no scheduler; use inside one",
+            false => "inside each supports no scheduler; use inside one",
         }
     }
 

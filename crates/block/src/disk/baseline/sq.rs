@@ -297,7 +297,7 @@ fn get<M: Machine>(
         None => Some(bio),
     };
     let Some(bio) = bio else {
-        // The same charge as in `claim`, but outside the lock.
+        // Charged as in `claim`, but outside the lock.
         M::work(Stage::Submit, 1);
         return Ok(());
     };
@@ -346,7 +346,7 @@ fn claim<M: Machine>(
     }
     context.stats.add(DiskCounter::TagWaits, 1);
     if bio.waited == WaitTimes::NOT {
-        // Recorded for the first attempt only.
+        // The wait for a tag is recorded at the first attempt only.
         context.trace().slot(Action::Sleep, &bio);
         bio.mark_admitted(now_ns);
     }

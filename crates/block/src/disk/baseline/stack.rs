@@ -15,7 +15,7 @@ use crate::queue::{HardwareQueue, HctxState};
 
 /// Error text for a drive whose stack supports no scheduler.
 pub(crate) const NO_SCHEDULER: &str =
-    "only the stack mq takes a scheduler; set stack to mq, or scheduler to none";
+    "only the stack mq supports a scheduler; set stack to mq, or scheduler to none";
 
 /// A design that a disk follows instead of the multi-queue one. Steps without an implementation are
 /// those of the multi-queue design.

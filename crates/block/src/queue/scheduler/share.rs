@@ -118,7 +118,7 @@ impl<M: Machine> DriveParts<M> {
     }
 }
 
-/// A hardware queue's part of a shared drive.
+/// The scheduler of one hardware queue of a drive that groups share.
 pub(crate) struct ShareQueue<M: Machine> {
     shared: Arc<SharedDrive<M>>,
     hctx: usize,
@@ -133,7 +133,7 @@ pub(crate) struct ShareQueue<M: Machine> {
     waiting: WaitingChains,
     in_flight: u32,
     bound: DepthLimit,
-    /// Depth units in use of those that `bound` limits, by direction.
+    /// Depth in use by requests in flight that `bound` limits, by direction.
     counted: [u32; 2],
     /// Virtual start time of the chain dispatched last.
     virtual_now: u128,

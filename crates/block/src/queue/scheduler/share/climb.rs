@@ -107,7 +107,7 @@ fn step((high, low): (u64, u64), base: u64) -> i64 {
     // An extra of more than a quarter must bring a proportionally larger gain.
     let worth = WORTH * (extra(base) * PART) as i64 / base.max(1) as i64;
     let by = (gain as i64 - 1024).clamp(-MOST, MOST).saturating_sub(worth) / STEP;
-    // A depth that is not worth it is given up quickly, even if it nearly was.
+    // A depth without enough gain in throughput is given up quickly, even if it nearly had it.
     if by < 0 { by.min(-LEAST) } else { by }
 }
 

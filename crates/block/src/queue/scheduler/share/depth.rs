@@ -33,7 +33,7 @@ const DECIDE_NS: u64 = 1_000_000;
 /// Service time relative to the shortest one, as logarithms in 64ths: above 1.3 times the depth
 /// stops growing, above 1.5 times it shrinks.
 const SHALLOW: [u64; 2] = [24, 37];
-/// The same limit while all groups have more than their share: the depth grows fast below 1.6
+/// Growth limit while all groups have more than their share: the depth grows fast below 1.6
 /// times.
 const DEEP: u64 = 43;
 /// Range of the smallest depth, which is one request for each active queue.
@@ -56,7 +56,7 @@ const FIRST_PROBE_NS: u64 = 20_000_000;
 enum ProbePhase {
     /// Waiting for requests that were dispatched to a busy drive.
     Drains,
-    /// Measuring requests dispatched to the nearly empty drive.
+    /// Measuring the service times of requests dispatched to the nearly empty drive.
     Counts,
 }
 
@@ -65,7 +65,7 @@ enum ProbePhase {
 pub(crate) struct DriveDepth {
     /// Depth by direction; `None` if unlimited.
     depth: Option<[u32; 2]>,
-    /// Smallest depth in requests.
+    /// Smallest depth of the drive, in requests.
     least: u32,
     /// The depth that keeps the drive busy, and its maximum: `most`, scaled to the present mean
     /// weight of a request.
