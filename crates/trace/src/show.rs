@@ -1,10 +1,10 @@
-//! `Show`: a trace as blkparse's default lines, and its summary at the end.
+//! `Show`: prints a trace as blkparse's default lines, followed by its summary.
 //!
-//! Owns the format of a line, `%D %2c %8s %5T.%9t %5p %2a %3d ` and what follows for each action;
-//! the summary's counts are `Summary`'s. Byte for byte what `blkparse -i NAME` prints, which the
-//! end-to-end tests compare, where devices have no names; where they do, the name stands in place
-//! of the number. Names of processes and messages are bytes of anybody, so lines are bytes too.
-//! Called by `millrace trace show`.
+//! Each line has the format `%D %2c %8s %5T.%9t %5p %2a %3d ` and then a part that depends on the
+//! action; `Summary` makes the summary. The output equals that of `blkparse -i NAME` byte for byte,
+//! which the end-to-end tests check, except that a device with a name is shown by that name. Names
+//! of processes and messages can be any bytes, so lines are bytes, not text. `millrace trace show`
+//! calls this.
 
 mod summary;
 
@@ -17,10 +17,9 @@ use millrace_block::blktrace::{
 use self::summary::Summary;
 use super::{Entry, Names};
 
-/// Nanoseconds of a second.
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Prints a trace.
+/// Formats a trace line by line and counts its events for the summary.
 pub struct Show {
     summary: Summary,
     line: Vec<u8>,
@@ -28,31 +27,31 @@ pub struct Show {
     has_hidden: bool,
 }
 
-/// What becomes of drivers' data.
+/// Treatment of driver-specific data events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DriverData {
-    /// Drivers' data are not shown, as by blkparse.
+    /// Not shown; blkparse does the same.
     #[default]
     Hidden,
-    /// A line each, with the action d.
+    /// Shown as lines with the action `d`.
     Shown,
 }
 
 impl Show {
-    /// For traces of these names, which the summary gives.
+    /// Creates a view of the named traces. The summary prints the names.
     #[must_use]
     pub fn new(traces: Vec<String>) -> Show {
         let (summary, data) = (Summary::new(traces), DriverData::Hidden);
         Show { summary, line: Vec::new(), data, has_hidden: false }
     }
 
-    /// This view, with drivers' data hidden or shown.
+    /// Sets whether driver-specific data are shown.
     #[must_use]
     pub fn with_data(self, data: DriverData) -> Show {
         Show { data, ..self }
     }
 
-    /// The line of one event; empty for what blkparse does not show.
+    /// Formats one event as a line; empty for an event that blkparse does not show.
     pub fn entry(&mut self, entry: &Entry, names: &Names) -> &[u8] {
         self.line.clear();
         self.summary.entry(entry);
@@ -67,7 +66,7 @@ impl Show {
         &self.line
     }
 
-    /// What is to be said at the end of lines and counts: that not all was shown.
+    /// Returns blkparse's closing remark if driver-specific data were not shown.
     #[must_use]
     pub fn last_words(&self) -> &'static str {
         match self.has_hidden {
@@ -79,14 +78,14 @@ impl Show {
         }
     }
 
-    /// Counts by CPU and trace.
+    /// Returns the summary: counts by trace and CPU.
     #[must_use]
     pub fn summary(&self) -> String {
         self.summary.text()
     }
 }
 
-/// Appends the line of one event; nothing for what blkparse does not show.
+/// Appends the line of one event, or nothing for an event that blkparse does not show.
 pub fn line(out: &mut Vec<u8>, entry: &Entry, names: &Names) {
     // Appending to a vector cannot fail.
     let _ = match shown(&entry.record) {
@@ -96,14 +95,15 @@ pub fn line(out: &mut Vec<u8>, entry: &Entry, names: &Names) {
     };
 }
 
-/// What of an entry is shown.
+/// Part of an entry that is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shown {
     Message,
     Act(Act),
 }
 
-/// What blkparse makes a line of. Commands that pass through have fewer events.
+/// Returns how blkparse shows a record, or `None` if it does not. For passthrough commands it shows
+/// fewer kinds of events.
 pub(super) fn shown(record: &Record) -> Option<Shown> {
     if record.action >> 16 == 0 {
         return None;
@@ -128,13 +128,13 @@ pub(super) fn shown(record: &Record) -> Option<Shown> {
 fn message(out: &mut Vec<u8>, entry: &Entry, names: &Names) -> io::Result<()> {
     device(out, entry.record.device, names)?;
     head(out, entry.record.cpu, &entry.record, ("0", "m", "N"))?;
-    // Printed as a string of C: up to its zero.
+    // blkparse prints the message as a C string: up to its first zero byte.
     out.extend(entry.data.iter().take_while(|byte| **byte != 0));
     out.push(b'\n');
     Ok(())
 }
 
-/// What a driver said of a request: text if it is that, or bytes.
+/// Prints a driver's note on a request: as text if it is printable, otherwise as hexadecimal bytes.
 fn driver_data(out: &mut Vec<u8>, entry: &Entry, names: &Names) -> io::Result<()> {
     let (record, sequence) = (&entry.record, (entry.record.sequence as i32).to_string());
     let rwbs = Rwbs::of(record);
@@ -150,7 +150,7 @@ fn driver_data(out: &mut Vec<u8>, entry: &Entry, names: &Names) -> io::Result<()
     Ok(())
 }
 
-/// The device: its name, or its numbers as blkparse has them.
+/// Prints the device's name, or its numbers in blkparse's format.
 fn device(out: &mut Vec<u8>, device: u32, names: &Names) -> io::Result<()> {
     match names.device(device) {
         Some(name) => write!(out, "{name:<7} "),
@@ -158,14 +158,14 @@ fn device(out: &mut Vec<u8>, device: u32, names: &Names) -> io::Result<()> {
     }
 }
 
-/// What all lines have after the device.
+/// Prints the columns between the device and the part that depends on the action.
 fn head(
     out: &mut Vec<u8>,
     cpu: u32,
     record: &Record,
     (sequence, act, rwbs): (&str, &str, &str),
 ) -> io::Result<()> {
-    // Seconds are an int there, and wrap as such where a time lies before the first.
+    // blkparse stores seconds in an `int`, which wraps if an event precedes the first one.
     let (seconds, rest_ns) = ((record.time_ns / SECOND_NS) as i32, record.time_ns % SECOND_NS);
     write!(out, "{cpu:2} {sequence:>8} ")?;
     write!(out, "{seconds:5}.{rest_ns:09} {:5} {act:>2} {rwbs:>3} ", record.pid)
@@ -237,7 +237,7 @@ fn name(out: &mut Vec<u8>, pid: u32, names: &Names) {
     out.push(b']');
 }
 
-/// A command's bytes, without the zeroes at the end.
+/// Prints the bytes of a passthrough command, without trailing zeroes.
 fn command(out: &mut Vec<u8>, data: &[u8]) -> io::Result<()> {
     if data.is_empty() {
         return Ok(());

@@ -1,8 +1,8 @@
-//! `Summary`: the counts that blkparse prints after a trace, by CPU and of each trace.
+//! `Summary`: the counts that blkparse prints after a trace, for each CPU and each trace.
 //!
-//! Owns counters per file; fed every entry by `Show`. Numbers are written plainly, as blkparse does
-//! without an `en_US` locale. Left out: its count of skipped sequence numbers, which it does not
-//! make from files either (it is 0), and what only its options `-s` and `-t` add.
+//! `Show` passes every entry to it. Numbers have no digit grouping, as in blkparse without an
+//! `en_US` locale. Two things are left out: blkparse's count of skipped sequence numbers, which is
+//! always 0 if it reads files, and the additions of its options `-s` and `-t`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -12,9 +12,8 @@ use millrace_block::blktrace::{Act, category};
 use super::{Shown, shown};
 use crate::Entry;
 
-/// A count of I/Os and their length: whole KiB of each, and what is left of those in bytes. A CPU
-/// on which more was given back than issued is below 0, which wraps as in blkparse, each part by
-/// itself.
+/// Number of I/Os and their total length: whole KiB of each, plus the remaining bytes. If more
+/// bytes were requeued than issued on a CPU, each of the two parts wraps below 0, as in blkparse.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tally {
     count: u64,
@@ -29,7 +28,7 @@ impl Tally {
         self.rest = self.rest.wrapping_add(u64::from(bytes & 1_023));
     }
 
-    /// Takes the length away, not the count.
+    /// Subtracts the length, but not the count.
     fn take(&mut self, bytes: u32) {
         self.kib = self.kib.wrapping_sub(u64::from(bytes >> 10));
         self.rest = self.rest.wrapping_sub(u64::from(bytes & 1_023));
@@ -46,7 +45,7 @@ impl Tally {
     }
 }
 
-/// Counts of one direction.
+/// Counts of either reads or writes.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counts {
     queued: Tally,
@@ -56,7 +55,7 @@ struct Counts {
     merged: Tally,
 }
 
-/// Counts of one CPU: of reads and writes, and of those again for commands that pass through.
+/// Counts of one CPU, by direction; passthrough commands have counts of their own.
 #[derive(Debug, Clone, Copy, Default)]
 struct Cpu {
     ways: [Counts; 2],
@@ -91,7 +90,7 @@ struct Trace {
     last_ns: u64,
 }
 
-/// Counts of traces.
+/// Summary counts of all traces.
 #[derive(Debug)]
 pub(super) struct Summary {
     traces: Vec<Trace>,
@@ -139,7 +138,7 @@ impl Trace {
             Act::Issue => counts.issued.add(bytes),
             Act::Requeue => {
                 counts.requeued.add(bytes);
-                // What comes back will be issued again.
+                // A requeued request will be issued again.
                 counts.issued.take(bytes);
             }
             Act::Complete => counts.completed.add(bytes),
@@ -169,7 +168,7 @@ impl Trace {
         let rate = |way: usize| {
             let ms = self.last_ns.wrapping_sub(self.first_ns) / 1_000_000;
             let done = total.ways[way].completed;
-            // Not quite KiB a second, but what blkparse prints: it adds the rest as thousandths.
+            // Not exactly KiB/s: blkparse adds the remaining bytes as thousandths, and so do we.
             let sum = done.kib.wrapping_mul(1_000).wrapping_add(done.rest);
             sum.checked_div(ms).unwrap_or(0)
         };
@@ -181,7 +180,7 @@ impl Trace {
             self.name,
             self.events
         );
-        // Events that a stream lacks are not counted here, as blkparse does.
+        // Like blkparse, this does not count the events missing from a stream.
         if self.name != STREAM {
             text.push_str("Skips: 0 forward (0 -   0.0%)\n");
         }
@@ -189,13 +188,13 @@ impl Trace {
     }
 }
 
-/// Name of a trace from standard input, as blkparse has it.
+/// Name that blkparse gives to a trace read from standard input.
 const STREAM: &str = "stdin";
 
-/// Prefixes of numbers; those of sizes in KiB begin with the second.
+/// Prefixes of large numbers. Sizes in KiB start with the second one.
 const PREFIXES: [&str; 5] = ["", "K", "M", "G", "P"];
 
-/// Eight places or more, then a prefix: past a million in thousands of it, and so on.
+/// Formats a number in at least 8 columns, scaled by prefixes of 1000 while it is above a million.
 fn short(mut number: u64, prefixes: &[&str]) -> String {
     let mut prefixes = prefixes.iter().copied().peekable();
     let mut prefix = prefixes.next().unwrap_or_default();
@@ -206,7 +205,7 @@ fn short(mut number: u64, prefixes: &[&str]) -> String {
     format!("{number:8}{prefix}")
 }
 
-/// A row of blkparse's: two cells side by side.
+/// Prints one row of blkparse's summary: a read cell and a write cell.
 fn row(text: &mut String, names: [&str; 2], cells: [String; 2], gap: &str) {
     let [(read, write), (left, right)] = [(names[0], names[1]), (&cells[0], &cells[1])];
     let _ = writeln!(text, " {read:17}{left}{gap} {write:18}{right}");
@@ -235,7 +234,7 @@ fn put(text: &mut String, title: &str, cpu: &Cpu, depth_max: Option<[u64; 2]>) {
     row(text, ["IO unplugs:", "Timer unplugs:"], cells, "\t");
 }
 
-/// The rows of commands that pass through, if there were any.
+/// Prints the rows of passthrough commands, if there were any.
 fn passed(text: &mut String, cpu: &Cpu) {
     let of = |way: &Counts| [way.queued, way.issued, way.requeued, way.completed];
     if cpu.passed.iter().flat_map(of).all(|tally| tally.count == 0) {
