@@ -150,7 +150,7 @@ fn lumps_of_a_pipe_are_brought_into_order_and_what_is_late_is_told_and_counted()
     let lumps = [bytes(1, &[100, 3_000_000_100]), bytes(0, &[90, 110])];
     let (order, notes) = pipe_order(&lumps);
     assert_eq!(order.iter().map(|entry| entry.0).collect::<Vec<_>>(), [1, 0, 0, 1]);
-    assert!(notes.join("").contains("1 events came so late"), "{notes:?}");
+    assert!(notes.join("").contains("1 events arrived too late"), "{notes:?}");
 }
 
 #[test]
