@@ -1,4 +1,4 @@
-//! `CacheConfig`: settings of a cache, checked before anything is made of them.
+//! `CacheConfig`: settings of a cache, validated before the cache is created.
 //!
 //! Plain data, filled in by programs and by the configuration file. Names follow the kernel's
 //! `dirty_bytes`, `dirty_expire_centisecs` and `read_ahead_kb`.
@@ -8,45 +8,45 @@ use alloc::string::String;
 
 use crate::memory::page::PageSize;
 
-/// When a write is acknowledged.
+/// Point at which a write is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CacheMode {
-    /// When it is in memory; a flush, a FUA write or the flusher brings it below.
+    /// When it is in memory. A flush, a FUA write or the flusher brings it to the volume later.
     #[default]
     WriteBack,
-    /// When it is below; reads are answered from memory all the same.
+    /// When it is on the volume. Reads are still answered from memory.
     WriteThrough,
 }
 
-/// Whether drives are told of a cache's memory before their I/O, so that those that can have the
-/// system learn of it once, not with each I/O. What they use of it is locked then.
+/// Whether drives register the cache's memory in advance instead of with each I/O. Registered
+/// memory that drives use is locked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Registered {
-    /// Where whoever makes the cache knows that locked memory is no concern. A cache by itself
-    /// knows nothing of that, and does not.
+    /// Leaves the decision to the program that creates the cache. The cache itself treats this as
+    /// `Never`.
     Auto,
-    /// They are.
+    /// Register the cache's memory with drives that support it.
     Always,
-    /// They are not.
+    /// Do not register memory.
     #[default]
     Never,
 }
 
-/// Settings of a cache.
+/// Settings of a cache: sizes, limits and times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheConfig {
-    /// Memory for pages, in bytes: 1 MiB to 1 TiB.
+    /// Size of the memory for pages, in bytes: 1 MiB to 1 TiB.
     pub size_bytes: u64,
-    /// Most of it that holds what is not below yet, in bytes; writers are slowed down from half of
-    /// that on. 64 KiB to `size_bytes`; none for half of `size_bytes`.
+    /// Maximum amount of dirty data in bytes, 64 KiB to `size_bytes`. Writers are slowed down from
+    /// half of it on. `None` stands for half of `size_bytes`.
     pub dirty_max_bytes: Option<u64>,
-    /// Age at which the flusher writes a page, in nanoseconds.
+    /// Age at which the flusher writes a dirty page, in nanoseconds.
     pub dirty_age_ns: u64,
-    /// Most that is read ahead of a sequential stream, in bytes; 0 for nothing.
+    /// Maximum read-ahead of a sequential stream, in bytes; 0 turns read-ahead off.
     pub read_ahead_bytes: u64,
-    /// When a write is acknowledged.
+    /// Point at which a write is acknowledged.
     pub mode: CacheMode,
-    /// Whether drives are told of the memory.
+    /// Whether drives register the cache's memory in advance.
     pub registered: Registered,
 }
 
@@ -64,16 +64,16 @@ impl Default for CacheConfig {
 }
 
 impl CacheConfig {
-    /// The most that may be dirty, in bytes.
+    /// Returns the maximum amount of dirty data, in bytes.
     #[must_use]
     pub fn dirty_max(&self) -> u64 {
         self.dirty_max_bytes.unwrap_or(self.size_bytes / 2)
     }
 
-    /// Checks that the settings make sense together.
+    /// Checks that each setting is in its range.
     ///
     /// # Errors
-    /// A sentence that names the setting, its value and its range.
+    /// Returns a sentence that names the setting, its value and its range.
     pub fn validate(&self) -> Result<(), String> {
         let (least, most) = (1 << 20, 1 << 40);
         if !(least..=most).contains(&self.size_bytes) {
@@ -93,7 +93,7 @@ impl CacheConfig {
         }
     }
 
-    /// Frames that the memory has for pages of this size.
+    /// Returns how many pages of this size fit into the cache's memory.
     pub(crate) fn frames(&self, page: PageSize) -> u32 {
         u32::try_from(page.fit(self.size_bytes)).unwrap_or(u32::MAX)
     }

@@ -10,20 +10,17 @@
 //! - In millrace's recordings S comes after I, so I2D is split in two, unlike in btt: I2S, until
 //!   the I/O waits for a tag (the whole I2D if it does not wait), and S2D, until it has the tag.
 //! - If two I/Os in flight have the same first sector, only the later one is followed.
-//! - These events do not count: those without a length, those of passthrough commands, and those
-//!   before the device's first Q or A. A time that does not advance counts as 1 ns.
+//! - Events without a length, of passthrough commands, or before the device's first Q or A do not
+//!   count. A time that does not advance counts as 1 ns.
 //! - A split (X) is ignored. The parts lie inside the queued range, so only their G, I and D are
 //!   seen. A split I/O has no Q2C unless a single C covers it.
 //!
-//! A `Watch` is told which I/Os this pairing finds and when each completes. For a `Watch`, the
-//! completion of a part counts, too; flushes are I/Os (see flushes.rs); and on a device without Q
-//! and A, as `blktrace -a issue` records, I/Os begin with D.
+//! A `Watch` is told which I/Os are found and when each completes. There, completions of parts
+//! count, flushes are I/Os (see flushes.rs), and I/Os begin with D on a device without Q and A.
 //!
-//! Memory is bounded. At most `FLIGHTS_MAX` I/Os in flight are kept (about 40 MiB); beyond that,
-//! the oldest I/O of the device with the most is dropped and counted. At most `DRIVES_MAX` devices
-//! are kept; events of further devices are ignored and counted. Below these limits all numbers
-//! equal btt's. `millrace trace` calls this, and so do the laboratory's reports, conversions and
-//! replays.
+//! Memory is bounded: at most `FLIGHTS_MAX` I/Os in flight are kept (about 40 MiB), past which the
+//! oldest one of the busiest device is dropped, and at most `DRIVES_MAX` devices, past which events
+//! are ignored. Both are counted. Called by `millrace trace` and by the laboratory.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
