@@ -1,11 +1,12 @@
 //! The epoll back end: readiness for sockets, a heap for timers, pool threads for files.
 //!
-//! Owns the epoll instance, the waiters of each descriptor, the timers and the queue of pushed
-//! operations. Called by the reactor with the hub lent; calls `socket` for attempts and the hub's
-//! pool for files. Used where io_uring is refused; it behaves as the io_uring back end does.
-//! Invariants: an outstanding operation is in exactly one of: the queue, one waiters' queue, the
-//! timers, the pool; its slot's phase says which. Attempts on one half of a descriptor are made in
-//! the order of pushing. The wake eventfd is registered for good and read only when reported.
+//! It owns the epoll instance, the waiters of each descriptor, the timers, and the queue of pushed
+//! operations. The reactor calls it and passes the hub; it calls `socket` for attempts and the
+//! hub's pool for files. It is used where io_uring is refused, and behaves like the io_uring back
+//! end. Invariants: an operation in flight is in exactly one of these: the queue, the queue of one
+//! descriptor's waiters, the timers, the pool; its slot's phase tells which. Attempts on one
+//! direction of a descriptor are made in the order of pushing. The wake eventfd stays registered
+//! and is read only when epoll reports it.
 
 #![allow(unsafe_code)]
 
@@ -27,12 +28,12 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 const NS_PER_MS: u64 = 1_000_000;
-/// Epoll data of the wake eventfd: no descriptor has this number.
+/// `epoll_event` data of the wake eventfd. No descriptor has this number.
 const WAKE: u64 = u64::MAX;
-/// Events taken per system call.
+/// Maximum number of events returned by one system call.
 const EVENTS: usize = 256;
 
-/// The epoll instance and what waits on it.
+/// The epoll instance, and the operations that wait on it.
 pub(crate) struct Epoll {
     epoll: OwnedFd,
     pushed: Vec<Key>,
@@ -46,11 +47,11 @@ pub(crate) struct Epoll {
 }
 
 impl Epoll {
-    /// Makes an epoll instance that reports the hub's wake eventfd.
+    /// Creates an epoll instance that reports the hub's wake eventfd.
     ///
     /// # Errors
     ///
-    /// No descriptors or memory left.
+    /// Returns the system's error if descriptors or memory are exhausted.
     pub(crate) fn new(config: &Config, hub: &Hub) -> io::Result<Epoll> {
         let wake = hub.wake.as_raw_fd();
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: WAKE };
@@ -84,7 +85,7 @@ impl Epoll {
         self.pushed.push(key);
     }
 
-    /// Starts what was pushed, waits, reaps; see `Reactor::turn`.
+    /// Starts the pushed operations, waits, and collects completions; see `Reactor::turn`.
     pub(crate) fn turn(&mut self, hub: &mut Hub, wait: Wait) -> io::Result<()> {
         let before = hub.table.delivered();
         self.start_pushed(hub);
@@ -115,7 +116,7 @@ impl Epoll {
         Ok(())
     }
 
-    /// Looks for events without blocking, if any could matter now.
+    /// Polls for events without blocking, if anything is waiting for a descriptor.
     fn peek(&mut self, hub: &mut Hub) -> io::Result<()> {
         if self.waiters.len() == 0 { Ok(()) } else { self.wait(hub, Some(0)) }
     }
@@ -127,7 +128,8 @@ impl Epoll {
         }
     }
 
-    /// How long a wait may block: the caller's limit or the next timer, whichever is first.
+    /// Returns how long a wait may block: until the caller's limit or the next timer, whichever is
+    /// first.
     fn limit_ns(&mut self, hub: &mut Hub, wait: Wait) -> Option<u64> {
         let limit_ns = Hub::wait_ns(wait);
         let Some(timer_ns) = self.timers.next(&mut hub.table) else { return limit_ns };
@@ -135,7 +137,7 @@ impl Epoll {
         Some(limit_ns.map_or(until_timer_ns, |limit_ns| limit_ns.min(until_timer_ns)))
     }
 
-    /// Busy poll until there are news or `spin` says that it was enough.
+    /// Polls until something completes or `spin` ends the busy poll.
     fn look(&mut self, hub: &mut Hub) -> io::Result<()> {
         loop {
             self.wait(hub, Some(0))?;
@@ -187,7 +189,8 @@ impl Epoll {
         }
     }
 
-    /// Tries at once, unless others wait in front; waits for readiness if that is too early.
+    /// Attempts the operation at once, unless others wait ahead of it. If it would block, it waits
+    /// until the descriptor is ready.
     fn start_socket(&mut self, hub: &mut Hub, key: Key, fd: RawFd, direction: Direction) {
         let queued = self.waiters.has(fd, direction);
         if !queued && self.attempt(hub, key) {
@@ -200,7 +203,7 @@ impl Epoll {
         self.arm(hub, fd);
     }
 
-    /// One attempt; true if the operation has completed.
+    /// Attempts an operation once. Returns true if it has completed.
     fn attempt(&mut self, hub: &mut Hub, key: Key) -> bool {
         let Some(slot) = hub.table.get(key) else { return true };
         hub.counters.system_calls += 1;
@@ -213,8 +216,8 @@ impl Epoll {
         }
     }
 
-    /// Asks the kernel to report what `fd`'s waiters need; a descriptor that epoll refuses fails
-    /// them.
+    /// Tells epoll which events `fd`'s waiters need. If epoll refuses the descriptor, the waiters'
+    /// operations fail.
     fn arm(&mut self, hub: &mut Hub, fd: RawFd) {
         match self.waiters.arm(self.epoll.as_raw_fd(), fd) {
             Ok(calls) => hub.counters.system_calls += calls,
@@ -242,14 +245,16 @@ impl Epoll {
             (Phase::Pooled, _) => return hub.cancel_job(target),
             _ => return -libc::ENOENT,
         }
-        // As on the ring, what a MSG_WAITALL operation moved already is not lost.
+        // As on io_uring, bytes that a MSG_WAITALL operation has already moved are reported, not
+        // lost.
         let moved = hub.table.get(target).map_or(0, |slot| slot.moved as i32);
         let result = if moved > 0 { moved } else { -libc::ECANCELED };
         hub.table.complete(target, result, 0);
         0
     }
 
-    /// One epoll wait of at most `limit_ns`, then attempts for all that became ready.
+    /// Waits for events once, for at most `limit_ns`, and then attempts all operations that became
+    /// ready.
     fn wait(&mut self, hub: &mut Hub, limit_ns: Option<u64>) -> io::Result<()> {
         let ready = self.wait_events(hub, limit_ns)?;
         for at in 0..ready {
@@ -314,7 +319,7 @@ impl Epoll {
         unsafe { libc::syscall(libc::SYS_epoll_pwait2, epoll, events, EVENTS, limit, no_mask, 0) }
     }
 
-    /// Before Linux 5.11: milliseconds, rounded up so that nothing is early.
+    /// Fallback before Linux 5.11: rounds up to milliseconds, so that no wait ends early.
     fn wait_ms(&mut self, limit_ns: Option<u64>) -> i64 {
         let limit_ms = match limit_ns {
             Some(ns) => i32::try_from(ns.div_ceil(NS_PER_MS)).unwrap_or(i32::MAX),
@@ -343,7 +348,7 @@ impl Epoll {
     }
 }
 
-/// True for operations that block on a device rather than on a peer.
+/// Returns true for operations that block on a device rather than on a peer.
 fn runs_on_pool(op: &Op) -> bool {
     match *op {
         Op::Fdatasync { .. } | Op::Fallocate { .. } | Op::Ioctl { .. } => true,

@@ -1,15 +1,15 @@
-//! Memory that is lent to a ring, of which pieces are registered when its lender says so, or as
-//! operations come to lie in them.
+//! Memory regions that their owners lent to a ring. Pieces of a region are registered on request,
+//! or when an operation first uses them.
 //!
-//! Owns which regions are lent, and of each piece of one whether it is registered and under which
-//! index. The tables of the ring call it per operation, with what registers a piece. What the
-//! kernel refuses once is not asked for again while the region is lent: its other pieces stay
-//! registered, and operations elsewhere in it are ordinary ones.
-//! Invariant: an index is in one piece of one region.
+//! This file tracks which regions are lent, and for each piece whether it is registered and under
+//! which index. The ring's tables call it for each operation, and do the registration. If the
+//! kernel refuses a piece, no further piece of that region is registered while it is lent;
+//! registered pieces stay registered, and operations elsewhere in the region use unregistered
+//! memory. Invariant: an index belongs to one piece of one region.
 
 use std::io;
 
-/// A region, as those who lend it name it.
+/// Address range of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Extent {
     pub(crate) start: usize,
@@ -23,30 +23,30 @@ pub(crate) struct LentRegions(Vec<LentRegion>);
 struct LentRegion {
     extent: Extent,
     piece_bytes: usize,
-    /// Whoever lends it: drives of one thread do so each.
+    /// Number of times that the region is lent; each drive of a thread lends it once.
     lenders: usize,
-    /// The index of each piece that is registered.
+    /// Index of each registered piece; `None` for a piece that is not registered.
     pieces: Vec<Option<u16>>,
-    /// Why no more is registered.
+    /// Error of the kernel's refusal, until it is reported.
     refusal: Option<io::Error>,
     is_refused: bool,
 }
 
-/// What is known of a range.
+/// Result of looking up an address range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// It lies in the piece of this index.
+    /// The range lies in a registered piece with this index.
     Index(u16),
-    /// It lies in a piece that is to be registered first.
+    /// The range lies in this piece, which must be registered first.
     Unregistered(Extent),
-    /// It lies in a region, but in no piece of it that is or can be registered.
+    /// The range lies in a region, but crosses pieces, or its piece cannot be registered.
     Ordinary,
-    /// It lies in no region.
+    /// The range does not lie in any region.
     Elsewhere,
 }
 
 impl LentRegions {
-    /// Lends a region, once more if it is lent already.
+    /// Lends a region, or counts one more lender if it is lent already.
     pub(crate) fn lend(&mut self, extent: Extent, piece_bytes: usize) {
         if let Some(known) = self.0.iter_mut().find(|region| region.extent == extent) {
             known.lenders += 1;
@@ -57,7 +57,7 @@ impl LentRegions {
         self.0.push(LentRegion { extent, piece_bytes, lenders, pieces, refusal, is_refused });
     }
 
-    /// Takes a region back; the indexes to be freed if nobody lends it any more.
+    /// Takes a region back. Returns the indexes to free if it has no other lender.
     pub(crate) fn take_back(&mut self, extent: Extent) -> Vec<u16> {
         let Some(at) = self.0.iter().position(|region| region.extent == extent) else {
             return Vec::new();
@@ -69,7 +69,7 @@ impl LentRegions {
         }
     }
 
-    /// What is known of `start .. start + len`.
+    /// Looks up the range `start .. start + len`.
     pub(crate) fn find(&self, start: usize, len: usize) -> Found {
         let Some(region) = self.0.iter().find(|region| region.has(start)) else {
             return Found::Elsewhere;
@@ -84,14 +84,15 @@ impl LentRegions {
         }
     }
 
-    /// A piece of this region that is not registered, and may be.
+    /// Returns a piece of the region that is not registered yet, unless the kernel refused one
+    /// before.
     pub(crate) fn unregistered(&self, extent: Extent) -> Option<Extent> {
         let region = self.0.iter().find(|region| region.extent == extent && !region.is_refused)?;
         let piece = region.pieces.iter().position(Option::is_none)?;
         Some(region.piece(piece))
     }
 
-    /// Notes what came of registering a piece that [`LentRegions::find`] gave.
+    /// Records the result of registering a piece that [`LentRegions::find`] returned.
     pub(crate) fn note(&mut self, of: Extent, registered: Result<u16, io::Error>) {
         let Some(region) = self.0.iter_mut().find(|region| region.has(of.start)) else { return };
         match registered {
@@ -103,7 +104,7 @@ impl LentRegions {
         }
     }
 
-    /// Why the kernel refused a piece, if it did since the last call.
+    /// Returns the kernel's refusal to register a piece, once.
     pub(crate) fn take_refusal(&mut self) -> Option<io::Error> {
         self.0.iter_mut().find_map(|region| region.refusal.take())
     }

@@ -1,18 +1,19 @@
-//! When a turn that would sleep looks for news a little longer instead, and for how long.
+//! Busy polling: decides when a turn that would sleep polls a little longer instead, and for how
+//! long.
 //!
-//! A sleep costs two wake-ups of a CPU, which on a virtual machine may take longer than the request
-//! itself. Pure arithmetic over times that are given, but for [`Spin::go_on`], which reads the
-//! clock and yields. Owned by a back end; asked between two looks.
+//! A sleep costs two wake-ups of a CPU, which may take longer than the request itself on a virtual
+//! machine. Apart from [`Spin::go_on`], which reads the clock and yields, this is pure arithmetic
+//! over given times. A back end owns it and asks it between two polls.
 //!
-//! Rules: nobody spins before [`STREAK`] waits in a row were short, so a thread that is idle sleeps
-//! at once; a wait that was slept through counts as short up to twice the longest spin, because the
-//! wake-ups alone may take that long; a spin lets whoever waits for this CPU run, first of all the
-//! client that it waits for; it ends at once when somebody else took the CPU and no news came of
-//! that; and a thread that lost its CPU in vain for longer than a whole spin, or spun in vain
-//! [`VAIN`] times in a row, lets the next waits go without. Time that no other thread had does not
-//! count: a hypervisor that runs another machine takes that from spinners and sleepers alike. Where
-//! the rule is [`SpinRule::IfItPays`], `worth.rs` has a say, too.
-//! Kernel's counterpart: `halt_poll_ns` of KVM.
+//! Rules: a thread spins only after [`STREAK`] short waits in a row, so an idle thread sleeps at
+//! once. A wait that was slept through counts as short up to twice the longest spin, because the
+//! wake-ups alone may take that long. A spin yields to other threads that wait for the CPU, above
+//! all to the client that it waits for. It ends at once if another thread took the CPU and nothing
+//! completed meanwhile. A thread that lost its CPU in vain for longer than a whole spin, or spun in
+//! vain [`VAIN`] times in a row, sleeps through the next waits. CPU time that no other thread of
+//! this machine got does not count: a hypervisor takes it from spinning and sleeping threads alike.
+//! With [`SpinRule::IfItPays`], `worth.rs` must agree, too. Kernel counterpart: `halt_poll_ns` of
+//! KVM.
 
 mod worth;
 
@@ -23,22 +24,22 @@ use crate::sys;
 
 use self::worth::Worth;
 
-/// Short waits in a row before the first spin.
+/// Number of short waits in a row before the first spin.
 const STREAK: u32 = 4;
-/// Spins in a row that brought nothing, before some waits go without.
+/// Number of fruitless spins in a row after which some waits are slept through.
 const VAIN: u32 = 4;
-/// From one yield to the next, in nanoseconds.
+/// Time between two yields, in nanoseconds.
 const YIELD_NS: u64 = 5_000;
-/// A yield that takes longer has let somebody else run, in nanoseconds.
+/// A yield that takes longer than this has let another thread run, in nanoseconds.
 const ALONE_NS: u64 = 3_000;
-/// Between two looks that are further apart somebody else had the CPU, in nanoseconds.
+/// If two polls are further apart than this, another thread had the CPU, in nanoseconds.
 const GAP_NS: u64 = 20_000;
-/// Waits without a spin after the CPU was lost for long; twice as many each time.
+/// Number of waits without a spin after the CPU was lost for long; doubles each time.
 const PAUSE_MIN: u32 = 64;
-/// Most waits of a pause, and waits in a row without such a loss that make the next one short.
+/// Maximum of that number. After as many waits without such a loss it starts small again.
 const PAUSE_MAX: u32 = 8192;
 
-/// What to do between two looks.
+/// Next action of a spin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Look,
@@ -46,34 +47,35 @@ enum Next {
     Sleep,
 }
 
-/// A thread's waits, and what they say about spinning.
+/// A thread's history of waits, from which it decides whether to spin.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spin {
     longest_ns: u64,
-    /// Waits in a row that were no longer than twice `longest_ns`.
+    /// Number of consecutive waits that were no longer than twice `longest_ns`.
     short: u32,
-    /// Spins in a row that ended without news.
+    /// Number of consecutive spins in which nothing completed.
     vain: u32,
-    /// Waits still to be slept through, and how many it will be the next time.
+    /// Number of waits still to be slept through. `pause_next` is the length of the next pause.
     pause: u32,
     pause_next: u32,
-    /// Spins since the CPU was lost for long.
+    /// Number of spins since the CPU was lost for long.
     unhurt: u32,
-    /// Of the wait under way: its start, the end of its spin, the last look, the next yield.
+    /// Times of the current wait: its start, the end of its spin, the last poll, and the next
+    /// yield.
     start_ns: u64,
     end_ns: u64,
     seen_ns: u64,
     yield_ns: u64,
-    /// How long the last yield took, if that was long enough for somebody else to run; else 0.
+    /// Duration of the last yield if another thread ran meanwhile, otherwise 0.
     away_ns: u64,
-    /// Times that the kernel had taken the CPU from this thread, when that was last looked at.
+    /// Number of times that the kernel had preempted this thread at the last check.
     taken: u64,
-    /// What spins are worth, if that matters.
+    /// Measures whether spins pay, with `SpinRule::IfItPays`.
     worth: Option<Worth>,
 }
 
 impl Spin {
-    /// A thread that spins for at most `longest_ns`; 0 is never.
+    /// Creates the state of a thread that spins for at most `longest_ns`; 0 means never.
     pub(crate) fn new(longest_ns: u64, rule: SpinRule) -> Spin {
         Spin {
             longest_ns,
@@ -92,12 +94,12 @@ impl Spin {
         }
     }
 
-    /// Whether waits are measured at all.
+    /// Returns true if spinning is enabled, so that waits must be measured.
     pub(crate) fn is_on(&self) -> bool {
         self.longest_ns > 0
     }
 
-    /// A wait of at most `limit_ns` begins; true if it begins with a spin.
+    /// Begins a wait of at most `limit_ns`. Returns true if it should begin with a spin.
     pub(crate) fn start(&mut self, now_ns: u64, limit_ns: Option<u64>) -> bool {
         let spin_ns = limit_ns.map_or(self.longest_ns, |limit_ns| limit_ns.min(self.longest_ns));
         (self.start_ns, self.seen_ns, self.yield_ns) = (now_ns, now_ns, now_ns);
@@ -114,7 +116,7 @@ impl Spin {
         self.short >= STREAK && self.worth.is_none_or(|worth| worth.spins())
     }
 
-    /// The wait is over, with or without a sleep, when all in all so many bytes had been moved.
+    /// Ends a wait, slept through or not. `bytes` is the total transferred so far.
     pub(crate) fn end(&mut self, now_ns: u64, bytes: u64) {
         let waited_ns = now_ns.saturating_sub(self.start_ns);
         let is_short = waited_ns <= self.longest_ns.saturating_mul(2);
@@ -129,8 +131,8 @@ impl Spin {
         }
     }
 
-    /// Whether to look once more; false: there was nothing to see for long enough. Lets others run
-    /// meanwhile.
+    /// Returns true if the spin should poll once more, and false if it should end. Yields to other
+    /// threads meanwhile.
     pub(crate) fn go_on(&mut self) -> bool {
         match self.next(sys::now_ns(), Native::preemptions) {
             Next::Look => std::hint::spin_loop(),
@@ -144,13 +146,14 @@ impl Spin {
         true
     }
 
-    /// What is to be done now; `preemptions` tells how often the kernel took this thread's CPU.
+    /// Decides the next action. `preemptions` returns how often the kernel has preempted this
+    /// thread.
     fn next(&mut self, now_ns: u64, preemptions: impl FnOnce() -> u64) -> Next {
         let gap_ns = now_ns.saturating_sub(self.seen_ns);
         self.seen_ns = now_ns;
         let away_ns = std::mem::take(&mut self.away_ns);
         let is_lost = (away_ns > 0 || gap_ns > GAP_NS) && self.was_taken(preemptions());
-        // Nobody asks when there are news: whatever took the CPU brought none.
+        // This is asked only if nothing completed, so the CPU was lost in vain.
         if is_lost && gap_ns.max(away_ns) > self.longest_ns {
             self.rest();
         }
@@ -166,7 +169,7 @@ impl Spin {
         if now_ns >= self.yield_ns { Next::Yield } else { Next::Look }
     }
 
-    /// Whether the kernel took the CPU since this was asked last.
+    /// Returns true if the kernel preempted the thread since the last check.
     fn was_taken(&mut self, preemptions: u64) -> bool {
         std::mem::replace(&mut self.taken, preemptions) != preemptions
     }
@@ -177,7 +180,7 @@ impl Spin {
         self.away_ns = if away_ns > ALONE_NS { away_ns } else { 0 };
     }
 
-    /// Lets the next waits go without a spin.
+    /// Sleeps through the next waits, without a spin.
     fn rest(&mut self) {
         (self.pause, self.unhurt, self.vain) = (self.pause_next, 0, 0);
         self.pause_next = (2 * self.pause_next).min(PAUSE_MAX);

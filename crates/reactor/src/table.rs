@@ -1,16 +1,17 @@
-//! Outstanding operations and inboxes: what was pushed, for whom, and what came back.
+//! Operations in flight, and inboxes with their completions.
 //!
-//! Owns a slab of [`Slot`]s (one per outstanding operation, found by [`Key`]) and the inbox of each
-//! source. Called by the reactor (push, take, release) and by the back ends (complete).
-//! Invariants: a key names at most one operation ever within 2^32 reuses of its slot, so a late
-//! cancel cannot hit a stranger; a source's index is reused only once it is released and has
-//! nothing outstanding, so a completion can never reach a wrong inbox; nothing is allocated but
-//! when more is outstanding than ever before, as the lists have room for all of it then.
+//! The table owns a slab of [`Slot`]s (one for each operation in flight, found by its [`Key`]) and
+//! the inbox of each source. The reactor calls it to push, take and release; the back ends call it
+//! to complete. Invariants: a key is not reused within 2^32 reuses of its slot, so a late cancel
+//! cannot hit another operation. The index of a source is reused only after it was released and has
+//! nothing in flight, so no completion can reach a wrong inbox. Memory is allocated only when more
+//! operations are in flight than ever before; then the lists grow to hold them all.
 
 use crate::op::{Completion, Op, Source};
 use crate::sys;
 
-/// Names an outstanding operation: slot index below, generation of the slot above.
+/// Identifies an operation in flight: slot index in the low half, the slot's generation in the high
+/// half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key(pub(crate) u64);
 
@@ -28,29 +29,29 @@ impl Key {
     }
 }
 
-/// Where an outstanding operation is.
+/// State of an operation in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Pushed; on the ring, or in epoll's queue of things to start.
+    /// Pushed: on the ring, or in epoll's queue of operations to start.
     Started,
-    /// Waits for readiness of its descriptor.
+    /// Waiting until its descriptor is ready.
     Polling,
     /// In the heap of timers (epoll).
     Timing,
-    /// Handed to a pool thread.
+    /// Submitted to the thread pool.
     Pooled,
 }
 
-/// One outstanding operation.
+/// One operation in flight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slot {
     pub(crate) op: Op,
     pub(crate) user_data: u64,
     pub(crate) source: Source,
     pub(crate) phase: Phase,
-    /// A cancel was pushed for it: it must not be started again.
+    /// True if a cancel was pushed for the operation, so that it must not be started again.
     pub(crate) cancelled: bool,
-    /// Bytes a `MSG_WAITALL` operation moved so far (epoll).
+    /// Bytes that a `MSG_WAITALL` operation has moved so far (epoll).
     pub(crate) moved: u32,
     generation: u32,
     live: bool,
@@ -63,7 +64,7 @@ struct Inbox {
     open: bool,
 }
 
-/// Operations that may be outstanding before the table has to grow.
+/// Number of operations in flight for which there is room without growing the table.
 const SLOTS: usize = 256;
 
 /// All slots and inboxes of one reactor.
@@ -77,7 +78,7 @@ pub(crate) struct Table {
 }
 
 impl Default for Table {
-    /// With room for as many operations as most threads ever have outstanding.
+    /// Creates a table with room for as many operations as most threads ever have in flight.
     fn default() -> Table {
         Table {
             slots: Vec::with_capacity(SLOTS),
@@ -91,7 +92,7 @@ impl Default for Table {
 }
 
 impl Table {
-    /// Opens an inbox.
+    /// Opens an inbox and returns its source.
     pub(crate) fn open(&mut self) -> Source {
         let index = match self.free_sources.pop() {
             Some(index) => index,
@@ -107,10 +108,10 @@ impl Table {
         Source(index)
     }
 
-    /// Closes an inbox; what is still outstanding for it will be dropped.
+    /// Closes an inbox. Completions that still arrive for it will be dropped.
     pub(crate) fn release(&mut self, source: Source) {
         let inbox = &mut self.inboxes[usize::from(source.0)];
-        assert!(inbox.open, "a source is released once");
+        assert!(inbox.open, "a source must be released only once");
         inbox.open = false;
         inbox.completions.clear();
         if inbox.pending == 0 {
@@ -118,7 +119,7 @@ impl Table {
         }
     }
 
-    /// Notes a pushed operation.
+    /// Adds a pushed operation and returns its key.
     pub(crate) fn insert(&mut self, source: Source, user_data: u64, op: Op) -> Key {
         let inbox = &mut self.inboxes[usize::from(source.0)];
         assert!(inbox.open, "push to a source that was released");
@@ -149,13 +150,13 @@ impl Table {
         Key::new(index, generation)
     }
 
-    /// The operation of a key, unless it has completed.
+    /// Returns the operation of a key, or `None` if it has completed.
     pub(crate) fn get(&mut self, key: Key) -> Option<&mut Slot> {
         let slot = self.slots.get_mut(key.index())?;
         (slot.live && slot.generation == key.generation()).then_some(slot)
     }
 
-    /// Ends an operation and puts its completion into the inbox it belongs to.
+    /// Ends an operation and puts its completion into its source's inbox.
     pub(crate) fn complete(&mut self, key: Key, result: i32, flags: u32) {
         let Some(slot) = self.get(key) else { return };
         slot.live = false;
@@ -178,7 +179,7 @@ impl Table {
         }
     }
 
-    /// The key of an operation by the names its owner knows; cancels themselves are skipped.
+    /// Returns the key of an operation by source and user data. Skips cancel operations.
     pub(crate) fn find(&self, source: Source, user_data: u64) -> Option<Key> {
         let hit = |slot: &&Slot| {
             slot.live
@@ -190,7 +191,7 @@ impl Table {
         Some(Key::new(index, self.slots[index].generation))
     }
 
-    /// Keys of everything outstanding, into a vector of the caller.
+    /// Appends the keys of all operations in flight to `into`.
     pub(crate) fn keys(&self, into: &mut Vec<Key>) {
         let live = self.slots.iter().enumerate().filter(|(_, slot)| slot.live);
         into.extend(live.map(|(index, slot)| Key::new(index, slot.generation)));
@@ -201,33 +202,33 @@ impl Table {
         into.append(&mut self.inboxes[usize::from(source.0)].completions);
     }
 
-    /// Operations of a source that have not completed.
+    /// Returns the number of a source's operations that have not completed.
     pub(crate) fn pending(&self, source: Source) -> usize {
         self.inboxes[usize::from(source.0)].pending
     }
 
-    /// Operations of all sources that have not completed.
+    /// Returns the number of operations of all sources that have not completed.
     pub(crate) fn outstanding(&self) -> usize {
         self.slots.len() - self.free_slots.len()
     }
 
-    /// Most operations that were ever outstanding together.
+    /// Returns the largest number of operations that were ever in flight together.
     pub(crate) fn outstanding_max(&self) -> usize {
         self.slots.len()
     }
 
-    /// Completions put into inboxes since the last `take_delivered`.
+    /// Returns the number of completions put into inboxes since the last `take_delivered`.
     pub(crate) fn delivered(&self) -> usize {
         self.delivered
     }
 
-    /// Bytes that all operations moved which were delivered: their results, if positive, whatever
-    /// they mean. Wraps.
+    /// Returns the sum of the positive results of all delivered operations, which approximates the
+    /// bytes moved. Wraps.
     pub(crate) fn moved_bytes(&self) -> u64 {
         self.moved_bytes
     }
 
-    /// The count of `delivered`, which starts anew.
+    /// Returns the count of `delivered` and resets it.
     pub(crate) fn take_delivered(&mut self) -> usize {
         std::mem::take(&mut self.delivered)
     }

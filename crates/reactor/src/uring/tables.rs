@@ -1,10 +1,10 @@
 //! The ring's tables of registered files and buffers (io_uring back end).
 //!
-//! Owns the free indexes of the file table, the registered regions, and those lent for that. Called
-//! by the reactor on behalf of drivers, with the ring's submitter lent. Registration saves the
-//! kernel a reference count per operation (files) and the pinning of pages per operation (buffers).
-//! Invariant: an index is free or names exactly one registration; if the kernel refuses to clear
-//! one, it is never used again.
+//! This file owns the free indexes of the file table, the registered regions, and the lent regions.
+//! The reactor calls it on behalf of drivers and passes the ring's submitter. Registering saves the
+//! kernel a reference count for each operation (files), and the pinning of pages for each operation
+//! (buffers). Invariant: an index is free or names exactly one registration. If the kernel refuses
+//! to clear an index, it is never used again.
 
 #![allow(unsafe_code)]
 
@@ -17,7 +17,7 @@ use io_uring::Submitter;
 use std::io;
 use std::os::fd::RawFd;
 
-/// What is registered with one ring.
+/// Files and buffers registered with one ring.
 pub(crate) struct Tables {
     free_files: Vec<u32>,
     regions: Regions,
@@ -26,7 +26,7 @@ pub(crate) struct Tables {
 }
 
 impl Tables {
-    /// Tables as large as the ring's, for so many files; 0 where it has none.
+    /// Creates tables of the ring's size; `file_slots` is 0 if it has no table of files.
     pub(crate) fn new(file_slots: u32, features: &Features) -> Tables {
         let buffer_slots = if features.registered_buffers { BUFFER_SLOTS } else { 0 };
         Tables {
@@ -37,7 +37,7 @@ impl Tables {
         }
     }
 
-    /// Puts a file into the table, if there is room.
+    /// Registers a file, if the table has room.
     pub(crate) fn register_file(&mut self, ring: &Submitter<'_>, fd: RawFd) -> FileRef {
         let Some(index) = self.free_files.pop() else { return FileRef::Raw(fd) };
         match ring.register_files_update(index, &[fd]) {
@@ -49,18 +49,18 @@ impl Tables {
         }
     }
 
-    /// Takes a file out of the table.
+    /// Removes a file from the table.
     pub(crate) fn unregister_file(&mut self, ring: &Submitter<'_>, index: u32) {
         if ring.register_files_update(index, &[-1]).is_ok() {
             self.free_files.push(index);
         }
     }
 
-    /// Puts a region into the table, if there is room and the kernel agrees.
+    /// Registers a region, if the table has room and the kernel agrees.
     ///
     /// # Safety
     ///
-    /// The region stays mapped until it is unregistered or the ring is gone.
+    /// The region must stay mapped until it is unregistered or the ring is gone.
     pub(crate) unsafe fn register_buffer(
         &mut self,
         ring: &Submitter<'_>,
@@ -76,7 +76,7 @@ impl Tables {
         Some(index)
     }
 
-    /// Puts a region under a free index.
+    /// Registers a region under a free index.
     ///
     /// # Safety
     ///
@@ -96,11 +96,11 @@ impl Tables {
         }
     }
 
-    /// Takes a region out of the table.
+    /// Removes a region from the table.
     ///
     /// # Safety
     ///
-    /// No operation that names `index` is outstanding.
+    /// No operation that names `index` may be in flight.
     pub(crate) unsafe fn unregister_buffer(&mut self, ring: &Submitter<'_>, index: u16) {
         if self.regions.remove(index) {
             // SAFETY: promised by the caller.
@@ -108,7 +108,7 @@ impl Tables {
         }
     }
 
-    /// Clears an index.
+    /// Clears an index of the ring's table, and makes it free.
     ///
     /// # Safety
     ///
@@ -123,11 +123,11 @@ impl Tables {
         }
     }
 
-    /// Has pieces of a region registered as operations come to lie in them.
+    /// Lends a region, whose pieces are registered when operations first use them.
     ///
     /// # Safety
     ///
-    /// The region stays mapped until it is taken back or the ring is gone.
+    /// The region must stay mapped until it is taken back or the ring is gone.
     pub(crate) unsafe fn lend(&mut self, region: Extent, piece_bytes: usize) {
         self.lent.lend(region, piece_bytes);
     }
@@ -136,7 +136,7 @@ impl Tables {
     ///
     /// # Safety
     ///
-    /// If nobody else lends it to this ring, no operation in it is outstanding.
+    /// If no one else lends it to this ring, no operation in the region may be in flight.
     pub(crate) unsafe fn take_back(&mut self, ring: &Submitter<'_>, region: Extent) {
         for index in self.lent.take_back(region) {
             // SAFETY: promised by the caller.
@@ -144,7 +144,7 @@ impl Tables {
         }
     }
 
-    /// Registers all pieces of a region that is lent, up to the first that the kernel refuses.
+    /// Registers all pieces of a lent region, up to the first that the kernel refuses.
     pub(crate) fn register_lent(&mut self, ring: &Submitter<'_>, region: Extent) {
         while let Some(piece) = self.lent.unregistered(region) {
             // SAFETY: whoever lent it promised that it stays mapped until it is taken back, which
@@ -154,17 +154,18 @@ impl Tables {
         }
     }
 
-    /// Whether the ring takes lists of pieces of a registered region.
+    /// Returns true if the ring supports vectored I/O on registered buffers.
     pub(crate) fn takes_vectors(&self) -> bool {
         self.takes_vectors
     }
 
-    /// Why the kernel refused a piece of what is lent, once.
+    /// Returns the kernel's error if it refused a piece of a lent region, once.
     pub(crate) fn take_refusal(&mut self) -> Option<io::Error> {
         self.lent.take_refusal()
     }
 
-    /// The registered region that contains the range; one that is lent is registered now.
+    /// Returns the registered region that contains the range. Registers a piece of a lent region if
+    /// needed.
     pub(crate) fn fixed_buffer(
         &mut self,
         ring: &Submitter<'_>,
