@@ -1,10 +1,10 @@
-//! `NativeLock`: std's mutex, which counts while somebody asks for lock statistics.
+//! `NativeLock`: std's mutex, with statistics while a `LockMeter` exists.
 //!
-//! Owns the value, its name and, while it is held and counts, where and when it was taken: all of
-//! them under the mutex, so that a guard is no larger than std's. Whoever takes it looks once at
-//! the switch of lock_meter.rs, whoever gives it up once at whether it counts; the rest is out of
-//! line. A panic while it is held does not poison it for the others, who must still complete their
-//! requests. Called through the `Machine` trait.
+//! The mutex protects the value, its name and, while a counted hold lasts, where and when the lock
+//! was acquired, so a guard is as small as std's. An acquisition checks the switch of lock_meter.rs
+//! once, and a release checks once whether the hold counts; the rest is out of line. A panic while
+//! the lock is held does not poison it, because other threads must still complete their requests.
+//! Called through the `Machine` trait.
 #![allow(unsafe_code)]
 
 use core::mem::ManuallyDrop;
@@ -16,7 +16,7 @@ use crate::lock_meter::{NativeMeter, count_hold, is_on};
 use crate::lock_row::{Hold, Site};
 use crate::{Lock, Machine, Meter, Native};
 
-/// A mutex.
+/// A mutex that can count its use.
 #[derive(Debug)]
 pub struct NativeLock<T> {
     name: &'static str,
@@ -25,19 +25,19 @@ pub struct NativeLock<T> {
 
 #[derive(Debug)]
 struct Inner<T> {
-    /// While it is held and counts.
+    /// Set while the lock is held and the hold counts.
     hold: Option<Held>,
     value: T,
 }
 
-/// A hold, and of which locks.
+/// A counted hold, with the name of its lock.
 #[derive(Debug, Clone, Copy)]
 struct Held {
     name: &'static str,
     hold: Hold,
 }
 
-/// Holds a [`NativeLock`].
+/// Guard of a [`NativeLock`].
 #[derive(Debug)]
 pub struct NativeGuard<'a, T>(ManuallyDrop<MutexGuard<'a, Inner<T>>>);
 
@@ -109,7 +109,8 @@ impl<T: Send> Lock<T> for NativeLock<T> {
     }
 }
 
-/// Gives up a lock whose hold counts; the counting itself is done when others may have the lock.
+/// Releases a lock whose hold counts. The counting happens after the release, when other threads
+/// can already acquire the lock.
 #[cold]
 #[inline(never)]
 fn give_up_counting<T>(mut guard: MutexGuard<'_, Inner<T>>) {
