@@ -3,8 +3,8 @@
 //! The reactor and its handles share the core (hub and back end) through an `Rc`, so none of them
 //! can leave the thread that created them. The core is borrowed only during a call and calls
 //! nothing back. A reactor that is dropped cancels everything in flight and waits up to 5 s for it.
-//! After that, handles still work, but everything pushed completes with `-ECANCELED` at once. The
-//! same holds in a child process after a fork, because the parent keeps the ring.
+//! After that, handles still work, but everything pushed completes with `-ECANCELED` at once. This
+//! also holds in a child process after a fork, because the parent keeps the ring.
 
 #![allow(unsafe_code)]
 

@@ -84,7 +84,7 @@ fn a_wrong_ca_a_wrong_name_and_plaintext_are_refused_in_words() {
         (plain.clone(), "the server lets in only clients with TLS"),
         (spec(&plain_socket, &folder, ""), "the server refused TLS"),
         (spec(&socket, Path::new("/no/such"), ""), "/no/such/ca-cert.pem"),
-        (format!("{plain},tls-ca=/x"), "it goes with a uri= of nbds: or nbds+unix:"),
+        (format!("{plain},tls-ca=/x"), "it needs a uri= that begins with nbds: or nbds+unix:"),
     ] {
         let file = dir.path().join("m.toml");
         fs::write(&file, stripe("auto", std::slice::from_ref(&spec))).unwrap();

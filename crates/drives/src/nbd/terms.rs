@@ -1,7 +1,8 @@
-//! What settings and an export agree on: whether they fit, how many connections there are, and what
-//! of it a person should know.
+//! Terms of an NBD drive: whether settings and export fit, how many connections there are, and
+//! remarks for the user.
 //!
-//! Pure. Called by `nbd.rs` when a drive is opened or looked at. Every error names the URI.
+//! Pure functions. `nbd.rs` calls them when a drive is opened or inspected. Every error names the
+//! URI.
 
 use millrace_block::{Error, ErrorKind};
 use millrace_nbd::TransmissionFlags;
@@ -10,7 +11,7 @@ use millrace_nbd::client::ClientSession;
 use super::{NbdConfig, OnServerRestart};
 use crate::common::units::size_text;
 
-/// What the flags of the first connection bind later ones to.
+/// Returns the flags of the first connection that every later connection must have, too.
 pub(crate) fn promised(flags: TransmissionFlags) -> TransmissionFlags {
     let mut promised = TransmissionFlags::new();
     for flag in [
@@ -26,10 +27,10 @@ pub(crate) fn promised(flags: TransmissionFlags) -> TransmissionFlags {
     promised
 }
 
-/// Whether the export can be what the settings say.
+/// Checks that the export fits the settings.
 ///
 /// # Errors
-/// `InvalidSetting`, with what to do.
+/// `InvalidSetting`, with advice.
 pub(crate) fn check(config: &NbdConfig, session: &ClientSession) -> Result<(), Error> {
     let wrong = |text: String| Err(config.error(ErrorKind::InvalidSetting, &text));
     if session.block_min > 65_536 {
@@ -63,10 +64,10 @@ pub(crate) fn check(config: &NbdConfig, session: &ClientSession) -> Result<(), E
     Ok(())
 }
 
-/// How many connections the drive has.
+/// Returns the drive's number of connections.
 ///
 /// # Errors
-/// `InvalidSetting` if there are to be more than a flush covers.
+/// `InvalidSetting` if more connections are asked for than a flush covers.
 pub(crate) fn connections_of(config: &NbdConfig, session: &ClientSession) -> Result<u16, Error> {
     let safe = config.read_only || session.flags.contains(TransmissionFlags::MULTI_CONN);
     match config.connections {
@@ -85,7 +86,7 @@ pub(crate) fn connections_of(config: &NbdConfig, session: &ClientSession) -> Res
     }
 }
 
-/// What a person should know of the export.
+/// Returns remarks about the export for the user.
 pub(crate) fn notes(config: &NbdConfig, session: &ClientSession) -> Vec<String> {
     let mut notes = Vec::new();
     let multi = session.flags.contains(TransmissionFlags::MULTI_CONN);
@@ -107,7 +108,7 @@ pub(crate) fn notes(config: &NbdConfig, session: &ClientSession) -> Vec<String> 
     }
     if !session.flags.contains(TransmissionFlags::FLUSH) && !config.read_only {
         notes.push(format!(
-            "{}: the server knows no flush; whether what it has answered is durable is its affair",
+            "{}: the server has no flush; whether acknowledged writes are durable is up to the server",
             config.text
         ));
     }

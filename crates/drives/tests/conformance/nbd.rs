@@ -330,7 +330,7 @@ fn a_request_that_its_server_dies_of_fails_when_the_time_is_over_and_others_go_o
     let mut rig = rig_of(NbdDriver::open(config).unwrap(), Backend::Epoll, 30_000_000_000);
     assert_eq!(rig.run(Bio::write(0, Buffer::new(4096))).status, Status::Offline);
     let said = news(&rig);
-    assert!(said.contains("takes connections and answers nothing"), "{said}");
+    assert!(said.contains("accepts connections but answers no request"), "{said}");
     server.state.script.lock().unwrap().clear();
     std::thread::sleep(Duration::from_millis(1000));
     // One of the forty may have been waiting still.

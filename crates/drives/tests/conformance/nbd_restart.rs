@@ -190,7 +190,7 @@ fn a_server_that_ends_each_connection_at_once_is_connected_anew_ever_more_slowly
                     let trouble = disk(&rig.drives).failures().trouble.unwrap_or_default();
                     let is_garbage = trouble.starts_with("no connection: ")
                         && !trouble.contains("a connection is being made");
-                    trouble == "no connection: the server is about to stop"
+                    trouble == "no connection: the server is shutting down"
                         || act == Act::Garbage(0) && is_garbage
                 });
                 server.state.script.lock().unwrap().clear();
