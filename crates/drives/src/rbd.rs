@@ -1,13 +1,13 @@
-//! `rbd`: a drive in an image of a Ceph cluster, by librbd.
+//! `rbd`: a drive in an image of a Ceph cluster, through librbd.
 //!
-//! Hardware queues belong to I/O threads, as those of files do; all of them use one image handle,
-//! which has the exclusive lock. Owns the connection, the image and the lock. Completed writes may
-//! be in librbd's cache until a flush; librbd has no FUA for a list of pieces, so the layer flushes
-//! after such a write. Calls `rbd/open.rs` once, `rbd/queue.rs` per I/O, `rbd/map.rs` for holes,
-//! and `rbd/control.rs` for whatever waits for the cluster: a look at whether the image is still
-//! the one that was opened, and its closing.
-//! How what librbd returns is checked, which no fuzzer can reach: see `rbd/image.rs` and
-//! `rbd/queue.rs`. Kernel counterpart: drivers/block/rbd.c.
+//! Hardware queues belong to I/O threads, like those of file drives. All of them use one image
+//! handle, which has the exclusive lock. This file owns the connection, the image and the lock.
+//! Completed writes may be in librbd's cache until a flush. librbd has no FUA for vectored writes,
+//! so the block layer flushes after such a write. It calls `rbd/open.rs` once, `rbd/queue.rs` for
+//! each I/O, `rbd/map.rs` for holes, and `rbd/control.rs` for everything that waits for the
+//! cluster: checking whether the image is still the one that was opened, and closing it. Results of
+//! librbd, which no fuzzer can reach, are checked in `rbd/image.rs` and `rbd/queue.rs`. Kernel
+//! counterpart: drivers/block/rbd.c.
 
 mod cluster;
 mod control;
