@@ -1,11 +1,11 @@
 //! `file`: a drive in a regular file or on a block device.
 //!
-//! Hardware queues belong to I/O threads: each is opened on its thread and works through that
-//! thread's reactor, which has the process's threads do it with `aio=threads`, or does each
-//! operation as it comes (`aio=inline`). Owns the open file and the
-//! lock on it. Data are durable when fdatasync or a write with RWF_DSYNC has returned; direct I/O
-//! where the store takes it. Calls `file/probe.rs` once and `file/queue.rs` per I/O. Kernel
-//! counterpart: drivers/block/loop.c.
+//! Hardware queues belong to I/O threads. Each is opened on its thread and works through that
+//! thread's reactor; with `aio=threads` the reactor passes operations to the process's thread pool,
+//! and with `aio=inline` the I/O thread executes each operation at once. This file owns the open
+//! file and the lock on it. Data are durable when fdatasync, or a write with RWF_DSYNC, has
+//! returned. Direct I/O is used if the file system supports it. This calls `file/probe.rs` once and
+//! `file/queue.rs` for each I/O. Kernel counterpart: drivers/block/loop.c.
 #![allow(unsafe_code)]
 
 mod created_file;

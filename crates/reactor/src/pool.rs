@@ -124,7 +124,7 @@ pub fn take_thread_refusal() -> Option<String> {
     std::mem::take(&mut queue.refusal_untold).then_some(())?;
     drop(queue);
     Some(format!(
-        "the system refuses more threads; the thread pool for file I/O continues with {threads}: {}",
+        "the system refuses more threads; the pool for file I/O continues with {threads}: {}",
         thread_limits()
     ))
 }

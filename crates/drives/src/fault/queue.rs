@@ -1,10 +1,11 @@
-//! `FaultQueue`: a hardware queue that hands on to another one, or to the cache, and spoils things.
+//! `FaultQueue`: a hardware queue that passes requests on to another queue or to the cache, and
+//! injects faults.
 //!
-//! Each request gets a verdict once, when it is handed over. One that is to fail never reaches the
-//! inner queue; one that is late or stuck does, and its completion is held back here, so that its
-//! memory counts as in use until then. While something sticks the queue asks to be polled every few
-//! milliseconds, since a release comes from outside. Called by the block layer under the serve
-//! lock.
+//! Each request gets a verdict once, when it is submitted. A request that must fail never reaches
+//! the inner queue. A delayed or stuck request does, but its completion is held back here, so its
+//! memory counts as in use until then. While a request is stuck, the queue asks to be polled every
+//! few milliseconds, because the release comes from another thread. The block layer calls this
+//! under the serve lock.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,33 +17,33 @@ use millrace_machine::{Machine, Native};
 
 use super::control::{State, Verdict};
 
-/// How often to look whether what sticks was released.
+/// Interval at which a queue checks whether stuck requests were released, in nanoseconds.
 const STUCK_LOOK_NS: u64 = 2_000_000;
 
-/// What does the requests that are not to fail.
+/// Executes the requests that do not fail.
 pub(crate) enum Inner {
-    /// The queue of the drive below.
+    /// Queue of the drive below.
     Queue(Box<dyn DriverQueue<Native>>),
-    /// The cache with its two images.
+    /// Simulated cache with its two images.
     Cache,
 }
 
-/// What is known of a tag in use.
+/// State of a tag in use.
 #[derive(Clone, Copy, Default)]
 struct TagState {
-    /// Decided and not taken by the inner queue yet, which was busy.
+    /// Verdict on a request that the inner queue was too busy to take.
     decided: Option<Verdict>,
-    /// Not to complete before.
+    /// Earliest time of completion, in nanoseconds; 0 for no delay.
     deadline_ns: u64,
-    /// Not to complete before the count of releases is past this.
+    /// If set, the request completes only when the number of releases exceeds this.
     stuck_at: Option<u64>,
-    /// Power cuts before it.
+    /// Number of power cuts before the request.
     cuts: u64,
-    /// The inner drive has it.
+    /// True while the inner drive has the request.
     inside: bool,
-    /// The inner drive accepted it once.
+    /// True if the inner drive has accepted the request.
     entered: bool,
-    /// What was decided.
+    /// Verdict on the request.
     verdict: Verdict,
 }
 
@@ -51,14 +52,14 @@ pub(crate) struct FaultQueue {
     state: Arc<State>,
     inner: Inner,
     tags: Box<[TagState]>,
-    /// Done below, and held back here.
+    /// Requests that the inner queue has completed, and that are held back here.
     held: Vec<(Tag, Status)>,
     ready: VecDeque<(Tag, Status)>,
     scratch: CompletionBatch,
 }
 
 impl FaultQueue {
-    /// A queue of `depth` tags in front of `inner`.
+    /// Creates a queue of `depth` tags in front of `inner`.
     pub(crate) fn new(state: Arc<State>, inner: Inner, depth: u32) -> FaultQueue {
         let depth = depth as usize;
         FaultQueue {
@@ -71,7 +72,7 @@ impl FaultQueue {
         }
     }
 
-    /// Takes all that the inner queue has.
+    /// Takes all completions of the inner queue.
     fn poll_inner(&mut self, batch: &mut CompletionBatch) {
         while let Inner::Queue(queue) = &mut self.inner {
             self.scratch.clear();
@@ -89,7 +90,7 @@ impl FaultQueue {
         }
     }
 
-    /// Done below: ready, or held back.
+    /// Handles a completion of the inner queue: it is ready, or held back.
     fn done(&mut self, tag: Tag, status: Status) {
         let state = &mut self.tags[tag.0 as usize];
         state.inside = false;
@@ -100,7 +101,7 @@ impl FaultQueue {
         }
     }
 
-    /// Moves what need not be held back any more; says when to look again.
+    /// Moves completions that need not be held back any more. Returns when to check again.
     fn let_go(&mut self) -> Option<u64> {
         if self.held.is_empty() {
             return None;
@@ -123,7 +124,7 @@ impl FaultQueue {
         wake_ns
     }
 
-    /// The status as the layer above is to see it.
+    /// Returns the status that the block layer must see.
     fn final_status(&self, tag: Tag, status: Status, cuts: u64) -> Status {
         if self.state.is_dead() {
             return Status::Offline;
@@ -183,7 +184,7 @@ impl DriverQueue<Native> for FaultQueue {
         }
     }
 
-    /// What was done to it, if anything; what the drive below says of it, else.
+    /// Returns a text about the injected fault, if any, or else the data of the drive below.
     fn trace_data(&self, tag: Tag, moment: Moment) -> DriverData {
         let TagState { verdict, entered, .. } = self.tags[tag.0 as usize];
         match &self.inner {

@@ -1,6 +1,6 @@
-//! `Link`: one direction of a link, on which transfers follow each other.
+//! `Link`: one direction of a link, which carries one transfer after the other.
 //!
-//! Pure arithmetic on virtual time, as timing.rs, which books here; so does a controller that
+//! Pure arithmetic on virtual time. timing.rs books transfers here, and so does a controller that
 //! several drives share.
 
 /// One direction of a link.
@@ -11,12 +11,12 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// An idle one; 0 for one without a limit.
+    /// Creates an idle link; 0 means no limit.
     pub(crate) fn new(bytes_per_s: u64) -> Link {
         Link { bytes_per_s, free_ns: 0 }
     }
 
-    /// Books a transfer.
+    /// Books a transfer on the link.
     pub(crate) fn book(&mut self, now_ns: u64, nr_sectors: u32) -> Booked {
         if self.bytes_per_s == 0 {
             return Booked::default();
@@ -29,7 +29,7 @@ impl Link {
     }
 }
 
-/// A transfer on a link.
+/// A transfer that is booked on a link.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Booked {
     transfer_ns: u64,
@@ -37,7 +37,7 @@ pub(crate) struct Booked {
 }
 
 impl Booked {
-    /// Over two links at the same time: the slower one counts.
+    /// Combines two links that the transfer uses at the same time: the slower one counts.
     pub(crate) fn with(self, other: Booked) -> Booked {
         Booked {
             transfer_ns: self.transfer_ns.max(other.transfer_ns),
@@ -45,7 +45,7 @@ impl Booked {
         }
     }
 
-    /// When it is over, for data that are ready at `ready_ns`.
+    /// Returns when the transfer ends, for data that are ready at `ready_ns`.
     pub(crate) fn end_ns(self, ready_ns: u64) -> u64 {
         (ready_ns + self.transfer_ns).max(self.free_ns)
     }

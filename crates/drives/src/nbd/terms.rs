@@ -108,7 +108,7 @@ pub(crate) fn notes(config: &NbdConfig, session: &ClientSession) -> Vec<String> 
     }
     if !session.flags.contains(TransmissionFlags::FLUSH) && !config.read_only {
         notes.push(format!(
-            "{}: the server has no flush; whether acknowledged writes are durable is up to the server",
+            "{}: the server has no flush, so acknowledged writes may not be durable",
             config.text
         ));
     }

@@ -296,7 +296,7 @@ fn lock(
         let _ = config.cancel.sleep(PAUSE);
         config.cancel.check(&config.image)?;
     }
-    stage.set("the cluster does not grant the image's lock; `ceph -s` shows what is wrong with the cluster");
+    stage.set("the cluster does not grant the image's lock; `ceph -s` shows its health");
     config.cancel.check(&config.image)?;
     image.lock().map_err(|error| {
         let owner = image.owner().unwrap_or_else(|| "an unknown address".into());
