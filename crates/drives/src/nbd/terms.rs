@@ -52,12 +52,12 @@ pub(crate) fn check(config: &NbdConfig, session: &ClientSession) -> Result<(), E
     }
     let durable = session.flags.contains(TransmissionFlags::FUA);
     if config.write_through && !durable && session.flags.contains(TransmissionFlags::FLUSH) {
-        return wrong("write-through=on, but the server has no FUA; remove that".into());
+        return wrong("write-through=on, but the server has no FUA; remove write-through".into());
     }
     let flushes = session.flags.contains(TransmissionFlags::FLUSH);
     if config.on_server_restart == OnServerRestart::FlushError && !flushes && !config.read_only {
         return wrong(
-            "on-server-restart=flush-error, but the server knows no flush that could fail; remove that"
+            "on-server-restart=flush-error, but the server has no flush; remove on-server-restart"
                 .into(),
         );
     }
