@@ -77,18 +77,22 @@ impl CacheConfig {
     pub fn validate(&self) -> Result<(), String> {
         let (least, most) = (1 << 20, 1 << 40);
         if !(least..=most).contains(&self.size_bytes) {
-            return Err(format!("size of {} bytes; 1 MiB to 1 TiB", self.size_bytes));
+            return Err(format!("size is {} bytes; set it to 1 MiB to 1 TiB", self.size_bytes));
         }
         let dirty = self.dirty_max();
         if !(64 << 10..=self.size_bytes).contains(&dirty) {
-            return Err(format!("dirty-max of {dirty} bytes; 64 KiB to the cache's size"));
+            return Err(format!(
+                "dirty-max is {dirty} bytes; set it to 64 KiB to the cache's size"
+            ));
         }
         if self.read_ahead_bytes > self.size_bytes / 4 {
             let ahead = self.read_ahead_bytes;
-            return Err(format!("read-ahead of {ahead} bytes; at most a quarter of the cache"));
+            return Err(format!(
+                "read-ahead is {ahead} bytes; set it to at most a quarter of the cache's size"
+            ));
         }
         match self.dirty_age_ns < 1_000_000 {
-            true => Err(format!("dirty-age of {} ns; 1 ms or more", self.dirty_age_ns)),
+            true => Err(format!("dirty-age is {} ns; set it to 1 ms or more", self.dirty_age_ns)),
             false => Ok(()),
         }
     }
@@ -112,16 +116,19 @@ mod tests {
         assert_eq!((frames(512), frames(65_536)), (256, 16));
         assert_eq!(CacheConfig { read_ahead_bytes: 64 << 20, ..fine }.validate(), Ok(()));
         let wrong = [
-            (CacheConfig { size_bytes: 4096, ..fine }, "size of 4096 bytes; 1 MiB to 1 TiB"),
+            (
+                CacheConfig { size_bytes: 4096, ..fine },
+                "size is 4096 bytes; set it to 1 MiB to 1 TiB",
+            ),
             (
                 CacheConfig { dirty_max_bytes: Some(1), ..fine },
-                "dirty-max of 1 bytes; 64 KiB to the cache's size",
+                "dirty-max is 1 bytes; set it to 64 KiB to the cache's size",
             ),
             (
                 CacheConfig { read_ahead_bytes: 65 << 20, ..fine },
-                "read-ahead of 68157440 bytes; at most a quarter of the cache",
+                "read-ahead is 68157440 bytes; set it to at most a quarter of the cache's size",
             ),
-            (CacheConfig { dirty_age_ns: 5, ..fine }, "dirty-age of 5 ns; 1 ms or more"),
+            (CacheConfig { dirty_age_ns: 5, ..fine }, "dirty-age is 5 ns; set it to 1 ms or more"),
         ];
         for (config, text) in wrong {
             assert_eq!(config.validate(), Err(String::from(text)));

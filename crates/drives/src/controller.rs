@@ -39,8 +39,8 @@ pub fn controller_config(text: &str) -> Result<ControllerConfig, SpecError> {
             }
             "sharing" => {
                 let Some(word) = Sharing::from_word(value) else {
-                    let words = "queue, drive and controller";
-                    return Err(wrong(format!("sharing={value} is unknown; there are {words}")));
+                    let words = "queue, drive or controller";
+                    return Err(wrong(format!("sharing={value} is unknown; write {words}")));
                 };
                 sharing.replace(word).is_some()
             }
@@ -101,14 +101,14 @@ mod tests {
     #[test]
     fn what_is_no_controller_says_why_and_what_to_write() {
         for (text, what) in [
-            ("", "it has no name"),
-            ("a@b:tags=1", "or one with an @"),
+            ("", "its name is missing"),
+            ("a@b:tags=1", "or has an @"),
             ("a\nb:tags=1", "or a control character"),
             ("a", "it needs tags=N"),
             ("a:tags=0", "tags=0 is not a number from 1 to 65536"),
             ("a:tags=65537", "not a number from 1 to 65536"),
             ("a:tags=1,tags=2", "tags is given twice"),
-            ("a:tags=1,sharing=all", "sharing=all is unknown; there are queue, drive and contr"),
+            ("a:tags=1,sharing=all", "sharing=all is unknown; write queue, drive or contr"),
             ("a:tags=1,node=x", "node=x is not the number"),
             ("a:depth=1", "it has no key `depth`"),
         ] {

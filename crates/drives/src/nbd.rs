@@ -345,8 +345,8 @@ impl Driver<Native> for NbdDriver {
 
     fn revalidate(&self) -> Result<Sector, Error> {
         if self.shared.is_dead() {
-            let text = "its export has changed, and the drive is dead until it is opened again, as by \
-                        a restart";
+            let text = "its export has changed, and the drive fails all I/O until it is opened \
+                        again, for example by a restart";
             return Err(self.config.error(ErrorKind::NotSupported, text));
         }
         let now_bytes = ask(&self.config)?.session.size_bytes;

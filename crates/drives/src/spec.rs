@@ -183,7 +183,7 @@ impl Spec {
         match inner {
             None => Ok(()),
             Some(_) => {
-                let what = format!("more than {NESTING_MAX} drives inside each other");
+                let what = format!("more than {NESTING_MAX} drives are nested");
                 let start: String = self.to_string().chars().take(SHOWN_CHARS).collect();
                 Err(SpecError::Syntax { spec: format!("{start}..."), what })
             }
@@ -347,7 +347,7 @@ mod tests {
         assert!(!spec.is_run_by_owners() && crate::check(&spec).is_ok());
         for text in [nested(NESTING_MAX + 1), nested(6_000), plain(6_000)] {
             let said = error(&text).to_string();
-            assert!(said.contains("more than 16 drives inside each other") && said.len() < 300);
+            assert!(said.contains("more than 16 drives are nested") && said.len() < 300);
         }
         let pairs = [("drive".to_owned(), nested(6_000))].into_iter();
         assert!(Spec::from_pairs("fault", pairs).is_err());

@@ -122,7 +122,7 @@ impl Table {
     /// Adds a pushed operation and returns its key.
     pub(crate) fn insert(&mut self, source: Source, user_data: u64, op: Op) -> Key {
         let inbox = &mut self.inboxes[usize::from(source.0)];
-        assert!(inbox.open, "push to a source that was released");
+        assert!(inbox.open, "an operation was pushed to a source that was released");
         inbox.pending += 1;
         inbox.completions.reserve(inbox.pending);
         let index = match self.free_slots.pop() {

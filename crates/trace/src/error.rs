@@ -52,7 +52,7 @@ pub enum TraceError {
         trace: String,
     },
     /// A file cannot be opened or read.
-    #[error("{}: cannot be read from byte {offset} on", .file.display())]
+    #[error("{}: the file cannot be read from byte {offset} on", .file.display())]
     Io {
         /// Path of the file.
         file: PathBuf,
@@ -124,7 +124,9 @@ pub enum Problem {
         want: usize,
     },
     /// The record's CPU is not the CPU of the other records in its file.
-    #[error("a record of CPU {cpu} in the file of CPU {file_cpu}: files of several traces mixed?")]
+    #[error(
+        "a record of CPU {cpu} in the file of CPU {file_cpu}: were files of several traces mixed?"
+    )]
     OtherCpu {
         /// CPU number in the record.
         cpu: u32,

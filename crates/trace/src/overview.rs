@@ -303,7 +303,8 @@ fn drive_json(drive: &Drive) -> Value {
 /// Serializes a value as one line of JSON, with a line feed.
 #[must_use]
 pub fn json_line(value: &impl Serialize) -> String {
-    serde_json::to_string(value).expect("plain data with text for keys is always JSON") + "\n"
+    serde_json::to_string(value).expect("plain data with text keys can always be written as JSON")
+        + "\n"
 }
 
 #[cfg(test)]

@@ -160,7 +160,7 @@ impl<R: Read> Stream<R> {
         let (path, cpu) = (self.file.path(), self.file.cpu());
         let named = path.extension().and_then(OsStr::to_str);
         (named != Some(&cpu.to_string()))
-            .then(|| format!("{}: its records are of CPU {cpu}", path.display()))
+            .then(|| format!("{}: the file has records of CPU {cpu}", path.display()))
     }
 
     /// Reads up to a batch. Returns true if an event or an error is waiting.

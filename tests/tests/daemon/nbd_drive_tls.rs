@@ -128,7 +128,7 @@ fn a_server_of_another_ca_is_refused_at_the_first_try_and_one_with_less_room_ser
     let config = stripe("auto", &[spec(&socket, &folder, ",reconnect=300s")]);
     let daemon = Daemon::start(&config.replace("threads = 2", "threads = 4"), &["s"]);
     restart(&other, &[]);
-    await_said(&daemon, "the server does not take the drive back: ");
+    await_said(&daemon, "the server refuses the drive's reconnect: ");
     let why = "the certificate of the peer is not signed by the CA that it names";
     assert!(daemon.stderr().contains(why), "{}", daemon.stderr());
     restart(&folder, &["--filter=limit", "memory", "32M", "limit=2"]);

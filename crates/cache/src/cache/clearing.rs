@@ -36,7 +36,7 @@ impl<M: Machine> Clearing<M> {
     pub(crate) fn leave(&self, span: (u64, u64)) {
         let mut spans = self.spans.lock();
         let at = spans.iter().position(|other| *other == span);
-        spans.swap_remove(at.expect("a range leaves that has joined"));
+        spans.swap_remove(at.expect("a range that is removed was added before"));
         drop(spans);
         self.count.fetch_add(u64::MAX, Order::SeqCst);
     }

@@ -98,7 +98,7 @@ impl<M: Machine> CacheQueue<M> {
     }
 
     fn below(&mut self) -> &mut Channel<M> {
-        self.below.as_mut().expect("gone only while the queue is dropped")
+        self.below.as_mut().expect("the channel exists until the queue is dropped")
     }
 
     /// Sends the bio of a fill, or of a job's last operation, to the volume below.
@@ -257,7 +257,7 @@ impl<M: Machine> CacheQueue<M> {
 
     fn send_unsent(&mut self) {
         let cache = Arc::clone(&self.cache);
-        let below = self.below.as_mut().expect("gone only while the queue is dropped");
+        let below = self.below.as_mut().expect("the channel exists until the queue is dropped");
         let number = |at: usize| (at as u64) << KIND_BITS | WRITE;
         self.was_submitted |= self.writeout.send((&cache, below), number);
         while let Some(bio) = self.unsent.pop_front() {

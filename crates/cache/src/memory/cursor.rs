@@ -66,7 +66,7 @@ impl<'a, M: Machine> Cursor<'a, M> {
         }
         while at >= self.before + self.piece.len_bytes as usize {
             self.before += self.piece.len_bytes as usize;
-            self.piece = self.pieces.next().expect("a request's memory is as long as it is");
+            self.piece = self.pieces.next().expect("a request's memory is as long as the request");
         }
     }
 

@@ -172,7 +172,7 @@ impl Shard {
             return;
         }
         let entry = self.table.find_entry(hash_of(extent.number), |other| other.1 == at);
-        entry.expect("an extent stands in the table until it is forgotten").remove();
+        entry.expect("an extent stays in the table until it is removed").remove();
         self.free_extents.push(at);
     }
 
@@ -430,7 +430,7 @@ impl Shard {
         let is_ok = ended == WriteOutcome::Ok;
         let number = item.page / EXTENT_PAGES as u64;
         let page = (item.page % EXTENT_PAGES as u64) as usize;
-        let at = self.find(number).expect("an extent that is written stays");
+        let at = self.find(number).expect("an extent that is being written stays in the shard");
         let extent = &mut self.extents[at as usize];
         let bit = 1 << page;
         let is_later = extent.batches.later & bit != 0;

@@ -173,7 +173,7 @@ impl DriverQueue<Native> for FaultQueue {
                 self.done(tag, Status::Ok);
                 Dispatch::Queued
             }
-            (Inner::Cache, None) => unreachable!("a queue of the cache is made with the cache"),
+            (Inner::Cache, None) => unreachable!("a queue without an inner queue has the cache"),
         }
     }
 

@@ -208,7 +208,7 @@ fn open_error(config: &FileConfig, error: &io::Error) -> Error {
             Error::new(ErrorKind::System, text)
         }
         Some(libc::ENOENT) if has_folder(config) && config.read_only => {
-            let text = format!("{path}: there is no such file; make it, or name another one");
+            let text = format!("{path}: there is no such file; create it, or name another one");
             Error::new(ErrorKind::System, text)
         }
         Some(libc::ENOENT) if config.size_bytes.is_none() && has_folder(config) => {
@@ -292,7 +292,9 @@ fn size_of(
     }
     let (has, asked) = (size_text(found), size_text(size_bytes));
     if size_bytes > found && (geometry.is_block || config.read_only) {
-        return wrong(format!("{path}: it has {has} and size={asked}; lower the size"));
+        return wrong(format!(
+            "{path}: it has {has}, which is less than size={asked}; lower size="
+        ));
     }
     // An empty file has no data to lose; an interrupted start leaves one behind.
     if size_bytes > found && found > 0 && !config.grow {
@@ -312,7 +314,9 @@ fn extend_error(config: &FileConfig, error: &io::Error) -> Error {
     let why = match error.raw_os_error() {
         Some(libc::EFBIG) => "more than its file system takes in one file; lower the size",
         Some(libc::ENOSPC) => "its file system is full; make room, or name another file",
-        _ => return system(&config.path, &format!("size={asked}: cannot make it as long"), error),
+        _ => {
+            return system(&config.path, &format!("cannot extend the file to size={asked}"), error);
+        }
     };
     Error::new(ErrorKind::System, format!("{path}: size={asked}: {why}"))
 }

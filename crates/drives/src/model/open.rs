@@ -243,7 +243,7 @@ mod tests {
         assert!(config("model:preset=hdd7200,size=1t,data=ram,depth=4").timing.disk.is_some());
         for key in FLASH_KEYS {
             let text = error(&format!("model:preset=hdd7200,{key}=1"));
-            assert!(text.contains(key) && text.contains("rotates"), "{text}");
+            assert!(text.contains(key) && text.contains("rotating disk"), "{text}");
         }
     }
 

@@ -145,7 +145,7 @@ impl Target {
                     continue;
                 }
                 ClientProgress::Ready(_) if !input.is_empty() => {
-                    return Err(self.refused("the server sent replies before it was asked"));
+                    return Err(self.refused("the server sent replies before any request"));
                 }
                 ClientProgress::Ready(session) => return Ok(session),
             }
@@ -197,10 +197,14 @@ impl Target {
     fn unreachable(&self, error: &io::Error) -> Error {
         let advice = match error.kind() {
             io::ErrorKind::NotFound => "there is no such socket: start the server, or correct uri=",
-            io::ErrorKind::ConnectionRefused => "nobody listens there: start the server",
-            io::ErrorKind::TimedOut => "the server is silent: is it there, and can it be reached?",
+            io::ErrorKind::ConnectionRefused => {
+                "no server listens at this address: start the server"
+            }
+            io::ErrorKind::TimedOut => {
+                "the server does not answer: is it running, and can it be reached?"
+            }
             io::ErrorKind::PermissionDenied => "change the socket's mode, or run as its owner",
-            _ => "is the server there, and can it be reached?",
+            _ => "is the server running, and can it be reached?",
         };
         Error::new(ErrorKind::System, format!("{}: connect: {error}; {advice}", self.text))
     }
@@ -208,7 +212,7 @@ impl Target {
     fn failed(&self, error: &io::Error) -> Error {
         let why = match error.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                "the server says nothing; does it take another client?".to_owned()
+                "the server does not answer; does it accept another client?".to_owned()
             }
             io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => HUNG_UP.into(),
             _ => error.to_string(),
@@ -238,7 +242,7 @@ fn explained(error: ProtocolError) -> String {
         ProtocolError::BadMagic { .. } => "; is that an NBD server?",
         ProtocolError::NoExport { .. } => "; correct the name in uri=",
         ProtocolError::Refused { code: REP_ERR_TLS_REQD, .. } => {
-            "; give tls-ca=, and write nbds: for nbd:"
+            "; the server requires TLS: set tls-ca=, and write nbds: instead of nbd:"
         }
         _ => "",
     };

@@ -28,7 +28,7 @@ use super::trouble::{ConnectFailure, ReconnectTrouble};
 use super::unflushed::UnflushedWrites;
 
 /// Reason of a flush failure that the drive itself causes after a reconnect.
-const FLUSH_TROUBLE: &str = "the server was connected anew after writes that no flush covers";
+const FLUSH_TROUBLE: &str = "the drive reconnected to its server after writes that no flush covers";
 /// Setting that causes this failure.
 const FLUSH_ERROR: &str = "on-server-restart = \"flush-error\"";
 
@@ -76,7 +76,7 @@ impl Promise {
         // Relaxed: the size only grows, and a connection that knows an older size is replaced.
         let has = self.size_bytes.load(Ordering::Relaxed);
         let text = &self.text;
-        let end = "the drive is dead until it is opened again, as by a restart";
+        let end = "the drive fails all I/O until it is opened again, for example by a restart";
         if session.size_bytes < has {
             let now = session.size_bytes;
             return Err(format!("{text}: the export has {now} bytes now and had {has}; {end}"));

@@ -333,14 +333,14 @@ impl Link {
             // Another connection has logged this already.
             true => "requests fail until the server is back".to_owned(),
             false if self.place.name.is_some() => format!(
-                "trying to come back for {} s, with all connections",
+                "trying to reconnect for {} s, with all connections",
                 shared.reconnect.as_secs()
             ),
-            false => format!("trying to come back for {} s", shared.reconnect.as_secs()),
+            false => format!("trying to reconnect for {} s", shared.reconnect.as_secs()),
         };
         let before = match short {
             0 | 1 => String::new(),
-            count => format!("; {count} connections in a row did not last a second"),
+            count => format!("; {count} connections in a row lasted less than a second"),
         };
         let name = self.place.name.as_deref().unwrap_or("connection");
         shared.say(format!("{name} lost: {why}; {in_flight}; {next}{before}"));

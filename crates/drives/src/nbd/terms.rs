@@ -35,18 +35,23 @@ pub(crate) fn check(config: &NbdConfig, session: &ClientSession) -> Result<(), E
     let wrong = |text: String| Err(config.error(ErrorKind::InvalidSetting, &text));
     if session.block_min > 65_536 {
         let least = size_text(session.block_min.into());
-        return wrong(format!("the server takes no requests below {least}; 64 KiB is the most"));
+        return wrong(format!(
+            "the server's minimum request is {least}; at most 64 KiB is supported"
+        ));
     }
     if session.size_bytes < u64::from(session.block_min.max(512)) {
         let has = session.size_bytes;
         return wrong(format!("the export has {has} bytes, less than one block; make it larger"));
     }
     if session.block_max < session.block_min.max(512) {
-        return wrong(format!("the server takes {} bytes at most in a request", session.block_max));
+        return wrong(format!(
+            "the server accepts at most {} bytes in a request, less than one block",
+            session.block_max
+        ));
     }
     if session.flags.contains(TransmissionFlags::READ_ONLY) && !config.read_only {
         return wrong(
-            "the export takes no writes; serve it read-only: read-only=on, or `serve --read-only`"
+            "the export is read-only; serve the drive read-only: read-only=on, or `serve --read-only`"
                 .into(),
         );
     }

@@ -52,7 +52,7 @@ impl ReconnectTrouble {
             return None;
         }
         self.said = Some(why.to_owned());
-        Some(format!("the server does not take the drive back: {why}"))
+        Some(format!("the server refuses the drive's reconnect: {why}"))
     }
 
     /// Records that connections were lost.
@@ -102,7 +102,7 @@ mod tests {
         let (mut trouble, now) = (ReconnectTrouble::default(), Instant::now());
         let (refused, other) = (ConnectFailure::Refused, ConnectFailure::Other);
         assert_eq!(trouble.failed("refused", other, (0, now)), None);
-        let line = "the server does not take the drive back: no such export";
+        let line = "the server refuses the drive's reconnect: no such export";
         assert_eq!(trouble.failed("no such export", refused, (0, now)).as_deref(), Some(line));
         assert_eq!(trouble.failed("no such export", refused, (0, now)), None);
         assert_eq!(trouble.text((0, 2)).as_deref(), Some("no connection: no such export"));

@@ -174,7 +174,9 @@ fn conf_error(config: &RbdConfig, error: &io::Error) -> Error {
              /etc/ceph/{}.conf; name it with conf=PATH",
             config.cluster
         ),
-        (None, _) => format!("{image}: the configuration of the Ceph cluster: {error}"),
+        (None, _) => {
+            format!("{image}: the configuration of the Ceph cluster cannot be read: {error}")
+        }
     };
     Error::new(ErrorKind::System, text)
 }
@@ -202,9 +204,8 @@ fn connect_error(config: &RbdConfig, error: &io::Error) -> Error {
 fn pool_error(config: &RbdConfig, error: &io::Error) -> Error {
     let (image, pool) = (&config.image, &config.image.pool);
     if error.raw_os_error() == Some(libc::ENOENT) {
-        let text = format!(
-            "{image}: the cluster has no pool {pool}; `ceph osd pool ls` shows those that there are"
-        );
+        let text =
+            format!("{image}: the cluster has no pool {pool}; `ceph osd pool ls` lists the pools");
         return Error::new(ErrorKind::System, text);
     }
     system(config, &format!("pool {pool}"), error)

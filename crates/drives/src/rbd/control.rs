@@ -202,7 +202,7 @@ impl RbdState {
     fn look(&self) -> Result<u64, Error> {
         let error = |text: &str| Error::new(ErrorKind::System, format!("{}: {text}", self.name));
         if self.has_failed() {
-            return Err(error("the drive has failed; restart millrace"));
+            return Err(error("the drive has failed because of its image; restart millrace"));
         }
         let found = self.found().map_err(|why| match why {
             LookError::Gone(what) => {

@@ -277,7 +277,7 @@ fn a_refusal_is_said_at_the_first_try() {
     let mut said = String::new();
     rig.until("the refusal", |rig| {
         said += &disk(&rig.drives).take_news().join("\n");
-        said.contains("the server does not take the drive back: ") && said.contains(no_export)
+        said.contains("the server refuses the drive's reconnect: ") && said.contains(no_export)
     });
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     let trouble = disk(&drives).failures().trouble.unwrap_or_default();

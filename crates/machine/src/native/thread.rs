@@ -137,7 +137,7 @@ pub fn thread_limits() -> String {
         let read = |file: &str| std::fs::read_to_string(folder.join(file)).ok();
         let Some(most) = read("pids.max").filter(|most| most.trim() != "max") else { continue };
         limits.push(format!(
-            "pids.max of cgroup {} is {} (TasksMax= of a unit)",
+            "pids.max of cgroup {} is {} (systemd: TasksMax=)",
             folder.display(),
             most.trim()
         ));

@@ -117,7 +117,7 @@ impl<T> BufferArena<T> {
         self.in_use += 1;
         let (node, offset) = match &mut shared.blocks {
             Some(blocks) => {
-                let node = blocks.take(order).expect("its orders say that there is one");
+                let node = blocks.take(order).expect("the region has a free block of this order");
                 self.orders[place] = blocks.orders();
                 (node, Blocks::offset(node, order))
             }

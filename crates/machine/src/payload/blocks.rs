@@ -134,7 +134,7 @@ impl Blocks {
                 return word as u16 * 64 + found.trailing_zeros() as u16;
             }
         }
-        unreachable!("a block of order {order} is free")
+        unreachable!("no block of order {order} is free")
     }
 }
 
