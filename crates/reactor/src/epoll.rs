@@ -19,11 +19,11 @@ use millrace_machine::{Deadline, Native};
 use crate::config::{Config, Wait};
 use crate::epoll::timers::Timers;
 use crate::epoll::waiters::Waiters;
-use crate::hub::Hub;
+use crate::hub::ReactorState;
 use crate::op::{Direction, FileRef, Op};
-use crate::spin::Spin;
+use crate::spin::BusyPoll;
 use crate::sys::{self, NS_PER_S};
-use crate::table::{Key, Phase, Slot};
+use crate::table::{OperationKey, OperationPhase, OperationSlot};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
@@ -36,13 +36,13 @@ const EVENTS: usize = 256;
 /// The epoll instance, and the operations that wait on it.
 pub(crate) struct Epoll {
     epoll: OwnedFd,
-    pushed: Vec<Key>,
-    scratch: Vec<Key>,
+    pushed: Vec<OperationKey>,
+    scratch: Vec<OperationKey>,
     waiters: Waiters,
     timers: Timers,
     events: Vec<libc::epoll_event>,
     has_pwait2: bool,
-    spin: Spin,
+    spin: BusyPoll,
     woken: bool,
 }
 
@@ -52,7 +52,7 @@ impl Epoll {
     /// # Errors
     ///
     /// Returns the system's error if descriptors or memory are exhausted.
-    pub(crate) fn new(config: &Config, hub: &Hub) -> io::Result<Epoll> {
+    pub(crate) fn new(config: &Config, hub: &ReactorState) -> io::Result<Epoll> {
         let wake = hub.wake.as_raw_fd();
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: WAKE };
         // SAFETY: the new descriptor is owned by nobody else; the event is a live local.
@@ -75,25 +75,25 @@ impl Epoll {
             timers: Timers::default(),
             events: vec![libc::epoll_event { events: 0, u64: 0 }; EVENTS],
             has_pwait2: true,
-            spin: Spin::new(config.spin_ns, config.spin_rule),
+            spin: BusyPoll::new(config.spin_ns, config.spin_rule),
             woken: false,
         })
     }
 
     /// Queues an operation for the next turn.
-    pub(crate) fn push(&mut self, key: Key) {
+    pub(crate) fn push(&mut self, key: OperationKey) {
         self.pushed.push(key);
     }
 
     /// Starts the pushed operations, waits, and collects completions; see `Reactor::turn`.
-    pub(crate) fn turn(&mut self, hub: &mut Hub, wait: Wait) -> io::Result<()> {
+    pub(crate) fn turn(&mut self, hub: &mut ReactorState, wait: Wait) -> io::Result<()> {
         let before = hub.table.delivered();
         self.start_pushed(hub);
         self.reap(hub);
         let has_news = hub.table.delivered() > 0;
         let wait = if has_news { Wait::No } else { wait };
         let waits = self.spin.is_on() && wait != Wait::No;
-        if waits && self.spin.start(sys::now_ns(), Hub::wait_ns(wait)) {
+        if waits && self.spin.start(sys::now_ns(), ReactorState::wait_ns(wait)) {
             self.look(hub)?;
         }
         let done = self.woken || hub.table.delivered() > 0;
@@ -117,11 +117,11 @@ impl Epoll {
     }
 
     /// Polls for events without blocking, if anything is waiting for a descriptor.
-    fn peek(&mut self, hub: &mut Hub) -> io::Result<()> {
+    fn peek(&mut self, hub: &mut ReactorState) -> io::Result<()> {
         if self.waiters.len() == 0 { Ok(()) } else { self.wait(hub, Some(0)) }
     }
 
-    fn reap(&mut self, hub: &mut Hub) {
+    fn reap(&mut self, hub: &mut ReactorState) {
         hub.collect_jobs();
         if !self.timers.is_empty() {
             self.timers.expire(sys::now_ns(), &mut hub.table);
@@ -130,15 +130,15 @@ impl Epoll {
 
     /// Returns how long a wait may block: until the caller's limit or the next timer, whichever is
     /// first.
-    fn limit_ns(&mut self, hub: &mut Hub, wait: Wait) -> Option<u64> {
-        let limit_ns = Hub::wait_ns(wait);
+    fn limit_ns(&mut self, hub: &mut ReactorState, wait: Wait) -> Option<u64> {
+        let limit_ns = ReactorState::wait_ns(wait);
         let Some(timer_ns) = self.timers.next(&mut hub.table) else { return limit_ns };
         let until_timer_ns = timer_ns.saturating_sub(sys::now_ns());
         Some(limit_ns.map_or(until_timer_ns, |limit_ns| limit_ns.min(until_timer_ns)))
     }
 
     /// Polls until something completes or `spin` ends the busy poll.
-    fn look(&mut self, hub: &mut Hub) -> io::Result<()> {
+    fn look(&mut self, hub: &mut ReactorState) -> io::Result<()> {
         loop {
             self.wait(hub, Some(0))?;
             self.reap(hub);
@@ -148,7 +148,7 @@ impl Epoll {
         }
     }
 
-    fn start_pushed(&mut self, hub: &mut Hub) {
+    fn start_pushed(&mut self, hub: &mut ReactorState) {
         self.scratch.reserve(hub.table.outstanding_max());
         std::mem::swap(&mut self.pushed, &mut self.scratch);
         for at in 0..self.scratch.len() {
@@ -158,12 +158,12 @@ impl Epoll {
         hub.pool.submit();
     }
 
-    fn start(&mut self, hub: &mut Hub, key: Key) {
-        let Some(&mut Slot { op, source, .. }) = hub.table.get(key) else { return };
+    fn start(&mut self, hub: &mut ReactorState, key: OperationKey) {
+        let Some(&mut OperationSlot { op, source, .. }) = hub.table.get(key) else { return };
         match op {
             Op::Nop => hub.table.complete(key, 0, 0),
             Op::Timeout { deadline_ns } => {
-                hub.table.get(key).iter_mut().for_each(|slot| slot.phase = Phase::Timing);
+                hub.table.get(key).iter_mut().for_each(|slot| slot.phase = OperationPhase::Timing);
                 self.timers.insert(deadline_ns, key);
             }
             Op::Cancel { source, user_data } => {
@@ -191,20 +191,26 @@ impl Epoll {
 
     /// Attempts the operation at once, unless others wait ahead of it. If it would block, it waits
     /// until the descriptor is ready.
-    fn start_socket(&mut self, hub: &mut Hub, key: Key, fd: RawFd, direction: Direction) {
+    fn start_socket(
+        &mut self,
+        hub: &mut ReactorState,
+        key: OperationKey,
+        fd: RawFd,
+        direction: Direction,
+    ) {
         let queued = self.waiters.has(fd, direction);
         if !queued && self.attempt(hub, key) {
             return;
         }
         if let Some(slot) = hub.table.get(key) {
-            slot.phase = Phase::Polling;
+            slot.phase = OperationPhase::Polling;
         }
         self.waiters.add(fd, direction, key);
         self.arm(hub, fd);
     }
 
     /// Attempts an operation once. Returns true if it has completed.
-    fn attempt(&mut self, hub: &mut Hub, key: Key) -> bool {
+    fn attempt(&mut self, hub: &mut ReactorState, key: OperationKey) -> bool {
         let Some(slot) = hub.table.get(key) else { return true };
         hub.counters.system_calls += 1;
         match socket::attempt(slot) {
@@ -218,7 +224,7 @@ impl Epoll {
 
     /// Tells epoll which events `fd`'s waiters need. If epoll refuses the descriptor, the waiters'
     /// operations fail.
-    fn arm(&mut self, hub: &mut Hub, fd: RawFd) {
+    fn arm(&mut self, hub: &mut ReactorState, fd: RawFd) {
         match self.waiters.arm(self.epoll.as_raw_fd(), fd) {
             Ok(calls) => hub.counters.system_calls += calls,
             Err(error) => {
@@ -231,18 +237,18 @@ impl Epoll {
         }
     }
 
-    fn cancel(&mut self, hub: &mut Hub, target: Key) -> i32 {
+    fn cancel(&mut self, hub: &mut ReactorState, target: OperationKey) -> i32 {
         let Some(slot) = hub.table.get(target) else { return -libc::ENOENT };
         match (slot.phase, slot.op.readiness()) {
-            (Phase::Polling, Some((fd, direction))) => {
+            (OperationPhase::Polling, Some((fd, direction))) => {
                 self.waiters.remove(fd, direction, target);
             }
-            (Phase::Timing, _) => {
+            (OperationPhase::Timing, _) => {
                 hub.table.complete(target, -libc::ECANCELED, 0);
                 self.timers.note_cancelled(&mut hub.table);
                 return 0;
             }
-            (Phase::Pooled, _) => return hub.cancel_job(target),
+            (OperationPhase::Pooled, _) => return hub.cancel_job(target),
             _ => return -libc::ENOENT,
         }
         // As on io_uring, bytes that a MSG_WAITALL operation has already moved are reported, not
@@ -255,7 +261,7 @@ impl Epoll {
 
     /// Waits for events once, for at most `limit_ns`, and then attempts all operations that became
     /// ready.
-    fn wait(&mut self, hub: &mut Hub, limit_ns: Option<u64>) -> io::Result<()> {
+    fn wait(&mut self, hub: &mut ReactorState, limit_ns: Option<u64>) -> io::Result<()> {
         let ready = self.wait_events(hub, limit_ns)?;
         for at in 0..ready {
             let libc::epoll_event { events, u64: data } = self.events[at];
@@ -280,7 +286,7 @@ impl Epoll {
         Ok(())
     }
 
-    fn run_waiters(&mut self, hub: &mut Hub, fd: RawFd, direction: Direction) {
+    fn run_waiters(&mut self, hub: &mut ReactorState, fd: RawFd, direction: Direction) {
         while let Some(key) = self.waiters.front(fd, direction) {
             if !self.attempt(hub, key) {
                 return;
@@ -289,7 +295,7 @@ impl Epoll {
         }
     }
 
-    fn wait_events(&mut self, hub: &mut Hub, limit_ns: Option<u64>) -> io::Result<usize> {
+    fn wait_events(&mut self, hub: &mut ReactorState, limit_ns: Option<u64>) -> io::Result<usize> {
         loop {
             hub.counters.system_calls += 1;
             let ready = match self.has_pwait2 {
@@ -331,7 +337,7 @@ impl Epoll {
     }
 
     /// Cancels all waits and timers, and waits for the pool within the limit.
-    pub(crate) fn close(&mut self, hub: &mut Hub, limit: &mut Deadline<Native>) {
+    pub(crate) fn close(&mut self, hub: &mut ReactorState, limit: &mut Deadline<Native>) {
         self.start_pushed(hub);
         let mut keys = Vec::new();
         hub.table.keys(&mut keys);

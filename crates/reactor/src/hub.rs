@@ -8,15 +8,15 @@
 
 use crate::config::{Counters, FileCarrier, Wait};
 use crate::op::Source;
-use crate::pool::{Pool, PoolShare, Sleep};
+use crate::pool::{Pool, PoolShare, PoolSleep};
 use crate::sys;
-use crate::table::{Key, Phase, Table};
+use crate::table::{OperationKey, OperationPhase, Table};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// The parts of a reactor that do not depend on the back end.
-pub(crate) struct Hub {
+pub(crate) struct ReactorState {
     pub(crate) table: Table,
     pub(crate) pool: Pool,
     pub(crate) wake: Arc<OwnedFd>,
@@ -33,11 +33,11 @@ struct FileShare {
     carrier: FileCarrier,
 }
 
-impl Hub {
+impl ReactorState {
     /// Creates a hub with a new eventfd.
-    pub(crate) fn new() -> io::Result<Hub> {
+    pub(crate) fn new() -> io::Result<ReactorState> {
         let wake = Arc::new(sys::eventfd()?);
-        Ok(Hub {
+        Ok(ReactorState {
             table: Table::default(),
             pool: Pool::new(Arc::clone(&wake)),
             wake,
@@ -78,9 +78,9 @@ impl Hub {
     }
 
     /// Adds an operation to the next batch for the pool.
-    pub(crate) fn queue_job(&mut self, key: Key) {
+    pub(crate) fn queue_job(&mut self, key: OperationKey) {
         let Some(slot) = self.table.get(key) else { return };
-        slot.phase = Phase::Pooled;
+        slot.phase = OperationPhase::Pooled;
         let (source, op) = (slot.source, slot.op);
         if self.share(source).is_none() {
             self.set_share(source, PoolShare::new(), FileCarrier::Ring);
@@ -92,7 +92,7 @@ impl Hub {
 
     /// Cancels a pool operation that no thread has started, and completes it with `-ECANCELED`.
     /// Returns the result of the cancel operation.
-    pub(crate) fn cancel_job(&mut self, key: Key) -> i32 {
+    pub(crate) fn cancel_job(&mut self, key: OperationKey) -> i32 {
         let Some(source) = self.table.get(key).map(|slot| slot.source) else {
             return -libc::ENOENT;
         };
@@ -108,9 +108,9 @@ impl Hub {
     /// limit). Returns `None` if the pool has results, so that the turn must not sleep.
     pub(crate) fn prepare_sleep(&mut self, limit_ns: Option<u64>) -> Option<Option<u64>> {
         match self.pool.prepare_sleep() {
-            Sleep::No => None,
-            Sleep::Until(None) => Some(limit_ns),
-            Sleep::Until(Some(again_ns)) => {
+            PoolSleep::No => None,
+            PoolSleep::Until(None) => Some(limit_ns),
+            PoolSleep::Until(Some(again_ns)) => {
                 let until_ns = again_ns.saturating_sub(sys::now_ns());
                 Some(Some(limit_ns.map_or(until_ns, |limit_ns| limit_ns.min(until_ns))))
             }

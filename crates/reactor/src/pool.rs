@@ -17,8 +17,8 @@ mod job_queue;
 
 use crate::op::{FileRef, Op};
 use crate::sys;
-use crate::table::Key;
-use job_queue::{Call, JobQueue, LANE_MAX};
+use crate::table::OperationKey;
+use job_queue::{JobQueue, LANE_MAX, ThreadCall};
 use millrace_machine::{Native, run_on_any_cpu, thread_limits};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -58,8 +58,8 @@ struct PoolLimits {
 
 /// One operation for a pool thread.
 #[derive(Clone, Copy)]
-struct Job {
-    key: Key,
+struct PoolJob {
+    key: OperationKey,
     lane: u32,
     inbox: u32,
     op: Op,
@@ -67,14 +67,15 @@ struct Job {
 
 // SAFETY: the pointers in `op` stay valid and unaliased until the completion is taken (contract of
 // `Handle::push`), and only the one worker that took the job uses them.
-unsafe impl Send for Job {}
+unsafe impl Send for PoolJob {}
 
-struct Shared {
+struct SharedPool {
     queue: Mutex<JobQueue>,
     work: Condvar,
 }
 
-static POOL: Shared = Shared { queue: Mutex::new(JobQueue::new(LIMITS)), work: Condvar::new() };
+static POOL: SharedPool =
+    SharedPool { queue: Mutex::new(JobQueue::new(LIMITS)), work: Condvar::new() };
 
 fn lock() -> MutexGuard<'static, JobQueue> {
     POOL.queue.lock().unwrap_or_else(PoisonError::into_inner)
@@ -133,13 +134,13 @@ pub fn take_thread_refusal() -> Option<String> {
 pub(crate) struct Pool {
     inbox: u32,
     outstanding: usize,
-    jobs: Vec<Job>,
-    scratch: Vec<(Key, i32)>,
+    jobs: Vec<PoolJob>,
+    scratch: Vec<(OperationKey, i32)>,
 }
 
 /// How long a reactor may sleep as far as the pool is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sleep {
+pub(crate) enum PoolSleep {
     /// Not at all, because results are waiting.
     No,
     /// At most until this time, if any; then the reactor must ask the pool again.
@@ -154,8 +155,8 @@ impl Pool {
     }
 
     /// Adds an operation to the next batch.
-    pub(crate) fn add(&mut self, key: Key, share: &PoolShare, op: Op) {
-        self.jobs.push(Job { key, lane: share.0, inbox: self.inbox, op });
+    pub(crate) fn add(&mut self, key: OperationKey, share: &PoolShare, op: Op) {
+        self.jobs.push(PoolJob { key, lane: share.0, inbox: self.inbox, op });
     }
 
     /// Submits the batch. If there is no thread and none can be started, this thread executes the
@@ -175,7 +176,7 @@ impl Pool {
 
     /// Cancels an operation that no thread has started. Returns false if there is no such
     /// operation.
-    pub(crate) fn cancel(&mut self, key: Key, share: &PoolShare) -> bool {
+    pub(crate) fn cancel(&mut self, key: OperationKey, share: &PoolShare) -> bool {
         if let Some(at) = self.jobs.iter().position(|job| job.key == key) {
             self.jobs.remove(at);
             return true;
@@ -191,7 +192,7 @@ impl Pool {
     }
 
     /// Calls `each` with every available result.
-    pub(crate) fn collect(&mut self, mut each: impl FnMut(Key, i32)) {
+    pub(crate) fn collect(&mut self, mut each: impl FnMut(OperationKey, i32)) {
         if self.outstanding == 0 {
             return;
         }
@@ -203,9 +204,9 @@ impl Pool {
     }
 
     /// Asks for a wake-up at the next result, unless results are waiting.
-    pub(crate) fn prepare_sleep(&mut self) -> Sleep {
+    pub(crate) fn prepare_sleep(&mut self) -> PoolSleep {
         if self.outstanding == 0 {
-            return Sleep::Until(None);
+            return PoolSleep::Until(None);
         }
         let mut queue = lock();
         if queue.next_growth_ns().is_some() {
@@ -215,8 +216,8 @@ impl Pool {
             queue = lock();
         }
         match queue.sleep(self.inbox) {
-            true => Sleep::Until(queue.next_growth_ns()),
-            false => Sleep::No,
+            true => PoolSleep::Until(queue.next_growth_ns()),
+            false => PoolSleep::No,
         }
     }
 
@@ -236,11 +237,11 @@ impl Drop for Pool {
 }
 
 /// Wakes or starts a thread, as `call` says.
-fn summon(call: Call) {
+fn summon(call: ThreadCall) {
     match call {
-        Call::Nobody => {}
-        Call::Idle => POOL.work.notify_one(),
-        Call::New => {
+        ThreadCall::Nobody => {}
+        ThreadCall::Idle => POOL.work.notify_one(),
+        ThreadCall::New => {
             // Existing threads continue, and ask again later.
             if spawn().is_err() && lock().threads == 0 {
                 drop(serve(lock()));

@@ -12,8 +12,8 @@ use millrace_machine::Deadline;
 
 use crate::config::{Backend, Config, Counters, Features, FileCarrier, FileDemand, Wait};
 use crate::epoll::Epoll;
-use crate::hub::Hub;
-use crate::lent::Extent;
+use crate::hub::ReactorState;
+use crate::lent::AddressRange;
 use crate::op::{Completion, FileRef, Op, Source};
 use crate::pool::PoolShare;
 use crate::sys;
@@ -38,12 +38,12 @@ enum Engine {
     Closed,
 }
 
-struct Core {
-    hub: Hub,
+struct ReactorCore {
+    hub: ReactorState,
     engine: Engine,
 }
 
-impl Core {
+impl ReactorCore {
     fn turn(&mut self, wait: Wait) -> Result<usize, io::Error> {
         self.hub.counters.turns += 1;
         match &mut self.engine {
@@ -65,12 +65,12 @@ impl Core {
 }
 
 /// The cores of a thread's reactors.
-type Cores = Vec<Weak<RefCell<Core>>>;
+type ReactorCores = Vec<Weak<RefCell<ReactorCore>>>;
 
 thread_local! {
     /// Has no destructor, so that it outlives reactors in other thread-local variables. The last
     /// reactor that is dropped frees its memory.
-    static CORES: RefCell<ManuallyDrop<Cores>> =
+    static CORES: RefCell<ManuallyDrop<ReactorCores>> =
         const { RefCell::new(ManuallyDrop::new(Vec::new())) };
 }
 
@@ -87,7 +87,7 @@ extern "C" fn after_fork() {
 }
 
 /// Makes a reactor of the calling thread abandon its ring in the child of a fork.
-fn watch_forks(core: &Rc<RefCell<Core>>) {
+fn watch_forks(core: &Rc<RefCell<ReactorCore>>) {
     static HANDLER: Once = Once::new();
     // SAFETY: the handler uses the memory of the thread that forks only, between two statements of
     // it.
@@ -99,7 +99,7 @@ fn watch_forks(core: &Rc<RefCell<Core>>) {
 
 /// Proactor of one thread; see the crate's documentation.
 pub struct Reactor {
-    core: Rc<RefCell<Core>>,
+    core: Rc<RefCell<ReactorCore>>,
     wake: Arc<OwnedFd>,
     backend: Backend,
     features: Features,
@@ -123,7 +123,7 @@ impl Reactor {
     /// Returns an error if `Backend::Uring` is requested but io_uring is refused (the message has
     /// the reason), or if no file descriptor is left.
     pub fn new(config: Config) -> Result<Reactor, io::Error> {
-        let hub = Hub::new()?;
+        let hub = ReactorState::new()?;
         let mut fallback_reason = None;
         let mut engine = None;
         if config.backend != Backend::Epoll {
@@ -145,7 +145,7 @@ impl Reactor {
             _ => (Backend::Epoll, Features::default()),
         };
         let wake = Arc::clone(&hub.wake);
-        let core = Rc::new(RefCell::new(Core { hub, engine }));
+        let core = Rc::new(RefCell::new(ReactorCore { hub, engine }));
         watch_forks(&core);
         Ok(Reactor { core, wake, backend, features, fallback_reason })
     }
@@ -218,7 +218,7 @@ impl Drop for Reactor {
 /// Pushes operations and takes completions, on the thread of its reactor.
 #[derive(Clone)]
 pub struct Handle {
-    core: Rc<RefCell<Core>>,
+    core: Rc<RefCell<ReactorCore>>,
 }
 
 impl Handle {
@@ -338,7 +338,7 @@ impl Handle {
     /// If `piece_bytes` is 0.
     pub unsafe fn lend(&self, ptr: *mut u8, len: usize, piece_bytes: usize) {
         assert!(piece_bytes > 0, "piece_bytes must not be 0");
-        let region = Extent { start: ptr as usize, len };
+        let region = AddressRange { start: ptr as usize, len };
         // SAFETY: promised by the caller.
         self.with_tables(|tables, _| unsafe { tables.lend(region, piece_bytes) });
     }
@@ -347,7 +347,7 @@ impl Handle {
     /// operation has to wait for it. Blocks: the system must find and clear memory that was not
     /// used yet, which takes seconds for each GiB on some machines.
     pub fn register_lent(&self, ptr: *mut u8, len: usize) {
-        let region = Extent { start: ptr as usize, len };
+        let region = AddressRange { start: ptr as usize, len };
         self.with_tables(|tables, ring| tables.register_lent(ring, region));
     }
 
@@ -358,7 +358,7 @@ impl Handle {
     /// No operation in the region may be in flight, unless another user lends it to this reactor,
     /// too.
     pub unsafe fn take_back(&self, ptr: *mut u8, len: usize) {
-        let region = Extent { start: ptr as usize, len };
+        let region = AddressRange { start: ptr as usize, len };
         // SAFETY: promised by the caller.
         self.with_tables(|tables, ring| unsafe { tables.take_back(ring, region) });
     }

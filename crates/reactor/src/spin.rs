@@ -2,7 +2,7 @@
 //! long.
 //!
 //! A sleep costs two wake-ups of a CPU, which may take longer than the request itself on a virtual
-//! machine. Apart from [`Spin::go_on`], which reads the clock and yields, this is pure arithmetic
+//! machine. Apart from [`BusyPoll::go_on`], which reads the clock and yields, this is pure arithmetic
 //! over given times. A back end owns it and asks it between two polls.
 //!
 //! Rules: a thread spins only after [`STREAK`] short waits in a row, so an idle thread sleeps at
@@ -22,7 +22,7 @@ use millrace_machine::Native;
 use crate::config::SpinRule;
 use crate::sys;
 
-use self::worth::Worth;
+use self::worth::SpinTrial;
 
 /// Number of short waits in a row before the first spin.
 const STREAK: u32 = 4;
@@ -41,7 +41,7 @@ const PAUSE_MAX: u32 = 8192;
 
 /// Next action of a spin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
+enum SpinStep {
     Look,
     Yield,
     Sleep,
@@ -49,7 +49,7 @@ enum Next {
 
 /// A thread's history of waits, from which it decides whether to spin.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Spin {
+pub(crate) struct BusyPoll {
     longest_ns: u64,
     /// Number of consecutive waits that were no longer than twice `longest_ns`.
     short: u32,
@@ -71,13 +71,13 @@ pub(crate) struct Spin {
     /// Number of times that the kernel had preempted this thread at the last check.
     taken: u64,
     /// Measures whether spins pay, with `SpinRule::IfItPays`.
-    worth: Option<Worth>,
+    worth: Option<SpinTrial>,
 }
 
-impl Spin {
+impl BusyPoll {
     /// Creates the state of a thread that spins for at most `longest_ns`; 0 means never.
-    pub(crate) fn new(longest_ns: u64, rule: SpinRule) -> Spin {
-        Spin {
+    pub(crate) fn new(longest_ns: u64, rule: SpinRule) -> BusyPoll {
+        BusyPoll {
             longest_ns,
             short: 0,
             vain: 0,
@@ -90,7 +90,7 @@ impl Spin {
             yield_ns: 0,
             away_ns: 0,
             taken: 0,
-            worth: (rule == SpinRule::IfItPays).then(Worth::new),
+            worth: (rule == SpinRule::IfItPays).then(SpinTrial::new),
         }
     }
 
@@ -135,20 +135,20 @@ impl Spin {
     /// threads meanwhile.
     pub(crate) fn go_on(&mut self) -> bool {
         match self.next(sys::now_ns(), Native::preemptions) {
-            Next::Look => std::hint::spin_loop(),
-            Next::Yield => {
+            SpinStep::Look => std::hint::spin_loop(),
+            SpinStep::Yield => {
                 self.taken = Native::preemptions();
                 std::thread::yield_now();
                 self.yielded(sys::now_ns());
             }
-            Next::Sleep => return false,
+            SpinStep::Sleep => return false,
         }
         true
     }
 
     /// Decides the next action. `preemptions` returns how often the kernel has preempted this
     /// thread.
-    fn next(&mut self, now_ns: u64, preemptions: impl FnOnce() -> u64) -> Next {
+    fn next(&mut self, now_ns: u64, preemptions: impl FnOnce() -> u64) -> SpinStep {
         let gap_ns = now_ns.saturating_sub(self.seen_ns);
         self.seen_ns = now_ns;
         let away_ns = std::mem::take(&mut self.away_ns);
@@ -164,9 +164,9 @@ impl Spin {
             }
         }
         if is_lost || now_ns >= self.end_ns {
-            return Next::Sleep;
+            return SpinStep::Sleep;
         }
-        if now_ns >= self.yield_ns { Next::Yield } else { Next::Look }
+        if now_ns >= self.yield_ns { SpinStep::Yield } else { SpinStep::Look }
     }
 
     /// Returns true if the kernel preempted the thread since the last check.
@@ -199,8 +199,8 @@ mod tests {
     }
 
     /// A thread whose last waits were short.
-    fn warm() -> Spin {
-        let mut spin = Spin::new(LONGEST_NS, SpinRule::Always);
+    fn warm() -> BusyPoll {
+        let mut spin = BusyPoll::new(LONGEST_NS, SpinRule::Always);
         for at_ns in 0..u64::from(STREAK) {
             assert!(!spin.start(at_ns, None), "too early");
             spin.end(at_ns + LONGEST_NS, 0);
@@ -220,7 +220,7 @@ mod tests {
     fn spins_that_do_not_pay_end_where_that_is_the_rule() {
         // As much is moved either way.
         for (rule, spun) in [(SpinRule::Always, 1900..2000), (SpinRule::IfItPays, 100..400)] {
-            let mut spin = Spin::new(LONGEST_NS, rule);
+            let mut spin = BusyPoll::new(LONGEST_NS, rule);
             let spins = (0..2000u64).filter(|at| {
                 let spins = spin.start(at * 50_000, None);
                 spin.end(at * 50_000 + 40_000, at * 4096);
@@ -236,14 +236,14 @@ mod tests {
         let mut spin = warm();
         for vain in 1..=VAIN {
             assert!(spin.start(0, None), "in vain {vain} times");
-            assert_eq!(spin.next(LONGEST_NS, undisturbed), Next::Sleep);
+            assert_eq!(spin.next(LONGEST_NS, undisturbed), SpinStep::Sleep);
             spin.end(LONGEST_NS + 50_000, 0);
         }
         let slept = (0..).take_while(|_| !spin.start(0, None)).count();
         assert_eq!(slept, PAUSE_MIN as usize);
         // A spin that brought something in between counts.
         for _ in 0..3 * VAIN {
-            assert_eq!(spin.next(LONGEST_NS, undisturbed), Next::Sleep);
+            assert_eq!(spin.next(LONGEST_NS, undisturbed), SpinStep::Sleep);
             spin.end(LONGEST_NS + 50_000, 0);
             assert!(spin.start(0, None));
             spin.end(10, 0);
@@ -259,9 +259,9 @@ mod tests {
             let (mut at_ns, mut yields) = (0, 0);
             loop {
                 match spin.next(at_ns, undisturbed) {
-                    Next::Sleep => break,
-                    Next::Look => at_ns += 1_000,
-                    Next::Yield => {
+                    SpinStep::Sleep => break,
+                    SpinStep::Look => at_ns += 1_000,
+                    SpinStep::Yield => {
                         yields += 1;
                         at_ns += 1_000;
                         spin.yielded(at_ns);
@@ -277,9 +277,13 @@ mod tests {
     fn looks_once_after_somebody_else_ran_then_sleeps() {
         let mut spin = warm();
         assert!(spin.start(0, None));
-        assert_eq!(spin.next(0, undisturbed), Next::Yield);
+        assert_eq!(spin.next(0, undisturbed), SpinStep::Yield);
         spin.yielded(ALONE_NS + 1);
-        assert_eq!(spin.next(ALONE_NS + 2, || 1), Next::Sleep, "news would have ended the spin");
+        assert_eq!(
+            spin.next(ALONE_NS + 2, || 1),
+            SpinStep::Sleep,
+            "news would have ended the spin"
+        );
         spin.end(ALONE_NS + 3, 0);
         assert!(spin.start(0, None), "the next wait may be for the client that ran");
     }
@@ -288,11 +292,11 @@ mod tests {
     fn sleeps_when_it_was_preempted_between_two_looks() {
         let mut spin = warm();
         assert!(spin.start(0, None));
-        assert_eq!(spin.next(0, undisturbed), Next::Yield);
+        assert_eq!(spin.next(0, undisturbed), SpinStep::Yield);
         spin.yielded(1_000);
-        assert_eq!(spin.next(1_000 + GAP_NS + 1, || 1), Next::Sleep);
+        assert_eq!(spin.next(1_000 + GAP_NS + 1, || 1), SpinStep::Sleep);
         assert!(spin.start(0, None), "it was away for a moment only");
-        assert_eq!(spin.next(LONGEST_NS + 1, || 2), Next::Sleep);
+        assert_eq!(spin.next(LONGEST_NS + 1, || 2), SpinStep::Sleep);
         assert!(!spin.start(0, None));
     }
 
@@ -301,11 +305,11 @@ mod tests {
         let mut spin = warm();
         for _ in 1..VAIN {
             assert!(spin.start(0, None));
-            assert_eq!(spin.next(0, undisturbed), Next::Yield);
+            assert_eq!(spin.next(0, undisturbed), SpinStep::Yield);
             spin.yielded(30_000);
-            assert_eq!(spin.next(30_001, undisturbed), Next::Look);
-            assert_eq!(spin.next(30_002 + GAP_NS, undisturbed), Next::Yield);
-            assert_eq!(spin.next(3 * LONGEST_NS, undisturbed), Next::Sleep, "its end, no loss");
+            assert_eq!(spin.next(30_001, undisturbed), SpinStep::Look);
+            assert_eq!(spin.next(30_002 + GAP_NS, undisturbed), SpinStep::Yield);
+            assert_eq!(spin.next(3 * LONGEST_NS, undisturbed), SpinStep::Sleep, "its end, no loss");
             spin.end(2 * LONGEST_NS, 0);
         }
     }
@@ -315,7 +319,7 @@ mod tests {
         let mut spin = warm();
         for _ in 0..100 {
             assert!(spin.start(0, None));
-            assert_eq!(spin.next(0, undisturbed), Next::Yield);
+            assert_eq!(spin.next(0, undisturbed), SpinStep::Yield);
             // The client ran on this CPU, and there are news: nobody asks any more.
             spin.yielded(LONGEST_NS + 1);
             spin.end(LONGEST_NS + 2, 0);
@@ -327,9 +331,9 @@ mod tests {
         let mut spin = warm();
         for expected in [PAUSE_MIN, 2 * PAUSE_MIN] {
             assert!(spin.start(0, None));
-            assert_eq!(spin.next(0, undisturbed), Next::Yield);
+            assert_eq!(spin.next(0, undisturbed), SpinStep::Yield);
             spin.yielded(LONGEST_NS + 1);
-            assert_eq!(spin.next(LONGEST_NS + 1, || expected.into()), Next::Sleep);
+            assert_eq!(spin.next(LONGEST_NS + 1, || expected.into()), SpinStep::Sleep);
             let slept = (0..).take_while(|_| !spin.start(0, None)).count();
             assert_eq!(slept, expected as usize);
         }

@@ -1,6 +1,6 @@
 //! Operations in flight, and inboxes with their completions.
 //!
-//! The table owns a slab of [`Slot`]s (one for each operation in flight, found by its [`Key`]) and
+//! The table owns a slab of [`OperationSlot`]s (one for each operation in flight, found by its [`OperationKey`]) and
 //! the inbox of each source. The reactor calls it to push, take and release; the back ends call it
 //! to complete. Invariants: a key is not reused within 2^32 reuses of its slot, so a late cancel
 //! cannot hit another operation. The index of a source is reused only after it was released and has
@@ -13,11 +13,11 @@ use crate::sys;
 /// Identifies an operation in flight: slot index in the low half, the slot's generation in the high
 /// half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Key(pub(crate) u64);
+pub(crate) struct OperationKey(pub(crate) u64);
 
-impl Key {
-    fn new(index: usize, generation: u32) -> Key {
-        Key(u64::from(generation) << 32 | index as u64)
+impl OperationKey {
+    fn new(index: usize, generation: u32) -> OperationKey {
+        OperationKey(u64::from(generation) << 32 | index as u64)
     }
 
     fn index(self) -> usize {
@@ -31,7 +31,7 @@ impl Key {
 
 /// State of an operation in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum OperationPhase {
     /// Pushed: on the ring, or in epoll's queue of operations to start.
     Started,
     /// Waiting until its descriptor is ready.
@@ -44,11 +44,11 @@ pub(crate) enum Phase {
 
 /// One operation in flight.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Slot {
+pub(crate) struct OperationSlot {
     pub(crate) op: Op,
     pub(crate) user_data: u64,
     pub(crate) source: Source,
-    pub(crate) phase: Phase,
+    pub(crate) phase: OperationPhase,
     /// True if a cancel was pushed for the operation, so that it must not be started again.
     pub(crate) cancelled: bool,
     /// Bytes that a `MSG_WAITALL` operation has moved so far (epoll).
@@ -58,7 +58,7 @@ pub(crate) struct Slot {
 }
 
 #[derive(Default)]
-struct Inbox {
+struct CompletionInbox {
     completions: Vec<Completion>,
     pending: usize,
     open: bool,
@@ -69,9 +69,9 @@ const SLOTS: usize = 256;
 
 /// All slots and inboxes of one reactor.
 pub(crate) struct Table {
-    slots: Vec<Slot>,
+    slots: Vec<OperationSlot>,
     free_slots: Vec<u32>,
-    inboxes: Vec<Inbox>,
+    inboxes: Vec<CompletionInbox>,
     free_sources: Vec<u16>,
     delivered: usize,
     moved_bytes: u64,
@@ -98,7 +98,7 @@ impl Table {
             Some(index) => index,
             None => {
                 let index = u16::try_from(self.inboxes.len()).expect("at most 65536 sources");
-                self.inboxes.push(Inbox::default());
+                self.inboxes.push(CompletionInbox::default());
                 index
             }
         };
@@ -120,7 +120,7 @@ impl Table {
     }
 
     /// Adds a pushed operation and returns its key.
-    pub(crate) fn insert(&mut self, source: Source, user_data: u64, op: Op) -> Key {
+    pub(crate) fn insert(&mut self, source: Source, user_data: u64, op: Op) -> OperationKey {
         let inbox = &mut self.inboxes[usize::from(source.0)];
         assert!(inbox.open, "an operation was pushed to a source that was released");
         inbox.pending += 1;
@@ -130,11 +130,11 @@ impl Table {
             None => self.slots.len(),
         };
         let generation = self.slots.get(index).map_or(0, |old| old.generation.wrapping_add(1));
-        let slot = Slot {
+        let slot = OperationSlot {
             op,
             user_data,
             source,
-            phase: Phase::Started,
+            phase: OperationPhase::Started,
             cancelled: false,
             moved: 0,
             generation,
@@ -147,17 +147,17 @@ impl Table {
                 self.free_slots.reserve(self.slots.len());
             }
         }
-        Key::new(index, generation)
+        OperationKey::new(index, generation)
     }
 
     /// Returns the operation of a key, or `None` if it has completed.
-    pub(crate) fn get(&mut self, key: Key) -> Option<&mut Slot> {
+    pub(crate) fn get(&mut self, key: OperationKey) -> Option<&mut OperationSlot> {
         let slot = self.slots.get_mut(key.index())?;
         (slot.live && slot.generation == key.generation()).then_some(slot)
     }
 
     /// Ends an operation and puts its completion into its source's inbox.
-    pub(crate) fn complete(&mut self, key: Key, result: i32, flags: u32) {
+    pub(crate) fn complete(&mut self, key: OperationKey, result: i32, flags: u32) {
         let Some(slot) = self.get(key) else { return };
         slot.live = false;
         let (source, user_data, op) = (slot.source, slot.user_data, slot.op);
@@ -180,21 +180,21 @@ impl Table {
     }
 
     /// Returns the key of an operation by source and user data. Skips cancel operations.
-    pub(crate) fn find(&self, source: Source, user_data: u64) -> Option<Key> {
-        let hit = |slot: &&Slot| {
+    pub(crate) fn find(&self, source: Source, user_data: u64) -> Option<OperationKey> {
+        let hit = |slot: &&OperationSlot| {
             slot.live
                 && slot.source == source
                 && slot.user_data == user_data
                 && !matches!(slot.op, Op::Cancel { .. })
         };
         let index = self.slots.iter().position(|slot| hit(&slot))?;
-        Some(Key::new(index, self.slots[index].generation))
+        Some(OperationKey::new(index, self.slots[index].generation))
     }
 
     /// Appends the keys of all operations in flight to `into`.
-    pub(crate) fn keys(&self, into: &mut Vec<Key>) {
+    pub(crate) fn keys(&self, into: &mut Vec<OperationKey>) {
         let live = self.slots.iter().enumerate().filter(|(_, slot)| slot.live);
-        into.extend(live.map(|(index, slot)| Key::new(index, slot.generation)));
+        into.extend(live.map(|(index, slot)| OperationKey::new(index, slot.generation)));
     }
 
     /// Moves an inbox's completions to the end of `into`.

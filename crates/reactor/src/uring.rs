@@ -2,7 +2,7 @@
 //!
 //! It owns the ring, the buffer for reading the wake eventfd, the time specifications of timeouts
 //! that are not submitted yet, and the tables of registered files and buffers. The reactor calls it
-//! and passes the hub. The user data of an entry is the operation's `Key`, except for three values
+//! and passes the hub. The user data of an entry is the operation's `OperationKey`, except for three values
 //! of the ring's own: `WAKE` (the standing read of the wake eventfd), `IGNORE` (cancels whose
 //! result is not needed) and `TRIAL`. Invariants: an operation in phase `Started` or `Polling` is
 //! on the ring or in `again`, never in both. The kernel copies a time specification at submission,
@@ -19,11 +19,11 @@ pub(crate) mod tables;
 use millrace_machine::{Deadline, Native};
 
 use crate::config::{Config, Counters, Features, Wait};
-use crate::hub::Hub;
+use crate::hub::ReactorState;
 use crate::op::Op;
-use crate::spin::Spin;
+use crate::spin::BusyPoll;
 use crate::sys::{self, NS_PER_S};
-use crate::table::{Key, Phase, Slot};
+use crate::table::{OperationKey, OperationPhase, OperationSlot};
 use crate::uring::tables::Tables;
 use io_uring::squeue::{self, Entry};
 use io_uring::types::{Fd, Timespec};
@@ -54,13 +54,13 @@ pub(crate) struct Uring {
     enter_flags: EnterFlags,
     features: Features,
     config: Config,
-    spin: Spin,
-    wake: Wake,
+    spin: BusyPoll,
+    wake: WakeRead,
     closing: bool,
-    queued: Queued,
+    queued: SubmissionState,
     timespecs: Timespecs,
-    again: Vec<Key>,
-    scratch: Vec<Key>,
+    again: Vec<OperationKey>,
+    scratch: Vec<OperationKey>,
     tables: Tables,
     /// Maximum number of kernel threads for operations that block; 0 for the kernel's default.
     workers: u32,
@@ -71,7 +71,7 @@ pub(crate) struct Uring {
 
 /// State of the submission queue.
 #[derive(Default)]
-struct Queued {
+struct SubmissionState {
     /// True if the last turn left entries in the queue.
     held_back: bool,
     /// Number of file operations queued since the last system call.
@@ -79,7 +79,7 @@ struct Queued {
 }
 
 /// The standing read of the wake eventfd.
-struct Wake {
+struct WakeRead {
     fd: RawFd,
     /// Target of the read: a leaked box, freed together with the ring.
     value: *mut u64,
@@ -113,7 +113,7 @@ impl Uring {
     /// # Errors
     ///
     /// Returns the reason why the kernel refuses io_uring.
-    pub(crate) fn new(config: &Config, hub: &Hub) -> io::Result<Uring> {
+    pub(crate) fn new(config: &Config, hub: &ReactorState) -> io::Result<Uring> {
         let opened = probe::open(config.entries)?;
         let (enter_fd, enter_flags) = match opened.ring_index {
             Some(index) => (index as RawFd, EnterFlags::REGISTERED_RING),
@@ -126,15 +126,15 @@ impl Uring {
             enter_flags,
             features: opened.features,
             config: *config,
-            spin: Spin::new(config.spin_ns, config.spin_rule),
-            wake: Wake {
+            spin: BusyPoll::new(config.spin_ns, config.spin_rule),
+            wake: WakeRead {
                 fd: hub.wake.as_raw_fd(),
                 value: Box::into_raw(Box::new(0)),
                 armed: false,
                 seen: false,
             },
             closing: false,
-            queued: Queued::default(),
+            queued: SubmissionState::default(),
             timespecs: Timespecs::new(entries),
             again: Vec::new(),
             scratch: Vec::new(),
@@ -165,7 +165,7 @@ impl Uring {
     /// Returns true if the kernel has a worker for operations of this thread that would block. The
     /// first call makes the kernel start one, which then stays. Without a worker, such operations
     /// fail with `ECANCELED`, or some kernels retry them for ever.
-    pub(crate) fn has_worker(&mut self, hub: &mut Hub) -> bool {
+    pub(crate) fn has_worker(&mut self, hub: &mut ReactorState) -> bool {
         if let Some(known) = self.has_worker {
             return known;
         }
@@ -183,8 +183,8 @@ impl Uring {
     }
 
     /// Queues an operation on the ring or for the pool, or completes it at once.
-    pub(crate) fn push(&mut self, hub: &mut Hub, key: Key) {
-        let Some(&mut Slot { op, source, .. }) = hub.table.get(key) else { return };
+    pub(crate) fn push(&mut self, hub: &mut ReactorState, key: OperationKey) {
+        let Some(&mut OperationSlot { op, source, .. }) = hub.table.get(key) else { return };
         match op {
             Op::Ioctl { .. } => hub.queue_job(key),
             op if op.is_on_file() && hub.takes_files(source) => hub.queue_job(key),
@@ -208,7 +208,7 @@ impl Uring {
     /// Submits before one more file operation is queued, if an eighth of the operations in flight
     /// is queued already. If few are in flight, a drive would otherwise idle until the end of the
     /// turn.
-    fn submit_early(&mut self, hub: &mut Hub) {
+    fn submit_early(&mut self, hub: &mut ReactorState) {
         let share = (hub.table.outstanding() / EARLY_SHARE) as u32;
         if self.queued.file_ops >= share.max(1) {
             // Ignores errors as `push_entry` does: the next turn submits what is left.
@@ -217,10 +217,15 @@ impl Uring {
         self.queued.file_ops += 1;
     }
 
-    fn push_cancel(&mut self, hub: &mut Hub, key: Key, target: Option<Key>) {
+    fn push_cancel(
+        &mut self,
+        hub: &mut ReactorState,
+        key: OperationKey,
+        target: Option<OperationKey>,
+    ) {
         let slot = target.and_then(|target| hub.table.get(target));
         match (slot, target) {
-            (Some(slot), Some(target)) if slot.phase != Phase::Pooled => {
+            (Some(slot), Some(target)) if slot.phase != OperationPhase::Pooled => {
                 slot.cancelled = true;
                 self.push_entry(hub, opcode::AsyncCancel::new(target.0).build(), key.0);
             }
@@ -239,7 +244,7 @@ impl Uring {
 
     /// Appends an entry, submitting first if the queue is full. If the kernel accepts nothing for
     /// long, the operation fails with `-EBUSY` or the kernel's error.
-    fn push_entry(&mut self, hub: &mut Hub, entry: Entry, user_data: u64) {
+    fn push_entry(&mut self, hub: &mut ReactorState, entry: Entry, user_data: u64) {
         let entry = entry.user_data(user_data);
         if self.ring.submission().len() >= self.config.submit_batch as usize {
             // Submits only when one more entry arrives, because the last entries can go with the
@@ -258,12 +263,12 @@ impl Uring {
                 Err(error) if is_transient(&error) => std::thread::yield_now(),
                 Err(error) => {
                     let errno = error.raw_os_error().unwrap_or(libc::EIO);
-                    return hub.table.complete(Key(user_data), -errno, 0);
+                    return hub.table.complete(OperationKey(user_data), -errno, 0);
                 }
             }
             self.drain(hub);
         }
-        hub.table.complete(Key(user_data), -libc::EBUSY, 0);
+        hub.table.complete(OperationKey(user_data), -libc::EBUSY, 0);
     }
 
     /// Calls io_uring_enter once: submits everything and waits for `want` completions, for at most
@@ -302,18 +307,18 @@ impl Uring {
     }
 
     /// Submits, waits, and collects completions; see `Reactor::turn`.
-    pub(crate) fn turn(&mut self, hub: &mut Hub, wait: Wait) -> io::Result<()> {
+    pub(crate) fn turn(&mut self, hub: &mut ReactorState, wait: Wait) -> io::Result<()> {
         hub.pool.submit();
         self.reap(hub);
         self.start_again(hub);
         let mut wait_ns = match wait {
             _ if self.has_news(hub) => Some(0),
-            wait => Hub::wait_ns(wait),
+            wait => ReactorState::wait_ns(wait),
         };
         let waits = self.spin.is_on() && wait_ns != Some(0);
         if waits && self.spin.start(sys::now_ns(), wait_ns) {
             self.look(hub)?;
-            wait_ns = if self.has_news(hub) { Some(0) } else { Hub::wait_ns(wait) };
+            wait_ns = if self.has_news(hub) { Some(0) } else { ReactorState::wait_ns(wait) };
         }
         let sleep = if wait_ns == Some(0) { None } else { hub.prepare_sleep(wait_ns) };
         if let Some(wait_ns) = sleep {
@@ -337,7 +342,7 @@ impl Uring {
 
     /// Returns true if a short queue may wait: the users of the completions at hand will soon push
     /// more, or come back to sleep. Never true twice in a row.
-    fn may_hold_back(&mut self, hub: &Hub) -> bool {
+    fn may_hold_back(&mut self, hub: &ReactorState) -> bool {
         let queue = self.ring.submission();
         let short = queue.len() < self.config.submit_batch as usize;
         let calm = !queue.taskrun() && !queue.cq_overflow();
@@ -345,17 +350,17 @@ impl Uring {
         short && calm && !self.queued.held_back && hub.table.delivered() > 0
     }
 
-    fn has_news(&self, hub: &Hub) -> bool {
+    fn has_news(&self, hub: &ReactorState) -> bool {
         self.wake.seen || hub.table.delivered() > 0
     }
 
-    fn reap(&mut self, hub: &mut Hub) {
+    fn reap(&mut self, hub: &mut ReactorState) {
         self.drain(hub);
         hub.collect_jobs();
     }
 
     /// Enters the kernel only if there is something to submit or to collect.
-    fn submit(&mut self, hub: &mut Hub) -> io::Result<()> {
+    fn submit(&mut self, hub: &mut ReactorState) -> io::Result<()> {
         loop {
             let queue = self.ring.submission();
             let queued = queue.len();
@@ -373,7 +378,7 @@ impl Uring {
         }
     }
 
-    fn sleep(&mut self, hub: &mut Hub, wait_ns: Option<u64>) -> io::Result<()> {
+    fn sleep(&mut self, hub: &mut ReactorState, wait_ns: Option<u64>) -> io::Result<()> {
         let limit = wait_ns.map(timespec);
         hub.counters.sleeps += 1;
         match self.enter(&mut hub.counters, 1, limit.as_ref()) {
@@ -385,7 +390,7 @@ impl Uring {
     }
 
     /// Polls until something completes or `spin` ends the busy poll.
-    fn look(&mut self, hub: &mut Hub) -> io::Result<()> {
+    fn look(&mut self, hub: &mut ReactorState) -> io::Result<()> {
         loop {
             self.submit(hub)?;
             self.reap(hub);
@@ -398,7 +403,7 @@ impl Uring {
 
     /// Moves all completions to the inboxes, including those that the kernel held back because the
     /// completion queue was full.
-    fn drain(&mut self, hub: &mut Hub) {
+    fn drain(&mut self, hub: &mut ReactorState) {
         loop {
             loop {
                 let mut batch = [const { MaybeUninit::uninit() }; BATCH];
@@ -422,7 +427,7 @@ impl Uring {
         }
     }
 
-    fn handle(&mut self, hub: &mut Hub, user_data: u64, result: i32, flags: u32) {
+    fn handle(&mut self, hub: &mut ReactorState, user_data: u64, result: i32, flags: u32) {
         if user_data == WAKE {
             self.wake.armed = false;
             self.wake.seen = true;
@@ -435,16 +440,16 @@ impl Uring {
         if user_data >= TRIAL {
             return;
         }
-        let key = Key(user_data);
+        let key = OperationKey(user_data);
         let Some(slot) = hub.table.get(key) else { return };
         let refused = result == -libc::EAGAIN || result == -libc::EINTR;
         match (slot.phase, slot.op) {
-            (Phase::Polling, _) if result >= 0 => {
-                slot.phase = Phase::Started;
+            (OperationPhase::Polling, _) if result >= 0 => {
+                slot.phase = OperationPhase::Started;
                 self.again.push(key);
             }
-            (Phase::Started, op) if refused && op.is_socket() => {
-                slot.phase = Phase::Polling;
+            (OperationPhase::Started, op) if refused && op.is_socket() => {
+                slot.phase = OperationPhase::Polling;
                 self.again.push(key);
             }
             (_, Op::Timeout { .. }) if result == -libc::ETIME => hub.table.complete(key, 0, flags),
@@ -454,7 +459,7 @@ impl Uring {
 
     /// Queues operations that must be submitted again: the wake read, and socket operations that
     /// the kernel refused instead of waiting (accept on a nonblocking listener before Linux 5.15).
-    fn start_again(&mut self, hub: &mut Hub) {
+    fn start_again(&mut self, hub: &mut ReactorState) {
         if !self.wake.armed && !self.closing {
             self.wake.armed = true;
             let entry = opcode::Read::new(Fd(self.wake.fd), self.wake.value.cast(), 8).build();
@@ -464,7 +469,7 @@ impl Uring {
             let Some(slot) = hub.table.get(key) else { continue };
             let entry = match slot.phase {
                 _ if slot.cancelled => None,
-                Phase::Polling => sqe::build_poll(&slot.op),
+                OperationPhase::Polling => sqe::build_poll(&slot.op),
                 _ => sqe::build(&slot.op, std::ptr::null()),
             };
             match entry {
@@ -475,13 +480,13 @@ impl Uring {
     }
 
     /// Cancels everything and waits for it. Leaks the ring if that takes longer than the limit.
-    pub(crate) fn close(&mut self, hub: &mut Hub, limit: &mut Deadline<Native>) {
+    pub(crate) fn close(&mut self, hub: &mut ReactorState, limit: &mut Deadline<Native>) {
         self.closing = true;
         self.scratch.clear();
         hub.table.keys(&mut self.scratch);
         while let Some(key) = self.scratch.pop() {
             let Some(slot) = hub.table.get(key) else { continue };
-            if slot.phase == Phase::Pooled {
+            if slot.phase == OperationPhase::Pooled {
                 hub.cancel_job(key);
             } else {
                 slot.cancelled = true;

@@ -17,7 +17,7 @@ use millrace_machine::{Deadline, Doorbell, Machine, Native};
 use millrace_reactor::Config;
 
 use crate::io_context::{IoConfig, IoContext};
-use crate::join::{Joined, join_within};
+use crate::join::{JoinOutcome, join_within};
 
 /// Maximum number of write-backs in flight to each drive: enough to keep a drive busy, and few
 /// enough for readers, which wait behind them in a drive without a scheduler.
@@ -76,9 +76,9 @@ impl CacheFlusher {
         self.stop.store(true, Ordering::SeqCst);
         self.bell.ring();
         let text = match join_within(self.thread.take().into_iter().collect(), HANG) {
-            Joined::Ended => return Ok(()),
-            Joined::Panicked => "a cache's flusher thread panicked; see the messages above",
-            Joined::Running => {
+            JoinOutcome::Ended => return Ok(()),
+            JoinOutcome::Panicked => "a cache's flusher thread panicked; see the messages above",
+            JoinOutcome::Running => {
                 "a cache's flusher thread hangs because of a drive and was abandoned"
             }
         };

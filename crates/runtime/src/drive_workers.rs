@@ -21,7 +21,7 @@ use millrace_reactor::Config;
 
 use crate::cache_flusher::CacheFlusher;
 use crate::io_context::{IoConfig, IoContext};
-use crate::join::{Joined, join_within};
+use crate::join::{JoinOutcome, join_within};
 
 /// Maximum time that a stopping worker waits for I/O in flight, in nanoseconds.
 const DRAIN_NS: u64 = 5_000_000_000;
@@ -98,13 +98,13 @@ pub fn disks_by_worker<M: Machine>(disks: &[Arc<Disk<M>>]) -> Vec<(CpuId, Vec<Ar
 
 /// State shared between the worker threads and their owner.
 #[derive(Default)]
-struct Shared {
+struct WorkersState {
     /// Error of the first thread that ended without being told to.
     failure: Mutex<Option<Error>>,
     system_calls: AtomicU64,
 }
 
-impl Shared {
+impl WorkersState {
     fn fail(&self, error: Error) {
         let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         failure.get_or_insert(error);
@@ -143,7 +143,7 @@ pub struct DriveWorkers {
     pinning: Pinning,
     /// Flushers, each with the address of its cache.
     flushers: Vec<(usize, CacheFlusher)>,
-    shared: Arc<Shared>,
+    shared: Arc<WorkersState>,
 }
 
 impl DriveWorkers {
@@ -310,12 +310,12 @@ impl DriveWorkers {
         let joined = join_within(threads.collect(), HANG);
         match (self.failure(), joined) {
             (Some(error), _) => Err(error),
-            (None, Joined::Panicked) => Err(died()),
-            (None, Joined::Running) => {
+            (None, JoinOutcome::Panicked) => Err(died()),
+            (None, JoinOutcome::Running) => {
                 let text = "a drive's worker thread hangs because of its drive and was abandoned";
                 Err(Error::new(ErrorKind::System, text))
             }
-            (None, Joined::Ended) => Ok(()),
+            (None, JoinOutcome::Ended) => Ok(()),
         }
     }
 }
@@ -337,7 +337,7 @@ fn died() -> Error {
 }
 
 /// Records a panic of the current thread when dropped.
-struct OnPanic<'a>(&'a Shared);
+struct OnPanic<'a>(&'a WorkersState);
 
 impl Drop for OnPanic<'_> {
     fn drop(&mut self) {
@@ -351,7 +351,7 @@ impl Drop for OnPanic<'_> {
 fn run(
     disks: &[Arc<Disk<Native>>],
     reactor: Config,
-    (shared, stop): (&Shared, &AtomicBool),
+    (shared, stop): (&WorkersState, &AtomicBool),
     (number, up): (usize, Sender<WorkerUp>),
 ) {
     let _on_panic = OnPanic(shared);

@@ -14,7 +14,7 @@ pub type NativeThread = <Native as Machine>::Thread;
 
 /// Result of waiting for threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Joined {
+pub enum JoinOutcome {
     /// All threads have ended.
     Ended,
     /// All threads have ended, at least one of them by a panic.
@@ -23,16 +23,16 @@ pub enum Joined {
     Running,
 }
 
-impl Joined {
+impl JoinOutcome {
     /// Returns `Ok` if all threads ended without a panic.
     ///
     /// # Errors
     /// Returns a text for people that says what went wrong.
     pub fn in_words(self) -> Result<(), String> {
         match self {
-            Joined::Ended => Ok(()),
-            Joined::Panicked => Err("an I/O thread panicked".to_owned()),
-            Joined::Running => {
+            JoinOutcome::Ended => Ok(()),
+            JoinOutcome::Panicked => Err("an I/O thread panicked".to_owned()),
+            JoinOutcome::Running => {
                 Err("an I/O thread hangs because of a drive and was abandoned".to_owned())
             }
         }
@@ -40,7 +40,7 @@ impl Joined {
 }
 
 /// Waits until the threads have ended, for `limit` at most.
-pub fn join_within(threads: Vec<NativeThread>, limit: Duration) -> Joined {
+pub fn join_within(threads: Vec<NativeThread>, limit: Duration) -> JoinOutcome {
     let (tell, told) = channel();
     let join = move || {
         // The receiver is gone if the limit has passed.
@@ -50,11 +50,11 @@ pub fn join_within(threads: Vec<NativeThread>, limit: Duration) -> Joined {
     // nobody joins still end.
     let made = std::thread::Builder::new().name("millrace-join".into()).spawn(join);
     match (made, told.recv_timeout(limit)) {
-        (Ok(_), Ok(true)) => Joined::Ended,
-        (Ok(_), Ok(false)) => Joined::Panicked,
-        (Ok(_), Err(RecvTimeoutError::Timeout)) => Joined::Running,
-        (Ok(_), Err(RecvTimeoutError::Disconnected)) => Joined::Panicked,
-        (Err(_), _) => Joined::Ended,
+        (Ok(_), Ok(true)) => JoinOutcome::Ended,
+        (Ok(_), Ok(false)) => JoinOutcome::Panicked,
+        (Ok(_), Err(RecvTimeoutError::Timeout)) => JoinOutcome::Running,
+        (Ok(_), Err(RecvTimeoutError::Disconnected)) => JoinOutcome::Panicked,
+        (Err(_), _) => JoinOutcome::Ended,
     }
 }
 
@@ -66,15 +66,15 @@ mod tests {
     fn threads_that_end_are_joined_and_one_that_hangs_is_left_behind() {
         let spawn = |body: Box<dyn FnOnce() + Send>| Native::spawn("t", None, body);
         let limit = Duration::from_secs(20);
-        assert_eq!(join_within(Vec::new(), limit), Joined::Ended);
-        assert_eq!(join_within([spawn(Box::new(|| ()))].into(), limit), Joined::Ended);
+        assert_eq!(join_within(Vec::new(), limit), JoinOutcome::Ended);
+        assert_eq!(join_within([spawn(Box::new(|| ()))].into(), limit), JoinOutcome::Ended);
         let panics = spawn(Box::new(|| panic!("as is expected")));
-        assert_eq!(join_within([panics].into(), limit), Joined::Panicked);
+        assert_eq!(join_within([panics].into(), limit), JoinOutcome::Panicked);
         let (hold, held) = channel::<()>();
         let hangs = spawn(Box::new(move || {
             let _ = held.recv();
         }));
-        assert_eq!(join_within([hangs].into(), Duration::from_millis(20)), Joined::Running);
+        assert_eq!(join_within([hangs].into(), Duration::from_millis(20)), JoinOutcome::Running);
         drop(hold);
     }
 }

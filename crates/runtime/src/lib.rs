@@ -18,7 +18,7 @@ mod recorder;
 pub use cache_flusher::CacheFlusher;
 pub use drive_workers::{DriveWorkers, Pinning, WorkerCpus, disks_by_worker, worker_cpus};
 pub use io_context::{Current, IoConfig, IoContext, current, current_reactor};
-pub use join::{Joined, NativeThread, join_within};
+pub use join::{JoinOutcome, NativeThread, join_within};
 pub use recorder::{
     DEVICE_NAME, Recorded, Recorder, RecorderConfig, Recording, TraceFilter, categories_of,
     trace_file,

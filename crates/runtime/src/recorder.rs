@@ -22,7 +22,7 @@ use millrace_block::blktrace::{Act, category};
 use millrace_block::{Entry, Groups, Remark, TraceStamp, Tracer, Volume};
 use millrace_machine::{LOOK_NS, Machine, Native, RunningClock, Thread};
 
-use cpu_file::{CpuFile, Drops, named};
+use cpu_file::{CpuFile, DropCounts, named};
 
 pub use cpu_file::trace_file;
 
@@ -120,7 +120,7 @@ pub struct Recorded {
 
 /// State shared between the recording thread and its owner.
 #[derive(Default)]
-struct Shared {
+struct RecorderState {
     stop: AtomicBool,
     ended: AtomicBool,
     events: AtomicU64,
@@ -131,7 +131,7 @@ struct Shared {
     files: Mutex<Vec<PathBuf>>,
 }
 
-impl Shared {
+impl RecorderState {
     /// Returns true if the lease has expired.
     fn is_left(&self, now_ns: u64, lease: Option<Duration>) -> bool {
         let silent_ns = now_ns.saturating_sub(self.renewed_ns.load(Ordering::SeqCst));
@@ -142,7 +142,7 @@ impl Shared {
 /// A recording in progress. Dropping it ends the recording.
 pub struct Recorder {
     thread: Option<<Native as Machine>::Thread>,
-    shared: Arc<Shared>,
+    shared: Arc<RecorderState>,
 }
 
 impl Recorder {
@@ -158,7 +158,7 @@ impl Recorder {
         mut config: RecorderConfig,
     ) -> io::Result<Recorder> {
         let (first, began_ns) = begin(tracer, volumes, &config)?;
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(RecorderState::default());
         shared.renewed_ns.store(began_ns, Ordering::SeqCst);
         let undo = || {
             volumes.iter().for_each(|volume| _ = volume.set_traced(false));
@@ -293,7 +293,7 @@ impl<M: Machine> Recording<M> {
         let groups = self.volumes.iter().find_map(|volume| volume.groups());
         let source = (&*self.tracer, groups.map(|groups| &**groups));
         let files = (&mut self.files, self.began_ns);
-        let mut drops = Drops::default();
+        let mut drops = DropCounts::default();
         let events = turn(source, &mut self.config, files, (u64::MAX, &mut drops))?;
         let dropped = drops.all;
         let files = self.files.into_values().map(|file| file.path).collect();
@@ -306,9 +306,9 @@ fn record(
     (tracer, groups): (&Tracer<Native>, Option<&Groups<Native>>),
     config: &mut RecorderConfig,
     (files, began_ns): (&mut BTreeMap<u32, CpuFile>, u64),
-    shared: &Shared,
+    shared: &RecorderState,
 ) -> io::Result<()> {
-    let (mut clock, mut drops) = (RunningClock::new(), Drops::default());
+    let (mut clock, mut drops) = (RunningClock::new(), DropCounts::default());
     loop {
         let turn_ns = Native::now();
         let pause_ns = clock.look(turn_ns, LOOK_NS);
@@ -335,7 +335,7 @@ fn turn<M: Machine>(
     (tracer, groups): (&Tracer<M>, Option<&Groups<M>>),
     config: &mut RecorderConfig,
     (files, began_ns): (&mut BTreeMap<u32, CpuFile>, u64),
-    (until_ns, drops): (u64, &mut Drops),
+    (until_ns, drops): (u64, &mut DropCounts),
 ) -> io::Result<u64> {
     let mut missing = Vec::new();
     let status = tracer.drain(|cpu, entries| {

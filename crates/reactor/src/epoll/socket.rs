@@ -10,11 +10,11 @@
 
 use crate::op::{FileRef, Op};
 use crate::sys;
-use crate::table::Slot;
+use crate::table::OperationSlot;
 use std::os::fd::RawFd;
 
 /// Attempts the operation of `slot` once. Returns its result, or `None` if it would block.
-pub(crate) fn attempt(slot: &mut Slot) -> Option<i32> {
+pub(crate) fn attempt(slot: &mut OperationSlot) -> Option<i32> {
     loop {
         let result = attempt_once(slot);
         if result == Some(-libc::EINTR) {
@@ -37,7 +37,7 @@ fn would_block(result: i32) -> Option<i32> {
     (result != -libc::EAGAIN).then_some(result)
 }
 
-fn attempt_once(slot: &Slot) -> Option<i32> {
+fn attempt_once(slot: &OperationSlot) -> Option<i32> {
     let wait_not = libc::MSG_DONTWAIT;
     // SAFETY: all memory named by the operation is valid until its completion is taken (contract
     // of `Handle::push`); sizes passed are those of the operation less what has moved.

@@ -4,20 +4,20 @@
 //! cancelled, its entry becomes stale. Stale entries are recognised by their key and removed when
 //! they reach the top, or all at once when they outnumber the live ones.
 
-use crate::table::{Key, Phase, Table};
+use crate::table::{OperationKey, OperationPhase, Table};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 /// Deadlines in `CLOCK_MONOTONIC` nanoseconds, earliest first.
 #[derive(Default)]
 pub(crate) struct Timers {
-    heap: BinaryHeap<Reverse<(u64, Key)>>,
+    heap: BinaryHeap<Reverse<(u64, OperationKey)>>,
     stale: usize,
 }
 
 impl Timers {
     /// Adds the timer of an operation.
-    pub(crate) fn insert(&mut self, deadline_ns: u64, key: Key) {
+    pub(crate) fn insert(&mut self, deadline_ns: u64, key: OperationKey) {
         self.heap.push(Reverse((deadline_ns, key)));
     }
 
@@ -56,6 +56,6 @@ impl Timers {
     }
 }
 
-fn is_live(table: &mut Table, key: Key) -> bool {
-    table.get(key).is_some_and(|slot| slot.phase == Phase::Timing)
+fn is_live(table: &mut Table, key: OperationKey) -> bool {
+    table.get(key).is_some_and(|slot| slot.phase == OperationPhase::Timing)
 }

@@ -11,7 +11,7 @@
 
 use crate::op::Direction;
 use crate::sys;
-use crate::table::Key;
+use crate::table::OperationKey;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::RawFd;
 
@@ -20,8 +20,8 @@ const ROOM: usize = 2;
 
 /// The waiters of one descriptor.
 pub(crate) struct Descriptor {
-    pub(crate) to_read: VecDeque<Key>,
-    pub(crate) to_write: VecDeque<Key>,
+    pub(crate) to_read: VecDeque<OperationKey>,
+    pub(crate) to_write: VecDeque<OperationKey>,
     known: bool,
     armed: u32,
 }
@@ -56,14 +56,14 @@ impl Waiters {
     }
 
     /// Appends a waiter to the queue of a descriptor and direction.
-    pub(crate) fn add(&mut self, fd: RawFd, direction: Direction, key: Key) {
+    pub(crate) fn add(&mut self, fd: RawFd, direction: Direction, key: OperationKey) {
         let descriptor = self.descriptors.entry(fd).or_default();
         queue(descriptor, direction).push_back(key);
         self.waiting += 1;
     }
 
     /// Removes a waiter. Returns false if it was not waiting.
-    pub(crate) fn remove(&mut self, fd: RawFd, direction: Direction, key: Key) -> bool {
+    pub(crate) fn remove(&mut self, fd: RawFd, direction: Direction, key: OperationKey) -> bool {
         let Some(descriptor) = self.descriptors.get_mut(&fd) else { return false };
         let queue = queue(descriptor, direction);
         let Some(at) = queue.iter().position(|waiter| *waiter == key) else { return false };
@@ -78,13 +78,13 @@ impl Waiters {
     }
 
     /// Returns the first waiter in one direction.
-    pub(crate) fn front(&mut self, fd: RawFd, direction: Direction) -> Option<Key> {
+    pub(crate) fn front(&mut self, fd: RawFd, direction: Direction) -> Option<OperationKey> {
         let descriptor = self.descriptors.get_mut(&fd)?;
         queue(descriptor, direction).front().copied()
     }
 
     /// Forgets a descriptor that is being closed, and moves its waiters to `orphans`.
-    pub(crate) fn forget(&mut self, fd: RawFd, orphans: &mut Vec<Key>) {
+    pub(crate) fn forget(&mut self, fd: RawFd, orphans: &mut Vec<OperationKey>) {
         if let Some(descriptor) = self.descriptors.remove(&fd) {
             self.waiting -= descriptor.to_read.len() + descriptor.to_write.len();
             orphans.extend(descriptor.to_read);
@@ -133,7 +133,7 @@ impl Waiters {
     }
 }
 
-fn queue(descriptor: &mut Descriptor, direction: Direction) -> &mut VecDeque<Key> {
+fn queue(descriptor: &mut Descriptor, direction: Direction) -> &mut VecDeque<OperationKey> {
     match direction {
         Direction::In => &mut descriptor.to_read,
         Direction::Out => &mut descriptor.to_write,

@@ -12,8 +12,8 @@
 //! Invariant: a lane is in the list for its number of running jobs if and only if it has jobs
 //! queued and may run another one.
 
-use super::{Job, PoolLimits};
-use crate::table::Key;
+use super::{PoolJob, PoolLimits};
+use crate::table::OperationKey;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -25,8 +25,8 @@ const NONE: u32 = u32::MAX;
 
 /// Jobs of one drive.
 #[derive(Default)]
-struct Lane {
-    jobs: VecDeque<Job>,
+struct JobLane {
+    jobs: VecDeque<PoolJob>,
     running: usize,
     /// True if the lane is closed; its index becomes free when none of its jobs is left.
     retired: bool,
@@ -49,8 +49,8 @@ struct LaneList {
 
 /// Results for one reactor.
 #[derive(Default)]
-struct Inbox {
-    results: Vec<(Key, i32)>,
+struct ResultInbox {
+    results: Vec<(OperationKey, i32)>,
     running: usize,
     asleep: bool,
     /// `None` if the reactor is gone; then results are dropped.
@@ -59,7 +59,7 @@ struct Inbox {
 
 /// Action by which the pool gets a thread for waiting jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Call {
+pub(super) enum ThreadCall {
     Nobody,
     Idle,
     New,
@@ -68,9 +68,9 @@ pub(super) enum Call {
 /// The pool's state.
 pub(super) struct JobQueue {
     limits: PoolLimits,
-    lanes: Vec<Lane>,
+    lanes: Vec<JobLane>,
     free_lanes: Vec<u32>,
-    inboxes: Vec<Inbox>,
+    inboxes: Vec<ResultInbox>,
     free_inboxes: Vec<u32>,
     /// Lanes that may run another job, by the number of their running jobs.
     ready: [LaneList; LANE_MAX],
@@ -113,10 +113,12 @@ impl JobQueue {
     pub(super) fn open_lane(&mut self) -> u32 {
         let at = self.free_lanes.pop().unwrap_or(self.lanes.len() as u32);
         if at as usize == self.lanes.len() {
-            self.lanes.push(Lane::default());
+            self.lanes.push(JobLane::default());
         }
-        self.lanes[at as usize] =
-            Lane { jobs: std::mem::take(&mut self.lanes[at as usize].jobs), ..Lane::default() };
+        self.lanes[at as usize] = JobLane {
+            jobs: std::mem::take(&mut self.lanes[at as usize].jobs),
+            ..JobLane::default()
+        };
         at
     }
 
@@ -155,7 +157,7 @@ impl JobQueue {
     pub(super) fn open_inbox(&mut self, wake: Arc<OwnedFd>) -> u32 {
         let at = self.free_inboxes.pop().unwrap_or(self.inboxes.len() as u32);
         if at as usize == self.inboxes.len() {
-            self.inboxes.push(Inbox::default());
+            self.inboxes.push(ResultInbox::default());
         }
         self.inboxes[at as usize].wake = Some(wake);
         at
@@ -176,7 +178,7 @@ impl JobQueue {
     }
 
     /// Moves the results of an inbox to `into`, which must be empty.
-    pub(super) fn take_results(&mut self, inbox: u32, into: &mut Vec<(Key, i32)>) {
+    pub(super) fn take_results(&mut self, inbox: u32, into: &mut Vec<(OperationKey, i32)>) {
         std::mem::swap(&mut self.inboxes[inbox as usize].results, into);
     }
 
@@ -194,7 +196,7 @@ impl JobQueue {
     }
 
     /// Adds a job to its lane.
-    pub(super) fn put(&mut self, job: Job, now_ns: u64) {
+    pub(super) fn put(&mut self, job: PoolJob, now_ns: u64) {
         let lane = job.lane;
         self.lanes[lane as usize].jobs.push_back(job);
         if self.lanes[lane as usize].listed.is_none() {
@@ -203,7 +205,7 @@ impl JobQueue {
     }
 
     /// Cancels a job that no thread has started. Returns false if there is no such job.
-    pub(super) fn cancel(&mut self, lane: u32, inbox: u32, key: Key) -> bool {
+    pub(super) fn cancel(&mut self, lane: u32, inbox: u32, key: OperationKey) -> bool {
         let jobs = &mut self.lanes[lane as usize].jobs;
         let Some(at) = jobs.iter().position(|job| job.key == key && job.inbox == inbox) else {
             return false;
@@ -222,7 +224,7 @@ impl JobQueue {
     }
 
     /// Takes the next job, for a thread that is free.
-    pub(super) fn take(&mut self, now_ns: u64) -> Option<Job> {
+    pub(super) fn take(&mut self, now_ns: u64) -> Option<PoolJob> {
         let lane = self.next_lane()?;
         let job = self.lanes[lane as usize].jobs.pop_front()?;
         self.lanes[lane as usize].running += 1;
@@ -248,7 +250,12 @@ impl JobQueue {
     }
 
     /// Records the result of a job. Returns the eventfd of its owner if the owner must be woken.
-    pub(super) fn finish(&mut self, job: &Job, result: i32, now_ns: u64) -> Option<Arc<OwnedFd>> {
+    pub(super) fn finish(
+        &mut self,
+        job: &PoolJob,
+        result: i32,
+        now_ns: u64,
+    ) -> Option<Arc<OwnedFd>> {
         self.busy -= 1;
         self.lanes[job.lane as usize].running -= 1;
         self.relist(job.lane, now_ns);
@@ -266,18 +273,18 @@ impl JobQueue {
     }
 
     /// Decides whether jobs need another thread, and counts that thread as coming.
-    pub(super) fn call(&mut self, now_ns: u64) -> Call {
+    pub(super) fn call(&mut self, now_ns: u64) -> ThreadCall {
         if self.can_wake() {
             (self.idle, self.calls, self.coming) = (self.idle - 1, self.calls + 1, 1);
-            return Call::Idle;
+            return ThreadCall::Idle;
         }
         let most = self.limits.shared + self.open_lanes();
         let is_due = self.next_growth_ns().is_some_and(|growth_ns| growth_ns <= now_ns);
         if !is_due || self.threads >= most {
-            return Call::Nobody;
+            return ThreadCall::Nobody;
         }
         self.start();
-        Call::New
+        ThreadCall::New
     }
 
     /// Returns true if a waiting thread has work and no other thread is coming.

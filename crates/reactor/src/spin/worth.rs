@@ -28,27 +28,27 @@ const MORE: [u128; 2] = [9, 8];
 
 /// Bytes that were moved in a period.
 #[derive(Clone, Copy, Debug, Default)]
-struct Rate {
+struct ByteRate {
     bytes: u64,
     ns: u64,
 }
 
-impl Rate {
-    fn add(&mut self, other: Rate) {
+impl ByteRate {
+    fn add(&mut self, other: ByteRate) {
         self.bytes += other.bytes;
         self.ns += other.ns;
     }
 
     /// Returns true if this rate is at least `times[0]` / `times[1]` of `other`.
-    fn is_at_least(self, times: [u128; 2], other: Rate) -> bool {
-        let cross = |one: Rate, ns: u64| u128::from(one.bytes) * u128::from(ns);
+    fn is_at_least(self, times: [u128; 2], other: ByteRate) -> bool {
+        let cross = |one: ByteRate, ns: u64| u128::from(one.bytes) * u128::from(ns);
         cross(self, other.ns) * times[1] >= cross(other, self.ns) * times[0]
     }
 }
 
 /// The current window.
 #[derive(Clone, Copy, Debug, Default)]
-struct Window {
+struct TrialWindow {
     start_ns: u64,
     /// Total bytes moved before the window began.
     start_bytes: u64,
@@ -57,15 +57,15 @@ struct Window {
 
 /// Results of the trials, and the decision that follows from them.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Worth {
+pub(super) struct SpinTrial {
     spins: bool,
-    window: Window,
+    window: TrialWindow,
     /// Number of finished windows of the trial; [`TRIAL`] if no trial is under way.
     trial: u32,
     /// Totals of the trial's windows: without spins, and with spins.
-    found: [Rate; 2],
+    found: [ByteRate; 2],
     /// Rate of the current pair's window with spins. `wins` counts the pairs that spinning won.
-    spun: Rate,
+    spun: ByteRate,
     wins: u32,
     /// Result of the last trial: true if spinning paid.
     chosen: bool,
@@ -73,15 +73,15 @@ pub(super) struct Worth {
     hold: u32,
 }
 
-impl Worth {
+impl SpinTrial {
     /// Starts with a trial.
-    pub(super) fn new() -> Worth {
-        Worth {
+    pub(super) fn new() -> SpinTrial {
+        SpinTrial {
             spins: true,
-            window: Window::default(),
+            window: TrialWindow::default(),
             trial: 0,
-            found: [Rate::default(); 2],
-            spun: Rate::default(),
+            found: [ByteRate::default(); 2],
+            spun: ByteRate::default(),
             wins: 0,
             chosen: false,
             hold: 0,
@@ -100,17 +100,17 @@ impl Worth {
         if ns >= WINDOW_NS && self.window.waits >= WINDOW_WAITS {
             let bytes_of_window = bytes.wrapping_sub(self.window.start_bytes);
             self.paused(now_ns, bytes);
-            self.measured(Rate { bytes: bytes_of_window, ns });
+            self.measured(ByteRate { bytes: bytes_of_window, ns });
         }
     }
 
     /// Records a long wait, after which a new window begins.
     pub(super) fn paused(&mut self, now_ns: u64, bytes: u64) {
-        self.window = Window { start_ns: now_ns, start_bytes: bytes, waits: 0 };
+        self.window = TrialWindow { start_ns: now_ns, start_bytes: bytes, waits: 0 };
     }
 
     /// Records the rate of a finished window.
-    fn measured(&mut self, rate: Rate) {
+    fn measured(&mut self, rate: ByteRate) {
         if self.trial < TRIAL {
             self.found[usize::from(self.spins)].add(rate);
             if self.spins {
@@ -133,7 +133,7 @@ impl Worth {
         }
         self.hold -= 1;
         if self.hold == 0 {
-            *self = Worth { window: self.window, chosen: self.chosen, ..Worth::new() };
+            *self = SpinTrial { window: self.window, chosen: self.chosen, ..SpinTrial::new() };
         }
     }
 }
@@ -144,14 +144,14 @@ mod tests {
 
     /// A thread that waits without a pause.
     struct Load {
-        worth: Worth,
+        worth: SpinTrial,
         now_ns: u64,
         bytes: u64,
     }
 
     impl Load {
         fn new() -> Load {
-            Load { worth: Worth::new(), now_ns: 0, bytes: 0 }
+            Load { worth: SpinTrial::new(), now_ns: 0, bytes: 0 }
         }
 
         /// Waits for so many windows, 40 times in each; how many windows were spun. A wait moves
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn few_waits_are_no_window() {
-        let mut worth = Worth::new();
+        let mut worth = SpinTrial::new();
         for at in 1..u64::from(WINDOW_WAITS) {
             worth.waited(at * WINDOW_NS, at);
         }

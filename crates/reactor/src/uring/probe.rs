@@ -23,7 +23,7 @@ const FILE_SLOTS: [u32; 3] = [1024, 256, 64];
 const REGISTER_RING_FDS: libc::c_uint = 20;
 
 /// A working ring, with the features that it was granted.
-pub(crate) struct Opened {
+pub(crate) struct OpenedRing {
     pub(crate) ring: IoUring,
     pub(crate) features: Features,
     pub(crate) file_slots: u32,
@@ -35,7 +35,7 @@ pub(crate) struct Opened {
 /// # Errors
 ///
 /// The message says which call was refused, and with which error.
-pub(crate) fn open(entries: u32) -> io::Result<Opened> {
+pub(crate) fn open(entries: u32) -> io::Result<OpenedRing> {
     let (ring, mut features) = set_up(entries)?;
     check_features(&ring)?;
     trial(&ring)?;
@@ -50,7 +50,7 @@ pub(crate) fn open(entries: u32) -> io::Result<Opened> {
     features.registered_vectors = features.registered_buffers && takes_vectors(&ring);
     let ring_index = register_ring(&ring);
     features.registered_ring = ring_index.is_some();
-    Ok(Opened { ring, features, file_slots, ring_index })
+    Ok(OpenedRing { ring, features, file_slots, ring_index })
 }
 
 fn set_up(entries: u32) -> io::Result<(IoUring, Features)> {

@@ -5,22 +5,22 @@
 //! (a binary search). Regions should not overlap; of overlapping ones only one may be found.
 
 /// The registered regions of a ring.
-pub(crate) struct Regions {
-    sorted: Vec<Region>,
+pub(crate) struct RegisteredRegions {
+    sorted: Vec<RegisteredRegion>,
     free: Vec<u16>,
 }
 
 #[derive(Clone, Copy)]
-struct Region {
+struct RegisteredRegion {
     start: usize,
     end: usize,
     index: u16,
 }
 
-impl Regions {
+impl RegisteredRegions {
     /// Creates a table with `slots` free indexes.
-    pub(crate) fn new(slots: u16) -> Regions {
-        Regions { sorted: Vec::new(), free: (0..slots).rev().collect() }
+    pub(crate) fn new(slots: u16) -> RegisteredRegions {
+        RegisteredRegions { sorted: Vec::new(), free: (0..slots).rev().collect() }
     }
 
     /// Takes a free index, or returns `None` if the table is full.
@@ -36,7 +36,7 @@ impl Regions {
     /// Records that the region at `start` is registered under `index`.
     pub(crate) fn insert(&mut self, start: usize, len: usize, index: u16) {
         let at = self.sorted.partition_point(|region| region.start < start);
-        self.sorted.insert(at, Region { start, end: start + len, index });
+        self.sorted.insert(at, RegisteredRegion { start, end: start + len, index });
     }
 
     /// Removes the region of `index`. Returns false if there is none.
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn find_returns_the_region_that_contains_the_whole_range() {
-        let mut regions = Regions::new(4);
+        let mut regions = RegisteredRegions::new(4);
         regions.insert(0x2000, 0x1000, 1);
         regions.insert(0x1000, 0x1000, 0);
         assert_eq!(regions.find(0x1000, 0x1000), Some(0));

@@ -9,10 +9,10 @@
 #![allow(unsafe_code)]
 
 use crate::config::Features;
-use crate::lent::{Extent, Found, LentRegions};
+use crate::lent::{AddressRange, LentLookup, LentRegions};
 use crate::op::FileRef;
 use crate::uring::probe::BUFFER_SLOTS;
-use crate::uring::regions::Regions;
+use crate::uring::regions::RegisteredRegions;
 use io_uring::Submitter;
 use std::io;
 use std::os::fd::RawFd;
@@ -20,7 +20,7 @@ use std::os::fd::RawFd;
 /// Files and buffers registered with one ring.
 pub(crate) struct Tables {
     free_files: Vec<u32>,
-    regions: Regions,
+    regions: RegisteredRegions,
     lent: LentRegions,
     takes_vectors: bool,
 }
@@ -31,7 +31,7 @@ impl Tables {
         let buffer_slots = if features.registered_buffers { BUFFER_SLOTS } else { 0 };
         Tables {
             free_files: (0..file_slots).rev().collect(),
-            regions: Regions::new(buffer_slots),
+            regions: RegisteredRegions::new(buffer_slots),
             lent: LentRegions::default(),
             takes_vectors: features.registered_vectors,
         }
@@ -71,7 +71,7 @@ impl Tables {
             return None;
         }
         // SAFETY: promised by the caller.
-        let index = unsafe { self.put(ring, Extent { start: ptr as usize, len }) }.ok()?;
+        let index = unsafe { self.put(ring, AddressRange { start: ptr as usize, len }) }.ok()?;
         self.regions.insert(ptr as usize, len, index);
         Some(index)
     }
@@ -81,7 +81,7 @@ impl Tables {
     /// # Safety
     ///
     /// As for `register_buffer`.
-    unsafe fn put(&mut self, ring: &Submitter<'_>, region: Extent) -> io::Result<u16> {
+    unsafe fn put(&mut self, ring: &Submitter<'_>, region: AddressRange) -> io::Result<u16> {
         let full = || io::Error::other("the ring's table of registered memory is full");
         let index = self.regions.reserve().ok_or_else(full)?;
         let list = [libc::iovec { iov_base: region.start as *mut _, iov_len: region.len }];
@@ -128,7 +128,7 @@ impl Tables {
     /// # Safety
     ///
     /// The region must stay mapped until it is taken back or the ring is gone.
-    pub(crate) unsafe fn lend(&mut self, region: Extent, piece_bytes: usize) {
+    pub(crate) unsafe fn lend(&mut self, region: AddressRange, piece_bytes: usize) {
         self.lent.lend(region, piece_bytes);
     }
 
@@ -137,7 +137,7 @@ impl Tables {
     /// # Safety
     ///
     /// If no one else lends it to this ring, no operation in the region may be in flight.
-    pub(crate) unsafe fn take_back(&mut self, ring: &Submitter<'_>, region: Extent) {
+    pub(crate) unsafe fn take_back(&mut self, ring: &Submitter<'_>, region: AddressRange) {
         for index in self.lent.take_back(region) {
             // SAFETY: promised by the caller.
             unsafe { self.clear(ring, index) };
@@ -145,7 +145,7 @@ impl Tables {
     }
 
     /// Registers all pieces of a lent region, up to the first that the kernel refuses.
-    pub(crate) fn register_lent(&mut self, ring: &Submitter<'_>, region: Extent) {
+    pub(crate) fn register_lent(&mut self, ring: &Submitter<'_>, region: AddressRange) {
         while let Some(piece) = self.lent.unregistered(region) {
             // SAFETY: whoever lent it promised that it stays mapped until it is taken back, which
             // clears its indexes.
@@ -173,16 +173,16 @@ impl Tables {
         len: usize,
     ) -> Option<u16> {
         match self.lent.find(start, len) {
-            Found::Elsewhere => self.regions.find(start, len),
-            Found::Index(index) => Some(index),
-            Found::Ordinary => None,
-            Found::Unregistered(piece) => {
+            LentLookup::Elsewhere => self.regions.find(start, len),
+            LentLookup::Index(index) => Some(index),
+            LentLookup::Ordinary => None,
+            LentLookup::Unregistered(piece) => {
                 // SAFETY: whoever lent it promised that it stays mapped until it is taken back,
                 // which clears its indexes.
                 let registered = unsafe { self.put(ring, piece) };
                 self.lent.note(piece, registered);
                 match self.lent.find(start, len) {
-                    Found::Index(index) => Some(index),
+                    LentLookup::Index(index) => Some(index),
                     _ => None,
                 }
             }

@@ -106,7 +106,7 @@ impl CpuFile {
         &mut self,
         until_ns: u64,
         config: &RecorderConfig,
-        drops: &mut Drops,
+        drops: &mut DropCounts,
     ) -> io::Result<u64> {
         self.held.sort_by_key(|entry| entry.time_ns);
         let ready = self.held.partition_point(|entry| entry.time_ns < until_ns);
@@ -205,13 +205,13 @@ impl CpuFile {
 
 /// Number of events dropped since the recording began.
 #[derive(Default)]
-pub(super) struct Drops {
+pub(super) struct DropCounts {
     pub(super) all: u64,
     /// Number of dropped events that a file has reported.
     pub(super) told: u64,
 }
 
-impl Drops {
+impl DropCounts {
     /// Returns how many of a thread's `events` dropped events belong to this recording and are not
     /// reported yet. If a thread recorded nothing since an earlier recording, its count includes
     /// drops of that one.
