@@ -21,7 +21,7 @@ use millrace_machine::{Native, Topology};
 
 use cache::Cache;
 pub use control::{Chance, Effect, FaultControl, FaultRule, fault_controls};
-use queue::{FaultQueue, Inner};
+use queue::{FaultQueue, InnerQueue};
 pub(crate) use settings::ROW;
 
 /// Maximum length of a discard or write-zeroes in sectors with a volatile cache, which tracks every
@@ -148,8 +148,8 @@ impl Driver<Native> for FaultDriver {
 
     fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<Native>>, Error> {
         let inner = match self.cache {
-            FaultCache::Inner => Inner::Queue(self.inner.open_queue(index, depth)?),
-            _ => Inner::Cache,
+            FaultCache::Inner => InnerQueue::Queue(self.inner.open_queue(index, depth)?),
+            _ => InnerQueue::Cache,
         };
         Ok(Box::new(FaultQueue::new(self.control.state.clone(), inner, depth)))
     }

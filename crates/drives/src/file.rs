@@ -37,9 +37,9 @@ use millrace_reactor::{Backend, FileDemand, PoolShare, take_thread_refusal};
 
 use engine::{Engine, Ring};
 use lent_memory::LentMemory;
-use locks::Held;
+use locks::HeldFileLock;
 pub use locks::{FileAccess, lock_refusal};
-use probe::{Geometry, Next};
+use probe::{Geometry, NextData};
 use queue::FileQueue;
 pub(crate) use settings::ROW;
 
@@ -179,7 +179,7 @@ impl FileCounters {
 pub(crate) struct FileState {
     pub(crate) file: File,
     /// Declared after the file, so that the file is closed before the lock counts as free.
-    _held: Option<Held>,
+    _held: Option<HeldFileLock>,
     /// Number of operations in flight that change the allocation. The kernel holds the file's lock
     /// during each, so queries about holes would wait.
     pub(crate) allocating: AtomicU64,
@@ -404,8 +404,8 @@ impl Driver<Native> for FileDriver {
         // truncated.
         let next = probe::next_data(map, sector << 9);
         let known = next.map(|next| match next {
-            Next::Data(start) => start,
-            Next::End(size_bytes) => size_bytes,
+            NextData::Data(start) => start,
+            NextData::End(size_bytes) => size_bytes,
         });
         known.is_ok_and(|known| known >= (sector + nr_sectors) << 9)
     }
@@ -418,9 +418,9 @@ fn extents_of(map: &File, sector: Sector, nr_sectors: u64) -> Option<Vec<Extent>
     let (mut at, mut list) = (sector, Vec::new());
     while at < end && list.len() < MOST {
         let (start, stop) = match probe::next_data(map, at << 9).ok()? {
-            Next::Data(start) => (start >> 9, probe::data_end(map, start).ok()?.div_ceil(512)),
+            NextData::Data(start) => (start >> 9, probe::data_end(map, start).ok()?.div_ceil(512)),
             // Nothing can be read behind the end of a truncated file.
-            Next::End(size_bytes) => (size_bytes >> 9, end),
+            NextData::End(size_bytes) => (size_bytes >> 9, end),
         };
         let (start, stop) = (start.clamp(at, end), stop.min(end));
         if start > at {

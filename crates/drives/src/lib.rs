@@ -23,7 +23,7 @@ mod spec;
 pub use common::cancel::Cancel;
 pub use common::measurement::Measured;
 pub use common::payload::{copy_from_request, copy_to_request};
-pub use common::place::Place;
+pub use common::place::DataPlace;
 pub use common::procfs::{
     Holder, flock_holder, marked_process, may_lock_memory, memory_bytes, process_mark,
 };

@@ -29,8 +29,8 @@ use millrace_block::{
 use millrace_machine::{Machine, Topology};
 
 pub use config::{ModelConfig, ModelContents, ModelTiming};
+use controller::ControllerPort;
 pub use controller::ModelController;
-use controller::Port;
 pub use io::{ModelIo, ModelIoKind};
 pub use open::usual_times;
 pub(crate) use open::{ROW, config_of};
@@ -40,7 +40,7 @@ pub use rotating::ModelDisk;
 pub use service_times::UsualTimes;
 pub use timing::Timing;
 
-use crate::common::store::Store;
+use crate::common::store::SparseStore;
 
 /// Driver of a simulated SSD.
 #[derive(Debug)]
@@ -53,8 +53,8 @@ pub struct ModelDriver {
 #[derive(Debug)]
 struct ModelState {
     timing: Mutex<Timing>,
-    store: Option<Store>,
-    port: Option<Port>,
+    store: Option<SparseStore>,
+    port: Option<ControllerPort>,
 }
 
 impl ModelDriver {
@@ -67,9 +67,9 @@ impl ModelDriver {
         config.validate().map_err(|text| Error::new(ErrorKind::InvalidSetting, text))?;
         let store = match config.contents {
             ModelContents::None => None,
-            ModelContents::Ram => Some(Store::new(config.size_bytes)?),
+            ModelContents::Ram => Some(SparseStore::new(config.size_bytes)?),
         };
-        let port = config.controller.clone().map(Port::new);
+        let port = config.controller.clone().map(ControllerPort::new);
         let timing = Mutex::new(Timing::new(&config.timing));
         Ok(ModelDriver { config, shared: Arc::new(ModelState { timing, store, port }) })
     }

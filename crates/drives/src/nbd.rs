@@ -46,13 +46,13 @@ use crate::common::cancel::Cancel;
 use crate::common::measurement::Measured;
 use crate::common::owner_queues;
 use crate::common::pieces::PIECES_MAX;
-use crate::common::place::Place;
+use crate::common::place::DataPlace;
 use crate::open::{DriveSettings, OpenOptions, Opened};
 use crate::spec::SpecError;
 use dial::{Connected, Purpose, Target};
 pub(crate) use drive_state::NbdState;
 use drive_state::{Durability, Promise, Reports, lock};
-use link::{Link, LinkPlace};
+use link::{LinkPlace, NbdLink};
 use queue::NbdQueue;
 use redial::{ATTEMPT, Redial};
 use ring::Ring;
@@ -317,7 +317,7 @@ impl DriveSettings for NbdConfig {
         let notes = notes(self, &session);
         let block_bytes = session.block_min.max(512);
         let read_only = self.is_read_only(&session);
-        let (size_bytes, place) = (session.size_bytes, Some(Place { identity, read_only }));
+        let (size_bytes, place) = (session.size_bytes, Some(DataPlace { identity, read_only }));
         Ok(Measured { size_bytes, block_bytes, notes, warnings: Vec::new(), place })
     }
 }
@@ -402,7 +402,7 @@ impl Driver<Native> for NbdDriver {
             let redial = Redial::new(Arc::clone(&current.wake));
             let name = self.name_of(index, number);
             let place = LinkPlace { queue: index.into(), number, name };
-            links.push(Link::new(place, connected, redial, depth + guests_max));
+            links.push(NbdLink::new(place, connected, redial, depth + guests_max));
         }
         let queue = (usize::from(index), current.wake);
         let parts = (Ring::new(current.handle), links);

@@ -12,7 +12,7 @@ use millrace_machine::Native;
 
 use crate::common::cancel::Cancel;
 use crate::common::measurement::Measured;
-use crate::common::place::Place;
+use crate::common::place::DataPlace;
 use crate::fault::FaultControl;
 use crate::spec::{Spec, SpecError};
 
@@ -41,7 +41,7 @@ pub(crate) trait DriveSettings {
     fn measure(&self) -> Result<Measured, SpecError>;
 
     /// Implements [`file_place`].
-    fn file_place(&self) -> Option<Place> {
+    fn file_place(&self) -> Option<DataPlace> {
         None
     }
 }
@@ -118,7 +118,7 @@ pub fn measure(spec: &Spec) -> Result<Measured, SpecError> {
 ///
 /// # Errors
 /// As for [`check`].
-pub fn file_place(spec: &Spec) -> Result<Option<Place>, SpecError> {
+pub fn file_place(spec: &Spec) -> Result<Option<DataPlace>, SpecError> {
     Ok(settings_of(spec)?.file_place())
 }
 

@@ -14,7 +14,7 @@ use millrace_machine::{Machine, Topology};
 
 use crate::common::measurement::Measured;
 use crate::common::procfs::memory_bytes;
-use crate::common::store::Store;
+use crate::common::store::SparseStore;
 use crate::open::{DriveSettings, DriverRow, OpenOptions, Opened};
 use crate::spec::{Spec, SpecError};
 
@@ -78,7 +78,7 @@ impl DriveSettings for RamConfig {
 #[derive(Debug)]
 pub struct RamDriver {
     config: RamConfig,
-    store: Arc<Store>,
+    store: Arc<SparseStore>,
 }
 
 impl RamDriver {
@@ -91,7 +91,7 @@ impl RamDriver {
             let text = format!("ram drive of {} bytes: give it 512 or more", config.size_bytes);
             return Err(Error::new(ErrorKind::InvalidSetting, text));
         }
-        let store = Arc::new(Store::new(config.size_bytes)?);
+        let store = Arc::new(SparseStore::new(config.size_bytes)?);
         Ok(RamDriver { config, store })
     }
 }
@@ -140,7 +140,7 @@ impl<M: Machine> Driver<M> for RamDriver {
 /// Queue that completes requests at the next poll.
 #[derive(Debug)]
 struct RamQueue {
-    store: Arc<Store>,
+    store: Arc<SparseStore>,
     done: Vec<Tag>,
 }
 

@@ -36,9 +36,9 @@ use millrace_machine::{Native, Topology};
 use crate::common::cancel::Cancel;
 use crate::common::owner_queues;
 use crate::common::pieces::PIECES_MAX;
-use control::{ControlThread, KnownImage, Order, wait_for_end};
-use image::Image;
-use map::Map;
+use control::{ControlOrder, ControlThread, KnownImage, wait_for_end};
+use image::RbdImage;
+use map::HoleMap;
 pub use name::ImageName;
 use queue::RbdQueue;
 pub(crate) use settings::ROW;
@@ -146,25 +146,25 @@ impl Drop for HeldImage {
 /// An image that is closed by its drive's control thread, because a lost cluster never answers.
 /// Before that thread exists, the thread that drops the image closes it.
 struct OpenImage {
-    image: Option<Box<Image>>,
+    image: Option<Box<RbdImage>>,
     held: Option<HeldImage>,
-    control: OnceLock<Sender<Order>>,
+    control: OnceLock<Sender<ControlOrder>>,
 }
 
 impl OpenImage {
-    fn new(image: Image, held: Option<HeldImage>) -> OpenImage {
+    fn new(image: RbdImage, held: Option<HeldImage>) -> OpenImage {
         OpenImage { image: Some(Box::new(image)), held, control: OnceLock::new() }
     }
 
     /// Sets the thread that closes the image.
-    fn close_on(&self, control: &Sender<Order>) {
+    fn close_on(&self, control: &Sender<ControlOrder>) {
         self.control.get_or_init(|| control.clone());
     }
 }
 
 impl Deref for OpenImage {
-    type Target = Image;
-    fn deref(&self) -> &Image {
+    type Target = RbdImage;
+    fn deref(&self) -> &RbdImage {
         self.image.as_ref().expect("the image is there until the drop")
     }
 }
@@ -176,7 +176,7 @@ impl Drop for OpenImage {
             // If the close is not completed in time, the process goes on, and the cluster releases
             // the lock later. If the thread does not exist, the order is dropped, and the image
             // with it.
-            let _ = control.send(Order::Close(image, self.held.take(), sender));
+            let _ = control.send(ControlOrder::Close(image, self.held.take(), sender));
             wait_for_end(&closed);
         }
     }
@@ -350,7 +350,7 @@ pub struct RbdDriver {
     config: RbdConfig,
     shared: Arc<RbdState>,
     control: ControlThread,
-    map: Map,
+    map: HoleMap,
     learned: ImageFacts,
     warnings: Vec<String>,
 }

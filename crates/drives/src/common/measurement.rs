@@ -2,7 +2,7 @@
 //!
 //! Plain data. Drivers make it for `--check`, and for messages before anything is opened.
 
-use super::place::Place;
+use super::place::DataPlace;
 
 /// Properties of a drive that is not open.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub struct Measured {
     /// Warnings about settings that are probably mistakes.
     pub warnings: Vec<String>,
     /// Identity of the drive's data, or `None` if no other drive can use the same data.
-    pub place: Option<Place>,
+    pub place: Option<DataPlace>,
 }
 
 impl Measured {

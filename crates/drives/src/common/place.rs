@@ -1,4 +1,4 @@
-//! `Place`: identity of a drive's data, and whether the drive writes them.
+//! `DataPlace`: identity of a drive's data, and whether the drive writes them.
 //!
 //! Plain data that tells whether two drives would destroy each other's data. Files have an identity
 //! before they are opened, and even before they exist; servers and clusters report theirs when they
@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// Identity of a drive's data, and whether the drive writes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct DataPlace {
     /// Two numbers that are equal for two drives with the same data: device and inode of a file,
     /// number of a block device and 0, or two hashes of an NBD export or Ceph image.
     pub identity: (u64, u64),
@@ -18,11 +18,11 @@ pub struct Place {
     pub read_only: bool,
 }
 
-impl Place {
+impl DataPlace {
     /// Returns true if two drives must not be open together, because they share data and at least
     /// one of them writes.
     #[must_use]
-    pub fn clashes_with(&self, other: &Place) -> bool {
+    pub fn clashes_with(&self, other: &DataPlace) -> bool {
         self.identity == other.identity && !(self.read_only && other.read_only)
     }
 }
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn only_two_readers_share_a_place() {
-        let place = |identity, read_only| Place { identity, read_only };
+        let place = |identity, read_only| DataPlace { identity, read_only };
         let (reader, writer) = (place((1, 2), true), place((1, 2), false));
         assert!(!reader.clashes_with(&reader));
         assert!(reader.clashes_with(&writer) && writer.clashes_with(&reader));

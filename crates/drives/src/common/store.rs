@@ -1,4 +1,4 @@
-//! `Store`: sparse content of a drive that keeps its data in memory.
+//! `SparseStore`: sparse content of a drive that keeps its data in memory.
 //!
 //! It consists of a mapping, and a bit for each 64 KiB granule that tells whether it was ever
 //! written, for `extents`. The bit is set after the data are written, and cleared before they are
@@ -17,20 +17,20 @@ const GRANULE_SHIFT: u32 = 16;
 
 /// Memory of a drive, and which parts of it were written.
 #[derive(Debug)]
-pub(crate) struct Store {
+pub(crate) struct SparseStore {
     data: Mapping,
     written: Box<[AtomicU64]>,
 }
 
-impl Store {
+impl SparseStore {
     /// Creates a store of `size_bytes` zero bytes.
     ///
     /// # Errors
     /// `System` if there is not enough address space.
-    pub(crate) fn new(size_bytes: u64) -> Result<Store, Error> {
+    pub(crate) fn new(size_bytes: u64) -> Result<SparseStore, Error> {
         let granules = size_bytes.div_ceil(1 << GRANULE_SHIFT);
         let written = (0..granules.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-        Ok(Store { data: Mapping::new(size_bytes)?, written })
+        Ok(SparseStore { data: Mapping::new(size_bytes)?, written })
     }
 
     fn is_written(&self, granule: u64) -> bool {
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn extents_are_holes_until_written_and_after_a_discard_of_whole_granules() {
-        let store = Store::new(1 << 30).unwrap();
+        let store = SparseStore::new(1 << 30).unwrap();
         let hole = |nr_sectors| Extent { nr_sectors, hole: true, zero: true };
         let data = |nr_sectors| Extent { nr_sectors, hole: false, zero: false };
         assert_eq!(store.extents(0, 1024), [hole(1024)]);

@@ -102,16 +102,16 @@ impl Verdict {
     }
 }
 
-struct Rules {
+struct RuleSet {
     /// Each rule, with the number of requests that it has matched.
     list: Vec<(FaultRule, u64)>,
     random: SplitMix64,
 }
 
 /// State of a fault drive.
-pub(crate) struct State {
+pub(crate) struct FaultState {
     name: Mutex<String>,
-    rules: Mutex<Rules>,
+    rules: Mutex<RuleSet>,
     is_dead: AtomicBool,
     /// Incremented by each release. A request that got stuck at a lower number may complete.
     releases: AtomicU64,
@@ -123,14 +123,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-static CONTROLS: Mutex<Vec<Weak<State>>> = Mutex::new(Vec::new());
+static CONTROLS: Mutex<Vec<Weak<FaultState>>> = Mutex::new(Vec::new());
 
 /// Returns the controls of all existing fault drives, with their names.
 #[must_use]
 pub fn fault_controls() -> Vec<(String, FaultControl)> {
     let mut controls = lock(&CONTROLS);
     controls.retain(|state| state.strong_count() > 0);
-    let named = |state: Arc<State>| {
+    let named = |state: Arc<FaultState>| {
         let name = lock(&state.name).clone();
         (name, FaultControl { state })
     };
@@ -140,14 +140,14 @@ pub fn fault_controls() -> Vec<(String, FaultControl)> {
 /// Handle that controls a fault drive. Cheap to clone.
 #[derive(Clone)]
 pub struct FaultControl {
-    pub(crate) state: Arc<State>,
+    pub(crate) state: Arc<FaultState>,
 }
 
 impl FaultControl {
     pub(crate) fn new(name: &str, seed: u64, cache: Option<Cache>) -> FaultControl {
-        let state = Arc::new(State {
+        let state = Arc::new(FaultState {
             name: Mutex::new(name.into()),
-            rules: Mutex::new(Rules { list: Vec::new(), random: SplitMix64::new(seed) }),
+            rules: Mutex::new(RuleSet { list: Vec::new(), random: SplitMix64::new(seed) }),
             is_dead: AtomicBool::new(false),
             releases: AtomicU64::new(0),
             cache,
@@ -205,7 +205,7 @@ impl FaultControl {
     }
 }
 
-impl State {
+impl FaultState {
     pub(crate) fn is_dead(&self) -> bool {
         self.is_dead.load(Ordering::SeqCst)
     }
@@ -222,7 +222,7 @@ impl State {
     /// Applies every rule to a request.
     pub(crate) fn verdict(&self, op: Op, sectors: Range<Sector>) -> Verdict {
         let mut verdict = Verdict::default();
-        let Rules { list, random } = &mut *lock(&self.rules);
+        let RuleSet { list, random } = &mut *lock(&self.rules);
         for (rule, matched) in list.iter_mut().filter(|(rule, _)| rule.matches(op, &sectors)) {
             *matched += 1;
             let strikes = match rule.chance {

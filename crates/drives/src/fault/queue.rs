@@ -15,13 +15,13 @@ use millrace_block::{
 };
 use millrace_machine::{Machine, Native};
 
-use super::control::{State, Verdict};
+use super::control::{FaultState, Verdict};
 
 /// Interval at which a queue checks whether stuck requests were released, in nanoseconds.
 const STUCK_LOOK_NS: u64 = 2_000_000;
 
 /// Executes the requests that do not fail.
-pub(crate) enum Inner {
+pub(crate) enum InnerQueue {
     /// Queue of the drive below.
     Queue(Box<dyn DriverQueue<Native>>),
     /// Simulated cache with its two images.
@@ -49,8 +49,8 @@ struct TagState {
 
 /// A hardware queue of a fault drive.
 pub(crate) struct FaultQueue {
-    state: Arc<State>,
-    inner: Inner,
+    state: Arc<FaultState>,
+    inner: InnerQueue,
     tags: Box<[TagState]>,
     /// Requests that the inner queue has completed, and that are held back here.
     held: Vec<(Tag, Status)>,
@@ -60,7 +60,7 @@ pub(crate) struct FaultQueue {
 
 impl FaultQueue {
     /// Creates a queue of `depth` tags in front of `inner`.
-    pub(crate) fn new(state: Arc<State>, inner: Inner, depth: u32) -> FaultQueue {
+    pub(crate) fn new(state: Arc<FaultState>, inner: InnerQueue, depth: u32) -> FaultQueue {
         let depth = depth as usize;
         FaultQueue {
             state,
@@ -74,7 +74,7 @@ impl FaultQueue {
 
     /// Takes all completions of the inner queue.
     fn poll_inner(&mut self, batch: &mut CompletionBatch) {
-        while let Inner::Queue(queue) = &mut self.inner {
+        while let InnerQueue::Queue(queue) = &mut self.inner {
             self.scratch.clear();
             queue.poll(&mut self.scratch);
             if let Some(wake_ns) = self.scratch.take_wake() {
@@ -161,26 +161,28 @@ impl DriverQueue<Native> for FaultQueue {
             return Dispatch::Queued;
         }
         match (&mut self.inner, &self.state.cache) {
-            (Inner::Queue(queue), _) => {
+            (InnerQueue::Queue(queue), _) => {
                 let outcome = queue.queue_rq(rq);
                 let queued = outcome == Dispatch::Queued;
                 (self.tags[index].inside, self.tags[index].entered) = (queued, queued);
                 self.tags[index].decided = (!queued).then_some(verdict);
                 outcome
             }
-            (Inner::Cache, Some(cache)) => {
+            (InnerQueue::Cache, Some(cache)) => {
                 self.tags[index].cuts = cache.run(rq);
                 self.done(tag, Status::Ok);
                 Dispatch::Queued
             }
-            (Inner::Cache, None) => unreachable!("a queue without an inner queue has the cache"),
+            (InnerQueue::Cache, None) => {
+                unreachable!("a queue without an inner queue has the cache")
+            }
         }
     }
 
     fn is_bounced(&self, tag: Tag) -> bool {
         match &self.inner {
-            Inner::Queue(queue) => self.tags[tag.0 as usize].inside && queue.is_bounced(tag),
-            Inner::Cache => false,
+            InnerQueue::Queue(queue) => self.tags[tag.0 as usize].inside && queue.is_bounced(tag),
+            InnerQueue::Cache => false,
         }
     }
 
@@ -189,13 +191,13 @@ impl DriverQueue<Native> for FaultQueue {
         let TagState { verdict, entered, .. } = self.tags[tag.0 as usize];
         match &self.inner {
             _ if moment == Moment::Issue && verdict != Verdict::default() => verdict.data(),
-            Inner::Queue(queue) if entered => queue.trace_data(tag, moment),
+            InnerQueue::Queue(queue) if entered => queue.trace_data(tag, moment),
             _ => DriverData::default(),
         }
     }
 
     fn commit_rqs(&mut self) {
-        if let Inner::Queue(queue) = &mut self.inner {
+        if let InnerQueue::Queue(queue) = &mut self.inner {
             queue.commit_rqs();
         }
     }
@@ -214,7 +216,7 @@ impl DriverQueue<Native> for FaultQueue {
 
     fn timeout(&mut self, tag: Tag) -> Expired {
         match &mut self.inner {
-            Inner::Queue(queue) if self.tags[tag.0 as usize].inside => queue.timeout(tag),
+            InnerQueue::Queue(queue) if self.tags[tag.0 as usize].inside => queue.timeout(tag),
             _ => Expired::Abandon,
         }
     }

@@ -9,7 +9,7 @@ use millrace_block::{Op, QueueKind, Status};
 
 use super::{Chance, Effect, FaultCache, FaultConfig, FaultDriver, FaultRule};
 use crate::common::measurement::Measured;
-use crate::common::place::Place;
+use crate::common::place::DataPlace;
 use crate::common::values::byte_range;
 use crate::open::{self, DriveSettings, DriverRow, OpenOptions, Opened};
 use crate::spec::{Spec, SpecError};
@@ -60,7 +60,7 @@ impl DriveSettings for FaultSettings {
         self.inner.measure()
     }
 
-    fn file_place(&self) -> Option<Place> {
+    fn file_place(&self) -> Option<DataPlace> {
         self.inner.file_place()
     }
 }

@@ -17,7 +17,7 @@ use crate::common::pieces::{self, PIECES};
 
 /// Kind of operation that a request needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Work {
+pub(crate) enum FileOperation {
     /// None: the tag is free.
     #[default]
     Idle,
@@ -38,7 +38,7 @@ pub(crate) enum Work {
 /// One request to a file.
 #[derive(Default)]
 pub(crate) struct Flight {
-    pub(crate) work: Work,
+    pub(crate) work: FileOperation,
     pub(crate) offset: u64,
     pub(crate) len: u64,
     pub(crate) done: u64,
@@ -66,7 +66,7 @@ impl Flight {
 
     /// Fills in a request's range and memory. Adjacent segments are joined.
     #[inline]
-    pub(crate) fn fill(&mut self, work: Work, rq: &Request<Native>) {
+    pub(crate) fn fill(&mut self, work: FileOperation, rq: &Request<Native>) {
         self.work = work;
         self.offset = rq.sector() << 9;
         self.len = u64::from(rq.nr_sectors()) << 9;
@@ -87,7 +87,7 @@ impl Flight {
     /// Uses an aligned buffer, which must be long enough, for the request's data.
     pub(crate) fn bounce_through(&mut self, mut buffer: Buffer) {
         let start = buffer.as_mut_ptr();
-        if let Work::Write(_) = self.work {
+        if let FileOperation::Write(_) = self.work {
             self.copy(start, CopyDirection::ToBounce, &self.memory);
         }
         std::mem::swap(&mut self.scattered, &mut self.memory);
@@ -99,7 +99,7 @@ impl Flight {
     /// Copies the data of a successful read to the request's memory. Returns the bounce buffer.
     pub(crate) fn end_bounce(&mut self, status: Status) -> Option<Buffer> {
         let mut buffer = self.bounce.take()?;
-        if status.is_ok() && self.work == Work::Read {
+        if status.is_ok() && self.work == FileOperation::Read {
             self.copy(buffer.as_mut_ptr(), CopyDirection::FromBounce, &self.scattered);
         }
         Some(buffer)
@@ -128,7 +128,7 @@ impl Flight {
         let mut step = (done - self.done) as usize;
         let progress = step > 0;
         self.done = done;
-        while step > 0 && self.work != Work::Zeroes {
+        while step > 0 && self.work != FileOperation::Zeroes {
             let piece = &mut self.memory[self.first];
             let part = step.min(piece.iov_len);
             piece.iov_base = piece.iov_base.wrapping_byte_add(part);
@@ -141,7 +141,7 @@ impl Flight {
 
     /// Writes zeroes from now on, from a shared buffer of zeroes.
     pub(crate) fn fall_back_to_zeroes(&mut self, zeroes: &Buffer) {
-        self.work = Work::Zeroes;
+        self.work = FileOperation::Zeroes;
         let iov_base = zeroes.as_ptr().cast_mut().cast();
         self.memory.clear();
         self.memory.resize(PIECES, iovec { iov_base, iov_len: zeroes.len() });
@@ -152,13 +152,13 @@ impl Flight {
     pub(crate) fn next_op(&mut self, engine: &Engine, fd: i32) -> Op {
         let (file, offset, rest) = (engine.file(), self.offset + self.done, self.len - self.done);
         match self.work {
-            Work::Idle => Op::Nop,
-            Work::Read => self.read_op(engine, file, offset),
-            Work::Write(rw_flags) => self.write_op(engine, file, offset, rw_flags),
-            Work::Sync => Op::Fdatasync { file },
-            Work::Allocate(mode) => Op::Fallocate { file, mode, offset, len: rest },
-            Work::Device(request) => Op::Ioctl { fd, request, range: [offset, rest] },
-            Work::Zeroes => self.zeroes_op(file, offset, rest),
+            FileOperation::Idle => Op::Nop,
+            FileOperation::Read => self.read_op(engine, file, offset),
+            FileOperation::Write(rw_flags) => self.write_op(engine, file, offset, rw_flags),
+            FileOperation::Sync => Op::Fdatasync { file },
+            FileOperation::Allocate(mode) => Op::Fallocate { file, mode, offset, len: rest },
+            FileOperation::Device(request) => Op::Ioctl { fd, request, range: [offset, rest] },
+            FileOperation::Zeroes => self.zeroes_op(file, offset, rest),
         }
     }
 

@@ -47,9 +47,9 @@ fn held() -> MutexGuard<'static, BTreeMap<(u64, u64), usize>> {
 
 /// A lock on a file, held for as long as a drive of this process keeps the file open.
 #[derive(Debug)]
-pub(super) struct Held((u64, u64));
+pub(super) struct HeldFileLock((u64, u64));
 
-impl Drop for Held {
+impl Drop for HeldFileLock {
     fn drop(&mut self) {
         let mut all = held();
         if let Some(drives) = all.get_mut(&self.0) {
@@ -66,7 +66,7 @@ impl Drop for Held {
 /// # Errors
 /// `Busy` if a drive of this process has locked it, or if another process keeps it locked for three
 /// seconds.
-pub(super) fn lock(file: &File, config: &FileConfig) -> Result<Held, Error> {
+pub(super) fn lock(file: &File, config: &FileConfig) -> Result<HeldFileLock, Error> {
     let path = &config.path;
     let meta = file.metadata().map_err(|error| system(path, "stat", &error))?;
     let identity = (meta.dev(), meta.ino());
@@ -80,7 +80,7 @@ pub(super) fn lock(file: &File, config: &FileConfig) -> Result<Held, Error> {
         found = match attempt(file, FileAccess::of(config)) {
             Ok(None) => {
                 *held().entry(identity).or_default() += 1;
-                return Ok(Held(identity));
+                return Ok(HeldFileLock(identity));
             }
             Ok(Some(found)) => found,
             Err(error) => return Err(system(path, "lock", &error)),

@@ -26,7 +26,7 @@ use super::probe::{self, DirectAlign, Geometry};
 use super::queue::{PUNCH, ZERO_RANGE};
 use super::{Advice, Aio, Direct, FileConfig, FileDriver, FileState, MAX_SECTORS, format};
 use crate::common::measurement::Measured;
-use crate::common::place::{Place, file_identity};
+use crate::common::place::{DataPlace, file_identity};
 use crate::common::store_file::{OTHER_KIND, clear_flag, open_store};
 use crate::common::units::size_text;
 use crate::open::{DriveSettings, OpenOptions as DriveOptions, Opened};
@@ -154,9 +154,9 @@ impl DriveSettings for FileConfig {
         Ok(Measured { size_bytes, block_bytes, notes, warnings, place })
     }
 
-    fn file_place(&self) -> Option<Place> {
+    fn file_place(&self) -> Option<DataPlace> {
         let identity = file_identity(&self.path)?;
-        Some(Place { identity, read_only: self.read_only })
+        Some(DataPlace { identity, read_only: self.read_only })
     }
 }
 

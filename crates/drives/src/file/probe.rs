@@ -224,7 +224,7 @@ pub(crate) fn free_bytes(file: &File) -> Option<u64> {
 
 /// Next data of a file after an offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum NextData {
     /// Data start at this offset, which may be after a hole.
     Data(u64),
     /// There is only a hole, up to the end of the file at this offset. The end is before the start
@@ -236,11 +236,11 @@ pub(crate) enum Next {
 ///
 /// # Errors
 /// Returns the system's error.
-pub(crate) fn next_data(file: &File, offset: u64) -> io::Result<Next> {
+pub(crate) fn next_data(file: &File, offset: u64) -> io::Result<NextData> {
     match seek(file, offset, libc::SEEK_DATA) {
-        Ok(start) => Ok(Next::Data(start)),
+        Ok(start) => Ok(NextData::Data(start)),
         Err(error) if error.raw_os_error() == Some(libc::ENXIO) => {
-            seek(file, 0, libc::SEEK_END).map(Next::End)
+            seek(file, 0, libc::SEEK_END).map(NextData::End)
         }
         Err(error) => Err(error),
     }

@@ -22,7 +22,7 @@ use millrace_reactor::Completion;
 
 use super::FileState;
 use super::engine::{CANCEL_MARK, Engine};
-use super::flight::{Flight, Work};
+use super::flight::{FileOperation, Flight};
 use crate::common::outcomes::{Outcome, Outcomes};
 
 /// Maximum number of bounce buffers of a queue. Further requests that need one wait for a
@@ -74,7 +74,7 @@ impl FileQueue {
     /// Returns the kind of operation that a request needs, or the status with which it fails at
     /// once.
     #[inline]
-    fn work_of(&self, rq: &Request<Native>) -> Result<Work, Status> {
+    fn work_of(&self, rq: &Request<Native>) -> Result<FileOperation, Status> {
         let shared = &self.shared;
         // Relaxed: learned facts; reading an old value costs one more refused call.
         let no_punch = shared.no_punch.load(Ordering::Relaxed);
@@ -84,23 +84,23 @@ impl FileQueue {
             return Err(Status::IoError);
         }
         Ok(match (rq.op(), shared.geometry.is_block) {
-            (Op::Read, _) => Work::Read,
-            (Op::Write, _) if rq.flags().has(OpFlags::FUA) => Work::Write(libc::RWF_DSYNC),
-            (Op::Write, _) => Work::Write(0),
-            (Op::Flush, _) => Work::Sync,
-            (Op::Discard, true) => Work::Device(BLKDISCARD),
+            (Op::Read, _) => FileOperation::Read,
+            (Op::Write, _) if rq.flags().has(OpFlags::FUA) => FileOperation::Write(libc::RWF_DSYNC),
+            (Op::Write, _) => FileOperation::Write(0),
+            (Op::Flush, _) => FileOperation::Sync,
+            (Op::Discard, true) => FileOperation::Device(BLKDISCARD),
             (Op::Discard, false) if no_punch => return Err(Status::NotSupported),
-            (Op::Discard, false) => Work::Allocate(PUNCH),
-            (Op::WriteZeroes, true) => Work::Device(BLKZEROOUT),
+            (Op::Discard, false) => FileOperation::Allocate(PUNCH),
+            (Op::WriteZeroes, true) => FileOperation::Device(BLKZEROOUT),
             (Op::WriteZeroes, false) if rq.flags().has(OpFlags::NOUNMAP) => {
                 // Relaxed: as for `no_punch`.
                 match shared.no_zero_range.load(Ordering::Relaxed) {
-                    true => Work::Zeroes,
-                    false => Work::Allocate(ZERO_RANGE),
+                    true => FileOperation::Zeroes,
+                    false => FileOperation::Allocate(ZERO_RANGE),
                 }
             }
-            (Op::WriteZeroes, false) if no_punch => Work::Zeroes,
-            (Op::WriteZeroes, false) => Work::Allocate(PUNCH),
+            (Op::WriteZeroes, false) if no_punch => FileOperation::Zeroes,
+            (Op::WriteZeroes, false) => FileOperation::Allocate(PUNCH),
         })
     }
 
@@ -145,7 +145,7 @@ impl FileQueue {
     fn push_next(&mut self, index: usize) -> Option<i32> {
         let flight = &mut self.flights[index];
         let user_data = u64::from(flight.generation) << TAG_BITS | index as u64;
-        if let Work::Allocate(_) = flight.work {
+        if let FileOperation::Allocate(_) = flight.work {
             // Relaxed: a hint.
             self.shared.allocating.fetch_add(1, Ordering::Relaxed);
         }
@@ -161,7 +161,7 @@ impl FileQueue {
         let index = (completion.user_data & ((1 << TAG_BITS) - 1)) as usize;
         let flight = &mut self.flights[index];
         let stale = completion.user_data >> TAG_BITS != u64::from(flight.generation);
-        if completion.user_data & CANCEL_MARK != 0 || stale || flight.work == Work::Idle {
+        if completion.user_data & CANCEL_MARK != 0 || stale || flight.work == FileOperation::Idle {
             return None;
         }
         match self.ended(index, completion.result) {
@@ -179,7 +179,7 @@ impl FileQueue {
     fn ended(&mut self, index: usize, result: i32) -> Option<Status> {
         let flight = &mut self.flights[index];
         flight.result = result;
-        if let Work::Allocate(_) = flight.work {
+        if let FileOperation::Allocate(_) = flight.work {
             // Relaxed: a hint.
             self.shared.allocating.fetch_sub(1, Ordering::Relaxed);
         }
@@ -197,7 +197,7 @@ impl FileQueue {
         {
             self.bounces.push(buffer);
         }
-        flight.work = Work::Idle;
+        flight.work = FileOperation::Idle;
         Some(status)
     }
 
@@ -206,10 +206,10 @@ impl FileQueue {
     fn moved(&mut self, index: usize, bytes: u64) -> Option<Status> {
         let flight = &mut self.flights[index];
         match flight.work {
-            Work::Read | Work::Write(_) | Work::Zeroes => {}
+            FileOperation::Read | FileOperation::Write(_) | FileOperation::Zeroes => {}
             // Acquire pairs with the Release in `failed`: another sync may have consumed the error
             // report.
-            Work::Sync if self.shared.sync_failed.load(Ordering::Acquire) => {
+            FileOperation::Sync if self.shared.sync_failed.load(Ordering::Acquire) => {
                 return Some(Status::IoError);
             }
             _ => return Some(Status::Ok),
@@ -240,17 +240,21 @@ impl FileQueue {
             libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL => {}
             // A read that is not permitted, for example by a security module, does not mean that
             // the drive is read-only.
-            libc::EPERM | libc::EROFS if flight.work == Work::Read => return Some(Status::IoError),
+            libc::EPERM | libc::EROFS if flight.work == FileOperation::Read => {
+                return Some(Status::IoError);
+            }
             _ => {
-                let durable = matches!(flight.work, Work::Write(flags) if flags != 0);
-                if flight.work == Work::Sync || (durable && errno == libc::EIO) {
+                let durable = matches!(flight.work, FileOperation::Write(flags) if flags != 0);
+                if flight.work == FileOperation::Sync || (durable && errno == libc::EIO) {
                     // Release pairs with the Acquire loads in `work_of` and `moved`.
                     shared.sync_failed.store(true, Ordering::Release);
                 }
                 return Some(Status::from_errno(errno));
             }
         }
-        let Work::Allocate(mode) = flight.work else { return Some(Status::from_errno(errno)) };
+        let FileOperation::Allocate(mode) = flight.work else {
+            return Some(Status::from_errno(errno));
+        };
         if errno != libc::EINVAL {
             let learned = if mode == PUNCH { &shared.no_punch } else { &shared.no_zero_range };
             // Relaxed: see `work_of`.
@@ -278,11 +282,11 @@ impl DriverQueue<Native> for FileQueue {
         let flight = &mut self.flights[index];
         flight.fill(work, rq);
         flight.discards = rq.op() == Op::Discard;
-        if work == Work::Zeroes {
+        if work == FileOperation::Zeroes {
             flight.fall_back_to_zeroes(self.shared.zeroes);
         }
         if rq.op().has_data() && !self.align(index) {
-            self.flights[index].work = Work::Idle;
+            self.flights[index].work = FileOperation::Idle;
             return Dispatch::DeviceBusy;
         }
         self.start(index);
@@ -330,7 +334,7 @@ impl DriverQueue<Native> for FileQueue {
 
     fn timeout(&mut self, tag: Tag) -> Expired {
         let flight = &mut self.flights[tag.0 as usize];
-        if flight.work != Work::Idle && !flight.expired {
+        if flight.work != FileOperation::Idle && !flight.expired {
             flight.expired = true;
             self.engine.cancel(u64::from(flight.generation) << TAG_BITS | u64::from(tag.0));
         }

@@ -1,14 +1,14 @@
 //! `ModelController`: a number of tags and a link that several simulated drives share.
 //!
 //! It stands for an AHCI controller, an SCU, or an HBA of \[FALCON\]'s test bed. Each drive holds a
-//! `Port`, through which it takes and returns tags. Tags are shared fairly: while a drive waits for
+//! `ControllerPort`, through which it takes and returns tags. Tags are shared fairly: while a drive waits for
 //! its first tags, drives above an equal share get none. Specs find a controller by its name, which
 //! exists as long as a drive uses it. The model's queues call this. Its mutexes are leaves and
 //! never held during a call.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use super::link::{Booked, Link};
+use super::link::{BookedTransfer, LinkDirection};
 
 /// A controller that several simulated drives are attached to.
 #[derive(Debug)]
@@ -18,9 +18,9 @@ pub struct ModelController {
     bytes_per_s: u64,
     command_ns: u64,
     command_free_ns: Mutex<u64>,
-    ports: Mutex<Ports>,
-    to_host: Mutex<Link>,
-    from_host: Mutex<Link>,
+    ports: Mutex<PortTable>,
+    to_host: Mutex<LinkDirection>,
+    from_host: Mutex<LinkDirection>,
 }
 
 /// Limits of a controller; 0 means no limit.
@@ -40,7 +40,7 @@ pub(crate) struct ControllerOptions {
 
 /// Tags in use, in total and by each drive.
 #[derive(Debug, Default)]
-struct Ports {
+struct PortTable {
     in_flight: u32,
     list: Vec<PortState>,
 }
@@ -79,8 +79,8 @@ impl ModelController {
             command_ns,
             command_free_ns: Mutex::new(0),
             ports: Mutex::default(),
-            to_host: Mutex::new(Link::new(bytes_per_s)),
-            from_host: Mutex::new(Link::new(bytes_per_s)),
+            to_host: Mutex::new(LinkDirection::new(bytes_per_s)),
+            from_host: Mutex::new(LinkDirection::new(bytes_per_s)),
         })
     }
 
@@ -137,25 +137,25 @@ impl ModelController {
         *free_ns
     }
 
-    pub(crate) fn book_to_host(&self, now_ns: u64, nr_sectors: u32) -> Booked {
+    pub(crate) fn book_to_host(&self, now_ns: u64, nr_sectors: u32) -> BookedTransfer {
         lock(&self.to_host).book(now_ns, nr_sectors)
     }
 
-    pub(crate) fn book_from_host(&self, now_ns: u64, nr_sectors: u32) -> Booked {
+    pub(crate) fn book_from_host(&self, now_ns: u64, nr_sectors: u32) -> BookedTransfer {
         lock(&self.from_host).book(now_ns, nr_sectors)
     }
 }
 
 /// The port of a controller that a drive is attached to.
 #[derive(Debug)]
-pub(crate) struct Port {
+pub(crate) struct ControllerPort {
     pub(crate) controller: Arc<ModelController>,
     index: usize,
 }
 
-impl Port {
+impl ControllerPort {
     /// Takes a free port. The drive has no tags yet.
-    pub(crate) fn new(controller: Arc<ModelController>) -> Port {
+    pub(crate) fn new(controller: Arc<ModelController>) -> ControllerPort {
         let mut ports = lock(&controller.ports);
         let index = ports.list.iter().position(|port| !port.taken).unwrap_or(ports.list.len());
         if index == ports.list.len() {
@@ -163,7 +163,7 @@ impl Port {
         }
         ports.list[index] = PortState { taken: true, ..PortState::default() };
         drop(ports);
-        Port { controller, index }
+        ControllerPort { controller, index }
     }
 
     /// Takes a tag. Returns false if none is free, or if other drives have precedence.
@@ -200,7 +200,7 @@ impl Port {
     }
 }
 
-impl Drop for Port {
+impl Drop for ControllerPort {
     fn drop(&mut self) {
         let mut ports = lock(&self.controller.ports);
         let left = std::mem::take(&mut ports.list[self.index]);
@@ -215,7 +215,10 @@ mod tests {
     #[test]
     fn drives_share_the_tags_of_their_controller() {
         let controller = ModelController::new("c", 3, 0);
-        let (a, b) = (Port::new(Arc::clone(&controller)), Port::new(Arc::clone(&controller)));
+        let (a, b) = (
+            ControllerPort::new(Arc::clone(&controller)),
+            ControllerPort::new(Arc::clone(&controller)),
+        );
         assert!(a.take() && a.take() && a.take());
         assert!(!a.take() && !b.take());
         a.give(1);
@@ -225,7 +228,10 @@ mod tests {
     #[test]
     fn drive_that_waits_gets_its_share_before_one_that_has_more() {
         let controller = ModelController::new("c", 4, 0);
-        let (a, b) = (Port::new(Arc::clone(&controller)), Port::new(Arc::clone(&controller)));
+        let (a, b) = (
+            ControllerPort::new(Arc::clone(&controller)),
+            ControllerPort::new(Arc::clone(&controller)),
+        );
         assert!((0..4).all(|_| a.take()));
         assert!(!b.take());
         a.give(1);
@@ -246,7 +252,10 @@ mod tests {
     #[test]
     fn drive_that_is_gone_leaves_its_tags_and_its_wait() {
         let controller = ModelController::new("c", 2, 0);
-        let (a, b) = (Port::new(Arc::clone(&controller)), Port::new(Arc::clone(&controller)));
+        let (a, b) = (
+            ControllerPort::new(Arc::clone(&controller)),
+            ControllerPort::new(Arc::clone(&controller)),
+        );
         assert!(a.take() && a.take() && !b.take());
         drop(a);
         assert!(b.take() && b.take());

@@ -37,7 +37,7 @@ pub struct ModelPreset {
     size_bytes: u64,
     queues: u16,
     queue_depth: u32,
-    dies: Dies,
+    dies: DieGeometry,
     read_ns: u64,
     write_ns: u64,
     fixed_ns: u64,
@@ -48,7 +48,7 @@ pub struct ModelPreset {
 
 /// Parallel units of a drive.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Dies {
+struct DieGeometry {
     count: u32,
     page_bytes: u32,
 }
@@ -68,7 +68,7 @@ const EVO_850: ModelPreset = ModelPreset {
     size_bytes: 500 * GB,
     queues: 1,
     queue_depth: 32,
-    dies: Dies { count: 32, page_bytes: 4096 },
+    dies: DieGeometry { count: 32, page_bytes: 4096 },
     read_ns: 73_000,
     write_ns: 160_000,
     fixed_ns: 7_000,
@@ -86,7 +86,7 @@ const PRO_950: ModelPreset = ModelPreset {
     size_bytes: 512 * GB,
     queues: 8,
     queue_depth: 1024,
-    dies: Dies { count: 32, page_bytes: 16_384 },
+    dies: DieGeometry { count: 32, page_bytes: 16_384 },
     read_ns: 67_000,
     write_ns: 300_000,
     fixed_ns: 11_000,
@@ -110,7 +110,7 @@ const INTEL_520: ModelPreset = ModelPreset {
     size_bytes: 120 * GB,
     queues: 1,
     queue_depth: 32,
-    dies: Dies { count: 16, page_bytes: 16_384 },
+    dies: DieGeometry { count: 16, page_bytes: 16_384 },
     read_ns: 155_000,
     write_ns: 70_000,
     fixed_ns: 3_000,
@@ -129,7 +129,7 @@ const HDD_7200: ModelPreset = ModelPreset {
     size_bytes: 6_000 * GB,
     queues: 1,
     queue_depth: 1,
-    dies: Dies { count: 1, page_bytes: 4096 },
+    dies: DieGeometry { count: 1, page_bytes: 4096 },
     read_ns: 0,
     write_ns: 0,
     fixed_ns: 0,
@@ -164,7 +164,7 @@ const PRESETS: [ModelPreset; 9] = [
         latency_ns: (92_000, 15_900),
         size_bytes: 1_500 * GB,
         queues: 32,
-        dies: Dies { count: 256, page_bytes: 4096 },
+        dies: DieGeometry { count: 256, page_bytes: 4096 },
         read_ns: 79_200,
         fixed_ns: 10_000,
         write_ns: 600_000,
@@ -187,7 +187,7 @@ const PRESETS: [ModelPreset; 9] = [
         size_bytes: 800 * GB,
         queues: 128,
         queue_depth: 4096,
-        dies: Dies { count: 56, page_bytes: 4096 },
+        dies: DieGeometry { count: 56, page_bytes: 4096 },
         read_ns: 2_000,
         write_ns: 2_000,
         fixed_ns: 2_500,

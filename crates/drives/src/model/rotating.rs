@@ -1,4 +1,4 @@
-//! `Rotating`: computes when a simulated rotating disk completes an I/O: seek, rotation, transfer.
+//! `RotatingDisk`: computes when a simulated rotating disk completes an I/O: seek, rotation, transfer.
 //!
 //! There is one arm, and one I/O at a time, in order of arrival. A seek over the fraction `d` of
 //! the stroke takes `track + (full - track) * sqrt(d)`, because the arm accelerates for half of the
@@ -67,17 +67,17 @@ impl ModelDisk {
 
 /// Position of a disk's arm, and the time until which it is busy.
 #[derive(Debug)]
-pub(super) struct Rotating {
+pub(super) struct RotatingDisk {
     disk: ModelDisk,
     free_ns: u64,
     /// Sector after the last one that passed the head.
     end: u64,
 }
 
-impl Rotating {
+impl RotatingDisk {
     /// Creates a disk whose arm is at sector 0.
-    pub(super) fn new(disk: ModelDisk) -> Rotating {
-        Rotating { disk, free_ns: 0, end: 0 }
+    pub(super) fn new(disk: ModelDisk) -> RotatingDisk {
+        RotatingDisk { disk, free_ns: 0, end: 0 }
     }
 
     /// Returns when an I/O that arrives at `now_ns` completes.
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn what_follows_the_last_io_takes_its_transfer_only_and_ios_take_turns() {
-        let mut disk = Rotating::new(DISK);
+        let mut disk = RotatingDisk::new(DISK);
         let ends: Vec<u64> =
             (0..4).map(|at| disk.submit(0, io(ModelIoKind::Read, at * 100, 100))).collect();
         assert_eq!(ends, [1_000_000, 2_000_000, 3_000_000, 4_000_000]);
@@ -173,14 +173,14 @@ mod tests {
             (500, 5_000_001, 15_010_000),
             (999, 20_000_000, 30_000_000),
         ] {
-            let found = Rotating::new(DISK).submit(now_ns, read(sector));
+            let found = RotatingDisk::new(DISK).submit(now_ns, read(sector));
             assert_eq!(found, done_ns, "sector {sector} at {now_ns}");
         }
     }
 
     #[test]
     fn the_next_track_begins_where_the_arm_arrives() {
-        let mut disk = Rotating::new(DISK);
+        let mut disk = RotatingDisk::new(DISK);
         // To the end of track 0; then not its first sector, so the arm has to go there.
         assert_eq!(disk.submit(0, io(ModelIoKind::Read, 0, 999)), 9_990_000);
         let done_ns = disk.submit(9_990_000, read(TRACK));
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn random_places_cost_the_stated_seek_and_half_a_revolution() {
         for (kind, seek_ns) in [(ModelIoKind::Read, 9_000_000), (ModelIoKind::Write, 10_000_000)] {
-            let (mut disk, mut now_ns) = (Rotating::new(DISK), 0);
+            let (mut disk, mut now_ns) = (RotatingDisk::new(DISK), 0);
             let sectors = DISK.stroke_bytes >> 9;
             const IOS: u64 = 20_000;
             for number in 0..IOS {

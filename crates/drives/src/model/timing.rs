@@ -14,8 +14,8 @@ use millrace_random::{SplitMix64, mixed};
 use super::config::ModelTiming;
 use super::controller::ModelController;
 use super::io::{ModelIo, ModelIoKind};
-use super::link::{Booked, Link};
-use super::rotating::Rotating;
+use super::link::{BookedTransfer, LinkDirection};
+use super::rotating::RotatingDisk;
 
 /// Size of the blocks that a drive maps, in sectors: 4 KiB.
 const BLOCK_SECTORS: u64 = 8;
@@ -26,12 +26,12 @@ pub struct Timing {
     config: ModelTiming,
     units_free_ns: Box<[u64]>,
     command_free_ns: u64,
-    to_host: Link,
-    from_host: Link,
+    to_host: LinkDirection,
+    from_host: LinkDirection,
     /// Time at which the units will have written all buffered data.
     drained_ns: u64,
     random: SplitMix64,
-    disk: Option<Rotating>,
+    disk: Option<RotatingDisk>,
 }
 
 impl Timing {
@@ -41,11 +41,11 @@ impl Timing {
         Timing {
             units_free_ns: vec![0; config.units.clamp(1, ModelTiming::UNITS_MAX) as usize].into(),
             command_free_ns: 0,
-            to_host: Link::new(config.read_bytes_per_s),
-            from_host: Link::new(config.write_bytes_per_s),
+            to_host: LinkDirection::new(config.read_bytes_per_s),
+            from_host: LinkDirection::new(config.write_bytes_per_s),
             drained_ns: 0,
             random: SplitMix64::new(config.seed),
-            disk: config.disk.map(Rotating::new),
+            disk: config.disk.map(RotatingDisk::new),
             config: config.clone(),
         }
     }
@@ -87,7 +87,7 @@ impl Timing {
         let ready_ns = self.occupy(arrived_ns, io, self.config.read_ns);
         let own = self.to_host.book(now_ns, io.nr_sectors);
         let shared =
-            controller.map_or(Booked::default(), |c| c.book_to_host(now_ns, io.nr_sectors));
+            controller.map_or(BookedTransfer::default(), |c| c.book_to_host(now_ns, io.nr_sectors));
         own.with(shared).end_ns(ready_ns)
     }
 
@@ -99,8 +99,8 @@ impl Timing {
         controller: Option<&ModelController>,
     ) -> u64 {
         let own = self.from_host.book(now_ns, io.nr_sectors);
-        let shared =
-            controller.map_or(Booked::default(), |c| c.book_from_host(now_ns, io.nr_sectors));
+        let shared = controller
+            .map_or(BookedTransfer::default(), |c| c.book_from_host(now_ns, io.nr_sectors));
         let here_ns = own.with(shared).end_ns(arrived_ns);
         let buffer = self.config.buffer_bytes;
         if buffer == 0 {
@@ -164,12 +164,12 @@ fn through(
     (now_ns, done_ns): (u64, u64),
     io: ModelIo,
 ) -> u64 {
-    let booked = controller.map_or(Booked::default(), |controller| match io.kind {
+    let booked = controller.map_or(BookedTransfer::default(), |controller| match io.kind {
         ModelIoKind::Read => controller.book_to_host(now_ns, io.nr_sectors),
         ModelIoKind::Write | ModelIoKind::DurableWrite => {
             controller.book_from_host(now_ns, io.nr_sectors)
         }
-        ModelIoKind::Flush | ModelIoKind::Command => Booked::default(),
+        ModelIoKind::Flush | ModelIoKind::Command => BookedTransfer::default(),
     });
     booked.end_ns(done_ns)
 }

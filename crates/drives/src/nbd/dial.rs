@@ -1,7 +1,7 @@
 //! Connects to an NBD server: opens a socket and negotiates, with a time limit.
 //!
 //! This blocks, so it runs on the thread that sets drives up, or on a thread of its own
-//! (`redial.rs`). It returns a `Wire` whose next byte is the first of a reply. `nbd.rs`,
+//! (`redial.rs`). It returns a `TimedConnection` whose next byte is the first of a reply. `nbd.rs`,
 //! `redial.rs` and `status_line.rs` call it. Every error names the server as the spec does. The
 //! protocol crate implements the negotiation, and the TLS crate implements TLS.
 
@@ -23,7 +23,7 @@ use millrace_nbd::{ProtocolError, ReplyStyle};
 
 use super::secure::{ClientConfig, Session};
 use super::trouble::ConnectFailure;
-use super::wire::{Socket, Wire};
+use super::wire::{Socket, TimedConnection};
 use crate::common::cancel::Cancel;
 
 /// Number of bytes of the negotiation that are read at a time.
@@ -62,7 +62,7 @@ pub(crate) enum Purpose {
 /// A connection that has been negotiated.
 #[derive(Debug)]
 pub(crate) struct Connected {
-    pub(crate) wire: Wire,
+    pub(crate) wire: TimedConnection,
     /// Result of the negotiation.
     pub(crate) session: ClientSession,
     /// Two hashes of server and export name that identify the export.
@@ -87,7 +87,7 @@ impl Target {
     ) -> Result<Connected, Error> {
         self.cancel.check(&self.text)?;
         let (socket, server) = self.connect(deadline).map_err(|error| self.unreachable(&error))?;
-        let mut wire = Wire::new(socket, self.cancel.clone());
+        let mut wire = TimedConnection::new(socket, self.cancel.clone());
         let session = self.negotiate(&mut wire, purpose, deadline)?;
         let identity = (server, hash(&(server, &self.uri.name)));
         Ok(Connected { wire, session, identity })
@@ -125,7 +125,7 @@ impl Target {
 
     fn negotiate(
         &self,
-        wire: &mut Wire,
+        wire: &mut TimedConnection,
         purpose: Purpose,
         deadline: &mut Deadline<Native>,
     ) -> Result<ClientSession, Error> {
@@ -180,7 +180,11 @@ impl Target {
         })
     }
 
-    fn secure(&self, wire: &mut Wire, deadline: &mut Deadline<Native>) -> Result<(), Error> {
+    fn secure(
+        &self,
+        wire: &mut TimedConnection,
+        deadline: &mut Deadline<Native>,
+    ) -> Result<(), Error> {
         let Some((config, host)) = &self.tls else { return Ok(()) };
         let session = Session::client(config, host);
         let session = session.map_err(|error| self.refused(&format!("TLS: {error}")))?;

@@ -115,7 +115,7 @@ fn lacking(had: TransmissionFlags, has: TransmissionFlags) -> String {
 
 /// Reason for which a connection is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Cause {
+pub(crate) enum LossCause {
     /// A request was not answered within its timeout.
     Silence,
     Other,
@@ -123,8 +123,8 @@ pub(crate) enum Cause {
 
 /// A lost connection.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Loss<'a> {
-    pub(crate) cause: Cause,
+pub(crate) struct ConnectionLoss<'a> {
+    pub(crate) cause: LossCause,
     /// Reason as text, for the log.
     pub(crate) why: &'a str,
     /// Time at which the connection was made, or `None` if the export itself is lost.
@@ -338,7 +338,7 @@ impl NbdState {
 
     /// Ends a generation, because a connection of it was lost, and notifies all queues. Returns
     /// false if the generation had already ended.
-    pub(crate) fn end(&self, generation: u32, loss: Loss<'_>) -> bool {
+    pub(crate) fn end(&self, generation: u32, loss: ConnectionLoss<'_>) -> bool {
         let next = generation.wrapping_add(1);
         // SeqCst pairs with `generation`. Relaxed: on failure nothing is read.
         let ended =
@@ -350,7 +350,7 @@ impl NbdState {
         let now = Instant::now();
         let mut backoff = lock(&self.backoff);
         loss.since.iter().for_each(|since| backoff.lost(*since, now));
-        backoff.was_silent = loss.cause == Cause::Silence;
+        backoff.was_silent = loss.cause == LossCause::Silence;
         drop(backoff);
         lock(&self.reports.trouble).lost(loss.why);
         self.siblings.begin_generation(next);
@@ -373,7 +373,7 @@ impl NbdState {
         if !self.dead.swap(true, Ordering::Relaxed) {
             lock(&self.reports.trouble).lost(&why);
             self.say(why.clone());
-            let loss = Loss { cause: Cause::Other, why: &why, since: None };
+            let loss = ConnectionLoss { cause: LossCause::Other, why: &why, since: None };
             self.end(self.generation(), loss);
         }
     }

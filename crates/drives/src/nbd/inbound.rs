@@ -40,7 +40,7 @@ pub(crate) struct Inbound {
 }
 
 /// Index of a completed request, and its error if it failed.
-pub(crate) type Ended = (u32, Option<Errno>);
+pub(crate) type EndedRequest = (u32, Option<Errno>);
 
 impl Inbound {
     /// Creates the receiving side of a connection that is not open yet.
@@ -106,7 +106,7 @@ impl Inbound {
             }
         };
         // SAFETY: the buffer, the header and its list are this value's, which outlives the
-        // operation (`Link` waits for it); the payload's memory is that of a request in flight,
+        // operation (`NbdLink` waits for it); the payload's memory is that of a request in flight,
         // which is not answered before this operation has ended.
         unsafe { ring.push(user_data, op) };
     }
@@ -158,7 +158,7 @@ impl Inbound {
         &mut self,
         answers: &mut Answers,
         flights: &mut [Flight],
-    ) -> Result<Option<Ended>, AnswerError> {
+    ) -> Result<Option<EndedRequest>, AnswerError> {
         loop {
             let input = &self.buffer[self.start..self.end];
             let (used, answer) = answers.next(input)?;

@@ -1,4 +1,4 @@
-//! `Link`: one connection of a queue, through connecting, loss and reconnecting.
+//! `NbdLink`: one connection of a queue, through connecting, loss and reconnecting.
 //!
 //! A link owns the socket with its two operations (`inbound.rs`, `outbound.rs`) and the
 //! reconnecting thread (`redial.rs`). `queue.rs` calls it on the queue's thread, with the state
@@ -23,7 +23,7 @@ use millrace_nbd::{Command, Errno, ReplyStyle, Request, encode_request};
 
 use super::NbdState;
 use super::dial::Connected;
-use super::drive_state::{Cause, Loss};
+use super::drive_state::{ConnectionLoss, LossCause};
 use super::flight::FlightState;
 use super::inbound::Inbound;
 use super::link_context::{LinkContext, errno_text};
@@ -53,7 +53,7 @@ pub(crate) struct LinkPlace {
 }
 
 /// One connection of a queue.
-pub(crate) struct Link {
+pub(crate) struct NbdLink {
     place: LinkPlace,
     pub(crate) state: LinkState,
     socket: Option<OwnedFd>,
@@ -67,7 +67,7 @@ pub(crate) struct Link {
     inbound: Inbound,
     outbound: Outbound,
     redial: Arc<Redial>,
-    next: Next,
+    next: NextConnection,
     /// Time limit for waiting requests, counted from the last answer.
     fruitless: Option<Deadline<Native>>,
     /// True if a non-durable write was acknowledged in the bytes received last.
@@ -78,7 +78,7 @@ pub(crate) struct Link {
 
 /// The connection that will replace this one.
 #[derive(Default)]
-struct Next {
+struct NextConnection {
     /// The new connection, which is used once the old one is closed.
     connected: Option<Connected>,
     /// True if a thread is making a connection that knows the drive's new size.
@@ -87,7 +87,7 @@ struct Next {
     generation: u32,
 }
 
-impl Link {
+impl NbdLink {
     /// Creates a link. With a connection, it is up, in the generation that was current before the
     /// connection was made; without one, it starts reconnecting. `slots` is the number of requests
     /// that its queue can have.
@@ -96,9 +96,9 @@ impl Link {
         (connected, generation): (Option<Connected>, u32),
         redial: Redial,
         slots: u32,
-    ) -> Link {
+    ) -> NbdLink {
         let style = connected.as_ref().map_or(ReplyStyle::Simple, |one| one.session.style);
-        Link {
+        NbdLink {
             place,
             state: LinkState::Closing,
             socket: None,
@@ -110,7 +110,7 @@ impl Link {
             inbound: Inbound::new(),
             outbound: Outbound::new(),
             redial: Arc::new(redial),
-            next: Next { connected, generation, is_asked_for: false },
+            next: NextConnection { connected, generation, is_asked_for: false },
             fruitless: None,
             has_written: false,
             since: Instant::now(),
@@ -160,7 +160,7 @@ impl Link {
             Some(session) => {
                 let place = (context.ring, fd, user_data);
                 if let Err(error) = self.outbound.send_sealed(place, session) {
-                    self.lose(context.shared, &format!("TLS: {error}"), Cause::Other);
+                    self.lose(context.shared, &format!("TLS: {error}"), LossCause::Other);
                 }
             }
         }
@@ -179,7 +179,7 @@ impl Link {
     pub(crate) fn sent(&mut self, result: i32, context: &mut LinkContext<'_>) {
         if result <= 0 || self.state != LinkState::Up {
             self.outbound.broken();
-            return self.lose(context.shared, &errno_text(result), Cause::Other);
+            return self.lose(context.shared, &errno_text(result), LossCause::Other);
         }
         let out = match &mut self.tls {
             None => self.outbound.moved(result as usize),
@@ -202,7 +202,7 @@ impl Link {
     pub(crate) fn received(&mut self, result: i32, context: &mut LinkContext<'_>) {
         if result <= 0 || self.state != LinkState::Up {
             self.inbound.broken();
-            return self.lose(context.shared, &errno_text(result), Cause::Other);
+            return self.lose(context.shared, &errno_text(result), LossCause::Other);
         }
         if self.is_over(context.shared) {
             // Answered requests are sent again, because the new server process may not have their
@@ -227,7 +227,7 @@ impl Link {
             context.shared.note_loss();
         }
         if let Err(why) = taken {
-            return self.lose(context.shared, &why, Cause::Other);
+            return self.lose(context.shared, &why, LossCause::Other);
         }
         if self.tls.is_some() && !self.outbound.is_busy() {
             // TLS itself may have something to answer.
@@ -314,12 +314,12 @@ impl Link {
     }
 
     /// Gives the connection up, and with it all of its generation. Its operations end soon after.
-    pub(crate) fn lose(&mut self, shared: &NbdState, why: &str, cause: Cause) {
+    pub(crate) fn lose(&mut self, shared: &NbdState, why: &str, cause: LossCause) {
         if self.state != LinkState::Up {
             return;
         }
         self.fall(shared);
-        if !shared.end(self.generation, Loss { cause, why, since: Some(self.since) }) {
+        if !shared.end(self.generation, ConnectionLoss { cause, why, since: Some(self.since) }) {
             // Another connection was lost before, and that was logged.
             return;
         }

@@ -24,12 +24,12 @@ use millrace_nbd::{Command, TransmissionFlags};
 use millrace_reactor::{Completion, Wait, now_ns};
 
 use super::NbdState;
-use super::drive_state::Cause;
+use super::drive_state::LossCause;
 use super::flight::{Flight, FlightState};
-use super::link::{Link, LinkState};
+use super::link::{LinkState, NbdLink};
 use super::link_context::LinkContext;
 use super::ring::Ring;
-use super::siblings::{GivenBack, Mail, Origin};
+use super::siblings::{GivenBack, Origin, QueueMessage};
 use crate::common::thread_bound::ThreadBound;
 
 /// Maximum time that a dropped queue waits for its operations.
@@ -51,7 +51,7 @@ pub(crate) struct NbdQueue {
     /// Index of the queue in the drive.
     number: usize,
     ring: ThreadBound<Ring>,
-    links: Vec<Link>,
+    links: Vec<NbdLink>,
     /// One flight for each tag, then those for requests of other queues.
     flights: Vec<Flight>,
     /// Number of tags.
@@ -59,7 +59,7 @@ pub(crate) struct NbdQueue {
     guests: GuestFlights,
     /// True if other queues have sent messages.
     has_mail: Arc<AtomicBool>,
-    mail: Vec<Mail>,
+    mail: Vec<QueueMessage>,
     /// Requests of other queues that must be returned to them.
     returns: Vec<GivenBack>,
     waiting: VecDeque<u32>,
@@ -81,7 +81,7 @@ impl NbdQueue {
     pub(crate) fn new(
         shared: &Arc<NbdState>,
         (number, wake): (usize, Arc<OwnedFd>),
-        (ring, links): (Ring, Vec<Link>),
+        (ring, links): (Ring, Vec<NbdLink>),
         (depth, guests_max): (u32, u32),
     ) -> NbdQueue {
         let depth = depth as usize;
@@ -107,7 +107,7 @@ impl NbdQueue {
     }
 
     /// Calls `each` with each link.
-    fn with_links(&mut self, mut each: impl FnMut(&mut Link, &mut LinkContext<'_>)) {
+    fn with_links(&mut self, mut each: impl FnMut(&mut NbdLink, &mut LinkContext<'_>)) {
         let NbdQueue { shared, ring, links, flights, waiting, done, .. } = self;
         let mut context = LinkContext { shared, ring: ring.get(), flights, waiting, done };
         links.iter_mut().for_each(|link| each(link, &mut context));
@@ -153,7 +153,7 @@ impl NbdQueue {
     }
 
     fn has_connection(&self) -> bool {
-        self.links.iter().any(Link::is_up)
+        self.links.iter().any(NbdLink::is_up)
     }
 
     /// Takes requests that other queues have forwarded if this queue has a connection. Otherwise
@@ -231,17 +231,17 @@ impl NbdQueue {
         self.shared.siblings.take_mail(self.number, &self.has_mail, &mut mail);
         for one in mail.drain(..) {
             match one {
-                Mail::GivenBack(back) => {
+                QueueMessage::GivenBack(back) => {
                     let tag = back.origin.tag;
                     match self.flights[tag as usize].returned(back) {
                         None => self.waiting.push_front(tag),
                         Some(status) => {
-                            self.links.iter_mut().for_each(Link::was_fruitful);
+                            self.links.iter_mut().for_each(NbdLink::was_fruitful);
                             self.done.push((Tag(tag), status));
                         }
                     }
                 }
-                Mail::Expired(id) => {
+                QueueMessage::Expired(id) => {
                     let guests = self.flights.iter().skip(self.depth);
                     let found = guests.zip(self.depth..).find(|(one, _)| one.is_forwarding(id));
                     if let Some((_, index)) = found {
@@ -261,7 +261,7 @@ impl NbdQueue {
             FlightState::Sending | FlightState::Sent => {
                 let (command, offset, link) = (flight.command, flight.offset, flight.link);
                 let why = format!("no answer to a {command:?} at byte {offset} within its timeout");
-                self.links[link].lose(&self.shared, &why, Cause::Silence);
+                self.links[link].lose(&self.shared, &why, LossCause::Silence);
                 self.flights.iter_mut().for_each(|other| other.silence |= other.is_sent_by(link));
             }
             FlightState::Waiting => {
@@ -303,7 +303,7 @@ impl NbdQueue {
         if !self.has_hope() {
             return self.fail_waiting();
         }
-        let takes = |link: &&Link| link.takes(&self.shared);
+        let takes = |link: &&NbdLink| link.takes(&self.shared);
         let ready = self.links.iter().filter(takes).count();
         if ready == 0 {
             return;

@@ -67,7 +67,7 @@ pub(crate) struct GivenBack {
 
 /// Message to a queue.
 #[derive(Debug)]
-pub(crate) enum Mail {
+pub(crate) enum QueueMessage {
     GivenBack(GivenBack),
     /// A forwarded request has timed out. The queue that sent it closes its connection.
     Expired(u64),
@@ -132,12 +132,12 @@ struct QueueState {
     up: usize,
     /// Number of the queue's open sockets, of any generation.
     open: usize,
-    mail: Vec<Mail>,
+    mail: Vec<QueueMessage>,
     has_mail: Arc<AtomicBool>,
 }
 
 impl QueueState {
-    fn send(&mut self, mail: Mail) {
+    fn send(&mut self, mail: QueueMessage) {
         if self.wake.is_some() {
             self.mail.push(mail);
             // Release pairs with the Acquire in `take_mail`.
@@ -305,7 +305,7 @@ impl SiblingQueues {
         for request in requests {
             let queue = request.origin.queue;
             woken[queue] = true;
-            state.queues[queue].send(Mail::GivenBack(request));
+            state.queues[queue].send(QueueMessage::GivenBack(request));
         }
         let queues = state.queues.iter().zip(woken).filter(|(_, woken)| *woken);
         queues.for_each(|(queue, _)| queue.wake());
@@ -321,14 +321,19 @@ impl SiblingQueues {
             return found;
         }
         for queue in &mut state.queues {
-            queue.send(Mail::Expired(id));
+            queue.send(QueueMessage::Expired(id));
             queue.wake();
         }
         None
     }
 
     /// Moves the messages of a queue to the end of `into`. `has_mail` is the queue's flag.
-    pub(crate) fn take_mail(&self, queue: usize, has_mail: &AtomicBool, into: &mut Vec<Mail>) {
+    pub(crate) fn take_mail(
+        &self,
+        queue: usize,
+        has_mail: &AtomicBool,
+        into: &mut Vec<QueueMessage>,
+    ) {
         // Acquire pairs with the Release in `send`.
         if has_mail.load(Ordering::Acquire) {
             let mut state = lock(&self.state);
@@ -403,7 +408,7 @@ mod tests {
         assert!(all.expire(taken[0].origin.id).is_none());
         let mut mail = Vec::new();
         all.take_mail(0, &flags[0], &mut mail);
-        assert!(matches!(mail[..], [Mail::Expired(2)]), "{mail:?}");
+        assert!(matches!(mail[..], [QueueMessage::Expired(2)]), "{mail:?}");
         all.begin_generation(1);
         assert!(!all.has_connection());
         all.connection_down(0, 0);

@@ -16,7 +16,7 @@ use millrace_nbd::{Command, Extent as ByteExtent, ReplyStyle, Request, encode_re
 
 use super::NbdState;
 use super::dial::{Connected, Purpose};
-use super::wire::Wire;
+use super::wire::TimedConnection;
 
 /// Time limit of an answer.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -30,15 +30,15 @@ const REPLY_BYTES_MAX: usize = 1 << 20;
 /// The connection for block status queries, and whether the server supports them.
 #[derive(Debug, Default)]
 pub(crate) struct StatusLine {
-    line: Option<Line>,
+    line: Option<StatusConnection>,
     quiet_until: Option<Instant>,
     /// True if the server does not support `base:allocation`.
     never: bool,
 }
 
 #[derive(Debug)]
-struct Line {
-    wire: Wire,
+struct StatusConnection {
+    wire: TimedConnection,
     style: ReplyStyle,
     context_id: u32,
     cookie: u64,
@@ -70,7 +70,7 @@ impl StatusLine {
         None
     }
 
-    fn open(&mut self, shared: &NbdState) -> Option<Line> {
+    fn open(&mut self, shared: &NbdState) -> Option<StatusConnection> {
         let connected = shared.target.dial(Purpose::Status, PATIENCE).ok();
         let sees_writes = |one: &Connected| shared.promise.may_share(&one.session);
         let Some(connected) = connected.filter(sees_writes) else {
@@ -82,11 +82,11 @@ impl StatusLine {
             self.never = true;
             return None;
         };
-        Some(Line { wire, style, context_id, cookie: 0 })
+        Some(StatusConnection { wire, style, context_id, cookie: 0 })
     }
 }
 
-impl Line {
+impl StatusConnection {
     fn ask(&mut self, offset: u64, length: u64) -> io::Result<Vec<ByteExtent>> {
         let mut deadline = Deadline::after(PATIENCE);
         self.cookie += 1;

@@ -1,4 +1,4 @@
-//! `Wire`: a TCP or Unix socket with blocking calls and time limits, optionally with TLS.
+//! `TimedConnection`: a TCP or Unix socket with blocking calls and time limits, optionally with TLS.
 //!
 //! It is used while a connection is negotiated, and for single queries. Afterwards, the socket and
 //! the TLS session go to a link, which uses them with its ring. `dial.rs` and `status_line.rs` call
@@ -25,22 +25,22 @@ pub(crate) enum Socket {
 
 /// A socket, with the flag that cancels waits for it.
 #[derive(Debug)]
-struct Stream {
+struct CancellableSocket {
     socket: Socket,
     cancel: Cancel,
 }
 
 /// A socket, with TLS if it was asked for.
 #[derive(Debug)]
-pub(crate) struct Wire {
-    stream: Stream,
+pub(crate) struct TimedConnection {
+    stream: CancellableSocket,
     tls: Option<Box<Session>>,
 }
 
-impl Wire {
+impl TimedConnection {
     /// Creates a wire without TLS. Waits end early once `cancel` is set.
-    pub(crate) fn new(socket: Socket, cancel: Cancel) -> Wire {
-        Wire { stream: Stream { socket, cancel }, tls: None }
+    pub(crate) fn new(socket: Socket, cancel: Cancel) -> TimedConnection {
+        TimedConnection { stream: CancellableSocket { socket, cancel }, tls: None }
     }
 
     /// Returns the TLS session, if there is one.
@@ -136,7 +136,7 @@ fn slice(deadline: &mut Deadline<Native>) -> io::Result<Duration> {
     deadline.slice().ok_or_else(|| io::ErrorKind::TimedOut.into())
 }
 
-impl Stream {
+impl CancellableSocket {
     /// Sends the TLS session's output.
     fn send(&mut self, session: &mut Session, deadline: &mut Deadline<Native>) -> io::Result<()> {
         let bytes = session.output().len();

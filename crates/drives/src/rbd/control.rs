@@ -18,7 +18,7 @@ use std::time::Duration;
 use millrace_block::{Error, ErrorKind};
 use millrace_machine::{Deadline, Machine, Native};
 
-use super::image::Image;
+use super::image::RbdImage;
 use super::{HeldImage, RbdState};
 use crate::common::units::size_text;
 
@@ -40,7 +40,7 @@ static PATIENCE: Mutex<Duration> = Mutex::new(CLOSE_PATIENCE);
 pub(super) type Data = Option<Vec<Range<u64>>>;
 
 /// Orders to the control thread.
-pub(super) enum Order {
+pub(super) enum ControlOrder {
     /// Check the image, and return its size in bytes.
     Look(Sender<Result<u64, Error>>),
     /// Return the ranges of the image that hold data.
@@ -48,7 +48,7 @@ pub(super) enum Order {
     /// Drop the reference to the image, so that no check begins any more.
     EndLooks(Sender<()>),
     /// Close the image.
-    Close(Box<Image>, Option<HeldImage>, Sender<()>),
+    Close(Box<RbdImage>, Option<HeldImage>, Sender<()>),
 }
 
 /// State of an image when the drive was opened; if it changes, the drive must not go on.
@@ -64,7 +64,7 @@ pub(crate) struct KnownImage {
 }
 
 /// Sends orders to the control thread.
-pub(super) struct ControlThread(Sender<Order>);
+pub(super) struct ControlThread(Sender<ControlOrder>);
 
 impl ControlThread {
     /// Starts the thread for an open image.
@@ -88,21 +88,21 @@ impl ControlThread {
     pub(super) fn look(&self) -> Receiver<Result<u64, Error>> {
         let (sender, receiver) = mpsc::channel();
         // If the thread is gone, the receiver reports that there will be no answer.
-        let _ = self.0.send(Order::Look(sender));
+        let _ = self.0.send(ControlOrder::Look(sender));
         receiver
     }
 
     /// Asks which ranges of the image hold data. The cluster may take any time to answer.
     pub(super) fn data(&self, range: Range<u64>) -> Receiver<Data> {
         let (sender, receiver) = mpsc::channel();
-        let _ = self.0.send(Order::Data(range, sender));
+        let _ = self.0.send(ControlOrder::Data(range, sender));
         receiver
     }
 
     /// Waits until no check is in progress. None begins afterwards.
     pub(super) fn end_looks(&self) {
         let (sender, receiver) = mpsc::channel();
-        let _ = self.0.send(Order::EndLooks(sender));
+        let _ = self.0.send(ControlOrder::EndLooks(sender));
         wait_for_end(&receiver);
     }
 }
@@ -121,30 +121,30 @@ pub(super) fn wait_for_end(ended: &Receiver<()>) {
 }
 
 /// Called by a thread of librbd when the image has changed. Waits for a check.
-fn wait_for_look(orders: &Sender<Order>) {
+fn wait_for_look(orders: &Sender<ControlOrder>) {
     let (sender, receiver) = mpsc::channel();
-    if orders.send(Order::Look(sender)).is_ok() {
+    if orders.send(ControlOrder::Look(sender)).is_ok() {
         // If the check takes longer, the change goes on without it.
         let _ = receiver.recv_timeout(UPDATE_PATIENCE);
     }
 }
 
 /// Body of the control thread.
-fn run(mut shared: Weak<RbdState>, orders: &Receiver<Order>, period: Duration) {
+fn run(mut shared: Weak<RbdState>, orders: &Receiver<ControlOrder>, period: Duration) {
     loop {
         // The asker of an answer may be gone.
         match orders.recv_timeout(period) {
-            Ok(Order::Look(asker)) => {
+            Ok(ControlOrder::Look(asker)) => {
                 let _ = asker.send(shared.upgrade().map_or_else(|| Err(closed()), |it| it.look()));
             }
-            Ok(Order::Data(range, asker)) => {
+            Ok(ControlOrder::Data(range, asker)) => {
                 let _ = asker.send(shared.upgrade().and_then(|shared| shared.data(range)));
             }
-            Ok(Order::EndLooks(asker)) => {
+            Ok(ControlOrder::EndLooks(asker)) => {
                 shared = Weak::new();
                 let _ = asker.send(());
             }
-            Ok(Order::Close(image, held, asker)) => {
+            Ok(ControlOrder::Close(image, held, asker)) => {
                 drop(image);
                 drop(held);
                 let _ = asker.send(());
@@ -236,7 +236,7 @@ impl RbdState {
     /// Returns the image's current state in the cluster. Does not use the open handle, which may
     /// wait for the end of a change that itself waits for this check.
     fn found(&self) -> Result<CurrentImage, LookError> {
-        let opened = Image::open_by_id(&self.image.cluster, &self.known.id);
+        let opened = RbdImage::open_by_id(&self.image.cluster, &self.known.id);
         let now = opened.map_err(|error| gone_or(error, "the image was removed (rbd rm)"))?;
         let set = now.set_snapshot(self.known.snapshot_id);
         set.map_err(|error| gone_or(error, "the snapshot was removed (rbd snap rm)"))?;

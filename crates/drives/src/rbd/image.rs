@@ -1,4 +1,4 @@
-//! `Image`: an open image, queries about it, and I/O on it.
+//! `RbdImage`: an open image, queries about it, and I/O on it.
 //!
 //! It owns the image's handle, and a reference to the connection. open.rs and control.rs call the
 //! queries, any of which may wait for the cluster; queue.rs starts I/O without waiting. If the user
@@ -33,7 +33,7 @@ const NO_SNAPSHOT: u64 = u64::MAX - 1;
 const EXTENTS_MAX: usize = 4096;
 
 /// An open image.
-pub(crate) struct Image {
+pub(crate) struct RbdImage {
     pub(crate) cluster: Arc<Cluster>,
     handle: Handle,
     is_watched: bool,
@@ -51,11 +51,11 @@ struct Updates {
 pub(crate) type UpdateCall = Box<dyn Fn() + Send + Sync>;
 
 // SAFETY: librbd's handles may be used by any thread, and by several at once.
-unsafe impl Send for Image {}
+unsafe impl Send for RbdImage {}
 // SAFETY: as above.
-unsafe impl Sync for Image {}
+unsafe impl Sync for RbdImage {}
 
-impl Drop for Image {
+impl Drop for RbdImage {
     fn drop(&mut self) {
         let functions = self.cluster.functions;
         // SAFETY: a live handle, closed here only; this waits for calls and for I/O under way.
@@ -70,7 +70,7 @@ impl Drop for Image {
 
 /// An I/O to start, with its byte offset, or its byte offset and length.
 #[derive(Clone, Copy)]
-pub(crate) enum Start<'a> {
+pub(crate) enum ImageIo<'a> {
     Read(&'a [iovec], u64),
     Write(&'a [iovec], u64),
     Discard(u64, u64),
@@ -81,10 +81,10 @@ pub(crate) enum Start<'a> {
     Flush,
 }
 
-impl Image {
+impl RbdImage {
     /// Opens the image or its snapshot. A read-only image gets a watch, too, if its user has the
     /// right to write, which setting a watch requires.
-    pub(crate) fn open(cluster: Cluster, config: &RbdConfig) -> Result<Image, io::Error> {
+    pub(crate) fn open(cluster: Cluster, config: &RbdConfig) -> Result<RbdImage, io::Error> {
         let functions = cluster.functions;
         let name = c_text(&config.image.image);
         let snapshot = config.image.snapshot.as_deref().map(c_text);
@@ -105,17 +105,17 @@ impl Image {
             }
             opened => (opened?, true),
         };
-        Ok(Image { cluster: Arc::new(cluster), handle, is_watched, updates: OnceLock::new() })
+        Ok(RbdImage { cluster: Arc::new(cluster), handle, is_watched, updates: OnceLock::new() })
     }
 
     /// Opens the image with this id for reading, in its current state, whatever its name is now.
-    pub(crate) fn open_by_id(cluster: &Arc<Cluster>, id: &str) -> Result<Image, io::Error> {
+    pub(crate) fn open_by_id(cluster: &Arc<Cluster>, id: &str) -> Result<RbdImage, io::Error> {
         let (id, mut handle) = (c_text(id), null_mut());
         let open = cluster.functions.rbd_open_by_id_read_only;
         // SAFETY: a live pool and a valid text; the handle is written on success only.
         checked(unsafe { open(cluster.pool(), id.as_ptr(), &raw mut handle, null()) })?;
         let (cluster, updates) = (Arc::clone(cluster), OnceLock::new());
-        Ok(Image { cluster, handle, is_watched: false, updates })
+        Ok(RbdImage { cluster, handle, is_watched: false, updates })
     }
 
     /// Returns true if the image has a watch on its header.
@@ -276,26 +276,28 @@ impl Image {
     /// # Safety
     /// The memory and its segment list must stay valid until the completion is called, and
     /// `completion` must be new.
-    pub(crate) unsafe fn start(&self, start: Start<'_>, completion: Handle) -> Result<(), c_int> {
+    pub(crate) unsafe fn start(&self, start: ImageIo<'_>, completion: Handle) -> Result<(), c_int> {
         let (functions, image) = (self.cluster.functions, self.handle);
         // SAFETY: a live handle; the rest is promised by the caller.
         let started = unsafe {
             match start {
-                Start::Read(pieces, at) => {
+                ImageIo::Read(pieces, at) => {
                     let count = pieces.len() as c_int;
                     (functions.rbd_aio_readv)(image, pieces.as_ptr(), count, at, completion)
                 }
-                Start::Write(pieces, at) => {
+                ImageIo::Write(pieces, at) => {
                     let count = pieces.len() as c_int;
                     (functions.rbd_aio_writev)(image, pieces.as_ptr(), count, at, completion)
                 }
-                Start::Discard(at, len) => (functions.rbd_aio_discard)(image, at, len, completion),
-                Start::Zero(at, len) | Start::ZeroThick(at, len) => {
-                    let flags = if matches!(start, Start::Zero(..)) { 0 } else { THICK };
+                ImageIo::Discard(at, len) => {
+                    (functions.rbd_aio_discard)(image, at, len, completion)
+                }
+                ImageIo::Zero(at, len) | ImageIo::ZeroThick(at, len) => {
+                    let flags = if matches!(start, ImageIo::Zero(..)) { 0 } else { THICK };
                     let len = len as size_t;
                     (functions.rbd_aio_write_zeroes)(image, at, len, completion, flags, 0)
                 }
-                Start::Flush => (functions.rbd_aio_flush)(image, completion),
+                ImageIo::Flush => (functions.rbd_aio_flush)(image, completion),
             }
         };
         if started < 0 { Err(started) } else { Ok(()) }
@@ -326,7 +328,7 @@ struct ExtentList {
 /// # Safety
 /// `found` must be an `ExtentList` that nobody else uses meanwhile.
 unsafe extern "C" fn note_extent(at: u64, len: size_t, exists: c_int, found: *mut c_void) -> c_int {
-    // SAFETY: `Image::data` passes a value that nobody else uses meanwhile.
+    // SAFETY: `RbdImage::data` passes a value that nobody else uses meanwhile.
     let found = unsafe { &mut *found.cast::<ExtentList>() };
     let start = at.clamp(found.range.start, found.range.end);
     let end = at.saturating_add(len as u64).min(found.range.end);
@@ -351,7 +353,7 @@ mod tests {
         let mut found = ExtentList { range, list: Vec::new() };
         let argument = (&raw mut found).cast::<c_void>();
         let tell = |&(at, len, exists): &(u64, usize, c_int)| {
-            // SAFETY: as in `Image::data`.
+            // SAFETY: as in `RbdImage::data`.
             unsafe { note_extent(at, len, exists, argument) }
         };
         let last = extents.iter().map(tell).find(|said| *said != 0);

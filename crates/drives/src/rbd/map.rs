@@ -1,4 +1,4 @@
-//! `Map`: where an image has data, without waiting long for the answer.
+//! `HoleMap`: where an image has data, without waiting long for the answer.
 //!
 //! The answer comes from the image's object map (`fast-diff`), and the cluster may take any time.
 //! The caller is an I/O thread with other work. So the drive's control thread asks, and what is not
@@ -26,12 +26,12 @@ const INVALID: u64 = 3;
 
 /// A query that was not answered in time.
 #[derive(Default)]
-pub(crate) struct Map {
+pub(crate) struct HoleMap {
     /// Receiver of the late answer.
     late: Mutex<Option<Receiver<Data>>>,
 }
 
-impl Map {
+impl HoleMap {
     /// Returns the allocation of a range of sectors.
     pub(super) fn extents(
         &self,

@@ -18,11 +18,11 @@ use millrace_machine::{Deadline, Machine, Native};
 
 use super::cluster::{Cluster, system};
 use super::control::{ControlThread, EXCLUSIVE_LOCK, KnownImage, UNWATCHED_PERIOD};
-use super::image::Image;
-use super::{HeldImage, ImageFacts, Map, OpenImage, RbdConfig, RbdDriver, RbdState, library};
+use super::image::RbdImage;
+use super::{HeldImage, HoleMap, ImageFacts, OpenImage, RbdConfig, RbdDriver, RbdState, library};
 use crate::common::cancel;
 use crate::common::measurement::Measured;
-use crate::common::place::{Place, two_numbers};
+use crate::common::place::{DataPlace, two_numbers};
 use crate::common::units::size_text;
 
 /// Size to which librbd rounds discards unless configured otherwise, in bytes.
@@ -103,7 +103,7 @@ pub(super) fn open_by(
     });
     let (shared, learned, warnings) = opened?;
     let control = ControlThread::start(&shared);
-    Ok(RbdDriver { config, shared, control, map: Map::default(), learned, warnings })
+    Ok(RbdDriver { config, shared, control, map: HoleMap::default(), learned, warnings })
 }
 
 /// Returns the properties of an image without opening it for use. Does not wait for locks: a lock
@@ -125,7 +125,7 @@ pub(super) fn measure_by(
         {
             return Err(busy(&theirs, &in_use(&owner)));
         }
-        let place = Some(Place { identity, read_only });
+        let place = Some(DataPlace { identity, read_only });
         let warnings = warnings(&image, &theirs)?;
         Ok(Measured { place, warnings, ..Measured::plain(size_bytes, 512) })
     })
@@ -135,7 +135,7 @@ fn open_image(
     functions: &'static library::Functions,
     config: &RbdConfig,
     stage: &WaitStage,
-) -> Result<Image, Error> {
+) -> Result<RbdImage, Error> {
     stage.set(
         "the cluster's monitors do not answer; check `mon host` in its configuration, and the \
          network",
@@ -145,7 +145,7 @@ fn open_image(
         "the cluster does not give the image; `ceph -s` shows whether its OSDs are up and its \
          placement groups active",
     );
-    Image::open(cluster, config).map_err(|error| image_error(config, &error))
+    RbdImage::open(cluster, config).map_err(|error| image_error(config, &error))
 }
 
 fn image_error(config: &RbdConfig, error: &io::Error) -> Error {
@@ -180,7 +180,7 @@ fn image_error(config: &RbdConfig, error: &io::Error) -> Error {
     Error::new(ErrorKind::System, text)
 }
 
-fn learn(image: &Image, config: &RbdConfig) -> Result<ImageFacts, Error> {
+fn learn(image: &RbdImage, config: &RbdConfig) -> Result<ImageFacts, Error> {
     let said = |error: io::Error| system(config, "its size", &error);
     let info = image.info().map_err(said)?;
     let (size_bytes, object_bytes) = (info.size_bytes, info.object_bytes);
@@ -210,7 +210,7 @@ fn learn(image: &Image, config: &RbdConfig) -> Result<ImageFacts, Error> {
 
 /// Returns the state of the image with which later checks compare it.
 fn known(
-    image: &Image,
+    image: &RbdImage,
     config: &RbdConfig,
     (learned, is_locked): (&ImageFacts, bool),
 ) -> Result<KnownImage, Error> {
@@ -239,7 +239,7 @@ fn hold(config: &RbdConfig, identity: (u64, u64)) -> Result<HeldImage, Error> {
 }
 
 /// Returns warnings for the user: that changes are noticed late, or that other clients may write.
-fn warnings(image: &Image, config: &RbdConfig) -> Result<Vec<String>, Error> {
+fn warnings(image: &RbdImage, config: &RbdConfig) -> Result<Vec<String>, Error> {
     let name = &config.image;
     let mut all = Vec::new();
     if !image.is_watched() {
@@ -270,7 +270,7 @@ fn warnings(image: &Image, config: &RbdConfig) -> Result<Vec<String>, Error> {
     Ok(all)
 }
 
-fn has_lock(image: &Image, config: &RbdConfig) -> Result<bool, Error> {
+fn has_lock(image: &RbdImage, config: &RbdConfig) -> Result<bool, Error> {
     let features = image.features().map_err(|error| system(config, "its features", &error))?;
     Ok(features & EXCLUSIVE_LOCK != 0)
 }
@@ -278,7 +278,7 @@ fn has_lock(image: &Image, config: &RbdConfig) -> Result<bool, Error> {
 /// Takes the exclusive lock if the settings ask for it and the image supports it. Returns true if
 /// the drive has it now.
 fn lock(
-    image: &Image,
+    image: &RbdImage,
     config: &RbdConfig,
     stage: &WaitStage,
     mut limit: Deadline<Native>,
@@ -306,7 +306,7 @@ fn lock(
 }
 
 /// Returns the address of the client that has the lock, unless that client is gone.
-fn living_owner(image: &Image) -> Option<String> {
+fn living_owner(image: &RbdImage) -> Option<String> {
     image.owner().filter(|owner| image.is_watched_by(owner))
 }
 

@@ -27,7 +27,7 @@ use millrace_block::{
 use millrace_machine::Native;
 
 use super::control::KnownImage;
-use super::image::Start;
+use super::image::ImageIo;
 use super::library::{Functions, Handle};
 use super::{RbdState, behind_the_end};
 use crate::common::outcomes::{Outcome, Outcomes};
@@ -43,12 +43,12 @@ struct QueueOutcome {
 }
 
 /// Results for one queue.
-struct Inbox {
+struct OutcomeInbox {
     done: Mutex<Vec<QueueOutcome>>,
     wake: Arc<OwnedFd>,
 }
 
-impl Inbox {
+impl OutcomeInbox {
     fn lock(&self) -> MutexGuard<'_, Vec<QueueOutcome>> {
         self.done.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -67,9 +67,9 @@ impl Inbox {
 }
 
 /// Data that a completion needs to find its queue.
-struct Slot {
+struct CompletionSlot {
     functions: &'static Functions,
-    inbox: Arc<Inbox>,
+    inbox: Arc<OutcomeInbox>,
     tag: u32,
 }
 
@@ -79,7 +79,7 @@ struct Slot {
 /// `slot` must belong to a queue that has not taken this completion yet.
 unsafe extern "C" fn completed(completion: Handle, slot: *mut c_void) {
     // SAFETY: the queue keeps its slots until every completion was taken, which is after `push`.
-    let Slot { functions, inbox, tag } = unsafe { &*slot.cast::<Slot>() };
+    let CompletionSlot { functions, inbox, tag } = unsafe { &*slot.cast::<CompletionSlot>() };
     // The queue, and with it the slot, may be gone as soon as it has seen the result.
     let (inbox, tag) = (Arc::clone(inbox), *tag);
     // SAFETY: librbd's own completion, given back once.
@@ -105,8 +105,8 @@ struct Flight {
 /// A hardware queue of a Ceph image.
 pub(crate) struct RbdQueue {
     shared: Arc<RbdState>,
-    inbox: Arc<Inbox>,
-    slots: Box<[Slot]>,
+    inbox: Arc<OutcomeInbox>,
+    slots: Box<[CompletionSlot]>,
     flights: Box<[Flight]>,
     in_flight: usize,
     outcomes: Outcomes<QueueOutcome>,
@@ -119,9 +119,9 @@ impl RbdQueue {
     /// Creates a queue with `depth` tags, whose thread is woken by `wake`.
     pub(crate) fn new(shared: Arc<RbdState>, wake: Arc<OwnedFd>, depth: u32) -> RbdQueue {
         let room = depth as usize;
-        let inbox = Arc::new(Inbox { done: Mutex::new(Vec::with_capacity(room)), wake });
+        let inbox = Arc::new(OutcomeInbox { done: Mutex::new(Vec::with_capacity(room)), wake });
         let functions = shared.image.cluster.functions;
-        let slot = |tag| Slot { functions, inbox: Arc::clone(&inbox), tag };
+        let slot = |tag| CompletionSlot { functions, inbox: Arc::clone(&inbox), tag };
         let flight = |_| Flight::new();
         RbdQueue {
             slots: (0..depth).map(slot).collect(),
@@ -144,12 +144,12 @@ impl RbdQueue {
             return Err(status);
         }
         let start = match rq.op() {
-            Op::Read => Start::Read(&flight.memory, at),
-            Op::Write => Start::Write(&flight.memory, at),
-            Op::Flush => Start::Flush,
-            Op::Discard => Start::Discard(at, len),
-            Op::WriteZeroes if rq.flags().has(OpFlags::NOUNMAP) => Start::ZeroThick(at, len),
-            Op::WriteZeroes => Start::Zero(at, len),
+            Op::Read => ImageIo::Read(&flight.memory, at),
+            Op::Write => ImageIo::Write(&flight.memory, at),
+            Op::Flush => ImageIo::Flush,
+            Op::Discard => ImageIo::Discard(at, len),
+            Op::WriteZeroes if rq.flags().has(OpFlags::NOUNMAP) => ImageIo::ZeroThick(at, len),
+            Op::WriteZeroes => ImageIo::Zero(at, len),
         };
         let (image, functions) = (&self.shared.image, self.slots[index].functions);
         let mut completion = null_mut();

@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 
 use millrace_block::ErrorKind;
-use millrace_drives::{Place, Spec, SpecError, file_place};
+use millrace_drives::{DataPlace, Spec, SpecError, file_place};
 
 use crate::assemble::{DriveOptions, Host, OpenedDrive, SetupError, assemble_drive, open_drive};
 
@@ -34,11 +34,11 @@ impl Places {
     ///
     /// # Errors
     /// `SameFile` if it is in the way of another drive; it is entered in any case.
-    pub fn take(&mut self, name: &str, place: Option<Place>) -> Result<(), SetupError> {
+    pub fn take(&mut self, name: &str, place: Option<DataPlace>) -> Result<(), SetupError> {
         let free = self.check(name, place);
         let number = self.drives.len();
         self.drives.push(name.to_owned());
-        if let Some(Place { identity, read_only }) = place {
+        if let Some(DataPlace { identity, read_only }) = place {
             self.users.entry(identity).or_default().push(PlaceUser { number, read_only });
         }
         free
@@ -55,9 +55,9 @@ impl Places {
     }
 
     /// Refuses a place where a drive keeps its data already.
-    pub(crate) fn check(&self, name: &str, place: Option<Place>) -> Result<(), SetupError> {
+    pub(crate) fn check(&self, name: &str, place: Option<DataPlace>) -> Result<(), SetupError> {
         let Some(place) = place else { return Ok(()) };
-        // As `Place::clashes_with`: only readers share a place.
+        // As `DataPlace::clashes_with`: only readers share a place.
         let mut users = self.users.get(&place.identity).into_iter().flatten();
         let other = users.find(|user| !(user.read_only && place.read_only));
         let Some(PlaceUser { number: other, .. }) = other else { return Ok(()) };
@@ -85,7 +85,7 @@ impl Places {
             }
         };
         let read_only = opened.disk.limits().features.read_only;
-        let place = opened.identity.map(|identity| Place { identity, read_only });
+        let place = opened.identity.map(|identity| DataPlace { identity, read_only });
         self.take(name, place)?;
         Ok(opened)
     }

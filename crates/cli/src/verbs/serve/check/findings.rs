@@ -11,7 +11,7 @@ use std::path::Path;
 use millrace::{DriveConfig, DriveSpace, Listen, Part, Places, Space, StartError, VhostSocket};
 use millrace_block::Layout;
 use millrace_console::visible;
-use millrace_drives::{Place as DataPlace, measure as measure_drive};
+use millrace_drives::{DataPlace, measure as measure_drive};
 
 use super::exposure;
 use super::lost_file;
