@@ -21,7 +21,7 @@ use millrace_machine::{Doorbell, Lock, Machine, Order, Word};
 use crate::cache::clearing::Clearing;
 use crate::cache::failed_writes::FailedWrites;
 use crate::cache::first_dirty::{DirtyCall, FirstDirty};
-use crate::cache::pace::Pace;
+use crate::cache::pace::WritePacer;
 use crate::cache::signal::Signals;
 use crate::config::{CacheConfig, CacheMode, Registered};
 use crate::memory::extent::DirtyStamp;
@@ -51,7 +51,7 @@ pub struct Cache<M: Machine> {
     dirty: M::Word,
     first_dirty: FirstDirty<M>,
     pub(crate) signals: Signals<M>,
-    pub(crate) pace: Pace<M>,
+    pub(crate) pace: WritePacer<M>,
     pub(crate) flusher: FlusherCall<M>,
     pub(crate) clearing: Clearing<M>,
     pub(crate) failed_writes: FailedWrites<M>,
@@ -171,7 +171,7 @@ impl<M: Machine> Cache<M> {
             dirty: M::Word::new(0),
             first_dirty: FirstDirty::new(),
             signals: Signals::new(),
-            pace: Pace::new(),
+            pace: WritePacer::new(),
             flusher: FlusherCall::new(),
             clearing: Clearing::new(page),
             counts: Counts {

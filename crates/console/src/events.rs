@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use millrace_trace::{Entry, Names, Reader};
+use millrace_trace::{Reader, TraceEntry, TraceNames};
 
 use crate::Bar;
 
@@ -28,7 +28,7 @@ const BAR_EVERY: Duration = Duration::from_millis(100);
 pub fn for_each_event(
     reader: &mut Reader,
     (bar, label): (Bar, &str),
-    mut each: impl FnMut(&Entry, &mut Reader) -> Next,
+    mut each: impl FnMut(&TraceEntry, &mut Reader) -> Next,
 ) -> Result<EventWalk> {
     let say = |notes: &[String]| notes.iter().for_each(|note| eprintln!("note: {note}"));
     let known = reader.notes();
@@ -51,7 +51,7 @@ pub fn for_each_event(
 #[derive(Debug)]
 pub struct EventWalk {
     /// Names of processes and devices.
-    pub names: Names,
+    pub names: TraceNames,
     /// Notes of the reader, which people were told.
     pub notes: Vec<String>,
     /// Damage of files that were not read to their end.

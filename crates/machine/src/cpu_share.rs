@@ -52,7 +52,7 @@ pub struct Poll {
 
 /// Next action of a poll that found no work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Next {
+enum PollStep {
     Look,
     Offer,
     /// The poll is over. `kept` is true if another thread may have kept the CPU.
@@ -85,12 +85,12 @@ impl Poll {
 
     /// Decides the next action after a check at this time that found no work.
     #[inline]
-    fn next(&mut self, now_ns: u64) -> Next {
+    fn next(&mut self, now_ns: u64) -> PollStep {
         let kept = self.looked(now_ns);
         if kept || now_ns >= self.until_ns {
-            return Next::End { kept };
+            return PollStep::End { kept };
         }
-        if now_ns >= self.offer_ns { Next::Offer } else { Next::Look }
+        if now_ns >= self.offer_ns { PollStep::Offer } else { PollStep::Look }
     }
 
     /// Records that the CPU, which was offered after the last check, is this thread's again.
@@ -177,14 +177,14 @@ impl CpuShare {
     pub fn missed(&mut self, poll: &mut Poll) -> Option<Polled> {
         let now_ns = Native::now();
         match poll.next(now_ns) {
-            Next::Look => {}
-            Next::Offer => {
+            PollStep::Look => {}
+            PollStep::Offer => {
                 // The next check shows whether another thread accepted.
                 self.taken = Native::preemptions();
                 std::thread::yield_now();
                 poll.offered(Native::now());
             }
-            Next::End { kept } => {
+            PollStep::End { kept } => {
                 let kept = kept && self.was_taken();
                 if kept {
                     self.lose();
@@ -376,8 +376,8 @@ mod tests {
         for (taken, until_ns) in [(0, 500_000), (1, 900_000)] {
             while now_ns < until_ns {
                 match poll.next(now_ns) {
-                    Next::Look => now_ns += 100,
-                    Next::Offer => {
+                    PollStep::Look => now_ns += 100,
+                    PollStep::Offer => {
                         offers[taken] += 1;
                         now_ns += [TAKEN_NS, KEPT_NS][taken];
                         poll.offered(now_ns);
@@ -388,21 +388,21 @@ mod tests {
         }
         assert!(offers[0] < 9, "{offers:?}");
         assert!((7..=14).contains(&offers[1]), "{offers:?}: 30 us each");
-        assert_eq!(poll.next(1_000_000), Next::End { kept: true });
+        assert_eq!(poll.next(1_000_000), PollStep::End { kept: true });
     }
 
     #[test]
     fn whoever_keeps_the_cpu_for_long_ends_the_poll_with_or_without_work() {
         let mut poll = Poll::at(0, u64::MAX);
-        assert_eq!(poll.next(OFFER_NS), Next::Offer);
-        assert_eq!(poll.next(OFFER_NS + KEPT_NS + 1), Next::End { kept: true });
+        assert_eq!(poll.next(OFFER_NS), PollStep::Offer);
+        assert_eq!(poll.next(OFFER_NS + KEPT_NS + 1), PollStep::End { kept: true });
         let mut poll = Poll::at(0, u64::MAX);
-        assert_eq!(poll.next(OFFER_NS), Next::Offer);
+        assert_eq!(poll.next(OFFER_NS), PollStep::Offer);
         assert!(poll.looked(OFFER_NS + KEPT_NS + 1));
         let mut poll = Poll::at(0, 50_000);
-        assert_eq!(poll.next(OFFER_NS), Next::Offer);
+        assert_eq!(poll.next(OFFER_NS), PollStep::Offer);
         assert!(!poll.looked(OFFER_NS + KEPT_NS), "took turns");
-        assert_eq!(poll.next(50_000), Next::End { kept: false }, "its time is over");
+        assert_eq!(poll.next(50_000), PollStep::End { kept: false }, "its time is over");
     }
 
     #[test]

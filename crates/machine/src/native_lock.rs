@@ -20,26 +20,26 @@ use crate::{Lock, Machine, Meter, Native};
 #[derive(Debug)]
 pub struct NativeLock<T> {
     name: &'static str,
-    inner: Mutex<Inner<T>>,
+    inner: Mutex<LockContent<T>>,
 }
 
 #[derive(Debug)]
-struct Inner<T> {
+struct LockContent<T> {
     /// Set while the lock is held and the hold counts.
-    hold: Option<Held>,
+    hold: Option<CountedHold>,
     value: T,
 }
 
 /// A counted hold, with the name of its lock.
 #[derive(Debug, Clone, Copy)]
-struct Held {
+struct CountedHold {
     name: &'static str,
     hold: Hold,
 }
 
 /// Guard of a [`NativeLock`].
 #[derive(Debug)]
-pub struct NativeGuard<'a, T>(ManuallyDrop<MutexGuard<'a, Inner<T>>>);
+pub struct NativeGuard<'a, T>(ManuallyDrop<MutexGuard<'a, LockContent<T>>>);
 
 impl<T> NativeLock<T> {
     #[inline]
@@ -69,7 +69,7 @@ impl<T> NativeLock<T> {
             }
         };
         let hold = Hold::begin(site, Native::now(), tried_ns);
-        guard.0.hold = Some(Held { name: self.name, hold });
+        guard.0.hold = Some(CountedHold { name: self.name, hold });
         guard
     }
 
@@ -81,7 +81,7 @@ impl<T> NativeLock<T> {
             return None;
         };
         let hold = Hold::begin(site, Native::now(), None);
-        guard.0.hold = Some(Held { name: self.name, hold });
+        guard.0.hold = Some(CountedHold { name: self.name, hold });
         Some(guard)
     }
 }
@@ -93,7 +93,7 @@ impl<T: Send> Lock<T> for NativeLock<T> {
         T: 'a;
 
     fn new(name: &'static str, value: T) -> Self {
-        NativeLock { name, inner: Mutex::new(Inner { hold: None, value }) }
+        NativeLock { name, inner: Mutex::new(LockContent { hold: None, value }) }
     }
 
     #[inline]
@@ -113,9 +113,9 @@ impl<T: Send> Lock<T> for NativeLock<T> {
 /// can already acquire the lock.
 #[cold]
 #[inline(never)]
-fn give_up_counting<T>(mut guard: MutexGuard<'_, Inner<T>>) {
+fn give_up_counting<T>(mut guard: MutexGuard<'_, LockContent<T>>) {
     let held = guard.hold.take();
-    let counts = held.map(|Held { name, hold }| (name, hold, hold.counts(Native::now())));
+    let counts = held.map(|CountedHold { name, hold }| (name, hold, hold.counts(Native::now())));
     drop(guard);
     if let Some((name, hold, counts)) = counts {
         count_hold(name, &hold, &counts);

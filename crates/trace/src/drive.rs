@@ -16,33 +16,33 @@ pub(super) const NEVER: u64 = u64::MAX;
 /// Direction of an I/O.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)]
-pub enum Kind {
+pub enum IoKind {
     Read,
     Write,
     Discard,
 }
 
-impl Kind {
+impl IoKind {
     /// Every kind, in the order of the reports' tables.
-    pub const ALL: [Kind; 3] = [Kind::Read, Kind::Write, Kind::Discard];
+    pub const ALL: [IoKind; 3] = [IoKind::Read, IoKind::Write, IoKind::Discard];
 
     /// Returns the lower-case name that text reports and JSON use.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Read => "read",
-            Kind::Write => "write",
-            Kind::Discard => "discard",
+            IoKind::Read => "read",
+            IoKind::Write => "write",
+            IoKind::Discard => "discard",
         }
     }
 
     /// Returns the kind of I/O that a trace record belongs to.
     #[must_use]
-    pub fn of(record: &Record) -> Kind {
+    pub fn of(record: &Record) -> IoKind {
         match () {
-            () if record.has(category::DISCARD) => Kind::Discard,
-            () if record.has(category::WRITE) => Kind::Write,
-            () => Kind::Read,
+            () if record.has(category::DISCARD) => IoKind::Discard,
+            () if record.has(category::WRITE) => IoKind::Write,
+            () => IoKind::Read,
         }
     }
 }
@@ -58,8 +58,8 @@ pub(super) struct Flight {
     pub(super) merged_ns: u64,
     pub(super) issued_ns: u64,
     pub(super) cpu: u32,
-    pub(super) kind: Kind,
-    /// Number that [`Watch::arrived`](super::spans::Watch::arrived) returned for this I/O.
+    pub(super) kind: IoKind,
+    /// Number that [`IoListener::arrived`](super::spans::Watch::arrived) returned for this I/O.
     pub(super) number: u64,
     /// Sectors of the I/O that no completion has covered yet.
     pub(super) uncovered: u32,
@@ -75,7 +75,7 @@ impl Flight {
             merged_ns: NEVER,
             issued_ns: NEVER,
             cpu: record.cpu,
-            kind: Kind::of(record),
+            kind: IoKind::of(record),
             number,
             uncovered: record.sectors(),
         }

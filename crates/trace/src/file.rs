@@ -17,7 +17,7 @@ pub const PDU_KEPT_MAX: usize = 1024;
 
 /// A decoded record with its data.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Item {
+pub(super) struct TraceRecord {
     pub(super) record: Record,
     /// At most `PDU_KEPT_MAX` bytes, without a leading cgroup number.
     pub(super) data: Vec<u8>,
@@ -25,7 +25,7 @@ pub(super) struct Item {
 
 /// CPUs whose records an input may contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Whose {
+enum CpuScope {
     /// One CPU: by default that of the file's name, until the first record says otherwise.
     Named(u32),
     /// One CPU, as given by the first record.
@@ -37,26 +37,26 @@ enum Whose {
 /// Input with the records of one CPU, or of all CPUs if it is a pipe.
 pub(super) struct CpuFile<R> {
     path: PathBuf,
-    whose: Whose,
+    whose: CpuScope,
     input: R,
     offset: u64,
 }
 
 impl<R: Read> CpuFile<R> {
     pub(super) fn new(path: PathBuf, cpu: u32, input: R) -> Self {
-        CpuFile { path, whose: Whose::Named(cpu), input, offset: 0 }
+        CpuFile { path, whose: CpuScope::Named(cpu), input, offset: 0 }
     }
 
     /// Reads the output of `blktrace -o -`, in which the records of all CPUs are interleaved.
     pub(super) fn pipe(path: PathBuf, input: R) -> Self {
-        CpuFile { path, whose: Whose::Any, input, offset: 0 }
+        CpuFile { path, whose: CpuScope::Any, input, offset: 0 }
     }
 
     /// Returns the CPU of the file's records, or 0 if the input holds the records of all CPUs.
     pub(super) fn cpu(&self) -> u32 {
         match self.whose {
-            Whose::Named(cpu) | Whose::One(cpu) => cpu,
-            Whose::Any => 0,
+            CpuScope::Named(cpu) | CpuScope::One(cpu) => cpu,
+            CpuScope::Any => 0,
         }
     }
 
@@ -70,7 +70,7 @@ impl<R: Read> CpuFile<R> {
     }
 
     /// Reads the next record, or returns `None` at the end of the file.
-    pub(super) fn read(&mut self) -> Result<Option<Item>, TraceError> {
+    pub(super) fn read(&mut self) -> Result<Option<TraceRecord>, TraceError> {
         let mut bytes = [0; RECORD_BYTES];
         let have = self.fill(&mut bytes)?;
         if have == 0 {
@@ -81,15 +81,15 @@ impl<R: Read> CpuFile<R> {
         }
         let record = Record::decode(&bytes).map_err(|no| self.broken(Problem::NoRecord(no)))?;
         match self.whose {
-            Whose::Named(_) => self.whose = Whose::One(record.cpu),
-            Whose::One(cpu) if cpu != record.cpu => {
+            CpuScope::Named(_) => self.whose = CpuScope::One(record.cpu),
+            CpuScope::One(cpu) if cpu != record.cpu => {
                 return Err(self.broken(Problem::OtherCpu { cpu: record.cpu, file_cpu: cpu }));
             }
-            Whose::One(_) | Whose::Any => {}
+            CpuScope::One(_) | CpuScope::Any => {}
         }
         let data = self.data(&record)?;
         self.offset += (RECORD_BYTES + usize::from(record.pdu_len)) as u64;
-        Ok(Some(Item { record, data }))
+        Ok(Some(TraceRecord { record, data }))
     }
 
     /// Reads and checks the data that follow a record.

@@ -16,8 +16,8 @@ const FLUSHES_MAX: usize = 4_096;
 
 /// A flush in flight.
 #[derive(Debug, Clone, Copy)]
-struct Flush {
-    /// Number that the `Watch` returned for this flush.
+struct FlushInFlight {
+    /// Number that the `IoListener` returned for this flush.
     number: u64,
     /// Sector field of the flush whose completion also completes this one; initially its own.
     leader: u64,
@@ -26,7 +26,7 @@ struct Flush {
 /// Flushes in flight of one device.
 #[derive(Debug, Default)]
 pub(super) struct Flushes {
-    waiting: VecDeque<Flush>,
+    waiting: VecDeque<FlushInFlight>,
     /// True once a flush was queued (Q). In a trace without Q, flushes begin with D.
     is_queued: bool,
     /// Number of flushes, oldest first, that the request at the driver stands for. Counts only
@@ -71,7 +71,7 @@ impl Flushes {
         if self.waiting.len() == FLUSHES_MAX {
             self.waiting.pop_front();
         }
-        self.waiting.push_back(Flush { number, leader });
+        self.waiting.push_back(FlushInFlight { number, leader });
     }
 
     fn join(&mut self, sector: u64, data: &[u8]) {

@@ -21,13 +21,13 @@ mod show;
 mod spans;
 mod tree;
 
-pub use drive::{Drive, Kind, Overhead, Seeks};
+pub use drive::{Drive, IoKind, Overhead, Seeks};
 pub use error::{Damage, Problem, TraceError};
 pub use file::PDU_KEPT_MAX;
 pub use lock_line::{LockLine, LockSpan};
 pub use measure::{Measure, Measures, Span};
-pub use names::Names;
-pub use overview::{Columns, Per, json_line};
-pub use reader::{Entry, Reader, Source, TraceName};
+pub use names::TraceNames;
+pub use overview::{Columns, SpanGrouping, json_line};
+pub use reader::{Reader, Source, TraceEntry, TraceName};
 pub use show::{DriverData, Show, line};
-pub use spans::{DRIVES_MAX, FLIGHTS_MAX, Sample, Spans, Watch};
+pub use spans::{DRIVES_MAX, FLIGHTS_MAX, IoListener, Sample, Spans};

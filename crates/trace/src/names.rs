@@ -1,4 +1,4 @@
-//! `Names`: process names, device names and dropped events, as the notes of a trace report them.
+//! `TraceNames`: process names, device names and dropped events, as the notes of a trace report them.
 //!
 //! A process keeps its first name, as in blkparse. Only recordings of millrace name devices, in
 //! messages that begin with `DEVICE_NAME`. `reader.rs` fills the names; `Show` and `Spans` look
@@ -20,7 +20,7 @@ const NAME_BYTES_MAX: usize = 16;
 
 /// Names of processes and devices that a trace mentions, and its count of dropped events.
 #[derive(Debug, Clone, Default)]
-pub struct Names {
+pub struct TraceNames {
     processes: HashMap<u32, Box<[u8]>>,
     devices: HashMap<u32, String>,
     dropped_events: u64,
@@ -28,7 +28,7 @@ pub struct Names {
     missing: i64,
 }
 
-impl Names {
+impl TraceNames {
     /// Records the name of a process (the bytes up to the first zero), unless it already has one.
     pub(super) fn add(&mut self, pid: u32, data: &[u8]) {
         if self.processes.len() < NAMES_MAX && !self.processes.contains_key(&pid) {
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_device_has_the_name_of_its_message_and_two_are_told_apart() {
-        let mut names = Names::default();
+        let mut names = TraceNames::default();
         let say = |name: &str| format!("{DEVICE_NAME}{name}").into_bytes();
         let device = |minor| millrace_block::blktrace::device(240, minor);
         names.add_message(device(0), &say("d0"));
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn dropped_events_are_added_up_and_other_numbers_are_none() {
-        let mut names = Names::default();
+        let mut names = TraceNames::default();
         for number in ["7", "4294967295", "4294967296", "-1", "", "8 "] {
             names.add_message(0, format!("{DROPPED_EVENTS}{number}").as_bytes());
         }
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn the_first_name_stays_and_ends_at_its_zero() {
-        let mut names = Names::default();
+        let mut names = TraceNames::default();
         names.add(7, b"fio\0\0junk");
         names.add(7, b"dd\0");
         assert_eq!((names.of(7), names.of(8)), (&b"fio"[..], &b"(null)"[..]));

@@ -16,7 +16,7 @@ use super::{Drive, Measure, Measures, Seeks, Span, Spans};
 
 /// Grouping of the additional tables, beside the table of all I/Os.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Per {
+pub enum SpanGrouping {
     /// A table for each device.
     Drive,
     /// A table for each CPU on which I/Os were queued.
@@ -47,20 +47,24 @@ fn seconds(ns: u64) -> f64 {
 impl Spans {
     /// Returns the spans of each group, with the group's name.
     #[must_use]
-    pub fn groups(&self, per: Per) -> Vec<(String, &Measures)> {
+    pub fn groups(&self, per: SpanGrouping) -> Vec<(String, &Measures)> {
         match per {
-            Per::Drive => {
+            SpanGrouping::Drive => {
                 let name = |drive: &Drive| self.device_name(drive.device);
                 self.drives().iter().map(|drive| (name(drive), drive.measures())).collect()
             }
-            Per::Cpu => self.cpus().map(|(cpu, all)| (format!("CPU {cpu}"), all)).collect(),
-            Per::Op => self.kinds().map(|(kind, all)| (kind.name().to_owned(), all)).collect(),
+            SpanGrouping::Cpu => {
+                self.cpus().map(|(cpu, all)| (format!("CPU {cpu}"), all)).collect()
+            }
+            SpanGrouping::Op => {
+                self.kinds().map(|(kind, all)| (kind.name().to_owned(), all)).collect()
+            }
         }
     }
 
     /// Returns the tables as text for a terminal.
     #[must_use]
-    pub fn text(&self, per: Option<Per>, columns: Columns) -> String {
+    pub fn text(&self, per: Option<SpanGrouping>, columns: Columns) -> String {
         let mut text = table("All", self.all(), columns);
         for (name, measures) in per.into_iter().flat_map(|per| self.groups(per)) {
             if measures.there().next().is_some() {
@@ -80,7 +84,7 @@ impl Spans {
     /// Returns one JSON object: `{"spans": {"Q2C": {...}, ...}, "drives": {...}, ...}`, with one
     /// more member for the groups if `per` is given.
     #[must_use]
-    pub fn json(&self, per: Option<Per>) -> Value {
+    pub fn json(&self, per: Option<SpanGrouping>) -> Value {
         let drives = self.drives().iter().filter(|drive| drive.queued > 0 || drive.issued > 0);
         let drives = drives.map(|drive| (self.device_name(drive.device), drive_json(drive)));
         let mut object = json!({
@@ -94,9 +98,9 @@ impl Spans {
         });
         if let Some(per) = per {
             let name = match per {
-                Per::Drive => "per_drive",
-                Per::Cpu => "per_cpu",
-                Per::Op => "per_op",
+                SpanGrouping::Drive => "per_drive",
+                SpanGrouping::Cpu => "per_cpu",
+                SpanGrouping::Op => "per_op",
             };
             let groups = self.groups(per).into_iter();
             let groups =
@@ -310,12 +314,12 @@ pub fn json_line(value: &impl Serialize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Entry, Names};
+    use crate::{TraceEntry, TraceNames};
     use millrace_block::blktrace::{Act, Record, category, device};
 
     #[test]
     fn the_short_tables_fit_80_columns_and_name_devices() {
-        let (mut spans, mut names) = (Spans::new(), Names::default());
+        let (mut spans, mut names) = (Spans::new(), TraceNames::default());
         for (minor, name) in [(0, "d0"), (1, "a-drive-with-a-long-name")] {
             let message = format!("{}{name}", millrace_runtime::DEVICE_NAME);
             names.add_message(device(240, minor), message.as_bytes());
@@ -332,11 +336,11 @@ mod tests {
                     action: act.with(category::WRITE),
                     ..Record::default()
                 };
-                let entry = Entry { record, data: Vec::new(), trace: 0, cpu: 0 };
+                let entry = TraceEntry { record, data: Vec::new(), trace: 0, cpu: 0 };
                 spans.entry(&entry, &mut ());
             }
         }
-        let text = spans.text(Some(Per::Drive), Columns::Short);
+        let text = spans.text(Some(SpanGrouping::Drive), Columns::Short);
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         for part in ["Share of", "Merges", "Sectors from", "  d0 | ", "a-drive-with-\u{2026} | "] {
             assert!(text.contains(part), "{part}:\n{text}");
@@ -351,7 +355,7 @@ mod tests {
         let mut step = |act: Act, time_ns: u64, sector: u64| {
             let action = act.with(category::READ);
             let record = Record { time_ns, sector, bytes: 4096, action, ..Record::default() };
-            spans.entry(&Entry { record, data: Vec::new(), trace: 0, cpu: 0 }, &mut ());
+            spans.entry(&TraceEntry { record, data: Vec::new(), trace: 0, cpu: 0 }, &mut ());
         };
         // The kernel's S, before G, is no part of I2D.
         for (act, time_ns) in [

@@ -10,7 +10,7 @@
 //! applies from when its record is read, up to a batch before the record's turn, again as in
 //! blkparse. If a file is damaged, it ends there and the others are read on; `damage` returns what
 //! went wrong. The verbs of `millrace trace` call this. It reads through `CpuFile`, and through
-//! `Pipe` if the input is a pipe.
+//! `PipeReader` if the input is a pipe.
 
 mod pipe;
 mod sequence;
@@ -24,10 +24,10 @@ use std::path::{Path, PathBuf};
 use millrace_block::blktrace::{Note, Record, category};
 use millrace_runtime::trace_file;
 
-use self::pipe::Pipe;
+use self::pipe::PipeReader;
 use self::sequence::Sequence;
-use super::file::{CpuFile, Item};
-use super::{Damage, Names, TraceError};
+use super::file::{CpuFile, TraceRecord};
+use super::{Damage, TraceError, TraceNames};
 
 /// Number of events read from a file at a time.
 const BATCH: usize = 512;
@@ -125,7 +125,7 @@ impl Read for Source {
 
 /// One event or message of a trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct TraceEntry {
     /// The record; its time is relative to the first event of the trace.
     pub record: Record,
     /// Data of the record, at most [`PDU_KEPT_MAX`](super::PDU_KEPT_MAX) bytes.
@@ -136,12 +136,12 @@ pub struct Entry {
     pub cpu: u32,
 }
 
-struct Stream<R> {
+struct FileStream<R> {
     trace: usize,
     file: CpuFile<R>,
     len_bytes: Option<u64>,
     sequence: Sequence,
-    waiting: VecDeque<Item>,
+    waiting: VecDeque<TraceRecord>,
     /// Time of the last event read, in nanoseconds.
     last_ns: u64,
     /// Error at which reading the file stopped; reported after the events that precede it.
@@ -149,7 +149,7 @@ struct Stream<R> {
     ended: bool,
 }
 
-impl<R: Read> Stream<R> {
+impl<R: Read> FileStream<R> {
     fn first_time(&self) -> u64 {
         // An error comes after the last event that could be read.
         self.waiting.front().map_or(self.last_ns, |item| item.record.time_ns)
@@ -164,7 +164,7 @@ impl<R: Read> Stream<R> {
     }
 
     /// Reads up to a batch. Returns true if an event or an error is waiting.
-    fn prime(&mut self, names: &mut Names) -> bool {
+    fn prime(&mut self, names: &mut TraceNames) -> bool {
         while !self.ended && self.waiting.len() < BATCH {
             match self.file.read() {
                 Ok(Some(item)) => {
@@ -185,7 +185,7 @@ impl<R: Read> Stream<R> {
 
 /// Takes names out of a note. Returns true if the record has no other use and so no place in the
 /// order of events, as is the case for all notes except messages.
-fn takes_note(item: &Item, names: &mut Names) -> bool {
+fn takes_note(item: &TraceRecord, names: &mut TraceNames) -> bool {
     match item.record.note() {
         Some(Note::Message) => names.add_message(item.record.device, &item.data),
         Some(Note::Process) => names.add(item.record.pid, &item.data),
@@ -196,13 +196,13 @@ fn takes_note(item: &Item, names: &mut Names) -> bool {
 
 /// Reads the events of one or more traces, in order of time.
 pub struct Reader<R = Source> {
-    streams: Vec<Stream<R>>,
+    streams: Vec<FileStream<R>>,
     /// Used instead of `streams` if the input is a pipe.
-    pipe: Option<Pipe<R>>,
+    pipe: Option<PipeReader<R>>,
     notes: Vec<String>,
     /// Streams with an event or error waiting, the next one to read first.
     order: VecDeque<usize>,
-    names: Names,
+    names: TraceNames,
     /// Time of the first event, set when that event is returned.
     genesis_ns: Option<u64>,
     damage: Vec<Damage>,
@@ -264,7 +264,8 @@ impl Reader {
         }
         let mut reader = Reader::of(inputs);
         reader.damage = damage;
-        let others: Vec<String> = reader.streams.iter().filter_map(Stream::of_another).collect();
+        let others: Vec<String> =
+            reader.streams.iter().filter_map(FileStream::of_another).collect();
         reader.notes.extend(notes.into_iter().chain(others));
         Ok(reader)
     }
@@ -314,7 +315,7 @@ impl<R: Read> Reader<R> {
     /// Reads the output of `blktrace -o -` from an input that error messages call `name`.
     pub fn from_stream(name: &str, input: R) -> Reader<R> {
         let mut reader = Reader::of(Vec::new());
-        reader.pipe = Some(Pipe::new(CpuFile::pipe(name.into(), input)));
+        reader.pipe = Some(PipeReader::new(CpuFile::pipe(name.into(), input)));
         reader
     }
 
@@ -324,7 +325,7 @@ impl<R: Read> Reader<R> {
             pipe: None,
             notes: Vec::new(),
             order: VecDeque::new(),
-            names: Names::default(),
+            names: TraceNames::default(),
             genesis_ns: None,
             damage: Vec::new(),
             has_ended: false,
@@ -334,7 +335,7 @@ impl<R: Read> Reader<R> {
             let (last_ns, error, ended) = (0, None, false);
             let sequence = Sequence::default();
             let stream =
-                Stream { trace, file, len_bytes, sequence, waiting, last_ns, error, ended };
+                FileStream { trace, file, len_bytes, sequence, waiting, last_ns, error, ended };
             reader.streams.push(stream);
             if reader.streams[number].prime(&mut reader.names) {
                 reader.queue(number);
@@ -347,7 +348,7 @@ impl<R: Read> Reader<R> {
     ///
     /// # Errors
     /// Returns an error if the input is empty, or if damage prevents reading any event at all.
-    pub fn read(&mut self) -> Result<Option<Entry>, TraceError> {
+    pub fn read(&mut self) -> Result<Option<TraceEntry>, TraceError> {
         if self.pipe.is_some() {
             return self.read_pipe();
         }
@@ -377,13 +378,13 @@ impl<R: Read> Reader<R> {
     }
 
     /// Returns `None`, or an error if a file's damage left no event to read.
-    fn end(&mut self) -> Result<Option<Entry>, TraceError> {
+    fn end(&mut self) -> Result<Option<TraceEntry>, TraceError> {
         let is_first = !std::mem::replace(&mut self.has_ended, true);
         let nothing_told = is_first && self.genesis_ns.is_none() && !self.damage.is_empty();
         if nothing_told { Err(self.damage.remove(0).error) } else { Ok(None) }
     }
 
-    fn read_pipe(&mut self) -> Result<Option<Entry>, TraceError> {
+    fn read_pipe(&mut self) -> Result<Option<TraceEntry>, TraceError> {
         let (false, Some(pipe)) = (self.has_ended, &mut self.pipe) else { return Ok(None) };
         match pipe.next(&mut self.names) {
             Ok(Some(item)) => {
@@ -407,16 +408,21 @@ impl<R: Read> Reader<R> {
     }
 
     /// Makes the entry to return: sets its time relative to the first event.
-    fn entry(&mut self, Item { mut record, data }: Item, trace: usize, cpu: u32) -> Entry {
+    fn entry(
+        &mut self,
+        TraceRecord { mut record, data }: TraceRecord,
+        trace: usize,
+        cpu: u32,
+    ) -> TraceEntry {
         let genesis_ns = *self.genesis_ns.get_or_insert(record.time_ns);
         record.time_ns = record.time_ns.wrapping_sub(genesis_ns);
-        Entry { record, data, trace, cpu }
+        TraceEntry { record, data, trace, cpu }
     }
 
     /// Returns notes for the reader's user, such as missing files and events out of order.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
-        let late = self.pipe.as_ref().map_or(0, Pipe::late);
+        let late = self.pipe.as_ref().map_or(0, PipeReader::late);
         let late = (late > 0).then(|| {
             format!("standard input: {late} events arrived too late and are shown out of order")
         });
@@ -425,12 +431,12 @@ impl<R: Read> Reader<R> {
 
     /// Returns the names of processes and devices read so far.
     #[must_use]
-    pub fn names(&self) -> &Names {
+    pub fn names(&self) -> &TraceNames {
         &self.names
     }
 
     /// Returns the names of processes and devices read so far, for changing them.
-    pub fn names_mut(&mut self) -> &mut Names {
+    pub fn names_mut(&mut self) -> &mut TraceNames {
         &mut self.names
     }
 

@@ -15,7 +15,7 @@ use millrace_block::blktrace::{
 };
 
 use self::summary::Summary;
-use super::{Entry, Names};
+use super::{TraceEntry, TraceNames};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -52,7 +52,7 @@ impl Show {
     }
 
     /// Formats one event as a line; empty for an event that blkparse does not show.
-    pub fn entry(&mut self, entry: &Entry, names: &Names) -> &[u8] {
+    pub fn entry(&mut self, entry: &TraceEntry, names: &TraceNames) -> &[u8] {
         self.line.clear();
         self.summary.entry(entry);
         let is_data = entry.record.act() == Some(Act::DriverData);
@@ -86,30 +86,30 @@ impl Show {
 }
 
 /// Appends the line of one event, or nothing for an event that blkparse does not show.
-pub fn line(out: &mut Vec<u8>, entry: &Entry, names: &Names) {
+pub fn line(out: &mut Vec<u8>, entry: &TraceEntry, names: &TraceNames) {
     // Appending to a vector cannot fail.
     let _ = match shown(&entry.record) {
-        Some(Shown::Message) => message(out, entry, names),
-        Some(Shown::Act(act)) => event(out, act, entry, names),
+        Some(ShownPart::Message) => message(out, entry, names),
+        Some(ShownPart::Act(act)) => event(out, act, entry, names),
         None => Ok(()),
     };
 }
 
 /// Part of an entry that is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Shown {
+pub(super) enum ShownPart {
     Message,
     Act(Act),
 }
 
 /// Returns how blkparse shows a record, or `None` if it does not. For passthrough commands it shows
 /// fewer kinds of events.
-pub(super) fn shown(record: &Record) -> Option<Shown> {
+pub(super) fn shown(record: &Record) -> Option<ShownPart> {
     if record.action >> 16 == 0 {
         return None;
     }
     if record.note() == Some(Note::Message) {
-        return (record.pdu_len > 0).then_some(Shown::Message);
+        return (record.pdu_len > 0).then_some(ShownPart::Message);
     }
     let act = record.act().filter(|act| !act.letters().is_empty())?;
     let passes = matches!(
@@ -122,10 +122,10 @@ pub(super) fn shown(record: &Record) -> Option<Shown> {
             | Act::Complete
             | Act::Insert
     );
-    (passes || !record.has(category::PC)).then_some(Shown::Act(act))
+    (passes || !record.has(category::PC)).then_some(ShownPart::Act(act))
 }
 
-fn message(out: &mut Vec<u8>, entry: &Entry, names: &Names) -> io::Result<()> {
+fn message(out: &mut Vec<u8>, entry: &TraceEntry, names: &TraceNames) -> io::Result<()> {
     device(out, entry.record.device, names)?;
     head(out, entry.record.cpu, &entry.record, ("0", "m", "N"))?;
     // blkparse prints the message as a C string: up to its first zero byte.
@@ -135,7 +135,7 @@ fn message(out: &mut Vec<u8>, entry: &Entry, names: &Names) -> io::Result<()> {
 }
 
 /// Prints a driver's note on a request: as text if it is printable, otherwise as hexadecimal bytes.
-fn driver_data(out: &mut Vec<u8>, entry: &Entry, names: &Names) -> io::Result<()> {
+fn driver_data(out: &mut Vec<u8>, entry: &TraceEntry, names: &TraceNames) -> io::Result<()> {
     let (record, sequence) = (&entry.record, (entry.record.sequence as i32).to_string());
     let rwbs = Rwbs::of(record);
     device(out, record.device, names)?;
@@ -151,7 +151,7 @@ fn driver_data(out: &mut Vec<u8>, entry: &Entry, names: &Names) -> io::Result<()
 }
 
 /// Prints the device's name, or its numbers in blkparse's format.
-fn device(out: &mut Vec<u8>, device: u32, names: &Names) -> io::Result<()> {
+fn device(out: &mut Vec<u8>, device: u32, names: &TraceNames) -> io::Result<()> {
     match names.device(device) {
         Some(name) => write!(out, "{name:<7} "),
         None => write!(out, "{:3},{:<3} ", major(device), minor(device)),
@@ -171,7 +171,7 @@ fn head(
     write!(out, "{seconds:5}.{rest_ns:09} {:5} {act:>2} {rwbs:>3} ", record.pid)
 }
 
-fn event(out: &mut Vec<u8>, act: Act, entry: &Entry, names: &Names) -> io::Result<()> {
+fn event(out: &mut Vec<u8>, act: Act, entry: &TraceEntry, names: &TraceNames) -> io::Result<()> {
     let record = &entry.record;
     let remap = Remap::decode(&entry.data).unwrap_or_default();
     let shown = if act == Act::Remap { remap.device_to } else { record.device };
@@ -217,7 +217,7 @@ fn event(out: &mut Vec<u8>, act: Act, entry: &Entry, names: &Names) -> io::Resul
     Ok(())
 }
 
-fn ended(out: &mut Vec<u8>, act: Act, entry: &Entry) -> io::Result<()> {
+fn ended(out: &mut Vec<u8>, act: Act, entry: &TraceEntry) -> io::Result<()> {
     let record = &entry.record;
     if record.has(category::PC) {
         if act == Act::Complete {
@@ -231,7 +231,7 @@ fn ended(out: &mut Vec<u8>, act: Act, entry: &Entry) -> io::Result<()> {
     write!(out, "[{}]", record.error)
 }
 
-fn name(out: &mut Vec<u8>, pid: u32, names: &Names) {
+fn name(out: &mut Vec<u8>, pid: u32, names: &TraceNames) {
     out.push(b'[');
     out.extend(names.of(pid));
     out.push(b']');
@@ -255,10 +255,10 @@ mod tests {
     use millrace_block::blktrace::{device, encode_number};
 
     fn shown_line(record: Record, data: &[u8]) -> String {
-        let mut names = Names::default();
+        let mut names = TraceNames::default();
         names.add(42, b"fio");
         let record = Record { device: device(259, 1), pid: 42, cpu: 3, ..record };
-        let entry = Entry { record, data: data.into(), trace: 0, cpu: 3 };
+        let entry = TraceEntry { record, data: data.into(), trace: 0, cpu: 3 };
         let mut out = Vec::new();
         line(&mut out, &entry, &names);
         String::from_utf8(out).unwrap()
@@ -293,14 +293,14 @@ mod tests {
 
     #[test]
     fn a_device_with_a_name_is_shown_by_it() {
-        let mut names = Names::default();
+        let mut names = TraceNames::default();
         names.add(42, b"fio");
         let say = |name: &str| format!("{}{name}", millrace_runtime::DEVICE_NAME).into_bytes();
         names.add_message(device(240, 0), &say("d0"));
         names.add_message(device(9, 0), &say("vol0"));
         let remap = Remap { device_from: device(9, 0), device_to: device(240, 0), sector_from: 1 };
         let record = Record { device: device(240, 0), pid: 42, cpu: 3, ..of(Act::Remap, 0) };
-        let entry = Entry { record, data: remap.encode().to_vec(), trace: 0, cpu: 3 };
+        let entry = TraceEntry { record, data: remap.encode().to_vec(), trace: 0, cpu: 3 };
         let mut out = Vec::new();
         line(&mut out, &entry, &names);
         let expected = "d0       3        7     1.000000002    42  A   R 8 + 8 <- (vol0) 1\n";

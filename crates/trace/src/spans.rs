@@ -15,7 +15,7 @@
 //! - A split (X) is ignored. The parts lie inside the queued range, so only their G, I and D are
 //!   seen. A split I/O has no Q2C unless a single C covers it.
 //!
-//! A `Watch` is told which I/Os are found and when each completes. There, completions of parts
+//! A `IoListener` is told which I/Os are found and when each completes. There, completions of parts
 //! count, flushes are I/Os (see flushes.rs), and I/Os begin with D on a device without Q and A.
 //!
 //! Memory is bounded: at most `FLIGHTS_MAX` I/Os in flight are kept (about 40 MiB), past which the
@@ -27,11 +27,11 @@ use std::collections::BTreeMap;
 
 use millrace_block::blktrace::{Act, Record, Remap, category};
 
-use super::drive::{Drive, Flight, Group, Kind, NEVER, delta};
+use super::drive::{Drive, Flight, Group, IoKind, NEVER, delta};
 use super::flushes::Flushes;
 use super::measure::{Measures, Span};
-use super::tree::{Place, RangeTree};
-use super::{Entry, Names};
+use super::tree::{EntryIndex, RangeTree};
+use super::{TraceEntry, TraceNames};
 
 /// Maximum number of I/Os in flight that are kept.
 pub const FLIGHTS_MAX: usize = 1 << 18;
@@ -54,7 +54,7 @@ pub struct Sample {
 }
 
 /// Receives the I/Os and spans that the pairing of events finds.
-pub trait Watch {
+pub trait IoListener {
     /// Called for each measured span.
     fn sample(&mut self, _sample: &Sample) {}
 
@@ -68,10 +68,10 @@ pub trait Watch {
     fn completed(&mut self, _number: u64, _time_ns: u64) {}
 }
 
-impl Watch for () {}
+impl IoListener for () {}
 
 /// Calls both watches. The second one assigns the numbers, and it alone is told of completions.
-impl<A: Watch, B: Watch> Watch for (&mut A, &mut B) {
+impl<A: IoListener, B: IoListener> IoListener for (&mut A, &mut B) {
     fn sample(&mut self, sample: &Sample) {
         self.0.sample(sample);
         self.1.sample(sample);
@@ -90,7 +90,7 @@ impl<A: Watch, B: Watch> Watch for (&mut A, &mut B) {
 /// Pairs the events of a trace into I/Os, and measures the spans between their steps.
 #[derive(Debug, Default)]
 pub struct Spans {
-    /// If false, I/Os are paired for a `Watch` but not measured.
+    /// If false, I/Os are paired for a `IoListener` but not measured.
     is_measuring: bool,
     flushes: BTreeMap<u32, Flushes>,
     /// Number of I/Os that began. `completions` counts C events.
@@ -99,13 +99,13 @@ pub struct Spans {
     drives: Vec<Drive>,
     all: Group,
     cpus: BTreeMap<u32, Group>,
-    kinds: [Group; Kind::ALL.len()],
+    kinds: [Group; IoKind::ALL.len()],
     flights: usize,
     replaced: u64,
     dropped: u64,
     ignored: u64,
-    found: Vec<Place>,
-    names: Names,
+    found: Vec<EntryIndex>,
+    names: TraceNames,
 }
 
 impl Spans {
@@ -115,7 +115,7 @@ impl Spans {
         Spans { is_measuring: true, ..Spans::default() }
     }
 
-    /// Creates a pairing that reports to a [`Watch`] but does not measure spans, to save time.
+    /// Creates a pairing that reports to a [`IoListener`] but does not measure spans, to save time.
     #[must_use]
     pub fn unmeasured() -> Spans {
         Spans::default()
@@ -128,7 +128,7 @@ impl Spans {
     }
 
     /// Sets the names by which devices are shown.
-    pub fn set_names(&mut self, names: &Names) {
+    pub fn set_names(&mut self, names: &TraceNames) {
         self.names = names.clone();
     }
 
@@ -161,8 +161,8 @@ impl Spans {
     }
 
     /// Returns the spans by direction: reads, writes and discards.
-    pub fn kinds(&self) -> impl Iterator<Item = (Kind, &Measures)> {
-        Kind::ALL.into_iter().zip(&self.kinds).map(|(kind, group)| (kind, &group.measures))
+    pub fn kinds(&self) -> impl Iterator<Item = (IoKind, &Measures)> {
+        IoKind::ALL.into_iter().zip(&self.kinds).map(|(kind, group)| (kind, &group.measures))
     }
 
     /// Returns how many I/Os were replaced before completion by a later I/O with the same first
@@ -197,7 +197,7 @@ impl Spans {
     }
 
     /// Processes one event, and passes each span that ends with it to `watch`.
-    pub fn entry(&mut self, entry: &Entry, watch: &mut impl Watch) {
+    pub fn entry(&mut self, entry: &TraceEntry, watch: &mut impl IoListener) {
         let record = &entry.record;
         let Some(act) = record.act().filter(|_| !record.has(category::PC)) else { return };
         self.completions += u64::from(act == Act::Complete);
@@ -245,7 +245,7 @@ impl Spans {
     }
 
     /// Processes an event of a flush.
-    fn flush(&mut self, act: Act, entry: &Entry, watch: &mut impl Watch) {
+    fn flush(&mut self, act: Act, entry: &TraceEntry, watch: &mut impl IoListener) {
         let record = &entry.record;
         if self.flushes.len() == DRIVES_MAX && !self.flushes.contains_key(&record.device) {
             self.ignored += 1;
@@ -275,7 +275,7 @@ impl Spans {
 
     /// Starts an I/O at D, on a device whose trace has no Q so far. A reissued request is already
     /// known.
-    fn issue_unqueued(&mut self, drive: usize, record: &Record, watch: &mut impl Watch) {
+    fn issue_unqueued(&mut self, drive: usize, record: &Record, watch: &mut impl IoListener) {
         if self.drives[drive].flights.find(record.sector).is_some() {
             return;
         }
@@ -288,7 +288,7 @@ impl Spans {
         self.flights += 1;
     }
 
-    fn queue(&mut self, record: &Record, watch: &mut impl Watch) {
+    fn queue(&mut self, record: &Record, watch: &mut impl IoListener) {
         let Some(drive) = self.drive(record.device) else { return };
         self.begin(drive);
         if self.flights >= FLIGHTS_MAX {
@@ -302,7 +302,7 @@ impl Spans {
         if !self.is_measuring {
             return;
         }
-        let (kind, time_ns) = (Kind::of(record), record.time_ns);
+        let (kind, time_ns) = (IoKind::of(record), record.time_ns);
         let span = self.span_on(drive, Span::Q2Q);
         if let Some(last) = self.all.last_queued_ns {
             let value_ns = delta(last, time_ns);
@@ -322,7 +322,7 @@ impl Spans {
         }
     }
 
-    fn remap(&mut self, entry: &Entry, watch: &mut impl Watch) {
+    fn remap(&mut self, entry: &TraceEntry, watch: &mut impl IoListener) {
         let record = &entry.record;
         let Some(to) = self.drive(record.device) else { return };
         self.begin(to);
@@ -336,7 +336,7 @@ impl Spans {
     }
 
     /// An event that belongs to the one I/O that covers its first sector.
-    fn step(&mut self, act: Act, record: &Record, watch: &mut impl Watch) {
+    fn step(&mut self, act: Act, record: &Record, watch: &mut impl IoListener) {
         let Some(drive) = self.begun(record) else { return };
         let now = record.time_ns;
         if let Some(place) = self.drives[drive].flights.find(record.sector) {
@@ -369,7 +369,7 @@ impl Spans {
         }
     }
 
-    fn issue(&mut self, record: &Record, watch: &mut impl Watch) {
+    fn issue(&mut self, record: &Record, watch: &mut impl IoListener) {
         let Some(drive) = self.drive(record.device) else { return };
         if !self.drives[drive].begun {
             return self.issue_unqueued(drive, record, watch);
@@ -399,7 +399,7 @@ impl Spans {
         self.found = found;
     }
 
-    fn complete(&mut self, record: &Record, watch: &mut impl Watch) {
+    fn complete(&mut self, record: &Record, watch: &mut impl IoListener) {
         let Some(drive) = self.drive(record.device) else { return };
         if self.drives[drive].begun {
             self.drives[drive].blocks.add(u64::from(record.sectors()));
@@ -427,7 +427,7 @@ impl Spans {
 
     /// Handles completions of parts: of the I/Os that overlap the beginning or the end of the
     /// completed range.
-    fn complete_parts(&mut self, drive: usize, record: &Record, watch: &mut impl Watch) {
+    fn complete_parts(&mut self, drive: usize, record: &Record, watch: &mut impl IoListener) {
         let flights = &mut self.drives[drive].flights;
         let first = flights.find(record.sector);
         let last = flights.find(record.end().wrapping_sub(1)).filter(|last| Some(*last) != first);
@@ -443,7 +443,7 @@ impl Spans {
 
     /// Returns the I/Os inside an event's range. The caller must put the buffer back into
     /// `self.found`.
-    fn inside(&mut self, drive: usize, record: &Record) -> Vec<Place> {
+    fn inside(&mut self, drive: usize, record: &Record) -> Vec<EntryIndex> {
         let mut found = std::mem::take(&mut self.found);
         self.drives[drive].flights.inside((record.sector, record.end()), &mut found);
         found
@@ -459,7 +459,7 @@ impl Spans {
         (span, drive): (Span, usize),
         flight: &Flight,
         (from_ns, time_ns): (u64, u64),
-        watch: &mut impl Watch,
+        watch: &mut impl IoListener,
     ) {
         if !self.is_measuring {
             return;

@@ -13,10 +13,10 @@ use std::cmp::Ordering;
 const NIL: u32 = u32::MAX;
 
 /// Index of an entry in the tree, valid until the entry is removed.
-pub(super) type Place = u32;
+pub(super) type EntryIndex = u32;
 
 #[derive(Debug)]
-struct Node<T> {
+struct TreeNode<T> {
     start: u64,
     end: u64,
     parent: u32,
@@ -31,7 +31,7 @@ struct Node<T> {
 /// Tree of I/Os by first sector.
 #[derive(Debug)]
 pub(super) struct RangeTree<T> {
-    nodes: Vec<Node<T>>,
+    nodes: Vec<TreeNode<T>>,
     free: Vec<u32>,
     root: u32,
     /// Oldest and youngest entry.
@@ -52,18 +52,18 @@ impl<T> RangeTree<T> {
         self.nodes.len() - self.free.len()
     }
 
-    pub(super) fn value(&mut self, place: Place) -> &mut T {
+    pub(super) fn value(&mut self, place: EntryIndex) -> &mut T {
         &mut self.at_mut(place).value
     }
 
     /// Returns the first sector of an entry, and the sector after its last.
-    pub(super) fn range(&self, place: Place) -> (u64, u64) {
+    pub(super) fn range(&self, place: EntryIndex) -> (u64, u64) {
         let node = self.at(place);
         (node.start, node.end)
     }
 
     /// Returns the first entry on the search path that covers this sector.
-    pub(super) fn find(&self, sector: u64) -> Option<Place> {
+    pub(super) fn find(&self, sector: u64) -> Option<EntryIndex> {
         let mut at = self.root;
         while at != NIL {
             let node = self.at(at);
@@ -77,7 +77,7 @@ impl<T> RangeTree<T> {
     }
 
     /// Collects the entries inside a range, in the order of the search: each before its children.
-    pub(super) fn inside(&self, (start, end): (u64, u64), found: &mut Vec<Place>) {
+    pub(super) fn inside(&self, (start, end): (u64, u64), found: &mut Vec<EntryIndex>) {
         found.clear();
         let mut open = vec![self.root];
         while let Some(at) = open.pop() {
@@ -115,8 +115,15 @@ impl<T> RangeTree<T> {
             at = self.at(at).children[side];
         }
         let older = self.ends[YOUNGER];
-        let node =
-            Node { start, end, parent, children: [NIL; 2], red: true, ages: [older, NIL], value };
+        let node = TreeNode {
+            start,
+            end,
+            parent,
+            children: [NIL; 2],
+            red: true,
+            ages: [older, NIL],
+            value,
+        };
         let new = self.place_for(node);
         match parent {
             NIL => self.root = new,
@@ -138,7 +145,7 @@ impl<T> RangeTree<T> {
         }
     }
 
-    pub(super) fn remove(&mut self, place: Place) {
+    pub(super) fn remove(&mut self, place: EntryIndex) {
         self.forget_age(place);
         let [left, right] = self.at(place).children;
         let was_red;
@@ -174,11 +181,11 @@ impl<T> RangeTree<T> {
         self.free.push(place);
     }
 
-    fn at(&self, place: u32) -> &Node<T> {
+    fn at(&self, place: u32) -> &TreeNode<T> {
         &self.nodes[place as usize]
     }
 
-    fn at_mut(&mut self, place: u32) -> &mut Node<T> {
+    fn at_mut(&mut self, place: u32) -> &mut TreeNode<T> {
         &mut self.nodes[place as usize]
     }
 
@@ -186,7 +193,7 @@ impl<T> RangeTree<T> {
         place != NIL && self.at(place).red
     }
 
-    fn place_for(&mut self, node: Node<T>) -> u32 {
+    fn place_for(&mut self, node: TreeNode<T>) -> u32 {
         if let Some(place) = self.free.pop() {
             *self.at_mut(place) = node;
             return place;

@@ -57,7 +57,7 @@ pub(crate) struct FailedWrites<M: Machine> {
     is_cautious: M::Word,
     /// Errno of the last failed write on any drive.
     last: M::Word,
-    watch: M::Lock<Vec<Watch>>,
+    watch: M::Lock<Vec<MemberRecord>>,
 }
 
 /// Whether a drive completes its writes.
@@ -89,7 +89,7 @@ struct Member<M: Machine> {
 
 /// Counters of a drive as of the last `settle`, and the time of its next probe.
 #[derive(Debug, Clone, Copy, Default)]
-struct Watch {
+struct MemberRecord {
     errors: u64,
     good: u64,
     retry_ns: u64,
@@ -121,7 +121,7 @@ impl<M: Machine> FailedWrites<M> {
             stuck_changes: M::Word::new(0),
             is_cautious: M::Word::new(0),
             last: M::Word::new(0),
-            watch: M::Lock::new("cache-watch", alloc::vec![Watch::default(); drives]),
+            watch: M::Lock::new("cache-watch", alloc::vec![MemberRecord::default(); drives]),
         }
     }
 
@@ -349,12 +349,12 @@ impl<M: Machine> Cache<M> {
             };
             if state == FINE && (has_failed || is_stuck) {
                 let retry_ns = now_ns + RETRY_NS;
-                *of = Watch { errors: of.errors, good, retry_ns };
+                *of = MemberRecord { errors: of.errors, good, retry_ns };
                 member.state.store(if has_failed { FAILS } else { WAS_STUCK }, Order::SeqCst);
                 self.failed_writes.failing.fetch_add(1, Order::SeqCst);
                 self.for_listed(number, |shard, at, page| self.strand(shard, at, page));
             } else if state == WAS_STUCK && has_failed {
-                *of = Watch { errors: of.errors, good, retry_ns: now_ns + RETRY_NS };
+                *of = MemberRecord { errors: of.errors, good, retry_ns: now_ns + RETRY_NS };
                 member.state.store(FAILS, Order::SeqCst);
             } else if is_over {
                 of.errors = errors;

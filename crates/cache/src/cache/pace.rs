@@ -1,4 +1,4 @@
-//! `Pace`: delays the completion of writes, so that writers slow down smoothly to the speed of the
+//! `WritePacer`: delays the completion of writes, so that writers slow down smoothly to the speed of the
 //! drives.
 //!
 //! Below half of the dirty limit nothing is delayed. Above it, writes pass at a multiple of the
@@ -14,16 +14,16 @@ const HOLD_NS_MAX: u64 = 200_000_000;
 const HOLD_NS_MIN: u64 = 20_000;
 
 /// Pacing state of a cache.
-pub(crate) struct Pace<M: Machine> {
+pub(crate) struct WritePacer<M: Machine> {
     /// Write-back rate in bytes a second; 0 while it is unknown.
     rate: M::Word,
     /// Time until which the writes completed so far keep the volume busy.
     until_ns: M::Word,
 }
 
-impl<M: Machine> Pace<M> {
-    pub(crate) fn new() -> Pace<M> {
-        Pace { rate: M::Word::new(0), until_ns: M::Word::new(0) }
+impl<M: Machine> WritePacer<M> {
+    pub(crate) fn new() -> WritePacer<M> {
+        WritePacer { rate: M::Word::new(0), until_ns: M::Word::new(0) }
     }
 
     /// Sets the measured write-back rate, in bytes a second.

@@ -1,4 +1,4 @@
-//! `Job` and `Fill`: a queue's requests that could not be answered at once, and its reads of the
+//! `CacheJob` and `VolumeRead`: a queue's requests that could not be answered at once, and its reads of the
 //! volume below.
 //!
 //! A queue owns them, on a single thread. A job keeps the address of its request, which stays in
@@ -42,7 +42,7 @@ pub(crate) enum SyncScope {
 }
 
 /// A request that could not be answered at once.
-pub(crate) struct Job<M: Machine> {
+pub(crate) struct CacheJob<M: Machine> {
     rq: NonNull<Request<M>>,
     pub(crate) tag: Tag,
     pub(crate) step: JobStep,
@@ -66,12 +66,12 @@ pub(crate) struct Job<M: Machine> {
 }
 
 // SAFETY: the request is the driver's until its tag is named, and is only read.
-unsafe impl<M: Machine> Send for Job<M> {}
+unsafe impl<M: Machine> Send for CacheJob<M> {}
 
-impl<M: Machine> Job<M> {
+impl<M: Machine> CacheJob<M> {
     /// Creates a job for a request that the block layer handed over.
-    pub(crate) fn new(rq: &Request<M>, step: JobStep, errors_before: u64) -> Job<M> {
-        Job {
+    pub(crate) fn new(rq: &Request<M>, step: JobStep, errors_before: u64) -> CacheJob<M> {
+        CacheJob {
             rq: NonNull::from(rq),
             tag: rq.tag(),
             step,
@@ -106,7 +106,7 @@ impl<M: Machine> Job<M> {
 }
 
 /// A read of the volume below.
-pub(crate) struct Fill {
+pub(crate) struct VolumeRead {
     /// Job that waits for the read, or `None` for read-ahead.
     pub(crate) job: Option<usize>,
     pub(crate) page: u64,
@@ -118,4 +118,4 @@ pub(crate) struct Fill {
 }
 
 // SAFETY: the pointers are into frames, or into memory of a request in flight.
-unsafe impl Send for Fill {}
+unsafe impl Send for VolumeRead {}

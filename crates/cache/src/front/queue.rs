@@ -1,7 +1,7 @@
 //! `CacheQueue`: one queue of a cache, on the I/O thread that owns it.
 //!
-//! It owns a channel to the volume below, the requests in progress (`Job`) and the reads of the
-//! volume (`Fill`). Hits are answered at once, with a shard locked. A request that must wait
+//! It owns a channel to the volume below, the requests in progress (`CacheJob`) and the reads of the
+//! volume (`VolumeRead`). Hits are answered at once, with a shard locked. A request that must wait
 //! becomes a job; read.rs, write.rs and sync.rs implement them. A job that waits for another thread
 //! is retried when the cache's signal says that something happened. The block layer calls this
 //! under the queue's serve lock.
@@ -20,10 +20,10 @@ use slab::Slab;
 
 use crate::cache::Cache;
 use crate::cache::signal::Signal;
-use crate::front::jobs::{Fill, Job, JobStep, SyncScope};
+use crate::front::jobs::{CacheJob, JobStep, SyncScope, VolumeRead};
 use crate::front::write::release_claims;
-use crate::read::hits::{CopyOutcome, Hits};
-use crate::read::streams::Streams;
+use crate::read::hits::{CopyOutcome, PendingHits};
+use crate::read::streams::StreamDetector;
 use crate::write_back::write_queues::FlusherConfig;
 use crate::write_back::writeout::Writeout;
 
@@ -36,10 +36,10 @@ const LAST: u64 = 2;
 const KIND_BITS: u32 = 2;
 
 /// Read state of a queue.
-pub(crate) struct Reads<M: Machine> {
-    pub(crate) streams: Streams,
+pub(crate) struct ReadState<M: Machine> {
+    pub(crate) streams: StreamDetector,
     /// Hits that are copied before the batch ends.
-    hits: Hits<M>,
+    hits: PendingHits<M>,
 }
 
 /// One queue of a cache.
@@ -48,10 +48,10 @@ pub(crate) struct CacheQueue<M: Machine> {
     below: Option<Channel<M>>,
     thread: IoThread<M>,
     pub(crate) signal: Arc<Signal<M>>,
-    pub(crate) jobs: Slab<Job<M>>,
-    pub(crate) fills: Slab<Fill>,
+    pub(crate) jobs: Slab<CacheJob<M>>,
+    pub(crate) fills: Slab<VolumeRead>,
     pub(crate) writeout: Writeout,
-    pub(crate) reads: Reads<M>,
+    pub(crate) reads: ReadState<M>,
     /// Bios for which the channel below had no room.
     unsent: VecDeque<Bio>,
     /// Jobs that wait for another thread.
@@ -82,9 +82,9 @@ impl<M: Machine> CacheQueue<M> {
             jobs: Slab::new(),
             fills: Slab::new(),
             writeout: Writeout::new(cache, config),
-            reads: Reads {
-                streams: Streams::new(cache.page, cache.config.read_ahead_bytes),
-                hits: Hits::new(),
+            reads: ReadState {
+                streams: StreamDetector::new(cache.page, cache.config.read_ahead_bytes),
+                hits: PendingHits::new(),
             },
             unsent: VecDeque::new(),
             blocked: Vec::new(),
@@ -115,7 +115,7 @@ impl<M: Machine> CacheQueue<M> {
     }
 
     /// Starts a read of the volume below.
-    pub(crate) fn start_fill(&mut self, fill: Fill, sector: u64) {
+    pub(crate) fn start_fill(&mut self, fill: VolumeRead, sector: u64) {
         if let Some(job) = fill.job {
             self.jobs[job].fills += 1;
         }
@@ -139,7 +139,7 @@ impl<M: Machine> CacheQueue<M> {
 
     /// Creates a job for a request and advances it as far as possible.
     fn start_job(&mut self, rq: &Request<M>, step: JobStep, todo: Option<core::ops::Range<u64>>) {
-        let mut job = Job::new(rq, step, self.errors());
+        let mut job = CacheJob::new(rq, step, self.errors());
         job.todo.extend(todo);
         let at = self.jobs.insert(job);
         self.advance(at);

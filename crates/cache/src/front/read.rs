@@ -16,7 +16,7 @@ use millrace_block::{Request, Segment, Status};
 use millrace_machine::{Lock, Machine};
 
 use crate::cache::Cache;
-use crate::front::jobs::Fill;
+use crate::front::jobs::VolumeRead;
 use crate::front::queue::CacheQueue;
 use crate::memory::cursor::{CopyDirection, Cursor, part_of, wanted_of};
 use crate::memory::extent::{EXTENT_PAGES, NO_FRAME, place_of};
@@ -163,7 +163,7 @@ impl<M: Machine> CacheQueue<M> {
         let (last, _, len) = part_of(self.cache.page, rq, pages.end - 1);
         let segments = cursor.cut(at, last + len - at);
         let (page, sectors) = (pages.start, self.cache.sectors());
-        let fill = Fill { job: Some(job), page, frames: Vec::new(), segments, sectors };
+        let fill = VolumeRead { job: Some(job), page, frames: Vec::new(), segments, sectors };
         self.start_fill(fill, self.cache.page.start_of(page) + into as u64 / 512);
     }
 
@@ -257,7 +257,7 @@ fn fill_of<M: Machine>(
     cache: &Cache<M>,
     (page, frames): (u64, Vec<u32>),
     job: Option<usize>,
-) -> Fill {
+) -> VolumeRead {
     let sectors = cache.sectors();
     let mut segments: Vec<Segment> = Vec::with_capacity(frames.len());
     for (frame, page) in frames.iter().zip(page..) {
@@ -271,7 +271,7 @@ fn fill_of<M: Machine>(
             _ => segments.push(Segment { start, len_bytes }),
         }
     }
-    Fill { job, page, frames, segments, sectors }
+    VolumeRead { job, page, frames, segments, sectors }
 }
 
 /// Stores what was read of a page and returns the page's frame. Returns `None` if nothing is stored

@@ -12,7 +12,7 @@ use millrace_block::{Op, OpFlags, Request, Status};
 use millrace_machine::{Lock, Machine};
 
 use crate::cache::Cache;
-use crate::front::jobs::{Job, JobStep, SyncScope};
+use crate::front::jobs::{CacheJob, JobStep, SyncScope};
 use crate::front::queue::CacheQueue;
 use crate::memory::cursor::{CopyDirection, Cursor, part_of, wanted_of};
 use crate::memory::extent::{EXTENT_PAGES, place_of};
@@ -111,7 +111,7 @@ impl<M: Machine> CacheQueue<M> {
 }
 
 /// Releases the claims (`FailedPages::claims`) of a write that is about to be answered.
-pub(crate) fn release_claims<M: Machine>(cache: &Cache<M>, job: &Job<M>) {
+pub(crate) fn release_claims<M: Machine>(cache: &Cache<M>, job: &CacheJob<M>) {
     let rq = job.rq();
     if rq.op() != Op::Write || !cache.is_write_through() {
         return;

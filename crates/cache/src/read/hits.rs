@@ -1,4 +1,4 @@
-//! `Hits`: reads found in memory that are not copied yet, while their first cache lines are
+//! `PendingHits`: reads found in memory that are not copied yet, while their first cache lines are
 //! prefetched.
 //!
 //! A queue owns them. A copy from a page that is in no processor cache waits for the translation of
@@ -28,7 +28,7 @@ const GROUP: usize = 8;
 const HINT_BYTES: usize = 512;
 
 /// A read of one page whose extent was in memory when the read arrived.
-struct Hit<M: Machine> {
+struct PendingHit<M: Machine> {
     rq: NonNull<Request<M>>,
     page: u64,
     /// Index of the extent in its shard.
@@ -36,22 +36,22 @@ struct Hit<M: Machine> {
 }
 
 // SAFETY: the request is the driver's until its tag is named, and is only read.
-unsafe impl<M: Machine> Send for Hit<M> {}
+unsafe impl<M: Machine> Send for PendingHit<M> {}
 
 /// Reads of a queue that were found in memory and not copied yet, oldest first.
-pub(crate) struct Hits<M: Machine> {
-    group: Vec<Hit<M>>,
+pub(crate) struct PendingHits<M: Machine> {
+    group: Vec<PendingHit<M>>,
     /// Index of the next read to copy.
     next: usize,
 }
 
-impl<M: Machine> Hits<M> {
-    pub(crate) fn new() -> Hits<M> {
-        Hits { group: Vec::with_capacity(GROUP), next: 0 }
+impl<M: Machine> PendingHits<M> {
+    pub(crate) fn new() -> PendingHits<M> {
+        PendingHits { group: Vec::with_capacity(GROUP), next: 0 }
     }
 }
 
-impl<M: Machine> Hit<M> {
+impl<M: Machine> PendingHit<M> {
     fn rq<'a>(&self) -> &'a Request<M> {
         // SAFETY: a request lies in its tag set, which outlives the queue, and nobody else has it
         // until the queue names its tag, which ends the hit. The lifetime is that of a turn.
@@ -80,7 +80,7 @@ pub(crate) enum CopyOutcome<'a, M: Machine> {
     Missed(&'a Request<M>),
 }
 
-impl<M: Machine> Hits<M> {
+impl<M: Machine> PendingHits<M> {
     /// Queues a read of a single page if its extent is in memory, and prefetches the extent.
     /// Returns true if the read was queued.
     #[inline]
@@ -93,7 +93,7 @@ impl<M: Machine> Hits<M> {
         let Some(at) = shard.find(number) else { return false };
         M::will_read((&raw const *shard.extent(at)).cast(), Extent::LINES_BYTES);
         drop(shard);
-        self.group.push(Hit { rq: NonNull::from(rq), page: pages.start, at });
+        self.group.push(PendingHit { rq: NonNull::from(rq), page: pages.start, at });
         true
     }
 

@@ -1,4 +1,4 @@
-//! `Streams`: detects sequential readers among a queue's reads, and decides how far to read ahead.
+//! `StreamDetector`: detects sequential readers among a queue's reads, and decides how far to read ahead.
 //!
 //! A queue owns it. A read that starts where another one ended continues its stream. The read-ahead
 //! window doubles with each such read up to the configured maximum, and is refilled when half of it
@@ -16,7 +16,7 @@ const PATIENCE: u64 = 256;
 const FIRST_BYTES: u64 = 32 << 10;
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Stream {
+struct SequentialStream {
     /// Page at which the stream's next read is expected to begin.
     next: u64,
     /// First page that has not been read ahead.
@@ -28,8 +28,8 @@ struct Stream {
 
 /// Sequential streams of a queue.
 #[derive(Debug)]
-pub(crate) struct Streams {
-    streams: [Stream; STREAMS],
+pub(crate) struct StreamDetector {
+    streams: [SequentialStream; STREAMS],
     clock: u64,
     /// Index of the slot that was reused last.
     hand: usize,
@@ -38,13 +38,13 @@ pub(crate) struct Streams {
     pages_max: u64,
 }
 
-impl Streams {
+impl StreamDetector {
     /// Creates a detector that reads ahead by at most `bytes_max`, rounded up to whole pages; 0
     /// turns it off.
-    pub(crate) fn new(page: PageSize, bytes_max: u64) -> Streams {
-        let streams = [Stream::default(); STREAMS];
+    pub(crate) fn new(page: PageSize, bytes_max: u64) -> StreamDetector {
+        let streams = [SequentialStream::default(); STREAMS];
         let pages_max = bytes_max.div_ceil(page.bytes() as u64);
-        Streams { streams, clock: 0, hand: 0, pages_first: page.fit(FIRST_BYTES), pages_max }
+        StreamDetector { streams, clock: 0, hand: 0, pages_first: page.fit(FIRST_BYTES), pages_max }
     }
 
     /// Records a read of these pages. Returns the pages to read ahead, if any.
@@ -55,8 +55,9 @@ impl Streams {
         self.clock += 1;
         let clock = self.clock;
         // Two reads that meet inside a page both touch that page.
-        let continues =
-            |s: &&mut Stream| s.used != 0 && (s.next == pages.start || s.next == pages.start + 1);
+        let continues = |s: &&mut SequentialStream| {
+            s.used != 0 && (s.next == pages.start || s.next == pages.start + 1)
+        };
         let Some(stream) = self.streams.iter_mut().find(continues) else {
             self.hand = (self.hand + 1) % STREAMS;
             if self.streams[self.hand].used + PATIENCE > clock && self.streams[self.hand].window > 0
@@ -65,7 +66,7 @@ impl Streams {
                 self.hand = (self.hand + 1) % STREAMS;
             }
             self.streams[self.hand] =
-                Stream { next: pages.end, ahead: pages.end, window: 0, used: clock };
+                SequentialStream { next: pages.end, ahead: pages.end, window: 0, used: clock };
             return None;
         };
         if pages.end <= stream.next {
@@ -92,7 +93,7 @@ mod tests {
 
     #[test]
     fn windows_double_for_a_sequential_reader_and_are_refilled_when_half_used() {
-        let mut streams = Streams::new(PageSize::over(512), 64 << 12);
+        let mut streams = StreamDetector::new(PageSize::over(512), 64 << 12);
         let found: Vec<_> = (0..12).map(|at| streams.note(&(at * 4..at * 4 + 4))).collect();
         let windows: Vec<_> = found.iter().flatten().cloned().collect();
         assert_eq!(windows[..3], [8..16, 16..28, 28..48]);
@@ -102,10 +103,10 @@ mod tests {
 
     #[test]
     fn random_readers_and_those_beyond_the_setting_get_nothing_ahead() {
-        let mut streams = Streams::new(PageSize::over(512), 64 << 12);
+        let mut streams = StreamDetector::new(PageSize::over(512), 64 << 12);
         assert!((0..100).all(|at| streams.note(&(at * 1000..at * 1000 + 1)).is_none()));
         assert!((0..100).all(|_| streams.note(&(7..8)).is_none()), "one page again and again");
-        let mut off = Streams::new(PageSize::over(512), 0);
+        let mut off = StreamDetector::new(PageSize::over(512), 0);
         assert!((0..100).all(|at| off.note(&(at..at + 1)).is_none()));
     }
 }

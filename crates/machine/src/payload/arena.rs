@@ -68,7 +68,7 @@ impl ArenaBuffer {
 
 /// A mapped region and its free blocks.
 #[derive(Debug)]
-struct Shared<T> {
+struct MappedRegion<T> {
     region: Region,
     /// `None` if the region is a single buffer.
     blocks: Option<Blocks>,
@@ -80,7 +80,7 @@ struct Shared<T> {
 /// Buffers cut from regions.
 #[derive(Debug)]
 pub struct BufferArena<T> {
-    regions: Vec<Option<Shared<T>>>,
+    regions: Vec<Option<MappedRegion<T>>>,
     /// For each region, the orders of its free buffers, a bit each.
     orders: Vec<u16>,
     vacant: Vec<u32>,
@@ -168,7 +168,7 @@ impl<T> BufferArena<T> {
         };
         self.idle_bytes += region.len_bytes();
         let note = note(&region);
-        self.regions[place] = Some(Shared { region, blocks, used: 0, note });
+        self.regions[place] = Some(MappedRegion { region, blocks, used: 0, note });
         self.orders[place] = orders;
         Ok(())
     }
@@ -197,7 +197,7 @@ impl<T> BufferArena<T> {
     /// or `None` if the region is in use.
     pub fn unmap(&mut self, region: u32, before: impl FnOnce(T)) -> Option<usize> {
         let place = region as usize;
-        let Shared { region: mapped, note, .. } =
+        let MappedRegion { region: mapped, note, .. } =
             self.regions[place].take_if(|shared| shared.used == 0)?;
         self.orders[place] = 0;
         self.vacant.push(region);
@@ -208,7 +208,8 @@ impl<T> BufferArena<T> {
 
     /// Returns an idle region (the last one) whose length satisfies `is_wanted`.
     pub fn find_idle(&self, is_wanted: impl Fn(usize) -> bool) -> Option<u32> {
-        let is_idle = |shared: &Shared<T>| shared.used == 0 && is_wanted(shared.region.len_bytes());
+        let is_idle =
+            |shared: &MappedRegion<T>| shared.used == 0 && is_wanted(shared.region.len_bytes());
         let place = self.regions.iter().rposition(|shared| shared.as_ref().is_some_and(is_idle));
         place.map(|place| place as u32)
     }

@@ -1,4 +1,4 @@
-//! `Pipe`: sorts the records of all CPUs that `blktrace -o -` writes to a pipe.
+//! `PipeReader`: sorts the records of all CPUs that `blktrace -o -` writes to a pipe.
 //!
 //! Each CPU's records arrive in batches, in order, some time after they were made. Events wait in a
 //! window until the newest is so much later than the oldest that no earlier one can arrive, or
@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
 
 use super::sequence::Sequence;
-use crate::file::{CpuFile, Item};
-use crate::{Names, TraceError};
+use crate::file::{CpuFile, TraceRecord};
+use crate::{TraceError, TraceNames};
 
 /// Maximum memory of the waiting events, in bytes: room for about 200,000 events.
 const WINDOW_BYTES: usize = 32 << 20;
@@ -21,11 +21,11 @@ const PATIENCE_NS: u64 = 2_000_000_000;
 const CPUS_MAX: usize = 4_096;
 
 /// Sorts the records of all CPUs from one input by time.
-pub(super) struct Pipe<R> {
+pub(super) struct PipeReader<R> {
     file: CpuFile<R>,
     sequences: HashMap<u32, Sequence>,
     /// Events by time, then by order of arrival.
-    waiting: BTreeMap<(u64, u64), Item>,
+    waiting: BTreeMap<(u64, u64), TraceRecord>,
     bytes: usize,
     arrived: u64,
     told_ns: u64,
@@ -34,9 +34,9 @@ pub(super) struct Pipe<R> {
     ended: bool,
 }
 
-impl<R: Read> Pipe<R> {
+impl<R: Read> PipeReader<R> {
     pub(super) fn new(file: CpuFile<R>) -> Self {
-        Pipe {
+        PipeReader {
             file,
             sequences: HashMap::new(),
             waiting: BTreeMap::new(),
@@ -53,7 +53,10 @@ impl<R: Read> Pipe<R> {
     ///
     /// # Errors
     /// Returns an error if the input is broken, after all events that precede the fault.
-    pub(super) fn next(&mut self, names: &mut Names) -> Result<Option<Item>, TraceError> {
+    pub(super) fn next(
+        &mut self,
+        names: &mut TraceNames,
+    ) -> Result<Option<TraceRecord>, TraceError> {
         while !self.ended && !self.is_ripe() {
             match self.file.read() {
                 Ok(Some(item)) => self.add(item, names),
@@ -88,7 +91,7 @@ impl<R: Read> Pipe<R> {
         self.bytes >= WINDOW_BYTES || last_ns - first_ns > PATIENCE_NS
     }
 
-    fn add(&mut self, item: Item, names: &mut Names) {
+    fn add(&mut self, item: TraceRecord, names: &mut TraceNames) {
         let cpus = self.sequences.len();
         let cpu = item.record.cpu;
         if cpus < CPUS_MAX || self.sequences.contains_key(&cpu) {
@@ -104,6 +107,6 @@ impl<R: Read> Pipe<R> {
 }
 
 /// Returns the memory that an event takes in the window: item, key and data, in bytes.
-fn bytes_of(item: &Item) -> usize {
-    size_of::<((u64, u64), Item)>() + item.data.len()
+fn bytes_of(item: &TraceRecord) -> usize {
+    size_of::<((u64, u64), TraceRecord)>() + item.data.len()
 }

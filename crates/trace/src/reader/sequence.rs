@@ -7,7 +7,7 @@
 use millrace_block::DROPPED_EVENTS;
 use millrace_block::blktrace::category;
 
-use crate::file::Item;
+use crate::file::TraceRecord;
 
 /// Sequence numbers seen on one CPU.
 #[derive(Debug, Clone, Copy, Default)]
@@ -21,7 +21,7 @@ pub(super) struct Sequence {
 
 impl Sequence {
     /// Records an event's number. Returns by how much the count of missing numbers changed.
-    pub(super) fn note(&mut self, item: &Item) -> i64 {
+    pub(super) fn note(&mut self, item: &TraceRecord) -> i64 {
         let number = item.record.sequence;
         let Some((last, at)) = self.last else {
             if !item.record.has(category::NOTIFY) {
@@ -60,7 +60,7 @@ mod tests {
         let item = |(number, text): &(u32, &str)| {
             let action = if text.is_empty() { 1 } else { Note::Message.action() };
             let record = Record { sequence: *number, action, ..Record::default() };
-            Item { record, data: text.as_bytes().to_vec() }
+            TraceRecord { record, data: text.as_bytes().to_vec() }
         };
         records.iter().map(|record| sequence.note(&item(record))).sum()
     }

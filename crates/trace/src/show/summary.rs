@@ -9,19 +9,19 @@ use std::fmt::Write;
 
 use millrace_block::blktrace::{Act, category};
 
-use super::{Shown, shown};
-use crate::Entry;
+use super::{ShownPart, shown};
+use crate::TraceEntry;
 
 /// Number of I/Os and their total length: whole KiB of each, plus the remaining bytes. If more
 /// bytes were requeued than issued on a CPU, each of the two parts wraps below 0, as in blkparse.
 #[derive(Debug, Clone, Copy, Default)]
-struct Tally {
+struct IoTally {
     count: u64,
     kib: u64,
     rest: u64,
 }
 
-impl Tally {
+impl IoTally {
     fn add(&mut self, bytes: u32) {
         self.count += 1;
         self.kib = self.kib.wrapping_add(u64::from(bytes >> 10));
@@ -34,7 +34,7 @@ impl Tally {
         self.rest = self.rest.wrapping_sub(u64::from(bytes & 1_023));
     }
 
-    fn merge(&mut self, other: &Tally) {
+    fn merge(&mut self, other: &IoTally) {
         self.count += other.count;
         self.kib = self.kib.wrapping_add(other.kib);
         self.rest = self.rest.wrapping_add(other.rest);
@@ -48,24 +48,24 @@ impl Tally {
 /// Counts of either reads or writes.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counts {
-    queued: Tally,
-    issued: Tally,
-    requeued: Tally,
-    completed: Tally,
-    merged: Tally,
+    queued: IoTally,
+    issued: IoTally,
+    requeued: IoTally,
+    completed: IoTally,
+    merged: IoTally,
 }
 
 /// Counts of one CPU, by direction; passthrough commands have counts of their own.
 #[derive(Debug, Clone, Copy, Default)]
-struct Cpu {
+struct CpuCounts {
     ways: [Counts; 2],
     passed: [Counts; 2],
     unplugs: u64,
     timer_unplugs: u64,
 }
 
-impl Cpu {
-    fn merge(&mut self, other: &Cpu) {
+impl CpuCounts {
+    fn merge(&mut self, other: &CpuCounts) {
         let ways = self.ways.iter_mut().chain(&mut self.passed);
         for (mine, theirs) in ways.zip(other.ways.iter().chain(&other.passed)) {
             mine.queued.merge(&theirs.queued);
@@ -80,9 +80,9 @@ impl Cpu {
 }
 
 #[derive(Debug, Default)]
-struct Trace {
+struct TraceCounts {
     name: String,
-    cpus: BTreeMap<u32, Cpu>,
+    cpus: BTreeMap<u32, CpuCounts>,
     depth: [u64; 2],
     depth_max: [u64; 2],
     events: u64,
@@ -93,16 +93,16 @@ struct Trace {
 /// Summary counts of all traces.
 #[derive(Debug)]
 pub(super) struct Summary {
-    traces: Vec<Trace>,
+    traces: Vec<TraceCounts>,
 }
 
 impl Summary {
     pub(super) fn new(names: Vec<String>) -> Summary {
-        let trace = |name| Trace { name, ..Trace::default() };
+        let trace = |name| TraceCounts { name, ..TraceCounts::default() };
         Summary { traces: names.into_iter().map(trace).collect() }
     }
 
-    pub(super) fn entry(&mut self, entry: &Entry) {
+    pub(super) fn entry(&mut self, entry: &TraceEntry) {
         let Some(trace) = self.traces.get_mut(entry.trace) else { return };
         let record = &entry.record;
         trace.cpus.entry(entry.cpu).or_default();
@@ -114,19 +114,19 @@ impl Summary {
             trace.first_ns = record.time_ns;
         }
         trace.events += 1;
-        if let Some(Shown::Act(act)) = shown(record) {
+        if let Some(ShownPart::Act(act)) = shown(record) {
             trace.act(act, entry);
         }
     }
 
     pub(super) fn text(&self) -> String {
-        let traces: Vec<String> = self.traces.iter().map(Trace::text).collect();
+        let traces: Vec<String> = self.traces.iter().map(TraceCounts::text).collect();
         traces.join("\n")
     }
 }
 
-impl Trace {
-    fn act(&mut self, act: Act, entry: &Entry) {
+impl TraceCounts {
+    fn act(&mut self, act: Act, entry: &TraceEntry) {
         let (record, bytes) = (&entry.record, entry.record.bytes);
         let way = usize::from(record.has(category::WRITE));
         let cpu = self.cpus.entry(entry.cpu).or_default();
@@ -156,7 +156,7 @@ impl Trace {
 
     fn text(&self) -> String {
         let mut text = String::new();
-        let mut total = Cpu::default();
+        let mut total = CpuCounts::default();
         for (number, cpu) in &self.cpus {
             total.merge(cpu);
             put(&mut text, &format!("CPU{number} ({}):", self.name), cpu, Some(self.depth_max));
@@ -211,13 +211,13 @@ fn row(text: &mut String, names: [&str; 2], cells: [String; 2], gap: &str) {
     let _ = writeln!(text, " {read:17}{left}{gap} {write:18}{right}");
 }
 
-fn put(text: &mut String, title: &str, cpu: &Cpu, depth_max: Option<[u64; 2]>) {
-    let sized = |tally: &Tally| {
+fn put(text: &mut String, title: &str, cpu: &CpuCounts, depth_max: Option<[u64; 2]>) {
+    let sized = |tally: &IoTally| {
         format!("{}, {}iB", short(tally.count, &PREFIXES), short(tally.kib(), &PREFIXES[1..]))
     };
     let plain = |count: u64| format!("{count:8}{:8}", ' ');
     let [read, write] = &cpu.ways;
-    let both = |of: fn(&Counts) -> &Tally| [sized(of(read)), sized(of(write))];
+    let both = |of: fn(&Counts) -> &IoTally| [sized(of(read)), sized(of(write))];
     let requeued = [read, write].map(|way| short(way.requeued.count, &PREFIXES));
     let _ = writeln!(text, "{title}");
     row(text, ["Reads Queued:", "Writes Queued:"], both(|way| &way.queued), "\t");
@@ -235,15 +235,15 @@ fn put(text: &mut String, title: &str, cpu: &Cpu, depth_max: Option<[u64; 2]>) {
 }
 
 /// Prints the rows of passthrough commands, if there were any.
-fn passed(text: &mut String, cpu: &Cpu) {
+fn passed(text: &mut String, cpu: &CpuCounts) {
     let of = |way: &Counts| [way.queued, way.issued, way.requeued, way.completed];
     if cpu.passed.iter().flat_map(of).all(|tally| tally.count == 0) {
         return;
     }
-    let sized = |tally: &Tally| {
+    let sized = |tally: &IoTally| {
         format!("{}, {}iB", short(tally.count, &PREFIXES), short(tally.kib(), &PREFIXES[1..]))
     };
-    let count = |tally: &Tally| short(tally.count, &PREFIXES);
+    let count = |tally: &IoTally| short(tally.count, &PREFIXES);
     let [read, write] = &cpu.passed;
     let cells = [sized(&read.queued), sized(&write.queued)];
     row(text, ["PC Reads Queued:", "PC Writes Queued:"], cells, "\t");
