@@ -2,8 +2,8 @@
 //! long.
 //!
 //! A sleep costs two wake-ups of a CPU, which may take longer than the request itself on a virtual
-//! machine. Apart from [`BusyPoll::go_on`], which reads the clock and yields, this is pure arithmetic
-//! over given times. A back end owns it and asks it between two polls.
+//! machine. Apart from [`BusyPoll::go_on`], which reads the clock and yields, this is pure
+//! arithmetic over given times. A back end owns it and asks it between two polls.
 //!
 //! Rules: a thread spins only after [`STREAK`] short waits in a row, so an idle thread sleeps at
 //! once. A wait that was slept through counts as short up to twice the longest spin, because the

@@ -1,11 +1,12 @@
 //! Operations in flight, and inboxes with their completions.
 //!
-//! The table owns a slab of [`OperationSlot`]s (one for each operation in flight, found by its [`OperationKey`]) and
-//! the inbox of each source. The reactor calls it to push, take and release; the back ends call it
-//! to complete. Invariants: a key is not reused within 2^32 reuses of its slot, so a late cancel
-//! cannot hit another operation. The index of a source is reused only after it was released and has
-//! nothing in flight, so no completion can reach a wrong inbox. Memory is allocated only when more
-//! operations are in flight than ever before; then the lists grow to hold them all.
+//! The table owns a slab of [`OperationSlot`]s (one for each operation in flight, found by its
+//! [`OperationKey`]) and the inbox of each source. The reactor calls it to push, take and release;
+//! the back ends call it to complete. Invariants: a key is not reused within 2^32 reuses of its
+//! slot, so a late cancel cannot hit another operation. The index of a source is reused only after
+//! it was released and has nothing in flight, so no completion can reach a wrong inbox. Memory is
+//! allocated only when more operations are in flight than ever before; then the lists grow to hold
+//! them all.
 
 use crate::op::{Completion, Op, Source};
 use crate::sys;

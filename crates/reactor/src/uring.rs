@@ -2,12 +2,12 @@
 //!
 //! It owns the ring, the buffer for reading the wake eventfd, the time specifications of timeouts
 //! that are not submitted yet, and the tables of registered files and buffers. The reactor calls it
-//! and passes the hub. The user data of an entry is the operation's `OperationKey`, except for three values
-//! of the ring's own: `WAKE` (the standing read of the wake eventfd), `IGNORE` (cancels whose
-//! result is not needed) and `TRIAL`. Invariants: an operation in phase `Started` or `Polling` is
-//! on the ring or in `again`, never in both. The kernel copies a time specification at submission,
-//! and at most `entries` entries are unsubmitted, so a round-robin array of that size never
-//! overwrites one in use. Kernel counterpart: io_uring(7).
+//! and passes the hub. The user data of an entry is the operation's `OperationKey`, except for
+//! three values of the ring's own: `WAKE` (the standing read of the wake eventfd), `IGNORE`
+//! (cancels whose result is not needed) and `TRIAL`. Invariants: an operation in phase `Started` or
+//! `Polling` is on the ring or in `again`, never in both. The kernel copies a time specification at
+//! submission, and at most `entries` entries are unsubmitted, so a round-robin array of that size
+//! never overwrites one in use. Kernel counterpart: io_uring(7).
 
 #![allow(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! `TraceNames`: process names, device names and dropped events, as the notes of a trace report them.
+//! `TraceNames`: process names, device names and dropped events, as the notes of a trace report
+//! them.
 //!
 //! A process keeps its first name, as in blkparse. Only recordings of millrace name devices, in
 //! messages that begin with `DEVICE_NAME`. `reader.rs` fills the names; `Show` and `Spans` look

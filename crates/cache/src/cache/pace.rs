@@ -1,5 +1,5 @@
-//! `WritePacer`: delays the completion of writes, so that writers slow down smoothly to the speed of the
-//! drives.
+//! `WritePacer`: delays the completion of writes, so that writers slow down smoothly to the speed
+//! of the drives.
 //!
 //! Below half of the dirty limit nothing is delayed. Above it, writes pass at a multiple of the
 //! rate at which pages reach the volume. The multiple falls to 1 halfway between that point and the

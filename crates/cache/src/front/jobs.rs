@@ -1,5 +1,5 @@
-//! `CacheJob` and `VolumeRead`: a queue's requests that could not be answered at once, and its reads of the
-//! volume below.
+//! `CacheJob` and `VolumeRead`: a queue's requests that could not be answered at once, and its
+//! reads of the volume below.
 //!
 //! A queue owns them, on a single thread. A job keeps the address of its request, which stays in
 //! place until the queue completes the request's tag.

@@ -1,4 +1,5 @@
-//! `StreamDetector`: detects sequential readers among a queue's reads, and decides how far to read ahead.
+//! `StreamDetector`: detects sequential readers among a queue's reads, and decides how far to read
+//! ahead.
 //!
 //! A queue owns it. A read that starts where another one ended continues its stream. The read-ahead
 //! window doubles with each such read up to the configured maximum, and is refilled when half of it

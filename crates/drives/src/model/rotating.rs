@@ -1,4 +1,5 @@
-//! `RotatingDisk`: computes when a simulated rotating disk completes an I/O: seek, rotation, transfer.
+//! `RotatingDisk`: computes when a simulated rotating disk completes an I/O: seek, rotation,
+//! transfer.
 //!
 //! There is one arm, and one I/O at a time, in order of arrival. A seek over the fraction `d` of
 //! the stroke takes `track + (full - track) * sqrt(d)`, because the arm accelerates for half of the

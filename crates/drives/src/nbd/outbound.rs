@@ -155,9 +155,9 @@ impl Outbound {
                 Op::SendMsg { fd, msg: &raw const *self.msg, flags }
             }
         };
-        // SAFETY: headers, message and list are this value's, which outlives the operation (`NbdLink`
-        // waits for it); payload is the memory of requests in flight, which are not answered before
-        // `sent` has named them.
+        // SAFETY: headers, message and list are this value's, which outlives the operation
+        // (`NbdLink` waits for it); payload is the memory of requests in flight, which are not
+        // answered before `sent` has named them.
         unsafe { ring.push(user_data, op) };
     }
 
