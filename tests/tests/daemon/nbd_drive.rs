@@ -174,6 +174,6 @@ fn a_check_asks_the_server_and_serves_nothing() {
     let output = check(dir.path());
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.contains("nobody listens there"), "{text}");
+    assert!(text.contains("no server listens at this address"), "{text}");
     server.start_again();
 }
