@@ -98,8 +98,11 @@ mod tests {
         assert!(wrong.ends_with("did you mean \"dirty-max\"?"), "{wrong}");
         assert_eq!(of_text("1m").unwrap().read_ahead_bytes, 256 << 10);
         let wrong = of_text("read-ahead=512k,size=1m").unwrap_err();
-        assert_eq!(wrong, "read-ahead of 524288 bytes; at most a quarter of the cache");
+        assert_eq!(
+            wrong,
+            "read-ahead is 524288 bytes; set it to at most a quarter of the cache's size"
+        );
         let wrong = of_text("4k").unwrap_err();
-        assert_eq!(wrong, "size of 4096 bytes; 1 MiB to 1 TiB");
+        assert_eq!(wrong, "size is 4096 bytes; set it to 1 MiB to 1 TiB");
     }
 }

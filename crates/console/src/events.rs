@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use millrace_trace::{Entry, Names, Reader};
+use millrace_trace::{Reader, TraceEntry, TraceNames};
 
 use crate::ProgressBar;
 
@@ -28,7 +28,7 @@ const BAR_EVERY: Duration = Duration::from_millis(100);
 pub fn for_each_event(
     reader: &mut Reader,
     (bar, label): (ProgressBar, &str),
-    mut each: impl FnMut(&Entry, &mut Reader) -> EventFlow,
+    mut each: impl FnMut(&TraceEntry, &mut Reader) -> EventFlow,
 ) -> Result<EventWalk> {
     let say = |notes: &[String]| notes.iter().for_each(|note| eprintln!("note: {note}"));
     let known = reader.notes();
@@ -51,7 +51,7 @@ pub fn for_each_event(
 #[derive(Debug)]
 pub struct EventWalk {
     /// Names of the processes and devices in the trace.
-    pub names: Names,
+    pub names: TraceNames,
     /// Notes of the reader, already printed to standard error.
     pub notes: Vec<String>,
     /// Damage of the files that could not be read to the end.

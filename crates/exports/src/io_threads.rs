@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use millrace_block::{Error, ErrorKind};
 use millrace_machine::{CpuId, Native, NativeThread};
-use millrace_runtime::{Joined, join_within};
+use millrace_runtime::{JoinOutcome, join_within};
 
 /// Time limit for threads to end after their final report. Their rings wait up to 5 s for drives.
 const LET_GO: Duration = Duration::from_secs(6);
@@ -138,8 +138,8 @@ impl<R: Send + 'static> IoThreads<R> {
         self.alive.recv_timeout(limit) != Err(RecvTimeoutError::Timeout)
     }
 
-    /// Joins all threads, waiting for [`LET_GO`] at most.
-    pub(crate) fn join(&mut self) -> Joined {
+    /// Waits for the end of all threads, for [`LET_GO`] at most.
+    pub(crate) fn join(&mut self) -> JoinOutcome {
         join_within(std::mem::take(&mut self.threads), LET_GO)
     }
 
@@ -252,7 +252,7 @@ pub(crate) mod tests {
             let (mut threads, failed) = played(&services);
             assert!(!threads.is_empty());
             assert!(threads.wait(Duration::from_secs(20)), "all of them end by themselves");
-            let joined = if whole { Joined::Ended } else { Joined::Panicked };
+            let joined = if whole { JoinOutcome::Ended } else { JoinOutcome::Panicked };
             assert_eq!((threads.join(), failed.is_set()), (joined, fails), "{services:?}");
             let mut found: Vec<usize> = threads.reports().map(|report| report.len()).collect();
             found.sort_unstable();
@@ -267,7 +267,7 @@ pub(crate) mod tests {
         let make = || Err::<Played, _>(Error::new(ErrorKind::System, "no ring"));
         let (mut threads, notes) = IoThreads::start(&failed, [(place, make)].into_iter());
         assert!(notes.is_err_and(|error| error.to_string().contains("no ring")));
-        assert_eq!((threads.join(), failed.is_set()), (Joined::Ended, false));
+        assert_eq!((threads.join(), failed.is_set()), (JoinOutcome::Ended, false));
         assert!(threads.reports().next().is_none());
     }
 
@@ -300,7 +300,7 @@ pub(crate) mod tests {
         let (mut threads, _) = IoThreads::start(&FailedFlag::default(), places.into_iter());
         assert!(!threads.wait(Duration::from_millis(20)));
         drop(hold);
-        assert!(threads.wait(Duration::from_secs(20)) && threads.join() == Joined::Ended);
+        assert!(threads.wait(Duration::from_secs(20)) && threads.join() == JoinOutcome::Ended);
     }
 
     #[test]

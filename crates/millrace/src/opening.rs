@@ -14,7 +14,7 @@ use millrace_block::{Disk, Error, ErrorKind, Groups, Volume};
 use millrace_cache::Cache;
 use millrace_drives::Cancel;
 #[cfg(feature = "serve")]
-use millrace_drives::Place;
+use millrace_drives::DataPlace;
 use millrace_machine::{Cpu, CpuId, Machine, Native, Topology};
 use millrace_reactor::{Backend, Config};
 use millrace_runtime::{DriveWorkers, Pinning, WorkerCpus, worker_cpus};
@@ -117,7 +117,7 @@ impl Opened {
     }
 
     /// Refuses a place where an open drive keeps its data.
-    pub(crate) fn is_free(&self, name: &str, place: Option<Place>) -> Result<(), SetupError> {
+    pub(crate) fn is_free(&self, name: &str, place: Option<DataPlace>) -> Result<(), SetupError> {
         self.site.as_ref().map_or(Ok(()), |site| site.places.check(name, place))
     }
 

@@ -328,7 +328,7 @@ fn an_image_whose_lock_feature_is_disabled_takes_no_more_writes(cluster: &Cluste
     let features = ["feature", "disable", "rbd/unlocked"];
     cluster.rbd(&[&features[..], &["fast-diff", "object-map", "exclusive-lock"]].concat());
     qemu_io_fails(&uri, "write -P 6 0 64k");
-    let disabled = "drive d0: rbd:rbd/unlocked: its exclusive lock is gone, as somebody disabled";
+    let disabled = "drive d0: rbd:rbd/unlocked: its exclusive lock is gone because the feature";
     wait_for_line(&daemon, disabled);
     assert!(!daemon.terminate().success(), "what could not be written is no success");
     assert!(exported(cluster, "rbd/unlocked")[..64 << 10].iter().all(|byte| *byte == 5));

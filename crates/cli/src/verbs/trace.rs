@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Subcommand;
 use millrace_console::{EventFlow, EventWalk, ProgressBar, for_each_event};
-use millrace_trace::{Entry, Reader, TraceName};
+use millrace_trace::{Reader, TraceEntry, TraceName};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -89,7 +89,7 @@ impl TraceInput {
     fn for_each_event(
         &self,
         bar: ProgressBar,
-        mut each: impl FnMut(&Entry, &Reader) -> EventFlow,
+        mut each: impl FnMut(&TraceEntry, &Reader) -> EventFlow,
     ) -> Result<EventWalk> {
         let mut reader = Reader::open(&self.names())?;
         for_each_event(&mut reader, (bar, &self.names.join(" ")), |entry, reader| {

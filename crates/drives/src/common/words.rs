@@ -1,31 +1,33 @@
-//! Words of settings, as people write them and as reports show them, and the nearest known word.
+//! Names of the values of settings, as users write them and as reports show them; and the nearest
+//! known name to a wrong one.
 //!
-//! One table for each setting, for configuration files, the command line, specs and reports. Pure.
-//! The words of [`Serving`] stand beside it, since the block layer's own messages use them.
+//! There is one table for each setting, used for configuration files, the command line, specs and
+//! reports. The names of [`Serving`] are defined with that type, because the block layer's own
+//! messages use them.
 
 use millrace_block::{
     Inside, Priority, SchedulerKind, Serving, Sharing, Spread, Stack, Stamp, TraceStamp,
 };
 use millrace_reactor::Backend;
 
-/// Least likeness (Jaro and Winkler's, 0 to 1) of a word that is offered in the place of another.
+/// Minimum similarity (Jaro-Winkler, 0 to 1) of a name that is suggested in place of a wrong one.
 const LIKENESS_MIN: f64 = 0.65;
 
-/// A setting that has a word for each value.
+/// A setting with a name for each of its values.
 pub trait Words: Copy + PartialEq + Sized + 'static {
     /// Name of the setting in error texts: `unknown NOUN "word"`.
     const NOUN: &'static str = "value";
     /// All values with their words.
     const WORDS: &'static [(Self, &'static str)];
 
-    /// The value's word.
+    /// Returns the value's name.
     #[must_use]
     fn word(self) -> &'static str {
         let known = Self::WORDS.iter().find(|(value, _)| *value == self);
         known.map_or("?", |(_, word)| word)
     }
 
-    /// The value of a word; none if no value has it.
+    /// Returns the value with this name, or `None` if there is none.
     #[must_use]
     fn from_word(word: &str) -> Option<Self> {
         Self::WORDS.iter().find(|(_, known)| *known == word).map(|(value, _)| *value)

@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 
 use millrace_block::ErrorKind;
-use millrace_drives::{Place, Spec, SpecError, file_place};
+use millrace_drives::{DataPlace, Spec, SpecError, file_place};
 
 use crate::assemble::{
     DriveOptions, OpenContext, OpenedDrive, SetupError, assemble_drive, open_drive,
@@ -37,11 +37,11 @@ impl Places {
     /// # Errors
     /// Returns `SameFile` if the drive conflicts with an earlier one. The drive is recorded all the
     /// same.
-    pub fn take(&mut self, name: &str, place: Option<Place>) -> Result<(), SetupError> {
+    pub fn take(&mut self, name: &str, place: Option<DataPlace>) -> Result<(), SetupError> {
         let free = self.check(name, place);
         let number = self.drives.len();
         self.drives.push(name.to_owned());
-        if let Some(Place { identity, read_only }) = place {
+        if let Some(DataPlace { identity, read_only }) = place {
             self.users.entry(identity).or_default().push(PlaceUser { number, read_only });
         }
         free
@@ -58,9 +58,9 @@ impl Places {
     }
 
     /// Refuses a place that another drive uses, unless both only read.
-    pub(crate) fn check(&self, name: &str, place: Option<Place>) -> Result<(), SetupError> {
+    pub(crate) fn check(&self, name: &str, place: Option<DataPlace>) -> Result<(), SetupError> {
         let Some(place) = place else { return Ok(()) };
-        // Must agree with `Place::clashes_with`.
+        // Must agree with `DataPlace::clashes_with`.
         let mut users = self.users.get(&place.identity).into_iter().flatten();
         let other = users.find(|user| !(user.read_only && place.read_only));
         let Some(PlaceUser { number: other, .. }) = other else { return Ok(()) };
@@ -89,7 +89,7 @@ impl Places {
             }
         };
         let read_only = opened.disk.limits().features.read_only;
-        let place = opened.identity.map(|identity| Place { identity, read_only });
+        let place = opened.identity.map(|identity| DataPlace { identity, read_only });
         self.take(name, place)?;
         Ok(opened)
     }

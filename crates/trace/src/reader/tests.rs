@@ -150,7 +150,7 @@ fn lumps_of_a_pipe_are_brought_into_order_and_what_is_late_is_told_and_counted()
     let lumps = [bytes(1, &[100, 3_000_000_100]), bytes(0, &[90, 110])];
     let (order, notes) = pipe_order(&lumps);
     assert_eq!(order.iter().map(|entry| entry.0).collect::<Vec<_>>(), [1, 0, 0, 1]);
-    assert!(notes.join("").contains("1 events came so late"), "{notes:?}");
+    assert!(notes.join("").contains("1 events arrived too late"), "{notes:?}");
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn files_that_are_there_are_read_whatever_their_numbers() {
     };
     let (cpus, notes) = read("single");
     assert_eq!(cpus, [1, 1]);
-    assert!(notes.ends_with("single.blktrace.0: its records are of CPU 1"), "{notes}");
+    assert!(notes.ends_with("single.blktrace.0: the file has records of CPU 1"), "{notes}");
     let (cpus, notes) = read("gaps");
     assert_eq!(cpus, [12, 1]);
     let said = "gaps.blktrace.0 and 10 others are missing; read: 1, 12";

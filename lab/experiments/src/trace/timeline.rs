@@ -6,7 +6,7 @@
 //! Fed with each event, and by `Spans` with each span; called by `millrace-lab trace report`.
 
 use millrace_block::blktrace::{EventCode, category};
-use millrace_trace::{Entry, Kind, Sample, Span, Spans, Watch};
+use millrace_trace::{IoKind, IoListener, Sample, Span, Spans, TraceEntry};
 
 /// Slots of time.
 const SLOTS_MAX: usize = 120;
@@ -29,7 +29,7 @@ pub(super) struct Slot {
     /// Of each stage how many ended, and how long they were together.
     pub(super) stages: [(u64, u64); STAGES.len()],
     /// Completed, by kind.
-    pub(super) completed: [u64; Kind::ALL.len()],
+    pub(super) completed: [u64; IoKind::ALL.len()],
     pub(super) bytes: u64,
     /// Queued, by CPU; what is past the last is counted there.
     pub(super) cpus: [u64; CPUS_SHOWN],
@@ -44,7 +44,7 @@ pub(super) struct Slot {
 impl Slot {
     const EMPTY: Slot = Slot {
         stages: [(0, 0); STAGES.len()],
-        completed: [0; Kind::ALL.len()],
+        completed: [0; IoKind::ALL.len()],
         bytes: 0,
         cpus: [0; CPUS_SHOWN],
         drives: [(0, 0); DRIVES_SHOWN],
@@ -99,7 +99,7 @@ impl Timeline {
     }
 
     /// One more event; `spans` have seen it already.
-    pub fn entry(&mut self, entry: &Entry, spans: &Spans) {
+    pub fn entry(&mut self, entry: &TraceEntry, spans: &Spans) {
         let record = &entry.record;
         self.events += 1;
         let Some(act) = record.act().filter(|_| !record.has(category::PC)) else { return };
@@ -124,7 +124,7 @@ impl Timeline {
                 }
             }
             EventCode::Complete => {
-                slot.completed[Kind::of(record) as usize] += 1;
+                slot.completed[IoKind::of(record) as usize] += 1;
                 slot.bytes += u64::from(record.bytes);
             }
             _ => {}
@@ -169,7 +169,7 @@ impl Timeline {
     }
 }
 
-impl Watch for Timeline {
+impl IoListener for Timeline {
     fn sample(&mut self, sample: &Sample) {
         let Some(slot) = self.slot(sample.time_ns) else { return };
         let stage = STAGES.iter().position(|stage| *stage == sample.span);
@@ -212,7 +212,7 @@ mod tests {
                 action: EventCode::Queue.with(category::WRITE),
                 ..Record::default()
             };
-            let entry = Entry { record, data: Vec::new(), trace: 0, cpu: 0 };
+            let entry = TraceEntry { record, data: Vec::new(), trace: 0, cpu: 0 };
             spans.entry(&entry, &mut timeline);
             timeline.entry(&entry, &spans);
         }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 use millrace_console::{EventFlow, ProgressBar};
-use millrace_trace::{Columns, Per, Spans, TraceError, json_line};
+use millrace_trace::{Columns, SpanGrouping, Spans, TraceError, json_line};
 
 use super::TraceInput;
 
@@ -70,9 +70,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         bail!(TraceError::CompletionsOnly { trace: args.input.names.join(" ") });
     }
     let per = args.per.map(|by| match by {
-        SpanSplit::Drive => Per::Drive,
-        SpanSplit::Cpu => Per::Cpu,
-        SpanSplit::Op => Per::Op,
+        SpanSplit::Drive => SpanGrouping::Drive,
+        SpanSplit::Cpu => SpanGrouping::Cpu,
+        SpanSplit::Op => SpanGrouping::Op,
     });
     let columns = if args.extended { Columns::All } else { Columns::Short };
     if args.json {

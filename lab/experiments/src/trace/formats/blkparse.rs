@@ -6,7 +6,7 @@
 //! Source: blkparse(1), "DEFAULT FORMAT" and "RWBS".
 
 use millrace_block::blktrace::{EventCode, Record, category};
-use millrace_trace::{Entry, TraceError};
+use millrace_trace::{TraceEntry, TraceError};
 
 use crate::trace::TraceIo;
 use crate::trace::devices::Devices;
@@ -112,7 +112,7 @@ impl Steps for Blkparse {
         match line(text, devices) {
             Ok(ParsedLine::Event(record)) => {
                 self.events.ios.take_number(record.device);
-                self.events.entry(&Entry { record, data: Vec::new(), trace: 0, cpu: 0 });
+                self.events.entry(&TraceEntry { record, data: Vec::new(), trace: 0, cpu: 0 });
             }
             Ok(ParsedLine::Other) => {}
             Ok(ParsedLine::Counts) => return self.end(),

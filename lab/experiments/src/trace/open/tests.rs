@@ -282,10 +282,10 @@ fn the_last_line_of_blkparse_is_no_event() {
 fn completions_alone_are_an_error() {
     let lines = "8,0 0 1 0.000000000 1 C R 8 + 8 [0]\n".repeat(3);
     let error = problem(&mut AnySource::from_reader("t", io::Cursor::new(lines), None).unwrap());
-    assert!(error.starts_with("t: it has completions (C) only, and an I/O is known by"), "{error}");
+    assert!(error.starts_with("t: the trace has completions (C) only; record queue"), "{error}");
     let of = |time_ns| Record { time_ns, action: EventCode::Complete.with(1), ..Record::default() };
     let error = problem(&mut bytes([of(1).encode(), of(2).encode()].concat()));
-    assert!(error.contains("it has completions (C) only"), "{error}");
+    assert!(error.contains("the trace has completions (C) only"), "{error}");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use millrace::{
 };
 use millrace_block::Layout;
 use millrace_console::{counted, visible};
-use millrace_drives::{Place as DataPlace, measure as measure_drive};
+use millrace_drives::{DataPlace, measure as measure_drive};
 
 use super::exposure;
 use super::lost_file;
