@@ -18,6 +18,7 @@ mod layers;
 mod layout;
 mod methods;
 mod modules;
+mod names;
 mod patches;
 mod places;
 mod products;
@@ -123,6 +124,7 @@ fn check_sources(root: &Path, sources: &[Source]) -> Result<Vec<Finding>> {
     findings.extend(arguments::check_bools(sources, &list("bools")?));
     findings.extend(methods::check(sources, &list("methods")?));
     findings.extend(modules::check(sources, &list("modules")?));
+    findings.extend(names::check(sources, &list("names")?));
     findings.extend(comments::check(sources, &list("comments")?));
     Ok(findings)
 }

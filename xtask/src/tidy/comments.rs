@@ -1,9 +1,9 @@
-//! Rule: every sentence of a comment stands by itself.
+//! Rule: every sentence of a comment stands by itself, and begins with its subject or a verb.
 //!
 //! A sentence that begins with "The same", "That of" or "As above" means nothing without its
-//! neighbour, and one that begins with "Who" and does not ask lacks its noun. Only what a program
-//! can see; the rest is the reader's. `xtask/allow/comments.txt` lists how many each crate still
-//! has. Called by `tidy::run`.
+//! neighbour, and one that begins with "Who" and does not ask lacks its noun. A comment as a whole
+//! begins with no question word and no pronoun. `xtask/allow/comments.txt` lists how many each
+//! crate still has. Called by `tidy::run`.
 
 use super::Finding;
 use super::allow::{AllowList, Excess};
@@ -16,6 +16,10 @@ const LEANING: [(&str, &str); 4] = [
     ("As above", "say it, or name where it is said"),
     ("Who", "name the person or thing, or write `Whoever`"),
 ];
+
+/// Words that no comment begins with.
+const UNNAMED: [&str; 10] =
+    ["What", "Which", "Whether", "How", "Why", "It", "They", "Those", "None", "One"];
 
 /// Checks the comments of all files.
 pub fn check(sources: &[Source], list: &AllowList) -> Vec<Finding> {
@@ -33,7 +37,7 @@ pub fn check(sources: &[Source], list: &AllowList) -> Vec<Finding> {
 fn leaning(source: &Source) -> Vec<(usize, &'static str, &'static str)> {
     let mut found = Vec::new();
     for paragraph in paragraphs(source) {
-        for (line, sentence) in sentences(&paragraph) {
+        for (number, (line, sentence)) in sentences(&paragraph).into_iter().enumerate() {
             let starts = |start: &str| {
                 let rest = sentence.strip_prefix(start);
                 rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric()))
@@ -42,6 +46,11 @@ fn leaning(source: &Source) -> Vec<(usize, &'static str, &'static str)> {
             if let Some((start, advice)) = LEANING.iter().find(|(start, _)| starts(start) && !asks)
             {
                 found.push((line, *start, *advice));
+            } else if let Some(start) = UNNAMED.iter().find(|start| starts(start))
+                && number == 0
+                && !asks
+            {
+                found.push((line, *start, "begin with the subject or a verb"));
             }
         }
     }
@@ -101,6 +110,13 @@ mod tests {
         let text = "/// Takes a tag. Whoever waits is woken.\n/// The samest, who asks?\nfn f() {}\n\
                     // In the middle: The same\nlet a = \"// The same\"; // Who asks?\n";
         assert_eq!(lines(text), [0_usize; 0]);
+    }
+
+    #[test]
+    fn comments_that_begin_without_their_subject_fail() {
+        let text = "/// What it holds.\nfn f() {}\n// It is full. It waits.\n\n/// One of each.\n\
+                    fn g() {}\n/// Ones. It waits.\nfn h() {} // Why?\n";
+        assert_eq!(lines(text), [1, 3, 5]);
     }
 
     #[test]
