@@ -13,6 +13,7 @@ mod models;
 mod mutants;
 mod planted;
 mod primitives;
+mod seams;
 mod tidy;
 mod times;
 mod tree;
@@ -20,7 +21,7 @@ mod tree;
 use std::path::Path;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask tidy | api [--write] | primitives | models | planted \
+const USAGE: &str = "usage: cargo xtask tidy | api [--write] | primitives | models | planted | seams \
                      | mutants [--short | ...] | programs [--help | ...] \
                      | schedulers [--help | ...] | matrix [--help | ...] | deb [PROGRAM] \
                      | times [build | test | change | test-all]... | check [--skip-tests]";
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         ["primitives"] => primitives::run(root),
         ["models"] => models::run(root),
         ["planted"] => planted::run(root),
+        ["seams"] => seams::run(root),
         ["mutants", more @ ..] => mutants::run(root, more),
         [name @ ("programs" | "schedulers" | "matrix"), more @ ..] => {
             comparison::run(root, name, more)

@@ -35,7 +35,7 @@ const TARGET: &str = "target/planted";
 /// If git fails, a file cannot be read or written, or a patch does not fit.
 pub fn patched_tree(root: &Path) -> Result<PathBuf> {
     let copy = target(root).join("tree");
-    let lists = patch::read(root)?;
+    let lists = patch::read(root, patch::PLANTED)?;
     tree::mirror(root, &copy, &patch::apply_all(root, lists.values().flatten())?)?;
     Ok(copy)
 }
@@ -52,7 +52,7 @@ pub fn target(root: &Path) -> PathBuf {
 /// If the program cannot be built or run.
 pub fn run(root: &Path) -> Result<bool> {
     let (tree, target) = (patched_tree(root)?, target(root));
-    let lists = patch::read(root)?;
+    let lists = patch::read(root, patch::PLANTED)?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let built = Command::new(cargo)
         .args(["build", "--profile=checked", "--package", "millrace-lab"])

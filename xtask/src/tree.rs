@@ -20,7 +20,8 @@ use anyhow::{Context, Result, bail};
 /// If git fails, or a file cannot be read, written or removed.
 pub fn mirror(root: &Path, copy: &Path, changed: &BTreeMap<PathBuf, String>) -> Result<()> {
     fs::create_dir_all(copy).with_context(|| format!("cannot make {}", copy.display()))?;
-    let wanted = listed(root)?;
+    let mut wanted = listed(root)?;
+    wanted.extend(changed.keys().cloned());
     for path in &wanted {
         let text = changed.get(path).map(String::as_bytes);
         copy_changed(&root.join(path), text, &copy.join(path))?;
@@ -54,8 +55,10 @@ fn copy_changed(from: &Path, text: Option<&[u8]>, to: &Path) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     // Not `fs::copy`: the new file must be newer than what cargo built from the old one.
     fs::write(to, bytes).with_context(|| format!("cannot write {}", to.display()))?;
-    let permissions = fs::metadata(from)?.permissions();
-    fs::set_permissions(to, permissions).with_context(|| format!("cannot mark {}", to.display()))
+    // A file that a patch adds has nothing to take permissions from.
+    let Ok(metadata) = fs::metadata(from) else { return Ok(()) };
+    fs::set_permissions(to, metadata.permissions())
+        .with_context(|| format!("cannot mark {}", to.display()))
 }
 
 /// Removes each file of `folder` in `copy` that is not wanted.

@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-const FOLDER: &str = "xtask/planted";
+/// The directory of the patches that plant bugs.
+pub const PLANTED: &str = "xtask/planted";
 
 /// The changes of one file.
 #[derive(Debug, PartialEq, Eq)]
@@ -90,17 +91,17 @@ impl Patch {
     }
 }
 
-/// All lists below `root`, by their paths from there.
+/// All lists of a directory of `root`, by their paths from `root`.
 ///
 /// # Errors
 ///
 /// If one cannot be read, or is no list of patches.
-pub fn read(root: &Path) -> Result<BTreeMap<String, Vec<Patch>>> {
+pub fn read(root: &Path, directory: &str) -> Result<BTreeMap<String, Vec<Patch>>> {
     let mut lists = BTreeMap::new();
     let entries =
-        fs::read_dir(root.join(FOLDER)).with_context(|| format!("cannot list {FOLDER}"))?;
+        fs::read_dir(root.join(directory)).with_context(|| format!("cannot list {directory}"))?;
     for entry in entries {
-        let name = format!("{FOLDER}/{}", entry?.file_name().to_string_lossy());
+        let name = format!("{directory}/{}", entry?.file_name().to_string_lossy());
         let text = fs::read_to_string(root.join(&name));
         let text = text.with_context(|| format!("cannot read {name}"))?;
         lists.insert(name.clone(), parse(&text).with_context(|| format!("cannot parse {name}"))?);
@@ -119,7 +120,10 @@ pub fn apply_all<'a>(
 ) -> Result<BTreeMap<PathBuf, String>> {
     let mut changed = BTreeMap::new();
     for patch in patches {
-        let text = fs::read_to_string(root.join(&patch.path));
+        let file = root.join(&patch.path);
+        // Lines for the end of a file that does not exist make it.
+        let is_new = !file.exists() && patch.hunks.iter().all(|hunk| hunk.before.is_empty());
+        let text = if is_new { Ok(String::new()) } else { fs::read_to_string(&file) };
         let text = text.with_context(|| format!("cannot read {}", patch.path))?;
         if changed.insert(PathBuf::from(&patch.path), patch.apply(&text)?).is_some() {
             bail!("{} has two patches; make them one", patch.path);

@@ -23,8 +23,10 @@ const DEFINITION: &str = "crates/machine/src/plant.rs";
 /// When a list cannot be read or parsed.
 pub fn check(root: &Path, sources: &[Source]) -> Result<Vec<Finding>> {
     let mut findings: Vec<Finding> = sources.iter().flat_map(check_hooks).collect();
-    for (list, patches) in patch::read(root)? {
-        findings.extend(check_list(&list, &patches, sources));
+    for directory in [patch::PLANTED, crate::seams::PATCHES] {
+        for (list, patches) in patch::read(root, directory)? {
+            findings.extend(check_list(&list, &patches, sources));
+        }
     }
     Ok(findings)
 }
@@ -48,6 +50,7 @@ fn check_list(list: &str, patches: &[Patch], sources: &[Source]) -> Vec<Finding>
         for hunk in &patch.hunks {
             let place = match source {
                 Some(source) => hunk.place(&source.text).map(|_| ()),
+                None if hunk.before.is_empty() => Ok(()),
                 None => Err("there is no such file".to_owned()),
             };
             if let Err(why) = place {
