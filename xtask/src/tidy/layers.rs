@@ -228,6 +228,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "tree",
             "api",
             "planted",
+            "seams",
             "primitives",
             "tidy",
             "check",
