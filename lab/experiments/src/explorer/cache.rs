@@ -1,12 +1,14 @@
-//! The cache explored: scenarios from seeds on the simulated machine, compared with a plain model.
+//! Exploration of the page cache: scenarios from seeds run on the simulated machine and are
+//! compared with a plain model.
 //!
 //! Several threads write, read, flush, discard and zero a small volume through a cache that is
-//! smaller than it; drives take whole blocks of 512 bytes to 64 KiB, answer late, fail, are stuck
-//! for seconds, and forget at a power cut what no flush covered. The oracle knows of each sector
-//! who wrote what when: a read gives what was there, or what was being written; what was flushed
-//! survives; nothing appears that was never written. A frame that changes while a drive reads it is
-//! a violation, too, and so are a part of a block that reaches a drive, and an I/O that fails since
-//! a drive is dead which has nothing of it. Called by `millrace-lab explore --cache`.
+//! smaller than the volume. Drives take whole blocks of 512 bytes to 64 KiB, answer late, fail,
+//! hang for seconds, and lose at a power cut every write that no flush covered. The oracle knows
+//! who wrote each sector and when. Violations are: a read that returns neither the sector's content
+//! nor a concurrent write; flushed data that would not survive; data that was never written; a page
+//! frame that changes while a drive reads it; a partial block that reaches a drive; and an I/O that
+//! fails because of a dead drive that holds none of its sectors. Called by `millrace-lab explore
+//! --cache`.
 
 mod client;
 mod drive;
@@ -30,16 +32,16 @@ pub use scenario::{Growth, Scenario};
 type Bell = Arc<Doorbell<Simulated>>;
 type SimWord = <Simulated as Machine>::Word;
 
-/// Writes of the flusher inside a drive: so few that others wait for them.
+/// The flusher keeps few writes in flight, so that further writes have to wait for them.
 const FLUSHER: FlusherConfig = FlusherConfig { drive_writes: 4, lists: WriteLists::PerDrive };
 
-/// Runs the scenario of a seed.
+/// Runs the cache scenario of a seed and returns its outcome.
 #[must_use]
 pub fn run(seed: u64) -> Outcome {
     run_counted(seed).0
 }
 
-/// What came of a seed, and how many pages the cache wrote below.
+/// Runs a seed; also returns how many pages the cache wrote back to the drives.
 fn run_counted(seed: u64) -> (Outcome, u64) {
     let scenario = Scenario::of_seed(seed);
     let oracle = Arc::new(Mutex::new(Oracle::new(&scenario)));
@@ -70,7 +72,7 @@ fn thread(number: u16) -> IoThread<Simulated> {
     IoThread { number, owner: u64::from(number) + 1, bell, turn: None }
 }
 
-/// The volume below, of the scenario's drives.
+/// Builds the volume below the cache from the scenario's drives.
 fn volume_of(scenario: &Scenario, oracle: &Arc<Mutex<Oracle>>) -> Arc<Volume<Simulated>> {
     let disk = |number: usize| {
         let drive = Drive::new(scenario, number, oracle);
@@ -125,7 +127,7 @@ fn play(scenario: &Scenario, oracle: &Arc<Mutex<Oracle>>) {
     if !whole {
         oracle.accuse("panic", "a thread panicked".into());
     }
-    // A flush of a cache that writes through leaves writes that were answered with an error.
+    // A write-through cache keeps pages dirty whose write to the drive failed, even after a flush.
     let is_through = scenario.cache.mode == CacheMode::WriteThrough;
     let may_be_dirty = scenario.fails_per_mille > 0 || is_through && stats.write_errors > 0;
     if stats.dirty != 0 && !may_be_dirty {
@@ -134,7 +136,7 @@ fn play(scenario: &Scenario, oracle: &Arc<Mutex<Oracle>>) {
     }
 }
 
-/// Has the drives grow at their time, and the volume with them.
+/// Waits until the growth time, then grows the drives and resizes the volume.
 fn grow(volume: &Volume<Simulated>, growth: Growth, oracle: &Mutex<Oracle>) {
     let bell: Bell = Arc::new(Doorbell::new(<Simulated as Machine>::Parker::new()));
     while Simulated::now() < growth.at_ns {

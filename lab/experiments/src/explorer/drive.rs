@@ -1,10 +1,9 @@
-//! `Drive`: a driver for the simulated machine that keeps contents and does as it is told.
+//! `Drive`: a model driver for the simulated machine that stores data and injects faults.
 //!
 //! Its queues check every request against the limits that the driver stated, read and write one
-//! stamp a sector, answer in the order of random deadlines, and are busy, slow, forgetful or dead
-//! as the scenario says. What it holds and all that it knows is in the oracle. Called by the block
-//! layer under a queue's serve lock. Invariant: the oracle is never held over a call to the
-//! machine.
+//! stamp per sector, complete requests in the order of random deadlines, and are busy, slow, stuck
+//! or dead as the scenario says. The drive's content is in the oracle. Called by the block layer
+//! under a queue's serve lock. Invariant: the oracle is never locked across a call to the machine.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -21,12 +20,11 @@ use super::oracle::{FailedRequest, Oracle, SharedOracle, Span};
 use super::oracle_lock::lock_oracle;
 use super::scenario::DriveSpec;
 
-/// A drive of a scenario.
 pub(super) struct Drive {
     pub(super) number: usize,
     pub(super) spec: DriveSpec,
     pub(super) oracle: SharedOracle,
-    /// It completes at once.
+    /// If true, requests complete at once.
     pub(super) immediate: bool,
 }
 
@@ -66,7 +64,7 @@ impl Driver<Simulated> for Drive {
     }
 }
 
-/// A request inside.
+/// A request that the drive has not completed yet.
 struct HeldRequest {
     tag: Tag,
     op: Op,
@@ -74,9 +72,9 @@ struct HeldRequest {
     sector: u64,
     nr: u64,
     memory: Vec<Span>,
-    /// Where each sector's stamp is, and what was there when it came.
+    /// Address of each sector's stamp, and the stamp found there at submission.
     stamps: Vec<(*mut u64, u64)>,
-    /// What a flush makes durable.
+    /// For a flush: the changes that it makes durable, as sector and change number.
     covered: Vec<(u32, u32)>,
     done_ns: u64,
     fate: RequestOutcome,
@@ -93,7 +91,7 @@ struct Queue {
     oracle: SharedOracle,
     immediate: bool,
     inside: Vec<HeldRequest>,
-    /// How many of them were given up.
+    /// Number of `inside` requests that the block layer has given up.
     given_up: usize,
 }
 
@@ -104,7 +102,7 @@ impl DriverQueue<Simulated> for Queue {
         let mut oracle = lock_oracle(&shared);
         let oracle = &mut *oracle;
         if !self.immediate && oracle.media[self.drive].is_busy() {
-            // Busy until a completion: only if one is to come.
+            // `DeviceBusy` promises a later completion, so it is only legal if one is to come.
             let waits = self.inside.len() > self.given_up && oracle.media[self.drive].coin();
             return if waits { Dispatch::DeviceBusy } else { Dispatch::HostBusy };
         }
@@ -189,7 +187,7 @@ impl DriverQueue<Simulated> for Queue {
 }
 
 impl Queue {
-    /// The request takes effect, or fails.
+    /// Completes a request: applies its effect, or fails it.
     fn finish(&self, oracle: &mut Oracle, rq: &HeldRequest, now_ns: u64) -> Status {
         oracle.release_memory(&rq.memory);
         oracle.media[self.drive].inside -= 1;
@@ -232,7 +230,7 @@ impl Queue {
         status
     }
 
-    /// Looks through a request's memory, and checks the request.
+    /// Reads the stamps from a request's memory, and checks the request against the limits.
     fn take_memory(
         &self,
         oracle: &mut Oracle,
@@ -270,7 +268,7 @@ impl Queue {
         (memory, stamps)
     }
 
-    /// Which of the limits a request breaks, but for those of memory.
+    /// Names the limit that a request breaks, if any; limits on memory are checked elsewhere.
     fn broken_limit(&self, rq: &Request<Simulated>) -> Option<&'static str> {
         let (limits, nr) = (&self.limits, rq.nr_sectors());
         let longest = match rq.op() {

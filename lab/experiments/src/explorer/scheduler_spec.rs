@@ -1,8 +1,9 @@
-//! `OrderSpec`: the scheduler of a drive in a scenario, and when it changes.
+//! `OrderSpec`: the scheduler of a drive in a scenario.
 //!
-//! Deadline with expiries of microseconds, and a scheduler that only this crate has: it keeps each
-//! chain for a while although the drive has room, so that the layer's timers are used. Derived from
-//! a seed apart from all else. Called by generator.rs, scenario.rs and disturbance.rs.
+//! Offers the deadline scheduler with expiries of microseconds, and a test scheduler that holds
+//! each chain back for a while although the drive has room, so that the layer's timers are
+//! exercised. Drawn from a random stream of its own. Called by generator.rs, scenario.rs and
+//! disturbance.rs.
 
 use std::collections::VecDeque;
 
@@ -16,35 +17,36 @@ use serde::{Deserialize, Serialize};
 use super::random::Random;
 use super::time::NS_PER_US;
 
-/// A scheduler, in words.
+/// Scheduler of a drive, by its configuration name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OrderSpec {
-    /// First come, first served.
+    /// No scheduler: first come, first served.
     None,
-    /// Deadline: a read goes first after so many microseconds, a write after four times as many.
+    /// Deadline: reads expire after this many microseconds, writes after four times as many.
     Deadline(u32),
-    /// First come, first served, but each chain waits for so many microseconds.
+    /// First come, first served, but each chain is held back for this many microseconds.
     Delay(u32),
-    /// By weights of groups.
+    /// Shares the drive by the groups' weights.
     Fair,
-    /// By latency targets of groups.
+    /// Serves groups by their latency targets.
     Latency,
 }
 
 impl OrderSpec {
-    /// How long it may keep a chain back, or let others go before, in microseconds.
+    /// Returns the longest time that the scheduler may hold a chain back or let others pass it, in
+    /// microseconds.
     pub(super) fn longest_us(self) -> u64 {
         match self {
             OrderSpec::None => 0,
             OrderSpec::Deadline(expire_us) => 4 * u64::from(expire_us),
             OrderSpec::Delay(us) => us.into(),
-            // A group of priority idle waits longest.
+            // A group of idle priority waits longest.
             OrderSpec::Fair | OrderSpec::Latency => 200_000,
         }
     }
 
-    /// A scheduler, drawn.
+    /// Draws a random scheduler.
     pub(super) fn draw(random: &mut Random) -> OrderSpec {
         match random.below(10) {
             6 | 7 => OrderSpec::Fair,
@@ -55,7 +57,7 @@ impl OrderSpec {
         }
     }
 
-    /// Gives a drive this scheduler.
+    /// Attaches this scheduler to a drive.
     pub(super) fn set(self, disk: &Disk<Simulated>) {
         let set = match self {
             OrderSpec::None => disk.set_scheduler(SchedulerKind::None),
@@ -81,7 +83,7 @@ impl OrderSpec {
     }
 }
 
-/// First come, first served, each chain after a while.
+/// Test scheduler: first come, first served, each chain held back for `delay_ns`.
 struct Delay {
     chains: VecDeque<Chain<Simulated>>,
     delay_ns: u64,

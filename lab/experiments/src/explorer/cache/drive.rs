@@ -1,7 +1,8 @@
-//! `Drive`: keeps one stamp a sector, answers late, and fails as the scenario says.
+//! `Drive`: a model drive that keeps one stamp per sector, answers late, and fails as the scenario
+//! says.
 //!
-//! Has a volatile cache of its own: a flush covers what was written before it was handed over, and
-//! a drive that takes FUA has such a write for good when it ends. What it holds is in the oracle.
+//! The drive has a volatile write cache: a flush covers the writes completed before the flush was
+//! submitted, and a FUA write is durable on completion. The oracle holds the drive's content.
 //! Called by the block layer under a queue's serve lock.
 #![allow(unsafe_code)]
 
@@ -19,7 +20,6 @@ use super::oracle::{Oracle, Step};
 use super::scenario::Scenario;
 use crate::explorer::oracle_lock::lock_oracle;
 
-/// A drive of a scenario.
 #[derive(Clone)]
 pub(super) struct Drive {
     scenario: Scenario,
@@ -32,7 +32,7 @@ impl Drive {
         Drive { scenario: scenario.clone(), number, oracle: Arc::clone(oracle) }
     }
 
-    /// Its sectors by now, in whole blocks.
+    /// Returns the drive's current size in sectors, rounded down to whole blocks.
     fn sectors(&self) -> u64 {
         match lock_oracle(&self.oracle).size.step {
             Step::Before => self.scenario.shape.drive_sectors,
@@ -40,17 +40,17 @@ impl Drive {
         }
     }
 
-    /// The sector of the volume that lies on a sector of the drive.
+    /// Converts a sector of this drive to the sector of the volume that is stored there.
     fn place(&self, sector: u64) -> usize {
         self.scenario.shape.place_of(self.number, sector)
     }
 
-    /// Sectors that it has beside its whole blocks, which nobody is to ask for.
+    /// Returns the sectors past the last whole block, which no request may touch.
     fn ragged_sectors(&self) -> u64 {
         self.scenario.seed % self.scenario.shape.block_sectors
     }
 
-    /// Sectors of its logical block.
+    /// Returns the logical block size in sectors.
     fn block_sectors(&self) -> u64 {
         match self.number {
             0 => self.scenario.shape.block_sectors,
@@ -97,19 +97,19 @@ impl Driver<Simulated> for Drive {
     }
 }
 
-/// A request that the drive has.
+/// A request that the drive has not completed yet.
 struct HeldRequest {
     tag: Tag,
     due_ns: u64,
     op: Op,
     sector: u64,
     nr: u64,
-    /// First bytes of each sector's memory, and what stood there.
+    /// Address of each sector's memory, and the first 8 bytes found there at submission.
     memory: Vec<(*mut u64, u64)>,
     fails: bool,
-    /// It carries FUA.
+    /// The request carries FUA.
     is_durable: bool,
-    /// Writes that a flush covers: those before this number.
+    /// Event count at submission. A flush makes writes durable that completed up to this number.
     covers: u64,
 }
 
@@ -123,7 +123,7 @@ struct Queue {
 unsafe impl Send for Queue {}
 
 impl Queue {
-    /// Whether the drive is dead, and until when it is stuck.
+    /// Returns true if the drive is dead, and the time until which it hangs, if it does.
     fn state(&self, now_ns: u64) -> (bool, Option<u64>) {
         let (scenario, number) = (&self.drive.scenario, self.drive.number);
         let is_dead = scenario.dead.is_some_and(|dead| dead.is_now(number, now_ns));
@@ -131,7 +131,8 @@ impl Queue {
         (is_dead, stuck.map(|stuck| stuck.until_ns))
     }
 
-    /// Whether a request is the one that fails: a write, with FUA if drives take that.
+    /// Returns true for the scenario's one failing request: a write, with FUA if drives support
+    /// FUA.
     fn fails_once(&self, rq: &Request<Simulated>, now_ns: u64, oracle: &mut Oracle) -> bool {
         let scenario = &self.drive.scenario;
         let is_wanted = rq.flags().has(OpFlags::FUA) || !scenario.fua;
