@@ -1,7 +1,8 @@
-//! `open`: traces of whatever format as one stream of I/Os.
+//! `open`: opens traces of any format as one stream of I/Os.
 //!
-//! Owns the choice of a reader. Files that are named together are one trace: they have one format,
-//! and their I/Os are merged by time. Called by verbs; calls `detect` and readers of formats.
+//! Owns the choice of the reader. Files that are named together form one trace: they must have the
+//! same format, and their I/Os are merged by time. Called by verbs; calls `detect` and the format
+//! readers.
 
 use std::io;
 
@@ -28,11 +29,11 @@ use super::order::Order;
 use super::parser::{PairedIos, Parse, Text};
 use super::{TraceIo, TraceSource};
 
-/// Time of a trace in a pipe, which may be written at this moment, after which an I/O is told
-/// though its window is not full.
+/// Time span of the reorder window for a trace in a pipe, which may be written right now: older
+/// I/Os are output even if the window is not full.
 const LIVE_SPAN_NS: u64 = 1_000_000_000;
 
-/// A trace of any format.
+/// An opened trace of any format.
 pub struct AnySource {
     order: Order,
     devices: Devices,
@@ -45,10 +46,10 @@ impl AnySource {
         AnySource { order, devices: Devices::default(), format }
     }
 
-    /// A trace from memory or from whatever else can be read, under the name `label`.
+    /// Opens a trace from memory or any other reader; `label` names it in errors.
     ///
     /// # Errors
-    /// If it cannot be read, is empty, or no format fits.
+    /// If it cannot be read, is empty, or has no known format.
     pub fn from_reader(
         label: &str,
         input: impl io::Read + Send + 'static,
@@ -60,33 +61,33 @@ impl AnySource {
         Ok(AnySource::new(vec![parser(format, input)], format, u64::MAX))
     }
 
-    /// The format that was found or said.
+    /// Returns the format of the trace, detected or given.
     #[must_use]
     pub fn format(&self) -> Format {
         self.format
     }
 
-    /// What a person should know of what was read so far: what was skipped, and what the format
-    /// does not tell.
+    /// Returns notes for the user about the trace so far: what was skipped, and what the format
+    /// lacks.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         self.order.notes()
     }
 
-    /// Files that were not read to their end so far, each with the place and the reason. The I/Os
-    /// of the others were told.
+    /// Returns the files that could not be read to their end so far, each with place and reason.
+    /// The I/Os of the other files are still read.
     #[must_use]
     pub fn damage(&self) -> Vec<String> {
         self.order.damage()
     }
 
-    /// Events that are missing because the recorder of the trace dropped them.
+    /// Returns the number of events that the recorder of the trace dropped.
     #[must_use]
     pub fn dropped_events(&self) -> u64 {
         self.order.dropped_events()
     }
 
-    /// How far it is, 0 to 1; 0 where that is not known.
+    /// Returns the read progress, 0 to 1; 0 where unknown.
     #[must_use]
     pub fn progress(&self) -> f64 {
         self.order.progress()
@@ -105,18 +106,18 @@ impl TraceSource for AnySource {
     }
 }
 
-/// A trace as it is opened.
+/// An opened trace, as events or as I/Os.
 pub enum OpenedTrace {
-    /// blktrace's events, which say more than I/Os do.
+    /// Events of a blktrace recording, which hold more than I/Os do.
     Events(Box<Reader>),
-    /// I/Os.
+    /// I/Os of any other format.
     Ios(AnySource),
 }
 
-/// Opens traces that are one trace together; the format is found by itself unless it is said.
+/// Opens files that form one trace. The format is detected unless it is given.
 ///
 /// # Errors
-/// If a file cannot be opened, no format fits, or formats differ.
+/// If a file cannot be opened, no format fits, or the formats differ.
 pub fn open(traces: &[TracePath], format: Option<Format>) -> Result<AnySource, OpenError> {
     match open_events(traces, format)? {
         OpenedTrace::Ios(source) => Ok(source),
@@ -127,7 +128,7 @@ pub fn open(traces: &[TracePath], format: Option<Format>) -> Result<AnySource, O
     }
 }
 
-/// Opens the same as events, where it is a recording of blktrace.
+/// Like [`open`], but returns the events of a blktrace recording.
 ///
 /// # Errors
 /// As [`open`].
@@ -139,7 +140,7 @@ pub fn open_events(traces: &[TracePath], format: Option<Format>) -> Result<Opene
         return Ok(OpenedTrace::Events(Box::new(Reader::open(&names)?)));
     }
     let mut inputs: Vec<(Format, Input)> = Vec::new();
-    // Of several names one may be a recording, which is no file.
+    // One of several names may be a recording, which is not a file itself.
     let recording = traces.iter().find(|trace| recordings(&[(*trace).clone()], format).is_some());
     for trace in traces.iter().filter(|trace| Some(*trace) != recording) {
         let input = open_input(trace, format)?;
@@ -175,8 +176,8 @@ pub fn open_events(traces: &[TracePath], format: Option<Format>) -> Result<Opene
     Ok(OpenedTrace::Ios(AnySource::new(parsers, format, span_ns)))
 }
 
-/// The names of blktrace's recordings, if all that is named are such: `NAME.blktrace.N`, or a NAME
-/// that is no file itself and has such files.
+/// Returns the names of blktrace recordings, if all traces are such: `NAME.blktrace.N`, or a NAME
+/// that is not a file itself and has such files.
 fn recordings(traces: &[TracePath], format: Option<Format>) -> Option<Vec<TraceName>> {
     let name = |trace: &TracePath| {
         let TracePath::Named(path) = trace else { return None };
@@ -204,7 +205,7 @@ fn open_input(trace: &TracePath, format: Option<Format>) -> Result<Input, OpenEr
     Ok(input)
 }
 
-/// The format that is said, or else the one that fits.
+/// Returns the given format, or else the detected one.
 fn found(input: &Input, format: Option<Format>) -> Result<Format, OpenError> {
     if input.head.is_empty() {
         return Err(OpenError::Empty { file: input.label.clone() });
@@ -213,7 +214,8 @@ fn found(input: &Input, format: Option<Format>) -> Result<Format, OpenError> {
     found.ok_or_else(|| unknown(input))
 }
 
-/// What other packed files begin with, who packs them, and what unpacks them.
+/// First bytes of files compressed in other formats, the program's name, and the command that
+/// decompresses them.
 const PACKED: [(&[u8], &str, &str); 4] = [
     (b"\xfd7zXZ\0", "xz", "xz -dc"),
     (b"BZh", "bzip2", "bzip2 -dc"),
@@ -231,7 +233,7 @@ fn unknown(input: &Input) -> OpenError {
     OpenError::Unknown { file: input.label.clone(), first, tried: Format::names() }
 }
 
-/// The reader of a format.
+/// Creates the reader of a format.
 fn parser(format: Format, input: Input) -> Box<dyn Parse> {
     match format {
         Format::Blktrace => {

@@ -1,7 +1,7 @@
-//! The page of a trace: plots over time, heat maps and tables of `Spans` and a `Timeline`.
+//! The report page of a trace: plots over time, heat maps and tables from `Spans` and a `Timeline`.
 //!
-//! Owns what is shown and how it is called; the page and its plots are `crate::page`'s. One file
-//! that needs no network, of bounded size. Called by `millrace-lab trace report`.
+//! Owns the selection of figures, their titles and captions; `crate::page` draws them. The page is
+//! one self-contained file of bounded size. Called by `millrace-lab trace report`.
 
 use millrace_trace::{Drive, Kind, Measures, Per, Spans};
 
@@ -10,14 +10,14 @@ use super::timeline::{
 };
 use crate::page::{DataTable, Figure, HeatMap, HeatPanel, Page, Panel, Scale, Series, Unit};
 
-/// Makes the page of traces of these names.
+/// Returns the report page as HTML; `names` are the names of the traces.
 #[must_use]
 pub fn report_html(names: &[String], spans: &Spans, timeline: &Timeline) -> String {
     let (page, maps) = report_page(names, spans, timeline);
     page.html_with(&maps)
 }
 
-/// The page of traces of these names, to which more may be added, and its heat maps.
+/// Builds the report page, to which more may be added, and its heat maps.
 #[must_use]
 pub fn report_page(names: &[String], spans: &Spans, timeline: &Timeline) -> (Page, [HeatMap; 2]) {
     let report = Report { spans, timeline, time: TimeUnit::of(timeline.last_ns) };
@@ -31,7 +31,7 @@ pub fn report_page(names: &[String], spans: &Spans, timeline: &Timeline) -> (Pag
     (page, [report.latencies(), report.sectors()])
 }
 
-/// In what the x axes are.
+/// Unit of the time axes.
 #[derive(Debug, Clone, Copy)]
 struct TimeUnit {
     name: &'static str,
@@ -78,19 +78,19 @@ impl Report<'_> {
         self.spans.drives().iter().filter(|drive| drive.queued > 0 || drive.issued > 0)
     }
 
-    /// Devices that the timeline has, with their place in it.
+    /// Returns the devices that the timeline covers: index and name.
     fn shown(&self) -> impl Iterator<Item = (usize, String)> {
         let drives = self.spans.drives().iter().take(DRIVES_SHOWN).enumerate();
         let used = drives.filter(|(_, drive)| drive.queued > 0 || drive.issued > 0);
         used.map(|(place, drive)| (place, self.spans.device_name(drive.device)))
     }
 
-    /// Time in the middle of a slot.
+    /// Returns the time in the middle of a slot, in the axes' unit.
     fn x(&self, slot: usize) -> f64 {
         (slot as f64 + 0.5) * self.timeline.slot_ns as f64 / self.time.ns
     }
 
-    /// A line of what `value` finds in slots.
+    /// Plots a value of each slot, where `value` returns one.
     fn series(&self, name: impl Into<String>, value: impl Fn(&Slot) -> Option<f64>) -> Series {
         let slots = self.timeline.slots.iter().enumerate();
         let points = slots.filter_map(|(at, slot)| Some((self.x(at), value(slot)?)));
@@ -102,7 +102,7 @@ impl Report<'_> {
         Panel { y_scale: y.2, ..Panel::new(title, self.time.name, (y.0, y.1), series) }
     }
 
-    /// A count of a slot as a rate.
+    /// Converts a slot's count to a rate per second.
     fn rate(&self, count: u64) -> f64 {
         count as f64 * 1e9 / self.timeline.slot_ns as f64
     }
@@ -118,9 +118,9 @@ impl Report<'_> {
         Figure::new(
             "stages",
             "Stages over time",
-            "Mean of what ended in each slot of time. Q2G until an I/O has a request, G2I until that is \
-             inserted, I2D or (merged) M2D until it is given to the driver, D2C at the driver, Q2C \
-             all together.",
+            "Mean of the stages that ended in each slot. Q2G: until an I/O has a request, G2I: \
+             until it is inserted, I2D or (merged) M2D: until it is issued to the driver, D2C: at \
+             the driver, Q2C: the total.",
             [self.panel("all devices", y, lines.collect())],
         )
     }
@@ -139,7 +139,7 @@ impl Report<'_> {
         Figure::new(
             "rates",
             "Rates",
-            "What was completed, on all devices together; a volume and its drives both count.",
+            "I/Os completed, on all devices together; a volume and its drives are both counted.",
             panels,
         )
     }
@@ -170,8 +170,8 @@ impl Report<'_> {
         Figure::new(
             "depth",
             "Queue depth and drives",
-            "Requests at the driver when one was given to it, the most of each slot of time, and how \
-             many were given to each.",
+            "Most requests in flight at the driver in each time slot, and the number of requests \
+             issued to each drive.",
             panels,
         )
     }
@@ -215,8 +215,8 @@ impl Report<'_> {
         HeatMap {
             id: "latency".into(),
             title: "Latency over time".into(),
-            caption: "How many I/Os took how long, from Q to C, by when they were completed. The \
-                      darker the more, by the logarithm."
+            caption: "Number of I/Os by latency, from Q to C, and by completion time. The \
+                      darker, the more I/Os, on a logarithmic scale."
                 .into(),
             panels: vec![panel],
         }
@@ -244,7 +244,8 @@ impl Report<'_> {
         HeatMap {
             id: "sectors".into(),
             title: "I/O over sectors".into(),
-            caption: "How many I/Os began where on each device, by when they were queued.".into(),
+            caption: "Number of I/Os by start offset on each device and by the time of queueing."
+                .into(),
             panels: self.shown().filter_map(panel).collect(),
         }
     }
@@ -271,13 +272,13 @@ fn head() -> Vec<String> {
 }
 
 fn table(id: &str, title: &str, measures: &Measures) -> DataTable {
-    let caption = "As btt defines them; dm is for devices that only map. Times in us; percentiles \
-                   are known to an eighth.";
+    let caption = "Defined as in btt; dm is for devices that only remap I/O. Times in us; \
+                   percentiles are accurate to an eighth.";
     let rows = rows("", measures).map(|mut row| row.split_off(1)).collect();
     DataTable::new((id, title), caption, head(), rows)
 }
 
-/// A row of each span that occurred, after a name.
+/// Returns a row for each span that occurred, with a name in front.
 fn rows<'a>(name: &'a str, measures: &'a Measures) -> impl Iterator<Item = Vec<String>> + 'a {
     let us = |ns: f64| format!("{:.3}", ns / 1e3);
     measures.there().map(move |(span, measure)| {

@@ -1,8 +1,9 @@
 //! Threads and parkers of the simulated machine.
 //!
-//! A thread that sleeps gives its CPU to the next in its queue; the one that wakes it pays, and the
-//! sleeper goes on after a latency if its CPU was idle, else when its turn comes. A wake-up that
-//! comes before the sleep is kept. Kernel counterpart: an eventfd and `try_to_wake_up`.
+//! A thread that sleeps gives its CPU to the next thread in the CPU's queue. The waker pays for the
+//! wake-up; the sleeper goes on after a latency if its CPU was idle, otherwise when its turn comes.
+//! A wake-up that comes before the sleep is kept. Kernel counterpart: an eventfd and
+//! `try_to_wake_up`.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use crate::scheduler::pool::{Ended, NO_THREAD, State};
 use crate::world::{World, shared, suspend};
 use millrace_machine::{Parker, Thread};
 
-/// A started thread of the simulated machine.
+/// A handle of a thread of the simulated machine.
 #[derive(Debug)]
 pub struct SimThread {
     pub(crate) thread: u32,
@@ -20,7 +21,7 @@ pub struct SimThread {
 }
 
 impl Thread for SimThread {
-    /// Waits for its end. It never returns false: a panic ends the whole simulation.
+    /// Waits for the end of the thread. Never returns false: a panic ends the whole simulation.
     ///
     /// # Panics
     /// Outside the simulation, if the thread has not ended.
@@ -46,15 +47,15 @@ impl Thread for SimThread {
 
 #[derive(Debug)]
 struct Sleep {
-    /// A wake-up that nobody has used up.
+    /// Set by a wake-up that no sleep has consumed yet.
     pending: AtomicBool,
-    /// The number of the thread that sleeps.
+    /// Number of the sleeping thread, or `NO_THREAD`.
     sleeper: AtomicU32,
-    /// The simulation in which it does.
+    /// Number of the simulation that `sleeper` belongs to.
     epoch: AtomicU32,
 }
 
-/// Sleeps one thread of the simulated machine.
+/// Puts one thread of the simulated machine to sleep and wakes it.
 #[derive(Debug, Clone)]
 pub struct SimParker(Arc<Sleep>);
 
@@ -67,7 +68,7 @@ impl Parker for SimParker {
         }))
     }
 
-    /// Outside a simulation it returns at once.
+    /// Sleeps until woken or until the deadline; returns at once outside a simulation.
     fn park(&self, deadline_ns: Option<u64>) {
         let sleeps = shared(|world| world.park(&self.0, deadline_ns));
         if sleeps == Some(true) {
@@ -85,7 +86,8 @@ impl Parker for SimParker {
 }
 
 impl World {
-    /// True if the thread sleeps now.
+    /// Puts the running thread to sleep. Returns false if a wake-up is pending or the deadline has
+    /// passed.
     fn park(&mut self, sleep: &Sleep, deadline_ns: Option<u64>) -> bool {
         self.events += 1;
         let scheduler = &mut self.scheduler;
@@ -95,7 +97,7 @@ impl World {
             return false;
         }
         if std::thread::panicking() {
-            // Others do not run while a thread unwinds: time goes on, without them.
+            // Other threads do not run while a thread unwinds, so the time just passes.
             scheduler.now_ps = deadline_ps.min(scheduler.now_ps + 1_000_000_000);
             return false;
         }

@@ -1,9 +1,9 @@
 //! Words, lines and counters of the simulated machine.
 //!
 //! Each holds its value beside the state of its cache line. Inside a simulation an access waits for
-//! its turn, is charged, and then touches the value; outside it only touches the value, with the
-//! orderings asked for. A counter is charged nothing: it is a statistic that its owner keeps to
-//! itself, and on the real machine one plain instruction on a line it owns.
+//! its turn, is charged, and then touches the value. Outside, it only touches the value, with the
+//! given memory orderings. A counter is charged nothing: it is a statistic of a single owner, which
+//! on a real machine costs one plain instruction on a line that the owner has.
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
@@ -13,7 +13,7 @@ use crate::memory::line::{LineState, Written};
 use crate::world::line_queue::{Use, access};
 use millrace_machine::{Counter, Line, Order, Word};
 
-/// An atomic word alone on its line.
+/// An atomic word that is alone on its cache line.
 #[derive(Debug)]
 pub struct SimWord {
     value: AtomicU64,
@@ -25,7 +25,8 @@ impl SimWord {
         SimWord { value: AtomicU64::new(value), line: LineState::new() }
     }
 
-    /// Replaces the value by one locked instruction; `None` if outside a simulation.
+    /// Replaces the value with one locked instruction; returns the old value, or `None` outside a
+    /// simulation.
     #[inline]
     fn replace(&self, new: impl FnOnce(u64) -> u64) -> Option<u64> {
         access(&self.line, Use::Write, |world| {
@@ -107,7 +108,7 @@ unsafe impl Word for SimWord {
     }
 }
 
-/// A value on as many lines as it fills, all charged at each access.
+/// A value whose cache lines are all charged at each access.
 #[derive(Debug)]
 pub struct SimLine<T> {
     line: LineState,
@@ -154,7 +155,7 @@ unsafe impl<T: Send> Line<T> for SimLine<T> {
     }
 }
 
-/// A statistic, charged nothing.
+/// A statistics counter whose updates cost no virtual time.
 #[derive(Debug)]
 pub struct SimCounter(AtomicU64);
 

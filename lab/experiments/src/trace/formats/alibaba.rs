@@ -12,7 +12,7 @@ use crate::trace::devices::Devices;
 use crate::trace::error::shown;
 use crate::trace::parser::{Line, LineFormat, Problem, fields, is_head, scaled, whole};
 
-/// Alibaba's.
+/// Parser of Alibaba's CSV lines.
 #[derive(Debug, Default)]
 pub(in crate::trace) struct Alibaba;
 

@@ -1,8 +1,8 @@
-//! What blkparse prints, and `millrace trace show`: a line for each event.
+//! Text output of blkparse and of `millrace trace show`: one line per event.
 //!
 //! `8,0 3 1 0.000000000 697 Q W 223490 + 8 [kjournald]`: device, CPU, sequence, seconds, process,
-//! action, kind, then first sector and sectors. Only the format that blkparse has without `-f` is
-//! read. Its counts at the end begin with a line `CPU0 (sda):` and end the trace.
+//! action, kind, then first sector and number of sectors. Only blkparse's default format (without
+//! `-f`) is supported. The statistics at the end begin with a line `CPU0 (sda):` and end the trace.
 //! Source: blkparse(1), "DEFAULT FORMAT" and "RWBS".
 
 use millrace_block::blktrace::{Act, Record, category};
@@ -18,10 +18,10 @@ use crate::trace::lines::Lines;
 use crate::trace::parser::{Problem, Steps, decimal, fields, scaled, whole};
 use crate::trace::pending::StreamState;
 
-/// A line, for errors.
+/// Example of a line, for error messages.
 const EXAMPLE: &str = "8,0 3 1 0.000000000 697 Q W 223490 + 8 [kjournald]";
 
-/// Lines of a file.
+/// Reader of a blkparse text file.
 pub(in crate::trace) struct Blkparse {
     lines: Lines,
     events: PairedEvents,
@@ -33,26 +33,26 @@ impl Blkparse {
     }
 }
 
-/// What a line tells.
+/// Content of a line.
 #[derive(Debug)]
 pub(in crate::trace) enum ParsedLine {
-    /// An event, whose device is its place in the list of devices.
+    /// An event; its device field is the index in the list of devices.
     Event(Record),
     Other,
-    /// The counts begin, after the last event.
+    /// First line of the statistics, which follow the last event.
     Counts,
 }
 
-/// Reads a line.
+/// Parses a line.
 pub(in crate::trace) fn line(text: &str, devices: &mut Devices) -> Result<ParsedLine, Problem> {
     if text.starts_with("CPU") && text.contains(" (") {
         return Ok(ParsedLine::Counts);
     }
-    // With `-q` or `-o` it says there which files it reads.
+    // blkparse prints the names of its input files with `-q` or `-o`.
     if text.starts_with("Input file ") && text.ends_with(" added") {
         return Ok(ParsedLine::Other);
     }
-    // Its last line, of traces with data of drivers.
+    // Last line of traces with driver data.
     if text.starts_with("discarded traces containing ") {
         return Ok(ParsedLine::Other);
     }
@@ -74,7 +74,7 @@ pub(in crate::trace) fn line(text: &str, devices: &mut Devices) -> Result<Parsed
         }
         _ => (0, 0),
     };
-    // A sector must be a place that exists in bytes, too.
+    // Sector and length must also fit when converted to bytes.
     scaled("the sector", sector, SECTOR_BYTES)?;
     let bytes = u32::try_from(scaled("the length", sectors, SECTOR_BYTES)?)
         .map_err(|_| format!("the length is {sectors} sectors, which is too large"))?;
@@ -83,7 +83,8 @@ pub(in crate::trace) fn line(text: &str, devices: &mut Devices) -> Result<Parsed
     Ok(ParsedLine::Event(Record { time_ns, sector, bytes, action, device, ..Record::default() }))
 }
 
-/// The categories of a kind of I/O, such as `FWFS`; none for a kind without data that is no flush.
+/// Returns the blktrace categories of an RWBS string such as `FWFS`; None for a kind without data
+/// that is not a flush.
 fn categories(kind: &str, sectors: u64) -> Option<u16> {
     let (preflush, kind) = kind.strip_prefix('F').map_or((0, kind), |rest| (category::FLUSH, rest));
     let op = match kind.as_bytes().first() {

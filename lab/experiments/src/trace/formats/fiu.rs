@@ -1,9 +1,11 @@
-//! The traces of Florida International University: words, with digests of what was written.
+//! The traces of Florida International University: fields separated by blanks, with digests of the
+//! data.
 //!
-//! `ts pid process lba size op major minor md5`: nanoseconds, the first sector, the size in blocks
-//! of 512 bytes, `W` or `R`, the device's numbers, and one digest or more. A process's name may
-//! hold blanks, so the fields behind it are found from `W` or `R` on, the last such word that has
+//! `ts pid process lba size op major minor md5`: nanoseconds, first sector, size in blocks of 512
+//! bytes, `W` or `R`, the device's numbers, and one or more digests. A process name may contain
+//! blanks, so the following fields are located from `W` or `R`, the first such word that has
 //! numbers around it.
+//!
 //! Source: README of the FIU traces (SNIA IOTTA 390 and 391); Koller and Rangaswami, "I/O
 //! Deduplication", FAST '10.
 
@@ -14,7 +16,7 @@ use crate::trace::devices::Devices;
 use crate::trace::formats::SECTOR_BYTES;
 use crate::trace::parser::{Line, LineFormat, Problem, scaled, whole};
 
-/// FIU's.
+/// Parser of FIU's lines.
 #[derive(Debug, Default)]
 pub(in crate::trace) struct Fiu {
     name: String,

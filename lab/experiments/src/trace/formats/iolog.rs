@@ -1,9 +1,10 @@
-//! fio's logs of I/Os, versions 2 and 3: what `write_iolog` writes and `read_iolog` takes.
+//! fio's I/O logs, versions 2 and 3, as written by `write_iolog` and read by `read_iolog`.
 //!
-//! A device is a file of the log. Version 2 has no times but `wait`, so many microseconds from the
-//! wait before it on, so that times are sums of waits; version 3 has microseconds since the start
-//! before each line. `sync` and `datasync` are flushes, `trim` discards; adding, opening and
-//! closing files is passed over.
+//! Each file of the log is a device. Version 2 has no times except `wait` lines, in microseconds
+//! since the previous wait, so times are sums of waits. Version 3 has microseconds since the start
+//! on each line. `sync` and `datasync` are flushes, `trim` is a discard; adding, opening and
+//! closing files is ignored.
+//!
 //! Source: fio's documentation, "Trace file format"; fio 3.33 writes microseconds.
 
 use millrace_block::Op;
@@ -13,12 +14,12 @@ use crate::trace::devices::Devices;
 use crate::trace::error::shown;
 use crate::trace::parser::{Line, LineFormat, Problem, scaled, whole};
 
-/// The first line of version 2.
+/// First line of a log of version 2.
 pub(in crate::trace) const HEAD_2: &str = "fio version 2 iolog";
-/// The first line of version 3.
+/// First line of a log of version 3.
 pub(in crate::trace) const HEAD_3: &str = "fio version 3 iolog";
 
-/// Version 2.
+/// Parser of version 2.
 #[derive(Debug, Default)]
 pub(in crate::trace) struct Iolog2 {
     waited_us: u64,
@@ -44,7 +45,7 @@ impl LineFormat for Iolog2 {
     }
 }
 
-/// Version 3.
+/// Parser of version 3.
 #[derive(Debug, Default)]
 pub(in crate::trace) struct Iolog3;
 
@@ -70,7 +71,7 @@ fn head(text: &str, expected: &str) -> Result<Line, Problem> {
     }
 }
 
-/// A line of either version.
+/// A parsed line of either version.
 struct Words<'a> {
     file: &'a str,
     action: &'a str,

@@ -1,9 +1,9 @@
-//! The traces of Microsoft Research Cambridge: CSV of one server's volumes, a week of each.
+//! The traces of Microsoft Research Cambridge: CSV, one week of each volume of several servers.
 //!
 //! `Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime`: the time of issue as a Windows
 //! filetime (100 ns since 1601), offset and size in bytes, the response time in 100 ns. A device is
-//! `HOST_DISK`, as the files are called. 100 ns since 1601 in nanoseconds still fit 64 bits, until
-//! the year 2185.
+//! named `HOST_DISK`, like the files. Nanoseconds since 1601 fit into 64 bits until the year 2185.
+//!
 //! Source: README.txt of the MSR Cambridge traces (SNIA IOTTA 388); Narayanan et al., "Write
 //! Off-Loading", FAST '08.
 
@@ -14,9 +14,9 @@ use crate::trace::devices::Devices;
 use crate::trace::error::shown;
 use crate::trace::parser::{Line, LineFormat, Problem, fields, is_head, scaled, whole};
 
-/// Nanoseconds of a filetime's unit.
+/// Unit of a Windows filetime, in nanoseconds.
 pub(in crate::trace) const TICK_NS: u64 = 100;
-/// MSR Cambridge.
+/// Parser of MSR Cambridge's CSV lines.
 #[derive(Debug, Default)]
 pub(in crate::trace) struct Msr {
     name: String,
@@ -44,7 +44,7 @@ impl LineFormat for Msr {
             fua: false,
             offset_bytes: whole("Offset", offset)?,
             len_bytes: whole("Size", size)?,
-            // What is not known is written as 0: nothing takes no time.
+            // These traces write 0 for an unknown response time; no real I/O takes 0.
             latency_ns: Some(scaled("ResponseTime", whole("ResponseTime", response)?, TICK_NS)?)
                 .filter(|latency_ns| *latency_ns > 0),
         }))

@@ -1,8 +1,9 @@
-//! The Storage Performance Council's trace format, in which UMass keeps Financial and WebSearch.
+//! The Storage Performance Council's trace format, used by UMass' Financial and WebSearch traces.
 //!
-//! `ASU,LBA,Size,Opcode,Timestamp` and any further fields: an application's storage unit, the
-//! block (of 512 bytes in all that are published), bytes, `R` or `W` in either case, and seconds
-//! since the start of the trace.
+//! `ASU,LBA,Size,Opcode,Timestamp`, with optional further fields: application storage unit, block
+//! (of 512 bytes in all published traces), bytes, `R` or `W` in either case, and seconds since the
+//! start of the trace.
+//!
 //! Source: SPC, "Trace File Format Specification", revision 1.0.1.
 
 use millrace_block::Op;
@@ -13,7 +14,7 @@ use crate::trace::error::shown;
 use crate::trace::formats::SECTOR_BYTES;
 use crate::trace::parser::{Line, LineFormat, Problem, decimal, fields, is_head, scaled, whole};
 
-/// SPC's.
+/// Parser of SPC's lines.
 #[derive(Debug, Default)]
 pub(in crate::trace) struct Spc;
 

@@ -1,8 +1,11 @@
-//! The traces of SYSTOR '17: CSV of a virtual desktop infrastructure's LUNs, an hour in each file.
+//! The traces of SYSTOR '17: CSV of the LUNs of a virtual desktop infrastructure, one hour per
+//! file.
 //!
 //! `Timestamp,Response,IOType,LUN,Offset,Size`: the time of issue in seconds since 1970 with nine
-//! decimals, of which three are noise, the response time in seconds, which may be empty, `R`, `W`
-//! or nothing, the LUN, offset and size in bytes. I/Os without a type are skipped, and counted.
+//! decimals, the last three of which are noise; the response time in seconds, which may be empty;
+//! `R`, `W` or nothing; the LUN; offset and size in bytes. I/Os without a type are skipped and
+//! counted.
+//!
 //! Source: README.txt of the traces (SNIA IOTTA 4964); Lee et al., "Understanding storage traffic
 //! characteristics on enterprise virtual desktop infrastructure", SYSTOR '17.
 
@@ -13,7 +16,7 @@ use crate::trace::devices::Devices;
 use crate::trace::error::shown;
 use crate::trace::parser::{Line, LineFormat, Problem, decimal, fields, is_head, whole};
 
-/// SYSTOR '17.
+/// Parser of SYSTOR '17's CSV lines.
 #[derive(Debug, Default)]
 pub(in crate::trace) struct Systor {
     name: String,

@@ -1,7 +1,9 @@
 //! Tencent's block traces (CBS): CSV of some thousand cloud disks.
 //!
 //! `Timestamp,Offset,Size,IOType,VolumeID`: whole seconds since 1970, offset and size in sectors of
-//! 512 bytes, 0 for a read and 1 for a write. I/Os of one second have one time, which a note says.
+//! 512 bytes, 0 for a read and 1 for a write. All I/Os of one second have the same time, as a note
+//! tells the user.
+//!
 //! Source: README of the Tencent Block Storage traces (SNIA IOTTA 27917); Zhang et al., "OSCA: An
 //! Online-Model Based Cache Allocation Scheme in Cloud Block Storage Systems", ATC '20.
 
@@ -13,7 +15,7 @@ use crate::trace::error::shown;
 use crate::trace::formats::SECTOR_BYTES;
 use crate::trace::parser::{Line, LineFormat, Problem, fields, is_head, scaled, whole};
 
-/// Tencent's.
+/// Parser of Tencent's CSV lines.
 #[derive(Debug, Default)]
 pub(in crate::trace) struct Tencent;
 

@@ -1,7 +1,7 @@
-//! A `Profile` as JSON: one object, sizes in bytes, times in nanoseconds.
+//! A `Profile` as JSON: one object, with sizes in bytes and times in nanoseconds.
 //!
-//! Histograms are objects from the least number of a bin, as text, to its count; bins that are
-//! empty are left out. Called by `millrace-lab trace report --json`.
+//! Histograms are objects that map the lower bound of a bin, as text, to its count; empty bins are
+//! left out. Called by `millrace-lab trace report --json`.
 
 use millrace_block::Op;
 use serde_json::{Map, Value, json};
@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::{Bins, Profile, used};
 
 impl Profile {
-    /// The object; `devices` are those of the source.
+    /// Returns the JSON object; `devices` are the device names of the source.
     #[must_use]
     pub fn json(&self, devices: &[String]) -> Value {
         let [all, read, written] = self.working_set().map(|bytes| bytes.round() as u64);
@@ -65,7 +65,7 @@ impl Profile {
     }
 }
 
-/// Counts by the power of two from which on they are.
+/// Converts bins to an object of counts by lower bound.
 fn bins(bins: &Bins) -> Value {
     let counted = used(bins).filter(|bin| bins[*bin] > 0);
     let pair = |bin: usize| {

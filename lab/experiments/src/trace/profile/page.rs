@@ -1,6 +1,6 @@
 //! The figures and tables of a `Profile`.
 //!
-//! Owns what is shown and how it is called; the page and its plots are `crate::page`'s.
+//! Owns the selection of figures, their titles and captions; `crate::page` draws them.
 
 use millrace_block::Op;
 
@@ -8,13 +8,13 @@ use super::slots::Slot;
 use super::{Bins, DeviceCount, Profile, used};
 use crate::page::{DataTable, Figure, Page, Panel, Scale, Series, Unit};
 
-/// Devices that have a row of their own.
+/// Number of devices that get a row of their own.
 const DEVICES_SHOWN: usize = 16;
-/// Quantiles of latencies that are shown.
+/// Latency quantiles in the tables.
 const QUANTILES: [(f64, &str); 4] = [(0.5, "p50"), (0.9, "p90"), (0.99, "p99"), (0.999, "p99.9")];
 
 impl Profile {
-    /// Adds what the I/Os are like to a page; `devices` are those of the source.
+    /// Adds the figures and tables to a page; `devices` are the device names of the source.
     pub fn add_to(&self, page: &mut Page, devices: &[String]) {
         page.figures.extend([self.rates(), self.sizes(), self.strides(), self.touched()]);
         page.figures.extend(self.has_latency().then(|| self.latencies()));
@@ -22,7 +22,7 @@ impl Profile {
         page.remarks.extend(self.notes());
     }
 
-    /// The nanoseconds of the x axes' unit, and its name.
+    /// Returns the unit of the time axes: nanoseconds, and name.
     fn time(&self) -> (f64, &'static str) {
         match self.last_ns() {
             0..10_000_000 => (1e3, "us"),
@@ -32,7 +32,7 @@ impl Profile {
         }
     }
 
-    /// A line of what `value` finds in slots.
+    /// Plots a value of each time slot, where `value` returns one.
     fn over_time(&self, name: &str, value: impl Fn(&Slot) -> Option<f64>) -> Series {
         let (unit_ns, _) = self.time();
         let x = |slot: usize| (slot as f64 + 0.5) * self.slots.slot_ns as f64 / unit_ns;
@@ -58,7 +58,7 @@ impl Profile {
         Figure::new(
             "arrivals",
             "Arrivals over time",
-            "What arrived in each slot of time, on all devices together.",
+            "I/Os and bytes that arrived in each time slot, on all devices together.",
             [
                 self.panel("I/Os", ("IOPS", Unit::Count), ios),
                 self.panel("bandwidth", ("MiB/s", Unit::Plain), bytes),
@@ -71,7 +71,7 @@ impl Profile {
         Figure::new(
             "sizes",
             "Sizes",
-            "Reads and writes by their length: each point is those from a power of two up to the \
+            "Reads and writes by length: each point counts lengths from a power of two up to the \
              next; 12 is 4 KiB, 16 is 64 KiB, 20 is 1 MiB.",
             [histogram("I/Os", &lines)],
         )
@@ -84,8 +84,8 @@ impl Profile {
             "strides",
             "Strides",
             &format!(
-                "How far a read or write begins from the end of the one before on its device, by \
-                 powers of two of bytes; {sequential} begin right there and are not in the plot."
+                "Distance of each read or write from the end of the previous one on its device, by \
+                 powers of two of bytes; {sequential} are sequential (distance 0) and not shown."
             ),
             [histogram("I/Os", &lines)],
         )
@@ -106,7 +106,7 @@ impl Profile {
         Figure::new(
             "working-set",
             "Working set",
-            "Different pages of 4 KiB that were touched since the beginning, in bytes; the error \
+            "Distinct 4 KiB pages touched since the beginning, in bytes; the error \
              is 0.8 %.",
             [self.panel("touched", ("bytes", Unit::Count), lines)],
         )
@@ -120,7 +120,7 @@ impl Profile {
         Figure::new(
             "trace-latency",
             "Latency in the trace",
-            "Mean latency that the trace tells, by when I/Os arrived.",
+            "Mean latency recorded in the trace, by arrival time.",
             [Panel { y_scale: Scale::Log, ..panel }],
         )
     }
@@ -172,7 +172,7 @@ impl Profile {
         DataTable::new(("workload", "Workload"), "", ["of all I/Os", "value"], rows)
     }
 
-    /// Operations, and their latencies where the trace tells them.
+    /// Builds the table of operations, with latencies where the trace has them.
     fn mix(&self) -> DataTable {
         let mut head = vec!["op", "I/Os", "share", "bytes", "mean size", "FUA"];
         if self.has_latency() {
@@ -198,7 +198,8 @@ impl Profile {
             row.resize(width, String::new());
             row
         };
-        let caption = "latencies are the trace's own; percentiles are known to an eighth";
+        let caption =
+            "latencies are those recorded in the trace; percentiles are accurate to an eighth";
         let caption = if self.has_latency() { caption } else { "" };
         DataTable::new(("mix", "Operations"), caption, head, there.map(row).collect())
     }
@@ -218,15 +219,17 @@ impl Profile {
         };
         let rows = all.iter().take(DEVICES_SHOWN).map(row).collect();
         let caption = match all.len().saturating_sub(DEVICES_SHOWN) {
-            0 => "end is the farthest byte that was read or written".to_owned(),
-            more => format!("the {DEVICES_SHOWN} with most I/Os; {more} more are not shown"),
+            0 => "end is the highest byte offset that was read or written".to_owned(),
+            more => {
+                format!("the {DEVICES_SHOWN} devices with most I/Os; {more} more are not shown")
+            }
         };
         let head = ["device", "I/Os", "reads", "bytes", "sequential", "end"];
         DataTable::new(("by-device", "Devices"), &caption, head, rows)
     }
 }
 
-/// Counts by powers of two.
+/// Plots counts by powers of two.
 fn histogram(title: &str, lines: &[(&str, &Bins); 2]) -> Panel {
     let line = |(name, bins): &(&str, &Bins)| {
         let points = used(bins).map(|bin| (bin as f64, bins[bin] as f64));
@@ -236,7 +239,7 @@ fn histogram(title: &str, lines: &[(&str, &Bins); 2]) -> Panel {
     Panel::new(title, "log2 of bytes", ("I/Os", Unit::Count), series)
 }
 
-/// The tables for a terminal.
+/// Returns the tables as text for a terminal.
 #[must_use]
 pub fn text(profile: &Profile, devices: &[String]) -> String {
     let tables = profile.tables(devices);
@@ -247,7 +250,7 @@ fn share(part: u64, all: u64) -> String {
     if all == 0 { "-".into() } else { format!("{:.1} %", part as f64 / all as f64 * 100.0) }
 }
 
-/// Bytes with a prefix.
+/// Formats a number of bytes with a binary prefix.
 fn bytes(bytes: f64) -> String {
     let prefixes = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut scaled = bytes;
@@ -260,7 +263,7 @@ fn bytes(bytes: f64) -> String {
     format!("{scaled:.digits$} {}", prefixes[place])
 }
 
-/// Nanoseconds in a unit that fits.
+/// Formats nanoseconds in a suitable unit.
 fn duration(ns: f64) -> String {
     match ns {
         ..1e3 => format!("{ns:.0} ns"),

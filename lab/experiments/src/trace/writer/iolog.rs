@@ -1,9 +1,11 @@
-//! I/Os as fio's log, version 2 or 3, which `fio --read_iolog` takes.
+//! Writes I/Os as fio's log, version 2 or 3, for `fio --read_iolog`.
 //!
-//! A device is a file of the log, added and opened when it is first met, its name without blanks.
-//! Version 2 gets no waits: fio's manual has them in microseconds from the wait before, but fio
-//! 3.33 sleeps until so many milliseconds since its own start, so that a trace of a second takes
-//! a quarter of an hour. Without them it replays as fast as it can; a note says so.
+//! Each device is a file of the log, added and opened at its first I/O, with blanks in its name
+//! replaced. Version 2 gets no waits: fio's manual defines them in microseconds since the previous
+//! wait, but fio 3.33 sleeps until that many milliseconds since its own start, so a trace of a
+//! second would take a quarter of an hour. Without waits it replays as fast as it can, as a note
+//! tells the user.
+//!
 //! Source: fio's documentation, "Trace file format"; its `read_iolog_get`.
 
 use std::collections::BTreeMap;
@@ -15,16 +17,16 @@ use super::{Layout, OmittedFields};
 use crate::trace::TraceIo;
 use crate::trace::formats::iolog::{HEAD_2, HEAD_3};
 
-/// Which version.
+/// Version of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Version {
-    /// 2, which has no times.
+    /// Version 2, which has no times.
     Plain,
-    /// 3, which has times.
+    /// Version 3, which has times.
     Timed,
 }
 
-/// Lines of a log.
+/// Writer of fio's log.
 #[derive(Debug)]
 pub(super) struct Log {
     version: Version,
@@ -43,7 +45,7 @@ impl Log {
         if std::mem::replace(&mut self.begun, true) { Ok(()) } else { writeln!(out, "{head}") }
     }
 
-    /// What goes before a line: in version 3 its time.
+    /// Returns the start of a line: in version 3 the time in microseconds.
     fn time(&self) -> String {
         if self.version == Version::Timed { format!("{} ", self.last_us) } else { String::new() }
     }
