@@ -1,9 +1,10 @@
-//! `cargo xtask mutants`: how many small bugs the tests of a crate find in it.
+//! `cargo xtask mutants`: measures how many small bugs in a crate its tests find.
 //!
-//! cargo-mutants plants them one at a time: an operator exchanged, a function that only returns
-//! something. Each crate is judged by its own tests alone, without the models, which take minutes.
-//! Survivors must stand in `xtask/mutants/known.txt` with a reason; `xtask/mutants/short.txt` lists
-//! the few that CI plants. Called by `main`; calls cargo-mutants, in the copy of `tree`.
+//! cargo-mutants seeds one bug at a time: an operator exchanged, or a function that only returns
+//! some value. Each crate is tested by its own tests alone, without the models, which take minutes.
+//! Mutants that survive must be listed in `xtask/mutants/known.txt` with a reason;
+//! `xtask/mutants/short.txt` lists the few that CI tests. Called by `main`; calls cargo-mutants in
+//! a copy of the tree made by `tree`.
 
 mod list;
 
@@ -17,32 +18,32 @@ use anyhow::{Context, Result, bail};
 use crate::tree;
 use list::{Entry, Key};
 
-/// Of a whole crate, or an even sample, so many in a hundred must die.
+/// Share of mutants that the tests must find, for a whole crate or an even sample.
 const KILLED_PERCENT_MIN: f64 = 90.0;
 
 const USAGE: &str =
     "usage: cargo xtask mutants [--short] [--package NAME]... [--shard K/N | --sample N]
-  --short        only the mutants of xtask/mutants/short.txt, as CI does
+  --short        test only the mutants of xtask/mutants/short.txt, as CI does
   --package      one of block, exports-vhost, exports-server, exports-rest, nbd, clients,
                  runtime, cache, drives, reactor
-  --shard K/N    every Nth mutant, from the Kth on, counted from 0
-  --sample N     the same as --shard 0/N";
+  --shard K/N    test every Nth mutant, starting at the Kth, counted from 0
+  --sample N     equal to --shard 0/N";
 
-/// Files of a package, and which of its tests judge them.
+/// A set of files of a package, and the tests that must find the mutants in them.
 struct Group {
     name: &'static str,
     package: &'static str,
-    /// Another package whose tests judge them beside its own.
+    /// Another package whose tests also run.
     judge: Option<&'static str>,
-    /// Globs of files; none for all.
+    /// Globs of the group's files; empty for all.
     files: &'static [&'static str],
-    /// Globs of files left to other groups.
+    /// Globs of files that belong to other groups.
     but: &'static [&'static str],
-    /// The test targets.
+    /// Arguments of cargo that select the test targets.
     tests: &'static [&'static str],
-    /// Tests left out by name: they take long, and what they see others see, too.
+    /// Tests left out by name, because they take long and other tests find the same bugs.
     skipped: &'static [&'static str],
-    /// Tests left out as well when only the short list is planted.
+    /// Further tests left out when only the short list is tested.
     slow: &'static [&'static str],
 }
 
@@ -56,7 +57,7 @@ const SLOW_OF_SERVERS: [&str; 6] = [
     "server_unaligned::",
 ];
 
-/// In the order of importance.
+/// All groups, the most important first.
 const GROUPS: [Group; 10] = [
     Group {
         name: "block",
@@ -65,7 +66,7 @@ const GROUPS: [Group; 10] = [
         files: &[],
         but: &[],
         tests: &["--lib", "--test=layer"],
-        // These take longer than all others together.
+        // These tests take longer than all others together.
         skipped: &["models::", "allocation::", "simulated::"],
         slow: &[],
     },
@@ -76,7 +77,7 @@ const GROUPS: [Group; 10] = [
         files: &["crates/exports/src/vhost.rs", "crates/exports/src/vhost/**"],
         but: &[],
         tests: &["--lib", "--test=exports"],
-        // Tests of placement measure for long; servers do not use what is here.
+        // Tests of placement measure for a long time; the server tests do not use this code.
         skipped: &[
             "model::",
             "server_bounds::",
@@ -135,7 +136,7 @@ const GROUPS: [Group; 10] = [
         skipped: &["model::", "vhost_placement::"],
         slow: &SLOW_OF_SERVERS,
     },
-    // I/O threads and drives' workers show what they do on drives only.
+    // Mistakes of I/O threads and workers show only with drives.
     Group {
         name: "runtime",
         package: "millrace-runtime",
@@ -146,8 +147,8 @@ const GROUPS: [Group; 10] = [
         skipped: &[],
         slow: &[],
     },
-    // What its own tests judge; the rest of the cache is judged by the explorer, which has none
-    // that is quick enough.
+    // Only the files that the crate's own tests cover; the rest of the cache is tested by the
+    // explorer, which takes too long for mutants.
     Group {
         name: "cache",
         package: "millrace-cache",
@@ -185,24 +186,24 @@ const GROUPS: [Group; 10] = [
     },
 ];
 
-/// Built for speed of building: each mutant is built once, and most die in the first second.
+/// Profile for fast builds: each mutant is built once, and most are found in the first second.
 const PROFILE: [(&str, &str); 3] = [
     ("CARGO_PROFILE_DEV_OPT_LEVEL", "0"),
     ("CARGO_PROFILE_DEV_DEBUG", "false"),
     ("CARGO_INCREMENTAL", "1"),
 ];
 
-/// Which mutants to plant.
+/// Selection of the mutants to test.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Choice {
     short: bool,
-    /// Names of groups or packages; none for all.
+    /// Names of groups or packages; empty for all.
     packages: Vec<String>,
-    /// `K/N`.
+    /// Argument `K/N` of `--shard`.
     shard: Option<String>,
 }
 
-/// What became of the mutants of a group, by name.
+/// Results of a group's mutants, as names of mutants.
 #[derive(Debug, Default)]
 struct Outcome {
     caught: Vec<String>,
@@ -211,10 +212,9 @@ struct Outcome {
     unviable: Vec<String>,
 }
 
-/// Plants the mutants that `args` ask for; true if none survived but known ones.
+/// Tests the mutants that `args` select; returns true if only known ones survived.
 ///
 /// # Errors
-///
 /// If the arguments are wrong, cargo-mutants is missing, or the tests fail without a mutant.
 pub fn run(root: &Path, args: &[&str]) -> Result<bool> {
     let choice = Choice::parse(args)?;
@@ -246,10 +246,10 @@ pub fn run(root: &Path, args: &[&str]) -> Result<bool> {
     Ok(clean)
 }
 
-/// Where the mutants are made and built.
+/// Folders in which mutants are made, built and reported.
 struct Place {
     tree: PathBuf,
-    /// The target folder of the workspace: crates of others are already built there.
+    /// Target folder of the workspace, where the dependencies are already built.
     target: PathBuf,
     reports: PathBuf,
 }
@@ -268,12 +268,13 @@ fn plant(place: &Place, group: &Group, choice: &Choice, wanted: &[&Entry]) -> Re
     println!("mutants: {} ...", group.name);
     let mut command = Command::new("cargo-mutants");
     command.args(["mutants", "--in-place", "--no-times", "--no-shuffle", "--colors=never"]);
-    // A hang costs that much; twice what the tests need allows for a machine that is busy.
+    // Allow twice the time that the tests need, for a busy machine; a hang costs this much.
     command.args(["--timeout-multiplier=2", "--minimum-test-timeout=20", "--build-timeout=300"]);
     command.args(["--package", group.package]).arg("--output").arg(&report);
     let judges = group.judge.iter().flat_map(|judge| [group.package, judge]);
     command.args(judges.map(|package| format!("--test-package={package}")));
-    // Names alone do not do for wanted ones: "delete field" passes each `--re` (27.1.0).
+    // Select by file as well as by name: mutants named "delete field" match every `--re`
+    // (cargo-mutants 27.1.0).
     let files: Vec<&str> = wanted.iter().map(|entry| entry.key.path()).collect();
     let files = if files.is_empty() { group.files } else { &files };
     command.args(files.iter().flat_map(|glob| ["--file", glob]));
@@ -282,7 +283,7 @@ fn plant(place: &Place, group: &Group, choice: &Choice, wanted: &[&Entry]) -> Re
         command.args(["--shard", shard, "--sharding=round-robin"]);
     }
     command.args(wanted.iter().map(|entry| format!("--re={}", entry.key.pattern())));
-    // For building, too: what follows `--` is for running only.
+    // `--cargo-arg` applies to building, too; arguments after `--` apply to running only.
     command.args(group.tests.iter().map(|target| format!("--cargo-arg={target}")));
     command.args(["--", "--"]);
     let slow = if choice.short { group.slow } else { &[] };
@@ -294,7 +295,7 @@ fn plant(place: &Place, group: &Group, choice: &Choice, wanted: &[&Entry]) -> Re
         .stdin(Stdio::null())
         .status()
         .context("cannot run cargo-mutants")?;
-    // 2: some survived; 3: some ran out of time.
+    // 2: some mutants survived; 3: some timed out.
     match status.code() {
         Some(0 | 2 | 3) => Outcome::read(&report.join("mutants.out")),
         _ => bail!(
@@ -305,7 +306,8 @@ fn plant(place: &Place, group: &Group, choice: &Choice, wanted: &[&Entry]) -> Re
     }
 }
 
-/// Prints the survivors that are not known; true if there is none, and each wanted one was planted.
+/// Prints unknown survivors, and wanted mutants that do not exist. Returns true if there are
+/// neither.
 fn judge(group: &Group, outcome: &Outcome, known: &[Entry], wanted: &[&Entry]) -> bool {
     let mut clean = true;
     for name in &outcome.missed {
@@ -313,7 +315,8 @@ fn judge(group: &Group, outcome: &Outcome, known: &[Entry], wanted: &[&Entry]) -
             Some(entry) => println!("mutants: known: {name}: {}", entry.reason),
             None => {
                 println!(
-                    "mutants: NO TEST SEES {name}: write one, or say in xtask/mutants/known.txt why not"
+                    "mutants: NO TEST FAILS WITH {name}: write one, or list the mutant in \
+                     xtask/mutants/known.txt with a reason"
                 );
                 clean = false;
             }
@@ -322,7 +325,7 @@ fn judge(group: &Group, outcome: &Outcome, known: &[Entry], wanted: &[&Entry]) -
     let planted: BTreeSet<Key> = outcome.tested().filter_map(|name| Key::of(name)).collect();
     for entry in wanted.iter().filter(|entry| !planted.contains(&entry.key)) {
         println!(
-            "mutants: {} has no such mutant any more: {}; mend xtask/mutants/short.txt \
+            "mutants: {} has no mutant {} any more; correct xtask/mutants/short.txt \
              (cargo mutants --list --package {} shows all)",
             group.name, entry.key.0, group.package
         );
@@ -332,7 +335,7 @@ fn judge(group: &Group, outcome: &Outcome, known: &[Entry], wanted: &[&Entry]) -
 }
 
 impl Group {
-    /// Whether its mutants are in the file at `path`.
+    /// Returns true if the group has the mutants of the file at `path`.
     fn has(&self, path: &str) -> bool {
         let inside = |glob: &&str| {
             let (front, _) = glob.split_once('*').unwrap_or((glob, ""));
@@ -369,7 +372,7 @@ impl Choice {
     }
 }
 
-/// The name of a group or package, as `GROUPS` has it.
+/// Returns the full name of a group or package, as in `GROUPS`.
 fn package(name: &str) -> Result<String> {
     let long = format!("millrace-{name}");
     GROUPS
@@ -400,7 +403,8 @@ impl Outcome {
         self.caught.iter().chain(&self.missed).chain(&self.timeout)
     }
 
-    /// A test that hangs sees the bug as well as one that fails; what does not build is no bug.
+    /// A test that hangs finds the bug just like one that fails; a mutant that does not build is no
+    /// bug.
     fn killed_percent(&self) -> f64 {
         let killed = self.caught.len() + self.timeout.len();
         let tested = killed + self.missed.len();

@@ -1,6 +1,6 @@
-//! The public items of a crate, one line each, sorted by their names.
+//! The public items of a crate, one line each, sorted by name.
 //!
-//! A line is the public name, then what it is, as written in the source but on one line, then the
+//! A line has the public path, then the item as written in the source but on one line, then the
 //! features that it needs. Items come before their fields, variants and methods, and these before
 //! the traits of a type. Called by `api::stale`.
 
@@ -11,7 +11,7 @@ use syn::{Attribute, Fields, Generics, ImplItem, Item, ItemImpl, TraitItem, Type
 
 use super::tree::{Target, Tree, is_test, join, leaves, name_of};
 
-/// What stands in a line after the name, from the first to the last of a name's lines.
+/// Kind of a line, in the order in which the lines of one name are listed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     Item,
@@ -19,7 +19,7 @@ enum Rank {
     Trait,
 }
 
-/// What is written shorter on one line than on many; bindings of arguments are nobody's concern.
+/// Replacements that shorten an item joined into one line, and drop `mut` from arguments.
 const SHORTENED: [(&str, &str); 7] = [
     ("( ", "("),
     (", )", ")"),
@@ -30,7 +30,7 @@ const SHORTENED: [(&str, &str); 7] = [
     (", mut ", ", "),
 ];
 
-/// The listing of a crate.
+/// Returns the listing of a crate.
 pub fn of(tree: &Tree) -> String {
     let mut listing = Listing { tree, impls: impls(tree), lines: BTreeSet::new() };
     listing.module("", "", "");
@@ -38,7 +38,7 @@ pub fn of(tree: &Tree) -> String {
     listing.lines.iter().map(line).collect()
 }
 
-/// All `impl` blocks by the type that they are for, but for those of the crate's private traits.
+/// Returns all `impl` blocks by their type, except those of the crate's private traits.
 fn impls(tree: &Tree) -> BTreeMap<Target, Vec<&ItemImpl>> {
     let mut found: BTreeMap<Target, Vec<&ItemImpl>> = BTreeMap::new();
     for (module, items) in tree.modules() {
@@ -124,7 +124,7 @@ impl Listing<'_> {
         }
     }
 
-    /// Lists one item with its parts, if it is public.
+    /// Lists an item with its fields, variants, methods and traits, if it is public.
     fn item(&mut self, module: &str, item: &Item, name: &str, when: &str) {
         let (vis, attrs, head) = match item {
             Item::Const(item) => {
@@ -249,7 +249,7 @@ impl Listing<'_> {
     }
 }
 
-/// Whether an item is seen from outside, and not hidden or only there for tests.
+/// Returns true if an item is public, not hidden from the documentation, and not only for tests.
 fn is_public(vis: &Visibility, attrs: &[Attribute]) -> bool {
     let hidden = attrs.iter().any(|attr| {
         matches!(&attr.meta, syn::Meta::List(list)
@@ -258,7 +258,7 @@ fn is_public(vis: &Visibility, attrs: &[Attribute]) -> bool {
     matches!(vis, Visibility::Public(_)) && !hidden && !is_test(attrs)
 }
 
-/// `when` and the conditions of an item: ` if feature = "std"`.
+/// Appends an item's conditions, such as ` if feature = "std"`, to `when`.
 fn also(when: &str, attrs: &[Attribute]) -> String {
     let mut all = when.to_owned();
     for attr in attrs.iter().filter(|attr| attr.path().is_ident("cfg")) {
@@ -279,7 +279,7 @@ fn headed(kind: &str, ident: &syn::Ident, generics: &Generics) -> String {
     format!("{kind} {ident}{parameters}{bounds}")
 }
 
-/// A part of the source as it is written, on one line and without comments; empty if the part is.
+/// Returns the source text of a syntax node on one line, without comments; empty for an empty node.
 fn source(part: &impl Spanned) -> String {
     one_line(&part.span().source_text().unwrap_or_default())
 }
@@ -294,7 +294,7 @@ fn one_line(text: &str) -> String {
     line
 }
 
-/// The path of a type, without references to it and arguments.
+/// Returns the path of a type, without references and generic arguments.
 fn path_of(of: &Type) -> Option<Vec<String>> {
     match of {
         Type::Path(path) => Some(names(&path.path)),

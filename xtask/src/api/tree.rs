@@ -1,46 +1,45 @@
-//! A crate's modules as syntax trees, and what a path in one of them names.
+//! A crate's modules as syntax trees, and the resolution of paths in them.
 //!
-//! Owns the parsed files, found from `lib.rs` by `mod` lines; what is built only for tests is left
-//! out. Resolution follows `use` lines of any visibility, also globs. A path that leaves the crate
-//! names nothing here. Called by `api::stale` and `listing`.
+//! Owns the parsed files, found from `lib.rs` by `mod` lines; code that is built only for tests is
+//! left out. Resolution follows `use` lines of any visibility, including globs. A path that leaves
+//! the crate resolves to nothing. Called by `api::stale` and `listing`.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 use syn::{Attribute, Item, UseTree};
 
-/// Longest chain of `use` lines that is followed; a circle of globs ends here.
+/// Longest chain of `use` lines that is followed, which also ends circles of globs.
 const USES_MAX: usize = 16;
 
-/// A crate: its modules by path, with `::`; the root's is empty.
+/// A crate: the items of its modules, by path with `::`; the root's path is empty.
 #[derive(Default)]
 pub struct Tree {
     modules: BTreeMap<String, Vec<Item>>,
 }
 
-/// What a path names.
+/// Result of resolving a path.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Target {
-    /// A module of this crate.
+    /// A module of this crate, by path.
     Module(String),
-    /// An item of a module of this crate.
+    /// An item of this crate: path of its module, and name.
     Item(String, String),
 }
 
-/// One leaf of a `use` line.
+/// One imported name of a `use` line.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Leaf {
-    /// The path as written; that of the module for a glob.
+    /// Path as written; for a glob, the path of its module.
     pub path: Vec<String>,
-    /// The name that it gets here; none for a glob.
+    /// Name in the importing module; None for a glob.
     pub name: Option<String>,
 }
 
 impl Tree {
-    /// Reads a crate from its root; `file` gives the text of a file below the folder of `lib.rs`.
+    /// Reads a crate from its root; `file` returns the text of a file below the folder of `lib.rs`.
     ///
     /// # Errors
-    ///
     /// When a file is missing or does not parse.
     pub fn read(file: &dyn Fn(&str) -> Option<String>) -> Result<Tree> {
         let mut tree = Tree::default();
@@ -77,17 +76,17 @@ impl Tree {
         Ok(())
     }
 
-    /// All modules with their items.
+    /// Iterates over all modules with their items.
     pub fn modules(&self) -> impl Iterator<Item = (&str, &[Item])> {
         self.modules.iter().map(|(path, items)| (path.as_str(), items.as_slice()))
     }
 
-    /// The items of a module.
+    /// Returns the items of a module.
     pub fn items(&self, module: &str) -> &[Item] {
         self.modules.get(module).map_or(&[], Vec::as_slice)
     }
 
-    /// What `path` names in `module`, if it is something of this crate.
+    /// Resolves `path` as seen from `module`; None if it leaves the crate.
     pub fn resolve(&self, module: &str, path: &[String]) -> Option<Target> {
         self.follow(module, path, USES_MAX)
     }
@@ -119,7 +118,7 @@ impl Tree {
         }
         let uses = uses.checked_sub(1)?;
         items.iter().filter_map(leaves).flatten().find_map(|leaf| match &leaf.name {
-            // A crate's `use tracing::tracing` must not be looked up in itself.
+            // An import such as `use tracing::tracing` must not be looked up in itself.
             Some(given) if given == name && leaf.path != [name] => {
                 self.follow(module, &leaf.path, uses)
             }
@@ -132,7 +131,7 @@ impl Tree {
     }
 }
 
-/// The leaves of a `use` line; none for other items.
+/// Returns the imported names of a `use` line; None for other items.
 pub fn leaves(item: &Item) -> Option<Vec<Leaf>> {
     let Item::Use(item) = item else { return None };
     let mut found = Vec::new();
@@ -145,7 +144,7 @@ pub fn leaves(item: &Item) -> Option<Vec<Leaf>> {
 fn flatten(tree: &UseTree, path: &mut Vec<String>, found: &mut Vec<Leaf>) {
     let leaf = |path: &[String], last: &syn::Ident, name: &syn::Ident| {
         let mut path = path.to_vec();
-        // `a::{self}` names `a`.
+        // `a::{self}` imports `a`.
         let own = if last == "self" { path.pop() } else { None };
         let last = own.unwrap_or_else(|| last.to_string());
         let name = if name == "self" { last.clone() } else { name.to_string() };
@@ -165,7 +164,7 @@ fn flatten(tree: &UseTree, path: &mut Vec<String>, found: &mut Vec<Leaf>) {
     }
 }
 
-/// The name that an item defines, but for modules.
+/// Returns the name that an item defines; None for modules.
 pub fn name_of(item: &Item) -> Option<&syn::Ident> {
     match item {
         Item::Const(item) => Some(&item.ident),
@@ -180,7 +179,7 @@ pub fn name_of(item: &Item) -> Option<&syn::Ident> {
     }
 }
 
-/// Whether an item is built only for tests.
+/// Returns true if an item is built only for tests.
 pub fn is_test(attrs: &[Attribute]) -> bool {
     attrs.iter().any(|attr| match &attr.meta {
         syn::Meta::List(list) => list.path.is_ident("cfg") && list.tokens.to_string() == "test",
@@ -188,7 +187,7 @@ pub fn is_test(attrs: &[Attribute]) -> bool {
     })
 }
 
-/// A path in a module.
+/// Appends a name to the path of a module.
 pub fn join(module: &str, name: &str) -> String {
     if module.is_empty() { name.to_owned() } else { format!("{module}::{name}") }
 }

@@ -1,7 +1,7 @@
-//! Lists of mutants: `xtask/mutants/*.txt`, one a line, and the names that cargo-mutants prints.
+//! Lists of mutants: `xtask/mutants/*.txt`, one per line, and the names that cargo-mutants prints.
 //!
-//! An entry is `path: mutation -- reason`, without line and column, which move with every edit: so
-//! one entry stands for all equal mutations of a function. `#` starts a comment. Called by
+//! An entry is `path: mutation -- reason`, without line and column, which change with every edit;
+//! so one entry stands for all equal mutations of a function. `#` starts a comment. Called by
 //! `mutants::run`.
 
 use std::fs;
@@ -9,33 +9,33 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-/// What stands for a mutant wherever its line moves: `path: mutation`.
+/// Name of a mutant without its line and column: `path: mutation`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key(pub String);
 
 /// One line of a list.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The mutants that it stands for.
+    /// Mutants that the entry stands for.
     pub key: Key,
-    /// Why the mutant is in the list.
+    /// Reason why the mutant is in the list.
     pub reason: String,
 }
 
 impl Key {
-    /// The key of a name as cargo-mutants prints it: `path:line:column: mutation`.
+    /// Converts a name as printed by cargo-mutants, `path:line:column: mutation`.
     pub fn of(name: &str) -> Option<Self> {
         let (place, mutation) = name.trim().split_once(": ")?;
         let path = place.split(':').next()?;
         Some(Self(format!("{path}: {mutation}")))
     }
 
-    /// File in which the mutant is, from the root.
+    /// Returns the file of the mutant, from the root.
     pub fn path(&self) -> &str {
         self.0.split(':').next().unwrap_or_default()
     }
 
-    /// A regular expression for the names of exactly these mutants.
+    /// Returns a regular expression that matches exactly the names of these mutants.
     pub fn pattern(&self) -> String {
         let (path, mutation) = self.0.split_once(": ").unwrap_or((&self.0, ""));
         format!("^{}:[0-9]+:[0-9]+: {}$", escaped(path), escaped(mutation))
@@ -45,7 +45,7 @@ impl Key {
 fn escaped(text: &str) -> String {
     let mut escaped = String::new();
     for letter in text.chars() {
-        // Not `<` and `>`: with a backslash those stand for the ends of a word.
+        // `<` and `>` stay as they are: with a backslash they would match the ends of a word.
         if r"\.+*?()|[]{}^$".contains(letter) {
             escaped.push('\\');
         }
@@ -57,7 +57,6 @@ fn escaped(text: &str) -> String {
 /// Reads the list at `path`.
 ///
 /// # Errors
-///
 /// If the file cannot be read, or a line is not an entry.
 pub fn read(path: &Path) -> Result<Vec<Entry>> {
     let text =

@@ -1,15 +1,15 @@
-//! Rule: every sentence of a comment stands by itself.
+//! Rule: every sentence of a comment is understandable by itself.
 //!
-//! A sentence that begins with "The same", "That of" or "As above" means nothing without its
-//! neighbour, and one that begins with "Who" and does not ask lacks its noun. Only what a program
-//! can see; the rest is the reader's. `xtask/allow/comments.txt` lists how many each crate still
-//! has. Called by `tidy::run`.
+//! A sentence that begins with "The same", "That of" or "As above" means nothing without the one
+//! before it, and one that begins with "Who" and is not a question lacks its noun. The rule covers
+//! only what a program can detect. `xtask/allow/comments.txt` lists how many such sentences each
+//! crate still has. Called by `tidy::run`.
 
 use super::Finding;
 use super::allow::{AllowList, Excess};
 use super::source::{Source, numbered};
 
-/// How a sentence may not begin, and what to write.
+/// Forbidden beginnings of a sentence, and the advice for each.
 const LEANING: [(&str, &str); 4] = [
     ("The same", "name the thing"),
     ("That of", "name the thing"),
@@ -21,7 +21,7 @@ const LEANING: [(&str, &str); 4] = [
 pub fn check(sources: &[Source], list: &AllowList) -> Vec<Finding> {
     let excesses = sources.iter().flat_map(|source| {
         leaning(source).into_iter().map(|(line, start, advice)| {
-            let message = format!("a sentence that begins with \"{start}\"; {advice}");
+            let message = format!("a sentence begins with \"{start}\"; {advice}");
             let finding = Finding::new(&source.path, line, message);
             Excess { key: source.crate_path().to_owned(), amount: 1, finding }
         })
@@ -29,7 +29,7 @@ pub fn check(sources: &[Source], list: &AllowList) -> Vec<Finding> {
     list.check(excesses.collect())
 }
 
-/// The sentences that lean, with their lines.
+/// Returns the sentences with a forbidden beginning: line, beginning, advice.
 fn leaning(source: &Source) -> Vec<(usize, &'static str, &'static str)> {
     let mut found = Vec::new();
     for paragraph in paragraphs(source) {
@@ -48,7 +48,7 @@ fn leaning(source: &Source) -> Vec<(usize, &'static str, &'static str)> {
     found
 }
 
-/// Lines of comments that belong together, without their slashes, each with its number.
+/// Groups the comment lines that belong together, without their slashes, each with its number.
 fn paragraphs(source: &Source) -> Vec<Vec<(usize, &str)>> {
     let mut all: Vec<Vec<(usize, &str)>> = vec![Vec::new()];
     let mut before = "";
@@ -68,7 +68,7 @@ fn paragraphs(source: &Source) -> Vec<Vec<(usize, &str)>> {
     all
 }
 
-/// The sentences of a paragraph, each with the line on which it begins.
+/// Splits a paragraph into sentences, each with the line on which it begins.
 fn sentences(paragraph: &[(usize, &str)]) -> Vec<(usize, String)> {
     let mut all: Vec<(usize, String)> = Vec::new();
     let mut ended = true;

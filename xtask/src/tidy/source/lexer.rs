@@ -1,12 +1,12 @@
 //! Splits Rust text into code, comments and string literals, keeping every line and column.
 //!
-//! Only what a style rule needs: nested block comments, plain, byte and raw strings, character
-//! literals apart from lifetimes. It never fails: on text that is not Rust the split is a guess.
-//! Called by `Source::parse`.
+//! Handles only what style rules need: nested block comments, plain, byte and raw strings,
+//! character literals as opposed to lifetimes. It never fails: on text that is not Rust the split
+//! is a guess. Called by `Source::parse`.
 
-/// The three views; each has the lines and byte columns of the text.
+/// The three views of a text, all with the text's lines and byte columns.
 pub struct Views {
-    /// Neither comments nor the inside of literals.
+    /// Code without comments and without the content of literals.
     pub code: String,
     /// Comments, with their slashes.
     pub comments: String,
@@ -22,7 +22,7 @@ enum Class {
     Char,
 }
 
-/// Splits `text`.
+/// Splits a text into its views.
 pub fn split(text: &str) -> Views {
     let bytes = text.as_bytes();
     let mut classes = Vec::with_capacity(bytes.len());
@@ -42,7 +42,7 @@ pub fn split(text: &str) -> Views {
     Views { code: view(Class::Code), comments: view(Class::Comment), strings: view(Class::Text) }
 }
 
-/// The class of the token that starts at `at`, and where it ends.
+/// Returns the class of the token that starts at `at`, and its end.
 fn token(bytes: &[u8], at: usize) -> (Class, usize) {
     let rest = &bytes[at..];
     if rest.starts_with(b"//") {
@@ -62,7 +62,8 @@ fn token(bytes: &[u8], at: usize) -> (Class, usize) {
         };
     }
     if rest[0].is_ascii_alphabetic() || rest[0] == b'_' {
-        // A whole name at once, so that the `r` of `for "` is not taken for a raw string's.
+        // Take the whole name at once, so that the `r` of `for "` is not mistaken for a raw
+        // string's.
         let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
         let name = rest.iter().position(|byte| !is_name(byte)).unwrap_or(rest.len());
         if matches!(&rest[..name], b"r" | b"br" | b"cr")
@@ -106,7 +107,8 @@ fn quoted_len(rest: &[u8], quote: u8) -> usize {
     rest.len()
 }
 
-/// Length of `#*"..."#*` at the start of `rest`; None for anything else, as a raw name `r#type`.
+/// Returns the length of `#*"..."#*` at the start of `rest`; None for anything else, such as a raw
+/// identifier `r#type`.
 fn raw_string_len(rest: &[u8]) -> Option<usize> {
     let hashes = rest.iter().take_while(|&&byte| byte == b'#').count();
     if rest.get(hashes) != Some(&b'"') {
@@ -119,7 +121,7 @@ fn raw_string_len(rest: &[u8]) -> Option<usize> {
     Some(end.map_or(rest.len(), |at| body + at + close.len()))
 }
 
-/// `'a'`, `'\n'` or a character beyond ASCII, but not a lifetime `'a`.
+/// Returns true for `'a'`, `'\n'` or a non-ASCII character literal, and false for a lifetime `'a`.
 fn is_char_literal(rest: &[u8]) -> bool {
     match rest.get(1) {
         Some(b'\\') => true,
