@@ -1,13 +1,13 @@
-//! `Memory`: the words of one execution: every store that may still be read, in modification
-//! order, with the view it carries.
+//! `Memory`: the words of one execution: every store that may still be read, in modification order,
+//! with the view it carries.
 //!
 //! Owned by a session; called by primitives.rs for every access. A load reads any store that is not
-//! older than what its thread knows; a store goes anywhere in modification order after that; a
-//! read-modify-write reads a store and stands directly behind it for ever (atomicity). SeqCst
-//! accesses and fences keep one order, the order of execution. Stores that have views share them
-//! through an arena. Invariant: `stores` of a location are sorted by timestamp. Source: Kang et
-//! al., POPL 2017 (views, no promises); Lahav et al., "Repairing sequential consistency in
-//! C/C++11", PLDI 2017 (what SeqCst accesses and fences order).
+//! older than those its thread knows; a store goes anywhere in modification order after these; a
+//! read-modify-write reads a store and stays directly behind it (atomicity). SeqCst accesses and
+//! fences have one order, the order of execution. Views of stores are kept in an arena. Invariant:
+//! the `stores` of a location are sorted by timestamp. Source: Kang et al., POPL 2017 (views, no
+//! promises); Lahav et al., "Repairing sequential consistency in C/C++11", PLDI 2017 (order of
+//! SeqCst accesses and fences).
 
 use std::vec::Vec;
 
@@ -15,7 +15,7 @@ use super::trail::Trail;
 use super::view::{LOCATIONS_MAX, Stamps, View, Views, raise};
 use millrace_machine::Order;
 
-/// Distance of timestamps at the end of modification order: room for 12 halvings in between.
+/// Distance of timestamps at the end of modification order: leaves room for 12 halvings in between.
 const GAP: u32 = 1 << 12;
 const NO_VIEW: u32 = u32::MAX;
 
@@ -23,25 +23,26 @@ const NO_VIEW: u32 = u32::MAX;
 struct Store {
     value: u64,
     stamp: u32,
-    /// What whoever acquires it learns: an index into the arena.
+    /// View that an acquiring load learns: an index into the arena, or `NO_VIEW`.
     view: u32,
-    /// When it was stored, by the clock of `thread`, which stored it.
+    /// Time of the store, by the clock of `thread`, which made it.
     epoch: u32,
     thread: u8,
-    /// Stored by a step that read the store before it, so nothing comes between.
+    /// True for the store of a read-modify-write: nothing may come between it and the store it
+    /// read.
     atomic: bool,
 }
 
-/// A store that is to be put into modification order.
+/// A store that is to be inserted into modification order.
 #[derive(Debug, Clone, Copy)]
 struct New {
     value: u64,
     order: Order,
-    /// The store that the same step read.
+    /// Store that the same step has read, for a read-modify-write.
     read: Option<Store>,
 }
 
-/// What the thread whose turn it is brings to an access: what it knows, and the choices.
+/// Context of an access: the views of the current thread, and the choices.
 #[derive(Debug)]
 pub(super) struct Turn<'a> {
     pub(super) views: &'a mut Views,
@@ -51,9 +52,9 @@ pub(super) struct Turn<'a> {
 #[derive(Debug, Default)]
 struct Location {
     stores: Vec<Store>,
-    /// The thread that stored last and when; in `other`, when another stored before. Kept by
-    /// `Memory::stored`.
+    /// The last store: its thread, and its number as counted by `Memory::stored`.
     last: (u8, u64),
+    /// Number of the last store by any other thread.
     other: u64,
 }
 
@@ -62,24 +63,24 @@ pub(super) struct Memory {
     locations: Vec<Location>,
     used: usize,
     views: Vec<View>,
-    /// How many stores there were so far.
+    /// Number of stores so far.
     pub(super) stored: u64,
-    /// What all SeqCst fences so far know.
+    /// Timestamps known to the SeqCst fences so far.
     sc_fences: Stamps,
     /// Latest SeqCst store to each location.
     sc_stores: Stamps,
     /// Latest store to each location that happened before some SeqCst fence.
     sc_fenced: Stamps,
-    /// Timestamps have run out somewhere.
+    /// True if timestamps have run out at some location.
     pub(super) exhausted: bool,
 }
 
-/// Whether a load part acquires.
+/// Returns true if a load of this order acquires.
 fn acquires(order: Order) -> bool {
     matches!(order, Order::Acquire | Order::AcqRel | Order::SeqCst)
 }
 
-/// Whether a store part releases.
+/// Returns true if a store of this order releases.
 fn releases(order: Order) -> bool {
     matches!(order, Order::Release | Order::AcqRel | Order::SeqCst)
 }
@@ -108,7 +109,7 @@ impl Memory {
         self.exhausted = false;
     }
 
-    /// A new location that holds `value`; None if there are too many.
+    /// Adds a location that holds `value`; returns None if there are too many.
     pub(super) fn add(&mut self, views: &mut Views, value: u64) -> Option<u32> {
         if self.used == LOCATIONS_MAX {
             return None;
@@ -131,7 +132,7 @@ impl Memory {
         self.used
     }
 
-    /// The oldest timestamp that an access of this order may read.
+    /// Returns the oldest timestamp that an access of this order may read.
     #[inline]
     fn floor(&self, views: &Views, at: usize, order: Order) -> u32 {
         let known = views.current.stamps[at];
@@ -141,7 +142,7 @@ impl Memory {
         }
     }
 
-    /// The thread has read a store.
+    /// Updates the thread's views after it has read a store.
     #[inline]
     fn observe(&mut self, views: &mut Views, at: usize, index: usize, order: Order) -> Store {
         let store = self.locations[at].stores[index];
@@ -166,7 +167,7 @@ impl Memory {
         self.observe(views, at, index, order).value
     }
 
-    /// Stores, at one of the places in modification order that are left.
+    /// Stores a value at one of the possible places in modification order.
     pub(super) fn store(
         &mut self,
         Turn { views, trail }: Turn<'_>,
@@ -177,7 +178,8 @@ impl Memory {
         let at = at as usize;
         let floor = self.floor(views, at, order);
         let stores = &self.locations[at].stores;
-        // Before a store that is newer than the floor and not bound to the one before it.
+        // Possible places are before each store that is newer than the floor and not bound to its
+        // predecessor.
         let place = |index: &usize| !stores[*index].atomic;
         let newer = || (0..stores.len()).rev().take_while(|i| stores[*i].stamp > floor);
         let places = 1 + newer().filter(place).count();
@@ -189,7 +191,7 @@ impl Memory {
         self.insert(views, at, index, New { value, order, read: None });
     }
 
-    /// Puts a store before position `index`.
+    /// Inserts a store before position `index`.
     fn insert(&mut self, views: &mut Views, at: usize, index: usize, new: New) {
         let New { value, order, read } = new;
         let stores = &self.locations[at].stores;
@@ -216,8 +218,8 @@ impl Memory {
         views.tick();
     }
 
-    /// What a store carries: all that its thread knows, or knew at its last release fence; and,
-    /// in a release sequence, what the store that it read carries.
+    /// Returns the view of a new store: everything its thread knows, or knew at its last release
+    /// fence; and in a release sequence also the view of the store that it read.
     fn carried(&mut self, views: &Views, at: usize, stamp: u32, new: &New) -> u32 {
         let inherited = new.read.map_or(NO_VIEW, |store| store.view);
         let own = match (releases(new.order), views.has_released) {
@@ -234,12 +236,12 @@ impl Memory {
         (self.views.len() - 1) as u32
     }
 
-    /// Whether a read-modify-write may still stand directly behind a store.
+    /// Returns true if a read-modify-write may still be placed directly behind a store.
     fn is_open(stores: &[Store], index: usize) -> bool {
         stores.get(index + 1).is_none_or(|next| !next.atomic)
     }
 
-    /// Reads a store and writes directly behind it.
+    /// Reads a store and writes a new one directly behind it.
     pub(super) fn update(
         &mut self,
         Turn { views, trail }: Turn<'_>,
@@ -263,7 +265,8 @@ impl Memory {
         read.value
     }
 
-    /// Exchanges if it reads `old`; a failure may read any other value that is still visible.
+    /// Exchanges the value if it reads `old`; a failure may read any other value that is still
+    /// visible.
     pub(super) fn compare_exchange(
         &mut self,
         Turn { views, trail }: Turn<'_>,
@@ -291,7 +294,7 @@ impl Memory {
         Ok(old)
     }
 
-    /// Takes a lock: reads the last store, with no choice.
+    /// Takes a lock: reads the last store, without a choice.
     pub(super) fn take_lock(&mut self, views: &mut Views, at: u32) {
         let (at, last) = (at as usize, self.locations[at as usize].stores.len() - 1);
         let read = self.observe(views, at, last, Order::Acquire);
@@ -299,24 +302,24 @@ impl Memory {
         self.insert(views, at, last + 1, new);
     }
 
-    /// Gives a lock back: behind everything.
+    /// Releases a lock: stores at the end of modification order.
     pub(super) fn give_lock(&mut self, views: &mut Views, at: u32) {
         let (at, len) = (at as usize, self.locations[at as usize].stores.len());
         self.insert(views, at, len, New { value: 0, order: Order::Release, read: None });
     }
 
-    /// The last value in modification order.
+    /// Returns the last value in modification order.
     pub(super) fn last(&self, at: u32) -> u64 {
         self.locations[at as usize].stores.last().map_or(0, |store| store.value)
     }
 
-    /// When somebody else than `thread` last stored.
+    /// Returns the number of the last store by another thread than `thread`.
     pub(super) fn stored_by_others(&self, at: u32, thread: usize) -> u64 {
         let location = &self.locations[at as usize];
         if usize::from(location.last.0) == thread { location.other } else { location.last.1 }
     }
 
-    /// Timestamp of the first store that is newer than `stamp`.
+    /// Returns the timestamp of the first store that is newer than `stamp`.
     pub(super) fn newer(&self, at: u32, stamp: u32) -> Option<u32> {
         let stores = &self.locations[at as usize].stores;
         stores.iter().map(|store| store.stamp).find(|other| *other > stamp)
@@ -341,7 +344,8 @@ impl Memory {
         }
     }
 
-    /// SeqCst accesses that come later read nothing older than what happened before a fence.
+    /// Records that later SeqCst accesses read nothing older than the stores that happened before a
+    /// fence.
     fn raise_fenced(&mut self, known: &View) {
         for (location, fenced) in self.locations[..self.used].iter().zip(&mut self.sc_fenced) {
             let before = |store: &&Store| known.has(store.thread, store.epoch);

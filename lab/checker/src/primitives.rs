@@ -17,7 +17,7 @@ use millrace_machine::{
     Counter, Hold, Line, Lock, LockCounts, Meter, Order, Parker, Site, Thread, Word,
 };
 
-/// An atomic whose every allowed value is explored.
+/// An atomic word; every value that a load may return is explored.
 #[derive(Debug)]
 pub struct CheckedWord(u32);
 
@@ -33,7 +33,7 @@ fn add_location(value: u64) -> u32 {
 }
 
 impl CheckedWord {
-    /// A step on this word, which others may precede.
+    /// Runs a step on this word; other threads may go first.
     #[inline]
     fn step<R>(&self, step: impl FnOnce(&mut Session) -> R) -> R {
         turn();
@@ -119,7 +119,7 @@ unsafe impl Word for CheckedWord {
     }
 }
 
-/// A lock whose every order of owners is explored.
+/// A lock; every order of its owners is explored.
 #[derive(Debug)]
 pub struct CheckedLock<T> {
     at: u32,
@@ -130,7 +130,7 @@ pub struct CheckedLock<T> {
 // SAFETY: the value is reached through a guard only, and the session gives out one at a time.
 unsafe impl<T: Send> Sync for CheckedLock<T> {}
 
-/// Holds a [`CheckedLock`] until dropped.
+/// Keeps a [`CheckedLock`] locked until dropped.
 #[derive(Debug)]
 pub struct CheckedGuard<'a, T> {
     lock: &'a CheckedLock<T>,
@@ -208,7 +208,8 @@ impl<T> DerefMut for CheckedGuard<'_, T> {
     }
 }
 
-/// Memory whose accesses must be ordered by something else.
+/// Memory whose accesses other primitives must order; unordered accesses are reported as data
+/// races.
 #[derive(Debug)]
 pub struct CheckedLine<T> {
     line: u32,
@@ -248,7 +249,7 @@ std::thread_local! {
 }
 
 /// Turns lock statistics on for the models that the calling thread explores, until
-/// [`unmeter_locks`]. A model says what it wants when it begins; changes are no step, and are seen
+/// [`unmeter_locks`]. A model calls this at its start; the change is not a step, and takes effect
 /// at once.
 pub fn meter_locks() {
     METERED.set(true);
@@ -259,7 +260,7 @@ pub fn unmeter_locks() {
     METERED.set(false);
 }
 
-/// Lock statistics that somebody may ask for, and nobody reads.
+/// Lock statistics that can be turned on; the results are discarded.
 #[derive(Debug, Clone, Copy)]
 pub struct CheckedMeter;
 
@@ -275,7 +276,7 @@ impl Meter for CheckedMeter {
     fn count_rejection(_name: &'static str, _site: Site, _wait_ns: u64) {}
 }
 
-/// Statistics are left out: they never synchronise.
+/// A statistics counter that stores nothing: counters never synchronise threads.
 #[derive(Debug)]
 pub struct CheckedCounter;
 
@@ -321,12 +322,12 @@ impl Parker for CheckedParker {
     }
 }
 
-/// A thread of a model.
+/// A handle of a model's thread.
 #[derive(Debug)]
 pub struct CheckedThread(pub(super) usize);
 
 impl Thread for CheckedThread {
-    /// Always true: a panic ends the execution.
+    /// Waits for the end of the thread. Always returns true: a panic ends the execution.
     fn join(self) -> bool {
         if !with(|s| s.has_ended(self.0)) {
             session::wait(Wait::Join(self.0));

@@ -1,7 +1,7 @@
-//! `Lines`: who last wrote and read each `Line`, to find accesses that nothing orders.
+//! `Lines`: the last write and reads of each `Line`, to find unordered accesses.
 //!
-//! Owned by a session; asked by `CheckedLine` at every access. A race is a failure whether or not
-//! its outcome would differ. A write must have happened after every earlier access of another
+//! Owned by a session; called by `CheckedLine` at every access. A race is a failure even if its
+//! outcome would not differ. A write must have happened after every earlier access of another
 //! thread, a read after the last write. Source: Flanagan and Freund, "FastTrack", PLDI 2009 (with
 //! the full clock for reads, since threads are few).
 
@@ -24,9 +24,9 @@ pub(super) struct Lines {
 /// An access that races with an earlier one.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Race {
-    /// The thread that made the earlier access.
+    /// Thread that made the earlier access.
     pub(super) other: u8,
-    /// Whether that was a write.
+    /// True if the earlier access was a write.
     pub(super) wrote: bool,
 }
 
@@ -39,7 +39,7 @@ impl Lines {
         self.lines.clear();
     }
 
-    /// A new line, written by its maker.
+    /// Adds a line that its creator has just written.
     pub(super) fn add(&mut self, views: &Views) -> u32 {
         let (writer, written) = (views.thread, views.epoch());
         self.lines.push(LineState { writer, written, read: [0; THREADS_MAX] });

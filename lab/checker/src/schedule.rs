@@ -1,11 +1,11 @@
-//! Scheduling of one execution: who goes on, who waits for what, and when nobody can.
+//! Scheduling of one execution: the thread that goes on, waits, and deadlocks.
 //!
-//! The half of `Session` that decides; session.rs is the half that records. A thread may lose its
-//! turn only before an operation whose outcome depends on when it is done (loads,
-//! read-modify-writes, SeqCst stores and fences, locks, parking): these are the preemptions that
-//! are bounded. Other stores follow at once: any thread may read older ones and place its own
-//! before them, so nothing is lost. A thread that must wait loses its turn for nothing. Invariant:
-//! whoever is picked can run at once.
+//! The part of `Session` that decides; session.rs is the part that records. A thread may lose its
+//! turn only before an operation whose outcome depends on its time (loads, read-modify-writes,
+//! SeqCst stores and fences, locks, parking): these are the bounded preemptions. Other stores
+//! follow at once: any thread may read older stores and place its own before them, so no behaviour
+//! is lost. A thread that must wait loses its turn without a preemption. Invariant: the picked
+//! thread can run at once.
 
 use std::format;
 use std::string::{String, ToString};
@@ -15,7 +15,7 @@ use super::session::{NOBODY, Session, Turns, Wait};
 use super::view::THREADS_MAX;
 
 impl Session {
-    /// The current thread has ended; whose turn it is now is in `current`.
+    /// Ends the current thread and makes the next one `current`.
     pub(super) fn end(&mut self) {
         self.note(|| "ends".to_string());
         self.here().wait = Wait::Ended;
@@ -30,18 +30,20 @@ impl Session {
         }
     }
 
-    /// Another thread's turn, if it is one: how to suspend the current one.
+    /// Lets another thread go first if that is chosen; returns the yielder that suspends the
+    /// current thread then.
     pub(super) fn turn(&mut self) -> Option<*const Turns> {
         if self.failure.is_some() {
             return None;
         }
         self.spent.steps += 1;
         if self.spent.steps > self.bounds.steps {
-            let text = format!("more than {} steps: nobody gets anywhere", self.bounds.steps);
+            let text =
+                format!("more than {} steps: a livelock, or raise max_steps", self.bounds.steps);
             return self.fail(text);
         }
         if self.here().fresh {
-            // Its start was the choice.
+            // The choice of this thread's start was the choice of its first step.
             self.here().fresh = false;
             return None;
         }
@@ -64,7 +66,8 @@ impl Session {
         Some(turns)
     }
 
-    /// The current thread has gone on for long: it may be waiting for another without saying so.
+    /// Gives another thread a turn because the current one has run for long: it may be waiting for
+    /// another thread in a loop of its own.
     fn give_way(&mut self) -> Option<*const Turns> {
         self.spent.in_a_row = 0;
         let turns = self.here().turns;
@@ -92,7 +95,7 @@ impl Session {
         }
     }
 
-    /// One of the threads that can run, of the others and `current`, which is the plainest choice.
+    /// Picks one of the threads that can run: `current`, the default choice, or another.
     fn pick(&mut self, current: Option<usize>) -> Option<usize> {
         let (mut ready, mut count) = ([0u8; THREADS_MAX], 0);
         let before = self.current;
@@ -131,21 +134,24 @@ impl Session {
         }
     }
 
-    /// Locations of a set that have stores newer than what a thread knows, with the next of them.
+    /// Iterates over the locations of a set with stores newer than a thread knows, and the first
+    /// such store of each.
     fn changed(&self, thread: usize, set: u64) -> impl Iterator<Item = (u32, u32)> + '_ {
         let known = &self.threads[thread].views.current.stamps;
         let locations = (0..self.memory.locations() as u32).filter(move |at| set >> at & 1 == 1);
         locations.filter_map(|at| Some((at, self.memory.newer(at, known[at as usize])?)))
     }
 
-    /// Whether somebody else has stored to one of these locations since.
+    /// Returns true if another thread has stored to one of these locations since store number
+    /// `since`.
     fn has_moved(&self, thread: usize, set: u64, since: u64) -> bool {
         let mut locations = (0..self.memory.locations() as u32).filter(|at| set >> at & 1 == 1);
         locations.any(|at| self.memory.stored_by_others(at, thread) > since)
     }
 
-    /// An await goes on: something was stored while it looked or since, or one of the locations
-    /// that it read is now known to be newer. False if neither, so that it was the deadline.
+    /// Resumes a wait: something was stored since the condition was evaluated, or one of the
+    /// locations that it read is now known to be newer. Returns false if neither, so that the
+    /// deadline has passed.
     pub(super) fn resume_await(&mut self, set: u64, since: u64, deadline_ns: u64) -> bool {
         if self.has_moved(self.current, set, since) {
             return true;
@@ -180,7 +186,7 @@ impl Session {
         Some(self.here().turns)
     }
 
-    /// What everybody waits for, when nobody can run.
+    /// Describes what all threads wait for when none can run.
     fn stuck(&self) -> String {
         let mut text = String::from("nobody can run:");
         for (index, thread) in self.threads.iter().enumerate() {

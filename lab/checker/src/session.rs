@@ -1,8 +1,9 @@
 //! `Session`: the state of one execution: its threads, memory, choices and, in a replay, its log.
 //!
-//! Owned by explorer.rs, which points the exploring thread at it; the primitives reach it through
-//! [`with`], and give up their turn through the functions here. schedule.rs decides which
+//! Owned by explorer.rs, which makes it the current session of the exploring thread; the primitives
+//! reach it through [`with`], and yield through the functions here. schedule.rs decides which
 //! thread goes on.
+//!
 //! Invariants: one thread runs at a time; nothing suspends inside [`with`]; after a failure no
 //! thread is resumed.
 #![allow(unsafe_code)]
@@ -22,7 +23,7 @@ use super::race::{Lines, Race};
 use super::trail::{Mode, Trail};
 use super::view::{THREADS_MAX, View, Views};
 
-/// No thread: the execution is over.
+/// Thread number that means that the execution is over.
 pub(super) const NOBODY: usize = usize::MAX;
 
 pub(super) type Body = Box<dyn FnOnce() + Send>;
@@ -32,7 +33,7 @@ thread_local! {
     static SESSION: Cell<*mut Session> = const { Cell::new(null_mut()) };
 }
 
-/// What an exploration keeps to.
+/// Bounds of an exploration.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bounds {
     pub(super) preemptions: u32,
@@ -43,7 +44,7 @@ pub(super) struct Bounds {
     pub(super) cpus: u32,
 }
 
-/// What an execution has used up of its bounds.
+/// Counts of an execution that the bounds limit.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Spent {
     pub(super) preemptions: u32,
@@ -53,15 +54,16 @@ pub(super) struct Spent {
     pub(super) deadlines: u32,
 }
 
-/// What a thread waits for.
+/// Event that a thread waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// Nothing: it may run.
+    /// Nothing: the thread may run.
     Turn,
     Lock(u32),
     /// A wake-up of this parker, or a deadline.
     Park(u32, Option<u64>),
-    /// A change of one of these locations, by somebody else since so many stores, or a deadline.
+    /// A change of one of these locations by another thread after store number `since`, or a
+    /// deadline.
     Change {
         set: u64,
         since: u64,
@@ -76,12 +78,12 @@ pub(super) struct Thread {
     pub(super) views: Views,
     pub(super) wait: Wait,
     pub(super) turns: *const Turns,
-    /// The thread has not done anything that others could see: its first turn was just decided.
+    /// True until the thread's first visible operation: scheduling its start was already a choice.
     pub(super) fresh: bool,
     pub(super) cpu: u32,
 }
 
-/// One execution.
+/// State of one execution.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) memory: Memory,
@@ -94,13 +96,13 @@ pub(super) struct Session {
     pub(super) bounds: Bounds,
     pub(super) spent: Spent,
     pub(super) now_ns: u64,
-    /// Locations used by the innermost await, as bits.
+    /// Bit set of the locations that the innermost wait has read.
     pub(super) touched: u64,
     pub(super) failure: Option<String>,
     pub(super) log: Option<Vec<String>>,
 }
 
-/// The body of a thread that has not run yet.
+/// Body of a thread that has not run yet.
 pub(super) struct Started(pub(super) Body);
 
 impl core::fmt::Debug for Started {
@@ -109,16 +111,16 @@ impl core::fmt::Debug for Started {
     }
 }
 
-/// Whether the calling thread explores.
+/// Returns true if the calling thread is exploring.
 pub(super) fn is_exploring() -> bool {
     !SESSION.get().is_null()
 }
 
-/// Points the calling thread at a session until dropped.
+/// Makes a session the current one of the calling thread until dropped.
 pub(super) struct Entered(());
 
 impl Entered {
-    /// `session` is used by nobody else until this is dropped.
+    /// Enters a session, which nobody else may use until the value is dropped.
     pub(super) fn new(session: &mut Session) -> Entered {
         assert!(!is_exploring(), "an exploration inside an exploration");
         SESSION.set(session);
@@ -132,7 +134,7 @@ impl Drop for Entered {
     }
 }
 
-/// The session of the calling thread, for a step that neither suspends nor calls back.
+/// Runs a step on the calling thread's session; the step must neither suspend nor call back.
 #[inline]
 pub(super) fn with<R>(step: impl FnOnce(&mut Session) -> R) -> R {
     let session = SESSION.get();
@@ -142,7 +144,7 @@ pub(super) fn with<R>(step: impl FnOnce(&mut Session) -> R) -> R {
     step(unsafe { &mut *session })
 }
 
-/// Calls `f` like [`with`], for destructors: None outside an exploration.
+/// Like [`with`], but returns None outside an exploration; for destructors.
 pub(super) fn try_with<R>(step: impl FnOnce(&mut Session) -> R) -> Option<R> {
     is_exploring().then(|| with(step))
 }
@@ -152,7 +154,7 @@ fn suspend(turns: *const Turns) {
     unsafe { (*turns).suspend(()) }
 }
 
-/// Before an operation whose outcome depends on when it is done: another thread may go first.
+/// Lets another thread go first, before an operation whose outcome depends on its time.
 #[inline]
 pub(super) fn turn() {
     if let Some(turns) = with(Session::turn) {
@@ -160,7 +162,7 @@ pub(super) fn turn() {
     }
 }
 
-/// Waits until `wait` is over. On return the thread has its turn.
+/// Waits until `wait` is over; on return it is the thread's turn.
 pub(super) fn wait(wait: Wait) {
     if let Some(turns) = with(|session| session.wait(wait)) {
         suspend(turns);
@@ -168,7 +170,7 @@ pub(super) fn wait(wait: Wait) {
     with(|session| session.threads[session.current].wait = Wait::Turn);
 }
 
-/// Ends the execution with a failure; does not return but where the thread unwinds already.
+/// Fails the execution; returns only if the thread is already unwinding.
 pub(super) fn fail(reason: String) {
     if let Some(turns) = with(|session| session.fail(reason)) {
         suspend(turns);
@@ -194,7 +196,7 @@ impl Session {
         }
     }
 
-    /// Ready for another execution of the same trail, its first thread about to start.
+    /// Prepares another execution of the same trail, with its first thread about to start.
     pub(super) fn reset(&mut self) {
         self.memory.reset();
         self.lines.reset();
@@ -216,7 +218,7 @@ impl Session {
         index
     }
 
-    /// Starts a thread that knows what the current one knows; None if there are too many.
+    /// Starts a thread that knows what the current one knows; returns None if there are too many.
     pub(super) fn spawn(&mut self, name: &str, cpu: Option<u32>, body: Body) -> Option<usize> {
         if self.threads.len() == THREADS_MAX {
             return None;
@@ -230,7 +232,7 @@ impl Session {
         Some(index)
     }
 
-    /// The current thread has been given its way to suspend.
+    /// Stores the yielder of the current thread.
     pub(super) fn begin(&mut self, turns: *const Turns) {
         self.here().turns = turns;
     }
@@ -240,14 +242,14 @@ impl Session {
         &mut self.threads[self.current]
     }
 
-    /// Memory, the current thread's views, and the choices.
+    /// Returns the memory, and the current thread's views and the choices.
     #[inline]
     pub(super) fn access(&mut self) -> (&mut Memory, Turn<'_>) {
         let thread = &mut self.threads[self.current];
         (&mut self.memory, Turn { views: &mut thread.views, trail: &mut self.trail })
     }
 
-    /// The current thread did something that others may see.
+    /// Records that the current thread did something that others can see.
     #[inline]
     pub(super) fn acted(&mut self) {
         self.here().fresh = false;
@@ -263,7 +265,7 @@ impl Session {
         self.parkers[parker as usize] = true;
     }
 
-    /// Uses up a wake-up, or the deadline that it was instead.
+    /// Consumes a wake-up, or passes the deadline if there was none.
     pub(super) fn parked(&mut self, parker: u32, deadline_ns: Option<u64>) {
         let woken = core::mem::take(&mut self.parkers[parker as usize]);
         self.note(|| format!("leaves parker {parker}"));
@@ -276,7 +278,7 @@ impl Session {
         self.parkers[parker as usize]
     }
 
-    /// The current thread knows what a thread that has ended knew.
+    /// Adds the knowledge of a thread that has ended to the current thread.
     pub(super) fn joined(&mut self, other: usize) {
         let knows = self.threads[other].views.current;
         let locations = self.memory.locations();
@@ -293,7 +295,7 @@ impl Session {
         self.lines.add(&self.threads[current].views)
     }
 
-    /// Checks an access to a line; what is wrong with it, if anything is.
+    /// Checks an access to a line; returns a description if it races.
     pub(super) fn touch_line(&mut self, line: u32, what: Touch) -> Option<String> {
         let views = &self.threads[self.current].views;
         let raced = match what {
@@ -309,7 +311,7 @@ impl Session {
         Some(format!("data race on line {line}: {what:?} by T{by}, and a {earlier} by T{other}"))
     }
 
-    /// Adds to the log, in a replay that has one.
+    /// Adds a line to the log, if there is one.
     #[inline]
     pub(super) fn note(&mut self, text: impl FnOnce() -> String) {
         if let Some(log) = &mut self.log {

@@ -1,11 +1,10 @@
-//! `Trail`: the choices of one execution, and the way to the next.
+//! `Trail`: the choices of one execution, and the step to the next execution.
 //!
-//! Owned by a session; asked at every point where an execution may go on in several ways. Depth
-//! first: the last choice that has an alternative left is moved on, everything after it is
-//! forgotten, and the next execution repeats all before it. In random mode every choice is drawn
-//! from a seed. A trail is written as a short string that replays exactly one execution.
-//! Invariant: an execution asks the same questions again when it gets the same answers; one that
-//! does not is reported as not deterministic.
+//! Owned by a session; asked wherever an execution may go on in several ways. Depth first: the last
+//! choice that has an alternative left advances to it, all later choices are dropped, and the next
+//! execution repeats all earlier ones. In random mode every choice is drawn from a seed. A trail is
+//! written as a short string that replays exactly one execution. Invariant: an execution that gets
+//! the same answers asks the same questions; otherwise it is reported as not deterministic.
 
 use std::format;
 use std::string::String;
@@ -13,18 +12,18 @@ use std::vec::Vec;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// Every trail once.
+    /// Visits every trail once.
     DepthFirst,
-    /// Drawn from this state of the generator.
+    /// Draws every choice; the value is the state of the generator.
     Random(u64),
-    /// The given choices, then the first of each.
+    /// Repeats the given choices, then takes the first alternative of each.
     Replay,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Step {
     chosen: u16,
-    /// How many there were; 0 where a replayed string does not say.
+    /// Number of alternatives; 0 if a replayed string does not say.
     of: u16,
 }
 
@@ -33,7 +32,7 @@ pub(super) struct Trail {
     steps: Vec<Step>,
     at: usize,
     mode: Mode,
-    /// An answer of an earlier execution does not fit the question of this one.
+    /// True if a choice of an earlier execution does not fit this execution.
     pub(super) diverged: bool,
 }
 
@@ -42,7 +41,7 @@ impl Trail {
         Trail { steps: Vec::with_capacity(64), at: 0, mode, diverged: false }
     }
 
-    /// One of `of` (2 or more) ways to go on; 0 is the plainest.
+    /// Chooses one of `of` (at least 2) alternatives; 0 is the default.
     #[inline]
     pub(super) fn choose(&mut self, of: usize) -> usize {
         let place = self.at;
@@ -59,12 +58,12 @@ impl Trail {
         chosen
     }
 
-    /// Back to the beginning, with the same answers.
+    /// Goes back to the beginning, to repeat the same choices.
     pub(super) fn rewind(&mut self) {
         (self.at, self.diverged) = (0, false);
     }
 
-    /// Moves on to the next execution; false if that was the last.
+    /// Advances to the next execution; returns false if there is none.
     pub(super) fn advance(&mut self) -> bool {
         self.steps.truncate(self.at);
         self.at = 0;
@@ -82,8 +81,8 @@ impl Trail {
         false
     }
 
-    /// The choices as a string: a letter or digit each (`0` to `z` are 0 to 35, `(40)` is 40),
-    /// `_12_` is a run of twelve 0, and the 0 at the end are left out.
+    /// Encodes the choices as a string: one letter or digit each (`0` to `z` are 0 to 35, `(40)` is
+    /// 40); `_12_` is a run of twelve 0; trailing 0s are left out.
     pub(super) fn encode(&self) -> String {
         let steps = &self.steps[..self.at.min(self.steps.len())];
         let len = steps.iter().rposition(|step| step.chosen != 0).map_or(0, |last| last + 1);
@@ -103,7 +102,7 @@ impl Trail {
         text
     }
 
-    /// The trail that [`Trail::encode`] wrote; what makes no sense in it counts as 0.
+    /// Decodes a string written by [`Trail::encode`]; invalid parts count as 0.
     pub(super) fn decode(text: &str) -> Trail {
         let mut trail = Trail::new(Mode::Replay);
         let mut rest = text;

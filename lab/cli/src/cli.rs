@@ -1,7 +1,7 @@
 //! The command line of the laboratory: verbs and their arguments.
 //!
 //! Owns the list of verbs. Called by main; calls one function per verb. Wrong arguments, and errors
-//! of a verb, end with exit status 2; a verb says 0 or 1 itself.
+//! of a verb, end with exit status 2; a verb itself returns 0 or 1.
 
 use std::process::ExitCode;
 
@@ -66,7 +66,7 @@ impl Verb {
     }
 }
 
-/// The definition of the command line.
+/// Returns the definition of the command line.
 pub fn command() -> Command {
     Cli::command()
 }

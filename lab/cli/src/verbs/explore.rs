@@ -1,10 +1,10 @@
-//! `millrace-lab explore`: runs scenarios of many seeds on the simulated machine, and shows what
-//! broke.
+//! `millrace-lab explore`: runs the scenarios of many seeds on the simulated machine, and reports
+//! violations.
 //!
-//! Owns the flow: seeds to workers (worker_pool.rs, worker.rs), the first violation of each kind
-//! made smaller (reduction.rs), a report. With `--cache` seeds are scenarios of the cache, which
-//! are not made smaller. The scenarios and what is checked are the lab's. Exit status: 0 nothing
-//! found, 1 something found, 2 it could not be run, 130 after Ctrl-C.
+//! Owns the flow: distributing seeds to workers (worker_pool.rs, worker.rs), shrinking the first
+//! violation of each kind (reduction.rs), the report. With `--cache`, seeds are scenarios of the
+//! cache, which are not shrunk. millrace-experiments has the scenarios and the checks. Exit status:
+//! 0 nothing found, 1 violations found, 2 the scenario could not be run, 130 after Ctrl-C.
 #![allow(clippy::print_stderr)]
 
 mod args;
@@ -27,16 +27,17 @@ use worker_pool::{SeedTotals, Seeds};
 use super::interrupt::{self, INTERRUPTED};
 use millrace_console::say;
 
-/// Violations that are made smaller and shown in full.
+/// Largest number of violations that are shrunk and shown in full.
 const SHOWN_MAX: usize = 3;
 
-/// A violation as it is shown.
+/// A violation as it is reported.
 #[derive(Debug, Serialize)]
 struct Finding {
     seed: u64,
     kind: String,
     detail: String,
-    /// The smallest scenario that was found to do the same, and what it does; none of the cache.
+    /// Smallest scenario found with the same kind of violation, and its violation; None for the
+    /// cache.
     scenario: Option<Scenario>,
     scenario_detail: String,
     replay: String,
@@ -59,7 +60,7 @@ struct Summary<'a> {
 /// Runs the verb.
 ///
 /// # Errors
-/// If an argument makes no sense or a worker cannot be started.
+/// If an argument is invalid or a worker cannot be started.
 pub fn run(args: &ExploreArgs) -> Result<ExitCode> {
     let subject = args.subject();
     if args.worker {
@@ -82,13 +83,13 @@ pub fn run(args: &ExploreArgs) -> Result<ExitCode> {
     };
     report(args, &sums, &findings)?;
     if interrupt.is_set() {
-        eprintln!("interrupted: above is what was found until then");
+        eprintln!("interrupted: the report above covers the seeds run so far");
         return Ok(ExitCode::from(INTERRUPTED));
     }
     Ok(if sums.found.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-/// One scenario, as it is.
+/// Runs a single given scenario, without shrinking.
 fn one(scenario: Scenario, subject: WorkerTask<'_>) -> Result<(SeedTotals, Vec<Finding>)> {
     let (mut sums, start) = (SeedTotals::default(), std::time::Instant::now());
     let outcome = worker::Worker::new(subject).run(&scenario)?;
@@ -102,7 +103,7 @@ fn one(scenario: Scenario, subject: WorkerTask<'_>) -> Result<(SeedTotals, Vec<F
     Ok((sums, findings))
 }
 
-/// The first violation of each kind, made smaller.
+/// Returns the first violation of each kind, with its scenario shrunk.
 fn findings(sums: &SeedTotals, args: &ExploreArgs) -> Result<Vec<Finding>> {
     let mut list: Vec<Finding> = Vec::new();
     for (seed, violation) in &sums.found {
@@ -135,7 +136,7 @@ fn finding(seed: u64, violation: &Violation, small: (Scenario, Violation)) -> Fi
     }
 }
 
-/// A violation of the cache, whose scenario is its seed's.
+/// Describes a violation of the cache, whose scenario is given by its seed.
 fn cache_finding(seed: u64, violation: &Violation) -> Finding {
     Finding {
         seed,
@@ -147,13 +148,13 @@ fn cache_finding(seed: u64, violation: &Violation) -> Finding {
     }
 }
 
-/// A violation for people.
+/// Formats a violation for people.
 fn shown(finding: &Finding) -> String {
     let Finding { kind, detail, seed, scenario_detail, replay, .. } = finding;
     match finding.scenario {
         Some(_) => format!(
             "violation: {kind}: {detail}\n  seed: {seed} (millrace-lab explore --seed {seed})\n  \
-             made smaller: {scenario_detail}\n  replay: {replay}\n"
+             in the smaller scenario: {scenario_detail}\n  replay: {replay}\n"
         ),
         None => format!(
             "violation: {kind}: {detail}\n  seed: {seed}\n  scenario: {scenario_detail}\n  replay: \
@@ -206,7 +207,7 @@ fn report(args: &ExploreArgs, sums: &SeedTotals, findings: &[Finding]) -> Result
     Ok(())
 }
 
-/// How far it is, on a terminal.
+/// Progress bar on a terminal.
 struct Bar {
     shown: bool,
     terminal: bool,

@@ -1,6 +1,6 @@
-//! The arguments of `millrace-lab explore`, and what they ask for.
+//! The arguments of `millrace-lab explore`, and the task that they define.
 //!
-//! Owns the words, their defaults and what excludes what. Called by the verb; reads nothing but the
+//! Owns the options, their defaults and their conflicts. Called by the verb; reads only the
 //! scenario's file.
 
 use std::time::Duration;
@@ -49,39 +49,40 @@ pub struct ExploreArgs {
     pub worker: bool,
 }
 
-/// What to run.
+/// Work that the arguments ask for.
 pub enum Task {
-    /// Seeds from one on: so many, or for so long.
+    /// Run `count` seeds from `first` on, or as many as fit into `time`.
     Seeds { first: u64, count: u64, time: Option<Duration> },
-    /// This.
+    /// Run this scenario.
     Scenario(Box<Scenario>),
 }
 
-/// What workers are started for.
+/// Settings that all workers of a run share.
 #[derive(Debug, Clone, Copy)]
 pub struct WorkerTask<'a> {
-    /// A bug to plant.
+    /// Name of a bug to seed.
     pub plant: Option<&'a str>,
-    /// Seeds are scenarios of the cache.
+    /// True if seeds are scenarios of the cache.
     pub cache: bool,
 }
 
 impl ExploreArgs {
-    /// What workers are started for.
+    /// Returns the settings of the workers.
     pub fn subject(&self) -> WorkerTask<'_> {
         WorkerTask { plant: self.plant.as_deref(), cache: self.cache }
     }
 
-    /// What to run.
+    /// Returns the work to do.
     ///
     /// # Errors
-    /// If the scenario is neither JSON nor a file that holds some.
+    /// If the scenario is neither JSON nor a file that contains it.
     pub fn task(&self) -> Result<Task> {
         if let Some(text) = &self.scenario {
             let json = match text.trim_start().starts_with('{') {
                 true => text.clone(),
-                false => std::fs::read_to_string(text)
-                    .with_context(|| format!("--scenario {text}: neither JSON nor a file"))?,
+                false => std::fs::read_to_string(text).with_context(|| {
+                    format!("--scenario {text}: not JSON, and not a file that can be read")
+                })?,
             };
             let scenario = serde_json::from_str(&json).context("--scenario")?;
             return Ok(Task::Scenario(Box::new(scenario)));

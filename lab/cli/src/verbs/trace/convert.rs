@@ -1,8 +1,8 @@
-//! `millrace-lab trace convert`: a trace of one format as one of another.
+//! `millrace-lab trace convert`: converts a trace to another format.
 //!
-//! Called by `trace::run`; readers and writers are the lab's. Writes as it reads, and leaves out
-//! what cannot be read. Never writes over what it reads, or beside files that would be taken for
-//! parts of the same recording.
+//! Called by `trace::run`; millrace-experiments has the readers and writers. Writes while it reads,
+//! and leaves out what cannot be read. Never overwrites its input, and never writes beside files
+//! that would be taken for parts of the same recording.
 #![allow(clippy::print_stderr)]
 
 use std::fs::File;
@@ -30,7 +30,7 @@ What a format has no place for (latencies, FUA, flushes) is left out, and counte
 error.";
 
 const BUFFER_BYTES: usize = 64 << 10;
-/// I/Os between two looks at how far it is.
+/// Number of I/Os between two updates of the progress bar.
 const IOS_A_LOOK: u64 = 65_536;
 
 /// Arguments of `trace convert`.
@@ -50,9 +50,10 @@ pub struct Args {
 /// Runs the verb.
 ///
 /// # Errors
-/// If a trace cannot be read, or the other one cannot be written.
+/// If a trace cannot be read, or the output cannot be written.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    // Before anything is created: a file of that name keeps its contents if this is refused.
+    // Check the format before the output is created: if it is refused, an existing file keeps its
+    // content.
     Writer::new(args.to_format, std::io::sink())?;
     let mut source = open(&args.input.paths(), args.input.format)?;
     if args.output == Path::new("-") {
@@ -61,14 +62,15 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let path = target(args)?;
     if args.input.reads(&path) {
-        bail!("{}: it is read, and can't be written at once; name another file", path.display());
+        bail!("{}: this file is an input trace; name another output file", path.display());
     }
     let file = File::create(&path).with_context(|| format!("{}: cannot create", path.display()))?;
     let out = BufWriter::with_capacity(BUFFER_BYTES, file);
     convert(args, &mut source, out, &path.display().to_string())
 }
 
-/// The file to write: of a recording of blktrace the one of CPU 0, if it is to be the only one.
+/// Returns the file to write; for blktrace the file of CPU 0, unless NAME.blktrace.0 was given
+/// itself.
 fn target(args: &Args) -> Result<PathBuf> {
     let output = &args.output;
     let is_one = output.extension().is_some_and(|end| end == "0")
@@ -82,7 +84,7 @@ fn target(args: &Args) -> Result<PathBuf> {
     let file = PathBuf::from(format!("{name}.blktrace.0"));
     let others = TraceName::new(&name, None).has_files();
     if others && !file.exists() {
-        bail!("{name}: there is a recording of that name already; name another, or delete it");
+        bail!("{name}: a recording with this name exists; choose another name, or delete it");
     }
     Ok(file)
 }
