@@ -16,21 +16,21 @@ use std::vec::Vec;
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult};
 
-use super::session::{self, NOBODY, Started, Turns};
+use super::session::{self, NOBODY, ThreadYielder, UnstartedThread};
 
 /// Stack size of a thread; pages that are not touched cost nothing.
 const STACK_BYTES: usize = 256 * 1024;
 
-type Running = Coroutine<(), (), (), DefaultStack>;
+type ThreadCoroutine = Coroutine<(), (), (), DefaultStack>;
 
 /// Coroutines of the current execution, and stacks for the next.
 #[derive(Default)]
-pub(super) struct Pool {
-    running: Vec<Running>,
+pub(super) struct CoroutinePool {
+    running: Vec<ThreadCoroutine>,
     stacks: Vec<DefaultStack>,
 }
 
-impl Pool {
+impl CoroutinePool {
     /// Runs one execution of the entered session.
     pub(super) fn execute(&mut self, body: &dyn Fn()) {
         let main = self.coroutine(body);
@@ -44,8 +44,8 @@ impl Pool {
                 // Coroutines are created in the order of thread numbers, even if they run in
                 // another order.
                 let index = self.running.len() - 1;
-                let Started(thread) = session::with(|s| {
-                    core::mem::replace(&mut s.started[index], Started(Box::new(|| ())))
+                let UnstartedThread(thread) = session::with(|s| {
+                    core::mem::replace(&mut s.started[index], UnstartedThread(Box::new(|| ())))
                 });
                 let coroutine = self.coroutine(thread);
                 self.running.push(coroutine);
@@ -66,11 +66,11 @@ impl Pool {
         session::with(|s| s.started.drain(..).for_each(core::mem::forget));
     }
 
-    fn coroutine(&mut self, body: impl FnOnce()) -> Running {
+    fn coroutine(&mut self, body: impl FnOnce()) -> ThreadCoroutine {
         let stack = self.stacks.pop().unwrap_or_else(|| {
             DefaultStack::new(STACK_BYTES).expect("the system refuses memory for a stack")
         });
-        let run = move |turns: &Turns, ()| {
+        let run = move |turns: &ThreadYielder, ()| {
             session::with(|s| s.begin(turns));
             // The panic hook has recorded a panic, and the execution ends with it.
             let _ = catch_unwind(AssertUnwindSafe(body));

@@ -14,9 +14,9 @@ use std::vec::Vec;
 
 use millrace_random::SplitMix64;
 
-use super::execute::{Pool, hook_panics};
-use super::session::{Bounds, Entered, Session};
-use super::trail::{Mode, Trail};
+use super::execute::{CoroutinePool, hook_panics};
+use super::session::{Bounds, EnteredSession, Session};
+use super::trail::{ChoiceMode, Trail};
 
 /// Explores models; see [`Explorer::check`].
 #[derive(Debug, Clone, Copy)]
@@ -179,9 +179,9 @@ impl Explorer {
     /// The failure, if it occurs again.
     pub fn replay(&self, trail: &str, body: impl Fn()) -> Result<(), Failure> {
         hook_panics();
-        let mut session = Session::new(self.bounds, Mode::Replay);
+        let mut session = Session::new(self.bounds, ChoiceMode::Replay);
         session.trail = Trail::decode(trail);
-        let mut pool = Pool::default();
+        let mut pool = CoroutinePool::default();
         match self.logged(&mut session, &mut pool, &body, 1) {
             failure if failure.reason.is_empty() => Ok(()),
             failure => Err(failure),
@@ -193,11 +193,11 @@ impl Explorer {
         let start = Instant::now();
         let mode = match self.random {
             // The generator's state must not be 0, and neighbouring seeds must not start alike.
-            Some((seed, _)) => Mode::Random(seed.wrapping_mul(SplitMix64::STEP) | 1),
-            None => Mode::DepthFirst,
+            Some((seed, _)) => ChoiceMode::Random(seed.wrapping_mul(SplitMix64::STEP) | 1),
+            None => ChoiceMode::DepthFirst,
         };
         let mut session = Session::new(self.bounds, mode);
-        let (mut pool, mut executions, mut steps_max) = (Pool::default(), 0, 0);
+        let (mut pool, mut executions, mut steps_max) = (CoroutinePool::default(), 0, 0);
         loop {
             executions += 1;
             let failed = Self::execute(&mut session, &mut pool, body);
@@ -219,9 +219,9 @@ impl Explorer {
     }
 
     /// Runs one execution; returns true if it failed.
-    fn execute(session: &mut Session, pool: &mut Pool, body: &dyn Fn()) -> bool {
+    fn execute(session: &mut Session, pool: &mut CoroutinePool, body: &dyn Fn()) -> bool {
         session.trail.rewind();
-        let entered = Entered::new(session);
+        let entered = EnteredSession::new(session);
         super::session::with(Session::reset);
         pool.execute(body);
         drop(entered);
@@ -237,7 +237,7 @@ impl Explorer {
     fn logged(
         &self,
         session: &mut Session,
-        pool: &mut Pool,
+        pool: &mut CoroutinePool,
         body: &dyn Fn(),
         executions: u64,
     ) -> Failure {

@@ -27,7 +27,7 @@ pub use primitives::{
 };
 
 use millrace_machine::{CpuId, Machine, Order, Stage, Topology};
-use session::{Wait, fail, turn, with};
+use session::{WaitReason, fail, turn, with};
 
 /// The machine that explores a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,7 +104,7 @@ unsafe impl Machine for Checked {
             }
             let deadline = (deadline_ns != u64::MAX).then_some(deadline_ns);
             with(|s| s.note(|| "looks again when something changes".to_string()));
-            session::wait(Wait::Change { set: touched, since, deadline_ns: deadline });
+            session::wait(WaitReason::Change { set: touched, since, deadline_ns: deadline });
             if !with(|s| s.resume_await(touched, since, deadline_ns)) {
                 return false;
             }

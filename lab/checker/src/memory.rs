@@ -12,7 +12,7 @@
 use std::vec::Vec;
 
 use super::trail::Trail;
-use super::view::{LOCATIONS_MAX, Stamps, View, Views, raise};
+use super::view::{LOCATIONS_MAX, ThreadViews, Timestamps, View, raise};
 use millrace_machine::Order;
 
 /// Distance of timestamps at the end of modification order: leaves room for 12 halvings in between.
@@ -35,7 +35,7 @@ struct Store {
 
 /// A store that is to be inserted into modification order.
 #[derive(Debug, Clone, Copy)]
-struct New {
+struct PendingStore {
     value: u64,
     order: Order,
     /// Store that the same step has read, for a read-modify-write.
@@ -44,8 +44,8 @@ struct New {
 
 /// Context of an access: the views of the current thread, and the choices.
 #[derive(Debug)]
-pub(super) struct Turn<'a> {
-    pub(super) views: &'a mut Views,
+pub(super) struct AccessContext<'a> {
+    pub(super) views: &'a mut ThreadViews,
     pub(super) trail: &'a mut Trail,
 }
 
@@ -66,11 +66,11 @@ pub(super) struct Memory {
     /// Number of stores so far.
     pub(super) stored: u64,
     /// Timestamps known to the SeqCst fences so far.
-    sc_fences: Stamps,
+    sc_fences: Timestamps,
     /// Latest SeqCst store to each location.
-    sc_stores: Stamps,
+    sc_stores: Timestamps,
     /// Latest store to each location that happened before some SeqCst fence.
-    sc_fenced: Stamps,
+    sc_fenced: Timestamps,
     /// True if timestamps have run out at some location.
     pub(super) exhausted: bool,
 }
@@ -110,7 +110,7 @@ impl Memory {
     }
 
     /// Adds a location that holds `value`; returns None if there are too many.
-    pub(super) fn add(&mut self, views: &mut Views, value: u64) -> Option<u32> {
+    pub(super) fn add(&mut self, views: &mut ThreadViews, value: u64) -> Option<u32> {
         if self.used == LOCATIONS_MAX {
             return None;
         }
@@ -134,7 +134,7 @@ impl Memory {
 
     /// Returns the oldest timestamp that an access of this order may read.
     #[inline]
-    fn floor(&self, views: &Views, at: usize, order: Order) -> u32 {
+    fn floor(&self, views: &ThreadViews, at: usize, order: Order) -> u32 {
         let known = views.current.stamps[at];
         match order {
             Order::SeqCst => known.max(self.sc_stores[at]).max(self.sc_fenced[at]),
@@ -144,7 +144,7 @@ impl Memory {
 
     /// Updates the thread's views after it has read a store.
     #[inline]
-    fn observe(&mut self, views: &mut Views, at: usize, index: usize, order: Order) -> Store {
+    fn observe(&mut self, views: &mut ThreadViews, at: usize, index: usize, order: Order) -> Store {
         let store = self.locations[at].stores[index];
         let stamp = &mut views.current.stamps[at];
         *stamp = (*stamp).max(store.stamp);
@@ -157,7 +157,12 @@ impl Memory {
     }
 
     /// Reads one of the stores that the thread may still see.
-    pub(super) fn load(&mut self, Turn { views, trail }: Turn<'_>, at: u32, order: Order) -> u64 {
+    pub(super) fn load(
+        &mut self,
+        AccessContext { views, trail }: AccessContext<'_>,
+        at: u32,
+        order: Order,
+    ) -> u64 {
         let at = at as usize;
         let floor = self.floor(views, at, order);
         let stores = &self.locations[at].stores;
@@ -170,7 +175,7 @@ impl Memory {
     /// Stores a value at one of the possible places in modification order.
     pub(super) fn store(
         &mut self,
-        Turn { views, trail }: Turn<'_>,
+        AccessContext { views, trail }: AccessContext<'_>,
         at: u32,
         value: u64,
         order: Order,
@@ -188,12 +193,12 @@ impl Memory {
             None => stores.len(),
             Some(nth) => newer().filter(place).nth(nth).unwrap_or(stores.len()),
         };
-        self.insert(views, at, index, New { value, order, read: None });
+        self.insert(views, at, index, PendingStore { value, order, read: None });
     }
 
     /// Inserts a store before position `index`.
-    fn insert(&mut self, views: &mut Views, at: usize, index: usize, new: New) {
-        let New { value, order, read } = new;
+    fn insert(&mut self, views: &mut ThreadViews, at: usize, index: usize, new: PendingStore) {
+        let PendingStore { value, order, read } = new;
         let stores = &self.locations[at].stores;
         let before = stores[index - 1].stamp;
         let stamp = match stores.get(index) {
@@ -220,7 +225,7 @@ impl Memory {
 
     /// Returns the view of a new store: everything its thread knows, or knew at its last release
     /// fence; and in a release sequence also the view of the store that it read.
-    fn carried(&mut self, views: &Views, at: usize, stamp: u32, new: &New) -> u32 {
+    fn carried(&mut self, views: &ThreadViews, at: usize, stamp: u32, new: &PendingStore) -> u32 {
         let inherited = new.read.map_or(NO_VIEW, |store| store.view);
         let own = match (releases(new.order), views.has_released) {
             (true, _) => &views.current,
@@ -244,7 +249,7 @@ impl Memory {
     /// Reads a store and writes a new one directly behind it.
     pub(super) fn update(
         &mut self,
-        Turn { views, trail }: Turn<'_>,
+        AccessContext { views, trail }: AccessContext<'_>,
         at: u32,
         order: Order,
         new: impl FnOnce(u64) -> u64,
@@ -261,7 +266,7 @@ impl Memory {
         let index = open().nth(chosen).unwrap_or(stores.len() - 1);
         let read = self.observe(views, at, index, order);
         let value = new(read.value);
-        self.insert(views, at, index + 1, New { value, order, read: Some(read) });
+        self.insert(views, at, index + 1, PendingStore { value, order, read: Some(read) });
         read.value
     }
 
@@ -269,7 +274,7 @@ impl Memory {
     /// visible.
     pub(super) fn compare_exchange(
         &mut self,
-        Turn { views, trail }: Turn<'_>,
+        AccessContext { views, trail }: AccessContext<'_>,
         at: u32,
         (old, new): (u64, u64),
         (order, fail): (Order, Order),
@@ -290,22 +295,22 @@ impl Memory {
             return Err(self.observe(views, at, index, fail).value);
         }
         let read = self.observe(views, at, index, order);
-        self.insert(views, at, index + 1, New { value: new, order, read: Some(read) });
+        self.insert(views, at, index + 1, PendingStore { value: new, order, read: Some(read) });
         Ok(old)
     }
 
     /// Takes a lock: reads the last store, without a choice.
-    pub(super) fn take_lock(&mut self, views: &mut Views, at: u32) {
+    pub(super) fn take_lock(&mut self, views: &mut ThreadViews, at: u32) {
         let (at, last) = (at as usize, self.locations[at as usize].stores.len() - 1);
         let read = self.observe(views, at, last, Order::Acquire);
-        let new = New { value: 1, order: Order::Acquire, read: Some(read) };
+        let new = PendingStore { value: 1, order: Order::Acquire, read: Some(read) };
         self.insert(views, at, last + 1, new);
     }
 
     /// Releases a lock: stores at the end of modification order.
-    pub(super) fn give_lock(&mut self, views: &mut Views, at: u32) {
+    pub(super) fn give_lock(&mut self, views: &mut ThreadViews, at: u32) {
         let (at, len) = (at as usize, self.locations[at as usize].stores.len());
-        self.insert(views, at, len, New { value: 0, order: Order::Release, read: None });
+        self.insert(views, at, len, PendingStore { value: 0, order: Order::Release, read: None });
     }
 
     /// Returns the last value in modification order.
@@ -325,7 +330,7 @@ impl Memory {
         stores.iter().map(|store| store.stamp).find(|other| *other > stamp)
     }
 
-    pub(super) fn fence(&mut self, views: &mut Views, order: Order) {
+    pub(super) fn fence(&mut self, views: &mut ThreadViews, order: Order) {
         if acquires(order) {
             let acquired = views.acquired;
             views.current.join(&acquired, self.used);

@@ -12,7 +12,7 @@ use core::ops::{Deref, DerefMut};
 use std::format;
 use std::string::ToString;
 
-use super::session::{self, Session, Touch, Wait, fail, turn, with};
+use super::session::{self, LineAccess, Session, WaitReason, fail, turn, with};
 use millrace_machine::{
     Counter, Hold, Line, Lock, LockCounts, Meter, Order, Parker, Site, Thread, Word,
 };
@@ -156,7 +156,7 @@ impl<T: Send> Lock<T> for CheckedLock<T> {
         turn();
         let at = self.at;
         if with(|s| s.memory.last(at)) != 0 {
-            session::wait(Wait::Lock(at));
+            session::wait(WaitReason::Lock(at));
         }
         with(|s| {
             s.touched |= 1 << at;
@@ -220,7 +220,7 @@ pub struct CheckedLine<T> {
 unsafe impl<T: Send> Sync for CheckedLine<T> {}
 
 impl<T> CheckedLine<T> {
-    fn touch(&self, what: Touch) -> *mut T {
+    fn touch(&self, what: LineAccess) -> *mut T {
         if let Some(Some(race)) = session::try_with(|s| s.touch_line(self.line, what)) {
             fail(race);
         }
@@ -234,13 +234,13 @@ unsafe impl<T: Send> Line<T> for CheckedLine<T> {
         CheckedLine { line: with(Session::add_line), value: UnsafeCell::new(value) }
     }
     fn read(&self) -> *const T {
-        self.touch(Touch::Read)
+        self.touch(LineAccess::Read)
     }
     fn write(&self) -> *mut T {
-        self.touch(Touch::Write)
+        self.touch(LineAccess::Write)
     }
     fn held(&self) -> *mut T {
-        self.touch(Touch::Held)
+        self.touch(LineAccess::Held)
     }
 }
 
@@ -308,7 +308,7 @@ impl Parker for CheckedParker {
         turn();
         with(|s| s.note(|| format!("parks at parker {}", self.0)));
         if !with(|s| s.is_unparked(self.0)) {
-            session::wait(Wait::Park(self.0, deadline_ns));
+            session::wait(WaitReason::Park(self.0, deadline_ns));
         }
         with(|s| s.parked(self.0, deadline_ns));
     }
@@ -330,7 +330,7 @@ impl Thread for CheckedThread {
     /// Waits for the end of the thread. Always returns true: a panic ends the execution.
     fn join(self) -> bool {
         if !with(|s| s.has_ended(self.0)) {
-            session::wait(Wait::Join(self.0));
+            session::wait(WaitReason::Join(self.0));
         }
         with(|s| s.joined(self.0));
         true

@@ -1,4 +1,4 @@
-//! `Lines`: the last write and reads of each `Line`, to find unordered accesses.
+//! `LineAccesses`: the last write and reads of each `Line`, to find unordered accesses.
 //!
 //! Owned by a session; called by `CheckedLine` at every access. A race is a failure even if its
 //! outcome would not differ. A write must have happened after every earlier access of another
@@ -7,18 +7,18 @@
 
 use std::vec::Vec;
 
-use super::view::{THREADS_MAX, Views};
+use super::view::{THREADS_MAX, ThreadViews};
 
 #[derive(Debug, Clone, Copy)]
-struct LineState {
+struct LineHistory {
     writer: u8,
     written: u32,
     read: [u32; THREADS_MAX],
 }
 
 #[derive(Debug)]
-pub(super) struct Lines {
-    lines: Vec<LineState>,
+pub(super) struct LineAccesses {
+    lines: Vec<LineHistory>,
 }
 
 /// An access that races with an earlier one.
@@ -30,9 +30,9 @@ pub(super) struct Race {
     pub(super) wrote: bool,
 }
 
-impl Lines {
-    pub(super) fn new() -> Lines {
-        Lines { lines: Vec::new() }
+impl LineAccesses {
+    pub(super) fn new() -> LineAccesses {
+        LineAccesses { lines: Vec::new() }
     }
 
     pub(super) fn reset(&mut self) {
@@ -40,13 +40,13 @@ impl Lines {
     }
 
     /// Adds a line that its creator has just written.
-    pub(super) fn add(&mut self, views: &Views) -> u32 {
+    pub(super) fn add(&mut self, views: &ThreadViews) -> u32 {
         let (writer, written) = (views.thread, views.epoch());
-        self.lines.push(LineState { writer, written, read: [0; THREADS_MAX] });
+        self.lines.push(LineHistory { writer, written, read: [0; THREADS_MAX] });
         (self.lines.len() - 1) as u32
     }
 
-    pub(super) fn read(&mut self, views: &Views, line: u32) -> Result<(), Race> {
+    pub(super) fn read(&mut self, views: &ThreadViews, line: u32) -> Result<(), Race> {
         let line = &mut self.lines[line as usize];
         if !views.current.has(line.writer, line.written) {
             return Err(Race { other: line.writer, wrote: true });
@@ -55,7 +55,7 @@ impl Lines {
         Ok(())
     }
 
-    pub(super) fn write(&mut self, views: &Views, line: u32) -> Result<(), Race> {
+    pub(super) fn write(&mut self, views: &ThreadViews, line: u32) -> Result<(), Race> {
         let line = &mut self.lines[line as usize];
         if !views.current.has(line.writer, line.written) {
             return Err(Race { other: line.writer, wrote: true });

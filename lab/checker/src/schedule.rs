@@ -11,17 +11,17 @@ use std::format;
 use std::string::{String, ToString};
 use std::vec::Vec;
 
-use super::session::{NOBODY, Session, Turns, Wait};
+use super::session::{NOBODY, Session, ThreadYielder, WaitReason};
 use super::view::THREADS_MAX;
 
 impl Session {
     /// Ends the current thread and makes the next one `current`.
     pub(super) fn end(&mut self) {
         self.note(|| "ends".to_string());
-        self.here().wait = Wait::Ended;
+        self.here().wait = WaitReason::Ended;
         match self.pick(Some(self.current)) {
             Some(next) => (self.current, self.spent.in_a_row) = (next, 0),
-            None if self.threads.iter().all(|thread| thread.wait == Wait::Ended) => {
+            None if self.threads.iter().all(|thread| thread.wait == WaitReason::Ended) => {
                 self.current = NOBODY;
             }
             None => {
@@ -32,7 +32,7 @@ impl Session {
 
     /// Lets another thread go first if that is chosen; returns the yielder that suspends the
     /// current thread then.
-    pub(super) fn turn(&mut self) -> Option<*const Turns> {
+    pub(super) fn turn(&mut self) -> Option<*const ThreadYielder> {
         if self.failure.is_some() {
             return None;
         }
@@ -68,7 +68,7 @@ impl Session {
 
     /// Gives another thread a turn because the current one has run for long: it may be waiting for
     /// another thread in a loop of its own.
-    fn give_way(&mut self) -> Option<*const Turns> {
+    fn give_way(&mut self) -> Option<*const ThreadYielder> {
         self.spent.in_a_row = 0;
         let turns = self.here().turns;
         let next = self.pick(None)?;
@@ -77,7 +77,7 @@ impl Session {
         Some(turns)
     }
 
-    pub(super) fn wait(&mut self, wait: Wait) -> Option<*const Turns> {
+    pub(super) fn wait(&mut self, wait: WaitReason) -> Option<*const ThreadYielder> {
         if self.failure.is_some() {
             return None;
         }
@@ -119,18 +119,18 @@ impl Session {
                 .is_some_and(|ns| ns <= self.now_ns || self.spent.deadlines < self.bounds.deadlines)
         };
         match self.threads[thread].wait {
-            Wait::Turn => true,
-            Wait::Lock(lock) => self.memory.last(lock) == 0,
-            Wait::Park(parker, deadline_ns) => {
+            WaitReason::Turn => true,
+            WaitReason::Lock(lock) => self.memory.last(lock) == 0,
+            WaitReason::Park(parker, deadline_ns) => {
                 self.parkers[parker as usize] || in_time(deadline_ns)
             }
-            Wait::Change { set, since, deadline_ns } => {
+            WaitReason::Change { set, since, deadline_ns } => {
                 self.has_moved(thread, set, since)
                     || self.changed(thread, set).next().is_some()
                     || in_time(deadline_ns)
             }
-            Wait::Join(other) => self.threads[other].wait == Wait::Ended,
-            Wait::Ended => false,
+            WaitReason::Join(other) => self.threads[other].wait == WaitReason::Ended,
+            WaitReason::Ended => false,
         }
     }
 
@@ -177,7 +177,7 @@ impl Session {
         }
     }
 
-    pub(super) fn fail(&mut self, reason: String) -> Option<*const Turns> {
+    pub(super) fn fail(&mut self, reason: String) -> Option<*const ThreadYielder> {
         if self.failure.is_some() {
             return None;
         }
@@ -191,15 +191,15 @@ impl Session {
         let mut text = String::from("nobody can run:");
         for (index, thread) in self.threads.iter().enumerate() {
             let what = match thread.wait {
-                Wait::Ended | Wait::Turn => continue,
-                Wait::Lock(lock) => format!("lock at location {lock}"),
-                Wait::Park(parker, _) => format!("a wake-up of parker {parker}"),
-                Wait::Change { set, .. } => {
+                WaitReason::Ended | WaitReason::Turn => continue,
+                WaitReason::Lock(lock) => format!("lock at location {lock}"),
+                WaitReason::Park(parker, _) => format!("a wake-up of parker {parker}"),
+                WaitReason::Change { set, .. } => {
                     let used = (0..64).filter(|at| set >> at & 1 == 1);
                     let names: Vec<String> = used.map(|at: u32| at.to_string()).collect();
                     format!("a change of location {}", names.join(", "))
                 }
-                Wait::Join(other) => format!("the end of T{other}"),
+                WaitReason::Join(other) => format!("the end of T{other}"),
             };
             text.push_str(&format!(" T{index} waits for {what};"));
         }

@@ -18,16 +18,16 @@ use std::vec::Vec;
 
 use corosensei::Yielder;
 
-use super::memory::{Memory, Turn};
-use super::race::{Lines, Race};
-use super::trail::{Mode, Trail};
-use super::view::{THREADS_MAX, View, Views};
+use super::memory::{AccessContext, Memory};
+use super::race::{LineAccesses, Race};
+use super::trail::{ChoiceMode, Trail};
+use super::view::{THREADS_MAX, ThreadViews, View};
 
 /// Thread number that means that the execution is over.
 pub(super) const NOBODY: usize = usize::MAX;
 
-pub(super) type Body = Box<dyn FnOnce() + Send>;
-pub(super) type Turns = Yielder<(), ()>;
+pub(super) type ThreadBody = Box<dyn FnOnce() + Send>;
+pub(super) type ThreadYielder = Yielder<(), ()>;
 
 thread_local! {
     static SESSION: Cell<*mut Session> = const { Cell::new(null_mut()) };
@@ -46,7 +46,7 @@ pub(super) struct Bounds {
 
 /// Counts of an execution that the bounds limit.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Spent {
+pub(super) struct BoundUsage {
     pub(super) preemptions: u32,
     pub(super) steps: u32,
     /// Steps since the current thread got its turn.
@@ -56,7 +56,7 @@ pub(super) struct Spent {
 
 /// Event that a thread waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wait {
+pub(super) enum WaitReason {
     /// Nothing: the thread may run.
     Turn,
     Lock(u32),
@@ -74,10 +74,10 @@ pub(super) enum Wait {
 }
 
 #[derive(Debug)]
-pub(super) struct Thread {
-    pub(super) views: Views,
-    pub(super) wait: Wait,
-    pub(super) turns: *const Turns,
+pub(super) struct ModelThread {
+    pub(super) views: ThreadViews,
+    pub(super) wait: WaitReason,
+    pub(super) turns: *const ThreadYielder,
     /// True until the thread's first visible operation: scheduling its start was already a choice.
     pub(super) fresh: bool,
     pub(super) cpu: u32,
@@ -87,14 +87,14 @@ pub(super) struct Thread {
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) memory: Memory,
-    lines: Lines,
+    lines: LineAccesses,
     pub(super) parkers: Vec<bool>,
     pub(super) trail: Trail,
-    pub(super) threads: Vec<Thread>,
+    pub(super) threads: Vec<ModelThread>,
     pub(super) current: usize,
-    pub(super) started: Vec<Started>,
+    pub(super) started: Vec<UnstartedThread>,
     pub(super) bounds: Bounds,
-    pub(super) spent: Spent,
+    pub(super) spent: BoundUsage,
     pub(super) now_ns: u64,
     /// Bit set of the locations that the innermost wait has read.
     pub(super) touched: u64,
@@ -103,9 +103,9 @@ pub(super) struct Session {
 }
 
 /// Body of a thread that has not run yet.
-pub(super) struct Started(pub(super) Body);
+pub(super) struct UnstartedThread(pub(super) ThreadBody);
 
-impl core::fmt::Debug for Started {
+impl core::fmt::Debug for UnstartedThread {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str("Started")
     }
@@ -117,18 +117,18 @@ pub(super) fn is_exploring() -> bool {
 }
 
 /// Makes a session the current one of the calling thread until dropped.
-pub(super) struct Entered(());
+pub(super) struct EnteredSession(());
 
-impl Entered {
+impl EnteredSession {
     /// Enters a session, which nobody else may use until the value is dropped.
-    pub(super) fn new(session: &mut Session) -> Entered {
+    pub(super) fn new(session: &mut Session) -> EnteredSession {
         assert!(!is_exploring(), "an exploration inside an exploration");
         SESSION.set(session);
-        Entered(())
+        EnteredSession(())
     }
 }
 
-impl Drop for Entered {
+impl Drop for EnteredSession {
     fn drop(&mut self) {
         SESSION.set(null_mut());
     }
@@ -139,7 +139,7 @@ impl Drop for Entered {
 pub(super) fn with<R>(step: impl FnOnce(&mut Session) -> R) -> R {
     let session = SESSION.get();
     assert!(!session.is_null(), "a primitive of `Checked` is used outside an exploration");
-    // SAFETY: `Entered` keeps the pointer valid, and all threads of an exploration are coroutines
+    // SAFETY: `EnteredSession` keeps the pointer valid, and all threads of an exploration are coroutines
     // of this one thread that are never suspended inside a step, so no second reference exists.
     step(unsafe { &mut *session })
 }
@@ -149,7 +149,7 @@ pub(super) fn try_with<R>(step: impl FnOnce(&mut Session) -> R) -> Option<R> {
     is_exploring().then(|| with(step))
 }
 
-fn suspend(turns: *const Turns) {
+fn suspend(turns: *const ThreadYielder) {
     // SAFETY: the yielder lives on the calling coroutine's own stack as long as that runs.
     unsafe { (*turns).suspend(()) }
 }
@@ -163,11 +163,11 @@ pub(super) fn turn() {
 }
 
 /// Waits until `wait` is over; on return it is the thread's turn.
-pub(super) fn wait(wait: Wait) {
+pub(super) fn wait(wait: WaitReason) {
     if let Some(turns) = with(|session| session.wait(wait)) {
         suspend(turns);
     }
-    with(|session| session.threads[session.current].wait = Wait::Turn);
+    with(|session| session.threads[session.current].wait = WaitReason::Turn);
 }
 
 /// Fails the execution; returns only if the thread is already unwinding.
@@ -178,17 +178,17 @@ pub(super) fn fail(reason: String) {
 }
 
 impl Session {
-    pub(super) fn new(bounds: Bounds, mode: Mode) -> Session {
+    pub(super) fn new(bounds: Bounds, mode: ChoiceMode) -> Session {
         Session {
             memory: Memory::new(),
-            lines: Lines::new(),
+            lines: LineAccesses::new(),
             parkers: Vec::new(),
             trail: Trail::new(mode),
             threads: Vec::with_capacity(THREADS_MAX),
             current: 0,
             started: Vec::new(),
             bounds,
-            spent: Spent::default(),
+            spent: BoundUsage::default(),
             now_ns: 0,
             touched: 0,
             failure: None,
@@ -203,7 +203,7 @@ impl Session {
         self.parkers.clear();
         self.threads.clear();
         self.started.clear();
-        (self.spent, self.touched) = (Spent::default(), 0);
+        (self.spent, self.touched) = (BoundUsage::default(), 0);
         self.current = 0;
         self.now_ns = 1_000_000;
         self.failure = None;
@@ -212,14 +212,19 @@ impl Session {
 
     fn add_thread(&mut self, knows: &View, cpu: Option<u32>) -> usize {
         let index = self.threads.len();
-        let views = Views::new(index as u8, knows);
-        let (wait, turns) = (Wait::Turn, core::ptr::null());
-        self.threads.push(Thread { views, wait, turns, fresh: true, cpu: cpu.unwrap_or(0) });
+        let views = ThreadViews::new(index as u8, knows);
+        let (wait, turns) = (WaitReason::Turn, core::ptr::null());
+        self.threads.push(ModelThread { views, wait, turns, fresh: true, cpu: cpu.unwrap_or(0) });
         index
     }
 
     /// Starts a thread that knows what the current one knows; returns None if there are too many.
-    pub(super) fn spawn(&mut self, name: &str, cpu: Option<u32>, body: Body) -> Option<usize> {
+    pub(super) fn spawn(
+        &mut self,
+        name: &str,
+        cpu: Option<u32>,
+        body: ThreadBody,
+    ) -> Option<usize> {
         if self.threads.len() == THREADS_MAX {
             return None;
         }
@@ -227,26 +232,26 @@ impl Session {
         self.here().views.tick();
         self.here().fresh = false;
         let index = self.add_thread(&knows, cpu);
-        self.started.push(Started(body));
+        self.started.push(UnstartedThread(body));
         self.note(|| format!("starts T{index} ({name})"));
         Some(index)
     }
 
     /// Stores the yielder of the current thread.
-    pub(super) fn begin(&mut self, turns: *const Turns) {
+    pub(super) fn begin(&mut self, turns: *const ThreadYielder) {
         self.here().turns = turns;
     }
 
     #[inline]
-    pub(super) fn here(&mut self) -> &mut Thread {
+    pub(super) fn here(&mut self) -> &mut ModelThread {
         &mut self.threads[self.current]
     }
 
     /// Returns the memory, and the current thread's views and the choices.
     #[inline]
-    pub(super) fn access(&mut self) -> (&mut Memory, Turn<'_>) {
+    pub(super) fn access(&mut self) -> (&mut Memory, AccessContext<'_>) {
         let thread = &mut self.threads[self.current];
-        (&mut self.memory, Turn { views: &mut thread.views, trail: &mut self.trail })
+        (&mut self.memory, AccessContext { views: &mut thread.views, trail: &mut self.trail })
     }
 
     /// Records that the current thread did something that others can see.
@@ -287,7 +292,7 @@ impl Session {
     }
 
     pub(super) fn has_ended(&self, thread: usize) -> bool {
-        self.threads[thread].wait == Wait::Ended
+        self.threads[thread].wait == WaitReason::Ended
     }
 
     pub(super) fn add_line(&mut self) -> u32 {
@@ -296,13 +301,13 @@ impl Session {
     }
 
     /// Checks an access to a line; returns a description if it races.
-    pub(super) fn touch_line(&mut self, line: u32, what: Touch) -> Option<String> {
+    pub(super) fn touch_line(&mut self, line: u32, what: LineAccess) -> Option<String> {
         let views = &self.threads[self.current].views;
         let raced = match what {
-            Touch::Read => self.lines.read(views, line),
-            Touch::Write | Touch::Held => self.lines.write(views, line),
+            LineAccess::Read => self.lines.read(views, line),
+            LineAccess::Write | LineAccess::Held => self.lines.write(views, line),
         };
-        if what != Touch::Held {
+        if what != LineAccess::Held {
             self.note(|| format!("line {line} {what:?}"));
         }
         let Err(Race { other, wrote }) = raced else { return None };
@@ -322,7 +327,7 @@ impl Session {
 
 /// Kinds of access to a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Touch {
+pub(super) enum LineAccess {
     Read,
     Write,
     Held,

@@ -11,7 +11,7 @@ use std::string::String;
 use std::vec::Vec;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Mode {
+pub(super) enum ChoiceMode {
     /// Visits every trail once.
     DepthFirst,
     /// Draws every choice; the value is the state of the generator.
@@ -21,7 +21,7 @@ pub(super) enum Mode {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Step {
+struct ChoiceStep {
     chosen: u16,
     /// Number of alternatives; 0 if a replayed string does not say.
     of: u16,
@@ -29,15 +29,15 @@ struct Step {
 
 #[derive(Debug)]
 pub(super) struct Trail {
-    steps: Vec<Step>,
+    steps: Vec<ChoiceStep>,
     at: usize,
-    mode: Mode,
+    mode: ChoiceMode,
     /// True if a choice of an earlier execution does not fit this execution.
     pub(super) diverged: bool,
 }
 
 impl Trail {
-    pub(super) fn new(mode: Mode) -> Trail {
+    pub(super) fn new(mode: ChoiceMode) -> Trail {
         Trail { steps: Vec::with_capacity(64), at: 0, mode, diverged: false }
     }
 
@@ -51,10 +51,10 @@ impl Trail {
             return usize::from(step.chosen).min(of - 1);
         }
         let chosen = match &mut self.mode {
-            Mode::Random(state) => (draw(state) % of as u64) as usize,
-            Mode::DepthFirst | Mode::Replay => 0,
+            ChoiceMode::Random(state) => (draw(state) % of as u64) as usize,
+            ChoiceMode::DepthFirst | ChoiceMode::Replay => 0,
         };
-        self.steps.push(Step { chosen: chosen as u16, of: of as u16 });
+        self.steps.push(ChoiceStep { chosen: chosen as u16, of: of as u16 });
         chosen
     }
 
@@ -67,9 +67,9 @@ impl Trail {
     pub(super) fn advance(&mut self) -> bool {
         self.steps.truncate(self.at);
         self.at = 0;
-        if self.mode != Mode::DepthFirst {
+        if self.mode != ChoiceMode::DepthFirst {
             self.steps.clear();
-            return self.mode != Mode::Replay;
+            return self.mode != ChoiceMode::Replay;
         }
         while let Some(last) = self.steps.last_mut() {
             if last.chosen + 1 < last.of {
@@ -104,7 +104,7 @@ impl Trail {
 
     /// Decodes a string written by [`Trail::encode`]; invalid parts count as 0.
     pub(super) fn decode(text: &str) -> Trail {
-        let mut trail = Trail::new(Mode::Replay);
+        let mut trail = Trail::new(ChoiceMode::Replay);
         let mut rest = text;
         while let Some(first) = rest.chars().next() {
             rest = &rest[first.len_utf8()..];
@@ -128,7 +128,7 @@ impl Trail {
     }
 
     fn push_replayed(&mut self, chosen: u32, times: usize) {
-        let step = Step { chosen: chosen as u16, of: 0 };
+        let step = ChoiceStep { chosen: chosen as u16, of: 0 };
         self.steps.extend(core::iter::repeat_n(step, times.min(1 << 20)));
     }
 }
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn depth_first_visits_every_trail_once() {
-        let mut trail = Trail::new(Mode::DepthFirst);
+        let mut trail = Trail::new(ChoiceMode::DepthFirst);
         let mut seen = Vec::new();
         loop {
             let first = trail.choose(2);
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn string_of_a_trail_replays_it() {
-        let mut trail = Trail::new(Mode::Replay);
+        let mut trail = Trail::new(ChoiceMode::Replay);
         let choices = [1, 0, 0, 3, 0, 0, 0, 0, 0, 40, 0, 0];
         choices.iter().for_each(|c| trail.push_replayed(*c, 1));
         trail.at = choices.len();

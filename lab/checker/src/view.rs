@@ -14,11 +14,11 @@ pub(super) const LOCATIONS_MAX: usize = 64;
 pub(super) const THREADS_MAX: usize = 8;
 
 /// Timestamps by location.
-pub(super) type Stamps = [u32; LOCATIONS_MAX];
+pub(super) type Timestamps = [u32; LOCATIONS_MAX];
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct View {
-    pub(super) stamps: Stamps,
+    pub(super) stamps: Timestamps,
     pub(super) clock: [u32; THREADS_MAX],
 }
 
@@ -43,7 +43,7 @@ impl View {
 
 /// Raises the timestamps of the first `locations` locations to at least those of `other`.
 #[inline]
-pub(super) fn raise(stamps: &mut Stamps, other: &Stamps, locations: usize) {
+pub(super) fn raise(stamps: &mut Timestamps, other: &Timestamps, locations: usize) {
     for (mine, theirs) in stamps[..locations].iter_mut().zip(&other[..locations]) {
         *mine = (*mine).max(*theirs);
     }
@@ -51,7 +51,7 @@ pub(super) fn raise(stamps: &mut Stamps, other: &Stamps, locations: usize) {
 
 /// The three views of a thread.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Views {
+pub(super) struct ThreadViews {
     /// Knowledge of the thread now.
     pub(super) current: View,
     /// Knowledge from relaxed loads, which an acquire fence adds to `current`.
@@ -64,10 +64,10 @@ pub(super) struct Views {
     pub(super) thread: u8,
 }
 
-impl Views {
+impl ThreadViews {
     /// Creates the views of a thread that starts with the knowledge `current`.
-    pub(super) fn new(thread: u8, current: &View) -> Views {
-        let mut views = Views {
+    pub(super) fn new(thread: u8, current: &View) -> ThreadViews {
+        let mut views = ThreadViews {
             current: *current,
             acquired: View::EMPTY,
             released: View::EMPTY,

@@ -31,7 +31,7 @@ pub use primitives::thread::{SimParker, SimThread};
 pub use primitives::word::{SimCounter, SimLine, SimWord};
 pub use report::{BEGIN_NS, BlockedThread, CpuTimes, Report, SimError};
 pub use run::Simulation;
-pub use world::still::Still;
+pub use world::still::StillGuard;
 
 use millrace_machine::{CpuId, Machine, Order, Stage, Topology};
 use model::time::PS_PER_NS;

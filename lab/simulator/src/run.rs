@@ -22,17 +22,17 @@ use corosensei::{Coroutine, CoroutineResult};
 use crate::model::time::PS_PER_NS;
 use crate::model::{Model, ModelError};
 use crate::report::{Report, SimError};
-use crate::scheduler::Next;
-use crate::scheduler::pool::Body;
+use crate::scheduler::RunAction;
+use crate::scheduler::pool::ThreadBody;
 use crate::scheduler::tournament::TIME_MAX_PS;
-use crate::world::{Entered, World, private, shared};
+use crate::world::{EnteredWorld, World, private, shared};
 
 /// Size of a thread's stack; only the pages that are touched take memory.
 const STACK_BYTES: usize = 256 << 10;
 /// Largest number of unused stacks that a system thread keeps.
 const STACKS_KEPT: usize = 512;
 
-type Fiber = Coroutine<(), (), (), DefaultStack>;
+type ThreadCoroutine = Coroutine<(), (), (), DefaultStack>;
 
 std::thread_local! {
     static STACKS: RefCell<Vec<DefaultStack>> = const { RefCell::new(Vec::new()) };
@@ -89,15 +89,15 @@ impl Simulation {
         let epoch = EPOCH.fetch_add(1, Relaxed).max(1);
         let world = RefCell::new(World::new(&self.model, self.seed, epoch, self.limit_ps));
         // SAFETY: `entered` is dropped before `world`, at the end of this function.
-        let entered = unsafe { Entered::new(&world) };
+        let entered = unsafe { EnteredWorld::new(&world) };
         world.borrow_mut().scheduler.add_first_thread(self.cpu as usize, Box::new(main));
-        let mut fibers = Fibers(Vec::new());
+        let mut fibers = ThreadCoroutines(Vec::new());
         let ended = loop {
             let next = world.borrow_mut().pick();
             match next {
-                Ok(Next::Resume(thread)) => fibers.resume(thread),
-                Ok(Next::Start(thread, body)) => fibers.start(thread, body),
-                Ok(Next::Done) => break Ok(()),
+                Ok(RunAction::Resume(thread)) => fibers.resume(thread),
+                Ok(RunAction::Start(thread, body)) => fibers.start(thread, body),
+                Ok(RunAction::Done) => break Ok(()),
                 Err(error) => break Err(error),
             }
         };
@@ -108,10 +108,10 @@ impl Simulation {
 }
 
 /// The coroutines of a simulation, indexed by thread number.
-struct Fibers(Vec<Option<Fiber>>);
+struct ThreadCoroutines(Vec<Option<ThreadCoroutine>>);
 
-impl Fibers {
-    fn start(&mut self, thread: u32, body: Body) {
+impl ThreadCoroutines {
+    fn start(&mut self, thread: u32, body: ThreadBody) {
         let kept = STACKS.with_borrow_mut(Vec::pop);
         let stack = kept.unwrap_or_else(|| {
             DefaultStack::new(STACK_BYTES).expect("the system refuses memory for another stack")
@@ -149,14 +149,14 @@ impl Fibers {
     }
 }
 
-impl Drop for Fibers {
+impl Drop for ThreadCoroutines {
     /// Cleans up after a panic of the run loop itself.
     fn drop(&mut self) {
         self.reset();
     }
 }
 
-fn keep_stack(fiber: Fiber) {
+fn keep_stack(fiber: ThreadCoroutine) {
     let stack = fiber.into_stack();
     STACKS.with_borrow_mut(|stacks| {
         if stacks.len() < STACKS_KEPT {

@@ -25,24 +25,24 @@ use corosensei::Yielder;
 use crate::model::Model;
 use crate::model::prices::ThreadPrices;
 use crate::model::time::BEGIN_PS;
-use clocks::{Clocks, Due};
+use clocks::{ClockEvent, Clocks};
 use cpu::CpuState;
 use hyper_threads::Siblings;
-use pool::{Body, Ended, NO_THREAD, Pool, SpinState, State, ThreadState};
+use pool::{EndFlag, NO_THREAD, SpinState, ThreadBody, ThreadPhase, ThreadState, ThreadTable};
 use tournament::{POSITIONS_MAX, TIME_MAX_PS, key};
 
 /// Next action of the run loop.
-pub(super) enum Next {
+pub(super) enum RunAction {
     /// Resume the coroutine of this thread.
     Resume(u32),
     /// Start this thread with this body.
-    Start(u32, Body),
+    Start(u32, ThreadBody),
     /// All threads have ended.
     Done,
 }
 
 /// Reason why no thread can run next.
-pub(super) enum Stuck {
+pub(super) enum SchedulerStop {
     /// Every thread waits, and no deadline is pending.
     Deadlock,
     /// The virtual time has reached its limit.
@@ -51,7 +51,7 @@ pub(super) enum Stuck {
 
 /// The running CPU's turn.
 #[derive(Debug)]
-struct Turn {
+struct CpuTurn {
     slice_end_ps: u64,
     /// Position of the CPU among CPUs of equal time.
     position: usize,
@@ -66,11 +66,11 @@ pub(super) struct Scheduler {
     pub(super) thread: u32,
     /// The running thread is evaluating a condition of `spin_until`.
     pub(super) recording: bool,
-    turn: Turn,
+    turn: CpuTurn,
     clocks: Clocks,
     // Touched by waits and context switches.
     pub(super) cpus: Vec<CpuState>,
-    pub(super) pool: Pool,
+    pub(super) pool: ThreadTable,
     pub(super) prices: ThreadPrices,
     pub(super) siblings: Siblings,
     pub(super) limit_ps: u64,
@@ -85,10 +85,10 @@ impl Scheduler {
             cpu: 0,
             thread: NO_THREAD,
             recording: false,
-            turn: Turn { slice_end_ps: 0, position: 0, yielder: ptr::null() },
+            turn: CpuTurn { slice_end_ps: 0, position: 0, yielder: ptr::null() },
             clocks: Clocks::new(places),
             cpus: places.iter().map(cpu).collect(),
-            pool: Pool { threads: Vec::new(), live: 0, next_cpu: 0 },
+            pool: ThreadTable { threads: Vec::new(), live: 0, next_cpu: 0 },
             prices: ThreadPrices::new(&model.threads),
             siblings: Siblings::new(model),
             limit_ps,
@@ -96,17 +96,17 @@ impl Scheduler {
     }
 
     /// Picks the next thread to run and makes it the running thread.
-    pub(super) fn pick(&mut self) -> Result<Next, Stuck> {
+    pub(super) fn pick(&mut self) -> Result<RunAction, SchedulerStop> {
         loop {
             let Some((time_ps, due)) = self.clocks.first() else {
                 return self.nobody_left();
             };
             if time_ps > self.limit_ps {
-                return Err(Stuck::TimeLimit);
+                return Err(SchedulerStop::TimeLimit);
             }
             let cpu = match due {
-                Due::Cpu(cpu) => cpu,
-                Due::Deadline(thread) => {
+                ClockEvent::Cpu(cpu) => cpu,
+                ClockEvent::Deadline(thread) => {
                     self.expire(thread, time_ps);
                     continue;
                 }
@@ -123,21 +123,21 @@ impl Scheduler {
             self.clocks.set_cpu(state.position, u64::MAX);
             self.enter(cpu, thread);
             return Ok(match self.me().body.take() {
-                Some(body) => Next::Start(thread, body),
-                None => Next::Resume(thread),
+                Some(body) => RunAction::Start(thread, body),
+                None => RunAction::Resume(thread),
             });
         }
     }
 
     /// Decides the end of the simulation when no CPU has anything to do.
-    fn nobody_left(&self) -> Result<Next, Stuck> {
+    fn nobody_left(&self) -> Result<RunAction, SchedulerStop> {
         if self.pool.live == 0 {
-            return Ok(Next::Done);
+            return Ok(RunAction::Done);
         }
         // A clock beyond `TIME_MAX_PS` is not in the tournament any more.
         match self.cpus.iter().any(|cpu| cpu.clock_ps > self.limit_ps) {
-            true => Err(Stuck::TimeLimit),
-            false => Err(Stuck::Deadlock),
+            true => Err(SchedulerStop::TimeLimit),
+            false => Err(SchedulerStop::Deadlock),
         }
     }
 
@@ -192,8 +192,8 @@ impl Scheduler {
     fn expire(&mut self, thread: u32, time_ps: u64) {
         self.set_timer(thread, u64::MAX);
         match self.pool.thread(thread).state {
-            State::Parked => self.make_ready(thread, time_ps),
-            State::Spinning => self.end_spin(thread, time_ps),
+            ThreadPhase::Parked => self.make_ready(thread, time_ps),
+            ThreadPhase::Spinning => self.end_spin(thread, time_ps),
             _ => {}
         }
     }
@@ -238,21 +238,21 @@ impl Scheduler {
     /// Puts the running thread at the end of its CPU's queue and switches to the next.
     pub(super) fn give_way(&mut self) {
         let (cpu, thread) = (self.cpu, self.thread);
-        self.me().state = State::Ready;
+        self.me().state = ThreadPhase::Ready;
         self.cpus[cpu].clock_ps = self.now_ps;
         self.cpus[cpu].queue.push_back(thread);
         self.switch(cpu);
     }
 
     /// Takes the running thread off its CPU until it is made ready again.
-    pub(super) fn block(&mut self, state: State) {
+    pub(super) fn block(&mut self, state: ThreadPhase) {
         self.me().state = state;
         self.cpus[self.cpu].clock_ps = self.now_ps;
         self.switch(self.cpu);
     }
 
     /// Makes the running thread spin on its CPU until [`Scheduler::end_spin`].
-    pub(super) fn spin(&mut self, state: State) {
+    pub(super) fn spin(&mut self, state: ThreadPhase) {
         let now_ps = self.now_ps;
         let me = self.me();
         (me.state, me.since_ps) = (state, now_ps);
@@ -271,7 +271,7 @@ impl Scheduler {
     /// the CPU.
     pub(super) fn end_stall(&mut self, thread: u32, time_ps: u64) {
         let state = self.pool.thread_mut(thread);
-        state.state = State::Running;
+        state.state = ThreadPhase::Running;
         let cpu = &mut self.cpus[state.cpu];
         cpu.clock_ps = cpu.clock_ps.max(time_ps);
         let (position, clock_ps) = (cpu.position, cpu.clock_ps);
@@ -281,7 +281,7 @@ impl Scheduler {
     /// Ends a thread's spinning at `time_ps` or later.
     pub(super) fn end_spin(&mut self, thread: u32, time_ps: u64) {
         let state = self.pool.thread_mut(thread);
-        state.state = State::Running;
+        state.state = ThreadPhase::Running;
         let (cpu, since_ps) = (state.cpu, state.since_ps);
         let cpu = &mut self.cpus[cpu];
         cpu.clock_ps = cpu.clock_ps.max(time_ps);
@@ -309,7 +309,7 @@ impl Scheduler {
         (state.current, state.last, state.is_overdue) = (next, next, false);
         state.slice_end_ps = state.clock_ps + prices.time_slice;
         self.clocks.set_cpu(state.position, state.clock_ps);
-        self.pool.thread_mut(next).state = State::Running;
+        self.pool.thread_mut(next).state = ThreadPhase::Running;
     }
 
     /// Makes a waiting thread ready to run on its CPU from `time_ps` on.
@@ -317,7 +317,7 @@ impl Scheduler {
         self.place(thread);
         self.limit_credit(thread);
         let target = self.pool.thread_mut(thread);
-        target.state = State::Ready;
+        target.state = ThreadPhase::Ready;
         let cpu = target.cpu;
         let latency_ps = self.prices.wake_latency;
         let state = &mut self.cpus[cpu];
@@ -330,10 +330,10 @@ impl Scheduler {
             self.switch(cpu);
         } else {
             let spinner = self.pool.thread(current);
-            if spinner.state == State::Spinning && spinner.locks == 0 {
+            if spinner.state == ThreadPhase::Spinning && spinner.locks == 0 {
                 self.set_timer(current, u64::MAX);
                 self.end_spin(current, time_ps);
-                self.pool.thread_mut(current).state = State::Ready;
+                self.pool.thread_mut(current).state = ThreadPhase::Ready;
                 self.cpus[cpu].queue.push_back(current);
                 self.switch(cpu);
             } else {
@@ -350,16 +350,16 @@ impl Scheduler {
         &mut self,
         name: &str,
         cpu: Option<usize>,
-        body: Body,
-    ) -> (u32, Arc<Ended>) {
+        body: ThreadBody,
+    ) -> (u32, Arc<EndFlag>) {
         let cpu = cpu.unwrap_or(self.pool.next_cpu);
         assert!(cpu < self.cpus.len(), "thread {name}: there is no CPU {cpu}");
         self.pool.next_cpu = (cpu + 1) % self.cpus.len();
-        let ended = Arc::new(Ended::default());
+        let ended = Arc::new(EndFlag::default());
         let state = ThreadState {
             name: name.into(),
             cpu,
-            state: State::Ready,
+            state: ThreadPhase::Ready,
             since_ps: 0,
             body: Some(body),
             yielder: core::ptr::null(),
@@ -388,7 +388,7 @@ impl Scheduler {
     ///
     /// # Panics
     /// If the CPU does not exist.
-    pub(super) fn add_first_thread(&mut self, cpu: usize, body: Body) {
+    pub(super) fn add_first_thread(&mut self, cpu: usize, body: ThreadBody) {
         self.add_thread("main", Some(cpu), body);
         let state = &mut self.cpus[cpu];
         state.clock_ps = BEGIN_PS;
@@ -447,7 +447,7 @@ pub(super) fn stop_all(scheduler: &mut Scheduler, for_ps: u64) -> u64 {
         state.clock_ps += lost_ps;
         if state.current == NO_THREAD {
             state.idle_ps += lost_ps;
-        } else if scheduler.pool.thread(state.current).state == State::Running {
+        } else if scheduler.pool.thread(state.current).state == ThreadPhase::Running {
             scheduler.clocks.set_cpu(state.position, state.clock_ps);
         }
     }

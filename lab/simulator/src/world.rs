@@ -23,13 +23,13 @@ use std::vec::Vec;
 
 use millrace_random::SplitMix64;
 
-use crate::memory::line::{Access, Caches, LineState, Written};
+use crate::memory::line::{Caches, LineAccess, LineState, WriteKind};
 use crate::model::Model;
 use crate::model::prices::Prices;
 use crate::model::time::PS_PER_NS;
 use crate::report::{BlockedThread, Report, SimError};
-use crate::scheduler::pool::{State, ThreadState};
-use crate::scheduler::{Next, Scheduler, Stuck};
+use crate::scheduler::pool::{ThreadPhase, ThreadState};
+use crate::scheduler::{RunAction, Scheduler, SchedulerStop};
 use line_queue::LineQueue;
 use lock_table::LockTable;
 use millrace_machine::{CpuId, NodeId, Topology};
@@ -58,22 +58,22 @@ std::thread_local! {
 }
 
 /// Makes a world the running one of this system thread until dropped.
-pub(super) struct Entered;
+pub(super) struct EnteredWorld;
 
-impl Entered {
+impl EnteredWorld {
     /// # Panics
     /// Inside a running simulation: they do not nest.
     ///
     /// # Safety
     /// The world outlives the returned value.
-    pub(super) unsafe fn new(world: &RefCell<World>) -> Entered {
+    pub(super) unsafe fn new(world: &RefCell<World>) -> EnteredWorld {
         assert!(CURRENT.get().is_null(), "a simulation within a simulation");
         CURRENT.set(world);
-        Entered
+        EnteredWorld
     }
 }
 
-impl Drop for Entered {
+impl Drop for EnteredWorld {
     fn drop(&mut self) {
         CURRENT.set(ptr::null());
     }
@@ -83,7 +83,7 @@ impl Drop for Entered {
 #[inline]
 pub(super) fn current() -> Option<&'static RefCell<World>> {
     let world = CURRENT.get();
-    // SAFETY: `Entered` keeps the pointer valid while it is set, and the reference is used only by
+    // SAFETY: `EnteredWorld` keeps the pointer valid while it is set, and the reference is used only by
     // functions of this module that return before the simulation ends.
     (!world.is_null()).then(|| unsafe { &*world })
 }
@@ -173,13 +173,13 @@ impl World {
     ///
     /// # Errors
     /// If the simulation cannot go on.
-    pub(super) fn pick(&mut self) -> Result<Next, SimError> {
+    pub(super) fn pick(&mut self) -> Result<RunAction, SimError> {
         if let Some(failure) = self.failure.take() {
             return Err(failure);
         }
         self.scheduler.pick().map_err(|stuck| match stuck {
-            Stuck::Deadlock => SimError::Deadlock(self.blocked()),
-            Stuck::TimeLimit => {
+            SchedulerStop::Deadlock => SimError::Deadlock(self.blocked()),
+            SchedulerStop::TimeLimit => {
                 SimError::TimeLimit(self.scheduler.limit_ps / PS_PER_NS, self.blocked())
             }
         })
@@ -201,19 +201,19 @@ impl World {
 
     /// Charges the running CPU for writing `lines` cache lines that move together.
     #[inline]
-    pub(super) fn write_line(&mut self, line: &LineState, lines: u64, written: Written) {
+    pub(super) fn write_line(&mut self, line: &LineState, lines: u64, written: WriteKind) {
         let access = self.begin_access(line, lines);
         self.scheduler.now_ps = self.caches.write(line, access, written);
     }
 
     #[inline]
-    fn begin_access(&mut self, line: &LineState, lines: u64) -> Access {
+    fn begin_access(&mut self, line: &LineState, lines: u64) -> LineAccess {
         self.events += 1;
         line.renew(self.epoch);
         if self.scheduler.recording {
             self.record(line);
         }
-        Access { cpu: self.scheduler.cpu, now_ps: self.scheduler.now_ps, lines }
+        LineAccess { cpu: self.scheduler.cpu, now_ps: self.scheduler.now_ps, lines }
     }
 
     pub(super) fn topology(&self) -> Topology {
@@ -249,16 +249,16 @@ impl World {
     fn wait_of(&self, thread: &ThreadState) -> String {
         let pool = &self.scheduler.pool;
         match thread.state {
-            State::Running => "nothing, it runs".into(),
-            State::Ready => "its CPU".into(),
-            State::Parked => "a wake-up".into(),
-            State::Joining(other) => std::format!("the end of thread {}", pool.name(other)),
-            State::Stalled => "a cache line that others want too".into(),
-            State::Spinning => {
+            ThreadPhase::Running => "nothing, it runs".into(),
+            ThreadPhase::Ready => "its CPU".into(),
+            ThreadPhase::Parked => "a wake-up".into(),
+            ThreadPhase::Joining(other) => std::format!("the end of thread {}", pool.name(other)),
+            ThreadPhase::Stalled => "a cache line that others want too".into(),
+            ThreadPhase::Spinning => {
                 let lines = thread.spin.watching.len();
                 std::format!("a write to one of {lines} cache lines, spinning")
             }
-            State::Locking(lock) => {
+            ThreadPhase::Locking(lock) => {
                 let (lock, holder) = self.locks.name_and_holder(lock);
                 std::format!("lock {lock}, held by {}", pool.name(holder))
             }

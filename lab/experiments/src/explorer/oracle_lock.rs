@@ -7,12 +7,12 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
-use millrace_simulator::{Simulated, Still};
+use millrace_simulator::{Simulated, StillGuard};
 
 /// A locked oracle. The machine must not be called while the guard exists.
 pub(crate) struct OracleGuard<'a, O> {
     oracle: MutexGuard<'a, O>,
-    _still: Still,
+    _still: StillGuard,
 }
 
 impl<O> Deref for OracleGuard<'_, O> {

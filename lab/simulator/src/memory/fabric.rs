@@ -7,7 +7,7 @@
 use std::vec;
 use std::vec::Vec;
 
-use crate::model::prices::{TransferPrices, Wanted};
+use crate::model::prices::{TransferKind, TransferPrices};
 use crate::model::time::PS_PER_NS;
 use crate::model::transfer::Transfer;
 use crate::model::{Model, Rate, Wiring};
@@ -19,7 +19,7 @@ fn line_ps(rate: &Rate) -> u64 {
     (LINE_BYTES as f64 * PS_PER_NS as f64 / rate.bytes_per_ns).round() as u64
 }
 
-/// Marks an unused entry of `Path::links`.
+/// Marks an unused entry of `SocketPath::links`.
 const NONE: u16 = u16::MAX;
 
 /// Index of the only link with `Wiring::Bus`.
@@ -27,7 +27,7 @@ const BUS: u16 = 0;
 
 /// The connection from one socket to another.
 #[derive(Debug, Clone, Copy)]
-struct Path {
+struct SocketPath {
     prices: TransferPrices,
     /// Indexes of the links crossed, first to last; `NONE` fills up.
     links: [u16; 2],
@@ -62,7 +62,7 @@ pub(crate) struct Fabric {
     cpus_per_socket: usize,
     sockets: usize,
     boards: usize,
-    paths: Vec<Path>,
+    paths: Vec<SocketPath>,
     links: Vec<LinkState>,
 }
 
@@ -101,13 +101,13 @@ impl Fabric {
     }
 
     #[inline]
-    fn path(&self, from: usize, to: usize) -> &Path {
+    fn path(&self, from: usize, to: usize) -> &SocketPath {
         &self.paths[from * self.sockets + to]
     }
 
     /// Returns the time of a transfer between two sockets over idle links, in picoseconds.
     #[inline]
-    pub(crate) fn transfer_ps(&self, from: usize, to: usize, wanted: Wanted) -> u64 {
+    pub(crate) fn transfer_ps(&self, from: usize, to: usize, wanted: TransferKind) -> u64 {
         self.path(from, to).prices.of(wanted)
     }
 
@@ -119,9 +119,9 @@ impl Fabric {
         now_ps: u64,
         (from, to): (usize, usize),
         lines: u64,
-        wanted: Wanted,
+        wanted: TransferKind,
     ) -> u64 {
-        let Path { prices, links } = *self.path(from, to);
+        let SocketPath { prices, links } = *self.path(from, to);
         let mut wait_ps = 0;
         for link in links.into_iter().take_while(|link| *link != NONE) {
             let link = &mut self.links[usize::from(link)];
@@ -153,9 +153,13 @@ impl Fabric {
     }
 }
 
-fn path(model: &Model, (from, to): (usize, usize), (sockets, per_board): (usize, usize)) -> Path {
+fn path(
+    model: &Model,
+    (from, to): (usize, usize),
+    (sockets, per_board): (usize, usize),
+) -> SocketPath {
     let cache = &model.cache;
-    let made = |transfer: &Transfer, links| Path {
+    let made = |transfer: &Transfer, links| SocketPath {
         prices: TransferPrices::new(transfer, &model.cpu.locked),
         links,
     };
@@ -189,18 +193,18 @@ mod tests {
     #[test]
     fn transfers_of_any_two_sockets_wait_for_the_one_bus_and_not_for_links_of_others() {
         let mut model = Model::plain(4, 1);
-        let alone_ps = Fabric::new(&model).send(0, (0, 1), 1, Wanted::Load);
+        let alone_ps = Fabric::new(&model).send(0, (0, 1), 1, TransferKind::Load);
         let second_ps = |model: &Model| {
             let mut fabric = Fabric::new(model);
-            fabric.send(0, (0, 1), 1, Wanted::Load);
-            fabric.send(0, (2, 3), 1, Wanted::Load)
+            fabric.send(0, (0, 1), 1, TransferKind::Load);
+            fabric.send(0, (2, 3), 1, TransferKind::Load)
         };
         assert_eq!(second_ps(&model), alone_ps);
         model.wiring = Wiring::Bus;
         assert_eq!(second_ps(&model), alone_ps + line_ps(&model.cache.link));
         let mut fabric = Fabric::new(&model);
-        fabric.send(0, (3, 0), 1, Wanted::Load);
-        fabric.send(0, (1, 2), 2, Wanted::Load);
+        fabric.send(0, (3, 0), 1, TransferKind::Load);
+        fabric.send(0, (1, 2), 2, TransferKind::Load);
         let [bus] = &fabric.link_use()[..] else { panic!("one bus, for both") };
         assert_eq!((bus.from, bus.to, bus.bytes), (0, 0, 3 * LINE_BYTES));
     }

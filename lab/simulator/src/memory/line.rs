@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crate::memory::fabric::Fabric;
 use crate::model::Model;
-use crate::model::prices::{LinePrices, Wanted};
+use crate::model::prices::{LinePrices, TransferKind};
 
 /// `holder` of a line that no cache has.
 const NOBODY: u32 = u32::MAX;
@@ -21,7 +21,7 @@ const EXCLUSIVE: u32 = 1 << 31;
 
 /// Kind of the instruction that writes a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Written {
+pub(crate) enum WriteKind {
     /// An ordinary store.
     Plain,
     /// An atomic instruction, which costs more.
@@ -148,7 +148,7 @@ impl LineState {
 
 /// An access of a CPU to one or more lines.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Access {
+pub(crate) struct LineAccess {
     pub(crate) cpu: usize,
     pub(crate) now_ps: u64,
     /// Number of cache lines that are transferred together.
@@ -172,8 +172,8 @@ impl Caches {
 
     /// Reads a line and returns the time at which the CPU has it, in picoseconds.
     #[inline]
-    pub(crate) fn read(&mut self, line: &LineState, access: Access) -> u64 {
-        let Access { cpu, now_ps, lines } = access;
+    pub(crate) fn read(&mut self, line: &LineState, access: LineAccess) -> u64 {
+        let LineAccess { cpu, now_ps, lines } = access;
         let holder = line.holder.load(Relaxed);
         let exclusive = holder != NOBODY && holder & EXCLUSIVE != 0;
         let mut sharers = line.sharers();
@@ -181,7 +181,7 @@ impl Caches {
             return now_ps + self.prices.l1 * lines;
         }
         let source = holder & !EXCLUSIVE;
-        let wanted = if exclusive { Wanted::Load } else { Wanted::Shared };
+        let wanted = if exclusive { TransferKind::Load } else { TransferKind::Shared };
         if exclusive {
             sharers = CpuSet::default();
             sharers.add(source as usize);
@@ -195,7 +195,12 @@ impl Caches {
 
     /// Writes a line and returns the time at which the write is done, in picoseconds.
     #[inline]
-    pub(crate) fn write(&mut self, line: &LineState, access: Access, written: Written) -> u64 {
+    pub(crate) fn write(
+        &mut self,
+        line: &LineState,
+        access: LineAccess,
+        written: WriteKind,
+    ) -> u64 {
         let mine = access.cpu as u32 | EXCLUSIVE;
         let holder = line.holder.load(Relaxed);
         let moved = match holder == mine {
@@ -203,7 +208,7 @@ impl Caches {
             false => self.invalidate(line, holder, access, written),
         };
         let end_ps = moved.unwrap_or_else(|| {
-            let locked = if written == Written::Locked { self.prices.locked } else { 0 };
+            let locked = if written == WriteKind::Locked { self.prices.locked } else { 0 };
             access.now_ps + self.prices.l1 * access.lines + locked
         });
         line.holder.store(mine, Relaxed);
@@ -217,12 +222,12 @@ impl Caches {
         &mut self,
         line: &LineState,
         holder: u32,
-        access: Access,
-        written: Written,
+        access: LineAccess,
+        written: WriteKind,
     ) -> Option<u64> {
         let wanted = match written {
-            Written::Plain => Wanted::Store,
-            Written::Locked => Wanted::Atomic,
+            WriteKind::Plain => TransferKind::Store,
+            WriteKind::Locked => TransferKind::Atomic,
         };
         let from = if holder == NOBODY {
             None
@@ -245,7 +250,7 @@ impl Caches {
     }
 
     /// Returns the socket, among those of the set's CPUs, that is farthest from a CPU.
-    fn farthest(&self, set: &CpuSet, cpu: usize, wanted: Wanted) -> Option<usize> {
+    fn farthest(&self, set: &CpuSet, cpu: usize, wanted: TransferKind) -> Option<usize> {
         let here = self.fabric.socket_of(cpu);
         let holds = |socket: &usize| {
             let (first, count) = self.fabric.cpus_of(*socket);
@@ -260,14 +265,14 @@ impl Caches {
         &mut self,
         line: &LineState,
         from: Option<usize>,
-        access: Access,
-        wanted: Wanted,
+        access: LineAccess,
+        wanted: TransferKind,
     ) -> u64 {
-        let Access { cpu, now_ps, lines } = access;
+        let LineAccess { cpu, now_ps, lines } = access;
         let here = self.fabric.socket_of(cpu);
         let takes_ps = match (from, wanted) {
             (Some(socket), _) => self.fabric.send(now_ps, (socket, here), lines, wanted),
-            (None, Wanted::Atomic) => self.prices.memory * lines + self.prices.locked,
+            (None, TransferKind::Atomic) => self.prices.memory * lines + self.prices.locked,
             (None, _) => self.prices.memory * lines,
         };
         let free_ps = if self.queueing { line.busy_until_ps.load(Relaxed) } else { 0 };

@@ -57,7 +57,7 @@ pub(crate) struct FairPrices {
 
 /// Purpose of a cache line transfer, which decides its price.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum TransferKind {
     /// Load of a line that one CPU holds exclusively.
     Load,
     /// Load of a line that several CPUs share.
@@ -68,7 +68,7 @@ pub(crate) enum Wanted {
     Atomic,
 }
 
-/// Prices of a `Transfer` in picoseconds, indexed by [`Wanted`].
+/// Prices of a `Transfer` in picoseconds, indexed by [`TransferKind`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TransferPrices([u64; 4]);
 
@@ -85,7 +85,7 @@ impl TransferPrices {
 
     /// Returns the price of a transfer for this purpose.
     #[inline]
-    pub(crate) fn of(&self, wanted: Wanted) -> u64 {
+    pub(crate) fn of(&self, wanted: TransferKind) -> u64 {
         self.0[wanted as usize]
     }
 }

@@ -24,12 +24,12 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use crate::memory::fabric::Fabric;
-use crate::memory::line::{LineState, Written};
-use crate::model::prices::Wanted;
+use crate::memory::line::{LineState, WriteKind};
+use crate::model::prices::TransferKind;
 use crate::scheduler::Scheduler;
-use crate::scheduler::pool::State;
-use crate::world::line_queue::{Use, access, access_since};
-use crate::world::lock_table::Claim;
+use crate::scheduler::pool::ThreadPhase;
+use crate::world::line_queue::{AccessKind, access, access_since};
+use crate::world::lock_table::LockRequest;
 use crate::world::{World, private, suspend};
 use millrace_machine::{Lock, Site};
 
@@ -108,7 +108,7 @@ impl<T: Send> Lock<T> for SimLock<T> {
     #[track_caller]
     fn lock(&self) -> SimGuard<'_, T> {
         let site = Location::caller();
-        let waits = access_since(&self.word, Use::Write, |world, asked_ps| {
+        let waits = access_since(&self.word, AccessKind::Write, |world, asked_ps| {
             let lock = self.place_in(world);
             let claim = world.claim(lock, site, asked_ps);
             world.lock(lock, &self.word, claim)
@@ -128,7 +128,7 @@ impl<T: Send> Lock<T> for SimLock<T> {
     #[track_caller]
     fn try_lock(&self) -> Option<SimGuard<'_, T>> {
         let site = Location::caller();
-        let taken = access_since(&self.word, Use::Write, |world, asked_ps| {
+        let taken = access_since(&self.word, AccessKind::Write, |world, asked_ps| {
             let lock = self.place_in(world);
             let claim = world.claim(lock, site, asked_ps);
             world.try_lock(lock, &self.word, &claim)
@@ -166,7 +166,7 @@ impl<T: Send> Drop for SimGuard<'_, T> {
     fn drop(&mut self) {
         // Other threads see the lock as held until `unlock`, so the mutex may be released first.
         self.value = None;
-        access(&self.lock.word, Use::Write, |world| {
+        access(&self.lock.word, AccessKind::Write, |world| {
             let lock = self.lock.place_in(world);
             world.unlock(lock, &self.lock.word);
         });
@@ -203,9 +203,9 @@ fn read_again_ps(
         let mut others = u64::from(*spinners);
         if socket != has {
             others -= 1;
-            over_links_ps += fabric.send(now_ps, (from, socket), 1, Wanted::Load);
+            over_links_ps += fabric.send(now_ps, (from, socket), 1, TransferKind::Load);
         }
-        let here_ps = others * fabric.transfer_ps(socket, socket, Wanted::Shared);
+        let here_ps = others * fabric.transfer_ps(socket, socket, TransferKind::Shared);
         in_sockets_ps = here_ps.max(in_sockets_ps);
     }
     over_links_ps + in_sockets_ps
@@ -214,22 +214,22 @@ fn read_again_ps(
 impl World {
     /// Builds the running thread's request for a lock; `since_ps` is when it asked for the lock's
     /// line.
-    fn claim(&mut self, lock: u32, site: Site, since_ps: u64) -> Claim {
+    fn claim(&mut self, lock: u32, site: Site, since_ps: u64) -> LockRequest {
         let Scheduler { thread, cpu, .. } = self.scheduler;
         let socket = self.caches.fabric.socket_of(cpu);
-        Claim { thread, cpu, socket, since_ps, row: self.locks.row(lock, site) }
+        LockRequest { thread, cpu, socket, since_ps, row: self.locks.row(lock, site) }
     }
 
     /// Charges the atomic instruction that takes a ticket, and protects the thread from preemption.
     fn write_claim(&mut self, word: &LineState) {
         let start_ps = self.scheduler.now_ps;
         self.scheduler.me().locks += 1;
-        self.write_line(word, 1, Written::Locked);
+        self.write_line(word, 1, WriteKind::Locked);
         self.wake_watchers(word, start_ps);
     }
 
     /// Takes a lock, or queues up for it. Returns true if the thread has to wait for a hand-over.
-    fn lock(&mut self, lock: u32, word: &LineState, claim: Claim) -> bool {
+    fn lock(&mut self, lock: u32, word: &LineState, claim: LockRequest) -> bool {
         self.write_claim(word);
         if !self.locks.is_held(lock) {
             self.locks.take(lock, &claim, self.scheduler.now_ps);
@@ -244,14 +244,14 @@ impl World {
             _ => read_again_ps(&mut self.caches.fabric, &by_socket, now_ps, (here, here)),
         };
         word.share(waiting, claim.cpu, now_ps + readers_ps);
-        self.scheduler.spin(State::Locking(lock));
+        self.scheduler.spin(ThreadPhase::Locking(lock));
         if std::thread::panicking() {
             self.fail("it panicked, and its destructors wait for a lock".into());
         }
         true
     }
 
-    fn try_lock(&mut self, lock: u32, word: &LineState, claim: &Claim) -> bool {
+    fn try_lock(&mut self, lock: u32, word: &LineState, claim: &LockRequest) -> bool {
         if self.locks.is_held(lock) {
             self.locks.reject(claim.row);
             self.read_line(word, 1);
@@ -266,14 +266,14 @@ impl World {
     fn fetch_data(&mut self, data: &LineState, lines: u64) {
         if lines > 0 {
             let recording = core::mem::take(&mut self.scheduler.recording);
-            self.write_line(data, lines, Written::Plain);
+            self.write_line(data, lines, WriteKind::Plain);
             self.scheduler.recording = recording;
         }
     }
 
     fn unlock(&mut self, lock: u32, word: &LineState) {
         let start_ps = self.scheduler.now_ps;
-        self.write_line(word, 1, Written::Plain);
+        self.write_line(word, 1, WriteKind::Plain);
         self.scheduler.release_lock();
         self.wake_watchers(word, start_ps);
         if self.locks.release(lock, start_ps) {
@@ -287,7 +287,7 @@ impl World {
         let fabric = &mut self.caches.fabric;
         let here = fabric.socket_of(cpu);
         let (next, waiting, by_socket) = self.locks.next(lock);
-        let first_ps = fabric.send(now_ps, (here, next.socket), 1, Wanted::Load);
+        let first_ps = fabric.send(now_ps, (here, next.socket), 1, TransferKind::Load);
         // The transfer to the next holder also brings the line to the other spinning CPUs of its
         // socket.
         let readers_ps = read_again_ps(fabric, by_socket, now_ps, (here, next.socket));

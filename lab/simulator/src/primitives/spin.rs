@@ -12,7 +12,7 @@ use std::vec::Vec;
 
 use crate::memory::line::LineState;
 use crate::model::time::PS_PER_NS;
-use crate::scheduler::pool::State;
+use crate::scheduler::pool::ThreadPhase;
 use crate::world::{World, private, suspend};
 
 /// Longest interval between two polls, in multiples of the model's interval.
@@ -32,9 +32,9 @@ pub(crate) fn spin_until(deadline_ns: u64, mut ready: impl FnMut() -> bool) -> b
         }
         let wait = private(|world| world.end_look(deadline_ps, &mut growth));
         match wait.expect("inside a simulation") {
-            Look::TimedOut => break false,
-            Look::Again => {}
-            Look::Wait => suspend(),
+            SpinStep::TimedOut => break false,
+            SpinStep::Again => {}
+            SpinStep::Wait => suspend(),
         }
     };
     private(|world| {
@@ -62,7 +62,7 @@ fn spin_outside(deadline_ns: u64, mut ready: impl FnMut() -> bool) -> bool {
 }
 
 /// Next step after the condition was false.
-enum Look {
+enum SpinStep {
     TimedOut,
     Again,
     Wait,
@@ -76,9 +76,9 @@ impl World {
         (spin.dirty, spin.read_clock) = (false, false);
     }
 
-    fn end_look(&mut self, deadline_ps: u64, growth: &mut u64) -> Look {
+    fn end_look(&mut self, deadline_ps: u64, growth: &mut u64) -> SpinStep {
         if self.scheduler.now_ps >= deadline_ps {
-            return Look::TimedOut;
+            return SpinStep::TimedOut;
         }
         if std::thread::panicking() {
             return self.spin_in_panic(deadline_ps);
@@ -89,33 +89,33 @@ impl World {
         let polls = spin.watching.is_empty() || spin.read_clock;
         if spin.dirty {
             scheduler.now_ps += poll_ps;
-            return Look::Again;
+            return SpinStep::Again;
         }
         if scheduler.wanted() {
             // Let time pass even if a context switch is free, so that the loop makes progress.
             scheduler.now_ps += poll_ps;
             scheduler.give_way();
-            return Look::Wait;
+            return SpinStep::Wait;
         }
         let mut wake_ps = deadline_ps;
         if polls {
             wake_ps = wake_ps.min(scheduler.now_ps + poll_ps * *growth);
             *growth = (*growth * 2).min(POLL_GROWTH_MAX);
         }
-        scheduler.spin(State::Spinning);
+        scheduler.spin(ThreadPhase::Spinning);
         scheduler.set_timer(scheduler.thread, wake_ps);
-        Look::Wait
+        SpinStep::Wait
     }
 
     /// Handles a wait during unwinding: other threads do not run then, so the deadline passes at
     /// once.
-    fn spin_in_panic(&mut self, deadline_ps: u64) -> Look {
+    fn spin_in_panic(&mut self, deadline_ps: u64) -> SpinStep {
         if deadline_ps < u64::MAX {
             self.scheduler.now_ps = deadline_ps;
-            return Look::TimedOut;
+            return SpinStep::TimedOut;
         }
         self.fail("it panicked, and its destructors wait for another thread".into());
-        Look::Wait
+        SpinStep::Wait
     }
 
     /// Records that the running thread's condition reads a line.
@@ -158,7 +158,7 @@ impl World {
         for &thread in watchers.iter().filter(|watcher| **watcher != me) {
             let state = self.scheduler.pool.thread_mut(thread);
             state.spin.dirty = true;
-            if state.state == State::Spinning {
+            if state.state == ThreadPhase::Spinning {
                 self.scheduler.set_timer(thread, u64::MAX);
                 self.scheduler.end_spin(thread, time_ps);
             }

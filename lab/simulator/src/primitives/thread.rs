@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::Arc;
 
 use crate::model::time::PS_PER_NS;
-use crate::scheduler::pool::{Ended, NO_THREAD, State};
+use crate::scheduler::pool::{EndFlag, NO_THREAD, ThreadPhase};
 use crate::world::{World, shared, suspend};
 use millrace_machine::{Parker, Thread};
 
@@ -17,7 +17,7 @@ use millrace_machine::{Parker, Thread};
 #[derive(Debug)]
 pub struct SimThread {
     pub(crate) thread: u32,
-    pub(crate) ended: Arc<Ended>,
+    pub(crate) ended: Arc<EndFlag>,
 }
 
 impl Thread for SimThread {
@@ -34,7 +34,7 @@ impl Thread for SimThread {
             let me = scheduler.thread;
             scheduler.pool.thread_mut(self.thread).joiners.push(me);
             scheduler.charge_system_call();
-            scheduler.block(State::Joining(self.thread));
+            scheduler.block(ThreadPhase::Joining(self.thread));
             true
         });
         if waits == Some(true) {
@@ -46,7 +46,7 @@ impl Thread for SimThread {
 }
 
 #[derive(Debug)]
-struct Sleep {
+struct ParkState {
     /// Set by a wake-up that no sleep has consumed yet.
     pending: AtomicBool,
     /// Number of the sleeping thread, or `NO_THREAD`.
@@ -57,11 +57,11 @@ struct Sleep {
 
 /// Puts one thread of the simulated machine to sleep and wakes it.
 #[derive(Debug, Clone)]
-pub struct SimParker(Arc<Sleep>);
+pub struct SimParker(Arc<ParkState>);
 
 impl Parker for SimParker {
     fn new() -> Self {
-        SimParker(Arc::new(Sleep {
+        SimParker(Arc::new(ParkState {
             pending: AtomicBool::new(false),
             sleeper: AtomicU32::new(NO_THREAD),
             epoch: AtomicU32::new(0),
@@ -88,7 +88,7 @@ impl Parker for SimParker {
 impl World {
     /// Puts the running thread to sleep. Returns false if a wake-up is pending or the deadline has
     /// passed.
-    fn park(&mut self, sleep: &Sleep, deadline_ns: Option<u64>) -> bool {
+    fn park(&mut self, sleep: &ParkState, deadline_ns: Option<u64>) -> bool {
         self.events += 1;
         let scheduler = &mut self.scheduler;
         scheduler.charge_system_call();
@@ -104,18 +104,18 @@ impl World {
         sleep.sleeper.store(scheduler.thread, Relaxed);
         sleep.epoch.store(self.epoch, Relaxed);
         scheduler.set_timer(scheduler.thread, deadline_ps);
-        scheduler.block(State::Parked);
+        scheduler.block(ThreadPhase::Parked);
         true
     }
 
-    fn unpark(&mut self, sleep: &Sleep) {
+    fn unpark(&mut self, sleep: &ParkState) {
         self.events += 1;
         let scheduler = &mut self.scheduler;
         let time_ps = scheduler.now_ps;
         let sleeper = sleep.sleeper.load(Relaxed);
         let was_pending = sleep.pending.swap(true, Relaxed);
         let asleep = sleeper != NO_THREAD && sleep.epoch.load(Relaxed) == self.epoch;
-        if was_pending || !asleep || scheduler.pool.thread(sleeper).state != State::Parked {
+        if was_pending || !asleep || scheduler.pool.thread(sleeper).state != ThreadPhase::Parked {
             scheduler.charge_system_call();
             return;
         }

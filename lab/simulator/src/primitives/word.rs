@@ -9,8 +9,8 @@
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::memory::line::{LineState, Written};
-use crate::world::line_queue::{Use, access};
+use crate::memory::line::{LineState, WriteKind};
+use crate::world::line_queue::{AccessKind, access};
 use millrace_machine::{Counter, Line, Order, Word};
 
 /// An atomic word that is alone on its cache line.
@@ -29,9 +29,9 @@ impl SimWord {
     /// simulation.
     #[inline]
     fn replace(&self, new: impl FnOnce(u64) -> u64) -> Option<u64> {
-        access(&self.line, Use::Write, |world| {
+        access(&self.line, AccessKind::Write, |world| {
             let start_ps = world.scheduler.now_ps;
-            world.write_line(&self.line, 1, Written::Locked);
+            world.write_line(&self.line, 1, WriteKind::Locked);
             let old = self.value.load(Relaxed);
             let new = new(old);
             if new != old {
@@ -52,7 +52,7 @@ unsafe impl Word for SimWord {
 
     #[inline]
     fn load(&self, order: Order) -> u64 {
-        let inside = access(&self.line, Use::Read, |world| {
+        let inside = access(&self.line, AccessKind::Read, |world| {
             world.read_line(&self.line, 1);
             self.value.load(Relaxed)
         });
@@ -61,10 +61,10 @@ unsafe impl Word for SimWord {
 
     #[inline]
     fn store(&self, value: u64, order: Order) {
-        let inside = access(&self.line, Use::Write, |world| {
+        let inside = access(&self.line, AccessKind::Write, |world| {
             let start_ps = world.scheduler.now_ps;
             let seq_cst = order == Order::SeqCst;
-            let written = if seq_cst { Written::Locked } else { Written::Plain };
+            let written = if seq_cst { WriteKind::Locked } else { WriteKind::Plain };
             world.write_line(&self.line, 1, written);
             if self.value.load(Relaxed) != value {
                 self.value.store(value, Relaxed);
@@ -132,7 +132,7 @@ unsafe impl<T: Send> Line<T> for SimLine<T> {
     #[inline]
     fn read(&self) -> *const T {
         if Self::LINES > 0 {
-            access(&self.line, Use::Read, |world| world.read_line(&self.line, Self::LINES));
+            access(&self.line, AccessKind::Read, |world| world.read_line(&self.line, Self::LINES));
         }
         self.value.get()
     }
@@ -140,9 +140,9 @@ unsafe impl<T: Send> Line<T> for SimLine<T> {
     #[inline]
     fn write(&self) -> *mut T {
         if Self::LINES > 0 {
-            access(&self.line, Use::Write, |world| {
+            access(&self.line, AccessKind::Write, |world| {
                 let start_ps = world.scheduler.now_ps;
-                world.write_line(&self.line, Self::LINES, Written::Plain);
+                world.write_line(&self.line, Self::LINES, WriteKind::Plain);
                 world.wake_watchers(&self.line, start_ps);
             });
         }

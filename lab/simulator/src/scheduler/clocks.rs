@@ -13,7 +13,7 @@ use crate::scheduler::tournament::Tournament;
 const TIMERS: usize = 0;
 
 /// Next event of the simulation.
-pub(crate) enum Due {
+pub(crate) enum ClockEvent {
     /// The deadline of this thread has come.
     Deadline(u32),
     /// The current thread of this CPU runs.
@@ -54,13 +54,13 @@ impl Clocks {
     }
 
     /// Returns the earliest time and its event.
-    pub(crate) fn first(&self) -> Option<(u64, Due)> {
+    pub(crate) fn first(&self) -> Option<(u64, ClockEvent)> {
         let (time_ps, position) = self.tree.first()?;
         if position != TIMERS {
-            return Some((time_ps, Due::Cpu(self.by_position[position])));
+            return Some((time_ps, ClockEvent::Cpu(self.by_position[position])));
         }
         let (_, thread) = self.timers.first().expect("its time is among the clocks");
-        Some((time_ps, Due::Deadline(thread as u32)))
+        Some((time_ps, ClockEvent::Deadline(thread as u32)))
     }
 
     /// Sets the clock of the CPU at a position of the tree.

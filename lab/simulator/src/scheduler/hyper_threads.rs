@@ -13,7 +13,7 @@
 
 use crate::model::Model;
 use crate::scheduler::Scheduler;
-use crate::scheduler::pool::{NO_THREAD, State};
+use crate::scheduler::pool::{NO_THREAD, ThreadPhase};
 
 /// Parameters of hyper-threading.
 #[derive(Debug, Clone, Copy)]
@@ -57,7 +57,10 @@ impl Scheduler {
     fn works(&self, cpu: usize) -> bool {
         let thread = self.cpus[cpu].current;
         thread != NO_THREAD
-            && !matches!(self.pool.thread(thread).state, State::Spinning | State::Locking(_))
+            && !matches!(
+                self.pool.thread(thread).state,
+                ThreadPhase::Spinning | ThreadPhase::Locking(_)
+            )
     }
 
     fn is_idle(&self, cpu: usize) -> bool {

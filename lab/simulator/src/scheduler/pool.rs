@@ -1,4 +1,4 @@
-//! `Pool`: the threads of a simulation and their states.
+//! `ThreadTable`: the threads of a simulation and their states.
 //!
 //! Plain data. Owned by the scheduler; changed by it and by the primitives that threads wait on.
 
@@ -14,11 +14,11 @@ use corosensei::Yielder;
 pub(crate) const NO_THREAD: u32 = u32::MAX;
 
 /// Body of a simulated thread.
-pub(crate) type Body = Box<dyn FnOnce() + Send>;
+pub(crate) type ThreadBody = Box<dyn FnOnce() + Send>;
 
 /// Scheduling state of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum ThreadPhase {
     /// The thread occupies its CPU.
     Running,
     /// The thread waits in its CPU's run queue.
@@ -39,13 +39,13 @@ pub(crate) enum State {
 pub(crate) struct ThreadState {
     pub(crate) name: String,
     pub(crate) cpu: usize,
-    pub(crate) state: State,
+    pub(crate) state: ThreadPhase,
     /// Time at which the thread began to spin.
     pub(crate) since_ps: u64,
     /// Body of the thread until it starts.
-    pub(crate) body: Option<Body>,
+    pub(crate) body: Option<ThreadBody>,
     pub(crate) yielder: *const Yielder<(), ()>,
-    pub(crate) ended: Arc<Ended>,
+    pub(crate) ended: Arc<EndFlag>,
     pub(crate) joiners: Vec<u32>,
     /// Number of locks held or waited for: above 0 the thread is not preempted.
     pub(crate) locks: u32,
@@ -72,7 +72,7 @@ pub(crate) struct SpinState {
     pub(crate) watching: Vec<u32>,
 }
 
-impl Pool {
+impl ThreadTable {
     pub(crate) fn thread(&self, thread: u32) -> &ThreadState {
         self.threads[thread as usize].as_ref().expect("threads are named while they live")
     }
@@ -92,9 +92,9 @@ impl Pool {
 
 /// Flag that a thread has ended, shared with the handles that join it.
 #[derive(Debug, Default)]
-pub(crate) struct Ended(AtomicBool);
+pub(crate) struct EndFlag(AtomicBool);
 
-impl Ended {
+impl EndFlag {
     /// Marks the thread as ended.
     pub(crate) fn set(&self) {
         self.0.store(true, Relaxed);
@@ -106,7 +106,7 @@ impl Ended {
 }
 
 /// All threads of a simulation, by number.
-pub(crate) struct Pool {
+pub(crate) struct ThreadTable {
     pub(crate) threads: Vec<Option<ThreadState>>,
     /// Number of threads that have not ended.
     pub(crate) live: u32,

@@ -13,12 +13,12 @@ use core::sync::atomic::Ordering::Relaxed;
 use std::collections::VecDeque;
 
 use crate::memory::line::LineState;
-use crate::scheduler::pool::State;
+use crate::scheduler::pool::ThreadPhase;
 use crate::world::{World, at_turn, current, suspend};
 
 /// Kind of access to a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Use {
+pub(crate) enum AccessKind {
     /// A read.
     Read,
     /// A write, or an access that may write.
@@ -27,7 +27,7 @@ pub(crate) enum Use {
 
 /// A thread that waits for its turn at a line.
 #[derive(Debug, Clone, Copy)]
-struct Waiter {
+struct LineWaiter {
     thread: u32,
     socket: usize,
 }
@@ -35,7 +35,7 @@ struct Waiter {
 /// Queue of the threads that wait for a line.
 #[derive(Debug, Default)]
 pub(crate) struct LineQueue {
-    waiters: VecDeque<Waiter>,
+    waiters: VecDeque<LineWaiter>,
     /// Set while a chosen waiter has not done its access yet.
     chosen: bool,
     /// Consecutive turns within one socket while CPUs of others waited.
@@ -49,9 +49,9 @@ impl LineQueue {
     }
 
     /// Removes and returns the next waiter, given the socket that has the line.
-    fn choose(&mut self, socket: Option<usize>, turns_max: u32) -> Option<Waiter> {
-        let is_near = |waiter: &Waiter| Some(waiter.socket) == socket;
-        let is_far = |waiter: &Waiter| !is_near(waiter);
+    fn choose(&mut self, socket: Option<usize>, turns_max: u32) -> Option<LineWaiter> {
+        let is_near = |waiter: &LineWaiter| Some(waiter.socket) == socket;
+        let is_far = |waiter: &LineWaiter| !is_near(waiter);
         let near = self.waiters.iter().position(is_near);
         let far = self.waiters.iter().position(is_far);
         let place = match (near, far) {
@@ -75,7 +75,7 @@ impl LineQueue {
 }
 
 /// Result of a check for the line's turn.
-enum Turn {
+enum LineTurn {
     /// The thread goes on with its access.
     Mine,
     /// The thread keeps waiting.
@@ -86,7 +86,11 @@ enum Turn {
 /// and the line's turn; returns `None` outside a simulation. `f` must neither suspend nor drop
 /// values of the program.
 #[inline]
-pub(crate) fn access<R>(line: &LineState, use_: Use, f: impl FnOnce(&mut World) -> R) -> Option<R> {
+pub(crate) fn access<R>(
+    line: &LineState,
+    use_: AccessKind,
+    f: impl FnOnce(&mut World) -> R,
+) -> Option<R> {
     access_since(line, use_, |world, _| f(world))
 }
 
@@ -95,7 +99,7 @@ pub(crate) fn access<R>(line: &LineState, use_: Use, f: impl FnOnce(&mut World) 
 #[inline]
 pub(crate) fn access_since<R>(
     line: &LineState,
-    use_: Use,
+    use_: AccessKind,
     f: impl FnOnce(&mut World, u64) -> R,
 ) -> Option<R> {
     let cell = current()?;
@@ -121,8 +125,8 @@ fn wait_for_line(cell: &RefCell<World>, line: &LineState) {
     loop {
         suspend();
         match cell.borrow_mut().look_for_turn(line) {
-            Turn::Mine => return,
-            Turn::Waits => {}
+            LineTurn::Mine => return,
+            LineTurn::Waits => {}
         }
     }
 }
@@ -130,7 +134,7 @@ fn wait_for_line(cell: &RefCell<World>, line: &LineState) {
 impl World {
     /// Returns true if the running CPU's access has to wait for others.
     #[inline]
-    fn must_wait(&self, line: &LineState, use_: Use) -> bool {
+    fn must_wait(&self, line: &LineState, use_: AccessKind) -> bool {
         let queue = line.queue.load(Relaxed);
         if line.busy_until_ps() <= self.scheduler.now_ps && queue == 0 {
             return false;
@@ -138,12 +142,13 @@ impl World {
         self.must_queue(line, use_, queue)
     }
 
-    fn must_queue(&self, line: &LineState, use_: Use, queue: u32) -> bool {
+    fn must_queue(&self, line: &LineState, use_: AccessKind, queue: u32) -> bool {
         let ahead = queue != 0 && self.line_queues[queue as usize - 1].is_ahead();
         let cpu = self.scheduler.cpu;
         // A CPU keeps a line that it holds exclusively until another one's turn comes, and a shared
         // line until a write's turn comes.
-        let has = use_ == Use::Read && line.is_shared_by(cpu) || !ahead && line.is_only_in(cpu);
+        let has =
+            use_ == AccessKind::Read && line.is_shared_by(cpu) || !ahead && line.is_only_in(cpu);
         // Destructors of a panicking thread run to their end without the other threads.
         let waits = ahead || line.busy_until_ps() > self.scheduler.now_ps;
         waits && !has && self.caches.queueing && !std::thread::panicking()
@@ -160,35 +165,35 @@ impl World {
         let socket = self.caches.fabric.socket_of(self.scheduler.cpu);
         let queue = &mut self.line_queues[line.queue.load(Relaxed) as usize - 1];
         let is_first = !queue.is_ahead();
-        queue.waiters.push_back(Waiter { thread: self.scheduler.thread, socket });
+        queue.waiters.push_back(LineWaiter { thread: self.scheduler.thread, socket });
         match is_first {
             true => self.scheduler.stall_until(line.busy_until_ps()),
-            false => self.scheduler.spin(State::Stalled),
+            false => self.scheduler.spin(ThreadPhase::Stalled),
         }
     }
 
     /// Checks after a wake-up if the thread was chosen; if it is the thread that chooses, chooses
     /// the next waiter.
-    fn look_for_turn(&mut self, line: &LineState) -> Turn {
+    fn look_for_turn(&mut self, line: &LineState) -> LineTurn {
         let thread = self.scheduler.thread;
         let socket = line.last_holder().map(|cpu| self.caches.fabric.socket_of(cpu));
         let queue = &mut self.line_queues[line.queue.load(Relaxed) as usize - 1];
         if !queue.waiters.iter().any(|waiter| waiter.thread == thread) {
             self.scheduler.me().in_line_queue = false;
-            return Turn::Mine;
+            return LineTurn::Mine;
         }
         if line.busy_until_ps() > self.scheduler.now_ps {
             self.scheduler.stall_until(line.busy_until_ps());
-            return Turn::Waits;
+            return LineTurn::Waits;
         }
         let next = queue.choose(socket, self.near_turns).expect("the thread itself waits");
         if next.thread == thread {
             self.scheduler.me().in_line_queue = false;
-            return Turn::Mine;
+            return LineTurn::Mine;
         }
         self.scheduler.end_stall(next.thread, self.scheduler.now_ps);
-        self.scheduler.spin(State::Stalled);
-        Turn::Waits
+        self.scheduler.spin(ThreadPhase::Stalled);
+        LineTurn::Waits
     }
 
     /// Ends a chosen waiter's turn; the longest remaining waiter wakes when the line is free again.

@@ -22,7 +22,7 @@ struct LockState {
     since_ps: u64,
     /// Row in the statistics of the call site that took the lock.
     row: u32,
-    waiters: VecDeque<Claim>,
+    waiters: VecDeque<LockRequest>,
     waiting: CpuSet,
     waiting_by_socket: SpinnersBySocket,
     /// Address of each call site that has taken the lock, and its row in the statistics.
@@ -31,7 +31,7 @@ struct LockState {
 
 /// A thread's request for a lock.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Claim {
+pub(crate) struct LockRequest {
     pub(crate) thread: u32,
     pub(crate) cpu: usize,
     pub(crate) socket: usize,
@@ -65,7 +65,7 @@ struct LockPicoseconds {
 }
 
 impl LockState {
-    fn hold(&mut self, claim: &Claim, since_ps: u64) {
+    fn hold(&mut self, claim: &LockRequest, since_ps: u64) {
         (self.holder, self.row, self.since_ps) = (claim.thread, claim.row, since_ps);
     }
 }
@@ -120,7 +120,7 @@ impl LockTable {
     }
 
     /// Gives a free lock to a thread at `now_ps`.
-    pub(crate) fn take(&mut self, lock: u32, claim: &Claim, now_ps: u64) {
+    pub(crate) fn take(&mut self, lock: u32, claim: &LockRequest, now_ps: u64) {
         self.locks[lock as usize].hold(claim, now_ps);
         self.rows[claim.row as usize].2.acquisitions += 1;
     }
@@ -133,7 +133,7 @@ impl LockTable {
 
     /// Puts a thread into a lock's queue. Returns all CPUs that wait now, and the number that
     /// waited before, by socket.
-    pub(crate) fn wait(&mut self, lock: u32, claim: Claim) -> (CpuSet, SpinnersBySocket) {
+    pub(crate) fn wait(&mut self, lock: u32, claim: LockRequest) -> (CpuSet, SpinnersBySocket) {
         let state = &mut self.locks[lock as usize];
         let before = state.waiting_by_socket;
         state.waiters.push_back(claim);
@@ -155,7 +155,7 @@ impl LockTable {
 
     /// Removes the longest waiter from a lock's queue. Also returns the CPUs that keep waiting, as
     /// a set and by socket.
-    pub(crate) fn next(&mut self, lock: u32) -> (Claim, CpuSet, &SpinnersBySocket) {
+    pub(crate) fn next(&mut self, lock: u32) -> (LockRequest, CpuSet, &SpinnersBySocket) {
         let state = &mut self.locks[lock as usize];
         let next = state.waiters.pop_front().expect("the caller has looked");
         state.waiting.remove(next.cpu);
@@ -164,7 +164,7 @@ impl LockTable {
     }
 
     /// Gives a lock to a thread that waited for it.
-    pub(crate) fn hand_over(&mut self, lock: u32, next: &Claim, granted_ps: u64) {
+    pub(crate) fn hand_over(&mut self, lock: u32, next: &LockRequest, granted_ps: u64) {
         self.locks[lock as usize].hold(next, granted_ps);
         let waited_ps = granted_ps - next.since_ps;
         let sum = &mut self.rows[next.row as usize].2;

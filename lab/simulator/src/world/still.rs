@@ -1,4 +1,4 @@
-//! `Still`: a guard for code sections that must not call the machine.
+//! `StillGuard`: a guard for code sections that must not call the machine.
 //!
 //! Any call of the machine takes virtual time and may let other simulated threads run. A thread
 //! that holds something of the real machine across such a call (a mutex, a borrow) would make them
@@ -18,20 +18,20 @@ std::thread_local! {
 /// While this guard exists its thread must not call the simulated machine.
 #[derive(Debug)]
 #[must_use = "dropped, it ends the moment"]
-pub struct Still(PhantomData<*const ()>);
+pub struct StillGuard(PhantomData<*const ()>);
 
 impl Simulated {
     /// Forbids calls of the machine until the returned guard is dropped. Builds with debug
     /// assertions panic at a call that takes virtual time or that other threads can observe.
-    pub fn hold_still() -> Still {
+    pub fn hold_still() -> StillGuard {
         if cfg!(debug_assertions) {
             HELD.set(HELD.get() + 1);
         }
-        Still(PhantomData)
+        StillGuard(PhantomData)
     }
 }
 
-impl Drop for Still {
+impl Drop for StillGuard {
     fn drop(&mut self) {
         if cfg!(debug_assertions) {
             HELD.set(HELD.get() - 1);
@@ -39,7 +39,7 @@ impl Drop for Still {
     }
 }
 
-/// Panics, in builds with debug assertions, if the calling thread holds a [`Still`] guard.
+/// Panics, in builds with debug assertions, if the calling thread holds a [`StillGuard`] guard.
 #[inline]
 pub(crate) fn check() {
     let held = cfg!(debug_assertions) && HELD.get() > 0;
