@@ -12,7 +12,7 @@ use core::ops::{Deref, DerefMut};
 use std::format;
 use std::string::ToString;
 
-use super::session::{self, LineAccess, Session, WaitReason, fail, turn, with};
+use super::session::{self, LineAccessKind, Session, WaitReason, fail, turn, with};
 use millrace_machine::{
     Counter, Hold, Line, Lock, LockCounts, Meter, Order, Parker, Site, Thread, Word,
 };
@@ -220,7 +220,7 @@ pub struct CheckedLine<T> {
 unsafe impl<T: Send> Sync for CheckedLine<T> {}
 
 impl<T> CheckedLine<T> {
-    fn touch(&self, what: LineAccess) -> *mut T {
+    fn touch(&self, what: LineAccessKind) -> *mut T {
         if let Some(Some(race)) = session::try_with(|s| s.touch_line(self.line, what)) {
             fail(race);
         }
@@ -234,13 +234,13 @@ unsafe impl<T: Send> Line<T> for CheckedLine<T> {
         CheckedLine { line: with(Session::add_line), value: UnsafeCell::new(value) }
     }
     fn read(&self) -> *const T {
-        self.touch(LineAccess::Read)
+        self.touch(LineAccessKind::Read)
     }
     fn write(&self) -> *mut T {
-        self.touch(LineAccess::Write)
+        self.touch(LineAccessKind::Write)
     }
     fn held(&self) -> *mut T {
-        self.touch(LineAccess::Held)
+        self.touch(LineAccessKind::Held)
     }
 }
 

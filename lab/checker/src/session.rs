@@ -301,13 +301,13 @@ impl Session {
     }
 
     /// Checks an access to a line; returns a description if it races.
-    pub(super) fn touch_line(&mut self, line: u32, what: LineAccess) -> Option<String> {
+    pub(super) fn touch_line(&mut self, line: u32, what: LineAccessKind) -> Option<String> {
         let views = &self.threads[self.current].views;
         let raced = match what {
-            LineAccess::Read => self.lines.read(views, line),
-            LineAccess::Write | LineAccess::Held => self.lines.write(views, line),
+            LineAccessKind::Read => self.lines.read(views, line),
+            LineAccessKind::Write | LineAccessKind::Held => self.lines.write(views, line),
         };
-        if what != LineAccess::Held {
+        if what != LineAccessKind::Held {
             self.note(|| format!("line {line} {what:?}"));
         }
         let Err(Race { other, wrote }) = raced else { return None };
@@ -327,7 +327,7 @@ impl Session {
 
 /// Kinds of access to a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum LineAccess {
+pub(super) enum LineAccessKind {
     Read,
     Write,
     Held,

@@ -36,7 +36,7 @@ mod workload;
 
 pub use oracle::Violation;
 pub use planted::{CACHE_PLANTS, PLANTS, with_bug};
-pub use run::{Outcome, run, violation_so_far};
+pub use run::{ScenarioOutcome, run, violation_so_far};
 pub use scenario::{
     ChannelSpec, Disturbance, DisturbanceKind, DriveSpec, FaultSpec, LayerSpec, LayoutSpec,
     LimitSpec, MachineSpec, Scenario, SpreadSpec, StackSpec,

@@ -21,8 +21,8 @@ use millrace_experiments::explorer::{Scenario, Violation};
 use serde::Serialize;
 
 pub use args::ExploreArgs;
-use args::{Task, WorkerTask};
-use worker_pool::{SeedTotals, Seeds};
+use args::{ExploreTask, WorkerTask};
+use worker_pool::{SeedRange, SeedTotals};
 
 use super::interrupt::{self, INTERRUPTED};
 use millrace_console::say;
@@ -32,7 +32,7 @@ const SHOWN_MAX: usize = 3;
 
 /// A violation as it is reported.
 #[derive(Debug, Serialize)]
-struct Finding {
+struct ReportedViolation {
     seed: u64,
     kind: String,
     detail: String,
@@ -44,7 +44,7 @@ struct Finding {
 }
 
 #[derive(Debug, Serialize)]
-struct Summary<'a> {
+struct ExploreSummary<'a> {
     seeds: u64,
     seconds: f64,
     seeds_per_second: f64,
@@ -53,7 +53,7 @@ struct Summary<'a> {
     virtual_seconds: f64,
     digest: String,
     violations: usize,
-    findings: &'a [Finding],
+    findings: &'a [ReportedViolation],
     violating_seeds: Vec<(u64, String)>,
 }
 
@@ -68,11 +68,11 @@ pub fn run(args: &ExploreArgs) -> Result<ExitCode> {
     }
     let interrupt = interrupt::on_ctrl_c()?;
     let (sums, findings) = match args.task()? {
-        Task::Scenario(scenario) => one(*scenario, subject)?,
-        Task::Seeds { first, count, time } => {
+        ExploreTask::Scenario(scenario) => one(*scenario, subject)?,
+        ExploreTask::Seeds { first, count, time } => {
             let (fail_fast, interrupt) = (args.fail_fast, interrupt.clone());
-            let seeds = Seeds { first, count, time, fail_fast, interrupt };
-            let mut bar = Bar { shown: false, terminal: std::io::stderr().is_terminal() };
+            let seeds = SeedRange { first, count, time, fail_fast, interrupt };
+            let mut bar = ExploreBar { shown: false, terminal: std::io::stderr().is_terminal() };
             let mut show = |sums: &SeedTotals, part| bar.show(sums, part);
             let sums = worker_pool::run(&seeds, args.jobs, subject, &mut show);
             bar.clear();
@@ -90,7 +90,10 @@ pub fn run(args: &ExploreArgs) -> Result<ExitCode> {
 }
 
 /// Runs a single given scenario, without shrinking.
-fn one(scenario: Scenario, subject: WorkerTask<'_>) -> Result<(SeedTotals, Vec<Finding>)> {
+fn one(
+    scenario: Scenario,
+    subject: WorkerTask<'_>,
+) -> Result<(SeedTotals, Vec<ReportedViolation>)> {
     let (mut sums, start) = (SeedTotals::default(), std::time::Instant::now());
     let outcome = worker::Worker::new(subject).run(&scenario)?;
     sums.add(scenario.seed, outcome);
@@ -104,8 +107,8 @@ fn one(scenario: Scenario, subject: WorkerTask<'_>) -> Result<(SeedTotals, Vec<F
 }
 
 /// Returns the first violation of each kind, with its scenario shrunk.
-fn findings(sums: &SeedTotals, args: &ExploreArgs) -> Result<Vec<Finding>> {
-    let mut list: Vec<Finding> = Vec::new();
+fn findings(sums: &SeedTotals, args: &ExploreArgs) -> Result<Vec<ReportedViolation>> {
+    let mut list: Vec<ReportedViolation> = Vec::new();
     for (seed, violation) in &sums.found {
         if list.len() == SHOWN_MAX || list.iter().any(|known| known.kind == violation.kind) {
             continue;
@@ -124,9 +127,9 @@ fn findings(sums: &SeedTotals, args: &ExploreArgs) -> Result<Vec<Finding>> {
     Ok(list)
 }
 
-fn finding(seed: u64, violation: &Violation, small: (Scenario, Violation)) -> Finding {
+fn finding(seed: u64, violation: &Violation, small: (Scenario, Violation)) -> ReportedViolation {
     let replay = format!("millrace-lab explore --scenario '{}'", small.0.line());
-    Finding {
+    ReportedViolation {
         seed,
         kind: violation.kind.clone(),
         detail: violation.detail.clone(),
@@ -137,20 +140,20 @@ fn finding(seed: u64, violation: &Violation, small: (Scenario, Violation)) -> Fi
 }
 
 /// Describes a violation of the cache, whose scenario is given by its seed.
-fn cache_finding(seed: u64, violation: &Violation) -> Finding {
-    Finding {
+fn cache_finding(seed: u64, violation: &Violation) -> ReportedViolation {
+    ReportedViolation {
         seed,
         kind: violation.kind.clone(),
         detail: violation.detail.clone(),
         scenario: None,
-        scenario_detail: format!("{:?}", cache::Scenario::of_seed(seed)),
+        scenario_detail: format!("{:?}", cache::CacheScenario::of_seed(seed)),
         replay: format!("millrace-lab explore --cache --seed {seed}"),
     }
 }
 
 /// Formats a violation for people.
-fn shown(finding: &Finding) -> String {
-    let Finding { kind, detail, seed, scenario_detail, replay, .. } = finding;
+fn shown(finding: &ReportedViolation) -> String {
+    let ReportedViolation { kind, detail, seed, scenario_detail, replay, .. } = finding;
     match finding.scenario {
         Some(_) => format!(
             "violation: {kind}: {detail}\n  seed: {seed} (millrace-lab explore --seed {seed})\n  \
@@ -163,10 +166,10 @@ fn shown(finding: &Finding) -> String {
     }
 }
 
-fn report(args: &ExploreArgs, sums: &SeedTotals, findings: &[Finding]) -> Result<()> {
+fn report(args: &ExploreArgs, sums: &SeedTotals, findings: &[ReportedViolation]) -> Result<()> {
     let rate = sums.seeds as f64 / sums.seconds.max(1e-9);
     if args.json {
-        let summary = Summary {
+        let summary = ExploreSummary {
             seeds: sums.seeds,
             seconds: sums.seconds,
             seeds_per_second: rate,
@@ -208,12 +211,12 @@ fn report(args: &ExploreArgs, sums: &SeedTotals, findings: &[Finding]) -> Result
 }
 
 /// Progress bar on a terminal.
-struct Bar {
+struct ExploreBar {
     shown: bool,
     terminal: bool,
 }
 
-impl Bar {
+impl ExploreBar {
     fn show(&mut self, sums: &SeedTotals, part: f64) {
         if self.terminal {
             self.shown = true;

@@ -22,14 +22,14 @@ use millrace_cache::{Cache, CacheDriver, CacheMode, Flusher, FlusherConfig, Writ
 use millrace_machine::{CpuId, Doorbell, Machine, Order, Parker, Thread, Word};
 use millrace_simulator::{Model, SimError, Simulated, Simulation};
 
-use crate::explorer::Outcome;
+use crate::explorer::ScenarioOutcome;
 use crate::explorer::oracle_lock::lock_oracle;
-use client::Client;
-use drive::Drive;
-use oracle::{Oracle, Size, Step};
-pub use scenario::{Growth, Scenario};
+use client::CacheClient;
+use drive::BackingDrive;
+use oracle::{CacheOracle, GrowthStep, VolumeSize};
+pub use scenario::{CacheScenario, DriveGrowth};
 
-type Bell = Arc<Doorbell<Simulated>>;
+type SimDoorbell = Arc<Doorbell<Simulated>>;
 type SimWord = <Simulated as Machine>::Word;
 
 /// The flusher keeps few writes in flight, so that further writes have to wait for them.
@@ -37,14 +37,14 @@ const FLUSHER: FlusherConfig = FlusherConfig { drive_writes: 4, lists: WriteList
 
 /// Runs the cache scenario of a seed and returns its outcome.
 #[must_use]
-pub fn run(seed: u64) -> Outcome {
+pub fn run(seed: u64) -> ScenarioOutcome {
     run_counted(seed).0
 }
 
 /// Runs a seed; also returns how many pages the cache wrote back to the drives.
-fn run_counted(seed: u64) -> (Outcome, u64) {
-    let scenario = Scenario::of_seed(seed);
-    let oracle = Arc::new(Mutex::new(Oracle::new(&scenario)));
+fn run_counted(seed: u64) -> (ScenarioOutcome, u64) {
+    let scenario = CacheScenario::of_seed(seed);
+    let oracle = Arc::new(Mutex::new(CacheOracle::new(&scenario)));
     let shared = Arc::clone(&oracle);
     let model = Model::plain(2, 4);
     let simulation = Simulation::new(&model, seed).expect("a valid model");
@@ -64,18 +64,18 @@ fn run_counted(seed: u64) -> (Outcome, u64) {
         }
     };
     let (ios, digest, violation) = (oracle.ios, oracle.digest(), oracle.violation.clone());
-    (Outcome { ios, events, virtual_ns, digest, violation }, oracle.written_back)
+    (ScenarioOutcome { ios, events, virtual_ns, digest, violation }, oracle.written_back)
 }
 
 fn thread(number: u16) -> IoThread<Simulated> {
-    let bell: Bell = Arc::new(Doorbell::new(<Simulated as Machine>::Parker::new()));
+    let bell: SimDoorbell = Arc::new(Doorbell::new(<Simulated as Machine>::Parker::new()));
     IoThread { number, owner: u64::from(number) + 1, bell, turn: None }
 }
 
 /// Builds the volume below the cache from the scenario's drives.
-fn volume_of(scenario: &Scenario, oracle: &Arc<Mutex<Oracle>>) -> Arc<Volume<Simulated>> {
+fn volume_of(scenario: &CacheScenario, oracle: &Arc<Mutex<CacheOracle>>) -> Arc<Volume<Simulated>> {
     let disk = |number: usize| {
-        let drive = Drive::new(scenario, number, oracle);
+        let drive = BackingDrive::new(scenario, number, oracle);
         let name = format!("d{number}");
         let io_threads = scenario.load.clients as u16 + 1;
         let config = DiskConfig { name, io_threads, timeout_ns: 0, ..DiskConfig::default() };
@@ -90,7 +90,7 @@ fn volume_of(scenario: &Scenario, oracle: &Arc<Mutex<Oracle>>) -> Arc<Volume<Sim
     Volume::new("v", layout, disks).expect("drives of one size")
 }
 
-fn play(scenario: &Scenario, oracle: &Arc<Mutex<Oracle>>) {
+fn play(scenario: &CacheScenario, oracle: &Arc<Mutex<CacheOracle>>) {
     let below = volume_of(scenario, oracle);
     let cache = Cache::new(Arc::clone(&below), scenario.cache).expect("settings in range");
     let io_threads = scenario.load.clients as u16;
@@ -105,7 +105,7 @@ fn play(scenario: &Scenario, oracle: &Arc<Mutex<Oracle>>) {
         Simulated::spawn("flusher", Some(CpuId(7)), body)
     };
     let start = |number: usize| {
-        let mut client = Client::new(scenario, number, oracle);
+        let mut client = CacheClient::new(scenario, number, oracle);
         let volume = Arc::clone(&volume);
         let body = Box::new(move || client.run(&volume, &thread(number as u16)));
         Simulated::spawn("client", Some(CpuId(number as u32)), body)
@@ -137,17 +137,17 @@ fn play(scenario: &Scenario, oracle: &Arc<Mutex<Oracle>>) {
 }
 
 /// Waits until the growth time, then grows the drives and resizes the volume.
-fn grow(volume: &Volume<Simulated>, growth: Growth, oracle: &Mutex<Oracle>) {
-    let bell: Bell = Arc::new(Doorbell::new(<Simulated as Machine>::Parker::new()));
+fn grow(volume: &Volume<Simulated>, growth: DriveGrowth, oracle: &Mutex<CacheOracle>) {
+    let bell: SimDoorbell = Arc::new(Doorbell::new(<Simulated as Machine>::Parker::new()));
     while Simulated::now() < growth.at_ns {
         bell.sleep_unless(Some(growth.at_ns), || false);
     }
-    lock_oracle(oracle).size.step = Step::Underway;
+    lock_oracle(oracle).size.step = GrowthStep::Underway;
     let grown = volume.resize();
     let mut oracle = lock_oracle(oracle);
     match grown {
         Ok(resized) if resized.new == oracle.sectors() => {
-            oracle.size = Size { known: resized.new, step: Step::Done };
+            oracle.size = VolumeSize { known: resized.new, step: GrowthStep::Done };
         }
         other => oracle.accuse("size", format!("the volume did not grow: {other:?}")),
     }
@@ -181,7 +181,7 @@ mod tests {
         // were held for long beside a drive that was stuck, or after it.
         for seed in (0..300).chain([700_000_002_197, 961_000_009_985, 964_000_038_856]) {
             let (outcome, pages) = run_counted(seed);
-            assert_eq!(outcome.violation, None, "seed {seed}: {:?}", Scenario::of_seed(seed));
+            assert_eq!(outcome.violation, None, "seed {seed}: {:?}", CacheScenario::of_seed(seed));
             written_back += pages;
         }
         assert!(written_back > 10_000, "{written_back} pages");
@@ -189,24 +189,24 @@ mod tests {
 
     #[test]
     fn scenarios_have_drives_that_die_and_come_back() {
-        let dead = (0..300).filter_map(|seed| Scenario::of_seed(seed).dead);
+        let dead = (0..300).filter_map(|seed| CacheScenario::of_seed(seed).dead);
         assert!(dead.filter(|dead| dead.until_ns > 1_000_000_000).count() > 5);
-        assert!((0..300).filter(|seed| Scenario::of_seed(*seed).stuck.is_some()).count() > 5);
-        assert!((0..300).filter(|seed| Scenario::of_seed(*seed).once.is_some()).count() > 20);
+        assert!((0..300).filter(|seed| CacheScenario::of_seed(*seed).stuck.is_some()).count() > 5);
+        assert!((0..300).filter(|seed| CacheScenario::of_seed(*seed).once.is_some()).count() > 20);
     }
 
     #[test]
     fn scenarios_have_drives_of_all_blocks_in_a_row_and_in_stripes() {
-        let scenarios = (0..300).map(Scenario::of_seed);
+        let scenarios = (0..300).map(CacheScenario::of_seed);
         let has = |block, linear| {
             let is_it =
-                |it: &Scenario| it.shape.block_sectors == block && it.shape.linear == linear;
+                |it: &CacheScenario| it.shape.block_sectors == block && it.shape.linear == linear;
             scenarios.clone().filter(is_it).count()
         };
         for block in [1, 2, 4, 8, 16, 32, 64, 128] {
             assert!(has(block, false) > 5 && has(block, true) > 1, "blocks of {block} sectors");
         }
-        let is_mixed = |it: &Scenario| {
+        let is_mixed = |it: &CacheScenario| {
             it.shape.drives > 1 && it.shape.other_block_sectors != it.shape.block_sectors
         };
         assert!(scenarios.filter(is_mixed).count() > 10);
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn scenarios_have_volumes_that_grow_while_clients_are_at_them() {
-        let grow = |seed: &u64| Scenario::of_seed(*seed).growth.is_some();
+        let grow = |seed: &u64| CacheScenario::of_seed(*seed).growth.is_some();
         assert!((0..300).filter(grow).count() > 70);
     }
 

@@ -13,7 +13,7 @@ use super::scenario::{DriveSpec, FaultSpec, LimitSpec};
 use super::time::NS_PER_US;
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Cell {
+struct SectorCell {
     stamp: u64,
     /// Number of the sector's last change; 0 if it never changed.
     number: u32,
@@ -36,7 +36,7 @@ pub(super) struct DiskImage {
     latency_ns: [u32; 2],
     /// Current size in sectors.
     pub(super) sectors: u64,
-    cells: Vec<Cell>,
+    cells: Vec<SectorCell>,
     /// Sectors that may not be durable; may hold duplicates.
     dirty: Vec<u32>,
     changes: u32,
@@ -58,7 +58,7 @@ impl DiskImage {
             faults: spec.faults,
             latency_ns: spec.latency_ns,
             sectors,
-            cells: vec![Cell::default(); spec.sectors as usize],
+            cells: vec![SectorCell::default(); spec.sectors as usize],
             dirty: Vec::new(),
             changes: 0,
             random: Random::new(0, 0),

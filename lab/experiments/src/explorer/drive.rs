@@ -1,4 +1,4 @@
-//! `Drive`: a model driver for the simulated machine that stores data and injects faults.
+//! `ModelDrive`: a model driver for the simulated machine that stores data and injects faults.
 //!
 //! Its queues check every request against the limits that the driver stated, read and write one
 //! stamp per sector, complete requests in the order of random deadlines, and are busy, slow, stuck
@@ -16,11 +16,11 @@ use millrace_machine::{Machine, Topology};
 use millrace_simulator::Simulated;
 
 use super::disk_image::RequestOutcome;
-use super::oracle::{FailedRequest, Oracle, SharedOracle, Span};
+use super::oracle::{FailedRequest, MemoryRange, Oracle, SharedOracle};
 use super::oracle_lock::lock_oracle;
 use super::scenario::DriveSpec;
 
-pub(super) struct Drive {
+pub(super) struct ModelDrive {
     pub(super) number: usize,
     pub(super) spec: DriveSpec,
     pub(super) oracle: SharedOracle,
@@ -28,7 +28,7 @@ pub(super) struct Drive {
     pub(super) immediate: bool,
 }
 
-impl Driver<Simulated> for Drive {
+impl Driver<Simulated> for ModelDrive {
     fn capacity(&self) -> Sector {
         lock_oracle(&self.oracle).media[self.number].sectors
     }
@@ -52,7 +52,7 @@ impl Driver<Simulated> for Drive {
     }
 
     fn open_queue(&self, _: u16, depth: u32) -> Result<Box<dyn DriverQueue<Simulated>>, Error> {
-        Ok(Box::new(Queue {
+        Ok(Box::new(ModelQueue {
             drive: self.number,
             limits: self.spec.limits.limits(),
             depth,
@@ -71,7 +71,7 @@ struct HeldRequest {
     flags: OpFlags,
     sector: u64,
     nr: u64,
-    memory: Vec<Span>,
+    memory: Vec<MemoryRange>,
     /// Address of each sector's stamp, and the stamp found there at submission.
     stamps: Vec<(*mut u64, u64)>,
     /// For a flush: the changes that it makes durable, as sector and change number.
@@ -84,7 +84,7 @@ struct HeldRequest {
 // SAFETY: the stamps lie in memory that the block layer lends to the drive until it names the tag.
 unsafe impl Send for HeldRequest {}
 
-struct Queue {
+struct ModelQueue {
     drive: usize,
     limits: QueueLimits,
     depth: u32,
@@ -95,7 +95,7 @@ struct Queue {
     given_up: usize,
 }
 
-impl DriverQueue<Simulated> for Queue {
+impl DriverQueue<Simulated> for ModelQueue {
     fn queue_rq(&mut self, rq: &Request<Simulated>) -> Dispatch {
         let now_ns = Simulated::now();
         let shared = Arc::clone(&self.oracle);
@@ -186,7 +186,7 @@ impl DriverQueue<Simulated> for Queue {
     }
 }
 
-impl Queue {
+impl ModelQueue {
     /// Completes a request: applies its effect, or fails it.
     fn finish(&self, oracle: &mut Oracle, rq: &HeldRequest, now_ns: u64) -> Status {
         oracle.release_memory(&rq.memory);
@@ -235,7 +235,7 @@ impl Queue {
         &self,
         oracle: &mut Oracle,
         rq: &Request<Simulated>,
-    ) -> (Vec<Span>, Vec<(*mut u64, u64)>) {
+    ) -> (Vec<MemoryRange>, Vec<(*mut u64, u64)>) {
         let (mut memory, mut bytes) = (Vec::with_capacity(rq.nr_segments().into()), 0u64);
         let has_data = rq.op().has_data();
         let mut stamps = Vec::with_capacity(if has_data { rq.nr_sectors() as usize } else { 0 });

@@ -11,7 +11,7 @@ use super::scenario::{
     ChannelSpec, Disturbance, DisturbanceKind, DriveSpec, FaultSpec, LayerSpec, LayoutSpec,
     LimitSpec, MachineSpec, Scenario, SpreadSpec, StackSpec,
 };
-use super::scheduler_spec::OrderSpec;
+use super::scheduler_spec::SchedulerSpec;
 use super::serving::{ModeSpec, ServingSpec};
 
 impl Scenario {
@@ -143,7 +143,7 @@ impl Scenario {
         }
         for _ in 0..random.within(1, 3) {
             let drive = random.below(self.drives.len() as u64) as u32;
-            let what = DisturbanceKind::Schedule(drive, OrderSpec::draw(random));
+            let what = DisturbanceKind::Schedule(drive, SchedulerSpec::draw(random));
             let most = random.pick(&[0, 0, 20, 100, 500]);
             let at_us = random.within(0, most);
             let cpu = random.within(0, self.machine.cpus() - 1);

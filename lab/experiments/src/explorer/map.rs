@@ -1,4 +1,4 @@
-//! `Map`: translates a sector of the volume to a drive and a sector on it, by plain arithmetic.
+//! `SectorMap`: translates a sector of the volume to a drive and a sector on it, by plain arithmetic.
 //!
 //! The reference model for crates/block/src/volume.rs: no shifts, no splitting, and no shared code.
 //! Built by run.rs; used by the oracle and by submitters.
@@ -7,7 +7,7 @@ use super::scenario::{LayoutSpec, Scenario};
 
 /// Layout of a volume, as the oracle computes it.
 #[derive(Debug, Clone)]
-pub(super) struct Map {
+pub(super) struct SectorMap {
     stripe: Option<u64>,
     /// Sectors of each drive that the volume uses.
     used: Vec<u64>,
@@ -19,14 +19,14 @@ pub(super) struct Map {
     pub(super) block: u64,
 }
 
-impl Map {
-    pub(super) fn new(scenario: &Scenario) -> Map {
-        let at_first = Map::of_sizes(scenario, |drive| scenario.sectors_at_first(drive));
-        let whole = Map::of_sizes(scenario, |drive| scenario.drives[drive].sectors.into());
-        Map { told: at_first.capacity, ..whole }
+impl SectorMap {
+    pub(super) fn new(scenario: &Scenario) -> SectorMap {
+        let at_first = SectorMap::of_sizes(scenario, |drive| scenario.sectors_at_first(drive));
+        let whole = SectorMap::of_sizes(scenario, |drive| scenario.drives[drive].sectors.into());
+        SectorMap { told: at_first.capacity, ..whole }
     }
 
-    fn of_sizes(scenario: &Scenario, sectors: impl Fn(usize) -> u64) -> Map {
+    fn of_sizes(scenario: &Scenario, sectors: impl Fn(usize) -> u64) -> SectorMap {
         let block = scenario.drives.iter().map(|d| u64::from(d.limits.block / 512));
         let block = block.max().unwrap_or(1);
         let mut used: Vec<u64> = Vec::new();
@@ -44,7 +44,7 @@ impl Map {
             used.iter_mut().for_each(|sectors| *sectors = least);
         }
         let capacity = used.iter().sum();
-        Map { stripe, capacity, told: capacity, used, block }
+        SectorMap { stripe, capacity, told: capacity, used, block }
     }
 
     /// Returns the drive's index and the sector on that drive.

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::disk_image::DiskImage;
 use super::history::History;
-use super::map::Map;
+use super::map::SectorMap;
 use super::scenario::Scenario;
 
 /// The first invariant that a run broke.
@@ -30,7 +30,7 @@ pub struct Violation {
 }
 
 /// Address range of a piece of memory: first byte, and the byte past its end.
-pub(super) type Span = (usize, usize);
+pub(super) type MemoryRange = (usize, usize);
 
 /// A bio as its submitter sees it.
 #[derive(Debug, Clone)]
@@ -40,7 +40,7 @@ pub(super) struct BioRecord {
     pub(super) flags: OpFlags,
     pub(super) sector: u64,
     pub(super) nr: u64,
-    pub(super) memory: Vec<Span>,
+    pub(super) memory: Vec<MemoryRange>,
     pub(super) foreign: bool,
     /// Event numbers of submission and completion; 0 and `u64::MAX` until they happen.
     pub(super) submitted: u64,
@@ -72,7 +72,7 @@ pub(super) struct FailedRequest<'a> {
     pub(super) op: Op,
     pub(super) sector: u64,
     pub(super) nr: u64,
-    pub(super) memory: &'a [Span],
+    pub(super) memory: &'a [MemoryRange],
 }
 
 /// Reasons why drives may rightly hold requests that no bio waits for.
@@ -84,7 +84,7 @@ struct Leftovers {
 }
 
 /// Drives that complete nothing for a while, and the I/O that they hold up.
-struct Stalls {
+struct StallPlan {
     /// For each drive, true if it stalls at some time.
     drives: Vec<bool>,
     /// All I/O waits for a stalled drive, also I/O to other drives.
@@ -96,7 +96,7 @@ struct Stalls {
 
 /// The complete model of a run.
 pub(super) struct Oracle {
-    pub(super) map: Map,
+    pub(super) map: SectorMap,
     pub(super) media: Vec<DiskImage>,
     pub(super) bios: Vec<BioRecord>,
     live: Vec<u32>,
@@ -108,7 +108,7 @@ pub(super) struct Oracle {
     /// Memory that drives may access: last byte + 1, by first byte.
     held: BTreeMap<usize, usize>,
     events: u64,
-    stalls: Stalls,
+    stalls: StallPlan,
     leftovers: Leftovers,
     /// For each channel, true if it is to be dropped.
     pub(super) stop: Vec<bool>,
@@ -122,7 +122,7 @@ pub(super) type SharedOracle = Arc<Mutex<Oracle>>;
 
 impl Oracle {
     pub(super) fn new(scenario: &Scenario) -> Oracle {
-        let map = Map::new(scenario);
+        let map = SectorMap::new(scenario);
         Oracle {
             media: (0..)
                 .zip(&scenario.drives)
@@ -136,7 +136,7 @@ impl Oracle {
             durable: 0,
             held: BTreeMap::new(),
             events: 1,
-            stalls: Stalls {
+            stalls: StallPlan {
                 bound_ns: scenario.bound_ns(),
                 drives: scenario.drives.iter().map(|d| d.faults.stall_us.is_some()).collect(),
                 all: scenario.stalls_all(),
@@ -257,7 +257,7 @@ impl Oracle {
     }
 
     /// Records the completion of a bio, with its status and what became of its memory.
-    pub(super) fn end(&mut self, id: u64, status: Status, memory: Memory, now_ns: u64) {
+    pub(super) fn end(&mut self, id: u64, status: Status, memory: MemoryFate, now_ns: u64) {
         self.events += 1;
         self.ios += 1;
         self.note(id << 8 | status as u64);
@@ -282,7 +282,7 @@ impl Oracle {
             let text = format!("{name} took {took_ns} ns; the bound is {bound_ns} ns");
             self.accuse("starvation", text);
         }
-        if memory == Memory::Back {
+        if memory == MemoryFate::Back {
             self.check_memory_is_free(&name, &bio.memory);
         }
         if status.is_ok() {
@@ -290,7 +290,7 @@ impl Oracle {
         }
     }
 
-    fn check_memory_is_free(&mut self, name: &str, memory: &[Span]) {
+    fn check_memory_is_free(&mut self, name: &str, memory: &[MemoryRange]) {
         for (start, end) in memory {
             let below = self.held.range(..end).next_back();
             if below.is_some_and(|(_, held_end)| held_end > start) {
@@ -345,12 +345,12 @@ impl Oracle {
     }
 
     /// Records that a drive may access this memory.
-    pub(super) fn hold_memory(&mut self, memory: &[Span]) {
+    pub(super) fn hold_memory(&mut self, memory: &[MemoryRange]) {
         self.held.extend(memory.iter().copied());
     }
 
     /// Records that a drive no longer accesses this memory.
-    pub(super) fn release_memory(&mut self, memory: &[Span]) {
+    pub(super) fn release_memory(&mut self, memory: &[MemoryRange]) {
         for (start, _) in memory {
             self.held.remove(start);
         }
@@ -475,7 +475,7 @@ impl BioRecord {
 
 /// Fate of a completed bio's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Memory {
+pub(super) enum MemoryFate {
     /// The bio came back with its memory, or had none.
     Back,
     /// The layer kept the memory because a drive may still write it.

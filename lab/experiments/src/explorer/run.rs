@@ -17,11 +17,11 @@ use millrace_simulator::{SimError, Simulated, Simulation};
 use serde::{Deserialize, Serialize};
 
 use super::disturbance::{disturb, watch};
-use super::drive::Drive;
+use super::drive::ModelDrive;
 use super::oracle::{Oracle, SharedOracle, Violation};
 use super::oracle_lock::lock_oracle;
 use super::scenario::{ChannelSpec, DisturbanceKind, LayoutSpec, Scenario};
-use super::scheduler_spec::OrderSpec;
+use super::scheduler_spec::SchedulerSpec;
 use super::sharing::GroupEnds;
 use super::submitter::{RunState, Submitter};
 use super::time::NS_PER_US;
@@ -29,7 +29,7 @@ use super::workers;
 
 /// Result of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct ScenarioOutcome {
     /// Number of bios that completed.
     pub ios: u64,
     /// Number of simulated events.
@@ -57,7 +57,7 @@ pub fn violation_so_far() -> Option<Violation> {
 ///
 /// # Errors
 /// If the scenario is invalid.
-pub fn run(scenario: &Scenario) -> Result<Outcome, String> {
+pub fn run(scenario: &Scenario) -> Result<ScenarioOutcome, String> {
     scenario.check()?;
     let simulation = Simulation::new(&scenario.machine.model(), scenario.seed);
     let simulation = simulation.map_err(|error| error.to_string())?;
@@ -87,7 +87,7 @@ pub fn run(scenario: &Scenario) -> Result<Outcome, String> {
     oracle.note(events);
     oracle.note(virtual_ns);
     let (ios, digest, violation) = (oracle.ios, oracle.digest, oracle.violation.clone());
-    Ok(Outcome { ios, events, virtual_ns, digest, violation })
+    Ok(ScenarioOutcome { ios, events, virtual_ns, digest, violation })
 }
 
 fn panic_text(error: &SimError) -> String {
@@ -227,7 +227,7 @@ fn sweep(state: &Arc<RunState>) {
     Simulated::charge(latest.max().unwrap_or(0) + 1_000);
     let disks = state.volume.disks();
     // A scheduler would let the sweepers' reads overtake the requests left behind.
-    disks.iter().for_each(|disk| OrderSpec::None.set(disk));
+    disks.iter().for_each(|disk| SchedulerSpec::None.set(disk));
     let any: Vec<usize> =
         (0..disks.len()).filter(|at| disks[*at].kind() == QueueKind::AnyThread).collect();
     if any.is_empty() {
@@ -268,9 +268,9 @@ fn sweep(state: &Arc<RunState>) {
     }
 }
 
-struct Sink(SharedOracle);
+struct DigestSink(SharedOracle);
 
-impl TraceSink for Sink {
+impl TraceSink for DigestSink {
     fn trace(&self, event: &Event) {
         lock_oracle(&self.0).note(event.sector << 8 | event.action as u64);
     }
@@ -290,9 +290,10 @@ fn build(scenario: &Scenario, shared_oracle: &SharedOracle) -> Arc<Volume<Simula
     let shared = layer.shared_tags.then(shared);
     let disk = |(number, spec): (usize, &super::scenario::DriveSpec)| {
         let (spec, oracle, immediate) = (spec.clone(), Arc::clone(shared_oracle), layer.immediate);
-        let drive = Drive { number, spec, oracle, immediate };
-        let trace =
-            layer.traced.then(|| Arc::new(Sink(Arc::clone(shared_oracle))) as Arc<dyn TraceSink>);
+        let drive = ModelDrive { number, spec, oracle, immediate };
+        let trace = layer
+            .traced
+            .then(|| Arc::new(DigestSink(Arc::clone(shared_oracle))) as Arc<dyn TraceSink>);
         let config = DiskConfig {
             name: format!("drive{number}"),
             stack: layer.stack.into(),

@@ -9,7 +9,7 @@ use millrace_simulator::Model;
 use serde::{Deserialize, Serialize};
 
 use super::group_spec::GroupSpec;
-use super::scheduler_spec::OrderSpec;
+use super::scheduler_spec::SchedulerSpec;
 use super::serving::{ModeSpec, ServingSpec};
 
 /// Longest time until a thread that waits for a tag polls again, in nanoseconds.
@@ -274,7 +274,7 @@ pub enum DisturbanceKind {
     /// one per scenario, and in a linear layout only of the last drive.
     Grow(u32, u32),
     /// Changes a drive's scheduler: drive, scheduler. Only with the mq design.
-    Schedule(u32, OrderSpec),
+    Schedule(u32, SchedulerSpec),
     /// Changes a group's settings: group, settings.
     Regroup(u32, GroupSpec),
 }

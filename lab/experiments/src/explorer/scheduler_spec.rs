@@ -1,4 +1,4 @@
-//! `OrderSpec`: the scheduler of a drive in a scenario.
+//! `SchedulerSpec`: the scheduler of a drive in a scenario.
 //!
 //! Offers the deadline scheduler with expiries of microseconds, and a test scheduler that holds
 //! each chain back for a while although the drive has room, so that the layer's timers are
@@ -20,7 +20,7 @@ use super::time::NS_PER_US;
 /// Scheduler of a drive, by its configuration name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum OrderSpec {
+pub enum SchedulerSpec {
     /// No scheduler: first come, first served.
     None,
     /// Deadline: reads expire after this many microseconds, writes after four times as many.
@@ -33,35 +33,35 @@ pub enum OrderSpec {
     Latency,
 }
 
-impl OrderSpec {
+impl SchedulerSpec {
     /// Returns the longest time that the scheduler may hold a chain back or let others pass it, in
     /// microseconds.
     pub(super) fn longest_us(self) -> u64 {
         match self {
-            OrderSpec::None => 0,
-            OrderSpec::Deadline(expire_us) => 4 * u64::from(expire_us),
-            OrderSpec::Delay(us) => us.into(),
+            SchedulerSpec::None => 0,
+            SchedulerSpec::Deadline(expire_us) => 4 * u64::from(expire_us),
+            SchedulerSpec::Delay(us) => us.into(),
             // A group of idle priority waits longest.
-            OrderSpec::Fair | OrderSpec::Latency => 200_000,
+            SchedulerSpec::Fair | SchedulerSpec::Latency => 200_000,
         }
     }
 
     /// Draws a random scheduler.
-    pub(super) fn draw(random: &mut Random) -> OrderSpec {
+    pub(super) fn draw(random: &mut Random) -> SchedulerSpec {
         match random.below(10) {
-            6 | 7 => OrderSpec::Fair,
-            8 | 9 => OrderSpec::Latency,
-            0 => OrderSpec::None,
-            1 => OrderSpec::Delay(random.pick(&[1, 20, 200])),
-            _ => OrderSpec::Deadline(random.pick(&[1, 20, 200, 1_000])),
+            6 | 7 => SchedulerSpec::Fair,
+            8 | 9 => SchedulerSpec::Latency,
+            0 => SchedulerSpec::None,
+            1 => SchedulerSpec::Delay(random.pick(&[1, 20, 200])),
+            _ => SchedulerSpec::Deadline(random.pick(&[1, 20, 200, 1_000])),
         }
     }
 
     /// Attaches this scheduler to a drive.
     pub(super) fn set(self, disk: &Disk<Simulated>) {
         let set = match self {
-            OrderSpec::None => disk.set_scheduler(SchedulerKind::None),
-            OrderSpec::Deadline(expire_us) => {
+            SchedulerSpec::None => disk.set_scheduler(SchedulerKind::None),
+            SchedulerSpec::Deadline(expire_us) => {
                 let read_expire_ns = u64::from(expire_us) * NS_PER_US;
                 let config = DeadlineConfig {
                     read_expire_ns,
@@ -72,11 +72,11 @@ impl OrderSpec {
                 let deadline = Deadline::new(config, disk.queue_count().1);
                 disk.set_own_scheduler(|hctx| deadline.queue(hctx))
             }
-            OrderSpec::Fair => disk.set_scheduler(SchedulerKind::Fair),
-            OrderSpec::Latency => disk.set_scheduler(SchedulerKind::Latency),
-            OrderSpec::Delay(us) => disk.set_own_scheduler(|_| {
+            SchedulerSpec::Fair => disk.set_scheduler(SchedulerKind::Fair),
+            SchedulerSpec::Latency => disk.set_scheduler(SchedulerKind::Latency),
+            SchedulerSpec::Delay(us) => disk.set_own_scheduler(|_| {
                 let delay_ns = u64::from(us) * NS_PER_US;
-                Box::new(Delay { chains: VecDeque::new(), delay_ns })
+                Box::new(DelayScheduler { chains: VecDeque::new(), delay_ns })
             }),
         };
         set.expect("a checked scenario");
@@ -84,12 +84,12 @@ impl OrderSpec {
 }
 
 /// Test scheduler: first come, first served, each chain held back for `delay_ns`.
-struct Delay {
+struct DelayScheduler {
     chains: VecDeque<Chain<Simulated>>,
     delay_ns: u64,
 }
 
-impl Scheduler<Simulated> for Delay {
+impl Scheduler<Simulated> for DelayScheduler {
     fn insert(&mut self, batch: &mut Batch<'_, Simulated>) {
         self.chains.extend(batch);
     }

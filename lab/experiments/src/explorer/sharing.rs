@@ -16,7 +16,7 @@ use super::scenario::{
     ChannelSpec, Disturbance, DisturbanceKind, FaultSpec, LayerSpec, LayoutSpec, Scenario,
     SpreadSpec, StackSpec,
 };
-use super::scheduler_spec::OrderSpec;
+use super::scheduler_spec::SchedulerSpec;
 use super::serving::ServingSpec;
 
 /// Time after which all groups compete, and the tolerance of their shares in I/Os.
@@ -39,7 +39,11 @@ impl Scenario {
         };
         if self.layer.stack == StackSpec::Mq && random.per_mille(700) {
             for drive in 0..self.drives.len() as u32 {
-                let order = random.pick(&[OrderSpec::Fair, OrderSpec::Fair, OrderSpec::Latency]);
+                let order = random.pick(&[
+                    SchedulerSpec::Fair,
+                    SchedulerSpec::Fair,
+                    SchedulerSpec::Latency,
+                ]);
                 disturb(random, DisturbanceKind::Schedule(drive, order));
             }
         }
@@ -106,7 +110,7 @@ impl Scenario {
             target_us: 0,
         };
         self.groups = (0..count).map(group).collect();
-        let what = DisturbanceKind::Schedule(0, OrderSpec::Fair);
+        let what = DisturbanceKind::Schedule(0, SchedulerSpec::Fair);
         self.disturbances = vec![Disturbance { at_us: 0, cpu: 0, what }];
     }
 
@@ -247,7 +251,7 @@ impl GroupEnds {
     /// Describes the first group that got far more or less than its share while all groups had I/O
     /// waiting, if any.
     fn unfair(&self, scenario: &Scenario) -> Option<String> {
-        let is_fair = |d: &Disturbance| d.what == DisturbanceKind::Schedule(0, OrderSpec::Fair);
+        let is_fair = |d: &Disturbance| d.what == DisturbanceKind::Schedule(0, SchedulerSpec::Fair);
         let fair = scenario.fair && scenario.disturbances.iter().any(is_fair);
         let lists =
             self.0.get(1..).filter(|lists| fair && lists.len() == scenario.channels.len())?;

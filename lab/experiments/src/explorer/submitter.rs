@@ -14,7 +14,7 @@ use millrace_block::{
 use millrace_machine::{Doorbell, Machine, Order, Parker, Word};
 use millrace_simulator::Simulated;
 
-use super::oracle::{Memory, SharedOracle};
+use super::oracle::{MemoryFate, SharedOracle};
 use super::oracle_lock::lock_oracle;
 use super::random::Random;
 use super::scenario::{ChannelSpec, Scenario};
@@ -23,7 +23,7 @@ use super::time::NS_PER_US;
 use super::workers::WorkerHandle;
 use super::workload::{OwnedPieces, Workload, found};
 
-pub(super) type Bell = Arc<Doorbell<Simulated>>;
+pub(super) type SimDoorbell = Arc<Doorbell<Simulated>>;
 type SimWord = <Simulated as Machine>::Word;
 type SimParker = <Simulated as Machine>::Parker;
 
@@ -33,7 +33,7 @@ pub(super) struct RunState {
     pub(super) volume: Arc<Volume<Simulated>>,
     pub(super) oracle: SharedOracle,
     /// Doorbell of each submitter, if submitters are I/O threads; empty otherwise.
-    pub(super) bells: Vec<Bell>,
+    pub(super) bells: Vec<SimDoorbell>,
     /// Number of I/O threads that have brought up their queues.
     pub(super) up: SimWord,
     /// Number of submitters that are not done.
@@ -85,7 +85,7 @@ pub(super) struct Submitter {
     /// Decides which groups bios belong to.
     groups: Random,
     foreign: BTreeMap<u64, OwnedPieces>,
-    bell: Option<Bell>,
+    bell: Option<SimDoorbell>,
     /// A bio that was refused because too much waits in the stack.
     refused: Option<(u64, Bio)>,
 }
@@ -333,7 +333,7 @@ impl Submitter {
         ends.note((group, op), status, now_ns);
         drop(ends);
         let mut oracle = lock_oracle(&self.state.oracle);
-        let memory = if hollow { Memory::Kept } else { Memory::Back };
+        let memory = if hollow { MemoryFate::Kept } else { MemoryFate::Back };
         oracle.end(id, status, memory, now_ns);
         if op == Op::Read && status == Status::Ok {
             let found = found(done.bio, foreign.as_ref());

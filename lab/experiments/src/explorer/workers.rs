@@ -11,7 +11,7 @@ use millrace_machine::{CpuId, Doorbell, Machine, Order, Parker, Thread, Word};
 use millrace_simulator::Simulated;
 
 use super::scenario::Scenario;
-use super::submitter::{Bell, RunState};
+use super::submitter::{RunState, SimDoorbell};
 use super::time::NS_PER_US;
 
 type SimWord = <Simulated as Machine>::Word;
@@ -27,7 +27,7 @@ pub(super) struct WorkerHandle {
     leave: SimWord,
     /// Set to 1 when the run is over.
     over: SimWord,
-    bell: Bell,
+    bell: SimDoorbell,
 }
 
 /// Creates a control block for each worker.

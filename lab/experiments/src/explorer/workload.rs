@@ -7,7 +7,7 @@
 
 use millrace_block::{Bio, Buffer, Op, OpFlags, Segment};
 
-use super::map::Map;
+use super::map::SectorMap;
 use super::oracle::{BioRecord, stamp_of};
 use super::random::Random;
 use super::scenario::ChannelSpec;
@@ -52,7 +52,7 @@ impl Workload {
         seed: u64,
         (channel, channels): (usize, usize),
         spec: ChannelSpec,
-        map: &Map,
+        map: &SectorMap,
     ) -> Self {
         let blocks = map.capacity / map.block;
         let share = (blocks / channels as u64).max(1);
@@ -73,7 +73,7 @@ impl Workload {
     }
 
     /// Restricts the workload to one read of the first block of each of these drives.
-    pub(super) fn visit(&mut self, map: &Map, drives: &[usize]) {
+    pub(super) fn visit(&mut self, map: &SectorMap, drives: &[usize]) {
         let first =
             |drive: &usize| (0..self.blocks).find(|block| map.place(block * map.block).0 == *drive);
         self.visits = drives.iter().filter_map(first).collect();

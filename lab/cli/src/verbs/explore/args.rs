@@ -50,7 +50,7 @@ pub struct ExploreArgs {
 }
 
 /// Work that the arguments ask for.
-pub enum Task {
+pub enum ExploreTask {
     /// Run `count` seeds from `first` on, or as many as fit into `time`.
     Seeds { first: u64, count: u64, time: Option<Duration> },
     /// Run this scenario.
@@ -76,7 +76,7 @@ impl ExploreArgs {
     ///
     /// # Errors
     /// If the scenario is neither JSON nor a file that contains it.
-    pub fn task(&self) -> Result<Task> {
+    pub fn task(&self) -> Result<ExploreTask> {
         if let Some(text) = &self.scenario {
             let json = match text.trim_start().starts_with('{') {
                 true => text.clone(),
@@ -85,7 +85,7 @@ impl ExploreArgs {
                 })?,
             };
             let scenario = serde_json::from_str(&json).context("--scenario")?;
-            return Ok(Task::Scenario(Box::new(scenario)));
+            return Ok(ExploreTask::Scenario(Box::new(scenario)));
         }
         let count = match (self.seeds, self.for_time, self.seed) {
             (Some(count), ..) => count,
@@ -93,6 +93,6 @@ impl ExploreArgs {
             (None, None, Some(_)) => 1,
             (None, None, None) => 1_000,
         };
-        Ok(Task::Seeds { first: self.seed.unwrap_or(0), count, time: self.for_time })
+        Ok(ExploreTask::Seeds { first: self.seed.unwrap_or(0), count, time: self.for_time })
     }
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use millrace_experiments::explorer::cache;
-use millrace_experiments::explorer::{self, Outcome, Scenario, Violation};
+use millrace_experiments::explorer::{self, Scenario, ScenarioOutcome, Violation};
 use nix::time::ClockId;
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
@@ -37,7 +37,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// An order to a worker.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Order {
+pub enum WorkerOrder {
     /// Run the scenarios of seeds (first, count), up to the first violation.
     Seeds(u64, u64),
     /// Run the cache scenarios of seeds (first, count), up to the first violation.
@@ -49,9 +49,9 @@ pub enum Order {
 /// Reply of a worker about one scenario.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Reply {
+pub enum WorkerReply {
     /// The scenario ran, perhaps not to its end.
-    Outcome(Outcome),
+    Outcome(ScenarioOutcome),
     /// The scenario is invalid.
     Invalid(String),
 }
@@ -67,23 +67,23 @@ pub fn serve(plant: Option<&str>) -> Result<ExitCode> {
             let place = panic.location().map(ToString::to_string).unwrap_or_default();
             Violation { kind: "panic".to_owned(), detail: format!("{detail} ({place})") }
         });
-        answer(&Reply::Outcome(failed(violation)));
+        answer(&WorkerReply::Outcome(failed(violation)));
         std::process::exit(3);
     }));
     explorer::with_bug(plant, || {
         for line in std::io::stdin().lock().lines() {
             match serde_json::from_str(&line?).context("an order")? {
-                Order::Seeds(first, count) => {
+                WorkerOrder::Seeds(first, count) => {
                     let end = first.saturating_add(count);
                     let mut seeds = first..end;
                     while seeds.next().is_some_and(|seed| play(&Scenario::of_seed(seed))) {}
                 }
-                Order::Cache(first, count) => {
+                WorkerOrder::Cache(first, count) => {
                     let end = first.saturating_add(count);
                     let mut seeds = first..end;
                     while seeds.next().is_some_and(|seed| say(Ok(cache::run(seed)))) {}
                 }
-                Order::Scenario(scenario) => {
+                WorkerOrder::Scenario(scenario) => {
                     play(&scenario);
                 }
             }
@@ -99,22 +99,22 @@ fn play(scenario: &Scenario) -> bool {
 }
 
 /// Sends the reply about a scenario; returns true if there was no violation.
-fn say(ran: Result<Outcome, String>) -> bool {
+fn say(ran: Result<ScenarioOutcome, String>) -> bool {
     let reply = match ran {
-        Ok(outcome) => Reply::Outcome(outcome),
-        Err(text) => Reply::Invalid(text),
+        Ok(outcome) => WorkerReply::Outcome(outcome),
+        Err(text) => WorkerReply::Invalid(text),
     };
     answer(&reply);
-    matches!(reply, Reply::Outcome(Outcome { violation: None, .. }))
+    matches!(reply, WorkerReply::Outcome(ScenarioOutcome { violation: None, .. }))
 }
 
-fn answer(reply: &Reply) {
+fn answer(reply: &WorkerReply) {
     let text = serde_json::to_string(reply).expect("plain data prints");
     millrace_console::say(&format!("{text}\n"));
 }
 
-fn failed(violation: Violation) -> Outcome {
-    Outcome { ios: 0, events: 0, virtual_ns: 0, digest: 0, violation: Some(violation) }
+fn failed(violation: Violation) -> ScenarioOutcome {
+    ScenarioOutcome { ios: 0, events: 0, virtual_ns: 0, digest: 0, violation: Some(violation) }
 }
 
 /// Reason why a worker does not reply.
@@ -126,7 +126,7 @@ enum WorkerFailure {
     Dead,
 }
 
-impl Running {
+impl WorkerProcess {
     /// Waits for the worker's next reply, within the time limits.
     fn reply(&self, patience: TimeLimits) -> Result<String, WorkerFailure> {
         let (start, spent) = (Instant::now(), self.processor_time());
@@ -160,10 +160,10 @@ pub struct Worker {
     plant: Option<String>,
     /// True if seeds are scenarios of the cache.
     cache: bool,
-    running: Option<Running>,
+    running: Option<WorkerProcess>,
 }
 
-struct Running {
+struct WorkerProcess {
     child: Child,
     orders: ChildStdin,
     replies: Receiver<String>,
@@ -180,8 +180,8 @@ impl Worker {
     ///
     /// # Errors
     /// If no worker can be started, or the scenario is invalid.
-    pub fn run(&mut self, scenario: &Scenario) -> Result<Outcome> {
-        let running = self.order(&Order::Scenario(Box::new(scenario.clone())))?;
+    pub fn run(&mut self, scenario: &Scenario) -> Result<ScenarioOutcome> {
+        let running = self.order(&WorkerOrder::Scenario(Box::new(scenario.clone())))?;
         self.outcome(running)
     }
 
@@ -194,13 +194,13 @@ impl Worker {
         &mut self,
         first: u64,
         count: u64,
-        mut each: impl FnMut(u64, Outcome) -> bool,
+        mut each: impl FnMut(u64, ScenarioOutcome) -> bool,
     ) -> Result<()> {
         let (mut seed, end) = (first, first.saturating_add(count));
         while seed < end {
             let order = match self.cache {
-                true => Order::Cache(seed, end - seed),
-                false => Order::Seeds(seed, end - seed),
+                true => WorkerOrder::Cache(seed, end - seed),
+                false => WorkerOrder::Seeds(seed, end - seed),
             };
             let mut running = Some(self.order(&order)?);
             while let Some(worker) = running.take() {
@@ -221,7 +221,7 @@ impl Worker {
     }
 
     /// Sends an order to the worker, after starting it if necessary.
-    fn order(&mut self, order: &Order) -> Result<Running> {
+    fn order(&mut self, order: &WorkerOrder) -> Result<WorkerProcess> {
         let mut running = match self.running.take() {
             Some(running) => running,
             None => start(self.plant.as_deref())?,
@@ -233,13 +233,13 @@ impl Worker {
     }
 
     /// Waits for the worker's next outcome; keeps the worker if it can go on.
-    fn outcome(&mut self, running: Running) -> Result<Outcome> {
+    fn outcome(&mut self, running: WorkerProcess) -> Result<ScenarioOutcome> {
         match running.reply(PATIENCE) {
             Ok(line) => {
                 let reply = serde_json::from_str(&line).context("a worker's reply")?;
-                let Reply::Outcome(outcome) = reply else {
+                let WorkerReply::Outcome(outcome) = reply else {
                     self.running = Some(running);
-                    let Reply::Invalid(text) = reply else { unreachable!("there are two") };
+                    let WorkerReply::Invalid(text) = reply else { unreachable!("there are two") };
                     return Err(anyhow!(text));
                 };
                 // After a violation memory has leaked or is corrupt, so the next scenario gets a
@@ -274,7 +274,7 @@ impl Drop for Worker {
     }
 }
 
-fn end(mut running: Running) -> Result<ExitStatus> {
+fn end(mut running: WorkerProcess) -> Result<ExitStatus> {
     drop(running.orders);
     // Without orders the process ends by itself, unless it hangs.
     match running.replies.recv_timeout(Duration::from_millis(200)) {
@@ -284,7 +284,7 @@ fn end(mut running: Running) -> Result<ExitStatus> {
     running.child.wait().context("a worker cannot be waited for")
 }
 
-fn start(plant: Option<&str>) -> Result<Running> {
+fn start(plant: Option<&str>) -> Result<WorkerProcess> {
     let program = std::env::current_exe().context("the path of this program")?;
     let mut command = Command::new(program);
     // Ctrl-C on a terminal must reach only the verb, which ends its workers itself.
@@ -299,7 +299,7 @@ fn start(plant: Option<&str>) -> Result<Running> {
     spawn(&mut command)
 }
 
-fn spawn(command: &mut Command) -> Result<Running> {
+fn spawn(command: &mut Command) -> Result<WorkerProcess> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().context("a worker cannot be started")?;
     let orders = child.stdin.take().context("a worker without input")?;
@@ -313,7 +313,7 @@ fn spawn(command: &mut Command) -> Result<Running> {
             }
         }
     });
-    Ok(Running { child, orders, replies })
+    Ok(WorkerProcess { child, orders, replies })
 }
 
 #[cfg(test)]

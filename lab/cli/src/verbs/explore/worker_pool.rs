@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use millrace_experiments::Interrupt;
-use millrace_experiments::explorer::{Outcome, Violation};
+use millrace_experiments::explorer::{ScenarioOutcome, Violation};
 
 use super::args::WorkerTask;
 use super::worker::Worker;
@@ -18,7 +18,7 @@ use super::worker::Worker;
 const TAKEN_MAX: u64 = 16;
 
 /// Seeds to run.
-pub struct Seeds {
+pub struct SeedRange {
     /// First seed.
     pub first: u64,
     /// Number of seeds.
@@ -52,7 +52,7 @@ pub struct SeedTotals {
 
 impl SeedTotals {
     /// Adds the outcome of a seed.
-    pub fn add(&mut self, seed: u64, outcome: Outcome) {
+    pub fn add(&mut self, seed: u64, outcome: ScenarioOutcome) {
         self.seeds += 1;
         self.ios += outcome.ios;
         self.virtual_ns += outcome.virtual_ns;
@@ -65,7 +65,7 @@ impl SeedTotals {
     }
 }
 
-struct Shared {
+struct PoolState {
     next: AtomicU64,
     end: u64,
     /// Number of seeds that a worker takes at a time.
@@ -79,13 +79,13 @@ struct Shared {
 /// # Errors
 /// If a worker cannot be started.
 pub fn run(
-    seeds: &Seeds,
+    seeds: &SeedRange,
     jobs: u16,
     subject: WorkerTask<'_>,
     progress: &mut dyn FnMut(&SeedTotals, f64),
 ) -> Result<SeedTotals> {
     let start = Instant::now();
-    let shared = Shared {
+    let shared = PoolState {
         next: AtomicU64::new(seeds.first),
         end: seeds.first.saturating_add(seeds.count),
         taken: (seeds.count / (u64::from(jobs) * 4)).clamp(1, TAKEN_MAX),
@@ -104,7 +104,7 @@ pub fn run(
         loop {
             match results.recv_timeout(Duration::from_millis(100)) {
                 Ok(Ok((seed, outcome))) => {
-                    let outcome: Outcome = outcome;
+                    let outcome: ScenarioOutcome = outcome;
                     let found = outcome.violation.is_some();
                     sums.add(seed, outcome);
                     if found && seeds.fail_fast {
@@ -133,7 +133,11 @@ pub fn run(
     error.map_or(Ok(sums), Err)
 }
 
-fn work(shared: &Shared, subject: WorkerTask<'_>, sender: &Sender<Result<(u64, Outcome)>>) {
+fn work(
+    shared: &PoolState,
+    subject: WorkerTask<'_>,
+    sender: &Sender<Result<(u64, ScenarioOutcome)>>,
+) {
     let mut worker = Worker::new(subject);
     loop {
         let late = shared.deadline.is_some_and(|deadline| Instant::now() >= deadline);

@@ -1,4 +1,4 @@
-//! `Client`: a thread that submits the scenario's I/O through a channel of its own.
+//! `CacheClient`: a thread that submits the scenario's I/O through a channel of its own.
 //!
 //! Tells the oracle about every bio that it submits and every completion. Writes only sectors that
 //! it owns, and never two overlapping writes at a time; reads any sector.
@@ -14,8 +14,8 @@ use millrace_machine::Machine;
 use millrace_random::SplitMix64 as Random;
 use millrace_simulator::Simulated;
 
-use super::oracle::{Answer, Oracle};
-use super::scenario::Scenario;
+use super::oracle::{CacheOracle, VolumeReply};
+use super::scenario::CacheScenario;
 use crate::explorer::oracle_lock::lock_oracle;
 
 #[derive(Debug, Clone, Copy)]
@@ -31,10 +31,10 @@ struct IoInFlight {
     started_ns: u64,
 }
 
-pub(super) struct Client {
-    scenario: Scenario,
+pub(super) struct CacheClient {
+    scenario: CacheScenario,
     number: usize,
-    oracle: Arc<Mutex<Oracle>>,
+    oracle: Arc<Mutex<CacheOracle>>,
     random: Random,
     flights: BTreeMap<u64, IoInFlight>,
     next: u64,
@@ -42,9 +42,13 @@ pub(super) struct Client {
     reader: u64,
 }
 
-impl Client {
-    pub(super) fn new(scenario: &Scenario, number: usize, oracle: &Arc<Mutex<Oracle>>) -> Client {
-        Client {
+impl CacheClient {
+    pub(super) fn new(
+        scenario: &CacheScenario,
+        number: usize,
+        oracle: &Arc<Mutex<CacheOracle>>,
+    ) -> CacheClient {
+        CacheClient {
             random: Random::new(scenario.seed ^ (number as u64 + 1) << 24),
             scenario: scenario.clone(),
             number,
@@ -109,12 +113,12 @@ impl Client {
         loop {
             let size = lock_oracle(&self.oracle).size;
             let Err(Rejected { bio: back, reason }) = channel.submit(bio) else {
-                return lock_oracle(&self.oracle).check_end(end, size, Answer::Taken);
+                return lock_oracle(&self.oracle).check_end(end, size, VolumeReply::Taken);
             };
             if reason != Reject::Full {
                 self.flights.remove(&self.next);
                 let mut oracle = lock_oracle(&self.oracle);
-                oracle.check_end(end, size, Answer::Refused);
+                oracle.check_end(end, size, VolumeReply::Refused);
                 if reason != Reject::Invalid(Status::OutOfRange) {
                     let text = format!("{flight:?} was refused: {reason:?}");
                     oracle.accuse("status", text);

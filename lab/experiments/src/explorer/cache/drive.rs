@@ -1,4 +1,4 @@
-//! `Drive`: a model drive that keeps one stamp per sector, answers late, and fails as the scenario
+//! `BackingDrive`: a model drive that keeps one stamp per sector, answers late, and fails as the scenario
 //! says.
 //!
 //! The drive has a volatile write cache: a flush covers the writes completed before the flush was
@@ -16,27 +16,31 @@ use millrace_machine::{Machine, Topology};
 use millrace_random::SplitMix64 as Random;
 use millrace_simulator::Simulated;
 
-use super::oracle::{Oracle, Step};
-use super::scenario::Scenario;
+use super::oracle::{CacheOracle, GrowthStep};
+use super::scenario::CacheScenario;
 use crate::explorer::oracle_lock::lock_oracle;
 
 #[derive(Clone)]
-pub(super) struct Drive {
-    scenario: Scenario,
+pub(super) struct BackingDrive {
+    scenario: CacheScenario,
     number: usize,
-    oracle: Arc<Mutex<Oracle>>,
+    oracle: Arc<Mutex<CacheOracle>>,
 }
 
-impl Drive {
-    pub(super) fn new(scenario: &Scenario, number: usize, oracle: &Arc<Mutex<Oracle>>) -> Drive {
-        Drive { scenario: scenario.clone(), number, oracle: Arc::clone(oracle) }
+impl BackingDrive {
+    pub(super) fn new(
+        scenario: &CacheScenario,
+        number: usize,
+        oracle: &Arc<Mutex<CacheOracle>>,
+    ) -> BackingDrive {
+        BackingDrive { scenario: scenario.clone(), number, oracle: Arc::clone(oracle) }
     }
 
     /// Returns the drive's current size in sectors, rounded down to whole blocks.
     fn sectors(&self) -> u64 {
         match lock_oracle(&self.oracle).size.step {
-            Step::Before => self.scenario.shape.drive_sectors,
-            Step::Underway | Step::Done => self.scenario.drive_sectors_max(self.number),
+            GrowthStep::Before => self.scenario.shape.drive_sectors,
+            GrowthStep::Underway | GrowthStep::Done => self.scenario.drive_sectors_max(self.number),
         }
     }
 
@@ -59,7 +63,7 @@ impl Drive {
     }
 }
 
-impl Driver<Simulated> for Drive {
+impl Driver<Simulated> for BackingDrive {
     fn capacity(&self) -> Sector {
         self.scenario.shape.drive_sectors + self.ragged_sectors()
     }
@@ -93,12 +97,12 @@ impl Driver<Simulated> for Drive {
     fn open_queue(&self, index: u16, _: u32) -> Result<Box<dyn DriverQueue<Simulated>>, Error> {
         let seed = self.scenario.seed ^ (self.number as u64) << 32 ^ u64::from(index) << 40;
         let random = Random::new(seed ^ 0xd41e);
-        Ok(Box::new(Queue { drive: self.clone(), random, inside: Vec::new() }))
+        Ok(Box::new(BackingQueue { drive: self.clone(), random, inside: Vec::new() }))
     }
 }
 
 /// A request that the drive has not completed yet.
-struct HeldRequest {
+struct BackingRequest {
     tag: Tag,
     due_ns: u64,
     op: Op,
@@ -113,16 +117,16 @@ struct HeldRequest {
     covers: u64,
 }
 
-struct Queue {
-    drive: Drive,
+struct BackingQueue {
+    drive: BackingDrive,
     random: Random,
-    inside: Vec<HeldRequest>,
+    inside: Vec<BackingRequest>,
 }
 
 // SAFETY: the pointers are into memory of requests in flight, which is the drive's until then.
-unsafe impl Send for Queue {}
+unsafe impl Send for BackingQueue {}
 
-impl Queue {
+impl BackingQueue {
     /// Returns true if the drive is dead, and the time until which it hangs, if it does.
     fn state(&self, now_ns: u64) -> (bool, Option<u64>) {
         let (scenario, number) = (&self.drive.scenario, self.drive.number);
@@ -133,7 +137,7 @@ impl Queue {
 
     /// Returns true for the scenario's one failing request: a write, with FUA if drives support
     /// FUA.
-    fn fails_once(&self, rq: &Request<Simulated>, now_ns: u64, oracle: &mut Oracle) -> bool {
+    fn fails_once(&self, rq: &Request<Simulated>, now_ns: u64, oracle: &mut CacheOracle) -> bool {
         let scenario = &self.drive.scenario;
         let is_wanted = rq.flags().has(OpFlags::FUA) || !scenario.fua;
         let is_now = scenario.once.is_some_and(|once| once.is_now(self.drive.number, now_ns));
@@ -141,7 +145,7 @@ impl Queue {
         is_it && !std::mem::replace(&mut oracle.has_failed, true)
     }
 
-    fn end(&self, rq: &HeldRequest, oracle: &mut Oracle) -> Status {
+    fn end(&self, rq: &BackingRequest, oracle: &mut CacheOracle) -> Status {
         if rq.fails {
             return Status::IoError;
         }
@@ -191,7 +195,7 @@ impl Queue {
     }
 }
 
-impl DriverQueue<Simulated> for Queue {
+impl DriverQueue<Simulated> for BackingQueue {
     fn queue_rq(&mut self, rq: &Request<Simulated>) -> Dispatch {
         let mut memory = Vec::new();
         for piece in rq.segments() {
@@ -218,7 +222,7 @@ impl DriverQueue<Simulated> for Queue {
         let (is_dead, stuck_until_ns) = self.state(now_ns);
         let due_ns = stuck_until_ns.unwrap_or(now_ns) + self.random.below(delay + 1);
         let fails_now = self.fails_once(rq, now_ns, &mut lock_oracle(&oracle));
-        self.inside.push(HeldRequest {
+        self.inside.push(BackingRequest {
             tag: rq.tag(),
             due_ns,
             op: rq.op(),

@@ -1,4 +1,4 @@
-//! `Oracle`: the plain model of a cached volume: every write to each sector, in order, and the data
+//! `CacheOracle`: the plain model of a cached volume: every write to each sector, in order, and the data
 //! that may remain after a power cut.
 //!
 //! Each sector is written by one client, one write at a time, so its writes have an order. Times
@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use millrace_block::OpFlags;
 
-use super::scenario::Scenario;
+use super::scenario::CacheScenario;
 use crate::explorer::Violation;
 
 #[derive(Debug, Clone, Copy)]
@@ -19,21 +19,21 @@ struct SectorWrite {
 }
 
 #[derive(Debug, Clone)]
-struct Sector {
+struct SectorHistory {
     writes: Vec<SectorWrite>,
     /// Index of the oldest write whose data a power cut may leave: flushed, or written with FUA.
     floor: usize,
 }
 
-pub(super) struct Oracle {
-    sectors: Vec<Sector>,
+pub(super) struct CacheOracle {
+    sectors: Vec<SectorHistory>,
     clock: u64,
     next_stamp: u64,
     /// Content of the drives, indexed by sector of the volume.
-    pub(super) media: Vec<DiskImage>,
+    pub(super) media: Vec<SectorImage>,
     pub(super) ios: u64,
     pub(super) written_back: u64,
-    pub(super) size: Size,
+    pub(super) size: VolumeSize,
     /// Set when the scenario's one failing write has failed.
     pub(super) has_failed: bool,
     /// First violation found.
@@ -42,16 +42,16 @@ pub(super) struct Oracle {
 
 /// Size of the volume as the clients know it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Size {
+pub(super) struct VolumeSize {
     /// Sectors that the volume certainly has.
     pub(super) known: u64,
     /// Progress of the volume's growth.
-    pub(super) step: Step,
+    pub(super) step: GrowthStep,
 }
 
 /// The volume's reply to a submitted I/O.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum VolumeReply {
     /// The I/O is under way.
     Taken,
     /// The I/O was refused because it ends past the end of the volume.
@@ -60,7 +60,7 @@ pub(super) enum Answer {
 
 /// Progress of a volume's growth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum GrowthStep {
     /// The volume still has its initial size.
     Before,
     /// The drives have grown; the volume is being resized.
@@ -71,7 +71,7 @@ pub(super) enum Step {
 
 /// A drive's content of one sector.
 #[derive(Debug, Clone, Default)]
-pub(super) struct DiskImage {
+pub(super) struct SectorImage {
     /// Stamp that a read returns.
     pub(super) current: u64,
     /// Stamp that certainly survives a power cut.
@@ -80,20 +80,20 @@ pub(super) struct DiskImage {
     pub(super) volatile: Vec<(u64, u64)>,
 }
 
-impl Oracle {
-    pub(super) fn new(scenario: &Scenario) -> Oracle {
+impl CacheOracle {
+    pub(super) fn new(scenario: &CacheScenario) -> CacheOracle {
         let first = SectorWrite { stamp: 0, ended: Some(0) };
-        let sector = Sector { writes: vec![first], floor: 0 };
+        let sector = SectorHistory { writes: vec![first], floor: 0 };
         let count = scenario.volume_sectors_max() as usize;
-        Oracle {
+        CacheOracle {
             sectors: vec![sector; count],
             clock: 1,
             next_stamp: 1,
-            media: vec![DiskImage::default(); count],
+            media: vec![SectorImage::default(); count],
             ios: 0,
             written_back: 0,
             has_failed: false,
-            size: Size { known: scenario.shape.volume_sectors(), step: Step::Before },
+            size: VolumeSize { known: scenario.shape.volume_sectors(), step: GrowthStep::Before },
             violation: None,
         }
     }
@@ -116,12 +116,12 @@ impl Oracle {
 
     /// Checks that an I/O that ends at sector `end` was rightly accepted or refused. `before` is
     /// the volume size at submission.
-    pub(super) fn check_end(&mut self, end: u64, before: Size, answer: Answer) {
+    pub(super) fn check_end(&mut self, end: u64, before: VolumeSize, answer: VolumeReply) {
         let text = match answer {
-            Answer::Taken if end > before.known && self.size.step == Step::Before => {
+            VolumeReply::Taken if end > before.known && self.size.step == GrowthStep::Before => {
                 "taken before it grew"
             }
-            Answer::Refused if end <= before.known => "refused, and is there",
+            VolumeReply::Refused if end <= before.known => "refused, and is there",
             _ => return,
         };
         let known = before.known;

@@ -1,4 +1,4 @@
-//! `Scenario`: the cache exploration that a seed stands for.
+//! `CacheScenario`: the cache exploration that a seed stands for.
 //!
 //! Holds the cache's settings, the drives below it, and the clients' workload. Everything derives
 //! from the seed, so the seed is all that is needed to repeat a failure.
@@ -12,7 +12,7 @@ const BLOCKS_SALT: u64 = 0xb_10c9;
 
 /// A cache exploration: settings, drives, faults and workload.
 #[derive(Debug, Clone)]
-pub struct Scenario {
+pub struct CacheScenario {
     /// Seed that the scenario derives from.
     pub seed: u64,
     /// Cache settings.
@@ -28,16 +28,16 @@ pub struct Scenario {
     /// Requests that fail, per thousand.
     pub fails_per_mille: u64,
     /// Drive that fails every request for a while.
-    pub dead: Option<Dead>,
+    pub dead: Option<FaultPeriod>,
     /// Drive that fails exactly one write: the first after `from_ns`, with FUA if drives support
     /// FUA. Nothing else fails in such a scenario.
-    pub once: Option<Dead>,
+    pub once: Option<FaultPeriod>,
     /// Drive that answers nothing for a while.
-    pub stuck: Option<Dead>,
+    pub stuck: Option<FaultPeriod>,
     /// Time and amount by which the drives and the volume grow.
-    pub growth: Option<Growth>,
+    pub growth: Option<DriveGrowth>,
     /// Workload of the clients.
-    pub load: Load,
+    pub load: ClientWorkload,
 }
 
 /// Number, sizes and layout of the drives below the cache.
@@ -86,7 +86,7 @@ impl VolumeShape {
 
 /// Growth of all drives at one moment.
 #[derive(Debug, Clone, Copy)]
-pub struct Growth {
+pub struct DriveGrowth {
     /// Time of the growth, in nanoseconds since the start.
     pub at_ns: u64,
     /// New size of each drive, in sectors.
@@ -95,7 +95,7 @@ pub struct Growth {
 
 /// A period in which one drive fails, or leaves unanswered, every request.
 #[derive(Debug, Clone, Copy)]
-pub struct Dead {
+pub struct FaultPeriod {
     /// Index of the drive.
     pub drive: usize,
     /// Start of the period, in nanoseconds.
@@ -106,7 +106,7 @@ pub struct Dead {
 
 /// Workload of the clients.
 #[derive(Debug, Clone)]
-pub struct Load {
+pub struct ClientWorkload {
     /// Number of submitting threads.
     pub clients: usize,
     /// Number of consecutive sectors owned by one client.
@@ -125,17 +125,17 @@ pub struct Load {
     pub hot: u64,
 }
 
-impl Dead {
+impl FaultPeriod {
     /// Returns true if the drive is affected at this time.
     pub(super) fn is_now(&self, drive: usize, now_ns: u64) -> bool {
         self.drive == drive && (self.from_ns..self.until_ns).contains(&now_ns)
     }
 }
 
-impl Scenario {
+impl CacheScenario {
     /// Derives the scenario of a seed.
     #[must_use]
-    pub fn of_seed(seed: u64) -> Scenario {
+    pub fn of_seed(seed: u64) -> CacheScenario {
         let mut random = Random::new(seed ^ 0xcac4e);
         let mut pick = |of: &[u64]| of[random.below(of.len() as u64) as usize];
         let drives = pick(&[1, 1, 2, 3]) as usize;
@@ -146,7 +146,7 @@ impl Scenario {
         let volume = drive_sectors * drives as u64;
         let (dead, stuck) = (dead_of(seed, drives), stuck_of(seed, drives));
         let fails = pick(&[0, 0, 0, 5, 50]);
-        let scenario = Scenario {
+        let scenario = CacheScenario {
             seed,
             cache: CacheConfig {
                 size_bytes,
@@ -181,7 +181,7 @@ impl Scenario {
             once: None,
             stuck,
             growth,
-            load: Load {
+            load: ClientWorkload {
                 clients: pick(&[1, 2, 3, 4]) as usize,
                 grain: pick(&[1, 4, 8, 64]),
                 ios: pick(&[60, 200, 400]) as u32,
@@ -206,7 +206,7 @@ impl Scenario {
 
     /// Narrows the scenario so that nothing but a defect can hold up writers to other drives for
     /// long.
-    fn beside_a_stuck_drive(mut self, mut stuck: Dead) -> Scenario {
+    fn beside_a_stuck_drive(mut self, mut stuck: FaultPeriod) -> CacheScenario {
         stuck.until_ns = stuck.from_ns + 5_000_000_000;
         (self.dead, self.stuck, self.fails_per_mille) = (None, Some(stuck), 0);
         (self.cache.mode, self.cache.read_ahead_bytes) = (CacheMode::WriteBack, 0);
@@ -229,7 +229,7 @@ impl Scenario {
         }
         let is_fine = |sector| {
             let drive = self.shape.drive_of(sector);
-            let is_it = |dead: Option<Dead>| dead.is_some_and(|dead| dead.drive == drive);
+            let is_it = |dead: Option<FaultPeriod>| dead.is_some_and(|dead| dead.drive == drive);
             !is_it(self.dead) && !is_it(self.stuck)
         };
         (sector..sector + nr).all(is_fine)
@@ -274,12 +274,12 @@ impl Scenario {
 
 /// Restricts a scenario to one failing write, so that no other failure hides its effects. Chunks
 /// are small, so that writes span several drives until the first failure.
-fn one_failure(mut scenario: Scenario) -> Scenario {
+fn one_failure(mut scenario: CacheScenario) -> CacheScenario {
     let mut random = Random::new(scenario.seed ^ 0x04ce);
     let drive = random.below(scenario.shape.drives as u64) as usize;
     let most_ns = [100_000, 1_000_000, 10_000_000][random.below(3) as usize];
     let from_ns = random.below(most_ns);
-    scenario.once = Some(Dead { drive, from_ns, until_ns: u64::MAX });
+    scenario.once = Some(FaultPeriod { drive, from_ns, until_ns: u64::MAX });
     scenario.fails_per_mille = 0;
     scenario.shape.chunk_sectors = 8;
     let load = &mut scenario.load;
@@ -290,7 +290,7 @@ fn one_failure(mut scenario: Scenario) -> Scenario {
 
 /// Draws block sizes and layout: half of the scenarios get drives with larger blocks (the first
 /// drive only, or all), and a quarter get a linear layout.
-fn with_blocks(mut scenario: Scenario) -> Scenario {
+fn with_blocks(mut scenario: CacheScenario) -> CacheScenario {
     let mut random = Random::new(scenario.seed ^ BLOCKS_SALT);
     let block =
         [1, 1, 1, 1, 1, 1, 1, 2, 4, 8, 16, 32, 64, 128, 128, 128][random.below(16) as usize];
@@ -316,7 +316,7 @@ fn with_blocks(mut scenario: Scenario) -> Scenario {
 
 /// Draws whether the drives grow (one scenario in three). Returns each drive's initial size in
 /// sectors and the growth. A single drive may begin and end in the middle of a page.
-fn growth_of(seed: u64, drives: usize, drive_sectors: u64) -> (u64, Option<Growth>) {
+fn growth_of(seed: u64, drives: usize, drive_sectors: u64) -> (u64, Option<DriveGrowth>) {
     let mut random = Random::new(seed ^ 0x9604);
     if random.below(3) != 0 {
         return (drive_sectors, None);
@@ -328,11 +328,11 @@ fn growth_of(seed: u64, drives: usize, drive_sectors: u64) -> (u64, Option<Growt
         drive_sectors += random.below(16);
         more = 1 + random.below(more);
     }
-    (drive_sectors, Some(Growth { at_ns, drive_sectors: drive_sectors + more }))
+    (drive_sectors, Some(DriveGrowth { at_ns, drive_sectors: drive_sectors + more }))
 }
 
 /// Draws a drive that dies, in a quarter of the scenarios with several drives.
-fn dead_of(seed: u64, drives: usize) -> Option<Dead> {
+fn dead_of(seed: u64, drives: usize) -> Option<FaultPeriod> {
     let mut random = Random::new(seed ^ 0xdead);
     if drives == 1 || random.below(4) != 0 {
         return None;
@@ -340,11 +340,11 @@ fn dead_of(seed: u64, drives: usize) -> Option<Dead> {
     let drive = random.below(drives as u64) as usize;
     let from_ns = random.below(3_000_000);
     let until_ns = from_ns + [1_000_000, 50_000_000, 3_000_000_000][random.below(3) as usize];
-    Some(Dead { drive, from_ns, until_ns })
+    Some(FaultPeriod { drive, from_ns, until_ns })
 }
 
 /// Draws a drive that hangs for seconds, in an eighth of the scenarios with several drives.
-fn stuck_of(seed: u64, drives: usize) -> Option<Dead> {
+fn stuck_of(seed: u64, drives: usize) -> Option<FaultPeriod> {
     let mut random = Random::new(seed ^ 0x57ac);
     if drives == 1 || random.below(8) != 0 {
         return None;
@@ -352,5 +352,5 @@ fn stuck_of(seed: u64, drives: usize) -> Option<Dead> {
     let drive = random.below(drives as u64) as usize;
     let from_ns = random.below(3_000_000);
     let until_ns = from_ns + [1_500_000_000, 5_000_000_000][random.below(2) as usize];
-    Some(Dead { drive, from_ns, until_ns })
+    Some(FaultPeriod { drive, from_ns, until_ns })
 }
