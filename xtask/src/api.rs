@@ -14,7 +14,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use tree::Tree;
+use tree::CrateTree;
 
 /// Folders of the crates whose public items are listed.
 const CRATES: [&str; 8] = [
@@ -30,7 +30,7 @@ const CRATES: [&str; 8] = [
 
 /// Action on a listing that differs from its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
+pub enum ListingMode {
     /// Print its path.
     Check,
     /// Write the file.
@@ -42,10 +42,10 @@ pub enum Mode {
 ///
 /// # Errors
 /// When a source cannot be read or parsed, or a listing cannot be written.
-pub fn run(root: &Path, mode: Mode) -> Result<bool> {
+pub fn run(root: &Path, mode: ListingMode) -> Result<bool> {
     let stale = stale(root)?;
     for listing in &stale {
-        if mode == Mode::Check {
+        if mode == ListingMode::Check {
             println!("{}:{}: {}", listing.path, listing.line, ADVICE);
             continue;
         }
@@ -56,7 +56,7 @@ pub fn run(root: &Path, mode: Mode) -> Result<bool> {
         println!("api: wrote {}", listing.path);
     }
     println!("api: {} crates, {} listings differed", CRATES.len(), stale.len());
-    Ok(mode == Mode::Write || stale.is_empty())
+    Ok(mode == ListingMode::Write || stale.is_empty())
 }
 
 /// Advice for a listing that differs from its file.
@@ -65,7 +65,7 @@ pub const ADVICE: &str = "differs from the crate's public API; run `cargo xtask 
 
 /// A listing that differs from its file.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Stale {
+pub struct StaleListing {
     /// Path of the file, from the root of the repository.
     pub path: String,
     /// First line that differs, from 1.
@@ -78,17 +78,17 @@ pub struct Stale {
 ///
 /// # Errors
 /// When a source cannot be read or parsed.
-pub fn stale(root: &Path) -> Result<Vec<Stale>> {
+pub fn stale(root: &Path) -> Result<Vec<StaleListing>> {
     let mut found = Vec::new();
     for name in CRATES {
         let folder = root.join(name).join("src");
-        let tree = Tree::read(&|file| fs::read_to_string(folder.join(file)).ok())
+        let tree = CrateTree::read(&|file| fs::read_to_string(folder.join(file)).ok())
             .with_context(|| format!("cannot read the crate {name}"))?;
         let text = listing::of(&tree);
         let last = name.rsplit('/').next().unwrap_or(name);
         let path = format!("docs/api/{last}.txt");
         let old = fs::read_to_string(root.join(&path)).unwrap_or_default();
-        found.extend(first_difference(&old, &text).map(|line| Stale { path, line, text }));
+        found.extend(first_difference(&old, &text).map(|line| StaleListing { path, line, text }));
     }
     Ok(found)
 }

@@ -14,7 +14,7 @@ use crate::{primitives, tidy};
 
 /// Selects if the tests are part of the check; CI has just run them.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Tests {
+pub enum TestSelection {
     /// Run them.
     Run,
     /// Leave them out.
@@ -22,7 +22,7 @@ pub enum Tests {
 }
 
 /// One call of cargo.
-pub struct Step {
+pub struct CargoStep {
     /// Name of the step in the output.
     pub name: &'static str,
     /// Arguments of cargo.
@@ -31,26 +31,26 @@ pub struct Step {
     pub env: Option<(&'static str, &'static str)>,
 }
 
-const LINTS: [Step; 5] = [
-    Step { name: "fmt", args: &["fmt", "--all", "--check"], env: None },
-    Step {
+const LINTS: [CargoStep; 5] = [
+    CargoStep { name: "fmt", args: &["fmt", "--all", "--check"], env: None },
+    CargoStep {
         name: "clippy",
         args: &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
         env: None,
     },
     // A workspace build always has the feature `tls`, because the program enables it.
-    Step {
+    CargoStep {
         name: "clippy without tls",
         args: &["clippy", "-pmillrace", "--features", "serve", "--lib", "--", "-D", "warnings"],
         env: None,
     },
-    Step {
+    CargoStep {
         name: "doc",
         args: &["doc", "--workspace", "--no-deps"],
         env: Some(("RUSTDOCFLAGS", "-D warnings")),
     },
     // Packages all publishable crates without building them or using the network.
-    Step {
+    CargoStep {
         name: "package",
         args: &[
             "package",
@@ -77,9 +77,9 @@ const LINTS: [Step; 5] = [
     },
 ];
 
-const TESTS: [Step; 2] = [
-    Step { name: "test", args: &["test", "--workspace"], env: None },
-    Step {
+const TESTS: [CargoStep; 2] = [
+    CargoStep { name: "test", args: &["test", "--workspace"], env: None },
+    CargoStep {
         name: "test without tls",
         args: &["test", "-pmillrace-drives", "--lib", "nbd::settings"],
         env: None,
@@ -90,9 +90,9 @@ const TESTS: [Step; 2] = [
 ///
 /// # Errors
 /// When cargo cannot be started or a file of the tree cannot be read.
-pub fn run(root: &Path, tests: Tests) -> Result<bool> {
-    let mut steps: Vec<&Step> = LINTS.iter().collect();
-    if tests == Tests::Run {
+pub fn run(root: &Path, tests: TestSelection) -> Result<bool> {
+    let mut steps: Vec<&CargoStep> = LINTS.iter().collect();
+    if tests == TestSelection::Run {
         steps.extend(&TESTS);
     }
     for step in steps {
@@ -127,7 +127,7 @@ pub fn timed(name: &str, step: impl FnOnce() -> Result<bool>) -> Result<bool> {
 ///
 /// # Errors
 /// When cargo cannot be started.
-pub fn cargo(root: &Path, step: &Step) -> Result<bool> {
+pub fn cargo(root: &Path, step: &CargoStep) -> Result<bool> {
     // Under `cargo xtask` this variable is the cargo that was called, toolchain override included.
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)
@@ -146,8 +146,8 @@ mod tests {
     #[test]
     fn a_step_passes_exactly_when_cargo_succeeds() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let good = Step { name: "good", args: &["--version"], env: None };
-        let bad = Step { name: "bad", args: &["no-such-verb-of-cargo"], env: None };
+        let good = CargoStep { name: "good", args: &["--version"], env: None };
+        let bad = CargoStep { name: "bad", args: &["no-such-verb-of-cargo"], env: None };
         assert!(timed("good", || cargo(root, &good)).unwrap());
         assert!(!timed("bad", || cargo(root, &bad)).unwrap());
     }

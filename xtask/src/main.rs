@@ -31,8 +31,8 @@ fn main() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace");
     let clean = match words.as_slice() {
         ["tidy"] => tidy::run(root),
-        ["api"] => api::run(root, api::Mode::Check),
-        ["api", "--write"] => api::run(root, api::Mode::Write),
+        ["api"] => api::run(root, api::ListingMode::Check),
+        ["api", "--write"] => api::run(root, api::ListingMode::Write),
         ["primitives"] => primitives::run(root),
         ["models"] => models::run(root),
         ["planted"] => planted::run(root),
@@ -43,8 +43,8 @@ fn main() -> ExitCode {
         ["times", more @ ..] => times::run(root, more),
         ["deb"] => deb::run(root, None),
         ["deb", binary] => deb::run(root, Some(binary)),
-        ["check"] => check::run(root, check::Tests::Run),
-        ["check", "--skip-tests"] => check::run(root, check::Tests::Skip),
+        ["check"] => check::run(root, check::TestSelection::Run),
+        ["check", "--skip-tests"] => check::run(root, check::TestSelection::Skip),
         _ => Err(anyhow::anyhow!("{USAGE}")),
     };
     match clean {

@@ -9,15 +9,15 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use crate::check::{Step, cargo, timed};
+use crate::check::{CargoStep, cargo, timed};
 use crate::planted;
 
 /// Builds outside the copy of the tree, because the copy is cleared of all files that git does not
 /// know.
 const TARGET: Option<(&str, &str)> = Some(("CARGO_TARGET_DIR", ".."));
 
-const STEPS: [Step; 3] = [
-    Step {
+const STEPS: [CargoStep; 3] = [
+    CargoStep {
         name: "litmus tests of the checked machine",
         args: &[
             "test",
@@ -30,7 +30,7 @@ const STEPS: [Step; 3] = [
         ],
         env: TARGET,
     },
-    Step {
+    CargoStep {
         name: "models of the block layer",
         args: &[
             "test",
@@ -44,7 +44,7 @@ const STEPS: [Step; 3] = [
         ],
         env: TARGET,
     },
-    Step {
+    CargoStep {
         name: "models of what serves virtual machines",
         args: &[
             "test",

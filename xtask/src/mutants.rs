@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 
 use crate::tree;
-use list::{Entry, Key};
+use list::{MutantEntry, MutantKey};
 
 /// Share of mutants that the tests must find, for a whole crate or an even sample.
 const KILLED_PERCENT_MIN: f64 = 90.0;
@@ -30,7 +30,7 @@ const USAGE: &str =
   --sample N     equal to --shard 0/N";
 
 /// A set of files of a package, and the tests that must find the mutants in them.
-struct Group {
+struct MutantGroup {
     name: &'static str,
     package: &'static str,
     /// Another package whose tests also run.
@@ -58,8 +58,8 @@ const SLOW_OF_SERVERS: [&str; 6] = [
 ];
 
 /// All groups, the most important first.
-const GROUPS: [Group; 10] = [
-    Group {
+const GROUPS: [MutantGroup; 10] = [
+    MutantGroup {
         name: "block",
         package: "millrace-block",
         judge: None,
@@ -70,7 +70,7 @@ const GROUPS: [Group; 10] = [
         skipped: &["models::", "allocation::", "simulated::"],
         slow: &[],
     },
-    Group {
+    MutantGroup {
         name: "exports-vhost",
         package: "millrace-exports",
         judge: None,
@@ -91,7 +91,7 @@ const GROUPS: [Group; 10] = [
         ],
         slow: &["vhost_behaviour::", "vhost_foreign::", "vhost_memory::", "vhost_protocol::"],
     },
-    Group {
+    MutantGroup {
         name: "exports-server",
         package: "millrace-exports",
         judge: None,
@@ -101,7 +101,7 @@ const GROUPS: [Group; 10] = [
         skipped: &["model::", "vhost_", "allocation::"],
         slow: &SLOW_OF_SERVERS,
     },
-    Group {
+    MutantGroup {
         name: "exports-rest",
         package: "millrace-exports",
         judge: None,
@@ -116,7 +116,7 @@ const GROUPS: [Group; 10] = [
         skipped: &["model::", "vhost_", "allocation::"],
         slow: &SLOW_OF_SERVERS,
     },
-    Group {
+    MutantGroup {
         name: "nbd",
         package: "millrace-nbd",
         judge: None,
@@ -126,7 +126,7 @@ const GROUPS: [Group; 10] = [
         skipped: &[],
         slow: &[],
     },
-    Group {
+    MutantGroup {
         name: "clients",
         package: "millrace-clients",
         judge: Some("millrace-exports"),
@@ -137,7 +137,7 @@ const GROUPS: [Group; 10] = [
         slow: &SLOW_OF_SERVERS,
     },
     // Mistakes of I/O threads and workers show only with drives.
-    Group {
+    MutantGroup {
         name: "runtime",
         package: "millrace-runtime",
         judge: Some("millrace-drives"),
@@ -149,7 +149,7 @@ const GROUPS: [Group; 10] = [
     },
     // Only the files that the crate's own tests cover; the rest of the cache is tested by the
     // explorer, which takes too long for mutants.
-    Group {
+    MutantGroup {
         name: "cache",
         package: "millrace-cache",
         judge: None,
@@ -164,7 +164,7 @@ const GROUPS: [Group; 10] = [
         skipped: &[],
         slow: &[],
     },
-    Group {
+    MutantGroup {
         name: "drives",
         package: "millrace-drives",
         judge: None,
@@ -174,7 +174,7 @@ const GROUPS: [Group; 10] = [
         skipped: &[],
         slow: &[],
     },
-    Group {
+    MutantGroup {
         name: "reactor",
         package: "millrace-reactor",
         judge: None,
@@ -195,7 +195,7 @@ const PROFILE: [(&str, &str); 3] = [
 
 /// Selection of the mutants to test.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Choice {
+struct MutantSelection {
     short: bool,
     /// Names of groups or packages; empty for all.
     packages: Vec<String>,
@@ -205,7 +205,7 @@ struct Choice {
 
 /// Results of a group's mutants, as names of mutants.
 #[derive(Debug, Default)]
-struct Outcome {
+struct MutantOutcome {
     caught: Vec<String>,
     missed: Vec<String>,
     timeout: Vec<String>,
@@ -217,7 +217,7 @@ struct Outcome {
 /// # Errors
 /// If the arguments are wrong, cargo-mutants is missing, or the tests fail without a mutant.
 pub fn run(root: &Path, args: &[&str]) -> Result<bool> {
-    let choice = Choice::parse(args)?;
+    let choice = MutantSelection::parse(args)?;
     let found = Command::new("cargo-mutants").args(["mutants", "--version"]).output();
     if !found.is_ok_and(|output| output.status.success()) {
         bail!("cargo-mutants is missing; install it with: cargo install cargo-mutants --locked");
@@ -227,13 +227,13 @@ pub fn run(root: &Path, args: &[&str]) -> Result<bool> {
         true => list::read(&root.join("xtask/mutants/short.txt"))?,
         false => Vec::new(),
     };
-    let place = Place::new(root);
+    let place = MutantFolders::new(root);
     tree::mirror(root, &place.tree, &BTreeMap::new())?;
     let mut clean = true;
     let mut table = String::from("| part | caught | timeout | missed | unviable | killed |\n");
     table.push_str("|---|---|---|---|---|---|\n");
     for group in GROUPS.iter().filter(|group| choice.has(group)) {
-        let wanted: Vec<&Entry> = short.iter().filter(|e| group.has(e.key.path())).collect();
+        let wanted: Vec<&MutantEntry> = short.iter().filter(|e| group.has(e.key.path())).collect();
         if choice.short && wanted.is_empty() {
             continue;
         }
@@ -247,14 +247,14 @@ pub fn run(root: &Path, args: &[&str]) -> Result<bool> {
 }
 
 /// Folders in which mutants are made, built and reported.
-struct Place {
+struct MutantFolders {
     tree: PathBuf,
     /// Target folder of the workspace, where the dependencies are already built.
     target: PathBuf,
     reports: PathBuf,
 }
 
-impl Place {
+impl MutantFolders {
     fn new(root: &Path) -> Self {
         let target = root.join("target");
         Self { tree: target.join("mutants/tree"), reports: target.join("mutants/reports"), target }
@@ -262,7 +262,12 @@ impl Place {
 }
 
 /// Runs cargo-mutants on a group.
-fn plant(place: &Place, group: &Group, choice: &Choice, wanted: &[&Entry]) -> Result<Outcome> {
+fn plant(
+    place: &MutantFolders,
+    group: &MutantGroup,
+    choice: &MutantSelection,
+    wanted: &[&MutantEntry],
+) -> Result<MutantOutcome> {
     let report = place.reports.join(group.name);
     fs::create_dir_all(&report).context("cannot make target/mutants/reports")?;
     println!("mutants: {} ...", group.name);
@@ -297,7 +302,7 @@ fn plant(place: &Place, group: &Group, choice: &Choice, wanted: &[&Entry]) -> Re
         .context("cannot run cargo-mutants")?;
     // 2: some mutants survived; 3: some timed out.
     match status.code() {
-        Some(0 | 2 | 3) => Outcome::read(&report.join("mutants.out")),
+        Some(0 | 2 | 3) => MutantOutcome::read(&report.join("mutants.out")),
         _ => bail!(
             "cargo-mutants failed on {}: see the logs in {}",
             group.name,
@@ -308,10 +313,15 @@ fn plant(place: &Place, group: &Group, choice: &Choice, wanted: &[&Entry]) -> Re
 
 /// Prints unknown survivors, and wanted mutants that do not exist. Returns true if there are
 /// neither.
-fn judge(group: &Group, outcome: &Outcome, known: &[Entry], wanted: &[&Entry]) -> bool {
+fn judge(
+    group: &MutantGroup,
+    outcome: &MutantOutcome,
+    known: &[MutantEntry],
+    wanted: &[&MutantEntry],
+) -> bool {
     let mut clean = true;
     for name in &outcome.missed {
-        match known.iter().find(|entry| Key::of(name).as_ref() == Some(&entry.key)) {
+        match known.iter().find(|entry| MutantKey::of(name).as_ref() == Some(&entry.key)) {
             Some(entry) => println!("mutants: known: {name}: {}", entry.reason),
             None => {
                 println!(
@@ -322,7 +332,8 @@ fn judge(group: &Group, outcome: &Outcome, known: &[Entry], wanted: &[&Entry]) -
             }
         }
     }
-    let planted: BTreeSet<Key> = outcome.tested().filter_map(|name| Key::of(name)).collect();
+    let planted: BTreeSet<MutantKey> =
+        outcome.tested().filter_map(|name| MutantKey::of(name)).collect();
     for entry in wanted.iter().filter(|entry| !planted.contains(&entry.key)) {
         println!(
             "mutants: {} has no mutant {} any more; correct xtask/mutants/short.txt \
@@ -334,7 +345,7 @@ fn judge(group: &Group, outcome: &Outcome, known: &[Entry], wanted: &[&Entry]) -
     clean
 }
 
-impl Group {
+impl MutantGroup {
     /// Returns true if the group has the mutants of the file at `path`.
     fn has(&self, path: &str) -> bool {
         let inside = |glob: &&str| {
@@ -348,7 +359,7 @@ impl Group {
     }
 }
 
-impl Choice {
+impl MutantSelection {
     fn parse(args: &[&str]) -> Result<Self> {
         let mut choice = Self::default();
         let mut rest = args.iter();
@@ -366,7 +377,7 @@ impl Choice {
         Ok(choice)
     }
 
-    fn has(&self, group: &Group) -> bool {
+    fn has(&self, group: &MutantGroup) -> bool {
         self.packages.is_empty()
             || self.packages.iter().any(|name| name == group.name || name == group.package)
     }
@@ -383,7 +394,7 @@ fn package(name: &str) -> Result<String> {
         .with_context(|| format!("no part {name}\n{USAGE}"))
 }
 
-impl Outcome {
+impl MutantOutcome {
     fn read(folder: &Path) -> Result<Self> {
         let names = |file: &str| -> Result<Vec<String>> {
             let path = folder.join(file);
@@ -429,14 +440,17 @@ mod tests {
 
     #[test]
     fn a_sample_is_the_first_shard_of_so_many() {
-        let choice = Choice::parse(&["--package", "reactor", "--sample", "20"]).unwrap();
+        let choice = MutantSelection::parse(&["--package", "reactor", "--sample", "20"]).unwrap();
         assert_eq!(choice.shard.as_deref(), Some("0/20"));
         assert_eq!(choice.packages, ["reactor"]);
         let names = GROUPS.iter().filter(|g| choice.has(g)).map(|g| g.name);
         assert_eq!(names.collect::<Vec<_>>(), ["reactor"]);
-        assert!(Choice::parse(&["--package", "exports"]).unwrap().packages == ["millrace-exports"]);
-        assert!(Choice::parse(&["--package", "lab"]).is_err());
-        assert!(Choice::parse(&["--shard"]).is_err());
+        assert!(
+            MutantSelection::parse(&["--package", "exports"]).unwrap().packages
+                == ["millrace-exports"]
+        );
+        assert!(MutantSelection::parse(&["--package", "lab"]).is_err());
+        assert!(MutantSelection::parse(&["--shard"]).is_err());
     }
 
     #[test]
@@ -458,9 +472,14 @@ mod tests {
 
     #[test]
     fn only_known_survivors_pass_and_wanted_ones_must_exist() {
-        let known = [Entry { key: Key("a.rs: replace f with ()".into()), reason: "slower".into() }];
-        let mut outcome =
-            Outcome { missed: vec!["a.rs:1:2: replace f with ()".into()], ..Outcome::default() };
+        let known = [MutantEntry {
+            key: MutantKey("a.rs: replace f with ()".into()),
+            reason: "slower".into(),
+        }];
+        let mut outcome = MutantOutcome {
+            missed: vec!["a.rs:1:2: replace f with ()".into()],
+            ..MutantOutcome::default()
+        };
         assert!(judge(&GROUPS[0], &outcome, &known, &[]));
         assert!(!judge(&GROUPS[0], &outcome, &[], &[]));
         outcome.missed.clear();
@@ -470,8 +489,12 @@ mod tests {
     #[test]
     fn a_timeout_counts_as_killed_and_what_does_not_build_not_at_all() {
         let names = |count: usize| vec![String::new(); count];
-        let outcome =
-            Outcome { caught: names(7), missed: names(2), timeout: names(1), unviable: names(90) };
+        let outcome = MutantOutcome {
+            caught: names(7),
+            missed: names(2),
+            timeout: names(1),
+            unviable: names(90),
+        };
         assert!((outcome.killed_percent() - 80.0).abs() < 1e-9);
     }
 }

@@ -17,7 +17,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use assembly::{Assembly, Body};
+use assembly::{Assembly, AssemblyBody};
 
 /// Primitives that must be compared, each under this name or under several names that begin with it
 /// and `_`.
@@ -48,13 +48,13 @@ const MORE: [(&str, usize); 2] = [("lock_lock", 30), ("lock_try_lock", 22)];
 
 /// One primitive, compiled both ways.
 #[derive(Debug, PartialEq, Eq)]
-struct Pair {
+struct PrimitivePair {
     name: String,
-    native: Body,
-    plain: Body,
+    native: AssemblyBody,
+    plain: AssemblyBody,
 }
 
-impl Pair {
+impl PrimitivePair {
     /// Returns how many more instructions than the plain operation it may have.
     fn more_max(&self) -> usize {
         MORE.iter().find(|(name, _)| *name == self.name).map_or(0, |(_, more)| *more)
@@ -112,7 +112,7 @@ fn compile(root: &Path) -> Result<PathBuf> {
 }
 
 /// Returns all pairs, in order of their names.
-fn pairs(assembly: &Assembly) -> Result<Vec<Pair>> {
+fn pairs(assembly: &Assembly) -> Result<Vec<PrimitivePair>> {
     let names = |prefix| assembly.names().filter_map(move |name| name.strip_prefix(prefix));
     let names: BTreeSet<&str> = names("native_").chain(names("plain_")).collect();
     for primitive in PRIMITIVES {
@@ -132,16 +132,16 @@ fn pairs(assembly: &Assembly) -> Result<Vec<Pair>> {
         if native.instructions() == 0 || plain.instructions() == 0 {
             bail!("found no instructions in the pair '{name}'; adapt the parser to this assembly");
         }
-        Ok(Pair { name: name.to_owned(), native, plain })
+        Ok(PrimitivePair { name: name.to_owned(), native, plain })
     };
     names.into_iter().map(pair).collect()
 }
 
 /// Formats a line for each pair, with both listings where they differ.
-fn table(pairs: &[Pair]) -> String {
+fn table(pairs: &[PrimitivePair]) -> String {
     let mut text = format!("{:<32}{:>13}  outcome\n", "primitive", "instructions");
     for pair in pairs {
-        let Pair { name, native, plain } = pair;
+        let PrimitivePair { name, native, plain } = pair;
         let (mine, theirs) = (native.instructions(), plain.instructions());
         let counts = format!("{mine} / {theirs}");
         if native == plain {
@@ -169,7 +169,7 @@ mod tests {
         PRIMITIVES.iter().map(both).collect()
     }
 
-    fn pairs_of(text: &str) -> Result<Vec<Pair>> {
+    fn pairs_of(text: &str) -> Result<Vec<PrimitivePair>> {
         pairs(&Assembly::parse(text)?)
     }
 
@@ -187,7 +187,8 @@ mod tests {
         let more = "native_word_swap_x:\n\txchgq %rax, (%rdi)\n\tretq\n.Lfunc_end1:\n\
                     plain_word_swap_x:\n\tmovq %rax, (%rdi)\n\tretq\n.Lfunc_end2:\n";
         let pairs = pairs_of(&(complete() + more)).unwrap();
-        let different: Vec<&Pair> = pairs.iter().filter(|pair| pair.native != pair.plain).collect();
+        let different: Vec<&PrimitivePair> =
+            pairs.iter().filter(|pair| pair.native != pair.plain).collect();
         assert_eq!(different.len(), 1);
         let table = table(&pairs);
         assert!(table.contains("2 / 2  DIFFERS\n  native_word_swap_x:\n    xchgq %rax, (%rdi)\n"));

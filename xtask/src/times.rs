@@ -21,13 +21,13 @@ const TICKS_PER_SECOND: f64 = 100.0;
 const CHANGED: &str = "crates/block/src/channel/split.rs";
 
 /// A row of the table.
-struct Step {
+struct TimedStep {
     /// Name of the step on the command line of `times`.
     name: &'static str,
     /// Arguments of cargo.
     args: &'static [&'static str],
     /// State of the target folder before the step.
-    before: Before,
+    before: TargetState,
     /// Targets for wall time and CPU time, in seconds.
     wall_max: Option<u64>,
     cpu_max: Option<u64>,
@@ -35,7 +35,7 @@ struct Step {
 
 /// State of the target folder before a step.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Before {
+enum TargetState {
     /// Empty, as in a fresh clone.
     Empty,
     /// Left as it was after the previous step.
@@ -44,32 +44,32 @@ enum Before {
     OneLineChanged,
 }
 
-const STEPS: [Step; 4] = [
-    Step {
+const STEPS: [TimedStep; 4] = [
+    TimedStep {
         name: "build",
         args: &["build", "--release", "--bin", "millrace"],
-        before: Before::Empty,
+        before: TargetState::Empty,
         wall_max: Some(210),
         cpu_max: Some(300),
     },
-    Step {
+    TimedStep {
         name: "test",
         args: &["test"],
-        before: Before::Empty,
+        before: TargetState::Empty,
         wall_max: Some(480),
         cpu_max: None,
     },
-    Step {
+    TimedStep {
         name: "change",
         args: &["test", "--package", "millrace-block"],
-        before: Before::OneLineChanged,
+        before: TargetState::OneLineChanged,
         wall_max: Some(60),
         cpu_max: None,
     },
-    Step {
+    TimedStep {
         name: "test-all",
         args: &["test", "--workspace"],
-        before: Before::Kept,
+        before: TargetState::Kept,
         wall_max: None,
         cpu_max: None,
     },
@@ -106,7 +106,7 @@ pub fn run(root: &Path, names: &[&str]) -> Result<bool> {
     Ok(all_passed)
 }
 
-fn chosen(names: &[&str]) -> Result<Vec<&'static Step>> {
+fn chosen(names: &[&str]) -> Result<Vec<&'static TimedStep>> {
     if names.is_empty() {
         return Ok(STEPS.iter().collect());
     }
@@ -121,11 +121,11 @@ fn chosen(names: &[&str]) -> Result<Vec<&'static Step>> {
         .collect()
 }
 
-fn prepare(tree: &Path, target: &Path, step: &Step) -> Result<()> {
+fn prepare(tree: &Path, target: &Path, step: &TimedStep) -> Result<()> {
     match step.before {
-        Before::Kept => Ok(()),
-        Before::Empty => empty(&built(target)),
-        Before::OneLineChanged => {
+        TargetState::Kept => Ok(()),
+        TargetState::Empty => empty(&built(target)),
+        TargetState::OneLineChanged => {
             cargo(tree, target, step.args)?;
             let path = tree.join(CHANGED);
             let text = fs::read_to_string(&path).context("cannot read the file to change")?;

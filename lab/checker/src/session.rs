@@ -139,8 +139,9 @@ impl Drop for EnteredSession {
 pub(super) fn with<R>(step: impl FnOnce(&mut Session) -> R) -> R {
     let session = SESSION.get();
     assert!(!session.is_null(), "a primitive of `Checked` is used outside an exploration");
-    // SAFETY: `EnteredSession` keeps the pointer valid, and all threads of an exploration are coroutines
-    // of this one thread that are never suspended inside a step, so no second reference exists.
+    // SAFETY: `EnteredSession` keeps the pointer valid, and all threads of an exploration are
+    // coroutines of this one thread that are never suspended inside a step, so no second reference
+    // exists.
     step(unsafe { &mut *session })
 }
 

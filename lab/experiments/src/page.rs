@@ -404,7 +404,7 @@ impl ReferenceKind {
 
 /// Number of checks with each verdict; inputs are counted separately.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct CheckTally {
     /// Checks that hold.
     pub hold: usize,
     /// Checks that do not hold.
@@ -418,8 +418,8 @@ pub struct Tally {
 impl Page {
     /// Counts the verdicts.
     #[must_use]
-    pub fn tally(&self) -> Tally {
-        let mut tally = Tally::default();
+    pub fn tally(&self) -> CheckTally {
+        let mut tally = CheckTally::default();
         for check in &self.checks {
             let count = match (check.kind, check.holds) {
                 (CheckKind::Input, _) => &mut tally.inputs,

@@ -25,15 +25,15 @@ mod writer;
 
 use millrace_block::Op;
 
-pub use error::{OpenError, Place, ReadError};
+pub use error::{FilePosition, OpenError, ReadError};
 pub use event_ios::EventIos;
-pub use format::{Format, NoFormat};
+pub use format::{Format, UnknownFormat};
 pub use input::TracePath;
 pub use open::{AnySource, OpenedTrace, open, open_events};
-pub use profile::{Profile, text as profile_text};
+pub use profile::{TraceProfile, text as profile_text};
 pub use report::{report_html, report_page};
 pub use timeline::Timeline;
-pub use writer::{NotWritten, WRITTEN, Writer};
+pub use writer::{ReadOnlyFormat, TraceWriter, WRITTEN};
 
 /// Returns a note that some of `ios` I/Os have no latency, if `measured` of them (more than 0) have
 /// one.

@@ -83,8 +83,8 @@ impl Drop for EnteredWorld {
 #[inline]
 pub(super) fn current() -> Option<&'static RefCell<World>> {
     let world = CURRENT.get();
-    // SAFETY: `EnteredWorld` keeps the pointer valid while it is set, and the reference is used only by
-    // functions of this module that return before the simulation ends.
+    // SAFETY: `EnteredWorld` keeps the pointer valid while it is set, and the reference is used
+    // only by functions of this module that return before the simulation ends.
     (!world.is_null()).then(|| unsafe { &*world })
 }
 

@@ -9,11 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use syn::spanned::Spanned;
 use syn::{Attribute, Fields, Generics, ImplItem, Item, ItemImpl, TraitItem, Type, Visibility};
 
-use super::tree::{Target, Tree, is_test, join, leaves, name_of};
+use super::tree::{CrateTree, PathTarget, is_test, join, leaves, name_of};
 
 /// Kind of a line, in the order in which the lines of one name are listed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Rank {
+enum LineRank {
     Item,
     Part,
     Trait,
@@ -31,16 +31,16 @@ const SHORTENED: [(&str, &str); 7] = [
 ];
 
 /// Returns the listing of a crate.
-pub fn of(tree: &Tree) -> String {
+pub fn of(tree: &CrateTree) -> String {
     let mut listing = Listing { tree, impls: impls(tree), lines: BTreeSet::new() };
     listing.module("", "", "");
-    let line = |(name, _, text): &(String, Rank, String)| format!("{name}: {text}\n");
+    let line = |(name, _, text): &(String, LineRank, String)| format!("{name}: {text}\n");
     listing.lines.iter().map(line).collect()
 }
 
 /// Returns all `impl` blocks by their type, except those of the crate's private traits.
-fn impls(tree: &Tree) -> BTreeMap<Target, Vec<&ItemImpl>> {
-    let mut found: BTreeMap<Target, Vec<&ItemImpl>> = BTreeMap::new();
+fn impls(tree: &CrateTree) -> BTreeMap<PathTarget, Vec<&ItemImpl>> {
+    let mut found: BTreeMap<PathTarget, Vec<&ItemImpl>> = BTreeMap::new();
     for (module, items) in tree.modules() {
         for item in items {
             let Item::Impl(block) = item else { continue };
@@ -54,22 +54,22 @@ fn impls(tree: &Tree) -> BTreeMap<Target, Vec<&ItemImpl>> {
     found
 }
 
-fn is_of_private_trait(tree: &Tree, module: &str, block: &ItemImpl) -> bool {
+fn is_of_private_trait(tree: &CrateTree, module: &str, block: &ItemImpl) -> bool {
     let path = block.trait_.as_ref().and_then(|(path, _)| tree.resolve(module, &names(path)));
-    let Some(Target::Item(module, name)) = path else { return false };
+    let Some(PathTarget::Item(module, name)) = path else { return false };
     tree.items(&module).iter().any(|item| {
         matches!(item, Item::Trait(of) if of.ident == name && !is_public(&of.vis, &of.attrs))
     })
 }
 
 struct Listing<'a> {
-    tree: &'a Tree,
-    impls: BTreeMap<Target, Vec<&'a ItemImpl>>,
-    lines: BTreeSet<(String, Rank, String)>,
+    tree: &'a CrateTree,
+    impls: BTreeMap<PathTarget, Vec<&'a ItemImpl>>,
+    lines: BTreeSet<(String, LineRank, String)>,
 }
 
 impl Listing<'_> {
-    fn line(&mut self, name: &str, rank: Rank, text: String) {
+    fn line(&mut self, name: &str, rank: LineRank, text: String) {
         self.lines.insert((name.to_owned(), rank, text));
     }
 
@@ -81,7 +81,7 @@ impl Listing<'_> {
                 Item::Mod(inner) if is_public(&inner.vis, &inner.attrs) => {
                     let name = inner.ident.to_string();
                     let when = also(when, &inner.attrs);
-                    self.line(&join(above, &name), Rank::Item, format!("mod{when}"));
+                    self.line(&join(above, &name), LineRank::Item, format!("mod{when}"));
                     self.module(&join(module, &name), &join(above, &name), &when);
                 }
                 Item::Use(line) if is_public(&line.vis, &line.attrs) => {
@@ -109,18 +109,18 @@ impl Listing<'_> {
         let tree = self.tree;
         let public = join(above, name.as_deref().unwrap_or("*"));
         match tree.resolve(module, path) {
-            Some(Target::Module(inner)) if name.is_none() => self.module(&inner, above, when),
-            Some(Target::Module(inner)) => {
-                self.line(&public, Rank::Item, format!("mod{when}"));
+            Some(PathTarget::Module(inner)) if name.is_none() => self.module(&inner, above, when),
+            Some(PathTarget::Module(inner)) => {
+                self.line(&public, LineRank::Item, format!("mod{when}"));
                 self.module(&inner, &public, when);
             }
-            Some(Target::Item(inner, original)) => {
+            Some(PathTarget::Item(inner, original)) => {
                 let named = |item: &&Item| name_of(item).is_some_and(|name| *name == original);
                 for item in tree.items(&inner).iter().filter(named) {
                     self.item(&inner, item, &public, when);
                 }
             }
-            _ => self.line(&public, Rank::Item, format!("use {}{when}", path.join("::"))),
+            _ => self.line(&public, LineRank::Item, format!("use {}{when}", path.join("::"))),
         }
     }
 
@@ -160,14 +160,14 @@ impl Listing<'_> {
         let open = attrs.iter().any(|attr| attr.path().is_ident("non_exhaustive"));
         let open = if open { " #[non_exhaustive]" } else { "" };
         let when = also(when, attrs);
-        self.line(name, Rank::Item, format!("{head}{open}{when}"));
+        self.line(name, LineRank::Item, format!("{head}{open}{when}"));
         match item {
             Item::Struct(item) => self.fields(name, &item.fields, &when),
             Item::Enum(item) => {
                 for variant in &item.variants {
                     let fields = source(&variant.fields);
                     let text = format!("variant {}{fields}{when}", variant.ident);
-                    self.line(name, Rank::Part, text);
+                    self.line(name, LineRank::Part, text);
                 }
             }
             Item::Trait(item) => {
@@ -177,7 +177,7 @@ impl Listing<'_> {
         }
         self.derives(name, attrs, &when);
         let own = name_of(item).map(ToString::to_string).unwrap_or_default();
-        let target = Target::Item(module.to_owned(), own);
+        let target = PathTarget::Item(module.to_owned(), own);
         for block in self.impls.get(&target).cloned().unwrap_or_default() {
             self.of_impl(name, block, &when);
         }
@@ -188,7 +188,11 @@ impl Listing<'_> {
             if is_public(&field.vis, &field.attrs) {
                 let own = field.ident.as_ref().map_or(index.to_string(), ToString::to_string);
                 let when = also(when, &field.attrs);
-                self.line(name, Rank::Part, format!("field {own}: {}{when}", source(&field.ty)));
+                self.line(
+                    name,
+                    LineRank::Part,
+                    format!("field {own}: {}{when}", source(&field.ty)),
+                );
             }
         }
     }
@@ -200,7 +204,7 @@ impl Listing<'_> {
                 let derived = derived.replace(' ', "");
                 let last = derived.rsplit("::").next().unwrap_or_default();
                 if !last.is_empty() {
-                    self.line(name, Rank::Trait, format!("impl {last}{when}"));
+                    self.line(name, LineRank::Trait, format!("impl {last}{when}"));
                 }
             }
         }
@@ -220,7 +224,7 @@ impl Listing<'_> {
         };
         let provided = if provided { " { .. }" } else { "" };
         let when = also(when, attrs);
-        self.line(name, Rank::Part, format!("{text}{provided}{when}"));
+        self.line(name, LineRank::Part, format!("{text}{provided}{when}"));
     }
 
     fn of_impl(&mut self, name: &str, block: &ItemImpl, when: &str) {
@@ -228,7 +232,7 @@ impl Listing<'_> {
         let (parameters, of) = (source(&block.generics), source(&block.self_ty));
         if let Some((path, _)) = &block.trait_ {
             let text = format!("impl{parameters} {} for {of}{when}", source(path));
-            return self.line(name, Rank::Trait, text);
+            return self.line(name, LineRank::Trait, text);
         }
         let head = format!("impl{parameters} {of}");
         let within = if head.contains('<') { format!(" in {head}") } else { String::new() };
@@ -243,7 +247,7 @@ impl Listing<'_> {
             };
             if is_public(vis, attrs) {
                 let when = also(&when, attrs);
-                self.line(name, Rank::Part, format!("{text}{within}{when}"));
+                self.line(name, LineRank::Part, format!("{text}{within}{when}"));
             }
         }
     }

@@ -11,18 +11,18 @@ use anyhow::{Context, Result, bail};
 
 /// Name of a mutant without its line and column: `path: mutation`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Key(pub String);
+pub struct MutantKey(pub String);
 
 /// One line of a list.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct MutantEntry {
     /// Mutants that the entry stands for.
-    pub key: Key,
+    pub key: MutantKey,
     /// Reason why the mutant is in the list.
     pub reason: String,
 }
 
-impl Key {
+impl MutantKey {
     /// Converts a name as printed by cargo-mutants, `path:line:column: mutation`.
     pub fn of(name: &str) -> Option<Self> {
         let (place, mutation) = name.trim().split_once(": ")?;
@@ -58,13 +58,13 @@ fn escaped(text: &str) -> String {
 ///
 /// # Errors
 /// If the file cannot be read, or a line is not an entry.
-pub fn read(path: &Path) -> Result<Vec<Entry>> {
+pub fn read(path: &Path) -> Result<Vec<MutantEntry>> {
     let text =
         fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     parse(&text).with_context(|| format!("in {}", path.display()))
 }
 
-fn parse(text: &str) -> Result<Vec<Entry>> {
+fn parse(text: &str) -> Result<Vec<MutantEntry>> {
     let mut entries = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let line = line.trim();
@@ -75,7 +75,7 @@ fn parse(text: &str) -> Result<Vec<Entry>> {
         else {
             bail!("line {}: not 'path: mutation -- reason': {line}", index + 1);
         };
-        entries.push(Entry { key: Key(key.to_owned()), reason: reason.to_owned() });
+        entries.push(MutantEntry { key: MutantKey(key.to_owned()), reason: reason.to_owned() });
     }
     Ok(entries)
 }
@@ -91,7 +91,7 @@ mod tests {
         assert_eq!(entries.len(), 1);
         assert_eq!(entries[0].reason, "it is slower");
         let name = "a/b.rs:7:13: replace f -> bool with true\n";
-        assert_eq!(Key::of(name).as_ref(), Some(&entries[0].key));
+        assert_eq!(MutantKey::of(name).as_ref(), Some(&entries[0].key));
         assert_eq!(entries[0].key.path(), "a/b.rs");
     }
 
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn a_pattern_takes_operators_literally() {
-        let key = Key("a/b.rs: replace + with | in A<M>::f".to_owned());
+        let key = MutantKey("a/b.rs: replace + with | in A<M>::f".to_owned());
         let pattern = r"^a/b\.rs:[0-9]+:[0-9]+: replace \+ with \| in A<M>::f$";
         assert_eq!(key.pattern(), pattern);
     }

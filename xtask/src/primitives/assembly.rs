@@ -14,14 +14,14 @@ use anyhow::{Result, bail};
 /// The functions of one assembly file, by name.
 #[derive(Debug, Default)]
 pub struct Assembly {
-    bodies: BTreeMap<String, Body>,
+    bodies: BTreeMap<String, AssemblyBody>,
     /// Name that each alias stands for, which may be an alias too.
     aliases: BTreeMap<String, String>,
 }
 
 /// The normalised lines of one function: instructions, and labels that are jump targets.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Body(Vec<String>);
+pub struct AssemblyBody(Vec<String>);
 
 impl Assembly {
     /// Parses the functions and aliases of a file's text.
@@ -42,7 +42,7 @@ impl Assembly {
                 rest.take_while(|line| !is_end(line) && !is_other_symbol(line)).collect();
             match lines.clone().nth(inside.len()) {
                 Some(end) if is_end(end) => {
-                    assembly.bodies.insert(name.to_owned(), Body::normalised(&inside));
+                    assembly.bodies.insert(name.to_owned(), AssemblyBody::normalised(&inside));
                     lines.nth(inside.len());
                 }
                 // A data symbol has no end marker; the next symbol follows.
@@ -59,7 +59,7 @@ impl Assembly {
     }
 
     /// Returns the function of a name or alias.
-    pub fn body(&self, name: &str) -> Option<Body> {
+    pub fn body(&self, name: &str) -> Option<AssemblyBody> {
         let mut name = name;
         // Each step leads to another alias, so a chain is no longer than their number.
         for _ in 0..self.aliases.len() {
@@ -72,7 +72,7 @@ impl Assembly {
     }
 }
 
-impl Body {
+impl AssemblyBody {
     /// Normalises the lines between a function's label and its end.
     fn normalised(lines: &[&str]) -> Self {
         let wanted = |line: &&str| label(line).is_some() || is_instruction(line);
@@ -88,7 +88,7 @@ impl Body {
                 _ => kept.push(normalised_line(line, &mut numbers)),
             }
         }
-        Body(kept)
+        AssemblyBody(kept)
     }
 
     /// Returns the number of instructions, without labels.
@@ -97,7 +97,7 @@ impl Body {
     }
 }
 
-impl fmt::Display for Body {
+impl fmt::Display for AssemblyBody {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|line| match label(line) {
             Some(_) => writeln!(f, "  {line}"),
@@ -204,7 +204,7 @@ mod tests {
         data:\n\t.quad\tfirst\n\
         second:\n\tretq\n.Lfunc_end4:\n";
 
-    fn body(text: &str, name: &str) -> Body {
+    fn body(text: &str, name: &str) -> AssemblyBody {
         Assembly::parse(text).unwrap().body(name).expect("a function of the text")
     }
 

@@ -26,7 +26,7 @@ pub struct Excess {
 
 /// One exception.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct AllowEntry {
     /// Line in the list, from 1.
     pub line: usize,
     /// A path from the root, or `path:name` of an item in it.
@@ -49,7 +49,7 @@ pub struct AllowList {
     /// Path of the list from the root, for messages.
     pub path: String,
     /// Entries in the order of the file.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<AllowEntry>,
 }
 
 impl AllowList {
@@ -89,7 +89,7 @@ impl AllowList {
                     "{path}:{line}: more words than a path and a limit; write one entry per line"
                 ),
             };
-            entries.push(Entry { line, key: key.to_owned(), limit });
+            entries.push(AllowEntry { line, key: key.to_owned(), limit });
         }
         Ok(Self { path: path.to_owned(), entries })
     }
@@ -101,7 +101,7 @@ impl AllowList {
         for excess in &excesses {
             *sums.entry(&excess.key).or_default() += excess.amount;
         }
-        let limit = |entry: &Entry| entry.limit.unwrap_or(1);
+        let limit = |entry: &AllowEntry| entry.limit.unwrap_or(1);
         let allowed = |key: &str| self.get(key).map_or(0, limit);
         let over =
             excesses.iter().filter(|excess| sums[excess.key.as_str()] > allowed(&excess.key));
@@ -122,7 +122,7 @@ impl AllowList {
     }
 
     /// Returns the entry for `key`, if there is one.
-    pub fn get(&self, key: &str) -> Option<&Entry> {
+    pub fn get(&self, key: &str) -> Option<&AllowEntry> {
         self.entries.iter().find(|entry| entry.key == key)
     }
 }
@@ -137,7 +137,7 @@ mod tests {
         assert_eq!(list.entries.len(), 2);
         assert_eq!(
             list.get("crates/a.rs"),
-            Some(&Entry { line: 3, key: "crates/a.rs".to_owned(), limit: Some(700) })
+            Some(&AllowEntry { line: 3, key: "crates/a.rs".to_owned(), limit: Some(700) })
         );
         assert_eq!(list.get("b.rs").unwrap().limit, None);
         assert_eq!(list.get("c.rs"), None);

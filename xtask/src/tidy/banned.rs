@@ -1,5 +1,5 @@
-//! Rule: a finished file has no `unwrap()` outside tests, no unfinished code, and no TODO notes
-//! without an issue.
+//! Rule: a finished file has no `unwrap()` outside tests, no unfinished code, and no notes of work
+//! to do without an issue number.
 //!
 //! `expect("why it holds")` is allowed, because it gives the reason. Called by `tidy::run`.
 

@@ -15,7 +15,7 @@ use super::source::Source;
 
 /// A crate's source folder and its layers, lowest first; without layers any file may import any
 /// other.
-struct House<'a> {
+struct CrateLayers<'a> {
     src: &'a str,
     layers: &'a [&'a str],
 }
@@ -246,7 +246,7 @@ const FLAT_FILES_MAX: usize = 12;
 const CIRCLE_MAX: usize = 2;
 
 /// Imports of a crate: importing file, imported file, and the first line of the import.
-type Arrows = BTreeMap<String, BTreeMap<String, usize>>;
+type FileImports = BTreeMap<String, BTreeMap<String, usize>>;
 
 /// Checks every crate under `crates`, `lab` and `tests`, and `xtask`.
 pub fn check(sources: &[Source]) -> Vec<Finding> {
@@ -258,10 +258,12 @@ pub fn check(sources: &[Source]) -> Vec<Finding> {
         .map(|source| format!("{}/src/", source.crate_path()))
         .collect();
     let layers = |src: &str| LAYERS.iter().find(|(of, _)| *of == src).map_or(&[][..], |(_, l)| *l);
-    srcs.iter().flat_map(|src| check_house(sources, &House { src, layers: layers(src) })).collect()
+    srcs.iter()
+        .flat_map(|src| check_house(sources, &CrateLayers { src, layers: layers(src) }))
+        .collect()
 }
 
-fn check_house(sources: &[Source], house: &House) -> Vec<Finding> {
+fn check_house(sources: &[Source], house: &CrateLayers) -> Vec<Finding> {
     let inside = |source: &&Source| source.path.starts_with(house.src) && source.line_count() > 0;
     let files: BTreeMap<String, &Source> =
         sources.iter().filter(inside).map(|source| (module_of(house, source), source)).collect();
@@ -275,7 +277,7 @@ fn check_house(sources: &[Source], house: &House) -> Vec<Finding> {
         );
         findings.push(Finding::new(&format!("{}lib.rs", house.src), 1, text));
     }
-    let mut arrows = Arrows::new();
+    let mut arrows = FileImports::new();
     for (name, source) in &files {
         let layer = layer_of(house, name);
         if layer.is_none() && !house.layers.is_empty() && name != "lib" {
@@ -310,11 +312,11 @@ fn check_house(sources: &[Source], house: &House) -> Vec<Finding> {
 }
 
 /// Returns a file's module as a path with `/`: `disk`, `disk/visit`.
-fn module_of(house: &House, source: &Source) -> String {
+fn module_of(house: &CrateLayers, source: &Source) -> String {
     source.path[house.src.len()..].trim_end_matches(".rs").to_owned()
 }
 
-fn layer_of(house: &House, module: &str) -> Option<usize> {
+fn layer_of(house: &CrateLayers, module: &str) -> Option<usize> {
     let first = module.split('/').next()?;
     let named = |name: &str| house.layers.iter().position(|layer| *layer == name);
     named(first).or_else(|| named("*"))
@@ -393,7 +395,7 @@ fn target(root: &str, path: &str, exists: &dyn Fn(&str) -> bool) -> Option<Strin
 }
 
 /// Returns the groups of files that import each other, directly or through others of the group.
-fn circles(arrows: &Arrows) -> Vec<Vec<String>> {
+fn circles(arrows: &FileImports) -> Vec<Vec<String>> {
     let reached: BTreeMap<&str, BTreeSet<&str>> =
         arrows.keys().map(|from| (from.as_str(), reach(arrows, from))).collect();
     let mut seen = BTreeSet::new();
@@ -410,7 +412,7 @@ fn circles(arrows: &Arrows) -> Vec<Vec<String>> {
 
 /// Returns all files that can be reached from one file, including itself only if a circle leads
 /// back.
-fn reach<'a>(arrows: &'a Arrows, from: &str) -> BTreeSet<&'a str> {
+fn reach<'a>(arrows: &'a FileImports, from: &str) -> BTreeSet<&'a str> {
     let mut reached = BTreeSet::new();
     let mut open = vec![from];
     while let Some(name) = open.pop() {
@@ -428,10 +430,10 @@ mod tests {
     use super::*;
 
     fn findings(files: &[(&str, &str)]) -> Vec<String> {
-        findings_in(&House { src: "s/", layers: &["low", "high"] }, files)
+        findings_in(&CrateLayers { src: "s/", layers: &["low", "high"] }, files)
     }
 
-    fn findings_in(house: &House<'_>, files: &[(&str, &str)]) -> Vec<String> {
+    fn findings_in(house: &CrateLayers<'_>, files: &[(&str, &str)]) -> Vec<String> {
         let parse = |(path, text): &(&str, &str)| Source::parse(&format!("s/{path}.rs"), text);
         let sources: Vec<Source> = files.iter().map(parse).collect();
         check_house(&sources, house).into_iter().map(|finding| finding.to_string()).collect()
@@ -463,7 +465,7 @@ mod tests {
 
     #[test]
     fn a_star_is_the_layer_of_all_that_have_none() {
-        let house = House { src: "s/", layers: &["low", "*", "high"] };
+        let house = CrateLayers { src: "s/", layers: &["low", "*", "high"] };
         let files = [
             ("high", "use crate::any::A;\n"),
             ("any", "use crate::other::B;\nuse crate::high::C;\n"),
@@ -497,7 +499,7 @@ mod tests {
             ("b/c", "fn f() -> crate::t::T { T {} }\n"),
             ("t", "use crate::a;\n"),
         ];
-        let found = findings_in(&House { src: "s/", layers: &[] }, &files);
+        let found = findings_in(&CrateLayers { src: "s/", layers: &[] }, &files);
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].ends_with(
             "4 files import each other in a circle, at most 2 are allowed: a, b, b/c, t"
@@ -533,7 +535,7 @@ mod tests {
         assert_eq!(found.len(), 1);
         assert!(found[0].to_string().starts_with("crates/x/src/lib.rs:1: 13 files without layers"));
         let layers = ["f0", "f1"];
-        let house = House { src: "crates/x/src/", layers: &layers };
+        let house = CrateLayers { src: "crates/x/src/", layers: &layers };
         assert!(check_house(&files(2), &house).is_empty());
     }
 

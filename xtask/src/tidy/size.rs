@@ -16,7 +16,7 @@ const FUNCTION_MAX: usize = 70;
 const FIELDS_MAX: usize = 15;
 
 /// Size of a file, function or struct.
-struct Measure {
+struct MeasuredSize {
     key: String,
     path: String,
     line: usize,
@@ -35,7 +35,7 @@ pub struct Warnings {
 
 /// Checks all files against the limits and the list.
 pub fn check(sources: &[Source], list: &AllowList) -> Vec<Finding> {
-    let measures: Vec<Measure> = sources.iter().flat_map(measure).collect();
+    let measures: Vec<MeasuredSize> = sources.iter().flat_map(measure).collect();
     let mut findings = Vec::new();
     for measure in measures.iter().filter(|measure| measure.size > measure.size_max) {
         let limit = list.get(&measure.key).and_then(|entry| entry.limit);
@@ -82,8 +82,8 @@ pub fn warnings(sources: &[Source]) -> Warnings {
     warnings
 }
 
-fn measure(source: &Source) -> Vec<Measure> {
-    let file = Measure {
+fn measure(source: &Source) -> Vec<MeasuredSize> {
+    let file = MeasuredSize {
         key: source.path.clone(),
         path: source.path.clone(),
         line: 1,
@@ -97,7 +97,7 @@ fn measure(source: &Source) -> Vec<Measure> {
             ItemKind::Struct => (FIELDS_MAX, "fields: group those that change together"),
         };
         let key = format!("{}:{}", source.path, item.name);
-        Measure {
+        MeasuredSize {
             key,
             path: source.path.clone(),
             line: item.line,
@@ -110,7 +110,7 @@ fn measure(source: &Source) -> Vec<Measure> {
 }
 
 /// Formats the subject of a message: `name has 71`, or `the file has 601`.
-fn subject(measure: &Measure) -> String {
+fn subject(measure: &MeasuredSize) -> String {
     let name = measure.key.strip_prefix(&measure.path).unwrap_or_default();
     match name.strip_prefix(':') {
         Some(name) => format!("`{name}` has {}", measure.size),

@@ -1,4 +1,5 @@
-//! `SectorMap`: translates a sector of the volume to a drive and a sector on it, by plain arithmetic.
+//! `SectorMap`: translates a sector of the volume to a drive and a sector on it, by plain
+//! arithmetic.
 //!
 //! The reference model for crates/block/src/volume.rs: no shifts, no splitting, and no shared code.
 //! Built by run.rs; used by the oracle and by submitters.

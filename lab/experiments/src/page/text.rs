@@ -81,7 +81,7 @@ fn numbers(panel: &Panel, unit: &PanelUnit) -> String {
         let value = |y: &Option<f64>| y.map_or_else(|| "-".to_owned(), |y| unit.text(y));
         std::iter::once(short(x, Unit::Plain)).chain(values.iter().map(value)).collect()
     };
-    let table = |from: usize, to: usize, fit: Fit| {
+    let table = |from: usize, to: usize, fit: ColumnFit| {
         let heads = std::iter::once(panel.x_label.as_str());
         let heads = heads.chain(labels[from..to].iter().map(String::as_str)).collect();
         let rows: Vec<Vec<String>> =
@@ -90,9 +90,9 @@ fn numbers(panel: &Panel, unit: &PanelUnit) -> String {
     };
     let (mut tables, mut from) = (Vec::new(), 0);
     while from < labels.len() {
-        let fits = |to: &usize| longest(&table(from, *to, Fit::AsItIs)) <= WIDTH.into();
+        let fits = |to: &usize| longest(&table(from, *to, ColumnFit::AsItIs)) <= WIDTH.into();
         let to = (from + 1..=labels.len()).rev().find(fits).unwrap_or(from + 1);
-        tables.push(table(from, to, Fit::Within));
+        tables.push(table(from, to, ColumnFit::Within));
         from = to;
     }
     tables.join("\n\n")
@@ -113,7 +113,7 @@ fn data_table(table: &DataTable) -> String {
         };
         let (heads, rows) = (of(&table.head), table.rows.iter().map(|row| of(row)));
         let heads = heads.iter().map(String::as_str).collect();
-        tables.push(grid(heads, &rows.collect::<Vec<_>>(), 1, Fit::Within));
+        tables.push(grid(heads, &rows.collect::<Vec<_>>(), 1, ColumnFit::Within));
         from = to;
         if from >= columns {
             return tables.join("\n\n");
@@ -243,7 +243,7 @@ fn wrapped(text: &str, indent: usize) -> String {
 
 /// Treatment of a table that is wider than `WIDTH`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fit {
+enum ColumnFit {
     /// The column stays as wide as its longest cell.
     AsItIs,
     /// The column's cells are wrapped into several lines.
@@ -251,17 +251,17 @@ enum Fit {
 }
 
 /// Renders a table; columns from `numbers_from` on are right-aligned.
-fn grid(heads: Vec<&str>, rows: &[Vec<String>], numbers_from: usize, fit: Fit) -> String {
+fn grid(heads: Vec<&str>, rows: &[Vec<String>], numbers_from: usize, fit: ColumnFit) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    if fit == Fit::Within {
+    if fit == ColumnFit::Within {
         table.set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH);
     }
     table.set_header(heads.clone());
     rows.iter().for_each(|row| {
         table.add_row(row);
     });
-    if fit == Fit::Within {
+    if fit == ColumnFit::Within {
         for (number, column) in table.column_iter_mut().enumerate() {
             let cells = || rows.iter().filter_map(|row| row.get(number)).map(String::as_str);
             let words = cells().chain([heads[number]]).flat_map(str::split_whitespace);

@@ -19,20 +19,20 @@
 
 use millrace_block::blktrace::{RECORD_BYTES, Record};
 
-use super::devices::Devices;
+use super::devices::DeviceNames;
 use super::format::Format;
 use super::formats::alibaba::Alibaba;
 use super::formats::blkparse::{ParsedLine, line as blkparse_line};
 use super::formats::fiu::Fiu;
 use super::formats::iolog::{HEAD_2, HEAD_3};
 use super::formats::msr::Msr;
-use super::formats::nbdkit::Log;
+use super::formats::nbdkit::NbdkitLog;
 use super::formats::spc::Spc;
 use super::formats::systor::Systor;
 use super::formats::tencent::Tencent;
 use super::formats::{trlog, vscsi};
 use super::lines::said;
-use super::parser::{Line, LineFormat};
+use super::parser::{LineContent, LineFormat};
 
 /// Number of lines that each text format is tried on.
 const LINES_TRIED: usize = 16;
@@ -86,7 +86,7 @@ pub(super) fn fits(format: Format, head: &[u8], lines: &[(u64, &str)]) -> bool {
         Format::Iolog3 => lines.first().is_some_and(|line| line.1 == HEAD_3),
         Format::Blkparse => is_blkparse(lines),
         Format::Nbdkit => {
-            let (mut log, mut devices) = (Log::default(), Devices::default());
+            let (mut log, mut devices) = (NbdkitLog::default(), DeviceNames::default());
             !lines.is_empty() && lines.iter().all(|line| log.line(line.1, &mut devices).is_ok())
         }
         Format::Msr => takes(Msr::default(), lines),
@@ -100,15 +100,17 @@ pub(super) fn fits(format: Format, head: &[u8], lines: &[(u64, &str)]) -> bool {
 
 /// Returns true if a reader accepts all lines and at least one of them is an I/O.
 fn takes<F: LineFormat>(mut format: F, lines: &[(u64, &str)]) -> bool {
-    let mut devices = Devices::default();
+    let mut devices = DeviceNames::default();
     let read = lines.iter().map(|(number, text)| format.line(*number, text, &mut devices));
-    let read: Vec<Result<Line, _>> = read.collect();
-    let is_io = |line: &Result<Line, _>| matches!(line, Ok(Line::Io(_) | Line::Skipped));
+    let read: Vec<Result<LineContent, _>> = read.collect();
+    let is_io = |line: &Result<LineContent, _>| {
+        matches!(line, Ok(LineContent::Io(_) | LineContent::Skipped))
+    };
     read.iter().all(Result::is_ok) && read.iter().any(is_io)
 }
 
 fn is_blkparse(lines: &[(u64, &str)]) -> bool {
-    let mut devices = Devices::default();
+    let mut devices = DeviceNames::default();
     let told = lines.iter().map(|line| blkparse_line(line.1, &mut devices));
     let events = told.take_while(|told| !matches!(told, Ok(ParsedLine::Counts)));
     let told: Vec<Result<ParsedLine, _>> = events.collect();

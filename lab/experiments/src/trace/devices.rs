@@ -1,4 +1,4 @@
-//! `Devices`: the names of a trace's devices and their numbers.
+//! `DeviceNames`: the names of a trace's devices and their numbers.
 //!
 //! Bounded: a trace with more than `DEVICES_MAX` devices is refused. Names come from the trace and
 //! may contain terminal control sequences, so control characters are escaped here.
@@ -12,12 +12,12 @@ const NAME_BYTES_MAX: usize = 256;
 
 /// Names of devices, in order of first appearance.
 #[derive(Debug, Default)]
-pub(super) struct Devices {
+pub(super) struct DeviceNames {
     names: Vec<String>,
     numbers: HashMap<String, u32>,
 }
 
-impl Devices {
+impl DeviceNames {
     /// Returns the number of a device, assigning the next number to a new one.
     ///
     /// # Errors
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn names_are_fit_to_be_printed_and_stay_apart() {
-        let mut devices = Devices::default();
+        let mut devices = DeviceNames::default();
         assert_eq!(devices.number("usr_0"), Ok(0));
         assert_eq!(devices.number("\u{1b}[2Jx_0"), Ok(1));
         assert_eq!(devices.number("\u{1b}[2Jx_0"), Ok(1));

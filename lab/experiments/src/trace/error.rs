@@ -15,18 +15,18 @@ const SHOWN_MAX: usize = 60;
 
 /// Position in a trace file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum FilePosition {
     /// Line number, from 1.
     Line(u64),
     /// Byte offset, from 0.
     Byte(u64),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for FilePosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Line(line) => write!(f, "line {line}"),
-            Place::Byte(byte) => write!(f, "byte {byte}"),
+            FilePosition::Line(line) => write!(f, "line {line}"),
+            FilePosition::Byte(byte) => write!(f, "byte {byte}"),
         }
     }
 }
@@ -120,7 +120,7 @@ pub enum ReadError {
         /// Name of the file.
         file: String,
         /// Position of the line or record.
-        place: Place,
+        place: FilePosition,
         /// Description of the problem, and of the expected content.
         problem: String,
     },
@@ -130,7 +130,7 @@ pub enum ReadError {
         /// Name of the file.
         file: String,
         /// Position up to which the file was read.
-        place: Place,
+        place: FilePosition,
         /// Error of the operating system.
         source: io::Error,
     },

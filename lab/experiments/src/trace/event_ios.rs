@@ -16,7 +16,7 @@ use millrace_block::blktrace::{Act, Record, category};
 use millrace_trace::{Entry, Names, Spans, Watch};
 
 use super::TraceIo;
-use super::devices::Devices;
+use super::devices::DeviceNames;
 use super::parser::Problem;
 use super::pending::{Pending, StreamState};
 
@@ -30,7 +30,7 @@ const UNTOLD: u64 = u64::MAX;
 
 /// Kind of event with which the I/Os of a device arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Arrival {
+enum ArrivalEvent {
     /// Not known yet, after this many D events.
     Unknown(u32),
     Queue,
@@ -41,10 +41,10 @@ enum Arrival {
 #[derive(Debug, Default)]
 pub struct EventIos {
     pending: Pending,
-    arrivals: HashMap<u32, Arrival>,
+    arrivals: HashMap<u32, ArrivalEvent>,
     /// Index in the list of devices, by the device number in records.
     numbers: HashMap<u32, u32>,
-    devices: Devices,
+    devices: DeviceNames,
 }
 
 impl EventIos {
@@ -60,7 +60,7 @@ impl EventIos {
     pub(super) fn number(
         &mut self,
         device: u32,
-        devices: &mut Devices,
+        devices: &mut DeviceNames,
         name: impl FnOnce() -> String,
     ) -> Result<(), Problem> {
         if let Vacant(place) = self.numbers.entry(device) {
@@ -93,11 +93,11 @@ impl EventIos {
     /// Returns the next I/O that may be output; its time counts from `GENESIS_NS`.
     fn pop(&mut self, more: StreamState) -> Option<TraceIo> {
         let device = self.pending.front()?.device;
-        if matches!(self.arrivals.get(&device), Some(Arrival::Unknown(_))) {
+        if matches!(self.arrivals.get(&device), Some(ArrivalEvent::Unknown(_))) {
             if more == StreamState::ToCome && !self.pending.is_full() {
                 return None;
             }
-            self.arrivals.insert(device, Arrival::Issue);
+            self.arrivals.insert(device, ArrivalEvent::Issue);
         }
         self.pending.pop(more).map(|(_, io)| io)
     }
@@ -106,17 +106,19 @@ impl EventIos {
 impl Watch for EventIos {
     fn arrived(&mut self, record: &Record) -> u64 {
         let Some(&device) = self.numbers.get(&record.device) else { return UNTOLD };
-        let arrival = self.arrivals.entry(device).or_insert(Arrival::Unknown(0));
+        let arrival = self.arrivals.entry(device).or_insert(ArrivalEvent::Unknown(0));
         match (record.act(), &mut *arrival) {
-            (Some(Act::Issue), Arrival::Unknown(ISSUES_TRIED..)) => *arrival = Arrival::Issue,
-            (Some(Act::Issue), Arrival::Unknown(seen)) => *seen += 1,
-            (Some(Act::Issue), _) | (_, Arrival::Queue) => {}
-            (_, Arrival::Issue) => *arrival = Arrival::Queue,
-            (_, Arrival::Unknown(seen)) => {
+            (Some(Act::Issue), ArrivalEvent::Unknown(ISSUES_TRIED..)) => {
+                *arrival = ArrivalEvent::Issue
+            }
+            (Some(Act::Issue), ArrivalEvent::Unknown(seen)) => *seen += 1,
+            (Some(Act::Issue), _) | (_, ArrivalEvent::Queue) => {}
+            (_, ArrivalEvent::Issue) => *arrival = ArrivalEvent::Queue,
+            (_, ArrivalEvent::Unknown(seen)) => {
                 if *seen > 0 {
                     self.pending.drop_where(|io| io.device == device);
                 }
-                *arrival = Arrival::Queue;
+                *arrival = ArrivalEvent::Queue;
             }
         }
         let io = io_of(record, device);

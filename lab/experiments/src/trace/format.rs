@@ -101,12 +101,12 @@ impl fmt::Display for Format {
 /// Error of a word that names no format.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("no such format; use one of {}", Format::names())]
-pub struct NoFormat;
+pub struct UnknownFormat;
 
 impl FromStr for Format {
-    type Err = NoFormat;
+    type Err = UnknownFormat;
 
-    fn from_str(word: &str) -> Result<Format, NoFormat> {
-        Format::ALL.into_iter().find(|format| format.name() == word).ok_or(NoFormat)
+    fn from_str(word: &str) -> Result<Format, UnknownFormat> {
+        Format::ALL.into_iter().find(|format| format.name() == word).ok_or(UnknownFormat)
     }
 }

@@ -1,4 +1,5 @@
-//! `Input`: the bytes of one trace file or of standard input, decompressed if they are gzipped.
+//! `InputStream`: the bytes of one trace file or of standard input, decompressed if they are
+//! gzipped.
 //!
 //! Owns the first bytes, from which `detect.rs` finds the format, and the read progress. gzip is
 //! recognized by its first two bytes, whatever the file is called; several concatenated gzip
@@ -50,7 +51,7 @@ impl fmt::Display for TracePath {
 }
 
 /// The bytes of a trace.
-pub(super) struct Input {
+pub(super) struct InputStream {
     /// Name of the input in error messages.
     pub(super) label: String,
     /// First bytes, read ahead for detection; readers get them again.
@@ -61,12 +62,17 @@ pub(super) struct Input {
     pub(super) gauge: ReadGauge,
 }
 
-impl Input {
+impl InputStream {
     /// Opens a file or standard input.
-    pub(super) fn open(path: &TracePath, is_enough: impl Fn(&[u8]) -> bool) -> io::Result<Input> {
+    pub(super) fn open(
+        path: &TracePath,
+        is_enough: impl Fn(&[u8]) -> bool,
+    ) -> io::Result<InputStream> {
         let label = path.to_string();
         match path {
-            TracePath::Stdin => Input::new(label, io::stdin(), ReadGauge::default(), is_enough),
+            TracePath::Stdin => {
+                InputStream::new(label, io::stdin(), ReadGauge::default(), is_enough)
+            }
             TracePath::Named(path) => {
                 let file = File::open(path)?;
                 let metadata = file.metadata()?;
@@ -75,7 +81,12 @@ impl Input {
                 }
                 let bytes = if metadata.is_file() { metadata.len() } else { 0 };
                 let file = Arc::new(file);
-                Input::new(label, file.clone(), ReadGauge { file: Some(file), bytes }, is_enough)
+                InputStream::new(
+                    label,
+                    file.clone(),
+                    ReadGauge { file: Some(file), bytes },
+                    is_enough,
+                )
             }
         }
     }
@@ -87,7 +98,7 @@ impl Input {
         raw: impl Read + Send + 'static,
         gauge: ReadGauge,
         is_enough: impl Fn(&[u8]) -> bool,
-    ) -> io::Result<Input> {
+    ) -> io::Result<InputStream> {
         let mut raw = BufReader::with_capacity(BUFFER_BYTES, raw);
         let magic = take(&mut raw, GZIP_MAGIC.len(), |_| false)?;
         let zipped = magic == GZIP_MAGIC;
@@ -97,7 +108,7 @@ impl Input {
             false => Box::new(raw),
         };
         let head = take(&mut rest, HEAD_BYTES, is_enough)?;
-        Ok(Input { label, head, rest, gauge })
+        Ok(InputStream { label, head, rest, gauge })
     }
 
     /// Returns a reader of all its bytes, in order.
@@ -151,7 +162,8 @@ mod tests {
     use std::io::Write;
 
     fn all(bytes: Vec<u8>) -> Vec<u8> {
-        let input = Input::new("t".into(), io::Cursor::new(bytes), ReadGauge::default(), |_| false);
+        let input =
+            InputStream::new("t".into(), io::Cursor::new(bytes), ReadGauge::default(), |_| false);
         let input = input.unwrap();
         let mut all = Vec::new();
         input.into_reader().read_to_end(&mut all).unwrap();

@@ -1,4 +1,4 @@
-//! `Lines`: the lines of a text trace, numbered and of bounded length.
+//! `TraceLines`: the lines of a text trace, numbered and of bounded length.
 //!
 //! Owns the buffer of one line. The `csv` crate is not used: it has no limit on a record's length,
 //! so one stray quotation mark would make it read a whole trace into memory, and no trace uses
@@ -6,8 +6,8 @@
 
 use std::io::{BufRead, Read};
 
-use super::error::{Place, ReadError};
-use super::input::{Input, ReadGauge};
+use super::error::{FilePosition, ReadError};
+use super::input::{InputStream, ReadGauge};
 
 /// Longest line in bytes; FIU's lines have 33 bytes per block.
 const LINE_BYTES_MAX: usize = 64 << 10;
@@ -20,7 +20,7 @@ pub(super) fn said(line: &str) -> &str {
 }
 
 /// Reader of the lines of one file.
-pub(super) struct Lines {
+pub(super) struct TraceLines {
     file: String,
     input: Box<dyn BufRead + Send>,
     gauge: ReadGauge,
@@ -31,11 +31,11 @@ pub(super) struct Lines {
     row: u64,
 }
 
-impl Lines {
-    pub(super) fn new(input: Input) -> Lines {
+impl TraceLines {
+    pub(super) fn new(input: InputStream) -> TraceLines {
         let (file, gauge) = (input.label.clone(), input.gauge.clone());
         let input = input.into_reader();
-        Lines { file, input, gauge, bytes: Vec::new(), text: String::new(), line: 0, row: 0 }
+        TraceLines { file, input, gauge, bytes: Vec::new(), text: String::new(), line: 0, row: 0 }
     }
 
     /// Returns the next line with content, without its end; invalid UTF-8 is replaced.
@@ -46,9 +46,12 @@ impl Lines {
         loop {
             self.bytes.clear();
             let mut limited = self.input.by_ref().take(LINE_BYTES_MAX as u64 + 1);
-            let read = limited.read_until(b'\n', &mut self.bytes).map_err(|source| {
-                ReadError::Io { file: self.file.clone(), place: Place::Line(self.line + 1), source }
-            })?;
+            let read =
+                limited.read_until(b'\n', &mut self.bytes).map_err(|source| ReadError::Io {
+                    file: self.file.clone(),
+                    place: FilePosition::Line(self.line + 1),
+                    source,
+                })?;
             if read == 0 {
                 return Ok(None);
             }
@@ -80,7 +83,7 @@ impl Lines {
 
     /// Creates an error about the last line read.
     pub(super) fn broken(&self, problem: String) -> ReadError {
-        ReadError::Broken { file: self.file.clone(), place: Place::Line(self.line), problem }
+        ReadError::Broken { file: self.file.clone(), place: FilePosition::Line(self.line), problem }
     }
 
     pub(super) fn gauge(&self) -> &ReadGauge {

@@ -9,7 +9,7 @@ use std::io;
 use millrace_trace::{Reader, Source, TraceName};
 
 use super::detect::{detect, is_certain, likely};
-use super::devices::Devices;
+use super::devices::DeviceNames;
 use super::error::{OpenError, ReadError, shown};
 use super::format::Format;
 use super::formats::alibaba::Alibaba;
@@ -24,9 +24,9 @@ use super::formats::systor::Systor;
 use super::formats::tencent::Tencent;
 use super::formats::trlog::Trlog;
 use super::formats::vscsi::Vscsi;
-use super::input::{Input, ReadGauge, TracePath};
-use super::order::Order;
-use super::parser::{PairedIos, Parse, Text};
+use super::input::{InputStream, ReadGauge, TracePath};
+use super::order::ArrivalMerger;
+use super::parser::{PairedIos, TextParser, TraceParser};
 use super::{TraceIo, TraceSource};
 
 /// Time span of the reorder window for a trace in a pipe, which may be written right now: older
@@ -35,15 +35,15 @@ const LIVE_SPAN_NS: u64 = 1_000_000_000;
 
 /// An opened trace of any format.
 pub struct AnySource {
-    order: Order,
-    devices: Devices,
+    order: ArrivalMerger,
+    devices: DeviceNames,
     format: Format,
 }
 
 impl AnySource {
-    fn new(parsers: Vec<Box<dyn Parse>>, format: Format, span_ns: u64) -> AnySource {
-        let order = Order::new(parsers, format.disorder(), span_ns);
-        AnySource { order, devices: Devices::default(), format }
+    fn new(parsers: Vec<Box<dyn TraceParser>>, format: Format, span_ns: u64) -> AnySource {
+        let order = ArrivalMerger::new(parsers, format.disorder(), span_ns);
+        AnySource { order, devices: DeviceNames::default(), format }
     }
 
     /// Opens a trace from memory or any other reader; `label` names it in errors.
@@ -55,7 +55,7 @@ impl AnySource {
         input: impl io::Read + Send + 'static,
         format: Option<Format>,
     ) -> Result<AnySource, OpenError> {
-        let input = Input::new(label.into(), input, ReadGauge::default(), |_| false)
+        let input = InputStream::new(label.into(), input, ReadGauge::default(), |_| false)
             .map_err(|source| OpenError::Io { file: label.into(), source })?;
         let format = found(&input, format)?;
         Ok(AnySource::new(vec![parser(format, input)], format, u64::MAX))
@@ -139,7 +139,7 @@ pub fn open_events(traces: &[TracePath], format: Option<Format>) -> Result<Opene
     if let Some(names) = recordings(traces, format) {
         return Ok(OpenedTrace::Events(Box::new(Reader::open(&names)?)));
     }
-    let mut inputs: Vec<(Format, Input)> = Vec::new();
+    let mut inputs: Vec<(Format, InputStream)> = Vec::new();
     // One of several names may be a recording, which is not a file itself.
     let recording = traces.iter().find(|trace| recordings(&[(*trace).clone()], format).is_some());
     for trace in traces.iter().filter(|trace| Some(*trace) != recording) {
@@ -195,10 +195,10 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-fn open_input(trace: &TracePath, format: Option<Format>) -> Result<Input, OpenError> {
+fn open_input(trace: &TracePath, format: Option<Format>) -> Result<InputStream, OpenError> {
     let file = trace.to_string();
     let is_enough = |head: &[u8]| format.is_some() || is_certain(head);
-    let input = Input::open(trace, is_enough).map_err(|source| match source.kind() {
+    let input = InputStream::open(trace, is_enough).map_err(|source| match source.kind() {
         io::ErrorKind::NotFound => OpenError::Missing { file: file.clone() },
         _ => OpenError::Io { file: file.clone(), source },
     })?;
@@ -206,7 +206,7 @@ fn open_input(trace: &TracePath, format: Option<Format>) -> Result<Input, OpenEr
 }
 
 /// Returns the given format, or else the detected one.
-fn found(input: &Input, format: Option<Format>) -> Result<Format, OpenError> {
+fn found(input: &InputStream, format: Option<Format>) -> Result<Format, OpenError> {
     if input.head.is_empty() {
         return Err(OpenError::Empty { file: input.label.clone() });
     }
@@ -223,7 +223,7 @@ const PACKED: [(&[u8], &str, &str); 4] = [
     (b"PK\x03\x04", "zip", "unzip -p"),
 ];
 
-fn unknown(input: &Input) -> OpenError {
+fn unknown(input: &InputStream) -> OpenError {
     let packed = PACKED.into_iter().find(|(magic, ..)| input.head.starts_with(magic));
     if let Some((_, by, unpack)) = packed {
         return OpenError::Packed { file: input.label.clone(), by, unpack };
@@ -234,7 +234,7 @@ fn unknown(input: &Input) -> OpenError {
 }
 
 /// Creates the reader of a format.
-fn parser(format: Format, input: Input) -> Box<dyn Parse> {
+fn parser(format: Format, input: InputStream) -> Box<dyn TraceParser> {
     match format {
         Format::Blktrace => {
             let (label, gauge) = (input.label.clone(), input.gauge.clone());
@@ -243,16 +243,16 @@ fn parser(format: Format, input: Input) -> Box<dyn Parse> {
         }
         Format::Trlog => Box::new(Trlog::new(input)),
         Format::Vscsi => Box::new(Vscsi::new(input)),
-        Format::Iolog => Box::new(Text::new(input, Iolog2::default())),
-        Format::Iolog3 => Box::new(Text::new(input, Iolog3)),
+        Format::Iolog => Box::new(TextParser::new(input, Iolog2::default())),
+        Format::Iolog3 => Box::new(TextParser::new(input, Iolog3)),
         Format::Blkparse => Box::new(PairedIos::new(Blkparse::new(input))),
         Format::Nbdkit => Box::new(PairedIos::new(Nbdkit::new(input))),
-        Format::Msr => Box::new(Text::new(input, Msr::default())),
-        Format::Systor => Box::new(Text::new(input, Systor::default())),
-        Format::Alibaba => Box::new(Text::new(input, Alibaba)),
-        Format::Tencent => Box::new(Text::new(input, Tencent)),
-        Format::Spc => Box::new(Text::new(input, Spc)),
-        Format::Fiu => Box::new(Text::new(input, Fiu::default())),
+        Format::Msr => Box::new(TextParser::new(input, Msr::default())),
+        Format::Systor => Box::new(TextParser::new(input, Systor::default())),
+        Format::Alibaba => Box::new(TextParser::new(input, Alibaba)),
+        Format::Tencent => Box::new(TextParser::new(input, Tencent)),
+        Format::Spc => Box::new(TextParser::new(input, Spc)),
+        Format::Fiu => Box::new(TextParser::new(input, Fiu::default())),
     }
 }
 

@@ -1,4 +1,4 @@
-//! `Order`: merges the I/Os of several readers in order of arrival, in bounded memory.
+//! `ArrivalMerger`: merges the I/Os of several readers in order of arrival, in bounded memory.
 //!
 //! Owns a reorder window for each reader: the lines of many public traces are in order of
 //! completion, or come from several threads, so times may step back. I/Os wait in the window until
@@ -11,9 +11,9 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::TraceIo;
-use super::devices::Devices;
+use super::devices::DeviceNames;
 use super::error::ReadError;
-use super::parser::Parse;
+use super::parser::TraceParser;
 
 /// Largest number of I/Os waiting in all windows together; about 5 MB.
 const WAITING_MAX: usize = 65_536;
@@ -40,8 +40,8 @@ impl PartialOrd for QueuedIo {
 }
 
 /// A reader with its window.
-struct Stream {
-    parser: Box<dyn Parse>,
+struct WindowedStream {
+    parser: Box<dyn TraceParser>,
     waiting: BinaryHeap<Reverse<QueuedIo>>,
     read: u64,
     /// Latest arrival time read so far.
@@ -51,9 +51,9 @@ struct Stream {
     ended: bool,
 }
 
-impl Stream {
+impl WindowedStream {
     /// Reads I/Os until the window is full.
-    fn fill(&mut self, (window, span_ns): (usize, u64), devices: &mut Devices) {
+    fn fill(&mut self, (window, span_ns): (usize, u64), devices: &mut DeviceNames) {
         while !self.ended && self.waiting.len() < window && self.spanned_ns() < span_ns {
             match self.parser.next(devices) {
                 Ok(Some(io)) => {
@@ -68,7 +68,7 @@ impl Stream {
     }
 }
 
-impl Stream {
+impl WindowedStream {
     /// Returns the time from the earliest waiting I/O to the latest one.
     fn spanned_ns(&self) -> u64 {
         self.waiting.peek().map_or(0, |Reverse(first)| self.newest_ns - first.io.at_ns)
@@ -76,8 +76,8 @@ impl Stream {
 }
 
 /// Several readers merged into one.
-pub(super) struct Order {
-    streams: Vec<Stream>,
+pub(super) struct ArrivalMerger {
+    streams: Vec<WindowedStream>,
     /// Time of the earliest I/O of each stream that has one, with the stream's number.
     first: BinaryHeap<Reverse<(u64, usize)>>,
     window: usize,
@@ -91,16 +91,20 @@ pub(super) struct Order {
     has_ended: bool,
 }
 
-impl Order {
+impl ArrivalMerger {
     /// Creates the merge of readers whose lines may step back by up to `window` I/Os (fewer if
     /// there are many readers) and by less than `span_ns`.
-    pub(super) fn new(parsers: Vec<Box<dyn Parse>>, window: usize, span_ns: u64) -> Order {
+    pub(super) fn new(
+        parsers: Vec<Box<dyn TraceParser>>,
+        window: usize,
+        span_ns: u64,
+    ) -> ArrivalMerger {
         let most = (WAITING_MAX / parsers.len().max(1)).clamp(1, WINDOW_MAX);
         let stream = |parser| {
             let waiting = BinaryHeap::new();
-            Stream { parser, waiting, read: 0, newest_ns: 0, error: None, ended: false }
+            WindowedStream { parser, waiting, read: 0, newest_ns: 0, error: None, ended: false }
         };
-        Order {
+        ArrivalMerger {
             streams: parsers.into_iter().map(stream).collect(),
             first: BinaryHeap::new(),
             window: window.clamp(1, most),
@@ -115,7 +119,7 @@ impl Order {
     }
 
     /// Returns the next I/O; its time counts from the first I/O.
-    pub(super) fn next(&mut self, devices: &mut Devices) -> Result<Option<TraceIo>, ReadError> {
+    pub(super) fn next(&mut self, devices: &mut DeviceNames) -> Result<Option<TraceIo>, ReadError> {
         if !std::mem::replace(&mut self.started, true) {
             for number in 0..self.streams.len() {
                 self.queue(number, devices);
@@ -143,7 +147,7 @@ impl Order {
 
     /// Fills a stream's window and queues its earliest I/O; records the stream's damage if it has
     /// none.
-    fn queue(&mut self, number: usize, devices: &mut Devices) {
+    fn queue(&mut self, number: usize, devices: &mut DeviceNames) {
         let stream = &mut self.streams[number];
         stream.fill((self.window, self.span_ns), devices);
         match stream.waiting.peek() {

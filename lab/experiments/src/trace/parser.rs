@@ -1,24 +1,24 @@
-//! `Parse`: the interface of a format reader, and `Text`, the reader of formats with one I/O per
-//! line.
+//! `TraceParser`: the interface of a format reader, and `TextParser`, the reader of formats with
+//! one I/O per line.
 //!
 //! A format with one I/O per line implements `LineFormat`, which knows nothing of files. A format
-//! with separate completion records implements `Steps`, which `PairedIos` turns into I/Os. Binary
-//! formats of whole I/Os implement `Parse` themselves.
+//! with separate completion records implements `EventParser`, which `PairedIos` turns into I/Os.
+//! Binary formats of whole I/Os implement `TraceParser` themselves.
 
 use super::TraceIo;
-use super::devices::Devices;
+use super::devices::DeviceNames;
 use super::error::{ReadError, shown};
-use super::input::{Input, ReadGauge};
-use super::lines::Lines;
+use super::input::{InputStream, ReadGauge};
+use super::lines::TraceLines;
 use super::pending::StreamState;
 
 /// Reader of one file, or of a set of files that form one trace.
-pub(super) trait Parse: Send {
+pub(super) trait TraceParser: Send {
     /// Returns the next I/O, with its time by the format's own clock; None at the end.
     ///
     /// # Errors
     /// If a line or record does not follow the format.
-    fn next(&mut self, devices: &mut Devices) -> Result<Option<TraceIo>, ReadError>;
+    fn next(&mut self, devices: &mut DeviceNames) -> Result<Option<TraceIo>, ReadError>;
 
     /// Returns notes for the user about what was read so far.
     fn notes(&self) -> Vec<String> {
@@ -41,7 +41,7 @@ pub(super) trait Parse: Send {
 
 /// Content of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Line {
+pub(super) enum LineContent {
     /// An I/O.
     Io(TraceIo),
     /// A line without an I/O, such as a header.
@@ -62,7 +62,12 @@ pub(super) trait LineFormat: Send {
     const SKIPPED: &'static str = "lines were skipped";
 
     /// Parses a line with content; `number` counts these lines from 1.
-    fn line(&mut self, number: u64, text: &str, devices: &mut Devices) -> Result<Line, Problem>;
+    fn line(
+        &mut self,
+        number: u64,
+        text: &str,
+        devices: &mut DeviceNames,
+    ) -> Result<LineContent, Problem>;
 
     /// Returns a note for the user that applies to all traces of this format.
     fn note(&self) -> Option<String> {
@@ -71,27 +76,27 @@ pub(super) trait LineFormat: Send {
 }
 
 /// Reader of a text file with one I/O per line.
-pub(super) struct Text<F> {
-    lines: Lines,
+pub(super) struct TextParser<F> {
+    lines: TraceLines,
     format: F,
     skipped: u64,
 }
 
-impl<F: LineFormat> Text<F> {
-    pub(super) fn new(input: Input, format: F) -> Text<F> {
-        Text { lines: Lines::new(input), format, skipped: 0 }
+impl<F: LineFormat> TextParser<F> {
+    pub(super) fn new(input: InputStream, format: F) -> TextParser<F> {
+        TextParser { lines: TraceLines::new(input), format, skipped: 0 }
     }
 }
 
-impl<F: LineFormat> Parse for Text<F> {
-    fn next(&mut self, devices: &mut Devices) -> Result<Option<TraceIo>, ReadError> {
+impl<F: LineFormat> TraceParser for TextParser<F> {
+    fn next(&mut self, devices: &mut DeviceNames) -> Result<Option<TraceIo>, ReadError> {
         loop {
             let number = self.lines.row() + 1;
             let Some(text) = self.lines.next()? else { return Ok(None) };
             match self.format.line(number, text, devices) {
-                Ok(Line::Io(io)) => return Ok(Some(io)),
-                Ok(Line::Other) => {}
-                Ok(Line::Skipped) => self.skipped += 1,
+                Ok(LineContent::Io(io)) => return Ok(Some(io)),
+                Ok(LineContent::Other) => {}
+                Ok(LineContent::Skipped) => self.skipped += 1,
                 Err(problem) => {
                     let problem = format!("{problem}; a line is such as {}", F::EXAMPLE);
                     return Err(self.lines.broken(problem));
@@ -111,12 +116,12 @@ impl<F: LineFormat> Parse for Text<F> {
 }
 
 /// A format with separate completion records.
-pub(super) trait Steps: Send {
+pub(super) trait EventParser: Send {
     /// Reads one event.
     ///
     /// # Errors
     /// If it does not follow the format.
-    fn step(&mut self, devices: &mut Devices) -> Result<StreamState, ReadError>;
+    fn step(&mut self, devices: &mut DeviceNames) -> Result<StreamState, ReadError>;
 
     /// Returns the next I/O that may be output.
     fn pop(&mut self, more: StreamState) -> Option<TraceIo>;
@@ -147,14 +152,14 @@ pub(super) struct PairedIos<S> {
     error: Option<ReadError>,
 }
 
-impl<S: Steps> PairedIos<S> {
+impl<S: EventParser> PairedIos<S> {
     pub(super) fn new(steps: S) -> PairedIos<S> {
         PairedIos { steps, more: StreamState::ToCome, error: None }
     }
 }
 
-impl<S: Steps> Parse for PairedIos<S> {
-    fn next(&mut self, devices: &mut Devices) -> Result<Option<TraceIo>, ReadError> {
+impl<S: EventParser> TraceParser for PairedIos<S> {
+    fn next(&mut self, devices: &mut DeviceNames) -> Result<Option<TraceIo>, ReadError> {
         loop {
             if let Some(io) = self.steps.pop(self.more) {
                 return Ok(Some(io));

@@ -23,7 +23,7 @@ pub(super) enum StreamState {
 
 /// State of an I/O that is held back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum CompletionState {
     /// The completion is still to come.
     Open,
     /// The I/O is complete, or no completion is expected.
@@ -36,7 +36,7 @@ enum State {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PendingIo {
     pub(super) io: TraceIo,
-    state: State,
+    state: CompletionState,
 }
 
 /// I/Os that are held back.
@@ -50,7 +50,7 @@ pub(super) struct Pending {
 impl Pending {
     /// Holds back an I/O; returns its number.
     pub(super) fn push(&mut self, io: TraceIo) -> u64 {
-        self.held.push_back(PendingIo { io, state: State::Open });
+        self.held.push_back(PendingIo { io, state: CompletionState::Open });
         self.first + self.held.len() as u64 - 1
     }
 
@@ -60,23 +60,25 @@ impl Pending {
 
     /// Records that an I/O completed at `at_ns`.
     pub(super) fn answer(&mut self, number: u64, at_ns: u64) {
-        if let Some(held) = self.get_mut(number).filter(|held| held.state == State::Open) {
-            held.state = State::Answered;
+        if let Some(held) = self.get_mut(number).filter(|held| held.state == CompletionState::Open)
+        {
+            held.state = CompletionState::Answered;
             held.io.latency_ns = Some(at_ns.saturating_sub(held.io.at_ns));
         }
     }
 
     /// Records that an I/O has no completion of its own.
     pub(super) fn release(&mut self, number: u64) {
-        if let Some(held) = self.get_mut(number).filter(|held| held.state == State::Open) {
-            held.state = State::Answered;
+        if let Some(held) = self.get_mut(number).filter(|held| held.state == CompletionState::Open)
+        {
+            held.state = CompletionState::Answered;
         }
     }
 
     /// Discards the I/Os that `is_none` accepts.
     pub(super) fn drop_where(&mut self, is_none: impl Fn(&TraceIo) -> bool) {
         let none = self.held.iter_mut().filter(|held| is_none(&held.io));
-        none.for_each(|held| held.state = State::Dropped);
+        none.for_each(|held| held.state = CompletionState::Dropped);
     }
 
     /// Returns the first I/O without removing it.
@@ -94,12 +96,12 @@ impl Pending {
     pub(super) fn pop(&mut self, more: StreamState) -> Option<(u64, TraceIo)> {
         loop {
             let state = self.held.front()?.state;
-            if state == State::Open && more == StreamState::ToCome && !self.is_full() {
+            if state == CompletionState::Open && more == StreamState::ToCome && !self.is_full() {
                 return None;
             }
             let held = self.held.pop_front()?;
             self.first += 1;
-            if state != State::Dropped {
+            if state != CompletionState::Dropped {
                 return Some((self.first - 1, held.io));
             }
         }

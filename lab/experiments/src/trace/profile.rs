@@ -1,5 +1,5 @@
-//! `Profile`: statistics of a trace's I/Os: rates over time, sizes, strides, working set, mix and
-//! latencies.
+//! `TraceProfile`: statistics of a trace's I/Os: rates over time, sizes, strides, working set, mix
+//! and latencies.
 //!
 //! Owns counters of bounded size, however long the trace: 120 time slots, a bin for each power of
 //! two, a sketch of the pages touched, and a few words per device. Fed with each I/O; shown by
@@ -13,8 +13,8 @@ mod slots;
 use millrace_block::{OPS, Op};
 use millrace_trace::Measure;
 
-use self::pages::{PAGE_BYTES, Sketch};
-use self::slots::Slots;
+use self::pages::{PAGE_BYTES, PageSketch};
+use self::slots::ArrivalSlots;
 use super::{TraceIo, unmeasured_note};
 
 pub use page::text;
@@ -26,7 +26,7 @@ const BINS: usize = 64;
 const PAGES_MAX: u64 = 4_096;
 
 /// Counts by powers of two.
-type Bins = [u64; BINS];
+type PowerBins = [u64; BINS];
 
 /// Counts of one operation.
 #[derive(Debug, Clone, Default)]
@@ -41,8 +41,8 @@ struct OpCount {
 #[derive(Debug, Clone)]
 struct Strides {
     sequential: u64,
-    forward: Bins,
-    backward: Bins,
+    forward: PowerBins,
+    backward: PowerBins,
 }
 
 /// Counts of one device.
@@ -60,37 +60,37 @@ struct DeviceCount {
 
 /// Statistics of a trace's I/Os.
 #[derive(Debug, Clone)]
-pub struct Profile {
+pub struct TraceProfile {
     ops: [OpCount; OPS],
     /// Sizes of reads, and of writes.
-    sizes: [Bins; 2],
+    sizes: [PowerBins; 2],
     strides: Strides,
     devices: Vec<DeviceCount>,
     /// Distinct pages read, and distinct pages written.
-    pages: [Sketch; 2],
+    pages: [PageSketch; 2],
     long: u64,
-    slots: Slots,
+    slots: ArrivalSlots,
 }
 
-impl Default for Profile {
-    fn default() -> Profile {
-        Profile {
+impl Default for TraceProfile {
+    fn default() -> TraceProfile {
+        TraceProfile {
             ops: Default::default(),
             sizes: [[0; BINS]; 2],
             strides: Strides { sequential: 0, forward: [0; BINS], backward: [0; BINS] },
             devices: Vec::new(),
-            pages: [Sketch::default(), Sketch::default()],
+            pages: [PageSketch::default(), PageSketch::default()],
             long: 0,
-            slots: Slots::default(),
+            slots: ArrivalSlots::default(),
         }
     }
 }
 
-impl Profile {
+impl TraceProfile {
     /// Creates empty statistics.
     #[must_use]
-    pub fn new() -> Profile {
-        Profile::default()
+    pub fn new() -> TraceProfile {
+        TraceProfile::default()
     }
 
     /// Adds an I/O.
@@ -178,7 +178,7 @@ impl Profile {
     }
 }
 
-fn working_set(pages: &[Sketch; 2]) -> [f64; 3] {
+fn working_set(pages: &[PageSketch; 2]) -> [f64; 3] {
     let counts = [pages[0].with(&pages[1]).count(), pages[0].count(), pages[1].count()];
     counts.map(|pages| pages.round() * PAGE_BYTES as f64)
 }
@@ -204,7 +204,7 @@ fn bin(number: u64) -> usize {
 }
 
 /// Returns the range of bins from the first to the last nonzero one; empty if all are zero.
-fn used(bins: &Bins) -> std::ops::Range<usize> {
+fn used(bins: &PowerBins) -> std::ops::Range<usize> {
     let is_used = |bin: &usize| bins[*bin] > 0;
     let first = (0..BINS).find(is_used).unwrap_or(0);
     let last = (0..BINS).rev().find(is_used);

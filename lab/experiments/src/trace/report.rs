@@ -6,7 +6,8 @@
 use millrace_trace::{Drive, Kind, Measures, Per, Spans};
 
 use super::timeline::{
-    CPUS_SHOWN, DRIVES_SHOWN, LATENCY_BINS, SECTOR_BINS, STAGES, Slot, Timeline, latency_start,
+    CPUS_SHOWN, DRIVES_SHOWN, LATENCY_BINS, SECTOR_BINS, STAGES, Timeline, TimelineSlot,
+    latency_start,
 };
 use crate::page::{DataTable, Figure, HeatMap, HeatPanel, Page, Panel, Scale, Series, Unit};
 
@@ -20,7 +21,7 @@ pub fn report_html(names: &[String], spans: &Spans, timeline: &Timeline) -> Stri
 /// Builds the report page, to which more may be added, and its heat maps.
 #[must_use]
 pub fn report_page(names: &[String], spans: &Spans, timeline: &Timeline) -> (Page, [HeatMap; 2]) {
-    let report = Report { spans, timeline, time: TimeUnit::of(timeline.last_ns) };
+    let report = ReportBuilder { spans, timeline, time: TimeUnit::of(timeline.last_ns) };
     let page = Page {
         title: format!("Trace of {}", names.join(", ")),
         facts: report.facts(),
@@ -49,13 +50,13 @@ impl TimeUnit {
     }
 }
 
-struct Report<'a> {
+struct ReportBuilder<'a> {
     spans: &'a Spans,
     timeline: &'a Timeline,
     time: TimeUnit,
 }
 
-impl Report<'_> {
+impl ReportBuilder<'_> {
     fn facts(&self) -> Vec<(String, String)> {
         let drives: Vec<String> =
             self.drives().map(|drive| self.spans.device_name(drive.device)).collect();
@@ -91,7 +92,11 @@ impl Report<'_> {
     }
 
     /// Plots a value of each slot, where `value` returns one.
-    fn series(&self, name: impl Into<String>, value: impl Fn(&Slot) -> Option<f64>) -> Series {
+    fn series(
+        &self,
+        name: impl Into<String>,
+        value: impl Fn(&TimelineSlot) -> Option<f64>,
+    ) -> Series {
         let slots = self.timeline.slots.iter().enumerate();
         let points = slots.filter_map(|(at, slot)| Some((self.x(at), value(slot)?)));
         Series::ours(name, points.collect())
@@ -127,7 +132,7 @@ impl Report<'_> {
 
     fn rates(&self) -> Figure {
         let iops = Kind::ALL.into_iter().filter_map(|kind| {
-            let of = |slot: &Slot| slot.completed[kind as usize];
+            let of = |slot: &TimelineSlot| slot.completed[kind as usize];
             let there = self.timeline.slots.iter().any(|slot| of(slot) > 0);
             there.then(|| self.series(kind.name(), |slot| Some(self.rate(of(slot)))))
         });
@@ -200,8 +205,9 @@ impl Report<'_> {
         let used = |bin: &usize| self.timeline.slots.iter().any(|slot| slot.latency[*bin] > 0);
         let first = (0..LATENCY_BINS).find(used).unwrap_or(0);
         let last = (0..LATENCY_BINS).rev().find(used).unwrap_or(first);
-        let column =
-            |slot: &Slot| slot.latency[first..=last].iter().map(|n| u64::from(*n)).collect();
+        let column = |slot: &TimelineSlot| {
+            slot.latency[first..=last].iter().map(|n| u64::from(*n)).collect()
+        };
         let panel = HeatPanel {
             title: "Q2C".into(),
             x_label: self.time.name.into(),
@@ -228,8 +234,9 @@ impl Report<'_> {
                 |bin: &usize| self.timeline.slots.iter().any(|slot| slot.sectors[place][*bin] > 0);
             let last = (0..SECTOR_BINS).rev().find(used)?;
             let bin_bytes = 512.0 * 2_f64.powi(self.timeline.sector_bits[place] as i32);
-            let column =
-                |slot: &Slot| slot.sectors[place][..=last].iter().map(|n| u64::from(*n)).collect();
+            let column = |slot: &TimelineSlot| {
+                slot.sectors[place][..=last].iter().map(|n| u64::from(*n)).collect()
+            };
             Some(HeatPanel {
                 title: name,
                 x_label: self.time.name.into(),

@@ -25,7 +25,7 @@ pub(super) const STAGES: [Span; 6] =
 
 /// Events of one time slot.
 #[derive(Debug, Clone)]
-pub(super) struct Slot {
+pub(super) struct TimelineSlot {
     /// For each stage, how many ended in the slot, and their total time.
     pub(super) stages: [(u64, u64); STAGES.len()],
     /// Completions, by kind.
@@ -41,8 +41,8 @@ pub(super) struct Slot {
     pub(super) sectors: [[u32; SECTOR_BINS]; DRIVES_SHOWN],
 }
 
-impl Slot {
-    const EMPTY: Slot = Slot {
+impl TimelineSlot {
+    const EMPTY: TimelineSlot = TimelineSlot {
         stages: [(0, 0); STAGES.len()],
         completed: [0; Kind::ALL.len()],
         bytes: 0,
@@ -52,7 +52,7 @@ impl Slot {
         sectors: [[0; SECTOR_BINS]; DRIVES_SHOWN],
     };
 
-    fn merge(&mut self, other: &Slot) {
+    fn merge(&mut self, other: &TimelineSlot) {
         for (mine, theirs) in self.stages.iter_mut().zip(other.stages) {
             *mine = (mine.0 + theirs.0, mine.1.wrapping_add(theirs.1));
         }
@@ -71,7 +71,7 @@ impl Slot {
 /// Events of a trace over time.
 #[derive(Debug)]
 pub struct Timeline {
-    pub(super) slots: Vec<Slot>,
+    pub(super) slots: Vec<TimelineSlot>,
     pub(super) slot_ns: u64,
     /// For each drive, number of low bits of a sector's number that are ignored to get its bin.
     pub(super) sector_bits: [u32; DRIVES_SHOWN],
@@ -147,7 +147,7 @@ impl Timeline {
     }
 
     /// Returns the slot of a time; None for times before the first event, which wrap around.
-    fn slot(&mut self, time_ns: u64) -> Option<&mut Slot> {
+    fn slot(&mut self, time_ns: u64) -> Option<&mut TimelineSlot> {
         if time_ns > i64::MAX as u64 {
             return None;
         }
@@ -163,7 +163,7 @@ impl Timeline {
         }
         let place = (time_ns / self.slot_ns) as usize;
         while self.slots.len() <= place {
-            self.slots.push(Slot::EMPTY);
+            self.slots.push(TimelineSlot::EMPTY);
         }
         self.slots.get_mut(place)
     }

@@ -1,4 +1,4 @@
-//! `Writer`: writes I/Os as a trace of another format, one by one.
+//! `TraceWriter`: writes I/Os as a trace of another format, one by one.
 //!
 //! Owns the list of formats that can be written, and the counts of data that the format cannot
 //! represent. Called by `millrace-lab trace convert`; memory is bounded by the I/Os in flight.
@@ -20,13 +20,13 @@ pub const WRITTEN: [Format; 4] = [Format::Blktrace, Format::Iolog, Format::Iolog
 /// Error of a format that cannot be written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{format} can only be read; write one of {}", WRITTEN.map(Format::name).join(", "))]
-pub struct NotWritten {
+pub struct ReadOnlyFormat {
     /// Format that was asked for.
     pub format: Format,
 }
 
 /// Writer of one format.
-trait Layout<W> {
+trait FormatWriter<W> {
     /// Writes one I/O; `device` is its device's name.
     fn io(
         &mut self,
@@ -81,28 +81,28 @@ impl OmittedFields {
 }
 
 /// Writes a trace in some format.
-pub struct Writer<W: Write> {
+pub struct TraceWriter<W: Write> {
     out: W,
     format: Format,
-    kind: Box<dyn Layout<W>>,
+    kind: Box<dyn FormatWriter<W>>,
     lost: OmittedFields,
     ios: u64,
 }
 
-impl<W: Write> Writer<W> {
+impl<W: Write> TraceWriter<W> {
     /// Creates a writer of this format to `out`.
     ///
     /// # Errors
     /// If the format can only be read.
-    pub fn new(format: Format, out: W) -> Result<Writer<W>, NotWritten> {
-        let kind: Box<dyn Layout<W>> = match format {
-            Format::Blktrace => Box::new(blktrace::Events::default()),
-            Format::Iolog => Box::new(iolog::Log::new(iolog::Version::Plain)),
-            Format::Iolog3 => Box::new(iolog::Log::new(iolog::Version::Timed)),
-            Format::Msr => Box::new(msr::Rows),
-            format => return Err(NotWritten { format }),
+    pub fn new(format: Format, out: W) -> Result<TraceWriter<W>, ReadOnlyFormat> {
+        let kind: Box<dyn FormatWriter<W>> = match format {
+            Format::Blktrace => Box::new(blktrace::BlktraceEvents::default()),
+            Format::Iolog => Box::new(iolog::IologLines::new(iolog::IologVersion::Plain)),
+            Format::Iolog3 => Box::new(iolog::IologLines::new(iolog::IologVersion::Timed)),
+            Format::Msr => Box::new(msr::MsrRows),
+            format => return Err(ReadOnlyFormat { format }),
         };
-        Ok(Writer { out, format, kind, lost: OmittedFields::default(), ios: 0 })
+        Ok(TraceWriter { out, format, kind, lost: OmittedFields::default(), ios: 0 })
     }
 
     /// Writes one I/O; `devices` are the device names of its source.

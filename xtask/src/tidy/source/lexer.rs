@@ -5,7 +5,7 @@
 //! is a guess. Called by `Source::parse`.
 
 /// The three views of a text, all with the text's lines and byte columns.
-pub struct Views {
+pub struct SourceViews {
     /// Code without comments and without the content of literals.
     pub code: String,
     /// Comments, with their slashes.
@@ -15,7 +15,7 @@ pub struct Views {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Class {
+enum TokenClass {
     Code,
     Comment,
     Text,
@@ -23,7 +23,7 @@ enum Class {
 }
 
 /// Splits a text into its views.
-pub fn split(text: &str) -> Views {
+pub fn split(text: &str) -> SourceViews {
     let bytes = text.as_bytes();
     let mut classes = Vec::with_capacity(bytes.len());
     while classes.len() < bytes.len() {
@@ -31,34 +31,38 @@ pub fn split(text: &str) -> Views {
         let (class, end) = token(bytes, at);
         classes.resize(end.clamp(at + 1, bytes.len()), class);
     }
-    let view = |class: Class| {
-        let keep = |(&byte, &own): (&u8, &Class)| match own == class || byte == b'\n' {
+    let view = |class: TokenClass| {
+        let keep = |(&byte, &own): (&u8, &TokenClass)| match own == class || byte == b'\n' {
             true => byte,
             false => b' ',
         };
         let kept: Vec<u8> = bytes.iter().zip(&classes).map(keep).collect();
         String::from_utf8_lossy(&kept).into_owned()
     };
-    Views { code: view(Class::Code), comments: view(Class::Comment), strings: view(Class::Text) }
+    SourceViews {
+        code: view(TokenClass::Code),
+        comments: view(TokenClass::Comment),
+        strings: view(TokenClass::Text),
+    }
 }
 
 /// Returns the class of the token that starts at `at`, and its end.
-fn token(bytes: &[u8], at: usize) -> (Class, usize) {
+fn token(bytes: &[u8], at: usize) -> (TokenClass, usize) {
     let rest = &bytes[at..];
     if rest.starts_with(b"//") {
         let len = rest.iter().position(|&byte| byte == b'\n').unwrap_or(rest.len());
-        return (Class::Comment, at + len);
+        return (TokenClass::Comment, at + len);
     }
     if rest.starts_with(b"/*") {
-        return (Class::Comment, at + block_comment_len(rest));
+        return (TokenClass::Comment, at + block_comment_len(rest));
     }
     if rest[0] == b'"' {
-        return (Class::Text, at + quoted_len(rest, b'"'));
+        return (TokenClass::Text, at + quoted_len(rest, b'"'));
     }
     if rest[0] == b'\'' {
         return match is_char_literal(rest) {
-            true => (Class::Char, at + quoted_len(rest, b'\'')),
-            false => (Class::Code, at + 1),
+            true => (TokenClass::Char, at + quoted_len(rest, b'\'')),
+            false => (TokenClass::Code, at + 1),
         };
     }
     if rest[0].is_ascii_alphabetic() || rest[0] == b'_' {
@@ -69,11 +73,11 @@ fn token(bytes: &[u8], at: usize) -> (Class, usize) {
         if matches!(&rest[..name], b"r" | b"br" | b"cr")
             && let Some(len) = raw_string_len(&rest[name..])
         {
-            return (Class::Text, at + name + len);
+            return (TokenClass::Text, at + name + len);
         }
-        return (Class::Code, at + name);
+        return (TokenClass::Code, at + name);
     }
-    (Class::Code, at + 1)
+    (TokenClass::Code, at + 1)
 }
 
 fn block_comment_len(rest: &[u8]) -> usize {

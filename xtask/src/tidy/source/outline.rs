@@ -32,12 +32,12 @@ pub struct Item {
     /// Text of the doc comment.
     pub docs: String,
     /// Arguments of the function; zero where a trait demands them.
-    pub takes: Takes,
+    pub takes: ArgumentCounts,
 }
 
 /// Arguments of a function besides `self`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Takes {
+pub struct ArgumentCounts {
     /// Number of arguments.
     pub arguments: usize,
     /// Number of arguments of the type `bool`.
@@ -94,7 +94,7 @@ impl Outline {
             size,
             is_unsafe: is_unsafe(sig) && !self.in_trait_impl,
             docs: docs(attrs),
-            takes: if self.in_trait_impl { Takes::default() } else { takes(sig) },
+            takes: if self.in_trait_impl { ArgumentCounts::default() } else { takes(sig) },
         });
         let method_of = self.impl_of.clone();
         self.definitions.push(Definition { method_of, ..definition(&sig.ident) });
@@ -145,7 +145,7 @@ impl<'ast> Visit<'ast> for Outline {
             size: item.fields.len(),
             is_unsafe: false,
             docs: docs(&item.attrs),
-            takes: Takes::default(),
+            takes: ArgumentCounts::default(),
         });
         self.definitions.push(definition(&item.ident));
         visit::visit_item_struct(self, item);
@@ -183,13 +183,13 @@ fn type_name(of: &syn::Type) -> Option<String> {
     }
 }
 
-fn takes(sig: &syn::Signature) -> Takes {
+fn takes(sig: &syn::Signature) -> ArgumentCounts {
     let typed = sig.inputs.iter().filter_map(|input| match input {
         syn::FnArg::Typed(typed) => Some(&*typed.ty),
         syn::FnArg::Receiver(_) => None,
     });
     let is_bool = |of: &&syn::Type| matches!(of, syn::Type::Path(p) if p.path.is_ident("bool"));
-    Takes { arguments: typed.clone().count(), bools: typed.filter(is_bool).count() }
+    ArgumentCounts { arguments: typed.clone().count(), bools: typed.filter(is_bool).count() }
 }
 
 fn is_test(attrs: &[syn::Attribute]) -> bool {

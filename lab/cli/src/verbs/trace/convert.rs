@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use millrace_console::{Bar, ReadDamage, is_gone};
-use millrace_experiments::trace::{AnySource, Format, TraceSource, Writer, open};
+use millrace_experiments::trace::{AnySource, Format, TraceSource, TraceWriter, open};
 use millrace_trace::TraceName;
 
 use super::TraceInput;
@@ -54,7 +54,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<ExitCode> {
     // Check the format before the output is created: if it is refused, an existing file keeps its
     // content.
-    Writer::new(args.to_format, std::io::sink())?;
+    TraceWriter::new(args.to_format, std::io::sink())?;
     let mut source = open(&args.input.paths(), args.input.format)?;
     if args.output == Path::new("-") {
         let out = BufWriter::with_capacity(BUFFER_BYTES, std::io::stdout().lock());
@@ -90,7 +90,7 @@ fn target(args: &Args) -> Result<PathBuf> {
 }
 
 fn convert(args: &Args, source: &mut AnySource, out: impl Write, name: &str) -> Result<ExitCode> {
-    let mut writer = Writer::new(args.to_format, out)?;
+    let mut writer = TraceWriter::new(args.to_format, out)?;
     let mut bar = Bar::new(1);
     let (mut ios, failed) = (0_u64, || format!("{name}: cannot write"));
     while let Some(io) = source.next_io()? {

@@ -12,7 +12,8 @@ use anyhow::{Context, Result, bail};
 use millrace_console::{Bar, Next, ReadDamage, for_each_event};
 use millrace_experiments::page::Page;
 use millrace_experiments::trace::{
-    AnySource, EventIos, OpenedTrace, Profile, TracePath, TraceSource, open_events, profile_text,
+    AnySource, EventIos, OpenedTrace, TracePath, TraceProfile, TraceSource, open_events,
+    profile_text,
 };
 use millrace_experiments::trace::{Timeline, report_page};
 use millrace_trace::{Reader, Spans, TraceError, TraceName, json_line};
@@ -97,7 +98,7 @@ struct ReportText {
 /// Builds the report of a blktrace recording.
 fn recording(args: &Args, mut reader: Reader) -> Result<ReportText> {
     let (mut spans, mut timeline) = (Spans::new(), Timeline::new());
-    let (mut ios, mut profile) = (EventIos::default(), Profile::new());
+    let (mut ios, mut profile) = (EventIos::default(), TraceProfile::new());
     let label = args.input.traces.join(" ");
     let mut walked = for_each_event(&mut reader, (Bar::new(1), &label), |entry, reader| {
         if args.numbers {
@@ -132,7 +133,7 @@ fn recording(args: &Args, mut reader: Reader) -> Result<ReportText> {
 
 /// Builds the report of a trace of another format.
 fn foreign(args: &Args, mut source: AnySource) -> Result<ReportText> {
-    let mut profile = Profile::new();
+    let mut profile = TraceProfile::new();
     let mut bar = Bar::new(1);
     let label = args.input.traces.join(" ");
     let mut ios = 0_u64;
@@ -173,7 +174,7 @@ fn facts(notes: &[String], damage: &ReadDamage) -> Vec<(String, String)> {
 /// Returns the text for standard output: JSON or tables of the profile.
 fn told(
     args: &Args,
-    (profile, devices, format): (&Profile, &[String], &str),
+    (profile, devices, format): (&TraceProfile, &[String], &str),
     notes: &[String],
     damage: &ReadDamage,
 ) -> String {

@@ -1,5 +1,5 @@
-//! `BackingDrive`: a model drive that keeps one stamp per sector, answers late, and fails as the scenario
-//! says.
+//! `BackingDrive`: a model drive that keeps one stamp per sector, answers late, and fails as the
+//! scenario says.
 //!
 //! The drive has a volatile write cache: a flush covers the writes completed before the flush was
 //! submitted, and a FUA write is durable on completion. The oracle holds the drive's content.

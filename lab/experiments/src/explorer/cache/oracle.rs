@@ -1,5 +1,5 @@
-//! `CacheOracle`: the plain model of a cached volume: every write to each sector, in order, and the data
-//! that may remain after a power cut.
+//! `CacheOracle`: the plain model of a cached volume: every write to each sector, in order, and the
+//! data that may remain after a power cut.
 //!
 //! Each sector is written by one client, one write at a time, so its writes have an order. Times
 //! are counts of events, since the simulation does one thing at a time.

@@ -9,13 +9,13 @@ use millrace_block::blktrace::{Act, Record, category};
 use millrace_trace::{Entry, TraceError};
 
 use crate::trace::TraceIo;
-use crate::trace::devices::Devices;
+use crate::trace::devices::DeviceNames;
 use crate::trace::error::{ReadError, shown};
 use crate::trace::event_ios::PairedEvents;
 use crate::trace::formats::SECTOR_BYTES;
-use crate::trace::input::Input;
-use crate::trace::lines::Lines;
-use crate::trace::parser::{Problem, Steps, decimal, fields, scaled, whole};
+use crate::trace::input::InputStream;
+use crate::trace::lines::TraceLines;
+use crate::trace::parser::{EventParser, Problem, decimal, fields, scaled, whole};
 use crate::trace::pending::StreamState;
 
 /// Example of a line, for error messages.
@@ -23,13 +23,13 @@ const EXAMPLE: &str = "8,0 3 1 0.000000000 697 Q W 223490 + 8 [kjournald]";
 
 /// Reader of a blkparse text file.
 pub(in crate::trace) struct Blkparse {
-    lines: Lines,
+    lines: TraceLines,
     events: PairedEvents,
 }
 
 impl Blkparse {
-    pub(in crate::trace) fn new(input: Input) -> Blkparse {
-        Blkparse { lines: Lines::new(input), events: PairedEvents::default() }
+    pub(in crate::trace) fn new(input: InputStream) -> Blkparse {
+        Blkparse { lines: TraceLines::new(input), events: PairedEvents::default() }
     }
 }
 
@@ -44,7 +44,7 @@ pub(in crate::trace) enum ParsedLine {
 }
 
 /// Parses a line.
-pub(in crate::trace) fn line(text: &str, devices: &mut Devices) -> Result<ParsedLine, Problem> {
+pub(in crate::trace) fn line(text: &str, devices: &mut DeviceNames) -> Result<ParsedLine, Problem> {
     if text.starts_with("CPU") && text.contains(" (") {
         return Ok(ParsedLine::Counts);
     }
@@ -107,8 +107,8 @@ impl Blkparse {
     }
 }
 
-impl Steps for Blkparse {
-    fn step(&mut self, devices: &mut Devices) -> Result<StreamState, ReadError> {
+impl EventParser for Blkparse {
+    fn step(&mut self, devices: &mut DeviceNames) -> Result<StreamState, ReadError> {
         let Some(text) = self.lines.next()? else { return self.end() };
         match line(text, devices) {
             Ok(ParsedLine::Event(record)) => {

@@ -8,11 +8,11 @@ use std::io::Read;
 use millrace_trace::{Reader, TraceError};
 
 use crate::trace::TraceIo;
-use crate::trace::devices::Devices;
-use crate::trace::error::{Place, ReadError};
+use crate::trace::devices::DeviceNames;
+use crate::trace::error::{FilePosition, ReadError};
 use crate::trace::event_ios::PairedEvents;
 use crate::trace::input::ReadGauge;
-use crate::trace::parser::Steps;
+use crate::trace::parser::EventParser;
 use crate::trace::pending::StreamState;
 
 /// Denominator of the progress of a set of files, which is known only as a fraction.
@@ -33,8 +33,8 @@ impl<R: Read> Blktrace<R> {
     }
 }
 
-impl<R: Read + Send> Steps for Blktrace<R> {
-    fn step(&mut self, devices: &mut Devices) -> Result<StreamState, ReadError> {
+impl<R: Read + Send> EventParser for Blktrace<R> {
+    fn step(&mut self, devices: &mut DeviceNames) -> Result<StreamState, ReadError> {
         let Some(entry) = self.reader.read()? else {
             if self.events.has_completions_only() {
                 let file = self.reader.files().next();
@@ -46,7 +46,7 @@ impl<R: Read + Send> Steps for Blktrace<R> {
         };
         let (device, names) = (entry.record.device, self.reader.names());
         let known = self.events.ios.number(device, devices, || names.device_or_number(device));
-        let place = Place::Byte(0);
+        let place = FilePosition::Byte(0);
         known.map_err(|problem| ReadError::Broken { file: "blktrace".into(), place, problem })?;
         self.events.entry(&entry);
         Ok(StreamState::ToCome)

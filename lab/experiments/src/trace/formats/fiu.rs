@@ -12,9 +12,9 @@
 use millrace_block::Op;
 
 use crate::trace::TraceIo;
-use crate::trace::devices::Devices;
+use crate::trace::devices::DeviceNames;
 use crate::trace::formats::SECTOR_BYTES;
-use crate::trace::parser::{Line, LineFormat, Problem, scaled, whole};
+use crate::trace::parser::{LineContent, LineFormat, Problem, scaled, whole};
 
 /// Parser of FIU's lines.
 #[derive(Debug, Default)]
@@ -25,7 +25,12 @@ pub(in crate::trace) struct Fiu {
 impl LineFormat for Fiu {
     const EXAMPLE: &'static str = "89967195453000 4892 syslogd 904265560 8 W 6 0 531e779e...";
 
-    fn line(&mut self, _number: u64, text: &str, devices: &mut Devices) -> Result<Line, Problem> {
+    fn line(
+        &mut self,
+        _number: u64,
+        text: &str,
+        devices: &mut DeviceNames,
+    ) -> Result<LineContent, Problem> {
         let words: Vec<&str> = text.split_ascii_whitespace().collect();
         let place = (5..words.len().saturating_sub(2)).find(|place| {
             let numbers = [place - 2, place - 1, place + 1, place + 2];
@@ -40,7 +45,7 @@ impl LineFormat for Fiu {
         self.name.extend([words[place + 1], ",", words[place + 2]]);
         let sector = whole("the sector", words[place - 2])?;
         let blocks = whole("the size", words[place - 1])?;
-        Ok(Line::Io(TraceIo {
+        Ok(LineContent::Io(TraceIo {
             at_ns: whole("the time", words[0])?,
             device: devices.number(&self.name)?,
             op: if words[place] == "R" { Op::Read } else { Op::Write },

@@ -10,9 +10,9 @@
 use millrace_block::Op;
 
 use crate::trace::TraceIo;
-use crate::trace::devices::Devices;
+use crate::trace::devices::DeviceNames;
 use crate::trace::error::shown;
-use crate::trace::parser::{Line, LineFormat, Problem, fields, is_head, scaled, whole};
+use crate::trace::parser::{LineContent, LineFormat, Problem, fields, is_head, scaled, whole};
 
 /// Unit of a Windows filetime, in nanoseconds.
 pub(in crate::trace) const TICK_NS: u64 = 100;
@@ -25,9 +25,14 @@ pub(in crate::trace) struct Msr {
 impl LineFormat for Msr {
     const EXAMPLE: &'static str = "128166372003061629,usr,0,Read,7014609920,24576,41286";
 
-    fn line(&mut self, number: u64, text: &str, devices: &mut Devices) -> Result<Line, Problem> {
+    fn line(
+        &mut self,
+        number: u64,
+        text: &str,
+        devices: &mut DeviceNames,
+    ) -> Result<LineContent, Problem> {
         if is_head(number, text) {
-            return Ok(Line::Other);
+            return Ok(LineContent::Other);
         }
         let [time, host, disk, op, offset, size, response] = fields(text.split(','))?;
         let op = match op {
@@ -37,7 +42,7 @@ impl LineFormat for Msr {
         };
         self.name.clear();
         self.name.extend([host, "_", disk]);
-        Ok(Line::Io(TraceIo {
+        Ok(LineContent::Io(TraceIo {
             at_ns: scaled("Timestamp", whole("Timestamp", time)?, TICK_NS)?,
             device: devices.number(&self.name)?,
             op,

@@ -12,11 +12,11 @@ use std::collections::HashMap;
 use millrace_block::Op;
 
 use crate::trace::TraceIo;
-use crate::trace::devices::Devices;
+use crate::trace::devices::DeviceNames;
 use crate::trace::error::{ReadError, shown};
-use crate::trace::input::Input;
-use crate::trace::lines::Lines;
-use crate::trace::parser::{Problem, Steps, whole};
+use crate::trace::input::InputStream;
+use crate::trace::lines::TraceLines;
+use crate::trace::parser::{EventParser, Problem, whole};
 use crate::trace::pending::{Pending, StreamState};
 
 /// Example of a line, for error messages.
@@ -27,13 +27,13 @@ const CONNECTIONS_MAX: usize = 65_536;
 
 /// Reader of an nbdkit log.
 pub(in crate::trace) struct Nbdkit {
-    lines: Lines,
-    log: Log,
+    lines: TraceLines,
+    log: NbdkitLog,
 }
 
 /// Parser state: open requests and connections.
 #[derive(Debug, Default)]
-pub(in crate::trace) struct Log {
+pub(in crate::trace) struct NbdkitLog {
     pending: Pending,
     /// Numbers in `pending` of requests without a reply, by connection and request id.
     open: HashMap<(u64, u64), u64>,
@@ -45,17 +45,17 @@ pub(in crate::trace) struct Log {
 }
 
 impl Nbdkit {
-    pub(in crate::trace) fn new(input: Input) -> Nbdkit {
-        Nbdkit { lines: Lines::new(input), log: Log::default() }
+    pub(in crate::trace) fn new(input: InputStream) -> Nbdkit {
+        Nbdkit { lines: TraceLines::new(input), log: NbdkitLog::default() }
     }
 }
 
-impl Log {
+impl NbdkitLog {
     /// Parses a line.
     pub(in crate::trace) fn line(
         &mut self,
         text: &str,
-        devices: &mut Devices,
+        devices: &mut DeviceNames,
     ) -> Result<(), Problem> {
         let mut words = text.splitn(3, ' ');
         let (date, time) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
@@ -90,7 +90,7 @@ impl Log {
         &mut self,
         connection: u64,
         arguments: &str,
-        devices: &mut Devices,
+        devices: &mut DeviceNames,
     ) -> Result<(), Problem> {
         let name = arguments.strip_prefix("export=\"").and_then(|rest| rest.split('"').next());
         let name = name.filter(|name| !name.is_empty()).unwrap_or(DEFAULT_EXPORT);
@@ -104,7 +104,7 @@ impl Log {
         &mut self,
         op: Op,
         (connection, arguments, at_ns): (u64, &str, u64),
-        devices: &mut Devices,
+        devices: &mut DeviceNames,
     ) -> Result<(), Problem> {
         let id = whole("id", argument(arguments, "id").unwrap_or_default())?;
         let device = match self.exports.get(&connection) {
@@ -205,8 +205,8 @@ fn days(year: u64, month: u64, day: u64) -> u64 {
     year * 365 + leaps + (month * 153 + 2) / 5 + day - 1 - before_1970
 }
 
-impl Steps for Nbdkit {
-    fn step(&mut self, devices: &mut Devices) -> Result<StreamState, ReadError> {
+impl EventParser for Nbdkit {
+    fn step(&mut self, devices: &mut DeviceNames) -> Result<StreamState, ReadError> {
         let Some(text) = self.lines.next()? else { return Ok(StreamState::Ended) };
         match self.log.line(text, devices) {
             Ok(()) => Ok(StreamState::ToCome),

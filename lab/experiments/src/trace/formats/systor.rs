@@ -12,9 +12,9 @@
 use millrace_block::Op;
 
 use crate::trace::TraceIo;
-use crate::trace::devices::Devices;
+use crate::trace::devices::DeviceNames;
 use crate::trace::error::shown;
-use crate::trace::parser::{Line, LineFormat, Problem, decimal, fields, is_head, whole};
+use crate::trace::parser::{LineContent, LineFormat, Problem, decimal, fields, is_head, whole};
 
 /// Parser of SYSTOR '17's CSV lines.
 #[derive(Debug, Default)]
@@ -26,16 +26,21 @@ impl LineFormat for Systor {
     const EXAMPLE: &'static str = "1456095145.133076000,0.000806000,R,0,899056122368,131072";
     const SKIPPED: &'static str = "lines without a type of I/O were skipped";
 
-    fn line(&mut self, number: u64, text: &str, devices: &mut Devices) -> Result<Line, Problem> {
+    fn line(
+        &mut self,
+        number: u64,
+        text: &str,
+        devices: &mut DeviceNames,
+    ) -> Result<LineContent, Problem> {
         if is_head(number, text) {
-            return Ok(Line::Other);
+            return Ok(LineContent::Other);
         }
         let [time, response, op, lun, offset, size] = fields(text.split(','))?;
         let at_ns = decimal("Timestamp", time, 9)?;
         let op = match op {
             "R" => Op::Read,
             "W" => Op::Write,
-            "" => return Ok(Line::Skipped),
+            "" => return Ok(LineContent::Skipped),
             _ => return Err(format!("IOType is {}; R, W or nothing is expected", shown(op))),
         };
         self.name.clear();
@@ -44,7 +49,7 @@ impl LineFormat for Systor {
             "" => None,
             response => Some(decimal("Response", response, 9)?),
         };
-        Ok(Line::Io(TraceIo {
+        Ok(LineContent::Io(TraceIo {
             at_ns,
             device: devices.number(&self.name)?,
             op,

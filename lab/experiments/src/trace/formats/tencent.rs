@@ -10,10 +10,10 @@
 use millrace_block::Op;
 
 use crate::trace::TraceIo;
-use crate::trace::devices::Devices;
+use crate::trace::devices::DeviceNames;
 use crate::trace::error::shown;
 use crate::trace::formats::SECTOR_BYTES;
-use crate::trace::parser::{Line, LineFormat, Problem, fields, is_head, scaled, whole};
+use crate::trace::parser::{LineContent, LineFormat, Problem, fields, is_head, scaled, whole};
 
 /// Parser of Tencent's CSV lines.
 #[derive(Debug, Default)]
@@ -22,9 +22,14 @@ pub(in crate::trace) struct Tencent;
 impl LineFormat for Tencent {
     const EXAMPLE: &'static str = "1538323199,1003027216,16,0,2313";
 
-    fn line(&mut self, number: u64, text: &str, devices: &mut Devices) -> Result<Line, Problem> {
+    fn line(
+        &mut self,
+        number: u64,
+        text: &str,
+        devices: &mut DeviceNames,
+    ) -> Result<LineContent, Problem> {
         if is_head(number, text) {
-            return Ok(Line::Other);
+            return Ok(LineContent::Other);
         }
         let [time, offset, size, op, volume] = fields(text.split(','))?;
         let op = match op {
@@ -32,7 +37,7 @@ impl LineFormat for Tencent {
             "1" => Op::Write,
             _ => return Err(format!("IOType is {}; 0 or 1 is expected", shown(op))),
         };
-        Ok(Line::Io(TraceIo {
+        Ok(LineContent::Io(TraceIo {
             at_ns: scaled("Timestamp", whole("Timestamp", time)?, 1_000_000_000)?,
             device: devices.number(volume)?,
             op,

@@ -12,10 +12,10 @@ use std::io::{self, Read};
 use millrace_block::Op;
 
 use crate::trace::TraceIo;
-use crate::trace::devices::Devices;
-use crate::trace::error::{Place, ReadError};
-use crate::trace::input::{Input, ReadGauge};
-use crate::trace::parser::{Parse, Problem};
+use crate::trace::devices::DeviceNames;
+use crate::trace::error::{FilePosition, ReadError};
+use crate::trace::input::{InputStream, ReadGauge};
+use crate::trace::parser::{Problem, TraceParser};
 
 /// Magic of a request.
 const REQUEST: u32 = 0x2560_9513;
@@ -48,7 +48,7 @@ pub(in crate::trace) struct Trlog {
 }
 
 impl Trlog {
-    pub(in crate::trace) fn new(input: Input) -> Trlog {
+    pub(in crate::trace) fn new(input: InputStream) -> Trlog {
         let (file, gauge) = (input.label.clone(), input.gauge.clone());
         Trlog { file, gauge, input: input.into_reader(), with_data: false, offset: 0 }
     }
@@ -66,11 +66,15 @@ impl Trlog {
     }
 
     fn failed(&self, source: io::Error) -> ReadError {
-        ReadError::Io { file: self.file.clone(), place: Place::Byte(self.offset), source }
+        ReadError::Io { file: self.file.clone(), place: FilePosition::Byte(self.offset), source }
     }
 
     fn broken(&self, problem: Problem) -> ReadError {
-        ReadError::Broken { file: self.file.clone(), place: Place::Byte(self.offset), problem }
+        ReadError::Broken {
+            file: self.file.clone(),
+            place: FilePosition::Byte(self.offset),
+            problem,
+        }
     }
 
     fn cut(&self, have: u64, want: u64) -> ReadError {
@@ -78,7 +82,7 @@ impl Trlog {
     }
 
     /// Returns the next request; None at the end.
-    fn next_request(&mut self) -> Result<Option<Request>, ReadError> {
+    fn next_request(&mut self) -> Result<Option<LoggedRequest>, ReadError> {
         loop {
             let Some(magic) = self.take()? else { return Ok(None) };
             match u32::from_be_bytes(magic) {
@@ -106,14 +110,14 @@ impl Trlog {
     }
 
     /// Reads the rest of a request, after its magic.
-    fn request(&mut self) -> Result<Request, ReadError> {
+    fn request(&mut self) -> Result<LoggedRequest, ReadError> {
         let bytes: [u8; 24] = self.take()?.ok_or_else(|| self.cut(4, 28))?;
         let number = |at: usize, bytes_len: usize| {
             let bytes = bytes[at..at + bytes_len].iter();
             bytes.fold(0, |number, byte| number << 8 | u64::from(*byte))
         };
         let (flags, command) = (number(0, 2) as u16, number(2, 2) as u16);
-        Ok(Request { flags, command, from: number(12, 8), len: number(20, 4) as u32 })
+        Ok(LoggedRequest { flags, command, from: number(12, 8), len: number(20, 4) as u32 })
     }
 
     /// Skips the rest of a record, after its magic.
@@ -124,7 +128,7 @@ impl Trlog {
     }
 
     /// Skips the data of a write.
-    fn pass_data(&mut self, request: &Request) -> Result<(), ReadError> {
+    fn pass_data(&mut self, request: &LoggedRequest) -> Result<(), ReadError> {
         if !self.with_data || request.command != 1 {
             return Ok(());
         }
@@ -140,15 +144,15 @@ impl Trlog {
 }
 
 /// A request from the log.
-struct Request {
+struct LoggedRequest {
     flags: u16,
     command: u16,
     from: u64,
     len: u32,
 }
 
-impl Parse for Trlog {
-    fn next(&mut self, devices: &mut Devices) -> Result<Option<TraceIo>, ReadError> {
+impl TraceParser for Trlog {
+    fn next(&mut self, devices: &mut DeviceNames) -> Result<Option<TraceIo>, ReadError> {
         loop {
             let Some(request) = self.next_request()? else { return Ok(None) };
             let op = match request.command {

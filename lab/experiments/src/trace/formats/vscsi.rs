@@ -16,11 +16,11 @@ use std::io::Read;
 use millrace_block::Op;
 
 use crate::trace::TraceIo;
-use crate::trace::devices::Devices;
-use crate::trace::error::{Place, ReadError};
+use crate::trace::devices::DeviceNames;
+use crate::trace::error::{FilePosition, ReadError};
 use crate::trace::formats::SECTOR_BYTES;
-use crate::trace::input::{Input, ReadGauge};
-use crate::trace::parser::{Parse, Problem, scaled};
+use crate::trace::input::{InputStream, ReadGauge};
+use crate::trace::parser::{Problem, TraceParser, scaled};
 
 /// Record size in bytes, by version.
 const RECORD_BYTES: [usize; 2] = [32, 40];
@@ -49,7 +49,7 @@ pub(in crate::trace) struct Vscsi {
 
 impl Vscsi {
     /// Creates a reader; the version is 1 unless the first record states 2.
-    pub(in crate::trace) fn new(input: Input) -> Vscsi {
+    pub(in crate::trace) fn new(input: InputStream) -> Vscsi {
         let (file, gauge) = (input.label.clone(), input.gauge.clone());
         let version = if input.head.get(3) == Some(&2) { 2 } else { 1 };
         Vscsi { file, gauge, input: input.into_reader(), version, offset: 0, skipped: 0 }
@@ -60,7 +60,7 @@ impl Vscsi {
         let want = RECORD_BYTES[usize::from(self.version - 1)];
         let mut record = Vec::with_capacity(want);
         let read = self.input.by_ref().take(want as u64).read_to_end(&mut record);
-        let place = Place::Byte(self.offset);
+        let place = FilePosition::Byte(self.offset);
         read.map_err(|source| ReadError::Io { file: self.file.clone(), place, source })?;
         match record.len() {
             0 => Ok(None),
@@ -72,10 +72,14 @@ impl Vscsi {
     }
 
     fn broken(&self, problem: Problem) -> ReadError {
-        ReadError::Broken { file: self.file.clone(), place: Place::Byte(self.offset), problem }
+        ReadError::Broken {
+            file: self.file.clone(),
+            place: FilePosition::Byte(self.offset),
+            problem,
+        }
     }
 
-    fn io(&self, record: &[u8], devices: &mut Devices) -> Result<Option<TraceIo>, Problem> {
+    fn io(&self, record: &[u8], devices: &mut DeviceNames) -> Result<Option<TraceIo>, Problem> {
         let short = |at: usize| u16::from_le_bytes([record[at], record[at + 1]]);
         let number = |at: usize, bytes: usize| {
             let bytes = record[at..at + bytes].iter().rev();
@@ -120,8 +124,8 @@ fn operation(command: u16) -> Option<(Op, bool)> {
     }
 }
 
-impl Parse for Vscsi {
-    fn next(&mut self, devices: &mut Devices) -> Result<Option<TraceIo>, ReadError> {
+impl TraceParser for Vscsi {
+    fn next(&mut self, devices: &mut DeviceNames) -> Result<Option<TraceIo>, ReadError> {
         loop {
             let Some(record) = self.record()? else { return Ok(None) };
             let io = self.io(&record, devices).map_err(|problem| self.broken(problem))?;

@@ -1,11 +1,11 @@
-//! The figures and tables of a `Profile`.
+//! The figures and tables of a `TraceProfile`.
 //!
 //! Owns the selection of figures, their titles and captions; `crate::page` draws them.
 
 use millrace_block::Op;
 
-use super::slots::Slot;
-use super::{Bins, DeviceCount, Profile, used};
+use super::slots::ArrivalSlot;
+use super::{DeviceCount, PowerBins, TraceProfile, used};
 use crate::page::{DataTable, Figure, Page, Panel, Scale, Series, Unit};
 
 /// Number of devices that get a row of their own.
@@ -13,7 +13,7 @@ const DEVICES_SHOWN: usize = 16;
 /// Latency quantiles in the tables.
 const QUANTILES: [(f64, &str); 4] = [(0.5, "p50"), (0.9, "p90"), (0.99, "p99"), (0.999, "p99.9")];
 
-impl Profile {
+impl TraceProfile {
     /// Adds the figures and tables to a page; `devices` are the device names of the source.
     pub fn add_to(&self, page: &mut Page, devices: &[String]) {
         page.figures.extend([self.rates(), self.sizes(), self.strides(), self.touched()]);
@@ -33,7 +33,7 @@ impl Profile {
     }
 
     /// Plots a value of each time slot, where `value` returns one.
-    fn over_time(&self, name: &str, value: impl Fn(&Slot) -> Option<f64>) -> Series {
+    fn over_time(&self, name: &str, value: impl Fn(&ArrivalSlot) -> Option<f64>) -> Series {
         let (unit_ns, _) = self.time();
         let x = |slot: usize| (slot as f64 + 0.5) * self.slots.slot_ns as f64 / unit_ns;
         let slots = self.slots.slots.iter().enumerate();
@@ -52,7 +52,8 @@ impl Profile {
         let names = ["read", "write", "other"];
         let line = |way: usize| self.over_time(names[way], |slot| rate(slot.ios[way]));
         let ios = (0..3).map(line).collect();
-        let mib = |slot: &Slot, way: usize| Some(rate(slot.bytes[way])? / f64::from(1 << 20));
+        let mib =
+            |slot: &ArrivalSlot, way: usize| Some(rate(slot.bytes[way])? / f64::from(1 << 20));
         let line = |way: usize| self.over_time(names[way], |slot| mib(slot, way));
         let bytes = (0..2).map(line).collect();
         Figure::new(
@@ -128,7 +129,7 @@ impl Profile {
     fn tables(&self, devices: &[String]) -> Vec<DataTable> {
         let mut tables = vec![self.workload(devices), self.mix()];
         let bins =
-            |(id, title, caption): (&str, &str, &str), heads: [&str; 2], bins: [&Bins; 2]| {
+            |(id, title, caption): (&str, &str, &str), heads: [&str; 2], bins: [&PowerBins; 2]| {
                 let range = used(bins[0]).start.min(used(bins[1]).start)
                     ..used(bins[0]).end.max(used(bins[1]).end);
                 let some = |bin: &usize| bins.iter().any(|bins| bins[*bin] > 0);
@@ -230,8 +231,8 @@ impl Profile {
 }
 
 /// Plots counts by powers of two.
-fn histogram(title: &str, lines: &[(&str, &Bins); 2]) -> Panel {
-    let line = |(name, bins): &(&str, &Bins)| {
+fn histogram(title: &str, lines: &[(&str, &PowerBins); 2]) -> Panel {
+    let line = |(name, bins): &(&str, &PowerBins)| {
         let points = used(bins).map(|bin| (bin as f64, bins[bin] as f64));
         Series::ours(*name, points.collect())
     };
@@ -241,7 +242,7 @@ fn histogram(title: &str, lines: &[(&str, &Bins); 2]) -> Panel {
 
 /// Returns the tables as text for a terminal.
 #[must_use]
-pub fn text(profile: &Profile, devices: &[String]) -> String {
+pub fn text(profile: &TraceProfile, devices: &[String]) -> String {
     let tables = profile.tables(devices);
     Page { tables, ..Page::default() }.text()
 }

@@ -1,5 +1,5 @@
-//! `Sketch`: estimates the number of distinct pages touched, in 16 KiB of memory, with an error of
-//! 0.8 %.
+//! `PageSketch`: estimates the number of distinct pages touched, in 16 KiB of memory, with an error
+//! of 0.8 %.
 //!
 //! A HyperLogLog of 16,384 registers over 64-bit hashes; the standard error is 1.04 / 128. The
 //! existing crates are unmaintained, or correct small counts by tables; the estimator here needs no
@@ -20,17 +20,17 @@ const RANK_MAX: usize = 65 - CHOOSING as usize;
 
 /// HyperLogLog sketch of the pages touched.
 #[derive(Debug, Clone)]
-pub(super) struct Sketch {
+pub(super) struct PageSketch {
     ranks: Box<[u8]>,
 }
 
-impl Default for Sketch {
-    fn default() -> Sketch {
-        Sketch { ranks: vec![0; REGISTERS].into() }
+impl Default for PageSketch {
+    fn default() -> PageSketch {
+        PageSketch { ranks: vec![0; REGISTERS].into() }
     }
 }
 
-impl Sketch {
+impl PageSketch {
     /// Adds a page of a device.
     pub(super) fn add(&mut self, device: u32, page: u64) {
         let hash = mixed(mixed(u64::from(device)) ^ page);
@@ -40,9 +40,9 @@ impl Sketch {
     }
 
     /// Returns the union of two sketches.
-    pub(super) fn with(&self, other: &Sketch) -> Sketch {
+    pub(super) fn with(&self, other: &PageSketch) -> PageSketch {
         let ranks = self.ranks.iter().zip(&other.ranks).map(|(one, other)| *one.max(other));
-        Sketch { ranks: ranks.collect() }
+        PageSketch { ranks: ranks.collect() }
     }
 
     /// Estimates the number of distinct pages.
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn counts_are_within_three_errors_from_one_page_to_ten_million() {
-        let mut sketch = Sketch::default();
+        let mut sketch = PageSketch::default();
         let mut touched = 0_u64;
         for goal in [0, 1, 5, 100, 10_000, 40_000, 80_000, 1_000_000, 10_000_000] {
             while touched < goal {
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn what_either_has_seen_is_counted_once() {
-        let (mut one, mut other) = (Sketch::default(), Sketch::default());
+        let (mut one, mut other) = (PageSketch::default(), PageSketch::default());
         (0..60).for_each(|page| one.add(0, page));
         (40..100).for_each(|page| other.add(0, page));
         assert_eq!(one.with(&other).count().round(), 100.0);

@@ -1,4 +1,4 @@
-//! `Slots`: arrivals over time, in at most 120 time slots, however long the trace.
+//! `ArrivalSlots`: arrivals over time, in at most 120 time slots, however long the trace.
 //!
 //! Slots begin with 1 us each; when the trace outgrows them, neighbours are merged and each slot
 //! lasts twice as long, as in the timeline of `trace`. The working set of a slot covers all I/Os up
@@ -13,7 +13,7 @@ const SLOTS_MAX: usize = 120;
 
 /// Arrivals in one slot.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Slot {
+pub(super) struct ArrivalSlot {
     /// Numbers of reads, writes, and other I/Os.
     pub(super) ios: [u64; 3],
     /// Bytes read, and bytes written.
@@ -24,8 +24,8 @@ pub(super) struct Slot {
     pub(super) touched: Option<[f64; 3]>,
 }
 
-impl Slot {
-    fn merge(&mut self, later: &Slot) {
+impl ArrivalSlot {
+    fn merge(&mut self, later: &ArrivalSlot) {
         self.ios.iter_mut().zip(later.ios).for_each(|(mine, theirs)| *mine += theirs);
         let bytes = self.bytes.iter_mut().zip(later.bytes);
         bytes.for_each(|(mine, theirs)| *mine = mine.saturating_add(theirs));
@@ -38,20 +38,20 @@ impl Slot {
 
 /// Arrivals over time.
 #[derive(Debug, Clone)]
-pub(super) struct Slots {
-    pub(super) slots: Vec<Slot>,
+pub(super) struct ArrivalSlots {
+    pub(super) slots: Vec<ArrivalSlot>,
     pub(super) slot_ns: u64,
     pub(super) last_ns: u64,
     current: usize,
 }
 
-impl Default for Slots {
-    fn default() -> Slots {
-        Slots { slots: Vec::new(), slot_ns: 1_000, last_ns: 0, current: 0 }
+impl Default for ArrivalSlots {
+    fn default() -> ArrivalSlots {
+        ArrivalSlots { slots: Vec::new(), slot_ns: 1_000, last_ns: 0, current: 0 }
     }
 }
 
-impl Slots {
+impl ArrivalSlots {
     /// Adds an I/O; `touched` returns the working set before it.
     pub(super) fn add(&mut self, io: &TraceIo, touched: impl Fn() -> [f64; 3]) {
         self.last_ns = self.last_ns.max(io.at_ns);
@@ -63,7 +63,7 @@ impl Slots {
         }
         self.current = (io.at_ns / self.slot_ns) as usize;
         if self.slots.len() <= self.current {
-            self.slots.resize(self.current + 1, Slot::default());
+            self.slots.resize(self.current + 1, ArrivalSlot::default());
         }
         let slot = &mut self.slots[self.current];
         let way = match io.op {

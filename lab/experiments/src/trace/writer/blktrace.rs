@@ -15,7 +15,7 @@ use millrace_block::blktrace::{Act, Note, Record, category, device};
 use millrace_block::{DROPPED_EVENTS, Op};
 use millrace_runtime::DEVICE_NAME;
 
-use super::{Layout, OmittedFields};
+use super::{FormatWriter, OmittedFields};
 use crate::trace::TraceIo;
 
 /// Time of the first I/O.
@@ -33,19 +33,19 @@ const SECTOR_BYTES: u64 = 512;
 const MAJOR_NAMED: u32 = 240;
 
 /// A completion still to come: time, sequence number, sector, bytes, device, categories.
-type Answer = (u64, u64, u64, u32, u32, u16);
+type PendingCompletion = (u64, u64, u64, u32, u32, u16);
 
 /// Writer of blktrace events.
 #[derive(Debug, Default)]
-pub(super) struct Events {
-    flying: BinaryHeap<Reverse<Answer>>,
+pub(super) struct BlktraceEvents {
+    flying: BinaryHeap<Reverse<PendingCompletion>>,
     devices: HashMap<u32, u32>,
     sequence: u32,
     last_ns: u64,
     numbered: u64,
 }
 
-impl Events {
+impl BlktraceEvents {
     fn write<W: Write>(&mut self, out: &mut W, mut record: Record) -> io::Result<()> {
         self.sequence = self.sequence.wrapping_add(1);
         record.sequence = self.sequence;
@@ -114,7 +114,7 @@ fn categories(io: &TraceIo) -> u16 {
     }
 }
 
-impl<W: Write> Layout<W> for Events {
+impl<W: Write> FormatWriter<W> for BlktraceEvents {
     fn io(
         &mut self,
         out: &mut W,

@@ -13,13 +13,13 @@ use std::io::{self, Write};
 
 use millrace_block::Op;
 
-use super::{Layout, OmittedFields};
+use super::{FormatWriter, OmittedFields};
 use crate::trace::TraceIo;
 use crate::trace::formats::iolog::{HEAD_2, HEAD_3};
 
 /// Version of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Version {
+pub(super) enum IologVersion {
     /// Version 2, which has no times.
     Plain,
     /// Version 3, which has times.
@@ -28,30 +28,34 @@ pub(super) enum Version {
 
 /// Writer of fio's log.
 #[derive(Debug)]
-pub(super) struct Log {
-    version: Version,
+pub(super) struct IologLines {
+    version: IologVersion,
     files: BTreeMap<u32, String>,
     last_us: u64,
     begun: bool,
 }
 
-impl Log {
-    pub(super) fn new(version: Version) -> Log {
-        Log { version, files: BTreeMap::new(), last_us: 0, begun: false }
+impl IologLines {
+    pub(super) fn new(version: IologVersion) -> IologLines {
+        IologLines { version, files: BTreeMap::new(), last_us: 0, begun: false }
     }
 
     fn begin<W: Write>(&mut self, out: &mut W) -> io::Result<()> {
-        let head = if self.version == Version::Plain { HEAD_2 } else { HEAD_3 };
+        let head = if self.version == IologVersion::Plain { HEAD_2 } else { HEAD_3 };
         if std::mem::replace(&mut self.begun, true) { Ok(()) } else { writeln!(out, "{head}") }
     }
 
     /// Returns the start of a line: in version 3 the time in microseconds.
     fn time(&self) -> String {
-        if self.version == Version::Timed { format!("{} ", self.last_us) } else { String::new() }
+        if self.version == IologVersion::Timed {
+            format!("{} ", self.last_us)
+        } else {
+            String::new()
+        }
     }
 }
 
-impl<W: Write> Layout<W> for Log {
+impl<W: Write> FormatWriter<W> for IologLines {
     fn io(
         &mut self,
         out: &mut W,
@@ -61,7 +65,7 @@ impl<W: Write> Layout<W> for Log {
     ) -> io::Result<()> {
         self.begin(out)?;
         self.last_us = io.at_ns / 1_000;
-        lost.times |= self.version == Version::Plain && self.last_us > 0;
+        lost.times |= self.version == IologVersion::Plain && self.last_us > 0;
         if !self.files.contains_key(&io.device) {
             let plain = |letter: char| if letter.is_whitespace() { '_' } else { letter };
             let name: String = device.chars().map(plain).collect();

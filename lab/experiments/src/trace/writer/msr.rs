@@ -8,7 +8,7 @@ use std::io::{self, Write};
 
 use millrace_block::Op;
 
-use super::{Layout, OmittedFields};
+use super::{FormatWriter, OmittedFields};
 use crate::trace::TraceIo;
 use crate::trace::formats::msr::TICK_NS;
 
@@ -17,9 +17,9 @@ const START: u64 = 134_774 * 86_400 * 10_000_000;
 
 /// Writer of MSR Cambridge rows.
 #[derive(Debug)]
-pub(super) struct Rows;
+pub(super) struct MsrRows;
 
-impl<W: Write> Layout<W> for Rows {
+impl<W: Write> FormatWriter<W> for MsrRows {
     fn io(
         &mut self,
         out: &mut W,
