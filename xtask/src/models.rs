@@ -45,7 +45,7 @@ const STEPS: [CargoStep; 3] = [
         env: TARGET,
     },
     CargoStep {
-        name: "models of what serves virtual machines",
+        name: "models of vhost-user",
         args: &[
             "test",
             "--profile=checked",

@@ -56,8 +56,8 @@ impl CoroutinePool {
         }
         for mut coroutine in self.running.drain(..) {
             if !coroutine.done() {
-                // SAFETY: nothing refers to what is on its stack any more: the execution is over,
-                // and memory that others could reach is on the heap.
+                // SAFETY: nothing refers to data on the coroutine's stack any more: the execution
+                // is over, and memory that other threads could reach is on the heap.
                 unsafe { coroutine.force_reset() };
             }
             self.stacks.push(coroutine.into_stack());
@@ -68,7 +68,7 @@ impl CoroutinePool {
 
     fn coroutine(&mut self, body: impl FnOnce()) -> ThreadCoroutine {
         let stack = self.stacks.pop().unwrap_or_else(|| {
-            DefaultStack::new(STACK_BYTES).expect("the system refuses memory for a stack")
+            DefaultStack::new(STACK_BYTES).expect("the system has memory for a stack")
         });
         let run = move |turns: &ThreadYielder, ()| {
             session::with(|s| s.begin(turns));
@@ -76,7 +76,7 @@ impl CoroutinePool {
             let _ = catch_unwind(AssertUnwindSafe(body));
             session::with(|s| s.end());
         };
-        // SAFETY: what `body` borrows outlives `execute`, which ends or resets every coroutine.
+        // SAFETY: the borrows of `body` outlive `execute`, which ends or resets every coroutine.
         unsafe { Coroutine::with_stack_unchecked(stack, run) }
     }
 }

@@ -33,8 +33,8 @@ use session::{WaitReason, fail, turn, with};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Checked;
 
-// SAFETY: one thread of an exploration runs at a time, so that all its accesses are ordered; what
-// other orders a fence forbids is modelled beside that.
+// SAFETY: one thread of an exploration runs at a time, so its real accesses are ordered; the memory
+// orders that a fence forbids are modelled separately.
 #[allow(unsafe_code)]
 unsafe impl Machine for Checked {
     type Lock<T: Send> = CheckedLock<T>;

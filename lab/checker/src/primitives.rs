@@ -1,10 +1,10 @@
 //! Words, locks, lines, parkers and threads of the checked machine.
 //!
 //! Used by models through the `Machine` trait; each operation is a step of the session. Values of
-//! lines and locks are plain memory, which is sound because only one coroutine runs at a time; that
-//! accesses are ordered is what race.rs checks. Locks are words that are taken by an acquiring
-//! read-modify-write of the last store and given back by a releasing store, so `try_lock` may fail
-//! on an old value. Dropping a guard while unwinding changes nothing that others could still see.
+//! lines and locks are plain memory, which is sound because only one coroutine runs at a time;
+//! race.rs checks that accesses are ordered. A lock is a word: locking is an acquiring
+//! read-modify-write of the last store, unlocking a releasing store, so `try_lock` may fail on an
+//! old value. Dropping a guard while unwinding changes nothing that other threads could still see.
 #![allow(unsafe_code)]
 
 use core::cell::{Cell, UnsafeCell};
@@ -127,7 +127,7 @@ pub struct CheckedLock<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached through a guard only, and the session gives out one at a time.
+// SAFETY: the value is accessed through a guard only, and the session creates one guard at a time.
 unsafe impl<T: Send> Sync for CheckedLock<T> {}
 
 /// Keeps a [`CheckedLock`] locked until dropped.
@@ -228,7 +228,7 @@ impl<T> CheckedLine<T> {
     }
 }
 
-// SAFETY: the pointers are to the cell inside, which nothing else touches.
+// SAFETY: the pointers are to the inner cell, which nothing else accesses.
 unsafe impl<T: Send> Line<T> for CheckedLine<T> {
     fn new(value: T) -> Self {
         CheckedLine { line: with(Session::add_line), value: UnsafeCell::new(value) }

@@ -122,7 +122,7 @@ pub(super) struct EnteredSession(());
 impl EnteredSession {
     /// Enters a session, which nobody else may use until the value is dropped.
     pub(super) fn new(session: &mut Session) -> EnteredSession {
-        assert!(!is_exploring(), "an exploration inside an exploration");
+        assert!(!is_exploring(), "explorations must not be nested");
         SESSION.set(session);
         EnteredSession(())
     }

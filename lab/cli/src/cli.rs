@@ -38,11 +38,11 @@ enum Verb {
     Bench(Box<verbs::bench::BenchArgs>),
     /// Repeat the experiments of four papers on simulated machines
     Paper(verbs::paper::Args),
-    /// Look for bugs of the block layer by simulation
+    /// Search for bugs in the block layer by simulation
     Explore(verbs::explore::ExploreArgs),
-    /// Make plots of traces of any format, and convert them
+    /// Plot traces of any format, or convert them
     Trace(verbs::trace::Args),
-    /// Send the I/Os of a recorded trace again, at their times or as fast as possible
+    /// Replay the I/Os of a recorded trace, at their original times or as fast as possible
     Replay(Box<verbs::replay::ReplayArgs>),
     /// Print completions for bash, zsh or fish
     #[command(after_help = COMPLETIONS)]

@@ -41,8 +41,8 @@ use world::{pass, private, shared};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Simulated;
 
-// SAFETY: one thread of a simulation runs at a time, so that all its accesses are ordered. Outside
-// one, `fence` is the standard library's.
+// SAFETY: one thread of a simulation runs at a time, so all its accesses are ordered. Outside a
+// simulation, `fence` is the standard library's.
 #[allow(unsafe_code)]
 unsafe impl Machine for Simulated {
     type Lock<T: Send> = SimLock<T>;
@@ -101,7 +101,7 @@ unsafe impl Machine for Simulated {
             world.scheduler.charge_system_call();
             world.scheduler.add_thread(name, cpu.map(|cpu| cpu.0 as usize), body)
         });
-        let (thread, ended) = started.expect("asked for above");
+        let (thread, ended) = started.expect("checked above: inside a simulation");
         SimThread { thread, ended }
     }
 

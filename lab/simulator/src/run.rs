@@ -114,7 +114,7 @@ impl ThreadCoroutines {
     fn start(&mut self, thread: u32, body: ThreadBody) {
         let kept = STACKS.with_borrow_mut(Vec::pop);
         let stack = kept.unwrap_or_else(|| {
-            DefaultStack::new(STACK_BYTES).expect("the system refuses memory for another stack")
+            DefaultStack::new(STACK_BYTES).expect("the system has memory for another stack")
         });
         let fiber = Coroutine::with_stack(stack, move |yielder, ()| {
             private(|world| world.scheduler.set_yielder(yielder));
@@ -131,7 +131,7 @@ impl ThreadCoroutines {
 
     fn resume(&mut self, thread: u32) {
         let place = &mut self.0[thread as usize];
-        let fiber = place.as_mut().expect("started before it is resumed");
+        let fiber = place.as_mut().expect("a thread is started before it is resumed");
         if let CoroutineResult::Return(()) = fiber.resume(()) {
             place.take().into_iter().for_each(keep_stack);
         }

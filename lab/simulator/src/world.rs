@@ -67,7 +67,7 @@ impl EnteredWorld {
     /// # Safety
     /// The world outlives the returned value.
     pub(super) unsafe fn new(world: &RefCell<World>) -> EnteredWorld {
-        assert!(CURRENT.get().is_null(), "a simulation within a simulation");
+        assert!(CURRENT.get().is_null(), "simulations must not be nested");
         CURRENT.set(world);
         EnteredWorld
     }
@@ -144,7 +144,7 @@ fn wait_for_turn(cell: &RefCell<World>) {
 /// Suspends the running coroutine until the scheduler returns to its thread. The caller has set the
 /// thread's state to what it waits for.
 pub(super) fn suspend() {
-    let yielder = current().expect("inside a simulation").borrow().scheduler.yielder();
+    let yielder = current().expect("the caller runs in a simulation").borrow().scheduler.yielder();
     // SAFETY: the scheduler set it to the running coroutine's own yielder, which lives on that
     // coroutine's stack as long as the coroutine runs.
     unsafe { (*yielder).suspend(()) };

@@ -77,7 +77,7 @@ fn sentences(paragraph: &[(usize, &str)]) -> Vec<(usize, String)> {
             if ended {
                 all.push((*line, String::new()));
             }
-            let sentence = &mut all.last_mut().expect("the first word begins one").1;
+            let sentence = &mut all.last_mut().expect("the first word begins a sentence").1;
             if !sentence.is_empty() {
                 sentence.push(' ');
             }

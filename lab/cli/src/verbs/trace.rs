@@ -38,9 +38,9 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Write a page of plots
+    /// Show statistics of a trace, and write a page of plots
     Report(report::Args),
-    /// Write a trace of any format as one of another
+    /// Convert a trace to another format
     Convert(convert::Args),
 }
 

@@ -87,16 +87,17 @@ fn volume_of(scenario: &CacheScenario, oracle: &Arc<Mutex<CacheOracle>>) -> Arc<
         1 => Layout::Linear,
         _ => Layout::Stripe { chunk_sectors: scenario.shape.chunk_sectors },
     };
-    Volume::new("v", layout, disks).expect("drives of one size")
+    Volume::new("v", layout, disks).expect("the drives fit the layout")
 }
 
 fn play(scenario: &CacheScenario, oracle: &Arc<Mutex<CacheOracle>>) {
     let below = volume_of(scenario, oracle);
-    let cache = Cache::new(Arc::clone(&below), scenario.cache).expect("settings in range");
+    let cache = Cache::new(Arc::clone(&below), scenario.cache)
+        .expect("a scenario has valid cache settings");
     let io_threads = scenario.load.clients as u16;
     let config = DiskConfig { io_threads, timeout_ns: 0, ..DiskConfig::default() };
     let disk = Disk::new(Box::new(CacheDriver::new(&cache)), config).expect("a valid drive");
-    let volume = Volume::over(below, disk).expect("one disk");
+    let volume = Volume::over(below, disk).expect("a volume of one disk is valid");
     let (stop, flusher) = (Arc::new(SimWord::new(0)), thread(io_threads));
     let bell = Arc::clone(&flusher.bell);
     let flushes = {
@@ -155,10 +156,10 @@ fn grow(volume: &Volume<Simulated>, growth: DriveGrowth, oracle: &Mutex<CacheOra
 
 fn run_flusher(cache: &Arc<Cache<Simulated>>, thread: &IoThread<Simulated>, stop: &SimWord) {
     for disk in cache.below().disks() {
-        disk.bring_up(thread.number, thread).expect("a queue of its own");
+        disk.bring_up(thread.number, thread).expect("each thread has a queue of its own");
     }
     let config = ChannelConfig { thread: Some(thread.clone()), ..ChannelConfig::default() };
-    let below = Channel::open(cache.below(), config).expect("its queues are served");
+    let below = Channel::open(cache.below(), config).expect("all queues of the volume are served");
     let mut flusher = Flusher::new(cache, (below, FLUSHER), &thread.bell);
     while stop.load(Order::SeqCst) == 0 {
         flusher.turn();

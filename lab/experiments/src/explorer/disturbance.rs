@@ -70,7 +70,8 @@ fn freeze(state: &RunState, drive: usize, for_us: u32) {
         let mut oracle = lock_oracle(&state.oracle);
         let inside = oracle.media[drive].inside;
         if inside > 0 {
-            let text = format!("drive {drive} is drained, with {inside} requests inside");
+            let text =
+                format!("drive {drive} reports drained, but has {inside} requests in flight");
             oracle.accuse("freeze", text);
         }
         oracle.media[drive].frozen = true;
@@ -98,7 +99,8 @@ fn grow(state: &RunState, drive: usize) {
     let mut oracle = lock_oracle(&state.oracle);
     match resized {
         Ok(resized) if resized.new <= oracle.map.told => {}
-        resized => oracle.accuse("capacity", format!("it was not told of {resized:?}")),
+        resized => oracle
+            .accuse("capacity", format!("the volume did not announce its new size: {resized:?}")),
     }
 }
 

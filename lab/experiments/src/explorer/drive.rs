@@ -81,7 +81,7 @@ struct HeldRequest {
     given_up: bool,
 }
 
-// SAFETY: the stamps lie in memory that the block layer lends to the drive until it names the tag.
+// SAFETY: the stamps lie in memory that the drive may access until it completes the tag.
 unsafe impl Send for HeldRequest {}
 
 struct ModelQueue {
@@ -111,7 +111,8 @@ impl DriverQueue<Simulated> for ModelQueue {
         let closed = [(media.frozen, "freeze"), (media.quiesced, "quiesce")];
         for (closed, kind) in closed {
             if closed {
-                oracle.accuse(kind, format!("{} entered drive {}", describe(rq), self.drive));
+                oracle
+                    .accuse(kind, format!("{} entered closed drive {}", describe(rq), self.drive));
                 break;
             }
         }
@@ -174,7 +175,10 @@ impl DriverQueue<Simulated> for ModelQueue {
         let mut oracle = lock_oracle(&shared);
         let drive = self.drive;
         let Some(rq) = self.inside.iter_mut().find(|rq| rq.tag == tag) else {
-            oracle.accuse("timeout", format!("drive {drive} was asked about idle tag {}", tag.0));
+            oracle.accuse(
+                "timeout",
+                format!("timeout of tag {} on drive {drive}, which does not have it", tag.0),
+            );
             return Expired::Extend;
         };
         if oracle.media[drive].coin() {
@@ -192,7 +196,8 @@ impl ModelQueue {
         oracle.release_memory(&rq.memory);
         oracle.media[self.drive].inside -= 1;
         for (place, before) in &rq.stamps {
-            // SAFETY: the memory is the drive's until the tag is named, which comes after this.
+            // SAFETY: the drive may access the memory until it completes the tag, which comes after
+            // this.
             if unsafe { place.read_unaligned() } != *before {
                 let text = format!("memory of a request on drive {} was changed", self.drive);
                 oracle.accuse("memory", text);
@@ -214,7 +219,8 @@ impl ModelQueue {
             Op::Flush => media.end_flush(&rq.covered),
             Op::Read => {
                 for (sector, (place, _)) in (rq.sector..).zip(&rq.stamps) {
-                    // SAFETY: as above; a read's memory is written by nobody else.
+                    // SAFETY: the request is still in flight, and nobody else writes a read's
+                    // memory.
                     unsafe { place.write_unaligned(media.stamp(sector)) };
                 }
             }
@@ -246,21 +252,22 @@ impl ModelQueue {
             let first = bytes.next_multiple_of(512);
             for at in (first..bytes + len as u64).step_by(512) {
                 let place = piece.start.wrapping_add((at - bytes) as usize).cast::<u64>();
-                // SAFETY: inside a segment of a request in flight; segments hold whole words.
+                // SAFETY: the address is inside a segment of a request in flight; segments hold
+                // whole words.
                 stamps.push((place, unsafe { place.read_unaligned() }));
             }
             bytes += len as u64;
             let mask = self.limits.seg_boundary_mask;
             let crosses = start as u64 & !mask != (start + len - 1) as u64 & !mask;
             if crosses || piece.len_bytes > self.limits.max_segment_size {
-                wrong = wrong.or(Some("a piece of memory breaks the limits"));
+                wrong = wrong.or(Some("a memory segment exceeds the limits"));
             }
         }
         if memory.len() > self.limits.max_segments.into() {
-            wrong = wrong.or(Some("it has too many pieces of memory"));
+            wrong = wrong.or(Some("it has too many memory segments"));
         }
         if bytes != u64::from(rq.len_bytes()) {
-            wrong = wrong.or(Some("its memory is not as long as it is"));
+            wrong = wrong.or(Some("its memory segments do not add up to its length"));
         }
         if let Some(wrong) = wrong {
             oracle.accuse("limits", format!("{} on drive {}: {wrong}", describe(rq), self.drive));
@@ -281,7 +288,7 @@ impl ModelQueue {
         let block = u64::from(limits.logical_block_size >> 9);
         let has_data = rq.op().has_data();
         [
-            (nr == 0 || nr > longest, "its length"),
+            (nr == 0 || nr > longest, "its length exceeds the limit"),
             (!(rq.sector() | u64::from(nr)).is_multiple_of(block), "it is not whole blocks"),
             (
                 chunk != 0 && has_data && rq.sector() / chunk != last / chunk,

@@ -99,8 +99,8 @@ impl History {
         }
         match (legal, found) {
             (true, _) => None,
-            (false, true) => Some(format!("what was overwritten before: {}", name(stamp))),
-            (false, false) => Some(format!("what nobody wrote there: {}", name(stamp))),
+            (false, true) => Some(format!("data that was overwritten before: {}", name(stamp))),
+            (false, false) => Some(format!("data that was never written there: {}", name(stamp))),
         }
     }
 }

@@ -234,7 +234,12 @@ impl Oracle {
     pub(super) fn grown(&mut self, sectors: u64) {
         let (old, most) = (self.map.told, self.map.capacity);
         if sectors <= old || sectors > most {
-            self.accuse("capacity", format!("from {old} sectors to {sectors}, of {most} at most"));
+            self.accuse(
+                "capacity",
+                format!(
+                    "the volume grew from {old} to {sectors} sectors; at most {most} are possible"
+                ),
+            );
         }
         self.map.told = sectors;
     }
@@ -244,7 +249,9 @@ impl Oracle {
     pub(super) fn refuse_outside(&mut self, id: u64, known_sectors: u64) {
         let bio = &self.bios[id as usize];
         if bio.sector + bio.nr <= known_sectors {
-            let text = format!("bio {id} was refused, and the volume had grown to {known_sectors}");
+            let text = format!(
+                "bio {id} was refused although the volume had grown to {known_sectors} sectors"
+            );
             self.accuse("capacity", text);
         }
         self.refuse(id);
@@ -256,7 +263,7 @@ impl Oracle {
         Some(&mut self.bios[id as usize])
     }
 
-    /// Records the completion of a bio, with its status and what became of its memory.
+    /// Records the completion of a bio, with its status and the fate of its memory.
     pub(super) fn end(&mut self, id: u64, status: Status, memory: MemoryFate, now_ns: u64) {
         self.events += 1;
         self.ios += 1;
@@ -264,7 +271,7 @@ impl Oracle {
         self.note(now_ns);
         let events = self.events;
         let Some(bio) = self.take_live(id) else {
-            return self.accuse("exactly once", format!("bio {id} came back twice: {status}"));
+            return self.accuse("exactly once", format!("bio {id} completed twice: {status}"));
         };
         (bio.ended, bio.status) = (events, Some(status));
         if status == Status::TimedOut {
@@ -294,7 +301,10 @@ impl Oracle {
         for (start, end) in memory {
             let below = self.held.range(..end).next_back();
             if below.is_some_and(|(_, held_end)| held_end > start) {
-                self.accuse("memory", format!("{name} came back, and a drive has its memory"));
+                self.accuse(
+                    "memory",
+                    format!("{name} completed while a drive still holds its memory"),
+                );
             }
         }
     }
@@ -339,7 +349,7 @@ impl Oracle {
         for (sector, stamp) in (bio.sector..).zip(found) {
             if let Some(wrong) = self.history.wrong(&self.bios, &bio, sector, *stamp) {
                 let name = describe(id, &bio);
-                return self.accuse("data", format!("{name} found at sector {sector} {wrong}"));
+                return self.accuse("data", format!("{name} found in sector {sector} {wrong}"));
             }
         }
     }
@@ -431,7 +441,7 @@ impl Oracle {
         if let Some(id) = self.live.iter().find(waits).copied() {
             let bio = &self.bios[id as usize];
             let name = describe(id.into(), bio);
-            let text = format!("{name} has not come back within {} ns", bio.bound_ns);
+            let text = format!("{name} has not completed within {} ns", bio.bound_ns);
             self.accuse("starvation", text);
         }
     }
@@ -441,7 +451,7 @@ impl Oracle {
         if let Some(id) = self.live.first().copied() {
             let name = describe(id.into(), &self.bios[id as usize]);
             let count = self.live.len();
-            self.accuse("exactly once", format!("{count} bios never came back; one is {name}"));
+            self.accuse("exactly once", format!("{count} bios never completed; one is {name}"));
         }
     }
 }
@@ -497,7 +507,7 @@ fn wrong_status(expects: &ExpectedStatus, status: Status) -> Option<&'static str
         Status::Ok => None,
         Status::NotSupported if expects.unsupported => None,
         _ if may => None,
-        _ => Some("no drive said so"),
+        _ => Some("no drive reported this status"),
     }
 }
 

@@ -102,7 +102,8 @@ fn play(scenario: &Scenario, shared: &SharedOracle) {
     let volume = build(scenario, shared);
     let (capacity, expected) = (volume.capacity(), lock_oracle(shared).map.told);
     if capacity != expected {
-        lock_oracle(shared).accuse("capacity", format!("{capacity} sectors, not {expected}"));
+        lock_oracle(shared)
+            .accuse("capacity", format!("the volume has {capacity} sectors instead of {expected}"));
         return;
     }
     let channels = scenario.channels.len();
@@ -176,29 +177,35 @@ fn finish(state: &Arc<RunState>) {
     let mut oracle = lock_oracle(&state.oracle);
     let (told, all) = (oracle.map.told, oracle.map.capacity);
     if told != all {
-        oracle.accuse("capacity", format!("{told} sectors in the end, not {all}"));
+        oracle.accuse("capacity", format!("the volume ended with {told} sectors instead of {all}"));
     }
     for (drive, (tags, stats)) in leftovers.into_iter().enumerate() {
         if tags > 0 && !(keeps && leaves) {
-            oracle.accuse("tags", format!("{tags} tags of drive {drive} never came back"));
+            oracle.accuse("tags", format!("{tags} tags of drive {drive} were never freed"));
         }
         let (queued, ended) = (stats.queued(), stats.ios());
         if queued != ended && !keeps {
-            let text = format!("drive {drive}: {queued} bios were queued, {ended} came back");
+            let text = format!("drive {drive}: {queued} bios were queued, {ended} completed");
             oracle.accuse("accounting", text);
         }
         if !stats.ops.iter().all(adds_up) {
-            oracle.accuse("accounting", format!("drive {drive}: stages and total disagree"));
+            oracle.accuse(
+                "accounting",
+                format!("drive {drive}: the stage times do not add up to the total"),
+            );
         }
     }
     let bios = oracle.ios;
     if handed_back != bios && !keeps {
-        let text = format!("{bios} bios came back, {handed_back} are in their tenants' accounts");
+        let text =
+            format!("{bios} bios completed, but the volume's statistics count {handed_back}");
         oracle.accuse("accounting", text);
     }
     if waiting > 0 && !keeps {
-        oracle
-            .accuse("accounting", format!("{waiting} chains are said to wait, and none is there"));
+        oracle.accuse(
+            "accounting",
+            format!("the volume counts {waiting} waiting chains, but none is left"),
+        );
     }
     oracle.check_end();
 }
@@ -286,7 +293,7 @@ fn build(scenario: &Scenario, shared_oracle: &SharedOracle) -> Arc<Volume<Simula
         sharing: Sharing::Controller,
         node: None,
     };
-    let shared = || Controller::new(controller()).expect("a checked scenario");
+    let shared = || Controller::new(controller()).expect("the scenario was checked before");
     let shared = layer.shared_tags.then(shared);
     let disk = |(number, spec): (usize, &super::scenario::DriveSpec)| {
         let (spec, oracle, immediate) = (spec.clone(), Arc::clone(shared_oracle), layer.immediate);
@@ -316,7 +323,7 @@ fn build(scenario: &Scenario, shared_oracle: &SharedOracle) -> Arc<Volume<Simula
             trace,
             ..DiskConfig::default()
         };
-        Disk::<Simulated>::new(Box::new(drive), config).expect("a checked scenario")
+        Disk::<Simulated>::new(Box::new(drive), config).expect("the scenario was checked before")
     };
     let disks: Vec<_> = scenario.drives.iter().enumerate().map(disk).collect();
     let layout = match scenario.layout {
@@ -324,5 +331,5 @@ fn build(scenario: &Scenario, shared_oracle: &SharedOracle) -> Arc<Volume<Simula
         LayoutSpec::Stripe(chunk_sectors) => Layout::Stripe { chunk_sectors },
     };
     let serving = scenario.serving.config();
-    Volume::with_serving("volume", layout, disks, serving).expect("a checked scenario")
+    Volume::with_serving("volume", layout, disks, serving).expect("the scenario was checked before")
 }

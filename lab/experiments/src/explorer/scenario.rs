@@ -352,7 +352,7 @@ impl Scenario {
     /// Never: plain data always serializes.
     #[must_use]
     pub fn line(&self) -> String {
-        serde_json::to_string(self).expect("plain data prints")
+        serde_json::to_string(self).expect("plain data always serializes")
     }
 
     /// Checks that the scenario can be run; the error says what it lacks.

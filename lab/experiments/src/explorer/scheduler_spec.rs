@@ -79,7 +79,7 @@ impl SchedulerSpec {
                 Box::new(DelayScheduler { chains: VecDeque::new(), delay_ns })
             }),
         };
-        set.expect("a checked scenario");
+        set.expect("the scenario was checked before");
     }
 }
 

@@ -133,7 +133,7 @@ impl Scenario {
     pub(super) fn open_groups(&self) -> Option<Arc<Groups<Simulated>>> {
         let groups = Groups::new();
         for (spec, index) in self.groups.iter().zip(0..) {
-            groups.open(spec.config(index)).expect("a checked scenario");
+            groups.open(spec.config(index)).expect("the scenario was checked before");
         }
         (!self.groups.is_empty()).then_some(groups)
     }
@@ -198,7 +198,7 @@ pub(super) fn plainer_groups(scenario: &Scenario, list: &mut Vec<Scenario>) {
 pub(super) fn regroup(groups: Option<&Arc<Groups<Simulated>>>, group: u32, spec: GroupSpec) {
     if let Some(groups) = groups {
         let set = groups.set(GroupId(group as u16 + 1), spec.config(group as usize));
-        set.expect("a checked scenario");
+        set.expect("the scenario was checked before");
     }
 }
 

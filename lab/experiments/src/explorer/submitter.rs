@@ -174,7 +174,7 @@ impl Submitter {
         let Some(thread) = self.io_thread() else { return };
         for disk in self.state.volume.disks() {
             let up = disk.bring_up(thread.number, &thread);
-            up.expect("a queue of this thread's own, of a driver that opens every queue");
+            up.expect("the queue belongs to this thread, and the driver opens every queue");
         }
         let (up, all) = (&self.state.up, self.state.bells.len() as u64);
         up.fetch_add(1, Order::AcqRel);
@@ -193,7 +193,8 @@ impl Submitter {
         });
         let stamp = if self.state.scenario.layer.stamp_each { Stamp::Io } else { Stamp::Batch };
         let config = ChannelConfig { depth: self.spec.depth, stamp, thread };
-        let mut channel = Channel::open(&self.state.volume, config).expect("its queues are served");
+        let mut channel =
+            Channel::open(&self.state.volume, config).expect("all queues of the volume are served");
         channel.set_drain_ns(u64::from(self.spec.drain_us) * NS_PER_US);
         channel
     }

@@ -85,7 +85,9 @@ fn work(state: &RunState, number: usize, up: &SimWord) {
         let bell = Arc::clone(&handle.bell);
         let mut worker = Worker::new(&IoThread { number: 0, owner, bell, turn: None });
         for disk in state.volume.disks().iter().skip(number).step_by(state.workers.len()) {
-            worker.serve(disk).expect("nobody else serves it, and the driver opens every queue");
+            worker
+                .serve(disk)
+                .expect("no other worker serves the disk, and its driver opens every queue");
         }
         up.fetch_add(1, Order::AcqRel);
         worker.run(&handle.leave, WORKER_SPIN_NS);

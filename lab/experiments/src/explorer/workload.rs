@@ -37,7 +37,7 @@ pub(super) struct OwnedPieces {
     list: Vec<Segment>,
 }
 
-// SAFETY: the list points into the buffer, which goes wherever the list goes.
+// SAFETY: the list points into the buffer, which moves together with the list.
 unsafe impl Send for OwnedPieces {}
 
 /// A bio, its record for the oracle, and its memory if the submitter owns that.
@@ -197,8 +197,8 @@ impl Workload {
         }
         record.foreign = true;
         let foreign = OwnedPieces { buffer, list };
-        // SAFETY: the submitter keeps buffer and list until the bio has come back, or for ever if
-        // its channel is dropped before.
+        // SAFETY: the submitter keeps buffer and list until the bio completes, or until the end of
+        // the run if its channel is dropped before.
         let bio =
             unsafe { Bio::foreign_vectored(record.op, record.sector, &raw const *foreign.list) };
         PreparedBio { bio, record, foreign: Some(foreign) }

@@ -116,7 +116,8 @@ impl<M: Host> RowState<M> {
         let blocks = (self.sectors[at] << 9) / u64::from(plan.workload.bs_bytes);
         let apart = volumes.len() as u32;
         let place = ((number / apart).into(), plan.jobs.div_ceil(apart).into());
-        let channel = Channel::open(&volumes[at], config).expect("its queues are served");
+        let channel =
+            Channel::open(&volumes[at], config).expect("all queues of the volume are served");
         (channel, Offsets::new(&plan.workload, blocks, place))
     }
 
@@ -210,7 +211,10 @@ impl<'a, M: Host> Job<'a, M> {
             channel,
             interface: Interface::new(plan.interface, &shared.counters),
             offsets,
-            file: plan.service.of_file.then(|| FileCosts::linux_4_4().expect("ours")),
+            file: plan
+                .service
+                .of_file
+                .then(|| FileCosts::linux_4_4().expect("the built-in costs are valid")),
             signal: &shared.signals[number as usize],
             noise: Noise::new(plan.service.linux3.noise_ns, plan.workload.seed, number),
             call_ns: None,
@@ -245,7 +249,7 @@ impl<'a, M: Host> Job<'a, M> {
                     counters.queued(M::cpu());
                 }
                 if let Err(rejected) = self.channel.submit(bio) {
-                    assert_eq!(rejected.reason, Reject::Full, "offsets lie inside");
+                    assert_eq!(rejected.reason, Reject::Full, "offsets lie within the volume");
                     idle.push(rejected.bio);
                     return self.channel.flush();
                 }

@@ -30,7 +30,10 @@ const MACHINES: [(&str, &str); 10] = [
 #[non_exhaustive]
 pub enum MachineError {
     /// There is no machine of this name.
-    #[error("machine {name}: {hint}there are {}; or name a file that ends in .toml", names())]
+    #[error(
+        "machine {name}: {hint}known machines are {}; or give a file that ends in .toml",
+        names()
+    )]
     Unknown {
         /// Name asked for.
         name: String,

@@ -177,7 +177,7 @@ fn play<M: Host, P: Program>(
         let body = Box::new(move || {
             let thread = thread::<M>(number);
             shared.volume.disks().iter().for_each(|disk| {
-                disk.bring_up(thread.number, &thread).expect("a queue of its own");
+                disk.bring_up(thread.number, &thread).expect("each thread has a queue of its own");
             });
             let mut access = Access::new(&shared, &thread);
             program.run(number, &mut access);
@@ -251,11 +251,11 @@ fn flush<M: Host>(
     (stop, costs): (&M::Word, &FileCosts),
 ) {
     for disk in cache.below().disks() {
-        disk.bring_up(thread.number, thread).expect("a queue of its own");
+        disk.bring_up(thread.number, thread).expect("each thread has a queue of its own");
     }
     let depth = FLUSHER.channel_depth(cache.below().disks().len());
     let config = ChannelConfig { depth, thread: Some(thread.clone()), ..ChannelConfig::default() };
-    let below = Channel::open(cache.below(), config).expect("its queues are served");
+    let below = Channel::open(cache.below(), config).expect("all queues of the volume are served");
     let mut flusher = Flusher::new(cache, (below, FLUSHER), &thread.bell);
     let mut charged = 0;
     while stop.load(Order::SeqCst) == 0 {

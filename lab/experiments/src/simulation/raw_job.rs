@@ -95,7 +95,7 @@ impl<M: Host> Raw<'_, M> {
             }
             let at = u64::from(start) + u64::from(unit_bytes) * number;
             if op == Op::Write && !self.memory.is_empty() {
-                let mut buffer = bio.into_buffer().expect("made with one");
+                let mut buffer = bio.into_buffer().expect("the bio was made with one buffer");
                 buffer.copy_from_slice(&self.memory[at as usize..][..unit_bytes as usize]);
                 if let Some(kernel) = self.kernel {
                     kernel.copy(unit_bytes >> 9);
@@ -105,7 +105,9 @@ impl<M: Host> Raw<'_, M> {
             bio.set_sector(sector + u64::from(unit_bytes >> 9) * number);
             bio.set_op(op);
             bio.set_user_data(at);
-            self.channel.submit(bio).expect("as deep as an I/O is long, and it lies inside");
+            self.channel
+                .submit(bio)
+                .expect("the channel has room for all units, and the range is valid");
         }
         self.channel.flush();
     }
@@ -156,7 +158,7 @@ fn take(bio: Bio, memory: &mut [u8]) -> Bio {
         return bio;
     }
     let (sector, at) = (bio.sector(), bio.user_data() as usize);
-    let buffer = bio.into_buffer().expect("made with one");
+    let buffer = bio.into_buffer().expect("the bio was made with one buffer");
     memory[at..at + buffer.len()].copy_from_slice(&buffer);
     Bio::read(sector, buffer)
 }

@@ -37,7 +37,7 @@ impl Length {
     }
 }
 
-/// Effect of a count of I/Os on the window.
+/// Change of the window caused by counting completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WindowStep {
     /// The window did not change.

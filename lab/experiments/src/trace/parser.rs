@@ -98,7 +98,7 @@ impl<F: LineFormat> TraceParser for TextParser<F> {
                 Ok(LineContent::Other) => {}
                 Ok(LineContent::Skipped) => self.skipped += 1,
                 Err(problem) => {
-                    let problem = format!("{problem}; a line is such as {}", F::EXAMPLE);
+                    let problem = format!("{problem}; example of a line: {}", F::EXAMPLE);
                     return Err(self.lines.broken(problem));
                 }
             }

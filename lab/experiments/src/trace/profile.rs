@@ -28,7 +28,7 @@ const PAGES_MAX: u64 = 4_096;
 /// Counts by powers of two.
 type PowerBins = [u64; BINS];
 
-/// Counts of one operation.
+/// I/O counts of one operation.
 #[derive(Debug, Clone, Default)]
 struct OpCount {
     ios: u64,
@@ -45,7 +45,7 @@ struct Strides {
     backward: PowerBins,
 }
 
-/// Counts of one device.
+/// I/O counts of one device.
 #[derive(Debug, Clone, Copy, Default)]
 struct DeviceCount {
     ios: u64,

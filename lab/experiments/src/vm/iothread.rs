@@ -101,7 +101,7 @@ pub(super) fn run(vm: &Vm, number: u32) {
         handle,
         memory: &vm.memory[number as usize % vm.memory.len()],
         queues,
-        channel: Channel::open(&vm.volume, config).expect("its queues are served"),
+        channel: Channel::open(&vm.volume, config).expect("all queues of the volume are served"),
         pace: Pace::new(PaceConfig { wait_max_ns: served.wait_max_ns }),
         polling: Polling::new(served.poll_max_ns),
         requests: Vec::new(),
@@ -267,7 +267,7 @@ impl IoThreadState<'_> {
             self.free.push(place);
             self.bios.push(completion.bio);
             let queue = self.queues.iter_mut().find(|queue| queue.number == number);
-            let queue = queue.expect("it came from one of them");
+            let queue = queue.expect("the request came from one of these queues");
             queue.ring.push_used(request, queue.used);
             queue.used += 1;
             if self.vm.plan.effects.signals && queue.shows_done() {

@@ -125,7 +125,7 @@ impl<T: Send> TicketLock<T> {
             let turn_ns = released_ns.max(start_ns);
             seen.lost += u64::from(now_ns.saturating_sub(turn_ns) > LOST_NS);
         }
-        let value = self.value.try_lock().expect("the ticket says whose turn it is");
+        let value = self.value.try_lock().expect("the ticket gives exclusive access");
         GuestGuard::Preempted { of: self, value: Some(value), since_ns: now_ns() }
     }
 
@@ -182,7 +182,9 @@ impl<T: Send> Deref for GuestGuard<'_, T> {
     fn deref(&self) -> &T {
         match self {
             GuestGuard::Left(guard) => guard,
-            GuestGuard::Preempted { value, .. } => value.as_ref().expect("until it is dropped"),
+            GuestGuard::Preempted { value, .. } => {
+                value.as_ref().expect("the guard holds the value until it is dropped")
+            }
         }
     }
 }
@@ -191,7 +193,9 @@ impl<T: Send> DerefMut for GuestGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         match self {
             GuestGuard::Left(guard) => guard,
-            GuestGuard::Preempted { value, .. } => value.as_mut().expect("until it is dropped"),
+            GuestGuard::Preempted { value, .. } => {
+                value.as_mut().expect("the guard holds the value until it is dropped")
+            }
         }
     }
 }

@@ -177,14 +177,14 @@ impl<T: Send> Deref for SimGuard<'_, T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        self.value.as_ref().expect("taken out only by drop")
+        self.value.as_ref().expect("the guard holds the value until it is dropped")
     }
 }
 
 impl<T: Send> DerefMut for SimGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        self.value.as_mut().expect("taken out only by drop")
+        self.value.as_mut().expect("the guard holds the value until it is dropped")
     }
 }
 
@@ -246,7 +246,7 @@ impl World {
         word.share(waiting, claim.cpu, now_ps + readers_ps);
         self.scheduler.spin(ThreadPhase::Locking(lock));
         if std::thread::panicking() {
-            self.fail("it panicked, and its destructors wait for a lock".into());
+            self.fail("it panicked, and a destructor waits for a lock".into());
         }
         true
     }

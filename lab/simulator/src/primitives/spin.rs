@@ -31,7 +31,7 @@ pub(crate) fn spin_until(deadline_ns: u64, mut ready: impl FnMut() -> bool) -> b
             break true;
         }
         let wait = private(|world| world.end_look(deadline_ps, &mut growth));
-        match wait.expect("inside a simulation") {
+        match wait.expect("the caller runs in a simulation") {
             SpinStep::TimedOut => break false,
             SpinStep::Again => {}
             SpinStep::Wait => suspend(),
@@ -114,7 +114,7 @@ impl World {
             self.scheduler.now_ps = deadline_ps;
             return SpinStep::TimedOut;
         }
-        self.fail("it panicked, and its destructors wait for another thread".into());
+        self.fail("it panicked, and a destructor waits for another thread".into());
         SpinStep::Wait
     }
 

@@ -40,7 +40,7 @@ impl Thread for SimThread {
         if waits == Some(true) {
             suspend();
         }
-        assert!(self.ended.is_set(), "joined outside the simulation that it belongs to");
+        assert!(self.ended.is_set(), "a thread must be joined in its own simulation");
         true
     }
 }

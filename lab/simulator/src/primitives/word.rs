@@ -43,8 +43,8 @@ impl SimWord {
     }
 }
 
-// SAFETY: one thread of a simulation runs at a time, so that each method is one step; outside one
-// they are those of the atomic inside.
+// SAFETY: one thread of a simulation runs at a time, so each method is one step; outside a
+// simulation each method is that of the inner atomic.
 unsafe impl Word for SimWord {
     fn new(value: u64) -> Self {
         SimWord::with_value(value)
@@ -115,15 +115,15 @@ pub struct SimLine<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: a line only hands out raw pointers; whoever dereferences one upholds exclusion (see
-// Line).
+// SAFETY: a line only hands out raw pointers; code that dereferences one must ensure exclusive
+// access (see `Line`).
 unsafe impl<T: Send> Sync for SimLine<T> {}
 
 impl<T> SimLine<T> {
     const LINES: u64 = size_of::<T>().div_ceil(64) as u64;
 }
 
-// SAFETY: the pointers are to the cell inside, which nothing else touches.
+// SAFETY: the pointers are to the inner cell, which nothing else accesses.
 unsafe impl<T: Send> Line<T> for SimLine<T> {
     fn new(value: T) -> Self {
         SimLine { line: LineState::new(), value: UnsafeCell::new(value) }

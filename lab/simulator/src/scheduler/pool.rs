@@ -74,11 +74,11 @@ pub(crate) struct SpinState {
 
 impl ThreadTable {
     pub(crate) fn thread(&self, thread: u32) -> &ThreadState {
-        self.threads[thread as usize].as_ref().expect("threads are named while they live")
+        self.threads[thread as usize].as_ref().expect("the thread has not ended")
     }
 
     pub(crate) fn thread_mut(&mut self, thread: u32) -> &mut ThreadState {
-        self.threads[thread as usize].as_mut().expect("threads are named while they live")
+        self.threads[thread as usize].as_mut().expect("the thread has not ended")
     }
 
     /// Returns the name of a thread, or "nobody" if it has ended.

@@ -186,7 +186,7 @@ impl World {
             self.scheduler.stall_until(line.busy_until_ps());
             return LineTurn::Waits;
         }
-        let next = queue.choose(socket, self.near_turns).expect("the thread itself waits");
+        let next = queue.choose(socket, self.near_turns).expect("at least this thread waits");
         if next.thread == thread {
             self.scheduler.me().in_line_queue = false;
             return LineTurn::Mine;

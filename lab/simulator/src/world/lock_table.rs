@@ -157,7 +157,7 @@ impl LockTable {
     /// a set and by socket.
     pub(crate) fn next(&mut self, lock: u32) -> (LockRequest, CpuSet, &SpinnersBySocket) {
         let state = &mut self.locks[lock as usize];
-        let next = state.waiters.pop_front().expect("the caller has looked");
+        let next = state.waiters.pop_front().expect("the caller has checked that a thread waits");
         state.waiting.remove(next.cpu);
         state.waiting_by_socket[next.socket] -= 1;
         (next, state.waiting, &state.waiting_by_socket)

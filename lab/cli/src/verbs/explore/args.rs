@@ -15,21 +15,21 @@ pub struct ExploreArgs {
     /// Number of seeds to run [default: 1000; 1 with --seed]
     #[arg(long, value_name = "N", value_parser = whole::<u64>(1..=u64::MAX))]
     pub seeds: Option<u64>,
-    /// Run for a time instead of a number of seeds, such as 10m
+    /// Run for this time, such as 10m, instead of a number of seeds
     #[arg(long = "for", value_name = "TIME", conflicts_with = "seeds", value_parser = duration)]
     pub for_time: Option<Duration>,
     /// The first seed
     #[arg(long, value_name = "S", value_parser = whole::<u64>(0..=u64::MAX))]
     pub seed: Option<u64>,
-    /// Number of processes that run scenarios side by side
+    /// Number of processes that run scenarios in parallel
     #[arg(long, value_name = "N", default_value_t = 2)]
     #[arg(value_parser = whole::<u16>(1..=256))]
     pub jobs: u16,
-    /// Run one scenario, given as JSON or as a file that holds its JSON
+    /// Run one scenario, given as JSON or as a file that contains the JSON
     #[arg(long, value_name = "FILE|JSON", conflicts_with_all = ["seeds", "for_time", "seed"])]
     pub scenario: Option<String>,
-    /// Explore the cache instead: a volume with a cache, on drives that are late, fail and lose at
-    /// a power cut what no flush covered
+    /// Explore the page cache instead: a cached volume on drives that answer late, fail, and lose
+    /// unflushed writes at a power cut
     #[arg(long, conflicts_with = "scenario")]
     pub cache: bool,
     /// Stop at the first violation
@@ -41,10 +41,10 @@ pub struct ExploreArgs {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
-    /// A bug to plant, in builds with the feature `planted`
+    /// Name of a seeded bug to enable, in builds with the feature `planted`
     #[arg(long, value_name = "NAME", hide = true)]
     pub plant: Option<String>,
-    /// Run what standard input says, a line each
+    /// Run as a worker process: read one order per line from standard input
     #[arg(long, hide = true)]
     pub worker: bool,
 }

@@ -109,7 +109,7 @@ fn say(ran: Result<ScenarioOutcome, String>) -> bool {
 }
 
 fn answer(reply: &WorkerReply) {
-    let text = serde_json::to_string(reply).expect("plain data prints");
+    let text = serde_json::to_string(reply).expect("plain data always serializes");
     millrace_console::say(&format!("{text}\n"));
 }
 
@@ -279,9 +279,9 @@ fn end(mut running: WorkerProcess) -> Result<ExitStatus> {
     // Without orders the process ends by itself, unless it hangs.
     match running.replies.recv_timeout(Duration::from_millis(200)) {
         Err(RecvTimeoutError::Disconnected) => {}
-        _ => running.child.kill().context("a worker cannot be stopped")?,
+        _ => running.child.kill().context("cannot stop a worker process")?,
     }
-    running.child.wait().context("a worker cannot be waited for")
+    running.child.wait().context("cannot wait for a worker process")
 }
 
 fn start(plant: Option<&str>) -> Result<WorkerProcess> {
@@ -301,7 +301,7 @@ fn start(plant: Option<&str>) -> Result<WorkerProcess> {
 
 fn spawn(command: &mut Command) -> Result<WorkerProcess> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = command.spawn().context("a worker cannot be started")?;
+    let mut child = command.spawn().context("cannot start a worker process")?;
     let orders = child.stdin.take().context("a worker without input")?;
     let out = child.stdout.take().context("a worker without output")?;
     let (sender, replies) = channel();

@@ -42,7 +42,7 @@ pub struct Args {
     /// The format to write: blktrace, iolog, iolog3 or msr
     #[arg(long, value_name = "FORMAT")]
     to_format: Format,
-    /// Where it goes, - for standard output; of blktrace the recording's NAME
+    /// Output file, or - for standard output; for blktrace the NAME of the recording
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
 }

@@ -46,7 +46,7 @@ pub struct Args {
     /// Show drives and volumes of recordings by their device numbers, not by their names
     #[arg(long)]
     numbers: bool,
-    /// Write a page of plots and tables there
+    /// Write a page of plots and tables to this file
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Print one JSON object instead of tables

@@ -62,12 +62,13 @@ impl CacheClient {
     /// Submits all its I/Os, waits for them, and ends with a flush.
     pub(super) fn run(&mut self, volume: &Arc<Volume<Simulated>>, thread: &IoThread<Simulated>) {
         for disk in volume.disks() {
-            disk.bring_up(thread.number, thread).expect("a queue of its own");
+            disk.bring_up(thread.number, thread).expect("each thread has a queue of its own");
         }
         let depth = self.scenario.load.depth;
         let config =
             ChannelConfig { depth, thread: Some(thread.clone()), ..ChannelConfig::default() };
-        let mut channel = Channel::open(volume, config).expect("its queues are served");
+        let mut channel =
+            Channel::open(volume, config).expect("all queues of the volume are served");
         for _ in 0..self.scenario.load.ios {
             if let Some((flight, bio)) = self.next_io() {
                 self.submit(&mut channel, flight, bio);
@@ -128,7 +129,7 @@ impl CacheClient {
             channel.wait(1, |done| self.end(done));
             bio = back;
             // The time spent waiting for a free slot does not count towards this I/O's latency.
-            let flight = self.flights.get_mut(&self.next).expect("it is not taken yet");
+            let flight = self.flights.get_mut(&self.next).expect("the I/O is not accepted yet");
             flight.started_ns = Simulated::now();
         }
     }
@@ -246,7 +247,7 @@ impl CacheClient {
         let now_ns = Simulated::now();
         let mut oracle = lock_oracle(&self.oracle);
         let Some(flight) = self.flights.remove(&done.user_data) else {
-            return oracle.accuse("completion", format!("I/O {} came back twice", done.user_data));
+            return oracle.accuse("completion", format!("I/O {} completed twice", done.user_data));
         };
         oracle.ios += 1;
         let is_live = flight.op != Op::Flush && self.scenario.is_live(flight.sector, flight.nr);
@@ -264,7 +265,7 @@ impl CacheClient {
         match flight.op {
             Op::Flush => oracle.end_flush(flight.started),
             Op::Read => {
-                let buffer = done.bio.into_buffer().expect("an owned buffer");
+                let buffer = done.bio.into_buffer().expect("reads have an owned buffer");
                 let (words, _) = buffer.as_chunks::<8>();
                 for (sector, words) in (flight.sector..).zip(words.chunks(64)) {
                     let stamp = u64::from_ne_bytes(words[0]);

@@ -123,7 +123,8 @@ struct BackingQueue {
     inside: Vec<BackingRequest>,
 }
 
-// SAFETY: the pointers are into memory of requests in flight, which is the drive's until then.
+// SAFETY: the pointers are into memory of requests in flight, which the drive may access until it
+// completes them.
 unsafe impl Send for BackingQueue {}
 
 impl BackingQueue {
@@ -155,7 +156,7 @@ impl BackingQueue {
             let value = match rq.op {
                 Op::Write => {
                     let (memory, before) = rq.memory[at as usize];
-                    // SAFETY: as for the queue.
+                    // SAFETY: the request is in flight, so the drive may access its memory.
                     let after = unsafe { memory.read_unaligned() };
                     if after != before {
                         let text = format!("sector {place} changed while a drive read it");
@@ -167,7 +168,8 @@ impl BackingQueue {
                     let current = oracle.media[place].current;
                     for word in 0..64 {
                         let memory = rq.memory[at as usize].0.wrapping_add(word);
-                        // SAFETY: as for the queue; a sector has 64 words.
+                        // SAFETY: the request is in flight, so the drive may access its memory; a
+                        // sector has 64 words.
                         unsafe { memory.write_unaligned(current) };
                     }
                     continue;
@@ -201,7 +203,7 @@ impl DriverQueue<Simulated> for BackingQueue {
         for piece in rq.segments() {
             for at in (0..piece.len_bytes as usize).step_by(512) {
                 let place = piece.start.wrapping_add(at).cast::<u64>();
-                // SAFETY: inside a segment of a request in flight.
+                // SAFETY: the address is inside a segment of a request in flight.
                 memory.push((place, unsafe { place.read_unaligned() }));
             }
         }
@@ -209,13 +211,14 @@ impl DriverQueue<Simulated> for BackingQueue {
         let oracle = Arc::clone(&self.drive.oracle);
         let (end, sectors) = (rq.sector() + u64::from(rq.nr_sectors()), self.drive.sectors());
         if end > sectors {
-            let text = format!("a drive of {sectors} sectors was asked for {end}");
+            let text = format!("a request up to sector {end} reached a drive of {sectors} sectors");
             lock_oracle(&oracle).accuse("size", text);
         }
         let block = self.drive.block_sectors();
         if !(rq.sector() | u64::from(rq.nr_sectors())).is_multiple_of(block) {
             let (sector, nr) = (rq.sector(), rq.nr_sectors());
-            let text = format!("{nr} sectors at {sector} reached a drive of blocks of {block}");
+            let text =
+                format!("{nr} sectors at {sector} reached a drive with blocks of {block} sectors");
             lock_oracle(&oracle).accuse("block", text);
         }
         let now_ns = Simulated::now();

@@ -158,7 +158,7 @@ impl CacheOracle {
         let ended = self.tick();
         for at in sector..sector + nr {
             let of = &mut self.sectors[at as usize];
-            let last = of.writes.last_mut().expect("a write began");
+            let last = of.writes.last_mut().expect("the write was recorded at its start");
             last.ended = Some(ended);
             if flags.has(OpFlags::FUA) {
                 of.floor = of.writes.len() - 1;

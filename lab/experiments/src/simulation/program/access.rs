@@ -31,7 +31,8 @@ impl<'a, M: Host> Access<'a, M> {
     pub(super) fn new(shared: &'a ProgramState<M>, thread: &IoThread<M>) -> Self {
         let thread = Some(thread.clone());
         let config = ChannelConfig { depth: shared.depth, thread, ..ChannelConfig::default() };
-        let channel = Channel::open(&shared.volume, config).expect("its queues are served");
+        let channel =
+            Channel::open(&shared.volume, config).expect("all queues of the volume are served");
         Access { shared, channel }
     }
 
@@ -111,7 +112,7 @@ impl<'a, M: Host> Access<'a, M> {
             _ => Bio::write(sector, buffer),
         };
         while let Err(Rejected { bio: back, reason }) = self.channel.submit(bio) {
-            assert_eq!(reason, Reject::Full, "places lie on the volume");
+            assert_eq!(reason, Reject::Full, "ranges lie within the volume");
             self.reap(1);
             bio = back;
         }

@@ -66,7 +66,7 @@ pub(in crate::trace) fn line(text: &str, devices: &mut DeviceNames) -> Result<Pa
     }
     let time_ns = decimal("the time", time, 9)?;
     let Some(act) = Act::from_letters(action) else { return Ok(ParsedLine::Other) };
-    let kind = words.next().ok_or("no kind of I/O behind the action")?;
+    let kind = words.next().ok_or("the kind of I/O after the action is missing")?;
     let rest = [words.next(), words.next(), words.next()];
     let (sector, sectors) = match rest {
         [Some(sector), Some("+"), Some(sectors)] => {
@@ -118,7 +118,7 @@ impl EventParser for Blkparse {
             Ok(ParsedLine::Other) => {}
             Ok(ParsedLine::Counts) => return self.end(),
             Err(problem) => {
-                return Err(self.lines.broken(format!("{problem}; a line is such as {EXAMPLE}")));
+                return Err(self.lines.broken(format!("{problem}; example of a line: {EXAMPLE}")));
             }
         }
         Ok(StreamState::ToCome)

@@ -38,7 +38,7 @@ impl LineFormat for Fiu {
             matches!(words[*place], "R" | "W") && numbers.iter().all(is_number)
         });
         let Some(place) = place else {
-            return Err("no R or W between sector, size and device".into());
+            return Err("no R or W between size and device; at least 8 fields are expected".into());
         };
         whole("the process's number", words[1])?;
         self.name.clear();

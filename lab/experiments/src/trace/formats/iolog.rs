@@ -39,7 +39,7 @@ impl LineFormat for Iolog2 {
         }
         let mut words = text.split_whitespace();
         let file = words.next().unwrap_or_default();
-        let action = words.next().ok_or("one word; a file and an action are expected")?;
+        let action = words.next().ok_or("only one word; a file and an action are expected")?;
         let place = IologLine { file, action, place: [words.next(), words.next()] };
         if action == "wait" {
             let wait_us = place.number(0)?;
@@ -68,8 +68,8 @@ impl LineFormat for Iolog3 {
         }
         let mut words = text.split_whitespace();
         let at_us = whole("timestamp", words.next().unwrap_or_default())?;
-        let file = words.next().ok_or("a time alone; a file and an action are expected")?;
-        let action = words.next().ok_or("no action behind the file")?;
+        let file = words.next().ok_or("only a time; a file and an action are expected")?;
+        let action = words.next().ok_or("the action after the file is missing")?;
         IologLine { file, action, place: [words.next(), words.next()] }.io(at_us, devices)
     }
 }

@@ -62,7 +62,8 @@ impl NbdkitLog {
         let at_ns = moment(date, time)?;
         let rest = words.next().unwrap_or_default();
         let Some(rest) = rest.strip_prefix("connection=") else { return Ok(()) };
-        let (connection, rest) = rest.split_once(' ').ok_or("nothing behind the connection")?;
+        let (connection, rest) =
+            rest.split_once(' ').ok_or("the command after the connection is missing")?;
         let connection = whole("connection", connection)?;
         let (verb, arguments) = rest.split_once(' ').unwrap_or((rest, ""));
         if let Some(verb) = verb.strip_prefix("...") {
@@ -211,7 +212,7 @@ impl EventParser for Nbdkit {
         match self.log.line(text, devices) {
             Ok(()) => Ok(StreamState::ToCome),
             Err(problem) => {
-                Err(self.lines.broken(format!("{problem}; a line is such as {EXAMPLE}")))
+                Err(self.lines.broken(format!("{problem}; example of a line: {EXAMPLE}")))
             }
         }
     }

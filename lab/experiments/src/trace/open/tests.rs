@@ -233,7 +233,7 @@ fn errors_say_file_line_and_what_is_expected() {
         error.replace(&*file.to_string_lossy(), "FILE")
     };
     let good = "0,R,126703661056,4096,1577808000000046\n";
-    let example = "a line is such as 0,R,126703661056,4096,1577808000000046";
+    let example = "example of a line: 0,R,126703661056,4096,1577808000000046";
     let bad = fails(good, Some(Format::Msr));
     assert!(bad.starts_with("FILE: line 1: 5 fields; at least 7 are expected; "), "{bad}");
     let late = fails(&[&good.repeat(20), "0,R,1,\u{1b}[2J,7\n"].concat(), None);
@@ -266,7 +266,10 @@ fn a_damaged_file_of_a_set_ends_there_and_the_others_are_read_on() {
     let times: Vec<u64> = ios(&mut source).iter().map(|io| io.at_ns).collect();
     assert_eq!(times, [0, 10_000, 20_000, 50_000]);
     let problem = problem(&mut source);
-    assert!(problem.contains("/a: line 3: 1 fields; at least 5 are expected; a line"), "{problem}");
+    assert!(
+        problem.contains("/a: line 3: 1 fields; at least 5 are expected; example"),
+        "{problem}"
+    );
 }
 
 #[test]

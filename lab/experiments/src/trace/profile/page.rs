@@ -141,10 +141,11 @@ impl TraceProfile {
                 let rows = range.filter(some).map(row).collect();
                 DataTable::new((id, title), caption, ["from", heads[0], heads[1]], rows)
             };
-        let caption = "reads and writes from this length up to twice that";
+        let caption = "number of reads and writes with this length up to twice as much";
         let title = ("size", "Sizes", caption);
         tables.push(bins(title, ["reads", "writes"], [&self.sizes[0], &self.sizes[1]]));
-        let title = ("stride", "Strides", "from this distance up to twice that");
+        let title =
+            ("stride", "Strides", "number of strides with this distance up to twice as much");
         let strides = [&self.strides.forward, &self.strides.backward];
         tables.push(bins(title, ["forward", "backward"], strides));
         tables.push(self.by_device(devices));
