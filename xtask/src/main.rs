@@ -1,7 +1,7 @@
 //! `cargo xtask`: the checks of this repository, run the same way by people and by CI.
 //!
-//! Owns only the choice of the verb; each verb is one function of one file. Exit status 0 means
-//! clean, 1 that a check found something, 2 that a check could not be made.
+//! Owns only the choice of the verb; each verb is one function in one file. Exit status: 0 clean, 1
+//! a check found something, 2 a check could not be made.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)] // A tool for people: it talks to them.
 
@@ -32,8 +32,8 @@ fn main() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace");
     let clean = match words.as_slice() {
         ["tidy"] => tidy::run(root),
-        ["api"] => api::run(root, api::Mode::Check),
-        ["api", "--write"] => api::run(root, api::Mode::Write),
+        ["api"] => api::run(root, api::ListingMode::Check),
+        ["api", "--write"] => api::run(root, api::ListingMode::Write),
         ["primitives"] => primitives::run(root),
         ["models"] => models::run(root),
         ["planted"] => planted::run(root),
@@ -45,8 +45,8 @@ fn main() -> ExitCode {
         ["times", more @ ..] => times::run(root, more),
         ["deb"] => deb::run(root, None),
         ["deb", binary] => deb::run(root, Some(binary)),
-        ["check"] => check::run(root, check::Tests::Run),
-        ["check", "--skip-tests"] => check::run(root, check::Tests::Skip),
+        ["check"] => check::run(root, check::TestSelection::Run),
+        ["check", "--skip-tests"] => check::run(root, check::TestSelection::Skip),
         _ => Err(anyhow::anyhow!("{USAGE}")),
     };
     match clean {

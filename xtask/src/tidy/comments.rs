@@ -9,7 +9,7 @@ use super::Finding;
 use super::allow::{AllowList, Excess};
 use super::source::{Source, numbered};
 
-/// How a sentence may not begin, and what to write.
+/// Forbidden beginnings of a sentence, and the advice for each.
 const LEANING: [(&str, &str); 4] = [
     ("The same", "name the thing"),
     ("That of", "name the thing"),
@@ -25,7 +25,7 @@ const UNNAMED: [&str; 10] =
 pub fn check(sources: &[Source], list: &AllowList) -> Vec<Finding> {
     let excesses = sources.iter().flat_map(|source| {
         leaning(source).into_iter().map(|(line, start, advice)| {
-            let message = format!("a sentence that begins with \"{start}\"; {advice}");
+            let message = format!("a sentence begins with \"{start}\"; {advice}");
             let finding = Finding::new(&source.path, line, message);
             Excess { key: source.crate_path().to_owned(), amount: 1, finding }
         })
@@ -33,7 +33,7 @@ pub fn check(sources: &[Source], list: &AllowList) -> Vec<Finding> {
     list.check(excesses.collect())
 }
 
-/// The sentences that lean, with their lines.
+/// Returns the sentences with a forbidden beginning: line, beginning, advice.
 fn leaning(source: &Source) -> Vec<(usize, &'static str, &'static str)> {
     let mut found = Vec::new();
     for paragraph in paragraphs(source) {
@@ -57,7 +57,7 @@ fn leaning(source: &Source) -> Vec<(usize, &'static str, &'static str)> {
     found
 }
 
-/// Lines of comments that belong together, without their slashes, each with its number.
+/// Groups the comment lines that belong together, without their slashes, each with its number.
 fn paragraphs(source: &Source) -> Vec<Vec<(usize, &str)>> {
     let mut all: Vec<Vec<(usize, &str)>> = vec![Vec::new()];
     let mut before = "";
@@ -77,7 +77,7 @@ fn paragraphs(source: &Source) -> Vec<Vec<(usize, &str)>> {
     all
 }
 
-/// The sentences of a paragraph, each with the line on which it begins.
+/// Splits a paragraph into sentences, each with the line on which it begins.
 fn sentences(paragraph: &[(usize, &str)]) -> Vec<(usize, String)> {
     let mut all: Vec<(usize, String)> = Vec::new();
     let mut ended = true;
@@ -86,7 +86,7 @@ fn sentences(paragraph: &[(usize, &str)]) -> Vec<(usize, String)> {
             if ended {
                 all.push((*line, String::new()));
             }
-            let sentence = &mut all.last_mut().expect("the first word begins one").1;
+            let sentence = &mut all.last_mut().expect("the first word begins a sentence").1;
             if !sentence.is_empty() {
                 sentence.push(' ');
             }
