@@ -5,9 +5,9 @@
 //! vCPU as other threads see it; `memory` QEMU's map of the guest's memory; `machine` the state
 //! shared by all threads; `guest` the thread of a vCPU: a process and the guest's driver;
 //! `iothread` the host's side: the production block layer with the production policies of vhost
-//! (`BatchPacer`, `Polling`); `run` runs one row; `bench` is a row of the command line. vCPUs and I/O
-//! threads are simulated threads that share the host's CPUs. Called by papers' experiments and by
-//! `bench --vm`. Source: \[MIOT\].
+//! (`BatchPacer`, `Polling`); `run` runs one row; `bench` is a row of the command line. vCPUs and
+//! I/O threads are simulated threads that share the host's CPUs. Called by papers' experiments and
+//! by `bench --vm`. Source: \[MIOT\].
 //!
 //! Not modelled: threads that an idle CPU pulls; cache and TLB pollution by exits; nested paging;
 //! timer ticks; directed yields of spinning vCPUs.
