@@ -13,61 +13,16 @@ mod rigs;
 mod runs;
 mod tables;
 
-use std::ops::ControlFlow;
-
 use crate::load::bench::BenchError;
 use crate::page::Page;
-use crate::papers::{self, Experiment, Mechanism, PartSelection, Step};
+use crate::papers::{self, Paper, PartSelection, Tell};
 use crate::simulation::FileCosts;
 
 use runs::Results;
 
-papers::parts! { "atc17":
-    /// One, two, four and eight drives.
-    Scaling "scaling",
-    /// Several stripe sizes.
-    Stripes "stripes",
-    /// The three controllers.
-    Controllers "controllers",
-    /// Other watermarks.
-    Watermarks "watermarks",
-    /// One I/O at a time.
-    Latency "latency",
-    /// Beside one submitting thread for each drive.
-    Ideal "ideal",
-    /// Tags in use over time.
-    Tags "tags",
-    /// Stack latency by drive.
-    Fairness "fairness",
-    /// A single NVMe drive.
-    Nvme "nvme",
-    /// The faster way, chosen by itself.
-    Auto "auto",
-    /// Buffered writes.
-    Buffered "buffered",
-    /// A file on ext4.
-    Ext4 "ext4",
-    /// A graph engine.
-    Graph "graph",
-    /// File server, web server, web proxy.
-    Servers "servers",
-    /// Copies, tar and untar.
-    Utilities "utilities",
-}
-
-/// Runs what is wanted and gives what was found; checks that need other parts are listed as not
-/// there.
-/// `tell` is told of each point that begins, and may have the run end: then the page is of those
-/// parts that were run whole, which are said beside it.
-///
-/// # Errors
-/// If a machine's file or a simulation is wrong.
-pub fn atc17(
-    wanted: PartSelection<'_, Part>,
-    tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
-) -> Result<(Page, Vec<Part>), BenchError> {
+fn run(wanted: PartSelection<'_>, tell: &mut Tell<'_>) -> Result<Page, BenchError> {
     let costs = FileCosts::linux_4_4()?;
-    papers::repeat(&EXPERIMENT, wanted, tell, |results: &Results, parts, page| {
+    papers::repeat(&PAPER, wanted, tell, |results: &Results, parts, page| {
         let mut page = Page {
             checks: checks::all(results),
             figures: figures::all(parts, results),
@@ -83,21 +38,32 @@ pub fn atc17(
 }
 
 /// Parts with a file system or a page cache.
-const OF_FILES: [Part; 4] = [Part::Buffered, Part::Ext4, Part::Servers, Part::Utilities];
+const OF_FILES: [&str; 4] = ["buffered", "ext4", "servers", "utilities"];
 
-/// What can be left out of these parts.
-///
-/// # Errors
-/// If a machine's file is wrong.
-pub fn mechanisms(parts: &[Part]) -> Result<Vec<Mechanism>, BenchError> {
-    papers::mechanisms::<rigs::Point>(parts)
-}
-
-const EXPERIMENT: Experiment<Part> = Experiment {
-    paper: "atc17",
+/// The paper, as the table of all has it.
+pub(super) const PAPER: Paper = Paper {
+    name: "atc17",
     title: "Per-drive processing for volumes of several SSDs, repeated on a simulated machine",
     intro: &INTRO,
-    parts: Part::NAMES,
+    parts: &[
+        "scaling",
+        "stripes",
+        "controllers",
+        "watermarks",
+        "latency",
+        "ideal",
+        "tags",
+        "fairness",
+        "nvme",
+        "auto",
+        "buffered",
+        "ext4",
+        "graph",
+        "servers",
+        "utilities",
+    ],
+    run,
+    mechanisms: papers::mechanisms::<rigs::Point>,
 };
 
 const INTRO: [&str; 8] = [

@@ -12,45 +12,16 @@ mod rigs;
 mod runs;
 mod tables;
 
-use std::ops::ControlFlow;
-
 use crate::load::bench::BenchError;
 use crate::page::Page;
-use crate::papers::{self, Experiment, Mechanism, PartSelection, Step};
+use crate::papers::{self, Paper, PartSelection, Tell};
 use crate::vm::VmCosts;
 
 use runs::Results;
 
-papers::parts! { "msst15":
-    /// Three modes, 1 to 8 processes and four workloads on the null device.
-    Null "null",
-    /// Three modes, 1 to 8 processes and four workloads on an NVMe SSD.
-    Nvme "nvme",
-    /// The guest beside the host itself.
-    Gap "gap",
-    /// 4 vCPUs and 1 to 4 I/O threads.
-    Threads "threads",
-    /// Each optimisation alone, and all but one.
-    Ablations "ablations",
-    /// Effects of the host switched off, one by one; no part of the paper.
-    Effects "effects",
-    /// A guest that costs more; no part of the paper.
-    Dearer "dearer",
-}
-
-/// Runs what is wanted and gives what was found; checks that need other parts are listed as not
-/// there.
-/// `tell` is told of each point that begins, and may have the run end: then the page is of those
-/// parts that were run whole, which are said beside it.
-///
-/// # Errors
-/// If a machine's file or a simulation is wrong.
-pub fn msst15(
-    wanted: PartSelection<'_, Part>,
-    tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
-) -> Result<(Page, Vec<Part>), BenchError> {
+fn run(wanted: PartSelection<'_>, tell: &mut Tell<'_>) -> Result<Page, BenchError> {
     let costs = VmCosts::kvm_2015()?;
-    papers::repeat(&EXPERIMENT, wanted, tell, |results: &Results, parts, mut page| {
+    papers::repeat(&PAPER, wanted, tell, |results: &Results, parts, mut page| {
         page.add_machines([tables::virtualisation(&costs), tables::rig()]);
         Page {
             checks: checks::all(results),
@@ -61,19 +32,14 @@ pub fn msst15(
     })
 }
 
-/// What can be left out of these parts.
-///
-/// # Errors
-/// If a machine's file is wrong.
-pub fn mechanisms(parts: &[Part]) -> Result<Vec<Mechanism>, BenchError> {
-    papers::mechanisms::<rigs::Point>(parts)
-}
-
-const EXPERIMENT: Experiment<Part> = Experiment {
-    paper: "msst15",
+/// The paper, as the table of all has it.
+pub(super) const PAPER: Paper = Paper {
+    name: "msst15",
     title: "Queues and I/O threads for virtual machines, repeated on a simulated machine",
     intro: &INTRO,
-    parts: Part::NAMES,
+    parts: &["null", "nvme", "gap", "threads", "ablations", "effects", "dearer"],
+    run,
+    mechanisms: papers::mechanisms::<rigs::Point>,
 };
 
 const INTRO: [&str; 9] = [
@@ -124,14 +90,15 @@ const INTRO: [&str; 9] = [
 
 #[cfg(test)]
 mod tests {
+    use std::ops::ControlFlow;
+
     use super::*;
 
     #[test]
     fn a_part_gives_the_same_page_each_time_and_more_threads_do_more() {
         let page = || {
-            msst15(PartSelection::new(&[Part::Threads], 7), |_| ControlFlow::Continue(()))
+            run(PartSelection::new(&["threads"], 7), &mut |_| ControlFlow::Continue(()))
                 .expect("it runs")
-                .0
         };
         let (first, second) = (page(), page());
         assert_eq!((first.html(), first.json()), (second.html(), second.json()));

@@ -13,29 +13,12 @@ mod rigs;
 mod runs;
 mod tables;
 
-use std::ops::ControlFlow;
-
 use crate::load::bench::BenchError;
 use crate::page::Page;
-use crate::papers::{self, Experiment, Mechanism, PartSelection, Step};
+use crate::papers::{self, Paper, PartSelection, Tell};
 use crate::simulation::KernelCosts;
 
 use runs::Results;
-
-papers::parts! { "ols02":
-    /// The microbenchmark.
-    Dm "dm",
-    /// That benchmark by readv.
-    Readv "readv",
-    /// The database's workload.
-    Dsw "dsw",
-    /// Calls for 128 reads, counted on this machine.
-    Calls "calls",
-    /// What copies, units and vectors cost on this machine.
-    Native "native",
-    /// What each effect hangs on; no part of the paper.
-    Ablations "ablations",
-}
 
 /// What checks go by: what was simulated, and what was counted here.
 struct Evidence<'a> {
@@ -43,59 +26,43 @@ struct Evidence<'a> {
     calls: Option<[native::Calls; 2]>,
 }
 
-/// Runs what is wanted and gives what was found; checks that need other parts are listed as not
-/// there.
-/// `tell` is told of each point that begins, and may have the run end: then the page is of those
-/// parts that were run whole, which are said beside it.
-///
-/// # Errors
-/// If a machine's file or a simulation is wrong, or somebody else takes lock statistics.
-pub fn ols02(
-    wanted: PartSelection<'_, Part>,
-    tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
-) -> Result<(Page, Vec<Part>), BenchError> {
+fn run(wanted: PartSelection<'_>, tell: &mut Tell<'_>) -> Result<Page, BenchError> {
     let costs = KernelCosts::linux_2_4()?;
     let mut here = None;
-    let (mut page, parts) =
-        papers::repeat(&EXPERIMENT, wanted, tell, |results: &Results, parts, page| {
-            // Nothing can be left out of what this machine does: measured once.
-            let here = here.get_or_insert_with(|| measured(parts));
-            let calls = here.as_ref().ok().and_then(|here| here.0);
-            Page {
-                checks: checks::all(&Evidence { results, calls }),
-                figures: figures::all(parts, results),
-                tables: tables::all(parts, results),
-                ..page
-            }
-        })?;
+    let mut page = papers::repeat(&PAPER, wanted, tell, |results: &Results, parts, page| {
+        // Nothing can be left out of what this machine does: measured once.
+        let here = here.get_or_insert_with(|| measured(parts));
+        let calls = here.as_ref().ok().and_then(|here| here.0);
+        Page {
+            checks: checks::all(&Evidence { results, calls }),
+            figures: figures::all(parts, results),
+            tables: tables::all(parts, results),
+            ..page
+        }
+    })?;
     page.tables.extend(here.transpose()?.and_then(|here| here.1));
     page.add_machines([tables::kernel(&costs), tables::rig()]);
-    Ok((page, parts))
+    Ok(page)
 }
 
 /// What was counted here, and the table of what was measured here.
 type NativeResults = (Option<[native::Calls; 2]>, Option<crate::page::DataTable>);
 
 /// What these parts want of this machine.
-fn measured(parts: &[Part]) -> Result<NativeResults, BenchError> {
-    let calls = parts.contains(&Part::Calls).then(native::calls).transpose()?;
-    let table = parts.contains(&Part::Native).then(native::table).transpose()?;
+fn measured(parts: &[&str]) -> Result<NativeResults, BenchError> {
+    let calls = parts.contains(&"calls").then(native::calls).transpose()?;
+    let table = parts.contains(&"native").then(native::table).transpose()?;
     Ok((calls, table))
 }
 
-/// What can be left out of these parts.
-///
-/// # Errors
-/// If a machine's file is wrong.
-pub fn mechanisms(parts: &[Part]) -> Result<Vec<Mechanism>, BenchError> {
-    papers::mechanisms::<rigs::Case>(parts)
-}
-
-const EXPERIMENT: Experiment<Part> = Experiment {
-    paper: "ols02",
+/// The paper, as the table of all has it.
+pub(super) const PAPER: Paper = Paper {
+    name: "ols02",
     title: "Improving Linux block I/O for enterprise workloads, repeated on a simulated machine",
     intro: &INTRO,
-    parts: Part::NAMES,
+    parts: &["dm", "readv", "dsw", "calls", "native", "ablations"],
+    run,
+    mechanisms: papers::mechanisms::<rigs::Case>,
 };
 
 const INTRO: [&str; 5] = [
@@ -128,15 +95,15 @@ const DSW_COMPUTE_NS: u64 = 801_000;
 
 #[cfg(test)]
 mod tests {
+    use std::ops::ControlFlow;
+
     use super::*;
     use crate::page::Verdict;
 
     #[test]
     fn calls_are_counted_and_the_other_checks_are_listed_as_not_there() {
-        let (page, parts) =
-            ols02(PartSelection::new(&[Part::Calls], 7), |_| ControlFlow::Continue(()))
-                .expect("it runs");
-        assert_eq!(parts, [Part::Calls]);
+        let page = run(PartSelection::new(&["calls"], 7), &mut |_| ControlFlow::Continue(()))
+            .expect("it runs");
         let ids: Vec<&str> = page.checks.iter().map(|check| check.id.as_str()).collect();
         let paper = ["ols.dm-read", "ols.dm-readv", "ols.dsw", "ols.calls", "ols.lock-share"];
         assert_eq!(ids, paper);
@@ -149,9 +116,8 @@ mod tests {
     #[test]
     fn one_lock_for_all_disks_is_what_cpus_spin_on_and_a_run_is_the_same_again() {
         let page = || {
-            ols02(PartSelection::new(&[Part::Dm], 7), |_| ControlFlow::Continue(()))
+            run(PartSelection::new(&["dm"], 7), &mut |_| ControlFlow::Continue(()))
                 .expect("it runs")
-                .0
         };
         let (first, second) = (page(), page());
         assert_eq!(first.json(), second.json());

@@ -7,7 +7,6 @@
 
 use std::borrow::Borrow;
 use std::cmp::Reverse;
-use std::ops::ControlFlow;
 
 use millrace_drives::Words;
 use millrace_simulator::Model;
@@ -15,31 +14,31 @@ use millrace_simulator::Model;
 use crate::load::bench::BenchError;
 use crate::page::Page;
 use crate::papers::mechanism::{self, Mechanism};
-use crate::papers::{Repetition, Step, comparison, distinct, models, run_points, whole_parts};
+use crate::papers::{
+    Paper, Repetition, Tell, comparison, distinct, models, run_points, whole_parts,
+};
 
 /// What to repeat of a paper.
 #[derive(Debug, Clone, Copy)]
-pub struct PartSelection<'a, P> {
+pub struct PartSelection<'a> {
     /// The parts, each once.
-    pub parts: &'a [P],
+    pub parts: &'a [&'static str],
     /// The seed of all simulations.
     pub seed: u64,
     /// What is left out in a second run of each point; nothing: there is no second run.
     pub without: &'a [Mechanism],
 }
 
-impl<'a, P> PartSelection<'a, P> {
+impl<'a> PartSelection<'a> {
     /// These parts, with every mechanism.
     #[must_use]
-    pub fn new(parts: &'a [P], seed: u64) -> Self {
+    pub fn new(parts: &'a [&'static str], seed: u64) -> Self {
         PartSelection { parts, seed, without: &[] }
     }
 }
 
 /// What is run once.
 pub(crate) trait Point: Clone + PartialEq + Sync {
-    /// A part of the experiment.
-    type Part: Copy + PartialEq + 'static;
     /// What a point gives.
     type Measurement: Send;
     /// Mechanisms that points have themselves, besides those of their machines.
@@ -48,7 +47,7 @@ pub(crate) trait Point: Clone + PartialEq + Sync {
     const UNUSED: &'static [Mechanism] = &[];
 
     /// Points that a part shows.
-    fn of(part: Self::Part) -> Vec<Self>
+    fn of(part: &str) -> Vec<Self>
     where
         Self: Sized;
 
@@ -89,9 +88,9 @@ impl<P: Point> Results<P> {
     /// Runs what the parts need, as the paper has it and without what is to be left out; also says
     /// which parts were run whole.
     pub(crate) fn run(
-        wanted: PartSelection<'_, P::Part>,
-        tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
-    ) -> Result<(PairedResults<P>, Vec<P::Part>), BenchError> {
+        wanted: PartSelection<'_>,
+        tell: &mut Tell<'_>,
+    ) -> Result<(PairedResults<P>, Vec<&'static str>), BenchError> {
         let PartSelection { parts, seed, without } = wanted;
         let mut points = distinct(parts.iter().flat_map(|part| P::of(*part)));
         // The long ones first, so that none is left over for the end.
@@ -170,7 +169,7 @@ pub(crate) fn run_without<P: Point>(
 
 /// The mechanisms that can be left out of these parts: those of the points, and those that one of
 /// the machines has.
-pub(crate) fn mechanisms<P: Point>(parts: &[P::Part]) -> Result<Vec<Mechanism>, BenchError> {
+pub(crate) fn mechanisms<P: Point>(parts: &[&'static str]) -> Result<Vec<Mechanism>, BenchError> {
     let points = parts.iter().flat_map(|part| P::of(*part));
     let models = models(distinct(points.map(|point| point.machine())).iter())?;
     let has = |mechanism: &Mechanism| {
@@ -181,44 +180,28 @@ pub(crate) fn mechanisms<P: Point>(parts: &[P::Part]) -> Result<Vec<Mechanism>, 
     Ok(Mechanism::WORDS.iter().map(|(mechanism, _)| *mechanism).filter(has).collect())
 }
 
-/// An experiment, by its name on the command line.
-pub(crate) struct Experiment<P: 'static> {
-    /// That name.
-    pub(crate) paper: &'static str,
-    /// The page's title.
-    pub(crate) title: &'static str,
-    /// Paragraphs of introduction.
-    pub(crate) intro: &'static [&'static str],
-    /// All parts, with their names.
-    pub(crate) parts: &'static [(P, &'static str)],
-}
-
 /// Runs parts of an experiment and makes their page; `fill` gives it checks, figures and tables.
-/// Also says which parts were run whole.
 ///
 /// # Errors
 /// If a machine's file or a simulation is wrong.
 pub(crate) fn repeat<P: Point>(
-    experiment: &Experiment<P::Part>,
-    wanted: PartSelection<'_, P::Part>,
-    tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
-    mut fill: impl FnMut(&Results<P>, &[P::Part], Page) -> Page,
-) -> Result<(Page, Vec<P::Part>), BenchError> {
+    paper: &Paper,
+    wanted: PartSelection<'_>,
+    tell: &mut Tell<'_>,
+    mut fill: impl FnMut(&Results<P>, &[&str], Page) -> Page,
+) -> Result<Page, BenchError> {
     let (PairedResults { with, without }, parts) = Results::<P>::run(wanted, tell)?;
-    let Experiment { paper, title, intro, parts: names } = experiment;
     let ran = || [Some(&with), without.as_ref()].into_iter().flatten();
     let seen = || ran().flat_map(|results| &results.points);
     let repetition = Repetition {
         paper,
-        title,
-        intro,
         seed: wanted.seed,
         without: wanted.without,
         rows: seen().count(),
         events: seen().map(|(_, seen)| P::events(seen)).sum(),
         models: &with.models,
     };
-    let page = fill(&with, &parts, repetition.page(names, &parts));
+    let page = fill(&with, &parts, repetition.page(&parts));
     let page = match &without {
         None => page,
         Some(results) => {
@@ -226,11 +209,13 @@ pub(crate) fn repeat<P: Point>(
             comparison::merged(page, other, wanted.without)
         }
     };
-    Ok((page, parts))
+    Ok(page)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::ops::ControlFlow;
+
     use millrace_block::{Inside, Layout, Spread, Stack, Stamp};
 
     use super::*;
@@ -242,13 +227,12 @@ mod tests {
     struct TestPoint(Stack);
 
     impl Point for TestPoint {
-        type Part = Stack;
         type Measurement = f64;
         const OWN: &'static [Mechanism] = &[Mechanism::Copies];
         const UNUSED: &'static [Mechanism] = &[Mechanism::Links];
 
-        fn of(stack: Stack) -> Vec<TestPoint> {
-            vec![TestPoint(stack)]
+        fn of(part: &str) -> Vec<TestPoint> {
+            Stack::from_word(part).map(TestPoint).into_iter().collect()
         }
 
         fn machine(&self) -> &'static str {
@@ -297,10 +281,11 @@ mod tests {
 
     /// Rate without a mechanism over the rate with all.
     fn rest(stack: Stack, mechanism: Mechanism) -> f64 {
-        let wanted = PartSelection { parts: &[stack], seed: 1, without: &[mechanism] };
-        let run = Results::<TestPoint>::run(wanted, |_| ControlFlow::Continue(()));
+        let parts = [stack.word()];
+        let wanted = PartSelection { parts: &parts, seed: 1, without: &[mechanism] };
+        let run = Results::<TestPoint>::run(wanted, &mut |_| ControlFlow::Continue(()));
         let (PairedResults { with, without }, parts) = run.expect("it runs");
-        assert_eq!(parts, [stack]);
+        assert_eq!(parts, [stack.word()]);
         let of = |results: &Results<TestPoint>| *results.at(TestPoint(stack)).expect("it was run");
         of(&without.expect("a second run")) / of(&with)
     }
@@ -324,10 +309,10 @@ mod tests {
 
     #[test]
     fn a_run_without_anything_left_out_is_one_run_and_its_mechanisms_are_those_it_has() {
-        let wanted = PartSelection::new(&[Stack::Mq], 1);
-        let run = Results::<TestPoint>::run(wanted, |_| ControlFlow::Continue(()));
+        let wanted = PartSelection::new(&["mq"], 1);
+        let run = Results::<TestPoint>::run(wanted, &mut |_| ControlFlow::Continue(()));
         assert!(run.expect("it runs").0.without.is_none());
-        let known = mechanisms::<TestPoint>(&[Stack::Mq]).expect("a known machine");
+        let known = mechanisms::<TestPoint>(&["mq"]).expect("a known machine");
         let machine = ["spinners", "distance", "queueing", "lines", "copies"];
         assert_eq!(known.iter().map(|one| one.word()).collect::<Vec<_>>(), machine);
         assert!(mechanisms::<TestPoint>(&[]).expect("no machine").is_empty());

@@ -13,45 +13,14 @@ mod points;
 mod runs;
 mod tables;
 
-use std::ops::ControlFlow;
-
 use crate::load::bench::BenchError;
 use crate::page::{Page, ReferenceKind};
-use crate::papers::{self, Experiment, Mechanism, PartSelection, Step};
+use crate::papers::{self, Paper, PartSelection, Tell};
 
 use runs::Results;
 
-papers::parts! { "schedulers":
-    /// One to 128 cores at a null drive.
-    Scaling "scaling",
-    /// Weights of 1, 2, 4 and 8.
-    Weights "weights",
-    /// Equal weights, unequal clients.
-    Equal "equal",
-    /// One I/O at a time beside clients of depth 256.
-    Shallow "shallow",
-    /// A reader with a latency target beside a writer.
-    Target "target",
-    /// Limits of groups over several threads.
-    Limits "limits",
-    /// A group of priority idle.
-    Idle "idle",
-    /// A disk that rotates.
-    Disk "disk",
-}
-
-/// Runs what is wanted and gives what was found; checks that need other parts are listed as not
-/// there.
-/// `tell` is told of each point that begins, and may have the run end: then the page is of those
-/// parts that were run whole, which are said beside it.
-///
-/// # Errors
-/// If a machine's file or a simulation is wrong.
-pub fn schedulers(
-    wanted: PartSelection<'_, Part>,
-    tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
-) -> Result<(Page, Vec<Part>), BenchError> {
-    papers::repeat(&EXPERIMENT, wanted, tell, |results: &Results, parts, page| Page {
+fn run(wanted: PartSelection<'_>, tell: &mut Tell<'_>) -> Result<Page, BenchError> {
+    papers::repeat(&PAPER, wanted, tell, |results: &Results, parts, page| Page {
         against: ReferenceKind::Promise,
         checks: checks::all(results),
         figures: figures::all(parts, results),
@@ -60,19 +29,14 @@ pub fn schedulers(
     })
 }
 
-/// What can be left out of these parts.
-///
-/// # Errors
-/// If a machine's file is wrong.
-pub fn mechanisms(parts: &[Part]) -> Result<Vec<Mechanism>, BenchError> {
-    papers::mechanisms::<points::Point>(parts)
-}
-
-const EXPERIMENT: Experiment<Part> = Experiment {
-    paper: "schedulers",
+/// The paper, as the table of all has it.
+pub(super) const PAPER: Paper = Paper {
+    name: "schedulers",
     title: "Schedulers, shares, limits and latency targets on simulated machines",
     intro: &INTRO,
-    parts: Part::NAMES,
+    parts: &["scaling", "weights", "equal", "shallow", "target", "limits", "idle", "disk"],
+    run,
+    mechanisms: papers::mechanisms::<points::Point>,
 };
 
 const INTRO: [&str; 4] = [

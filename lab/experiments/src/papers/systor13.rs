@@ -10,45 +10,14 @@ mod checks;
 mod figures;
 mod runs;
 
-use std::ops::ControlFlow;
-
 use crate::load::bench::BenchError;
 use crate::page::Page;
-use crate::papers::{self, Experiment, Mechanism, PartSelection, Step};
+use crate::papers::{self, Paper, PartSelection, Tell};
 
 use runs::Results;
 
-papers::parts! { "systor13":
-    /// The single-queue design alone.
-    Fig4 "fig4",
-    /// The three designs, through the interface of the time.
-    Fig6 "fig6",
-    /// Latency of one I/O at a time.
-    Fig7 "fig7",
-    /// The repaired interface on eight sockets.
-    Fig8 "fig8",
-    /// One software queue and several mappings.
-    Fig9 "fig9",
-    /// A software queue per core and several mappings.
-    Fig10 "fig10",
-    /// Maximum latencies.
-    Table2 "table2",
-    /// Present-day machine; no part of the paper.
-    Today "today",
-}
-
-/// Runs what is wanted and gives what was found; checks that need other parts are listed as not
-/// there.
-/// `tell` is told of each point that begins, and may have the run end: then the page is of those
-/// parts that were run whole, which are said beside it.
-///
-/// # Errors
-/// If a machine's file or a simulation is wrong.
-pub fn systor13(
-    wanted: PartSelection<'_, Part>,
-    tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
-) -> Result<(Page, Vec<Part>), BenchError> {
-    papers::repeat(&EXPERIMENT, wanted, tell, |results: &Results, parts, page| Page {
+fn run(wanted: PartSelection<'_>, tell: &mut Tell<'_>) -> Result<Page, BenchError> {
+    papers::repeat(&PAPER, wanted, tell, |results: &Results, parts, page| Page {
         checks: checks::all(results),
         figures: figures::all(parts, results),
         tables: figures::tables(parts, results),
@@ -56,19 +25,14 @@ pub fn systor13(
     })
 }
 
-/// What can be left out of these parts.
-///
-/// # Errors
-/// If a machine's file is wrong.
-pub fn mechanisms(parts: &[Part]) -> Result<Vec<Mechanism>, BenchError> {
-    papers::mechanisms::<runs::DesignPoint>(parts)
-}
-
-const EXPERIMENT: Experiment<Part> = Experiment {
-    paper: "systor13",
+/// The paper, as the table of all has it.
+pub(super) const PAPER: Paper = Paper {
+    name: "systor13",
     title: "Multi-queue SSD access on multi-core systems, repeated on simulated machines",
     intro: &INTRO,
-    parts: Part::NAMES,
+    parts: &["fig4", "fig6", "fig7", "fig8", "fig9", "fig10", "table2", "today"],
+    run,
+    mechanisms: papers::mechanisms::<runs::DesignPoint>,
 };
 
 const INTRO: [&str; 7] = [

@@ -6,7 +6,6 @@
 use millrace_block::Serving;
 use millrace_simulator::Model;
 
-use super::Part;
 use super::rigs::{GRAPHS, draws, of_file};
 use super::rigs::{LOADS, Point, Rig};
 use crate::load::bench::BenchError;
@@ -67,7 +66,6 @@ pub(super) fn swept(load: usize, (high, low): (u32, u32)) -> Point {
 }
 
 impl papers::Point for Point {
-    type Part = Part;
     type Measurement = ObservedRow;
     const OWN: &'static [Mechanism] = &[
         Mechanism::LookupLock,
@@ -79,59 +77,57 @@ impl papers::Point for Point {
     /// No single queue is run.
     const UNUSED: &'static [Mechanism] = &[Mechanism::Lines];
 
-    fn of(part: Part) -> Vec<Point> {
+    fn of(part: &str) -> Vec<Point> {
         let hba = loads(Rig::Hba);
         let random = || hba.iter().copied().filter(|point| LOADS[..2].contains(&point.load));
         let points: Vec<Point> = match part {
-            Part::Scaling => {
+            "scaling" => {
                 hba.iter().flat_map(|point| COUNTS.map(|drives| point.drives(drives))).collect()
             }
-            Part::Stripes => {
+            "stripes" => {
                 hba.iter().flat_map(|point| CHUNKS_KIB.map(|chunk| point.chunk(chunk))).collect()
             }
-            Part::Controllers => {
-                [Rig::Ahci, Rig::Scu, Rig::Hba].into_iter().flat_map(loads).collect()
-            }
-            Part::Watermarks => [0, 1]
+            "controllers" => [Rig::Ahci, Rig::Scu, Rig::Hba].into_iter().flat_map(loads).collect(),
+            "watermarks" => [0, 1]
                 .into_iter()
                 .flat_map(|load| {
                     let highs = HIGHS.map(|high| swept(load, (high, high / 2)));
                     highs.into_iter().chain(LOWS.map(move |low| swept(load, (32, low))))
                 })
                 .collect(),
-            Part::Latency => random().map(Point::single).collect(),
-            Part::Ideal => {
+            "latency" => random().map(Point::single).collect(),
+            "ideal" => {
                 let ideal = LOADS[..2].iter().map(|load| Point::ideal(Rig::Hba, *load));
                 let counted = |point: Point| COUNTS.map(|drives| point.drives(drives));
                 let served = random().filter(|point| point.serving == Serving::PerDrive);
                 ideal.chain(served).flat_map(counted).map(Point::long).collect()
             }
-            Part::Tags => [Serving::PerVolume, Serving::PerDrive]
+            "tags" => [Serving::PerVolume, Serving::PerDrive]
                 .map(|serving| Point::on(Rig::Ahci, LOADS[0], serving).watched())
                 .to_vec(),
-            Part::Fairness => {
+            "fairness" => {
                 let compared = |point: &Point| COMPARED.contains(&point.serving);
                 random().filter(compared).map(|point| point.few().long()).collect()
             }
-            Part::Buffered => BUFFERED
+            "buffered" => BUFFERED
                 .iter()
                 .flat_map(|drives| both(Task::Writers).map(|point| point.drives(*drives)))
                 .collect(),
-            Part::Ext4 => {
+            "ext4" => {
                 let plain = random().filter(|point| COMPARED.contains(&point.serving));
                 plain.flat_map(|point| [point, of_file(point)]).collect()
             }
-            Part::Graph => {
+            "graph" => {
                 GRAPHS.map(|(jobs, serving)| Point::program(Task::Graph(jobs), serving)).to_vec()
             }
-            Part::Servers => {
+            "servers" => {
                 servers::Kind::ALL.iter().flat_map(|kind| both(Task::Server(*kind))).collect()
             }
-            Part::Utilities => {
+            "utilities" => {
                 utilities::Kind::ALL.iter().flat_map(|kind| both(Task::Utility(*kind))).collect()
             }
-            Part::Auto => choices().into_iter().flatten().collect(),
-            Part::Nvme => SERVINGS.map(|serving| Point::on(Rig::Nvme, LOADS[0], serving)).to_vec(),
+            "auto" => choices().into_iter().flatten().collect(),
+            _ => SERVINGS.map(|serving| Point::on(Rig::Nvme, LOADS[0], serving)).to_vec(),
         };
         points.into_iter().flat_map(draws).collect()
     }

@@ -4,7 +4,6 @@
 
 use millrace_block::Serving;
 
-use super::Part;
 use super::figures::{HBA, SCU};
 use super::rigs::{GRAPHS, of_file};
 use super::rigs::{LOADS, Load, Point, Rig};
@@ -15,35 +14,35 @@ use crate::programs::{Task, servers, utilities};
 use crate::simulation::FileCosts;
 
 /// The tables of these parts.
-pub(super) fn all(parts: &[Part], results: &Results) -> Vec<DataTable> {
+pub(super) fn all(parts: &[&str], results: &Results) -> Vec<DataTable> {
     parts.iter().filter_map(|part| one(*part, results)).collect()
 }
 
-fn one(part: Part, results: &Results) -> Option<DataTable> {
+fn one(part: &str, results: &Results) -> Option<DataTable> {
     Some(match part {
-        Part::Controllers => table(
+        "controllers" => table(
             "rates",
             "Rates on the controllers",
             "Thousands of I/Os a second: 4 KiB random, 64 KiB sequential. The last columns are \
              per-drive over per-volume, ours and the paper's.",
             controllers(results),
         ),
-        Part::Latency => table(
+        "latency" => table(
             "latency",
             "One I/O at a time",
             "Mean latency of 4 KiB on eight drives on the HBA. Below the low watermark the \
              submitting thread serves the drives itself.",
             LOADS[..2].iter().map(|load| latency(results, *load)).collect(),
         ),
-        Part::Nvme => table(
+        "nvme" => table(
             "nvme",
             "A single NVMe drive",
             "Thousands of 4 KiB random reads a second. A single drive is served by the submitting \
              thread in every mode; the per-volume path keeps one request back to merge with.",
             vec![rates(results, Point::on(Rig::Nvme, LOADS[0], Serving::PerDrive), Some(1.13))],
         ),
-        Part::Auto => chosen(results),
-        Part::Buffered => compared(
+        "auto" => chosen(results),
+        "buffered" => compared(
             "buffered",
             "Buffered writes",
             "Thousands of 4 KiB writes a second of eight threads through a write-back cache of 64 \
@@ -51,15 +50,15 @@ fn one(part: Part, results: &Results) -> Option<DataTable> {
              flusher alone feeds more drives when it only batches.",
             BUFFERED.map(|drives| buffered(results, drives)).to_vec(),
         ),
-        Part::Ext4 => compared(
+        "ext4" => compared(
             "ext4",
             "A file on ext4",
             "Thousands of direct 4 KiB I/Os a second, of the volume and of a file on it. See what a \
              file costs either way; what it adds is an assumption, in the table of linux-4.4.",
             LOADS[..2].iter().zip([1.77, 1.59]).flat_map(|row| files(results, row)).collect(),
         ),
-        Part::Graph => graph(results),
-        Part::Servers => compared(
+        "graph" => graph(results),
+        "servers" => compared(
             "servers",
             "Servers",
             "Thousands of operations a second of filebench's personalities: 50, 100 and 100 threads \
@@ -71,7 +70,7 @@ fn one(part: Part, results: &Results) -> Option<DataTable> {
                 .map(|(kind, paper)| program(results, Task::Server(kind), paper))
                 .collect(),
         ),
-        Part::Utilities => compared(
+        "utilities" => compared(
             "utilities",
             "Copies, tar and untar",
             "Thousands of pages a second of one thread through the cache, with read-ahead of up to \

@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn without_runs_every_check_is_listed_and_none_holds() {
         let none =
-            Results::run(PartSelection::new(&[], 1), |_| std::ops::ControlFlow::Continue(()))
+            Results::run(PartSelection::new(&[], 1), &mut |_| std::ops::ControlFlow::Continue(()))
                 .expect("nothing to run")
                 .0
                 .with;

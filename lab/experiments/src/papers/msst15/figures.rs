@@ -2,7 +2,6 @@
 //!
 //! A panel per load or device, a line per mode. What the paper states is drawn as hollow points.
 
-use super::Part;
 use super::rigs::{Device, LOADS, Load, MODES, PROCESSES, Point};
 use super::runs::{Results, THREADS};
 use crate::page::{Figure, Panel, Series, Unit};
@@ -12,17 +11,17 @@ use crate::vm::QueueService;
 const PAPER: [[f64; 4]; 2] = [[440e3, 350e3, 9.8e9, 9.2e9], [460e3, 300e3, 2.8e9, 1.3e9]];
 
 /// The figures of these parts.
-pub(super) fn all(parts: &[Part], results: &Results) -> Vec<Figure> {
+pub(super) fn all(parts: &[&str], results: &Results) -> Vec<Figure> {
     parts.iter().flat_map(|part| of(*part, results)).collect()
 }
 
-fn of(part: Part, results: &Results) -> Vec<Figure> {
+fn of(part: &str, results: &Results) -> Vec<Figure> {
     match part {
-        Part::Null => vec![rates(results, Device::Null), locks(results)],
-        Part::Nvme => vec![rates(results, Device::Nvme)],
-        Part::Gap => vec![gap(results)],
-        Part::Threads => vec![threads(results)],
-        Part::Ablations | Part::Effects | Part::Dearer => Vec::new(),
+        "null" => vec![rates(results, Device::Null), locks(results)],
+        "nvme" => vec![rates(results, Device::Nvme)],
+        "gap" => vec![gap(results)],
+        "threads" => vec![threads(results)],
+        _ => Vec::new(),
     }
 }
 
@@ -129,6 +128,6 @@ mod tests {
 
     #[test]
     fn every_caption_says_what_to_see_and_what_the_paper_has() {
-        crate::papers::check_captions(5, |none| all(&Part::all(), none));
+        crate::papers::check_captions(5, |none| all(super::super::PAPER.parts, none));
     }
 }

@@ -5,7 +5,6 @@
 
 use millrace_simulator::Model;
 
-use super::Part;
 use super::rigs::{Device, EFFECTS, LOADS, MODES, PROCESSES, Point, ProcessPlace, VARIANTS};
 use crate::load::bench::BenchError;
 use crate::papers::{self, Mechanism};
@@ -33,7 +32,6 @@ fn modes(device: Device) -> Vec<Point> {
 }
 
 impl papers::Point for Point {
-    type Part = Part;
     type Measurement = VmResult;
     const OWN: &'static [Mechanism] = &[
         Mechanism::Preemption,
@@ -45,11 +43,11 @@ impl papers::Point for Point {
     /// No single queue is run.
     const UNUSED: &'static [Mechanism] = &[Mechanism::Lines];
 
-    fn of(part: Part) -> Vec<Point> {
+    fn of(part: &str) -> Vec<Point> {
         match part {
-            Part::Null => modes(Device::Null),
-            Part::Nvme => modes(Device::Nvme),
-            Part::Gap => {
+            "null" => modes(Device::Null),
+            "nvme" => modes(Device::Nvme),
+            "gap" => {
                 let of = |device: Device| {
                     (1..=PROCESSES).flat_map(move |count| {
                         let guest = MODES.map(|(_, s)| Point::guest(device, LOADS[0], s, count));
@@ -58,16 +56,16 @@ impl papers::Point for Point {
                 };
                 Device::ALL.into_iter().flat_map(of).collect()
             }
-            Part::Threads => {
+            "threads" => {
                 let of = |device| THREADS.map(|threads| Point::threads(device, threads));
                 Device::ALL.into_iter().flat_map(of).collect()
             }
-            Part::Ablations => {
+            "ablations" => {
                 let of =
                     |device| VARIANTS.map(|(_, s)| Point::guest(device, LOADS[0], s, PROCESSES));
                 Device::ALL.into_iter().flat_map(of).collect()
             }
-            Part::Effects => {
+            "effects" => {
                 let each = |device, count| {
                     EFFECTS.iter().flat_map(move |(_, effects)| {
                         MODES.map(|(_, served)| {
@@ -79,7 +77,7 @@ impl papers::Point for Point {
                 let of = |device| counts.clone().flat_map(move |count| each(device, count));
                 Device::ALL.into_iter().flat_map(of).collect()
             }
-            Part::Dearer => {
+            _ => {
                 let of = |device: Device| {
                     DEARER.into_iter().flat_map(move |dearer| {
                         MODES.map(|(_, served)| {

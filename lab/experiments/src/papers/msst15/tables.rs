@@ -2,7 +2,6 @@
 //!
 //! One row per device and load, or per variant; and the constants of virtualisation.
 
-use super::Part;
 use super::rigs::{Device, EFFECTS, LOADS, MODES, PROCESSES, Point, VARIANTS};
 use super::runs::{DEARER, EFFECT_PROCESSES, Results};
 use crate::page::{DataTable, MachineTable};
@@ -10,20 +9,18 @@ use crate::papers::{inputs, machine_table};
 use crate::vm::{VmCosts, VmResult};
 
 /// The tables of these parts.
-pub(super) fn all(parts: &[Part], results: &Results) -> Vec<DataTable> {
+pub(super) fn all(parts: &[&str], results: &Results) -> Vec<DataTable> {
     parts.iter().flat_map(|part| of(*part, results)).collect()
 }
 
-fn of(part: Part, results: &Results) -> Vec<DataTable> {
+fn of(part: &str, results: &Results) -> Vec<DataTable> {
     match part {
-        Part::Null => vec![best(results, Device::Null), counts(results, Device::Null)],
-        Part::Nvme => vec![best(results, Device::Nvme), counts(results, Device::Nvme)],
-        Part::Ablations => {
-            Device::ALL.map(|device| ablations(results, device)).into_iter().collect()
-        }
-        Part::Effects => Device::ALL.map(|device| effects(results, device)).into_iter().collect(),
-        Part::Dearer => Device::ALL.map(|device| dearer(results, device)).into_iter().collect(),
-        Part::Gap | Part::Threads => Vec::new(),
+        "null" => vec![best(results, Device::Null), counts(results, Device::Null)],
+        "nvme" => vec![best(results, Device::Nvme), counts(results, Device::Nvme)],
+        "ablations" => Device::ALL.map(|device| ablations(results, device)).into_iter().collect(),
+        "effects" => Device::ALL.map(|device| effects(results, device)).into_iter().collect(),
+        "dearer" => Device::ALL.map(|device| dearer(results, device)).into_iter().collect(),
+        _ => Vec::new(),
     }
 }
 

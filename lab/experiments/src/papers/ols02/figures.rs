@@ -2,21 +2,20 @@
 //!
 //! Steps are on the x axis, numbered in the paper's order.
 
-use super::Part;
 use super::checks::{PAPER_DM, PAPER_DSW, PAPER_READV};
 use super::rigs::{Load, Step};
 use super::runs::{DM, DSW, READV, Results, RowSummary, dsw};
 use crate::page::{Figure, Panel, Series, Unit};
 
 /// The figures of these parts.
-pub(super) fn all(parts: &[Part], results: &Results) -> Vec<Figure> {
-    let of = |part: &Part| match part {
-        Part::Dm => Some(rates(results, ("dm", "DM"), (Load::Dm, &DM), &PAPER_DM)),
-        Part::Readv => {
+pub(super) fn all(parts: &[&str], results: &Results) -> Vec<Figure> {
+    let of = |part: &&str| match *part {
+        "dm" => Some(rates(results, ("dm", "DM"), (Load::Dm, &DM), &PAPER_DM)),
+        "readv" => {
             Some(rates(results, ("readv", "DM by readv"), (Load::DmReadv, &READV), &PAPER_READV))
         }
-        Part::Dsw => Some(database(results)),
-        Part::Ablations | Part::Calls | Part::Native => None,
+        "dsw" => Some(database(results)),
+        _ => None,
     };
     parts.iter().filter_map(of).collect()
 }

@@ -6,7 +6,6 @@
 use millrace_simulator::Model;
 use millrace_trace::LockLine;
 
-use super::Part;
 use super::rigs::{Ablation, Case, Load, MACHINE, Step};
 use crate::load::bench::BenchError;
 use crate::papers::{self, Mechanism};
@@ -37,7 +36,6 @@ pub(super) fn ablated(without: Ablation) -> Vec<Case> {
 }
 
 impl papers::Point for Case {
-    type Part = Part;
     type Measurement = ObservedRow;
     const OWN: &'static [Mechanism] = &[
         Mechanism::Copies,
@@ -48,16 +46,16 @@ impl papers::Point for Case {
         Mechanism::Crowd,
     ];
 
-    fn of(part: Part) -> Vec<Case> {
+    fn of(part: &str) -> Vec<Case> {
         match part {
-            Part::Dm => DM.map(|step| Case::new(step, Load::Dm)).to_vec(),
-            Part::Readv => READV.map(|step| Case::new(step, Load::DmReadv)).to_vec(),
-            Part::Dsw => DSW.map(|step| Case::new(step, dsw())).to_vec(),
-            Part::Ablations => {
+            "dm" => DM.map(|step| Case::new(step, Load::Dm)).to_vec(),
+            "readv" => READV.map(|step| Case::new(step, Load::DmReadv)).to_vec(),
+            "dsw" => DSW.map(|step| Case::new(step, dsw())).to_vec(),
+            "ablations" => {
                 Ablation::ALL.into_iter().flat_map(|(without, _)| ablated(without)).collect()
             }
             // On this machine.
-            Part::Calls | Part::Native => Vec::new(),
+            _ => Vec::new(),
         }
     }
 

@@ -6,47 +6,46 @@
 use millrace_block::SchedulerKind;
 use millrace_drives::Words;
 
-use super::Part;
 use super::points::{Grouping, Point, Rig};
 use super::runs::{CORES, DEPTHS, LINES, OTHERS, Results, SHARED, SHARING};
 use crate::page::{Figure, Panel, Series, SeriesKind, Unit};
 
 /// The figures of these parts.
-pub(super) fn all(parts: &[Part], results: &Results) -> Vec<Figure> {
+pub(super) fn all(parts: &[&str], results: &Results) -> Vec<Figure> {
     parts.iter().filter_map(|part| one(*part, results)).collect()
 }
 
-fn one(part: Part, results: &Results) -> Option<Figure> {
+fn one(part: &str, results: &Results) -> Option<Figure> {
     Some(match part {
-        Part::Scaling => Figure::new(
+        "scaling" => Figure::new(
             "scaling",
             "Cores at a null drive",
             "I/Os a second. Prediction: nobody has measured this machine. All clients are one \
              group, or each is a group of its own, which the schedulers have to agree about.",
             [scaling(results)],
         ),
-        Part::Weights => Figure::new(
+        "weights" => Figure::new(
             "weights",
             "Shares by weight",
             "Four clients of depth 32 and of weights 100 to 800: each one's part of the cost. See \
              that fair and latency lie on the line by weight, and none does not.",
             SHARED.map(|rig| weights(results, rig)),
         ),
-        Part::Shallow => Figure::new(
+        "shallow" => Figure::new(
             "shallow",
             "One I/O at a time beside clients of depth 256",
             "What a client of depth 1 keeps of its IOPS alone. See that without a scheduler deep \
              clients leave it little.",
             SHARED.map(|rig| shallow(results, rig)),
         ),
-        Part::Disk => Figure::new(
+        "disk" => Figure::new(
             "disk",
             "Random reads of a disk of 7,200 rpm",
             "I/Os a second by depth: sorted by sector, and first come, first served. See from \
              which depth on sorting pays.",
             [disk(results)],
         ),
-        Part::Equal | Part::Target | Part::Limits | Part::Idle => return None,
+        _ => return None,
     })
 }
 

@@ -6,7 +6,6 @@
 use millrace_block::SchedulerKind;
 use millrace_simulator::Model;
 
-use super::Part;
 use super::points::{ClientPresence, Grouping, Point, Rig};
 use crate::load::bench::BenchError;
 use crate::load::contention::{ClientRow, ContentionReport, contend_simulated};
@@ -44,29 +43,28 @@ fn each(point: impl Fn(Rig, SchedulerKind) -> Point) -> Vec<Point> {
 }
 
 impl papers::Point for Point {
-    type Part = Part;
     type Measurement = ContentionReport;
     /// No single queue is run.
     const UNUSED: &'static [Mechanism] = &[Mechanism::Lines];
 
-    fn of(part: Part) -> Vec<Point> {
+    fn of(part: &str) -> Vec<Point> {
         let none = SchedulerKind::None;
         match part {
-            Part::Scaling => LINES
+            "scaling" => LINES
                 .into_iter()
                 .flat_map(|(scheduler, grouping)| {
                     CORES.map(|cores| Point::cores(scheduler, cores, grouping))
                 })
                 .collect(),
-            Part::Weights => each(Point::weights),
-            Part::Equal => [each(Point::depths), each(Point::sizes)].concat(),
-            Part::Shallow => {
+            "weights" => each(Point::weights),
+            "equal" => [each(Point::depths), each(Point::sizes)].concat(),
+            "shallow" => {
                 let alone = SHARED.map(|rig| Point::shallow(rig, none, 0));
                 let beside =
                     OTHERS.map(|others| each(|rig, kind| Point::shallow(rig, kind, others)));
                 [alone.to_vec(), beside.concat()].concat()
             }
-            Part::Target => {
+            "target" => {
                 let alone = |rig| {
                     [ClientPresence::First, ClientPresence::Second]
                         .map(|p| Point::target(rig, none, p))
@@ -74,19 +72,19 @@ impl papers::Point for Point {
                 let beside = each(|rig, kind| Point::target(rig, kind, ClientPresence::Both));
                 [SHARED.map(alone).concat(), beside].concat()
             }
-            Part::Limits => {
+            "limits" => {
                 let limits = std::iter::once(None).chain(LIMITS.map(Some));
                 limits
                     .flat_map(|limit| THREADS.map(|threads| Point::limit(limit, threads)))
                     .collect()
             }
-            Part::Idle => {
+            "idle" => {
                 let usual = SHARED.map(|rig| Point::idle(rig, none, ClientPresence::First));
                 let idle = [ClientPresence::Second, ClientPresence::Both]
                     .map(|present| each(|rig, kind| Point::idle(rig, kind, present)));
                 [usual.to_vec(), idle.concat()].concat()
             }
-            Part::Disk => [none, SchedulerKind::Deadline]
+            _ => [none, SchedulerKind::Deadline]
                 .into_iter()
                 .flat_map(|scheduler| DEPTHS.map(|depth| Point::disk(scheduler, depth)))
                 .collect(),

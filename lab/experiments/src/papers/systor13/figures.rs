@@ -6,7 +6,6 @@
 use millrace_block::{Spread, Stack};
 use millrace_simulator::Model;
 
-use super::Part;
 use super::runs::{Curve, EIGHT, MACHINES, Point, Results, SPREADS, STACKS, TODAY};
 use crate::page::{DataTable, Figure, Mark, Panel, Scale, Series, SeriesKind, Unit};
 use crate::simulation::InterfaceKind;
@@ -107,13 +106,13 @@ fn mean_ns(point: &Point) -> f64 {
 }
 
 /// The figures of these parts.
-pub(super) fn all(parts: &[Part], results: &Results) -> Vec<Figure> {
+pub(super) fn all(parts: &[&str], results: &Results) -> Vec<Figure> {
     parts.iter().filter_map(|part| one(*part, results)).collect()
 }
 
-fn one(part: Part, results: &Results) -> Option<Figure> {
+fn one(part: &str, results: &Results) -> Option<Figure> {
     Some(match part {
-        Part::Fig4 => Figure::new(
+        "fig4" => Figure::new(
             "fig4",
             "The single-queue design",
             "IOPS of the old design as cores join: one lock for insert, merge, remove and \
@@ -123,7 +122,7 @@ fn one(part: Part, results: &Results) -> Option<Figure> {
              given as numbers.",
             four_panels(results, &[Stack::Sq], InterfaceKind::Libaio, iops),
         ),
-        Part::Fig6 => Figure::new(
+        "fig6" => Figure::new(
             "fig6",
             "Single queue, multi queue and raw",
             "IOPS through the submission interface of the time (libaio), whose shared counters \
@@ -133,7 +132,7 @@ fn one(part: Part, results: &Results) -> Option<Figure> {
              given as numbers.",
             four_panels(results, &STACKS, InterfaceKind::Libaio, iops),
         ),
-        Part::Fig7 => Figure::new(
+        "fig7" => Figure::new(
             "fig7",
             "Latency of one I/O at a time",
             "Mean time from before the program's call to after it, a synchronous I/O on each \
@@ -142,11 +141,11 @@ fn one(part: Part, results: &Results) -> Option<Figure> {
              given as numbers.",
             four_panels(results, &STACKS, InterfaceKind::Sync, mean_ns),
         ),
-        Part::Fig8 => fig8(results)?,
-        Part::Fig9 => mappings(results, "fig9", Spread::One, "One software queue")?,
-        Part::Fig10 => mappings(results, "fig10", Spread::Core, "A software queue per core")?,
-        Part::Today => present_day(results)?,
-        Part::Table2 => return None,
+        "fig8" => fig8(results)?,
+        "fig9" => mappings(results, "fig9", Spread::One, "One software queue")?,
+        "fig10" => mappings(results, "fig10", Spread::Core, "A software queue per core")?,
+        "today" => present_day(results)?,
+        _ => return None,
     })
 }
 
@@ -223,8 +222,8 @@ fn present_day(results: &Results) -> Option<Figure> {
 }
 
 /// The tables of these parts.
-pub(super) fn tables(parts: &[Part], results: &Results) -> Vec<DataTable> {
-    if !parts.contains(&Part::Table2) {
+pub(super) fn tables(parts: &[&str], results: &Results) -> Vec<DataTable> {
+    if !parts.contains(&"table2") {
         return Vec::new();
     }
     let theirs =
@@ -264,6 +263,6 @@ mod tests {
 
     #[test]
     fn every_caption_says_what_to_see_and_what_the_paper_has() {
-        crate::papers::check_captions(3, |none| all(&Part::all(), none));
+        crate::papers::check_captions(3, |none| all(super::super::PAPER.parts, none));
     }
 }

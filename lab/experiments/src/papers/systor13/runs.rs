@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use millrace_block::{Inside, Layout, Spread, Stack, Stamp};
 use millrace_simulator::Model;
 
-use super::Part;
 use super::figures::name_of;
 use crate::load::bench::BenchError;
 use crate::load::row::Row;
@@ -55,24 +54,24 @@ impl Curve {
     }
 
     /// Curves that a part shows.
-    fn of(part: Part) -> Vec<Curve> {
+    fn of(part: &str) -> Vec<Curve> {
         let each = |machines: &[&'static str], stacks: &[Stack], interface| {
             let of = |machine| stacks.iter().map(move |s| Curve::new(machine, *s, interface));
             machines.iter().copied().flat_map(of).collect::<Vec<_>>()
         };
         let mq = Curve::new(EIGHT, Stack::Mq, InterfaceKind::LibaioFixed);
         match part {
-            Part::Fig4 => each(&MACHINES, &[Stack::Sq], InterfaceKind::Libaio),
-            Part::Fig6 => each(&MACHINES, &STACKS, InterfaceKind::Libaio),
-            Part::Fig7 => each(&MACHINES, &STACKS, InterfaceKind::Sync),
-            Part::Fig8 => [InterfaceKind::Libaio, InterfaceKind::LibaioFixed]
+            "fig4" => each(&MACHINES, &[Stack::Sq], InterfaceKind::Libaio),
+            "fig6" => each(&MACHINES, &STACKS, InterfaceKind::Libaio),
+            "fig7" => each(&MACHINES, &STACKS, InterfaceKind::Sync),
+            "fig8" => [InterfaceKind::Libaio, InterfaceKind::LibaioFixed]
                 .iter()
                 .flat_map(|interface| each(&[EIGHT], &STACKS, *interface))
                 .collect(),
-            Part::Fig9 => SPREADS.map(|spread| mq.queues(Spread::One, spread)).to_vec(),
-            Part::Fig10 => SPREADS.map(|spread| mq.queues(Spread::Core, spread)).to_vec(),
-            Part::Today => today(),
-            Part::Table2 => Vec::new(),
+            "fig9" => SPREADS.map(|spread| mq.queues(Spread::One, spread)).to_vec(),
+            "fig10" => SPREADS.map(|spread| mq.queues(Spread::Core, spread)).to_vec(),
+            "today" => today(),
+            _ => Vec::new(),
         }
     }
 
@@ -165,17 +164,16 @@ impl DesignPoint {
 }
 
 impl papers::Point for DesignPoint {
-    type Part = Part;
     type Measurement = Point;
     const OWN: &'static [Mechanism] =
         &[Mechanism::DioCount, Mechanism::QueueCounters, Mechanism::Noise];
 
-    fn of(part: Part) -> Vec<DesignPoint> {
+    fn of(part: &str) -> Vec<DesignPoint> {
         let cores = |name| machine(name).map_or_else(|_| vec![1], |model| cores_of(&model));
-        if part == Part::Table2 {
+        if part == "table2" {
             let all = |curve: &Curve| cores(curve.machine).last().copied().unwrap_or(1);
             let point = |curve: Curve| DesignPoint::new(curve, all(&curve)).for_maxima();
-            return Curve::of(Part::Fig7).into_iter().map(point).collect();
+            return Curve::of("fig7").into_iter().map(point).collect();
         }
         let each = |curve: Curve| {
             cores(curve.machine).into_iter().map(move |cores| DesignPoint::new(curve, cores))
