@@ -1,31 +1,34 @@
-//! What the repetitions of all papers share: named parts, the frame of a page, rules that become
-//! checks, machine tables.
+//! Papers' experiments, repeated: the table of all, the frame of a page, and what runs points.
 //!
-//! A paper's module lists its parts, runs its points, draws its figures, and gives its checks as
-//! `Rule`s over its own results. Nothing here knows a paper. Called by `systor13`, `atc17`,
-//! `msst15`, `ols02` and `schedulers`.
+//! `papers/NAME.toml` has a paper's points, figures, tables and checks, which `sheet` reads and
+//! shows and whose formulas `formula` works out; a paper's module says what a simulation makes of
+//! its settings. `points` runs them. `spans` measures this machine instead. Called by
+//! `millrace-lab paper`.
 
 mod atc17;
 mod comparison;
+mod formula;
 pub(crate) mod inputs;
 pub(crate) mod machine_table;
 mod mechanism;
 mod msst15;
 mod ols02;
 pub(crate) mod points;
-pub(crate) mod rule;
 mod schedulers;
+mod sheet;
 mod spans;
 mod systor13;
 
 use std::ops::ControlFlow;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 use millrace_simulator::Model;
 
 use crate::load::bench::BenchError;
 use crate::page::Page;
 use crate::simulation::{machine, run_rows};
+
+use sheet::Sheet;
 
 pub use mechanism::Mechanism;
 pub use points::PartSelection;
@@ -44,18 +47,37 @@ pub struct Paper {
     /// The page's title.
     pub(crate) title: &'static str,
     /// Paragraphs of introduction.
-    pub(crate) intro: &'static [&'static str],
+    pub(crate) intro: Vec<&'static str>,
     /// Names of its parts, in the order of the page; none if it has but one.
-    pub parts: &'static [&'static str],
+    pub parts: Vec<&'static str>,
     pub(crate) run: fn(PartSelection<'_>, &mut Tell<'_>) -> Result<Page, BenchError>,
     pub(crate) mechanisms: fn(&[&'static str]) -> Result<Vec<Mechanism>, BenchError>,
 }
 
 /// All, in the order in which they are run.
-pub static PAPERS: [Paper; 6] =
-    [systor13::PAPER, atc17::PAPER, msst15::PAPER, ols02::PAPER, schedulers::PAPER, spans::PAPER];
+pub static PAPERS: LazyLock<[Paper; 6]> = LazyLock::new(|| {
+    [
+        systor13::paper(),
+        atc17::paper(),
+        msst15::paper(),
+        ols02::paper(),
+        schedulers::paper(),
+        spans::paper(),
+    ]
+});
 
 impl Paper {
+    /// A paper with a file; `run` makes its page.
+    fn of_sheet(
+        name: &'static str,
+        sheet: &'static Sheet,
+        mechanisms: fn(&[&'static str]) -> Result<Vec<Mechanism>, BenchError>,
+        run: fn(PartSelection<'_>, &mut Tell<'_>) -> Result<Page, BenchError>,
+    ) -> Paper {
+        let intro = sheet.intro.iter().map(String::as_str).collect();
+        Paper { name, title: &sheet.title, intro, parts: sheet.parts(), run, mechanisms }
+    }
+
     /// Runs what is wanted and gives what was found; checks that need other parts are listed as not
     /// there. `tell` is told of each point that begins, and may have the run end: then the page is
     /// of those parts that were run whole.
@@ -223,35 +245,26 @@ pub(crate) fn whole_parts<P: Copy, Q: PartialEq, T>(
 ///
 /// # Errors
 /// If a file is wrong.
-pub(crate) fn models<'a>(
-    names: impl Iterator<Item = &'a &'static str>,
-) -> Result<Vec<Model>, BenchError> {
-    let load = |name: &&'static str| {
-        machine(name).map_err(|error| BenchError::Machine { text: error.to_string() })
-    };
+pub(crate) fn models<'a>(names: impl Iterator<Item = &'a str>) -> Result<Vec<Model>, BenchError> {
+    let load =
+        |name: &str| machine(name).map_err(|error| BenchError::Machine { text: error.to_string() });
     names.map(load).collect()
-}
-
-/// Checks that captions say what to see, and which of the paper's points are drawn or that it has
-/// none as numbers; of at least so many figures, which are drawn of no results.
-#[cfg(test)]
-pub(crate) fn check_captions<P: Point>(
-    least: usize,
-    all: impl Fn(&Results<P>) -> Vec<crate::page::Figure>,
-) {
-    let run = Results::<P>::run(PartSelection::new(&[], 1), &mut |_| ControlFlow::Continue(()));
-    let figures = all(&run.expect("nothing to run").0.with);
-    assert!(figures.len() >= least, "{}", figures.len());
-    for crate::page::Figure { id, caption, .. } in figures {
-        assert!(caption.to_lowercase().contains("see "), "{id}: {caption}");
-        let theirs = ["Hollow:", "Dotted:", "Vertical: the paper", "not given as numbers"];
-        assert!(theirs.iter().any(|word| caption.contains(word)), "{id}: {caption}");
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::page::Verdict;
+
+    #[test]
+    fn without_runs_every_check_is_listed_and_none_holds() {
+        for paper in PAPERS.iter().filter(|paper| !paper.parts.is_empty()) {
+            let none = PartSelection::new(&[], 1);
+            let page = paper.run(none, &mut |_| ControlFlow::Continue(())).expect("nothing to run");
+            assert!(page.checks.len() >= 5, "{}", paper.name);
+            assert!(page.checks.iter().all(|check| check.holds == Verdict::NotYet));
+        }
+    }
 
     #[test]
     fn a_run_that_is_ended_keeps_the_parts_whose_points_all_ran() {

@@ -27,6 +27,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use millrace_drives::Spec;
 use millrace_simulator::Model;
 
+use serde::Deserialize;
+
 use crate::load::workload::Workload;
 use crate::simulation::Length;
 
@@ -84,7 +86,8 @@ impl QueueService {
 }
 
 /// Effects of the host that can be switched off, to see what each does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub(crate) struct Effects {
     /// The host takes the CPU of a vCPU that holds a lock of the guest, or waits for one.
     pub(crate) preemption: bool,
@@ -110,6 +113,12 @@ impl Effects {
         translation: true,
         signals: true,
     };
+}
+
+impl Default for Effects {
+    fn default() -> Effects {
+        Effects::ALL
+    }
 }
 
 /// One row.

@@ -1,21 +1,23 @@
 //! `Results`: the points of an experiment, each run once, and what they gave.
 //!
-//! A paper's module says what a point is and which points each of its parts shows; parts share
-//! points. All points of all parts run side by side, those with the most work first, and what they
-//! give does not depend on the order. `repeat` makes the page. Where mechanisms are left out, each
-//! point is run twice: as the paper has it, and without them. Called by the papers' modules.
+//! A paper's module says what a point is, its file which points each of its parts shows; parts
+//! share points. All points of all parts run side by side, those with the most work first, and what
+//! they give does not depend on the order. `repeat` makes the page. Where mechanisms are left out,
+//! each point is run twice: as the paper has it, and without them. Called by the papers' modules.
 
 use std::borrow::Borrow;
 use std::cmp::Reverse;
 
 use millrace_drives::Words;
 use millrace_simulator::Model;
+use toml::Table;
 
 use crate::load::bench::BenchError;
 use crate::page::Page;
 use crate::papers::mechanism::{self, Mechanism};
+use crate::papers::sheet::Sheet;
 use crate::papers::{
-    Paper, Repetition, Tell, comparison, distinct, models, run_points, whole_parts,
+    PAPERS, Repetition, Tell, comparison, distinct, models, run_points, whole_parts,
 };
 
 /// What to repeat of a paper.
@@ -46,6 +48,27 @@ pub(crate) trait Point: Clone + PartialEq + Sync {
     /// Mechanisms of their machines on which nothing hangs here.
     const UNUSED: &'static [Mechanism] = &[];
 
+    /// The point of settings of a paper's file.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    fn of_settings(settings: Table) -> Result<Self, String>
+    where
+        Self: Sized;
+
+    /// A metric of a point, if it was run.
+    fn metric(results: &Results<Self>, point: &Self, name: &str) -> Option<Vec<f64>>
+    where
+        Self: Sized;
+
+    /// Rows of a table that a point makes itself.
+    fn rows(_results: &Results<Self>, _point: &Self, _name: &str) -> Vec<Vec<String>>
+    where
+        Self: Sized,
+    {
+        Vec::new()
+    }
+
     /// Points that a part shows.
     fn of(part: &str) -> Vec<Self>
     where
@@ -60,7 +83,7 @@ pub(crate) trait Point: Clone + PartialEq + Sync {
     }
 
     /// The machine that it runs on.
-    fn machine(&self) -> &'static str;
+    fn machine(&self) -> &str;
 
     /// The point in words, for a progress bar.
     fn task(&self) -> String;
@@ -95,7 +118,7 @@ impl<P: Point> Results<P> {
         let mut points = distinct(parts.iter().flat_map(|part| P::of(*part)));
         // The long ones first, so that none is left over for the end.
         points.sort_by_key(|point| Reverse(point.work()));
-        let models = models(distinct(points.iter().map(P::machine)).iter())?;
+        let models = models(distinct(points.iter().map(P::machine)).into_iter())?;
         let of = |name: &str| models.iter().find(|model| model.name == name);
         // Whole and, if something is left out, without it: neighbours.
         let times = if without.is_empty() { 1 } else { 2 };
@@ -130,16 +153,6 @@ impl<P: Point> Results<P> {
         Ok((PairedResults { with: Results { models, points: with }, without: rest }, parts))
     }
 
-    /// All points.
-    pub(crate) fn points(&self) -> impl Iterator<Item = &(P, P::Measurement)> {
-        self.points.iter()
-    }
-
-    /// The machine of this name, if a point ran on it.
-    pub(crate) fn model(&self, name: &str) -> Option<&Model> {
-        self.models.iter().find(|model| model.name == name)
-    }
-
     /// What a point gave, if it was run.
     pub(crate) fn at(&self, point: impl Borrow<P>) -> Option<&P::Measurement> {
         let point = point.borrow();
@@ -170,8 +183,8 @@ pub(crate) fn run_without<P: Point>(
 /// The mechanisms that can be left out of these parts: those of the points, and those that one of
 /// the machines has.
 pub(crate) fn mechanisms<P: Point>(parts: &[&'static str]) -> Result<Vec<Mechanism>, BenchError> {
-    let points = parts.iter().flat_map(|part| P::of(*part));
-    let models = models(distinct(points.map(|point| point.machine())).iter())?;
+    let points: Vec<P> = parts.iter().flat_map(|part| P::of(part)).collect();
+    let models = models(distinct(points.iter().map(P::machine)).into_iter())?;
     let has = |mechanism: &Mechanism| {
         let in_machine = || models.iter().any(|model| mechanism.is_in(model));
         !models.is_empty() && P::OWN.contains(mechanism)
@@ -180,36 +193,33 @@ pub(crate) fn mechanisms<P: Point>(parts: &[&'static str]) -> Result<Vec<Mechani
     Ok(Mechanism::WORDS.iter().map(|(mechanism, _)| *mechanism).filter(has).collect())
 }
 
-/// Runs parts of an experiment and makes their page; `fill` gives it checks, figures and tables.
+/// Runs parts of a paper's file and makes their page, to which `finish` adds what was given.
 ///
 /// # Errors
 /// If a machine's file or a simulation is wrong.
 pub(crate) fn repeat<P: Point>(
-    paper: &Paper,
+    (paper, sheet): (&str, &Sheet),
     wanted: PartSelection<'_>,
     tell: &mut Tell<'_>,
-    mut fill: impl FnMut(&Results<P>, &[&str], Page) -> Page,
+    mut finish: impl FnMut(Page, &[&str]) -> Page,
 ) -> Result<Page, BenchError> {
     let (PairedResults { with, without }, parts) = Results::<P>::run(wanted, tell)?;
     let ran = || [Some(&with), without.as_ref()].into_iter().flatten();
     let seen = || ran().flat_map(|results| &results.points);
     let repetition = Repetition {
-        paper,
+        paper: PAPERS.iter().find(|known| known.name == paper).expect("it is in the table"),
         seed: wanted.seed,
         without: wanted.without,
         rows: seen().count(),
         events: seen().map(|(_, seen)| P::events(seen)).sum(),
         models: &with.models,
     };
-    let page = fill(&with, &parts, repetition.page(&parts));
-    let page = match &without {
+    let mut fill = |results, page| finish(sheet.fill(results, (paper, &parts), page), &parts);
+    let page = fill(&with, repetition.page(&parts));
+    Ok(match &without {
         None => page,
-        Some(results) => {
-            let other = fill(results, &parts, Page::default());
-            comparison::merged(page, other, wanted.without)
-        }
-    };
-    Ok(page)
+        Some(results) => comparison::merged(page, fill(results, Page::default()), wanted.without),
+    })
 }
 
 #[cfg(test)]
@@ -235,7 +245,7 @@ mod tests {
             Stack::from_word(part).map(TestPoint).into_iter().collect()
         }
 
-        fn machine(&self) -> &'static str {
+        fn machine(&self) -> &str {
             "x7560"
         }
 
@@ -276,6 +286,14 @@ mod tests {
 
         fn events(_seen: &f64) -> u64 {
             1
+        }
+
+        fn of_settings(settings: Table) -> Result<TestPoint, String> {
+            Err(format!("{settings}: no settings"))
+        }
+
+        fn metric(results: &Results<TestPoint>, point: &TestPoint, _: &str) -> Option<Vec<f64>> {
+            results.at(point).map(|iops| vec![*iops])
         }
     }
 
