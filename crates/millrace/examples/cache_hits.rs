@@ -13,8 +13,8 @@ use std::error::Error;
 use std::time::Instant;
 
 use millrace::{
-    Again, Bio, Buffer, CacheConfig, Channel, ChannelConfig, Layout, VolumeOptions, build_volume,
-    cache_over,
+    AfterCompletion, Bio, Buffer, CacheConfig, Channel, ChannelConfig, Layout, VolumeOptions,
+    build_volume, cache_over,
 };
 
 const PAGE: usize = 4096;
@@ -85,11 +85,11 @@ fn read(channel: &mut Channel, (depth, count): (u64, u64), random: &mut Random) 
         channel.poll_again(|bio, status| {
             assert!(status.is_ok());
             if left == 0 {
-                return Again::Drop;
+                return AfterCompletion::Drop;
             }
             left -= 1;
             bio.set_sector(random.page() as u64 * 8);
-            Again::Submit
+            AfterCompletion::Submit
         });
     }
 }

@@ -8,21 +8,23 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 
-use millrace::scheduler::{Batch, Chain, Done, GroupId, Leftover, Pick, Scheduler};
+use millrace::scheduler::{
+    BioChain, ChainBatch, CompletedChain, GroupId, Leftover, Scheduler, SchedulerPick,
+};
 use millrace::{BlockDevice, Native, Sector, VolumeOptions, build_volume};
 
 /// The elevator of one hardware queue.
 #[derive(Default)]
 struct Elevator {
     /// What waits, by its first sector; of several at one sector the older one comes first.
-    waiting: BTreeMap<(Sector, u64), Chain<Native>>,
+    waiting: BTreeMap<(Sector, u64), BioChain<Native>>,
     arrived: u64,
     /// Where the elevator is.
     head: Sector,
 }
 
 impl Scheduler<Native> for Elevator {
-    fn insert(&mut self, batch: &mut Batch<'_, Native>) {
+    fn insert(&mut self, batch: &mut ChainBatch<'_, Native>) {
         while let Some(mut chain) = batch.next() {
             // One that ends where this one begins takes it along.
             let before = self.waiting.range_mut(..(chain.sector(), 0)).next_back();
@@ -37,15 +39,15 @@ impl Scheduler<Native> for Elevator {
         }
     }
 
-    fn next(&mut self, _now_ns: u64) -> Pick<Native> {
+    fn next(&mut self, _now_ns: u64) -> SchedulerPick<Native> {
         let above = self.waiting.range((self.head, 0)..).next().or(self.waiting.iter().next());
-        let Some(place) = above.map(|(place, _)| *place) else { return Pick::Nothing };
+        let Some(place) = above.map(|(place, _)| *place) else { return SchedulerPick::Nothing };
         let chain = self.waiting.remove(&place);
-        self.head = chain.as_ref().map_or(0, Chain::end);
-        chain.map_or(Pick::Nothing, Pick::Chain)
+        self.head = chain.as_ref().map_or(0, BioChain::end);
+        chain.map_or(SchedulerPick::Nothing, SchedulerPick::Chain)
     }
 
-    fn completed(&mut self, _: &Done) {}
+    fn completed(&mut self, _: &CompletedChain) {}
 
     fn pass(&mut self, _: GroupId, _: (u32, u64), _: u64) -> bool {
         false

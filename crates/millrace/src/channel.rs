@@ -7,12 +7,14 @@
 //! their own.
 
 use std::cell::RefCell;
+use std::fmt;
 use std::mem::ManuallyDrop;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use millrace_block::{
-    Again, Bio, ChannelConfig, Completion, Error, ErrorKind, GroupId, QueueKind, Rejected, Status,
+    AfterCompletion, Bio, ChannelConfig, Completion, Error, ErrorKind, GroupId, QueueKind,
+    Rejected, Status,
 };
 use millrace_machine::Native;
 use millrace_runtime::{IoConfig, IoContext, current_reactor};
@@ -116,6 +118,12 @@ impl ThreadClaims {
     }
 }
 
+impl fmt::Debug for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.inner, f)
+    }
+}
+
 impl Channel {
     /// A channel of the calling thread to a volume. If drives of it work through their users'
     /// rings, as files do, the thread gets a ring and a queue of each of them, which it keeps until
@@ -210,7 +218,7 @@ impl Channel {
     /// # Panics
     /// As [`Channel::wait`].
     #[inline]
-    pub fn poll_again(&mut self, next: impl FnMut(&mut Bio, Status) -> Again) -> usize {
+    pub fn poll_again(&mut self, next: impl FnMut(&mut Bio, Status) -> AfterCompletion) -> usize {
         self.flush();
         self.inner.poll_again(next)
     }

@@ -17,13 +17,14 @@ mod reload;
 mod servers;
 
 use std::collections::HashMap;
+use std::fmt;
 use std::time::Duration;
 
 pub use millrace_exports::nbd::{
     ExportRequest, ExportRequests, Listen, RequestedExport, StopReport,
 };
 pub use millrace_exports::vhost::{Say, Threads, VhostSocket};
-pub use millrace_exports::{Allow, SocketAccess};
+pub use millrace_exports::{AllowedPeers, SocketAccess};
 use millrace_runtime::DriveWorkers;
 pub use millrace_tls::{Identity, PeerNames, ServerFiles};
 
@@ -87,6 +88,12 @@ pub struct Server {
     queues: HashMap<String, VolumeQueues>,
     /// Files of directories that are open.
     files: OpenFiles,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("config", &self.config).finish_non_exhaustive()
+    }
 }
 
 impl Server {

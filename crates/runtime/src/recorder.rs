@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use millrace_block::blktrace::{Act, category};
-use millrace_block::{Entry, Groups, Remark, TraceStamp, Tracer, Volume};
+use millrace_block::blktrace::{EventCode, category};
+use millrace_block::{Groups, TraceEntry, TraceMessage, TraceStamp, Tracer, Volume};
 use millrace_machine::{LOOK_NS, Machine, Native, RunningClock, Thread};
 
 use cpu_file::{CpuFile, Drops, named};
@@ -36,7 +36,7 @@ pub struct TraceFilter {
     /// Devices, as records name them; empty: all.
     pub devices: Vec<u32>,
     /// What happened; empty: all.
-    pub acts: Vec<Act>,
+    pub acts: Vec<EventCode>,
     /// Categories of which one must be there (`category::WRITE`...); 0: all.
     pub categories: u16,
     /// Whom the I/O is accounted to.
@@ -47,7 +47,7 @@ pub struct TraceFilter {
 
 impl TraceFilter {
     /// Whether it lets all of these pass, without a look at each but for its time.
-    fn passes_all(&self, entries: &[Entry], began_ns: u64) -> bool {
+    fn passes_all(&self, entries: &[TraceEntry], began_ns: u64) -> bool {
         self.devices.is_empty()
             && self.acts.is_empty()
             && self.categories == 0
@@ -56,9 +56,9 @@ impl TraceFilter {
             && entries.iter().all(|entry| entry.time_ns >= began_ns)
     }
 
-    fn passes(&self, entry: &Entry) -> bool {
+    fn passes(&self, entry: &TraceEntry) -> bool {
         if let Some(note) = &entry.note {
-            if matches!(note.remark, Remark::Dropped(_)) {
+            if matches!(note.remark, TraceMessage::Dropped(_)) {
                 return true;
             }
             return self.acts.is_empty()
@@ -66,7 +66,7 @@ impl TraceFilter {
         }
         let code = entry.action & 0xffff;
         let end = entry.sector + u64::from(entry.bytes >> 9).max(1);
-        let of_plug = [Act::Plug, Act::Unplug, Act::UnplugTimer];
+        let of_plug = [EventCode::Plug, EventCode::Unplug, EventCode::UnplugTimer];
         let unplugs = of_plug.iter().any(|act| *act as u32 == code);
         (self.devices.is_empty() || self.devices.contains(&entry.device))
             && (self.acts.is_empty() || self.acts.iter().any(|act| *act as u32 == code))
@@ -327,7 +327,7 @@ fn turn<M: Machine>(
 ) -> io::Result<u64> {
     let mut missing = Vec::new();
     let status = tracer.drain(|cpu, entries| {
-        let wanted = |entry: &&Entry| entry.time_ns >= began_ns && config.filter.passes(entry);
+        let wanted = |entry: &&TraceEntry| entry.time_ns >= began_ns && config.filter.passes(entry);
         let all = config.filter.passes_all(entries, began_ns);
         match files.get_mut(&cpu.0) {
             Some(file) if all => file.held.extend_from_slice(entries),
@@ -340,7 +340,7 @@ fn turn<M: Machine>(
         for cpu in 0..cpu {
             file_of::<M>(files, cpu, config)?;
         }
-        let mut entries: Vec<Entry> = entries;
+        let mut entries: Vec<TraceEntry> = entries;
         file_of::<M>(files, cpu, config)?.held.append(&mut entries);
     }
     if let Some(groups) = groups {

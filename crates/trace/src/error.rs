@@ -7,7 +7,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use millrace_block::blktrace::NoRecord;
+use millrace_block::blktrace::RecordError;
 
 /// Why a trace cannot be read, or not any further.
 #[derive(Debug, thiserror::Error)]
@@ -114,7 +114,7 @@ impl fmt::Display for Damage {
 pub enum Problem {
     /// The file is no trace.
     #[error("{0}")]
-    NoRecord(NoRecord),
+    NoRecord(RecordError),
     /// The file ends inside of it.
     #[error("the file ends inside a record ({have} of {want} bytes)")]
     Truncated {

@@ -143,7 +143,7 @@ impl<R: Read> CpuFile<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use millrace_block::blktrace::{Act, Note};
+    use millrace_block::blktrace::{EventCode, NotifyKind};
 
     fn problem(bytes: &[u8]) -> (u64, Problem) {
         let mut file = CpuFile::new("t.blktrace.3".into(), 3, bytes);
@@ -162,28 +162,30 @@ mod tests {
 
     #[test]
     fn a_file_that_ends_inside_a_record_says_where_that_begins() {
-        let whole = record(Act::Queue.with(0), 0);
+        let whole = record(EventCode::Queue.with(0), 0);
         let bytes = [whole.clone(), whole.clone(), whole[..47].to_vec()].concat();
         assert_eq!(problem(&bytes), (96, Problem::Truncated { have: 47, want: 48 }));
-        let bytes = [whole, record(Note::Message.action(), 2_000), vec![b'x'; 1_999]].concat();
+        let bytes =
+            [whole, record(NotifyKind::Message.action(), 2_000), vec![b'x'; 1_999]].concat();
         assert_eq!(problem(&bytes), (48, Problem::Truncated { have: 2_047, want: 2_048 }));
     }
 
     #[test]
     fn records_of_another_cpu_and_data_that_lack_are_refused() {
         let other = Record { cpu: 4, ..Record::default() }.encode();
-        let bytes = [record(Act::Plug.with(0), 0), other.into()].concat();
+        let bytes = [record(EventCode::Plug.with(0), 0), other.into()].concat();
         assert_eq!(problem(&bytes), (48, Problem::OtherCpu { cpu: 4, file_cpu: 3 }));
-        let bytes = [record(Act::Remap.with(0), 8), vec![0; 8]].concat();
+        let bytes = [record(EventCode::Remap.with(0), 8), vec![0; 8]].concat();
         assert_eq!(problem(&bytes), (0, Problem::ShortData { letters: "A", have: 8, want: 16 }));
-        let cgroup = record(Act::Remap.with(0) | CGROUP, 16);
+        let cgroup = record(EventCode::Remap.with(0) | CGROUP, 16);
         let bytes = [cgroup, vec![0; 16]].concat();
         assert_eq!(problem(&bytes), (0, Problem::ShortData { letters: "A", have: 8, want: 16 }));
     }
 
     #[test]
     fn a_files_first_record_says_whose_it_is_and_a_pipe_has_those_of_all() {
-        let of = |cpu| Record { cpu, action: Act::Plug.with(0), ..Record::default() }.encode();
+        let of =
+            |cpu| Record { cpu, action: EventCode::Plug.with(0), ..Record::default() }.encode();
         let bytes = [of(7), of(7)].concat();
         let mut file = CpuFile::new("t.blktrace.0".into(), 0, &bytes[..]);
         assert!(file.read().unwrap().is_some() && file.read().unwrap().is_some());
@@ -196,11 +198,11 @@ mod tests {
 
     #[test]
     fn long_data_are_passed_over_and_the_next_record_is_found() {
-        let long = [record(Note::Message.action(), u16::MAX), vec![b'x'; 65_535]].concat();
-        let bytes = [long, record(Act::Plug.with(0), 0)].concat();
+        let long = [record(NotifyKind::Message.action(), u16::MAX), vec![b'x'; 65_535]].concat();
+        let bytes = [long, record(EventCode::Plug.with(0), 0)].concat();
         let mut file = CpuFile::new("t".into(), 3, &bytes[..]);
         assert_eq!(file.read().unwrap().unwrap().data.len(), PDU_KEPT_MAX);
-        assert_eq!(file.read().unwrap().unwrap().record.act(), Some(Act::Plug));
+        assert_eq!(file.read().unwrap().unwrap().record.act(), Some(EventCode::Plug));
         assert_eq!((file.read().unwrap(), file.offset()), (None, bytes.len() as u64));
     }
 }

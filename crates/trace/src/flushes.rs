@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 
-use millrace_block::blktrace::{Act, Record, decode_number};
+use millrace_block::blktrace::{EventCode, Record, decode_number};
 
 /// Flushes of a device that are kept; past those the oldest is given up.
 const FLUSHES_MAX: usize = 4_096;
@@ -39,18 +39,18 @@ impl Flushes {
     /// complete go to `done`.
     pub(super) fn event(
         &mut self,
-        act: Act,
+        act: EventCode,
         (record, data): (&Record, &[u8]),
         arrived: impl FnOnce() -> u64,
         done: impl FnMut(u64),
     ) {
         match act {
-            Act::Queue => {
+            EventCode::Queue => {
                 self.is_queued = true;
                 self.begin(record.sector, arrived());
             }
-            Act::BackMerge | Act::FrontMerge => self.join(record.sector, data),
-            Act::Issue => {
+            EventCode::BackMerge | EventCode::FrontMerge => self.join(record.sector, data),
+            EventCode::Issue => {
                 let is_known = !self.waiting.is_empty();
                 if !self.is_queued && !is_known {
                     self.begin(record.sector, arrived());
@@ -60,7 +60,7 @@ impl Flushes {
                     self.issued = 1 + std::mem::take(&mut self.joined);
                 }
             }
-            Act::Complete => self.complete(record.sector, done),
+            EventCode::Complete => self.complete(record.sector, done),
             _ => {}
         }
     }
@@ -105,7 +105,7 @@ mod tests {
 
     /// Numbers of flushes in the order of their completion, each with the event that completes it.
     /// Events are (act, sector, the flush that is joined).
-    fn completed(events: &[(Act, u64, u64)]) -> Vec<(u64, usize)> {
+    fn completed(events: &[(EventCode, u64, u64)]) -> Vec<(u64, usize)> {
         let (mut flushes, mut next, mut all) = (Flushes::default(), 0, Vec::new());
         for (place, (act, sector, other)) in events.iter().enumerate() {
             let record = Record { sector: *sector, ..Record::default() };
@@ -119,7 +119,7 @@ mod tests {
         all
     }
 
-    use Act::{BackMerge, Complete, Issue, Queue};
+    use EventCode::{BackMerge, Complete, Issue, Queue};
 
     #[test]
     fn flushes_that_joined_another_are_done_with_it_also_when_that_joins_a_third() {
@@ -144,7 +144,7 @@ mod tests {
             .into_iter()
             .flat_map(|at| [(Queue, at, 0), (Issue, at, 0), (Complete, at, 0)])
             .collect();
-        let lost = |events: &[(Act, u64, u64)]| -> Vec<_> {
+        let lost = |events: &[(EventCode, u64, u64)]| -> Vec<_> {
             events.iter().enumerate().filter(|(at, _)| *at != 2).map(|(_, event)| *event).collect()
         };
         assert_eq!(completed(&lost(&named)), [(2, 4), (3, 7)]);

@@ -302,7 +302,7 @@ pub fn json_line(value: &impl Serialize) -> String {
 mod tests {
     use super::*;
     use crate::{Entry, Names};
-    use millrace_block::blktrace::{Act, Record, category, device};
+    use millrace_block::blktrace::{EventCode, Record, category, device};
 
     #[test]
     fn the_short_tables_fit_80_columns_and_name_devices() {
@@ -312,7 +312,13 @@ mod tests {
             names.add_message(device(240, minor), message.as_bytes());
         }
         spans.set_names(&names);
-        let acts = [Act::Queue, Act::GetRequest, Act::Insert, Act::Issue, Act::Complete];
+        let acts = [
+            EventCode::Queue,
+            EventCode::GetRequest,
+            EventCode::Insert,
+            EventCode::Issue,
+            EventCode::Complete,
+        ];
         for number in 0..40 {
             for (step, act) in (0..).zip(acts) {
                 let record = Record {
@@ -339,29 +345,29 @@ mod tests {
     #[test]
     fn from_its_insertion_an_io_waits_for_the_scheduler_and_from_s_on_for_a_tag() {
         let mut spans = Spans::new();
-        let mut step = |act: Act, time_ns: u64, sector: u64| {
+        let mut step = |act: EventCode, time_ns: u64, sector: u64| {
             let action = act.with(category::READ);
             let record = Record { time_ns, sector, bytes: 4096, action, ..Record::default() };
             spans.entry(&Entry { record, data: Vec::new(), trace: 0, cpu: 0 }, &mut ());
         };
         // The kernel's S, before G, is no part of I2D.
         for (act, time_ns) in [
-            (Act::Queue, 0),
-            (Act::Sleep, 5),
-            (Act::GetRequest, 10),
-            (Act::Insert, 20),
-            (Act::Issue, 50),
-            (Act::Complete, 60),
+            (EventCode::Queue, 0),
+            (EventCode::Sleep, 5),
+            (EventCode::GetRequest, 10),
+            (EventCode::Insert, 20),
+            (EventCode::Issue, 50),
+            (EventCode::Complete, 60),
         ] {
             step(act, time_ns, 8);
         }
         for (act, time_ns) in [
-            (Act::Queue, 100),
-            (Act::GetRequest, 100),
-            (Act::Insert, 120),
-            (Act::Sleep, 150),
-            (Act::Issue, 220),
-            (Act::Complete, 260),
+            (EventCode::Queue, 100),
+            (EventCode::GetRequest, 100),
+            (EventCode::Insert, 120),
+            (EventCode::Sleep, 150),
+            (EventCode::Issue, 220),
+            (EventCode::Complete, 260),
         ] {
             step(act, time_ns, 16);
         }

@@ -19,7 +19,7 @@ use std::fs::File;
 use std::io::{self, BufReader, Read, Stdin};
 use std::path::{Path, PathBuf};
 
-use millrace_block::blktrace::{Note, Record, category};
+use millrace_block::blktrace::{NotifyKind, Record, category};
 use millrace_runtime::trace_file;
 
 use self::pipe::Pipe;
@@ -185,11 +185,11 @@ impl<R: Read> Stream<R> {
 /// the order: notes but for messages.
 fn takes_note(item: &Item, names: &mut Names) -> bool {
     match item.record.note() {
-        Some(Note::Message) => names.add_message(item.record.device, &item.data),
-        Some(Note::Process) => names.add(item.record.pid, &item.data),
+        Some(NotifyKind::Message) => names.add_message(item.record.device, &item.data),
+        Some(NotifyKind::Process) => names.add(item.record.pid, &item.data),
         _ => {}
     }
-    item.record.has(category::NOTIFY) && item.record.note() != Some(Note::Message)
+    item.record.has(category::NOTIFY) && item.record.note() != Some(NotifyKind::Message)
 }
 
 /// Reads traces.

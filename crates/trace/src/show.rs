@@ -11,7 +11,7 @@ mod summary;
 use std::io::{self, Write};
 
 use millrace_block::blktrace::{
-    Act, Note, Record, Remap, Rwbs, category, decode_number, major, minor,
+    EventCode, NotifyKind, Record, RemapData, Rwbs, category, decode_number, major, minor,
 };
 
 use self::summary::Summary;
@@ -56,7 +56,7 @@ impl Show {
     pub fn entry(&mut self, entry: &Entry, names: &Names) -> &[u8] {
         self.line.clear();
         self.summary.entry(entry);
-        let is_data = entry.record.act() == Some(Act::DriverData);
+        let is_data = entry.record.act() == Some(EventCode::DriverData);
         if is_data && self.data == DriverData::Shown {
             // Appending to a vector cannot fail.
             let _ = driver_data(&mut self.line, entry, names);
@@ -91,7 +91,7 @@ pub fn line(out: &mut Vec<u8>, entry: &Entry, names: &Names) {
     // Appending to a vector cannot fail.
     let _ = match shown(&entry.record) {
         Some(Shown::Message) => message(out, entry, names),
-        Some(Shown::Act(act)) => event(out, act, entry, names),
+        Some(Shown::Code(act)) => event(out, act, entry, names),
         None => Ok(()),
     };
 }
@@ -100,7 +100,7 @@ pub fn line(out: &mut Vec<u8>, entry: &Entry, names: &Names) {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shown {
     Message,
-    Act(Act),
+    Code(EventCode),
 }
 
 /// What blkparse makes a line of. Commands that pass through have fewer events.
@@ -108,21 +108,21 @@ pub(super) fn shown(record: &Record) -> Option<Shown> {
     if record.action >> 16 == 0 {
         return None;
     }
-    if record.note() == Some(Note::Message) {
+    if record.note() == Some(NotifyKind::Message) {
         return (record.pdu_len > 0).then_some(Shown::Message);
     }
     let act = record.act().filter(|act| !act.letters().is_empty())?;
     let passes = matches!(
         act,
-        Act::Queue
-            | Act::GetRequest
-            | Act::Sleep
-            | Act::Requeue
-            | Act::Issue
-            | Act::Complete
-            | Act::Insert
+        EventCode::Queue
+            | EventCode::GetRequest
+            | EventCode::Sleep
+            | EventCode::Requeue
+            | EventCode::Issue
+            | EventCode::Complete
+            | EventCode::Insert
     );
-    (passes || !record.has(category::PC)).then_some(Shown::Act(act))
+    (passes || !record.has(category::PC)).then_some(Shown::Code(act))
 }
 
 fn message(out: &mut Vec<u8>, entry: &Entry, names: &Names) -> io::Result<()> {
@@ -171,10 +171,10 @@ fn head(
     write!(out, "{seconds:5}.{rest_ns:09} {:5} {act:>2} {rwbs:>3} ", record.pid)
 }
 
-fn event(out: &mut Vec<u8>, act: Act, entry: &Entry, names: &Names) -> io::Result<()> {
+fn event(out: &mut Vec<u8>, act: EventCode, entry: &Entry, names: &Names) -> io::Result<()> {
     let record = &entry.record;
-    let remap = Remap::decode(&entry.data).unwrap_or_default();
-    let shown = if act == Act::Remap { remap.device_to } else { record.device };
+    let remap = RemapData::decode(&entry.data).unwrap_or_default();
+    let shown = if act == EventCode::Remap { remap.device_to } else { record.device };
     let sequence = (record.sequence as i32).to_string();
     let rwbs = Rwbs::of(record);
     device(out, shown, names)?;
@@ -182,27 +182,27 @@ fn event(out: &mut Vec<u8>, act: Act, entry: &Entry, names: &Names) -> io::Resul
     let (sector, sectors) = (record.sector, record.sectors());
     let number = decode_number(&entry.data).unwrap_or_default() as u32;
     match act {
-        Act::Complete | Act::Requeue => ended(out, act, entry)?,
-        Act::Issue | Act::Insert if record.has(category::PC) => {
+        EventCode::Complete | EventCode::Requeue => ended(out, act, entry)?,
+        EventCode::Issue | EventCode::Insert if record.has(category::PC) => {
             write!(out, "{} ", record.bytes)?;
             command(out, &entry.data)?;
             name(out, record.pid, names);
         }
-        Act::Queue if record.has(category::PC) => {
+        EventCode::Queue if record.has(category::PC) => {
             write!(out, "{} ", record.bytes)?;
             name(out, record.pid, names);
         }
-        Act::Plug => name(out, record.pid, names),
-        Act::Unplug | Act::UnplugTimer => {
+        EventCode::Plug => name(out, record.pid, names),
+        EventCode::Unplug | EventCode::UnplugTimer => {
             name(out, record.pid, names);
             write!(out, " {number}")?;
         }
-        Act::Remap => {
+        EventCode::Remap => {
             let from = remap.device_from;
             write!(out, "{sector} + {sectors} <- ")?;
             write!(out, "({}) {}", names.device_or_number(from), remap.sector_from)?;
         }
-        Act::Split => {
+        EventCode::Split => {
             write!(out, "{sector} / {number} ")?;
             name(out, record.pid, names);
         }
@@ -217,10 +217,10 @@ fn event(out: &mut Vec<u8>, act: Act, entry: &Entry, names: &Names) -> io::Resul
     Ok(())
 }
 
-fn ended(out: &mut Vec<u8>, act: Act, entry: &Entry) -> io::Result<()> {
+fn ended(out: &mut Vec<u8>, act: EventCode, entry: &Entry) -> io::Result<()> {
     let record = &entry.record;
     if record.has(category::PC) {
-        if act == Act::Complete {
+        if act == EventCode::Complete {
             command(out, &entry.data)?;
         }
     } else if record.sectors() != 0 {
@@ -264,7 +264,7 @@ mod tests {
         String::from_utf8(out).unwrap()
     }
 
-    fn of(act: Act, more: u16) -> Record {
+    fn of(act: EventCode, more: u16) -> Record {
         let (time_ns, sector) = (1_000_000_002, 8);
         Record { sequence: 7, time_ns, sector, bytes: 4096, action: act.with(more), ..of_nothing() }
     }
@@ -277,17 +277,21 @@ mod tests {
     fn lines_are_those_of_blkparse() {
         let head = "259,1    3        7     1.000000002    42";
         let write = category::WRITE | category::SYNC;
-        let remap = Remap { device_from: device(254, 0), device_to: device(8, 16), sector_from: 1 };
-        assert_eq!(shown_line(of(Act::Queue, write), &[]), format!("{head}  Q  WS 8 + 8 [fio]\n"));
+        let remap =
+            RemapData { device_from: device(254, 0), device_to: device(8, 16), sector_from: 1 };
         assert_eq!(
-            shown_line(of(Act::Remap, write), &remap.encode()),
+            shown_line(of(EventCode::Queue, write), &[]),
+            format!("{head}  Q  WS 8 + 8 [fio]\n")
+        );
+        assert_eq!(
+            shown_line(of(EventCode::Remap, write), &remap.encode()),
             "  8,16   3        7     1.000000002    42  A  WS 8 + 8 <- (254,0) 1\n"
         );
-        let unplug = Record { bytes: 0, ..of(Act::UnplugTimer, 0) };
+        let unplug = Record { bytes: 0, ..of(EventCode::UnplugTimer, 0) };
         assert_eq!(shown_line(unplug, &encode_number(2)), format!("{head} UT   N [fio] 2\n"));
-        let failed = Record { error: 0xfffb, ..of(Act::Complete, 0) };
+        let failed = Record { error: 0xfffb, ..of(EventCode::Complete, 0) };
         assert_eq!(shown_line(failed, &[]), format!("{head}  C   R 8 + 8 [65531]\n"));
-        let flush = Record { bytes: 0, ..of(Act::Complete, category::FLUSH | write) };
+        let flush = Record { bytes: 0, ..of(EventCode::Complete, category::FLUSH | write) };
         assert_eq!(shown_line(flush, &[]), format!("{head}  C FWS 8 [0]\n"));
     }
 
@@ -298,8 +302,9 @@ mod tests {
         let say = |name: &str| format!("{}{name}", millrace_runtime::DEVICE_NAME).into_bytes();
         names.add_message(device(240, 0), &say("d0"));
         names.add_message(device(9, 0), &say("vol0"));
-        let remap = Remap { device_from: device(9, 0), device_to: device(240, 0), sector_from: 1 };
-        let record = Record { device: device(240, 0), pid: 42, cpu: 3, ..of(Act::Remap, 0) };
+        let remap =
+            RemapData { device_from: device(9, 0), device_to: device(240, 0), sector_from: 1 };
+        let record = Record { device: device(240, 0), pid: 42, cpu: 3, ..of(EventCode::Remap, 0) };
         let entry = Entry { record, data: remap.encode().to_vec(), trace: 0, cpu: 3 };
         let mut out = Vec::new();
         line(&mut out, &entry, &names);
@@ -309,10 +314,10 @@ mod tests {
 
     #[test]
     fn commands_end_before_their_last_zeroes_and_drivers_data_are_not_shown() {
-        let issue = of(Act::Issue, category::PC);
+        let issue = of(EventCode::Issue, category::PC);
         assert!(shown_line(issue, &[1, 2, 0, 0]).ends_with("D   R 4096 (01 02 00 ..) [fio]\n"));
         assert!(shown_line(issue, &[1, 2]).ends_with("D   R 4096 (01 02) [fio]\n"));
-        assert_eq!(shown_line(of(Act::DriverData, category::PC), &[1]), "");
-        assert_eq!(shown_line(of(Act::Plug, category::PC), &[]), "");
+        assert_eq!(shown_line(of(EventCode::DriverData, category::PC), &[1]), "");
+        assert_eq!(shown_line(of(EventCode::Plug, category::PC), &[]), "");
     }
 }

@@ -26,7 +26,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use millrace_block::blktrace::{Act, Record, Remap, category};
+use millrace_block::blktrace::{EventCode, Record, RemapData, category};
 
 use super::drive::{Drive, Flight, Group, Kind, NEVER, delta};
 use super::flushes::Flushes;
@@ -201,22 +201,26 @@ impl Spans {
     pub fn entry(&mut self, entry: &Entry, watch: &mut impl Watch) {
         let record = &entry.record;
         let Some(act) = record.act().filter(|_| !record.has(category::PC)) else { return };
-        self.completions += u64::from(act == Act::Complete);
+        self.completions += u64::from(act == EventCode::Complete);
         if record.bytes == 0 && record.has(category::FLUSH) {
             return self.flush(act, entry, watch);
         }
-        if record.bytes == 0 && !matches!(act, Act::Remap | Act::Requeue) {
+        if record.bytes == 0 && !matches!(act, EventCode::Remap | EventCode::Requeue) {
             return;
         }
         match act {
-            Act::Queue => self.queue(record, watch),
-            Act::Remap => self.remap(entry, watch),
-            Act::GetRequest | Act::Sleep | Act::Insert | Act::BackMerge | Act::FrontMerge => {
+            EventCode::Queue => self.queue(record, watch),
+            EventCode::Remap => self.remap(entry, watch),
+            EventCode::GetRequest
+            | EventCode::Sleep
+            | EventCode::Insert
+            | EventCode::BackMerge
+            | EventCode::FrontMerge => {
                 self.step(act, record, watch);
             }
-            Act::Issue => self.issue(record, watch),
-            Act::Complete => self.complete(record, watch),
-            Act::Requeue => {
+            EventCode::Issue => self.issue(record, watch),
+            EventCode::Complete => self.complete(record, watch),
+            EventCode::Requeue => {
                 if let Some(drive) = self.begun(record) {
                     self.drives[drive].activate();
                     self.drives[drive].give_back();
@@ -245,7 +249,7 @@ impl Spans {
     }
 
     /// An event of a flush.
-    fn flush(&mut self, act: Act, entry: &Entry, watch: &mut impl Watch) {
+    fn flush(&mut self, act: EventCode, entry: &Entry, watch: &mut impl Watch) {
         let record = &entry.record;
         if self.flushes.len() == DRIVES_MAX && !self.flushes.contains_key(&record.device) {
             self.ignored += 1;
@@ -324,7 +328,7 @@ impl Spans {
         let record = &entry.record;
         let Some(to) = self.drive(record.device) else { return };
         self.begin(to);
-        let Some(remap) = Remap::decode(&entry.data) else { return };
+        let Some(remap) = RemapData::decode(&entry.data) else { return };
         let known = |drive: &Drive| drive.device == remap.device_from;
         let Some(from) = self.drives.iter().position(known) else { return };
         if let Some(place) = self.drives[from].flights.find(remap.sector_from) {
@@ -334,35 +338,35 @@ impl Spans {
     }
 
     /// An event that belongs to the one I/O that covers its first sector.
-    fn step(&mut self, act: Act, record: &Record, watch: &mut impl Watch) {
+    fn step(&mut self, act: EventCode, record: &Record, watch: &mut impl Watch) {
         let Some(drive) = self.begun(record) else { return };
         let now = record.time_ns;
         if let Some(place) = self.drives[drive].flights.find(record.sector) {
             let flight = self.drives[drive].flights.value(place);
             match act {
-                Act::GetRequest => flight.got_ns = now,
-                Act::Sleep => flight.slept_ns = now,
-                Act::Insert => flight.inserted_ns = now,
+                EventCode::GetRequest => flight.got_ns = now,
+                EventCode::Sleep => flight.slept_ns = now,
+                EventCode::Insert => flight.inserted_ns = now,
                 _ => flight.merged_ns = now,
             }
             let flight = *flight;
             match act {
-                Act::GetRequest => {
+                EventCode::GetRequest => {
                     self.span((Span::Q2G, drive), &flight, (flight.queued_ns, now), watch);
                     if flight.slept_ns != 0 {
                         self.span((Span::S2G, drive), &flight, (flight.slept_ns, now), watch);
                     }
                 }
-                Act::Insert if flight.got_ns != NEVER => {
+                EventCode::Insert if flight.got_ns != NEVER => {
                     self.span((Span::G2I, drive), &flight, (flight.got_ns, now), watch);
                 }
-                Act::BackMerge | Act::FrontMerge => {
+                EventCode::BackMerge | EventCode::FrontMerge => {
                     self.span((Span::Q2M, drive), &flight, (flight.queued_ns, now), watch);
                 }
                 _ => {}
             }
         }
-        if matches!(act, Act::BackMerge | Act::FrontMerge) {
+        if matches!(act, EventCode::BackMerge | EventCode::FrontMerge) {
             self.drives[drive].deactivate();
         }
     }

@@ -375,7 +375,7 @@ fn an_export_of_drives_that_take_no_writes_says_that_it_is_read_only() {
 fn a_virtual_machine_that_is_killed_is_no_warning() {
     let config = NULL.replace("nbd = ", "vhost-user-blk = ");
     let daemon = Daemon::start(&config, &["s"]);
-    let gone = "INFO  millrace: export v: the virtual machine's process has gone\n";
+    let gone = "INFO  millrace: export v: the virtual machine's process has ended\n";
     let said = poll_within(Duration::from_secs(20), || {
         // GET_FEATURES of version 1, without payload, many times; nobody waits for the answers.
         let message = [1u32, 1, 0].map(u32::to_ne_bytes).concat();

@@ -6,7 +6,8 @@
 use std::path::{Path, PathBuf};
 
 use millrace::{
-    Allow, Identity, Listen, ListenerConfig, ListenerTls, ServerFiles, SocketAccess, TlsConfig,
+    AllowedPeers, Identity, Listen, ListenerConfig, ListenerTls, ServerFiles, SocketAccess,
+    TlsConfig,
 };
 use nix::unistd::{Group, User};
 
@@ -49,7 +50,7 @@ pub fn read(mut section: Section<'_>) -> Option<(ListenerConfig, KeyLines)> {
 }
 
 /// Users and groups who are let in; none but those that are added from now on.
-pub fn allow(access: &mut SocketAccess) -> &mut Allow {
+pub fn allow(access: &mut SocketAccess) -> &mut AllowedPeers {
     access.allow.get_or_insert_default()
 }
 

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 
-use millrace_block::{CostModel, HeldSnapshot, Hold, Op, OpCost, TenantSnapshot};
+use millrace_block::{CostModel, Op, OpCost, TenantSnapshot, WaitReason, WaitSnapshot};
 use serde::{Deserialize, Serialize};
 
 use super::report::OpTotals;
@@ -54,10 +54,10 @@ impl OnVolume {
     pub fn new(
         volume: &str,
         stats: &TenantSnapshot,
-        held: &HeldSnapshot,
+        held: &WaitSnapshot,
         cost: &CostModel,
     ) -> Option<OnVolume> {
-        let held_ns: BTreeMap<String, u64> = Hold::ALL
+        let held_ns: BTreeMap<String, u64> = WaitReason::ALL
             .into_iter()
             .zip(held.ns)
             .filter(|(_, ns)| *ns > 0)
@@ -66,7 +66,7 @@ impl OnVolume {
         let ops = OpTotals::all(stats);
         let cost_ns = ops.iter().map(|op| cost_of(cost, op)).sum();
         let used = !(ops.is_empty() && held_ns.is_empty() && held.waiting == 0);
-        let HeldSnapshot { waiting, waiting_ns, .. } = *held;
+        let WaitSnapshot { waiting, waiting_ns, .. } = *held;
         let volume = volume.to_owned();
         used.then_some(OnVolume { volume, ops, cost_ns, held_ns, waiting, waiting_ns })
     }

@@ -14,7 +14,7 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use millrace::Allow;
+use millrace::AllowedPeers;
 use millrace_console::visible;
 use rustix::event::PollFlags;
 use serde_json::Value;
@@ -101,7 +101,7 @@ impl Session {
     /// If the system refuses.
     pub fn control(
         socket: UnixStream,
-        admins: &Allow,
+        admins: &AllowedPeers,
         answers: &dyn Answers,
     ) -> io::Result<Session> {
         socket.set_nonblocking(true)?;
@@ -345,7 +345,7 @@ impl Session {
 }
 
 /// The refusal of changes for a client that is not among the admins.
-fn denied(admins: &Allow, who: &str) -> Refusal {
+fn denied(admins: &AllowedPeers, who: &str) -> Refusal {
     let users = admins.users.iter().map(|user| match user {
         0 => "root".to_owned(),
         user => format!("user {user}"),
@@ -376,7 +376,7 @@ mod tests {
     #[test]
     fn a_refusal_of_a_change_says_who_may_and_who_asked() {
         let who = "it is process 7 of user 1000 and group 1000";
-        let mut admins = Allow { users: vec![0, 997], groups: Vec::new() };
+        let mut admins = AllowedPeers { users: vec![0, 997], groups: Vec::new() };
         let refusal = denied(&admins, who);
         let begin = "this client may only read: it is process 7 of user 1000 and group 1000; \
                      changes are for root, user 997 and ";

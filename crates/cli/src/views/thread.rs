@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use millrace::Allow;
+use millrace::AllowedPeers;
 use millrace_exports::nbd::UnixSocket;
 use millrace_machine::{LOOK_NS, Machine, Native, RunningClock};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -37,7 +37,7 @@ pub struct Sockets {
     /// The control socket.
     pub control: Option<UnixSocket>,
     /// Clients of the control socket that may change anything.
-    pub admins: Allow,
+    pub admins: AllowedPeers,
     /// Where metrics are served.
     pub metrics: Arc<MetricsListener>,
 }

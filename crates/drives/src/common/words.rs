@@ -41,12 +41,7 @@ impl Words for Inside {
 }
 
 impl Words for SchedulerKind {
-    const WORDS: &'static [(SchedulerKind, &'static str)] = &[
-        (SchedulerKind::None, "none"),
-        (SchedulerKind::Deadline, "deadline"),
-        (SchedulerKind::Fair, "fair"),
-        (SchedulerKind::Latency, "latency"),
-    ];
+    const WORDS: &'static [(SchedulerKind, &'static str)] = SchedulerKind::NAMES;
 }
 
 impl Words for Priority {

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use millrace_block::{Error, ErrorKind, GroupId, Groups};
-use millrace_exports::{ClientGroup, GroupSeats};
+use millrace_exports::{ClientGroup, PerClientGroups};
 use millrace_machine::Native;
 
 use super::config::{ExportConfig, ServeConfig};
@@ -18,7 +18,7 @@ use crate::groups::{DEFAULT_GROUP, GroupConfig, find_group};
 #[derive(Clone)]
 pub struct ServedGroups {
     groups: Arc<Groups<Native>>,
-    seats: Vec<Arc<GroupSeats>>,
+    seats: Vec<Arc<PerClientGroups>>,
 }
 
 impl ServedGroups {
@@ -40,7 +40,7 @@ impl ServedGroups {
             match self.seats_of(group) {
                 _ if served.seats_of(group).is_some() => {}
                 Some(seats) => served.seats.push(Arc::clone(seats)),
-                None => served.seats.push(GroupSeats::new(groups, group).map_err(wrong)?),
+                None => served.seats.push(PerClientGroups::new(groups, group).map_err(wrong)?),
             }
         }
         Ok(served)
@@ -85,7 +85,7 @@ impl ServedGroups {
         all.filter(move |(_, config)| config.parent == Some(group)).map(|(child, _)| child)
     }
 
-    fn seats_of(&self, group: GroupId) -> Option<&Arc<GroupSeats>> {
+    fn seats_of(&self, group: GroupId) -> Option<&Arc<PerClientGroups>> {
         self.seats.iter().find(|seats| seats.group() == group)
     }
 

@@ -168,7 +168,7 @@ impl ServeConfig {
 mod tests {
     use std::path::PathBuf;
 
-    use millrace_exports::Allow;
+    use millrace_exports::AllowedPeers;
     use millrace_tls::Identity;
 
     use super::*;
@@ -225,7 +225,7 @@ mod tests {
         let said = config.check_listeners().unwrap_err().to_string();
         assert!(said.starts_with("unix:@m: an abstract socket is open to everybody"), "{said}");
         let mut settings = ListenerConfig::new(listen);
-        settings.access.allow = Some(Allow { users: vec![0], groups: Vec::new() });
+        settings.access.allow = Some(AllowedPeers { users: vec![0], groups: Vec::new() });
         config.listener_settings = vec![settings.clone()];
         assert!(config.check_listeners().is_ok());
         settings.access.mode = Some(0o600);

@@ -11,15 +11,17 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use millrace_block::blktrace::{Act, Note, RECORD_BYTES, Record, Remap, encode_number};
-use millrace_block::{DROPPED_EVENTS, DriverData, Entry, Remark, TraceNote};
+use millrace_block::blktrace::{
+    EventCode, NotifyKind, RECORD_BYTES, Record, RemapData, encode_number,
+};
+use millrace_block::{DROPPED_EVENTS, DriverData, TraceEntry, TraceMessage, TraceNote};
 use millrace_machine::Machine;
 
 use super::{DEVICE_NAME, RecorderConfig};
 
 /// Bytes of a record with the longest data, which are a driver's.
 const RECORD_BYTES_MAX: usize = RECORD_BYTES + DriverData::BYTES;
-const _: () = assert!(DriverData::BYTES >= Remap::BYTES && DriverData::BYTES >= NAME_BYTES);
+const _: () = assert!(DriverData::BYTES >= RemapData::BYTES && DriverData::BYTES >= NAME_BYTES);
 /// Bytes of the buffer of a file.
 const BUFFER_BYTES: usize = 1 << 18;
 /// Bytes of a submitter's name, with the zero at its end.
@@ -36,7 +38,7 @@ pub(super) struct CpuFile {
     /// Submitters whose names it has.
     named: Vec<u32>,
     /// Events that are too young.
-    pub(super) held: Vec<Entry>,
+    pub(super) held: Vec<TraceEntry>,
     /// The machine's clock.
     now: fn() -> u64,
 }
@@ -52,11 +54,11 @@ impl CpuFile {
         let mut data = [0; 8];
         data[..4].copy_from_slice(&(wall.as_secs() as u32).to_ne_bytes());
         data[4..].copy_from_slice(&wall.subsec_nanos().to_ne_bytes());
-        this.note(Note::Timestamp, 0, &data)?;
+        this.note(NotifyKind::Timestamp, 0, &data)?;
         Ok(this)
     }
 
-    fn note(&mut self, note: Note, pid: u32, data: &[u8]) -> io::Result<()> {
+    fn note(&mut self, note: NotifyKind, pid: u32, data: &[u8]) -> io::Result<()> {
         let record = Record {
             time_ns: (self.now)(),
             action: note.action(),
@@ -82,7 +84,7 @@ impl CpuFile {
         text.truncate(end.unwrap_or(0));
         let record = Record {
             time_ns,
-            action: Note::Message.action(),
+            action: NotifyKind::Message.action(),
             device,
             cpu: self.cpu,
             pdu_len: text.len() as u16,
@@ -114,7 +116,7 @@ impl CpuFile {
         for entry in &held[..ready] {
             match &entry.note {
                 None => self.event(entry, config)?,
-                Some(TraceNote { remark: Remark::Dropped(events), .. }) => {
+                Some(TraceNote { remark: TraceMessage::Dropped(events), .. }) => {
                     let events = drops.take(*events);
                     self.dropped(entry.device, entry.time_ns, events)?;
                 }
@@ -130,7 +132,7 @@ impl CpuFile {
     /// Writes a message that says what was noted.
     fn message(
         &mut self,
-        entry: &Entry,
+        entry: &TraceEntry,
         note: &TraceNote,
         config: &RecorderConfig,
     ) -> io::Result<()> {
@@ -150,7 +152,7 @@ impl CpuFile {
         self.say(device, time_ns, format!("{DROPPED_EVENTS}{events}"))
     }
 
-    fn event(&mut self, entry: &Entry, config: &RecorderConfig) -> io::Result<()> {
+    fn event(&mut self, entry: &TraceEntry, config: &RecorderConfig) -> io::Result<()> {
         if !self.named.contains(&entry.tenant) {
             self.named.push(entry.tenant);
             let own = || format!("client-{}", entry.tenant);
@@ -158,7 +160,7 @@ impl CpuFile {
             let mut data = [0; NAME_BYTES];
             let bytes = name.as_bytes().iter().take(NAME_BYTES - 1);
             data.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
-            self.note(Note::Process, entry.tenant, &data)?;
+            self.note(NotifyKind::Process, entry.tenant, &data)?;
         }
         self.sequence = self.sequence.wrapping_add(1);
         let mut record = Record {
@@ -175,25 +177,25 @@ impl CpuFile {
         };
         let (number, remap);
         let data = match record.act() {
-            Some(Act::Unplug | Act::UnplugTimer) => {
+            Some(EventCode::Unplug | EventCode::UnplugTimer) => {
                 record.sector = 0;
                 number = encode_number(entry.sector);
                 &number[..]
             }
-            Some(Act::DriverData) => entry.data.bytes(),
-            Some(Act::Split) => {
+            Some(EventCode::DriverData) => entry.data.bytes(),
+            Some(EventCode::Split) => {
                 number = encode_number(entry.sector + u64::from(entry.bytes >> 9));
                 &number[..]
             }
-            Some(Act::BackMerge) if entry.from != 0 => {
+            Some(EventCode::BackMerge) if entry.from != 0 => {
                 number = encode_number(entry.from);
                 &number[..]
             }
-            Some(Act::Remap) => {
+            Some(EventCode::Remap) => {
                 let device_from = config.volumes.get(&entry.device).copied();
                 let device_from = device_from.unwrap_or(entry.device);
                 let (device_to, sector_from) = (entry.device, entry.from);
-                remap = Remap { device_from, device_to, sector_from }.encode();
+                remap = RemapData { device_from, device_to, sector_from }.encode();
                 &remap[..]
             }
             _ => &[],

@@ -52,13 +52,13 @@ impl Sequence {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use millrace_block::blktrace::{Note, Record};
+    use millrace_block::blktrace::{NotifyKind, Record};
 
     /// Numbers missing after records with these numbers; those with text are messages.
     fn missing(records: &[(u32, &str)]) -> i64 {
         let mut sequence = Sequence::default();
         let item = |(number, text): &(u32, &str)| {
-            let action = if text.is_empty() { 1 } else { Note::Message.action() };
+            let action = if text.is_empty() { 1 } else { NotifyKind::Message.action() };
             let record = Record { sequence: *number, action, ..Record::default() };
             Item { record, data: text.as_bytes().to_vec() }
         };

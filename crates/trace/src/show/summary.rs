@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use millrace_block::blktrace::{Act, category};
+use millrace_block::blktrace::{EventCode, category};
 
 use super::{Shown, shown};
 use crate::Entry;
@@ -115,7 +115,7 @@ impl Summary {
             trace.first_ns = record.time_ns;
         }
         trace.events += 1;
-        if let Some(Shown::Act(act)) = shown(record) {
+        if let Some(Shown::Code(act)) = shown(record) {
             trace.act(act, entry);
         }
     }
@@ -127,29 +127,31 @@ impl Summary {
 }
 
 impl Trace {
-    fn act(&mut self, act: Act, entry: &Entry) {
+    fn act(&mut self, act: EventCode, entry: &Entry) {
         let (record, bytes) = (&entry.record, entry.record.bytes);
         let way = usize::from(record.has(category::WRITE));
         let cpu = self.cpus.entry(entry.cpu).or_default();
         let passed = record.has(category::PC);
         let counts = if passed { &mut cpu.passed[way] } else { &mut cpu.ways[way] };
         match act {
-            Act::Queue => counts.queued.add(bytes),
-            Act::BackMerge | Act::FrontMerge => counts.merged.add(bytes),
-            Act::Issue => counts.issued.add(bytes),
-            Act::Requeue => {
+            EventCode::Queue => counts.queued.add(bytes),
+            EventCode::BackMerge | EventCode::FrontMerge => counts.merged.add(bytes),
+            EventCode::Issue => counts.issued.add(bytes),
+            EventCode::Requeue => {
                 counts.requeued.add(bytes);
                 // What comes back will be issued again.
                 counts.issued.take(bytes);
             }
-            Act::Complete => counts.completed.add(bytes),
-            Act::Unplug => cpu.unplugs += 1,
-            Act::UnplugTimer => cpu.timer_unplugs += 1,
+            EventCode::Complete => counts.completed.add(bytes),
+            EventCode::Unplug => cpu.unplugs += 1,
+            EventCode::UnplugTimer => cpu.timer_unplugs += 1,
             _ => {}
         }
         match act {
-            Act::Issue => self.depth[way] += 1,
-            Act::Complete | Act::Requeue => self.depth[way] = self.depth[way].saturating_sub(1),
+            EventCode::Issue => self.depth[way] += 1,
+            EventCode::Complete | EventCode::Requeue => {
+                self.depth[way] = self.depth[way].saturating_sub(1)
+            }
             _ => {}
         }
         self.depth_max[way] = self.depth_max[way].max(self.depth[way]);

@@ -41,7 +41,7 @@ use millrace_console::{Form, shell_word};
 use millrace_experiments::{Interrupt, Queues, Row};
 use millrace_runtime::{CacheFlusher, Recorded, Recorder, RecorderConfig};
 
-pub use args::BenchArgs;
+pub use args::{BenchArgs, with_short_help};
 
 use super::drive_notes::DriveNotes;
 use super::interrupt::{self, INTERRUPTED};

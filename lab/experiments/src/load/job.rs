@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use millrace_block::{
-    Again, Bio, Buffer, Channel, Completion, Error, Op, Reject, Sector, Snapshot,
+    AfterCompletion, Bio, Buffer, Channel, Completion, Error, Op, Reject, Sector, Snapshot,
 };
 use millrace_machine::{Machine, Native};
 use millrace_runtime::IoContext;
@@ -175,11 +175,11 @@ impl Job<'_> {
                 written.landed(bio.sector() / u64::from(workload.bs_bytes >> 9));
             }
             if again == left {
-                return Again::Drop;
+                return AfterCompletion::Drop;
             }
             again += 1;
             aim(bio, (workload, offsets, written), now_ns);
-            Again::Submit
+            AfterCompletion::Submit
         });
         if equal.1 != 0 {
             result.latencies.add(now_ns.saturating_sub(equal.0), equal.1);

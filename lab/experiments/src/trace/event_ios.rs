@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry::Vacant;
 
 use millrace_block::Op;
-use millrace_block::blktrace::{Act, Record, category};
+use millrace_block::blktrace::{EventCode, Record, category};
 use millrace_trace::{Entry, Names, Spans, Watch};
 
 use super::TraceIo;
@@ -107,9 +107,9 @@ impl Watch for EventIos {
         let Some(&device) = self.numbers.get(&record.device) else { return UNTOLD };
         let arrival = self.arrivals.entry(device).or_insert(Arrival::Unknown(0));
         match (record.act(), &mut *arrival) {
-            (Some(Act::Issue), Arrival::Unknown(ISSUES_TRIED..)) => *arrival = Arrival::Issue,
-            (Some(Act::Issue), Arrival::Unknown(seen)) => *seen += 1,
-            (Some(Act::Issue), _) | (_, Arrival::Queue) => {}
+            (Some(EventCode::Issue), Arrival::Unknown(ISSUES_TRIED..)) => *arrival = Arrival::Issue,
+            (Some(EventCode::Issue), Arrival::Unknown(seen)) => *seen += 1,
+            (Some(EventCode::Issue), _) | (_, Arrival::Queue) => {}
             (_, Arrival::Issue) => *arrival = Arrival::Queue,
             (_, Arrival::Unknown(seen)) => {
                 if *seen > 0 {
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     /// Action, categories, time, first sector, bytes.
-    type Step = (Act, u16, u64, u64, u32);
+    type Step = (EventCode, u16, u64, u64, u32);
 
     fn entry((act, categories, time_ns, sector, bytes): Step) -> Entry {
         let action = act.with(categories);
@@ -205,7 +205,7 @@ mod tests {
         ios.map(|io| (io.at_ns, io.op, io.offset_bytes, io.latency_ns)).collect()
     }
 
-    use Act::{Complete, Issue, Queue};
+    use EventCode::{Complete, Issue, Queue};
     use category::{FLUSH, READ, WRITE};
 
     #[test]

@@ -5,7 +5,7 @@
 //! that grow. So memory is bounded (1 MiB), and so is the page that `report.rs` makes of it.
 //! Fed with each event, and by `Spans` with each span; called by `millrace-lab trace report`.
 
-use millrace_block::blktrace::{Act, category};
+use millrace_block::blktrace::{EventCode, category};
 use millrace_trace::{Entry, Kind, Sample, Span, Spans, Watch};
 
 /// Slots of time.
@@ -110,20 +110,20 @@ impl Timeline {
         let bin = with_sectors.map_or(0, |drive| self.sector_bin(drive, record.sector));
         let Some(slot) = self.slot(record.time_ns) else { return };
         match act {
-            Act::Queue => {
+            EventCode::Queue => {
                 slot.cpus[cpu] += 1;
                 if let (Some(drive), 1..) = (shown, record.bytes) {
                     slot.sectors[drive][bin] += 1;
                 }
             }
-            Act::Issue => {
+            EventCode::Issue => {
                 if let (Some(drive), Some(place)) = (shown, place) {
                     let (issued, deepest) = &mut slot.drives[drive];
                     *issued += 1;
                     *deepest = (*deepest).max(spans.drives()[place].depth_now());
                 }
             }
-            Act::Complete => {
+            EventCode::Complete => {
                 slot.completed[Kind::of(record) as usize] += 1;
                 slot.bytes += u64::from(record.bytes);
             }
@@ -209,7 +209,7 @@ mod tests {
                 time_ns: number * number * 1_000,
                 sector: number * 1_000,
                 bytes: 4096,
-                action: Act::Queue.with(category::WRITE),
+                action: EventCode::Queue.with(category::WRITE),
                 ..Record::default()
             };
             let entry = Entry { record, data: Vec::new(), trace: 0, cpu: 0 };

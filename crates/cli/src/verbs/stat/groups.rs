@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use millrace_block::{Hold, Snapshot};
+use millrace_block::{Snapshot, WaitReason};
 use millrace_console::{Form, Grid, Side, shortened, visible};
 use serde::Serialize;
 
@@ -112,8 +112,8 @@ pub struct GroupDelta {
     pub flush_ns: u64,
     /// What all cost.
     pub cost_ns: u64,
-    /// How long they were held, in the order of [`Hold::ALL`].
-    pub held_ns: [u64; Hold::ALL.len()],
+    /// How long they were held, in the order of [`WaitReason::ALL`].
+    pub held_ns: [u64; WaitReason::ALL.len()],
     /// How many are held now.
     pub waiting: u64,
     /// How long those have waited so far.
@@ -147,7 +147,7 @@ impl GroupDelta {
         self.waiting += now.waiting;
         self.waiting_ns += now.waiting_ns;
         self.waited_ns += before.waiting_ns;
-        for (hold, sum) in Hold::ALL.into_iter().zip(&mut self.held_ns) {
+        for (hold, sum) in WaitReason::ALL.into_iter().zip(&mut self.held_ns) {
             let of = |on: &OnVolume| on.held_ns.get(hold.name()).copied().unwrap_or(0);
             *sum += of(now).saturating_sub(of(before));
         }
@@ -246,8 +246,8 @@ fn shares<'a>(now: &'a Report, before: Option<&Report>) -> BTreeMap<&'a str, Sha
 fn row(group: &GroupCounts, did: &GroupDelta, shares: Shares, seconds: f64) -> GroupRow {
     let rate = |count: u64| count as f64 / seconds;
     let percentile_ms = |of: f64| did.total.quantile_ns(of) as f64 / 1e6;
-    let held = Hold::ALL.into_iter().zip(did.held_ns);
-    let limit_ns = did.held_ns[Hold::Limit as usize];
+    let held = WaitReason::ALL.into_iter().zip(did.held_ns);
+    let limit_ns = did.held_ns[WaitReason::Limit as usize];
     GroupRow {
         name: group.name.clone(),
         seconds,
@@ -350,7 +350,7 @@ pub fn table(rows: &[GroupRow], form: Form) -> String {
         COLUMNS.iter().filter(|(_, short, _)| *short || form == Form::Whole).collect();
     let side = |name| if name == "by" { Side::Left } else { Side::Right };
     let mut heads: Vec<(&str, Side)> = vec![("group", Side::Left)];
-    let reasons = Hold::ALL.map(|hold| (hold.name(), Side::Right));
+    let reasons = WaitReason::ALL.map(|hold| (hold.name(), Side::Right));
     let (by, others) = shown.split_last().map_or((None, &[][..]), |(by, all)| (Some(by), all));
     heads.extend(others.iter().map(|column| (column.0, side(column.0))));
     if form == Form::Whole {
@@ -365,8 +365,8 @@ pub fn table(rows: &[GroupRow], form: Form) -> String {
         }];
         cells.extend(others.iter().map(|column| (column.2)(row)));
         if form == Form::Whole {
-            let held = |hold: Hold| row.held_ms.get(hold.name()).copied().unwrap_or(0.0);
-            cells.extend(Hold::ALL.map(|hold| short(held(hold))));
+            let held = |hold: WaitReason| row.held_ms.get(hold.name()).copied().unwrap_or(0.0);
+            cells.extend(WaitReason::ALL.map(|hold| short(held(hold))));
         }
         cells.extend(by.map(|column| (column.2)(row)));
         grid.row(cells);
@@ -470,14 +470,15 @@ pub mod tests {
     fn the_short_form_fits_80_columns_and_the_whole_form_has_every_reason() {
         let mut big = group(&"g".repeat(99), 10_000, 99_999_999, u64::MAX >> 8);
         big.booked_ns = u64::MAX >> 8;
-        big.volumes[0].held_ns = Hold::ALL.map(|hold| (hold.name().to_owned(), 1 << 40)).into();
+        big.volumes[0].held_ns =
+            WaitReason::ALL.map(|hold| (hold.name().to_owned(), 1 << 40)).into();
         big.volumes[0].held_ns.insert("latency-target".to_owned(), 1 << 50);
         let rows = rows(&report(1, vec![big]), None);
         let text = table(&rows, Form::Short);
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
         assert!(text.contains("latency-target") && text.contains('\u{2026}'), "{text}");
         let text = table(&rows, Form::Whole);
-        assert!(Hold::ALL.iter().all(|hold| text.contains(hold.name())), "{text}");
+        assert!(WaitReason::ALL.iter().all(|hold| text.contains(hold.name())), "{text}");
         assert!(
             ["p50", "weight", "%lim", "ahead"].iter().all(|head| text.contains(head)),
             "{text}"

@@ -48,7 +48,10 @@ fn serve() -> Served {
     let http = bound.real();
     let metrics = Arc::new(MetricsListener::new(Some(bound)).unwrap());
     let control = Some(UnixSocket::bind_private(&path).unwrap());
-    let admins = Allow { users: vec![rustix::process::geteuid().as_raw()], ..Allow::default() };
+    let admins = AllowedPeers {
+        users: vec![rustix::process::geteuid().as_raw()],
+        ..AllowedPeers::default()
+    };
     let sockets = Sockets { control, admins, metrics: Arc::clone(&metrics) };
     let _views = Views::start(sockets, Arc::new(Fixed)).unwrap();
     Served { _views, path, http, metrics, _dir: dir }

@@ -5,7 +5,7 @@
 //! read. Its counts at the end begin with a line `CPU0 (sda):` and end the trace.
 //! Source: blkparse(1), "DEFAULT FORMAT" and "RWBS".
 
-use millrace_block::blktrace::{Act, Record, category};
+use millrace_block::blktrace::{EventCode, Record, category};
 use millrace_trace::{Entry, TraceError};
 
 use crate::trace::TraceIo;
@@ -65,7 +65,7 @@ pub(in crate::trace) fn line(text: &str, devices: &mut Devices) -> Result<Parsed
         return Err(format!("the time is {}; seconds with decimals are expected", shown(time)));
     }
     let time_ns = decimal("the time", time, 9)?;
-    let Some(act) = Act::from_letters(action) else { return Ok(ParsedLine::Other) };
+    let Some(act) = EventCode::from_letters(action) else { return Ok(ParsedLine::Other) };
     let kind = words.next().ok_or("no kind of I/O behind the action")?;
     let rest = [words.next(), words.next(), words.next()];
     let (sector, sectors) = match rest {

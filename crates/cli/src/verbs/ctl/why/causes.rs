@@ -6,7 +6,7 @@
 //! I/O that was split each part counts, as at its drives. Back pressure comes before submission, so
 //! that its time is added to that of the I/Os.
 
-use millrace_block::{DiskCounter, Hold};
+use millrace_block::{DiskCounter, WaitReason};
 use serde::Serialize;
 
 use crate::verbs::stat::groups::GroupDelta;
@@ -23,7 +23,7 @@ pub const FLUSH: &str = "flush";
 /// A part of the time.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Cause {
-    /// What it went to: a [`Hold`], [`DRIVE`], [`QUEUE`] or [`FLUSH`].
+    /// What it went to: a [`WaitReason`], [`DRIVE`], [`QUEUE`] or [`FLUSH`].
     pub reason: &'static str,
     /// Of all of it.
     pub percent: f64,
@@ -104,8 +104,8 @@ impl AtDrives {
     fn queue(&self) -> &'static str {
         match (self.tag_waits, self.requeues) {
             (0, 0) => QUEUE,
-            (0, _) => Hold::DriveBusy.name(),
-            _ => Hold::NoTag.name(),
+            (0, _) => WaitReason::DriveBusy.name(),
+            _ => WaitReason::NoTag.name(),
         }
     }
 }
@@ -131,7 +131,7 @@ pub fn explain(volume: &str, now: &Report, before: &Report) -> Vec<Explained> {
         let causes = causes(did, &drives);
         let at_drives = |cause: &&Cause| [DRIVE, FLUSH].contains(&cause.reason);
         let drive: f64 = causes.iter().filter(at_drives).map(|cause| cause.percent).sum();
-        let outside_ns = did.held_ns[Hold::BackPressure as usize];
+        let outside_ns = did.held_ns[WaitReason::BackPressure as usize];
         let all_ms = (did.taken_ns() + did.flush_ns + outside_ns) as f64 / 1e6;
         let ios = (did.all() + did.waiting).max(1) as f64;
         let waiting_ms = did.waiting_ms();
@@ -157,19 +157,20 @@ pub fn explain(volume: &str, now: &Report, before: &Report) -> Vec<Explained> {
 /// How long schedulers held a group's I/Os.
 fn scheduled_ns(did: &GroupDelta) -> f64 {
     let all: u64 = did.held_ns.iter().sum();
-    let before = [Hold::Limit, Hold::BackPressure].map(|hold| did.held_ns[hold as usize]);
+    let before =
+        [WaitReason::Limit, WaitReason::BackPressure].map(|hold| did.held_ns[hold as usize]);
     (all - before.iter().sum::<u64>()) as f64
 }
 
 fn causes(did: &GroupDelta, drives: &AtDrives) -> Vec<Cause> {
-    let limit_ns = did.held_ns[Hold::Limit as usize] as f64;
+    let limit_ns = did.held_ns[WaitReason::Limit as usize] as f64;
     let behind_ns = (did.taken_ns() as f64 - limit_ns).max(0.0);
     // Schedulers hold parts, each for itself; all else is counted by I/O.
     let rest_ns = (behind_ns - scheduled_ns(did) / drives.parts).max(0.0);
     let queued_ns = drives.queued_ns.max(0.0);
     let queued = queued_ns / (queued_ns + drives.service_ns).max(1.0);
-    let held = Hold::ALL.into_iter().zip(did.held_ns);
-    let of_parts = |hold| ![Hold::Limit, Hold::BackPressure].contains(&hold);
+    let held = WaitReason::ALL.into_iter().zip(did.held_ns);
+    let of_parts = |hold| ![WaitReason::Limit, WaitReason::BackPressure].contains(&hold);
     let each = |hold| if of_parts(hold) { drives.parts } else { 1.0 };
     let mut parts: Vec<(&'static str, f64)> =
         held.map(|(hold, ns)| (hold.name(), ns as f64 / each(hold))).collect();
@@ -245,7 +246,7 @@ mod tests {
         now
     }
 
-    fn held(mut one: GroupCounts, holds: &[(Hold, u64)]) -> GroupCounts {
+    fn held(mut one: GroupCounts, holds: &[(WaitReason, u64)]) -> GroupCounts {
         let named = holds.iter().map(|(hold, ns)| (hold.name().to_owned(), *ns));
         one.volumes[0].held_ns = named.collect();
         one
@@ -259,8 +260,10 @@ mod tests {
 
     #[test]
     fn what_was_held_is_its_share_and_the_rest_is_the_drives_as_theirs_was() {
-        let gold =
-            held(group("gold", 100, 100, 0), &[(Hold::Limit, 60 * MS), (Hold::Weight, 8 * MS)]);
+        let gold = held(
+            group("gold", 100, 100, 0),
+            &[(WaitReason::Limit, 60 * MS), (WaitReason::Weight, 8 * MS)],
+        );
         let plain = group("plain", 100, 10, 0);
         // Of what no group was held, a quarter is in queues.
         let now = at_drive(report(1, vec![gold, plain]), 110, 30 * MS, 18 * MS);
@@ -294,7 +297,7 @@ mod tests {
     #[test]
     fn parts_of_an_io_wait_at_their_drives_each() {
         // Two parts each: what 100 I/Os were held is that of 200 parts.
-        let gold = held(group("gold", 100, 100, 0), &[(Hold::NoTag, 150 * MS)]);
+        let gold = held(group("gold", 100, 100, 0), &[(WaitReason::NoTag, 150 * MS)]);
         let now = at_drive(report(1, vec![gold]), 200, 50 * MS, 150 * MS);
         let explained = explain("v", &now, &report(0, Vec::new()));
         assert_eq!(found(&explained[0]), [("no-tag", 75.0), ("drive", 25.0)]);

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use millrace::{Allow, Listen, SocketAccess, VhostSocket};
+use millrace::{AllowedPeers, Listen, SocketAccess, VhostSocket};
 use millrace_console::visible;
 use millrace_exports::nbd::{UnixSocket, handed_over_names};
 use rustix::process::geteuid;
@@ -70,10 +70,10 @@ pub fn control_places(plan: &ServePlan) -> Vec<PathBuf> {
 
 /// Clients of the control socket that may change anything: root, the user of this process, and the
 /// members of `control-admin-group`.
-fn admins(plan: &ServePlan) -> Allow {
+fn admins(plan: &ServePlan) -> AllowedPeers {
     let mut users = vec![0, geteuid().as_raw()];
     users.dedup();
-    Allow { users, groups: plan.daemon.control_admin_group.into_iter().collect() }
+    AllowedPeers { users, groups: plan.daemon.control_admin_group.into_iter().collect() }
 }
 
 /// File of the control socket. Members of `control-admin-group` may open it where nothing else is
@@ -219,8 +219,8 @@ mod tests {
         assert_eq!(file("control-mode = 0o666\n"), (Some(0o666), None));
         let own = geteuid().as_raw();
         let users = if own == 0 { vec![0] } else { vec![0, own] };
-        let expected = Allow { users: users.clone(), groups: vec![7] };
+        let expected = AllowedPeers { users: users.clone(), groups: vec![7] };
         assert_eq!(admins(&plan("control-group = 6\ncontrol-admin-group = 7\n")), expected);
-        assert_eq!(admins(&plan("")), Allow { users, groups: Vec::new() });
+        assert_eq!(admins(&plan("")), AllowedPeers { users, groups: Vec::new() });
     }
 }

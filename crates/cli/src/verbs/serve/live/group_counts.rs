@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use millrace::{Priority, ServedGroups};
-use millrace_block::{GroupId, HeldSnapshot, TenantSnapshot, Volume};
+use millrace_block::{GroupId, TenantSnapshot, Volume, WaitSnapshot};
 use millrace_machine::Native;
 
 use crate::views::groups::{GroupCounts, OnVolume};
@@ -37,7 +37,7 @@ pub fn counts(groups: &ServedGroups, volumes: &[Arc<Volume<Native>>]) -> Vec<Gro
 
 /// Counts of groups on a volume.
 fn on_volume(volume: &Volume<Native>) -> Vec<(GroupId, OnVolume)> {
-    let mut held: HashMap<GroupId, HeldSnapshot> = volume.held().into_iter().collect();
+    let mut held: HashMap<GroupId, WaitSnapshot> = volume.held().into_iter().collect();
     let mut stats: HashMap<GroupId, TenantSnapshot> = volume.group_stats().into_iter().collect();
     // Of what waits for its first turn only holds are known.
     held.keys().for_each(|group| {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use millrace::{Words, volume_device};
-use millrace_block::blktrace::Act;
+use millrace_block::blktrace::EventCode;
 use millrace_block::{Disk, TraceStamp, Volume};
 use millrace_machine::Native;
 use millrace_runtime::{Recorder, RecorderConfig, TraceFilter, categories_of, trace_file};
@@ -150,7 +150,7 @@ fn filter(volumes: &[Arc<Volume<Native>>], start: &TraceStart) -> Result<TraceFi
         filter.devices.push(disk.device());
     }
     for letters in &start.actions {
-        let act = Act::from_letters(letters).ok_or_else(|| {
+        let act = EventCode::from_letters(letters).ok_or_else(|| {
             bad(format!("there is no action {letters:?}; there are Q G I D C P U UT M F X A R B S"))
         })?;
         filter.acts.push(act);
