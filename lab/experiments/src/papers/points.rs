@@ -115,7 +115,7 @@ impl<P: Point> Results<P> {
         tell: &mut Tell<'_>,
     ) -> Result<(PairedResults<P>, Vec<&'static str>), BenchError> {
         let PartSelection { parts, seed, without } = wanted;
-        let mut points = distinct(parts.iter().flat_map(|part| P::of(*part)));
+        let mut points = distinct(parts.iter().flat_map(|part| P::of(part)));
         // The long ones first, so that none is left over for the end.
         points.sort_by_key(|point| Reverse(point.work()));
         let models = models(distinct(points.iter().map(P::machine)).into_iter())?;
