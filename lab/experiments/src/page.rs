@@ -16,10 +16,10 @@ mod text;
 
 pub use heat::{HeatMap, HeatPanel};
 pub use machines::{Constant, MachineTable, ORIGINS, Source};
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 
 /// Role of a check in the tally.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CheckKind {
     /// A value given to the model; not counted.
@@ -185,7 +185,7 @@ pub fn deviation(paper: &[f64], ours: &[f64]) -> Option<f64> {
 }
 
 /// Unit of the numbers of an axis.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Unit {
     /// Numbers shown as they are.
@@ -199,7 +199,7 @@ pub enum Unit {
 }
 
 /// Scale of an axis.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scale {
     /// Linear, starting at 0.
@@ -209,7 +209,7 @@ pub enum Scale {
 }
 
 /// Origin of the points of a series.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SeriesKind {
     /// We ran it: a solid line.
@@ -383,7 +383,8 @@ pub struct Page {
 }
 
 /// Origin of the statements that checks compare our results with.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum ReferenceKind {
     /// A paper.
     #[default]

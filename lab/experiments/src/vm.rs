@@ -28,6 +28,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use millrace_drives::Spec;
 use millrace_simulator::Model;
 
+use serde::Deserialize;
+
 use crate::load::workload::Workload;
 use crate::simulation::Length;
 
@@ -85,7 +87,8 @@ impl QueueService {
 }
 
 /// Effects of the host that can be switched off, to measure each of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub(crate) struct Effects {
     /// The host may preempt a vCPU that holds, or waits for, a lock of the guest.
     pub(crate) preemption: bool,
@@ -112,6 +115,12 @@ impl Effects {
         translation: true,
         signals: true,
     };
+}
+
+impl Default for Effects {
+    fn default() -> Effects {
+        Effects::ALL
+    }
 }
 
 /// One row.

@@ -2,12 +2,13 @@
 //!
 //! Filled by `paper` from models and from papers' own files of costs; shown at the end of a page.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::Page;
 
 /// One constant of a modelled machine.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Constant {
     /// Name of the constant.
     pub name: String,
