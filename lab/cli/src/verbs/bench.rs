@@ -3,12 +3,14 @@
 //! Owns the flow: arguments to a plan of rows (plan.rs), each row on a volume of its own through
 //! the lab (those of other machines: machine.rs; servers': connect.rs), tables (table.rs,
 //! states.rs, row_locks.rs) or JSON at the end; with `--client` all of that is contention.rs's,
-//! with `--vm` vm.rs's, with `--jobfile` jobfile.rs's, with `--program` program.rs's. Ctrl-C ends
-//! the row under way, and what was measured until then is printed. Reads nothing but its arguments
-//! and the machine file they name; creates no file but those that a `file:` spec names.
+//! with `--vm` vm.rs's, with `--jobfile` jobfile.rs's, with `--program` program.rs's; beside.rs runs
+//! the row in turn with other programs. Ctrl-C ends the row under way, and what was measured until
+//! then is printed. Reads nothing but its arguments and the machine file they name; creates no file
+//! but those that a `file:` spec names.
 #![allow(clippy::print_stderr)]
 
 mod args;
+mod beside;
 mod calibration;
 pub mod connect;
 mod contention;
@@ -68,6 +70,9 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     }
     if !args.vm.vm.is_empty() {
         return vm::run(args, &interrupt);
+    }
+    if !args.beside.beside.is_empty() {
+        return beside::run(args, &interrupt);
     }
     let (mut rows, ended) = match args.machine.machine.is_some() || args.machine.locks {
         true => (machine::rows(args, &interrupt)?, Ok(())),

@@ -21,6 +21,7 @@ use millrace_experiments::Rw;
 use millrace_experiments::simulation::{InterfaceKind, Irq, KernelKind};
 use millrace_reactor::Backend;
 
+use super::beside::BesideArgs;
 use super::connect::Server;
 use super::contention::ContentionArgs;
 use super::jobfile_args::JobFileArgs;
@@ -62,6 +63,9 @@ Examples:
   millrace-lab bench --program fileserver,untar --serving per-drive,per-volume
       --drive model:preset=850evo --drive model:preset=850evo
       programs through a write-back cache on two modelled SSDs, served in two ways
+  millrace-lab bench --connect nbd://localhost/a --iodepth 8 --beside 'qemu=millrace-lab bench
+      --connect nbd://localhost:10810/a --iodepth 8 --json'
+      two servers in turn, five times each, and their ratio
   millrace-lab bench --calibrate file:path=/srv/new,size=8g
       what a drive does in a second, as keys `cost.*` for its [[drive]]
 
@@ -159,6 +163,8 @@ pub struct BenchArgs {
     pub jobfile: JobFileArgs,
     #[command(flatten)]
     pub program: ProgramArgs,
+    #[command(flatten)]
+    pub beside: BesideArgs,
 }
 
 impl BenchArgs {
