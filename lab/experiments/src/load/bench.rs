@@ -15,12 +15,12 @@ use millrace_machine::{CpuId, Machine, Native, Thread};
 use millrace_reactor::Config;
 use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning};
 
+use crate::load::channel::ChannelTarget;
 use crate::load::drain_barrier::DrainBarrier;
-use crate::load::job::{Job, JobResult, StopCondition};
+use crate::load::job::{Aim, Job, JobResult, StopCondition};
 use crate::load::jobfile::Usage;
 use crate::load::row::{Cost, DriveStates, LatencyNs, Outcome, Row};
-use crate::load::verify::WrittenBlocks;
-use crate::load::workload::{Offsets, Workload};
+use crate::load::workload::Workload;
 
 /// Why a row has no result.
 #[derive(Debug, thiserror::Error)]
@@ -353,16 +353,21 @@ fn run_job(
     let (mut context, mut channel) = opened?;
     let blocks = plan.blocks(volume.capacity() << 9);
     let place = (job.into(), plan.jobs.into());
-    let mut job = Job {
-        workload: plan.workload,
-        offsets: Offsets::new(&plan.workload, blocks, place),
-        measure: may_split(volume, plan),
-        written: WrittenBlocks::new(&plan.workload),
-        spare: None,
+    let Workload { iodepth, bs_bytes, .. } = plan.workload;
+    let target = ChannelTarget {
         context: &mut context,
         channel: &mut channel,
+        iodepth,
+        bs_bytes,
+        spare: None,
     };
-    let result = job.run(&shared.until)?;
+    let mut job = Job {
+        target,
+        aim: Aim::new(plan.workload, blocks, place),
+        measure: may_split(volume, plan),
+    };
+    let mut result = job.run(&shared.until)?;
+    job.read_back(&mut result)?;
     shared.add_system_calls(context.reactor().counters().system_calls);
     member.linger(&mut context, &mut channel)?;
     drop(channel);
