@@ -35,13 +35,13 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use millrace::{
-    CacheMode, CacheStats, CpuId, DriveOptions, Volume, VolumeOptions, Words, build_volume,
-    cache_over, drive_device, volume_device,
+    CacheMode, CacheStats, Volume, Words, build_volume, cache_over, drive_device, volume_device,
 };
 use millrace_block::{Stack, TraceStamp};
 use millrace_console::{Form, shell_word};
 use millrace_experiments::{Interrupt, Queues, Row};
 use millrace_runtime::{CacheFlusher, Recorded, Recorder, RecorderConfig};
+use serde::Serialize;
 
 pub use args::BenchArgs;
 
@@ -149,10 +149,7 @@ fn check_overwrite(args: &BenchArgs, writer: Option<String>) -> Result<()> {
 /// Prints the rows and says whether all I/Os succeeded.
 fn print(args: &BenchArgs, rows: &[Row]) -> Result<ExitCode> {
     if args.workload.json {
-        millrace_console::say(&format!(
-            "{}\n",
-            serde_json::to_string_pretty(rows).context("rows as JSON")?
-        ));
+        say_json(rows)?;
     } else {
         let form = if args.workload.extended { Form::Whole } else { Form::Short };
         millrace_console::say(&format!("{}\n", table::table(rows, form)));
@@ -169,6 +166,13 @@ fn print(args: &BenchArgs, rows: &[Row]) -> Result<ExitCode> {
         );
     }
     Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// Prints a result as JSON.
+fn say_json(result: &(impl Serialize + ?Sized)) -> Result<()> {
+    let text = serde_json::to_string_pretty(result).context("the result as JSON")?;
+    millrace_console::say(&format!("{text}\n"));
+    Ok(())
 }
 
 /// Starts to record what a volume does.
@@ -228,22 +232,8 @@ fn run_drives(
     let Ok(io_threads) = u16::try_from(plan.plan.jobs) else {
         bail!("--numjobs {}: at most 65535", plan.plan.jobs)
     };
-    let drive = DriveOptions {
-        stack: plan.stack,
-        scheduler: plan.scheduler,
-        software_queues: plan.software_queues,
-        hardware_queues: plan.hardware_queues,
-        ..DriveOptions::default()
-    };
-    let options = VolumeOptions {
-        drive,
-        io_threads: io_threads.saturating_add(u16::from(args.target.cache.is_some())),
-        groups: Vec::new(),
-        controllers: args.target.controllers()?,
-        serving: plan.serving,
-        worker_cpus: plan.workers.iter().copied().map(CpuId).collect(),
-        trace_ring: args.trace.trace_ring as usize,
-    };
+    let threads = io_threads.saturating_add(u16::from(args.target.cache.is_some()));
+    let options = plan.volume_options(args, threads)?;
     let (volume, mut remarks) =
         build_volume("bench", args.target.layout(), &args.target.drives()?, &options)?;
     notes.append(&mut remarks);

@@ -63,9 +63,8 @@ Examples:
   millrace-lab bench --program fileserver,untar --serving per-drive,per-volume
       --drive model:preset=850evo --drive model:preset=850evo
       programs through a write-back cache on two modelled SSDs, served in two ways
-  millrace-lab bench --connect nbd://localhost/a --iodepth 8 --beside 'qemu=millrace-lab bench
-      --connect nbd://localhost:10810/a --iodepth 8 --json'
-      two servers in turn, five times each, and their ratio
+  millrace-lab bench --drive file:path=/srv/d0 --beside 'fio=fio --output-format=json d0.fio'
+      fio's job and the same as a row, in turn five times, and their ratio
   millrace-lab bench --calibrate file:path=/srv/new,size=8g
       what a drive does in a second, as keys `cost.*` for its [[drive]]
 
@@ -96,44 +95,31 @@ const DRIVES_ONLY: [&str; 8] = [
 const NO_VIRTQUEUE: [&str; 9] =
     ["connect", "machine", "locks", "trace", "serving", "workers", "states", "stamp", "backend"];
 
-/// Arguments that say what each run of a calibration says itself.
-const CALIBRATED: [&str; 35] = [
-    "client",
-    "drive",
-    "connect",
-    "virtqueue",
-    "chunk",
-    "stack",
-    "scheduler",
-    "software_queues",
-    "hardware_queues",
-    "serving",
-    "workers",
-    "states",
-    "rw",
-    "bs",
-    "rwmixread",
-    "ios",
-    "verify",
-    "stamp",
-    "trace",
-    "locks",
-    "interface",
+/// Arguments of rows of --machine and --locks alone.
+const LABORATORY: [&str; 12] = [
     "batch",
-    "irq",
-    "inside",
-    "kernel",
-    "unit",
-    "iovecs",
-    "readv",
     "bounce",
-    "request_lock",
-    "queue_plug",
     "descriptor",
-    "plug_high",
-    "plug_low",
-    "extended",
+    "inside",
+    "interface",
+    "iovecs",
+    "irq",
+    "kernel",
+    "queue_plug",
+    "readv",
+    "request_lock",
+    "unit",
 ];
+
+/// Arguments that a run of another kind than rows has no use for: its own list, and [`LABORATORY`].
+pub fn rows_only(own: &'static str) -> impl Iterator<Item = &'static str> {
+    LABORATORY.into_iter().chain(own.split(' '))
+}
+
+/// Arguments that say what each run of a calibration says itself.
+const CALIBRATED: &str = "\
+    client drive connect virtqueue chunk stack scheduler software_queues hardware_queues serving \
+    workers states rw bs rwmixread ios verify stamp trace locks plug_high plug_low extended";
 
 /// Measure drives, designs and servers.
 #[derive(Debug, Clone, Args)]
@@ -213,7 +199,7 @@ pub struct CalibrationArgs {
     /// Measure what a drive does in a second, reading and writing, and print it as the keys
     /// `cost.*` of its [[drive]], by which schedulers share it; writes to the drive; takes
     /// --runtime in all (30s), --iodepth (128), --numjobs, --size and --machine
-    #[arg(long, value_name = "DRIVE", conflicts_with_all = CALIBRATED)]
+    #[arg(long, value_name = "DRIVE", conflicts_with_all = rows_only(CALIBRATED))]
     pub calibrate: Option<String>,
 }
 

@@ -16,21 +16,20 @@ use millrace_console::{Grid, Side};
 use millrace_experiments::Interrupt;
 use serde_json::{Value, json};
 
-use super::args::BenchArgs;
-use super::native_rows;
+use super::args::{BenchArgs, rows_only};
 use super::table::TimeUnit;
+use super::{native_rows, say_json};
 use crate::verbs::interrupt::INTERRUPTED;
 
 /// Flags whose runs report something else than a row of this machine.
-const NO_ROWS: [&str; 9] =
-    ["calibrate", "client", "jobfile", "locks", "machine", "program", "states", "trace", "vm"];
+const NO_ROWS: &str = "calibrate client jobfile locks machine program states trace vm";
 
 /// Other programs to measure.
 #[derive(Debug, Clone, Args)]
 pub struct BesideArgs {
     /// Measure another program in turn with this row, NAME=COMMAND; the shell runs the command,
     /// which prints a report of fio in JSON, or of `bench --json`; may be repeated
-    #[arg(long, value_name = "NAME=COMMAND", conflicts_with_all = NO_ROWS)]
+    #[arg(long, value_name = "NAME=COMMAND", conflicts_with_all = rows_only(NO_ROWS))]
     pub beside: Vec<OtherProgram>,
     /// With --beside, how often each is measured
     #[arg(long, value_name = "N", requires = "beside", default_value_t = 5)]
@@ -91,9 +90,10 @@ pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<ExitCode> {
         rounds.push(samples.into_iter().flatten().collect::<Vec<Sample>>());
     }
     if !rounds.is_empty() {
-        let text =
-            if args.workload.json { report(&names, &rounds)? } else { table(&names, &rounds) };
-        millrace_console::say(&format!("{text}\n"));
+        match args.workload.json {
+            true => say_json(&report(&names, &rounds))?,
+            false => millrace_console::say(&format!("{}\n", table(&names, &rounds))),
+        }
     }
     if interrupt.is_set() {
         eprintln!("interrupted after {}", millrace_console::counted(rounds.len(), "round"));
@@ -205,7 +205,7 @@ fn table(names: &[&str], rounds: &[Vec<Sample>]) -> String {
     grid.text()
 }
 
-fn report(names: &[&str], rounds: &[Vec<Sample>]) -> Result<String> {
+fn report(names: &[&str], rounds: &[Vec<Sample>]) -> Vec<Value> {
     let side = |(side, name): (usize, &&str)| {
         let one = |round: &Vec<Sample>| {
             let Sample { iops, bw_bytes, p50_ns, p99_ns } = round[side];
@@ -214,8 +214,7 @@ fn report(names: &[&str], rounds: &[Vec<Sample>]) -> Result<String> {
         let samples: Vec<Value> = rounds.iter().map(one).collect();
         json!({ "name": name, "iops_ratio": median(rounds, ratio(side)), "rounds": samples })
     };
-    let sides: Vec<Value> = names.iter().enumerate().map(side).collect();
-    Ok(serde_json::to_string_pretty(&sides)?)
+    names.iter().enumerate().map(side).collect()
 }
 
 #[cfg(test)]
