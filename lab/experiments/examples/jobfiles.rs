@@ -41,7 +41,7 @@ const RATED_IOPS: u64 = 100_000;
 /// Difference of mixes that is accepted, in percent.
 const CLOSE: f64 = 1.0;
 /// Words that shape single I/Os.
-const SHAPES: [&str; 21] = [
+const SHAPES: [&str; 20] = [
     "ba",
     "blockalign",
     "blocksize",
@@ -57,7 +57,6 @@ const SHAPES: [&str; 21] = [
     "random_distribution",
     "readwrite",
     "rw",
-    "rw_sequencer",
     "rwmixread",
     "rwmixwrite",
     "zonemode",
