@@ -53,7 +53,7 @@ const WAIT: Duration = Duration::from_secs(10);
 /// A connection, and the address that errors name.
 pub(crate) struct Connection {
     pub(crate) client: NbdClient,
-    uri: NbdUri,
+    pub(crate) uri: NbdUri,
 }
 
 impl Connection {

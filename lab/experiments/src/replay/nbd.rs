@@ -10,7 +10,7 @@ use super::lane::{Lane, PieceLimits};
 use super::route::Addresses;
 use super::servers::Servers;
 use crate::load::bench::BenchError;
-use crate::load::nbd::{Connection, failed};
+use crate::load::nbd::Connection;
 use crate::load::overwrite::{DiskContents, nbd_contents};
 
 /// Longest read or write in one request: so much memory it has.
@@ -33,8 +33,7 @@ pub(crate) fn connect(
         let mut lane = lane_of(name, connection.client.session());
         // What may be written over is not looked at.
         if !addresses.overwrite {
-            let found = nbd_contents(&mut connection.client);
-            lane.contents = found.map_err(|source| failed(uri, source))?;
+            lane.contents = nbd_contents(&mut connection)?;
         }
         servers.push((connection, lane));
     }
