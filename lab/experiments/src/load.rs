@@ -14,6 +14,7 @@ mod channel;
 pub(crate) mod client;
 pub mod contention;
 pub(crate) mod drain_barrier;
+mod error;
 mod job;
 pub mod jobfile;
 pub(crate) mod nbd;

@@ -3,14 +3,15 @@
 //! Owns the flow: arguments to a plan of rows (plan.rs), each row on a volume of its own through
 //! the lab (those of other machines: machine.rs; servers': connect.rs), tables (table.rs,
 //! states.rs, row_locks.rs) or JSON at the end; with `--client` all of that is contention.rs's,
-//! with `--vm` vm.rs's, with `--jobfile` jobfile.rs's, with `--program` program.rs's; beside.rs runs
-//! the row in turn with other programs. Ctrl-C ends the row under way, and what was measured until
-//! then is printed. Reads nothing but its arguments and the machine file they name; creates no file
-//! but those that a `file:` spec names.
+//! with `--vm` vm.rs's, with `--jobfile` jobfile.rs's, with `--program` program.rs's, and beside.rs
+//! runs a row in turn with other programs. Ctrl-C ends the row under way, and what was measured
+//! until then is printed. Reads nothing but its arguments and the machine file they name; creates
+//! no file but those that a `file:` spec names.
 #![allow(clippy::print_stderr)]
 
 mod args;
 mod beside;
+mod beside_args;
 mod calibration;
 pub mod connect;
 mod contention;
@@ -21,6 +22,7 @@ mod machine;
 mod plan;
 mod program;
 mod program_args;
+mod row_flags;
 mod row_locks;
 mod states;
 pub mod table;

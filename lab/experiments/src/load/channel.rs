@@ -10,7 +10,7 @@ use millrace_block::{Again, Bio, Buffer, Channel, Op, Reject, Sector};
 use millrace_machine::Native;
 use millrace_runtime::IoContext;
 
-use crate::load::bench::BenchError;
+use crate::load::error::BenchError;
 use crate::load::job::{JobIo, Target};
 
 /// A channel with as many I/Os as the job's depth.

@@ -38,7 +38,7 @@ impl ClientIo {
 /// Whose memory the data of requests are in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DataMemory {
-    /// That of the I/O, which the client borrows.
+    /// The I/O's, which the client borrows.
     OfIo,
     /// The client's own: I/Os have memory only for what is to be written or looked at.
     OfClient,

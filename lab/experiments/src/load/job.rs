@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use millrace_block::{Again, Op, Sector, Snapshot};
 use millrace_machine::{Machine, Native};
 
-use crate::load::bench::BenchError;
+use crate::load::error::BenchError;
 use crate::load::verify::WrittenBlocks;
 use crate::load::workload::{Offsets, Workload};
 

@@ -1,4 +1,4 @@
-//! `Sleeper`: how a thread opens its channels and waits for them, on this machine or a simulated one.
+//! `Sleeper`: how a thread opens its channels and waits for them, here or on a simulated machine.
 //!
 //! Here a thread sleeps in its ring, so that files work; on a simulated machine it looks for a
 //! bounded time, then sleeps in its bell. Used by clients (contention) and by replays.
@@ -17,7 +17,7 @@ const SPIN_NS: u64 = 20_000;
 pub(crate) trait Sleeper: Sized {
     type Machine: Machine;
 
-    /// That of thread `number`, to be used by that thread alone.
+    /// The way of thread `number`, to be used by that thread alone.
     fn new(number: u16) -> Result<Self, Error>;
 
     /// A channel to a volume, for so many bios.

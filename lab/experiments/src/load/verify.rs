@@ -2,8 +2,9 @@
 //!
 //! Every block names its place, its generation and its checksum. Layout of a block, little endian:
 //! magic (8), byte offset on the device (8), generation (8), crc32c of the rest of the block (4),
-//! then bytes that depend on the offset and generation. Owned by jobs (job.rs, jobfile): no write goes to a block that another of the job's is on its way
-//! to, as whose data stays there would be the device's choice.
+//! then bytes that depend on the offset and generation. Owned by jobs (job.rs, jobfile): no write
+//! goes to a block that another of the job's is on its way to, as whose data stays there would be
+//! the device's choice.
 
 use std::collections::HashMap;
 use std::fmt::Display;

@@ -1,8 +1,8 @@
 //! One row of a benchmark against a vhost-user-blk server: a virtqueue for each job.
 //!
 //! Owns what such a row needs of the server's disk, and what a virtqueue is as a `Client`. The loop
-//! is that of job.rs and client.rs; the client plays the guest, all queues on one connection. Called
-//! by the binary's `bench --connect`.
+//! is that of job.rs and client.rs; the client plays the guest, all queues on one connection.
+//! Called by the binary's `bench --connect`.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};

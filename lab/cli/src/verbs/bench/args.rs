@@ -21,12 +21,13 @@ use millrace_experiments::Rw;
 use millrace_experiments::simulation::{InterfaceKind, Irq, KernelKind};
 use millrace_reactor::Backend;
 
-use super::beside::BesideArgs;
+use super::beside_args::BesideArgs;
 use super::connect::Server;
 use super::contention::ContentionArgs;
 use super::jobfile_args::JobFileArgs;
 use super::linux24::Linux24Args;
 use super::program_args::ProgramArgs;
+use super::row_flags::rows_only;
 use super::vm::words::VmArgs;
 
 const EXAMPLES: &str = "\
@@ -94,27 +95,6 @@ const DRIVES_ONLY: [&str; 8] = [
 /// Arguments without a meaning where guest and device take turns on a thread.
 const NO_VIRTQUEUE: [&str; 9] =
     ["connect", "machine", "locks", "trace", "serving", "workers", "states", "stamp", "backend"];
-
-/// Arguments of rows of --machine and --locks alone.
-const LABORATORY: [&str; 12] = [
-    "batch",
-    "bounce",
-    "descriptor",
-    "inside",
-    "interface",
-    "iovecs",
-    "irq",
-    "kernel",
-    "queue_plug",
-    "readv",
-    "request_lock",
-    "unit",
-];
-
-/// Arguments that a run of another kind than rows has no use for: its own list, and [`LABORATORY`].
-pub fn rows_only(own: &'static str) -> impl Iterator<Item = &'static str> {
-    LABORATORY.into_iter().chain(own.split(' '))
-}
 
 /// Arguments that say what each run of a calibration says itself.
 const CALIBRATED: &str = "\

@@ -21,7 +21,8 @@ use millrace_experiments::load::contention::{
 };
 use millrace_experiments::simulation::{machine, run_rows};
 
-use super::args::{BenchArgs, rows_only};
+use super::args::BenchArgs;
+use super::row_flags::rows_only;
 use table::table;
 
 /// How long clients run unless told otherwise.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::args::rows_only;
+use super::row_flags::rows_only;
 
 /// Flags that say what a job file says itself, or that are about something else.
 const IN_THE_FILE: &str = "\

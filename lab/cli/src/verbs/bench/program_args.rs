@@ -5,7 +5,7 @@
 use clap::Args;
 use millrace_experiments::programs::Task;
 
-use super::args::rows_only;
+use super::row_flags::rows_only;
 
 /// Flags that say what a program says itself, or that are about something else.
 const OWN: &str = "\

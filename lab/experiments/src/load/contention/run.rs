@@ -1,8 +1,8 @@
 //! An experiment on a machine: makes groups, drives and threads, and collects what clients did.
 //!
 //! `contend_simulated` and `contend` are what others call; both run `run_on`. What differs between
-//! machines is a `ClientHost`. Results and the volume leave a simulation through shared memory, where
-//! taking them apart costs no virtual time.
+//! machines is a `ClientHost`. Results and the volume leave a simulation through shared memory,
+//! where taking them apart costs no virtual time.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

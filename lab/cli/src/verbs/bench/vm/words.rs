@@ -7,7 +7,7 @@ use millrace_console::words::duration_ns;
 use millrace_drives::nearest;
 use millrace_experiments::vm::{Effect, Mode, VmSetting};
 
-use crate::verbs::bench::args::rows_only;
+use crate::verbs::bench::row_flags::rows_only;
 
 /// Flags that a virtual machine has no use for.
 const OTHERS: &str = "\
