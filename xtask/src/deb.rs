@@ -28,6 +28,8 @@ const FILES: [(&str, &str); 8] = [
 ];
 /// The configuration to begin with: the administrator's from then on.
 const EXAMPLE: &str = "docs/example.toml";
+/// Documents that make up millrace.toml(5).
+const REFERENCE: [&str; 2] = ["docs/configuration.md", "docs/test-drives.md"];
 const CONFIGURATION: &str = "etc/millrace.toml";
 /// Folder of the documents, beside README.md as in the repository, so that its links work.
 const DOCUMENTS: &str = "usr/share/doc/millrace/docs";
@@ -143,8 +145,10 @@ fn lay_out(root: &Path, folder: &Path, binary: &Path) -> Result<()> {
     }
     let pages = folder.join("usr/share/man/man1");
     output(Command::new(&program).arg("man").arg(&pages))?;
-    let reference = root.join("docs/configuration.md");
-    let reference = fs::read_to_string(reference).context("docs/configuration.md")?;
+    let mut reference = String::new();
+    for name in REFERENCE {
+        reference.push_str(&fs::read_to_string(root.join(name)).context(name)?);
+    }
     let page = manual::ManualPage {
         name: "millrace.toml",
         section: 5,

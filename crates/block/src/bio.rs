@@ -162,6 +162,8 @@ const _: () = assert!(size_of::<Bio>() <= 48);
 
 // SAFETY: a bio owns its memory, or its maker vouched for it (see `foreign`).
 unsafe impl Send for Bio {}
+// SAFETY: shared access reads the fields, never the memory that `data` points to.
+unsafe impl Sync for Bio {}
 
 impl Bio {
     fn new(op: Op, sector: Sector, nr_sectors: SectorCount) -> Bio {

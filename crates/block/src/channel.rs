@@ -24,6 +24,7 @@ pub(crate) mod worker;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::fmt;
 use core::mem::ManuallyDrop;
 
 use millrace_machine::{Deadline, Doorbell, Machine, Order, Parker, Word};
@@ -106,6 +107,14 @@ impl<M: Machine> Drop for Driving<'_, M> {
     fn drop(&mut self) {
         self.0.is_broken = true;
         self.0.sub.run.batch.clear();
+    }
+}
+
+impl<M: Machine> fmt::Debug for Channel<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Channel");
+        shown.field("volume", &self.volume().name()).field("in_flight", &self.in_flight());
+        shown.finish_non_exhaustive()
     }
 }
 

@@ -18,6 +18,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::fmt;
 
 use millrace_machine::{Lock, Machine, Order, Word};
 
@@ -91,6 +92,15 @@ pub struct Volume<M: Machine> {
     /// The volume that its one disk is over.
     below: Option<Arc<Volume<M>>>,
     pub(crate) tenants: Arc<TenantLedger<M>>,
+}
+
+impl<M: Machine> fmt::Debug for Volume<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let drives = self.disks.iter().map(|disk| disk.name()).collect::<Vec<_>>();
+        let mut shown = f.debug_struct("Volume");
+        shown.field("name", &self.name).field("layout", &self.layout).field("drives", &drives);
+        shown.finish_non_exhaustive()
+    }
 }
 
 /// Where the sectors lie, by the layout.

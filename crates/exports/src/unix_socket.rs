@@ -165,11 +165,11 @@ impl UnixSocket {
 
 /// Why a socket cannot listen at a path: the error for whoever configured it.
 fn cannot_listen(path: &Path, error: &io::Error) -> Error {
-    let (kind, why) = match error.kind() {
-        io::ErrorKind::AddrInUse => (ErrorKind::Busy, who_is_at(path)),
-        _ => (ErrorKind::System, why_not_at(path, error)),
-    };
-    Error::new(kind, format!("unix:{}: {why}", path.display()))
+    let text = |why: String| format!("unix:{}: {why}", path.display());
+    match error.kind() {
+        io::ErrorKind::AddrInUse => Error::new(ErrorKind::Busy, text(who_is_at(path))),
+        _ => Error::system(text(why_not_at(path, error)), error.raw_os_error()),
+    }
 }
 
 /// What is at a path where no socket can be made.

@@ -159,18 +159,17 @@ pub struct OpenedDrive {
     pub fault: Option<FaultControl>,
 }
 
-/// Why drives or a volume could not be put together. Each error says its own part, and its
-/// `source()` the rest.
+/// The reason why drives or a volume could not be put together. `Display` has the whole cause.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetupError {
     /// A drive could not be opened.
-    #[error("cannot open drive {name}")]
+    #[error("cannot open drive {name}: {cause}")]
     Drive {
         /// Its name.
         name: String,
         /// Why.
-        source: SpecError,
+        cause: SpecError,
     },
     /// The drive's file, export of a server or Ceph image is another drive's already, and one of
     /// the two writes to it.
@@ -191,6 +190,33 @@ pub enum SetupError {
     Layer(#[from] Error),
 }
 
+impl SetupError {
+    /// The kind of error: of the drive, of the volume, or `InvalidSetting` for a spec that is
+    /// wrong.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            SetupError::SameFile { .. } => ErrorKind::Busy,
+            other => other.layer_error().map_or(ErrorKind::InvalidSetting, Error::kind),
+        }
+    }
+
+    /// The Linux errno, if the operating system refused something.
+    #[must_use]
+    pub fn errno(&self) -> Option<i32> {
+        self.layer_error().and_then(Error::errno)
+    }
+
+    fn layer_error(&self) -> Option<&Error> {
+        match self {
+            SetupError::Drive { cause: SpecError::Open(error), .. } | SetupError::Layer(error) => {
+                Some(error)
+            }
+            _ => None,
+        }
+    }
+}
+
 /// Opens what a spec names and makes a disk of it.
 ///
 /// # Errors
@@ -203,7 +229,7 @@ pub fn open_drive(
 ) -> Result<OpenedDrive, SetupError> {
     // A worker has a queue of its own beside theirs.
     let queues = host.io_threads.max(1).saturating_add(u16::from(options.worker.is_some()));
-    let failed = |source| SetupError::Drive { name: name.to_owned(), source };
+    let failed = |cause| SetupError::Drive { name: name.to_owned(), cause };
     let makes = Unfinished::before(spec);
     let opened = millrace_drives::open_with(spec, queues, &host.open).map_err(failed)?;
     let mut created = Unfinished::default();
@@ -223,7 +249,7 @@ pub(crate) fn assemble_drive(
     host: &Host,
 ) -> Result<OpenedDrive, SetupError> {
     let io_threads = host.io_threads.max(1);
-    let failed = |source| SetupError::Drive { name: name.to_owned(), source };
+    let failed = |cause| SetupError::Drive { name: name.to_owned(), cause };
     let controller = controller_of(spec, &host.controllers).map_err(failed)?;
     let config = DiskConfig {
         name: name.to_owned(),
@@ -357,8 +383,8 @@ mod tests {
         let users = host.controllers.iter().map(Arc::strong_count).collect::<Vec<_>>();
         assert_eq!((hung.len(), users), (4, vec![3, 2]));
         let error = open("null@c:").err().unwrap();
-        let why = std::error::Error::source(&error).unwrap().to_string();
-        assert_eq!(why, "there is no controller `c`; there are: a, b");
+        let text = "cannot open drive d: there is no controller `c`; there are: a, b";
+        assert_eq!(error.to_string(), text);
     }
 
     #[test]

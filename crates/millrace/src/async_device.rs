@@ -8,15 +8,16 @@
 
 use std::collections::VecDeque;
 use std::future::Future;
-use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::{fmt, io};
 
 use millrace_block::{
-    Bio, Buffer, Completion, Error, ErrorKind, GroupId, Op, Reject, SECTOR_SHIFT, Stamp, Status,
+    Bio, Buffer, Completion, Error, ErrorKind, GroupId, Layout, Op, Reject, SECTOR_SHIFT, Stamp,
+    Status,
 };
 use millrace_machine::{Doorbell, Machine, Native, Thread};
 use millrace_runtime::{IoConfig, IoContext};
@@ -25,6 +26,8 @@ use crate::block_device::check_range;
 use crate::config::{Part, StartError};
 use crate::groups::group_of;
 use crate::io_error::Io;
+use crate::opening::Opened;
+use crate::stripe::STRIPED;
 use crate::{ThreadChannel, Volume, stripe};
 
 /// Bios in flight.
@@ -196,6 +199,12 @@ impl Future for Pending {
     }
 }
 
+impl fmt::Debug for AsyncDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AsyncDevice").field("volume", &self.volume).finish_non_exhaustive()
+    }
+}
+
 impl AsyncDevice {
     /// Starts a thread with a ring for the volume, beside whatever else uses that.
     ///
@@ -228,7 +237,27 @@ impl AsyncDevice {
     /// If a spec is wrong, its drive cannot be opened, or no ring can be made. Files that this call
     /// has made are removed.
     pub fn stripe(specs: &[impl AsRef<str>]) -> Result<AsyncDevice, StartError> {
-        let mut opened = stripe::open(specs)?;
+        AsyncDevice::of(stripe::open(STRIPED, specs)?)
+    }
+
+    /// Opens drives and makes a volume of them that has one after the other. For the rest see
+    /// [`AsyncDevice::stripe`].
+    ///
+    /// # Errors
+    /// As [`AsyncDevice::stripe`].
+    pub fn linear(specs: &[impl AsRef<str>]) -> Result<AsyncDevice, StartError> {
+        AsyncDevice::of(stripe::open(Layout::Linear, specs)?)
+    }
+
+    /// Opens one drive, written as a spec. For the rest see [`AsyncDevice::stripe`].
+    ///
+    /// # Errors
+    /// As [`AsyncDevice::stripe`].
+    pub fn open_drive(spec: impl AsRef<str>) -> Result<AsyncDevice, StartError> {
+        AsyncDevice::linear(&[spec])
+    }
+
+    fn of(mut opened: Opened) -> Result<AsyncDevice, StartError> {
         let mut device = AsyncDevice::start(&opened.volumes[0]).map_err(|error| {
             opened.created.remove();
             StartError::new(Part::Whole, error)
@@ -238,7 +267,7 @@ impl AsyncDevice {
         Ok(device)
     }
 
-    /// What a person should know of the drives that [`AsyncDevice::stripe`] opened: that a file
+    /// What a person should know of the drives that were opened by their specs: that a file
     /// holds an image which writes would destroy, or that a part of a drive stays unused.
     #[must_use]
     pub fn warnings(&self) -> &[String] {

@@ -7,13 +7,15 @@
 //! write of another thread in between would be lost. Kernel counterpart: an open block device with
 //! `O_DIRECT`.
 
-use std::io;
 use std::sync::Arc;
+use std::{fmt, io};
 
-use millrace_block::{Bio, Buffer, ChannelConfig, Error, Op, Reject, SECTOR_SHIFT, Status};
+use millrace_block::{Bio, Buffer, ChannelConfig, Error, Layout, Op, Reject, SECTOR_SHIFT, Status};
 
 use crate::config::{Part, StartError};
 use crate::io_error::Io;
+use crate::opening::Opened;
+use crate::stripe::STRIPED;
 use crate::{Channel, Volume, stripe};
 
 /// Bytes of a piece of a transfer.
@@ -50,6 +52,12 @@ pub struct BlockDevice {
     warnings: Vec<String>,
 }
 
+impl fmt::Debug for BlockDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BlockDevice").field("volume", self.volume()).finish_non_exhaustive()
+    }
+}
+
 impl BlockDevice {
     /// A device of the calling thread on a volume, beside whatever else uses that.
     ///
@@ -74,7 +82,27 @@ impl BlockDevice {
     /// # Errors
     /// If a spec is wrong or its drive cannot be opened. Files that this call has made are removed.
     pub fn stripe(specs: &[impl AsRef<str>]) -> Result<BlockDevice, StartError> {
-        let mut opened = stripe::open(specs)?;
+        BlockDevice::of(stripe::open(STRIPED, specs)?)
+    }
+
+    /// Opens drives and makes a volume of them that has one after the other. For the rest see
+    /// [`BlockDevice::stripe`].
+    ///
+    /// # Errors
+    /// As [`BlockDevice::stripe`].
+    pub fn linear(specs: &[impl AsRef<str>]) -> Result<BlockDevice, StartError> {
+        BlockDevice::of(stripe::open(Layout::Linear, specs)?)
+    }
+
+    /// Opens one drive, written as a spec. For the rest see [`BlockDevice::stripe`].
+    ///
+    /// # Errors
+    /// As [`BlockDevice::stripe`].
+    pub fn open_drive(spec: impl AsRef<str>) -> Result<BlockDevice, StartError> {
+        BlockDevice::linear(&[spec])
+    }
+
+    fn of(mut opened: Opened) -> Result<BlockDevice, StartError> {
         let mut device = BlockDevice::open(&opened.volumes[0]).map_err(|error| {
             opened.created.remove();
             StartError::new(Part::Whole, error)
@@ -84,7 +112,7 @@ impl BlockDevice {
         Ok(device)
     }
 
-    /// What a person should know of the drives that [`BlockDevice::stripe`] opened: that a file
+    /// What a person should know of the drives that were opened by their specs: that a file
     /// holds an image which writes would destroy, or that a part of a drive stays unused.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
@@ -326,9 +354,9 @@ mod tests {
 
     #[test]
     fn a_wrong_spec_names_its_drive() {
-        let error = BlockDevice::stripe(&["ram:size=1m", "rom:"]).err().unwrap();
+        let error = BlockDevice::stripe(&["ram:size=1m", "rom:"]).unwrap_err();
         assert_eq!(error.part, Part::Drive(1));
-        let why = std::error::Error::source(&error).unwrap().to_string();
-        assert!(error.to_string() == "cannot open drive d1" && why.starts_with("no driver `rom`"));
+        let text = error.to_string();
+        assert!(text.starts_with("cannot open drive d1: no driver `rom`"), "{text}");
     }
 }

@@ -7,6 +7,7 @@
 //! their own.
 
 use std::cell::RefCell;
+use std::fmt;
 use std::mem::ManuallyDrop;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -113,6 +114,12 @@ impl ThreadClaims {
         self.context = Rc::downgrade(&context);
         self.claims.push(Rc::downgrade(&claim));
         Ok(claim)
+    }
+}
+
+impl fmt::Debug for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.inner, f)
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 use std::error::Error;
-use std::fmt;
+use std::{fmt, io};
 
 use millrace_block::{ControllerConfig, ErrorKind, Layout, ServingConfig, Stack};
 use millrace_cache::CacheConfig;
@@ -175,8 +175,21 @@ pub enum Part {
     Guests(usize),
 }
 
-/// Why what a configuration says could not be opened or served. To a person it is what is wrong
-/// with the part: `Display` and `source()` are those of [`StartError::source`].
+/// The reason why a configuration could not be opened or served.
+///
+/// `Display` has the whole cause, as in `cannot open drive d0: /x/a.img: there is no such file`.
+/// The kind and the errno are those of [`StartError::source`]. As an [`io::Error`], which `?` makes
+/// of it, it has the kind that belongs to the errno.
+///
+/// # Example
+///
+/// ```
+/// use millrace::{BlockDevice, ErrorKind};
+///
+/// let error = BlockDevice::open_drive("file:path=/nowhere/a.img").unwrap_err();
+/// assert_eq!(error.source.kind(), ErrorKind::NotFound);
+/// assert_eq!(std::io::Error::from(error).kind(), std::io::ErrorKind::NotFound);
+/// ```
 #[derive(Debug)]
 pub struct StartError {
     /// What it is about.
@@ -194,6 +207,21 @@ impl fmt::Display for StartError {
 impl Error for StartError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         self.source.source()
+    }
+}
+
+impl From<StartError> for io::Error {
+    fn from(error: StartError) -> io::Error {
+        let kind = match (error.source.errno(), error.source.kind()) {
+            (Some(errno), _) => io::Error::from_raw_os_error(errno).kind(),
+            (None, ErrorKind::InvalidSetting) => io::ErrorKind::InvalidInput,
+            (None, ErrorKind::Busy) => io::ErrorKind::ResourceBusy,
+            (None, ErrorKind::NotSupported) => io::ErrorKind::Unsupported,
+            (None, ErrorKind::NotFound) => io::ErrorKind::NotFound,
+            (None, ErrorKind::PermissionDenied) => io::ErrorKind::PermissionDenied,
+            (None, _) => io::ErrorKind::Other,
+        };
+        io::Error::new(kind, error)
     }
 }
 
@@ -236,16 +264,13 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_of_errors_says_each_thing_once() {
-        let inner = "driver ram needs size=...";
-        let source = "ram:".parse::<Spec>().map(|spec| millrace_drives::check(&spec).unwrap_err());
-        let drive = SetupError::Drive { name: "d0".into(), source: source.unwrap() };
+    fn display_has_the_whole_cause_and_no_source_repeats_it() {
+        let cause = "ram:".parse::<Spec>().map(|spec| millrace_drives::check(&spec).unwrap_err());
+        let drive = SetupError::Drive { name: "d0".into(), cause: cause.unwrap() };
         let error = StartError::new(Part::Drive(0), drive);
-        let error: &dyn Error = &error;
-        let chain: Vec<String> = std::iter::successors(Some(error), |error| Error::source(*error))
-            .map(ToString::to_string)
-            .collect();
-        assert_eq!(chain, ["cannot open drive d0", inner]);
+        let text = "cannot open drive d0: driver ram needs size=...";
+        assert_eq!((error.to_string().as_str(), error.source().is_none()), (text, true));
+        assert_eq!(io::Error::from(error).kind(), io::ErrorKind::InvalidInput);
         let layer = StartError::invalid(Part::Whole, "nothing is exported");
         assert_eq!(
             (layer.to_string().as_str(), layer.source().is_none()),

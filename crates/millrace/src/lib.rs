@@ -7,6 +7,7 @@
 //! | to | use | example |
 //! |---|---|---|
 //! | read and write blocks at byte offsets, one by one | [`BlockDevice`] | `stripe.rs` |
+//! | read and write at any byte, as with a file | [`DeviceCursor`] | |
 //! | keep many I/Os in flight from one thread, without copies | [`Channel`] | `file_volume.rs` |
 //! | await I/O on any runtime | [`AsyncDevice`] | `async_tokio.rs` |
 //! | serve NBD and virtual machines (feature `serve`) | `Server` | |
@@ -16,7 +17,8 @@
 //! | run one's own code in virtual time | millrace-simulator, [`machine`] | `simulate.rs` there |
 //!
 //! Drives are written as specs, such as `ram:size=1g` or `file:path=/x/d0,size=1g`; [`Spec`] has a
-//! table of all drivers and keys. The examples are in `crates/millrace/examples`.
+//! table of all drivers and keys. The library reads no configuration file: a program fills in
+//! structs such as [`VolumeConfig`]. The examples are in `crates/millrace/examples`.
 
 //! # Bytes at offsets
 //!
@@ -101,6 +103,7 @@
 //! None is on by default.
 //!
 //! - `serve`: `Server`, for volumes over NBD, and to virtual machines by vhost-user-blk.
+//! - `tls`: TLS, for servers and for drives that are exports of an NBD server. It compiles C.
 
 /// The example of README.md runs as a test.
 #[cfg(doctest)]
@@ -114,6 +117,7 @@ mod cache;
 mod channel;
 mod config;
 mod created;
+mod device_cursor;
 mod groups;
 mod io_error;
 mod opening;
@@ -134,6 +138,7 @@ pub use cache::{Cached, cache_over};
 pub use channel::Channel;
 pub use config::{DriveConfig, OpenConfig, Part, StartError, VolumeConfig};
 pub use created::{Created, FileId, file_id};
+pub use device_cursor::DeviceCursor;
 pub use groups::{DEFAULT_GROUP, GroupConfig, find_group, open_groups};
 pub use io_error::IoError;
 pub use millrace_block::{
@@ -145,8 +150,9 @@ pub use millrace_block::{
 pub use millrace_cache::{
     AtRisk, Cache, CacheConfig, CacheMode, CacheStats, DriveAtRisk, Registered,
 };
-pub use millrace_drives::{Spec, Words, nearest, open_on};
+pub use millrace_drives::{FaultControl, Spec, SpecError, Words, nearest, open_on};
 pub use millrace_machine::{CpuId, Machine, Native, Topology};
+pub use millrace_reactor::Backend;
 pub use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning, WorkerCpus, worker_cpus};
 #[cfg(feature = "serve")]
 pub use opening::MoreVolumes;
@@ -169,7 +175,11 @@ pub use millrace_block as block;
 /// The machine that code runs on, as a trait, and this one.
 pub use millrace_machine as machine;
 
-/// What a driver of one's own is made of.
+/// The parts of a driver of one's own.
+///
+/// A driver may work on top of another one, as a filter: it owns the lower driver, hands its
+/// requests on in `queue_rq`, and reports the lower driver's completions as its own. The driver
+/// `fault` of the crate millrace-drives is an example.
 pub mod driver {
     pub use millrace_block::{
         CompletionBatch, Dispatch, Driver, DriverQueue, Expired, HwQueues, QueueKind, Request, Tag,

@@ -5,6 +5,7 @@
 //! assemble/places.rs. Decides which CPUs the drives' workers belong to. Whatever is dropped is
 //! closed again, and a file that it has made is removed.
 
+use std::fmt;
 use std::sync::Arc;
 
 #[cfg(feature = "serve")]
@@ -47,6 +48,14 @@ pub struct Opened {
     /// `None` only while drives are being opened.
     #[cfg_attr(not(feature = "serve"), allow(dead_code))] // Only servers open more.
     site: Option<OpenSite>,
+}
+
+impl fmt::Debug for Opened {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Opened");
+        shown.field("volumes", &self.volumes).field("created", &self.created);
+        shown.field("notes", &self.notes).field("warnings", &self.warnings).finish_non_exhaustive()
+    }
 }
 
 /// What drives that are opened one after the other share.

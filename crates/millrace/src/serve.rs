@@ -17,6 +17,7 @@ mod reload;
 mod servers;
 
 use std::collections::HashMap;
+use std::fmt;
 use std::time::Duration;
 
 pub use millrace_exports::nbd::{
@@ -87,6 +88,12 @@ pub struct Server {
     queues: HashMap<String, VolumeQueues>,
     /// Files of directories that are open.
     files: OpenFiles,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("config", &self.config).finish_non_exhaustive()
+    }
 }
 
 impl Server {

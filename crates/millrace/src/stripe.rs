@@ -3,12 +3,13 @@
 //! Owns how many threads a volume of files is opened for where nobody says it. Called by
 //! block_device.rs; opening.rs does the work.
 
-use millrace_block::{Serving, ServingConfig};
+use millrace_block::{Layout, Serving, ServingConfig};
 use millrace_drives::Spec;
 
 use crate::assemble::SetupError;
 use crate::config::{DriveConfig, OpenConfig, Part, StartError, VolumeConfig};
 use crate::opening::Opened;
+use crate::space::CHUNK_SECTORS;
 
 /// Threads that may use a volume of [`BlockDevice::stripe`](crate::BlockDevice::stripe) at a time,
 /// if one of its drives is a file: each has a queue of its own of every drive, of which 64 take
@@ -16,14 +17,17 @@ use crate::opening::Opened;
 /// another number.
 pub const STRIPE_THREADS: u16 = 64;
 
-/// Opens the drives of specs, called `d0`, `d1` and so on, as the volume `stripe`.
-pub(crate) fn open(specs: &[impl AsRef<str>]) -> Result<Opened, StartError> {
+/// Stripes over drives in chunks of 64 KiB.
+pub(crate) const STRIPED: Layout = Layout::Stripe { chunk_sectors: CHUNK_SECTORS };
+
+/// Opens the drives of specs, called `d0`, `d1` and so on, as a volume called after its layout.
+pub(crate) fn open(layout: Layout, specs: &[impl AsRef<str>]) -> Result<Opened, StartError> {
     let drive = |(number, text): (usize, &_)| {
         let name = format!("d{number}");
         match AsRef::<str>::as_ref(text).parse::<Spec>() {
             Ok(spec) => Ok(DriveConfig::new(name, spec)),
-            Err(source) => {
-                Err(StartError::new(Part::Drive(number), SetupError::Drive { name, source }))
+            Err(cause) => {
+                Err(StartError::new(Part::Drive(number), SetupError::Drive { name, cause }))
             }
         }
     };
@@ -33,6 +37,7 @@ pub(crate) fn open(specs: &[impl AsRef<str>]) -> Result<Opened, StartError> {
     let io_threads = vec![if has_owners { STRIPE_THREADS } else { 1 }];
     // Whoever submits serves the drives: there are no workers.
     let serving = ServingConfig::of(Serving::Inline);
-    let volumes = vec![VolumeConfig { serving, ..VolumeConfig::new("stripe", drives) }];
+    let name = if layout == Layout::Linear { "linear" } else { "stripe" };
+    let volumes = vec![VolumeConfig { layout, serving, ..VolumeConfig::new(name, drives) }];
     Opened::open(&OpenConfig { volumes, io_threads, ..OpenConfig::default() })
 }

@@ -5,7 +5,7 @@
 
 use std::process::ExitCode;
 
-use clap::{Command, CommandFactory, Parser, Subcommand};
+use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 use millrace_console::{completions, logging, man};
 
 use crate::verbs;
@@ -68,12 +68,13 @@ impl Verb {
 
 /// The definition of the command line.
 pub fn command() -> Command {
-    Cli::command()
+    Cli::command().mut_subcommand("bench", verbs::bench::with_short_help)
 }
 
 /// Runs the verb that the command line names.
 pub fn run() -> ExitCode {
-    let Cli { verb, logging } = Cli::parse();
+    let Cli { verb, logging } =
+        Cli::from_arg_matches(&command().get_matches()).unwrap_or_else(|error| error.exit());
     millrace_console::run("millrace-lab", logging, || verb.run())
 }
 

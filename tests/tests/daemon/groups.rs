@@ -76,8 +76,10 @@ fn go_on(client: &mut RawNbd, time: Duration) -> f64 {
     f64::from(done) / start.elapsed().as_secs_f64()
 }
 
-fn is_about(rate: f64, wanted: f64) -> bool {
-    (0.85..=1.15).contains(&(rate / wanted))
+/// Never more than the limit but for a measurement's error. On a busy machine the daemon wakes
+/// later than a burst lasts, and what it could have let pass meanwhile is lost.
+fn is_about(rate: f64, limit: f64) -> bool {
+    (0.6..=1.15).contains(&(rate / limit))
 }
 
 #[test]

@@ -39,8 +39,10 @@ pub fn render(page: &ManualPage<'_>, document: &str) -> String {
             let rest = std::iter::from_fn(|| lines.next_if(|line| line.starts_with("    ")));
             let rest: Vec<&str> = rest.map(|line| &line[4..]).collect();
             code(&mut text, std::iter::once(first).chain(rest));
-        } else if line.starts_with("# ") {
-            text.push_str(".SH DESCRIPTION\n");
+        } else if let Some(title) = line.strip_prefix("# ") {
+            let is_first = !text.contains("\n.SH DESCRIPTION\n");
+            let title = if is_first { "DESCRIPTION".to_owned() } else { inline(title) };
+            let _ = writeln!(text, ".SH {title}");
         } else if let Some(heading) = line.strip_prefix("## ") {
             let _ = writeln!(text, ".SH {}", inline(heading));
         } else if let Some(heading) = line.strip_prefix("### ") {
@@ -157,9 +159,9 @@ mod tests {
     #[test]
     fn each_form_has_its_request() {
         let text = "# T\n\nWords of `serve\n-v` and a [link](x.md#y), **not** 2*3 \\ [x].\n- one\n\
-                    ## `[server]`\n### more\n.dots\n\n    a \\ b\n    .c\n```\nd\n```\n";
+                    # U\n## `[server]`\n### more\n.dots\n\n    a \\ b\n    .c\n```\nd\n```\n";
         let expected = ".SH DESCRIPTION\n.PP\nWords of \\fBserve \\-v\\fR and a link, \\fBnot\\fR \
-                        2*3 \\e [x].\n.IP \\(bu 2\none\n.SH \\fB[server]\\fR\n.SS more\n\
+                        2*3 \\e [x].\n.IP \\(bu 2\none\n.SH U\n.SH \\fB[server]\\fR\n.SS more\n\
                         \\&.dots\n.PP\n.PP\n.RS 4\n.nf\na \\e b\n\\&.c\n.fi\n.RE\n\
                         .PP\n.RS 4\n.nf\nd\n.fi\n.RE\n";
         assert_eq!(body(text), expected);

@@ -113,6 +113,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "io_error",
             "stripe",
             "block_device",
+            "device_cursor",
             "async_device",
             "channel",
             "serve",

@@ -11,7 +11,11 @@ use alloc::string::String;
 pub enum ErrorKind {
     /// A limit or setting that makes no sense, alone or beside another.
     InvalidSetting,
-    /// The operating system refused something.
+    /// A file, directory, socket or export is not there.
+    NotFound,
+    /// The operating system refuses access.
+    PermissionDenied,
+    /// The operating system, or a server, refused something for another reason.
     System,
     /// Somebody else uses it.
     Busy,
@@ -24,19 +28,43 @@ pub enum ErrorKind {
 pub struct Error {
     kind: ErrorKind,
     context: String,
+    errno: Option<i32>,
 }
+
+/// No such file or directory, as Linux numbers it.
+const ENOENT: i32 = 2;
+/// Operation not permitted, and permission denied.
+const DENIED: [i32; 2] = [1, 13];
 
 impl Error {
     /// An error; `context` says what is wrong, where, and what to do.
     #[must_use]
     pub fn new(kind: ErrorKind, context: impl Into<String>) -> Self {
-        Error { kind, context: context.into() }
+        Error { kind, context: context.into(), errno: None }
+    }
+
+    /// An error that the operating system reported. `errno` is its Linux number, if it has one,
+    /// and decides the kind: `NotFound`, `PermissionDenied` or `System`.
+    #[must_use]
+    pub fn system(context: impl Into<String>, errno: Option<i32>) -> Self {
+        let kind = match errno {
+            Some(ENOENT) => ErrorKind::NotFound,
+            Some(errno) if DENIED.contains(&errno) => ErrorKind::PermissionDenied,
+            _ => ErrorKind::System,
+        };
+        Error { kind, context: context.into(), errno }
     }
 
     /// What kind it is.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.kind
+    }
+
+    /// Returns the Linux errno of the refusal, if the operating system gave one.
+    #[must_use]
+    pub fn errno(&self) -> Option<i32> {
+        self.errno
     }
 }
 

@@ -1,7 +1,7 @@
 //! Which thread owns which hardware queue, where queues belong to threads.
 //!
 //! Part of `Disk`: a server's I/O thread brings up the queue of its number (`Disk::bring_up`); a
-//! program's thread, which has no number, claims the first one that nobody owns. Called by the
+//! program's thread, which has no number, claims the last one that nobody owns. Called by the
 //! context of an I/O thread before it opens a channel, and by channels. Kernel counterpart: none; a
 //! queue there belongs to CPUs.
 
@@ -28,7 +28,7 @@ pub fn is_unused<M: Machine>(disk: &Disk<M>) -> bool {
 }
 
 impl<M: Machine> Disk<M> {
-    /// Makes the calling thread the owner of the first queue that nobody owns, and opens that
+    /// Makes the calling thread the owner of the last queue that nobody owns, and opens that
     /// there. Nothing to do if it owns one already, or any thread may run the drive's queues.
     ///
     /// # Errors
@@ -38,7 +38,8 @@ impl<M: Machine> Disk<M> {
             return Ok(());
         }
         let queues = self.owned_queues();
-        for hctx in 0..queues {
+        // The first ones belong to the I/O threads of a server, which may come later.
+        for hctx in (0..queues).rev() {
             match self.own(hctx as u16, thread) {
                 Err(error) if error.kind() == ErrorKind::Busy => {}
                 claimed => return claimed,

@@ -310,7 +310,7 @@ fn capacity_is_whole_blocks_of_each_drive_or_whole_rows_of_the_smallest() {
 
 /// What is wrong with a volume, in the words of its error.
 fn refusal(layout: Layout, disks: Vec<Arc<Disk<Native>>>) -> String {
-    let error = Volume::new("vol", layout, disks).err().expect("makes no sense");
+    let error = Volume::new("vol", layout, disks).expect_err("makes no sense");
     assert_eq!(error.kind(), ErrorKind::InvalidSetting);
     error.to_string()
 }

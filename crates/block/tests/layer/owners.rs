@@ -53,7 +53,7 @@ fn a_queue_of_a_thread_serves_that_thread_and_is_refused_to_others() {
 fn a_channel_of_no_thread_is_refused_where_queues_belong_to_threads() {
     let (disk, _) = owned_disk(1);
     let volume = Volume::single(disk).unwrap();
-    let refused = Channel::open(&volume, ChannelConfig::default()).err().expect("nobody serves it");
+    let refused = Channel::open(&volume, ChannelConfig::default()).expect_err("nobody serves it");
     assert_eq!(refused.kind(), ErrorKind::NotSupported);
 }
 

@@ -1,4 +1,5 @@
-//! docs/configuration.md against the parser: keys, limits, defaults and examples.
+//! docs/configuration.md and docs/test-drives.md against the parser: keys, limits, defaults and
+//! examples.
 //!
 //! Tests only. Every key of a section or driver stands in the document, and the other way round;
 //! what the parser knows is taken from its own messages about unknown keys, so that nobody keeps a
@@ -11,7 +12,10 @@ use millrace::ServeConfig;
 
 use super::{Problems, load};
 
-const REFERENCE: &str = include_str!("../../../../docs/configuration.md");
+const REFERENCE: &str = concat!(
+    include_str!("../../../../docs/configuration.md"),
+    include_str!("../../../../docs/test-drives.md")
+);
 
 type Keys = BTreeSet<String>;
 

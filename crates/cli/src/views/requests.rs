@@ -19,73 +19,46 @@ use super::report::{Report, TraceStatus};
 use super::settings::{GroupChange, VolumeChange};
 
 pub const VERSION: Verb<NoArguments, Value> =
-    Verb::new("version", Access::Everybody, "the greeting once more");
-pub const STATS: Verb<StatsQuery, Report> = Verb::new(
-    "stats",
-    Access::Everybody,
-    "counters; with `\"all\":true` those of idle volumes, too, where there are many",
-);
+    Verb::new("version", Access::Everybody, "the greeting again");
+pub const STATS: Verb<StatsQuery, Report> =
+    Verb::new("stats", Access::Everybody, "counters; with `\"all\":true`, including idle volumes");
 pub const HISTORY: Verb<HistoryRange, History> = Verb::new(
     "history",
     Access::Everybody,
-    "samples of the last `seconds` (120 if not given, 3600 at most)",
+    "samples of the last `seconds` (default 120, at most 3600)",
 );
-pub const TRACE_START: Verb<TraceStart, NoAnswer> = Verb::new(
-    "trace-start",
-    Access::Everybody,
-    "starts a recording into files of the daemon and answers `{}`",
-);
+pub const TRACE_START: Verb<TraceStart, NoAnswer> =
+    Verb::new("trace-start", Access::Everybody, "starts a recording and answers `{}`");
 pub const TRACE_STATUS: Verb<NoArguments, TraceStatus> = Verb::new(
     "trace-status",
     Access::Everybody,
     "`events` written and `dropped` so far; `files` once the recording has ended",
 );
-pub const TRACE_STOP: Verb<NoArguments, TraceStatus> = Verb::new(
-    "trace-stop",
-    Access::Everybody,
-    "ends the recording and answers as `trace-status` does",
-);
+pub const TRACE_STOP: Verb<NoArguments, TraceStatus> =
+    Verb::new("trace-stop", Access::Everybody, "ends the recording; answers as `trace-status`");
 pub const LOCKS_START: Verb<NoArguments, NoAnswer> =
     Verb::new("locks-start", Access::Everybody, "starts lock statistics and answers `{}`");
 pub const LOCKS_STATUS: Verb<NoArguments, Locks> =
-    Verb::new("locks-status", Access::Everybody, "the statistics so far");
-pub const LOCKS_STOP: Verb<NoArguments, Locks> = Verb::new(
-    "locks-stop",
-    Access::Everybody,
-    "ends the statistics and answers as `locks-status` does",
-);
+    Verb::new("locks-status", Access::Everybody, "lock statistics so far");
+pub const LOCKS_STOP: Verb<NoArguments, Locks> =
+    Verb::new("locks-stop", Access::Everybody, "ends lock statistics; answers as `locks-status`");
 pub const SET: Verb<Set, VolumeChange> =
-    Verb::new("set", Access::Admins, "changes settings of a volume while it is served");
-pub const SET_GROUP: Verb<SetGroup, GroupChange> = Verb::new(
-    "set-group",
-    Access::Admins,
-    "changes settings of a group while its clients are at work",
-);
-pub const RELOAD: Verb<Reload, ReloadReport> = Verb::new(
-    "reload",
-    Access::Admins,
-    "serves another configuration, or the file of the start as it is now",
-)
-.long();
-pub const ADD: Verb<AddSection, ReloadReport> = Verb::new(
-    "add",
-    Access::Admins,
-    "serves the configuration of now with one section more; answers as `reload` does",
-)
-.long();
-pub const REMOVE: Verb<RemoveSection, ReloadReport> = Verb::new(
-    "remove",
-    Access::Admins,
-    "serves the configuration of now without a section; answers as `reload` does",
-)
-.long();
+    Verb::new("set", Access::Admins, "changes settings of a volume");
+pub const SET_GROUP: Verb<SetGroup, GroupChange> =
+    Verb::new("set-group", Access::Admins, "changes settings of a group");
+pub const RELOAD: Verb<Reload, ReloadReport> =
+    Verb::new("reload", Access::Admins, "reads the configuration again, or another file").long();
+pub const ADD: Verb<AddSection, ReloadReport> =
+    Verb::new("add", Access::Admins, "adds a section; answers as `reload`").long();
+pub const REMOVE: Verb<RemoveSection, ReloadReport> =
+    Verb::new("remove", Access::Admins, "removes a section; answers as `reload`").long();
 pub const CONFIGURATION: Verb<NoArguments, RunningConfiguration> =
-    Verb::new("configuration", Access::Admins, "the configuration of now as TOML");
+    Verb::new("configuration", Access::Admins, "the current configuration as TOML");
 
 pub const UNSAVED: Verb<NoArguments, UnsavedChanges> = Verb::new(
     "unsaved",
     Access::Everybody,
-    "the difference between the configuration file and the configuration of now",
+    "differences between the configuration file and the current configuration",
 )
 .long();
 

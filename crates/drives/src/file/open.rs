@@ -97,7 +97,7 @@ fn zeroes() -> &'static Buffer {
 }
 
 pub(super) fn system(path: &Path, doing: &str, error: &io::Error) -> Error {
-    Error::new(ErrorKind::System, format!("{}: {doing}: {error}", path.display()))
+    Error::system(format!("{}: {doing}: {error}", path.display()), error.raw_os_error())
 }
 
 /// Why io_uring is refused in this process; none if it works.
@@ -200,27 +200,27 @@ fn open_file(config: &FileConfig) -> Result<(File, bool, Option<CreatedFile>), E
 }
 
 fn open_error(config: &FileConfig, error: &io::Error) -> Error {
-    let path = config.path.display();
-    match error.raw_os_error() {
+    let (path, errno) = (config.path.display(), error.raw_os_error());
+    match errno {
         Some(libc::ENOENT) if std::fs::symlink_metadata(&config.path).is_ok() => {
             let text = format!("{path}: this is a link to a file that is not there; make that");
-            Error::new(ErrorKind::System, text)
+            Error::system(text, errno)
         }
         Some(libc::ENOENT) if has_folder(config) && config.read_only => {
             let text = format!("{path}: there is no such file; make it, or name another one");
-            Error::new(ErrorKind::System, text)
+            Error::system(text, errno)
         }
         Some(libc::ENOENT) if config.size_bytes.is_none() && has_folder(config) => {
             let text = format!("{path}: there is no such file; give size= to make it");
-            Error::new(ErrorKind::System, text)
+            Error::system(text, errno)
         }
         Some(libc::ENOENT) => {
             let text = format!("{path}: its folder is not there; make it first");
-            Error::new(ErrorKind::System, text)
+            Error::system(text, errno)
         }
         Some(libc::ENOSPC) => {
             let text = format!("{path}: its file system is full; make room, or name another file");
-            Error::new(ErrorKind::System, text)
+            Error::system(text, errno)
         }
         Some(libc::EBUSY) => {
             let text = format!("{path}: in use, perhaps mounted; unmount it first");
@@ -231,14 +231,14 @@ fn open_error(config: &FileConfig, error: &io::Error) -> Error {
                 "{path}: cannot make it ({error}): its folder takes no new files; change that, or \
                  name another one"
             );
-            Error::new(ErrorKind::System, text)
+            Error::system(text, errno)
         }
         Some(libc::EACCES | libc::EROFS) if !config.read_only => {
             let text = format!(
                 "{path}: {error}; change its mode, or serve it read-only: \
              read-only=on, or `serve --read-only`"
             );
-            Error::new(ErrorKind::System, text)
+            Error::system(text, errno)
         }
         _ => system(&config.path, "open", error),
     }
@@ -313,7 +313,7 @@ fn extend_error(config: &FileConfig, error: &io::Error) -> Error {
         Some(libc::ENOSPC) => "its file system is full; make room, or name another file",
         _ => return system(&config.path, &format!("size={asked}: cannot make it as long"), error),
     };
-    Error::new(ErrorKind::System, format!("{path}: size={asked}: {why}"))
+    Error::system(format!("{path}: size={asked}: {why}"), error.raw_os_error())
 }
 
 /// What to say of a file that was made longer than its file system has room for.

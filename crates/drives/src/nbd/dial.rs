@@ -200,7 +200,8 @@ impl Target {
             io::ErrorKind::PermissionDenied => "change the socket's mode, or run as its owner",
             _ => "is the server there, and can it be reached?",
         };
-        Error::new(ErrorKind::System, format!("{}: connect: {error}; {advice}", self.text))
+        let text = format!("{}: connect: {error}; {advice}", self.text);
+        Error::system(text, error.raw_os_error())
     }
 
     fn failed(&self, error: &io::Error) -> Error {
@@ -211,7 +212,7 @@ impl Target {
             io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => HUNG_UP.into(),
             _ => error.to_string(),
         };
-        Error::new(ErrorKind::System, format!("{}: negotiate: {why}", self.text))
+        Error::system(format!("{}: negotiate: {why}", self.text), error.raw_os_error())
     }
 }
 

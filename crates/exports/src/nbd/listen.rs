@@ -100,14 +100,12 @@ impl Listener {
 
 /// Why an address cannot be listened on: the error for whoever configured it.
 fn cannot_listen(listen: &Listen, error: &io::Error) -> Error {
-    let (kind, why) = match error.kind() {
-        io::ErrorKind::AddrInUse => {
-            let what = if matches!(listen, Listen::Tcp(_)) { "port" } else { "name" };
-            (ErrorKind::Busy, format!("in use by another server; choose another {what}"))
-        }
-        _ => (ErrorKind::System, format!("cannot listen: {error}")),
-    };
-    Error::new(kind, format!("{listen}: {why}"))
+    if error.kind() == io::ErrorKind::AddrInUse {
+        let what = if matches!(listen, Listen::Tcp(_)) { "port" } else { "name" };
+        let text = format!("{listen}: in use by another server; choose another {what}");
+        return Error::new(ErrorKind::Busy, text);
+    }
+    Error::system(format!("{listen}: cannot listen: {error}"), error.raw_os_error())
 }
 
 #[cfg(test)]

@@ -92,7 +92,7 @@ impl Places {
 
     /// The drive that has what another one cannot be given, if it is one of these.
     fn explain(&self, (name, spec): (&str, &Spec), error: SetupError) -> SetupError {
-        let is_busy = matches!(&error, SetupError::Drive { source: SpecError::Open(why), .. }
+        let is_busy = matches!(&error, SetupError::Drive { cause: SpecError::Open(why), .. }
             if why.kind() == ErrorKind::Busy);
         if !is_busy {
             return error;

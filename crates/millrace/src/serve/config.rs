@@ -196,6 +196,9 @@ pub struct ServerConfig {
     pub threads: u16,
     /// Thread `i` is pinned to `cpus[i % len]`; empty: threads are not pinned.
     pub cpus: Vec<u32>,
+    /// Threads of the program itself that may use the served volumes at the same time, through
+    /// channels or devices of their own.
+    pub own_threads: u16,
     /// What carries the I/O of all threads.
     pub backend: Backend,
     /// Most NBD connections at a time; above it new ones are closed at once.
@@ -218,6 +221,7 @@ impl Default for ServerConfig {
         ServerConfig {
             threads: Native::topology().cpus().len().clamp(1, THREADS_DEFAULT_MAX) as u16,
             cpus: default.cpus,
+            own_threads: 0,
             backend: default.backend,
             connections_max: default.connections_max,
             handshake_timeout_ns: default.handshake_timeout_ns,
@@ -277,7 +281,7 @@ impl ServeConfig {
             controllers: self.controllers.clone(),
             groups: self.groups.clone(),
             volumes: self.volumes.clone(),
-            io_threads: self.io_threads(),
+            io_threads: self.queues_of_drives(self.io_threads()),
             pinned_cpus: self.server.cpus.iter().copied().chain(pinned).map(CpuId).collect(),
         }
     }
@@ -389,6 +393,13 @@ impl ServeConfig {
             true => 0,
             false => self.server.threads,
         }
+    }
+
+    /// Queues that the drives of volumes with these I/O threads are opened with: the program's own
+    /// threads have some as well.
+    pub(super) fn queues_of_drives(&self, io_threads: Vec<u16>) -> Vec<u16> {
+        let own = self.server.own_threads;
+        io_threads.into_iter().map(|threads| threads.saturating_add(own)).collect()
     }
 
     /// For each volume, the I/O threads that have queues of its drives.

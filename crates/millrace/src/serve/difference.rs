@@ -93,6 +93,7 @@ impl ConfigDifference {
     fn compare_servers(&mut self, served: &ServerConfig, other: &ServerConfig) {
         let keys = [
             ("threads", served.threads != other.threads),
+            ("own_threads", served.own_threads != other.own_threads),
             ("cpus", served.cpus != other.cpus),
             ("backend", served.backend != other.backend),
             ("connections-max", served.connections_max != other.connections_max),

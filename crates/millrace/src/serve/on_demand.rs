@@ -195,7 +195,7 @@ impl Candidate {
         let spec = spec.map_err(|error| error.to_string())?;
         let options = OpenOptions { file_at: Some(found.path()), ..OpenOptions::default() };
         let driver = millrace_drives::open_with(&spec, queues, &options);
-        let driver = driver.map_err(|error| whole_cause(&error))?;
+        let driver = driver.map_err(|error| error.to_string())?;
         if let Some(warning) = driver.warnings.first() {
             return Err(warning.clone());
         }
@@ -425,7 +425,7 @@ impl Server {
             ..OpenConfig::default()
         };
         let more = self.opened.open_more(&config, Some(driver));
-        let more = more.map_err(|error: StartError| whole_cause(&error))?;
+        let more = more.map_err(|error: StartError| error.to_string())?;
         let export = export_of_file(&parent, key.clone());
         if let Err(why) = self.serve_file(&more, &export, before_serving) {
             self.close_more(more);
@@ -525,18 +525,6 @@ fn export_of_file(parent: &ExportConfig, name: String) -> ExportConfig {
         on_demand: Some(OnDemand::File(parent.name.clone())),
         ..parent.clone()
     }
-}
-
-/// An error with its causes, as one line for a client.
-fn whole_cause(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }
 
 /// Has the servers' counters follow the exports that they have now.

@@ -199,3 +199,51 @@ fn a_context_of_the_programs_own_has_channels_that_wait() {
         assert_eq!(channel.wait(1, |done| assert!(done.status.is_ok())), 1);
     });
 }
+
+#[test]
+#[cfg(feature = "serve")]
+fn a_program_uses_a_volume_that_it_serves_on_threads_that_it_has_told_of() {
+    use millrace::{
+        DriveConfig, ExportConfig, Listen, ServeConfig, Server, ServerConfig, VolumeConfig,
+    };
+
+    within(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("s");
+        let drive = format!("file:path={},size=1m", folder.path().join("a").display());
+        let export = ExportConfig {
+            name: "v".into(),
+            volume: "v".into(),
+            nbd: vec![Listen::Unix(socket.clone())],
+            ..ExportConfig::default()
+        };
+        let drives = vec![DriveConfig::new("a", drive.parse().unwrap())];
+        let config = ServeConfig {
+            volumes: vec![VolumeConfig::new("v", drives)],
+            exports: vec![export],
+            server: ServerConfig { threads: 2, own_threads: 1, ..ServerConfig::default() },
+            ..ServeConfig::default()
+        };
+        let server = Server::start(&config, Arc::new(|_| ())).unwrap();
+        let volume: &Arc<Volume> = server.opened().volume("v").unwrap();
+        // Before any client: the program's thread must not take a queue of the server's threads.
+        let mut own = BlockDevice::open(volume).unwrap();
+        own.write_at(4096, &[7; 4096]).unwrap();
+        let one_too_many = std::thread::scope(|scope| {
+            scope.spawn(|| BlockDevice::open(volume).unwrap_err().kind()).join().unwrap()
+        });
+        assert_eq!(one_too_many, ErrorKind::Busy);
+        let uri = format!("nbd:uri=nbd+unix:///v?socket={},connections=2", socket.display());
+        let mut client = BlockDevice::open_drive(&uri).unwrap();
+        let mut read = [0; 4096];
+        for block in 0..8 {
+            client.write_at(block * 8192, &[9; 4096]).unwrap();
+            client.read_at(4096, &mut read).unwrap();
+            assert_eq!(read, [7; 4096]);
+            own.read_at(block * 8192, &mut read).unwrap();
+            assert_eq!(read, [9; 4096]);
+        }
+        drop((client, own));
+        assert!(server.stop(Duration::from_secs(5)).is_clean());
+    });
+}

@@ -45,7 +45,7 @@ use millrace_experiments::{Interrupt, Queues, Row};
 use millrace_runtime::{CacheFlusher, Recorded, Recorder, RecorderConfig};
 use serde::Serialize;
 
-pub use args::BenchArgs;
+pub use args::{BenchArgs, with_short_help};
 
 use super::drive_notes::DriveNotes;
 use super::interrupt::{self, INTERRUPTED};

@@ -215,8 +215,8 @@ impl Report<'_> {
         HeatMap {
             id: "latency".into(),
             title: "Latency over time".into(),
-            caption: "How many I/Os took how long, from Q to C, by when they were completed. The \
-                      darker the more, by the logarithm."
+            caption: "How many I/Os took how long, from Q to C, by when they were completed. A \
+                      stronger colour means more of them, on a logarithmic scale."
                 .into(),
             panels: vec![panel],
         }

@@ -24,7 +24,7 @@ pub const CLIENTS: Verb<NoArguments, Clients> =
     Verb::new("clients", Access::Everybody, "clients, by number");
 /// The verb that ends one.
 pub const DISCONNECT: Verb<Disconnect, ConnectedClient> =
-    Verb::new("disconnect", Access::Admins, "ends the connection of a client");
+    Verb::new("disconnect", Access::Admins, "disconnects a client");
 
 const CLIENTS_EXAMPLES: &str = "\
 Examples:

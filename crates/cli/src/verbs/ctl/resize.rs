@@ -20,7 +20,7 @@ use crate::views::{Access, Refusal, Verb};
 
 /// The verb.
 pub const RESIZE: Verb<Resize, VolumeGrowth> =
-    Verb::new("resize", Access::Admins, "lets a volume grow by what its drives have grown");
+    Verb::new("resize", Access::Admins, "grows a volume to the size of its drives");
 
 const EXAMPLES: &str = "\
 Examples:
@@ -135,8 +135,8 @@ pub fn answer(daemon: &LiveDaemon, asked: &Resize) -> Result<VolumeGrowth, Refus
     let resized = volume.resize().map_err(|error| {
         let kind = match error.kind() {
             ErrorKind::Busy => "busy",
-            ErrorKind::System => "io",
-            _ => "refused",
+            ErrorKind::InvalidSetting | ErrorKind::NotSupported => "refused",
+            _ => "io",
         };
         Refusal::new(kind, format!("volume {name}: {error}"))
     })?;

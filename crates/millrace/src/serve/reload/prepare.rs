@@ -109,7 +109,7 @@ impl Server {
         let of_new = VolumeQueues::of(new);
         let queues = |volume: &VolumeConfig| of_new[&volume.name].all;
         let config = OpenConfig {
-            io_threads: difference.added_volumes.iter().map(queues).collect(),
+            io_threads: new.queues_of_drives(difference.added_volumes.iter().map(queues).collect()),
             volumes: match options.dry_run {
                 true => self.measured(new, difference)?,
                 false => difference.added_volumes.clone(),
@@ -133,7 +133,7 @@ impl Server {
         for drive in volumes.iter_mut().flat_map(|volume| &mut volume.drives) {
             let name = drive.name.clone();
             let measured = millrace_drives::measure(&drive.spec)
-                .map_err(|source| SetupError::Drive { name, source })
+                .map_err(|cause| SetupError::Drive { name, cause })
                 .and_then(|measured| {
                     self.opened.is_free(&drive.name, measured.place).map(|()| measured)
                 })

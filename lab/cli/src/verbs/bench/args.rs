@@ -103,34 +103,73 @@ const CALIBRATED: &str = "\
 
 /// Measure drives, designs and servers.
 #[derive(Debug, Clone, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_long_help = EXAMPLES)]
 pub struct BenchArgs {
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Targets")]
     pub target: TargetArgs,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Queues of the block layer")]
     pub queues: QueueArgs,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Threads that serve drives")]
     pub serving: ServingArgs,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Workload")]
     pub workload: WorkloadArgs,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Simulated machine")]
     pub machine: MachineArgs,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Designs of Linux 2.4")]
     pub history: Linux24Args,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Traces")]
     pub trace: TraceArgs,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Virtual machines")]
     pub vm: VmArgs,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Clients that compete")]
     pub contend: ContentionArgs,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Calibration")]
     pub calibrate: CalibrationArgs,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Job files of fio")]
     pub jobfile: JobFileArgs,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Programs")]
     pub program: ProgramArgs,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Other programs")]
     pub beside: BesideArgs,
+    #[command(flatten)]
+    pub ignored: IgnoredArgs,
+}
+
+/// Words of fio that ask for something that always holds here, or that changes nothing.
+#[derive(Debug, Clone, Args)]
+pub struct IgnoredArgs {
+    /// Drives are always opened for direct I/O where that works.
+    #[arg(long, hide = true, value_name = "0|1")]
+    pub direct: Option<String>,
+    /// The driver of a drive decides.
+    #[arg(long, hide = true, value_name = "NAME")]
+    pub ioengine: Option<String>,
+    #[arg(long, hide = true, value_name = "NAME")]
+    pub name: Option<String>,
+    #[arg(long, hide = true, alias = "group_reporting")]
+    pub group_reporting: bool,
+    /// Any --runtime is meant so.
+    #[arg(long, hide = true, alias = "time_based")]
+    pub time_based: bool,
+    /// Jobs are always threads.
+    #[arg(long, hide = true)]
+    pub thread: bool,
+    /// Random offsets never depend on which blocks were used before.
+    #[arg(long, hide = true)]
+    pub norandommap: bool,
+}
+
+/// Arguments that `bench -h` shows; the others are in `bench --help` only.
+const COMMON: &str = "\
+    drive connect overwrite cache stack scheduler serving numjobs rw bs iodepth size runtime \
+    verify json jobfile";
+
+/// Leaves the common arguments in the short help of `bench`.
+pub fn with_short_help(bench: clap::Command) -> clap::Command {
+    bench.after_help("All arguments, and examples: millrace-lab bench --help").mut_args(|arg| {
+        let is_common = COMMON.split(' ').any(|common| common == arg.get_id().as_str());
+        if is_common { arg } else { arg.hide_short_help(true) }
+    })
 }
 
 impl BenchArgs {

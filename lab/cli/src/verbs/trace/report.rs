@@ -117,6 +117,9 @@ fn recording(args: &Args, mut reader: Reader) -> Result<ReportText> {
     if spans.has_completions_only() {
         bail!(TraceError::CompletionsOnly { trace: label });
     }
+    if profile.is_empty() && spans.drives().is_empty() {
+        bail!("{label}: nothing was recorded: there is no I/O in it");
+    }
     let more = [walked.names.dropped_note(), profile.unmeasured_note()];
     for note in more.into_iter().flatten() {
         eprintln!("note: {note}");

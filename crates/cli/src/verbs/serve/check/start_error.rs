@@ -3,7 +3,6 @@
 //! Pure. Called by findings.rs, start/drives.rs and `serve`, so `--check` and a start say the same.
 
 use millrace::{Part, SetupError, StartError};
-use millrace_console::reasons;
 use millrace_drives::SpecError;
 
 use crate::config::{Place, Problems, ServePlan};
@@ -44,8 +43,8 @@ pub fn to_problems(plan: &ServePlan, error: &StartError) -> Problems {
 /// The whole text of an error; what a drive's is about needs no more than its name.
 fn text_of(error: &SetupError) -> String {
     match error {
-        SetupError::Drive { name, source } => format!("drive {name}: {}", reasons(source)),
-        other => reasons(other),
+        SetupError::Drive { name, cause } => format!("drive {name}: {cause}"),
+        other => other.to_string(),
     }
 }
 
@@ -58,10 +57,10 @@ fn drive_problem(plan: &ServePlan, number: usize, error: &SetupError) -> (usize,
             (lines.at("path"), same_file(plan, number, *other))
         }
         SetupError::SameFile { .. } => (lines.at("path"), text),
-        SetupError::Drive { source: SpecError::InvalidValue { key, .. }, .. } => {
+        SetupError::Drive { cause: SpecError::InvalidValue { key, .. }, .. } => {
             (lines.at(key), text)
         }
-        SetupError::Drive { source: SpecError::Open(_), .. } => {
+        SetupError::Drive { cause: SpecError::Open(_), .. } => {
             // What the drive itself says may name a key, too, as in `size=4g`.
             let named = |key: &&str| text.contains(&format!(" {key}="));
             let (drive, _) = plan.drives().nth(number).expect("the drive of this number");

@@ -42,7 +42,7 @@ pub struct OpenFilesThreads {
 
 /// Work in a directory.
 enum Job {
-    Task(FileTask),
+    Task(Box<FileTask>),
     Close(ClosingFile),
 }
 
@@ -143,7 +143,7 @@ fn take_requests(daemon: &Weak<LiveDaemon>, requests: &ExportRequests) {
 fn next_step(daemon: &LiveDaemon, task: FileTask, server: &mut Server) {
     let directory = task.directory().map(str::to_owned);
     match directory {
-        Some(directory) => drop(daemon.open_files().give(&directory, Job::Task(task))),
+        Some(directory) => drop(daemon.open_files().give(&directory, Job::Task(Box::new(task)))),
         None => {
             let marks = daemon.marks();
             let changes = server.finish(task, &|more| mark_caches(more, marks));
@@ -192,7 +192,7 @@ fn do_jobs(daemon: &Weak<LiveDaemon>, to_do: &Receiver<Job>) {
         let Some(server) = server.as_mut() else { return };
         let open_before = server.configured().exports.len();
         if let Some(task) = task {
-            next_step(&daemon, task, server);
+            next_step(&daemon, *task, server);
         }
         if let Some(closing) = closing {
             let changes = server.close(closing);

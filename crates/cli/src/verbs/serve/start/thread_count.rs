@@ -4,7 +4,7 @@
 //! is too low ends the start in words that name the number and the limit. Counts what the servers,
 //! the drives' workers, the caches and the views start, and the helpers of file drives: a worker of
 //! the kernel for each I/O thread with io_uring, else those that the process's pool keeps.
-//! docs/configuration.md has the same sum for people.
+//! docs/operations.md has the same sum for users.
 
 use std::collections::HashSet;
 

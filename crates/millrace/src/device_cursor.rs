@@ -1,0 +1,197 @@
+//! `DeviceCursor`: a [`BlockDevice`] as a stream of bytes with a position.
+//!
+//! Owns the device and one logical block. Whole blocks go straight between the caller's memory and
+//! the device; the ends of other ranges go through the block: it is read, changed and written back.
+//! Called by programs that want `std::io`'s traits.
+
+use std::io::{self, Read, Seek, SeekFrom, Write};
+
+use crate::BlockDevice;
+
+/// A device to read, write and seek in as in a file, at any byte.
+///
+/// A write of less than a logical block reads the block first, so nobody else may write to the same
+/// block at the same time. For many small reads or writes put a [`BufReader`](io::BufReader) or
+/// [`BufWriter`](io::BufWriter) of some blocks around it. `flush` makes all writes durable. At the
+/// end of the device reads return 0 bytes, and writes end with `WriteZero`.
+///
+/// # Example
+///
+/// ```
+/// use std::io::{Read, Seek, SeekFrom, Write};
+///
+/// use millrace::{BlockDevice, DeviceCursor};
+///
+/// let mut disk = DeviceCursor::new(BlockDevice::open_drive("ram:size=1m")?);
+/// disk.seek(SeekFrom::Start(1000))?;
+/// disk.write_all(b"hello")?;
+/// disk.flush()?;
+/// disk.seek(SeekFrom::Current(-5))?;
+/// let mut text = [0; 5];
+/// disk.read_exact(&mut text)?;
+/// assert_eq!(&text, b"hello");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct DeviceCursor {
+    device: BlockDevice,
+    position_bytes: u64,
+    /// The block that a part of is read or written.
+    block: Vec<u8>,
+}
+
+/// The next piece of a transfer.
+enum Piece {
+    /// So many bytes, which are whole blocks.
+    Blocks(usize),
+    /// So many bytes of one block, from this byte of it on.
+    PartOfBlock { from: usize, len: usize },
+}
+
+impl DeviceCursor {
+    /// A cursor at the start of a device.
+    #[must_use]
+    pub fn new(device: BlockDevice) -> DeviceCursor {
+        let block = vec![0; device.block_bytes() as usize];
+        DeviceCursor { device, position_bytes: 0, block }
+    }
+
+    /// Returns the device.
+    #[must_use]
+    pub fn into_inner(self) -> BlockDevice {
+        self.device
+    }
+
+    /// The piece of a transfer of `len` bytes that comes next; `None` at its end or the device's.
+    fn piece(&self, len: usize) -> Option<Piece> {
+        let block_bytes = self.block.len();
+        let left = self.device.size_bytes().saturating_sub(self.position_bytes);
+        let len = len.min(usize::try_from(left).unwrap_or(usize::MAX));
+        let from = (self.position_bytes % block_bytes as u64) as usize;
+        match (from, len) {
+            (_, 0) => None,
+            (0, len) if len >= block_bytes => Some(Piece::Blocks(len - len % block_bytes)),
+            _ => Some(Piece::PartOfBlock { from, len: len.min(block_bytes - from) }),
+        }
+    }
+
+    /// Reads the block that the position lies in, and returns the offset of the block.
+    fn read_block(&mut self) -> io::Result<u64> {
+        let offset_bytes = self.position_bytes - self.position_bytes % self.block.len() as u64;
+        self.device.read_at(offset_bytes, &mut self.block)?;
+        Ok(offset_bytes)
+    }
+
+    fn advance(&mut self, len: usize) -> usize {
+        self.position_bytes += len as u64;
+        len
+    }
+}
+
+impl Read for DeviceCursor {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let len = match self.piece(into.len()) {
+            None => 0,
+            Some(Piece::Blocks(len)) => {
+                self.device.read_at(self.position_bytes, &mut into[..len])?;
+                len
+            }
+            Some(Piece::PartOfBlock { from, len }) => {
+                self.read_block()?;
+                into[..len].copy_from_slice(&self.block[from..from + len]);
+                len
+            }
+        };
+        Ok(self.advance(len))
+    }
+}
+
+impl Write for DeviceCursor {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let len = match self.piece(bytes.len()) {
+            None => 0,
+            Some(Piece::Blocks(len)) => {
+                self.device.write_at(self.position_bytes, &bytes[..len])?;
+                len
+            }
+            Some(Piece::PartOfBlock { from, len }) => {
+                let offset_bytes = self.read_block()?;
+                self.block[from..from + len].copy_from_slice(&bytes[..len]);
+                self.device.write_at(offset_bytes, &self.block)?;
+                len
+            }
+        };
+        Ok(self.advance(len))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.device.flush()
+    }
+}
+
+impl Seek for DeviceCursor {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let position_bytes = match to {
+            SeekFrom::Start(offset) => Some(offset),
+            SeekFrom::End(offset) => self.device.size_bytes().checked_add_signed(offset),
+            SeekFrom::Current(offset) => self.position_bytes.checked_add_signed(offset),
+        };
+        self.position_bytes = position_bytes.ok_or_else(|| {
+            io::Error::new(io::ErrorKind::InvalidInput, "seek to a position before byte 0")
+        })?;
+        Ok(self.position_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SIZE_BYTES: usize = 16 << 10;
+
+    /// Offset and length in bytes; an even number is written, an odd one means a read.
+    fn steps() -> impl Strategy<Value = Vec<(usize, usize, u8)>> {
+        prop::collection::vec((0..SIZE_BYTES + 100, 0..3000_usize, any::<u8>()), 1..40)
+    }
+
+    proptest! {
+        #[test]
+        fn reads_and_writes_at_any_byte_are_those_of_a_plain_array(
+            steps in steps(),
+        ) {
+            let device = BlockDevice::linear(&["ram:size=8k,block=1k", "ram:size=8k"]).unwrap();
+            let mut cursor = DeviceCursor::new(device);
+            let mut plain = io::Cursor::new(vec![0_u8; SIZE_BYTES]);
+            for (at, len, fill) in steps {
+                cursor.seek(SeekFrom::Start(at as u64)).unwrap();
+                if fill % 2 == 0 {
+                    let len = len.min(SIZE_BYTES.saturating_sub(at));
+                    cursor.write_all(&vec![fill; len]).unwrap();
+                    plain.get_mut().iter_mut().skip(at).take(len).for_each(|byte| *byte = fill);
+                } else {
+                    plain.set_position(at as u64);
+                    let (mut read, mut expected) = (Vec::new(), Vec::new());
+                    (&mut cursor).take(len as u64).read_to_end(&mut read).unwrap();
+                    (&mut plain).take(len as u64).read_to_end(&mut expected).unwrap();
+                    prop_assert_eq!(read, expected);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_end_of_the_device_takes_no_more_and_no_position_is_before_its_start() {
+        let mut cursor = DeviceCursor::new(BlockDevice::open_drive("ram:size=4k").unwrap());
+        assert_eq!(cursor.seek(SeekFrom::End(-10)).unwrap(), 4086);
+        let error = cursor.write_all(&[7; 20]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WriteZero);
+        assert_eq!(cursor.read(&mut [0; 10]).unwrap(), 0);
+        let error = cursor.seek(SeekFrom::Current(-5000)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+        cursor.flush().unwrap();
+        let mut block = [0; 512];
+        cursor.into_inner().read_at(4096 - 512, &mut block).unwrap();
+        assert_eq!((block[501], &block[502..]), (0, &[7; 10][..]));
+    }
+}
