@@ -87,13 +87,13 @@ impl Target for ChannelTarget<'_> {
     ) -> Result<usize, BenchError> {
         let bs_bytes = self.bs_bytes;
         Ok(self.channel.poll_again(|bio, status| {
-            if status.is_ok() {
-                return next(bio, None);
-            }
-            if bio.op().has_data() && bio.nr_segments() == 0 {
+            let mut failed: Option<&dyn Display> = None;
+            if !status.is_ok() {
                 restore(bio, bs_bytes);
+                failed = Some(&status);
             }
-            next(bio, Some(&status))
+            // One call, which is compiled into the loop.
+            next(bio, failed)
         }))
     }
 
@@ -115,9 +115,13 @@ impl Target for ChannelTarget<'_> {
     }
 }
 
-/// Gives a bio new memory: the drive may still write what it had, so the layer has kept it.
+/// Gives a bio that lost its memory another one: the drive may still write what it had, so the
+/// layer has kept it.
 #[cold]
 fn restore(bio: &mut Bio, bs_bytes: u32) {
+    if !bio.op().has_data() || bio.nr_segments() > 0 {
+        return;
+    }
     let mut fresh = Bio::read(bio.sector(), Buffer::new(bs_bytes as usize));
     fresh.aim(bio.op(), bio.sector(), bio.user_data());
     *bio = fresh;

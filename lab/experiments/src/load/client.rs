@@ -44,18 +44,24 @@ pub(crate) enum DataMemory {
     OfClient,
 }
 
-/// A slot whose request is done, with the text of a failure.
-pub(crate) type DoneSlot = (u32, Option<String>);
+/// A slot whose request is done, with its status if it failed.
+pub(crate) type DoneSlot<F> = (u32, Option<F>);
 
 /// A connection to a server, or a virtqueue, which knows requests by their slots.
 pub(crate) trait Client: Sized {
     const DATA: DataMemory;
+    /// Status of a request that failed.
+    type Failure: Copy + Display;
     fn in_flight(&self) -> u32;
     fn submit(&mut self, slot: u32, io: &mut ClientIo) -> Result<(), BenchError>;
     /// Shows the server what was submitted.
     fn start(&mut self) -> Result<(), BenchError>;
     /// Appends what is done, and puts data that were read into the memory of their I/Os.
-    fn reap(&mut self, ios: &mut [ClientIo], done: &mut Vec<DoneSlot>) -> Result<(), BenchError>;
+    fn reap(
+        &mut self,
+        ios: &mut [ClientIo],
+        done: &mut Vec<DoneSlot<Self::Failure>>,
+    ) -> Result<(), BenchError>;
     /// Waits until something may be done.
     fn wait(&mut self) -> Result<(), BenchError>;
     /// Waits until something may be done by one of several, for so long at most.
@@ -94,12 +100,12 @@ impl JobIo for ClientIo {
 }
 
 /// A client with the slots of its requests.
-pub(crate) struct ClientTarget<C> {
+pub(crate) struct ClientTarget<C: Client> {
     client: C,
     ios: Vec<ClientIo>,
     /// Slots that are not in flight.
     free: Vec<u32>,
-    done: Vec<DoneSlot>,
+    done: Vec<DoneSlot<C::Failure>>,
 }
 
 impl<C: Client> Target for ClientTarget<C> {
@@ -134,7 +140,7 @@ impl<C: Client> Target for ClientTarget<C> {
         // In the order in which they came back: so a ring's entries stay as they are.
         for (slot, failed) in done.drain(..) {
             let io = &mut ios[slot as usize];
-            match next(io, failed.as_ref().map(|text| text as &dyn Display)) {
+            match next(io, failed.as_ref().map(|status| status as &dyn Display)) {
                 Again::Submit => client.submit(slot, io)?,
                 Again::Drop => free.push(slot),
             }

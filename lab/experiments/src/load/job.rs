@@ -188,11 +188,10 @@ impl<T: Target> Job<T> {
             if let Some(status) = failed {
                 result.fail(|| io.failure(status));
             }
-            let sectors = aim.sectors();
             if let Some(written) = &mut aim.written
                 && io.op() == Op::Write
             {
-                written.landed(io.sector() / sectors);
+                written.landed(io.sector() / u64::from(aim.workload.bs_bytes >> 9));
             }
             if again == left {
                 return Again::Drop;

@@ -10,7 +10,7 @@ use millrace_clients::nbd::{Client as NbdClient, Completion, wait_any};
 use millrace_clients::vhost::Counters;
 use millrace_nbd::client::NbdUri;
 use millrace_nbd::wire::CMD_FLAG_FUA;
-use millrace_nbd::{Command, Request};
+use millrace_nbd::{Command, Errno, Request};
 
 use crate::load::bench::{BenchError, Plan, Progress, check_capacity, check_verify};
 use crate::load::client::{Client, ClientIo, DataMemory, DoneSlot, run_clients};
@@ -74,6 +74,7 @@ pub(crate) fn failed(uri: &NbdUri, source: std::io::Error) -> BenchError {
 
 impl Client for Connection {
     const DATA: DataMemory = DataMemory::OfIo;
+    type Failure = Errno;
 
     fn in_flight(&self) -> u32 {
         self.client.in_flight() as u32
@@ -98,10 +99,14 @@ impl Client for Connection {
         self.client.flush().map_err(|source| failed(&self.uri, source))
     }
 
-    fn reap(&mut self, ios: &mut [ClientIo], done: &mut Vec<DoneSlot>) -> Result<(), BenchError> {
+    fn reap(
+        &mut self,
+        ios: &mut [ClientIo],
+        done: &mut Vec<DoneSlot<Errno>>,
+    ) -> Result<(), BenchError> {
         let take = |Completion { user_data, errno, buffer, .. }| {
             ios[user_data as usize].memory = buffer;
-            done.push((user_data as u32, errno.map(|errno| errno.to_string())));
+            done.push((user_data as u32, errno));
         };
         self.client.poll(take).map_err(|source| failed(&self.uri, source))?;
         Ok(())

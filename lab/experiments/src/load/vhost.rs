@@ -103,6 +103,7 @@ fn check(disk: &DiskConfig, plan: &Plan) -> Result<(), BenchError> {
 
 impl Client for Queue {
     const DATA: DataMemory = DataMemory::OfClient;
+    type Failure = Status;
 
     #[inline(always)]
     fn in_flight(&self) -> u32 {
@@ -123,7 +124,11 @@ impl Client for Queue {
     }
 
     #[inline(always)]
-    fn reap(&mut self, ios: &mut [ClientIo], done: &mut Vec<DoneSlot>) -> Result<(), BenchError> {
+    fn reap(
+        &mut self,
+        ios: &mut [ClientIo],
+        done: &mut Vec<DoneSlot<Status>>,
+    ) -> Result<(), BenchError> {
         self.reap(|slot, status| done.push(done_slot(slot, status)))?;
         read_all(ios, done, |slot, memory| self.read_data(slot, memory));
         Ok(())
@@ -169,15 +174,15 @@ pub(crate) fn request(io: &ClientIo, mut write: impl FnMut(&[u8])) -> Request {
 
 /// A slot that a ring has handed out.
 #[inline(always)]
-pub(crate) fn done_slot(slot: u16, status: Status) -> DoneSlot {
-    (slot.into(), (!status.is_ok()).then(|| status.to_string()))
+pub(crate) fn done_slot(slot: u16, status: Status) -> DoneSlot<Status> {
+    (slot.into(), (!status.is_ok()).then_some(status))
 }
 
 /// Takes the data of reads out of a ring's memory, of jobs that verify: only they have their own.
 #[inline(always)]
 pub(crate) fn read_all(
     ios: &mut [ClientIo],
-    done: &[DoneSlot],
+    done: &[DoneSlot<Status>],
     mut read: impl FnMut(u16, &mut [u8]),
 ) {
     for (slot, _) in done {

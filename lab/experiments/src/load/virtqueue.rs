@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millrace_block::Volume;
-use millrace_clients::vhost::{Counters, Descriptors, DriverRing, RingLayout, RingOptions, Wait};
+use millrace_clients::vhost::{
+    Counters, Descriptors, DriverRing, RingLayout, RingOptions, Status, Wait,
+};
 use millrace_exports::vhost::LocalDevice;
 use millrace_exports::vhost::memory::{GuestMemory, Region};
 use millrace_exports::vhost::ring::RingFeatures;
@@ -93,6 +95,7 @@ impl LocalQueue {
 
 impl Client for LocalQueue {
     const DATA: DataMemory = DataMemory::OfClient;
+    type Failure = Status;
 
     #[inline(always)]
     fn in_flight(&self) -> u32 {
@@ -114,7 +117,11 @@ impl Client for LocalQueue {
     }
 
     #[inline(always)]
-    fn reap(&mut self, ios: &mut [ClientIo], done: &mut Vec<DoneSlot>) -> Result<(), BenchError> {
+    fn reap(
+        &mut self,
+        ios: &mut [ClientIo],
+        done: &mut Vec<DoneSlot<Status>>,
+    ) -> Result<(), BenchError> {
         let reaped = self.ring.reap(|slot, status| done.push(done_slot(slot, status)));
         reaped.map_err(|error| BenchError::Workload(error.to_string()))?;
         read_all(ios, done, |slot, memory| self.ring.read_data(slot, memory));

@@ -23,17 +23,17 @@ struct Slots {
 }
 
 /// Clients of servers.
-pub(crate) struct Servers<C> {
+pub(crate) struct Servers<C: Client> {
     clients: Vec<C>,
     slots: Vec<Slots>,
     /// Requests that a client takes at most.
     depth: u32,
     lanes: Vec<Lane>,
     pool: Pool<Vec<u8>>,
-    done: Vec<DoneSlot>,
+    done: Vec<DoneSlot<C::Failure>>,
 }
 
-impl<C> Servers<C> {
+impl<C: Client> Servers<C> {
     /// A client of each lane, which takes `depth` requests at most.
     pub(crate) fn new(servers: Vec<(C, Lane)>, depth: u32, seed: u64) -> Servers<C> {
         let slots = servers.iter().map(|_| Slots::default()).collect();
