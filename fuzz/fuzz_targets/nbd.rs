@@ -12,7 +12,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use millrace_nbd::client::{NbdUri, parse_reply, ClientHandshake, ClientProgress, ReplyParsed, ServerReply};
-use millrace_nbd::{Catalog, Command, ExportInfo, Handshake, Parsed, Progress, ReplyStyle, Rules, Session, TransmissionFlags, Verdict};
+use millrace_nbd::{Catalog, Command, ExportInfo, Handshake, Parsed, Progress, ReplyStyle, RequestLimits, Session, TransmissionFlags, Verdict};
 
 const STYLES: [ReplyStyle; 3] = [ReplyStyle::Simple, ReplyStyle::Structured, ReplyStyle::Extended];
 
@@ -89,7 +89,7 @@ fn negotiate(catalog: &dyn Catalog, input: &[u8], piece: usize) -> Outcome {
 }
 
 fn requests(export: &ExportInfo, session: &Session, mut input: &[u8]) {
-    let rules = Rules::new(export, session);
+    let rules = RequestLimits::new(export, session);
     while let Ok(Parsed::Request { request, header_bytes }) = millrace_nbd::parse(input, session) {
         assert!(header_bytes <= input.len(), "consumed more than given");
         input = &input[header_bytes..];

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use libfuzzer_sys::fuzz_target;
 use millrace_exports::vhost::blk::{self, Action};
 use millrace_exports::vhost::memory::{GuestMemory, Region};
-use millrace_exports::vhost::ring::{Areas, Chain, RingFeatures, SplitRing};
+use millrace_exports::vhost::ring::{RingAreas, DescriptorChain, RingFeatures, SplitRing};
 use millrace_exports::virtio::ID_BYTES;
 
 const SIZE: u16 = 8;
@@ -37,11 +37,11 @@ fuzz_target!(|input: &[u8]| {
 
 fn run(memory: &GuestMemory, flags: u8, image: &[u8]) {
     fill(memory, image);
-    let areas = Areas::find(memory, SIZE, AREAS.map(|at| USER + at)).unwrap();
+    let areas = RingAreas::find(memory, SIZE, AREAS.map(|at| USER + at)).unwrap();
     let features = RingFeatures { event_idx: flags & 1 != 0, indirect: flags & 2 != 0 };
     // SAFETY: the memory is this thread's and lives longer.
     let mut ring = unsafe { SplitRing::new(areas, SIZE, features, (0, areas.used_idx(memory))) };
-    let mut chain = Chain::default();
+    let mut chain = DescriptorChain::default();
     let Ok(count) = ring.available() else { return };
     assert!(count <= SIZE);
     while let Ok(Some(head)) = ring.take() {

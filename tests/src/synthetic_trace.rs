@@ -6,7 +6,9 @@
 
 use std::path::Path;
 
-use millrace_block::blktrace::{Act, Note, Record, Remap, category, device, encode_number};
+use millrace_block::blktrace::{
+    EventCode, NotifyKind, Record, RemapData, category, device, encode_number,
+};
 use millrace_random::{SplitMix64, XorShift64};
 
 /// CPUs of a trace.
@@ -49,9 +51,9 @@ pub fn write(dir: &Path, name: &str, ios: u32, seed: u64) {
         open: Vec::new(),
     };
     for pid in 100..104_u32 {
-        writer.note(Note::Process, pid, format!("job{pid}\0\0\0").as_bytes());
+        writer.note(NotifyKind::Process, pid, format!("job{pid}\0\0\0").as_bytes());
     }
-    writer.note(Note::Timestamp, 0, &[1, 0, 0, 0, 2, 0, 0, 0]);
+    writer.note(NotifyKind::Timestamp, 0, &[1, 0, 0, 0, 2, 0, 0, 0]);
     for _ in 0..ios {
         writer.io();
     }
@@ -83,14 +85,14 @@ impl Writer {
         self.files[cpu].extend(data);
     }
 
-    fn note(&mut self, note: Note, pid: u32, data: &[u8]) {
+    fn note(&mut self, note: NotifyKind, pid: u32, data: &[u8]) {
         let cpu = self.random.below(CPUS as u64) as usize;
         let (time_ns, device) = (self.now_ns, DRIVES[0]);
         let record = Record { action: note.action(), pid, time_ns, device, ..Record::default() };
         self.put(cpu, record, data);
     }
 
-    fn event(&mut self, act: Act, of: &Record, data: &[u8]) {
+    fn event(&mut self, act: EventCode, of: &Record, data: &[u8]) {
         self.pass();
         let cpu = self.random.below(CPUS as u64) as usize;
         // An interrupt's record may lie before one that was stamped earlier.
@@ -128,7 +130,7 @@ impl Writer {
             of = self.remapped(of);
         }
         self.rarities(&of);
-        self.event(Act::Queue, &of, &[]);
+        self.event(EventCode::Queue, &of, &[]);
         let mergeable = self.random.one_in(4).then(|| self.open.pop()).flatten();
         if let Some(open) = mergeable.filter(|open| open.device == of.device) {
             self.merge(open, of);
@@ -143,11 +145,12 @@ impl Writer {
 
     fn remapped(&mut self, of: Record) -> Record {
         let above = Record { device: VOLUME, sector: of.sector / 2, ..of };
-        self.event(Act::Queue, &above, &[]);
-        let remap = Remap { device_from: VOLUME, device_to: of.device, sector_from: above.sector };
-        self.event(Act::Remap, &of, &remap.encode());
+        self.event(EventCode::Queue, &above, &[]);
+        let remap =
+            RemapData { device_from: VOLUME, device_to: of.device, sector_from: above.sector };
+        self.event(EventCode::Remap, &of, &remap.encode());
         if self.random.one_in(2) {
-            self.event(Act::Complete, &above, &[]);
+            self.event(EventCode::Complete, &above, &[]);
         }
         of
     }
@@ -155,14 +158,14 @@ impl Writer {
     fn rarities(&mut self, of: &Record) {
         let none = Record { bytes: 0, sector: 0, ..*of };
         match self.random.below(12) {
-            0 => self.note(Note::Message, 0, b"fio marks a place\0"),
-            1 => self.event(Act::Queue, &Record { bytes: 0, ..*of }, &[]),
-            2 => self.event(Act::Split, of, &encode_number(of.sector + 4)),
-            3 => self.event(Act::Bounce, of, &[]),
-            4 => self.event(Act::UnplugTimer, &none, &encode_number(3)),
+            0 => self.note(NotifyKind::Message, 0, b"fio marks a place\0"),
+            1 => self.event(EventCode::Queue, &Record { bytes: 0, ..*of }, &[]),
+            2 => self.event(EventCode::Split, of, &encode_number(of.sector + 4)),
+            3 => self.event(EventCode::Bounce, of, &[]),
+            4 => self.event(EventCode::UnplugTimer, &none, &encode_number(3)),
             5 => self.passing(of),
-            6 => self.note(Note::Process, 104, b"late\0"),
-            7 => self.note(Note::Process, 100, b"other\0"),
+            6 => self.note(NotifyKind::Process, 104, b"late\0"),
+            7 => self.note(NotifyKind::Process, 100, b"other\0"),
             _ => {}
         }
     }
@@ -171,13 +174,13 @@ impl Writer {
     fn passing(&mut self, of: &Record) {
         let action = (of.action & !(u32::from(category::FS) << 16)) | 0x0200_0000;
         let command = Record { action, sector: 0, ..*of };
-        self.event(Act::Issue, &command, &[0x12, 0, 0xff, 0, 0, 0]);
-        self.event(Act::Complete, &command, &[]);
+        self.event(EventCode::Issue, &command, &[0x12, 0, 0xff, 0, 0, 0]);
+        self.event(EventCode::Complete, &command, &[]);
     }
 
     fn merge(&mut self, open: Record, of: Record) {
         let front = self.random.one_in(2);
-        self.event(if front { Act::FrontMerge } else { Act::BackMerge }, &of, &[]);
+        self.event(if front { EventCode::FrontMerge } else { EventCode::BackMerge }, &of, &[]);
         let start = open.sector.min(of.sector);
         let bytes = (open.end().max(of.end()) - start) as u32 * 512;
         self.open.push(Record { sector: start, bytes, ..open });
@@ -185,16 +188,16 @@ impl Writer {
 
     fn request(&mut self, of: Record) {
         if self.random.one_in(8) {
-            self.event(Act::Sleep, &of, &[]);
+            self.event(EventCode::Sleep, &of, &[]);
         }
-        self.event(Act::GetRequest, &of, &[]);
+        self.event(EventCode::GetRequest, &of, &[]);
         let none = Record { bytes: 0, sector: 0, ..of };
         if self.random.one_in(3) {
-            self.event(Act::Plug, &none, &[]);
-            self.event(Act::Unplug, &none, &encode_number(1));
+            self.event(EventCode::Plug, &none, &[]);
+            self.event(EventCode::Unplug, &none, &encode_number(1));
         }
         if !self.random.one_in(4) {
-            self.event(Act::Insert, &of, &[]);
+            self.event(EventCode::Insert, &of, &[]);
         }
         self.open.push(of);
     }
@@ -203,22 +206,22 @@ impl Writer {
     fn finish(&mut self) {
         let number = self.random.below(self.open.len() as u64) as usize;
         let of = self.open.swap_remove(number);
-        self.event(Act::Issue, &of, &[]);
+        self.event(EventCode::Issue, &of, &[]);
         if self.random.one_in(10) {
-            self.event(Act::Requeue, &of, &[]);
-            self.event(Act::Issue, &of, &[]);
+            self.event(EventCode::Requeue, &of, &[]);
+            self.event(EventCode::Issue, &of, &[]);
         }
         let error = if self.random.one_in(30) { -5_i16 as u16 } else { 0 };
         let half = of.sectors() / 2;
         match self.random.below(12) {
             0 => {}
             1 if half > 0 => {
-                self.event(Act::Complete, &Record { bytes: half * 512, ..of }, &[]);
+                self.event(EventCode::Complete, &Record { bytes: half * 512, ..of }, &[]);
                 let bytes = of.bytes - half * 512;
                 let sector = of.sector + u64::from(half);
-                self.event(Act::Complete, &Record { bytes, sector, ..of }, &[]);
+                self.event(EventCode::Complete, &Record { bytes, sector, ..of }, &[]);
             }
-            _ => self.event(Act::Complete, &Record { error, ..of }, &[]),
+            _ => self.event(EventCode::Complete, &Record { error, ..of }, &[]),
         }
     }
 }

@@ -1,10 +1,11 @@
-//! Accounting, always on: what one thread did through one queue of one drive, and how long it took.
+//! Always-on accounting of the I/Os that one thread ran through one hardware queue of a drive.
 //!
-//! A `DiskStats` belongs to one thread (so it has one writer and shares no line with others) and
-//! one hardware queue; the drive keeps a ledger of them and adds them up when somebody asks. I/Os
-//! of a batch that carry the same stamps are recorded as one addition. Most go straight from a plug
-//! to the driver: for those G is with Q and I is with D, so that three histograms say all; the
-//! others have four more. Kernel counterpart: `part_stat_*` per CPU; stages as btt has them.
+//! A `DiskStats` belongs to one thread and one hardware queue, so it has one writer and shares no
+//! cache line with others. The drive keeps all of them in a ledger and sums them on request. I/Os
+//! of a batch with equal times are recorded by one addition. Most I/Os go straight from the plug to
+//! the driver: their G equals Q and their I equals D, so three histograms describe them; I/Os that
+//! waited in a queue have four more. Kernel counterpart: `part_stat_*` per CPU; stages are named as
+//! in btt.
 
 pub(crate) mod at_drive;
 pub(crate) mod decisions;
@@ -24,29 +25,29 @@ use millrace_machine::{Counter, Machine};
 
 use crate::account::disk_counter::DiskCounter;
 use crate::account::histogram::{Histogram, bucket_of};
-use crate::account::ledger::Entry;
+use crate::account::ledger::LedgerEntry;
 use crate::account::stats::{BATCH_SIZES, OpSnapshot, StatsSnapshot};
 use crate::account::tenants::Tenants;
-use crate::bio::{OPS, Op, Payer};
+use crate::bio::{AccountKey, OPS, Op};
 use crate::chain::bio_set::BioSet;
-use crate::chain::slot::{BioStage, Slot};
+use crate::chain::slot::{BioSlot, BioStage};
 
 /// Counters and histograms of one operation.
 struct OpStats<M: Machine> {
     sectors: M::Counter,
     errors: M::Counter,
     merges: M::Counter,
-    /// Q to D of what waited in no queue.
+    /// Q to D of I/Os that waited in no queue.
     straight: Histogram<M>,
-    /// What did wait.
+    /// Times before dispatch of I/Os that waited in a queue.
     waited: WaitStats<M>,
-    /// D to C.
+    /// D to C, the time in the drive.
     service: Histogram<M>,
-    /// Q to C. Its sum is that of its parts.
+    /// Q to C. Its sum is not stored: it is the sum of the other histograms' sums.
     total: Histogram<M>,
 }
 
-/// What came between Q and D of I/Os that waited in a queue.
+/// Stages between Q and D of I/Os that waited in a queue.
 struct WaitStats<M: Machine> {
     q2g: Histogram<M>,
     g2i: Histogram<M>,
@@ -54,7 +55,7 @@ struct WaitStats<M: Machine> {
     q2d: Histogram<M>,
 }
 
-/// What one thread did through one queue of a drive.
+/// Counters and histograms of one thread for one hardware queue of a drive.
 pub struct DiskStats<M: Machine> {
     hctx: u16,
     ops: Box<[OpStats<M>; OPS]>,
@@ -62,46 +63,46 @@ pub struct DiskStats<M: Machine> {
     batches: [M::Counter; BATCH_SIZES],
 }
 
-/// Whose an I/O is.
+/// The tenant that an I/O is accounted to, and the place where it is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Whose {
-    pub(crate) payer: Payer,
+pub(crate) struct IoOwner {
+    pub(crate) account_key: AccountKey,
     pub(crate) stage: BioStage,
-    /// This thread submitted it.
+    /// True if the thread that counts also submitted the I/O.
     pub(crate) own: bool,
 }
 
-impl Whose {
-    /// `bio_set` is the thread's own.
+impl IoOwner {
+    /// Describes `bio`; `bio_set` belongs to the calling thread.
     #[inline(always)]
-    pub(crate) fn of<M: Machine>(bio: &Slot<M>, bio_set: *const BioSet<M>) -> Whose {
-        Whose { payer: bio.bio.payer, stage: bio.stage, own: bio.bio_set == bio_set }
+    pub(crate) fn of<M: Machine>(bio: &BioSlot<M>, bio_set: *const BioSet<M>) -> IoOwner {
+        IoOwner { account_key: bio.bio.account_key, stage: bio.stage, own: bio.bio_set == bio_set }
     }
 
-    /// Whether its tenant's account gets it here: a part's parent is counted when it ends, and what
-    /// others submitted when they get it.
+    /// Returns true if the tenant's account counts the I/O here. A split I/O is counted when its
+    /// parent ends, and an I/O of another thread when that thread receives it.
     #[inline(always)]
     pub(crate) fn is_counted(self) -> bool {
         self.own && self.stage == BioStage::Whole
     }
 }
 
-/// When an I/O came to its steps.
+/// Times of an I/O's stages in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Times {
+pub(crate) struct IoTimes {
     pub(crate) q_ns: u64,
-    /// G and I, if it waited in a queue.
+    /// Times of G and I, if the I/O waited in a queue.
     pub(crate) waits: Option<(u64, u64)>,
     pub(crate) d_ns: u64,
     pub(crate) c_ns: u64,
 }
 
-/// I/Os of a kind with equal stamps, not yet added to the statistics.
+/// I/Os with the same operation, owner and times, not yet added to the statistics.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EqualIos {
     op: Op,
-    times: Times,
-    whose: Whose,
+    times: IoTimes,
+    whose: IoOwner,
     ios: u64,
     sectors: u64,
 }
@@ -109,47 +110,47 @@ pub(crate) struct EqualIos {
 impl EqualIos {
     pub(crate) const EMPTY: EqualIos = EqualIos::like(
         Op::Read,
-        Whose { payer: Payer::NOBODY, stage: BioStage::Child, own: false },
+        IoOwner { account_key: AccountKey::DEFAULT, stage: BioStage::Child, own: false },
         (0, 0, 0),
     );
 
-    /// No I/O yet, of an operation and with times (Q, D, C) that I/Os may share.
+    /// Creates an empty run of I/Os with this operation, this owner and these times (Q, D, C).
     #[inline(always)]
     pub(crate) const fn like(
         op: Op,
-        whose: Whose,
+        whose: IoOwner,
         (q_ns, d_ns, c_ns): (u64, u64, u64),
     ) -> EqualIos {
-        EqualIos { op, whose, times: Times { q_ns, waits: None, d_ns, c_ns }, ios: 0, sectors: 0 }
+        EqualIos { op, whose, times: IoTimes { q_ns, waits: None, d_ns, c_ns }, ios: 0, sectors: 0 }
     }
 
-    /// Whether a bio that this thread submitted, and that waited in no queue, is of the same kind
-    /// and has the same times, but for the completion.
+    /// Returns true if `bio` belongs to this run except for its time of completion. The bio is this
+    /// thread's own and waited in no queue.
     #[inline(always)]
-    pub(crate) fn is_like<M: Machine>(&self, op: Op, bio: &Slot<M>, d_ns: u64) -> bool {
+    pub(crate) fn is_like<M: Machine>(&self, op: Op, bio: &BioSlot<M>, d_ns: u64) -> bool {
         self.op == op
             && self.times.q_ns == bio.q_ns
             && self.times.d_ns == d_ns
-            && self.whose.payer == bio.bio.payer
+            && self.whose.account_key == bio.bio.account_key
             && self.whose.stage == bio.stage
     }
 
-    /// Whether they are this thread's own and waited in no queue.
+    /// Returns true if the run's I/Os are this thread's own and waited in no queue.
     pub(crate) fn is_straight(&self) -> bool {
         self.whose.own && self.times.waits.is_none()
     }
 
-    /// From now on nothing is like it.
+    /// Makes sure that no later I/O matches this run.
     pub(crate) fn forget(&mut self) {
         self.times.q_ns = u64::MAX;
     }
 
-    /// When they were complete.
+    /// Returns the time of completion in nanoseconds.
     pub(crate) fn c_ns(&self) -> u64 {
         self.times.c_ns
     }
 
-    /// Adds I/Os like it.
+    /// Adds I/Os with the run's properties.
     #[inline(always)]
     pub(crate) fn add(&mut self, ios: u64, sectors: u64) {
         self.ios += ios;
@@ -158,7 +159,7 @@ impl EqualIos {
 }
 
 impl<M: Machine> DiskStats<M> {
-    /// For a thread that runs a hardware queue.
+    /// Creates the account of a thread that runs hardware queue `hctx`.
     pub(crate) fn new(hctx: u16) -> Self {
         let op = || OpStats {
             sectors: M::Counter::new(),
@@ -183,14 +184,14 @@ impl<M: Machine> DiskStats<M> {
         }
     }
 
-    /// Bios of one request are to be counted: goes on with a run of equals, or records it and
-    /// starts another.
+    /// Prepares to count the bios of one request: continues `run` if the request has the same
+    /// times, else records the run and starts another.
     #[inline(always)]
     pub(crate) fn begin(
         &self,
         run: &mut EqualIos,
-        (op, whose): (Op, Whose),
-        times: Times,
+        (op, whose): (Op, IoOwner),
+        times: IoTimes,
         tenants: &mut Tenants<M>,
     ) {
         if run.op != op || run.times != times {
@@ -199,12 +200,12 @@ impl<M: Machine> DiskStats<M> {
         }
     }
 
-    /// Adds one of them, which came when and is whose it says.
+    /// Counts one bio of the request, with its own submission time and owner.
     #[inline(always)]
     pub(crate) fn count(
         &self,
         run: &mut EqualIos,
-        (q_ns, whose): (u64, Whose),
+        (q_ns, whose): (u64, IoOwner),
         sectors: u32,
         tenants: &mut Tenants<M>,
     ) {
@@ -215,7 +216,7 @@ impl<M: Machine> DiskStats<M> {
         run.add(1, sectors.into());
     }
 
-    /// Records what a run holds.
+    /// Adds the run to the statistics and empties it.
     #[inline]
     pub(crate) fn record(&self, run: &mut EqualIos, tenants: &mut Tenants<M>) {
         if run.ios == 0 {
@@ -228,17 +229,17 @@ impl<M: Machine> DiskStats<M> {
         (run.ios, run.sectors) = (0, 0);
     }
 
-    /// Those that waited in no queue.
+    /// Records I/Os that waited in no queue.
     #[inline(always)]
     fn record_straight(&self, run: &EqualIos, tenants: &mut Tenants<M>) {
         let stats = &self.ops[run.op as usize];
-        let Times { q_ns, d_ns, .. } = run.times;
+        let IoTimes { q_ns, d_ns, .. } = run.times;
         let q2d_ns = d_ns.saturating_sub(q_ns);
         stats.straight.record(q2d_ns, run.ios);
         self.record_end(stats, run, q2d_ns, tenants);
     }
 
-    /// From D on.
+    /// Records the stages from D on, which all I/Os have.
     #[inline(always)]
     fn record_end(
         &self,
@@ -254,16 +255,16 @@ impl<M: Machine> DiskStats<M> {
         stats.service.record(d2c_ns, run.ios);
         stats.total.tally(bucket, total_ns, run.ios);
         if run.whose.is_counted() {
-            let (whose, counts) = ((run.whose.payer, run.op), (run.ios, run.sectors));
+            let (whose, counts) = ((run.whose.account_key, run.op), (run.ios, run.sectors));
             tenants.count(whose, (bucket, total_ns), counts);
         }
     }
 
-    /// Records I/Os that waited in a queue. A bio that was merged into another one's request waited
-    /// with that one, from its own coming on.
+    /// Records I/Os that waited in a queue. A bio merged into another's request shares that
+    /// request's times, clipped to its own submission.
     #[inline(never)]
     fn record_waited(&self, run: &EqualIos, (g_ns, i_ns): (u64, u64), tenants: &mut Tenants<M>) {
-        let (stats, Times { q_ns, d_ns, .. }) = (&self.ops[run.op as usize], run.times);
+        let (stats, IoTimes { q_ns, d_ns, .. }) = (&self.ops[run.op as usize], run.times);
         let q2d_ns = d_ns.saturating_sub(q_ns);
         let (g_ns, i_ns) = (g_ns.clamp(q_ns, q_ns + q2d_ns), i_ns.clamp(q_ns, q_ns + q2d_ns));
         let g_ns = g_ns.min(i_ns);
@@ -274,25 +275,25 @@ impl<M: Machine> DiskStats<M> {
         self.record_end(stats, run, q2d_ns, tenants);
     }
 
-    /// Records one completed bio of this thread that waited in no queue, with its D and C.
+    /// Records one completed bio of this thread that waited in no queue, with its times D and C.
     #[inline(always)]
     pub(crate) fn record_one(
         &self,
-        bio: &Slot<M>,
+        bio: &BioSlot<M>,
         (d_ns, c_ns): (u64, u64),
         tenants: &mut Tenants<M>,
     ) {
-        let whose = Whose { payer: bio.bio.payer, stage: bio.stage, own: true };
+        let whose = IoOwner { account_key: bio.bio.account_key, stage: bio.stage, own: true };
         let mut one = EqualIos::like(bio.bio.op, whose, (bio.q_ns, d_ns, c_ns));
         one.add(1, bio.bio.nr_sectors.into());
         self.record_straight(&one, tenants);
     }
 
-    /// Counts one that ended in a queue, and was never dispatched.
+    /// Counts an I/O that was aborted in a queue before it was dispatched.
     #[cold]
-    pub(crate) fn count_aborted(&self, bio: &Slot<M>, now_ns: u64) {
-        // Its tenant's account gets it where it is delivered.
-        let whose = Whose { own: false, payer: bio.bio.payer, stage: bio.stage };
+    pub(crate) fn count_aborted(&self, bio: &BioSlot<M>, now_ns: u64) {
+        // The tenant's account counts it where it is delivered, so it is not counted as own here.
+        let whose = IoOwner { own: false, account_key: bio.bio.account_key, stage: bio.stage };
         let mut one = EqualIos::like(bio.op(), whose, (bio.q_ns, now_ns, now_ns));
         one.add(1, bio.bio.nr_sectors.into());
         self.record_straight(&one, &mut Tenants::new(None));
@@ -314,7 +315,7 @@ impl<M: Machine> DiskStats<M> {
         self.counts[counter as usize].add(count);
     }
 
-    /// Counts a batch of requests handed to the driver, one or more.
+    /// Counts a batch of requests handed to the driver; `requests` is at least 1.
     #[inline(always)]
     pub(crate) fn count_batch(&self, requests: u32) {
         self.batches[(requests | 1).ilog2().min(BATCH_SIZES as u32 - 1) as usize].add(1);
@@ -322,11 +323,11 @@ impl<M: Machine> DiskStats<M> {
     }
 }
 
-impl<M: Machine> Entry for DiskStats<M> {
+impl<M: Machine> LedgerEntry for DiskStats<M> {
     type Key = u16;
     type Sum = StatsSnapshot;
 
-    /// The hardware queue.
+    /// Returns the index of the hardware queue.
     fn key(&self) -> u16 {
         self.hctx
     }
@@ -352,7 +353,8 @@ impl<M: Machine> OpStats<M> {
         sum.errors += self.errors.get();
         sum.merges += self.merges.get();
         if self.total.is_empty() {
-            // Most accounts never see most operations, and a look at seven histograms takes long.
+            // Most accounts never see most operations, and adding up seven empty histograms takes
+            // long.
             return;
         }
         let (straight, waited) = (self.straight.snapshot(), &self.waited);

@@ -1,9 +1,10 @@
-//! `Bio`: one I/O as a program or server states it: what, where, and the memory for it.
+//! `Bio`: one I/O as a program or server submits it: operation, sectors and memory.
 //!
-//! Owns or pins its memory until its completion gives it back. Made by programs and exports,
-//! consumed by `Channel::submit`, returned in a `Completion`. Light: 48 bytes, no allocation for
-//! one segment (\[OLS\]: the 2.5 bio and its one unit for a vector). Invariant: a bio with data
-//! covers exactly `nr_sectors` * 512 bytes in its segments. Kernel counterpart: `struct bio`.
+//! A bio owns or pins its memory until its completion returns it. Programs and servers make it,
+//! `Channel::submit` consumes it, and a `Completion` returns it. It is small: 48 bytes, and no
+//! allocation for a single segment (\[OLS\]: the 2.5 bio, one structure for vectored I/O).
+//! Invariant: the segments of a bio with data add up to `nr_sectors` * 512 bytes. Kernel
+//! counterpart: `struct bio`.
 #![allow(unsafe_code)]
 
 pub(crate) mod arena;
@@ -21,37 +22,37 @@ use core::ptr::NonNull;
 use crate::bio::buffer::Buffer;
 use crate::bio::group_id::GroupId;
 
-/// A place on a device, in units of 512 bytes, whatever its block size.
+/// A position on a device in units of 512 bytes, independent of the device's block size.
 pub type Sector = u64;
 /// A length in units of 512 bytes.
 pub type SectorCount = u32;
-/// log2 of the sector size.
+/// log2 of the sector size in bytes.
 pub const SECTOR_SHIFT: u32 = 9;
 
-/// What to do.
+/// The operation of a bio or request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Op {
-    /// Device to memory.
+    /// Reads from the device into memory.
     Read = 0,
-    /// Memory to device.
+    /// Writes from memory to the device.
     Write = 1,
-    /// Make all completed writes durable.
+    /// Makes all completed writes durable.
     Flush = 2,
-    /// The range's contents are no longer needed.
+    /// Tells the device that the contents of the range are no longer needed.
     Discard = 3,
-    /// The range reads as zeroes afterwards.
+    /// Makes the range read as zeroes.
     WriteZeroes = 4,
 }
 
-/// Number of operations, for tables.
+/// Number of operations, to size tables indexed by `Op`.
 pub const OPS: usize = 5;
 
 impl Op {
     /// All operations, in the order of their numbers.
     pub const ALL: [Op; OPS] = [Op::Read, Op::Write, Op::Flush, Op::Discard, Op::WriteZeroes];
 
-    /// Its name for people and programs, one word.
+    /// Returns the operation's name in one word, as in reports and JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -63,13 +64,13 @@ impl Op {
         }
     }
 
-    /// Carries data in memory.
+    /// Returns true if the operation transfers data: a read or a write.
     #[must_use]
     pub fn has_data(self) -> bool {
         matches!(self, Op::Read | Op::Write)
     }
 
-    /// Changes the device.
+    /// Returns true if the operation changes the device: a write, discard or write-zeroes.
     #[must_use]
     pub fn is_write(self) -> bool {
         !matches!(self, Op::Read | Op::Flush)
@@ -81,86 +82,87 @@ impl Op {
 pub struct OpFlags(pub(crate) u8);
 
 impl OpFlags {
-    /// None.
+    /// The empty set of flags.
     pub const NONE: OpFlags = OpFlags(0);
-    /// Durable before it completes.
+    /// Force unit access: the write is durable when it completes.
     pub const FUA: OpFlags = OpFlags(1);
-    /// Completed writes are made durable before this one starts.
+    /// Flush first: completed writes are made durable before this I/O starts.
     pub const PREFLUSH: OpFlags = OpFlags(2);
-    /// Write zeroes: keep the space allocated.
+    /// For write-zeroes: keep the range's space allocated.
     pub const NOUNMAP: OpFlags = OpFlags(4);
 
-    /// Both sets.
+    /// Returns the union of both sets of flags.
     #[must_use]
     pub const fn with(self, other: OpFlags) -> OpFlags {
         OpFlags(self.0 | other.0)
     }
 
-    /// This set less `other`.
+    /// Returns the flags of this set that are not in `other`.
     #[must_use]
     pub const fn without(self, other: OpFlags) -> OpFlags {
         OpFlags(self.0 & !other.0)
     }
 
-    /// Whether all of `other` is in this set.
+    /// Returns true if this set contains all flags of `other`.
     #[must_use]
     pub const fn has(self, other: OpFlags) -> bool {
         self.0 & other.0 == other.0
     }
 }
 
-/// A piece of memory of an I/O.
+/// A contiguous piece of memory of an I/O.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct Segment {
-    /// First byte.
+    /// Address of the first byte.
     pub start: *mut u8,
-    /// Length in bytes.
+    /// Length of the piece in bytes.
     pub len_bytes: u32,
 }
 
-/// Whether a bio frees its memory.
+/// The owner of a bio's memory, which decides what dropping the bio frees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-enum Owner {
-    /// Nobody here: none, or foreign memory.
+enum MemoryOwner {
+    /// The bio has no memory, or memory that its submitter owns.
     Foreign,
-    /// `data` is a `Buffer` of exactly the I/O's length.
+    /// `data` points to a `Buffer` of exactly the I/O's length.
     Buffer,
-    /// `data` is a boxed slice of segments, each of them a `Buffer`.
+    /// `data` points to a boxed slice of segments, each of which is a `Buffer`.
     Buffers,
 }
 
-/// To whom an I/O is accounted. Compared as one number.
+/// The group and tenant that an I/O is accounted to. Aligned so that it compares as one number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(C, align(4))]
-pub(crate) struct Payer {
+pub(crate) struct AccountKey {
     pub(crate) group: GroupId,
     pub(crate) tenant: u16,
 }
 
-impl Payer {
-    pub(crate) const NOBODY: Payer = Payer { group: GroupId::DEFAULT, tenant: 0 };
+impl AccountKey {
+    pub(crate) const DEFAULT: AccountKey = AccountKey { group: GroupId::DEFAULT, tenant: 0 };
 }
 
-/// One I/O.
+/// One I/O from its submission to its completion: operation, sectors, memory and tenant.
 #[derive(Debug)]
 pub struct Bio {
     user_data: u64,
     pub(crate) sector: Sector,
-    /// One segment: its first byte. Several: the first `Segment` of a slice. None: dangling.
+    /// The first byte if there is one segment, a slice of `Segment` if there are several, dangling
+    /// if there is none.
     data: *mut u8,
     pub(crate) nr_sectors: SectorCount,
     nr_segments: u32,
-    pub(crate) payer: Payer,
+    pub(crate) account_key: AccountKey,
     pub(crate) op: Op,
     pub(crate) flags: OpFlags,
-    owner: Owner,
+    owner: MemoryOwner,
 }
 
 const _: () = assert!(size_of::<Bio>() <= 48);
 
-// SAFETY: a bio owns its memory, or its maker vouched for it (see `foreign`).
+// SAFETY: a bio owns its memory, or its maker upholds the contract of `foreign`.
 unsafe impl Send for Bio {}
 // SAFETY: shared access reads the fields, never the memory that `data` points to.
 unsafe impl Sync for Bio {}
@@ -173,10 +175,10 @@ impl Bio {
             data: NonNull::dangling().as_ptr(),
             nr_sectors,
             nr_segments: 0,
-            payer: Payer::NOBODY,
+            account_key: AccountKey::DEFAULT,
             op,
             flags: OpFlags::NONE,
-            owner: Owner::Foreign,
+            owner: MemoryOwner::Foreign,
         }
     }
 
@@ -185,13 +187,13 @@ impl Bio {
         let mut bio = Bio::new(op, sector, (len_bytes >> SECTOR_SHIFT) as SectorCount);
         bio.data = start.as_ptr();
         bio.nr_segments = 1;
-        bio.owner = Owner::Buffer;
+        bio.owner = MemoryOwner::Buffer;
         bio
     }
 
     fn owned_vectored(op: Op, sector: Sector, mut buffers: Vec<Buffer>) -> Bio {
         if buffers.len() == 1 {
-            // One segment stands in the bio itself, without a list.
+            // A single segment is stored in the bio itself, without a list.
             return Bio::owned(op, sector, buffers.remove(0));
         }
         let segment = |buffer: Buffer| {
@@ -202,67 +204,67 @@ impl Bio {
         let bytes: u64 = segments.iter().map(|s| u64::from(s.len_bytes)).sum();
         let mut bio = Bio::new(op, sector, 0);
         bio.nr_segments = segments.len() as u32;
-        bio.owner = Owner::Buffers;
+        bio.owner = MemoryOwner::Buffers;
         bio.data = Box::into_raw(segments).cast();
         bio.nr_sectors = SectorCount::try_from(bytes >> SECTOR_SHIFT).expect("below 2 TiB");
         bio
     }
 
-    /// Reads `buffer.len()` bytes at `sector`.
+    /// Creates a read of `buffer.len()` bytes at `sector` into `buffer`.
     #[must_use]
     pub fn read(sector: Sector, buffer: Buffer) -> Bio {
         Bio::owned(Op::Read, sector, buffer)
     }
 
-    /// Writes the buffer at `sector`.
+    /// Creates a write of `buffer` at `sector`.
     #[must_use]
     pub fn write(sector: Sector, buffer: Buffer) -> Bio {
         Bio::owned(Op::Write, sector, buffer)
     }
 
-    /// Reads into several buffers, as one I/O (\[OLS\] readv).
+    /// Creates a read into several buffers as one I/O (\[OLS\] readv).
     #[must_use]
     pub fn readv(sector: Sector, buffers: Vec<Buffer>) -> Bio {
         Bio::owned_vectored(Op::Read, sector, buffers)
     }
 
-    /// Writes several buffers, as one I/O.
+    /// Creates a write of several buffers as one I/O.
     #[must_use]
     pub fn writev(sector: Sector, buffers: Vec<Buffer>) -> Bio {
         Bio::owned_vectored(Op::Write, sector, buffers)
     }
 
-    /// Makes all writes completed so far durable.
+    /// Creates a flush, which makes all completed writes of the volume durable.
     #[must_use]
     pub fn flush() -> Bio {
         Bio::new(Op::Flush, 0, 0)
     }
 
-    /// Makes all writes completed so far durable that went to drives on which a range lies. A range
-    /// of no sectors is the whole volume.
+    /// Creates a flush of the drives on which the range lies. `nr_sectors` 0 flushes the whole
+    /// volume.
     #[must_use]
     pub fn flush_range(sector: Sector, nr_sectors: SectorCount) -> Bio {
         Bio::new(Op::Flush, sector, nr_sectors)
     }
 
-    /// Gives up the contents of a range.
+    /// Creates a discard, which tells the drive that the range's contents are no longer needed.
     #[must_use]
     pub fn discard(sector: Sector, nr_sectors: SectorCount) -> Bio {
         Bio::new(Op::Discard, sector, nr_sectors)
     }
 
-    /// Makes a range read as zeroes.
+    /// Creates a write-zeroes, after which the range reads as zeroes.
     #[must_use]
     pub fn write_zeroes(sector: Sector, nr_sectors: SectorCount) -> Bio {
         Bio::new(Op::WriteZeroes, sector, nr_sectors)
     }
 
-    /// A read or write of memory that somebody else owns.
+    /// Creates a read or write over memory that the caller owns.
     ///
     /// # Safety
     /// From `submit` until the completion is polled, the `len_bytes` bytes at `start` stay
-    /// allocated; for a read nobody else touches them (or tolerates to see them change, as a guest
-    /// does), for a write nobody changes them in a way that matters. Drives that never touch
+    /// allocated. For a read nobody else touches them, or tolerates to see them change, as a guest
+    /// does. For a write nobody changes them in a way that matters. Drives that never touch
     /// payload may be given read-only memory. `len_bytes` is a multiple of 512.
     #[must_use]
     pub unsafe fn foreign(op: Op, sector: Sector, start: *mut u8, len_bytes: u32) -> Bio {
@@ -273,7 +275,7 @@ impl Bio {
         bio
     }
 
-    /// A bio over several pieces of foreign memory, whose list is foreign, too.
+    /// Creates a read or write over a list of segments; the caller owns the list and the memory.
     ///
     /// # Safety
     /// As [`Bio::foreign`], for the list and for each piece; their lengths add up to a multiple of
@@ -292,7 +294,7 @@ impl Bio {
         bio
     }
 
-    /// Sets a number that comes back with the completion.
+    /// Sets the caller's number for this I/O, which its completion returns.
     #[inline]
     #[must_use]
     pub fn with_user_data(mut self, user_data: u64) -> Bio {
@@ -300,113 +302,113 @@ impl Bio {
         self
     }
 
-    /// Adds flags.
+    /// Adds `flags` to the flags already set.
     #[must_use]
     pub fn with_flags(mut self, flags: OpFlags) -> Bio {
         self.flags = self.flags.with(flags);
         self
     }
 
-    /// Sets whom it is accounted to, 0 to 65,535.
+    /// Sets the tenant that the I/O is accounted to, 0 to 65,535.
     #[must_use]
     pub fn with_tenant(mut self, tenant: u16) -> Bio {
-        self.payer.tenant = tenant;
+        self.account_key.tenant = tenant;
         self
     }
 
-    /// Sets the group whose shares and limits it counts towards; the default group unless set. One
-    /// that was never opened counts as the default one.
+    /// Sets the group whose share and limits the I/O counts towards. The default group applies if
+    /// none is set or the group was never opened.
     #[must_use]
     pub fn with_group(mut self, group: GroupId) -> Bio {
-        self.payer.group = group;
+        self.account_key.group = group;
         self
     }
 
-    /// Sets the number in place.
+    /// Sets the caller's number for this I/O in place; see [`Bio::with_user_data`].
     #[inline]
     pub fn set_user_data(&mut self, user_data: u64) {
         self.user_data = user_data;
     }
 
-    /// Moves it elsewhere on the device, to submit its memory again.
+    /// Sets another start sector, so that the same memory can be submitted again.
     #[inline]
     pub fn set_sector(&mut self, sector: Sector) {
         self.sector = sector;
     }
 
-    /// Turns a read into a write or back, over the same memory.
+    /// Sets the operation to a read or a write over the same memory.
     ///
     /// # Panics
-    /// If either operation carries no data.
+    /// If the old or the new operation transfers no data.
     #[inline]
     pub fn set_op(&mut self, op: Op) {
         assert!(self.op.has_data() && op.has_data(), "only reads and writes carry data");
         self.op = op;
     }
 
-    /// The bytes of a bio made by `read` or `write`.
+    /// Returns the memory of a bio made by `read` or `write`, or `None` for other bios.
     pub fn memory(&mut self) -> Option<&mut [u8]> {
         let len = self.len_bytes();
         // SAFETY: made by `owned` from a buffer of exactly this length, borrowed with the bio.
-        (self.owner == Owner::Buffer)
+        (self.owner == MemoryOwner::Buffer)
             .then(|| unsafe { core::slice::from_raw_parts_mut(self.data, len) })
     }
 
-    /// The number set by [`Bio::with_user_data`].
+    /// Returns the number set by [`Bio::with_user_data`].
     #[inline]
     #[must_use]
     pub fn user_data(&self) -> u64 {
         self.user_data
     }
 
-    /// The group that it belongs to.
+    /// Returns the group whose share and limits the I/O counts towards.
     #[inline]
     #[must_use]
     pub fn group(&self) -> GroupId {
-        self.payer.group
+        self.account_key.group
     }
 
-    /// What it does.
+    /// Returns the operation.
     #[inline]
     #[must_use]
     pub fn op(&self) -> Op {
         self.op
     }
 
-    /// Where it starts.
+    /// Returns the first sector, in units of 512 bytes.
     #[inline]
     #[must_use]
     pub fn sector(&self) -> Sector {
         self.sector
     }
 
-    /// How long it is.
+    /// Returns the length in units of 512 bytes.
     #[inline]
     #[must_use]
     pub fn nr_sectors(&self) -> SectorCount {
         self.nr_sectors
     }
 
-    /// Its pieces of memory.
+    /// Returns the number of memory segments.
     #[inline]
     #[must_use]
     pub fn nr_segments(&self) -> u32 {
         self.nr_segments
     }
 
-    /// Whether it has memory if it needs some.
+    /// Returns true if the bio has memory or its operation needs none.
     #[inline]
     pub(crate) fn has_memory(&self) -> bool {
         self.nr_segments != 0 || !self.op.has_data()
     }
 
-    /// Whether somebody outside owns the memory.
+    /// Returns true if the submitter, not the bio, owns the memory.
     #[inline]
     pub(crate) fn is_foreign(&self) -> bool {
-        self.owner == Owner::Foreign
+        self.owner == MemoryOwner::Foreign
     }
 
-    /// This bio without its memory.
+    /// Copies the bio without its memory.
     pub(crate) fn hollow(&self) -> Bio {
         let mut hollow = self.part(self.op, self.nr_sectors);
         hollow.flags = self.flags;
@@ -414,29 +416,29 @@ impl Bio {
         hollow
     }
 
-    /// A part of this bio, over the same memory, which it does not own.
+    /// Creates a bio for a part of this one, over the same memory, which the part does not own.
     pub(crate) fn part(&self, op: Op, nr_sectors: SectorCount) -> Bio {
         let mut part = Bio::new(op, self.sector, nr_sectors);
         part.data = self.data;
         part.nr_segments = self.nr_segments;
         part.user_data = self.user_data;
-        part.payer = self.payer;
+        part.account_key = self.account_key;
         part
     }
 
-    /// The segment of a bio that has one, or the list.
+    /// Returns the pointer to the memory, or to the list of segments, with the number of segments.
     #[inline]
-    pub(crate) fn data(&self) -> Data {
-        Data { start: self.data, nr_segments: self.nr_segments }
+    pub(crate) fn data(&self) -> BioData {
+        BioData { start: self.data, nr_segments: self.nr_segments }
     }
 
-    /// Takes the buffer back out of a completed bio made by `read` or `write`.
+    /// Takes the buffer out of a completed bio made by `read` or `write`; `None` for other bios.
     #[must_use]
     pub fn into_buffer(self) -> Option<Buffer> {
         let bio = ManuallyDrop::new(self);
         match bio.owner {
             // SAFETY: made by `owned` from a buffer of exactly this length; not dropped here.
-            Owner::Buffer => NonNull::new(bio.data)
+            MemoryOwner::Buffer => NonNull::new(bio.data)
                 .map(|start| unsafe { Buffer::from_raw(start, bio.len_bytes()) }),
             _ => {
                 drop(ManuallyDrop::into_inner(bio));
@@ -445,17 +447,18 @@ impl Bio {
         }
     }
 
-    /// Takes the buffers back out of a completed bio made by `readv` or `writev`.
+    /// Takes the buffers out of a completed bio made by `readv` or `writev`, or by `read` or
+    /// `write`.
     #[must_use]
     pub fn into_buffers(self) -> Vec<Buffer> {
         let mut bio = ManuallyDrop::new(self);
         match bio.owner {
-            Owner::Buffers => bio.take_buffers(),
+            MemoryOwner::Buffers => bio.take_buffers(),
             _ => ManuallyDrop::into_inner(bio).into_buffer().into_iter().collect(),
         }
     }
 
-    /// Bytes of memory it covers.
+    /// Returns the bytes of memory that the I/O transfers; 0 for an operation without data.
     #[inline]
     #[must_use]
     pub fn len_bytes(&self) -> usize {
@@ -467,7 +470,7 @@ impl Bio {
             self.data.cast::<Segment>(),
             self.nr_segments as usize,
         );
-        self.owner = Owner::Foreign;
+        self.owner = MemoryOwner::Foreign;
         // SAFETY: the list was boxed in `owned_vectored`; the owner was cleared above.
         let list = unsafe { Box::from_raw(list) };
         let buffer = |segment: &Segment| {
@@ -483,27 +486,27 @@ impl Drop for Bio {
     #[inline]
     fn drop(&mut self) {
         match self.owner {
-            Owner::Foreign => {}
-            Owner::Buffer => {
+            MemoryOwner::Foreign => {}
+            MemoryOwner::Buffer => {
                 let start = NonNull::new(self.data).expect("buffers are never null");
                 // SAFETY: made by `owned` from a buffer of exactly this length.
                 drop(unsafe { Buffer::from_raw(start, self.len_bytes()) });
             }
-            Owner::Buffers => drop(self.take_buffers()),
+            MemoryOwner::Buffers => drop(self.take_buffers()),
         }
     }
 }
 
-/// The memory of a bio: a byte pointer if it has one segment, else a list of segments.
+/// Pointer to a bio's memory: to the bytes if it has one segment, else to a list of segments.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Data {
+pub(crate) struct BioData {
     start: *mut u8,
     nr_segments: u32,
 }
 
-impl Data {
-    /// The longest piece of memory that starts `offset` bytes into the I/O; `len_bytes` if there is
-    /// one segment only.
+impl BioData {
+    /// Returns the contiguous memory that starts `offset` bytes into the I/O, at most `len_bytes`
+    /// long. A single segment is returned with `len_bytes` unchecked.
     #[inline]
     pub(crate) fn piece(self, offset: u64, len_bytes: u32) -> Segment {
         if self.nr_segments == 1 {
@@ -621,7 +624,7 @@ mod tests {
         assert_eq!(seen(&Bio::discard(7, 8)), (Op::Discard, 7, 8, 0));
         assert_eq!(seen(&Bio::write_zeroes(9, 10)), (Op::WriteZeroes, 9, 10, 0));
         let mut bio = Bio::read(3, Buffer::new(1024)).with_user_data(7).with_tenant(8);
-        assert_eq!((bio.user_data(), bio.payer.tenant, bio.len_bytes()), (7, 8, 1024));
+        assert_eq!((bio.user_data(), bio.account_key.tenant, bio.len_bytes()), (7, 8, 1024));
         assert_eq!(Bio::discard(0, 8).len_bytes(), 0);
         bio.set_op(Op::Write);
         bio.set_sector(11);
@@ -639,12 +642,15 @@ mod tests {
             .with_flags(OpFlags::FUA);
         let part = bio.part(Op::Flush, 1);
         assert_eq!((part.op(), part.sector(), part.nr_sectors()), (Op::Flush, 3, 1));
-        assert_eq!((part.user_data(), part.payer.tenant, part.flags), (7, 8, OpFlags::NONE));
+        assert_eq!((part.user_data(), part.account_key.tenant, part.flags), (7, 8, OpFlags::NONE));
         assert!(part.is_foreign() && !bio.is_foreign());
         assert_eq!((part.data().start, part.nr_segments()), (bio.data().start, 1));
         let hollow = bio.hollow();
         assert_eq!((hollow.op(), hollow.sector(), hollow.nr_sectors()), (Op::Write, 3, 2));
-        assert_eq!((hollow.user_data(), hollow.payer.tenant, hollow.flags), (7, 8, OpFlags::FUA));
+        assert_eq!(
+            (hollow.user_data(), hollow.account_key.tenant, hollow.flags),
+            (7, 8, OpFlags::FUA)
+        );
         assert!(!hollow.has_memory() && hollow.is_foreign());
         assert!(hollow.into_buffer().is_none());
     }

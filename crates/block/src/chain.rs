@@ -1,7 +1,7 @@
-//! Bios in flight: the slots that they live in, the lists and chains that slots are linked to, and
-//! the way back to the channel that submitted them.
+//! Bios in flight: the slots that hold them, the lists and chains that link slots, and the way back
+//! to the channel that submitted them.
 //!
-//! Stands on `bio`; knows no queue and no drive. A chain is one bio, or several neighbours that
+//! Uses `bio` only; knows no queue and no drive. A chain is one bio, or several adjacent bios that
 //! were merged and become one request.
 
 pub(crate) mod bio_set;

@@ -1,9 +1,9 @@
-//! `Channel`: one thread's way into a volume: submit, flush, poll, wait.
+//! `Channel`: a thread's interface to a volume: submit, flush, poll, wait.
 //!
 //! Owned by its thread (not `Sync`, and it does not move once in use). Owns the slots, the plugs
-//! and the runner; shares nothing with other threads but the queues and its `BioSet`. Feels like
-//! io_uring: submit with user data, reap completions. Back pressure: a full channel gives the bio
-//! back. On drop it drains for a while, then leaks what a drive may still write. Kernel
+//! and the submit context; shares only the queues and its `BioSet` with other threads. Used like
+//! io_uring: submit with user data, reap completions. Back pressure: a full channel returns the
+//! bio. On drop it drains for a while, then leaks memory that a drive may still write. Kernel
 //! counterpart: a task with its plug, and its io_uring.
 #![allow(unsafe_code)]
 
@@ -29,7 +29,7 @@ use core::mem::ManuallyDrop;
 
 use millrace_machine::{Deadline, Doorbell, Machine, Order, Parker, Word};
 
-use crate::account::hold::Hold;
+use crate::account::hold::WaitReason;
 use crate::bio::error::Error;
 use crate::bio::group_id::GroupId;
 use crate::bio::{Bio, Op};
@@ -38,30 +38,30 @@ use crate::chain::slot::BioList;
 use crate::channel::checks::BioChecks;
 use crate::channel::child_slots::ChildSlots;
 use crate::channel::completion::{Completion, Reject, Rejected};
-use crate::channel::member::Member;
-use crate::channel::submission::{Batch, Submission, members_of};
+use crate::channel::member::VolumeMember;
+use crate::channel::submission::{PluggedBatch, Submission, members_of};
 use crate::channel::throttle::Throttle;
-use crate::disk::runner::{Runner, Stamp};
+use crate::disk::submit_context::{Stamp, SubmitContext};
 use crate::disk::timeouts::look_period_ns;
 use crate::queue::INSIDE_LOOK_NS;
 use crate::queue::driver::QueueKind;
-use crate::queue::io_thread::{DRAIN_LOOK_NS, DRAIN_NS, IoThread, Turn};
-use crate::trace::Unplug;
+use crate::queue::io_thread::{DRAIN_LOOK_NS, DRAIN_NS, IoThread, ThreadTurn};
+use crate::trace::UnplugReason;
 use crate::volume::Volume;
 use crate::volume::serving::Chooser;
 
-/// Pause before what a drive refused is tried again, or a queue that anybody may run is polled.
+/// Nanoseconds until refused bios are tried again, or a queue that any thread may run is polled.
 const LOOK_AGAIN_NS: u64 = 1_000_000;
-/// How often it looks for how long requests may be, of drives whose schedulers say so.
+/// Nanoseconds between two checks for a changed longest request.
 const FOLLOW_PIECES_NS: u64 = 100_000_000;
 
 /// Settings of a channel.
 pub struct ChannelConfig<M: Machine> {
-    /// Bios that may be in flight, 1 to 65,536; above that `submit` gives them back.
+    /// Largest number of bios in flight, 1 to 65,536; above that `submit` returns the bio.
     pub depth: u32,
-    /// When times are taken.
+    /// Points at which the clock is read.
     pub stamp: Stamp,
-    /// The I/O thread that it runs on, if that owns queues.
+    /// The I/O thread that the channel runs on, if that owns queues.
     pub thread: Option<IoThread<M>>,
 }
 
@@ -71,30 +71,30 @@ impl<M: Machine> Default for ChannelConfig<M> {
     }
 }
 
-/// One thread's way into a volume.
+/// A thread's interface to a volume.
 pub struct Channel<M: Machine> {
     pub(crate) sub: Submission<M>,
-    /// Bios to be sent off again at the end of a poll; empty between polls.
+    /// Bios to be submitted again at the end of a poll; empty between polls.
     pub(crate) again: BioList<M>,
-    /// How often there was something at hand when completions were asked for.
+    /// Counts polls that had completions at hand.
     pub(crate) polls: u32,
     next_timeout_check_ns: u64,
     pub(crate) quarantine: Vec<Bio>,
-    /// Boxed so that slots can point to it; leaked if a drive may still write their memory.
+    /// Boxed so that slots can point to it; leaked if a drive may still write memory of its bios.
     bio_set: Option<Box<BioSet<M>>>,
-    turn: Option<Turn<M>>,
-    /// How long a drop waits for what went out.
+    turn: Option<ThreadTurn<M>>,
+    /// Nanoseconds that a drop waits for I/O in flight.
     drain_ns: u64,
-    /// A driver, a scheduler or a sink has panicked in a call of this channel: what it had in hand
-    /// is lost, and a drop asks none of them again.
+    /// True if a driver, scheduler or sink has panicked in a call of this channel: the I/O of that
+    /// call is lost, and drop calls none of them again.
     is_broken: bool,
 }
 
-/// A call of a channel under way that may reach drivers, schedulers and sinks.
+/// Guard of a call that may reach drivers, schedulers and sinks, which may panic.
 pub(crate) struct Driving<'a, M: Machine>(pub(crate) &'a mut Channel<M>);
 
 impl<M: Machine> Driving<'_, M> {
-    /// The part of the call is over, without a panic.
+    /// Ends the guard after the call returned without a panic.
     #[inline(always)]
     pub(crate) fn end(self) {
         core::mem::forget(self);
@@ -102,8 +102,8 @@ impl<M: Machine> Driving<'_, M> {
 }
 
 impl<M: Machine> Drop for Driving<'_, M> {
-    /// Only for panics. Tags that a driver has named and nobody took would be taken for those of
-    /// the queue that is polled next.
+    /// Runs only during a panic. Completed tags that nobody took would be taken for tags of the
+    /// queue that is polled next.
     fn drop(&mut self) {
         self.0.is_broken = true;
         self.0.sub.run.batch.clear();
@@ -122,16 +122,20 @@ impl<M: Machine> fmt::Debug for Channel<M> {
 unsafe impl<M: Machine> Send for Channel<M> {}
 
 impl<M: Machine> Channel<M> {
-    /// A channel of the calling thread to a volume.
+    /// Opens a channel of the calling thread to a volume.
     ///
     /// # Errors
-    /// `NotSupported` if this is no I/O thread, and a drive's queue belongs to one (that of a file
-    /// does) that is not there: nobody would serve what is submitted.
+    /// `NotSupported` if the calling thread is no I/O thread and a drive's queues belong to I/O
+    /// threads (as a file's do) of which none exists, so that nobody would serve submitted bios.
     ///
     /// # Panics
     /// If the depth is not 1 to 65,536.
     pub fn open(volume: &Arc<Volume<M>>, config: ChannelConfig<M>) -> Result<Self, Error> {
-        assert!((1..=65_536).contains(&config.depth), "channel depth {}", config.depth);
+        assert!(
+            (1..=65_536).contains(&config.depth),
+            "a channel depth of {} is out of range",
+            config.depth
+        );
         let mut members = members_of(volume, config.thread.as_ref())?;
         let (owner, bell, turn) = match config.thread {
             Some(thread) => (thread.owner, thread.bell, thread.turn),
@@ -149,13 +153,14 @@ impl<M: Machine> Channel<M> {
         }
         let mut sub = Submission {
             members,
-            run: Runner::new(&bio_set, owner, config.stamp, number).accounting_to(&volume.tenants),
+            run: SubmitContext::new(&bio_set, owner, config.stamp, number)
+                .accounting_to(&volume.tenants),
             free: bio_set.handles(0..parents),
             depth: config.depth,
             stalled: 0,
             resumes: None,
             finished: BioList::new(),
-            batch: Batch {
+            batch: PluggedBatch {
                 plugged: 0,
                 plugged_max: volume.serving_config().plug_high * drives as u32,
                 now_ns: 0,
@@ -187,30 +192,32 @@ impl<M: Machine> Channel<M> {
         })
     }
 
-    /// The volume.
+    /// Returns the volume.
     #[must_use]
     pub fn volume(&self) -> &Arc<Volume<M>> {
         &self.sub.volume
     }
 
-    /// Bios accepted and not yet polled.
+    /// Returns the number of bios accepted and not yet polled.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
         self.sub.in_flight()
     }
 
-    /// Accepts a bio, into the plug; it starts at the next `flush`, `poll` or `wait`, or when the
+    /// Accepts a bio into the plug. It starts at the next `flush`, `poll` or `wait`, or when the
     /// plug is full.
     ///
     /// # Errors
-    /// Gives the bio back if the channel is full or the bio can never be served.
+    /// Returns the bio if the channel is full or the bio can never be served.
     #[inline(always)]
     pub fn submit(&mut self, bio: Bio) -> Result<(), Rejected> {
         let plain = self.sub.checks.is_plain(&bio);
         if !plain && let Err(reason) = self.sub.look_closer(&bio) {
             return refuse(bio, reason);
         }
-        if self.sub.throttle.held != 0 && bio.op != Op::Flush && self.is_throttled(bio.payer.group)
+        if self.sub.throttle.held != 0
+            && bio.op != Op::Flush
+            && self.is_throttled(bio.account_key.group)
         {
             return refuse(bio, Reject::Full);
         }
@@ -227,52 +234,52 @@ impl<M: Machine> Channel<M> {
         Ok(())
     }
 
-    /// Whether bios of a group find the channel full since as many of it wait for its limits as
-    /// may; other groups may have room. Completions of the group make room again.
+    /// Returns true if the channel is full for a group because too many of its bios wait for
+    /// limits; other groups may have room. Completions of the group make room again.
     #[must_use]
     pub fn is_throttled(&self, group: GroupId) -> bool {
         self.sub.throttle.is_full(group)
     }
 
-    /// Whether the group, or the one that it is under, has a limit that holds for an operation, so
-    /// that a bio of it may have to wait here: whoever makes bios may keep less memory for these.
+    /// Returns true if a limit of the group or its parent applies to an operation, so that its bios
+    /// may have to wait here. Submitters may reserve less memory for such a group.
     #[inline]
     pub fn is_limited(&mut self, group: GroupId, op: Op) -> bool {
         self.sub.throttle.is_limited(group, op)
     }
 
-    /// Adds time for which I/Os of a group waited where they come from, since this channel was full
-    /// for them, to what [`Volume::held`] says of the group: only its owner knows of them.
+    /// Adds time that I/Os of a group waited outside because this channel was full for them to the
+    /// group's [`Volume::held`], since only the channel's owner knows of that time.
     #[cold]
     pub fn count_back_pressure(&mut self, group: GroupId, ns: u64) {
-        self.sub.throttle.count_hold(group, Hold::BackPressure, ns);
+        self.sub.throttle.count_hold(group, WaitReason::BackPressure, ns);
     }
 
-    /// Bios that wait for limits of their groups: no drive has them.
+    /// Returns the bios that wait for limits of their groups; no drive has them.
     pub fn held(&self) -> impl Iterator<Item = &Bio> {
         self.sub.throttle.waiting()
     }
 
-    /// Ends bios that wait for limits of their groups and that `is_meant` is true of, with the
-    /// status `Aborted`, as if they had never come: nobody wants them any more.
+    /// Ends waiting bios for which `is_meant` returns true with the status `Aborted`, without
+    /// charging them to their groups.
     pub fn abort_held(&mut self, is_meant: impl FnMut(&Bio) -> bool) {
         self.sub.abort_held(is_meant);
     }
 
-    /// Lets bios go on that wait for limits of their groups and that `is_meant` is true of, for
-    /// somebody who cannot wait long. Their groups pay for them, and wait the longer after.
+    /// Sends on waiting bios for which `is_meant` returns true, for a submitter that cannot wait
+    /// long. Their groups pay for them, so later bios wait longer.
     pub fn release_held(&mut self, is_meant: impl FnMut(&Bio) -> bool) {
         self.driving(|channel| channel.sub.release_held(is_meant));
     }
 
-    /// Lets all bios go on that wait for limits of their groups, and limits nothing from now on:
-    /// for a program that stops and answers what is in flight.
+    /// Sends on all waiting bios, and limits nothing from now on, for a program that stops and
+    /// completes the I/O in flight.
     pub fn lift_limits(&mut self) {
         self.driving(|channel| channel.sub.lift_limits());
     }
 
-    /// Starts all that was submitted: each drive's list goes to its software queue with one lock
-    /// acquisition, and what this thread may run is run.
+    /// Starts all submitted bios: each drive's list goes to its software queue with one lock
+    /// acquisition, and the queues that this thread may run are run.
     #[inline]
     pub fn flush(&mut self) {
         let driving = Driving(self);
@@ -280,8 +287,9 @@ impl<M: Machine> Channel<M> {
         driving.end();
     }
 
-    /// Does what may call drivers, schedulers and sinks, which may panic. Calls of each I/O have
-    /// the guard in their own text, since closures as large are not inlined.
+    /// Calls a function that may reach drivers, schedulers and sinks, with a guard against their
+    /// panics. Functions called for each I/O use the guard directly, because such large closures
+    /// are not inlined.
     pub(crate) fn driving<R>(&mut self, call: impl FnOnce(&mut Self) -> R) -> R {
         let driving = Driving(self);
         let result = call(driving.0);
@@ -289,11 +297,11 @@ impl<M: Machine> Channel<M> {
         result
     }
 
-    /// Submits a bio, waiting while the channel is full or too much waits in the stack; hands what
-    /// completes meanwhile to `take`. For threads that own no queues.
+    /// Submits a bio, waiting while the channel is full or under back pressure; bios that complete
+    /// meanwhile go to `take`. For threads that own no queues.
     ///
     /// # Errors
-    /// Gives the bio back if it can never be served.
+    /// Returns the bio if it can never be served.
     pub fn submit_wait(
         &mut self,
         mut bio: Bio,
@@ -304,27 +312,27 @@ impl<M: Machine> Channel<M> {
                 Err(Rejected { bio: back, reason: Reject::Full }) => bio = back,
                 other => return other,
             }
-            // A channel with nothing in flight is never full, so that this ends.
+            // Ends, because a channel with nothing in flight is never full.
             self.wait(1, &mut take);
         }
     }
 
     /// Waits until at least `min` bios (or all in flight, if fewer) were handed to `take`. An I/O
-    /// thread sleeps in its ring meanwhile, any other thread in its doorbell.
+    /// thread sleeps in its ring meanwhile, any other thread on its doorbell.
     ///
     /// # Panics
-    /// If the I/O thread's ring itself fails, which nothing that was submitted survives.
+    /// If the I/O thread's ring itself fails, which no submitted bio survives.
     pub fn wait(&mut self, min: usize, mut take: impl FnMut(Completion)) -> usize {
         if min > 0 && self.sub.batch.plugged > 0 {
-            self.sub.run.trace_context.unplug = Unplug::ToWait;
+            self.sub.run.trace_context.unplug = UnplugReason::ToWait;
             self.flush();
-            self.sub.run.trace_context.unplug = Unplug::Explicit;
+            self.sub.run.trace_context.unplug = UnplugReason::Explicit;
         }
         let mut plugged = self.sub.batch.plugged;
         let mut got = self.poll(&mut take);
         let mut handed = got;
         while handed < min && self.in_flight() > 0 {
-            // What has just ended made room for what found no tag.
+            // Bios that have just completed may have freed tags for bios that found none.
             let has_room =
                 self.sub.batch.plugged > 0 && (got > 0 || self.sub.batch.plugged != plugged);
             if !has_room {
@@ -338,7 +346,7 @@ impl<M: Machine> Channel<M> {
         handed
     }
 
-    /// Sleeps until something comes or is due.
+    /// Sleeps until there is work or a deadline comes.
     fn sleep(&mut self) {
         let deadline_ns = self.sleep_until();
         let (bell, has_work) = (&self.bio_set().bell, || self.has_work());
@@ -348,7 +356,7 @@ impl<M: Machine> Channel<M> {
         }
     }
 
-    /// When to poll again at the latest, if there is such a time; ask just before sleeping.
+    /// Returns the latest time of the next poll, if there is one. Call it just before sleeping.
     pub fn sleep_until(&mut self) -> Option<u64> {
         let wake_ns = match self.sub.throttle.held {
             0 => self.sub.run.wake_ns(),
@@ -357,11 +365,13 @@ impl<M: Machine> Channel<M> {
                 .flatten()
                 .min(),
         };
-        // Refused by a frozen disk or for want of a request: look again soon. Completions of queues
-        // that anybody may run are found by whoever polls, and the others may have gone away.
-        let shared = |m: &Member<M>| m.outstanding > 0 && m.disk.kind() == QueueKind::AnyThread;
+        // Bios that a frozen disk refused or that found no request are tried again soon.
+        // Completions of queues that any thread may run are found by any polling thread, and the
+        // others may have gone away.
+        let shared =
+            |m: &VolumeMember<M>| m.outstanding > 0 && m.disk.kind() == QueueKind::AnyThread;
         if self.sub.batch.plugged > 0 || self.sub.members.iter().any(shared) {
-            let served = |m: &Member<M>| m.outstanding > 0 && m.hctx().is_being_served();
+            let served = |m: &VolumeMember<M>| m.outstanding > 0 && m.hctx().is_being_served();
             let soon_ns = match self.sub.members.iter().any(served) {
                 true => INSIDE_LOOK_NS,
                 false => LOOK_AGAIN_NS,
@@ -369,7 +379,7 @@ impl<M: Machine> Channel<M> {
             let soon = M::now() + soon_ns;
             return Some(wake_ns.map_or(soon, |wake_ns| wake_ns.min(soon)));
         }
-        // An owner looks after what others have put into its queues, too.
+        // An owner also checks timeouts of requests that other threads submitted to its queues.
         let waits = self.in_flight() > 0
             || !self.quarantine.is_empty()
             || self.sub.members.iter().any(|m| m.hctx().has_tags_of(self.sub.run.owner));
@@ -381,7 +391,8 @@ impl<M: Machine> Channel<M> {
         .map(|ns| ns.max(1))
     }
 
-    /// Whether there is something to do without sleeping: for a last look after arming the bell.
+    /// Returns true if there is work; checked once more after the doorbell is armed, before
+    /// sleeping.
     #[must_use]
     pub fn has_work(&self) -> bool {
         self.bio_set().has_delivered()
@@ -390,15 +401,14 @@ impl<M: Machine> Channel<M> {
             || self.sub.members.iter().any(|m| m.has_work(self.sub.run.owner))
     }
 
-    /// Sets how long a drop waits for I/O in flight before it gives memory up for lost; 5 s unless
-    /// set.
+    /// Sets how long a drop waits for I/O in flight before it leaks the memory; default 5 s.
     pub fn set_drain_ns(&mut self, drain_ns: u64) {
         self.drain_ns = drain_ns;
     }
 
-    /// Hands what is in flight to `take` as it completes, for as long as a drop would wait
-    /// ([`Channel::set_drain_ns`]); whether nothing is in flight any more. Lets limits of groups
-    /// be.
+    /// Hands I/O in flight to `take` as it completes, for at most as long as a drop would wait
+    /// ([`Channel::set_drain_ns`]). Returns true if nothing is in flight any more. Lifts the limits
+    /// of groups.
     pub fn drain(&mut self, mut take: impl FnMut(Completion)) -> bool {
         let mut deadline = Deadline::<M>::after_ns(self.drain_ns);
         self.lift_limits();
@@ -406,7 +416,7 @@ impl<M: Machine> Channel<M> {
             if self.poll(&mut take) == 0 {
                 self.tick();
                 if let Some(turn) = self.turn {
-                    // A ring that fails is reported by the next real turn.
+                    // The next real turn reports an error of the ring.
                     let _ = turn(&self.bio_set().bell, None, &|| true);
                 }
                 M::spin_until(M::now() + DRAIN_LOOK_NS, || self.bio_set().has_delivered());
@@ -415,19 +425,18 @@ impl<M: Machine> Channel<M> {
         self.in_flight() == 0
     }
 
-    /// Fails requests that the drive has not answered in time, frees memory that no drive writes
-    /// any more, and learns how long requests may be. Call it after every sleep, and now and then
-    /// while there is always work: time between two calls that are too far apart counts as a pause
-    /// of the process, in which no request can time out. Cheap when it was called a short while
-    /// ago.
+    /// Fails requests that have timed out, frees memory that no drive writes any more, and adopts a
+    /// changed longest request. Call it after every sleep, and now and then while there is always
+    /// work: a long time between two calls counts as a pause of the process, in which no request
+    /// can time out. Cheap if called again soon.
     pub fn tick(&mut self) {
         let now_ns = M::now();
         if now_ns < self.next_timeout_check_ns {
             return;
         }
-        self.sub.members.iter_mut().for_each(Member::follow_pieces);
+        self.sub.members.iter_mut().for_each(VolumeMember::follow_pieces);
         self.sub.checks.follow_pieces(&self.sub.members, self.sub.stalled);
-        let cuts = self.sub.members.iter().any(Member::has_pieces);
+        let cuts = self.sub.members.iter().any(VolumeMember::has_pieces);
         let mut period_ns = if cuts { FOLLOW_PIECES_NS } else { look_period_ns(0) };
         self.driving(|channel| {
             for member in &mut channel.sub.members {
@@ -459,17 +468,17 @@ impl<M: Machine> Drop for Channel<M> {
             true => self.sub.run.deliver(),
             false => _ = self.drain(|_| ()),
         }
-        // Before the free slots, by which it is counted, are forgotten.
+        // Counted before the free slots are forgotten.
         let in_flight = self.in_flight();
         self.sub.free.unlink();
         self.sub.members.iter_mut().for_each(|member| member.child_slots.free.unlink());
         let abandoned = self.bio_set().abandoned.load(Order::SeqCst);
         if in_flight > 0 || abandoned > 0 {
-            // A drive may still write the memory of these bios, and answer to this set.
+            // A drive may still write the memory of these bios, and complete to this set.
             core::mem::forget(self.bio_set.take());
             core::mem::forget(core::mem::take(&mut self.quarantine));
             self.sub.leak_requests();
-            self.sub.members.iter_mut().for_each(Member::leak);
+            self.sub.members.iter_mut().for_each(VolumeMember::leak);
             self.sub.throttle.lift().leak();
             let lists = [&mut self.sub.finished, &mut self.sub.run.done, &mut self.again];
             lists.into_iter().for_each(BioList::leak);

@@ -1,8 +1,8 @@
-//! `Disk`: one drive's place in the block layer: limits, queues, tags, driver and accounting.
+//! `Disk`: a drive in the block layer: its limits, queues, tags, driver and accounting.
 //!
-//! Made once from a driver and a `DiskConfig`, shared by all channels. The path of an I/O through
-//! it is in dispatch.rs and complete.rs; baseline.rs has designs to be measured against. Kernel
-//! counterpart: `gendisk` and `request_queue`.
+//! Made once from a driver and a `DiskConfig`, and shared by all channels. dispatch.rs and
+//! complete.rs have the path of an I/O through it; baseline.rs has other designs for comparison.
+//! Kernel counterpart: `gendisk` and `request_queue`.
 
 pub(crate) mod baseline;
 pub(crate) mod claim;
@@ -13,12 +13,12 @@ pub(crate) mod dispatch;
 pub(crate) mod freeze;
 pub(crate) mod handover;
 pub(crate) mod made_later;
+pub(crate) mod queue_context;
 pub(crate) mod queues;
-pub(crate) mod runner;
 pub(crate) mod scheduled;
+pub(crate) mod submit_context;
 pub(crate) mod timeouts;
 pub(crate) mod trace;
-pub(crate) mod visit;
 pub(crate) mod waiters;
 pub(crate) mod worker_drive;
 pub(crate) mod worker_state;
@@ -34,7 +34,7 @@ use millrace_machine::{CpuId, Lock, Machine, NodeId, Order, Word};
 
 use crate::account::DiskStats;
 use crate::account::failures::{Failure, FailureLog, Failures};
-use crate::account::held::{DriveHolds, HeldSnapshot};
+use crate::account::held::{DriveWaits, WaitSnapshot};
 use crate::account::histogram::Snapshot;
 use crate::account::ledger::Ledger;
 use crate::account::stats::StatsSnapshot;
@@ -44,13 +44,13 @@ use crate::bio::limits::QueueLimits;
 use crate::bio::status::Status;
 use crate::bio::{Op, OpFlags, Sector};
 use crate::chain::bio_set::{BioSet, BioSetRef};
-use crate::chain::slot::{BioList, Waited};
+use crate::chain::slot::{BioList, WaitTimes};
 use crate::disk::worker_state::WorkerState;
 use crate::queue::controller::queues_max;
 use crate::queue::driver::{Driver, Extent, HwQueues, QueueKind};
 use crate::queue::io_thread::IoThread;
 use crate::queue::request::Tag;
-use crate::queue::{Route, Serve, Spread};
+use crate::queue::{HctxState, QueueRoute, Spread};
 
 use baseline::Baseline;
 use baseline::lanes::Lanes;
@@ -59,70 +59,70 @@ use queues::{DiskQueues, LazyQueues, QueueShape, make_queues};
 pub use baseline::request_lock::{QueuePlug, RequestLock};
 pub use config::{DiskConfig, Entrance, Inside, Stack};
 
-/// Flushes of one drive: at most one is issued, later ones join the next.
+/// Flushes of a drive: at most one is in flight, and later ones join the next.
 pub(crate) struct FlushState<M: Machine> {
     pub(crate) issued: bool,
     pub(crate) pending: BioList<M>,
-    /// The hardware queue of the first of them: its submitter polls that one.
+    /// Hardware queue of the first pending flush, which that flush's submitter polls.
     pub(crate) pending_hctx: u16,
-    /// Odd while pending ones are on their way to a software queue.
+    /// Counts moves of pending flushes; odd while they are on their way to a software queue.
     pub(crate) moves: u64,
 }
 
 impl<M: Machine> FlushState<M> {
-    /// How often joined flushes were moved so far; none while there is a flush.
+    /// Returns the number of moves of joined flushes so far, or `None` while there is any flush.
     pub(crate) fn moves_while_idle(&self) -> Option<u64> {
         let idle = !self.issued && self.pending.is_empty() && self.moves.is_multiple_of(2);
         idle.then_some(self.moves)
     }
 }
 
-/// Requests given up on, whose memory the drive may still write.
+/// An abandoned request, whose memory the drive may still write.
 pub(crate) struct AbandonedRequest<M: Machine> {
     pub(crate) hctx: u16,
     pub(crate) tag: Tag,
     pub(crate) bio_sets: Vec<BioSetRef<M>>,
 }
 
-/// What a drive has done, what it failed to do, and what waited for it.
-pub(crate) struct Accounts<M: Machine> {
+/// The accounts of a drive: I/O statistics, failed I/Os, and wait times.
+pub(crate) struct DiskAccounts<M: Machine> {
     ledger: M::Lock<Ledger<DiskStats<M>>>,
-    rare: M::Lock<Rare<M>>,
+    rare: M::Lock<RareAccounts<M>>,
 }
 
-/// What is seldom looked at.
-struct Rare<M: Machine> {
+/// Accounts that are rarely used.
+struct RareAccounts<M: Machine> {
     failures: FailureLog,
-    /// What held I/Os of groups in its scheduler; made for the first one, and kept.
-    holds: Option<Arc<DriveHolds<M>>>,
+    /// Wait accounts of groups in the scheduler; made with the first scheduler, and kept.
+    holds: Option<Arc<DriveWaits<M>>>,
 }
 
-impl<M: Machine> Accounts<M> {
+impl<M: Machine> DiskAccounts<M> {
     fn new() -> Self {
-        let rare = Rare { failures: FailureLog::default(), holds: None };
+        let rare = RareAccounts { failures: FailureLog::default(), holds: None };
         let ledger = M::Lock::new("stats", Ledger::new());
-        Accounts { ledger, rare: M::Lock::new("failures", rare) }
+        DiskAccounts { ledger, rare: M::Lock::new("failures", rare) }
     }
 
-    /// What holds I/Os in the scheduler of a drive with so many hardware queues.
-    pub(crate) fn holds(&self, queues: usize) -> Arc<DriveHolds<M>> {
+    /// Returns the wait accounts of the scheduler, for a drive with `queues` hardware queues.
+    pub(crate) fn holds(&self, queues: usize) -> Arc<DriveWaits<M>> {
         let mut rare = self.rare.lock();
-        Arc::clone(rare.holds.get_or_insert_with(|| Arc::new(DriveHolds::new(queues))))
+        Arc::clone(rare.holds.get_or_insert_with(|| Arc::new(DriveWaits::new(queues))))
     }
 
-    /// What held I/Os of groups so far, if it ever had a scheduler.
-    pub(crate) fn held(&self) -> BTreeMap<GroupId, HeldSnapshot> {
+    /// Returns the wait times of groups; empty if the drive never had a scheduler.
+    pub(crate) fn held(&self) -> BTreeMap<GroupId, WaitSnapshot> {
         let holds = self.rare.lock().holds.clone();
         holds.map_or_else(BTreeMap::new, |holds| holds.held())
     }
 
-    /// How long requests of groups with targets were at the drive.
+    /// Returns how long requests of groups with latency targets were at the drive.
     pub(crate) fn service(&self) -> BTreeMap<GroupId, Snapshot> {
         let holds = self.rare.lock().holds.clone();
         holds.map_or_else(BTreeMap::new, |holds| holds.service())
     }
 
-    /// Notes an I/O that ends with an error.
+    /// Records an I/O that ends with an error.
     #[cold]
     pub(crate) fn note_failure(&self, failure: Failure) {
         self.rare.lock().failures.note(failure);
@@ -133,73 +133,73 @@ impl<M: Machine> Accounts<M> {
         self.ledger.lock().opened() == 0
     }
 
-    /// An account for what the calling thread does through a hardware queue.
+    /// Opens an account for the calling thread at a hardware queue.
     pub(crate) fn open(&self, hctx: u16) -> Arc<DiskStats<M>> {
         self.ledger.lock().open(DiskStats::new(hctx))
     }
 }
 
-/// [`LiveSizes::piece_sectors`] where only the drive's limits count.
+/// Value of [`LiveSizes::piece_sectors`] if only the drive's limits apply.
 pub(crate) const UNBOUNDED: u64 = u64::MAX;
 
-/// Sizes that may change while the drive is used.
+/// Sizes that may change while the drive is in use.
 pub(crate) struct LiveSizes<M: Machine> {
-    /// Only ever raised, by resize.rs; nothing on the way of an I/O looks here.
+    /// Size in sectors. resize.rs only ever raises it; the I/O path does not read it.
     pub(crate) capacity: M::Word,
-    /// How many sectors a read or write may have so that the scheduler can share the drive:
-    /// channels cut longer ones, and merge no further.
+    /// Longest read or write in sectors that the scheduler wants; channels split and merge by it.
     pub(crate) piece_sectors: Arc<M::Word>,
 }
 
-/// The limits of a disk's drive, with reads and writes no longer than its scheduler wants them.
+/// Returns the drive's limits, with the longest read or write also limited by its scheduler.
 pub(crate) fn request_limits<M: Machine>(disk: &Disk<M>) -> QueueLimits {
     let (limits, block) = (disk.limits, u64::from(disk.limits.logical_sectors()));
-    // Relaxed: a size; whoever reads an old one sends a longer request.
+    // Relaxed: a plain size; a reader of an old value sends a longer request.
     let piece = disk.sizes.piece_sectors.load(Order::Relaxed) / block * block;
     let most = piece.max(block).min(limits.max_sectors.into()) as u32;
     QueueLimits { max_sectors: most, ..limits }
 }
 
-/// Returns true if a disk's scheduler has reads and writes cut that the drive would take whole.
+/// Returns true if the disk's scheduler has reads and writes split that the drive would accept
+/// whole.
 #[must_use]
 pub fn cuts_requests<M: Machine>(disk: &Disk<M>) -> bool {
     request_limits(disk).max_sectors < disk.limits.max_sectors
 }
 
-/// How a batch of whoever serves gets to the driver.
+/// The way of a serving thread's own batch to the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SubmitPath {
-    /// Through a software queue, with what others have put there.
+    /// Through a software queue, together with other threads' bios.
     Queues,
-    /// Past it: each software queue feeds one hardware queue, which takes from no other or is a
-    /// thread's own, or there is none.
+    /// Past the software queue: no other hardware queue takes from it, it is one thread's own, or
+    /// there is none.
     Bypass,
-    /// Past it, and by direct.rs: nothing is traced.
+    /// Past the software queue and by the fast path of direct.rs, because no sink traces the disk.
     Direct,
 }
 
-/// One drive in the layer.
+/// One drive in the block layer.
 pub struct Disk<M: Machine> {
     pub(crate) config: DiskConfig<M>,
     pub(crate) limits: QueueLimits,
     pub(crate) sizes: LiveSizes<M>,
     pub(crate) driver: Box<dyn Driver<M>>,
     pub(crate) kind: QueueKind,
-    /// Flags that the driver sees: FUA only if it takes it, PREFLUSH never.
+    /// Flags that the driver sees: FUA only if it supports FUA, never PREFLUSH.
     pub(crate) flags_taken: OpFlags,
-    /// Its software and hardware queues.
+    /// Software and hardware queues.
     pub(crate) queues: LazyQueues<M>,
-    /// The design that it follows instead of the multi-queue one.
+    /// The design that the disk follows instead of the multi-queue one, if any.
     pub(crate) baseline: Option<Baseline<M>>,
     pub(crate) flush: M::Lock<FlushState<M>>,
     pub(crate) abandoned: M::Lock<Vec<AbandonedRequest<M>>>,
-    pub(crate) accounts: Accounts<M>,
-    /// Where a worker sits, if the drive may have one.
+    pub(crate) accounts: DiskAccounts<M>,
+    /// State of the drive's worker, if the drive may have one.
     pub(crate) worker_state: Option<WorkerState<M>>,
     pub(crate) this: Weak<Disk<M>>,
 }
 
-/// What a disk's driver counts of its own, by name.
+/// Returns the own counters of a disk's driver by name.
 #[must_use]
 pub fn driver_counts<M: Machine>(disk: &Disk<M>) -> Vec<(&'static str, u64)> {
     disk.driver.counts()
@@ -211,13 +211,13 @@ pub fn prepare_stop<M: Machine>(disk: &Disk<M>) {
 }
 
 impl<M: Machine> Disk<M> {
-    /// Its number in traces.
+    /// Returns the drive's device number in traces.
     #[must_use]
     pub fn device(&self) -> u32 {
         self.config.device
     }
 
-    /// A disk of this driver; queues that any thread may run are opened at once.
+    /// Creates a disk over a driver. Queues that any thread may run are opened at once.
     ///
     /// # Errors
     /// If limits or settings make no sense, or the driver cannot open a queue.
@@ -231,12 +231,12 @@ impl<M: Machine> Disk<M> {
         let block = u64::from(limits.logical_sectors());
         let capacity = driver.capacity() / block * block;
         if capacity == 0 {
-            let text = format!("drive {}: smaller than one block of it", config.name);
+            let text = format!("drive {}: it is smaller than one of its blocks", config.name);
             return Err(Error::new(ErrorKind::InvalidSetting, text));
         }
         let threads = match hw.kind {
             QueueKind::OwnerOnly => config.io_threads.max(1),
-            // A thread that may be interrupted anywhere holds up whoever shares its queue.
+            // A thread that may be interrupted anywhere would delay others that share its queue.
             QueueKind::AnyThread if M::THREADS_MOVE => {
                 config.io_threads.saturating_add(u16::from(config.worker.is_some()))
             }
@@ -248,7 +248,7 @@ impl<M: Machine> Disk<M> {
         let worker = queues::worker_queue(&config, hw, &topology, shared);
         let shape = QueueShape { hw, shared: (ctxs, shared), worker };
         let queues = match hw.kind {
-            // Machines of the laboratory have them before a measurement begins.
+            // Simulated machines make all queues before a measurement begins.
             QueueKind::OwnerOnly if baseline.is_none() && M::THREADS_MOVE => {
                 LazyQueues::later(shape)
             }
@@ -281,71 +281,73 @@ impl<M: Machine> Disk<M> {
             baseline,
             flush: M::Lock::new("flush", flush),
             abandoned: M::Lock::new("abandoned", Vec::new()),
-            accounts: Accounts::new(),
+            accounts: DiskAccounts::new(),
             worker_state: worker.map(WorkerState::new),
             config,
             this: Weak::clone(this),
         }))
     }
 
-    /// Has its serve locks count, too, until nobody asks for lock statistics any more; to be called
-    /// after that began. A disk that is made meanwhile does so by itself.
+    /// Enables statistics of the serve locks. Called after lock statistics were turned on.
     pub fn meter_locks(&self) {
         let queues = self.queues.get();
         queues.iter().flat_map(|queues| &queues.hctxs).for_each(|hctx| hctx.serve.meter());
     }
 
-    /// Its name.
+    /// Returns the disk's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.config.name
     }
 
-    /// How long a request may go without an answer, in nanoseconds; 0 for ever.
+    /// Returns the request timeout in nanoseconds; 0 for none.
     #[must_use]
     pub fn timeout_ns(&self) -> u64 {
         self.config.timeout_ns
     }
 
-    /// The NUMA node that its controller hangs on, if that is known.
+    /// Returns the NUMA node of the drive's controller, if known.
     #[must_use]
     pub fn node(&self) -> Option<NodeId> {
         self.config.controller.as_ref().and_then(|controller| controller.config().node)
     }
 
-    /// Size in sectors, whole blocks; it grows with [`Volume::resize`](crate::Volume::resize).
+    /// Returns the size in sectors, rounded down to whole blocks; it grows with
+    /// [`Volume::resize`](crate::Volume::resize).
     #[must_use]
     pub fn capacity(&self) -> Sector {
-        // Acquire: pairs with `raise` in resize.rs, as the volume's does.
+        // Acquire pairs with `raise` in resize.rs, as the volume's does.
         self.sizes.capacity.load(Order::Acquire)
     }
 
-    /// Bytes that the drive has by now, of which its sectors may leave the last ones out.
+    /// Returns the current size of the drive in bytes, which may include a partial block at the
+    /// end.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
         self.driver.size_bytes()
     }
 
-    /// Its limits.
+    /// Returns the drive's limits.
     #[must_use]
     pub fn limits(&self) -> &QueueLimits {
         &self.limits
     }
 
-    /// The CPU of the worker that may serve it for others; none if it has no place for one.
+    /// Returns the CPU of the worker that may serve the drive for other threads; `None` if it
+    /// cannot have one.
     #[must_use]
     pub fn worker_cpu(&self) -> Option<CpuId> {
         self.config.worker.filter(|_| self.worker_state.is_some())
     }
 
-    /// Which threads may run its queues.
+    /// Returns which threads may run the drive's queues.
     #[must_use]
     pub fn kind(&self) -> QueueKind {
         self.kind
     }
 
-    /// How many software and hardware queues it has; a hardware queue that several threads are
-    /// inside at once is one.
+    /// Returns the numbers of software and hardware queues. A hardware queue that several threads
+    /// serve at once counts as one.
     #[must_use]
     pub fn queue_count(&self) -> (usize, usize) {
         let lanes = baseline::lanes(self.baseline.as_ref());
@@ -353,7 +355,8 @@ impl<M: Machine> Disk<M> {
         (ctxs, lanes.map_or(hctxs, Lanes::queues))
     }
 
-    /// Tags in use at this moment; of a set that it shares with other drives, by all of them.
+    /// Returns the number of tags in use now; for a tag set shared with other drives, by all of
+    /// them.
     #[must_use]
     pub fn tags_in_use(&self) -> u32 {
         let Some(DiskQueues { hctxs, .. }) = self.queues.get() else { return 0 };
@@ -363,19 +366,20 @@ impl<M: Machine> Disk<M> {
         }
     }
 
-    /// What is allocated in a range; may block.
+    /// Returns the allocation state of a range; may block.
     #[must_use]
     pub fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
         self.driver.extents(sector, nr_sectors)
     }
 
-    /// Whether a read of a range is known to give zeroes; see [`Driver::reads_as_zeroes`].
+    /// Returns true if a read of the range is known to give zeroes; see
+    /// [`Driver::reads_as_zeroes`].
     #[must_use]
     pub fn reads_as_zeroes(&self, sector: Sector, nr_sectors: u64) -> bool {
         self.driver.reads_as_zeroes(sector, nr_sectors)
     }
 
-    /// All counters, added up over threads.
+    /// Returns all counters, summed over threads and queues.
     #[must_use]
     pub fn stats(&self) -> StatsSnapshot {
         let mut sum = StatsSnapshot::default();
@@ -383,16 +387,15 @@ impl<M: Machine> Disk<M> {
         sum
     }
 
-    /// All counters by hardware queue: number and sums of each queue that some thread may use.
-    /// What was submitted or merged is counted at the submitter's own queue, what was dispatched
-    /// and completed at the queue that it went through.
+    /// Returns all counters by hardware queue, for each queue that a thread uses. Submissions and
+    /// merges count at the submitter's own queue, dispatches and completions at the queue that they
+    /// went through.
     #[must_use]
     pub fn queue_stats(&self) -> Vec<(u16, StatsSnapshot)> {
         self.accounts.ledger.lock().sums().into_iter().collect()
     }
 
-    /// How many I/Os of this drive have failed, and the last few of them: what the drive answered
-    /// with an error, and what it did not answer within its timeout.
+    /// Returns the number of failed I/Os, and the last few of them; timeouts count as failures.
     #[must_use]
     pub fn failures(&self) -> Failures {
         let failures = self.accounts.rare.lock().failures.read();
@@ -401,32 +404,31 @@ impl<M: Machine> Disk<M> {
         Failures { reconnecting, trouble, flush_trouble, ..failures }
     }
 
-    /// What has happened to its drive since the last call, a line for each, for people.
+    /// Takes the driver's messages for an operator since the last call, one line each.
     #[must_use]
     pub fn take_news(&self) -> Vec<String> {
         self.driver.take_news()
     }
 
-    /// Makes the calling I/O thread the owner of queue `hctx` and opens it there, if there is a
-    /// queue of that number and it is not kept for a worker.
+    /// Opens queue `hctx` for the calling I/O thread, if it exists and is not a worker's.
     ///
     /// # Errors
     /// If the driver cannot open the queue.
     pub fn bring_up(&self, hctx: u16, thread: &IoThread<M>) -> Result<(), Error> {
-        // The last queue is its worker's, whatever number the thread has.
+        // The last queue belongs to the worker, whatever number the thread has.
         match usize::from(hctx) < self.owned_queues() {
             true => self.own(hctx, thread),
             false => Ok(()),
         }
     }
 
-    /// Makes the calling thread the owner of a queue that belongs to threads, and opens it there.
+    /// Makes the calling thread the owner of an `OwnerOnly` queue, and opens the queue.
     pub(crate) fn own(&self, hctx: u16, thread: &IoThread<M>) -> Result<(), Error> {
         make_queues(self);
         let (queue, owner) = (&self.queues.hctxs()[usize::from(hctx)], thread.owner);
         if self.kind == QueueKind::OwnerOnly && !queue.is_owned_by(owner) {
             if !queue.reserve() {
-                let text = format!("{}: queue {hctx} belongs to another thread", self.name());
+                let text = format!("drive {}: queue {hctx} belongs to another thread", self.name());
                 return Err(Error::new(ErrorKind::Busy, text));
             }
             let depth = queue.tags.depth_with_reserved();
@@ -438,10 +440,9 @@ impl<M: Machine> Disk<M> {
         Ok(())
     }
 
-    /// Closes the queues that the calling I/O thread owns, so that what they hold can be dropped on
-    /// it: those that were brought up, or claimed, with the same identity and bell. Call with
-    /// nothing in flight in them; what others have inserted and nobody has served yet is answered
-    /// with `Aborted`.
+    /// Closes the queues that the calling I/O thread owns (with the same identity and doorbell), so
+    /// that their resources are freed on this thread. Call it with nothing in flight in them. Bios
+    /// that other threads inserted and nobody served yet end with `Aborted`.
     pub fn bring_down(&self, thread: &IoThread<M>) {
         if self.queues.get().is_none() {
             return;
@@ -468,8 +469,8 @@ impl<M: Machine> Disk<M> {
         }
     }
 
-    /// Closes a queue with nothing in flight; gives what waits in it.
-    pub(crate) fn empty_queue(&self, index: u16, serve: &mut Serve<M>) -> BioList<M> {
+    /// Closes a queue with nothing in flight, and returns the chains that wait in it.
+    pub(crate) fn empty_queue(&self, index: u16, serve: &mut HctxState<M>) -> BioList<M> {
         serve.queue = None;
         let mut left = serve.take_chains();
         for rq in core::mem::take(&mut serve.requeued) {
@@ -478,7 +479,7 @@ impl<M: Machine> Disk<M> {
             }
             let chain = self.queues.hctxs()[usize::from(index)].tags.take_apart(rq);
             if chain.op() == Op::Flush {
-                // It was next, and never issued: with it go those that wait for it.
+                // The flush was never issued, so the flushes that joined it leave with it.
                 let mut flush = self.flush.lock();
                 flush.issued = false;
                 left.append(&mut flush.pending);
@@ -490,17 +491,17 @@ impl<M: Machine> Disk<M> {
         left
     }
 
-    /// Hardware queues that are not a worker's own.
+    /// Returns the number of hardware queues other than the worker's own.
     pub(crate) fn owned_queues(&self) -> usize {
         let workers = self.kind == QueueKind::OwnerOnly && self.worker_state.is_some();
         let count = self.queues.get().map(|queues| queues.hctxs.len());
         count.unwrap_or_else(|| self.queues.shape.counts().1) - usize::from(workers)
     }
 
-    /// Queues and account of a channel of the calling thread; `thread` is its number if it is an
-    /// I/O thread. Where threads stay on their CPU, a queue that anybody may run belongs to the
-    /// CPU, else to the thread: to the first thread that comes, as long as there are queues.
-    pub(crate) fn join(&self, thread: Option<u16>) -> (Route, Arc<DiskStats<M>>) {
+    /// Assigns queues and opens an account for a channel of the calling thread. `thread` is its
+    /// number if it is an I/O thread. On machines whose threads stay on their CPU, queues that any
+    /// thread may run are assigned by CPU; else each new thread gets an unused one, if any is left.
+    pub(crate) fn join(&self, thread: Option<u16>) -> (QueueRoute, Arc<DiskStats<M>>) {
         make_queues(self);
         let cpu = M::cpu();
         let topology = M::topology();
@@ -515,10 +516,10 @@ impl<M: Machine> Disk<M> {
                 let lanes = baseline::lanes(self.baseline.as_ref());
                 let count = lanes.map_or(self.queues.ctxs().len(), Lanes::count);
                 let routes = (0..count).map(|more| route(self, (place + more) % count, node));
-                // Counted once for all routes: thousands of threads may come.
+                // Counted once for all routes, because thousands of threads may come.
                 let mut open = alloc::vec![0; self.queues.hctxs().len()];
                 stats.keys_in_use().for_each(|hctx| open[usize::from(hctx)] += 1);
-                let users = |route: &Route| {
+                let users = |route: &QueueRoute| {
                     open[usize::from(route.hctx)] + usize::from(self.is_workers(route.hctx))
                 };
                 routes.min_by_key(users).expect("a disk has a software queue")
@@ -526,30 +527,30 @@ impl<M: Machine> Disk<M> {
             _ => route(self, place, node),
         };
         let account = stats.open(DiskStats::new(route.hctx));
-        (Route { number: stats.opened(), ..route }, account)
+        (QueueRoute { number: stats.opened(), ..route }, account)
     }
 }
 
-/// Software and hardware queue of a submitter at position `place`, of the threads or the CPUs.
-fn route<M: Machine>(disk: &Disk<M>, place: usize, node: usize) -> Route {
+/// Returns the queues of a submitter at position `place` among the threads or CPUs.
+fn route<M: Machine>(disk: &Disk<M>, place: usize, node: usize) -> QueueRoute {
     if let Some(lanes) = baseline::lanes(disk.baseline.as_ref()) {
         return lanes.route(place);
     }
     let ctx = disk.config.software_queues.index(place, node, disk.queues.ctxs().len());
     let hctx = match (disk.config.software_queues, disk.config.hardware_queues) {
-        // A thread submits to the queue that it owns, or to one that some thread does: where
-        // its CPU is has no say in it.
+        // A thread submits to the queue that it owns, or to one that another thread owns; its CPU
+        // does not matter.
         _ if disk.kind == QueueKind::OwnerOnly => place % disk.owned_queues(),
-        // One software queue feeds whichever hardware queue the submitter's place names.
+        // The single software queue feeds the hardware queue that the submitter's position selects.
         (Spread::One, hardware) => hardware.index(place, node, disk.queues.hctxs().len()),
         (Spread::Node, Spread::Core) => place % disk.queues.hctxs().len(),
         _ => disk.driver.map(ctx, disk.queues.ctxs().len(), disk.queues.hctxs().len()),
     };
-    Route { ctx: ctx as u16, hctx: hctx as u16, number: 0 }
+    QueueRoute { ctx: ctx as u16, hctx: hctx as u16, number: 0 }
 }
 
 impl<M: Machine> Drop for Disk<M> {
-    /// Bios that are still inside belong to sets that were leaked because of them.
+    /// Forgets bios that are still inside: they belong to sets that were leaked because of them.
     fn drop(&mut self) {
         let Some(queues) = self.queues.get() else { return };
         queues.ctxs.iter().for_each(|ctx| ctx.ctx.lock().leak());
@@ -564,22 +565,22 @@ impl<M: Machine> Drop for Disk<M> {
     }
 }
 
-/// The limits of a drive whose queues make sense.
+/// Returns the drive's validated limits, or an error if its queues make no sense.
 fn checked_limits<M: Machine>(
     driver: &dyn Driver<M>,
     config: &DiskConfig<M>,
     hw: HwQueues,
 ) -> Result<QueueLimits, Error> {
     let wrong = match (hw.count, hw.depth, config.queue_depth) {
-        (0, ..) => "its driver has no hardware queue",
-        (_, 0, _) => "its driver's queues have depth 0",
-        (.., Some(0)) => "queue depth 0; 1 to 65536",
+        (0, ..) => "its driver offers no hardware queue",
+        (_, 0, _) => "its driver offers queues of depth 0",
+        (.., Some(0)) => "a queue depth of 0 is out of range; use 1 to 65536",
         _ => return driver.limits().validate(),
     };
     Err(Error::new(ErrorKind::InvalidSetting, format!("drive {}: {wrong}", config.name)))
 }
 
-/// Answers bios that no drive is to see any more.
+/// Completes bios with `Aborted` without sending them to a drive.
 pub(crate) fn abort<M: Machine>(stats: &DiskStats<M>, mut list: BioList<M>) {
     let now_ns = M::now();
     while let Some(chain) = list.pop_front() {
@@ -587,7 +588,7 @@ pub(crate) fn abort<M: Machine>(stats: &DiskStats<M>, mut list: BioList<M>) {
         while let Some(mut bio) = next {
             next = bio.chained.take();
             bio.status = Status::Aborted;
-            bio.waited = Waited::NOT;
+            bio.waited = WaitTimes::NOT;
             stats.count_aborted(&bio, now_ns);
             let (bio_set, mut one) = (bio.bio_set, BioList::new());
             one.push_back(bio);

@@ -1,9 +1,9 @@
-//! `Groups`: who shares drives, and what each is promised: weight, priority, limits, latency.
+//! `Groups`: the groups that share drives, each with a weight, priority, limits and latency target.
 //!
-//! One for a program, given to its disks. A bio carries the number of its group. What a group is
-//! promised can change at any time: the table stands under a lock, and who acts by it (channels for
-//! limits, schedulers for the rest) keeps a copy and compares one word with each batch. Lock order:
-//! a leaf. Source: \[MQ\] names scheduling in the software queues as open. Kernel counterpart:
+//! A program has one table and gives it to its disks. A bio carries the number of its group.
+//! Settings can change at any time: the table is behind a lock, and its users (channels for limits,
+//! schedulers for the rest) keep a copy and compare one version word with each batch. Lock order: a
+//! leaf. Source: \[MQ\] names scheduling in the software queues as open. Kernel counterpart:
 //! blk-cgroup, `io.weight`, `io.max`, `io.latency`.
 
 pub(crate) mod config;
@@ -21,76 +21,79 @@ use millrace_machine::{Lock, Machine, Order, Word};
 use crate::bio::error::{Error, ErrorKind};
 use crate::bio::group_id::GroupId;
 use crate::group::config::GroupConfig;
-use crate::group::gate::{Gates, Tolls};
+use crate::group::gate::{LimitCosts, TokenBuckets};
 
-/// Most groups of a program.
+/// Largest number of groups in a program.
 pub const GROUPS_MAX: usize = 16_384;
 
-/// A group as the table has it.
-struct Entry<M: Machine> {
+/// A group's row in the table.
+struct GroupEntry<M: Machine> {
     config: GroupConfig,
-    /// What its limits let through; made with the first of them, and kept.
-    gates: Option<Arc<Gates<M>>>,
-    /// How often its limits were changed.
+    /// Token buckets of its limits; made when limits are first set, and kept afterwards.
+    buckets: Option<Arc<TokenBuckets<M>>>,
+    /// Number of times that its limits were changed.
     turns: u64,
-    /// Its number is for the next group that is opened.
+    /// True if the group is closed and its number may be reused.
     is_closed: bool,
 }
 
-impl<M: Machine> Entry<M> {
-    fn new(config: GroupConfig, gates: Option<Arc<Gates<M>>>) -> Entry<M> {
-        Entry { config, gates, turns: 0, is_closed: false }
+impl<M: Machine> GroupEntry<M> {
+    fn new(config: GroupConfig, buckets: Option<Arc<TokenBuckets<M>>>) -> GroupEntry<M> {
+        GroupEntry { config, buckets, turns: 0, is_closed: false }
     }
 
-    /// Gives it other settings; what has gone through its limits is paid for at the new rate.
+    /// Changes the settings. I/Os that passed the old limits are paid for at the new rate.
     fn change(&mut self, config: GroupConfig) {
         if self.config.limits != config.limits {
             self.turns += 1;
-            let tolls = (&Tolls::new(&self.config.limits), &Tolls::new(&config.limits));
+            let costs = (&LimitCosts::new(&self.config.limits), &LimitCosts::new(&config.limits));
             let now_ns = M::now();
-            let gates = self.gates.as_ref().map(|gates| gates.changed(tolls, now_ns));
-            self.gates = Some(Arc::new(gates.unwrap_or_else(|| Gates::new(now_ns))));
+            let buckets = self.buckets.as_ref().map(|buckets| buckets.changed(costs, now_ns));
+            self.buckets = Some(Arc::new(buckets.unwrap_or_else(|| TokenBuckets::new(now_ns))));
         }
         self.config = config;
     }
 }
 
-struct Table<M: Machine> {
-    entries: Vec<Entry<M>>,
+struct GroupTable<M: Machine> {
+    entries: Vec<GroupEntry<M>>,
     by_name: BTreeMap<String, GroupId>,
 }
 
-/// The groups of a program.
+/// The table of all groups of a program.
 pub struct Groups<M: Machine> {
-    /// Raised with each change, inside the lock.
+    /// Incremented under the lock with each change.
     version: M::Word,
-    table: M::Lock<Table<M>>,
+    table: M::Lock<GroupTable<M>>,
 }
 
 impl<M: Machine> Groups<M> {
-    /// A table with the default group only: weight 100, no limits, named `default`.
+    /// Creates a table with only the default group: named `default`, weight 100, no limits.
     #[must_use]
     pub fn new() -> Arc<Groups<M>> {
         let config = GroupConfig::new("default");
         let by_name = BTreeMap::from([(config.name.clone(), GroupId::DEFAULT)]);
-        let table = Table { entries: alloc::vec![Entry::new(config, None)], by_name };
+        let table = GroupTable { entries: alloc::vec![GroupEntry::new(config, None)], by_name };
         Arc::new(Groups { version: M::Word::new(1), table: M::Lock::new("groups", table) })
     }
 
-    /// A new group.
+    /// Opens a new group and returns its number.
     ///
     /// # Errors
-    /// `InvalidSetting` if a value is out of its range, the name is taken, the parent is not there
+    /// `InvalidSetting` if a value is out of range, the name is taken, the parent does not exist
     /// or has a parent itself, or there are [`GROUPS_MAX`] groups.
     pub fn open(&self, config: GroupConfig) -> Result<GroupId, Error> {
         config.validate()?;
         let mut table = self.table.lock();
         if table.by_name.contains_key(&config.name) {
-            return wrong(format!("group {}: there is one of that name already", config.name));
+            return wrong(format!("group {}: the name is taken by another group", config.name));
         }
         let closed = table.entries.iter().position(|entry| entry.is_closed);
         if closed.is_none() && table.entries.len() >= GROUPS_MAX {
-            return wrong(format!("group {}: there are {GROUPS_MAX} groups already", config.name));
+            return wrong(format!(
+                "group {}: the limit of {GROUPS_MAX} groups is reached",
+                config.name
+            ));
         }
         let id = GroupId(closed.unwrap_or(table.entries.len()) as u16);
         table.check_parent(id, &config)?;
@@ -101,32 +104,35 @@ impl<M: Machine> Groups<M> {
                 table.entries[at].is_closed = false;
             }
             None => {
-                let gates = (!config.limits.is_none()).then(|| Arc::new(Gates::new(M::now())));
-                table.entries.push(Entry::new(config, gates));
+                let buckets =
+                    (!config.limits.is_none()).then(|| Arc::new(TokenBuckets::new(M::now())));
+                table.entries.push(GroupEntry::new(config, buckets));
             }
         }
         self.changed();
         Ok(id)
     }
 
-    /// Closes a group that nobody is in any more; its number is for the next one that is opened.
-    /// I/Os of it that are still on their way go on without limits.
+    /// Closes a group that is no longer used; a later group may get its number. I/Os of it that are
+    /// still in flight go on without limits.
     ///
     /// # Errors
-    /// `InvalidSetting` if there is no such group, or it is the default one, or the parent of one.
+    /// `InvalidSetting` if there is no such group, or it is the default group or the parent of one.
     pub fn close(&self, id: GroupId) -> Result<(), Error> {
         let mut table = self.table.lock();
         let entry = table.entries.get(usize::from(id.0)).filter(|entry| !entry.is_closed);
         let Some(name) = entry.map(|entry| entry.config.name.clone()) else {
-            return wrong(format!("group {}: there is none of that number", id.0));
+            return wrong(format!("group {}: no group has this number", id.0));
         };
         if id == GroupId::DEFAULT {
-            return wrong(format!("group {name}: the default group stays"));
+            return wrong(format!("group {name}: the default group cannot be removed"));
         }
-        let is_child = |entry: &&Entry<M>| !entry.is_closed && entry.config.parent == Some(id);
+        let is_child = |entry: &&GroupEntry<M>| !entry.is_closed && entry.config.parent == Some(id);
         if let Some(child) = table.entries.iter().find(is_child) {
             let child = &child.config.name;
-            return wrong(format!("group {name}: it is the parent of {child}; remove that first"));
+            return wrong(format!(
+                "group {name}: it is the parent of {child}; remove {child} first"
+            ));
         }
         table.by_name.remove(&name);
         let entry = &mut table.entries[usize::from(id.0)];
@@ -136,9 +142,9 @@ impl<M: Machine> Groups<M> {
         Ok(())
     }
 
-    /// Gives a group other settings, which hold from the next batch of each channel on. It keeps
-    /// its name. Whatever waits for a limit begins to wait anew; what has gone through is paid for,
-    /// at the new rate.
+    /// Changes the settings of a group, from each channel's next batch on. The group keeps its
+    /// name. I/Os waiting for a limit start to wait anew; I/Os that passed are paid for at the new
+    /// rate.
     ///
     /// # Errors
     /// As [`Groups::open`], and if there is no such group; nothing changes then.
@@ -146,7 +152,7 @@ impl<M: Machine> Groups<M> {
         let mut table = self.table.lock();
         let entry = table.entries.get(usize::from(id.0)).filter(|entry| !entry.is_closed);
         let Some(entry) = entry else {
-            return wrong(format!("group {}: there is none of that number", id.0));
+            return wrong(format!("group {}: no group has this number", id.0));
         };
         config.name.clone_from(&entry.config.name);
         config.validate()?;
@@ -156,21 +162,21 @@ impl<M: Machine> Groups<M> {
         Ok(())
     }
 
-    /// The group of a name.
+    /// Returns the number of the group `name`.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<GroupId> {
         self.table.lock().by_name.get(name).copied()
     }
 
-    /// A group's settings.
+    /// Returns a group's settings.
     #[must_use]
     pub fn config(&self, id: GroupId) -> Option<GroupConfig> {
         let table = self.table.lock();
         table.entries.get(usize::from(id.0)).map(|entry| entry.config.clone())
     }
 
-    /// All groups by number, which is the order in which they were opened as long as none was
-    /// closed; the default one first.
+    /// Returns all open groups by number, the default group first. Numbers are in order of opening
+    /// as long as no group was closed.
     #[must_use]
     pub fn list(&self) -> Vec<(GroupId, GroupConfig)> {
         let table = self.table.lock();
@@ -178,51 +184,56 @@ impl<M: Machine> Groups<M> {
         open.map(|(entry, id)| (GroupId(id), entry.config.clone())).collect()
     }
 
-    /// How far ahead of now the limits of groups are booked, in nanoseconds: an I/O that comes now
-    /// waits so long for its own group's. Only groups of which something waits.
+    /// Returns how far ahead of now each group's limits are booked, in nanoseconds: the time that a
+    /// new I/O of the group would wait. Groups that are not booked ahead are left out.
     #[must_use]
     pub fn booked(&self) -> Vec<(GroupId, u64)> {
         let (table, now_ns) = (self.table.lock(), M::now());
-        let booked = |(entry, id): (&Entry<M>, u16)| {
-            let gates = entry.gates.as_ref().filter(|_| !entry.config.limits.is_none())?;
-            let ahead_ns = gates.ahead_ns(now_ns);
+        let booked = |(entry, id): (&GroupEntry<M>, u16)| {
+            let buckets = entry.buckets.as_ref().filter(|_| !entry.config.limits.is_none())?;
+            let ahead_ns = buckets.ahead_ns(now_ns);
             (ahead_ns > 0).then_some((GroupId(id), ahead_ns))
         };
         table.entries.iter().zip(0..).filter_map(booked).collect()
     }
 
-    /// Another number after each change.
+    /// Returns the table's version, which changes with each change of the table.
     #[inline(always)]
     pub(crate) fn version(&self) -> u64 {
-        // Acquire: pairs with `changed`. Whoever sees the number finds its table under the lock.
+        // Acquire pairs with `changed`: a thread that sees the new version finds its table under
+        // the lock.
         self.version.load(Order::Acquire)
     }
 
     fn changed(&self) {
-        // Release: pairs with `version`.
+        // Release pairs with `version`.
         self.version.fetch_add(1, Order::Release);
     }
 }
 
-impl<M: Machine> Table<M> {
-    /// Two levels, and no circles.
+impl<M: Machine> GroupTable<M> {
+    /// Checks that groups have at most two levels and no cycles.
     fn check_parent(&self, id: GroupId, config: &GroupConfig) -> Result<(), Error> {
         let Some(parent) = config.parent else { return Ok(()) };
         let name = &config.name;
         let above = self.entries.get(usize::from(parent.0)).filter(|entry| !entry.is_closed);
         let Some(above) = above else {
-            return wrong(format!("group {name}: there is no group {} to be its parent", parent.0));
+            return wrong(format!("group {name}: its parent, group {}, does not exist", parent.0));
         };
         if parent == id {
-            return wrong(format!("group {name}: it is its own parent; name another, or none"));
+            return wrong(format!(
+                "group {name}: a group cannot be its own parent; name another parent, or none"
+            ));
         }
         if parent == GroupId::DEFAULT || id == GroupId::DEFAULT {
-            return wrong(format!("group {name}: the default group has no parent and no children"));
+            return wrong(format!(
+                "group {name}: the default group can have neither a parent nor children"
+            ));
         }
         if above.config.parent == Some(id) {
             let above = &above.config.name;
             return wrong(format!(
-                "group {name}: its parent {above} is under {name}; take that parent away first"
+                "group {name}: its parent {above} is itself a child of {name}; remove that relation first"
             ));
         }
         if let Some(grandparent) = above.config.parent {
@@ -233,7 +244,7 @@ impl<M: Machine> Table<M> {
                  name {top} as the parent"
             ));
         }
-        let is_child = |entry: &&Entry<M>| !entry.is_closed && entry.config.parent == Some(id);
+        let is_child = |entry: &&GroupEntry<M>| !entry.is_closed && entry.config.parent == Some(id);
         match self.entries.iter().find(is_child) {
             None => Ok(()),
             Some(child) => wrong(format!(
@@ -269,16 +280,20 @@ mod tests {
         let limits = GroupLimits { iops: Some(500), ..GroupLimits::default() };
         let gold = groups.open(GroupConfig { limits, ..GroupConfig::new("gold") }).unwrap();
         let one = groups.open(child("one", gold)).unwrap();
-        assert!(text(groups.close(gold)).contains("it is the parent of one; remove that first"));
-        assert!(text(groups.close(GroupId::DEFAULT)).contains("the default group stays"));
+        assert!(text(groups.close(gold)).contains("it is the parent of one; remove one first"));
+        assert!(
+            text(groups.close(GroupId::DEFAULT)).contains("the default group cannot be removed")
+        );
         groups.close(one).unwrap();
         let version = groups.version();
         groups.close(gold).unwrap();
         assert!(groups.version() > version);
         assert_eq!((groups.find("gold"), groups.list().len()), (None, 1));
-        assert!(text(groups.close(gold)).contains("none of that number"));
-        assert!(text(groups.set(gold, GroupConfig::new("gold"))).contains("none of that number"));
-        assert!(text(groups.open(child("below", gold))).contains("to be its parent"));
+        assert!(text(groups.close(gold)).contains("no group has this number"));
+        assert!(
+            text(groups.set(gold, GroupConfig::new("gold"))).contains("no group has this number")
+        );
+        assert!(text(groups.open(child("below", gold))).contains("does not exist"));
         assert_eq!(groups.config(gold).unwrap().limits, GroupLimits::default());
         let next = groups.open(GroupConfig::new("next")).unwrap();
         assert_eq!((next, groups.find("next")), (gold, Some(gold)));
@@ -293,15 +308,12 @@ mod tests {
         let one = groups.open(child("one", gold)).unwrap();
         assert!(text(groups.open(child("below", one))).contains("name gold as the parent"));
         assert!(text(groups.set(gold, child("", gold))).contains("its own parent"));
-        assert!(
-            text(groups.set(gold, child("", one)))
-                .contains("is under gold; take that parent away first")
-        );
+        assert!(text(groups.set(gold, child("", one))).contains("is itself a child of gold"));
         let other = groups.open(GroupConfig::new("other")).unwrap();
         assert!(text(groups.set(gold, child("", other))).contains("the parent of one"));
         assert!(text(groups.open(child("x", GroupId::DEFAULT))).contains("default group"));
-        assert!(text(groups.open(child("x", GroupId(99)))).contains("no group 99"));
-        assert!(text(groups.open(GroupConfig::new("one"))).contains("one of that name"));
+        assert!(text(groups.open(child("x", GroupId(99)))).contains("its parent, group 99,"));
+        assert!(text(groups.open(GroupConfig::new("one"))).contains("the name is taken"));
         let names: Vec<String> = groups.list().into_iter().map(|(_, c)| c.name).collect();
         assert_eq!(names, ["default", "gold", "one", "other"]);
         assert_eq!((groups.find("one"), groups.find("two")), (Some(one), None));
@@ -323,7 +335,7 @@ mod tests {
             (limited(GroupLimits { write_bandwidth: Some(4095), ..none }), "write-bandwidth 4095"),
             (limited(GroupLimits { burst_ns: 10, ..none }), "burst of 10 ns"),
             (target(LatencyTarget::Mean(5)), "latency-target of 5 ns"),
-            (target(LatencyTarget::Percentile(10_000, 5_000)), "percentile 10000"),
+            (target(LatencyTarget::Percentile(10_000, 5_000)), "10000 of 10000 is no valid"),
         ] {
             assert!(text(groups.set(gold, config)).contains(part), "{part}");
         }

@@ -1,13 +1,14 @@
 //! The multi-queue block layer: from a program's bio to a driver's request and back.
 //!
 //! Owns queues, tags, merging, splitting, volumes and accounting. Generic over
-//! [`Machine`](millrace_machine::Machine): no system call, no thread-local, no clock or atomic of
-//! its own, and it never reads payload. Programs and exports use [`Channel`]; drives implement
-//! [`Driver`]. Source: \[MQ\] (Bjorling et al., SYSTOR 2013); kernel counterpart: block/.
+//! [`Machine`](millrace_machine::Machine): it makes no system call, has no thread-local, clock or
+//! atomic of its own, and never reads payload. Programs and servers use [`Channel`]; drives
+//! implement [`Driver`]. Source: \[MQ\] (Bjorling et al., SYSTOR 2013); kernel counterpart: block/.
 //!
 //! The walk of one I/O: `Channel::submit` (checks, maps, plugs) -> `Channel::flush` (one lock
-//! acquisition per drive) -> `Visit::submit_batch` / `serve` (software queue, tag, `queue_rq`) ->
-//! `Visit::complete` (tag to request to bios) -> `Channel::poll` (the bio comes back).
+//! acquisition per drive) -> `QueueContext::submit_batch` / `serve` (software queue, tag,
+//! `queue_rq`) -> `QueueContext::complete` (tag to request to bios) -> `Channel::poll` (returns the
+//! bio).
 
 #![doc = include_str!("../README.md")]
 #![no_std]
@@ -28,9 +29,9 @@ mod volume;
 
 pub use account::disk_counter::DiskCounter;
 pub use account::failures::{Failure, Failures};
-pub use account::held::HeldSnapshot;
+pub use account::held::WaitSnapshot;
 pub use account::histogram::{Snapshot, bucket_of, bucket_start};
-pub use account::hold::Hold;
+pub use account::hold::WaitReason;
 pub use account::stats::{BATCH_SIZES, OpSnapshot, StatsSnapshot};
 pub use account::tenants::{TenantOpSnapshot, TenantSnapshot};
 pub use bio::arena::Arena;
@@ -40,11 +41,11 @@ pub use bio::group_id::GroupId;
 pub use bio::limits::{Features, QueueLimits};
 pub use bio::status::Status;
 pub use bio::{Bio, OPS, Op, OpFlags, SECTOR_SHIFT, Sector, SectorCount, Segment};
-pub use channel::completion::{Again, Completion, Reject, Rejected};
+pub use channel::completion::{AfterCompletion, Completion, Reject, Rejected};
 pub use channel::worker::{WORKER_SPIN_NS, Worker};
 pub use channel::{Channel, ChannelConfig};
 pub use disk::claim::{is_unused, may_open_late};
-pub use disk::runner::Stamp;
+pub use disk::submit_context::Stamp;
 pub use disk::{
     Disk, DiskConfig, Entrance, Inside, QueuePlug, RequestLock, Stack, cuts_requests,
     driver_counts, prepare_stop,
@@ -57,21 +58,22 @@ pub use queue::driver::{
     CompletionBatch, Driver, DriverData, DriverQueue, Expired, Extent, HwQueues, Moment, QueueKind,
     TagScope, Unwritten, align_inwards,
 };
-pub use queue::io_thread::{IoThread, Turn};
+pub use queue::io_thread::{IoThread, ThreadTurn};
 pub use queue::request::{Dispatch, Request, Segments, Tag};
+pub use queue::scheduler::builtin::SchedulerKind;
 pub use queue::scheduler::cost::{CostModel, OpCost, OpRates};
 pub use queue::scheduler::deadline::{Deadline, DeadlineConfig};
 pub use queue::scheduler::fair::Fair;
 pub use queue::scheduler::latency::Latency;
 pub use queue::scheduler::{
-    Batch, Chain, Done, DriveTags, Leftover, Pick, Scheduler, SchedulerKind,
+    BioChain, ChainBatch, CompletedChain, DriveTags, Leftover, Scheduler, SchedulerPick,
 };
 pub use queue::tag::TagSet;
 pub use trace::blktrace;
-pub use trace::entry::Entry;
-pub use trace::note::{DROPPED_EVENTS, Remark, TraceNote};
+pub use trace::entry::TraceEntry;
+pub use trace::note::{DROPPED_EVENTS, TraceMessage, TraceNote};
 pub use trace::tracer::{TRACE_RING_EVENTS, TraceStamp, TraceStatus, Tracer};
-pub use trace::{Action, Event, TraceSink};
+pub use trace::{Action, TraceEvent, TraceSink};
 pub use volume::resize::{DriveNeed, DriveResized, Resized, SizeWatch};
 pub use volume::serving::{Serving, ServingConfig};
 pub use volume::{CHUNK_SECTORS_MAX, Layout, Volume};

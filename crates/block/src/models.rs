@@ -1,11 +1,11 @@
-//! Models of the lock-free parts, run on the checked machine: small scenes of the production code,
-//! each passing under every choice within its bound, and, in the patched tree of `cargo xtask
-//! models`, failing with a bug planted in one line.
+//! Model-checked tests of the lock-free parts, on the machine that explores all interleavings.
 //!
-//! Bounds: maps of one word, tag sets of depth 1 or 2, two or three threads, two or three
-//! preemptions, or any number. `cargo xtask models` runs them, those that take long included, and
-//! prints how many executions each took. No deadline ever passes here, so a lost wake-up cannot
-//! hide behind a timeout.
+//! Small tests run production code; each passes under every schedule within its bound and, in the
+//! patched tree of `cargo xtask models`, fails if a bug is planted in one line. Bounds: maps of one
+//! word, tag sets of depth 1 or 2, two or three threads, and two or three preemptions or any
+//! number. `cargo xtask models` runs all of them, including the slow ones, and prints the number of
+//! executions of each. Deadlines never pass on this machine, so a lost wake-up cannot hide behind a
+//! timeout.
 #![cfg(test)]
 
 extern crate std;
@@ -33,32 +33,34 @@ use crate::channel::{Channel, ChannelConfig};
 use crate::disk::Disk;
 use crate::queue::io_thread::IoThread;
 use crate::volume::Volume;
-use drive::{Notes, locked};
+use drive::{DriveRecord, locked};
 
 /// Starts a thread of a model.
 fn spawn(body: impl FnOnce() + Send + 'static) -> CheckedThread {
     Checked::spawn("t", None, Box::new(body))
 }
 
-/// Explores with at most this many preemptions, and at most two without optimisation, to save time.
+/// Returns an explorer with at most this many preemptions; at most two in unoptimised builds, to
+/// save time.
 fn bounded(preemptions: u32) -> Explorer {
     let most = if cfg!(debug_assertions) { 2 } else { u32::MAX };
     Explorer::new().preemptions(preemptions.min(most))
 }
 
-/// A channel with few slots: models open many.
+/// Returns settings of a channel with one slot, because models open many channels.
 fn small() -> ChannelConfig<Checked> {
     ChannelConfig { depth: 1, ..ChannelConfig::default() }
 }
 
-/// Brings the first drive's first queue up, for the I/O thread given, which owns it.
+/// Opens the first drive's first queue for an I/O thread, and returns the thread, which owns the
+/// queue.
 fn owner(volume: &Volume<Checked>, bell: &Arc<Doorbell<Checked>>) -> IoThread<Checked> {
     let thread = IoThread { number: 0, owner: 1, bell: Arc::clone(bell), turn: None };
     ensure(volume.disks()[0].bring_up(0, &thread).is_ok(), "not brought up");
     thread
 }
 
-/// Polls until so many bios are back, all well.
+/// Polls until `count` bios have completed successfully.
 fn poll_for(channel: &mut Channel<Checked>, count: usize) {
     let mut handed = 0;
     Checked::spin_until(u64::MAX, || {
@@ -67,20 +69,20 @@ fn poll_for(channel: &mut Channel<Checked>, count: usize) {
     });
 }
 
-/// Freezes a disk, looks, and lets it go on: from when it is drained until then nothing comes in.
-fn freeze_and_look(disk: &Disk<Checked>, notes: &Mutex<Notes>) {
+/// Freezes a disk, and checks that nothing is dispatched between its drain and its unfreezing.
+fn freeze_and_look(disk: &Disk<Checked>, notes: &Mutex<DriveRecord>) {
     disk.freeze();
     ensure(disk.wait_drained(u64::MAX), "drained at its deadline");
     ensure(locked(notes).inside == 0, "drained, and a request is in the drive");
     locked(notes).closed = true;
-    // Anything that others do now, they do in this window.
+    // Any dispatch by another thread would happen in this window.
     ensure(disk.is_drained(), "something came in after it was drained");
     locked(notes).closed = false;
     disk.unfreeze();
 }
 
-/// `body` holds within the bounds, and fails with each of the bugs planted, where there are hooks
-/// for them: in the tree of `cargo xtask models`.
+/// Checks that `body` holds within the bounds, and that it fails with each planted bug if the build
+/// has the hooks for them (in the tree of `cargo xtask models`).
 fn holds_but_for(name: &str, explorer: Explorer, bugs: &[Plant], body: impl Fn()) {
     println!("{name}: {}", explorer.check(&body));
     for bug in bugs.iter().filter(|_| plant::HOOKS) {

@@ -1,10 +1,11 @@
-//! Software queues and hardware queues, and the map from one to the other.
+//! Software queues, hardware queues, and the mapping between them.
 //!
-//! A `SoftwareQueue` (per core, per node or one) is where bios wait, first in first out, under one
-//! lock taken once a batch. A `HardwareQueue` (per core, per node or one, as far as the driver has
-//! them) is where they become requests and go to the driver, under its serve lock. Owned by a
-//! `Disk`; used by dispatch.rs. Lock order: serve lock, then a software queue's lock; flush lock
-//! last. Source: \[MQ\] design points 1-3. Kernel counterpart: `blk_mq_ctx`, `blk_mq_hw_ctx`.
+//! Bios wait in a `SoftwareQueue` (one per core, per node or in all), first in first out, under a
+//! lock taken once for each batch. In a `HardwareQueue` (one per core, per node or in all, as many
+//! as the driver supports) they become requests and go to the driver, under the queue's serve lock.
+//! A `Disk` owns both; dispatch.rs uses them. Lock order: serve lock, then a software queue's lock;
+//! flush lock last. Source: \[MQ\] design points 1-3. Kernel counterpart: `blk_mq_ctx`,
+//! `blk_mq_hw_ctx`.
 
 pub(crate) mod controller;
 pub(crate) mod driver;
@@ -23,35 +24,36 @@ use alloc::sync::Arc;
 
 use millrace_machine::{Doorbell, Lock, Machine, Order, Topology, Word};
 
-use crate::chain::slot::{BioList, Slot};
+use crate::chain::slot::{BioList, BioSlot};
 use crate::queue::controller::QueueTags;
 use crate::queue::driver::{DriverQueue, QueueKind};
 use crate::queue::in_flight::InFlight;
 use crate::queue::io_thread::IoThread;
-use crate::queue::pending::Pending;
+use crate::queue::pending::PendingQueues;
 use crate::queue::request::RequestRef;
 use crate::queue::scheduler::Scheduling;
 use crate::queue::serve::{ServeGuard, ServeLock};
 use crate::queue::tag::TagSet;
 
-/// How soon a thread looks again at a queue that another was inside: that one may leave without
-/// what this one waits for, and have rung before this one slept.
+/// Delay before a thread checks again a queue that another thread was serving. The server may leave
+/// without taking this thread's work, and may have rung its doorbell before this thread slept.
 pub(crate) const INSIDE_LOOK_NS: u64 = 10_000;
 
-/// How queues are spread over a machine.
+/// Distribution of queues over a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Spread {
-    /// One for each core.
+    /// One queue for each core.
     #[default]
     Core,
-    /// One for each NUMA node.
+    /// One queue for each NUMA node.
     Node,
-    /// One in all.
+    /// A single queue.
     One,
 }
 
 impl Spread {
-    /// How many queues that is; `threads` counts I/O threads where those own queues.
+    /// Returns the number of queues on this machine. `threads` is the number of I/O threads if
+    /// those own queues.
     #[must_use]
     pub fn count(self, topology: &Topology, threads: u16) -> usize {
         match self {
@@ -61,8 +63,8 @@ impl Spread {
         }
     }
 
-    /// Which of `count` queues a submitter at position `place` (of the CPUs, or of the I/O threads)
-    /// on `node` uses.
+    /// Returns the index, below `count`, of the queue that a submitter uses. `place` is the
+    /// submitter's position among the CPUs or I/O threads, `node` its NUMA node.
     #[must_use]
     pub fn index(self, place: usize, node: usize, count: usize) -> usize {
         match self {
@@ -73,45 +75,45 @@ impl Spread {
     }
 }
 
-/// Software and hardware queue of a submitter.
+/// The software queue and the hardware queue that a submitter uses.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Route {
+pub(crate) struct QueueRoute {
     pub(crate) ctx: u16,
     pub(crate) hctx: u16,
-    /// How many submitters came before this one and with it: tells those of a queue apart.
+    /// Running number of the submitter, which distinguishes submitters of the same queue.
     pub(crate) number: u32,
 }
 
-/// Where bios wait.
+/// A queue in which bios wait for a hardware queue.
 pub(crate) struct SoftwareQueue<M: Machine> {
-    pub(crate) ctx: M::Lock<Ctx<M>>,
+    pub(crate) ctx: M::Lock<CtxState<M>>,
 }
 
-/// What the lock of a software queue protects.
-pub(crate) struct Ctx<M: Machine> {
-    /// A list for each hardware queue, by its number, or one if queues are pairs, and then perhaps
-    /// one more for the drive's worker: a bio goes through the hardware queue that its submitter
-    /// polls, or through the worker's.
+/// The state that a software queue's lock protects.
+pub(crate) struct CtxState<M: Machine> {
+    /// One list for each hardware queue, by its number. If each software queue feeds a single
+    /// hardware queue there is one list, plus one for the drive's worker if it has one. A bio goes
+    /// through the hardware queue that its submitter polls, or through the worker's.
     lists: Box<[BioList<M>]>,
-    /// The hardware queue that the last list is for, if it is the worker's.
+    /// The hardware queue that the last list is for, if a worker serves the drive.
     worker: Option<u16>,
-    /// Takes nothing new.
+    /// True while the queue accepts no new bios.
     pub(crate) frozen: bool,
 }
 
 impl<M: Machine> SoftwareQueue<M> {
-    /// `feeds` is how many hardware queues there are, or 1 if queues are pairs; those have a list
-    /// more if a worker has the hardware queue named.
+    /// Creates a queue for `feeds` hardware queues, or 1 if each software queue feeds a single one.
+    /// In the latter case a `worker`'s hardware queue gets a list of its own.
     pub(crate) fn new(feeds: usize, worker: Option<u16>) -> Self {
         let worker = worker.filter(|_| feeds == 1);
         let lists = (0..feeds + usize::from(worker.is_some())).map(|_| BioList::new()).collect();
-        let ctx = Ctx { lists, worker, frozen: false };
+        let ctx = CtxState { lists, worker, frozen: false };
         SoftwareQueue { ctx: M::Lock::new("software-queue", ctx) }
     }
 }
 
-impl<M: Machine> Ctx<M> {
-    /// What waits for a hardware queue.
+impl<M: Machine> CtxState<M> {
+    /// Returns the list of bios that wait for hardware queue `hctx`.
     #[inline]
     pub(crate) fn list(&mut self, hctx: u16) -> &mut BioList<M> {
         let last = self.lists.len() - 1;
@@ -128,74 +130,75 @@ impl<M: Machine> Ctx<M> {
         &mut self.lists[at]
     }
 
-    /// Whether nothing waits.
+    /// Returns true if no bio waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.lists.iter().all(BioList::is_empty)
     }
 
-    /// Forgets what waits: it belongs to sets that were leaked.
+    /// Forgets all waiting bios, because they belong to sets that were leaked.
     pub(crate) fn leak(&mut self) {
         self.lists.iter_mut().for_each(BioList::leak);
     }
 }
 
-/// No thread's identity: a queue that its owner-to-be is opening.
+/// Owner value of a queue that its future owner is opening; no thread has this identity.
 const RESERVED: u64 = u64::MAX;
 
-/// Where requests are handed to the driver.
+/// A queue through which requests are handed to the driver.
 pub(crate) struct HardwareQueue<M: Machine> {
-    /// Its number among the drive's.
+    /// Index of the queue in its drive.
     pub(crate) number: u16,
-    /// A software queue in which only this queue finds its list.
+    /// A software queue that puts bios for this hardware queue into a list of their own.
     pub(crate) own_ctx: u16,
     pub(crate) kind: QueueKind,
-    pub(crate) serve: ServeLock<M, Serve<M>>,
-    /// The software queues that have something for this one.
-    pending: Pending<M>,
-    /// Identity of the I/O thread that owns the queue; 0: none yet, or anybody.
+    pub(crate) serve: ServeLock<M, HctxState<M>>,
+    /// Bitmap of the software queues that have bios for this queue.
+    pending: PendingQueues<M>,
+    /// Identity of the I/O thread that owns the queue; 0 if it has no owner yet or any thread may
+    /// run it.
     owner: M::Word,
-    /// 1 while it is on its tag set's list of waiters.
+    /// 1 while the queue is on its tag set's list of waiters.
     waiting: M::Word,
     bell: M::Lock<Option<Arc<Doorbell<M>>>>,
     pub(crate) tags: Arc<TagSet<M>>,
-    /// Most requests in flight, flushes apart, where its set has more tags than the driver takes;
-    /// else `u32::MAX`.
+    /// Maximum number of requests in flight, flushes not counted, if the tag set has more tags than
+    /// the driver accepts; else `u32::MAX`.
     pub(crate) depth_max: u32,
 }
 
-/// What the serve lock of a hardware queue protects.
-pub(crate) struct Serve<M: Machine> {
-    /// None until the owner has brought the queue up.
+/// The state that the serve lock of a hardware queue protects.
+pub(crate) struct HctxState<M: Machine> {
+    /// The driver's queue; `None` until the owner has opened it.
     pub(crate) queue: Option<Box<dyn DriverQueue<M>>>,
-    /// Taken from software queues, without a tag yet.
+    /// Chains taken from software queues that have no tag yet.
     pub(crate) staged: BioList<M>,
-    /// Orders what was staged, if the drive has a scheduler.
+    /// Scheduler of the staged chains, if the drive has one.
     pub(crate) scheduling: Option<Box<Scheduling<M>>>,
-    /// Filled requests that the driver gave back as busy; they go first.
+    /// Filled requests that the driver returned as busy; they are dispatched first.
     pub(crate) requeued: VecDeque<RequestRef<M>>,
-    /// What the driver has.
+    /// Requests that the driver has.
     pub(crate) in_flight: InFlight,
     pub(crate) quiesced: bool,
-    /// Takes nothing new; for the stack that has no software queue.
+    /// True while the queue accepts no new bios, for the stack that has no software queue.
     pub(crate) frozen: bool,
-    /// Chains taken from the lists for a worker so far.
+    /// Number of chains taken so far from the lists meant for a worker.
     pub(crate) taken: u64,
-    /// Some of those may still be here.
+    /// True if chains from those lists may still wait here.
     pub(crate) holds_handed: bool,
-    /// How often work went from here, or from before it, back to a software queue.
+    /// Number of times that waiting work moved from here back to a software queue.
     pub(crate) moves: u64,
-    /// When whoever serves put its own batch in: its requests are dispatched with the same stamp.
+    /// Time at which the serving thread inserted its own batch; the batch's requests are dispatched
+    /// with the same time.
     pub(crate) inserted_ns: u64,
 }
 
-impl<M: Machine> Serve<M> {
-    /// Whether chains or filled requests wait here.
+impl<M: Machine> HctxState<M> {
+    /// Returns true if chains or filled requests wait here.
     #[inline]
     pub(crate) fn has_waiting(&self) -> bool {
         !self.staged.is_empty() || !self.requeued.is_empty() || self.has_scheduled()
     }
 
-    /// Whether chains wait in a scheduler.
     #[inline]
     fn has_scheduled(&self) -> bool {
         self.scheduling.as_ref().is_some_and(|scheduling| scheduling.len() > 0)
@@ -208,24 +211,24 @@ impl<M: Machine> Serve<M> {
         left
     }
 
-    /// The chain that is to get a tag first.
-    pub(crate) fn first_waiting(&self) -> Option<&Slot<M>> {
+    /// Returns the chain that gets the next tag.
+    pub(crate) fn first_waiting(&self) -> Option<&BioSlot<M>> {
         let picked = || self.scheduling.as_ref().and_then(|scheduling| scheduling.picked());
         self.staged.first().or_else(picked)
     }
 
-    /// Chains that wait here without a tag.
+    /// Returns the number of chains that wait here without a tag.
     pub(crate) fn chains(&self) -> u32 {
         self.staged.len() + self.scheduling.as_ref().map_or(0, |scheduling| scheduling.len())
     }
 }
 
 impl<M: Machine> HardwareQueue<M> {
-    /// Queue `number` of a drive that has `ctxs` software queues.
+    /// Creates queue `number` of a drive that has `ctxs` software queues.
     pub(crate) fn new(number: u16, kind: QueueKind, ctxs: usize, queue: QueueTags<M>) -> Self {
         let tags = queue.tags;
         let depth = tags.depth_with_reserved() as usize;
-        let serve = Serve {
+        let serve = HctxState {
             queue: None,
             staged: BioList::new(),
             scheduling: None,
@@ -243,7 +246,7 @@ impl<M: Machine> HardwareQueue<M> {
             own_ctx: (usize::from(number) % ctxs) as u16,
             kind,
             serve: ServeLock::new(serve),
-            pending: Pending::new(ctxs),
+            pending: PendingQueues::new(ctxs),
             owner: M::Word::new(0),
             waiting: M::Word::new(0),
             bell: M::Lock::new("hardware-queue-bell", None),
@@ -252,33 +255,35 @@ impl<M: Machine> HardwareQueue<M> {
         }
     }
 
-    /// One of several ways into a hardware queue: a thread's own, for software queue `ctx`, with
-    /// its bit in the map of software queues that they share.
-    pub(crate) fn lane(self, ctx: usize, pending: Pending<M>) -> Self {
+    /// Turns the queue into one of several lanes of a hardware queue: one thread's own, fed by
+    /// software queue `ctx`, with its bit in the bitmap that the lanes share.
+    pub(crate) fn lane(self, ctx: usize, pending: PendingQueues<M>) -> Self {
         HardwareQueue { own_ctx: ctx as u16, pending, ..self }
     }
 
-    /// How many more requests it may hand to the driver.
+    /// Returns how many more requests the queue may hand to the driver.
     #[inline]
-    pub(crate) fn room(&self, serve: &Serve<M>) -> u32 {
+    pub(crate) fn room(&self, serve: &HctxState<M>) -> u32 {
         self.depth_max.saturating_sub(serve.in_flight.count())
     }
 
-    /// Whether the thread of this identity may run the queue.
+    /// Returns true if the thread with identity `owner` may run the queue.
     #[inline]
     pub(crate) fn may_serve(&self, owner: u64) -> bool {
         self.kind == QueueKind::AnyThread || self.is_owned_by(owner)
     }
 
-    /// Whether a queue that the thread may run has been given work that nobody took yet, nor is
-    /// about to: where threads may be interrupted anywhere, who spins keeps the one inside from its
-    /// CPU. Such a thread sleeps, and not for long ([`HardwareQueue::is_being_served`]).
+    /// Returns true if the thread may run the queue and it has pending work that no thread is about
+    /// to take. Excludes a queue that another thread serves: on a machine that may interrupt
+    /// threads anywhere, spinning would keep the server from its CPU. The thread should sleep
+    /// briefly instead ([`HardwareQueue::is_being_served`]).
     pub(crate) fn has_pending_for(&self, owner: u64) -> bool {
         self.may_serve(owner) && self.has_pending() && !self.is_being_served()
     }
 
-    /// Whether another thread is inside a queue that any may run, natively, and has yet to take
-    /// what was given: it may leave without.
+    /// Returns true if another thread serves this queue and has not taken its pending work. The
+    /// server may leave without it. False on simulated machines and for queues that only their
+    /// owner runs.
     pub(crate) fn is_being_served(&self) -> bool {
         M::THREADS_MOVE
             && self.kind == QueueKind::AnyThread
@@ -286,12 +291,12 @@ impl<M: Machine> HardwareQueue<M> {
             && self.serve.is_held()
     }
 
-    /// Whether the driver's queue, of a disk over a volume, has something to do for its owner.
+    /// Returns true if the driver's queue of a disk over a volume has work for its owner.
     pub(crate) fn driver_has_work(&self, owner: u64) -> bool {
         if !self.is_owned_by(owner) {
             return false;
         }
-        // Somebody who looks at the queue is gone in a moment: the owner asks again.
+        // A thread that only inspects the queue leaves in a moment, so the owner asks again.
         let mut has_work = true;
         if let Some(serve) = self.serve.try_enter() {
             has_work = serve.queue.as_ref().is_some_and(|queue| queue.has_work());
@@ -303,28 +308,30 @@ impl<M: Machine> HardwareQueue<M> {
         has_work
     }
 
-    /// Whether the queue belongs to the thread and has tags in use, as far as its set tells.
+    /// Returns true if the thread owns the queue and its tag set has tags in use.
     pub(crate) fn has_tags_of(&self, owner: u64) -> bool {
         self.is_owned_by(owner) && self.tags.in_use() > 0
     }
 
-    /// Whether some thread serves the queue.
+    /// Returns true if some thread serves the queue.
     pub(crate) fn is_served(&self) -> bool {
         self.kind == QueueKind::AnyThread || self.has_owner()
     }
 
-    /// Changes what the serve lock protects; goes on behind a latecomer's flag.
-    pub(crate) fn change(&self, change: impl FnOnce(&mut Serve<M>)) {
+    /// Changes state under the serve lock. If another thread left a flag meanwhile, rings the
+    /// owner.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut HctxState<M>)) {
         let mut serve = self.serve.enter();
         change(&mut serve);
         if self.leave(serve) {
-            // The latecomer's work is marked, and it looks for marks before it sleeps.
+            // The other thread's work is marked as pending, and the owner checks for marks before
+            // it sleeps.
             self.ring();
         }
     }
 
-    /// Leaves the queue for good, also over flags; whether there were any.
-    pub(crate) fn leave(&self, serving: ServeGuard<'_, M, Serve<M>>) -> bool {
+    /// Releases the serve lock even if other threads left flags. Returns true if there were any.
+    pub(crate) fn leave(&self, serving: ServeGuard<'_, M, HctxState<M>>) -> bool {
         let mut flagged = false;
         let mut inside = Some(serving);
         while let Some(serving) = inside.take() {
@@ -334,43 +341,44 @@ impl<M: Machine> HardwareQueue<M> {
         flagged
     }
 
-    /// Whether nothing waits here, and nothing is in flight.
+    /// Returns true if nothing waits here and no request is in flight.
     pub(crate) fn is_empty(&self) -> bool {
         let mut empty = false;
         self.change(|serve| empty = !serve.has_waiting() && serve.in_flight.count() == 0);
         empty
     }
 
-    /// Has the queue looked at: there is something to do, but nothing new.
+    /// Marks the queue as pending without new work, so that it is served once more.
     pub(crate) fn mark_own(&self) {
         self.mark_pending(self.own_ctx.into());
     }
 
-    /// Says that software queue `ctx` has something for this queue. After the insertion.
+    /// Marks that software queue `ctx` has bios for this queue. Called after the insertion.
     pub(crate) fn mark_pending(&self, ctx: usize) {
         self.pending.mark(ctx);
     }
 
-    /// Calls `f` for each software queue that has something, and forgets them.
+    /// Calls `f` for each marked software queue and clears the marks.
     #[inline]
     pub(crate) fn take_pending(&self, f: impl FnMut(usize)) {
         self.pending.take(f);
     }
 
-    /// Whether any software queue has something.
+    /// Returns true if any software queue is marked.
     #[inline]
     pub(crate) fn has_pending(&self) -> bool {
         self.pending.is_any()
     }
 
-    /// Keeps the queue for the calling thread, which is about to become its owner; false if it
-    /// has an owner, or is kept for another thread.
+    /// Reserves the queue for the calling thread, which is about to become its owner. Returns false
+    /// if it has an owner or is reserved.
     pub(crate) fn reserve(&self) -> bool {
-        // Relaxed: nothing was written that its owner-to-be publishes; `set_owner` does.
+        // Relaxed: nothing has been written yet that this would publish; `set_owner` publishes.
         self.owner.compare_exchange(0, RESERVED, Order::Relaxed, Order::Relaxed).is_ok()
     }
 
-    /// The owner goes away; false if the thread is not the owner. Its number alone proves nothing.
+    /// Removes the owner. Returns false if the thread is not the owner. The doorbell is compared as
+    /// well, because the thread's number alone does not prove ownership.
     pub(crate) fn give_up(&self, thread: &IoThread<M>) -> bool {
         if !self.is_owned_by(thread.owner) {
             return false;
@@ -386,49 +394,49 @@ impl<M: Machine> HardwareQueue<M> {
         true
     }
 
-    /// Makes a thread the queue's owner.
+    /// Makes a thread the queue's owner, with the doorbell that wakes it.
     pub(crate) fn set_owner(&self, owner: u64, bell: Arc<Doorbell<M>>) {
         *self.bell.lock() = Some(bell);
         // Release pairs with the Acquire in `is_owned_by`.
         self.owner.store(owner, Order::Release);
     }
 
-    /// Whether this thread is the owner.
+    /// Returns true if the thread with identity `owner` owns the queue.
     #[inline]
     pub(crate) fn is_owned_by(&self, owner: u64) -> bool {
         // Acquire pairs with the Release in `set_owner`.
         owner != 0 && self.owner.load(Order::Acquire) == owner
     }
 
-    /// Whether any thread is.
+    /// Returns true if any thread owns or has reserved the queue.
     pub(crate) fn has_owner(&self) -> bool {
         // Acquire pairs with the Release in `set_owner`.
         self.owner.load(Order::Acquire) != 0
     }
 
-    /// Names the bell to ring for a queue that has no owner: its worker's, or none any more.
+    /// Sets the doorbell of a queue without an owner: that of its worker, or `None`.
     pub(crate) fn set_bell(&self, bell: Option<Arc<Doorbell<M>>>) {
         *self.bell.lock() = bell;
     }
 
-    /// The owner goes away.
+    /// Removes the owner.
     pub(crate) fn clear_owner(&self) {
         *self.bell.lock() = None;
         // Release pairs with the Acquire in `is_owned_by`.
         self.owner.store(0, Order::Release);
     }
 
-    /// Whether the queue was not on the list of those who wait for a tag; it is now.
+    /// Marks the queue as waiting for a tag. Returns true if it was not marked before.
     pub(crate) fn start_waiting(&self) -> bool {
         self.waiting.swap(1, Order::SeqCst) == 0
     }
 
-    /// The queue was taken off the list of those that wait for a tag.
+    /// Marks the queue as no longer on the list of waiters for a tag.
     pub(crate) fn stop_waiting(&self) {
         self.waiting.store(0, Order::SeqCst);
     }
 
-    /// Wakes the owner, if there is one yet.
+    /// Wakes the owner, if the queue has one.
     pub(crate) fn ring(&self) {
         if let Some(bell) = &*self.bell.lock() {
             bell.ring();

@@ -1,7 +1,7 @@
-//! Tracing: what an event is, how a thread records it, and how blktrace writes it down.
+//! Tracing: the events of an I/O, their recording by threads, and the blktrace format.
 //!
-//! Stands on `queue` for what a driver says of its requests; knows no drive. The calls at each step
-//! of an I/O are in `disk/trace.rs`. Kernel counterpart: kernel/trace/blktrace.c.
+//! Uses `queue` for a driver's data about requests; knows no drive. The calls at each step of an
+//! I/O are in `disk/trace.rs`. Kernel counterpart: kernel/trace/blktrace.c.
 
 pub mod blktrace;
 pub(crate) mod entry;
@@ -9,100 +9,101 @@ pub(crate) mod note;
 pub(crate) mod tracer;
 
 use crate::bio::{Op, OpFlags, Sector, SectorCount};
-use crate::trace::blktrace::Act;
+use crate::trace::blktrace::EventCode;
 
-/// What happened; the discriminant is blktrace's letter.
+/// A step in the life of an I/O; the discriminant is blktrace's letter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Action {
     /// Queued: accepted by `submit`.
     Queue = b'Q',
-    /// Split: part of a bio that was too big.
+    /// Split: a bio was too large, or lies on several drives, and was split.
     Split = b'X',
-    /// Remapped to a drive of a volume.
+    /// Remapped from the volume to one of its drives.
     Remap = b'A',
-    /// Admitted: a place in the layer is taken.
+    /// Admitted: the bio has a request slot in the layer.
     GetRequest = b'G',
     /// Appended to the plug.
     Plug = b'P',
-    /// Plug emptied.
+    /// The plug was emptied.
     Unplug = b'U',
-    /// Merged at the end of another.
+    /// Merged at the end of another bio.
     BackMerge = b'M',
-    /// Merged in front of another.
+    /// Merged in front of another bio.
     FrontMerge = b'F',
     /// Inserted into a software queue.
     Insert = b'I',
     /// Waits for a tag.
     Sleep = b'S',
-    /// Its data go through a copy, as its memory does not suit the driver.
+    /// The data goes through a bounce buffer, because its memory does not suit the driver.
     Bounce = b'B',
     /// Dispatched to the driver.
     Issue = b'D',
-    /// Given back by the driver as busy.
+    /// Returned by the driver as busy.
     Requeue = b'R',
-    /// Complete.
+    /// Completed.
     Complete = b'C',
 }
 
-/// One event.
+/// One trace event, as a [`TraceSink`] gets it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Event {
-    /// What happened.
+pub struct TraceEvent {
+    /// The step that the I/O reached.
     pub action: Action,
-    /// When: the stamp of its batch, or its own (setting).
+    /// Time in nanoseconds: that of the event's batch, or the event's own if so configured.
     pub time_ns: u64,
-    /// Which drive of the volume.
+    /// Index of the drive in the volume.
     pub drive: u16,
-    /// Operation.
+    /// Operation of the I/O.
     pub op: Op,
-    /// Modifiers.
+    /// Flags of the operation.
     pub flags: OpFlags,
-    /// Where on the drive.
+    /// First sector on the drive.
     pub sector: Sector,
-    /// How long.
+    /// Length in sectors.
     pub nr_sectors: SectorCount,
-    /// The submitter's number for it.
+    /// The submitter's number for the I/O ([`Bio::with_user_data`](crate::Bio::with_user_data)).
     pub user_data: u64,
-    /// Whom it is accounted to.
+    /// Tenant that the I/O is accounted to.
     pub tenant: u16,
 }
 
-/// Takes events; called on the thread where they happen, so it must not block.
+/// Receives trace events on the thread on which they occur, so it must not block.
 pub trait TraceSink: Send + Sync {
-    /// One event.
-    fn trace(&self, event: &Event);
+    /// Receives one event.
+    fn trace(&self, event: &TraceEvent);
 }
 
 impl Action {
-    /// The kernel's code for it.
+    /// Returns the kernel's code for the action.
     #[inline(always)]
-    pub(crate) fn act(self) -> Act {
+    pub(crate) fn act(self) -> EventCode {
         match self {
-            Action::Queue => Act::Queue,
-            Action::Split => Act::Split,
-            Action::Remap => Act::Remap,
-            Action::GetRequest => Act::GetRequest,
-            Action::Plug => Act::Plug,
-            Action::Unplug => Act::Unplug,
-            Action::BackMerge => Act::BackMerge,
-            Action::FrontMerge => Act::FrontMerge,
-            Action::Insert => Act::Insert,
-            Action::Sleep => Act::Sleep,
-            Action::Bounce => Act::Bounce,
-            Action::Issue => Act::Issue,
-            Action::Requeue => Act::Requeue,
-            Action::Complete => Act::Complete,
+            Action::Queue => EventCode::Queue,
+            Action::Split => EventCode::Split,
+            Action::Remap => EventCode::Remap,
+            Action::GetRequest => EventCode::GetRequest,
+            Action::Plug => EventCode::Plug,
+            Action::Unplug => EventCode::Unplug,
+            Action::BackMerge => EventCode::BackMerge,
+            Action::FrontMerge => EventCode::FrontMerge,
+            Action::Insert => EventCode::Insert,
+            Action::Sleep => EventCode::Sleep,
+            Action::Bounce => EventCode::Bounce,
+            Action::Issue => EventCode::Issue,
+            Action::Requeue => EventCode::Requeue,
+            Action::Complete => EventCode::Complete,
         }
     }
 }
 
-/// Why a plug was emptied.
+/// The reason why a plug was emptied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Unplug {
-    /// The batch has ended, or the plug was full: U.
+pub(crate) enum UnplugReason {
+    /// The batch ended or the plug was full (U in traces).
     #[default]
     Explicit,
-    /// Its owner is about to wait: UT, as the kernel has it for a task that is about to sleep.
+    /// Its owner is about to wait (UT in traces, as in the kernel for a task that is about to
+    /// sleep).
     ToWait,
 }

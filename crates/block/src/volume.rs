@@ -1,11 +1,11 @@
-//! `Volume`: several disks as one, striped or one behind the other.
+//! `Volume`: several disks combined, striped or concatenated.
 //!
-//! Made of disks with validated limits; read by channels, which map and split by it. A range of a
-//! volume is one contiguous range on each drive, whatever its length: RAID-0 maps consecutive
-//! chunks round robin, so a drive's chunks of a range are neighbours. So a split makes one part per
-//! drive (more only where the drive's own limits are lower), and big discards stay one request per
-//! drive. Source: \[FALCON\] (volume, stripe). Kernel counterpart: md's raid0 and linear,
-//! `queue_limits_stack`.
+//! Made of disks with validated limits; channels map and split bios by it. A range of a volume is
+//! one contiguous range on each drive, whatever its length: RAID-0 maps consecutive chunks round
+//! robin, so the chunks of a range are adjacent on each drive. A split therefore makes one part for
+//! each drive (more only if the drive's own limits are lower), and a large discard stays one
+//! request for each drive. Source: \[FALCON\] (volume, stripe). Kernel counterpart: md's raid0 and
+//! linear, `queue_limits_stack`.
 
 pub(crate) mod linear;
 pub(crate) mod placement;
@@ -22,7 +22,7 @@ use core::fmt;
 
 use millrace_machine::{Lock, Machine, Order, Word};
 
-use crate::account::held::HeldSnapshot;
+use crate::account::held::WaitSnapshot;
 use crate::account::histogram::Snapshot;
 use crate::account::tenants::{TenantLedger, TenantSnapshot};
 use crate::bio::arena::Arena;
@@ -36,37 +36,36 @@ use crate::queue::driver::{Extent, Unwritten};
 use crate::queue::scheduler::cost::CostModel;
 use crate::trace::tracer::Tracer;
 use crate::volume::linear::Linear;
-use crate::volume::placement::{Part, Placement, Range};
-use crate::volume::resize::Size;
-use crate::volume::serving::{Choice, Serving, ServingConfig};
+use crate::volume::placement::{DrivePart, Placement, VolumeRange};
+use crate::volume::resize::VolumeSize;
+use crate::volume::serving::{Serving, ServingChoice, ServingConfig};
 use crate::volume::stripe::Stripe;
 
-/// Most runs of one drive that one question about extents looks at: bounds the time it takes.
+/// Largest number of runs that one query for extents examines, to bound its time.
 const EXTENT_STEPS: u32 = 4096;
-/// Most parts that a channel has room for beyond its depth: a megabyte of descriptors.
+/// Largest number of slots for parts in a channel: a megabyte of descriptors.
 const PARTS_MAX: u32 = 8192;
 
 /// Largest chunk of a stripe, in sectors: 2 GiB.
 pub const CHUNK_SECTORS_MAX: u32 = 1 << 22;
-/// Most sectors of a volume, whose bytes 64 bits can count.
+/// Largest number of sectors of a volume, so that its bytes fit 64 bits.
 const SECTORS_MAX: u64 = u64::MAX >> 9;
 
-/// How a volume lays its sectors over its drives.
+/// The mapping of a volume's sectors to its drives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
-    /// Chunks round robin (RAID-0); the chunk in sectors is a power of two, 8 to
-    /// [`CHUNK_SECTORS_MAX`].
+    /// Chunks round robin (RAID-0).
     Stripe {
-        /// Sectors of a chunk.
+        /// Sectors of a chunk: a power of two, 8 to [`CHUNK_SECTORS_MAX`].
         chunk_sectors: u32,
     },
-    /// One drive behind the other.
+    /// Concatenation: one drive after the other.
     Linear,
 }
 
 impl Layout {
-    /// Sectors of a volume of drives of these sizes, in whole blocks of `block_sectors`, of which a
-    /// chunk is a multiple; 0 if they are too small.
+    /// Returns the sectors of a volume over drives of these sizes, in whole blocks of
+    /// `block_sectors`; 0 if the drives are too small.
     #[must_use]
     pub fn capacity(self, sizes: &[Sector], block_sectors: SectorCount) -> Sector {
         match self {
@@ -76,20 +75,20 @@ impl Layout {
     }
 }
 
-/// Several disks as one.
+/// Several disks combined into one device.
 pub struct Volume<M: Machine> {
     name: String,
     disks: Vec<Arc<Disk<M>>>,
     layout: Layout,
     serving: ServingConfig,
-    /// The mode at this moment, as bits, and [`TRACED`].
+    /// The present serving mode as bits, plus [`TRACED`].
     mode: M::Word,
-    /// What its channels found out about who serves faster.
-    pub(crate) choice: M::Lock<Choice>,
-    pub(crate) size: Size<M>,
+    /// State of the `auto` mode, shared by all channels.
+    pub(crate) choice: M::Lock<ServingChoice>,
+    pub(crate) size: VolumeSize<M>,
     limits: QueueLimits,
-    map: Map,
-    /// The volume that its one disk is over.
+    map: LayoutMap,
+    /// The volume that its only disk is a cache of, if any.
     below: Option<Arc<Volume<M>>>,
     pub(crate) tenants: Arc<TenantLedger<M>>,
 }
@@ -103,35 +102,36 @@ impl<M: Machine> fmt::Debug for Volume<M> {
     }
 }
 
-/// Where the sectors lie, by the layout.
-enum Map {
+/// The mapping of sectors, by layout.
+enum LayoutMap {
     Linear(Linear),
     Stripe(Stripe),
 }
 
-/// Of a mode: somebody records.
+/// Bit of the mode that is set while a trace is recorded.
 const TRACED: u64 = 1 << 8;
 
-/// Sectors of a volume of drives of these sizes; 0 if they are too small.
+/// Returns the sectors of a volume over drives of these sizes; 0 if they are too small.
 pub(crate) fn capacity_of(layout: Layout, sizes: &[Sector], limits: &QueueLimits) -> Sector {
     layout.capacity(sizes, limits.logical_sectors())
 }
 
-/// Whole blocks of the coarsest drive, so that none gets a misaligned I/O.
+/// Rounds a size down to whole blocks of the coarsest drive, so that none gets a misaligned I/O.
 pub(crate) fn whole_blocks(size: Sector, limits: &QueueLimits) -> Sector {
     let block = u64::from(limits.logical_sectors());
     size / block * block
 }
 
 impl Arena {
-    /// Says to the drives of a volume, before queues are opened, that requests will lie here.
+    /// Announces to the drives of a volume, before queues are opened, that requests will use this
+    /// memory.
     pub fn lend_to<M: Machine>(self: &Arc<Self>, volume: &Volume<M>) {
         volume.disks.iter().for_each(|disk| disk.driver.lend(self));
     }
 }
 
 impl Unwritten {
-    /// What the disks of a volume owe the volumes below them.
+    /// Returns the unwritten data of all disks of a volume that are caches over other volumes.
     #[must_use]
     pub fn of<M: Machine>(volume: &Volume<M>) -> Unwritten {
         volume.disks.iter().fold(Unwritten::default(), |sum, disk| {
@@ -146,7 +146,7 @@ impl Unwritten {
 }
 
 impl<M: Machine> Volume<M> {
-    /// A volume of these disks.
+    /// Creates a volume over these disks, served inline.
     ///
     /// # Errors
     /// `InvalidSetting` if there is no disk or more than 1,024, or the chunk is not a power of two
@@ -159,7 +159,7 @@ impl<M: Machine> Volume<M> {
         Volume::with_serving(name, layout, disks, ServingConfig::default())
     }
 
-    /// A volume of these disks, served this way.
+    /// Creates a volume over these disks, served as `serving` says.
     ///
     /// # Errors
     /// As [`Volume::new`], and if the watermarks or pressure points make no sense.
@@ -175,7 +175,7 @@ impl<M: Machine> Volume<M> {
             return wrong(format!("volume {name}: it has no drive; name one or more"));
         };
         if disks.len() > 1024 {
-            return wrong(format!("volume {name}: {} drives; at most 1024", disks.len()));
+            return wrong(format!("volume {name}: {} drives; use at most 1024", disks.len()));
         }
         if let Err(text) = serving.validate() {
             return wrong(format!("volume {name}: {text}"));
@@ -184,16 +184,18 @@ impl<M: Machine> Volume<M> {
         let sizes: Vec<Sector> = disks.iter().map(|disk| disk.capacity()).collect();
         let capacity = capacity_of(layout, &sizes, &limits);
         if capacity > SECTORS_MAX {
-            return wrong(format!("volume {name}: 16 EiB or more; use fewer or smaller drives"));
+            return wrong(format!(
+                "volume {name}: 16 EiB is too large; use fewer or smaller drives"
+            ));
         }
         let map = match layout {
             Layout::Linear => {
                 if capacity == 0 {
-                    return wrong(format!("volume {name}: smaller than one block"));
+                    return wrong(format!("volume {name}: its drives are smaller than one block"));
                 }
                 let sizes: Vec<Sector> =
                     sizes.iter().map(|size| whole_blocks(*size, &limits)).collect();
-                Map::Linear(Linear::new(&sizes))
+                LayoutMap::Linear(Linear::new(&sizes))
             }
             Layout::Stripe { chunk_sectors } => {
                 let block = limits.logical_sectors().max(8);
@@ -219,7 +221,7 @@ impl<M: Machine> Volume<M> {
                 let stripe_bytes = (u64::from(chunk_sectors) << 9) * disks.len() as u64;
                 limits.io_opt = u32::try_from(stripe_bytes).unwrap_or(limits.io_opt);
                 limits.io_min = chunk_sectors << 9;
-                Map::Stripe(Stripe::new(chunk_sectors, disks.len()))
+                LayoutMap::Stripe(Stripe::new(chunk_sectors, disks.len()))
             }
         };
         Ok(Arc::new(Volume {
@@ -227,8 +229,8 @@ impl<M: Machine> Volume<M> {
             layout,
             mode: M::Word::new(serving.serving as u64),
             serving,
-            choice: M::Lock::new("serving-choice", Choice::new()),
-            size: Size::new(capacity),
+            choice: M::Lock::new("serving-choice", ServingChoice::new()),
+            size: VolumeSize::new(capacity),
             limits,
             map,
             below: None,
@@ -237,7 +239,7 @@ impl<M: Machine> Volume<M> {
         }))
     }
 
-    /// A volume of one disk as it is.
+    /// Creates a volume over a single disk.
     ///
     /// # Errors
     /// None that a made disk can cause.
@@ -245,7 +247,8 @@ impl<M: Machine> Volume<M> {
         Volume::new(String::from(disk.name()), Layout::Linear, alloc::vec![disk])
     }
 
-    /// A volume of one disk that is over another volume, as a cache is; with that volume's name.
+    /// Creates a volume over a single disk that is itself over another volume, as a cache is. It
+    /// gets that volume's name.
     ///
     /// # Errors
     /// None that a made disk can cause.
@@ -256,75 +259,77 @@ impl<M: Machine> Volume<M> {
         Ok(Arc::new(volume))
     }
 
-    /// The volume below, if its disk is over one.
+    /// Returns the volume below, if its disk is over one.
     #[must_use]
     pub fn below(&self) -> Option<&Arc<Volume<M>>> {
         self.below.as_ref()
     }
 
-    /// Its drives, or those of the volume below.
+    /// Returns the disks of the lowest volume: its own, or those of the volume below.
     #[must_use]
     pub fn drives(&self) -> &[Arc<Disk<M>>] {
         self.below.as_ref().map_or(&self.disks, |below| below.drives())
     }
 
-    /// Its name.
+    /// Returns the volume's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its drives.
+    /// Returns the volume's disks.
     #[must_use]
     pub fn disks(&self) -> &[Arc<Disk<M>>] {
         &self.disks
     }
 
-    /// How it lays its sectors over them.
+    /// Returns the mapping of sectors to drives.
     #[must_use]
     pub fn layout(&self) -> Layout {
         self.layout
     }
 
-    /// The groups of its drives, if they tell any apart.
+    /// Returns the groups that share the drives, if groups are configured.
     #[must_use]
     pub fn groups(&self) -> Option<&Arc<Groups<M>>> {
         self.disks.iter().find_map(|disk| disk.config.groups.as_ref())
     }
 
-    /// Which threads serve the drives at this moment.
+    /// Returns which threads serve the drives at this moment.
     #[must_use]
     pub fn serving(&self) -> Serving {
         if let Some(below) = &self.below {
             return below.serving();
         }
-        // Relaxed: it changes only while nothing is inside.
+        // Relaxed: the mode changes only while no I/O is inside.
         self.mode().0
     }
 
-    /// Which threads serve the drives, and whether somebody records what happens.
+    /// Returns which threads serve the drives, and whether a trace is recorded.
     pub(crate) fn mode(&self) -> (Serving, bool) {
-        // Relaxed: the mode changes only while nothing is inside, and a recording misses a little.
+        // Relaxed: the mode changes only while no I/O is inside, and a recording may miss its first
+        // events.
         let mode = self.mode.load(Order::Relaxed);
         (Serving::from_bits(mode & !TRACED), mode & TRACED != 0)
     }
 
-    /// Whether the submitter serves, and nobody records.
+    /// Returns true if the volume is served inline and no trace is recorded.
     #[inline(always)]
     pub(crate) fn is_usual(&self) -> bool {
         // Relaxed: as above.
         self.mode.load(Order::Relaxed) == Serving::Inline as u64
     }
 
-    /// What records them, if the drives have something that does.
+    /// Returns the drives' tracer, if they have one.
     #[must_use]
     pub fn tracer(&self) -> Option<Arc<Tracer<M>>> {
         self.drives().iter().find_map(|disk| disk.config.tracer.clone())
     }
 
-    /// Has the volume's channels and workers record what they do, from their next batches on, or
-    /// no longer; to be called after [`Tracer::start`](crate::Tracer::start) of the drives' tracer
-    /// and after its stop. False if no drive has one.
+    /// Starts or stops recording in the volume's channels and workers, from their next batches on.
+    /// Call it after [`Tracer::start`](crate::Tracer::start) or
+    /// [`Tracer::stop`](crate::Tracer::stop) of the drives' tracer. Returns false if no drive has a
+    /// tracer.
     pub fn set_traced(&self, traced: bool) -> bool {
         let is_below = self.below.as_ref().is_some_and(|below| below.set_traced(traced));
         if !self.disks.iter().any(|disk| disk.config.tracer.is_some()) {
@@ -338,16 +343,16 @@ impl<M: Machine> Volume<M> {
         true
     }
 
-    /// The settings of that, as they were given.
+    /// Returns the serving settings as they were given.
     #[must_use]
     pub fn serving_config(&self) -> &ServingConfig {
         self.below.as_ref().map_or(&self.serving, |below| below.serving_config())
     }
 
-    /// Changes who serves them, with I/O under way: freezes the drives, waits until they are
-    /// drained, changes, and goes on. Other threads must poll their channels meanwhile; one that
-    /// has I/O in this volume itself must not call this. False if they were not drained at
-    /// `deadline_ns`: then all is as before.
+    /// Changes the serving mode during I/O: freezes the drives, waits until they are drained,
+    /// changes the mode and unfreezes them. Other threads must poll their channels meanwhile; a
+    /// thread that has I/O in this volume must not call this. Returns false and changes nothing if
+    /// the drives are not drained by `deadline_ns`.
     #[must_use]
     pub fn switch_serving(&self, serving: Serving, deadline_ns: u64) -> bool {
         if let Some(below) = &self.below {
@@ -356,7 +361,7 @@ impl<M: Machine> Volume<M> {
         self.disks.iter().for_each(|disk| disk.freeze());
         let drained = self.disks.iter().all(|disk| disk.wait_drained(deadline_ns));
         if drained {
-            // Relaxed: channels look at each batch, and either way serves it right.
+            // Relaxed: channels check at each batch, and both modes serve it correctly.
             self.mode.fetch_and(TRACED, Order::Relaxed);
             self.mode.fetch_or(serving as u64, Order::Relaxed);
         }
@@ -364,24 +369,24 @@ impl<M: Machine> Volume<M> {
         drained
     }
 
-    /// What was handed back to each tenant ([`Bio::with_tenant`](crate::Bio::with_tenant)), added
-    /// up over channels, as its submitters saw it: before splitting.
+    /// Returns the completed I/O of each tenant ([`Bio::with_tenant`](crate::Bio::with_tenant)),
+    /// summed over channels, as submitters saw it: before splitting.
     #[must_use]
     pub fn tenants(&self) -> Vec<(u16, TenantSnapshot)> {
-        self.tenants.sums(|payer| payer.tenant).into_iter().collect()
+        self.tenants.sums(|account_key| account_key.tenant).into_iter().collect()
     }
 
-    /// What was handed back to each group ([`Bio::with_group`](crate::Bio::with_group)), as
+    /// Returns the completed I/O of each group ([`Bio::with_group`](crate::Bio::with_group)), as
     /// [`Volume::tenants`].
     #[must_use]
     pub fn group_stats(&self) -> Vec<(GroupId, TenantSnapshot)> {
-        self.tenants.sums(|payer| payer.group).into_iter().collect()
+        self.tenants.sums(|account_key| account_key.group).into_iter().collect()
     }
 
-    /// What held I/Os of each group so far; those that still wait count up to now. A part of an I/O
-    /// that was split counts at its drive.
+    /// Returns the wait times of each group by reason. I/Os that still wait count up to now. The
+    /// parts of a split I/O count at their drives.
     #[must_use]
-    pub fn held(&self) -> Vec<(GroupId, HeldSnapshot)> {
+    pub fn held(&self) -> Vec<(GroupId, WaitSnapshot)> {
         let mut sums = self.tenants.held();
         for (group, held) in self.disks.iter().flat_map(|disk| disk.accounts.held()) {
             sums.entry(group).or_default().merge(&held);
@@ -389,21 +394,21 @@ impl<M: Machine> Volume<M> {
         sums.into_iter().collect()
     }
 
-    /// How long requests of groups with a latency target were at each drive, in the order of the
-    /// drives: from when its scheduler named them to when the driver had answered. Only `fair` and
-    /// `latency` count it.
+    /// Returns, for each drive in order, how long requests of groups with a latency target were at
+    /// the drive: from when its scheduler named them to their completion. Only `fair` and `latency`
+    /// count it.
     #[must_use]
     pub fn service_by_group(&self) -> Vec<BTreeMap<GroupId, Snapshot>> {
         self.disks.iter().map(|disk| disk.accounts.service()).collect()
     }
 
-    /// What an I/O costs its drives, as the settings of the first one say.
+    /// Returns the cost model of the first drive.
     #[must_use]
     pub fn cost(&self) -> &CostModel {
         &self.disks[0].config.cost
     }
 
-    /// All of them together.
+    /// Returns the completed I/O of all tenants together.
     #[must_use]
     pub fn stats(&self) -> TenantSnapshot {
         let mut sum = TenantSnapshot::default();
@@ -411,14 +416,15 @@ impl<M: Machine> Volume<M> {
         sum
     }
 
-    /// Chains that wait in the stack for the drives' workers.
+    /// Returns the number of chains that wait for the drives' workers.
     #[must_use]
     pub fn waiting(&self) -> u64 {
         self.disks.iter().map(|disk| disk.waiting()).sum()
     }
 
-    /// How many parts a channel of this depth should have room for: one on each drive for each bio,
-    /// or, where bios are split by chunks, what a bio of 64 KiB takes; within reason.
+    /// Returns how many slots for parts a channel of this depth should have: one on each drive for
+    /// each bio or, where bios are split by chunks, 16 for each bio (64 KiB in 4 KiB chunks);
+    /// within bounds.
     pub(crate) fn parts_for(&self, depth: u32) -> usize {
         let drives = self.disks.len() as u32;
         let each = match self.serving.serving {
@@ -429,25 +435,25 @@ impl<M: Machine> Volume<M> {
         (drives * 4).max(depth).max(64).max(most) as usize
     }
 
-    /// Its limits: the strictest of its drives', with the stripe as the optimal size. Longer bios
-    /// are split.
+    /// Returns the volume's limits: the strictest of its drives', with the stripe as the optimal
+    /// I/O size. Longer bios are split.
     #[must_use]
     pub fn limits(&self) -> &QueueLimits {
         &self.limits
     }
 
-    /// Drive and place on it, if the whole range lies on one drive in one piece.
+    /// Returns the drive and its sector, if the whole range lies on one drive in one piece.
     #[inline(always)]
     pub(crate) fn locate(&self, sector: Sector, nr_sectors: SectorCount) -> Option<(u16, Sector)> {
         match &self.map {
-            Map::Stripe(stripe) => stripe.locate(sector, nr_sectors),
-            Map::Linear(_) if self.disks.len() == 1 => Some((0, sector)),
-            Map::Linear(linear) => linear.locate(sector, nr_sectors),
+            LayoutMap::Stripe(stripe) => stripe.locate(sector, nr_sectors),
+            LayoutMap::Linear(_) if self.disks.len() == 1 => Some((0, sector)),
+            LayoutMap::Linear(linear) => linear.locate(sector, nr_sectors),
         }
     }
 
-    /// The number of the drive that has a sector of the volume, and how many sectors from there on
-    /// it has that follow each other in the volume.
+    /// Returns the index of the drive that holds a sector of the volume, and the number of
+    /// consecutive sectors that the drive holds from there on.
     ///
     /// # Panics
     /// May panic for a sector past the end.
@@ -460,46 +466,48 @@ impl<M: Machine> Volume<M> {
         (usize::from(member), self.placement().run_from(sector))
     }
 
-    /// Where the sectors lie.
+    /// Returns the mapping of sectors to drives.
     #[inline]
     pub(crate) fn placement(&self) -> &dyn Placement {
         match &self.map {
-            Map::Linear(linear) => linear,
-            Map::Stripe(stripe) => stripe,
+            LayoutMap::Linear(linear) => linear,
+            LayoutMap::Stripe(stripe) => stripe,
         }
     }
 
-    /// The first drive that a range touches, and how many drives from there on, round robin.
+    /// Returns the first drive that a range touches, and the number of drives from there on, round
+    /// robin.
     pub(crate) fn span(&self, sector: Sector, nr: SectorCount) -> (u16, u16) {
         self.placement().span(sector, sector + u64::from(nr.max(1)) - 1)
     }
 
-    /// What [`Volume::part_of`] must know of a range.
-    pub(crate) fn range(&self, sector: Sector, nr: SectorCount) -> Range {
+    /// Precomputes the range data that [`Volume::part_of`] needs.
+    pub(crate) fn range(&self, sector: Sector, nr: SectorCount) -> VolumeRange {
         self.placement().range(sector, sector + u64::from(nr))
     }
 
-    /// What of a range lies on drive `member`; none if nothing does.
-    pub(crate) fn part(&self, sector: Sector, nr: SectorCount, member: u16) -> Option<Part> {
+    /// Returns the part of a range that lies on drive `member`; `None` if there is none.
+    pub(crate) fn part(&self, sector: Sector, nr: SectorCount, member: u16) -> Option<DrivePart> {
         self.part_of(&self.range(sector, nr), member)
     }
 
-    /// What of a range that is known lies on drive `member`; none if nothing does.
+    /// Returns the part of a precomputed range that lies on drive `member`; `None` if there is
+    /// none.
     #[inline]
-    pub(crate) fn part_of(&self, range: &Range, member: u16) -> Option<Part> {
+    pub(crate) fn part_of(&self, range: &VolumeRange, member: u16) -> Option<DrivePart> {
         match &self.map {
-            Map::Linear(linear) => linear.part_of(range, member),
-            Map::Stripe(stripe) => stripe.part_of(range, member),
+            LayoutMap::Linear(linear) => linear.part_of(range, member),
+            LayoutMap::Stripe(stripe) => stripe.part_of(range, member),
         }
     }
 
-    /// What is allocated in a range, drive by drive; may block. The extents cover the range or the
-    /// first part of it, at most `most` of them.
+    /// Returns the allocation state of a range, as at most `most` extents. They cover the range or
+    /// its first part. May block.
     #[must_use]
     pub fn extents(&self, sector: Sector, nr_sectors: u64, most: usize) -> Vec<Extent> {
         let end = (sector + nr_sectors).min(self.capacity());
         let (mut at, mut list, mut steps) = (sector, Vec::<Extent>::new(), 0);
-        // What each drive said last: from where, and what.
+        // Each drive's last answer: its first sector, and the extents.
         let mut known: Vec<(Sector, Vec<Extent>)> = alloc::vec![(0, Vec::new()); self.disks.len()];
         while at < end && steps < EXTENT_STEPS {
             steps += 1;
@@ -522,9 +530,9 @@ impl<M: Machine> Volume<M> {
         list
     }
 
-    /// Whether a read of a range inside the volume is known to give zeroes: if each drive knows it
-    /// of its part. One question a drive, and none after the first `false`. No sector is read, so
-    /// writes that are in flight may count or not, as with any read beside them.
+    /// Returns true if a read of a range inside the volume is known to give zeroes, because each
+    /// drive knows it of its part. Asks each drive once, and stops at the first `false`. No sector
+    /// is read, so writes in flight may count or not, as with any concurrent read.
     #[must_use]
     pub fn reads_as_zeroes(&self, sector: Sector, nr_sectors: SectorCount) -> bool {
         self.disks.iter().zip(0..).all(|(disk, member)| {
@@ -533,14 +541,14 @@ impl<M: Machine> Volume<M> {
         })
     }
 
-    /// Drive, place and length of the longest one-drive run that starts at a sector.
+    /// Returns drive, sector and length of the longest run on one drive that starts at a sector.
     pub(crate) fn run_at(&self, at: Sector, end: Sector) -> (u16, Sector, u64) {
         let (member, place) = self.locate(at, 1).expect("one sector lies on one drive");
         (member, place, self.placement().run_from(at).min(end - at))
     }
 }
 
-/// The extent at `place`, out of what a drive said last or of what it says now.
+/// Returns the extent at `place`, from a drive's last answer or from a new one.
 fn lookup(
     known: &mut (Sector, Vec<Extent>),
     place: Sector,

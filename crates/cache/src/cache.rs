@@ -1,9 +1,9 @@
-//! `Cache`: what all queues and the flusher of a cache share.
+//! `Cache`: the state that all queues and the flusher of a cache share.
 //!
-//! Owns the memory, the shards, and words that everybody reads: the epoch (how many flushes there
-//! were), how many pages are dirty, up to which epoch the flusher is to write. Lock order: one
-//! shard at a time, and no other lock under it. Called by queues, by the flusher, and by whoever
-//! asks for statistics.
+//! It owns the memory, the shards, and words that everybody reads: the epoch (number of flushes so
+//! far), the number of dirty pages, and the epoch up to which the flusher must write. Lock order: a
+//! thread locks one shard at a time and takes no other lock while it holds it. Queues, the flusher
+//! and readers of statistics call this.
 
 pub(crate) mod clearing;
 pub(crate) mod failed_writes;
@@ -21,7 +21,7 @@ use millrace_machine::{Doorbell, Lock, Machine, Order, Word};
 use crate::cache::clearing::Clearing;
 use crate::cache::failed_writes::FailedWrites;
 use crate::cache::first_dirty::{DirtyCall, FirstDirty};
-use crate::cache::pace::Pace;
+use crate::cache::pace::WritePacer;
 use crate::cache::signal::Signals;
 use crate::config::{CacheConfig, CacheMode, Registered};
 use crate::memory::extent::DirtyStamp;
@@ -30,50 +30,51 @@ use crate::memory::page::PageSize;
 use crate::memory::shard::{Shard, hash_of};
 use crate::stats::CacheStats;
 
-/// Most shards, and the least frames of one.
+/// Maximum number of shards, and minimum number of frames in a shard.
 const SHARDS_MAX: u32 = 64;
 const SHARD_FRAMES_MIN: u32 = 256;
-/// Chunks of a stripe that are no small ones: 32 KiB.
+/// Stripe chunks of fewer sectors (32 KiB) count as small.
 const CHUNK_SECTORS_MIN: u64 = 64;
-/// Extents of a range above which all that the cache knows of are looked at instead.
+/// Above this number of extents, a range is handled by walking over all extents that the cache has.
 const RANGE_EXTENTS_MAX: u64 = 4096;
 
-/// A cache over a volume.
+/// A page cache in memory over a volume.
 pub struct Cache<M: Machine> {
     pub(crate) config: CacheConfig,
     pub(crate) below: Arc<Volume<M>>,
     pub(crate) page: PageSize,
     pub(crate) frames: Frames,
     shards: Box<[M::Lock<Shard>]>,
-    /// How many flushes there were.
+    /// Number of flushes so far.
     epoch: M::Word,
-    /// Pages that are dirty, and pages that are being written.
+    /// Number of pages that are dirty or being written.
     dirty: M::Word,
     first_dirty: FirstDirty<M>,
     pub(crate) signals: Signals<M>,
-    pub(crate) pace: Pace<M>,
+    pub(crate) pace: WritePacer<M>,
     pub(crate) flusher: FlusherCall<M>,
     pub(crate) clearing: Clearing<M>,
     pub(crate) failed_writes: FailedWrites<M>,
     pub(crate) counts: Counts<M>,
 }
 
-/// What queues ask the flusher for.
+/// Requests of the queues to the flusher.
 pub(crate) struct FlusherCall<M: Machine> {
-    /// Up to and with this epoch less one all is to be written; 0 for none.
+    /// First epoch that need not be written: everything dirtied in an earlier epoch must reach the
+    /// volume. 0 if no flush waits.
     until: M::Word,
-    /// Somebody waits for memory.
+    /// 1 if a writer waits for memory.
     is_short: M::Word,
-    /// Something has changed since the flusher looked.
+    /// 1 if something changed since the flusher last looked.
     is_rung: M::Word,
     bell: M::Lock<Option<Arc<Doorbell<M>>>>,
 }
 
-/// What is counted beside the shards.
+/// Counters that are kept outside the shards.
 pub(crate) struct Counts<M: Machine> {
     pub(crate) written_back: M::Word,
     pub(crate) write_requests: M::Word,
-    /// Writes below that failed.
+    /// Number of failed writes to the volume below.
     pub(crate) write_errors: M::Word,
     pub(crate) throttled: M::Word,
 }
@@ -88,17 +89,17 @@ impl<M: Machine> FlusherCall<M> {
         }
     }
 
-    /// The flusher is there, or gone.
+    /// Registers the flusher's doorbell, or removes it when the flusher is gone.
     pub(crate) fn set_bell(&self, bell: Option<Arc<Doorbell<M>>>) {
         *self.bell.lock() = bell;
     }
 
-    /// Whether there is a flusher.
+    /// Returns true if the cache has a flusher.
     pub(crate) fn is_there(&self) -> bool {
         self.bell.lock().is_some()
     }
 
-    /// Has the flusher look.
+    /// Wakes the flusher if no wake-up is pending already.
     pub(crate) fn ring(&self) {
         if self.is_rung.swap(1, Order::AcqRel) == 0
             && let Some(bell) = &*self.bell.lock()
@@ -107,7 +108,7 @@ impl<M: Machine> FlusherCall<M> {
         }
     }
 
-    /// Has the flusher write all that was dirtied up to this epoch.
+    /// Asks the flusher to write everything dirtied up to and including this epoch.
     pub(crate) fn ask_until(&self, epoch: u64) {
         let mut seen = self.until.load(Order::Relaxed);
         while seen < epoch + 1 {
@@ -119,32 +120,32 @@ impl<M: Machine> FlusherCall<M> {
         self.ring();
     }
 
-    /// Has the flusher write what it can, since somebody finds no memory.
+    /// Asks the flusher to write dirty pages because a writer found no memory.
     pub(crate) fn ask_memory(&self) {
         self.is_short.store(1, Order::Release);
         self.ring();
     }
 
-    /// Whether something has changed since the last look.
+    /// Returns true if something changed since the flusher last looked.
     pub(crate) fn is_rung(&self) -> bool {
         self.is_rung.load(Order::Acquire) != 0
     }
 
-    /// The epochs below which all is to be written, and whether somebody finds no memory; the look
-    /// of the flusher.
+    /// Returns the first epoch that need not be written, and whether a writer lacks memory. Clears
+    /// the wake-up and the lack of memory. Called by the flusher.
     pub(crate) fn look(&self) -> (u64, bool) {
-        // AcqRel pairs with the swap in `ring`: what was asked for before is seen.
+        // AcqRel pairs with the swap in `ring`, so requests made before the ring are visible here.
         self.is_rung.swap(0, Order::AcqRel);
         (self.until.load(Order::Acquire), self.is_short.swap(0, Order::AcqRel) != 0)
     }
 }
 
 impl<M: Machine> Cache<M> {
-    /// A cache over a volume, empty. One [`Flusher`](crate::Flusher) is to be made for it, and a
-    /// disk of a [`CacheDriver`](crate::CacheDriver).
+    /// Creates an empty cache over a volume. The caller must create one [`Flusher`](crate::Flusher)
+    /// for it, and a disk with a [`CacheDriver`](crate::CacheDriver).
     ///
     /// # Errors
-    /// `InvalidSetting` for settings that make no sense, `System` if there is no memory.
+    /// `InvalidSetting` if the settings are out of range, `System` if there is not enough memory.
     pub fn new(below: Arc<Volume<M>>, config: CacheConfig) -> Result<Arc<Cache<M>>, Error> {
         if let Err(text) = config.validate() {
             let text = format!("cache of volume {}: {text}", below.name());
@@ -170,7 +171,7 @@ impl<M: Machine> Cache<M> {
             dirty: M::Word::new(0),
             first_dirty: FirstDirty::new(),
             signals: Signals::new(),
-            pace: Pace::new(),
+            pace: WritePacer::new(),
             flusher: FlusherCall::new(),
             clearing: Clearing::new(page),
             counts: Counts {
@@ -182,28 +183,29 @@ impl<M: Machine> Cache<M> {
         }))
     }
 
-    /// The volume below.
+    /// Returns the volume below the cache.
     #[must_use]
     pub fn below(&self) -> &Arc<Volume<M>> {
         &self.below
     }
 
-    /// The settings.
+    /// Returns the settings that the cache was created with.
     #[must_use]
     pub fn config(&self) -> &CacheConfig {
         &self.config
     }
 
-    /// First byte and length of its memory, for drivers that gain by knowing it beforehand.
+    /// Returns the first byte and the length of the cache's memory, for drivers that register
+    /// memory in advance.
     #[must_use]
     pub fn memory(&self) -> (*mut u8, usize) {
         (self.frames.arena().start(), self.frames.arena().len_bytes())
     }
 
-    /// What it did so far.
+    /// Returns the cache's counters.
     #[must_use]
     pub fn stats(&self) -> CacheStats {
-        // Relaxed: numbers that nothing depends on.
+        // Relaxed: statistics, which nothing depends on.
         let of = |word: &M::Word| word.load(Order::Relaxed);
         let mut stats = CacheStats {
             page_bytes: self.page.bytes() as u64,
@@ -219,49 +221,51 @@ impl<M: Machine> Cache<M> {
         stats
     }
 
-    /// Pages written to the volume so far: [`CacheStats::written_back`] alone, without a lock.
+    /// Returns the number of pages written to the volume so far, [`CacheStats::written_back`],
+    /// without taking a lock.
     #[must_use]
     pub fn written_back(&self) -> u64 {
-        // Relaxed: a number that nothing depends on.
+        // Relaxed: statistics, which nothing depends on.
         self.counts.written_back.load(Order::Relaxed)
     }
 
-    /// The shard of an extent.
+    /// Returns the shard that an extent belongs to.
     #[inline]
     pub(crate) fn shard(&self, extent: u64) -> &M::Lock<Shard> {
         let bits = self.shards.len().trailing_zeros();
-        // The table inside takes the lower and the topmost bits.
+        // Uses other bits than the hash table inside the shard, which takes the lowest and the
+        // topmost bits.
         &self.shards[(hash_of(extent) >> 40) as usize & ((1 << bits) - 1)]
     }
 
-    /// All shards.
     pub(crate) fn shards(&self) -> &[M::Lock<Shard>] {
         &self.shards
     }
 
-    /// Whether drives take turns in chunks so small that the I/O of each by itself costs more than
-    /// it gains.
+    /// Returns true if the stripe's chunks are so small that separate I/Os for each drive would
+    /// cost more than they gain.
     pub(crate) fn has_small_chunks(&self) -> bool {
         let (_, run) = self.below.drive_at(0);
         self.below.disks().len() > 1 && run < CHUNK_SECTORS_MIN
     }
 
-    /// Whether writes wait until they are below.
+    /// Returns true if a write is acknowledged only when it is on the volume below.
     pub(crate) fn is_write_through(&self) -> bool {
         self.config.mode == CacheMode::WriteThrough
     }
 
-    /// The present epoch and time; to be asked under the lock of a shard.
+    /// Returns the current epoch and time. Call it with the shard locked.
     pub(crate) fn dirtied(&self) -> DirtyStamp {
         DirtyStamp { epoch: self.epoch.load(Order::SeqCst), at_ns: M::now() }
     }
 
-    /// Ends the present epoch: all that is dirty by now was dirtied up to the one that is given.
+    /// Ends the current epoch and returns it: everything that is dirty now was dirtied in it or
+    /// before.
     pub(crate) fn end_epoch(&self) -> u64 {
         self.epoch.fetch_add(1, Order::SeqCst)
     }
 
-    /// Whether all that was dirtied up to an epoch is below.
+    /// Returns true if everything dirtied up to and including this epoch is on the volume below.
     pub(crate) fn is_below(&self, epoch: u64) -> bool {
         let owes = |shard: &M::Lock<Shard>| {
             shard.lock().oldest_epoch().is_some_and(|oldest| oldest <= epoch)
@@ -269,20 +273,22 @@ impl<M: Machine> Cache<M> {
         !self.shards.iter().any(owes)
     }
 
-    /// Pages that are dirty or being written. A writer counts its pages when it has let go of their
-    /// shards: those that were written to the volume by then make it less than none for a moment.
+    /// Returns the number of pages that are dirty or being written. A writer adds its pages to the
+    /// count after it unlocked their shards; if the flusher has written them by then, the count is
+    /// briefly negative, which reads as 0.
     pub(crate) fn dirty_pages(&self) -> u64 {
         self.dirty.load(Order::Relaxed).cast_signed().max(0).cast_unsigned()
     }
 
-    /// Has `call` run once the cache is about to answer its first write from memory; no such write
-    /// is answered before the call has returned. Threads that serve may run it at the same time,
-    /// and all of them wait for it. To be set before the cache is used.
+    /// Registers a function that runs before the cache answers its first write from memory. No such
+    /// write is answered until the function has returned. Several I/O threads may run it at the
+    /// same time, and all of them wait for it. Set it before the cache is used.
     pub fn before_first_dirty(&self, call: DirtyCall) {
         self.first_dirty.set(call);
     }
 
-    /// So many more pages are dirty; past the background mark the flusher is told.
+    /// Adds newly dirty pages to the count, and wakes the flusher if the count passes the
+    /// background limit.
     pub(crate) fn add_dirty(&self, pages: u64) {
         self.first_dirty.note();
         let before = self.dirty.fetch_add(pages, Order::AcqRel).cast_signed();
@@ -293,22 +299,22 @@ impl<M: Machine> Cache<M> {
         }
     }
 
-    /// So many pages are clean, or gone.
+    /// Subtracts pages that were written or discarded from the count of dirty pages.
     pub(crate) fn sub_dirty(&self, pages: u64) {
         self.dirty.fetch_add(pages.wrapping_neg(), Order::AcqRel);
     }
 
-    /// The most pages that may be dirty.
+    /// Returns the maximum number of dirty pages.
     pub(crate) fn dirty_max_pages(&self) -> u64 {
         self.page.fit(self.config.dirty_max())
     }
 
-    /// Sectors of the volume, which only become more.
+    /// Returns the current size of the volume in sectors. It never shrinks.
     pub(crate) fn sectors(&self) -> Sector {
         self.below.capacity()
     }
 
-    /// Whether something of a range of sectors is in memory only.
+    /// Returns true if some sectors of a range are dirty, so that the volume below is out of date.
     pub(crate) fn owes_some(&self, sector: Sector, nr_sectors: u64) -> bool {
         let extent_sectors = self.page.extent_sectors();
         let (first, last) = (sector / extent_sectors, (sector + nr_sectors - 1) / extent_sectors);
@@ -318,7 +324,7 @@ impl<M: Machine> Cache<M> {
                 extent.writing != 0 || extent.is_dirty()
             })
         };
-        // How many pages are dirty says nothing here: see `dirty_pages`.
+        // The count of dirty pages cannot tell: it may be briefly too low (see `dirty_pages`).
         if last - first < RANGE_EXTENTS_MAX {
             return (first..=last).any(|number| owes(&self.shard(number).lock(), number));
         }

@@ -1,4 +1,4 @@
-//! `CacheConfig`: settings of a cache, checked before anything is made of them.
+//! `CacheConfig`: settings of a cache, validated before the cache is created.
 //!
 //! Plain data, filled in by programs and by the configuration file. Names follow the kernel's
 //! `dirty_bytes`, `dirty_expire_centisecs` and `read_ahead_kb`.
@@ -8,45 +8,45 @@ use alloc::string::String;
 
 use crate::memory::page::PageSize;
 
-/// When a write is acknowledged.
+/// Point at which a write is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CacheMode {
-    /// When it is in memory; a flush, a FUA write or the flusher brings it below.
+    /// When it is in memory. A flush, a FUA write or the flusher brings it to the volume later.
     #[default]
     WriteBack,
-    /// When it is below; reads are answered from memory all the same.
+    /// When it is on the volume. Reads are still answered from memory.
     WriteThrough,
 }
 
-/// Whether drives are told of a cache's memory before their I/O, so that those that can have the
-/// system learn of it once, not with each I/O. What they use of it is locked then.
+/// Whether drives register the cache's memory in advance instead of with each I/O. Registered
+/// memory that drives use is locked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Registered {
-    /// Where whoever makes the cache knows that locked memory is no concern. A cache by itself
-    /// knows nothing of that, and does not.
+    /// Leaves the decision to the program that creates the cache. The cache itself treats this as
+    /// `Never`.
     Auto,
-    /// They are.
+    /// Register the cache's memory with drives that support it.
     Always,
-    /// They are not.
+    /// Do not register memory.
     #[default]
     Never,
 }
 
-/// Settings of a cache.
+/// Settings of a cache: sizes, limits and times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheConfig {
-    /// Memory for pages, in bytes: 1 MiB to 1 TiB.
+    /// Size of the memory for pages, in bytes: 1 MiB to 1 TiB.
     pub size_bytes: u64,
-    /// Most of it that holds what is not below yet, in bytes; writers are slowed down from half of
-    /// that on. 64 KiB to `size_bytes`; none for half of `size_bytes`.
+    /// Maximum amount of dirty data in bytes, 64 KiB to `size_bytes`. Writers are slowed down from
+    /// half of it on. `None` stands for half of `size_bytes`.
     pub dirty_max_bytes: Option<u64>,
-    /// Age at which the flusher writes a page, in nanoseconds.
+    /// Age at which the flusher writes a dirty page, in nanoseconds.
     pub dirty_age_ns: u64,
-    /// Most that is read ahead of a sequential stream, in bytes; 0 for nothing.
+    /// Maximum read-ahead of a sequential stream, in bytes; 0 turns read-ahead off.
     pub read_ahead_bytes: u64,
-    /// When a write is acknowledged.
+    /// Point at which a write is acknowledged.
     pub mode: CacheMode,
-    /// Whether drives are told of the memory.
+    /// Whether drives register the cache's memory in advance.
     pub registered: Registered,
 }
 
@@ -64,36 +64,40 @@ impl Default for CacheConfig {
 }
 
 impl CacheConfig {
-    /// The most that may be dirty, in bytes.
+    /// Returns the maximum amount of dirty data, in bytes.
     #[must_use]
     pub fn dirty_max(&self) -> u64 {
         self.dirty_max_bytes.unwrap_or(self.size_bytes / 2)
     }
 
-    /// Checks that the settings make sense together.
+    /// Checks that each setting is in its range.
     ///
     /// # Errors
-    /// A sentence that names the setting, its value and its range.
+    /// Returns a sentence that names the setting, its value and its range.
     pub fn validate(&self) -> Result<(), String> {
         let (least, most) = (1 << 20, 1 << 40);
         if !(least..=most).contains(&self.size_bytes) {
-            return Err(format!("size of {} bytes; 1 MiB to 1 TiB", self.size_bytes));
+            return Err(format!("size is {} bytes; set it to 1 MiB to 1 TiB", self.size_bytes));
         }
         let dirty = self.dirty_max();
         if !(64 << 10..=self.size_bytes).contains(&dirty) {
-            return Err(format!("dirty-max of {dirty} bytes; 64 KiB to the cache's size"));
+            return Err(format!(
+                "dirty-max is {dirty} bytes; set it to 64 KiB to the cache's size"
+            ));
         }
         if self.read_ahead_bytes > self.size_bytes / 4 {
             let ahead = self.read_ahead_bytes;
-            return Err(format!("read-ahead of {ahead} bytes; at most a quarter of the cache"));
+            return Err(format!(
+                "read-ahead is {ahead} bytes; set it to at most a quarter of the cache's size"
+            ));
         }
         match self.dirty_age_ns < 1_000_000 {
-            true => Err(format!("dirty-age of {} ns; 1 ms or more", self.dirty_age_ns)),
+            true => Err(format!("dirty-age is {} ns; set it to 1 ms or more", self.dirty_age_ns)),
             false => Ok(()),
         }
     }
 
-    /// Frames that the memory has for pages of this size.
+    /// Returns how many pages of this size fit into the cache's memory.
     pub(crate) fn frames(&self, page: PageSize) -> u32 {
         u32::try_from(page.fit(self.size_bytes)).unwrap_or(u32::MAX)
     }
@@ -112,16 +116,19 @@ mod tests {
         assert_eq!((frames(512), frames(65_536)), (256, 16));
         assert_eq!(CacheConfig { read_ahead_bytes: 64 << 20, ..fine }.validate(), Ok(()));
         let wrong = [
-            (CacheConfig { size_bytes: 4096, ..fine }, "size of 4096 bytes; 1 MiB to 1 TiB"),
+            (
+                CacheConfig { size_bytes: 4096, ..fine },
+                "size is 4096 bytes; set it to 1 MiB to 1 TiB",
+            ),
             (
                 CacheConfig { dirty_max_bytes: Some(1), ..fine },
-                "dirty-max of 1 bytes; 64 KiB to the cache's size",
+                "dirty-max is 1 bytes; set it to 64 KiB to the cache's size",
             ),
             (
                 CacheConfig { read_ahead_bytes: 65 << 20, ..fine },
-                "read-ahead of 68157440 bytes; at most a quarter of the cache",
+                "read-ahead is 68157440 bytes; set it to at most a quarter of the cache's size",
             ),
-            (CacheConfig { dirty_age_ns: 5, ..fine }, "dirty-age of 5 ns; 1 ms or more"),
+            (CacheConfig { dirty_age_ns: 5, ..fine }, "dirty-age is 5 ns; set it to 1 ms or more"),
         ];
         for (config, text) in wrong {
             assert_eq!(config.validate(), Err(String::from(text)));

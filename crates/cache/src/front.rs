@@ -1,4 +1,4 @@
-//! The cache as a drive: its driver, its queues, and each kind of request that a queue answers.
+//! Front end of the cache: its driver, its queues, and the handling of each kind of request.
 
 pub(crate) mod driver;
 pub(crate) mod jobs;

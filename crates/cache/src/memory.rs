@@ -1,4 +1,4 @@
-//! The memory of a cache: pages in extents, extents in shards, and copies to and from requests.
+//! Memory of a cache: pages in extents, extents in shards, and copies to and from requests.
 
 pub(crate) mod cursor;
 pub(crate) mod extent;

@@ -1,4 +1,4 @@
-//! Reads: hits that are copied in groups, and the streams that are read ahead.
+//! Reads: hits that are copied in groups, and read-ahead for sequential streams.
 
 pub(crate) mod hits;
 pub(crate) mod streams;

@@ -1,12 +1,12 @@
-//! `CacheStats`: what a cache did so far, for people and for metrics.
+//! `CacheStats`: counters of a cache, for people and for metrics.
 //!
-//! Counted by shards, under their locks, and added up for whoever asks.
+//! Shards count under their locks; the reader adds the counts up.
 
 use alloc::vec::Vec;
 
 use millrace_block::Status;
 
-/// What one shard counts.
+/// Counters of one shard.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ShardStats {
     pub(crate) read_hits: u64,
@@ -17,57 +17,57 @@ pub(crate) struct ShardStats {
     pub(crate) evicted: u64,
 }
 
-/// Counters of a cache since it was made.
+/// Counters of a cache since it was created.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CacheStats {
-    /// Bytes of a page: 4 KiB, or a logical block of the volume below where that is larger.
+    /// Page size in bytes: 4 KiB, or one logical block of the volume below if that is larger.
     pub page_bytes: u64,
     /// Pages that reads found in memory.
     pub read_hits: u64,
-    /// Pages that reads did not find.
+    /// Pages that reads did not find in memory.
     pub read_misses: u64,
     /// Pages read ahead of sequential streams.
     pub read_ahead: u64,
-    /// Pages written to by clients.
+    /// Pages written by clients.
     pub written: u64,
-    /// Of these, pages that were dirty already: writes that the drives are spared.
+    /// Pages written while they were already dirty, which saves a write to the drives.
     pub overwritten: u64,
-    /// Clean pages whose memory went to others.
+    /// Clean pages whose frames were reused for other pages.
     pub evicted: u64,
-    /// Pages that are dirty or being written at this moment.
+    /// Pages that are dirty or being written now.
     pub dirty: u64,
-    /// Pages that memory has room for.
+    /// Number of pages that fit into the cache's memory.
     pub pages: u64,
     /// Pages written to the volume below.
     pub written_back: u64,
-    /// Writes that carried these pages.
+    /// Write I/Os that carried the pages counted in `written_back`.
     pub write_requests: u64,
-    /// Writes to the volume below that failed; their pages stay dirty.
+    /// Failed writes to the volume below. Their pages stay dirty.
     pub write_errors: u64,
-    /// Writes whose answer was held back, since too much was dirty.
+    /// Writes whose completion was delayed because too much was dirty.
     pub throttled: u64,
 }
 
-/// What is in memory only, which is lost if the daemon ends now.
+/// Acknowledged data that are only in memory, and are lost if the daemon ends now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AtRisk {
-    /// Bytes of it; of pages that are being written, all of the page, unless its drive has answered
-    /// all that it was asked.
+    /// Number of bytes. A page that is being written counts as a whole, unless its drive has
+    /// answered every request.
     pub bytes: u64,
-    /// First byte of the first range of sectors that follow each other, and the range's length.
+    /// First contiguous range at risk: byte offset and length.
     pub first: (u64, u64),
-    /// The drives that it is of.
+    /// Share of each drive that has data at risk.
     pub drives: Vec<DriveAtRisk>,
 }
 
-/// What is in memory only of a drive.
+/// Data of one drive that are only in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DriveAtRisk {
-    /// The number of the drive in its volume.
+    /// Index of the drive in its volume.
     pub drive: usize,
-    /// Bytes of it.
+    /// Number of bytes.
     pub bytes: u64,
-    /// How the last write failed, if the drive fails writes.
+    /// Status of the last failed write, if the drive is failing writes.
     pub failed: Option<Status>,
 }
 

@@ -1,4 +1,4 @@
-//! Write-back: dirty pages on their way from memory to the volume below.
+//! Write-back: sends dirty pages from memory to the volume below.
 
 pub(crate) mod flusher;
 pub(crate) mod write_queues;

@@ -1,19 +1,19 @@
-//! The command line: verbs and their arguments.
+//! The command line of `millrace`: verbs and their arguments.
 //!
-//! Owns the list of verbs. Called by main; calls one function per verb. Wrong arguments, and errors
-//! of a verb, end with exit status 2; a verb says 0 or 1 itself.
+//! Owns the list of verbs, of which each calls one function. Called by main. Exit status 2 means
+//! wrong arguments or an error of a verb; a verb itself returns 0 or 1.
 
 use std::process::ExitCode;
 
 use anyhow::anyhow;
-use clap::{Command, CommandFactory, Parser, Subcommand};
-use millrace_console::{ERROR, complain, completions, logging, man};
+use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand};
+use millrace_console::{ERROR, complain, completions, logging, man, wrap_after_help};
 
 use crate::{former_verbs, verbs};
 
 const COMPLETIONS: &str = "\
 Examples:
-  millrace completions bash > ~/.local/share/bash-completion/completions/millrace
+  echo 'source <(millrace completions bash)' >> ~/.bashrc
   millrace completions zsh > \"${fpath[1]}/_millrace\"
   millrace completions fish > ~/.config/fish/completions/millrace.fish
 
@@ -77,12 +77,11 @@ impl Verb {
     }
 }
 
-/// The definition of the command line.
+/// Returns the definition of the command line, its help wrapped.
 pub fn command() -> Command {
-    Cli::command()
+    wrap_after_help(Cli::command())
 }
 
-/// Names of all verbs.
 #[cfg(test)]
 pub fn verbs() -> Vec<String> {
     command().get_subcommands().map(|verb| verb.get_name().to_owned()).collect()
@@ -90,13 +89,14 @@ pub fn verbs() -> Vec<String> {
 
 /// Runs the verb that the command line names.
 pub fn run() -> ExitCode {
-    match Cli::try_parse() {
+    let parsed = command().try_get_matches();
+    match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(Cli { verb, logging }) => millrace_console::run("millrace", logging, || verb.run()),
         Err(error) => refuse(&error),
     }
 }
 
-/// Says what is wrong with the command line, and ends the program if the parser does.
+/// Prints the error of a wrong command line. Exits if it is the parser's.
 fn refuse(error: &clap::Error) -> ExitCode {
     let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
     match former_verbs::answer(error, &words.collect::<Vec<_>>()) {
@@ -137,6 +137,18 @@ mod tests {
     }
 
     #[test]
+    fn examples_and_notes_of_a_help_text_fit_80_columns() {
+        fn texts(command: &Command) -> Vec<String> {
+            let own = [command.get_after_help(), command.get_after_long_help()];
+            let own = own.into_iter().flatten().map(ToString::to_string);
+            own.chain(command.get_subcommands().flat_map(texts)).collect()
+        }
+        let texts = texts(&command());
+        let long = texts.iter().flat_map(|text| text.lines()).filter(|line| line.len() > 80);
+        assert_eq!(long.collect::<Vec<_>>(), Vec::<&str>::new());
+    }
+
+    #[test]
     fn every_command_of_the_documents_and_examples_is_understood() {
         let mut texts = vec![
             include_str!("../../../README.md").to_owned(),
@@ -145,7 +157,7 @@ mod tests {
             include_str!("../../../docs/control.md").to_owned(),
             include_str!("../../../docs/vm.md").to_owned(),
         ];
-        texts.extend(documents::examples(&command()));
+        texts.extend(documents::examples(&Cli::command()));
         let commands = documents::shown(&texts, "millrace", "cargo run --release --");
         assert!(commands.len() > 40, "{commands:#?}");
         for command in commands {
@@ -167,7 +179,11 @@ mod tests {
 
     #[test]
     fn every_shell_completes_every_verb() {
-        for shell in [completions::For::Bash, completions::For::Zsh, completions::For::Fish] {
+        for shell in [
+            completions::TargetShell::Bash,
+            completions::TargetShell::Zsh,
+            completions::TargetShell::Fish,
+        ] {
             let script = completions::script(shell, command());
             for verb in verbs() {
                 assert!(script.contains(&verb), "{shell:?} lacks {verb}");

@@ -1,8 +1,8 @@
-//! The configuration of `serve`: a TOML text to a plan that can be opened.
+//! Configuration of `serve`: turns a TOML text into a plan that can be opened.
 //!
 //! Two steps: sections.rs reads sections and values, check.rs resolves names and finds
-//! contradictions. All mistakes are reported at once, each with file, line, key and what to do. No
-//! file but the configuration itself is touched here. Called by `verbs::serve`.
+//! contradictions. All mistakes are reported at once, each with file, line, key and remedy. Touches
+//! no file but the configuration itself. Called by `verbs::serve`.
 
 mod check;
 mod controller;
@@ -32,13 +32,13 @@ use std::path::Path;
 
 pub use key_lines::KeyLines;
 pub use plan::{ListenerPlan, ServePlan};
-pub use problem::{BUILT_IN, Place, Problems};
+pub use problem::{BUILT_IN, Position, Problems};
 pub use server::DaemonConfig;
 
-/// Reads a configuration; `file` is its name in messages, `base` where its relative paths lie.
+/// Loads a configuration. `file` is its name in messages; relative paths start from `base`.
 ///
 /// # Errors
-/// All that is wrong with it.
+/// Returns all problems of the configuration.
 pub fn load(file: &str, text: &str, base: &Path) -> Result<ServePlan, Problems> {
     let (sections, mut problems) = sections::read(text, base, Problems::new(file));
     let checked = check::check(file, sections, &mut problems);

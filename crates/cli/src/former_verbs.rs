@@ -1,12 +1,12 @@
-//! Verbs that this program had and that millrace-lab has now: the answer to an old command line.
+//! Verbs that have moved to millrace-lab, and the answer to an old command line.
 //!
-//! Owns the one table of them. They are unknown to the definition of the command line, so no help,
-//! completion or manual page has them. Called by cli.rs with an error of the parser.
+//! Owns the table of these verbs. The command-line definition does not have them, so neither help
+//! nor completions nor manual pages show them. Called by cli.rs with an error of the parser.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use millrace_console::{shell_word, visible};
 
-/// Words that named a verb which moved.
+/// Former verbs, as the words that named them.
 const MOVED: [&[&str]; 6] = [
     &["bench"],
     &["explore"],
@@ -16,8 +16,8 @@ const MOVED: [&[&str]; 6] = [
     &["trace", "report"],
 ];
 
-/// The new command line for `words`, which begin behind the program's name, if the parser failed
-/// at a verb that moved.
+/// Returns a message with the new command line, if the parser failed at a verb that has moved.
+/// `words` are the arguments without the program's name.
 pub fn answer(error: &clap::Error, words: &[String]) -> Option<String> {
     let (ErrorKind::InvalidSubcommand, Some(ContextValue::String(unknown))) =
         (error.kind(), error.get(ContextKind::InvalidSubcommand))

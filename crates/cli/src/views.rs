@@ -1,14 +1,14 @@
-//! Views over a running daemon: its control socket and its metrics page.
+//! Views of a running daemon: its control socket and its metrics page.
 //!
-//! protocol.rs is what a line on the control socket means and how a table of verbs answers it,
-//! requests.rs the verbs with their arguments, report.rs what the counters look like on it
-//! (groups.rs those of groups, caches.rs those of caches, locks.rs those of locks, history.rs
-//! samples of the last hour), prometheus.rs the same for Prometheus; thread.rs serves both sockets
-//! from one thread that sleeps when nobody asks (metrics_listener.rs is one of them, which may
-//! change), session.rs is one client of it, http.rs the little of HTTP that it speaks. client.rs is
-//! the other end of the control socket. `serve` starts the thread and answers ([`Answers`]) with
-//! the table of verbs/ctl.rs. Nothing here is on the way of an I/O: counters are read, never
-//! written. The protocol is described in docs/control.md.
+//! protocol.rs defines the lines on the control socket and answers them from a table of verbs;
+//! requests.rs has the verbs with their arguments; report.rs is the JSON of the counters (groups.rs
+//! for groups, caches.rs for caches, locks.rs for locks, history.rs for samples of the last hour),
+//! prometheus.rs the same for Prometheus. thread.rs serves both sockets from one thread that sleeps
+//! while nobody asks; metrics_listener.rs is the page's socket, which may be replaced; session.rs
+//! is one client, http.rs its subset of HTTP. client.rs is the other end of the control socket.
+//! `serve` starts the thread and answers ([`Answers`]) with the table of verbs/ctl.rs. Nothing here
+//! is on the path of an I/O: counters are read, never written. docs/control.md describes the
+//! protocol.
 
 pub mod caches;
 pub mod client;
@@ -35,25 +35,25 @@ pub use protocol::{
     Access, CONTROL_VERSION, ControlVerb, Question, Refusal, Verb, ask, greeting, names,
 };
 pub use requests::{
-    AddSection, HistoryRange, Reload, RemoveSection, Set, SetGroup, StatsQuery, TraceStart,
+    AddSection, HistoryRange, Reload, RemoveSection, SetGroup, SetVolume, StatsQuery, TraceStart,
 };
-pub use thread::{Sockets, Views};
+pub use thread::{Sockets, ViewThread};
 
-/// A daemon as its views ask it.
+/// Access of the views to the daemon.
 pub trait Answers: Send + Sync {
-    /// The first line of the control socket.
+    /// Returns the first line of the control socket.
     fn greeting(&self) -> Value;
 
-    /// The question that a verb and its arguments make.
+    /// Makes the question for a verb and its arguments.
     ///
     /// # Errors
-    /// If there is no such verb, or it takes no such arguments.
+    /// Returns a refusal if there is no such verb, or it does not take these arguments.
     fn ask(&self, verb: &str, arguments: Map<String, Value>) -> Result<Question, Refusal>;
 
-    /// Counters as Prometheus reads them.
+    /// Returns the counters in Prometheus's format.
     fn metrics(&self, query: StatsQuery) -> String;
 
-    /// A line for each drive that is not well; none from a daemon that is.
+    /// Returns a line for each drive in trouble.
     fn problems(&self) -> Vec<String> {
         Vec::new()
     }

@@ -1,21 +1,21 @@
-//! The settings of a cache over a volume: `[volume.cache]` of a configuration, `--cache` of
-//! `bench`.
+//! Settings of a volume's cache: `[volume.cache]` in a configuration, `--cache` of `millrace-lab
+//! bench`.
 //!
-//! Owns the one table of keys and their words. Called by the daemon's configuration and by the
-//! laboratory's command line. Pure.
+//! Owns the one table of keys and of the functions that parse their values. Called by the daemon's
+//! configuration and by the laboratory's command line. Pure.
 
-use millrace::{CacheConfig, CacheMode, Registered};
+use millrace::{CacheConfig, CacheMode, Registered, unknown_word};
 
 use crate::words::{self, nearest};
 
-/// A key of a cache, and what reads its word into the settings.
-pub type Key = (&'static str, fn(&mut CacheConfig, &str) -> Result<(), String>);
+/// Name of a cache setting, and the function that parses its value into the configuration.
+pub type CacheKey = (&'static str, fn(&mut CacheConfig, &str) -> Result<(), String>);
 
-/// All keys of a cache.
-pub const KEYS: [Key; 6] = [
+/// All settings of a cache.
+pub const KEYS: [CacheKey; 6] = [
     ("size", |cache, text| {
         cache.size_bytes = words::size(text)?;
-        // A small cache reads less ahead, unless it is told otherwise.
+        // Limits read-ahead to a quarter of a small cache. A later `read-ahead` overrides this.
         cache.read_ahead_bytes = cache.read_ahead_bytes.min(cache.size_bytes / 4);
         Ok(())
     }),
@@ -35,14 +35,17 @@ pub const KEYS: [Key; 6] = [
         cache.mode = match text {
             "write-back" => CacheMode::WriteBack,
             "write-through" => CacheMode::WriteThrough,
-            _ => return Err("write \"write-back\" or \"write-through\"".to_owned()),
+            _ => {
+                let modes = ["write-back", "write-through"];
+                return Err(unknown_word("cache mode", text, &modes));
+            }
         };
         Ok(())
     }),
     ("registered", |cache, text| {
         cache.registered = match text {
             "auto" => Registered::Auto,
-            // Booleans come as these words.
+            // The configuration reader passes TOML booleans as `on` and `off`.
             "true" | "on" => Registered::Always,
             "false" | "off" => Registered::Never,
             _ => return Err("write \"auto\", true or false".to_owned()),
@@ -51,15 +54,15 @@ pub const KEYS: [Key; 6] = [
     }),
 ];
 
-/// Reads `SIZE` or `KEY=VALUE,...`.
+/// Parses `SIZE` or `KEY=VALUE,...`.
 ///
 /// # Errors
-/// A sentence that says what is wrong.
+/// Returns a text that names the wrong setting and the rule it breaks.
 pub fn of_text(text: &str) -> Result<CacheConfig, String> {
     let mut config = CacheConfig::default();
     let parts = text.split(',').map(|part| part.split_once('=').unwrap_or(("size", part)));
     let mut parts: Vec<(&str, &str)> = parts.collect();
-    // The size comes first, as other settings follow from it.
+    // Sorts `size` first, since it limits the default of `read-ahead`.
     parts.sort_by_key(|(key, _)| *key != KEYS[0].0);
     for (key, value) in parts {
         let Some((_, read)) = KEYS.iter().find(|(known, _)| *known == key) else {
@@ -95,8 +98,11 @@ mod tests {
         assert!(wrong.ends_with("did you mean \"dirty-max\"?"), "{wrong}");
         assert_eq!(of_text("1m").unwrap().read_ahead_bytes, 256 << 10);
         let wrong = of_text("read-ahead=512k,size=1m").unwrap_err();
-        assert_eq!(wrong, "read-ahead of 524288 bytes; at most a quarter of the cache");
+        assert_eq!(
+            wrong,
+            "read-ahead is 524288 bytes; set it to at most a quarter of the cache's size"
+        );
         let wrong = of_text("4k").unwrap_err();
-        assert_eq!(wrong, "size of 4096 bytes; 1 MiB to 1 TiB");
+        assert_eq!(wrong, "size is 4096 bytes; set it to 1 MiB to 1 TiB");
     }
 }

@@ -1,8 +1,7 @@
-//! The verb `completions`: what a shell completes after a program's name, from the definition of
-//! its command line.
+//! The verb `completions`: prints a shell's completion script, generated from a program's
+//! command-line definition.
 //!
-//! Owns the list of shells. Called by each program's cli.rs with that definition, which has the
-//! examples; writes to standard output.
+//! Owns the list of shells. Called by each program's cli.rs, which passes its definition.
 
 use std::process::ExitCode;
 
@@ -10,11 +9,11 @@ use anyhow::Result;
 use clap::{Command, ValueEnum};
 use clap_complete::{Shell, generate};
 
-/// Shells that the completions are tested for.
-// Documents of the variants would stand in the help, which has these words already.
+/// Shells whose completion scripts are tested.
+// The variants have no docs, since clap would print them in the help, next to the same words.
 #[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum For {
+pub enum TargetShell {
     Bash,
     Zsh,
     Fish,
@@ -23,26 +22,26 @@ pub enum For {
 /// Arguments of `completions`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The shell that shall complete
-    shell: For,
+    /// Shell to generate completions for
+    shell: TargetShell,
 }
 
-/// Prints the script.
+/// Prints the completion script.
 ///
 /// # Errors
-/// None; other verbs have some.
+/// Never fails; returns a `Result` as every verb does.
 pub fn run(args: &Args, command: Command) -> Result<ExitCode> {
     crate::say(&script(args.shell, command));
     Ok(ExitCode::SUCCESS)
 }
 
-/// The text for a shell to read.
+/// Returns the completion script for `shell`.
 #[must_use]
-pub fn script(shell: For, mut command: Command) -> String {
+pub fn script(shell: TargetShell, mut command: Command) -> String {
     let shell = match shell {
-        For::Bash => Shell::Bash,
-        For::Zsh => Shell::Zsh,
-        For::Fish => Shell::Fish,
+        TargetShell::Bash => Shell::Bash,
+        TargetShell::Zsh => Shell::Zsh,
+        TargetShell::Fish => Shell::Fish,
     };
     let mut script = Vec::new();
     let name = command.get_name().to_owned();

@@ -1,14 +1,16 @@
-//! Command lines in documents and help texts, for the tests of the programs' definitions.
+//! Finds command lines in documents and help texts, so that tests can check that the programs
+//! accept them.
 //!
-//! Owns how a document shows a command: on a line of its own, indented, with two blanks or more
-//! before what explains it. Pure; called by tests only.
+//! A document shows a command on an indented line of its own, with at least two spaces before its
+//! explanation. Pure; called by tests only.
 
 use clap::Command;
 
-/// Most characters of a line of a help text.
+/// Longest line of a help text, in characters.
 const LINE_MAX: usize = 100;
 
-/// Words of a shell's command line, up to where another command or a file begins.
+/// Splits a shell command into words, and drops everything from the first pipe, redirection or
+/// separator on.
 #[must_use]
 pub fn words(line: &str) -> Vec<String> {
     let (mut words, mut word, mut quote) = (Vec::new(), String::new(), None);
@@ -27,7 +29,8 @@ pub fn words(line: &str) -> Vec<String> {
     words
 }
 
-/// The commands of a program that texts show. `cargo` is how the program is run from the sources.
+/// Returns the commands of `program` that `texts` show. `cargo` is the command that runs the
+/// program from its sources.
 #[must_use]
 pub fn shown(texts: &[String], program: &str, cargo: &str) -> Vec<String> {
     let (begin, cargo) = (format!("{program} "), format!("{cargo} "));
@@ -47,14 +50,14 @@ pub fn shown(texts: &[String], program: &str, cargo: &str) -> Vec<String> {
     found
 }
 
-/// What follows the help of a command and of all that it has.
+/// Returns the examples and notes below the help of a command and of all its subcommands.
 #[must_use]
 pub fn examples(command: &Command) -> Vec<String> {
     let own = command.get_after_help().map(ToString::to_string);
     own.into_iter().chain(command.get_subcommands().flat_map(examples)).collect()
 }
 
-/// Lines of help texts that are longer than 100 characters, each behind its command's name.
+/// Returns the help lines longer than 100 characters, each with its command's name in front.
 #[must_use]
 pub fn long_lines(command: &Command) -> Vec<String> {
     fn check(command: &mut Command, found: &mut Vec<String>) {

@@ -1,8 +1,7 @@
-//! `for_each_event`: the events of a trace one after the other, with a progress bar.
+//! `for_each_event`: reads a trace event by event and shows a progress bar.
 //!
-//! Called by the verbs of `trace`, which say what is done with each event. Notes of the reader go
-//! to standard error, before and after the events, and so does the damage of files that were not
-//! read to their end.
+//! Called by the verbs of `trace`, which handle each event. Prints the reader's notes to standard
+//! error before and after the events, and the damage of files that could not be read to the end.
 #![allow(clippy::print_stderr)]
 
 use std::io::ErrorKind;
@@ -10,32 +9,33 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use millrace_trace::{Entry, Names, Reader};
+use millrace_trace::{Reader, TraceEntry, TraceNames};
 
-use crate::Bar;
+use crate::ProgressBar;
 
-/// Events between two looks at the clock.
+/// Number of events between two checks of the clock.
 const EVENTS_A_LOOK: u32 = 4_096;
-/// Time between two changes of the progress bar.
+/// Least time between two updates of the progress bar.
 const BAR_EVERY: Duration = Duration::from_millis(100);
 
-/// Gives each event of a reader to `each`, until the end or until that says stop, and shows in a
-/// bar of this label how far it is. A bar is for verbs that print nothing meanwhile: it would tear
-/// lines on the same terminal.
+/// Passes each event of a reader to `each` until the trace ends or `each` returns `Stop`, and shows
+/// the progress in `bar`. Only verbs that print nothing meanwhile may show a bar, since it would
+/// break up lines on the same terminal.
 ///
 /// # Errors
-/// If a trace cannot be read. A trace of which a part can be read is no error, but damaged.
+/// Fails if the trace cannot be read. A trace that can be read in part is reported as damaged
+/// instead.
 pub fn for_each_event(
     reader: &mut Reader,
-    (bar, label): (Bar, &str),
-    mut each: impl FnMut(&Entry, &mut Reader) -> Next,
+    (bar, label): (ProgressBar, &str),
+    mut each: impl FnMut(&TraceEntry, &mut Reader) -> EventFlow,
 ) -> Result<EventWalk> {
     let say = |notes: &[String]| notes.iter().for_each(|note| eprintln!("note: {note}"));
     let known = reader.notes();
     say(&known);
     let mut progress = Progress { bar, label: label.into(), events: 0, shown: Instant::now() };
     while let Some(entry) = reader.read()? {
-        if each(&entry, reader) == Next::Stop {
+        if each(&entry, reader) == EventFlow::Stop {
             break;
         }
         progress.event(reader);
@@ -47,55 +47,54 @@ pub fn for_each_event(
     Ok(EventWalk { names: reader.names().clone(), notes, damage: ReadDamage::tell(damage) })
 }
 
-/// A walk over the events of a trace that has ended.
+/// What remains after all events of a trace were read.
 #[derive(Debug)]
 pub struct EventWalk {
-    /// Names of processes and devices.
-    pub names: Names,
-    /// Notes of the reader, which people were told.
+    /// Names of the processes and devices in the trace.
+    pub names: TraceNames,
+    /// Notes of the reader, already printed to standard error.
     pub notes: Vec<String>,
-    /// Damage of files that were not read to their end.
+    /// Damage of the files that could not be read to the end.
     pub damage: ReadDamage,
 }
 
-/// Files of a trace that are damaged, so that a part of them could not be read: each with the place
-/// and the reason.
+/// Damaged files of a trace, one line for each with the position and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub struct ReadDamage(Vec<String>);
 
 impl ReadDamage {
-    /// Tells people on standard error which files are damaged, each with the place and the reason.
+    /// Prints a line to standard error for each damaged file.
     pub fn tell(damage: Vec<String>) -> ReadDamage {
         damage.iter().for_each(|damage| eprintln!("error: {damage}"));
         ReadDamage(damage)
     }
 
-    /// A line for each file.
+    /// Returns a line for each damaged file.
     #[must_use]
     pub fn lines(&self) -> &[String] {
         &self.0
     }
 
-    /// Exit status of a verb that has done its work: 1 if a part of the trace is missing in it.
+    /// Returns the exit status of a verb that read the trace: 1 if a part was missing, else 0.
     #[must_use]
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(u8::from(!self.0.is_empty()))
     }
 }
 
-/// Answer of `each` to an event.
+/// Tells `for_each_event` whether to go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Next {
-    /// To the next event.
+pub enum EventFlow {
+    /// Read the next event.
     Event,
-    /// No further.
+    /// Read no further.
     Stop,
 }
 
-/// A progress bar; wiped when dropped.
+/// Progress bar of a trace that is being read; erased when dropped.
 struct Progress {
-    bar: Bar,
+    bar: ProgressBar,
     label: String,
     events: u32,
     shown: Instant,
@@ -117,7 +116,7 @@ impl Drop for Progress {
     }
 }
 
-/// Whether whoever read our output has gone away, as `head` does: no reason to complain.
+/// Returns true if the reader of our output, such as `head`, has closed the pipe.
 #[must_use]
 pub fn is_gone(error: &std::io::Error) -> bool {
     error.kind() == ErrorKind::BrokenPipe

@@ -1,23 +1,23 @@
-//! `Grid`: rows under heads as plain text, columns two blanks apart.
+//! `Grid`: rows below column heads as plain text, with two spaces between columns.
 //!
-//! Owns the layout that the tables of all verbs share: numbers on the right, names on the left, no
-//! blanks at the end of a line. Pure text; widths are counted in characters. Made by verbs.
+//! Owns the layout that the tables of all verbs share: numbers flush right, names flush left, no
+//! trailing spaces. Widths are counted in characters. Pure; built by verbs.
 
-/// What a table may be wide without being asked for more.
+/// Widest table that a verb prints by default, in characters.
 pub const WIDTH: usize = 80;
-/// Blanks between two columns.
+/// Spaces between two columns.
 const GAP: usize = 2;
 
-/// On which side the cells of a column stand.
+/// Alignment of a column's cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// Names.
+    /// Flush left, for names.
     Left,
-    /// Numbers.
+    /// Flush right, for numbers.
     Right,
 }
 
-/// Rows under heads.
+/// Rows below column heads.
 #[derive(Debug, Clone, Default)]
 pub struct Grid {
     heads: Vec<(String, Side)>,
@@ -25,18 +25,17 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// A table without rows.
+    /// Makes a table without rows.
     pub fn new(heads: impl IntoIterator<Item = (impl Into<String>, Side)>) -> Grid {
         let heads = heads.into_iter().map(|(head, side)| (head.into(), side)).collect();
         Grid { heads, rows: Vec::new() }
     }
 
-    /// Adds a row, a cell for each head.
+    /// Adds a row with one cell per head.
     pub fn row(&mut self, cells: impl IntoIterator<Item = impl Into<String>>) {
         self.rows.push(cells.into_iter().map(Into::into).collect());
     }
 
-    /// Characters of each column.
     fn widths(&self) -> Vec<usize> {
         let of = |(place, (head, _)): (usize, &(String, Side))| {
             let cells = self.rows.iter().filter_map(|row| row.get(place));
@@ -45,12 +44,12 @@ impl Grid {
         self.heads.iter().enumerate().map(of).collect()
     }
 
-    /// How wide the table is.
+    /// Returns the width of the table in characters.
     pub fn width(&self) -> usize {
         self.widths().iter().map(|width| width + GAP).sum::<usize>().saturating_sub(GAP)
     }
 
-    /// The lines, heads first; no line feed after the last.
+    /// Returns the table as text, heads first, without a line feed at the end.
     pub fn text(&self) -> String {
         let widths = self.widths();
         let line = |cells: &mut dyn Iterator<Item = &String>| {
@@ -68,14 +67,14 @@ impl Grid {
     }
 }
 
-/// A number with as many digits after the point, two at most, as `width` has room for.
+/// Formats a number with up to two decimals, fewer if it would not fit `width` characters.
 pub fn fitted(value: f64, width: usize) -> String {
     let fits = |decimals: &usize| format!("{value:.decimals$}").len() <= width;
     let decimals = [2, 1, 0].into_iter().find(fits).unwrap_or(0);
     format!("{value:.decimals$}")
 }
 
-/// A name in at most `width` characters: of a longer one its begin and its end.
+/// Shortens a name to `width` characters by cutting out its middle.
 pub fn shortened(name: &str, width: usize) -> String {
     let letters: Vec<char> = name.chars().collect();
     if letters.len() <= width {
@@ -87,7 +86,7 @@ pub fn shortened(name: &str, width: usize) -> String {
     format!("{begin}\u{2026}{end}")
 }
 
-/// Words in lines of at most `width` characters; a longer word has a line of its own.
+/// Wraps words into lines of at most `width` characters. A longer word gets a line of its own.
 pub fn wrapped(words: impl IntoIterator<Item = String>, width: usize) -> String {
     let mut lines: Vec<String> = Vec::new();
     for word in words {

@@ -1,31 +1,33 @@
-//! What the command lines of `millrace` and `millrace-lab` share.
+//! Shared parts of the command lines of `millrace` and `millrace-lab`.
 //!
-//! Owns how a program speaks to a person: errors with their reasons and results (`speech`), the log
-//! (`logging`), a daemon's outputs that nobody waits for (`output_queue`), tables (`grid`), a
-//! progress bar; the words of sizes, times and settings (`words`, `cache`); completions and manual
-//! pages out of a program's definition; and a loop over a trace's events with a bar. Called by
-//! crates/cli and lab/cli only; what one of them alone needs is there.
+//! Owns the output to a person: errors with their causes and results (`speech`), the log
+//! (`logging`), queues that keep a daemon from blocking on its output (`output_queue`), tables
+//! (`grid`), wrapped help texts (`help`) and a progress bar. Also owns the grammar of sizes, times
+//! and settings (`words`, `cache`), completions and manual pages generated from a program's
+//! definition, and a loop over the events of a trace. Called by crates/cli and lab/cli only.
 
-mod bar;
 pub mod cache;
 pub mod completions;
 pub mod documents;
 mod events;
 mod grid;
+mod help;
 mod lock_table;
 pub mod logging;
 pub mod man;
 mod name;
 pub mod output_queue;
 mod program;
+mod progress_bar;
 mod speech;
 mod visible;
 pub mod words;
 
-pub use bar::Bar;
-pub use events::{EventWalk, Next, ReadDamage, for_each_event, is_gone};
+pub use events::{EventFlow, EventWalk, ReadDamage, for_each_event, is_gone};
 pub use grid::{Grid, Side, WIDTH, fitted, shortened, wrapped};
+pub use help::wrap_after_help;
 pub use lock_table::{Form, lock_table};
 pub use program::{ERROR, run};
+pub use progress_bar::ProgressBar;
 pub use speech::{complain, counted, has_lost_output, lost_output, reasons, say};
 pub use visible::{quoted, shell_word, visible, visible_lines};

@@ -1,25 +1,25 @@
-//! Lock statistics as a table, in lockmeter's columns: 80 columns wide, or with all of them.
+//! Lock statistics as a table with lockmeter's columns: 80 columns wide, or with all columns.
 //!
-//! Pure text out of what locks did. Times are microseconds everywhere; a place in the source stands
-//! below its lock, indented. Called by `bench --locks` and by `millrace locks`.
+//! Formats the statistics only, with times in microseconds. The row of a place that took a lock
+//! stands indented below the row of that lock. Called by `bench --locks` and `millrace locks`.
 
 use millrace_trace::LockLine;
 
 use crate::grid::{Grid, Side, fitted, shortened};
 
-/// How much of a table is shown.
+/// Selects the columns of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// What fits 80 columns.
+    /// Only the columns that fit 80 characters.
     Short,
-    /// Everything.
+    /// All columns.
     Whole,
 }
 
-/// Characters of a lock's name or place in the short form.
+/// Longest lock name or place in the short form, in characters.
 const NAME_WIDTH: usize = 22;
 
-/// A column: its name, whether the short form has it, and its value.
+/// Head of a column, true if the short form has it, and its cell for a lock.
 type Column = (&'static str, bool, fn(&LockLine) -> String);
 
 const COLUMNS: [Column; 9] = [
@@ -34,7 +34,7 @@ const COLUMNS: [Column; 9] = [
     ("spinning", false, |lock| percent(lock.spin_share)),
 ];
 
-/// Lock statistics as a table, without a line feed at the end.
+/// Formats lock statistics as a table, without a line feed at the end.
 pub fn lock_table(locks: &[LockLine], form: Form) -> String {
     let shown: Vec<&Column> =
         COLUMNS.iter().filter(|(_, short, _)| *short || form == Form::Whole).collect();
@@ -47,7 +47,7 @@ pub fn lock_table(locks: &[LockLine], form: Form) -> String {
     grid.text()
 }
 
-/// A lock's name, or the place that took it.
+/// Returns the name of a lock, or the place in the source that took it.
 fn label(lock: &LockLine, form: Form) -> String {
     let Some(site) = &lock.site else {
         return match form {
@@ -59,7 +59,7 @@ fn label(lock: &LockLine, form: Form) -> String {
     if form == Form::Whole {
         return format!("  {whole}");
     }
-    // The folder that all sources lie in says nothing, and file and line say most.
+    // Drops `/src/`, which is in every path, and then leading folders until the rest fits.
     let short = whole.replacen("/src/", "/", 1);
     let mut place = short.as_str();
     while place.len() > NAME_WIDTH - 2

@@ -1,12 +1,11 @@
-//! Logging: what the program says of its own accord, by `tracing`, on standard error.
+//! Logging: messages of the program through `tracing`, on standard error.
 //!
-//! Owns the flags `-v` and `--log-format`, the variable `MILLRACE_LOG`, the filter that a daemon
-//! may be told to change, and how a line looks.
-//! Results of a verb go to standard output and never through here. A line for a person at a
-//! terminal is the message alone; elsewhere it begins with the time and the level; as JSON it also
-//! has the event's fields (drive, op, sector). Installed once by program.rs before the verb runs;
-//! called by whatever logs, through the macros of `tracing`. A daemon's lines go through a queue
-//! (output_queue.rs), so that nobody who logs waits for a reader.
+//! Owns the flags `-v` and `--log-format`, the variable `MILLRACE_LOG`, the filter that a client of
+//! the daemon can change, and the format of a line. Results of a verb go to standard output and
+//! never through here. On a terminal a line is the message alone; elsewhere it begins with the time
+//! and the level; a JSON line also has the event's fields (drive, op, sector). program.rs installs
+//! logging once, before the verb runs. A daemon's lines go through a queue (output_queue.rs), so
+//! that logging never waits for a reader.
 
 use std::fmt::{self, Write};
 use std::io::{self, IsTerminal};
@@ -15,6 +14,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use anyhow::{Context, anyhow, bail};
 use clap::ValueEnum;
+use millrace::unknown_word;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -28,46 +28,81 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Registry, reload};
 
 use crate::visible::visible;
-use crate::words::nearest;
 use crate::{name, output_queue};
 
-/// What filters lines if `-v` is not given.
+/// Environment variable with the filter that applies without `-v`.
 const VARIABLE: &str = "MILLRACE_LOG";
 
-/// Crates that log, by the names that modules begin with.
+/// Crates that log, as the module paths of a filter begin with them.
 pub const LOGGING_CRATES: [&str; 3] = ["millrace", "millrace_console", "millrace_exports"];
 
-/// The filter that lines pass, with its text, once logging has started.
+/// Log levels as `MILLRACE_LOG` takes them.
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+/// Filter that log lines must pass, and its text, once logging is installed.
 static FILTER: OnceLock<(reload::Handle<Targets, Registry>, Mutex<String>)> = OnceLock::new();
 
-/// How lines look, once that is decided: an error that ends the program follows it.
+/// Format of log lines, once logging is installed. The error that ends the program is printed in it
+/// too.
 static FORMAT: OnceLock<Format> = OnceLock::new();
 
-/// How lines look.
+/// Format of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Format {
-    /// A line of text
+    /// One line of text
     #[default]
     Text,
-    /// An object of JSON on a line
+    /// One JSON object per line
     Json,
 }
 
-/// The flags of every verb.
+/// File that log lines report on, once [`report_on`] was called.
+static REPORTED_FILE: OnceLock<String> = OnceLock::new();
+
+/// Prints text lines as a compiler prints its findings about `file` from now on:
+/// `my.toml:12: warning: ...`, without time and program name. JSON lines do not change.
+pub fn report_on(file: &str) {
+    REPORTED_FILE.get_or_init(|| visible(file).into_owned());
+}
+
+/// Inserts the severity of a message behind the position in `file` that the message begins with.
+fn finding(file: &str, level: Level, text: &str) -> String {
+    let severity = match level {
+        Level::ERROR => "error",
+        Level::WARN => "warning",
+        Level::INFO => "note",
+        Level::DEBUG => "debug",
+        _ => "trace",
+    };
+    let behind_file = text.strip_prefix(file).filter(|_| !file.is_empty());
+    let message = behind_file.and_then(|rest| {
+        let rest = rest.trim_start_matches(|letter: char| letter == ':' || letter.is_ascii_digit());
+        rest.strip_prefix(' ')
+    });
+    match message {
+        Some(message) => {
+            let position = text.strip_suffix(message).unwrap_or_default();
+            format!("{position}{severity}: {message}")
+        }
+        None => format!("{severity}: {text}"),
+    }
+}
+
+/// Logging flags, which every verb takes.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub struct Args {
     /// Log more: -v for what clients do, -vv for everything; MILLRACE_LOG=LEVEL does the same
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     verbose: u8,
-    /// How lines of the log look on standard error
+    /// Format of the log lines on standard error
     #[arg(long, global = true, value_enum, value_name = "FORMAT", default_value_t)]
     log_format: Format,
 }
 
-/// Starts logging. To be called once.
+/// Installs logging. Must be called once.
 ///
 /// # Errors
-/// If `MILLRACE_LOG` is no filter.
+/// Fails if `MILLRACE_LOG` is not a valid filter.
 pub fn install(args: Args) -> anyhow::Result<()> {
     let variable = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty());
     let text = filter(args.verbose, variable.as_deref());
@@ -80,13 +115,13 @@ pub fn install(args: Args) -> anyhow::Result<()> {
         Format::Json => registry.with(layer.json().flatten_event(true)).try_init(),
         Format::Text => {
             let stamped = !std::io::stderr().is_terminal() && !has_journal();
-            registry.with(layer.event_format(Line { stamped })).try_init()
+            registry.with(layer.event_format(TextFormat { stamped })).try_init()
         }
     };
     installed.map_err(|error| anyhow!("logging was started twice: {error}"))
 }
 
-/// Standard error, through its queue if a daemon has one.
+/// Writes to standard error, through the output queue of a daemon if there is one.
 #[derive(Debug, Clone, Copy)]
 pub struct Log;
 
@@ -112,35 +147,33 @@ impl MakeWriter<'_> for Log {
     }
 }
 
-/// Whether lines are JSON.
+/// Returns true if log lines are JSON.
 pub fn is_json() -> bool {
     FORMAT.get() == Some(&Format::Json)
 }
 
-/// The journal of systemd stamps each line itself.
+/// Returns true if systemd's journal, which adds the time itself, reads standard error.
 fn has_journal() -> bool {
     std::env::var_os("JOURNAL_STREAM").is_some()
 }
 
-/// The filter that holds now, in the words of `MILLRACE_LOG`.
+/// Returns the current filter, in the syntax of `MILLRACE_LOG`.
 pub fn level() -> String {
     let text = FILTER.get().map(|(_, text)| text.lock().unwrap_or_else(PoisonError::into_inner));
     text.map_or_else(String::new, |text| text.clone())
 }
 
-/// Filters lines by `text` from now on, in the words of `MILLRACE_LOG`; the filter before.
+/// Replaces the filter by `text`, in the syntax of `MILLRACE_LOG`, and returns the former one.
 ///
 /// # Errors
-/// If the text is no filter, or names a module of a crate that does not log.
+/// Fails if the text is not a valid filter, or names a module of a crate that does not log.
 pub fn set_level(text: &str) -> anyhow::Result<String> {
     let targets = read_filter("log-level", text)?;
     for (module, _) in text.split(',').filter_map(|part| part.split_once('=')) {
         let module = module.trim();
         let name = module.split("::").next().unwrap_or(module);
         if !LOGGING_CRATES.contains(&name) {
-            let like = nearest(name, LOGGING_CRATES);
-            let (module, known) = (visible(module), LOGGING_CRATES.join(", "));
-            bail!("there is no module {module}; there are {known}{like}");
+            bail!(unknown_word("module", &visible(module), &LOGGING_CRATES));
         }
     }
     let Some((handle, now)) = FILTER.get() else { bail!("log-level: there is no log") };
@@ -149,7 +182,7 @@ pub fn set_level(text: &str) -> anyhow::Result<String> {
     Ok(std::mem::replace(&mut *now, text.to_owned()))
 }
 
-/// The filter at the start: `-v` wins over the variable.
+/// Returns the initial filter. `-v` overrides the variable.
 fn filter(verbose: u8, variable: Option<&str>) -> &str {
     match (verbose, variable) {
         (0, None) => "info",
@@ -159,9 +192,9 @@ fn filter(verbose: u8, variable: Option<&str>) -> &str {
     }
 }
 
-/// Reads a filter, of which `source` is the name in errors: LEVEL for all, MODULE=LEVEL for one. A
-/// word alone is never a module, since a misspelt level would then silence everything else,
-/// warnings of failing drives with it.
+/// Parses a filter: LEVEL for all modules, MODULE=LEVEL for one. `source` names its origin in
+/// errors. A single word is never taken as a module, since a misspelt level would then silence all
+/// other messages, even warnings of failing drives.
 fn read_filter(source: &str, text: &str) -> anyhow::Result<Targets> {
     let mut targets = Targets::new().with_default(LevelFilter::INFO);
     for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
@@ -169,14 +202,13 @@ fn read_filter(source: &str, text: &str) -> anyhow::Result<Targets> {
             Some((module, level)) => (Some(module.trim()), level.trim()),
             None => (None, part),
         };
-        // The empty text would be a level, ERROR.
+        // `LevelFilter` would parse an empty text as ERROR.
         let known = LevelFilter::from_str(level).ok().filter(|_| !level.is_empty());
         let level = known.ok_or_else(|| {
             anyhow!(
-                "{source}=\"{}\": \"{}\" is no level; write off, error, warn, info, debug or \
-                 trace, or MODULE=LEVEL with commas between",
+                "{source}=\"{}\": {}, or several MODULE=LEVEL with commas between",
                 visible(text),
-                visible(level)
+                unknown_word("log level", &visible(level), &LEVELS)
             )
         })?;
         targets = match module {
@@ -187,13 +219,13 @@ fn read_filter(source: &str, text: &str) -> anyhow::Result<Targets> {
     Ok(targets)
 }
 
-/// A line of text: the message, and before it the level where that says something.
-struct Line {
-    /// Begins with the time, in UTC, and the level.
+/// Formats a log line as text.
+struct TextFormat {
+    /// Begin the line with the time in UTC and the level.
     stamped: bool,
 }
 
-impl<S, N> FormatEvent<S, N> for Line
+impl<S, N> FormatEvent<S, N> for TextFormat
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -207,6 +239,9 @@ where
         let mut message = Message::default();
         event.record(&mut message);
         let (level, text) = (*event.metadata().level(), visible(&message.text));
+        if let Some(file) = REPORTED_FILE.get() {
+            return writeln!(out, "{}", finding(file, level, &text));
+        }
         if self.stamped {
             SystemTime.format_time(&mut out)?;
             return writeln!(out, " {level:5} {}: {text}", name::name());
@@ -221,7 +256,7 @@ where
     }
 }
 
-/// The message of an event. Its fields say for programs what the message says for people.
+/// Message of an event. Text lines omit the event's fields, since the message says the same.
 #[derive(Default)]
 struct Message {
     text: String,
@@ -230,7 +265,7 @@ struct Message {
 impl Visit for Message {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         if field.name() == "message" {
-            // A String takes all that is written.
+            // Writing to a String cannot fail.
             let _ = write!(self.text, "{value:?}");
         }
     }
@@ -244,9 +279,9 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Default)]
-    struct Sink(Arc<Mutex<Vec<u8>>>);
+    struct LogCapture(Arc<Mutex<Vec<u8>>>);
 
-    impl io::Write for Sink {
+    impl io::Write for LogCapture {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().extend_from_slice(bytes);
             Ok(bytes.len())
@@ -258,12 +293,12 @@ mod tests {
     }
 
     fn said(stamped: bool, verbose: u8, log: impl FnOnce()) -> String {
-        let sink = Sink::default();
+        let sink = LogCapture::default();
         let writer = sink.clone();
         let layer = tracing_subscriber::fmt::layer().with_writer(move || writer.clone());
         let subscriber = tracing_subscriber::registry()
             .with(read_filter(VARIABLE, filter(verbose, None)).unwrap())
-            .with(layer.event_format(Line { stamped }));
+            .with(layer.event_format(TextFormat { stamped }));
         tracing::subscriber::with_default(subscriber, log);
         let bytes = sink.0.lock().unwrap().clone();
         String::from_utf8(bytes).unwrap()
@@ -293,6 +328,18 @@ mod tests {
     }
 
     #[test]
+    fn a_finding_has_its_severity_behind_its_position() {
+        for (file, level, text, line) in [
+            ("a.toml", Level::ERROR, "a.toml:12: size = 1: no", "a.toml:12: error: size = 1: no"),
+            ("a.toml", Level::WARN, "a.toml: no export", "a.toml: warning: no export"),
+            ("a.toml", Level::INFO, "drive d: slow", "note: drive d: slow"),
+            ("", Level::ERROR, "drive d: slow", "error: drive d: slow"),
+        ] {
+            assert_eq!(finding(file, level, text), line);
+        }
+    }
+
+    #[test]
     fn the_variable_filters_unless_the_flag_is_given() {
         let debug = |verbose, variable| {
             let targets = read_filter(VARIABLE, filter(verbose, variable)).unwrap();
@@ -311,9 +358,12 @@ mod tests {
             [("bogus", "bogus"), ("verbose", "verbose"), ("millrace=loud", "loud"), ("a=", "")]
         {
             let refused = read_filter(VARIABLE, text).unwrap_err().to_string();
-            let said = format!("MILLRACE_LOG=\"{text}\": \"{word}\" is no level; write off, error");
+            let said = format!(
+                "MILLRACE_LOG=\"{text}\": unknown log level \"{word}\"; choose off, error, warn, \
+                 info, debug or trace"
+            );
             assert!(refused.starts_with(&said), "{refused}");
-            assert!(refused.ends_with("MODULE=LEVEL with commas between"), "{refused}");
+            assert!(refused.ends_with("several MODULE=LEVEL with commas between"), "{refused}");
         }
     }
 }

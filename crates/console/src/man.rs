@@ -1,8 +1,7 @@
-//! The verb `man`: manual pages from the definition of a program's command line.
+//! The verb `man`: manual pages generated from a program's command-line definition.
 //!
-//! Owns how the pages are cut: one for the program, one for each verb, as `git` has them. Called by
-//! each program's cli.rs with that definition, which has the examples; writes to standard output or
-//! into a folder.
+//! Writes one page for the program and one for each verb, as git does, to standard output or into a
+//! folder. Called by each program's cli.rs, which passes its definition with the examples.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -16,15 +15,15 @@ use crate::{counted, say};
 /// Arguments of `man`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The folder that the pages go to, made if it is not there; without it the page of the program
-    /// goes to standard output
+    /// Folder to write all pages to, created if missing; without it, the page of the program goes
+    /// to standard output
     dir: Option<PathBuf>,
 }
 
-/// Prints one page, or writes all.
+/// Prints the program's page, or writes all pages into a folder.
 ///
 /// # Errors
-/// If the folder cannot be written.
+/// Fails if the folder cannot be written.
 pub fn run(args: &Args, command: Command) -> Result<ExitCode> {
     let pages = pages(command)?;
     match &args.dir {
@@ -47,12 +46,12 @@ fn write(dir: &Path, pages: &[(String, String)]) -> Result<()> {
     Ok(())
 }
 
-/// All pages with the names of their files, that of the program first.
+/// Returns all pages with their file names, the program's page first.
 ///
 /// # Errors
-/// If a page cannot be made.
+/// Fails if a page cannot be rendered.
 pub fn pages(mut command: Command) -> Result<Vec<(String, String)>> {
-    // Gives verbs their full names.
+    // Sets the display names of the verbs, such as `millrace-serve`.
     command.build();
     let mut pages = Vec::new();
     add(&command, &mut pages)?;
@@ -69,7 +68,7 @@ fn add(command: &Command, pages: &mut Vec<(String, String)>) -> Result<()> {
     verbs.filter(|verb| !verb.is_hide_set()).try_for_each(|verb| add(verb, pages))
 }
 
-/// Has examples and columns stand as they do in `--help`, where roff would fill their lines.
+/// Keeps the line breaks and columns of the examples, which roff would otherwise fill.
 fn as_it_stands(page: &str) -> String {
     let Some((before, extra)) = page.split_once(".SH EXTRA\n") else { return page.to_owned() };
     let (extra, after) = match extra.split_once(".SH ") {

@@ -1,12 +1,12 @@
-//! `OutputQueue`: standard output or standard error of a daemon, written by a thread of its own.
+//! `OutputQueue`: a daemon's standard output or standard error, written by a thread of its own.
 //!
-//! A pipe that nobody reads, a stopped terminal or a log file on a hung file system blocks whoever
-//! writes there, so threads that serve or stop a daemon only add to a bounded queue. One thread for
-//! each of the two outputs writes; bytes that find the queue full are dropped and counted, and
-//! the count is logged once somebody reads again. Started by `serve` before it opens anything;
-//! called by logging.rs for the log and by speech.rs for results.
+//! A pipe that nobody reads, a stopped terminal or a log file on a hung file system blocks its
+//! writer. So the threads that serve or stop a daemon only add to a bounded queue, and one thread
+//! for each output writes. Bytes that find the queue full are dropped and counted, and the count is
+//! logged once a reader is back. Started by `serve` before it opens anything; called by logging.rs
+//! for the log and by speech.rs for results.
 //!
-//! Invariant: the lock of a queue is never held over a write.
+//! Invariant: the lock of a queue is never held during a write.
 
 use std::collections::VecDeque;
 use std::io;
@@ -21,48 +21,48 @@ use rustix::io::{Errno, write};
 
 use crate::name;
 
-/// Most bytes that wait in a queue.
+/// Most bytes that a queue holds.
 const BYTES_MAX: usize = 1 << 20;
-/// How long the end of the process waits for a reader that takes nothing, and for one that does.
+/// Longest wait at the end of the process: without any progress of the reader, and in all.
 const FINISH: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(5)];
 
 static OUT: OnceLock<&OutputQueue> = OnceLock::new();
 static LOG: OnceLock<&OutputQueue> = OnceLock::new();
 
-/// Output that waits to be written, and the state of its writer.
+/// Bytes that wait to be written, and the progress of the thread that writes them.
 pub struct OutputQueue {
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct QueueState {
     waiting: VecDeque<Vec<u8>>,
-    /// Of what waits, and of what is being written.
+    /// Number of bytes that are waiting or being written.
     bytes: usize,
-    /// Additions that found no room, since the last time that this was said.
+    /// Number of additions that found the queue full since the last report of drops.
     dropped: u64,
-    /// Writes that ended so far.
+    /// Number of finished writes.
     writes: u64,
 }
 
-/// The queue of standard output, once [`start`] was called.
+/// Returns the queue of standard output, once [`start`] was called.
 pub fn out() -> Option<&'static OutputQueue> {
     OUT.get().copied()
 }
 
-/// The queue of standard error, once [`start`] was called.
+/// Returns the queue of standard error, once [`start`] was called.
 pub fn log() -> Option<&'static OutputQueue> {
     LOG.get().copied()
 }
 
-/// From now on both outputs go through queues, panics too. `failed` takes what is wrong with
-/// standard output.
+/// Sends both outputs through queues from now on, panic messages too. `failed` is called with each
+/// error of standard output.
 ///
 /// # Errors
-/// If the system has no thread for it.
+/// Fails if a thread cannot be started.
 pub fn start(failed: fn(io::Error)) -> io::Result<()> {
-    // An error of the log has nowhere to go.
+    // There is nowhere left to report an error of the log itself.
     spawn("millrace-log", &LOG, io::stderr(), ("the log", |_| ()))?;
     spawn("millrace-out", &OUT, io::stdout(), ("standard output", failed))?;
     std::panic::set_hook(Box::new(|panic| {
@@ -77,13 +77,13 @@ pub fn start(failed: fn(io::Error)) -> io::Result<()> {
             let program = name::name();
             log.add(format!("{program}: thread {name} {panic}\n{backtrace}").into_bytes());
         }
-        // A release build ends the process as soon as this returns.
+        // A release build aborts the process as soon as this hook returns.
         finish();
     }));
     Ok(())
 }
 
-/// Waits until all is written, but not for long; for the end of the process.
+/// Waits a limited time until both queues are written. Called at the end of the process.
 pub fn finish() {
     [out(), log()].into_iter().flatten().for_each(|queue| queue.finish(FINISH));
 }
@@ -94,11 +94,11 @@ fn spawn(
     fd: impl AsFd + Send + 'static,
     (what, failed): (&'static str, fn(io::Error)),
 ) -> io::Result<()> {
-    // Both live as long as the process.
+    // Leaked on purpose: queue and thread live as long as the process.
     let queue: &'static OutputQueue = Box::leak(Box::new(OutputQueue::new()));
     let run = move || queue.run(|bytes| write_all(&fd, bytes).unwrap_or_else(failed), what);
     Native::try_spawn(name, None, run)?;
-    // Only now that somebody writes what is added.
+    // Published only now that a thread empties the queue.
     place.get_or_init(|| queue);
     Ok(())
 }
@@ -108,7 +108,7 @@ impl OutputQueue {
         OutputQueue { state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Adds to it, unless there is no room. Never blocks.
+    /// Adds bytes, or drops them if the queue is full. Never blocks.
     pub fn add(&self, bytes: Vec<u8>) {
         let mut state = self.lock();
         if state.bytes > 0 && state.bytes + bytes.len() > BYTES_MAX {
@@ -120,7 +120,7 @@ impl OutputQueue {
         self.changed.notify_all();
     }
 
-    /// Writes what is added, for ever.
+    /// Writes what is added. Never returns.
     fn run(&self, mut write: impl FnMut(&[u8]), what: &str) {
         loop {
             let mut state = self.lock();
@@ -144,14 +144,14 @@ impl OutputQueue {
         }
     }
 
-    /// Waits until all is written, or nothing was for the first of these times, or the second is
-    /// over.
+    /// Waits until everything is written, or until nothing was written for `silence`, or until
+    /// `longest` is over.
     fn finish(&self, [silence, longest]: [Duration; 2]) {
         let end = Instant::now() + longest;
         let mut state = self.lock();
         while state.bytes > 0 {
             let writes = state.writes;
-            let is_still = |state: &mut State| state.bytes > 0 && state.writes == writes;
+            let is_still = |state: &mut QueueState| state.bytes > 0 && state.writes == writes;
             let waited = self.changed.wait_timeout_while(state, silence, is_still);
             let (now, time) = waited.unwrap_or_else(PoisonError::into_inner);
             if time.timed_out() || Instant::now() > end {
@@ -161,19 +161,19 @@ impl OutputQueue {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Writes past the locks and buffers of the standard library, which a thread may hold that is
-/// blocked in a write of its own.
+/// Writes directly to the descriptor. A thread that is blocked in a write of its own may hold the
+/// lock of the standard library's buffer.
 fn write_all(fd: &impl AsFd, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match write(fd, bytes) {
             Ok(written) => bytes = &bytes[written..],
             Err(Errno::INTR) => {}
-            // Another program of the terminal may have made it non-blocking.
+            // Another program on the same terminal may have set the descriptor to non-blocking.
             Err(Errno::AGAIN) => {
                 poll(&mut [PollFd::new(fd, PollFlags::OUT)], None).map_err(io::Error::from)?;
             }

@@ -1,4 +1,5 @@
-//! A run of a program: the log, one verb, its exit status, and the end of its output.
+//! One run of a program: starts the log, runs one verb, sets the exit status and flushes the
+//! output.
 //!
 //! Called by the `cli.rs` of each program with the verb that its command line names.
 
@@ -11,11 +12,11 @@ use signal_hook::flag;
 
 use crate::{complain, has_lost_output, logging, name, output_queue};
 
-/// Exit status of an error.
+/// Exit status of a run that ended with an error.
 pub const ERROR: u8 = 2;
 
-/// Runs a verb of the program of this name. A verb says 0 or 1 itself; an error is printed and
-/// ends with 2, as does output that nobody took.
+/// Runs a verb of the program called `name`. The verb returns exit status 0 or 1. An error is
+/// printed and exits with 2, and so does output that could not be written.
 pub fn run(
     name: &'static str,
     logging: logging::Args,
@@ -35,8 +36,8 @@ pub fn run(
     if has_lost_output() { ExitCode::from(ERROR) } else { code }
 }
 
-/// Has a write behind the limit on the size of files (RLIMIT_FSIZE) fail with EFBIG like any other
-/// error, where its signal would end the process, and with it the service of all clients.
+/// Ignores SIGXFSZ, so that a write beyond the file size limit (RLIMIT_FSIZE) fails with EFBIG. The
+/// signal would end the process and with it the service of all clients.
 fn survive_file_limit() -> anyhow::Result<()> {
     flag::register(SIGXFSZ, Arc::default()).context("cannot catch SIGXFSZ")?;
     Ok(())

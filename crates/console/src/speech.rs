@@ -1,7 +1,6 @@
-//! How a program speaks to a person: errors with their reasons, counts, and output at once.
+//! Output to a person: errors with their causes, counts, and results.
 //!
-//! Owns whether standard output has taken all that was said. Called by the verbs and by
-//! `program::run`.
+//! Owns the flag that standard output has failed. Called by the verbs and by `program::run`.
 #![allow(clippy::print_stderr)]
 
 use std::error::Error;
@@ -11,20 +10,19 @@ use std::sync::OnceLock;
 use crate::visible::visible_lines;
 use crate::{logging, name, output_queue};
 
-/// Says on standard error why a verb failed: text for a person, or a line of JSON for a program
-/// that reads the log.
+/// Prints to standard error why a verb failed: as text, or as a line of JSON if the log is JSON.
 pub fn complain(error: &anyhow::Error) {
     match logging::is_json() {
         true => tracing::error!("{}", reasons(error.as_ref())),
         false => {
-            // A full disk under standard error is no reason to panic.
+            // An error, such as a full disk below standard error, must not cause a panic.
             let text = format!("{}: {}\n", name::name(), visible_lines(&reasons(error.as_ref())));
             let _ = logging::Log.write_all(text.as_bytes());
         }
     }
 }
 
-/// An error and its causes, but for those that it has said itself.
+/// Joins an error and its causes, and leaves out causes that an outer error repeats.
 pub fn reasons(error: &(dyn Error + 'static)) -> String {
     let mut text = String::new();
     let chain = std::iter::successors(Some(error), |error| Error::source(*error));
@@ -38,14 +36,13 @@ pub fn reasons(error: &(dyn Error + 'static)) -> String {
     text
 }
 
-/// So many of something.
+/// Formats a count with its noun, in the plural unless the count is 1.
 pub fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Writes to standard output at once, or in a daemon as soon as somebody reads it; a reader that
-/// has gone away is no reason to stop. Any other error is told once, and makes the program fail at
-/// its end.
+/// Writes to standard output: at once, or through the daemon's queue. A closed pipe is ignored. Any
+/// other error is reported once and makes the program exit with an error.
 pub fn say(text: &str) {
     if let Some(queue) = output_queue::out() {
         queue.add(text.as_bytes().to_vec());
@@ -57,7 +54,7 @@ pub fn say(text: &str) {
     }
 }
 
-/// Standard output has not taken what was said.
+/// Reports an error of standard output once, unless the reader closed the pipe.
 pub fn lost_output(error: std::io::Error) {
     let is_gone = error.kind() == ErrorKind::BrokenPipe;
     if !is_gone && LOST_OUTPUT.set(()).is_ok() {
@@ -65,7 +62,7 @@ pub fn lost_output(error: std::io::Error) {
     }
 }
 
-/// Whether standard output did not take what was said.
+/// Returns true if writing to standard output has failed.
 pub fn has_lost_output() -> bool {
     LOST_OUTPUT.get().is_some()
 }

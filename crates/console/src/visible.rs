@@ -1,26 +1,26 @@
-//! Text that others have written, made fit to be printed.
+//! Makes text from elsewhere, such as names and paths, safe to print.
 //!
-//! Names and paths may hold what begins a line of its own, or gives orders to a terminal. Pure;
-//! called wherever such a text goes into a message.
+//! A line feed in such a text could pass for a message of its own, and an escape sequence could
+//! control the terminal. Pure; called wherever such a text goes into a message.
 
 use std::borrow::Cow;
 
-/// The text with its control characters escaped, as in `a\nb`.
+/// Escapes control characters as in a Rust string literal.
 pub fn visible(text: &str) -> Cow<'_, str> {
     if text.contains(char::is_control) { escaped(text, "").into() } else { text.into() }
 }
 
-/// [`visible`], but for line feeds: of a message of several lines.
+/// Escapes control characters except line feeds, for messages of several lines.
 pub fn visible_lines(text: &str) -> String {
     escaped(text, "\n")
 }
 
-/// The text in quotes of a shell, as one word.
+/// Quotes a text for a shell, as one word.
 pub fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }
 
-/// [`quoted`], where a shell would take the text for something else without that.
+/// Quotes a text for a shell if it needs quoting.
 pub fn shell_word(text: &str) -> Cow<'_, str> {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./:@%+,".contains(letter);
     let plain = !text.is_empty() && text.chars().all(is_plain);

@@ -1,13 +1,14 @@
-//! Words of a configuration and of flags: sizes, times, numbers, names of designs.
+//! Grammar of settings and flags: sizes, times, numbers and fixed sets of words.
 //!
-//! Pure functions from a text to a value or to what is wrong with it and what to write instead, and
-//! from a value to its text. The grammar of sizes, rates, counts and times is that of drive specs,
-//! by millrace-drives. Called by the verbs and by the daemon's configuration.
+//! Pure functions that parse a text into a value or an error, and format a value as text. An error
+//! names the rule that the text breaks and a text that works. The grammar of sizes, rates, counts
+//! and times is that of drive specs, from millrace-drives. Called by the verbs and by the daemon's
+//! configuration.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use millrace::{SchedulerKind, Stack, Words};
+use millrace::{SchedulerKind, Stack, Words, unknown_word};
 pub use millrace_drives::{
     count, count_text, rate_bytes_per_s, size_bytes as size, size_text, time_ns as duration_ns,
     time_text,
@@ -16,13 +17,14 @@ pub use millrace_drives::{
 /// A second in nanoseconds.
 pub const SECOND_NS: u64 = 1_000_000_000;
 
-/// Bytes of a MiB, for rates in reports.
+/// Bytes of a MiB, as a divisor for rates in reports.
 pub const MIB: f64 = 1_048_576.0;
 
-/// A flag's time above 0 and below three years, such as `5` (seconds), `500ms` or `1m30s`.
+/// Parses a time above 0 and below three years from a flag, such as `5` (seconds), `500ms` or
+/// `1m30s`.
 ///
 /// # Errors
-/// What to write instead.
+/// Returns the rule that the text breaks.
 pub fn duration(text: &str) -> Result<Duration, String> {
     match millrace_drives::time_or_seconds_ns(text)? {
         ns if (1..=100_000_000 * SECOND_NS).contains(&ns) => Ok(Duration::from_nanos(ns)),
@@ -30,17 +32,17 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A whole number from `min` to `max`.
+/// Parses a whole number from `min` to `max`.
 ///
 /// # Errors
-/// What to write instead.
+/// Returns the range.
 pub fn number(text: &str, min: u32, max: u32) -> Result<u32, String> {
     let value: Option<u32> = text.trim().parse().ok();
     let within = value.filter(|value| (min..=max).contains(value));
     within.ok_or_else(|| format!("write a whole number from {min} to {max}"))
 }
 
-/// What reads a flag's whole number within a range.
+/// Returns a function that parses a flag's whole number within `range`.
 pub fn whole<T: TryFrom<u64>>(
     range: RangeInclusive<u64>,
 ) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
@@ -54,16 +56,16 @@ pub fn whole<T: TryFrom<u64>>(
     }
 }
 
-/// The value of a word of a setting, for the command line.
+/// Returns the value that a word of a setting stands for.
 ///
 /// # Errors
-/// All words, if it is none of them.
+/// The word is unknown: the text names all words of the setting.
 pub fn word<T: Words>(text: &str) -> Result<T, String> {
     let names: Vec<&str> = T::WORDS.iter().map(|(_, name)| *name).collect();
-    T::from_word(text).ok_or_else(|| format!("one of {}", names.join(", ")))
+    T::from_word(text).ok_or_else(|| unknown_word(T::NOUN, text, &names))
 }
 
-/// Numbers in order, with runs as ranges: `0-3,8`.
+/// Formats ascending numbers with runs as ranges, such as `0-3,8`.
 pub fn ranges(numbers: &[u32]) -> String {
     let mut runs: Vec<(u32, u32)> = Vec::new();
     for number in numbers {
@@ -79,7 +81,7 @@ pub fn ranges(numbers: &[u32]) -> String {
     runs.iter().map(text).collect::<Vec<_>>().join(",")
 }
 
-/// The design of a drive's queues in words: `mq`, or `mq/deadline` with a scheduler.
+/// Names the stack and scheduler of a drive: `mq`, or `mq/deadline` with a scheduler.
 pub fn design(stack: Stack, scheduler: SchedulerKind) -> String {
     match scheduler {
         SchedulerKind::None => stack.word().to_owned(),
@@ -87,7 +89,7 @@ pub fn design(stack: Stack, scheduler: SchedulerKind) -> String {
     }
 }
 
-/// Bytes for people: the largest unit that leaves no fraction, or one decimal.
+/// Formats bytes in the largest unit that leaves no fraction, else with one decimal.
 pub fn bytes_for_people(bytes: u64) -> String {
     let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
     match units.iter().find(|(_, shift)| bytes >= 1 << shift) {
@@ -99,7 +101,7 @@ pub fn bytes_for_people(bytes: u64) -> String {
     }
 }
 
-/// The known word that is most like `word`, as `; did you mean "x"?`, or the empty text.
+/// Returns `; did you mean "x"?` for the known word most similar to `word`, or an empty text.
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let near = millrace::nearest(word, known);
     near.map_or_else(String::new, |name| format!("; did you mean \"{name}\"?"))

@@ -1,6 +1,6 @@
-//! Parts that drivers share: queues of I/O threads, memory, values of specs, texts of /proc.
+//! Code that several drivers share: queues of I/O threads, memory, values of specs, and /proc.
 //!
-//! Stands on the block layer and the reactor, and knows no driver.
+//! It uses the block layer and the reactor, and knows no driver.
 
 pub(crate) mod cancel;
 pub(crate) mod mapping;

@@ -1,9 +1,10 @@
-//! Controllers as a person writes them: `scu:tags=250,sharing=controller,node=1`.
+//! Controllers as users write them: `scu:tags=250,sharing=controller,node=1`.
 //!
-//! What a `Controller` of the block layer is told: how many tags, whose, and where it hangs. Drives
-//! name theirs in their spec, `file@scu:path=/srv/d0`, and `controller_of` finds it. Called by the
-//! binary's `bench`, by the facade and by simulated runs. Not the `controller` of a `model` drive:
-//! that one is part of the modelled hardware, with a link and tags that it may run out of.
+//! The text sets up a `Controller` of the block layer: the number of tags, who shares them, and the
+//! NUMA node. A drive names its controller in its spec, as in `file@scu:path=/srv/d0`, and
+//! `controller_of` finds it. `bench`, the facade and simulated runs call this. Do not confuse it
+//! with the key `controller` of a `model` drive, which is a part of the modelled hardware, with a
+//! link and tags of its own.
 
 use std::sync::Arc;
 
@@ -13,16 +14,16 @@ use millrace_machine::{Machine, NodeId};
 use crate::common::words::Words;
 use crate::spec::{Spec, SpecError};
 
-/// Reads `NAME:tags=N,sharing=queue|drive|controller,node=N`; `tags` is needed, `sharing` is
-/// `controller` and `node` unknown if not given. Whether the node exists is for the machine to say.
+/// Parses `NAME:tags=N,sharing=queue|drive|controller,node=N`. `tags` is required; `sharing`
+/// defaults to `controller`, and `node` to unknown. Does not check whether the node exists.
 ///
 /// # Errors
-/// `Controller` with what is wrong and what to write.
+/// `Controller`, with what is wrong and what to write.
 pub fn controller_config(text: &str) -> Result<ControllerConfig, SpecError> {
     let wrong = |what: String| SpecError::Controller { spec: text.into(), what };
     let (name, rest) = text.split_once(':').unwrap_or((text, ""));
     if name.is_empty() || name.contains(|letter: char| letter == '@' || letter.is_control()) {
-        return Err(wrong("it has no name, or one with an @ or a control character".into()));
+        return Err(wrong("its name is missing, or has an @ or a control character".into()));
     }
     let (mut tags, mut sharing, mut node) = (None, None, None);
     for piece in rest.split(',').filter(|_| !rest.is_empty()) {
@@ -38,8 +39,8 @@ pub fn controller_config(text: &str) -> Result<ControllerConfig, SpecError> {
             }
             "sharing" => {
                 let Some(word) = Sharing::from_word(value) else {
-                    let words = "queue, drive and controller";
-                    return Err(wrong(format!("sharing={value} is unknown; there are {words}")));
+                    let words = "queue, drive or controller";
+                    return Err(wrong(format!("sharing={value} is unknown; write {words}")));
                 };
                 sharing.replace(word).is_some()
             }
@@ -60,10 +61,10 @@ pub fn controller_config(text: &str) -> Result<ControllerConfig, SpecError> {
     Ok(ControllerConfig { name: name.into(), tags, sharing, node })
 }
 
-/// The controller that a drive's spec names, if it names one.
+/// Returns the controller that a drive's spec names, if any.
 ///
 /// # Errors
-/// `UnknownController` if it is not among those there are.
+/// `UnknownController` if no controller has this name.
 pub fn controller_of<M: Machine>(
     spec: &Spec,
     controllers: &[Arc<Controller<M>>],
@@ -100,14 +101,14 @@ mod tests {
     #[test]
     fn what_is_no_controller_says_why_and_what_to_write() {
         for (text, what) in [
-            ("", "it has no name"),
-            ("a@b:tags=1", "or one with an @"),
+            ("", "its name is missing"),
+            ("a@b:tags=1", "or has an @"),
             ("a\nb:tags=1", "or a control character"),
             ("a", "it needs tags=N"),
             ("a:tags=0", "tags=0 is not a number from 1 to 65536"),
             ("a:tags=65537", "not a number from 1 to 65536"),
             ("a:tags=1,tags=2", "tags is given twice"),
-            ("a:tags=1,sharing=all", "sharing=all is unknown; there are queue, drive and contr"),
+            ("a:tags=1,sharing=all", "sharing=all is unknown; write queue, drive or contr"),
             ("a:tags=1,node=x", "node=x is not the number"),
             ("a:depth=1", "it has no key `depth`"),
         ] {

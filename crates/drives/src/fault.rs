@@ -1,10 +1,10 @@
-//! `fault`: any drive, with something wrong: errors, delays, stuck requests, death, lost caches.
+//! `fault`: wraps any drive and injects errors, delays, stuck requests, death, and lost caches.
 //!
-//! A decorator: `FaultDriver` wraps a driver and `FaultQueue` its queues; `FaultControl` changes
-//! the rules while it runs. With a volatile cache the drive keeps its contents itself, in two
-//! images in memory (current and durable), and takes only size and block size from the drive below,
-//! which then holds no data. Called by the block layer like any drive. Kernel counterpart:
-//! dm-flakey, dm-log-writes and null_blk's fault injection.
+//! `FaultDriver` wraps a driver, and `FaultQueue` its queues; `FaultControl` changes the rules at
+//! run time. With a volatile cache, the fault drive keeps the content itself, in two images in
+//! memory (current and durable); it then uses only the size and block size of the drive below,
+//! which holds no data. The block layer calls it like any drive. Kernel counterpart: dm-flakey,
+//! dm-log-writes and null_blk's fault injection.
 
 mod cache;
 mod control;
@@ -21,38 +21,39 @@ use millrace_machine::{Native, Topology};
 
 use cache::Cache;
 pub use control::{Chance, Effect, FaultControl, FaultRule, fault_controls};
-use queue::{FaultQueue, Inner};
+use queue::{FaultQueue, InnerQueue};
 pub(crate) use settings::ROW;
 
-/// Longest discard or write-zeroes of a drive with a volatile cache, in sectors: it counts each.
+/// Maximum length of a discard or write-zeroes in sectors with a volatile cache, which tracks every
+/// sector.
 const MAX_CACHE_SECTORS: u32 = 64 << 11;
 
-/// What kind of cache a fault drive pretends to have.
+/// Kind of write cache that a fault drive pretends to have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FaultCache {
     /// The cache of the drive below.
     #[default]
     Inner,
-    /// A volatile one, with FUA writes.
+    /// A volatile cache, with FUA writes.
     Volatile,
-    /// A volatile one on a drive that knows no FUA.
+    /// A volatile cache on a drive without FUA.
     VolatileWithoutFua,
 }
 
 /// Settings of a fault drive.
 #[derive(Debug, Clone, Default)]
 pub struct FaultConfig {
-    /// Its name in [`fault_controls`].
+    /// Name of the drive in [`fault_controls`].
     pub name: String,
-    /// What goes wrong from the start.
+    /// Faults from the start.
     pub rules: Vec<FaultRule>,
-    /// Cache.
+    /// Kind of write cache to pretend to have.
     pub cache: FaultCache,
-    /// Decides all that is random.
+    /// Seed of all random decisions.
     pub seed: u64,
 }
 
-/// A drive with something wrong.
+/// A drive that wraps another one and injects faults.
 pub struct FaultDriver {
     inner: Box<dyn Driver<Native>>,
     control: FaultControl,
@@ -63,7 +64,7 @@ impl FaultDriver {
     /// Wraps a drive.
     ///
     /// # Errors
-    /// `System` if there is no address space for the images of a volatile cache.
+    /// `System` if there is not enough address space for the images of a volatile cache.
     pub fn new(inner: Box<dyn Driver<Native>>, config: FaultConfig) -> Result<FaultDriver, Error> {
         let images = match config.cache {
             FaultCache::Inner => None,
@@ -74,13 +75,14 @@ impl FaultDriver {
         Ok(FaultDriver { inner, control, cache: config.cache })
     }
 
-    /// Whether the drive below may say where its holes are. Whoever knows of a hole does not read
-    /// it, so while anything may go wrong with a read all is data. What is in a cache is data too.
+    /// Returns true if the holes that the drive below reports may be passed on. A client does not
+    /// read a hole, so while any read may fail, everything must count as data. So must the content
+    /// of a cache.
     fn vouches_for_holes(&self) -> bool {
         self.cache == FaultCache::Inner && !self.control.state.may_strike()
     }
 
-    /// Controls its faults while it is used.
+    /// Returns a handle that controls the faults at run time.
     #[must_use]
     pub fn control(&self) -> FaultControl {
         self.control.clone()
@@ -139,15 +141,15 @@ impl Driver<Native> for FaultDriver {
         self.inner.map(ctx, ctxs, hctxs)
     }
 
-    /// Never: a rule may delay or lose any answer.
+    /// Never: a rule may delay or drop any completion.
     fn is_immediate(&self) -> bool {
         false
     }
 
     fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<Native>>, Error> {
         let inner = match self.cache {
-            FaultCache::Inner => Inner::Queue(self.inner.open_queue(index, depth)?),
-            _ => Inner::Cache,
+            FaultCache::Inner => InnerQueue::Queue(self.inner.open_queue(index, depth)?),
+            _ => InnerQueue::Cache,
         };
         Ok(Box::new(FaultQueue::new(self.control.state.clone(), inner, depth)))
     }

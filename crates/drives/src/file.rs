@@ -1,11 +1,11 @@
 //! `file`: a drive in a regular file or on a block device.
 //!
-//! Hardware queues belong to I/O threads: each is opened on its thread and works through that
-//! thread's reactor, which has the process's threads do it with `aio=threads`, or does each
-//! operation as it comes (`aio=inline`). Owns the open file and the
-//! lock on it. Data are durable when fdatasync or a write with RWF_DSYNC has returned; direct I/O
-//! where the store takes it. Calls `file/probe.rs` once and `file/queue.rs` per I/O. Kernel
-//! counterpart: drivers/block/loop.c.
+//! Hardware queues belong to I/O threads. Each is opened on its thread and works through that
+//! thread's reactor; with `aio=threads` the reactor passes operations to the process's thread pool,
+//! and with `aio=inline` the I/O thread executes each operation at once. This file owns the open
+//! file and the lock on it. Data are durable when fdatasync, or a write with RWF_DSYNC, has
+//! returned. Direct I/O is used if the file system supports it. This calls `file/probe.rs` once and
+//! `file/queue.rs` for each I/O. Kernel counterpart: drivers/block/loop.c.
 #![allow(unsafe_code)]
 
 mod created_file;
@@ -37,9 +37,9 @@ use millrace_reactor::{Backend, FileDemand, PoolShare, take_thread_refusal};
 
 use engine::{Engine, Ring};
 use lent_memory::LentMemory;
-use locks::Held;
+use locks::HeldFileLock;
 pub use locks::{FileAccess, lock_refusal};
-use probe::{Geometry, Next};
+use probe::{Geometry, NextData};
 use queue::FileQueue;
 pub(crate) use settings::ROW;
 
@@ -48,78 +48,78 @@ use crate::common::owner_queues;
 use crate::common::pieces::PIECES_MAX;
 use crate::common::thread_bound::ThreadBound;
 
-/// Longest read or write in sectors.
+/// Maximum length of a read or write, in sectors.
 const MAX_SECTORS: u32 = 2048;
-/// Longest write-zeroes in sectors where it may come to real writes.
+/// Maximum length of a write-zeroes in sectors, if it may turn into real writes.
 const MAX_ZERO_WRITES: u32 = 64 << 11;
 
-/// Whether the page cache is passed by.
+/// Whether I/O bypasses the page cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Direct {
-    /// Where the store takes direct I/O.
+    /// Use direct I/O if the file system supports it.
     #[default]
     Auto,
-    /// Or else the drive is not opened.
+    /// Use direct I/O, and fail to open the drive without it.
     On,
-    /// Through the page cache.
+    /// Use the page cache.
     Off,
 }
 
-/// What carries out file operations.
+/// Engine that executes file operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Aio {
-    /// The reactor of the I/O thread, whatever it runs on.
+    /// Reactor of the I/O thread, on whatever back end it runs.
     #[default]
     Auto,
-    /// io_uring, or else the drive's queues are not opened.
+    /// io_uring; the drive's queues fail to open without it.
     Uring,
-    /// Threads of the process, of which a drive has a share.
+    /// Thread pool of the process, of which each drive has a share.
     Threads,
-    /// The I/O thread itself, which does each operation when it is submitted and waits for it: for
-    /// the page cache, where io_uring hands writes to workers.
+    /// The I/O thread itself, which executes each operation at submission and waits for it. Meant
+    /// for the page cache, where io_uring hands writes to worker threads.
     Inline,
 }
 
-/// What the page cache is told of where reads will be (`posix_fadvise`).
+/// Expected access pattern, passed to the page cache (`posix_fadvise`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Advice {
-    /// Nothing: it reads ahead where reads follow each other.
+    /// No advice: sequential reads are read ahead.
     #[default]
     Normal,
-    /// At random places: it reads nothing ahead.
+    /// Random reads: nothing is read ahead.
     Random,
-    /// One behind the other: it reads twice as far ahead.
+    /// Sequential reads: twice as much is read ahead.
     Sequential,
 }
 
 /// Settings of a file drive.
 #[derive(Debug, Clone)]
 pub struct FileConfig {
-    /// The file or block device.
+    /// Path of the file or block device.
     pub path: PathBuf,
-    /// Another path that leads to it while it is being opened, such as that of a descriptor in
-    /// `/proc/self/fd`; `path` is its name in messages then.
+    /// Alternative path by which the file is opened, such as that of a descriptor in
+    /// `/proc/self/fd`. Messages show `path`.
     pub opened_at: Option<PathBuf>,
-    /// Size in bytes: a file that is not there or empty is made as long, of a longer one the first
-    /// part is used. Without it the file is used as it is.
+    /// Size in bytes. A missing or empty file is created or extended to this size; of a longer
+    /// file, the first part is used. `None` uses the file as it is.
     pub size_bytes: Option<u64>,
-    /// A file that is shorter than `size_bytes` is made as long; otherwise it is refused.
+    /// If true, a file that is shorter than `size_bytes` is extended; otherwise it is refused.
     pub grow: bool,
-    /// Page cache.
+    /// Whether I/O bypasses the page cache.
     pub direct: Direct,
-    /// Engine.
+    /// Engine that executes file operations.
     pub aio: Aio,
-    /// Where reads will be.
+    /// Expected access pattern.
     pub advice: Advice,
-    /// Tags of each queue.
+    /// Number of tags of each queue.
     pub depth: u32,
-    /// Lock the file against other users.
+    /// If true, the file is locked against other users.
     pub lock: bool,
-    /// Open it for reading only.
+    /// If true, the file is opened for reading only.
     pub read_only: bool,
-    /// I/O threads, each with a queue of its own.
+    /// Number of I/O threads, each with a queue of its own.
     pub io_threads: u16,
-    /// Ends the wait for the file's lock.
+    /// Ends the wait for the file's lock early.
     pub cancel: Cancel,
 }
 
@@ -142,7 +142,7 @@ impl Default for FileConfig {
     }
 }
 
-/// What a file drive did that has a cost.
+/// Counters of a file drive for operations that cost extra.
 #[derive(Debug, Default)]
 pub struct FileCounters {
     pub(crate) bounces: AtomicU64,
@@ -151,21 +151,23 @@ pub struct FileCounters {
 }
 
 impl FileCounters {
-    /// Requests whose memory was not aligned for direct I/O and went through a copy.
+    /// Returns the number of requests that were copied because their memory was not aligned for
+    /// direct I/O.
     #[must_use]
     pub fn bounces(&self) -> u64 {
         // Relaxed: a statistic.
         self.bounces.load(Ordering::Relaxed)
     }
 
-    /// Reads and writes that were continued because the first call moved only a part.
+    /// Returns the number of reads and writes that were continued after the first call moved only a
+    /// part.
     #[must_use]
     pub fn short_transfers(&self) -> u64 {
         // Relaxed: a statistic.
         self.short_transfers.load(Ordering::Relaxed)
     }
 
-    /// Reads and writes of memory that was registered with the ring beforehand.
+    /// Returns the number of reads and writes on memory that was registered with the ring.
     #[must_use]
     pub fn registered(&self) -> u64 {
         // Relaxed: a statistic.
@@ -173,27 +175,27 @@ impl FileCounters {
     }
 }
 
-/// What all queues of a drive share.
+/// State that all queues of a drive share.
 pub(crate) struct FileState {
     pub(crate) file: File,
-    /// Behind the file, which is closed before it counts as free.
-    _held: Option<Held>,
-    /// Operations in flight that change the allocation. They lock the file against questions about
-    /// holes, for as long as they take.
+    /// Declared after the file, so that the file is closed before the lock counts as free.
+    _held: Option<HeldFileLock>,
+    /// Number of operations in flight that change the allocation. The kernel holds the file's lock
+    /// during each, so queries about holes would wait.
     pub(crate) allocating: AtomicU64,
     pub(crate) geometry: Geometry,
-    /// Bytes that the drive has by now, of which the last may make no whole sector.
+    /// Current size of the drive in bytes; the last sector may be partial.
     pub(crate) size_bytes: AtomicU64,
-    /// Bits that must be clear in addresses and lengths of memory.
+    /// Masks of the bits that must be clear in memory addresses and lengths.
     pub(crate) memory_masks: (usize, usize),
     /// Transfers end at multiples of this, in bytes.
     pub(crate) transfer_unit: u64,
     pub(crate) bounce_bytes: usize,
-    /// Zeroes to write where the file system cannot zero a range; one buffer for all drives.
+    /// Buffer of zeroes, shared by all drives, for file systems that cannot zero a range.
     pub(crate) zeroes: &'static Buffer,
     pub(crate) no_punch: AtomicBool,
-    /// A sync has failed. The system reports a lost write once, to one of those who share the file,
-    /// so no later flush can vouch for what was acknowledged before.
+    /// True once a sync has failed. The system reports a lost write only once, to one of the users
+    /// of the file, so no later flush can be trusted to cover earlier writes.
     pub(crate) sync_failed: AtomicBool,
     pub(crate) no_zero_range: AtomicBool,
     pub(crate) counters: Arc<FileCounters>,
@@ -201,8 +203,8 @@ pub(crate) struct FileState {
 }
 
 impl FileState {
-    /// The file, for questions about holes; none where they cannot be asked. They move the file
-    /// position, which no I/O uses.
+    /// Returns the file for queries about holes, or `None` if they are not possible. The queries
+    /// move the file position, which no I/O uses.
     fn map(&self) -> Option<&File> {
         (!self.geometry.is_block).then_some(&self.file)
     }
@@ -219,51 +221,53 @@ pub struct FileDriver {
 }
 
 impl FileDriver {
-    /// Opens, perhaps makes, and locks the file.
+    /// Opens and locks the file, creating or extending it if necessary.
     ///
     /// # Errors
-    /// `Busy` if somebody else uses it, `InvalidSetting` for a wrong size, `NotSupported` if direct
-    /// I/O or io_uring is demanded and refused, `System` for whatever else the system says. The
-    /// text names the path.
+    /// `Busy` if another process uses the file, `InvalidSetting` for a wrong size, `NotSupported`
+    /// if direct I/O or io_uring is required and refused, `System` for other errors of the system.
+    /// The text names the path.
     pub fn open(config: FileConfig) -> Result<FileDriver, Error> {
         open::open(config)
     }
 
-    /// What a person should know, such as that direct I/O is not possible.
+    /// Returns remarks for the user, for example that direct I/O is not possible.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// What is hardly meant, such as that the file is a qcow2 image.
+    /// Returns warnings about probable mistakes, for example that the file is a qcow2 image.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// Device and inode, or the device number and 0, to find one store used twice.
+    /// Returns the device and inode, or the device number and 0, by which a file that is used twice
+    /// is found.
     #[must_use]
     pub fn identity(&self) -> (u64, u64) {
         self.shared.geometry.identity
     }
 
-    /// What a queue of `depth` asks of its thread's reactor.
+    /// Returns what a queue of `depth` tags needs from its thread's reactor.
     fn demand(&self, depth: u32) -> FileDemand {
-        // Discards and zeroes of a block device are ioctls.
+        // Discards and zeroing of a block device are ioctls.
         let ioctls = self.shared.geometry.is_block && !self.config.read_only;
         FileDemand { operations: depth, ioctls, threads: self.config.aio == Aio::Threads }
     }
 
-    /// Its counters, which live on when the drive has become part of a disk.
+    /// Returns the counters, which stay valid when the drive has become a part of a disk.
     #[must_use]
     pub fn counters(&self) -> Arc<FileCounters> {
         Arc::clone(&self.shared.counters)
     }
 }
 
-/// The queues of a drive whose device takes so many requests at a time: where one queue alone could
-/// have all of them, the queues share them. More would wait in the kernel, by threads that it makes
-/// for that; and any thread may have all while the others do nothing.
+/// Limits the queues of a drive to the number of requests that its device accepts. If one queue
+/// could use up all tags, the queues share them. Further requests would wait in the kernel, in
+/// threads that it creates for them, and one I/O thread could occupy all tags while the others
+/// idle.
 fn within(tags: Option<u32>, queues: HwQueues) -> HwQueues {
     match tags {
         Some(tags) if tags <= queues.depth => {
@@ -293,9 +297,9 @@ impl Driver<Native> for FileDriver {
 
     fn limits(&self) -> QueueLimits {
         let geometry = &self.shared.geometry;
-        // Relaxed: set before the drive was made, and only ever by it.
+        // Relaxed: set before the drive was created, and never reset.
         let no_punch = self.shared.no_punch.load(Ordering::Relaxed);
-        // Relaxed: as above.
+        // Relaxed: as for `no_punch`.
         let no_zero_range = self.shared.no_zero_range.load(Ordering::Relaxed);
         QueueLimits {
             logical_block_size: geometry.logical,
@@ -329,7 +333,8 @@ impl Driver<Native> for FileDriver {
     }
 
     fn may_open_late(&self) -> bool {
-        // A start refuses a drive that must have io_uring, or threads, where there are none.
+        // The start must refuse a drive that requires io_uring or threads if they are not
+        // available.
         !matches!(self.config.aio, Aio::Uring | Aio::Threads)
     }
 
@@ -339,7 +344,9 @@ impl Driver<Native> for FileDriver {
         let fd = self.shared.file.as_raw_fd();
         let engine = match (self.config.aio, current.backend) {
             (Aio::Uring, Backend::Epoll) => {
-                let text = format!("{path}: aio=uring, but this I/O thread runs on epoll");
+                let text = format!(
+                    "{path}: aio=uring, but this I/O thread's reactor uses epoll; use aio=auto"
+                );
                 return Err(Error::new(ErrorKind::NotSupported, text));
             }
             (Aio::Inline, _) => Engine::Inline(fd),
@@ -349,7 +356,7 @@ impl Driver<Native> for FileDriver {
                 let ring = ring.map_err(|error| {
                     Error::new(
                         ErrorKind::System,
-                        format!("{path}: no thread does its I/O: {error}"),
+                        format!("{path}: no thread could be started for its I/O: {error}"),
                     )
                 })?;
                 Engine::Ring(ThreadBound::new(ring))
@@ -366,7 +373,7 @@ impl Driver<Native> for FileDriver {
     }
 
     fn take_news(&self) -> Vec<String> {
-        // Whichever drive is asked first tells of what is the process's.
+        // News of the whole process is reported by whichever drive is asked first.
         let mut news = self.shared.lent.take_news();
         news.extend(take_thread_refusal());
         news
@@ -389,30 +396,31 @@ impl Driver<Native> for FileDriver {
 
     fn reads_as_zeroes(&self, sector: Sector, nr_sectors: u64) -> bool {
         let Some(map) = self.shared.map() else { return false };
-        // Relaxed: a late look costs a wait.
+        // Relaxed: reading an old value costs a wait.
         if self.shared.allocating.load(Ordering::Relaxed) > 0 {
             return false;
         }
-        // Up to the end of the hole, or of the file, which may have been cut short.
+        // Known zeroes reach up to the end of the hole, or of the file, which may have been
+        // truncated.
         let next = probe::next_data(map, sector << 9);
         let known = next.map(|next| match next {
-            Next::Data(start) => start,
-            Next::End(size_bytes) => size_bytes,
+            NextData::Data(start) => start,
+            NextData::End(size_bytes) => size_bytes,
         });
         known.is_ok_and(|known| known >= (sector + nr_sectors) << 9)
     }
 }
 
-/// Holes and data of a range, rounded so that a sector that is partly data is data.
+/// Returns the holes and data of a range. A sector that is partly data counts as data.
 fn extents_of(map: &File, sector: Sector, nr_sectors: u64) -> Option<Vec<Extent>> {
     const MOST: usize = 1024;
     let end = sector + nr_sectors;
     let (mut at, mut list) = (sector, Vec::new());
     while at < end && list.len() < MOST {
         let (start, stop) = match probe::next_data(map, at << 9).ok()? {
-            Next::Data(start) => (start >> 9, probe::data_end(map, start).ok()?.div_ceil(512)),
-            // Behind the end of a file that was cut short there is nothing that can be read.
-            Next::End(size_bytes) => (size_bytes >> 9, end),
+            NextData::Data(start) => (start >> 9, probe::data_end(map, start).ok()?.div_ceil(512)),
+            // Nothing can be read behind the end of a truncated file.
+            NextData::End(size_bytes) => (size_bytes >> 9, end),
         };
         let (start, stop) = (start.clamp(at, end), stop.min(end));
         if start > at {

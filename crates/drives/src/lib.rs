@@ -1,9 +1,9 @@
-//! Drivers: what a drive's data is kept in, and the I/O threads that file drives need.
+//! Drivers: the storage behind drives, and the I/O threads that file drives need.
 //!
 //! `null`, `ram` and `model` are generic over the machine; the others need an operating system.
-//! Drives are named by specs, `driver:key=value,...`, which the rows of `DRIVERS` read. All data
-//! I/O of the project goes through here and through the reactor below. Called by the `millrace`
-//! binary, exports and the lab.
+//! Specs of the form `driver:key=value,...` name drives; the rows of `DRIVERS` parse them. All data
+//! I/O of the project goes through this crate, and through the reactor below it. The `millrace`
+//! binary, the exports and the laboratory call it.
 
 #![doc = include_str!("../README.md")]
 
@@ -23,7 +23,7 @@ mod spec;
 pub use common::cancel::Cancel;
 pub use common::measurement::Measured;
 pub use common::payload::{copy_from_request, copy_to_request};
-pub use common::place::Place;
+pub use common::place::DataPlace;
 pub use common::procfs::{
     Holder, flock_holder, marked_process, may_lock_memory, memory_bytes, process_mark,
 };
@@ -32,7 +32,7 @@ pub use common::units::{
     count, count_text, rate_bytes_per_s, size_bytes, size_text, time_ns, time_or_seconds_ns,
     time_text,
 };
-pub use common::words::{Words, nearest};
+pub use common::words::{Words, nearest, unknown_word};
 pub use controller::{controller_config, controller_of};
 pub use fault::{
     Chance, Effect, FaultCache, FaultConfig, FaultControl, FaultDriver, FaultRule, fault_controls,
@@ -52,11 +52,11 @@ pub use ram::{RamConfig, RamDriver};
 pub use rbd::{ImageName, RbdConfig, RbdDriver};
 pub use spec::{Spec, SpecError, drivers, known_keys};
 
-/// All drivers, in the order in which messages list them: for each a `mod` above and its row here.
+/// All drivers, in the order in which messages list them. Each has a `mod` above and a row here.
 const DRIVERS: &[&open::DriverRow] =
     &[&null::ROW, &ram::ROW, &model::ROW, &file::ROW, &nbd::ROW, &rbd::ROW, &fault::ROW];
 
-/// The row of the driver of this name.
+/// Returns the table row of a driver.
 fn driver(name: &str) -> Option<&'static open::DriverRow> {
     DRIVERS.iter().copied().find(|row| row.name == name)
 }

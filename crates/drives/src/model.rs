@@ -1,12 +1,13 @@
-//! `model`: a modelled SSD, on any machine: what a real one would take, in that machine's time.
+//! `model`: a simulated SSD with the timing of a real one, on any machine and in that machine's
+//! time.
 //!
-//! `config` holds what a drive is like, `preset` known drives, `timing` the pure arithmetic of when
-//! an I/O is done, `controller` what several drives share, `queue` the hardware queues. A request
-//! starts when its batch is committed, as at a doorbell, and is named by the first poll after its
-//! time. The device's own state is behind a plain mutex that is never held over a call to the
-//! machine: on a simulated machine it costs the host nothing, as a device's insides should. Like
-//! `null` it keeps no data, unless `contents` says so. Lock order: the drive's state, then its
-//! controller's. Kernel counterpart: null_blk with completion_nsec.
+//! `config` has a drive's properties, `preset` has known drives, `timing` computes when an I/O
+//! completes, `controller` has what several drives share, and `queue` has the hardware queues. A
+//! request starts when its batch is committed, as with a doorbell, and is completed by the first
+//! poll after its time. The device's state is behind a plain mutex, which is never held during a
+//! call of the machine: on a simulated machine it costs no virtual time, as the inside of a device
+//! should not. Like `null`, it keeps no data unless `contents` is set. Lock order: the drive's
+//! state, then its controller's. Kernel counterpart: null_blk with completion_nsec.
 
 mod config;
 mod controller;
@@ -28,8 +29,8 @@ use millrace_block::{
 use millrace_machine::{Machine, Topology};
 
 pub use config::{ModelConfig, ModelContents, ModelTiming};
+use controller::ControllerPort;
 pub use controller::ModelController;
-use controller::Port;
 pub use io::{ModelIo, ModelIoKind};
 pub use open::usual_times;
 pub(crate) use open::{ROW, config_of};
@@ -39,36 +40,36 @@ pub use rotating::ModelDisk;
 pub use service_times::UsualTimes;
 pub use timing::Timing;
 
-use crate::common::store::Store;
+use crate::common::store::SparseStore;
 
-/// A modelled SSD.
+/// Driver of a simulated SSD.
 #[derive(Debug)]
 pub struct ModelDriver {
     config: ModelConfig,
     shared: Arc<ModelState>,
 }
 
-/// What the queues of a drive share.
+/// State that all queues of a drive share.
 #[derive(Debug)]
 struct ModelState {
     timing: Mutex<Timing>,
-    store: Option<Store>,
-    port: Option<Port>,
+    store: Option<SparseStore>,
+    port: Option<ControllerPort>,
 }
 
 impl ModelDriver {
-    /// A drive with nothing in flight, full of zeroes if it keeps contents.
+    /// Creates an idle drive, full of zeroes if it keeps its content.
     ///
     /// # Errors
-    /// `InvalidSetting` for a setting that makes no sense, `System` if there is no address space
-    /// for its contents.
+    /// `InvalidSetting` if a setting is out of range, `System` if there is not enough address space
+    /// for its content.
     pub fn new(config: ModelConfig) -> Result<ModelDriver, Error> {
         config.validate().map_err(|text| Error::new(ErrorKind::InvalidSetting, text))?;
         let store = match config.contents {
             ModelContents::None => None,
-            ModelContents::Ram => Some(Store::new(config.size_bytes)?),
+            ModelContents::Ram => Some(SparseStore::new(config.size_bytes)?),
         };
-        let port = config.controller.clone().map(Port::new);
+        let port = config.controller.clone().map(ControllerPort::new);
         let timing = Mutex::new(Timing::new(&config.timing));
         Ok(ModelDriver { config, shared: Arc::new(ModelState { timing, store, port }) })
     }

@@ -1,13 +1,14 @@
 //! `nbd`: a drive that is an export of an NBD server.
 //!
-//! Hardware queues belong to I/O threads, and each has connections of its own: one queue with one
-//! connection where the server does not say that a flush covers them all (`multi-conn`), else one
-//! for each thread. Where the server lets in fewer, queues without a connection send by those with
-//! one (`siblings.rs`). A connection that is lost is made again (`reconnect=`), and what was in
-//! flight is sent again: the layer has no two overlapping writes in flight whose order matters, so
-//! a write that is sent twice overwrites nothing that was acknowledged after it. What the server
-//! had acknowledged, not flushed and lost with its own end is lost, as with a disk without power.
-//! Owns what all queues share. Kernel counterpart: drivers/block/nbd.c.
+//! Hardware queues belong to I/O threads, and each has connections of its own. There is one queue
+//! with one connection unless the server says that a flush covers all connections (`multi-conn`);
+//! then there is a queue for each thread. If the server accepts fewer connections, queues without
+//! one send their requests through queues with one (`siblings.rs`). A lost connection is made again
+//! (`reconnect=`), and the requests in flight are sent again. That is safe because the block layer
+//! never has two overlapping writes in flight whose order matters, so a write that is sent twice
+//! overwrites nothing that was acknowledged after it. Writes that the server acknowledged, did not
+//! flush, and lost when it ended are lost, as with a disk that loses power. This file owns the
+//! state that all queues share. Kernel counterpart: drivers/block/nbd.c.
 
 mod backoff;
 mod dial;
@@ -45,13 +46,13 @@ use crate::common::cancel::Cancel;
 use crate::common::measurement::Measured;
 use crate::common::owner_queues;
 use crate::common::pieces::PIECES_MAX;
-use crate::common::place::Place;
+use crate::common::place::DataPlace;
 use crate::open::{DriveSettings, OpenOptions, Opened};
 use crate::spec::SpecError;
 use dial::{Connected, Purpose, Target};
 pub(crate) use drive_state::NbdState;
 use drive_state::{Durability, Promise, Reports, lock};
-use link::{Link, LinkPlace};
+use link::{LinkPlace, NbdLink};
 use queue::NbdQueue;
 use redial::{ATTEMPT, Redial};
 use ring::Ring;
@@ -61,48 +62,48 @@ use status_line::in_sectors;
 use terms::{check, connections_of, notes, promised};
 use trouble::ConnectFailure;
 
-/// Longest read or write in sectors.
+/// Maximum length of a read or write, in sectors.
 const MAX_SECTORS: u32 = 2048;
-/// Longest read or write that merging makes, in sectors.
+/// Maximum length of a read or write made by merging, in sectors.
 const MERGE_SECTORS: u32 = 512;
-/// Longest discard or write-zeroes in sectors: servers that carry them out by writing stay within
-/// their time.
+/// Maximum length of a discard or write-zeroes, in sectors. Servers that implement them by writing
+/// must finish within the request timeout.
 const MAX_RANGE_SECTORS: u32 = 64 << 11;
-/// Most connections of a drive.
+/// Maximum number of connections of a drive.
 const CONNECTIONS_MAX: u64 = 64;
-/// Longest time for the first connections.
+/// Time limit for the first connections.
 const START: Duration = Duration::from_secs(10);
 
 /// Settings of an NBD drive.
 #[derive(Debug, Clone)]
 pub struct NbdConfig {
-    /// Server and export.
+    /// Address of the server, and name of the export.
     pub uri: NbdUri,
-    /// The URI as it was written, for messages.
+    /// The URI as the user wrote it, for messages.
     pub text: String,
-    /// Connections altogether; without it one for each I/O thread where the server says that a
-    /// flush covers all of them, else one.
+    /// Total number of connections. `None` stands for one for each I/O thread if the server says
+    /// that a flush covers all of them, and otherwise for one.
     pub connections: Option<u16>,
-    /// Tags of each queue.
+    /// Number of tags of each queue.
     pub depth: u32,
-    /// How long I/O waits for a server that is gone, in nanoseconds, before it fails.
+    /// Time that I/O waits for a lost server before it fails, in nanoseconds.
     pub reconnect_ns: u64,
-    /// Every write is durable when it is answered.
+    /// True if every write must be durable when it completes.
     pub write_through: bool,
-    /// What a server that is connected again may have lost.
+    /// Whether a reconnected server is assumed to have lost unflushed writes.
     pub on_server_restart: OnServerRestart,
-    /// Take no writes.
+    /// True if the drive must reject writes.
     pub read_only: bool,
-    /// TLS, which takes the feature `tls`; without it plaintext.
+    /// TLS settings (needs the feature `tls`), or `None` for plaintext.
     pub tls: Option<NbdTls>,
-    /// I/O threads, each with a queue of its own.
+    /// Number of I/O threads, each with a queue of its own.
     pub io_threads: u16,
-    /// Ends the waits for the server while the drive is opened.
+    /// Ends waits for the server early, while the drive is opened.
     pub cancel: Cancel,
 }
 
 impl NbdConfig {
-    /// The usual settings for an export; `text` is its URI as it was written.
+    /// Returns the default settings for an export. `text` is its URI as the user wrote it.
     #[must_use]
     pub fn new(uri: NbdUri, text: String) -> NbdConfig {
         NbdConfig {
@@ -120,7 +121,7 @@ impl NbdConfig {
         }
     }
 
-    /// The server, with what TLS needs.
+    /// Returns the server's address, with the TLS configuration loaded.
     fn target(&self) -> Result<Target, Error> {
         let tls = match &self.tls {
             None => None,
@@ -140,7 +141,7 @@ impl NbdConfig {
         Ok(Target { uri: self.uri.clone(), text: self.text.clone(), tls, cancel })
     }
 
-    /// Whether a drive on this export takes no writes.
+    /// Returns true if a drive on this export rejects writes.
     fn is_read_only(&self, session: &ClientSession) -> bool {
         self.read_only || session.flags.contains(TransmissionFlags::READ_ONLY)
     }
@@ -150,36 +151,36 @@ impl NbdConfig {
     }
 }
 
-/// What a drive does when it is connected again, and its server had answered writes that no flush
-/// covers: a server that was started anew may have lost them. It cannot be told from one that was
-/// only cut off.
+/// Behaviour of a drive that reconnects after its server had acknowledged writes which no flush
+/// covers. A restarted server may have lost them, but it cannot be told from one that was only
+/// unreachable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnServerRestart {
-    /// Takes it that nothing is lost.
+    /// Assumes that nothing is lost.
     #[default]
     GoOn,
-    /// Fails the next flush, or write with FUA, once.
+    /// Fails the next flush or FUA write, once.
     FlushError,
 }
 
-/// Files of TLS, and whom the server's certificate must name.
+/// TLS files, and the name that the server's certificate must have.
 #[derive(Debug, Clone)]
 pub struct NbdTls {
-    /// Certificates of the CAs that may have signed the server's, in PEM.
+    /// PEM file with the CA certificates that the server's certificate may be signed by.
     pub ca: PathBuf,
-    /// Certificate and key, for servers that ask for them.
+    /// Certificate and key, for servers that ask for client certificates.
     pub identity: Option<TlsIdentity>,
-    /// The name in the server's certificate; without it the host of the URI, and `localhost` for a
-    /// Unix socket.
+    /// Expected name in the server's certificate. `None` stands for the host of the URI, or
+    /// `localhost` for a Unix socket.
     pub hostname: Option<String>,
 }
 
-/// Files of a certificate and its key, in PEM.
+/// Paths of a certificate and its key, in PEM format.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsIdentity {
-    /// The certificate, and those of CAs between it and one that the server knows.
+    /// The certificate, followed by the intermediate CA certificates that the server does not know.
     pub certificate: PathBuf,
-    /// Its private key.
+    /// The certificate's private key.
     pub key: PathBuf,
 }
 
@@ -197,8 +198,8 @@ impl NbdDriver {
     /// Connects to the server.
     ///
     /// # Errors
-    /// `System` if it cannot be reached, `NotSupported` if it refuses, `InvalidSetting` if the
-    /// export cannot be what the settings say. The text names the URI.
+    /// `System` if the server cannot be reached, `NotSupported` if it refuses, `InvalidSetting` if
+    /// the settings do not fit the export. The text names the URI.
     pub fn open(config: NbdConfig) -> Result<NbdDriver, Error> {
         let target = config.target()?;
         let connected = target.dial(Purpose::Transmit, START)?;
@@ -239,13 +240,13 @@ impl NbdDriver {
         Ok(NbdDriver { config, session, shared, connections, identity, notes })
     }
 
-    /// What a person should know, such as how many connections there are.
+    /// Returns remarks for the user, such as the number of connections.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// Two numbers of server and export, to find one export used twice.
+    /// Returns two hashes of server and export, by which an export that is used twice is found.
     #[must_use]
     pub fn identity(&self) -> (u64, u64) {
         self.identity
@@ -255,13 +256,14 @@ impl NbdDriver {
         self.connections.min(self.config.io_threads.max(1))
     }
 
-    /// A connection for a link, and its generation. No connection where the server lets in fewer
-    /// than the drive is to have: the first that is missing is waited for, and others are not.
+    /// Connects a link. Returns the connection and its generation. Returns no connection if the
+    /// server accepts fewer than the drive should have: the drive waits for the first missing one,
+    /// and not for further ones.
     fn connect(&self) -> Result<(Option<Connected>, u32), Error> {
         let shared = &self.shared;
         let first = lock(&shared.first).take();
         let (connected, generation) = match first {
-            // Made when nothing had been lost.
+            // This connection was made before any was lost.
             Some(connected) => (connected, 0),
             None if lock(&shared.reports.trouble).exists() => {
                 return Ok((None, shared.generation()));
@@ -283,7 +285,7 @@ impl NbdDriver {
         Ok((Some(connected), generation))
     }
 
-    /// What messages call a connection of a queue; none if there is no other one.
+    /// Returns the name of a queue's connection for messages, or `None` if the drive has only one.
     fn name_of(&self, queue: u16, link: usize) -> Option<String> {
         let (queues, all) = (self.queues(), self.connections);
         let before = usize::from(queue * (all / queues) + queue.min(all % queues));
@@ -307,7 +309,7 @@ impl DriveSettings for NbdConfig {
         Ok(Opened { notes, identity, ..Opened::plain(nbd) })
     }
 
-    /// Asks the server, without beginning to use the export.
+    /// Asks the server about the export without starting to use it.
     fn measure(&self) -> Result<Measured, SpecError> {
         let Connected { session, identity, .. } = ask(self)?;
         check(self, &session)?;
@@ -315,15 +317,15 @@ impl DriveSettings for NbdConfig {
         let notes = notes(self, &session);
         let block_bytes = session.block_min.max(512);
         let read_only = self.is_read_only(&session);
-        let (size_bytes, place) = (session.size_bytes, Some(Place { identity, read_only }));
+        let (size_bytes, place) = (session.size_bytes, Some(DataPlace { identity, read_only }));
         Ok(Measured { size_bytes, block_bytes, notes, warnings: Vec::new(), place })
     }
 }
 
-/// What the server says of the export now.
+/// Asks the server about the export as it is now.
 fn ask(config: &NbdConfig) -> Result<Connected, Error> {
     let target = config.target()?;
-    // Servers that know no OPT_INFO are asked as if to begin.
+    // A server without OPT_INFO is asked by starting a connection as for I/O.
     let asked = target.dial(Purpose::Ask, START);
     asked.or_else(|error| match error.kind() {
         ErrorKind::NotSupported => target.dial(Purpose::Transmit, START),
@@ -343,17 +345,17 @@ impl Driver<Native> for NbdDriver {
 
     fn revalidate(&self) -> Result<Sector, Error> {
         if self.shared.is_dead() {
-            let text = "its export has changed, and the drive is dead until it is opened again, as by \
-                        a restart";
+            let text = "its export has changed, and the drive fails all I/O until it is opened \
+                        again, for example by a restart";
             return Err(self.config.error(ErrorKind::NotSupported, text));
         }
         let now_bytes = ask(&self.config)?.session.size_bytes;
-        // Relaxed: this is the only writer, and the layer asks from one thread at a time.
+        // Relaxed: this is the only writer, and the layer calls it from one thread at a time.
         let before = self.shared.promise.size_bytes.load(Ordering::Relaxed);
         if now_bytes > before {
             // Relaxed: the epoch below publishes it.
             self.shared.promise.size_bytes.store(now_bytes, Ordering::Relaxed);
-            // Release pairs with the Acquires of the links.
+            // Release pairs with the Acquire loads of the links.
             self.shared.epoch.fetch_add(1, Ordering::Release);
         }
         Ok(now_bytes >> 9)
@@ -400,7 +402,7 @@ impl Driver<Native> for NbdDriver {
             let redial = Redial::new(Arc::clone(&current.wake));
             let name = self.name_of(index, number);
             let place = LinkPlace { queue: index.into(), number, name };
-            links.push(Link::new(place, connected, redial, depth + guests_max));
+            links.push(NbdLink::new(place, connected, redial, depth + guests_max));
         }
         let queue = (usize::from(index), current.wake);
         let parts = (Ring::new(current.handle), links);
@@ -409,7 +411,7 @@ impl Driver<Native> for NbdDriver {
 
     fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
         let data = vec![Extent { nr_sectors, hole: false, zero: false }];
-        // Another connection may know nothing of what was written on this one.
+        // Another connection may not see what was written on this one.
         let is_blind = !self.has(TransmissionFlags::MULTI_CONN) || self.shared.siblings.is_sole();
         if !self.is_read_only() && is_blind {
             return data;
@@ -424,7 +426,7 @@ impl Driver<Native> for NbdDriver {
     }
 
     fn is_reconnecting(&self) -> bool {
-        // Relaxed: a hint, which whoever has a clock asks for again and again.
+        // Relaxed: a hint that is read again and again.
         self.shared.searching.load(Ordering::Relaxed) > 0
     }
 
@@ -437,7 +439,7 @@ impl Driver<Native> for NbdDriver {
     }
 
     fn prepare_stop(&self) {
-        // Relaxed: the flush that is to see it is submitted later.
+        // Relaxed: the flush that must see it is submitted later.
         self.shared.durability.stopping.store(true, Ordering::Relaxed);
     }
 

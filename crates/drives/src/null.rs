@@ -1,8 +1,9 @@
-//! `null`: receives requests and completes them, at once or after a fixed time; keeps no data.
+//! `null`: completes requests at once or after a fixed time; keeps no data.
 //!
-//! Measures the layer alone (\[MQ\] point 6). As many hardware queues as asked for, any thread may
-//! run them. With `delay_ns` a request completes that long after it was queued, as a device with
-//! that latency and no limit of its own but its tags. Kernel counterpart: drivers/block/null_blk.
+//! It measures the block layer alone (\[MQ\] point 6). It has as many hardware queues as asked for,
+//! and any thread may run them. With `delay_ns`, a request completes that long after it was queued,
+//! as on a device with this latency and no limit except its tags. Kernel counterpart:
+//! drivers/block/null_blk.
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -17,7 +18,7 @@ use crate::common::measurement::Measured;
 use crate::open::{DriveSettings, DriverRow, OpenOptions, Opened};
 use crate::spec::{Spec, SpecError};
 
-/// The driver's row.
+/// The driver's row in the table of drivers.
 pub(crate) const ROW: DriverRow = DriverRow {
     name: "null",
     keys: &["size", "delay", "queues", "depth", "block"],
@@ -27,16 +28,16 @@ pub(crate) const ROW: DriverRow = DriverRow {
     settings: |spec| Ok(Box::new(settings_of(spec)?)),
 };
 
-/// A drive that keeps nothing.
+/// A drive that keeps no data.
 #[derive(Debug, Clone)]
 pub struct NullDriver {
     /// Size in bytes.
     pub size_bytes: u64,
-    /// Time from dispatch to completion in nanoseconds; 0 for at once.
+    /// Time from dispatch to completion in nanoseconds; 0 completes at once.
     pub delay_ns: u64,
-    /// Most hardware queues, 1 to 2048.
+    /// Maximum number of hardware queues, 1 to 2048.
     pub queues: u16,
-    /// Tags of each, 1 to 65,536.
+    /// Number of tags of each queue, 1 to 65,536.
     pub depth: u32,
     /// Logical block size in bytes.
     pub block_size: u32,
@@ -48,7 +49,7 @@ impl Default for NullDriver {
     }
 }
 
-/// The settings of a spec.
+/// Parses the settings of a spec.
 pub(crate) fn settings_of(spec: &Spec) -> Result<NullDriver, SpecError> {
     let default = NullDriver::default();
     Ok(NullDriver {
@@ -110,7 +111,7 @@ impl<M: Machine> Driver<M> for NullDriver {
     }
 }
 
-/// Completes at the poll that follows.
+/// Queue that completes requests at the next poll.
 #[derive(Debug)]
 struct NullQueue {
     done: Box<[Tag]>,
@@ -120,7 +121,7 @@ struct NullQueue {
 impl<M: Machine> DriverQueue<M> for NullQueue {
     #[inline]
     fn queue_rq(&mut self, rq: &Request<M>) -> Dispatch {
-        // At most as many as there are tags.
+        // There are at most as many requests as tags.
         self.done[self.len] = rq.tag();
         self.len += 1;
         Dispatch::Queued
@@ -134,7 +135,7 @@ impl<M: Machine> DriverQueue<M> for NullQueue {
 
     fn poll(&mut self, batch: &mut CompletionBatch) {
         if self.len == 1 && !batch.is_full() {
-            // One at a time needs no loop.
+            // A single request, the common case, needs no loop.
             batch.push(self.done[0], Status::Ok);
             self.len = 0;
             return;
@@ -154,7 +155,7 @@ impl<M: Machine> DriverQueue<M> for NullQueue {
     }
 }
 
-/// Completes when the time has come; requests come in order of their deadlines.
+/// Queue that completes requests after a delay. They arrive in the order of their deadlines.
 #[derive(Debug)]
 struct DelayQueue<M> {
     waiting: VecDeque<(u64, Tag)>,

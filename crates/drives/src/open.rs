@@ -1,9 +1,9 @@
-//! `open`: from a drive's spec to its driver, by the row of the driver in `crate::DRIVERS`.
+//! `open`: makes a driver from a drive's spec, by the driver's row in `crate::DRIVERS`.
 //!
-//! Owns the form of a row, and what drivers do with their settings once every value is checked.
-//! Opening collects what a person should see and what tells drives apart. Called by the binary for
-//! each drive of its configuration, before anything is served, and by drivers around others. An
-//! error names driver, key and value, or the path.
+//! This file defines the form of a row, and the trait for settings whose values are all checked.
+//! Opening also collects remarks for the user and the identity of the drive's data. The binary
+//! calls it for each drive of its configuration before anything is served, and drivers that wrap
+//! other drives call it. An error names the driver, the key and the value, or the path.
 
 use std::path::PathBuf;
 
@@ -12,53 +12,52 @@ use millrace_machine::Native;
 
 use crate::common::cancel::Cancel;
 use crate::common::measurement::Measured;
-use crate::common::place::Place;
+use crate::common::place::DataPlace;
 use crate::fault::FaultControl;
 use crate::spec::{Spec, SpecError};
 
-/// The row of a driver.
+/// Table row of a driver.
 pub(crate) struct DriverRow {
     /// Name in specs.
     pub name: &'static str,
     /// Keys, in the order in which messages list them.
     pub keys: &'static [&'static str],
-    /// Key that may go without its name, if it comes first.
+    /// Key whose name may be omitted if it comes first.
     pub main_key: Option<&'static str>,
-    /// Keys with the path of a file.
+    /// Keys whose value is the path of a file.
     pub path_keys: &'static [&'static str],
-    /// Threads that run its queues; a drive around another has the other's threads, too.
+    /// Threads that may run its queues. A wrapping drive has those of the drive inside.
     pub queues: QueueKind,
-    /// Reads all values; opens nothing.
+    /// Parses and checks all values; opens nothing.
     pub settings: fn(&Spec) -> Result<Box<dyn DriveSettings>, SpecError>,
 }
 
-/// Settings of a drive, all values checked.
+/// Settings of a drive, with all values checked.
 pub(crate) trait DriveSettings {
-    /// See [`open_with`].
+    /// Implements [`open_with`].
     fn open(self: Box<Self>, io_threads: u16, options: &OpenOptions) -> Result<Opened, SpecError>;
 
-    /// See [`measure`].
+    /// Implements [`measure`].
     fn measure(&self) -> Result<Measured, SpecError>;
 
-    /// See [`file_place`].
-    fn file_place(&self) -> Option<Place> {
+    /// Implements [`file_place`].
+    fn file_place(&self) -> Option<DataPlace> {
         None
     }
 }
 
-/// A drive that was opened by its spec.
+/// A drive that was opened from its spec.
 pub struct Opened {
-    /// Its driver.
+    /// Driver of the drive.
     pub driver: Box<dyn Driver<Native>>,
-    /// Lines that a person should see, such as that direct I/O is not possible.
+    /// Remarks for the user, for example that direct I/O is not possible.
     pub notes: Vec<String>,
-    /// Lines about what is hardly meant, such as that its file is a qcow2 image.
+    /// Warnings about probable mistakes, for example that the file is a qcow2 image.
     pub warnings: Vec<String>,
-    /// Device and inode of its file, or number of its block device and 0, or two numbers of server
-    /// and export, or made of its Ceph image: two drives with the same identity keep their data in
-    /// the same place.
+    /// Device and inode of the file, number of the block device and 0, or two hashes of an NBD
+    /// export or Ceph image. Two drives with the same identity keep their data in the same place.
     pub identity: Option<(u64, u64)>,
-    /// The outermost fault drive's control.
+    /// Control of the outermost fault drive.
     pub fault: Option<FaultControl>,
 }
 
@@ -69,62 +68,63 @@ impl Opened {
     }
 }
 
-/// Opens the drive of a spec for as many I/O threads.
+/// Opens the drive of a spec, for this many I/O threads.
 ///
 /// # Errors
-/// A value that makes no sense, a key that is missing, or what opening says.
+/// Returns an error for an invalid value or a missing key, or the error of opening the drive.
 pub fn open(spec: &Spec, io_threads: u16) -> Result<Opened, SpecError> {
     open_with(spec, io_threads, &OpenOptions::default())
 }
 
-/// How a drive is opened, beyond what its spec says.
+/// Options for opening a drive, besides its spec.
 #[derive(Debug, Clone, Default)]
 pub struct OpenOptions {
-    /// Ends the opening early, with an error, once it is set: waits for locks, servers and clusters
-    /// look at it.
+    /// Ends the opening early with an error once it is set. Waits for locks, servers and clusters
+    /// check it.
     pub cancel: Cancel,
-    /// Where a file drive finds its file, see
+    /// Path at which a file drive finds its file; see
     /// [`FileConfig::opened_at`](crate::FileConfig::opened_at).
     pub file_at: Option<PathBuf>,
 }
 
-/// As [`open`], with these options.
+/// Opens the drive of a spec, as [`open`] does, with options.
 ///
 /// # Errors
-/// As [`open`].
+/// As for [`open`].
 pub fn open_with(spec: &Spec, io_threads: u16, options: &OpenOptions) -> Result<Opened, SpecError> {
     options.cancel.check(spec)?;
     settings_of(spec)?.open(io_threads, options)
 }
 
-/// Says whether every value of a spec makes sense, of the drives inside it, too; opens nothing.
+/// Checks all values of a spec, including those of drives inside it; opens nothing.
 ///
 /// # Errors
-/// As [`open`], but for what only opening can tell.
+/// As for [`open`], except for what only opening can detect.
 pub fn check(spec: &Spec) -> Result<(), SpecError> {
     settings_of(spec).map(drop)
 }
 
-/// What a drive would be once it is open: asked of files and devices, which are only looked at.
+/// Returns the properties of a spec's drive without opening it for use. Files and devices are only
+/// inspected.
 ///
 /// # Errors
-/// As [`check`], and if there is no such file, or it cannot be read.
+/// As for [`check`], and if the file does not exist or cannot be read.
 pub fn measure(spec: &Spec) -> Result<Measured, SpecError> {
     settings_of(spec)?.measure()
 }
 
-/// Where the file of a drive, or of the one inside it, lies, without opening it; none if the drive
-/// is in no file, or no file can be there.
+/// Returns the place of the file of a drive, or of the drive inside it, without opening it. Returns
+/// `None` if the drive uses no file, or if no file can exist there.
 ///
 /// # Errors
-/// As [`check`].
-pub fn file_place(spec: &Spec) -> Result<Option<Place>, SpecError> {
+/// As for [`check`].
+pub fn file_place(spec: &Spec) -> Result<Option<DataPlace>, SpecError> {
     Ok(settings_of(spec)?.file_place())
 }
 
-/// The settings of a spec's drive.
+/// Parses the settings of a spec's drive.
 pub(crate) fn settings_of(spec: &Spec) -> Result<Box<dyn DriveSettings>, SpecError> {
-    // Fields are public, so the keys may never have been checked.
+    // Checks the keys again, because the fields are public and may not have been checked.
     let spec = &Spec::from_pairs(&spec.driver, spec.options.iter().cloned())?;
     let row = crate::driver(&spec.driver).expect("from_pairs knows the driver");
     (row.settings)(spec)

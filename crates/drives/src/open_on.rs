@@ -1,7 +1,7 @@
-//! `open_on`: drives that need no operating system, on any machine.
+//! `open_on`: opens drives that need no operating system, on any machine.
 //!
-//! The settings are those of the drivers' rows. A row cannot be generic over the machine, so a
-//! driver that is stands here by name. Called by simulated runs.
+//! The settings are those of the drivers' rows. A row cannot be generic over the machine, so the
+//! generic drivers are listed here by name. Simulated runs call this.
 
 use millrace_block::{Driver, Error, ErrorKind};
 use millrace_machine::Machine;
@@ -11,11 +11,11 @@ use crate::null;
 use crate::ram::{self, RamDriver};
 use crate::spec::{Spec, SpecError};
 
-/// Opens the drive of a spec on any machine: `null`, `ram` or `model`, which need no operating
-/// system.
+/// Opens the drive of a spec on any machine. Supports `null`, `ram` and `model`, which need no
+/// operating system.
 ///
 /// # Errors
-/// As [`crate::open`]; `Open` with `InvalidSetting` for other drivers.
+/// As for [`crate::open`]; `Open` with `InvalidSetting` for other drivers.
 pub fn open_on<M: Machine>(spec: &Spec) -> Result<Box<dyn Driver<M>>, SpecError> {
     let spec = &Spec::from_pairs(&spec.driver, spec.options.iter().cloned())?;
     match spec.driver.as_str() {

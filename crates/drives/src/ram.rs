@@ -1,8 +1,8 @@
-//! `ram`: a drive in memory; sparse, lost at the end of the process.
+//! `ram`: a drive in sparse memory, whose data are lost when the process ends.
 //!
-//! One store for all queues; a request is done by the thread that hands it over, and completes at
-//! the poll that follows. Discard and write-zeroes give memory back. Nothing is volatile. Kernel
-//! counterpart: drivers/block/brd.c.
+//! All queues use one store. The submitting thread executes a request at once; it completes at the
+//! next poll. Discard and write-zeroes free memory. There is no volatile cache. Kernel counterpart:
+//! drivers/block/brd.c.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ use millrace_machine::{Machine, Topology};
 
 use crate::common::measurement::Measured;
 use crate::common::procfs::memory_bytes;
-use crate::common::store::Store;
+use crate::common::store::SparseStore;
 use crate::open::{DriveSettings, DriverRow, OpenOptions, Opened};
 use crate::spec::{Spec, SpecError};
 
-/// The driver's row.
+/// The driver's row in the table of drivers.
 pub(crate) const ROW: DriverRow = DriverRow {
     name: "ram",
     keys: &["size", "block", "depth"],
@@ -35,7 +35,7 @@ pub struct RamConfig {
     pub size_bytes: u64,
     /// Logical block size in bytes, a power of two of 512 or more.
     pub block_size: u32,
-    /// Tags of each queue.
+    /// Number of tags of each queue.
     pub depth: u32,
 }
 
@@ -45,7 +45,7 @@ impl Default for RamConfig {
     }
 }
 
-/// The settings of a spec.
+/// Parses the settings of a spec.
 pub(crate) fn settings_of(spec: &Spec) -> Result<RamConfig, SpecError> {
     let default = RamConfig::default();
     let Some(size_bytes) = spec.size("size")? else { return Err(spec.missing("size")) };
@@ -74,24 +74,24 @@ impl DriveSettings for RamConfig {
     }
 }
 
-/// A drive in memory.
+/// A drive that keeps its data in memory.
 #[derive(Debug)]
 pub struct RamDriver {
     config: RamConfig,
-    store: Arc<Store>,
+    store: Arc<SparseStore>,
 }
 
 impl RamDriver {
-    /// A drive full of zeroes.
+    /// Creates a drive of zeroes.
     ///
     /// # Errors
-    /// `InvalidSetting` for a size of 0, `System` if there is no address space for it.
+    /// `InvalidSetting` for a size of 0, `System` if there is not enough address space.
     pub fn new(config: RamConfig) -> Result<RamDriver, Error> {
         if config.size_bytes < 512 {
             let text = format!("ram drive of {} bytes: give it 512 or more", config.size_bytes);
             return Err(Error::new(ErrorKind::InvalidSetting, text));
         }
-        let store = Arc::new(Store::new(config.size_bytes)?);
+        let store = Arc::new(SparseStore::new(config.size_bytes)?);
         Ok(RamDriver { config, store })
     }
 }
@@ -137,10 +137,10 @@ impl<M: Machine> Driver<M> for RamDriver {
     }
 }
 
-/// Completes at the poll that follows.
+/// Queue that completes requests at the next poll.
 #[derive(Debug)]
 struct RamQueue {
-    store: Arc<Store>,
+    store: Arc<SparseStore>,
     done: Vec<Tag>,
 }
 

@@ -1,13 +1,13 @@
-//! `rbd`: a drive in an image of a Ceph cluster, by librbd.
+//! `rbd`: a drive in an image of a Ceph cluster, through librbd.
 //!
-//! Hardware queues belong to I/O threads, as those of files do; all of them use one image handle,
-//! which has the exclusive lock. Owns the connection, the image and the lock. Completed writes may
-//! be in librbd's cache until a flush; librbd has no FUA for a list of pieces, so the layer flushes
-//! after such a write. Calls `rbd/open.rs` once, `rbd/queue.rs` per I/O, `rbd/map.rs` for holes,
-//! and `rbd/control.rs` for whatever waits for the cluster: a look at whether the image is still
-//! the one that was opened, and its closing.
-//! How what librbd returns is checked, which no fuzzer can reach: see `rbd/image.rs` and
-//! `rbd/queue.rs`. Kernel counterpart: drivers/block/rbd.c.
+//! Hardware queues belong to I/O threads, like those of file drives. All of them use one image
+//! handle, which has the exclusive lock. This file owns the connection, the image and the lock.
+//! Completed writes may be in librbd's cache until a flush. librbd has no FUA for vectored writes,
+//! so the block layer flushes after such a write. It calls `rbd/open.rs` once, `rbd/queue.rs` for
+//! each I/O, `rbd/map.rs` for holes, and `rbd/control.rs` for everything that waits for the
+//! cluster: checking whether the image is still the one that was opened, and closing it. Results of
+//! librbd, which no fuzzer can reach, are checked in `rbd/image.rs` and `rbd/queue.rs`. Kernel
+//! counterpart: drivers/block/rbd.c.
 
 mod cluster;
 mod control;
@@ -36,45 +36,47 @@ use millrace_machine::{Native, Topology};
 use crate::common::cancel::Cancel;
 use crate::common::owner_queues;
 use crate::common::pieces::PIECES_MAX;
-use control::{ControlThread, KnownImage, Order, wait_for_end};
-use image::Image;
-use map::Map;
+use control::{ControlOrder, ControlThread, KnownImage, wait_for_end};
+use image::RbdImage;
+use map::HoleMap;
 pub use name::ImageName;
 use queue::RbdQueue;
 pub(crate) use settings::ROW;
 
-/// Longest read or write in sectors.
+/// Maximum length of a read or write, in sectors.
 const MAX_SECTORS: u32 = 8192;
-/// Objects of the longest discard: librbd starts an operation for each of them at once.
+/// Maximum number of objects in a discard, because librbd starts an operation for each of them at
+/// once.
 const DISCARD_OBJECTS: u64 = 16;
-/// What an OSD's store allocates at least (`bluestore_min_alloc_size`).
+/// Minimum allocation of an OSD's store (`bluestore_min_alloc_size`), in bytes.
 const PHYSICAL_BYTES: u32 = 4096;
 
 /// Settings of a Ceph drive.
 #[derive(Debug, Clone)]
 pub struct RbdConfig {
-    /// The image, or a snapshot of it, which can be read only.
+    /// Name of the image, or of one of its snapshots, which are read-only.
     pub image: ImageName,
-    /// The cluster's configuration file; none: where Ceph's programs look for it.
+    /// Path of the cluster's configuration file; `None` uses Ceph's default locations.
     pub conf: Option<PathBuf>,
-    /// The cluster's name, which decides where its configuration is looked for.
+    /// Name of the cluster, which is a part of the default location of its configuration.
     pub cluster: String,
-    /// The user, without `client.`.
+    /// Name of the user, without `client.`.
     pub user: String,
-    /// Tags of each queue.
+    /// Number of tags of each queue.
     pub depth: u32,
-    /// Hold the image's exclusive lock, so that nobody else writes to it.
+    /// If true, the drive holds the image's exclusive lock, so that no other client can write to
+    /// it.
     pub lock: bool,
-    /// Open it for reading only.
+    /// If true, the image is opened for reading only.
     pub read_only: bool,
-    /// How long opening may wait for the cluster, in nanoseconds.
+    /// Maximum time that opening may wait for the cluster, in nanoseconds.
     pub connect_ns: u64,
     /// Whether librbd's cache writes through until the first flush
-    /// (`rbd_cache_writethrough_until_flush`); none: as the cluster's configuration says.
+    /// (`rbd_cache_writethrough_until_flush`); `None` uses the cluster's configuration.
     pub writethrough_until_flush: Option<bool>,
-    /// I/O threads, each with a queue of its own.
+    /// Number of I/O threads, each with a queue of its own.
     pub io_threads: u16,
-    /// Ends the waits for the cluster and for the image's lock.
+    /// Ends waits for the cluster and for the image's lock early.
     pub cancel: Cancel,
 }
 
@@ -97,7 +99,7 @@ impl Default for RbdConfig {
 }
 
 impl RbdConfig {
-    /// Whether the drive takes no writes: a snapshot never does.
+    /// Returns true if the drive rejects writes, as it always does for a snapshot.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.read_only || self.image.snapshot.is_some()
@@ -111,11 +113,12 @@ fn held() -> MutexGuard<'static, Vec<(u64, u64)>> {
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// An image that a drive of this process writes to, in the list as long as it is open.
+/// Entry of an image that a drive of this process writes to, in the list as long as the image is
+/// open.
 struct HeldImage((u64, u64));
 
 impl HeldImage {
-    /// Enters it; none if it is there already.
+    /// Adds an image to the list. Returns `None` if it is there already.
     fn take(identity: (u64, u64)) -> Option<HeldImage> {
         let mut all = held();
         if all.contains(&identity) {
@@ -125,7 +128,7 @@ impl HeldImage {
         Some(HeldImage(identity))
     }
 
-    /// Whether it is there.
+    /// Returns true if the image is in the list.
     fn has(identity: (u64, u64)) -> bool {
         held().contains(&identity)
     }
@@ -140,28 +143,28 @@ impl Drop for HeldImage {
     }
 }
 
-/// An image that is closed by its drive's control thread, since a cluster that is gone never
-/// answers; before there is that thread, by whoever drops it.
+/// An image that is closed by its drive's control thread, because a lost cluster never answers.
+/// Before that thread exists, the thread that drops the image closes it.
 struct OpenImage {
-    image: Option<Box<Image>>,
+    image: Option<Box<RbdImage>>,
     held: Option<HeldImage>,
-    control: OnceLock<Sender<Order>>,
+    control: OnceLock<Sender<ControlOrder>>,
 }
 
 impl OpenImage {
-    fn new(image: Image, held: Option<HeldImage>) -> OpenImage {
+    fn new(image: RbdImage, held: Option<HeldImage>) -> OpenImage {
         OpenImage { image: Some(Box::new(image)), held, control: OnceLock::new() }
     }
 
-    /// Has this thread close it.
-    fn close_on(&self, control: &Sender<Order>) {
+    /// Sets the thread that closes the image.
+    fn close_on(&self, control: &Sender<ControlOrder>) {
         self.control.get_or_init(|| control.clone());
     }
 }
 
 impl Deref for OpenImage {
-    type Target = Image;
-    fn deref(&self) -> &Image {
+    type Target = RbdImage;
+    fn deref(&self) -> &RbdImage {
         self.image.as_ref().expect("the image is there until the drop")
     }
 }
@@ -170,28 +173,29 @@ impl Drop for OpenImage {
     fn drop(&mut self) {
         if let (Some(control), Some(image)) = (self.control.get(), self.image.take()) {
             let (sender, closed) = mpsc::channel();
-            // Without an answer the process goes on, and the cluster gives the lock away in its
-            // time; without the thread, the order is dropped, and the image with it.
-            let _ = control.send(Order::Close(image, self.held.take(), sender));
+            // If the close is not completed in time, the process goes on, and the cluster releases
+            // the lock later. If the thread does not exist, the order is dropped, and the image
+            // with it.
+            let _ = control.send(ControlOrder::Close(image, self.held.take(), sender));
             wait_for_end(&closed);
         }
     }
 }
 
-/// What all queues of a drive share.
+/// State that all queues of a drive share.
 pub(crate) struct RbdState {
     image: OpenImage,
     object_bytes: u64,
     name: String,
     known: KnownImage,
-    /// Bytes of the image when it was opened, or when it was last seen to have grown.
+    /// Size of the image in bytes when it was opened, or when it was last seen to have grown.
     size_bytes: AtomicU64,
-    /// Bytes that I/O may reach: 0 once the drive has failed, fewer than it had if the image was
-    /// shrunk.
+    /// End of the range that I/O may reach, in bytes: 0 once the drive has failed, and less than
+    /// its size if the image was shrunk.
     limit_bytes: AtomicU64,
-    /// A write was acknowledged.
+    /// True once a write was acknowledged.
     has_written: AtomicBool,
-    /// What the cluster did to this client was said.
+    /// True once the log says what the cluster did to this client.
     told: AtomicBool,
     news: Mutex<Vec<String>>,
 }
@@ -216,9 +220,9 @@ impl RbdState {
         }
     }
 
-    /// The outcome of I/O on bytes that end there, if librbd is not to be asked for it.
+    /// Returns the status for an I/O that ends at `end_bytes` if it must not be passed to librbd.
     fn refusal(&self, end_bytes: u64, op: Op) -> Option<Status> {
-        // Relaxed: an answer that is in flight while the image changes may be of before.
+        // Relaxed: an answer in flight while the image changes may be based on the old limit.
         let limit = self.limit_bytes.load(Ordering::Relaxed);
         (end_bytes > limit || limit == 0).then(|| self.refused(limit, op))
     }
@@ -232,57 +236,58 @@ impl RbdState {
         }
     }
 
-    /// Notes that a write was acknowledged.
+    /// Records that a write was acknowledged.
     fn note_write(&self) {
-        // Relaxed: a flush that covers the write comes after its answer. Stored once only, since
-        // all queues read this line.
+        // Relaxed: a flush that covers the write comes after its completion. Stored only once,
+        // because all queues read this cache line.
         if !self.has_written.load(Ordering::Relaxed) {
             self.has_written.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether a flush that cannot be done has nothing to do: the drive only reads, or shares its
-    /// image and was never let write.
+    /// Returns true if a flush that cannot be executed has nothing to do, because the drive only
+    /// reads, or shares its image and has never written.
     fn owes_nothing(&self) -> bool {
         // Relaxed: see `note_write`.
         !self.known.is_locked && !self.has_written.load(Ordering::Relaxed)
     }
 
-    /// Whether some I/O is refused, or all of it.
+    /// Returns true if some or all I/O is refused.
     fn is_limited(&self) -> bool {
         // Relaxed: see `refusal`.
         self.limit_bytes.load(Ordering::Relaxed) < u64::MAX
     }
 
-    /// Whether all I/O is refused.
+    /// Returns true if all I/O is refused.
     fn has_failed(&self) -> bool {
         // Relaxed: see `refusal`.
         self.limit_bytes.load(Ordering::Relaxed) == 0
     }
 
-    /// Has I/O behind so many bytes fail; whether it reached further before.
+    /// Makes I/O beyond this many bytes fail. Returns true if the limit was higher before.
     fn limit(&self, bytes: u64) -> bool {
         // Relaxed: see `refusal`.
         self.limit_bytes.fetch_min(bytes, Ordering::Relaxed) > bytes
     }
 
-    /// Bytes of the image when it was opened, or when it was last seen to have grown.
+    /// Returns the size of the image in bytes when it was opened, or when it was last seen to have
+    /// grown.
     fn size_bytes(&self) -> u64 {
         // Relaxed: a number that orders nothing.
         self.size_bytes.load(Ordering::Relaxed)
     }
 
-    /// Notes that the image has as many bytes as before, or more, which I/O may reach again; a
-    /// drive that has failed stays so.
+    /// Records that the image has its old size or more again, and lifts the limit. A drive that has
+    /// failed stays failed.
     fn enlarge(&self, bytes: u64) {
         let lift = |limit| (limit > 0).then_some(u64::MAX);
         // Relaxed: see `size_bytes` and `refusal`.
         self.size_bytes.store(bytes, Ordering::Relaxed);
-        // Refused: the drive has failed.
+        // The update is refused if the drive has failed.
         let _ = self.limit_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, lift);
     }
 
-    /// Has all I/O fail from now on, and says why, unless something was said already.
+    /// Makes all I/O fail from now on, and logs the reason, unless one was logged already.
     #[cold]
     fn fail(&self, why: &str) {
         self.limit(0);
@@ -292,7 +297,7 @@ impl RbdState {
         }
     }
 
-    /// What an errno of I/O tells of the image, for people: said once.
+    /// Logs, once, what an errno of an I/O says about the image.
     #[cold]
     fn tell(&self, errno: c_int) {
         match errno {
@@ -321,7 +326,7 @@ impl RbdState {
     }
 }
 
-/// The status of I/O behind the end of an image that was shrunk.
+/// Returns the status of I/O behind the end of an image that was shrunk.
 fn behind_the_end(op: Op) -> Status {
     match op {
         Op::Read => Status::IoError,
@@ -329,13 +334,13 @@ fn behind_the_end(op: Op) -> Status {
     }
 }
 
-/// What opening has learned.
+/// Properties of an image that were read when it was opened.
 struct ImageFacts {
     size_bytes: u64,
     object_bytes: u64,
     discard_bytes: u64,
     identity: (u64, u64),
-    /// librbd answers writes that only its memory has (`rbd_cache`).
+    /// True if librbd acknowledges writes that are only in its cache (`rbd_cache`).
     caches: bool,
     id: String,
 }
@@ -345,29 +350,31 @@ pub struct RbdDriver {
     config: RbdConfig,
     shared: Arc<RbdState>,
     control: ControlThread,
-    map: Map,
+    map: HoleMap,
     learned: ImageFacts,
     warnings: Vec<String>,
 }
 
 impl RbdDriver {
-    /// Connects, opens the image and takes its lock.
+    /// Connects, opens the image, and takes its lock.
     ///
     /// # Errors
     /// `NotSupported` if librbd is missing or too old, `Busy` if another client has the image's
-    /// lock or a drive of this process has the image, `System` for whatever else the cluster says.
+    /// lock or a drive of this process uses the image, `System` for other errors of the cluster.
     /// The text names the image.
     pub fn open(config: RbdConfig) -> Result<RbdDriver, Error> {
         open::open(config)
     }
 
-    /// What is hardly meant, such as that nothing keeps others from writing.
+    /// Returns warnings about probable mistakes, for example that other clients may write to the
+    /// image.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// A number made of cluster, pool, image and snapshot, to find one image used twice.
+    /// Returns hashes of cluster, pool, image and snapshot, by which an image that is used twice is
+    /// found.
     #[must_use]
     pub fn identity(&self) -> (u64, u64) {
         self.learned.identity

@@ -1,7 +1,8 @@
-//! `Spec`: a drive as a person writes it: `driver:key=value,key=value`, or `driver@controller:...`.
+//! `Spec`: a drive as users write it: `driver:key=value,key=value`, or `driver@controller:...`.
 //!
 //! Plain data and its text form; `open.rs` makes drives of it. A value that holds commas stands in
-//! parentheses, so specs nest: `fault:drive=(file:path=/x/d0,size=4g),every=100`. Configuration
+//! parentheses, so specs nest: `fault:drive=(file:path=/x/d0,size=4g),every=100`. A plain path is a
+//! `file` drive, and an NBD URL is an `nbd` drive. Configuration
 //! files give the keys one by one, to `from_pairs`. Called by the binary and by tests. Invariant: a
 //! `Spec` names a driver of the table `crate::DRIVERS` and only keys of that driver, each once;
 //! values are checked when the drive is opened.
@@ -15,103 +16,101 @@ use std::str::FromStr;
 use millrace_block::QueueKind;
 
 use crate::common::values::{split_outside, unwrapped};
-use crate::common::words::nearest;
+use crate::common::words::{nearest, unknown_word};
 
-/// Most drives inside each other, as `fault` drives are.
+/// Maximum nesting of drives that wrap others, such as `fault`.
 const NESTING_MAX: usize = 16;
-/// Characters of a spec that is nested too deep which its error shows.
+/// Number of characters of a too deeply nested spec that its error shows.
 const SHOWN_CHARS: usize = 60;
 
 #[doc = include_str!("spec.md")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {
-    /// Name of its driver, one of [`drivers`].
+    /// Name of the driver, one of [`drivers`].
     pub driver: String,
-    /// Name of the controller that it hangs on, as the block layer knows it; not to be confused
-    /// with the key `controller` of a `model` drive, which is part of the modelled hardware.
+    /// Name of the block layer's controller that the drive is attached to. This is not the key
+    /// `controller` of a `model` drive, which is a part of the modelled hardware.
     pub controller: Option<String>,
-    /// Keys and values in the order of writing.
+    /// Keys and values, in the order in which they were written.
     pub options: Vec<(String, String)>,
 }
 
-/// Why a spec is refused or its drive cannot be opened.
+/// Reason for which a spec is refused, or its drive cannot be opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpecError {
-    /// Not of the form `driver:key=value,...`.
+    /// The text does not have the form `driver:key=value,...`.
     #[error("drive spec `{spec}`: {what}; write driver:key=value,key=value")]
     Syntax {
-        /// The whole text.
+        /// Text of the spec.
         spec: String,
-        /// What is wrong with it.
+        /// Fault of the text.
         what: String,
     },
     /// No such driver.
-    #[error("no driver `{driver}`{}; there are {}", hint(nearest), driver_list())]
+    #[error("{}", unknown_word("driver", driver, &drivers().collect::<Vec<_>>()))]
     UnknownDriver {
-        /// What was written.
+        /// The name as written.
         driver: String,
-        /// The known one that is most like it.
-        nearest: Option<&'static str>,
     },
-    /// The driver has no such key.
+    /// The driver does not have this key.
     #[error("driver {driver} has no key `{key}`{}; it has {}", hint_of(key, nearest), list(driver))]
     UnknownKey {
-        /// The driver.
+        /// Name of the driver.
         driver: String,
-        /// What was written.
+        /// Key that was written.
         key: String,
-        /// The known one that is most like it.
+        /// Most similar known key, if any.
         nearest: Option<&'static str>,
     },
-    /// A key stands there twice.
+    /// A key is given twice.
     #[error("driver {driver}: key `{key}` is given twice; leave one out")]
     DuplicateKey {
-        /// The driver.
+        /// Name of the driver.
         driver: String,
-        /// The key.
+        /// Key that is given twice.
         key: String,
     },
-    /// A key is needed and not there.
+    /// A required key is missing.
     #[error("driver {driver} needs {key}=...")]
     MissingKey {
-        /// The driver.
+        /// Name of the driver.
         driver: String,
-        /// The key.
+        /// Missing key.
         key: &'static str,
     },
-    /// A value that the key does not take.
+    /// The value is not valid for the key.
     #[error("driver {driver}: {key}={value} is wrong; {expected}")]
     InvalidValue {
-        /// The driver.
+        /// Name of the driver.
         driver: String,
-        /// The key.
+        /// Key with the invalid value.
         key: String,
-        /// What was written.
+        /// Value that was written.
         value: String,
-        /// What may stand there.
+        /// Valid values.
         expected: String,
     },
-    /// The text of a controller makes no sense.
+    /// The text of a controller is invalid.
     #[error(
         "controller `{spec}`: {what}; write NAME:tags=N, and perhaps \
          sharing=queue|drive|controller and node=N"
     )]
     Controller {
-        /// The whole text.
+        /// Text of the controller.
         spec: String,
-        /// What is wrong with it.
+        /// Fault of the text.
         what: String,
     },
-    /// No controller has the name that a drive gives.
+    /// A drive names a controller that does not exist.
     #[error(
         "there is no controller `{name}`{}",
         if known.is_empty() { "; name it first".into() } else { format!("; there are: {known}") }
     )]
     UnknownController {
-        /// What was written.
+        /// Name that was written.
         name: String,
-        /// Those that there are.
+        /// Names of the existing controllers.
         known: String,
     },
     /// The drive itself cannot be opened.
@@ -119,7 +118,7 @@ pub enum SpecError {
     Open(#[from] millrace_block::Error),
 }
 
-/// What to do about an unknown key.
+/// Returns advice about an unknown key.
 fn hint_of(key: &str, nearest: &Option<&'static str>) -> String {
     match key {
         "timeout" => " (timeout stands beside spec, as in timeout = \"30s\")".to_owned(),
@@ -135,30 +134,24 @@ fn list(driver: &str) -> String {
     known_keys(driver).unwrap_or_default().join(", ")
 }
 
-fn driver_list() -> String {
-    let names: Vec<&str> = drivers().collect();
-    let (last, others) = names.split_last().expect("there are drivers");
-    format!("{} and {last}", others.join(", "))
-}
-
 /// The drivers that there are.
 pub fn drivers() -> impl Iterator<Item = &'static str> {
     crate::DRIVERS.iter().map(|row| row.name)
 }
 
-/// The keys of a driver; none if there is no such driver.
+/// Returns the keys of a driver, or `None` if there is no such driver.
 #[must_use]
 pub fn known_keys(driver: &str) -> Option<&'static [&'static str]> {
     crate::driver(driver).map(|row| row.keys)
 }
 
-/// The key of a driver that may go without its name, if it comes first.
+/// Returns the key of a driver whose name may be omitted if it comes first.
 fn main_key(driver: &str) -> Option<&'static str> {
     crate::driver(driver)?.main_key
 }
 
 impl Spec {
-    /// A spec of keys that are spelled out elsewhere, as in a configuration file.
+    /// Creates a spec from separate keys and values, as in a configuration file.
     ///
     /// # Errors
     /// `UnknownDriver`, `UnknownKey` or `DuplicateKey`.
@@ -171,8 +164,8 @@ impl Spec {
         Ok(spec)
     }
 
-    /// Refuses drives inside drives that are nested too deep, so that code may follow them by
-    /// recursion. A spec inside that is wrong is refused when it is read.
+    /// Returns an error if drives are nested too deeply, so that code can follow them recursively.
+    /// An invalid spec inside is refused later, when it is parsed.
     fn check_nesting(&self) -> Result<(), SpecError> {
         let mut inner = self.get("drive").map(str::to_owned);
         for _ in 0..NESTING_MAX {
@@ -183,7 +176,7 @@ impl Spec {
         match inner {
             None => Ok(()),
             Some(_) => {
-                let what = format!("more than {NESTING_MAX} drives inside each other");
+                let what = format!("more than {NESTING_MAX} drives are nested");
                 let start: String = self.to_string().chars().take(SHOWN_CHARS).collect();
                 Err(SpecError::Syntax { spec: format!("{start}..."), what })
             }
@@ -195,8 +188,7 @@ impl Spec {
         pairs: impl Iterator<Item = (String, String)>,
     ) -> Result<Spec, SpecError> {
         let Some(keys) = known_keys(driver) else {
-            let nearest = nearest(driver, drivers());
-            return Err(SpecError::UnknownDriver { driver: driver.into(), nearest });
+            return Err(SpecError::UnknownDriver { driver: driver.into() });
         };
         let mut options: Vec<(String, String)> = Vec::new();
         for (key, value) in pairs {
@@ -213,28 +205,28 @@ impl Spec {
         Ok(Spec { driver: driver.into(), controller: None, options })
     }
 
-    /// The file that it names, or that the drive inside it names; none if there is none.
+    /// Returns the path of the file of the drive, or of the drive inside it, if it has one.
     #[must_use]
     pub fn file(&self) -> Option<PathBuf> {
         self.innermost().get("path").map(PathBuf::from)
     }
 
-    /// The spec inside all others, which says where the data are.
+    /// Returns the innermost spec, which says where the data are.
     #[must_use]
     pub fn innermost(&self) -> Spec {
         let inner = self.get("drive").and_then(|inner| inner.parse::<Spec>().ok());
         inner.map_or_else(|| self.clone(), |inner| inner.innermost())
     }
 
-    /// Whether the drive, or the one inside it, has queues that belong to I/O threads: those of
-    /// other drives are run by any thread.
+    /// Returns true if the queues of the drive, or of the drive inside it, belong to I/O threads.
+    /// Any thread may run the queues of other drives.
     #[must_use]
     pub fn is_run_by_owners(&self) -> bool {
         let driver = crate::driver(&self.innermost().driver);
         driver.is_some_and(|row| row.queues == QueueKind::OwnerOnly)
     }
 
-    /// Puts its relative paths, and those of the drives inside it, into the folder `base`.
+    /// Resolves relative paths, including those of the drives inside, against the directory `base`.
     pub fn resolve_paths(&mut self, base: &Path) {
         let path_keys = crate::driver(&self.driver).map_or(&[][..], |row| row.path_keys);
         for (key, value) in &mut self.options {
@@ -251,7 +243,7 @@ impl Spec {
         }
     }
 
-    /// Gives a key a value, unless it has one or the driver has no such key.
+    /// Sets a key, unless it has a value already or the driver does not have the key.
     pub fn set_default(&mut self, key: &'static str, value: &str) {
         let is_known = known_keys(&self.driver).is_some_and(|keys| keys.contains(&key));
         if is_known && self.get(key).is_none() {
@@ -259,7 +251,7 @@ impl Spec {
         }
     }
 
-    /// The value of a key, if it is given.
+    /// Returns the value of a key, if it is given.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&str> {
         self.options.iter().find(|(known, _)| known == key).map(|(_, value)| value.as_str())
@@ -277,8 +269,11 @@ impl FromStr for Spec {
 }
 
 impl Spec {
-    /// Reads a text; the specs inside it stay texts.
+    /// Parses the outermost spec; the specs inside stay texts.
     fn parse_outermost(text: &str) -> Result<Spec, SpecError> {
+        if let Some(spelled_out) = url_or_path(text) {
+            return Spec::parse_outermost(&spelled_out);
+        }
         let wrong = |what: String| SpecError::Syntax { spec: text.into(), what };
         let (driver, rest) = text.split_once(':').unwrap_or((text, ""));
         let (driver, controller) = match driver.split_once('@') {
@@ -291,7 +286,7 @@ impl Spec {
         if controller == Some("") {
             return Err(wrong("a controller's name follows the @".into()));
         }
-        // An unknown driver's pieces may have any form.
+        // Checked first, because the rest of an unknown driver's spec may have any form.
         Spec::of_pairs(driver, std::iter::empty())?;
         let Some(pieces) = split_outside(rest, ',') else {
             return Err(wrong("its parentheses do not match".into()));
@@ -309,6 +304,18 @@ impl Spec {
         let spec = Spec::of_pairs(driver, pairs.into_iter())?;
         Ok(Spec { controller: controller.map(Into::into), ..spec })
     }
+}
+
+/// Returns the spec that an NBD URL or a plain path stands for, or `None` if the text names its
+/// driver. No driver's name has a slash or a dot, and a plain path without either, such as `disk`,
+/// would hide a misspelt driver.
+fn url_or_path(text: &str) -> Option<String> {
+    if let Some((scheme, _)) = text.split_once("://") {
+        let is_nbd = matches!(scheme, "nbd" | "nbds" | "nbd+unix" | "nbds+unix");
+        return is_nbd.then(|| format!("nbd:uri={text}"));
+    }
+    let start = text.split([':', '@', ',', '=']).next().unwrap_or(text);
+    start.contains(['/', '.']).then(|| format!("file:path={text}"))
 }
 
 impl fmt::Display for Spec {
@@ -347,7 +354,7 @@ mod tests {
         assert!(!spec.is_run_by_owners() && crate::check(&spec).is_ok());
         for text in [nested(NESTING_MAX + 1), nested(6_000), plain(6_000)] {
             let said = error(&text).to_string();
-            assert!(said.contains("more than 16 drives inside each other") && said.len() < 300);
+            assert!(said.contains("more than 16 drives are nested") && said.len() < 300);
         }
         let pairs = [("drive".to_owned(), nested(6_000))].into_iter();
         assert!(Spec::from_pairs("fault", pairs).is_err());
@@ -373,6 +380,28 @@ mod tests {
     }
 
     #[test]
+    fn plain_path_is_a_file_and_nbd_url_is_an_nbd_drive() {
+        for (short, spelled_out) in [
+            ("a.img", "file:path=a.img"),
+            ("./a", "file:path=./a"),
+            ("/x/a.img,size=1g", "file:path=/x/a.img,size=1g"),
+            ("/a@b:c=d", "file:path=/a@b:c=d"),
+            ("nbd://localhost/x", "nbd:uri=nbd://localhost/x"),
+            ("nbds://h/x,tls-ca=/ca", "nbd:uri=nbds://h/x,tls-ca=/ca"),
+            ("nbd+unix:///x?socket=/s", "nbd:uri=nbd+unix:///x?socket=/s"),
+            ("fault:drive=./a,every=9", "fault:drive=./a,every=9"),
+        ] {
+            assert_eq!(short.parse::<Spec>(), spelled_out.parse(), "{short}");
+        }
+        for text in ["disk", "https://h.test/x", "fiel:a.img"] {
+            assert!(matches!(error(text), SpecError::UnknownDriver { .. }), "{text}");
+        }
+        let mut relative: Spec = "fault:drive=a.img".parse().unwrap();
+        relative.resolve_paths(Path::new("/etc"));
+        assert_eq!(relative.to_string(), "fault:drive=file:path=/etc/a.img");
+    }
+
+    #[test]
     fn driver_alone_needs_no_colon() {
         assert_eq!("null".parse::<Spec>().unwrap().options, []);
     }
@@ -385,8 +414,11 @@ mod tests {
 
     #[test]
     fn unknown_driver_and_key_name_the_nearest_known_one() {
-        let nearest = Some("file");
-        assert_eq!(error("fiel:/x"), SpecError::UnknownDriver { driver: "fiel".into(), nearest });
+        let unknown = error("fiel:/x");
+        assert_eq!(unknown, SpecError::UnknownDriver { driver: "fiel".into() });
+        let said = unknown.to_string();
+        assert!(said.starts_with("unknown driver \"fiel\"; choose null, ram, "), "{said}");
+        assert!(said.ends_with("; did you mean \"file\"?"), "{said}");
         let (driver, key) = ("file".to_string(), "pth".to_string());
         let expected = SpecError::UnknownKey { driver, key, nearest: Some("path") };
         assert_eq!(error("file:pth=/x"), expected);

@@ -19,7 +19,8 @@ use std::sync::Arc;
 
 use millrace_allocations::Counting;
 use millrace_block::{
-    Again, Bio, Buffer, Channel, Disk, DiskConfig, Driver, Op, OpFlags, Stack, Stamp, Volume,
+    AfterCompletion, Bio, Buffer, Channel, Disk, DiskConfig, Driver, Op, OpFlags, Stack, Stamp,
+    Volume,
 };
 use millrace_drives::{
     Aio, Direct, FileConfig, FileCounters, FileDriver, ModelConfig, ModelContents, ModelController,
@@ -156,7 +157,7 @@ impl Rig {
             let handed = self.channel.poll_again(|bio, status| {
                 assert!(status.is_ok(), "{:?} {status}", bio.op());
                 aim(bio, at, gap);
-                Again::Submit
+                AfterCompletion::Submit
             });
             done += handed as u64;
             if handed == 0 {
@@ -174,7 +175,7 @@ impl Rig {
     /// Waits for all that is in flight.
     fn drain(&mut self) {
         while self.channel.in_flight() > 0 {
-            if self.channel.poll_again(|_, _| Again::Drop) == 0 {
+            if self.channel.poll_again(|_, _| AfterCompletion::Drop) == 0 {
                 let (until_ns, channel) = (self.channel.sleep_until(), &self.channel);
                 self.ctx.turn(until_ns, || channel.has_work()).unwrap();
             }

@@ -1,64 +1,65 @@
-//! Access to a Unix socket: what its file says, and who the peer is.
+//! Access to a Unix socket: owner, group and mode of its file, and the peers that may connect.
 //!
-//! Owns the settings and the question to the kernel who is at the other end. Called by the servers
-//! when they bind and when they accept; calls getsockopt.
+//! The servers call this when they bind a socket and when they accept a connection. The peer's
+//! credentials come from getsockopt.
 //!
-//! Invariant: a peer is judged by the credentials it had when it connected, which it cannot forge
-//! and which later changes of it do not alter.
+//! Invariant: a peer is judged by the credentials it had when it connected. It cannot forge them,
+//! and a later change of its user does not alter them.
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
 
-/// Most supplementary groups that are asked for.
+/// Limit of supplementary groups that are read for one peer.
 const GROUPS_MAX: usize = 1024;
 
-/// Users and groups that may connect to a Unix socket.
+/// Owner, group and mode of a Unix socket's file, and the users that may connect to it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SocketAccess {
-    /// Mode of its file from the moment that it is there; none: what the umask leaves.
+    /// Mode of the socket's file, set before anybody can connect. `None` leaves it to the umask.
     pub mode: Option<u32>,
-    /// User that the file belongs to, by number; none: whoever makes it.
+    /// User ID of the file's owner. `None` leaves it to the process that makes the socket.
     pub owner: Option<u32>,
-    /// Group that the file belongs to, by number; none: that of whoever makes it.
+    /// Group ID of the file. `None` leaves it to the process that makes the socket.
     pub group: Option<u32>,
-    /// Users and groups that are let in after connecting; none: whoever may open the file.
-    pub allow: Option<Allow>,
+    /// Users and groups that may connect. `None` admits everybody who may open the file.
+    pub allow: Option<AllowedPeers>,
 }
 
 impl SocketAccess {
-    /// A file of this mode, or as the umask leaves it.
+    /// Returns access limited only by the file's mode, or by the umask if `mode` is `None`.
     #[must_use]
     pub fn with_mode(mode: Option<u32>) -> SocketAccess {
         SocketAccess { mode, ..SocketAccess::default() }
     }
 
-    /// Whether something is set that a socket without a file of this process cannot have.
+    /// Returns true if the mode, owner or group is set, which a socket inherited from the service
+    /// manager cannot have.
     #[must_use]
     pub fn is_of_a_file(&self) -> bool {
         self.mode.is_some() || self.owner.is_some() || self.group.is_some()
     }
 
-    /// Returns true if a socket's file is the same with other access; clients that are let in after
-    /// connecting may differ.
+    /// Returns true if mode, owner and group of the socket's file are equal; the users that may
+    /// connect can differ.
     pub(crate) fn has_same_file(&self, other: &SocketAccess) -> bool {
         (self.mode, self.owner, self.group) == (other.mode, other.owner, other.group)
     }
 }
 
-/// Users and groups that are let in; one of either is enough.
+/// Users and groups that may connect. A peer needs to match only one of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Allow {
-    /// Users by number.
+pub struct AllowedPeers {
+    /// User IDs.
     pub users: Vec<u32>,
-    /// Groups by number: the peer's own one or one of its others.
+    /// Group IDs, compared with the peer's primary and supplementary groups.
     pub groups: Vec<u32>,
 }
 
-impl Allow {
-    /// Whether the peer of a connected Unix socket is let in.
+impl AllowedPeers {
+    /// Checks the peer of a connected Unix socket.
     ///
     /// # Errors
-    /// If the peer is not let in; the text says which process and user it is.
+    /// Returns a text with the peer's process, user and group if it may not connect.
     pub fn check(&self, socket: RawFd) -> Result<(), String> {
         let Some(peer) = credentials(socket) else {
             return Err("the system does not say who it is".to_owned());
@@ -82,11 +83,11 @@ fn credentials(socket: RawFd) -> Option<libc::ucred> {
     let result = unsafe {
         libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, place, &raw mut len)
     };
-    // A socket that is no Unix socket has no peer with a user.
+    // Only Unix sockets have peer credentials.
     (result == 0 && peer.uid != u32::MAX).then_some(peer)
 }
 
-/// The peer's supplementary groups; none where the system does not tell.
+/// Returns the peer's supplementary groups; empty if the kernel does not report them.
 fn groups(socket: RawFd) -> Vec<u32> {
     let mut groups = vec![0u32; GROUPS_MAX];
     let mut len = (groups.len() * size_of::<u32>()) as u32;
@@ -110,7 +111,7 @@ mod tests {
     fn a_peer_is_let_in_by_its_user_or_by_any_of_its_groups() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let check = |users: &[u32], groups: &[u32]| {
-            let allow = Allow { users: users.to_vec(), groups: groups.to_vec() };
+            let allow = AllowedPeers { users: users.to_vec(), groups: groups.to_vec() };
             allow.check(ours.as_raw_fd())
         };
         let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
@@ -130,7 +131,7 @@ mod tests {
     fn a_tcp_peer_is_nobody_that_can_be_let_in() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let allow = Allow { users: vec![0, u32::MAX], groups: vec![0, u32::MAX] };
+        let allow = AllowedPeers { users: vec![0, u32::MAX], groups: vec![0, u32::MAX] };
         assert!(allow.check(client.as_raw_fd()).is_err());
     }
 }

@@ -1,11 +1,11 @@
-//! `ClientGroup`: the group of an export's clients, one for all of them or one for each.
+//! `ClientGroup`: the I/O group of an export's clients, either one for all or one for each client.
 //!
-//! Where each client has a group of its own, [`GroupSeats`] makes these groups under the export's
-//! group when they are first needed and gives them to later clients when earlier ones have left, so
-//! that there are never more than there were clients at a time. Limits and latency target of the
-//! export's group are then those of each client, and its weight and priority those of all together.
-//! Called when a client is granted an export and when it goes; never on the way of an I/O. Lock
-//! order: the seats, then the table of groups.
+//! With a group for each client, [`PerClientGroups`] creates child groups of the export's group on
+//! demand and reuses those of clients that left, so there are never more of them than there were
+//! simultaneous clients. The limits and the latency target of the export's group then apply to each
+//! client, its weight and priority to all clients together. Called when a client is granted an
+//! export and when it disconnects, never on the I/O path. Lock order: the seats, then the table of
+//! groups.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -15,49 +15,48 @@ use millrace_machine::Native;
 
 use crate::mailbox::lock;
 
-/// The group of an export's clients.
+/// I/O group of an export's clients.
 #[derive(Debug, Clone)]
 pub enum ClientGroup {
-    /// All of them are in this one.
+    /// All clients share this group.
     Shared(GroupId),
-    /// Each of them has one of its own.
-    Each(Arc<GroupSeats>),
+    /// Each client gets a child group of its own.
+    Each(Arc<PerClientGroups>),
 }
 
 impl Default for ClientGroup {
-    /// The default group.
     fn default() -> ClientGroup {
         ClientGroup::Shared(GroupId::DEFAULT)
     }
 }
 
 impl ClientGroup {
-    /// A client comes; its group is its own until the seat is dropped.
+    /// Assigns a group to a new client. The client keeps it until the returned value is dropped.
     #[must_use]
-    pub fn enter(&self) -> Seat {
+    pub fn enter(&self) -> GroupMembership {
         match self {
-            ClientGroup::Shared(group) => Seat { group: *group, seats: None },
+            ClientGroup::Shared(group) => GroupMembership { group: *group, seats: None },
             ClientGroup::Each(seats) => seats.enter(),
         }
     }
 }
 
-/// A client's place in its group.
+/// A client's membership of an I/O group, given up on drop.
 #[derive(Debug)]
-pub struct Seat {
+pub struct GroupMembership {
     group: GroupId,
-    seats: Option<Arc<GroupSeats>>,
+    seats: Option<Arc<PerClientGroups>>,
 }
 
-impl Seat {
-    /// The client's group.
+impl GroupMembership {
+    /// Returns the client's group.
     #[must_use]
     pub fn group(&self) -> GroupId {
         self.group
     }
 }
 
-impl Drop for Seat {
+impl Drop for GroupMembership {
     fn drop(&mut self) {
         if let Some(seats) = &self.seats {
             seats.leave(self.group);
@@ -65,58 +64,63 @@ impl Drop for Seat {
     }
 }
 
-/// Groups of single clients under one group, called `GROUP/1`, `GROUP/2` and so on.
-pub struct GroupSeats {
+/// Child groups of one group, each for a single client, named `GROUP/1`, `GROUP/2` and so on.
+pub struct PerClientGroups {
     groups: Arc<Groups<Native>>,
     group: GroupId,
-    state: Mutex<State>,
+    state: Mutex<MembershipTable>,
 }
 
-struct State {
-    /// The export's group as it was set, with the limits that its clients have.
+struct MembershipTable {
+    /// Settings of the parent group as configured, including the limits that its children get.
     config: GroupConfig,
-    /// Groups of clients, and how many clients each has now.
+    /// Each child group with the number of its present clients.
     seats: Vec<(GroupId, u32)>,
 }
 
-impl fmt::Debug for GroupSeats {
+impl fmt::Debug for PerClientGroups {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("GroupSeats").field("group", &self.group).finish_non_exhaustive()
     }
 }
 
-impl GroupSeats {
-    /// Seats under a group of the table. Its limits and latency target become those of each client.
+impl PerClientGroups {
+    /// Creates child groups of `group` on demand. The limits and the latency target of `group` then
+    /// apply to each client.
     ///
     /// # Errors
-    /// `InvalidSetting` if there is no such group, or it has a parent: groups have two levels.
-    pub fn new(groups: &Arc<Groups<Native>>, group: GroupId) -> Result<Arc<GroupSeats>, Error> {
+    /// `InvalidSetting` if there is no such group, or if it has a parent: groups have two levels
+    /// only.
+    pub fn new(
+        groups: &Arc<Groups<Native>>,
+        group: GroupId,
+    ) -> Result<Arc<PerClientGroups>, Error> {
         let Some(config) = groups.config(group) else {
-            let text = format!("group {}: there is none of that number", group.0);
+            let text = format!("group {}: there is no group of this number", group.0);
             return Err(Error::new(ErrorKind::InvalidSetting, text));
         };
-        let state = Mutex::new(State { config: config.clone(), seats: Vec::new() });
-        let seats = Arc::new(GroupSeats { groups: Arc::clone(groups), group, state });
+        let state = Mutex::new(MembershipTable { config: config.clone(), seats: Vec::new() });
+        let seats = Arc::new(PerClientGroups { groups: Arc::clone(groups), group, state });
         seats.set(config)?;
         Ok(seats)
     }
 
-    /// The group under which the clients' groups are.
+    /// Returns the parent of the clients' groups.
     #[must_use]
     pub fn group(&self) -> GroupId {
         self.group
     }
 
-    /// Its settings, with the limits that each client has.
+    /// Returns the configured settings of the parent group, including the limits of each client.
     #[must_use]
     pub fn config(&self) -> GroupConfig {
         lock(&self.state).config.clone()
     }
 
-    /// Gives it other settings, and its clients' groups with it.
+    /// Changes the settings of the parent group and of its clients' groups.
     ///
     /// # Errors
-    /// As [`Groups::set`], and if it is to have a parent; nothing changes then.
+    /// As [`Groups::set`], and if `config` names a parent. Nothing changes on an error.
     pub fn set(&self, config: GroupConfig) -> Result<(), Error> {
         if config.parent.is_some() || self.group == GroupId::DEFAULT {
             let name = &config.name;
@@ -137,38 +141,40 @@ impl GroupSeats {
         Ok(())
     }
 
-    /// The settings of a client's group.
-    fn of_client(&self, state: &State, name: String) -> GroupConfig {
+    /// Returns the settings of one client's group.
+    fn of_client(&self, state: &MembershipTable, name: String) -> GroupConfig {
         let weight = GroupConfig::new("").weight;
         GroupConfig { name, parent: Some(self.group), weight, ..state.config.clone() }
     }
 
-    fn enter(self: &Arc<Self>) -> Seat {
+    fn enter(self: &Arc<Self>) -> GroupMembership {
         let mut state = lock(&self.state);
         let free = state.seats.iter().position(|(_, clients)| *clients == 0);
         let at = free.or_else(|| self.open(&mut state));
-        // Where no more groups can be had, two clients share one.
+        // If no more groups can be opened, clients share the group that has the fewest.
         let fewest = || (0..state.seats.len()).min_by_key(|at| state.seats[*at].1);
-        let Some(at) = at.or_else(fewest) else { return Seat { group: self.group, seats: None } };
+        let Some(at) = at.or_else(fewest) else {
+            return GroupMembership { group: self.group, seats: None };
+        };
         let group = state.seats[at].0;
         if free.is_some() {
-            // What was set for the client before it alone has gone with that one. The settings were
-            // in order for the export's group, so they are for this one.
+            // Undo settings that an operator made for the group's previous client alone. They
+            // cannot be refused, since the export's group has the same ones.
             let _ = self.groups.set(group, self.of_client(&state, String::new()));
         }
         state.seats[at].1 += 1;
-        Seat { group, seats: Some(Arc::clone(self)) }
+        GroupMembership { group, seats: Some(Arc::clone(self)) }
     }
 
-    /// Another group, if there can be one.
-    fn open(&self, state: &mut State) -> Option<usize> {
+    /// Opens another child group; returns its index, or `None` if the table of groups is full.
+    fn open(&self, state: &mut MembershipTable) -> Option<usize> {
         let name = format!("{}/{}", state.config.name, state.seats.len() + 1);
         let group = self.groups.open(self.of_client(state, name)).ok()?;
         state.seats.push((group, 0));
         Some(state.seats.len() - 1)
     }
 
-    /// Whether a group is that of a client which has left, and of no other one yet.
+    /// Returns true if `group` is the group of a client that has left and is not in use again.
     #[must_use]
     pub fn is_left(&self, group: GroupId) -> bool {
         lock(&self.state).seats.iter().any(|(seat, clients)| *seat == group && *clients == 0)
@@ -191,17 +197,17 @@ mod tests {
         GroupConfig { weight: 400, limits, ..GroupConfig::new("gold") }
     }
 
-    fn seats() -> (Arc<Groups<Native>>, ClientGroup, Arc<GroupSeats>) {
+    fn seats() -> (Arc<Groups<Native>>, ClientGroup, Arc<PerClientGroups>) {
         let groups = Groups::<Native>::new();
         let group = groups.open(gold(500)).unwrap();
-        let seats = GroupSeats::new(&groups, group).unwrap();
+        let seats = PerClientGroups::new(&groups, group).unwrap();
         (groups, ClientGroup::Each(Arc::clone(&seats)), seats)
     }
 
     #[test]
     fn a_client_has_a_group_of_its_own_and_leaves_it_to_the_next_one() {
         let (groups, clients, seats) = seats();
-        let name = |seat: &Seat| groups.config(seat.group()).unwrap().name;
+        let name = |seat: &GroupMembership| groups.config(seat.group()).unwrap().name;
         let (one, two) = (clients.enter(), clients.enter());
         assert_eq!((name(&one), name(&two)), ("gold/1".to_owned(), "gold/2".to_owned()));
         assert!(!seats.is_left(one.group()) && !seats.is_left(seats.group()));

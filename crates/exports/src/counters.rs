@@ -1,18 +1,19 @@
-//! Counters of one thread, for other threads to read.
+//! Counters of one thread, readable by other threads.
 //!
-//! A thread counts in a plain struct of its own and publishes a copy once per turn of its loop;
-//! whoever asks adds up the copies. Used by both servers, each with a struct of its own counters.
+//! A thread counts in a plain struct of its own and publishes a copy once per turn of its loop. A
+//! reader adds up the copies of all threads. Both servers use this, each with its own struct.
 //!
-//! Invariant: one writer per [`PublishedCounters`]; a reader may see counters of different turns.
+//! Invariant: each [`PublishedCounters`] has one writer. A reader may see counters of different
+//! turns.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A struct of `N` counters.
 pub(crate) trait Counters<const N: usize>: Default {
-    /// All its counters, in an order that never changes.
+    /// Returns the counters in an order that never changes.
     fn fields(&mut self) -> [&mut u64; N];
 
-    /// Adds another's, field by field.
+    /// Adds the counters of `other`, field by field.
     fn add_fields(&mut self, mut other: Self) {
         for (sum, value) in self.fields().into_iter().zip(other.fields()) {
             *sum += *value;
@@ -20,7 +21,7 @@ pub(crate) trait Counters<const N: usize>: Default {
     }
 }
 
-/// Counters that one thread writes, alone on their cache lines.
+/// Counters with one writer thread, alone on their cache lines.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct PublishedCounters<const N: usize>([AtomicU64; N]);
@@ -32,7 +33,7 @@ impl<const N: usize> Default for PublishedCounters<N> {
 }
 
 impl<const N: usize> PublishedCounters<N> {
-    /// Shows other threads these counters.
+    /// Publishes `counters` for other threads.
     pub(crate) fn publish(&self, mut counters: impl Counters<N>) {
         for (cell, value) in self.0.iter().zip(counters.fields()) {
             // Relaxed: statistics, which order nothing.
@@ -40,7 +41,7 @@ impl<const N: usize> PublishedCounters<N> {
         }
     }
 
-    /// The counters as last published.
+    /// Returns the last published counters.
     pub(crate) fn read<C: Counters<N>>(&self) -> C {
         let mut counters = C::default();
         for (cell, field) in self.0.iter().zip(counters.fields()) {

@@ -1,59 +1,58 @@
-//! File descriptors of the process: room for them, made before connections come, and shortages.
+//! File descriptors of the process: growth of the table ahead of time, and reports of shortages.
 //!
-//! The kernel enlarges the table by doubling it. In a process of several threads it waits for a
-//! grace period of RCU each time (`expand_fdtable` in fs/file.c): milliseconds, and seconds on a
-//! machine whose CPUs are all busy. An I/O thread that accepts a connection would do nothing else
-//! meanwhile, and all its clients would wait. Called by the start of the NBD server.
+//! The kernel doubles the descriptor table when it is full. In a process with several threads it
+//! then waits for an RCU grace period (`expand_fdtable` in fs/file.c): milliseconds, or seconds if
+//! all CPUs are busy. An I/O thread that accepts a connection would stall all its clients
+//! meanwhile. The NBD server therefore grows the table when it starts.
 //!
-//! A frontend of a virtual machine brings descriptors in its messages; those that find no room are
-//! lost, and the message is taken for a wrong one. So the start of the vhost-user server says
-//! whether there will be room, and its control thread looks for a shortage where a message fails.
+//! The frontend of a virtual machine passes descriptors in its messages. The kernel drops those for
+//! which there is no room, and the message then looks malformed. So the vhost-user server checks
+//! the limit when it starts, and its control thread looks for a shortage when a message fails.
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::{Resource, getrlimit};
 use std::os::fd::AsFd;
 
-/// Descriptors beside those of connections: drives, rings, sockets, timers.
+/// Descriptors needed apart from connections: drives, rings, sockets, timers.
 const OTHERS: u32 = 256;
-/// The most to make room for: 512 KiB of kernel memory.
+/// Limit of the descriptors to make room for. The table then takes 512 KiB of kernel memory.
 const MOST: u32 = 1 << 16;
-/// As many as a message of a frontend brings, and some that others take meanwhile.
+/// Free descriptors below which a shortage is reported: one message of a frontend, and a margin.
 const MESSAGE: u64 = 40;
-/// Most descriptors that a frontend puts into one message: one for each of 8 regions of memory.
+/// Most descriptors in one message of a frontend: one for each of 8 memory regions.
 const IN_ONE_MESSAGE: usize = 8;
-/// What to do about a shortage.
 const ADVICE: &str = "raise LimitNOFILE= of its unit (`ulimit -n` of a shell)";
 
-/// Makes room for the descriptors of so many connections, as far as `RLIMIT_NOFILE` allows.
+/// Grows the descriptor table for `connections` more descriptors, as far as `RLIMIT_NOFILE` allows.
 pub(crate) fn make_room(connections: u32) {
     let Ok(any) = eventfd(0, EventfdFlags::CLOEXEC) else { return };
     let mut count = connections.saturating_add(OTHERS).min(MOST);
-    // The table stays as large as the highest number that was ever in use.
+    // The table keeps the size needed for the highest number ever in use.
     while count >= OTHERS / 2 && rustix::io::fcntl_dupfd_cloexec(&any, count as i32 - 1).is_err() {
         count /= 2;
     }
 }
 
-/// Descriptors in use. None if not even one is left to find out.
+/// Returns the number of open descriptors, or `None` if no descriptor is left to count them with.
 fn in_use() -> Option<u64> {
-    // One of them is that of the folder.
+    // Not counting the descriptor of the directory itself.
     std::fs::read_dir("/proc/self/fd").ok().map(|all| all.count().saturating_sub(1) as u64)
 }
 
-/// Most descriptors that the process may have; none: there is no limit.
+/// Returns the process's descriptor limit, or `None` if there is no limit.
 fn limit() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
-/// Returns true if a message may bring as many descriptors as a frontend ever sends at once. The
-/// kernel drops those for which there is no room.
+/// Returns true if as many descriptors are free as a frontend ever sends in one message. The kernel
+/// drops descriptors that do not fit.
 pub(crate) fn fit_one_message(any: impl AsFd) -> bool {
     let copies: Result<Vec<_>, _> =
         (0..IN_ONE_MESSAGE).map(|_| rustix::io::fcntl_dupfd_cloexec(&any, 0)).collect();
     copies.is_ok()
 }
 
-/// What a person is told if the process has hardly any descriptors left.
+/// Returns a text for the operator if the process has almost no descriptors left.
 pub(crate) fn shortage() -> Option<String> {
     let limit = limit()?;
     let used = in_use().unwrap_or(limit);
@@ -65,7 +64,8 @@ pub(crate) fn shortage() -> Option<String> {
     })
 }
 
-/// What a person is told at the start if `more` descriptors, which `what` will need, do not fit.
+/// Returns a warning for the operator if `more` descriptors, which `what` will need, exceed the
+/// limit.
 pub(crate) fn foreseen_shortage(what: &str, more: u64) -> Option<String> {
     let (limit, used) = (limit()?, in_use()?);
     (used.saturating_add(more) > limit).then(|| {

@@ -1,32 +1,32 @@
-//! I/O errors of an export, for whoever watches a server.
+//! I/O errors of an export, as monitoring sees them.
 //!
-//! Written by the I/O threads of both servers where a request ends, read through their observers.
-//! Invariant: only what a drive failed at counts, not what a client asked for in vain.
+//! The I/O threads of both servers count them when requests complete; observers read them.
+//! Invariant: only failures of drives count, never requests that were invalid.
 
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use millrace_block::Status;
 
-/// I/O errors of one export.
+/// I/O errors of one export since the server started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportErrors {
-    /// The export's name.
+    /// Name of the export.
     pub export: String,
-    /// Requests that failed because of its drives.
+    /// Number of requests that its drives failed.
     pub count: u64,
-    /// The last of these failures, in words; empty without one.
+    /// Text of the last failure; empty if there was none.
     pub last: &'static str,
 }
 
-/// Counts the I/O errors of an export; written by all threads, as errors are rare.
+/// Counter of an export's I/O errors, shared by all threads since errors are rare.
 #[derive(Debug, Default)]
-pub(crate) struct Faults {
+pub(crate) struct IoErrorCounter {
     count: AtomicU64,
     last_errno: AtomicI32,
 }
 
-impl Faults {
-    /// Counts a failed request, unless the client's request was at fault.
+impl IoErrorCounter {
+    /// Counts a failed request, unless the request itself was invalid.
     pub(crate) fn note(&self, status: Status) {
         if matches!(
             status,
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn faults_of_drives_are_counted_with_the_last_in_words() {
-        let faults = Faults::default();
+        let faults = IoErrorCounter::default();
         for status in [Status::Ok, Status::Invalid, Status::ReadOnly, Status::Aborted] {
             faults.note(status);
         }

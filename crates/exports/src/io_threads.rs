@@ -1,11 +1,11 @@
 //! The I/O threads of a server: started together, watched, joined.
 //!
-//! A thread makes its [`Service`] itself, since a ring belongs to the thread that made it, says
-//! whether it could, serves until the order to stop (stop.rs), and reports how it ended. Called by
-//! the start and the end of both servers.
+//! Each thread makes its own [`Service`], since a ring belongs to the thread that made it. It
+//! reports whether that worked, serves until the server stops (stop.rs), and sends a final report.
+//! Called when either server starts and stops.
 //!
-//! Invariant: whenever a thread panics or its service fails, [`Failed`] is set before
-//! [`IoThreads::wait`] sees the thread ended.
+//! Invariant: if a thread panics or its service fails, [`FailedFlag`] is set before
+//! [`IoThreads::wait`] sees the thread end.
 
 use std::io;
 use std::sync::Arc;
@@ -15,38 +15,38 @@ use std::time::Duration;
 
 use millrace_block::{Error, ErrorKind};
 use millrace_machine::{CpuId, Native, NativeThread};
-use millrace_runtime::{Joined, join_within};
+use millrace_runtime::{JoinOutcome, join_within};
 
-/// Longest time for threads to end that have reported: their rings wait 5 s for drives.
+/// Time limit for threads to end after their final report. Their rings wait up to 5 s for drives.
 const LET_GO: Duration = Duration::from_secs(6);
 
-/// What runs on an I/O thread.
+/// Work of one I/O thread, from start to final report.
 pub(crate) trait Service {
-    /// What it says at its end.
+    /// Final report of the thread.
     type Report: Send + 'static;
 
-    /// Why it does not use io_uring, if it does not.
+    /// Returns why io_uring is not used, or `None` if it is.
     fn fallback_reason(&mut self) -> Option<String>;
 
-    /// Serves until the order to stop.
+    /// Runs the thread's loop until the server stops.
     ///
     /// # Errors
     /// `System` if the ring fails.
     fn serve(&mut self) -> Result<(), Error>;
 
-    /// Ends its work in order after [`Service::serve`], which returned this. Gives its report, and
-    /// how long it may still wait for drives, in nanoseconds.
+    /// Completes outstanding work after [`Service::serve`] has returned `served`. Returns the final
+    /// report and how long the thread may still wait for drives, in nanoseconds.
     fn finish(&mut self, served: Result<(), Error>) -> (Self::Report, u64);
 
-    /// Lets go of everything, which waits for a drive that hangs: last, and after the report.
+    /// Frees everything after the final report. Waits up to `left_ns` for drives that hang.
     fn let_go(self, left_ns: u64);
 }
 
-/// Whether an I/O thread of a server panicked, or ended before the order to stop.
+/// Flag of a server: an I/O thread panicked, or ended before it was told to stop.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Failed(Arc<AtomicBool>);
+pub(crate) struct FailedFlag(Arc<AtomicBool>);
 
-impl Failed {
+impl FailedFlag {
     pub(crate) fn set(&self) {
         // Release pairs with the Acquire of `is_set`.
         self.0.store(true, Ordering::Release);
@@ -58,10 +58,10 @@ impl Failed {
     }
 }
 
-/// Sets `Failed` when its thread panics.
-struct OnPanic(Failed);
+/// Sets `FailedFlag` if its thread panics.
+struct PanicGuard(FailedFlag);
 
-impl Drop for OnPanic {
+impl Drop for PanicGuard {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.set();
@@ -69,37 +69,38 @@ impl Drop for OnPanic {
     }
 }
 
-/// Name and CPU of a thread.
-pub(crate) struct Place {
+/// Name and CPU of an I/O thread.
+pub(crate) struct ThreadPlace {
     pub(crate) name: String,
-    /// The CPU that it is pinned to, if it is.
+    /// The CPU that the thread is pinned to, or `None` if it is not pinned.
     pub(crate) cpu: Option<CpuId>,
 }
 
-/// The CPU of thread `index` where threads are pinned to `cpus` in turn; none if there are none.
+/// Returns the CPU of thread `index`, with threads pinned to `cpus` round-robin; `None` if `cpus`
+/// is empty.
 pub(crate) fn cpu_of(cpus: &[u32], index: usize) -> Option<CpuId> {
     (!cpus.is_empty()).then(|| CpuId(cpus[index % cpus.len()]))
 }
 
-/// How a thread reports: whether it could start, with a note if it has one; how it ended; and that
-/// it lives, by a sender that is dropped when the thread ends.
+/// Senders of an I/O thread: the result of its start, with an optional note for the operator; its
+/// final report; and a sender that is only dropped, when the thread ends.
 type Reporter<R> = (Sender<Result<Option<String>, Error>>, Sender<R>, Sender<()>);
 
-/// The I/O threads of a server or of one of its exports, which report an `R` each.
+/// The I/O threads of a server or of one export, with final reports of type `R`.
 pub(crate) struct IoThreads<R> {
     threads: Vec<NativeThread>,
     ended: Receiver<R>,
-    /// Hung up when all threads have ended.
+    /// Disconnects when all threads have ended.
     alive: Receiver<()>,
 }
 
 impl<R: Send + 'static> IoThreads<R> {
-    /// Starts a thread at each place, with the service that is made there, and returns when all of
-    /// them serve: the threads, and their notes for a person or why one could not start. The others
-    /// run nevertheless, until they are told to stop.
+    /// Starts a thread at each place and returns when all of them serve or one has failed to start.
+    /// Returns the threads, and either their notes for the operator or the first error. After an
+    /// error the other threads run until they are told to stop.
     pub(crate) fn start<S, F>(
-        failed: &Failed,
-        places: impl Iterator<Item = (Place, F)>,
+        failed: &FailedFlag,
+        places: impl Iterator<Item = (ThreadPlace, F)>,
     ) -> (IoThreads<R>, Result<Vec<String>, Error>)
     where
         S: Service<Report = R>,
@@ -126,29 +127,29 @@ impl<R: Send + 'static> IoThreads<R> {
         (IoThreads { threads, ended: ends, alive }, notes)
     }
 
-    /// Whether there is none, or all are joined.
+    /// Returns true if no thread was started, or all have been joined.
     pub(crate) fn is_empty(&self) -> bool {
         self.threads.is_empty()
     }
 
-    /// Waits until all threads have ended, but no longer than that; whether they have.
+    /// Waits until all threads have ended, for `limit` at most. Returns true if they have.
     pub(crate) fn wait(&self, limit: Duration) -> bool {
-        // Nobody sends anything: the last of them to end hangs up.
+        // Nothing is ever sent: the last thread to end disconnects the channel.
         self.alive.recv_timeout(limit) != Err(RecvTimeoutError::Timeout)
     }
 
     /// Waits for the end of all threads, for [`LET_GO`] at most.
-    pub(crate) fn join(&mut self) -> Joined {
+    pub(crate) fn join(&mut self) -> JoinOutcome {
         join_within(std::mem::take(&mut self.threads), LET_GO)
     }
 
-    /// What the threads reported so far, once each.
+    /// Returns the final reports that arrived since the last call.
     pub(crate) fn reports(&self) -> impl Iterator<Item = R> {
         self.ended.try_iter()
     }
 
-    /// Takes the next report; none if there is none within `limit`, or all threads have reported
-    /// that do. The second value tells the two apart.
+    /// Waits for the next final report, for `limit` at most. The second value is true if no more
+    /// reports can come.
     pub(crate) fn next_report(&self, limit: Duration) -> (Option<R>, bool) {
         match self.ended.recv_timeout(limit) {
             Ok(report) => (Some(report), false),
@@ -157,10 +158,9 @@ impl<R: Send + 'static> IoThreads<R> {
     }
 }
 
-/// Starts one thread.
 fn spawn<S, F>(
-    place: Place,
-    failed: Failed,
+    place: ThreadPlace,
+    failed: FailedFlag,
     reporter: Reporter<S::Report>,
     make: F,
 ) -> io::Result<NativeThread>
@@ -169,13 +169,13 @@ where
     F: FnOnce() -> Result<S, Error> + Send + 'static,
 {
     let body = move || {
-        // Dropped last: whoever sees all threads ended sees `Failed` too.
+        // Dropped last, so that `FailedFlag` is visible once all threads are seen to have ended.
         let (started, ended, _alive) = reporter;
-        let _on_panic = OnPanic(failed.clone());
+        let _on_panic = PanicGuard(failed.clone());
         let mut service = match make() {
             Ok(service) => service,
             Err(error) => {
-                // Start-up may have given up already because of another thread.
+                // The receiver is gone if start-up already failed because of another thread.
                 let _ = started.send(Err(error));
                 return;
             }
@@ -232,8 +232,9 @@ pub(crate) mod tests {
     }
 
     /// Threads with these services, and whether one of them failed.
-    pub(crate) fn played(services: &[Played]) -> (IoThreads<Vec<String>>, Failed) {
-        let (failed, place) = (Failed::default(), || Place { name: "t".to_owned(), cpu: None });
+    pub(crate) fn played(services: &[Played]) -> (IoThreads<Vec<String>>, FailedFlag) {
+        let (failed, place) =
+            (FailedFlag::default(), || ThreadPlace { name: "t".to_owned(), cpu: None });
         let makers = services.iter().copied().map(|one| (place(), move || Ok(one)));
         let (threads, notes) = IoThreads::start(&failed, makers);
         let falls_back = services.iter().filter(|one| **one == Played::FallsBack);
@@ -251,7 +252,7 @@ pub(crate) mod tests {
             let (mut threads, failed) = played(&services);
             assert!(!threads.is_empty());
             assert!(threads.wait(Duration::from_secs(20)), "all of them end by themselves");
-            let joined = if whole { Joined::Ended } else { Joined::Panicked };
+            let joined = if whole { JoinOutcome::Ended } else { JoinOutcome::Panicked };
             assert_eq!((threads.join(), failed.is_set()), (joined, fails), "{services:?}");
             let mut found: Vec<usize> = threads.reports().map(|report| report.len()).collect();
             found.sort_unstable();
@@ -261,11 +262,12 @@ pub(crate) mod tests {
 
     #[test]
     fn a_thread_that_cannot_start_is_told_of_and_no_failure_of_the_server() {
-        let (failed, place) = (Failed::default(), Place { name: "t".to_owned(), cpu: None });
+        let (failed, place) =
+            (FailedFlag::default(), ThreadPlace { name: "t".to_owned(), cpu: None });
         let make = || Err::<Played, _>(Error::new(ErrorKind::System, "no ring"));
         let (mut threads, notes) = IoThreads::start(&failed, [(place, make)].into_iter());
         assert!(notes.is_err_and(|error| error.to_string().contains("no ring")));
-        assert_eq!((threads.join(), failed.is_set()), (Joined::Ended, false));
+        assert_eq!((threads.join(), failed.is_set()), (JoinOutcome::Ended, false));
         assert!(threads.reports().next().is_none());
     }
 
@@ -294,11 +296,11 @@ pub(crate) mod tests {
     #[test]
     fn a_wait_ends_with_the_last_thread_or_when_its_time_is_up() {
         let (hold, held) = channel();
-        let places = [(Place { name: "t".to_owned(), cpu: None }, move || Ok(Waits(held)))];
-        let (mut threads, _) = IoThreads::start(&Failed::default(), places.into_iter());
+        let places = [(ThreadPlace { name: "t".to_owned(), cpu: None }, move || Ok(Waits(held)))];
+        let (mut threads, _) = IoThreads::start(&FailedFlag::default(), places.into_iter());
         assert!(!threads.wait(Duration::from_millis(20)));
         drop(hold);
-        assert!(threads.wait(Duration::from_secs(20)) && threads.join() == Joined::Ended);
+        assert!(threads.wait(Duration::from_secs(20)) && threads.join() == JoinOutcome::Ended);
     }
 
     #[test]

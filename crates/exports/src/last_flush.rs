@@ -1,8 +1,8 @@
-//! The flush of a volume that is about to be closed while the rest of the program goes on.
+//! Flushes a volume that leaves a running server and is about to be closed.
 //!
-//! Servers flush their volumes when they stop. A volume that leaves a running server is flushed
-//! here instead, by the thread that removes it, once no server has a queue of it any more. Called
-//! by `millrace`.
+//! Servers flush their volumes when they stop. If a single volume is removed from a running server,
+//! the removing thread flushes it here, once no server has a queue of it any more. Called by
+//! `millrace`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,11 +14,11 @@ use millrace_runtime::{IoConfig, IoContext};
 
 use crate::stop::{Progress, TURN_NS};
 
-/// Flushes a volume whose queues no other thread has. A drive that answers nothing is waited for
-/// until `time` is over; a cache that writes its dirty pages is waited for as long as it gets on.
+/// Flushes a volume of which no other thread has a queue. Waits up to `time` for drives that do not
+/// answer, and as long as a cache makes progress in writing its dirty pages.
 ///
 /// # Errors
-/// How the flush failed, in words.
+/// Returns the reason as text if the flush fails.
 pub fn flush_volume(
     volume: &Arc<Volume<Native>>,
     reactor: Config,
@@ -38,7 +38,7 @@ pub fn flush_volume(
     let mut channel = ctx.channel(volume, 1, Stamp::Batch).map_err(failed)?;
     let mut progress = Progress::watched(volume);
     let mut limit: Deadline<Native> = Deadline::after(time);
-    // When the next flush is due; none while one is under way.
+    // Time of the next flush attempt; `None` while a flush is in flight.
     let mut due_ns = Some(Native::now());
     loop {
         if due_ns.is_some_and(|due_ns| Native::now() >= due_ns) {

@@ -1,8 +1,8 @@
-//! Servers that make the disks of this process reachable from outside.
+//! Servers that make the volumes of this process reachable from outside: NBD and vhost-user-blk.
 //!
-//! Owns the wire protocols and, for each, the translation of its requests into block requests and
-//! of their outcomes into its replies. A protocol core is sans-I/O (bytes in, bytes out), so the
-//! same code is driven by sockets in production, by the simulator in tests and by the fuzzer.
+//! Each server owns its wire protocol and the translation between its requests and block requests.
+//! The protocol code is sans-I/O (bytes in, bytes out), so that sockets, the simulator and the
+//! fuzzer all drive the same code.
 
 #![doc = include_str!("../README.md")]
 
@@ -21,8 +21,8 @@ mod unix_socket;
 pub mod vhost;
 pub mod virtio;
 
-pub use self::access::{Allow, SocketAccess};
-pub use self::client_groups::{ClientGroup, GroupSeats, Seat};
+pub use self::access::{AllowedPeers, SocketAccess};
+pub use self::client_groups::{ClientGroup, GroupMembership, PerClientGroups};
 pub use self::client_report::ClientReport;
 pub use self::faults::ExportErrors;
 pub use self::last_flush::flush_volume;

@@ -1,10 +1,10 @@
-//! `Mailbox`: a few things on their way to an I/O thread, which is rung.
+//! `Mailbox`: a queue of messages to one I/O thread, which is woken by a doorbell.
 //!
-//! Connections that another thread accepted, orders of a device's control thread: rare, so a lock
-//! and a list do. Used by both servers.
+//! It carries accepted connections and orders from a device's control thread. These are rare, so a
+//! list under a lock is fast enough. Used by both servers.
 //!
-//! Lock order: its lock is taken alone, and for a few instructions. Invariant: looking whether
-//! there is something costs the owner one relaxed load.
+//! Lock order: its lock is taken alone and briefly. Invariant: checking for messages costs the
+//! owner one relaxed load.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use millrace_machine::{Doorbell, Native};
 
-/// Things for one I/O thread.
+/// Messages to one I/O thread.
 pub(crate) struct Mailbox<T> {
-    /// How many there are, so that looking costs no lock.
+    /// Length of the queue, readable without the lock.
     count: AtomicUsize,
     things: Mutex<VecDeque<T>>,
     bell: OnceLock<Arc<Doorbell<Native>>>,
@@ -28,15 +28,15 @@ impl<T> Default for Mailbox<T> {
 }
 
 impl<T> Mailbox<T> {
-    /// Adds something and wakes the owner.
+    /// Appends a message and wakes the owner.
     pub(crate) fn put(&self, thing: T) {
         lock(&self.things).push_back(thing);
-        // SeqCst: ordered against the owner's last look by the fences of the doorbell.
+        // SeqCst: pairs with the doorbell's fences around the owner's last check before it sleeps.
         self.count.fetch_add(1, Ordering::SeqCst);
         self.ring();
     }
 
-    /// Takes what came first.
+    /// Removes the oldest message.
     pub(crate) fn take(&self) -> Option<T> {
         if self.is_empty() {
             return None;
@@ -47,17 +47,16 @@ impl<T> Mailbox<T> {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        // Relaxed: a look; the lock orders the contents, the doorbell's fence the last look.
+        // Relaxed: a hint. The lock orders the contents, and the doorbell's fence the last check.
         self.count.load(Ordering::Relaxed) == 0
     }
 
-    /// Says how the thread that owns the mailbox is woken.
+    /// Sets the doorbell that wakes the owning thread.
     pub(crate) fn set_bell(&self, bell: Arc<Doorbell<Native>>) {
-        // A mailbox has one owner, which calls this once.
+        // Called once, by the only owner.
         let _ = self.bell.set(bell);
     }
 
-    /// Wakes the owner.
     pub(crate) fn ring(&self) {
         if let Some(bell) = self.bell.get() {
             bell.ring();
@@ -65,7 +64,7 @@ impl<T> Mailbox<T> {
     }
 }
 
-/// Takes a lock; the data behind these locks are whole whatever a panicking thread did.
+/// Locks a mutex, ignoring poison: the data behind these locks stay consistent if a thread panics.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,14 +1,15 @@
 //! The NBD server: exports volumes over Unix and TCP sockets from a few I/O threads.
 //!
 //! [`Server::start`] binds every socket, starts the threads and returns when all of them listen.
-//! Each thread has one ring, one channel per volume, and its share of the connections; thread 0
-//! accepts and deals connections out in turn. Nothing is shared between threads on the path of a
-//! request. [`Server::stop`] answers what is in flight, flushes, joins.
+//! Each thread has one ring, one channel per volume, and its share of the connections. Thread 0
+//! accepts connections and distributes them round-robin. Threads share nothing on the path of a
+//! request. [`Server::stop`] answers the requests in flight, flushes the volumes and joins the
+//! threads.
 //!
-//! A request's walk: worker.rs (ring) -> receive.rs (parse) -> execute.rs (ticket) -> submit.rs
-//! (bio, channel, completion) -> execute.rs (reply) -> replies.rs (one send of many replies).
-//! Payload lies in the thread's pool (memory.rs) and is never copied, but for small writes out of
-//! the receive buffer. Long reads of holes need neither bio nor payload (holes.rs).
+//! Path of a request: worker.rs (ring) -> receive.rs (parse) -> execute.rs (ticket) -> submit.rs
+//! (bio, channel, completion) -> execute.rs (reply) -> replies.rs (many replies in one send).
+//! Payload stays in the thread's buffer pool (memory.rs) and is never copied, except small writes
+//! out of the receive buffer. Long reads of holes need neither a bio nor payload (holes.rs).
 
 mod changes;
 mod client_number;
@@ -43,12 +44,12 @@ use self::exports::Exports;
 use self::listen::Listener;
 use self::memory::Zeroes;
 use self::memory::budget::MemoryBudget;
-use self::renewal::Renewal;
+use self::renewal::CertificateWatcher;
 use self::server_state::{Connections, ServedExports, ServerState, ShutdownState};
 use self::worker::Worker;
 use crate::counters::{Counters, PublishedCounters};
 use crate::descriptors;
-use crate::io_threads::{IoThreads, Place, Service, cpu_of};
+use crate::io_threads::{IoThreads, Service, ThreadPlace, cpu_of};
 use crate::mailbox::{Mailbox, lock};
 use crate::stop::StopLimit;
 
@@ -62,35 +63,36 @@ pub use self::renewal::log_expiries;
 pub use self::stats::{ServerCounter, ServerStats};
 pub use self::tls::ListenTls;
 pub use self::worker::drain::StopReport;
-pub use crate::{Allow, ExportErrors, SocketAccess, UnixSocket};
+pub use crate::{AllowedPeers, ExportErrors, SocketAccess, UnixSocket};
 
-/// How long a client may neither read its replies nor send the rest of a payload, in nanoseconds.
+/// Time limit for a client to read replies or to send the rest of a payload, in nanoseconds.
 const STALL_TIMEOUT_NS: u64 = 30_000_000_000;
 
-/// Time between two looks at threads that stop.
+/// Interval at which stopping threads are checked.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A running server. Dropped without [`Server::stop`], it stops at once.
+/// A running NBD server. Dropping it without [`Server::stop`] stops it without waiting for
+/// requests.
 pub struct Server {
     shared: Arc<ServerState>,
     threads: IoThreads<StopReport>,
     addresses: Vec<Listen>,
     notes: Vec<String>,
-    _renewal: Option<Renewal>,
+    _renewal: Option<CertificateWatcher>,
 }
 
 impl Server {
     /// Binds all sockets, starts all threads, and returns when they serve.
     ///
     /// # Errors
-    /// `InvalidSetting` for settings that make no sense, `Busy` if another server listens there,
-    /// `System` if the system refuses a socket, a ring or memory; nothing is left running.
+    /// `InvalidSetting` for invalid settings, `Busy` if another server uses an address, `System` if
+    /// the kernel refuses a socket, a ring or memory. Nothing is left running.
     pub fn start(config: ServerConfig) -> Result<Server, Error> {
         Server::start_on_demand(config, &ExportRequests::default())
     }
 
-    /// As [`Server::start`]; clients that ask for exports that are opened on demand wait in this
-    /// queue.
+    /// Starts a server as [`Server::start`] does, and puts clients' requests for exports that are
+    /// opened on demand into `requests`.
     ///
     /// # Errors
     /// As [`Server::start`].
@@ -117,10 +119,10 @@ impl Server {
         let shared = Arc::new(share(&config, (exports, requests), listeners)?);
         let places = (0..usize::from(config.threads)).map(|number| {
             let (name, shared) = (format!("millrace-io{number}"), Arc::clone(&shared));
-            let place = Place { name, cpu: cpu_of(&config.cpus, number) };
+            let place = ThreadPlace { name, cpu: cpu_of(&config.cpus, number) };
             (place, move || Worker::new(&shared, number))
         });
-        let renewal = Renewal::start(&config.listeners)?;
+        let renewal = CertificateWatcher::start(&config.listeners)?;
         let (threads, notes) = IoThreads::start(&shared.ending.failed, places);
         let mut server =
             Server { threads, addresses, notes: Vec::new(), _renewal: renewal, shared };
@@ -129,39 +131,41 @@ impl Server {
         Ok(server)
     }
 
-    /// The addresses that the server listens on, with real ports, in the order of the
-    /// configuration.
+    /// Returns the addresses that the server listens on, in the order of the configuration, with
+    /// the port that was assigned if port 0 was configured.
     #[must_use]
     pub fn addresses(&self) -> &[Listen] {
         &self.addresses
     }
 
-    /// A view of its counters for another thread, which may outlive it.
+    /// Returns a handle to the server's counters for another thread. The handle may outlive the
+    /// server.
     #[must_use]
     pub fn observer(&self) -> Observer {
         Observer(Arc::clone(&self.shared))
     }
 
-    /// What the server did so far.
+    /// Returns the server's counters since its start.
     #[must_use]
     pub fn stats(&self) -> ServerStats {
         self.observer().stats()
     }
 
-    /// The I/O errors of every export so far, in the order of the configuration.
+    /// Returns the I/O errors of every export so far, in the order of the configuration.
     #[must_use]
     pub fn errors(&self) -> Vec<ExportErrors> {
         self.observer().errors()
     }
 
-    /// Whether an I/O thread panicked or lost its ring: its connections are served no more. Cheap.
+    /// Returns true if an I/O thread panicked or lost its ring, so that its connections are stuck.
+    /// Cheap.
     #[must_use]
     pub fn failed(&self) -> bool {
         self.shared.ending.failed.is_set()
     }
 
-    /// Sets how long a connection is kept whose client neither reads its replies nor sends the rest
-    /// of a payload; 30 s at first.
+    /// Sets how long a client may neither read its replies nor send the rest of a payload before it
+    /// is disconnected. The default is 30 s.
     pub fn set_stall_timeout(&self, timeout: Duration) {
         let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         // Relaxed: a setting that orders nothing.
@@ -169,15 +173,16 @@ impl Server {
         self.shared.mailboxes.iter().for_each(Mailbox::ring);
     }
 
-    /// What a person should know of how it runs, for example that io_uring was refused.
+    /// Returns notes for the operator, for example that io_uring was refused.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// Accepts nothing more, answers what is in flight for at most `drain_timeout`, flushes every
-    /// volume, removes the Unix socket files and ends the threads. Takes two seconds more at most
-    /// if drives do not answer, and eight if they hang; threads that hang in one are left behind.
+    /// Stops the server: accepts no more connections, answers requests in flight for at most
+    /// `drain_timeout`, flushes every volume, removes the Unix socket files and ends the threads.
+    /// Takes up to two seconds more if drives do not answer, and up to eight if they hang. Threads
+    /// that hang in a drive are left behind.
     #[must_use]
     pub fn stop(mut self, drain_timeout: Duration) -> StopReport {
         let mut report = self.halt(drain_timeout);
@@ -185,8 +190,8 @@ impl Server {
         report
     }
 
-    /// The first part of [`Server::stop`]: all but the end of the threads, which may hang with a
-    /// drive.
+    /// Does the first part of [`Server::stop`]: everything except joining the threads, which may
+    /// hang in a drive.
     #[must_use]
     pub fn halt(&mut self, drain_timeout: Duration) -> StopReport {
         self.shared.ending.stop.give(drain_timeout);
@@ -212,21 +217,21 @@ impl Server {
         report
     }
 
-    /// The second part of [`Server::stop`]: waits some seconds for the end of the threads.
+    /// Does the second part of [`Server::stop`]: waits some seconds for the threads to end.
     ///
     /// # Errors
-    /// If a thread panicked, or hangs and is left behind; in words.
+    /// Returns a text if a thread panicked, or hangs and is left behind.
     pub fn join(&mut self) -> Result<(), String> {
         self.threads.join().in_words()
     }
 }
 
-/// Reads the counters of a server.
+/// Handle to the counters of a server, which may outlive it.
 #[derive(Clone)]
 pub struct Observer(Arc<ServerState>);
 
 impl Observer {
-    /// What the server did so far.
+    /// Returns the sum of all threads' counters.
     #[must_use]
     pub fn stats(&self) -> ServerStats {
         let mut total = ServerStats::default();
@@ -235,7 +240,7 @@ impl Observer {
         total
     }
 
-    /// The I/O errors of every export so far, in the order of the configuration.
+    /// Returns the I/O errors of every export so far, in the order of the configuration.
     #[must_use]
     pub fn errors(&self) -> Vec<ExportErrors> {
         let exports = self.0.exports();

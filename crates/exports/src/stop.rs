@@ -1,6 +1,6 @@
-//! The order to stop a server, and the limits of what its I/O threads do about it.
+//! The order to stop a server, and the time limits of its I/O threads for obeying it.
 //!
-//! Given once by the owner of the server, looked at by its threads. Used by both servers.
+//! Given once by the owner of the server, checked by its threads. Used by both servers.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -8,51 +8,52 @@ use std::time::Duration;
 use millrace_block::{Disk, Op, Status, Unwritten, Volume, prepare_stop};
 use millrace_machine::{Deadline, Machine, Native};
 
-/// User data of the flush at the end, which no request has.
+/// User data of the final flush; no request has this value.
 pub(crate) const FLUSH_USER_DATA: u64 = 1 << 32;
-/// Longest sleep of one turn while a thread ends, in nanoseconds.
+/// Longest sleep of one turn while a thread shuts down, in nanoseconds.
 pub(crate) const TURN_NS: u64 = 10_000_000;
-/// Longest time for the flush of a volume at the end, in nanoseconds.
+/// Time limit of a volume's final flush, in nanoseconds.
 pub(crate) const FLUSH_NS: u64 = 1_000_000_000;
-/// How long drives below a cache may complete nothing before they count as stuck, in nanoseconds:
-/// what they owe was acknowledged, so a disk that stalls for some seconds is waited for.
+/// Time after which drives below a cache that complete nothing count as stuck, in nanoseconds.
+/// Their data were acknowledged, so a disk that stalls for some seconds is waited for.
 const STUCK_NS: u64 = 10_000_000_000;
 
-/// Time between two looks at what drives have done, and before a flush that failed is asked for
-/// once more, in nanoseconds.
+/// Interval between checks of a flush's progress, and delay before a failed flush is retried, in
+/// nanoseconds.
 const LOOK_NS: u64 = 100_000_000;
 
-/// How long a drive has completed nothing, with requests in flight, when it is called silent, in
-/// nanoseconds.
+/// Time without a completion, with requests in flight, after which an error text calls a drive
+/// silent, in nanoseconds.
 const SILENT_NS: u64 = FLUSH_NS / 2;
 
-/// Whether the flush of a volume at the end goes on. A cache's flush takes as long as its drives
-/// need for what is dirty: it has time as long as pages are written, or more of them were tried.
-/// It fails with the first write below that does, and is asked for once more then: a drive that
-/// refuses a part takes the rest. Where a flush of a drive failed there is no second one, which may
-/// succeed although data are lost.
+/// Progress of a volume's final flush. The flush of a cache takes as long as its drives need for
+/// the dirty pages, so it has time as long as pages are written, or more of them are tried. It
+/// fails with the first failed write below it and is then retried, since a drive that refuses some
+/// pages takes the rest. After a failed flush of a drive there is no retry: it might succeed
+/// although data are lost.
 #[derive(Debug)]
 pub(crate) struct Progress {
     least: Unwritten,
-    /// Failures of each drive when it began.
+    /// Failure counts of each drive at the start.
     before: Vec<Failures>,
-    /// I/Os that each drive has completed, and when it was seen to complete the last.
+    /// For each drive, its completed I/Os and the time when the last one was seen to complete.
     completed: Vec<(u64, u64)>,
-    /// How the last flush failed.
+    /// Status of the flush that failed last.
     last: Option<Status>,
-    /// When it was looked at, and how long a flush has time for what was seen.
+    /// Time of the last check, and below it the limit that the progress seen then allows.
     looked_ns: u64,
     limit: Deadline<Native>,
 }
 
 impl Progress {
-    /// Of a volume that is about to be flushed for the last time, which its drives are told.
+    /// Starts to watch a volume that is about to be flushed for the last time, and tells its drives
+    /// so.
     pub(crate) fn of(volume: &Volume<Native>) -> Progress {
         volume.drives().iter().for_each(|disk| prepare_stop(disk));
         Progress::watched(volume)
     }
 
-    /// Of a volume that others flush, or that still serves requests.
+    /// Starts to watch a volume that others flush, or that still serves requests.
     pub(crate) fn watched(volume: &Volume<Native>) -> Progress {
         let (now_ns, least) = (Native::now(), Unwritten::of(volume));
         let limit = Deadline::after_ns(if least.pages > 0 { STUCK_NS } else { 0 });
@@ -61,8 +62,8 @@ impl Progress {
         Progress { least, before, completed, last: None, looked_ns: now_ns, limit }
     }
 
-    /// Whether a flush that has `given_ns` left in any case has no more time, and `more_ns` have
-    /// passed after what its progress gave it. Ask every turn.
+    /// Returns true if the time for the flush is over: `given_ns`, left in any case, is 0, and
+    /// `more_ns` have passed since its progress last allowed more time. Must be called every turn.
     pub(crate) fn is_over(&mut self, volume: &Volume<Native>, given_ns: u64, more_ns: u64) -> bool {
         let now_ns = Native::now();
         if now_ns >= self.looked_ns + LOOK_NS {
@@ -83,7 +84,8 @@ impl Progress {
         self.limit.left_with_ns(more_ns) == 0 && given_ns == 0
     }
 
-    /// When to ask for the next flush after one that failed so, if that is worth it.
+    /// Returns the time to retry a flush that failed with `status`, or `None` if it must not be
+    /// retried.
     pub(crate) fn again_at(&mut self, volume: &Volume<Native>, status: Status) -> Option<u64> {
         self.last = Some(status);
         let has_failed_flush = self
@@ -95,9 +97,9 @@ impl Progress {
         is_worth_it.then(|| Native::now().saturating_add(LOOK_NS))
     }
 
-    /// How the flush of a volume failed, in words: the last one, or that there was no answer.
+    /// Describes how the flush of a volume failed.
     pub(crate) fn failure(&self, volume: &Volume<Native>) -> String {
-        // A drive that has something inside, and has just completed something, does answer.
+        // A drive that completed something recently does answer, even with requests in flight.
         let now_ns = Native::now();
         let is_silent = |disk: &Disk<Native>, (ios, since_ns): (u64, u64)| {
             let (stats, quiet_ns) = (disk.stats(), now_ns.saturating_sub(since_ns));
@@ -106,7 +108,7 @@ impl Progress {
         let drives = volume.drives().iter().zip(&self.completed);
         let silent = drives.filter(|(disk, completed)| is_silent(disk, **completed));
         let silent = silent.map(|(disk, _)| disk.name()).collect::<Vec<_>>().join(", ");
-        // A drive that failed once, and does no longer, is not the reason.
+        // Only drives with new failures can be the reason.
         let names = |count: fn(&Failures) -> u64| -> String {
             let drives = volume.drives().iter().zip(self.before.iter().zip(failures(volume)));
             let has_failed = drives.filter(|(_, (before, now))| count(now) > count(before));
@@ -115,9 +117,9 @@ impl Progress {
         let (failed, refused) = (names(|it| it.flushes), names(|it| it.writes));
         let mut text = format!("{}: flush: ", volume.name());
         match self.last {
-            None if silent.is_empty() => text.push_str("no answer in time"),
+            None if silent.is_empty() => text.push_str("the drives did not answer in time"),
             None => text.push_str(&format!(
-                "no answer in time of {silent}; what it took since its last flush that succeeded may be \
+                "{silent} did not answer in time; data written since its last successful flush may be \
                  lost"
             )),
             Some(status) => text.push_str(&status.to_string()),
@@ -125,7 +127,8 @@ impl Progress {
         if !refused.is_empty() {
             text.push_str(&format!(": writes to {refused} failed"));
         }
-        // A drive that refuses is asked again and again, and has something inside.
+        // A drive that refuses writes has requests in flight because they are retried again and
+        // again.
         let is_known = |name: &&str| [&refused, &failed].iter().any(|all| has(all, name));
         let silent: Vec<&str> =
             silent.split(", ").filter(|name| !name.is_empty() && !is_known(name)).collect();
@@ -140,38 +143,38 @@ impl Progress {
             });
             let failed = explained.collect::<Vec<_>>().join(", ");
             text.push_str(&format!(
-                "; the flush of {failed} failed: what it took since its last flush that succeeded may \
-                 be lost; check what is on the volume before it is used again"
+                "; the flush of {failed} failed: data written since its last successful flush may \
+                 be lost; check the volume's contents before using it again"
             ));
         }
         text
     }
 }
 
-/// Returns true if one of these volumes at least has time left, as [`Progress::is_over`] says.
+/// Returns true if at least one of these volumes has time left, see [`Progress::is_over`].
 pub(crate) fn goes_on(
     volumes: &[Arc<Volume<Native>>],
     progress: &mut [Progress],
     given_ns: u64,
 ) -> bool {
     let all = progress.iter_mut().zip(volumes);
-    // Each is asked every turn.
+    // No short-circuit: each `is_over` must be called every turn.
     all.fold(false, |goes, (one, volume)| !one.is_over(volume, given_ns, 0) | goes)
 }
 
-/// How long after the deadline of a stop, or after the time that the flush of a cache has, an I/O
-/// thread may take to flush and report, in nanoseconds.
+/// Time that an I/O thread may take to flush and report after the stop's deadline, or after the
+/// time limit of a cache's flush, in nanoseconds.
 pub(crate) const REPORT_NS: u64 = 8_000_000_000;
 
-/// How long a server waits for its I/O threads when it stops: as long as caches of its volumes get
-/// on.
+/// Time limit for the I/O threads of a stopping server, extended while caches of its volumes make
+/// progress.
 pub(crate) struct StopLimit {
     volumes: Vec<(Arc<Volume<Native>>, Progress)>,
     limit: Deadline<Native>,
 }
 
 impl StopLimit {
-    /// Of a stop that has so long for what is in flight.
+    /// Creates the limit of a stop whose requests in flight have `time` to complete.
     pub(crate) fn new(
         volumes: impl Iterator<Item = Arc<Volume<Native>>>,
         time: Duration,
@@ -183,7 +186,7 @@ impl StopLimit {
         StopLimit { volumes: volumes.collect(), limit: Deadline::after(time) }
     }
 
-    /// Whether threads that have not ended by now are to be left behind. Ask every turn.
+    /// Returns true if threads that still run must be left behind. Must be called every turn.
     pub(crate) fn is_over(&mut self) -> bool {
         let left_ns = self.limit.left_with_ns(REPORT_NS);
         let is_over = |over, (volume, progress): &mut (Arc<Volume<Native>>, Progress)| {
@@ -193,24 +196,24 @@ impl StopLimit {
     }
 }
 
-/// Whether a list of names has one.
+/// Returns true if the comma-separated `names` contain `name`.
 fn has(names: &str, name: &str) -> bool {
     names.split(", ").any(|other| other == name)
 }
 
-/// What a drive has failed.
+/// Failure counts of a drive.
 #[derive(Debug, Clone, Copy)]
 struct Failures {
     writes: u64,
     flushes: u64,
 }
 
-/// I/Os that each drive of a volume has completed.
+/// Returns the number of completed I/Os of each drive.
 fn completed(volume: &Volume<Native>) -> impl Iterator<Item = u64> {
     volume.drives().iter().map(|disk| disk.stats().ios())
 }
 
-/// What each drive of a volume has failed.
+/// Returns the failure counts of each drive.
 fn failures(volume: &Volume<Native>) -> impl Iterator<Item = Failures> {
     volume.drives().iter().map(|disk| {
         let ops = disk.stats().ops;
@@ -219,25 +222,26 @@ fn failures(volume: &Volume<Native>) -> impl Iterator<Item = Failures> {
     })
 }
 
-/// Whether a server is to stop, and for how long it may answer what is in flight.
+/// Order to stop a server, with the time to complete requests in flight.
 #[derive(Debug, Default)]
 pub(crate) struct StopOrder(OnceLock<Duration>);
 
 impl StopOrder {
-    /// Orders the stop. What is in flight after that time is given up. Only the first order counts.
+    /// Gives the order. Requests still in flight after `time` are abandoned. Only the first call
+    /// counts.
     pub(crate) fn give(&self, time: Duration) {
         let _ = self.0.set(time);
     }
 
-    /// Whether the server is to stop. The fences of a thread's doorbell order its last look before
-    /// it sleeps.
+    /// Returns true if the server must stop. The fences of a thread's doorbell order its last check
+    /// before it sleeps.
     #[inline]
     pub(crate) fn is_given(&self) -> bool {
         self.0.get().is_some()
     }
 
-    /// When a thread that hears of the order now gives up on what is in flight; at once for one
-    /// that ends before the order.
+    /// Returns the time to abandon requests in flight, counted from now for the calling thread; at
+    /// once if no order was given.
     pub(crate) fn deadline(&self) -> Deadline<Native> {
         Deadline::after(self.0.get().copied().unwrap_or_default())
     }

@@ -1,15 +1,15 @@
-//! Unix sockets: bound before any thread starts, unlinked when their server ends.
+//! Unix sockets: bound before any thread starts, removed when their server ends.
 //!
-//! Called by the start-up of both servers, and by the program for its control socket. A file that a
-//! dead server left behind is replaced: nobody accepts on it, so connecting to it is refused. One
-//! that answers is left alone.
+//! Called when either server starts, and by the program for its control socket. A socket file left
+//! by a dead server is replaced: connections to it are refused, since no process accepts there. A
+//! file whose server answers is left alone.
 //!
-//! Invariants: only a socket file made here is removed, and only while it is still the same file;
-//! whoever checks, removes and binds `PATH` has locked `PATH.lock` meanwhile, and leaves a mark of
-//! its process there as long as it listens. No descriptor is spent on that. The mark of a process
-//! that runs is respected, one of a process that is gone is not. Whoever has the lock looks whether
-//! the file that it locked is still the one at that path, and takes the next one if it is not: so
-//! the file may go, and two servers never have it.
+//! Invariants: only a socket file made here is removed, and only while the path still refers to it.
+//! A process that checks, removes or binds `PATH` holds a lock on `PATH.lock` meanwhile, and leaves
+//! its process mark there while it listens, which needs no open descriptor. Marks of running
+//! processes are respected, marks of dead ones are not. After locking, a process checks that the
+//! path still refers to the locked file, and otherwise tries again with the new one. So the lock
+//! file can be removed, and two servers never own a path at the same time.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, Permissions};
@@ -27,32 +27,32 @@ use rustix::net;
 use crate::SocketAccess;
 use crate::mailbox::lock as lock_list;
 
-/// Files of all sockets of this process, and of their locks, by device and inode.
+/// Socket files and mark files of this process, by path.
 static FILES: Mutex<BTreeMap<PathBuf, OwnFileId>> = Mutex::new(BTreeMap::new());
 
-/// Removes the files of all sockets that this process listens on, for an end of the process that
-/// drops nothing: one that cannot wait for its threads.
+/// Removes the files of all sockets that this process listens on, for a process that exits without
+/// dropping its servers because it cannot wait for its threads.
 pub fn remove_socket_files() {
     for (path, file) in std::mem::take(&mut *lock_list(&FILES)) {
         if file.is_at(&path) {
-            // If it cannot be removed, the next server finds it refused and replaces it.
+            // If this fails, the next server finds connections refused and replaces the file.
             let _ = std::fs::remove_file(&path);
         }
     }
 }
 
-/// A file of a socket, to be told from another one that has taken its place.
+/// Identity of a file made here, to notice if another file has replaced it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OwnFileId {
-    /// The socket itself, by device and inode, which it keeps while it is open.
+    /// A socket, by device and inode, which stay its own while it is open.
     Socket((u64, u64)),
-    /// The file with the mark. It is closed, so another file may have got its inode: this one says
-    /// whose it is.
+    /// A mark file, by device and inode. It is closed, so its inode may be reused; its contents
+    /// tell if it is still this one.
     Mark((u64, u64)),
 }
 
 impl OwnFileId {
-    /// Whether the file at a path is this one.
+    /// Returns true if the path refers to this file.
     fn is_at(self, path: &Path) -> bool {
         let (OwnFileId::Socket(id) | OwnFileId::Mark(id)) = self;
         let has_mark = || std::fs::read(path).is_ok_and(|text| text == process_mark().as_bytes());
@@ -60,7 +60,7 @@ impl OwnFileId {
     }
 }
 
-/// A socket's file, or that of its lock; dropped, it is removed.
+/// A socket file or mark file, removed on drop.
 #[derive(Debug)]
 struct OwnFile {
     path: PathBuf,
@@ -78,53 +78,53 @@ impl OwnFile {
 impl Drop for OwnFile {
     fn drop(&mut self) {
         if self.id.is_some_and(|id| id.is_at(&self.path)) {
-            // If it cannot be removed, the next server finds it refused and replaces it.
+            // If this fails, the next server finds connections refused and replaces the file.
             let _ = std::fs::remove_file(&self.path);
         }
         lock_list(&FILES).remove(&self.path);
     }
 }
 
-/// More than a mark has.
+/// Upper limit of a mark's length in bytes.
 const MARK_BYTES_MAX: u64 = 100;
-/// Connections that may wait to be accepted on a private socket.
+/// Length of the queue of connections to be accepted.
 const BACKLOG: i32 = 16;
 
-/// A Unix socket that is listened on; its file goes when this is dropped.
+/// A listening Unix socket. Dropping it removes its file.
 #[derive(Debug)]
 pub struct UnixSocket {
-    /// Dropped before the socket is closed.
+    /// Declared first, so that the file is removed before the socket is closed.
     file: OwnFile,
     socket: UnixListener,
-    /// The file with the mark of this process; dropped last.
+    /// File with the mark of this process; dropped last.
     _mark: OwnFile,
 }
 
-/// The locked file beside a socket's path, with the mark of this process, for as long as the socket
-/// is being made.
+/// The lock file of a socket's path with the mark of this process, held while the socket is made.
 #[derive(Debug)]
 struct LockFile {
-    /// Dropped first: the file is removed while it is locked.
+    /// Declared first, so that the file is removed while it is locked.
     own: OwnFile,
     _file: File,
 }
 
 impl UnixSocket {
-    /// Listens at a path where only the user of this process may connect: the file has mode 0600
-    /// from the moment that it is there.
+    /// Listens at a path where only the user of this process may connect: the file is created with
+    /// mode 0600.
     ///
     /// # Errors
-    /// `Busy` if somebody serves there, `System` if the system refuses; the message says where.
+    /// `Busy` if another server uses the path, `System` if the kernel refuses. The message names
+    /// the path.
     pub fn bind_private(path: &Path) -> Result<UnixSocket, Error> {
         Self::bind_with(path, &SocketAccess::with_mode(Some(0o600)))
     }
 
-    /// Listens at a path; its file has the mode that is given, if one is, from the moment that it
-    /// is there, and owner and group before anybody can connect. Whoever accepts checks which peers
-    /// are let in.
+    /// Listens at a path. The file is created with the configured mode, and gets owner and group
+    /// before any client can connect. The caller checks the peers that it accepts.
     ///
     /// # Errors
-    /// `Busy` if somebody serves there, `System` if the system refuses; the message says where.
+    /// `Busy` if another server uses the path, `System` if the kernel refuses. The message names
+    /// the path.
     pub fn bind_with(path: &Path, access: &SocketAccess) -> Result<UnixSocket, Error> {
         let bound = match access.is_of_a_file() {
             true => Self::bind_by(path, |path| listen_with(path, access)),
@@ -133,13 +133,13 @@ impl UnixSocket {
         bound.map_err(|error| cannot_listen(path, &error))
     }
 
-    /// The socket, to accept on.
+    /// Returns the listening socket.
     #[must_use]
     pub fn socket(&self) -> &UnixListener {
         &self.socket
     }
 
-    /// The socket's path.
+    /// Returns the path of the socket.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.file.path
@@ -158,12 +158,12 @@ impl UnixSocket {
             other => other?,
         };
         let file = OwnFile::at(path, OwnFileId::Socket);
-        // Unlocked: the mark is enough from now on.
+        // The file lock is released here; from now on only the process mark protects the path.
         Ok(UnixSocket { file, socket, _mark: lock.own })
     }
 }
 
-/// Why a socket cannot listen at a path: the error for whoever configured it.
+/// Converts a bind error to an error for the operator.
 fn cannot_listen(path: &Path, error: &io::Error) -> Error {
     let text = |why: String| format!("unix:{}: {why}", path.display());
     match error.kind() {
@@ -172,11 +172,11 @@ fn cannot_listen(path: &Path, error: &io::Error) -> Error {
     }
 }
 
-/// What is at a path where no socket can be made.
+/// Describes the file or server at a path where no socket can be made.
 fn who_is_at(path: &Path) -> String {
     let kind = std::fs::symlink_metadata(path).map(|meta| meta.file_type());
     if let Some(kind) = kind.ok().filter(|kind| !kind.is_socket()) {
-        let what = if kind.is_dir() { "a folder" } else { "a file that is no socket" };
+        let what = if kind.is_dir() { "a folder" } else { "a file that is not a socket" };
         return format!("there is {what}; move it away, or choose another path");
     }
     match socket_holder(path) {
@@ -188,7 +188,7 @@ fn who_is_at(path: &Path) -> String {
     }
 }
 
-/// Why no file can be made at a path, and what to do about it.
+/// Explains why no file can be made at a path, and what to do about it.
 fn why_not_at(path: &Path, error: &io::Error) -> String {
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -211,12 +211,13 @@ fn why_not_at(path: &Path, error: &io::Error) -> String {
     }
 }
 
-/// Linux gives the file of a socket the mode of the socket, so it is set before there is a file;
-/// a umask would be the whole process's, and its threads make files of their own meanwhile.
+/// Listens at a path with the given access. Linux gives a socket file the mode of the socket, so
+/// the mode is set before the file exists. A umask would affect files that other threads make
+/// meanwhile.
 fn listen_with(path: &Path, access: &SocketAccess) -> io::Result<UnixListener> {
     let kind = (net::SocketType::STREAM, net::SocketFlags::CLOEXEC);
     let socket = net::socket_with(net::AddressFamily::UNIX, kind.0, kind.1, None)?;
-    // Whoever is to own it has it later, and until then nobody but this user.
+    // Until its owner is set, only this user may use the file.
     let first = if access.owner.or(access.group).is_some() { Some(0o600) } else { access.mode };
     if let Some(mode) = first {
         fchmod(&socket, Mode::from_bits_truncate(mode))?;
@@ -224,15 +225,16 @@ fn listen_with(path: &Path, access: &SocketAccess) -> io::Result<UnixListener> {
     net::bind(&socket, &net::SocketAddrUnix::new(path)?)?;
     if access.owner.or(access.group).is_some() {
         std::os::unix::fs::lchown(path, access.owner, access.group).map_err(|error| {
-            // Nobody would find it there before the next start.
+            // A leftover file would block nobody, but nobody would remove it before the next start
+            // either.
             let _ = std::fs::remove_file(path);
             io::Error::other(format!(
-                "its owner or group cannot be set: {error}; only root may give files away, and \
-                 others only to groups that they are in"
+                "its owner or group cannot be set: {error}; only root may change a file's owner, and \
+                 other users may only set groups they belong to"
             ))
         })?;
     }
-    // The umask took bits away from it. Nobody gets in before it listens.
+    // The umask has removed bits of the mode. No client can connect before the socket listens.
     let mode = access.mode.unwrap_or(0o660);
     std::fs::set_permissions(path, Permissions::from_mode(mode))?;
     net::listen(&socket, BACKLOG)?;
@@ -244,30 +246,30 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     Some((meta.dev(), meta.ino()))
 }
 
-/// The path of the lock of a socket's path.
+/// Returns the path of the lock file for a socket's path.
 fn beside(path: &Path) -> PathBuf {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".lock");
     beside.into()
 }
 
-/// The process that listens at a path, as far as the file beside that tells. Connects to nobody.
+/// Returns the process that listens at a path, according to the lock file. Makes no connection.
 #[must_use]
 pub fn socket_holder(path: &Path) -> Option<Holder> {
     let file = open_store(&beside(path), OpenOptions::new().read(true), 0).ok()?;
-    // A server of an older version keeps the file locked.
+    // Servers of older versions keep the file locked instead.
     read_mark(&file).or_else(|| flock_holder(&file))
 }
 
-/// The process whose mark is in a file, if it still runs.
+/// Returns the process whose mark is in a file, if it still runs.
 fn read_mark(file: &File) -> Option<Holder> {
     let mut mark = String::new();
     file.take(MARK_BYTES_MAX).read_to_string(&mut mark).ok()?;
     marked_process(&mark)
 }
 
-/// The open and locked file beside a socket's path; `AddrInUse` if another server has it, or has
-/// left its mark there and still runs.
+/// Opens and locks the lock file of a socket's path. Fails with `AddrInUse` if another server holds
+/// the lock, or has left its mark and still runs.
 fn lock(path: &Path) -> io::Result<LockFile> {
     let path = beside(path);
     let mut options = OpenOptions::new();
@@ -288,17 +290,17 @@ fn lock(path: &Path) -> io::Result<LockFile> {
             file.write_all_at(process_mark().as_bytes(), 0)?;
             return Ok(LockFile { own: OwnFile::at(&path, OwnFileId::Mark), _file: file });
         }
-        // Its last owner removed it after it was opened here.
+        // The file was removed between open and lock; try again.
     }
 }
 
-/// Whether the file is a socket on which nobody accepts.
+/// Returns true if the file is a socket on which no process accepts.
 fn is_stale(path: &Path) -> bool {
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
     is_socket && refuses(path)
 }
 
-/// Takes the lock of an open file without waiting; it lasts until the file is closed.
+/// Takes the lock of an open file without waiting. It lasts until the file is closed.
 ///
 /// # Errors
 /// `WouldBlock` if another open file has it.
@@ -306,10 +308,10 @@ fn lock_file(file: &File) -> io::Result<()> {
     Ok(flock(file, FlockOperation::NonBlockingLockExclusive)?)
 }
 
-/// Whether nobody listens on a socket file: connecting is refused. Never waits, so a listener whose
-/// queue is full counts as alive.
+/// Returns true if no process listens on a socket file. Never waits, so a listener with a full
+/// queue counts as alive.
 fn refuses(path: &Path) -> bool {
-    // A path that is too long for an address is no socket's.
+    // No socket can have a path that is too long for an address.
     let Ok(address) = net::SocketAddrUnix::new(path) else { return false };
     let flags = net::SocketFlags::NONBLOCK | net::SocketFlags::CLOEXEC;
     let socket = net::socket_with(net::AddressFamily::UNIX, net::SocketType::STREAM, flags, None);
@@ -371,7 +373,7 @@ mod tests {
         let path = dir.path().join("s");
         std::fs::write(&path, "precious").unwrap();
         let error = UnixSocket::bind_private(&path).unwrap_err().to_string();
-        assert!(error.contains("there is a file that is no socket"), "{error}");
+        assert!(error.contains("there is a file that is not a socket"), "{error}");
         assert_eq!(std::fs::read(&path).unwrap(), b"precious");
         let left: Vec<_> = std::fs::read_dir(&dir).unwrap().map(|e| e.unwrap().path()).collect();
         assert_eq!(left, [path]);

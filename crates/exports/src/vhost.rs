@@ -1,13 +1,14 @@
-//! vhost-user-blk: volumes served to virtual machines, with an I/O thread for each queue if wanted.
+//! vhost-user-blk server: volumes for virtual machines, optionally with an I/O thread for each
+//! queue.
 //!
 //! [`VhostServer::start`] binds the sockets, starts the I/O threads and control threads of all
 //! exports, and returns when they serve. An I/O thread has a ring, a channel to the export's volume
-//! and a hardware queue of its drives; the queues of a guest are dealt out to the threads evenly.
-//! [`VhostServer::stop`] answers what is in flight, flushes, joins.
+//! and a hardware queue of its drives. The queues of a guest are distributed evenly over the
+//! threads. [`VhostServer::stop`] answers requests in flight, flushes and joins.
 //!
-//! A request's walk: io_thread.rs (rounds) -> queue.rs (slots) -> ring.rs (virtqueue) -> blk.rs
-//! (request) -> channel of the block layer -> queue.rs (answer). Guest memory goes to the drives as
-//! it is. The protocol is that of the crate `vhost` (device.rs), on a thread that does no I/O
+//! Path of a request: io_thread.rs (loop) -> queue.rs (slots) -> ring.rs (virtqueue) -> blk.rs
+//! (request) -> channel of the block layer -> queue.rs (answer). The drives access guest memory
+//! directly. The crate `vhost` implements the protocol (device.rs), on a thread that does no I/O
 //! (control.rs). Paper: \[MIOT\]: a dedicated queue and I/O thread for each vCPU.
 
 mod device;
@@ -34,15 +35,15 @@ use millrace_reactor::{Backend, Config};
 
 use self::device::Device;
 use self::device::control::{Endpoint, FrontendLink};
-use self::io_thread::nudge::Nudged;
-use self::io_thread::{Common, IoThread, ThreadConfig, ThreadState};
-use self::log::Log;
+use self::io_thread::thread_signal::SignalTarget;
+use self::io_thread::{ExportContext, IoThread, ThreadConfig, ThreadState};
+use self::log::ExportLog;
 use self::queue::DeviceFlags;
 use crate::SocketAccess;
-use crate::io_threads::{Failed, IoThreads, Place, Service, cpu_of};
+use crate::io_threads::{FailedFlag, IoThreads, Service, ThreadPlace, cpu_of};
 use crate::stop::{Progress, REPORT_NS};
 use crate::virtio::ID_BYTES;
-use crate::{ClientGroup, ExportErrors, Seat, UnixSocket, descriptors};
+use crate::{ClientGroup, ExportErrors, GroupMembership, UnixSocket, descriptors};
 
 pub use self::io_thread::{pace, polling};
 pub use self::local::LocalDevice;
@@ -51,113 +52,113 @@ pub use self::queue::blk;
 pub use self::stats::{QueueStats, ThreadStats, VhostStats};
 pub use self::thread_count::{QUEUES_MAX, Threads};
 
-/// Bytes of a thread's name that Linux keeps.
+/// Longest thread name in Linux, in bytes.
 const THREAD_NAME_BYTES: usize = 15;
 
-/// Name of a thread of an export, as `ps -T` and `top -H` show it: `role`, and the end of the
-/// export's name, by which names mostly differ.
+/// Returns a thread's name as shown by `ps -T` and `top -H`: `role` and the end of the export's
+/// name, since export names mostly differ at the end.
 fn thread_name(role: &str, export: &str) -> String {
-    // A name with a zero byte would be none.
+    // A thread name cannot contain a zero byte.
     let export = export.replace('\0', "");
     let cut = export.len().saturating_sub(THREAD_NAME_BYTES - role.len());
     let start = (cut..=export.len()).find(|start| export.is_char_boundary(*start));
     format!("{role}{}", &export[start.unwrap_or(export.len())..])
 }
 
-/// Longest poll before a sleep unless set otherwise: 200 us, as KVM's `halt_poll_ns`. On hosts that
-/// are virtual machines themselves, waking a thread and being woken cost up to as much.
+/// Default of the longest poll before a sleep: 200 us, like KVM's `halt_poll_ns`. On hosts that are
+/// virtual machines themselves, waking a thread and being woken can cost that much.
 pub const POLL_MAX_NS: u64 = 200_000;
-/// Longest wait for more requests unless set otherwise: 10 us.
+/// Default of the longest wait for more requests: 10 us.
 pub const WAIT_MAX_NS: u64 = 10_000;
 
-/// How long a stop waits for I/O threads before it nudges them, and how often it does so then.
-const NUDGE: [Duration; 2] = [Duration::from_secs(1), Duration::from_millis(20)];
+/// Time before a stop signals I/O threads that hang, and interval of further signals.
+const SIGNAL_TIMES: [Duration; 2] = [Duration::from_secs(1), Duration::from_millis(20)];
 
-/// Descriptors that a queue brings: kick, call, error.
+/// File descriptors of a queue: kick, call, error.
 const QUEUE_FDS: u64 = 3;
-/// Descriptors that a frontend needs: its connection three times, the way back to it, and what a
-/// message brings.
+/// File descriptors of a frontend: its connection three times, the channel back to it, and those in
+/// one message.
 const FRONTEND_FDS: u64 = 4 + 8;
 
-/// Which side of an export's connection listens.
+/// Socket of an export, and the side that listens on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VhostSocket {
-    /// The frontend connects to us there, if it may.
+    /// The server listens, and frontends connect if they may.
     Listen(PathBuf, SocketAccess),
-    /// We connect to the frontend there, again and again.
+    /// The server connects to the frontend, and reconnects when it goes away.
     Connect(PathBuf),
 }
 
-/// An export to virtual machines.
+/// Settings of an export to virtual machines.
 #[derive(Clone)]
 pub struct VhostExport {
-    /// The export's name, for messages.
+    /// Name of the export for messages.
     pub name: String,
-    /// What is exported.
+    /// Exported volume.
     pub volume: Arc<Volume<Native>>,
-    /// Guests may not write.
+    /// If true, writes to the export are refused.
     pub read_only: bool,
-    /// Where.
+    /// Socket for the frontend.
     pub socket: VhostSocket,
-    /// Most queues of a guest, 1 to [`QUEUES_MAX`].
+    /// Maximum number of queues of a guest, 1 to [`QUEUES_MAX`].
     pub queues: u16,
-    /// Which threads serve the queues.
+    /// Distribution of the queues over I/O threads.
     pub threads: Threads,
-    /// Thread `i` is pinned to `cpus[i % len]`; empty: threads are not pinned.
+    /// CPUs that threads are pinned to, round-robin. Empty if threads are not pinned.
     pub cpus: Vec<u32>,
-    /// Number of its first I/O thread among those that have hardware queues of the drives.
+    /// Index of its first I/O thread among all threads that have hardware queues of the drives.
     pub first_thread: u16,
-    /// Serial number, at most 20 bytes.
+    /// Serial number shown to the guest, at most 20 bytes.
     pub serial: String,
-    /// Longest poll before a sleep, in nanoseconds; 0: none.
+    /// Longest poll before a sleep, in nanoseconds; 0 disables polling.
     pub poll_max_ns: u64,
-    /// Longest wait for more requests before a submission, in nanoseconds; 0: none.
+    /// Longest wait for more requests before a submission, in nanoseconds; 0 disables waiting.
     pub wait_max_ns: u64,
     /// Offer EVENT_IDX; without it notifications are suppressed by flags only.
     pub event_idx: bool,
-    /// The tenant that the export's I/O is accounted to.
+    /// Tenant that the export's I/O is accounted to.
     pub tenant: u16,
-    /// The group of the virtual machine.
+    /// I/O group of the virtual machine.
     pub group: ClientGroup,
 }
 
 impl VhostExport {
-    /// I/O threads that it has on this machine.
+    /// Returns the number of I/O threads for this export on this machine.
     #[must_use]
     pub fn thread_count(&self) -> u16 {
         self.threads.count(self.queues, &self.cpus)
     }
 }
 
-/// Settings of all exports to virtual machines.
+/// Settings of a vhost-user server.
 #[derive(Clone)]
 pub struct VhostConfig {
-    /// The exports.
+    /// Exports of the server.
     pub exports: Vec<VhostExport>,
-    /// How the threads talk to the kernel.
+    /// I/O interface to the kernel: io_uring or epoll.
     pub backend: Backend,
-    /// Takes the lines that are for a person.
+    /// Receives messages for the operator.
     pub say: Say,
 }
 
-/// A running export.
 struct RunningExport {
     name: String,
-    common: Arc<Common>,
+    common: Arc<ExportContext>,
     thread_states: Arc<[Arc<ThreadState>]>,
     link: Arc<FrontendLink>,
     threads: IoThreads<Vec<String>>,
     control: Option<NativeThread>,
-    /// Guests hear of a new size of their volume as long as this is here.
+    /// Keeps guests informed of size changes of the volume.
     _size: SizeWatch<Native>,
     tenant: u16,
-    seat: Seat,
+    seat: GroupMembership,
 }
 
-/// Running exports to virtual machines. Dropped without [`VhostServer::stop`], they stop at once.
+/// A running vhost-user server. Dropping it without [`VhostServer::stop`] stops it without waiting
+/// for requests.
 pub struct VhostServer {
     exports: Vec<RunningExport>,
-    failed: Failed,
+    failed: FailedFlag,
     notes: Vec<String>,
     backend: Backend,
     say: Say,
@@ -167,19 +168,19 @@ impl VhostServer {
     /// Binds all sockets, starts all threads, and returns when they serve.
     ///
     /// # Errors
-    /// `InvalidSetting` for settings that make no sense, `Busy` if another server listens there,
-    /// `System` if the system refuses a socket, a ring or memory; nothing is left running.
+    /// `InvalidSetting` for invalid settings, `Busy` if another server uses an address, `System` if
+    /// the kernel refuses a socket, a ring or memory. Nothing is left running.
     pub fn start(config: VhostConfig) -> Result<VhostServer, Error> {
         config.exports.iter().try_for_each(check)?;
         let endpoints = config.exports.iter().map(|export| bind(&export.socket));
         let endpoints = endpoints.collect::<Result<Vec<_>, Error>>()?;
         let VhostConfig { exports, backend, say } = config;
-        let (failed, running) = (Failed::default(), Vec::new());
+        let (failed, running) = (FailedFlag::default(), Vec::new());
         let mut server = VhostServer { exports: running, failed, notes: Vec::new(), backend, say };
         for export in &exports {
             server.start_threads(export)?;
         }
-        // Only now that all of them can serve does the first frontend get an answer.
+        // The first frontend is answered only after the threads of all exports have started.
         for (running, (export, endpoint)) in
             server.exports.iter_mut().zip(exports.iter().zip(endpoints))
         {
@@ -190,10 +191,10 @@ impl VhostServer {
         Ok(server)
     }
 
-    /// Starts one more export while the others serve, and returns when it serves.
+    /// Starts another export while the others serve, and returns when it serves.
     ///
     /// # Errors
-    /// As [`VhostServer::start`]; nothing of the export is left running then.
+    /// As [`VhostServer::start`]. Nothing of the export is left running.
     pub fn add(&mut self, export: &VhostExport) -> Result<(), Error> {
         check(export)?;
         let endpoint = bind(&export.socket)?;
@@ -208,8 +209,8 @@ impl VhostServer {
         started
     }
 
-    /// Stops the exports of these names as [`VhostServer::stop`] does, while the others serve; what
-    /// went wrong.
+    /// Stops the named exports as [`VhostServer::stop`] does, while the others serve. Returns texts
+    /// about everything that failed.
     #[must_use]
     pub fn remove(&mut self, names: &[&str], drain_timeout: Duration) -> Vec<String> {
         let is_removed = |running: &mut RunningExport| names.contains(&running.name.as_str());
@@ -218,11 +219,11 @@ impl VhostServer {
 
     /// Starts the I/O threads of an export and waits until they serve.
     fn start_threads(&mut self, export: &VhostExport) -> Result<(), Error> {
-        let log = Log::new(&export.name, &self.say);
+        let log = ExportLog::new(&export.name, &self.say);
         let count = export.thread_count();
         let settings = settings(export, self.backend);
         let lock = (export.threads == Threads::Shared).then(|| Lock::new("vhost queues", ()));
-        let common = Arc::new(Common::new(Arc::clone(&export.volume), settings, log, lock));
+        let common = Arc::new(ExportContext::new(Arc::clone(&export.volume), settings, log, lock));
         let link = FrontendLink::new()
             .map_err(|error| Error::new(ErrorKind::System, format!("eventfd: {error}")))?;
         let link = Arc::new(link);
@@ -237,8 +238,8 @@ impl VhostServer {
                 (Arc::clone(&common), Arc::clone(&thread_states[usize::from(index)]));
             let number = export.first_thread + index;
             let name = thread_name(&format!("vm{index}-"), &export.name);
-            let place = Place { name, cpu: cpu_of(&export.cpus, index.into()) };
-            (place, move || NudgedThread::new(&common, state, number, count))
+            let place = ThreadPlace { name, cpu: cpu_of(&export.cpus, index.into()) };
+            (place, move || SignalledThread::new(&common, state, number, count))
         });
         let (threads, notes) = IoThreads::start(&self.failed, places);
         let name = export.name.clone();
@@ -257,40 +258,43 @@ impl VhostServer {
         Ok(())
     }
 
-    /// What a person should know of how it runs, for example that io_uring was refused.
+    /// Returns notes for the operator, for example that io_uring was refused.
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// Whether an I/O thread panicked or lost its ring: its queues are served no more. Cheap.
+    /// Returns true if an I/O thread panicked or lost its ring, so that its queues are stuck.
+    /// Cheap.
     #[must_use]
     pub fn failed(&self) -> bool {
         self.failed.is_set()
     }
 
-    /// A view of the counters for another thread, which may outlive the server.
+    /// Returns a handle to the counters for another thread. The handle may outlive the server.
     #[must_use]
     pub fn observer(&self) -> VhostObserver {
         let exports = self.exports.iter();
         VhostObserver(exports.map(ExportObserver::of).collect())
     }
 
-    /// Takes nothing more from guests, answers what is in flight for at most `drain_timeout`,
-    /// flushes every volume, ends the threads and removes the socket files; what went wrong.
+    /// Stops the server: takes no more requests from guests, answers those in flight for at most
+    /// `drain_timeout`, flushes every volume, ends the threads and removes the socket files.
+    /// Returns texts about everything that failed.
     #[must_use]
     pub fn stop(mut self, drain_timeout: Duration) -> Vec<String> {
         self.halt(drain_timeout)
     }
 
-    /// [`VhostServer::stop`] for an owner that keeps the server, which has no exports then.
+    /// Does the same as [`VhostServer::stop`] for an owner that keeps the server, which then has no
+    /// exports.
     #[must_use]
     pub fn halt(&mut self, drain_timeout: Duration) -> Vec<String> {
         end_exports(std::mem::take(&mut self.exports), drain_timeout)
     }
 }
 
-/// Stops exports, all at the same time; what went wrong.
+/// Stops exports, all at the same time. Returns texts about everything that failed.
 fn end_exports(exports: Vec<RunningExport>, drain_timeout: Duration) -> Vec<String> {
     let mut limit = Deadline::after(drain_timeout);
     for export in &exports {
@@ -301,13 +305,13 @@ fn end_exports(exports: Vec<RunningExport>, drain_timeout: Duration) -> Vec<Stri
     for mut export in exports {
         let name = &export.name;
         if !export.has_ended(&mut limit) {
-            let text = "an I/O thread is stuck in a drive or in what a frontend shares, and is left \
+            let text = "an I/O thread hangs in a drive or in memory shared by a frontend, and is left \
                         behind";
             failures.push(format!("export {name}: {text}"));
         } else if let Err(text) = export.threads.join().in_words() {
             failures.push(format!("export {name}: {text}"));
         }
-        // Only now, so that guests hear of the last answers.
+        // After the threads, so that guests are notified of the last completions.
         export.link.shut_down();
         if !export.control.into_iter().fold(true, |whole, thread| thread.join() & whole) {
             failures.push(format!("export {name}: its control thread panicked"));
@@ -325,15 +329,15 @@ impl Drop for VhostServer {
     }
 }
 
-/// Reads the counters of a server.
+/// Handle to the counters of a server, which may outlive it.
 #[derive(Clone)]
 pub struct VhostObserver(Vec<ExportObserver>);
 
-/// What an observer reads of one export.
+/// The parts of one export that an observer reads.
 #[derive(Clone)]
 struct ExportObserver {
     name: String,
-    common: Arc<Common>,
+    common: Arc<ExportContext>,
     thread_states: Arc<[Arc<ThreadState>]>,
     link: Arc<FrontendLink>,
     tenant: u16,
@@ -354,7 +358,7 @@ impl ExportObserver {
 }
 
 impl VhostObserver {
-    /// The counters of each thread of each export and of its queues, by the export's name.
+    /// Returns the counters of each thread and of its queues, by export name.
     #[must_use]
     pub fn stats(&self) -> Vec<(String, Vec<VhostStats>)> {
         let threads = |seen: &ExportObserver| {
@@ -363,14 +367,13 @@ impl VhostObserver {
         self.0.iter().map(|seen| (seen.name.clone(), threads(seen))).collect()
     }
 
-    /// The I/O errors of every export so far.
+    /// Returns the I/O errors of every export so far.
     #[must_use]
     pub fn errors(&self) -> Vec<ExportErrors> {
         self.0.iter().map(|seen| seen.common.faults.report(&seen.name)).collect()
     }
 }
 
-/// Settings of the I/O threads of an export.
 fn settings(export: &VhostExport, backend: Backend) -> ThreadConfig {
     ThreadConfig {
         reactor: Config { backend, ..Config::default() },
@@ -379,7 +382,7 @@ fn settings(export: &VhostExport, backend: Backend) -> ThreadConfig {
     }
 }
 
-/// What a person is told if there are not enough descriptors for all that guests may bring.
+/// Returns a warning for the operator if guests may need more descriptors than the limit allows.
 fn foreseen_shortage(exports: &[VhostExport]) -> Option<String> {
     let queues: u64 = exports.iter().map(|export| u64::from(export.queues)).sum();
     let count = exports.len() as u64;
@@ -409,28 +412,28 @@ fn bind(socket: &VhostSocket) -> Result<Endpoint, Error> {
     })
 }
 
-/// An I/O thread that can be nudged, one of `count` of its export.
-struct NudgedThread {
+/// An I/O thread that can be signalled, one of `count` of its export.
+struct SignalledThread {
     thread: IoThread,
     count: u16,
-    _nudged: Nudged,
+    _target: SignalTarget,
 }
 
-impl NudgedThread {
-    /// Makes the calling thread number `number` of those that have queues of the volume's drives.
+impl SignalledThread {
+    /// Makes the calling thread I/O thread `number` of those with hardware queues of the drives.
     fn new(
-        common: &Arc<Common>,
+        common: &Arc<ExportContext>,
         state: Arc<ThreadState>,
         number: u16,
         count: u16,
-    ) -> Result<NudgedThread, Error> {
+    ) -> Result<SignalledThread, Error> {
         let thread = IoThread::new(common, &state, number)?;
         thread.set_bell();
-        Ok(NudgedThread { thread, count, _nudged: state.nudge.take() })
+        Ok(SignalledThread { thread, count, _target: state.signal.attach() })
     }
 }
 
-impl Service for NudgedThread {
+impl Service for SignalledThread {
     type Report = Vec<String>;
 
     fn fallback_reason(&mut self) -> Option<String> {
@@ -451,17 +454,17 @@ impl Service for NudgedThread {
 }
 
 impl RunningExport {
-    /// Waits until all I/O threads have ended, for [`REPORT_NS`] after the deadline at most, or
-    /// after the time that the flush of a cache has; nudges those that hang.
+    /// Waits until all I/O threads have ended: [`REPORT_NS`] after the deadline at most, or after
+    /// the time limit of a cache's flush. Signals threads that hang.
     fn has_ended(&self, limit: &mut Deadline<Native>) -> bool {
         let volume = &self.common.volume;
-        let (mut wait, mut progress) = (NUDGE[0], Progress::of(volume));
+        let (mut wait, mut progress) = (SIGNAL_TIMES[0], Progress::of(volume));
         while !self.threads.wait(wait) {
             if progress.is_over(volume, limit.left_with_ns(REPORT_NS), REPORT_NS) {
                 return false;
             }
-            self.thread_states.iter().for_each(|state| state.nudge.give());
-            wait = NUDGE[1];
+            self.thread_states.iter().for_each(|state| state.signal.send());
+            wait = SIGNAL_TIMES[1];
         }
         true
     }
@@ -469,7 +472,7 @@ impl RunningExport {
     /// Starts the control thread.
     ///
     /// # Errors
-    /// The system's refusal.
+    /// `System` if the kernel refuses the thread.
     fn start_control(&mut self, export: &VhostExport, endpoint: Endpoint) -> Result<(), Error> {
         let (common, thread_states) = (Arc::clone(&self.common), Arc::clone(&self.thread_states));
         let (link, log) = (Arc::clone(&self.link), self.common.log.clone());

@@ -1,12 +1,12 @@
-//! Numbers of virtio, for both sides of a ring: the device here and the drivers that test it.
+//! Constants of virtio, for both sides of a ring: the device here and the drivers that test it.
 //!
-//! Names are the specification's. Called by `vhost`, which plays the device, and by the clients of
-//! `millrace-clients`, which play the driver; calls nothing.
+//! Names are the specification's. Used by `vhost`, which is the device, and by the clients of
+//! `millrace-clients`, which act as drivers.
 //!
 //! Source: virtio 1.2, sections 2.7 (rings) and 5.2 (the block device).
 #![allow(missing_docs)] // A number's name is its document.
 
-/// Bits of the device's features.
+/// Feature bits of the device.
 pub mod feature {
     pub const SIZE_MAX: u64 = 1 << 1;
     pub const SEG_MAX: u64 = 1 << 2;
@@ -20,11 +20,11 @@ pub mod feature {
     pub const WRITE_ZEROES: u64 = 1 << 14;
     pub const INDIRECT_DESC: u64 = 1 << 28;
     pub const EVENT_IDX: u64 = 1 << 29;
-    /// vhost-user's own: there are protocol features.
+    /// Of vhost-user, not virtio: protocol features can be negotiated.
     pub const PROTOCOL_FEATURES: u64 = 1 << 30;
     pub const VERSION_1: u64 = 1 << 32;
 
-    /// Names of the features that a device offers in one configuration and not in another.
+    /// Names of the features that depend on the export's configuration.
     const NAMES: [(u64, &str); 4] = [
         (RO, "RO"),
         (DISCARD, "DISCARD"),
@@ -32,7 +32,7 @@ pub mod feature {
         (EVENT_IDX, "EVENT_IDX"),
     ];
 
-    /// The features of a set, for a person: by name, or as a number.
+    /// Lists the features of a set for messages, unnamed ones as a number.
     #[must_use]
     pub fn names(set: u64) -> String {
         let named = NAMES.iter().filter(|(bit, _)| set & bit != 0);
@@ -43,7 +43,7 @@ pub mod feature {
     }
 }
 
-/// Types of requests.
+/// Request types.
 pub mod kind {
     pub const IN: u32 = 0;
     pub const OUT: u32 = 1;
@@ -53,7 +53,7 @@ pub mod kind {
     pub const WRITE_ZEROES: u32 = 13;
 }
 
-/// Outcomes, as the last byte of a request has them.
+/// Status values, found in the last byte of a request.
 pub mod status {
     pub const OK: u8 = 0;
     pub const IOERR: u8 = 1;
@@ -63,12 +63,12 @@ pub mod status {
 /// Flags of a descriptor.
 pub mod descriptor {
     pub const NEXT: u16 = 1;
-    /// The device writes the buffer.
+    /// Descriptor flag: the device writes the buffer.
     pub const WRITE: u16 = 2;
     pub const INDIRECT: u16 = 4;
 }
 
-/// Where the fields of the configuration space are, in bytes.
+/// Offsets of the configuration space's fields in bytes.
 pub mod config {
     pub const CAPACITY: usize = 0;
     pub const SIZE_MAX: usize = 8;
@@ -85,7 +85,7 @@ pub mod config {
     pub const MAX_WRITE_ZEROES_SECTORS: usize = 48;
     pub const MAX_WRITE_ZEROES_SEG: usize = 52;
     pub const WRITE_ZEROES_MAY_UNMAP: usize = 56;
-    /// Bytes of it, up to the fields of virtio 1.1.
+    /// Length in bytes, up to the fields of virtio 1.1.
     pub const BYTES: usize = 60;
 }
 
@@ -98,14 +98,15 @@ pub const NO_NOTIFY: u16 = 1;
 pub const DESCRIPTOR_BYTES: usize = 16;
 /// Bytes of a request's header: type, reserved, sector.
 pub const HEADER_BYTES: usize = 16;
-/// Bytes of the range of a discard or a write of zeroes.
+/// Bytes of the range in a discard or write-zeroes request.
 pub const RANGE_BYTES: usize = 16;
 /// Bytes of a serial number.
 pub const ID_BYTES: usize = 20;
-/// Flag of a range of zeroes: the device may unmap it.
+/// Flag of a write-zeroes range: the device may unmap it.
 pub const RANGE_UNMAP: u32 = 1;
 
-/// Bytes of the three areas of a ring of `size` entries: descriptor table, avail ring, used ring.
+/// Returns the sizes in bytes of a ring's areas with `size` entries: descriptor table, avail ring,
+/// used ring.
 #[must_use]
 pub const fn area_bytes(size: u16) -> [u64; 3] {
     let size = size as u64;

@@ -1,68 +1,68 @@
-//! `CpuShare`: how a thread polls without keeping its CPU from others.
+//! `CpuShare`: lets a thread poll without keeping its CPU from other threads.
 //!
-//! A thread that polls for somebody else's work keeps that work from coming if the somebody is on
-//! its CPU. The kernel does not tell a thread who else wants its CPU, so it is offered: after 2 us
-//! in vain, and again whenever the wait has doubled, or at once while somebody takes it. Whoever
-//! gives it back soon, as a client does that sends its next request and waits, takes turns with the
-//! poller, which costs less than a sleep. Whoever keeps it makes it a shared CPU: the poll ends,
-//! and the next ones do not begin. A thread that sleeps instead goes to another CPU when it is
-//! woken, if one is free and it may. Time that no other thread had does not count: a hypervisor
-//! that runs another machine takes that from pollers and sleepers alike. After a pause, which
-//! doubles from one vain try to the next, it polls again.
+//! A thread that polls for the result of another thread delays it if both are on the same CPU. The
+//! kernel does not tell a thread who else wants its CPU. So the poller offers the CPU (it yields):
+//! after 2 us in vain, again whenever the wait has doubled, and at once while another thread
+//! accepts. A thread that soon gives the CPU back, such as a client that sends its next request and
+//! waits, takes turns with the poller, which costs less than a sleep. A thread that keeps the CPU
+//! shows that the CPU is shared: the poll ends, and the next polls are skipped; a poller that
+//! sleeps instead may be woken on another, free CPU. CPU time that no other thread of this machine
+//! got does not count: a hypervisor takes it from polling and sleeping threads alike. After a
+//! pause, which doubles with each failed attempt, the thread polls again.
 //!
-//! Owned by a polling thread, one each; used by I/O threads and by drives' workers. Kernel
-//! counterpart: `kvm_vcpu_can_poll`, which polls only on a CPU that has a single runnable task.
+//! Each polling thread owns one; I/O threads and drives' workers use it. Kernel counterpart:
+//! `kvm_vcpu_can_poll`, which polls only on a CPU that has a single runnable task.
 
 use crate::{Machine, Native};
 
-/// How long a poll goes on before the CPU is offered to others; about what an offer costs.
+/// Time that a poll runs before it offers the CPU, in nanoseconds; about the cost of an offer.
 const OFFER_NS: u64 = 2_000;
-/// An offer that takes longer was accepted by somebody.
+/// If an offer takes longer than this, another thread ran, in nanoseconds.
 const TAKEN_NS: u64 = 3_000;
-/// Whoever had the CPU for longer keeps the poller from it, and would have been interrupted by one
-/// that is woken.
+/// If another thread had the CPU for longer than this, in nanoseconds, it is keeping the poller
+/// from the CPU. A thread that is woken from a sleep would have preempted it.
 const KEPT_NS: u64 = 30_000;
-/// Polls that are left out after the first loss of the CPU.
+/// Number of polls that are skipped after the CPU was lost for the first time.
 const PAUSE_MIN: u32 = 16;
-/// Most polls that are left out: what a try costs where the CPU is always shared, up to 4 ms, is
-/// little for so many sleeps.
+/// Maximum number of polls skipped. On a CPU that is always shared, a poll costs up to 4 ms, which
+/// is little if it happens once in so many sleeps.
 const PAUSE_MAX: u32 = 1 << 16;
-/// So many polls in a row that ended with their work, and what was lost before is forgotten.
+/// Number of successful polls in a row after which earlier losses are forgotten.
 const CALM: u32 = 1024;
 
-/// What came of a poll.
+/// Result of a poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Polled {
-    /// There is work.
+    /// True if the poll found work.
     pub came: bool,
-    /// How long it took, in nanoseconds.
+    /// Duration of the poll, in nanoseconds.
     pub waited_ns: u64,
 }
 
-/// A poll that goes on.
+/// A poll in progress.
 #[derive(Debug)]
 pub struct Poll {
     start_ns: u64,
     until_ns: u64,
-    /// The last look.
+    /// Time of the last check for work.
     seen_ns: u64,
-    /// When the CPU is offered to others next.
+    /// Time of the next offer of the CPU.
     offer_ns: u64,
 }
 
-/// What to do after a look that found no work.
+/// Next action of a poll that found no work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Next {
+enum PollStep {
     Look,
     Offer,
-    /// The poll is over; somebody may have kept the CPU.
+    /// The poll is over. `kept` is true if another thread may have kept the CPU.
     End {
         kept: bool,
     },
 }
 
 impl Poll {
-    /// Begins now, and ends at this time of `Native::now` at the latest.
+    /// Starts a poll that ends at this time of `Native::now` at the latest.
     #[inline]
     #[must_use]
     pub fn new(until_ns: u64) -> Poll {
@@ -74,7 +74,8 @@ impl Poll {
         Poll { start_ns, until_ns, seen_ns: start_ns, offer_ns: start_ns + OFFER_NS }
     }
 
-    /// A look was at this time; true if somebody may have kept the CPU since the one before.
+    /// Records a check for work. Returns true if another thread may have kept the CPU since the
+    /// last one.
     #[inline]
     fn looked(&mut self, now_ns: u64) -> bool {
         let kept = now_ns - self.seen_ns > KEPT_NS;
@@ -82,17 +83,17 @@ impl Poll {
         kept
     }
 
-    /// What to do after a look at this time that found no work.
+    /// Decides the next action after a check at this time that found no work.
     #[inline]
-    fn next(&mut self, now_ns: u64) -> Next {
+    fn next(&mut self, now_ns: u64) -> PollStep {
         let kept = self.looked(now_ns);
         if kept || now_ns >= self.until_ns {
-            return Next::End { kept };
+            return PollStep::End { kept };
         }
-        if now_ns >= self.offer_ns { Next::Offer } else { Next::Look }
+        if now_ns >= self.offer_ns { PollStep::Offer } else { PollStep::Look }
     }
 
-    /// The CPU was offered at the last look, and is this thread's again.
+    /// Records that the CPU, which was offered after the last check, is this thread's again.
     fn offered(&mut self, back_ns: u64) {
         let is_taken = back_ns - self.seen_ns > TAKEN_NS;
         let pause_ns = if is_taken { 0 } else { self.seen_ns - self.start_ns };
@@ -100,26 +101,26 @@ impl Poll {
     }
 }
 
-/// How a thread polls without keeping its CPU from others.
+/// Lets a thread poll without keeping its CPU from other threads.
 #[derive(Debug)]
 pub struct CpuShare {
-    /// Times that the kernel had taken the CPU from this thread, at its last offer or loss.
+    /// Number of preemptions of this thread at its last offer or loss of the CPU.
     taken: u64,
     pauses: Pauses,
-    /// The CPU that turned out to be shared last.
+    /// CPU that was last found to be shared.
     lost: u32,
     times_lost: u64,
 }
 
 impl CpuShare {
-    /// Of a thread of which nothing is known.
+    /// Creates the state of a thread whose CPU is not known to be shared.
     #[must_use]
-    #[allow(clippy::new_without_default)] // A thread has one, and says so.
+    #[allow(clippy::new_without_default)] // Each thread creates its own explicitly.
     pub fn new() -> CpuShare {
         CpuShare { taken: 0, pauses: Pauses::default(), lost: u32::MAX, times_lost: 0 }
     }
 
-    /// Whether to poll before the sleep that is to come; to be asked once for each.
+    /// Returns true if the thread should poll before its next sleep. Call it once for each sleep.
     #[inline]
     pub fn may_poll(&mut self) -> bool {
         if self.pauses.left == 0 {
@@ -131,20 +132,20 @@ impl CpuShare {
         self.pauses.next()
     }
 
-    /// Whether its CPU was shared when it polled last, as far as it knows.
+    /// Returns true if the thread's CPU was shared when it last polled.
     #[inline]
     #[must_use]
     pub fn is_shared(&self) -> bool {
         self.pauses.left > 0
     }
 
-    /// How often a poll found that its CPU is shared.
+    /// Returns how often a poll found that its CPU is shared.
     #[must_use]
     pub fn times_lost(&self) -> u64 {
         self.times_lost
     }
 
-    /// Polls until there is work, the deadline of `Native::now` has come, or somebody else wants
+    /// Polls until there is work, `until_ns` of `Native::now` is reached, or another thread wants
     /// the CPU.
     #[inline]
     pub fn poll(&mut self, until_ns: u64, mut ready: impl FnMut() -> bool) -> Polled {
@@ -159,7 +160,7 @@ impl CpuShare {
         }
     }
 
-    /// The end of a poll whose last look found work.
+    /// Ends a poll whose last check found work.
     #[inline]
     pub fn hit(&mut self, poll: &mut Poll) -> Polled {
         let now_ns = Native::now();
@@ -171,19 +172,19 @@ impl CpuShare {
         Polled { came: true, waited_ns: now_ns - poll.start_ns }
     }
 
-    /// A step of a poll, after a look that found no work; what came of the poll if it is over.
+    /// Continues a poll after a check that found no work. Returns the result if the poll is over.
     #[inline]
     pub fn missed(&mut self, poll: &mut Poll) -> Option<Polled> {
         let now_ns = Native::now();
         match poll.next(now_ns) {
-            Next::Look => {}
-            Next::Offer => {
-                // The next look tells what came of it.
+            PollStep::Look => {}
+            PollStep::Offer => {
+                // The next check shows whether another thread accepted.
                 self.taken = Native::preemptions();
                 std::thread::yield_now();
                 poll.offered(Native::now());
             }
-            Next::End { kept } => {
+            PollStep::End { kept } => {
                 let kept = kept && self.was_taken();
                 if kept {
                     self.lose();
@@ -197,8 +198,8 @@ impl CpuShare {
         None
     }
 
-    /// Whether another thread had the CPU since the last offer or loss. If none had, the time was
-    /// the machine's below: an interrupt's, or a hypervisor's that ran another guest.
+    /// Returns true if another thread had the CPU since the last offer or loss. If none had, the
+    /// time went to an interrupt, or to another guest of the hypervisor.
     #[cold]
     fn was_taken(&mut self) -> bool {
         let taken = Native::preemptions();
@@ -213,14 +214,14 @@ impl CpuShare {
     }
 }
 
-/// How many polls are left out.
+/// Number of polls to skip.
 #[derive(Debug, Clone, Copy)]
 struct Pauses {
-    /// Still to be left out.
+    /// Number of polls still to be skipped.
     left: u32,
-    /// How many after the next loss.
+    /// Number of polls to skip after the next loss.
     next: u32,
-    /// Polls in a row that ended with their work.
+    /// Number of consecutive polls that found work.
     caught: u32,
 }
 
@@ -243,12 +244,12 @@ impl Pauses {
         }
     }
 
-    /// The thread is on another CPU than the one that is shared.
+    /// Shortens the pause, because the thread is on another CPU than the one that is shared.
     fn moved(&mut self) {
         self.left = self.left.min(PAUSE_MIN);
     }
 
-    /// Whether the next one is not left out.
+    /// Counts a skipped poll. Returns true if the next one is not skipped.
     fn next(&mut self) -> bool {
         self.left = self.left.saturating_sub(1);
         self.left == 0
@@ -375,8 +376,8 @@ mod tests {
         for (taken, until_ns) in [(0, 500_000), (1, 900_000)] {
             while now_ns < until_ns {
                 match poll.next(now_ns) {
-                    Next::Look => now_ns += 100,
-                    Next::Offer => {
+                    PollStep::Look => now_ns += 100,
+                    PollStep::Offer => {
                         offers[taken] += 1;
                         now_ns += [TAKEN_NS, KEPT_NS][taken];
                         poll.offered(now_ns);
@@ -387,21 +388,21 @@ mod tests {
         }
         assert!(offers[0] < 9, "{offers:?}");
         assert!((7..=14).contains(&offers[1]), "{offers:?}: 30 us each");
-        assert_eq!(poll.next(1_000_000), Next::End { kept: true });
+        assert_eq!(poll.next(1_000_000), PollStep::End { kept: true });
     }
 
     #[test]
     fn whoever_keeps_the_cpu_for_long_ends_the_poll_with_or_without_work() {
         let mut poll = Poll::at(0, u64::MAX);
-        assert_eq!(poll.next(OFFER_NS), Next::Offer);
-        assert_eq!(poll.next(OFFER_NS + KEPT_NS + 1), Next::End { kept: true });
+        assert_eq!(poll.next(OFFER_NS), PollStep::Offer);
+        assert_eq!(poll.next(OFFER_NS + KEPT_NS + 1), PollStep::End { kept: true });
         let mut poll = Poll::at(0, u64::MAX);
-        assert_eq!(poll.next(OFFER_NS), Next::Offer);
+        assert_eq!(poll.next(OFFER_NS), PollStep::Offer);
         assert!(poll.looked(OFFER_NS + KEPT_NS + 1));
         let mut poll = Poll::at(0, 50_000);
-        assert_eq!(poll.next(OFFER_NS), Next::Offer);
+        assert_eq!(poll.next(OFFER_NS), PollStep::Offer);
         assert!(!poll.looked(OFFER_NS + KEPT_NS), "took turns");
-        assert_eq!(poll.next(50_000), Next::End { kept: false }, "its time is over");
+        assert_eq!(poll.next(50_000), PollStep::End { kept: false }, "its time is over");
     }
 
     #[test]

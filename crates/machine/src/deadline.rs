@@ -1,29 +1,29 @@
 //! `RunningClock` and `Deadline`: time limits that count only time in which their owner ran.
 //!
-//! A process stands still while it is stopped by a signal, frozen with its cgroup, paused with its
-//! host, or without a CPU. The clock goes on meanwhile, and so do drives and clients, so a limit by
-//! the clock alone would blame them for the pause. An owner therefore looks at its clock at least
-//! every so often while a limit runs. A look that comes too late shows a pause: the time since the
-//! look was due counts for nobody. Rule for every owner: take what has arrived first (completions,
-//! bytes, answers), judge what is late after that. Costs are paid per look, never per I/O. Kernel
-//! counterpart: none; a stopped kernel stops its timers.
+//! A process makes no progress while it is stopped by a signal, frozen with its cgroup, paused with
+//! its host, or without a CPU. The clock goes on meanwhile, and so do drives and clients, so a
+//! plain time limit would blame them for the pause. Therefore the owner checks its clock at regular
+//! intervals while a limit runs. If a check comes too late, the process was paused, and the time
+//! since the check was due does not count. Rule for every owner: first process what has arrived
+//! (completions, bytes, answers), then judge what is late. The cost is per check, not per I/O.
+//! Kernel counterpart: none; a stopped kernel stops its timers.
 
 use core::marker::PhantomData;
 use core::time::Duration;
 
 use crate::Machine;
 
-/// Longest time between two looks at a [`Deadline`] that counts in full, in nanoseconds.
+/// Maximum time between two checks of a [`Deadline`] that counts in full, in nanoseconds.
 pub const LOOK_NS: u64 = 1_000_000_000;
-/// Lateness of a look that scheduling explains, and that counts as time.
+/// Maximum delay of a check that is normal scheduling and still counts, in nanoseconds.
 const SLACK_NS: u64 = 100_000_000;
 
-/// Finds the time in which its owner did not run.
+/// Detects time in which its owner did not run.
 #[derive(Debug, Clone, Copy)]
 pub struct RunningClock {
-    /// When the owner looked last; 0 before the first look.
+    /// Time of the owner's last check; 0 before the first one.
     looked_ns: u64,
-    /// When the next look is due at the latest.
+    /// Latest time of the next check.
     due_ns: u64,
 }
 
@@ -34,22 +34,22 @@ impl Default for RunningClock {
 }
 
 impl RunningClock {
-    /// A clock whose first look finds no pause.
+    /// Creates a clock whose first check detects no pause.
     #[must_use]
     pub const fn new() -> RunningClock {
         RunningClock { looked_ns: 0, due_ns: u64::MAX }
     }
 
-    /// Looks at the time; the next look is due within `next_within_ns`. Returns for how long the
-    /// owner did not run before this look: 0 if the look came in time.
+    /// Checks the time. The next check is due within `next_within_ns`. Returns how long the owner
+    /// did not run before this check: 0 if the check came in time.
     pub fn look(&mut self, now_ns: u64, next_within_ns: u64) -> u64 {
         let late_ns = now_ns.saturating_sub(self.due_ns);
         (self.looked_ns, self.due_ns) = (now_ns, now_ns.saturating_add(next_within_ns));
         if late_ns > SLACK_NS { late_ns } else { 0 }
     }
 
-    /// Says when the next look is due, for an owner that is about to sleep; `None`: at any time.
-    /// A time before the last look stands for at once. Ignored before the first look.
+    /// Sets the latest time of the next check, for an owner that is about to sleep; `None` means no
+    /// limit. A time before the last check means at once. Ignored before the first check.
     pub fn expect(&mut self, due_ns: Option<u64>) {
         if self.looked_ns > 0 {
             self.due_ns = due_ns.map_or(u64::MAX, |due_ns| due_ns.max(self.looked_ns));
@@ -57,8 +57,8 @@ impl RunningClock {
     }
 }
 
-/// A time limit that pauses of its owner extend. The owner looks at least every [`LOOK_NS`]: time
-/// beyond that between two looks counts as a pause.
+/// A time limit that is extended by pauses of its owner. The owner must check it at least every
+/// [`LOOK_NS`]: longer intervals count as pauses.
 #[derive(Debug)]
 pub struct Deadline<M> {
     until_ns: u64,
@@ -67,19 +67,19 @@ pub struct Deadline<M> {
 }
 
 impl<M: Machine> Deadline<M> {
-    /// A limit that is over after this time.
+    /// Creates a limit that is over after this time.
     #[must_use]
     pub fn after(time: Duration) -> Deadline<M> {
         Deadline::after_ns(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// As [`Deadline::after`], of nanoseconds.
+    /// Creates a limit that is over after this many nanoseconds.
     #[must_use]
     pub fn after_ns(time_ns: u64) -> Deadline<M> {
         Deadline::at(M::now().saturating_add(time_ns))
     }
 
-    /// A limit at a time of the machine's clock, without the pauses from now on.
+    /// Creates a limit at a time of the machine's clock, extended by pauses from now on.
     #[must_use]
     pub fn at(until_ns: u64) -> Deadline<M> {
         let mut clock = RunningClock::new();
@@ -87,12 +87,13 @@ impl<M: Machine> Deadline<M> {
         Deadline { until_ns, clock, machine: PhantomData }
     }
 
-    /// Looks at the clock: nanoseconds that are left, 0 when the limit is over.
+    /// Checks the clock. Returns the nanoseconds that are left, 0 when the limit is over.
     pub fn left_ns(&mut self) -> u64 {
         self.left_with_ns(0)
     }
 
-    /// As [`Deadline::left_ns`], of a limit that is over `more_ns` later.
+    /// Returns the nanoseconds left, as [`Deadline::left_ns`] does, of a limit that is `more_ns`
+    /// later.
     pub fn left_with_ns(&mut self, more_ns: u64) -> u64 {
         let now_ns = M::now();
         let pause_ns = self.clock.look(now_ns, LOOK_NS);
@@ -100,12 +101,12 @@ impl<M: Machine> Deadline<M> {
         self.until_ns.saturating_add(more_ns).saturating_sub(now_ns)
     }
 
-    /// Looks at the clock: whether the limit is over.
+    /// Checks the clock. Returns true if the limit is over.
     pub fn is_over(&mut self) -> bool {
         self.left_ns() == 0
     }
 
-    /// How long to wait at most before the next look; `None` when the limit is over.
+    /// Returns how long the owner may wait before its next check, or `None` when the limit is over.
     pub fn slice(&mut self) -> Option<Duration> {
         match self.left_ns().min(LOOK_NS) {
             0 => None,
@@ -113,9 +114,8 @@ impl<M: Machine> Deadline<M> {
         }
     }
 
-    /// Does something that cannot look meanwhile and takes `most` at most: its time counts, and
-    /// what it takes beyond that does not. Nothing is done, and `None` returned, when the limit is
-    /// over.
+    /// Runs `body`, which takes at most `most` and cannot check the limit meanwhile. Time beyond
+    /// `most` counts as a pause. Returns `None` without running `body` if the limit is over.
     pub fn block<T>(&mut self, most: Duration, body: impl FnOnce(Duration) -> T) -> Option<T> {
         let most = most.min(Duration::from_nanos(self.left_ns()));
         let most_ns = u64::try_from(most.as_nanos()).unwrap_or(u64::MAX);
@@ -123,7 +123,8 @@ impl<M: Machine> Deadline<M> {
         (most_ns > 0).then(|| body(most))
     }
 
-    /// Does something that looks at a limit of its own instead, `time` from now at most.
+    /// Runs `body` with a limit of its own, which ends after `time` at most and which `body` must
+    /// check.
     pub fn within<T>(&mut self, time: Duration, body: impl FnOnce(&mut Deadline<M>) -> T) -> T {
         self.left_ns();
         let mut inner = Deadline::after(time);
@@ -137,7 +138,7 @@ impl<M: Machine> Deadline<M> {
 
 #[cfg(feature = "std")]
 impl Deadline<crate::Native> {
-    /// Waits for a message until the limit is over; `None` then, or if the sender is gone.
+    /// Waits for a message. Returns `None` when the limit is over, or if the sender is gone.
     pub fn receive<T>(&mut self, from: &std::sync::mpsc::Receiver<T>) -> Option<T> {
         use std::sync::mpsc::RecvTimeoutError::Timeout;
         loop {

@@ -1,12 +1,13 @@
-//! What millrace's code runs on: CPUs, locks, shared cache lines, a clock, threads and parking.
+//! The machine that millrace's code runs on: CPUs, locks, shared cache lines, a clock, threads and
+//! parking.
 //!
-//! This crate owns the [`Machine`] trait and `Native` (feature `std`), the machine the process runs
-//! on: every primitive there is the plain thing and `work` is empty; its locks count while a
-//! `LockMeter` asks. No other crate knows real threads, atomics or clocks. `millrace-block` is
-//! generic over it and built without std. millrace-simulator has a machine that charges virtual
-//! time at the same calls, millrace-checker one that explores interleavings. [`Doorbell`] is
-//! written once over the primitives, so that the sleep protocol that gets checked is the one that
-//! runs.
+//! This crate owns the [`Machine`] trait and `Native` (feature `std`), the machine that the process
+//! runs on. On `Native` each primitive is the ordinary one, and `work` does nothing; its locks keep
+//! statistics while a `LockMeter` exists. No other crate uses real threads, atomics or clocks.
+//! `millrace-block` is generic over `Machine` and built without std. millrace-simulator has a
+//! machine that charges virtual time in the same calls, and millrace-checker has one that explores
+//! interleavings. [`Doorbell`] is written once over the primitives, so the sleep protocol that is
+//! checked is the one that runs.
 
 #![doc = include_str!("../README.md")]
 #![no_std]

@@ -1,11 +1,12 @@
 //! `LockMeter`: statistics of the process's native locks, on demand.
 //!
-//! Owns the switch, which every native lock looks at when it is taken, and a table for each thread
-//! that has counted something since it was turned on; readers add the tables up. A hold that began
-//! before that is not counted. Off, nothing here is touched but the switch, whose cache line nobody
-//! writes. On, a lock reads the clock once when it is free, twice when it is not, and once when it
-//! is given up. Called by native_lock.rs and, through `Meter`, by locks that are made of words.
-//! Kernel counterpart: lockmeter, `perf lock`.
+//! This file owns the switch, which every native lock reads when it is acquired, and a table for
+//! each thread that has counted something since the switch was turned on; readers add the tables
+//! up. An acquisition before that time is not counted. While the switch is off, nothing else here
+//! is touched, and nobody writes the switch's cache line. While it is on, a lock reads the clock
+//! once if it is free, twice if it is contended, and once when it is released. native_lock.rs calls
+//! this, and so do locks made of words, through `Meter`. Kernel counterpart: lockmeter, `perf
+//! lock`.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,18 +15,19 @@ use std::vec::Vec;
 use crate::lock_row::{Hold, LockCounts, LockRow, Site, lock_table};
 use crate::{Machine, Meter, Native};
 
-/// When the statistics were asked for, in nanoseconds of the clock; 0: they are not.
+/// Time at which the statistics were turned on, in nanoseconds; 0 if they are off.
 #[repr(align(128))]
 struct Switch(AtomicU64);
 
 static SINCE_NS: Switch = Switch(AtomicU64::new(0));
 
-/// Counts by name and place: few, so they are searched. A place may have several addresses.
+/// Counts by lock name and call site. There are few, so lookups are linear. A call site may have
+/// several addresses.
 type Rows = Vec<(&'static str, Site, LockCounts)>;
 
-/// All that was counted since the switch was turned on.
+/// All counts since the switch was turned on.
 struct Tables {
-    /// By threads that have ended.
+    /// Counts of threads that have ended.
     ended: Rows,
     threads: Vec<Arc<Mutex<Rows>>>,
 }
@@ -54,23 +56,25 @@ fn add(rows: &mut Rows, name: &'static str, site: Site, counts: &LockCounts) {
     }
 }
 
-/// Whether locks count.
+/// Returns true if locks must count.
 #[inline(always)]
 pub(crate) fn is_on() -> bool {
-    // Relaxed: threads notice in time.
+    // Relaxed: threads may notice a change late.
     SINCE_NS.0.load(Ordering::Relaxed) != 0
 }
 
-/// Counts a hold that ended, unless it began before the statistics did; after it was given up.
+/// Counts a hold that has ended, unless it began before the statistics did. Called after the
+/// release.
 pub(crate) fn count_hold(name: &'static str, hold: &Hold, counts: &LockCounts) {
     count(name, hold.site, counts, hold.since_ns());
 }
 
 fn count(name: &'static str, site: Site, counts: &LockCounts, began_ns: u64) {
-    // A thread whose locals are gone already counts no more.
+    // If the thread's local variables are gone already, nothing is counted.
     let _ = ROWS.try_with(|rows| {
         let mut rows = held(rows);
-        // Relaxed: whoever empties the table has set it before, and holds the same mutex for that.
+        // Relaxed: a thread that empties the table sets this first, and takes the same mutex for
+        // emptying.
         let since_ns = SINCE_NS.0.load(Ordering::Relaxed);
         if since_ns != 0 && began_ns >= since_ns {
             add(&mut rows, name, site, counts);
@@ -78,34 +82,34 @@ fn count(name: &'static str, site: Site, counts: &LockCounts, began_ns: u64) {
     });
 }
 
-/// The statistics of all native locks of the process, from [`LockMeter::start`] until it is
-/// dropped. Locks that are made of words have to be told, too: see the block layer's
-/// `Disk::meter_locks`.
+/// Statistics of all native locks of the process, from [`LockMeter::start`] until this is dropped.
+/// Locks made of words must be enabled separately: see the block layer's `Disk::meter_locks`.
 #[derive(Debug)]
 pub struct LockMeter {
     since_ns: u64,
 }
 
 impl LockMeter {
-    /// Starts from nothing; `None` if somebody has one already.
+    /// Starts new statistics. Returns `None` if another `LockMeter` exists.
     #[must_use]
     pub fn start() -> Option<LockMeter> {
         let mut tables = held(&TABLES);
         let now_ns = Native::now().max(1);
-        // Relaxed: written under the mutex; those who count look again under that of their table.
+        // Relaxed: written under the mutex; counting threads read it again under the mutex of their
+        // table.
         let (old, relaxed) = (0, Ordering::Relaxed);
         SINCE_NS.0.compare_exchange(old, now_ns, relaxed, relaxed).ok()?;
         tables.ended.clear();
         tables.threads.retain(|rows| {
             held(rows).clear();
-            // The other owner is the thread itself, if it still runs.
+            // The other owner is the counting thread, if it still runs.
             Arc::strong_count(rows) > 1
         });
         Some(LockMeter { since_ns: now_ns })
     }
 
-    /// What the locks did since then, in order of their names; those held at this moment are
-    /// counted when they are given up. Costs the threads nothing but the reading of their tables.
+    /// Returns the statistics so far, ordered by lock name. A lock that is held now is counted when
+    /// it is released. Costs the counting threads only the reading of their tables.
     #[must_use]
     pub fn rows(&self) -> Vec<LockRow> {
         let mut tables = held(&TABLES);
@@ -123,7 +127,7 @@ impl LockMeter {
         lock_table(all.into_iter().map(|(name, site, counts)| (name, site.into(), counts)))
     }
 
-    /// How long that is, in nanoseconds.
+    /// Returns the time since the start, in nanoseconds.
     #[must_use]
     pub fn elapsed_ns(&self) -> u64 {
         Native::now().saturating_sub(self.since_ns)
@@ -132,12 +136,12 @@ impl LockMeter {
 
 impl Drop for LockMeter {
     fn drop(&mut self) {
-        // Relaxed: threads notice in time.
+        // Relaxed: threads may notice a change late.
         SINCE_NS.0.store(0, Ordering::Relaxed);
     }
 }
 
-/// Statistics of the native machine's locks.
+/// Access to the native machine's lock statistics for locks made of words.
 #[derive(Debug, Clone, Copy)]
 pub struct NativeMeter;
 

@@ -1,23 +1,23 @@
-//! `LockRow`: what the locks of one name did, in all and by place in the source.
+//! `LockRow`: statistics of the locks of one name, in total and by call site.
 //!
 //! Plain data, shared by the machines that keep lock statistics: the native one on demand, the
-//! simulated one always. Columns are lockmeter's: taken, contended, rejected, wait and hold with
-//! mean and maximum, as \[OLS\] uses them. `Hold` is one time that a lock is held, from taking it
-//! to giving it up, for locks that find out by themselves.
+//! simulated one always. The columns are lockmeter's: acquired, contended, rejected, and wait and
+//! hold times with mean and maximum, as \[OLS\] uses them. `Hold` is one period for which a lock is
+//! held, from acquisition to release, for locks that count by themselves.
 
 use core::panic::Location;
 #[cfg(feature = "std")]
 use std::{collections::BTreeMap, vec::Vec};
 
-/// Where a lock was taken, as the compiler says it.
+/// Location in the source that acquired a lock, as the compiler reports it.
 pub type Site = &'static Location<'static>;
 
-/// A place in the source that takes a lock.
+/// Place in the source that acquires a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallSite {
-    /// File, as the compiler was given it.
+    /// Source file, as it was named to the compiler.
     pub file: &'static str,
-    /// Line, 1-based.
+    /// Line number, from 1.
     pub line: u32,
 }
 
@@ -27,27 +27,27 @@ impl From<Site> for CallSite {
     }
 }
 
-/// What happened to locks.
+/// Statistics of one or more locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LockCounts {
-    /// Times one was taken.
+    /// Number of acquisitions.
     pub acquisitions: u64,
-    /// Attempts that found it taken, whatever came of them.
+    /// Number of attempts that found the lock held, successful or not in the end.
     pub contended: u64,
-    /// Of these, attempts that went away without it, at once or after a while.
+    /// Number of attempts that gave up without the lock, at once or after a wait.
     pub rejected: u64,
-    /// Time waited, in nanoseconds; the CPU spins meanwhile on the simulated machine.
+    /// Total time waited, in nanoseconds. On the simulated machine the CPU spins meanwhile.
     pub wait_ns: u64,
-    /// Longest single wait.
+    /// Longest single wait, in nanoseconds.
     pub wait_ns_max: u64,
-    /// Time held, in nanoseconds.
+    /// Total time held, in nanoseconds.
     pub hold_ns: u64,
-    /// Longest single time held.
+    /// Longest single hold, in nanoseconds.
     pub hold_ns_max: u64,
 }
 
 impl LockCounts {
-    /// One attempt that found the lock taken and went away after so long.
+    /// Returns the counts of one attempt that found the lock held and gave up after this wait.
     #[must_use]
     pub fn rejection(wait_ns: u64) -> LockCounts {
         LockCounts {
@@ -59,7 +59,7 @@ impl LockCounts {
         }
     }
 
-    /// Adds another's counts.
+    /// Adds the counts of another lock or period.
     pub fn add(&mut self, other: &LockCounts) {
         self.acquisitions += other.acquisitions;
         self.contended += other.contended;
@@ -70,44 +70,45 @@ impl LockCounts {
         self.hold_ns_max = self.hold_ns_max.max(other.hold_ns_max);
     }
 
-    /// Times that somebody wanted one: taken or gone away without.
+    /// Returns the number of attempts to acquire the lock, successful or not.
     #[must_use]
     pub fn attempts(&self) -> u64 {
         self.acquisitions + self.rejected
     }
 
-    /// Part of `cpu_ns` (run time times CPUs) that went by in waiting, 0 to 1.
+    /// Returns the share of `cpu_ns` (run time multiplied by CPUs) that was spent waiting, 0 to 1.
     #[must_use]
     pub fn wait_share(&self, cpu_ns: u64) -> f64 {
         self.wait_ns as f64 / cpu_ns.max(1) as f64
     }
 }
 
-/// One time that a lock is held.
+/// One period for which a lock is held.
 #[derive(Debug, Clone, Copy)]
 pub struct Hold {
-    /// The place in the code that took it.
+    /// Place in the code that acquired the lock.
     pub site: Site,
     since_ns: u64,
-    /// Time waited for it; none: it was free.
+    /// Time waited for the lock, in nanoseconds; `None` if it was free.
     waited_ns: Option<u64>,
 }
 
 impl Hold {
-    /// It was taken at `now_ns`; `tried_ns` is since when it was tried, if it was not free at once.
+    /// Records an acquisition at `now_ns`. `tried_ns` is the time of the first attempt if the lock
+    /// was not free.
     #[must_use]
     pub fn begin(site: Site, now_ns: u64, tried_ns: Option<u64>) -> Hold {
         let waited_ns = tried_ns.map(|tried_ns| now_ns.saturating_sub(tried_ns));
         Hold { site, since_ns: now_ns, waited_ns }
     }
 
-    /// When it was taken.
+    /// Returns the time of the acquisition, in nanoseconds.
     #[must_use]
     pub fn since_ns(&self) -> u64 {
         self.since_ns
     }
 
-    /// What it adds to the statistics if it ends at `now_ns`.
+    /// Returns the counts of this hold if it ends at `now_ns`.
     #[must_use]
     pub fn counts(&self, now_ns: u64) -> LockCounts {
         let wait_ns = self.waited_ns.unwrap_or(0);
@@ -124,18 +125,18 @@ impl Hold {
     }
 }
 
-/// One row of the table.
+/// One row of a table of lock statistics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockRow {
-    /// The locks' name.
+    /// Name of the locks.
     pub name: &'static str,
-    /// The place; `None`: the sum over all places.
+    /// Call site, or `None` for the total over all call sites.
     pub site: Option<CallSite>,
-    /// What happened.
+    /// Statistics of these locks.
     pub counts: LockCounts,
 }
 
-/// A table in order of names, the sum before the places of each.
+/// Returns a table ordered by lock name; the total comes before the call sites of each name.
 #[cfg(feature = "std")]
 pub fn lock_table(
     rows: impl Iterator<Item = (&'static str, CallSite, LockCounts)>,

@@ -1,10 +1,11 @@
 //! The `Machine` trait: the few primitives that the block layer is written in.
 //!
-//! Owns no state. Implemented by `Native` here, and by simulated and checking machines; used as a
-//! type parameter by every structure of `crates/block`. All functions are associated functions: a
-//! machine value is never passed around, so on `Native` nothing is stored and nothing dispatched.
-//! Invariant: no method tells which machine it is. Kernel counterparts: `spinlock_t`, `atomic64_t`,
-//! `____cacheline_aligned`, `ktime_get`, `raw_smp_processor_id`.
+//! This file has no state. `Native` in this crate implements the trait, and so do simulated and
+//! checking machines; every structure of `crates/block` uses it as a type parameter. All functions
+//! are associated functions: no machine value is ever passed around, so on `Native` nothing is
+//! stored and nothing is dispatched dynamically. Invariant: no method tells which machine it is.
+//! Kernel counterparts: `spinlock_t`, `atomic64_t`, `____cacheline_aligned`, `ktime_get`,
+//! `raw_smp_processor_id`.
 #![allow(unsafe_code)]
 
 use alloc::boxed::Box;
@@ -13,39 +14,39 @@ use core::ops::DerefMut;
 use crate::Topology;
 use crate::lock_row::{Hold, LockCounts, Site};
 
-/// Memory orderings, as of the language.
+/// Memory orderings, as in `core::sync::atomic`.
 pub use core::sync::atomic::Ordering as Order;
 
-/// A CPU by its number on this machine, 0-based.
+/// Number of a CPU on this machine, from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CpuId(pub u32);
 
-/// A NUMA node by its number on this machine, 0-based.
+/// Number of a NUMA node on this machine, from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u32);
 
-/// Stages of an I/O's way through the stack, for machines that charge time by stage.
+/// Stage of an I/O in the stack, for machines that charge time by stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Stage {
-    /// A program's or server's submission interface.
+    /// The submission interface of a program or server.
     Interface,
-    /// The block layer before its queues, per bio: checks, remap, plug; in models of the kernel
-    /// also the filling of the request.
+    /// The block layer before its queues, per bio: checks, remap, plug. In models of the kernel,
+    /// also setting up the request.
     Submit,
-    /// Insertion into a queue, per bio, inside that queue's lock.
+    /// Inserting into a queue, per bio, with that queue locked.
     Insert,
-    /// Removal from the queue and starting of a request, per request, inside the queue's lock.
+    /// Removing a request from the queue and starting it, per request, with the queue locked.
     Dispatch,
-    /// The driver's code per request.
+    /// The driver's code, per request.
     Driver,
-    /// Ending a request; in a single-queue stack inside its lock.
+    /// Completing a request, per request; in a single-queue stack with the queue locked.
     Complete,
-    /// A look at one entry of a list that is searched or sorted.
+    /// Visiting one entry of a list that is searched or sorted.
     Search,
 }
 
 impl Stage {
-    /// All stages, in the order of an I/O's way.
+    /// All stages, in the order in which an I/O passes them.
     pub const ALL: [Stage; 7] = [
         Stage::Interface,
         Stage::Submit,
@@ -60,51 +61,53 @@ impl Stage {
 /// The machine that code runs on.
 ///
 /// # Safety
-/// The block layer synchronises with [`Machine::fence`], and relies on it: a fence orders the
+/// The block layer synchronises with [`Machine::fence`] and relies on it: a fence must order the
 /// calling thread's accesses to [`Word`]s as `core::sync::atomic::fence` does. The associated types
-/// keep the promises of their own traits.
+/// must keep the promises of their own traits.
 pub unsafe trait Machine: Copy + Send + Sync + core::fmt::Debug + 'static {
     /// A mutual exclusion lock around a value.
     type Lock<T: Send>: Lock<T>;
-    /// An atomic 64-bit word alone on its cache line.
+    /// An atomic 64-bit word, alone on its cache line.
     type Word: Word;
-    /// Data handed between CPUs under another synchronisation.
+    /// Data passed between CPUs under some other synchronisation.
     type Line<T: Send>: Line<T>;
-    /// A statistic: one writer at a time, any number of readers, never a synchronisation.
+    /// A statistic with one writer at a time and any number of readers; never a synchronisation.
     type Counter: Counter;
-    /// Sleeps one thread until another wakes it.
+    /// Puts one thread to sleep until another wakes it.
     type Parker: Parker;
     /// A started thread.
     type Thread: Thread;
     /// Statistics of locks that are made of words.
     type Meter: Meter;
 
-    /// A thread may go on on another CPU at any moment, so that its CPU says nothing of it. False
-    /// where every thread stays on the CPU that it was started on.
+    /// True if a thread may move to another CPU at any moment, so that its current CPU tells
+    /// nothing about the next moment. False if every thread stays on the CPU that it was started
+    /// on.
     const THREADS_MOVE: bool;
 
-    /// Nanoseconds since an arbitrary fixed point; never goes back on one CPU.
+    /// Returns nanoseconds since an arbitrary fixed time. Never goes back on one CPU.
     fn now() -> u64;
-    /// The CPU that the caller runs on at this moment.
+    /// Returns the CPU that the caller is running on.
     fn cpu() -> CpuId;
-    /// The CPUs and nodes that this process may use.
+    /// Returns the CPUs and nodes that this process may use.
     fn topology() -> Topology;
-    /// A memory fence.
+    /// Executes a memory fence.
     fn fence(order: Order);
-    /// Starts a thread, on `cpu` if one is named and the machine allows it.
+    /// Starts a thread, on `cpu` if given and allowed by the machine.
     fn spawn(name: &str, cpu: Option<CpuId>, body: Box<dyn FnOnce() + Send>) -> Self::Thread;
-    /// Polls `ready` until it returns true or `now()` reaches `deadline_ns`; says which.
+    /// Polls `ready` until it returns true or `now()` reaches `deadline_ns`. Returns true in the
+    /// first case.
     ///
-    /// All busy waiting goes through here, so that it costs a simulated machine one event and ends
-    /// in a checking one.
+    /// All busy waiting must use this function, so that it costs a simulated machine one event, and
+    /// ends on a checking machine.
     fn spin_until(deadline_ns: u64, ready: impl FnMut() -> bool) -> bool;
-    /// Whether the calling thread is unwinding because of a panic. Destructors that would report a
-    /// bug by a panic ask first: a second panic would end the process.
+    /// Returns true if the calling thread is unwinding because of a panic. A destructor must check
+    /// this before it reports a bug by a panic, because a second panic would abort the process.
     fn is_panicking() -> bool;
-    /// Charges `units` items of work of a stage, where the machine charges for work.
+    /// Charges `units` items of work of a stage, on machines that charge for work.
     fn work(stage: Stage, units: u32);
-    /// Says that the caller is going to read these bytes soon, so that they come into the
-    /// processor's cache meanwhile, where the machine has one. Any address will do.
+    /// Hints that the caller will read these bytes soon, so that the processor can prefetch them.
+    /// Any address is allowed.
     #[inline(always)]
     fn will_read(start: *const u8, len_bytes: usize) {
         let _ = (start, len_bytes);
@@ -113,61 +116,61 @@ pub unsafe trait Machine: Copy + Send + Sync + core::fmt::Debug + 'static {
 
 /// A mutual exclusion lock; see [`Machine::Lock`].
 pub trait Lock<T: Send>: Send + Sync {
-    /// Holds the lock until dropped.
+    /// Guard that holds the lock until it is dropped.
     type Guard<'a>: DerefMut<Target = T>
     where
         Self: 'a,
         T: 'a;
-    /// A lock around `value`; `name` appears in lock statistics.
+    /// Creates a lock around `value`. `name` appears in lock statistics.
     fn new(name: &'static str, value: T) -> Self;
-    /// Waits for the lock and takes it.
+    /// Waits for the lock and acquires it.
     #[track_caller]
     fn lock(&self) -> Self::Guard<'_>;
-    /// Takes the lock if nobody holds it.
+    /// Acquires the lock if it is free.
     #[track_caller]
     fn try_lock(&self) -> Option<Self::Guard<'_>>;
 }
 
-/// Statistics of locks that are made of words, which have to count themselves; see
-/// [`Machine::Meter`].
+/// Statistics of locks made of words, which count by themselves; see [`Machine::Meter`].
 pub trait Meter {
-    /// It is told of all that such a lock does, at no cost on this machine. Otherwise, of a lock
-    /// that was asked to, while [`Meter::is_on`].
+    /// True if such locks must always report, which costs nothing on this machine. If false, only
+    /// locks that were asked to report do so, while [`Meter::is_on`].
     const ALWAYS: bool;
-    /// Whether somebody asks at this moment; never, if it is told always.
+    /// Returns true if statistics are being collected now. Always false if `ALWAYS` is true.
     fn is_on() -> bool;
-    /// The time of [`Machine::now`], at no cost to what is measured if it is told always.
+    /// Returns the time of [`Machine::now`], without a cost in virtual time if `ALWAYS` is true.
     fn now() -> u64;
-    /// Somebody had a lock of this name; after it was given up.
+    /// Counts a hold of a lock of this name that has ended. Call it after the release.
     fn count_hold(name: &'static str, hold: &Hold, counts: &LockCounts);
-    /// Somebody went away without one after so long.
+    /// Counts an attempt that gave up without the lock after this wait.
     fn count_rejection(name: &'static str, site: Site, wait_ns: u64);
 }
 
-/// An atomic 64-bit word alone on its cache line; see [`Machine::Word`].
+/// An atomic 64-bit word, alone on its cache line; see [`Machine::Word`].
 ///
 /// # Safety
-/// The block layer's locks are made of words. Every method is one atomic operation with the result
-/// that it describes, and with at least the ordering given, as on `core::sync::atomic::AtomicU64`.
+/// The block layer's locks are made of words. Every method must be one atomic operation with the
+/// result that it describes, and with at least the given ordering, as on
+/// `core::sync::atomic::AtomicU64`.
 pub unsafe trait Word: Send + Sync {
-    /// A word with this value.
+    /// Creates a word with this value.
     fn new(value: u64) -> Self;
-    /// Reads it.
+    /// Returns the value.
     fn load(&self, order: Order) -> u64;
-    /// Writes it.
+    /// Sets the value.
     fn store(&self, value: u64, order: Order);
-    /// Writes it and returns what was there.
+    /// Sets the value and returns the previous one.
     fn swap(&self, value: u64, order: Order) -> u64;
-    /// Adds, wrapping; returns what was there.
+    /// Adds to the value, wrapping, and returns the previous one.
     fn fetch_add(&self, value: u64, order: Order) -> u64;
-    /// Sets bits; returns what was there.
+    /// Sets bits and returns the previous value.
     fn fetch_or(&self, value: u64, order: Order) -> u64;
-    /// Keeps only these bits; returns what was there.
+    /// Clears all bits except these and returns the previous value.
     fn fetch_and(&self, value: u64, order: Order) -> u64;
-    /// Writes `new` if the word is `old`: `Ok(old)`, or `Err` with what is there.
+    /// Sets the word to `new` if it is `old`, and then returns `Ok(old)`.
     ///
     /// # Errors
-    /// The value found, if it is not `old`.
+    /// Returns the value found, if it is not `old`.
     fn compare_exchange(&self, old: u64, new: u64, order: Order, fail: Order) -> Result<u64, u64>;
 }
 
@@ -203,46 +206,47 @@ pub unsafe trait Word: Send + Sync {
 /// }
 /// ```
 pub unsafe trait Line<T: Send>: Send + Sync {
-    /// A line with this value.
+    /// Creates a line that holds this value.
     fn new(value: T) -> Self;
-    /// The data, charged as a read.
+    /// Returns the data, charged as a read.
     fn read(&self) -> *const T;
-    /// The data, charged as a write.
+    /// Returns the data, charged as a write.
     fn write(&self) -> *mut T;
-    /// The data again, by a CPU that has just been charged for it.
+    /// Returns the data to a CPU that has just been charged for them.
     fn held(&self) -> *mut T;
 }
 
 /// A statistic; see [`Machine::Counter`].
 pub trait Counter: Send + Sync {
-    /// Zero.
+    /// Creates a counter with value 0.
     fn new() -> Self;
-    /// Adds; only one thread at a time may write.
+    /// Adds to the value. Only one thread may write at a time.
     fn add(&self, value: u64);
-    /// Raises to at least `value`; only one thread at a time may write.
+    /// Raises the value to at least `value`. Only one thread may write at a time.
     fn raise(&self, value: u64);
-    /// The present value, perhaps a little old.
+    /// Returns the value, which may be slightly out of date.
     fn get(&self) -> u64;
 }
 
-/// Sleeps one thread until another wakes it; see [`Machine::Parker`].
+/// Puts one thread to sleep until another wakes it; see [`Machine::Parker`].
 pub trait Parker: Clone + Send + Sync {
-    /// A parker with no wake-up pending.
+    /// Creates a parker without a pending wake-up.
     fn new() -> Self;
-    /// Sleeps until [`Parker::unpark`] was called or `now()` reaches `deadline_ns`; uses up the
+    /// Sleeps until [`Parker::unpark`] is called or `now()` reaches `deadline_ns`, and consumes the
     /// wake-up. May return early.
     fn park(&self, deadline_ns: Option<u64>);
-    /// Wakes the sleeper, or lets its next `park` return at once.
+    /// Wakes the sleeping thread, or makes its next `park` return at once.
     fn unpark(&self);
 }
 
 /// A started thread; see [`Machine::spawn`].
 pub trait Thread: Send {
-    /// Waits for its end; false if it panicked.
+    /// Waits for the thread's end. Returns false if it panicked.
     fn join(self) -> bool;
 }
 
-/// Polls `ready` at most `tries` times through [`Machine::spin_until`]'s rules, then yields.
+/// Polls `ready` at most `tries` times through [`Machine::spin_until`], which yields as needed.
+/// Returns true if `ready` did.
 pub fn spin_backoff<M: Machine>(tries: u32, mut ready: impl FnMut() -> bool) -> bool {
     let mut left = tries;
     let mut hit = false;

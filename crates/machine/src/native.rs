@@ -1,10 +1,10 @@
 //! `Native`: the machine that the process runs on.
 //!
-//! Every primitive is the plain thing: std's mutex, atomics, futex-free parking on an eventfd, the
-//! time-stamp counter where it is invariant. Called through the `Machine` trait by everything else.
-//! Parking uses an eventfd so that a thread can sleep in its io_uring and be woken by the same bell
-//! that wakes a plain thread. Invariant: no primitive does more than what its name says, but for a
-//! lock's look at whether it counts (native_lock.rs); `cargo xtask primitives` compares the
+//! Each primitive is the ordinary one: std's mutex, atomics, parking on an eventfd instead of a
+//! futex, and the time-stamp counter where it is invariant. All other crates call it through the
+//! `Machine` trait. Parking uses an eventfd so that the same doorbell wakes a plain thread and a
+//! thread that sleeps in its io_uring. Invariant: no primitive does more than its name says, except
+//! that a lock checks whether it must count (native_lock.rs); `cargo xtask primitives` compares the
 //! generated instructions.
 #![allow(unsafe_code)]
 
@@ -33,8 +33,7 @@ const CACHE_LINE_BYTES: usize = 64;
 pub struct Native;
 
 impl Native {
-    /// How often the kernel took the CPU from the calling thread, which wanted to go on, and gave
-    /// it to another one.
+    /// Returns how often the kernel preempted the calling thread in favour of another one.
     #[must_use]
     pub fn preemptions() -> u64 {
         // SAFETY: all-zero bytes are a valid rusage, a live local that the call fills.
@@ -100,7 +99,7 @@ unsafe impl Machine for Native {
                 if Native::now() >= deadline_ns {
                     return false;
                 }
-                // More threads than CPUs: let the one that is waited for run.
+                // Yields so that the awaited thread can run if there are more threads than CPUs.
                 std::thread::yield_now();
             }
             core::hint::spin_loop();
@@ -121,9 +120,8 @@ unsafe impl Machine for Native {
     }
 }
 
-/// CPUs of the process: those of its first thread, whatever the calling one is pinned to.
-/// The topology of the CPUs that the process may use. It is read once for each set of them: every
-/// disk and channel asks, and the files of the nodes take a dozen system calls.
+/// Returns the topology of the CPUs that the process may use. It is read from sysfs only when their
+/// set changes, because every disk and channel asks and reading takes a dozen system calls.
 fn known_topology(allowed: Vec<CpuId>) -> Topology {
     static KNOWN: Mutex<Option<(Vec<CpuId>, Topology)>> = Mutex::new(None);
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -151,7 +149,7 @@ fn allowed_set() -> libc::cpu_set_t {
     }
 }
 
-/// Pins the calling thread; a CPU that is not there leaves it where it is.
+/// Pins the calling thread to a CPU. Does nothing if there is no such CPU.
 fn pin_to(cpu: CpuId) {
     if cpu.0 >= libc::CPU_SETSIZE as u32 {
         return;
@@ -205,7 +203,7 @@ unsafe impl Word for NativeWord {
     }
 }
 
-/// Plain memory.
+/// Ordinary memory.
 #[derive(Debug)]
 pub struct NativeLine<T>(UnsafeCell<T>);
 
@@ -233,7 +231,7 @@ unsafe impl<T: Send> Line<T> for NativeLine<T> {
     }
 }
 
-/// A counter written by plain loads and stores: one writer at a time, no locked instruction.
+/// A counter written with plain loads and stores: one writer at a time, no locked instruction.
 #[derive(Debug)]
 pub struct NativeCounter(AtomicU64);
 
@@ -259,12 +257,12 @@ impl Counter for NativeCounter {
     }
 }
 
-/// Sleeps on an eventfd, which a ring can watch too.
+/// Sleeps on an eventfd, which an io_uring can watch as well.
 #[derive(Debug, Clone)]
 pub struct NativeParker(Arc<OwnedFd>);
 
 impl NativeParker {
-    /// Wakes through an eventfd that somebody else sleeps on (an I/O thread's ring).
+    /// Creates a parker that wakes its owner through an eventfd which the owner's ring watches.
     #[must_use]
     pub fn from_eventfd(fd: Arc<OwnedFd>) -> Self {
         NativeParker(fd)
@@ -311,21 +309,22 @@ impl Parker for NativeParker {
     }
 }
 
-/// Nanoseconds from the time-stamp counter where it is invariant, else from CLOCK_MONOTONIC.
+/// Returns nanoseconds from the time-stamp counter if it is invariant, otherwise from
+/// CLOCK_MONOTONIC.
 mod clock {
     use core::sync::atomic::{AtomicU64, Ordering};
     use std::sync::Once;
 
     use super::NS_PER_S;
 
-    /// Nanoseconds of 2^32 ticks; 0: not calibrated yet, or there is no invariant counter.
+    /// Nanoseconds per 2^32 ticks; 0 if not calibrated yet, or if there is no invariant counter.
     static MULT: AtomicU64 = AtomicU64::new(0);
-    /// What to add, in nanoseconds, so that the sum is CLOCK_MONOTONIC at the calibration.
+    /// Nanoseconds to add so that the sum equalled CLOCK_MONOTONIC at the calibration.
     static OFFSET_NS: AtomicU64 = AtomicU64::new(0);
 
     #[inline(always)]
     pub(super) fn now_ns() -> u64 {
-        // Acquire pairs with the Release in `calibrate`: the offset is there if the factor is.
+        // Acquire pairs with the Release in `calibrate`: if the factor is set, so is the offset.
         let mult = MULT.load(Ordering::Acquire);
         if mult == 0 {
             return uncalibrated_ns();
@@ -355,8 +354,9 @@ mod clock {
         time.tv_sec as u64 * NS_PER_S + time.tv_nsec as u64
     }
 
-    /// What `read` says, and CLOCK_MONOTONIC at that moment. The thread may lose its CPU between
-    /// the two, so it tries until they are 2 us apart at most, and takes the best of 100 tries.
+    /// Returns the value of `read` and CLOCK_MONOTONIC at the same moment. The thread may lose its
+    /// CPU between the two readings, so this retries until they are at most 2 us apart, or takes
+    /// the best of 100 tries.
     pub(super) fn with_monotonic_ns(read: impl Fn() -> u64) -> (u64, u64) {
         let (mut best, mut best_gap_ns) = ((0, 0), u64::MAX);
         for _ in 0..100 {
@@ -373,7 +373,8 @@ mod clock {
         best
     }
 
-    /// Five milliseconds against CLOCK_MONOTONIC: an error of some 10 ppm, for intervals only.
+    /// Calibrates for five milliseconds against CLOCK_MONOTONIC, with an error of about 10 ppm. So
+    /// the clock is for intervals only.
     fn calibrate() {
         if !invariant() {
             return;
@@ -402,7 +403,7 @@ mod clock {
         0
     }
 
-    /// CPUID 0x8000_0007 EDX bit 8: the counter ticks at one rate in all power states.
+    /// Checks CPUID 0x8000_0007 EDX bit 8: the counter ticks at one rate in all power states.
     #[cfg(target_arch = "x86_64")]
     fn invariant() -> bool {
         use core::arch::x86_64::__cpuid;

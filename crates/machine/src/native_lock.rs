@@ -1,10 +1,10 @@
-//! `NativeLock`: std's mutex, which counts while somebody asks for lock statistics.
+//! `NativeLock`: std's mutex, with statistics while a `LockMeter` exists.
 //!
-//! Owns the value, its name and, while it is held and counts, where and when it was taken: all of
-//! them under the mutex, so that a guard is no larger than std's. Whoever takes it looks once at
-//! the switch of lock_meter.rs, whoever gives it up once at whether it counts; the rest is out of
-//! line. A panic while it is held does not poison it for the others, who must still complete their
-//! requests. Called through the `Machine` trait.
+//! The mutex protects the value, its name and, while a counted hold lasts, where and when the lock
+//! was acquired, so a guard is as small as std's. An acquisition checks the switch of lock_meter.rs
+//! once, and a release checks once whether the hold counts; the rest is out of line. A panic while
+//! the lock is held does not poison it, because other threads must still complete their requests.
+//! Called through the `Machine` trait.
 #![allow(unsafe_code)]
 
 use core::mem::ManuallyDrop;
@@ -16,30 +16,30 @@ use crate::lock_meter::{NativeMeter, count_hold, is_on};
 use crate::lock_row::{Hold, Site};
 use crate::{Lock, Machine, Meter, Native};
 
-/// A mutex.
+/// A mutex that can count its use.
 #[derive(Debug)]
 pub struct NativeLock<T> {
     name: &'static str,
-    inner: Mutex<Inner<T>>,
+    inner: Mutex<LockContent<T>>,
 }
 
 #[derive(Debug)]
-struct Inner<T> {
-    /// While it is held and counts.
-    hold: Option<Held>,
+struct LockContent<T> {
+    /// Set while the lock is held and the hold counts.
+    hold: Option<CountedHold>,
     value: T,
 }
 
-/// A hold, and of which locks.
+/// A counted hold, with the name of its lock.
 #[derive(Debug, Clone, Copy)]
-struct Held {
+struct CountedHold {
     name: &'static str,
     hold: Hold,
 }
 
-/// Holds a [`NativeLock`].
+/// Guard of a [`NativeLock`].
 #[derive(Debug)]
-pub struct NativeGuard<'a, T>(ManuallyDrop<MutexGuard<'a, Inner<T>>>);
+pub struct NativeGuard<'a, T>(ManuallyDrop<MutexGuard<'a, LockContent<T>>>);
 
 impl<T> NativeLock<T> {
     #[inline]
@@ -69,7 +69,7 @@ impl<T> NativeLock<T> {
             }
         };
         let hold = Hold::begin(site, Native::now(), tried_ns);
-        guard.0.hold = Some(Held { name: self.name, hold });
+        guard.0.hold = Some(CountedHold { name: self.name, hold });
         guard
     }
 
@@ -81,7 +81,7 @@ impl<T> NativeLock<T> {
             return None;
         };
         let hold = Hold::begin(site, Native::now(), None);
-        guard.0.hold = Some(Held { name: self.name, hold });
+        guard.0.hold = Some(CountedHold { name: self.name, hold });
         Some(guard)
     }
 }
@@ -93,7 +93,7 @@ impl<T: Send> Lock<T> for NativeLock<T> {
         T: 'a;
 
     fn new(name: &'static str, value: T) -> Self {
-        NativeLock { name, inner: Mutex::new(Inner { hold: None, value }) }
+        NativeLock { name, inner: Mutex::new(LockContent { hold: None, value }) }
     }
 
     #[inline]
@@ -109,12 +109,13 @@ impl<T: Send> Lock<T> for NativeLock<T> {
     }
 }
 
-/// Gives up a lock whose hold counts; the counting itself is done when others may have the lock.
+/// Releases a lock whose hold counts. The counting happens after the release, when other threads
+/// can already acquire the lock.
 #[cold]
 #[inline(never)]
-fn give_up_counting<T>(mut guard: MutexGuard<'_, Inner<T>>) {
+fn give_up_counting<T>(mut guard: MutexGuard<'_, LockContent<T>>) {
     let held = guard.hold.take();
-    let counts = held.map(|Held { name, hold }| (name, hold, hold.counts(Native::now())));
+    let counts = held.map(|CountedHold { name, hold }| (name, hold, hold.counts(Native::now())));
     drop(guard);
     if let Some((name, hold, counts)) = counts {
         count_hold(name, &hold, &counts);

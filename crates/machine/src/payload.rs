@@ -1,13 +1,14 @@
-//! Payload memory: what drives, sockets and guests read and write.
+//! Payload memory, which drives, sockets and guests read and write.
 //!
-//! The pages of ordinary memory lie far apart, so a request has a segment for each of them, and a
-//! virtual disk, an IOMMU or an NVMe drive's PRP list pays for each segment. Payload memory
+//! The pages of ordinary memory are not contiguous, so a request needs a segment for each of them,
+//! and a virtual disk, an IOMMU or an NVMe drive's PRP list pays for each segment. Payload memory
 //! therefore comes in [`Region`]s of 2 MiB, for which huge pages are requested. A [`BufferArena`]
-//! cuts regions into buffers. One arena of the process serves [`alloc_zeroed`] and [`dealloc`], and
-//! with them the buffers of programs. Without the feature `std` these two are the global allocator.
+//! divides regions into buffers. One arena for the process serves [`alloc_zeroed`] and [`dealloc`],
+//! and with them the buffers of programs. Without the feature `std` these two use the global
+//! allocator.
 //!
-//! Nothing but this module maps memory for payload. Where huge pages are refused, everything works
-//! with ordinary ones.
+//! Only this module maps memory for payload. If huge pages are refused, everything works with
+//! ordinary ones.
 #![allow(unsafe_code)]
 
 #[cfg(feature = "std")]
@@ -26,15 +27,16 @@ pub use region::{Region, huge_bytes};
 
 use alloc::alloc::Layout;
 
-/// The smallest buffer of an arena in bytes, and the alignment of all.
+/// Smallest buffer of an arena, in bytes, and the alignment of all buffers.
 pub const BUFFER_BYTES_MIN: usize = 4096;
-/// Size and alignment of a region, in bytes: a huge page. A buffer up to this long lies in one.
+/// Size and alignment of a region, in bytes: one huge page. A buffer of up to this length lies in
+/// one region.
 pub const REGION_BYTES: usize = 2 << 20;
 
-/// Zeroed memory of this layout, or null if there is none.
+/// Allocates zeroed memory of this layout. Returns null if there is not enough memory.
 ///
 /// # Safety
-/// The layout has a size above zero.
+/// The layout's size must be above zero.
 #[must_use]
 pub unsafe fn alloc_zeroed(layout: Layout) -> *mut u8 {
     #[cfg(feature = "std")]
@@ -45,10 +47,10 @@ pub unsafe fn alloc_zeroed(layout: Layout) -> *mut u8 {
     unsafe { alloc::alloc::alloc_zeroed(layout) }
 }
 
-/// Gives back what [`alloc_zeroed`] gave.
+/// Frees memory from [`alloc_zeroed`].
 ///
 /// # Safety
-/// The memory comes from there with the same layout, and nobody uses it any more.
+/// The memory must come from there with the same layout, and must no longer be used.
 pub unsafe fn dealloc(start: *mut u8, layout: Layout) {
     #[cfg(feature = "std")]
     if layout.align() <= REGION_BYTES {
@@ -59,8 +61,8 @@ pub unsafe fn dealloc(start: *mut u8, layout: Layout) {
     unsafe { alloc::alloc::dealloc(start, layout) };
 }
 
-/// How long a buffer is whose start has a layout's alignment: buffers of up to 2 MiB are aligned to
-/// their own size, and longer ones to that.
+/// Returns the length of a buffer that has the layout's alignment. Buffers of up to 2 MiB are
+/// aligned to their own size, longer ones to 2 MiB.
 #[cfg(feature = "std")]
 fn own_bytes(layout: Layout) -> usize {
     layout.size().max(layout.align())

@@ -1,34 +1,35 @@
-//! Planted bugs: deviations of a production line, one token each, that tests must find.
+//! Seeded bugs: single deviations from the production code, which tests must find.
 //!
-//! Production lines know nothing of them. `cargo xtask planted` and `cargo xtask models` copy the
-//! tree and patch hooks into the copy (`xtask/planted/*.patch`), which ask [`planted`] or
-//! [`weaker`]. There, the bug that [`with`] names is on for the length of a closure, on its thread
-//! only: checked and simulated machines run all threads of a model on one. Switched by the models
-//! of `crates/block` and `crates/exports` and by `lab/experiments`. Always there, although only
-//! tests use it: a feature of its own had each choice of crates compile the workspace anew.
+//! Production code does not mention them. `cargo xtask planted` and `cargo xtask models` copy the
+//! tree and patch hooks into the copy (`xtask/planted/*.patch`); the hooks call [`planted`] or
+//! [`weaker`]. In the copy, [`with`] turns a bug on while a closure runs, on the calling thread
+//! only, because checked and simulated machines run all threads of a model on one. The models of
+//! `crates/block` and `crates/exports`, and `lab/experiments`, use it. This file is always
+//! compiled, although only tests use it: with a feature of its own, each selection of crates would
+//! compile the workspace anew.
 
 use crate::Order;
 
-/// The bugs that can be planted, named after what goes wrong.
+/// Bugs that can be seeded, named after what goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Plant {
-    /// `Doorbell::arm` does not order the word before the last look.
+    /// `Doorbell::arm` does not order its write of the word before the last check for work.
     ArmUnordered,
-    /// `Doorbell::ring` does not order the work before the look at the word.
+    /// `Doorbell::ring` does not order the published work before its read of the word.
     RingUnordered,
-    /// `Doorbell::sleep_unless` does not look once more.
+    /// `Doorbell::sleep_unless` does not check for work once more before sleeping.
     LastLookSkipped,
-    /// `Sbitmap::take_from` may look at old bits.
+    /// `Sbitmap::take_from` may read old bits.
     TakeLookRelaxed,
-    /// `Sbitmap::take_from` does not see what the last user of a tag wrote.
+    /// `Sbitmap::take_from` does not see the writes of the tag's last user.
     TakeRelaxed,
-    /// `Sbitmap::give` does not publish what the last user of a tag wrote.
+    /// `Sbitmap::give` does not publish the writes of the tag's last user.
     GiveRelaxed,
-    /// `Sbitmap::give` is not ordered before the look at the waiters.
+    /// `Sbitmap::give` is not ordered before the check for waiters.
     GiveRelease,
     /// `TagSet::has_waiters` is not ordered after tags were given back.
     WaitersRelaxed,
-    /// `Disk::wait_for_tags` does not look once more after joining those who wait.
+    /// `Disk::wait_for_tags` does not try once more after it joined the waiters.
     SecondTakeSkipped,
     /// `Home::deliver` does not publish the bio.
     DeliverRelaxed,
@@ -38,118 +39,120 @@ pub enum Plant {
     FreezeMissesQueues,
     /// `Disk::freeze` leaves the hardware queues open.
     FreezeMissesServers,
-    /// `ServeLock::try_enter` does not see what the last server did.
+    /// `ServeLock::try_enter` does not see the writes of the last server.
     EnterRelaxed,
-    /// `ServeLock::enter_or_flag` does not publish its work by the flag.
+    /// `ServeLock::enter_or_flag` does not publish its work when it sets the flag.
     FlagRelaxed,
-    /// `ServeLock::enter_or_flag` relies on a flag that it finds set.
+    /// `ServeLock::enter_or_flag` relies on a flag that it finds already set.
     FlagAssumed,
-    /// `Serving::leave` does not publish what the server did.
+    /// `Serving::leave` does not publish the writes of the server.
     LeaveRelaxed,
-    /// `Serving::leave` stays, but does not see what the flaggers published.
+    /// `Serving::leave` continues to serve, but does not see what the threads that set the flag
+    /// published.
     StayRelaxed,
     /// `HardwareQueue::take_pending` does not see the insertion.
     TakePendingRelaxed,
-    /// `HardwareQueue::ring` wakes nobody.
+    /// `HardwareQueue::ring` wakes no thread.
     RingSkipped,
     /// `Disk::hand_over` does not mark the software queue.
     HandoverUnmarked,
-    /// `Worker::turn` takes a queue that it could not enter for one that it has looked at.
+    /// `Worker::turn` treats a queue that it could not enter as if it had served it.
     MissForgotten,
-    /// `Disk::leave_seat` does not wake those whose bios lie before the worker's queue.
+    /// `Disk::leave_seat` does not wake the threads whose bios wait for the worker's queue.
     LeaveUnrung,
-    /// `Disk::run_queue` lets an owner sleep while somebody else looks at its queue.
+    /// `Disk::run_queue` lets an owner sleep while another thread serves its queue.
     OwnerGivesUp,
-    /// `raise` does not publish what a drive wrote down when it grew.
+    /// `raise` does not publish what a drive recorded when it grew.
     RaiseRelaxed,
-    /// `Volume::capacity` does not see it.
+    /// `Volume::capacity` does not see what a drive recorded when it grew.
     CapacityRelaxed,
-    /// A turn of `Volume::resize` does not see what the one before did.
+    /// `Volume::resize` does not see the result of the resize before it.
     SizeTurnRelaxed,
-    /// `Home::deliver` rings no bell.
+    /// `Home::deliver` does not ring the doorbell.
     SkippedWakeUp,
     /// `TagSet::give` forgets the tag of a write-zeroes.
     LeakedTag,
-    /// `Channel::part_done` ends a parent with its last part but one.
+    /// `Channel::part_done` completes a parent bio when its last part but one completes.
     DoubleCompletion,
     /// A flush leaves out the volume's last drive.
     DroppedMemberFlush,
-    /// A flush joins one that is issued.
+    /// A flush joins another flush that was already issued.
     FlushJoinedTooLate,
     /// `Disk::freeze` leaves the last queues open.
     FreezeMissesOne,
-    /// A merge does not ask about the drive's boundary.
+    /// A merge ignores the drive's chunk boundary.
     MergeAcrossChunk,
     /// `sq` takes a request off its queue only after the drive has it.
     SqUnlockTooEarly,
-    /// A fault handler of vhost-user does not look whether an entry is another's by then.
+    /// A fault handler of vhost-user does not check whether an entry has a new owner by then.
     FaultLooksOnce,
-    /// A mapping of vhost-user does not wait for the handler that is at it.
+    /// An unmapping in vhost-user does not wait for the fault handler that uses the mapping.
     FaultUnpinned,
     /// `SplitRing::available` does not see what the driver wrote before its index.
     AvailRelaxed,
-    /// `SplitRing::publish` does not publish what was put on the used ring.
+    /// `SplitRing::publish` does not publish the entries of the used ring.
     PublishRelaxed,
-    /// `SplitRing::request_kick` does not order its wish before its last look.
+    /// `SplitRing::request_kick` does not order its request for a kick before its last check.
     KickUnordered,
-    /// `SplitRing::request_kick` does not look once more.
+    /// `SplitRing::request_kick` does not check the ring once more.
     KickLookSkipped,
-    /// `SplitRing::wants_interrupt` does not order used.idx before its look at the driver's wish.
+    /// `SplitRing::wants_interrupt` does not order used.idx before it reads the driver's request.
     InterruptUnordered,
-    /// `Channel::plug_request` looks at no queue for a bio that waits for a tag.
+    /// `Channel::plug_request` does not check any queue for a bio that waits for a tag.
     TagUnlooked,
-    /// `Disk::issue_directly` leaves a request that the driver was too busy for to the next poll.
+    /// `Disk::issue_directly` leaves a request to the next poll after the driver was busy.
     BusyForgotten,
     /// `Gates::reserve` reads and writes the time in two steps.
     GateLost,
-    /// `Throttle` asks no gate of a group's parent.
+    /// `Throttle` ignores the limits of a group's parent.
     ParentFree,
-    /// `Throttle::hold` does not note when the bio may go.
+    /// `Throttle::hold` does not record when the bio may be issued.
     DueForgotten,
-    /// `ShareQueue::completed` does not give the depth back.
+    /// `ShareQueue::completed` does not give the queue depth back.
     DepthLeak,
-    /// `Agreement::weigh` takes all weights for equal.
+    /// `Agreement::weigh` treats all weights as equal.
     SlopeIgnored,
-    /// `Throttle::lift` leaves those behind that have a time.
+    /// `Throttle::lift` leaves throttled bios behind that have a due time.
     LiftForgets,
-    /// `Throttle::renew` leaves them behind, too.
+    /// `Throttle::renew` leaves throttled bios behind that have a due time.
     RenewForgets,
     /// `ShareQueue::drain` leaves a group's chains behind.
     DrainForgets,
-    /// `Shard::frame_to_write` gives the frame of a page that a drive reads.
+    /// `Shard::frame_to_write` returns the frame of a page while a drive reads it.
     FrameReused,
     /// `Cache::is_below` and `Extent::owes` do not wait for pages that are being written.
     FlushMissesWriting,
-    /// `CacheQueue::advance_clear` drops its range before it is discarded below.
+    /// `CacheQueue::advance_clear` drops its range from memory before the drives have discarded it.
     DiscardDropsEarly,
-    /// `Writeout::look_for_stuck` finds no drive stuck.
+    /// `Writeout::look_for_stuck` never finds a drive stuck.
     StuckUnnoticed,
-    /// `CacheQueue::advance_sync` flushes no drive though others wrote what a write with FUA left.
+    /// `CacheQueue::advance_sync` does not flush the drives although another write wrote pages of a
+    /// FUA write without FUA.
     FuaTrusted,
 }
 
-/// Whether this tree's production lines ask for bugs: in the copy that is patched, and only there.
+/// True if this tree's production code asks for seeded bugs, which is so only in a patched copy.
 pub const HOOKS: bool = false;
 
 std::thread_local! {
     static CURRENT: core::cell::Cell<Option<Plant>> = const { core::cell::Cell::new(None) };
 }
 
-/// Whether this bug is planted.
+/// Returns true if this bug is turned on.
 #[inline(always)]
 #[must_use]
 pub fn planted(plant: Plant) -> bool {
     CURRENT.get() == Some(plant)
 }
 
-/// `order`, or `weak` where this bug is planted.
+/// Returns `order`, or `weak` if this bug is turned on.
 #[inline(always)]
 #[must_use]
 pub fn weaker(plant: Plant, order: Order, weak: Order) -> Order {
     if planted(plant) { weak } else { order }
 }
 
-/// Runs `body` with a bug planted on the calling thread.
+/// Runs `body` with a bug turned on for the calling thread.
 pub fn with<R>(plant: Plant, body: impl FnOnce() -> R) -> R {
     struct Restore(Option<Plant>);
     impl Drop for Restore {

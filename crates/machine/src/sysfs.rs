@@ -1,7 +1,7 @@
 //! Reads the topology of a Linux machine from sysfs, below a root that tests can replace.
 //!
-//! Called once by `Native::topology`. Only CPUs of the process's affinity mask are used. A tree
-//! with no node folders (containers) is one node.
+//! `Native::topology` calls this. Only CPUs in the process's affinity mask are used. If there are
+//! no node directories (as in some containers), all CPUs belong to one node.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,8 @@ use std::vec::Vec;
 
 use crate::{Cpu, CpuId, NodeId, Topology};
 
-/// The topology below `root` (`/sys/devices/system` on a real machine), limited to `allowed`.
+/// Returns the topology below `root` (`/sys/devices/system` on a real machine), limited to the CPUs
+/// in `allowed`.
 #[must_use]
 pub fn topology_from(root: &Path, allowed: &[CpuId]) -> Topology {
     let mut nodes: Vec<(u32, Vec<u32>)> = Vec::new();
@@ -28,7 +29,7 @@ pub fn topology_from(root: &Path, allowed: &[CpuId]) -> Topology {
     Topology::new(allowed.iter().map(cpu).collect())
 }
 
-/// Parses a list such as `0-3,8,10-11`; parts that make no sense are passed over.
+/// Parses a list such as `0-3,8,10-11`, skipping malformed parts.
 fn parse_cpu_list(text: &str) -> Vec<u32> {
     let mut cpus = Vec::new();
     for part in text.trim().split(',') {

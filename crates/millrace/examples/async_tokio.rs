@@ -1,6 +1,6 @@
-//! A volume under async tasks: `cargo run -p millrace --example async_tokio`.
+//! Async tasks that share a volume: `cargo run -p millrace --example async_tokio`.
 //!
-//! `AsyncDevice` has futures that any runtime can poll; here many tasks of tokio share one device.
+//! The futures of `AsyncDevice` work with any runtime; here many tokio tasks share one device.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     run()
 }
 
-/// Has tasks write a block each, then reads all of them back.
+/// Writes a block in each of several tasks, then reads all blocks back.
 pub fn run() -> Result<(), Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build()?;
     runtime.block_on(tasks())
@@ -30,7 +30,7 @@ async fn tasks() -> Result<(), Box<dyn Error>> {
             disk.write(number * BLOCK, buffer).await
         })
     };
-    // All of them are under way at once; the first await is for the first of them.
+    // All reads are in flight at once, while the loop awaits them in order.
     let tasks: Vec<_> = (0..TASKS).map(write).collect();
     for task in tasks {
         task.await??;

@@ -1,11 +1,11 @@
-//! What a cache's hits cost beside a plain copy: `cargo run --release -p millrace --example
-//! cache_hits -- 256 32 200`.
+//! Compares the cost of cache hits with that of plain copies: `cargo run --release -p millrace
+//! --example cache_hits -- MIB DEPTH TURNS`, by default 256 32 200.
 //!
-//! Reads 4 KiB at random through a cached volume all of which is in memory (so many MiB, so many
-//! reads at a time), and copies 4 KiB at random from as much memory in a plain loop, in turn, so
-//! many times each. Both have huge pages if the system gives them. Prints the medians of both in
-//! millions a second, and the median of hits by copies of each pair: on a machine that others use,
-//! too, a pair has mostly the same share of it.
+//! Reads random 4 KiB pages through a cached volume that is entirely in memory, `DEPTH` at a time,
+//! and copies random pages within an equally large buffer, in `TURNS` alternating turns. Both use
+//! huge pages if the system provides them. Prints the medians of both in millions per second, and
+//! the median of the ratio within each pair of turns, which is robust on a shared machine, since
+//! both turns of a pair mostly get the same share of it.
 
 #![allow(clippy::print_stdout)]
 
@@ -13,14 +13,14 @@ use std::error::Error;
 use std::time::Instant;
 
 use millrace::{
-    Again, Bio, Buffer, CacheConfig, Channel, ChannelConfig, Layout, VolumeOptions, build_volume,
-    cache_over,
+    AfterCompletion, Bio, Buffer, CacheConfig, Channel, ChannelConfig, Layout, VolumeOptions,
+    build_volume, cache_over,
 };
 
 const PAGE: usize = 4096;
-/// Copies or reads of a turn: some ms of them.
+/// Number of copies or reads per turn, which take a few milliseconds.
 const TURN: u64 = 40_000;
-/// Copies or reads before each turn: what the other kind put in the processor's cache goes.
+/// Copies or reads before each turn, which evict the other kind's data from the CPU's caches.
 const BEFORE: u64 = 20_000;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -31,7 +31,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     run(mib, depth, turns)
 }
 
-/// Measures hits of `mib` MiB, `depth` at a time, and copies, `turns` times in turn.
+/// Measures hits in a cache of `mib` MiB, `depth` at a time, and copies, in `turns` alternating
+/// turns.
 pub fn run(mib: u64, depth: u64, turns: u64) -> Result<(), Box<dyn Error>> {
     let drives = [format!("ram:size={mib}m").parse()?];
     let options = VolumeOptions { io_threads: 2, ..VolumeOptions::default() };
@@ -42,7 +43,7 @@ pub fn run(mib: u64, depth: u64, turns: u64) -> Result<(), Box<dyn Error>> {
     let mut channel = Channel::open(&volume, ChannelConfig::default())?;
     let pages = mib << 8;
     let mut hits = Turns { pages, ..Turns::default() };
-    // All of it comes into memory, each page once.
+    // Reads each page once, so that all pages are in the cache.
     for page in 0..pages {
         channel.submit(Bio::read(page * 8, Buffer::new(PAGE)))?;
         channel.wait(1, |done| assert!(done.status.is_ok()));
@@ -74,7 +75,7 @@ pub fn run(mib: u64, depth: u64, turns: u64) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Reads at random, always so many at a time, so many in all.
+/// Reads `count` random pages, `depth` at a time.
 fn read(channel: &mut Channel, (depth, count): (u64, u64), random: &mut Random) {
     for _ in 0..depth {
         let bio = Bio::read(random.page() as u64 * 8, Buffer::new(PAGE));
@@ -85,16 +86,16 @@ fn read(channel: &mut Channel, (depth, count): (u64, u64), random: &mut Random) 
         channel.poll_again(|bio, status| {
             assert!(status.is_ok());
             if left == 0 {
-                return Again::Drop;
+                return AfterCompletion::Drop;
             }
             left -= 1;
             bio.set_sector(random.page() as u64 * 8);
-            Again::Submit
+            AfterCompletion::Submit
         });
     }
 }
 
-/// Random pages of so many.
+/// Generator of random page numbers: state, and number of pages.
 struct Random(u64, u64);
 
 impl Random {
@@ -106,7 +107,7 @@ impl Random {
     }
 }
 
-/// What a turn of one kind did, each time.
+/// Rates of all turns of one kind, in operations per microsecond.
 #[derive(Default)]
 struct Turns {
     pages: u64,
@@ -114,7 +115,7 @@ struct Turns {
 }
 
 impl Turns {
-    /// Takes a turn; millions a second of it.
+    /// Runs a turn. Returns its rate in millions per second.
     fn take(&mut self, mut turn: impl FnMut(&mut Random, u64)) -> f64 {
         let seed = 0x1357_9bdf_2468_ace0 + self.per_us.len() as u64;
         let mut random = Random(seed, self.pages);

@@ -1,7 +1,7 @@
 //! Writes and reads a volume of two files: `cargo run -p millrace --example file_volume -- FOLDER`.
 //!
-//! Makes `a.img` and `b.img` of 64 MiB in the folder. The volume stripes over them; 1024 blocks are
-//! written with 32 in flight, made durable with a flush, and read back.
+//! Creates `a.img` and `b.img` of 64 MiB in the folder and stripes over them. Writes 1024 blocks
+//! with 32 in flight, flushes, and reads them back.
 #![allow(clippy::print_stdout)]
 
 use std::error::Error;
@@ -17,7 +17,7 @@ fn contents(block: u64) -> Buffer {
     buffer
 }
 
-/// Sends off bios, 32 at a time, and waits for all of them.
+/// Submits bios, 32 at a time, and waits until all have completed.
 fn run(
     channel: &mut Channel,
     bios: impl Iterator<Item = Bio>,
@@ -33,7 +33,7 @@ fn run(
     Ok(())
 }
 
-/// What the program does; returns how many blocks came back as they were written.
+/// Runs the example. Returns the number of blocks that were read back as written.
 pub fn write_and_read(folder: &Path) -> Result<u64, Box<dyn Error>> {
     let file = |name| format!("file:path={},size=64m", folder.join(name).display()).parse();
     let (files, layout) = ([file("a.img")?, file("b.img")?], Layout::Stripe { chunk_sectors: 128 });

@@ -1,10 +1,9 @@
-//! A driver of one's own: a drive in a plain vector that keeps its bytes inverted.
+//! A custom driver: a drive in a plain vector that stores its bytes inverted.
 //!
-//! The driver is all that stands between `use` and `main`, less than 70 lines.
-//! A driver says how large it is and what it takes, and opens hardware queues. A queue gets
-//! requests with a tag each, starts them, and names the tags of those that are done. Nothing else
-//! of the block layer is its business: splitting, merging, tags, timeouts and statistics are there
-//! already. `cargo run -p millrace --example own_driver`
+//! The driver itself is everything between `use` and `main`, less than 70 lines. A driver reports
+//! its size and features, and opens hardware queues. A queue gets requests, each with a tag, starts
+//! them, and reports the tags of completed ones. The block layer does the rest: splitting, merging,
+//! tags, timeouts and statistics. `cargo run -p millrace --example own_driver`
 
 use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +17,7 @@ use millrace::{
     Volume,
 };
 
-/// The drive: bytes that all its queues share.
+/// Drive whose bytes are shared by all its queues.
 struct Inverted(Arc<Mutex<Vec<u8>>>);
 
 impl Driver<Native> for Inverted {
@@ -30,7 +29,7 @@ impl Driver<Native> for Inverted {
         QueueLimits::default()
     }
 
-    /// Up to 64 queues with 32 tags each, which whatever thread submits may run.
+    /// Offers up to 64 queues with 32 tags each, which any submitting thread may run.
     fn hw_queues(&self, _: &Topology) -> HwQueues {
         HwQueues { count: 64, depth: 32, kind: QueueKind::AnyThread, tags: TagScope::PerQueue }
     }
@@ -40,7 +39,7 @@ impl Driver<Native> for Inverted {
     }
 }
 
-/// A hardware queue: does a request at once and names it at the next poll.
+/// Hardware queue that executes a request at once and reports it at the next poll.
 struct Queue {
     bytes: Arc<Mutex<Vec<u8>>>,
     done: Vec<(Tag, Status)>,
@@ -50,7 +49,7 @@ impl DriverQueue<Native> for Queue {
     fn queue_rq(&mut self, rq: &Request<Native>) -> Dispatch {
         let start = rq.sector() as usize * 512;
         let mut bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
-        // The layer has checked that the request lies within the capacity.
+        // The block layer has checked that the request lies within the capacity.
         let place = &mut bytes[start..start + rq.len_bytes() as usize];
         let status = match rq.op() {
             Op::Read => {
@@ -89,7 +88,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     run()
 }
 
-/// Makes a disk of the driver, a volume of the disk, and uses that.
+/// Makes a disk of the driver and a volume of the disk, and does I/O on it.
 pub fn run() -> Result<(), Box<dyn Error>> {
     let bytes = Arc::new(Mutex::new(vec![!0; 1 << 20]));
     let config = DiskConfig { name: "inverted".into(), ..DiskConfig::default() };

@@ -1,11 +1,11 @@
-//! A server of one's own: a volume over a Unix socket, with a protocol of two words.
+//! A custom server: a volume over a Unix socket, with a protocol of two words.
 //!
-//! A client writes `read OFFSET LENGTH` and a line feed, and gets an answer of one line, `ok` or
-//! what went wrong, with that many bytes behind an `ok`. Each connection has a thread of its own,
-//! and each thread a device of its own on the same volume: nothing is shared but the volume. (The
-//! NBD server of the feature `serve` turns many connections on a few threads instead.) It stripes
-//! over the drives of the specs, such as `file:path=a.img,size=64m`, or over memory without one.
-//! `cargo run -p millrace --example own_export -- SOCKET [SPEC...]`
+//! A client writes `read OFFSET LENGTH` and a line feed, and gets one line, `ok` or an error text,
+//! and after `ok` that many bytes. Each connection has a thread with a device of its own, so that
+//! connections share nothing but the volume. (The NBD server of the feature `serve` runs many
+//! connections on a few threads instead.) The volume stripes over the drives in the arguments, such
+//! as `file:path=a.img,size=64m`, or over memory without any. `cargo run -p millrace --example
+//! own_export -- SOCKET [SPEC...]`
 #![allow(clippy::print_stderr)]
 
 use std::error::Error;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use millrace::{BlockDevice, Volume};
 
-/// Most bytes that a client may ask for: nobody outside decides how much memory is taken.
+/// Longest read that a client may ask for, so that clients cannot exhaust memory.
 const LENGTH_MAX: usize = 1 << 20;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -30,11 +30,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Serves whoever connects, until the listener fails.
+/// Serves clients until the listener fails.
 pub fn serve(listener: &UnixListener, volume: &Arc<Volume>) -> io::Result<()> {
     for client in listener.incoming() {
         let (client, volume) = (client?, Arc::clone(volume));
-        // A client that goes away ends its own thread only.
+        // An error ends only the thread of that client.
         std::thread::spawn(move || {
             if let Err(error) = serve_client(client, &volume) {
                 eprintln!("a client's connection ends: {error}");
@@ -44,12 +44,12 @@ pub fn serve(listener: &UnixListener, volume: &Arc<Volume>) -> io::Result<()> {
     Ok(())
 }
 
-/// Answers one client until it has gone.
+/// Serves one client until it disconnects.
 fn serve_client(mut client: UnixStream, volume: &Arc<Volume>) -> io::Result<()> {
     let mut disk = match BlockDevice::open(volume) {
         Ok(disk) => disk,
         Err(error) => {
-            // Such as that more clients are there than threads may use files.
+            // Fails, for example, if there are more clients than queues of file drives.
             writeln!(client, "{error}")?;
             return Err(io::Error::other(error));
         }
@@ -66,7 +66,7 @@ fn serve_client(mut client: UnixStream, volume: &Arc<Volume>) -> io::Result<()> 
     Ok(())
 }
 
-/// The bytes that a line asks for. The line may be anything: whoever connects has written it.
+/// Reads the bytes that a line asks for. The line is untrusted input.
 fn answer(disk: &mut BlockDevice, line: &str) -> Result<Vec<u8>, Box<dyn Error>> {
     let words: Vec<&str> = line.split(' ').collect();
     let ["read", offset_bytes, length] = words.as_slice() else {
@@ -77,7 +77,7 @@ fn answer(disk: &mut BlockDevice, line: &str) -> Result<Vec<u8>, Box<dyn Error>>
         return Err(format!("at most {LENGTH_MAX} bytes at a time").into());
     }
     let mut bytes = vec![0; length];
-    // Refuses ranges that are not of whole blocks, or reach behind the end.
+    // Also refuses ranges that do not consist of whole blocks or exceed the volume.
     disk.read_at(offset_bytes.parse()?, &mut bytes)?;
     Ok(bytes)
 }

@@ -1,30 +1,32 @@
-//! A scheduler of one's own: an elevator, which serves what waits on its way up, then begins anew.
+//! A custom scheduler: an elevator that serves requests in ascending order of sectors, then starts
+//! over.
 //!
-//! A scheduler takes the chains of bios that come to a hardware queue and says which of them goes
-//! to the drive next. Merging with what waits is one call; tags, flushes and the change from one
-//! scheduler to another under load are the layer's business.
-//! `cargo run -p millrace --example own_scheduler`
+//! A scheduler gets the chains of bios that arrive at a hardware queue, and picks the one to
+//! dispatch next. Merging with a waiting chain is one call; the block layer handles tags, flushes
+//! and switching schedulers under load. `cargo run -p millrace --example own_scheduler`
 
 use std::collections::BTreeMap;
 use std::error::Error;
 
-use millrace::scheduler::{Batch, Chain, Done, GroupId, Leftover, Pick, Scheduler};
+use millrace::scheduler::{
+    BioChain, ChainBatch, CompletedChain, GroupId, Leftover, Scheduler, SchedulerPick,
+};
 use millrace::{BlockDevice, Native, Sector, VolumeOptions, build_volume};
 
-/// The elevator of one hardware queue.
+/// Elevator of one hardware queue.
 #[derive(Default)]
 struct Elevator {
-    /// What waits, by its first sector; of several at one sector the older one comes first.
-    waiting: BTreeMap<(Sector, u64), Chain<Native>>,
+    /// Waiting chains by first sector, and in order of arrival at the same sector.
+    waiting: BTreeMap<(Sector, u64), BioChain<Native>>,
     arrived: u64,
-    /// Where the elevator is.
+    /// Sector behind the last dispatched chain.
     head: Sector,
 }
 
 impl Scheduler<Native> for Elevator {
-    fn insert(&mut self, batch: &mut Batch<'_, Native>) {
+    fn insert(&mut self, batch: &mut ChainBatch<'_, Native>) {
         while let Some(mut chain) = batch.next() {
-            // One that ends where this one begins takes it along.
+            // A chain that ends where this one begins is merged with it.
             let before = self.waiting.range_mut(..(chain.sector(), 0)).next_back();
             if let Some((_, before)) = before {
                 match batch.merge(before, chain) {
@@ -37,15 +39,15 @@ impl Scheduler<Native> for Elevator {
         }
     }
 
-    fn next(&mut self, _now_ns: u64) -> Pick<Native> {
+    fn next(&mut self, _now_ns: u64) -> SchedulerPick<Native> {
         let above = self.waiting.range((self.head, 0)..).next().or(self.waiting.iter().next());
-        let Some(place) = above.map(|(place, _)| *place) else { return Pick::Nothing };
+        let Some(place) = above.map(|(place, _)| *place) else { return SchedulerPick::Nothing };
         let chain = self.waiting.remove(&place);
-        self.head = chain.as_ref().map_or(0, Chain::end);
-        chain.map_or(Pick::Nothing, Pick::Chain)
+        self.head = chain.as_ref().map_or(0, BioChain::end);
+        chain.map_or(SchedulerPick::Nothing, SchedulerPick::Chain)
     }
 
-    fn completed(&mut self, _: &Done) {}
+    fn completed(&mut self, _: &CompletedChain) {}
 
     fn pass(&mut self, _: GroupId, _: (u32, u64), _: u64) -> bool {
         false
@@ -60,7 +62,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     run()
 }
 
-/// Gives the drive of a volume the elevator, and uses the volume.
+/// Sets the elevator as the scheduler of a volume's drive, and does I/O on the volume.
 pub fn run() -> Result<(), Box<dyn Error>> {
     let drive = "model:preset=hdd7200,size=1g,data=ram".parse()?;
     let options = VolumeOptions::default();

@@ -1,7 +1,7 @@
-//! A stripe of two drives, written and read: `cargo run -p millrace --example stripe`.
+//! Writes and reads a stripe of two drives: `cargo run -p millrace --example stripe`.
 //!
-//! With specs of files on the command line, such as `file:path=a.img,size=64m`, it stripes over
-//! those.
+//! Stripes over the drives in the arguments, such as `file:path=a.img,size=64m`, or over memory
+//! without any.
 
 use std::error::Error;
 
@@ -13,7 +13,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     run(if given.is_empty() { &["ram:size=64m", "ram:size=64m"] } else { &given })
 }
 
-/// Writes a mebibyte, makes it durable, and reads it back.
+/// Writes one MiB, flushes, and reads it back.
 pub fn run(drives: &[&str]) -> Result<(), Box<dyn Error>> {
     let mut disk = BlockDevice::stripe(drives)?;
     let written: Vec<u8> = (0..1 << 20).map(|at: u32| (at >> 12) as u8).collect();

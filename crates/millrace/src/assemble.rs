@@ -1,8 +1,9 @@
-//! Drives and volumes put together from specs: shared by `serve`, `bench` and programs.
+//! Opens drives from their specs and makes volumes of them: shared by `serve`, `bench` and
+//! programs.
 //!
-//! Owns the defaults of a drive's queues. Calls the drives crate to open what a spec names and the
-//! block layer to make disks and volumes of it; remarks of either (an engine fallen back to, space
-//! of unequal drives left over) come back as notes, since a library does not print.
+//! Owns the default queue settings of a drive. Calls the drives crate to open a spec, and the block
+//! layer to make disks and volumes. Remarks of either (a fallback to another I/O engine, unused
+//! space of unequal drives) are returned as notes, since a library does not print.
 
 pub(crate) mod places;
 
@@ -20,29 +21,29 @@ use crate::assemble::places::Places;
 use crate::created::{Created, Unfinished};
 use crate::groups::{GroupConfig, open_groups};
 use crate::serving::{check_serving, needs_workers};
-use crate::space::Space;
+use crate::space::VolumeSpace;
 
 /// Queue settings of a drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DriveOptions {
-    /// Which design the layer follows.
+    /// Design of the block layer that the drive's queues follow.
     pub stack: Stack,
-    /// In which order what waits goes to the drive; only the stack `mq` takes another than none.
+    /// Scheduler that orders waiting requests. Stacks other than `mq` only take `None`.
     pub scheduler: SchedulerKind,
-    /// Software queues: for each core, each node, or one.
+    /// Software queues: one for each core, one for each node, or one in all.
     pub software_queues: Spread,
-    /// Hardware queues, as far as the driver has them.
+    /// Hardware queues, up to the number that the driver has.
     pub hardware_queues: Spread,
-    /// Tags of a set, 1 to 65,536; the driver's depth if not given. Behind a controller that has
-    /// more: requests in flight in each hardware queue.
+    /// Tags of a tag set, 1 to 65,536; `None` takes the driver's depth. Behind a controller with
+    /// more tags, this limits the requests in flight in each hardware queue.
     pub queue_depth: Option<u32>,
-    /// A request not answered in this time is looked after; 0 for never.
+    /// Timeout in nanoseconds: a request that takes longer is handled as timed out. 0 disables it.
     pub timeout_ns: u64,
-    /// What I/Os cost it, for schedulers that share by that.
+    /// Cost model of the drive's I/Os, for schedulers that share by cost.
     pub cost: CostModel,
-    /// The CPU of a worker that may serve it for others; the drive has no place for one without.
+    /// CPU of the worker thread that may serve the drive. `None` opens no queue for a worker.
     pub worker: Option<CpuId>,
-    /// Which drive it is in traces: the minor number of its device.
+    /// Minor number of the drive's device in traces.
     pub minor: u32,
 }
 
@@ -63,70 +64,71 @@ impl Default for DriveOptions {
     }
 }
 
-/// Settings of a volume.
+/// Settings of a volume and of all its drives.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VolumeOptions {
-    /// Queues of each of its drives; `worker` comes from `worker_cpus`.
+    /// Queue settings of each drive. The worker's CPU comes from `worker_cpus` instead.
     pub drive: DriveOptions,
-    /// I/O threads that will own queues of file drives; 0 counts as 1.
+    /// Number of I/O threads that will own queues of file drives; 0 counts as 1.
     pub io_threads: u16,
-    /// Controllers that its drives may name.
+    /// Controllers that the specs of its drives may name.
     pub controllers: Vec<ControllerConfig>,
-    /// Groups of those who share its drives; without any nobody is told apart, at no cost.
+    /// Groups that share the drives. Without groups, I/O is not accounted by group and costs less.
     pub groups: Vec<GroupConfig>,
-    /// Which threads serve the drives.
+    /// Serving mode, which decides the threads that run the drives' queues, and its thresholds.
     pub serving: ServingConfig,
-    /// CPUs of the drives' workers, dealt out in turn; not used where
-    /// [`needs_workers`] says no.
+    /// CPUs for the drives' workers, assigned in turn. Unused if [`needs_workers`] returns false.
     pub worker_cpus: Vec<CpuId>,
-    /// Events that a thread's ring holds while somebody records; 0 for as many as is usual.
+    /// Capacity of each thread's trace ring, in events; 0 takes the default.
     pub trace_ring: usize,
 }
 
-/// Major number of drives in traces: the first of those that Linux leaves to local use.
+/// Major device number of drives in traces: the first that Linux reserves for local use.
 const MAJOR_LOCAL: u32 = 240;
-/// Major number of volumes in traces: md's, which tools take to map to other devices.
+/// Major device number of volumes in traces: that of md, which blktrace tools treat as a mapping to
+/// other devices.
 const MAJOR_MD: u32 = 9;
 
-/// The device of a drive in traces, by its minor number.
+/// Returns the device number of a drive in traces, given its minor number.
 #[must_use]
 pub fn drive_device(minor: u32) -> u32 {
     blktrace::device(MAJOR_LOCAL, minor)
 }
 
-/// The device of a volume in traces, by its minor number.
+/// Returns the device number of a volume in traces, given its minor number.
 #[must_use]
 pub fn volume_device(minor: u32) -> u32 {
     blktrace::device(MAJOR_MD, minor)
 }
 
-/// What drives are opened on.
+/// Shared context in which drives are opened: threads, controllers, groups and tracer.
 #[derive(Default)]
-pub struct Host {
-    /// I/O threads that will own queues of file drives; 0 counts as 1.
+pub struct OpenContext {
+    /// Number of I/O threads that will own queues of file drives; 0 counts as 1.
     pub io_threads: u16,
-    /// Controllers that drives may name.
+    /// Controllers that specs of drives may name.
     pub controllers: Vec<Arc<Controller<Native>>>,
-    /// Groups of those who share the drives.
+    /// Groups that share the drives, if any.
     pub groups: Option<Arc<Groups<Native>>>,
-    /// What records the drives' events.
+    /// Tracer that records the drives' events, if any.
     pub tracer: Option<Arc<Tracer<Native>>>,
-    /// Ends the opening of a drive early, and where a file is found.
+    /// Cancels the opening of a drive, and tells where files are found.
     pub open: OpenOptions,
-    /// The driver of the next drive, if it is open already.
+    /// Driver of the next drive, if it was opened beforehand.
     pub(crate) opened: Option<millrace_drives::Opened>,
 }
 
-impl Host {
-    /// So many I/O threads, and these controllers, with all their tags free.
+impl OpenContext {
+    /// Makes a context for `io_threads` I/O threads and these controllers, with all their tags
+    /// free.
     ///
     /// # Errors
-    /// If the settings of a controller make no sense on this machine.
-    pub fn new(io_threads: u16, controllers: &[ControllerConfig]) -> Result<Host, Error> {
+    /// Fails if a controller's settings are invalid on this machine.
+    pub fn new(io_threads: u16, controllers: &[ControllerConfig]) -> Result<OpenContext, Error> {
         let controllers = controllers.iter().cloned().map(Controller::new);
         let controllers = controllers.collect::<Result<_, _>>()?;
         let tracer = Some(Tracer::new(TRACE_RING_EVENTS));
-        Ok(Host {
+        Ok(OpenContext {
             io_threads,
             controllers,
             groups: None,
@@ -136,56 +138,57 @@ impl Host {
         })
     }
 
-    /// The NUMA node of the controller that a drive hangs on, if it is known.
+    /// Returns the NUMA node of the controller that a drive is attached to, if known.
     #[must_use]
     pub fn node_of(&self, spec: &Spec) -> Option<NodeId> {
         controller_of(spec, &self.controllers).ok().flatten()?.config().node
     }
 }
 
-/// A drive in the layer.
+/// Opened drive as a disk of the block layer, with remarks about it.
 pub struct OpenedDrive {
-    /// The disk.
+    /// Disk that the block layer made of the drive.
     pub disk: Arc<Disk<Native>>,
-    /// Remarks for a person.
+    /// Remarks to show to a person.
     pub notes: Vec<String>,
-    /// What is hardly meant, such as that its file is a qcow2 image.
+    /// Likely mistakes, such as a file that holds a qcow2 image.
     pub warnings: Vec<String>,
-    /// What file it is (device and inode), or which export of which server, if it is one.
+    /// Identity of the drive's data: device and inode of a file, or that of a server's export.
+    /// `None` if no other drive can have the same data.
     pub identity: Option<(u64, u64)>,
-    /// Its file, if it was not there before.
+    /// File that opening the drive created, if any.
     pub created: Created,
-    /// Controls its faults, if it is a fault drive.
+    /// Handle to inject faults, for a fault drive.
     pub fault: Option<FaultControl>,
 }
 
-/// The reason why drives or a volume could not be put together. `Display` has the whole cause.
+/// Reason why drives could not be opened or did not make a volume. `Display` has the whole cause.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetupError {
-    /// A drive could not be opened.
+    /// Opening a drive failed.
     #[error("cannot open drive {name}: {cause}")]
     Drive {
-        /// Its name.
+        /// Name of the drive.
         name: String,
-        /// Why.
+        /// Error of the driver or its spec.
         cause: SpecError,
     },
-    /// The drive's file, export of a server or Ceph image is another drive's already, and one of
-    /// the two writes to it.
+    /// Two drives keep their data in the same file, export or Ceph image, and at least one of them
+    /// writes.
     #[error(
         "drive {name}: its file, export or image is that of drive {other_name}, too; give each drive one \
          of its own"
     )]
     SameFile {
-        /// Its name.
+        /// Name of the drive that was refused.
         name: String,
-        /// Number of the other drive, in the order of opening.
+        /// Index of the other drive, in the order of opening.
         other: usize,
         /// Name of the other drive.
         other_name: String,
     },
-    /// A queue setting or the volume makes no sense.
+    /// A queue setting or the layout of the volume is invalid.
     #[error(transparent)]
     Layer(#[from] Error),
 }
@@ -217,17 +220,18 @@ impl SetupError {
     }
 }
 
-/// Opens what a spec names and makes a disk of it.
+/// Opens the drive that a spec names and makes a disk of it.
 ///
 /// # Errors
-/// If the drive cannot be opened or the options do not fit it; a file that was made is removed.
+/// Fails if the drive cannot be opened or the options do not fit it. A file that was created is
+/// removed.
 pub fn open_drive(
     name: &str,
     spec: &Spec,
     options: &DriveOptions,
-    host: &Host,
+    host: &OpenContext,
 ) -> Result<OpenedDrive, SetupError> {
-    // A worker has a queue of its own beside theirs.
+    // The worker has a queue besides those of the I/O threads.
     let queues = host.io_threads.max(1).saturating_add(u16::from(options.worker.is_some()));
     let failed = |cause| SetupError::Drive { name: name.to_owned(), cause };
     let makes = Unfinished::before(spec);
@@ -238,15 +242,15 @@ pub fn open_drive(
     Ok(OpenedDrive { created: created.keep(), ..opened })
 }
 
-/// Puts an open driver into the layer, as [`open_drive`] does.
+/// Makes a disk of a driver that is already open, as [`open_drive`] does.
 ///
 /// # Errors
-/// If the options do not fit it.
+/// Fails if the options do not fit the driver.
 pub(crate) fn assemble_drive(
     (name, spec): (&str, &Spec),
     opened: millrace_drives::Opened,
     options: &DriveOptions,
-    host: &Host,
+    host: &OpenContext,
 ) -> Result<OpenedDrive, SetupError> {
     let io_threads = host.io_threads.max(1);
     let failed = |cause| SetupError::Drive { name: name.to_owned(), cause };
@@ -281,10 +285,12 @@ pub(crate) fn assemble_drive(
     Ok(OpenedDrive { disk, notes, warnings, identity, created: Created::default(), fault })
 }
 
-/// A volume of freshly opened drives, called `d0`, `d1` and so on, and remarks for a person.
+/// Opens drives named `d0`, `d1` and so on, and makes a volume of them. Returns it with remarks for
+/// a person.
 ///
 /// # Errors
-/// If a drive cannot be opened or they do not make a volume; files that were made are removed.
+/// Fails if a drive cannot be opened or the drives do not make a volume. Files that were created
+/// are removed.
 pub fn build_volume(
     name: &str,
     layout: Layout,
@@ -295,19 +301,19 @@ pub fn build_volume(
 }
 
 impl Places {
-    /// As [`build_volume`](crate::build_volume), beside the drives that are open: the first of its
-    /// drives is called `d2` if these are two.
+    /// Makes a volume as [`build_volume`](crate::build_volume) does, and numbers its drives after
+    /// those that are already open: if two are, its first drive is `d2`.
     ///
     /// # Errors
-    /// As there.
-    #[allow(clippy::type_complexity)] // What build_volume gives.
+    /// Fails as [`build_volume`](crate::build_volume) does.
+    #[allow(clippy::type_complexity)] // As build_volume.
     pub fn build_volume(
         &mut self,
         name: &str,
         (layout, drives): (Layout, &[Spec]),
         options: &VolumeOptions,
     ) -> Result<(Arc<Volume<Native>>, Vec<String>), SetupError> {
-        let mut host = Host::new(options.io_threads, &options.controllers)?;
+        let mut host = OpenContext::new(options.io_threads, &options.controllers)?;
         if !options.groups.is_empty() {
             host.groups = Some(open_groups(&options.groups)?);
         }
@@ -341,9 +347,9 @@ impl Places {
     }
 }
 
-/// Says so if a volume leaves some of its drives' bytes unused.
+/// Returns a note if the volume leaves a part of its drives unused.
 pub fn unused_space(volume: &Volume<Native>) -> Option<String> {
-    Space::of(volume).note(volume.name())
+    VolumeSpace::of(volume).note(volume.name())
 }
 
 #[cfg(test)]
@@ -376,7 +382,7 @@ mod tests {
             sharing: millrace_block::Sharing::Controller,
             node: None,
         };
-        let host = Host::new(1, &[config("a"), config("b")]).unwrap();
+        let host = OpenContext::new(1, &[config("a"), config("b")]).unwrap();
         let open =
             |text: &str| open_drive("d", &text.parse().unwrap(), &DriveOptions::default(), &host);
         let hung = ["null@a:", "null@a:", "null@b:", "null:"].map(|text| open(text).unwrap());

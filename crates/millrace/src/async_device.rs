@@ -1,10 +1,11 @@
-//! `AsyncDevice`: a volume for async programs: futures from any thread, on any runtime.
+//! `AsyncDevice`: a volume for async programs, with futures that work on any thread and any
+//! runtime.
 //!
-//! Owns a thread (`millrace-async`) with a ring and a channel, since a channel stays with its
-//! thread and tasks do not. A task hands a bio over through a list and the thread's doorbell; the
-//! thread submits it, and wakes the task's waker when it is done. No runtime is needed, only
-//! what the standard library has. Bios that the channel has no room for wait in the order in which
-//! they came. Lock order: the list, then an answer; neither is held while a waker is called.
+//! Owns a thread (`millrace-async`) with a ring and a channel, since a channel cannot leave its
+//! thread but tasks move. A task puts a bio on a list and rings the thread's doorbell; the thread
+//! submits the bio and calls the task's waker once it completes. Needs no runtime, only the
+//! standard library. Bios that do not fit the channel wait in order of arrival. Lock order: the
+//! list, then an answer; neither is held while a waker is called.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -23,21 +24,22 @@ use millrace_machine::{Doorbell, Machine, Native, Thread};
 use millrace_runtime::{IoConfig, IoContext};
 
 use crate::block_device::check_range;
-use crate::config::{Part, StartError};
+use crate::config::{ConfigPart, StartError};
 use crate::groups::group_of;
-use crate::io_error::Io;
+use crate::io_error::IoRange;
 use crate::opening::Opened;
 use crate::stripe::STRIPED;
 use crate::{ThreadChannel, Volume, stripe};
 
-/// Bios in flight.
+/// Most bios in flight.
 const DEPTH: u32 = 256;
-/// Most bytes of a buffer.
+/// Largest buffer in bytes.
 const BUFFER_MAX_BYTES: usize = 1 << 30;
 
-/// A volume for async programs. Dropped, it ends what is in flight and then its thread, and waits
-/// for both: for as long as a drive takes to answer or to run into its timeout, 30 s unless set. So
-/// drop it where the thread may block.
+/// A volume for async programs.
+///
+/// Dropping it waits until all I/O in flight has ended: until a drive answers or its timeout, 30 s
+/// by default, expires. Drop it only where the thread may block.
 ///
 /// # Example
 ///
@@ -72,30 +74,30 @@ const BUFFER_MAX_BYTES: usize = 1 << 30;
 /// ```
 pub struct AsyncDevice {
     volume: Arc<Volume>,
-    inbox: Arc<Inbox>,
+    inbox: Arc<BioQueue>,
     bell: Arc<Doorbell<Native>>,
     thread: Option<<Native as Machine>::Thread>,
-    /// What a person should know of the drives.
+    /// Remarks about the drives for a person.
     warnings: Vec<String>,
-    /// Of bios that name none.
+    /// Group of bios that name no group.
     group: GroupId,
 }
 
-/// What tasks hand over to the thread.
+/// Queue of bios from tasks to the device's thread.
 #[derive(Default)]
-struct Inbox(Mutex<Orders>);
+struct BioQueue(Mutex<BioQueueState>);
 
 #[derive(Default)]
-struct Orders {
-    jobs: VecDeque<Job>,
-    /// Nothing more comes: the thread ends when all is answered.
+struct BioQueueState {
+    jobs: VecDeque<QueuedBio>,
+    /// No more bios will come: the thread ends once all are answered.
     is_closed: bool,
-    /// The thread has ended: what comes is answered by whoever brings it.
+    /// The thread has ended: a task that brings a bio answers it itself.
     has_ended: bool,
 }
 
-impl Inbox {
-    fn lock(&self) -> MutexGuard<'_, Orders> {
+impl BioQueue {
+    fn lock(&self) -> MutexGuard<'_, BioQueueState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -105,31 +107,32 @@ impl Inbox {
     }
 }
 
-/// The end of the device's thread, perhaps by a panic of a driver or a waker.
-struct OnEnd<'a>(&'a Inbox);
+/// Guard of the device's thread that answers all queued bios when the thread ends, even by a panic
+/// of a driver or waker.
+struct EndGuard<'a>(&'a BioQueue);
 
-impl Drop for OnEnd<'_> {
+impl Drop for EndGuard<'_> {
     fn drop(&mut self) {
         let mut orders = self.0.lock();
         orders.has_ended = true;
         let left = std::mem::take(&mut orders.jobs);
         drop(orders);
-        // Answered as they are dropped.
+        // Dropping a job answers it with `Aborted`.
         drop(left);
     }
 }
 
-/// A bio on its way to the channel.
-struct Job {
+/// A bio on its way to the channel, with the promise to answer it.
+struct QueuedBio {
     bio: Bio,
     answer: Promise,
 }
 
-/// The thread's end of an answer. Dropped unanswered, it answers that the device is gone.
+/// Sending half of a bio's answer. If dropped, it answers with `Aborted`.
 struct Promise {
-    /// None once it is kept.
+    /// `None` once the answer was given.
     answer: Option<Arc<Answer>>,
-    /// The number that the program gave the bio.
+    /// Number that the program gave the bio.
     user_data: u64,
 }
 
@@ -149,7 +152,7 @@ impl Answer {
         let waker = progress.waker.take();
         drop(progress);
         if let Some(waker) = waker {
-            // The panic of one task's waker is not that of all.
+            // A panic in one task's waker must not affect other tasks.
             let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
         }
     }
@@ -172,15 +175,15 @@ impl Drop for Promise {
     }
 }
 
-/// A bio with both ends of its answer.
-fn promised(bio: Bio) -> (Pending, Job) {
+/// Makes both halves of the answer to a bio.
+fn promised(bio: Bio) -> (Pending, QueuedBio) {
     let answer = Arc::new(Answer::default());
     let pending = Pending(Arc::clone(&answer));
     let answer = Promise { answer: Some(answer), user_data: bio.user_data() };
-    (pending, Job { bio, answer })
+    (pending, QueuedBio { bio, answer })
 }
 
-/// A bio under way. The bio goes on if this is dropped.
+/// A submitted bio. Dropping this future does not cancel the bio.
 #[must_use = "the outcome of the I/O is lost unless this is awaited"]
 pub struct Pending(Arc<Answer>);
 
@@ -206,13 +209,13 @@ impl fmt::Debug for AsyncDevice {
 }
 
 impl AsyncDevice {
-    /// Starts a thread with a ring for the volume, beside whatever else uses that.
+    /// Starts a thread with a ring for the volume. Others may use the volume at the same time.
     ///
     /// # Errors
-    /// `Busy` if as many threads use the volume as its drives were opened for; `System` if no ring
-    /// can be made; whatever opening a queue says.
+    /// Returns `Busy` if the volume's drives have no queue left for another thread, `System` if no
+    /// ring can be made, or the error of opening a queue.
     pub fn start(volume: &Arc<Volume>) -> Result<AsyncDevice, Error> {
-        let inbox = Arc::new(Inbox::default());
+        let inbox = Arc::new(BioQueue::default());
         let (up, ups) = channel();
         let body = {
             let (volume, inbox) = (Arc::clone(volume), Arc::clone(&inbox));
@@ -231,11 +234,11 @@ impl AsyncDevice {
     /// Opens drives, written as specs (`ram:size=1g`, `file:path=/x/d0`), makes a volume of them as
     /// [`BlockDevice::stripe`](crate::BlockDevice::stripe) does, and starts a thread with a ring
     /// for it. [`Spec`](crate::Spec) has a table of all drivers and keys. Blocks while files are
-    /// opened: for three seconds if another process has one of them.
+    /// opened, up to three seconds if another process has locked one.
     ///
     /// # Errors
-    /// If a spec is wrong, its drive cannot be opened, or no ring can be made. Files that this call
-    /// has made are removed.
+    /// Fails if a spec is invalid, a drive cannot be opened, or no ring can be made. Files that
+    /// this call created are removed.
     pub fn stripe(specs: &[impl AsRef<str>]) -> Result<AsyncDevice, StartError> {
         AsyncDevice::of(stripe::open(STRIPED, specs)?)
     }
@@ -260,49 +263,49 @@ impl AsyncDevice {
     fn of(mut opened: Opened) -> Result<AsyncDevice, StartError> {
         let mut device = AsyncDevice::start(&opened.volumes[0]).map_err(|error| {
             opened.created.remove();
-            StartError::new(Part::Whole, error)
+            StartError::new(ConfigPart::Whole, error)
         })?;
         device.warnings = opened.warnings;
         device.warnings.extend(opened.notes);
         Ok(device)
     }
 
-    /// What a person should know of the drives that were opened by their specs: that a file
-    /// holds an image which writes would destroy, or that a part of a drive stays unused.
+    /// Returns remarks about the drives that were opened by their specs: a file holds an image
+    /// format that writes would destroy, or a part of a drive is unused.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// Has what it does count towards the group of this name.
+    /// Accounts this device's I/O to the group `name`.
     ///
     /// # Errors
-    /// `InvalidSetting` if the volume's drives know no such group.
+    /// Returns `InvalidSetting` if the volume's drives have no such group.
     pub fn with_group(mut self, name: &str) -> Result<AsyncDevice, Error> {
         self.group = group_of(&self.volume, name)?;
         Ok(self)
     }
 
-    /// The volume.
+    /// Returns the volume.
     #[must_use]
     pub fn volume(&self) -> &Arc<Volume> {
         &self.volume
     }
 
-    /// Size in bytes, as it is by now.
+    /// Returns the current size in bytes.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
         self.volume.capacity() << SECTOR_SHIFT
     }
 
-    /// The logical block in bytes, of which offsets and lengths are multiples.
+    /// Returns the logical block size in bytes. Offsets and lengths must be multiples of it.
     #[must_use]
     pub fn block_bytes(&self) -> u32 {
         self.volume.limits().logical_block_size
     }
 
-    /// Starts a bio, which is under way whether the future is awaited or not. The answer is
-    /// `Aborted` once the device's thread has ended, by a ring that failed or a driver's panic.
+    /// Submits a bio, which runs whether or not the future is awaited. The status is `Aborted` if
+    /// the device's thread has ended because its ring failed or a driver panicked.
     pub fn submit(&self, mut bio: Bio) -> Pending {
         if bio.group() == GroupId::DEFAULT {
             bio = bio.with_group(self.group);
@@ -311,7 +314,7 @@ impl AsyncDevice {
         let mut orders = self.inbox.lock();
         if orders.has_ended {
             drop(orders);
-            // Answered as it is dropped.
+            // Dropping the job answers it with `Aborted`.
             drop(job);
             return pending;
         }
@@ -327,29 +330,29 @@ impl AsyncDevice {
     /// Reads `len_bytes` at `offset_bytes`, both multiples of the logical block.
     ///
     /// # Errors
-    /// `InvalidInput` for a range that is empty, longer than 1 GiB, not of whole blocks, or reaches
-    /// behind the end; an [`IoError`](crate::IoError) if a drive failed.
+    /// Returns `InvalidInput` for a range that is empty, longer than 1 GiB, does not consist of
+    /// whole blocks or exceeds the device, and an [`IoError`](crate::IoError) if a drive failed.
     pub async fn read(&self, offset_bytes: u64, len_bytes: usize) -> io::Result<Buffer> {
         let sector = self.check(offset_bytes, len_bytes)?;
-        let io = Io { op: Op::Read, offset_bytes, len_bytes: len_bytes as u64 };
+        let io = IoRange { op: Op::Read, offset_bytes, len_bytes: len_bytes as u64 };
         let done = self.submit(Bio::read(sector, Buffer::new(len_bytes))).await;
         io.outcome(&self.volume, done.status)?;
         done.bio.into_buffer().ok_or_else(|| io::ErrorKind::Other.into())
     }
 
-    /// Writes a buffer at `offset_bytes`, a multiple of the logical block. Gives the buffer back.
+    /// Writes a buffer at `offset_bytes`, a multiple of the logical block. Returns the buffer.
     ///
     /// # Errors
-    /// As [`AsyncDevice::read`].
+    /// Fails as [`AsyncDevice::read`] does.
     pub async fn write(&self, offset_bytes: u64, buffer: Buffer) -> io::Result<Buffer> {
         let sector = self.check(offset_bytes, buffer.len())?;
-        let io = Io { op: Op::Write, offset_bytes, len_bytes: buffer.len() as u64 };
+        let io = IoRange { op: Op::Write, offset_bytes, len_bytes: buffer.len() as u64 };
         let done = self.submit(Bio::write(sector, buffer)).await;
         io.outcome(&self.volume, done.status)?;
         done.bio.into_buffer().ok_or_else(|| io::ErrorKind::Other.into())
     }
 
-    /// Refuses what a bio cannot carry; gives the range's first sector.
+    /// Checks that a bio can carry the range. Returns the range's first sector.
     fn check(&self, offset_bytes: u64, len_bytes: usize) -> io::Result<u64> {
         check_range(&self.volume, offset_bytes, len_bytes as u64)?;
         if !(1..=BUFFER_MAX_BYTES).contains(&len_bytes) {
@@ -362,41 +365,40 @@ impl AsyncDevice {
         Ok(offset_bytes >> SECTOR_SHIFT)
     }
 
-    /// Makes all writes that have completed durable.
+    /// Makes all completed writes durable.
     ///
     /// # Errors
-    /// An [`IoError`](crate::IoError) if a drive failed.
+    /// Returns an [`IoError`](crate::IoError) if a drive failed.
     pub async fn flush(&self) -> io::Result<()> {
-        Io::FLUSH.outcome(&self.volume, self.submit(Bio::flush()).await.status)
+        IoRange::FLUSH.outcome(&self.volume, self.submit(Bio::flush()).await.status)
     }
 
-    /// Writes zeroes, where drives can without sending them. `len_bytes` is below 2 TiB.
+    /// Writes zeroes, without sending them to drives that support that. `len_bytes` is below 2 TiB.
     ///
     /// # Errors
-    /// `InvalidInput` for a range that is not of whole blocks, reaches behind the end, or has 2 TiB
-    /// or more; an [`IoError`](crate::IoError) if a drive failed.
+    /// Returns `InvalidInput` for a range that does not consist of whole blocks, exceeds the device
+    /// or has 2 TiB or more, and an [`IoError`](crate::IoError) if a drive failed.
     pub async fn write_zeroes(&self, offset_bytes: u64, len_bytes: u64) -> io::Result<()> {
         match check_range(&self.volume, offset_bytes, len_bytes)? {
             0 => Ok(()),
             count => {
                 let bio = Bio::write_zeroes(offset_bytes >> SECTOR_SHIFT, count);
-                let io = Io { op: Op::WriteZeroes, offset_bytes, len_bytes };
+                let io = IoRange { op: Op::WriteZeroes, offset_bytes, len_bytes };
                 io.outcome(&self.volume, self.submit(bio).await.status)
             }
         }
     }
 
-    /// Gives up what is stored in a range, whose contents are anything from then on. `len_bytes` is
-    /// below 2 TiB.
+    /// Discards a range, whose contents are unspecified afterwards. `len_bytes` is below 2 TiB.
     ///
     /// # Errors
-    /// As [`AsyncDevice::write_zeroes`].
+    /// Fails as [`AsyncDevice::write_zeroes`] does.
     pub async fn discard(&self, offset_bytes: u64, len_bytes: u64) -> io::Result<()> {
         match check_range(&self.volume, offset_bytes, len_bytes)? {
             0 => Ok(()),
             count => {
                 let bio = Bio::discard(offset_bytes >> SECTOR_SHIFT, count);
-                let io = Io { op: Op::Discard, offset_bytes, len_bytes };
+                let io = IoRange { op: Op::Discard, offset_bytes, len_bytes };
                 io.outcome(&self.volume, self.submit(bio).await.status)
             }
         }
@@ -413,15 +415,15 @@ impl Drop for AsyncDevice {
     }
 }
 
-/// The device's thread.
-fn run(volume: &Arc<Volume>, inbox: &Inbox, up: Sender<Result<Arc<Doorbell<Native>>, Error>>) {
-    let _on_end = OnEnd(inbox);
+/// Runs the device's thread. Sends its doorbell, or the error of its start, through `up`.
+fn run(volume: &Arc<Volume>, inbox: &BioQueue, up: Sender<Result<Arc<Doorbell<Native>>, Error>>) {
+    let _on_end = EndGuard(inbox);
     let made = IoContext::new(IoConfig::default()).and_then(|mut io| {
         io.join(volume)?;
         let channel = io.channel(volume, DEPTH, Stamp::Batch)?;
         Ok((io, channel))
     });
-    // The channel goes before the ring through which it drains.
+    // Declared so that the channel drops before the ring through which it drains.
     let (mut io, channel) = match made {
         Ok(made) => made,
         Err(error) => {
@@ -431,7 +433,7 @@ fn run(volume: &Arc<Volume>, inbox: &Inbox, up: Sender<Result<Arc<Doorbell<Nativ
     };
     let _ = up.send(Ok(Arc::clone(io.bell())));
     let mut work =
-        Work { channel, waiting: VecDeque::new(), promises: Vec::new(), free: Vec::new() };
+        SubmitState { channel, waiting: VecDeque::new(), promises: Vec::new(), free: Vec::new() };
     loop {
         let mut orders = inbox.lock();
         work.waiting.append(&mut orders.jobs);
@@ -444,31 +446,31 @@ fn run(volume: &Arc<Volume>, inbox: &Inbox, up: Sender<Result<Arc<Doorbell<Nativ
         let deadline_ns = work.channel.sleep_until();
         let has_work = || work.channel.has_work() || (!is_closed && inbox.has_orders());
         if io.turn(deadline_ns, has_work).is_err() {
-            // What is under way is answered as it is dropped.
+            // Dropping the promises answers all bios in flight with `Aborted`.
             return;
         }
         work.channel.tick();
     }
 }
 
-/// What the thread has in hand.
-struct Work {
+/// State of the device's thread: its channel and the bios it handles.
+struct SubmitState {
     channel: ThreadChannel,
-    /// Bios that the channel had no room for.
-    waiting: VecDeque<Job>,
-    /// Promises of bios in flight, by their numbers there.
+    /// Bios that did not fit the channel, in order of arrival.
+    waiting: VecDeque<QueuedBio>,
+    /// Promises of the bios in flight, indexed by their number in the channel.
     promises: Vec<Option<Promise>>,
-    /// Numbers that no bio has.
+    /// Free indexes of `promises`.
     free: Vec<usize>,
 }
 
-impl Work {
+impl SubmitState {
     fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.channel.in_flight() == 0
     }
 
-    /// Submits what there is room for and answers what is done, until either gives out: completions
-    /// make room, for which nothing else would wake the thread.
+    /// Submits and reaps until the channel is full or nothing completes. A completion makes room
+    /// for a waiting bio, and nothing else would wake the thread for it.
     fn turn(&mut self) {
         loop {
             self.submit();
@@ -479,7 +481,7 @@ impl Work {
     }
 
     fn submit(&mut self) {
-        while let Some(Job { bio, answer }) = self.waiting.pop_front() {
+        while let Some(QueuedBio { bio, answer }) = self.waiting.pop_front() {
             let number = self.free.pop().unwrap_or_else(|| {
                 self.promises.push(None);
                 self.promises.len() - 1
@@ -494,7 +496,7 @@ impl Work {
                             answer.keep(Completion { user_data: 0, status, bio, q_ns: 0, c_ns: 0 });
                         }
                         Reject::Full => {
-                            self.waiting.push_front(Job { bio, answer });
+                            self.waiting.push_front(QueuedBio { bio, answer });
                             return;
                         }
                     }
@@ -503,7 +505,7 @@ impl Work {
         }
     }
 
-    /// Answers what is done; returns how many bios were.
+    /// Answers completed bios. Returns their number.
     fn reap(&mut self) -> usize {
         let (promises, free) = (&mut self.promises, &mut self.free);
         self.channel.poll(|completion| {
@@ -551,7 +553,7 @@ mod tests {
         let count = u64::from(DEPTH) * 3;
         let bio = |number| Bio::write(number * 8, Buffer::new(4096)).with_user_data(number);
         // The thread finds all of them at once.
-        let (pending, jobs): (Vec<Pending>, Vec<Job>) =
+        let (pending, jobs): (Vec<Pending>, Vec<QueuedBio>) =
             (0..count).map(|number| promised(bio(number))).unzip();
         disk.inbox.lock().jobs.extend(jobs);
         disk.bell.ring();
@@ -603,7 +605,7 @@ mod tests {
             }
         }
         let error = AsyncDevice::stripe(&["rom:"]).err().unwrap();
-        assert_eq!(error.part, Part::Drive(0));
+        assert_eq!(error.part, ConfigPart::Drive(0));
     }
 
     #[test]

@@ -1,26 +1,25 @@
-//! `BlockDevice`: a volume as bytes at offsets, for a program that does one thing after another.
+//! `BlockDevice`: a volume as bytes at offsets, for a program that does one I/O after another.
 //!
 //! Owns a channel of the calling thread, and copies between the caller's memory and buffers of its
-//! own, in pieces of which several are in flight at a time. Whoever wants no copies and many I/Os
-//! in flight uses [`Channel`]; whoever awaits uses [`AsyncDevice`](crate::AsyncDevice). Ranges are
-//! whole logical blocks: for others it would have to read, change and write back a block, and a
-//! write of another thread in between would be lost. Kernel counterpart: an open block device with
-//! `O_DIRECT`.
+//! own, in pieces of which several are in flight at a time. For many I/Os in flight without copies
+//! use [`Channel`]; for futures use [`AsyncDevice`](crate::AsyncDevice). A range must consist of
+//! whole logical blocks: for others it would have to read, change and write back a block, and lose
+//! a concurrent write of another thread. Kernel counterpart: an open block device with `O_DIRECT`.
 
 use std::sync::Arc;
 use std::{fmt, io};
 
 use millrace_block::{Bio, Buffer, ChannelConfig, Error, Layout, Op, Reject, SECTOR_SHIFT, Status};
 
-use crate::config::{Part, StartError};
-use crate::io_error::Io;
+use crate::config::{ConfigPart, StartError};
+use crate::io_error::IoRange;
 use crate::opening::Opened;
 use crate::stripe::STRIPED;
 use crate::{Channel, Volume, stripe};
 
-/// Bytes of a piece of a transfer.
+/// Bytes of one piece of a transfer.
 const PIECE_BYTES: usize = 256 << 10;
-/// Pieces in flight.
+/// Most pieces in flight.
 const PIECES_MAX: usize = 8;
 
 /// A volume as bytes at offsets.
@@ -46,9 +45,9 @@ const PIECES_MAX: usize = 8;
 /// ```
 pub struct BlockDevice {
     channel: Channel,
-    /// Buffers of whole pieces that no bio has.
+    /// Buffers that no bio uses at present, each of `PIECE_BYTES`.
     free: Vec<Buffer>,
-    /// What a person should know of the drives.
+    /// Remarks about the drives for a person.
     warnings: Vec<String>,
 }
 
@@ -59,11 +58,11 @@ impl fmt::Debug for BlockDevice {
 }
 
 impl BlockDevice {
-    /// A device of the calling thread on a volume, beside whatever else uses that.
+    /// Opens a device for the calling thread on a volume, which others may use at the same time.
     ///
     /// # Errors
-    /// As [`Channel::open`]: `Busy` if as many threads use the volume as its file drives were
-    /// opened for; the text says how many these are.
+    /// Fails as [`Channel::open`] does: with `Busy` if the volume's file drives have no queue left
+    /// for another thread. The text says for how many threads they were opened.
     pub fn open(volume: &Arc<Volume>) -> Result<BlockDevice, Error> {
         let config = ChannelConfig { depth: PIECES_MAX as u32, ..ChannelConfig::default() };
         let channel = Channel::open(volume, config)?;
@@ -80,7 +79,8 @@ impl BlockDevice {
     /// open the drives with [`build_volume`](crate::build_volume).
     ///
     /// # Errors
-    /// If a spec is wrong or its drive cannot be opened. Files that this call has made are removed.
+    /// Fails if a spec is invalid or its drive cannot be opened. Files that this call created are
+    /// removed.
     pub fn stripe(specs: &[impl AsRef<str>]) -> Result<BlockDevice, StartError> {
         BlockDevice::of(stripe::open(STRIPED, specs)?)
     }
@@ -105,55 +105,56 @@ impl BlockDevice {
     fn of(mut opened: Opened) -> Result<BlockDevice, StartError> {
         let mut device = BlockDevice::open(&opened.volumes[0]).map_err(|error| {
             opened.created.remove();
-            StartError::new(Part::Whole, error)
+            StartError::new(ConfigPart::Whole, error)
         })?;
         device.warnings = opened.warnings;
         device.warnings.extend(opened.notes);
         Ok(device)
     }
 
-    /// What a person should know of the drives that were opened by their specs: that a file
-    /// holds an image which writes would destroy, or that a part of a drive stays unused.
+    /// Returns remarks about the drives that were opened by their specs: a file holds an image
+    /// format that writes would destroy, or a part of a drive is unused.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// Has what it does count towards the group of this name.
+    /// Accounts this device's I/O to the group `name`.
     ///
     /// # Errors
-    /// `InvalidSetting` if the volume's drives know no such group.
+    /// Returns `InvalidSetting` if the volume's drives have no such group.
     pub fn with_group(mut self, name: &str) -> Result<BlockDevice, Error> {
         self.channel = self.channel.with_group(name)?;
         Ok(self)
     }
 
-    /// The volume.
+    /// Returns the volume.
     #[must_use]
     pub fn volume(&self) -> &Arc<Volume> {
         self.channel.volume()
     }
 
-    /// Size in bytes, as it is by now.
+    /// Returns the current size in bytes.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
         self.volume().capacity() << SECTOR_SHIFT
     }
 
-    /// The logical block in bytes, of which offsets and lengths are multiples.
+    /// Returns the logical block size in bytes. Offsets and lengths must be multiples of it.
     #[must_use]
     pub fn block_bytes(&self) -> u32 {
         self.volume().limits().logical_block_size
     }
 
-    /// Fills `into` with the bytes at `offset_bytes`. After an error, what it holds is anything.
+    /// Reads `into.len()` bytes at `offset_bytes`. After an error the contents of `into` are
+    /// unspecified.
     ///
     /// # Errors
-    /// `InvalidInput` for a range that is not of whole blocks or reaches behind the end; an
-    /// [`IoError`](crate::IoError) with the first part that failed.
+    /// Returns `InvalidInput` for a range that does not consist of whole blocks or exceeds the
+    /// device, or an [`IoError`](crate::IoError) about the first part that failed.
     pub fn read_at(&mut self, offset_bytes: u64, into: &mut [u8]) -> io::Result<()> {
         check_range(self.volume(), offset_bytes, into.len() as u64)?;
-        let io = Io { op: Op::Read, offset_bytes, len_bytes: into.len() as u64 };
+        let io = IoRange { op: Op::Read, offset_bytes, len_bytes: into.len() as u64 };
         self.transfer(
             io,
             |at, buffer| Bio::read(sector(offset_bytes, at), buffer),
@@ -164,7 +165,7 @@ impl BlockDevice {
     /// Writes `from` at `offset_bytes`. After an error, any of its blocks may have been written.
     ///
     /// # Errors
-    /// As [`BlockDevice::read_at`].
+    /// Fails as [`BlockDevice::read_at`] does.
     pub fn write_at(&mut self, offset_bytes: u64, from: &[u8]) -> io::Result<()> {
         check_range(self.volume(), offset_bytes, from.len() as u64)?;
         let start = |at: usize, mut buffer: Buffer| {
@@ -172,55 +173,54 @@ impl BlockDevice {
             buffer.copy_from_slice(&from[at..end]);
             Bio::write(sector(offset_bytes, at), buffer)
         };
-        let io = Io { op: Op::Write, offset_bytes, len_bytes: from.len() as u64 };
+        let io = IoRange { op: Op::Write, offset_bytes, len_bytes: from.len() as u64 };
         self.transfer(io, start, |_, _| ())
     }
 
     /// Makes all writes that have returned durable.
     ///
     /// # Errors
-    /// An [`IoError`](crate::IoError) with the first drive that failed.
+    /// Returns an [`IoError`](crate::IoError) about the first drive that failed.
     pub fn flush(&mut self) -> io::Result<()> {
-        self.run(Io::FLUSH, Bio::flush())
+        self.run(IoRange::FLUSH, Bio::flush())
     }
 
-    /// Writes zeroes, where drives can without sending them. `len_bytes` is below 2 TiB.
+    /// Writes zeroes, without sending them to drives that support that. `len_bytes` is below 2 TiB.
     ///
     /// # Errors
-    /// As [`BlockDevice::read_at`].
+    /// Fails as [`BlockDevice::read_at`] does.
     pub fn write_zeroes_at(&mut self, offset_bytes: u64, len_bytes: u64) -> io::Result<()> {
         let nr_sectors = check_range(self.volume(), offset_bytes, len_bytes)?;
         if nr_sectors == 0 {
             return Ok(());
         }
-        let io = Io { op: Op::WriteZeroes, offset_bytes, len_bytes };
+        let io = IoRange { op: Op::WriteZeroes, offset_bytes, len_bytes };
         self.run(io, Bio::write_zeroes(sector(offset_bytes, 0), nr_sectors))
     }
 
-    /// Gives up what is stored in a range, whose contents are anything from then on. `len_bytes` is
-    /// below 2 TiB.
+    /// Discards a range, whose contents are unspecified afterwards. `len_bytes` is below 2 TiB.
     ///
     /// # Errors
-    /// As [`BlockDevice::read_at`].
+    /// Fails as [`BlockDevice::read_at`] does.
     pub fn discard_at(&mut self, offset_bytes: u64, len_bytes: u64) -> io::Result<()> {
         let nr_sectors = check_range(self.volume(), offset_bytes, len_bytes)?;
         if nr_sectors == 0 {
             return Ok(());
         }
-        let io = Io { op: Op::Discard, offset_bytes, len_bytes };
+        let io = IoRange { op: Op::Discard, offset_bytes, len_bytes };
         self.run(io, Bio::discard(sector(offset_bytes, 0), nr_sectors))
     }
 
-    /// Transfers what `io` says in pieces. `start` makes the bio of the piece at a place from its
-    /// buffer, `end` sees the buffer of a piece that has succeeded.
+    /// Transfers the range of `io` in pieces. `start` makes the bio of a piece from its offset and
+    /// buffer; `end` gets the buffer of each piece that succeeded.
     fn transfer(
         &mut self,
-        io: Io,
+        io: IoRange,
         mut start: impl FnMut(usize, Buffer) -> Bio,
         mut end: impl FnMut(usize, &[u8]),
     ) -> io::Result<()> {
         let len_bytes = io.len_bytes as usize;
-        // Where the piece begins that failed first, and how.
+        // Bytes for which pieces were started, and offset and status of the first piece to fail.
         let (mut begun, mut failed) = (0, None);
         loop {
             let in_flight = self.channel.in_flight() as usize;
@@ -254,18 +254,18 @@ impl BlockDevice {
         }
         let Some((at, status)) = failed else { return Ok(()) };
         let (offset_bytes, len_bytes) = (io.offset_bytes + at as u64, io.len_bytes - at as u64);
-        let piece = Io { offset_bytes, len_bytes: len_bytes.min(PIECE_BYTES as u64), ..io };
+        let piece = IoRange { offset_bytes, len_bytes: len_bytes.min(PIECE_BYTES as u64), ..io };
         piece.outcome(self.volume(), status)
     }
 
-    /// Runs one bio without data.
-    fn run(&mut self, io: Io, bio: Bio) -> io::Result<()> {
+    /// Runs one bio that carries no data.
+    fn run(&mut self, io: IoRange, bio: Bio) -> io::Result<()> {
         let mut outcome = self.submit(bio);
         self.channel.wait(1, |completion| outcome = outcome.or(completion.status));
         io.outcome(self.volume(), outcome)
     }
 
-    /// Submits a bio, of which there is room for one more.
+    /// Submits a bio. The caller made sure that the channel has room.
     fn submit(&mut self, bio: Bio) -> Status {
         match self.channel.submit(bio).map_err(|rejected| rejected.reason) {
             Ok(()) => Status::Ok,
@@ -274,14 +274,14 @@ impl BlockDevice {
         }
     }
 
-    /// A buffer of a piece.
+    /// Returns a buffer for a piece of `len_bytes` bytes.
     fn buffer(&mut self, len_bytes: usize) -> Buffer {
         let kept = if len_bytes == PIECE_BYTES { self.free.pop() } else { None };
         kept.unwrap_or_else(|| Buffer::new(len_bytes))
     }
 }
 
-/// Refuses a range that is none of whole blocks on a volume; gives its length in sectors.
+/// Returns the length of a range in sectors. Refuses a range that does not consist of whole blocks.
 pub(crate) fn check_range(volume: &Volume, offset_bytes: u64, len_bytes: u64) -> io::Result<u32> {
     let (name, block) = (volume.name(), u64::from(volume.limits().logical_block_size));
     let wrong = |text| Err(io::Error::new(io::ErrorKind::InvalidInput, text));
@@ -302,7 +302,7 @@ pub(crate) fn check_range(volume: &Volume, offset_bytes: u64, len_bytes: u64) ->
         .or_else(|_| wrong(format!("volume {name}: {len_bytes} bytes are too many for one call")))
 }
 
-/// The sector of the byte `at` of a range.
+/// Returns the sector at byte `at` of a range.
 fn sector(offset_bytes: u64, at: usize) -> u64 {
     (offset_bytes + at as u64) >> SECTOR_SHIFT
 }
@@ -355,8 +355,8 @@ mod tests {
     #[test]
     fn a_wrong_spec_names_its_drive() {
         let error = BlockDevice::stripe(&["ram:size=1m", "rom:"]).unwrap_err();
-        assert_eq!(error.part, Part::Drive(1));
+        assert_eq!(error.part, ConfigPart::Drive(1));
         let text = error.to_string();
-        assert!(text.starts_with("cannot open drive d1: no driver `rom`"), "{text}");
+        assert!(text.starts_with("cannot open drive d1: unknown driver \"rom\""), "{text}");
     }
 }

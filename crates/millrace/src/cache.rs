@@ -1,7 +1,7 @@
-//! A cache over a volume: the disk that clients see, over the volume that drives make.
+//! Puts a page cache between a volume of drives and the volume that clients see.
 //!
-//! Called by `Opening` for volumes whose configuration has a cache, by `bench`, and by programs.
-//! The volume below has one I/O thread more than the cache's: the flusher's, which the caller
+//! Called by `Opening` for volumes with a cache in their configuration, by `bench`, and by
+//! programs. The volume below has one more I/O thread than the cache: the flusher, which the caller
 //! starts.
 
 use std::sync::Arc;
@@ -11,20 +11,20 @@ use millrace_cache::{Cache, CacheConfig, CacheDriver, Registered};
 use millrace_drives::may_lock_memory;
 use millrace_machine::Native;
 
-/// A cached volume, and its cache.
+/// A cached volume, with its cache.
 pub type Cached = (Arc<Volume<Native>>, Arc<Cache<Native>>);
 
-/// The largest cache whose memory is registered by itself: of larger ones a GiB at a time would be
-/// in memory soon.
+/// Largest cache, in bytes, whose memory `auto` registers with the ring. Registration pins memory 1
+/// GiB at a time.
 const AUTO_REGISTERED_MAX_BYTES: u64 = 8 << 30;
 
-/// Puts a cache over a volume whose drives were opened for one I/O thread more than `io_threads`,
-/// those that will use the cache: the flusher has the queue of the number `io_threads`
-/// ([`DriveWorkers::add_flusher`](crate::DriveWorkers::add_flusher)). Without a flusher whoever
-/// writes brings pages below.
+/// Puts a cache over a volume whose drives were opened for `io_threads` + 1 threads. The first
+/// `io_threads` threads use the cache; the flusher has queue number `io_threads`
+/// ([`DriveWorkers::add_flusher`](crate::DriveWorkers::add_flusher)). Without a flusher, writers
+/// write dirty pages back themselves.
 ///
 /// # Errors
-/// If settings make no sense, or there is no memory.
+/// Fails if a setting is invalid or memory is short.
 ///
 /// # Example
 ///
@@ -62,7 +62,7 @@ pub fn cache_over(
         name: format!("{}-cache", below.name()),
         io_threads: io_threads.max(1),
         groups: below.groups().cloned(),
-        // Requests wait for drives, whose timeouts hold.
+        // The drives below have timeouts of their own.
         timeout_ns: 0,
         ..DiskConfig::default()
     };

@@ -1,10 +1,10 @@
-//! `Channel`: one thread's way into a volume, with the ring that file drives need.
+//! `Channel`: a thread's queue pair to a volume, with the ring that file drives need.
 //!
-//! Owns a channel of the layer and, if a drive of the volume works through its users' rings, a
-//! share in the calling thread's I/O context: made with the first such channel of the thread, gone
-//! with the last. A volume's queues are claimed by the first channel of a thread on it and given
-//! up with the last, for other threads. Called by programs; the binary's servers have contexts of
-//! their own.
+//! Owns a channel of the block layer. If a drive of the volume works through the rings of its
+//! users, it also shares the calling thread's I/O context, which the thread's first such channel
+//! creates and its last one drops. The first channel of a thread to a volume claims queues of the
+//! volume's drives, and the last one frees them for other threads. Called by programs; the servers
+//! have I/O contexts of their own.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -13,7 +13,8 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use millrace_block::{
-    Again, Bio, ChannelConfig, Completion, Error, ErrorKind, GroupId, QueueKind, Rejected, Status,
+    AfterCompletion, Bio, ChannelConfig, Completion, Error, ErrorKind, GroupId, QueueKind,
+    Rejected, Status,
 };
 use millrace_machine::Native;
 use millrace_runtime::{IoConfig, IoContext, current_reactor};
@@ -21,12 +22,12 @@ use millrace_runtime::{IoConfig, IoContext, current_reactor};
 use crate::groups::group_of;
 use crate::{ThreadChannel, Volume};
 
-/// One thread's way into a volume.
+/// A thread's queue pair to a volume: submits bios and reaps their completions.
 ///
-/// It stays on the thread that opened it: a volume of file drives has a queue for each of as many
+/// Must stay on the thread that opened it: a volume of file drives has a queue for each of as many
 /// threads as its drives were opened for
-/// ([`VolumeOptions::io_threads`](crate::VolumeOptions::io_threads)), and `poll` and `wait` turn
-/// the thread's own ring. It may lie in a `thread_local!`, and ends its I/O with the thread.
+/// ([`VolumeOptions::io_threads`](crate::VolumeOptions::io_threads)), and `poll` and `wait` run the
+/// thread's own ring. It may be stored in a `thread_local!`, and then ends its I/O with the thread.
 ///
 /// # Example
 ///
@@ -45,30 +46,30 @@ use crate::{ThreadChannel, Volume};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Channel {
-    // Before the claim: a channel that is dropped drains through the thread's ring.
+    // Declared before the claim: a dropped channel drains through the thread's ring.
     inner: ThreadChannel,
-    claim: Option<Rc<Claim>>,
-    /// Of bios that name none.
+    claim: Option<Rc<QueueClaim>>,
+    /// Group of bios that name no group.
     group: GroupId,
 }
 
-/// The queues of a volume's drives that the calling thread owns.
-struct Claim {
+/// Claim of the calling thread on queues of a volume's drives.
+struct QueueClaim {
     context: Rc<RefCell<IoContext>>,
     volume: Arc<Volume>,
 }
 
-impl Drop for Claim {
+impl Drop for QueueClaim {
     fn drop(&mut self) {
         self.context.borrow_mut().leave(&self.volume);
         CLAIMS.with_borrow_mut(|claims| claims.forget(self));
     }
 }
 
-/// What the channels of the calling thread share: its ring, and its claims on volumes.
+/// State that all channels of the calling thread share: its ring, and its claims on volumes.
 struct ThreadClaims {
     context: Weak<RefCell<IoContext>>,
-    claims: Vec<Weak<Claim>>,
+    claims: Vec<Weak<QueueClaim>>,
 }
 
 impl ThreadClaims {
@@ -76,23 +77,23 @@ impl ThreadClaims {
 }
 
 thread_local! {
-    /// Without a destructor, so that it outlives channels in other variables of its thread. The
-    /// last claim to go takes along what is allocated.
+    /// Has no destructor, so that it outlives channels in other thread-local variables. Dropping
+    /// the last claim frees the memory.
     static CLAIMS: RefCell<ManuallyDrop<ThreadClaims>> =
         const { RefCell::new(ManuallyDrop::new(ThreadClaims::NONE)) };
 }
 
 impl ThreadClaims {
-    /// A claim goes away.
-    fn forget(&mut self, claim: &Claim) {
+    /// Removes a claim that was dropped.
+    fn forget(&mut self, claim: &QueueClaim) {
         self.claims.retain(|known| !std::ptr::eq(known.as_ptr(), claim));
         if self.claims.is_empty() {
             *self = ThreadClaims::NONE;
         }
     }
 
-    /// The thread's claim on a volume, made if this is its first channel there.
-    fn claim(&mut self, volume: &Arc<Volume>) -> Result<Rc<Claim>, Error> {
+    /// Returns the thread's claim on a volume, and makes it for the thread's first channel there.
+    fn claim(&mut self, volume: &Arc<Volume>) -> Result<Rc<QueueClaim>, Error> {
         let mut claims = self.claims.iter().filter_map(Weak::upgrade);
         if let Some(claim) = claims.find(|claim| Arc::ptr_eq(&claim.volume, volume)) {
             return Ok(claim);
@@ -110,7 +111,8 @@ impl ThreadClaims {
             None => Rc::new(RefCell::new(IoContext::new(IoConfig::default())?)),
         };
         context.borrow_mut().join(volume)?;
-        let claim = Rc::new(Claim { context: Rc::clone(&context), volume: Arc::clone(volume) });
+        let claim =
+            Rc::new(QueueClaim { context: Rc::clone(&context), volume: Arc::clone(volume) });
         self.context = Rc::downgrade(&context);
         self.claims.push(Rc::downgrade(&claim));
         Ok(claim)
@@ -124,17 +126,17 @@ impl fmt::Debug for Channel {
 }
 
 impl Channel {
-    /// A channel of the calling thread to a volume. If drives of it work through their users'
-    /// rings, as files do, the thread gets a ring and a queue of each of them, which it keeps until
-    /// its last channel to the volume is dropped.
+    /// Opens a channel of the calling thread to a volume. If drives of the volume work through the
+    /// rings of their users, as file drives do, the thread gets a ring and a queue of each such
+    /// drive, and keeps both until its last channel to the volume is dropped.
     ///
     /// # Errors
-    /// `Busy` if as many threads use the volume as its drives were opened for, or the thread has an
-    /// [`IoContext`] of the program's own; `System` if no ring can be made; whatever opening a
-    /// queue says.
+    /// Returns `Busy` if the drives have no queue left for another thread, or if the thread has an
+    /// [`IoContext`] of the program's own; `System` if no ring can be made; or the error of opening
+    /// a queue.
     ///
     /// # Panics
-    /// If the depth is not 1 to 65,536.
+    /// Panics if the depth is not 1 to 65,536.
     pub fn open(volume: &Arc<Volume>, config: ChannelConfig<Native>) -> Result<Channel, Error> {
         let of_threads = volume.disks().iter().any(|disk| disk.kind() == QueueKind::OwnerOnly);
         if !of_threads || config.thread.is_some() {
@@ -146,41 +148,41 @@ impl Channel {
         Ok(Channel { inner, claim: Some(claim), group: GroupId::DEFAULT })
     }
 
-    /// Has bios that name no group count towards the group of this name.
+    /// Accounts bios that name no group to the group `name`.
     ///
     /// # Errors
-    /// `InvalidSetting` if the volume's drives know no such group.
+    /// Returns `InvalidSetting` if the volume's drives have no such group.
     pub fn with_group(mut self, name: &str) -> Result<Channel, Error> {
         self.group = group_of(self.volume(), name)?;
         Ok(self)
     }
 
-    /// Has bios that name no group, and are submitted from now on, count towards this one.
+    /// Accounts bios that name no group to `group`, for those submitted from now on.
     pub fn set_group(&mut self, group: GroupId) {
         self.group = group;
     }
 
-    /// The volume.
+    /// Returns the volume.
     #[must_use]
     pub fn volume(&self) -> &Arc<Volume> {
         self.inner.volume()
     }
 
-    /// Bios accepted and not yet handed back.
+    /// Returns the number of bios that were accepted and not yet handed back.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
         self.inner.in_flight()
     }
 
-    /// Whether the channel takes nothing of its group until some of that has completed.
+    /// Returns true if the channel accepts no more bios of its group until some have completed.
     pub(crate) fn is_throttled(&self) -> bool {
         self.inner.is_throttled(self.group)
     }
 
-    /// Accepts a bio; it starts at the next `flush`, `poll` or `wait`, or when enough have come.
+    /// Accepts a bio. It starts at the next `flush`, `poll` or `wait`, or when a batch is full.
     ///
     /// # Errors
-    /// Gives the bio back if the channel is full or the bio can never be served.
+    /// Returns the bio if the channel is full or the bio is invalid.
     #[inline]
     pub fn submit(&mut self, mut bio: Bio) -> Result<(), Rejected> {
         if self.group != GroupId::DEFAULT && bio.group() == GroupId::DEFAULT {
@@ -189,63 +191,63 @@ impl Channel {
         self.inner.submit(bio)
     }
 
-    /// Starts all that was submitted.
+    /// Starts all submitted bios.
     ///
     /// # Panics
-    /// As [`Channel::wait`].
+    /// Panics as [`Channel::wait`] does.
     #[inline]
     pub fn flush(&mut self) {
         self.inner.flush();
         self.turn();
     }
 
-    /// Starts what was submitted, and hands each completed bio to `take`. Does not wait. Returns
-    /// how many were handed over.
+    /// Starts submitted bios, and passes each completed one to `take`. Does not wait. Returns the
+    /// number of completed bios.
     ///
     /// # Panics
-    /// As [`Channel::wait`].
+    /// Panics as [`Channel::wait`] does.
     #[inline]
     pub fn poll(&mut self, take: impl FnMut(Completion)) -> usize {
         self.flush();
         self.inner.poll(take)
     }
 
-    /// As [`Channel::poll`], for a program that streams I/O through the same memory: `next` sees
-    /// each completed bio where it is, and sends it off again or has it dropped. A bio sent off
-    /// that can never be served comes back at once with the reason as its status.
+    /// Polls as [`Channel::poll`] does, for a program that reuses the same buffers: `next` gets
+    /// each completed bio in place, and either resubmits or drops it. A resubmitted bio that is
+    /// invalid completes at once with the reason as its status.
     ///
     /// # Panics
-    /// As [`Channel::wait`].
+    /// Panics as [`Channel::wait`] does.
     #[inline]
-    pub fn poll_again(&mut self, next: impl FnMut(&mut Bio, Status) -> Again) -> usize {
+    pub fn poll_again(&mut self, next: impl FnMut(&mut Bio, Status) -> AfterCompletion) -> usize {
         self.flush();
         self.inner.poll_again(next)
     }
 
-    /// Waits until at least `min` bios (or all in flight, if fewer) were handed to `take`; returns
-    /// how many were.
+    /// Waits until at least `min` bios, or all in flight if fewer, were passed to `take`. Returns
+    /// the number of completed bios.
     ///
     /// # Panics
-    /// If the thread's ring itself fails, which nothing that was submitted survives.
+    /// Panics if the thread's ring fails, which loses all submitted I/O.
     pub fn wait(&mut self, min: usize, take: impl FnMut(Completion)) -> usize {
         self.inner.wait(min, take)
     }
 
-    /// Fails requests that the drive has not answered in time; `wait` does so by itself. Programs
-    /// that only poll call it whenever a poll finds nothing, which is cheap: time between two calls
-    /// that are more than a quarter of the timeout apart counts as a pause of the process, in which
-    /// no request can time out.
+    /// Fails requests that have timed out. `wait` does so by itself. A program that only polls
+    /// should call this whenever a poll finds nothing, which is cheap. A gap of more than a quarter
+    /// of the timeout between two calls counts as a pause of the process, in which no request can
+    /// time out.
     pub fn tick(&mut self) {
         self.inner.tick();
     }
 
-    /// Sets how long a drop waits for I/O in flight before it gives memory up for lost; 5 s unless
-    /// set.
+    /// Sets how long dropping the channel waits for I/O in flight before it leaks the buffers; 5 s
+    /// by default.
     pub fn set_drain_ns(&mut self, drain_ns: u64) {
         self.inner.set_drain_ns(drain_ns);
     }
 
-    /// Has the thread's ring take what was started, and bring what is done.
+    /// Submits started I/O to the thread's ring and processes its completions.
     #[inline]
     fn turn(&mut self) {
         if let Some(claim) = &self.claim {

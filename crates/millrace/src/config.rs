@@ -1,8 +1,8 @@
-//! What is to be opened, as plain structs: drives and volumes with their settings.
+//! Configuration of drives and volumes to open, as plain structs.
 //!
-//! A program fills them in; the `millrace` program makes them of a configuration file. Pure data:
-//! opening.rs opens what they say, and `serve/config.rs` has what is served of it. A drive stands
-//! in its volume, since it belongs to one volume, once.
+//! A program fills them in; the `millrace` program reads them from a configuration file. Pure data:
+//! opening.rs opens the drives, and `serve/config.rs` adds the settings of exports. A drive is part
+//! of its volume's struct, since it belongs to exactly one volume.
 
 use std::collections::HashSet;
 use std::error::Error;
@@ -18,42 +18,42 @@ use crate::groups::GroupConfig;
 use crate::serving::{check_scheduler, check_serving, default_serving, needs_workers};
 use crate::space::default_layout;
 
-/// A drive to open.
+/// Configuration of a drive to open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DriveConfig {
-    /// Its name, which no other drive has.
+    /// Name of the drive, unique in the program.
     pub name: String,
-    /// What it is.
+    /// Driver of the drive and the values of its keys.
     pub spec: Spec,
-    /// Its queues. Opening it as part of a volume decides on `worker` and `minor`.
+    /// Queue settings. Opening the drive as part of a volume sets `worker` and `minor`.
     pub options: DriveOptions,
 }
 
 impl DriveConfig {
-    /// A drive with the default queues.
+    /// Makes the configuration of a drive with default queue settings.
     #[must_use]
     pub fn new(name: impl Into<String>, spec: Spec) -> DriveConfig {
         DriveConfig { name: name.into(), spec, options: DriveOptions::default() }
     }
 }
 
-/// A volume to make.
+/// Configuration of a volume to open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeConfig {
-    /// Its name, which no other volume has.
+    /// Name of the volume, unique in the program.
     pub name: String,
-    /// How its drives are laid out.
+    /// Layout of the drives in the volume.
     pub layout: Layout,
-    /// Its drives, one at least.
+    /// Drives of the volume, at least one.
     pub drives: Vec<DriveConfig>,
-    /// Which threads serve the drives.
+    /// Serving mode of the drives and its thresholds.
     pub serving: ServingConfig,
-    /// The cache over it, if it has one.
+    /// Cache over the volume, if it has one.
     pub cache: Option<CacheConfig>,
 }
 
 impl Default for VolumeConfig {
-    /// A linear volume without a name and without drives.
+    /// Makes a linear volume without a name and without drives.
     fn default() -> VolumeConfig {
         VolumeConfig {
             name: String::new(),
@@ -66,8 +66,8 @@ impl Default for VolumeConfig {
 }
 
 impl VolumeConfig {
-    /// A volume of these drives: one drive as it is, several as a stripe, served by whoever turns
-    /// out faster.
+    /// Makes the configuration of a volume over `drives`: linear for one drive, else a stripe.
+    /// The serving mode is the default one of its drives.
     #[must_use]
     pub fn new(name: impl Into<String>, drives: Vec<DriveConfig>) -> VolumeConfig {
         let stacks: Vec<Stack> = drives.iter().map(|drive| drive.options.stack).collect();
@@ -80,49 +80,52 @@ impl VolumeConfig {
         }
     }
 
-    /// Whether its drives have use for workers.
+    /// Returns true if the serving mode uses worker threads for these drives.
     #[must_use]
     pub fn needs_workers(&self) -> bool {
         needs_workers(self.serving.serving, self.drives.len())
     }
 }
 
-/// What [`Opening`](crate::Opening) opens.
+/// Configuration that [`Opening`](crate::Opening) opens: controllers, groups and volumes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OpenConfig {
-    /// Controllers that drives may name.
+    /// Controllers that specs of drives may name.
     pub controllers: Vec<ControllerConfig>,
-    /// Groups of those who share the drives.
+    /// Groups that share the drives.
     pub groups: Vec<GroupConfig>,
-    /// The volumes.
+    /// Volumes with their drives.
     pub volumes: Vec<VolumeConfig>,
-    /// For each volume, the I/O threads that will own queues of its file drives; where the list is
-    /// shorter than the volumes, 1.
+    /// For each volume, the number of I/O threads that will own queues of its file drives. Missing
+    /// entries count as 1.
     pub io_threads: Vec<u16>,
-    /// CPUs that the program pins threads of its own to, where no drive's worker is put while
-    /// others are free.
+    /// CPUs that the program pins its own threads to. Workers of drives avoid them while other CPUs
+    /// are free.
     pub pinned_cpus: Vec<CpuId>,
 }
 
 impl OpenConfig {
-    /// All drives in the order in which they are opened: volume after volume.
+    /// Returns all drives in the order in which they are opened: volume after volume.
     pub fn drives(&self) -> impl Iterator<Item = &DriveConfig> {
         self.volumes.iter().flat_map(|volume| &volume.drives)
     }
 
-    /// Looks for contradictions that opening would not find, or would find late. Touches no file.
+    /// Checks for contradictions that opening would find late or never. Touches no file.
     ///
     /// # Errors
-    /// The first one, with its place.
+    /// Returns the first contradiction, with the part that it is about.
     pub fn validate(&self) -> Result<(), StartError> {
         unique("controller", self.controllers.iter().map(|one| one.name.as_str()), |_| {
-            Part::Whole
+            ConfigPart::Whole
         })?;
-        unique("drive", self.drives().map(|drive| drive.name.as_str()), Part::Drive)?;
-        unique("volume", self.volumes.iter().map(|one| one.name.as_str()), Part::Volume)?;
+        unique("drive", self.drives().map(|drive| drive.name.as_str()), ConfigPart::Drive)?;
+        unique("volume", self.volumes.iter().map(|one| one.name.as_str()), ConfigPart::Volume)?;
         for (at, volume) in self.volumes.iter().enumerate() {
             let wrong = |text: String| {
-                StartError::invalid(Part::Volume(at), format!("volume {}: {text}", volume.name))
+                StartError::invalid(
+                    ConfigPart::Volume(at),
+                    format!("volume {}: {text}", volume.name),
+                )
             };
             volume.serving.validate().map_err(wrong)?;
             if let Some(cache) = &volume.cache {
@@ -139,11 +142,11 @@ impl OpenConfig {
     }
 }
 
-/// Refuses the second of two equal names.
+/// Refuses a name that is used twice.
 fn unique<'a>(
     what: &str,
     names: impl Iterator<Item = &'a str>,
-    part: impl Fn(usize) -> Part,
+    part: impl Fn(usize) -> ConfigPart,
 ) -> Result<(), StartError> {
     let mut seen = HashSet::new();
     for (at, name) in names.enumerate() {
@@ -155,21 +158,21 @@ fn unique<'a>(
     Ok(())
 }
 
-/// The part of a configuration that an error is about. Numbers count from 0.
+/// ConfigPart of a configuration that an error is about. Numbers count from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Part {
-    /// No part of its own.
+pub enum ConfigPart {
+    /// The configuration as a whole.
     Whole,
-    /// The drive of this number, volume after volume.
+    /// Drive of this number, counted volume after volume.
     Drive(usize),
-    /// The volume of this number.
+    /// Volume of this number.
     Volume(usize),
-    /// The export of this number.
+    /// Export of this number.
     Export(usize),
-    /// The listener of this number, as `ServeConfig::listeners` counts them.
+    /// Listener of this number, in the order of `ServeConfig::listeners`.
     Listener(usize),
-    /// The TLS of the listener of this number.
+    /// TLS settings of the listener of this number.
     ListenerTls(usize),
     /// The socket for virtual machines of the export of this number.
     Guests(usize),
@@ -192,9 +195,9 @@ pub enum Part {
 /// ```
 #[derive(Debug)]
 pub struct StartError {
-    /// What it is about.
-    pub part: Part,
-    /// What is wrong.
+    /// ConfigPart of the configuration that caused the error.
+    pub part: ConfigPart,
+    /// Underlying error.
     pub source: Box<SetupError>,
 }
 
@@ -226,13 +229,13 @@ impl From<StartError> for io::Error {
 }
 
 impl StartError {
-    /// An error about a part.
-    pub(crate) fn new(part: Part, source: impl Into<SetupError>) -> StartError {
+    /// Makes an error about a part.
+    pub(crate) fn new(part: ConfigPart, source: impl Into<SetupError>) -> StartError {
         StartError { part, source: Box::new(source.into()) }
     }
 
-    /// A setting that makes no sense.
-    pub(crate) fn invalid(part: Part, text: impl Into<String>) -> StartError {
+    /// Makes an error about an invalid setting.
+    pub(crate) fn invalid(part: ConfigPart, text: impl Into<String>) -> StartError {
         StartError::new(part, millrace_block::Error::new(ErrorKind::InvalidSetting, text))
     }
 }
@@ -247,7 +250,7 @@ mod tests {
         VolumeConfig::new(name, drives.iter().map(drive).collect())
     }
 
-    fn wrong(volumes: Vec<VolumeConfig>) -> (Part, String) {
+    fn wrong(volumes: Vec<VolumeConfig>) -> (ConfigPart, String) {
         let config = OpenConfig { volumes, ..OpenConfig::default() };
         let error = config.validate().unwrap_err();
         (error.part, error.to_string())
@@ -257,21 +260,21 @@ mod tests {
     fn a_name_that_stands_twice_is_refused_at_its_second_place() {
         let text = "drive a: another drive has this name; choose another";
         let found = wrong(vec![volume("v", &["a", "b"]), volume("w", &["a"])]);
-        assert_eq!(found, (Part::Drive(2), text.to_owned()));
+        assert_eq!(found, (ConfigPart::Drive(2), text.to_owned()));
         let text = "volume v: another volume has this name; choose another";
         let found = wrong(vec![volume("v", &["a"]), volume("v", &["b"])]);
-        assert_eq!(found, (Part::Volume(1), text.to_owned()));
+        assert_eq!(found, (ConfigPart::Volume(1), text.to_owned()));
     }
 
     #[test]
     fn display_has_the_whole_cause_and_no_source_repeats_it() {
         let cause = "ram:".parse::<Spec>().map(|spec| millrace_drives::check(&spec).unwrap_err());
         let drive = SetupError::Drive { name: "d0".into(), cause: cause.unwrap() };
-        let error = StartError::new(Part::Drive(0), drive);
+        let error = StartError::new(ConfigPart::Drive(0), drive);
         let text = "cannot open drive d0: driver ram needs size=...";
         assert_eq!((error.to_string().as_str(), error.source().is_none()), (text, true));
         assert_eq!(io::Error::from(error).kind(), io::ErrorKind::InvalidInput);
-        let layer = StartError::invalid(Part::Whole, "nothing is exported");
+        let layer = StartError::invalid(ConfigPart::Whole, "nothing is exported");
         assert_eq!(
             (layer.to_string().as_str(), layer.source().is_none()),
             ("nothing is exported", true)
@@ -284,6 +287,6 @@ mod tests {
         assert_eq!(volume.serving.serving, Serving::Auto);
         volume.drives[1].options.stack = Stack::Raw;
         let text = "volume v: serving auto goes with stack mq only, not raw: use mq, or inline";
-        assert_eq!(wrong(vec![volume]), (Part::Volume(0), text.to_owned()));
+        assert_eq!(wrong(vec![volume]), (ConfigPart::Volume(0), text.to_owned()));
     }
 }

@@ -1,8 +1,9 @@
-//! `Created`: the files that opening drives has made, removed again where the whole fails.
+//! `Created`: files that opening drives created, removed again if the start as a whole fails.
 //!
-//! Owns paths with the file that was made at each (device and inode): whatever lies there else is
-//! nobody's to remove. A file counts as made if none was there before its drive was opened. Used by
-//! opening.rs and assemble.rs while they open, and by whoever has opened and fails afterwards.
+//! Owns the paths with the device and inode of the file created at each, so that a file which
+//! replaced it is never removed. A file counts as created if its path was free before its drive was
+//! opened. Used by opening.rs and assemble.rs while they open drives, and by callers whose later
+//! steps fail.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -10,29 +11,28 @@ use std::path::{Path, PathBuf};
 
 use millrace_drives::Spec;
 
-/// A file's device and inode, which tell it apart from all others.
+/// Device and inode number of a file, which identify it.
 pub type FileId = (u64, u64);
 
-/// The file that lies at a path, if one does.
+/// Returns the identity of the file at a path, if there is one.
 #[must_use]
 pub fn file_id(path: &Path) -> Option<FileId> {
     fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
 }
 
-/// Files that opening drives has made, in the order of the drives.
+/// Files that opening drives created, in the order of the drives.
 #[derive(Debug, Clone, Default)]
 pub struct Created {
     files: Vec<(PathBuf, FileId)>,
 }
 
 impl Created {
-    /// Where they are.
+    /// Returns the paths of the files.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         self.files.iter().map(|(path, _)| path.as_path())
     }
 
-    /// Removes them, but for those in whose places other files are by now. What cannot be removed
-    /// stays.
+    /// Removes the files, except where another file has taken the path. Ignores errors.
     pub fn remove(&mut self) {
         for (path, made) in self.files.drain(..) {
             if file_id(&path) == Some(made) {
@@ -41,44 +41,44 @@ impl Created {
         }
     }
 
-    /// Those after the first `count`.
+    /// Returns the files after the first `count`.
     #[must_use]
     pub fn after(&self, count: usize) -> Created {
         Created { files: self.files[count.min(self.files.len())..].to_vec() }
     }
 
-    /// The files of further drives, after these.
+    /// Moves the files of `other` behind these.
     pub fn append(&mut self, other: &mut Created) {
         self.files.append(&mut other.files);
     }
 }
 
-/// Files of an opening that is not done: dropped, it removes them.
+/// Files created by an opening in progress. Dropping it removes them.
 #[derive(Default)]
 pub(crate) struct Unfinished(Created);
 
 impl Unfinished {
-    /// The file that the drive of a spec would make; none if there is one.
+    /// Returns the path at which opening a spec would create a file, or `None` if the file exists.
     pub(crate) fn before(spec: &Spec) -> Option<PathBuf> {
         spec.file().filter(|path| file_id(path).is_none())
     }
 
-    /// Notes what was opened at a path where no file was.
+    /// Records the file that was opened at a path which had no file before.
     pub(crate) fn note(&mut self, path: Option<PathBuf>, opened: Option<FileId>) {
         self.0.files.extend(path.zip(opened));
     }
 
-    /// Takes over the file of a drive that is open.
+    /// Takes over the created file of an opened drive.
     pub(crate) fn take(&mut self, created: &mut Created) {
         self.0.append(created);
     }
 
-    /// The files, which stay in this list.
+    /// Returns the files created so far without giving them up.
     pub(crate) fn so_far(&self) -> &Created {
         &self.0
     }
 
-    /// All is open: the files stay.
+    /// Ends the opening successfully: returns the files, which now stay.
     pub(crate) fn keep(&mut self) -> Created {
         std::mem::take(&mut self.0)
     }

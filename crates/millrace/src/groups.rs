@@ -1,8 +1,9 @@
-//! Groups as plain structs, by name: who shares drives, and what each is promised.
+//! Groups by name, as plain structs: the sharing of drives, with the weight and limits of each
+//! group.
 //!
-//! A program fills [`GroupConfig`] in and has drives opened with it; [`open_groups`] makes the
-//! table that all drives of the program are given. Kernel counterpart: the cgroups whose files
-//! `io.weight` and `io.max` a program writes.
+//! A program fills in [`GroupConfig`] and opens drives with it; [`open_groups`] makes the table
+//! that all drives of the program use. Kernel counterpart: the cgroups whose files `io.weight` and
+//! `io.max` a program writes.
 
 use std::sync::Arc;
 
@@ -12,10 +13,10 @@ use millrace_block::{
 use millrace_drives::nearest;
 use millrace_machine::Native;
 
-/// The group of all that names none, whose settings may be given as any other's.
+/// Name of the group of all I/O without a group. Its settings can be changed like any other's.
 pub const DEFAULT_GROUP: &str = "default";
 
-/// A group of those who share drives, and what it is promised.
+/// Configuration of a group of clients that share drives.
 ///
 /// # Example
 ///
@@ -39,22 +40,22 @@ pub const DEFAULT_GROUP: &str = "default";
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupConfig {
-    /// Its name, which no other group has; `default` sets what all have that name none.
+    /// Name, unique among groups. `default` changes the settings of the group for all others.
     pub name: String,
-    /// The name of the group that it shares with its siblings; groups have two levels.
+    /// Name of the parent, whose share the group divides with its siblings. Groups have two levels.
     pub parent: Option<String>,
-    /// Its share beside its siblings', 1 to 10,000; 100.
+    /// Weight of its share against its siblings', 1 to 10,000; 100 by default.
     pub weight: u32,
-    /// Whether it goes before others, whatever the weights.
+    /// Priority class, which takes precedence over weights.
     pub priority: Priority,
-    /// What the scheduler `latency` keeps for it at others' cost.
+    /// Latency target that the scheduler `latency` keeps, at the cost of other groups.
     pub latency_target: Option<LatencyTarget>,
-    /// How much it may do.
+    /// Limits on its I/Os and bytes per second.
     pub limits: GroupLimits,
 }
 
 impl GroupConfig {
-    /// Weight 100, no limits.
+    /// Makes a group with weight 100 and without limits.
     #[must_use]
     pub fn new(name: impl Into<String>) -> GroupConfig {
         let millrace_block::GroupConfig {
@@ -68,7 +69,7 @@ impl GroupConfig {
         GroupConfig { name, parent: None, weight, priority, latency_target, limits }
     }
 
-    /// A group of a table.
+    /// Converts a group of the block layer, whose parent is looked up in `groups`.
     #[must_use]
     pub fn of(groups: &Groups<Native>, config: millrace_block::GroupConfig) -> GroupConfig {
         let parent = config.parent.and_then(|parent| groups.config(parent));
@@ -82,10 +83,10 @@ impl GroupConfig {
         }
     }
 
-    /// What the block layer takes of it.
+    /// Converts to the block layer's configuration.
     ///
     /// # Errors
-    /// `InvalidSetting` if there is no such parent.
+    /// Returns `InvalidSetting` if there is no group of the parent's name.
     pub fn for_layer(&self, groups: &Groups<Native>) -> Result<millrace_block::GroupConfig, Error> {
         let parent = self.parent.as_deref().map(|parent| find_group(groups, parent)).transpose();
         let parent = parent.map_err(|error| {
@@ -103,11 +104,11 @@ impl GroupConfig {
     }
 }
 
-/// A table of these groups and of the default one; parents need not stand before their children.
+/// Makes a table of these groups and the default group. A parent may follow its children.
 ///
 /// # Errors
-/// `InvalidSetting` for a value out of its range, two groups of one name, a parent that is not
-/// there, a circle or a third level.
+/// Returns `InvalidSetting` for a value out of range, a name used twice, a missing parent, a cycle,
+/// or a third level.
 pub fn open_groups(configs: &[GroupConfig]) -> Result<Arc<Groups<Native>>, Error> {
     let groups = Groups::new();
     let (children, tops): (Vec<_>, Vec<_>) =
@@ -122,10 +123,10 @@ pub fn open_groups(configs: &[GroupConfig]) -> Result<Arc<Groups<Native>>, Error
     Ok(groups)
 }
 
-/// The group of a name.
+/// Returns the group of a name.
 ///
 /// # Errors
-/// `InvalidSetting` if there is none; the text names the one that is most like it.
+/// Returns `InvalidSetting` if there is none. The text suggests the most similar name.
 pub fn find_group(groups: &Groups<Native>, name: &str) -> Result<GroupId, Error> {
     groups.find(name).ok_or_else(|| {
         let names: Vec<String> = groups.list().into_iter().map(|(_, group)| group.name).collect();
@@ -135,7 +136,7 @@ pub fn find_group(groups: &Groups<Native>, name: &str) -> Result<GroupId, Error>
     })
 }
 
-/// The group of a name among those that a volume's drives know.
+/// Returns the group of a name among the groups of a volume's drives.
 pub(crate) fn group_of(volume: &Volume<Native>, name: &str) -> Result<GroupId, Error> {
     match volume.groups() {
         Some(groups) => find_group(groups, name),

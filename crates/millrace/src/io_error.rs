@@ -1,9 +1,9 @@
-//! `IoError`: what an I/O of a device came to, with its place, for people and programs.
+//! `IoError`: the failure of a device's I/O with its location, for people and programs.
 //!
-//! Made of a status when an I/O of block_device.rs or async_device.rs fails, and wrapped in an
-//! [`io::Error`]. Finds the drive that failed in the drives' own logs of failures: the drive that
-//! has answered the same operation with the same status, at a sector that lies in the range. Never
-//! on the way of an I/O that succeeds.
+//! Made from a status when an I/O of block_device.rs or async_device.rs fails, and wrapped in an
+//! [`io::Error`]. Names the failed drive if exactly one drive has logged a failure of the same
+//! operation, with the same status, at a sector in the range. Never on the path of an I/O that
+//! succeeds.
 
 use std::fmt;
 use std::io;
@@ -12,10 +12,9 @@ use millrace_block::{Layout, Op, SECTOR_SHIFT, Status};
 
 use crate::Volume;
 
-/// Why a drive failed an I/O of [`BlockDevice`](crate::BlockDevice) or
-/// [`AsyncDevice`](crate::AsyncDevice).
+/// Failure of an I/O of [`BlockDevice`](crate::BlockDevice) or [`AsyncDevice`](crate::AsyncDevice).
 ///
-/// It is inside the [`io::Error`], whose kind is that of the status's errno.
+/// Wrapped in an [`io::Error`] whose kind follows from the status's errno.
 ///
 /// # Example
 ///
@@ -33,17 +32,18 @@ use crate::Volume;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct IoError {
-    /// What was asked for.
+    /// Operation that failed.
     pub op: Op,
-    /// Where in the volume, in bytes; 0 for a flush. Of a long transfer it is the part that failed.
+    /// Offset in the volume, in bytes; 0 for a flush. For a long transfer, that of the part that
+    /// failed.
     pub offset_bytes: u64,
-    /// How much, in bytes; 0 for a flush.
+    /// Length in bytes; 0 for a flush.
     pub len_bytes: u64,
-    /// The volume's name.
+    /// Name of the volume.
     pub volume: String,
-    /// The name of the drive that failed, if it is known.
+    /// Name of the drive that failed, if known.
     pub drive: Option<String>,
-    /// What came of it; [`Status::errno`] is its number on Linux.
+    /// Status of the I/O. [`Status::errno`] returns its Linux errno.
     pub status: Status,
 }
 
@@ -70,18 +70,18 @@ impl From<IoError> for io::Error {
     }
 }
 
-/// An I/O of a device.
+/// Operation and range of a device's I/O.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Io {
+pub(crate) struct IoRange {
     pub(crate) op: Op,
     pub(crate) offset_bytes: u64,
     pub(crate) len_bytes: u64,
 }
 
-impl Io {
-    pub(crate) const FLUSH: Io = Io { op: Op::Flush, offset_bytes: 0, len_bytes: 0 };
+impl IoRange {
+    pub(crate) const FLUSH: IoRange = IoRange { op: Op::Flush, offset_bytes: 0, len_bytes: 0 };
 
-    /// The outcome of this I/O of a volume, as programs know it.
+    /// Converts the status of this I/O on a volume to a result.
     pub(crate) fn outcome(self, volume: &Volume, status: Status) -> io::Result<()> {
         if status.is_ok() {
             return Ok(());
@@ -91,13 +91,13 @@ impl Io {
 
     #[cold]
     fn failed(self, volume: &Volume, status: Status) -> IoError {
-        let Io { op, offset_bytes, len_bytes } = self;
+        let IoRange { op, offset_bytes, len_bytes } = self;
         let (volume_name, drive) = (volume.name().to_owned(), self.drive(volume, status));
         IoError { op, offset_bytes, len_bytes, volume: volume_name, drive, status }
     }
 
-    /// The drive that failed this I/O: the one whose log has it. None if the layer itself refused
-    /// it, or more than one drive has an entry that could be meant.
+    /// Returns the drive whose log has this failure. Returns `None` if the layer itself refused the
+    /// I/O, or if entries of several drives match.
     fn drive(self, volume: &Volume, status: Status) -> Option<String> {
         let range = self.offset_bytes..self.offset_bytes + self.len_bytes;
         let mut failed = (0..volume.disks().len()).filter(|number| {
@@ -112,7 +112,7 @@ impl Io {
     }
 }
 
-/// The sector of a volume that lies at a sector of one of its drives.
+/// Returns the sector of a volume that is stored at a sector of one of its drives.
 fn place(volume: &Volume, drive: usize, sector: u64) -> u64 {
     match volume.layout() {
         Layout::Linear => {

@@ -1,8 +1,8 @@
 //! millrace as a library: a volume of drives under a program, with a queue pair for each thread.
 //!
-//! Puts drives and volumes together and gives a program ways into them. It prints nothing, handles
-//! no signal and starts no thread unasked. Everything here runs on [`Native`]; the block layer
-//! itself is [`block`], which is generic over the machine that it runs on ([`machine`]).
+//! Opens drives, makes volumes of them and gives programs access. It prints nothing, handles no
+//! signal and starts no thread unasked. Everything here runs on [`Native`]; the block layer itself
+//! is [`block`], generic over the machine that it runs on ([`machine`]).
 //!
 //! | to | use | example |
 //! |---|---|---|
@@ -86,17 +86,18 @@
 
 //! # Panics, ends of threads, and forks
 //!
-//! A panic in a closure that a program gave to a channel leaves the channel as it is: the bio that
-//! the closure saw is handed over, the others come with the next call. For a panic in a driver see
-//! [`driver::Driver`](driver::Driver#panics).
+//! A panic in a closure that a program passed to a channel leaves the channel intact: the bio that
+//! the closure saw counts as handed over, and the others come with the next call. For a panic in a
+//! driver see [`driver::Driver`](driver::Driver#panics).
 //!
-//! A channel may lie in a `thread_local!`: it ends its I/O when its thread ends. A channel or a
-//! device that is dropped with I/O in flight waits for that, as its documentation says.
+//! A channel may be stored in a `thread_local!`: it ends its I/O when its thread ends. A dropped
+//! channel or device waits for its I/O in flight, as its documentation says.
 //!
-//! A program may start others at any time. After a plain `fork`, the child cannot use what this
-//! library made in its parent, whose threads it lacks; it ends with `exec` or `_exit`. If it drops
-//! channels of the thread that forked all the same, nothing of the parent is lost: their rings let
-//! go, and I/O on files that was in flight, or is submitted then, ends with an error in the child.
+//! A program may start other programs at any time. After a plain `fork`, the child must not use
+//! what this library made in its parent, whose threads it lacks, and should call `exec` or `_exit`.
+//! A child that drops channels of the forking thread all the same does the parent no harm: their
+//! rings are detached, and I/O on files that was in flight, or is submitted later, fails in the
+//! child.
 
 //! # Feature flags
 //!
@@ -129,28 +130,28 @@ mod stripe;
 
 pub use assemble::places::Places;
 pub use assemble::{
-    DriveOptions, Host, OpenedDrive, SetupError, VolumeOptions, build_volume, drive_device,
+    DriveOptions, OpenContext, OpenedDrive, SetupError, VolumeOptions, build_volume, drive_device,
     open_drive, unused_space, volume_device,
 };
 pub use async_device::{AsyncDevice, Pending};
 pub use block_device::BlockDevice;
 pub use cache::{Cached, cache_over};
 pub use channel::Channel;
-pub use config::{DriveConfig, OpenConfig, Part, StartError, VolumeConfig};
+pub use config::{ConfigPart, DriveConfig, OpenConfig, StartError, VolumeConfig};
 pub use created::{Created, FileId, file_id};
 pub use device_cursor::DeviceCursor;
 pub use groups::{DEFAULT_GROUP, GroupConfig, find_group, open_groups};
 pub use io_error::IoError;
 pub use millrace_block::{
-    Again, Bio, Buffer, CHUNK_SECTORS_MAX, ChannelConfig, Completion, ControllerConfig, CostModel,
-    Disk, DiskConfig, Error, ErrorKind, GroupId, GroupLimits, Groups, LatencyTarget, Layout, Op,
-    OpCost, OpFlags, OpRates, Priority, QueueLimits, Reject, Rejected, SchedulerKind, Sector,
-    SectorCount, Serving, ServingConfig, Sharing, Spread, Stack, Stamp, Status,
+    AfterCompletion, Bio, Buffer, CHUNK_SECTORS_MAX, ChannelConfig, Completion, ControllerConfig,
+    CostModel, Disk, DiskConfig, Error, ErrorKind, GroupId, GroupLimits, Groups, LatencyTarget,
+    Layout, Op, OpCost, OpFlags, OpRates, Priority, QueueLimits, Reject, Rejected, SchedulerKind,
+    Sector, SectorCount, Serving, ServingConfig, Sharing, Spread, Stack, Stamp, Status,
 };
 pub use millrace_cache::{
     AtRisk, Cache, CacheConfig, CacheMode, CacheStats, DriveAtRisk, Registered,
 };
-pub use millrace_drives::{FaultControl, Spec, SpecError, Words, nearest, open_on};
+pub use millrace_drives::{FaultControl, Spec, SpecError, Words, nearest, open_on, unknown_word};
 pub use millrace_machine::{CpuId, Machine, Native, Topology};
 pub use millrace_reactor::Backend;
 pub use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning, WorkerCpus, worker_cpus};
@@ -159,7 +160,7 @@ pub use opening::MoreVolumes;
 pub use opening::{Opened, Opening};
 #[cfg(feature = "serve")]
 pub use serve::{
-    Allow, BeforeServing, ClosingFile, ConfigDifference, ExportConfig, ExportDirectory,
+    AllowedPeers, BeforeServing, ClosingFile, ConfigDifference, ExportConfig, ExportDirectory,
     ExportFailures, ExportRequest, ExportRequests, FileChanges, FileTask, GuestConfig, Identity,
     Listen, ListenerConfig, ListenerTls, Observers, OnDemand, PeerNames, ReloadError,
     ReloadOptions, Reloaded, RequestedExport, Say, SchedulerChange, ServeConfig, ServedGroups,
@@ -167,12 +168,12 @@ pub use serve::{
     VhostSocket,
 };
 pub use serving::{check_scheduler, check_serving, default_serving, needs_workers};
-pub use space::{CHUNK_SECTORS, DriveSpace, Space, default_layout};
+pub use space::{CHUNK_SECTORS, DriveSpace, VolumeSpace, default_layout};
 pub use stripe::STRIPE_THREADS;
 
-/// The block layer, generic over the machine that it runs on.
+/// Block layer, generic over the machine that it runs on.
 pub use millrace_block as block;
-/// The machine that code runs on, as a trait, and this one.
+/// Machine that code runs on, as a trait, and the native implementation.
 pub use millrace_machine as machine;
 
 /// The parts of a driver of one's own.
@@ -188,16 +189,16 @@ pub mod driver {
     pub use millrace_drives::{copy_from_request, copy_to_request};
 }
 
-/// What a scheduler of one's own is made of.
+/// Types for a scheduler outside this library.
 pub mod scheduler {
     pub use millrace_block::{
-        Batch, Chain, Deadline, DeadlineConfig, Done, Fair, GroupId, Latency, Leftover, Pick,
-        Scheduler,
+        BioChain, ChainBatch, CompletedChain, Deadline, DeadlineConfig, Fair, GroupId, Latency,
+        Leftover, Scheduler, SchedulerPick,
     };
 }
 
-/// One thread's way into a volume, on an I/O thread that the program turns itself: what
-/// [`IoContext::channel`] gives.
+/// A thread's queue pair to a volume on an I/O thread that the program runs itself, made by
+/// [`IoContext::channel`].
 pub type ThreadChannel = millrace_block::Channel<Native>;
-/// Several disks as one.
+/// Volume of several disks on the native machine.
 pub type Volume = millrace_block::Volume<Native>;

@@ -1,9 +1,9 @@
-//! `Opening`: the drives of a configuration opened one after the other, and volumes made of them.
+//! `Opening`: opens the drives of a configuration one after another, and makes volumes of them.
 //!
-//! Drives come in the order of the volumes, so that a program may do something of its own around
-//! each; [`Opened::open`] does it all in one go. The rule that one file is one drive's is that of
-//! assemble/places.rs. Decides which CPUs the drives' workers belong to. Whatever is dropped is
-//! closed again, and a file that it has made is removed.
+//! Drives are opened in the order of the volumes, so that a program may do work of its own around
+//! each; [`Opened::open`] does all in one call. assemble/places.rs has the rule that a file belongs
+//! to one drive. Chooses the CPUs of the drives' workers. A dropped `Opening` closes its drives and
+//! removes the files that it created.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use millrace_block::{Disk, Error, ErrorKind, Groups, Volume};
 use millrace_cache::Cache;
 use millrace_drives::Cancel;
 #[cfg(feature = "serve")]
-use millrace_drives::Place;
+use millrace_drives::DataPlace;
 use millrace_machine::{Cpu, CpuId, Machine, Native, Topology};
 use millrace_reactor::{Backend, Config};
 use millrace_runtime::{DriveWorkers, Pinning, WorkerCpus, worker_cpus};
@@ -22,30 +22,29 @@ use millrace_runtime::{DriveWorkers, Pinning, WorkerCpus, worker_cpus};
 #[cfg(feature = "serve")]
 use crate::assemble::SetupError;
 use crate::assemble::places::Places;
-use crate::assemble::{DriveOptions, Host, unused_space};
+use crate::assemble::{DriveOptions, OpenContext, unused_space};
 use crate::cache::cache_over;
-use crate::config::{DriveConfig, OpenConfig, Part, StartError};
+use crate::config::{ConfigPart, DriveConfig, OpenConfig, StartError};
 use crate::created::{Created, FileId, Unfinished};
 use crate::groups::open_groups;
 
-/// Volumes that are open.
+/// Open volumes, with the groups and caches that belong to them.
 pub struct Opened {
-    /// In the order of the configuration.
+    /// Volumes in the order of the configuration.
     pub volumes: Vec<Arc<Volume<Native>>>,
-    /// The cache of each volume that has one, with the number of its flusher's queue.
+    /// Caches of the volumes that have one, each with the queue number of its flusher.
     pub caches: Vec<(Arc<Cache<Native>>, u16)>,
-    /// Groups of those who share the drives of all volumes.
+    /// Groups that share the drives of all volumes.
     pub groups: Arc<Groups<Native>>,
-    /// Whether the drives' workers are to be pinned.
+    /// Tells whether the drives' workers are to be pinned to CPUs.
     pub pinning: Pinning,
-    /// Remarks for a person.
+    /// Remarks to show to a person.
     pub notes: Vec<String>,
-    /// What is hardly meant, such as that a drive's file is a qcow2 image.
+    /// Likely mistakes, such as a drive's file that holds a qcow2 image.
     pub warnings: Vec<String>,
-    /// Files that were not there before, for a program that fails later and takes them back.
+    /// Files that opening created. A program that fails later removes them.
     pub created: Created,
-    /// What drives that are opened later share with these.
-    /// `None` only while drives are being opened.
+    /// State shared with drives opened later. `None` only while drives are being opened.
     #[cfg_attr(not(feature = "serve"), allow(dead_code))] // Only servers open more.
     site: Option<OpenSite>,
 }
@@ -58,38 +57,37 @@ impl fmt::Debug for Opened {
     }
 }
 
-/// What drives that are opened one after the other share.
+/// State that all drives of a program share while they are opened one after another.
 struct OpenSite {
-    host: Host,
-    /// Where the drives that are open keep their data.
+    host: OpenContext,
+    /// Places where open drives keep their data.
     places: Places,
-    /// Drives that were opened so far: the number of the next one in traces.
+    /// Number of drives opened so far, which is the minor number of the next one in traces.
     opened: usize,
 }
 
-/// Volumes that were opened in addition to others.
+/// Volumes that were opened in addition to those already open.
 #[cfg(feature = "serve")]
 pub struct MoreVolumes {
-    /// In the order of the configuration.
+    /// Volumes in the order of the configuration.
     pub volumes: Vec<Arc<Volume<Native>>>,
-    /// The cache of each volume that has one, with the number of its flusher's queue.
+    /// Caches of the volumes that have one, each with the queue number of its flusher.
     pub caches: Vec<(Arc<Cache<Native>>, u16)>,
-    /// Remarks for a person.
+    /// Remarks to show to a person.
     pub notes: Vec<String>,
-    /// What is hardly meant, such as that a drive's file is a qcow2 image.
+    /// Likely mistakes, such as a drive's file that holds a qcow2 image.
     pub warnings: Vec<String>,
-    /// Files that were not there before.
+    /// Files that opening created.
     pub(crate) created: Created,
 }
 
 #[cfg(feature = "serve")]
 impl Opened {
-    /// Opens further volumes, which share groups, controllers and traces with these. They are not
-    /// in the list of [`Opened::volumes`] yet. The driver of the first drive may be open
-    /// already.
+    /// Opens further volumes, which share groups, controllers and traces with these. The caller
+    /// adds them to [`Opened::volumes`]. The driver of the first drive may be open already.
     ///
     /// # Errors
-    /// As [`Opened::open`].
+    /// Fails as [`Opened::open`] does.
     pub(crate) fn open_more(
         &mut self,
         config: &OpenConfig,
@@ -119,26 +117,26 @@ impl Opened {
     }
 
     /// Refuses a place where an open drive keeps its data.
-    pub(crate) fn is_free(&self, name: &str, place: Option<Place>) -> Result<(), SetupError> {
+    pub(crate) fn is_free(&self, name: &str, place: Option<DataPlace>) -> Result<(), SetupError> {
         self.site.as_ref().map_or(Ok(()), |site| site.places.check(name, place))
     }
 
-    /// Forgets drives that were closed, whose files others may have from now on.
+    /// Forgets the places of closed drives, so that other drives may use them.
     pub(crate) fn forget_drives(&mut self, is_closed: impl Fn(&str) -> bool) {
         self.site.iter_mut().for_each(|site| site.places.forget(&is_closed));
     }
 
-    /// Controllers that drives which are opened later may name.
+    /// Returns the controllers that drives opened later may name.
     pub(crate) fn controllers(&mut self) -> &mut Vec<Arc<Controller<Native>>> {
         &mut self.site.as_mut().expect("drives are opened by one caller at a time").host.controllers
     }
 }
 
 impl Opened {
-    /// The volume of this name.
+    /// Returns the volume of a name.
     ///
     /// # Errors
-    /// `InvalidSetting` if there is none.
+    /// Returns `InvalidSetting` if there is none.
     pub fn volume(&self, name: &str) -> Result<&Arc<Volume<Native>>, Error> {
         let volume = self.volumes.iter().find(|volume| volume.name() == name);
         volume.ok_or_else(|| {
@@ -150,8 +148,8 @@ impl Opened {
     /// Opens all drives and makes all volumes.
     ///
     /// # Errors
-    /// The first thing that cannot be opened; what was opened before is closed again, and files
-    /// that were made are removed.
+    /// Returns the first failure. Everything opened before is closed again, and created files are
+    /// removed.
     pub fn open(config: &OpenConfig) -> Result<Opened, StartError> {
         let mut opening = Opening::new(config)?;
         while opening.next_drive().is_some() {
@@ -160,11 +158,10 @@ impl Opened {
         opening.finish()
     }
 
-    /// Starts the threads that serve drives for others, of volumes that have use for them, and the
-    /// flushers of caches.
+    /// Starts worker threads for the volumes that use them, and the flushers of caches.
     ///
     /// # Errors
-    /// As [`DriveWorkers::start`].
+    /// Fails as [`DriveWorkers::start`] does.
     pub fn start_workers(&self, backend: Backend) -> Result<DriveWorkers, Error> {
         let disks = self.volumes.iter().flat_map(|volume| volume.drives().iter().cloned());
         let reactor = Config { backend, ..Config::default() };
@@ -176,17 +173,17 @@ impl Opened {
     }
 }
 
-/// Volumes, and the cache of each that has one, with the number of its flusher's queue.
+/// Volumes, and their caches with the queue number of each flusher.
 type VolumesAndCaches = (Vec<Arc<Volume<Native>>>, Vec<(Arc<Cache<Native>>, u16)>);
 
 /// Drives that are being opened. Dropped before [`Opening::finish`], it removes the files that it
-/// has made.
+/// created.
 pub struct Opening<'a> {
     config: &'a OpenConfig,
-    /// All drives, in the order of opening, each with the number of its volume.
+    /// All drives in the order of opening, each with the number of its volume.
     drives: Vec<(&'a DriveConfig, usize)>,
     site: OpenSite,
-    /// For each drive, the CPU of its worker.
+    /// CPU of each drive's worker; `None` without a worker.
     workers: Vec<Option<CpuId>>,
     disks: Vec<Arc<Disk<Native>>>,
     created: Unfinished,
@@ -197,22 +194,22 @@ pub struct Opening<'a> {
 }
 
 impl<'a> Opening<'a> {
-    /// Begins: nothing is open yet.
+    /// Starts an opening, in which no drive is open yet.
     ///
     /// # Errors
-    /// What [`OpenConfig::validate`] finds, groups that make no sense, or a controller that makes
-    /// none on this machine.
+    /// Returns an error of [`OpenConfig::validate`], or about groups or a controller that are
+    /// invalid on this machine.
     pub fn new(config: &'a OpenConfig) -> Result<Opening<'a>, StartError> {
         config.validate()?;
-        let host = Host::new(0, &config.controllers);
-        let mut host = host.map_err(|error| StartError::new(Part::Whole, error))?;
+        let host = OpenContext::new(0, &config.controllers);
+        let mut host = host.map_err(|error| StartError::new(ConfigPart::Whole, error))?;
         let groups = open_groups(&config.groups);
-        host.groups = Some(groups.map_err(|error| StartError::new(Part::Whole, error))?);
+        host.groups = Some(groups.map_err(|error| StartError::new(ConfigPart::Whole, error))?);
         Ok(Opening::at(config, OpenSite { host, places: Places::default(), opened: 0 }))
     }
 
-    /// Begins to open volumes that share a site with those that are open; the configuration has
-    /// the new volumes only, and its groups and controllers are not looked at.
+    /// Starts to open volumes beside those already open. `config` has the new volumes only; its
+    /// groups and controllers are ignored.
     fn at(config: &'a OpenConfig, site: OpenSite) -> Opening<'a> {
         let groups = site.host.groups.clone().unwrap_or_else(Groups::new);
         let topology = Native::topology();
@@ -235,33 +232,33 @@ impl<'a> Opening<'a> {
         }
     }
 
-    /// Ends [`Opening::open_next`] early, with an error, once `cancel` is set: where it waits for a
-    /// lock, a server or a cluster.
+    /// Makes [`Opening::open_next`] fail early once `cancel` is set, if it waits for a lock, a
+    /// server or a cluster.
     #[must_use]
     pub fn cancelled_by(mut self, cancel: Cancel) -> Opening<'a> {
         self.site.host.open.cancel = cancel;
         self
     }
 
-    /// Files that were made so far; dropped, the opening removes them.
+    /// Returns the files created so far. Dropping the opening removes them.
     #[must_use]
     pub fn created(&self) -> &Created {
         self.created.so_far()
     }
 
-    /// The drive that [`Opening::open_next`] opens; none if all are open.
+    /// Returns the drive that [`Opening::open_next`] will open, or `None` if all are open.
     #[must_use]
     pub fn next_drive(&self) -> Option<&'a DriveConfig> {
         self.drives.get(self.disks.len()).map(|(drive, _)| *drive)
     }
 
-    /// Opens the next drive. Gives the file that it is on, if it is on one.
+    /// Opens the next drive. Returns the identity of its file, if it is on a file.
     ///
     /// # Errors
-    /// If the drive cannot be opened, or its file is another drive's already.
+    /// Fails if the drive cannot be opened, or its file belongs to another drive.
     ///
     /// # Panics
-    /// If all drives are open.
+    /// Panics if all drives are open.
     pub fn open_next(&mut self) -> Result<Option<FileId>, StartError> {
         let number = self.disks.len();
         let drive = self.next_drive().expect("the caller asks for as many drives as there are");
@@ -271,7 +268,8 @@ impl<'a> Opening<'a> {
         let OpenSite { host, places, opened } = &mut self.site;
         (host.io_threads, *opened) = (io_threads, *opened + 1);
         let opened = places.open((&drive.name, &drive.spec), &options, host);
-        let mut opened = opened.map_err(|error| StartError::new(Part::Drive(number), error))?;
+        let mut opened =
+            opened.map_err(|error| StartError::new(ConfigPart::Drive(number), error))?;
         self.created.take(&mut opened.created);
         self.notes.append(&mut opened.notes);
         self.warnings.append(&mut opened.warnings);
@@ -279,13 +277,13 @@ impl<'a> Opening<'a> {
         Ok(opened.identity)
     }
 
-    /// Makes the volumes, when all drives are open.
+    /// Makes the volumes once all drives are open.
     ///
     /// # Errors
-    /// If drives do not make a volume.
+    /// Fails if the drives do not make a volume.
     ///
     /// # Panics
-    /// If a drive is not open yet.
+    /// Panics if a drive is not open yet.
     pub fn finish(mut self) -> Result<Opened, StartError> {
         let (volumes, caches) = self.make_volumes()?;
         let Opening { site, mut created, groups, pinning, mut notes, warnings, .. } = self;
@@ -294,7 +292,7 @@ impl<'a> Opening<'a> {
         Ok(Opened { volumes, caches, groups, pinning, notes, warnings, created, site })
     }
 
-    /// Makes the volumes of the drives, with their caches.
+    /// Makes the volumes and their caches.
     fn make_volumes(&mut self) -> Result<VolumesAndCaches, StartError> {
         assert!(self.next_drive().is_none(), "all drives are open");
         let (mut volumes, mut caches, mut disks) = (Vec::new(), Vec::new(), self.disks.iter());
@@ -302,33 +300,33 @@ impl<'a> Opening<'a> {
             let members = disks.by_ref().take(volume.drives.len()).cloned().collect();
             let made =
                 Volume::with_serving(volume.name.as_str(), volume.layout, members, volume.serving)
-                    .map_err(|error| StartError::new(Part::Volume(number), error))?;
+                    .map_err(|error| StartError::new(ConfigPart::Volume(number), error))?;
             let Some(cache) = volume.cache else {
                 volumes.push(made);
                 continue;
             };
             let threads = self.config.io_threads.get(number).copied().unwrap_or(1).max(1);
             let (cached, cache) = cache_over(made, cache, threads)
-                .map_err(|error| StartError::new(Part::Volume(number), error))?;
+                .map_err(|error| StartError::new(ConfigPart::Volume(number), error))?;
             volumes.push(cached);
             caches.push((cache, threads));
         }
         Ok((volumes, caches))
     }
 
-    /// The I/O threads of the volume that a drive belongs to.
+    /// Returns the number of I/O threads of the volume that a drive belongs to.
     fn io_threads_of(&self, drive: usize) -> u16 {
         let volume = self.drives.get(drive).map(|(_, volume)| *volume);
         let threads = volume.and_then(|volume| self.config.io_threads.get(volume)).copied();
         let is_cached = volume.is_some_and(|volume| self.config.volumes[volume].cache.is_some());
-        // A cache's flusher has a queue of each drive, too.
+        // The flusher of a cache needs a queue of each drive, too.
         threads.unwrap_or(1).max(u16::from(is_cached)).saturating_add(u16::from(is_cached))
     }
 }
 
-/// The CPU of each drive's worker, in the order of the drives; none where a volume has no use for
-/// one.
-fn workers(config: &OpenConfig, host: &Host, cpus: &mut WorkerCpus) -> Vec<Option<CpuId>> {
+/// Returns the CPU of each drive's worker, in the order of the drives; `None` for drives of a
+/// volume without workers.
+fn workers(config: &OpenConfig, host: &OpenContext, cpus: &mut WorkerCpus) -> Vec<Option<CpuId>> {
     let mut workers = Vec::new();
     for volume in &config.volumes {
         let is_served = volume.needs_workers();
@@ -341,8 +339,8 @@ fn workers(config: &OpenConfig, host: &Host, cpus: &mut WorkerCpus) -> Vec<Optio
     workers
 }
 
-/// Whether the drives' workers are pinned: only where the configuration pins I/O threads and leaves
-/// the workers a CPU that it pins none to. Elsewhere the kernel finds a CPU that is free.
+/// Decides whether workers are pinned: only if the configuration pins I/O threads and leaves a CPU
+/// for the workers. Otherwise the kernel finds free CPUs.
 fn pinning(topology: &Topology, busy: &[CpuId]) -> Pinning {
     let is_free = |cpu: &Cpu| !busy.contains(&cpu.id);
     match !busy.is_empty() && topology.cpus().iter().any(is_free) {
@@ -380,6 +378,6 @@ mod tests {
         let error = Opened::open(&OpenConfig { volumes, ..OpenConfig::default() }).err().unwrap();
         let text = "drive b: its file, export or image is that of drive a, too; give each drive \
                     one of its own";
-        assert_eq!((error.part, error.to_string().as_str()), (Part::Drive(1), text));
+        assert_eq!((error.part, error.to_string().as_str()), (ConfigPart::Drive(1), text));
     }
 }

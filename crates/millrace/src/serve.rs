@@ -1,9 +1,9 @@
 //! Volumes served to hosts (NBD) and virtual machines (vhost-user-blk) by threads of this process.
 //!
-//! [`Server::start`] opens drives, starts their workers and the servers, and returns when clients
-//! can connect; [`Server::stop`] ends it all in the opposite order. It prints nothing, handles no
-//! signal and never exits: the program does. A program that does something of its own in between,
-//! as `millrace serve` does, calls the three steps itself: [`Opened`](crate::Opened) or
+//! [`Server::start`] opens drives, starts their workers and the servers, and returns once clients
+//! can connect; [`Server::stop`] ends everything in the opposite order. It prints nothing, handles
+//! no signal and never exits the process. A program that does work of its own in between, as
+//! `millrace serve` does, calls the three steps itself: [`Opened`](crate::Opened) or
 //! [`Opening`](crate::Opening), [`Opened::start_workers`](crate::Opened::start_workers),
 //! [`Servers::start`].
 
@@ -24,7 +24,7 @@ pub use millrace_exports::nbd::{
     ExportRequest, ExportRequests, Listen, RequestedExport, StopReport,
 };
 pub use millrace_exports::vhost::{Say, Threads, VhostSocket};
-pub use millrace_exports::{Allow, SocketAccess};
+pub use millrace_exports::{AllowedPeers, SocketAccess};
 use millrace_runtime::DriveWorkers;
 pub use millrace_tls::{Identity, PeerNames, ServerFiles};
 
@@ -39,10 +39,10 @@ pub use self::on_demand::{BeforeServing, ClosingFile, FileChanges, FileTask};
 use self::reload::VolumeQueues;
 pub use self::reload::{ReloadError, ReloadOptions, Reloaded};
 pub use self::servers::{ExportFailures, Observers, Servers};
-use crate::config::{Part, StartError};
+use crate::config::{ConfigPart, StartError};
 use crate::opening::Opened;
 
-/// Volumes that are served. Dropped without [`Server::stop`], it stops at once.
+/// Running servers with their volumes. Dropped without [`Server::stop`], it stops at once.
 ///
 /// # Example
 ///
@@ -78,15 +78,15 @@ use crate::opening::Opened;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Server {
-    // In this order: whoever submits ends before the workers, and these before the volumes.
+    // Declared in the order of dropping: threads that submit, then workers, then volumes.
     servers: Servers,
     workers: DriveWorkers,
     opened: Opened,
-    /// What is served.
+    /// Configuration that is served.
     config: ServeConfig,
-    /// Queues of the drives of each volume.
+    /// Queues of each volume's drives, by the volume's name.
     queues: HashMap<String, VolumeQueues>,
-    /// Files of directories that are open.
+    /// Open files of directories.
     files: OpenFiles,
 }
 
@@ -97,18 +97,17 @@ impl fmt::Debug for Server {
 }
 
 impl Server {
-    /// Opens what the configuration says and serves it. `say` takes what there is to say to a
-    /// person about guests that break the protocol.
+    /// Opens and serves a configuration. `say` is called with messages for a person about guests
+    /// that break the protocol.
     ///
     /// # Errors
-    /// The first thing that cannot be opened or served; nothing is left running, and files that
-    /// were made are removed.
+    /// Returns the first failure. Nothing is left running, and created files are removed.
     pub fn start(config: &ServeConfig, say: Say) -> Result<Server, StartError> {
         config.validate()?;
         let mut opened = Opened::open(&config.to_open())?;
         let started = opened
             .start_workers(config.server.backend)
-            .map_err(|error| StartError::new(Part::Whole, error))
+            .map_err(|error| StartError::new(ConfigPart::Whole, error))
             .and_then(|workers| Ok((workers, Servers::start(config, &opened, say)?)));
         match started {
             Ok((workers, servers)) => Ok(Server::of_parts(config, opened, workers, servers)),
@@ -119,7 +118,7 @@ impl Server {
         }
     }
 
-    /// A server of parts that were opened and started one after the other, for this configuration.
+    /// Makes a server of parts that were opened and started one after another for `config`.
     #[must_use]
     pub fn of_parts(
         config: &ServeConfig,
@@ -131,33 +130,33 @@ impl Server {
         Server { servers, workers, opened, config, queues, files: OpenFiles::default() }
     }
 
-    /// The configuration as it was last given, without what was set since, and with the files of
-    /// directories that are open.
+    /// Returns the configuration as last loaded, without changes made since, but with the open
+    /// files of directories.
     #[must_use]
     pub fn configured(&self) -> &ServeConfig {
         &self.config
     }
 
-    /// The threads that serve drives for others.
+    /// Returns the worker threads of the drives.
     #[must_use]
     pub fn workers(&self) -> &DriveWorkers {
         &self.workers
     }
 
-    /// The volumes, and remarks on their drives.
+    /// Returns the volumes, and remarks about their drives.
     #[must_use]
     pub fn opened(&self) -> &Opened {
         &self.opened
     }
 
-    /// The servers.
+    /// Returns the servers of NBD and vhost-user-blk.
     #[must_use]
     pub fn servers(&self) -> &Servers {
         &self.servers
     }
 
-    /// Answers what is in flight for at most `timeout`, flushes every volume, and ends. What a
-    /// cache holds is written out as long as its drives take some of it.
+    /// Waits up to `timeout` for requests in flight, flushes every volume, and ends. A cache is
+    /// written out for as long as its drives make progress.
     #[must_use]
     pub fn stop(mut self, timeout: Duration) -> StopReport {
         let mut report = self.halt(timeout);
@@ -165,14 +164,15 @@ impl Server {
         report
     }
 
-    /// The first part of [`Server::stop`]: all but the end of threads, which hang if a drive does.
+    /// Does the first part of [`Server::stop`]: everything except joining threads, which hang if a
+    /// drive hangs.
     #[must_use]
     pub fn halt(&mut self, timeout: Duration) -> StopReport {
         self.servers.halt(timeout)
     }
 
-    /// The second part of [`Server::stop`]: ends the threads of servers, then those that could be
-    /// handed something over by them; what went wrong.
+    /// Does the second part of [`Server::stop`]: joins the threads of the servers, then the workers
+    /// that they could hand requests to. Returns the errors.
     #[must_use]
     pub fn join(&mut self) -> Vec<String> {
         let servers = self.servers.join().err();
@@ -205,7 +205,7 @@ mod tests {
             ..ServeConfig::default()
         };
         let error = Server::start(&config, Arc::new(|_| ())).err().unwrap();
-        assert_eq!(error.part, Part::Listener(0));
+        assert_eq!(error.part, ConfigPart::Listener(0));
         assert!(!path.exists());
     }
 }

@@ -1,6 +1,6 @@
-//! Which threads may serve a volume's drives: rules between modes, designs and workers.
+//! Rules for serving modes: which threads may run the queues of a volume's drives.
 //!
-//! Pure rules that configuration, `bench` and [`build_volume`] share. The modes themselves are in
+//! Pure rules that the configuration, `bench` and [`build_volume`] share. The modes are defined in
 //! `millrace_block`, the threads in `millrace_runtime`.
 //!
 //! [`build_volume`]: crate::build_volume
@@ -8,14 +8,14 @@
 use millrace_block::{SchedulerKind, Serving, Stack};
 use millrace_drives::Words;
 
-/// Whether a volume of so many drives has use for workers.
+/// Returns true if a volume of `drives` drives uses worker threads in this mode.
 #[must_use]
 pub fn needs_workers(serving: Serving, drives: usize) -> bool {
     matches!(serving, Serving::PerDrive | Serving::Auto) && drives > 1
 }
 
-/// The mode of a volume that names none, by the designs of its drives: `auto` if all are `mq` and
-/// there are several, else `inline`.
+/// Returns the default mode for drives with these stacks: `auto` for several drives that are all
+/// `mq`, else `inline`.
 #[must_use]
 pub fn default_serving(stacks: &[Stack]) -> Serving {
     match stacks {
@@ -26,11 +26,10 @@ pub fn default_serving(stacks: &[Stack]) -> Serving {
     }
 }
 
-/// Whether a mode goes with a design: only `mq` has queues that somebody else may serve, and a
-/// plug.
+/// Checks that a mode fits a stack: only `mq` has queues that another thread may run, and a plug.
 ///
 /// # Errors
-/// What to choose instead.
+/// Returns a text with the modes to choose instead.
 pub fn check_serving(serving: Serving, stack: Stack) -> Result<(), String> {
     if serving == Serving::Inline || stack == Stack::Mq {
         return Ok(());
@@ -39,10 +38,10 @@ pub fn check_serving(serving: Serving, stack: Stack) -> Result<(), String> {
     Err(format!("serving {serving} goes with stack mq only, not {stack}: use mq, or inline"))
 }
 
-/// Whether a drive of this stack may have this scheduler.
+/// Checks that a drive with this stack may have this scheduler.
 ///
 /// # Errors
-/// What to choose instead.
+/// Returns a text with the stack or scheduler to choose instead.
 pub fn check_scheduler(scheduler: SchedulerKind, stack: Stack) -> Result<(), String> {
     if scheduler == SchedulerKind::None || stack == Stack::Mq {
         return Ok(());

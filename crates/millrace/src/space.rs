@@ -1,18 +1,18 @@
-//! What of its drives a volume cannot use: how much, and why, for people.
+//! Space of its drives that a volume cannot use: how much, and why.
 //!
-//! Pure arithmetic over sizes, asked of volumes that are made and, by `--check`, of drives that are
-//! not open. A stripe takes whole chunks, and of every drive as much as the smallest has; either
-//! layout takes whole blocks of the coarsest drive. Whoever reads a disk's end (a backup GPT, a
-//! superblock) must hear of what is left out.
+//! Pure arithmetic over sizes, for existing volumes and, in `--check`, for drives that are not
+//! open. A stripe uses whole chunks, and as much of each drive as the smallest has; both layouts
+//! use whole blocks of the drive with the largest block. A person must hear of unused space, since
+//! the end of a disk may hold a backup GPT or a superblock.
 
 use millrace_block::{Layout, SECTOR_SHIFT, Sector, Volume};
 use millrace_machine::Native;
 
-/// Chunk in sectors where none is given: 64 KiB.
+/// Default chunk size in sectors: 64 KiB.
 pub const CHUNK_SECTORS: u32 = 128;
 
-/// The layout of a volume of so many drives that names none: one drive is served as it is, from its
-/// first byte to its last; several are a stripe.
+/// Returns the default layout: linear for a single drive, which is then served unchanged from its
+/// first byte to its last; a stripe for several.
 #[must_use]
 pub fn default_layout(drives: usize) -> Layout {
     match drives {
@@ -21,44 +21,44 @@ pub fn default_layout(drives: usize) -> Layout {
     }
 }
 
-/// A drive of a volume, as far as sizes go.
+/// Sizes of a drive in a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DriveSpace {
-    /// Its name.
+    /// Name of the drive.
     pub name: String,
-    /// All that it has, in bytes.
+    /// Size of the drive in bytes.
     pub size_bytes: u64,
-    /// Its logical block, in bytes.
+    /// Logical block size of the drive in bytes.
     pub block_bytes: u32,
 }
 
-/// The sizes of a volume's drives, and how they are laid out.
+/// Sizes of a volume's drives, and their layout.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Space {
-    /// The layout.
+pub struct VolumeSpace {
+    /// Layout of the volume.
     pub layout: Layout,
-    /// The drives.
+    /// Drives in the order of the volume.
     pub drives: Vec<DriveSpace>,
 }
 
-impl Space {
-    /// The sizes of a volume's drives, as they are by now.
+impl VolumeSpace {
+    /// Returns the current sizes of a volume's drives.
     #[must_use]
-    pub fn of(volume: &Volume<Native>) -> Space {
+    pub fn of(volume: &Volume<Native>) -> VolumeSpace {
         let drives = volume.disks().iter().map(|disk| DriveSpace {
             name: disk.name().to_owned(),
             size_bytes: disk.size_bytes(),
             block_bytes: disk.limits().logical_block_size,
         });
-        Space { layout: volume.layout(), drives: drives.collect() }
+        VolumeSpace { layout: volume.layout(), drives: drives.collect() }
     }
 
-    /// Block of the coarsest drive, in bytes.
+    /// Returns the largest logical block size in bytes.
     fn block_bytes(&self) -> u64 {
         self.drives.iter().map(|drive| u64::from(drive.block_bytes)).max().unwrap_or(512).max(512)
     }
 
-    /// Bytes that a volume of these drives has.
+    /// Returns the size of a volume of these drives in bytes.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
         let sizes: Vec<Sector> =
@@ -67,7 +67,7 @@ impl Space {
         self.layout.capacity(&sizes, block_sectors).saturating_mul(1 << SECTOR_SHIFT)
     }
 
-    /// Bytes of its drives that it does not have.
+    /// Returns the bytes of the drives that the volume does not use.
     #[must_use]
     pub fn unused_bytes(&self) -> u64 {
         let sizes = self.drives.iter().map(|drive| drive.size_bytes);
@@ -75,7 +75,7 @@ impl Space {
         all.saturating_sub(self.used_bytes())
     }
 
-    /// What a person should know of what the volume `name` does not use; none if it uses all.
+    /// Describes the space that the volume `name` does not use, or returns `None` if it uses all.
     #[must_use]
     pub fn note(&self, name: &str) -> Option<String> {
         let unused = self.unused_bytes();
@@ -110,7 +110,7 @@ impl Space {
         format!("{} ({})", drive.name, amount(drive.size_bytes))
     }
 
-    /// The ends of drives that make no whole block.
+    /// Describes the ends of drives that do not make a whole block.
     fn tails(&self) -> String {
         let block = self.block_bytes();
         let tail = |drive: &DriveSpace| match drive.size_bytes % block {
@@ -125,7 +125,7 @@ impl Space {
     }
 }
 
-/// Bytes for people, exactly.
+/// Formats bytes exactly, in the largest unit without a fraction.
 fn amount(bytes: u64) -> String {
     let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
     match units.iter().find(|(_, shift)| bytes >= 1 << shift) {
@@ -140,13 +140,13 @@ fn amount(bytes: u64) -> String {
 mod tests {
     use super::*;
 
-    fn space(layout: Layout, sizes: &[(u64, u32)]) -> Space {
+    fn space(layout: Layout, sizes: &[(u64, u32)]) -> VolumeSpace {
         let drives = sizes.iter().zip(0..).map(|((size_bytes, block_bytes), number)| DriveSpace {
             name: format!("d{number}"),
             size_bytes: *size_bytes,
             block_bytes: *block_bytes,
         });
-        Space { layout, drives: drives.collect() }
+        VolumeSpace { layout, drives: drives.collect() }
     }
 
     const STRIPE: Layout = Layout::Stripe { chunk_sectors: CHUNK_SECTORS };

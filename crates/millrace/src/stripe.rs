@@ -1,19 +1,20 @@
-//! Drives written as specs, opened and striped over: what `stripe` of the devices has in common.
+//! Opens drives from specs as a striped volume, for `BlockDevice::stripe` and
+//! `AsyncDevice::stripe`.
 //!
-//! Owns how many threads a volume of files is opened for where nobody says it. Called by
-//! block_device.rs; opening.rs does the work.
+//! Owns the default number of threads for a volume of files. Called by block_device.rs; opening.rs
+//! does the work.
 
 use millrace_block::{Layout, Serving, ServingConfig};
 use millrace_drives::Spec;
 
 use crate::assemble::SetupError;
-use crate::config::{DriveConfig, OpenConfig, Part, StartError, VolumeConfig};
+use crate::config::{ConfigPart, DriveConfig, OpenConfig, StartError, VolumeConfig};
 use crate::opening::Opened;
 use crate::space::CHUNK_SECTORS;
 
-/// Threads that may use a volume of [`BlockDevice::stripe`](crate::BlockDevice::stripe) at a time,
-/// if one of its drives is a file: each has a queue of its own of every drive, of which 64 take
-/// about 1 MiB for each file. [`VolumeOptions::io_threads`](crate::VolumeOptions::io_threads) takes
+/// Most threads that may use a volume of [`BlockDevice::stripe`](crate::BlockDevice::stripe) at a
+/// time if one of its drives is a file. Each has a queue of its own of every drive; 64 queues take
+/// about 1 MiB per file. [`VolumeOptions::io_threads`](crate::VolumeOptions::io_threads) sets
 /// another number.
 pub const STRIPE_THREADS: u16 = 64;
 
@@ -27,15 +28,15 @@ pub(crate) fn open(layout: Layout, specs: &[impl AsRef<str>]) -> Result<Opened, 
         match AsRef::<str>::as_ref(text).parse::<Spec>() {
             Ok(spec) => Ok(DriveConfig::new(name, spec)),
             Err(cause) => {
-                Err(StartError::new(Part::Drive(number), SetupError::Drive { name, cause }))
+                Err(StartError::new(ConfigPart::Drive(number), SetupError::Drive { name, cause }))
             }
         }
     };
     let drives: Vec<_> = specs.iter().enumerate().map(drive).collect::<Result<_, _>>()?;
-    // Any thread may run the queues of the other drives, however many there are.
+    // File drives have queues owned by I/O threads. Any thread may run the queues of other drives.
     let has_owners = drives.iter().any(|drive| drive.spec.is_run_by_owners());
     let io_threads = vec![if has_owners { STRIPE_THREADS } else { 1 }];
-    // Whoever submits serves the drives: there are no workers.
+    // Submitting threads run the queues: there are no workers.
     let serving = ServingConfig::of(Serving::Inline);
     let name = if layout == Layout::Linear { "linear" } else { "stripe" };
     let volumes = vec![VolumeConfig { layout, serving, ..VolumeConfig::new(name, drives) }];

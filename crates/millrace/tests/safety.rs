@@ -26,12 +26,14 @@ use millrace::driver::{
     TagScope,
 };
 use millrace::machine::{Doorbell, Parker};
-use millrace::scheduler::{Batch, Chain, Done, Leftover, Pick, Scheduler};
+use millrace::scheduler::{
+    BioChain, ChainBatch, CompletedChain, Leftover, Scheduler, SchedulerPick,
+};
 use millrace::{
-    Again, AsyncDevice, Bio, BlockDevice, Buffer, Channel, ChannelConfig, CpuId, Disk, DiskConfig,
-    DriveWorkers, Error, ErrorKind, GroupId, IoConfig, IoContext, Layout, Native, OpenConfig,
-    Opened, Pinning, QueueLimits, Sector, Serving, ServingConfig, Stamp, Status, Topology, Volume,
-    VolumeOptions, build_volume,
+    AfterCompletion, AsyncDevice, Bio, BlockDevice, Buffer, Channel, ChannelConfig, CpuId, Disk,
+    DiskConfig, DriveWorkers, Error, ErrorKind, GroupId, IoConfig, IoContext, Layout, Native,
+    OpenConfig, Opened, Pinning, QueueLimits, Sector, Serving, ServingConfig, Stamp, Status,
+    Topology, Volume, VolumeOptions, build_volume,
 };
 
 /// Runs a body on a thread of its own, which has to end in time.
@@ -95,7 +97,7 @@ fn a_panic_in_the_closure_of_any_call_leaves_the_channel_usable() {
             channel.poll_again(|_, status| {
                 assert!(status.is_ok());
                 again -= 1;
-                if again > 0 { Again::Submit } else { Again::Drop }
+                if again > 0 { AfterCompletion::Submit } else { AfterCompletion::Drop }
             });
         }
         assert_eq!(again, 0);
@@ -114,7 +116,7 @@ fn a_panic_in_poll_again_while_other_bios_are_sent_off_again_lets_these_end() {
                 channel.poll_again(|_, _| {
                     seen += 1;
                     assert!(seen < 3, "in poll_again");
-                    Again::Submit
+                    AfterCompletion::Submit
                 })
             };
             while !panics(&mut turn) {}
@@ -214,7 +216,7 @@ fn another_process_may_be_started_while_io_is_in_flight() {
 /// First come, first served, for two drives at once: what waits is in one list, and only one of the
 /// drives may name it.
 #[derive(Clone, Default)]
-struct Common(Arc<Mutex<VecDeque<Chain<Native>>>>);
+struct Common(Arc<Mutex<VecDeque<BioChain<Native>>>>);
 
 struct CommonQueue {
     chains: Common,
@@ -228,7 +230,7 @@ impl Common {
 }
 
 impl Scheduler<Native> for CommonQueue {
-    fn insert(&mut self, batch: &mut Batch<'_, Native>) {
+    fn insert(&mut self, batch: &mut ChainBatch<'_, Native>) {
         let mut chains = self.chains.0.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some(mut chain) = batch.next() {
             if let Some(last) = chains.back_mut() {
@@ -241,15 +243,15 @@ impl Scheduler<Native> for CommonQueue {
         }
     }
 
-    fn next(&mut self, now_ns: u64) -> Pick<Native> {
+    fn next(&mut self, now_ns: u64) -> SchedulerPick<Native> {
         let mut chains = self.chains.0.lock().unwrap_or_else(PoisonError::into_inner);
         match self.names {
-            true => chains.pop_front().map_or(Pick::Nothing, Pick::Chain),
-            false => Pick::WaitUntil(now_ns + 1_000_000),
+            true => chains.pop_front().map_or(SchedulerPick::Nothing, SchedulerPick::Chain),
+            false => SchedulerPick::WaitUntil(now_ns + 1_000_000),
         }
     }
 
-    fn completed(&mut self, _: &Done) {}
+    fn completed(&mut self, _: &CompletedChain) {}
 
     fn pass(&mut self, _: GroupId, _: (u32, u64), _: u64) -> bool {
         false
@@ -505,17 +507,17 @@ fn objects_dropped_with_io_in_flight_end_it_or_leave_it() {
 }
 
 /// Names chains only to panic.
-struct Panicking(VecDeque<Chain<Native>>);
+struct Panicking(VecDeque<BioChain<Native>>);
 
 impl Scheduler<Native> for Panicking {
-    fn insert(&mut self, batch: &mut Batch<'_, Native>) {
+    fn insert(&mut self, batch: &mut ChainBatch<'_, Native>) {
         self.0.extend(batch);
     }
-    fn next(&mut self, _: u64) -> Pick<Native> {
+    fn next(&mut self, _: u64) -> SchedulerPick<Native> {
         let chain = self.0.pop_front();
         panic!("with {chain:?}");
     }
-    fn completed(&mut self, _: &Done) {}
+    fn completed(&mut self, _: &CompletedChain) {}
     fn pass(&mut self, _: GroupId, _: (u32, u64), _: u64) -> bool {
         false
     }

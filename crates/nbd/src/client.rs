@@ -1,7 +1,7 @@
-//! A client's side: where servers are, the negotiation, and what servers answer.
+//! The client's side: server addresses, negotiation, and replies.
 //!
-//! Owns no connection. Called by the drive on an NBD export elsewhere and by the client for
-//! measuring; calls the formats of the modules above.
+//! Owns no connection. Used by the drive that is an NBD client and by the measuring client; calls
+//! the modules for the wire formats.
 
 pub mod answers;
 pub mod handshake;

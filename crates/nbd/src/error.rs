@@ -1,10 +1,10 @@
-//! What can go wrong: violations that end a connection, and the error numbers of replies.
+//! Errors: protocol violations that end a connection, and the error numbers of replies.
 //!
-//! Owns [`ProtocolError`] (the peer broke the protocol, or a client was refused) and [`Errno`] (the
-//! outcome of one request; the connection goes on). Called by every module beside it.
+//! [`ProtocolError`] means that the peer violated the protocol, or that a client was refused.
+//! [`Errno`] is the outcome of one request; the connection continues. Used by all other modules.
 //!
-//! Invariant: a message names the field and the value that was found.
-//! Specification: "Error values"; "Termination of the session during option haggling".
+//! Invariant: a message names the field and the value that was found. Specification: "Error
+//! values"; "Termination of the session during option haggling".
 
 use std::fmt;
 
@@ -17,112 +17,112 @@ use crate::wire::{
     REP_ERR_UNKNOWN, REP_ERR_UNSUP,
 };
 
-/// Why a connection cannot go on. The caller closes it.
+/// Reason why a connection cannot continue; the caller closes it.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ProtocolError {
-    /// A message does not start with the number that it must start with.
+    /// A message does not start with its magic number.
     #[error("bad magic of {what}: found {found:#x}, expected {expected:#x}")]
     BadMagic {
-        /// Which message.
+        /// Kind of message.
         what: &'static str,
-        /// The number in its place.
+        /// Number found at the start of the message.
         found: u64,
-        /// The number that belongs there.
+        /// Magic number that such a message must start with.
         expected: u64,
     },
-    /// The client set flags this server did not offer.
+    /// The client set flags that the server did not offer.
     #[error("unknown client flags in {flags:#x}")]
     ClientFlags {
-        /// All 32 bits as received.
+        /// All 32 bits of the client's flags as received.
         flags: u32,
     },
-    /// The server does not speak fixed newstyle.
+    /// The server does not support fixed newstyle.
     #[error("the server does not offer fixed newstyle negotiation (handshake flags {flags:#x})")]
     NotFixedNewstyle {
-        /// All 16 bits as received.
+        /// All 16 bits of the server's handshake flags as received.
         flags: u16,
     },
-    /// Without fixed newstyle a client may only send `OPT_EXPORT_NAME`.
-    #[error("option {option} needs fixed newstyle, which the client did not ask for")]
+    /// The client did not negotiate fixed newstyle, so it may only send `OPT_EXPORT_NAME`.
+    #[error("option {option} needs fixed newstyle negotiation, which the client did not request")]
     OptionWithoutFixedNewstyle {
-        /// The option's number.
+        /// Number of the option.
         option: u32,
     },
-    /// The data of an option, or of the reply to one, are too long even to skip.
+    /// The data of an option or of its reply are too long, even to skip them.
     #[error("option {option} announces {length} bytes of data, more than {max}")]
     OptionTooLong {
-        /// The option's number.
+        /// Number of the option.
         option: u32,
-        /// Length in its header, in bytes.
+        /// Length in the header, in bytes.
         length: u32,
-        /// Largest length accepted in this place, in bytes.
+        /// Largest accepted length, in bytes.
         max: u32,
     },
-    /// A client sent more options than any negotiation needs.
-    #[error("more than {max} options in one negotiation")]
+    /// The client sent more options than any negotiation needs.
+    #[error("the client sent more than {max} options in one negotiation")]
     TooManyOptions {
-        /// The bound.
+        /// Maximum number of options in a negotiation.
         max: u32,
     },
-    /// A client made the server send more than any negotiation needs.
-    #[error("more than {max} bytes of replies in one negotiation")]
+    /// The client caused more replies than any negotiation needs.
+    #[error("the client caused more than {max} bytes of replies in one negotiation")]
     TooManyReplyBytes {
-        /// The bound, in bytes.
+        /// Limit of the replies in bytes.
         max: usize,
     },
-    /// `OPT_EXPORT_NAME` cannot be granted, and has no way to say so.
+    /// `OPT_EXPORT_NAME` was refused. The protocol has no reply for that, so the connection ends.
     #[error("OPT_EXPORT_NAME refused: {why}")]
     ExportName {
         /// The reason.
         why: &'static str,
     },
-    /// A client went on before it had the answer that TLS begins; somebody on the way may have.
-    #[error("{bytes} bytes follow the request for TLS before its answer")]
+    /// The client sent more before the reply to its TLS request; the bytes may be an attacker's.
+    #[error("{bytes} bytes arrived between the client's TLS request and the server's reply")]
     BytesAfterStartTls {
-        /// How many.
+        /// Number of bytes.
         bytes: usize,
     },
-    /// The server refused an option of ours.
+    /// The server refused an option.
     #[error("{}{}", refusal(*option, *code), said(message))]
     Refused {
-        /// The option's number.
+        /// Number of the option.
         option: u32,
-        /// The type of the reply, one of `REP_ERR_*`.
+        /// Type of the reply, one of `REP_ERR_*`.
         code: u32,
-        /// The server's text, possibly empty.
+        /// Text of the server, possibly empty.
         message: String,
     },
-    /// The server has no export of the name that was asked for.
+    /// The server has no export of the requested name.
     #[error("there is no export {name:?}; {}", exports(known))]
     NoExport {
-        /// What was asked for.
+        /// Name that was requested.
         name: String,
-        /// The exports that there are, if the server says so; the first ones of many.
+        /// Exports of the server, if it lists them; of many, only the first ones.
         known: Vec<String>,
     },
-    /// A reply to another option than the one that is open.
-    #[error("a reply to option {found} while option {expected} is open")]
+    /// A reply is for another option than the outstanding one.
+    #[error("the server replied to option {found}, but option {expected} was sent")]
     WrongOption {
-        /// The option of the reply.
+        /// Number of the option in the reply.
         found: u32,
-        /// The option that was sent.
+        /// Number of the option that was sent.
         expected: u32,
     },
     /// A field has a value that the protocol does not allow there.
     #[error("bad {what}: {value:#x}")]
     BadField {
-        /// Which field of which message.
+        /// Name of the field and its message.
         what: &'static str,
-        /// What was found.
+        /// Value that was found in the field.
         value: u64,
     },
 }
 
-/// What a refusal means, in words.
+/// Describes the refusal of an option.
 fn refusal(option: u32, code: u32) -> String {
     if code == REP_ERR_TLS_REQD {
-        return "the server lets in only clients with TLS".to_owned();
+        return "the server accepts only clients with TLS".to_owned();
     }
     let asked = match option {
         OPT_GO | OPT_INFO | OPT_EXPORT_NAME => "the export",
@@ -134,14 +134,14 @@ fn refusal(option: u32, code: u32) -> String {
     };
     let why = match code {
         REP_ERR_UNSUP => "it does not know the option",
-        REP_ERR_POLICY => "it is told not to",
+        REP_ERR_POLICY => "its configuration forbids it",
         REP_ERR_INVALID => "it finds the request invalid",
-        REP_ERR_PLATFORM => "its system cannot",
+        REP_ERR_PLATFORM => "its platform does not support it",
         REP_ERR_UNKNOWN => "there is no such export",
         REP_ERR_SHUTDOWN => "it is about to stop",
-        REP_ERR_BLOCK_SIZE_REQD => "it wants block sizes to be agreed on",
-        REP_ERR_TOO_BIG => "the request is too long for it",
-        REP_ERR_EXT_HEADER_REQD => "it wants extended headers",
+        REP_ERR_BLOCK_SIZE_REQD => "it demands that block sizes be negotiated",
+        REP_ERR_TOO_BIG => "the request is too large for it",
+        REP_ERR_EXT_HEADER_REQD => "it demands extended headers",
         _ => return format!("the server refused {asked} with code {code:#x}"),
     };
     format!("the server refused {asked}: {why}")
@@ -153,7 +153,7 @@ fn said(message: &str) -> String {
 
 fn exports(known: &[String]) -> String {
     match known {
-        [] => "the server does not say which there are".to_owned(),
+        [] => "the server does not list its exports".to_owned(),
         known => {
             let names: Vec<String> = known.iter().map(|name| format!("{name:?}")).collect();
             format!("there are {}", names.join(", "))
@@ -161,37 +161,37 @@ fn exports(known: &[String]) -> String {
     }
 }
 
-/// The error numbers a reply can carry.
+/// Error numbers of replies, as on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum Errno {
     /// Not permitted: a write to a read-only export.
     Eperm = 1,
-    /// The medium failed.
+    /// I/O error of the medium.
     Eio = 5,
     /// Out of memory.
     Enomem = 12,
-    /// The request makes no sense.
+    /// Invalid request.
     Einval = 22,
-    /// Beyond the end, or no space left.
+    /// Beyond the end of the export, or no space left.
     Enospc = 28,
-    /// Too long for one chunk.
+    /// Result too long for one chunk.
     Eoverflow = 75,
-    /// Not possible fast.
+    /// Not supported, or not possible fast.
     Enotsup = 95,
-    /// The server is going down.
+    /// The server is shutting down.
     Eshutdown = 108,
 }
 
 impl fmt::Display for Errno {
-    /// The system's words for it, and its number: the protocol's numbers are Linux's.
+    /// Writes the operating system's text and number: the protocol's numbers are Linux's.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         std::io::Error::from_raw_os_error(*self as i32).fmt(f)
     }
 }
 
 impl Errno {
-    /// Every error number, in rising order.
+    /// All error numbers, in ascending order.
     pub const ALL: [Errno; 8] = [
         Errno::Eperm,
         Errno::Eio,
@@ -203,13 +203,13 @@ impl Errno {
         Errno::Eshutdown,
     ];
 
-    /// The number on the wire.
+    /// Returns the number on the wire.
     pub const fn to_wire(self) -> u32 {
         self as u32
     }
 
-    /// The error of a reply: `None` for 0; a number the protocol does not define counts as
-    /// [`Errno::Einval`].
+    /// Returns the error for a number on the wire; `None` for 0. Numbers that the protocol does not
+    /// define become [`Errno::Einval`].
     pub fn from_wire(number: u32) -> Option<Errno> {
         if number == 0 {
             return None;

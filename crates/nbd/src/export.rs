@@ -1,73 +1,73 @@
-//! What a server offers and what a client agreed to: exports, their flags, the session.
+//! Exports, their flags, and sessions: the server's offer, and the result of a negotiation.
 //!
-//! Owns the vocabulary that the negotiation hands to the transmission phase. Built by whoever
-//! configures the server, read by the handshake, the request checks and the reply encoders.
+//! These types connect the negotiation with the transmission phase. Built by the server's
+//! configuration; read by the handshake, the request checks and the reply encoders.
 //!
-//! Invariants: bit 0 of [`TransmissionFlags`] is always set; [`TransmissionFlags::negotiated`]
-//! never shows a feature that the client cannot use; the empty name means the first export.
+//! Invariants: bit 0 of [`TransmissionFlags`] is always set. [`TransmissionFlags::negotiated`]
+//! never shows a feature that the client cannot use. The empty name means the first export.
 //! Specification: "Transmission flags", "Block size constraints".
 
 use crate::error::ProtocolError;
 use crate::wire::STRING_BYTES_MAX;
 
-/// The 16 flags that tell a client what an export can do. Bit 0 is always set.
+/// Transmission flags: 16 bits that tell a client the features of an export. Bit 0 is always set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TransmissionFlags(u16);
 
 impl TransmissionFlags {
     /// Writes are refused.
     pub const READ_ONLY: Self = Self(1 | 1 << 1);
-    /// The flush command works.
+    /// The flush command is supported.
     pub const FLUSH: Self = Self(1 | 1 << 2);
-    /// The FUA command flag works.
+    /// The FUA command flag is supported.
     pub const FUA: Self = Self(1 | 1 << 3);
-    /// Seeks cost time.
+    /// The medium rotates, so seeks are slow.
     pub const ROTATIONAL: Self = Self(1 | 1 << 4);
-    /// The trim command works.
+    /// The trim command is supported.
     pub const TRIM: Self = Self(1 | 1 << 5);
-    /// The write-zeroes command works.
+    /// The write-zeroes command is supported.
     pub const WRITE_ZEROES: Self = Self(1 | 1 << 6);
-    /// The don't-fragment flag of reads works.
+    /// The don't-fragment flag of reads is supported.
     pub const DF: Self = Self(1 | 1 << 7);
     /// Flushes cover the writes of every connection to the export.
     pub const MULTI_CONN: Self = Self(1 | 1 << 8);
-    /// The cache command works.
+    /// The cache command is supported.
     pub const CACHE: Self = Self(1 | 1 << 10);
-    /// The fast-zero flag of write-zeroes works.
+    /// The fast-zero flag of write-zeroes is supported.
     pub const FAST_ZERO: Self = Self(1 | 1 << 11);
 
-    /// No feature at all.
+    /// Returns flags without any feature.
     pub const fn new() -> Self {
         Self(1)
     }
 
-    /// Flags from the wire; bit 0 is set whatever the peer sent.
+    /// Returns flags from the wire. Bit 0 is set whatever the peer sent.
     pub const fn from_bits(bits: u16) -> Self {
         Self(bits | 1)
     }
 
-    /// The 16 bits on the wire.
+    /// Returns the 16 bits on the wire.
     pub const fn bits(self) -> u16 {
         self.0
     }
 
-    /// These flags and those of `other`.
+    /// Returns these flags plus those of `other`.
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// These flags without those of `other`.
+    /// Returns these flags without those of `other`.
     pub const fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0 | 1)
     }
 
-    /// Whether all flags of `other` are set.
+    /// Returns true if all flags of `other` are set.
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// What may be shown to a client with this reply style: DF needs chunks, and fast zero needs
-    /// write-zeroes.
+    /// Returns the flags to show to a client with this reply style: DF needs chunks, and fast zero
+    /// needs write-zeroes.
     pub const fn negotiated(self, style: ReplyStyle) -> Self {
         let mut flags = self;
         if matches!(style, ReplyStyle::Simple) {
@@ -86,31 +86,34 @@ impl Default for TransmissionFlags {
     }
 }
 
-/// One export as the negotiation describes it.
+/// Description of an export for the negotiation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportInfo {
-    /// The name clients ask for: at most 4096 bytes, without NUL.
+    /// Name that clients ask for: at most 4096 bytes, without NUL.
     pub name: String,
-    /// Text for people, possibly empty; same bounds as the name.
+    /// Text for people, possibly empty; with the limits of the name.
     pub description: String,
-    /// Size in bytes when it was described; [`Catalog::size_bytes`] is that of this moment.
+    /// Size in bytes at the time of the description; see [`Catalog::size_bytes`] for the current
+    /// size.
     pub size_bytes: u64,
-    /// What the export can do; [`TransmissionFlags::negotiated`] is applied per client.
+    /// Features of the export, to be reduced for each client by [`TransmissionFlags::negotiated`].
     pub flags: TransmissionFlags,
     /// Smallest request and its alignment: a power of two, 1 to 65536 bytes.
     pub block_min: u32,
-    /// Request size that avoids read-modify-write: a power of two, at least 512 and `block_min`.
+    /// Request size that avoids read-modify-write: a power of two, at least 512 and `block_min`, in
+    /// bytes.
     pub block_preferred: u32,
-    /// Largest payload of one request: a multiple of `block_min`, or `u32::MAX` for no limit.
+    /// Largest payload of a request in bytes: a multiple of `block_min`, or `u32::MAX` for no
+    /// limit.
     pub block_max: u32,
 }
 
 impl ExportInfo {
-    /// Checks the bounds that the specification puts on what a server may say.
+    /// Checks the limits of the specification.
     ///
     /// # Errors
     ///
-    /// [`ProtocolError::BadField`] naming the first field that is out of its bounds.
+    /// [`ProtocolError::BadField`] naming the first invalid field.
     pub fn validate(&self) -> Result<(), ProtocolError> {
         for (what, text) in [("export name", &self.name), ("description", &self.description)] {
             if text.len() > STRING_BYTES_MAX || text.contains('\0') {
@@ -133,38 +136,38 @@ impl ExportInfo {
     }
 }
 
-/// An option's demand on a catalog: one export, or the names of all.
+/// Request of an option to a catalog: one export, or the names of all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wanted<'a> {
-    /// The export of this name.
+    /// The option asks for the export of this name.
     Export(&'a str),
-    /// The names of all exports.
+    /// The option asks for the names of all exports.
     List,
 }
 
 /// The exports of a server, in a fixed order.
 ///
-/// The order must not change while a negotiation is under way: a [`Session`] holds an index.
+/// The order must not change during a negotiation, since a [`Session`] holds an index.
 pub trait Catalog {
-    /// How many exports there are.
+    /// Returns the number of exports.
     fn len(&self) -> usize;
 
-    /// Whether there are none.
+    /// Returns true if there are no exports.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The export at `index`, `None` from [`Catalog::len`] on.
+    /// Returns the export at `index`; `None` from [`Catalog::len`] on.
     fn get(&self, index: usize) -> Option<&ExportInfo>;
 
-    /// Size in bytes of the export at `index` at this moment, 0 from [`Catalog::len`] on. It may
-    /// have grown since it was described; a session keeps what it was told, for which the protocol
-    /// has no second message.
+    /// Returns the current size in bytes of the export at `index`; 0 from [`Catalog::len`] on. The
+    /// volume may have grown since it was described. A session keeps the size that it was told,
+    /// since the protocol has no message to change it.
     fn size_bytes(&self, index: usize) -> u64 {
         self.get(index).map_or(0, |export| export.size_bytes)
     }
 
-    /// Index of the export called `name`; the empty name is the first export.
+    /// Returns the index of the export `name`. The empty name means the first export.
     fn find(&self, name: &str) -> Option<usize> {
         if name.is_empty() && !self.is_empty() {
             return Some(0);
@@ -172,27 +175,27 @@ pub trait Catalog {
         (0..self.len()).find(|&index| self.get(index).is_some_and(|export| export.name == name))
     }
 
-    /// Returns true if the negotiation has to wait: the catalog is still finding out about what is
-    /// wanted. It is then asked again, and must have an answer in the end.
+    /// Returns true if the negotiation has to wait because the catalog is still looking for
+    /// `wanted`. The catalog is then asked again, and must find an answer eventually.
     fn is_pending(&self, wanted: Wanted<'_>) -> bool {
         let _ = wanted;
         false
     }
 
-    /// Why the client cannot have the export of a name that `find` did not find, although there is
-    /// one.
+    /// Returns the reason why the client cannot have an export that exists, although `find` did not
+    /// return it.
     fn why_refused(&self, name: &str) -> Option<String> {
         let _ = name;
         None
     }
 
-    /// How many exports a list has. All of them are in the catalog, unless it opens exports on
-    /// demand.
+    /// Returns the number of exports in a list. That can be more than [`Catalog::len`] if exports
+    /// are opened on demand.
     fn listed(&self) -> usize {
         self.len()
     }
 
-    /// Name and description of an export of the list; `None` for one that this client may not see.
+    /// Returns name and description of an export of the list; `None` if this client may not see it.
     fn listing(&self, index: usize) -> Option<(&str, &str)> {
         self.get(index).map(|export| (export.name.as_str(), export.description.as_str()))
     }
@@ -208,37 +211,37 @@ impl Catalog for Vec<ExportInfo> {
     }
 }
 
-/// Which headers the messages of a transmission have.
+/// Header format of the transmission phase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ReplyStyle {
-    /// 28-byte requests, 16-byte replies.
+    /// Simple replies: 28-byte requests, 16-byte replies.
     #[default]
     Simple,
-    /// 28-byte requests, replies in 20-byte chunks.
+    /// Structured replies: 28-byte requests, replies in chunks with 20-byte headers.
     Structured,
-    /// 32-byte requests, replies in 32-byte chunks, 64-bit lengths.
+    /// Extended headers: 32-byte requests, replies in chunks with 32-byte headers, 64-bit lengths.
     Extended,
 }
 
-/// What a finished negotiation agreed on.
+/// Result of a negotiation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Session {
     /// Index of the export in the catalog.
     pub export: usize,
-    /// Whether structured replies were negotiated.
+    /// Structured replies were negotiated.
     pub structured: bool,
-    /// Id of `base:allocation` when the client selected it for this export.
+    /// ID of `base:allocation`, if the client selected it for this export.
     pub base_allocation: Option<u32>,
-    /// Whether the client asked for no zeroes after `OPT_EXPORT_NAME`.
+    /// The client wants no zeroes after `OPT_EXPORT_NAME`.
     pub no_zeroes: bool,
-    /// Whether extended headers were negotiated; they win over structured replies.
+    /// Extended headers were negotiated; they take precedence over structured replies.
     pub extended: bool,
-    /// Whether the client asked for the block sizes; one that did not may use any offset.
+    /// The client asked for block sizes; otherwise it may use any offset.
     pub block_sizes: bool,
 }
 
 impl Session {
-    /// The headers of this session.
+    /// Returns the header format of this session.
     pub const fn style(&self) -> ReplyStyle {
         match (self.extended, self.structured) {
             (true, _) => ReplyStyle::Extended,

@@ -1,16 +1,19 @@
 //! The server's side of fixed newstyle negotiation, as a state machine over bytes.
 //!
-//! Owns the state between the greeting and the first request. Called by the connection with what it
-//! received; answers are appended to a buffer of the caller. Calls the option parsers.
+//! Owns the state between the greeting and the first request. The connection passes received bytes;
+//! answers are appended to a buffer of the caller. Calls the option parsers.
 //!
-//! States: client flags, then options (perhaps skipping the data of one too long), then over.
-//! Invariants: the outcome does not depend on how the bytes were cut into pieces; at most
-//! [`OPTIONS_MAX`] options, [`OPTION_BYTES_MAX`] data bytes each, and [`ANSWER_BYTES_MAX`] bytes
-//! of answers, and for each export [`OPTIONS_PER_EXPORT`] options and their answers more, which a
-//! client that lists the server needs; after [`Progress::Ready`] or an error nothing more is
-//! consumed.
-//! What was negotiated before an upgrade to TLS is forgotten, and bytes behind the request for it
-//! end the connection: both may be of somebody on the way (the class of CVE-2021-3716).
+//! States: client flags, then options (possibly skipping the data of one that is too long), then
+//! over.
+//!
+//! Invariants: the outcome does not depend on how the bytes were split. A negotiation has at most
+//! [`OPTIONS_MAX`] options with [`OPTION_BYTES_MAX`] data bytes each, and [`ANSWER_BYTES_MAX`]
+//! bytes of answers; each export allows [`OPTIONS_PER_EXPORT`] more options with their answers,
+//! which clients that list a server need. Nothing is consumed after [`Progress::Ready`] or an
+//! error.
+//!
+//! Everything negotiated before an upgrade to TLS is forgotten, and bytes after the request for TLS
+//! end the connection: both may come from an attacker on the network (the class of CVE-2021-3716).
 //! Specification: "Handshake", "Option types", and for TLS the modes NOTLS, SELECTIVETLS and
 //! FORCEDTLS.
 
@@ -28,72 +31,72 @@ use crate::wire::{
     REP_ERR_TOO_BIG, Reader, STRING_BYTES_MAX, string,
 };
 
-/// Longest data of an option that are looked at, in bytes.
+/// Longest option data that are parsed, in bytes. Longer data are skipped and refused.
 pub const OPTION_BYTES_MAX: u32 = 64 * 1024;
-/// Longest data of an option that are skipped, in bytes; beyond, the connection is closed.
+/// Longest option data that are skipped, in bytes. Longer data end the connection.
 pub const OPTION_SKIP_BYTES_MAX: u32 = 1024 * 1024;
-/// What a receive buffer must be able to hold for the negotiation, in bytes.
+/// Size of the receive buffer that the negotiation needs, in bytes.
 pub const INPUT_BYTES_MAX: usize = OPTION_HEADER_BYTES + OPTION_BYTES_MAX as usize;
-/// Options of one negotiation, besides those for each export.
+/// Maximum number of options in a negotiation, besides those for each export.
 pub const OPTIONS_MAX: u32 = 4096;
-/// Further options of one negotiation for each export: a client that lists a server sends two.
+/// Further options allowed for each export: a client that lists a server sends two.
 pub const OPTIONS_PER_EXPORT: u32 = 4;
-/// Bytes of all answers of one negotiation, besides those for each export.
+/// Limit of all answers in a negotiation in bytes, besides those for each export.
 pub const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Further bytes of answers for each export, besides its name and description.
+/// Further answer bytes allowed for each export, besides its name and description.
 const ANSWER_BYTES_PER_EXPORT: usize = 1024;
-/// Id under which `base:allocation` is selected.
+/// ID under which `base:allocation` is selected.
 pub const BASE_ALLOCATION_ID: u32 = 1;
 
-/// Where the negotiation stands after [`Handshake::feed`].
+/// Progress of the negotiation after [`Handshake::feed`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
-    /// Everything that is complete was handled; the rest needs more bytes.
+    /// All complete messages were handled; more input is needed.
     NeedMore,
-    /// Part of a long answer is in the output: send it, then feed the rest of the bytes again.
+    /// Part of a long answer is in the output. Send it, then feed the remaining bytes again.
     Unsent,
-    /// The catalog is still finding out about an export or a list
-    /// ([`is_pending`](Catalog::is_pending)): feed the rest of the bytes again when it knows.
+    /// The catalog is still looking for an export or a list ([`is_pending`](Catalog::is_pending)).
+    /// Feed the remaining bytes again when it is done.
     Pending,
     /// Transmission begins with the first byte that was not consumed.
     Ready(Session),
-    /// The client asked for TLS and gets it: send what is in the output, do the handshake of TLS on
-    /// all bytes that come from now on, then call [`Handshake::secured`].
+    /// The client asked for TLS and gets it. Send the output, do the TLS handshake with all bytes
+    /// received from now on, then call [`Handshake::secured`].
     StartTls,
-    /// The client ended the session: send what is in the output, then close.
+    /// The client ended the session. Send the output, then close the connection.
     Closed,
 }
 
-/// What a server does about TLS.
+/// TLS policy of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TlsMode {
-    /// The server has no TLS, and refuses a client that asks for it.
+    /// No TLS: requests for it are refused.
     #[default]
     None,
-    /// Clients may have it.
+    /// Clients may use TLS, but need not.
     Offered,
-    /// Without it a client gets no answer but that it is needed.
+    /// Clients must use TLS; without it every option is refused.
     Required,
 }
 
-/// Where a negotiation stands with TLS.
+/// State of TLS in a negotiation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Tls {
+enum TlsState {
     Plain(TlsMode),
-    /// The client was told to go on with TLS.
+    /// The client was told to start TLS, which has not completed.
     Upgrading,
     Active,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum HandshakeState {
     ClientFlags,
     Options,
     Skip { left: usize },
     Over,
 }
 
-enum Step {
+enum HandshakeStep {
     NeedMore,
     Unsent,
     Pending,
@@ -103,7 +106,7 @@ enum Step {
     Closed(usize),
 }
 
-/// Most bytes of all answers of one negotiation over these exports.
+/// Returns the limit of all answers of a negotiation over these exports, in bytes.
 fn answer_bytes_max(catalog: &dyn Catalog) -> usize {
     let exports = (0..catalog.listed()).filter_map(|index| catalog.listing(index));
     let of_each = exports.map(|(name, description)| {
@@ -115,20 +118,20 @@ fn answer_bytes_max(catalog: &dyn Catalog) -> usize {
 /// The server's side of one negotiation.
 #[derive(Debug)]
 pub struct Handshake {
-    state: State,
-    tls: Tls,
+    state: HandshakeState,
+    tls: TlsState,
     fixed_newstyle: bool,
     no_zeroes: bool,
     /// The client asked for block sizes.
     block_sizes: bool,
     structured: bool,
     extended: bool,
-    /// The export for which `base:allocation` is selected.
+    /// Export for which `base:allocation` is selected.
     context_export: Option<usize>,
-    /// The export that the answer to a list goes on with.
+    /// Index of the export at which the answer to a list continues.
     list_from: usize,
-    /// The most exports that a list had, and the bytes of all answers that it allows: a client may
-    /// ask for each of them.
+    /// Largest number of exports in a list so far, and the limit of answer bytes for that number: a
+    /// client may ask for each of them.
     listed: (usize, usize),
     options: u32,
     answer_bytes: usize,
@@ -141,16 +144,16 @@ impl Default for Handshake {
 }
 
 impl Handshake {
-    /// A negotiation before its first byte, of a server without TLS.
+    /// Starts a negotiation of a server without TLS.
     pub const fn new() -> Self {
         Handshake::with_tls(TlsMode::None)
     }
 
-    /// A negotiation before its first byte, of a server that does this about TLS.
+    /// Starts a negotiation with the server's TLS policy.
     pub const fn with_tls(mode: TlsMode) -> Self {
         Handshake {
-            state: State::ClientFlags,
-            tls: Tls::Plain(mode),
+            state: HandshakeState::ClientFlags,
+            tls: TlsState::Plain(mode),
             fixed_newstyle: false,
             no_zeroes: false,
             block_sizes: false,
@@ -164,22 +167,22 @@ impl Handshake {
         }
     }
 
-    /// Appends the 18 bytes that a server sends first.
+    /// Appends the 18-byte greeting, which a server sends first.
     pub fn greeting(&mut self, out: &mut Vec<u8>) {
         out.extend_from_slice(&NBD_MAGIC.to_be_bytes());
         out.extend_from_slice(&OPTION_MAGIC.to_be_bytes());
         out.extend_from_slice(&(FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES).to_be_bytes());
     }
 
-    /// The handshake of TLS is over: the next bytes came encrypted. The negotiation begins anew but
-    /// for the client's flags.
+    /// Continues after the TLS handshake, with bytes that arrived encrypted. The negotiation
+    /// restarts, except for the client's flags.
     ///
     /// # Panics
     ///
-    /// When [`Progress::StartTls`] was not the last outcome.
+    /// If the last progress was not [`Progress::StartTls`].
     pub const fn secured(&mut self) {
-        assert!(matches!(self.tls, Tls::Upgrading), "TLS starts when a client asks for it");
-        self.tls = Tls::Active;
+        assert!(matches!(self.tls, TlsState::Upgrading), "TLS starts when a client asks for it");
+        self.tls = TlsState::Active;
         self.block_sizes = false;
         self.structured = false;
         self.extended = false;
@@ -188,8 +191,8 @@ impl Handshake {
 
     /// Handles every complete message at the front of `input` and appends the answers to `out`.
     ///
-    /// Returns how many bytes were consumed. The caller keeps the others and shows them again, with
-    /// what it received since: it needs a buffer of [`INPUT_BYTES_MAX`].
+    /// Returns the number of bytes consumed. The caller keeps the others and passes them again,
+    /// together with bytes received since, in a buffer of [`INPUT_BYTES_MAX`].
     ///
     /// # Errors
     ///
@@ -203,26 +206,26 @@ impl Handshake {
         let mut used = 0;
         loop {
             let step = self.step(catalog, &input[used..], out);
-            match step.inspect_err(|_| self.state = State::Over)? {
-                Step::Took(bytes) => used += bytes,
-                Step::NeedMore => return Ok((used, Progress::NeedMore)),
-                Step::Unsent => return Ok((used, Progress::Unsent)),
-                Step::Pending => return Ok((used, Progress::Pending)),
-                Step::Ready(bytes, session) => {
-                    self.state = State::Over;
+            match step.inspect_err(|_| self.state = HandshakeState::Over)? {
+                HandshakeStep::Took(bytes) => used += bytes,
+                HandshakeStep::NeedMore => return Ok((used, Progress::NeedMore)),
+                HandshakeStep::Unsent => return Ok((used, Progress::Unsent)),
+                HandshakeStep::Pending => return Ok((used, Progress::Pending)),
+                HandshakeStep::Ready(bytes, session) => {
+                    self.state = HandshakeState::Over;
                     return Ok((used + bytes, Progress::Ready(session)));
                 }
-                Step::StartTls(bytes) => return self.start_tls(used + bytes, input.len()),
-                Step::Closed(bytes) => {
-                    self.state = State::Over;
+                HandshakeStep::StartTls(bytes) => return self.start_tls(used + bytes, input.len()),
+                HandshakeStep::Closed(bytes) => {
+                    self.state = HandshakeState::Over;
                     return Ok((used + bytes, Progress::Closed));
                 }
             }
         }
     }
 
-    /// What the option at the front of `input` wants of the catalog, after
-    /// [`Progress::Pending`].
+    /// Returns the export or list that the option at the front of `input` wants from the catalog,
+    /// after [`Progress::Pending`].
     pub fn wanted(input: &[u8]) -> Option<Wanted<'_>> {
         let mut reader = Reader::new(input);
         let (_magic, option, length) = (reader.u64()?, reader.u32()?, reader.u32()?);
@@ -235,10 +238,10 @@ impl Handshake {
         received: usize,
     ) -> Result<(usize, Progress), ProtocolError> {
         if used < received {
-            self.state = State::Over;
+            self.state = HandshakeState::Over;
             return Err(ProtocolError::BytesAfterStartTls { bytes: received - used });
         }
-        self.tls = Tls::Upgrading;
+        self.tls = TlsState::Upgrading;
         Ok((used, Progress::StartTls))
     }
 
@@ -247,22 +250,22 @@ impl Handshake {
         catalog: &dyn Catalog,
         input: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<Step, ProtocolError> {
+    ) -> Result<HandshakeStep, ProtocolError> {
         match self.state {
-            State::Over => Ok(Step::Closed(0)),
-            _ if self.tls == Tls::Upgrading => Ok(Step::StartTls(0)),
-            State::ClientFlags => self.client_flags(input),
-            State::Skip { left: 0 } => {
-                self.state = State::Options;
-                Ok(Step::Took(0))
+            HandshakeState::Over => Ok(HandshakeStep::Closed(0)),
+            _ if self.tls == TlsState::Upgrading => Ok(HandshakeStep::StartTls(0)),
+            HandshakeState::ClientFlags => self.client_flags(input),
+            HandshakeState::Skip { left: 0 } => {
+                self.state = HandshakeState::Options;
+                Ok(HandshakeStep::Took(0))
             }
-            State::Skip { .. } if input.is_empty() => Ok(Step::NeedMore),
-            State::Skip { left } => {
+            HandshakeState::Skip { .. } if input.is_empty() => Ok(HandshakeStep::NeedMore),
+            HandshakeState::Skip { left } => {
                 let bytes = left.min(input.len());
-                self.state = State::Skip { left: left - bytes };
-                Ok(Step::Took(bytes))
+                self.state = HandshakeState::Skip { left: left - bytes };
+                Ok(HandshakeStep::Took(bytes))
             }
-            State::Options => {
+            HandshakeState::Options => {
                 let before = out.len();
                 let step = self.option(catalog, input, out)?;
                 self.answer_bytes += out.len() - before;
@@ -277,15 +280,15 @@ impl Handshake {
         }
     }
 
-    fn client_flags(&mut self, input: &[u8]) -> Result<Step, ProtocolError> {
-        let Some(flags) = Reader::new(input).u32() else { return Ok(Step::NeedMore) };
+    fn client_flags(&mut self, input: &[u8]) -> Result<HandshakeStep, ProtocolError> {
+        let Some(flags) = Reader::new(input).u32() else { return Ok(HandshakeStep::NeedMore) };
         if flags & !(FLAG_C_FIXED_NEWSTYLE | FLAG_C_NO_ZEROES) != 0 {
             return Err(ProtocolError::ClientFlags { flags });
         }
         self.fixed_newstyle = flags & FLAG_C_FIXED_NEWSTYLE != 0;
         self.no_zeroes = flags & FLAG_C_NO_ZEROES != 0;
-        self.state = State::Options;
-        Ok(Step::Took(4))
+        self.state = HandshakeState::Options;
+        Ok(HandshakeStep::Took(4))
     }
 
     fn option(
@@ -293,15 +296,15 @@ impl Handshake {
         catalog: &dyn Catalog,
         input: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<Step, ProtocolError> {
+    ) -> Result<HandshakeStep, ProtocolError> {
         let mut reader = Reader::new(input);
-        let Some(magic) = reader.u64() else { return Ok(Step::NeedMore) };
+        let Some(magic) = reader.u64() else { return Ok(HandshakeStep::NeedMore) };
         if magic != OPTION_MAGIC {
             let (what, found, expected) = ("an option", magic, OPTION_MAGIC);
             return Err(ProtocolError::BadMagic { what, found, expected });
         }
         let (Some(option), Some(length)) = (reader.u32(), reader.u32()) else {
-            return Ok(Step::NeedMore);
+            return Ok(HandshakeStep::NeedMore);
         };
         if !self.fixed_newstyle && option != OPT_EXPORT_NAME {
             return Err(ProtocolError::OptionWithoutFixedNewstyle { option });
@@ -310,10 +313,10 @@ impl Handshake {
             self.count_option(catalog)?;
             return self.too_long(option, length, out);
         }
-        let Some(data) = reader.bytes(length as usize) else { return Ok(Step::NeedMore) };
+        let Some(data) = reader.bytes(length as usize) else { return Ok(HandshakeStep::NeedMore) };
         let wanted = if self.needs_tls(option).is_none() { wanted(option, data) } else { None };
         if wanted.is_some_and(|wanted| catalog.is_pending(wanted)) {
-            return Ok(Step::Pending);
+            return Ok(HandshakeStep::Pending);
         }
         if self.list_from == 0 {
             self.count_option(catalog)?;
@@ -339,7 +342,7 @@ impl Handshake {
         option: u32,
         length: u32,
         out: &mut Vec<u8>,
-    ) -> Result<Step, ProtocolError> {
+    ) -> Result<HandshakeStep, ProtocolError> {
         if option == OPT_EXPORT_NAME {
             return Err(ProtocolError::ExportName { why: "the name is longer than 4096 bytes" });
         }
@@ -353,8 +356,8 @@ impl Handshake {
         let why = "the data of the option are longer than 64 KiB";
         let too_big = Refusal { code: REP_ERR_TOO_BIG, why };
         OptionReply::new(out, option).error(self.needs_tls(option).unwrap_or(too_big));
-        self.state = State::Skip { left: length as usize };
-        Ok(Step::Took(OPTION_HEADER_BYTES))
+        self.state = HandshakeState::Skip { left: length as usize };
+        Ok(HandshakeStep::Took(OPTION_HEADER_BYTES))
     }
 
     fn dispatch(
@@ -363,25 +366,25 @@ impl Handshake {
         option: u32,
         data: &[u8],
         out: &mut Vec<u8>,
-    ) -> Result<Step, ProtocolError> {
+    ) -> Result<HandshakeStep, ProtocolError> {
         let used = OPTION_HEADER_BYTES + data.len();
         if option == OPT_EXPORT_NAME {
-            return Ok(Step::Ready(used, self.export_name(catalog, data, out)?));
+            return Ok(HandshakeStep::Ready(used, self.export_name(catalog, data, out)?));
         }
         let reply = &mut OptionReply::new(out, option);
         if option == OPT_ABORT {
             reply.ack();
-            return Ok(Step::Closed(used));
+            return Ok(HandshakeStep::Closed(used));
         }
         if let Some(refusal) = self.needs_tls(option) {
             reply.error(refusal);
-            return Ok(Step::Took(used));
+            return Ok(HandshakeStep::Took(used));
         }
         let answer = match option {
             OPT_STARTTLS => match self.may_start_tls(data) {
                 Ok(()) => {
                     reply.ack();
-                    return Ok(Step::StartTls(used));
+                    return Ok(HandshakeStep::StartTls(used));
                 }
                 Err(refusal) => Err(refusal),
             },
@@ -389,7 +392,7 @@ impl Handshake {
                 Ok(()) => match list(catalog, self.list_from, reply) {
                     Some(next) => {
                         self.list_from = next;
-                        return Ok(Step::Unsent);
+                        return Ok(HandshakeStep::Unsent);
                     }
                     None => {
                         self.list_from = 0;
@@ -404,7 +407,7 @@ impl Handshake {
             OPT_INFO | OPT_GO => match self.info(catalog, data, reply) {
                 Ok(export) if option == OPT_GO => {
                     reply.ack();
-                    return Ok(Step::Ready(used, self.session(export)));
+                    return Ok(HandshakeStep::Ready(used, self.session(export)));
                 }
                 other => other.map(|_| ()),
             },
@@ -426,21 +429,23 @@ impl Handshake {
                 _ => reply.error(refusal),
             },
         }
-        Ok(Step::Took(used))
+        Ok(HandshakeStep::Took(used))
     }
 
-    /// Why an option is not answered before there is TLS.
+    /// Returns the refusal of an option if TLS must be started first.
     fn needs_tls(&self, option: u32) -> Option<Refusal> {
-        let waits = self.tls == Tls::Plain(TlsMode::Required) && option != OPT_STARTTLS;
+        let waits = self.tls == TlsState::Plain(TlsMode::Required) && option != OPT_STARTTLS;
         waits.then_some(Refusal { code: REP_ERR_TLS_REQD, why: "this server requires TLS" })
     }
 
     fn may_start_tls(&self, data: &[u8]) -> Result<(), Refusal> {
         no_data(data)?;
         match self.tls {
-            Tls::Plain(TlsMode::None) => Err(unsupported("this server has no TLS")),
-            Tls::Plain(TlsMode::Offered | TlsMode::Required) => Ok(()),
-            Tls::Upgrading | Tls::Active => Err(Refusal::invalid("TLS is in use already")),
+            TlsState::Plain(TlsMode::None) => Err(unsupported("this server does not support TLS")),
+            TlsState::Plain(TlsMode::Offered | TlsMode::Required) => Ok(()),
+            TlsState::Upgrading | TlsState::Active => {
+                Err(Refusal::invalid("TLS is in use already"))
+            }
         }
     }
 
@@ -472,7 +477,7 @@ impl Handshake {
         let refuse = |why| ProtocolError::ExportName { why };
         if self.needs_tls(OPT_EXPORT_NAME).is_some() {
             return Err(refuse(
-                "this server requires TLS, and the client asks for an export without",
+                "this server requires TLS, but the client requested an export without it",
             ));
         }
         if self.extended {
@@ -481,7 +486,7 @@ impl Handshake {
         if data.len() > STRING_BYTES_MAX {
             return Err(refuse("the name is longer than 4096 bytes"));
         }
-        let name = string(data).ok_or(refuse("the name is not UTF-8, or has a NUL"))?;
+        let name = string(data).ok_or(refuse("the name is not UTF-8, or contains a NUL"))?;
         let (index, export) = find(catalog, name).ok_or(refuse("no such export"))?;
         out.extend_from_slice(&catalog.size_bytes(index).to_be_bytes());
         out.extend_from_slice(&export.flags.negotiated(self.style()).bits().to_be_bytes());
@@ -539,7 +544,7 @@ impl Handshake {
         data: &'a [u8],
     ) -> Result<(usize, ContextRequest<'a>), Refusal> {
         if self.style() == ReplyStyle::Simple {
-            return Err(Refusal::invalid("metadata contexts need structured replies first"));
+            return Err(Refusal::invalid("negotiate structured replies before metadata contexts"));
         }
         let request = ContextRequest::parse(data)?;
         let (index, _) = find(catalog, request.name).ok_or(UNKNOWN_EXPORT)?;
@@ -565,7 +570,7 @@ impl Handshake {
         data: &[u8],
         reply: &mut OptionReply<'_>,
     ) -> Result<(), Refusal> {
-        // A selection replaces the previous one even when it fails.
+        // A new selection replaces the previous one even if it fails.
         self.context_export = None;
         let (index, request) = self.contexts(catalog, data)?;
         if request.exact {

@@ -1,15 +1,15 @@
-//! NBD as a sans-I/O core: bytes in, bytes out, of both sides.
+//! NBD as a sans-I/O protocol library: bytes in, bytes out, for servers and clients.
 //!
-//! Owns the wire format, a server's and a client's negotiation, the checks on untrusted requests
-//! and replies, and the encoders of both; it opens no socket, starts no thread, reads no clock.
-//! Called by the servers of `millrace-exports`, by the drive that is an NBD export elsewhere
-//! (`millrace-drives`), and by the client for measuring (`millrace-clients`).
+//! It has the wire format, both sides' negotiation, the checks of untrusted requests and replies,
+//! and the encoders of both. It opens no socket, starts no thread and reads no clock. Used by the
+//! servers of `millrace-exports`, by the drive that is an NBD client (`millrace-drives`), and by
+//! the measuring client (`millrace-clients`).
 //!
-//! Invariants: no function panics on bytes from a peer or consumes more than it was given; nothing
-//! allocates during transmission; a length from a peer is never trusted before it was bounded.
+//! Invariants: no function panics on bytes from a peer, or consumes more than it was given. Nothing
+//! allocates during transmission. A length from a peer is bounded before it is used.
 //!
 //! Order of use on a server: [`Handshake::greeting`] and [`Handshake::feed`] until
-//! [`Progress::Ready`], then for every request [`parse`], [`check`] and a [`Reply`]. On a client:
+//! [`Progress::Ready`], then [`parse`], [`check`] and a [`Reply`] for each request. On a client:
 //! [`client::ClientHandshake::feed`], then [`encode_request`] and [`client::parse_reply`].
 //! Specification: `doc/proto.md` of the NetworkBlockDevice project, and its branch
 //! `extension-ext-header` for extended headers.
@@ -29,4 +29,6 @@ pub use export::{Catalog, ExportInfo, ReplyStyle, Session, TransmissionFlags, Wa
 pub use handshake::{Handshake, Progress, TlsMode};
 pub use reply::{Position, REPLY_BYTES_MAX, Reply, ReplyBuffer};
 pub use status::{DescriptorWidth, Extent, StatusError, StatusQuery};
-pub use transmission::{Command, Parsed, Request, Rules, Verdict, check, encode_request, parse};
+pub use transmission::{
+    Command, Parsed, Request, RequestLimits, Verdict, check, encode_request, parse,
+};

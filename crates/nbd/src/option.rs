@@ -1,11 +1,11 @@
-//! Data of the negotiation's options, and the replies to them.
+//! Option data of the negotiation, and the replies to options.
 //!
-//! Owns the layout of what follows an option's header (names, information requests, context
+//! Owns the layout of the data after an option's header (names, information requests, context
 //! queries) and of the reply packets. Called by the server's handshake; calls the wire helpers.
 //!
-//! Invariants: a parser accepts only data that are used up exactly; nothing is allocated for what a
-//! client sent, so a length of its choosing costs nothing.
-//! Specification: "Option types", "Option reply types", "The `base:` metadata namespace".
+//! Invariants: a parser accepts data only if they are consumed exactly. Nothing is allocated for
+//! data of a client, so lengths of its choosing cost nothing. Specification: "Option types",
+//! "Option reply types", "The `base:` metadata namespace".
 
 use crate::export::{Catalog, ExportInfo, Wanted};
 use crate::wire::{
@@ -15,20 +15,20 @@ use crate::wire::{
     REP_SERVER, Reader, STRING_BYTES_MAX, string,
 };
 
-/// Bytes after which the answer to `OPT_LIST` goes on only when the client has taken these.
+/// Bytes of an `OPT_LIST` answer after which the rest waits until the client has received these.
 const LIST_PART_BYTES: usize = 64 * 1024;
 
-/// Why an option is answered with an error; the negotiation goes on.
+/// Refusal of an option; the negotiation continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refusal {
     /// Type of the reply, one of `REP_ERR_*`.
     pub code: u32,
-    /// Text for the client's user.
+    /// Text of the refusal for the client's user.
     pub why: &'static str,
 }
 
 impl Refusal {
-    /// A refusal of data that make no sense.
+    /// Refuses malformed data.
     pub const fn invalid(why: &'static str) -> Self {
         Refusal { code: REP_ERR_INVALID, why }
     }
@@ -38,7 +38,7 @@ fn name_of(bytes: &[u8]) -> Result<&str, Refusal> {
     if bytes.len() > STRING_BYTES_MAX {
         return Err(Refusal::invalid("the export name is longer than 4096 bytes"));
     }
-    string(bytes).ok_or(Refusal::invalid("the export name is not UTF-8, or has a NUL"))
+    string(bytes).ok_or(Refusal::invalid("the export name is not UTF-8, or contains a NUL"))
 }
 
 /// Data of `OPT_INFO` and `OPT_GO`.
@@ -46,23 +46,24 @@ fn name_of(bytes: &[u8]) -> Result<&str, Refusal> {
 pub struct InfoRequest<'a> {
     /// Name of the export, empty for the default one.
     pub name: &'a str,
-    /// Whether the client wants the export's name.
+    /// The client asks for the export's name.
     pub wants_name: bool,
-    /// The client asked for its block sizes.
+    /// The client asks for the block sizes.
     pub wants_block_size: bool,
-    /// Whether the client wants the description.
+    /// The client asks for the description.
     pub wants_description: bool,
 }
 
 impl<'a> InfoRequest<'a> {
-    /// Reads the data of the option. Requests for unknown information are ignored.
+    /// Parses the data of the option. Requests for unknown information are ignored.
     ///
     /// # Errors
     ///
-    /// `REP_ERR_INVALID` when the lengths do not add up or the name is not a name.
+    /// `REP_ERR_INVALID` if the lengths do not add up or the name is invalid.
     pub fn parse(data: &'a [u8]) -> Result<Self, Refusal> {
         let mut reader = Reader::new(data);
-        let short = Refusal::invalid("the name or the information requests overrun the option");
+        let short =
+            Refusal::invalid("the name or the information requests exceed the option's data");
         let name = name_of(reader.counted().ok_or(short)?)?;
         let count = reader.u16().ok_or(short)?;
         let mut request = InfoRequest {
@@ -80,52 +81,52 @@ impl<'a> InfoRequest<'a> {
             }
         }
         if !reader.is_empty() {
-            return Err(Refusal::invalid("bytes after the information requests"));
+            return Err(Refusal::invalid("there are extra bytes after the information requests"));
         }
         Ok(request)
     }
 }
 
-/// What the queries of a context option select.
+/// Selection of metadata contexts by an option's queries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ContextRequest<'a> {
     /// Name of the export, empty for the default one.
     pub name: &'a str,
     /// Number of queries.
     pub queries: u32,
-    /// Whether one of them is `base:allocation`.
+    /// True if one of the queries is `base:allocation`.
     pub exact: bool,
-    /// Whether one of them is `base:`, a wildcard for lists only.
+    /// True if one of the queries is `base:`, a wildcard that is valid in lists only.
     pub wildcard: bool,
 }
 
 impl<'a> ContextRequest<'a> {
-    /// Reads the data of `OPT_LIST_META_CONTEXT` or `OPT_SET_META_CONTEXT`. Queries of unknown
+    /// Parses the data of `OPT_LIST_META_CONTEXT` or `OPT_SET_META_CONTEXT`. Queries of unknown
     /// contexts and namespaces are ignored.
     ///
     /// # Errors
     ///
-    /// `REP_ERR_INVALID` when the lengths do not add up or a string is not one.
+    /// `REP_ERR_INVALID` if the lengths do not add up or a string is invalid.
     pub fn parse(data: &'a [u8]) -> Result<Self, Refusal> {
         let mut reader = Reader::new(data);
-        let short = Refusal::invalid("the name or the queries overrun the option");
+        let short = Refusal::invalid("the name or the queries exceed the option's data");
         let name = name_of(reader.counted().ok_or(short)?)?;
         let queries = reader.u32().ok_or(short)?;
         let mut request = ContextRequest { name, queries, exact: false, wildcard: false };
         for _ in 0..queries {
             let query = string(reader.counted().ok_or(short)?)
-                .ok_or(Refusal::invalid("a query is not UTF-8, has a NUL, or is too long"))?;
+                .ok_or(Refusal::invalid("a query is not UTF-8, contains a NUL, or is too long"))?;
             request.exact |= query == BASE_ALLOCATION;
             request.wildcard |= query == "base:";
         }
         if !reader.is_empty() {
-            return Err(Refusal::invalid("bytes after the queries"));
+            return Err(Refusal::invalid("there are extra bytes after the queries"));
         }
         Ok(request)
     }
 }
 
-/// Writes the replies to one option.
+/// Writer of the replies to one option.
 #[derive(Debug)]
 pub struct OptionReply<'a> {
     out: &'a mut Vec<u8>,
@@ -133,7 +134,7 @@ pub struct OptionReply<'a> {
 }
 
 impl<'a> OptionReply<'a> {
-    /// Replies to `option`, appended to `out`.
+    /// Creates a writer of replies to `option`, which appends to `out`.
     pub const fn new(out: &'a mut Vec<u8>, option: u32) -> Self {
         OptionReply { out, option }
     }
@@ -150,63 +151,63 @@ impl<'a> OptionReply<'a> {
         }
     }
 
-    /// The option is done.
+    /// Acknowledges the option.
     pub fn ack(&mut self) {
         self.packet(REP_ACK, &[]);
     }
 
-    /// The option is refused.
+    /// Refuses the option.
     pub fn error(&mut self, refusal: Refusal) {
         self.error_saying(refusal.code, refusal.why);
     }
 
-    /// The option is refused, with a text of the caller's.
+    /// Refuses the option with a text of the caller.
     pub fn error_saying(&mut self, code: u32, why: &str) {
         self.packet(code, &[why.as_bytes()]);
     }
 
-    /// One export of a list: its name and description.
+    /// Adds one export of a list: its name and description.
     ///
     /// # Panics
     ///
-    /// When a name has 4 GiB or more.
+    /// If a name has 4 GiB or more.
     pub fn server(&mut self, name: &str, description: &str) {
         let name_len = u32::try_from(name.len()).expect("names are at most 4096 bytes");
         let (name, text) = (name.as_bytes(), description.as_bytes());
         self.packet(REP_SERVER, &[&name_len.to_be_bytes(), name, text]);
     }
 
-    /// Size and flags of an export; `flags` as negotiated.
+    /// Adds size and flags of an export; `flags` as negotiated.
     pub fn info_export(&mut self, size_bytes: u64, flags: u16) {
         let kind = INFO_EXPORT.to_be_bytes();
         self.packet(REP_INFO, &[&kind, &size_bytes.to_be_bytes(), &flags.to_be_bytes()]);
     }
 
-    /// The block sizes of an export.
+    /// Adds the block sizes of an export.
     pub fn info_block_size(&mut self, export: &ExportInfo) {
         let (min, preferred) = (export.block_min.to_be_bytes(), export.block_preferred);
         let (preferred, max) = (preferred.to_be_bytes(), export.block_max.to_be_bytes());
         self.packet(REP_INFO, &[&INFO_BLOCK_SIZE.to_be_bytes(), &min, &preferred, &max]);
     }
 
-    /// The name of an export.
+    /// Adds the name of an export.
     pub fn info_name(&mut self, export: &ExportInfo) {
         self.packet(REP_INFO, &[&INFO_NAME.to_be_bytes(), export.name.as_bytes()]);
     }
 
-    /// The description of an export.
+    /// Adds the description of an export.
     pub fn info_description(&mut self, export: &ExportInfo) {
         self.packet(REP_INFO, &[&INFO_DESCRIPTION.to_be_bytes(), export.description.as_bytes()]);
     }
 
-    /// The context `base:allocation` under this id.
+    /// Adds the context `base:allocation` with this ID.
     pub fn base_allocation(&mut self, id: u32) {
         self.packet(REP_META_CONTEXT, &[&id.to_be_bytes(), BASE_ALLOCATION.as_bytes()]);
     }
 }
 
-/// What an option with these data wants of the catalog, if anything. Data that are wrong want
-/// nothing: they are refused when the option is answered.
+/// Returns the export or list that an option needs from the catalog, if any. Malformed data need
+/// nothing, since they are refused when the option is answered.
 pub(super) fn wanted(option: u32, data: &[u8]) -> Option<Wanted<'_>> {
     match option {
         OPT_LIST => data.is_empty().then_some(Wanted::List),
@@ -219,10 +220,10 @@ pub(super) fn wanted(option: u32, data: &[u8]) -> Option<Wanted<'_>> {
     }
 }
 
-/// The answer to a name that no export has.
+/// Refusal of a name that no export has.
 pub(super) const UNKNOWN_EXPORT: Refusal = Refusal { code: REP_ERR_UNKNOWN, why: "no such export" };
 
-/// The answer to an option that this server does not have.
+/// Refuses an option that this server does not support.
 pub(super) const fn unsupported(why: &'static str) -> Refusal {
     Refusal { code: REP_ERR_UNSUP, why }
 }
@@ -232,14 +233,14 @@ pub(super) const fn no_data(data: &[u8]) -> Result<(), Refusal> {
     if data.is_empty() { Ok(()) } else { Err(Refusal::invalid("the option takes no data")) }
 }
 
-/// The export called `name` and its index.
+/// Returns the export `name` and its index.
 pub(super) fn find<'a>(catalog: &'a dyn Catalog, name: &str) -> Option<(usize, &'a ExportInfo)> {
     let index = catalog.find(name)?;
     Some((index, catalog.get(index)?))
 }
 
-/// Answers a part of `OPT_LIST`, from the export of this number on, except for the final reply.
-/// Returns the number to go on with, or `None` after the last export.
+/// Adds a part of the answer to `OPT_LIST`, from export `from` on, without the final reply. Returns
+/// the index to continue with, or `None` after the last export.
 pub(super) fn list(
     catalog: &dyn Catalog,
     from: usize,

@@ -1,12 +1,13 @@
 //! Encoders of the server's replies, into a fixed buffer.
 //!
 //! Owns the layout of simple replies and of structured and extended chunks. The connection calls it
-//! once per reply; a read's data are sent after the header from where they lie, without a copy.
+//! once per reply. The data of a read are sent after the header from where they lie, without a
+//! copy.
 //!
-//! Invariants: nothing allocates; no header is longer than [`REPLY_BYTES_MAX`]; an extended session
-//! never sees a simple reply, and a read with chunks negotiated never does either.
-//! Specification: "Simple reply message", "Structured reply chunk message", "Extended reply chunk
-//! message", "Structured reply types".
+//! Invariants: nothing allocates; no header is longer than [`REPLY_BYTES_MAX`]. Simple replies are
+//! never sent in an extended session, nor to a read if chunks were negotiated. Specification:
+//! "Simple reply message", "Structured reply chunk message", "Extended reply chunk message",
+//! "Structured reply types".
 
 use crate::error::Errno;
 use crate::export::{ReplyStyle, Session};
@@ -17,15 +18,15 @@ use crate::wire::{
     STRUCTURED_REPLY_MAGIC, Writer,
 };
 
-/// Room for the longest reply header, an error chunk with its message, in bytes.
+/// Length of the longest reply header in bytes: an error chunk with its message.
 pub const REPLY_BYTES_MAX: usize = 128;
 /// Longest message of an error chunk in bytes; a longer one is cut.
 pub const MESSAGE_BYTES_MAX: usize = REPLY_BYTES_MAX - EXTENDED_REPLY_BYTES - 6;
 
-/// Where a header is written.
+/// Buffer for one reply header.
 pub type ReplyBuffer = [u8; REPLY_BYTES_MAX];
 
-/// Whether a chunk ends its reply.
+/// Position of a chunk in its reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Position {
     /// More chunks of the reply follow.
@@ -34,7 +35,7 @@ pub enum Position {
     Last,
 }
 
-/// The reply to one request.
+/// Encoder of the reply to one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reply {
     style: ReplyStyle,
@@ -43,17 +44,17 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// The reply to `request`.
+    /// Prepares the reply to `request`.
     pub const fn new(request: &Request, session: &Session) -> Self {
         Reply { style: session.style(), cookie: request.cookie, offset: request.offset }
     }
 
-    /// The headers this reply has.
+    /// Returns the header format of this reply.
     pub const fn style(&self) -> ReplyStyle {
         self.style
     }
 
-    /// Success of a request whose reply has no data. Returns the bytes written.
+    /// Encodes the success of a request without reply data. Returns the number of bytes written.
     pub fn success(&self, buffer: &mut ReplyBuffer) -> usize {
         match self.style {
             ReplyStyle::Simple => self.simple(buffer, None),
@@ -61,8 +62,8 @@ impl Reply {
         }
     }
 
-    /// Failure of a request. Returns the bytes written. `message` is for people; it is cut to
-    /// [`MESSAGE_BYTES_MAX`], and has no place in a simple reply.
+    /// Encodes the failure of a request. Returns the number of bytes written. `message` is for
+    /// people; it is cut to [`MESSAGE_BYTES_MAX`], and left out of a simple reply.
     pub fn failure(&self, buffer: &mut ReplyBuffer, errno: Errno, message: &str) -> usize {
         match self.style {
             ReplyStyle::Simple => self.simple(buffer, Some(errno)),
@@ -70,8 +71,8 @@ impl Reply {
         }
     }
 
-    /// Success of a read whose `length` bytes of data follow as one piece. Returns the bytes
-    /// written. After it the data must be sent: a later error has no way to be reported.
+    /// Encodes the success of a read whose `length` bytes of data follow as one piece. Returns the
+    /// number of bytes written. The data must then be sent: a later error cannot be reported.
     pub fn read(&self, buffer: &mut ReplyBuffer, length: u32) -> usize {
         match self.style {
             ReplyStyle::Simple => self.simple(buffer, None),
@@ -79,11 +80,11 @@ impl Reply {
         }
     }
 
-    /// A simple reply, 16 bytes.
+    /// Encodes a simple reply of 16 bytes.
     ///
     /// # Panics
     ///
-    /// When headers are extended: there are no simple replies then.
+    /// With extended headers, which have no simple replies.
     pub fn simple(&self, buffer: &mut ReplyBuffer, errno: Option<Errno>) -> usize {
         assert!(self.style != ReplyStyle::Extended, "a simple reply with extended headers");
         let mut out = Writer::new(buffer);
@@ -91,7 +92,7 @@ impl Reply {
         out.len()
     }
 
-    /// The header of a chunk of `length` data bytes that lie at `offset` of the export, and follow.
+    /// Encodes the header of a data chunk: `length` bytes at `offset` of the export follow.
     pub fn offset_data(
         &self,
         buffer: &mut ReplyBuffer,
@@ -104,7 +105,7 @@ impl Reply {
         out.u64(offset).len()
     }
 
-    /// A chunk that says `length` bytes at `offset` of the export are zeroes.
+    /// Encodes a chunk that declares `length` bytes at `offset` of the export to be zeroes.
     pub fn offset_hole(
         &self,
         buffer: &mut ReplyBuffer,
@@ -117,14 +118,14 @@ impl Reply {
         out.u64(offset).u32(length).len()
     }
 
-    /// The empty chunk that ends a reply.
+    /// Encodes the empty chunk that ends a reply.
     pub fn done(&self, buffer: &mut ReplyBuffer) -> usize {
         let mut out = Writer::new(buffer);
         self.chunk(&mut out, Position::Last, REPLY_TYPE_NONE, 0);
         out.len()
     }
 
-    /// An error chunk, the last of its reply.
+    /// Encodes an error chunk, the last of its reply.
     pub fn error(&self, buffer: &mut ReplyBuffer, errno: Errno, message: &str) -> usize {
         let message = cut(message);
         let len = u16::try_from(message.len()).expect("the message was cut to fit the buffer");
@@ -133,7 +134,7 @@ impl Reply {
         out.u32(errno.to_wire()).u16(len).bytes(message.as_bytes()).len()
     }
 
-    /// Bytes of a chunk before its payload.
+    /// Returns the length of a chunk header in bytes, without payload.
     pub(super) const fn chunk_bytes(&self) -> usize {
         match self.style {
             ReplyStyle::Extended => EXTENDED_REPLY_BYTES,
@@ -156,7 +157,7 @@ impl Reply {
     }
 }
 
-/// The longest prefix of `message` that fits, cut between two characters.
+/// Returns the longest prefix of `message` that fits, cut between two characters.
 fn cut(message: &str) -> &str {
     let fits = |&at: &usize| message.is_char_boundary(at);
     let end = (0..=MESSAGE_BYTES_MAX.min(message.len())).rev().find(fits).unwrap_or(0);

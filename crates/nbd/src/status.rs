@@ -1,13 +1,12 @@
-//! Block status: extents of the export into the descriptors of one chunk, and back.
+//! Block status: encodes extents of the export as the descriptors of one chunk, and decodes them.
 //!
-//! Owns the merging of equal neighbours and the bounds of a status reply. The connection calls it
-//! with an iterator over extents from the request's offset on; the client's codec reads the
-//! descriptors back.
+//! Merges equal neighbours and bounds a status reply. The connection calls it with an iterator over
+//! extents from the request's offset on. Clients decode the descriptors.
 //!
-//! Invariants: at least one descriptor, none of length 0, equal neighbours merged, the sum never
-//! longer than the request (so one descriptor does for `CMD_FLAG_REQ_ONE`), and the iterator is
-//! not pulled further than the reply needs.
-//! Specification: `NBD_REPLY_TYPE_BLOCK_STATUS`, `NBD_REPLY_TYPE_BLOCK_STATUS_EXT`.
+//! Invariants: there is at least one descriptor, none has length 0, and equal neighbours are
+//! merged. The sum never exceeds the request (so one descriptor is enough for `CMD_FLAG_REQ_ONE`),
+//! and the iterator is not advanced further than the reply needs. Specification:
+//! `NBD_REPLY_TYPE_BLOCK_STATUS`, `NBD_REPLY_TYPE_BLOCK_STATUS_EXT`.
 
 use thiserror::Error;
 
@@ -19,19 +18,19 @@ use crate::wire::{
     STATE_ZERO, Writer,
 };
 
-/// Most descriptors in one chunk.
+/// Maximum number of descriptors in one chunk.
 pub const DESCRIPTORS_MAX: usize = 1 << 20;
-/// Longest total of 32-bit descriptors in bytes: the largest multiple of the largest block.
+/// Longest total of 32-bit descriptors in bytes: the largest multiple of the largest block size.
 const COMPACT_BYTES_MAX: u64 = 0xffff_0000;
 
-/// A run of bytes in one state.
+/// A range of bytes in one allocation state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
     /// Length in bytes.
     pub len: u64,
-    /// Nothing is allocated: a write may find no space.
+    /// The range is not allocated, so a write may fail for lack of space.
     pub hole: bool,
-    /// Reads as zeroes.
+    /// The range reads as zeroes.
     pub zero: bool,
 }
 
@@ -41,17 +40,17 @@ impl Extent {
     }
 }
 
-/// How long the descriptors of a status chunk are.
+/// Size of the descriptors in a status chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DescriptorWidth {
     /// Lengths and flags of 32 bits, in structured replies.
     Bits32,
-    /// Lengths and flags of 64 bits, in extended ones.
+    /// Lengths and flags of 64 bits, in extended replies.
     Bits64,
 }
 
 impl DescriptorWidth {
-    /// Bytes of what stands before the descriptors, and of each descriptor.
+    /// Returns the bytes before the descriptors, and the bytes of each descriptor.
     #[must_use]
     pub const fn sizes(self) -> (usize, usize) {
         match self {
@@ -61,17 +60,17 @@ impl DescriptorWidth {
     }
 }
 
-/// Why there is no status chunk.
+/// Reason why no status chunk can be encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum StatusError {
-    /// The session has no chunks to put extents in.
+    /// The session uses simple replies, which have no chunks.
     #[error("block status needs structured replies or extended headers")]
     NoChunks,
     /// The buffer has no room for one descriptor.
     #[error("a buffer of {len_bytes} bytes has no room for one descriptor")]
     NoRoom {
-        /// The buffer's length in bytes.
+        /// Length of the buffer in bytes.
         len_bytes: usize,
     },
     /// The extents ended before the first byte of the range.
@@ -79,33 +78,33 @@ pub enum StatusError {
     NoExtent,
 }
 
-/// What a block status request wants to know.
+/// Range and context of a block status request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StatusQuery {
-    /// Id of the metadata context.
+    /// ID of the metadata context.
     pub context_id: u32,
-    /// Bytes the client asked about.
+    /// Length of the range in bytes.
     pub length: u64,
-    /// Most descriptors in the reply, at least 1; the buffer may bound it further.
+    /// Maximum number of descriptors in the reply, at least 1; the buffer may limit it further.
     pub descriptors_max: usize,
 }
 
 impl StatusQuery {
-    /// The query in `request` on the context that was selected as `context_id`.
+    /// Returns the query of `request` for the context selected as `context_id`.
     pub const fn new(request: &Request, context_id: u32) -> Self {
         let one = request.has(CMD_FLAG_REQ_ONE);
         let descriptors_max = if one { 1 } else { DESCRIPTORS_MAX };
         StatusQuery { context_id, length: request.length, descriptors_max }
     }
 
-    /// Writes the whole chunk, the last of its reply, and returns its bytes.
+    /// Encodes the whole chunk, the last of its reply. Returns its length in bytes.
     ///
-    /// `extents` begin at the request's offset and are read only as far as needed; those of
-    /// length 0 are passed over.
+    /// `extents` begin at the request's offset and are read only as far as needed. Extents of
+    /// length 0 are skipped.
     ///
     /// # Errors
     ///
-    /// [`StatusError`]; `out` then holds nothing of use.
+    /// [`StatusError`]; the contents of `out` are undefined then.
     pub fn encode(
         &self,
         reply: &Reply,
@@ -144,7 +143,7 @@ impl StatusQuery {
     }
 }
 
-/// Hands every merged run to `emit` with its index; returns how many there were.
+/// Passes every merged range to `emit` with its index. Returns the number of ranges.
 fn merge(
     extents: impl IntoIterator<Item = Extent>,
     limit: u64,
@@ -191,8 +190,8 @@ fn put(out: &mut [u8], width: DescriptorWidth, len: u64, flags: u32) {
     };
 }
 
-/// Reads the descriptors of a status chunk back. Flags of later specifications are ignored, an
-/// incomplete descriptor ends it.
+/// Decodes the descriptors of a status chunk. Unknown flags are ignored, and an incomplete
+/// descriptor ends the iteration.
 pub fn descriptors(bytes: &[u8], width: DescriptorWidth) -> impl Iterator<Item = Extent> + '_ {
     let mut reader = Reader::new(bytes);
     std::iter::from_fn(move || {

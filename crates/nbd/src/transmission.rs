@@ -1,13 +1,13 @@
-//! Requests of the transmission phase: taking them off the wire and deciding whether they stand.
+//! Requests of the transmission phase: parsing and validation.
 //!
-//! Owns the request's layout and every rule a request must obey before the block layer sees it.
-//! Called by the connection once per request; calls nothing that allocates.
+//! Owns the layout of requests and every rule that a request must obey before the block layer sees
+//! it. The connection calls it once per request; nothing in it allocates.
 //!
-//! Invariants: [`parse`] accepts only the header that was negotiated; after [`Verdict::Accept`] the
-//! range lies inside the export and on its block boundaries, the flags are ones the command knows,
-//! and a payload fits [`Rules::payload_bytes_max`]. A refusal says how many bytes to throw away, so
-//! that the next request is found.
-//! Specification: "Request message", "Command flags", "Request types", "Error values".
+//! Invariants: [`parse`] accepts only the negotiated header. After [`Verdict::Accept`] the range is
+//! inside the export and aligned to its blocks, the flags are valid for the command, and a payload
+//! fits [`RequestLimits::payload_bytes_max`]. A refusal has the number of bytes to discard, so that
+//! the next request is found. Specification: "Request message", "Command flags", "Request types",
+//! "Error values".
 
 use crate::error::{Errno, ProtocolError};
 use crate::export::{ExportInfo, ReplyStyle, Session, TransmissionFlags};
@@ -18,12 +18,12 @@ use crate::wire::{
     REQUEST_MAGIC, Reader, Writer,
 };
 
-/// Largest payload of a read or a write, in bytes, whatever the export says.
+/// Largest payload of a read or write in bytes, whatever the export allows.
 pub const PAYLOAD_BYTES_MAX: u64 = 32 * 1024 * 1024;
-/// Largest payload that is thrown away to keep a connection, in bytes.
+/// Largest payload that is discarded to keep a connection, in bytes.
 pub const DRAIN_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// What a request asks for.
+/// Command of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Command {
     /// Read data.
@@ -32,22 +32,22 @@ pub enum Command {
     Write,
     /// End the session; there is no reply.
     Disc,
-    /// Make every answered write durable.
+    /// Make all answered writes durable.
     Flush,
-    /// The range is not needed any more.
+    /// Discard the range.
     Trim,
-    /// The range will be needed soon.
+    /// Prefetch the range.
     Cache,
     /// Write zeroes.
     WriteZeroes,
-    /// Which parts are allocated.
+    /// Query the allocation of the range.
     BlockStatus,
-    /// A number the protocol does not define.
+    /// A number that the protocol does not define.
     Unknown(u16),
 }
 
 impl Command {
-    /// The command with this number.
+    /// Returns the command with this number.
     pub const fn from_wire(number: u16) -> Self {
         match number {
             CMD_READ => Command::Read,
@@ -62,7 +62,7 @@ impl Command {
         }
     }
 
-    /// The number of this command.
+    /// Returns the number of this command.
     pub const fn to_wire(self) -> u16 {
         match self {
             Command::Read => CMD_READ,
@@ -78,23 +78,23 @@ impl Command {
     }
 }
 
-/// One request, as untrusted as it came.
+/// A parsed request, not validated yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
-    /// The client's name for the request, repeated in the reply.
+    /// Identifier chosen by the client, repeated in the reply.
     pub cookie: u64,
     /// `CMD_FLAG_*` bits.
     pub flags: u16,
-    /// What to do.
+    /// Command to execute.
     pub command: Command,
-    /// First byte of the range.
+    /// Offset of the range in bytes.
     pub offset: u64,
-    /// Bytes of the range; 32 bits unless headers are extended.
+    /// Length of the range in bytes; 32 bits unless headers are extended.
     pub length: u64,
 }
 
 impl Request {
-    /// Bytes of payload that follow the header under this style.
+    /// Returns the length of the payload after the header, in bytes.
     pub fn payload_bytes(&self, style: ReplyStyle) -> u64 {
         let follows = match style {
             ReplyStyle::Extended => self.flags & CMD_FLAG_PAYLOAD_LEN != 0,
@@ -103,31 +103,31 @@ impl Request {
         if follows { self.length } else { 0 }
     }
 
-    /// Whether the client set this `CMD_FLAG_*`.
+    /// Returns true if the client set this `CMD_FLAG_*`.
     pub const fn has(&self, flag: u16) -> bool {
         self.flags & flag != 0
     }
 }
 
-/// What [`parse`] found at the front of the bytes.
+/// Result of [`parse`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Parsed {
-    /// Not a whole header yet.
+    /// The header is not complete yet.
     NeedMore,
-    /// A request; its payload, if it has one, comes after the header.
+    /// A request; its payload, if it has one, follows the header.
     Request {
         /// The request.
         request: Request,
-        /// Bytes of the header: 28, or 32 when extended.
+        /// Length of the header in bytes: 28, or 32 if extended.
         header_bytes: usize,
     },
 }
 
-/// Reads the request header at the front of `input`.
+/// Parses the request header at the front of `input`.
 ///
 /// # Errors
 ///
-/// [`ProtocolError::BadMagic`]: the stream is out of step and must be closed.
+/// [`ProtocolError::BadMagic`] if the stream is out of step and must be closed.
 pub fn parse(input: &[u8], session: &Session) -> Result<Parsed, ProtocolError> {
     let (expected, header_bytes) = match session.style() {
         ReplyStyle::Extended => (EXTENDED_REQUEST_MAGIC, EXTENDED_REQUEST_BYTES),
@@ -155,25 +155,26 @@ fn read_request(reader: &mut Reader<'_>, style: ReplyStyle) -> Option<Request> {
     Some(Request { cookie, flags, command, offset, length })
 }
 
-/// What requests to one export are held to.
+/// Limits for requests to one export in one session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rules {
+pub struct RequestLimits {
     /// Size of the export in bytes.
     pub size_bytes: u64,
-    /// The flags the client was shown.
+    /// Transmission flags that the client was shown.
     pub flags: TransmissionFlags,
-    /// Alignment of offsets and lengths in bytes, a power of two; 1 for a client that never asked.
+    /// Alignment of offsets and lengths in bytes, a power of two; 1 if the client did not ask for
+    /// block sizes.
     pub block_min: u32,
     /// Largest read or write in bytes.
     pub payload_bytes_max: u64,
-    /// Largest refused payload that is read and thrown away, in bytes.
+    /// Largest payload of a refused request that is discarded, in bytes.
     pub drain_bytes_max: u64,
 }
 
-impl Rules {
-    /// The rules for `export` as this session negotiated it.
+impl RequestLimits {
+    /// Returns the limits for `export` in this session.
     pub fn new(export: &ExportInfo, session: &Session) -> Self {
-        Rules {
+        RequestLimits {
             size_bytes: export.size_bytes,
             flags: export.flags.negotiated(session.style()),
             block_min: if session.block_sizes { export.block_min } else { 1 },
@@ -183,32 +184,32 @@ impl Rules {
     }
 }
 
-/// What to do with a request.
+/// Result of validating a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Carry it out ([`Command::Disc`]: close after the requests in flight).
+    /// Execute it. For [`Command::Disc`]: close after the requests in flight.
     Accept,
-    /// Answer with the error.
+    /// Reply to the request with an error.
     Refuse {
         /// The error of the reply.
         errno: Errno,
-        /// Payload bytes after the header to read and throw away.
+        /// Length of the payload to discard, in bytes.
         drain_bytes: u64,
-        /// Text for an error chunk.
+        /// Reason of the refusal, for the text of an error chunk.
         why: &'static str,
     },
     /// Close the connection, for this reason.
     Disconnect(&'static str),
 }
 
-/// Decides whether `request` may reach the export.
-pub fn check(request: &Request, rules: &Rules, session: &Session) -> Verdict {
+/// Validates `request` against the export's limits.
+pub fn check(request: &Request, rules: &RequestLimits, session: &Session) -> Verdict {
     if request.command == Command::Disc {
         return Verdict::Accept;
     }
     let drain_bytes = request.payload_bytes(session.style());
     if drain_bytes > rules.drain_bytes_max {
-        return Verdict::Disconnect("a payload that is too long even to throw away");
+        return Verdict::Disconnect("the payload of a request is too long to discard");
     }
     let checked = check_flags(request, rules, session)
         .and_then(|()| check_command(request, rules, session))
@@ -219,17 +220,17 @@ pub fn check(request: &Request, rules: &Rules, session: &Session) -> Verdict {
     }
 }
 
-type Check = Result<(), (Errno, &'static str)>;
+type CheckResult = Result<(), (Errno, &'static str)>;
 
-/// The first message whose condition holds, as EINVAL.
-fn einval(conditions: &[(bool, &'static str)]) -> Check {
+/// Returns EINVAL with the message of the first condition that is true.
+fn einval(conditions: &[(bool, &'static str)]) -> CheckResult {
     match conditions.iter().find(|(holds, _)| *holds) {
         Some((_, why)) => Err((Errno::Einval, why)),
         None => Ok(()),
     }
 }
 
-fn check_flags(request: &Request, rules: &Rules, session: &Session) -> Check {
+fn check_flags(request: &Request, rules: &RequestLimits, session: &Session) -> CheckResult {
     let chunks = session.style() != ReplyStyle::Simple;
     let offers = |flag| rules.flags.contains(flag);
     let mut known = match request.command {
@@ -248,12 +249,12 @@ fn check_flags(request: &Request, rules: &Rules, session: &Session) -> Check {
     let no_payload =
         session.extended && request.command == Command::Write && !request.has(CMD_FLAG_PAYLOAD_LEN);
     einval(&[
-        (request.flags & !known != 0, "a flag that the command does not know"),
-        (no_payload, "a write with an extended header and without a payload"),
+        (request.flags & !known != 0, "a flag is not valid for the command"),
+        (no_payload, "a write with an extended header has no payload"),
     ])
 }
 
-fn check_command(request: &Request, rules: &Rules, session: &Session) -> Check {
+fn check_command(request: &Request, rules: &RequestLimits, session: &Session) -> CheckResult {
     let writes = matches!(request.command, Command::Write | Command::Trim | Command::WriteZeroes);
     if writes && rules.flags.contains(TransmissionFlags::READ_ONLY) {
         return Err((Errno::Eperm, "the export is read-only"));
@@ -271,33 +272,38 @@ fn check_command(request: &Request, rules: &Rules, session: &Session) -> Check {
     einval(&[(missing, "the command was not offered")])
 }
 
-fn check_range(request: &Request, rules: &Rules) -> Check {
+fn check_range(request: &Request, rules: &RequestLimits) -> CheckResult {
     let (offset, length) = (request.offset, request.length);
     if request.command == Command::Flush {
-        return einval(&[((offset, length) != (0, 0), "a flush with an offset or a length")]);
+        return einval(&[(
+            (offset, length) != (0, 0),
+            "a flush must not have an offset or a length",
+        )]);
     }
     let unaligned = (offset | length) & (u64::from(rules.block_min) - 1) != 0;
     let payload = matches!(request.command, Command::Read | Command::Write);
     einval(&[
         (length == 0, "the length is 0"),
-        (unaligned, "not aligned to the minimum block size"),
-        (payload && length > rules.payload_bytes_max, "longer than the maximum block size"),
+        (unaligned, "the range is not aligned to the minimum block size"),
+        (payload && length > rules.payload_bytes_max, "the length exceeds the maximum block size"),
     ])?;
     if offset.checked_add(length).is_some_and(|end| end <= rules.size_bytes) {
         return Ok(());
     }
     match request.command {
-        Command::Write | Command::WriteZeroes => Err((Errno::Enospc, "beyond the end")),
-        _ => Err((Errno::Einval, "beyond the end")),
+        Command::Write | Command::WriteZeroes => {
+            Err((Errno::Enospc, "the range is beyond the end of the export"))
+        }
+        _ => Err((Errno::Einval, "the range is beyond the end of the export")),
     }
 }
 
-/// Writes the header of `request` and returns its bytes: 28, or 32 when extended. The payload of a
-/// write follows; its flag of extended headers is set here.
+/// Encodes the header of `request`. Returns its length in bytes: 28, or 32 if extended. The payload
+/// of a write follows it; the extended header's payload flag is set here.
 ///
 /// # Panics
 ///
-/// When the length does not fit 32 bits and headers are not extended.
+/// If the length does not fit 32 bits and headers are not extended.
 pub fn encode_request(
     request: &Request,
     style: ReplyStyle,

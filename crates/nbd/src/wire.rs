@@ -1,16 +1,16 @@
-//! Numbers of the NBD wire format, and reading and writing of its big-endian integers.
+//! Constants of the NBD wire format, and a reader and a writer of its big-endian integers.
 //!
-//! Owns every magic, option, reply type, flag and bound, so that no other file spells a number of
-//! the protocol. Called by all the modules beside it; calls nothing.
+//! Owns every magic, option, reply type, flag and limit, so that no other file contains a number of
+//! the protocol. Used by all other modules; calls nothing.
 //!
-//! Invariant: [`Reader`] never reads past its slice; a short slice is a `None`, not a panic.
+//! Invariant: [`Reader`] never reads past its slice; a short slice gives `None`, not a panic.
 //! Specification: "Values", and the magics in "Handshake" and "Transmission".
 
-/// First 8 bytes a server sends: the letters `NBDMAGIC`.
+/// First 8 bytes that a server sends: the letters `NBDMAGIC`.
 pub const NBD_MAGIC: u64 = 0x4e42_444d_4147_4943;
-/// Second 8 bytes a newstyle server sends, and the start of each option: `IHAVEOPT`.
+/// Next 8 bytes of a newstyle server, and the start of each option: `IHAVEOPT`.
 pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
-/// Start of each reply to an option.
+/// Start of each option reply.
 pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 /// Start of a compact request.
 pub const REQUEST_MAGIC: u32 = 0x2560_9513;
@@ -26,16 +26,16 @@ pub const EXTENDED_REPLY_MAGIC: u32 = 0x6e8a_278c;
 /// The TCP port registered for NBD.
 pub const PORT_DEFAULT: u16 = 10809;
 
-/// Handshake flag: the server speaks fixed newstyle.
+/// Handshake flag: the server supports fixed newstyle.
 pub const FLAG_FIXED_NEWSTYLE: u16 = 1 << 0;
 /// Handshake flag: the server can leave out the zeroes after `OPT_EXPORT_NAME`.
 pub const FLAG_NO_ZEROES: u16 = 1 << 1;
-/// Client flag: the client speaks fixed newstyle.
+/// Client flag: the client supports fixed newstyle.
 pub const FLAG_C_FIXED_NEWSTYLE: u32 = 1 << 0;
 /// Client flag: the client wants no zeroes after `OPT_EXPORT_NAME`.
 pub const FLAG_C_NO_ZEROES: u32 = 1 << 1;
 
-/// Option: choose an export and start transmission, without any way to report an error.
+/// Option: choose an export and start transmission; errors cannot be reported.
 pub const OPT_EXPORT_NAME: u32 = 1;
 /// Option: end the session.
 pub const OPT_ABORT: u32 = 2;
@@ -66,11 +66,11 @@ pub const REP_INFO: u32 = 3;
 pub const REP_META_CONTEXT: u32 = 4;
 /// Bit that marks an option reply as an error.
 pub const REP_ERROR_BIT: u32 = 1 << 31;
-/// Option error: not known to this server.
+/// Option error: the server does not support the option.
 pub const REP_ERR_UNSUP: u32 = REP_ERROR_BIT + 1;
 /// Option error: forbidden by the server's policy.
 pub const REP_ERR_POLICY: u32 = REP_ERROR_BIT + 2;
-/// Option error: the data do not make sense, or not at this moment.
+/// Option error: the data are malformed, or invalid in this state.
 pub const REP_ERR_INVALID: u32 = REP_ERROR_BIT + 3;
 /// Option error: not possible on the platform of the server.
 pub const REP_ERR_PLATFORM: u32 = REP_ERROR_BIT + 4;
@@ -78,7 +78,7 @@ pub const REP_ERR_PLATFORM: u32 = REP_ERROR_BIT + 4;
 pub const REP_ERR_TLS_REQD: u32 = REP_ERROR_BIT + 5;
 /// Option error: no such export.
 pub const REP_ERR_UNKNOWN: u32 = REP_ERROR_BIT + 6;
-/// Option error: the server is going down.
+/// Option error: the server is shutting down.
 pub const REP_ERR_SHUTDOWN: u32 = REP_ERROR_BIT + 7;
 /// Option error: the client must ask for the block sizes first.
 pub const REP_ERR_BLOCK_SIZE_REQD: u32 = REP_ERROR_BIT + 8;
@@ -93,7 +93,7 @@ pub const INFO_EXPORT: u16 = 0;
 pub const INFO_NAME: u16 = 1;
 /// Information: text for people.
 pub const INFO_DESCRIPTION: u16 = 2;
-/// Information: smallest, preferred and largest request.
+/// Information: smallest, preferred and largest request size.
 pub const INFO_BLOCK_SIZE: u16 = 3;
 
 /// Command: read.
@@ -119,16 +119,16 @@ pub const CMD_FLAG_FUA: u16 = 1 << 0;
 pub const CMD_FLAG_NO_HOLE: u16 = 1 << 1;
 /// Command flag: answer a read with one data chunk.
 pub const CMD_FLAG_DF: u16 = 1 << 2;
-/// Command flag: one extent is enough.
+/// Command flag: one extent is enough in the reply.
 pub const CMD_FLAG_REQ_ONE: u16 = 1 << 3;
-/// Command flag: zero fast or not at all.
+/// Command flag: fail instead of zeroing slowly.
 pub const CMD_FLAG_FAST_ZERO: u16 = 1 << 4;
-/// Command flag of extended headers: the length counts a payload after the header.
+/// Command flag of extended headers: a payload follows, and the length is its length.
 pub const CMD_FLAG_PAYLOAD_LEN: u16 = 1 << 5;
 
 /// Chunk flag: the last chunk of its reply.
 pub const REPLY_FLAG_DONE: u16 = 1 << 0;
-/// Chunk: nothing.
+/// Chunk: no content.
 pub const REPLY_TYPE_NONE: u16 = 0;
 /// Chunk: an offset and data.
 pub const REPLY_TYPE_OFFSET_DATA: u16 = 1;
@@ -145,9 +145,9 @@ pub const REPLY_TYPE_ERROR: u16 = REPLY_TYPE_ERROR_BIT + 1;
 /// Chunk: an error at an offset.
 pub const REPLY_TYPE_ERROR_OFFSET: u16 = REPLY_TYPE_ERROR_BIT + 2;
 
-/// Status of `base:allocation`: nothing is allocated.
+/// Flag of `base:allocation`: the range is not allocated.
 pub const STATE_HOLE: u32 = 1 << 0;
-/// Status of `base:allocation`: reads as zeroes.
+/// Flag of `base:allocation`: the range reads as zeroes.
 pub const STATE_ZERO: u32 = 1 << 1;
 
 /// The metadata context that this server offers.
@@ -155,21 +155,21 @@ pub const BASE_ALLOCATION: &str = "base:allocation";
 
 /// Longest string of the protocol, in bytes.
 pub const STRING_BYTES_MAX: usize = 4096;
-/// Bytes of an option before its data.
+/// Length of an option header in bytes.
 pub const OPTION_HEADER_BYTES: usize = 16;
-/// Bytes of an option's reply before its data.
+/// Length of an option reply's header in bytes.
 pub const OPTION_REPLY_HEADER_BYTES: usize = 20;
-/// Reserved bytes after the answer to `OPT_EXPORT_NAME`.
+/// Number of reserved bytes after the answer to `OPT_EXPORT_NAME`.
 pub const EXPORT_NAME_ZEROES: usize = 124;
-/// Bytes of a compact request header.
+/// Length of a compact request header in bytes.
 pub const REQUEST_BYTES: usize = 28;
-/// Bytes of an extended request header, the longer of the two.
+/// Length of an extended request header in bytes, the longer of the two.
 pub const EXTENDED_REQUEST_BYTES: usize = 32;
-/// Bytes of a simple reply header.
+/// Length of a simple reply in bytes.
 pub const SIMPLE_REPLY_BYTES: usize = 16;
-/// Bytes of a structured chunk before its payload.
+/// Length of a structured chunk's header in bytes.
 pub const STRUCTURED_REPLY_BYTES: usize = 20;
-/// Bytes of an extended chunk before its payload.
+/// Length of an extended chunk's header in bytes.
 pub const EXTENDED_REPLY_BYTES: usize = 32;
 
 /// Reads big-endian integers off the front of a slice.
@@ -179,12 +179,12 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// A reader over all of `bytes`.
+    /// Creates a reader of `bytes`.
     pub const fn new(bytes: &'a [u8]) -> Self {
         Reader { rest: bytes }
     }
 
-    /// Takes `count` bytes, or `None` (and nothing is taken) when fewer are left.
+    /// Takes `count` bytes. Returns `None`, and takes nothing, if fewer are left.
     pub fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
         let (head, rest) = self.rest.split_at_checked(count)?;
         self.rest = rest;
@@ -197,17 +197,17 @@ impl<'a> Reader<'a> {
         Some(*head)
     }
 
-    /// Takes 2 bytes.
+    /// Takes a 2-byte integer.
     pub fn u16(&mut self) -> Option<u16> {
         self.array().map(u16::from_be_bytes)
     }
 
-    /// Takes 4 bytes.
+    /// Takes a 4-byte integer.
     pub fn u32(&mut self) -> Option<u32> {
         self.array().map(u32::from_be_bytes)
     }
 
-    /// Takes 8 bytes.
+    /// Takes an 8-byte integer.
     pub fn u64(&mut self) -> Option<u64> {
         self.array().map(u64::from_be_bytes)
     }
@@ -218,12 +218,12 @@ impl<'a> Reader<'a> {
         self.bytes(usize::try_from(len).ok()?)
     }
 
-    /// Whether everything was taken.
+    /// Returns true if all bytes were taken.
     pub const fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
 
-    /// What was not taken yet.
+    /// Returns the bytes not taken yet.
     pub const fn rest(&self) -> &'a [u8] {
         self.rest
     }
@@ -233,7 +233,7 @@ impl<'a> Reader<'a> {
 ///
 /// # Panics
 ///
-/// Each write panics when the slice is full: sizes are the encoder's own, never a peer's.
+/// Each write panics if the slice is full: sizes are the encoder's own, never a peer's.
 #[derive(Debug)]
 pub struct Writer<'a> {
     out: &'a mut [u8],
@@ -241,7 +241,7 @@ pub struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// A writer at the front of `out`.
+    /// Creates a writer that starts at the front of `out`.
     pub const fn new(out: &'a mut [u8]) -> Self {
         Writer { out, len: 0 }
     }
@@ -253,35 +253,34 @@ impl<'a> Writer<'a> {
         self
     }
 
-    /// Appends 2 bytes.
+    /// Appends a 2-byte integer.
     pub fn u16(&mut self, value: u16) -> &mut Self {
         self.bytes(&value.to_be_bytes())
     }
 
-    /// Appends 4 bytes.
+    /// Appends a 4-byte integer.
     pub fn u32(&mut self, value: u32) -> &mut Self {
         self.bytes(&value.to_be_bytes())
     }
 
-    /// Appends 8 bytes.
+    /// Appends an 8-byte integer.
     pub fn u64(&mut self, value: u64) -> &mut Self {
         self.bytes(&value.to_be_bytes())
     }
 
-    /// Bytes written so far.
+    /// Returns the number of bytes written so far.
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether nothing was written yet.
+    /// Returns true if nothing was written yet.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 }
 
-/// A string of the protocol: UTF-8, without NUL, at most [`STRING_BYTES_MAX`] bytes.
-///
-/// `None` when `bytes` is not one.
+/// Decodes a string of the protocol. Returns `None` if `bytes` are not UTF-8, contain a NUL or are
+/// longer than [`STRING_BYTES_MAX`].
 pub fn string(bytes: &[u8]) -> Option<&str> {
     if bytes.len() > STRING_BYTES_MAX || bytes.contains(&0) {
         return None;
@@ -289,11 +288,11 @@ pub fn string(bytes: &[u8]) -> Option<&str> {
     std::str::from_utf8(bytes).ok()
 }
 
-/// Appends a whole option, as a client sends it.
+/// Appends a complete option, as a client sends it.
 ///
 /// # Panics
 ///
-/// When `data` has 4 GiB or more.
+/// If `data` has 4 GiB or more.
 pub fn put_option(out: &mut Vec<u8>, option: u32, data: &[u8]) {
     let len = u32::try_from(data.len()).expect("an option of our own is short");
     out.extend_from_slice(&OPTION_MAGIC.to_be_bytes());

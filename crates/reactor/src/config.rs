@@ -1,20 +1,20 @@
-//! The plain values that go into a reactor and come out of it: set-up, waiting, features, counters.
+//! Configuration, wait modes, features and counters of a reactor.
 //!
-//! Owns nothing. Callers fill [`Config`] (every field has a default), pass [`Wait`] to each turn,
-//! and read [`Features`] and [`Counters`] for reports. All times are `CLOCK_MONOTONIC`
+//! Plain values. Callers fill [`Config`] (every field has a default), pass [`Wait`] to each turn,
+//! and read [`Features`] and [`Counters`] for reports. All times are in `CLOCK_MONOTONIC`
 //! nanoseconds.
 
 use std::fmt;
 
-/// Which mechanism carries the operations.
+/// Mechanism that executes a reactor's operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Backend {
-    /// io_uring where the kernel allows it, otherwise epoll. Never returned by a reactor.
+    /// io_uring where the kernel allows it, otherwise epoll. A reactor never reports this value.
     #[default]
     Auto,
-    /// io_uring; an error where it is refused.
+    /// io_uring. Creating the reactor fails where io_uring is refused.
     Uring,
-    /// epoll for sockets, a thread pool for files.
+    /// epoll for sockets, and a thread pool for files.
     Epoll,
 }
 
@@ -28,35 +28,36 @@ impl fmt::Display for Backend {
     }
 }
 
-/// How a reactor is set up.
+/// Configuration of a reactor.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// The mechanism asked for.
+    /// Mechanism to use.
     pub backend: Backend,
-    /// Entries of the submission queue, brought into 1..=32768; the completion queue has 4 times
-    /// as many. Not a limit on outstanding operations: more only cost a system call.
+    /// Entries of the submission queue, clamped to 1..=32768. The completion queue has 4 times as
+    /// many. This does not limit the number of operations in flight: more only cost a system call.
     pub entries: u32,
-    /// Operations that go to the kernel without waiting for the turn's end, at least 1: a drive
-    /// starts on the first ones while the last are still being made. More saves system calls;
-    /// fewer keep a drive busier (measured on a virtio disk at depth 64: 64 at once cost 10 % of
-    /// the rate of one at a time, 8 cost 5 %). Operations on files go earlier where few are
-    /// outstanding.
+    /// Number of queued operations, at least 1, at which they are submitted without waiting for the
+    /// end of the turn, so that a drive starts on the first ones while the last are still being
+    /// prepared. A larger number saves system calls; a smaller one keeps a drive busier. (On a
+    /// virtio disk at queue depth 64, batches of 64 cost 10 % of the rate of single submissions,
+    /// and batches of 8 cost 5 %.) File operations are submitted earlier while few operations are
+    /// in flight.
     pub submit_batch: u32,
-    /// Longest busy poll before a blocking turn sleeps, in nanoseconds; 0 sleeps at once. A turn
-    /// polls only while the waits before it were that short, and lets others have its CPU.
+    /// Maximum time of a busy poll before a blocking turn sleeps, in nanoseconds; 0 sleeps at once.
+    /// A turn polls only if the waits before it were short as well, and yields the CPU meanwhile.
     pub spin_ns: u64,
-    /// What else must be true for a poll.
+    /// Further condition for a busy poll.
     pub spin_rule: SpinRule,
 }
 
-/// Whether a turn polls before it sleeps, where the waits before it were short.
+/// Condition for a busy poll before a turn sleeps, in addition to short previous waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SpinRule {
-    /// It does.
+    /// No further condition.
     #[default]
     Always,
-    /// It does if more bytes are moved that way: at least an eighth more in some milliseconds of
-    /// polling than in as many without. A thread tries both from time to time.
+    /// Polls only if that moves at least an eighth more bytes: the thread measures alternating
+    /// periods of a few milliseconds with and without polling, and repeats this from time to time.
     IfItPays,
 }
 
@@ -72,53 +73,53 @@ impl Default for Config {
     }
 }
 
-/// How a source is going to use a file.
+/// File operations that a source is going to push.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileDemand {
-    /// Operations that may block at once.
+    /// Maximum number of operations that may block at the same time.
     pub operations: u32,
-    /// `Op::Ioctl` is among them, which has no asynchronous form.
+    /// True if `Op::Ioctl` is among them, which has no asynchronous form.
     pub ioctls: bool,
-    /// The process's threads shall do all of them, whatever the back end.
+    /// True if threads of the process must execute all of them, whatever the back end.
     pub threads: bool,
 }
 
-/// The carrier of a source's operations on files.
+/// Mechanism that executes a source's file operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileCarrier {
-    /// The ring.
+    /// io_uring.
     Ring,
-    /// Threads of the process. They know files by descriptor: registered ones are no use.
+    /// Threads of the process. They use file descriptors, so registered files do not help them.
     Threads,
 }
 
-/// How long a turn may block when nothing has completed.
+/// How long a turn may block if nothing has completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Not at all.
+    /// Does not block.
     No,
-    /// Until something completes or the wake eventfd is written.
+    /// Blocks until something completes or the wake eventfd is written.
     Forever,
-    /// Until something happens, and at most until this `CLOCK_MONOTONIC` time in nanoseconds.
+    /// Blocks as `Forever` does, but at most until this `CLOCK_MONOTONIC` time in nanoseconds.
     Until(u64),
 }
 
-/// Which optional kernel features are on. All false on the epoll back end.
+/// Optional kernel features in use. All are false on the epoll back end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Features {
-    /// Completion work runs only when the owner enters the kernel.
+    /// Completion work runs only when the reactor's thread enters the kernel.
     pub defer_taskrun: bool,
-    /// The kernel was told that one thread submits.
+    /// The kernel was told that only one thread submits.
     pub single_issuer: bool,
-    /// Completion work does not interrupt the owner.
+    /// Completion work does not interrupt the reactor's thread.
     pub coop_taskrun: bool,
-    /// A table of registered files exists.
+    /// The ring has a table of registered files.
     pub registered_files: bool,
-    /// A table of registered buffers exists.
+    /// The ring has a table of registered buffers.
     pub registered_buffers: bool,
-    /// Lists of pieces of a registered buffer can be read and written.
+    /// Vectored reads and writes can use a registered buffer.
     pub registered_vectors: bool,
-    /// The ring's own descriptor is registered.
+    /// The ring's own file descriptor is registered.
     pub registered_ring: bool,
 }
 
@@ -142,20 +143,20 @@ impl fmt::Display for Features {
     }
 }
 
-/// What a reactor did since it was made. Work of pool threads is not included.
+/// Counters of a reactor since it was created. They do not include the work of pool threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// System calls made by the owner thread on the data path.
+    /// System calls made by the reactor's thread on the data path.
     pub system_calls: u64,
     /// Calls of `turn`.
     pub turns: u64,
-    /// Operations handed to the kernel (on epoll: issued).
+    /// Operations submitted to the kernel (epoll: started).
     pub sqes: u64,
-    /// Completions received (on epoll: delivered).
+    /// Completions received (epoll: delivered).
     pub cqes: u64,
     /// Turns that entered the kernel to block.
     pub sleeps: u64,
-    /// Times the wake eventfd was seen.
+    /// Number of times the wake eventfd was seen.
     pub wakes: u64,
 }
 

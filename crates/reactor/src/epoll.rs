@@ -1,11 +1,12 @@
 //! The epoll back end: readiness for sockets, a heap for timers, pool threads for files.
 //!
-//! Owns the epoll instance, the waiters of each descriptor, the timers and the queue of pushed
-//! operations. Called by the reactor with the hub lent; calls `socket` for attempts and the hub's
-//! pool for files. Used where io_uring is refused; it behaves as the io_uring back end does.
-//! Invariants: an outstanding operation is in exactly one of: the queue, one waiters' queue, the
-//! timers, the pool; its slot's phase says which. Attempts on one half of a descriptor are made in
-//! the order of pushing. The wake eventfd is registered for good and read only when reported.
+//! It owns the epoll instance, the waiters of each descriptor, the timers, and the queue of pushed
+//! operations. The reactor calls it and passes the hub; it calls `socket` for attempts and the
+//! hub's pool for files. It is used where io_uring is refused, and behaves like the io_uring back
+//! end. Invariants: an operation in flight is in exactly one of these: the queue, the queue of one
+//! descriptor's waiters, the timers, the pool; its slot's phase tells which. Attempts on one
+//! direction of a descriptor are made in the order of pushing. The wake eventfd stays registered
+//! and is read only when epoll reports it.
 
 #![allow(unsafe_code)]
 
@@ -18,40 +19,40 @@ use millrace_machine::{Deadline, Native};
 use crate::config::{Config, Wait};
 use crate::epoll::timers::Timers;
 use crate::epoll::waiters::Waiters;
-use crate::hub::Hub;
+use crate::hub::ReactorState;
 use crate::op::{Direction, FileRef, Op};
-use crate::spin::Spin;
+use crate::spin::BusyPoll;
 use crate::sys::{self, NS_PER_S};
-use crate::table::{Key, Phase, Slot};
+use crate::table::{OperationKey, OperationPhase, OperationSlot};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 const NS_PER_MS: u64 = 1_000_000;
-/// Epoll data of the wake eventfd: no descriptor has this number.
+/// `epoll_event` data of the wake eventfd. No descriptor has this number.
 const WAKE: u64 = u64::MAX;
-/// Events taken per system call.
+/// Maximum number of events returned by one system call.
 const EVENTS: usize = 256;
 
-/// The epoll instance and what waits on it.
+/// The epoll instance, and the operations that wait on it.
 pub(crate) struct Epoll {
     epoll: OwnedFd,
-    pushed: Vec<Key>,
-    scratch: Vec<Key>,
+    pushed: Vec<OperationKey>,
+    scratch: Vec<OperationKey>,
     waiters: Waiters,
     timers: Timers,
     events: Vec<libc::epoll_event>,
     has_pwait2: bool,
-    spin: Spin,
+    spin: BusyPoll,
     woken: bool,
 }
 
 impl Epoll {
-    /// Makes an epoll instance that reports the hub's wake eventfd.
+    /// Creates an epoll instance that reports the hub's wake eventfd.
     ///
     /// # Errors
     ///
-    /// No descriptors or memory left.
-    pub(crate) fn new(config: &Config, hub: &Hub) -> io::Result<Epoll> {
+    /// Returns the system's error if descriptors or memory are exhausted.
+    pub(crate) fn new(config: &Config, hub: &ReactorState) -> io::Result<Epoll> {
         let wake = hub.wake.as_raw_fd();
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: WAKE };
         // SAFETY: the new descriptor is owned by nobody else; the event is a live local.
@@ -74,25 +75,25 @@ impl Epoll {
             timers: Timers::default(),
             events: vec![libc::epoll_event { events: 0, u64: 0 }; EVENTS],
             has_pwait2: true,
-            spin: Spin::new(config.spin_ns, config.spin_rule),
+            spin: BusyPoll::new(config.spin_ns, config.spin_rule),
             woken: false,
         })
     }
 
     /// Queues an operation for the next turn.
-    pub(crate) fn push(&mut self, key: Key) {
+    pub(crate) fn push(&mut self, key: OperationKey) {
         self.pushed.push(key);
     }
 
-    /// Starts what was pushed, waits, reaps; see `Reactor::turn`.
-    pub(crate) fn turn(&mut self, hub: &mut Hub, wait: Wait) -> io::Result<()> {
+    /// Starts the pushed operations, waits, and collects completions; see `Reactor::turn`.
+    pub(crate) fn turn(&mut self, hub: &mut ReactorState, wait: Wait) -> io::Result<()> {
         let before = hub.table.delivered();
         self.start_pushed(hub);
         self.reap(hub);
         let has_news = hub.table.delivered() > 0;
         let wait = if has_news { Wait::No } else { wait };
         let waits = self.spin.is_on() && wait != Wait::No;
-        if waits && self.spin.start(sys::now_ns(), Hub::wait_ns(wait)) {
+        if waits && self.spin.start(sys::now_ns(), ReactorState::wait_ns(wait)) {
             self.look(hub)?;
         }
         let done = self.woken || hub.table.delivered() > 0;
@@ -115,28 +116,29 @@ impl Epoll {
         Ok(())
     }
 
-    /// Looks for events without blocking, if any could matter now.
-    fn peek(&mut self, hub: &mut Hub) -> io::Result<()> {
+    /// Polls for events without blocking, if anything is waiting for a descriptor.
+    fn peek(&mut self, hub: &mut ReactorState) -> io::Result<()> {
         if self.waiters.len() == 0 { Ok(()) } else { self.wait(hub, Some(0)) }
     }
 
-    fn reap(&mut self, hub: &mut Hub) {
+    fn reap(&mut self, hub: &mut ReactorState) {
         hub.collect_jobs();
         if !self.timers.is_empty() {
             self.timers.expire(sys::now_ns(), &mut hub.table);
         }
     }
 
-    /// How long a wait may block: the caller's limit or the next timer, whichever is first.
-    fn limit_ns(&mut self, hub: &mut Hub, wait: Wait) -> Option<u64> {
-        let limit_ns = Hub::wait_ns(wait);
+    /// Returns how long a wait may block: until the caller's limit or the next timer, whichever is
+    /// first.
+    fn limit_ns(&mut self, hub: &mut ReactorState, wait: Wait) -> Option<u64> {
+        let limit_ns = ReactorState::wait_ns(wait);
         let Some(timer_ns) = self.timers.next(&mut hub.table) else { return limit_ns };
         let until_timer_ns = timer_ns.saturating_sub(sys::now_ns());
         Some(limit_ns.map_or(until_timer_ns, |limit_ns| limit_ns.min(until_timer_ns)))
     }
 
-    /// Busy poll until there are news or `spin` says that it was enough.
-    fn look(&mut self, hub: &mut Hub) -> io::Result<()> {
+    /// Polls until something completes or `spin` ends the busy poll.
+    fn look(&mut self, hub: &mut ReactorState) -> io::Result<()> {
         loop {
             self.wait(hub, Some(0))?;
             self.reap(hub);
@@ -146,7 +148,7 @@ impl Epoll {
         }
     }
 
-    fn start_pushed(&mut self, hub: &mut Hub) {
+    fn start_pushed(&mut self, hub: &mut ReactorState) {
         self.scratch.reserve(hub.table.outstanding_max());
         std::mem::swap(&mut self.pushed, &mut self.scratch);
         for at in 0..self.scratch.len() {
@@ -156,12 +158,12 @@ impl Epoll {
         hub.pool.submit();
     }
 
-    fn start(&mut self, hub: &mut Hub, key: Key) {
-        let Some(&mut Slot { op, source, .. }) = hub.table.get(key) else { return };
+    fn start(&mut self, hub: &mut ReactorState, key: OperationKey) {
+        let Some(&mut OperationSlot { op, source, .. }) = hub.table.get(key) else { return };
         match op {
             Op::Nop => hub.table.complete(key, 0, 0),
             Op::Timeout { deadline_ns } => {
-                hub.table.get(key).iter_mut().for_each(|slot| slot.phase = Phase::Timing);
+                hub.table.get(key).iter_mut().for_each(|slot| slot.phase = OperationPhase::Timing);
                 self.timers.insert(deadline_ns, key);
             }
             Op::Cancel { source, user_data } => {
@@ -187,21 +189,28 @@ impl Epoll {
         }
     }
 
-    /// Tries at once, unless others wait in front; waits for readiness if that is too early.
-    fn start_socket(&mut self, hub: &mut Hub, key: Key, fd: RawFd, direction: Direction) {
+    /// Attempts the operation at once, unless others wait ahead of it. If it would block, it waits
+    /// until the descriptor is ready.
+    fn start_socket(
+        &mut self,
+        hub: &mut ReactorState,
+        key: OperationKey,
+        fd: RawFd,
+        direction: Direction,
+    ) {
         let queued = self.waiters.has(fd, direction);
         if !queued && self.attempt(hub, key) {
             return;
         }
         if let Some(slot) = hub.table.get(key) {
-            slot.phase = Phase::Polling;
+            slot.phase = OperationPhase::Polling;
         }
         self.waiters.add(fd, direction, key);
         self.arm(hub, fd);
     }
 
-    /// One attempt; true if the operation has completed.
-    fn attempt(&mut self, hub: &mut Hub, key: Key) -> bool {
+    /// Attempts an operation once. Returns true if it has completed.
+    fn attempt(&mut self, hub: &mut ReactorState, key: OperationKey) -> bool {
         let Some(slot) = hub.table.get(key) else { return true };
         hub.counters.system_calls += 1;
         match socket::attempt(slot) {
@@ -213,9 +222,9 @@ impl Epoll {
         }
     }
 
-    /// Asks the kernel to report what `fd`'s waiters need; a descriptor that epoll refuses fails
-    /// them.
-    fn arm(&mut self, hub: &mut Hub, fd: RawFd) {
+    /// Tells epoll which events `fd`'s waiters need. If epoll refuses the descriptor, the waiters'
+    /// operations fail.
+    fn arm(&mut self, hub: &mut ReactorState, fd: RawFd) {
         match self.waiters.arm(self.epoll.as_raw_fd(), fd) {
             Ok(calls) => hub.counters.system_calls += calls,
             Err(error) => {
@@ -228,29 +237,31 @@ impl Epoll {
         }
     }
 
-    fn cancel(&mut self, hub: &mut Hub, target: Key) -> i32 {
+    fn cancel(&mut self, hub: &mut ReactorState, target: OperationKey) -> i32 {
         let Some(slot) = hub.table.get(target) else { return -libc::ENOENT };
         match (slot.phase, slot.op.readiness()) {
-            (Phase::Polling, Some((fd, direction))) => {
+            (OperationPhase::Polling, Some((fd, direction))) => {
                 self.waiters.remove(fd, direction, target);
             }
-            (Phase::Timing, _) => {
+            (OperationPhase::Timing, _) => {
                 hub.table.complete(target, -libc::ECANCELED, 0);
                 self.timers.note_cancelled(&mut hub.table);
                 return 0;
             }
-            (Phase::Pooled, _) => return hub.cancel_job(target),
+            (OperationPhase::Pooled, _) => return hub.cancel_job(target),
             _ => return -libc::ENOENT,
         }
-        // As on the ring, what a MSG_WAITALL operation moved already is not lost.
+        // As on io_uring, bytes that a MSG_WAITALL operation has already moved are reported, not
+        // lost.
         let moved = hub.table.get(target).map_or(0, |slot| slot.moved as i32);
         let result = if moved > 0 { moved } else { -libc::ECANCELED };
         hub.table.complete(target, result, 0);
         0
     }
 
-    /// One epoll wait of at most `limit_ns`, then attempts for all that became ready.
-    fn wait(&mut self, hub: &mut Hub, limit_ns: Option<u64>) -> io::Result<()> {
+    /// Waits for events once, for at most `limit_ns`, and then attempts all operations that became
+    /// ready.
+    fn wait(&mut self, hub: &mut ReactorState, limit_ns: Option<u64>) -> io::Result<()> {
         let ready = self.wait_events(hub, limit_ns)?;
         for at in 0..ready {
             let libc::epoll_event { events, u64: data } = self.events[at];
@@ -275,7 +286,7 @@ impl Epoll {
         Ok(())
     }
 
-    fn run_waiters(&mut self, hub: &mut Hub, fd: RawFd, direction: Direction) {
+    fn run_waiters(&mut self, hub: &mut ReactorState, fd: RawFd, direction: Direction) {
         while let Some(key) = self.waiters.front(fd, direction) {
             if !self.attempt(hub, key) {
                 return;
@@ -284,7 +295,7 @@ impl Epoll {
         }
     }
 
-    fn wait_events(&mut self, hub: &mut Hub, limit_ns: Option<u64>) -> io::Result<usize> {
+    fn wait_events(&mut self, hub: &mut ReactorState, limit_ns: Option<u64>) -> io::Result<usize> {
         loop {
             hub.counters.system_calls += 1;
             let ready = match self.has_pwait2 {
@@ -314,7 +325,7 @@ impl Epoll {
         unsafe { libc::syscall(libc::SYS_epoll_pwait2, epoll, events, EVENTS, limit, no_mask, 0) }
     }
 
-    /// Before Linux 5.11: milliseconds, rounded up so that nothing is early.
+    /// Fallback before Linux 5.11: rounds up to milliseconds, so that no wait ends early.
     fn wait_ms(&mut self, limit_ns: Option<u64>) -> i64 {
         let limit_ms = match limit_ns {
             Some(ns) => i32::try_from(ns.div_ceil(NS_PER_MS)).unwrap_or(i32::MAX),
@@ -326,7 +337,7 @@ impl Epoll {
     }
 
     /// Cancels all waits and timers, and waits for the pool within the limit.
-    pub(crate) fn close(&mut self, hub: &mut Hub, limit: &mut Deadline<Native>) {
+    pub(crate) fn close(&mut self, hub: &mut ReactorState, limit: &mut Deadline<Native>) {
         self.start_pushed(hub);
         let mut keys = Vec::new();
         hub.table.keys(&mut keys);
@@ -343,7 +354,7 @@ impl Epoll {
     }
 }
 
-/// True for operations that block on a device rather than on a peer.
+/// Returns true for operations that block on a device rather than on a peer.
 fn runs_on_pool(op: &Op) -> bool {
     match *op {
         Op::Fdatasync { .. } | Op::Fallocate { .. } | Op::Ioctl { .. } => true,

@@ -1,40 +1,43 @@
-//! What both back ends share: the table of operations, the pool, the wake eventfd, the counters.
+//! State that both back ends share: the table of operations, the pool, the wake eventfd, the
+//! counters.
 //!
-//! Owned by the reactor, lent to the back end for each call. Not shared between threads, except
-//! for the eventfd (anyone may write it) and the pool's inner state (its own lock). Invariant: a
-//! source has a share of the pool before its first job, and keeps it until it is released.
+//! The reactor owns the hub and passes it to the back end in each call. Only one thread uses it,
+//! except that any thread may write the eventfd, and that the pool's inner state has its own lock.
+//! Invariant: a source gets its share of the pool before its first job, and keeps it until the
+//! source is released.
 
 use crate::config::{Counters, FileCarrier, Wait};
 use crate::op::Source;
-use crate::pool::{Pool, PoolShare, Sleep};
+use crate::pool::{Pool, PoolShare, PoolSleep};
 use crate::sys;
-use crate::table::{Key, Phase, Table};
+use crate::table::{OperationKey, OperationPhase, Table};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// The parts of a reactor that do not depend on the back end.
-pub(crate) struct Hub {
+pub(crate) struct ReactorState {
     pub(crate) table: Table,
     pub(crate) pool: Pool,
     pub(crate) wake: Arc<OwnedFd>,
     pub(crate) counters: Counters,
-    /// By source, as far as any has one.
+    /// Share of each source in the pool, indexed by source.
     shares: Vec<Option<FileShare>>,
 }
 
-/// How the pool serves a source.
+/// A source's share of the pool, and the carrier of its file operations.
 struct FileShare {
     share: Arc<PoolShare>,
-    /// `Threads`: reads, writes and all else on files go to the pool, too.
+    /// If `Threads`, all file operations of the source, including reads and writes, run on the
+    /// pool.
     carrier: FileCarrier,
 }
 
-impl Hub {
-    /// A hub with a new eventfd.
-    pub(crate) fn new() -> io::Result<Hub> {
+impl ReactorState {
+    /// Creates a hub with a new eventfd.
+    pub(crate) fn new() -> io::Result<ReactorState> {
         let wake = Arc::new(sys::eventfd()?);
-        Ok(Hub {
+        Ok(ReactorState {
             table: Table::default(),
             pool: Pool::new(Arc::clone(&wake)),
             wake,
@@ -43,7 +46,7 @@ impl Hub {
         })
     }
 
-    /// Gives a source its share of the pool.
+    /// Sets a source's share of the pool.
     pub(crate) fn set_share(
         &mut self,
         source: Source,
@@ -57,7 +60,7 @@ impl Hub {
         self.shares[at] = Some(FileShare { share, carrier });
     }
 
-    /// Closes an inbox, and gives its share of the pool back.
+    /// Closes an inbox, and releases its share of the pool.
     pub(crate) fn release(&mut self, source: Source) {
         self.table.release(source);
         if let Some(share) = self.shares.get_mut(usize::from(source.0)) {
@@ -69,15 +72,15 @@ impl Hub {
         self.shares.get(usize::from(source.0))?.as_ref()
     }
 
-    /// Returns true if the pool does all of a source's operations on files.
+    /// Returns true if the pool executes all file operations of a source.
     pub(crate) fn takes_files(&self, source: Source) -> bool {
         self.share(source).is_some_and(|share| share.carrier == FileCarrier::Threads)
     }
 
-    /// Adds an operation to the batch for the pool.
-    pub(crate) fn queue_job(&mut self, key: Key) {
+    /// Adds an operation to the next batch for the pool.
+    pub(crate) fn queue_job(&mut self, key: OperationKey) {
         let Some(slot) = self.table.get(key) else { return };
-        slot.phase = Phase::Pooled;
+        slot.phase = OperationPhase::Pooled;
         let (source, op) = (slot.source, slot.op);
         if self.share(source).is_none() {
             self.set_share(source, PoolShare::new(), FileCarrier::Ring);
@@ -87,9 +90,9 @@ impl Hub {
         }
     }
 
-    /// Takes an operation back that no thread of the pool has begun, and completes it with
-    /// `-ECANCELED`; the result of the cancel.
-    pub(crate) fn cancel_job(&mut self, key: Key) -> i32 {
+    /// Cancels a pool operation that no thread has started, and completes it with `-ECANCELED`.
+    /// Returns the result of the cancel operation.
+    pub(crate) fn cancel_job(&mut self, key: OperationKey) -> i32 {
         let Some(source) = self.table.get(key).map(|slot| slot.source) else {
             return -libc::ENOENT;
         };
@@ -101,26 +104,26 @@ impl Hub {
         0
     }
 
-    /// How long a turn may sleep that wants to for `limit_ns` (none: for ever); none if results of
-    /// the pool are there.
+    /// Returns how long a turn may sleep that would like to sleep for `limit_ns` (`None`: without
+    /// limit). Returns `None` if the pool has results, so that the turn must not sleep.
     pub(crate) fn prepare_sleep(&mut self, limit_ns: Option<u64>) -> Option<Option<u64>> {
         match self.pool.prepare_sleep() {
-            Sleep::No => None,
-            Sleep::Until(None) => Some(limit_ns),
-            Sleep::Until(Some(again_ns)) => {
+            PoolSleep::No => None,
+            PoolSleep::Until(None) => Some(limit_ns),
+            PoolSleep::Until(Some(again_ns)) => {
                 let until_ns = again_ns.saturating_sub(sys::now_ns());
                 Some(Some(limit_ns.map_or(until_ns, |limit_ns| limit_ns.min(until_ns))))
             }
         }
     }
 
-    /// Puts the pool's results into the inboxes.
+    /// Moves the pool's results to the inboxes.
     pub(crate) fn collect_jobs(&mut self) {
         let table = &mut self.table;
         self.pool.collect(|key, result| table.complete(key, result, 0));
     }
 
-    /// The nanoseconds a wait may last from now: `None` is for ever.
+    /// Returns how many nanoseconds a wait may last from now; `None` means without limit.
     pub(crate) fn wait_ns(wait: Wait) -> Option<u64> {
         match wait {
             Wait::No => Some(0),

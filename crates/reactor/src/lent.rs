@@ -1,17 +1,17 @@
-//! Memory that is lent to a ring, of which pieces are registered when its lender says so, or as
-//! operations come to lie in them.
+//! Memory regions that their owners lent to a ring. Pieces of a region are registered on request,
+//! or when an operation first uses them.
 //!
-//! Owns which regions are lent, and of each piece of one whether it is registered and under which
-//! index. The tables of the ring call it per operation, with what registers a piece. What the
-//! kernel refuses once is not asked for again while the region is lent: its other pieces stay
-//! registered, and operations elsewhere in it are ordinary ones.
-//! Invariant: an index is in one piece of one region.
+//! This file tracks which regions are lent, and for each piece whether it is registered and under
+//! which index. The ring's tables call it for each operation, and do the registration. If the
+//! kernel refuses a piece, no further piece of that region is registered while it is lent;
+//! registered pieces stay registered, and operations elsewhere in the region use unregistered
+//! memory. Invariant: an index belongs to one piece of one region.
 
 use std::io;
 
-/// A region, as those who lend it name it.
+/// Address range of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Extent {
+pub(crate) struct AddressRange {
     pub(crate) start: usize,
     pub(crate) len: usize,
 }
@@ -21,33 +21,33 @@ pub(crate) struct Extent {
 pub(crate) struct LentRegions(Vec<LentRegion>);
 
 struct LentRegion {
-    extent: Extent,
+    extent: AddressRange,
     piece_bytes: usize,
-    /// Whoever lends it: drives of one thread do so each.
+    /// Number of times that the region is lent; each drive of a thread lends it once.
     lenders: usize,
-    /// The index of each piece that is registered.
+    /// Index of each registered piece; `None` for a piece that is not registered.
     pieces: Vec<Option<u16>>,
-    /// Why no more is registered.
+    /// Error of the kernel's refusal, until it is reported.
     refusal: Option<io::Error>,
     is_refused: bool,
 }
 
-/// What is known of a range.
+/// Result of looking up an address range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
-    /// It lies in the piece of this index.
+pub(crate) enum LentLookup {
+    /// The range lies in a registered piece with this index.
     Index(u16),
-    /// It lies in a piece that is to be registered first.
-    Unregistered(Extent),
-    /// It lies in a region, but in no piece of it that is or can be registered.
+    /// The range lies in this piece, which must be registered first.
+    Unregistered(AddressRange),
+    /// The range lies in a region, but crosses pieces, or its piece cannot be registered.
     Ordinary,
-    /// It lies in no region.
+    /// The range does not lie in any region.
     Elsewhere,
 }
 
 impl LentRegions {
-    /// Lends a region, once more if it is lent already.
-    pub(crate) fn lend(&mut self, extent: Extent, piece_bytes: usize) {
+    /// Lends a region, or counts one more lender if it is lent already.
+    pub(crate) fn lend(&mut self, extent: AddressRange, piece_bytes: usize) {
         if let Some(known) = self.0.iter_mut().find(|region| region.extent == extent) {
             known.lenders += 1;
             return;
@@ -57,8 +57,8 @@ impl LentRegions {
         self.0.push(LentRegion { extent, piece_bytes, lenders, pieces, refusal, is_refused });
     }
 
-    /// Takes a region back; the indexes to be freed if nobody lends it any more.
-    pub(crate) fn take_back(&mut self, extent: Extent) -> Vec<u16> {
+    /// Takes a region back. Returns the indexes to free if it has no other lender.
+    pub(crate) fn take_back(&mut self, extent: AddressRange) -> Vec<u16> {
         let Some(at) = self.0.iter().position(|region| region.extent == extent) else {
             return Vec::new();
         };
@@ -69,30 +69,31 @@ impl LentRegions {
         }
     }
 
-    /// What is known of `start .. start + len`.
-    pub(crate) fn find(&self, start: usize, len: usize) -> Found {
+    /// Looks up the range `start .. start + len`.
+    pub(crate) fn find(&self, start: usize, len: usize) -> LentLookup {
         let Some(region) = self.0.iter().find(|region| region.has(start)) else {
-            return Found::Elsewhere;
+            return LentLookup::Elsewhere;
         };
         let piece = (start - region.extent.start) / region.piece_bytes;
         let of = region.piece(piece);
         match region.pieces[piece] {
-            _ if of.start + of.len < start.saturating_add(len) => Found::Ordinary,
-            Some(index) => Found::Index(index),
-            None if region.is_refused => Found::Ordinary,
-            None => Found::Unregistered(of),
+            _ if of.start + of.len < start.saturating_add(len) => LentLookup::Ordinary,
+            Some(index) => LentLookup::Index(index),
+            None if region.is_refused => LentLookup::Ordinary,
+            None => LentLookup::Unregistered(of),
         }
     }
 
-    /// A piece of this region that is not registered, and may be.
-    pub(crate) fn unregistered(&self, extent: Extent) -> Option<Extent> {
+    /// Returns a piece of the region that is not registered yet, unless the kernel refused one
+    /// before.
+    pub(crate) fn unregistered(&self, extent: AddressRange) -> Option<AddressRange> {
         let region = self.0.iter().find(|region| region.extent == extent && !region.is_refused)?;
         let piece = region.pieces.iter().position(Option::is_none)?;
         Some(region.piece(piece))
     }
 
-    /// Notes what came of registering a piece that [`LentRegions::find`] gave.
-    pub(crate) fn note(&mut self, of: Extent, registered: Result<u16, io::Error>) {
+    /// Records the result of registering a piece that [`LentRegions::find`] returned.
+    pub(crate) fn note(&mut self, of: AddressRange, registered: Result<u16, io::Error>) {
         let Some(region) = self.0.iter_mut().find(|region| region.has(of.start)) else { return };
         match registered {
             Ok(index) => {
@@ -103,7 +104,7 @@ impl LentRegions {
         }
     }
 
-    /// Why the kernel refused a piece, if it did since the last call.
+    /// Returns the kernel's refusal to register a piece, once.
     pub(crate) fn take_refusal(&mut self) -> Option<io::Error> {
         self.0.iter_mut().find_map(|region| region.refusal.take())
     }
@@ -114,10 +115,10 @@ impl LentRegion {
         (self.extent.start..self.extent.start + self.extent.len).contains(&address)
     }
 
-    fn piece(&self, number: usize) -> Extent {
+    fn piece(&self, number: usize) -> AddressRange {
         let at = number * self.piece_bytes;
         let len = self.piece_bytes.min(self.extent.len - at);
-        Extent { start: self.extent.start + at, len }
+        AddressRange { start: self.extent.start + at, len }
     }
 }
 
@@ -125,23 +126,23 @@ impl LentRegion {
 mod tests {
     use super::*;
 
-    const ALL: Extent = Extent { start: 0x10_0000, len: 0x2800 };
+    const ALL: AddressRange = AddressRange { start: 0x10_0000, len: 0x2800 };
 
     #[test]
     fn a_range_is_found_in_the_one_piece_that_has_all_of_it() {
         let mut lent = LentRegions::default();
-        assert_eq!(lent.find(ALL.start, 1), Found::Elsewhere);
+        assert_eq!(lent.find(ALL.start, 1), LentLookup::Elsewhere);
         lent.lend(ALL, 0x1000);
-        let second = Extent { start: ALL.start + 0x1000, len: 0x1000 };
-        assert_eq!(lent.find(ALL.start + 0x1800, 0x800), Found::Unregistered(second));
+        let second = AddressRange { start: ALL.start + 0x1000, len: 0x1000 };
+        assert_eq!(lent.find(ALL.start + 0x1800, 0x800), LentLookup::Unregistered(second));
         lent.note(second, Ok(7));
-        assert_eq!(lent.find(ALL.start + 0x1800, 0x800), Found::Index(7));
-        assert_eq!(lent.find(ALL.start + 0x1800, 0x801), Found::Ordinary, "two pieces");
-        let last = Extent { start: ALL.start + 0x2000, len: 0x800 };
-        assert_eq!(lent.find(last.start, 0x800), Found::Unregistered(last), "a short one");
-        assert_eq!(lent.find(last.start + 0x700, 0x200), Found::Ordinary, "past the end");
-        assert_eq!(lent.find(last.start + 0x800, 1), Found::Elsewhere);
-        assert_eq!(lent.find(ALL.start - 1, 1), Found::Elsewhere);
+        assert_eq!(lent.find(ALL.start + 0x1800, 0x800), LentLookup::Index(7));
+        assert_eq!(lent.find(ALL.start + 0x1800, 0x801), LentLookup::Ordinary, "two pieces");
+        let last = AddressRange { start: ALL.start + 0x2000, len: 0x800 };
+        assert_eq!(lent.find(last.start, 0x800), LentLookup::Unregistered(last), "a short one");
+        assert_eq!(lent.find(last.start + 0x700, 0x200), LentLookup::Ordinary, "past the end");
+        assert_eq!(lent.find(last.start + 0x800, 1), LentLookup::Elsewhere);
+        assert_eq!(lent.find(ALL.start - 1, 1), LentLookup::Elsewhere);
     }
 
     #[test]
@@ -149,7 +150,7 @@ mod tests {
         let mut lent = LentRegions::default();
         assert_eq!(lent.unregistered(ALL), None);
         lent.lend(ALL, 0x1000);
-        let piece = |at: usize, len| Some(Extent { start: ALL.start + at, len });
+        let piece = |at: usize, len| Some(AddressRange { start: ALL.start + at, len });
         assert_eq!(lent.unregistered(ALL), piece(0, 0x1000));
         lent.note(piece(0, 0x1000).unwrap(), Ok(3));
         lent.note(piece(0x1000, 0x1000).unwrap(), Ok(4));
@@ -163,16 +164,16 @@ mod tests {
     fn what_was_refused_is_said_once_and_not_tried_again() {
         let mut lent = LentRegions::default();
         lent.lend(ALL, 0x1000);
-        let first = Extent { start: ALL.start, len: 0x1000 };
+        let first = AddressRange { start: ALL.start, len: 0x1000 };
         lent.note(first, Ok(3));
-        let second = Extent { start: ALL.start + 0x1000, len: 0x1000 };
+        let second = AddressRange { start: ALL.start + 0x1000, len: 0x1000 };
         lent.note(second, Err(io::Error::from_raw_os_error(libc::ENOMEM)));
-        assert_eq!(lent.find(second.start, 1), Found::Ordinary);
-        assert_eq!(lent.find(ALL.start, 1), Found::Index(3), "what is registered stays so");
+        assert_eq!(lent.find(second.start, 1), LentLookup::Ordinary);
+        assert_eq!(lent.find(ALL.start, 1), LentLookup::Index(3), "what is registered stays so");
         let said = lent.take_refusal().and_then(|error| error.raw_os_error());
         assert_eq!(said, Some(libc::ENOMEM));
         assert!(lent.take_refusal().is_none());
-        assert_eq!(lent.find(second.start, 1), Found::Ordinary);
+        assert_eq!(lent.find(second.start, 1), LentLookup::Ordinary);
     }
 
     #[test]
@@ -180,12 +181,12 @@ mod tests {
         let mut lent = LentRegions::default();
         lent.lend(ALL, 0x1000);
         lent.lend(ALL, 0x1000);
-        lent.note(Extent { start: ALL.start, len: 0x1000 }, Ok(3));
-        lent.note(Extent { start: ALL.start + 0x1000, len: 0x1000 }, Ok(5));
+        lent.note(AddressRange { start: ALL.start, len: 0x1000 }, Ok(3));
+        lent.note(AddressRange { start: ALL.start + 0x1000, len: 0x1000 }, Ok(5));
         assert_eq!(lent.take_back(ALL), []);
-        assert_eq!(lent.find(ALL.start, 1), Found::Index(3));
+        assert_eq!(lent.find(ALL.start, 1), LentLookup::Index(3));
         assert_eq!(lent.take_back(ALL), [3, 5]);
-        assert_eq!(lent.find(ALL.start, 1), Found::Elsewhere);
+        assert_eq!(lent.find(ALL.start, 1), LentLookup::Elsewhere);
         assert_eq!(lent.take_back(ALL), [], "it is lent no more");
     }
 }

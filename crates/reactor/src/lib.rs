@@ -1,16 +1,18 @@
-//! One proactor per I/O thread: sockets, eventfds, timers and drive I/O on one ring.
+//! Proactor for an I/O thread: sockets, eventfds, timers and drive I/O on one ring.
 //!
-//! A [`Reactor`] belongs to the thread that made it and is the only place where that thread
-//! blocks. Users get a [`Handle`], open a [`Source`] (an inbox), [`Handle::push`] operations
-//! ([`Op`]) and [`Handle::take`] completions after [`Reactor::turn`]. There are two back ends
-//! with the same behaviour: io_uring, and epoll with the process's thread pool for file operations
-//! where io_uring is refused (containers, old kernels).
+//! A [`Reactor`] belongs to the thread that created it and is the only place where that thread
+//! blocks. Users get a [`Handle`], open a [`Source`] (an inbox for completions), [`Handle::push`]
+//! operations ([`Op`]), and [`Handle::take`] their completions after [`Reactor::turn`]. There are
+//! two back ends with the same behaviour: io_uring; and epoll, with a thread pool for file
+//! operations, where io_uring is refused (containers, old kernels).
 //!
-//! Rules that hold everywhere:
-//! - an operation that was pushed completes exactly once, also after a cancel;
-//! - memory named by an operation belongs to the reactor until its completion is taken;
-//! - `turn` may return early with 0 (a signal, a wake-up, an internal completion): loop on it;
-//! - a socket operation never completes with `-EAGAIN`; file operations pass every errno through.
+//! Rules that always hold:
+//! - a pushed operation completes exactly once, even if it is cancelled;
+//! - memory that an operation names belongs to the reactor until its completion is taken;
+//! - `turn` may return early with 0 (a signal, a wake-up, an internal completion), so call it in a
+//!   loop;
+//! - a socket operation never completes with `-EAGAIN`, while file operations pass every errno
+//!   through.
 
 #![doc = include_str!("../README.md")]
 

@@ -1,30 +1,30 @@
-//! The vocabulary: what can be pushed to a reactor and what comes back.
+//! Operations that can be pushed to a reactor, and their completions.
 //!
-//! Owns nothing; every type is plain data. Pointers in an [`Op`] are borrowed by the reactor from
-//! `push` until the completion is taken; whoever pushes upholds that. Both back ends and all users
-//! speak these types.
+//! All types are plain data, used by both back ends and by all users. The reactor borrows the
+//! pointers in an [`Op`] from `push` until the completion is taken; the pushing code must keep them
+//! valid.
 
 use std::os::fd::RawFd;
 
-/// An inbox of a reactor, from [`Handle::source`](crate::Handle::source).
+/// An inbox for completions, opened by [`Handle::source`](crate::Handle::source).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Source(pub(crate) u16);
 
 impl Source {
-    /// The small integer behind it, for reports.
+    /// Returns the inbox's number, for reports.
     pub fn index(self) -> u16 {
         self.0
     }
 }
 
-/// The outcome of one operation.
+/// Result of one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// The value given to `push`.
+    /// The value passed to `push`.
     pub user_data: u64,
-    /// What the system call of the same name returns: at least 0, or `-errno`.
+    /// Result of the system call of the same name: at least 0, or `-errno`.
     pub result: i32,
-    /// The flags of the io_uring completion; 0 on the epoll back end.
+    /// Flags of the io_uring completion; 0 on the epoll back end.
     pub flags: u32,
 }
 
@@ -33,27 +33,27 @@ pub struct Completion {
 pub enum FileRef {
     /// A file descriptor.
     Raw(RawFd),
-    /// An index in the reactor's table of registered files.
+    /// Index in the reactor's table of registered files.
     Fixed(u32),
 }
 
-/// One operation. Results are those of the system call of the same name unless said otherwise.
+/// One operation. Its result is that of the system call of the same name, unless stated otherwise.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)] // The fields are the arguments of the system calls.
 pub enum Op {
-    /// Accepts a connection; the result is its descriptor (close-on-exec; nonblocking on epoll).
+    /// Accepts a connection. The result is its descriptor (close-on-exec; nonblocking on epoll).
     Accept { fd: RawFd },
-    /// Receives from a socket; 0 at its end.
+    /// Receives from a socket. The result is 0 at the end of the stream.
     Recv { fd: RawFd, buf: *mut u8, len: u32 },
-    /// Receives with `recvmsg`; a short result is possible also with `MSG_WAITALL`.
+    /// Receives with `recvmsg`. The result may be short, even with `MSG_WAITALL`.
     RecvMsg { fd: RawFd, msg: *mut libc::msghdr, flags: i32 },
-    /// Sends on a socket; `MSG_NOSIGNAL` is added; the result may be short.
+    /// Sends on a socket with `MSG_NOSIGNAL`. The result may be short.
     Send { fd: RawFd, buf: *const u8, len: u32, flags: i32 },
-    /// Sends with `sendmsg`; `MSG_NOSIGNAL` is added; the result may be short.
+    /// Sends with `sendmsg` and `MSG_NOSIGNAL`. The result may be short.
     SendMsg { fd: RawFd, msg: *const libc::msghdr, flags: i32 },
-    /// Reads at `offset`; `buffer` is the registered region that holds `buf`, if one does.
+    /// Reads at `offset`. `buffer` is the registered region that contains `buf`, if any.
     Read { file: FileRef, buf: *mut u8, len: u32, offset: u64, buffer: Option<u16> },
-    /// Writes at `offset`; `rw_flags` as for `pwritev2` (`RWF_DSYNC`).
+    /// Writes at `offset`, with the `rw_flags` of `pwritev2` (such as `RWF_DSYNC`).
     Write {
         file: FileRef,
         buf: *const u8,
@@ -62,10 +62,10 @@ pub enum Op {
         buffer: Option<u16>,
         rw_flags: i32,
     },
-    /// Reads into `count` segments at `offset`; `buffer` is the registered region that holds them
-    /// all, from [`Handle::fixed_vector`](crate::Handle::fixed_vector).
+    /// Reads at `offset` into `count` segments. `buffer` is the registered region that contains
+    /// them all, from [`Handle::fixed_vector`](crate::Handle::fixed_vector).
     ReadV { file: FileRef, iov: *const libc::iovec, count: u32, offset: u64, buffer: Option<u16> },
-    /// Writes from `count` segments at `offset`; `buffer` as for `ReadV`.
+    /// Writes at `offset` from `count` segments, with `buffer` as in `ReadV`.
     WriteV {
         file: FileRef,
         iov: *const libc::iovec,
@@ -74,29 +74,29 @@ pub enum Op {
         buffer: Option<u16>,
         rw_flags: i32,
     },
-    /// Makes data durable.
+    /// Makes a file's data durable, with `fdatasync`.
     Fdatasync { file: FileRef },
     /// Allocates, punches or zeroes a range of a file.
     Fallocate { file: FileRef, mode: i32, offset: u64, len: u64 },
-    /// `ioctl(fd, request, &range)` on a pool thread (`BLKDISCARD`, `BLKZEROOUT`).
+    /// Calls `ioctl(fd, request, &range)` on a pool thread (`BLKDISCARD`, `BLKZEROOUT`).
     Ioctl { fd: RawFd, request: u64, range: [u64; 2] },
-    /// Waits once until `fd` is readable; the result is the mask of `poll`.
+    /// Waits once until `fd` is readable. The result is the event mask of `poll`.
     PollIn { fd: RawFd },
     /// Completes with 0 when `CLOCK_MONOTONIC` reaches `deadline_ns`, never earlier.
     Timeout { deadline_ns: u64 },
     /// Cancels the operation pushed with this source and user data. The target still completes,
-    /// with `-ECANCELED` or its result. The cancel completes with 0, with `-ENOENT` (not found,
-    /// or nothing can be done about it) or with `-EALREADY` (running: a thread that has begun one
-    /// is not stopped). Costs a look at every outstanding operation.
+    /// with `-ECANCELED` or its own result. The cancel completes with 0, with `-ENOENT` (no such
+    /// operation, or it cannot be cancelled), or with `-EALREADY` (a thread is already executing
+    /// it). Costs a scan of all operations in flight.
     Cancel { source: Source, user_data: u64 },
-    /// Closes a descriptor; nothing else may be outstanding on it.
+    /// Closes a descriptor. No other operation may be in flight on it.
     Close { fd: RawFd },
-    /// Does nothing.
+    /// Does nothing; completes with 0.
     Nop,
 }
 
 impl Op {
-    /// True for operations that wait for a peer and must never show `-EAGAIN`.
+    /// Returns true for operations that wait for a peer and must never complete with `-EAGAIN`.
     pub(crate) fn is_socket(&self) -> bool {
         matches!(
             self,
@@ -108,7 +108,8 @@ impl Op {
         )
     }
 
-    /// True for operations on files and block devices, which wait for a device and not for a peer.
+    /// Returns true for operations on files and block devices, which wait for a device, not for a
+    /// peer.
     pub(crate) fn is_on_file(&self) -> bool {
         matches!(
             self,
@@ -122,7 +123,7 @@ impl Op {
         )
     }
 
-    /// True for reads and writes of memory that is registered.
+    /// Returns true for reads and writes that use registered memory.
     pub fn is_registered(&self) -> bool {
         let (Op::Read { buffer, .. }
         | Op::Write { buffer, .. }
@@ -134,7 +135,7 @@ impl Op {
         buffer.is_some()
     }
 
-    /// The descriptor a readiness wait is about, and whether it is a wait to read.
+    /// Returns the descriptor that a readiness wait is about, and its direction.
     pub(crate) fn readiness(&self) -> Option<(RawFd, Direction)> {
         match *self {
             Op::Accept { fd } | Op::Recv { fd, .. } | Op::RecvMsg { fd, .. } => {
@@ -151,11 +152,11 @@ impl Op {
     }
 }
 
-/// Which half of a descriptor an operation waits for.
+/// Direction of a readiness wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
-    /// Readable.
+    /// Until the descriptor is readable.
     In,
-    /// Writable.
+    /// Until the descriptor is writable.
     Out,
 }

@@ -1,13 +1,15 @@
-//! Threads for operations that have no asynchronous form: files on epoll, ioctl everywhere.
+//! Thread pool for operations without an asynchronous form: file operations on epoll, ioctl
+//! everywhere.
 //!
-//! One pool serves all reactors of the process. Owns the threads; `pool/job_queue.rs` has the jobs
-//! and the rules by which drives share them. Threads start when jobs wait and end after being idle
-//! for [`IDLE`], except for a few that [`Pool::reserve`] starts before a drive is served. A thread
-//! that finds more work calls the next one, so a submitter wakes one thread for each batch.
-//! Lock order: the mutex is a leaf and is never held across a system call.
-//! Wake protocol: the owner sets `asleep` under the mutex after it saw no results; a worker that
-//! adds a result under the mutex takes `asleep` and, if it was set, writes the eventfd once.
-//! So there is one write per batch, and none while the owner is awake.
+//! One pool serves all reactors of the process. This file owns the threads; `pool/job_queue.rs` has
+//! the jobs, and the rules by which drives share the threads. Threads start when jobs wait, and end
+//! after being idle for [`IDLE`], except for a few that [`Pool::reserve`] starts before a drive is
+//! served. A thread that finds more work wakes the next one, so a submitter wakes only one thread
+//! for each batch. Lock order: no other lock is taken under the mutex, and it is never held across
+//! a system call. Wake protocol: the owner of an inbox sets `asleep` under the mutex if it finds no
+//! results. A worker that adds a result, under the mutex, clears `asleep` and, if it was set,
+//! writes the eventfd once. So there is one write for each batch of results, and none while the
+//! owner is awake.
 
 #![allow(unsafe_code)]
 
@@ -15,19 +17,20 @@ mod job_queue;
 
 use crate::op::{FileRef, Op};
 use crate::sys;
-use crate::table::Key;
-use job_queue::{Call, JobQueue, LANE_MAX};
+use crate::table::OperationKey;
+use job_queue::{JobQueue, LANE_MAX, ThreadCall};
 use millrace_machine::{Native, run_on_any_cpu, thread_limits};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Most threads that all drives share. Beyond it each drive can have one thread of its own.
+/// Maximum number of threads that all drives share. Beyond it, each drive can have one thread of
+/// its own.
 pub const POOL_THREADS_SHARED: usize = 128;
-/// Threads that are there from the start, or one for each drive that needs any if those are fewer.
+/// Number of threads that never end, or one for each drive that needs any if that is fewer.
 pub const POOL_THREADS_KEPT: usize = 4;
-/// How long a thread waits for jobs before it ends.
+/// Time after which an idle thread ends.
 const IDLE: Duration = Duration::from_secs(10);
 const LIMITS: PoolLimits = PoolLimits {
     shared: POOL_THREADS_SHARED,
@@ -37,25 +40,26 @@ const LIMITS: PoolLimits = PoolLimits {
     refused_ns: 100_000_000,
 };
 
-/// Bounds of the pool.
+/// Limits of the pool.
 #[derive(Clone, Copy, Debug)]
 struct PoolLimits {
-    /// Most threads that run jobs of any lane.
+    /// Maximum number of threads that run jobs of any lane.
     shared: usize,
-    /// Most threads of a lane.
+    /// Maximum number of threads that run jobs of one lane.
     lane: usize,
-    /// Threads that never end.
+    /// Maximum number of threads that never end.
     kept: usize,
-    /// How long a drive without a thread waits before the pool gets one more than `shared`.
+    /// Time that a drive without a thread waits before the pool starts one beyond `shared`, in
+    /// nanoseconds.
     growth_ns: u64,
-    /// How long the pool asks for no thread after the system has refused one.
+    /// Time for which the pool starts no thread after the system refused one, in nanoseconds.
     refused_ns: u64,
 }
 
-/// One operation for a thread.
+/// One operation for a pool thread.
 #[derive(Clone, Copy)]
-struct Job {
-    key: Key,
+struct PoolJob {
+    key: OperationKey,
     lane: u32,
     inbox: u32,
     op: Op,
@@ -63,35 +67,36 @@ struct Job {
 
 // SAFETY: the pointers in `op` stay valid and unaliased until the completion is taken (contract of
 // `Handle::push`), and only the one worker that took the job uses them.
-unsafe impl Send for Job {}
+unsafe impl Send for PoolJob {}
 
-struct Shared {
+struct SharedPool {
     queue: Mutex<JobQueue>,
     work: Condvar,
 }
 
-static POOL: Shared = Shared { queue: Mutex::new(JobQueue::new(LIMITS)), work: Condvar::new() };
+static POOL: SharedPool =
+    SharedPool { queue: Mutex::new(JobQueue::new(LIMITS)), work: Condvar::new() };
 
 fn lock() -> MutexGuard<'static, JobQueue> {
     POOL.queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A drive's share of the process's thread pool. All queues of a drive have the same one, so that
-/// a drive whose operations hang holds a bounded number of threads.
+/// A drive's share of the process's thread pool. All queues of a drive use the same share, so that
+/// a drive whose operations hang occupies only a limited number of threads.
 #[derive(Debug)]
 pub struct PoolShare(u32);
 
 impl PoolShare {
-    /// A share in which nothing runs yet.
+    /// Opens a share without any jobs.
     #[must_use]
     pub fn new() -> Arc<PoolShare> {
         Arc::new(PoolShare(lock().open_lane()))
     }
 
-    /// Has the pool keep a thread for this drive, or one of a few for all drives.
+    /// Makes the pool keep a thread for this drive, up to a small number for all drives.
     ///
     /// # Errors
-    /// The system's refusal.
+    /// Returns the system's error if it refuses a thread.
     pub(crate) fn reserve(&self) -> io::Result<()> {
         lock().reserve(self.0);
         loop {
@@ -112,7 +117,7 @@ impl Drop for PoolShare {
     }
 }
 
-/// The news that the system refuses the pool more threads, once each time that it begins to.
+/// Returns a warning that the system refuses more threads, once for each time that this begins.
 #[must_use]
 pub fn take_thread_refusal() -> Option<String> {
     let mut queue = lock();
@@ -120,41 +125,42 @@ pub fn take_thread_refusal() -> Option<String> {
     std::mem::take(&mut queue.refusal_untold).then_some(())?;
     drop(queue);
     Some(format!(
-        "the system refuses more threads; the pool for I/O on files goes on with {threads}: {}",
+        "the system refuses more threads; the pool for file I/O continues with {threads}: {}",
         thread_limits()
     ))
 }
 
-/// One reactor's end of the pool.
+/// One reactor's connection to the pool.
 pub(crate) struct Pool {
     inbox: u32,
     outstanding: usize,
-    jobs: Vec<Job>,
-    scratch: Vec<(Key, i32)>,
+    jobs: Vec<PoolJob>,
+    scratch: Vec<(OperationKey, i32)>,
 }
 
-/// How a reactor may sleep as far as the pool is concerned.
+/// How long a reactor may sleep as far as the pool is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sleep {
-    /// Not at all: results are there.
+pub(crate) enum PoolSleep {
+    /// Not at all, because results are waiting.
     No,
-    /// At most until this time, if any; the pool is to be asked again then.
+    /// At most until this time, if any; then the reactor must ask the pool again.
     Until(Option<u64>),
 }
 
 impl Pool {
-    /// An end whose owner the pool wakes through `wake`.
+    /// Connects a reactor to the pool, which wakes the reactor through `wake`.
     pub(crate) fn new(wake: Arc<OwnedFd>) -> Pool {
         let inbox = lock().open_inbox(wake);
         Pool { inbox, outstanding: 0, jobs: Vec::new(), scratch: Vec::new() }
     }
 
-    /// Adds an operation to the batch.
-    pub(crate) fn add(&mut self, key: Key, share: &PoolShare, op: Op) {
-        self.jobs.push(Job { key, lane: share.0, inbox: self.inbox, op });
+    /// Adds an operation to the next batch.
+    pub(crate) fn add(&mut self, key: OperationKey, share: &PoolShare, op: Op) {
+        self.jobs.push(PoolJob { key, lane: share.0, inbox: self.inbox, op });
     }
 
-    /// Hands the batch over. Where there is no thread and none to be had, it is done here and now.
+    /// Submits the batch. If there is no thread and none can be started, this thread executes the
+    /// jobs at once.
     pub(crate) fn submit(&mut self) {
         if self.jobs.is_empty() {
             return;
@@ -168,8 +174,9 @@ impl Pool {
         summon(next);
     }
 
-    /// Takes an operation back that no thread has begun; false if there is none.
-    pub(crate) fn cancel(&mut self, key: Key, share: &PoolShare) -> bool {
+    /// Cancels an operation that no thread has started. Returns false if there is no such
+    /// operation.
+    pub(crate) fn cancel(&mut self, key: OperationKey, share: &PoolShare) -> bool {
         if let Some(at) = self.jobs.iter().position(|job| job.key == key) {
             self.jobs.remove(at);
             return true;
@@ -179,13 +186,13 @@ impl Pool {
         found
     }
 
-    /// Jobs handed over whose results were not collected.
+    /// Returns the number of submitted jobs whose results were not collected.
     pub(crate) fn outstanding(&self) -> usize {
         self.outstanding
     }
 
-    /// Calls `each` with every result that is there.
-    pub(crate) fn collect(&mut self, mut each: impl FnMut(Key, i32)) {
+    /// Calls `each` with every available result.
+    pub(crate) fn collect(&mut self, mut each: impl FnMut(OperationKey, i32)) {
         if self.outstanding == 0 {
             return;
         }
@@ -196,10 +203,10 @@ impl Pool {
         }
     }
 
-    /// Asks for a wake-up on the next result, unless results are there.
-    pub(crate) fn prepare_sleep(&mut self) -> Sleep {
+    /// Asks for a wake-up at the next result, unless results are waiting.
+    pub(crate) fn prepare_sleep(&mut self) -> PoolSleep {
         if self.outstanding == 0 {
-            return Sleep::Until(None);
+            return PoolSleep::Until(None);
         }
         let mut queue = lock();
         if queue.next_growth_ns().is_some() {
@@ -209,12 +216,12 @@ impl Pool {
             queue = lock();
         }
         match queue.sleep(self.inbox) {
-            true => Sleep::Until(queue.next_growth_ns()),
-            false => Sleep::No,
+            true => PoolSleep::Until(queue.next_growth_ns()),
+            false => PoolSleep::No,
         }
     }
 
-    /// Ends what `prepare_sleep` began.
+    /// Ends the state that `prepare_sleep` began.
     pub(crate) fn awake(&mut self) {
         if self.outstanding != 0 {
             lock().awake(self.inbox);
@@ -223,19 +230,19 @@ impl Pool {
 }
 
 impl Drop for Pool {
-    /// Drops the jobs that no thread has begun; nobody waits for the others.
+    /// Drops the jobs that no thread has started. Nobody waits for the others.
     fn drop(&mut self) {
         lock().close_inbox(self.inbox);
     }
 }
 
-/// Wakes or starts a thread.
-fn summon(call: Call) {
+/// Wakes or starts a thread, as `call` says.
+fn summon(call: ThreadCall) {
     match call {
-        Call::Nobody => {}
-        Call::Idle => POOL.work.notify_one(),
-        Call::New => {
-            // The threads that there are go on, and ask again later.
+        ThreadCall::Nobody => {}
+        ThreadCall::Idle => POOL.work.notify_one(),
+        ThreadCall::New => {
+            // Existing threads continue, and ask again later.
             if spawn().is_err() && lock().threads == 0 {
                 drop(serve(lock()));
             }
@@ -243,7 +250,7 @@ fn summon(call: Call) {
     }
 }
 
-/// Starts a thread that has been counted already.
+/// Starts a thread that is already counted.
 fn spawn() -> io::Result<()> {
     let started = Native::try_spawn("millrace-pool", None, work);
     match started {
@@ -254,7 +261,7 @@ fn spawn() -> io::Result<()> {
 }
 
 fn work() {
-    // Whoever started it may be pinned, and it serves all.
+    // The starting thread may be pinned to a CPU, but this one serves all drives.
     run_on_any_cpu();
     let mut queue = lock();
     queue.coming -= 1;
@@ -263,7 +270,7 @@ fn work() {
     }
 }
 
-/// Runs jobs until none is left for the calling thread.
+/// Runs jobs until none is left for this thread.
 fn serve(mut queue: MutexGuard<'static, JobQueue>) -> MutexGuard<'static, JobQueue> {
     let mut now_ns = sys::now_ns();
     while let Some(job) = queue.take(now_ns) {
@@ -284,11 +291,12 @@ fn serve(mut queue: MutexGuard<'static, JobQueue>) -> MutexGuard<'static, JobQue
     queue
 }
 
-/// Waits until the thread is called; none if the thread has been idle for long and is to end.
+/// Waits until the thread is called. Returns `None` if it must end because it was idle for too
+/// long.
 fn wait(mut queue: MutexGuard<'static, JobQueue>) -> Option<MutexGuard<'static, JobQueue>> {
     queue.idle += 1;
     loop {
-        // A thread that is kept sleeps undisturbed.
+        // A thread that never ends sleeps without a timeout.
         let limit = if queue.threads > queue.kept() { IDLE } else { Duration::MAX };
         let waited = POOL.work.wait_timeout(queue, limit);
         let (guard, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -304,12 +312,13 @@ fn wait(mut queue: MutexGuard<'static, JobQueue>) -> Option<MutexGuard<'static, 
     }
 }
 
-/// Runs one file operation to its end on the calling thread: the result, or `-errno`; `-EINVAL` for
-/// an operation that is none on a file. Files are named by descriptor, not by a ring's table.
+/// Runs one file operation to its end on the calling thread. Returns its result or `-errno`;
+/// `-EINVAL` if it is not a file operation. Files must be given by descriptor, not as an index into
+/// a ring's table.
 ///
 /// # Safety
 ///
-/// As [`Handle::push`](crate::Handle::push), until this returns.
+/// As for [`Handle::push`](crate::Handle::push), until this returns.
 #[inline]
 pub unsafe fn run_file_op(op: &Op) -> i32 {
     // SAFETY: the caller vouches for all memory and descriptors that the operation names.
@@ -318,7 +327,7 @@ pub unsafe fn run_file_op(op: &Op) -> i32 {
             Op::Read { file, buf, len, offset, .. } => {
                 sys::pread(raw(file), buf, len as usize, offset)
             }
-            // Without a list of memory to look at the call is shorter.
+            // `pwrite` is cheaper than `pwritev2`, because the kernel has no iovec to read.
             Op::Write { file, buf, len, offset, rw_flags: 0, .. } => {
                 sys::pwrite(raw(file), buf, len as usize, offset)
             }
@@ -345,7 +354,7 @@ pub unsafe fn run_file_op(op: &Op) -> i32 {
     sys::result_of(returned)
 }
 
-/// The descriptor of a file; an index of a ring's table names none here.
+/// Returns a file's descriptor, or -1 for an index of a ring's table, which is useless here.
 #[inline]
 pub(crate) fn raw(file: FileRef) -> i32 {
     match file {

@@ -1,10 +1,10 @@
-//! The reactor and its handles: the public face over the two back ends.
+//! The reactor and its handles: the public interface over the two back ends.
 //!
-//! Owns the shared core (hub and back end) through an `Rc`, so neither the reactor nor a handle
-//! can leave the thread that made it. Calls nothing back: the core is borrowed only inside a call.
-//! A reactor that is dropped cancels all that is outstanding and waits up to 5 s for it; after
-//! that, handles still work but everything pushed completes with `-ECANCELED` at once. So it
-//! does in the child of a fork, whose parent keeps the ring.
+//! The reactor and its handles share the core (hub and back end) through an `Rc`, so none of them
+//! can leave the thread that created them. The core is borrowed only during a call and calls
+//! nothing back. A reactor that is dropped cancels everything in flight and waits up to 5 s for it.
+//! After that, handles still work, but everything pushed completes with `-ECANCELED` at once. This
+//! also holds in a child process after a fork, because the parent keeps the ring.
 
 #![allow(unsafe_code)]
 
@@ -12,8 +12,8 @@ use millrace_machine::Deadline;
 
 use crate::config::{Backend, Config, Counters, Features, FileCarrier, FileDemand, Wait};
 use crate::epoll::Epoll;
-use crate::hub::Hub;
-use crate::lent::Extent;
+use crate::hub::ReactorState;
+use crate::lent::AddressRange;
 use crate::op::{Completion, FileRef, Op, Source};
 use crate::pool::PoolShare;
 use crate::sys;
@@ -27,9 +27,9 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::rc::{Rc, Weak};
 use std::sync::{Arc, Once};
 
-/// How long a dropped reactor waits for outstanding operations.
+/// Maximum time that a dropped reactor waits for operations in flight, in nanoseconds.
 const DRAIN_NS: u64 = 5 * sys::NS_PER_S;
-/// User data must stay below this.
+/// Upper bound of user data, exclusive.
 const USER_DATA_END: u64 = 1 << 48;
 
 enum Engine {
@@ -38,12 +38,12 @@ enum Engine {
     Closed,
 }
 
-struct Core {
-    hub: Hub,
+struct ReactorCore {
+    hub: ReactorState,
     engine: Engine,
 }
 
-impl Core {
+impl ReactorCore {
     fn turn(&mut self, wait: Wait) -> Result<usize, io::Error> {
         self.hub.counters.turns += 1;
         match &mut self.engine {
@@ -54,7 +54,8 @@ impl Core {
         Ok(self.hub.table.take_delivered())
     }
 
-    /// Lets go of a ring that another process has, too, and with it of what is outstanding there.
+    /// Abandons a ring that the parent process uses, and completes the operations in flight as
+    /// cancelled.
     fn leave_to_parent(&mut self) {
         std::mem::forget(std::mem::replace(&mut self.engine, Engine::Closed));
         let mut keys = Vec::new();
@@ -64,17 +65,17 @@ impl Core {
 }
 
 /// The cores of a thread's reactors.
-type Cores = Vec<Weak<RefCell<Core>>>;
+type ReactorCores = Vec<Weak<RefCell<ReactorCore>>>;
 
 thread_local! {
-    /// Without a destructor, so that it outlives reactors in other variables of its thread. The
-    /// last reactor to go takes along what is allocated.
-    static CORES: RefCell<ManuallyDrop<Cores>> =
+    /// Has no destructor, so that it outlives reactors in other thread-local variables. The last
+    /// reactor that is dropped frees its memory.
+    static CORES: RefCell<ManuallyDrop<ReactorCores>> =
         const { RefCell::new(ManuallyDrop::new(Vec::new())) };
 }
 
-/// Runs in the child of each fork, on the only thread that it has. A ring in memory that is shared
-/// with the parent would take operations for the parent, and lose completions of it.
+/// Runs in the child of each fork, on its only thread. The child shares the ring's memory with the
+/// parent: if it used the ring, the parent would see the child's operations and lose completions.
 extern "C" fn after_fork() {
     CORES.with_borrow(|cores| {
         for core in cores.iter().filter_map(Weak::upgrade) {
@@ -85,8 +86,8 @@ extern "C" fn after_fork() {
     });
 }
 
-/// Has a reactor of the calling thread let go of its ring in the children of forks.
-fn watch_forks(core: &Rc<RefCell<Core>>) {
+/// Makes a reactor of the calling thread abandon its ring in the child of a fork.
+fn watch_forks(core: &Rc<RefCell<ReactorCore>>) {
     static HANDLER: Once = Once::new();
     // SAFETY: the handler uses the memory of the thread that forks only, between two statements of
     // it.
@@ -96,33 +97,33 @@ fn watch_forks(core: &Rc<RefCell<Core>>) {
     CORES.with_borrow_mut(|cores| cores.push(Rc::downgrade(core)));
 }
 
-/// A proactor for one thread; see the crate's documentation.
+/// Proactor of one thread; see the crate's documentation.
 pub struct Reactor {
-    core: Rc<RefCell<Core>>,
+    core: Rc<RefCell<ReactorCore>>,
     wake: Arc<OwnedFd>,
     backend: Backend,
     features: Features,
     fallback_reason: Option<String>,
 }
 
-/// What to do about a kernel that makes no ring.
+/// Returns advice about a kernel that refuses to create a ring, to append to the error.
 fn remedy(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
-        // A ring counts as locked memory.
+        // The memory of a ring counts as locked memory.
         Some(libc::ENOMEM) => "; raise the limit on locked memory (RLIMIT_MEMLOCK), or use epoll",
         _ => "",
     }
 }
 
 impl Reactor {
-    /// Makes a reactor for the calling thread.
+    /// Creates a reactor for the calling thread.
     ///
     /// # Errors
     ///
-    /// `Backend::Uring` where io_uring is refused (the message names the reason), or no file
-    /// descriptors left.
+    /// Returns an error if `Backend::Uring` is requested but io_uring is refused (the message has
+    /// the reason), or if no file descriptor is left.
     pub fn new(config: Config) -> Result<Reactor, io::Error> {
-        let hub = Hub::new()?;
+        let hub = ReactorState::new()?;
         let mut fallback_reason = None;
         let mut engine = None;
         if config.backend != Backend::Epoll {
@@ -144,58 +145,58 @@ impl Reactor {
             _ => (Backend::Epoll, Features::default()),
         };
         let wake = Arc::clone(&hub.wake);
-        let core = Rc::new(RefCell::new(Core { hub, engine }));
+        let core = Rc::new(RefCell::new(ReactorCore { hub, engine }));
         watch_forks(&core);
         Ok(Reactor { core, wake, backend, features, fallback_reason })
     }
 
-    /// `Uring` or `Epoll`.
+    /// Returns the back end in use, `Uring` or `Epoll`.
     pub fn backend(&self) -> Backend {
         self.backend
     }
 
-    /// Why io_uring was not used although it was tried.
+    /// Returns why io_uring is not used, if it was tried.
     pub fn fallback_reason(&self) -> Option<&str> {
         self.fallback_reason.as_deref()
     }
 
-    /// Which optional kernel features are on.
+    /// Returns the optional kernel features in use.
     pub fn features(&self) -> Features {
         self.features
     }
 
-    /// A handle for pushing and taking, cheap to clone.
+    /// Returns a handle for pushing operations and taking completions. Cheap to clone.
     pub fn handle(&self) -> Handle {
         Handle { core: Rc::clone(&self.core) }
     }
 
-    /// The eventfd that ends a blocked turn: any thread writes the `u64` 1 to it.
+    /// Returns the eventfd that ends a blocked turn: any thread may write the `u64` 1 to it.
     pub fn wake_fd(&self) -> Arc<OwnedFd> {
         Arc::clone(&self.wake)
     }
 
-    /// Submits all that was pushed, waits as told unless something has completed already, and
-    /// puts completions into inboxes. Returns how many: wake-ups and an expired `Wait::Until`
-    /// count as 0. May return 0 early (signal, internal completion).
+    /// Submits everything that was pushed, waits as requested unless something has completed
+    /// already, and moves completions to the inboxes. Returns the number of completions: wake-ups
+    /// and an expired `Wait::Until` count as 0. May return 0 early (signal, internal completion).
     ///
     /// # Errors
     ///
-    /// Only for failures of the ring or the epoll instance itself; those of operations are in
-    /// their completions.
+    /// Only failures of the ring or the epoll instance itself. Failures of operations are in their
+    /// completions.
     pub fn turn(&mut self, wait: Wait) -> Result<usize, io::Error> {
         self.core.borrow_mut().turn(wait)
     }
 
-    /// What the reactor did so far.
+    /// Returns the reactor's counters.
     pub fn counters(&self) -> Counters {
         self.core.borrow().hub.counters
     }
 }
 
 impl Drop for Reactor {
-    /// Cancels everything and waits up to 5 s for what the kernel still holds. If something is
-    /// outstanding even then, the ring is leaked, so that the kernel never loses the memory it
-    /// shares with it; the memory of such operations must not be freed by its owner either.
+    /// Cancels everything and waits up to 5 s for operations that the kernel still executes. If any
+    /// is left even then, the ring is leaked, because the kernel still uses the ring's memory. The
+    /// owners of such operations must not free their memory either.
     fn drop(&mut self) {
         CORES.with_borrow_mut(|cores| {
             cores.retain(|core| !std::ptr::eq(core.as_ptr(), Rc::as_ptr(&self.core)));
@@ -217,56 +218,56 @@ impl Drop for Reactor {
 /// Pushes operations and takes completions, on the thread of its reactor.
 #[derive(Clone)]
 pub struct Handle {
-    core: Rc<RefCell<Core>>,
+    core: Rc<RefCell<ReactorCore>>,
 }
 
 impl Handle {
-    /// A turn that does not wait. Returns how many completions it put into inboxes.
+    /// Runs a turn that does not wait. Returns the number of completions.
     ///
     /// # Errors
     ///
-    /// As [`Reactor::turn`].
+    /// As for [`Reactor::turn`].
     pub fn turn_now(&self) -> Result<usize, io::Error> {
         self.turn(Wait::No)
     }
 
-    /// A turn, as [`Reactor::turn`], for whoever has no access to the reactor itself: a channel
-    /// that waits, or is being dropped.
+    /// Runs a turn like [`Reactor::turn`], for code without access to the reactor itself, such as a
+    /// channel that waits or is being dropped.
     ///
     /// # Errors
     ///
-    /// As [`Reactor::turn`].
+    /// As for [`Reactor::turn`].
     pub fn turn(&self, wait: Wait) -> Result<usize, io::Error> {
         self.core.borrow_mut().turn(wait)
     }
 
-    /// Opens an inbox. Numbers of released ones are reused.
+    /// Opens an inbox. The numbers of released inboxes are reused.
     ///
     /// # Panics
     ///
-    /// With more than 65536 sources open.
+    /// If 65536 sources are open already.
     pub fn source(&self) -> Source {
         self.core.borrow_mut().hub.table.open()
     }
 
-    /// Closes an inbox: what it holds and what still completes for it is dropped (a connection
-    /// accepted for it is closed). Outstanding operations are not cancelled, and their memory
-    /// must stay valid until the reactor is done with them.
+    /// Closes an inbox. Its completions, and those that still arrive, are dropped (a connection
+    /// accepted for it is closed). Operations in flight are not cancelled, and their memory must
+    /// stay valid until they complete.
     pub fn release(&self, source: Source) {
         self.core.borrow_mut().hub.release(source);
     }
 
-    /// Queues an operation, which the next turn submits. Never blocks and never fails: what is
-    /// wrong shows in its completion. A full submission queue costs a system call.
+    /// Queues an operation, which the next turn submits. Never blocks and never fails: an error
+    /// appears in the completion. A full submission queue costs a system call.
     ///
     /// # Safety
     ///
-    /// All memory named by `op` stays valid, and unaliased as the operation requires, until its
-    /// completion is taken; descriptors stay open until then.
+    /// All memory named by `op` must stay valid, and unaliased as the operation requires, until its
+    /// completion is taken. Descriptors must stay open until then.
     ///
     /// # Panics
     ///
-    /// If the source was released or `user_data` is 2^48 or more.
+    /// If the source was released, or `user_data` is 2^48 or more.
     pub unsafe fn push(&self, source: Source, user_data: u64, op: Op) {
         assert!(user_data < USER_DATA_END, "user data has at most 48 bits");
         let core = &mut *self.core.borrow_mut();
@@ -284,69 +285,69 @@ impl Handle {
         self.core.borrow_mut().hub.table.take(source, into);
     }
 
-    /// Operations of a source that were pushed and have not completed.
+    /// Returns the number of a source's operations that have not completed.
     pub fn pending(&self, source: Source) -> usize {
         self.core.borrow().hub.table.pending(source)
     }
 
-    /// Registers a file, which saves the kernel a reference per operation. `Raw(fd)` where there
-    /// is no table or it is full. The registration holds the file open on its own.
+    /// Registers a file, which saves the kernel a reference for each operation. Returns `Raw(fd)`
+    /// if there is no table or it is full. The registration keeps the file open.
     pub fn register_file(&self, fd: RawFd) -> FileRef {
         self.with_tables(|tables, ring| tables.register_file(ring, fd)).unwrap_or(FileRef::Raw(fd))
     }
 
-    /// Ends a registration; no operation on it may be outstanding. Nothing for `Raw`.
+    /// Ends a registration. No operation on the file may be in flight. Does nothing for `Raw`.
     pub fn unregister_file(&self, file: FileRef) {
         if let FileRef::Fixed(index) = file {
             self.with_tables(|tables, ring| tables.unregister_file(ring, index));
         }
     }
 
-    /// Registers a region of memory for use as `buffer` in reads and writes. `None` where it is
-    /// not supported, the table (1024) is full, the region is larger than 1 GiB, or the limit on
-    /// locked memory forbids it.
+    /// Registers a memory region for use as `buffer` in reads and writes. Returns `None` if this is
+    /// not supported, the table (1024 entries) is full, the region is larger than 1 GiB, or the
+    /// limit on locked memory forbids it.
     ///
     /// # Safety
     ///
-    /// The region stays mapped until it is unregistered or the reactor is gone.
+    /// The region must stay mapped until it is unregistered or the reactor is gone.
     pub unsafe fn register_buffer(&self, ptr: *mut u8, len: usize) -> Option<u16> {
         // SAFETY: promised by the caller.
         self.with_tables(|tables, ring| unsafe { tables.register_buffer(ring, ptr, len) })?
     }
 
-    /// Ends a registration of a region.
+    /// Ends the registration of a region.
     ///
     /// # Safety
     ///
-    /// No operation that names `index` is outstanding.
+    /// No operation that names `index` may be in flight.
     pub unsafe fn unregister_buffer(&self, index: u16) {
         // SAFETY: promised by the caller.
         self.with_tables(|tables, ring| unsafe { tables.unregister_buffer(ring, index) });
     }
 
-    /// Lends a region, of which pieces of `piece_bytes` (at most 1 GiB) are registered as
-    /// [`Handle::fixed_buffer`] is asked for memory in them: what no operation lies in costs
-    /// nothing. A region may be lent several times. Nothing where buffers cannot be registered.
+    /// Lends a region. Pieces of `piece_bytes` (at most 1 GiB) are registered when
+    /// [`Handle::fixed_buffer`] first asks for memory in them, so that unused pieces cost nothing.
+    /// A region may be lent several times. Does nothing if buffers cannot be registered.
     ///
     /// # Safety
     ///
-    /// The region stays mapped until it is taken back as many times, or the reactor is gone.
+    /// The region must stay mapped until it was taken back as many times, or the reactor is gone.
     ///
     /// # Panics
     ///
     /// If `piece_bytes` is 0.
     pub unsafe fn lend(&self, ptr: *mut u8, len: usize, piece_bytes: usize) {
-        assert!(piece_bytes > 0, "pieces have a length");
-        let region = Extent { start: ptr as usize, len };
+        assert!(piece_bytes > 0, "piece_bytes must not be 0");
+        let region = AddressRange { start: ptr as usize, len };
         // SAFETY: promised by the caller.
         self.with_tables(|tables, _| unsafe { tables.lend(region, piece_bytes) });
     }
 
-    /// Registers all of a region that is lent, up to the first piece that the kernel refuses, so
-    /// that no operation waits for that. Blocks: of memory that was not used yet the system has to
-    /// find and clear all, which takes seconds for a GiB on some machines.
+    /// Registers all pieces of a lent region, up to the first that the kernel refuses, so that no
+    /// operation has to wait for it. Blocks: the system must find and clear memory that was not
+    /// used yet, which takes seconds for each GiB on some machines.
     pub fn register_lent(&self, ptr: *mut u8, len: usize) {
-        let region = Extent { start: ptr as usize, len };
+        let region = AddressRange { start: ptr as usize, len };
         self.with_tables(|tables, ring| tables.register_lent(ring, region));
     }
 
@@ -354,26 +355,28 @@ impl Handle {
     ///
     /// # Safety
     ///
-    /// No operation in it is outstanding, unless somebody else lends it to this reactor, too.
+    /// No operation in the region may be in flight, unless another user lends it to this reactor,
+    /// too.
     pub unsafe fn take_back(&self, ptr: *mut u8, len: usize) {
-        let region = Extent { start: ptr as usize, len };
+        let region = AddressRange { start: ptr as usize, len };
         // SAFETY: promised by the caller.
         self.with_tables(|tables, ring| unsafe { tables.take_back(ring, region) });
     }
 
-    /// Why the kernel refused to register a piece of a region that is lent, once for each region.
+    /// Returns the kernel's error if it refused to register a piece of a lent region, once for each
+    /// region.
     pub fn take_refusal(&self) -> Option<io::Error> {
         self.with_tables(|tables, _| tables.take_refusal())?
     }
 
-    /// The index of the registered region that contains all of the range. O(log n), but for the
-    /// first range in a piece of a region that is lent, which is registered.
+    /// Returns the index of the registered region that contains the whole range. O(log n), except
+    /// that the first range in a piece of a lent region registers the piece.
     pub fn fixed_buffer(&self, ptr: *const u8, len: usize) -> Option<u16> {
         self.with_tables(|tables, ring| tables.fixed_buffer(ring, ptr as usize, len))?
     }
 
-    /// The index of the registered region that contains all of these pieces of memory, where the
-    /// kernel takes lists of them there (Linux 6.15).
+    /// Returns the index of the registered region that contains all these segments, if the kernel
+    /// supports vectored I/O on registered buffers (Linux 6.15).
     pub fn fixed_vector(&self, pieces: &[libc::iovec]) -> Option<u16> {
         self.with_tables(|tables, ring| {
             if !tables.takes_vectors() {
@@ -387,15 +390,15 @@ impl Handle {
         })?
     }
 
-    /// Prepares for a source's operations on files: makes sure that there is a thread for those
-    /// that block, of the kernel or of the process, and says which of them carries the operations.
-    /// `share` is that of the drive, in which all its sources take part. Without this call a file
-    /// whose operations hang would take all threads that the ring has. May wait for a thread to
+    /// Prepares a source's file operations: makes sure that a thread, of the kernel or of the
+    /// process, exists for those that block. Returns which of the two executes the operations.
+    /// `share` is the drive's share of the pool, common to all its sources. Without this call, a
+    /// file whose operations hang could occupy all threads of the ring. May wait for a thread to
     /// start.
     ///
     /// # Errors
     ///
-    /// The system's refusal of a thread, with the limits that may be the reason.
+    /// Returns an error if the system refuses a thread, with the limits that may be the reason.
     pub fn open_files(
         &self,
         source: Source,
@@ -417,7 +420,7 @@ impl Handle {
         Ok(carrier)
     }
 
-    /// Runs `f` on the ring's tables; `None` on the epoll back end.
+    /// Runs `f` on the ring's tables. Returns `None` on the epoll back end.
     fn with_tables<R>(&self, f: impl FnOnce(&mut Tables, &Submitter<'_>) -> R) -> Option<R> {
         match &mut self.core.borrow_mut().engine {
             Engine::Uring(uring) => {

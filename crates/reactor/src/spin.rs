@@ -1,18 +1,19 @@
-//! When a turn that would sleep looks for news a little longer instead, and for how long.
+//! Busy polling: decides when a turn that would sleep polls a little longer instead, and for how
+//! long.
 //!
-//! A sleep costs two wake-ups of a CPU, which on a virtual machine may take longer than the request
-//! itself. Pure arithmetic over times that are given, but for [`Spin::go_on`], which reads the
-//! clock and yields. Owned by a back end; asked between two looks.
+//! A sleep costs two wake-ups of a CPU, which may take longer than the request itself on a virtual
+//! machine. Apart from [`BusyPoll::go_on`], which reads the clock and yields, this is pure
+//! arithmetic over given times. A back end owns it and asks it between two polls.
 //!
-//! Rules: nobody spins before [`STREAK`] waits in a row were short, so a thread that is idle sleeps
-//! at once; a wait that was slept through counts as short up to twice the longest spin, because the
-//! wake-ups alone may take that long; a spin lets whoever waits for this CPU run, first of all the
-//! client that it waits for; it ends at once when somebody else took the CPU and no news came of
-//! that; and a thread that lost its CPU in vain for longer than a whole spin, or spun in vain
-//! [`VAIN`] times in a row, lets the next waits go without. Time that no other thread had does not
-//! count: a hypervisor that runs another machine takes that from spinners and sleepers alike. Where
-//! the rule is [`SpinRule::IfItPays`], `worth.rs` has a say, too.
-//! Kernel's counterpart: `halt_poll_ns` of KVM.
+//! Rules: a thread spins only after [`STREAK`] short waits in a row, so an idle thread sleeps at
+//! once. A wait that was slept through counts as short up to twice the longest spin, because the
+//! wake-ups alone may take that long. A spin yields to other threads that wait for the CPU, above
+//! all to the client that it waits for. It ends at once if another thread took the CPU and nothing
+//! completed meanwhile. A thread that lost its CPU in vain for longer than a whole spin, or spun in
+//! vain [`VAIN`] times in a row, sleeps through the next waits. CPU time that no other thread of
+//! this machine got does not count: a hypervisor takes it from spinning and sleeping threads alike.
+//! With [`SpinRule::IfItPays`], `worth.rs` must agree, too. Kernel counterpart: `halt_poll_ns` of
+//! KVM.
 
 mod worth;
 
@@ -21,61 +22,62 @@ use millrace_machine::Native;
 use crate::config::SpinRule;
 use crate::sys;
 
-use self::worth::Worth;
+use self::worth::SpinTrial;
 
-/// Short waits in a row before the first spin.
+/// Number of short waits in a row before the first spin.
 const STREAK: u32 = 4;
-/// Spins in a row that brought nothing, before some waits go without.
+/// Number of fruitless spins in a row after which some waits are slept through.
 const VAIN: u32 = 4;
-/// From one yield to the next, in nanoseconds.
+/// Time between two yields, in nanoseconds.
 const YIELD_NS: u64 = 5_000;
-/// A yield that takes longer has let somebody else run, in nanoseconds.
+/// A yield that takes longer than this has let another thread run, in nanoseconds.
 const ALONE_NS: u64 = 3_000;
-/// Between two looks that are further apart somebody else had the CPU, in nanoseconds.
+/// If two polls are further apart than this, another thread had the CPU, in nanoseconds.
 const GAP_NS: u64 = 20_000;
-/// Waits without a spin after the CPU was lost for long; twice as many each time.
+/// Number of waits without a spin after the CPU was lost for long; doubles each time.
 const PAUSE_MIN: u32 = 64;
-/// Most waits of a pause, and waits in a row without such a loss that make the next one short.
+/// Maximum of that number. After as many waits without such a loss it starts small again.
 const PAUSE_MAX: u32 = 8192;
 
-/// What to do between two looks.
+/// Next action of a spin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
+enum SpinStep {
     Look,
     Yield,
     Sleep,
 }
 
-/// A thread's waits, and what they say about spinning.
+/// A thread's history of waits, from which it decides whether to spin.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Spin {
+pub(crate) struct BusyPoll {
     longest_ns: u64,
-    /// Waits in a row that were no longer than twice `longest_ns`.
+    /// Number of consecutive waits that were no longer than twice `longest_ns`.
     short: u32,
-    /// Spins in a row that ended without news.
+    /// Number of consecutive spins in which nothing completed.
     vain: u32,
-    /// Waits still to be slept through, and how many it will be the next time.
+    /// Number of waits still to be slept through. `pause_next` is the length of the next pause.
     pause: u32,
     pause_next: u32,
-    /// Spins since the CPU was lost for long.
+    /// Number of spins since the CPU was lost for long.
     unhurt: u32,
-    /// Of the wait under way: its start, the end of its spin, the last look, the next yield.
+    /// Times of the current wait: its start, the end of its spin, the last poll, and the next
+    /// yield.
     start_ns: u64,
     end_ns: u64,
     seen_ns: u64,
     yield_ns: u64,
-    /// How long the last yield took, if that was long enough for somebody else to run; else 0.
+    /// Duration of the last yield if another thread ran meanwhile, otherwise 0.
     away_ns: u64,
-    /// Times that the kernel had taken the CPU from this thread, when that was last looked at.
+    /// Number of times that the kernel had preempted this thread at the last check.
     taken: u64,
-    /// What spins are worth, if that matters.
-    worth: Option<Worth>,
+    /// Measures whether spins pay, with `SpinRule::IfItPays`.
+    worth: Option<SpinTrial>,
 }
 
-impl Spin {
-    /// A thread that spins for at most `longest_ns`; 0 is never.
-    pub(crate) fn new(longest_ns: u64, rule: SpinRule) -> Spin {
-        Spin {
+impl BusyPoll {
+    /// Creates the state of a thread that spins for at most `longest_ns`; 0 means never.
+    pub(crate) fn new(longest_ns: u64, rule: SpinRule) -> BusyPoll {
+        BusyPoll {
             longest_ns,
             short: 0,
             vain: 0,
@@ -88,16 +90,16 @@ impl Spin {
             yield_ns: 0,
             away_ns: 0,
             taken: 0,
-            worth: (rule == SpinRule::IfItPays).then(Worth::new),
+            worth: (rule == SpinRule::IfItPays).then(SpinTrial::new),
         }
     }
 
-    /// Whether waits are measured at all.
+    /// Returns true if spinning is enabled, so that waits must be measured.
     pub(crate) fn is_on(&self) -> bool {
         self.longest_ns > 0
     }
 
-    /// A wait of at most `limit_ns` begins; true if it begins with a spin.
+    /// Begins a wait of at most `limit_ns`. Returns true if it should begin with a spin.
     pub(crate) fn start(&mut self, now_ns: u64, limit_ns: Option<u64>) -> bool {
         let spin_ns = limit_ns.map_or(self.longest_ns, |limit_ns| limit_ns.min(self.longest_ns));
         (self.start_ns, self.seen_ns, self.yield_ns) = (now_ns, now_ns, now_ns);
@@ -114,7 +116,7 @@ impl Spin {
         self.short >= STREAK && self.worth.is_none_or(|worth| worth.spins())
     }
 
-    /// The wait is over, with or without a sleep, when all in all so many bytes had been moved.
+    /// Ends a wait, slept through or not. `bytes` is the total transferred so far.
     pub(crate) fn end(&mut self, now_ns: u64, bytes: u64) {
         let waited_ns = now_ns.saturating_sub(self.start_ns);
         let is_short = waited_ns <= self.longest_ns.saturating_mul(2);
@@ -129,28 +131,29 @@ impl Spin {
         }
     }
 
-    /// Whether to look once more; false: there was nothing to see for long enough. Lets others run
-    /// meanwhile.
+    /// Returns true if the spin should poll once more, and false if it should end. Yields to other
+    /// threads meanwhile.
     pub(crate) fn go_on(&mut self) -> bool {
         match self.next(sys::now_ns(), Native::preemptions) {
-            Next::Look => std::hint::spin_loop(),
-            Next::Yield => {
+            SpinStep::Look => std::hint::spin_loop(),
+            SpinStep::Yield => {
                 self.taken = Native::preemptions();
                 std::thread::yield_now();
                 self.yielded(sys::now_ns());
             }
-            Next::Sleep => return false,
+            SpinStep::Sleep => return false,
         }
         true
     }
 
-    /// What is to be done now; `preemptions` tells how often the kernel took this thread's CPU.
-    fn next(&mut self, now_ns: u64, preemptions: impl FnOnce() -> u64) -> Next {
+    /// Decides the next action. `preemptions` returns how often the kernel has preempted this
+    /// thread.
+    fn next(&mut self, now_ns: u64, preemptions: impl FnOnce() -> u64) -> SpinStep {
         let gap_ns = now_ns.saturating_sub(self.seen_ns);
         self.seen_ns = now_ns;
         let away_ns = std::mem::take(&mut self.away_ns);
         let is_lost = (away_ns > 0 || gap_ns > GAP_NS) && self.was_taken(preemptions());
-        // Nobody asks when there are news: whatever took the CPU brought none.
+        // This is asked only if nothing completed, so the CPU was lost in vain.
         if is_lost && gap_ns.max(away_ns) > self.longest_ns {
             self.rest();
         }
@@ -161,12 +164,12 @@ impl Spin {
             }
         }
         if is_lost || now_ns >= self.end_ns {
-            return Next::Sleep;
+            return SpinStep::Sleep;
         }
-        if now_ns >= self.yield_ns { Next::Yield } else { Next::Look }
+        if now_ns >= self.yield_ns { SpinStep::Yield } else { SpinStep::Look }
     }
 
-    /// Whether the kernel took the CPU since this was asked last.
+    /// Returns true if the kernel preempted the thread since the last check.
     fn was_taken(&mut self, preemptions: u64) -> bool {
         std::mem::replace(&mut self.taken, preemptions) != preemptions
     }
@@ -177,7 +180,7 @@ impl Spin {
         self.away_ns = if away_ns > ALONE_NS { away_ns } else { 0 };
     }
 
-    /// Lets the next waits go without a spin.
+    /// Sleeps through the next waits, without a spin.
     fn rest(&mut self) {
         (self.pause, self.unhurt, self.vain) = (self.pause_next, 0, 0);
         self.pause_next = (2 * self.pause_next).min(PAUSE_MAX);
@@ -196,8 +199,8 @@ mod tests {
     }
 
     /// A thread whose last waits were short.
-    fn warm() -> Spin {
-        let mut spin = Spin::new(LONGEST_NS, SpinRule::Always);
+    fn warm() -> BusyPoll {
+        let mut spin = BusyPoll::new(LONGEST_NS, SpinRule::Always);
         for at_ns in 0..u64::from(STREAK) {
             assert!(!spin.start(at_ns, None), "too early");
             spin.end(at_ns + LONGEST_NS, 0);
@@ -217,7 +220,7 @@ mod tests {
     fn spins_that_do_not_pay_end_where_that_is_the_rule() {
         // As much is moved either way.
         for (rule, spun) in [(SpinRule::Always, 1900..2000), (SpinRule::IfItPays, 100..400)] {
-            let mut spin = Spin::new(LONGEST_NS, rule);
+            let mut spin = BusyPoll::new(LONGEST_NS, rule);
             let spins = (0..2000u64).filter(|at| {
                 let spins = spin.start(at * 50_000, None);
                 spin.end(at * 50_000 + 40_000, at * 4096);
@@ -233,14 +236,14 @@ mod tests {
         let mut spin = warm();
         for vain in 1..=VAIN {
             assert!(spin.start(0, None), "in vain {vain} times");
-            assert_eq!(spin.next(LONGEST_NS, undisturbed), Next::Sleep);
+            assert_eq!(spin.next(LONGEST_NS, undisturbed), SpinStep::Sleep);
             spin.end(LONGEST_NS + 50_000, 0);
         }
         let slept = (0..).take_while(|_| !spin.start(0, None)).count();
         assert_eq!(slept, PAUSE_MIN as usize);
         // A spin that brought something in between counts.
         for _ in 0..3 * VAIN {
-            assert_eq!(spin.next(LONGEST_NS, undisturbed), Next::Sleep);
+            assert_eq!(spin.next(LONGEST_NS, undisturbed), SpinStep::Sleep);
             spin.end(LONGEST_NS + 50_000, 0);
             assert!(spin.start(0, None));
             spin.end(10, 0);
@@ -256,9 +259,9 @@ mod tests {
             let (mut at_ns, mut yields) = (0, 0);
             loop {
                 match spin.next(at_ns, undisturbed) {
-                    Next::Sleep => break,
-                    Next::Look => at_ns += 1_000,
-                    Next::Yield => {
+                    SpinStep::Sleep => break,
+                    SpinStep::Look => at_ns += 1_000,
+                    SpinStep::Yield => {
                         yields += 1;
                         at_ns += 1_000;
                         spin.yielded(at_ns);
@@ -274,9 +277,13 @@ mod tests {
     fn looks_once_after_somebody_else_ran_then_sleeps() {
         let mut spin = warm();
         assert!(spin.start(0, None));
-        assert_eq!(spin.next(0, undisturbed), Next::Yield);
+        assert_eq!(spin.next(0, undisturbed), SpinStep::Yield);
         spin.yielded(ALONE_NS + 1);
-        assert_eq!(spin.next(ALONE_NS + 2, || 1), Next::Sleep, "news would have ended the spin");
+        assert_eq!(
+            spin.next(ALONE_NS + 2, || 1),
+            SpinStep::Sleep,
+            "news would have ended the spin"
+        );
         spin.end(ALONE_NS + 3, 0);
         assert!(spin.start(0, None), "the next wait may be for the client that ran");
     }
@@ -285,11 +292,11 @@ mod tests {
     fn sleeps_when_it_was_preempted_between_two_looks() {
         let mut spin = warm();
         assert!(spin.start(0, None));
-        assert_eq!(spin.next(0, undisturbed), Next::Yield);
+        assert_eq!(spin.next(0, undisturbed), SpinStep::Yield);
         spin.yielded(1_000);
-        assert_eq!(spin.next(1_000 + GAP_NS + 1, || 1), Next::Sleep);
+        assert_eq!(spin.next(1_000 + GAP_NS + 1, || 1), SpinStep::Sleep);
         assert!(spin.start(0, None), "it was away for a moment only");
-        assert_eq!(spin.next(LONGEST_NS + 1, || 2), Next::Sleep);
+        assert_eq!(spin.next(LONGEST_NS + 1, || 2), SpinStep::Sleep);
         assert!(!spin.start(0, None));
     }
 
@@ -298,11 +305,11 @@ mod tests {
         let mut spin = warm();
         for _ in 1..VAIN {
             assert!(spin.start(0, None));
-            assert_eq!(spin.next(0, undisturbed), Next::Yield);
+            assert_eq!(spin.next(0, undisturbed), SpinStep::Yield);
             spin.yielded(30_000);
-            assert_eq!(spin.next(30_001, undisturbed), Next::Look);
-            assert_eq!(spin.next(30_002 + GAP_NS, undisturbed), Next::Yield);
-            assert_eq!(spin.next(3 * LONGEST_NS, undisturbed), Next::Sleep, "its end, no loss");
+            assert_eq!(spin.next(30_001, undisturbed), SpinStep::Look);
+            assert_eq!(spin.next(30_002 + GAP_NS, undisturbed), SpinStep::Yield);
+            assert_eq!(spin.next(3 * LONGEST_NS, undisturbed), SpinStep::Sleep, "its end, no loss");
             spin.end(2 * LONGEST_NS, 0);
         }
     }
@@ -312,7 +319,7 @@ mod tests {
         let mut spin = warm();
         for _ in 0..100 {
             assert!(spin.start(0, None));
-            assert_eq!(spin.next(0, undisturbed), Next::Yield);
+            assert_eq!(spin.next(0, undisturbed), SpinStep::Yield);
             // The client ran on this CPU, and there are news: nobody asks any more.
             spin.yielded(LONGEST_NS + 1);
             spin.end(LONGEST_NS + 2, 0);
@@ -324,9 +331,9 @@ mod tests {
         let mut spin = warm();
         for expected in [PAUSE_MIN, 2 * PAUSE_MIN] {
             assert!(spin.start(0, None));
-            assert_eq!(spin.next(0, undisturbed), Next::Yield);
+            assert_eq!(spin.next(0, undisturbed), SpinStep::Yield);
             spin.yielded(LONGEST_NS + 1);
-            assert_eq!(spin.next(LONGEST_NS + 1, || expected.into()), Next::Sleep);
+            assert_eq!(spin.next(LONGEST_NS + 1, || expected.into()), SpinStep::Sleep);
             let slept = (0..).take_while(|_| !spin.start(0, None)).count();
             assert_eq!(slept, expected as usize);
         }

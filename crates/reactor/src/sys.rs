@@ -1,17 +1,16 @@
-//! The few system calls that both back ends share, wrapped so that their callers stay safe.
+//! Safe wrappers of the few system calls that both back ends use.
 //!
-//! Owns nothing. Called by the hub, the pool and the back ends. Every wrapper returns `-errno`
-//! style results or `io::Result`, never panics.
+//! The hub, the pool and the back ends call them. Every wrapper returns a result in the style of
+//! `-errno`, or an `io::Result`; none panics.
 
 #![allow(unsafe_code)]
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-/// Nanoseconds in a second.
 pub(crate) const NS_PER_S: u64 = 1_000_000_000;
 
-/// The time of `CLOCK_MONOTONIC` in nanoseconds: the clock of all deadlines of this crate.
+/// Returns the time of `CLOCK_MONOTONIC` in nanoseconds, the clock of all deadlines of this crate.
 pub fn now_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a live local that clock_gettime fills; this clock cannot fail.
@@ -19,23 +18,23 @@ pub fn now_ns() -> u64 {
     time.tv_sec as u64 * NS_PER_S + time.tv_nsec as u64
 }
 
-/// `-errno` of the last failed call on this thread.
+/// Returns the `-errno` of the last failed call on this thread.
 #[cold]
 pub(crate) fn last_error() -> i32 {
     -io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
 }
 
-/// A system call's return value as a completion result.
+/// Converts a system call's return value to a completion result.
 #[inline]
 pub(crate) fn result_of(returned: isize) -> i32 {
     if returned < 0 { last_error() } else { returned.min(i32::MAX as isize) as i32 }
 }
 
-/// `pread`, but no point at which the thread can be cancelled: in a process of several threads the
-/// C library's pays for being one with two locked operations.
+/// Calls `pread` without the C library's wrapper, which is a cancellation point and pays for it
+/// with two locked operations in a multi-threaded process.
 ///
 /// # Safety
-/// `buf` is the start of `len` bytes that may be written until this returns.
+/// `buf` must be the start of `len` bytes that may be written until this returns.
 #[inline]
 pub(crate) unsafe fn pread(fd: RawFd, buf: *mut u8, len: usize, offset: u64) -> isize {
     #[cfg(target_pointer_width = "64")]
@@ -50,10 +49,10 @@ pub(crate) unsafe fn pread(fd: RawFd, buf: *mut u8, len: usize, offset: u64) -> 
     }
 }
 
-/// `pwrite`, as [`pread`].
+/// Calls `pwrite` without the C library's wrapper; see [`pread`].
 ///
 /// # Safety
-/// `buf` is the start of `len` bytes that nobody writes until this returns.
+/// `buf` must be the start of `len` bytes that nobody changes until this returns.
 #[inline]
 pub(crate) unsafe fn pwrite(fd: RawFd, buf: *const u8, len: usize, offset: u64) -> isize {
     #[cfg(target_pointer_width = "64")]
@@ -68,7 +67,7 @@ pub(crate) unsafe fn pwrite(fd: RawFd, buf: *const u8, len: usize, offset: u64) 
     }
 }
 
-/// A new eventfd with value 0.
+/// Creates an eventfd with value 0.
 pub(crate) fn eventfd() -> io::Result<OwnedFd> {
     // SAFETY: no memory is involved; the returned descriptor is new and owned by nobody else.
     unsafe {
@@ -77,7 +76,7 @@ pub(crate) fn eventfd() -> io::Result<OwnedFd> {
     }
 }
 
-/// Adds 1 to an eventfd, which wakes whoever sleeps on it.
+/// Adds 1 to an eventfd, which wakes a thread that sleeps on it.
 pub(crate) fn eventfd_write(fd: &OwnedFd) {
     let one = 1u64;
     // SAFETY: the eight bytes come from a live local. The only failure (a full counter) means
@@ -85,7 +84,7 @@ pub(crate) fn eventfd_write(fd: &OwnedFd) {
     unsafe { libc::write(fd.as_raw_fd(), (&raw const one).cast(), 8) };
 }
 
-/// Takes the value of an eventfd known to be readable.
+/// Reads and resets the value of an eventfd that is known to be readable.
 pub(crate) fn eventfd_read(fd: &OwnedFd) -> u64 {
     let mut value = 0u64;
     // SAFETY: eight bytes go into a live local.
@@ -93,13 +92,13 @@ pub(crate) fn eventfd_read(fd: &OwnedFd) -> u64 {
     if got == 8 { value } else { 0 }
 }
 
-/// Closes a descriptor by number, as `Op::Close` asks.
+/// Closes a descriptor by number, for `Op::Close`.
 pub(crate) fn close(fd: RawFd) -> i32 {
     // SAFETY: the pusher of `Op::Close` (or the accept whose result nobody takes) owns `fd`.
     result_of(unsafe { libc::close(fd) } as isize)
 }
 
-/// The events of `interest` that hold now on `fd`; 0 if none, `-errno` on failure.
+/// Returns which events of `interest` hold on `fd` now; 0 if none, `-errno` on failure.
 pub(crate) fn poll_now(fd: RawFd, interest: i16) -> i32 {
     let mut entry = libc::pollfd { fd, events: interest, revents: 0 };
     // SAFETY: one live local entry.
@@ -112,7 +111,8 @@ pub(crate) fn poll_now(fd: RawFd, interest: i16) -> i32 {
     }
 }
 
-/// True if reads and writes of `fd` never wait for a peer (regular files and block devices).
+/// Returns true if reads and writes of `fd` never wait for a peer (regular files and block
+/// devices).
 pub(crate) fn is_storage(fd: RawFd) -> bool {
     // SAFETY: stat is a plain structure for which zero is valid; fstat fills it.
     let mode = unsafe {
@@ -125,7 +125,7 @@ pub(crate) fn is_storage(fd: RawFd) -> bool {
     mode == libc::S_IFREG || mode == libc::S_IFBLK
 }
 
-/// True for sockets that carry a byte stream, where `MSG_WAITALL` has a meaning.
+/// Returns true for sockets that carry a byte stream, for which `MSG_WAITALL` has a meaning.
 pub(crate) fn is_stream(fd: RawFd) -> bool {
     let mut kind: libc::c_int = 0;
     let mut len = size_of::<libc::c_int>() as libc::socklen_t;

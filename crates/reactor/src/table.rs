@@ -1,22 +1,24 @@
-//! Outstanding operations and inboxes: what was pushed, for whom, and what came back.
+//! Operations in flight, and inboxes with their completions.
 //!
-//! Owns a slab of [`Slot`]s (one per outstanding operation, found by [`Key`]) and the inbox of each
-//! source. Called by the reactor (push, take, release) and by the back ends (complete).
-//! Invariants: a key names at most one operation ever within 2^32 reuses of its slot, so a late
-//! cancel cannot hit a stranger; a source's index is reused only once it is released and has
-//! nothing outstanding, so a completion can never reach a wrong inbox; nothing is allocated but
-//! when more is outstanding than ever before, as the lists have room for all of it then.
+//! The table owns a slab of [`OperationSlot`]s (one for each operation in flight, found by its
+//! [`OperationKey`]) and the inbox of each source. The reactor calls it to push, take and release;
+//! the back ends call it to complete. Invariants: a key is not reused within 2^32 reuses of its
+//! slot, so a late cancel cannot hit another operation. The index of a source is reused only after
+//! it was released and has nothing in flight, so no completion can reach a wrong inbox. Memory is
+//! allocated only when more operations are in flight than ever before; then the lists grow to hold
+//! them all.
 
 use crate::op::{Completion, Op, Source};
 use crate::sys;
 
-/// Names an outstanding operation: slot index below, generation of the slot above.
+/// Identifies an operation in flight: slot index in the low half, the slot's generation in the high
+/// half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Key(pub(crate) u64);
+pub(crate) struct OperationKey(pub(crate) u64);
 
-impl Key {
-    fn new(index: usize, generation: u32) -> Key {
-        Key(u64::from(generation) << 32 | index as u64)
+impl OperationKey {
+    fn new(index: usize, generation: u32) -> OperationKey {
+        OperationKey(u64::from(generation) << 32 | index as u64)
     }
 
     fn index(self) -> usize {
@@ -28,56 +30,56 @@ impl Key {
     }
 }
 
-/// Where an outstanding operation is.
+/// State of an operation in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
-    /// Pushed; on the ring, or in epoll's queue of things to start.
+pub(crate) enum OperationPhase {
+    /// Pushed: on the ring, or in epoll's queue of operations to start.
     Started,
-    /// Waits for readiness of its descriptor.
+    /// Waiting until its descriptor is ready.
     Polling,
     /// In the heap of timers (epoll).
     Timing,
-    /// Handed to a pool thread.
+    /// Submitted to the thread pool.
     Pooled,
 }
 
-/// One outstanding operation.
+/// One operation in flight.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Slot {
+pub(crate) struct OperationSlot {
     pub(crate) op: Op,
     pub(crate) user_data: u64,
     pub(crate) source: Source,
-    pub(crate) phase: Phase,
-    /// A cancel was pushed for it: it must not be started again.
+    pub(crate) phase: OperationPhase,
+    /// True if a cancel was pushed for the operation, so that it must not be started again.
     pub(crate) cancelled: bool,
-    /// Bytes a `MSG_WAITALL` operation moved so far (epoll).
+    /// Bytes that a `MSG_WAITALL` operation has moved so far (epoll).
     pub(crate) moved: u32,
     generation: u32,
     live: bool,
 }
 
 #[derive(Default)]
-struct Inbox {
+struct CompletionInbox {
     completions: Vec<Completion>,
     pending: usize,
     open: bool,
 }
 
-/// Operations that may be outstanding before the table has to grow.
+/// Number of operations in flight for which there is room without growing the table.
 const SLOTS: usize = 256;
 
 /// All slots and inboxes of one reactor.
 pub(crate) struct Table {
-    slots: Vec<Slot>,
+    slots: Vec<OperationSlot>,
     free_slots: Vec<u32>,
-    inboxes: Vec<Inbox>,
+    inboxes: Vec<CompletionInbox>,
     free_sources: Vec<u16>,
     delivered: usize,
     moved_bytes: u64,
 }
 
 impl Default for Table {
-    /// With room for as many operations as most threads ever have outstanding.
+    /// Creates a table with room for as many operations as most threads ever have in flight.
     fn default() -> Table {
         Table {
             slots: Vec::with_capacity(SLOTS),
@@ -91,13 +93,13 @@ impl Default for Table {
 }
 
 impl Table {
-    /// Opens an inbox.
+    /// Opens an inbox and returns its source.
     pub(crate) fn open(&mut self) -> Source {
         let index = match self.free_sources.pop() {
             Some(index) => index,
             None => {
                 let index = u16::try_from(self.inboxes.len()).expect("at most 65536 sources");
-                self.inboxes.push(Inbox::default());
+                self.inboxes.push(CompletionInbox::default());
                 index
             }
         };
@@ -107,10 +109,10 @@ impl Table {
         Source(index)
     }
 
-    /// Closes an inbox; what is still outstanding for it will be dropped.
+    /// Closes an inbox. Completions that still arrive for it will be dropped.
     pub(crate) fn release(&mut self, source: Source) {
         let inbox = &mut self.inboxes[usize::from(source.0)];
-        assert!(inbox.open, "a source is released once");
+        assert!(inbox.open, "a source must be released only once");
         inbox.open = false;
         inbox.completions.clear();
         if inbox.pending == 0 {
@@ -118,10 +120,10 @@ impl Table {
         }
     }
 
-    /// Notes a pushed operation.
-    pub(crate) fn insert(&mut self, source: Source, user_data: u64, op: Op) -> Key {
+    /// Adds a pushed operation and returns its key.
+    pub(crate) fn insert(&mut self, source: Source, user_data: u64, op: Op) -> OperationKey {
         let inbox = &mut self.inboxes[usize::from(source.0)];
-        assert!(inbox.open, "push to a source that was released");
+        assert!(inbox.open, "an operation was pushed to a source that was released");
         inbox.pending += 1;
         inbox.completions.reserve(inbox.pending);
         let index = match self.free_slots.pop() {
@@ -129,11 +131,11 @@ impl Table {
             None => self.slots.len(),
         };
         let generation = self.slots.get(index).map_or(0, |old| old.generation.wrapping_add(1));
-        let slot = Slot {
+        let slot = OperationSlot {
             op,
             user_data,
             source,
-            phase: Phase::Started,
+            phase: OperationPhase::Started,
             cancelled: false,
             moved: 0,
             generation,
@@ -146,17 +148,17 @@ impl Table {
                 self.free_slots.reserve(self.slots.len());
             }
         }
-        Key::new(index, generation)
+        OperationKey::new(index, generation)
     }
 
-    /// The operation of a key, unless it has completed.
-    pub(crate) fn get(&mut self, key: Key) -> Option<&mut Slot> {
+    /// Returns the operation of a key, or `None` if it has completed.
+    pub(crate) fn get(&mut self, key: OperationKey) -> Option<&mut OperationSlot> {
         let slot = self.slots.get_mut(key.index())?;
         (slot.live && slot.generation == key.generation()).then_some(slot)
     }
 
-    /// Ends an operation and puts its completion into the inbox it belongs to.
-    pub(crate) fn complete(&mut self, key: Key, result: i32, flags: u32) {
+    /// Ends an operation and puts its completion into its source's inbox.
+    pub(crate) fn complete(&mut self, key: OperationKey, result: i32, flags: u32) {
         let Some(slot) = self.get(key) else { return };
         slot.live = false;
         let (source, user_data, op) = (slot.source, slot.user_data, slot.op);
@@ -178,22 +180,22 @@ impl Table {
         }
     }
 
-    /// The key of an operation by the names its owner knows; cancels themselves are skipped.
-    pub(crate) fn find(&self, source: Source, user_data: u64) -> Option<Key> {
-        let hit = |slot: &&Slot| {
+    /// Returns the key of an operation by source and user data. Skips cancel operations.
+    pub(crate) fn find(&self, source: Source, user_data: u64) -> Option<OperationKey> {
+        let hit = |slot: &&OperationSlot| {
             slot.live
                 && slot.source == source
                 && slot.user_data == user_data
                 && !matches!(slot.op, Op::Cancel { .. })
         };
         let index = self.slots.iter().position(|slot| hit(&slot))?;
-        Some(Key::new(index, self.slots[index].generation))
+        Some(OperationKey::new(index, self.slots[index].generation))
     }
 
-    /// Keys of everything outstanding, into a vector of the caller.
-    pub(crate) fn keys(&self, into: &mut Vec<Key>) {
+    /// Appends the keys of all operations in flight to `into`.
+    pub(crate) fn keys(&self, into: &mut Vec<OperationKey>) {
         let live = self.slots.iter().enumerate().filter(|(_, slot)| slot.live);
-        into.extend(live.map(|(index, slot)| Key::new(index, slot.generation)));
+        into.extend(live.map(|(index, slot)| OperationKey::new(index, slot.generation)));
     }
 
     /// Moves an inbox's completions to the end of `into`.
@@ -201,33 +203,33 @@ impl Table {
         into.append(&mut self.inboxes[usize::from(source.0)].completions);
     }
 
-    /// Operations of a source that have not completed.
+    /// Returns the number of a source's operations that have not completed.
     pub(crate) fn pending(&self, source: Source) -> usize {
         self.inboxes[usize::from(source.0)].pending
     }
 
-    /// Operations of all sources that have not completed.
+    /// Returns the number of operations of all sources that have not completed.
     pub(crate) fn outstanding(&self) -> usize {
         self.slots.len() - self.free_slots.len()
     }
 
-    /// Most operations that were ever outstanding together.
+    /// Returns the largest number of operations that were ever in flight together.
     pub(crate) fn outstanding_max(&self) -> usize {
         self.slots.len()
     }
 
-    /// Completions put into inboxes since the last `take_delivered`.
+    /// Returns the number of completions put into inboxes since the last `take_delivered`.
     pub(crate) fn delivered(&self) -> usize {
         self.delivered
     }
 
-    /// Bytes that all operations moved which were delivered: their results, if positive, whatever
-    /// they mean. Wraps.
+    /// Returns the sum of the positive results of all delivered operations, which approximates the
+    /// bytes moved. Wraps.
     pub(crate) fn moved_bytes(&self) -> u64 {
         self.moved_bytes
     }
 
-    /// The count of `delivered`, which starts anew.
+    /// Returns the count of `delivered` and resets it.
     pub(crate) fn take_delivered(&mut self) -> usize {
         std::mem::take(&mut self.delivered)
     }

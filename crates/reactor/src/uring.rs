@@ -1,13 +1,13 @@
-//! The io_uring back end: one ring, one system call per turn at most in the common case.
+//! The io_uring back end: one ring, and in the common case at most one system call for each turn.
 //!
-//! Owns the ring, the buffer of the wake read, the time specifications of unsubmitted timeouts
-//! and the tables of registered files and buffers. Called by the reactor with the hub lent.
-//! The user data of an entry is the operation's `Key`; three values are the ring's own (`WAKE`: the
-//! standing read of the wake eventfd, `IGNORE`: cancels whose result nobody needs, `TRIAL`).
-//! Invariants: an operation in phase `Started` or `Polling` is on the ring, or in `again`, never
-//! both; the kernel copies a time specification on submission and at most `entries` entries are
-//! unsubmitted, so a round-robin array of that many never overwrites one in use.
-//! Kernel's counterpart: io_uring(7).
+//! It owns the ring, the buffer for reading the wake eventfd, the time specifications of timeouts
+//! that are not submitted yet, and the tables of registered files and buffers. The reactor calls it
+//! and passes the hub. The user data of an entry is the operation's `OperationKey`, except for
+//! three values of the ring's own: `WAKE` (the standing read of the wake eventfd), `IGNORE`
+//! (cancels whose result is not needed) and `TRIAL`. Invariants: an operation in phase `Started` or
+//! `Polling` is on the ring or in `again`, never in both. The kernel copies a time specification at
+//! submission, and at most `entries` entries are unsubmitted, so a round-robin array of that size
+//! never overwrites one in use. Kernel counterpart: io_uring(7).
 
 #![allow(unsafe_code)]
 
@@ -19,11 +19,11 @@ pub(crate) mod tables;
 use millrace_machine::{Deadline, Native};
 
 use crate::config::{Config, Counters, Features, Wait};
-use crate::hub::Hub;
+use crate::hub::ReactorState;
 use crate::op::Op;
-use crate::spin::Spin;
+use crate::spin::BusyPoll;
 use crate::sys::{self, NS_PER_S};
-use crate::table::{Key, Phase, Slot};
+use crate::table::{OperationKey, OperationPhase, OperationSlot};
 use crate::uring::tables::Tables;
 use io_uring::squeue::{self, Entry};
 use io_uring::types::{Fd, Timespec};
@@ -34,60 +34,61 @@ use std::os::fd::{AsRawFd, RawFd};
 
 const WAKE: u64 = u64::MAX;
 const IGNORE: u64 = u64::MAX - 1;
-/// The operation that shows whether the kernel makes a worker.
+/// User data of the operation that tests whether the kernel can start a worker thread.
 const TRIAL: u64 = u64::MAX - 2;
-/// How long a worker may take to be there.
+/// Maximum time for a worker thread to start, in nanoseconds.
 const TRIAL_NS: u64 = 2 * NS_PER_S;
-/// Most kernel threads for operations that block.
+/// Maximum number of kernel threads for operations that block.
 const WORKERS_MAX: u32 = 4096;
-/// Completions copied from the ring at a time.
+/// Number of completions copied from the ring at a time.
 const BATCH: usize = 32;
-/// One part in so many of what is outstanding is queued before it is submitted.
+/// Queued file operations are submitted when they reach this fraction (1/n) of all in flight.
 const EARLY_SHARE: usize = 8;
-/// How often a push yields to a kernel short of memory before it fails the operation.
+/// Number of times a push yields to a kernel short of memory before it fails the operation.
 const PUSH_ATTEMPTS: usize = 10_000;
 
-/// The ring and what belongs to it.
+/// The ring and its state.
 pub(crate) struct Uring {
     ring: ManuallyDrop<IoUring>,
     enter_fd: RawFd,
     enter_flags: EnterFlags,
     features: Features,
     config: Config,
-    spin: Spin,
-    wake: Wake,
+    spin: BusyPoll,
+    wake: WakeRead,
     closing: bool,
-    queued: Queued,
+    queued: SubmissionState,
     timespecs: Timespecs,
-    again: Vec<Key>,
-    scratch: Vec<Key>,
+    again: Vec<OperationKey>,
+    scratch: Vec<OperationKey>,
     tables: Tables,
-    /// Most kernel threads for operations that block and end; 0 for as many as the kernel likes.
+    /// Maximum number of kernel threads for operations that block; 0 for the kernel's default.
     workers: u32,
-    /// The kernel has made a worker for the thread, and keeps it. None before the trial.
+    /// True if the kernel has started a worker for this thread, which it keeps; `None` before the
+    /// trial.
     has_worker: Option<bool>,
 }
 
-/// What lies in the submission queue.
+/// State of the submission queue.
 #[derive(Default)]
-struct Queued {
-    /// The last turn left it there.
+struct SubmissionState {
+    /// True if the last turn left entries in the queue.
     held_back: bool,
-    /// Operations on files since the last system call.
+    /// Number of file operations queued since the last system call.
     file_ops: u32,
 }
 
 /// The standing read of the wake eventfd.
-struct Wake {
+struct WakeRead {
     fd: RawFd,
-    /// Its target: a leaked box, freed with the ring.
+    /// Target of the read: a leaked box, freed together with the ring.
     value: *mut u64,
     armed: bool,
-    /// The operation completed in this turn.
+    /// True if the read completed in this turn.
     seen: bool,
 }
 
-/// Time specifications of unsubmitted timeouts, round robin.
+/// Time specifications of timeouts that are not submitted yet, used round robin.
 struct Timespecs {
     all: Box<[Timespec]>,
     next: usize,
@@ -111,8 +112,8 @@ impl Uring {
     ///
     /// # Errors
     ///
-    /// The reason why the kernel refuses io_uring.
-    pub(crate) fn new(config: &Config, hub: &Hub) -> io::Result<Uring> {
+    /// Returns the reason why the kernel refuses io_uring.
+    pub(crate) fn new(config: &Config, hub: &ReactorState) -> io::Result<Uring> {
         let opened = probe::open(config.entries)?;
         let (enter_fd, enter_flags) = match opened.ring_index {
             Some(index) => (index as RawFd, EnterFlags::REGISTERED_RING),
@@ -125,15 +126,15 @@ impl Uring {
             enter_flags,
             features: opened.features,
             config: *config,
-            spin: Spin::new(config.spin_ns, config.spin_rule),
-            wake: Wake {
+            spin: BusyPoll::new(config.spin_ns, config.spin_rule),
+            wake: WakeRead {
                 fd: hub.wake.as_raw_fd(),
                 value: Box::into_raw(Box::new(0)),
                 armed: false,
                 seen: false,
             },
             closing: false,
-            queued: Queued::default(),
+            queued: SubmissionState::default(),
             timespecs: Timespecs::new(entries),
             again: Vec::new(),
             scratch: Vec::new(),
@@ -143,12 +144,13 @@ impl Uring {
         })
     }
 
-    /// Which optional features the ring has.
+    /// Returns the optional kernel features of the ring.
     pub(crate) fn features(&self) -> Features {
         self.features
     }
 
-    /// So many more operations may block at once.
+    /// Raises the limit of kernel threads by the number of operations that may block at the same
+    /// time.
     pub(crate) fn expect_blocking(&mut self, operations: u32) {
         let ring = self.ring.submitter();
         let mut most = [0, 0];
@@ -156,14 +158,14 @@ impl Uring {
             self.workers = most[0];
         }
         self.workers = self.workers.saturating_add(operations).min(WORKERS_MAX);
-        // A kernel before 5.15 keeps its own number.
+        // Ignores failure: a kernel before 5.15 does not support it and keeps its own limit.
         let _ = ring.register_iowq_max_workers(&mut [self.workers, 0]);
     }
 
     /// Returns true if the kernel has a worker for operations of this thread that would block. The
-    /// first call makes the kernel start one, which then stays. Without a worker each such
-    /// operation fails with `ECANCELED`, or is tried for ever by some kernels.
-    pub(crate) fn has_worker(&mut self, hub: &mut Hub) -> bool {
+    /// first call makes the kernel start one, which then stays. Without a worker, such operations
+    /// fail with `ECANCELED`, or some kernels retry them for ever.
+    pub(crate) fn has_worker(&mut self, hub: &mut ReactorState) -> bool {
         if let Some(known) = self.has_worker {
             return known;
         }
@@ -180,9 +182,9 @@ impl Uring {
         self.has_worker == Some(true)
     }
 
-    /// Puts an operation on the ring, into the pool's batch, or answers it at once.
-    pub(crate) fn push(&mut self, hub: &mut Hub, key: Key) {
-        let Some(&mut Slot { op, source, .. }) = hub.table.get(key) else { return };
+    /// Queues an operation on the ring or for the pool, or completes it at once.
+    pub(crate) fn push(&mut self, hub: &mut ReactorState, key: OperationKey) {
+        let Some(&mut OperationSlot { op, source, .. }) = hub.table.get(key) else { return };
         match op {
             Op::Ioctl { .. } => hub.queue_job(key),
             op if op.is_on_file() && hub.takes_files(source) => hub.queue_job(key),
@@ -203,22 +205,27 @@ impl Uring {
         }
     }
 
-    /// Before one more operation on a file is queued: submits if as many are queued as an eighth of
-    /// all outstanding ones. With few outstanding, a drive would have little to do until the turn
-    /// ends.
-    fn submit_early(&mut self, hub: &mut Hub) {
+    /// Submits before one more file operation is queued, if an eighth of the operations in flight
+    /// is queued already. If few are in flight, a drive would otherwise idle until the end of the
+    /// turn.
+    fn submit_early(&mut self, hub: &mut ReactorState) {
         let share = (hub.table.outstanding() / EARLY_SHARE) as u32;
         if self.queued.file_ops >= share.max(1) {
-            // As in `push_entry`, what it cannot take goes with the next turn.
+            // Ignores errors as `push_entry` does: the next turn submits what is left.
             let _ = self.enter(&mut hub.counters, 0, None);
         }
         self.queued.file_ops += 1;
     }
 
-    fn push_cancel(&mut self, hub: &mut Hub, key: Key, target: Option<Key>) {
+    fn push_cancel(
+        &mut self,
+        hub: &mut ReactorState,
+        key: OperationKey,
+        target: Option<OperationKey>,
+    ) {
         let slot = target.and_then(|target| hub.table.get(target));
         match (slot, target) {
-            (Some(slot), Some(target)) if slot.phase != Phase::Pooled => {
+            (Some(slot), Some(target)) if slot.phase != OperationPhase::Pooled => {
                 slot.cancelled = true;
                 self.push_entry(hub, opcode::AsyncCancel::new(target.0).build(), key.0);
             }
@@ -235,13 +242,13 @@ impl Uring {
         self.timespecs.put(deadline_ns)
     }
 
-    /// Appends an entry; when the queue is full, submits it first. An operation that the kernel
-    /// does not accept for long is failed with `-EBUSY` (its own error otherwise).
-    fn push_entry(&mut self, hub: &mut Hub, entry: Entry, user_data: u64) {
+    /// Appends an entry, submitting first if the queue is full. If the kernel accepts nothing for
+    /// long, the operation fails with `-EBUSY` or the kernel's error.
+    fn push_entry(&mut self, hub: &mut ReactorState, entry: Entry, user_data: u64) {
         let entry = entry.user_data(user_data);
         if self.ring.submission().len() >= self.config.submit_batch as usize {
-            // Only now that there is one more: the last ones go with the call that waits. What it
-            // cannot take goes with the next turn, which reports errors.
+            // Submits only when one more entry arrives, because the last entries can go with the
+            // call that waits. The next turn submits what is left and reports errors.
             let _ = self.enter(&mut hub.counters, 0, None);
         }
         for _ in 0..PUSH_ATTEMPTS {
@@ -256,23 +263,22 @@ impl Uring {
                 Err(error) if is_transient(&error) => std::thread::yield_now(),
                 Err(error) => {
                     let errno = error.raw_os_error().unwrap_or(libc::EIO);
-                    return hub.table.complete(Key(user_data), -errno, 0);
+                    return hub.table.complete(OperationKey(user_data), -errno, 0);
                 }
             }
             self.drain(hub);
         }
-        hub.table.complete(Key(user_data), -libc::EBUSY, 0);
+        hub.table.complete(OperationKey(user_data), -libc::EBUSY, 0);
     }
 
-    /// One io_uring_enter: submits everything and waits for `want` completions, at most
-    /// `timeout` long. Always asks for events, so that deferred completion work runs too.
+    /// Calls io_uring_enter once: submits everything and waits for `want` completions, for at most
+    /// `timeout`. Always asks for events, so that deferred completion work runs, too.
     fn enter(
         &mut self,
         counters: &mut Counters,
         want: u32,
         timeout: Option<&Timespec>,
     ) -> io::Result<usize> {
-        /// `struct io_uring_getevents_arg`.
         #[repr(C)]
         struct Argument {
             sigmask: u64,
@@ -300,19 +306,19 @@ impl Uring {
         if returned < 0 { Err(io::Error::last_os_error()) } else { Ok(returned as usize) }
     }
 
-    /// Submits, waits, reaps; see `Reactor::turn`.
-    pub(crate) fn turn(&mut self, hub: &mut Hub, wait: Wait) -> io::Result<()> {
+    /// Submits, waits, and collects completions; see `Reactor::turn`.
+    pub(crate) fn turn(&mut self, hub: &mut ReactorState, wait: Wait) -> io::Result<()> {
         hub.pool.submit();
         self.reap(hub);
         self.start_again(hub);
         let mut wait_ns = match wait {
             _ if self.has_news(hub) => Some(0),
-            wait => Hub::wait_ns(wait),
+            wait => ReactorState::wait_ns(wait),
         };
         let waits = self.spin.is_on() && wait_ns != Some(0);
         if waits && self.spin.start(sys::now_ns(), wait_ns) {
             self.look(hub)?;
-            wait_ns = if self.has_news(hub) { Some(0) } else { Hub::wait_ns(wait) };
+            wait_ns = if self.has_news(hub) { Some(0) } else { ReactorState::wait_ns(wait) };
         }
         let sleep = if wait_ns == Some(0) { None } else { hub.prepare_sleep(wait_ns) };
         if let Some(wait_ns) = sleep {
@@ -334,9 +340,9 @@ impl Uring {
         Ok(())
     }
 
-    /// Whether a short queue may wait for what follows from the completions at hand: their owner
-    /// comes back with more, or to sleep. Never twice running.
-    fn may_hold_back(&mut self, hub: &Hub) -> bool {
+    /// Returns true if a short queue may wait: the users of the completions at hand will soon push
+    /// more, or come back to sleep. Never true twice in a row.
+    fn may_hold_back(&mut self, hub: &ReactorState) -> bool {
         let queue = self.ring.submission();
         let short = queue.len() < self.config.submit_batch as usize;
         let calm = !queue.taskrun() && !queue.cq_overflow();
@@ -344,17 +350,17 @@ impl Uring {
         short && calm && !self.queued.held_back && hub.table.delivered() > 0
     }
 
-    fn has_news(&self, hub: &Hub) -> bool {
+    fn has_news(&self, hub: &ReactorState) -> bool {
         self.wake.seen || hub.table.delivered() > 0
     }
 
-    fn reap(&mut self, hub: &mut Hub) {
+    fn reap(&mut self, hub: &mut ReactorState) {
         self.drain(hub);
         hub.collect_jobs();
     }
 
-    /// Enters the kernel only if it has something to do for us.
-    fn submit(&mut self, hub: &mut Hub) -> io::Result<()> {
+    /// Enters the kernel only if there is something to submit or to collect.
+    fn submit(&mut self, hub: &mut ReactorState) -> io::Result<()> {
         loop {
             let queue = self.ring.submission();
             let queued = queue.len();
@@ -372,7 +378,7 @@ impl Uring {
         }
     }
 
-    fn sleep(&mut self, hub: &mut Hub, wait_ns: Option<u64>) -> io::Result<()> {
+    fn sleep(&mut self, hub: &mut ReactorState, wait_ns: Option<u64>) -> io::Result<()> {
         let limit = wait_ns.map(timespec);
         hub.counters.sleeps += 1;
         match self.enter(&mut hub.counters, 1, limit.as_ref()) {
@@ -383,8 +389,8 @@ impl Uring {
         }
     }
 
-    /// Busy poll until there are news or `spin` says that it was enough.
-    fn look(&mut self, hub: &mut Hub) -> io::Result<()> {
+    /// Polls until something completes or `spin` ends the busy poll.
+    fn look(&mut self, hub: &mut ReactorState) -> io::Result<()> {
         loop {
             self.submit(hub)?;
             self.reap(hub);
@@ -395,9 +401,9 @@ impl Uring {
         }
     }
 
-    /// Empties the completion queue into the inboxes, and what the kernel kept back for lack of
-    /// room too.
-    fn drain(&mut self, hub: &mut Hub) {
+    /// Moves all completions to the inboxes, including those that the kernel held back because the
+    /// completion queue was full.
+    fn drain(&mut self, hub: &mut ReactorState) {
         loop {
             loop {
                 let mut batch = [const { MaybeUninit::uninit() }; BATCH];
@@ -421,7 +427,7 @@ impl Uring {
         }
     }
 
-    fn handle(&mut self, hub: &mut Hub, user_data: u64, result: i32, flags: u32) {
+    fn handle(&mut self, hub: &mut ReactorState, user_data: u64, result: i32, flags: u32) {
         if user_data == WAKE {
             self.wake.armed = false;
             self.wake.seen = true;
@@ -434,16 +440,16 @@ impl Uring {
         if user_data >= TRIAL {
             return;
         }
-        let key = Key(user_data);
+        let key = OperationKey(user_data);
         let Some(slot) = hub.table.get(key) else { return };
         let refused = result == -libc::EAGAIN || result == -libc::EINTR;
         match (slot.phase, slot.op) {
-            (Phase::Polling, _) if result >= 0 => {
-                slot.phase = Phase::Started;
+            (OperationPhase::Polling, _) if result >= 0 => {
+                slot.phase = OperationPhase::Started;
                 self.again.push(key);
             }
-            (Phase::Started, op) if refused && op.is_socket() => {
-                slot.phase = Phase::Polling;
+            (OperationPhase::Started, op) if refused && op.is_socket() => {
+                slot.phase = OperationPhase::Polling;
                 self.again.push(key);
             }
             (_, Op::Timeout { .. }) if result == -libc::ETIME => hub.table.complete(key, 0, flags),
@@ -451,9 +457,9 @@ impl Uring {
         }
     }
 
-    /// Puts back on the ring what has to go there again: the wake read, and socket operations the
-    /// kernel refused instead of waiting (accept on a nonblocking listener before Linux 5.15).
-    fn start_again(&mut self, hub: &mut Hub) {
+    /// Queues operations that must be submitted again: the wake read, and socket operations that
+    /// the kernel refused instead of waiting (accept on a nonblocking listener before Linux 5.15).
+    fn start_again(&mut self, hub: &mut ReactorState) {
         if !self.wake.armed && !self.closing {
             self.wake.armed = true;
             let entry = opcode::Read::new(Fd(self.wake.fd), self.wake.value.cast(), 8).build();
@@ -463,7 +469,7 @@ impl Uring {
             let Some(slot) = hub.table.get(key) else { continue };
             let entry = match slot.phase {
                 _ if slot.cancelled => None,
-                Phase::Polling => sqe::build_poll(&slot.op),
+                OperationPhase::Polling => sqe::build_poll(&slot.op),
                 _ => sqe::build(&slot.op, std::ptr::null()),
             };
             match entry {
@@ -473,14 +479,14 @@ impl Uring {
         }
     }
 
-    /// Cancels everything and waits for it; leaks the ring if that takes past the limit.
-    pub(crate) fn close(&mut self, hub: &mut Hub, limit: &mut Deadline<Native>) {
+    /// Cancels everything and waits for it. Leaks the ring if that takes longer than the limit.
+    pub(crate) fn close(&mut self, hub: &mut ReactorState, limit: &mut Deadline<Native>) {
         self.closing = true;
         self.scratch.clear();
         hub.table.keys(&mut self.scratch);
         while let Some(key) = self.scratch.pop() {
             let Some(slot) = hub.table.get(key) else { continue };
-            if slot.phase == Phase::Pooled {
+            if slot.phase == OperationPhase::Pooled {
                 hub.cancel_job(key);
             } else {
                 slot.cancelled = true;
@@ -495,7 +501,8 @@ impl Uring {
             if self.turn(hub, Wait::Until(sys::now_ns() + slice.as_nanos() as u64)).is_err() {
                 return;
             }
-            // Earlier completions that nobody took must not keep the wait from blocking.
+            // Clears the count, because otherwise completions that nobody took would keep the wait
+            // from blocking.
             hub.table.take_delivered();
         }
         // SAFETY: nothing is outstanding, so the kernel holds neither the wake value nor the
@@ -506,7 +513,7 @@ impl Uring {
         }
     }
 
-    /// The tables of registered files and buffers, and the ring they belong to.
+    /// Returns the tables of registered files and buffers, and the ring that they belong to.
     pub(crate) fn tables(&mut self) -> (&mut Tables, Submitter<'_>) {
         (&mut self.tables, self.ring.submitter())
     }
@@ -516,7 +523,7 @@ fn timespec(ns: u64) -> Timespec {
     Timespec::new().sec(ns / NS_PER_S).nsec((ns % NS_PER_S) as u32)
 }
 
-/// Errors of io_uring_enter after which the same call is simply made again later.
+/// Returns true for errors of io_uring_enter after which the call can simply be repeated later.
 fn is_transient(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
 }

@@ -1,9 +1,10 @@
-//! `CacheFlusher`: the thread of a cache that brings dirty pages to its volume.
+//! `CacheFlusher`: the thread of a cache that writes dirty pages to its volume.
 //!
-//! Started after the disks of the volume below, as an I/O thread of it that has the queue of the
-//! number given; stopped after whoever writes to the cache and before the drives' workers. It
-//! sleeps in its ring. What is dirty when it stops stays in memory: flush the cached volume before.
-//! If that failed, it flushes the drives, so that what those took is there for good.
+//! It is started after the disks of the volume below, as an I/O thread that owns the hardware queue
+//! of the given number on each of them. It is stopped after everything that writes to the cache,
+//! and before the drives' workers. It sleeps in its ring. Dirty pages that remain when it stops
+//! stay in memory, so flush the cached volume first. If that flush failed, the flusher flushes the
+//! drives, which makes the data that they did accept durable.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,19 +17,19 @@ use millrace_machine::{Deadline, Doorbell, Machine, Native};
 use millrace_reactor::Config;
 
 use crate::io_context::{IoConfig, IoContext};
-use crate::join::{Joined, join_within};
+use crate::join::{JoinOutcome, join_within};
 
-/// Writes that a flusher has in flight for each drive: as many as keep a drive busy, and few enough
-/// for readers, who wait behind them in a drive without a scheduler.
+/// Maximum number of write-backs in flight to each drive: enough to keep a drive busy, and few
+/// enough for readers, which wait behind them in a drive without a scheduler.
 const DRIVE_WRITES: u32 = 16;
-/// Longest time for the flush of the drives at the end, in nanoseconds.
+/// Maximum time for the final flush of the drives, in nanoseconds.
 const FLUSH_NS: u64 = 1_000_000_000;
-/// Longest time for the end of the thread: that flush, and 5 s in which its ring waits.
+/// Maximum time for the thread to end: the final flush, plus 5 s in which its ring waits.
 const HANG: Duration = Duration::from_secs(8);
-/// Most writes in flight to all drives, but for one to each.
+/// Maximum number of write-backs in flight over all drives, unless that is less than one for each.
 const WRITES_MAX: u32 = 1024;
 
-/// The thread of a cache that brings dirty pages to its volume. Dropped, it stops.
+/// The thread of a cache that writes dirty pages to its volume. Dropping it stops the thread.
 pub struct CacheFlusher {
     thread: Option<<Native as Machine>::Thread>,
     bell: Arc<Doorbell<Native>>,
@@ -36,11 +37,11 @@ pub struct CacheFlusher {
 }
 
 impl CacheFlusher {
-    /// Starts the flusher of a cache on a thread called `millrace-flush` and `number`, which is
-    /// that of its queue of the volume's drives too.
+    /// Starts the flusher of a cache on a thread called `millrace-flush`. `number` is the index of
+    /// the hardware queue that the thread owns on each of the volume's drives.
     ///
     /// # Errors
-    /// `System` if there is no ring, or what opening a queue says.
+    /// `System` if no ring can be created, or the error of opening a queue.
     pub fn start(
         cache: &Arc<Cache<Native>>,
         number: u16,
@@ -56,23 +57,30 @@ impl CacheFlusher {
         let thread = Native::try_spawn(&name, None, body)
             .map_err(|error| Error::new(ErrorKind::System, error.to_string()))?;
         let thread = Some(thread);
-        let died = || Error::new(ErrorKind::System, "a cache's flusher panicked: see above");
+        let died = || {
+            Error::new(
+                ErrorKind::System,
+                "a cache's flusher thread panicked; see the messages above",
+            )
+        };
         let bell = ups.recv().map_err(|_| died())??;
         Ok(CacheFlusher { thread, bell, stop })
     }
 
-    /// Stops it: what it has under way is waited for. A thread that hangs with a drive is left
-    /// behind after some seconds.
+    /// Stops the flusher after its I/O in flight has ended. If the thread hangs because of a drive,
+    /// it is abandoned after some seconds.
     ///
     /// # Errors
-    /// That it panicked or hangs.
+    /// Returns an error if the thread panicked or hangs.
     pub fn stop(&mut self) -> Result<(), Error> {
         self.stop.store(true, Ordering::SeqCst);
         self.bell.ring();
         let text = match join_within(self.thread.take().into_iter().collect(), HANG) {
-            Joined::Ended => return Ok(()),
-            Joined::Panicked => "a cache's flusher panicked: see above",
-            Joined::Running => "a cache's flusher hangs with a drive, and is left behind",
+            JoinOutcome::Ended => return Ok(()),
+            JoinOutcome::Panicked => "a cache's flusher thread panicked; see the messages above",
+            JoinOutcome::Running => {
+                "a cache's flusher thread hangs because of a drive and was abandoned"
+            }
         };
         Err(Error::new(ErrorKind::System, text))
     }
@@ -80,7 +88,7 @@ impl CacheFlusher {
 
 impl Drop for CacheFlusher {
     fn drop(&mut self) {
-        // Whoever wants to know how it ended calls `stop`.
+        // Callers that need the result call `stop`.
         let _ = self.stop();
     }
 }
@@ -98,18 +106,18 @@ fn run(
         let below = io.channel(cache.below(), config.channel_depth(drives), Stamp::Batch)?;
         Ok((io, (below, config)))
     });
-    // The channel goes before the ring that its queues are on.
+    // The channel must be dropped before the ring that its queues use.
     let (mut io, below) = match made {
         Ok(made) => made,
         Err(error) => {
-            // Start-up may have given up already.
+            // The starting thread may have given up already.
             let _ = up.send(Err(error));
             return;
         }
     };
     let mut flusher = Flusher::new(cache, below, io.bell());
     let _ = up.send(Ok(Arc::clone(io.bell())));
-    // Its ring gone, queues that find no flusher write for themselves.
+    // Once this ring is gone, queues that find no flusher write dirty pages themselves.
     let failed = |error: Error| panic!("flusher of volume {}: {error}", cache.below().name());
     while !stop.load(Ordering::SeqCst) {
         flusher.turn();

@@ -1,13 +1,13 @@
-//! `DriveWorkers`: threads that serve the drives of volumes for the threads that submit.
+//! `DriveWorkers`: threads that serve the drives of volumes on behalf of submitting threads.
 //!
-//! Started after the disks and before the channels that hand work over, stopped after those are
-//! done. Owns one I/O thread (`millrace-drive0`...) for each CPU that some drive's worker belongs
-//! to; drives of one CPU share it. The CPU is the thread's place in the machine and decides which
-//! drives are near it; whether the thread is pinned to it is the starter's choice ([`Pinning`]). A
-//! thread sleeps in its ring. Called by `serve`, by `bench` and by programs. Stopping: no drive
-//! takes new work for its worker, what is in flight ends (5 s at most), then the threads do;
-//! submitters go on by themselves. Source: \[FALCON\], a thread for each drive on a core of its
-//! own.
+//! They are started after the disks, and before the channels that hand I/O over to them; they are
+//! stopped after those channels are done. There is one I/O thread (`millrace-drive0`...) for each
+//! CPU that a drive's worker is assigned to; the drives of one CPU share it. The CPU stands for the
+//! thread's place in the machine and decides which drives are near it; the caller chooses whether
+//! the thread is pinned to it ([`Pinning`]). A thread sleeps in its ring. `serve`, `bench` and
+//! programs call this. To stop, drives hand no new I/O to their workers, I/O in flight completes
+//! (for 5 s at most), and then the threads end; submitters serve the drives themselves from then
+//! on. Source: \[FALCON\], which gives each drive a thread on a core of its own.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -21,27 +21,27 @@ use millrace_reactor::Config;
 
 use crate::cache_flusher::CacheFlusher;
 use crate::io_context::{IoConfig, IoContext};
-use crate::join::{Joined, join_within};
+use crate::join::{JoinOutcome, join_within};
 
-/// How long a worker that stops waits for what its drives have.
+/// Maximum time that a stopping worker waits for I/O in flight, in nanoseconds.
 const DRAIN_NS: u64 = 5_000_000_000;
-/// Longest time for the end of the threads: that time, and 5 s in which their rings wait.
+/// Maximum time for the threads to end: `DRAIN_NS`, plus 5 s in which their rings wait.
 const HANG: Duration = Duration::from_secs(12);
-/// Longest sleep of one turn meanwhile.
+/// Maximum sleep of one turn while a worker stops, in nanoseconds.
 const DRAIN_TURN_NS: u64 = 10_000_000;
 
-/// Whether the workers' threads stay on the CPUs that they belong to.
+/// Whether worker threads are pinned to the CPUs that they are assigned to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Pinning {
-    /// They run where the kernel puts them.
+    /// The kernel chooses the CPU.
     #[default]
     Free,
-    /// Each runs on its CPU only.
+    /// Each thread runs on its own CPU only.
     Pinned,
 }
 
-/// The CPUs for drives' workers on a machine: those that nothing else is pinned to (`busy`), or all
-/// but the first if none is left, or known to be busy. None on a machine of one CPU.
+/// Returns the CPUs for drives' workers: those that nothing else is pinned to (`busy`), or all but
+/// the first if none is left or nothing is known to be busy. Empty on a machine with one CPU.
 #[must_use]
 pub fn worker_cpus(topology: &Topology, busy: &[CpuId]) -> Vec<CpuId> {
     let all = topology.cpus();
@@ -54,24 +54,25 @@ pub fn worker_cpus(topology: &Topology, busy: &[CpuId]) -> Vec<CpuId> {
     }
 }
 
-/// Deals the CPUs of workers out to drives: for
-/// [`DiskConfig::worker`](millrace_block::DiskConfig::worker) of one after the other.
+/// Assigns workers' CPUs to drives, one drive after the other, for
+/// [`DiskConfig::worker`](millrace_block::DiskConfig::worker).
 #[derive(Debug, Clone, Default)]
 pub struct WorkerCpus {
-    /// Each CPU, the node that it belongs to, and how many drives it has.
+    /// Each CPU, its NUMA node, and the number of drives assigned to it.
     cpus: Vec<(CpuId, NodeId, u32)>,
 }
 
 impl WorkerCpus {
-    /// These CPUs, in this order.
+    /// Creates an assignment over these CPUs, in this order.
     #[must_use]
     pub fn new(cpus: &[CpuId], topology: &Topology) -> WorkerCpus {
         let cpu = |id: &CpuId| (*id, topology.node_of(*id), 0);
         WorkerCpus { cpus: cpus.iter().map(cpu).collect() }
     }
 
-    /// The CPU of the next drive: the first of those that have fewest, on `node` if the drive's
-    /// controller is known to be there and there are any. None if there are no CPUs at all.
+    /// Returns the CPU for the next drive: the first one with the fewest drives, on `node` if the
+    /// node of the drive's controller is known and has any of the CPUs. `None` if there are no CPUs
+    /// at all.
     pub fn next(&mut self, node: Option<NodeId>) -> Option<CpuId> {
         let has_near = self.cpus.iter().any(|cpu| Some(cpu.1) == node);
         let near = self.cpus.iter_mut().filter(|cpu| !has_near || Some(cpu.1) == node);
@@ -81,7 +82,7 @@ impl WorkerCpus {
     }
 }
 
-/// The disks that have a place for a worker, by its CPU, in order of their first.
+/// Groups the disks that have a worker by the worker's CPU, in the order of their first disk.
 #[must_use]
 pub fn disks_by_worker<M: Machine>(disks: &[Arc<Disk<M>>]) -> Vec<(CpuId, Vec<Arc<Disk<M>>>)> {
     let mut workers: Vec<(CpuId, Vec<Arc<Disk<M>>>)> = Vec::new();
@@ -95,15 +96,15 @@ pub fn disks_by_worker<M: Machine>(disks: &[Arc<Disk<M>>]) -> Vec<(CpuId, Vec<Ar
     workers
 }
 
-/// What the threads share with whoever started them.
+/// State shared between the worker threads and their owner.
 #[derive(Default)]
-struct Shared {
-    /// Why the first one ended that was not told to.
+struct WorkersState {
+    /// Error of the first thread that ended without being told to.
     failure: Mutex<Option<Error>>,
     system_calls: AtomicU64,
 }
 
-impl Shared {
+impl WorkersState {
     fn fail(&self, error: Error) {
         let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         failure.get_or_insert(error);
@@ -115,7 +116,7 @@ struct WorkerThread {
     thread: <Native as Machine>::Thread,
     cpu: CpuId,
     disks: Vec<Arc<Disk<Native>>>,
-    /// `None` of a thread that never said it was up.
+    /// `None` if the thread never reported that it was up.
     bell: Option<Arc<Doorbell<Native>>>,
     stop: Arc<AtomicBool>,
 }
@@ -132,27 +133,27 @@ impl WorkerThread {
     }
 }
 
-/// The number of a thread that is up, with its bell, or why it is not.
+/// Index of a thread, with its doorbell if it is up, or the error if it is not.
 type WorkerUp = (usize, Result<Arc<Doorbell<Native>>, Error>);
 
-/// Threads that serve drives for their submitters. Dropped, they stop.
+/// Threads that serve drives for their submitters. Dropping this stops them.
 pub struct DriveWorkers {
     threads: Vec<WorkerThread>,
     reactor: Config,
     pinning: Pinning,
-    /// With the address of its cache.
+    /// Flushers, each with the address of its cache.
     flushers: Vec<(usize, CacheFlusher)>,
-    shared: Arc<Shared>,
+    shared: Arc<WorkersState>,
 }
 
 impl DriveWorkers {
-    /// Starts the workers of those disks that have a place for one
-    /// ([`DiskConfig::worker`](millrace_block::DiskConfig::worker) names its CPU); the others are
-    /// left alone. Returns when all of them serve.
+    /// Starts the workers of those disks that have a CPU for one
+    /// ([`DiskConfig::worker`](millrace_block::DiskConfig::worker)), and ignores the other disks.
+    /// Returns when all workers are serving.
     ///
     /// # Errors
-    /// `System` if there is no ring, `Busy` if a disk has a worker already, or what opening its
-    /// queue says; then none is left running.
+    /// `System` if no ring can be created, `Busy` if a disk has a worker already, or the error of
+    /// opening its queue. In these cases no worker is left running.
     pub fn start(
         disks: &[Arc<Disk<Native>>],
         reactor: Config,
@@ -167,7 +168,7 @@ impl DriveWorkers {
     /// Starts the workers of more disks, on threads of their own.
     ///
     /// # Errors
-    /// As [`DriveWorkers::start`]; none of the new threads is left running then.
+    /// As for [`DriveWorkers::start`]. In these cases none of the new threads is left running.
     pub fn add(&mut self, disks: &[Arc<Disk<Native>>]) -> Result<(), Error> {
         let before = self.threads.len();
         let (up, ups) = channel();
@@ -192,7 +193,7 @@ impl DriveWorkers {
             }
         }
         drop(up);
-        // All of them, so that each can be woken to stop if one could not start.
+        // Waits for all threads, so that each can be woken and stopped if one failed to start.
         let mut silent = self.threads.len() - before;
         for (number, outcome) in ups {
             silent -= 1;
@@ -201,7 +202,7 @@ impl DriveWorkers {
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
-        // A thread that is gone without a word has panicked.
+        // A thread that ended without reporting has panicked.
         match failed.or_else(|| (silent > 0).then(died)) {
             Some(error) => {
                 let _ = self.end_threads(before);
@@ -211,12 +212,12 @@ impl DriveWorkers {
         }
     }
 
-    /// Takes disks from their workers, so that they can be closed. Other disks of the same threads
-    /// are served by their submitters until they have a thread again.
+    /// Takes disks away from their workers, so that they can be closed. Submitters serve the other
+    /// disks of the same threads until those have a thread again.
     ///
     /// # Errors
-    /// That a thread hangs with a drive and is left behind, or that none could be started for the
-    /// other disks.
+    /// Returns an error if a thread hangs because of a drive and was abandoned, or if no thread
+    /// could be started for the other disks.
     pub fn remove(&mut self, disks: &[Arc<Disk<Native>>]) -> Result<(), Error> {
         let is_removed =
             |disk: &Arc<Disk<Native>>| disks.iter().any(|removed| Arc::ptr_eq(removed, disk));
@@ -231,11 +232,11 @@ impl DriveWorkers {
         ended.and(self.add(&others))
     }
 
-    /// Starts the flusher of a cache, which ends before the workers do; `number` is that of its
-    /// queue of the drives below.
+    /// Starts the flusher of a cache, which is stopped before the workers are. `number` is the
+    /// index of its queue on the drives below.
     ///
     /// # Errors
-    /// As [`CacheFlusher::start`].
+    /// As for [`CacheFlusher::start`].
     pub fn add_flusher(
         &mut self,
         cache: &Arc<Cache<Native>>,
@@ -255,14 +256,14 @@ impl DriveWorkers {
         place.map_or(Ok(()), |place| self.flushers.swap_remove(place).1.stop())
     }
 
-    /// How many threads there are.
+    /// Returns the number of worker threads.
     #[must_use]
     pub fn threads(&self) -> usize {
         self.threads.len()
     }
 
-    /// The drives of each thread, and its CPU if it is pinned, for people:
-    /// `on CPU 1: d0 d2; on CPU 2: d1 d3`, or `not pinned: d0 d2; d1 d3`.
+    /// Returns a text that lists the drives of each thread, and its CPU if it is pinned: `on CPU 1:
+    /// d0 d2; on CPU 2: d1 d3`, or `not pinned: d0 d2; d1 d3`.
     #[must_use]
     pub fn describe(&self) -> String {
         let one = |one: &WorkerThread| match self.pinning {
@@ -276,65 +277,67 @@ impl DriveWorkers {
         }
     }
 
-    /// System calls of the threads, after they have stopped.
+    /// Returns the number of system calls that the threads made. Valid after they have stopped.
     #[must_use]
     pub fn system_calls(&self) -> u64 {
         // Relaxed: a statistic.
         self.shared.system_calls.load(Ordering::Relaxed)
     }
 
-    /// Why a thread ended although nobody stopped it; its drives are served by their submitters.
+    /// Returns why a thread ended without being stopped, if one did. Submitters serve its drives
+    /// then.
     #[must_use]
     pub fn failure(&self) -> Option<Error> {
         self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Stops the threads and waits for their end. What is in flight on their queues comes to its
-    /// end first, for five seconds at most.
+    /// Stops the threads and waits for their end. I/O in flight on their queues completes first,
+    /// for five seconds at most.
     ///
     /// # Errors
-    /// Why a thread ended before, or that it panicked, or hangs with a drive and is left behind.
+    /// Returns an error if a thread failed before, panicked, or hangs because of a drive and was
+    /// abandoned.
     pub fn stop(&mut self) -> Result<(), Error> {
         let flushed = self.flushers.drain(..).map(|(_, mut flusher)| flusher.stop());
         let flushed = flushed.fold(Ok(()), Result::and);
         self.end_threads(0).and(flushed)
     }
 
-    /// Stops the threads from number `first` on.
+    /// Stops the threads from index `first` on.
     fn end_threads(&mut self, first: usize) -> Result<(), Error> {
         self.threads[first..].iter().for_each(WorkerThread::order_stop);
         let threads = self.threads.drain(first..).map(|one| one.thread);
         let joined = join_within(threads.collect(), HANG);
         match (self.failure(), joined) {
             (Some(error), _) => Err(error),
-            (None, Joined::Panicked) => Err(died()),
-            (None, Joined::Running) => {
-                let text = "a drive's worker hangs with its drive, and is left behind";
+            (None, JoinOutcome::Panicked) => Err(died()),
+            (None, JoinOutcome::Running) => {
+                let text = "a drive's worker thread hangs because of its drive and was abandoned";
                 Err(Error::new(ErrorKind::System, text))
             }
-            (None, Joined::Ended) => Ok(()),
+            (None, JoinOutcome::Ended) => Ok(()),
         }
     }
 }
 
-/// Tells caches apart.
+/// Returns a cache's address, which identifies the cache.
 fn address(cache: &Arc<Cache<Native>>) -> usize {
     Arc::as_ptr(cache) as usize
 }
 
 impl Drop for DriveWorkers {
     fn drop(&mut self) {
-        // Whoever wants to know how the workers ended calls `stop`.
+        // Callers that need the result call `stop`.
         let _ = self.stop();
     }
 }
 
 fn died() -> Error {
-    Error::new(ErrorKind::System, "a drive's worker thread panicked: see above")
+    Error::new(ErrorKind::System, "a drive's worker thread panicked; see the messages above")
 }
 
-/// Notes that the thread it is on panicked.
-struct OnPanic<'a>(&'a Shared);
+/// Records a panic of the current thread when dropped.
+struct OnPanic<'a>(&'a WorkersState);
 
 impl Drop for OnPanic<'_> {
     fn drop(&mut self) {
@@ -344,11 +347,11 @@ impl Drop for OnPanic<'_> {
     }
 }
 
-/// A worker's thread.
+/// Body of a worker thread.
 fn run(
     disks: &[Arc<Disk<Native>>],
     reactor: Config,
-    (shared, stop): (&Shared, &AtomicBool),
+    (shared, stop): (&WorkersState, &AtomicBool),
     (number, up): (usize, Sender<WorkerUp>),
 ) {
     let _on_panic = OnPanic(shared);
@@ -356,11 +359,11 @@ fn run(
         let worker = io.worker(disks)?;
         Ok((io, worker))
     });
-    // The worker goes before the ring that its queues are on.
+    // The worker must be dropped before the ring that its queues use.
     let (mut io, mut worker) = match made {
         Ok(made) => made,
         Err(error) => {
-            // Start-up may have given up already because of another thread.
+            // The starting thread may have given up already because of another thread.
             let _ = up.send((number, Err(error)));
             return;
         }
@@ -382,7 +385,7 @@ fn run(
     shared.system_calls.fetch_add(calls, Ordering::Relaxed);
 }
 
-/// Serves until the order to stop.
+/// Serves the drives until the thread is told to stop.
 fn serve(
     worker: &mut Worker<Native>,
     io: &mut IoContext,
@@ -407,7 +410,7 @@ fn serve(
     Ok(())
 }
 
-/// Goes on with what the worker's queues hold.
+/// Completes the I/O in the worker's queues, within a limit.
 fn drain(worker: &mut Worker<Native>, io: &mut IoContext) -> Result<(), Error> {
     let mut limit = Deadline::<Native>::after_ns(DRAIN_NS);
     while !worker.is_idle() && !limit.is_over() {

@@ -1,10 +1,11 @@
-//! `IoContext`: an I/O thread: one reactor, one doorbell, and the channels that run on it.
+//! `IoContext`: an I/O thread with one reactor, one doorbell, and the channels that run on it.
 //!
-//! Made on the thread that will run it, by a server's I/O thread or for a program's thread that
-//! uses file drives. Owns the reactor; makes the thread the owner of a hardware queue of every
-//! drive: of its number ([`IoContext::channel`]), or of the first that nobody owns
-//! ([`IoContext::join`]). A channel's `wait` arms the bell, looks once more, and sleeps in the
-//! ring. File drives find the reactor through a thread-local that lives as long as this value.
+//! It is created on the thread that will run it: an I/O thread of a server, or a program's thread
+//! that uses file drives. It owns the reactor. It makes the thread the owner of a hardware queue of
+//! every drive: the queue with the thread's number ([`IoContext::channel`]), or the first that has
+//! no owner ([`IoContext::join`]). A channel's `wait` arms the doorbell, checks for work once more,
+//! and sleeps in the ring. File drives find the reactor through a thread-local variable that lives
+//! as long as this value.
 
 use std::cell::RefCell;
 use std::mem::ManuallyDrop;
@@ -18,37 +19,38 @@ use millrace_block::{
 use millrace_machine::{Doorbell, Machine, Native, NativeParker};
 use millrace_reactor::{Backend, Config, Handle, Reactor, Wait, now_ns};
 
-/// What drivers need of the reactor of their thread.
+/// The parts of an I/O thread's reactor that its drivers need.
 #[derive(Clone)]
 pub struct Current {
-    /// The reactor itself.
+    /// Handle of the reactor.
     pub handle: Handle,
-    /// Ends a blocked turn, from any thread.
+    /// Eventfd that ends a blocked turn, from any thread.
     pub wake: Arc<OwnedFd>,
-    /// What the reactor runs on.
+    /// Back end of the reactor.
     pub backend: Backend,
 }
 
 thread_local! {
-    /// Without a destructor, so that it outlives channels in other variables of its thread, which
-    /// drain through it. `IoContext` empties it.
+    /// Has no destructor, so that it outlives channels in other thread-local variables, which drain
+    /// through it. `IoContext` empties it.
     static REACTOR: RefCell<ManuallyDrop<Option<Current>>> =
         const { RefCell::new(ManuallyDrop::new(None)) };
 }
 
-/// The calling I/O thread's reactor, with what wakes it; none if the thread has no [`IoContext`].
+/// Returns the calling I/O thread's reactor and its wake eventfd, or `None` if the thread has no
+/// [`IoContext`].
 #[must_use]
 pub fn current() -> Option<Current> {
     REACTOR.with_borrow(|current| Option::clone(current))
 }
 
-/// The reactor of the I/O thread that calls, for drivers that open a queue on it.
+/// Returns the reactor of the calling I/O thread, for drivers that open a queue on it.
 #[must_use]
 pub fn current_reactor() -> Option<Handle> {
     current().map(|current| current.handle)
 }
 
-/// A turn of the calling I/O thread's reactor.
+/// Runs a turn of the calling I/O thread's reactor.
 fn turn_current(
     bell: &Doorbell<Native>,
     deadline_ns: Option<u64>,
@@ -61,7 +63,7 @@ fn turn_current(
     turn_ring(|wait| handle.turn(wait), bell, deadline_ns, has_work).map(|_| ())
 }
 
-/// A turn of a reactor that sleeps unless there is work, asked after the bell is armed.
+/// Runs a turn that sleeps unless there is work. `has_work` is asked after the doorbell is armed.
 fn turn_ring(
     turn: impl FnOnce(Wait) -> Result<usize, std::io::Error>,
     bell: &Doorbell<Native>,
@@ -72,7 +74,7 @@ fn turn_ring(
     let wait = match deadline_ns {
         _ if has_work() => Wait::No,
         None => Wait::Forever,
-        // The layer's clock and the reactor's have different origins.
+        // The clocks of the block layer and of the reactor have different origins.
         Some(deadline) => Wait::Until(now_ns() + deadline.saturating_sub(Native::now())),
     };
     let turned = turn(wait);
@@ -83,13 +85,14 @@ fn turn_ring(
 /// Settings of an I/O thread.
 #[derive(Debug, Clone, Default)]
 pub struct IoConfig {
-    /// Number of the thread, from 0; it owns the hardware queue of that number of each drive.
+    /// Number of the thread, from 0. The thread owns the hardware queue of that number on each
+    /// drive.
     pub number: u16,
-    /// The ring's settings.
+    /// Settings of the reactor.
     pub reactor: Config,
 }
 
-/// An I/O thread.
+/// Reactor, doorbell and channels of an I/O thread.
 pub struct IoContext {
     reactor: Reactor,
     thread: IoThread<Native>,
@@ -100,7 +103,8 @@ impl IoContext {
     /// Makes the calling thread an I/O thread.
     ///
     /// # Errors
-    /// `System` if there is no ring and no epoll, `Busy` if the thread is one already.
+    /// `System` if neither io_uring nor epoll is available, `Busy` if the thread is an I/O thread
+    /// already.
     pub fn new(config: IoConfig) -> Result<IoContext, Error> {
         static NEXT_OWNER: AtomicU64 = AtomicU64::new(1);
         if current_reactor().is_some() {
@@ -116,10 +120,11 @@ impl IoContext {
         Ok(IoContext { reactor, thread, volumes: Vec::new() })
     }
 
-    /// A channel of this thread to a volume; brings up the thread's queue of each drive first.
+    /// Opens a channel of this thread to a volume. First brings up the thread's queue of each
+    /// drive.
     ///
     /// # Errors
-    /// If a drive cannot open its queue.
+    /// Returns an error if a drive cannot open its queue.
     pub fn channel(
         &mut self,
         volume: &Arc<Volume<Native>>,
@@ -136,12 +141,12 @@ impl IoContext {
         Channel::open(volume, ChannelConfig { depth, stamp, thread })
     }
 
-    /// Claims for this thread, whatever its number is, a queue of each of the volume's drives that
-    /// no other thread owns; [`IoContext::channel`] uses these from then on.
+    /// Claims, whatever this thread's number is, a queue without owner on each of the volume's
+    /// drives. [`IoContext::channel`] uses these queues from then on.
     ///
     /// # Errors
-    /// `Busy` if other threads own all queues of a drive, or what opening one says; nothing is
-    /// claimed then.
+    /// `Busy` if other threads own all queues of a drive, or the error of opening a queue. In these
+    /// cases nothing is claimed.
     pub fn join(&mut self, volume: &Arc<Volume<Native>>) -> Result<(), Error> {
         if self.volumes.iter().any(|known| Arc::ptr_eq(known, volume)) {
             return Ok(());
@@ -151,8 +156,9 @@ impl IoContext {
         disks.try_for_each(|disk| disk.claim(&self.thread)).inspect_err(|_| self.leave(volume))
     }
 
-    /// Gives up this thread's queues of the volume's drives, for others to claim; its channels on
-    /// the volume are gone. The drives' files stay open as long as the volume lives.
+    /// Gives up this thread's queues on the volume's drives, so that other threads can claim them.
+    /// The thread's channels to the volume must be gone. The drives' files stay open as long as the
+    /// volume lives.
     pub fn leave(&mut self, volume: &Arc<Volume<Native>>) {
         self.volumes.retain(|known| !Arc::ptr_eq(known, volume));
         for disk in volume.disks() {
@@ -163,12 +169,12 @@ impl IoContext {
         }
     }
 
-    /// A worker on this thread that serves these disks for others; to be turned between the turns
-    /// of the reactor, and dropped before this.
+    /// Creates a worker on this thread that serves these disks for other threads. The caller must
+    /// turn it between the turns of the reactor, and drop it before this context.
     ///
     /// # Errors
-    /// `Busy` if a disk has no place for a worker or another is there, or what opening its queue
-    /// says.
+    /// `Busy` if a disk has no CPU for a worker, or another worker, or the error of opening its
+    /// queue.
     pub fn worker(&mut self, disks: &[Arc<Disk<Native>>]) -> Result<Worker<Native>, Error> {
         let mut worker = Worker::new(&self.thread);
         for disk in disks {
@@ -184,20 +190,21 @@ impl IoContext {
         Ok(worker)
     }
 
-    /// The reactor, for sockets and timers beside the drives.
+    /// Returns the reactor, for sockets and timers beside the drives.
     #[must_use]
     pub fn reactor(&mut self) -> &mut Reactor {
         &mut self.reactor
     }
 
-    /// Rings when another thread has something for this one.
+    /// Returns the doorbell that other threads ring when they have work for this one.
     #[must_use]
     pub fn bell(&self) -> &Arc<Doorbell<Native>> {
         &self.thread.bell
     }
 
-    /// One turn of the reactor: submits everything, and sleeps until something happens unless
-    /// `has_work` (asked after the bell is armed) says no, or `deadline_ns` of `Native::now` comes.
+    /// Runs one turn of the reactor: submits everything and sleeps until something happens, or
+    /// until `deadline_ns` on the clock of `Native::now`. Does not sleep if `has_work`, which is
+    /// asked after the doorbell is armed, returns true.
     ///
     /// # Errors
     /// `System` if the ring itself fails.

@@ -1,60 +1,60 @@
-//! `join_within`: waits for threads of this machine, but not for ever.
+//! `join_within`: waits for native threads to end, for a limited time.
 //!
-//! A thread whose file operation hangs in the kernel (a dead NFS, a stopped FUSE) never ends,
-//! though its own code has returned: the kernel waits for the operation while it takes the thread
-//! down. Called where servers, workers and flushers stop.
+//! A thread whose file operation hangs in the kernel (a dead NFS server, a stopped FUSE daemon)
+//! never ends, even after its own code has returned, because the kernel waits for the operation
+//! while it tears the thread down. Servers, workers and flushers call this when they stop.
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use millrace_machine::{Machine, Native, Thread};
 
-/// A thread of this machine.
+/// A thread of the native machine.
 pub type NativeThread = <Native as Machine>::Thread;
 
-/// How threads ended.
+/// Result of waiting for threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Joined {
-    /// All of them have.
+pub enum JoinOutcome {
+    /// All threads have ended.
     Ended,
-    /// All of them have, at least one by a panic.
+    /// All threads have ended, at least one of them by a panic.
     Panicked,
-    /// Some go on: they are left behind.
+    /// Some threads are still running and are abandoned.
     Running,
 }
 
-impl Joined {
-    /// Nothing if all threads have ended as they should.
+impl JoinOutcome {
+    /// Returns `Ok` if all threads ended without a panic.
     ///
     /// # Errors
-    /// What is wrong, for people.
+    /// Returns a text for people that says what went wrong.
     pub fn in_words(self) -> Result<(), String> {
         match self {
-            Joined::Ended => Ok(()),
-            Joined::Panicked => Err("an I/O thread panicked".to_owned()),
-            Joined::Running => {
-                Err("an I/O thread waits for a drive that hangs, and is left behind".to_owned())
+            JoinOutcome::Ended => Ok(()),
+            JoinOutcome::Panicked => Err("an I/O thread panicked".to_owned()),
+            JoinOutcome::Running => {
+                Err("an I/O thread hangs because of a drive and was abandoned".to_owned())
             }
         }
     }
 }
 
-/// Waits for the end of threads, for `limit` at most.
-pub fn join_within(threads: Vec<NativeThread>, limit: Duration) -> Joined {
+/// Waits until the threads have ended, for `limit` at most.
+pub fn join_within(threads: Vec<NativeThread>, limit: Duration) -> JoinOutcome {
     let (tell, told) = channel();
     let join = move || {
-        // Nobody listens any more if it took too long.
+        // The receiver is gone if the limit has passed.
         let _ = tell.send(threads.into_iter().fold(true, |whole, thread| thread.join() & whole));
     };
-    // The closure is lost with a thread that cannot be made, and the handles with it: threads that
-    // nobody joins end all the same.
+    // If the thread cannot be started, the closure and the handles in it are dropped. Threads that
+    // nobody joins still end.
     let made = std::thread::Builder::new().name("millrace-join".into()).spawn(join);
     match (made, told.recv_timeout(limit)) {
-        (Ok(_), Ok(true)) => Joined::Ended,
-        (Ok(_), Ok(false)) => Joined::Panicked,
-        (Ok(_), Err(RecvTimeoutError::Timeout)) => Joined::Running,
-        (Ok(_), Err(RecvTimeoutError::Disconnected)) => Joined::Panicked,
-        (Err(_), _) => Joined::Ended,
+        (Ok(_), Ok(true)) => JoinOutcome::Ended,
+        (Ok(_), Ok(false)) => JoinOutcome::Panicked,
+        (Ok(_), Err(RecvTimeoutError::Timeout)) => JoinOutcome::Running,
+        (Ok(_), Err(RecvTimeoutError::Disconnected)) => JoinOutcome::Panicked,
+        (Err(_), _) => JoinOutcome::Ended,
     }
 }
 
@@ -66,15 +66,15 @@ mod tests {
     fn threads_that_end_are_joined_and_one_that_hangs_is_left_behind() {
         let spawn = |body: Box<dyn FnOnce() + Send>| Native::spawn("t", None, body);
         let limit = Duration::from_secs(20);
-        assert_eq!(join_within(Vec::new(), limit), Joined::Ended);
-        assert_eq!(join_within([spawn(Box::new(|| ()))].into(), limit), Joined::Ended);
+        assert_eq!(join_within(Vec::new(), limit), JoinOutcome::Ended);
+        assert_eq!(join_within([spawn(Box::new(|| ()))].into(), limit), JoinOutcome::Ended);
         let panics = spawn(Box::new(|| panic!("as is expected")));
-        assert_eq!(join_within([panics].into(), limit), Joined::Panicked);
+        assert_eq!(join_within([panics].into(), limit), JoinOutcome::Panicked);
         let (hold, held) = channel::<()>();
         let hangs = spawn(Box::new(move || {
             let _ = held.recv();
         }));
-        assert_eq!(join_within([hangs].into(), Duration::from_millis(20)), Joined::Running);
+        assert_eq!(join_within([hangs].into(), Duration::from_millis(20)), JoinOutcome::Running);
         drop(hold);
     }
 }

@@ -1,10 +1,12 @@
-//! `Recorder`: a thread that empties a `Tracer`'s rings into files that blkparse and btt read.
+//! `Recorder`: a thread that moves events from a `Tracer`'s rings to files that blkparse and btt
+//! can read.
 //!
-//! Owns `NAME.blktrace.N`, one for each CPU N on which a traced thread was when it began, and empty
-//! ones for those below. Events reach a file in order of time as far as they came in within 10 ms
-//! of it. A file that cannot be written ends the recording with an error, and nothing else.
-//! `Recording` is one without a thread, for machines that are simulated: it writes what the rings
-//! hold when it ends. Called by `bench --trace` and by the daemon; calls cpu_file.rs.
+//! It writes `NAME.blktrace.N`, one file for each CPU N on which a traced thread was when an event
+//! began, and empty files for the CPUs below N. Events are written in order of time if they reach
+//! the recorder within 10 ms. If a file cannot be written, the recording ends with an error,
+//! without affecting I/O. `Recording` is a recording without a thread, for simulated machines: it
+//! writes the rings' content when it ends. `bench --trace` and the daemon call this; it calls
+//! cpu_file.rs.
 
 mod cpu_file;
 
@@ -16,38 +18,42 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use millrace_block::blktrace::{Act, category};
-use millrace_block::{Entry, Groups, Remark, TraceStamp, Tracer, Volume};
+use millrace_block::blktrace::{EventCode, category};
+use millrace_block::{Groups, TraceEntry, TraceMessage, TraceStamp, Tracer, Volume};
 use millrace_machine::{LOOK_NS, Machine, Native, RunningClock, Thread};
 
-use cpu_file::{CpuFile, Drops, named};
+use cpu_file::{CpuFile, DropCounts, named};
 
 pub use cpu_file::trace_file;
 
-/// How often the rings are emptied.
+/// Interval at which the rings are emptied.
 const TURN: Duration = Duration::from_millis(10);
-/// Events younger than this wait for the next turn: other threads' may be older.
+/// Events younger than this, in nanoseconds, wait for the next turn, because another thread's ring
+/// may have older ones.
 const HELD_NS: u64 = 10_000_000;
-/// How a message begins that names its device; the name follows. blkparse prints it as it is.
+/// Beginning of a message that names its device; the name follows. blkparse prints the message as
+/// it is.
 pub const DEVICE_NAME: &str = "millrace names this device ";
-/// Which events are recorded: those that pass all that is set.
+/// Filter for events: an event is recorded if it matches every criterion that is set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TraceFilter {
-    /// Devices, as records name them; empty: all.
+    /// Device numbers, as in the records; empty for all devices.
     pub devices: Vec<u32>,
-    /// What happened; empty: all.
-    pub acts: Vec<Act>,
-    /// Categories of which one must be there (`category::WRITE`...); 0: all.
+    /// Actions, such as queue or issue; empty for all actions.
+    pub acts: Vec<EventCode>,
+    /// Categories (`category::WRITE`...), of which an event must have at least one; 0 for all.
     pub categories: u16,
-    /// Whom the I/O is accounted to.
+    /// Tenant that the I/O is accounted to; `None` for all.
     pub tenant: Option<u32>,
-    /// First and one past the last sector, on the drive, of which an I/O must touch some.
+    /// First sector of a range on the drive, and the sector after its last. An I/O must overlap the
+    /// range.
     pub sectors: Option<(u64, u64)>,
 }
 
 impl TraceFilter {
-    /// Whether it lets all of these pass, without a look at each but for its time.
-    fn passes_all(&self, entries: &[Entry], began_ns: u64) -> bool {
+    /// Returns true if all these events certainly pass, judged without looking at more than their
+    /// times.
+    fn passes_all(&self, entries: &[TraceEntry], began_ns: u64) -> bool {
         self.devices.is_empty()
             && self.acts.is_empty()
             && self.categories == 0
@@ -56,9 +62,9 @@ impl TraceFilter {
             && entries.iter().all(|entry| entry.time_ns >= began_ns)
     }
 
-    fn passes(&self, entry: &Entry) -> bool {
+    fn passes(&self, entry: &TraceEntry) -> bool {
         if let Some(note) = &entry.note {
-            if matches!(note.remark, Remark::Dropped(_)) {
+            if matches!(note.remark, TraceMessage::Dropped(_)) {
                 return true;
             }
             return self.acts.is_empty()
@@ -66,7 +72,7 @@ impl TraceFilter {
         }
         let code = entry.action & 0xffff;
         let end = entry.sector + u64::from(entry.bytes >> 9).max(1);
-        let of_plug = [Act::Plug, Act::Unplug, Act::UnplugTimer];
+        let of_plug = [EventCode::Plug, EventCode::Unplug, EventCode::UnplugTimer];
         let unplugs = of_plug.iter().any(|act| *act as u32 == code);
         (self.devices.is_empty() || self.devices.contains(&entry.device))
             && (self.acts.is_empty() || self.acts.iter().any(|act| *act as u32 == code))
@@ -79,78 +85,80 @@ impl TraceFilter {
     }
 }
 
-/// What is to be recorded, and where to.
+/// Settings of a recording.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RecorderConfig {
-    /// The files' name, before `.blktrace.N`.
+    /// Path of the files, without the suffix `.blktrace.N`.
     pub name: PathBuf,
-    /// What of it.
+    /// Filter for the events.
     pub filter: TraceFilter,
-    /// Of each drive's device the one that it is a part of: where remaps come from.
+    /// For each drive's device number, the volume that it is a part of. Remap events name the
+    /// volume as their origin.
     pub volumes: BTreeMap<u32, u32>,
-    /// Submitters' names by tenant.
+    /// Names of the submitters, by tenant.
     pub names: BTreeMap<u32, String>,
-    /// Names of groups by their numbers; `Recorder` adds those of the volumes that it records.
+    /// Names of the groups, by number. `Recorder` adds the groups of the volumes that it records.
     pub groups: BTreeMap<u16, String>,
-    /// Names of drives and volumes by their devices.
+    /// Names of the drives and volumes, by device number.
     pub devices: BTreeMap<u32, String>,
-    /// Which time events have.
+    /// Clock for the events' timestamps.
     pub stamp: TraceStamp,
-    /// It ends by itself if [`Recorder::renew`] is not called for so long.
+    /// If set, the recording ends unless [`Recorder::renew`] is called at least this often.
     pub lease: Option<Duration>,
 }
 
-/// What a recording came to.
+/// Result of a recording.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Recorded {
-    /// Events written.
+    /// Number of events written.
     pub events: u64,
-    /// Events that found their thread's ring full.
+    /// Number of events lost because their thread's ring was full.
     pub dropped: u64,
-    /// The files, by CPU.
+    /// Paths of the files, by CPU.
     pub files: Vec<PathBuf>,
 }
 
-/// What the thread shares with whoever started it.
+/// State shared between the recording thread and its owner.
 #[derive(Default)]
-struct Shared {
+struct RecorderState {
     stop: AtomicBool,
     ended: AtomicBool,
     events: AtomicU64,
     dropped: AtomicU64,
-    /// When the lease was renewed.
+    /// Time at which the lease was last renewed, in nanoseconds.
     renewed_ns: AtomicU64,
     failure: Mutex<Option<io::Error>>,
     files: Mutex<Vec<PathBuf>>,
 }
 
-impl Shared {
-    /// Whether nobody has asked for it for longer than the lease.
+impl RecorderState {
+    /// Returns true if the lease has expired.
     fn is_left(&self, now_ns: u64, lease: Option<Duration>) -> bool {
         let silent_ns = now_ns.saturating_sub(self.renewed_ns.load(Ordering::SeqCst));
         lease.is_some_and(|lease| u128::from(silent_ns) > lease.as_nanos())
     }
 }
 
-/// A recording under way. Dropped, it ends.
+/// A recording in progress. Dropping it ends the recording.
 pub struct Recorder {
     thread: Option<<Native as Machine>::Thread>,
-    shared: Arc<Shared>,
+    shared: Arc<RecorderState>,
 }
 
 impl Recorder {
-    /// Starts to record what these volumes do; their drives have `tracer`. Channels take part from
-    /// their next batch on. The files of an earlier recording of this name go.
+    /// Starts to record the events of these volumes, whose drives use `tracer`. Channels begin to
+    /// record with their next batch. Deletes the files of an earlier recording with the same name.
     ///
     /// # Errors
-    /// `AlreadyExists` if somebody records with this tracer, or what creating the first file says.
+    /// `AlreadyExists` if another recording uses this tracer, or the error of creating the first
+    /// file.
     pub fn start(
         tracer: &Arc<Tracer<Native>>,
         volumes: &[Arc<Volume<Native>>],
         mut config: RecorderConfig,
     ) -> io::Result<Recorder> {
         let (first, began_ns) = begin(tracer, volumes, &config)?;
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(RecorderState::default());
         shared.renewed_ns.store(began_ns, Ordering::SeqCst);
         let undo = || {
             volumes.iter().for_each(|volume| _ = volume.set_traced(false));
@@ -176,12 +184,12 @@ impl Recorder {
         Ok(Recorder { thread, shared })
     }
 
-    /// Somebody still wants it.
+    /// Renews the lease.
     pub fn renew(&self) {
         self.shared.renewed_ns.store(Native::now(), Ordering::SeqCst);
     }
 
-    /// Events written and dropped so far.
+    /// Returns the numbers of events written and dropped so far.
     #[must_use]
     pub fn progress(&self) -> (u64, u64) {
         // Relaxed: statistics.
@@ -189,16 +197,16 @@ impl Recorder {
         (count(&self.shared.events), count(&self.shared.dropped))
     }
 
-    /// Whether it has ended by itself: because of an error, or as nobody renewed its lease.
+    /// Returns true if the recording ended by itself, because of an error or an expired lease.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.shared.ended.load(Ordering::SeqCst)
     }
 
-    /// Ends it, when all that happened before is in the files.
+    /// Ends the recording after everything that happened before is in the files.
     ///
     /// # Errors
-    /// What writing said, with the file.
+    /// Returns the first error of writing, with the file's path.
     pub fn stop(mut self) -> io::Result<Recorded> {
         let whole = self.end();
         let failure = self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -206,7 +214,9 @@ impl Recorder {
         let mut files = self.shared.files.lock().unwrap_or_else(PoisonError::into_inner);
         match failure {
             Some(error) => Err(error),
-            None if !whole => Err(io::Error::other("the recording thread panicked: see above")),
+            None if !whole => {
+                Err(io::Error::other("the recording thread panicked; see the messages above"))
+            }
             None => Ok(Recorded { events, dropped, files: std::mem::take(&mut *files) }),
         }
     }
@@ -223,22 +233,23 @@ impl Drop for Recorder {
     }
 }
 
-/// Creates the first file and has the volumes recorded; gives when: what is older is of an earlier
-/// recording, whose files of this name go.
+/// Creates the first file and starts tracing on the volumes. Returns the start time: older events
+/// belong to an earlier recording. Deletes the other files of an earlier recording with this name.
 fn begin<M: Machine>(
     tracer: &Tracer<M>,
     volumes: &[Arc<Volume<M>>],
     config: &RecorderConfig,
 ) -> io::Result<(CpuFile, u64)> {
-    // Before any file is touched: it may be one of the recording that is under way.
+    // Checked before any file is touched, because the files may belong to the recording in
+    // progress.
     if !tracer.start(config.stamp) {
         let text = "a recording is under way: stop it first";
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
     }
-    // At once, so that a folder that is not there is an error of whoever asks.
+    // Created at once, so that a missing directory is an error of this call.
     let mut first = CpuFile::create::<M>(config, 0).inspect_err(|_| tracer.stop())?;
     first.name_devices(&config.devices).inspect_err(|_| tracer.stop())?;
-    // An earlier recording's, of more CPUs perhaps, would be read as if they were of this one.
+    // Files of an earlier recording on more CPUs would be read as a part of this one.
     let others = (1..).map(|cpu| trace_file(&config.name, cpu));
     others.take_while(|path| std::fs::remove_file(path).is_ok()).for_each(drop);
     let began_ns = M::now();
@@ -246,8 +257,8 @@ fn begin<M: Machine>(
     Ok((first, began_ns))
 }
 
-/// A recording without a thread, of a machine whose threads are simulated: what the rings have room
-/// for is written when it ends.
+/// A recording without a thread, for a machine with simulated threads. It writes the events when it
+/// ends, so the rings must have room for all of them.
 pub struct Recording<M: Machine> {
     tracer: Arc<Tracer<M>>,
     volumes: Vec<Arc<Volume<M>>>,
@@ -257,10 +268,10 @@ pub struct Recording<M: Machine> {
 }
 
 impl<M: Machine> Recording<M> {
-    /// Starts to record, as [`Recorder::start`] does. A lease is not looked at.
+    /// Starts to record, as [`Recorder::start`] does. Ignores the lease.
     ///
     /// # Errors
-    /// As [`Recorder::start`].
+    /// As for [`Recorder::start`].
     pub fn start(
         tracer: &Arc<Tracer<M>>,
         volumes: &[Arc<Volume<M>>],
@@ -272,17 +283,17 @@ impl<M: Machine> Recording<M> {
         Ok(Recording { tracer, volumes, config, files, began_ns })
     }
 
-    /// Ends it, when all that was recorded is in the files.
+    /// Ends the recording and writes all its events to the files.
     ///
     /// # Errors
-    /// What writing said, with the file.
+    /// Returns the first error of writing, with the file's path.
     pub fn stop(mut self) -> io::Result<Recorded> {
         self.volumes.iter().for_each(|volume| _ = volume.set_traced(false));
         self.tracer.stop();
         let groups = self.volumes.iter().find_map(|volume| volume.groups());
         let source = (&*self.tracer, groups.map(|groups| &**groups));
         let files = (&mut self.files, self.began_ns);
-        let mut drops = Drops::default();
+        let mut drops = DropCounts::default();
         let events = turn(source, &mut self.config, files, (u64::MAX, &mut drops))?;
         let dropped = drops.all;
         let files = self.files.into_values().map(|file| file.path).collect();
@@ -290,18 +301,18 @@ impl<M: Machine> Recording<M> {
     }
 }
 
-/// Empties the rings until told to stop, and once more.
+/// Empties the rings regularly until told to stop, and then once more.
 fn record(
     (tracer, groups): (&Tracer<Native>, Option<&Groups<Native>>),
     config: &mut RecorderConfig,
     (files, began_ns): (&mut BTreeMap<u32, CpuFile>, u64),
-    shared: &Shared,
+    shared: &RecorderState,
 ) -> io::Result<()> {
-    let (mut clock, mut drops) = (RunningClock::new(), Drops::default());
+    let (mut clock, mut drops) = (RunningClock::new(), DropCounts::default());
     loop {
         let turn_ns = Native::now();
         let pause_ns = clock.look(turn_ns, LOOK_NS);
-        // Nobody could renew the lease meanwhile.
+        // The lease could not be renewed while this process did not run.
         shared.renewed_ns.fetch_add(pause_ns, Ordering::SeqCst);
         let last = shared.stop.load(Ordering::SeqCst) || shared.is_left(turn_ns, config.lease);
         let until_ns = if last { u64::MAX } else { turn_ns.saturating_sub(HELD_NS) };
@@ -317,17 +328,18 @@ fn record(
     }
 }
 
-/// Empties the rings and writes events older than `until_ns`; how many those were. Counts those
-/// that were dropped. With `u64::MAX`, which is the last turn, all dropped events are told.
+/// Empties the rings and writes the events older than `until_ns`. Returns the number of events
+/// written, and counts dropped ones in `drops`. `u64::MAX` marks the last turn, in which all
+/// dropped events are reported.
 fn turn<M: Machine>(
     (tracer, groups): (&Tracer<M>, Option<&Groups<M>>),
     config: &mut RecorderConfig,
     (files, began_ns): (&mut BTreeMap<u32, CpuFile>, u64),
-    (until_ns, drops): (u64, &mut Drops),
+    (until_ns, drops): (u64, &mut DropCounts),
 ) -> io::Result<u64> {
     let mut missing = Vec::new();
     let status = tracer.drain(|cpu, entries| {
-        let wanted = |entry: &&Entry| entry.time_ns >= began_ns && config.filter.passes(entry);
+        let wanted = |entry: &&TraceEntry| entry.time_ns >= began_ns && config.filter.passes(entry);
         let all = config.filter.passes_all(entries, began_ns);
         match files.get_mut(&cpu.0) {
             Some(file) if all => file.held.extend_from_slice(entries),
@@ -336,11 +348,11 @@ fn turn<M: Machine>(
         }
     });
     for (cpu, entries) in missing {
-        // Readers look for one file after another.
+        // Trace readers expect the files to be numbered without gaps.
         for cpu in 0..cpu {
             file_of::<M>(files, cpu, config)?;
         }
-        let mut entries: Vec<Entry> = entries;
+        let mut entries: Vec<TraceEntry> = entries;
         file_of::<M>(files, cpu, config)?.held.append(&mut entries);
     }
     if let Some(groups) = groups {
@@ -351,7 +363,7 @@ fn turn<M: Machine>(
     for file in files.values_mut() {
         written += file.write_held(until_ns, config, drops)?;
     }
-    // Of threads that made no event after those.
+    // Dropped events of threads that recorded no event afterwards.
     let untold = drops.take(u32::MAX);
     match files.values_mut().next() {
         Some(file) if until_ns == u64::MAX => {
@@ -364,7 +376,7 @@ fn turn<M: Machine>(
     Ok(written)
 }
 
-/// Learns what groups are called, if notes are about some that are not known yet.
+/// Adds the names of groups that waiting notes mention and that are not known yet.
 fn learn<M: Machine>(
     groups: &Groups<M>,
     files: &BTreeMap<u32, CpuFile>,
@@ -378,7 +390,7 @@ fn learn<M: Machine>(
     }
 }
 
-/// The file of a CPU, made if it is not there.
+/// Returns the file of a CPU, creating it if necessary.
 fn file_of<'a, M: Machine>(
     files: &'a mut BTreeMap<u32, CpuFile>,
     cpu: u32,
@@ -390,7 +402,7 @@ fn file_of<'a, M: Machine>(
     })
 }
 
-/// The categories of an operation's word, as `--op` has them.
+/// Returns the trace categories of an operation's name, as given with `--op`.
 #[must_use]
 pub fn categories_of(word: &str) -> Option<u16> {
     Some(match word {

@@ -1,7 +1,7 @@
-//! Certificates as they are read: their names and their dates.
+//! Names, dates and purposes of X.509 certificates, as far as rustls does not check them.
 //!
-//! Owns what is taken out of X.509 beyond what rustls checks. Called by the configuration for this
-//! side's files and by sessions for the peer's certificate, once rustls has verified it.
+//! The configuration calls this for this side's files, and sessions for the peer's certificate once
+//! rustls has verified it.
 
 use std::time::{Duration, SystemTime};
 
@@ -17,7 +17,7 @@ use crate::lifetime::Lifetime;
 use crate::names::PeerNames;
 
 impl PeerNames {
-    /// The names in a certificate, DER; none when it cannot be read.
+    /// Reads the names of a DER certificate. Returns `None` if it cannot be parsed.
     #[must_use]
     pub fn of(der: &[u8]) -> Option<PeerNames> {
         let parsed = Certificate::from_der(der).ok()?;
@@ -29,7 +29,8 @@ impl PeerNames {
     }
 }
 
-/// Dates of the certificate that runs out first; none if none can be read.
+/// Returns the dates of the certificate in a chain that expires first; `None` if none can be
+/// parsed.
 pub(crate) fn lifetime_of<'a>(chain: impl IntoIterator<Item = &'a [u8]>) -> Option<Lifetime> {
     let read = |der: &[u8]| {
         let parsed = Certificate::from_der(der).ok()?;
@@ -78,40 +79,40 @@ fn general_name(name: &GeneralName) -> Option<String> {
     }
 }
 
-/// Why a certificate of a file cannot be used now; none if it can.
+/// Returns the reason why a certificate in a file cannot be used now, or `None` if it can.
 pub(crate) fn unusable(der: &[u8], what: Purpose) -> Option<String> {
     let Ok(parsed) = Certificate::from_der(der) else {
-        let text = "is not a certificate of X.509, or a part of it is missing; copy the file again";
+        let text = "is not an X.509 certificate, or is incomplete; copy the file again";
         return Some(text.to_owned());
     };
     let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let now = since_epoch.unwrap_or(Duration::ZERO);
     let validity = parsed.tbs_certificate().validity();
     if validity.not_after.to_unix_duration() < now {
-        return Some(format!("is expired since {}; make a new one", validity.not_after));
+        return Some(format!("expired at {}; make a new one", validity.not_after));
     }
     if validity.not_before.to_unix_duration() > now {
         let from = validity.not_before;
-        return Some(format!("is not valid before {from}; compare the clock of this machine"));
+        return Some(format!("is not valid before {from}; check this machine's clock"));
     }
     if what == Purpose::Own && parsed.tbs_certificate().version() != Version::V3 {
-        let text = "is of X.509 version 1, which has no names and is not taken; make one of version \
-                    3, as with openssl x509 -req -extfile";
+        let text = "is X.509 version 1, which has no names and is not accepted; make one of version \
+                    3, for example with openssl x509 -req -extfile";
         return Some(text.to_owned());
     }
     let constraints = parsed.tbs_certificate().get_extension::<BasicConstraints>().ok().flatten();
     if what == Purpose::Authority && !constraints.is_some_and(|(_, one)| one.ca) {
-        let text = "is not of a CA: its basic constraints lack CA:TRUE";
+        let text = "is not a CA certificate: its basic constraints lack CA:TRUE";
         return Some(text.to_owned());
     }
     None
 }
 
-/// What a certificate in a file is for.
+/// Purpose that a certificate in a file must serve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// It says who this side is.
+    /// The certificate identifies this side.
     Own,
-    /// It signs those of peers.
+    /// CA certificate that signs peers' certificates.
     Authority,
 }

@@ -1,9 +1,9 @@
-//! `ClientCas`: the CAs of a server's clients, each until its own certificate expires.
+//! `ClientCas`: the CAs of a server's clients, each valid until its own certificate expires.
 //!
-//! Owns the CAs of a `client-ca` file. rustls takes a CA for a key that is trusted and never looks
-//! at its dates, so a client that rustls accepts is looked at once more when a CA of the file is
-//! expired: one of those that are still valid must accept it, too. Made by the configuration of a
-//! server; called by rustls in each handshake with a client's certificate.
+//! Owns the CAs of a `client-ca` file. rustls treats a CA as a trusted key and never checks its
+//! dates. So if a CA of the file is expired, a client that rustls accepts is verified again: a CA
+//! that is still valid must accept it, too. Made by the configuration of a server; called by rustls
+//! in each handshake with a client certificate.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -26,26 +26,26 @@ use crate::lifetime::{Expiry, Lifetime};
 use crate::names::PeerNames;
 use crate::reasons::ExpiredCa;
 
-/// A CA of a file.
+/// A CA of a `client-ca` file.
 #[derive(Debug, Clone)]
 pub(crate) struct ClientCa {
     anchor: TrustAnchor<'static>,
-    /// Its common name, or its whole name where it has none, on one line.
+    /// Common name, or the complete subject if it has none, on one line.
     pub(crate) name: String,
-    /// None if the certificate's dates cannot be read.
+    /// Dates of the certificate; `None` if they cannot be parsed.
     pub(crate) lifetime: Option<Lifetime>,
 }
 
-/// The CAs of a file.
+/// The CAs of a `client-ca` file.
 #[derive(Debug)]
 pub(crate) struct ClientCas {
     cas: Arc<[ClientCa]>,
     provider: Arc<CryptoProvider>,
-    /// Accepts clients of all CAs, whatever their dates are.
+    /// Verifier with all CAs, regardless of their dates.
     all: Arc<dyn ClientCertVerifier>,
 }
 
-/// The CAs of `roots`, which were made from these certificates, in this order.
+/// Combines `roots` with the certificates that they were made from, in the same order.
 pub(crate) fn cas_of(roots: RootCertStore, certificates: &[CertificateDer<'_>]) -> Vec<ClientCa> {
     let of = |(anchor, der): (TrustAnchor<'static>, &CertificateDer<'_>)| ClientCa {
         anchor,
@@ -62,8 +62,8 @@ fn name_of(der: &[u8]) -> String {
 }
 
 impl ClientCa {
-    /// When it expires; none if it has a successor among `all` that signs with the same key, so
-    /// that clients do not notice its end.
+    /// Returns the CA's dates. Returns `None` if another CA of the file has the same key and
+    /// expires later, so that clients do not notice when this one expires.
     pub(crate) fn last_lifetime(&self, all: &[ClientCa]) -> Option<&Lifetime> {
         let own = self.lifetime.as_ref()?;
         let is_successor = |one: &ClientCa| {
@@ -82,8 +82,10 @@ impl ClientCa {
 }
 
 impl ClientCas {
+    /// Creates a verifier of client certificates.
+    ///
     /// # Errors
-    /// `File` if rustls takes none of them.
+    /// `File` if rustls accepts none of the CAs.
     pub(crate) fn new(
         cas: Arc<[ClientCa]>,
         provider: Arc<CryptoProvider>,
@@ -128,7 +130,7 @@ impl ClientCertVerifier for ClientCas {
         }
         let (ca, expiry) = match dated.iter().filter(is_over).find(|(ca, _)| accepts(&[*ca])) {
             Some((ca, expiry)) => (ca.name.clone(), expiry.to_string()),
-            // Certificates of several expired CAs in one chain.
+            // The chain has certificates of several expired CAs.
             None => (String::new(), "is expired".to_owned()),
         };
         let why = OtherError(Arc::new(ExpiredCa { ca, expiry }));

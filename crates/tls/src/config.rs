@@ -1,11 +1,13 @@
-//! What a side is configured with: its certificate and key, and the CA that its peers need.
+//! Configuration of a side: its certificate and key, and the CAs of its peers.
 //!
-//! Owns the files' contents as rustls takes them, and reads a server's again when they change.
-//! Called by start-up and, for a server, by whoever looks after its files; calls rustls.
+//! Owns the contents of the files in the form that rustls needs, and reloads a server's files when
+//! they change. Called by start-up and, for a server, by the thread that watches its files; calls
+//! rustls.
 //!
-//! Invariants: what is in use was complete and valid when it was read. New files that cannot be
-//! used (a key that is not replaced yet) leave the old ones in use until they change again. A
-//! session never waits for a file: it takes what is in use under a lock that is held for that only.
+//! Invariants: the configuration in use was complete and valid when it was read. If new files
+//! cannot be used (for example because the key was not replaced yet), the old ones stay in use
+//! until they change again. A session never waits for a file: it takes the configuration in use,
+//! under a lock that is held only for that.
 //!
 //! Lock order: `seen`, then `in_use`.
 
@@ -33,12 +35,12 @@ use crate::lifetime::Lifetime;
 use crate::names::PeerNames;
 use crate::reasons::what_is_wrong;
 
-mod stamp;
+mod metadata;
 
-use stamp::Stamp;
+use metadata::MetadataSnapshot;
 
 impl Identity {
-    /// The names in the certificate, which is read for them; none if it cannot be read.
+    /// Reads the names in the certificate file. Returns `None` if the file cannot be read.
     #[must_use]
     pub fn names(&self) -> Option<PeerNames> {
         let pem = contents(&self.certificate).ok()?;
@@ -46,42 +48,42 @@ impl Identity {
     }
 }
 
-/// The configuration of a server, shared by its sessions.
+/// Configuration of a server, shared by its sessions.
 #[derive(Debug)]
 pub struct ServerConfig {
-    /// None for a configuration that was not read from files.
+    /// `None` if it was not read from files.
     files: Option<ServerFiles>,
-    in_use: Mutex<InUse>,
-    /// The files as they were looked at last, used or not. Held while they are looked at and read.
-    seen: Mutex<Stamp>,
+    in_use: Mutex<ActiveConfig>,
+    /// State of the files when last checked, used or not. Locked while they are checked and read.
+    seen: Mutex<MetadataSnapshot>,
 }
 
-/// What new sessions of a server begin with.
+/// Configuration that new sessions of a server use.
 #[derive(Debug)]
-struct InUse {
+struct ActiveConfig {
     config: Arc<rustls::ServerConfig>,
     lifetime: Option<Lifetime>,
     client_cas: Arc<[ClientCa]>,
 }
 
 impl ServerConfig {
-    /// Reads the files.
+    /// Reads the files of a server.
     ///
     /// # Errors
     ///
-    /// `File`, naming the file and what is wrong in it.
+    /// `File`, naming the file and the error in it.
     pub fn load(files: ServerFiles) -> Result<ServerConfig, Error> {
-        let seen = Stamp::of(files.paths());
+        let seen = MetadataSnapshot::of(files.paths());
         let config = read_server(&files)?;
         let (in_use, seen) = (Mutex::new(config), Mutex::new(seen));
         Ok(ServerConfig { files: Some(files), in_use, seen })
     }
 
-    /// A configuration from PEM texts, which is never read again.
+    /// Creates a configuration from PEM texts, which is never reloaded.
     ///
     /// # Errors
     ///
-    /// `File`, naming them "certificate", "key" and "client CA".
+    /// `File`, naming the texts "certificate", "key" and "client CA".
     pub fn from_pem(
         certificate: &[u8],
         key: &[u8],
@@ -95,24 +97,23 @@ impl ServerConfig {
         Ok(ServerConfig { files: None, in_use: Mutex::new(config), seen: Mutex::default() })
     }
 
-    /// Whether it was read from files, which may change.
+    /// Returns true if it was read from files, which may change.
     #[must_use]
     pub fn is_from_files(&self) -> bool {
         self.files.is_some()
     }
 
-    /// Reads the files again if they changed since they were last looked at: a few system calls
-    /// if not. Sessions that are under way keep what they began with, and new ones do not wait for
-    /// it, though a file system that does not answer holds the caller up.
-    ///
+    /// Reloads the files if they changed since they were last checked; costs a few system calls if
+    /// not. Existing sessions keep their configuration, and new ones do not wait. A file system
+    /// that does not answer blocks the caller.
     /// # Errors
     ///
-    /// `File` when they changed and cannot be used: once for each change, and what was in use
-    /// stays in use.
+    /// `File` if the files changed and cannot be used. Reported once for each change; the previous
+    /// configuration stays in use.
     pub fn refresh(&self) -> Result<Refreshed, Error> {
         let Some(files) = &self.files else { return Ok(Refreshed::Same) };
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Stamp::of(files.paths());
+        let now = MetadataSnapshot::of(files.paths());
         if *seen == now {
             return Ok(Refreshed::Same);
         }
@@ -122,14 +123,14 @@ impl ServerConfig {
         Ok(Refreshed::Reloaded)
     }
 
-    /// When the certificate runs out that new sessions show.
+    /// Returns the dates of the certificate that new sessions use.
     #[must_use]
     pub fn lifetime(&self) -> Option<Lifetime> {
         self.in_use().lifetime.clone()
     }
 
-    /// When each certificate runs out that new sessions use, as far as that matters: not for a CA
-    /// that has a longer certificate beside it.
+    /// Returns the dates of all certificates that new sessions use, leaving out a CA that has a
+    /// certificate with a later end beside it.
     #[must_use]
     pub fn lifetimes(&self) -> Vec<CertificateLifetime> {
         let of_file = |name: String, file: Option<&PathBuf>| match file {
@@ -158,32 +159,32 @@ impl ServerConfig {
         Arc::clone(&self.in_use().config)
     }
 
-    fn in_use(&self) -> MutexGuard<'_, InUse> {
+    fn in_use(&self) -> MutexGuard<'_, ActiveConfig> {
         self.in_use.lock().expect("nothing panics while it holds this lock")
     }
 }
 
-/// The configuration of a client, shared by its sessions.
+/// Configuration of a client, shared by its sessions.
 #[derive(Debug, Clone)]
 pub struct ClientConfig {
     pub(crate) config: Arc<rustls::ClientConfig>,
 }
 
 impl ClientConfig {
-    /// Reads the files.
+    /// Reads the files of a client.
     ///
     /// # Errors
     ///
-    /// `File`, naming the file and what is wrong in it.
+    /// `File`, naming the file and the error in it.
     pub fn load(files: &ClientFiles) -> Result<ClientConfig, Error> {
         ClientConfig::make(files, &contents(&files.ca)?)
     }
 
-    /// A client without a certificate of its own, for servers whose CAs are in this PEM text.
+    /// Creates a client without a certificate of its own, which trusts the CAs in a PEM text.
     ///
     /// # Errors
     ///
-    /// `File`, naming it "CA".
+    /// `File`, naming the text "CA".
     pub fn from_pem(ca: &[u8]) -> Result<ClientConfig, Error> {
         ClientConfig::make(&ClientFiles { ca: "CA".into(), identity: None }, ca)
     }
@@ -225,8 +226,8 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
-/// Keys of 128 bits come before those of 256 bits: records take a quarter less time, and what is
-/// out of reach for 2^128 tries is for 2^256. Clients mostly offer the longer ones first.
+/// Prefers ciphers with 128-bit keys over those with 256-bit keys: records take a quarter less
+/// time, and 2^128 tries are out of reach, too. Clients mostly offer the longer ones first.
 fn with_cheap_ciphers_first() -> CryptoProvider {
     let mut provider = rustls::crypto::aws_lc_rs::default_provider();
     provider.cipher_suites.sort_by_key(|suite| !is_aes_128(suite.suite()));
@@ -241,7 +242,7 @@ fn internal(error: &rustls::Error) -> Error {
     Error::new(ErrorKind::Internal, format!("TLS cannot be set up: {error}"))
 }
 
-fn read_server(files: &ServerFiles) -> Result<InUse, Error> {
+fn read_server(files: &ServerFiles) -> Result<ActiveConfig, Error> {
     let (chain, key) = read_identity(&files.identity)?;
     let cas = match &files.client_ca {
         None => None,
@@ -255,7 +256,7 @@ fn make_server(
     key: PrivateKeyDer<'static>,
     client_cas: Option<Vec<ClientCa>>,
     wrong_key: &dyn Fn(String) -> Error,
-) -> Result<InUse, Error> {
+) -> Result<ActiveConfig, Error> {
     let lifetime = lifetime_of(chain.iter().map(AsRef::as_ref));
     let provider = Arc::new(with_cheap_ciphers_first());
     let builder = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider))
@@ -272,11 +273,11 @@ fn make_server(
     let mut config =
         builder.with_single_cert(chain, key).map_err(|error| wrong_key(key_text(&error)))?;
     config.ignore_client_order = true;
-    // NBD's clients do not resume sessions; without tickets nothing is kept for them.
+    // NBD clients do not resume sessions, so no state is kept for tickets.
     config.send_tls13_tickets = 0;
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.enable_secret_extraction = true;
-    Ok(InUse { config: Arc::new(config), lifetime, client_cas })
+    Ok(ActiveConfig { config: Arc::new(config), lifetime, client_cas })
 }
 
 fn read_identity(
@@ -289,8 +290,8 @@ fn read_identity(
     Ok((chain, key))
 }
 
-/// Refuses a chain that has the key's certificate behind others: the key is right, the order is
-/// not. Whatever else is wrong with a key is left to rustls.
+/// Refuses a chain in which the key's certificate is not the first. Other errors of a key are left
+/// to rustls.
 fn check_order(
     path: &Path,
     chain: &[CertificateDer<'static>],
@@ -305,8 +306,8 @@ fn check_order(
         Some(behind) => Err(Error::file(
             path,
             format!(
-                "the certificates in it are in the wrong order: the key belongs to number {}; put \
-                 that one first, and those of intermediate CAs behind it",
+                "the certificates in it are in the wrong order: the key belongs to number {}; move \
+                 it to the front, before those of intermediate CAs",
                 behind + 1
             ),
         )),
@@ -320,31 +321,31 @@ fn unfit_key(identity: &Identity, error: &rustls::Error) -> Error {
 fn key_text(error: &rustls::Error) -> String {
     match error {
         rustls::Error::InconsistentKeys(_) => {
-            "the key does not belong to the certificate; give the two that were made together"
+            "the key does not belong to the certificate; configure the pair that was made together"
                 .to_owned()
         }
-        // rustls says no more than that.
-        rustls::Error::General(_) => "the key in it is damaged, or of a kind that is not used for \
-                                      TLS here: RSA of less than 2048 bits, or another curve than \
-                                      P-256, P-384 and P-521; make another, as with openssl \
+        // rustls gives no details of a key that it cannot use.
+        rustls::Error::General(_) => "the key in it is damaged, or of a kind not supported for \
+                                      TLS here (RSA below 2048 bits, or a curve other than \
+                                      P-256, P-384 and P-521); make another with openssl \
                                       genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256"
             .to_owned(),
         other => format!("the key cannot be used: {other}"),
     }
 }
 
-/// What is wrong with the text of a PEM file that has a block of what was looked for.
+/// Describes a syntax error of a PEM file.
 fn pem_text(error: &pem::Error) -> String {
     match error {
         pem::Error::MissingSectionEnd { end_marker } => {
             let marker = end_marker.escape_ascii();
             format!(
-                "ends within a block: the line END {marker} is missing; copy the whole file again"
+                "ends inside a block: the line END {marker} is missing; copy the whole file again"
             )
         }
         pem::Error::IllegalSectionStart { line } => {
             let line = line.escape_ascii();
-            format!("is not PEM: the line {line} is cut off; copy the whole file again")
+            format!("is not PEM: the line {line} is incomplete; copy the whole file again")
         }
         pem::Error::Base64Decode(_) => {
             "is not PEM: a block in it is not base64; copy the whole file again".to_owned()
@@ -353,24 +354,21 @@ fn pem_text(error: &pem::Error) -> String {
     }
 }
 
-/// Longest file that is read, in bytes.
+/// Longest certificate or key file that is read, in bytes.
 const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 fn contents(path: &Path) -> Result<Vec<u8>, Error> {
     let cannot = |error| Error::file(path, format!("cannot be read: {error}"));
-    // A pipe that nobody writes must not hold up whoever opens it, an I/O thread among them.
+    // Opening a pipe without a writer must not block the caller, which may be an I/O thread.
     let flags = libc::O_NONBLOCK;
     let file = File::options().read(true).custom_flags(flags).open(path).map_err(cannot)?;
     if !file.metadata().map_err(cannot)?.is_file() {
-        return Err(Error::file(
-            path,
-            "is no regular file; certificates and keys are read from one",
-        ));
+        return Err(Error::file(path, "is not a regular file, as certificates and keys must be"));
     }
     let mut bytes = Vec::new();
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(cannot)?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err(Error::file(path, "is longer than 4 MiB; that is no file of certificates"));
+        return Err(Error::file(path, "is longer than 4 MiB, too long for a certificate or key"));
     }
     Ok(bytes)
 }
@@ -383,10 +381,10 @@ fn certificates(
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     let found = found.map_err(|error| Error::file(path, pem_text(&error)))?;
     let Some(first) = found.first() else {
-        let text = "no certificate in it; it needs a block BEGIN CERTIFICATE";
+        let text = "contains no certificate (a block BEGIN CERTIFICATE)";
         return Err(Error::file(path, text));
     };
-    // Of several CAs some may have run out; whoever is there speaks for itself.
+    // Of several CAs, some may be expired; one usable CA is enough.
     let own = || unusable(first, purpose);
     let authorities = || {
         let usable = found.iter().any(|one| unusable(one, purpose).is_none());
@@ -421,15 +419,16 @@ fn roots(path: &Path, certificates: &[CertificateDer<'static>]) -> Result<RootCe
 fn private_key(path: &Path, pem: &[u8]) -> Result<PrivateKeyDer<'static>, Error> {
     PrivateKeyDer::from_pem_slice(pem).map_err(|error| {
         let text = String::from_utf8_lossy(pem);
-        // First: in OpenSSL's older form such a block has lines that are not base64.
+        // Checked first: in OpenSSL's older format an encrypted block has lines that are not
+        // base64.
         let why = if text.contains("ENCRYPTED") {
-            "the key in it is encrypted; write it without: openssl pkey -in KEY -out NEW"
+            "the key in it is encrypted; decrypt it with openssl pkey -in KEY -out NEW"
         } else if !matches!(error, pem::Error::NoItemsFound) {
             return Error::file(path, pem_text(&error));
         } else if text.contains("BEGIN CERTIFICATE") {
-            "no key in it, but a certificate; the two files may be exchanged"
+            "contains a certificate instead of a key; the two files may be swapped"
         } else {
-            "no private key in it; it needs a block BEGIN PRIVATE KEY"
+            "contains no private key (a block BEGIN PRIVATE KEY)"
         };
         Error::file(path, why)
     })

@@ -1,28 +1,29 @@
-//! What goes wrong, in words for whoever runs the server or the client.
+//! Errors, with a text for the operator of the server or the user of the client.
 //!
-//! Owns the error type. Made by everything here; `reasons.rs` makes it of rustls's errors.
+//! Made everywhere in this crate; `reasons.rs` converts rustls's errors.
 
-/// What kind of failure it is.
+/// Kind of a TLS failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// A file cannot be read, or what is in it cannot be used.
+    /// A file cannot be read, or its contents cannot be used.
     File,
-    /// The peer's certificate is expired, of an unknown CA, for another name, or otherwise bad.
+    /// The peer's certificate is expired, from an unknown CA, for another name, or otherwise
+    /// invalid.
     Certificate,
-    /// The peer sent no certificate though one is needed.
+    /// The peer sent no certificate although one is required.
     NoCertificate,
-    /// The peer does not speak TLS, or broke its rules.
+    /// The peer does not use TLS, or violated it.
     Protocol,
     /// The two sides have no version or cipher in common.
     Versions,
     /// The peer ended the session with an alert: it does not accept this side.
     Refused,
-    /// This side failed.
+    /// An internal failure of this side.
     Internal,
 }
 
-/// A failure with its reason in words.
+/// A failure with a text for people.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub struct Error {
@@ -35,7 +36,7 @@ impl Error {
         Error { kind, text: text.into() }
     }
 
-    /// What kind of failure it is.
+    /// Returns the kind of the failure.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.kind

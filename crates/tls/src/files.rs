@@ -1,42 +1,42 @@
-//! Files of certificates and keys as a configuration names them, and what is said of them.
+//! Configured certificate and key files, and results of checking them.
 //!
-//! Plain data, which is here with and without the feature `rustls`. Read by `config.rs`.
+//! Plain data, compiled with and without the feature `rustls`. Read by `config.rs`.
 
 use std::path::{Path, PathBuf};
 
 use crate::lifetime::Lifetime;
 
-/// A certificate and the key that belongs to it, in PEM files.
+/// A certificate and its key, in PEM files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// The certificate, first, and those of intermediate CAs behind it.
+    /// File with the certificate, followed by those of intermediate CAs.
     pub certificate: PathBuf,
-    /// Its private key, not encrypted.
+    /// File with the private key, not encrypted.
     pub key: PathBuf,
 }
 
-/// The files of a server.
+/// Certificate files of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerFiles {
-    /// The server's certificate and key.
+    /// Certificate and key of the server.
     pub identity: Identity,
-    /// Certificates of the CAs that sign clients' certificates. Where it is given, a client needs
-    /// one; else every client may connect.
+    /// File with the CAs that sign clients' certificates. If set, clients need such a certificate;
+    /// otherwise every client may connect.
     pub client_ca: Option<PathBuf>,
 }
 
-/// The files of a client.
+/// Certificate files of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientFiles {
-    /// Certificates of the CAs that may have signed the server's.
+    /// File with the CAs that may sign the server's certificate.
     pub ca: PathBuf,
-    /// Certificate and key, for servers that ask for them.
+    /// Certificate and key of the client, for servers that demand them.
     pub identity: Option<Identity>,
 }
 
 impl ClientFiles {
-    /// The files in a folder as libnbd and QEMU name them: `ca-cert.pem`, and where they exist
-    /// `client-cert.pem` and `client-key.pem`.
+    /// Returns the files of a directory by the names of libnbd and QEMU: `ca-cert.pem` and, if it
+    /// exists, `client-cert.pem` with `client-key.pem`.
     #[must_use]
     pub fn in_folder(folder: &Path) -> ClientFiles {
         let (certificate, key) = (folder.join("client-cert.pem"), folder.join("client-key.pem"));
@@ -45,32 +45,32 @@ impl ClientFiles {
     }
 }
 
-/// What a look at the files of a server found.
+/// Result of checking the files of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refreshed {
-    /// The files are those in use.
+    /// The files are unchanged.
     Same,
-    /// They changed and were read.
+    /// The files changed and were reloaded.
     Reloaded,
 }
 
-/// When a certificate expires that new sessions of a server use.
+/// Dates of a certificate that new sessions of a server use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateLifetime {
-    /// What it is of, and its file if it was read from one: `the certificate in FILE`, or `the CA
-    /// "NAME" in FILE`.
+    /// Description for messages: `the certificate in FILE`, or `the CA "NAME" in FILE`. Without the
+    /// file if it was not read from one.
     pub name: String,
-    /// What it is used for.
+    /// Use of the certificate: the server's own, or a CA of its clients.
     pub role: CertificateRole,
-    /// Its dates.
+    /// Validity period of the certificate.
     pub lifetime: Lifetime,
 }
 
-/// What a server uses a certificate for.
+/// Use of a certificate by a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CertificateRole {
-    /// Clients know the server by it.
+    /// Certificate of the server itself.
     Own,
-    /// It is of a CA of clients.
+    /// CA that signs clients' certificates.
     ClientCa,
 }

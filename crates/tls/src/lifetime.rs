@@ -1,52 +1,52 @@
-//! `Lifetime`: when a certificate runs out, and when people are to hear of that.
+//! `Lifetime`: the dates of a certificate chain, and when to warn about its expiry.
 //!
-//! Owns the dates of a chain of certificates, read once by `certificate.rs`: for the configuration,
-//! of this side's certificate, and for sessions, of the peer's. Asked by whoever tells people,
-//! again and again, what there is to say at that moment.
+//! `certificate.rs` reads the dates once: for the configuration, of this side's certificate, and
+//! for sessions, of the peer's. Callers that log warnings ask for the state again and again.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-/// Longest time before the end that is worth a warning.
+/// Longest time before the end at which a warning is due.
 const WARN_BEFORE: Duration = Duration::from_secs(7 * DAY_S);
-/// A warning is due when less than this part of the whole time is left, so that certificates that
-/// are renewed every day cause none.
+/// Divisor of the total validity: a warning is due in the last third, so that certificates that are
+/// renewed every day cause none.
 const WARN_PART: u32 = 3;
 const DAY_S: u64 = 24 * 60 * 60;
 
-/// When the first certificate of a chain runs out.
+/// Validity period of the certificate in a chain that expires first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lifetime {
-    /// Since the epoch, as the end is.
+    /// Begin of the validity, since the Unix epoch; `end` likewise.
     pub(crate) begin: Duration,
     pub(crate) end: Duration,
-    /// The end as people write it.
+    /// End of the validity as a readable date.
     pub(crate) end_text: String,
 }
 
-/// How near the end of a certificate is. Differs from day to day, so that each may be said once.
+/// Expiry state of a certificate. Changes daily near the end, so that each state can be logged
+/// once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Expiry {
-    /// Nothing is to be said.
+    /// The end is far away, and no warning is due.
     Far,
-    /// It runs out after so many whole days.
+    /// The certificate expires soon.
     Soon {
-        /// Whole days that are left.
+        /// Whole days until the certificate expires.
         days: u64,
-        /// The end as people write it.
+        /// End of the validity as a readable date.
         end: String,
     },
-    /// It ran out so many whole days ago.
+    /// The certificate has expired.
     Over {
-        /// Whole days since then.
+        /// Whole days since the certificate expired.
         days: u64,
-        /// The end as people write it.
+        /// End of the validity as a readable date.
         end: String,
     },
 }
 
 impl Lifetime {
-    /// How near the end is at this time.
+    /// Returns the expiry state at the time `now`.
     #[must_use]
     pub fn expiry(&self, now: SystemTime) -> Expiry {
         let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
@@ -63,14 +63,14 @@ impl Lifetime {
 }
 
 impl fmt::Display for Expiry {
-    /// Words that go on after "the certificate".
+    /// Writes the state as a text that follows "the certificate".
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Expiry::Far => f.write_str("is valid"),
             Expiry::Soon { days: 0, end } => write!(f, "expires within a day, at {end}"),
             Expiry::Soon { days: 1, end } => write!(f, "expires in 1 day, at {end}"),
             Expiry::Soon { days, end } => write!(f, "expires in {days} days, at {end}"),
-            Expiry::Over { end, .. } => write!(f, "is expired since {end}"),
+            Expiry::Over { end, .. } => write!(f, "expired at {end}"),
         }
     }
 }
@@ -94,7 +94,7 @@ mod tests {
         assert_eq!(said(365, 7 * day - 1), "expires in 6 days, at T");
         assert_eq!(said(365, day + 9), "expires in 1 day, at T");
         assert_eq!(said(365, 1), "expires within a day, at T");
-        assert_eq!([said(365, 0), said(365, -day)], ["is expired since T"; 2]);
+        assert_eq!([said(365, 0), said(365, -day)], ["expired at T"; 2]);
         assert_eq!(said(6, 2 * day), "is valid", "a third of its time is left");
         assert_eq!(said(6, 2 * day - 1), "expires in 1 day, at T");
     }

@@ -1,25 +1,24 @@
-//! `PeerNames`: the names in a certificate, for lists of those who may do something.
+//! `PeerNames`: the names in a certificate, for access lists.
 //!
 //! Made by `certificate.rs`; compared by the server, shown in logs.
 
-/// Names in a certificate: of a peer that has shown it, for lists of those who may do something, or
-/// of this side's own.
+/// Names in a certificate: a peer's, to be matched with an access list, or this side's own.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PeerNames {
-    /// The common name of the subject.
+    /// Common name of the subject.
     pub common_name: Option<String>,
-    /// Alternative names: of hosts, addresses of mail, URIs and IP addresses.
+    /// Subject alternative names: host names, mail addresses, URIs and IP addresses.
     pub alternatives: Vec<String>,
 }
 
 impl PeerNames {
-    /// Whether `name` is one of its names, exactly.
+    /// Returns true if the certificate has exactly this name.
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
         self.all().any(|own| own == name)
     }
 
-    /// All of its names, the common name first.
+    /// Returns all names, the common name first.
     pub fn all(&self) -> impl Iterator<Item = &str> {
         self.common_name.iter().chain(&self.alternatives).map(String::as_str)
     }
@@ -32,7 +31,7 @@ impl std::fmt::Display for PeerNames {
         if names.is_empty() {
             return f.write_str("a peer without a name");
         }
-        // Names come from the peer: nothing in them may write lines of a log of its own.
+        // Escaped: names come from the peer and must not forge lines of the log.
         write!(f, "{}", names.join(", ").escape_debug())
     }
 }

@@ -1,6 +1,6 @@
-//! What rustls says, in words for whoever runs the server or the client.
+//! Readable texts for rustls's errors.
 //!
-//! Owns the translation of rustls's errors. Called by sessions and by the configuration.
+//! Called by sessions and by the configuration.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ impl Error {
         Error::new(ErrorKind::File, format!("{}: {what}", path.display()))
     }
 
-    /// What rustls says, in words; `first` are the first bytes that the peer sent.
+    /// Converts an error of rustls; `first` are the first bytes that the peer sent.
     pub(crate) fn of_session(error: &rustls::Error, first: &[u8]) -> Error {
         use rustls::Error as Tls;
         let certificate = |text: String| Error::new(ErrorKind::Certificate, text);
@@ -21,8 +21,8 @@ impl Error {
             Tls::InvalidCertificate(why) => certificate(certificate_text(why)),
             Tls::NoCertificatesPresented => Error::new(
                 ErrorKind::NoCertificate,
-                "the peer sent no certificate, and one is required; give it one of a CA that this side \
-                 accepts (many clients send none that is of another)",
+                "the peer sent no certificate, but one is required; give it one from a CA that this side \
+                 accepts (many clients do not send one from another CA)",
             ),
             Tls::PeerIncompatible(why) => Error::new(ErrorKind::Versions, incompatible(why)),
             Tls::AlertReceived(alert) => Error::new(ErrorKind::Refused, alert_text(*alert)),
@@ -31,32 +31,33 @@ impl Error {
             }
             Tls::DecryptError => Error::new(
                 ErrorKind::Protocol,
-                "a record cannot be decrypted: it was changed on the way, or is of another session",
+                "a record cannot be decrypted: it was altered in transit, or belongs to another session",
             ),
             Tls::General(_) | Tls::FailedToGetCurrentTime | Tls::FailedToGetRandomBytes => {
                 Error::new(ErrorKind::Internal, format!("TLS failed on this side: {error}"))
             }
-            other => {
-                Error::new(ErrorKind::Protocol, format!("the peer broke the rules of TLS: {other}"))
-            }
+            other => Error::new(
+                ErrorKind::Protocol,
+                format!("the peer violated the TLS protocol: {other}"),
+            ),
         }
     }
 }
 
-/// A client's certificate is good but for its CA, whose own certificate is expired.
+/// Error for a client's certificate that is valid, but was signed by an expired CA.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "is good, but the CA \"{ca}\" of client-ca that signed it {expiry}; put a new certificate of \
-     the CA in its place"
+    "is good, but the CA \"{ca}\" of client-ca that signed it {expiry}; replace \
+     the CA's certificate"
 )]
 pub(crate) struct ExpiredCa {
-    /// The name of the CA.
+    /// Name of the CA.
     pub(crate) ca: String,
-    /// Words that go on after the CA.
+    /// Text that follows the CA's name.
     pub(crate) expiry: String,
 }
 
-/// Whether a session begins as TLS does: with a handshake record or an alert.
+/// Returns true if a session starts as TLS does: with a handshake record or an alert.
 fn is_tls(first: &[u8]) -> bool {
     matches!(first, [] | [0x15 | 0x16] | [0x15 | 0x16, 3, ..])
 }
@@ -64,7 +65,7 @@ fn is_tls(first: &[u8]) -> bool {
 fn not_tls(first: &[u8]) -> String {
     let shown = &first[..first.len().min(8)];
     format!(
-        "the peer does not speak TLS where a handshake is due: it sent \"{}\"",
+        "the peer does not use TLS: it sent \"{}\" instead of a handshake",
         shown.escape_ascii()
     )
 }
@@ -74,33 +75,33 @@ fn certificate_text(error: &CertificateError) -> String {
         let (expected, names) = (expected.to_str(), presented_names(presented));
         return match names.is_empty() {
             true => format!(
-                "the certificate of the peer is for another name: '{expected}' was expected, and it \
-                 has no subjectAltName, where names of hosts are looked for; make one with it"
+                "the peer's certificate is for another name: '{expected}' was expected, but it \
+                 has no subjectAltName, which must list the host names; make one that has it"
             ),
             false => format!(
-                "the certificate of the peer is for another name: '{expected}' was expected, and it \
-                 has {names}; call the peer by one of them, or make a certificate with the name"
+                "the peer's certificate is for another name: '{expected}' was expected, but it \
+                 has {names}; use one of these names, or make a certificate with the expected name"
             ),
         };
     }
-    format!("the certificate of the peer {}", what_is_wrong(error))
+    format!("the peer's certificate {}", what_is_wrong(error))
 }
 
-/// What is wrong with a certificate: words that go on after "the certificate".
+/// Describes an invalid certificate by a text that follows "the certificate".
 pub(crate) fn what_is_wrong(error: &CertificateError) -> String {
     use CertificateError as C;
     let why = match error {
         C::Expired | C::ExpiredContext { .. } => "is expired; make a new one",
         C::NotValidYet | C::NotValidYetContext { .. } => {
-            "is not valid yet; compare the clocks of both machines"
+            "is not valid yet; check the clocks of both machines"
         }
-        C::UnknownIssuer => "is of an unknown CA: compare the CA file of this side with its issuer",
+        C::UnknownIssuer => "is from an unknown CA: its issuer must be in this side's CA file",
         C::BadSignature => {
-            "is not signed by the CA that it names, or by a key that is not taken, as RSA of less \
-             than 2048 bits is not; compare the CA files of both sides, or make new ones"
+            "is not signed by the CA that it names, or by a key that is not accepted (RSA below \
+             2048 bits); compare the CA files of both sides, or make new ones"
         }
         C::Revoked => "was revoked",
-        C::BadEncoding => "cannot be decoded: it is damaged, or is none of X.509; make a new one",
+        C::BadEncoding => "cannot be decoded: it is damaged, or is not X.509; make a new one",
         C::InvalidPurposeContext { required: ExtendedKeyPurpose::ServerAuth, .. } => {
             "is not made for servers: its extended key usage lacks serverAuth; make one that has it"
         }
@@ -108,16 +109,16 @@ pub(crate) fn what_is_wrong(error: &CertificateError) -> String {
             "is not made for clients: its extended key usage lacks clientAuth; make one that has it"
         }
         C::InvalidPurpose | C::InvalidPurposeContext { .. } => {
-            "is not made for this: its extended key usage lacks serverAuth or clientAuth"
+            "is not made for this purpose: its extended key usage lacks serverAuth or clientAuth"
         }
         C::NotValidForName | C::NotValidForNameContext { .. } => "is for another name",
         C::UnhandledCriticalExtension => {
-            "has a critical extension that this side does not know; make one without it"
+            "has a critical extension that this side does not support; make one without it"
         }
         C::UnsupportedSignatureAlgorithmContext { .. }
         | C::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => {
-            "is signed in a way that this side does not know: a CA's key is RSA, ECDSA on P-256, \
-             P-384 or P-521, or Ed25519, and the hash is of SHA-2; make new certificates"
+            "has a signature that this side does not support: use a CA key of RSA, ECDSA on P-256, \
+             P-384 or P-521, or Ed25519, with a SHA-2 hash"
         }
         C::Other(other) => {
             let ca = other.0.downcast_ref::<ExpiredCa>().map(ToString::to_string);
@@ -128,29 +129,29 @@ pub(crate) fn what_is_wrong(error: &CertificateError) -> String {
     why.to_owned()
 }
 
-/// What the verifier has no kind of its own for, known by its name only: its errors are of a crate
-/// that is rustls's affair.
+/// Describes errors of the verifier for which rustls has no variant. They are recognised by their
+/// names, since their type is not public through rustls.
 fn path_text(name: &str) -> String {
     let has = |what: &str| name.contains(what);
     let why = if has("EndEntityUsedAsCa") {
-        "is signed by a certificate that is not of a CA (it lacks CA:TRUE); sign it with the CA's key"
+        "is signed by a certificate that is not a CA (it lacks CA:TRUE); sign it with the CA's key"
     } else if has("UnsupportedCertVersion") {
-        "is of X.509 version 1, which has no names; make one of version 3, as with openssl x509 -req \
+        "is X.509 version 1, which has no names; make one of version 3 with openssl x509 -req \
          -extfile"
     } else if has("CaUsedAsEndEntity") {
-        "is that of a CA; sign another one with it, for the peer itself"
+        "is a CA certificate; make one for the peer itself, signed by it"
     } else if has("PathLenConstraintViolated") {
-        "is signed by a CA that may sign no more CAs: its path length is too short"
+        "has too many CAs in its chain: one of them has a path length that forbids further CAs"
     } else if has("NameConstraintViolation") {
-        "has a name that its CA may not sign: see the name constraints of the CA"
+        "has a name that its CA may not sign; check the name constraints of the CA"
     } else {
         return format!("is not accepted: {name}");
     };
     why.to_owned()
 }
 
-/// Names in a certificate, which come as Rust's debug text: `DnsName("localhost")`. They are the
-/// peer's, so nothing in them may write lines of a log of its own.
+/// Extracts the names from rustls's debug text: `DnsName("localhost")`. Escaped, since they are the
+/// peer's and must not forge lines of the log.
 fn presented_names(presented: &[String]) -> String {
     let bare = |name: &String| {
         let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
@@ -163,7 +164,7 @@ fn presented_names(presented: &[String]) -> String {
 fn incompatible(why: &PeerIncompatible) -> String {
     use PeerIncompatible as P;
     let what = match why {
-        // Clients of TLS 1.1 and older do not say which signatures they know.
+        // Clients of TLS 1.1 and older do not send their signature schemes.
         P::SupportedVersionsExtensionRequired
         | P::SignatureAlgorithmsExtensionRequired
         | P::ServerDoesNotSupportTls12Or13
@@ -175,10 +176,10 @@ fn incompatible(why: &PeerIncompatible) -> String {
             "it has no cipher, key exchange or signature in common with this side"
         }
         _ => {
-            return format!("the peer cannot speak with this side, in a way that is rare: {why:?}");
+            return format!("the peer is incompatible with this side: {why:?}");
         }
     };
-    format!("the peer cannot speak with this side: {what}")
+    format!("the peer is incompatible with this side: {what}")
 }
 
 fn alert_text(alert: AlertDescription) -> String {
@@ -191,17 +192,17 @@ fn alert_text(alert: AlertDescription) -> String {
         }
         A::CertificateRevoked => "this side's certificate was revoked",
         A::CertificateRequired => {
-            "it needs a certificate from this side, which sent none; name one and its key by \
+            "it demands a certificate, but this side sent none; configure one with \
              tls-certificate and tls-key"
         }
-        A::AccessDenied => "it does not let this side in",
+        A::AccessDenied => "it denies this side access",
         A::ProtocolVersion => "it has no version of TLS in common with this side",
         A::HandshakeFailure | A::InsufficientSecurity => {
             "it has no cipher in common with this side, or needs a certificate"
         }
-        A::UnrecognisedName => "it does not know the name that it was called by",
+        A::UnrecognisedName => "it does not know the host name that this side used",
         A::InternalError => "it failed on its own side (internal_error); see its log",
-        A::UserCanceled => "it was told to give up (user_canceled); see its log",
+        A::UserCanceled => "its user cancelled (user_canceled); see its log",
         other => return format!("the peer ended the session with the alert {other:?}"),
     };
     format!("the peer refused the session: {why}")
@@ -219,7 +220,7 @@ mod tests {
         let error = Error::of_session(&error, b"IHAVEOPT\0\0");
         assert_eq!(error.kind(), ErrorKind::Protocol);
         let text = error.to_string();
-        assert!(text.contains("does not speak TLS") && text.contains("\"IHAVEOPT\""), "{text}");
+        assert!(text.contains("does not use TLS") && text.contains("\"IHAVEOPT\""), "{text}");
     }
 
     #[test]
@@ -234,7 +235,7 @@ mod tests {
         for (alert, words) in [
             (AlertDescription::CertificateExpired, "certificate is expired"),
             (AlertDescription::UnknownCA, "does not know the CA"),
-            (AlertDescription::CertificateRequired, "which sent none"),
+            (AlertDescription::CertificateRequired, "this side sent none"),
             (AlertDescription::ProtocolVersion, "no version of TLS"),
             (AlertDescription::InternalError, "on its own side"),
             (AlertDescription::DecodeError, "the alert DecodeError"),

@@ -1,12 +1,12 @@
-//! One TLS session of either side, with the ciphertext that came in and that is to go out.
+//! One TLS session of either side, with its received ciphertext and its ciphertext to send.
 //!
-//! Owns both buffers and the state of the session. Called by a connection, which moves the bytes;
-//! calls rustls until the handshake is over, and for TLS 1.3 records.rs from there on.
+//! Owns both buffers and the state of the session. A connection calls it and moves the bytes. It
+//! calls rustls until the handshake is over, and records.rs afterwards for TLS 1.3.
 //!
-//! Invariants: the buffer of output never moves, so bytes of it may be on their way to the system
-//! while more are added behind; ciphertext is shown to rustls until it has used it up, at the same
-//! place relative to what came before; what rustls itself has to say (handshake, alerts, new keys)
-//! keeps its order with records of plaintext, and is bounded by [`CONTROL_BYTES_MAX`].
+//! Invariants: the output buffer never moves, so a send of its bytes may be outstanding while more
+//! are appended. rustls is shown ciphertext until it has consumed it, at the same position relative
+//! to the bytes before it. Messages of rustls itself (handshake, alerts, new keys) keep their order
+//! with records of plaintext, and are bounded by [`CONTROL_BYTES_MAX`].
 
 mod buffers;
 mod engine;
@@ -21,16 +21,16 @@ use crate::lifetime::Lifetime;
 use crate::names::PeerNames;
 
 use self::buffers::{Incoming, Outgoing};
-use self::engine::{Engine, Step, Turn, Want};
+use self::engine::{Engine, TurnOutcome, TurnResult, WriteAction};
 
 pub use self::buffers::{INPUT_BYTES, OUTPUT_BYTES};
 
-/// Plaintext of a full record.
+/// Longest plaintext of a record, in bytes.
 pub(crate) const RECORD_BYTES: usize = 16 * 1024;
-/// What rustls may have to say while the caller sends nothing, in bytes.
+/// Limit of rustls's own messages that wait while the caller sends nothing, in bytes.
 pub(crate) const CONTROL_BYTES_MAX: usize = 128 * 1024;
 
-/// A TLS session.
+/// A TLS session of a server or a client.
 pub struct Session {
     engine: Engine,
     incoming: Incoming,
@@ -38,20 +38,20 @@ pub struct Session {
     /// Decrypted bytes that no caller had room for, from `plain_start` on.
     plain: Vec<u8>,
     plain_start: usize,
-    /// Plaintext of the record that is not sealed yet.
+    /// Plaintext of a record that is not full and not encrypted yet.
     open: Vec<u8>,
     progress: Progress,
     peer: Option<PeerNames>,
     peer_lifetime: Option<Lifetime>,
-    /// The first bytes that the peer sent, for the message when they are no TLS.
+    /// First bytes that the peer sent, for the error message if they are not TLS.
     first: Vec<u8>,
 }
 
-/// How far a session is.
+/// State of a session.
 #[derive(Debug, Clone, Default)]
 struct Progress {
     established: bool,
-    /// The peer said that it sends nothing more.
+    /// The peer sent a close notification.
     peer_closed: bool,
     closed: bool,
     failed: Option<Error>,
@@ -64,24 +64,24 @@ impl std::fmt::Debug for Session {
 }
 
 impl Session {
-    /// A server's session before its first byte.
+    /// Starts a server's session.
     ///
     /// # Errors
     ///
-    /// `Internal` when rustls refuses the configuration.
+    /// `Internal` if rustls refuses the configuration.
     pub fn server(config: &ServerConfig) -> Result<Session, Error> {
         Engine::server(config.current()).map(Session::new)
     }
 
-    /// A client's session, whose first bytes are to be sent at once. `host` is the name or the IP
-    /// address that the server's certificate must have.
+    /// Starts a client's session, whose first bytes must be sent at once. The server's certificate
+    /// must contain `host`, a name or an IP address.
     ///
     /// # Errors
     ///
-    /// `Certificate` when `host` is no name that a certificate may have.
+    /// `Certificate` if `host` is neither.
     pub fn client(config: &ClientConfig, host: &str) -> Result<Session, Error> {
         let name = ServerName::try_from(host.to_owned()).map_err(|_| {
-            let text = format!("'{host}' is neither the name nor the IP address of a host");
+            let text = format!("'{host}' is neither a host name nor an IP address");
             Error::new(ErrorKind::Certificate, text)
         })?;
         let mut session = Session::new(Engine::client(config, name)?);
@@ -104,17 +104,17 @@ impl Session {
         }
     }
 
-    /// Where the next ciphertext is received to. Empty only when [`Session::read`] has to be called
-    /// first. It keeps its place until [`Session::received`].
+    /// Returns the memory for the next ciphertext. It is empty only if [`Session::read`] must be
+    /// called first, and stays in place until [`Session::received`].
     pub fn room(&mut self) -> &mut [u8] {
         if self.is_waiting() { &mut [] } else { self.incoming.room() }
     }
 
-    /// So many bytes were received into the room.
+    /// Records that `bytes` of ciphertext were received into the room.
     ///
     /// # Panics
     ///
-    /// When the room was not that large.
+    /// If the room was smaller than that.
     pub fn received(&mut self, bytes: usize) {
         let came = self.incoming.received(bytes);
         if self.first.len() < 8 {
@@ -122,13 +122,13 @@ impl Session {
         }
     }
 
-    /// Goes on with what was received, and hands out plaintext: how many bytes of `into` are
-    /// filled. Less than its length means that more ciphertext is needed, or that the peer sends
-    /// no more ([`Session::peer_closed`]). There may be new output afterwards, after an error too.
+    /// Processes received ciphertext and hands out plaintext. Returns how many bytes of `into` were
+    /// filled. Fewer than its length mean that more ciphertext is needed, or that the peer sends no
+    /// more ([`Session::peer_closed`]). There may be new output afterwards, even after an error.
     ///
     /// # Errors
     ///
-    /// What ended the session, again each time. Plaintext before it was handed out.
+    /// The error that ended the session, on every call. Plaintext before it was handed out.
     pub fn read(&mut self, into: &mut [u8]) -> Result<usize, Error> {
         let mut filled = 0;
         while filled < into.len() || !self.progress.established {
@@ -140,21 +140,21 @@ impl Session {
         Ok(filled)
     }
 
-    /// As [`Session::read`], but hands out one record at most once the handshake is over, so that
-    /// what follows it may be wanted elsewhere: 0 means that more ciphertext is needed, or that
-    /// there was no room.
+    /// Does the same as [`Session::read`], but hands out at most one record once the handshake is
+    /// over, so that the plaintext after it can go elsewhere. Returns 0 if more ciphertext is
+    /// needed, or if there was no room.
     ///
     /// # Errors
     ///
-    /// What ended the session, again each time.
+    /// The error that ended the session, on every call.
     pub fn read_record(&mut self, into: &mut [u8]) -> Result<usize, Error> {
         let mut filled = self.take_plain(into);
-        // A handshake goes on, wanted or not.
+        // A handshake continues even if no plaintext is wanted.
         while !self.progress.established || (filled == 0 && !into.is_empty()) {
-            match self.turn(&mut into[filled..], Want::Nothing)?.0 {
-                Step::Plain(bytes) => filled += bytes,
-                Step::GoOn => {}
-                Step::Blocked => break,
+            match self.turn(&mut into[filled..], WriteAction::Nothing)?.0 {
+                TurnOutcome::Plain(bytes) => filled += bytes,
+                TurnOutcome::GoOn => {}
+                TurnOutcome::Blocked => break,
             }
             filled += self.take_plain(&mut into[filled..]);
         }
@@ -162,13 +162,13 @@ impl Session {
         Ok(filled)
     }
 
-    /// Takes plaintext to be sent: how many bytes, none before the handshake is over, all of them
-    /// unless the output has no room for more. They are in a record once that is full, or
-    /// [`Session::finish`] is called.
+    /// Takes plaintext to send. Returns the number of bytes taken: none before the handshake is
+    /// over, otherwise all unless the output is full. They are put into a record when that is full,
+    /// or when [`Session::finish`] is called.
     ///
     /// # Errors
     ///
-    /// What ended the session.
+    /// The error that ended the session.
     pub fn write(&mut self, plain: &[u8]) -> Result<usize, Error> {
         if let Some(error) = &self.progress.failed {
             return Err(error.clone());
@@ -193,11 +193,11 @@ impl Session {
         Ok(taken)
     }
 
-    /// Puts plaintext that was taken into a record, even if that is short.
+    /// Puts the plaintext taken so far into a record, even a short one.
     ///
     /// # Errors
     ///
-    /// What ended the session.
+    /// The error that ended the session.
     pub fn finish(&mut self) -> Result<(), Error> {
         if self.open.is_empty() {
             return Ok(());
@@ -211,73 +211,75 @@ impl Session {
         Ok(())
     }
 
-    /// Whether the handshake is over and the output has room for a record.
+    /// Returns true if the handshake is over and the output has room for a record.
     #[must_use]
     pub fn can_write(&self) -> bool {
         self.progress.established && !self.progress.closed && self.outgoing.has_room()
     }
 
-    /// Ciphertext to be sent. Its place is kept while [`Session::sent`] is not called.
+    /// Returns the ciphertext to send. It stays in place until [`Session::sent`] is called.
     #[must_use]
     pub fn output(&self) -> &[u8] {
         self.outgoing.bytes()
     }
 
-    /// So many bytes of the output were sent.
+    /// Records that `bytes` of the output were sent.
     ///
     /// # Panics
     ///
-    /// When there were not that many.
+    /// If the output was shorter than that.
     pub fn sent(&mut self, bytes: usize) {
         self.outgoing.sent(bytes);
         self.outgoing.settle();
     }
 
-    /// Tells the peer that nothing more is sent: the last of the output. Nothing is written
-    /// afterwards.
+    /// Adds a close notification as the last of the output. Nothing can be written afterwards.
     pub fn close(&mut self) {
         if self.progress.established && !self.progress.closed && self.progress.failed.is_none() {
-            while let Ok((step, None)) = self.turn(&mut [], Want::Close)
-                && step != Step::Blocked
+            while let Ok((step, None)) = self.turn(&mut [], WriteAction::Close)
+                && step != TurnOutcome::Blocked
             {}
             self.progress.closed = true;
             self.outgoing.settle();
         }
     }
 
-    /// Whether the handshake is over: the peer's certificate, if one is needed, was accepted.
+    /// Returns true if the handshake is over, and the peer's certificate was accepted if one is
+    /// required.
     #[must_use]
     pub fn is_established(&self) -> bool {
         self.progress.established
     }
 
-    /// Whether the peer said that it sends nothing more. A connection that ends without that was
+    /// Returns true if the peer sent a close notification. A connection that ends without one was
     /// cut off.
     #[must_use]
     pub fn peer_closed(&self) -> bool {
         self.progress.peer_closed
     }
 
-    /// Whether plaintext is decrypted that no caller had room for; then there is no room for
-    /// ciphertext.
+    /// Returns true if decrypted plaintext waits that no caller had room for. There is no room for
+    /// ciphertext then.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         self.plain_start < self.plain.len()
     }
 
-    /// When the peer's certificate runs out; none before the handshake is over, or if it sent none.
+    /// Returns the dates of the peer's certificate; `None` before the handshake is over, or if the
+    /// peer sent none.
     #[must_use]
     pub fn peer_lifetime(&self) -> Option<&Lifetime> {
         self.peer_lifetime.as_ref()
     }
 
-    /// The names of the peer's certificate; none before the handshake is over, or if it sent none.
+    /// Returns the names of the peer's certificate; `None` before the handshake is over, or if the
+    /// peer sent none.
     #[must_use]
     pub fn peer(&self) -> Option<&PeerNames> {
         self.peer.as_ref()
     }
 
-    /// Version and cipher of the session, for a log.
+    /// Returns version and cipher of the session, for logs.
     #[must_use]
     pub fn describe(&self) -> String {
         self.engine.describe()
@@ -295,8 +297,12 @@ impl Session {
         bytes
     }
 
-    /// One turn of rustls: what it came to, and what was written for `want`.
-    fn turn(&mut self, into: &mut [u8], want: Want<'_>) -> Result<(Step, Option<usize>), Error> {
+    /// Runs one turn of the engine. Returns its outcome, and the bytes written for `want`.
+    fn turn(
+        &mut self,
+        into: &mut [u8],
+        want: WriteAction<'_>,
+    ) -> Result<(TurnOutcome, Option<usize>), Error> {
         if let Some(error) = &self.progress.failed {
             return Err(error.clone());
         }
@@ -304,8 +310,8 @@ impl Session {
         self.absorb(turn)
     }
 
-    /// Notes what a turn means for the session.
-    fn absorb(&mut self, turn: Turn) -> Result<(Step, Option<usize>), Error> {
+    /// Applies the results of a turn to the session.
+    fn absorb(&mut self, turn: TurnResult) -> Result<(TurnOutcome, Option<usize>), Error> {
         self.outgoing.add_control(turn.control);
         self.progress.peer_closed |= turn.peer_closed;
         let step = match turn.step {
@@ -319,17 +325,17 @@ impl Session {
             self.engine.take_over();
         }
         if self.outgoing.control_bytes() > CONTROL_BYTES_MAX {
-            let text = "the peer asks for more answers of TLS than it takes";
+            let text = "the peer causes more TLS messages than it receives";
             return Err(self.fail(Error::new(ErrorKind::Protocol, text)));
         }
-        if step == Step::Blocked && self.incoming.is_full() {
-            let text = "the peer sent a message of TLS that is longer than 64 KiB";
+        if step == TurnOutcome::Blocked && self.incoming.is_full() {
+            let text = "the peer sent a TLS message longer than 64 KiB";
             return Err(self.fail(Error::new(ErrorKind::Protocol, text)));
         }
         Ok((step, turn.written))
     }
 
-    /// Ends the session; what rustls tells the peer of it goes to the output.
+    /// Ends the session with an error, and adds rustls's alert to the output.
     fn fail(&mut self, error: Error) -> Error {
         self.outgoing.add_control(self.engine.last_words(&mut self.incoming));
         self.outgoing.settle();
@@ -337,22 +343,22 @@ impl Session {
         error
     }
 
-    /// Makes a record; false when the output has no room.
+    /// Encrypts a record. Returns false if the output has no room.
     fn seal(&mut self, plain: &[u8]) -> Result<bool, Error> {
         loop {
             self.outgoing.settle();
             if !self.outgoing.has_room() {
                 return Ok(false);
             }
-            let want = Want::Record(plain, self.outgoing.record_room());
+            let want = WriteAction::Record(plain, self.outgoing.record_room());
             let turn = self.engine.turn(&mut self.incoming, (&mut [], &mut self.plain), want);
             match self.absorb(turn)? {
                 (_, Some(bytes)) => {
                     self.outgoing.add_record(bytes);
                     return Ok(true);
                 }
-                (Step::Blocked, None) => return Ok(false),
-                (Step::Plain(_) | Step::GoOn, None) => {}
+                (TurnOutcome::Blocked, None) => return Ok(false),
+                (TurnOutcome::Plain(_) | TurnOutcome::GoOn, None) => {}
             }
         }
     }

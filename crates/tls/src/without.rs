@@ -1,7 +1,7 @@
-//! Stand-ins for configurations and sessions, where the feature `rustls` is off: types of which
-//! there is no value, so that no method of them ever runs.
+//! Stand-ins for configurations and sessions without the feature `rustls`. The types have no
+//! values, so none of their methods ever runs.
 //!
-//! Each has the methods that servers and drives call, as `config.rs` and `session.rs` have them.
+//! They have the methods that servers and drives call, like `config.rs` and `session.rs`.
 
 use std::convert::Infallible;
 
@@ -15,19 +15,19 @@ fn refused<T>() -> Result<T, Error> {
 }
 
 impl Identity {
-    /// No names: certificates cannot be read.
+    /// Returns `None`: certificates cannot be read.
     #[must_use]
     pub fn names(&self) -> Option<PeerNames> {
         None
     }
 }
 
-/// The configuration of a server.
+/// Configuration of a server, which cannot exist without the feature `rustls`.
 #[derive(Debug)]
 pub struct ServerConfig(Infallible);
 
 impl ServerConfig {
-    /// Reads no file.
+    /// Fails without reading the files.
     ///
     /// # Errors
     ///
@@ -36,40 +36,40 @@ impl ServerConfig {
         refused()
     }
 
-    /// Whether it was read from files.
+    /// Stands in for the check whether files may change.
     #[must_use]
     pub fn is_from_files(&self) -> bool {
         match self.0 {}
     }
 
-    /// Reads the files again if they changed.
+    /// Stands in for the reload of changed files.
     ///
     /// # Errors
     ///
-    /// None.
+    /// Never: there is no configuration.
     pub fn refresh(&self) -> Result<Refreshed, Error> {
         match self.0 {}
     }
 
-    /// When the certificate runs out.
+    /// Stands in for the dates of the certificate.
     #[must_use]
     pub fn lifetime(&self) -> Option<Lifetime> {
         match self.0 {}
     }
 
-    /// When each certificate runs out.
+    /// Stands in for the dates of all certificates.
     #[must_use]
     pub fn lifetimes(&self) -> Vec<CertificateLifetime> {
         match self.0 {}
     }
 }
 
-/// The configuration of a client.
+/// Configuration of a client, which cannot exist without the feature `rustls`.
 #[derive(Debug, Clone)]
 pub struct ClientConfig(Infallible);
 
 impl ClientConfig {
-    /// Reads no file.
+    /// Fails without reading the files.
     ///
     /// # Errors
     ///
@@ -79,122 +79,122 @@ impl ClientConfig {
     }
 }
 
-/// A TLS session.
+/// A TLS session, which cannot exist without the feature `rustls`.
 #[derive(Debug)]
 pub struct NoSession(Infallible);
 
 impl NoSession {
-    /// A server's session.
+    /// Stands in for the start of a server's session.
     ///
     /// # Errors
     ///
-    /// None: there is no configuration.
+    /// Never: there is no configuration.
     pub fn server(config: &ServerConfig) -> Result<NoSession, Error> {
         match config.0 {}
     }
 
-    /// A client's session.
+    /// Stands in for the start of a client's session.
     ///
     /// # Errors
     ///
-    /// None: there is no configuration.
+    /// Never: there is no configuration.
     pub fn client(config: &ClientConfig, _host: &str) -> Result<NoSession, Error> {
         match config.0 {}
     }
 
-    /// Bytes that the next ciphertext is received to.
+    /// Stands in for the memory for the next ciphertext.
     pub fn room(&mut self) -> &mut [u8] {
         match self.0 {}
     }
 
-    /// So many bytes were received.
+    /// Stands in for recording received ciphertext.
     pub fn received(&mut self, _bytes: usize) {
         match self.0 {}
     }
 
-    /// Hands out plaintext.
+    /// Stands in for handing out plaintext.
     ///
     /// # Errors
     ///
-    /// None: there is no session.
+    /// Never: there is no session.
     pub fn read(&mut self, _into: &mut [u8]) -> Result<usize, Error> {
         match self.0 {}
     }
 
-    /// Hands out the plaintext of one record.
+    /// Stands in for handing out the plaintext of one record.
     ///
     /// # Errors
     ///
-    /// None: there is no session.
+    /// Never: there is no session.
     pub fn read_record(&mut self, _into: &mut [u8]) -> Result<usize, Error> {
         match self.0 {}
     }
 
-    /// Takes plaintext to be sent.
+    /// Stands in for taking plaintext to send.
     ///
     /// # Errors
     ///
-    /// None: there is no session.
+    /// Never: there is no session.
     pub fn write(&mut self, _plain: &[u8]) -> Result<usize, Error> {
         match self.0 {}
     }
 
-    /// Puts plaintext that was taken into a record.
+    /// Stands in for putting plaintext into a record.
     ///
     /// # Errors
     ///
-    /// None: there is no session.
+    /// Never: there is no session.
     pub fn finish(&mut self) -> Result<(), Error> {
         match self.0 {}
     }
 
-    /// Ciphertext to be sent.
+    /// Stands in for the ciphertext to send.
     #[must_use]
     pub fn output(&self) -> &[u8] {
         match self.0 {}
     }
 
-    /// So many bytes of the output were sent.
+    /// Stands in for recording sent ciphertext.
     pub fn sent(&mut self, _bytes: usize) {
         match self.0 {}
     }
 
-    /// Tells the peer that nothing more is sent.
+    /// Stands in for the close notification.
     pub fn close(&mut self) {
         match self.0 {}
     }
 
-    /// Whether the handshake is over.
+    /// Stands in for the check that the handshake is over.
     #[must_use]
     pub fn is_established(&self) -> bool {
         match self.0 {}
     }
 
-    /// Whether the peer said that it sends nothing more.
+    /// Stands in for the check of the peer's close notification.
     #[must_use]
     pub fn peer_closed(&self) -> bool {
         match self.0 {}
     }
 
-    /// Whether plaintext waits that no caller had room for.
+    /// Stands in for the check for waiting plaintext.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         match self.0 {}
     }
 
-    /// When the peer's certificate runs out.
+    /// Stands in for the dates of the peer's certificate.
     #[must_use]
     pub fn peer_lifetime(&self) -> Option<&Lifetime> {
         match self.0 {}
     }
 
-    /// The names of the peer's certificate.
+    /// Stands in for the names of the peer's certificate.
     #[must_use]
     pub fn peer(&self) -> Option<&PeerNames> {
         match self.0 {}
     }
 
-    /// Version and cipher of the session.
+    /// Stands in for version and cipher of the session.
     #[must_use]
     pub fn describe(&self) -> String {
         match self.0 {}

@@ -210,14 +210,14 @@ fn clients_are_refused_with_the_reason() {
             ErrorKind::Certificate,
             "its extended key usage lacks clientAuth; make",
         ),
-        (Some(of_a_leaf), ErrorKind::Certificate, "signed by a certificate that is not of a CA"),
+        (Some(of_a_leaf), ErrorKind::Certificate, "signed by a certificate that is not a CA"),
     ] {
         let (side, error) = sides.with_client(identity).unwrap_err();
         assert_eq!((side, error.kind()), ("server", kind), "{error}");
         assert!(error.to_string().contains(words), "{error}");
     }
     // This side's own checks stop a client with such a certificate before it connects.
-    for (identity, words) in [(expired, "is expired since"), (early, "is not valid before")] {
+    for (identity, words) in [(expired, "expired at"), (early, "is not valid before")] {
         let files = ClientFiles { ca: sides.authority.ca(), identity: Some(identity.clone()) };
         let error = ClientConfig::load(&files).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::File);
@@ -253,8 +253,7 @@ fn clients_of_a_ca_are_refused_once_its_own_certificate_expires_and_those_of_oth
     std::thread::sleep(std::time::Duration::from_secs(4));
     let (side, error) = connect(&clients[0]).unwrap_err();
     assert_eq!((side, error.kind()), ("server", ErrorKind::Certificate));
-    let said = "the certificate of the peer is good, but the CA \"old CA\" of client-ca that signed \
-                it is expired since ";
+    let said = "the peer's certificate is good, but the CA \"old CA\" of client-ca that signed it expired at ";
     assert!(error.to_string().starts_with(said), "{error}");
     assert_eq!(connect(&clients[1]), Ok(()));
 }
@@ -267,7 +266,7 @@ fn servers_are_refused_with_the_reason() {
     let (side, error) = shake(&mut client, &mut server).unwrap_err();
     assert_eq!((side, error.kind()), ("client", ErrorKind::Certificate));
     let text = error.to_string();
-    assert!(text.contains("'elsewhere.test' was expected, and it has localhost; call"), "{text}");
+    assert!(text.contains("'elsewhere.test' was expected, but it has localhost; use"), "{text}");
     // The client's alert tells the server why.
     let error = carry(&mut client, &mut server, 1 << 20).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
@@ -293,9 +292,9 @@ fn servers_are_refused_with_the_reason() {
     assert!(text.contains("its extended key usage lacks serverAuth; make one"), "{text}");
     let nameless = sides.authority.issue("nameless", &[], Validity::Now);
     let text = server_with(identity_of(nameless));
-    assert!(text.contains("'localhost' was expected, and it has no subjectAltName"), "{text}");
+    assert!(text.contains("'localhost' was expected, but it has no subjectAltName"), "{text}");
     let text = server_with(identity_of(sides.authority.issue_by_a_leaf("grandchild")));
-    assert!(text.contains("signed by a certificate that is not of a CA"), "{text}");
+    assert!(text.contains("signed by a certificate that is not a CA"), "{text}");
 }
 
 /// Runs `openssl` with words, and files of the folder by their names.
@@ -346,7 +345,7 @@ fn a_certificate_of_version_1_is_named_with_what_to_do_on_either_side() {
     for error in [ServerConfig::load(server).unwrap_err(), ClientConfig::load(&client).unwrap_err()]
     {
         let text = error.to_string();
-        assert!(text.contains("plain.pem: ") && text.contains("of X.509 version 1"), "{text}");
+        assert!(text.contains("plain.pem: ") && text.contains("X.509 version 1"), "{text}");
     }
 }
 
@@ -354,8 +353,8 @@ fn a_certificate_of_version_1_is_named_with_what_to_do_on_either_side() {
 fn keys_of_other_kinds_are_refused_with_those_that_would_do() {
     let folder = tempfile::tempdir().unwrap();
     for (name, key, words) in [
-        ("k256", "ec -pkeyopt ec_paramgen_curve:secp256k1", "signed in a way that this side does"),
-        ("rsa1024", "rsa:1024", "as RSA of less than 2048 bits is not"),
+        ("k256", "ec -pkeyopt ec_paramgen_curve:secp256k1", "a signature that this side does"),
+        ("rsa1024", "rsa:1024", "RSA below 2048 bits"),
     ] {
         let Some((ca, signed)) = odd_ca(folder.path(), name, key) else { return };
         let file = ca.key.display().to_string();
@@ -365,7 +364,7 @@ fn keys_of_other_kinds_are_refused_with_those_that_would_do() {
         let client = ClientConfig::load(&files).unwrap_err();
         for error in [server, client] {
             let text = error.to_string();
-            assert!(text.starts_with(&file) && text.contains("P-384 and P-521; make"), "{text}");
+            assert!(text.starts_with(&file) && text.contains("P-384 and P-521); make"), "{text}");
         }
         let server = ServerConfig::load(ServerFiles { identity: signed, client_ca: None }).unwrap();
         let files = ClientFiles { ca: ca.certificate, identity: None };
@@ -382,9 +381,9 @@ fn keys_of_other_kinds_are_refused_with_those_that_would_do() {
 fn whoever_does_not_speak_tls_is_told_apart() {
     let sides = Sides::new();
     for (bytes, words) in [
-        (&b"IHAVEOPT\0\0\0\x06\0\0\0\0"[..], "does not speak TLS"),
-        (&[0; 64], "does not speak TLS"),
-        (&[0x16, 3, 1, 0, 5, 9, 9, 9, 9, 9], "broke the rules"),
+        (&b"IHAVEOPT\0\0\0\x06\0\0\0\0"[..], "does not use TLS"),
+        (&[0; 64], "does not use TLS"),
+        (&[0x16, 3, 1, 0, 5, 9, 9, 9, 9, 9], "violated the TLS protocol"),
     ] {
         let mut server = Session::server(&sides.server).unwrap();
         server.room()[..bytes.len()].copy_from_slice(bytes);
@@ -393,7 +392,7 @@ fn whoever_does_not_speak_tls_is_told_apart() {
         assert_eq!(error.kind(), ErrorKind::Protocol);
         assert!(error.to_string().contains(words), "{error}");
         assert_eq!(server.read(&mut [0; 10]), Err(error));
-        if words == "does not speak TLS" {
+        if words == "does not use TLS" {
             // An alert is left for the peer.
             assert_eq!(server.output().first(), Some(&0x15));
         }
@@ -507,37 +506,37 @@ fn every_file_that_cannot_be_used_is_named_with_the_reason() {
     };
     for (error, file, words) in [
         (with(&missing, &good.key, None), &missing, "cannot be read"),
-        (with(&empty, &good.key, None), &empty, "no certificate in it"),
+        (with(&empty, &good.key, None), &empty, "contains no certificate"),
         (with(&cut, &good.key, None), &cut, "the line END CERTIFICATE is missing; copy"),
         (
             with(&good.certificate, &cut_key, None),
             &cut_key,
             "the line END PRIVATE KEY is missing; copy",
         ),
-        (with(&headless, &good.key, None), &headless, "is cut off; copy"),
-        (with(&holed, &good.key, None), &holed, "or a part of it is missing; copy"),
+        (with(&headless, &good.key, None), &headless, "is incomplete; copy"),
+        (with(&holed, &good.key, None), &holed, "or is incomplete; copy"),
         (with(&good.certificate, &holed_key, None), &holed_key, "the key in it is damaged, or"),
         (with(&scrambled, &good.key, None), &scrambled, "is not base64; copy"),
         (with(&good.certificate, &good.key, Some(cut.clone())), &cut, "is missing; copy"),
-        (with(&fifo, &good.key, None), &fifo, "is no regular file"),
-        (with(&good.certificate, &folder, None), &folder, "is no regular file"),
-        (with(&good.key, &good.key, None), &good.key, "no certificate in it"),
-        (with(&good.certificate, &empty, None), &empty, "no private key in it"),
+        (with(&fifo, &good.key, None), &fifo, "is not a regular file"),
+        (with(&good.certificate, &folder, None), &folder, "is not a regular file"),
+        (with(&good.key, &good.key, None), &good.key, "contains no certificate"),
+        (with(&good.certificate, &empty, None), &empty, "contains no private key"),
         (with(&good.certificate, &encrypted, None), &encrypted, "encrypted"),
-        (with(&good.certificate, &older, None), &older, "is encrypted; write it without"),
-        (with(&good.certificate, &good.certificate, None), &good.certificate, "exchanged"),
+        (with(&good.certificate, &older, None), &older, "is encrypted; decrypt it"),
+        (with(&good.certificate, &good.certificate, None), &good.certificate, "swapped"),
         (with(&good.certificate, &other.key, None), &other.key, "does not belong"),
         (
             with(&reversed, &good.key, None),
             &reversed,
-            "in the wrong order: the key belongs to number 2; put that one first",
+            "in the wrong order: the key belongs to number 2; move it to the front",
         ),
         (with(&reversed, &other.key, None), &other.key, "does not belong"),
-        (with(&good.certificate, &good.key, Some(old_ca.ca())), &old_ca.ca(), "is expired since"),
+        (with(&good.certificate, &good.key, Some(old_ca.ca())), &old_ca.ca(), "expired at"),
         (
             with(&good.certificate, &good.key, Some(other.certificate.clone())),
             &other.certificate,
-            "is not of a CA",
+            "is not a CA",
         ),
     ] {
         assert_eq!(error.kind(), ErrorKind::File);

@@ -1,7 +1,8 @@
-//! `Drive`: what is known of one device of a trace: I/Os on their way, counts, seeks and depth.
+//! `Drive`: the state of one device while a trace is read: I/Os in flight, counts, seeks and queue
+//! depth.
 //!
-//! Owns the tree of its queued I/Os. Filled by `Spans`; read by `overview.rs`.
-//! Source: btt's device merge, seek and "Active Requests At Q" tables.
+//! `Drive` owns the tree of its queued I/Os. `Spans` fills it; `overview.rs` prints it. Source:
+//! btt's device merge, seek and "Active Requests At Q" tables.
 
 use millrace_block::blktrace::{Record, category, major};
 use serde::Serialize;
@@ -9,58 +10,58 @@ use serde::Serialize;
 use super::measure::{Measure, Measures, Span};
 use super::tree::RangeTree;
 
-/// Steps that did not happen.
+/// Timestamp of a step that has not happened.
 pub(super) const NEVER: u64 = u64::MAX;
 
-/// What an I/O does.
+/// Direction of an I/O.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)]
-pub enum Kind {
+pub enum IoKind {
     Read,
     Write,
     Discard,
 }
 
-impl Kind {
-    /// All.
-    pub const ALL: [Kind; 3] = [Kind::Read, Kind::Write, Kind::Discard];
+impl IoKind {
+    /// Every kind, in the order of the reports' tables.
+    pub const ALL: [IoKind; 3] = [IoKind::Read, IoKind::Write, IoKind::Discard];
 
-    /// As people and JSON read it.
+    /// Returns the lower-case name that text reports and JSON use.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Read => "read",
-            Kind::Write => "write",
-            Kind::Discard => "discard",
+            IoKind::Read => "read",
+            IoKind::Write => "write",
+            IoKind::Discard => "discard",
         }
     }
 
-    /// The kind of an event.
+    /// Returns the kind of I/O that a trace record belongs to.
     #[must_use]
-    pub fn of(record: &Record) -> Kind {
+    pub fn of(record: &Record) -> IoKind {
         match () {
-            () if record.has(category::DISCARD) => Kind::Discard,
-            () if record.has(category::WRITE) => Kind::Write,
-            () => Kind::Read,
+            () if record.has(category::DISCARD) => IoKind::Discard,
+            () if record.has(category::WRITE) => IoKind::Write,
+            () => IoKind::Read,
         }
     }
 }
 
-/// An I/O on its way: when it went through which step.
+/// An I/O in flight, with the time at which it went through each step, or `NEVER`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Flight {
     pub(super) queued_ns: u64,
-    /// 0 if it never slept.
+    /// Time at which the I/O began to wait for a tag; 0 if it did not wait.
     pub(super) slept_ns: u64,
     pub(super) got_ns: u64,
     pub(super) inserted_ns: u64,
     pub(super) merged_ns: u64,
     pub(super) issued_ns: u64,
     pub(super) cpu: u32,
-    pub(super) kind: Kind,
-    /// Number that the `Watch` gave it.
+    pub(super) kind: IoKind,
+    /// Number that [`IoListener::arrived`](super::spans::Watch::arrived) returned for this I/O.
     pub(super) number: u64,
-    /// Sectors that no completion has covered.
+    /// Sectors of the I/O that no completion has covered yet.
     pub(super) uncovered: u32,
 }
 
@@ -74,13 +75,13 @@ impl Flight {
             merged_ns: NEVER,
             issued_ns: NEVER,
             cpu: record.cpu,
-            kind: Kind::of(record),
+            kind: IoKind::of(record),
             number,
             uncovered: record.sectors(),
         }
     }
 
-    /// A completion covers so many more of its sectors. Returns true if those are the last ones.
+    /// Subtracts completed sectors. Returns true if this completes the last sectors of the I/O.
     pub(super) fn cover(&mut self, sectors: u64) -> bool {
         let before = self.uncovered;
         self.uncovered = u64::from(before).saturating_sub(sectors) as u32;
@@ -88,7 +89,7 @@ impl Flight {
     }
 }
 
-/// Spans of some I/Os, and when the last of them was queued.
+/// Spans of a group of I/Os, such as one device or CPU, and the time of the group's last Q event.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Group {
     pub(super) measures: Measures,
@@ -96,7 +97,7 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// One more was queued.
+    /// Records that an I/O was queued, and the time since the group's previous one.
     pub(super) fn queued(&mut self, span: Span, time_ns: u64) {
         if let Some(last) = self.last_queued_ns.replace(time_ns) {
             self.measures.add(span, delta(last, time_ns));
@@ -104,17 +105,17 @@ impl Group {
     }
 }
 
-/// From one time to another; at least 1, as in btt.
+/// Returns the time between two timestamps, at least 1 ns, as btt counts it.
 pub(super) fn delta(from_ns: u64, to_ns: u64) -> u64 {
     if from_ns < to_ns { to_ns - from_ns } else { 1 }
 }
 
-/// How far apart I/Os lie that follow each other, in sectors.
+/// Distances between consecutive I/Os, in sectors.
 #[derive(Debug, Clone, Default)]
 pub struct Seeks {
-    /// Distances; 0 for what touches its predecessor.
+    /// Distances in sectors; 0 if an I/O touches its predecessor.
     pub distances: Measure,
-    /// How many of those are 0.
+    /// Number of distances that are 0.
     pub sequential: u64,
     last: (u64, u64),
 }
@@ -133,26 +134,27 @@ impl Seeks {
     }
 }
 
-/// One device of a trace.
+/// Statistics of one device of a trace.
 #[derive(Debug)]
 pub struct Drive {
-    /// Its number: see [`millrace_block::blktrace::device`].
+    /// Device number, encoded as in [`millrace_block::blktrace::device`].
     pub device: u32,
-    /// How many were queued, or given back by the driver, which is to be queued again.
+    /// I/Os queued (Q), plus requests requeued by the driver (R).
     pub queued: u64,
-    /// How many were given to the driver.
+    /// Requests issued to the driver (D).
     pub issued: u64,
-    /// Sectors of what was completed, by completion.
+    /// Sectors of each completed request.
     pub blocks: Measure,
-    /// Requests at the driver when one was given to it, that one too.
+    /// Requests at the driver when a request was issued, including that request.
     pub depth: Measure,
-    /// Seeks of what was queued, and of what was given to the driver.
+    /// Seeks between queued I/Os (index 0), and between issued requests (index 1).
     pub seeks: [Seeks; 2],
-    /// I/Os on their way when one was queued, added up.
+    /// Sum over all queued I/Os of the number of I/Os already active when each was queued.
     pub active_sum: u64,
     pub(super) group: Group,
     pub(super) flights: RangeTree<Flight>,
-    /// Whether anything was queued on it; what came before that is of I/Os that were not seen.
+    /// True after the device's first Q or A event. Earlier events belong to I/Os that the trace
+    /// lacks.
     pub(super) begun: bool,
     active: u64,
     depth_now: u64,
@@ -176,38 +178,40 @@ impl Drive {
         }
     }
 
-    /// Whether it only maps to others: md, dm. As btt, by the numbers they mostly have.
+    /// Returns true if the device only maps to other devices (md, dm). Like btt, this decides by
+    /// the major number that such devices usually have.
     #[must_use]
     pub fn maps(&self) -> bool {
         matches!(major(self.device), 9 | 253 | 254)
     }
 
-    /// Its spans.
+    /// Returns the spans of this device's I/Os.
     #[must_use]
     pub fn measures(&self) -> &Measures {
         &self.group.measures
     }
 
-    /// Queued for each that was issued; at least 1.
+    /// Returns the number of queued I/Os for each issued request; at least 1.
     #[must_use]
     pub fn merge_ratio(&self) -> f64 {
         if self.issued == 0 { 1.0 } else { (self.queued as f64 / self.issued as f64).max(1.0) }
     }
 
-    /// Requests at the driver now.
+    /// Returns the number of requests that are at the driver now.
     #[must_use]
     pub fn depth_now(&self) -> u64 {
         self.depth_now
     }
 
-    /// How much of Q2C which stage takes; none if nothing was completed. Q2G, G2I, Q2M, I2D, D2C.
+    /// Returns the share of Q2C that each of Q2G, G2I, Q2M, I2D and D2C takes, or `None` if no I/O
+    /// was completed.
     #[must_use]
     pub fn overhead(&self) -> Option<Overhead> {
         let all = self.measures().of(Span::Q2C);
         (all.n > 0 && all.total > 0).then(|| Overhead::of(self.measures()))
     }
 
-    /// One more was queued; whether it took the place of one with the same first sector.
+    /// Adds a queued I/O. Returns true if it replaced an I/O in flight with the same first sector.
     pub(super) fn queue(&mut self, record: &Record, number: u64) -> bool {
         let range = (record.sector, record.end());
         self.seeks[0].add(range);
@@ -215,14 +219,14 @@ impl Drive {
         self.flights.insert(range, Flight::new(record, number))
     }
 
-    /// One more to be done: queued, or given back.
+    /// Counts an I/O that is now to be done, because it was queued or requeued.
     pub(super) fn activate(&mut self) {
         self.queued += 1;
         self.active_sum += self.active;
         self.active += 1;
     }
 
-    /// One less that stands for itself.
+    /// Counts an I/O that is no longer active by itself, because it was merged or issued.
     pub(super) fn deactivate(&mut self) {
         self.active = self.active.saturating_sub(1);
     }
@@ -240,18 +244,18 @@ impl Drive {
     }
 }
 
-/// Shares of Q2C, each as a fraction.
+/// Shares of an I/O's total time (Q2C) by stage, each as a fraction from 0 to 1.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Overhead {
-    /// Until it had a request.
+    /// From Q until a request was allocated (G).
     pub q2g: f64,
-    /// Until that was inserted.
+    /// From G until the request was inserted into the scheduler (I).
     pub g2i: f64,
-    /// Until it was merged with another.
+    /// From Q until the I/O was merged into a request (M).
     pub q2m: f64,
-    /// Until it was given to the driver.
+    /// From I until the request was issued to the driver (D).
     pub i2d: f64,
-    /// At the driver.
+    /// From D until completion (C).
     pub d2c: f64,
 }
 
@@ -268,7 +272,7 @@ impl Overhead {
         }
     }
 
-    /// Names and shares.
+    /// Returns the name and share of each stage, in the order of an I/O's life.
     #[must_use]
     pub fn shares(&self) -> [(&'static str, f64); 5] {
         [

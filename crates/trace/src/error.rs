@@ -1,28 +1,28 @@
-//! What can be wrong with a trace: which file, at which byte, what, and what to do about it.
+//! Errors of a trace: the file, the byte offset, the problem, and the advice for the user.
 //!
-//! Made by `file.rs` and `reader.rs`, shown by the verb. Bytes of a trace are never trusted, so
-//! every one of these can happen.
+//! `file.rs` and `reader.rs` make these errors; the command prints them. The bytes of a trace are
+//! never trusted, so any input can cause any of them.
 
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use millrace_block::blktrace::NoRecord;
+use millrace_block::blktrace::RecordError;
 
-/// Why a trace cannot be read, or not any further.
+/// Reason why a trace cannot be read, or cannot be read to its end.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TraceError {
-    /// There is no first file.
+    /// A trace has no files.
     #[error(
         "{}: no such trace; a trace NAME is the files NAME.blktrace.0, NAME.blktrace.1 and so on, \
          as `blktrace -o NAME` writes them", .first.display()
     )]
     Missing {
-        /// The file that is not there.
+        /// Path of the first file that was expected.
         first: PathBuf,
     },
-    /// A name is that of a file of something else.
+    /// The named file exists, but it is not part of a blktrace recording.
     #[error(
         "{}: no recording of blktrace, which has files NAME.blktrace.0 and so on; \
          `millrace-lab trace report` reads other formats, and `millrace-lab trace convert` makes a \
@@ -30,52 +30,52 @@ pub enum TraceError {
         .file.display()
     )]
     NoRecording {
-        /// The file.
+        /// Path of the file that was named.
         file: PathBuf,
     },
-    /// Standard input is named beside other traces.
+    /// Standard input and files were named together.
     #[error("-: standard input can't be read beside other traces; name it alone")]
     PipeAndFiles,
-    /// All files are empty.
+    /// All files of the trace are empty.
     #[error("{}: the trace is empty: nothing was recorded", .first.display())]
     Empty {
-        /// The first file.
+        /// Path of the trace's first file.
         first: PathBuf,
     },
-    /// The trace has completions, and no event with which an I/O begins.
+    /// The trace has only completions, so the start of its I/Os is unknown.
     #[error(
-        "{trace}: it has completions (C) only, and an I/O is known by its Q or D: record these, too, \
-         as blktrace does without -a"
+        "{trace}: the trace has completions (C) only; record queue (Q) or issue (D) events as \
+         well, as blktrace does without -a"
     )]
     CompletionsOnly {
-        /// Its name.
+        /// Name of the trace, or of standard input.
         trace: String,
     },
     /// A file cannot be opened or read.
-    #[error("{}: cannot be read from byte {offset} on", .file.display())]
+    #[error("{}: the file cannot be read from byte {offset} on", .file.display())]
     Io {
-        /// Which.
+        /// Path of the file.
         file: PathBuf,
-        /// From where on.
+        /// Byte offset at which the read failed.
         offset: u64,
-        /// Why.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// A file holds what no recorder writes.
+    /// A file contains a malformed record.
     #[error("{}: byte {offset}: {problem}", .file.display())]
     Broken {
-        /// Which.
+        /// Path of the file.
         file: PathBuf,
-        /// Where the record begins.
+        /// Byte offset at which the record begins.
         offset: u64,
-        /// What.
+        /// Fault of the record.
         problem: Problem,
     },
 }
 
 impl TraceError {
-    /// Bytes that were read of a record that is not whole: of a file that grows, its length when it
-    /// was opened says less.
+    /// Returns how many bytes of a truncated record were read, or 0 for other errors. A file that
+    /// is still growing can have more bytes than its length when it was opened.
     pub(super) fn bytes_seen(&self) -> u64 {
         match self {
             TraceError::Broken { problem: Problem::Truncated { have, .. }, .. } => *have as u64,
@@ -84,12 +84,12 @@ impl TraceError {
     }
 }
 
-/// A file that could not be read to its end. The rest of the trace was read without it.
+/// A file that could not be read to its end. The reader went on with the other files of the trace.
 #[derive(Debug)]
 pub struct Damage {
-    /// What is wrong, and where.
+    /// The error, with file and byte offset.
     pub error: TraceError,
-    /// Bytes from there to the end of the file, if its length is known.
+    /// Bytes between the error and the end of the file; `None` if the file's length is unknown.
     pub missing_bytes: Option<u64>,
 }
 
@@ -108,37 +108,39 @@ impl fmt::Display for Damage {
     }
 }
 
-/// What is wrong with a record.
+/// Fault of a single record in a trace file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
-    /// The file is no trace.
+    /// The bytes are not a trace record, so the file is not a trace.
     #[error("{0}")]
-    NoRecord(NoRecord),
-    /// The file ends inside of it.
+    NoRecord(RecordError),
+    /// The file ends inside the record.
     #[error("the file ends inside a record ({have} of {want} bytes)")]
     Truncated {
-        /// Bytes that are there.
+        /// Bytes present in the file.
         have: usize,
-        /// Bytes of the record and its data.
+        /// Bytes that the record and its data need.
         want: usize,
     },
-    /// The record's CPU is not that of the file.
-    #[error("a record of CPU {cpu} in the file of CPU {file_cpu}: files of several traces mixed?")]
+    /// The record's CPU is not the CPU of the other records in its file.
+    #[error(
+        "a record of CPU {cpu} in the file of CPU {file_cpu}: were files of several traces mixed?"
+    )]
     OtherCpu {
-        /// CPU of the record.
+        /// CPU number in the record.
         cpu: u32,
-        /// CPU of the file.
+        /// CPU of the file's other records.
         file_cpu: u32,
     },
-    /// The record's data are too short for its kind.
+    /// The record carries less data than its action requires.
     #[error("a record {letters} with {have} bytes of data; there must be {want}")]
     ShortData {
-        /// blkparse's letters of the event.
+        /// Action letters of the event, as blkparse prints them.
         letters: &'static str,
-        /// Bytes that are there.
+        /// Bytes of data in the record.
         have: usize,
-        /// Bytes that must be there.
+        /// Minimum bytes of data for this action.
         want: usize,
     },
 }

@@ -1,9 +1,9 @@
-//! `CpuFile`: the records of one `NAME.blktrace.N`, one after the other, each checked; or those of
-//! all CPUs from a pipe.
+//! `CpuFile`: reads and checks the records of one `NAME.blktrace.N` file, or of a pipe that carries
+//! the records of all CPUs.
 //!
-//! Owns the byte offset for errors, and how much of a record's data is kept: `PDU_KEPT_MAX` bytes,
-//! more than any tool shows, so that a hostile length costs time but no memory. Called by
-//! `reader.rs`. Reads from anything, so that tests and the fuzzer need no files.
+//! It keeps the byte offset for error messages, and at most `PDU_KEPT_MAX` bytes of each record's
+//! data. No tool shows more than that, so a hostile length costs time but no memory. `reader.rs`
+//! calls it. It reads from any `Read`, so tests and the fuzzer need no files.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -12,51 +12,51 @@ use millrace_block::blktrace::{CGROUP, CGROUP_BYTES, RECORD_BYTES, Record};
 
 use super::{Problem, TraceError};
 
-/// Bytes of data that are kept of a record; the rest is passed over.
+/// Maximum bytes of data kept for one record; the reader skips the rest.
 pub const PDU_KEPT_MAX: usize = 1024;
 
-/// A record and its data.
+/// A decoded record with its data.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Item {
+pub(super) struct TraceRecord {
     pub(super) record: Record,
-    /// At most `PDU_KEPT_MAX` bytes, without the number of a cgroup.
+    /// At most `PDU_KEPT_MAX` bytes, without a leading cgroup number.
     pub(super) data: Vec<u8>,
 }
 
-/// Whose records an input has.
+/// CPUs whose records an input may contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Whose {
-    /// Those of the CPU that the file's name says, or of the one of its first record.
+enum CpuScope {
+    /// One CPU: by default that of the file's name, until the first record says otherwise.
     Named(u32),
-    /// Those of one CPU.
+    /// One CPU, as given by the first record.
     One(u32),
-    /// Those of any.
+    /// Any CPU.
     Any,
 }
 
-/// The file of one CPU, or a pipe with the records of all.
+/// Input with the records of one CPU, or of all CPUs if it is a pipe.
 pub(super) struct CpuFile<R> {
     path: PathBuf,
-    whose: Whose,
+    whose: CpuScope,
     input: R,
     offset: u64,
 }
 
 impl<R: Read> CpuFile<R> {
     pub(super) fn new(path: PathBuf, cpu: u32, input: R) -> Self {
-        CpuFile { path, whose: Whose::Named(cpu), input, offset: 0 }
+        CpuFile { path, whose: CpuScope::Named(cpu), input, offset: 0 }
     }
 
-    /// What `blktrace -o -` writes: whatever CPU has something, as it comes.
+    /// Reads the output of `blktrace -o -`, in which the records of all CPUs are interleaved.
     pub(super) fn pipe(path: PathBuf, input: R) -> Self {
-        CpuFile { path, whose: Whose::Any, input, offset: 0 }
+        CpuFile { path, whose: CpuScope::Any, input, offset: 0 }
     }
 
-    /// The CPU of its records; 0 for any.
+    /// Returns the CPU of the file's records, or 0 if the input holds the records of all CPUs.
     pub(super) fn cpu(&self) -> u32 {
         match self.whose {
-            Whose::Named(cpu) | Whose::One(cpu) => cpu,
-            Whose::Any => 0,
+            CpuScope::Named(cpu) | CpuScope::One(cpu) => cpu,
+            CpuScope::Any => 0,
         }
     }
 
@@ -64,13 +64,13 @@ impl<R: Read> CpuFile<R> {
         &self.path
     }
 
-    /// Bytes of the records so far.
+    /// Returns the total length of the records read so far, in bytes.
     pub(super) fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// The next record; none at the end of the file.
-    pub(super) fn read(&mut self) -> Result<Option<Item>, TraceError> {
+    /// Reads the next record, or returns `None` at the end of the file.
+    pub(super) fn read(&mut self) -> Result<Option<TraceRecord>, TraceError> {
         let mut bytes = [0; RECORD_BYTES];
         let have = self.fill(&mut bytes)?;
         if have == 0 {
@@ -81,18 +81,18 @@ impl<R: Read> CpuFile<R> {
         }
         let record = Record::decode(&bytes).map_err(|no| self.broken(Problem::NoRecord(no)))?;
         match self.whose {
-            Whose::Named(_) => self.whose = Whose::One(record.cpu),
-            Whose::One(cpu) if cpu != record.cpu => {
+            CpuScope::Named(_) => self.whose = CpuScope::One(record.cpu),
+            CpuScope::One(cpu) if cpu != record.cpu => {
                 return Err(self.broken(Problem::OtherCpu { cpu: record.cpu, file_cpu: cpu }));
             }
-            Whose::One(_) | Whose::Any => {}
+            CpuScope::One(_) | CpuScope::Any => {}
         }
         let data = self.data(&record)?;
         self.offset += (RECORD_BYTES + usize::from(record.pdu_len)) as u64;
-        Ok(Some(Item { record, data }))
+        Ok(Some(TraceRecord { record, data }))
     }
 
-    /// Reads and checks the data of a record.
+    /// Reads and checks the data that follow a record.
     fn data(&mut self, record: &Record) -> Result<Vec<u8>, TraceError> {
         let len = usize::from(record.pdu_len);
         let mut data = vec![0; len.min(PDU_KEPT_MAX)];
@@ -117,7 +117,7 @@ impl<R: Read> CpuFile<R> {
         Ok(data)
     }
 
-    /// Fills the buffer as far as the file goes.
+    /// Reads until the buffer is full or the file ends. Returns the number of bytes read.
     fn fill(&mut self, buffer: &mut [u8]) -> Result<usize, TraceError> {
         let mut have = 0;
         while have < buffer.len() {
@@ -143,7 +143,7 @@ impl<R: Read> CpuFile<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use millrace_block::blktrace::{Act, Note};
+    use millrace_block::blktrace::{EventCode, NotifyKind};
 
     fn problem(bytes: &[u8]) -> (u64, Problem) {
         let mut file = CpuFile::new("t.blktrace.3".into(), 3, bytes);
@@ -162,28 +162,30 @@ mod tests {
 
     #[test]
     fn a_file_that_ends_inside_a_record_says_where_that_begins() {
-        let whole = record(Act::Queue.with(0), 0);
+        let whole = record(EventCode::Queue.with(0), 0);
         let bytes = [whole.clone(), whole.clone(), whole[..47].to_vec()].concat();
         assert_eq!(problem(&bytes), (96, Problem::Truncated { have: 47, want: 48 }));
-        let bytes = [whole, record(Note::Message.action(), 2_000), vec![b'x'; 1_999]].concat();
+        let bytes =
+            [whole, record(NotifyKind::Message.action(), 2_000), vec![b'x'; 1_999]].concat();
         assert_eq!(problem(&bytes), (48, Problem::Truncated { have: 2_047, want: 2_048 }));
     }
 
     #[test]
     fn records_of_another_cpu_and_data_that_lack_are_refused() {
         let other = Record { cpu: 4, ..Record::default() }.encode();
-        let bytes = [record(Act::Plug.with(0), 0), other.into()].concat();
+        let bytes = [record(EventCode::Plug.with(0), 0), other.into()].concat();
         assert_eq!(problem(&bytes), (48, Problem::OtherCpu { cpu: 4, file_cpu: 3 }));
-        let bytes = [record(Act::Remap.with(0), 8), vec![0; 8]].concat();
+        let bytes = [record(EventCode::Remap.with(0), 8), vec![0; 8]].concat();
         assert_eq!(problem(&bytes), (0, Problem::ShortData { letters: "A", have: 8, want: 16 }));
-        let cgroup = record(Act::Remap.with(0) | CGROUP, 16);
+        let cgroup = record(EventCode::Remap.with(0) | CGROUP, 16);
         let bytes = [cgroup, vec![0; 16]].concat();
         assert_eq!(problem(&bytes), (0, Problem::ShortData { letters: "A", have: 8, want: 16 }));
     }
 
     #[test]
     fn a_files_first_record_says_whose_it_is_and_a_pipe_has_those_of_all() {
-        let of = |cpu| Record { cpu, action: Act::Plug.with(0), ..Record::default() }.encode();
+        let of =
+            |cpu| Record { cpu, action: EventCode::Plug.with(0), ..Record::default() }.encode();
         let bytes = [of(7), of(7)].concat();
         let mut file = CpuFile::new("t.blktrace.0".into(), 0, &bytes[..]);
         assert!(file.read().unwrap().is_some() && file.read().unwrap().is_some());
@@ -196,11 +198,11 @@ mod tests {
 
     #[test]
     fn long_data_are_passed_over_and_the_next_record_is_found() {
-        let long = [record(Note::Message.action(), u16::MAX), vec![b'x'; 65_535]].concat();
-        let bytes = [long, record(Act::Plug.with(0), 0)].concat();
+        let long = [record(NotifyKind::Message.action(), u16::MAX), vec![b'x'; 65_535]].concat();
+        let bytes = [long, record(EventCode::Plug.with(0), 0)].concat();
         let mut file = CpuFile::new("t".into(), 3, &bytes[..]);
         assert_eq!(file.read().unwrap().unwrap().data.len(), PDU_KEPT_MAX);
-        assert_eq!(file.read().unwrap().unwrap().record.act(), Some(Act::Plug));
+        assert_eq!(file.read().unwrap().unwrap().record.act(), Some(EventCode::Plug));
         assert_eq!((file.read().unwrap(), file.offset()), (None, bytes.len() as u64));
     }
 }

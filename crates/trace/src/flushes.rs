@@ -1,56 +1,58 @@
-//! `Flushes`: the flushes of one device that are on their way, and which completion is theirs.
+//! `Flushes`: matches the events of one device's flushes with each other, up to the completion.
 //!
-//! A flush has no sectors to know it by. In recordings of millrace its events have in their place
-//! the time at which it was queued, and one that joins another (M) names the other one in its data.
-//! Elsewhere the sector is 0: there a request (D) is of the oldest flush and of as many after it as
-//! joined before, and its completion (C) is theirs; at a D without the C of the one before, that
-//! one's C was lost. Called by `Spans`, which counts flushes as btt does: not at all.
+//! A flush has no sectors that identify it. In millrace's recordings, the sector field of a flush's
+//! events holds the time at which the flush was queued, and a flush that joins another one (M)
+//! names the other one in its data. In other recordings the sector is 0. A request (D) then stands
+//! for the oldest flush and for as many after it as were merged before. Its completion (C)
+//! completes all of these. A second D without a C in between means that the C of the first one was
+//! lost. `Spans` calls this module; like btt it leaves flushes out of its statistics.
 
 use std::collections::VecDeque;
 
-use millrace_block::blktrace::{Act, Record, decode_number};
+use millrace_block::blktrace::{EventCode, Record, decode_number};
 
-/// Flushes of a device that are kept; past those the oldest is given up.
+/// Maximum number of flushes in flight to track for a device; beyond it, the oldest is forgotten.
 const FLUSHES_MAX: usize = 4_096;
 
-/// A flush on its way.
+/// A flush in flight.
 #[derive(Debug, Clone, Copy)]
-struct Flush {
-    /// Number that the `Watch` gave it.
+struct FlushInFlight {
+    /// Number that the `IoListener` returned for this flush.
     number: u64,
-    /// Sector of the events of the flush whose completion is to be its own: at first itself.
+    /// Sector field of the flush whose completion also completes this one; initially its own.
     leader: u64,
 }
 
-/// Flushes of one device.
+/// Flushes in flight of one device.
 #[derive(Debug, Default)]
 pub(super) struct Flushes {
-    waiting: VecDeque<Flush>,
-    /// Whether any was queued: if none was, flushes begin with D.
+    waiting: VecDeque<FlushInFlight>,
+    /// True once a flush was queued (Q). In a trace without Q, flushes begin with D.
     is_queued: bool,
-    /// Of the oldest without a sector, those that are in the request at the driver.
+    /// Number of flushes, oldest first, that the request at the driver stands for. Counts only
+    /// flushes without a sector.
     issued: usize,
-    /// Of those without a sector, how many joined another since the last request.
+    /// Number of flushes without a sector that were merged since the last request.
     joined: usize,
 }
 
 impl Flushes {
-    /// One more event. `arrived` numbers a flush that begins; the numbers of those that are
-    /// complete go to `done`.
+    /// Processes one event. Calls `arrived` for a number if a flush begins, and `done` with the
+    /// number of each flush that completes.
     pub(super) fn event(
         &mut self,
-        act: Act,
+        act: EventCode,
         (record, data): (&Record, &[u8]),
         arrived: impl FnOnce() -> u64,
         done: impl FnMut(u64),
     ) {
         match act {
-            Act::Queue => {
+            EventCode::Queue => {
                 self.is_queued = true;
                 self.begin(record.sector, arrived());
             }
-            Act::BackMerge | Act::FrontMerge => self.join(record.sector, data),
-            Act::Issue => {
+            EventCode::BackMerge | EventCode::FrontMerge => self.join(record.sector, data),
+            EventCode::Issue => {
                 let is_known = !self.waiting.is_empty();
                 if !self.is_queued && !is_known {
                     self.begin(record.sector, arrived());
@@ -60,7 +62,7 @@ impl Flushes {
                     self.issued = 1 + std::mem::take(&mut self.joined);
                 }
             }
-            Act::Complete => self.complete(record.sector, done),
+            EventCode::Complete => self.complete(record.sector, done),
             _ => {}
         }
     }
@@ -69,7 +71,7 @@ impl Flushes {
         if self.waiting.len() == FLUSHES_MAX {
             self.waiting.pop_front();
         }
-        self.waiting.push_back(Flush { number, leader });
+        self.waiting.push_back(FlushInFlight { number, leader });
     }
 
     fn join(&mut self, sector: u64, data: &[u8]) {
@@ -105,7 +107,7 @@ mod tests {
 
     /// Numbers of flushes in the order of their completion, each with the event that completes it.
     /// Events are (act, sector, the flush that is joined).
-    fn completed(events: &[(Act, u64, u64)]) -> Vec<(u64, usize)> {
+    fn completed(events: &[(EventCode, u64, u64)]) -> Vec<(u64, usize)> {
         let (mut flushes, mut next, mut all) = (Flushes::default(), 0, Vec::new());
         for (place, (act, sector, other)) in events.iter().enumerate() {
             let record = Record { sector: *sector, ..Record::default() };
@@ -119,7 +121,7 @@ mod tests {
         all
     }
 
-    use Act::{BackMerge, Complete, Issue, Queue};
+    use EventCode::{BackMerge, Complete, Issue, Queue};
 
     #[test]
     fn flushes_that_joined_another_are_done_with_it_also_when_that_joins_a_third() {
@@ -144,7 +146,7 @@ mod tests {
             .into_iter()
             .flat_map(|at| [(Queue, at, 0), (Issue, at, 0), (Complete, at, 0)])
             .collect();
-        let lost = |events: &[(Act, u64, u64)]| -> Vec<_> {
+        let lost = |events: &[(EventCode, u64, u64)]| -> Vec<_> {
             events.iter().enumerate().filter(|(at, _)| *at != 2).map(|(_, event)| *event).collect()
         };
         assert_eq!(completed(&lost(&named)), [(2, 4), (3, 7)]);

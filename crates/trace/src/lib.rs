@@ -1,12 +1,12 @@
-//! Traces: reads `NAME.blktrace.N` files, the kernel's and ours, shows them and says where I/Os
-//! spend their time.
+//! Reads blktrace recordings (`NAME.blktrace.N`) of the kernel and of millrace, prints them, and
+//! measures how long I/Os spend in each stage.
 //!
-//! Owns one walk over such files in constant memory (`Reader`), and what is made of it: blkparse's
-//! lines (`Show`) and btt's spans (`Spans`), whose pairing of events also tells which I/Os there
-//! are. Called by `millrace trace` and by the laboratory, whose page of plots, conversions and
-//! replays are fed by the same walk. The bytes of a record are `millrace_block::blktrace`'s.
-//! `LockLine` has lockmeter's columns of lock statistics, for `millrace locks` and `bench --locks`.
-//! Source: blktrace 1.2's tools, whose output is the measure: the same lines, the same digits.
+//! `Reader` walks over the files of a trace in constant memory. `Show` prints blkparse's lines from
+//! it. `Spans` measures btt's spans, and its pairing of events also tells which I/Os the trace has.
+//! `millrace trace` calls this crate, and so does the laboratory, for its plots, conversions and
+//! replays. `millrace_block::blktrace` defines the bytes of a record. `LockLine` formats lock
+//! statistics in lockmeter's columns, for `millrace locks` and `bench --locks`. Source: the tools
+//! of blktrace 1.2. Output matches theirs, line by line and digit by digit.
 
 mod drive;
 mod error;
@@ -21,13 +21,13 @@ mod show;
 mod spans;
 mod tree;
 
-pub use drive::{Drive, Kind, Overhead, Seeks};
+pub use drive::{Drive, IoKind, Overhead, Seeks};
 pub use error::{Damage, Problem, TraceError};
 pub use file::PDU_KEPT_MAX;
 pub use lock_line::{LockLine, LockSpan};
 pub use measure::{Measure, Measures, Span};
-pub use names::Names;
-pub use overview::{Columns, Per, json_line};
-pub use reader::{Entry, Reader, Source, TraceName};
+pub use names::TraceNames;
+pub use overview::{Columns, SpanGrouping, json_line};
+pub use reader::{Reader, Source, TraceEntry, TraceName};
 pub use show::{DriverData, Show, line};
-pub use spans::{DRIVES_MAX, FLIGHTS_MAX, Sample, Spans, Watch};
+pub use spans::{DRIVES_MAX, FLIGHTS_MAX, IoListener, Sample, Spans};

@@ -1,56 +1,57 @@
-//! `LockLine`: what locks did in a time, in lockmeter's columns, as printed and as JSON.
+//! `LockLine`: statistics of one lock over a period, in lockmeter's columns, for text and JSON.
 //!
-//! Plain data, made of the machine's `LockRow`, or of a daemon's report of the same counts. Printed
-//! by `millrace locks` and by `bench --locks`. Units are in the names.
+//! This is plain data, made from the machine's `LockRow` or from a daemon's report of the same
+//! counts. `millrace locks` and `bench --locks` print it. Field names carry the units.
 
 use millrace_machine::{LockCounts, LockRow};
 use serde::Serialize;
 
-/// A time, and how many CPUs could run.
+/// Period over which locks were observed, and the number of CPUs that could run meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockSpan {
-    /// How long.
+    /// Length of the period, in nanoseconds.
     pub elapsed_ns: u64,
-    /// CPUs.
+    /// Number of CPUs.
     pub cpus: u64,
 }
 
-/// What the locks of one name did in the whole run, in all or at one place: lockmeter's columns.
+/// Statistics of all locks of one name over a period, in total or for one call site.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct LockLine {
-    /// The locks' name.
+    /// Name that the locks have in common.
     pub name: String,
-    /// File and line that took it; none for the sum over all places.
+    /// Source file and line that took the lock, or `None` for the total over all call sites.
     pub site: Option<String>,
-    /// Times one was taken.
+    /// Number of successful acquisitions.
     pub acquisitions: u64,
-    /// Attempts that went away without it, since it was taken.
+    /// Number of failed `try_lock` attempts, which found the lock held and gave up.
     pub rejected: u64,
-    /// Part of all attempts that found it taken, 0 to 1.
+    /// Fraction of all attempts that found the lock held, 0 to 1.
     pub contended_share: f64,
-    /// Mean wait of those.
+    /// Mean wait of the contended acquisitions.
     pub wait_ns_mean: u64,
-    /// Longest wait.
+    /// Longest wait for the lock.
     pub wait_ns_max: u64,
-    /// Mean time held.
+    /// Mean time for which the lock was held.
     pub hold_ns_mean: u64,
-    /// Longest time held.
+    /// Longest time for which the lock was held.
     pub hold_ns_max: u64,
-    /// Part of the time that one was held, 0 to 1; of several locks of the name, added up.
+    /// Fraction of the period for which the lock was held. Sums over several locks, so it can
+    /// exceed 1.
     pub held_share: f64,
-    /// Part of the CPUs' time that went by in waiting, 0 to 1.
+    /// Fraction of the CPUs' time that was spent waiting for the lock, 0 to 1.
     pub spin_share: f64,
 }
 
 impl LockLine {
-    /// A line of what happened in a time.
+    /// Computes a line from the counts of a lock over a period.
     #[must_use]
     pub fn new(row: &LockRow, span: LockSpan) -> LockLine {
         let site = row.site.map(|site| format!("{}:{}", site.file, site.line));
         LockLine::of(row.name, site, &row.counts, span)
     }
 
-    /// A line of a lock's name, place and counts in a time.
+    /// Computes a line from a lock's name, call site and counts over a period.
     #[must_use]
     pub fn of(name: &str, site: Option<String>, counts: &LockCounts, span: LockSpan) -> LockLine {
         LockLine {

@@ -1,14 +1,16 @@
-//! `Span` and `Measure`: between which two steps of an I/O, and how long that was for many of them.
+//! `Span` and `Measure`: the interval between two steps of an I/O, and statistics of many such
+//! intervals.
 //!
-//! Owns btt's names and the arithmetic of its averages, which is exact; percentiles come from the
-//! block layer's histogram and are known to an eighth. Filled by `Spans`, printed by `overview.rs`.
-//! Source: btt's "All Devices" table.
+//! This file has btt's span names and the arithmetic of its averages, which is exact. Percentiles
+//! come from the block layer's histogram, with a resolution of one eighth. `Spans` fills the
+//! measures; `overview.rs` prints them. Source: btt's "All Devices" table.
 
 use millrace_block::Snapshot;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
-/// From which step to which; `dm` is for devices that only map (md and dm), which btt keeps apart.
-/// `I2S` and `S2D`, the parts of I2D, are not btt's.
+/// Interval between two steps of an I/O, named after both steps. Names that end in `dm` are for
+/// devices that only map (md and dm), which btt reports apart. `I2S` and `S2D`, the two parts of
+/// I2D, do not exist in btt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs)]
 pub enum Span {
@@ -30,7 +32,7 @@ pub enum Span {
 }
 
 impl Span {
-    /// All, in btt's order.
+    /// All spans, in btt's order.
     pub const ALL: [Span; 15] = [
         Span::Q2Qdm,
         Span::Q2Adm,
@@ -49,7 +51,7 @@ impl Span {
         Span::Q2C,
     ];
 
-    /// As btt writes it.
+    /// Returns the name that btt prints for this span.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -71,7 +73,7 @@ impl Span {
         }
     }
 
-    /// The span of this kind for devices that only map, if there is one, else itself.
+    /// Returns the `dm` variant of this span if there is one, or the span itself.
     #[must_use]
     pub(super) fn mapped(self) -> Span {
         match self {
@@ -83,27 +85,27 @@ impl Span {
     }
 }
 
-/// What is longer (18 minutes, or 512 TiB in sectors) is counted as this in percentiles, so that
-/// the histogram's sum cannot overflow by a few hostile values.
+/// Percentiles count larger values (above 18 minutes, or 512 TiB of sectors) as this one, so that a
+/// few hostile values cannot overflow the sum of the histogram.
 const COUNTED_MAX: u64 = 1 << 40;
 
-/// Many lengths of one span, or of anything else that is counted in whole numbers.
+/// Statistics of many values of one span, or of any other whole number.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Measure {
-    /// How many.
+    /// Number of values.
     pub n: u64,
-    /// The least.
+    /// Smallest value.
     pub min: u64,
-    /// The most.
+    /// Largest value.
     pub max: u64,
-    /// All together; wraps, as btt's does, past 584 years.
+    /// Sum of all values. Wraps past 584 years, as btt's does.
     pub total: u64,
-    /// None until the first.
+    /// `None` until the first value is added.
     histogram: Option<Snapshot>,
 }
 
 impl Measure {
-    /// One more.
+    /// Adds a value.
     pub fn add(&mut self, value: u64) {
         self.min = if self.n == 0 { value } else { self.min.min(value) };
         self.max = self.max.max(value);
@@ -112,13 +114,14 @@ impl Measure {
         self.histogram.get_or_insert_default().add(value.min(COUNTED_MAX), 1);
     }
 
-    /// The mean; 0 of none.
+    /// Returns the mean, or 0 if there are no values.
     #[must_use]
     pub fn avg(&self) -> f64 {
         if self.n == 0 { 0.0 } else { self.total as f64 / self.n as f64 }
     }
 
-    /// The value that `fraction` (0 to 1) of all do not exceed, known to an eighth; 0 of none.
+    /// Returns the value that `fraction` (0 to 1) of all values do not exceed, accurate to an
+    /// eighth, or 0 if there are no values.
     #[must_use]
     pub fn quantile(&self, fraction: f64) -> u64 {
         let value = self.histogram.as_ref().map_or(0, |all| all.quantile_ns(fraction));
@@ -140,12 +143,12 @@ impl Serialize for Measure {
     }
 }
 
-/// A measure of every span.
+/// Statistics of every span, indexed by [`Span`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Measures([Measure; Span::ALL.len()]);
 
 impl Measures {
-    /// Of this span.
+    /// Returns the statistics of a span.
     #[must_use]
     pub fn of(&self, span: Span) -> &Measure {
         &self.0[span as usize]
@@ -155,8 +158,8 @@ impl Measures {
         self.0[span as usize].add(value);
     }
 
-    /// Spans that occurred, in btt's order, with their measures. Where nothing waited for a tag,
-    /// I2S is I2D, and left out.
+    /// Returns the spans that occurred, in btt's order, with their statistics. Leaves out I2S if no
+    /// I/O waited for a tag, because I2S then equals I2D.
     pub fn there(&self) -> impl Iterator<Item = (Span, &Measure)> {
         let slept = self.of(Span::S2D).n > 0;
         let all = Span::ALL.into_iter().zip(&self.0);

@@ -1,10 +1,10 @@
-//! `Names`: what the notes of a trace say: the names of processes and devices, and how many events
-//! are missing.
+//! `TraceNames`: process names, device names and dropped events, as the notes of a trace report
+//! them.
 //!
-//! The first name of a process stays, as blkparse has it. Devices have names in recordings of
-//! millrace only, in messages that begin with `DEVICE_NAME`. Filled by `reader.rs`, asked by `Show`
-//! and `Spans`. Bounded: a trace may name any number of processes and devices, and only the first
-//! `NAMES_MAX` and `DEVICES_MAX` are kept.
+//! A process keeps its first name, as in blkparse. Only recordings of millrace name devices, in
+//! messages that begin with `DEVICE_NAME`. `reader.rs` fills the names; `Show` and `Spans` look
+//! them up. A trace may name any number of processes and devices, but only the first `NAMES_MAX`
+//! and `DEVICES_MAX` are kept, to bound memory.
 
 use std::collections::HashMap;
 
@@ -12,25 +12,25 @@ use millrace_block::DROPPED_EVENTS;
 use millrace_block::blktrace::{major, minor};
 use millrace_runtime::DEVICE_NAME;
 
-/// Names that are kept; about 4 MiB.
+/// Maximum number of process names kept; they take about 4 MiB.
 const NAMES_MAX: usize = 65_536;
-/// Devices that have names.
+/// Maximum number of devices whose names are kept.
 const DEVICES_MAX: usize = 4_096;
-/// Bytes of a name, as in the kernel.
+/// Maximum bytes of a process name, as in the kernel.
 const NAME_BYTES_MAX: usize = 16;
 
-/// Names of processes and devices.
+/// Names of processes and devices that a trace mentions, and its count of dropped events.
 #[derive(Debug, Clone, Default)]
-pub struct Names {
+pub struct TraceNames {
     processes: HashMap<u32, Box<[u8]>>,
     devices: HashMap<u32, String>,
     dropped_events: u64,
-    /// Numbers that no event has.
+    /// Sequence numbers that no event carries; each stands for a dropped event.
     missing: i64,
 }
 
-impl Names {
-    /// Notes a name, unless the process has one: the bytes up to the first zero.
+impl TraceNames {
+    /// Records the name of a process (the bytes up to the first zero), unless it already has one.
     pub(super) fn add(&mut self, pid: u32, data: &[u8]) {
         if self.processes.len() < NAMES_MAX && !self.processes.contains_key(&pid) {
             let name = data.split(|byte| *byte == 0).next().unwrap_or_default();
@@ -38,9 +38,9 @@ impl Names {
         }
     }
 
-    /// Notes the name of a device that a message gives, unless the device has one, or the number of
-    /// events that it says were dropped. Where another device has that name, as in two recordings
-    /// that are read together, the number tells them apart.
+    /// Records what a message of the recorder says: the name of a device, unless the device already
+    /// has one, or a number of dropped events. If another device has the same name, as when two
+    /// recordings are read together, the device's number is appended to tell them apart.
     pub(super) fn add_message(&mut self, device: u32, message: &[u8]) {
         let Ok(text) = std::str::from_utf8(message) else { return };
         if let Some(number) = text.strip_prefix(DROPPED_EVENTS) {
@@ -60,24 +60,24 @@ impl Names {
         self.devices.insert(device, name);
     }
 
-    /// Adds to the numbers that no event has, or takes from them.
+    /// Adds to the count of missing sequence numbers; a negative value subtracts.
     pub(super) fn add_missing(&mut self, numbers: i64) {
         self.missing += numbers;
     }
 
-    /// Forgets what devices are called, so that they are shown by their numbers.
+    /// Forgets all device names, so that devices are shown by number.
     pub fn forget_devices(&mut self) {
         self.devices.clear();
     }
 
-    /// Events that are missing in the trace because its recorder could not keep up: as many as its
-    /// notes say, or as there are numbers that no event has.
+    /// Returns the number of events that the recorder dropped because it could not keep up: the
+    /// larger of the number in its notes and the number of missing sequence numbers.
     #[must_use]
     pub fn dropped_events(&self) -> u64 {
         self.dropped_events.max(self.missing.unsigned_abs())
     }
 
-    /// A sentence about those, if there are any.
+    /// Returns a warning about dropped events, or `None` if there are none.
     #[must_use]
     pub fn dropped_note(&self) -> Option<String> {
         let events = self.dropped_events();
@@ -90,20 +90,21 @@ impl Names {
         })
     }
 
-    /// The name of a device, if the trace has one.
+    /// Returns the name of a device, or `None` if the trace does not name it.
     #[must_use]
     pub fn device(&self, device: u32) -> Option<&str> {
         self.devices.get(&device).map(String::as_str)
     }
 
-    /// A device by its name, or by its numbers if it has none.
+    /// Returns the name of a device, or `major,minor` if the trace does not name it.
     #[must_use]
     pub fn device_or_number(&self, device: u32) -> String {
         let number = || format!("{},{}", major(device), minor(device));
         self.device(device).map_or_else(number, str::to_owned)
     }
 
-    /// The name of a process, of any bytes; what blkparse prints if there is none.
+    /// Returns the name of a process as raw bytes, or `(null)`, as blkparse prints, if the trace
+    /// does not name it.
     #[must_use]
     pub fn of(&self, pid: u32) -> &[u8] {
         self.processes.get(&pid).map_or(b"(null)", |name| name)
@@ -116,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_device_has_the_name_of_its_message_and_two_are_told_apart() {
-        let mut names = Names::default();
+        let mut names = TraceNames::default();
         let say = |name: &str| format!("{DEVICE_NAME}{name}").into_bytes();
         let device = |minor| millrace_block::blktrace::device(240, minor);
         names.add_message(device(0), &say("d0"));
@@ -132,7 +133,7 @@ mod tests {
 
     #[test]
     fn dropped_events_are_added_up_and_other_numbers_are_none() {
-        let mut names = Names::default();
+        let mut names = TraceNames::default();
         for number in ["7", "4294967295", "4294967296", "-1", "", "8 "] {
             names.add_message(0, format!("{DROPPED_EVENTS}{number}").as_bytes());
         }
@@ -141,7 +142,7 @@ mod tests {
 
     #[test]
     fn the_first_name_stays_and_ends_at_its_zero() {
-        let mut names = Names::default();
+        let mut names = TraceNames::default();
         names.add(7, b"fio\0\0junk");
         names.add(7, b"dd\0");
         assert_eq!((names.of(7), names.of(8)), (&b"fio"[..], &b"(null)"[..]));

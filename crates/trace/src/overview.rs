@@ -1,10 +1,10 @@
-//! What `Spans` found, as text for a terminal and as JSON.
+//! Prints the results of `Spans` as text for a terminal and as JSON.
 //!
-//! Owns the layout: btt's tables and digits where btt has them, with percentiles beside, or what of
-//! them fits 80 columns. Numbers agree with btt's to the last digit: its averages are made the same
-//! way, from seconds as floats. Devices stand by their names where the recording has some.
-//! btt's medians and modes of seeks are left out: it keeps every distance for them, without bound.
-//! Called by `millrace trace spans` and by the page of `trace report`.
+//! The layout is that of btt's tables, with percentiles added, or a shorter form that fits 80
+//! columns. Numbers agree with btt's to the last digit, because averages are computed in the same
+//! way, from seconds as floats. Devices are shown by name if the recording names them. btt's
+//! medians and modes of seeks are left out: btt keeps every distance for them, in unbounded memory.
+//! `millrace trace spans` and the page of `trace report` call this.
 
 use std::fmt::Write;
 
@@ -14,53 +14,57 @@ use serde_json::{Map, Value, json};
 
 use super::{Drive, Measure, Measures, Seeks, Span, Spans};
 
-/// What is shown beside the spans of everything.
+/// Grouping of the additional tables, beside the table of all I/Os.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Per {
-    /// Each device.
+pub enum SpanGrouping {
+    /// A table for each device.
     Drive,
-    /// Each CPU on which I/Os were queued.
+    /// A table for each CPU on which I/Os were queued.
     Cpu,
-    /// Reads, writes and discards.
+    /// A table each for reads, writes and discards.
     Op,
 }
 
-/// How much the tables show.
+/// Number of columns in the tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Columns {
-    /// What fits 80 columns.
+    /// The columns that fit 80 characters.
     Short,
-    /// All of btt's, and all percentiles.
+    /// All columns of btt, and all percentiles.
     All,
 }
 
-/// Characters of a device's name in a table that is to fit.
+/// Maximum width of a device name in a table, in characters.
 const NAME_WIDTH: usize = 14;
-/// Characters of what a table of spans is of, in the short form.
+/// Maximum width of a table's title in the short form, in characters.
 const TITLE_WIDTH: usize = 12;
 
-/// Nanoseconds as btt makes seconds of them.
+/// Converts nanoseconds to seconds in the way btt does, to get the same rounding.
 fn seconds(ns: u64) -> f64 {
     (ns / 1_000_000_000) as f64 + (ns % 1_000_000_000) as f64 / 1e9
 }
 
 impl Spans {
-    /// Spans by what `per` names, each with its name.
+    /// Returns the spans of each group, with the group's name.
     #[must_use]
-    pub fn groups(&self, per: Per) -> Vec<(String, &Measures)> {
+    pub fn groups(&self, per: SpanGrouping) -> Vec<(String, &Measures)> {
         match per {
-            Per::Drive => {
+            SpanGrouping::Drive => {
                 let name = |drive: &Drive| self.device_name(drive.device);
                 self.drives().iter().map(|drive| (name(drive), drive.measures())).collect()
             }
-            Per::Cpu => self.cpus().map(|(cpu, all)| (format!("CPU {cpu}"), all)).collect(),
-            Per::Op => self.kinds().map(|(kind, all)| (kind.name().to_owned(), all)).collect(),
+            SpanGrouping::Cpu => {
+                self.cpus().map(|(cpu, all)| (format!("CPU {cpu}"), all)).collect()
+            }
+            SpanGrouping::Op => {
+                self.kinds().map(|(kind, all)| (kind.name().to_owned(), all)).collect()
+            }
         }
     }
 
-    /// Tables for a terminal.
+    /// Returns the tables as text for a terminal.
     #[must_use]
-    pub fn text(&self, per: Option<Per>, columns: Columns) -> String {
+    pub fn text(&self, per: Option<SpanGrouping>, columns: Columns) -> String {
         let mut text = table("All", self.all(), columns);
         for (name, measures) in per.into_iter().flat_map(|per| self.groups(per)) {
             if measures.there().next().is_some() {
@@ -77,10 +81,10 @@ impl Spans {
         text
     }
 
-    /// One JSON object: `{"spans": {"Q2C": {...}, ...}, "drives": {...}, ...}`, and by what `per`
-    /// names.
+    /// Returns one JSON object: `{"spans": {"Q2C": {...}, ...}, "drives": {...}, ...}`, with one
+    /// more member for the groups if `per` is given.
     #[must_use]
-    pub fn json(&self, per: Option<Per>) -> Value {
+    pub fn json(&self, per: Option<SpanGrouping>) -> Value {
         let drives = self.drives().iter().filter(|drive| drive.queued > 0 || drive.issued > 0);
         let drives = drives.map(|drive| (self.device_name(drive.device), drive_json(drive)));
         let mut object = json!({
@@ -94,9 +98,9 @@ impl Spans {
         });
         if let Some(per) = per {
             let name = match per {
-                Per::Drive => "per_drive",
-                Per::Cpu => "per_cpu",
-                Per::Op => "per_op",
+                SpanGrouping::Drive => "per_drive",
+                SpanGrouping::Cpu => "per_cpu",
+                SpanGrouping::Op => "per_op",
             };
             let groups = self.groups(per).into_iter();
             let groups =
@@ -106,13 +110,16 @@ impl Spans {
         object
     }
 
-    /// Gaps in the trace that the numbers do not show, a sentence each.
+    /// Returns a sentence for each kind of event that the statistics do not include.
     pub fn notes(&self) -> impl Iterator<Item = String> {
         let all = [
-            (self.in_flight() as u64, "I/Os were queued and no completion covers them"),
-            (self.replaced(), "I/Os were not followed: a later one took their first sector"),
-            (self.dropped(), "I/Os were dropped: more were on their way than are kept"),
-            (self.ignored(), "events were ignored: more devices than are kept"),
+            (self.in_flight() as u64, "I/Os were queued but never completed in this trace"),
+            (
+                self.replaced(),
+                "I/Os were not followed: another I/O with their first sector was queued",
+            ),
+            (self.dropped(), "I/Os were dropped: too many were in flight at the same time"),
+            (self.ignored(), "events were ignored: the trace has too many devices"),
             (self.dropped_events(), "events were dropped: the recorder could not keep up"),
         ];
         let some = all.into_iter().filter(|(count, _)| *count > 0);
@@ -120,7 +127,7 @@ impl Spans {
     }
 }
 
-/// btt's table with percentiles, or what of it fits 80 columns.
+/// Formats a table of spans, with all columns or with those that fit 80 characters.
 fn table(title: &str, measures: &Measures, columns: Columns) -> String {
     let mut text = match columns {
         Columns::All => format!("{title:>15}"),
@@ -163,7 +170,7 @@ fn row(measure: &Measure, columns: Columns) -> String {
     }
 }
 
-/// A name that fits its column.
+/// Shortens a name to the width of its column.
 fn shortened(name: &str, width: usize) -> String {
     match name.chars().count() > width {
         true => name.chars().take(width - 1).chain(['\u{2026}']).collect(),
@@ -171,7 +178,7 @@ fn shortened(name: &str, width: usize) -> String {
     }
 }
 
-/// A device's name, or ` (major, minor)`, as btt has it.
+/// Returns a device's name, or ` (major, minor)` as btt prints it.
 fn padded(spans: &Spans, device: u32) -> String {
     match spans.given_name(device) {
         Some(name) => shortened(name, NAME_WIDTH),
@@ -179,7 +186,7 @@ fn padded(spans: &Spans, device: u32) -> String {
     }
 }
 
-/// Characters of the column of devices.
+/// Returns the width of the device column, in characters.
 fn device_width(spans: &Spans) -> usize {
     let names = spans.drives().iter().map(|drive| padded(spans, drive.device).chars().count());
     names.max().unwrap_or(0).max(10)
@@ -201,7 +208,7 @@ fn overheads(text: &mut String, spans: &Spans) {
     for (drive, overhead) in &rows {
         put(&padded(spans, drive.device), overhead.shares());
     }
-    // As btt: only of devices that have a Q2C.
+    // Sums only over devices that have a Q2C, as btt does.
     let total = |span| rows.iter().map(|(drive, _)| drive.measures().of(span).total).sum::<u64>();
     let all = total(Span::Q2C) as f64;
     let shares = [Span::Q2G, Span::G2I, Span::Q2M, Span::I2D, Span::D2C];
@@ -209,7 +216,8 @@ fn overheads(text: &mut String, spans: &Spans) {
     text.push('\n');
 }
 
-/// The lines of those drives that have one, below what says what it is; nothing without any.
+/// Returns a titled table with one row for each drive for which `row` returns text, or an empty
+/// string.
 fn drive_rows(
     spans: &Spans,
     (title, heads): (&str, &str),
@@ -239,14 +247,18 @@ fn merges(spans: &Spans) -> String {
 
 fn depths(spans: &Spans) -> String {
     let head = format!("{:>8} {:>8} {:>8} {:>8} {:>8}", "Avg", "P50", "P99", "Max", "Avg @ Q");
-    drive_rows(spans, ("Requests at the driver at D, that one too", &head), |drive| {
-        let depth = &drive.depth;
-        let at_q = drive.active_sum as f64 / drive.queued.max(1) as f64;
-        (depth.n > 0).then(|| {
-            let (avg, p50, p99) = (depth.avg(), depth.quantile(0.5), depth.quantile(0.99));
-            format!("{avg:8.1} {p50:8} {p99:8} {:8} {at_q:8.1}", depth.max)
-        })
-    })
+    drive_rows(
+        spans,
+        ("Requests at the driver at each D, including the one issued", &head),
+        |drive| {
+            let depth = &drive.depth;
+            let at_q = drive.active_sum as f64 / drive.queued.max(1) as f64;
+            (depth.n > 0).then(|| {
+                let (avg, p50, p99) = (depth.avg(), depth.quantile(0.5), depth.quantile(0.99));
+                format!("{avg:8.1} {p50:8} {p99:8} {:8} {at_q:8.1}", depth.max)
+            })
+        },
+    )
 }
 
 fn seeks(spans: &Spans, (number, name): (usize, &str), columns: Columns) -> String {
@@ -292,27 +304,34 @@ fn drive_json(drive: &Drive) -> Value {
     })
 }
 
-/// A JSON value on one line with its end.
+/// Serializes a value as one line of JSON, with a line feed.
 #[must_use]
 pub fn json_line(value: &impl Serialize) -> String {
-    serde_json::to_string(value).expect("plain data with text for keys is always JSON") + "\n"
+    serde_json::to_string(value).expect("plain data with text keys can always be written as JSON")
+        + "\n"
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Entry, Names};
-    use millrace_block::blktrace::{Act, Record, category, device};
+    use crate::{TraceEntry, TraceNames};
+    use millrace_block::blktrace::{EventCode, Record, category, device};
 
     #[test]
     fn the_short_tables_fit_80_columns_and_name_devices() {
-        let (mut spans, mut names) = (Spans::new(), Names::default());
+        let (mut spans, mut names) = (Spans::new(), TraceNames::default());
         for (minor, name) in [(0, "d0"), (1, "a-drive-with-a-long-name")] {
             let message = format!("{}{name}", millrace_runtime::DEVICE_NAME);
             names.add_message(device(240, minor), message.as_bytes());
         }
         spans.set_names(&names);
-        let acts = [Act::Queue, Act::GetRequest, Act::Insert, Act::Issue, Act::Complete];
+        let acts = [
+            EventCode::Queue,
+            EventCode::GetRequest,
+            EventCode::Insert,
+            EventCode::Issue,
+            EventCode::Complete,
+        ];
         for number in 0..40 {
             for (step, act) in (0..).zip(acts) {
                 let record = Record {
@@ -323,11 +342,11 @@ mod tests {
                     action: act.with(category::WRITE),
                     ..Record::default()
                 };
-                let entry = Entry { record, data: Vec::new(), trace: 0, cpu: 0 };
+                let entry = TraceEntry { record, data: Vec::new(), trace: 0, cpu: 0 };
                 spans.entry(&entry, &mut ());
             }
         }
-        let text = spans.text(Some(Per::Drive), Columns::Short);
+        let text = spans.text(Some(SpanGrouping::Drive), Columns::Short);
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         for part in ["Share of", "Merges", "Sectors from", "  d0 | ", "a-drive-with-\u{2026} | "] {
             assert!(text.contains(part), "{part}:\n{text}");
@@ -339,29 +358,29 @@ mod tests {
     #[test]
     fn from_its_insertion_an_io_waits_for_the_scheduler_and_from_s_on_for_a_tag() {
         let mut spans = Spans::new();
-        let mut step = |act: Act, time_ns: u64, sector: u64| {
+        let mut step = |act: EventCode, time_ns: u64, sector: u64| {
             let action = act.with(category::READ);
             let record = Record { time_ns, sector, bytes: 4096, action, ..Record::default() };
-            spans.entry(&Entry { record, data: Vec::new(), trace: 0, cpu: 0 }, &mut ());
+            spans.entry(&TraceEntry { record, data: Vec::new(), trace: 0, cpu: 0 }, &mut ());
         };
         // The kernel's S, before G, is no part of I2D.
         for (act, time_ns) in [
-            (Act::Queue, 0),
-            (Act::Sleep, 5),
-            (Act::GetRequest, 10),
-            (Act::Insert, 20),
-            (Act::Issue, 50),
-            (Act::Complete, 60),
+            (EventCode::Queue, 0),
+            (EventCode::Sleep, 5),
+            (EventCode::GetRequest, 10),
+            (EventCode::Insert, 20),
+            (EventCode::Issue, 50),
+            (EventCode::Complete, 60),
         ] {
             step(act, time_ns, 8);
         }
         for (act, time_ns) in [
-            (Act::Queue, 100),
-            (Act::GetRequest, 100),
-            (Act::Insert, 120),
-            (Act::Sleep, 150),
-            (Act::Issue, 220),
-            (Act::Complete, 260),
+            (EventCode::Queue, 100),
+            (EventCode::GetRequest, 100),
+            (EventCode::Insert, 120),
+            (EventCode::Sleep, 150),
+            (EventCode::Issue, 220),
+            (EventCode::Complete, 260),
         ] {
             step(act, time_ns, 16);
         }

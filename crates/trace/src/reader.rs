@@ -1,14 +1,16 @@
-//! `Reader`: the files of a trace as one stream of events, in blkparse's order, in constant memory.
+//! `Reader`: merges the files of a trace into one stream of events, in blkparse's order and in
+//! constant memory.
 //!
-//! Owns the files and at most `BATCH` records of each. The order is that of blkparse and btt, since
-//! spans and lines are only the same if the order is: files are merged by the time of their first
-//! waiting event, and a file's own order stays, also where its times step back a little, as those
-//! of an interrupt do that came between a stamp and its record. Of equal times, the file that gave
-//! the last event goes on; a file that comes up again goes behind the first that is waiting, before
-//! all others that are not earlier. Names of processes count from when their record is read, which
-//! is up to a batch ahead of when it is due, again as in blkparse. A file that is damaged ends
-//! there, and the others are read on; `damage` tells of it.
-//! Called by the verbs of `millrace trace`; calls `CpuFile`, and `Pipe` for what comes through one.
+//! The reader owns the files and at most `BATCH` records of each. It uses the order of blkparse and
+//! btt, because only then are lines and spans the same as theirs. Files are merged by the time of
+//! their first waiting event. Within a file, the order of the records is kept even where times step
+//! back a little, as they do when an interrupt comes between taking the timestamp and writing the
+//! record. If times are equal, the file of the last event goes on; a file that is queued again goes
+//! behind the first waiting file, but before all others that are not earlier. A process name
+//! applies from when its record is read, up to a batch before the record's turn, again as in
+//! blkparse. If a file is damaged, it ends there and the others are read on; `damage` returns what
+//! went wrong. The verbs of `millrace trace` call this. It reads through `CpuFile`, and through
+//! `PipeReader` if the input is a pipe.
 
 mod pipe;
 mod sequence;
@@ -19,28 +21,28 @@ use std::fs::File;
 use std::io::{self, BufReader, Read, Stdin};
 use std::path::{Path, PathBuf};
 
-use millrace_block::blktrace::{Note, Record, category};
+use millrace_block::blktrace::{NotifyKind, Record, category};
 use millrace_runtime::trace_file;
 
-use self::pipe::Pipe;
+use self::pipe::PipeReader;
 use self::sequence::Sequence;
-use super::file::{CpuFile, Item};
-use super::{Damage, Names, TraceError};
+use super::file::{CpuFile, TraceRecord};
+use super::{Damage, TraceError, TraceNames};
 
-/// Events of a file that are read at once.
+/// Number of events read from a file at a time.
 const BATCH: usize = 512;
-/// Bytes that are read of a file at once.
+/// Size of the read buffer of each file, in bytes.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// What a trace is called, and where it lies.
+/// Name and location of a trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TraceName {
     base: PathBuf,
 }
 
 impl TraceName {
-    /// The trace `name`, in `dir` if there is one. `NAME.blktrace.N`, one file of it, names it too,
-    /// and all of them name it once; `-` is what comes on standard input.
+    /// Returns the trace `name`, in `dir` if given. The name of one of its files
+    /// (`NAME.blktrace.N`) also names the trace; `-` stands for standard input.
     #[must_use]
     pub fn new(name: &str, dir: Option<&Path>) -> TraceName {
         if name == PIPE {
@@ -50,7 +52,7 @@ impl TraceName {
         TraceName { base: dir.map_or_else(|| name.into(), |dir| dir.join(name)) }
     }
 
-    /// Its name without the folder, as reports show it.
+    /// Returns the trace's name without its folder, as reports show it.
     #[must_use]
     pub fn name(&self) -> String {
         if self.is_pipe() {
@@ -59,13 +61,13 @@ impl TraceName {
         self.base.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// Whether there are files of it.
+    /// Returns true if the trace has at least one file.
     #[must_use]
     pub fn has_files(&self) -> bool {
         self.cpus().is_ok_and(|cpus| !cpus.is_empty())
     }
 
-    /// Its files that are there.
+    /// Returns the paths of the trace's existing files, by CPU.
     #[must_use]
     pub fn files(&self) -> Vec<PathBuf> {
         let cpus = self.cpus().unwrap_or_default();
@@ -80,7 +82,7 @@ impl TraceName {
         trace_file(&self.base, cpu)
     }
 
-    /// The CPUs that there are files of, in their order.
+    /// Returns the CPUs for which the trace has a file, in ascending order.
     fn cpus(&self) -> io::Result<Vec<u32>> {
         let first = self.file(0);
         let folder = first.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -98,16 +100,16 @@ impl TraceName {
     }
 }
 
-/// The name of standard input.
+/// Name by which the user asks for standard input.
 const PIPE: &str = "-";
 
-/// Where a trace comes from.
+/// Input of a trace.
 pub enum Source {
-    /// A file of it.
+    /// One of the trace's files.
     File(BufReader<File>),
     /// Standard input.
     Pipe(BufReader<Stdin>),
-    /// Anything else, such as what a gzipped file holds.
+    /// Any other reader, such as the decompressed content of a gzip file.
     Other(Box<dyn Read + Send>),
 }
 
@@ -123,46 +125,46 @@ impl Read for Source {
 
 /// One event or message of a trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
-    /// The record; its time counts from the first event of the trace.
+pub struct TraceEntry {
+    /// The record; its time is relative to the first event of the trace.
     pub record: Record,
-    /// Its data, at most [`PDU_KEPT_MAX`](super::PDU_KEPT_MAX) bytes.
+    /// Data of the record, at most [`PDU_KEPT_MAX`](super::PDU_KEPT_MAX) bytes.
     pub data: Vec<u8>,
-    /// Which of the traces it is of, by their order.
+    /// Index of the trace, in the order in which the traces were opened.
     pub trace: usize,
-    /// The CPU whose file it is in.
+    /// CPU of the file that holds the record.
     pub cpu: u32,
 }
 
-struct Stream<R> {
+struct FileStream<R> {
     trace: usize,
     file: CpuFile<R>,
     len_bytes: Option<u64>,
     sequence: Sequence,
-    waiting: VecDeque<Item>,
-    /// Time of the last event that was read.
+    waiting: VecDeque<TraceRecord>,
+    /// Time of the last event read, in nanoseconds.
     last_ns: u64,
-    /// Why the file was not read further; told when what came before it is told.
+    /// Error at which reading the file stopped; reported after the events that precede it.
     error: Option<TraceError>,
     ended: bool,
 }
 
-impl<R: Read> Stream<R> {
+impl<R: Read> FileStream<R> {
     fn first_time(&self) -> u64 {
-        // An error has its place where the file ends for us.
+        // An error comes after the last event that could be read.
         self.waiting.front().map_or(self.last_ns, |item| item.record.time_ns)
     }
 
-    /// What to say of a file whose records are of another CPU than its name says.
+    /// Returns a note if the records' CPU differs from that of the file name.
     fn of_another(&self) -> Option<String> {
         let (path, cpu) = (self.file.path(), self.file.cpu());
         let named = path.extension().and_then(OsStr::to_str);
         (named != Some(&cpu.to_string()))
-            .then(|| format!("{}: its records are of CPU {cpu}", path.display()))
+            .then(|| format!("{}: the file has records of CPU {cpu}", path.display()))
     }
 
-    /// Reads a batch; whether there is anything to tell.
-    fn prime(&mut self, names: &mut Names) -> bool {
+    /// Reads up to a batch. Returns true if an event or an error is waiting.
+    fn prime(&mut self, names: &mut TraceNames) -> bool {
         while !self.ended && self.waiting.len() < BATCH {
             match self.file.read() {
                 Ok(Some(item)) => {
@@ -181,38 +183,39 @@ impl<R: Read> Stream<R> {
     }
 }
 
-/// Learns the names that a record tells; whether that is all it does, so that it has no place in
-/// the order: notes but for messages.
-fn takes_note(item: &Item, names: &mut Names) -> bool {
+/// Takes names out of a note. Returns true if the record has no other use and so no place in the
+/// order of events, as is the case for all notes except messages.
+fn takes_note(item: &TraceRecord, names: &mut TraceNames) -> bool {
     match item.record.note() {
-        Some(Note::Message) => names.add_message(item.record.device, &item.data),
-        Some(Note::Process) => names.add(item.record.pid, &item.data),
+        Some(NotifyKind::Message) => names.add_message(item.record.device, &item.data),
+        Some(NotifyKind::Process) => names.add(item.record.pid, &item.data),
         _ => {}
     }
-    item.record.has(category::NOTIFY) && item.record.note() != Some(Note::Message)
+    item.record.has(category::NOTIFY) && item.record.note() != Some(NotifyKind::Message)
 }
 
-/// Reads traces.
+/// Reads the events of one or more traces, in order of time.
 pub struct Reader<R = Source> {
-    streams: Vec<Stream<R>>,
-    /// Instead of them.
-    pipe: Option<Pipe<R>>,
+    streams: Vec<FileStream<R>>,
+    /// Used instead of `streams` if the input is a pipe.
+    pipe: Option<PipeReader<R>>,
     notes: Vec<String>,
-    /// Streams that have something waiting; whose turn it is, first.
+    /// Streams with an event or error waiting, the next one to read first.
     order: VecDeque<usize>,
-    names: Names,
-    /// Time of the first event, from when that is told.
+    names: TraceNames,
+    /// Time of the first event, set when that event is returned.
     genesis_ns: Option<u64>,
     damage: Vec<Damage>,
     has_ended: bool,
 }
 
 impl Reader {
-    /// Opens traces: of each the files of all CPUs, or standard input as the only one.
+    /// Opens the files of all CPUs of each trace, or standard input if it is the only name.
     ///
     /// # Errors
-    /// If a trace has no file or only empty ones, a file cannot be opened, or standard input is
-    /// named beside others. A broken first record is told by the first `read`.
+    /// Returns an error if a trace has no files or only empty ones, if a file cannot be opened, or
+    /// if standard input is named together with others. The first `read` reports a broken first
+    /// record.
     pub fn open(names: &[TraceName]) -> Result<Reader, TraceError> {
         if names.iter().any(TraceName::is_pipe) {
             if names.len() > 1 {
@@ -245,7 +248,7 @@ impl Reader {
                 }
             }
             if inputs.len() == before && !cpus.is_empty() {
-                // The others are read without it.
+                // The other traces are read without it.
                 let error = TraceError::Empty { first: name.file(cpus[0]) };
                 damage.push(Damage { error, missing_bytes: None });
             } else if inputs.len() == before {
@@ -261,13 +264,14 @@ impl Reader {
         }
         let mut reader = Reader::of(inputs);
         reader.damage = damage;
-        let others: Vec<String> = reader.streams.iter().filter_map(Stream::of_another).collect();
+        let others: Vec<String> =
+            reader.streams.iter().filter_map(FileStream::of_another).collect();
         reader.notes.extend(notes.into_iter().chain(others));
         Ok(reader)
     }
 }
 
-/// What to say of files that are missing among those of CPUs 0 to the last.
+/// Returns a note that names the missing files between CPU 0 and the last CPU, if any.
 fn missing(first: &Path, cpus: &[u32]) -> Option<String> {
     let last = *cpus.last()?;
     let mut gaps = (0..last).filter(|cpu| cpus.binary_search(cpu).is_err());
@@ -280,7 +284,8 @@ fn missing(first: &Path, cpus: &[u32]) -> Option<String> {
     Some(format!("{}.{gap}{others} missing; read: {there}{rest}", folder.display()))
 }
 
-/// A file and its length, which a named pipe does not have; none if there is no file.
+/// Opens a file. Returns it with its length, which is `None` for a named pipe; returns `None` if
+/// the file does not exist.
 fn open(path: &Path) -> Result<Option<(File, Option<u64>)>, TraceError> {
     let opened = File::open(path).and_then(|file| {
         let metadata = file.metadata()?;
@@ -302,15 +307,15 @@ impl<R: Read> Reader<R> {
         Reader::of((0..).zip(inputs).map(file).collect())
     }
 
-    /// Reads a trace from what `blktrace -o -` writes: the records of all CPUs.
+    /// Reads a trace from the output of `blktrace -o -`, which has the records of all CPUs.
     pub fn from_pipe(input: R) -> Reader<R> {
         Reader::from_stream("standard input", input)
     }
 
-    /// Reads the same from an input of any name.
+    /// Reads the output of `blktrace -o -` from an input that error messages call `name`.
     pub fn from_stream(name: &str, input: R) -> Reader<R> {
         let mut reader = Reader::of(Vec::new());
-        reader.pipe = Some(Pipe::new(CpuFile::pipe(name.into(), input)));
+        reader.pipe = Some(PipeReader::new(CpuFile::pipe(name.into(), input)));
         reader
     }
 
@@ -320,7 +325,7 @@ impl<R: Read> Reader<R> {
             pipe: None,
             notes: Vec::new(),
             order: VecDeque::new(),
-            names: Names::default(),
+            names: TraceNames::default(),
             genesis_ns: None,
             damage: Vec::new(),
             has_ended: false,
@@ -330,7 +335,7 @@ impl<R: Read> Reader<R> {
             let (last_ns, error, ended) = (0, None, false);
             let sequence = Sequence::default();
             let stream =
-                Stream { trace, file, len_bytes, sequence, waiting, last_ns, error, ended };
+                FileStream { trace, file, len_bytes, sequence, waiting, last_ns, error, ended };
             reader.streams.push(stream);
             if reader.streams[number].prime(&mut reader.names) {
                 reader.queue(number);
@@ -339,11 +344,11 @@ impl<R: Read> Reader<R> {
         reader
     }
 
-    /// The next event; none at the end.
+    /// Reads the next event, or returns `None` at the end.
     ///
     /// # Errors
-    /// If nothing can be read because a file is damaged, or the input is empty.
-    pub fn read(&mut self) -> Result<Option<Entry>, TraceError> {
+    /// Returns an error if the input is empty, or if damage prevents reading any event at all.
+    pub fn read(&mut self) -> Result<Option<TraceEntry>, TraceError> {
         if self.pipe.is_some() {
             return self.read_pipe();
         }
@@ -353,7 +358,7 @@ impl<R: Read> Reader<R> {
             let Some(item) = stream.waiting.pop_front() else {
                 self.order.pop_front();
                 let error = stream.error.take();
-                let error = error.expect("a stream without either is not in the order");
+                let error = error.expect("a queued stream has an event or an error");
                 let offset = stream.file.offset();
                 let have = error.bytes_seen();
                 let missing_bytes =
@@ -372,14 +377,14 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// The end, or the damage because of which there was nothing before it.
-    fn end(&mut self) -> Result<Option<Entry>, TraceError> {
+    /// Returns `None`, or an error if a file's damage left no event to read.
+    fn end(&mut self) -> Result<Option<TraceEntry>, TraceError> {
         let is_first = !std::mem::replace(&mut self.has_ended, true);
         let nothing_told = is_first && self.genesis_ns.is_none() && !self.damage.is_empty();
         if nothing_told { Err(self.damage.remove(0).error) } else { Ok(None) }
     }
 
-    fn read_pipe(&mut self) -> Result<Option<Entry>, TraceError> {
+    fn read_pipe(&mut self) -> Result<Option<TraceEntry>, TraceError> {
         let (false, Some(pipe)) = (self.has_ended, &mut self.pipe) else { return Ok(None) };
         match pipe.next(&mut self.names) {
             Ok(Some(item)) => {
@@ -396,41 +401,46 @@ impl<R: Read> Reader<R> {
         self.end()
     }
 
-    /// Files that were not read to their end, so far.
+    /// Returns the files that could not be read to their end so far.
     #[must_use]
     pub fn damage(&self) -> &[Damage] {
         &self.damage
     }
 
-    /// An event as it is told: its time counts from the first one.
-    fn entry(&mut self, Item { mut record, data }: Item, trace: usize, cpu: u32) -> Entry {
+    /// Makes the entry to return: sets its time relative to the first event.
+    fn entry(
+        &mut self,
+        TraceRecord { mut record, data }: TraceRecord,
+        trace: usize,
+        cpu: u32,
+    ) -> TraceEntry {
         let genesis_ns = *self.genesis_ns.get_or_insert(record.time_ns);
         record.time_ns = record.time_ns.wrapping_sub(genesis_ns);
-        Entry { record, data, trace, cpu }
+        TraceEntry { record, data, trace, cpu }
     }
 
-    /// What whoever reads the trace should know of it.
+    /// Returns notes for the reader's user, such as missing files and events out of order.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
-        let late = self.pipe.as_ref().map_or(0, Pipe::late);
+        let late = self.pipe.as_ref().map_or(0, PipeReader::late);
         let late = (late > 0).then(|| {
-            format!("standard input: {late} events came so late that they are told out of order")
+            format!("standard input: {late} events arrived too late and are shown out of order")
         });
         self.notes.iter().cloned().chain(late).collect()
     }
 
-    /// Names of processes and devices that were read so far.
+    /// Returns the names of processes and devices read so far.
     #[must_use]
-    pub fn names(&self) -> &Names {
+    pub fn names(&self) -> &TraceNames {
         &self.names
     }
 
-    /// Names of processes and devices, to be changed.
-    pub fn names_mut(&mut self) -> &mut Names {
+    /// Returns the names of processes and devices read so far, for changing them.
+    pub fn names_mut(&mut self) -> &mut TraceNames {
         &mut self.names
     }
 
-    /// How far it is, 0 to 1.
+    /// Returns the fraction of the files' bytes that has been read, 0 to 1.
     #[must_use]
     pub fn progress(&self) -> f64 {
         let read: u64 = self.streams.iter().map(|stream| stream.file.offset()).sum();
@@ -438,7 +448,7 @@ impl<R: Read> Reader<R> {
         if bytes == 0 { 0.0 } else { (read as f64 / bytes as f64).min(1.0) }
     }
 
-    /// Files, each with the number of its trace and its CPU.
+    /// Returns the files, each with the index of its trace and with its CPU.
     pub fn files(&self) -> impl Iterator<Item = (usize, u32, &Path)> {
         self.streams.iter().map(|stream| (stream.trace, stream.file.cpu(), stream.file.path()))
     }
@@ -447,7 +457,8 @@ impl<R: Read> Reader<R> {
         self.streams[self.order[place]].first_time()
     }
 
-    /// The first stream has told an event: it stays first unless the next one is now earlier.
+    /// Moves the first stream back in the order if its next event is later than the second
+    /// stream's.
     fn requeue_first(&mut self, number: usize) {
         let time = self.streams[number].first_time();
         if self.order.len() > 1 && time > self.time_at(1) {
@@ -456,8 +467,8 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Puts a stream into the order: before the first if it is earlier, else behind it and behind
-    /// all that follow and are earlier.
+    /// Inserts a stream into the order: in front if it is earlier than the first stream, otherwise
+    /// behind the first and behind all following streams that are earlier.
     fn queue(&mut self, number: usize) {
         let time = self.streams[number].first_time();
         if self.order.is_empty() || time < self.time_at(0) {

@@ -1,26 +1,25 @@
-//! `Show`: a trace as blkparse's default lines, and its summary at the end.
+//! `Show`: prints a trace as blkparse's default lines, followed by its summary.
 //!
-//! Owns the format of a line, `%D %2c %8s %5T.%9t %5p %2a %3d ` and what follows for each action;
-//! the summary's counts are `Summary`'s. Byte for byte what `blkparse -i NAME` prints, which the
-//! end-to-end tests compare, where devices have no names; where they do, the name stands in place
-//! of the number. Names of processes and messages are bytes of anybody, so lines are bytes too.
-//! Called by `millrace trace show`.
+//! Each line has the format `%D %2c %8s %5T.%9t %5p %2a %3d ` and then a part that depends on the
+//! action; `Summary` makes the summary. The output equals that of `blkparse -i NAME` byte for byte,
+//! which the end-to-end tests check, except that a device with a name is shown by that name. Names
+//! of processes and messages can be any bytes, so lines are bytes, not text. `millrace trace show`
+//! calls this.
 
 mod summary;
 
 use std::io::{self, Write};
 
 use millrace_block::blktrace::{
-    Act, Note, Record, Remap, Rwbs, category, decode_number, major, minor,
+    EventCode, NotifyKind, Record, RemapData, Rwbs, category, decode_number, major, minor,
 };
 
 use self::summary::Summary;
-use super::{Entry, Names};
+use super::{TraceEntry, TraceNames};
 
-/// Nanoseconds of a second.
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Prints a trace.
+/// Formats a trace line by line and counts its events for the summary.
 pub struct Show {
     summary: Summary,
     line: Vec<u8>,
@@ -28,35 +27,35 @@ pub struct Show {
     has_hidden: bool,
 }
 
-/// What becomes of drivers' data.
+/// Treatment of driver-specific data events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DriverData {
-    /// Drivers' data are not shown, as by blkparse.
+    /// Not shown; blkparse does the same.
     #[default]
     Hidden,
-    /// A line each, with the action d.
+    /// Shown as lines with the action `d`.
     Shown,
 }
 
 impl Show {
-    /// For traces of these names, which the summary gives.
+    /// Creates a view of the named traces. The summary prints the names.
     #[must_use]
     pub fn new(traces: Vec<String>) -> Show {
         let (summary, data) = (Summary::new(traces), DriverData::Hidden);
         Show { summary, line: Vec::new(), data, has_hidden: false }
     }
 
-    /// This view, with drivers' data hidden or shown.
+    /// Sets whether driver-specific data are shown.
     #[must_use]
     pub fn with_data(self, data: DriverData) -> Show {
         Show { data, ..self }
     }
 
-    /// The line of one event; empty for what blkparse does not show.
-    pub fn entry(&mut self, entry: &Entry, names: &Names) -> &[u8] {
+    /// Formats one event as a line; empty for an event that blkparse does not show.
+    pub fn entry(&mut self, entry: &TraceEntry, names: &TraceNames) -> &[u8] {
         self.line.clear();
         self.summary.entry(entry);
-        let is_data = entry.record.act() == Some(Act::DriverData);
+        let is_data = entry.record.act() == Some(EventCode::DriverData);
         if is_data && self.data == DriverData::Shown {
             // Appending to a vector cannot fail.
             let _ = driver_data(&mut self.line, entry, names);
@@ -67,7 +66,7 @@ impl Show {
         &self.line
     }
 
-    /// What is to be said at the end of lines and counts: that not all was shown.
+    /// Returns blkparse's closing remark if driver-specific data were not shown.
     #[must_use]
     pub fn last_words(&self) -> &'static str {
         match self.has_hidden {
@@ -79,63 +78,64 @@ impl Show {
         }
     }
 
-    /// Counts by CPU and trace.
+    /// Returns the summary: counts by trace and CPU.
     #[must_use]
     pub fn summary(&self) -> String {
         self.summary.text()
     }
 }
 
-/// Appends the line of one event; nothing for what blkparse does not show.
-pub fn line(out: &mut Vec<u8>, entry: &Entry, names: &Names) {
+/// Appends the line of one event, or nothing for an event that blkparse does not show.
+pub fn line(out: &mut Vec<u8>, entry: &TraceEntry, names: &TraceNames) {
     // Appending to a vector cannot fail.
     let _ = match shown(&entry.record) {
-        Some(Shown::Message) => message(out, entry, names),
-        Some(Shown::Act(act)) => event(out, act, entry, names),
+        Some(ShownPart::Message) => message(out, entry, names),
+        Some(ShownPart::Code(act)) => event(out, act, entry, names),
         None => Ok(()),
     };
 }
 
-/// What of an entry is shown.
+/// Part of an entry that is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Shown {
+pub(super) enum ShownPart {
     Message,
-    Act(Act),
+    Code(EventCode),
 }
 
-/// What blkparse makes a line of. Commands that pass through have fewer events.
-pub(super) fn shown(record: &Record) -> Option<Shown> {
+/// Returns how blkparse shows a record, or `None` if it does not. For passthrough commands it shows
+/// fewer kinds of events.
+pub(super) fn shown(record: &Record) -> Option<ShownPart> {
     if record.action >> 16 == 0 {
         return None;
     }
-    if record.note() == Some(Note::Message) {
-        return (record.pdu_len > 0).then_some(Shown::Message);
+    if record.note() == Some(NotifyKind::Message) {
+        return (record.pdu_len > 0).then_some(ShownPart::Message);
     }
     let act = record.act().filter(|act| !act.letters().is_empty())?;
     let passes = matches!(
         act,
-        Act::Queue
-            | Act::GetRequest
-            | Act::Sleep
-            | Act::Requeue
-            | Act::Issue
-            | Act::Complete
-            | Act::Insert
+        EventCode::Queue
+            | EventCode::GetRequest
+            | EventCode::Sleep
+            | EventCode::Requeue
+            | EventCode::Issue
+            | EventCode::Complete
+            | EventCode::Insert
     );
-    (passes || !record.has(category::PC)).then_some(Shown::Act(act))
+    (passes || !record.has(category::PC)).then_some(ShownPart::Code(act))
 }
 
-fn message(out: &mut Vec<u8>, entry: &Entry, names: &Names) -> io::Result<()> {
+fn message(out: &mut Vec<u8>, entry: &TraceEntry, names: &TraceNames) -> io::Result<()> {
     device(out, entry.record.device, names)?;
     head(out, entry.record.cpu, &entry.record, ("0", "m", "N"))?;
-    // Printed as a string of C: up to its zero.
+    // blkparse prints the message as a C string: up to its first zero byte.
     out.extend(entry.data.iter().take_while(|byte| **byte != 0));
     out.push(b'\n');
     Ok(())
 }
 
-/// What a driver said of a request: text if it is that, or bytes.
-fn driver_data(out: &mut Vec<u8>, entry: &Entry, names: &Names) -> io::Result<()> {
+/// Prints a driver's note on a request: as text if it is printable, otherwise as hexadecimal bytes.
+fn driver_data(out: &mut Vec<u8>, entry: &TraceEntry, names: &TraceNames) -> io::Result<()> {
     let (record, sequence) = (&entry.record, (entry.record.sequence as i32).to_string());
     let rwbs = Rwbs::of(record);
     device(out, record.device, names)?;
@@ -150,31 +150,36 @@ fn driver_data(out: &mut Vec<u8>, entry: &Entry, names: &Names) -> io::Result<()
     Ok(())
 }
 
-/// The device: its name, or its numbers as blkparse has them.
-fn device(out: &mut Vec<u8>, device: u32, names: &Names) -> io::Result<()> {
+/// Prints the device's name, or its numbers in blkparse's format.
+fn device(out: &mut Vec<u8>, device: u32, names: &TraceNames) -> io::Result<()> {
     match names.device(device) {
         Some(name) => write!(out, "{name:<7} "),
         None => write!(out, "{:3},{:<3} ", major(device), minor(device)),
     }
 }
 
-/// What all lines have after the device.
+/// Prints the columns between the device and the part that depends on the action.
 fn head(
     out: &mut Vec<u8>,
     cpu: u32,
     record: &Record,
     (sequence, act, rwbs): (&str, &str, &str),
 ) -> io::Result<()> {
-    // Seconds are an int there, and wrap as such where a time lies before the first.
+    // blkparse stores seconds in an `int`, which wraps if an event precedes the first one.
     let (seconds, rest_ns) = ((record.time_ns / SECOND_NS) as i32, record.time_ns % SECOND_NS);
     write!(out, "{cpu:2} {sequence:>8} ")?;
     write!(out, "{seconds:5}.{rest_ns:09} {:5} {act:>2} {rwbs:>3} ", record.pid)
 }
 
-fn event(out: &mut Vec<u8>, act: Act, entry: &Entry, names: &Names) -> io::Result<()> {
+fn event(
+    out: &mut Vec<u8>,
+    act: EventCode,
+    entry: &TraceEntry,
+    names: &TraceNames,
+) -> io::Result<()> {
     let record = &entry.record;
-    let remap = Remap::decode(&entry.data).unwrap_or_default();
-    let shown = if act == Act::Remap { remap.device_to } else { record.device };
+    let remap = RemapData::decode(&entry.data).unwrap_or_default();
+    let shown = if act == EventCode::Remap { remap.device_to } else { record.device };
     let sequence = (record.sequence as i32).to_string();
     let rwbs = Rwbs::of(record);
     device(out, shown, names)?;
@@ -182,27 +187,27 @@ fn event(out: &mut Vec<u8>, act: Act, entry: &Entry, names: &Names) -> io::Resul
     let (sector, sectors) = (record.sector, record.sectors());
     let number = decode_number(&entry.data).unwrap_or_default() as u32;
     match act {
-        Act::Complete | Act::Requeue => ended(out, act, entry)?,
-        Act::Issue | Act::Insert if record.has(category::PC) => {
+        EventCode::Complete | EventCode::Requeue => ended(out, act, entry)?,
+        EventCode::Issue | EventCode::Insert if record.has(category::PC) => {
             write!(out, "{} ", record.bytes)?;
             command(out, &entry.data)?;
             name(out, record.pid, names);
         }
-        Act::Queue if record.has(category::PC) => {
+        EventCode::Queue if record.has(category::PC) => {
             write!(out, "{} ", record.bytes)?;
             name(out, record.pid, names);
         }
-        Act::Plug => name(out, record.pid, names),
-        Act::Unplug | Act::UnplugTimer => {
+        EventCode::Plug => name(out, record.pid, names),
+        EventCode::Unplug | EventCode::UnplugTimer => {
             name(out, record.pid, names);
             write!(out, " {number}")?;
         }
-        Act::Remap => {
+        EventCode::Remap => {
             let from = remap.device_from;
             write!(out, "{sector} + {sectors} <- ")?;
             write!(out, "({}) {}", names.device_or_number(from), remap.sector_from)?;
         }
-        Act::Split => {
+        EventCode::Split => {
             write!(out, "{sector} / {number} ")?;
             name(out, record.pid, names);
         }
@@ -217,10 +222,10 @@ fn event(out: &mut Vec<u8>, act: Act, entry: &Entry, names: &Names) -> io::Resul
     Ok(())
 }
 
-fn ended(out: &mut Vec<u8>, act: Act, entry: &Entry) -> io::Result<()> {
+fn ended(out: &mut Vec<u8>, act: EventCode, entry: &TraceEntry) -> io::Result<()> {
     let record = &entry.record;
     if record.has(category::PC) {
-        if act == Act::Complete {
+        if act == EventCode::Complete {
             command(out, &entry.data)?;
         }
     } else if record.sectors() != 0 {
@@ -231,13 +236,13 @@ fn ended(out: &mut Vec<u8>, act: Act, entry: &Entry) -> io::Result<()> {
     write!(out, "[{}]", record.error)
 }
 
-fn name(out: &mut Vec<u8>, pid: u32, names: &Names) {
+fn name(out: &mut Vec<u8>, pid: u32, names: &TraceNames) {
     out.push(b'[');
     out.extend(names.of(pid));
     out.push(b']');
 }
 
-/// A command's bytes, without the zeroes at the end.
+/// Prints the bytes of a passthrough command, without trailing zeroes.
 fn command(out: &mut Vec<u8>, data: &[u8]) -> io::Result<()> {
     if data.is_empty() {
         return Ok(());
@@ -255,16 +260,16 @@ mod tests {
     use millrace_block::blktrace::{device, encode_number};
 
     fn shown_line(record: Record, data: &[u8]) -> String {
-        let mut names = Names::default();
+        let mut names = TraceNames::default();
         names.add(42, b"fio");
         let record = Record { device: device(259, 1), pid: 42, cpu: 3, ..record };
-        let entry = Entry { record, data: data.into(), trace: 0, cpu: 3 };
+        let entry = TraceEntry { record, data: data.into(), trace: 0, cpu: 3 };
         let mut out = Vec::new();
         line(&mut out, &entry, &names);
         String::from_utf8(out).unwrap()
     }
 
-    fn of(act: Act, more: u16) -> Record {
+    fn of(act: EventCode, more: u16) -> Record {
         let (time_ns, sector) = (1_000_000_002, 8);
         Record { sequence: 7, time_ns, sector, bytes: 4096, action: act.with(more), ..of_nothing() }
     }
@@ -277,30 +282,35 @@ mod tests {
     fn lines_are_those_of_blkparse() {
         let head = "259,1    3        7     1.000000002    42";
         let write = category::WRITE | category::SYNC;
-        let remap = Remap { device_from: device(254, 0), device_to: device(8, 16), sector_from: 1 };
-        assert_eq!(shown_line(of(Act::Queue, write), &[]), format!("{head}  Q  WS 8 + 8 [fio]\n"));
+        let remap =
+            RemapData { device_from: device(254, 0), device_to: device(8, 16), sector_from: 1 };
         assert_eq!(
-            shown_line(of(Act::Remap, write), &remap.encode()),
+            shown_line(of(EventCode::Queue, write), &[]),
+            format!("{head}  Q  WS 8 + 8 [fio]\n")
+        );
+        assert_eq!(
+            shown_line(of(EventCode::Remap, write), &remap.encode()),
             "  8,16   3        7     1.000000002    42  A  WS 8 + 8 <- (254,0) 1\n"
         );
-        let unplug = Record { bytes: 0, ..of(Act::UnplugTimer, 0) };
+        let unplug = Record { bytes: 0, ..of(EventCode::UnplugTimer, 0) };
         assert_eq!(shown_line(unplug, &encode_number(2)), format!("{head} UT   N [fio] 2\n"));
-        let failed = Record { error: 0xfffb, ..of(Act::Complete, 0) };
+        let failed = Record { error: 0xfffb, ..of(EventCode::Complete, 0) };
         assert_eq!(shown_line(failed, &[]), format!("{head}  C   R 8 + 8 [65531]\n"));
-        let flush = Record { bytes: 0, ..of(Act::Complete, category::FLUSH | write) };
+        let flush = Record { bytes: 0, ..of(EventCode::Complete, category::FLUSH | write) };
         assert_eq!(shown_line(flush, &[]), format!("{head}  C FWS 8 [0]\n"));
     }
 
     #[test]
     fn a_device_with_a_name_is_shown_by_it() {
-        let mut names = Names::default();
+        let mut names = TraceNames::default();
         names.add(42, b"fio");
         let say = |name: &str| format!("{}{name}", millrace_runtime::DEVICE_NAME).into_bytes();
         names.add_message(device(240, 0), &say("d0"));
         names.add_message(device(9, 0), &say("vol0"));
-        let remap = Remap { device_from: device(9, 0), device_to: device(240, 0), sector_from: 1 };
-        let record = Record { device: device(240, 0), pid: 42, cpu: 3, ..of(Act::Remap, 0) };
-        let entry = Entry { record, data: remap.encode().to_vec(), trace: 0, cpu: 3 };
+        let remap =
+            RemapData { device_from: device(9, 0), device_to: device(240, 0), sector_from: 1 };
+        let record = Record { device: device(240, 0), pid: 42, cpu: 3, ..of(EventCode::Remap, 0) };
+        let entry = TraceEntry { record, data: remap.encode().to_vec(), trace: 0, cpu: 3 };
         let mut out = Vec::new();
         line(&mut out, &entry, &names);
         let expected = "d0       3        7     1.000000002    42  A   R 8 + 8 <- (vol0) 1\n";
@@ -309,10 +319,10 @@ mod tests {
 
     #[test]
     fn commands_end_before_their_last_zeroes_and_drivers_data_are_not_shown() {
-        let issue = of(Act::Issue, category::PC);
+        let issue = of(EventCode::Issue, category::PC);
         assert!(shown_line(issue, &[1, 2, 0, 0]).ends_with("D   R 4096 (01 02 00 ..) [fio]\n"));
         assert!(shown_line(issue, &[1, 2]).ends_with("D   R 4096 (01 02) [fio]\n"));
-        assert_eq!(shown_line(of(Act::DriverData, category::PC), &[1]), "");
-        assert_eq!(shown_line(of(Act::Plug, category::PC), &[]), "");
+        assert_eq!(shown_line(of(EventCode::DriverData, category::PC), &[1]), "");
+        assert_eq!(shown_line(of(EventCode::Plug, category::PC), &[]), "");
     }
 }

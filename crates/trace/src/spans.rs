@@ -1,78 +1,77 @@
-//! `Spans`: how long I/Os took from step to step, by btt's rules, in constant memory.
+//! `Spans`: measures how long I/Os spend between steps, by btt's rules, in constant memory.
 //!
-//! btt's rules are the measure, since its numbers are what people compare with:
-//! - Of every device a tree of what was queued (Q) and not completed. A later event belongs to the
-//!   I/O that covers its first sector (G, S, I, M, A), or to all that lie inside its range (D, C):
-//!   so an I/O that was merged into another is issued and completed with it.
-//! - Q2G, S2G, G2I, Q2M, Q2A are taken when their end is seen; I2D, or M2D if it was merged, at D,
-//!   again if it was given back (R) and issued again; D2C and Q2C at C, once for every I/O inside.
-//! - Of our own recordings, in which S comes behind I, I2D has two parts, which btt does not know:
-//!   I2S, until it waits for a tag (all of it, if it never does), and S2D, until it has one.
-//! - Of two I/Os on their way with the same first sector only the later is followed.
-//! - Events without a length, of commands that pass through, and on a device before its first Q or
-//!   A do not count. A time that does not go forward counts as 1 ns.
-//! - A split (X) is no event for it: the parts lie inside what was queued, so only their G, I and D
-//!   show, and such an I/O has no Q2C unless one C covers it.
+//! The rules are btt's, because users compare our numbers with its output:
+//! - Each device has a tree of the I/Os that were queued (Q) and not completed. A later event
+//!   belongs to the I/O that covers its first sector (G, S, I, M, A), or to all I/Os inside its
+//!   range (D, C). So an I/O that was merged into another is issued and completed with it.
+//! - Q2G, S2G, G2I, Q2M and Q2A are measured at their end. I2D, or M2D for a merged I/O, is
+//!   measured at D, and again if the request is requeued (R) and reissued. D2C and Q2C are measured
+//!   at C, once for every I/O inside.
+//! - In millrace's recordings S comes after I, so I2D is split in two, unlike in btt: I2S, until
+//!   the I/O waits for a tag (the whole I2D if it does not wait), and S2D, until it has the tag.
+//! - If two I/Os in flight have the same first sector, only the later one is followed.
+//! - Events without a length, of passthrough commands, or before the device's first Q or A do not
+//!   count. A time that does not advance counts as 1 ns.
+//! - A split (X) is ignored. The parts lie inside the queued range, so only their G, I and D are
+//!   seen. A split I/O has no Q2C unless a single C covers it.
 //!
-//! A `Watch` hears from this pairing which I/Os there are, and when each is complete: there a C of
-//! a part counts, too, flushes are I/Os (flushes.rs), and on a device without Q and A, as
-//! `blktrace -a issue` records, I/Os begin with D.
+//! A `IoListener` is told which I/Os are found and when each completes. There, completions of parts
+//! count, flushes are I/Os (see flushes.rs), and I/Os begin with D on a device without Q and A.
 //!
-//! Bounded: `FLIGHTS_MAX` I/Os on their way (about 40 MiB), past which the oldest of the fullest
-//! device is dropped and counted, and `DRIVES_MAX` devices, past which events are ignored and
-//! counted. Until then all numbers are btt's own. Called by `millrace trace`, and by reports,
-//! conversions and replays of the laboratory.
+//! Memory is bounded: at most `FLIGHTS_MAX` I/Os in flight are kept (about 40 MiB), past which the
+//! oldest one of the busiest device is dropped, and at most `DRIVES_MAX` devices, past which events
+//! are ignored. Both are counted. Called by `millrace trace` and by the laboratory.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use millrace_block::blktrace::{Act, Record, Remap, category};
+use millrace_block::blktrace::{EventCode, Record, RemapData, category};
 
-use super::drive::{Drive, Flight, Group, Kind, NEVER, delta};
+use super::drive::{Drive, Flight, Group, IoKind, NEVER, delta};
 use super::flushes::Flushes;
 use super::measure::{Measures, Span};
-use super::tree::{Place, RangeTree};
-use super::{Entry, Names};
+use super::tree::{EntryIndex, RangeTree};
+use super::{TraceEntry, TraceNames};
 
-/// I/Os on their way that are kept.
+/// Maximum number of I/Os in flight that are kept.
 pub const FLIGHTS_MAX: usize = 1 << 18;
-/// Devices that are kept.
+/// Maximum number of devices that are kept.
 pub const DRIVES_MAX: usize = 256;
 
-/// One length of a span.
+/// One measured span of one I/O.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample {
-    /// Of which.
+    /// Steps between which the time was measured.
     pub span: Span,
-    /// How long.
+    /// Duration, in nanoseconds.
     pub value_ns: u64,
-    /// When it ended.
+    /// End of the span, in nanoseconds since the first event.
     pub time_ns: u64,
-    /// Place of the drive in [`Spans::drives`].
+    /// Index of the drive in [`Spans::drives`].
     pub drive: usize,
-    /// The CPU on which the I/O was queued.
+    /// CPU on which the I/O was queued.
     pub cpu: u32,
 }
 
-/// Listens to what the pairing of events finds.
-pub trait Watch {
-    /// One length of a span.
+/// Receives the I/Os and spans that the pairing of events finds.
+pub trait IoListener {
+    /// Called for each measured span.
     fn sample(&mut self, _sample: &Sample) {}
 
-    /// An I/O begins with this record: Q, or D on a device whose trace has no Q. Returns a number
-    /// for it.
+    /// Called when an I/O begins, with its Q record, or its D record on a device whose trace has no
+    /// Q. Returns a number that identifies the I/O in `completed`.
     fn arrived(&mut self, _record: &Record) -> u64 {
         0
     }
 
-    /// The I/O of this number is complete.
+    /// Called when the I/O with this number is complete.
     fn completed(&mut self, _number: u64, _time_ns: u64) {}
 }
 
-impl Watch for () {}
+impl IoListener for () {}
 
-/// Both listen; numbers are the second one's.
-impl<A: Watch, B: Watch> Watch for (&mut A, &mut B) {
+/// Calls both watches. The second one assigns the numbers, and it alone is told of completions.
+impl<A: IoListener, B: IoListener> IoListener for (&mut A, &mut B) {
     fn sample(&mut self, sample: &Sample) {
         self.0.sample(sample);
         self.1.sample(sample);
@@ -88,135 +87,139 @@ impl<A: Watch, B: Watch> Watch for (&mut A, &mut B) {
     }
 }
 
-/// Pairs events, and measures the spans between them.
+/// Pairs the events of a trace into I/Os, and measures the spans between their steps.
 #[derive(Debug, Default)]
 pub struct Spans {
-    /// False: only a `Watch` is told.
+    /// If false, I/Os are paired for a `IoListener` but not measured.
     is_measuring: bool,
     flushes: BTreeMap<u32, Flushes>,
-    /// I/Os that began, and completions.
+    /// Number of I/Os that began. `completions` counts C events.
     arrivals: u64,
     completions: u64,
     drives: Vec<Drive>,
     all: Group,
     cpus: BTreeMap<u32, Group>,
-    kinds: [Group; Kind::ALL.len()],
+    kinds: [Group; IoKind::ALL.len()],
     flights: usize,
     replaced: u64,
     dropped: u64,
     ignored: u64,
-    found: Vec<Place>,
-    names: Names,
+    found: Vec<EntryIndex>,
+    names: TraceNames,
 }
 
 impl Spans {
-    /// Nothing seen yet.
+    /// Creates statistics without any events.
     #[must_use]
     pub fn new() -> Spans {
         Spans { is_measuring: true, ..Spans::default() }
     }
 
-    /// Pairs events and tells a [`Watch`], but measures nothing, which would take time.
+    /// Creates a pairing that reports to a [`IoListener`] but does not measure spans, to save time.
     #[must_use]
     pub fn unmeasured() -> Spans {
         Spans::default()
     }
 
-    /// Whether there were completions only, so that no I/O is known.
+    /// Returns true if the trace has only completions, so that the start of its I/Os is unknown.
     #[must_use]
     pub fn has_completions_only(&self) -> bool {
         self.arrivals == 0 && self.completions > 0
     }
 
-    /// Has devices be shown by these names.
-    pub fn set_names(&mut self, names: &Names) {
+    /// Sets the names by which devices are shown.
+    pub fn set_names(&mut self, names: &TraceNames) {
         self.names = names.clone();
     }
 
-    /// A device by its name, or by its numbers if it has none.
+    /// Returns the name of a device, or `major,minor` if it has no name.
     #[must_use]
     pub fn device_name(&self, device: u32) -> String {
         self.names.device_or_number(device)
     }
 
-    /// The name of a device, if it has one.
+    /// Returns the name of a device, or `None` if it has none.
     pub(super) fn given_name(&self, device: u32) -> Option<&str> {
         self.names.device(device)
     }
 
-    /// Of everything.
+    /// Returns the spans of all I/Os together.
     #[must_use]
     pub fn all(&self) -> &Measures {
         &self.all.measures
     }
 
-    /// Devices, in the order of their first event.
+    /// Returns the devices, in the order of their first event.
     #[must_use]
     pub fn drives(&self) -> &[Drive] {
         &self.drives
     }
 
-    /// By the CPU on which I/Os were queued.
+    /// Returns the spans by the CPU on which the I/Os were queued.
     pub fn cpus(&self) -> impl Iterator<Item = (u32, &Measures)> {
         self.cpus.iter().map(|(cpu, group)| (*cpu, &group.measures))
     }
 
-    /// By what they do.
-    pub fn kinds(&self) -> impl Iterator<Item = (Kind, &Measures)> {
-        Kind::ALL.into_iter().zip(&self.kinds).map(|(kind, group)| (kind, &group.measures))
+    /// Returns the spans by direction: reads, writes and discards.
+    pub fn kinds(&self) -> impl Iterator<Item = (IoKind, &Measures)> {
+        IoKind::ALL.into_iter().zip(&self.kinds).map(|(kind, group)| (kind, &group.measures))
     }
 
-    /// I/Os that were not followed to their completion, since another one with the same first
-    /// sector was queued before.
+    /// Returns how many I/Os were replaced before completion by a later I/O with the same first
+    /// sector.
     #[must_use]
     pub fn replaced(&self) -> u64 {
         self.replaced
     }
 
-    /// I/Os that were dropped before their completion, to bound memory.
+    /// Returns how many I/Os were dropped before completion, to bound memory.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Events of devices past the bound.
+    /// Returns how many events were ignored because the trace has too many devices.
     #[must_use]
     pub fn ignored(&self) -> u64 {
         self.ignored
     }
 
-    /// I/Os that were queued and not completed so far.
+    /// Returns how many I/Os are queued and not yet completed.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.drives.iter().filter(|drive| drive.begun).map(|drive| drive.flights.len()).sum()
     }
 
-    /// Events that are missing, as the recorder could not keep up.
+    /// Returns how many events the recorder dropped because it could not keep up.
     #[must_use]
     pub fn dropped_events(&self) -> u64 {
         self.names.dropped_events()
     }
 
-    /// One more event, and each span that ends with it to `watch`.
-    pub fn entry(&mut self, entry: &Entry, watch: &mut impl Watch) {
+    /// Processes one event, and passes each span that ends with it to `watch`.
+    pub fn entry(&mut self, entry: &TraceEntry, watch: &mut impl IoListener) {
         let record = &entry.record;
         let Some(act) = record.act().filter(|_| !record.has(category::PC)) else { return };
-        self.completions += u64::from(act == Act::Complete);
+        self.completions += u64::from(act == EventCode::Complete);
         if record.bytes == 0 && record.has(category::FLUSH) {
             return self.flush(act, entry, watch);
         }
-        if record.bytes == 0 && !matches!(act, Act::Remap | Act::Requeue) {
+        if record.bytes == 0 && !matches!(act, EventCode::Remap | EventCode::Requeue) {
             return;
         }
         match act {
-            Act::Queue => self.queue(record, watch),
-            Act::Remap => self.remap(entry, watch),
-            Act::GetRequest | Act::Sleep | Act::Insert | Act::BackMerge | Act::FrontMerge => {
+            EventCode::Queue => self.queue(record, watch),
+            EventCode::Remap => self.remap(entry, watch),
+            EventCode::GetRequest
+            | EventCode::Sleep
+            | EventCode::Insert
+            | EventCode::BackMerge
+            | EventCode::FrontMerge => {
                 self.step(act, record, watch);
             }
-            Act::Issue => self.issue(record, watch),
-            Act::Complete => self.complete(record, watch),
-            Act::Requeue => {
+            EventCode::Issue => self.issue(record, watch),
+            EventCode::Complete => self.complete(record, watch),
+            EventCode::Requeue => {
                 if let Some(drive) = self.begun(record) {
                     self.drives[drive].activate();
                     self.drives[drive].give_back();
@@ -226,7 +229,8 @@ impl Spans {
         }
     }
 
-    /// The place of a device, from its first event on; none past the bound.
+    /// Returns the index of a device, which is added at its first event, or `None` if the table is
+    /// full.
     fn drive(&mut self, device: u32) -> Option<usize> {
         if let Some(at) = self.drives.iter().position(|drive| drive.device == device) {
             return Some(at);
@@ -239,13 +243,13 @@ impl Spans {
         Some(self.drives.len() - 1)
     }
 
-    /// The place of a device on which something was queued.
+    /// Returns the index of a record's device if I/Os have been queued on it.
     fn begun(&mut self, record: &Record) -> Option<usize> {
         self.drive(record.device).filter(|drive| self.drives[*drive].begun)
     }
 
-    /// An event of a flush.
-    fn flush(&mut self, act: Act, entry: &Entry, watch: &mut impl Watch) {
+    /// Processes an event of a flush.
+    fn flush(&mut self, act: EventCode, entry: &TraceEntry, watch: &mut impl IoListener) {
         let record = &entry.record;
         if self.flushes.len() == DRIVES_MAX && !self.flushes.contains_key(&record.device) {
             self.ignored += 1;
@@ -262,7 +266,8 @@ impl Spans {
         flushes.event(act, (record, &entry.data), arrived, done);
     }
 
-    /// Something is queued on a device: what came before that is of I/Os that began unseen.
+    /// Marks a device as queued on. Discards its earlier I/Os, because the trace does not show
+    /// their start.
     fn begin(&mut self, drive: usize) {
         let drive = &mut self.drives[drive];
         if !drive.begun {
@@ -272,8 +277,9 @@ impl Spans {
         }
     }
 
-    /// A request of a device on which nothing was queued so far, unless it was given back before.
-    fn issue_unqueued(&mut self, drive: usize, record: &Record, watch: &mut impl Watch) {
+    /// Starts an I/O at D, on a device whose trace has no Q so far. A reissued request is already
+    /// known.
+    fn issue_unqueued(&mut self, drive: usize, record: &Record, watch: &mut impl IoListener) {
         if self.drives[drive].flights.find(record.sector).is_some() {
             return;
         }
@@ -286,7 +292,7 @@ impl Spans {
         self.flights += 1;
     }
 
-    fn queue(&mut self, record: &Record, watch: &mut impl Watch) {
+    fn queue(&mut self, record: &Record, watch: &mut impl IoListener) {
         let Some(drive) = self.drive(record.device) else { return };
         self.begin(drive);
         if self.flights >= FLIGHTS_MAX {
@@ -300,7 +306,7 @@ impl Spans {
         if !self.is_measuring {
             return;
         }
-        let (kind, time_ns) = (Kind::of(record), record.time_ns);
+        let (kind, time_ns) = (IoKind::of(record), record.time_ns);
         let span = self.span_on(drive, Span::Q2Q);
         if let Some(last) = self.all.last_queued_ns {
             let value_ns = delta(last, time_ns);
@@ -320,11 +326,11 @@ impl Spans {
         }
     }
 
-    fn remap(&mut self, entry: &Entry, watch: &mut impl Watch) {
+    fn remap(&mut self, entry: &TraceEntry, watch: &mut impl IoListener) {
         let record = &entry.record;
         let Some(to) = self.drive(record.device) else { return };
         self.begin(to);
-        let Some(remap) = Remap::decode(&entry.data) else { return };
+        let Some(remap) = RemapData::decode(&entry.data) else { return };
         let known = |drive: &Drive| drive.device == remap.device_from;
         let Some(from) = self.drives.iter().position(known) else { return };
         if let Some(place) = self.drives[from].flights.find(remap.sector_from) {
@@ -334,40 +340,40 @@ impl Spans {
     }
 
     /// An event that belongs to the one I/O that covers its first sector.
-    fn step(&mut self, act: Act, record: &Record, watch: &mut impl Watch) {
+    fn step(&mut self, act: EventCode, record: &Record, watch: &mut impl IoListener) {
         let Some(drive) = self.begun(record) else { return };
         let now = record.time_ns;
         if let Some(place) = self.drives[drive].flights.find(record.sector) {
             let flight = self.drives[drive].flights.value(place);
             match act {
-                Act::GetRequest => flight.got_ns = now,
-                Act::Sleep => flight.slept_ns = now,
-                Act::Insert => flight.inserted_ns = now,
+                EventCode::GetRequest => flight.got_ns = now,
+                EventCode::Sleep => flight.slept_ns = now,
+                EventCode::Insert => flight.inserted_ns = now,
                 _ => flight.merged_ns = now,
             }
             let flight = *flight;
             match act {
-                Act::GetRequest => {
+                EventCode::GetRequest => {
                     self.span((Span::Q2G, drive), &flight, (flight.queued_ns, now), watch);
                     if flight.slept_ns != 0 {
                         self.span((Span::S2G, drive), &flight, (flight.slept_ns, now), watch);
                     }
                 }
-                Act::Insert if flight.got_ns != NEVER => {
+                EventCode::Insert if flight.got_ns != NEVER => {
                     self.span((Span::G2I, drive), &flight, (flight.got_ns, now), watch);
                 }
-                Act::BackMerge | Act::FrontMerge => {
+                EventCode::BackMerge | EventCode::FrontMerge => {
                     self.span((Span::Q2M, drive), &flight, (flight.queued_ns, now), watch);
                 }
                 _ => {}
             }
         }
-        if matches!(act, Act::BackMerge | Act::FrontMerge) {
+        if matches!(act, EventCode::BackMerge | EventCode::FrontMerge) {
             self.drives[drive].deactivate();
         }
     }
 
-    fn issue(&mut self, record: &Record, watch: &mut impl Watch) {
+    fn issue(&mut self, record: &Record, watch: &mut impl IoListener) {
         let Some(drive) = self.drive(record.device) else { return };
         if !self.drives[drive].begun {
             return self.issue_unqueued(drive, record, watch);
@@ -397,7 +403,7 @@ impl Spans {
         self.found = found;
     }
 
-    fn complete(&mut self, record: &Record, watch: &mut impl Watch) {
+    fn complete(&mut self, record: &Record, watch: &mut impl IoListener) {
         let Some(drive) = self.drive(record.device) else { return };
         if self.drives[drive].begun {
             self.drives[drive].blocks.add(u64::from(record.sectors()));
@@ -423,8 +429,9 @@ impl Spans {
         self.complete_parts(drive, record, watch);
     }
 
-    /// The completion of a part of an I/O, at the beginning or the end of the completed range.
-    fn complete_parts(&mut self, drive: usize, record: &Record, watch: &mut impl Watch) {
+    /// Handles completions of parts: of the I/Os that overlap the beginning or the end of the
+    /// completed range.
+    fn complete_parts(&mut self, drive: usize, record: &Record, watch: &mut impl IoListener) {
         let flights = &mut self.drives[drive].flights;
         let first = flights.find(record.sector);
         let last = flights.find(record.end().wrapping_sub(1)).filter(|last| Some(*last) != first);
@@ -438,14 +445,15 @@ impl Spans {
         }
     }
 
-    /// The I/Os inside the range of an event, in a buffer that is to be put back.
-    fn inside(&mut self, drive: usize, record: &Record) -> Vec<Place> {
+    /// Returns the I/Os inside an event's range. The caller must put the buffer back into
+    /// `self.found`.
+    fn inside(&mut self, drive: usize, record: &Record) -> Vec<EntryIndex> {
         let mut found = std::mem::take(&mut self.found);
         self.drives[drive].flights.inside((record.sector, record.end()), &mut found);
         found
     }
 
-    /// The span as it is called on a drive: apart from others' on one that only maps.
+    /// Returns the name of a span for a drive, which has a variant for drives that only map.
     fn span_on(&self, drive: usize, span: Span) -> Span {
         if self.drives[drive].maps() { span.mapped() } else { span }
     }
@@ -455,7 +463,7 @@ impl Spans {
         (span, drive): (Span, usize),
         flight: &Flight,
         (from_ns, time_ns): (u64, u64),
-        watch: &mut impl Watch,
+        watch: &mut impl IoListener,
     ) {
         if !self.is_measuring {
             return;

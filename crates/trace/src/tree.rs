@@ -1,40 +1,40 @@
-//! `RangeTree`: I/Os on their way, by their sectors: which one covers a sector, which lie inside a
-//! range.
+//! `RangeTree`: I/Os in flight, indexed by their sectors. It finds an I/O that covers a sector, and
+//! the I/Os that lie inside a range.
 //!
-//! A red-black tree by first sector in one array, of the text-book kind and without balancing of
-//! its own devising: where I/Os overlap, which one a search comes upon depends on the tree's shape,
-//! and btt's has this one. No two have the same first sector. Owns the age of its entries too, so
-//! that a full one can drop its oldest. Called by `drive.rs` and `spans.rs`.
-//! Source: Cormen et al., Introduction to Algorithms, 3rd edition, chapter 13.
+//! This is a textbook red-black tree by first sector, stored in an array. Its balancing must stay
+//! as in the textbook: if I/Os overlap, the tree's shape decides which one a search finds, and
+//! btt's tree has this shape. No two entries have the same first sector. Entries are also linked by
+//! age, so that a full tree can drop its oldest. `drive.rs` and `spans.rs` call it. Source: Cormen
+//! et al., Introduction to Algorithms, 3rd edition, chapter 13.
 
 use std::cmp::Ordering;
 
-/// No node. Its colour is black.
+/// Index of a missing node. Its colour is black.
 const NIL: u32 = u32::MAX;
 
-/// A place in the tree; until its removal.
-pub(super) type Place = u32;
+/// Index of an entry in the tree, valid until the entry is removed.
+pub(super) type EntryIndex = u32;
 
 #[derive(Debug)]
-struct Node<T> {
+struct TreeNode<T> {
     start: u64,
     end: u64,
     parent: u32,
-    /// Left and right.
+    /// Left and right child.
     children: [u32; 2],
     red: bool,
-    /// Neighbours by age: the next older, the next younger.
+    /// Neighbours by age: the next older and the next younger entry.
     ages: [u32; 2],
     value: T,
 }
 
-/// I/Os by their sectors.
+/// Tree of I/Os by first sector.
 #[derive(Debug)]
 pub(super) struct RangeTree<T> {
-    nodes: Vec<Node<T>>,
+    nodes: Vec<TreeNode<T>>,
     free: Vec<u32>,
     root: u32,
-    /// The oldest and the youngest.
+    /// Oldest and youngest entry.
     ends: [u32; 2],
 }
 
@@ -52,18 +52,18 @@ impl<T> RangeTree<T> {
         self.nodes.len() - self.free.len()
     }
 
-    pub(super) fn value(&mut self, place: Place) -> &mut T {
+    pub(super) fn value(&mut self, place: EntryIndex) -> &mut T {
         &mut self.at_mut(place).value
     }
 
-    /// First sector, and one past the last.
-    pub(super) fn range(&self, place: Place) -> (u64, u64) {
+    /// Returns the first sector of an entry, and the sector after its last.
+    pub(super) fn range(&self, place: EntryIndex) -> (u64, u64) {
         let node = self.at(place);
         (node.start, node.end)
     }
 
-    /// The first that a search comes upon of those that cover this sector.
-    pub(super) fn find(&self, sector: u64) -> Option<Place> {
+    /// Returns the first entry on the search path that covers this sector.
+    pub(super) fn find(&self, sector: u64) -> Option<EntryIndex> {
         let mut at = self.root;
         while at != NIL {
             let node = self.at(at);
@@ -76,8 +76,8 @@ impl<T> RangeTree<T> {
         None
     }
 
-    /// The I/Os inside this range that a search comes upon, each before what is below it.
-    pub(super) fn inside(&self, (start, end): (u64, u64), found: &mut Vec<Place>) {
+    /// Collects the entries inside a range, in the order of the search: each before its children.
+    pub(super) fn inside(&self, (start, end): (u64, u64), found: &mut Vec<EntryIndex>) {
         found.clear();
         let mut open = vec![self.root];
         while let Some(at) = open.pop() {
@@ -97,8 +97,8 @@ impl<T> RangeTree<T> {
         }
     }
 
-    /// Adds one. If there is one with this first sector, the new one takes its place and its age:
-    /// whether that was so.
+    /// Adds an entry. If one with this first sector exists, the new one takes over its place and
+    /// age, and the function returns true.
     pub(super) fn insert(&mut self, (start, end): (u64, u64), value: T) -> bool {
         let (mut parent, mut at, mut side) = (NIL, self.root, LEFT);
         while at != NIL {
@@ -115,8 +115,15 @@ impl<T> RangeTree<T> {
             at = self.at(at).children[side];
         }
         let older = self.ends[YOUNGER];
-        let node =
-            Node { start, end, parent, children: [NIL; 2], red: true, ages: [older, NIL], value };
+        let node = TreeNode {
+            start,
+            end,
+            parent,
+            children: [NIL; 2],
+            red: true,
+            ages: [older, NIL],
+            value,
+        };
         let new = self.place_for(node);
         match parent {
             NIL => self.root = new,
@@ -131,14 +138,14 @@ impl<T> RangeTree<T> {
         false
     }
 
-    /// Removes the oldest, if there is any.
+    /// Removes the oldest entry, if there is one.
     pub(super) fn remove_oldest(&mut self) {
         if self.ends[OLDER] != NIL {
             self.remove(self.ends[OLDER]);
         }
     }
 
-    pub(super) fn remove(&mut self, place: Place) {
+    pub(super) fn remove(&mut self, place: EntryIndex) {
         self.forget_age(place);
         let [left, right] = self.at(place).children;
         let was_red;
@@ -174,11 +181,11 @@ impl<T> RangeTree<T> {
         self.free.push(place);
     }
 
-    fn at(&self, place: u32) -> &Node<T> {
+    fn at(&self, place: u32) -> &TreeNode<T> {
         &self.nodes[place as usize]
     }
 
-    fn at_mut(&mut self, place: u32) -> &mut Node<T> {
+    fn at_mut(&mut self, place: u32) -> &mut TreeNode<T> {
         &mut self.nodes[place as usize]
     }
 
@@ -186,7 +193,7 @@ impl<T> RangeTree<T> {
         place != NIL && self.at(place).red
     }
 
-    fn place_for(&mut self, node: Node<T>) -> u32 {
+    fn place_for(&mut self, node: TreeNode<T>) -> u32 {
         if let Some(place) = self.free.pop() {
             *self.at_mut(place) = node;
             return place;
@@ -209,7 +216,7 @@ impl<T> RangeTree<T> {
         usize::from(self.at(parent).children[RIGHT] == place)
     }
 
-    /// Puts `new`, which may be none, where `old` is below its parent.
+    /// Puts `new`, which may be `NIL`, in the place of `old` below its parent.
     fn replace(&mut self, old: u32, new: u32) {
         let parent = self.at(old).parent;
         match parent {
@@ -224,7 +231,7 @@ impl<T> RangeTree<T> {
         }
     }
 
-    /// Turns the tree at a place to this side: the child of the other side comes up.
+    /// Rotates the tree at `place` towards `side`: the child on the other side moves up.
     fn rotate(&mut self, place: u32, side: usize) {
         let up = self.at(place).children[1 - side];
         let between = self.at(up).children[side];
@@ -262,7 +269,7 @@ impl<T> RangeTree<T> {
         self.at_mut(root).red = false;
     }
 
-    /// `at` may be none, so its parent is given.
+    /// Restores the balance after a removal. `at` may be `NIL`, so its parent is passed in, too.
     fn balance_after_remove(&mut self, mut at: u32, mut parent: u32) {
         while at != self.root && !self.is_red(at) {
             let side = usize::from(self.at(parent).children[LEFT] != at);

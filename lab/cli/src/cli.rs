@@ -135,7 +135,11 @@ mod tests {
 
     #[test]
     fn every_shell_completes_every_verb() {
-        for shell in [completions::For::Bash, completions::For::Zsh, completions::For::Fish] {
+        for shell in [
+            completions::TargetShell::Bash,
+            completions::TargetShell::Zsh,
+            completions::TargetShell::Fish,
+        ] {
             let script = completions::script(shell, command());
             for verb in verbs() {
                 assert!(script.contains(&verb), "{shell:?} lacks {verb}");

@@ -4,9 +4,9 @@
 //! `ring` a virtqueue with its driver's lock and its suppression of notifications; `vcpu` a vCPU as
 //! others see it; `memory` QEMU's map of the guest's memory; `machine` what all threads share;
 //! `guest` what runs on a vCPU: a process and the guest's driver; `iothread` the host's side: the
-//! production block layer with the production policies of vhost (`Pace`, `Polling`); `run` one row;
-//! `bench` a row of the command line. vCPUs and I/O threads are simulated threads that share the
-//! host's CPUs. Called by papers' experiments and by `bench --vm`. Source: \[MIOT\].
+//! production block layer with the production policies of vhost (`BatchPacer`, `Polling`); `run`
+//! one row; `bench` a row of the command line. vCPUs and I/O threads are simulated threads that
+//! share the host's CPUs. Called by papers' experiments and by `bench --vm`. Source: \[MIOT\].
 //!
 //! What is left out: threads that an idle CPU pulls; caches and TLBs that an exit pollutes; nested
 //! paging; ticks; directed yields of vCPUs that spin.

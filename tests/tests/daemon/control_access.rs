@@ -251,7 +251,10 @@ fn the_log_level_changes_while_the_daemon_serves_and_versions_are_told() {
     assert!(clients_are_logged());
     let output = ctl(&["log-level", "loud"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(said(&output).contains("\"loud\" is no level; write off, error, warn"), "{output:?}");
+    assert!(
+        said(&output).contains("unknown log level \"loud\"; choose off, error, warn"),
+        "{output:?}"
+    );
     let text = printed(&["version"]);
     let process = format!(", process {}, at unix:c\n", daemon.pid());
     assert!(text.starts_with("program  millrace ") && text.ends_with(&process), "{text}");

@@ -120,8 +120,11 @@ fn what_is_wrong_with_a_server_is_said_with_its_uri() {
         (spec("nbd:url=nbd://x"), "driver nbd has no key `url` (did you mean `uri`?)"),
         (spec("nbd:uri=http://x"), "write nbd://host/name or nbd+unix:///name?socket=/path"),
         (spec("nbd:uri=nbd+unix:///?socket=/no/such"), "start the server, or correct uri="),
-        (spec("nbd:uri=nbd://127.0.0.1:1/x"), "nobody listens there: start the server"),
-        (vec![read_only.spec("")], "the export takes no writes; serve it read-only"),
+        (
+            spec("nbd:uri=nbd://127.0.0.1:1/x"),
+            "no server listens at this address: start the server",
+        ),
+        (vec![read_only.spec("")], "the export is read-only; serve the drive read-only"),
         (vec![server.spec(",connections=0")], "write a number from 1 to 64"),
         (vec![server.spec(""), server.spec("")], "drive d1: its export is that of drive d0"),
     ] {
@@ -171,6 +174,6 @@ fn a_check_asks_the_server_and_serves_nothing() {
     let output = check(dir.path());
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.contains("nobody listens there"), "{text}");
+    assert!(text.contains("no server listens at this address"), "{text}");
     server.start_again();
 }

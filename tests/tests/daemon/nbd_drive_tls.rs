@@ -81,10 +81,10 @@ fn a_wrong_ca_a_wrong_name_and_plaintext_are_refused_in_words() {
     for (spec, said) in [
         (spec(&socket, &other, ""), "TLS: "),
         (spec(&socket, &folder, ",tls-hostname=example.com"), "example.com"),
-        (plain.clone(), "the server lets in only clients with TLS"),
+        (plain.clone(), "the server accepts only clients with TLS"),
         (spec(&plain_socket, &folder, ""), "the server refused TLS"),
         (spec(&socket, Path::new("/no/such"), ""), "/no/such/ca-cert.pem"),
-        (format!("{plain},tls-ca=/x"), "it goes with a uri= of nbds: or nbds+unix:"),
+        (format!("{plain},tls-ca=/x"), "it needs a uri= that begins with nbds: or nbds+unix:"),
     ] {
         let file = dir.path().join("m.toml");
         fs::write(&file, stripe("auto", std::slice::from_ref(&spec))).unwrap();
@@ -128,8 +128,8 @@ fn a_server_of_another_ca_is_refused_at_the_first_try_and_one_with_less_room_ser
     let config = stripe("auto", &[spec(&socket, &folder, ",reconnect=300s")]);
     let daemon = Daemon::start(&config.replace("threads = 2", "threads = 4"), &["s"]);
     restart(&other, &[]);
-    await_said(&daemon, "the server does not take the drive back: ");
-    let why = "the certificate of the peer is not signed by the CA that it names";
+    await_said(&daemon, "the server refuses the drive's reconnect: ");
+    let why = "the peer's certificate is not signed by the CA that it names";
     assert!(daemon.stderr().contains(why), "{}", daemon.stderr());
     restart(&folder, &["--filter=limit", "memory", "32M", "limit=2"]);
     await_said(&daemon, "2 of 4 connections, which carry all requests");

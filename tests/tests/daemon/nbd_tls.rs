@@ -189,12 +189,12 @@ fn clients_without_the_right_certificate_are_refused_and_the_log_says_why() {
         assert!(!output.status.success(), "{}", text(&output));
     };
     refused(&rig.authority.client_folder(&rig.authority, "old", Validity::Past));
-    rig.said("the certificate of the peer is expired");
+    rig.said("the peer's certificate is expired");
     refused(&rig.authority.client_folder(&rig.authority, "early", Validity::Future));
-    rig.said("the certificate of the peer is not valid yet");
+    rig.said("the peer's certificate is not valid yet");
     // GnuTLS sends no certificate that is of none of the server's CAs; ours does.
     refused(&other.client_folder(&rig.authority, "stranger", Validity::Now));
-    rig.said("the peer sent no certificate, and one is required");
+    rig.said("the peer sent no certificate, but one is required");
     let files = ClientFiles::in_folder(&other.folder().join("stranger-folder"));
     let session = Session::client(&ClientConfig::load(&files).unwrap(), "localhost").unwrap();
     let mut stranger = Tls { stream: rig.at_tls(), session };
@@ -203,14 +203,14 @@ fn clients_without_the_right_certificate_are_refused_and_the_log_says_why() {
     }
     stranger.send();
     assert!(!rest(stranger.stream).is_empty(), "an alert");
-    rig.said("the certificate of the peer is of an unknown CA");
+    rig.said("the peer's certificate is from an unknown CA");
     let bare = rig.client("bare");
     fs::remove_file(bare.join("client-cert.pem")).unwrap();
     fs::remove_file(bare.join("client-key.pem")).unwrap();
     refused(&bare);
     // The client is the one that refuses.
     refused(&rig.authority.client_folder(&other, "wary", Validity::Now));
-    rig.said("it hung up during the handshake of TLS; it may not accept this certificate");
+    rig.said("it hung up during the TLS handshake; it may not accept this certificate");
     assert!(info(&rig.uri("v", &rig.client("host"))).status.success());
 }
 
@@ -225,7 +225,7 @@ fn an_export_is_there_for_the_names_that_it_allows_and_for_nobody_else() {
     assert!(secret.status.success(), "{}", text(&secret));
     let denied = info(&rig.uri("secret", &eve));
     assert!(text(&denied).contains("No such file"), "{}", text(&denied));
-    rig.said("may not use export \"secret\": see its tls-allow");
+    rig.said("may not use export \"secret\": its tls-allow does not list this client");
     assert!(info(&rig.uri("v", &eve)).status.success());
     let list = |uri: &str| succeed(Command::new("nbdinfo").args(["--list", uri]));
     assert!(list(&rig.uri("", &alice)).contains("export=\"secret\""));
@@ -260,11 +260,13 @@ fn whoever_breaks_off_or_speaks_no_tls_is_gone_and_nobody_else_notices() {
     let mut stream = rig.tcp();
     stream.write_all(&[&[0, 0, 0, 3][..], &option(5, &[]), &option(3, &[])].concat()).unwrap();
     assert_eq!(rest(stream).len(), 18, "the greeting and nothing else");
-    rig.said("is refused: 16 bytes follow the request for TLS before its answer");
+    rig.said(
+        "is refused: 16 bytes arrived between the client's TLS request and the server's reply",
+    );
     let mut garbage = rig.at_tls();
     garbage.write_all(&option(3, &[])).unwrap();
     assert_eq!(rest(garbage).first(), Some(&0x15), "an alert");
-    rig.said("the peer does not speak TLS where a handshake is due: it sent \"IHAVEOPT\"");
+    rig.said("the peer does not use TLS: it sent \"IHAVEOPT\" instead of a handshake");
     // A handshake that goes no further ends at its timeout.
     let mut stalled = rig.at_tls();
     stalled.write_all(&[0x16, 3, 1, 2, 0, 1]).unwrap();
@@ -410,7 +412,7 @@ fn new_certificates_are_used_without_a_restart() {
     );
     fs::copy(&next.certificate, &certificate).unwrap();
     rig.said("the key does not belong to the certificate");
-    rig.said("the former certificates stay in use");
+    rig.said("the previous certificates stay in use");
     assert!(info(&rig.uri("v", &folder)).status.success(), "the former stays in use");
     fs::copy(&next.key, &key).unwrap();
     rig.said("new certificates are in use");
@@ -435,7 +437,7 @@ fn a_start_names_the_file_that_it_cannot_use_and_the_line() {
         (&server.certificate, &other.key, "the key does not belong to the certificate"),
         (&reversed, &server.key, "in the wrong order: the key belongs to number 2"),
         (&missing, &server.key, "cannot be read: No such file"),
-        (&old.certificate, &old.key, "is expired since"),
+        (&old.certificate, &old.key, "expired at"),
     ] {
         let tls = format!(
             "tls = {{ certificate = \"{}\", key = \"{}\" }}\n",
@@ -451,7 +453,8 @@ fn a_start_names_the_file_that_it_cannot_use_and_the_line() {
             let output = run_within(&mut command, WAIT);
             let said = text(&output);
             assert!(!output.status.success(), "{said}");
-            let place = format!("m.toml:{line}: unix:");
+            let severity = if check.is_empty() { "" } else { "error: " };
+            let place = format!("m.toml:{line}: {severity}unix:");
             assert!(said.contains(&place) && said.contains(words), "{said}");
         }
     }

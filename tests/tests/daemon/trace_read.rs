@@ -85,8 +85,8 @@ fn bad_traces_are_refused_with_file_and_byte() {
     write("junk", &[b'x'; 4096]);
     write("empty", &[]);
     for (name, words) in [
-        ("foreign", "byte 0: a record of a machine with the other byte order"),
-        ("new", "byte 0: a record of version 8"),
+        ("foreign", "byte 0: the record is from a machine of the other byte order"),
+        ("new", "byte 0: the record has version 8"),
         ("junk", "byte 0: no trace record"),
         ("empty", "the trace is empty"),
         ("missing", "no such trace; a trace NAME is the files NAME.blktrace.0"),

@@ -183,8 +183,8 @@ fn what_cannot_be_recorded_is_refused_and_the_daemon_goes_on() {
     refused("-o nowhere/t", "t.blktrace.0: its folder is not there; make it");
     refused("-o t --drive d7", "there is no drive \"d7\"");
     refused("-o t --volume w", "there is no volume \"w\"");
-    refused("-o t --action Z", "there is no action \"Z\"; there are Q G I D C P U UT");
-    refused("-o t --op swim", "there is no op \"swim\"; there are read, write");
+    refused("-o t --action Z", "unknown action \"Z\"; choose from Q G I D C P U UT");
+    refused("-o t --op swim", "unknown operation \"swim\"; choose read, write");
     refused("-o t --sectors 9-3", "write two sectors");
     refused("-o t --stamp never", "[possible values: batch, event]");
     let child = begin(&daemon, "-o t", "t");

@@ -32,10 +32,11 @@ const LAYERS: &[(&str, &[&str])] = &[
         "crates/console/src/",
         &[
             "grid",
+            "help",
             "name",
             "visible",
             "words",
-            "bar",
+            "progress_bar",
             "cache",
             "completions",
             "documents",

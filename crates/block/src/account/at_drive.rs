@@ -1,9 +1,9 @@
-//! How long requests of groups with latency targets were at a drive, by group.
+//! Time that requests of groups with latency targets spend at a drive, by group.
 //!
-//! Says whether a target that is missed could be kept at all: what a scheduler holds is before the
-//! drive has a request, and what comes after that is the drive's own. Counted by the scheduler
-//! `latency` for groups that have a target, one account for each group and hardware queue (held.rs
-//! keeps them); read by `Volume::service_by_group`. Kernel counterpart: none.
+//! Shows whether a missed target could have been met at all: the scheduler controls only the time
+//! before the drive has the request. The scheduler `latency` counts it for groups with a target, in
+//! one account for each group and hardware queue (kept by held.rs); `Volume::service_by_group`
+//! reads it. Kernel counterpart: none.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -11,16 +11,16 @@ use alloc::vec::Vec;
 use millrace_machine::Machine;
 
 use crate::account::histogram::{Histogram, Snapshot};
-use crate::account::ledger::Entry;
+use crate::account::ledger::LedgerEntry;
 use crate::bio::group_id::GroupId;
 
-/// What one hardware queue counted of a group.
-pub(crate) struct AtDrive<M: Machine> {
+/// Service times of one group at one hardware queue.
+pub(crate) struct GroupServiceTimes<M: Machine> {
     group: GroupId,
     service: Histogram<M>,
 }
 
-impl<M: Machine> Entry for AtDrive<M> {
+impl<M: Machine> LedgerEntry for GroupServiceTimes<M> {
     type Key = GroupId;
     type Sum = Snapshot;
 
@@ -33,27 +33,27 @@ impl<M: Machine> Entry for AtDrive<M> {
     }
 }
 
-/// A hardware queue's accounts, by number of the group.
-pub(crate) struct AtDrives<M: Machine>(Vec<Option<Arc<AtDrive<M>>>>);
+/// Service times at one hardware queue, indexed by group number.
+pub(crate) struct QueueServiceTimes<M: Machine>(Vec<Option<Arc<GroupServiceTimes<M>>>>);
 
-impl<M: Machine> AtDrives<M> {
+impl<M: Machine> QueueServiceTimes<M> {
     pub(crate) fn new() -> Self {
-        AtDrives(Vec::new())
+        QueueServiceTimes(Vec::new())
     }
 
-    /// Counts a request of a group; `open` has a ledger take a new account in.
+    /// Counts a request of `group`. `open` registers a new account with a ledger.
     pub(crate) fn count(
         &mut self,
         group: GroupId,
         service_ns: u64,
-        open: impl FnOnce(AtDrive<M>) -> Arc<AtDrive<M>>,
+        open: impl FnOnce(GroupServiceTimes<M>) -> Arc<GroupServiceTimes<M>>,
     ) {
         let at = usize::from(group.0);
         if self.0.len() <= at {
             self.0.resize_with(at + 1, || None);
         }
-        let account =
-            self.0[at].get_or_insert_with(|| open(AtDrive { group, service: Histogram::new() }));
+        let account = self.0[at]
+            .get_or_insert_with(|| open(GroupServiceTimes { group, service: Histogram::new() }));
         account.service.record(service_ns, 1);
     }
 }

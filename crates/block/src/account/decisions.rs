@@ -1,51 +1,53 @@
-//! `Decision`: what a drive's scheduler says of itself while somebody records a trace.
+//! `SchedulerMessage`: a scheduler decision that is written to a trace while one is recorded.
 //!
-//! A hardware queue's scheduler leaves them in that queue's `Decisions`, and whoever dispatches
-//! takes them out under the same serve lock and has them noted (disk/scheduled.rs). Nobody leaves
-//! any unless a recording visitor asked a short time before (`DriveHolds::watch`), so that a drive
-//! which nobody records pays nothing. Lock order: serve, decisions.
+//! A hardware queue's scheduler leaves messages in that queue's `SchedulerMessages`; the
+//! dispatching thread takes them out under the same serve lock and writes them to the trace
+//! (disk/scheduled.rs). The scheduler leaves messages only if a recording thread asked shortly
+//! before (`DriveWaits::watch`), so a drive that is not recorded pays nothing. Lock order: serve,
+//! decisions.
 
 use alloc::vec::Vec;
 
 use millrace_machine::{Lock, Machine};
 
-use crate::account::hold::Hold;
+use crate::account::hold::WaitReason;
 use crate::bio::group_id::GroupId;
 
-/// Most that wait to be noted; more are lost.
+/// Largest number of messages kept until they are written; further ones are lost.
 const DECISIONS_MAX: usize = 64;
 
-/// What a hardware queue's scheduler decided.
+/// A decision of a hardware queue's scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Decision {
-    /// The group begins to be held by this; how many requests of those that are counted with it
-    /// may be at the drive, `u32::MAX` if that has no bound.
-    Held(GroupId, Hold, u32),
-    /// How many requests of the queue may be at the drive: reads and writes, or two equal numbers
-    /// if those count together.
+pub(crate) enum SchedulerMessage {
+    /// The group starts to wait for this reason. The number is how many requests counted with it
+    /// may be at the drive, `u32::MAX` for no limit.
+    Held(GroupId, WaitReason, u32),
+    /// The number of requests that the queue may have at the drive: reads and writes, or the same
+    /// number twice if both count together.
     Depth([u32; 2]),
-    /// The queue names nothing for so many nanoseconds, since this holds the group.
-    Rests(GroupId, Hold, u64),
+    /// The queue dispatches nothing for this many nanoseconds, because the reason holds the group
+    /// back.
+    Rests(GroupId, WaitReason, u64),
 }
 
-/// Decisions of a hardware queue's scheduler that are to be noted.
-pub(crate) struct Decisions<M: Machine>(M::Lock<Vec<Decision>>);
+/// Messages of a hardware queue's scheduler that are not yet written to the trace.
+pub(crate) struct SchedulerMessages<M: Machine>(M::Lock<Vec<SchedulerMessage>>);
 
-impl<M: Machine> Decisions<M> {
+impl<M: Machine> SchedulerMessages<M> {
     pub(crate) fn new() -> Self {
-        Decisions(M::Lock::new("decisions", Vec::new()))
+        SchedulerMessages(M::Lock::new("decisions", Vec::new()))
     }
 
-    /// Leaves one, if there is room.
-    pub(crate) fn leave(&self, decision: Decision) {
+    /// Adds a message, or drops it if there are too many.
+    pub(crate) fn leave(&self, decision: SchedulerMessage) {
         let mut decisions = self.0.lock();
         if decisions.len() < DECISIONS_MAX {
             decisions.push(decision);
         }
     }
 
-    /// Takes all out, the oldest first.
-    pub(crate) fn take(&self) -> Vec<Decision> {
+    /// Takes all messages, the oldest first.
+    pub(crate) fn take(&self) -> Vec<SchedulerMessage> {
         core::mem::take(&mut *self.0.lock())
     }
 }

@@ -1,13 +1,13 @@
-//! Counters of a drive's queues: one row each.
+//! Counters of a drive's queues, one table row for each.
 //!
-//! Each thread counts in an array of its own (account.rs) that [`DiskCounter`] indexes;
-//! [`StatsSnapshot`] has the sums in the same array, and a method for each. Reports and metrics
-//! list [`DiskCounter::ALL`], so that a new counter is a row here and the line that counts.
-//! Values only grow.
+//! Each thread counts in an array of its own (account.rs), indexed by [`DiskCounter`];
+//! [`StatsSnapshot`] has the sums in the same order and a method for each. Reports and metrics list
+//! [`DiskCounter::ALL`], so a new counter needs a row here and the line that counts it. Values only
+//! grow.
 
 use crate::account::stats::StatsSnapshot;
 
-/// A row: variant, name and help in one line, below documentation that says more than the help.
+/// Each row has variant, name and help text; doc comments above it say more than the help text.
 macro_rules! disk_counters {
     ($($(#[doc = $more:literal])* $Counter:ident $name:ident $help:literal,)*) => {
         /// A counter of a drive's queues.
@@ -17,16 +17,16 @@ macro_rules! disk_counters {
         }
 
         impl DiskCounter {
-            /// All of them, in the order of reports.
+            /// All counters, in the order of reports.
             pub const ALL: [DiskCounter; [$($help),*].len()] = [$(DiskCounter::$Counter),*];
 
-            /// The key in reports, and a part of the metric's name.
+            /// Returns the counter's key in reports, which is also part of the metric's name.
             #[must_use]
             pub fn name(self) -> &'static str {
                 [$(stringify!($name)),*][self as usize]
             }
 
-            /// A sentence for those who read a metric.
+            /// Returns a sentence that describes the counter, for the help text of its metric.
             #[must_use]
             pub fn help(self) -> &'static str {
                 [$($help),*][self as usize]
@@ -47,13 +47,14 @@ macro_rules! disk_counters {
 
 disk_counters! {
     Queued queued "I/Os handed to the drive's queues.",
-    Parts parts "Of the I/Os queued, parts of split ones.",
+    Parts parts "I/Os queued that are parts of split I/Os.",
     Requests requests "Requests handed to the driver, after merging.",
-    /// The sum of `batches`, made by readers: threads count batches by size only.
+    /// Readers sum it from `batches`: threads count batches by size only.
     Dispatches dispatches "Batches of requests handed to the driver.",
-    Requeues requeues "Requests that the driver gave back as busy.",
-    Timeouts timeouts "Requests not answered in time.",
-    /// Counted when a hardware queue begins to wait. A queue that has out what its drive takes, or
-    /// has one list for all drives, counts how often it looked for room in vain.
-    TagWaits tag_waits "Times that no tag was free.",
+    Requeues requeues "Requests that the driver returned as busy.",
+    Timeouts timeouts "Requests that were not completed within the timeout.",
+    /// Counted when a hardware queue starts to wait for a tag. With a driver that holds as many
+    /// requests as its drive accepts, or a tag set shared by all drives, each failed attempt
+    /// counts.
+    TagWaits tag_waits "Times that a hardware queue found no free tag.",
 }

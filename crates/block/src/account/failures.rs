@@ -1,10 +1,9 @@
-//! `FailureLog`: the last I/Os of a drive that failed, and how many there were.
+//! `FailureLog`: the last failed I/Os of a drive, and their total number.
 //!
-//! A person who looks after a drive needs the operation, the sectors and the reason, not a count
-//! alone. The drive's `Disk` owns a log behind a lock of its own, taken once for each failed bio
-//! and for nothing else; the lock is the last in the lock order. Called by complete.rs where a bio
-//! ends with an error; read by whoever watches the drive. Kernel counterpart:
-//! `blk_print_req_error`.
+//! An operator needs the operation, the sectors and the reason, not only a count. The drive's
+//! `Disk` owns the log behind a lock of its own, taken once for each failed bio and by readers; it
+//! is the last in the lock order. complete.rs calls it where a bio ends with an error; drive
+//! monitors read it. Kernel counterpart: `blk_print_req_error`.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -12,39 +11,39 @@ use alloc::vec::Vec;
 use crate::bio::status::Status;
 use crate::bio::{Op, Sector, SectorCount};
 
-/// Failed I/Os that a log keeps.
+/// Number of failed I/Os that a log keeps.
 const KEPT: usize = 4;
 
-/// One I/O that a drive failed.
+/// One I/O that failed at a drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failure {
-    /// What the drive was asked to do.
+    /// The operation of the I/O.
     pub op: Op,
-    /// The drive's first sector of the I/O, in units of 512 bytes.
+    /// First sector of the I/O on the drive, in units of 512 bytes.
     pub sector: Sector,
-    /// How many sectors the I/O has; 0 for a flush.
+    /// Length in sectors; 0 for a flush.
     pub nr_sectors: SectorCount,
-    /// What came of it.
+    /// The error that the I/O ended with.
     pub status: Status,
 }
 
-/// What a drive has failed, and whether it is at fault now.
+/// The failed I/Os of a drive and its present health.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Failures {
     /// I/Os that failed since the drive was opened.
     pub count: u64,
-    /// The last few of them, the oldest first.
+    /// The last few failed I/Os, the oldest first.
     pub last: Vec<Failure>,
-    /// The drive has lost its server and looks for it: its own time limit for that decides when
-    /// requests fail, not a timeout.
+    /// The drive has lost its server and is reconnecting. Requests then fail by the drive's own
+    /// time limit for reconnecting, not by the request timeout.
     pub reconnecting: bool,
-    /// Why the drive is not whole now, in words; see `Driver::trouble`.
+    /// Description of the drive's present fault, if any; see `Driver::trouble`.
     pub trouble: Option<String>,
-    /// Why the last flush failed, in words; see `Driver::flush_trouble`.
+    /// Description of why the last flush failed, if it did; see `Driver::flush_trouble`.
     pub flush_trouble: Option<String>,
 }
 
-/// The log itself.
+/// Ring of the last failed I/Os, with their total number.
 #[derive(Debug, Default)]
 pub(crate) struct FailureLog {
     count: u64,
@@ -52,14 +51,14 @@ pub(crate) struct FailureLog {
 }
 
 impl FailureLog {
-    /// Notes a failed I/O.
+    /// Records a failed I/O.
     pub(crate) fn note(&mut self, failure: Failure) {
         // The remainder is below KEPT.
         self.ring[(self.count % KEPT as u64) as usize] = Some(failure);
         self.count += 1;
     }
 
-    /// What it holds now.
+    /// Returns the failed I/Os so far. The fields about the drive's present state stay empty.
     pub(crate) fn read(&self) -> Failures {
         let first = self.count.saturating_sub(KEPT as u64);
         let at = |number: u64| self.ring[(number % KEPT as u64) as usize];

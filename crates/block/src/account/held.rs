@@ -1,11 +1,11 @@
-//! Accounting of what held I/Os of a group before they got to a drive, by reason.
+//! Accounting of the time that a group's I/Os wait before they reach a drive, by reason.
 //!
-//! Sums of waiting times: a channel counts what waits for limits, and what its owner says waited
-//! for room in it; a scheduler's queue what waits for it, and the layer what waits in a scheduler
-//! that does not count by itself. What still waits counts up to now (waits.rs). One account for
-//! each group and writer, made when it is first needed; a volume keeps those of its channels
-//! (tenants.rs), each drive those of its schedulers. Answers "why is it slow". Kernel counterpart:
-//! io.cost's `cost.wait` and `cost.indebt` in `io.stat`.
+//! A channel counts waits for limits, and waits for room that its owner reports. A scheduler's
+//! queue counts waits in the scheduler; the layer does so for schedulers that do not count. An I/O
+//! that still waits counts up to now (waits.rs). There is one account for each group and writer,
+//! made on first use; a volume keeps those of its channels (tenants.rs), each drive those of its
+//! schedulers. Answers "why is it slow". Kernel counterpart: io.cost's `cost.wait` and
+//! `cost.indebt` in `io.stat`.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -14,54 +14,55 @@ use alloc::vec::Vec;
 
 use millrace_machine::{Lock, Machine, Order, Word};
 
-use crate::account::at_drive::{AtDrive, AtDrives};
-use crate::account::decisions::Decisions;
+use crate::account::at_drive::{GroupServiceTimes, QueueServiceTimes};
+use crate::account::decisions::SchedulerMessages;
 use crate::account::histogram::Snapshot;
-use crate::account::hold::Hold;
-use crate::account::ledger::{Entry, Ledger};
-use crate::account::waits::{Said, Waits, units};
+use crate::account::hold::WaitReason;
+use crate::account::ledger::{Ledger, LedgerEntry};
+use crate::account::waits::{ReportedWaits, WaitCounter, units};
 use crate::bio::group_id::GroupId;
 
-/// How long I/Os of a group were held by what, in nanoseconds, added up over I/Os; those that still
-/// wait up to now.
+/// Time that I/Os of a group waited before they reached a drive, by reason. I/Os that still wait
+/// count up to now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct HeldSnapshot {
-    /// In the order of [`Hold::ALL`].
-    pub ns: [u64; Hold::ALL.len()],
-    /// How many wait now.
+pub struct WaitSnapshot {
+    /// Nanoseconds by reason, in the order of [`WaitReason::ALL`], summed over I/Os.
+    pub ns: [u64; WaitReason::ALL.len()],
+    /// Number of I/Os that wait now.
     pub waiting: u64,
-    /// How long those have waited, added up; where they wait in a line, each as its first one.
+    /// Nanoseconds that the I/Os in `waiting` have waited so far, summed; I/Os in a FIFO count as
+    /// long as its first one.
     pub waiting_ns: u64,
 }
 
-impl HeldSnapshot {
-    /// Adds another.
-    pub fn merge(&mut self, other: &HeldSnapshot) {
+impl WaitSnapshot {
+    /// Adds the values of another snapshot.
+    pub fn merge(&mut self, other: &WaitSnapshot) {
         self.ns.iter_mut().zip(&other.ns).for_each(|(sum, ns)| *sum += ns);
         self.waiting += other.waiting;
         self.waiting_ns += other.waiting_ns;
     }
 }
 
-/// Accounts of what was held, and the most that anybody was told: what still waits may turn out to
-/// wait for something else than it seemed, and sums are not to go back.
-pub(crate) struct HeldLedger<M: Machine> {
-    accounts: Ledger<HeldStats<M>>,
-    told: BTreeMap<GroupId, [u64; Hold::ALL.len()]>,
+/// Wait accounts, and the largest sums ever reported: the reason of a current wait may still
+/// change, and reported sums must not go back.
+pub(crate) struct WaitLedger<M: Machine> {
+    accounts: Ledger<GroupWaitStats<M>>,
+    told: BTreeMap<GroupId, [u64; WaitReason::ALL.len()]>,
 }
 
-impl<M: Machine> HeldLedger<M> {
+impl<M: Machine> WaitLedger<M> {
     pub(crate) fn new() -> Self {
-        HeldLedger { accounts: Ledger::new(), told: BTreeMap::new() }
+        WaitLedger { accounts: Ledger::new(), told: BTreeMap::new() }
     }
 
     /// Takes in an account.
-    pub(crate) fn open(&mut self, account: HeldStats<M>) -> Arc<HeldStats<M>> {
+    pub(crate) fn open(&mut self, account: GroupWaitStats<M>) -> Arc<GroupWaitStats<M>> {
         self.accounts.open(account)
     }
 
-    /// What held I/Os of each group.
-    pub(crate) fn held(&mut self) -> BTreeMap<GroupId, HeldSnapshot> {
+    /// Returns the waiting times of each group by reason.
+    pub(crate) fn held(&mut self) -> BTreeMap<GroupId, WaitSnapshot> {
         let mut sums = self.accounts.sums();
         for (group, sum) in &mut sums {
             let told = self.told.entry(*group).or_default();
@@ -73,41 +74,47 @@ impl<M: Machine> HeldLedger<M> {
     }
 }
 
-/// By hardware queue or channel, what holds that of which nothing else is said, as a place in
-/// [`Hold::ALL`].
-type Stop<M> = Arc<<M as Machine>::Word>;
+/// The reason that applies to I/Os at a hardware queue or channel for which no other is given, as a
+/// position in [`WaitReason::ALL`].
+type StopWord<M> = Arc<<M as Machine>::Word>;
 
-fn hold_in<M: Machine>(stop: &Stop<M>) -> Hold {
-    // Relaxed: whoever counts has the queue's serve lock; whoever reads is told of a moment.
-    Hold::ALL[(stop.load(Order::Relaxed) & HOLD_MASK) as usize]
+fn hold_in<M: Machine>(stop: &StopWord<M>) -> WaitReason {
+    // Relaxed: the counting thread has the queue's serve lock; other readers need only a recent
+    // value.
+    WaitReason::ALL[(stop.load(Order::Relaxed) & HOLD_MASK) as usize]
 }
 
-/// What one thread counted of a group.
-pub(crate) struct HeldStats<M: Machine> {
+/// One thread's wait account for a group.
+pub(crate) struct GroupWaitStats<M: Machine> {
     group: GroupId,
-    /// How long, and how many now; those for which nothing but the stop is said come last.
-    by: [Waits<M>; Hold::ALL.len() + 1],
-    /// How old those are that wait now.
-    ages: Waits<M>,
-    stop: Option<Stop<M>>,
+    /// Waits by reason; the last entry is for I/Os that wait for whatever stops the queue.
+    by: [WaitCounter<M>; WaitReason::ALL.len() + 1],
+    /// Ages of the I/Os that wait now.
+    ages: WaitCounter<M>,
+    stop: Option<StopWord<M>>,
 }
 
-impl<M: Machine> HeldStats<M> {
-    fn new(group: GroupId, stop: Option<Stop<M>>) -> Self {
-        HeldStats { group, by: core::array::from_fn(|_| Waits::new()), ages: Waits::new(), stop }
+impl<M: Machine> GroupWaitStats<M> {
+    fn new(group: GroupId, stop: Option<StopWord<M>>) -> Self {
+        GroupWaitStats {
+            group,
+            by: core::array::from_fn(|_| WaitCounter::new()),
+            ages: WaitCounter::new(),
+            stop,
+        }
     }
 
-    fn place(hold: Option<Hold>) -> usize {
-        hold.map_or(Hold::ALL.len(), |hold| hold as usize)
+    fn place(hold: Option<WaitReason>) -> usize {
+        hold.map_or(WaitReason::ALL.len(), |hold| hold as usize)
     }
 
-    /// Adds waiting time that is over.
-    pub(crate) fn add(&self, hold: Hold, ns: u64) {
+    /// Adds waiting time that has ended.
+    pub(crate) fn add(&self, hold: WaitReason, ns: u64) {
         self.by[hold as usize].add(units(ns));
     }
 
-    /// Says `next` instead of `said` from a time on.
-    pub(crate) fn say(&self, said: &mut Said, next: Said, at_ns: u64) {
+    /// Replaces the report `said` by `next` from time `at_ns` on.
+    pub(crate) fn say(&self, said: &mut ReportedWaits, next: ReportedWaits, at_ns: u64) {
         let at = units(at_ns);
         let (old, new) = (i64::from(said.waiting()), i64::from(next.waiting()));
         let ended = |waiting: i64| (waiting as u64).wrapping_mul(at);
@@ -123,7 +130,7 @@ impl<M: Machine> HeldStats<M> {
         *said = next;
     }
 
-    /// Gives what the stop held up to a time to what the stop is.
+    /// Moves the time waited for the queue's stop, up to `at_ns`, to the current stop reason.
     pub(crate) fn settle(&self, at_ns: u64) {
         let Some(stop) = &self.stop else { return };
         let (_, ns) = self.by[Self::place(None)].at(units(at_ns));
@@ -133,7 +140,7 @@ impl<M: Machine> HeldStats<M> {
         }
     }
 
-    /// Nothing waits any more: its writer goes.
+    /// Ends all waits of this account, because its writer goes away.
     fn end(&self) {
         if self.ages.at(0).0 == 0 {
             return;
@@ -147,21 +154,21 @@ impl<M: Machine> HeldStats<M> {
     }
 }
 
-impl<M: Machine> Entry for HeldStats<M> {
+impl<M: Machine> LedgerEntry for GroupWaitStats<M> {
     type Key = GroupId;
-    type Sum = HeldSnapshot;
+    type Sum = WaitSnapshot;
 
     fn key(&self) -> GroupId {
         self.group
     }
 
-    fn add_to(&self, sum: &mut HeldSnapshot) {
+    fn add_to(&self, sum: &mut WaitSnapshot) {
         let now = units(M::now());
-        let (held, stopped) = self.by.split_at(Hold::ALL.len());
+        let (held, stopped) = self.by.split_at(WaitReason::ALL.len());
         for (sum, waits) in sum.ns.iter_mut().zip(held) {
             *sum += waits.at(now).1;
         }
-        let stop = self.stop.as_ref().map_or(Hold::Order, hold_in::<M>);
+        let stop = self.stop.as_ref().map_or(WaitReason::Order, hold_in::<M>);
         sum.ns[stop as usize] += stopped[0].at(now).1;
         let (waiting, ns) = self.ages.at(now);
         sum.waiting += waiting;
@@ -169,53 +176,52 @@ impl<M: Machine> Entry for HeldStats<M> {
     }
 }
 
-/// What held I/Os at a drive with a scheduler.
-pub(crate) struct DriveHolds<M: Machine> {
-    ledger: M::Lock<HeldLedger<M>>,
-    /// How long requests of groups with targets were at the drive.
-    service: M::Lock<Ledger<AtDrive<M>>>,
-    /// By hardware queue: why the layer stopped asking the scheduler, as a place in [`Hold::ALL`],
-    /// and until which microsecond the scheduler tells of its decisions.
-    stops: Box<[Stop<M>]>,
-    /// By hardware queue.
-    decisions: Box<[Decisions<M>]>,
+/// Wait accounts of a drive with a scheduler.
+pub(crate) struct DriveWaits<M: Machine> {
+    ledger: M::Lock<WaitLedger<M>>,
+    /// Time that requests of groups with latency targets were at the drive.
+    service: M::Lock<Ledger<GroupServiceTimes<M>>>,
+    /// By hardware queue: the reason why the layer stopped asking the scheduler, as a position in
+    /// [`WaitReason::ALL`], and the microsecond until which the scheduler reports its decisions.
+    stops: Box<[StopWord<M>]>,
+    /// Scheduler messages by hardware queue.
+    decisions: Box<[SchedulerMessages<M>]>,
 }
 
-/// Bits of a word of `stops` that say what holds.
+/// Bits of a `stops` word that hold the reason.
 const HOLD_BITS: u32 = 4;
 const HOLD_MASK: u64 = (1 << HOLD_BITS) - 1;
-const _: () = assert!(Hold::ALL.len() <= 1 << HOLD_BITS);
-/// A scheduler tells of its decisions for so long after whoever records asked: others may dispatch
-/// in between who do not record.
+const _: () = assert!(WaitReason::ALL.len() <= 1 << HOLD_BITS);
+/// Microseconds for which a scheduler keeps reporting its decisions after a recording thread asked:
+/// threads that do not record may dispatch in between.
 const WATCHED_US: u64 = 100_000;
 
-impl<M: Machine> DriveHolds<M> {
-    /// For a drive with so many hardware queues.
+impl<M: Machine> DriveWaits<M> {
+    /// Creates the accounts of a drive with `queues` hardware queues.
     pub(crate) fn new(queues: usize) -> Self {
-        let order = |_| Arc::new(M::Word::new(Hold::Order as u64));
-        let ledger = M::Lock::new("holds", HeldLedger::new());
+        let order = |_| Arc::new(M::Word::new(WaitReason::Order as u64));
+        let ledger = M::Lock::new("holds", WaitLedger::new());
         let service = M::Lock::new("service", Ledger::new());
-        let decisions = (0..queues).map(|_| Decisions::new()).collect();
-        DriveHolds { ledger, service, stops: (0..queues).map(order).collect(), decisions }
+        let decisions = (0..queues).map(|_| SchedulerMessages::new()).collect();
+        DriveWaits { ledger, service, stops: (0..queues).map(order).collect(), decisions }
     }
 
-    /// Takes in an account.
-    pub(crate) fn open(&self, account: HeldStats<M>) -> Arc<HeldStats<M>> {
+    pub(crate) fn open(&self, account: GroupWaitStats<M>) -> Arc<GroupWaitStats<M>> {
         self.ledger.lock().open(account)
     }
 
-    /// What held I/Os of each group.
-    pub(crate) fn held(&self) -> BTreeMap<GroupId, HeldSnapshot> {
+    /// Returns the waiting times of each group by reason.
+    pub(crate) fn held(&self) -> BTreeMap<GroupId, WaitSnapshot> {
         self.ledger.lock().held()
     }
 
-    /// How long requests of each group with a target were at the drive.
+    /// Returns how long requests of each group with a latency target were at the drive.
     pub(crate) fn service(&self) -> BTreeMap<GroupId, Snapshot> {
         self.service.lock().sums()
     }
 
-    /// From now on this holds what waits at a queue and what the scheduler would let go.
-    pub(crate) fn stop(&self, hctx: usize, hold: Hold) {
+    /// Sets the reason that applies to I/Os at queue `hctx` that the scheduler itself would let go.
+    pub(crate) fn stop(&self, hctx: usize, hold: WaitReason) {
         // Relaxed: written and read under the queue's serve lock.
         let word = self.stops[hctx].load(Order::Relaxed);
         if word & HOLD_MASK != hold as u64 {
@@ -223,21 +229,21 @@ impl<M: Machine> DriveHolds<M> {
         }
     }
 
-    /// What holds whatever waits at a queue and is not held by the scheduler.
-    pub(crate) fn stopped_by(&self, hctx: usize) -> Hold {
+    /// Returns the reason that applies to I/Os at queue `hctx` that the scheduler would let go.
+    pub(crate) fn stopped_by(&self, hctx: usize) -> WaitReason {
         self.stopped_and_watched(hctx, 0).0
     }
 
-    /// What `stopped_by` says, and whether somebody records what the queue's scheduler decides at
-    /// `now_ns`.
-    pub(crate) fn stopped_and_watched(&self, hctx: usize, now_ns: u64) -> (Hold, bool) {
+    /// Returns the reason as `stopped_by` does, and whether a trace of the scheduler's decisions is
+    /// being recorded at `now_ns`.
+    pub(crate) fn stopped_and_watched(&self, hctx: usize, now_ns: u64) -> (WaitReason, bool) {
         // Relaxed: written and read under the queue's serve lock.
         let word = self.stops[hctx].load(Order::Relaxed);
-        (Hold::ALL[(word & HOLD_MASK) as usize], word >> HOLD_BITS > now_ns / 1_000)
+        (WaitReason::ALL[(word & HOLD_MASK) as usize], word >> HOLD_BITS > now_ns / 1_000)
     }
 
-    /// Somebody records what the scheduler of a queue decides, from now on if nobody did; what was
-    /// left when an earlier recording ended is of no use to this one.
+    /// Asks the scheduler of queue `hctx` to report its decisions from now on. Messages left over
+    /// from an earlier recording are dropped.
     pub(crate) fn watch(&self, hctx: usize, now_ns: u64) {
         if !self.stopped_and_watched(hctx, now_ns).1 {
             drop(self.decisions[hctx].take());
@@ -248,55 +254,55 @@ impl<M: Machine> DriveHolds<M> {
         self.stops[hctx].store(word & HOLD_MASK | until_us << HOLD_BITS, Order::Relaxed);
     }
 
-    /// What the scheduler of a queue decided and nobody noted yet.
-    pub(crate) fn decisions(&self, hctx: usize) -> &Decisions<M> {
+    /// Returns the messages of the queue's scheduler that are not yet written to a trace.
+    pub(crate) fn decisions(&self, hctx: usize) -> &SchedulerMessages<M> {
         &self.decisions[hctx]
     }
 }
 
-/// A thread's accounts.
-pub(crate) struct Holds<M: Machine> {
-    /// By number of the group.
-    accounts: Vec<Option<Arc<HeldStats<M>>>>,
-    at_drives: AtDrives<M>,
-    stop: Option<Stop<M>>,
+/// The wait accounts of one thread.
+pub(crate) struct WaitAccounts<M: Machine> {
+    /// Indexed by group number.
+    accounts: Vec<Option<Arc<GroupWaitStats<M>>>>,
+    at_drives: QueueServiceTimes<M>,
+    stop: Option<StopWord<M>>,
 }
 
-impl<M: Machine> Holds<M> {
-    /// Of a channel.
+impl<M: Machine> WaitAccounts<M> {
+    /// Creates the accounts of a channel.
     pub(crate) fn new() -> Self {
-        Holds { accounts: Vec::new(), at_drives: AtDrives::new(), stop: None }
+        WaitAccounts { accounts: Vec::new(), at_drives: QueueServiceTimes::new(), stop: None }
     }
 
-    /// Of a drive's hardware queue.
-    pub(crate) fn at(drive: &DriveHolds<M>, hctx: usize) -> Self {
-        let mut holds = Holds::new();
+    /// Creates the accounts of a drive's hardware queue.
+    pub(crate) fn at(drive: &DriveWaits<M>, hctx: usize) -> Self {
+        let mut holds = WaitAccounts::new();
         holds.stop = drive.stops.get(hctx).cloned();
         holds
     }
 
-    /// Counts a request of a group with a target that was so long at a drive.
-    pub(crate) fn was_at(&mut self, drive: &DriveHolds<M>, group: GroupId, service_ns: u64) {
+    /// Counts a request of a group with a latency target that spent `service_ns` at the drive.
+    pub(crate) fn was_at(&mut self, drive: &DriveWaits<M>, group: GroupId, service_ns: u64) {
         self.at_drives.count(group, service_ns, |account| drive.service.lock().open(account));
     }
 
-    /// The account of a group; `open` has a ledger take it in.
+    /// Returns the account of `group`. `open` registers a new one with a ledger.
     pub(crate) fn of(
         &mut self,
         group: GroupId,
-        open: impl FnOnce(HeldStats<M>) -> Arc<HeldStats<M>>,
-    ) -> &HeldStats<M> {
+        open: impl FnOnce(GroupWaitStats<M>) -> Arc<GroupWaitStats<M>>,
+    ) -> &GroupWaitStats<M> {
         let at = usize::from(group.0);
         if self.accounts.len() <= at {
             self.accounts.resize_with(at + 1, || None);
         }
         let stop = &self.stop;
-        self.accounts[at].get_or_insert_with(|| open(HeldStats::new(group, stop.clone())))
+        self.accounts[at].get_or_insert_with(|| open(GroupWaitStats::new(group, stop.clone())))
     }
 }
 
-impl<M: Machine> Drop for Holds<M> {
-    /// A ledger keeps what has ended of an account whose writer is gone.
+impl<M: Machine> Drop for WaitAccounts<M> {
+    /// Ends the current waits, because a ledger keeps an account's totals after its writer is gone.
     fn drop(&mut self) {
         self.accounts.iter().flatten().for_each(|account| account.end());
     }

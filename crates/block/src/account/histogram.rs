@@ -1,31 +1,32 @@
 //! Log-linear histograms of nanoseconds: always on, one writer, 2 KiB of buckets each.
 //!
-//! Eight buckets an octave from 8 ns to 17 s, one a nanosecond below 8: a value is known to 12.5 %.
-//! Written by one thread at a time through `Machine::Counter`s; read and merged as `Snapshot`s by
-//! whoever reports. The bucket rule is that of fio's and HdrHistogram's log-linear plots.
+//! One bucket for each value below 8 ns, then eight buckets for each power of two up to 17 s: a
+//! value is known to 12.5 %. One thread at a time writes a histogram through `Machine::Counter`s;
+//! readers take and merge `Snapshot`s. The bucket rule is that of fio's and HdrHistogram's
+//! log-linear plots.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use millrace_machine::{Counter, Machine};
 
-/// Buckets of a histogram.
+/// Number of buckets of a histogram.
 pub const BUCKETS: usize = 256;
 
-/// The bucket of a value.
+/// Returns the index of the bucket that holds `value_ns`.
 #[inline]
 #[must_use]
 pub fn bucket_of(value_ns: u64) -> usize {
     if value_ns < 8 {
         return value_ns as usize;
     }
-    // As a float, a number carries its exponent and its highest bits side by side; one that is too
-    // long to be exact is far above the last bucket.
+    // The bits of a float hold the exponent and the highest bits of the value side by side. A value
+    // too long to be exact as a float is far above the last bucket.
     let place = ((value_ns as i64 as f64).to_bits() >> 49) - (1023 + 2) * 8;
     place.min(BUCKETS as u64 - 1) as usize
 }
 
-/// Smallest value of a bucket.
+/// Returns the smallest value of a bucket, in nanoseconds.
 #[must_use]
 pub fn bucket_start(bucket: usize) -> u64 {
     match bucket {
@@ -34,7 +35,7 @@ pub fn bucket_start(bucket: usize) -> u64 {
     }
 }
 
-/// A histogram being written.
+/// A histogram that one thread writes.
 pub struct Histogram<M: Machine> {
     counts: Box<[M::Counter; BUCKETS]>,
     sum: M::Counter,
@@ -48,33 +49,33 @@ impl<M: Machine> Histogram<M> {
         Histogram { counts, sum: M::Counter::new(), max: M::Counter::new() }
     }
 
-    /// Counts `times` I/Os of this length.
+    /// Counts `times` I/Os that took `value_ns`.
     #[inline(always)]
     pub(crate) fn record(&self, value_ns: u64, times: u64) {
         self.record_in(bucket_of(value_ns), value_ns, times);
     }
 
-    /// Records a value whose bucket is known.
+    /// Counts `times` I/Os that took `value_ns`, whose bucket the caller knows.
     #[inline(always)]
     pub(crate) fn record_in(&self, bucket: usize, value_ns: u64, times: u64) {
         self.tally(bucket, value_ns, times);
         self.sum.add(value_ns.wrapping_mul(times));
     }
 
-    /// Counts a value whose bucket is known, and leaves the sum to whoever has it elsewhere.
+    /// Counts `times` I/Os without adding to the sum, for a caller that has the sum elsewhere.
     #[inline(always)]
     pub(crate) fn tally(&self, bucket: usize, value_ns: u64, times: u64) {
         self.counts[bucket].add(times);
         self.max.raise(value_ns);
     }
 
-    /// Whether nothing was counted so far.
+    /// Returns true if nothing has been counted.
     pub(crate) fn is_empty(&self) -> bool {
-        // Whatever is longer than nothing has raised the maximum.
+        // Any value above 0 has raised the maximum; a value of 0 is in the first bucket.
         self.max.get() == 0 && self.counts[0].get() == 0
     }
 
-    /// What was counted so far.
+    /// Returns a copy of the current counts.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         let counts = match self.is_empty() {
@@ -85,17 +86,17 @@ impl<M: Machine> Histogram<M> {
     }
 }
 
-/// What a histogram held at one moment; can be added up.
+/// The contents of a histogram at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Empty if nothing was counted: most histograms of a disk are, and there are many disks.
+    /// Empty if nothing was counted, which saves memory: most histograms of a disk are unused.
     counts: Vec<u64>,
     sum_ns: u64,
     max_ns: u64,
 }
 
 impl Snapshot {
-    /// Adds another.
+    /// Adds the counts of another snapshot.
     pub fn merge(&mut self, other: &Snapshot) {
         if self.counts.is_empty() {
             self.counts.clone_from(&other.counts);
@@ -106,8 +107,8 @@ impl Snapshot {
         self.max_ns = self.max_ns.max(other.max_ns);
     }
 
-    /// What was counted since an earlier snapshot of the same histogram; its maximum is that of all
-    /// the time.
+    /// Returns the counts since an earlier snapshot of the same histogram. The maximum still covers
+    /// the whole lifetime.
     #[must_use]
     pub fn since(&self, earlier: &Snapshot) -> Snapshot {
         let mut counts = self.counts.clone();
@@ -120,7 +121,7 @@ impl Snapshot {
         Snapshot { counts, sum_ns: self.sum_ns.wrapping_sub(earlier.sum_ns), max_ns: self.max_ns }
     }
 
-    /// Counts `times` I/Os of this length.
+    /// Counts `times` I/Os that took `value_ns`.
     pub fn add(&mut self, value_ns: u64, times: u64) {
         if times > 0 {
             self.counts.resize(BUCKETS, 0);
@@ -130,20 +131,20 @@ impl Snapshot {
         self.max_ns = self.max_ns.max(value_ns);
     }
 
-    /// These counts with a sum that is known from elsewhere.
+    /// Returns the same counts with a sum that the caller has from elsewhere.
     #[must_use]
     pub(crate) fn with_sum(self, sum_ns: u64) -> Snapshot {
         Snapshot { sum_ns, ..self }
     }
 
-    /// I/Os counted.
+    /// Returns the number of I/Os counted.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// A snapshot out of its parts, as [`Snapshot::buckets`] gives them: the start of each bucket
-    /// that holds something with its count, the sum of all values, and the longest.
+    /// Builds a snapshot from stored parts: the start and count of each bucket as
+    /// [`Snapshot::buckets`] returns them, the sum of all values, and the largest value.
     #[must_use]
     pub fn from_parts(buckets: &[(u64, u64)], sum_ns: u64, max_ns: u64) -> Snapshot {
         let mut snapshot = Snapshot { sum_ns, max_ns, ..Snapshot::default() };
@@ -155,37 +156,37 @@ impl Snapshot {
         snapshot
     }
 
-    /// The buckets that hold something: the smallest value of each, and its count.
+    /// Returns the smallest value and the count of each bucket that is not empty.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let filled = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
         filled.map(|(bucket, count)| (bucket_start(bucket), *count))
     }
 
-    /// All values added up, in nanoseconds.
+    /// Returns the sum of all values in nanoseconds.
     #[must_use]
     pub fn sum_ns(&self) -> u64 {
         self.sum_ns
     }
 
-    /// Mean in nanoseconds; 0 if empty.
+    /// Returns the mean in nanoseconds; 0 if nothing was counted.
     #[must_use]
     pub fn mean_ns(&self) -> u64 {
         self.sum_ns.checked_div(self.count()).unwrap_or(0)
     }
 
-    /// Longest in nanoseconds.
+    /// Returns the largest value in nanoseconds.
     #[must_use]
     pub fn max_ns(&self) -> u64 {
         self.max_ns
     }
 
-    /// The value that `fraction` (0 to 1) of all I/Os do not exceed: the middle of its bucket,
-    /// never above the longest; 0 if empty.
+    /// Returns the quantile at `fraction` (0 to 1) in nanoseconds: the middle of its bucket, capped
+    /// at the largest value; 0 if nothing was counted.
     #[must_use]
     pub fn quantile_ns(&self, fraction: f64) -> u64 {
         let count = self.count();
         if count == 0 {
-            // The longest may be that of an earlier time: see `since`.
+            // `max_ns` may be from an earlier time: see `since`.
             return 0;
         }
         let rank = ((count as f64 * fraction) as u64).min(count.saturating_sub(1));

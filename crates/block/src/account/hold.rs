@@ -1,59 +1,59 @@
-//! `Hold`: what holds an I/O.
+//! `WaitReason`: the reason why an I/O waits before it reaches the drive.
 //!
-//! The reasons that accounts (held.rs), notes of traces and reports name. Their places are numbers
-//! in traces: new ones come last.
+//! Accounts (held.rs), trace notes and reports name these reasons. Traces store the position of a
+//! reason in the list, so new reasons are added at the end.
 
-/// What holds an I/O.
+/// The reason why an I/O waits before it reaches the drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hold {
-    /// A limit of its group, or of that one's parent.
+pub enum WaitReason {
+    /// A limit of the I/O's group or of that group's parent.
     Limit,
-    /// Its group has had its share; others wait for theirs.
+    /// The group has used its share; other groups' I/Os go first.
     Weight,
     /// The latency target of another group.
     LatencyTarget,
-    /// As much is at the drive as keeps it busy.
+    /// The drive already has as many requests as keep it busy.
     Depth,
     /// No tag is free.
     NoTag,
-    /// The drive takes no more.
+    /// The driver reported that the drive is busy.
     DriveBusy,
-    /// Its own group's I/Os are before it, or the order of sectors.
+    /// Earlier I/Os of the same group, or the sector order of the scheduler.
     Order,
-    /// The layer takes no more, of its group or of anybody, so that it waits where it comes from:
-    /// time before its submission, which no other time of it includes.
+    /// The layer accepts no more I/O, of this group or of any, so the submitter keeps it back. This
+    /// time passes before submission, and no other statistic includes it.
     BackPressure,
-    /// Others of a higher priority go first.
+    /// I/Os of a higher priority go first.
     Priority,
 }
 
-impl Hold {
-    /// All of them, in order.
-    pub const ALL: [Hold; 9] = [
-        Hold::Limit,
-        Hold::Weight,
-        Hold::LatencyTarget,
-        Hold::Depth,
-        Hold::NoTag,
-        Hold::DriveBusy,
-        Hold::Order,
-        Hold::BackPressure,
-        Hold::Priority,
+impl WaitReason {
+    /// All reasons, in the order of their numbers.
+    pub const ALL: [WaitReason; 9] = [
+        WaitReason::Limit,
+        WaitReason::Weight,
+        WaitReason::LatencyTarget,
+        WaitReason::Depth,
+        WaitReason::NoTag,
+        WaitReason::DriveBusy,
+        WaitReason::Order,
+        WaitReason::BackPressure,
+        WaitReason::Priority,
     ];
 
-    /// Its name in reports.
+    /// Returns the reason's name in reports and JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Hold::Limit => "limit",
-            Hold::Weight => "weight",
-            Hold::LatencyTarget => "latency-target",
-            Hold::Depth => "depth",
-            Hold::NoTag => "no-tag",
-            Hold::DriveBusy => "drive-busy",
-            Hold::Order => "order",
-            Hold::BackPressure => "back-pressure",
-            Hold::Priority => "priority",
+            WaitReason::Limit => "limit",
+            WaitReason::Weight => "weight",
+            WaitReason::LatencyTarget => "latency-target",
+            WaitReason::Depth => "depth",
+            WaitReason::NoTag => "no-tag",
+            WaitReason::DriveBusy => "drive-busy",
+            WaitReason::Order => "order",
+            WaitReason::BackPressure => "back-pressure",
+            WaitReason::Priority => "priority",
         }
     }
 }

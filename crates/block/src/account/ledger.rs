@@ -1,41 +1,41 @@
-//! `Ledger`: the accounts of all threads that keep one about the same thing.
+//! `Ledger`: the accounts that several threads keep about the same subject.
 //!
-//! Each account is written by one thread without a lock; a ledger knows them all and adds them up
-//! by key. The account of a thread that is gone is added to what the gone have left behind, so that
-//! threads that come and go take no memory. Owned by disks (account.rs) and volumes (tenants.rs),
-//! under a lock that is taken when threads come and when somebody asks.
+//! One thread writes each account without a lock; the ledger knows all accounts and sums them by
+//! key. The account of a thread that has ended is folded into the sum of closed accounts, so
+//! threads that come and go take no memory. Disks (account.rs) and volumes (tenants.rs) own ledgers
+//! behind a lock, which is taken when a thread opens an account and when sums are read.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-/// One thread's account.
-pub(crate) trait Entry {
-    /// What it is about.
+/// One thread's account, which a ledger can sum.
+pub(crate) trait LedgerEntry {
+    /// The subject of the account, such as a hardware queue or a tenant.
     type Key: Ord + Copy;
-    /// What several of them come to.
+    /// The sum of several accounts.
     type Sum: Default;
 
-    /// What it is about.
+    /// Returns the subject of the account.
     fn key(&self) -> Self::Key;
 
-    /// Adds it to a sum.
+    /// Adds the account's values to `sum`.
     fn add_to(&self, sum: &mut Self::Sum);
 }
 
-/// All accounts.
-pub(crate) struct Ledger<T: Entry> {
+/// All accounts of a subject: open ones, and the sums of closed ones by key.
+pub(crate) struct Ledger<T: LedgerEntry> {
     open: Vec<Arc<T>>,
     closed: BTreeMap<T::Key, T::Sum>,
     opened: u32,
 }
 
-impl<T: Entry> Ledger<T> {
+impl<T: LedgerEntry> Ledger<T> {
     pub(crate) fn new() -> Self {
         Ledger { open: Vec::new(), closed: BTreeMap::new(), opened: 0 }
     }
 
-    /// Takes in a new account, which stays open until its thread lets go of it.
+    /// Adds a new account, which stays open until its thread drops the returned reference.
     pub(crate) fn open(&mut self, entry: T) -> Arc<T> {
         self.close_left();
         let entry = Arc::new(entry);
@@ -44,11 +44,12 @@ impl<T: Entry> Ledger<T> {
         entry
     }
 
-    /// Adds the accounts of threads that are gone to what the gone have left behind.
+    /// Folds the accounts of ended threads into the sums of closed accounts.
     fn close_left(&mut self) {
         let closed = &mut self.closed;
         self.open.retain_mut(|entry| {
-            // Sees all that its thread has counted, as a look at the count of owners might not.
+            // `get_mut` synchronises with the thread's last counts; reading the reference count
+            // might not.
             let gone = Arc::get_mut(entry);
             if let Some(entry) = &gone {
                 entry.add_to(closed.entry(entry.key()).or_default());
@@ -57,24 +58,24 @@ impl<T: Entry> Ledger<T> {
         });
     }
 
-    /// What the accounts are about that threads still have.
+    /// Returns the keys of all accounts whose threads still exist.
     pub(crate) fn keys_in_use(&self) -> impl Iterator<Item = T::Key> {
-        // A thread that goes meanwhile is counted or not.
+        // Relaxed view: a thread that ends at this moment may or may not be included.
         let in_use = self.open.iter().filter(|entry| Arc::strong_count(entry) > 1);
         in_use.map(|entry| entry.key())
     }
 
-    /// How many were ever opened.
+    /// Returns the number of accounts ever opened.
     pub(crate) fn opened(&self) -> u32 {
         self.opened
     }
 }
 
-impl<T: Entry> Ledger<T>
+impl<T: LedgerEntry> Ledger<T>
 where
     T::Sum: Clone,
 {
-    /// Sums by key. Accounts of threads that are gone take no memory afterwards.
+    /// Returns the sums by key, and frees the accounts of ended threads.
     pub(crate) fn sums(&mut self) -> BTreeMap<T::Key, T::Sum> {
         self.close_left();
         let mut sums = self.closed.clone();
@@ -92,7 +93,7 @@ mod tests {
 
     struct Account(u8, AtomicU64);
 
-    impl Entry for Account {
+    impl LedgerEntry for Account {
         type Key = u8;
         type Sum = u64;
 

@@ -1,9 +1,8 @@
-//! What the layer's counters say at one moment: sums over threads, by drive, queue and tenant.
+//! Snapshots of the layer's counters: sums over threads, by drive and hardware queue.
 //!
-//! Plain values, made from accounts (account.rs, tenants.rs) by whoever asks. Sums only grow, so
-//! that the difference of two is what came in between; they are read while I/O goes on, so sums
-//! of different things may differ by what happened meanwhile.
-//! Stages and their names: btt.
+//! Plain values, made from the accounts (account.rs, tenants.rs) on request. Sums only grow, so the
+//! difference of two snapshots covers the time in between. They are read while I/O goes on, so
+//! different counters may be from slightly different moments. Names of stages are those of btt.
 
 use alloc::vec::Vec;
 use core::array;
@@ -12,40 +11,40 @@ use crate::account::disk_counter::DiskCounter;
 use crate::account::histogram::Snapshot;
 use crate::bio::OPS;
 
-/// Sizes of batches are counted by powers of two: 1, 2 to 3, 4 to 7, ... 256 and more.
+/// Number of size classes of batches, by powers of two: 1, 2 to 3, 4 to 7, ... 256 and more.
 pub const BATCH_SIZES: usize = 9;
 
-/// Sums of one operation.
+/// Sums of one operation since the disk was made.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OpSnapshot {
     /// Completed bios.
     pub ios: u64,
-    /// Their sectors.
+    /// Sectors of the completed bios.
     pub sectors: u64,
-    /// Those that failed.
+    /// Bios that ended with an error.
     pub errors: u64,
-    /// Those merged into another's request.
+    /// Bios merged into another bio's request.
     pub merges: u64,
-    /// Q to G: before it had a place in the layer.
+    /// Q to G: from submission until the bio has a request slot.
     pub q2g: Snapshot,
-    /// G to I: in a plug.
+    /// G to I: in the plug.
     pub g2i: Snapshot,
-    /// I to D: in a software queue, or waiting for a tag; 0 where it went past them.
+    /// I to D: in a software queue or waiting for a tag; 0 for an I/O that bypassed the queue.
     pub i2d: Snapshot,
-    /// Q to D: the three together, the time in the layer.
+    /// Q to D: the whole time in the block layer.
     pub queue: Snapshot,
-    /// D to C: in the drive.
+    /// D to C: the time in the drive.
     pub service: Snapshot,
-    /// Q to C.
+    /// Q to C: the whole time of the I/O.
     pub total: Snapshot,
 }
 
 /// Sums of a drive, or of one of its hardware queues, at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StatsSnapshot {
-    /// By operation, in the order of `Op::ALL`.
+    /// Sums of each operation, in the order of `Op::ALL`.
     pub ops: Vec<OpSnapshot>,
-    /// By counter; each has a method of its name.
+    /// Values indexed by `DiskCounter`; each counter also has a method of its name.
     pub counts: [u64; DiskCounter::ALL.len()],
     /// Batches handed to the driver, by powers of two of their sizes.
     pub batches: [u64; BATCH_SIZES],
@@ -92,14 +91,14 @@ impl OpSnapshot {
 }
 
 impl StatsSnapshot {
-    /// Adds another.
+    /// Adds the sums of another drive or hardware queue.
     pub fn merge(&mut self, other: &StatsSnapshot) {
         self.ops.iter_mut().zip(&other.ops).for_each(|(op, other)| op.merge(other));
         self.counts.iter_mut().zip(&other.counts).for_each(|(sum, other)| *sum += other);
         self.batches.iter_mut().zip(&other.batches).for_each(|(sum, other)| *sum += other);
     }
 
-    /// What came in between an earlier moment of the same drive or queue and this one.
+    /// Returns the growth since an earlier snapshot of the same drive or hardware queue.
     #[must_use]
     pub fn since(&self, earlier: &StatsSnapshot) -> StatsSnapshot {
         let ops = self.ops.iter().zip(&earlier.ops);
@@ -110,19 +109,19 @@ impl StatsSnapshot {
         }
     }
 
-    /// Completed bios of all operations.
+    /// Returns the number of completed bios of all operations.
     #[must_use]
     pub fn ios(&self) -> u64 {
         self.ops.iter().map(|op| op.ios).sum()
     }
 
-    /// I/Os accepted and not completed, as far as the counters agree at this moment.
+    /// Returns the number of I/Os accepted and not completed; approximate while I/O goes on.
     #[must_use]
     pub fn in_flight(&self) -> u64 {
         self.queued().saturating_sub(self.ios())
     }
 
-    /// Q to C of all operations.
+    /// Returns the histogram of Q to C of all operations together.
     #[must_use]
     pub fn total(&self) -> Snapshot {
         let mut sum = Snapshot::default();

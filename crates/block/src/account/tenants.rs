@@ -1,10 +1,10 @@
-//! Accounting by tenant: what a volume gave back to whom, as they saw it.
+//! Accounting by tenant: the I/Os that a volume completed for each tenant, as the tenant saw them.
 //!
-//! The channel that submitted a bio counts it once, be it whole or split: a whole one with the
-//! batch in which it completes (account.rs), or is delivered by another thread; one that was split
-//! when its last part is done. From Q to then. One account for each tenant and channel, made when
-//! the tenant is first seen; the volume keeps the ledger, and all tenants together are what it did.
-//! Kernel counterpart: blk-cgroup's `io.stat`.
+//! The submitting channel counts each bio once, from Q until it is handed back: a whole bio with
+//! the batch in which it completes (account.rs) or when another thread delivers it; a split bio
+//! when its last part is done. Each tenant has one account for each channel, made on the tenant's
+//! first I/O. The volume keeps the ledger; all tenants together are the volume's total. Kernel
+//! counterpart: blk-cgroup's `io.stat`.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -13,12 +13,12 @@ use alloc::vec::Vec;
 
 use millrace_machine::{Counter, Lock, Machine};
 
-use crate::account::held::{HeldLedger, HeldSnapshot, HeldStats};
+use crate::account::held::{GroupWaitStats, WaitLedger, WaitSnapshot};
 use crate::account::histogram::{Histogram, Snapshot, bucket_of};
-use crate::account::ledger::{Entry, Ledger};
+use crate::account::ledger::{Ledger, LedgerEntry};
 use crate::bio::group_id::GroupId;
-use crate::bio::{OPS, Op, Payer};
-use crate::chain::slot::Slot;
+use crate::bio::{AccountKey, OPS, Op};
+use crate::chain::slot::BioSlot;
 
 /// Counters and histogram of one operation.
 struct TenantOp<M: Machine> {
@@ -27,29 +27,29 @@ struct TenantOp<M: Machine> {
     total: Histogram<M>,
 }
 
-/// What one channel gave back to one tenant of a group.
+/// I/Os that one channel completed for one tenant of a group.
 pub(crate) struct TenantStats<M: Machine> {
-    payer: Payer,
+    account_key: AccountKey,
     ops: Box<[TenantOp<M>; OPS]>,
 }
 
 /// Sums of one operation of a tenant, or of a volume.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TenantOpSnapshot {
-    /// Bios handed back.
+    /// Bios handed back to the submitter.
     pub ios: u64,
-    /// Sectors of their ranges.
+    /// Total sectors of the bios.
     pub sectors: u64,
-    /// Those that failed.
+    /// Bios that failed.
     pub errors: u64,
-    /// From Q to when they were handed back.
+    /// Time from Q until the bio was handed back.
     pub total: Snapshot,
 }
 
-/// Sums of a tenant, or of a volume, at one moment: by operation, in the order of `Op::ALL`.
+/// Sums of a tenant or volume at one moment, by operation in the order of `Op::ALL`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TenantSnapshot {
-    /// By operation.
+    /// Sums of each operation, in the order of `Op::ALL`.
     pub ops: Vec<TenantOpSnapshot>,
 }
 
@@ -60,7 +60,7 @@ impl Default for TenantSnapshot {
 }
 
 impl TenantSnapshot {
-    /// Adds another.
+    /// Adds the sums of another snapshot.
     pub fn merge(&mut self, other: &TenantSnapshot) {
         for (sum, op) in self.ops.iter_mut().zip(&other.ops) {
             sum.ios += op.ios;
@@ -70,7 +70,7 @@ impl TenantSnapshot {
         }
     }
 
-    /// Bios of all operations.
+    /// Returns the number of bios of all operations.
     #[must_use]
     pub fn ios(&self) -> u64 {
         self.ops.iter().map(|op| op.ios).sum()
@@ -78,7 +78,7 @@ impl TenantSnapshot {
 }
 
 impl<M: Machine> TenantStats<M> {
-    fn new(payer: Payer) -> Self {
+    fn new(account_key: AccountKey) -> Self {
         let op = || TenantOp {
             sectors: M::Counter::new(),
             errors: M::Counter::new(),
@@ -86,16 +86,16 @@ impl<M: Machine> TenantStats<M> {
         };
         let ops: Box<[TenantOp<M>]> = (0..OPS).map(|_| op()).collect();
         let ops = ops.try_into().unwrap_or_else(|_| unreachable!("made with that length"));
-        TenantStats { payer, ops }
+        TenantStats { account_key, ops }
     }
 }
 
-impl<M: Machine> Entry for TenantStats<M> {
-    type Key = Payer;
+impl<M: Machine> LedgerEntry for TenantStats<M> {
+    type Key = AccountKey;
     type Sum = TenantSnapshot;
 
-    fn key(&self) -> Payer {
-        self.payer
+    fn key(&self) -> AccountKey {
+        self.account_key
     }
 
     fn add_to(&self, sum: &mut TenantSnapshot) {
@@ -111,46 +111,46 @@ impl<M: Machine> Entry for TenantStats<M> {
     }
 }
 
-/// All accounts of a volume.
-pub(crate) struct TenantLedger<M: Machine>(M::Lock<Accounts<M>>);
+/// All tenant and wait accounts of a volume, behind one lock.
+pub(crate) struct TenantLedger<M: Machine>(M::Lock<VolumeAccounts<M>>);
 
-struct Accounts<M: Machine> {
+struct VolumeAccounts<M: Machine> {
     tenants: Ledger<TenantStats<M>>,
-    /// What held I/Os before they were plugged.
-    /// Made when something is first held; boxed, so that the lock's value stays a cache line.
-    held: Option<Box<HeldLedger<M>>>,
+    /// Waiting times before the plug. Allocated when an I/O first waits, and boxed so that the lock
+    /// and its value fit a cache line.
+    held: Option<Box<WaitLedger<M>>>,
 }
 
 impl<M: Machine> TenantLedger<M> {
     pub(crate) fn new() -> Self {
-        let accounts = Accounts { tenants: Ledger::new(), held: None };
+        let accounts = VolumeAccounts { tenants: Ledger::new(), held: None };
         TenantLedger(M::Lock::new("tenants", accounts))
     }
 
-    /// Takes in an account of what was held.
-    pub(crate) fn open_held(&self, account: HeldStats<M>) -> Arc<HeldStats<M>> {
-        self.0.lock().held.get_or_insert_with(|| Box::new(HeldLedger::new())).open(account)
+    /// Adds an account of waiting times.
+    pub(crate) fn open_held(&self, account: GroupWaitStats<M>) -> Arc<GroupWaitStats<M>> {
+        self.0.lock().held.get_or_insert_with(|| Box::new(WaitLedger::new())).open(account)
     }
 
-    /// What held I/Os of each group.
-    pub(crate) fn held(&self) -> BTreeMap<GroupId, HeldSnapshot> {
+    /// Returns the waiting times of each group by reason.
+    pub(crate) fn held(&self) -> BTreeMap<GroupId, WaitSnapshot> {
         self.0.lock().held.as_mut().map_or_else(BTreeMap::new, |held| held.held())
     }
 
-    /// Sums by what `key` makes of whoever pays: tenants, or groups.
-    pub(crate) fn sums<K: Ord>(&self, key: fn(Payer) -> K) -> BTreeMap<K, TenantSnapshot> {
+    /// Returns sums by a key made from group and tenant, such as the group alone.
+    pub(crate) fn sums<K: Ord>(&self, key: fn(AccountKey) -> K) -> BTreeMap<K, TenantSnapshot> {
         let mut sums = BTreeMap::<K, TenantSnapshot>::new();
-        for (payer, sum) in self.0.lock().tenants.sums() {
-            sums.entry(key(payer)).or_default().merge(&sum);
+        for (account_key, sum) in self.0.lock().tenants.sums() {
+            sums.entry(key(account_key)).or_default().merge(&sum);
         }
         sums
     }
 }
 
-/// Bios of a tenant with equal operations and times that are not yet in its account.
+/// Bios of a tenant with equal operation and times, not yet added to its account.
 #[derive(Debug, Clone, Copy)]
-struct Run {
-    payer: Payer,
+struct TenantRun {
+    account_key: AccountKey,
     op: Op,
     q_ns: u64,
     c_ns: u64,
@@ -158,47 +158,54 @@ struct Run {
     sectors: u64,
 }
 
-/// A channel's accounts.
+/// A channel's tenant accounts.
 pub(crate) struct Tenants<M: Machine> {
-    /// Where they are kept; a worker has nobody's.
+    /// The volume's ledger; `None` for a worker, which has no tenants of its own.
     ledger: Option<Arc<TenantLedger<M>>>,
-    /// In order of whoever pays.
+    /// Sorted by group and tenant.
     accounts: Vec<Arc<TenantStats<M>>>,
-    /// Place of the one that was used last.
+    /// Index in `accounts` of the account used last.
     last: usize,
-    run: Run,
+    run: TenantRun,
 }
 
 impl<M: Machine> Tenants<M> {
     pub(crate) fn new(ledger: Option<Arc<TenantLedger<M>>>) -> Self {
-        let run = Run { payer: Payer::NOBODY, op: Op::Read, q_ns: 0, c_ns: 0, ios: 0, sectors: 0 };
+        let run = TenantRun {
+            account_key: AccountKey::DEFAULT,
+            op: Op::Read,
+            q_ns: 0,
+            c_ns: 0,
+            ios: 0,
+            sectors: 0,
+        };
         Tenants { ledger, accounts: Vec::new(), last: 0, run }
     }
 
-    /// Counts bios that took equally long; `bucket` is that of `total_ns`.
+    /// Counts bios that all took `total_ns`, whose histogram bucket is `bucket`.
     #[inline(always)]
     pub(crate) fn count(
         &mut self,
-        (payer, op): (Payer, Op),
+        (account_key, op): (AccountKey, Op),
         (bucket, total_ns): (usize, u64),
         (ios, sectors): (u64, u64),
     ) {
-        let Some(account) = self.account(payer) else { return };
+        let Some(account) = self.account(account_key) else { return };
         let op = &account.ops[op as usize];
         op.sectors.add(sectors);
         op.total.record_in(bucket, total_ns, ios);
     }
 
-    /// Adds one that is done now to a run of equals, which [`Tenants::end_run`] puts into the
-    /// account.
+    /// Adds a bio that completes now to the current run of equal ones. [`Tenants::end_run`] adds
+    /// the run to the account.
     #[inline]
-    pub(crate) fn count_one(&mut self, slot: &Slot<M>, now_ns: u64) {
-        let key = (slot.bio.payer, slot.bio.op, slot.q_ns, now_ns);
+    pub(crate) fn count_one(&mut self, slot: &BioSlot<M>, now_ns: u64) {
+        let key = (slot.bio.account_key, slot.bio.op, slot.q_ns, now_ns);
         let run = &mut self.run;
-        if (run.payer, run.op, run.q_ns, run.c_ns) != key {
+        if (run.account_key, run.op, run.q_ns, run.c_ns) != key {
             self.end_run();
-            let (payer, op, q_ns, c_ns) = key;
-            self.run = Run { payer, op, q_ns, c_ns, ios: 0, sectors: 0 };
+            let (account_key, op, q_ns, c_ns) = key;
+            self.run = TenantRun { account_key, op, q_ns, c_ns, ios: 0, sectors: 0 };
         }
         self.run.ios += 1;
         self.run.sectors += u64::from(slot.bio.nr_sectors);
@@ -207,39 +214,38 @@ impl<M: Machine> Tenants<M> {
         }
     }
 
-    /// Puts what was added one by one into the account.
+    /// Adds the current run to the tenant's account.
     pub(crate) fn end_run(&mut self) {
         let run = self.run;
         if run.ios > 0 {
             let total_ns = run.c_ns.saturating_sub(run.q_ns);
             let times = (bucket_of(total_ns), total_ns);
-            self.count((run.payer, run.op), times, (run.ios, run.sectors));
+            self.count((run.account_key, run.op), times, (run.ios, run.sectors));
             (self.run.ios, self.run.sectors) = (0, 0);
         }
     }
 
-    /// Counts that it failed.
     #[cold]
-    pub(crate) fn count_error(&mut self, slot: &Slot<M>) {
-        if let Some(account) = self.account(slot.bio.payer) {
+    pub(crate) fn count_error(&mut self, slot: &BioSlot<M>) {
+        if let Some(account) = self.account(slot.bio.account_key) {
             account.ops[slot.bio.op as usize].errors.add(1);
         }
     }
 
     #[inline(always)]
-    fn account(&mut self, payer: Payer) -> Option<&TenantStats<M>> {
-        if self.accounts.get(self.last).is_none_or(|account| account.payer != payer) {
-            self.find(payer);
+    fn account(&mut self, account_key: AccountKey) -> Option<&TenantStats<M>> {
+        if self.accounts.get(self.last).is_none_or(|account| account.account_key != account_key) {
+            self.find(account_key);
         }
         self.accounts.get(self.last).map(|account| &**account)
     }
 
     #[inline(never)]
-    fn find(&mut self, payer: Payer) {
+    fn find(&mut self, account_key: AccountKey) {
         let Some(ledger) = &self.ledger else { return };
-        let found = self.accounts.binary_search_by_key(&payer, |account| account.payer);
+        let found = self.accounts.binary_search_by_key(&account_key, |account| account.account_key);
         self.last = found.unwrap_or_else(|at| {
-            self.accounts.insert(at, ledger.0.lock().tenants.open(TenantStats::new(payer)));
+            self.accounts.insert(at, ledger.0.lock().tenants.open(TenantStats::new(account_key)));
             at
         });
     }
@@ -265,10 +271,10 @@ mod tests {
         ((3u16..6, op), (5u64..8, 6u64..9), 0u32..50, status)
     }
 
-    fn slot(((tenant, op), (q_ns, _), sectors, status): Done) -> Slot<Native> {
+    fn slot(((tenant, op), (q_ns, _), sectors, status): Done) -> BioSlot<Native> {
         let mut bio = Bio::discard(0, sectors).with_tenant(tenant);
         bio.op = op;
-        let mut slot = Slot::empty(null());
+        let mut slot = BioSlot::empty(null());
         (slot.bio, slot.q_ns, slot.status) = (ManuallyDrop::new(bio), q_ns, status);
         slot
     }
@@ -292,7 +298,7 @@ mod tests {
                     sum.total.add(c_ns.saturating_sub(q_ns), 1);
                 }
                 tenants.end_run();
-                prop_assert_eq!(&ledger.sums(|payer| payer.tenant), &expected);
+                prop_assert_eq!(&ledger.sums(|account_key| account_key.tenant), &expected);
             }
         }
     }

@@ -19,12 +19,12 @@ use crate::bio::group_id::GroupId;
 #[derive(Debug, Clone, Copy)]
 struct One {
     q_ns: u64,
-    whose: Whose,
+    whose: IoOwner,
     sectors: u32,
 }
 
-fn tenant_of(tenant: u16) -> Payer {
-    Payer { group: GroupId::DEFAULT, tenant }
+fn tenant_of(tenant: u16) -> AccountKey {
+    AccountKey { group: GroupId::DEFAULT, tenant }
 }
 
 /// What an account is told.
@@ -49,8 +49,9 @@ fn ops() -> impl Strategy<Value = Op> {
 
 fn ones() -> impl Strategy<Value = One> {
     let stage = prop::sample::select(&[BioStage::Whole, BioStage::Whole, BioStage::Child][..]);
-    let whose = (0u16..3, stage, prop::bool::weighted(0.7))
-        .prop_map(|(tenant, stage, own)| Whose { payer: tenant_of(tenant * 7), stage, own });
+    let whose = (0u16..3, stage, prop::bool::weighted(0.7)).prop_map(|(tenant, stage, own)| {
+        IoOwner { account_key: tenant_of(tenant * 7), stage, own }
+    });
     (0u64..6, whose, 0u32..50).prop_map(|(q_ns, whose, sectors)| One { q_ns, whose, sectors })
 }
 
@@ -72,10 +73,10 @@ fn told() -> impl Strategy<Value = Told> {
 }
 
 /// A bio in its slot.
-fn slot(op: Op, one: One) -> Slot<Native> {
-    let mut bio = Bio::discard(0, one.sectors).with_tenant(one.whose.payer.tenant);
+fn slot(op: Op, one: One) -> BioSlot<Native> {
+    let mut bio = Bio::discard(0, one.sectors).with_tenant(one.whose.account_key.tenant);
     bio.op = op;
-    let mut slot = Slot::empty(null());
+    let mut slot = BioSlot::empty(null());
     (slot.bio, slot.q_ns, slot.stage) = (ManuallyDrop::new(bio), one.q_ns, one.whose.stage);
     slot
 }
@@ -86,7 +87,7 @@ fn tell(
 ) {
     match *told {
         Told::Request(op, waits, d_ns, c_ns, ref ones) => {
-            let times = Times { q_ns: ones[0].q_ns, waits, d_ns, c_ns };
+            let times = IoTimes { q_ns: ones[0].q_ns, waits, d_ns, c_ns };
             stats.begin(run, (op, ones[0].whose), times, tenants);
             for one in ones {
                 stats.count(run, (one.q_ns, one.whose), one.sectors, tenants);
@@ -118,11 +119,11 @@ impl Model {
                 ones.iter().for_each(|one| self.add_one(op, *one, waits, (d_ns, c_ns)));
             }
             Told::Single(op, one, d_ns, c_ns) => {
-                let own = One { whose: Whose { own: true, ..one.whose }, ..one };
+                let own = One { whose: IoOwner { own: true, ..one.whose }, ..one };
                 self.add_one(op, own, None, (d_ns, c_ns));
             }
             Told::Aborted(op, one, now_ns) => {
-                let others = One { whose: Whose { own: false, ..one.whose }, ..one };
+                let others = One { whose: IoOwner { own: false, ..one.whose }, ..one };
                 self.add_one(op, others, None, (now_ns, now_ns));
                 self.stats.ops[op as usize].errors += 1;
             }
@@ -162,7 +163,7 @@ impl Model {
         sum.sectors += sectors;
         if one.whose.own && one.whose.stage == BioStage::Whole {
             let tenant =
-                &mut self.tenants.entry(one.whose.payer.tenant).or_default().ops[op as usize];
+                &mut self.tenants.entry(one.whose.account_key.tenant).or_default().ops[op as usize];
             tenant.ios += 1;
             tenant.sectors += sectors;
             tenant.total.add(queue + service, 1);
@@ -195,13 +196,13 @@ proptest! {
             stats.add_to(&mut sum);
         }
         prop_assert_eq!(sum, model.stats);
-        prop_assert_eq!(ledger.sums(|payer| payer.tenant), model.tenants);
+        prop_assert_eq!(ledger.sums(|account_key| account_key.tenant), model.tenants);
     }
 }
 
 #[test]
 fn an_io_is_like_a_run_only_if_operation_times_tenant_and_stage_are_its_own() {
-    let whose = Whose { payer: tenant_of(4), stage: BioStage::Whole, own: true };
+    let whose = IoOwner { account_key: tenant_of(4), stage: BioStage::Whole, own: true };
     let one = One { q_ns: 10, whose, sectors: 8 };
     let mut run = EqualIos::like(Op::Write, whose, (10, 20, 30));
     assert_eq!(run.c_ns(), 30);
@@ -210,8 +211,8 @@ fn an_io_is_like_a_run_only_if_operation_times_tenant_and_stage_are_its_own() {
         (Op::Read, one, 20),
         (Op::Write, one, 21),
         (Op::Write, One { q_ns: 11, ..one }, 20),
-        (Op::Write, One { whose: Whose { payer: tenant_of(5), ..whose }, ..one }, 20),
-        (Op::Write, One { whose: Whose { stage: BioStage::Child, ..whose }, ..one }, 20),
+        (Op::Write, One { whose: IoOwner { account_key: tenant_of(5), ..whose }, ..one }, 20),
+        (Op::Write, One { whose: IoOwner { stage: BioStage::Child, ..whose }, ..one }, 20),
     ];
     for (op, other, d_ns) in others {
         assert!(!run.is_like(op, &slot(op, other), d_ns), "{op:?} {other:?} {d_ns}");
@@ -224,7 +225,7 @@ fn an_io_is_like_a_run_only_if_operation_times_tenant_and_stage_are_its_own() {
 fn a_run_is_straight_if_its_ios_are_the_threads_own_and_waited_in_no_queue() {
     for own in [false, true] {
         for waits in [None, Some((1, 2))] {
-            let whose = Whose { payer: tenant_of(0), stage: BioStage::Child, own };
+            let whose = IoOwner { account_key: tenant_of(0), stage: BioStage::Child, own };
             let mut run = EqualIos::like(Op::Read, whose, (0, 3, 4));
             run.times.waits = waits;
             assert_eq!(run.is_straight(), own && waits.is_none(), "{own} {waits:?}");
@@ -241,11 +242,11 @@ fn a_tenant_is_billed_here_for_whole_bios_of_this_thread_only() {
         (null(), BioStage::Whole, false),
         (null(), BioStage::Data, false),
     ] {
-        let mut bio = Slot::<Native>::empty(bio_set);
+        let mut bio = BioSlot::<Native>::empty(bio_set);
         bio.stage = stage;
-        bio.bio.payer.tenant = 9;
-        let whose = Whose::of(&bio, mine);
-        assert_eq!(whose, Whose { payer: tenant_of(9), stage, own: bio_set == mine });
+        bio.bio.account_key.tenant = 9;
+        let whose = IoOwner::of(&bio, mine);
+        assert_eq!(whose, IoOwner { account_key: tenant_of(9), stage, own: bio_set == mine });
         assert_eq!(whose.is_counted(), counted, "{whose:?}");
     }
 }

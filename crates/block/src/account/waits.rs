@@ -1,43 +1,45 @@
-//! `Waits`: how many I/Os wait, and a sum of times with them, in one word.
+//! `WaitCounter`: a count of waiting I/Os and a sum of waiting times, packed into one word.
 //!
-//! One thread writes it without a lock, others read it at any moment: since both are in one word,
-//! nobody sees one of them without the other. The sum is that of ends less that of beginnings, so
-//! that whoever reads adds the present for each that still waits: `ended + waiting * now - sum of
-//! beginnings`. What is too much for that word goes over to a second one. Used by held.rs. Kernel
-//! counterpart: none.
+//! One thread writes it without a lock, and any thread reads it at any time. Both values are in one
+//! word, so a reader always sees a consistent pair. The sum is end times minus start times, and a
+//! reader adds the present for each I/O that still waits: `ended + waiting * now - sum of starts`.
+//! When the sum gets large, part of it moves to a second word. Used by held.rs. Kernel counterpart:
+//! none.
 
 use millrace_machine::{Counter, Machine};
 
-use crate::account::hold::Hold;
+use crate::account::hold::WaitReason;
 
-/// Bits of the sum. A count of 16 bits stands above them.
+/// Width of the sum in bits; the upper 16 bits are the count.
 const SUM_BITS: u32 = 48;
 const SUM_MASK: u64 = (1 << SUM_BITS) - 1;
-/// The sum counts units of 1024 ns, so that it is full after 4 years of waiting, all I/Os together:
-/// a week of 256 that always wait. Half of that goes over to the second word.
+/// log2 of the sum's unit, 1,024 ns. In this unit the sum overflows after 4 years of waiting time
+/// over all I/Os, such as a week in which 256 I/Os always wait. At half of that it moves to the
+/// second word.
 const UNIT_BITS: u32 = 10;
 const FULL: u64 = 1 << (SUM_BITS - 2);
-/// Most that one writer says wait at one place, so that several places fit into the count.
+/// Largest count that one writer reports at one place, so that several places fit into 16 bits.
 const WAITING_MAX: u32 = (1 << 14) - 1;
 
-/// Time in the units of a sum.
+/// Converts nanoseconds to the unit of the sum.
 pub(crate) fn units(ns: u64) -> u64 {
     ns >> UNIT_BITS
 }
 
-/// How many wait, and the sum.
-pub(crate) struct Waits<M: Machine> {
+/// The number of I/Os that wait, and the sum of their waiting times.
+pub(crate) struct WaitCounter<M: Machine> {
     now: M::Counter,
-    /// Units that went over.
+    /// Part of the sum that was moved out of `now`, in units.
     over: M::Counter,
 }
 
-impl<M: Machine> Waits<M> {
+impl<M: Machine> WaitCounter<M> {
     pub(crate) fn new() -> Self {
-        Waits { now: M::Counter::new(), over: M::Counter::new() }
+        WaitCounter { now: M::Counter::new(), over: M::Counter::new() }
     }
 
-    /// So many more wait, or fewer if it is negative, and the sum grows by so much.
+    /// Adds `more` to the number of waiting I/Os (it may be negative) and `sum` to the sum, in
+    /// units.
     pub(crate) fn change(&self, more: i64, sum: u64) {
         let old = self.now.get();
         let count = (old >> SUM_BITS).wrapping_add_signed(more);
@@ -45,7 +47,7 @@ impl<M: Machine> Waits<M> {
         self.now.add((count << SUM_BITS | sum).wrapping_sub(old));
     }
 
-    /// Adds time that is over, in units.
+    /// Adds waiting time that has ended, in units.
     pub(crate) fn add(&self, sum: u64) {
         self.change(0, sum);
         if self.now.get() >> SUM_BITS == 0 {
@@ -53,7 +55,8 @@ impl<M: Machine> Waits<M> {
         }
     }
 
-    /// For the writer, now and then: what the sum is at a time in units goes over if it is much.
+    /// Moves the sum at time `now` (in units) to the second word if it is large. The writer calls
+    /// this now and then.
     pub(crate) fn spill(&self, now: u64) {
         let (_, sum) = read(self.now.get(), now);
         if sum >= FULL {
@@ -62,8 +65,8 @@ impl<M: Machine> Waits<M> {
         }
     }
 
-    /// How many wait at a time in units, and the sum at that time in nanoseconds; less for a moment
-    /// if the sum is just going over.
+    /// Returns the number of waiting I/Os and the sum in nanoseconds at time `now` (in units). The
+    /// sum may be too small for a moment while it moves to the second word.
     pub(crate) fn at(&self, now: u64) -> (u64, u64) {
         loop {
             let over = self.over.get();
@@ -75,56 +78,57 @@ impl<M: Machine> Waits<M> {
     }
 }
 
-/// How many wait at a time, and the sum, by a word.
+/// Decodes a word: the number of waiting I/Os, and the sum at time `now` in units.
 fn read(word: u64, now: u64) -> (u64, u64) {
     let count = word >> SUM_BITS;
     let sum = word.wrapping_add(count.wrapping_mul(now)) & SUM_MASK;
-    // A reader's clock may be behind the writer's: less than nothing is nothing.
+    // A reader's clock may be behind the writer's, so a negative sum counts as 0.
     let is_negative = sum >> (SUM_BITS - 1) != 0;
     (count, if is_negative { 0 } else { sum })
 }
 
-/// What a writer said last of I/Os that wait at one of its places, so that it can take that back.
+/// The waiting I/Os that a writer last reported at one of its places, so that it can take the
+/// report back.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Said {
-    /// What holds them; none: whatever stops the hardware queue.
-    pub(crate) hold: Option<Hold>,
+pub(crate) struct ReportedWaits {
+    /// Reason of the wait; `None` if it is whatever stops the hardware queue.
+    pub(crate) hold: Option<WaitReason>,
     waiting: u32,
-    /// Sum of the times since when, in units.
+    /// Sum of the times at which the waits began, in units.
     since: u64,
 }
 
-impl Said {
-    /// How many wait.
+impl ReportedWaits {
+    /// Returns the number of waiting I/Os.
     pub(crate) fn waiting(&self) -> u32 {
         self.waiting
     }
 
-    /// That so many wait, and since when each of them does, on average.
-    pub(crate) fn all(hold: Option<Hold>, waiting: u32, since_ns: u64) -> Said {
+    /// Reports `waiting` I/Os, whose waits began at `since_ns` on average.
+    pub(crate) fn all(hold: Option<WaitReason>, waiting: u32, since_ns: u64) -> ReportedWaits {
         let waiting = waiting.min(WAITING_MAX);
-        Said { hold, waiting, since: u64::from(waiting).wrapping_mul(units(since_ns)) }
+        ReportedWaits { hold, waiting, since: u64::from(waiting).wrapping_mul(units(since_ns)) }
     }
 
-    /// Held by something else.
-    pub(crate) fn by(self, hold: Option<Hold>) -> Said {
-        Said { hold, ..self }
+    /// Returns the report with another reason.
+    pub(crate) fn by(self, hold: Option<WaitReason>) -> ReportedWaits {
+        ReportedWaits { hold, ..self }
     }
 
-    /// With one more, which waits since a time.
-    pub(crate) fn with(self, since_ns: u64) -> Said {
+    /// Returns the report with one more I/O, which waits since `since_ns`.
+    pub(crate) fn with(self, since_ns: u64) -> ReportedWaits {
         let since = self.since.wrapping_add(units(since_ns));
-        Said { waiting: self.waiting + 1, since, ..self }
+        ReportedWaits { waiting: self.waiting + 1, since, ..self }
     }
 
-    /// With one less, which waited since a time.
-    pub(crate) fn without(self, since_ns: u64) -> Said {
+    /// Returns the report with one I/O less, which waited since `since_ns`.
+    pub(crate) fn without(self, since_ns: u64) -> ReportedWaits {
         let since = self.since.wrapping_sub(units(since_ns));
-        Said { waiting: self.waiting.saturating_sub(1), since, ..self }
+        ReportedWaits { waiting: self.waiting.saturating_sub(1), since, ..self }
     }
 
-    /// How many of them wait more than in `old`, and how much the sum of their ages grows by.
-    pub(crate) fn ages_since(self, old: Said) -> (i64, u64) {
+    /// Returns how many more I/Os wait than in `old`, and by how much the sum of their ages grows.
+    pub(crate) fn ages_since(self, old: ReportedWaits) -> (i64, u64) {
         (i64::from(self.waiting) - i64::from(old.waiting), old.since.wrapping_sub(self.since))
     }
 }
@@ -138,7 +142,7 @@ mod tests {
 
     #[test]
     fn what_waits_adds_the_present_and_what_has_ended_stays() {
-        let waits = Waits::<Native>::new();
+        let waits = WaitCounter::<Native>::new();
         waits.change(1, units(10 * MS).wrapping_neg());
         waits.change(1, units(20 * MS).wrapping_neg());
         assert_eq!(waits.at(units(25 * MS)), (2, 20 * MS));
@@ -150,15 +154,15 @@ mod tests {
 
     #[test]
     fn a_reader_whose_clock_is_behind_sees_no_time() {
-        let waits = Waits::<Native>::new();
+        let waits = WaitCounter::<Native>::new();
         waits.change(1, units(10 * MS).wrapping_neg());
         assert_eq!(waits.at(units(9 * MS)), (1, 0));
     }
 
     #[test]
     fn ages_are_those_of_what_is_still_there() {
-        let ages = Waits::<Native>::new();
-        let mut said = Said::default();
+        let ages = WaitCounter::<Native>::new();
+        let mut said = ReportedWaits::default();
         for next in [said.with(10 * MS), said.with(10 * MS).with(30 * MS), said.with(30 * MS)] {
             let (more, sum) = next.ages_since(said);
             ages.change(more, sum);
@@ -169,7 +173,7 @@ mod tests {
 
     #[test]
     fn many_that_always_wait_are_counted_for_years() {
-        let waits = Waits::<Native>::new();
+        let waits = WaitCounter::<Native>::new();
         let hour = units(3_600_000_000_000);
         let mut last = 0;
         for at in 0..24 * 365u64 {

@@ -1,9 +1,10 @@
-//! `Arena`: memory that many requests to drives lie in over time, such as that of a cache.
+//! `Arena`: one block of memory, such as a cache's, that many I/Os to drives read and write.
 //!
-//! Shared by its owner, who decides who touches which part of it when, and by drives to which it
-//! was lent ([`Driver::lend`](crate::Driver::lend)): it stays where it is until the last of them
-//! has let go. Zeroed by the system, whose pages come as they are first used, in huge ones if it
-//! can. Only ever touched by raw copies and by drives, never by references.
+//! Shared by its owner and by the drives that it was lent to
+//! ([`Driver::lend`](crate::Driver::lend)). The owner decides which part is in use by which I/O.
+//! The memory keeps its address until the last reference is dropped. The operating system provides
+//! it zeroed, page by page at first use, in huge pages where it can. Only raw copies and drives
+//! access it, never Rust references.
 #![allow(unsafe_code)]
 
 use alloc::alloc::Layout;
@@ -11,21 +12,21 @@ use core::ptr::NonNull;
 
 use millrace_machine::payload::{alloc_zeroed, dealloc};
 
-/// Memory that many requests lie in over time.
+/// A block of memory at a fixed address, shared by its owner and drives for many I/Os.
 #[derive(Debug)]
 pub struct Arena {
     start: NonNull<u8>,
     layout: Layout,
 }
 
-// SAFETY: plain bytes, to which this gives out nothing but the address.
+// SAFETY: the type holds plain bytes and gives out nothing but their address.
 unsafe impl Send for Arena {}
 // SAFETY: as above.
 unsafe impl Sync for Arena {}
 
 impl Arena {
-    /// So many bytes with this alignment, which is a power of two. None if there is no memory, or
-    /// no bytes were asked for.
+    /// Allocates `len_bytes` zeroed bytes, aligned to `align`, a power of two. Returns `None` if
+    /// memory is short, `len_bytes` is 0 or `align` is not a power of two.
     #[must_use]
     pub fn new(len_bytes: usize, align: usize) -> Option<Arena> {
         let layout = Layout::from_size_align(len_bytes, align).ok()?;
@@ -37,13 +38,13 @@ impl Arena {
         Some(Arena { start, layout })
     }
 
-    /// The first byte.
+    /// Returns the address of the first byte.
     #[must_use]
     pub fn start(&self) -> *mut u8 {
         self.start.as_ptr()
     }
 
-    /// How many bytes there are.
+    /// Returns the size of the memory in bytes.
     #[must_use]
     pub fn len_bytes(&self) -> usize {
         self.layout.size()

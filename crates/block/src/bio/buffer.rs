@@ -1,9 +1,9 @@
 //! `Buffer`: owned, aligned, zeroed memory for one I/O of a program.
 //!
-//! Owned by the program, then by the bio from submission to completion, then by the program again;
-//! memory that a drive may still write is never in the program's hands. On a real machine a buffer
-//! of up to 2 MiB lies in one huge page if the system has some. Zeroed when made, so that
-//! nobody reads another's bytes. Kernel counterpart: the pages of a bio.
+//! The program owns it before submission, the bio from submission to completion, and the program
+//! again afterwards, so a program never holds memory that a drive may still write. On a real
+//! machine a buffer of up to 2 MiB lies in one huge page if the system has one free. New buffers
+//! are zeroed so that no program reads another's bytes. Kernel counterpart: the pages of a bio.
 #![allow(unsafe_code)]
 
 use alloc::alloc::{Layout, handle_alloc_error};
@@ -28,14 +28,17 @@ unsafe impl Send for Buffer {}
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// A zeroed buffer of `len_bytes` bytes, 512 or more and a multiple of 512, at most 1 GiB.
+    /// Allocates a zeroed buffer of `len_bytes` bytes: a multiple of 512 between 512 and 1 GiB.
     ///
     /// # Panics
-    /// If the length is not such; aborts if there is no memory.
+    /// If the length is out of that range. Aborts if there is no memory.
     #[must_use]
     pub fn new(len_bytes: usize) -> Self {
         let sane = len_bytes > 0 && len_bytes.is_multiple_of(512) && len_bytes <= 1 << 30;
-        assert!(sane, "buffer of {len_bytes} bytes: 512 to 1 GiB, a multiple of 512");
+        assert!(
+            sane,
+            "a buffer of {len_bytes} bytes is not a multiple of 512 between 512 and 1 GiB"
+        );
         let layout = Self::layout(len_bytes);
         // SAFETY: the layout has a size above zero.
         let start = unsafe { alloc_zeroed(layout) };
@@ -47,14 +50,14 @@ impl Buffer {
         Layout::from_size_align(len_bytes, BUFFER_ALIGN).expect("at most 1 GiB, power of two")
     }
 
-    /// Gives up ownership; [`Buffer::from_raw`] takes it back.
+    /// Gives up ownership of the memory; [`Buffer::from_raw`] takes it back.
     pub(crate) fn into_raw(self) -> (NonNull<u8>, usize) {
         let raw = (self.start, self.len_bytes);
         core::mem::forget(self);
         raw
     }
 
-    /// Takes back what [`Buffer::into_raw`] gave.
+    /// Takes back the memory that [`Buffer::into_raw`] gave up.
     ///
     /// # Safety
     /// The pair comes from `into_raw` and nobody else has taken it.

@@ -1,15 +1,15 @@
-//! `Error`: why a queue, drive or volume could not be set up.
+//! `Error`: the reason why a queue, drive or volume could not be set up.
 //!
-//! Returned by constructors only; never by I/O, whose outcome is a `Status`. Callers match on the
-//! kind; the context is for a person.
+//! Only set-up functions return it. The outcome of an I/O is a `Status` instead. Callers match on
+//! the kind; the context is a message for a person.
 
 use alloc::string::String;
 
-/// What kind of set-up error.
+/// The kind of a set-up error, for callers to match on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// A limit or setting that makes no sense, alone or beside another.
+    /// A limit or setting is out of range or contradicts another one.
     InvalidSetting,
     /// A file, directory, socket or export is not there.
     NotFound,
@@ -17,13 +17,13 @@ pub enum ErrorKind {
     PermissionDenied,
     /// The operating system, or a server, refused something for another reason.
     System,
-    /// Somebody else uses it.
+    /// Another user has the resource open or is changing it.
     Busy,
-    /// This driver or machine cannot do it.
+    /// This driver or machine does not support the operation.
     NotSupported,
 }
 
-/// A set-up error.
+/// A set-up error: a kind for the program and a message for a person.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
     kind: ErrorKind,
@@ -37,7 +37,7 @@ const ENOENT: i32 = 2;
 const DENIED: [i32; 2] = [1, 13];
 
 impl Error {
-    /// An error; `context` says what is wrong, where, and what to do.
+    /// Creates an error. `context` says what is wrong, where, and what to do.
     #[must_use]
     pub fn new(kind: ErrorKind, context: impl Into<String>) -> Self {
         Error { kind, context: context.into(), errno: None }
@@ -55,7 +55,7 @@ impl Error {
         Error { kind, context: context.into(), errno }
     }
 
-    /// What kind it is.
+    /// Returns the error's kind.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.kind

@@ -1,13 +1,13 @@
-//! `GroupId`: the name that a bio carries of the group that it belongs to.
+//! `GroupId`: the number by which a bio names its group of tenants.
 //!
-//! A number, made by [`Groups`](crate::Groups), which knows what it stands for.
+//! [`Groups`](crate::Groups) assigns the numbers and keeps the settings that belong to them.
 
-/// A group of those who share weights, limits and targets.
+/// The number of a group of tenants that share a weight, limits and a latency target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(transparent)]
 pub struct GroupId(pub u16);
 
 impl GroupId {
-    /// The group of whatever names none: weight 100, no limits.
+    /// The default group, for bios that name no group: weight 100 and no limits until changed.
     pub const DEFAULT: GroupId = GroupId(0);
 }

@@ -1,19 +1,20 @@
-//! `QueueLimits`: what a drive or volume takes in one request, validated and stacked in one place.
+//! `QueueLimits`: the requests that a drive or volume accepts: their sizes, alignment and
+//! operations.
 //!
-//! Filled by drivers, completed and checked by `validate`, stacked by volumes, read by `split` and
-//! by exports that tell their clients. Names are those of the kernel's `struct queue_limits`; units
-//! are in the names. Invariant of a validated value: every field is usable as it stands (no zero
-//! that means "none" except where said).
+//! Drivers fill it in, `validate` checks it, volumes stack the limits of their drives, and the
+//! splitter and the servers' replies to clients read it. Names are those of the kernel's `struct
+//! queue_limits`; units are in the names. In a validated value every field can be used as it is: 0
+//! means "no limit" or "not supported" only where the field says so.
 
 use alloc::format;
 
 use crate::bio::Segment;
 use crate::bio::error::{Error, ErrorKind};
 
-/// Longest read or write in sectors: lengths in bytes fit 32 bits.
+/// Longest read or write in sectors, so that a length in bytes fits 32 bits.
 pub(crate) const MAX_DATA_SECTORS: u32 = (1 << 23) - 1;
 
-/// Limits of a device.
+/// The I/O limits of a device, in the kernel's names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueueLimits {
     /// Smallest addressable unit in bytes: a power of two, 512 to 65,536.
@@ -24,44 +25,46 @@ pub struct QueueLimits {
     pub io_min: u32,
     /// Preferred I/O in bytes; 0 if the device has no preference.
     pub io_opt: u32,
-    /// Longest read or write in sectors.
+    /// Longest read or write that the device accepts, in sectors.
     pub max_sectors: u32,
-    /// Longest read or write that merging makes, in sectors: up to this length one request costs
-    /// the device less than its parts, beyond it parts that are in flight side by side are faster.
-    /// `max_sectors` or more for a device of which nothing is known: merging goes as far as it can.
+    /// Longest read or write that merging builds, in sectors. Up to this length one request is
+    /// cheaper for the device than its parts; beyond it, separate requests in flight are faster. A
+    /// value of `max_sectors` or more leaves `max_sectors` as the only limit.
     pub merge_sectors: u32,
-    /// Most pieces of memory in a request.
+    /// Largest number of memory segments in a request.
     pub max_segments: u16,
-    /// Longest piece of memory in bytes.
+    /// Longest memory segment in bytes.
     pub max_segment_size: u32,
-    /// No piece of memory crosses a multiple of this mask plus one; `u64::MAX` for no boundary.
+    /// No memory segment crosses an address that is a multiple of this mask plus one; `u64::MAX`
+    /// for no boundary.
     pub seg_boundary_mask: u64,
-    /// Memory addresses are multiples of this mask plus one.
+    /// Memory addresses must be multiples of this mask plus one.
     pub dma_alignment: u32,
     /// Longest discard in sectors; 0 if the device cannot discard.
     pub max_discard_sectors: u32,
-    /// Discards start and end best at multiples of this, in bytes.
+    /// Size in bytes to whose multiples discards should be aligned.
     pub discard_granularity: u32,
-    /// Longest write-zeroes in sectors; 0 if the device cannot.
+    /// Longest write-zeroes in sectors; 0 if the device does not support it.
     pub max_write_zeroes_sectors: u32,
-    /// Boundary in sectors that no request crosses; 0 for none.
+    /// Boundary in sectors that no request may cross; 0 for none.
     pub chunk_sectors: u32,
-    /// Yes/no properties.
+    /// Boolean properties of the device.
     pub features: Features,
 }
 
-/// Yes/no properties of a device.
+/// Boolean properties of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Features {
-    /// Completed writes may be lost until a flush.
+    /// The device has a volatile cache: it may lose completed writes that no flush followed.
     pub volatile_cache: bool,
-    /// Completed writes may be lost with this process until a flush: it has that cache in memory.
+    /// The volatile cache is memory of this process: a crash of the process loses writes that no
+    /// flush followed.
     pub process_cache: bool,
-    /// Takes FUA writes itself.
+    /// The device executes FUA writes itself; otherwise the layer flushes after the write.
     pub fua: bool,
-    /// Never touches payload: reads leave the memory as it is.
+    /// The device never touches payload: reads leave memory unchanged.
     pub no_payload: bool,
-    /// Takes no writes.
+    /// The device accepts no writes.
     pub read_only: bool,
 }
 
@@ -88,19 +91,19 @@ impl Default for QueueLimits {
 }
 
 impl QueueLimits {
-    /// Sectors of one logical block.
+    /// Returns the number of sectors in one logical block.
     #[must_use]
     pub fn logical_sectors(&self) -> u32 {
         self.logical_block_size >> 9
     }
 
-    /// Longest read or write that merging makes, in sectors.
+    /// Returns the longest read or write that merging builds, in sectors.
     #[inline]
     pub(crate) fn merge_max(&self) -> u32 {
         self.merge_sectors.min(self.max_sectors)
     }
 
-    /// Checks that the fields make sense alone and together, and rounds what must be whole blocks.
+    /// Checks the fields alone and against each other, and rounds lengths down to whole blocks.
     ///
     /// # Errors
     /// `InvalidSetting`, naming the field and its value.
@@ -133,7 +136,7 @@ impl QueueLimits {
         Ok(self)
     }
 
-    /// Limits of a device that passes I/O on to both: the stricter of each.
+    /// Returns the limits of a device over `self` and `other`: the stricter value of each field.
     #[must_use]
     pub fn stack(self, other: QueueLimits) -> QueueLimits {
         QueueLimits {
@@ -164,7 +167,7 @@ impl QueueLimits {
     }
 }
 
-/// What a piece of memory may be: the two limits that cut pieces, in a form that is cheap to apply.
+/// The two limits that cut memory segments (length and boundary), in a form that is cheap to apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SegmentRule {
     max_bytes: u32,
@@ -175,7 +178,7 @@ impl SegmentRule {
     pub(crate) const NONE: SegmentRule =
         SegmentRule { max_bytes: u32::MAX, boundary_mask: u64::MAX };
 
-    /// The longest start of a piece that keeps the rule.
+    /// Returns the longest leading part of `piece` that keeps within both limits.
     #[inline]
     pub(crate) fn cut(self, piece: Segment) -> Segment {
         let to_boundary = self.boundary_mask - (piece.start as u64 & self.boundary_mask);
@@ -190,7 +193,7 @@ impl QueueLimits {
         SegmentRule { max_bytes: self.max_segment_size, boundary_mask: self.seg_boundary_mask }
     }
 
-    /// Whether one piece of memory of any length is one segment.
+    /// Returns true if a memory segment of any length and address needs no cutting.
     pub(crate) fn takes_any_segment(&self) -> bool {
         self.segment_rule() == SegmentRule::NONE
     }
@@ -201,7 +204,7 @@ fn nonzero_min(a: u32, b: u32) -> u32 {
 }
 
 fn check(holds: bool, field: &str, value: u32) -> Result<(), Error> {
-    let text = || format!("queue limit {field} = {value} makes no sense");
+    let text = || format!("queue limit {field} = {value} is out of range");
     if holds { Ok(()) } else { Err(Error::new(ErrorKind::InvalidSetting, text())) }
 }
 

@@ -1,39 +1,39 @@
-//! `Status`: the outcome of one I/O, and its one table to errno and text.
+//! `Status`: the outcome of one I/O, with a single table that maps it to an errno and a text.
 //!
-//! Produced by drivers and by the layer's own checks, carried by requests and bios to whoever
-//! submitted. Set-up errors are another thing (`Error`), and so is flow control (`Dispatch`).
-//! Kernel counterpart: `blk_status_t` and `blk_errors` in block/blk-core.c.
+//! Drivers and the layer's own checks produce it; requests and bios carry it back to the submitter.
+//! Set-up errors have another type (`Error`), and so does flow control (`Dispatch`). Kernel
+//! counterpart: `blk_status_t` and `blk_errors` in block/blk-core.c.
 
 /// The outcome of one I/O.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum Status {
-    /// Done.
+    /// The I/O succeeded.
     Ok = 0,
     /// The medium or the path to it failed.
     IoError,
-    /// No space left on the drive's store.
+    /// The drive's backing store is out of space.
     NoSpace,
-    /// No answer from the drive within the timeout.
+    /// The drive did not answer within the request timeout.
     TimedOut,
-    /// The drive cannot do this operation.
+    /// The drive does not support this operation.
     NotSupported,
-    /// Misaligned, malformed, or against the limits.
+    /// The I/O is misaligned, malformed or exceeds the device's limits.
     Invalid,
-    /// Reaches past the end.
+    /// The I/O reaches past the end of the device.
     OutOfRange,
-    /// A write to a read-only drive.
+    /// A write was sent to a read-only drive.
     ReadOnly,
-    /// No memory or other resource for it.
+    /// Memory or another resource was short.
     NoResource,
-    /// The drive is gone.
+    /// The drive is gone and accepts no I/O.
     Offline,
-    /// Given up because the layer is shutting down.
+    /// The layer gave the I/O up because it is shutting down.
     Aborted,
 }
 
-/// One row a status: itself, errno, text.
+/// One row for each status, in the order of their numbers: status, errno, text.
 const TABLE: [(Status, i32, &str); 11] = [
     (Status::Ok, 0, "ok"),
     (Status::IoError, 5, "I/O error"),
@@ -49,29 +49,29 @@ const TABLE: [(Status, i32, &str); 11] = [
 ];
 
 impl Status {
-    /// True for [`Status::Ok`].
+    /// Returns true for [`Status::Ok`].
     #[must_use]
     pub fn is_ok(self) -> bool {
         self == Status::Ok
     }
 
-    /// The errno of Linux, positive; 0 for ok.
+    /// Returns the Linux errno as a positive number, or 0 for success.
     #[must_use]
     pub fn errno(self) -> i32 {
         TABLE[self as usize].1
     }
 
-    /// A few words.
+    /// Returns a short description in lower case, such as "timed out".
     #[must_use]
     pub fn text(self) -> &'static str {
         TABLE[self as usize].2
     }
 
-    /// The status of a positive errno; unknown ones are I/O errors.
+    /// Returns the status for a positive Linux errno; an unknown one maps to `IoError`.
     #[must_use]
     pub fn from_errno(errno: i32) -> Status {
         match errno {
-            // EFBIG is what a file system says past its largest file, EDQUOT past a quota.
+            // A file system reports EFBIG past its largest file size and EDQUOT past a quota.
             27 | 122 => Status::NoSpace,
             // ENXIO, ESHUTDOWN.
             6 | 108 => Status::Offline,
@@ -81,7 +81,7 @@ impl Status {
         }
     }
 
-    /// This one unless it is ok, then `other`: the first error wins.
+    /// Returns `self` if it is an error, else `other`, so that the first error wins.
     #[must_use]
     pub fn or(self, other: Status) -> Status {
         if self.is_ok() { other } else { self }

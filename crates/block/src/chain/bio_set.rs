@@ -1,10 +1,10 @@
-//! `BioSet`: the shared part of a channel: its slots, and where other threads deliver completions.
+//! `BioSet`: the part of a channel that other threads share: its slots and its completion list.
 //!
-//! Owned by a `Channel`, or by a `Worker` without slots; other threads reach it through
-//! `Slot::bio_set` to push completed bios on a lock-free list (many producers, one consumer that
-//! takes all) and to ring the channel's bell. Invariant: freed only when no slot is in use and no
-//! drive may still write memory of its bios; else leaked. Lock order: none. Kernel counterpart:
-//! `llist_head` of the completion softirq.
+//! Owned by a `Channel`, or by a `Worker` as a set without slots. Other threads reach it through
+//! `BioSlot::bio_set`: they push completed bios onto a lock-free list (many producers, one consumer
+//! that takes all) and ring the channel's doorbell. Invariant: the set is freed only when no slot
+//! is in use and no drive may still write memory of its bios; else it is leaked. Lock order: none.
+//! Kernel counterpart: `llist_head` of the completion softirq.
 #![allow(unsafe_code)]
 
 use alloc::boxed::Box;
@@ -12,21 +12,21 @@ use alloc::sync::Arc;
 
 use millrace_machine::{Doorbell, Line, Machine, Order, Word};
 
-use crate::chain::slot::{BioList, BioRef, Slot};
+use crate::chain::slot::{BioList, BioRef, BioSlot};
 
-/// Slots and completion list of a channel.
+/// The slots and the completion list of a channel.
 pub(crate) struct BioSet<M: Machine> {
-    /// A linked list of completed slots, last pushed first; 0 when empty.
+    /// Completed slots as a linked list, the last pushed first; 0 when empty.
     completed: M::Word,
-    /// Requests that timed out and that a drive has not confirmed yet.
+    /// Number of timed-out requests that a drive has not confirmed yet.
     pub(crate) abandoned: M::Word,
     pub(crate) bell: Arc<Doorbell<M>>,
-    slots: Box<[M::Line<Slot<M>>]>,
+    slots: Box<[M::Line<BioSlot<M>>]>,
 }
 
 impl<M: Machine> BioSet<M> {
     pub(crate) fn new(slots: usize, bell: Arc<Doorbell<M>>) -> Box<Self> {
-        let make = |_| M::Line::new(Slot::empty(core::ptr::null()));
+        let make = |_| M::Line::new(BioSlot::empty(core::ptr::null()));
         Box::new(BioSet {
             completed: M::Word::new(0),
             abandoned: M::Word::new(0),
@@ -35,7 +35,7 @@ impl<M: Machine> BioSet<M> {
         })
     }
 
-    /// The handles of slots `range`, to be called once for each slot.
+    /// Creates the handles of slots `range`; called once for each slot.
     pub(crate) fn handles(&self, range: core::ops::Range<usize>) -> BioList<M> {
         let mut list = BioList::new();
         for line in &self.slots[range] {
@@ -46,29 +46,30 @@ impl<M: Machine> BioSet<M> {
         list
     }
 
-    /// [`BioSet::deliver`] by the pointer that the bios carry.
+    /// Delivers `list` to the set that its bios point to.
     pub(crate) fn deliver_to(bio_set: *const BioSet<M>, list: BioList<M>) {
         // SAFETY: a set outlives its bios in use, and the list holds some of them.
         unsafe { &*bio_set }.deliver(list);
     }
 
-    /// The bell of a bio's channel, to be rung after the bio has been given away: from then on the
-    /// set may be gone.
-    pub(crate) fn bell_of(bio: &Slot<M>) -> Arc<Doorbell<M>> {
+    /// Returns the doorbell of a bio's channel, to ring after the bio has been given away: from
+    /// then on the set may be freed.
+    pub(crate) fn bell_of(bio: &BioSlot<M>) -> Arc<Doorbell<M>> {
         // SAFETY: a set outlives its bios in use, and this is one.
         Arc::clone(unsafe { &(*bio.bio_set).bell })
     }
 
-    /// Hands a list of completed bios to the channel's thread and wakes it if it sleeps.
+    /// Hands a list of completed bios to the channel's thread and wakes the thread if it sleeps.
     pub(crate) fn deliver(&self, mut list: BioList<M>) {
-        // With its last bio back the channel may free this set: the bell is held apart.
+        // Once its last bio is delivered the channel may free this set, so the doorbell is cloned
+        // first.
         let bell = Arc::clone(&self.bell);
         while let Some(mut bio) = list.pop_front() {
             let mut old = self.completed.load(Order::Relaxed); // Relaxed: the exchange decides
             let bits = bio.as_bits();
             loop {
-                // SAFETY: whatever is in the word was pushed below; only one handle is made of it
-                // because the exchange replaces it, or the link is forgotten again.
+                // SAFETY: the bits are 0 or were pushed below; only one handle is made of them
+                // because the exchange replaces the word, or the link is forgotten again.
                 bio.link(unsafe { BioRef::from_bits(old) });
                 // Release pairs with the Acquire of `take_delivered`.
                 match self.completed.compare_exchange(old, bits, Order::Release, Order::Relaxed) {
@@ -81,10 +82,10 @@ impl<M: Machine> BioSet<M> {
         bell.ring();
     }
 
-    /// All delivered bios, in the order of delivery. Only the channel's thread calls this.
+    /// Takes all delivered bios in the order of delivery. Only the channel's thread calls this.
     pub(crate) fn take_delivered(&self) -> BioList<M> {
         let mut list = BioList::new();
-        // Relaxed: a look; the swap below synchronises.
+        // Relaxed: only a quick check; the swap below synchronises.
         if self.completed.load(Order::Relaxed) == 0 {
             return list;
         }
@@ -100,21 +101,21 @@ impl<M: Machine> BioSet<M> {
         list
     }
 
-    /// Whether something was delivered, for a last look before sleeping.
+    /// Returns true if bios were delivered; checked once more before the thread sleeps.
     pub(crate) fn has_delivered(&self) -> bool {
         // Relaxed: ordered by the fence of `Doorbell::arm`.
         self.completed.load(Order::Relaxed) != 0
     }
 }
 
-/// A set that has requests given up on: it is not freed as long as this exists.
+/// Keeps a set alive while a drive has not confirmed a timed-out request of it.
 pub(crate) struct BioSetRef<M: Machine>(*const BioSet<M>);
 
-// SAFETY: used only to count in an atomic of a set that is never freed meanwhile.
+// SAFETY: it only counts in an atomic of a set that is not freed while this exists.
 unsafe impl<M: Machine> Send for BioSetRef<M> {}
 
 impl<M: Machine> BioSetRef<M> {
-    /// Counts one request given up on, by the pointer that its bio carries.
+    /// Counts one abandoned request in the set that its bio points to.
     pub(crate) fn new(bio_set: *const BioSet<M>) -> Self {
         // SAFETY: the bio is still in use, so its set exists.
         unsafe { &*bio_set }.abandoned.fetch_add(1, Order::SeqCst);
@@ -123,7 +124,7 @@ impl<M: Machine> BioSetRef<M> {
 }
 
 impl<M: Machine> Drop for BioSetRef<M> {
-    /// The drive confirmed it.
+    /// Counts the request as confirmed by the drive.
     fn drop(&mut self) {
         // SAFETY: counted up in `new`, so the set has not been freed.
         unsafe { &*self.0 }.abandoned.fetch_add(u64::MAX, Order::SeqCst);

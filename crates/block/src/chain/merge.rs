@@ -1,29 +1,29 @@
-//! Merging: two bios that touch on the drive become one request.
+//! Merging: two bios that are adjacent on the drive become one request.
 //!
-//! Called by plugs (with the drive's last bio, O(1)), `sq`, sort.rs and schedulers. A chain of bios
-//! is headed by the first in sector order, which carries the sums. Whether two fit is decided here
-//! and only here; how long a request may become is in the drive's limits
-//! (`QueueLimits::merge_max`).
-//! Kernel counterpart: block/blk-merge.c, `blk_attempt_bio_merge`.
+//! Called by plugs (which compare only with the drive's last bio), the `sq` stack, sort.rs and the
+//! schedulers. The first bio in sector order heads a chain and carries its totals. Only this file
+//! decides whether two chains fit into one request; the longest request that merging may build
+//! comes from the drive's limits (`QueueLimits::merge_max`). Kernel counterpart: block/blk-merge.c,
+//! `blk_attempt_bio_merge`.
 #![allow(unsafe_code)]
 
 use millrace_machine::Machine;
 
 use crate::bio::limits::QueueLimits;
-use crate::chain::slot::{BioRef, Slot};
+use crate::chain::slot::{BioRef, BioSlot};
 
-/// How a bio was merged.
+/// The end of a chain at which a bio was merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Merged {
-    /// At the end: M.
+pub(crate) enum MergeKind {
+    /// Back merge: the bio was appended (M in traces).
     Back,
-    /// In front: F.
+    /// Front merge: the bio was put first (F in traces).
     Front,
 }
 
-/// Whether `second`, directly behind `first` on the drive, may share its request.
+/// Returns true if `second`, which follows `first` directly on the drive, may share its request.
 #[inline]
-fn fits<M: Machine>(first: &Slot<M>, second: &Slot<M>, limits: &QueueLimits) -> bool {
+fn fits<M: Machine>(first: &BioSlot<M>, second: &BioSlot<M>, limits: &QueueLimits) -> bool {
     let sectors = u64::from(first.chain_sectors) + u64::from(second.chain_sectors);
     let segments = u32::from(first.chain_segments) + u32::from(second.chain_segments);
     let chunk = u64::from(limits.chunk_sectors);
@@ -32,37 +32,37 @@ fn fits<M: Machine>(first: &Slot<M>, second: &Slot<M>, limits: &QueueLimits) -> 
     }
     let crosses = chunk != 0 && first.dev_sector / chunk != (second.chain_end() - 1) / chunk;
     first.bio.flags == second.bio.flags
-        && first.bio.payer.group == second.bio.payer.group
+        && first.bio.account_key.group == second.bio.account_key.group
         && sectors <= u64::from(limits.merge_max())
         && segments <= u32::from(limits.max_segments)
         && !crosses
 }
 
-/// Whether two chains lie side by side on the drive: the cheap question first.
+/// Returns true if two chains are adjacent on the drive; cheaper than `fits`, so asked first.
 #[inline]
-pub(crate) fn touch<M: Machine>(last: &Slot<M>, bio: &Slot<M>) -> bool {
+pub(crate) fn touch<M: Machine>(last: &BioSlot<M>, bio: &BioSlot<M>) -> bool {
     last.chain_end() == bio.dev_sector || bio.chain_end() == last.dev_sector
 }
 
-/// Merges `bio` with the chain in `last`, or gives it back.
+/// Merges `bio` with the chain in `last`, or returns `bio` if they are not adjacent or do not fit.
 pub(crate) fn try_merge<M: Machine>(
     last: &mut BioRef<M>,
     bio: BioRef<M>,
     limits: &QueueLimits,
-) -> Result<Merged, BioRef<M>> {
+) -> Result<MergeKind, BioRef<M>> {
     if last.chain_end() == bio.dev_sector && fits(last, &bio, limits) {
         join(last, bio);
-        return Ok(Merged::Back);
+        return Ok(MergeKind::Back);
     }
     if bio.chain_end() == last.dev_sector && fits(&bio, last, limits) {
         let old = core::mem::replace(last, bio);
         join(last, old);
-        return Ok(Merged::Front);
+        return Ok(MergeKind::Front);
     }
     Err(bio)
 }
 
-/// Puts the chain of `second` behind that of `first`.
+/// Appends the chain of `second` to that of `first`.
 pub(crate) fn join<M: Machine>(first: &mut BioRef<M>, second: BioRef<M>) {
     first.chain_sectors += second.chain_sectors;
     first.chain_segments = first.chain_segments.saturating_add(second.chain_segments);
@@ -111,11 +111,11 @@ mod tests {
     }
 
     /// What a request of both is, if there may be one: bios in sector order, sectors, segments.
-    fn joined(last: Io, bio: Io, limits: &QueueLimits) -> Option<(Merged, [u64; 2], u64, u32)> {
+    fn joined(last: Io, bio: Io, limits: &QueueLimits) -> Option<(MergeKind, [u64; 2], u64, u32)> {
         let (kind, order, start) = if last.sector + u64::from(last.nr) == bio.sector {
-            (Merged::Back, [0, 1], last.sector)
+            (MergeKind::Back, [0, 1], last.sector)
         } else if bio.sector + u64::from(bio.nr) == last.sector {
-            (Merged::Front, [1, 0], bio.sector)
+            (MergeKind::Front, [1, 0], bio.sector)
         } else {
             return None;
         };

@@ -1,11 +1,11 @@
-//! Slots: the descriptors that bios live in from submission to completion, and handles to them.
+//! Slots: the descriptors that hold bios from submission to completion, and handles to them.
 //!
-//! A channel's `BioSet` owns a fixed number of slots; a `BioRef` is the one handle of one in use,
-//! and moves through plug, software queue, request and completion list like a value. So a slot has
-//! one owner at any time and its contents need no lock. Sets of channels that vanish with I/O in
-//! flight are leaked, so a handle is always valid. Invariant: a handle is never dropped,
-//! only released into a free list (dropping one would lose an I/O, and panics; during a panic the
-//! slot stays in use, and its set is leaked). 128 bytes, two cache lines (\[OLS\]: light
+//! A channel's `BioSet` owns a fixed number of slots. A `BioRef` is the only handle of a slot in
+//! use; it moves by value through plug, software queue, request and completion list. So a slot has
+//! one owner at any time and its contents need no lock. If a channel goes away while I/O is in
+//! flight its set is leaked, so a handle is always valid. Invariant: a handle is never dropped,
+//! only released into a free list. Dropping one would lose an I/O, so it panics; during a panic the
+//! slot stays in use and its set is leaked. 128 bytes, two cache lines (\[OLS\]: light
 //! descriptors). Kernel counterpart: `struct bio` from a bio set.
 #![allow(unsafe_code)]
 
@@ -19,28 +19,29 @@ use crate::bio::status::Status;
 use crate::bio::{Bio, Op, SECTOR_SHIFT, Sector, SectorCount, Segment};
 use crate::chain::bio_set::BioSet;
 
-/// Where a bio stands in the flush machinery and the splitter; all in one byte of the slot.
+/// The step of a bio in the flush sequence and the splitter, in one byte of the slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum BioStage {
-    /// Goes to one drive as it is.
+    /// The bio goes to one drive unchanged.
     Whole,
-    /// A part of a split bio, or a flush made on its behalf.
+    /// The bio is a part of a split bio, or a flush made for a parent.
     Child,
-    /// A parent: the flush before its data is under way.
+    /// The bio is a parent whose preflush is in flight.
     Preflush,
-    /// A parent: its parts are under way.
+    /// The bio is a parent whose parts are in flight.
     Data,
-    /// A parent: the flush that stands in for FUA is under way.
+    /// The bio is a parent whose final flush, which replaces FUA, is in flight.
     Postflush,
 }
 
-/// How a part of a striped bio jumps through the parent's memory.
+/// Layout in the parent's memory of a part of a striped bio: one chunk, then a gap of the chunks of
+/// all other drives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stride {
-    /// log2 of the chunk in sectors.
+    /// log2 of the chunk size in sectors.
     pub(crate) chunk_shift: u8,
-    /// Number of drives; 1 means that memory is contiguous.
+    /// Number of drives in the stripe; 1 means that the memory is contiguous.
     pub(crate) width: u16,
 }
 
@@ -48,72 +49,75 @@ impl Stride {
     pub(crate) const NONE: Stride = Stride { chunk_shift: 0, width: 1 };
 }
 
-/// When a bio that waited in the layer came to its later steps: nanoseconds after Q, 4.29 s at
-/// most. One that went straight from the plug to the driver has none of it: G with Q, I with D.
+/// Times at which a bio that waited in the layer got its request (G) and was inserted into a queue
+/// (I), in nanoseconds after it was queued (Q), capped at 4.29 s. All 0 for a bio that went
+/// straight from the plug to the driver: its G equals Q and its I equals D.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Waited {
-    /// To G.
+pub(crate) struct WaitTimes {
+    /// Nanoseconds from Q to G.
     pub(crate) g_ns: u32,
-    /// To I; 0: it was in no queue.
+    /// Nanoseconds from Q to I; 0 if the bio was in no queue.
     pub(crate) i_ns: u32,
 }
 
-impl Waited {
-    pub(crate) const NOT: Waited = Waited { g_ns: 0, i_ns: 0 };
+impl WaitTimes {
+    pub(crate) const NOT: WaitTimes = WaitTimes { g_ns: 0, i_ns: 0 };
 }
 
 fn since(q_ns: u64, now_ns: u64) -> u32 {
     u32::try_from(now_ns.saturating_sub(q_ns)).unwrap_or(u32::MAX)
 }
 
-/// A bio and what the layer knows of it.
+/// A slot of a `BioSet`: a bio and the layer's state for it.
 #[derive(Debug)]
-pub(crate) struct Slot<M: Machine> {
-    /// Link of whatever list the slot is in.
+pub(crate) struct BioSlot<M: Machine> {
+    /// Next slot of the list that this slot is in.
     pub(crate) next: Option<BioRef<M>>,
     /// Next bio of the same request, in sector order.
     pub(crate) chained: Option<BioRef<M>>,
-    /// Last bio of the chain that this one heads.
-    pub(crate) tail: *mut Slot<M>,
-    /// The bio that this one is a part of, as `BioRef::as_bits`; the channel's thread only.
+    /// Last bio of the chain that this slot heads.
+    pub(crate) tail: *mut BioSlot<M>,
+    /// The parent that this bio is a part of, as `BioRef::as_bits`; only the channel's thread uses
+    /// it.
     pub(crate) parent: u64,
-    /// The channel to answer.
+    /// The set of the channel that the completed bio is delivered to.
     pub(crate) bio_set: *const BioSet<M>,
-    /// Written whole at submission and taken whole at the end, so it is never dropped in place.
+    /// Written whole at submission and taken whole at completion, so it is never dropped in place.
     pub(crate) bio: ManuallyDrop<Bio>,
-    /// Where it starts on the drive.
+    /// First sector of the bio on its drive.
     pub(crate) dev_sector: Sector,
-    /// When it was queued.
+    /// Time of submission (Q) in nanoseconds.
     pub(crate) q_ns: u64,
-    /// What came when after that, if it waited in the layer; all zero while it has not.
-    pub(crate) waited: Waited,
-    /// Sectors of the chain that this one heads.
+    /// Times of G and I if the bio waited in the layer; all 0 otherwise.
+    pub(crate) waited: WaitTimes,
+    /// Total sectors of the chain that this slot heads.
     pub(crate) chain_sectors: SectorCount,
-    /// First byte of its data within the bio's memory; in a parent, how far the splitter got.
+    /// Offset in bytes of this bio's data in the parent's memory; in a parent, the bytes split so
+    /// far.
     pub(crate) offset: u32,
-    /// Parts that have not completed yet.
+    /// In a parent, the number of parts that have not completed.
     pub(crate) remaining: u32,
-    /// Pieces of memory of the chain that this one heads.
+    /// Total memory segments of the chain that this slot heads.
     pub(crate) chain_segments: u16,
-    /// Which of the volume's drives.
+    /// Index of the drive in the volume.
     pub(crate) member: u16,
     stride: Stride,
     pub(crate) stage: BioStage,
     pub(crate) status: Status,
-    /// A parent: all its parts of this stage have been made.
+    /// In a parent: all parts of the current stage have been made.
     pub(crate) all_made: bool,
-    /// The memory belongs to somebody outside: it is answered only when the drive confirms.
+    /// The submitter owns the memory, so the bio completes only when the drive confirms it.
     pub(crate) foreign: bool,
 }
 
 // SAFETY: a slot moves between threads with its only handle; the raw pointers in it are followed by
 // the thread that holds the handle (`tail`) or by the channel's own thread (`parent`), and
 // `bio_set` is shared and outlives every handle.
-unsafe impl<M: Machine> Send for Slot<M> {}
+unsafe impl<M: Machine> Send for BioSlot<M> {}
 
-impl<M: Machine> Slot<M> {
+impl<M: Machine> BioSlot<M> {
     pub(crate) fn empty(bio_set: *const BioSet<M>) -> Self {
-        Slot {
+        BioSlot {
             next: None,
             chained: None,
             tail: null_mut(),
@@ -122,7 +126,7 @@ impl<M: Machine> Slot<M> {
             bio: ManuallyDrop::new(Bio::flush()),
             dev_sector: 0,
             q_ns: 0,
-            waited: Waited::NOT,
+            waited: WaitTimes::NOT,
             chain_sectors: 0,
             offset: 0,
             remaining: 0,
@@ -140,14 +144,14 @@ impl<M: Machine> Slot<M> {
         self.stride = stride;
     }
 
-    /// One past the last sector of the chain.
+    /// Returns the sector after the last one of the chain.
     #[inline]
     pub(crate) fn chain_end(&self) -> Sector {
         self.dev_sector + u64::from(self.chain_sectors)
     }
 
-    /// In how many pieces the first `sectors` of this part lie in memory, if the bio's memory is
-    /// one segment; else more than any request has.
+    /// Returns the number of memory pieces that the first `sectors` of this part occupy. Returns
+    /// `u32::MAX`, more than any request has, if the bio has several segments.
     #[inline]
     pub(crate) fn memory_pieces(&self, sectors: SectorCount) -> u32 {
         if self.bio.nr_segments() != 1 {
@@ -160,8 +164,8 @@ impl<M: Machine> Slot<M> {
         ((within + sectors - 1) >> self.stride.chunk_shift) + 1
     }
 
-    /// The piece of memory that holds the data `done` bytes into this bio's part, and how long it
-    /// runs without a jump; the bio has data and `done` is below its length.
+    /// Returns the contiguous memory that starts `done` bytes into this part. The bio has data and
+    /// `done` is below its length.
     #[inline]
     pub(crate) fn piece(&self, done: u32) -> Segment {
         let len = (self.bio.nr_sectors << SECTOR_SHIFT) - done;
@@ -171,8 +175,8 @@ impl<M: Machine> Slot<M> {
         self.strided_piece(done, len)
     }
 
-    /// A worked case: chunk 8 sectors, 4 drives, part from drive sector 6: 2 sectors of the first
-    /// chunk lie at `offset`; the next chunk's 8 lie 2 + 3 * 8 sectors further in memory.
+    /// Example: chunk 8 sectors, 4 drives, part starting at drive sector 6. Its first 2 sectors lie
+    /// at `offset`; the 8 sectors of its next chunk lie 2 + 3 * 8 sectors further in memory.
     fn strided_piece(&self, done: u32, len: u32) -> Segment {
         let chunk_bytes = 1u64 << (u32::from(self.stride.chunk_shift) + SECTOR_SHIFT);
         let in_chunk = (self.dev_sector << SECTOR_SHIFT) & (chunk_bytes - 1);
@@ -184,12 +188,13 @@ impl<M: Machine> Slot<M> {
         self.bio.data().piece(memory, len.min(left as u32))
     }
 
-    /// It gets its request, or waits for one, later than it came; the last time counts.
+    /// Records that the bio gets its request (G), or starts to wait for one, now. The last call
+    /// counts.
     pub(crate) fn mark_admitted(&mut self, now_ns: u64) {
         self.waited.g_ns = since(self.q_ns, now_ns).max(1);
     }
 
-    /// It was inserted into a queue, where it is to wait; the first time counts.
+    /// Records that the bio was inserted into a queue (I) to wait. The first call counts.
     #[inline]
     pub(crate) fn mark_inserted(&mut self, now_ns: u64) {
         if self.waited.i_ns == 0 {
@@ -197,8 +202,9 @@ impl<M: Machine> Slot<M> {
         }
     }
 
-    /// When it came to I. If that was too long after Q to be known: now, which is right for who
-    /// inserts it, and hides a wait for whoever asks later, rather than to tell of one before I.
+    /// Returns the time of I. Returns the present if I came too long after Q to be stored: that is
+    /// right when the bio is being inserted, and for later callers it hides a wait instead of
+    /// inventing one.
     pub(crate) fn inserted_ns(&self) -> u64 {
         match self.waited.i_ns {
             u32::MAX => M::now(),
@@ -206,14 +212,14 @@ impl<M: Machine> Slot<M> {
         }
     }
 
-    /// When it came to G and I, if it waited.
+    /// Returns the times of G and I if the bio waited in a queue.
     #[inline]
     pub(crate) fn waits(&self) -> Option<(u64, u64)> {
-        let Waited { g_ns, i_ns } = self.waited;
+        let WaitTimes { g_ns, i_ns } = self.waited;
         (i_ns != 0).then(|| (self.q_ns + u64::from(g_ns), self.q_ns + u64::from(i_ns)))
     }
 
-    /// Takes the bio out of a slot whose I/O is done, just before the slot is freed.
+    /// Takes the bio out of the slot of a completed I/O, just before the slot is freed.
     #[inline]
     pub(crate) fn take_bio(&mut self) -> Bio {
         // SAFETY: every submission writes a bio, and every completion takes it once.
@@ -225,8 +231,8 @@ impl<M: Machine> Slot<M> {
     }
 }
 
-/// The handle of a slot in use. Not `Clone`; dropping one is a bug and panics.
-pub(crate) struct BioRef<M: Machine>(NonNull<M::Line<Slot<M>>>);
+/// The only handle of a slot in use. Not `Clone`; dropping one is a bug and panics.
+pub(crate) struct BioRef<M: Machine>(NonNull<M::Line<BioSlot<M>>>);
 
 // SAFETY: the handle is the only way to the slot, which is Send.
 unsafe impl<M: Machine> Send for BioRef<M> {}
@@ -238,12 +244,12 @@ impl<M: Machine> core::fmt::Debug for BioRef<M> {
 }
 
 impl<M: Machine> BioRef<M> {
-    /// The first and only handle of a line of a `BioSet` that is never freed while handles exist.
-    pub(crate) fn first(line: &M::Line<Slot<M>>) -> Self {
+    /// Creates the only handle of a slot. Its `BioSet` is never freed while handles exist.
+    pub(crate) fn first(line: &M::Line<BioSlot<M>>) -> Self {
         BioRef(NonNull::from(line))
     }
 
-    /// Charges for the slot's coming to this CPU.
+    /// Charges the simulated cost of moving the slot's cache line to this CPU.
     #[inline]
     pub(crate) fn touch(&self) {
         // SAFETY: the line outlives its handle.
@@ -251,34 +257,34 @@ impl<M: Machine> BioRef<M> {
     }
 
     #[inline]
-    pub(crate) fn as_ptr(&self) -> *mut Slot<M> {
+    pub(crate) fn as_ptr(&self) -> *mut BioSlot<M> {
         // SAFETY: the line outlives its handle.
         unsafe { self.0.as_ref() }.held()
     }
 
-    /// As a number, keeping the handle.
+    /// Returns the handle as a number; the handle stays valid.
     pub(crate) fn as_bits(&self) -> u64 {
         self.0.as_ptr() as u64
     }
 
-    /// Sets `next` without dropping what it was.
+    /// Sets `next` and forgets the old link instead of dropping it.
     pub(crate) fn link(&mut self, next: Option<Self>) {
         core::mem::forget(core::mem::replace(&mut self.next, next));
     }
 
-    /// Back from [`BioRef::as_bits`]; 0 is none.
+    /// Turns a number from [`BioRef::as_bits`] back into the handle; `None` for 0.
     ///
     /// # Safety
     /// The slot's handle was forgotten in favour of this number, and is taken back once.
     pub(crate) unsafe fn from_bits(bits: u64) -> Option<Self> {
-        NonNull::new(bits as *mut M::Line<Slot<M>>).map(BioRef)
+        NonNull::new(bits as *mut M::Line<BioSlot<M>>).map(BioRef)
     }
 }
 
 impl<M: Machine> Deref for BioRef<M> {
-    type Target = Slot<M>;
+    type Target = BioSlot<M>;
     #[inline]
-    fn deref(&self) -> &Slot<M> {
+    fn deref(&self) -> &BioSlot<M> {
         // SAFETY: the handle is unique, so nobody else touches the slot.
         unsafe { &*self.0.as_ref().held() }
     }
@@ -286,7 +292,7 @@ impl<M: Machine> Deref for BioRef<M> {
 
 impl<M: Machine> DerefMut for BioRef<M> {
     #[inline]
-    fn deref_mut(&mut self) -> &mut Slot<M> {
+    fn deref_mut(&mut self) -> &mut BioSlot<M> {
         // SAFETY: the handle is unique and borrowed mutably.
         unsafe { &mut *self.0.as_ref().held() }
     }
@@ -302,14 +308,14 @@ impl<M: Machine> Drop for BioRef<M> {
 #[cold]
 #[inline(never)]
 fn dropped_unanswered<M: Machine>() {
-    assert!(M::is_panicking(), "a bio was dropped unanswered");
+    assert!(M::is_panicking(), "a bio was dropped before it completed");
 }
 
 /// A list of slots linked by `next`; first in, first out unless `push_front` is used.
 #[derive(Debug)]
 pub(crate) struct BioList<M: Machine> {
     head: Option<BioRef<M>>,
-    tail: *mut Slot<M>,
+    tail: *mut BioSlot<M>,
     len: u32,
 }
 
@@ -337,7 +343,7 @@ impl<M: Machine> BioList<M> {
         let last = bio.as_ptr();
         self.len += 1;
         if self.head.is_none() {
-            // The old value is None: nothing is dropped.
+            // `replace` returns None here, so forgetting it drops nothing.
             core::mem::forget(self.head.replace(bio));
         } else {
             // SAFETY: the list is not empty, so `tail` is its last slot, owned by this list.
@@ -365,7 +371,7 @@ impl<M: Machine> BioList<M> {
         Some(bio)
     }
 
-    /// Moves all of `other` behind this list's last.
+    /// Appends all of `other` and leaves it empty.
     #[inline]
     pub(crate) fn append(&mut self, other: &mut BioList<M>) {
         let Some(first) = other.head.take() else { return };
@@ -381,11 +387,11 @@ impl<M: Machine> BioList<M> {
         other.len = 0;
     }
 
-    pub(crate) fn first(&self) -> Option<&Slot<M>> {
+    pub(crate) fn first(&self) -> Option<&BioSlot<M>> {
         self.head.as_deref()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Slot<M>> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &BioSlot<M>> {
         core::iter::successors(self.first(), |slot| slot.next.as_deref())
     }
 
@@ -403,7 +409,7 @@ impl<M: Machine> BioList<M> {
         }
     }
 
-    /// They were not inserted after all.
+    /// Clears the insertion times: the list is in no queue after all.
     #[cold]
     pub(crate) fn unmark_inserted(&mut self) {
         let mut at = self.head.as_mut();
@@ -413,8 +419,8 @@ impl<M: Machine> BioList<M> {
         }
     }
 
-    /// The bios in order, for looking only.
-    pub(crate) fn for_each(&self, mut f: impl FnMut(&Slot<M>)) {
+    /// Calls `f` for each slot in order.
+    pub(crate) fn for_each(&self, mut f: impl FnMut(&BioSlot<M>)) {
         let mut at = self.head.as_ref();
         while let Some(bio) = at {
             f(bio);
@@ -422,14 +428,14 @@ impl<M: Machine> BioList<M> {
         }
     }
 
-    /// Forgets the handles, slot by slot: for a `BioSet` that is about to be freed.
+    /// Forgets every handle, for a `BioSet` that is about to be freed.
     pub(crate) fn unlink(&mut self) {
         while let Some(bio) = self.pop_front() {
             core::mem::forget(bio);
         }
     }
 
-    /// Forgets the slots: only for a `BioSet` that is leaked.
+    /// Forgets the whole list, for a `BioSet` that is leaked.
     pub(crate) fn leak(&mut self) {
         core::mem::forget(self.take());
     }
@@ -449,12 +455,12 @@ mod tests {
 
     #[test]
     fn slot_is_two_cache_lines() {
-        assert!(size_of::<Slot<Native>>() <= 128, "{}", size_of::<Slot<Native>>());
+        assert!(size_of::<BioSlot<Native>>() <= 128, "{}", size_of::<BioSlot<Native>>());
     }
 
     #[test]
     fn strided_piece_jumps_over_the_other_drives_chunks() {
-        let mut slot = Slot::<Native>::empty(core::ptr::null());
+        let mut slot = BioSlot::<Native>::empty(core::ptr::null());
         let base = 0x10_0000 as *mut u8;
         // SAFETY: the memory is never touched.
         slot.bio = ManuallyDrop::new(unsafe { Bio::foreign(Op::Read, 0, base, 18 << 9) });
@@ -489,7 +495,7 @@ mod tests {
             within in 0u32..512,
         ) {
             let stride = Stride { chunk_shift, width };
-            let mut slot = Slot::<Native>::empty(core::ptr::null());
+            let mut slot = BioSlot::<Native>::empty(core::ptr::null());
             let base = 0x10_0000 as *mut u8;
             // SAFETY: the memory is never touched.
             slot.bio = ManuallyDrop::new(unsafe { Bio::foreign(Op::Read, 0, base, nr << 9) });
@@ -581,7 +587,7 @@ mod tests {
 
     #[test]
     fn memory_in_several_segments_is_more_pieces_than_a_request_has() {
-        let mut slot = Slot::<Native>::empty(core::ptr::null());
+        let mut slot = BioSlot::<Native>::empty(core::ptr::null());
         let buffers = alloc::vec![Buffer::new(512), Buffer::new(512)];
         slot.bio = ManuallyDrop::new(Bio::readv(0, buffers));
         assert_eq!(slot.memory_pieces(2), u32::MAX);
@@ -590,7 +596,7 @@ mod tests {
 
     #[test]
     fn a_bio_waits_from_its_first_insertion_and_gets_its_request_at_the_last_try() {
-        let mut slot = Slot::<Native>::empty(core::ptr::null());
+        let mut slot = BioSlot::<Native>::empty(core::ptr::null());
         slot.q_ns = 1_000;
         slot.mark_admitted(1_200);
         assert_eq!(slot.waits(), None, "it was in no queue");
@@ -600,10 +606,10 @@ mod tests {
         slot.mark_admitted(1_400);
         assert_eq!(slot.waits(), Some((1_400, 1_500)));
         // However short it was, or long.
-        slot.waited = Waited::NOT;
+        slot.waited = WaitTimes::NOT;
         slot.mark_inserted(1_000);
         assert_eq!(slot.waits(), Some((1_000, 1_001)));
-        slot.waited = Waited::NOT;
+        slot.waited = WaitTimes::NOT;
         slot.mark_inserted(1 << 40);
         assert_eq!(slot.waits(), Some((1_000, 1_000 + u64::from(u32::MAX))));
     }
@@ -626,7 +632,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "a bio was dropped unanswered")]
+    #[should_panic(expected = "a bio was dropped before it completed")]
     fn a_handle_that_is_dropped_is_a_lost_io_and_stops_the_program() {
         let bio_set = bio_set(1);
         drop(bio_set.handles(0..1).pop_front());

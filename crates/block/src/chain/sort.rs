@@ -1,22 +1,23 @@
-//! Sorting what a worker took from all submitters, and merging neighbours.
+//! Sorts the bios that a worker collected from all submitters, and merges adjacent ones.
 //!
-//! A merge sort over the links of a list: stable, no allocation, n log n looks, and n when it is
-//! sorted already. Then each chain is merged with the next one if they touch and fit, whoever
-//! submitted them: \[FALCON\], block layer, *sort* and *process*. Called by handover.rs under the
-//! serve lock. Kernel counterpart: `list_sort`, `blk_attempt_bio_merge`.
+//! A stable merge sort over the links of a list, without allocation: n log n comparisons, or n if
+//! the list is already sorted. Then each chain is merged with the next one if they are adjacent and
+//! fit into one request, even if different threads submitted them: \[FALCON\], block layer, *sort*
+//! and *process*. handover.rs calls it under the serve lock. Kernel counterpart: `list_sort`,
+//! `blk_attempt_bio_merge`.
 
 use millrace_machine::{Machine, Stage};
 
 use crate::bio::limits::QueueLimits;
-use crate::chain::merge::{Merged, touch, try_merge};
-use crate::chain::slot::{BioList, Slot};
+use crate::chain::merge::{MergeKind, touch, try_merge};
+use crate::chain::slot::{BioList, BioSlot};
 
 /// Sorts chains by their first sector.
 pub(crate) fn sort<M: Machine>(list: &mut BioList<M>) {
     if list.len() < 2 || is_sorted(list) {
         return M::work(Stage::Search, list.len());
     }
-    // Bin `i` holds a sorted run of 2^i chains, or nothing.
+    // Bin `i` is empty or holds a sorted run of 2^i chains.
     let mut bins: [BioList<M>; 32] = [const { BioList::new() }; 32];
     while let Some(chain) = list.pop_front() {
         let mut run = BioList::new();
@@ -43,7 +44,7 @@ fn is_sorted<M: Machine>(list: &BioList<M>) -> bool {
     sorted
 }
 
-/// Two sorted lists as one; of equals those of `first` come first.
+/// Merges two sorted lists into one; among equal sectors, chains of `first` come first.
 fn zip<M: Machine>(mut first: BioList<M>, mut second: BioList<M>) -> BioList<M> {
     let (mut merged, mut looks) = (BioList::new(), 0);
     while let (Some(a), Some(b)) = (first.first(), second.first()) {
@@ -58,13 +59,13 @@ fn zip<M: Machine>(mut first: BioList<M>, mut second: BioList<M>) -> BioList<M> 
     merged
 }
 
-/// Moves a sorted list behind `to`, merging each chain with the one before it where they fit;
-/// `merged` hears of each.
+/// Appends a sorted list to `to` and merges each chain with the one before it where they fit. Calls
+/// `merged` with each merge and the chain that results.
 pub(crate) fn merge_into<M: Machine>(
     to: &mut BioList<M>,
     list: &mut BioList<M>,
     limits: &QueueLimits,
-    mut merged: impl FnMut(Merged, &Slot<M>),
+    mut merged: impl FnMut(MergeKind, &BioSlot<M>),
 ) {
     let Some(mut last) = list.pop_front() else { return };
     while let Some(next) = list.pop_front() {

@@ -1,48 +1,48 @@
-//! `BioChecks`: what `Channel::submit` must know of a volume, at hand, and whether a bio is taken.
+//! `BioChecks`: the properties of a volume that decide whether `Channel::submit` accepts a bio.
 //!
-//! Plain values copied out of the volume when a channel is opened, so that the check of a plain
-//! read or write touches one cache line and follows no pointer. Owned by a `Channel`. A volume only
-//! grows, so an old size refuses too much and never takes too much: it is renewed when a bio lies
-//! behind it. Kernel counterpart: `bio_check_eod` and the checks of `submit_bio_noacct`.
+//! Plain values copied from the volume when a channel is opened, so that the check of a plain read
+//! or write touches one cache line and follows no pointer. Owned by a `Channel`. A volume only
+//! grows, so an outdated size may refuse a bio but never accepts one too many; it is renewed when a
+//! bio lies beyond it. Kernel counterpart: `bio_check_eod` and the checks of `submit_bio_noacct`.
 
 use millrace_machine::Machine;
 
 use crate::bio::status::Status;
 use crate::bio::{Bio, Op, OpFlags};
-use crate::channel::member::Member;
+use crate::channel::member::VolumeMember;
 use crate::queue::driver::QueueKind;
 use crate::volume::Volume;
 use crate::volume::serving::Serving;
 
-/// What `submit` must know of the volume, at hand.
+/// The properties of a volume that `submit` checks bios against.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BioChecks {
     capacity: u64,
-    /// Sectors of a block, less one.
+    /// Sectors of a logical block, less one.
     block_mask: u64,
-    /// Longest plain read or write that any of the drives takes whole, and that takes the usual
-    /// way; 0: look closer always.
+    /// Longest read or write in sectors that every drive accepts whole and that takes the fast
+    /// path; 0 if every bio needs the full checks.
     plain_sectors: u32,
-    /// `plain_sectors`, when the usual way is open; 0: it never is.
+    /// Value of `plain_sectors` while the fast path is open; 0 if it never is.
     plain_max: u32,
-    /// Longest data of one drive that do not wait behind I/Os in parts: as long as a piece, or as
-    /// one was when the first of those came.
+    /// Longest read or write, in sectors, that need not wait behind split bios of its group: the
+    /// present piece size, or the size when the first of those came.
     pub(crate) whole_max: u32,
-    /// `plain_sectors`, while the volume's events are recorded; 0 while they are not.
+    /// `plain_sectors` while a trace is recorded; 0 otherwise.
     recorded_sectors: u32,
     read_only: bool,
-    /// Some drive's events are told to a sink, or recorded.
+    /// True if a sink or a recording traces some drive.
     pub(crate) traced: bool,
-    /// They are has_sink to a sink.
+    /// True if some drive's events go to a sink.
     has_sink: bool,
-    /// Traced, or served by a baseline.
+    /// True if the volume is traced or served by a baseline.
     pub(crate) watched: bool,
-    /// Bios go into the plug of a baseline, not into the drives'.
+    /// True if bios go into the plug of a baseline instead of the drives' plugs.
     pub(crate) baseline: bool,
-    /// Too much waits in the stack: it takes nothing until there is relief.
+    /// True if too many chains wait for workers, so that nothing is accepted until there is relief.
     pub(crate) pressed: bool,
-    /// Some queue may have completions that no other sign tells of: several drives, or queues
-    /// that belong to the thread.
+    /// True if a queue may have completions that nothing else announces: there are several drives,
+    /// or queues that belong to the thread.
     pub(crate) polls_always: bool,
 }
 
@@ -70,9 +70,9 @@ impl BioChecks {
         checks
     }
 
-    /// Learns how long requests of the drives may be from now on, while so many I/Os wait for slots
-    /// for their parts: longer ones would go before those.
-    pub(crate) fn follow_pieces<M: Machine>(&mut self, members: &[Member<M>], stalled: u32) {
+    /// Adopts the present longest request of the drives. While `stalled` I/Os wait for slots for
+    /// their parts it does not grow, because longer I/Os would overtake them.
+    pub(crate) fn follow_pieces<M: Machine>(&mut self, members: &[VolumeMember<M>], stalled: u32) {
         let longest = members.iter().map(|member| member.limits.max_sectors).min().unwrap_or(0);
         if longest == self.whole_max || stalled > 0 && longest > self.whole_max {
             return;
@@ -84,12 +84,13 @@ impl BioChecks {
         }
     }
 
-    /// Somebody records from now on, or no longer.
+    /// Starts or stops recording.
     pub(crate) fn trace(&mut self, recorded: bool) {
         self.traced = self.has_sink || recorded;
     }
 
-    /// After a change of `traced`, `baseline` or `pressed`: nothing is plain while one is set.
+    /// Recomputes the derived fields after a change of `traced`, `baseline` or `pressed`: no bio is
+    /// plain while one of them is set.
     pub(crate) fn settle(&mut self) {
         self.watched = self.traced || self.baseline;
         let usual = !(self.has_sink || self.baseline || self.pressed);
@@ -98,14 +99,14 @@ impl BioChecks {
             if self.traced { (0, open) } else { (open, 0) };
     }
 
-    /// Whether a bio is a read, or a write if the volume takes any, of one segment, without flags,
-    /// that can be served and that any drive takes in one piece.
+    /// Returns true if a bio takes the fast path: a valid read or write of one segment, without
+    /// flags, that every drive accepts whole.
     #[inline(always)]
     pub(crate) fn is_plain(&self, bio: &Bio) -> bool {
         self.is_plain_up_to(self.plain_sectors, bio)
     }
 
-    /// Whether a bio is plain while the volume's events are recorded.
+    /// Returns true if a bio is plain while a trace is recorded.
     pub(crate) fn is_plain_to_record(&self, bio: &Bio) -> bool {
         self.recorded_sectors > 0 && self.is_plain_up_to(self.recorded_sectors, bio)
     }
@@ -113,8 +114,8 @@ impl BioChecks {
     #[inline(always)]
     fn is_plain_up_to(&self, sectors: u32, bio: &Bio) -> bool {
         let nr = u64::from(bio.nr_sectors);
-        // A bio with a segment has data, and memory for it: of its operation, the lowest bit tells
-        // a write from a read.
+        // A bio with a segment has data and memory; the lowest bit of its operation tells a write
+        // from a read.
         bio.nr_segments() == 1
             && bio.flags.0 | (bio.op as u8 & u8::from(self.read_only)) == OpFlags::NONE.0
             && bio.nr_sectors.wrapping_sub(1) < sectors
@@ -123,7 +124,8 @@ impl BioChecks {
             && bio.sector <= self.capacity - nr
     }
 
-    /// Whether a bio can be served at all; learns the volume's size if it is behind the known end.
+    /// Checks whether a bio can be served at all; renews the volume's size if the bio lies beyond
+    /// it.
     pub(crate) fn check<M: Machine>(
         &mut self,
         bio: &Bio,

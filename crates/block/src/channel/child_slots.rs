@@ -1,8 +1,9 @@
-//! `ChildSlots`: a drive's share of a channel's child slots, and the parents that wait for one.
+//! `ChildSlots`: a drive's share of a channel's slots for parts, and the split bios that wait for
+//! one.
 //!
-//! Owned by a `Member`; used by the splitter (split.rs). A share for each drive keeps a drive that
-//! answers nothing from taking the slots that parts for the others need. Groups take turns: the
-//! large I/Os of one are not all before those of another.
+//! Owned by a `VolumeMember`; used by split.rs. Each drive has a share of its own, so that a drive
+//! that does not answer cannot take the slots for parts of the other drives. Groups take turns, so
+//! that the large I/Os of one group do not all go before those of another.
 
 use alloc::collections::VecDeque;
 
@@ -11,10 +12,10 @@ use millrace_machine::Machine;
 use crate::bio::group_id::GroupId;
 use crate::chain::slot::{BioList, BioRef};
 
-/// A drive's share of a channel's child slots.
+/// A drive's share of a channel's slots for parts of split bios.
 pub(crate) struct ChildSlots<M: Machine> {
     pub(crate) free: BioList<M>,
-    /// Parents that wait for one, by group; the group whose turn is next comes first. No list is
+    /// Parents that wait for a slot, by group; the group whose turn is next comes first. No list is
     /// empty.
     stalled: VecDeque<(GroupId, BioList<M>)>,
 }
@@ -24,9 +25,10 @@ impl<M: Machine> ChildSlots<M> {
         ChildSlots { free, stalled: VecDeque::new() }
     }
 
-    /// A parent waits for a slot: before others of its group if it has parts for the drive already.
+    /// Adds a parent that waits for a slot: in front of its group if it already has parts for the
+    /// drive.
     pub(crate) fn stall(&mut self, parent: BioRef<M>) {
-        let group = parent.bio.payer.group;
+        let group = parent.bio.account_key.group;
         let place = self.stalled.iter().position(|(of, _)| *of == group);
         let place = place.unwrap_or_else(|| {
             self.stalled.push_back((group, BioList::new()));
@@ -39,7 +41,7 @@ impl<M: Machine> ChildSlots<M> {
         }
     }
 
-    /// Returns true if no slot is left for another part.
+    /// Returns true if no slot is free for another part.
     #[inline(always)]
     pub(crate) fn is_full(&self) -> bool {
         self.free.is_empty()
@@ -50,7 +52,7 @@ impl<M: Machine> ChildSlots<M> {
         self.stalled.iter().any(|(of, _)| *of == group)
     }
 
-    /// The parent that a free slot is for, if there is one and some parent waits.
+    /// Takes the next waiting parent, if a slot is free.
     pub(crate) fn next_stalled(&mut self) -> Option<BioRef<M>> {
         if self.free.is_empty() {
             return None;
@@ -63,7 +65,7 @@ impl<M: Machine> ChildSlots<M> {
         parent
     }
 
-    /// Forgets the parents that wait: only for a `BioSet` that is leaked.
+    /// Forgets the waiting parents, for a `BioSet` that is leaked.
     pub(crate) fn leak(&mut self) {
         self.stalled.iter_mut().for_each(|(_, list)| list.leak());
     }

@@ -1,4 +1,4 @@
-//! How much of a bio, or of a part of one, a single request of a drive can carry.
+//! Computes how much of a bio or part a single request of a drive can carry.
 //!
 //! Pure functions of a slot and the drive's limits; called by submission.rs and split.rs. Kernel
 //! counterpart: `bio_split_rw`.
@@ -7,12 +7,12 @@ use millrace_machine::Machine;
 
 use crate::bio::limits::QueueLimits;
 use crate::bio::{Op, SECTOR_SHIFT, SectorCount};
-use crate::chain::slot::Slot;
+use crate::chain::slot::BioSlot;
 
-/// Longest start of a part that one request of the drive can carry: its sectors and segments. No
-/// sectors if not even one block fits.
+/// Returns the sectors and segments of the longest start of a part that one request of the drive
+/// can carry; 0 sectors if not even one block fits.
 pub(crate) fn cut_to_limits<M: Machine>(
-    part: &Slot<M>,
+    part: &BioSlot<M>,
     limits: &QueueLimits,
 ) -> (SectorCount, u16) {
     let op = part.bio.op;
@@ -40,10 +40,13 @@ pub(crate) fn cut_to_limits<M: Machine>(
     (whole - whole % limits.logical_sectors(), segments)
 }
 
-/// [`cut_to_limits`] of a read or write, for a drive to which any piece of memory is one segment
-/// and that has no boundaries: a part that fits is taken as it is.
+/// [`cut_to_limits`] for a read or write and a drive without segment limits and boundaries: a part
+/// that fits is taken whole.
 #[inline(always)]
-pub(crate) fn cut_plainly<M: Machine>(part: &Slot<M>, limits: &QueueLimits) -> (SectorCount, u16) {
+pub(crate) fn cut_plainly<M: Machine>(
+    part: &BioSlot<M>,
+    limits: &QueueLimits,
+) -> (SectorCount, u16) {
     let sectors = part.bio.nr_sectors;
     let pieces = part.memory_pieces(sectors);
     if sectors <= limits.max_sectors && pieces <= limits.max_segments.into() {

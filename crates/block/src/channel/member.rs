@@ -1,8 +1,9 @@
-//! `Member`: one drive of a channel's volume: its plug, its route, and what is out there.
+//! `VolumeMember`: a channel's state for one drive of its volume: plug, route, and bios
+//! outstanding.
 //!
-//! Owned by a `Channel`, one for each drive. Knows the two ways of a batch: into the drive's queues
-//! and served here, or handed over to the drive's worker. Also which of its queues this channel
-//! must look at for completions. Called by channel.rs and reap.rs.
+//! A `Channel` owns one for each drive. A batch goes into the drive's queues and is served here, or
+//! is handed over to the drive's worker. The member also knows which of the drive's queues this
+//! channel must poll for completions. Called by channel.rs and reap.rs.
 
 use alloc::sync::Arc;
 
@@ -11,66 +12,67 @@ use millrace_machine::{Lock, Machine, Order, Stage, Word};
 use crate::account::DiskStats;
 use crate::account::disk_counter::DiskCounter;
 use crate::bio::limits::QueueLimits;
-use crate::chain::merge::Merged;
+use crate::chain::merge::MergeKind;
 use crate::chain::slot::{BioList, BioRef};
 use crate::channel::child_slots::ChildSlots;
 use crate::channel::plug::Plug;
-use crate::disk::runner::Runner;
+use crate::disk::queue_context::QueueContext;
+use crate::disk::submit_context::SubmitContext;
 use crate::disk::trace::PlugPlace;
-use crate::disk::visit::Visit;
 use crate::disk::{Disk, SubmitPath, UNBOUNDED, direct, handover, request_limits, timeouts};
 use crate::queue::driver::QueueKind;
-use crate::queue::{HardwareQueue, INSIDE_LOOK_NS, Route};
+use crate::queue::{HardwareQueue, INSIDE_LOOK_NS, QueueRoute};
 
-/// Which thread is to serve a batch.
+/// The thread that serves a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Server {
-    /// The thread that submits it.
+pub(crate) enum BatchServer {
+    /// The submitting thread.
     Submitter,
     /// The drive's worker.
     Worker,
 }
 
-/// Where a channel looks for completions.
+/// The queues that a channel polls for completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Look {
-    /// In the queues that may hold some of its own.
+pub(crate) enum PollScope {
+    /// Queues that may hold bios of the channel.
     WhereExpected,
-    /// In each queue that it may run: a drive may confirm what was given up on.
+    /// All queues that it may run, because a drive may complete an abandoned request.
     Everywhere,
 }
 
 /// One drive of the volume, as the channel sees it.
-pub(crate) struct Member<M: Machine> {
+pub(crate) struct VolumeMember<M: Machine> {
     pub(crate) disk: Arc<Disk<M>>,
     pub(crate) stats: Arc<DiskStats<M>>,
     pub(crate) plug: Plug<M>,
     /// Slots for parts of this channel's bios that go to the drive.
     pub(crate) child_slots: ChildSlots<M>,
-    pub(crate) route: Route,
+    pub(crate) route: QueueRoute,
     /// Bios of this channel that the drive has, or that wait for one of its tags.
     pub(crate) outstanding: u32,
-    /// The channel's own queue of the drive may hold some of them.
+    /// True if the channel's own queue of the drive may hold some of them.
     pub(crate) served_here: bool,
-    /// A flush of this channel may wait for another one to end, and come back to that queue.
+    /// True if a flush of this channel may wait for another flush to end, and then return to that
+    /// queue.
     flushes: bool,
     merges: bool,
-    /// How the last bio was merged, for the trace.
-    merged: Option<Merged>,
-    /// To the drive any piece of memory is one segment, and it has no boundaries.
+    /// Kind of the last bio's merge, for the trace.
+    merged: Option<MergeKind>,
+    /// True if the drive has no segment limits and no boundaries.
     pub(crate) takes_plain: bool,
     /// Limits of this channel's requests.
     pub(crate) limits: QueueLimits,
-    /// [`LiveSizes::piece_sectors`](crate::disk::LiveSizes), as these limits have it.
+    /// Value of [`LiveSizes::piece_sectors`](crate::disk::LiveSizes) that `limits` is based on.
     piece_sectors: u64,
 }
 
-impl<M: Machine> Member<M> {
-    /// Nothing plugged, and no room for parts yet; `thread` is the number of the I/O thread, if it
-    /// is one.
+impl<M: Machine> VolumeMember<M> {
+    /// Creates a member with nothing plugged and no slots for parts. `thread` is the number of the
+    /// I/O thread, if it is one.
     pub(crate) fn new(disk: &Arc<Disk<M>>, thread: Option<u16>) -> Self {
         let (route, stats) = disk.join(thread);
-        Member {
+        VolumeMember {
             stats,
             plug: Plug::new(),
             child_slots: ChildSlots::of(BioList::new()),
@@ -81,25 +83,25 @@ impl<M: Machine> Member<M> {
             merges: disk.baseline.as_ref().is_none_or(|b| b.stack.merges_in_plug()),
             merged: None,
             takes_plain: disk.limits.takes_any_segment() && disk.limits.chunk_sectors == 0,
-            // Relaxed: a size.
+            // Relaxed: a plain size.
             piece_sectors: disk.sizes.piece_sectors.load(Order::Relaxed),
             limits: request_limits(disk),
             disk: Arc::clone(disk),
         }
     }
 
-    /// The channel's own queue of the drive.
+    /// Returns the channel's own queue of the drive.
     pub(crate) fn hctx(&self) -> &HardwareQueue<M> {
         &self.disk.queues.hctxs()[usize::from(self.route.hctx)]
     }
 
-    /// A visit of the channel's thread to that queue.
+    /// Creates a queue context for the channel's own queue.
     #[inline(always)]
-    pub(crate) fn visit<'a>(&'a self, run: &'a mut Runner<M>) -> Visit<'a, M> {
-        Visit::new(&self.disk, self.route.hctx, run, &self.stats)
+    pub(crate) fn context<'a>(&'a self, run: &'a mut SubmitContext<M>) -> QueueContext<'a, M> {
+        QueueContext::new(&self.disk, self.route.hctx, run, &self.stats)
     }
 
-    /// Puts a chain into the plug, or into the plug's last chain.
+    /// Puts a chain into the plug, merged with the plug's last chain if possible.
     #[inline(always)]
     pub(crate) fn plug(&mut self, slot: BioRef<M>) {
         if !self.merges {
@@ -112,14 +114,14 @@ impl<M: Machine> Member<M> {
         }
     }
 
-    /// Hands what is plugged to the drive's queues; returns how many chains these refused.
+    /// Submits the plugged bios to the drive's queues. Returns the number of chains refused.
     #[inline(always)]
-    pub(crate) fn flush(&mut self, run: &mut Runner<M>) -> u32 {
+    pub(crate) fn flush(&mut self, run: &mut SubmitContext<M>) -> u32 {
         self.served_here = true;
         if self.disk.queues.path() == SubmitPath::Direct && self.plug.is_short() {
             let Some(bio) = self.plug.take_last() else { return 0 };
             self.count();
-            match direct::issue_single(&mut self.visit(run), bio) {
+            match direct::issue_single(&mut self.context(run), bio) {
                 Ok(()) => return 0,
                 Err(bio) => self.plug.put_back(bio),
             }
@@ -129,22 +131,22 @@ impl<M: Machine> Member<M> {
         self.flush_list(run)
     }
 
-    /// Learns how long the drive's requests may be from now on.
+    /// Adopts a changed longest request of the drive.
     #[inline(always)]
     pub(crate) fn follow_pieces(&mut self) {
-        // Relaxed: a size.
+        // Relaxed: a plain size.
         let piece_sectors = self.disk.sizes.piece_sectors.load(Order::Relaxed);
         if piece_sectors != self.piece_sectors {
             (self.piece_sectors, self.limits) = (piece_sectors, request_limits(&self.disk));
         }
     }
 
-    /// Returns true if the drive's scheduler says how long requests may be, which may change.
+    /// Returns true if the drive's scheduler sets the longest request, which may change.
     pub(crate) fn has_pieces(&self) -> bool {
         self.piece_sectors != UNBOUNDED
     }
 
-    /// Counts what was plugged since the last time as the drive's; returns how much.
+    /// Counts the bios plugged since the last call as outstanding. Returns their number.
     #[inline(always)]
     fn count(&mut self) -> u32 {
         let bios = self.plug.take_count();
@@ -153,50 +155,50 @@ impl<M: Machine> Member<M> {
         bios
     }
 
-    /// Counts what is plugged as the drive's, and tells listeners that it is unplugged.
+    /// Counts the plugged bios as outstanding, and emits the trace event of unplugging.
     #[inline(always)]
-    fn unplug(&mut self, run: &mut Runner<M>) {
+    fn unplug(&mut self, run: &mut SubmitContext<M>) {
         let (fresh, mut tracing) = (self.count(), self.disk.trace(run));
-        // What was refused is tried again, and was unplugged before.
+        // Chains that were refused before are submitted again, but their event was emitted then.
         if tracing.is_on() && fresh > 0 {
             tracing.unplug(self.plug.list());
         }
     }
 
     #[inline(never)]
-    fn flush_list(&mut self, run: &mut Runner<M>) -> u32 {
+    fn flush_list(&mut self, run: &mut SubmitContext<M>) -> u32 {
         self.unplug(run);
         let list = self.plug.list();
-        let mut visit = Visit::new(&self.disk, self.route.hctx, run, &self.stats);
-        visit.submit_batch(self.route.ctx, list);
+        let mut context = QueueContext::new(&self.disk, self.route.hctx, run, &self.stats);
+        context.submit_batch(self.route.ctx, list);
         list.len()
     }
 
-    /// [`Member::flush`] where workers may serve, too: the drive's worker if `server` says so and
-    /// there is one, else this thread.
-    pub(crate) fn flush_served(&mut self, server: Server, run: &mut Runner<M>) -> u32 {
+    /// [`VolumeMember::flush`] where workers may serve: by the drive's worker if `server` says so
+    /// and there is one, else by this thread.
+    pub(crate) fn flush_served(&mut self, server: BatchServer, run: &mut SubmitContext<M>) -> u32 {
         if self.plug.is_empty() {
             return 0;
         }
-        if server == Server::Submitter || !self.disk.has_worker() {
+        if server == BatchServer::Submitter || !self.disk.has_worker() {
             if !self.disk.trace(run).is_on() {
                 return self.flush(run);
             }
-            // A batch of one has a shorter way than this, on which nobody looks.
+            // While a trace is recorded, a single bio must not take the fast path.
             self.served_here = true;
             return self.flush_list(run);
         }
         self.unplug(run);
         let list = self.plug.list();
-        let mut visit = Visit::new(&self.disk, self.route.hctx, run, &self.stats);
-        visit.hand_over(self.route.ctx, list);
+        let mut context = QueueContext::new(&self.disk, self.route.hctx, run, &self.stats);
+        context.hand_over(self.route.ctx, list);
         list.len()
     }
 
-    /// Looks for completions where this channel must.
-    pub(crate) fn run_queues(&mut self, look: Look, run: &mut Runner<M>) {
+    /// Polls the queues in which this channel may have completions.
+    pub(crate) fn run_queues(&mut self, look: PollScope, run: &mut SubmitContext<M>) {
         let mine = self.outstanding > 0 || self.disk.kind() == QueueKind::OwnerOnly;
-        let everywhere = look == Look::Everywhere;
+        let everywhere = look == PollScope::Everywhere;
         if !mine && !everywhere {
             return;
         }
@@ -208,11 +210,12 @@ impl<M: Machine> Member<M> {
             self.stand_in(run);
         }
         if self.looks_here() || everywhere {
-            // What waits for a flush to end is in no queue: none of that before and after the look,
-            // nor moved meanwhile.
+            // A flush that waits for another one is in no queue: there must be none before and
+            // after the check, and none may have moved in between.
             let before =
                 if self.flushes { self.disk.flush.lock().moves_while_idle() } else { None };
-            // If somebody else serves it at this moment, nothing is known.
+            // Remains true if another thread serves the queue now, because its state is unknown
+            // then.
             run.left_busy = true;
             self.run_queue(run);
             self.served_here = run.left_busy;
@@ -223,26 +226,25 @@ impl<M: Machine> Member<M> {
         }
     }
 
-    /// Polls the queue, or looks again soon: whoever was inside may leave with I/O of this channel
-    /// at the drive, and ring before this thread sleeps.
-    fn run_queue(&mut self, run: &mut Runner<M>) {
-        let was_inside = self.visit(run).run_queue();
+    /// Polls the queue, or asks for another poll soon: the thread that serves it may leave while
+    /// the drive has I/O of this channel, and may ring before this thread sleeps.
+    fn run_queue(&mut self, run: &mut SubmitContext<M>) {
+        let was_inside = self.context(run).run_queue();
         if !was_inside && self.outstanding > 0 && self.disk.kind() == QueueKind::AnyThread {
             run.wake_at(M::now() + INSIDE_LOOK_NS);
         }
     }
 
-    /// Looks after what a worker that is gone has left behind.
-    pub(crate) fn stand_in(&self, run: &mut Runner<M>) {
+    /// Takes care of work that a departed worker has left.
+    pub(crate) fn stand_in(&self, run: &mut SubmitContext<M>) {
         if self.disk.worker_state.is_some() && !self.disk.has_worker() {
-            self.visit(run).stand_in(self.route.ctx);
+            self.context(run).stand_in(self.route.ctx);
         }
     }
 
-    /// Looks for requests that the drive does not answer: those of the channel's own queue, and of
-    /// a worker that is gone.
-    pub(crate) fn check_timeouts(&self, now_ns: u64, run: &mut Runner<M>) {
-        timeouts::check(&mut self.visit(run), now_ns);
+    /// Checks for timed-out requests of the channel's own queue, and of that of a departed worker.
+    pub(crate) fn check_timeouts(&self, now_ns: u64, run: &mut SubmitContext<M>) {
+        timeouts::check(&mut self.context(run), now_ns);
         let own = self.route.hctx;
         let worker_state = self
             .disk
@@ -251,50 +253,50 @@ impl<M: Machine> Member<M> {
             .filter(|worker_state| !worker_state.is_taken() && worker_state.hctx != own);
         if let Some(worker_state) = worker_state {
             let theirs = run.stats_of(&self.disk, worker_state.hctx);
-            let mut visit = Visit::new(&self.disk, worker_state.hctx, run, &theirs);
-            timeouts::check(&mut visit, now_ns);
+            let mut context = QueueContext::new(&self.disk, worker_state.hctx, run, &theirs);
+            timeouts::check(&mut context, now_ns);
         }
     }
 
-    /// Whether the channel's own queue of the drive may hold something of it.
+    /// Returns true if the channel's own queue of the drive may hold its bios.
     fn looks_here(&self) -> bool {
         let handed = self.disk.worker_state.is_some() && self.disk.kind() == QueueKind::AnyThread;
         self.served_here || self.flushes || !handed || !self.disk.has_worker()
     }
 
-    /// Whether there is something to do for this channel without sleeping, in this drive.
+    /// Returns true if there is work for this channel at this drive, so that it must not sleep.
     pub(crate) fn has_work(&self, owner: u64) -> bool {
-        // Of a queue that anybody may run, only what this channel polls for itself.
+        // Of a queue that any thread may run, only work that this channel polls for itself counts.
         let mine = self.outstanding > 0 || self.disk.kind() == QueueKind::OwnerOnly;
         mine && self.looks_here() && self.hctx().has_pending_for(owner)
             || self.disk.driver.is_stacked() && self.hctx().driver_has_work(owner)
             || self.outstanding > 0 && handover::is_orphaned(&self.disk)
     }
 
-    /// A flush is about to go to the drive.
+    /// Records that a flush is about to go to the drive.
     pub(crate) fn expect_flush(&mut self) {
         self.flushes = true;
     }
 
-    /// Where the next bio comes in the plug.
+    /// Returns the position in the plug of the next bio.
     fn next_place(&self) -> PlugPlace {
         if self.plug.is_empty() { PlugPlace::First } else { PlugPlace::Later }
     }
 
-    /// Whether something is in the plug.
+    /// Returns true if bios are plugged.
     pub(crate) fn holds_plugged(&self) -> bool {
         !self.plug.is_empty()
     }
 
-    /// Forgets what is plugged, and what waits for slots: only for a `BioSet` that is leaked.
+    /// Forgets plugged bios and waiting parents, for a `BioSet` that is leaked.
     pub(crate) fn leak(&mut self) {
         self.plug.list().leak();
         self.child_slots.leak();
     }
 
-    /// What was plugged before anybody recorded, as if somebody had.
+    /// Records the events of bios that were plugged before the recording began.
     #[cold]
-    pub(crate) fn trace_plugged(&mut self, drives: usize, run: &mut Runner<M>) {
+    pub(crate) fn trace_plugged(&mut self, drives: usize, run: &mut SubmitContext<M>) {
         let (disk, mut place) = (&self.disk, PlugPlace::First);
         self.plug.list().for_each(|chain| {
             disk.trace(run).record_own(chain, (drives, place));
@@ -308,9 +310,14 @@ impl<M: Machine> Member<M> {
         });
     }
 
-    /// [`Member::plug`] while somebody listens.
+    /// [`VolumeMember::plug`] while the drive is traced.
     #[inline]
-    pub(crate) fn plug_traced(&mut self, slot: BioRef<M>, drives: usize, run: &mut Runner<M>) {
+    pub(crate) fn plug_traced(
+        &mut self,
+        slot: BioRef<M>,
+        drives: usize,
+        run: &mut SubmitContext<M>,
+    ) {
         self.disk.trace(run).tell_entry(&slot);
         let place = self.next_place();
         self.plug(slot);
@@ -322,7 +329,7 @@ impl<M: Machine> Member<M> {
     }
 
     #[cold]
-    fn count_merge(&mut self, kind: Merged) {
+    fn count_merge(&mut self, kind: MergeKind) {
         let last = self.plug.last().expect("something was merged with it");
         self.stats.count_merge(last.op());
         self.merged = Some(kind);

@@ -1,21 +1,20 @@
-//! `Plug`: the private list in which a channel gathers bios of one drive before it goes to its
-//! queues.
+//! `Plug`: the private list in which a channel gathers bios for one drive before it submits them.
 //!
-//! Owned by a channel, one for each drive of its volume: no lock, no atomic. A bio is merged with
-//! the last one of the same drive or appended: O(1). Kernel counterpart: `struct blk_plug`.
+//! A channel owns one for each drive of its volume: no lock, no atomic. A bio is merged with the
+//! last one of the same drive or appended, in constant time. Kernel counterpart: `struct blk_plug`.
 
 use millrace_machine::Machine;
 
 use crate::bio::limits::QueueLimits;
-use crate::chain::merge::{Merged, touch, try_merge};
-use crate::chain::slot::{BioList, BioRef, Slot};
+use crate::chain::merge::{MergeKind, touch, try_merge};
+use crate::chain::slot::{BioList, BioRef, BioSlot};
 
-/// Bios of one drive, gathered.
+/// Bios for one drive that are not submitted yet.
 pub(crate) struct Plug<M: Machine> {
     list: BioList<M>,
-    /// The last chain, apart so that a front merge can replace its head.
+    /// The last chain, kept apart so that a front merge can replace its head.
     last: Option<BioRef<M>>,
-    /// Bios in it, merged ones too.
+    /// Number of bios, including merged ones.
     bios: u32,
 }
 
@@ -24,7 +23,7 @@ impl<M: Machine> Plug<M> {
         Plug { list: BioList::new(), last: None, bios: 0 }
     }
 
-    /// Appends without looking for a merge.
+    /// Appends a bio without trying to merge it.
     #[inline]
     pub(crate) fn push(&mut self, bio: BioRef<M>) {
         self.bios += 1;
@@ -33,9 +32,13 @@ impl<M: Machine> Plug<M> {
         }
     }
 
-    /// Merges with the last bio if they touch and fit, else appends.
+    /// Merges a bio with the last chain if they are adjacent and fit, else appends it.
     #[inline(always)]
-    pub(crate) fn merge_or_push(&mut self, bio: BioRef<M>, limits: &QueueLimits) -> Option<Merged> {
+    pub(crate) fn merge_or_push(
+        &mut self,
+        bio: BioRef<M>,
+        limits: &QueueLimits,
+    ) -> Option<MergeKind> {
         let bio = match &mut self.last {
             Some(last) if touch(last, &bio) => match try_merge(last, bio, limits) {
                 Ok(merged) => {
@@ -50,8 +53,8 @@ impl<M: Machine> Plug<M> {
         None
     }
 
-    /// The chain that was touched last.
-    pub(crate) fn last(&self) -> Option<&Slot<M>> {
+    /// Returns the chain that was added or merged last.
+    pub(crate) fn last(&self) -> Option<&BioSlot<M>> {
         self.last.as_deref()
     }
 
@@ -60,30 +63,30 @@ impl<M: Machine> Plug<M> {
         self.last.is_none() && self.list.is_empty()
     }
 
-    /// How many bios were added since the last call.
+    /// Returns the number of bios added since the last call.
     #[inline]
     pub(crate) fn take_count(&mut self) -> u32 {
         core::mem::take(&mut self.bios)
     }
 
-    /// Whether it holds no more than one chain, the last.
+    /// Returns true if the plug holds at most one chain.
     #[inline(always)]
     pub(crate) fn is_short(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// The last chain.
+    /// Takes the last chain out.
     #[inline(always)]
     pub(crate) fn take_last(&mut self) -> Option<BioRef<M>> {
         self.last.take()
     }
 
-    /// Returns the bio from [`Plug::take_last`] to the list.
+    /// Puts the chain from [`Plug::take_last`] back.
     pub(crate) fn put_back(&mut self, bio: BioRef<M>) {
         self.list.push_back(bio);
     }
 
-    /// All of it, in order of submission. What a queue refuses is left there for the next time.
+    /// Returns all chains in order of submission. Chains that a queue refuses stay in the list.
     #[inline]
     pub(crate) fn list(&mut self) -> &mut BioList<M> {
         if let Some(last) = self.last.take() {

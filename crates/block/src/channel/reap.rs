@@ -1,9 +1,9 @@
-//! The way back: what is done is collected, credited to its parents, and handed to the program.
+//! Collection of completions: parts are credited to their parents, and bios handed to the program.
 //!
-//! The half of `Channel` behind the queues; channel.rs is the half before them. Bios come from the
-//! runner (completed on this thread) and from the set (delivered by others); parts go to their
-//! parents (split.rs). Memory that a drive may still write after a timeout stays in quarantine.
-//! Kernel counterpart: `bio_endio`, `io_uring`'s completion queue.
+//! The half of `Channel` after the queues; channel.rs is the half before them. Bios come from the
+//! submit context (completed on this thread) and from the bio set (delivered by other threads);
+//! parts go to their parents (split.rs). Memory that a drive may still write after a timeout stays
+//! in quarantine. Kernel counterpart: `bio_endio`, `io_uring`'s completion queue.
 
 use core::mem::ManuallyDrop;
 
@@ -12,15 +12,15 @@ use millrace_machine::{Machine, Order, Word};
 use crate::bio::Bio;
 use crate::bio::status::Status;
 use crate::chain::slot::{BioList, BioRef, BioStage};
-use crate::channel::completion::{Again, Completion};
-use crate::channel::member::Look;
+use crate::channel::completion::{AfterCompletion, Completion};
+use crate::channel::member::PollScope;
 use crate::channel::{Channel, Driving};
 
-/// A channel that always has something at hand looks at all its queues every so many polls.
+/// A channel that always has completions at hand polls all its queues once in so many polls.
 const POLLS_PER_LOOK: u32 = 8;
 
-/// A completed bio that a program looks at in its slot. Dropped by a panic of the program, it is as
-/// if that had asked for the bio to be dropped.
+/// A completed bio that is shown to the program in its slot. If the program panics, the bio is
+/// dropped.
 struct ShownSlot<'a, M: Machine> {
     /// `None` once the slot was given back.
     slot: Option<BioRef<M>>,
@@ -28,12 +28,12 @@ struct ShownSlot<'a, M: Machine> {
 }
 
 impl<M: Machine> ShownSlot<'_, M> {
-    /// Shows the bio, and gives the slot back with what is to become of it.
+    /// Shows the bio to the program, and returns the slot with the program's decision.
     #[inline(always)]
     fn show(
         mut self,
-        next: &mut impl FnMut(&mut Bio, Status) -> Again,
-    ) -> Option<(BioRef<M>, Again)> {
+        next: &mut impl FnMut(&mut Bio, Status) -> AfterCompletion,
+    ) -> Option<(BioRef<M>, AfterCompletion)> {
         let slot = self.slot.as_mut()?;
         let status = slot.status;
         let again = next(&mut slot.bio, status);
@@ -58,8 +58,8 @@ fn free_slot<M: Machine>(mut slot: BioRef<M>, free: &mut BioList<M>) {
 }
 
 impl<M: Machine> Channel<M> {
-    /// Hands each completed bio to `take`; starts what was submitted and drives the queues. Does
-    /// not wait. Returns how many were handed over.
+    /// Hands each completed bio to `take`; starts submitted bios and runs the queues. Does not
+    /// wait. Returns the number of bios handed over.
     #[inline]
     pub fn poll(&mut self, mut take: impl FnMut(Completion)) -> usize {
         let driving = Driving(self);
@@ -70,7 +70,7 @@ impl<M: Machine> Channel<M> {
         handed
     }
 
-    /// Starts the next stage of parents whose last one has just ended.
+    /// Starts the next stage of parents whose previous stage has just ended.
     #[inline(always)]
     fn start_parts(&mut self) {
         if self.sub.batch.has_parts {
@@ -78,7 +78,7 @@ impl<M: Machine> Channel<M> {
         }
     }
 
-    /// Starts what was submitted and collects what is done.
+    /// Starts submitted bios and collects completions.
     #[inline(always)]
     fn gather(&mut self) {
         self.flush();
@@ -86,7 +86,7 @@ impl<M: Machine> Channel<M> {
             self.sub.run.done.is_empty() || (self.sub.checks.polls_always && self.is_look_due());
         if self.bio_set().has_delivered() {
             let mut delivered = self.bio_set().take_delivered();
-            // When others completed them, they did not say.
+            // Bios delivered by other threads carry no time of completion.
             let now_ns = M::now();
             self.sub.run.accounts.c_ns = now_ns;
             delivered.for_each(|bio| {
@@ -103,7 +103,8 @@ impl<M: Machine> Channel<M> {
         }
     }
 
-    /// What one queue completed at once must not keep the others from being polled for long.
+    /// Returns true if all queues must be polled, so that one busy queue does not starve the
+    /// others.
     #[inline]
     fn is_look_due(&mut self) -> bool {
         self.polls = self.polls.wrapping_add(1);
@@ -115,8 +116,8 @@ impl<M: Machine> Channel<M> {
     fn run_queues(&mut self) {
         self.sub.run.forget_wake();
         let look = match self.quarantine.is_empty() {
-            true => Look::WhereExpected,
-            false => Look::Everywhere,
+            true => PollScope::WhereExpected,
+            false => PollScope::Everywhere,
         };
         for member in &mut self.sub.members {
             member.run_queues(look, &mut self.sub.run);
@@ -125,18 +126,22 @@ impl<M: Machine> Channel<M> {
     }
 
     /// As [`Channel::poll`], for a program that streams I/O through the same memory: `next` sees
-    /// each completed bio where it is, and sends it off again (with another sector, operation,
-    /// contents) or has it handed back to be dropped. What is sent off starts with the next call.
+    /// each completed bio in place, and submits it again (with another sector, operation or
+    /// contents) or drops it. Resubmitted bios start with the next call.
     ///
-    /// A bio sent off that can never be served comes back at once with the reason as its status.
+    /// A resubmitted bio that can never be served comes back at once with the reason as its status.
     #[inline]
-    pub fn poll_again(&mut self, mut next: impl FnMut(&mut Bio, Status) -> Again) -> usize {
+    pub fn poll_again(
+        &mut self,
+        mut next: impl FnMut(&mut Bio, Status) -> AfterCompletion,
+    ) -> usize {
         let driving = Driving(self);
         driving.0.gather();
         driving.end();
         let mut handed = 0;
         loop {
-            // Bios in parts, or refused, may be done again before this ends: each has one go.
+            // Split or refused bios may complete again before this loop ends; each is handed over
+            // once.
             let driving = Driving(self);
             let next_slot = driving.0.next_whole().or_else(|| driving.0.next_of_others(handed));
             driving.end();
@@ -148,12 +153,12 @@ impl<M: Machine> Channel<M> {
             }
             let shown = ShownSlot { slot: Some(slot), free: &mut self.sub.free };
             match shown.show(&mut next) {
-                Some((slot, Again::Submit)) => {
+                Some((slot, AfterCompletion::Submit)) => {
                     let driving = Driving(self);
                     driving.0.restart(slot);
                     driving.end();
                 }
-                Some((slot, Again::Drop)) => free_slot(slot, &mut self.sub.free),
+                Some((slot, AfterCompletion::Drop)) => free_slot(slot, &mut self.sub.free),
                 None => {}
             }
         }
@@ -164,7 +169,7 @@ impl<M: Machine> Channel<M> {
         handed
     }
 
-    /// Starts what was to be sent off again at the end.
+    /// Starts the bios that were kept for resubmission at the end.
     #[cold]
     fn send_again(&mut self) {
         while let Some(slot) = self.again.pop_front() {
@@ -172,7 +177,7 @@ impl<M: Machine> Channel<M> {
         }
     }
 
-    /// Sends a completed bio off again, or to the end of the finished ones with what is wrong.
+    /// Submits a completed bio again, or finishes it with an error if it is invalid.
     #[inline(always)]
     fn restart(&mut self, slot: BioRef<M>) {
         match self.sub.checks.is_plain(&slot.bio) {
@@ -187,11 +192,11 @@ impl<M: Machine> Channel<M> {
             return self.sub.start(slot, false);
         }
         match self.sub.checks.check(&slot.bio, &self.sub.volume) {
-            // A baseline's plug may unplug at once, and what that completes is for the next call.
+            // A baseline's plug may unplug at once; bios that complete then are for the next call.
             Ok(()) if self.sub.checks.baseline => self.again.push_back(slot),
             Ok(()) => self.sub.start(slot, false),
             Err(status) => {
-                // It was refused as soon as it came.
+                // It was refused at the time it came.
                 (slot.status, slot.q_ns) = (status, self.sub.run.accounts.c_ns);
                 self.sub.finished.push_back(slot);
             }
@@ -212,13 +217,13 @@ impl<M: Machine> Channel<M> {
         handed
     }
 
-    /// The next bio to hand over; parts are credited to their parents on the way.
+    /// Returns the next bio to hand over; parts are credited to their parents on the way.
     #[inline(always)]
     fn next_done(&mut self) -> Option<BioRef<M>> {
         self.next_whole().or_else(|| self.next_finished(true))
     }
 
-    /// The next bio that went to a drive in one piece.
+    /// Returns the next bio that went to a drive whole.
     #[inline(always)]
     fn next_whole(&mut self) -> Option<BioRef<M>> {
         while let Some(slot) = self.sub.run.done.pop_front() {
@@ -231,7 +236,7 @@ impl<M: Machine> Channel<M> {
         None
     }
 
-    /// For [`Channel::poll_again`], which has handed over so many, the next of all others.
+    /// Returns the next other bio for [`Channel::poll_again`], which has handed over `handed` bios.
     #[inline(always)]
     fn next_of_others(&mut self, handed: usize) -> Option<BioRef<M>> {
         match self.sub.finished.is_empty() && self.sub.stalled == 0 {
@@ -240,7 +245,7 @@ impl<M: Machine> Channel<M> {
         }
     }
 
-    /// The next bio that was in parts or got to no drive, unless `wanted` is false.
+    /// Returns the next bio that was split or reached no drive, unless `wanted` is false.
     #[inline(always)]
     fn next_finished(&mut self, wanted: bool) -> Option<BioRef<M>> {
         if self.sub.stalled > 0 {
@@ -271,7 +276,7 @@ impl<M: Machine> Channel<M> {
         take(Completion { user_data: bio.user_data(), status, bio, q_ns, c_ns });
     }
 
-    /// A timed-out bio without its memory, while a drive may still write that.
+    /// Returns a timed-out bio without its memory, while a drive may still write that.
     #[cold]
     fn quarantined(&mut self, bio: Bio) -> Bio {
         if self.bio_set().abandoned.load(Order::SeqCst) == 0 {
@@ -282,7 +287,7 @@ impl<M: Machine> Channel<M> {
         hollow
     }
 
-    /// Bios whose memory is held back because a drive may still write it.
+    /// Returns the number of bios whose memory is held back because a drive may still write it.
     #[must_use]
     pub fn quarantined_bios(&self) -> usize {
         self.quarantine.len()

@@ -1,13 +1,12 @@
-//! Splitting: a bio that is too big, lies on several drives, or needs flushes around it becomes a
-//! parent, and its parts are children over the same memory.
+//! Splitting: a bio that is too large, lies on several drives, or needs flushes around it becomes a
+//! parent, and its parts become children over the same memory.
 //!
-//! Part of `Submission`; all of it runs on the channel's own thread, so a parent's counts need no
-//! atomic. Parts for a drive come one by one out of that drive's share of the channel's child
-//! slots; when there is none left the parent waits in the drive's list and goes on when a part for
-//! the drive has completed. So one child slot for each drive is enough for progress, memory is
-//! bounded, and a drive that answers nothing holds up only what touches it. Stages: flush before
-//! (PREFLUSH), data, flush after (FUA where a drive lacks it). Kernel counterpart: `bio_split`,
-//! blk-flush.c.
+//! Part of `Submission`; it runs on the channel's own thread, so a parent's counts need no atomics.
+//! Parts for a drive come one by one out of that drive's share of the channel's child slots. When
+//! none is free the parent waits in the drive's list, and continues when a part for the drive
+//! completes. So one child slot for each drive is enough for progress, memory is bounded, and a
+//! drive that does not answer holds up only I/O that touches it. Stages: flush before (PREFLUSH),
+//! data, flush after (FUA where a drive lacks it). Kernel counterpart: `bio_split`, blk-flush.c.
 #![allow(unsafe_code)]
 
 use core::mem::ManuallyDrop;
@@ -18,33 +17,33 @@ use crate::account::disk_counter::DiskCounter;
 use crate::bio::limits::Features;
 use crate::bio::status::Status;
 use crate::bio::{Op, OpFlags, SECTOR_SHIFT, SectorCount};
-use crate::chain::slot::{BioRef, BioStage, Slot, Stride, Waited};
+use crate::chain::slot::{BioRef, BioSlot, BioStage, Stride, WaitTimes};
 use crate::channel::cut::{cut_plainly, cut_to_limits};
 use crate::channel::submission::Submission;
 use crate::trace::Action;
-use crate::volume::placement::{Part, Range};
+use crate::volume::placement::{DrivePart, VolumeRange};
 
-/// What `member` of a parent says: its parts are one for each drive, or one for each chunk.
+/// Values of `member` in a parent: split into a part for each drive, or for each chunk.
 const BY_DRIVES: u16 = 0;
 const BY_CHUNKS: u16 = 1;
 
-/// What comes next of a parent's stage.
-enum Next<M: Machine> {
-    /// This part.
+/// The next step of a parent's stage.
+enum NextPart<M: Machine> {
+    /// The next part, in its child slot.
     Part(BioRef<M>),
-    /// A part for a drive that has no child slot left.
+    /// The next part is for this drive, which has no free child slot.
     NoRoom(u16),
-    /// Nothing: all parts are made.
+    /// All parts of the bio's present stage are made.
     Made,
 }
 
-/// Whether a drive takes the FUA flag with the data.
-fn fua_by_drive<M: Machine>(parent: &Slot<M>, features: Features) -> bool {
+/// Returns true if the drive executes FUA itself for this bio.
+fn fua_by_drive<M: Machine>(parent: &BioSlot<M>, features: Features) -> bool {
     features.fua && parent.bio.op == Op::Write
 }
 
 impl<M: Machine> Submission<M> {
-    /// Takes a bio that is not a plain one-drive read or write.
+    /// Submits a bio that is not a plain read or write of one drive.
     pub(crate) fn submit_parent(&mut self, mut parent: BioRef<M>) {
         let first = match (parent.bio.op, parent.bio.flags.has(OpFlags::PREFLUSH)) {
             (Op::Flush, _) | (_, true) => BioStage::Preflush,
@@ -57,11 +56,11 @@ impl<M: Machine> Submission<M> {
         self.make_parts(parent);
     }
 
-    /// Makes as many parts of the present stage as there are slots for; then the parent waits for
-    /// slots, for its parts, or for nothing any more.
+    /// Makes as many parts of the present stage as there are slots. Then the parent waits for slots
+    /// or for its parts, or goes on if it has none.
     fn make_parts(&mut self, mut parent: BioRef<M>) {
-        // To the drive, parts come when they are made: later than their parent if there was no slot
-        // for them, or if they are a stage that another has to end before.
+        // Parts get the time at which they are made: later than their parent's if there was no
+        // slot, or if an earlier stage had to end first.
         self.batch.parts_ns = match self.batch.now_ns {
             0 => M::now(),
             now_ns => now_ns,
@@ -71,31 +70,31 @@ impl<M: Machine> Submission<M> {
             BioStage::Data => self.volume.span(sector, nr),
             _ => (0, self.members.len() as u16),
         };
-        // A flush has no range, and asks for no data parts.
+        // A flush has no range, and has no data parts.
         let range = self.volume.range(sector, nr.max(1));
         loop {
             match self.next_part(&mut parent, span, &range) {
-                Next::Part(child) => {
+                NextPart::Part(child) => {
                     parent.remaining += 1;
                     self.admit_part(child);
                 }
-                Next::NoRoom(member) => {
+                NextPart::NoRoom(member) => {
                     self.stalled += 1;
                     return self.members[usize::from(member)].child_slots.stall(parent);
                 }
-                Next::Made => break,
+                NextPart::Made => break,
             }
         }
         parent.all_made = true;
         if parent.remaining == 0 {
             self.next_stage(parent);
         } else {
-            // The children carry it from here on; `part_done` takes the handle back.
+            // The children refer to the parent from here on; `part_done` takes the handle back.
             core::mem::forget(parent);
         }
     }
 
-    /// All parts of a stage are done.
+    /// Starts the next stage after all parts of a stage are done, or finishes the parent.
     fn next_stage(&mut self, mut parent: BioRef<M>) {
         let next = match parent.stage {
             _ if !parent.status.is_ok() => None,
@@ -112,7 +111,7 @@ impl<M: Machine> Submission<M> {
         }
     }
 
-    /// A child has completed: its parent may go on.
+    /// Ends a child, and its parent's stage if it was the last.
     #[inline(never)]
     pub(crate) fn part_done(&mut self, mut child: BioRef<M>) {
         let (status, bits) = (child.status, core::mem::take(&mut child.parent));
@@ -122,7 +121,7 @@ impl<M: Machine> Submission<M> {
         let mut parent = ManuallyDrop::new(
             unsafe { BioRef::<M>::from_bits(bits) }.expect("a child has a parent"),
         );
-        // A timeout outweighs any other error: it is what keeps the memory in quarantine.
+        // A timeout takes precedence over other errors, because it keeps the memory in quarantine.
         parent.status = match status {
             Status::TimedOut => status,
             _ => parent.status.or(status),
@@ -133,7 +132,7 @@ impl<M: Machine> Submission<M> {
         }
     }
 
-    /// Parents that waited for child slots go on.
+    /// Continues parents that waited for child slots.
     #[cold]
     pub(crate) fn resume_stalled(&mut self) {
         for member in 0..self.members.len() {
@@ -146,10 +145,15 @@ impl<M: Machine> Submission<M> {
         self.resumes = None;
     }
 
-    /// The next part of the parent's stage, in a child slot. `span` is the first drive and how
-    /// many; `offset` of the parent counts them, `dev_sector` is how much of the present drive's
-    /// part is made.
-    fn next_part(&mut self, parent: &mut BioRef<M>, span: (u16, u16), range: &Range) -> Next<M> {
+    /// Makes the next part of the parent's stage, in a child slot. `span` is the first drive and
+    /// the number of drives; the parent's `offset` counts drives that are finished, and
+    /// `dev_sector` is how much of the present drive's part is made.
+    fn next_part(
+        &mut self,
+        parent: &mut BioRef<M>,
+        span: (u16, u16),
+        range: &VolumeRange,
+    ) -> NextPart<M> {
         if parent.member == BY_CHUNKS && parent.stage == BioStage::Data {
             return self.next_chunk(parent);
         }
@@ -161,26 +165,26 @@ impl<M: Machine> Submission<M> {
                 BioStage::Data => self.next_data_part(parent, range, member),
                 _ => self.next_flush_part(parent, member),
             };
-            if !matches!(next, Next::Made) {
+            if !matches!(next, NextPart::Made) {
                 return next;
             }
             parent.offset += 1;
             parent.dev_sector = 0;
         }
-        Next::Made
+        NextPart::Made
     }
 
     /// Returns true if bios of the same group wait for slots for parts for a drive, unless it is
     /// their turn now.
     #[inline(always)]
-    pub(crate) fn is_behind(&self, slot: &Slot<M>, member: u16) -> bool {
+    pub(crate) fn is_behind(&self, slot: &BioSlot<M>, member: u16) -> bool {
         self.stalled > 0 && self.resumes != Some(member) && {
             let slots = &self.members[usize::from(member)].child_slots;
-            slots.has_stalled(slot.bio.payer.group)
+            slots.has_stalled(slot.bio.account_key.group)
         }
     }
 
-    fn next_flush_part(&mut self, parent: &mut BioRef<M>, member: u16) -> Next<M> {
+    fn next_flush_part(&mut self, parent: &mut BioRef<M>, member: u16) -> NextPart<M> {
         let features = self.members[usize::from(member)].disk.limits().features;
         let after = parent.stage == BioStage::Postflush;
         let (sector, nr) = (parent.bio.sector, parent.bio.nr_sectors);
@@ -188,60 +192,67 @@ impl<M: Machine> Submission<M> {
         let touched = !is_of_range || self.volume.part(sector, nr, member).is_some();
         let wanted = features.volatile_cache && touched && parent.dev_sector == 0;
         if !wanted || (after && fua_by_drive(parent, features)) {
-            return Next::Made;
+            return NextPart::Made;
         }
         if self.members[usize::from(member)].child_slots.is_full() {
-            return Next::NoRoom(member);
+            return NextPart::NoRoom(member);
         }
         parent.dev_sector = 1;
-        let part = Part { member, dev_sector: 0, nr_sectors: 0, offset: 0, stride: Stride::NONE };
-        Next::Part(self.child_of(parent, Op::Flush, part))
+        let part =
+            DrivePart { member, dev_sector: 0, nr_sectors: 0, offset: 0, stride: Stride::NONE };
+        NextPart::Part(self.child_of(parent, Op::Flush, part))
     }
 
-    fn next_data_part(&mut self, parent: &mut BioRef<M>, range: &Range, member: u16) -> Next<M> {
-        let Some(part) = self.volume.part_of(range, member) else { return Next::Made };
+    fn next_data_part(
+        &mut self,
+        parent: &mut BioRef<M>,
+        range: &VolumeRange,
+        member: u16,
+    ) -> NextPart<M> {
+        let Some(part) = self.volume.part_of(range, member) else { return NextPart::Made };
         let made = parent.dev_sector as SectorCount;
         if made >= part.nr_sectors {
-            return Next::Made;
+            return NextPart::Made;
         }
-        // Behind others of its group that wait for a slot already: a disk would seek between both.
+        // Waits behind others of its group that wait for a slot, because a disk would seek between
+        // them.
         if self.is_behind(parent, member) || self.members[usize::from(member)].child_slots.is_full()
         {
-            return Next::NoRoom(member);
+            return NextPart::NoRoom(member);
         }
         let rest = if made == 0 { part } else { part.skip(made) };
-        let Some(child) = self.data_part(parent, rest) else { return Next::Made };
+        let Some(child) = self.data_part(parent, rest) else { return NextPart::Made };
         if made + child.bio.nr_sectors == part.nr_sectors {
             (parent.offset, parent.dev_sector) = (parent.offset + 1, 0);
         } else {
             parent.dev_sector += u64::from(child.bio.nr_sectors);
         }
-        Next::Part(child)
+        NextPart::Part(child)
     }
 
-    /// The next part where a bio is split at every chunk, as Linux's raid0 does it; `offset` of the
-    /// parent is how much of it is made.
-    fn next_chunk(&mut self, parent: &mut BioRef<M>) -> Next<M> {
+    /// Makes the next part of a bio that is split at every chunk, as Linux's raid0 does. The
+    /// parent's `offset` is the number of sectors already made.
+    fn next_chunk(&mut self, parent: &mut BioRef<M>) -> NextPart<M> {
         let (made, nr) = (parent.offset, parent.bio.nr_sectors);
         if made >= nr || !parent.status.is_ok() {
-            return Next::Made;
+            return NextPart::Made;
         }
         let (sector, end) = (parent.bio.sector, parent.bio.sector + u64::from(nr));
         let (member, dev_sector, run) = self.volume.run_at(sector + u64::from(made), end);
         if self.members[usize::from(member)].child_slots.is_full() {
-            return Next::NoRoom(member);
+            return NextPart::NoRoom(member);
         }
         let stride = Stride::NONE;
-        let part = Part { member, dev_sector, nr_sectors: run as u32, offset: made, stride };
-        let Some(child) = self.data_part(parent, part) else { return Next::Made };
+        let part = DrivePart { member, dev_sector, nr_sectors: run as u32, offset: made, stride };
+        let Some(child) = self.data_part(parent, part) else { return NextPart::Made };
         parent.offset += child.bio.nr_sectors;
-        Next::Part(child)
+        NextPart::Part(child)
     }
 
-    /// A child for as much of a part as one request of the drive can carry; none, and the parent
-    /// has failed, if that is nothing.
+    /// Makes a child for as much of a part as one request of the drive can carry. Returns `None`
+    /// and sets the parent's error if that is nothing.
     #[inline(always)]
-    fn data_part(&mut self, parent: &mut BioRef<M>, part: Part) -> Option<BioRef<M>> {
+    fn data_part(&mut self, parent: &mut BioRef<M>, part: DrivePart) -> Option<BioRef<M>> {
         let mut child = self.child_of(parent, parent.bio.op, part);
         let member = &self.members[usize::from(part.member)];
         let limits = &member.limits;
@@ -270,7 +281,7 @@ impl<M: Machine> Submission<M> {
         Some(child)
     }
 
-    fn child_of(&mut self, parent: &BioRef<M>, op: Op, part: Part) -> BioRef<M> {
+    fn child_of(&mut self, parent: &BioRef<M>, op: Op, part: DrivePart) -> BioRef<M> {
         let room = &mut self.members[usize::from(part.member)].child_slots;
         let mut child = room.free.pop_front().expect("whoever asks has looked for a slot");
         child.bio = ManuallyDrop::new(parent.bio.part(op, part.nr_sectors));
@@ -280,7 +291,7 @@ impl<M: Machine> Submission<M> {
         child.member = part.member;
         child.dev_sector = part.dev_sector;
         child.offset = part.offset << SECTOR_SHIFT;
-        debug_assert_eq!(child.waited, Waited::NOT);
+        debug_assert_eq!(child.waited, WaitTimes::NOT);
         child.q_ns = self.batch.parts_ns;
         child.foreign = parent.foreign;
         child.tail = child.as_ptr();

@@ -1,11 +1,11 @@
-//! `Submission`: the half of a channel before the queues: an accepted bio goes into a drive's plug,
-//! and the plugs go to the drives.
+//! `Submission`: the half of a channel before the queues: bios go into plugs, and plugs to the
+//! drives.
 //!
-//! Owned by a `Channel` and used by its thread alone, so nothing here is locked. Owns the slots of
-//! bios that may be submitted, the members (one for each drive, with its plug) and the runner. A
-//! plain read or write of one drive goes straight into that drive's plug; whatever else becomes a
-//! parent with parts (split.rs). Where others than this thread may serve a batch, unplug.rs decides
-//! who does. Kernel counterpart: `submit_bio_noacct`, `blk_flush_plug`.
+//! Owned by a `Channel` and used only by its thread, so nothing here is locked. Owns the free
+//! slots, the members (one for each drive, with its plug) and the submit context. A plain read or
+//! write of one drive goes straight into that drive's plug; other bios become parents with parts
+//! (split.rs). If other threads may serve a batch, unplug.rs decides which. Kernel counterpart:
+//! `submit_bio_noacct`, `blk_flush_plug`.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -14,61 +14,61 @@ use alloc::vec::Vec;
 
 use millrace_machine::Machine;
 
-use crate::account::hold::Hold;
+use crate::account::hold::WaitReason;
 use crate::bio::error::{Error, ErrorKind};
 use crate::bio::group_id::GroupId;
 use crate::bio::limits::MAX_DATA_SECTORS;
 use crate::bio::status::Status;
 use crate::bio::{Bio, Op, OpFlags, Sector, SectorCount};
-use crate::chain::slot::{BioList, BioRef, BioStage, Stride, Waited};
+use crate::chain::slot::{BioList, BioRef, BioStage, Stride, WaitTimes};
 use crate::channel::baseline::volume_plug::VolumePlug;
 use crate::channel::checks::BioChecks;
 use crate::channel::completion::Reject;
 use crate::channel::cut::cut_to_limits;
-use crate::channel::member::Member;
+use crate::channel::member::VolumeMember;
 use crate::channel::throttle::Throttle;
 use crate::disk::Disk;
-use crate::disk::runner::{Runner, Stamp};
+use crate::disk::submit_context::{Stamp, SubmitContext};
 use crate::queue::io_thread::IoThread;
-use crate::trace::note::Remark;
+use crate::trace::note::TraceMessage;
 use crate::volume::Volume;
 use crate::volume::serving::Chooser;
 
-/// What is in the plugs.
-pub(crate) struct Batch {
-    /// Bios in all plugs.
+/// State of the bios in the plugs.
+pub(crate) struct PluggedBatch {
+    /// Number of bios in all plugs.
     pub(crate) plugged: u32,
-    /// Bios at which they are emptied.
+    /// Number of bios at which the plugs are emptied.
     pub(crate) plugged_max: u32,
-    /// Stamp of what goes in; 0: none taken yet.
+    /// Time stamp of new bios; 0 if none is taken yet.
     pub(crate) now_ns: u64,
-    /// Stamp of the parts that are made.
+    /// Time stamp of new parts.
     pub(crate) parts_ns: u64,
-    /// Parts were put in on the way back, by a stage that ended.
+    /// True if parts were plugged during collection, by a stage that ended.
     pub(crate) has_parts: bool,
 }
 
 /// The half of a channel before the queues.
 pub(crate) struct Submission<M: Machine> {
     pub(crate) volume: Arc<Volume<M>>,
-    pub(crate) members: Vec<Member<M>>,
-    pub(crate) run: Runner<M>,
-    /// Slots that no bio is in.
+    pub(crate) members: Vec<VolumeMember<M>>,
+    pub(crate) run: SubmitContext<M>,
+    /// Free slots for bios.
     pub(crate) free: BioList<M>,
-    /// How many slots there are.
+    /// Number of slots for bios.
     pub(crate) depth: u32,
-    /// Parents that wait for a child slot of some drive.
+    /// Number of parents that wait for a child slot.
     pub(crate) stalled: u32,
-    /// The drive for which such parents get their turn now.
+    /// Drive whose waiting parents are being continued now.
     pub(crate) resumes: Option<u16>,
-    /// Parents that are done, and bios that got to no drive.
+    /// Parents that are done, and bios that reached no drive.
     pub(crate) finished: BioList<M>,
-    pub(crate) batch: Batch,
+    pub(crate) batch: PluggedBatch,
     pub(crate) checks: BioChecks,
-    /// Its part in whether workers serve, where that is measured.
+    /// This channel's part in measuring whether workers serve faster.
     pub(crate) chooser: Chooser,
-    /// The member that a batch begins with: another one each time, since the later ones wait for
-    /// the earlier to be served here, or for their workers to be woken.
+    /// First member of the next batch. It rotates, because later members wait until earlier ones
+    /// are served here or their workers are woken.
     pub(crate) first_member: usize,
     /// The plug of a baseline; made when it is first needed.
     pub(crate) volume_plug: Option<Box<VolumePlug<M>>>,
@@ -77,13 +77,14 @@ pub(crate) struct Submission<M: Machine> {
 }
 
 impl<M: Machine> Submission<M> {
-    /// Bios accepted and not yet handed back.
+    /// Returns the number of bios accepted and not yet handed back.
     #[inline(always)]
     pub(crate) fn in_flight(&self) -> u32 {
         self.depth - self.free.len()
     }
 
-    /// Puts a checked bio, in its slot, on its way into a plug; `plain` is what the checks said.
+    /// Puts a checked bio, in its slot, on its way into a plug. `plain` is the result of the
+    /// checks.
     #[inline(always)]
     pub(crate) fn start(&mut self, mut slot: BioRef<M>, plain: bool) {
         if self.batch.now_ns == 0 || self.run.stamp == Stamp::Io {
@@ -92,11 +93,11 @@ impl<M: Machine> Submission<M> {
                 self.throttle.renew(self.batch.now_ns);
             }
         }
-        (slot.q_ns, slot.waited) = (self.batch.now_ns, Waited::NOT);
+        (slot.q_ns, slot.waited) = (self.batch.now_ns, WaitTimes::NOT);
         slot.status = Status::Ok;
         slot.foreign = slot.bio.is_foreign();
         if self.throttle.is_on {
-            let bio = (slot.bio.sector, slot.bio.nr_sectors, slot.bio.payer.group);
+            let bio = (slot.bio.sector, slot.bio.nr_sectors, slot.bio.account_key.group);
             match self.throttle.pass(slot, self.batch.now_ns) {
                 Some(free) => slot = free,
                 None => return self.note_held(bio),
@@ -113,19 +114,19 @@ impl<M: Machine> Submission<M> {
         self.submit_slowly(slot);
     }
 
-    /// Whether a bio that is not plain, or no longer, is taken.
+    /// Checks a bio that is not plain, or any bio under back pressure.
     #[inline(never)]
     pub(crate) fn look_closer(&mut self, bio: &Bio) -> Result<(), Reject> {
         self.checks.check(bio, &self.volume).map_err(Reject::Invalid)?;
-        // With nothing in flight nobody would come back to ask again: one always gets in.
+        // With nothing in flight nobody would come back to retry, so one bio always gets in.
         match self.checks.pressed && self.in_flight() > 0 && !self.has_relief() {
             true => Err(Reject::Full),
             false => Ok(()),
         }
     }
 
-    /// Flushes, discards, flags, lists of segments, whatever is too long for one request, and all
-    /// that is recorded.
+    /// Submits all bios that are not plain: flushes, discards, bios with flags or several segments,
+    /// bios that are too long for one request, and all bios while a trace is recorded.
     #[inline(never)]
     fn submit_slowly(&mut self, mut slot: BioRef<M>) {
         if self.checks.is_plain_to_record(&slot.bio)
@@ -197,10 +198,10 @@ impl<M: Machine> Submission<M> {
         self.members[usize::from(slot.member)].plug_traced(slot, drives, &mut self.run);
     }
 
-    /// [`Submission::admit`] off the hot path, for parts.
+    /// [`Submission::admit`] for parts, outside the fast path.
     pub(crate) fn admit_part(&mut self, slot: BioRef<M>) {
         self.batch.has_parts = true;
-        // Only where something is plugged, so that the stamp goes with it.
+        // Set only where a bio is plugged, so that the time stamp is used with it.
         self.batch.now_ns = self.batch.parts_ns;
         self.admit(slot);
         if self.batch.plugged >= self.batch.plugged_max {
@@ -208,7 +209,7 @@ impl<M: Machine> Submission<M> {
         }
     }
 
-    /// Starts all that was submitted.
+    /// Starts all submitted bios.
     #[inline]
     pub(crate) fn flush(&mut self) {
         if self.throttle.held != 0 {
@@ -222,32 +223,37 @@ impl<M: Machine> Submission<M> {
         self.batch.now_ns = 0;
     }
 
-    /// For the recorder, that a bio of a place and group begins to wait for a limit.
+    /// Records that a bio starts to wait for a limit.
     #[inline(never)]
     fn note_held(&mut self, (sector, sectors, group): (Sector, SectorCount, GroupId)) {
         if self.run.trace.is_some() {
             let wait_ns = self.throttle.held_until_ns.saturating_sub(self.batch.now_ns);
-            let remark = Remark::Waits(self.throttle.known(group), Hold::Limit);
+            let remark = TraceMessage::Waits(self.throttle.known(group), WaitReason::Limit);
             self.note(sector, sectors, (remark, wait_ns));
         }
     }
 
-    /// For the recorder, a remark about a bio's drive; about the first one if it goes to several.
-    fn note(&mut self, sector: Sector, sectors: SectorCount, (remark, time_ns): (Remark, u64)) {
+    /// Records a message about a bio's drive; about the first drive if it goes to several.
+    fn note(
+        &mut self,
+        sector: Sector,
+        sectors: SectorCount,
+        (remark, time_ns): (TraceMessage, u64),
+    ) {
         let member = self.volume.locate(sector, sectors).map_or(0, |(member, _)| member);
         let disk = &self.members[usize::from(member)].disk;
         disk.trace(&mut self.run).note(remark, time_ns);
     }
 
-    /// Sends those on that have waited long enough for their limits.
+    /// Sends on the bios whose limits let them pass by now.
     #[inline(never)]
     fn release(&mut self) {
         let now_ns = M::now();
         let due = self.throttle.take_due(now_ns);
         if self.run.trace.is_some() {
             due.for_each(|slot| {
-                let group = self.throttle.known(slot.bio.payer.group);
-                let remark = Remark::GoesOn(group, Hold::Limit);
+                let group = self.throttle.known(slot.bio.account_key.group);
+                let remark = TraceMessage::GoesOn(group, WaitReason::Limit);
                 let waited_ns = now_ns.saturating_sub(slot.q_ns);
                 self.note(slot.bio.sector, slot.bio.nr_sectors, (remark, waited_ns));
             });
@@ -255,13 +261,13 @@ impl<M: Machine> Submission<M> {
         self.admit_held(due);
     }
 
-    /// Sends all on that wait for limits, and limits nothing from now on.
+    /// Sends on all bios that wait for limits, and limits nothing from now on.
     pub(crate) fn lift_limits(&mut self) {
         let all = self.throttle.lift();
         self.admit_held(all);
     }
 
-    /// Ends bios that wait for limits, as far as `is_meant` says.
+    /// Ends waiting bios for which `is_meant` returns true, with `Aborted`.
     pub(crate) fn abort_held(&mut self, is_meant: impl FnMut(&Bio) -> bool) {
         let mut aborted = self.throttle.take_unpaid(is_meant);
         while let Some(mut slot) = aborted.pop_front() {
@@ -270,7 +276,7 @@ impl<M: Machine> Submission<M> {
         }
     }
 
-    /// Sends bios on that wait for limits, as far as `is_meant` says; their groups pay for them.
+    /// Sends on waiting bios for which `is_meant` returns true; their groups pay for them.
     pub(crate) fn release_held(&mut self, is_meant: impl FnMut(&Bio) -> bool) {
         if self.throttle.held > 0 {
             let paid = self.throttle.take_paid(is_meant);
@@ -280,7 +286,7 @@ impl<M: Machine> Submission<M> {
 
     fn admit_held(&mut self, mut held: BioList<M>) {
         while let Some(slot) = held.pop_front() {
-            // Their waiting is counted only where they are not taken for fresh ones.
+            // Set so that they do not take the fast path, which does not count their wait.
             self.run.trace_context.has_waited = true;
             self.submit_slowly(slot);
         }
@@ -298,15 +304,15 @@ impl<M: Machine> Submission<M> {
     }
 }
 
-/// The drives of a volume as a thread sees them.
+/// Creates the members of a volume for the calling thread.
 pub(crate) fn members_of<M: Machine>(
     volume: &Volume<M>,
     thread: Option<&IoThread<M>>,
-) -> Result<Vec<Member<M>>, Error> {
+) -> Result<Vec<VolumeMember<M>>, Error> {
     let member = |disk: &Arc<Disk<M>>| {
         // A thread that claimed a queue uses that one, whatever its own number is.
         let number = thread.map(|t| disk.queue_of(t.owner).unwrap_or(t.number));
-        let member = Member::new(disk, number);
+        let member = VolumeMember::new(disk, number);
         if thread.is_none() && !member.hctx().is_served() {
             let text = format!(
                 "volume {}: the queues of drive {} belong to I/O threads, and there is none; open \

@@ -1,11 +1,11 @@
-//! `Throttle`: bios that wait for a limit of their group, before they get into a plug.
+//! `Throttle`: holds bios back that wait for a limit of their group, before they are plugged.
 //!
-//! Owned by a channel's `Submission`. A bio asks each gate of its group and of that one's parent in
-//! turn (group/gate.rs) and gets a time; until then it waits here, in a slot of the channel, so
-//! that back pressure reaches whoever submits. Times are asked for only so far ahead
-//! ([`AHEAD_NS`]): whoever goes away before has promised itself little. Groups that wait take up
-//! half of the slots at most, and each half of what is left; the rest is for groups that do not.
-//! Nobody spins: the earliest time is when the channel asks to be polled. A flush waits for no
+//! Owned by a channel's `Submission`. A bio passes the token buckets of its group and of the
+//! group's parent in turn (group/gate.rs), and each gives it a time. Until then it waits here, in a
+//! slot of the channel, so that back pressure reaches the submitter. A bio books its time only a
+//! little ahead ([`AHEAD_NS`]), so a submitter that goes away has booked little. Waiting groups use
+//! at most half of the slots, each at most half of what is left; the rest is for groups that do not
+//! wait. Nobody spins: the channel asks to be polled at the earliest time. A flush waits for no
 //! limit. Kernel counterpart: `struct throtl_service_queue`.
 
 mod gate;
@@ -15,83 +15,84 @@ use alloc::vec::Vec;
 
 use millrace_machine::Machine;
 
-use crate::account::held::Holds;
-use crate::account::hold::Hold;
+use crate::account::held::WaitAccounts;
+use crate::account::hold::WaitReason;
 use crate::account::tenants::TenantLedger;
-use crate::account::waits::Said;
+use crate::account::waits::ReportedWaits;
 use crate::bio::group_id::GroupId;
 use crate::bio::{Bio, Op};
 use crate::chain::slot::{BioList, BioRef};
-use crate::channel::throttle::gate::{AtGate, PLACES, at_level, gates_in};
+use crate::channel::throttle::gate::{BioAtBucket, PLACES, at_level, buckets_at};
 use crate::group::Groups;
-use crate::group::gate::GATES;
+use crate::group::gate::BUCKETS_PER_BIO;
 use crate::group::view::{GroupRow, GroupView};
 
-/// Longest sleep while bios wait: limits may be changed meanwhile.
+/// Longest sleep in nanoseconds while bios wait, because limits may change meanwhile.
 const LOOK_NS: u64 = 20_000_000;
-/// How far ahead of its time a bio gets it, unless it is the first in its line: as long waits a
-/// client of depth 1 behind a deep one under the same limit.
+/// Nanoseconds that a bio may book ahead unless it is the first of its queue. A client of depth 1
+/// waits this long behind a deep one under the same limit.
 const AHEAD_NS: u64 = 1_000_000;
-/// The time of a bio that has none yet.
+/// Value of a bio's time if it has booked none.
 const NO_TIME: u64 = u64::MAX;
 
-/// The place from which on a bio asks gates.
+/// The token bucket at which a bio continues.
 #[derive(Clone, Copy)]
-struct Way {
+struct BucketStep {
     from: usize,
-    /// The bio is the first of its line there, and does not wait behind others.
+    /// True if the bio is the first of its queue there, and waits behind no others.
     is_first: bool,
 }
 
-impl Way {
-    fn from(from: usize) -> Way {
-        Way { from, is_first: false }
+impl BucketStep {
+    fn from(from: usize) -> BucketStep {
+        BucketStep { from, is_first: false }
     }
 }
 
-/// Bios of a group that wait at one gate, in the order of their times.
-struct Line<M: Machine> {
+/// Bios of a group that wait at one bucket, in order of their times.
+struct BucketQueue<M: Machine> {
     group: GroupId,
-    /// Level, gate and way of it.
+    /// Level, bucket, and true for reads.
     gate: (usize, usize, bool),
-    /// Those that have a time, which stands in `dev_sector`: that has no meaning yet.
+    /// Bios with a booked time, stored in `dev_sector`, which has no other meaning yet.
     timed: BioList<M>,
-    /// The time of the last of them.
+    /// Time of the last of them.
     last_ns: u64,
-    /// Those behind them, that have not asked yet; none unless some have a time.
+    /// Bios behind them without a booked time; empty unless `timed` has bios.
     behind: BioList<M>,
 }
 
-impl<M: Machine> Line<M> {
-    /// Whether the next one has to wait before it may ask for a time.
+impl<M: Machine> BucketQueue<M> {
+    /// Returns true if a new bio must wait before it may book a time.
     fn is_ahead(&self, now_ns: u64) -> bool {
         !self.behind.is_empty() || (!self.timed.is_empty() && self.last_ns > now_ns + AHEAD_NS)
     }
 }
 
-/// What a channel's bios wait for before they are plugged.
+/// The bios of a channel that wait for limits.
 pub(crate) struct Throttle<M: Machine> {
     groups: Option<Arc<Groups<M>>>,
     view: GroupView<M>,
-    /// Some group has limits.
+    /// True if some group has limits or a bio waits.
     pub(crate) is_on: bool,
-    /// Bios that wait.
+    /// Number of waiting bios.
     pub(crate) held: u32,
-    /// Most bios that may wait.
+    /// Largest number of waiting bios.
     held_max: u32,
-    /// When the last one that began to wait may go on.
+    /// Time at which the bio that started to wait last may go on.
     pub(crate) held_until_ns: u64,
-    lines: Vec<Line<M>>,
-    /// How many wait of each group that ever had limits, and whose account says so.
-    held_of: Vec<(Said, GroupId)>,
+    lines: Vec<BucketQueue<M>>,
+    /// By group number: the waiting bios as last reported, and the group whose account has the
+    /// report.
+    held_of: Vec<(ReportedWaits, GroupId)>,
     next_ns: u64,
     /// The volume's accounts, and those of this channel.
     ledger: Arc<TenantLedger<M>>,
-    holds: Holds<M>,
+    holds: WaitAccounts<M>,
 }
 
 impl<M: Machine> Throttle<M> {
-    /// For a channel of so many slots, which counts in a volume's accounts.
+    /// Creates the throttle of a channel with `depth` slots, which counts in a volume's accounts.
     pub(crate) fn new(
         groups: Option<Arc<Groups<M>>>,
         ledger: &Arc<TenantLedger<M>>,
@@ -108,22 +109,22 @@ impl<M: Machine> Throttle<M> {
             held_of: Vec::new(),
             next_ns: u64::MAX,
             ledger: Arc::clone(ledger),
-            holds: Holds::new(),
+            holds: WaitAccounts::new(),
         }
     }
 
-    /// Whether the table of groups has changed since [`Throttle::renew`].
+    /// Returns true if the group table has changed since [`Throttle::renew`].
     #[inline(always)]
     pub(crate) fn is_old(&self) -> bool {
         self.groups.as_ref().is_some_and(|groups| self.view.is_old(groups))
     }
 
-    /// The group that a bio's number stands for.
+    /// Returns the group that a bio's number stands for.
     pub(crate) fn known(&self, group: GroupId) -> GroupId {
         self.view.known(group)
     }
 
-    /// Learns what the limits are. Whoever waits for one that is another now asks again.
+    /// Copies the group table again. Bios that wait for a changed limit book a new time.
     #[cold]
     pub(crate) fn renew(&mut self, now_ns: u64) {
         let Some(groups) = &self.groups else { return };
@@ -135,7 +136,7 @@ impl<M: Machine> Throttle<M> {
             let id = at_level(view, group, level)?;
             view.row(id).and_then(turns_of).map(|turns| (id, turns))
         };
-        let is_same = |line: &Line<M>| {
+        let is_same = |line: &BucketQueue<M>| {
             let key = (line.group, line.gate.0);
             turns_in(&old, key) == turns_in(&self.view, key)
         };
@@ -143,20 +144,21 @@ impl<M: Machine> Throttle<M> {
             core::mem::take(&mut self.lines).into_iter().partition(is_same);
         self.lines = same;
         for mut line in changed {
-            let (level, place) = (line.gate.0 * GATES, line.gate.0 * GATES + line.gate.1);
+            let (level, place) =
+                (line.gate.0 * BUCKETS_PER_BIO, line.gate.0 * BUCKETS_PER_BIO + line.gate.1);
             line.timed.for_each(|slot| {
-                AtGate::of(&old, slot, place).iter().for_each(AtGate::give_back);
+                BioAtBucket::of(&old, slot, place).iter().for_each(BioAtBucket::give_back);
             });
             let mut all = line.timed.take();
             all.append(&mut line.behind);
             while let Some(slot) = all.pop_front() {
                 self.count_out(&slot, now_ns);
-                // A bio has paid at the gates before that of its line, unless they are new.
-                let key = (slot.bio.payer.group, slot.op());
-                let is_new = |at: &usize| gates_in(&old, key, *at).is_none();
+                // The bio has paid at the buckets before this one, unless they are new.
+                let key = (slot.bio.account_key.group, slot.op());
+                let is_new = |at: &usize| buckets_at(&old, key, *at).is_none();
                 let from = (level..place).find(is_new).unwrap_or(place);
-                // One that may go at once has a time that has come.
-                if let Some(mut slot) = self.pass_from(Way::from(from), slot, now_ns) {
+                // A bio that may go at once gets a time in the past.
+                if let Some(mut slot) = self.pass_from(BucketStep::from(from), slot, now_ns) {
                     slot.dev_sector = 0;
                     self.hold(slot, PLACES, now_ns);
                 }
@@ -165,9 +167,9 @@ impl<M: Machine> Throttle<M> {
         self.next_ns = self.earliest();
     }
 
-    /// Whether as many of a group wait as may: half as many as there is room for. So each group
-    /// that comes finds room, whatever those before it hold. Source: Choudhury and Hahne, "Dynamic
-    /// queue length thresholds for shared-memory packet switches", 1998.
+    /// Returns true if as many bios of a group wait as may: half as many as there is room for. So
+    /// each new group finds room, whatever earlier groups hold. Source: Choudhury and Hahne,
+    /// "Dynamic queue length thresholds for shared-memory packet switches", 1998.
     #[cold]
     pub(crate) fn is_full(&self, group: GroupId) -> bool {
         let held = self.held_of.get(usize::from(group.0)).map_or(0, |(said, _)| said.waiting());
@@ -175,29 +177,30 @@ impl<M: Machine> Throttle<M> {
         2 * held >= room && (held > 0 || self.view.is_limited(group))
     }
 
-    /// Whether some gate on the way of a group's bios of this operation takes a toll, by the table
-    /// of groups as it is now.
+    /// Returns true if a limit applies to a group's bios of this operation, by the present group
+    /// table.
     #[inline]
     pub(crate) fn is_limited(&mut self, group: GroupId, op: Op) -> bool {
         if self.is_old() {
             self.renew(M::now());
         }
-        let has_toll = |place| gates_in(&self.view, (group, op), place).is_some();
+        let has_toll = |place| buckets_at(&self.view, (group, op), place).is_some();
         self.view.has_limits && (0..PLACES).any(has_toll)
     }
 
-    /// All that wait.
+    /// Returns all waiting bios.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = &Bio> {
         let slots = self.lines.iter().flat_map(|line| line.timed.iter().chain(line.behind.iter()));
         slots.map(|slot| &*slot.bio)
     }
 
-    /// Takes those out for which `is_meant` is true. They give back what time they have.
+    /// Takes out the bios for which `is_meant` returns true; their booked times are returned to the
+    /// buckets.
     pub(crate) fn take_unpaid(&mut self, mut is_meant: impl FnMut(&Bio) -> bool) -> BioList<M> {
         let mut taken = BioList::new();
         for at in 0..self.lines.len() {
             let line = &mut self.lines[at];
-            let place = line.gate.0 * GATES + line.gate.1;
+            let place = line.gate.0 * BUCKETS_PER_BIO + line.gate.1;
             for (mut all, is_timed) in [(line.timed.take(), true), (line.behind.take(), false)] {
                 while let Some(slot) = all.pop_front() {
                     if !is_meant(&slot.bio) {
@@ -206,32 +209,36 @@ impl<M: Machine> Throttle<M> {
                         continue;
                     }
                     if is_timed {
-                        AtGate::of(&self.view, &slot, place).iter().for_each(AtGate::give_back);
+                        BioAtBucket::of(&self.view, &slot, place)
+                            .iter()
+                            .for_each(BioAtBucket::give_back);
                     }
                     self.count_out(&slot, M::now());
                     taken.push_back(slot);
                 }
             }
         }
-        // A line may have nobody left with a time.
+        // A queue may have lost all bios with a booked time, so all queues are checked soon.
         self.next_ns = 0;
         taken
     }
 
-    /// Takes those out for which `is_meant` is true. Their groups pay for them, and wait the longer
-    /// afterwards.
+    /// Takes out the bios for which `is_meant` returns true. Their groups pay for them, so later
+    /// bios wait longer.
     pub(crate) fn take_paid(&mut self, mut is_meant: impl FnMut(&Bio) -> bool) -> BioList<M> {
         let mut taken = BioList::new();
         for at in 0..self.lines.len() {
             let line = &mut self.lines[at];
-            let place = line.gate.0 * GATES + line.gate.1;
+            let place = line.gate.0 * BUCKETS_PER_BIO + line.gate.1;
             let (timed, behind) = (line.timed.take(), line.behind.take());
             for (mut all, unpaid) in [(timed, place + 1), (behind, place)] {
                 while let Some(slot) = all.pop_front() {
                     if is_meant(&slot.bio) {
                         self.count_out(&slot, M::now());
                         if unpaid > place {
-                            AtGate::of(&self.view, &slot, place).iter().for_each(AtGate::leave);
+                            BioAtBucket::of(&self.view, &slot, place)
+                                .iter()
+                                .for_each(BioAtBucket::leave);
                         }
                         self.pay(&slot, unpaid);
                         taken.push_back(slot);
@@ -243,35 +250,40 @@ impl<M: Machine> Throttle<M> {
                 }
             }
         }
-        // A line may have nobody left with a time.
+        // A queue may have lost all bios with a booked time, so all queues are checked soon.
         self.next_ns = 0;
         taken
     }
 
-    /// Pays for a bio at the gates from a place on.
+    /// Books the cost of a bio at all buckets from place `unpaid` on.
     fn pay(&self, slot: &BioRef<M>, unpaid: usize) {
         for place in unpaid..PLACES {
-            if let Some(gate) = AtGate::of(&self.view, slot, place) {
+            if let Some(gate) = BioAtBucket::of(&self.view, slot, place) {
                 gate.reserve(M::now());
             }
         }
     }
 
-    /// Gives a bio back that may go now, and keeps it if it has to wait.
+    /// Returns a bio that may go now, or keeps it if it has to wait.
     #[inline(never)]
     pub(crate) fn pass(&mut self, slot: BioRef<M>, now_ns: u64) -> Option<BioRef<M>> {
-        self.pass_from(Way::from(0), slot, now_ns)
+        self.pass_from(BucketStep::from(0), slot, now_ns)
     }
 
-    /// Asks the gates on its way.
-    fn pass_from(&mut self, way: Way, mut slot: BioRef<M>, now_ns: u64) -> Option<BioRef<M>> {
-        let (op, group) = (slot.op(), slot.bio.payer.group);
+    /// Books the bio's time at each bucket from the given one on.
+    fn pass_from(
+        &mut self,
+        way: BucketStep,
+        mut slot: BioRef<M>,
+        now_ns: u64,
+    ) -> Option<BioRef<M>> {
+        let (op, group) = (slot.op(), slot.bio.account_key.group);
         if op == Op::Flush {
             return Some(slot);
         }
         for place in way.from..PLACES {
-            let Some(at_gate) = AtGate::of(&self.view, &slot, place) else { continue };
-            let gate = (place / GATES, place % GATES, op == Op::Read);
+            let Some(bucket) = BioAtBucket::of(&self.view, &slot, place) else { continue };
+            let gate = (place / BUCKETS_PER_BIO, place % BUCKETS_PER_BIO, op == Op::Read);
             if self.held > 0
                 && !(way.is_first && place == way.from)
                 && let Some(line) = self.line(group, gate)
@@ -281,9 +293,9 @@ impl<M: Machine> Throttle<M> {
                 self.hold(slot, place, now_ns);
                 return None;
             }
-            let due_ns = at_gate.reserve(now_ns);
+            let due_ns = bucket.reserve(now_ns);
             if due_ns > now_ns {
-                at_gate.wait();
+                bucket.wait();
                 slot.dev_sector = due_ns;
                 self.hold(slot, place, now_ns);
                 return None;
@@ -292,20 +304,20 @@ impl<M: Machine> Throttle<M> {
         Some(slot)
     }
 
-    fn line(&self, group: GroupId, gate: (usize, usize, bool)) -> Option<&Line<M>> {
+    fn line(&self, group: GroupId, gate: (usize, usize, bool)) -> Option<&BucketQueue<M>> {
         self.lines.iter().find(|line| line.group == group && line.gate == gate)
     }
 
-    /// Keeps a bio until the time in it, if it has one, else until it may ask for one.
+    /// Keeps a bio until its booked time, or until it may book one.
     fn hold(&mut self, slot: BioRef<M>, place: usize, now_ns: u64) {
-        let (group, read) = (slot.bio.payer.group, slot.op() == Op::Read);
+        let (group, read) = (slot.bio.account_key.group, slot.op() == Op::Read);
         self.held += 1;
         self.say(group, now_ns, |said| said.with(slot.q_ns));
-        let gate = (place / GATES, place % GATES, read);
+        let gate = (place / BUCKETS_PER_BIO, place % BUCKETS_PER_BIO, read);
         let known = self.lines.iter().position(|line| line.group == group && line.gate == gate);
         let at = known.unwrap_or_else(|| {
             let (timed, behind) = (BioList::new(), BioList::new());
-            self.lines.push(Line { group, gate, timed, last_ns: 0, behind });
+            self.lines.push(BucketQueue { group, gate, timed, last_ns: 0, behind });
             self.lines.len() - 1
         });
         let line = &mut self.lines[at];
@@ -318,17 +330,23 @@ impl<M: Machine> Throttle<M> {
         line.timed.push_back(slot);
     }
 
-    /// A bio waits no longer.
+    /// Counts a bio that no longer waits.
     fn count_out(&mut self, slot: &BioRef<M>, now_ns: u64) {
         self.held -= 1;
-        self.say(slot.bio.payer.group, now_ns, |said| said.without(slot.q_ns));
+        self.say(slot.bio.account_key.group, now_ns, |said| said.without(slot.q_ns));
     }
 
-    /// Says in a group's account how many wait from now on.
-    fn say(&mut self, group: GroupId, now_ns: u64, next: impl FnOnce(Said) -> Said) {
+    /// Reports in a group's account how many bios wait.
+    fn say(
+        &mut self,
+        group: GroupId,
+        now_ns: u64,
+        next: impl FnOnce(ReportedWaits) -> ReportedWaits,
+    ) {
         let of_group = usize::from(group.0);
         if self.held_of.len() <= of_group {
-            self.held_of.resize(of_group + 1, (Said::all(Some(Hold::Limit), 0, 0), group));
+            self.held_of
+                .resize(of_group + 1, (ReportedWaits::all(Some(WaitReason::Limit), 0, 0), group));
         }
         let (said, known) = &mut self.held_of[of_group];
         if said.waiting() == 0 {
@@ -338,12 +356,13 @@ impl<M: Machine> Throttle<M> {
         account.say(said, next(*said), now_ns);
     }
 
-    /// When the first of those that wait may go on, if any waits; limits may change before that.
+    /// Returns the time at which the first waiting bio may go on or the limits must be checked;
+    /// `None` if no bio waits.
     pub(crate) fn wake_ns(&self, now_ns: u64) -> Option<u64> {
         (self.held > 0).then(|| self.next_ns.min(now_ns + LOOK_NS))
     }
 
-    /// Takes out those whose time has come at all their gates.
+    /// Takes out the bios whose times have come at all their buckets.
     pub(crate) fn take_due(&mut self, now_ns: u64) -> BioList<M> {
         let mut due = BioList::new();
         if self.is_old() {
@@ -369,27 +388,27 @@ impl<M: Machine> Throttle<M> {
         due
     }
 
-    /// The next bio of a line that goes on, and its way.
-    fn next_of(&mut self, at: usize, now_ns: u64) -> Option<(BioRef<M>, Way)> {
+    /// Takes the next bio of a queue that goes on, with the bucket at which it continues.
+    fn next_of(&mut self, at: usize, now_ns: u64) -> Option<(BioRef<M>, BucketStep)> {
         let line = &mut self.lines[at];
-        let place = line.gate.0 * GATES + line.gate.1;
+        let place = line.gate.0 * BUCKETS_PER_BIO + line.gate.1;
         if line.timed.first().is_some_and(|slot| slot.dev_sector <= now_ns) {
             let slot = line.timed.pop_front()?;
-            AtGate::of(&self.view, &slot, place).iter().for_each(AtGate::leave);
-            return Some((slot, Way::from(place + 1)));
+            BioAtBucket::of(&self.view, &slot, place).iter().for_each(BioAtBucket::leave);
+            return Some((slot, BucketStep::from(place + 1)));
         }
         let may_ask = line.timed.is_empty() || line.last_ns <= now_ns + AHEAD_NS;
         let next = if may_ask { line.behind.pop_front() } else { None };
-        next.map(|slot| (slot, Way { from: place, is_first: true }))
+        next.map(|slot| (slot, BucketStep { from: place, is_first: true }))
     }
 
-    /// Lets all go, whatever the limits: nobody will be there to wait for them.
+    /// Takes out all bios, whatever the limits, because nobody will be there to wait for them.
     pub(crate) fn lift(&mut self) -> BioList<M> {
         let mut all = BioList::new();
         for mut line in self.lines.drain(..) {
-            let place = line.gate.0 * GATES + line.gate.1;
+            let place = line.gate.0 * BUCKETS_PER_BIO + line.gate.1;
             line.timed.for_each(|slot| {
-                AtGate::of(&self.view, slot, place).iter().for_each(AtGate::leave);
+                BioAtBucket::of(&self.view, slot, place).iter().for_each(BioAtBucket::leave);
             });
             all.append(&mut line.timed);
             all.append(&mut line.behind);
@@ -397,7 +416,7 @@ impl<M: Machine> Throttle<M> {
         let now_ns = if all.is_empty() { 0 } else { M::now() };
         for group in 0..self.held_of.len() as u16 {
             if self.held_of[usize::from(group)].0.waiting() > 0 {
-                self.say(GroupId(group), now_ns, |said| Said::all(said.hold, 0, 0));
+                self.say(GroupId(group), now_ns, |said| ReportedWaits::all(said.hold, 0, 0));
             }
         }
         (self.held, self.is_on, self.groups) = (0, false, None);
@@ -406,7 +425,7 @@ impl<M: Machine> Throttle<M> {
 
     /// Adds waiting time to a group's account.
     #[cold]
-    pub(crate) fn count_hold(&mut self, group: GroupId, hold: Hold, ns: u64) {
+    pub(crate) fn count_hold(&mut self, group: GroupId, hold: WaitReason, ns: u64) {
         let group = self.view.known(group);
         self.holds.of(group, |account| self.ledger.open_held(account)).add(hold, ns);
     }
@@ -417,7 +436,7 @@ impl<M: Machine> Throttle<M> {
     }
 }
 
-/// How often a group's limits were changed; none: it has none.
+/// Returns how often a group's limits were changed; `None` if it has none.
 fn turns_of<M: Machine>(row: &GroupRow<M>) -> Option<u64> {
     row.limits.as_ref().map(|limits| limits.2)
 }

@@ -1,18 +1,18 @@
-//! How a channel unplugs where others than itself may serve: by the volume's mode.
+//! Unplugging for volumes whose batches may be served by other threads than the submitter.
 //!
-//! The part of `Submission` behind the plug for volumes that are not served inline: who serves a
-//! batch (the low watermark and, with `auto`, what turned out faster), and back pressure: above the
-//! high pressure point the channel takes no bio until the stack has emptied to the low one. Source:
-//! \[FALCON\], watermarks and back pressure.
+//! The part of `Submission` after the plug for such volumes. Chooses who serves a batch (by the low
+//! watermark and, with `auto`, by measured speed), and applies back pressure: above the high
+//! pressure point the channel accepts no bio until the waiting chains have dropped to the low one.
+//! Source: \[FALCON\], watermarks and back pressure.
 
 use millrace_machine::Machine;
 
-use crate::channel::member::Server;
+use crate::channel::member::BatchServer;
 use crate::channel::submission::Submission;
 use crate::volume::serving::Serving;
 
 impl<M: Machine> Submission<M> {
-    /// [`Submission::flush`] of a volume that is not simply served inline.
+    /// [`Submission::flush`] for a volume that is not simply served inline.
     #[inline(never)]
     pub(crate) fn flush_served(&mut self) {
         let (serving, traced) = self.volume.mode();
@@ -27,30 +27,30 @@ impl<M: Machine> Submission<M> {
             self.batch.plugged += member.flush_served(server, &mut self.run);
         }
         self.first_member = (self.first_member + 1) % self.members.len();
-        if server == Server::Worker {
+        if server == BatchServer::Worker {
             self.press();
         }
         self.flush_baseline(serving);
         self.run.publish();
     }
 
-    /// Which threads serve a batch of so many bios.
-    fn server_of(&mut self, serving: Serving, bios: u32) -> Server {
+    /// Returns which threads serve a batch of `bios` bios.
+    fn server_of(&mut self, serving: Serving, bios: u32) -> BatchServer {
         let drives = self.members.len() as u32;
         let enough = drives > 1 && bios >= self.volume.serving_config().plug_low * drives;
         let handed = match serving {
             Serving::PerDrive => enough,
-            // The batch was stamped when its first bio came: that is late enough to be now.
+            // The time stamp of the batch's first bio is recent enough.
             Serving::Auto if drives > 1 && bios > 0 => {
                 let (batch, now_ns) = ((bios, self.in_flight()), self.batch.now_ns);
                 self.chooser.next::<M>(&self.volume.choice, batch, now_ns) && enough
             }
             _ => false,
         };
-        if handed { Server::Worker } else { Server::Submitter }
+        if handed { BatchServer::Worker } else { BatchServer::Submitter }
     }
 
-    /// Records from now on, or no longer.
+    /// Starts or stops recording a trace.
     #[cold]
     pub(crate) fn follow_trace(&mut self, traced: bool) {
         let disks = self.volume.disks();
@@ -64,7 +64,7 @@ impl<M: Machine> Submission<M> {
         }
     }
 
-    /// Notes whether too much waits for the workers.
+    /// Checks whether too many chains wait for the workers.
     fn press(&mut self) {
         let high = self.volume.serving_config().pressure_high;
         let drives = self.members.len() as u64;
@@ -72,17 +72,18 @@ impl<M: Machine> Submission<M> {
         self.checks.settle();
     }
 
-    /// Whether enough of what waited has gone out.
+    /// Returns true if back pressure has ended, because enough of the waiting chains were
+    /// dispatched.
     #[cold]
     pub(crate) fn has_relief(&mut self) -> bool {
-        // What a worker left behind may belong to channels that nobody polls.
+        // Chains that a worker left behind may belong to channels that nobody polls.
         self.members.iter().for_each(|member| member.stand_in(&mut self.run));
         self.checks.pressed = self.volume.waiting() > self.pressure_low();
         self.checks.settle();
         !self.checks.pressed
     }
 
-    /// The low pressure point of all drives together.
+    /// Returns the low pressure point of all drives together.
     fn pressure_low(&self) -> u64 {
         u64::from(self.volume.serving_config().pressure_low) * self.members.len() as u64
     }

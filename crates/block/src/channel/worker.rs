@@ -1,11 +1,11 @@
-//! `Worker`: a thread that serves drives for others.
+//! `Worker`: a thread that serves drives for submitting threads.
 //!
-//! Serves drives, each a `WorkerDrive`; usually one, more where drives outnumber CPUs.
-//! It submits nothing of its own: what it completes goes back to the channels that submitted.
-//! `turn` does what there is to do; a reactor's thread calls it between its turns, any other lets
-//! [`Worker::run`] sleep in its bell. Dropped while there is work, it leaves that to the
-//! submitters, but for what a drive has from a queue that is the worker's own: for that it waits a
-//! while. Source: \[FALCON\], one thread per drive.
+//! Serves one drive as a rule, several if there are more drives than CPUs, each by a `WorkerDrive`.
+//! It submits no I/O of its own and returns completions to the channels that submitted. `turn` does
+//! all pending work; a reactor's thread calls it between its own turns, other threads use
+//! [`Worker::run`], which sleeps on the doorbell. A dropped worker leaves its work to the
+//! submitters, except for requests that a drive has from the worker's own queue: it waits a while
+//! for those. Source: \[FALCON\], one thread per drive.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -16,27 +16,28 @@ use millrace_machine::{Deadline, Doorbell, Machine, Order, Word};
 use crate::bio::error::Error;
 use crate::chain::bio_set::BioSet;
 use crate::disk::Disk;
-use crate::disk::runner::{Runner, Stamp};
+use crate::disk::submit_context::{Stamp, SubmitContext};
 use crate::disk::timeouts::look_period_ns;
 use crate::disk::worker_drive::WorkerDrive;
 use crate::queue::io_thread::{DRAIN_LOOK_NS, DRAIN_NS, IoThread};
 use crate::trace::tracer::Tracer;
 
-/// How long a worker looks for more before it sleeps, unless told otherwise: about what a sleep and
-/// a wake-up cost.
+/// Default nanoseconds that a worker polls for work before it sleeps: about the cost of a sleep and
+/// a wake-up.
 pub const WORKER_SPIN_NS: u64 = 5_000;
-/// How often requests that no drive answers are looked for, at least.
+/// Longest time in nanoseconds between two checks for timed-out requests.
 const TICK_NS: u64 = 100_000_000;
 
-/// A thread that serves drives for others.
+/// A thread that serves drives for submitting threads.
 pub struct Worker<M: Machine> {
     drives: Vec<WorkerDrive<M>>,
-    run: Runner<M>,
+    run: SubmitContext<M>,
     thread: IoThread<M>,
     next_tick_ns: u64,
-    /// A driver, a scheduler or a sink has panicked in a turn: a drop asks none of them again.
+    /// True if a driver, scheduler or sink has panicked in a turn; drop then calls none of them
+    /// again.
     is_broken: bool,
-    /// Whose completions the runner keeps: nobody's. Boxed, so that it does not move.
+    /// Set without slots that the context needs as its owner. Boxed, so that it does not move.
     _bio_set: Box<BioSet<M>>,
 }
 
@@ -45,13 +46,13 @@ pub struct Worker<M: Machine> {
 unsafe impl<M: Machine> Send for Worker<M> {}
 
 impl<M: Machine> Worker<M> {
-    /// A worker of no drives yet; `thread.number` is not used.
+    /// Creates a worker without drives; `thread.number` is not used.
     #[must_use]
     pub fn new(thread: &IoThread<M>) -> Self {
         let bio_set = BioSet::new(0, Arc::clone(&thread.bell));
         Worker {
             drives: Vec::new(),
-            run: Runner::new(&bio_set, thread.owner, Stamp::Batch, 0),
+            run: SubmitContext::new(&bio_set, thread.owner, Stamp::Batch, 0),
             thread: thread.clone(),
             next_tick_ns: 0,
             is_broken: false,
@@ -59,8 +60,9 @@ impl<M: Machine> Worker<M> {
         }
     }
 
-    /// Becomes a drive's worker, on the thread that will serve it. False if the drive has no place
-    /// for one ([`DiskConfig::worker`](crate::DiskConfig::worker)), or another is there.
+    /// Makes this worker serve a drive; called on the thread that will serve it. Returns false if
+    /// the drive cannot have a worker ([`DiskConfig::worker`](crate::DiskConfig::worker)), or has
+    /// another one.
     ///
     /// # Errors
     /// If the driver cannot open the queue.
@@ -71,11 +73,11 @@ impl<M: Machine> Worker<M> {
         Ok(taken)
     }
 
-    /// Sends on what was handed over, and completes what is done. Does not wait.
+    /// Dispatches the bios handed over, and collects completions. Does not wait.
     pub fn turn(&mut self) {
-        // Stays so if this is left by a panic.
+        // Stays true if a panic leaves this function.
         self.is_broken = true;
-        // Tags that such a turn has found would be taken for those of another queue.
+        // Tags left over from a turn that panicked would be taken for tags of another queue.
         self.run.batch.clear();
         self.run.forget_wake();
         let now_ns = M::now();
@@ -99,13 +101,14 @@ impl<M: Machine> Worker<M> {
         self.is_broken = false;
     }
 
-    /// Whether there is something to do without sleeping: for a last look after arming the bell.
+    /// Returns true if there is work; checked once more after the doorbell is armed, before
+    /// sleeping.
     #[must_use]
     pub fn has_work(&self) -> bool {
         self.drives.iter().any(WorkerDrive::has_work)
     }
 
-    /// When to turn again at the latest, if there is such a time.
+    /// Returns the latest time of the next turn, if there is one.
     #[must_use]
     pub fn sleep_until(&self) -> Option<u64> {
         let in_use = self.drives.iter().any(|drive| drive.disk.tags_in_use() > 0);
@@ -116,35 +119,35 @@ impl<M: Machine> Worker<M> {
         }
     }
 
-    /// Whether a drive asked to be polled again without being rung for.
+    /// Returns true if a drive asked to be polled at some time without a doorbell.
     #[cfg(test)]
     pub(crate) fn asks_for_turn(&self) -> bool {
         self.run.wake_ns().is_some()
     }
 
-    /// Takes nothing new: submitters serve their drives themselves from now on. What it has it
-    /// goes on with, as long as it is turned.
+    /// Stops accepting bios, so that submitters serve their drives themselves. Further turns finish
+    /// the work that it has.
     pub fn close(&mut self) {
         self.drives.iter().for_each(|drive| drive.leave(self.thread.owner));
     }
 
-    /// Whether its queues hold nothing that only it can finish: then it may be dropped without
-    /// leaving a drive's work behind. Meaningful after [`Worker::close`].
+    /// Returns true if its queues hold nothing that only this worker can finish, so that dropping
+    /// it leaves no drive's work behind. Meaningful after [`Worker::close`].
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.drives.iter().all(WorkerDrive::is_idle)
     }
 
-    /// The bell that wakes it.
+    /// Returns the doorbell that wakes the worker.
     #[must_use]
     pub fn bell(&self) -> &Arc<Doorbell<M>> {
         &self.thread.bell
     }
 
-    /// Serves until `stop` is not 0 and the bell rings; for drives whose queues any thread may run.
-    /// Looks for work for `spin_ns` before it sleeps.
+    /// Serves until `stop` is not 0 and the doorbell rings, for drives whose queues any thread may
+    /// run. Polls for work for `spin_ns` before it sleeps.
     pub fn run(&mut self, stop: &M::Word, spin_ns: u64) {
-        // Acquire pairs with the store of whoever stops it.
+        // Acquire pairs with the store of the thread that stops it.
         let stops = || stop.load(Order::Acquire) != 0;
         while !stops() {
             self.turn();
@@ -159,7 +162,7 @@ impl<M: Machine> Worker<M> {
 }
 
 impl<M: Machine> Drop for Worker<M> {
-    /// What drives have from queues of its own is waited for, since nobody else can poll them.
+    /// Waits for requests from the worker's own queues, because nobody else can poll for them.
     fn drop(&mut self) {
         self.drives.iter().for_each(|drive| drive.leave(self.thread.owner));
         let owner = self.thread.owner;
@@ -169,7 +172,7 @@ impl<M: Machine> Drop for Worker<M> {
         while !self.is_broken && self.drives.iter().any(in_flight) && !deadline.is_over() {
             self.turn();
             if let Some(turn) = self.thread.turn {
-                // A ring that fails is reported by the next real turn.
+                // The next real turn reports an error of the ring.
                 let _ = turn(&self.thread.bell, None, &|| true);
             }
             if self.drives.iter().any(in_flight) {

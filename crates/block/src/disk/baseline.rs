@@ -1,10 +1,10 @@
-//! Baselines: designs that the layer is measured against, each in a file of its own.
+//! Baselines: other designs of the block layer for comparison, each in a file of its own.
 //!
-//! A disk follows the multi-queue design of the files around this folder, and has no baseline,
-//! unless its settings name another: one request queue under one lock (sq.rs), straight to the
-//! driver (raw.rs), or several threads inside one hardware queue (lanes.rs). `Disk::new` chooses,
-//! once. The steps of an I/O know of `BaselineStack` only (stack.rs), and the short way (direct.rs)
-//! of none. Sources: \[MQ\], \[OLS\].
+//! A disk follows the multi-queue design and has no baseline, unless its settings name one: a
+//! single request queue under one lock (sq.rs), straight to the driver (raw.rs), or several threads
+//! serving a hardware queue at once (lanes.rs). `Disk::new` chooses once. The steps of an I/O use
+//! only the interface `BaselineStack` (stack.rs), and the fast path (direct.rs) not even that.
+//! Sources: \[MQ\], \[OLS\].
 
 pub(crate) mod filled;
 pub(crate) mod lanes;
@@ -30,16 +30,16 @@ use crate::queue::driver::{Driver, HwQueues};
 /// The baseline that a disk follows.
 pub(crate) struct Baseline<M: Machine> {
     pub(crate) stack: Box<dyn BaselineStack<M>>,
-    /// [`BaselineStack::has_two_levels`], where nobody needs to ask.
+    /// Cached value of [`BaselineStack::has_two_levels`].
     pub(crate) has_two_levels: bool,
 }
 
-/// The lanes that a disk's hardware queues are, in a baseline that has some.
+/// Returns the lanes of a disk's hardware queues, if its baseline has lanes.
 pub(crate) fn lanes<M: Machine>(baseline: Option<&Baseline<M>>) -> Option<&Lanes> {
     baseline.and_then(|baseline| baseline.stack.lanes())
 }
 
-/// The queues of a disk that follows a baseline.
+/// Creates the queues of a disk that follows a baseline.
 pub(crate) fn queues<M: Machine>(
     baseline: &Baseline<M>,
     config: &DiskConfig<M>,
@@ -55,7 +55,7 @@ pub(crate) fn queues<M: Machine>(
     DiskQueues::new(shape, hctxs, (is_pairs, path))
 }
 
-/// The baseline that a disk's settings name, if they do; adapts the spread of queues to it.
+/// Creates the baseline that a disk's settings name, if any, and adapts the spread of queues.
 ///
 /// # Errors
 /// `InvalidSetting` if the drive cannot follow it.

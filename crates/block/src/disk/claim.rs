@@ -1,9 +1,9 @@
-//! Which thread owns which hardware queue, where queues belong to threads.
+//! Claiming of hardware queues by threads, for drives whose queues belong to threads.
 //!
-//! Part of `Disk`: a server's I/O thread brings up the queue of its number (`Disk::bring_up`); a
-//! program's thread, which has no number, claims the last one that nobody owns. Called by the
-//! context of an I/O thread before it opens a channel, and by channels. Kernel counterpart: none; a
-//! queue there belongs to CPUs.
+//! A server's I/O thread opens the queue of its number (`Disk::bring_up`); a program's thread,
+//! which has no number, claims the last queue without an owner. Called by the context of an I/O
+//! thread before it opens a channel, and by channels. Kernel counterpart: none; a queue there
+//! belongs to CPUs.
 
 use alloc::format;
 
@@ -14,25 +14,25 @@ use crate::disk::Disk;
 use crate::queue::driver::QueueKind;
 use crate::queue::io_thread::IoThread;
 
-/// Returns true if a thread may wait with its channel until it has I/O for the drive: opening the
-/// queue then is quick and waits for nobody.
+/// Returns true if a thread may open its channel only when it has I/O for the drive, because
+/// opening the queue is quick and waits for nobody.
 #[must_use]
 pub fn may_open_late<M: Machine>(disk: &Disk<M>) -> bool {
     disk.kind == QueueKind::AnyThread || disk.driver.may_open_late()
 }
 
-/// Returns true if no thread has come to a disk yet, so that all its counters are 0. Cheap.
+/// Returns true if no thread has used the disk yet, so that all its counters are 0. Cheap.
 #[must_use]
 pub fn is_unused<M: Machine>(disk: &Disk<M>) -> bool {
     disk.accounts.is_unused()
 }
 
 impl<M: Machine> Disk<M> {
-    /// Makes the calling thread the owner of the last queue that nobody owns, and opens that
-    /// there. Nothing to do if it owns one already, or any thread may run the drive's queues.
+    /// Makes the calling thread the owner of the last queue without an owner, and opens the queue.
+    /// Does nothing if the thread owns one already, or any thread may run the drive's queues.
     ///
     /// # Errors
-    /// `Busy` if other threads own all queues, or what opening one says.
+    /// `Busy` if other threads own all queues, or the error of opening the queue.
     pub fn claim(&self, thread: &IoThread<M>) -> Result<(), Error> {
         if self.kind == QueueKind::AnyThread || self.queue_of(thread.owner).is_some() {
             return Ok(());
@@ -53,7 +53,7 @@ impl<M: Machine> Disk<M> {
         Err(Error::new(ErrorKind::Busy, text))
     }
 
-    /// The queue that a thread owns, if it owns one.
+    /// Returns the queue that a thread owns, if any.
     pub(crate) fn queue_of(&self, owner: u64) -> Option<u16> {
         let hctxs = &self.queues.get()?.hctxs;
         let queues = hctxs.iter().take(self.owned_queues());

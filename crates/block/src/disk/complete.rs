@@ -1,38 +1,38 @@
-//! Completion: from a tag to its request to its bios to the channels that submitted them.
+//! Completion: from a tag to its request, its bios, and the channels that submitted them.
 //!
-//! Called by dispatch.rs with the batch that a driver named, outside the serve lock unless more is
-//! to be dispatched. No search: the tag is the index of the request (\[MQ\] point 4). Requests
-//! that no drive answers end in timeouts.rs. Lock order: as dispatch.rs; the abandoned list last.
+//! dispatch.rs calls it with the batch of completions from the driver, outside the serve lock
+//! unless more work waits. Needs no search: the tag is the index of the request (\[MQ\] point 4).
+//! Timed-out requests end in timeouts.rs. Lock order: as dispatch.rs; the abandoned list last.
 //! Kernel counterpart: `blk_mq_end_request_batch`.
 
 use millrace_machine::{Lock, Machine, Stage};
 
 use crate::account::failures::Failure;
-use crate::account::{EqualIos, Times, Whose};
+use crate::account::{EqualIos, IoOwner, IoTimes};
 use crate::bio::Op;
 use crate::bio::status::Status;
 use crate::chain::bio_set::BioSet;
 use crate::chain::merge;
-use crate::chain::slot::{BioRef, Waited};
+use crate::chain::slot::{BioRef, WaitTimes};
 use crate::disk::handover::count_handed;
-use crate::disk::runner::Stamp;
-use crate::disk::visit::Visit;
-use crate::queue::request::{Request, RequestRef, State};
+use crate::disk::queue_context::QueueContext;
+use crate::disk::submit_context::Stamp;
+use crate::queue::request::{Request, RequestRef, RequestState};
 use crate::queue::tag::TagBatch;
 use crate::trace::Action;
 
-/// When the drive's log of failures hears of bios that fail.
+/// The time at which failed bios are added to the drive's failure log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Noted {
-    /// The log heard of the bios when their time was over, before they end.
+pub(crate) enum FailureLogging {
+    /// They were added when the request timed out, before it ends.
     Before,
-    /// The log hears of the bios as they end.
+    /// They are added as they end.
     Now,
 }
 
-impl<'a, M: Machine> Visit<'a, M> {
-    /// Ends all requests of the runner's batch and empties it; true if that put new work into the
-    /// queue (a flush that others joined).
+impl<'a, M: Machine> QueueContext<'a, M> {
+    /// Ends all requests of the context's completion batch and empties it. Returns true if that put
+    /// new work into the queue (a flush that others joined).
     pub(crate) fn complete(&mut self) -> bool {
         if self.run.batch.entries().is_empty() {
             return false;
@@ -44,7 +44,8 @@ impl<'a, M: Machine> Visit<'a, M> {
         }
     }
 
-    /// Ends one request, but for its tag; true if that put new work into the queue.
+    /// Ends one request except for freeing its tag. Returns true if that put new work into the
+    /// queue.
     pub(crate) fn end_request(
         &mut self,
         rq: &mut Request<M>,
@@ -58,32 +59,36 @@ impl<'a, M: Machine> Visit<'a, M> {
         if self.run.trace.is_some() {
             self.trace().record_request(Action::Complete, rq, (c_ns, status));
         }
-        let noted = if rq.state == State::Overdue { Noted::Before } else { Noted::Now };
+        let noted = if rq.state == RequestState::Overdue {
+            FailureLogging::Before
+        } else {
+            FailureLogging::Now
+        };
         let (op, d_ns, chain) = (rq.op(), rq.d_ns, rq.empty());
         self.end_bios(chain, (status, noted), (d_ns, c_ns), equal);
         op == Op::Flush && self.flush_done()
     }
 
-    /// Gives each bio of a chain its status and sends it back to its channel.
+    /// Sets the status of each bio of a chain and returns it to its channel.
     #[inline(always)]
     pub(crate) fn end_bios(
         &mut self,
         chain: BioRef<M>,
-        (status, noted): (Status, Noted),
+        (status, noted): (Status, FailureLogging),
         (d_ns, c_ns): (u64, u64),
         equal: &mut EqualIos,
     ) {
-        let times = Times { q_ns: chain.q_ns, waits: chain.waits(), d_ns, c_ns };
+        let times = IoTimes { q_ns: chain.q_ns, waits: chain.waits(), d_ns, c_ns };
         let bio_set = self.run.bio_set();
-        let (op, whose) = (chain.op(), Whose::of(&chain, bio_set));
+        let (op, whose) = (chain.op(), IoOwner::of(&chain, bio_set));
         self.stats.begin(equal, (op, whose), times, &mut self.run.accounts.tenants);
         let mut next = Some(chain);
         while let Some(mut bio) = next {
             next = bio.chained.take();
             bio.touch();
             bio.status = status;
-            bio.waited = Waited::NOT;
-            let whose = Whose::of(&bio, bio_set);
+            bio.waited = WaitTimes::NOT;
+            let whose = IoOwner::of(&bio, bio_set);
             self.stats.count(
                 equal,
                 (bio.q_ns, whose),
@@ -92,7 +97,7 @@ impl<'a, M: Machine> Visit<'a, M> {
             );
             if !status.is_ok() {
                 let (op, sector, nr_sectors) = (bio.bio.op, bio.dev_sector, bio.bio.nr_sectors);
-                if noted == Noted::Now {
+                if noted == FailureLogging::Now {
                     self.disk.accounts.note_failure(Failure { op, sector, nr_sectors, status });
                 }
                 self.stats.count_error(op);
@@ -107,8 +112,8 @@ impl<'a, M: Machine> Visit<'a, M> {
         }
     }
 
-    /// The flush in flight is done: those that joined meanwhile become the next one.
-    /// Also after a failure: whether an earlier loss concerns them, the driver knows.
+    /// Ends the flush in flight; flushes that joined meanwhile become the next one. After a
+    /// failure, too: only the driver knows whether an earlier loss concerns them.
     pub(crate) fn flush_done(&mut self) -> bool {
         let (mut pending, target) = {
             let mut flush = self.disk.flush.lock();
@@ -122,8 +127,8 @@ impl<'a, M: Machine> Visit<'a, M> {
             self.stats.count_merge(Op::Flush);
             merge::join(&mut first, other);
         }
-        // Admitted before: a freeze does not stop it. Which software queue does not matter, but it
-        // goes through the hardware queue of its submitter, who is there to poll for it.
+        // Already admitted, so a freeze does not stop it. Any software queue will do, but it must
+        // go through its submitter's hardware queue, which the submitter polls.
         let (hctx, bell) =
             (&self.disk.queues.hctxs()[usize::from(target)], BioSet::bell_of(&first));
         count_handed(self.disk, target, 1);
@@ -138,11 +143,11 @@ impl<'a, M: Machine> Visit<'a, M> {
         is_here
     }
 
-    /// A drive answered a request that was given up on: its memory is no longer written.
+    /// Handles the late completion of an abandoned request: the drive no longer writes its memory.
     #[cold]
     fn confirm_abandoned(&self, rq: &mut Request<M>) {
-        assert!(rq.state == State::Abandoned, "tag {} completed twice", rq.tag().0);
-        rq.state = State::Idle;
+        assert!(rq.state == RequestState::Abandoned, "tag {} completed twice", rq.tag().0);
+        rq.state = RequestState::Idle;
         let mut list = self.disk.abandoned.lock();
         let place = list.iter().position(|a| a.tag == rq.tag() && a.hctx == self.hctx.number);
         let entry = list.swap_remove(place.expect("abandoned requests are on the list"));
@@ -151,33 +156,32 @@ impl<'a, M: Machine> Visit<'a, M> {
 }
 
 /// Ends all requests of a batch that is not empty.
-pub(crate) fn end_batch<M: Machine>(visit: &mut Visit<'_, M>) -> bool {
-    M::work(Stage::Complete, visit.run.batch.entries().len() as u32);
-    let (tags, mut given) = (&*visit.hctx.tags, TagBatch::EMPTY);
-    let again = end_requests(visit, |rq| tags.give(&mut given, rq));
+pub(crate) fn end_batch<M: Machine>(context: &mut QueueContext<'_, M>) -> bool {
+    M::work(Stage::Complete, context.run.batch.entries().len() as u32);
+    let (tags, mut given) = (&*context.hctx.tags, TagBatch::EMPTY);
+    let again = end_requests(context, |rq| tags.give(&mut given, rq));
     tags.give_rest(given);
-    visit.wake_waiter();
+    context.wake_waiter();
     again
 }
 
-/// Ends all requests of a batch that is not empty, and hands each to `give`, which gives back
-/// its tag.
+/// Ends all requests of a batch that is not empty; `give` frees the tag of each.
 #[inline(always)]
 pub(crate) fn end_requests<M: Machine>(
-    visit: &mut Visit<'_, M>,
+    context: &mut QueueContext<'_, M>,
     mut give: impl FnMut(RequestRef<M>),
 ) -> bool {
-    let (tags, mut equal) = (&*visit.hctx.tags, EqualIos::EMPTY);
+    let (tags, mut equal) = (&*context.hctx.tags, EqualIos::EMPTY);
     let (mut c_ns, mut again) = (M::now(), false);
-    while let Some((mut rq, status)) = visit.run.batch.take(tags) {
-        if visit.run.stamp == Stamp::Io {
+    while let Some((mut rq, status)) = context.run.batch.take(tags) {
+        if context.run.stamp == Stamp::Io {
             c_ns = M::now();
         }
-        again |= visit.end_request(&mut rq, (status, c_ns), &mut equal);
+        again |= context.end_request(&mut rq, (status, c_ns), &mut equal);
         give(rq);
     }
-    visit.run.accounts.c_ns = c_ns;
-    visit.stats.record(&mut equal, &mut visit.run.accounts.tenants);
-    visit.run.batch.clear();
+    context.run.accounts.c_ns = c_ns;
+    context.stats.record(&mut equal, &mut context.run.accounts.tenants);
+    context.run.batch.clear();
     again
 }

@@ -1,7 +1,6 @@
-//! Settings of a disk: which design it follows, how its queues are spread, and who looks on.
+//! Settings of a disk: its design, the spread of its queues, and its tracing.
 //!
-//! Given to `Disk::new`, which checks what does not fit the driver; kept by the disk and read where
-//! it matters.
+//! Passed to `Disk::new`, which checks them against the driver; the disk keeps them.
 
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -16,39 +15,40 @@ use crate::queue::scheduler::cost::CostModel;
 use crate::trace::TraceSink;
 use crate::trace::tracer::Tracer;
 
-/// Which design the layer follows.
+/// The design of the block layer that a disk follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Stack {
-    /// Two levels of queues (\[MQ\]).
+    /// Multi-queue: two levels of queues (\[MQ\]).
     #[default]
     Mq,
-    /// One request queue under one lock, as before 2013.
+    /// Single queue: one request queue under one lock, as before 2013.
     Sq,
-    /// Past the layer, straight to the driver's queue.
+    /// No queues: bios go straight to the driver's queue.
     Raw,
 }
 
-/// Which threads are inside a hardware queue of the `mq` stack.
+/// The number of threads that may serve a hardware queue of the `mq` stack at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Inside {
-    /// One at a time: whoever comes too late leaves its work to the one inside.
+    /// One thread at a time; a thread that comes too late leaves its work to the one inside.
     One {
-        /// How long a submitter waits before it leaves its batch; 0 for not at all. A server's
-        /// round is shorter than 2 us, and two that serve in turn get more done than one for both.
+        /// Nanoseconds that a submitter waits before it leaves its batch; 0 for not at all. Serving
+        /// takes less than 2 us as a rule, and two threads that take turns get more done than one
+        /// that serves for both.
         wait_ns: u64,
     },
-    /// Each that has work for it, as in the kernel: they share the queue's tags and its map of
-    /// software queues, and each calls the driver by itself. Kept to be measured against. Only for
-    /// drives that complete at once ([`Driver::is_immediate`](crate::Driver::is_immediate)), and
-    /// with neither scheduler nor worker.
+    /// Every thread with work for the queue, as in the kernel: the threads share the queue's tags
+    /// and its bitmap of software queues, and each calls the driver by itself. For comparison. Only
+    /// for drives that complete at once ([`Driver::is_immediate`](crate::Driver::is_immediate)),
+    /// without scheduler or worker.
     Each,
 }
 
 impl Inside {
-    /// One at a time, for whom a submitter waits 2 us.
+    /// One thread at a time; a submitter waits up to 2 us for it.
     pub const ONE: Inside = Inside::One { wait_ns: 2_000 };
 
-    /// How long a submitter waits for the thread inside.
+    /// Returns the nanoseconds that a submitter waits for the serving thread.
     #[inline]
     pub(crate) fn wait_ns(self) -> u64 {
         if let Inside::One { wait_ns } = self { wait_ns } else { 0 }
@@ -61,12 +61,12 @@ impl Default for Inside {
     }
 }
 
-/// How threads get into the queues of a disk.
+/// Settings of how threads enter the queues of a disk.
 #[derive(Clone)]
 pub struct Entrance<M: Machine> {
-    /// The threads that may be inside a hardware queue of the `mq` stack.
+    /// Threads that may serve a hardware queue of the `mq` stack at once.
     pub inside: Inside,
-    /// The lock of the `sq` stack.
+    /// The request lock of the `sq` stack.
     pub request_lock: RequestLock<M>,
 }
 
@@ -79,38 +79,39 @@ impl<M: Machine> Default for Entrance<M> {
 /// Settings of a disk.
 #[derive(Clone)]
 pub struct DiskConfig<M: Machine> {
-    /// Name for reports and errors.
+    /// Name in reports and error messages.
     pub name: String,
-    /// Design.
+    /// Design of the block layer.
     pub stack: Stack,
-    /// Software queues.
+    /// Spread of the software queues.
     pub software_queues: Spread,
-    /// Hardware queues, as far as the driver has them.
+    /// Spread of the hardware queues, limited by the number that the driver supports.
     pub hardware_queues: Spread,
-    /// How threads get into its queues.
+    /// How threads enter the disk's queues.
     pub entrance: Entrance<M>,
-    /// Tags of a set, 1 to 65,536; the driver's depth if not given. Behind a controller that has
-    /// more: requests in flight in each hardware queue.
+    /// Number of tags of a set, 1 to 65,536; `None` for the driver's depth. Behind a controller
+    /// with more tags it limits the requests in flight in each hardware queue.
     pub queue_depth: Option<u32>,
-    /// A request not answered in this time is given to `DriverQueue::timeout`; 0 for never.
+    /// Request timeout in nanoseconds, after which `DriverQueue::timeout` is called; 0 for none.
     pub timeout_ns: u64,
-    /// I/O threads that will use the drive: each owns a queue of it, or has one for itself as far
-    /// as the drive has queues.
+    /// Number of I/O threads that will use the drive. Each owns a queue, as far as the drive has
+    /// queues.
     pub io_threads: u16,
-    /// The CPU that a worker belongs to which may serve the drive for others; none: the drive has
-    /// no place for one.
+    /// CPU of the worker that may serve the drive for other threads; `None` if it cannot have a
+    /// worker.
     pub worker: Option<CpuId>,
-    /// What the drive hangs on, and whose tags it therefore uses; the driver's own word if none.
+    /// Controller that the drive is attached to and whose tags it uses; `None` to use the driver's
+    /// own.
     pub controller: Option<Arc<Controller<M>>>,
-    /// What I/Os cost it, for schedulers that share by that.
+    /// Cost model of the drive's I/O, for schedulers that divide the drive by cost.
     pub cost: CostModel,
-    /// The groups that share the drive; none: all I/O counts as the default group's.
+    /// Groups that share the drive; `None` accounts all I/O to the default group.
     pub groups: Option<Arc<Groups<M>>>,
-    /// Where events go.
+    /// Sink that gets every trace event of the disk.
     pub trace: Option<Arc<dyn TraceSink>>,
-    /// Where they are recorded, while somebody does.
+    /// Tracer that records events while a recording runs.
     pub tracer: Option<Arc<Tracer<M>>>,
-    /// The drive's number in records: see [`blktrace::device`](crate::trace::blktrace::device).
+    /// Device number in trace records; see [`blktrace::device`](crate::trace::blktrace::device).
     pub device: u32,
 }
 

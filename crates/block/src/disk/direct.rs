@@ -1,10 +1,10 @@
-//! The short way through a hardware queue that is free: tag, driver, completion, all in one piece.
+//! The fast path through a free hardware queue: tag, driver and completion in one function.
 //!
-//! Most batches find nothing waiting, are told to no sink and stamped once, and go to a queue that
-//! no other software queue feeds. Called by dispatch.rs for those; whatever turns out otherwise on
-//! the way (no tag, a busy driver, a flush, a full completion batch, a latecomer's flag) goes on in
-//! `Visit::serve`, which takes over at any point. Does just what that does, in fewer instructions.
-//! Kernel counterpart: `blk_mq_try_issue_list_directly`.
+//! For batches that find nothing waiting, that no sink traces, that are stamped once, and whose
+//! queue no other software queue feeds. Called by dispatch.rs. In all other cases met on the way
+//! (no tag, a busy driver, a flush, a full completion batch, a flag of a late thread)
+//! `QueueContext::serve` takes over; it does the same work in more instructions. Kernel
+//! counterpart: `blk_mq_try_issue_list_directly`.
 
 use millrace_machine::{Machine, Stage};
 
@@ -13,237 +13,247 @@ use crate::bio::Op;
 use crate::bio::status::Status;
 use crate::chain::slot::{BioList, BioRef};
 use crate::disk::SubmitPath;
-use crate::disk::runner::{Runner, Stamp};
-use crate::disk::visit::Visit;
-use crate::queue::Serve;
+use crate::disk::queue_context::QueueContext;
+use crate::disk::submit_context::{Stamp, SubmitContext};
+use crate::queue::HctxState;
 use crate::queue::driver::{CompletionBatch, Moment};
 use crate::queue::request::Dispatch;
 use crate::queue::serve::ServeGuard;
 use crate::queue::tag::TagBatch;
 use crate::trace::tracer::TraceStamp;
 
-/// How many requests go to the driver before it is asked what it has answered: as many as a batch
-/// of completions holds, or a little more.
+/// Requests handed to the driver before it is polled: at most as many as a completion batch holds,
+/// plus a few.
 const MOST_AT_ONCE: u32 = CompletionBatch::CAPACITY as u32;
 
-/// Whether a batch may go the short way. What others marked as pending meanwhile is no
-/// obstacle: they have left a flag, or rung the owner, who polls all its queues.
+/// Returns true if a batch may take the fast path. Work that others marked as pending meanwhile
+/// does not prevent it: they have left a flag, or rung the owner, which polls all its queues.
 #[inline(always)]
 pub(crate) fn is_plain<M: Machine>(
-    visit: &Visit<'_, M>,
-    serve: &mut Serve<M>,
+    context: &QueueContext<'_, M>,
+    serve: &mut HctxState<M>,
     list: &BioList<M>,
 ) -> bool {
-    visit.disk.queues.path() == SubmitPath::Direct
-        && is_free(visit, serve)
+    context.disk.queues.path() == SubmitPath::Direct
+        && is_free(context, serve)
         && (serve.scheduling.is_none() || passes(serve, list))
 }
 
-/// Whether the scheduler lets a batch pass.
+/// Returns true if the scheduler lets a batch bypass it.
 #[inline(never)]
-fn passes<M: Machine>(serve: &mut Serve<M>, list: &BioList<M>) -> bool {
+fn passes<M: Machine>(serve: &mut HctxState<M>, list: &BioList<M>) -> bool {
     serve.scheduling.as_deref_mut().is_none_or(|scheduling| scheduling.passes(list))
 }
 
-/// Whether nothing waits before a batch that would go the short way.
+/// Returns true if nothing waits in front of a batch on the fast path.
 #[inline(always)]
-fn is_free<M: Machine>(visit: &Visit<'_, M>, serve: &Serve<M>) -> bool {
-    visit.run.stamp == Stamp::Batch
-        && visit.run.woken.is_empty()
+fn is_free<M: Machine>(context: &QueueContext<'_, M>, serve: &HctxState<M>) -> bool {
+    context.run.stamp == Stamp::Batch
+        && context.run.woken.is_empty()
         && serve.staged.is_empty()
         && serve.requeued.is_empty()
-        && !(serve.quiesced | serve.frozen | visit.run.trace_context.has_waited)
+        && !(serve.quiesced | serve.frozen | context.run.trace_context.has_waited)
 }
 
-/// Whether the scheduler lets a single bio pass.
+/// Returns true if the scheduler lets a single bio bypass it.
 #[inline(never)]
-fn passes_single<M: Machine>(serve: &mut Serve<M>, bio: &BioRef<M>) -> bool {
+fn passes_single<M: Machine>(serve: &mut HctxState<M>, bio: &BioRef<M>) -> bool {
     serve.scheduling.as_deref_mut().is_none_or(|scheduling| scheduling.passes_single(bio))
 }
 
-/// Issues a batch and takes back what the driver has completed.
+/// Dispatches a batch and collects the driver's completions.
 #[inline(never)]
 pub(crate) fn issue_batch<'a, M: Machine>(
-    visit: &mut Visit<'a, M>,
-    mut serving: ServeGuard<'a, M, Serve<M>>,
+    context: &mut QueueContext<'a, M>,
+    mut serving: ServeGuard<'a, M, HctxState<M>>,
     list: &mut BioList<M>,
 ) {
-    visit.work(Stage::Insert, list.len());
-    let recorded = visit.run.trace.is_some();
+    context.work(Stage::Insert, list.len());
+    let recorded = context.run.trace.is_some();
     if recorded {
-        visit.trace().record_inserts_if(TraceStamp::Event, list);
+        context.trace().record_inserts_if(TraceStamp::Event, list);
     }
     loop {
         let more = match recorded {
-            false => issue_list::<M, false>(visit, &mut serving, list),
-            true => issue_recorded(visit, &mut serving, list),
+            false => issue_list::<M, false>(context, &mut serving, list),
+            true => issue_recorded(context, &mut serving, list),
         };
         if list.is_empty() {
             break;
         }
-        // What the drive has answered already makes room for more.
-        visit.reap(&mut serving);
-        let again = !visit.run.batch.is_empty() && complete_batch(visit);
-        if again || !more || !visit.run.woken.is_empty() {
+        // Requests that the drive has already completed make room for more.
+        context.reap(&mut serving);
+        let again = !context.run.batch.is_empty() && complete_batch(context);
+        if again || !more || !context.run.woken.is_empty() {
             list.mark_inserted(M::now());
-            visit.trace().record_inserts_if(TraceStamp::Batch, list);
+            context.trace().record_inserts_if(TraceStamp::Batch, list);
             serving.staged.append(list);
-            return visit.serve(serving);
+            return context.serve(serving);
         }
     }
-    visit.reap(&mut serving);
+    context.reap(&mut serving);
     if !serving.requeued.is_empty() {
-        // The driver may have been too busy for it just because of what it has answered now:
-        // then no completion is to come that would have it tried again.
-        if !visit.run.batch.is_empty() {
-            complete_batch(visit);
+        // The driver may have been busy only because of the requests that it has completed now;
+        // then no later completion would trigger a retry.
+        if !context.run.batch.is_empty() {
+            complete_batch(context);
         }
-        return visit.serve(serving);
+        return context.serve(serving);
     }
-    leave_and_end(visit, serving);
+    leave_and_end(context, serving);
 }
 
-/// [`issue_list`] while somebody records.
+/// [`issue_list`] while a trace is recorded.
 #[inline(never)]
 fn issue_recorded<M: Machine>(
-    visit: &mut Visit<'_, M>,
-    serve: &mut Serve<M>,
+    context: &mut QueueContext<'_, M>,
+    serve: &mut HctxState<M>,
     list: &mut BioList<M>,
 ) -> bool {
-    issue_list::<M, true>(visit, serve, list)
+    issue_list::<M, true>(context, serve, list)
 }
 
-/// A batch of one, which is what a program with one I/O in flight submits each time; the drive
-/// often answers with that one at once. Gives it back if it is more than one bio, or this
-/// thread cannot serve the queue or must not. The disk's way is the short one.
+/// Dispatches a single bio, as a program with one I/O in flight submits each time; the drive often
+/// completes it at once. Returns the bio if it is a chain or a flush, or this thread cannot serve
+/// the queue. The disk must use the fast path.
 #[inline(never)]
 pub(crate) fn issue_single<M: Machine>(
-    visit: &mut Visit<'_, M>,
+    context: &mut QueueContext<'_, M>,
     bio: BioRef<M>,
 ) -> Result<(), BioRef<M>> {
-    let hctx = visit.hctx;
-    if bio.op() == Op::Flush || bio.chained.is_some() || !visit.may_serve() {
+    let hctx = context.hctx;
+    if bio.op() == Op::Flush || bio.chained.is_some() || !context.may_serve() {
         return Err(bio);
     }
     let Some(mut serving) = hctx.serve.try_enter() else { return Err(bio) };
-    visit.work(Stage::Insert, 1);
+    context.work(Stage::Insert, 1);
     let has_order = serving.scheduling.is_some();
-    if !is_free(visit, &serving)
+    if !is_free(context, &serving)
         || serving.queue.is_none()
         || has_order && !passes_single(&mut serving, &bio)
     {
-        return stage_single(visit, serving, bio);
+        return stage_single(context, serving, bio);
     }
     let tags = &*hctx.tags;
-    let taken = tags.take_one(&mut visit.run.hint);
-    let serve: &mut Serve<M> = &mut serving;
+    let taken = tags.take_one(&mut context.run.hint);
+    let serve: &mut HctxState<M> = &mut serving;
     let (Some(mut rq), Some(queue)) = (taken, &mut serve.queue) else {
-        return stage_single(visit, serving, bio);
+        return stage_single(context, serving, bio);
     };
     bio.touch();
     rq.touch();
-    rq.fill(bio, hctx.number, visit.disk.flags_taken);
+    rq.fill(bio, hctx.number, context.disk.flags_taken);
     let d_ns = M::now();
     rq.d_ns = d_ns;
     let outcome = queue.queue_rq(&rq);
     if outcome != Dispatch::Queued {
         rq.outcome = outcome;
-        visit.requeue(serve, rq);
-        visit.serve(serving);
+        context.requeue(serve, rq);
+        context.serve(serving);
         return Ok(());
     }
-    visit.charge(1);
+    context.charge(1);
     queue.commit_rqs();
-    queue.poll(&mut visit.run.batch);
-    if !visit.run.batch.is_just(rq.tag()) {
+    queue.poll(&mut context.run.batch);
+    if !context.run.batch.is_just(rq.tag()) {
         serve.in_flight.lend(rq, d_ns);
-        end_single(visit, serving);
+        end_single(context, serving);
         return Ok(());
     }
-    visit.run.batch.clear();
+    context.run.batch.clear();
     let stays = serving.leave();
     M::work(Stage::Complete, 1);
     let mut bio = rq.empty();
     bio.touch();
     bio.status = Status::Ok;
     let c_ns = M::now();
-    visit.run.accounts.c_ns = c_ns;
-    visit.stats.record_one(&bio, (d_ns, c_ns), &mut visit.run.accounts.tenants);
+    context.run.accounts.c_ns = c_ns;
+    context.stats.record_one(&bio, (d_ns, c_ns), &mut context.run.accounts.tenants);
     tags.give_one(rq);
-    // From this channel's own plug, so that it goes back there.
-    visit.run.done.push_back(bio);
-    visit.wake_waiter();
-    if stays.is_some() || !visit.run.woken.is_empty() {
-        go_on(visit, stays);
+    // The bio is from this channel's own plug, so it goes back to the channel.
+    context.run.done.push_back(bio);
+    context.wake_waiter();
+    if stays.is_some() || !context.run.woken.is_empty() {
+        go_on(context, stays);
     }
     Ok(())
 }
 
-/// The queue is not free, or there is no tag.
+/// Stages a single bio because the queue is not free, or no tag is.
 #[inline(never)]
 fn stage_single<'a, M: Machine>(
-    visit: &mut Visit<'a, M>,
-    mut serving: ServeGuard<'a, M, Serve<M>>,
+    context: &mut QueueContext<'a, M>,
+    mut serving: ServeGuard<'a, M, HctxState<M>>,
     mut bio: BioRef<M>,
 ) -> Result<(), BioRef<M>> {
     if serving.frozen {
         let stays = serving.leave();
-        go_on(visit, stays);
+        go_on(context, stays);
         return Err(bio);
     }
     bio.mark_inserted(M::now());
     serving.staged.push_back(bio);
-    visit.serve(serving);
+    context.serve(serving);
     Ok(())
 }
 
-/// What the driver has completed is not just the one.
+/// Handles completions other than exactly the one just dispatched.
 #[inline(never)]
-fn end_single<'a, M: Machine>(visit: &mut Visit<'a, M>, mut serving: ServeGuard<'a, M, Serve<M>>) {
-    visit.check_reaped(&mut serving);
-    leave_and_end(visit, serving);
+fn end_single<'a, M: Machine>(
+    context: &mut QueueContext<'a, M>,
+    mut serving: ServeGuard<'a, M, HctxState<M>>,
+) {
+    context.check_reaped(&mut serving);
+    leave_and_end(context, serving);
 }
 
-/// Leaves the queue and ends what the driver has completed.
+/// Leaves the queue and ends the requests that the driver has completed.
 #[inline(always)]
-fn leave_and_end<'a, M: Machine>(visit: &mut Visit<'a, M>, serving: ServeGuard<'a, M, Serve<M>>) {
-    if visit.run.batch.is_full() {
-        // More may be done, and a full batch has no room for it: the general way looks again,
-        // with an empty one.
-        visit.complete();
-        return visit.serve(serving);
+fn leave_and_end<'a, M: Machine>(
+    context: &mut QueueContext<'a, M>,
+    serving: ServeGuard<'a, M, HctxState<M>>,
+) {
+    if context.run.batch.is_full() {
+        // More may be complete than a full batch holds; the general path polls again with an empty
+        // one.
+        context.complete();
+        return context.serve(serving);
     }
     let stays = serving.leave();
-    let again = !visit.run.batch.is_empty() && complete_batch(visit);
+    let again = !context.run.batch.is_empty() && complete_batch(context);
     if again && stays.is_none() {
-        visit.kick();
+        context.kick();
     }
-    go_on(visit, stays);
+    go_on(context, stays);
 }
 
-/// The rest of a round: latecomers, other channels' completions, queues that got tags.
+/// Finishes a round: work of late threads, other channels' completions, queues that were woken for
+/// tags.
 #[inline(never)]
-fn go_on<'a, M: Machine>(visit: &mut Visit<'a, M>, stays: Option<ServeGuard<'a, M, Serve<M>>>) {
+fn go_on<'a, M: Machine>(
+    context: &mut QueueContext<'a, M>,
+    stays: Option<ServeGuard<'a, M, HctxState<M>>>,
+) {
     if let Some(serving) = stays {
-        return visit.serve(serving);
+        return context.serve(serving);
     }
-    visit.run.deliver();
-    if !visit.run.woken.is_empty() {
-        visit.run_woken();
+    context.run.deliver();
+    if !context.run.woken.is_empty() {
+        context.run_woken();
     }
 }
 
-/// Gives bios of a list tags and requests and hands them to the driver, up to the first that
-/// cannot go this way; true if it is only that enough have gone at once.
+/// Fills requests from a list of bios and hands them to the driver, up to the first one that cannot
+/// take this path. Returns true if it stopped only because enough were sent at once.
 #[inline(always)]
 fn issue_list<M: Machine, const RECORDED: bool>(
-    visit: &mut Visit<'_, M>,
-    serve: &mut Serve<M>,
+    context: &mut QueueContext<'_, M>,
+    serve: &mut HctxState<M>,
     list: &mut BioList<M>,
 ) -> bool {
-    let tags = &*visit.hctx.tags;
-    let Serve { queue: Some(queue), in_flight, .. } = serve else { return false };
-    let Some(mut batch) = tags.take(&mut visit.run.hint, list.len().min(64)) else {
+    let tags = &*context.hctx.tags;
+    let HctxState { queue: Some(queue), in_flight, .. } = serve else { return false };
+    let Some(mut batch) = tags.take(&mut context.run.hint, list.len().min(64)) else {
         return false;
     };
     let now_ns = M::now();
@@ -255,8 +265,8 @@ fn issue_list<M: Machine, const RECORDED: bool>(
         if chain.op() != Op::Flush {
             taken = tags.next(&mut batch);
             if taken.is_none() && sent < MOST_AT_ONCE {
-                // The set's words may hold less than is in hand.
-                let more = tags.take(&mut visit.run.hint, rest.len() + 1);
+                // One bitmap word may hold fewer free tags than there are bios.
+                let more = tags.take(&mut context.run.hint, rest.len() + 1);
                 batch = more.unwrap_or(TagBatch::EMPTY);
                 taken = tags.next(&mut batch);
             }
@@ -267,14 +277,14 @@ fn issue_list<M: Machine, const RECORDED: bool>(
         };
         chain.touch();
         rq.touch();
-        rq.fill(chain, visit.hctx.number, visit.disk.flags_taken);
+        rq.fill(chain, context.hctx.number, context.disk.flags_taken);
         rq.d_ns = now_ns;
         let outcome = queue.queue_rq(&rq);
         if RECORDED {
             if has_data && outcome == Dispatch::Queued {
-                visit.trace().driver(&**queue, &rq, (Moment::Issue, now_ns));
+                context.trace().driver(&**queue, &rq, (Moment::Issue, now_ns));
             }
-            visit.trace().record_issue(&rq, now_ns, outcome);
+            context.trace().record_issue(&rq, now_ns, outcome);
         }
         if outcome != Dispatch::Queued {
             rq.outcome = outcome;
@@ -287,50 +297,55 @@ fn issue_list<M: Machine, const RECORDED: bool>(
     list.append(&mut rest);
     tags.give_rest(batch);
     if let Some(rq) = refused {
-        visit.requeue(serve, rq);
+        context.requeue(serve, rq);
     }
     if sent > 0 {
-        visit.commit(serve, sent);
+        context.commit(serve, sent);
     }
     sent >= MOST_AT_ONCE
 }
 
-/// Completes a batch that is not empty, most of which is alike; as [`Visit::complete`].
+/// Completes a batch that is not empty, most of whose requests are alike; as
+/// [`QueueContext::complete`].
 #[inline(always)]
-fn complete_batch<M: Machine>(visit: &mut Visit<'_, M>) -> bool {
-    let tags = &*visit.hctx.tags;
-    M::work(Stage::Complete, visit.run.batch.entries().len() as u32);
+fn complete_batch<M: Machine>(context: &mut QueueContext<'_, M>) -> bool {
+    let tags = &*context.hctx.tags;
+    M::work(Stage::Complete, context.run.batch.entries().len() as u32);
     let c_ns = M::now();
-    visit.run.accounts.c_ns = c_ns;
+    context.run.accounts.c_ns = c_ns;
     let (mut given, mut again) = (TagBatch::EMPTY, false);
-    let first = visit.run.batch.looks(tags).next();
+    let first = context.run.batch.looks(tags).next();
     let mut equal = first.map_or(EqualIos::EMPTY, |(rq, _)| rq.times(c_ns));
     loop {
-        if visit.run.trace.is_some() {
-            record_alike(visit, &equal);
+        if context.run.trace.is_some() {
+            record_alike(context, &equal);
         }
-        end_alike(visit, &mut given, &mut equal);
-        let Some((mut rq, status)) = visit.run.batch.take(tags) else { break };
-        again |= visit.end_request(&mut rq, (status, c_ns), &mut equal);
+        end_alike(context, &mut given, &mut equal);
+        let Some((mut rq, status)) = context.run.batch.take(tags) else { break };
+        again |= context.end_request(&mut rq, (status, c_ns), &mut equal);
         if !equal.is_straight() {
-            visit.stats.record(&mut equal, &mut visit.run.accounts.tenants);
+            context.stats.record(&mut equal, &mut context.run.accounts.tenants);
             equal.forget();
         }
         tags.give(&mut given, rq);
     }
-    visit.stats.record(&mut equal, &mut visit.run.accounts.tenants);
+    context.stats.record(&mut equal, &mut context.run.accounts.tenants);
     tags.give_rest(given);
-    visit.run.batch.clear();
-    visit.wake_waiter();
+    context.run.batch.clear();
+    context.wake_waiter();
     again
 }
 
-/// Ends the next requests of the batch, up to the first one that failed, is no plain request of one
-/// bio of this channel, or has other times.
+/// Ends the next requests of the batch, up to the first one that failed, is not a single bio of
+/// this channel, or has other times.
 #[inline(always)]
-fn end_alike<M: Machine>(visit: &mut Visit<'_, M>, given: &mut TagBatch, equal: &mut EqualIos) {
-    let (tags, bio_set) = (&*visit.hctx.tags, visit.run.bio_set());
-    let Runner { batch, done, .. } = &mut *visit.run;
+fn end_alike<M: Machine>(
+    context: &mut QueueContext<'_, M>,
+    given: &mut TagBatch,
+    equal: &mut EqualIos,
+) {
+    let (tags, bio_set) = (&*context.hctx.tags, context.run.bio_set());
+    let SubmitContext { batch, done, .. } = &mut *context.run;
     let (mut ios, mut sectors, mut rest) = (0, 0, batch.rest(tags));
     while let Some((rq, status)) = rest.peek() {
         if !status.is_ok() || !rq.ends_alike(bio_set, equal) {
@@ -348,10 +363,10 @@ fn end_alike<M: Machine>(visit: &mut Visit<'_, M>, given: &mut TagBatch, equal: 
     equal.add(ios, sectors);
 }
 
-/// Records that the next requests of the batch have succeeded, as many as [`end_alike`] ends.
+/// Records successful completions of as many requests as [`end_alike`] ends.
 #[inline(never)]
-fn record_alike<M: Machine>(visit: &mut Visit<'_, M>, equal: &EqualIos) {
-    let (tags, bio_set) = (&*visit.hctx.tags, visit.run.bio_set());
-    let mut tracing = visit.disk.trace(visit.run);
+fn record_alike<M: Machine>(context: &mut QueueContext<'_, M>, equal: &EqualIos) {
+    let (tags, bio_set) = (&*context.hctx.tags, context.run.bio_set());
+    let mut tracing = context.disk.trace(context.run);
     tracing.record_successes(tags, equal.c_ns(), |rq| rq.ends_alike(bio_set, equal));
 }

@@ -1,10 +1,10 @@
-//! Running a hardware queue: from software queues through tags to the driver, and back.
+//! Runs a hardware queue: from software queues through tags to the driver, and back.
 //!
-//! Called by channels: `submit_batch` with what a plug held, `run_queue` to poll or to continue.
-//! Whoever enters the serve lock does all that is there to do; latecomers insert into their
-//! software queue and leave a flag, or ring the owner's bell. Tags are taken here, just before
-//! dispatch, for as many as are in hand. Lock order: serve, then software queue or request queue,
-//! then flush. Kernel counterpart: block/blk-mq.c, `blk_mq_dispatch_rq_list`,
+//! Called by channels: `submit_batch` with a plug's contents, `run_queue` to poll or to continue.
+//! The thread that gets the serve lock does all pending work; late threads insert into their
+//! software queue and leave a flag, or ring the owner's doorbell. Tags are taken here, just before
+//! dispatch, for as many chains as are ready. Lock order: serve, then software queue or request
+//! queue, then flush. Kernel counterpart: block/blk-mq.c, `blk_mq_dispatch_rq_list`,
 //! `blk_mq_run_hw_queue`.
 
 use millrace_machine::{Lock, Machine, Stage};
@@ -13,28 +13,29 @@ use crate::account::disk_counter::DiskCounter;
 use crate::bio::Op;
 use crate::chain::slot::{BioList, BioRef};
 use crate::disk::handover::count_handed;
-use crate::disk::runner::Stamp;
+use crate::disk::queue_context::QueueContext;
 use crate::disk::scheduled;
-use crate::disk::visit::Visit;
+use crate::disk::submit_context::Stamp;
 use crate::disk::{SubmitPath, direct};
 use crate::queue::driver::{Moment, QueueKind};
 use crate::queue::request::{Dispatch, RequestRef};
 use crate::queue::serve::ServeGuard;
 use crate::queue::tag::TagBatch;
-use crate::queue::{Ctx, Serve};
+use crate::queue::{CtxState, HctxState};
 use crate::trace::Action;
 
-/// The lock of a software queue, held.
-pub(crate) type CtxGuard<'a, M> = <<M as Machine>::Lock<Ctx<M>> as Lock<Ctx<M>>>::Guard<'a>;
+/// Guard of a software queue's lock.
+pub(crate) type CtxGuard<'a, M> =
+    <<M as Machine>::Lock<CtxState<M>> as Lock<CtxState<M>>>::Guard<'a>;
 
-/// How often a server goes round again for latecomers.
+/// Largest number of rounds that a thread serves for late threads.
 const SERVE_ROUNDS: u32 = 32;
-/// How long to wait after `HostBusy`.
+/// Nanoseconds to wait after `HostBusy`.
 const HOST_BUSY_RETRY_NS: u64 = 1_000_000;
 
-impl<'a, M: Machine> Visit<'a, M> {
-    /// Takes a batch of chains from a plug into the layer and runs the queue; a frozen disk leaves
-    /// the batch in the list.
+impl<'a, M: Machine> QueueContext<'a, M> {
+    /// Takes a batch of chains from a plug and runs the queue. If the disk is frozen the batch
+    /// stays in the list.
     pub(crate) fn submit_batch(&mut self, ctx: u16, list: &mut BioList<M>) {
         let disk = self.disk;
         if let Some(baseline) = &disk.baseline {
@@ -52,10 +53,10 @@ impl<'a, M: Machine> Visit<'a, M> {
         }
     }
 
-    /// A server's own batch: through the software queue, and all that is there with it. A software
-    /// queue that no other hardware queue takes from is private to whoever serves, and passed by.
+    /// Stages a serving thread's own batch, together with what is in the software queue. A software
+    /// queue that feeds no other hardware queue is bypassed.
     #[inline(always)]
-    fn stage(&mut self, ctx: u16, list: &mut BioList<M>, serve: &mut Serve<M>) {
+    fn stage(&mut self, ctx: u16, list: &mut BioList<M>, serve: &mut HctxState<M>) {
         if self.disk.queues.path() != SubmitPath::Queues {
             self.work(Stage::Insert, list.len());
             if !serve.frozen {
@@ -82,8 +83,8 @@ impl<'a, M: Machine> Visit<'a, M> {
         serve.staged.append(list);
     }
 
-    /// Inserts into the software queue for whoever serves, to be marked as pending; none if that is
-    /// frozen.
+    /// Inserts a batch into the software queue for the serving thread. The caller marks the queue
+    /// as pending. Returns `None` if the queue is frozen.
     #[inline(never)]
     pub(crate) fn insert(&mut self, ctx: u16, list: &mut BioList<M>) -> Option<CtxGuard<'a, M>> {
         list.mark_inserted(M::now());
@@ -100,7 +101,7 @@ impl<'a, M: Machine> Visit<'a, M> {
         Some(queue)
     }
 
-    /// Makes sure that somebody runs the queue, which has just been given work.
+    /// Makes sure that a thread runs the queue, which has just got new work.
     pub(crate) fn kick(&mut self) {
         let hctx = self.hctx;
         if !self.may_serve() {
@@ -110,8 +111,8 @@ impl<'a, M: Machine> Visit<'a, M> {
         }
     }
 
-    /// Polls the queue and continues what waits in it, if this thread may and nobody else does;
-    /// whether it did.
+    /// Polls the queue and continues waiting work, if this thread may run it and no other thread
+    /// serves it. Returns true if it did.
     pub(crate) fn run_queue(&mut self) -> bool {
         let hctx = self.hctx;
         let entered = match self.may_serve() {
@@ -127,10 +128,10 @@ impl<'a, M: Machine> Visit<'a, M> {
         true
     }
 
-    /// An owner found somebody looking at its queue: nobody else polls it, so it comes back. The
-    /// mark keeps it from sleeping.
+    /// The owner found another thread inspecting its queue. Nobody else polls the queue, so the
+    /// owner must return; the mark keeps it from sleeping.
     #[cold]
-    fn insist(&self) -> Option<ServeGuard<'a, M, Serve<M>>> {
+    fn insist(&self) -> Option<ServeGuard<'a, M, HctxState<M>>> {
         if !self.may_serve() {
             return None;
         }
@@ -139,7 +140,7 @@ impl<'a, M: Machine> Visit<'a, M> {
     }
 
     /// Dispatches and polls until there is nothing left to do, then leaves.
-    pub(crate) fn serve(&mut self, mut serving: ServeGuard<'a, M, Serve<M>>) {
+    pub(crate) fn serve(&mut self, mut serving: ServeGuard<'a, M, HctxState<M>>) {
         let hctx = self.hctx;
         let mut rounds = 0;
         loop {
@@ -157,20 +158,21 @@ impl<'a, M: Machine> Visit<'a, M> {
             let again = self.complete();
             rounds += 1;
             serving = match stays {
-                // Latecomers keep this thread here for a while, not for ever: they have marked
-                // their work, and find the mark before they sleep.
+                // Late threads may keep this thread for a limited number of rounds. Their work is
+                // marked, and they check the marks before they sleep.
                 Some(serving) if rounds > SERVE_ROUNDS && serving.staged.is_empty() => {
                     drop(serving);
                     break;
                 }
-                // Nor do those who pass a wake on, while others wait for their turn: after that.
+                // Waiters whose turn it is must not wait for late threads for ever: this queue
+                // continues after them.
                 Some(serving) if rounds > SERVE_ROUNDS && !self.run.woken.is_empty() => {
                     drop(serving);
                     self.run.woken.extend(self.disk.this.upgrade().map(|disk| (disk, hctx.number)));
                     break;
                 }
                 Some(serving) => serving,
-                // A flush that others joined is the only work that this thread itself leaves
+                // A flush that others joined is the only new work that this thread itself leaves
                 // behind.
                 None if again => match hctx.serve.enter_or_flag() {
                     Some(serving) => serving,
@@ -184,17 +186,17 @@ impl<'a, M: Machine> Visit<'a, M> {
         }
         self.run.deliver();
         if !self.run.woken.is_empty() {
-            // Of this queue, not of those that come now.
+            // The flag is about this queue, not about the queues that run now.
             let left_busy = self.run.left_busy;
             self.run_woken();
             self.run.left_busy |= left_busy;
         }
     }
 
-    /// Takes the driver's completions.
+    /// Collects the driver's completions.
     #[inline(always)]
-    pub(crate) fn reap(&mut self, serving: &mut ServeGuard<'_, M, Serve<M>>) {
-        let serve: &mut Serve<M> = serving;
+    pub(crate) fn reap(&mut self, serving: &mut ServeGuard<'_, M, HctxState<M>>) {
+        let serve: &mut HctxState<M> = serving;
         let driver = &self.disk.driver;
         if serve.in_flight.count() == 0 && !driver.is_stacked() && !driver.is_polled_idle() {
             return;
@@ -210,7 +212,7 @@ impl<'a, M: Machine> Visit<'a, M> {
 
     /// Checks that each completion names a request in flight.
     #[inline(always)]
-    pub(crate) fn check_reaped(&mut self, serve: &mut Serve<M>) {
+    pub(crate) fn check_reaped(&mut self, serve: &mut HctxState<M>) {
         serve.in_flight.take_back(&mut self.run.batch, &self.disk.config.name);
         if serve.scheduling.is_some() {
             scheduled::tell(self, serve);
@@ -218,9 +220,9 @@ impl<'a, M: Machine> Visit<'a, M> {
         self.run.take_wake();
     }
 
-    /// Hands as much as possible to the driver.
-    fn dispatch(&mut self, serving: &mut ServeGuard<'_, M, Serve<M>>) {
-        let serve: &mut Serve<M> = serving;
+    /// Hands as many requests as possible to the driver.
+    fn dispatch(&mut self, serving: &mut ServeGuard<'_, M, HctxState<M>>) {
+        let serve: &mut HctxState<M> = serving;
         let mut now_ns = core::mem::take(&mut serve.inserted_ns);
         if serve.quiesced || serve.queue.is_none() {
             return;
@@ -242,9 +244,10 @@ impl<'a, M: Machine> Visit<'a, M> {
         }
     }
 
-    /// Requests that were given back as busy, or that got their tags while plugging, go first.
+    /// Dispatches first the requests that the driver returned as busy, or that got their tags in
+    /// the plug.
     #[cold]
-    fn dispatch_requeued(&mut self, serve: &mut Serve<M>, now_ns: &mut u64) -> u32 {
+    fn dispatch_requeued(&mut self, serve: &mut HctxState<M>, now_ns: &mut u64) -> u32 {
         let (hctx, mut sent) = (self.hctx, 0);
         while hctx.room(serve) > 0 {
             let Some(rq) = serve.requeued.pop_front() else { break };
@@ -260,7 +263,7 @@ impl<'a, M: Machine> Visit<'a, M> {
         sent
     }
 
-    pub(crate) fn dispatch_staged(&mut self, serve: &mut Serve<M>, mut now_ns: u64) -> u32 {
+    pub(crate) fn dispatch_staged(&mut self, serve: &mut HctxState<M>, mut now_ns: u64) -> u32 {
         let hctx = self.hctx;
         let tags = &*hctx.tags;
         let (mut batch, mut sent) = (TagBatch::EMPTY, 0);
@@ -277,7 +280,7 @@ impl<'a, M: Machine> Visit<'a, M> {
                 if serve.requeued.is_empty() {
                     continue;
                 }
-                // The driver was too busy for the flush, so it is for what follows.
+                // The driver was too busy for the flush, so it is too busy for the rest.
                 break;
             }
             if batch.is_empty() {
@@ -311,12 +314,12 @@ impl<'a, M: Machine> Visit<'a, M> {
         sent
     }
 
-    /// Hands one filled request to the driver; false if the driver is busy: the request goes first
-    /// next time.
+    /// Hands a filled request to the driver. Returns false if the driver is busy; the request then
+    /// goes first next time.
     #[inline(always)]
     pub(crate) fn issue(
         &mut self,
-        serve: &mut Serve<M>,
+        serve: &mut HctxState<M>,
         mut rq: RequestRef<M>,
         now_ns: u64,
     ) -> bool {
@@ -337,9 +340,9 @@ impl<'a, M: Machine> Visit<'a, M> {
         true
     }
 
-    /// The driver was busy: the request goes first next time.
+    /// Puts a request that the driver refused in front of the queue.
     #[cold]
-    pub(crate) fn requeue(&mut self, serve: &mut Serve<M>, mut rq: RequestRef<M>) {
+    pub(crate) fn requeue(&mut self, serve: &mut HctxState<M>, mut rq: RequestRef<M>) {
         let d_ns = rq.d_ns;
         rq.mark_inserted(d_ns);
         self.stats.add(DiskCounter::Requeues, 1);
@@ -350,9 +353,13 @@ impl<'a, M: Machine> Visit<'a, M> {
         serve.requeued.push_front(rq);
     }
 
-    /// One flush is issued at a time; what comes meanwhile joins the next. Gives the flush back if
-    /// there is no tag for it.
-    fn dispatch_flush(&mut self, serve: &mut Serve<M>, chain: BioRef<M>) -> Result<u32, BioRef<M>> {
+    /// Issues a flush, or lets it join the next one if one is in flight. Returns the flush if no
+    /// tag is free.
+    fn dispatch_flush(
+        &mut self,
+        serve: &mut HctxState<M>,
+        chain: BioRef<M>,
+    ) -> Result<u32, BioRef<M>> {
         let tags = &self.hctx.tags;
         let mut flush = self.disk.flush.lock();
         if flush.issued {
@@ -376,16 +383,16 @@ impl<'a, M: Machine> Visit<'a, M> {
         Ok(u32::from(self.issue(serve, rq, M::now())))
     }
 
-    /// Starts what was handed to the driver.
+    /// Starts the requests that were handed to the driver.
     #[inline(always)]
-    pub(crate) fn commit(&mut self, serve: &mut Serve<M>, sent: u32) {
+    pub(crate) fn commit(&mut self, serve: &mut HctxState<M>, sent: u32) {
         self.charge(sent);
         if let Some(queue) = &mut serve.queue {
             queue.commit_rqs();
         }
     }
 
-    /// Counts requests handed to the driver, and charges for them.
+    /// Counts requests handed to the driver, and charges their simulated cost.
     #[inline(always)]
     pub(crate) fn charge(&self, sent: u32) {
         self.work(Stage::Dispatch, sent);
@@ -394,30 +401,30 @@ impl<'a, M: Machine> Visit<'a, M> {
     }
 }
 
-/// Takes a batch into the queue that the thread is inside, and serves.
+/// Takes a batch into the queue whose serve lock the thread holds, and serves.
 #[inline(always)]
 pub(crate) fn submit_inside<'a, M: Machine>(
-    visit: &mut Visit<'a, M>,
+    context: &mut QueueContext<'a, M>,
     ctx: u16,
-    mut serving: ServeGuard<'a, M, Serve<M>>,
+    mut serving: ServeGuard<'a, M, HctxState<M>>,
     list: &mut BioList<M>,
 ) {
-    if direct::is_plain(visit, &mut serving, list) {
-        return direct::issue_batch(visit, serving, list);
+    if direct::is_plain(context, &mut serving, list) {
+        return direct::issue_batch(context, serving, list);
     }
-    visit.stage(ctx, list, &mut serving);
-    visit.serve(serving);
+    context.stage(ctx, list, &mut serving);
+    context.serve(serving);
 }
 
-/// Leaves a batch in its software queue, and makes sure that somebody takes it from there.
+/// Leaves a batch in its software queue, and makes sure that some thread takes it.
 #[inline(always)]
 pub(crate) fn leave_to_others<M: Machine>(
-    visit: &mut Visit<'_, M>,
+    context: &mut QueueContext<'_, M>,
     ctx: u16,
     list: &mut BioList<M>,
 ) {
-    let Some(queue) = visit.insert(ctx, list) else { return };
+    let Some(queue) = context.insert(ctx, list) else { return };
     drop(queue);
-    visit.hctx.mark_pending(ctx.into());
-    visit.kick();
+    context.hctx.mark_pending(ctx.into());
+    context.kick();
 }

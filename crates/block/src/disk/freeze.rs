@@ -1,9 +1,8 @@
-//! Freezing a disk (nothing comes in, wait until it is empty), quiescing it (nothing goes out).
+//! Freezing a disk (it accepts nothing, and drains) and quiescing it (it dispatches nothing).
 //!
-//! Called by whoever changes a disk's settings or takes it down, from any thread. The flags are
-//! read under locks that the path of an I/O takes anyway, so they cost it nothing. Pairs: `freeze`
-//! with `unfreeze`, `quiesce` with `unquiesce`. Kernel counterpart: `blk_mq_freeze_queue`,
-//! `blk_mq_quiesce_queue`.
+//! Called from any thread that changes a disk's settings or removes it. The flags are read under
+//! locks that the I/O path takes anyway, so they cost it nothing. Pairs: `freeze` with `unfreeze`,
+//! `quiesce` with `unquiesce`. Kernel counterpart: `blk_mq_freeze_queue`, `blk_mq_quiesce_queue`.
 
 use millrace_machine::{Deadline, Lock, Machine, Parker};
 
@@ -11,34 +10,34 @@ use crate::disk::Disk;
 use crate::disk::queues::make_queues;
 use crate::queue::HardwareQueue;
 
-/// Time between two looks whether a disk is drained, at first and at most.
+/// Nanoseconds between two checks whether a disk is drained, initially and at most.
 const LOOK_FIRST_NS: u64 = 1_000;
 const LOOK_MOST_NS: u64 = 1_000_000;
 
-/// A longer pause than this is slept through.
+/// Nanoseconds; for a longer pause the thread sleeps instead of spinning.
 const SPIN_MOST_NS: u64 = 30_000;
 
 impl<M: Machine> Disk<M> {
-    /// Takes nothing new from now on: bios stay in their channels, which `submit` until they are
-    /// full. What is inside goes on; [`Disk::is_drained`] says when it is done.
+    /// Stops accepting bios: they stay in their channels, which accept more until they are full.
+    /// I/O that is inside continues; [`Disk::is_drained`] tells when it is done.
     pub fn freeze(&self) {
         set_frozen(self, true);
     }
 
-    /// Takes bios again; channels come back at their next poll, a millisecond later at most.
+    /// Accepts bios again. Channels retry at their next poll, at most a millisecond later.
     pub fn unfreeze(&self) {
         set_frozen(self, false);
     }
 
-    /// Whether nothing is queued or in flight. Meaningful while frozen.
+    /// Returns true if nothing is queued or in flight. Meaningful while the disk is frozen.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         make_queues(self);
-        // A flush that others joined goes back from a queue's end to a software queue, perhaps
-        // behind this look: so no flush may be there before and after it, nor pass meanwhile. What
-        // a worker left behind moves in this way, too.
+        // A flush that others joined moves from a hardware queue back to a software queue, perhaps
+        // behind this check. So there must be no flush before and after the check, and no move in
+        // between. Bios left by a worker move in the same way.
         let moves = || {
-            // In two statements: the flush state is the last lock, and no other is taken under it.
+            // In two statements: the flush lock is the last one, and no other is taken under it.
             let flushes = self.flush.lock().moves_while_idle();
             (flushes, worker_moves(self))
         };
@@ -46,12 +45,13 @@ impl<M: Machine> Disk<M> {
         before.0.is_some() && has_empty_queues(self) && moves() == before
     }
 
-    /// Waits until it is drained or `deadline_ns` is reached; says which. Other threads must poll
-    /// their channels meanwhile; one that has I/O in this disk itself must not call this.
+    /// Waits until the disk is drained, and returns true, or until `deadline_ns`, and returns
+    /// false. Other threads must poll their channels meanwhile; a thread that has I/O in this disk
+    /// must not call this.
     #[must_use]
     pub fn wait_drained(&self, deadline_ns: u64) -> bool {
-        // Each look takes the locks that pollers only try, so looks keep a distance: one that
-        // follows the other at once can shut a poller out each time that it comes.
+        // Each check takes locks that pollers only try, so checks keep a distance: checks in direct
+        // succession could shut a poller out each time.
         let (mut pause_ns, mut deadline) = (LOOK_FIRST_NS, Deadline::<M>::at(deadline_ns));
         let parker = M::Parker::new();
         while !self.is_drained() {
@@ -70,13 +70,13 @@ impl<M: Machine> Disk<M> {
         true
     }
 
-    /// Hands nothing to the driver from now on; bios queue up inside.
+    /// Stops dispatching to the driver; bios queue up inside.
     pub fn quiesce(&self) {
         make_queues(self);
         self.queues.hctxs().iter().for_each(|hctx| hctx.change(|serve| serve.quiesced = true));
     }
 
-    /// Hands requests to the driver again, at the next poll of a channel.
+    /// Dispatches to the driver again, from the next poll of a channel on.
     pub fn unquiesce(&self) {
         make_queues(self);
         for hctx in self.queues.hctxs() {
@@ -102,7 +102,7 @@ fn set_frozen<M: Machine>(disk: &Disk<M>, frozen: bool) {
     }
 }
 
-/// How often work of a worker's queue was moved to others so far.
+/// Returns how often work of a worker's queue has moved to other queues.
 fn worker_moves<M: Machine>(disk: &Disk<M>) -> u64 {
     let mut moves = 0;
     if let Some(worker_state) = &disk.worker_state {
@@ -111,7 +111,7 @@ fn worker_moves<M: Machine>(disk: &Disk<M>) -> u64 {
     moves
 }
 
-/// Whether no queue holds anything.
+/// Returns true if no queue holds anything.
 fn has_empty_queues<M: Machine>(disk: &Disk<M>) -> bool {
     disk.queues.ctxs().iter().all(|ctx| ctx.ctx.lock().is_empty())
         && disk.baseline.iter().all(|baseline| baseline.stack.is_empty())

@@ -1,43 +1,43 @@
-//! Handing a batch over to a drive's worker, and what the worker's queue does with it.
+//! Handover of a batch to a drive's worker, and the dispatch from the worker's queue.
 //!
-//! `WorkerState` says which hardware queue is the worker's own, whether the worker is there, and
-//! how much it has been handed and not yet sent on. Submitters put a batch into their software
-//! queue, mark it, and ring; whoever serves that hardware queue (the worker, as a rule) takes the
-//! lists of all software queues, sorts and merges them (sort.rs), and goes on as with any batch. If
-//! the worker is gone the submitters serve its queue, or take their bios back to their own. Lock
-//! order: as dispatch.rs. Source: \[FALCON\], management and block layer.
+//! `WorkerState` holds the worker's hardware queue, its presence, and the number of bios handed
+//! over but not dispatched. Submitters put a batch into their software queue, mark it and ring. The
+//! thread that serves that hardware queue (usually the worker) takes the lists of all software
+//! queues, sorts and merges them (sort.rs), and continues as with any batch. If the worker is gone,
+//! the submitters serve its queue or take their bios back to their own. Lock order: as dispatch.rs.
+//! Source: \[FALCON\], management and block layer.
 
 use millrace_machine::{Lock, Machine, Order, Stage, Word};
 
 use crate::chain::slot::BioList;
 use crate::chain::sort::{merge_into, sort};
-use crate::disk::visit::Visit;
+use crate::disk::queue_context::QueueContext;
 use crate::disk::worker_state::WorkerState;
 use crate::disk::{Disk, request_limits};
-use crate::queue::Serve;
+use crate::queue::HctxState;
 use crate::queue::driver::QueueKind;
 
 impl<M: Machine> Disk<M> {
-    /// Whether a worker serves this drive for others.
+    /// Returns true if a worker serves this drive for other threads.
     #[must_use]
     pub fn has_worker(&self) -> bool {
         self.worker_state.as_ref().is_some_and(WorkerState::is_taken)
     }
 
-    /// Whether this hardware queue is the one that the worker has, or would have.
+    /// Returns true if this hardware queue is the worker's, whether or not there is a worker.
     #[inline]
     pub(crate) fn is_workers(&self, hctx: u16) -> bool {
         self.worker_state.as_ref().is_some_and(|worker_state| worker_state.hctx == hctx)
     }
 
-    /// Chains that wait for the worker to send them on; 0 without one.
+    /// Returns the number of chains that wait for the worker; 0 without a worker.
     #[must_use]
     pub fn waiting(&self) -> u64 {
         self.worker_state.as_ref().map_or(0, WorkerState::waiting)
     }
 }
 
-/// Whether something was left for a worker that is gone.
+/// Returns true if bios were left for a worker that is gone.
 pub(crate) fn is_orphaned<M: Machine>(disk: &Disk<M>) -> bool {
     disk.worker_state.as_ref().is_some_and(|worker_state| {
         !worker_state.is_taken()
@@ -45,20 +45,20 @@ pub(crate) fn is_orphaned<M: Machine>(disk: &Disk<M>) -> bool {
     })
 }
 
-/// Counts chains that go into a list for a worker's queue, whoever puts them there: all that is
-/// taken from those lists is counted, too.
+/// Counts chains put into a list for a worker's queue, by any thread, because all that is taken
+/// from those lists is counted, too.
 pub(crate) fn count_handed<M: Machine>(disk: &Disk<M>, hctx: u16, chains: u32) {
     if let Some(worker_state) =
         disk.worker_state.as_ref().filter(|worker_state| worker_state.hctx == hctx)
     {
-        // Relaxed: a measure.
+        // Relaxed: a statistic.
         worker_state.handed.fetch_add(chains.into(), Order::Relaxed);
     }
 }
 
-impl<M: Machine> Visit<'_, M> {
-    /// Puts a batch of this queue's submitter into software queue `ctx` for the worker and wakes
-    /// the worker; a frozen disk leaves the batch in the list.
+impl<M: Machine> QueueContext<'_, M> {
+    /// Puts a batch of this queue's submitter into software queue `ctx` for the worker, and wakes
+    /// the worker. If the disk is frozen the batch stays in the list.
     pub(crate) fn hand_over(&mut self, ctx: u16, list: &mut BioList<M>) {
         let disk = self.disk;
         let Some(worker_state) = &disk.worker_state else { return };
@@ -80,15 +80,15 @@ impl<M: Machine> Visit<'_, M> {
         theirs.ring();
     }
 
-    /// Looks after the queue of a worker that is gone: serves that queue, or takes what lies before
-    /// it to this thread's own, by way of software queue `ctx`.
+    /// Serves the queue of a worker that is gone, or moves its waiting bios to this thread's own
+    /// queue by way of software queue `ctx`.
     #[cold]
     pub(crate) fn stand_in(&mut self, ctx: u16) {
         let disk = self.disk;
         let Some(worker_state) = &disk.worker_state else { return };
         if disk.kind == QueueKind::AnyThread {
             let stats = self.run.stats_of(disk, worker_state.hctx);
-            Visit::new(disk, worker_state.hctx, self.run, &stats).run_queue();
+            QueueContext::new(disk, worker_state.hctx, self.run, &stats).run_queue();
             return;
         }
         let theirs = &disk.queues.hctxs()[usize::from(worker_state.hctx)];
@@ -96,7 +96,8 @@ impl<M: Machine> Visit<'_, M> {
             return;
         }
         let mut moved = false;
-        // Under the serve lock, so that nobody finds the disk drained between two lists.
+        // Under the serve lock, so that the disk does not look drained while chains are in neither
+        // list.
         theirs.change(|serve| {
             let mut left = BioList::new();
             theirs.take_pending(|ctx| {
@@ -104,9 +105,9 @@ impl<M: Machine> Visit<'_, M> {
             });
             moved = !left.is_empty();
             serve.moves += u64::from(moved);
-            // Relaxed: a measure.
+            // Relaxed: a statistic.
             worker_state.handed.fetch_add(u64::from(left.len()).wrapping_neg(), Order::Relaxed);
-            // Admitted before: a freeze does not stop it.
+            // Already admitted, so a freeze does not stop them.
             disk.queues.ctxs()[usize::from(ctx)]
                 .ctx
                 .lock()
@@ -120,9 +121,9 @@ impl<M: Machine> Visit<'_, M> {
         self.kick();
     }
 
-    /// Takes what all software queues have for a hardware queue. A worker's are sorted and merged
-    /// on the way.
-    pub(crate) fn take_staged(&mut self, serve: &mut Serve<M>) {
+    /// Collects the chains that all software queues hold for a hardware queue. Those for a worker
+    /// are sorted and merged.
+    pub(crate) fn take_staged(&mut self, serve: &mut HctxState<M>) {
         let (disk, hctx) = (self.disk, self.hctx);
         if !disk.is_workers(hctx.number) {
             return hctx.take_pending(|ctx| {
@@ -138,8 +139,9 @@ impl<M: Machine> Visit<'_, M> {
         }
     }
 
-    /// Puts a list behind what waits already, sorted and merged: so nobody is overtaken for ever.
-    pub(crate) fn stage_sorted(&mut self, list: &mut BioList<M>, serve: &mut Serve<M>) {
+    /// Appends a list, sorted and merged, to the chains that already wait, so that none is
+    /// overtaken for ever.
+    pub(crate) fn stage_sorted(&mut self, list: &mut BioList<M>, serve: &mut HctxState<M>) {
         M::work(Stage::Insert, list.len());
         sort(list);
         let disk = self.disk;
@@ -149,9 +151,9 @@ impl<M: Machine> Visit<'_, M> {
         });
     }
 
-    /// Notes what went out, before a worker's queue is left. A thread other than the worker that
-    /// leaves work there wakes the worker: nobody else would look for the work's completion.
-    pub(crate) fn note_round(&self, serve: &mut Serve<M>) {
+    /// Counts dispatched chains before a worker's queue is left. A thread other than the worker
+    /// that leaves work there wakes the worker, because nobody else would poll for its completion.
+    pub(crate) fn note_round(&self, serve: &mut HctxState<M>) {
         let Some(worker_state) = self
             .disk
             .worker_state
@@ -161,10 +163,10 @@ impl<M: Machine> Visit<'_, M> {
             return;
         };
         let settled = serve.taken.saturating_sub(serve.chains().into());
-        // Relaxed: one writer at a time, by the serve lock; read as a measure.
+        // Relaxed: one writer at a time, under the serve lock; read as a statistic.
         worker_state.settled.store(settled, Order::Relaxed);
         serve.holds_handed &= serve.has_waiting() || serve.in_flight.count() > 0;
-        // Relaxed: the worker itself knows.
+        // Relaxed: the worker itself knows its own value.
         if serve.holds_handed && worker_state.owner.load(Order::Relaxed) != self.run.owner {
             // Relaxed: ordered by the fence of `Doorbell::ring`.
             worker_state.rounds.fetch_add(1, Order::Relaxed);

@@ -1,27 +1,27 @@
 //! `MadeLater`: a value that is made when the first thread needs it, and read without a lock.
 //!
-//! Holds the queues of a disk. Made once, under a lock; whatever runs on the way of an I/O reads it
-//! as if it had been there from the start.
+//! Holds the queues of a disk. Made once, under a lock; the I/O path reads it as if it had always
+//! been there.
 //!
-//! Invariant: a caller of `known` has called `make` before, or holds something that only exists
-//! since another thread did, and that came from there under a lock or through a word: of a disk a
-//! route, an owned queue, a bio or a waiter. All others call `get`.
+//! Invariant: a caller of `known` has called `make` before, or holds something that exists only
+//! since another thread did and that it got under a lock or through a word: a route, an owned
+//! queue, a bio or a waiter of the disk. All other callers use `get`.
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
 
 use millrace_machine::{Lock, Machine, Order, Word};
 
-/// A value that is there from some moment on.
+/// A value that is made at some later time.
 pub(crate) struct MadeLater<M: Machine, T> {
-    /// Written once, by whoever holds the lock of `making`.
+    /// Written once, under the lock in `making`.
     value: UnsafeCell<T>,
-    /// Absent for a value that was there from the start.
-    making: Option<Making<M>>,
+    /// `None` for a value that was made from the start.
+    making: Option<MakeState<M>>,
 }
 
-/// The state of a value that is made later.
-struct Making<M: Machine> {
+/// State of a value that is made later.
+struct MakeState<M: Machine> {
     /// 1 once the value is written.
     is_made: M::Word,
     lock: M::Lock<()>,
@@ -31,26 +31,26 @@ struct Making<M: Machine> {
 unsafe impl<M: Machine, T: Send + Sync> Sync for MadeLater<M, T> {}
 
 impl<M: Machine, T> MadeLater<M, T> {
-    /// A value to be made later, with an empty one in its place.
+    /// Creates a value to be made later, with an empty one in its place.
     pub(crate) fn later(empty: T) -> Self {
         let (is_made, lock) = (M::Word::new(0), M::Lock::new("made-later", ()));
-        MadeLater { value: UnsafeCell::new(empty), making: Some(Making { is_made, lock }) }
+        MadeLater { value: UnsafeCell::new(empty), making: Some(MakeState { is_made, lock }) }
     }
 
-    /// A value that is there.
+    /// Wraps a value that is already made.
     pub(crate) fn made(value: T) -> Self {
         MadeLater { value: UnsafeCell::new(value), making: None }
     }
 
-    /// The value, if it is made.
+    /// Returns the value if it is made.
     pub(crate) fn get(&self) -> Option<&T> {
         // Acquire pairs with the Release in `make`.
-        let is_made = |making: &Making<M>| making.is_made.load(Order::Acquire) == 1;
+        let is_made = |making: &MakeState<M>| making.is_made.load(Order::Acquire) == 1;
         // SAFETY: nobody writes it any more.
         self.making.as_ref().is_none_or(is_made).then(|| unsafe { &*self.value.get() })
     }
 
-    /// The value, which is made: see the invariant above.
+    /// Returns the value, which must be made: see the invariant above.
     #[inline(always)]
     pub(crate) fn known(&self) -> &T {
         // SAFETY: by the invariant, whoever asks comes after the Release in `make`, and nobody
@@ -58,10 +58,10 @@ impl<M: Machine, T> MadeLater<M, T> {
         unsafe { &*self.value.get() }
     }
 
-    /// Makes it, unless it is made.
+    /// Makes the value, unless it is made already.
     #[cold]
     pub(crate) fn make(&self, make: impl FnOnce() -> T) {
-        let Some(Making { is_made, lock }) = &self.making else { return };
+        let Some(MakeState { is_made, lock }) = &self.making else { return };
         let held = lock.lock();
         // Relaxed: under the lock.
         if is_made.load(Order::Relaxed) == 0 {

@@ -1,9 +1,9 @@
-//! How many queues a disk has, whose they are, and how a batch gets through them.
+//! Number and assignment of a disk's queues, and the way of a batch through them.
 //!
-//! From the disk's settings, what the driver has, and the machine: the shape is known to
-//! `Disk::new`; the queues are made then, or when the first thread needs them. A disk with one
-//! hardware queue for each I/O thread has tables for every one of them, a megabyte for 64 threads,
-//! and a disk that nobody uses has none.
+//! Derived from the disk's settings, the driver's queues and the machine. `Disk::new` computes the
+//! shape; the queues are made then, or when the first thread needs them. A disk with a hardware
+//! queue for each I/O thread has tables for each of them, a megabyte for 64 threads, so an unused
+//! disk has none.
 
 use alloc::boxed::Box;
 
@@ -16,19 +16,19 @@ use crate::queue::controller::queue_tags;
 use crate::queue::driver::{Driver, HwQueues, QueueKind};
 use crate::queue::{HardwareQueue, SoftwareQueue, Spread};
 
-/// Counts of the queues of a disk, which are known before the queues are made.
+/// Numbers of a disk's queues, known before the queues are made.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct QueueShape {
-    /// Hardware queues of the driver.
+    /// Hardware queues that the driver supports.
     pub(crate) hw: HwQueues,
-    /// Software queues, and hardware queues without that of a worker.
+    /// Number of software queues, and of hardware queues without that of a worker.
     pub(crate) shared: (usize, usize),
-    /// The hardware queue of a worker.
+    /// Index of the worker's hardware queue, if the disk may have a worker.
     pub(crate) worker: Option<u16>,
 }
 
 impl QueueShape {
-    /// Software queues, and hardware queues with that of a worker.
+    /// Returns the numbers of software queues and of hardware queues including a worker's.
     pub(crate) fn counts(&self) -> (usize, usize) {
         let (ctxs, shared) = self.shared;
         (ctxs, shared.max(self.worker.map_or(0, |hctx| usize::from(hctx) + 1)))
@@ -43,7 +43,7 @@ pub(crate) struct DiskQueues<M: Machine> {
 }
 
 impl<M: Machine> DiskQueues<M> {
-    /// The queues of the multi-queue design.
+    /// Creates the queues of the multi-queue design.
     pub(crate) fn multi_queue(config: &DiskConfig<M>, shape: &QueueShape) -> Self {
         let hctxs = hardware_queues(config, shape.hw, shape.counts());
         let path = path_of(config, shape.shared, &hctxs[0]);
@@ -51,7 +51,8 @@ impl<M: Machine> DiskQueues<M> {
         Self::new(shape, hctxs, (is_pairs, path))
     }
 
-    /// Software queues for these hardware queues, be they pairs or not.
+    /// Creates software queues for these hardware queues. `is_pairs` is true if each feeds only
+    /// one.
     pub(crate) fn new(
         shape: &QueueShape,
         hctxs: Box<[HardwareQueue<M>]>,
@@ -65,7 +66,7 @@ impl<M: Machine> DiskQueues<M> {
         DiskQueues { ctxs: (0..shape.shared.0).map(ctx).collect(), hctxs, path }
     }
 
-    /// Opens all hardware queues, which any thread may run.
+    /// Opens all hardware queues, for a drive whose queues any thread may run.
     ///
     /// # Errors
     /// If the driver cannot open one.
@@ -78,50 +79,50 @@ impl<M: Machine> DiskQueues<M> {
     }
 }
 
-/// The place of a disk's queues.
+/// The queues of a disk, which may be made later.
 pub(crate) struct LazyQueues<M: Machine> {
     pub(crate) shape: QueueShape,
     queues: MadeLater<M, DiskQueues<M>>,
 }
 
 impl<M: Machine> LazyQueues<M> {
-    /// Queues of this shape, to be made later.
+    /// Describes queues that are made later.
     pub(crate) fn later(shape: QueueShape) -> Self {
         let (ctxs, hctxs) = (Box::new([]), Box::new([]));
         let empty = DiskQueues { ctxs, hctxs, path: SubmitPath::Queues };
         LazyQueues { shape, queues: MadeLater::later(empty) }
     }
 
-    /// Queues that are there.
+    /// Wraps queues that are already made.
     pub(crate) fn made(shape: QueueShape, queues: DiskQueues<M>) -> Self {
         LazyQueues { shape, queues: MadeLater::made(queues) }
     }
 
-    /// The queues, if they are made.
+    /// Returns the queues if they are made.
     pub(crate) fn get(&self) -> Option<&DiskQueues<M>> {
         self.queues.get()
     }
 
-    /// The software queues, which are made.
+    /// Returns the software queues, which must be made.
     #[inline(always)]
     pub(crate) fn ctxs(&self) -> &[SoftwareQueue<M>] {
         &self.queues.known().ctxs
     }
 
-    /// The hardware queues, which are made.
+    /// Returns the hardware queues, which must be made.
     #[inline(always)]
     pub(crate) fn hctxs(&self) -> &[HardwareQueue<M>] {
         &self.queues.known().hctxs
     }
 
-    /// The way of a batch of whoever serves to the driver, once they are made.
+    /// Returns the way of a serving thread's own batch to the driver. The queues must be made.
     #[inline(always)]
     pub(crate) fn path(&self) -> SubmitPath {
         self.queues.known().path
     }
 }
 
-/// Makes the queues of a disk, unless they are there. Only those of the multi-queue design are made
+/// Makes the queues of a disk unless they exist. Only queues of the multi-queue design are made
 /// late.
 pub(crate) fn make_queues<M: Machine>(disk: &Disk<M>) {
     let lazy = &disk.queues;
@@ -130,7 +131,7 @@ pub(crate) fn make_queues<M: Machine>(disk: &Disk<M>) {
     }
 }
 
-/// Software and hardware queues of a disk.
+/// Returns the numbers of software and hardware queues of a disk.
 pub(crate) fn queue_counts<M: Machine>(
     config: &DiskConfig<M>,
     hw: HwQueues,
@@ -144,7 +145,7 @@ pub(crate) fn queue_counts<M: Machine>(
     (config.software_queues.count(topology, threads), wanted.clamp(1, hw.count.max(1).into()))
 }
 
-/// The hardware queues of a disk that has so many software and hardware queues.
+/// Creates the hardware queues of a disk with these numbers of software and hardware queues.
 pub(crate) fn hardware_queues<M: Machine>(
     config: &DiskConfig<M>,
     hw: HwQueues,
@@ -155,7 +156,7 @@ pub(crate) fn hardware_queues<M: Machine>(
     tags.zip(0..).map(queue).collect()
 }
 
-/// The hardware queue of a worker: one more than the I/O threads have, or the one of its CPU.
+/// Returns the hardware queue of a worker: one more than the I/O threads have, or that of its CPU.
 pub(crate) fn worker_queue<M: Machine>(
     config: &DiskConfig<M>,
     hw: HwQueues,
@@ -172,15 +173,15 @@ pub(crate) fn worker_queue<M: Machine>(
     }
 }
 
-/// Whether software and hardware queues are pairs.
+/// Returns true if each software queue feeds exactly one hardware queue of its own.
 pub(crate) fn one_to_one<M: Machine>(config: &DiskConfig<M>, ctxs: usize, hctxs: usize) -> bool {
     let same = config.software_queues == config.hardware_queues;
     same && config.software_queues == Spread::Core && ctxs == hctxs
 }
 
-/// Whether whoever serves a hardware queue may pass by the software queue of its own batch: nobody
-/// else's hardware queue takes from that one, be they pairs, or be the hardware queue a thread's
-/// own. What other threads have put into theirs for this one, they have marked as pending.
+/// Returns true if a serving thread may bypass the software queue for its own batch: no other
+/// hardware queue takes from that software queue, or the hardware queue is the thread's own. Bios
+/// that other threads inserted for this hardware queue are marked as pending.
 fn passes_software_queue<M: Machine>(
     config: &DiskConfig<M>,
     kind: QueueKind,
@@ -191,7 +192,7 @@ fn passes_software_queue<M: Machine>(
         || one_to_one(config, ctxs, hctxs)
 }
 
-/// How batches get to the driver of a disk that has so many software and hardware queues.
+/// Returns the way of batches to the driver, for these numbers of software and hardware queues.
 pub(crate) fn path_of<M: Machine>(
     config: &DiskConfig<M>,
     counts: (usize, usize),
@@ -203,9 +204,9 @@ pub(crate) fn path_of<M: Machine>(
     }
 }
 
-/// How batches that pass by their software queue get to the driver.
+/// Returns the way of batches that bypass the software queue.
 pub(crate) fn bypass<M: Machine>(config: &DiskConfig<M>, first: &HardwareQueue<M>) -> SubmitPath {
-    // The short way tells no sink, and does not count what is in flight.
+    // The fast path informs no sink and does not limit requests in flight.
     match config.trace.is_some() || first.depth_max != u32::MAX {
         true => SubmitPath::Bypass,
         false => SubmitPath::Direct,

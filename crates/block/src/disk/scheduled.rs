@@ -1,10 +1,10 @@
-//! A hardware queue with a scheduler: in with what was staged, out with what the scheduler names.
+//! Dispatch of a hardware queue with a scheduler.
 //!
-//! `dispatch` stands in for `Visit::dispatch_staged` in dispatch.rs, with its contract: under the
-//! serve lock, tags taken just before dispatch. Flushes stay staged, and go past the scheduler.
-//! `Disk::set_scheduler` changes it while I/O is under way: what waits goes over to the next one,
-//! and what the driver has is no concern of the next one. Kernel counterpart: block/blk-mq-sched.c,
-//! `elevator_switch`.
+//! `dispatch` replaces `QueueContext::dispatch_staged` of dispatch.rs under the same contract:
+//! under the serve lock, tags taken just before dispatch. Flushes stay staged and bypass the
+//! scheduler. `Disk::set_scheduler` replaces the scheduler during I/O: waiting chains move to the
+//! next one, and requests that the driver has are not reported to it. Kernel counterpart:
+//! block/blk-mq-sched.c, `elevator_switch`.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -12,79 +12,51 @@ use alloc::sync::Arc;
 
 use millrace_machine::{Machine, Order, Word};
 
-use crate::account::decisions::Decision;
-use crate::account::held::DriveHolds;
-use crate::account::hold::Hold;
+use crate::account::decisions::SchedulerMessage;
+use crate::account::held::DriveWaits;
+use crate::account::hold::WaitReason;
 use crate::bio::Op;
 use crate::bio::error::{Error, ErrorKind};
 use crate::chain::slot::BioList;
+use crate::disk::queue_context::QueueContext;
 use crate::disk::queues::make_queues;
-use crate::disk::visit::Visit;
 use crate::disk::{Disk, UNBOUNDED, abort};
-use crate::group::Groups;
-use crate::queue::scheduler::deadline::{Deadline, DeadlineConfig};
-use crate::queue::scheduler::fair::Fair;
-use crate::queue::scheduler::latency::Latency;
+use crate::queue::scheduler::builtin::{SchedulerKind, SchedulerParts};
 use crate::queue::scheduler::share::DriveParts;
-use crate::queue::scheduler::share::piece::FIRST_SECTORS;
-use crate::queue::scheduler::{Chain, DriveTags, Pick, Scheduler, SchedulerKind, Scheduling};
+use crate::queue::scheduler::{BioChain, DriveTags, Scheduler, SchedulerPick, Scheduling};
 use crate::queue::tag::TagBatch;
-use crate::queue::{HardwareQueue, Serve};
-use crate::trace::note::Remark;
+use crate::queue::{HardwareQueue, HctxState};
+use crate::trace::note::TraceMessage;
 
 impl<M: Machine> Disk<M> {
-    /// Gives the drive one of the layer's schedulers, or none; may be called at any time, from any
-    /// thread.
+    /// Sets one of the built-in schedulers, or none. May be called at any time, from any thread.
     ///
     /// # Errors
-    /// If it is one and the drive's stack has no place for it: only `mq` has.
+    /// If the drive's stack supports no scheduler: only `mq` does.
     ///
     /// # Panics
-    /// If a program's own scheduler, which is to go, keeps chains that wait, or gives back others.
+    /// If a program's own scheduler, which is replaced, keeps waiting chains or returns foreign
+    /// ones.
     pub fn set_scheduler(&self, kind: SchedulerKind) -> Result<(), Error> {
         make_queues(self);
-        match kind {
-            SchedulerKind::None => self.queues.hctxs().iter().for_each(|hctx| change(hctx, None)),
-            SchedulerKind::Deadline => {
-                let deadline = Deadline::new(DeadlineConfig::default(), self.queues.hctxs().len())
-                    .with_groups(self.config.groups.clone())
-                    .accounting_to(&holds_of(self));
-                set_all(self, Some(kind), |hctx| deadline.queue(hctx))?;
-            }
-            SchedulerKind::Fair => {
-                let fair = Fair::of_drive(
-                    &parts_of(self),
-                    &groups_of(self),
-                    self.config.cost,
-                    tags_of(self),
-                );
-                set_all(self, Some(kind), |hctx| fair.queue(hctx))?;
-            }
-            SchedulerKind::Latency => {
-                let latency = Latency::of_drive(
-                    &parts_of(self),
-                    &groups_of(self),
-                    self.config.cost,
-                    tags_of(self),
-                );
-                set_all(self, Some(kind), |hctx| latency.queue(hctx))?;
-            }
+        let made = kind.make(|| parts_of(self));
+        let sectors = made.as_ref().and_then(|made| made.piece_sectors);
+        match made {
+            None => self.queues.hctxs().iter().for_each(|hctx| change(hctx, None)),
+            Some(made) => set_all(self, Some(kind), |hctx| (made.queue)(hctx))?,
         }
-        let sectors = match kind {
-            SchedulerKind::Fair | SchedulerKind::Latency => FIRST_SECTORS.into(),
-            SchedulerKind::None | SchedulerKind::Deadline => UNBOUNDED,
-        };
-        // Now that the one before is gone, which may have said another. Relaxed: a size.
-        self.sizes.piece_sectors.store(sectors, Order::Relaxed);
+        // Set after the previous scheduler is gone, which may have set another size. Relaxed: a
+        // plain size.
+        self.sizes.piece_sectors.store(sectors.map_or(UNBOUNDED, u64::from), Order::Relaxed);
         Ok(())
     }
 
-    /// Has a program's own scheduler order what waits: `make` makes that of each hardware queue, by
-    /// its number. What waits in the scheduler before goes over to the new one. May be called at
-    /// any time, from any thread.
+    /// Sets a program's own scheduler; `make` creates it for each hardware queue, by number. Chains
+    /// waiting in the previous scheduler move to the new one. May be called at any time, from any
+    /// thread.
     ///
     /// # Errors
-    /// If the drive's stack has no place for a scheduler: only `mq` has.
+    /// If the drive's stack supports no scheduler: only `mq` does.
     ///
     /// # Panics
     /// As [`Disk::set_scheduler`].
@@ -94,12 +66,12 @@ impl<M: Machine> Disk<M> {
     ) -> Result<(), Error> {
         make_queues(self);
         set_all(self, None, make)?;
-        // Relaxed: a size.
+        // Relaxed: a plain size.
         self.sizes.piece_sectors.store(UNBOUNDED, Order::Relaxed);
         Ok(())
     }
 
-    /// The scheduler that the drive has; none if it is a program's own.
+    /// Returns the drive's scheduler; `None` if it is a program's own.
     #[must_use]
     pub fn scheduler(&self) -> Option<SchedulerKind> {
         let mut kind = Some(SchedulerKind::None);
@@ -113,7 +85,7 @@ impl<M: Machine> Disk<M> {
     }
 }
 
-/// How many hardware queues a drive has, and how many tags those have together.
+/// Returns the numbers of hardware queues and of tags of a drive.
 fn tags_of<M: Machine>(disk: &Disk<M>) -> DriveTags {
     let first = &disk.queues.hctxs()[0].tags;
     let is_own = |at: &usize| *at == 0 || !Arc::ptr_eq(&disk.queues.hctxs()[*at].tags, first);
@@ -122,19 +94,20 @@ fn tags_of<M: Machine>(disk: &Disk<M>) -> DriveTags {
     DriveTags { queues: disk.queues.hctxs().len(), tags }
 }
 
-/// What held I/Os in a drive's scheduler.
-fn holds_of<M: Machine>(disk: &Disk<M>) -> Arc<DriveHolds<M>> {
+/// Returns the wait accounts of a drive's scheduler.
+fn holds_of<M: Machine>(disk: &Disk<M>) -> Arc<DriveWaits<M>> {
     disk.accounts.holds(disk.queues.hctxs().len())
 }
 
-/// The drive's part in a scheduler that bounds its requests.
-fn parts_of<M: Machine>(disk: &Disk<M>) -> DriveParts<M> {
-    DriveParts { holds: holds_of(disk), piece_sectors: Arc::clone(&disk.sizes.piece_sectors) }
-}
-
-/// The groups that share a drive; the default one, if nobody is told apart.
-fn groups_of<M: Machine>(disk: &Disk<M>) -> Arc<Groups<M>> {
-    disk.config.groups.as_ref().map_or_else(Groups::new, Arc::clone)
+/// Returns the parts of a drive that its scheduler is made of.
+fn parts_of<M: Machine>(disk: &Disk<M>) -> SchedulerParts<M> {
+    let piece_sectors = Arc::clone(&disk.sizes.piece_sectors);
+    SchedulerParts {
+        drive: DriveParts { holds: holds_of(disk), piece_sectors },
+        groups: disk.config.groups.clone(),
+        cost: disk.config.cost,
+        tags: tags_of(disk),
+    }
 }
 
 fn set_all<M: Machine>(
@@ -155,7 +128,7 @@ fn set_all<M: Machine>(
     Ok(())
 }
 
-/// Gives a hardware queue another scheduler, or none.
+/// Replaces the scheduler of a hardware queue; `None` for no scheduler.
 fn change<M: Machine>(hctx: &HardwareQueue<M>, next: Option<Box<Scheduling<M>>>) {
     let mut has_lost = false;
     hctx.change(|serve| {
@@ -165,58 +138,61 @@ fn change<M: Machine>(hctx: &HardwareQueue<M>, next: Option<Box<Scheduling<M>>>)
             serve.scheduling = next;
         }
     });
-    assert!(!has_lost, "a scheduler kept chains when it was drained, or gave back others");
+    assert!(
+        !has_lost,
+        "a scheduler that was drained kept chains, or returned chains of another drive"
+    );
     hctx.mark_own();
     hctx.ring();
 }
 
-/// Hands what waits to the driver, in the scheduler's order; how many requests that were.
+/// Hands waiting requests to the driver in the scheduler's order. Returns how many.
 pub(crate) fn dispatch<M: Machine>(
-    visit: &mut Visit<'_, M>,
-    serve: &mut Serve<M>,
+    context: &mut QueueContext<'_, M>,
+    serve: &mut HctxState<M>,
     mut now_ns: u64,
 ) -> u32 {
-    insert(visit, serve);
-    if visit.run.trace.is_some() {
-        now_ns = watch(visit, serve, now_ns);
+    insert(context, serve);
+    if context.run.trace.is_some() {
+        now_ns = watch(context, serve, now_ns);
     }
-    // Only flushes are left there.
-    let mut sent = visit.dispatch_staged(serve, now_ns);
-    let tags = &*visit.hctx.tags;
-    let hctx = visit.hctx.number;
-    let (mut batch, mut stop, mut stray) = (TagBatch::EMPTY, Hold::Order, None);
+    // Only flushes are still staged.
+    let mut sent = context.dispatch_staged(serve, now_ns);
+    let tags = &*context.hctx.tags;
+    let hctx = context.hctx.number;
+    let (mut batch, mut stop, mut stray) = (TagBatch::EMPTY, WaitReason::Order, None);
     while serve.requeued.is_empty() {
-        let room = visit.hctx.room(serve);
+        let room = context.hctx.room(serve);
         let Some(scheduling) = serve.scheduling.as_deref_mut() else { break };
         if room == 0 || scheduling.len() == 0 {
-            stop = if room == 0 { Hold::DriveBusy } else { stop };
+            stop = if room == 0 { WaitReason::DriveBusy } else { stop };
             break;
         }
         if now_ns == 0 {
             now_ns = M::now();
         }
         let chain = match scheduling.next(now_ns) {
-            Pick::Chain(chain) if scheduling.is_own(&chain) => chain,
-            Pick::Chain(chain) => {
+            SchedulerPick::Chain(chain) if scheduling.is_own(&chain) => chain,
+            SchedulerPick::Chain(chain) => {
                 stray = Some(chain);
                 break;
             }
-            Pick::WaitUntil(wake_ns) => {
-                if visit.run.trace.is_some() && scheduling.begins_rest(now_ns, wake_ns) {
-                    visit.trace().note(Remark::Rests(None), wake_ns.saturating_sub(now_ns));
+            SchedulerPick::WaitUntil(wake_ns) => {
+                if context.run.trace.is_some() && scheduling.begins_rest(now_ns, wake_ns) {
+                    context.trace().note(TraceMessage::Rests(None), wake_ns.saturating_sub(now_ns));
                 }
-                visit.run.wake_at(wake_ns);
+                context.run.wake_at(wake_ns);
                 break;
             }
-            Pick::Nothing => break,
+            SchedulerPick::Nothing => break,
         };
         if batch.is_empty() {
             let want = scheduling.len().min(64).min(room);
-            match visit.take_tags(chain.head(), want) {
+            match context.take_tags(chain.head(), want) {
                 Some(taken) => batch = taken,
                 None => {
                     scheduling.put_back(chain, now_ns);
-                    stop = Hold::NoTag;
+                    stop = WaitReason::NoTag;
                     break;
                 }
             }
@@ -226,60 +202,65 @@ pub(crate) fn dispatch<M: Machine>(
         let chain = scheduling.issue(chain, rq.tag(), now_ns);
         chain.touch();
         rq.touch();
-        rq.fill_waited(chain, visit.hctx.number, visit.disk.flags_taken);
-        sent += u32::from(visit.issue(serve, rq, now_ns));
+        rq.fill_waited(chain, context.hctx.number, context.disk.flags_taken);
+        sent += u32::from(context.issue(serve, rq, now_ns));
     }
     tags.give_rest(batch);
     if let Some(chain) = stray {
-        visit.commit(serve, sent);
-        refuse(visit, chain);
+        context.commit(serve, sent);
+        refuse(context, chain);
     }
-    let stop = if serve.requeued.is_empty() { stop } else { Hold::DriveBusy };
+    let stop = if serve.requeued.is_empty() { stop } else { WaitReason::DriveBusy };
     if let Some(scheduling) = &serve.scheduling {
         scheduling.stop(hctx, stop);
     }
-    if visit.run.trace.is_some() {
-        note_decisions(visit, serve);
+    if context.run.trace.is_some() {
+        note_decisions(context, serve);
     }
     sent
 }
 
-/// A scheduler named a chain of another drive, which this one must not see: whoever submitted it is
-/// told that it was aborted, and whoever runs the queue of the scheduler.
+/// Handles a chain of another drive that the scheduler named: its bios end as aborted, and the
+/// thread that runs the scheduler's queue panics.
 #[cold]
-fn refuse<M: Machine>(visit: &Visit<'_, M>, chain: Chain<M>) -> ! {
+fn refuse<M: Machine>(context: &QueueContext<'_, M>, chain: BioChain<M>) -> ! {
     let mut list = BioList::new();
     list.push_back(chain.bio);
-    abort(visit.stats, list);
-    panic!("drive {}: its scheduler named a chain of another drive", visit.disk.name());
+    abort(context.stats, list);
+    panic!("drive {}: its scheduler named a chain of another drive", context.disk.name());
 }
 
-/// Has the queue's scheduler tell of what it decides, since this visitor records; the time.
+/// Asks the queue's scheduler to report its decisions, because this thread records a trace. Returns
+/// the time.
 #[cold]
-fn watch<M: Machine>(visit: &Visit<'_, M>, serve: &Serve<M>, now_ns: u64) -> u64 {
+fn watch<M: Machine>(context: &QueueContext<'_, M>, serve: &HctxState<M>, now_ns: u64) -> u64 {
     let Some(scheduling) = &serve.scheduling else { return now_ns };
     let now_ns = if now_ns == 0 { M::now() } else { now_ns };
-    scheduling.watch(visit.hctx.number, now_ns);
+    scheduling.watch(context.hctx.number, now_ns);
     now_ns
 }
 
-/// For the recorder, what the queue's scheduler decided.
+/// Records the decisions of the queue's scheduler.
 #[cold]
-fn note_decisions<M: Machine>(visit: &mut Visit<'_, M>, serve: &Serve<M>) {
-    let hctx = visit.hctx.number;
+fn note_decisions<M: Machine>(context: &mut QueueContext<'_, M>, serve: &HctxState<M>) {
+    let hctx = context.hctx.number;
     let Some(scheduling) = &serve.scheduling else { return };
     for decision in scheduling.decisions(hctx) {
         let (remark, time_ns) = match decision {
-            Decision::Held(group, hold, depth) => (Remark::Held(group, hold, depth), 0),
-            Decision::Depth(depth) => (Remark::Depth(hctx, depth), 0),
-            Decision::Rests(group, hold, rest_ns) => (Remark::Rests(Some((group, hold))), rest_ns),
+            SchedulerMessage::Held(group, hold, depth) => {
+                (TraceMessage::Held(group, hold, depth), 0)
+            }
+            SchedulerMessage::Depth(depth) => (TraceMessage::Depth(hctx, depth), 0),
+            SchedulerMessage::Rests(group, hold, rest_ns) => {
+                (TraceMessage::Rests(Some((group, hold))), rest_ns)
+            }
         };
-        visit.trace().note(remark, time_ns);
+        context.trace().note(remark, time_ns);
     }
 }
 
-/// Moves what is staged into the scheduler, but for flushes.
-fn insert<M: Machine>(visit: &mut Visit<'_, M>, serve: &mut Serve<M>) {
+/// Moves staged chains other than flushes into the scheduler.
+fn insert<M: Machine>(context: &mut QueueContext<'_, M>, serve: &mut HctxState<M>) {
     let Some(scheduling) = serve.scheduling.as_deref_mut() else { return };
     let mut staged = serve.staged.take();
     let mut fresh = BioList::new();
@@ -292,17 +273,17 @@ fn insert<M: Machine>(visit: &mut Visit<'_, M>, serve: &mut Serve<M>) {
     if fresh.is_empty() {
         return;
     }
-    scheduling.insert(fresh, &visit.disk.limits, &mut |kind, chain| {
-        visit.stats.count_merge(chain.op());
-        visit.disk.trace(visit.run).merged(kind, chain);
+    scheduling.insert(fresh, &context.disk.limits, &mut |kind, chain| {
+        context.stats.count_merge(chain.op());
+        context.disk.trace(context.run).merged(kind, chain);
     });
 }
 
-/// Tells the scheduler of what the driver has answered.
+/// Reports completions to the scheduler.
 #[cold]
-pub(crate) fn tell<M: Machine>(visit: &mut Visit<'_, M>, serve: &mut Serve<M>) {
+pub(crate) fn tell<M: Machine>(context: &mut QueueContext<'_, M>, serve: &mut HctxState<M>) {
     let Some(scheduling) = serve.scheduling.as_deref_mut() else { return };
-    let entries = visit.run.batch.entries();
+    let entries = context.run.batch.entries();
     if entries.is_empty() || !scheduling.expects_any() {
         return;
     }

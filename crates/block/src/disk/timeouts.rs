@@ -1,11 +1,11 @@
-//! Timeouts: requests that no drive answers.
+//! Timeouts: ends requests that a drive did not complete in time.
 //!
-//! Called by channels and workers now and then, for the queues that they run. A request that is
-//! given up on leaves its tag and its memory behind in quarantine (`AbandonedRequest`), until the
-//! drive answers after all (complete.rs). Memory of somebody outside is never given back here.
-//! Time in which nobody called does not count: the process may have been stopped while the drive
-//! went on. Completions are taken before anything is judged. Lock order: as dispatch.rs; the
-//! abandoned list last. Kernel counterpart: `blk_mq_timeout_work`.
+//! Channels and workers call it periodically for the queues that they run. An abandoned request
+//! keeps its tag, and its memory stays in quarantine (`AbandonedRequest`), until the drive
+//! completes it after all (complete.rs). A request whose memory the submitter owns is not ended
+//! here. Time in which nobody called does not count, because the process may have been stopped
+//! while the drive went on. Completions are collected before any request is judged. Lock order: as
+//! dispatch.rs; the abandoned list last. Kernel counterpart: `blk_mq_timeout_work`.
 
 use alloc::vec::Vec;
 
@@ -17,22 +17,22 @@ use crate::account::failures::Failure;
 use crate::bio::Op;
 use crate::bio::status::Status;
 use crate::chain::bio_set::BioSetRef;
-use crate::chain::slot::{BioRef, Slot};
+use crate::chain::slot::{BioRef, BioSlot};
 use crate::disk::AbandonedRequest;
-use crate::disk::complete::Noted;
-use crate::disk::visit::Visit;
-use crate::queue::Serve;
+use crate::disk::complete::FailureLogging;
+use crate::disk::queue_context::QueueContext;
+use crate::queue::HctxState;
 use crate::queue::driver::Expired;
-use crate::queue::request::{Request, State, Tag};
+use crate::queue::request::{Request, RequestState, Tag};
 use crate::trace::Action;
 
-/// Time between two looks at requests in flight, at most and at least.
+/// Longest and shortest time between two checks of requests in flight, in nanoseconds.
 const LOOK_MAX_NS: u64 = 1_000_000_000;
 const LOOK_MIN_NS: u64 = 1_000_000;
-/// Looks per timeout: what a pause of the process can cost a request is two of them.
+/// Checks per timeout. A pause of the process can shorten a request's timeout by two of them.
 const LOOKS: u64 = 8;
 
-/// Time between two looks at requests of a drive with this timeout; 0 is no timeout.
+/// Returns the nanoseconds between two checks for this timeout; 0 is no timeout.
 pub(crate) fn look_period_ns(timeout_ns: u64) -> u64 {
     match timeout_ns {
         0 => LOOK_MAX_NS,
@@ -40,37 +40,42 @@ pub(crate) fn look_period_ns(timeout_ns: u64) -> u64 {
     }
 }
 
-/// Looks for requests that this queue handed over before `now_ns` less the timeout.
-pub(crate) fn check<M: Machine>(visit: &mut Visit<'_, M>, now_ns: u64) {
-    let timeout_ns = visit.disk.config.timeout_ns;
-    let hctx = visit.hctx;
-    if timeout_ns == 0 || !visit.may_serve() {
+/// Ends requests that this queue dispatched more than the timeout before `now_ns`.
+pub(crate) fn check<M: Machine>(context: &mut QueueContext<'_, M>, now_ns: u64) {
+    let timeout_ns = context.disk.config.timeout_ns;
+    let hctx = context.hctx;
+    if timeout_ns == 0 || !context.may_serve() {
         return;
     }
     let Some(mut serving) = hctx.serve.try_enter() else { return };
     let was_paused = serving.in_flight.look(now_ns, look_period_ns(timeout_ns));
     let is_late = serving.in_flight.next_overdue(0, now_ns, timeout_ns).is_some();
-    // Takes what is done, and goes on with what a latecomer left.
-    visit.serve(serving);
+    // Collects completions, and continues work that late threads left.
+    context.serve(serving);
     if was_paused || !is_late {
         return;
     }
     let Some(mut serving) = hctx.serve.try_enter() else { return };
     let mut from = 0;
     while let Some(tag) = serving.in_flight.next_overdue(from, now_ns, timeout_ns) {
-        expire(visit, &mut serving, tag, now_ns);
+        expire(context, &mut serving, tag, now_ns);
         from = tag.0 + 1;
     }
-    // Goes on with what an expired flush held up.
-    visit.serve(serving);
+    // Continues work that an expired flush held up.
+    context.serve(serving);
 }
 
-fn expire<M: Machine>(visit: &mut Visit<'_, M>, serve: &mut Serve<M>, tag: Tag, now_ns: u64) {
-    let (tags, Serve { queue, in_flight, .. }) = (&*visit.hctx.tags, serve);
-    if in_flight.lent(tags, tag).is_none_or(|rq| rq.state == State::Abandoned) {
+fn expire<M: Machine>(
+    context: &mut QueueContext<'_, M>,
+    serve: &mut HctxState<M>,
+    tag: Tag,
+    now_ns: u64,
+) {
+    let (tags, HctxState { queue, in_flight, .. }) = (&*context.hctx.tags, serve);
+    if in_flight.lent(tags, tag).is_none_or(|rq| rq.state == RequestState::Abandoned) {
         return;
     }
-    visit.stats.add(DiskCounter::Timeouts, 1);
+    context.stats.add(DiskCounter::Timeouts, 1);
     in_flight.restart(tag, now_ns);
     let Some(queue) = queue else { return };
     if queue.timeout(tag) == Expired::Extend {
@@ -78,42 +83,48 @@ fn expire<M: Machine>(visit: &mut Visit<'_, M>, serve: &mut Serve<M>, tag: Tag, 
     }
     let Some(rq) = in_flight.lent(tags, tag) else { return };
     if has_foreign_memory(rq) {
-        // Whoever owns the memory decides what becomes of the request; the drive is at fault.
-        if rq.state != State::Overdue {
-            rq.state = State::Overdue;
-            note_overdue(visit, rq);
+        // The owner of the memory decides about the request; the failure is recorded as the
+        // drive's.
+        if rq.state != RequestState::Overdue {
+            rq.state = RequestState::Overdue;
+            note_overdue(context, rq);
         }
         return;
     }
-    if visit.run.trace.is_some() {
-        visit.trace().record_request(Action::Complete, rq, (now_ns, Status::TimedOut));
+    if context.run.trace.is_some() {
+        context.trace().record_request(Action::Complete, rq, (now_ns, Status::TimedOut));
     }
     let (op, d_ns, chain) = (rq.op(), rq.d_ns, rq.empty());
-    rq.state = State::Abandoned;
+    rq.state = RequestState::Abandoned;
     let bio_sets = bio_sets_of(&chain);
-    visit.disk.abandoned.lock().push(AbandonedRequest { hctx: visit.hctx.number, tag, bio_sets });
+    context.disk.abandoned.lock().push(AbandonedRequest {
+        hctx: context.hctx.number,
+        tag,
+        bio_sets,
+    });
     let mut equal = EqualIos::EMPTY;
     let stamps = (d_ns, now_ns);
-    visit.run.accounts.c_ns = now_ns;
-    visit.end_bios(chain, (Status::TimedOut, Noted::Now), stamps, &mut equal);
-    visit.stats.record(&mut equal, &mut visit.run.accounts.tenants);
+    context.run.accounts.c_ns = now_ns;
+    context.end_bios(chain, (Status::TimedOut, FailureLogging::Now), stamps, &mut equal);
+    context.stats.record(&mut equal, &mut context.run.accounts.tenants);
     if op == Op::Flush {
-        visit.flush_done();
+        context.flush_done();
     }
 }
 
-/// Notes each bio of a request as failed, once, though none has ended yet.
-fn note_overdue<M: Machine>(visit: &Visit<'_, M>, rq: &Request<M>) {
+/// Records each bio of a request as failed, although none has ended yet.
+fn note_overdue<M: Machine>(context: &QueueContext<'_, M>, rq: &Request<M>) {
     let mut next = rq.chain.as_deref();
     while let Some(bio) = next {
         let (op, sector, nr_sectors) = (bio.bio.op, bio.dev_sector, bio.bio.nr_sectors);
         let status = Status::TimedOut;
-        visit.disk.accounts.note_failure(Failure { op, sector, nr_sectors, status });
+        context.disk.accounts.note_failure(Failure { op, sector, nr_sectors, status });
         next = bio.chained.as_deref();
     }
 }
 
-/// Whether the drive might write memory that cannot be put into quarantine here.
+/// Returns true if the drive may write memory that the submitter owns and that thus cannot be kept
+/// in quarantine.
 fn has_foreign_memory<M: Machine>(rq: &Request<M>) -> bool {
     let mut next = rq.chain.as_deref();
     while let Some(bio) = next {
@@ -127,7 +138,7 @@ fn has_foreign_memory<M: Machine>(rq: &Request<M>) -> bool {
 
 fn bio_sets_of<M: Machine>(chain: &BioRef<M>) -> Vec<BioSetRef<M>> {
     let mut bio_sets = Vec::new();
-    let mut next: Option<&Slot<M>> = Some(chain);
+    let mut next: Option<&BioSlot<M>> = Some(chain);
     while let Some(bio) = next {
         bio_sets.push(BioSetRef::new(bio.bio_set));
         next = bio.chained.as_deref();

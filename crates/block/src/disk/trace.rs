@@ -1,63 +1,63 @@
-//! Trace events: one call at every step of an I/O, by the letters of blktrace.
+//! Trace events: one call at each step of an I/O, with the letters of blktrace.
 //!
-//! Called from submission, plug, dispatch and completion. Two may listen: a sink, set when a disk
-//! is made, which is told of every bio; and a recorder, which may come and go (tracer.rs) and gets
-//! what the kernel would record: G, I, D and C of requests, P and U of plugs. Off is one
-//! predictable branch per event point. Order promised for every bio: Q <= G <= I <= D <= C, with B,
-//! if any, just before D.
-//! Kernel counterpart: include/trace/events/block.h and blktrace's actions.
+//! Called from submission, plug, dispatch and completion. There are two receivers: a sink, set when
+//! the disk is made, gets every event of every bio; a recording, which can start and stop at any
+//! time (tracer.rs), gets the kernel's events: G, I, D and C of requests, P and U of plugs. While
+//! tracing is off, each event costs one predictable branch. Guaranteed order for each bio: Q <= G
+//! <= I <= D <= C, with B, if any, just before D. Kernel counterpart: include/trace/events/block.h
+//! and blktrace's actions.
 
 use millrace_machine::Machine;
 
 use crate::bio::status::Status;
 use crate::bio::{Op, OpFlags, SECTOR_SHIFT, Sector, SectorCount};
-use crate::chain::merge::Merged;
-use crate::chain::slot::{BioList, Slot};
+use crate::chain::merge::MergeKind;
+use crate::chain::slot::{BioList, BioSlot};
 use crate::disk::Disk;
-use crate::disk::runner::Runner;
+use crate::disk::submit_context::SubmitContext;
 use crate::queue::driver::{DriverQueue, Moment};
 use crate::queue::in_flight::InFlight;
 use crate::queue::request::{Dispatch, Request};
 use crate::queue::tag::TagSet;
-use crate::trace::blktrace::{Act, category};
-use crate::trace::entry::{Step, Subject, group_of};
-use crate::trace::note::{Remark, TraceNote};
+use crate::trace::blktrace::{EventCode, category};
+use crate::trace::entry::{TraceStep, TraceSubject, group_of};
+use crate::trace::note::{TraceMessage, TraceNote};
 use crate::trace::tracer::TraceStamp;
-use crate::trace::{Action, Event, Unplug};
+use crate::trace::{Action, TraceEvent, UnplugReason};
 
-/// Whether a bio is the first one in its plug.
+/// The position of a bio in its plug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PlugPlace {
-    /// The plug was empty.
+    /// The plug was empty before.
     First,
-    /// Others are in the plug.
+    /// The plug already had bios.
     Later,
 }
 
-/// What one thread tells those who listen of what it does to a drive.
+/// Emits trace events for one thread's work on one drive.
 pub(crate) struct Tracing<'a, M: Machine> {
     pub(crate) disk: &'a Disk<M>,
-    pub(crate) run: &'a mut Runner<M>,
+    pub(crate) run: &'a mut SubmitContext<M>,
 }
 
 impl<M: Machine> Disk<M> {
-    /// Tells listeners what the runner's thread does to the drive.
+    /// Returns an emitter of trace events for the thread's work on the drive.
     #[inline(always)]
-    pub(crate) fn trace<'a>(&'a self, run: &'a mut Runner<M>) -> Tracing<'a, M> {
+    pub(crate) fn trace<'a>(&'a self, run: &'a mut SubmitContext<M>) -> Tracing<'a, M> {
         Tracing { disk: self, run }
     }
 }
 
 impl<M: Machine> Tracing<'_, M> {
-    /// Whether anybody listens.
+    /// Returns true if a sink or a recording receives events.
     #[inline(always)]
     pub(crate) fn is_on(&self) -> bool {
         self.run.trace.is_some() || self.disk.config.trace.is_some()
     }
 
-    /// One event about a bio, now.
+    /// Emits one event about a bio, with the present time.
     #[inline]
-    pub(crate) fn slot(&mut self, action: Action, bio: &Slot<M>) {
+    pub(crate) fn slot(&mut self, action: Action, bio: &BioSlot<M>) {
         if self.is_on() {
             let now_ns = M::now();
             if self.disk.config.trace.is_some() {
@@ -67,10 +67,10 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// Tells the sink what a bio begins with, at the time that it was queued: where it came from,
-    /// that it is here, and that there is room for it.
+    /// Sends the sink a bio's first events with the time of submission: queued, remapped, got a
+    /// request, plugged.
     #[inline]
-    pub(crate) fn tell_entry(&self, bio: &Slot<M>) {
+    pub(crate) fn tell_entry(&self, bio: &BioSlot<M>) {
         if self.disk.config.trace.is_some() {
             for action in [Action::Queue, Action::Remap, Action::GetRequest, Action::Plug] {
                 self.tell(action, bio, bio.q_ns);
@@ -78,25 +78,26 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// For the recorder, where a bio came from and that it is here.
-    pub(crate) fn record_entry(&mut self, bio: &Slot<M>, drives: usize) {
+    /// Records the first events of a bio: remapped, if there are several drives, and queued.
+    pub(crate) fn record_entry(&mut self, bio: &BioSlot<M>, drives: usize) {
         let Some(writer) = &mut self.run.trace else { return };
         let of = subject(self.disk, bio, bio.bio.nr_sectors);
         if !is_remapped(bio, drives) {
-            return writer.put(entry_ns(bio), &of, Step::One(Act::Queue));
+            return writer.put(entry_ns(bio), &of, TraceStep::One(EventCode::Queue));
         }
         match writer.is_exact() {
-            false => writer.put_from(entry_ns(bio), &of, Step::RemapQueue, source(bio)),
+            false => writer.put_from(entry_ns(bio), &of, TraceStep::RemapQueue, source(bio)),
             true => {
-                writer.put_from(entry_ns(bio), &of, Step::One(Act::Remap), source(bio));
-                writer.put(entry_ns(bio), &of, Step::One(Act::Queue));
+                writer.put_from(entry_ns(bio), &of, TraceStep::One(EventCode::Remap), source(bio));
+                writer.put(entry_ns(bio), &of, TraceStep::One(EventCode::Queue));
             }
         }
     }
 
-    /// Records the entry of a bio that is to be a request of its own, in a plug at this `place`.
+    /// Records the first events of a bio that becomes a request of its own, at this position in its
+    /// plug.
     #[inline]
-    pub(crate) fn record_own(&mut self, bio: &Slot<M>, (drives, place): (usize, PlugPlace)) {
+    pub(crate) fn record_own(&mut self, bio: &BioSlot<M>, (drives, place): (usize, PlugPlace)) {
         let Some(writer) = &mut self.run.trace else { return };
         if self.disk.baseline.as_ref().is_some_and(|baseline| baseline.stack.gets_request_late()) {
             self.record_entry(bio, drives);
@@ -111,55 +112,59 @@ impl<M: Machine> Tracing<'_, M> {
         }
         let of = subject(self.disk, bio, bio.bio.nr_sectors);
         match is_remapped(bio, drives) {
-            false => writer.put(entry_ns(bio), &of, Step::QueueGet),
-            true => writer.put_from(entry_ns(bio), &of, Step::RemapQueueGet, source(bio)),
+            false => writer.put(entry_ns(bio), &of, TraceStep::QueueGet),
+            true => writer.put_from(entry_ns(bio), &of, TraceStep::RemapQueueGet, source(bio)),
         }
         if place == PlugPlace::First {
             self.record_plug(bio);
         }
     }
 
-    /// A bio that is to be a request of its own, in a plug that was empty or not.
-    pub(crate) fn plugged(&mut self, bio: &Slot<M>, place: PlugPlace) {
+    /// Records that a bio, at this position in its plug, becomes a request of its own.
+    pub(crate) fn plugged(&mut self, bio: &BioSlot<M>, place: PlugPlace) {
         self.record_get(bio, entry_ns(bio));
         if place == PlugPlace::First {
             self.record_plug(bio);
         }
     }
 
-    /// For the recorder, that a bio got its request.
-    pub(crate) fn record_get(&mut self, bio: &Slot<M>, now_ns: u64) {
+    /// Records that a bio got its request (G).
+    pub(crate) fn record_get(&mut self, bio: &BioSlot<M>, now_ns: u64) {
         self.record(Action::GetRequest, bio, (now_ns, bio.bio.nr_sectors));
     }
 
-    fn record_plug(&mut self, bio: &Slot<M>) {
+    fn record_plug(&mut self, bio: &BioSlot<M>) {
         if let Some(writer) = &mut self.run.trace {
-            writer.put(entry_ns(bio), &plug_subject(self.disk, bio, 0), Step::One(Act::Plug));
+            writer.put(
+                entry_ns(bio),
+                &plug_subject(self.disk, bio, 0),
+                TraceStep::One(EventCode::Plug),
+            );
         }
     }
 
-    /// The event of a merge: about the last bio of the chain, or the first.
+    /// Emits the event of a merge, about the last bio of the chain or the first.
     #[inline]
-    pub(crate) fn merged(&mut self, kind: Merged, chain: &Slot<M>) {
+    pub(crate) fn merged(&mut self, kind: MergeKind, chain: &BioSlot<M>) {
         if !self.is_on() {
             return;
         }
         match kind {
-            Merged::Back => self.slot(Action::BackMerge, last_of(chain)),
-            Merged::Front => self.slot(Action::FrontMerge, chain),
+            MergeKind::Back => self.slot(Action::BackMerge, last_of(chain)),
+            MergeKind::Front => self.slot(Action::FrontMerge, chain),
         }
     }
 
-    /// A bio that came into the plug and became a part of its last chain.
-    pub(crate) fn plug_merged(&mut self, kind: Merged, chain: &Slot<M>, drives: usize) {
-        let merged = if kind == Merged::Back { last_of(chain) } else { chain };
+    /// Emits the events of a bio that was merged with the last chain of its plug.
+    pub(crate) fn plug_merged(&mut self, kind: MergeKind, chain: &BioSlot<M>, drives: usize) {
+        let merged = if kind == MergeKind::Back { last_of(chain) } else { chain };
         self.record_entry(merged, drives);
         self.merged(kind, chain);
     }
 
-    /// The event of a flush that joined another: it names the other one.
+    /// Emits the event of a flush that joined another one, and names that one.
     #[cold]
-    pub(crate) fn flush_joined(&mut self, flush: &Slot<M>, other: &Slot<M>) {
+    pub(crate) fn flush_joined(&mut self, flush: &BioSlot<M>, other: &BioSlot<M>) {
         if !self.is_on() {
             return;
         }
@@ -167,16 +172,16 @@ impl<M: Machine> Tracing<'_, M> {
         self.tell(Action::BackMerge, flush, now_ns);
         let of = subject(self.disk, flush, flush.bio.nr_sectors);
         if let Some(writer) = &mut self.run.trace {
-            writer.put_from(now_ns, &of, Step::One(Act::BackMerge), other.q_ns);
+            writer.put_from(now_ns, &of, TraceStep::One(EventCode::BackMerge), other.q_ns);
         }
     }
 
-    /// For the recorder, that a bio became a part of what it is chained to.
-    pub(crate) fn record_merge(&mut self, bio: &Slot<M>) {
+    /// Records that a bio was merged with the chain that it is part of.
+    pub(crate) fn record_merge(&mut self, bio: &BioSlot<M>) {
         self.record(Action::BackMerge, bio, (entry_ns(bio), bio.bio.nr_sectors));
     }
 
-    /// An event about a request.
+    /// Emits an event about a request: for the sink about each of its bios.
     #[cold]
     pub(crate) fn request(&mut self, action: Action, rq: &Request<M>, time_ns: u64) {
         if self.disk.config.trace.is_some() {
@@ -189,7 +194,7 @@ impl<M: Machine> Tracing<'_, M> {
         self.record_request(action, rq, (time_ns, Status::Ok));
     }
 
-    /// That a list goes from the plug to where it is served.
+    /// Emits the event of unplugging a list.
     #[inline]
     pub(crate) fn unplug(&mut self, list: &BioList<M>) {
         self.tell_list(Action::Unplug, list);
@@ -198,18 +203,18 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// For the recorder, that so many requests go there, of which one is this bio's.
-    pub(crate) fn record_unplug(&mut self, bio: &Slot<M>, count: u32) {
+    /// Records that `count` requests, among them that of `bio`, are unplugged.
+    pub(crate) fn record_unplug(&mut self, bio: &BioSlot<M>, count: u32) {
         let step = match self.run.trace_context.unplug {
-            Unplug::Explicit => Step::One(Act::Unplug),
-            Unplug::ToWait => Step::One(Act::UnplugTimer),
+            UnplugReason::Explicit => TraceStep::One(EventCode::Unplug),
+            UnplugReason::ToWait => TraceStep::One(EventCode::UnplugTimer),
         };
         if let Some(writer) = &mut self.run.trace {
             writer.put(M::now(), &plug_subject(self.disk, bio, count), step);
         }
     }
 
-    /// That a list is about to be inserted into a queue: tells the sink, and notes the time.
+    /// Prepares for the insertion of a list into a queue: informs the sink and takes the time.
     #[inline(always)]
     pub(crate) fn begin_insert(&mut self, list: &BioList<M>) {
         if self.is_on() {
@@ -223,7 +228,7 @@ impl<M: Machine> Tracing<'_, M> {
         self.run.trace_context.inserted_ns = M::now();
     }
 
-    /// For the recorder, that it was.
+    /// Records that a list was inserted.
     #[inline(always)]
     pub(crate) fn record_inserts(&mut self, list: &BioList<M>) {
         if self.run.trace.is_some() {
@@ -231,7 +236,7 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// Records I of a list if events are stamped by `stamp`: with stamps of a batch, I is recorded
+    /// Records I of a list if events use this kind of time stamp. With batch stamps, I is recorded
     /// together with D where D follows at once.
     pub(crate) fn record_inserts_if(&mut self, stamp: TraceStamp, list: &BioList<M>) {
         if self.run.trace.as_ref().is_some_and(|writer| writer.stamp() == stamp) {
@@ -247,8 +252,8 @@ impl<M: Machine> Tracing<'_, M> {
         });
     }
 
-    /// For the recorder, that a request, whose I is not recorded yet with stamps of a batch, was
-    /// offered to the driver.
+    /// Records that a request was offered to the driver. With batch stamps its I is recorded here,
+    /// too.
     #[inline(always)]
     pub(crate) fn record_issue(&mut self, rq: &Request<M>, d_ns: u64, sent: Dispatch) {
         let (Some(writer), Some(head)) = (&mut self.run.trace, rq.chain.as_deref()) else { return };
@@ -256,18 +261,17 @@ impl<M: Machine> Tracing<'_, M> {
         let (exact, sent) = (writer.is_exact(), sent == Dispatch::Queued);
         let before_ns = d_ns.wrapping_sub(self.run.trace_context.inserted_ns);
         if sent && !exact && before_ns <= u16::MAX.into() {
-            return writer.put(d_ns, &of, Step::InsertIssue(before_ns as u16));
+            return writer.put(d_ns, &of, TraceStep::InsertIssue(before_ns as u16));
         }
         if !exact {
-            writer.put(self.run.trace_context.inserted_ns, &of, Step::One(Act::Insert));
+            writer.put(self.run.trace_context.inserted_ns, &of, TraceStep::One(EventCode::Insert));
         }
         if sent {
-            writer.put(d_ns, &of, Step::One(Act::Issue));
+            writer.put(d_ns, &of, TraceStep::One(EventCode::Issue));
         }
     }
 
-    /// What a driver has to say of a request, to whoever listens: that it was bounced, and its
-    /// data.
+    /// Emits the driver's information about a request: that it was bounced, and its trace data.
     #[cold]
     pub(crate) fn driver(
         &mut self,
@@ -286,18 +290,18 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// For the recorder, what is to be said of a group or of the drive's scheduler.
+    /// Records a message about a group or the drive's scheduler.
     #[cold]
-    pub(crate) fn note(&mut self, remark: Remark, time_ns: u64) {
+    pub(crate) fn note(&mut self, remark: TraceMessage, time_ns: u64) {
         if let Some(writer) = &mut self.run.trace {
             let group = group_of(self.disk.config.device, 0, 0);
-            let of = Subject { group, sector: 0, bytes: 0 };
+            let of = TraceSubject { group, sector: 0, bytes: 0 };
             writer.put_note(M::now(), &of, TraceNote { remark, time_ns });
         }
     }
 
-    /// What the driver has to say of the requests that it has just completed; the caller holds the
-    /// serve lock of their queue.
+    /// Records the driver's trace data of requests that it has just completed. The caller holds the
+    /// queue's serve lock.
     #[cold]
     pub(crate) fn reaped(
         &mut self,
@@ -317,7 +321,7 @@ impl<M: Machine> Tracing<'_, M> {
         }
     }
 
-    /// For the recorder, an event about a whole request.
+    /// Records an event about a whole request.
     #[inline]
     pub(crate) fn record_request(
         &mut self,
@@ -328,14 +332,14 @@ impl<M: Machine> Tracing<'_, M> {
         let (Some(writer), Some(head)) = (&mut self.run.trace, rq.chain.as_deref()) else { return };
         let of = subject(self.disk, head, rq.nr_sectors());
         let step = match action {
-            Action::Complete => Step::Complete(-status.errno() as i16),
-            action => Step::One(action.act()),
+            Action::Complete => TraceStep::Complete(-status.errno() as i16),
+            action => TraceStep::One(action.act()),
         };
         writer.put(time_ns, &of, step);
     }
 
-    /// Records that requests of one bio each have succeeded: the next ones of the batch, as long as
-    /// they did and are as `wanted`.
+    /// Records successful completions of the next requests of the batch, as long as they succeeded
+    /// and `wanted` returns true.
     pub(crate) fn record_successes(
         &mut self,
         tags: &TagSet<M>,
@@ -349,23 +353,23 @@ impl<M: Machine> Tracing<'_, M> {
                 break;
             }
             if let Some(bio) = rq.chain.as_deref() {
-                writer.put(c_ns, &subject(disk, bio, bio.bio.nr_sectors), Step::Complete(0));
+                writer.put(c_ns, &subject(disk, bio, bio.bio.nr_sectors), TraceStep::Complete(0));
             }
         }
     }
 
-    /// For the recorder, an event about a bio or a chain.
+    /// Records an event about a bio or a chain.
     #[inline(always)]
-    fn record(&mut self, action: Action, bio: &Slot<M>, (time_ns, sectors): (u64, SectorCount)) {
+    fn record(&mut self, action: Action, bio: &BioSlot<M>, (time_ns, sectors): (u64, SectorCount)) {
         if let Some(writer) = &mut self.run.trace {
-            writer.put(time_ns, &subject(self.disk, bio, sectors), Step::One(action.act()));
+            writer.put(time_ns, &subject(self.disk, bio, sectors), TraceStep::One(action.act()));
         }
     }
 
-    /// Tells the sink of one event of a bio.
+    /// Sends the sink one event of a bio.
     #[cold]
-    pub(crate) fn tell(&self, action: Action, bio: &Slot<M>, time_ns: u64) {
-        let event = Event {
+    pub(crate) fn tell(&self, action: Action, bio: &BioSlot<M>, time_ns: u64) {
+        let event = TraceEvent {
             action,
             time_ns,
             drive: bio.member,
@@ -374,14 +378,14 @@ impl<M: Machine> Tracing<'_, M> {
             sector: bio.dev_sector,
             nr_sectors: bio.bio.nr_sectors,
             user_data: bio.bio.user_data(),
-            tenant: bio.bio.payer.tenant,
+            tenant: bio.bio.account_key.tenant,
         };
         if let Some(sink) = &self.disk.config.trace {
             sink.trace(&event);
         }
     }
 
-    /// Tells it of each bio of each chain of a list.
+    /// Sends the sink an event for each bio of each chain of a list.
     #[inline]
     fn tell_list(&self, action: Action, list: &BioList<M>) {
         if self.disk.config.trace.is_some() {
@@ -397,45 +401,45 @@ impl<M: Machine> Tracing<'_, M> {
     }
 }
 
-/// When a bio came, or when its group's limits let it pass: the kernel, too, has Q behind those,
-/// and it is now that the event can be in its place among others.
+/// Returns the time of submission, or that at which the group's limits let the bio pass: as in the
+/// kernel, Q comes after those, and only then can the event be recorded in order.
 #[inline(always)]
-fn entry_ns<M: Machine>(bio: &Slot<M>) -> u64 {
+fn entry_ns<M: Machine>(bio: &BioSlot<M>) -> u64 {
     bio.q_ns + u64::from(bio.waited.g_ns)
 }
 
-/// The subject of a bio's events. A flush has no sectors: in their place is the time at which it
-/// was queued, which tells it from other flushes.
+/// Returns the subject of a bio's events. A flush has no sectors; its time of submission stands in
+/// their place and distinguishes it from other flushes.
 #[inline(always)]
-fn subject<M: Machine>(disk: &Disk<M>, bio: &Slot<M>, sectors: SectorCount) -> Subject {
+fn subject<M: Machine>(disk: &Disk<M>, bio: &BioSlot<M>, sectors: SectorCount) -> TraceSubject {
     let categories = categories(bio.bio.op, bio.bio.flags);
-    Subject {
-        group: group_of(disk.config.device, bio.bio.payer.tenant, categories),
+    TraceSubject {
+        group: group_of(disk.config.device, bio.bio.account_key.tenant, categories),
         sector: if bio.bio.op == Op::Flush { bio.q_ns } else { bio.dev_sector },
         bytes: sectors.saturating_mul(1 << SECTOR_SHIFT),
     }
 }
 
-/// What events of a plug are about: no sectors, and no operation.
-fn plug_subject<M: Machine>(disk: &Disk<M>, bio: &Slot<M>, count: u32) -> Subject {
-    let group = group_of(disk.config.device, bio.bio.payer.tenant, 0);
-    Subject { group, sector: count.into(), bytes: 0 }
+/// Returns the subject of plug events, which have no sectors and no operation.
+fn plug_subject<M: Machine>(disk: &Disk<M>, bio: &BioSlot<M>, count: u32) -> TraceSubject {
+    let group = group_of(disk.config.device, bio.bio.account_key.tenant, 0);
+    TraceSubject { group, sector: count.into(), bytes: 0 }
 }
 
-/// Whether a bio came from a place on a volume of several drives.
+/// Returns true if a bio was remapped from a volume of several drives.
 #[inline(always)]
-fn is_remapped<M: Machine>(bio: &Slot<M>, drives: usize) -> bool {
+fn is_remapped<M: Machine>(bio: &BioSlot<M>, drives: usize) -> bool {
     drives > 1 && bio.op() != Op::Flush
 }
 
-/// That place.
+/// Returns the bio's first sector on the volume.
 #[inline(always)]
-fn source<M: Machine>(bio: &Slot<M>) -> Sector {
+fn source<M: Machine>(bio: &BioSlot<M>) -> Sector {
     bio.bio.sector + u64::from(bio.offset >> SECTOR_SHIFT)
 }
 
-/// The last bio of a chain.
-fn last_of<M: Machine>(chain: &Slot<M>) -> &Slot<M> {
+/// Returns the last bio of a chain.
+fn last_of<M: Machine>(chain: &BioSlot<M>) -> &BioSlot<M> {
     let mut last = chain;
     while let Some(next) = last.chained.as_deref() {
         last = next;
@@ -443,7 +447,7 @@ fn last_of<M: Machine>(chain: &Slot<M>) -> &Slot<M> {
     last
 }
 
-/// The categories of an operation.
+/// Returns the trace categories of an operation.
 #[inline(always)]
 fn categories(op: Op, flags: OpFlags) -> u16 {
     let of_op = match op {
@@ -455,7 +459,8 @@ fn categories(op: Op, flags: OpFlags) -> u16 {
     if flags == OpFlags::NONE { of_op } else { with_flags(op, of_op, flags) }
 }
 
-/// Nobody but who asks for durability says whether somebody waits for a write: only such are S.
+/// Only a request for durability shows that the submitter waits for a write, so only such writes
+/// get the category SYNC.
 #[cold]
 fn with_flags(op: Op, of_op: u16, flags: OpFlags) -> u16 {
     let fua = if flags.has(OpFlags::FUA) { category::FUA } else { 0 };

@@ -1,10 +1,10 @@
-//! Queues that wait for tags: who joins, who is next, and whose turn it is.
+//! Queues that wait for tags: how they join the waiters, and how they are woken.
 //!
-//! Steps of a `Visit` between dispatch.rs, which finds no tag, and complete.rs, which gives some
-//! back. Waiters queue up at the tag set, first come first served; a thread that gave tags back
-//! runs the first of them, perhaps of another disk, and passes the wake on while tags are left.
-//! What the thread does for others is counted as theirs. Kernel counterpart:
-//! `blk_mq_mark_tag_wait`, `sbitmap_queue_wake_up`.
+//! Used by dispatch.rs when it finds no tag, and by complete.rs when it frees tags. Waiters queue
+//! up at the tag set in order of arrival. A thread that frees tags runs the first waiting queue,
+//! perhaps of another disk, and passes the wake-up on while tags are left. Work that the thread
+//! does for other queues is counted there. Kernel counterpart: `blk_mq_mark_tag_wait`,
+//! `sbitmap_queue_wake_up`.
 
 use alloc::sync::{Arc, Weak};
 use core::any::Any;
@@ -13,19 +13,20 @@ use millrace_machine::Machine;
 
 use crate::account::disk_counter::DiskCounter;
 use crate::chain::bio_set::BioSet;
-use crate::chain::slot::Slot;
+use crate::chain::slot::BioSlot;
 use crate::disk::Disk;
-use crate::disk::visit::Visit;
+use crate::disk::queue_context::QueueContext;
 use crate::queue::tag::{TagBatch, TagUser, Waiter};
 use crate::trace::Action;
 
-impl<'a, M: Machine> Visit<'a, M> {
-    /// Tags for what is in hand; without any, joins those who wait and looks once more.
+impl<'a, M: Machine> QueueContext<'a, M> {
+    /// Takes tags for chains that are ready. If there are none, joins the waiters and tries once
+    /// more.
     #[inline(always)]
-    pub(crate) fn take_tags(&mut self, chain: &Slot<M>, want: u32) -> Option<TagBatch> {
+    pub(crate) fn take_tags(&mut self, chain: &BioSlot<M>, want: u32) -> Option<TagBatch> {
         let tags = &self.hctx.tags;
         if !self.run.woken.is_empty() && self.owes_others() {
-            // This thread owes a waiter its turn: queues up behind it.
+            // Another queue was woken for these tags, so this queue waits behind it.
             self.join_waiters(chain);
             return None;
         }
@@ -35,9 +36,9 @@ impl<'a, M: Machine> Visit<'a, M> {
         }
     }
 
-    /// Whether somebody else than this queue got a tag that it waited for. What this queue gave
-    /// back to itself is its own: were it to wait for that, others who pass the wake on could keep
-    /// it here for ever, by their flags.
+    /// Returns true if a queue other than this one was woken for a tag. Tags that this queue freed
+    /// itself do not count: waiting for them could keep the thread here for ever while others pass
+    /// wake-ups on.
     #[cold]
     fn owes_others(&self) -> bool {
         let own = |(disk, hctx): &(Arc<Disk<M>>, u16)| {
@@ -46,9 +47,9 @@ impl<'a, M: Machine> Visit<'a, M> {
         !self.run.woken.iter().all(own)
     }
 
-    /// The queue waits for a tag, if it did not already: from now on, and for this chain first.
+    /// Adds the queue to the waiters for a tag, unless it waits already; `chain` is for the trace.
     #[cold]
-    fn join_waiters(&mut self, chain: &Slot<M>) {
+    fn join_waiters(&mut self, chain: &BioSlot<M>) {
         let hctx = self.hctx;
         if hctx.start_waiting() {
             self.stats.add(DiskCounter::TagWaits, 1);
@@ -59,38 +60,38 @@ impl<'a, M: Machine> Visit<'a, M> {
     }
 
     #[cold]
-    fn wait_for_tags(&mut self, chain: &Slot<M>, want: u32) -> Option<TagBatch> {
+    fn wait_for_tags(&mut self, chain: &BioSlot<M>, want: u32) -> Option<TagBatch> {
         let hctx = self.hctx;
         self.join_waiters(chain);
         hctx.tags.take(&mut self.run.hint, want)
     }
 
-    /// Runs queues that got the tags they waited for, perhaps of other disks, and passes the wake
-    /// on while tags are left. Queues woken on the way come next, and not inside: waiters by the
-    /// thousand, each woken by the one before, must not pile up on the stack.
+    /// Runs woken queues, perhaps of other disks, and passes the wake-up on while tags are left.
+    /// Queues woken meanwhile run afterwards, not recursively: thousands of waiters must not pile
+    /// up on the stack.
     #[cold]
     pub(crate) fn run_woken(&mut self) {
         let Some(mut turn) = self.run.turn.take() else { return };
         while !self.run.woken.is_empty() {
-            // Set apart, so that whoever's turn it is does not queue up behind itself.
+            // Moved to a separate list, so that a queue whose turn it is does not wait behind
+            // itself.
             core::mem::swap(&mut self.run.woken, &mut turn);
             while let Some((disk, hctx)) = turn.pop() {
                 let stats = self.run.stats_of(&disk, hctx);
-                Visit::new(&disk, hctx, self.run, &stats).run_waiter();
+                QueueContext::new(&disk, hctx, self.run, &stats).run_waiter();
             }
         }
         self.run.turn = Some(turn);
     }
 
-    /// It is the turn of this queue, which waited for a tag.
+    /// Runs this queue, which waited for a tag.
     fn run_waiter(&mut self) {
         let hctx = self.hctx;
         hctx.mark_own();
         if !self.may_serve() {
             hctx.ring();
         } else if let Some(serving) = hctx.serve.enter_or_flag() {
-            // Whoever waits for these will look for their completion; it may sleep, and knows of
-            // none.
+            // The submitter must poll for these completions, but it may sleep and not know of them.
             let bell = serving.first_waiting().map(BioSet::bell_of);
             self.serve(serving);
             bell.into_iter().for_each(|bell| bell.ring());
@@ -100,7 +101,7 @@ impl<'a, M: Machine> Visit<'a, M> {
         }
     }
 
-    /// After tags were given back: the first queue that waits for some is to be run.
+    /// Wakes the first waiting queue after tags were freed.
     #[inline(always)]
     pub(crate) fn wake_waiter(&mut self) {
         if self.hctx.tags.has_waiters() {
@@ -116,8 +117,8 @@ impl<'a, M: Machine> Visit<'a, M> {
             if let Ok(disk) = drive.downcast::<Disk<M>>() {
                 disk.queues.hctxs()[usize::from(waiter.hctx)].stop_waiting();
                 let woken = &mut self.run.woken;
-                // A queue that waits again while its own completions end is woken with each round,
-                // and run once.
+                // A queue that waits again while its own completions end is woken in each round,
+                // but runs once.
                 let is_last = |(last, hctx): &(Arc<Disk<M>>, u16)| {
                     Arc::ptr_eq(last, &disk) && *hctx == waiter.hctx
                 };

@@ -1,9 +1,9 @@
-//! `WorkerDrive`: a drive that a worker serves: the worker comes, serves its queue there, and goes.
+//! `WorkerDrive`: a drive served by a worker, from the worker's arrival to its departure.
 //!
-//! Owned by a `Worker`, one for each of its drives, and used by the worker's thread alone. Coming
-//! takes the drive's `WorkerState`; going leaves what waits to the submitters, who look after it
-//! (handover.rs). A queue that belongs to its thread is the worker's own until it is closed, which
-//! needs an empty drive. Source: \[FALCON\], one thread per drive.
+//! A `Worker` owns one for each of its drives, and only the worker's thread uses it. On arrival it
+//! takes the drive's `WorkerState`; on departure it leaves waiting bios to their submitters
+//! (handover.rs). An `OwnerOnly` queue stays the worker's until it is closed, which needs an empty
+//! drive. Source: \[FALCON\], one thread per drive.
 
 use alloc::sync::Arc;
 
@@ -14,30 +14,30 @@ use crate::bio::error::Error;
 use crate::chain::bio_set::BioSet;
 use crate::chain::slot::BioList;
 use crate::disk::Disk;
+use crate::disk::queue_context::QueueContext;
 use crate::disk::queues::make_queues;
-use crate::disk::runner::Runner;
+use crate::disk::submit_context::SubmitContext;
 use crate::disk::timeouts;
-use crate::disk::visit::Visit;
 use crate::disk::worker_state::WorkerState;
 use crate::queue::driver::QueueKind;
 use crate::queue::io_thread::IoThread;
 use crate::queue::{HardwareQueue, INSIDE_LOOK_NS};
 
-/// One drive that a worker serves.
+/// A drive that a worker serves.
 pub(crate) struct WorkerDrive<M: Machine> {
     pub(crate) disk: Arc<Disk<M>>,
     stats: Arc<DiskStats<M>>,
-    /// The worker's hardware queue there.
+    /// Hardware queue of the worker.
     hctx: u16,
-    /// The rounds of others that it has looked after.
+    /// Last seen value of `WorkerState::rounds`.
     rounds: u64,
-    /// Somebody else was inside at the last turn: what the drive has now is not known.
+    /// True if another thread was serving at the last turn, so that the drive's state is unknown.
     missed: bool,
 }
 
 impl<M: Machine> WorkerDrive<M> {
-    /// Makes the calling thread the drive's worker. None if the drive has no place for one, or it
-    /// is taken.
+    /// Makes the calling thread the drive's worker. Returns `None` if the drive cannot have one or
+    /// already has one.
     ///
     /// # Errors
     /// If the driver cannot open the queue.
@@ -51,7 +51,7 @@ impl<M: Machine> WorkerDrive<M> {
         let hctx = &disk.queues.hctxs()[usize::from(worker_state.hctx)];
         if disk.kind == QueueKind::OwnerOnly {
             if hctx.has_owner() {
-                // The last worker is about to go.
+                // The previous worker is about to leave.
                 return Ok(None);
             }
             disk.own(worker_state.hctx, thread)?;
@@ -65,7 +65,7 @@ impl<M: Machine> WorkerDrive<M> {
             return Ok(None);
         }
         if disk.kind == QueueKind::AnyThread {
-            // What is handed over before this is found by the worker's first turn.
+            // Bios handed over before this are found by the worker's first turn.
             hctx.set_bell(Some(Arc::clone(&thread.bell)));
         }
         let (disk, stats) = (Arc::clone(disk), disk.accounts.open(worker_state.hctx));
@@ -80,8 +80,8 @@ impl<M: Machine> WorkerDrive<M> {
         &self.disk.queues.hctxs()[usize::from(self.hctx)]
     }
 
-    /// Whether something was put there since the last turn, unless the thread that kept that turn
-    /// out is inside still: natively this one would only keep it from its CPU.
+    /// Returns true if there is new work since the last turn. Returns false while the thread that
+    /// kept the last turn out is still serving: spinning would only keep that thread from its CPU.
     pub(crate) fn has_work(&self) -> bool {
         if self.missed && M::THREADS_MOVE && self.queue().serve.is_held() {
             return false;
@@ -90,12 +90,12 @@ impl<M: Machine> WorkerDrive<M> {
         self.missed || rounds != self.rounds || self.queue().has_pending()
     }
 
-    /// Sends on what was handed over, and completes what is done.
-    pub(crate) fn turn(&mut self, run: &mut Runner<M>) {
+    /// Dispatches the bios handed over and collects completions.
+    pub(crate) fn turn(&mut self, run: &mut SubmitContext<M>) {
         let rounds = self.worker_state().map_or(0, WorkerState::rounds);
-        // Whoever else is inside need not tell when it leaves: only a turn that got in may be the
-        // last before a sleep. Its flag would keep that thread there instead.
-        let entered = Visit::new(&self.disk, self.hctx, run, &self.stats).run_queue();
+        // The other thread need not notify when it leaves, so only a turn that got in may be the
+        // last before a sleep. A flag would keep that thread serving instead.
+        let entered = QueueContext::new(&self.disk, self.hctx, run, &self.stats).run_queue();
         self.missed = !entered;
         if entered {
             self.rounds = rounds;
@@ -104,39 +104,39 @@ impl<M: Machine> WorkerDrive<M> {
         }
     }
 
-    /// Looks for requests that the drive does not answer.
-    pub(crate) fn check_timeouts(&self, now_ns: u64, run: &mut Runner<M>) {
-        timeouts::check(&mut Visit::new(&self.disk, self.hctx, run, &self.stats), now_ns);
+    /// Checks for requests that timed out.
+    pub(crate) fn check_timeouts(&self, now_ns: u64, run: &mut SubmitContext<M>) {
+        timeouts::check(&mut QueueContext::new(&self.disk, self.hctx, run, &self.stats), now_ns);
     }
 
-    /// Goes away: nothing more is handed over, and a queue that any thread may run is left to the
-    /// submitters as it is. One that belongs to the worker is its own until [`WorkerDrive::close`].
+    /// Stops serving: no more bios are handed over, and a queue that any thread may run is left to
+    /// the submitters. An `OwnerOnly` queue stays the worker's until [`WorkerDrive::close`].
     pub(crate) fn leave(&self, owner: u64) {
         let Some(worker_state) = self.worker_state() else { return };
-        // Relaxed: what this thread itself wrote, or not its own.
+        // Relaxed: the value is this thread's own write, or another thread's identity.
         if self.disk.kind == QueueKind::AnyThread
             && worker_state.owner.load(Order::Relaxed) == owner
         {
-            // Before the next worker can come: the bell is its own then.
+            // Cleared before the next worker can come and set its own doorbell.
             self.queue().set_bell(None);
         }
         if worker_state.owner.compare_exchange(owner, 0, Order::SeqCst, Order::SeqCst).is_err() {
             return;
         }
         for ctx in self.disk.queues.ctxs() {
-            // Whoever waits for these looks at the worker's state when it wakes. Whoever inserts
-            // after this look sees that the worker is gone: the lock orders them.
+            // Waiting submitters check the worker's state when they wake. A thread that inserts
+            // later sees that the worker is gone, because the lock orders both.
             let mut ctx = ctx.ctx.lock();
             ring_all(ctx.list(self.hctx));
         }
     }
 
-    /// Whether the worker's queue holds nothing that only the worker can finish.
+    /// Returns true if the worker's queue holds nothing that only the worker can finish.
     pub(crate) fn is_idle(&self) -> bool {
         self.disk.kind == QueueKind::AnyThread || self.queue().is_empty()
     }
 
-    /// Requests that the drive has from this worker's own queue.
+    /// Returns the number of requests that the drive has from this worker's own queue.
     pub(crate) fn in_flight(&self, owner: u64) -> u32 {
         let mut in_flight = 0;
         if self.queue().is_owned_by(owner) {
@@ -145,7 +145,7 @@ impl<M: Machine> WorkerDrive<M> {
         in_flight
     }
 
-    /// Closes the queue of a worker that has left, and leaves what waits in it to the submitters.
+    /// Closes the queue of a worker that has left, and returns waiting bios to the submitters.
     pub(crate) fn close(&self, owner: u64) {
         let (disk, hctx) = (&self.disk, self.queue());
         if !hctx.is_owned_by(owner) {
@@ -165,12 +165,12 @@ impl<M: Machine> WorkerDrive<M> {
             ring_all(ctx.list(self.hctx));
         });
         hctx.mark_own();
-        // Tags came back in a queue that nobody runs: whoever waits for one looks for itself.
+        // Tags were freed in a queue that nobody runs, so waiters are woken to look for themselves.
         hctx.tags.wake_all();
     }
 }
 
-/// Wakes the channels of all bios in a list.
+/// Rings the channels of all bios in a list.
 fn ring_all<M: Machine>(list: &BioList<M>) {
     list.for_each(|chain| {
         let mut next = Some(chain);

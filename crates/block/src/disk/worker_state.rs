@@ -1,23 +1,23 @@
-//! `WorkerState`: what a disk knows of its worker: the worker's own hardware queue, whether it is
-//! there, and how many chains wait for it.
+//! `WorkerState`: a disk's record of its worker: the worker's hardware queue, its presence, and the
+//! number of chains that wait for it.
 //!
-//! Owned by a `Disk`; written by handover.rs, read by channels, which count what waits (back
-//! pressure), and by the worker before it sleeps. Source: \[FALCON\], block layer.
+//! Owned by a `Disk`. handover.rs writes it; channels read it to count waiting chains (back
+//! pressure), and the worker reads it before it sleeps. Source: \[FALCON\], block layer.
 
 use millrace_machine::{Machine, Order, Word};
 
-/// What a disk knows of its worker.
+/// State of a disk's worker.
 pub(crate) struct WorkerState<M: Machine> {
-    /// Its hardware queue.
+    /// Hardware queue of the worker.
     pub(crate) hctx: u16,
-    /// The worker's identity while it is there, else 0.
+    /// Identity of the worker's thread, or 0 if there is no worker.
     pub(crate) owner: M::Word,
-    /// Chains put into software queues for it, ever.
+    /// Total number of chains put into software queues for the worker.
     pub(crate) handed: M::Word,
-    /// Of these, those that went to the driver or into another's request; written by whoever
-    /// serves.
+    /// Number of those chains that were dispatched or merged; written by the serving thread.
     pub(crate) settled: M::Word,
-    /// How often somebody else took work from its lists and left it in its queue.
+    /// Number of times that another thread took chains from the worker's lists and left them in its
+    /// queue.
     pub(crate) rounds: M::Word,
 }
 
@@ -27,21 +27,22 @@ impl<M: Machine> WorkerState<M> {
         WorkerState { hctx, owner: word(), handed: word(), settled: word(), rounds: word() }
     }
 
-    /// Whether a worker is there.
+    /// Returns true if a worker serves the disk.
     #[inline]
     pub(crate) fn is_taken(&self) -> bool {
-        // Acquire pairs with the Release of `take_seat`: the queue is open.
+        // Acquire pairs with the Release of `WorkerDrive::take`: the queue is open.
         self.owner.load(Order::Acquire) != 0
     }
 
-    /// Chains that wait for the worker to send them on.
+    /// Returns the number of chains that wait for the worker.
     pub(crate) fn waiting(&self) -> u64 {
-        // Relaxed: a measure, of which the two halves may be from different moments.
+        // Relaxed: a statistic, whose two parts may be from different moments.
         let settled = self.settled.load(Order::Relaxed);
         self.handed.load(Order::Relaxed).saturating_sub(settled)
     }
 
-    /// How often others left work in its queue: the worker looks once more if this has changed.
+    /// Returns how often others left work in the worker's queue; the worker checks again if it
+    /// changed.
     pub(crate) fn rounds(&self) -> u64 {
         // Relaxed: ordered by the fence of `Doorbell::arm` where it decides about sleeping.
         self.rounds.load(Order::Relaxed)

@@ -1,4 +1,4 @@
-//! `GroupConfig`: what a group is promised, with ranges.
+//! `GroupConfig`: the weight, limits, priority and latency target of a group, with their ranges.
 //!
 //! Plain values, checked by `Groups` (group.rs). Kernel counterpart: the files `io.weight`,
 //! `io.max`, `io.latency` and `io.prio.class` of a cgroup.
@@ -9,29 +9,29 @@ use alloc::string::String;
 use crate::bio::error::{Error, ErrorKind};
 use crate::bio::group_id::GroupId;
 
-/// Classes of groups: the higher goes first, whatever the weights.
+/// Priority classes of groups: I/O of a higher class goes first, whatever the weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Priority {
-    /// Before all others.
+    /// Goes before all other classes.
     Realtime,
-    /// As weights say.
+    /// Shares drives by weight.
     #[default]
     BestEffort,
-    /// What the others leave, and a little in any case.
+    /// Goes when the other classes leave the drive idle, plus a small guaranteed minimum.
     Idle,
 }
 
-/// How long I/Os of a group may take at the drive and in its queues, if the scheduler can help it.
+/// Latency that the scheduler tries to keep for a group, from the scheduler's queue to completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LatencyTarget {
-    /// The mean, in nanoseconds.
+    /// The mean latency in nanoseconds.
     Mean(u64),
-    /// So many of 10,000 I/Os (5,000 to 9,999) in no more than this time in nanoseconds.
+    /// A percentile as parts of 10,000 (5,000 to 9,999), and its latency in nanoseconds.
     Percentile(u16, u64),
 }
 
 impl LatencyTarget {
-    /// The time in nanoseconds.
+    /// Returns the latency in nanoseconds.
     #[must_use]
     pub fn ns(self) -> u64 {
         match self {
@@ -40,24 +40,23 @@ impl LatencyTarget {
     }
 }
 
-/// How much a group may do in a second, over all its volumes and threads. A write is whatever
-/// changes the drive: a write, a discard, a write of zeroes; only writes carry bytes. Flushes are
-/// not limited.
+/// Rate limits of a group per second, over all its volumes and threads. Discards and write-zeroes
+/// count as writes but carry no bytes. Flushes are not limited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupLimits {
-    /// I/Os of both kinds, 1 or more.
+    /// I/Os of both directions a second, 1 or more.
     pub iops: Option<u64>,
-    /// Reads, 1 or more.
+    /// Reads a second, 1 or more.
     pub read_iops: Option<u64>,
-    /// Writes, 1 or more.
+    /// Writes a second, 1 or more.
     pub write_iops: Option<u64>,
-    /// Bytes of both kinds, 4,096 or more.
+    /// Bytes a second in both directions, 4,096 or more.
     pub bandwidth: Option<u64>,
-    /// Bytes read, 4,096 or more.
+    /// Bytes read a second, 4,096 or more.
     pub read_bandwidth: Option<u64>,
-    /// Bytes written, 4,096 or more.
+    /// Bytes written a second, 4,096 or more.
     pub write_bandwidth: Option<u64>,
-    /// For how long what is not used is saved up, in nanoseconds: 1 ms to 60 s; 10 ms.
+    /// Time in nanoseconds over which unused capacity accumulates: 1 ms to 60 s, default 10 ms.
     pub burst_ns: u64,
 }
 
@@ -76,13 +75,13 @@ impl Default for GroupLimits {
 }
 
 impl GroupLimits {
-    /// Whether nothing is limited.
+    /// Returns true if no rate is limited.
     #[must_use]
     pub fn is_none(&self) -> bool {
         self.rates().iter().all(|(_, rate, _)| rate.is_none())
     }
 
-    /// Name, rate and least rate of each limit.
+    /// Returns name, value and smallest allowed value of each rate.
     fn rates(&self) -> [(&'static str, Option<u64>, u64); 6] {
         [
             ("iops", self.iops, 1),
@@ -95,25 +94,26 @@ impl GroupLimits {
     }
 }
 
-/// A group's settings.
+/// The settings of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupConfig {
-    /// Name, unlike those of all others.
+    /// Name of the group, unique in the program.
     pub name: String,
-    /// The group that it shares with its siblings; groups have two levels.
+    /// Parent group whose share the group divides with its siblings. Groups have at most two
+    /// levels.
     pub parent: Option<GroupId>,
-    /// Its share beside its siblings', 1 to 10,000; 100.
+    /// Weight against the siblings, 1 to 10,000, default 100.
     pub weight: u32,
-    /// Its class.
+    /// Priority class of the group's I/O.
     pub priority: Priority,
-    /// What the scheduler `latency` keeps for it at others' cost.
+    /// Latency that the scheduler `latency` keeps for this group by slowing others down.
     pub latency_target: Option<LatencyTarget>,
-    /// How much it may do.
+    /// Rate limits of the group.
     pub limits: GroupLimits,
 }
 
 impl GroupConfig {
-    /// Weight 100, no limits.
+    /// Creates settings with weight 100 and no limits.
     #[must_use]
     pub fn new(name: impl Into<String>) -> GroupConfig {
         GroupConfig {
@@ -126,10 +126,10 @@ impl GroupConfig {
         }
     }
 
-    /// Whether all values are in their ranges.
+    /// Checks that all values are in their ranges.
     ///
     /// # Errors
-    /// `InvalidSetting` names the first that is not.
+    /// `InvalidSetting` names the first value that is out of range.
     pub fn validate(&self) -> Result<(), Error> {
         let wrong = |text: String| {
             let text = format!("group {}: {text}", self.name);
@@ -139,7 +139,7 @@ impl GroupConfig {
             return wrong("a group needs a name".into());
         }
         if !(1..=10_000).contains(&self.weight) {
-            return wrong(format!("weight {}: 1 to 10000", self.weight));
+            return wrong(format!("weight {} is out of range; use 1 to 10000", self.weight));
         }
         for (name, rate, least) in self.limits.rates() {
             if let Some(rate) = rate.filter(|rate| !(least..=1 << 50).contains(rate)) {
@@ -152,15 +152,16 @@ impl GroupConfig {
         }
         let burst_ns = self.limits.burst_ns;
         if !(1_000_000..=60_000_000_000).contains(&burst_ns) {
-            return wrong(format!("burst of {burst_ns} ns: 1ms to 60s"));
+            return wrong(format!("a burst of {burst_ns} ns is out of range; use 1ms to 60s"));
         }
         match self.latency_target {
-            Some(target) if !(1_000..=60_000_000_000).contains(&target.ns()) => {
-                wrong(format!("latency-target of {} ns: 1us to 60s", target.ns()))
-            }
-            Some(LatencyTarget::Percentile(of, _)) if !(5_000..=9_999).contains(&of) => {
-                wrong(format!("latency-target: percentile {of} of 10000; p50 to p99.99"))
-            }
+            Some(target) if !(1_000..=60_000_000_000).contains(&target.ns()) => wrong(format!(
+                "a latency-target of {} ns is out of range; use 1us to 60s",
+                target.ns()
+            )),
+            Some(LatencyTarget::Percentile(of, _)) if !(5_000..=9_999).contains(&of) => wrong(
+                format!("latency-target: {of} of 10000 is no valid percentile; use p50 to p99.99"),
+            ),
             _ => Ok(()),
         }
     }

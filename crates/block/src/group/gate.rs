@@ -1,160 +1,164 @@
-//! `Gate`: one limit of a group, that all its threads go through: when may the next I/O go?
+//! Token buckets: the limits of a group, shared by all its threads, that say when an I/O may go.
 //!
-//! A word that holds when the next one may, which each I/O moves on by what it costs: so a thread
-//! needs one atomic addition, those who wait have a time each and need not ask again, and it is
-//! first come, first served over all threads. What is not used is saved up for `burst`. Bound: in
-//! any window of length W no more starts than rate * (W + burst) and one I/O. An I/O that costs
-//! more than a second's worth goes in its turn, and those behind it pay. A second word says how
-//! much of the time ahead belongs to I/Os that still wait: when the limit is changed, they ask
-//! again, and what has passed stays paid for. Source: the leaky bucket as a meter (ITU-T I.371, the
-//! generic cell rate algorithm). Kernel counterpart: block/blk-throttle.c, `tg_dispatch_time`.
+//! A word holds the time at which the next I/O may go, and each I/O advances it by its cost. A
+//! thread needs one atomic addition; each waiting I/O has its own time and need not ask again; and
+//! I/Os are served in order of arrival over all threads. Unused capacity accumulates for up to
+//! `burst`. Bound: in any window of length W at most rate * (W + burst) starts, plus one I/O. An
+//! I/O that costs more than a second's worth still goes in its turn, and later I/Os pay for it. A
+//! second word holds how much of the time ahead belongs to I/Os that still wait: when the limit
+//! changes they ask again, and I/Os that have passed stay paid for. Source: the leaky bucket as a
+//! meter (ITU-T I.371, the generic cell rate algorithm). Kernel counterpart: block/blk-throttle.c,
+//! `tg_dispatch_time`.
 
 use millrace_machine::{Machine, Order, Word};
 
 use crate::bio::{Op, SectorCount};
 use crate::group::config::GroupLimits;
 
-/// Parts of a nanosecond in which times are held: a rate of 3 M a second is kept to 0.001 %.
+/// Fractional bits of a nanosecond in stored times, so that a rate of 3 M/s is exact to 0.001 %.
 const FRACTION_BITS: u32 = 8;
-/// Further parts of what a sector costs.
+/// Further fractional bits of the cost of a sector.
 const SECTOR_BITS: u32 = 16;
 
-/// How many gates an I/O of one way goes through at most.
-pub(crate) const GATES: usize = 4;
+/// Largest number of buckets that an I/O of one direction passes.
+pub(crate) const BUCKETS_PER_BIO: usize = 4;
 
-/// What one gate takes for an I/O, in parts of a nanosecond.
+/// Cost of an I/O at one bucket, in fractions of a nanosecond.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Toll {
-    /// For each I/O.
+pub(crate) struct LimitCost {
+    /// Fixed cost of each I/O.
     io: u64,
-    /// For each sector, in still smaller parts.
+    /// Cost of each sector, with `SECTOR_BITS` more fractional bits.
     sector: u64,
 }
 
-impl Toll {
-    fn ios(rate: Option<u64>) -> Toll {
-        Toll {
+impl LimitCost {
+    fn ios(rate: Option<u64>) -> LimitCost {
+        LimitCost {
             io: rate.map_or(0, |rate| (1_000_000_000 << FRACTION_BITS) / rate.max(1)),
             sector: 0,
         }
     }
 
-    fn bytes(rate: Option<u64>) -> Toll {
+    fn bytes(rate: Option<u64>) -> LimitCost {
         let whole = 512_000_000_000u128 << FRACTION_BITS << SECTOR_BITS;
-        Toll { io: 0, sector: rate.map_or(0, |rate| (whole / u128::from(rate.max(1))) as u64) }
+        LimitCost { io: 0, sector: rate.map_or(0, |rate| (whole / u128::from(rate.max(1))) as u64) }
     }
 
-    /// Whether the gate stands open.
+    /// Returns true if the bucket has no limit.
     pub(crate) fn is_free(self) -> bool {
         self.io == 0 && self.sector == 0
     }
 
-    /// What was booked at another toll, in parts of a nanosecond, at this one. Nothing, if either
-    /// stands open.
-    fn instead_of(self, old: Toll, booked: i128) -> i128 {
-        let rate = |toll: Toll| i128::from(toll.io | toll.sector);
+    /// Converts time booked at the old cost to this one, in fractions of a nanosecond. Returns 0 if
+    /// either has no limit.
+    fn instead_of(self, old: LimitCost, booked: i128) -> i128 {
+        let rate = |toll: LimitCost| i128::from(toll.io | toll.sector);
         let (old, new) = (rate(old), rate(self));
         if old == 0 || new == 0 { 0 } else { booked.saturating_mul(new) / old }
     }
 
-    /// For an I/O that moves so many sectors.
+    /// Returns the cost of an I/O of `sectors` sectors.
     pub(crate) fn of(self, sectors: SectorCount) -> u64 {
         let bytes = (u128::from(self.sector) * u128::from(sectors)) >> SECTOR_BITS;
         self.io + bytes.min(1 << 56) as u64
     }
 }
 
-/// What a group's gates take for reads and for writes, and what is saved up.
+/// The costs of reads and writes at each bucket of a group, and the burst.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Tolls {
-    read: [Toll; GATES],
-    write: [Toll; GATES],
-    /// In parts of a nanosecond.
+pub(crate) struct LimitCosts {
+    read: [LimitCost; BUCKETS_PER_BIO],
+    write: [LimitCost; BUCKETS_PER_BIO],
+    /// Unused capacity that may accumulate, in fractions of a nanosecond.
     burst: u64,
 }
 
-impl Tolls {
-    pub(crate) fn new(limits: &GroupLimits) -> Tolls {
-        let both = [Toll::ios(limits.iops), Toll::bytes(limits.bandwidth)];
-        let way = |iops, bytes| [Toll::ios(iops), Toll::bytes(bytes), both[0], both[1]];
-        Tolls {
+impl LimitCosts {
+    pub(crate) fn new(limits: &GroupLimits) -> LimitCosts {
+        let both = [LimitCost::ios(limits.iops), LimitCost::bytes(limits.bandwidth)];
+        let way = |iops, bytes| [LimitCost::ios(iops), LimitCost::bytes(bytes), both[0], both[1]];
+        LimitCosts {
             read: way(limits.read_iops, limits.read_bandwidth),
             write: way(limits.write_iops, limits.write_bandwidth),
             burst: limits.burst_ns << FRACTION_BITS,
         }
     }
 
-    /// What the gate at `stage` takes for an operation.
-    pub(crate) fn at(&self, stage: usize, op: Op) -> Toll {
+    /// Returns the cost of an operation at the bucket of `stage`.
+    pub(crate) fn at(&self, stage: usize, op: Op) -> LimitCost {
         if op == Op::Read { self.read[stage] } else { self.write[stage] }
     }
 
-    /// What one of a group's gates takes.
-    fn at_place(&self, place: usize) -> Toll {
-        if place < GATES { self.read[place] } else { self.write[place - GATES] }
+    /// Returns the cost at the bucket stored at index `place`.
+    fn at_place(&self, place: usize) -> LimitCost {
+        if place < BUCKETS_PER_BIO { self.read[place] } else { self.write[place - BUCKETS_PER_BIO] }
     }
 
-    /// What an I/O costs at a gate.
-    fn of(&self, io: Io) -> u64 {
+    /// Returns the cost of `io` at its bucket.
+    fn of(&self, io: BucketIo) -> u64 {
         self.at(io.0, io.1).of(io.2)
     }
 }
 
-/// The gates of a group: of reads two, of both ways two, of writes two.
-pub(crate) struct Gates<M: Machine> {
-    /// When the next I/O may go.
-    next: [M::Word; GATES + 2],
-    /// How much of that was taken by I/Os that still wait: it is not paid for yet.
-    waiting: [M::Word; GATES + 2],
+/// The token buckets of a group: two for reads, two for both directions, two for writes.
+pub(crate) struct TokenBuckets<M: Machine> {
+    /// Time at which the next I/O may go, in fractions of a nanosecond.
+    next: [M::Word; BUCKETS_PER_BIO + 2],
+    /// Part of `next` that was booked by I/Os that still wait, and is not paid for yet.
+    waiting: [M::Word; BUCKETS_PER_BIO + 2],
 }
 
-/// An I/O at a gate: its stage, what it does and how many sectors it moves.
-pub(crate) type Io = (usize, Op, SectorCount);
+/// An I/O at a bucket: the bucket's stage, the operation, and the number of sectors.
+pub(crate) type BucketIo = (usize, Op, SectorCount);
 
-/// Which of a group's gates is that of a stage: stages 2 and 3 are those of both ways.
-fn place_of((stage, op, _): Io) -> usize {
-    if op == Op::Read || stage >= 2 { stage } else { stage + GATES }
+/// Returns the index of the bucket of a stage. Stages 2 and 3 are shared by reads and writes.
+fn place_of((stage, op, _): BucketIo) -> usize {
+    if op == Op::Read || stage >= 2 { stage } else { stage + BUCKETS_PER_BIO }
 }
 
-impl<M: Machine> Gates<M> {
-    pub(crate) fn new(now_ns: u64) -> Gates<M> {
-        Gates {
+impl<M: Machine> TokenBuckets<M> {
+    pub(crate) fn new(now_ns: u64) -> TokenBuckets<M> {
+        TokenBuckets {
             next: core::array::from_fn(|_| M::Word::new(now_ns << FRACTION_BITS)),
             waiting: core::array::from_fn(|_| M::Word::new(0)),
         }
     }
 
-    /// The gates from now on, with other tolls: what has passed is paid for at the new rate, what
-    /// was saved up stays, and those who wait have no time here: they ask again. Whoever does not
-    /// know of the change yet goes on at the old gates.
-    pub(crate) fn changed(&self, (old, new): (&Tolls, &Tolls), now_ns: u64) -> Gates<M> {
+    /// Returns the buckets with changed costs. I/Os that passed are paid for at the new rate,
+    /// unused capacity stays, and waiting I/Os hold no time here, because they ask again. Threads
+    /// that do not know of the change yet keep using the old buckets.
+    pub(crate) fn changed(
+        &self,
+        (old, new): (&LimitCosts, &LimitCosts),
+        now_ns: u64,
+    ) -> TokenBuckets<M> {
         let now = i128::from(now_ns) << FRACTION_BITS;
         let next = |place| {
             let (old, new) = (old.at_place(place), new.at_place(place));
-            // Relaxed: counts that nothing else hangs on. What waits first, so that what comes in
-            // between counts as passed.
+            // Relaxed: counters that order nothing else. `waiting` is read first, so that an I/O
+            // that comes in between counts as passed.
             let waiting = self.waiting[place].load(Order::Relaxed);
             let booked = self.next[place].load(Order::Relaxed).saturating_sub(waiting);
             let next = now + new.instead_of(old, i128::from(booked) - now);
             M::Word::new(next.clamp(0, i128::from(u64::MAX >> 1)) as u64)
         };
         let next = core::array::from_fn(next);
-        Gates { next, waiting: core::array::from_fn(|_| M::Word::new(0)) }
+        TokenBuckets { next, waiting: core::array::from_fn(|_| M::Word::new(0)) }
     }
 
-    /// How far the gate that is booked farthest is booked beyond now.
+    /// Returns how far beyond `now_ns` the most booked bucket is booked.
     pub(crate) fn ahead_ns(&self, now_ns: u64) -> u64 {
-        // Relaxed: a view.
+        // Relaxed: a report needs only a recent value.
         let next = self.next.iter().map(|word| word.load(Order::Relaxed)).max().unwrap_or(0);
         (next >> FRACTION_BITS).saturating_sub(now_ns)
     }
 
-    /// Takes what an I/O costs at a gate; when it may go, in nanoseconds on the clock of the
-    /// machine.
-    pub(crate) fn reserve(&self, tolls: &Tolls, io: Io, now_ns: u64) -> u64 {
+    /// Books the cost of an I/O at its bucket. Returns the time in nanoseconds at which it may go.
+    pub(crate) fn reserve(&self, costs: &LimitCosts, io: BucketIo, now_ns: u64) -> u64 {
         let word = &self.next[place_of(io)];
-        let earliest = (now_ns << FRACTION_BITS).saturating_sub(tolls.burst);
-        // Relaxed: a count that nothing else hangs on.
+        let earliest = (now_ns << FRACTION_BITS).saturating_sub(costs.burst);
+        // Relaxed: a counter that orders nothing else.
         let mut next = word.load(Order::Relaxed);
         while next < earliest {
             // Relaxed: as above.
@@ -164,27 +168,27 @@ impl<M: Machine> Gates<M> {
             }
         }
         // Relaxed: as above.
-        word.fetch_add(tolls.of(io), Order::Relaxed) >> FRACTION_BITS
+        word.fetch_add(costs.of(io), Order::Relaxed) >> FRACTION_BITS
     }
 
-    /// An I/O waits until the time that it was given.
-    pub(crate) fn wait(&self, tolls: &Tolls, io: Io) {
-        // Relaxed: a count that only `changed` looks at.
-        self.waiting[place_of(io)].fetch_add(tolls.of(io), Order::Relaxed);
+    /// Records that an I/O waits for the time that it booked.
+    pub(crate) fn wait(&self, costs: &LimitCosts, io: BucketIo) {
+        // Relaxed: a counter that only `changed` reads.
+        self.waiting[place_of(io)].fetch_add(costs.of(io), Order::Relaxed);
     }
 
-    /// It gives its time up: what it took is there for others.
-    pub(crate) fn give_back(&self, tolls: &Tolls, io: Io) {
-        self.leave(tolls, io);
+    /// Returns the booked time of an I/O that still waits, for other I/Os to use.
+    pub(crate) fn give_back(&self, costs: &LimitCosts, io: BucketIo) {
+        self.leave(costs, io);
         // Relaxed: as in `reserve`.
-        self.next[place_of(io)].fetch_add(tolls.of(io).wrapping_neg(), Order::Relaxed);
+        self.next[place_of(io)].fetch_add(costs.of(io).wrapping_neg(), Order::Relaxed);
     }
 
-    /// It waits no more, since its time has come, or it pays for it all the same. Tolls are those
-    /// of `wait`.
-    pub(crate) fn leave(&self, tolls: &Tolls, io: Io) {
+    /// Records that an I/O no longer waits: its time has come, or it pays although it goes
+    /// elsewhere. `costs` are those given to `wait`.
+    pub(crate) fn leave(&self, costs: &LimitCosts, io: BucketIo) {
         // Relaxed: as in `wait`.
-        self.waiting[place_of(io)].fetch_add(tolls.of(io).wrapping_neg(), Order::Relaxed);
+        self.waiting[place_of(io)].fetch_add(costs.of(io).wrapping_neg(), Order::Relaxed);
     }
 }
 
@@ -208,12 +212,13 @@ mod tests {
             burst_ns: 1_000_000,
             ..GroupLimits::default()
         };
-        let (tolls, gates) = (Tolls::new(&limits), Gates::<Native>::new(1_000_000_000));
+        let (costs, buckets) =
+            (LimitCosts::new(&limits), TokenBuckets::<Native>::new(1_000_000_000));
         let reserve = |stage, op| {
-            let due_ns = gates.reserve(&tolls, (stage, op, 1), 1_000_000_000);
+            let due_ns = buckets.reserve(&costs, (stage, op, 1), 1_000_000_000);
             due_ns as i64 - 1_000_000_000
         };
-        let free = |stage, op| tolls.at(stage, op).is_free();
+        let free = |stage, op| costs.at(stage, op).is_free();
         assert!(!free(0, Op::Read) && free(0, Op::Write) && free(1, Op::Read));
         assert!(!free(1, Op::Write) && !free(2, Op::Read) && !free(2, Op::Write));
         assert_eq!([0, 1, 2].map(|_| reserve(0, Op::Read)), [0, 1_000_000, 2_000_000]);
@@ -224,75 +229,77 @@ mod tests {
 
     #[test]
     fn what_is_not_used_is_saved_up_for_the_burst_and_no_longer() {
-        let (tolls, gates) = (Tolls::new(&limits(1000, None, 5_000_000)), Gates::<Native>::new(0));
+        let (costs, buckets) =
+            (LimitCosts::new(&limits(1000, None, 5_000_000)), TokenBuckets::<Native>::new(0));
         let now_ns = 60_000_000_000;
         let due: Vec<u64> =
-            (0..8).map(|_| gates.reserve(&tolls, (2, Op::Read, 8), now_ns)).collect();
+            (0..8).map(|_| buckets.reserve(&costs, (2, Op::Read, 8), now_ns)).collect();
         let at_once = due.iter().filter(|due_ns| **due_ns <= now_ns).count();
         assert_eq!((at_once, due[7] - now_ns), (6, 2_000_000));
         assert_eq!(
-            [0, 1_000_000].map(|more| gates.ahead_ns(now_ns + more)),
+            [0, 1_000_000].map(|more| buckets.ahead_ns(now_ns + more)),
             [3_000_000, 2_000_000]
         );
     }
 
     #[test]
     fn a_change_keeps_what_has_passed_at_the_new_rate_and_forgets_those_who_wait() {
-        let of = |iops| Tolls::new(&limits(iops, None, 2_000_000));
-        let (slow, fast, gates) = (of(1000), of(4000), Gates::<Native>::new(0));
+        let of = |iops| LimitCosts::new(&limits(iops, None, 2_000_000));
+        let (slow, fast, buckets) = (of(1000), of(4000), TokenBuckets::<Native>::new(0));
         let (io, now_ns) = ((2, Op::Read, 8), 1_000_000_000);
         for after_ns in [0, 0, 0, 1_000_000] {
-            let due_ns = gates.reserve(&slow, io, now_ns);
+            let due_ns = buckets.reserve(&slow, io, now_ns);
             assert_eq!(due_ns.saturating_sub(now_ns), after_ns);
             if due_ns > now_ns {
-                gates.wait(&slow, io);
+                buckets.wait(&slow, io);
             }
         }
-        let gates = gates.changed((&slow, &fast), now_ns);
-        assert_eq!(gates.ahead_ns(now_ns), 250_000, "a millisecond was paid ahead");
+        let buckets = buckets.changed((&slow, &fast), now_ns);
+        assert_eq!(buckets.ahead_ns(now_ns), 250_000, "a millisecond was paid ahead");
         // What nobody used for 500 us is 1 ms at half the rate.
-        let gates = gates.changed((&fast, &slow), now_ns + 750_000);
-        assert_eq!(gates.reserve(&slow, io, now_ns + 750_000), now_ns - 1_250_000);
+        let buckets = buckets.changed((&fast, &slow), now_ns + 750_000);
+        assert_eq!(buckets.reserve(&slow, io, now_ns + 750_000), now_ns - 1_250_000);
         // Open in between: nothing is known of what went through.
-        let gates = gates.changed((&slow, &Tolls::new(&GroupLimits::default())), now_ns);
-        assert_eq!(gates.ahead_ns(now_ns), 0);
+        let buckets = buckets.changed((&slow, &LimitCosts::new(&GroupLimits::default())), now_ns);
+        assert_eq!(buckets.ahead_ns(now_ns), 0);
     }
 
     #[test]
     fn a_second_change_before_those_who_wait_have_heard_of_the_first_forgives_nothing() {
-        let of = |rate| Tolls::new(&limits(1 << 40, Some(rate), 1_000_000));
-        let (slow, fast, gates) = (of(4_000_000), of(5_000_000), Gates::<Native>::new(0));
+        let of = |rate| LimitCosts::new(&limits(1 << 40, Some(rate), 1_000_000));
+        let (slow, fast, buckets) = (of(4_000_000), of(5_000_000), TokenBuckets::<Native>::new(0));
         let (io, now_ns) = ((3, Op::Write, 65_536), 1_000_000_000);
-        assert!(gates.reserve(&slow, io, now_ns) <= now_ns);
-        assert!(gates.reserve(&slow, io, now_ns) > now_ns + 8_000_000_000);
-        gates.wait(&slow, io);
-        let first = gates.changed((&slow, &fast), now_ns);
+        assert!(buckets.reserve(&slow, io, now_ns) <= now_ns);
+        assert!(buckets.reserve(&slow, io, now_ns) > now_ns + 8_000_000_000);
+        buckets.wait(&slow, io);
+        let first = buckets.changed((&slow, &fast), now_ns);
         let second = first.changed((&fast, &slow), now_ns + 1_000_000);
         // Whoever knows of neither takes a time, and gives it up.
-        gates.reserve(&slow, io, now_ns);
-        [0, 1].iter().for_each(|_| gates.leave(&slow, io));
+        buckets.reserve(&slow, io, now_ns);
+        [0, 1].iter().for_each(|_| buckets.leave(&slow, io));
         let due_ns = second.reserve(&slow, io, now_ns + 1_000_000);
         assert_eq!((due_ns - now_ns) / 100_000_000, 83, "32 MiB at 4 MB a second");
     }
 
     #[test]
     fn a_time_that_is_given_back_is_there_for_others() {
-        let (tolls, gates) = (Tolls::new(&limits(1000, None, 1_000_000)), Gates::<Native>::new(0));
+        let (costs, buckets) =
+            (LimitCosts::new(&limits(1000, None, 1_000_000)), TokenBuckets::<Native>::new(0));
         let (io, now_ns) = ((2, Op::Read, 8), 1_000_000_000);
-        let due = |_: &u64| gates.reserve(&tolls, io, now_ns).saturating_sub(now_ns);
+        let due = |_: &u64| buckets.reserve(&costs, io, now_ns).saturating_sub(now_ns);
         assert_eq!([0; 4].map(|at| due(&at)), [0, 0, 1_000_000, 2_000_000]);
         for _ in 0..2 {
-            gates.wait(&tolls, io);
-            gates.give_back(&tolls, io);
+            buckets.wait(&costs, io);
+            buckets.give_back(&costs, io);
         }
         assert_eq!([0; 2].map(|at| due(&at)), [1_000_000, 2_000_000]);
     }
 
     #[test]
     fn an_io_of_many_seconds_worth_goes_in_its_turn_and_those_behind_it_pay() {
-        let tolls = Tolls::new(&limits(1 << 50, Some(4096), 1_000_000));
-        let gates = Gates::<Native>::new(0);
-        let reserve = |sectors| gates.reserve(&tolls, (3, Op::Write, sectors), 1_000_000_000);
+        let costs = LimitCosts::new(&limits(1 << 50, Some(4096), 1_000_000));
+        let buckets = TokenBuckets::<Native>::new(0);
+        let reserve = |sectors| buckets.reserve(&costs, (3, Op::Write, sectors), 1_000_000_000);
         assert!(reserve(1 << 20) <= 1_000_000_000);
         // 512 MiB at 4 KiB a second.
         assert_eq!(reserve(1) / 1_000_000_000, 131_072);
@@ -308,13 +315,13 @@ mod tests {
             ),
             window_ns in 1u64..100_000_000,
         ) {
-            let (tolls, gates) =
-                (Tolls::new(&limits(iops, None, burst_ns)), Gates::<Native>::new(0));
+            let (costs, buckets) =
+                (LimitCosts::new(&limits(iops, None, burst_ns)), TokenBuckets::<Native>::new(0));
             let mut now_ns = 1_000_000_000;
             let mut starts = Vec::new();
             for pause_ns in pauses {
                 now_ns += pause_ns;
-                starts.push(gates.reserve(&tolls, (2, Op::Read, 8), now_ns).max(now_ns));
+                starts.push(buckets.reserve(&costs, (2, Op::Read, 8), now_ns).max(now_ns));
             }
             prop_assert!(starts.is_sorted());
             let most = (window_ns + burst_ns) as f64 * iops as f64 / 1e9 * 1.0001 + 2.0;
@@ -332,20 +339,20 @@ mod tests {
             sectors in prop_oneof![Just(8u32), 8u32..4096],
             burst_ns in 1_000_000u64..5_000_000,
         ) {
-            let of = |iops: u64| Tolls::new(&limits(1 << 40, Some(iops * 4096), burst_ns));
-            let mut gates = Gates::<Native>::new(1_000_000_000);
+            let of = |iops: u64| LimitCosts::new(&limits(1 << 40, Some(iops * 4096), burst_ns));
+            let mut buckets = TokenBuckets::<Native>::new(1_000_000_000);
             let (io, mut now_ns) = ((3, Op::Read, sectors), 1_000_000_000);
-            let (mut tolls, mut passed, mut allowed) = (of(iops[0]), 0u64, 0.0);
+            let (mut costs, mut passed, mut allowed) = (of(iops[0]), 0u64, 0.0);
             for (iops, pause_ns) in iops.iter().zip(&pauses) {
                 let new = of(*iops);
-                gates = gates.changed((&tolls, &new), now_ns);
-                tolls = new;
+                buckets = buckets.changed((&costs, &new), now_ns);
+                costs = new;
                 let end_ns = now_ns + pause_ns;
                 // One I/O at a time waits until its time has come, or until the limit is changed.
                 loop {
-                    let due_ns = gates.reserve(&tolls, io, now_ns);
+                    let due_ns = buckets.reserve(&costs, io, now_ns);
                     if due_ns > end_ns {
-                        gates.wait(&tolls, io);
+                        buckets.wait(&costs, io);
                         break;
                     }
                     now_ns = now_ns.max(due_ns);

@@ -1,7 +1,7 @@
-//! Completions handed from the threads that found them to the channel's thread, which sleeps.
+//! Completions delivered from the threads that found them to the channel's thread, which sleeps.
 //!
 //! Production code: `BioSet::deliver_to`, `take_delivered`, `has_delivered`, and the `Doorbell`.
-//! Checked: every bio arrives, with what was written to it, and the sleeper wakes.
+//! Checked: each bio arrives with the data written to it, and the sleeper wakes.
 #![cfg(test)]
 
 use alloc::sync::Arc;
@@ -14,7 +14,7 @@ use super::{bounded, holds_but_for, spawn};
 use crate::chain::bio_set::BioSet;
 use crate::chain::slot::BioList;
 
-/// Threads deliver lists of these lengths; the channel's thread sleeps until it has all.
+/// Threads deliver lists of these lengths; the channel's thread sleeps until it has all bios.
 fn deliver(lists: &[usize]) {
     let total: usize = lists.iter().sum();
     let bell = Arc::new(Doorbell::<Checked>::new(CheckedParker::new()));

@@ -1,6 +1,6 @@
-//! A drive for models: completes at the next poll, and can be told that nothing may come any more.
+//! A drive for models: it completes requests at the next poll, and can be told to expect none.
 //!
-//! Its notes are ghosts: plain memory beside the model, which adds no step and orders nothing.
+//! Its record is plain memory outside the model, which adds no step and orders nothing.
 #![cfg(test)]
 
 extern crate std;
@@ -24,34 +24,34 @@ use crate::queue::request::{Dispatch, Request, Tag};
 use crate::volume::serving::{Serving, ServingConfig};
 use crate::volume::{Layout, Volume};
 
-/// What the model notes beside the drive.
+/// The drive's record of requests, outside the model.
 #[derive(Default)]
-pub(super) struct Notes {
-    /// Nothing may be handed to the drive.
+pub(super) struct DriveRecord {
+    /// True if nothing may be handed to the drive.
     pub(super) closed: bool,
-    /// Requests handed over so far.
+    /// Number of requests handed over so far.
     pub(super) seen: u32,
-    /// Requests handed over so far by hardware queue.
+    /// Number of requests handed over so far by hardware queue.
     pub(super) by_queue: [u32; 2],
-    /// Requests stay inside.
+    /// True if requests stay inside the drive.
     pub(super) held: bool,
-    /// Requests inside.
+    /// Number of requests inside the drive.
     pub(super) inside: u32,
 }
 
 pub(super) struct ModelDrive {
-    pub(super) notes: Arc<Mutex<Notes>>,
+    pub(super) notes: Arc<Mutex<DriveRecord>>,
     pub(super) hw: HwQueues,
 }
 
 struct ModelQueue {
-    notes: Arc<Mutex<Notes>>,
+    notes: Arc<Mutex<DriveRecord>>,
     index: u16,
     inside: Vec<Tag>,
     depth: u32,
 }
 
-pub(super) fn locked(notes: &Mutex<Notes>) -> MutexGuard<'_, Notes> {
+pub(super) fn locked(notes: &Mutex<DriveRecord>) -> MutexGuard<'_, DriveRecord> {
     notes.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -101,12 +101,12 @@ impl DriverQueue<Checked> for ModelQueue {
     }
 }
 
-/// A volume of one model drive of this kind; the tags are the drive's.
+/// Creates a volume of one model drive of this kind, whose queues share `depth` tags.
 pub(super) fn volume(
     kind: QueueKind,
     depth: u32,
     config: DiskConfig<Checked>,
-) -> (Arc<Volume<Checked>>, Arc<Mutex<Notes>>) {
+) -> (Arc<Volume<Checked>>, Arc<Mutex<DriveRecord>>) {
     let (disk, notes) = disk(kind, depth, config);
     let volume = Volume::new("v", Layout::Linear, [disk].into()).expect("one drive");
     (volume, notes)
@@ -116,11 +116,12 @@ fn disk(
     kind: QueueKind,
     depth: u32,
     config: DiskConfig<Checked>,
-) -> (Arc<Disk<Checked>>, Arc<Mutex<Notes>>) {
-    let notes = Arc::new(Mutex::new(Notes::default()));
+) -> (Arc<Disk<Checked>>, Arc<Mutex<DriveRecord>>) {
+    let notes = Arc::new(Mutex::new(DriveRecord::default()));
     let hw = HwQueues { count: 2, depth, kind, tags: TagScope::PerDrive };
     let drive = ModelDrive { notes: Arc::clone(&notes), hw };
-    // Deadlines never pass here: whoever waited for a server would never leave it a batch.
+    // Deadlines never pass here: a thread that waited to serve would never leave its batch to
+    // another.
     let config = DiskConfig {
         entrance: Entrance { inside: Inside::One { wait_ns: 0 }, ..Entrance::default() },
         ..config
@@ -128,9 +129,9 @@ fn disk(
     (Disk::new(Box::new(drive), config).expect("a drive in order"), notes)
 }
 
-/// A volume whose first drive may have a worker, which gets all batches of two bios and more. The
-/// second drive is never used.
-pub(super) fn served_volume(kind: QueueKind) -> (Arc<Volume<Checked>>, Arc<Mutex<Notes>>) {
+/// Creates a volume whose first drive may have a worker, which gets all batches of two or more
+/// bios. The second drive is never used.
+pub(super) fn served_volume(kind: QueueKind) -> (Arc<Volume<Checked>>, Arc<Mutex<DriveRecord>>) {
     let last = CpuId(Checked::topology().cpus().len() as u32 - 1);
     let config = DiskConfig { worker: Some(last), io_threads: 1, ..DiskConfig::default() };
     let (first, notes) = disk(kind, 2, config);

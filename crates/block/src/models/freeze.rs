@@ -1,8 +1,8 @@
 //! Freezing a disk against a submitter: once it is drained, nothing reaches the drive.
 //!
 //! Production code: the whole path of a bio through `Channel` and `Disk` in three settings, against
-//! `freeze`, `wait_drained` and `unfreeze`. Checked: the window between the last two is empty, and
-//! the bio is served afterwards or before, once.
+//! `freeze`, `wait_drained` and `unfreeze`. Checked: nothing is dispatched between the last two,
+//! and the bio is served once, before or after.
 #![cfg(test)]
 
 use alloc::sync::Arc;
@@ -20,7 +20,7 @@ use crate::disk::{Disk, DiskConfig, Stack};
 use crate::queue::Spread;
 use crate::queue::driver::QueueKind;
 
-/// One thread reads, another freezes the disk, looks, and lets it go on.
+/// One thread reads while another freezes the disk, checks it, and unfreezes it.
 fn freeze(config: &DiskConfig<Checked>) {
     let (volume, notes) = volume(QueueKind::AnyThread, 1, config.clone());
     let theirs = Arc::clone(&volume);
@@ -36,7 +36,7 @@ fn freeze(config: &DiskConfig<Checked>) {
     ensure(locked(&notes).seen == 1, "the request did not reach the drive once");
 }
 
-/// An owner reads and sleeps until its drive is done; another thread looks at the disk meanwhile.
+/// An owner reads and sleeps until its drive completes; another thread inspects the disk meanwhile.
 fn look_at_an_owner(look: fn(&Disk<Checked>)) {
     let (volume, notes) = volume(QueueKind::OwnerOnly, 1, DiskConfig::default());
     locked(&notes).held = true;
@@ -57,7 +57,7 @@ fn look_at_an_owner(look: fn(&Disk<Checked>)) {
             }
         }
     });
-    // The drive is done, and ends the sleep as a completion in the owner's ring does.
+    // The drive completes, and ends the sleep as a completion in the owner's ring would.
     let drive = spawn(move || {
         locked(&notes).held = false;
         parker.unpark();

@@ -1,7 +1,8 @@
-//! Models of what threads share of groups: a limit's gate, and the table with its version.
+//! Models of the state that threads share for groups: a token bucket, and the table with its
+//! version.
 //!
-//! A gate hands out times; the table's version says that a thread's copy is old. All else that
-//! schedulers share is under locks.
+//! A token bucket hands out times; the table's version tells that a thread's copy is old. All other
+//! state that schedulers share is under locks.
 #![cfg(test)]
 
 extern crate std;
@@ -19,26 +20,26 @@ use super::{bounded, holds_but_for, spawn};
 use crate::bio::Op;
 use crate::group::Groups;
 use crate::group::config::{GroupConfig, GroupLimits};
-use crate::group::gate::{Gates, Tolls};
+use crate::group::gate::{LimitCosts, TokenBuckets};
 use crate::group::view::GroupView;
 
-/// 1,000 I/Os a second, and what is saved up in 1 ms: one of them.
+/// Returns limits of 1,000 I/Os a second with a burst of 1 ms: one I/O.
 fn limits() -> GroupLimits {
     GroupLimits { iops: Some(1_000), burst_ns: 1_000_000, ..GroupLimits::default() }
 }
 
-/// Threads that go through one gate, each at a time of its own.
+/// Threads pass one token bucket, each at a time of its own.
 fn pass_a_gate(times_ns: &'static [u64]) {
-    let gates = Arc::new(Gates::<Checked>::new(0));
+    let buckets = Arc::new(TokenBuckets::<Checked>::new(0));
     let due = Arc::new(Mutex::new(Vec::new()));
     let threads: Vec<_> = times_ns
         .iter()
         .map(|now_ns| {
-            let (gates, due) = (Arc::clone(&gates), Arc::clone(&due));
+            let (buckets, due) = (Arc::clone(&buckets), Arc::clone(&due));
             spawn(move || {
                 for _ in 0..2 {
                     let io = (2, Op::Read, 8);
-                    let due_ns = gates.reserve(&Tolls::new(&limits()), io, *now_ns);
+                    let due_ns = buckets.reserve(&LimitCosts::new(&limits()), io, *now_ns);
                     due.lock().unwrap_or_else(PoisonError::into_inner).push(due_ns);
                 }
             })
@@ -63,7 +64,7 @@ fn no_two_ios_get_one_time_at_a_gate() {
     });
 }
 
-/// One thread gives the default group a limit, another finds its copy old.
+/// One thread sets a limit of the default group; another finds its copy of the table old.
 fn look_while_it_changes() {
     let groups = Groups::<Checked>::new();
     let mut view = GroupView::new();

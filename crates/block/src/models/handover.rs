@@ -1,8 +1,8 @@
-//! Work handed from one thread to the next through queues and bells: to an I/O thread that owns the
-//! queue and may be about to sleep, and to whoever is just serving it.
+//! Handover of work through queues and doorbells: to an I/O thread that owns the queue and may be
+//! about to sleep, and to a thread that is just serving the queue.
 //!
 //! Production code: the whole path of a bio through `Channel` and `Disk`, there and back. Checked:
-//! every bio reaches the drive once and is answered, and nobody sleeps for ever.
+//! each bio reaches the drive once and completes, and no thread sleeps for ever.
 #![cfg(test)]
 
 use alloc::sync::Arc;
@@ -25,7 +25,7 @@ fn read_one(volume: &Arc<Volume<Checked>>) {
     one(volume, Bio::read(0, Buffer::new(512)));
 }
 
-/// Submits a bio and sleeps until it is answered.
+/// Submits a bio and sleeps until it completes.
 fn one(volume: &Arc<Volume<Checked>>, bio: Bio) {
     let mut channel = Channel::open(volume, small()).expect("its queues are served");
     channel.sub.run.hint = 0;
@@ -35,7 +35,7 @@ fn one(volume: &Arc<Volume<Checked>>, bio: Bio) {
     ensure(ok, "not answered");
 }
 
-/// A thread without queues reads; the owner of the queue serves it and sleeps when it has nothing.
+/// A thread without queues reads; the owner of the queue serves it and sleeps when it has no work.
 fn serve_another() {
     let (volume, notes) = volume(QueueKind::OwnerOnly, 1, DiskConfig::default());
     let bell = Arc::new(Doorbell::<Checked>::new(CheckedParker::new()));
@@ -69,7 +69,7 @@ fn an_owner_that_goes_to_sleep_misses_no_work() {
     holds_but_for("owner asleep", explorer, &bugs, serve_another);
 }
 
-/// Threads that share a queue which any may run.
+/// Threads share a queue that any thread may run.
 fn share_a_queue(threads: usize) {
     let (volume, notes) = volume(QueueKind::AnyThread, 2, DiskConfig::default());
     let reader = |_| {
@@ -90,7 +90,7 @@ fn a_latecomer_is_served_by_whoever_is_inside() {
     holds_but_for("shared queue, 2 readers", explorer, &bugs, || share_a_queue(2));
 }
 
-/// Threads on CPUs of their own that flush one drive: who comes second joins the next flush.
+/// Threads on different CPUs flush one drive; the second flush joins the next one.
 fn flush_together() {
     let (volume, notes) = volume(QueueKind::AnyThread, 2, DiskConfig::default());
     let flusher = |cpu: u32| {

@@ -1,9 +1,9 @@
-//! A volume that grows against who submits, and against another who makes it grow.
+//! Growth of a volume against a submitter, and against another thread that makes it grow.
 //!
-//! Production code: `Volume::resize`, and a channel's checks. What a drive knows of its growth is
-//! a line that nothing but the volume's size publishes, so the orders of sizes and turns are what
-//! is checked: who is served behind the old end sees it, and two who grow a volume never write it
-//! at a time.
+//! Production code: `Volume::resize`, and a channel's checks. The drive's own record of its growth
+//! is a line that only the volume's size publishes, so the memory orders of sizes and resizes are
+//! checked: a thread that is served beyond the old end sees the record, and two resizing threads
+//! never write it at the same time.
 #![cfg(test)]
 #![allow(unsafe_code)]
 
@@ -17,7 +17,7 @@ use millrace_checker::{Checked, CheckedLine, ensure};
 use millrace_machine::plant::Plant;
 use millrace_machine::{Line, Thread, Topology};
 
-use super::drive::{ModelDrive, Notes};
+use super::drive::{DriveRecord, ModelDrive};
 use super::{bounded, holds_but_for, poll_for, small, spawn};
 use crate::bio::Bio;
 use crate::bio::buffer::Buffer;
@@ -30,18 +30,18 @@ use crate::disk::{Disk, DiskConfig};
 use crate::queue::driver::{Driver, DriverQueue, HwQueues, QueueKind, TagScope};
 use crate::volume::Volume;
 
-/// A drive of 64 sectors that has 72 as soon as it is asked, and writes that down.
-struct Growing {
+/// A drive of 64 sectors that grows to 72 as soon as it is asked, and records that.
+struct GrowingDrive {
     inner: ModelDrive,
     medium: Arc<CheckedLine<u64>>,
 }
 
-impl Driver<Checked> for Growing {
+impl Driver<Checked> for GrowingDrive {
     fn capacity(&self) -> u64 {
         64
     }
     fn revalidate(&self) -> Result<u64, Error> {
-        // SAFETY: one who resizes at a time, and readers that have seen the new size.
+        // SAFETY: one thread resizes at a time, and readers have seen the new size.
         unsafe { *self.medium.write() = 72 };
         Ok(72)
     }
@@ -60,13 +60,13 @@ fn volume() -> (Arc<Volume<Checked>>, Arc<CheckedLine<u64>>) {
     let medium = Arc::new(CheckedLine::new(64));
     let (kind, tags) = (QueueKind::AnyThread, TagScope::PerDrive);
     let hw = HwQueues { count: 1, depth: 1, kind, tags };
-    let inner = ModelDrive { notes: Arc::new(std::sync::Mutex::new(Notes::default())), hw };
-    let drive = Growing { inner, medium: Arc::clone(&medium) };
+    let inner = ModelDrive { notes: Arc::new(std::sync::Mutex::new(DriveRecord::default())), hw };
+    let drive = GrowingDrive { inner, medium: Arc::clone(&medium) };
     let disk = Disk::new(Box::new(drive), DiskConfig::default()).expect("a model drive");
     (Volume::single(disk).expect("one drive"), medium)
 }
 
-/// One thread reads behind the old end, another makes the volume grow.
+/// One thread reads beyond the old end while another makes the volume grow.
 fn grow_under_a_submitter() {
     let (volume, medium) = volume();
     let theirs = Arc::clone(&volume);
@@ -89,10 +89,10 @@ fn grow_under_a_submitter() {
     ensure(reader.join(), "the reader failed");
 }
 
-/// Two make it grow; who watches hears of it once.
+/// Two threads make the volume grow; a watcher is called once.
 fn grow_twice_at_a_time() {
     let (volume, _) = volume();
-    // Plain for the model: it orders nothing there.
+    // A plain atomic: for the model it orders nothing.
     let heard = Arc::new(AtomicU32::new(0));
     let counts = Arc::clone(&heard);
     let watch = volume.watch_size(move |sectors| {

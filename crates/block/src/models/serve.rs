@@ -1,8 +1,8 @@
-//! The serve lock and the marks of pending work: whoever comes too late has its work done by
-//! whoever is inside, and never are two inside.
+//! The serve lock and the marks of pending work: the thread inside does the work of threads that
+//! come too late, and never are two threads inside.
 //!
-//! Production code: `ServeLock` and the marks of a `HardwareQueue`; the work is a line that the
-//! mark alone publishes, so their own orders are what is checked.
+//! Production code: `ServeLock` and the marks of a `HardwareQueue`. The work is a line that only
+//! the mark publishes, so the memory orders of lock and marks are checked.
 #![cfg(test)]
 #![allow(unsafe_code)]
 
@@ -20,27 +20,27 @@ use crate::queue::controller::QueueTags;
 use crate::queue::driver::QueueKind;
 use crate::queue::tag::TagSet;
 
-struct Scene {
+struct ServeModel {
     hctx: HardwareQueue<Checked>,
-    /// A piece of work for each software queue: 0 none, 1 inserted, 2 done.
+    /// State of the work for each software queue: 0 none, 1 inserted, 2 done.
     work: Vec<CheckedLine<u32>>,
 }
 
-/// When somebody asks for lock statistics.
+/// The time at which lock statistics are enabled.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Asks {
+enum MeterUse {
     Never,
-    /// In the midst of it, and then no longer.
+    /// Enabled while the threads run, and then disabled.
     ForAWhile,
-    /// In the midst of it, and goes on.
+    /// Enabled while the threads run, and left enabled.
     On,
 }
 
-/// A submitter for each of these software queues; all the work must be done in the end.
-fn submit(ctxs: &'static [usize], asks: Asks) {
+/// Runs a submitter for each of these software queues; all the work must be done in the end.
+fn submit(ctxs: &'static [usize], asks: MeterUse) {
     unmeter_locks();
     let most = ctxs.iter().max().map_or(0, |ctx| ctx + 1);
-    let scene = Arc::new(Scene {
+    let scene = Arc::new(ServeModel {
         hctx: HardwareQueue::new(
             0,
             QueueKind::AnyThread,
@@ -54,12 +54,12 @@ fn submit(ctxs: &'static [usize], asks: Asks) {
         spawn(move || scene.submit(ctx))
     };
     let threads: Vec<_> = ctxs.iter().map(|ctx| submitter(*ctx)).collect();
-    if asks != Asks::Never {
+    if asks != MeterUse::Never {
         meter_locks();
         scene.hctx.serve.meter();
     }
-    if asks == Asks::ForAWhile {
-        // Others go on meanwhile.
+    if asks == MeterUse::ForAWhile {
+        // The other threads continue meanwhile.
         Checked::fence(Order::SeqCst);
         unmeter_locks();
     }
@@ -73,7 +73,7 @@ fn submit(ctxs: &'static [usize], asks: Asks) {
     ensure(served == Some(ctxs.len() as u32), "the queue was left locked");
 }
 
-impl Scene {
+impl ServeModel {
     fn submit(&self, ctx: usize) {
         // SAFETY: nobody looks at the work before it is marked.
         unsafe { *self.work[ctx].write() = 1 };
@@ -98,7 +98,7 @@ fn work_of_latecomers_is_done_and_never_are_two_inside() {
     let bugs =
         [Plant::EnterRelaxed, Plant::LeaveRelaxed, Plant::FlagRelaxed, Plant::TakePendingRelaxed];
     let explorer = Explorer::new().exhaustive();
-    holds_but_for("serve lock, 2 threads", explorer, &bugs, || submit(&[0, 1], Asks::Never));
+    holds_but_for("serve lock, 2 threads", explorer, &bugs, || submit(&[0, 1], MeterUse::Never));
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn a_flag_found_set_publishes_no_work() {
     let explorer = bounded(3);
     let bugs = [Plant::FlagAssumed, Plant::StayRelaxed];
     holds_but_for("serve lock, 3 threads", explorer, &bugs, || {
-        submit(&[0, 1, 64], Asks::Never);
+        submit(&[0, 1, 64], MeterUse::Never);
     });
 }
 
@@ -115,7 +115,7 @@ fn a_flag_found_set_publishes_no_work() {
 fn statistics_asked_for_in_the_midst_lose_no_work_and_let_nobody_else_in() {
     let bugs =
         [Plant::EnterRelaxed, Plant::LeaveRelaxed, Plant::FlagRelaxed, Plant::TakePendingRelaxed];
-    for (name, asks) in [("asked", Asks::On), ("asked for a while", Asks::ForAWhile)] {
+    for (name, asks) in [("asked", MeterUse::On), ("asked for a while", MeterUse::ForAWhile)] {
         let name = format!("serve lock, 2 threads, {name}");
         holds_but_for(&name, bounded(3), &bugs, move || submit(&[0, 1], asks));
     }

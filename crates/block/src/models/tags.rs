@@ -1,5 +1,5 @@
-//! Tags: none is held twice, what was written under one is seen by its next user, and whoever
-//! waits for one is woken.
+//! Tags: no tag is held twice, its next user sees what was written under it, and a queue that waits
+//! for one is woken.
 //!
 //! Production code: `TagSet` alone, then whole disks whose queues share one tag, run by any thread
 //! or by their owners.
@@ -23,10 +23,10 @@ use crate::queue::io_thread::IoThread;
 use crate::queue::tag::tests::waiter;
 use crate::queue::tag::{TagBatch, TagSet};
 
-/// Uses the request of each tag of a batch, and gives the tags back.
+/// Uses the request of each tag of a batch, and frees the tags.
 fn use_tags(tags: &TagSet<Checked>, mut batch: TagBatch) {
     let mut gather = TagBatch::EMPTY;
-    // Two owners of a tag would be a race of the request's line.
+    // Two owners of a tag would race for the request's line.
     while let Some(mut rq) = tags.next(&mut batch) {
         rq.touch();
         rq.hctx += 1;
@@ -35,7 +35,7 @@ fn use_tags(tags: &TagSet<Checked>, mut batch: TagBatch) {
     tags.give_rest(gather);
 }
 
-/// As many threads as numbers, each taking up to that many tags once.
+/// One thread for each number takes up to that many tags once.
 fn take_and_give(depth: u32, wants: &'static [u32]) {
     let tags = Arc::new(TagSet::<Checked>::new(depth));
     let user = |want: u32| {
@@ -64,7 +64,8 @@ fn no_tag_is_lost_or_held_twice() {
     holds_but_for("1 tag, 3 threads", explorer, &bugs, || take_and_give(1, &[1, 1, 1]));
 }
 
-/// Threads that need the one tag: who finds none joins the list, looks once more, and sleeps.
+/// Threads compete for a single tag: a thread that finds none joins the waiters, tries again, and
+/// sleeps.
 fn wait_and_wake(threads: u16) {
     let tags = Arc::new(TagSet::<Checked>::new(1));
     let sleepers: Arc<Vec<CheckedParker>> =
@@ -83,7 +84,7 @@ fn wait_and_wake(threads: u16) {
                 sleepers[usize::from(me)].park(None);
             };
             use_tags(&tags, batch);
-            // As the layer does: the wake is passed on as long as there is a tag for it.
+            // As in the layer: the wake-up is passed on as long as a tag is free.
             while tags.has_waiters() {
                 let Some(first) = tags.wake_one() else { break };
                 sleepers[usize::from(first.hctx)].unpark();
@@ -105,7 +106,7 @@ fn whoever_waits_for_a_tag_is_woken() {
     holds_but_for("tag waiters, 2 threads", explorer, &bugs, || wait_and_wake(2));
 }
 
-/// Submitters on CPUs of their own, whose hardware queues share one tag; each waits for one read.
+/// Submitters on different CPUs, whose hardware queues share one tag; each waits for one read.
 fn share_a_tag(cpus: u32) {
     let (volume, notes) = volume(QueueKind::AnyThread, 1, DiskConfig::default());
     let reader = |cpu: u32| {
@@ -134,7 +135,7 @@ fn a_queue_that_waits_for_a_shared_tag_is_run_by_whoever_gives_one_back() {
     holds_but_for("shared tag, 2 queues", explorer, &bugs, || share_a_tag(2));
 }
 
-/// An owner's loop: polls, and sleeps when there is nothing to do, until `is_done`.
+/// Runs an owner's loop: polls, and sleeps when there is no work, until `is_done`.
 fn drive(channel: &mut Channel<Checked>, bell: &Doorbell<Checked>, is_done: impl Fn(u32) -> bool) {
     let mut handed = 0;
     loop {
@@ -146,8 +147,8 @@ fn drive(channel: &mut Channel<Checked>, bell: &Doorbell<Checked>, is_done: impl
     }
 }
 
-/// Two I/O threads whose queues share one tag. One reads for itself; the other has been given a
-/// read by a third thread, which sleeps.
+/// Two I/O threads whose queues share one tag. One reads for itself; the other serves the read of a
+/// third thread, which sleeps.
 fn owners_share_a_tag() {
     let config = DiskConfig { io_threads: 2, ..DiskConfig::default() };
     let (volume, notes) = volume(QueueKind::OwnerOnly, 1, config);

@@ -1,9 +1,10 @@
-//! Batches handed over to a drive's worker: that goes to sleep, whose queue somebody else runs or
-//! looks at, or that leaves.
+//! Batches handed over to a drive's worker that goes to sleep, whose queue another thread runs or
+//! inspects, or that leaves.
 //!
-//! Production code: `Worker`, the seat in a `Disk`, and the whole path of bios through `Channel` in
-//! per-drive mode. Checked: every bio is answered, and nobody sleeps for ever. Where a thread would
-//! sleep until a drive's deadline, it turns at once: no deadline passes here.
+//! Production code: `Worker`, its `WorkerState` in a `Disk`, and the whole path of bios through
+//! `Channel` in per-drive mode. Checked: each bio completes, and no thread sleeps for ever. Where a
+//! thread would sleep until a drive's deadline, it turns at once, because deadlines never pass
+//! here.
 #![cfg(test)]
 
 use alloc::sync::Arc;
@@ -29,14 +30,14 @@ fn bell() -> CheckedBell {
     Arc::new(Doorbell::new(CheckedParker::new()))
 }
 
-/// The first drive's worker.
+/// Creates the first drive's worker.
 fn worker(volume: &Volume<Checked>, bell: CheckedBell) -> Worker<Checked> {
     let mut worker = Worker::new(&IoThread { number: 0, owner: 9, bell, turn: None });
     ensure(worker.serve(&volume.disks()[0]).is_ok_and(|taken| taken), "the seat is not free");
     worker
 }
 
-/// A channel that has handed over two bios, which are one request.
+/// Opens a channel and hands over two bios, which are merged into one request.
 fn hand_over(volume: &Arc<Volume<Checked>>, thread: Option<IoThread<Checked>>) -> Channel<Checked> {
     let config = ChannelConfig { depth: 3, thread, ..ChannelConfig::default() };
     let mut channel = Channel::open(volume, config).expect("its queues are served");
@@ -45,7 +46,7 @@ fn hand_over(volume: &Arc<Volume<Checked>>, thread: Option<IoThread<Checked>>) -
     channel
 }
 
-/// Two bios that are one request, for the worker.
+/// Submits two adjacent bios for the worker, which are merged into one request.
 fn submit_two(channel: &mut Channel<Checked>) {
     for sector in 0..2 {
         ensure(channel.submit(Bio::read(sector, Buffer::new(512))).is_ok(), "refused");
@@ -53,13 +54,13 @@ fn submit_two(channel: &mut Channel<Checked>) {
     channel.flush();
 }
 
-/// Sleeps until all is answered.
+/// Sleeps until `count` bios have completed.
 fn wait_for(channel: &mut Channel<Checked>, count: usize) {
     let handed = channel.wait(count, |done| ensure(done.status.is_ok(), "failed"));
     ensure(handed == count, "not all was answered");
 }
 
-/// Serves until the drive has answered so many requests; sleeps whenever there is nothing to do.
+/// Serves until `done` returns true; sleeps whenever there is no work.
 fn serve_until(worker: &mut Worker<Checked>, done: impl Fn() -> bool) {
     while !done() {
         worker.turn();
@@ -74,7 +75,8 @@ fn asleep(kind: QueueKind) {
     let (volume, notes) = served_volume(kind);
     let mut worker = worker(&volume, bell());
     let theirs = Arc::clone(&volume);
-    // Queues that belong to threads take a channel of an I/O thread only, if of one without queues.
+    // Queues that belong to threads accept only a channel of an I/O thread, even one without
+    // queues.
     let thread = (kind == QueueKind::OwnerOnly).then(|| IoThread {
         number: 0,
         owner: 8,
@@ -149,7 +151,8 @@ fn a_batch_for_a_worker_that_leaves_is_served_by_its_submitter() {
     }
 }
 
-/// A worker has a request in the drive, and somebody looks at its queue just as that is done.
+/// A worker has a request in the drive, and another thread inspects its queue just as that
+/// completes.
 fn look_at_a_worker(look: fn(&Disk<Checked>)) {
     let (volume, notes) = served_volume(QueueKind::AnyThread);
     locked(&notes).held = true;
@@ -161,7 +164,7 @@ fn look_at_a_worker(look: fn(&Disk<Checked>)) {
     let serving = spawn(move || {
         serve_until(&mut worker, || locked(&worker_notes).inside == 0);
     });
-    // The drive is done, and ends the sleep as its deadline does.
+    // The drive completes, and ends the sleep as its deadline would.
     let drive = spawn(move || {
         locked(&drive_notes).held = false;
         parker.unpark();
@@ -181,7 +184,7 @@ fn a_worker_whose_queue_was_looked_at_comes_back() {
     holds_but_for("worker looked at", explorer, &bugs, || look_at_a_worker(look));
 }
 
-/// A worker leaves, its queue's work goes to the submitter's, and somebody freezes the disk.
+/// A worker leaves, its queue's work moves to the submitter's, and another thread freezes the disk.
 fn leave_while_frozen() {
     let (volume, notes) = served_volume(QueueKind::OwnerOnly);
     let bell = bell();

@@ -1,11 +1,11 @@
-//! `Controller`: what drives hang on, as far as the layer is told: how many tags, and whose.
+//! `Controller`: the hardware that limits and shares the tags of the drives attached to it.
 //!
-//! Hardware has tags in three places: each hardware queue its own (NVMe, 1,024), each drive its own
-//! (AHCI, 32), or a controller some for all its drives (SCU 250, HBA 10,140). A driver knows only
-//! of its own drive; a `Controller` in a `DiskConfig` says more, and `queue_tags` is where both
-//! become tag sets. Invariant: a hardware queue never has more requests in flight than its driver
-//! takes, however many tags the controller has: the rest waits without a tag, so that a slow drive
-//! keeps none from others. Flushes go beyond it by those reserved. Kernel counterparts: host tags
+//! Hardware keeps tags in one of three places: in each hardware queue (NVMe, 1,024), in each drive
+//! (AHCI, 32), or in a controller for all its drives (SCU 250, HBA 10,140). A driver knows only its
+//! own drive; a `Controller` in a `DiskConfig` adds the rest, and `queue_tags` turns both into tag
+//! sets. Invariant: a hardware queue never has more requests in flight than its driver accepts,
+//! however many tags the controller has; others wait without a tag, so that a slow drive does not
+//! starve the rest. Flushes may exceed this by the reserved tags. Kernel counterparts: host tags
 //! (`scsi_host->can_queue`, `BLK_MQ_F_TAG_HCTX_SHARED`) and a device's `queue_depth`.
 
 use alloc::format;
@@ -19,35 +19,35 @@ use crate::bio::error::{Error, ErrorKind};
 use crate::queue::driver::{HwQueues, TagScope};
 use crate::queue::tag::TagSet;
 
-/// Which hardware queues share the tags of a controller.
+/// The hardware queues that share a controller's tags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sharing {
-    /// Nobody: each hardware queue of each drive has that many.
+    /// Each hardware queue of each drive has `tags` tags of its own.
     Queue,
-    /// The hardware queues of a drive: each drive has that many.
+    /// The hardware queues of each drive share `tags` tags.
     Drive,
-    /// All drives: they have that many together.
+    /// All drives of the controller share `tags` tags.
     Controller,
 }
 
 /// Settings of a controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ControllerConfig {
-    /// Name, for drives that hang on it and for errors.
+    /// Name by which drives and error messages refer to the controller.
     pub name: String,
-    /// Tags, 1 to 65,536.
+    /// Number of tags, 1 to 65,536.
     pub tags: u32,
-    /// Which hardware queues share the tags.
+    /// Hardware queues that share the tags.
     pub sharing: Sharing,
-    /// The NUMA node that it hangs on; none if that is not known.
+    /// NUMA node that the controller is attached to; `None` if unknown.
     pub node: Option<NodeId>,
 }
 
 impl ControllerConfig {
-    /// Most tags.
+    /// Largest number of tags.
     pub const TAGS_MAX: u32 = 65_536;
 
-    /// Whether it makes sense on a machine.
+    /// Checks the settings against the machine.
     ///
     /// # Errors
     /// `InvalidSetting` with the controller, the value and its range.
@@ -57,12 +57,16 @@ impl ControllerConfig {
             Err(Error::new(ErrorKind::InvalidSetting, text))
         };
         if self.tags == 0 || self.tags > Self::TAGS_MAX {
-            return wrong(format!("{} tags: 1 to {}", self.tags, Self::TAGS_MAX));
+            return wrong(format!(
+                "{} tags are out of range; use 1 to {}",
+                self.tags,
+                Self::TAGS_MAX
+            ));
         }
         let nodes = topology.nodes() as u32;
         match self.node {
             Some(node) if node.0 >= nodes && nodes == 1 => {
-                wrong(format!("there is no NUMA node {}: this machine has node 0 alone", node.0))
+                wrong(format!("there is no NUMA node {}: this machine has only node 0", node.0))
             }
             Some(node) if node.0 >= nodes => {
                 let most = nodes - 1;
@@ -73,15 +77,15 @@ impl ControllerConfig {
     }
 }
 
-/// A controller of a machine, for the `DiskConfig` of each of its drives.
+/// A controller, which the `DiskConfig` of each of its drives refers to.
 pub struct Controller<M: Machine> {
     config: ControllerConfig,
-    /// The one set of all its drives, if they share one.
+    /// The tag set of all its drives, if they share one.
     shared: Option<Arc<TagSet<M>>>,
 }
 
 impl<M: Machine> Controller<M> {
-    /// A controller without drives; all its tags are free.
+    /// Creates a controller without drives, with all tags free.
     ///
     /// # Errors
     /// As [`ControllerConfig::validate`].
@@ -92,24 +96,25 @@ impl<M: Machine> Controller<M> {
         Ok(Arc::new(Controller { config, shared }))
     }
 
-    /// Its settings.
+    /// Returns the controller's settings.
     #[must_use]
     pub fn config(&self) -> &ControllerConfig {
         &self.config
     }
 
-    /// Tags of the set that its drives share in use; none if they share none.
+    /// Returns the number of tags in use in the set that all drives share; `None` if they share
+    /// none.
     #[must_use]
     pub fn tags_in_use(&self) -> Option<u32> {
         self.shared.as_ref().map(|tags| tags.in_use())
     }
 }
 
-/// Tags of one hardware queue.
+/// The tags of one hardware queue.
 pub(crate) struct QueueTags<M: Machine> {
     pub(crate) tags: Arc<TagSet<M>>,
-    /// Requests that it may have in flight, flushes apart; as many as there are if the set has not
-    /// more than the driver takes.
+    /// Largest number of requests in flight, flushes not counted; `None` if the tag set alone
+    /// limits it.
     pub(crate) depth_max: Option<u32>,
 }
 
@@ -119,17 +124,18 @@ impl<M: Machine> Clone for QueueTags<M> {
     }
 }
 
-/// What a drive's settings say of its tags.
+/// The settings of a drive that decide about its tags.
 #[derive(Clone, Copy)]
 pub(crate) struct TagSettings<'a, M: Machine> {
-    /// What the drive hangs on, if that has a say.
+    /// Controller that the drive is attached to, if it has one.
     pub(crate) controller: Option<&'a Controller<M>>,
-    /// Tags that the drive is to use, if not as many as its driver takes.
+    /// Number of tags that the drive uses, if fewer than its driver accepts.
     pub(crate) queue_depth: Option<u32>,
 }
 
-/// Hardware queues that a disk may have for its tags: a drive that numbers them for all its queues
-/// is held to them in one place, so it has one queue behind a controller that has more.
+/// Returns how many hardware queues a disk may have. A drive that numbers tags across all its
+/// queues (`PerDrive`) gets one queue behind a controller with more tags, because the drive's own
+/// limit is enforced per queue.
 pub(crate) fn queues_max<M: Machine>(settings: TagSettings<'_, M>, hw: HwQueues) -> u16 {
     let own = own_depth(settings.queue_depth, hw);
     let shares = |c: &Controller<M>| c.shared.is_some() && c.config.tags > own;
@@ -139,15 +145,15 @@ pub(crate) fn queues_max<M: Machine>(settings: TagSettings<'_, M>, hw: HwQueues)
     }
 }
 
-/// Most tags of a set.
+/// Largest number of tags in a set.
 const DEPTH_MAX: u32 = 65_536;
 
-/// Tags that a queue may use by its drive alone.
+/// Returns the number of tags that a queue may use according to its drive alone.
 fn own_depth(queue_depth: Option<u32>, hw: HwQueues) -> u32 {
     queue_depth.unwrap_or(hw.depth).clamp(1, hw.depth.clamp(1, DEPTH_MAX))
 }
 
-/// The tags of each lane, which shares them with the lanes that have the same number in `lanes`.
+/// Creates the tags of each lane; lanes with the same number in `lanes` share them.
 pub(crate) fn lane_tags<M: Machine>(
     settings: TagSettings<'_, M>,
     hw: HwQueues,
@@ -158,7 +164,7 @@ pub(crate) fn lane_tags<M: Machine>(
     lanes.iter().map(|queue| queues[*queue].clone()).collect()
 }
 
-/// The tags of each of `hctxs` hardware queues: the drive's, within the controller's.
+/// Creates the tags of each of `hctxs` hardware queues: the drive's, within the controller's limit.
 pub(crate) fn queue_tags<M: Machine>(
     settings: TagSettings<'_, M>,
     hw: HwQueues,
@@ -168,7 +174,7 @@ pub(crate) fn queue_tags<M: Machine>(
     let given = settings.controller.map(|controller| &controller.config);
     let (sharing, most) = given.map_or((Sharing::Queue, own), |c| (c.sharing, c.tags));
     let set = |depth: u32| Arc::new(TagSet::new(depth));
-    // One set of all queues, or none if each has its own.
+    // The set shared by all queues, or `None` if each has its own.
     let one = match (settings.controller.and_then(|c| c.shared.clone()), hw.tags) {
         (Some(shared), _) => Some((shared, most)),
         (None, TagScope::PerDrive) => Some((set(most.min(own)), most.min(own))),
@@ -208,9 +214,12 @@ mod tests {
         };
         let fine = [said(1, None, 1), said(65_536, Some(0), 1), said(5, Some(2), 3)];
         assert_eq!(fine, ["fine"; 3]);
-        assert_eq!(said(0, None, 1), "controller hba: 0 tags: 1 to 65536");
-        assert_eq!(said(65_537, None, 1), "controller hba: 65537 tags: 1 to 65536");
-        let alone = "controller hba: there is no NUMA node 1: this machine has node 0 alone";
+        assert_eq!(said(0, None, 1), "controller hba: 0 tags are out of range; use 1 to 65536");
+        assert_eq!(
+            said(65_537, None, 1),
+            "controller hba: 65537 tags are out of range; use 1 to 65536"
+        );
+        let alone = "controller hba: there is no NUMA node 1: this machine has only node 0";
         assert_eq!(said(1, Some(1), 1), alone);
         let three = "controller hba: there is no NUMA node 3: this machine has 0 to 2";
         assert_eq!(said(1, Some(3), 3), three);

@@ -1,9 +1,10 @@
-//! `Driver` and `DriverQueue`: what a drive's driver is to the block layer.
+//! `Driver` and `DriverQueue`: the interface between the block layer and a drive's driver.
 //!
-//! A driver registers how many hardware queues it has, how deep, and who may run them; it takes the
-//! block layer's tags and never sees a bio (\[MQ\] design, points 2-4). Queues are opened one by
-//! one and called under the hardware queue's serve lock, so `&mut self` is the lock. `Status` is an
-//! I/O's outcome; `Dispatch` is flow control. Kernel counterpart: `struct blk_mq_ops`.
+//! A driver declares how many hardware queues it has, how deep they are, and which threads may run
+//! them. It uses the block layer's tags and never sees a bio (\[MQ\] design, points 2-4). Queues
+//! are opened one by one and called under the hardware queue's serve lock, so `&mut self` stands
+//! for the lock. `Status` is the outcome of an I/O; `Dispatch` is flow control. Kernel counterpart:
+//! `struct blk_mq_ops`.
 #![allow(unsafe_code)]
 
 use alloc::boxed::Box;
@@ -23,16 +24,16 @@ use crate::queue::io_thread::IoThread;
 use crate::queue::request::{Dispatch, Request, RequestRef, Tag};
 use crate::queue::tag::TagSet;
 
-/// Which threads may run a hardware queue.
+/// The threads that may run a hardware queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueueKind {
-    /// Whichever submitter comes, under the serve lock.
+    /// Any submitting thread, under the serve lock.
     AnyThread,
-    /// The I/O thread that brought the queue up; others insert and ring its doorbell.
+    /// Only the I/O thread that opened the queue; other threads insert and ring its doorbell.
     OwnerOnly,
 }
 
-/// How far tags reach.
+/// The scope in which a driver's tags are unique.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TagScope {
     /// Each hardware queue has `depth` tags of its own (NVMe).
@@ -41,39 +42,40 @@ pub enum TagScope {
     PerDrive,
 }
 
-/// The hardware queues that a driver has.
+/// The number and properties of a driver's hardware queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HwQueues {
-    /// Most queues it can have, 1 to 2048.
+    /// Largest number of hardware queues that the driver supports, 1 to 2048.
     pub count: u16,
-    /// Tags, 1 to 65,536.
+    /// Number of tags, 1 to 65,536; `tags` says whether per queue or per drive.
     pub depth: u32,
-    /// Which threads may run the queues.
+    /// Threads that may run the queues.
     pub kind: QueueKind,
-    /// How far tags reach.
+    /// Scope in which tags are unique.
     pub tags: TagScope,
 }
 
-/// What a driver makes of a timeout.
+/// A driver's answer to a timed-out request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expired {
-    /// It is still working on it: wait another period.
+    /// The driver still works on the request; the layer waits for another timeout.
     Extend,
-    /// It has given up or has been stopped, but memory may still be written until it names the tag.
+    /// The driver has given the request up, or was stopped. Its memory may still be written until
+    /// the driver returns the tag.
     Abandon,
 }
 
-/// When a driver is asked what it has to say of a request.
+/// The point in a request's life at which trace data is requested from the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
-    /// It was handed over.
+    /// The request was handed to the driver.
     Issue,
-    /// It was named as done.
+    /// The driver returned the request as done.
     Complete,
 }
 
-/// A few bytes that a driver says of a request, for traces: text for people, by custom. Written to
-/// with `write!`; what does not fit is cut.
+/// A few bytes of a driver's own trace data about a request; text by convention. Written with
+/// `write!`, which cuts off the excess.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DriverData {
     len: u8,
@@ -81,10 +83,10 @@ pub struct DriverData {
 }
 
 impl DriverData {
-    /// Most bytes of it.
+    /// Capacity in bytes.
     pub const BYTES: usize = 19;
 
-    /// These bytes, as far as they fit.
+    /// Copies `bytes`, cut off at the capacity.
     #[must_use]
     pub fn new(bytes: &[u8]) -> DriverData {
         let mut data = DriverData::default();
@@ -92,28 +94,28 @@ impl DriverData {
         data
     }
 
-    /// Text.
+    /// Formats text, cut off at the capacity.
     #[must_use]
     pub fn text(text: fmt::Arguments<'_>) -> DriverData {
         let mut data = DriverData::default();
-        // Writing there cannot fail, and what formats numbers and words does not either.
+        // Writing to it cannot fail, and formatting numbers and words does not either.
         let _ = fmt::write(&mut data, text);
         data
     }
 
-    /// What there is of it.
+    /// Returns the bytes written so far.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// Nothing is to be said.
+    /// Returns true if there is no trace data.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Adds what fits.
+    /// Appends as many of `bytes` as fit.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         let len = usize::from(self.len);
         let fits = bytes.len().min(Self::BYTES - len);
@@ -129,86 +131,88 @@ impl fmt::Write for DriverData {
     }
 }
 
-/// A range of a drive and what is there.
+/// Allocation state of a range of a drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
     /// Length in sectors.
     pub nr_sectors: u64,
-    /// Nothing is allocated there.
+    /// True if no storage is allocated to the range.
     pub hole: bool,
-    /// Reads as zeroes.
+    /// True if the range reads as zeroes.
     pub zero: bool,
 }
 
-/// Pages that a cache still has to write to the volume below it.
+/// Numbers of pages that a cache still has to write to the volume below it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Unwritten {
-    /// Pages that are dirty.
+    /// Number of dirty pages.
     pub pages: u64,
-    /// Of these, pages whose last write to the volume did not fail.
+    /// Number of dirty pages whose last write to the volume did not fail.
     pub untried: u64,
-    /// Pages written so far, which only grows: there may be as many dirty ones as before because
-    /// requests that waited for room have made others dirty.
+    /// Pages written since the start, which only grows. It shows progress even if the number of
+    /// dirty pages stays the same, because waiting requests make other pages dirty.
     pub written: u64,
 }
 
-/// A drive's driver.
+/// The driver of a drive.
 ///
-/// Neither it nor its queues may wait for I/O of a volume that the drive is part of: a queue is
-/// locked while it is called, so that such an I/O waits for the call, which waits for it, for ever.
+/// Neither the driver nor its queues may wait for I/O of a volume that the drive is part of. A
+/// queue is locked while it is called, so that I/O would wait for the call, and the call for the
+/// I/O.
 ///
 /// # Panics
 /// A driver that panics does not end the process, unless the program aborts on panics. The panic
-/// goes through the call that ran the queue: a `submit`, `flush`, `poll` or `wait` of whichever
-/// channel it was, a worker's turn, or an async device's thread. What was on its way to the driver
-/// in that call is lost, and so is a request whose tag was named in it: the driver may still use
-/// its memory, so that it keeps its tag and is never answered. The channel that was called does not
-/// wait for its I/O when it is dropped, and leaks the memory of what is in flight. Other channels
-/// go on with the drive.
+/// unwinds through the call that ran the queue: a `submit`, `flush`, `poll` or `wait` of some
+/// channel, a worker's turn, or an async device's thread. Requests on their way to the driver in
+/// that call are lost, and so are requests that the driver had just completed: the driver may still
+/// use their memory, so they keep their tags and never complete. The channel that was called does
+/// not wait for its I/O when it is dropped, and leaks the memory of all I/O in flight. Other
+/// channels keep using the drive.
 pub trait Driver<M: Machine>: Send + Sync {
-    /// Size in sectors, as it was when the drive was opened.
+    /// Returns the drive's size in sectors when it was opened.
     fn capacity(&self) -> Sector;
-    /// Bytes of the file or device below it by now, for people: more than its sectors hold if the
-    /// last bytes make no whole sector.
+    /// Returns the current size in bytes of the file or device below the drive, for reports. It may
+    /// exceed the drive's sectors if the last bytes make no whole sector.
     fn size_bytes(&self) -> u64 {
         self.capacity() << SECTOR_SHIFT
     }
-    /// Re-reads the size of the file or device below it: the sectors that the drive has by now, and
-    /// takes requests for from now on. Asked when somebody says that it has grown; may block. More
-    /// than it said before counts for a volume only once all its drives have answered; fewer is an
-    /// error of the caller's, who goes on with what there was.
+    /// Re-reads the size of the file or device below the drive, and returns the sectors that the
+    /// drive accepts requests for from now on. Called when an operator says that it has grown; may
+    /// block. A volume uses the added space only once all its drives have answered. The caller
+    /// treats a smaller size as an error and keeps the old one.
     ///
     /// # Errors
-    /// If that cannot be asked, or it may not grow; the text names the drive's place.
+    /// If the size cannot be read, or the drive cannot grow; the text names the drive's location.
     #[doc(alias = "revalidate_disk")]
     fn revalidate(&self) -> Result<Sector, Error> {
         Ok(self.capacity())
     }
-    /// What it takes in one request.
+    /// Returns the limits of a single request.
     fn limits(&self) -> QueueLimits;
-    /// The hardware queues that it has on this machine.
+    /// Returns the number and kind of hardware queues on this machine.
     fn hw_queues(&self, topology: &Topology) -> HwQueues;
-    /// The hardware queue, below `hctxs`, for a software queue, below `ctxs`.
+    /// Maps software queue `ctx`, below `ctxs`, to a hardware queue below `hctxs`.
     fn map(&self, ctx: usize, ctxs: usize, hctxs: usize) -> usize {
         ctx * hctxs / ctxs
     }
-    /// Whether the `poll` of a queue that follows its `commit_rqs` names all that was handed over:
-    /// nothing is in flight in a queue that nobody is inside. Several threads may then be inside a
-    /// hardware queue at once, each with a driver's queue of its own (`Inside::Each`); for a drive
-    /// whose queues any thread may run.
+    /// Returns true if a queue's `poll` right after `commit_rqs` completes every request handed
+    /// over, so that no request is in flight while no thread serves the queue. Then several threads
+    /// may serve a hardware queue at once, each with a driver queue of its own
+    /// (`Inside::Each`). Only for drives whose queues any thread may run.
     fn is_immediate(&self) -> bool {
         false
     }
-    /// Opens queue `index` with `depth` tags; on the owner's thread if the kind says so.
+    /// Opens queue `index` with `depth` tags; on the owner's thread if the queue kind is
+    /// `OwnerOnly`.
     ///
     /// # Errors
-    /// If the system refuses it.
+    /// If the operating system refuses it.
     fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<M>>, Error>;
-    /// Opens queue `index` on the thread that will own it, of a drive whose queues belong to
-    /// threads. A disk over a volume opens its channel to that volume there.
+    /// Opens queue `index` of an `OwnerOnly` drive on the thread that will own it. A disk over a
+    /// volume opens its channel to that volume here.
     ///
     /// # Errors
-    /// If the system refuses it.
+    /// If the operating system refuses it.
     fn open_queue_on(
         &self,
         thread: &IoThread<M>,
@@ -218,71 +222,70 @@ pub trait Driver<M: Machine>: Send + Sync {
         let _ = thread;
         self.open_queue(index, depth)
     }
-    /// Returns true if its queues, which belong to threads, may be opened when their thread first
-    /// needs them, after the start: opening one is quick, waits for nobody, and takes nothing that
-    /// may be short beyond what the first queues of such drives on the thread take.
+    /// Returns true if the drive's `OwnerOnly` queues may be opened when their thread first needs
+    /// them instead of at the start. Opening must be quick, wait for nobody, and need no scarce
+    /// resource beyond those that the thread's first queues of such drives took.
     fn may_open_late(&self) -> bool {
         false
     }
-    /// Whether this is a disk over a volume: its queues, which belong to threads, are polled by
-    /// their owners also when no request is in flight, and asked for [`DriverQueue::has_work`].
+    /// Returns true for a disk over a volume. Owners poll its `OwnerOnly` queues even when no
+    /// request is in flight, and ask [`DriverQueue::has_work`].
     fn is_stacked(&self) -> bool {
         false
     }
-    /// Whether the queues, which belong to threads, are polled by their owners also when no request
-    /// is in flight and the owner wakes: something may have come that is no answer, such as the end
-    /// of a connection.
+    /// Returns true if owners must poll the drive's `OwnerOnly` queues on each wake-up even when no
+    /// request is in flight, to notice other events such as the end of a connection.
     fn is_polled_idle(&self) -> bool {
         false
     }
-    /// Whether the drive has lost its server and looks for it, with a time limit of its own after
-    /// which requests fail: whoever else has a clock over requests stops it meanwhile.
+    /// Returns true while the drive has lost its server and is reconnecting. Requests then fail by
+    /// the drive's own time limit, and all request timeouts stop.
     fn is_reconnecting(&self) -> bool {
         false
     }
-    /// Why the drive is not whole now, for people, such as connections to its server that are
-    /// missing. Asked by whoever tells people.
+    /// Describes the drive's present fault for an operator, such as missing connections to its
+    /// server; `None` if there is none.
     fn trouble(&self) -> Option<String> {
         None
     }
-    /// Why the last flush failed, in words, where that is no fault of the drive's medium. `None` if
-    /// it succeeded.
+    /// Describes why the last flush failed, if the medium was not at fault. `None` if it succeeded.
     fn flush_trouble(&self) -> Option<String> {
         None
     }
-    /// The daemon is about to flush for the last time: a drive on a server, which may be gone or
-    /// hang, answers a flush without it if all that was answered since the drive was opened has
-    /// been flushed.
+    /// Announces the last flush before the daemon stops. If everything completed since the drive
+    /// was opened has been flushed, a drive on a server may answer that flush without the server,
+    /// which may be gone or hang.
     fn prepare_stop(&self) {}
-    /// What it has acknowledged and not brought to what lies below it; off the hot path.
+    /// Returns how much acknowledged data has not reached the storage below. Slow; not for the I/O
+    /// path.
     fn unwritten(&self) -> Unwritten {
         Unwritten::default()
     }
-    /// What is allocated in a range; off the hot path, may block. The extents cover the range or
-    /// the first part of it.
+    /// Returns the allocation state of a range. The extents cover the range or its first part. May
+    /// block; not for the I/O path.
     fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
         let _ = sector;
         alloc::vec![Extent { nr_sectors, hole: false, zero: false }]
     }
-    /// Whether a read of a range is known, without it, to succeed and give zeroes. May be asked for
-    /// every read, so it allocates nothing and takes a system call or two at most. It has seen all
-    /// writes that were completed before. `false` is always right, and the only answer while such a
-    /// read may fail or while its cost is what the drive is there for.
+    /// Returns true if a read of the range is known, without reading, to succeed and give zeroes.
+    /// May be called for every read, so it must not allocate and may take one or two system calls.
+    /// It must take all completed writes into account. `false` is always correct, and is required
+    /// if such a read may fail, or if the drive exists to model its cost.
     fn reads_as_zeroes(&self, sector: Sector, nr_sectors: u64) -> bool {
         let _ = (sector, nr_sectors);
         false
     }
-    /// Says, before queues are opened, that requests will lie in this memory, over and over: what
-    /// the system can learn of it once it need not learn from each.
+    /// Announces, before queues are opened, that many requests will use this memory, so that the
+    /// operating system can register it once instead of for each request.
     fn lend(&self, arena: &Arc<Arena>) {
         let _ = arena;
     }
-    /// What the driver counts of its own, by name, since it was made; for statistics.
+    /// Returns the driver's own counters by name, since it was made, for statistics.
     fn counts(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
-    /// What has happened to the drive since the last call that a person should hear of, a line for
-    /// each: that a server is gone, or there again. Asked now and then by whoever tells people.
+    /// Takes the messages for an operator since the last call, one line each, such as a lost or
+    /// restored server connection. Polled now and then.
     fn take_news(&self) -> Vec<String> {
         Vec::new()
     }
@@ -290,62 +293,62 @@ pub trait Driver<M: Machine>: Send + Sync {
 
 /// One hardware queue of a driver.
 pub trait DriverQueue<M: Machine>: Send {
-    /// Hands over a request, perhaps only to a staging area until `commit_rqs`.
+    /// Hands a request to the driver, which may only stage it until `commit_rqs`.
     fn queue_rq(&mut self, rq: &Request<M>) -> Dispatch;
-    /// Whether [`DriverQueue::is_bounced`] and [`DriverQueue::trace_data`] are worth asking. Asked
-    /// while the disk is traced, and only then.
+    /// Returns true if [`DriverQueue::is_bounced`] and [`DriverQueue::trace_data`] can return
+    /// anything. Called only while the disk is traced.
     fn has_trace_data(&self) -> bool {
         true
     }
-    /// Whether the data of a request, which was just handed over, go through a bounce buffer. Asked
-    /// while the disk is traced, and only then.
+    /// Returns true if the data of a request, which was just handed over, goes through a bounce
+    /// buffer. Called only while the disk is traced.
     fn is_bounced(&self, tag: Tag) -> bool {
         let _ = tag;
         false
     }
-    /// What there is to say of a request that was just handed over, or that the last `poll` named;
-    /// goes into the trace as the kernel's driver data. Asked while somebody records, and only
-    /// then.
+    /// Returns the driver's trace data about a request that was just handed over, or that the last
+    /// `poll` returned; recorded as the kernel's driver data. Called only while a trace is
+    /// recorded.
     fn trace_data(&self, tag: Tag, moment: Moment) -> DriverData {
         let _ = (tag, moment);
         DriverData::default()
     }
-    /// Starts all that was handed over since the last call: one system call, or none.
+    /// Starts all requests handed over since the last call, with at most one system call.
     fn commit_rqs(&mut self);
-    /// Names requests that are done, until the batch is full.
+    /// Adds completed requests to `batch` until it is full.
     fn poll(&mut self, batch: &mut CompletionBatch);
-    /// Whether a poll would find something to do, for a last look before the owner sleeps. Asked of
-    /// a disk over a volume only ([`Driver::is_stacked`]).
+    /// Returns true if a poll would find work; checked once more before the owner sleeps. Called
+    /// only for a disk over a volume ([`Driver::is_stacked`]).
     fn has_work(&self) -> bool {
         false
     }
-    /// A request was not answered in time.
+    /// Decides about a request that was not completed within the timeout.
     fn timeout(&mut self, tag: Tag) -> Expired;
 }
 
-/// Completions of one `poll`: tags and their statuses.
+/// The tags and statuses of requests completed in one `poll`.
 #[derive(Debug)]
 pub struct CompletionBatch {
     entries: [(Tag, Status); CompletionBatch::CAPACITY],
     len: usize,
-    /// How many of them were found to be in flight.
+    /// Number of entries checked to have been in flight.
     checked: usize,
-    /// How many of those were taken out.
+    /// Number of checked entries already taken out.
     taken: usize,
     wake_ns: Option<u64>,
 }
 
-/// Requests of a batch that were checked and not taken out yet, one after the other.
-pub(crate) struct Rest<'a, M: Machine> {
+/// Iterator over the requests of a batch that were checked and not taken out yet.
+pub(crate) struct CheckedRequests<'a, M: Machine> {
     tags: &'a TagSet<M>,
     entries: &'a [(Tag, Status)],
     at: usize,
-    /// Where the batch keeps how many were taken out.
+    /// The batch's count of entries taken out, updated on drop.
     taken: &'a mut usize,
 }
 
-impl<M: Machine> Rest<'_, M> {
-    /// The next one, to look at, and its status.
+impl<M: Machine> CheckedRequests<'_, M> {
+    /// Returns the next request and its status without taking it.
     #[inline(always)]
     pub(crate) fn peek(&self) -> Option<(&Request<M>, Status)> {
         let (tag, status) = *self.entries.get(self.at)?;
@@ -354,7 +357,7 @@ impl<M: Machine> Rest<'_, M> {
         Some((unsafe { self.tags.lent(tag) }, status))
     }
 
-    /// Takes out the one that was looked at.
+    /// Takes the next request out, with its status.
     #[inline(always)]
     pub(crate) fn take(&mut self) -> Option<(RequestRef<M>, Status)> {
         let (tag, status) = *self.entries.get(self.at)?;
@@ -365,7 +368,7 @@ impl<M: Machine> Rest<'_, M> {
     }
 }
 
-impl<M: Machine> Drop for Rest<'_, M> {
+impl<M: Machine> Drop for CheckedRequests<'_, M> {
     #[inline(always)]
     fn drop(&mut self) {
         *self.taken = self.at;
@@ -373,10 +376,10 @@ impl<M: Machine> Drop for Rest<'_, M> {
 }
 
 impl CompletionBatch {
-    /// Most completions in one batch.
+    /// Largest number of completions in one batch.
     pub const CAPACITY: usize = 64;
 
-    /// An empty batch.
+    /// Creates an empty batch.
     #[must_use]
     pub fn new() -> Self {
         CompletionBatch {
@@ -388,7 +391,7 @@ impl CompletionBatch {
         }
     }
 
-    /// A request is done; its memory is no longer touched.
+    /// Adds a completed request, whose memory the driver no longer touches.
     ///
     /// # Panics
     /// If the batch is full.
@@ -398,82 +401,85 @@ impl CompletionBatch {
         self.len += 1;
     }
 
-    /// No more fit.
+    /// Returns true if the batch has no room left.
     #[inline]
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.len == Self::CAPACITY
     }
 
-    /// How many more fit.
+    /// Returns how many more completions fit.
     #[inline]
     #[must_use]
     pub fn room(&self) -> usize {
         Self::CAPACITY - self.len
     }
 
-    /// None so far.
+    /// Returns true if the batch has no completions.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// What was named so far.
+    /// Returns the tags completed so far, with their statuses.
     #[inline]
     #[must_use]
     pub fn entries(&self) -> &[(Tag, Status)] {
         &self.entries[..self.len]
     }
 
-    /// Asks for another poll at this time of `Machine::now`, if nothing happens before.
+    /// Asks for another poll at this time of `Machine::now`, if no event causes one before.
     pub fn wake_at(&mut self, deadline_ns: u64) {
         self.wake_ns = Some(self.wake_ns.map_or(deadline_ns, |old| old.min(deadline_ns)));
     }
 
-    /// Whether all that came is that one request went well.
+    /// Returns true if the batch holds exactly one completion, of `tag`, successful, and no wake-up
+    /// request.
     #[inline(always)]
     pub(crate) fn is_just(&self, tag: Tag) -> bool {
         let (first, status) = self.entries[0];
         self.len == 1 && first == tag && status.is_ok() && self.wake_ns.is_none()
     }
 
-    /// When another poll is due, if any driver asked; forgets it.
+    /// Takes the time at which a driver asked to be polled again, if any.
     pub fn take_wake(&mut self) -> Option<u64> {
         self.wake_ns.take()
     }
 
-    /// Empties it for the next poll; a wake-up asked for stays.
+    /// Empties the batch for the next poll; a requested wake-up stays.
     pub fn clear(&mut self) {
         (self.len, self.checked, self.taken) = (0, 0, 0);
     }
 
-    /// Says that the tags named so far were in flight, each of them once, in the queue that the
-    /// batch was filled from, and are no longer.
+    /// Records that each tag so far was in flight exactly once, in the queue that filled the batch.
     #[inline(always)]
     pub(crate) fn set_checked(&mut self) {
         self.checked = self.len;
     }
 
-    /// The requests that were checked and not taken out yet. `tags` is the set of the queue that
-    /// the batch was filled from.
+    /// Returns the requests that were checked and not taken out yet. `tags` is the set of the queue
+    /// that filled the batch.
     #[inline(always)]
-    pub(crate) fn rest<'a, M: Machine>(&'a mut self, tags: &'a TagSet<M>) -> Rest<'a, M> {
+    pub(crate) fn rest<'a, M: Machine>(
+        &'a mut self,
+        tags: &'a TagSet<M>,
+    ) -> CheckedRequests<'a, M> {
         let CompletionBatch { entries, checked, taken, .. } = self;
-        Rest { tags, entries: &entries[..*checked], at: *taken, taken }
+        CheckedRequests { tags, entries: &entries[..*checked], at: *taken, taken }
     }
 
-    /// A look at each of those requests, which stay.
+    /// Returns references to the requests that were checked and not taken out yet.
     pub(crate) fn looks<'a, M: Machine>(
         &'a mut self,
         tags: &'a TagSet<M>,
     ) -> impl Iterator<Item = (&'a Request<M>, Status)> {
         let entries = &self.entries[self.taken..self.checked];
-        // SAFETY: as in `Rest::peek`; the batch stays borrowed.
+        // SAFETY: as in `CheckedRequests::peek`; the batch stays borrowed.
         entries.iter().map(|(tag, status)| (unsafe { &*tags.lent(*tag) }, *status))
     }
 
-    /// Takes out the next request that was checked, with its status.
+    /// Takes out the next checked request, with its status.
     #[inline(always)]
     pub(crate) fn take<M: Machine>(&mut self, tags: &TagSet<M>) -> Option<(RequestRef<M>, Status)> {
         let (rq, status) = self.rest(tags).take()?;

@@ -1,8 +1,8 @@
-//! `InFlight`: the requests that a driver has from one hardware queue, and since when.
+//! `InFlight`: the requests that a driver has from one hardware queue, with their dispatch times.
 //!
-//! Part of what the serve lock protects. A request is lent to the driver by its handle, and only a
-//! request that was lent can come back: a driver that names any other tag is stopped by an
-//! assertion. Kernel counterpart: `MQ_RQ_IN_FLIGHT` and `rq->io_start_time_ns`.
+//! Protected by the serve lock. A request is lent to the driver by its handle, and only a lent
+//! request can come back: an assertion stops a driver that completes any other tag. Kernel
+//! counterpart: `MQ_RQ_IN_FLIGHT` and `rq->io_start_time_ns`.
 #![allow(unsafe_code)]
 
 use alloc::boxed::Box;
@@ -13,35 +13,35 @@ use crate::queue::driver::CompletionBatch;
 use crate::queue::request::{Request, RequestRef, Tag};
 use crate::queue::tag::TagSet;
 
-/// Requests that the driver has from one queue.
+/// The requests that the driver has from one hardware queue.
 pub(crate) struct InFlight {
-    /// When each tag was handed over; 0: not in flight here.
+    /// Dispatch time of each tag in nanoseconds; 0 if the tag is not in flight in this queue.
     issued_ns: Box<[u64]>,
     count: u32,
-    /// From the first look on.
+    /// Clock that leaves out pauses of the process; made at the first timeout check.
     clock: Option<RunningClock>,
 }
 
-/// When a tag was handed over, as `issued_ns` keeps it: never 0, and off by a nanosecond at most.
+/// Rounds a time for `issued_ns`: never 0, and wrong by at most 1 ns.
 #[inline(always)]
 fn stamp(now_ns: u64) -> u64 {
     now_ns | 1
 }
 
 impl InFlight {
-    /// Nothing, of a queue with so many tags.
+    /// Creates the table of a queue with `depth` tags, none of them in flight.
     pub(crate) fn new(depth: usize) -> Self {
         let issued_ns = alloc::vec![0; depth].into_boxed_slice();
         InFlight { issued_ns, count: 0, clock: None }
     }
 
-    /// How many there are.
+    /// Returns the number of requests in flight.
     #[inline(always)]
     pub(crate) fn count(&self) -> u32 {
         self.count
     }
 
-    /// The driver has taken a request; it comes back by its tag.
+    /// Records that the driver has accepted a request, which comes back by its tag.
     #[inline(always)]
     pub(crate) fn lend<M: Machine>(&mut self, rq: RequestRef<M>, now_ns: u64) {
         self.issued_ns[rq.tag().0 as usize] = stamp(now_ns);
@@ -49,7 +49,8 @@ impl InFlight {
         core::mem::forget(rq);
     }
 
-    /// Takes back what a driver has named, so that the requests can be taken out of the batch.
+    /// Checks the tags that a driver has completed and marks them as no longer in flight, so that
+    /// the requests can be taken out of the batch.
     ///
     /// # Panics
     /// If a tag is not in flight here; `drive` is for the message.
@@ -57,14 +58,18 @@ impl InFlight {
     pub(crate) fn take_back(&mut self, batch: &mut CompletionBatch, drive: &str) {
         for (tag, _) in batch.entries() {
             let issued = &mut self.issued_ns[tag.0 as usize];
-            assert!(*issued != 0, "{drive}: driver completed idle tag {}", tag.0);
+            assert!(
+                *issued != 0,
+                "drive {drive}: the driver completed tag {}, which is not in flight",
+                tag.0
+            );
             *issued = 0;
         }
         self.count -= batch.entries().len() as u32;
         batch.set_checked();
     }
 
-    /// A request that the driver has, for the clock's and the recorder's looks.
+    /// Returns a request that the driver has, for timeout checks and traces.
     pub(crate) fn lent<'a, M: Machine>(
         &'a mut self,
         tags: &'a TagSet<M>,
@@ -78,14 +83,16 @@ impl InFlight {
         Some(unsafe { tags.lent(tag) })
     }
 
-    /// Looks at the time; looks come every `period_ns` while requests are in flight. A pause, in
-    /// which nobody looked, counts against no request; true if there was one.
+    /// Checks the clock, every `period_ns` while requests are in flight. A pause in which nobody
+    /// checked, such as a suspended process, counts against no request. Returns true if there was
+    /// one.
     pub(crate) fn look(&mut self, now_ns: u64, period_ns: u64) -> bool {
-        // A look may be missed while somebody else serves the queue.
+        // One check may be missed while another thread serves the queue.
         let due_ns = 2 * period_ns;
         let issued_ns = &self.issued_ns;
         let clock = self.clock.get_or_insert_with(|| {
-            // The first look is due from the first request on: a pause may have come before it.
+            // The first check is due from the first request on, because a pause may have come
+            // before the check.
             let first = issued_ns.iter().copied().filter(|issued| *issued != 0).min();
             let mut clock = RunningClock::new();
             clock.look(first.unwrap_or(now_ns), due_ns);
@@ -100,7 +107,8 @@ impl InFlight {
         pause_ns > 0
     }
 
-    /// The first tag from `from` on that was handed over at `now_ns` less `timeout_ns` or before.
+    /// Returns the first tag, from number `from` on, that was dispatched `timeout_ns` ago or
+    /// earlier.
     pub(crate) fn next_overdue(&self, from: u32, now_ns: u64, timeout_ns: u64) -> Option<Tag> {
         let is_overdue = |issued: u64| issued != 0 && now_ns.saturating_sub(issued) >= timeout_ns;
         let rest = self.issued_ns.get(from as usize..)?;
@@ -108,12 +116,12 @@ impl InFlight {
         Some(Tag(from + place as u32))
     }
 
-    /// Starts the time of a request anew.
+    /// Restarts the timeout of a request.
     pub(crate) fn restart(&mut self, tag: Tag, now_ns: u64) {
         self.issued_ns[tag.0 as usize] = stamp(now_ns);
     }
 
-    /// Counts requests that no driver has.
+    /// Sets the number of requests in flight without requests, for tests.
     #[cfg(test)]
     pub(crate) fn pretend(&mut self, count: u32) {
         self.count = count;

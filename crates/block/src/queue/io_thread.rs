@@ -1,8 +1,8 @@
-//! `IoThread`: what a channel or a worker must know of the thread that it runs on.
+//! `IoThread`: the properties of an I/O thread that a channel or worker running on it needs.
 //!
-//! Given by whoever runs the thread (a reactor's context, a worker's thread, a test) when the
-//! channel is opened or the worker made. How the thread waits for its drives is a function of its
-//! own, since this layer makes no system call.
+//! The thread's runner (a reactor's context, a worker's thread, a test) passes it when it opens the
+//! channel or makes the worker. A function pointer tells how the thread waits for its drives,
+//! because this layer makes no system call.
 
 use alloc::sync::Arc;
 
@@ -10,30 +10,31 @@ use millrace_machine::{Doorbell, Machine};
 
 use crate::bio::error::Error;
 
-/// How long a dropped channel or worker waits for its I/O before it gives memory up for lost.
+/// Time in nanoseconds that a dropped channel or worker waits for its I/O before it leaks the
+/// memory.
 pub(crate) const DRAIN_NS: u64 = 5_000_000_000;
-/// Pause between two looks while it waits.
+/// Pause in nanoseconds between two checks during that wait.
 pub(crate) const DRAIN_LOOK_NS: u64 = 100_000;
 
 /// An I/O thread that owns hardware queues.
 pub struct IoThread<M: Machine> {
-    /// Its number, from 0: the hardware queue of that number is its own.
+    /// Number of the thread, from 0; the thread owns the hardware queue of the same number.
     pub number: u16,
-    /// Its identity, above 0 and unique in the process.
+    /// Identity of the thread, above 0 and unique in the process.
     pub owner: u64,
-    /// Wakes it.
+    /// Doorbell that wakes the thread.
     pub bell: Arc<Doorbell<M>>,
-    /// How it drives its drives; none: whatever they complete rings the bell.
-    pub turn: Option<Turn<M>>,
+    /// Function that drives the thread's drives; `None` if their completions ring the doorbell.
+    pub turn: Option<ThreadTurn<M>>,
 }
 
-/// Starts what was handed to the drives of an I/O thread and collects what they have completed.
-/// Sleeps until there is something, the bell rings, or the deadline comes, unless `has_work`, asked
-/// after the bell was armed, says that there is something to do.
+/// Starts the I/O handed to an I/O thread's drives and collects completions. Sleeps until there is
+/// work, the doorbell rings or the deadline comes, unless `has_work`, asked after the doorbell was
+/// armed, returns true.
 ///
 /// # Errors
 /// If the thread's ring itself fails.
-pub type Turn<M> = fn(
+pub type ThreadTurn<M> = fn(
     bell: &Doorbell<M>,
     deadline_ns: Option<u64>,
     has_work: &dyn Fn() -> bool,

@@ -1,30 +1,33 @@
-//! `Pending`: which software queues have something for a hardware queue.
+//! `PendingQueues`: a bitmap of the software queues that have bios for a hardware queue.
 //!
-//! A bit for each software queue, set after the insertion and taken by whoever serves. Ways into
-//! one hardware queue that several threads use (`Inside::Each`) share their words, 64 bits each;
-//! each of them looks at its own bit alone. Owned by a `HardwareQueue`. Kernel counterpart:
-//! `hctx->ctx_map`.
+//! Each software queue has a bit, set after an insertion and cleared by the serving thread. The
+//! lanes of a hardware queue that several threads serve (`Inside::Each`)
+//! share words of 64 bits, and each lane checks only its own bit. Owned by a `HardwareQueue`.
+//! Kernel counterpart: `hctx->ctx_map`.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use millrace_machine::{Machine, Order, Word};
 
-/// Software queues that have something.
-pub(crate) struct Pending<M: Machine> {
+/// Bitmap of the software queues that have bios for a hardware queue.
+pub(crate) struct PendingQueues<M: Machine> {
     words: Arc<[M::Word]>,
-    /// The bit of a way in that is one of several, and the software queue that it stands for.
+    /// For one of several lanes: its bit, and the software queue that the bit stands for.
     own: Option<(u64, usize)>,
 }
 
-impl<M: Machine> Pending<M> {
-    /// None of `ctxs`.
+impl<M: Machine> PendingQueues<M> {
+    /// Creates a bitmap of `ctxs` software queues, all without bios.
     pub(crate) fn new(ctxs: usize) -> Self {
-        Pending { words: (0..ctxs.div_ceil(64)).map(|_| M::Word::new(0)).collect(), own: None }
+        PendingQueues {
+            words: (0..ctxs.div_ceil(64)).map(|_| M::Word::new(0)).collect(),
+            own: None,
+        }
     }
 
-    /// The part of each of several ways into hardware queues: for each its hardware queue and the
-    /// software queue that it takes from.
+    /// Creates the bitmaps of several lanes. Each lane is a pair of hardware queue and software
+    /// queue.
     pub(crate) fn of_lanes(lanes: &[(usize, usize)]) -> Vec<Self> {
         let mut words = Vec::new();
         let part = |(queue, ctx): &(usize, usize)| {
@@ -35,12 +38,12 @@ impl<M: Machine> Pending<M> {
                 _ => Arc::new([M::Word::new(0)]),
             };
             words.push((*queue, Arc::clone(&word)));
-            Pending { words: word, own: Some((1 << (before % 64), *ctx)) }
+            PendingQueues { words: word, own: Some((1 << (before % 64), *ctx)) }
         };
         lanes.iter().map(part).collect()
     }
 
-    /// Software queue `ctx` has something.
+    /// Marks that software queue `ctx` has bios.
     pub(crate) fn mark(&self, ctx: usize) {
         let (word, bit) = match self.own {
             None => (&self.words[ctx / 64], 1u64 << (ctx % 64)),
@@ -50,11 +53,12 @@ impl<M: Machine> Pending<M> {
         word.fetch_or(bit, Order::Release);
     }
 
-    /// Calls `f` for each software queue that has something, and forgets them.
+    /// Calls `f` for each marked software queue and clears the marks.
     #[inline]
     pub(crate) fn take(&self, mut f: impl FnMut(usize)) {
         for (index, word) in self.words.iter().enumerate() {
-            // Relaxed: a look; latecomers flag the serve lock or ring the bell.
+            // Relaxed: only a quick check; a thread that marks later flags the serve lock or rings
+            // the doorbell.
             if word.load(Order::Relaxed) == 0 {
                 continue;
             }
@@ -74,7 +78,7 @@ impl<M: Machine> Pending<M> {
         }
     }
 
-    /// Whether any software queue has something.
+    /// Returns true if any software queue is marked.
     #[inline]
     pub(crate) fn is_any(&self) -> bool {
         let mask = self.own.map_or(u64::MAX, |(bit, _)| bit);
@@ -89,7 +93,7 @@ mod tests {
     use alloc::vec;
     use millrace_machine::Native;
 
-    fn taken(pending: &Pending<Native>) -> Vec<usize> {
+    fn taken(pending: &PendingQueues<Native>) -> Vec<usize> {
         let mut all = Vec::new();
         pending.take(|ctx| all.push(ctx));
         all
@@ -98,7 +102,7 @@ mod tests {
     #[test]
     fn ways_into_one_queue_see_their_own_software_queue_alone() {
         let lanes: Vec<_> = (0..70).map(|lane| (lane % 2, lane)).collect();
-        let parts = Pending::<Native>::of_lanes(&lanes);
+        let parts = PendingQueues::<Native>::of_lanes(&lanes);
         [3, 5, 69].iter().for_each(|lane| parts[*lane].mark(*lane));
         assert!(parts[3].is_any() && !parts[1].is_any());
         assert_eq!([1, 3, 3].map(|lane| taken(&parts[lane])), [vec![], vec![3], vec![]]);
@@ -109,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_whole_queue_finds_what_was_marked_once() {
-        let pending = Pending::<Native>::new(130);
+        let pending = PendingQueues::<Native>::new(130);
         [0, 64, 129].iter().for_each(|ctx| pending.mark(*ctx));
         assert!(pending.is_any());
         assert_eq!((taken(&pending), taken(&pending)), (vec![0, 64, 129], vec![]));

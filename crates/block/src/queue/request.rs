@@ -1,10 +1,10 @@
-//! `Request`: what a driver gets: one contiguous range of a drive and the memory for it.
+//! `Request`: a driver's unit of work: one contiguous range of a drive and the memory for it.
 //!
-//! Preallocated, one for each tag of a `TagSet`; filled just before dispatch from a chain of bios,
-//! read by the driver, ended once by its tag in a `CompletionBatch`. States: `Idle` (owned by the
-//! tag set) -> `InFlight` or `Waited` (owned by the driver) -> `Idle`, or -> `Abandoned` (timed
-//! out, its bios answered, memory in quarantine) -> `Idle` when the driver confirms after all.
-//! Kernel counterpart: `struct request` with `enum mq_rq_state`.
+//! Preallocated, one for each tag of a `TagSet`. Filled just before dispatch from a chain of bios,
+//! read by the driver, and ended by its tag in a `CompletionBatch`. States: `Idle` (owned by the
+//! tag set) -> `InFlight` or `Waited` (owned by the driver) -> `Idle`; or -> `Abandoned` (timed out
+//! and its bios completed, but the driver may still write its memory) -> `Idle` when the driver
+//! confirms it after all. Kernel counterpart: `struct request` with `enum mq_rq_state`.
 #![allow(unsafe_code)]
 
 use core::ops::{Deref, DerefMut};
@@ -12,64 +12,64 @@ use core::ptr::NonNull;
 
 use millrace_machine::{Line, Machine};
 
-use crate::account::{EqualIos, Whose};
+use crate::account::{EqualIos, IoOwner};
 use crate::bio::limits::{QueueLimits, SegmentRule};
 use crate::bio::{Op, OpFlags, SECTOR_SHIFT, Sector, SectorCount, Segment};
 use crate::chain::bio_set::BioSet;
-use crate::chain::slot::{BioRef, Slot};
-use crate::queue::sbitmap::Bits;
+use crate::chain::slot::{BioRef, BioSlot};
+use crate::queue::sbitmap::TagBits;
 
-/// Names an in-flight request of a tag set; the driver uses the same number.
+/// Number of a request in its tag set; the driver uses the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(pub u32);
 
-/// What became of a request handed over.
+/// The driver's answer to a request that was handed to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dispatch {
-    /// The driver has it and will name its tag in a later `poll`.
+    /// The driver has accepted the request and will return its tag in a later `poll`.
     Queued,
-    /// The queue is full; try again after a completion of this queue.
+    /// The queue is full; the request is retried after a completion of this queue.
     DeviceBusy,
-    /// Something in the host is short; try again a little later.
+    /// A resource of the host is short; the request is retried a little later.
     HostBusy,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum State {
+pub(crate) enum RequestState {
     Idle,
-    /// Straight from a plug.
+    /// In flight; its bios came straight from a plug.
     InFlight,
-    /// In flight, with bios that waited in a queue.
+    /// In flight; its bios waited in a queue.
     Waited,
-    /// Not answered in time, which was noted; its memory belongs to somebody outside.
+    /// Timed out and recorded so, but not completed, because the submitter owns its memory.
     Overdue,
     Abandoned,
 }
 
-/// One request to a drive; a cache line of its own, as its tag is.
+/// One request to a drive, aligned to a cache line of its own.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Request<M: Machine> {
     pub(crate) chain: Option<BioRef<M>>,
     sector: Sector,
-    /// When it was dispatched.
+    /// Time of dispatch (D) in nanoseconds.
     pub(crate) d_ns: u64,
     nr_sectors: SectorCount,
     tag: Tag,
-    /// Its tag in the map that it is taken from; no bit: a reserved one.
-    pub(crate) bits: Bits,
+    /// Bit of its tag in the bitmap; empty for a reserved tag.
+    pub(crate) bits: TagBits,
     nr_segments: u16,
     pub(crate) hctx: u16,
     op: Op,
     flags: OpFlags,
-    pub(crate) state: State,
-    /// What the driver said last.
+    pub(crate) state: RequestState,
+    /// The driver's last answer.
     pub(crate) outcome: Dispatch,
 }
 
 impl<M: Machine> Request<M> {
-    pub(crate) fn idle(tag: Tag, bits: Bits) -> Self {
+    pub(crate) fn idle(tag: Tag, bits: TagBits) -> Self {
         Request {
             chain: None,
             sector: 0,
@@ -81,131 +81,137 @@ impl<M: Machine> Request<M> {
             hctx: 0,
             op: Op::Read,
             flags: OpFlags::NONE,
-            state: State::Idle,
+            state: RequestState::Idle,
             outcome: Dispatch::Queued,
         }
     }
 
-    /// Takes over a chain of bios.
+    /// Fills the request from a chain of bios. `taken` are the flags that the driver understands.
     #[inline(always)]
     pub(crate) fn fill(&mut self, head: BioRef<M>, hctx: u16, taken: OpFlags) {
-        assert!(self.state == State::Idle, "tag {} names a request in flight", self.tag.0);
+        assert!(
+            self.state == RequestState::Idle,
+            "tag {} is used for a request that is still in flight",
+            self.tag.0
+        );
         self.sector = head.dev_sector;
         self.nr_sectors = head.chain_sectors;
         self.nr_segments = head.chain_segments;
         self.op = head.bio.op;
         self.flags = OpFlags(head.bio.flags.0 & taken.0);
         self.hctx = hctx;
-        self.state = State::InFlight;
+        self.state = RequestState::InFlight;
         core::mem::forget(self.chain.replace(head));
     }
 
-    /// Takes over a chain of bios that waited in a queue.
+    /// Fills the request from a chain of bios that waited in a queue.
     pub(crate) fn fill_waited(&mut self, head: BioRef<M>, hctx: u16, taken: OpFlags) {
         self.fill(head, hctx, taken);
-        self.state = State::Waited;
+        self.state = RequestState::Waited;
     }
 
-    /// It waits in a queue, from now on if it did not before.
+    /// Records that the request waits in a queue, from now on unless it waited before.
     pub(crate) fn mark_inserted(&mut self, now_ns: u64) {
-        self.state = State::Waited;
+        self.state = RequestState::Waited;
         if let Some(head) = &mut self.chain {
             head.mark_inserted(now_ns);
         }
     }
 
-    /// Whether the driver has it, or is to have it, and its bios are unanswered.
+    /// Returns true if the request is with the driver, or about to be, and its bios are not
+    /// completed.
     #[inline(always)]
     pub(crate) fn is_in_flight(&self) -> bool {
-        matches!(self.state, State::InFlight | State::Waited | State::Overdue)
+        matches!(self.state, RequestState::InFlight | RequestState::Waited | RequestState::Overdue)
     }
 
-    /// Its operation and times, to compare others with.
+    /// Returns operation and times, as an empty run of equal I/Os to compare other requests with.
     #[inline]
     pub(crate) fn times(&self, c_ns: u64) -> EqualIos {
         let Some(bio) = &self.chain else { return EqualIos::EMPTY };
-        // If it is not this thread's own, it is like no other.
-        let whose = Whose { payer: bio.bio.payer, stage: bio.stage, own: true };
+        // Marked as this thread's own; `ends_alike` checks whether a bio is.
+        let whose = IoOwner { account_key: bio.bio.account_key, stage: bio.stage, own: true };
         EqualIos::like(self.op, whose, (bio.q_ns, self.d_ns, c_ns))
     }
 
-    /// Whether it is in flight with one bio of this channel, no flush, that waited in no queue, and
-    /// has these times.
+    /// Returns true if the request is in flight and matches `times`, and consists of a single bio
+    /// of this channel that is no flush and waited in no queue.
     #[inline(always)]
     pub(crate) fn ends_alike(&self, bio_set: *const BioSet<M>, times: &EqualIos) -> bool {
         let Some(bio) = &self.chain else { return false };
-        self.state == State::InFlight
+        self.state == RequestState::InFlight
             && self.op != Op::Flush
             && times.is_like(self.op, bio, self.d_ns)
             && bio.chained.is_none()
             && bio.bio_set == bio_set
     }
 
-    /// Takes the chain back out.
+    /// Takes the chain out and makes the request idle.
     #[inline]
     pub(crate) fn empty(&mut self) -> BioRef<M> {
-        self.state = State::Idle;
+        self.state = RequestState::Idle;
         self.chain.take().expect("a request in flight has bios")
     }
 
-    /// Its tag, below the depth of its tag set.
+    /// Returns the tag, below the depth of the tag set including reserved tags.
     #[inline]
     #[must_use]
     pub fn tag(&self) -> Tag {
         self.tag
     }
 
-    /// What to do.
+    /// Returns the operation.
     #[inline]
     #[must_use]
     pub fn op(&self) -> Op {
         self.op
     }
 
-    /// Modifiers; a driver without FUA never sees it, and none sees PREFLUSH.
+    /// Returns the flags. PREFLUSH is never set; FUA only if the driver supports it.
     #[inline]
     #[must_use]
     pub fn flags(&self) -> OpFlags {
         self.flags
     }
 
-    /// First sector on the drive.
+    /// Returns the first sector on the drive.
     #[inline]
     #[must_use]
     pub fn sector(&self) -> Sector {
         self.sector
     }
 
-    /// Length in sectors; 0 for a flush.
+    /// Returns the length in sectors; 0 for a flush.
     #[inline]
     #[must_use]
     pub fn nr_sectors(&self) -> SectorCount {
         self.nr_sectors
     }
 
-    /// Length of its data in bytes; 0 if the operation carries none.
+    /// Returns the length of the data in bytes; 0 if the operation carries none.
     #[inline]
     #[must_use]
     pub fn len_bytes(&self) -> u32 {
         if self.op.has_data() { self.nr_sectors << SECTOR_SHIFT } else { 0 }
     }
 
-    /// How many pieces [`Request::segments`] yields, at most.
+    /// Returns the largest number of pieces that [`Request::segments`] yields.
     #[inline]
     #[must_use]
     pub fn nr_segments(&self) -> u16 {
         self.nr_segments
     }
 
-    /// Its memory in order, as long as the request is in flight. Adjacent pieces are not joined.
+    /// Returns the memory of the request piece by piece; valid while the request is in flight.
+    /// Adjacent pieces are not joined.
     #[inline]
     #[must_use]
     pub fn segments(&self) -> Segments<'_, M> {
         self.segments_by(SegmentRule::NONE)
     }
 
-    /// Its memory in order, for a drive that limits the size of a piece or has a boundary: pieces
-    /// are cut so that they keep `max_segment_size` and `seg_boundary_mask`.
+    /// Returns the memory of the request in pieces that respect `max_segment_size` and
+    /// `seg_boundary_mask` of `limits`.
     #[must_use]
     pub fn segments_within(&self, limits: &QueueLimits) -> Segments<'_, M> {
         self.segments_by(limits.segment_rule())
@@ -218,10 +224,10 @@ impl<M: Machine> Request<M> {
     }
 }
 
-/// The one handle of a request whose tag is taken and that no driver has.
+/// The only handle of a request whose tag is taken and that no driver has.
 ///
 /// It comes from a batch of tags, goes to the driver's queue (`InFlight::lend`), comes back when
-/// the driver names the tag (`CompletionBatch::take`), and ends when the tag is given back
+/// the driver returns the tag (`CompletionBatch::take`), and ends when the tag is freed
 /// (`TagSet::give`). Not `Clone`; dropping one would lose a tag, and panics.
 pub(crate) struct RequestRef<M: Machine>(NonNull<M::Line<Request<M>>>);
 
@@ -229,7 +235,7 @@ pub(crate) struct RequestRef<M: Machine>(NonNull<M::Line<Request<M>>>);
 unsafe impl<M: Machine> Send for RequestRef<M> {}
 
 impl<M: Machine> RequestRef<M> {
-    /// The handle of the request on a line of a tag set, which outlives it.
+    /// Creates the handle of the request on a line of a tag set, which outlives it.
     ///
     /// # Safety
     /// The caller owns the request: no other handle of it exists, and no driver has it.
@@ -238,7 +244,7 @@ impl<M: Machine> RequestRef<M> {
         RequestRef(NonNull::from(line))
     }
 
-    /// Charges for the request's coming to this CPU.
+    /// Charges the simulated cost of moving the request's cache line to this CPU.
     #[inline(always)]
     pub(crate) fn touch(&self) {
         // SAFETY: the tag set outlives its handles.
@@ -270,17 +276,18 @@ impl<M: Machine> Drop for RequestRef<M> {
     }
 }
 
-/// During a panic the tag stays in use, with the bios: the driver may have the request.
+/// Panics, unless a panic is under way: then the tag and the bios stay in use, since the driver may
+/// have the request.
 #[cold]
 #[inline(never)]
 fn dropped_with_its_tag<M: Machine>() {
-    assert!(M::is_panicking(), "a request was dropped with its tag");
+    assert!(M::is_panicking(), "a request was dropped without freeing its tag");
 }
 
-/// The pieces of memory of a request.
+/// Iterator over the memory of a request, piece by piece.
 #[derive(Debug)]
 pub struct Segments<'a, M: Machine> {
-    bio: Option<&'a Slot<M>>,
+    bio: Option<&'a BioSlot<M>>,
     done: u32,
     rule: SegmentRule,
 }

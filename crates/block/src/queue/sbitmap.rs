@@ -1,8 +1,7 @@
-//! `Sbitmap`: a set of free numbers as bits spread over words, each word on a cache line of its
-//! own.
+//! `Sbitmap`: a scalable bitmap of free numbers, spread over words on separate cache lines.
 //!
-//! Owned by a `TagSet`. Bits are taken and given in batches: one locked operation for up to a word
-//! of them. Every user starts at a hint of its own, so that users meet on a line only when the map
+//! Owned by a `TagSet`. Bits are taken and returned in batches: one locked operation for up to a
+//! word of them. Each user starts at its own hint, so users meet on a cache line only when the map
 //! is nearly full. A set bit is taken. Kernel counterpart: lib/sbitmap.c (names and the rule for
 //! bits per word, not code).
 
@@ -10,33 +9,36 @@ use alloc::boxed::Box;
 
 use millrace_machine::{Machine, Order, Word};
 
-/// Bits of one word: `word` index and a mask.
+/// Some bits of one word: the word's index and a mask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Bits {
+pub(crate) struct TagBits {
     pub(crate) word: u32,
     pub(crate) mask: u64,
 }
 
-impl Bits {
-    /// No bit.
-    pub(crate) const NONE: Bits = Bits { word: 0, mask: 0 };
+impl TagBits {
+    /// The empty set of bits.
+    pub(crate) const NONE: TagBits = TagBits { word: 0, mask: 0 };
 }
 
 /// A set of numbers below `depth`.
 pub(crate) struct Sbitmap<M: Machine> {
     words: Box<[M::Word]>,
-    /// log2 of the bits used in a word.
+    /// log2 of the number of bits used in each word.
     shift: u32,
-    /// The bits used in a word.
+    /// Mask of the bits used in each word.
     mask: u64,
     depth: u32,
 }
 
 impl<M: Machine> Sbitmap<M> {
-    /// All numbers below `depth` free; 1 to 2^20. Words are kept small enough that a map of four
-    /// bits or more has four words.
+    /// Creates a map with all numbers below `depth` (1 to 2^20) free. Words are small enough that a
+    /// map of four or more bits has at least four words.
     pub(crate) fn new(depth: u32) -> Self {
-        assert!((1..=1 << 20).contains(&depth), "sbitmap of {depth} bits: 1 to 2^20");
+        assert!(
+            (1..=1 << 20).contains(&depth),
+            "an sbitmap of {depth} bits is out of range; use 1 to 2^20"
+        );
         let mut shift = 6;
         while depth >= 4 && (4u32 << shift) > depth {
             shift -= 1;
@@ -48,10 +50,10 @@ impl<M: Machine> Sbitmap<M> {
             mask: low_bits(1 << shift),
             depth,
         };
-        // Bits past the depth are taken for ever.
+        // Bits at and above the depth are permanently taken.
         let last = words - 1;
         let used = depth - (last << shift);
-        // Relaxed: nobody else has the map yet.
+        // Relaxed: no other thread has the map yet.
         map.words[last as usize].store(map.mask & !low_bits(used), Order::Relaxed);
         map
     }
@@ -60,39 +62,39 @@ impl<M: Machine> Sbitmap<M> {
         self.depth
     }
 
-    /// The number of a bit.
+    /// Returns the number that a bit stands for.
     #[inline]
     pub(crate) fn number(&self, word: u32, bit: u32) -> u32 {
         (word << self.shift) | bit
     }
 
-    /// Word and mask of a number.
+    /// Returns word and mask of a number.
     #[inline]
-    pub(crate) fn bit_of(&self, number: u32) -> Bits {
-        Bits { word: number >> self.shift, mask: 1 << (number & ((1 << self.shift) - 1)) }
+    pub(crate) fn bit_of(&self, number: u32) -> TagBits {
+        TagBits { word: number >> self.shift, mask: 1 << (number & ((1 << self.shift) - 1)) }
     }
 
-    /// Takes up to `want` (1 or more) numbers out of one word, the first one from `hint` on that
-    /// has any; moves the hint there.
+    /// Takes up to `want` (1 or more) numbers from the first word, starting at `hint`, that has
+    /// free ones. Moves the hint to that word.
     #[inline(always)]
-    pub(crate) fn take(&self, hint: &mut u32, want: u32) -> Option<Bits> {
+    pub(crate) fn take(&self, hint: &mut u32, want: u32) -> Option<TagBits> {
         let word = *hint;
         match self.words.get(word as usize).and_then(|bio_set| self.take_from(bio_set, want)) {
-            Some(mask) => Some(Bits { word, mask }),
+            Some(mask) => Some(TagBits { word, mask }),
             None => self.take_elsewhere(hint, want),
         }
     }
 
-    /// Goes once round all words, from the one behind the hint on.
+    /// Tries all words once, starting behind the hint.
     #[inline(never)]
-    fn take_elsewhere(&self, hint: &mut u32, want: u32) -> Option<Bits> {
+    fn take_elsewhere(&self, hint: &mut u32, want: u32) -> Option<TagBits> {
         let count = self.words.len() as u32;
         let start = *hint % count;
         for step in 1..=count {
             let word = (start + step) % count;
             if let Some(mask) = self.take_from(&self.words[word as usize], want) {
                 *hint = word;
-                return Some(Bits { word, mask });
+                return Some(TagBits { word, mask });
             }
         }
         None
@@ -101,15 +103,15 @@ impl<M: Machine> Sbitmap<M> {
     #[inline(always)]
     fn take_from(&self, word: &M::Word, want: u32) -> Option<u64> {
         loop {
-            // SeqCst: pairs with the SeqCst of `TagSet::wait`, see there.
+            // SeqCst pairs with the SeqCst of `TagSet::wait`; see there.
             let old = word.load(Order::SeqCst);
             let free = !old & self.mask;
             if free == 0 {
                 return None;
             }
             let wanted = lowest(free, want);
-            // Acquire pairs with the Release in `give`: what the last user of the number wrote has
-            // happened before. Relaxed: a failure starts anew.
+            // Acquire pairs with the Release in `give`: writes of the number's last user have
+            // happened before. Relaxed: after a failure the loop starts anew.
             if word.compare_exchange(old, old | wanted, Order::Acquire, Order::Relaxed).is_ok() {
                 return Some(wanted);
             }
@@ -118,17 +120,18 @@ impl<M: Machine> Sbitmap<M> {
 
     /// Frees numbers.
     #[inline(always)]
-    pub(crate) fn give(&self, bits: Bits) {
-        // SeqCst: Release for the next user of the number, and before the look at the waiters.
-        // Taken bits are set, so that subtracting clears just them: one instruction.
+    pub(crate) fn give(&self, bits: TagBits) {
+        // SeqCst: Release for the next user of the number, and ordered before the check for
+        // waiters. Taken bits are set, so subtracting the mask clears exactly these, in one
+        // instruction.
         let old = self.words[bits.word as usize].fetch_add(bits.mask.wrapping_neg(), Order::SeqCst);
-        assert!(old & bits.mask == bits.mask, "a tag was given back twice");
+        assert!(old & bits.mask == bits.mask, "a tag was freed twice");
     }
 
-    /// How many are taken.
+    /// Returns how many numbers are taken.
     pub(crate) fn weight(&self) -> u32 {
         let mask = self.mask;
-        // Acquire pairs with `give`: who sees 0 also sees all that the users did.
+        // Acquire pairs with `give`: a caller that sees 0 also sees everything that the users did.
         let taken = |word: &M::Word| (word.load(Order::Acquire) & mask).count_ones();
         let sum: u32 = self.words.iter().map(taken).sum();
         sum - ((self.words.len() as u32) << self.shift).saturating_sub(self.depth)
@@ -139,7 +142,7 @@ const fn low_bits(count: u32) -> u64 {
     if count >= 64 { u64::MAX } else { (1 << count) - 1 }
 }
 
-/// The lowest `want` set bits.
+/// Returns the lowest `want` set bits.
 #[inline(always)]
 fn lowest(bits: u64, want: u32) -> u64 {
     if want == 1 {
@@ -152,7 +155,7 @@ fn lowest_of_many(bits: u64, want: u32) -> u64 {
     if bits.count_ones() <= want {
         return bits;
     }
-    // A run of free bits from bit 0 on is the common case.
+    // Bits 0 to `want` - 1 being free is the common case.
     let run = low_bits(want);
     if bits & run == run {
         return run;
@@ -188,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "given back twice")]
+    #[should_panic(expected = "freed twice")]
     fn giving_a_number_twice_panics() {
         let map = Sbitmap::<Native>::new(8);
         let bits = map.take(&mut 0, 1).expect("an empty map");
@@ -236,7 +239,7 @@ mod tests {
         }
     }
 
-    fn numbers(map: &Sbitmap<Native>, bits: Bits) -> Vec<u32> {
+    fn numbers(map: &Sbitmap<Native>, bits: TagBits) -> Vec<u32> {
         let set = (0..64).filter(|bit| bits.mask >> bit & 1 == 1);
         set.map(|bit| map.number(bits.word, bit)).collect()
     }

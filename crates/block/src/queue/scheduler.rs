@@ -1,14 +1,15 @@
-//! `Scheduler`: which of the chains that wait at a hardware queue goes to the driver next.
+//! `Scheduler`: decides which of the chains that wait at a hardware queue goes to the driver next.
 //!
-//! A drive without one is served first come, first served. With one, what software queues hand to a
-//! hardware queue goes through [`Scheduler::insert`], and [`Scheduler::next`] names the chain that
-//! becomes the next request. Each hardware queue has a `Scheduler` of its own, called under that
-//! queue's serve lock by one thread at a time; what those of a drive share is theirs to agree on
-//! (deadline.rs shares one lock, as the kernel's do). Flushes go past it. `Scheduling` is the
-//! layer's side: it counts what is inside, and tells the scheduler only of requests that came from
-//! it. Called by disk/scheduled.rs. Source: \[MQ\], "scheduling in the software queues". Kernel
+//! A drive without a scheduler serves chains in order of arrival. With one, chains from software
+//! queues go through [`Scheduler::insert`], and [`Scheduler::next`] names the chain that becomes
+//! the next request. Each hardware queue has its own `Scheduler`, called under that queue's serve
+//! lock by one thread at a time; the schedulers of a drive coordinate as they like (deadline.rs
+//! shares one lock, as the kernel's does). Flushes bypass it. `Scheduling` is the layer's side: it
+//! counts the chains inside and reports completions only of requests that the scheduler named.
+//! Called by disk/scheduled.rs. Source: \[MQ\], "scheduling in the software queues". Kernel
 //! counterpart: `struct elevator_mq_ops`.
 
+pub(crate) mod builtin;
 pub(crate) mod cost;
 pub(crate) mod deadline;
 pub(crate) mod fair;
@@ -22,160 +23,152 @@ use core::mem::forget;
 
 use millrace_machine::Machine;
 
-use crate::account::decisions::Decision;
-use crate::account::held::{DriveHolds, HeldStats, Holds};
-use crate::account::hold::Hold;
-use crate::account::waits::Said;
+use crate::account::decisions::SchedulerMessage;
+use crate::account::held::{DriveWaits, GroupWaitStats, WaitAccounts};
+use crate::account::hold::WaitReason;
+use crate::account::waits::ReportedWaits;
 use crate::bio::group_id::GroupId;
 use crate::bio::limits::QueueLimits;
 use crate::bio::status::Status;
 use crate::bio::{Op, OpFlags, Sector, SectorCount};
-use crate::chain::merge::{Merged, try_merge};
-use crate::chain::slot::{BioList, BioRef, Slot};
+use crate::chain::merge::{MergeKind, try_merge};
+use crate::chain::slot::{BioList, BioRef, BioSlot};
 use crate::queue::request::Tag;
+use crate::queue::scheduler::builtin::SchedulerKind;
 
-/// That a scheduler names nothing is noted once in this time.
+/// Nanoseconds during which a pause of the scheduler is written to a trace only once.
 const REST_NOTED_NS: u64 = 10_000_000;
 
-/// The schedulers that the layer has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum SchedulerKind {
-    /// First come, first served.
-    #[default]
-    None,
-    /// [`Deadline`](crate::Deadline) with its usual settings.
-    Deadline,
-    /// [`Fair`](crate::Fair): by groups' weights.
-    Fair,
-    /// [`Latency`](crate::Latency): by groups' latency targets.
-    Latency,
-}
-
-/// Bios that wait to become one request: one bio, or several that follow each other on the drive.
+/// Bios that wait to become one request: a single bio, or several adjacent ones merged.
 ///
-/// Dropping one would lose its I/O, and panics.
+/// Dropping one would lose its I/O, so it panics.
 #[derive(Debug)]
-pub struct Chain<M: Machine> {
+pub struct BioChain<M: Machine> {
     pub(crate) bio: BioRef<M>,
-    /// The drive that it is for.
+    /// Drive that the chain is for.
     drive: DriveMark,
 }
 
-/// Tells drives apart: where a drive's account of what is held lies. A drive with chains in a
-/// scheduler never gives that back.
+/// Identity of a drive: the address of its wait accounts. The accounts of a drive with chains in a
+/// scheduler are never freed, so the address stays unique.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DriveMark(usize);
 
 impl DriveMark {
-    /// No drive's.
+    /// The identity of no drive.
     pub(crate) const NONE: DriveMark = DriveMark(0);
 
-    /// A chain of this drive.
-    pub(crate) fn chain<M: Machine>(self, bio: BioRef<M>) -> Chain<M> {
-        Chain { bio, drive: self }
+    /// Creates a chain of this drive.
+    pub(crate) fn chain<M: Machine>(self, bio: BioRef<M>) -> BioChain<M> {
+        BioChain { bio, drive: self }
     }
 }
 
-impl<M: Machine> Chain<M> {
-    /// Its first bio.
-    pub(crate) fn head(&self) -> &Slot<M> {
+impl<M: Machine> BioChain<M> {
+    /// Returns the first bio of the chain.
+    pub(crate) fn head(&self) -> &BioSlot<M> {
         &self.bio
     }
 
-    /// What to do: never a flush.
+    /// Returns the operation, which is never a flush.
     #[must_use]
     pub fn op(&self) -> Op {
         self.bio.op()
     }
 
-    /// Modifiers, FUA among them.
+    /// Returns the flags, such as FUA.
     #[must_use]
     pub fn flags(&self) -> OpFlags {
         self.bio.bio.flags
     }
 
-    /// First sector on the drive.
+    /// Returns the first sector on the drive.
     #[must_use]
     pub fn sector(&self) -> Sector {
         self.bio.dev_sector
     }
 
-    /// Length in sectors, at least 1.
+    /// Returns the length in sectors, at least 1.
     #[must_use]
     pub fn nr_sectors(&self) -> SectorCount {
         self.bio.chain_sectors
     }
 
-    /// The sector behind its last one.
+    /// Returns the sector after the last one.
     #[must_use]
     pub fn end(&self) -> Sector {
         self.bio.chain_end()
     }
 
-    /// For whom it is ([`Bio::with_tenant`](crate::Bio::with_tenant)); the first bio's.
+    /// Returns the tenant ([`Bio::with_tenant`](crate::Bio::with_tenant)) of the first bio.
     #[must_use]
     pub fn tenant(&self) -> u16 {
-        self.bio.bio.payer.tenant
+        self.bio.bio.account_key.tenant
     }
 
-    /// The group that all its bios belong to.
+    /// Returns the group, which all bios of the chain belong to.
     #[must_use]
     pub fn group(&self) -> GroupId {
-        self.bio.bio.payer.group
+        self.bio.bio.account_key.group
     }
 
-    /// When its first bio was submitted, on the clock of the machine.
+    /// Returns the time when the first bio was submitted, in nanoseconds of the machine's clock.
     #[must_use]
     pub fn queued_ns(&self) -> u64 {
         self.bio.q_ns
     }
 
-    /// When the limits of its group let its first bio pass: if it never waited for one, when that
-    /// was submitted. Of a wait longer than 4 s, 4 s are known.
+    /// Returns the time when the limits of its group let the first bio pass; if it never waited for
+    /// a limit, the time of submission. A wait longer than 4 s counts as 4 s.
     pub(crate) fn admitted_ns(&self) -> u64 {
         self.bio.q_ns + u64::from(self.bio.waited.g_ns)
     }
 
-    /// When its first bio came to the queue; now, if it had waited for 4 s before that.
+    /// Returns the time when the first bio was inserted into the queue; the present, if that came
+    /// more than 4 s after submission.
     pub(crate) fn inserted_ns(&self) -> u64 {
         self.bio.inserted_ns()
     }
 }
 
-/// Chains on their way into a scheduler, in the order in which they came.
-pub struct Batch<'a, M: Machine> {
+/// Chains on their way into a scheduler, in order of arrival.
+pub struct ChainBatch<'a, M: Machine> {
     list: BioList<M>,
     drive: DriveMark,
     merged: u32,
     limits: &'a QueueLimits,
-    /// Hears of each merge: for accounts and traces.
-    on_merge: &'a mut dyn FnMut(Merged, &Slot<M>),
+    /// Called for each merge, for accounts and traces.
+    on_merge: &'a mut dyn FnMut(MergeKind, &BioSlot<M>),
 }
 
-impl<'a, M: Machine> Batch<'a, M> {
-    /// How many chains are left.
+impl<'a, M: Machine> ChainBatch<'a, M> {
+    /// Returns the number of chains left in the batch.
     #[must_use]
     pub fn len(&self) -> u32 {
         self.list.len()
     }
 
-    /// Whether none is left.
+    /// Returns true if no chain is left in the batch.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// The drive that the chains are for.
+    /// Returns the drive that the chains are for.
     pub(crate) fn drive(&self) -> DriveMark {
         self.drive
     }
 
-    /// Merges `chain` with `waiting`, at its end or in front of it, if they follow each other on
-    /// this drive and the drive takes both as one request; gives `chain` back if not.
+    /// Merges `chain` with `waiting`, at its end or in front, if they are adjacent on this drive
+    /// and fit into one request.
     ///
     /// # Errors
-    /// `chain`, if the two stay apart.
-    pub fn merge(&mut self, waiting: &mut Chain<M>, chain: Chain<M>) -> Result<(), Chain<M>> {
+    /// Returns `chain` if the two cannot be merged.
+    pub fn merge(
+        &mut self,
+        waiting: &mut BioChain<M>,
+        chain: BioChain<M>,
+    ) -> Result<(), BioChain<M>> {
         let drive = self.drive;
         if waiting.drive != drive || chain.drive != drive {
             return Err(chain);
@@ -188,28 +181,27 @@ impl<'a, M: Machine> Batch<'a, M> {
     }
 }
 
-impl<M: Machine> Iterator for Batch<'_, M> {
-    type Item = Chain<M>;
+impl<M: Machine> Iterator for ChainBatch<'_, M> {
+    type Item = BioChain<M>;
 
-    /// The oldest chain that is left.
-    fn next(&mut self) -> Option<Chain<M>> {
+    /// Takes the oldest chain that is left.
+    fn next(&mut self) -> Option<BioChain<M>> {
         self.list.pop_front().map(|bio| self.drive.chain(bio))
     }
 }
 
-/// Where a scheduler that goes away leaves the chains that wait in it.
+/// Collects the chains that wait in a scheduler when it is replaced or closed.
 #[derive(Debug)]
 pub struct Leftover<M: Machine> {
     list: BioList<M>,
     drive: DriveMark,
-    /// It was given a chain of another drive.
+    /// True if a chain of another drive was pushed.
     has_lost: bool,
 }
 
 impl<M: Machine> Leftover<M> {
-    /// Takes a chain; the first one is the first to be scheduled anew. One of another drive is
-    /// lost.
-    pub fn push(&mut self, chain: Chain<M>) {
+    /// Adds a chain; chains are scheduled anew in this order. A chain of another drive is lost.
+    pub fn push(&mut self, chain: BioChain<M>) {
         if chain.drive == self.drive {
             return self.list.push_back(chain.bio);
         }
@@ -218,88 +210,89 @@ impl<M: Machine> Leftover<M> {
     }
 }
 
-/// What a scheduler answers when it is asked for a chain.
+/// A scheduler's answer when it is asked for a chain.
 #[derive(Debug)]
-pub enum Pick<M: Machine> {
+pub enum SchedulerPick<M: Machine> {
     /// The chain that goes to the driver next.
-    Chain(Chain<M>),
-    /// Nothing yet, although chains wait: ask again after a completion, or at this time on the
-    /// clock of the machine, in nanoseconds.
+    Chain(BioChain<M>),
+    /// No chain now, although chains wait: ask again after a completion, or at this time in
+    /// nanoseconds of the machine's clock.
     WaitUntil(u64),
-    /// Nothing before the next insertion or completion. A scheduler in which chains wait answers
-    /// so only while the driver has requests that came from it.
+    /// No chain before the next insertion or completion. If chains wait, this answer is allowed
+    /// only while the driver has requests that came from this scheduler.
     Nothing,
 }
 
-/// How many hardware queues a drive has, and how many tags those have together.
+/// Numbers of hardware queues and of tags of a drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DriveTags {
     /// Hardware queues, 1 or more.
     pub queues: usize,
-    /// Tags of all of them, 1 or more.
+    /// Tags of all hardware queues together, 1 or more.
     pub tags: u32,
 }
 
-/// A chain that the scheduler named, and that is done with.
+/// The end of a chain that the scheduler named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Done {
-    /// What it did.
+pub struct CompletedChain {
+    /// Operation of the chain.
     pub op: Op,
-    /// Its length in sectors.
+    /// Length in sectors.
     pub nr_sectors: SectorCount,
-    /// For whom: the tenant of the chain that it was made from.
+    /// Tenant of the chain.
     pub tenant: u16,
-    /// The group of that chain.
+    /// Group of the chain.
     pub group: GroupId,
-    /// When its first bio was submitted.
+    /// Time of the first bio's submission, in nanoseconds.
     pub queued_ns: u64,
-    /// When the scheduler named its chain.
+    /// Time when the scheduler named the chain, in nanoseconds.
     pub picked_ns: u64,
-    /// When the driver was found to have answered, or the chain was taken back.
+    /// Time when the completion was noticed or the chain was taken back, in nanoseconds.
     pub done_ns: u64,
-    /// What the driver answered; none: it never had the chain, which was taken back (its queue is
-    /// closed, or another scheduler takes over) and may come again.
+    /// The driver's status. `None` if the driver never got the chain: it was taken back because its
+    /// queue closes or another scheduler takes over, and may come again.
     pub status: Option<Status>,
 }
 
 /// Decides in which order a hardware queue's chains go to the driver.
 ///
-/// The layer calls all methods of one object under one lock, from one thread at a time. None of
-/// them may block, or use a volume of the drive: that waits for the caller itself, for ever. A
-/// panic goes through the call that ran the queue, as a driver's does
-/// ([`Driver`](crate::Driver#panics)). The layer panics so if a scheduler names a chain of another
-/// drive, whose I/O ends with `Aborted`.
+/// The layer calls all methods of one object under one lock, from one thread at a time. No method
+/// may block or use a volume of the drive: the volume would wait for the caller itself. A panic
+/// unwinds through the call that ran the queue, as a driver's does
+/// ([`Driver`](crate::Driver#panics)). The layer panics if a scheduler names a chain of another
+/// drive; the I/O of that chain ends with `Aborted`.
 ///
-/// The layer's timeout counts from dispatch: what a scheduler never names waits for ever, and
-/// [`Disk::set_scheduler`](crate::Disk::set_scheduler) is the way out. The example
-/// `own_scheduler.rs` of the crate `millrace` is an elevator.
+/// The layer's timeout starts at dispatch, so a chain that a scheduler never names waits for ever;
+/// [`Disk::set_scheduler`](crate::Disk::set_scheduler) gets it out. The example `own_scheduler.rs`
+/// of the crate `millrace` is an elevator.
 pub trait Scheduler<M: Machine>: Send {
-    /// Takes all chains of a batch; what is left in the batch is lost, and panics.
-    fn insert(&mut self, batch: &mut Batch<'_, M>);
+    /// Takes all chains of a batch. The layer panics if chains are left in the batch.
+    fn insert(&mut self, batch: &mut ChainBatch<'_, M>);
 
-    /// The chain that goes to the driver next, at `now_ns` on the clock of the machine. Called
-    /// while the driver has room.
-    fn next(&mut self, now_ns: u64) -> Pick<M>;
+    /// Names the chain that goes to the driver next. `now_ns` is the time on the machine's clock.
+    /// Called while the driver has room.
+    fn next(&mut self, now_ns: u64) -> SchedulerPick<M>;
 
-    /// A chain that [`Scheduler::next`] named is done with: its request has come back from the
-    /// driver, or it was taken back before the driver had it. Each is told of once, also those that
-    /// failed or came too late.
-    fn completed(&mut self, done: &Done);
+    /// Reports the end of a chain that [`Scheduler::next`] named: its request completed, or it was
+    /// taken back before the driver had it. Each chain is reported once, even if it failed or timed
+    /// out.
+    fn completed(&mut self, done: &CompletedChain);
 
-    /// Returns true if chains of a group may go straight to the driver, unseen, since there is
-    /// nothing to order: `ios` chains with so many sectors, submitted at `queued_ns`. Asked only
-    /// while nothing waits inside. What goes past is not told of when it completes.
+    /// Returns true if chains of a group may bypass the scheduler because there is nothing to
+    /// order. `ios` is the number of chains and of their sectors, `queued_ns` the time of
+    /// submission. Called only while nothing waits inside. The completion of a chain that bypassed
+    /// is not reported.
     fn pass(&mut self, group: GroupId, ios: (u32, u64), queued_ns: u64) -> bool;
 
-    /// Gives back all chains that wait: another scheduler takes over, or the queue is closed. It
-    /// may be given others after that.
+    /// Gives up all waiting chains, because another scheduler takes over or the queue closes.
+    /// Chains may be inserted again afterwards.
     fn drain(&mut self, left: &mut Leftover<M>);
 }
 
 /// A request in flight that came from a scheduler's chain.
 #[derive(Debug, Clone, Copy)]
-struct Issued {
-    /// 0: the request with this tag, if there is one, did not come from this scheduler.
+struct IssuedChain {
+    /// Length of the chain; 0 if the request with this tag did not come from this scheduler.
     nr_sectors: SectorCount,
     op: Op,
     tenant: u16,
@@ -308,8 +301,8 @@ struct Issued {
     picked_ns: u64,
 }
 
-impl Issued {
-    const NONE: Issued = Issued {
+impl IssuedChain {
+    const NONE: IssuedChain = IssuedChain {
         nr_sectors: 0,
         op: Op::Read,
         tenant: 0,
@@ -318,131 +311,135 @@ impl Issued {
         picked_ns: 0,
     };
 
-    /// What comes of a chain that the scheduler names now.
-    fn of<M: Machine>(chain: &Slot<M>, picked_ns: u64) -> Issued {
-        Issued {
+    /// Creates the record of a chain that the scheduler names now.
+    fn of<M: Machine>(chain: &BioSlot<M>, picked_ns: u64) -> IssuedChain {
+        IssuedChain {
             nr_sectors: chain.chain_sectors,
             op: chain.op(),
-            tenant: chain.bio.payer.tenant,
-            group: chain.bio.payer.group,
+            tenant: chain.bio.account_key.tenant,
+            group: chain.bio.account_key.group,
             queued_ns: chain.q_ns,
             picked_ns,
         }
     }
 
-    fn done(self, status: Option<Status>, done_ns: u64) -> Done {
-        let Issued { nr_sectors, op, tenant, group, queued_ns, picked_ns } = self;
-        Done { op, nr_sectors, tenant, group, queued_ns, picked_ns, done_ns, status }
+    fn done(self, status: Option<Status>, done_ns: u64) -> CompletedChain {
+        let IssuedChain { nr_sectors, op, tenant, group, queued_ns, picked_ns } = self;
+        CompletedChain { op, nr_sectors, tenant, group, queued_ns, picked_ns, done_ns, status }
     }
 }
 
-/// A hardware queue's scheduler, with what the layer knows of it.
+/// A hardware queue's scheduler with the layer's state for it.
 pub(crate) struct Scheduling<M: Machine> {
-    /// None: a program's own.
+    /// The built-in kind; `None` for a program's own scheduler.
     kind: Option<SchedulerKind>,
     scheduler: Box<dyn Scheduler<M>>,
-    /// Named by the scheduler, but there was no tag for it.
+    /// A chain that the scheduler named while no tag was free.
     picked: Option<BioRef<M>>,
-    /// Chains inside, `picked` among them.
+    /// Number of chains inside, including `picked`.
     len: u32,
-    /// What is in flight, by tag, and how much that is.
-    issued: Box<[Issued]>,
+    /// Requests in flight from this scheduler by tag, and their number.
+    issued: Box<[IssuedChain]>,
     in_flight: u32,
-    /// It kept chains when it was drained, or gave back others.
+    /// True if the scheduler kept chains when it was drained, or returned foreign ones.
     pub(crate) has_lost: bool,
-    /// Until when it is not noted again that the scheduler names nothing.
+    /// Time until which another pause of the scheduler is not written to the trace.
     rests_until_ns: u64,
-    /// The drive's accounts of what is held.
-    drive: Arc<DriveHolds<M>>,
-    /// What this queue counted of groups: what waits for a tag, and if the scheduler does not count
-    /// by itself, what waited in it.
-    holds: Option<Holds<M>>,
-    /// The scheduler counts by itself.
+    /// The drive's wait accounts.
+    drive: Arc<DriveWaits<M>>,
+    /// This queue's wait accounts: waits for a tag, and all waits in a scheduler that does not
+    /// count by itself.
+    holds: Option<WaitAccounts<M>>,
+    /// True if the scheduler counts wait times by itself.
     counts: bool,
-    said: Said,
+    said: ReportedWaits,
 }
 
 impl<M: Machine> Scheduling<M> {
-    /// A scheduler for a queue with so many tags.
+    /// Wraps a scheduler for a queue with `depth` tags.
     pub(crate) fn new(
         kind: Option<SchedulerKind>,
         scheduler: Box<dyn Scheduler<M>>,
         depth: usize,
-        drive: &Arc<DriveHolds<M>>,
+        drive: &Arc<DriveWaits<M>>,
     ) -> Self {
-        // The layer's own do.
+        // All built-in schedulers count by themselves.
         let counts = kind.is_some();
         Scheduling {
             kind,
             scheduler,
             picked: None,
             len: 0,
-            issued: alloc::vec![Issued::NONE; depth].into_boxed_slice(),
+            issued: alloc::vec![IssuedChain::NONE; depth].into_boxed_slice(),
             in_flight: 0,
             has_lost: false,
             rests_until_ns: 0,
             drive: Arc::clone(drive),
             holds: None,
             counts,
-            said: Said::default(),
+            said: ReportedWaits::default(),
         }
     }
 
-    /// Which one it is; none if it is a program's own.
+    /// Returns the built-in kind; `None` for a program's own scheduler.
     pub(crate) fn kind(&self) -> Option<SchedulerKind> {
         self.kind
     }
 
-    /// Chains that wait inside.
+    /// Returns the number of chains that wait inside.
     pub(crate) fn len(&self) -> u32 {
         self.len
     }
 
-    /// Whether a batch may go past the scheduler.
+    /// Returns true if a batch may bypass the scheduler.
     pub(crate) fn passes(&mut self, list: &BioList<M>) -> bool {
         let Some(first) = list.first() else { return false };
-        let (group, mut equal, mut sectors) = (first.bio.payer.group, self.len == 0, 0);
+        let (group, mut equal, mut sectors) = (first.bio.account_key.group, self.len == 0, 0);
         list.for_each(|chain| {
-            equal &= chain.bio.payer.group == group;
+            equal &= chain.bio.account_key.group == group;
             sectors += u64::from(chain.chain_sectors);
         });
         equal && self.scheduler.pass(group, (list.len(), sectors), first.q_ns)
     }
 
-    /// Whether a batch of one may.
-    pub(crate) fn passes_single(&mut self, chain: &Slot<M>) -> bool {
+    /// Returns true if a single chain may bypass the scheduler.
+    pub(crate) fn passes_single(&mut self, chain: &BioSlot<M>) -> bool {
         let ios = (1, chain.chain_sectors.into());
-        self.len == 0 && self.scheduler.pass(chain.bio.payer.group, ios, chain.q_ns)
+        self.len == 0 && self.scheduler.pass(chain.bio.account_key.group, ios, chain.q_ns)
     }
 
-    /// Hands chains that are no flushes to the scheduler; `on_merge` hears of each merge.
+    /// Hands chains other than flushes to the scheduler. Calls `on_merge` for each merge.
     pub(crate) fn insert(
         &mut self,
         list: BioList<M>,
         limits: &QueueLimits,
-        on_merge: &mut dyn FnMut(Merged, &Slot<M>),
+        on_merge: &mut dyn FnMut(MergeKind, &BioSlot<M>),
     ) {
         self.len += list.len();
-        let mut batch = Batch { list, drive: self.mark(), merged: 0, limits, on_merge };
+        let mut batch = ChainBatch { list, drive: self.mark(), merged: 0, limits, on_merge };
         self.scheduler.insert(&mut batch);
-        assert!(batch.is_empty(), "a scheduler left {} chains in a batch", batch.len());
+        assert!(batch.is_empty(), "a scheduler left {} chains of a batch behind", batch.len());
         self.len -= batch.merged;
     }
 
-    /// The chain that goes to the driver next.
-    pub(crate) fn next(&mut self, now_ns: u64) -> Pick<M> {
+    /// Returns the chain that goes to the driver next.
+    pub(crate) fn next(&mut self, now_ns: u64) -> SchedulerPick<M> {
         match self.picked.take() {
             Some(chain) => {
-                self.say_picked(chain.bio.payer.group, Said::all(self.said.hold, 0, 0), now_ns);
-                Pick::Chain(self.mark().chain(chain))
+                self.say_picked(
+                    chain.bio.account_key.group,
+                    ReportedWaits::all(self.said.hold, 0, 0),
+                    now_ns,
+                );
+                SchedulerPick::Chain(self.mark().chain(chain))
             }
-            None if self.len == 0 => Pick::Nothing,
+            None if self.len == 0 => SchedulerPick::Nothing,
             None => self.scheduler.next(now_ns),
         }
     }
 
-    /// Whether it is to be noted that the scheduler names nothing until a time: if it does not tell
-    /// by itself what it decides, and was not noted so for a while.
+    /// Returns true if a pause of the scheduler until `until_ns` must be written to the trace: the
+    /// scheduler does not report its decisions itself, and no pause was written recently.
     pub(crate) fn begins_rest(&mut self, now_ns: u64, until_ns: u64) -> bool {
         let begins = !self.counts && self.rests_until_ns <= now_ns;
         if begins {
@@ -451,38 +448,39 @@ impl<M: Machine> Scheduling<M> {
         begins
     }
 
-    /// Somebody records what the scheduler of hardware queue `hctx` decides.
+    /// Asks the scheduler of hardware queue `hctx` to report its decisions, because a trace is
+    /// recorded.
     pub(crate) fn watch(&self, hctx: u16, now_ns: u64) {
         self.drive.watch(hctx.into(), now_ns);
     }
 
-    /// What it decided since this was asked last, while somebody recorded.
-    pub(crate) fn decisions(&self, hctx: u16) -> Vec<Decision> {
+    /// Takes the decisions that the scheduler reported since the last call.
+    pub(crate) fn decisions(&self, hctx: u16) -> Vec<SchedulerMessage> {
         self.drive.decisions(hctx.into()).take()
     }
 
-    /// Keeps a chain that `next` named until there is a tag for it.
-    pub(crate) fn put_back(&mut self, chain: Chain<M>, now_ns: u64) {
+    /// Keeps a chain that `next` named until a tag is free for it.
+    pub(crate) fn put_back(&mut self, chain: BioChain<M>, now_ns: u64) {
         if self.counts {
-            let said = Said::all(Some(Hold::NoTag), 1, chain.inserted_ns());
+            let said = ReportedWaits::all(Some(WaitReason::NoTag), 1, chain.inserted_ns());
             self.say_picked(chain.group(), said, now_ns);
         }
         forget(self.picked.replace(chain.bio));
     }
 
-    /// The mark of its drive.
+    /// Returns the identity of the scheduler's drive.
     fn mark(&self) -> DriveMark {
         DriveMark(Arc::as_ptr(&self.drive).addr())
     }
 
     /// Returns true if a chain that `next` named is of this drive.
     #[inline]
-    pub(crate) fn is_own(&self, chain: &Chain<M>) -> bool {
+    pub(crate) fn is_own(&self, chain: &BioChain<M>) -> bool {
         chain.drive == self.mark()
     }
 
-    /// Says whether a chain waits for a tag.
-    fn say_picked(&mut self, group: GroupId, next: Said, now_ns: u64) {
+    /// Updates the wait account: a named chain starts or stops to wait for a tag.
+    fn say_picked(&mut self, group: GroupId, next: ReportedWaits, now_ns: u64) {
         if next != self.said {
             let mut said = self.said;
             self.account_of(group).say(&mut said, next, now_ns);
@@ -490,28 +488,28 @@ impl<M: Machine> Scheduling<M> {
         }
     }
 
-    fn account_of(&mut self, group: GroupId) -> &HeldStats<M> {
+    fn account_of(&mut self, group: GroupId) -> &GroupWaitStats<M> {
         let drive = &self.drive;
-        let holds = self.holds.get_or_insert_with(Holds::new);
+        let holds = self.holds.get_or_insert_with(WaitAccounts::new);
         holds.of(group, |account| drive.open(account))
     }
 
-    /// A chain that `next` named becomes the request with this tag.
-    pub(crate) fn issue(&mut self, chain: Chain<M>, tag: Tag, now_ns: u64) -> BioRef<M> {
+    /// Records that a chain named by `next` becomes the request with this tag.
+    pub(crate) fn issue(&mut self, chain: BioChain<M>, tag: Tag, now_ns: u64) -> BioRef<M> {
         self.len -= 1;
         self.in_flight += 1;
-        self.issued[tag.0 as usize] = Issued::of(&chain.bio, now_ns);
+        self.issued[tag.0 as usize] = IssuedChain::of(&chain.bio, now_ns);
         chain.bio
     }
 
-    /// From now on this holds whatever the scheduler of hardware queue `hctx` would let go.
-    pub(crate) fn stop(&self, hctx: u16, hold: Hold) {
+    /// Sets the reason why chains that the scheduler of queue `hctx` would let go still wait.
+    pub(crate) fn stop(&self, hctx: u16, hold: WaitReason) {
         self.drive.stop(hctx.into(), hold);
     }
 
-    /// Accounts what a chain that goes to the driver now has waited, if the scheduler does not.
+    /// Adds the wait time of a chain that goes to the driver now, if the scheduler does not count.
     #[inline]
-    pub(crate) fn account(&mut self, chain: &Chain<M>, (hctx, now_ns): (u16, u64)) {
+    pub(crate) fn account(&mut self, chain: &BioChain<M>, (hctx, now_ns): (u16, u64)) {
         if !self.counts {
             let ns = now_ns.saturating_sub(chain.inserted_ns());
             let hold = self.drive.stopped_by(hctx.into());
@@ -519,14 +517,14 @@ impl<M: Machine> Scheduling<M> {
         }
     }
 
-    /// Whether it waits to hear of any request.
+    /// Returns true if any request of the scheduler is in flight.
     pub(crate) fn expects_any(&self) -> bool {
         self.in_flight > 0
     }
 
-    /// The driver has answered the request with this tag.
+    /// Reports the completion of the request with this tag to the scheduler.
     pub(crate) fn completed(&mut self, tag: Tag, status: Status, done_ns: u64) {
-        let issued = core::mem::replace(&mut self.issued[tag.0 as usize], Issued::NONE);
+        let issued = core::mem::replace(&mut self.issued[tag.0 as usize], IssuedChain::NONE);
         if issued.nr_sectors == 0 {
             return;
         }
@@ -534,17 +532,17 @@ impl<M: Machine> Scheduling<M> {
         self.scheduler.completed(&issued.done(Some(status), done_ns));
     }
 
-    /// The request with this tag, which the driver does not have, is taken apart again.
+    /// Reports that the request with this tag, which the driver does not have, was taken apart.
     pub(crate) fn taken_back(&mut self, tag: Tag) {
-        let issued = core::mem::replace(&mut self.issued[tag.0 as usize], Issued::NONE);
+        let issued = core::mem::replace(&mut self.issued[tag.0 as usize], IssuedChain::NONE);
         if issued.nr_sectors != 0 {
             self.in_flight -= 1;
             self.scheduler.completed(&issued.done(None, M::now()));
         }
     }
 
-    /// The chain that waits for a tag.
-    pub(crate) fn picked(&self) -> Option<&Slot<M>> {
+    /// Returns the chain that waits for a tag.
+    pub(crate) fn picked(&self) -> Option<&BioSlot<M>> {
         self.picked.as_deref()
     }
 
@@ -553,14 +551,14 @@ impl<M: Machine> Scheduling<M> {
         let mut left = Leftover { list: BioList::new(), drive: self.mark(), has_lost: false };
         if let Some(chain) = self.picked.take() {
             let now_ns = M::now();
-            let said = Said::all(self.said.hold, 0, 0);
-            self.say_picked(chain.bio.payer.group, said, now_ns);
-            self.scheduler.completed(&Issued::of(&chain, now_ns).done(None, now_ns));
+            let said = ReportedWaits::all(self.said.hold, 0, 0);
+            self.say_picked(chain.bio.account_key.group, said, now_ns);
+            self.scheduler.completed(&IssuedChain::of(&chain, now_ns).done(None, now_ns));
             left.list.push_back(chain);
         }
         self.scheduler.drain(&mut left);
         if left.has_lost || left.list.len() != self.len {
-            // Chains that come to light later are still told from those of other drives.
+            // Leaked, so that chains that turn up later are still recognised as this drive's.
             forget(Arc::clone(&self.drive));
             self.has_lost = true;
         }

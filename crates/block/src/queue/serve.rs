@@ -1,13 +1,14 @@
-//! `ServeLock`: who enters serves; who comes too late leaves a flag, and the server goes round
-//! again.
+//! `ServeLock`: a try-lock whose holder serves the queue. A thread that comes too late leaves a
+//! flag, and the holder then serves again.
 //!
-//! Owns one word (free, held, held and flagged) and the value it protects. Called by whoever runs a
-//! hardware queue. One locked operation to enter and one to leave, no fence, and no work is lost:
-//! the latecomer has published its work before it flags, and the server cannot leave over a flag.
-//! Its statistics cost nothing while nobody asks: one bit more in the word makes both operations
-//! fail, and what comes after a failure looks closer. The bit is set by whoever asks, and taken
-//! away by the first to come when nobody asks any more; where it is not set, `hold` is empty.
-//! Kernel counterpart: the bit lock and re-run flag of `blk_mq_run_hw_queue`.
+//! Owns one word (free, held, held and flagged) and the value that it protects. Threads that run a
+//! hardware queue take it: one locked operation to enter and one to leave, no fence, and no work is
+//! lost, because a late thread publishes its work before it flags, and the holder cannot leave
+//! while the flag is set. Lock statistics cost nothing while they are off: a further bit in the
+//! word makes both operations fail, and only the failure path checks for statistics. The thread
+//! that enables statistics sets the bit, and the first thread to enter after they are disabled
+//! clears it; while it is clear, `hold` is empty. Kernel counterpart: the bit lock and re-run flag
+//! of `blk_mq_run_hw_queue`.
 #![allow(unsafe_code)]
 
 use core::ops::{Deref, DerefMut};
@@ -17,19 +18,19 @@ use millrace_machine::{Hold, Line, LockCounts, Machine, Meter, Order, Site, Word
 
 const FREE: u64 = 0;
 const HELD: u64 = 1;
-/// Beside `HELD`: somebody came too late.
+/// Set together with `HELD`: a thread came too late and left work.
 const FLAG: u64 = 2;
-/// Beside any of these: it counts.
+/// Set together with any of these: the lock counts statistics.
 const METERED: u64 = 4;
 
-/// The name in lock statistics.
+/// Name of the lock in lock statistics.
 const NAME: &str = "serve";
 
 /// A try-lock with a re-run flag around a value.
 pub(crate) struct ServeLock<M: Machine, T: Send> {
     state: M::Word,
     value: M::Line<T>,
-    /// The thread inside, and since when, if holds are counted.
+    /// Holder and time of entry, if statistics are on.
     hold: M::Line<Option<Hold>>,
 }
 
@@ -39,7 +40,7 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         ServeLock { state: M::Word::new(FREE), value, hold }
     }
 
-    /// Enters if nobody is inside.
+    /// Takes the lock if it is free.
     #[inline]
     #[track_caller]
     pub(crate) fn try_enter(&self) -> Option<ServeGuard<'_, M, T>> {
@@ -50,13 +51,13 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         entered
     }
 
-    /// Whether somebody is inside: a look, out of date at once.
+    /// Returns true if the lock is held. The answer may be out of date at once.
     pub(crate) fn is_held(&self) -> bool {
-        // Relaxed: who acts on it looks again.
+        // Relaxed: callers check again before they rely on it.
         self.state.load(Order::Relaxed) & HELD != 0
     }
 
-    /// Enters, or makes whoever is inside go round again. Call after publishing the work.
+    /// Takes the lock, or flags its holder to serve again. Called after publishing the work.
     #[track_caller]
     pub(crate) fn enter_or_flag(&self) -> Option<ServeGuard<'_, M, T>> {
         let site = Location::caller();
@@ -72,7 +73,7 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         }
     }
 
-    /// Enters, or gives up after a while.
+    /// Takes the lock, or gives up after `wait_ns`.
     #[inline]
     #[track_caller]
     pub(crate) fn enter_within(&self, wait_ns: u64) -> Option<ServeGuard<'_, M, T>> {
@@ -80,7 +81,7 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         if entered.is_some() { entered } else { self.wait_to_enter(wait_ns, Location::caller()) }
     }
 
-    /// Waits until it can enter.
+    /// Spins until it gets the lock.
     #[track_caller]
     pub(crate) fn enter(&self) -> ServeGuard<'_, M, T> {
         let (site, mut tried_ns, mut entered) = (Location::caller(), None, None);
@@ -99,7 +100,7 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         let (mut entered, tried_ns) = (None, Self::counts().then(M::Meter::now));
         if wait_ns > 0 {
             M::spin_until(M::now().saturating_add(wait_ns), || {
-                // Relaxed: a look, that leaves the word's line to whoever is inside.
+                // Relaxed: a plain read leaves the word's cache line to the holder.
                 if self.state.load(Order::Relaxed) & HELD == 0 {
                     entered = self.attempt(site, tried_ns);
                 }
@@ -112,7 +113,8 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         entered
     }
 
-    /// Enters if nobody is inside, having tried since `tried_ns` if not for the first time.
+    /// Takes the lock if it is free. `tried_ns` is the time of the first attempt, if this is a
+    /// later one.
     #[inline(always)]
     fn attempt(&self, site: Site, tried_ns: Option<u64>) -> Option<ServeGuard<'_, M, T>> {
         // Acquire pairs with the Release of `leave`; Relaxed: a failure reads nothing.
@@ -128,7 +130,7 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         }
     }
 
-    /// Enters if nobody is inside, where the lock counts its holds or did.
+    /// Takes the lock if it is free, on a lock whose statistics are or were on.
     #[cold]
     #[inline(never)]
     fn attempt_counting(&self, site: Site, tried_ns: Option<u64>) -> Option<ServeGuard<'_, M, T>> {
@@ -138,20 +140,21 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         self.state.compare_exchange(METERED, held, Order::Acquire, Order::Relaxed).ok()?;
         self.set_hold(counts.then(|| Hold::begin(site, M::Meter::now(), tried_ns)));
         if !counts && M::Meter::is_on() {
-            // Somebody asked between the look and the exchange.
+            // Statistics were enabled between the check and the exchange.
             self.meter();
         }
         Some(ServeGuard { lock: self })
     }
 
-    /// Makes whoever is inside go round again; false if nobody is, or it is to be asked again.
+    /// Flags the holder to serve again. Returns false if there is no holder, or the caller must
+    /// retry.
     fn flag(&self) -> bool {
-        // Release pairs with the Acquire of a failing `leave`: the server sees the work.
+        // Release pairs with the Acquire of a failing `leave`: the holder sees the work.
         match self.state.compare_exchange(HELD, HELD | FLAG, Order::Release, Order::Relaxed) {
             Ok(_) => true,
             Err(found) if found & HELD == 0 => false,
-            // Flagged already, but perhaps before our work: the exchange below orders it. Or it
-            // counts.
+            // Already flagged, perhaps before our work was published: the exchange below orders it.
+            // Or statistics are on.
             Err(found) => {
                 // Release pairs with that Acquire too; Relaxed: a failure is tried again.
                 let (release, relaxed) = (Order::Release, Order::Relaxed);
@@ -160,13 +163,14 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         }
     }
 
-    /// From now on it counts, as long as [`Meter::is_on`]; who is inside does not yet.
+    /// Counts statistics from now on, as long as [`Meter::is_on`]; the present holder is not
+    /// counted.
     pub(crate) fn meter(&self) {
-        // Relaxed: what is read and written inside is handed on by those who enter and leave.
+        // Relaxed: threads that enter and leave hand on what is read and written inside.
         self.state.fetch_or(METERED, Order::Relaxed);
     }
 
-    /// Whether an attempt that failed counts.
+    /// Returns true if failed attempts are counted.
     #[inline]
     fn counts() -> bool {
         M::Meter::ALWAYS || M::Meter::is_on()
@@ -180,13 +184,13 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
         }
     }
 
-    /// Only for who is inside.
+    /// Stores the hold statistics; only the holder may call it.
     fn set_hold(&self, hold: Option<Hold>) {
         // SAFETY: the state word makes the caller the only one inside.
         unsafe { *self.hold.held() = hold };
     }
 
-    /// What it counts if who is inside leaves now; only for that one.
+    /// Returns the statistics of the present hold if it ended now; only the holder may call it.
     fn ended(&self) -> Option<(Hold, LockCounts)> {
         // SAFETY: the state word makes the caller the only one inside.
         let hold = unsafe { *self.hold.held() }?;
@@ -194,26 +198,26 @@ impl<M: Machine, T: Send> ServeLock<M, T> {
     }
 }
 
-/// Counts a time inside, after it has ended.
+/// Counts a hold that has ended.
 fn count<M: Machine>(ended: Option<(Hold, LockCounts)>) {
     if let Some((hold, counts)) = ended {
         M::Meter::count_hold(NAME, &hold, &counts);
     }
 }
 
-/// The right to serve; given up by [`ServeGuard::leave`] or by dropping it.
+/// The right to serve, given up by [`ServeGuard::leave`] or by dropping it.
 pub(crate) struct ServeGuard<'a, M: Machine, T: Send> {
     lock: &'a ServeLock<M, T>,
 }
 
 impl<M: Machine, T: Send> ServeGuard<'_, M, T> {
-    /// Leaves, unless somebody left a flag: then clears it and stays.
+    /// Releases the lock, unless a thread left a flag: then clears the flag and keeps the lock.
     #[inline]
     pub(crate) fn leave(self) -> Option<Self> {
         let state = &self.lock.state;
         let ended = if M::Meter::ALWAYS { self.lock.ended() } else { None };
-        // Release pairs with the Acquire of the next `try_enter`; Acquire with the flagger's
-        // Release.
+        // Release pairs with the Acquire of the next `try_enter`; Acquire pairs with the flagging
+        // thread's Release.
         match state.compare_exchange(HELD, FREE, Order::Release, Order::Acquire) {
             Ok(_) => {
                 core::mem::forget(self);
@@ -227,7 +231,7 @@ impl<M: Machine, T: Send> ServeGuard<'_, M, T> {
         }
     }
 
-    /// Leaves unless somebody left a flag, where the lock counts its holds or did.
+    /// Releases the lock unless flagged, on a lock whose statistics are or were on.
     #[cold]
     #[inline(never)]
     fn leave_counting(self) -> Option<Self> {
@@ -253,8 +257,8 @@ impl<M: Machine, T: Send> ServeGuard<'_, M, T> {
     /// Clears the flag.
     #[inline]
     fn stay(self) -> Self {
-        // Acquire pairs with the Release of every flagger so far, also of one that found the flag
-        // set: what they marked is seen by the round that follows.
+        // Acquire pairs with the Release of every flagging thread so far, even one that found the
+        // flag set: the next round sees the work that they published.
         self.lock.state.fetch_and(!FLAG, Order::Acquire);
         self
     }
@@ -265,7 +269,7 @@ impl<M: Machine, T: Send> Drop for ServeGuard<'_, M, T> {
         let (state, ended) = (&self.lock.state, self.lock.ended());
         self.lock.set_hold(None);
         // Release pairs with the Acquire of the next `try_enter`. A flag left meanwhile is lost
-        // here, so this is for owners that have no latecomers, and for panics.
+        // here, so dropping is only for users without late threads, and for panics.
         if M::Meter::ALWAYS {
             state.store(FREE, Order::Release);
         } else {

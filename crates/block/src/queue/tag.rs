@@ -1,10 +1,10 @@
-//! `TagSet`: tags, the requests they name, and the queues that wait for one.
+//! `TagSet`: tags, their requests, and the queues that wait for a free tag.
 //!
-//! Owned by a hardware queue, by all queues of a drive, or by several drives. Tags are taken for
-//! requests in hand and what is left of a batch is given back at once. A queue that finds none
-//! joins a first-come list; whoever gives tags back wakes the first of it, which passes the wake
-//! on. A few reserved tags serve flushes, so that durability never waits behind data. Kernel
-//! counterpart: `struct blk_mq_tags`.
+//! Owned by a hardware queue, by all queues of a drive, or by several drives. Tags are taken only
+//! for requests ready to go, and the unused rest of a batch is returned at once. A queue that finds
+//! none joins a first-come list; the thread that frees tags wakes the first queue of the list,
+//! which passes the wake-up on. Two reserved tags serve flushes, so a flush never waits behind
+//! data. Kernel counterpart: `struct blk_mq_tags`.
 #![allow(unsafe_code)]
 
 use alloc::boxed::Box;
@@ -16,11 +16,12 @@ use millrace_machine::{Line, Lock, Machine, Order, Word};
 
 use crate::chain::slot::BioRef;
 use crate::queue::request::{Request, RequestRef, Tag};
-use crate::queue::sbitmap::{Bits, Sbitmap};
+use crate::queue::sbitmap::{Sbitmap, TagBits};
 
-/// A drive, as the tag set sees it for whose tags the drive's queues wait.
+/// A drive whose queues wait for tags, as the tag set sees it.
 pub(crate) trait TagUser: Any + Send + Sync {
-    /// Has the threads of queue `hctx`, which is no longer on the list of waiters, look for a tag.
+    /// Makes the threads of queue `hctx` try for a tag; the queue is no longer on the list of
+    /// waiters.
     fn look_for_tag(&self, hctx: u16);
 }
 
@@ -30,27 +31,27 @@ pub(crate) struct Waiter {
     pub(crate) hctx: u16,
 }
 
-/// Tags and requests.
+/// A set of tags with the requests that they number.
 pub struct TagSet<M: Machine> {
     map: Sbitmap<M>,
     requests: Box<[M::Line<Request<M>>]>,
-    /// Reserved tags are numbered from the map's depth on.
+    /// Reserved tags; their numbers start at the depth of `map`.
     reserved: Sbitmap<M>,
-    /// Length of the list below, for a look without the lock.
+    /// Length of `waiters`, readable without the lock.
     waiting: M::Word,
     waiters: M::Lock<VecDeque<Waiter>>,
 }
 
-/// Tags kept for flushes.
+/// Number of tags reserved for flushes.
 const RESERVED: u32 = 2;
 
 impl<M: Machine> TagSet<M> {
-    /// `depth` tags, 1 to 65,536, and a few reserved ones above them.
+    /// Creates a set of `depth` tags, 1 to 65,536, and two reserved ones above them.
     #[must_use]
     pub fn new(depth: u32) -> Self {
         let map = Sbitmap::new(depth.clamp(1, 65_536));
         let request = |tag| {
-            let bits = if tag < map.depth() { map.bit_of(tag) } else { Bits::NONE };
+            let bits = if tag < map.depth() { map.bit_of(tag) } else { TagBits::NONE };
             M::Line::new(Request::idle(Tag(tag), bits))
         };
         TagSet {
@@ -62,13 +63,13 @@ impl<M: Machine> TagSet<M> {
         }
     }
 
-    /// Tags that a driver may see: data tags and reserved ones.
+    /// Returns the number of tags that a driver may see: data tags and reserved ones.
     #[must_use]
     pub fn depth_with_reserved(&self) -> u32 {
         self.map.depth() + RESERVED
     }
 
-    /// Tags in use.
+    /// Returns the number of tags in use.
     #[must_use]
     pub fn in_use(&self) -> u32 {
         self.map.weight() + self.reserved.weight()
@@ -79,7 +80,7 @@ impl<M: Machine> TagSet<M> {
         self.map.take(hint, want).map(|bits| TagBatch { bits, base: self.map.number(bits.word, 0) })
     }
 
-    /// Takes one tag.
+    /// Takes a single tag.
     #[inline(always)]
     pub(crate) fn take_one(&self, hint: &mut u32) -> Option<RequestRef<M>> {
         self.take(hint, 1).and_then(|mut one| self.next(&mut one))
@@ -97,14 +98,14 @@ impl<M: Machine> TagSet<M> {
         Some(unsafe { self.reclaim(Tag(batch.base + bit)) })
     }
 
-    /// Gives back what is left of a batch.
+    /// Frees the remaining tags of a batch.
     pub(crate) fn give_rest(&self, batch: TagBatch) {
         if batch.bits.mask != 0 {
             self.map.give(batch.bits);
         }
     }
 
-    /// A request of those kept for flushes.
+    /// Takes a request with a reserved tag, for a flush.
     pub(crate) fn take_reserved(&self) -> Option<RequestRef<M>> {
         let bits = self.reserved.take(&mut 0, 1)?;
         let bit = bits.mask.trailing_zeros();
@@ -113,8 +114,8 @@ impl<M: Machine> TagSet<M> {
         Some(unsafe { self.reclaim(tag) })
     }
 
-    /// Puts an idle request's tag into a batch of tags to give back; gives the batch when it must
-    /// start another.
+    /// Frees the tag of an idle request by adding it to a batch. Tags already in the batch are
+    /// freed first if they are in another word.
     #[inline(always)]
     pub(crate) fn give(&self, gather: &mut TagBatch, rq: RequestRef<M>) {
         let (tag, bits) = (rq.tag(), rq.bits);
@@ -131,7 +132,7 @@ impl<M: Machine> TagSet<M> {
         gather.bits.mask |= bits.mask;
     }
 
-    /// Gives back the tag of one idle request, not a reserved one.
+    /// Frees the tag of one idle request, which is not a reserved one.
     #[inline(always)]
     pub(crate) fn give_one(&self, rq: RequestRef<M>) {
         let bits = rq.bits;
@@ -139,7 +140,7 @@ impl<M: Machine> TagSet<M> {
         self.map.give(bits);
     }
 
-    /// Takes the bios out of a filled request that no driver has, and gives its tag back.
+    /// Takes the bios out of a filled request that no driver has, and frees its tag.
     pub(crate) fn take_apart(&self, mut rq: RequestRef<M>) -> BioRef<M> {
         rq.touch();
         let chain = rq.empty();
@@ -154,12 +155,12 @@ impl<M: Machine> TagSet<M> {
         self.reserved.give(self.reserved.bit_of(tag.0 - self.map.depth()));
     }
 
-    /// Whether somebody could take a tag at this moment.
+    /// Returns true if a data tag is free at this moment.
     pub(crate) fn has_free(&self) -> bool {
         self.map.weight() < self.map.depth()
     }
 
-    /// The handle of a tag's request.
+    /// Creates the handle of a tag's request.
     ///
     /// # Safety
     /// The caller owns the tag: it has just taken it, or the driver that had the request has given
@@ -170,7 +171,7 @@ impl<M: Machine> TagSet<M> {
         unsafe { RequestRef::of(&self.requests[tag.0 as usize]) }
     }
 
-    /// A request that was lent to a driver. Charged as a write.
+    /// Returns a request that was lent to a driver. The simulator charges it as a write.
     ///
     /// # Safety
     /// The request is in flight in a queue that the caller serves, and the caller makes no second
@@ -181,21 +182,22 @@ impl<M: Machine> TagSet<M> {
         unsafe { &mut *self.requests[tag.0 as usize].write() }
     }
 
-    /// Joins the list of those who wait. The caller must try once more afterwards: either it sees a
-    /// tag given back, or whoever gives one back sees it waiting (all four accesses are SeqCst).
+    /// Adds a queue to the list of waiters. The caller must then try once more: either it finds the
+    /// tag freed meanwhile, or the thread that frees one sees the waiter (all four accesses are
+    /// SeqCst).
     pub(crate) fn wait(&self, waiter: Waiter) {
         let mut waiters = self.waiters.lock();
         waiters.push_back(waiter);
         self.waiting.store(waiters.len() as u64, Order::SeqCst);
     }
 
-    /// Whether somebody waits; asked after tags were given back.
+    /// Returns true if a queue waits; checked after tags were freed.
     #[inline]
     pub(crate) fn has_waiters(&self) -> bool {
         self.waiting.load(Order::SeqCst) != 0
     }
 
-    /// Lets all who wait look for themselves: for whoever gives tags back and runs no queues.
+    /// Wakes all waiters, for a thread that frees tags but runs no queues.
     pub(crate) fn wake_all(&self) {
         while let Some(waiter) = self.wake_one() {
             if let Some(drive) = waiter.drive.upgrade() {
@@ -204,7 +206,7 @@ impl<M: Machine> TagSet<M> {
         }
     }
 
-    /// Takes the first who waits off the list.
+    /// Takes the first waiter off the list.
     pub(crate) fn wake_one(&self) -> Option<Waiter> {
         let mut waiters = self.waiters.lock();
         let first = waiters.pop_front();
@@ -214,7 +216,7 @@ impl<M: Machine> TagSet<M> {
 }
 
 impl<M: Machine> Drop for TagSet<M> {
-    /// Bios that a drive never answered stay with their set, which was leaked because of them.
+    /// Forgets bios that a drive never completed: their set was leaked because of them.
     fn drop(&mut self) {
         for line in &self.requests {
             // SAFETY: nobody else has the set any more.
@@ -223,16 +225,16 @@ impl<M: Machine> Drop for TagSet<M> {
     }
 }
 
-/// Some tags of one word, taken together or to be given back together.
+/// Tags of one bitmap word, taken together or to be freed together.
 #[derive(Debug)]
 pub(crate) struct TagBatch {
-    bits: Bits,
+    bits: TagBits,
     /// Number of the word's first tag.
     base: u32,
 }
 
 impl TagBatch {
-    pub(crate) const EMPTY: TagBatch = TagBatch { bits: Bits::NONE, base: 0 };
+    pub(crate) const EMPTY: TagBatch = TagBatch { bits: TagBits::NONE, base: 0 };
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
@@ -248,19 +250,19 @@ pub(crate) mod tests {
     use millrace_machine::Native;
     use proptest::prelude::*;
 
-    /// A drive that is gone.
-    struct Gone;
+    /// A drive that no longer exists.
+    struct GoneDrive;
 
-    impl TagUser for Gone {
+    impl TagUser for GoneDrive {
         fn look_for_tag(&self, _: u16) {}
     }
 
-    /// Queue `hctx` of a drive that is gone.
+    /// Creates a waiter for queue `hctx` of a drive that no longer exists.
     pub(crate) fn waiter(hctx: u16) -> Waiter {
-        Waiter { drive: Weak::<Gone>::new(), hctx }
+        Waiter { drive: Weak::<GoneDrive>::new(), hctx }
     }
 
-    /// The tag of a request, whose handle is forgotten.
+    /// Returns the tag of a request and forgets its handle.
     fn number(rq: Option<RequestRef<Native>>) -> Option<u32> {
         let rq = rq?;
         let tag = rq.tag().0;
@@ -311,7 +313,7 @@ pub(crate) mod tests {
                             prop_assert!(!batch.is_empty());
                             let each = || number(tags.next(&mut batch));
                             let all: Vec<u32> = core::iter::from_fn(each)
-                                // The rest goes back as it is.
+                                // The rest is freed without being used.
                                 .take(want as usize / 2 + 1)
                                 .collect();
                             prop_assert!(all.iter().all(|tag| *tag < depth && taken.insert(*tag)));

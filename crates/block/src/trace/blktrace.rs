@@ -1,64 +1,65 @@
-//! The kernel's trace record, `struct blk_io_trace`: its words, its bytes, and back from bytes.
+//! The kernel's trace record, `struct blk_io_trace`: its fields, and its encoding to and from
+//! bytes.
 //!
-//! Owns the numbers of the format and nothing else: no allocation, no clock, no I/O. Whoever
-//! records encodes here; whoever reads (the lab's `trace`) decodes here, and this is the only place
-//! that looks at such untrusted bytes. A record is 48 bytes in the byte order of its machine, which
-//! the magic shows, and is followed by `pdu_len` bytes of data; numbers in those are big-endian.
-//! Source: include/uapi/linux/blktrace_api.h, version 7.
+//! Holds only the format: no allocation, no clock, no I/O. The recorder encodes here; readers such
+//! as the lab's `trace` decode here, and no other code parses these untrusted bytes. A record is 48
+//! bytes in the byte order of its machine, which the magic number shows, followed by `pdu_len`
+//! bytes of data; numbers in that data are big-endian. Source: include/uapi/linux/blktrace_api.h,
+//! version 7.
 
 use core::fmt;
 
 /// Bytes of a record without its data.
 pub const RECORD_BYTES: usize = 48;
-/// The upper 24 bits of a record's first word.
+/// Magic number: the upper 24 bits of a record's first word.
 pub const MAGIC: u32 = 0x6561_7400;
-/// The lower 8 bits of a record's first word.
+/// Version number: the lower 8 bits of a record's first word.
 pub const VERSION: u32 = 7;
-/// Added to an action's code when the kernel puts the number of a cgroup (8 bytes) before the data.
+/// Bit added to an action's code when the kernel puts a cgroup number (8 bytes) before the data.
 pub const CGROUP: u32 = 1 << 8;
-/// Bytes of that number.
+/// Bytes of that cgroup number.
 pub const CGROUP_BYTES: usize = 8;
 
-/// Categories: bits of the upper half of an action.
+/// Categories of events: bits of the upper half of an action.
 pub mod category {
     /// A read.
     pub const READ: u16 = 1;
     /// A write.
     pub const WRITE: u16 = 1 << 1;
-    /// Flushes the drive's cache first.
+    /// The drive's cache is flushed first.
     pub const FLUSH: u16 = 1 << 2;
-    /// Somebody waits for it.
+    /// A synchronous request: a task waits for it.
     pub const SYNC: u16 = 1 << 3;
     /// Queueing and merging.
     pub const QUEUE: u16 = 1 << 4;
-    /// Given back by the driver.
+    /// Returned by the driver.
     pub const REQUEUE: u16 = 1 << 5;
-    /// Given to the driver.
+    /// Dispatched to the driver.
     pub const ISSUE: u16 = 1 << 6;
-    /// Complete.
+    /// Completed.
     pub const COMPLETE: u16 = 1 << 7;
     /// A request of a file system or program.
     pub const FS: u16 = 1 << 8;
-    /// A command that passes through.
+    /// A passthrough command.
     pub const PC: u16 = 1 << 9;
-    /// A note, not an event.
+    /// A message, not an event of an I/O.
     pub const NOTIFY: u16 = 1 << 10;
-    /// Read ahead.
+    /// Read-ahead.
     pub const AHEAD: u16 = 1 << 11;
-    /// Metadata.
+    /// File system metadata.
     pub const META: u16 = 1 << 12;
     /// A discard.
     pub const DISCARD: u16 = 1 << 13;
-    /// Data of the driver.
+    /// The driver's own data.
     pub const DRV_DATA: u16 = 1 << 14;
-    /// Forced to the medium.
+    /// Forced unit access: written through to the medium.
     pub const FUA: u16 = 1 << 15;
 }
 
-/// What happened: the lower half of an action that is not a note.
+/// The kernel's code of an event: the lower half of an action that is not a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u16)]
-pub enum Act {
+pub enum EventCode {
     /// Q: queued.
     Queue = 1,
     /// M: merged at the end of another.
@@ -67,17 +68,17 @@ pub enum Act {
     FrontMerge = 3,
     /// G: got a request.
     GetRequest = 4,
-    /// S: sleeps until there is a request.
+    /// S: sleeps until a request is free.
     Sleep = 5,
-    /// R: given back by the driver.
+    /// R: returned by the driver.
     Requeue = 6,
-    /// D: given to the driver.
+    /// D: dispatched to the driver.
     Issue = 7,
-    /// C: complete.
+    /// C: completed.
     Complete = 8,
     /// P: the queue was plugged.
     Plug = 9,
-    /// U: unplugged, since there was enough or somebody waits.
+    /// U: unplugged, because the plug was full or a task waits.
     Unplug = 10,
     /// UT: unplugged by a timer.
     UnplugTimer = 11,
@@ -85,59 +86,59 @@ pub enum Act {
     Insert = 12,
     /// X: split.
     Split = 13,
-    /// B: its data go through a copy.
+    /// B: the data goes through a bounce buffer.
     Bounce = 14,
     /// A: remapped to another device.
     Remap = 15,
-    /// Given up; no tool shows it.
+    /// Aborted; no tool shows it.
     Abort = 16,
-    /// Data of the driver; no tool shows them.
+    /// The driver's own data; no tool shows it.
     DriverData = 17,
 }
 
-const ACTS: [Act; 17] = [
-    Act::Queue,
-    Act::BackMerge,
-    Act::FrontMerge,
-    Act::GetRequest,
-    Act::Sleep,
-    Act::Requeue,
-    Act::Issue,
-    Act::Complete,
-    Act::Plug,
-    Act::Unplug,
-    Act::UnplugTimer,
-    Act::Insert,
-    Act::Split,
-    Act::Bounce,
-    Act::Remap,
-    Act::Abort,
-    Act::DriverData,
+const ACTS: [EventCode; 17] = [
+    EventCode::Queue,
+    EventCode::BackMerge,
+    EventCode::FrontMerge,
+    EventCode::GetRequest,
+    EventCode::Sleep,
+    EventCode::Requeue,
+    EventCode::Issue,
+    EventCode::Complete,
+    EventCode::Plug,
+    EventCode::Unplug,
+    EventCode::UnplugTimer,
+    EventCode::Insert,
+    EventCode::Split,
+    EventCode::Bounce,
+    EventCode::Remap,
+    EventCode::Abort,
+    EventCode::DriverData,
 ];
 
-impl Act {
-    /// The whole action: code, the kernel's category for it, and `more` categories such as
-    /// `category::WRITE | category::SYNC`.
+impl EventCode {
+    /// Returns the whole action: the code, the kernel's category for it, and `more` categories such
+    /// as `category::WRITE | category::SYNC`.
     #[must_use]
     pub fn with(self, more: u16) -> u32 {
         let own = match self {
-            Act::Split | Act::Bounce => 0,
-            Act::Requeue => category::REQUEUE,
-            Act::Issue => category::ISSUE,
-            Act::Complete => category::COMPLETE,
-            Act::DriverData => category::DRV_DATA,
+            EventCode::Split | EventCode::Bounce => 0,
+            EventCode::Requeue => category::REQUEUE,
+            EventCode::Issue => category::ISSUE,
+            EventCode::Complete => category::COMPLETE,
+            EventCode::DriverData => category::DRV_DATA,
             _ => category::QUEUE,
         };
         u32::from(own | more) << 16 | u32::from(self as u16)
     }
 
-    /// The action of a code, if there is one.
+    /// Returns the event with this code, or `None` if the code is unknown.
     #[must_use]
-    pub fn from_code(code: u32) -> Option<Act> {
+    pub fn from_code(code: u32) -> Option<EventCode> {
         ACTS.get((code as usize).wrapping_sub(1)).copied()
     }
 
-    /// The letters that blkparse has for it; empty for what it does not show.
+    /// Returns blkparse's letters for the event; empty for events that it does not show.
     #[must_use]
     pub fn letters(self) -> &'static str {
         const LETTERS: [&str; 17] =
@@ -145,37 +146,37 @@ impl Act {
         LETTERS[self as usize - 1]
     }
 
-    /// The other way round.
+    /// Returns the event with these blkparse letters, or `None` if there is none.
     #[must_use]
-    pub fn from_letters(letters: &str) -> Option<Act> {
+    pub fn from_letters(letters: &str) -> Option<EventCode> {
         ACTS.into_iter().find(|act| act.letters() == letters && !letters.is_empty())
     }
 
-    /// Bytes of data that must follow such a record.
+    /// Returns the number of data bytes that must follow a record of this event.
     #[must_use]
     pub fn pdu_bytes_min(self) -> usize {
         match self {
-            Act::Unplug | Act::UnplugTimer | Act::Split => 8,
-            Act::Remap => Remap::BYTES,
+            EventCode::Unplug | EventCode::UnplugTimer | EventCode::Split => 8,
+            EventCode::Remap => RemapData::BYTES,
             _ => 0,
         }
     }
 }
 
-/// A record that is not an event of an I/O.
+/// A record that carries a message instead of an event of an I/O.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
-pub enum Note {
-    /// Its data are the name of the process `pid`.
+pub enum NotifyKind {
+    /// The data is the name of the process `pid`.
     Process = 0,
-    /// Its data are the wall clock: seconds and nanoseconds, 4 bytes each.
+    /// The data is the wall clock: seconds and nanoseconds, 4 bytes each.
     Timestamp = 1,
-    /// Its data are a message.
+    /// The data is a text message.
     Message = 2,
 }
 
-impl Note {
-    /// The whole action.
+impl NotifyKind {
+    /// Returns the whole action: the code with the message category.
     #[must_use]
     pub fn action(self) -> u32 {
         u32::from(category::NOTIFY) << 16 | u32::from(self as u16)
@@ -185,100 +186,103 @@ impl Note {
 /// One record without its data.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Record {
-    /// Number of the event on its CPU; 0 for notes.
+    /// Sequence number of the event on its CPU; 0 for messages.
     pub sequence: u32,
-    /// When, in nanoseconds of the recorder's clock.
+    /// Time in nanoseconds of the recorder's clock.
     pub time_ns: u64,
-    /// First sector (of 512 bytes).
+    /// First sector, in units of 512 bytes.
     pub sector: u64,
-    /// How long.
+    /// Length in bytes.
     pub bytes: u32,
-    /// Categories in the upper half, code in the lower.
+    /// Categories in the upper half, code in the lower half.
     pub action: u32,
-    /// The process that caused the event.
+    /// Process that caused the event.
     pub pid: u32,
-    /// Which device: see [`device`].
+    /// Device number; see [`device`].
     pub device: u32,
-    /// On which CPU; also the number of the file.
+    /// CPU on which the event occurred; also the number of its trace file.
     pub cpu: u32,
-    /// Error of a completion: 0, or a negative errno's 16 bits.
+    /// Result of a completion: 0, or the 16 bits of a negative errno.
     pub error: u16,
-    /// Bytes of data that follow.
+    /// Bytes of data that follow the record.
     pub pdu_len: u16,
 }
 
-/// Why 48 bytes are no record.
+/// The reason why 48 bytes could not be decoded as a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NoRecord {
-    /// The first word is not the magic.
+pub enum RecordError {
+    /// The first word, given here, does not contain the magic number.
     Magic(u32),
-    /// The first word is the magic of a machine of the other byte order.
+    /// The first word is the magic number in the other byte order.
     ByteOrder,
-    /// A version that is not ours.
+    /// The record has this version, which is not [`VERSION`].
     Version(u32),
 }
 
-impl fmt::Display for NoRecord {
+impl fmt::Display for RecordError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            NoRecord::Magic(word) => {
+            RecordError::Magic(word) => {
                 write!(
                     f,
                     "no trace record: it begins with {word:#010x}, not {MAGIC:#010x}; of a trace \
                      in another format, `millrace-lab trace convert` makes records"
                 )
             }
-            NoRecord::ByteOrder => write!(
+            RecordError::ByteOrder => write!(
                 f,
-                "a record of a machine with the other byte order: read it on such a machine"
+                "the record is from a machine of the other byte order; read it on such a machine"
             ),
-            NoRecord::Version(version) => {
-                write!(f, "a record of version {version}; only version {VERSION} is known here")
+            RecordError::Version(version) => {
+                write!(
+                    f,
+                    "the record has version {version}, but only version {VERSION} can be read"
+                )
             }
         }
     }
 }
 
 impl Record {
-    /// The event, if it is one that is known.
+    /// Returns the event's code, or `None` for a message or an unknown code.
     #[must_use]
-    pub fn act(&self) -> Option<Act> {
+    pub fn act(&self) -> Option<EventCode> {
         match self.has(category::NOTIFY) {
             true => None,
-            false => Act::from_code(self.action & 0xffff & !CGROUP),
+            false => EventCode::from_code(self.action & 0xffff & !CGROUP),
         }
     }
 
-    /// The note, if it is one that is known.
+    /// Returns the kind of message, or `None` for an event or an unknown code.
     #[must_use]
-    pub fn note(&self) -> Option<Note> {
+    pub fn note(&self) -> Option<NotifyKind> {
         match self.action & !CGROUP {
-            action if action == Note::Process.action() => Some(Note::Process),
-            action if action == Note::Timestamp.action() => Some(Note::Timestamp),
-            action if action == Note::Message.action() => Some(Note::Message),
+            action if action == NotifyKind::Process.action() => Some(NotifyKind::Process),
+            action if action == NotifyKind::Timestamp.action() => Some(NotifyKind::Timestamp),
+            action if action == NotifyKind::Message.action() => Some(NotifyKind::Message),
             _ => None,
         }
     }
 
-    /// Whether it is in any of these categories.
+    /// Returns true if the record is in any of these categories.
     #[must_use]
     pub fn has(&self, categories: u16) -> bool {
         (self.action >> 16) as u16 & categories != 0
     }
 
-    /// Whole sectors of its length.
+    /// Returns the length in whole sectors.
     #[must_use]
     pub fn sectors(&self) -> u32 {
         self.bytes >> 9
     }
 
-    /// One past its last sector.
+    /// Returns the sector after the last one.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.sector.wrapping_add(u64::from(self.sectors()))
     }
 
-    /// As a file has it.
+    /// Encodes the record as the bytes of a trace file.
     #[must_use]
     pub fn encode(&self) -> [u8; RECORD_BYTES] {
         let mut bytes = [0; RECORD_BYTES];
@@ -297,17 +301,17 @@ impl Record {
         bytes
     }
 
-    /// From a file.
+    /// Decodes the bytes of a trace file.
     ///
     /// # Errors
     /// If these bytes do not begin with this machine's magic and the known version.
-    pub fn decode(bytes: &[u8; RECORD_BYTES]) -> Result<Record, NoRecord> {
+    pub fn decode(bytes: &[u8; RECORD_BYTES]) -> Result<Record, RecordError> {
         let magic = u32::from_ne_bytes(word(bytes, 0));
         match (magic & !0xff, magic.swap_bytes() & !0xff) {
             (MAGIC, _) if magic & 0xff == VERSION => {}
-            (MAGIC, _) => return Err(NoRecord::Version(magic & 0xff)),
-            (_, MAGIC) => return Err(NoRecord::ByteOrder),
-            _ => return Err(NoRecord::Magic(magic)),
+            (MAGIC, _) => return Err(RecordError::Version(magic & 0xff)),
+            (_, MAGIC) => return Err(RecordError::ByteOrder),
+            _ => return Err(RecordError::Magic(magic)),
         }
         Ok(Record {
             sequence: u32::from_ne_bytes(word(bytes, 4)),
@@ -324,45 +328,45 @@ impl Record {
     }
 }
 
-/// `N` bytes at a place that lies inside.
+/// Returns `N` bytes at `at`, which must lie inside the record.
 fn word<const N: usize>(bytes: &[u8; RECORD_BYTES], at: usize) -> [u8; N] {
     let mut word = [0; N];
     word.copy_from_slice(&bytes[at..at + N]);
     word
 }
 
-/// The data of a remap.
+/// The data of a remap event.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Remap {
-    /// The device that the I/O was for.
+pub struct RemapData {
+    /// Device that the I/O was submitted to.
     pub device_from: u32,
-    /// The device that it goes to.
+    /// Device that the I/O goes to.
     pub device_to: u32,
-    /// Its first sector on the former.
+    /// First sector on `device_from`.
     pub sector_from: u64,
 }
 
-impl Remap {
-    /// Bytes of it.
+impl RemapData {
+    /// Length of the encoded data in bytes.
     pub const BYTES: usize = 16;
 
-    /// As a file has it.
+    /// Encodes the data as in a trace file.
     #[must_use]
-    pub fn encode(&self) -> [u8; Remap::BYTES] {
-        let mut bytes = [0; Remap::BYTES];
+    pub fn encode(&self) -> [u8; RemapData::BYTES] {
+        let mut bytes = [0; RemapData::BYTES];
         bytes[..4].copy_from_slice(&self.device_from.to_be_bytes());
         bytes[4..8].copy_from_slice(&self.device_to.to_be_bytes());
         bytes[8..].copy_from_slice(&self.sector_from.to_be_bytes());
         bytes
     }
 
-    /// From a record's data; none if they are too short.
+    /// Decodes a record's data; `None` if it is too short.
     #[must_use]
-    pub fn decode(data: &[u8]) -> Option<Remap> {
+    pub fn decode(data: &[u8]) -> Option<RemapData> {
         let (from, rest) = data.split_first_chunk::<4>()?;
         let (to, rest) = rest.split_first_chunk::<4>()?;
         let (sector, _) = rest.split_first_chunk::<8>()?;
-        Some(Remap {
+        Some(RemapData {
             device_from: u32::from_be_bytes(*from),
             device_to: u32::from_be_bytes(*to),
             sector_from: u64::from_be_bytes(*sector),
@@ -370,38 +374,38 @@ impl Remap {
     }
 }
 
-/// The data of an unplug (how many I/Os) or a split (where the second part begins).
+/// Encodes the data of an unplug (number of I/Os) or of a split (first sector of the second part).
 #[must_use]
 pub fn encode_number(number: u64) -> [u8; 8] {
     number.to_be_bytes()
 }
 
-/// Those data as a number; none if they are too short.
+/// Decodes the data of an unplug or a split; `None` if it is too short.
 #[must_use]
 pub fn decode_number(data: &[u8]) -> Option<u64> {
     data.split_first_chunk::<8>().map(|(number, _)| u64::from_be_bytes(*number))
 }
 
-/// A device's number: 12 bits and 20, as inside the kernel.
+/// Packs a device number as inside the kernel: 12 bits of major, 20 bits of minor number.
 #[must_use]
 pub const fn device(major: u32, minor: u32) -> u32 {
     major << 20 | (minor & 0xf_ffff)
 }
 
-/// The major number of a device.
+/// Returns the major number of a device.
 #[must_use]
 pub const fn major(device: u32) -> u32 {
     device >> 20
 }
 
-/// The minor number of a device.
+/// Returns the minor number of a device.
 #[must_use]
 pub const fn minor(device: u32) -> u32 {
     device & 0xf_ffff
 }
 
-/// What kind of I/O a record is of, in blkparse's letters: F flush, then D, W, R or N, then F for
-/// FUA, A ahead, S sync, M metadata.
+/// The kind of a record's I/O in blkparse's letters: F for preflush, then D, W, R or N, then F for
+/// FUA, A for read-ahead, S for sync, M for metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rwbs {
     letters: [u8; 6],
@@ -409,7 +413,7 @@ pub struct Rwbs {
 }
 
 impl Rwbs {
-    /// Of a record.
+    /// Returns the letters of a record.
     #[must_use]
     pub fn of(record: &Record) -> Rwbs {
         let kind = match () {
@@ -434,7 +438,7 @@ impl Rwbs {
         rwbs
     }
 
-    /// The letters.
+    /// Returns the letters as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         core::str::from_utf8(&self.letters[..self.len]).expect("the letters are ASCII")
@@ -457,8 +461,8 @@ mod tests {
                 sequence, time_ns, sector, bytes, action, pid, device, cpu, error, pdu_len,
             };
             prop_assert_eq!(Record::decode(&record.encode()), Ok(record));
-            let remap = Remap { device_from: device, device_to: pid, sector_from: sector };
-            prop_assert_eq!(Remap::decode(&remap.encode()), Some(remap));
+            let remap = RemapData { device_from: device, device_to: pid, sector_from: sector };
+            prop_assert_eq!(RemapData::decode(&remap.encode()), Some(remap));
             prop_assert_eq!(decode_number(&encode_number(sector)), Some(sector));
         }
 
@@ -489,7 +493,7 @@ mod tests {
             time_ns: 2,
             sector: 3,
             bytes: 4096,
-            action: Act::Queue.with(category::WRITE | category::SYNC),
+            action: EventCode::Queue.with(category::WRITE | category::SYNC),
             pid: 5,
             device: device(8, 1),
             cpu: 6,
@@ -500,7 +504,7 @@ mod tests {
         assert_eq!(bytes[..4], 0x6561_7407_u32.to_ne_bytes());
         assert_eq!(bytes[28..32], 0x001a_0001_u32.to_ne_bytes());
         assert_eq!(bytes[36..40], 0x0080_0001_u32.to_ne_bytes());
-        assert_eq!((record.act(), record.end()), (Some(Act::Queue), 11));
+        assert_eq!((record.act(), record.end()), (Some(EventCode::Queue), 11));
         assert_eq!(Rwbs::of(&record).as_str(), "WS");
     }
 
@@ -519,11 +523,11 @@ mod tests {
     fn bytes_of_another_machine_version_or_kind_are_refused() {
         let mut bytes = Record::default().encode();
         bytes[..4].reverse();
-        assert_eq!(Record::decode(&bytes), Err(NoRecord::ByteOrder));
+        assert_eq!(Record::decode(&bytes), Err(RecordError::ByteOrder));
         bytes[..4].copy_from_slice(&(MAGIC | 8).to_ne_bytes());
-        assert_eq!(Record::decode(&bytes), Err(NoRecord::Version(8)));
+        assert_eq!(Record::decode(&bytes), Err(RecordError::Version(8)));
         bytes[..4].copy_from_slice(&0_u32.to_ne_bytes());
-        assert_eq!(Record::decode(&bytes), Err(NoRecord::Magic(0)));
+        assert_eq!(Record::decode(&bytes), Err(RecordError::Magic(0)));
     }
 
     #[test]
@@ -540,19 +544,20 @@ mod tests {
         assert_eq!((categories, CGROUP), (bits, 0x100));
         let letters = "Q M F G S R D C P U UT I X B A".split(' ');
         for (code, letters) in (1..).zip(letters) {
-            let act = Act::from_code(code).unwrap();
+            let act = EventCode::from_code(code).unwrap();
             assert_eq!((act.letters(), act as u32), (letters, code));
-            assert_eq!(Act::from_letters(letters), Some(act));
+            assert_eq!(EventCode::from_letters(letters), Some(act));
             // Its own category may be among those that are added.
             let whole = act.with(WRITE | QUEUE);
             assert_eq!((whole & 0xffff, whole >> 16 & 0x12), (code, 0x12), "{letters}");
         }
         // No tool shows these, and no tool asks for them.
-        assert_eq!([Act::Abort, Act::DriverData].map(Act::letters), ["", ""]);
-        assert_eq!(["", "T", "q"].map(Act::from_letters), [None; 3]);
-        let notes = [Note::Process, Note::Timestamp, Note::Message].map(Note::action);
+        assert_eq!([EventCode::Abort, EventCode::DriverData].map(EventCode::letters), ["", ""]);
+        assert_eq!(["", "T", "q"].map(EventCode::from_letters), [None; 3]);
+        let notes = [NotifyKind::Process, NotifyKind::Timestamp, NotifyKind::Message]
+            .map(NotifyKind::action);
         assert_eq!(notes, [0x0400_0000, 0x0400_0001, 0x0400_0002]);
-        let with_data = ACTS.map(Act::pdu_bytes_min);
+        let with_data = ACTS.map(EventCode::pdu_bytes_min);
         assert_eq!(with_data, [0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 8, 0, 8, 0, 16, 0, 0]);
     }
 
@@ -572,11 +577,11 @@ mod tests {
 
     #[test]
     fn data_of_remaps_and_numbers_are_big_endian() {
-        let remap = Remap { device_from: 0x0102_0304, device_to: 5, sector_from: 0x0607 };
+        let remap = RemapData { device_from: 0x0102_0304, device_to: 5, sector_from: 0x0607 };
         let bytes = [1, 2, 3, 4, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 6, 7];
         assert_eq!(remap.encode(), bytes);
-        assert_eq!(Remap::decode(&[&bytes[..], &[9]].concat()), Some(remap));
-        assert_eq!(Remap::decode(&bytes[..15]), None);
+        assert_eq!(RemapData::decode(&[&bytes[..], &[9]].concat()), Some(remap));
+        assert_eq!(RemapData::decode(&bytes[..15]), None);
         assert_eq!(encode_number(0x0102), [0, 0, 0, 0, 0, 0, 1, 2]);
         assert_eq!(decode_number(&[0, 0, 0, 0, 0, 0, 1, 2, 3]), Some(0x0102));
         assert_eq!(decode_number(&[0; 7]), None);
@@ -596,7 +601,8 @@ mod tests {
             (READ | AHEAD | META, 512, "RAM"),
             (FLUSH | WRITE | FUA | AHEAD | SYNC | META, 512, "FWFASM"),
         ] {
-            let record = Record { action: Act::Queue.with(categories), bytes, ..Record::default() };
+            let record =
+                Record { action: EventCode::Queue.with(categories), bytes, ..Record::default() };
             assert_eq!(Rwbs::of(&record).as_str(), letters);
         }
     }
@@ -615,18 +621,20 @@ mod tests {
             let record = Record { action: act.with(category::READ), ..Record::default() };
             assert_eq!((record.act(), record.note()), (Some(act), None));
         }
-        for note in [Note::Process, Note::Timestamp, Note::Message] {
+        for note in [NotifyKind::Process, NotifyKind::Timestamp, NotifyKind::Message] {
             let record = Record { action: note.action(), ..Record::default() };
             assert_eq!((record.act(), record.note()), (None, Some(note)));
         }
         // A cgroup's number before the data changes neither.
-        for action in [Act::Issue.with(category::WRITE) | CGROUP, Note::Message.action() | CGROUP] {
+        for action in
+            [EventCode::Issue.with(category::WRITE) | CGROUP, NotifyKind::Message.action() | CGROUP]
+        {
             let record = Record { action, ..Record::default() };
             let note = record.has(category::NOTIFY);
-            assert_eq!(record.act(), (!note).then_some(Act::Issue));
-            assert_eq!(record.note(), note.then_some(Note::Message));
+            assert_eq!(record.act(), (!note).then_some(EventCode::Issue));
+            assert_eq!(record.note(), note.then_some(NotifyKind::Message));
         }
-        let unknown = Record { action: Note::Message.action() + 1, ..Record::default() };
+        let unknown = Record { action: NotifyKind::Message.action() + 1, ..Record::default() };
         assert_eq!((unknown.act(), unknown.note()), (None, None));
         let unknown = [0, 18, 0xffff].map(|action| Record { action, ..Record::default() });
         assert!(unknown.iter().all(|record| record.act().is_none()));

@@ -1,26 +1,27 @@
-//! What a ring of trace events holds: words of 16 bytes, and the entries that a reader makes of
+//! The contents of a trace ring: words of 16 bytes, and the entries that a reader decodes from
 //! them.
 //!
-//! Memory is what tracing costs most, so a word says only what the one before did not: a *group*
-//! has the time, device, tenant and categories of the words behind it, a *step* the sectors of one
-//! I/O and what happened to it, which may be several of the kernel's events with one stamp. A
-//! remap's source, the flush that another joined and a driver's data stand in words before the
-//! step. A *note* is of no I/O (note.rs). Written by `TraceWriter` (tracer.rs), read by
-//! [`Decoder`]; the top 4 bits of a word's first half say what it is. Owns no memory but itself.
+//! Memory bandwidth is the main cost of tracing, so a word holds only what differs from the words
+//! before. A *group* word holds the time, device, tenant and categories of the words behind it. A
+//! *step* word holds the sectors of one I/O and a step, which may stand for several of the kernel's
+//! events at one time. The source of a remap, the flush that another flush joined, and a driver's
+//! data are in words before the step. A *note* word belongs to no I/O (note.rs). Written by
+//! `TraceWriter` (tracer.rs), read by [`RingDecoder`]; the top 4 bits of a word's first half are
+//! its kind.
 
 use alloc::vec::Vec;
 
 use crate::queue::driver::DriverData;
-use crate::trace::blktrace::{Act, Note};
+use crate::trace::blktrace::{EventCode, NotifyKind};
 use crate::trace::note::TraceNote;
 
-/// One word of a ring.
-pub(crate) type Word = [u64; 2];
-/// Most words of one event: group, driver's data, step. A remap has one word for its source instead
-/// of data.
+/// One word of a trace ring.
+pub(crate) type RingWord = [u64; 2];
+/// Largest number of words of one event: group, driver data, step. A remap has one word for its
+/// source instead of driver data.
 pub(crate) const WORDS_MAX: u64 = 2 + DriverData::BYTES.div_ceil(8) as u64;
 
-/// Bits of a word that do not say what it is: enough for sectors of 512 EiB, and for 36 years.
+/// Mask of the bits below a word's kind: enough for the sectors of 512 EiB, and for 36 years.
 const VALUE: u64 = (1 << KIND_SHIFT) - 1;
 const KIND_SHIFT: u32 = 60;
 const STEP: u64 = 0;
@@ -29,125 +30,126 @@ const FROM: u64 = 2;
 const DATA: u64 = 3;
 const NOTE: u64 = 4;
 
-/// Codes beyond the kernel's: several of its events in one step.
+/// Codes for several of the kernel's events in one step.
 const QUEUE_GET: u8 = 32;
 const REMAP_QUEUE: u8 = 33;
 const REMAP_QUEUE_GET: u8 = 34;
 const INSERT_ISSUE: u8 = 35;
 
-/// One event, as whoever records gets it.
+/// One trace event as the recorder gets it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Entry {
-    /// When.
+pub struct TraceEntry {
+    /// Time of the event in nanoseconds.
     pub time_ns: u64,
-    /// First sector on the drive; of an unplug, how many requests.
+    /// First sector on the drive; for an unplug, the number of requests.
     pub sector: u64,
-    /// Of a remap: the first sector on the volume. Of a flush that joined another: the sector of
-    /// the other one's events.
+    /// For a remap, the first sector on the volume. For a flush that joined another, the sector of
+    /// that other flush's events.
     pub from: u64,
-    /// How long.
+    /// Length in bytes.
     pub bytes: u32,
-    /// Code and categories.
+    /// The kernel's action word: code and categories.
     pub action: u32,
-    /// Whom it is accounted to.
+    /// Tenant that the I/O is accounted to.
     pub tenant: u32,
-    /// The drive's device number.
+    /// Device number of the drive.
     pub device: u32,
-    /// Of a completion: 0, or a negative errno.
+    /// For a completion, 0 or a negative errno.
     pub error: i32,
-    /// What the driver had to say, if that is the event.
+    /// The driver's data, for an event that carries it.
     pub data: DriverData,
-    /// If it is no event of an I/O: what it says.
+    /// The message, for an entry that is no event of an I/O.
     pub note: Option<TraceNote>,
 }
 
-/// What happened to an I/O at one time, or at two that lie close together.
+/// One or several events of an I/O at the same time, or at two times close together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// One event.
-    One(Act),
-    /// C, with a negative errno or 0.
+pub(crate) enum TraceStep {
+    /// A single event.
+    One(EventCode),
+    /// Completed (C), with a negative errno, or 0 for success.
     Complete(i16),
-    /// Q and G.
+    /// Queued and got a request (Q and G).
     QueueGet,
-    /// A and Q.
+    /// Remapped and queued (A and Q).
     RemapQueue,
-    /// A, Q and G.
+    /// Remapped, queued and got a request (A, Q and G in traces).
     RemapQueueGet,
-    /// I so many nanoseconds before, and D.
+    /// Inserted and dispatched (I and D), with the nanoseconds between both.
     InsertIssue(u16),
 }
 
-impl Step {
-    /// Its code, and the number that belongs to it.
+impl TraceStep {
+    /// Returns the step's code and its number.
     #[inline(always)]
     fn parts(self) -> (u8, u16) {
         match self {
-            Step::One(act) => (act as u8, 0),
-            Step::Complete(error) => (Act::Complete as u8, error as u16),
-            Step::QueueGet => (QUEUE_GET, 0),
-            Step::RemapQueue => (REMAP_QUEUE, 0),
-            Step::RemapQueueGet => (REMAP_QUEUE_GET, 0),
-            Step::InsertIssue(before_ns) => (INSERT_ISSUE, before_ns),
+            TraceStep::One(act) => (act as u8, 0),
+            TraceStep::Complete(error) => (EventCode::Complete as u8, error as u16),
+            TraceStep::QueueGet => (QUEUE_GET, 0),
+            TraceStep::RemapQueue => (REMAP_QUEUE, 0),
+            TraceStep::RemapQueueGet => (REMAP_QUEUE_GET, 0),
+            TraceStep::InsertIssue(before_ns) => (INSERT_ISSUE, before_ns),
         }
     }
 
-    /// How many events it stands for.
+    /// Returns the number of events that the step stands for.
     pub(crate) fn events(self) -> u64 {
         match self {
-            Step::One(_) | Step::Complete(_) => 1,
-            Step::QueueGet | Step::RemapQueue | Step::InsertIssue(_) => 2,
-            Step::RemapQueueGet => 3,
+            TraceStep::One(_) | TraceStep::Complete(_) => 1,
+            TraceStep::QueueGet | TraceStep::RemapQueue | TraceStep::InsertIssue(_) => 2,
+            TraceStep::RemapQueueGet => 3,
         }
     }
 }
 
-/// Which I/O it is about.
+/// The I/O that an event belongs to.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Subject {
-    /// Device, tenant and categories: see [`group_of`].
+pub(crate) struct TraceSubject {
+    /// Device, tenant and categories, packed by [`group_of`].
     pub(crate) group: u64,
-    /// First sector on the drive; of an unplug, how many requests.
+    /// First sector on the drive; for an unplug, the number of requests.
     pub(crate) sector: u64,
-    /// How long.
+    /// Length in bytes.
     pub(crate) bytes: u32,
 }
 
-/// What I/Os of a batch mostly share.
+/// Packs the properties that I/Os of a batch mostly share.
 #[inline(always)]
 pub(crate) fn group_of(device: u32, tenant: u16, categories: u16) -> u64 {
     u64::from(device) | u64::from(tenant) << 32 | u64::from(categories) << 48
 }
 
-/// The word that begins a group.
+/// Returns the word that starts a group.
 #[inline(always)]
-pub(crate) fn group_word(time_ns: u64, group: u64) -> Word {
+pub(crate) fn group_word(time_ns: u64, group: u64) -> RingWord {
     [GROUP << KIND_SHIFT | time_ns & VALUE, group]
 }
 
-/// The word of what happened.
+/// Returns the word of a step.
 #[inline(always)]
-pub(crate) fn step_word(of: &Subject, step: Step) -> Word {
+pub(crate) fn step_word(of: &TraceSubject, step: TraceStep) -> RingWord {
     let (code, number) = step.parts();
     let what = u64::from(of.bytes) | u64::from(code) << 32 | u64::from(number) << 48;
     const { assert!(STEP == 0, "a step's first word is its sector alone") };
     [of.sector & VALUE, what]
 }
 
-/// The word of a remap's source, or of the flush that another joined, before the step.
+/// Returns the word with the source of a remap, or the sector of the flush that was joined; it
+/// precedes the step.
 #[inline(always)]
-pub(crate) fn from_word(sector: u64) -> Word {
+pub(crate) fn from_word(sector: u64) -> RingWord {
     [FROM << KIND_SHIFT, sector]
 }
 
-/// The word of a note.
-pub(crate) fn note_word(note: TraceNote) -> Word {
+/// Returns the word of a note.
+pub(crate) fn note_word(note: TraceNote) -> RingWord {
     let (what, time_ns) = note.parts();
     [NOTE << KIND_SHIFT | what & VALUE, time_ns]
 }
 
-/// The words of a driver's data, before their step.
-pub(crate) fn data_words(data: &DriverData) -> impl Iterator<Item = Word> + '_ {
+/// Returns the words of a driver's data, which precede their step.
+pub(crate) fn data_words(data: &DriverData) -> impl Iterator<Item = RingWord> + '_ {
     data.bytes().chunks(8).map(|chunk| {
         let mut bytes = [0; 8];
         bytes[..chunk.len()].copy_from_slice(chunk);
@@ -155,21 +157,21 @@ pub(crate) fn data_words(data: &DriverData) -> impl Iterator<Item = Word> + '_ {
     })
 }
 
-/// Makes entries of words, in order of time as far as the writer had them so; knows the group that
-/// is open.
+/// Decodes words into entries, in the writer's order of time; remembers the current group.
 #[derive(Debug, Default)]
-pub(crate) struct Decoder {
-    /// The D of steps of one time that began with an I: they come behind the last of these.
-    issued: Vec<Entry>,
+pub(crate) struct RingDecoder {
+    /// D events of steps that began with an I, all of one time: they follow the last of these I
+    /// events.
+    issued: Vec<TraceEntry>,
     time_ns: u64,
     group: u64,
     from: u64,
     data: DriverData,
 }
 
-impl Decoder {
-    /// One word, which may be no entry, or several.
-    pub(crate) fn take(&mut self, word: Word, out: &mut Vec<Entry>) {
+impl RingDecoder {
+    /// Decodes one word, which yields no entry, one, or several.
+    pub(crate) fn take(&mut self, word: RingWord, out: &mut Vec<TraceEntry>) {
         let value = word[0] & VALUE;
         let is_issue = word[0] >> KIND_SHIFT == STEP && (word[1] >> 32) as u8 == INSERT_ISSUE;
         if !is_issue && !self.issued.is_empty() {
@@ -182,29 +184,29 @@ impl Decoder {
                 let length = (value as usize).min(8);
                 self.data.push(&word[1].to_ne_bytes()[..length]);
             }
-            NOTE => out.extend(TraceNote::from_parts(value, word[1]).map(|note| Entry {
+            NOTE => out.extend(TraceNote::from_parts(value, word[1]).map(|note| TraceEntry {
                 time_ns: self.time_ns,
-                action: Note::Message.action(),
+                action: NotifyKind::Message.action(),
                 tenant: (self.group >> 32) as u32 & 0xffff,
                 device: self.group as u32,
                 note: Some(note),
-                ..Entry::default()
+                ..TraceEntry::default()
             })),
             _ => self.step(value, word[1], out),
         }
     }
 
-    /// Lets go of what waits for others of its time.
-    pub(crate) fn end(&mut self, out: &mut Vec<Entry>) {
+    /// Emits the D events that were kept back.
+    pub(crate) fn end(&mut self, out: &mut Vec<TraceEntry>) {
         out.append(&mut self.issued);
     }
 
-    fn step(&mut self, sector: u64, what: u64, out: &mut Vec<Entry>) {
+    fn step(&mut self, sector: u64, what: u64, out: &mut Vec<TraceEntry>) {
         let (code, number) = ((what >> 32) as u8, (what >> 48) as u16);
         let from = core::mem::take(&mut self.from);
-        let mut put = |act: Act, before_ns: u64| {
-            let has_from = matches!(act, Act::Remap | Act::BackMerge);
-            out.push(Entry {
+        let mut put = |act: EventCode, before_ns: u64| {
+            let has_from = matches!(act, EventCode::Remap | EventCode::BackMerge);
+            out.push(TraceEntry {
                 time_ns: self.time_ns - before_ns,
                 sector,
                 from: if has_from { from } else { 0 },
@@ -212,29 +214,29 @@ impl Decoder {
                 action: act.with((self.group >> 48) as u16),
                 tenant: (self.group >> 32) as u32 & 0xffff,
                 device: self.group as u32,
-                error: if act == Act::Complete { (number as i16).into() } else { 0 },
+                error: if act == EventCode::Complete { (number as i16).into() } else { 0 },
                 data: match act {
-                    Act::DriverData => core::mem::take(&mut self.data),
+                    EventCode::DriverData => core::mem::take(&mut self.data),
                     _ => DriverData::default(),
                 },
                 note: None,
             });
         };
         if matches!(code, REMAP_QUEUE | REMAP_QUEUE_GET) {
-            put(Act::Remap, 0);
+            put(EventCode::Remap, 0);
         }
         if matches!(code, QUEUE_GET | REMAP_QUEUE | REMAP_QUEUE_GET) {
-            put(Act::Queue, 0);
+            put(EventCode::Queue, 0);
         }
         match code {
-            QUEUE_GET | REMAP_QUEUE_GET => put(Act::GetRequest, 0),
+            QUEUE_GET | REMAP_QUEUE_GET => put(EventCode::GetRequest, 0),
             INSERT_ISSUE => {
-                put(Act::Insert, number.into());
-                put(Act::Issue, 0);
+                put(EventCode::Insert, number.into());
+                put(EventCode::Issue, 0);
                 self.issued.extend(out.pop());
             }
             code => {
-                if let Some(act) = Act::from_code(code.into()) {
+                if let Some(act) = EventCode::from_code(code.into()) {
                     put(act, 0);
                 }
             }
@@ -248,40 +250,44 @@ mod tests {
     use crate::trace::blktrace::category;
     use alloc::vec;
 
-    fn decoded(words: &[Word]) -> Vec<Entry> {
-        let (mut decoder, mut out) = (Decoder::default(), Vec::new());
+    fn decoded(words: &[RingWord]) -> Vec<TraceEntry> {
+        let (mut decoder, mut out) = (RingDecoder::default(), Vec::new());
         words.iter().for_each(|word| decoder.take(*word, &mut out));
         decoder.end(&mut out);
         out
     }
 
-    fn subject() -> Subject {
-        Subject { group: group_of(7, 3, category::WRITE), sector: 40, bytes: 4096 }
+    fn subject() -> TraceSubject {
+        TraceSubject { group: group_of(7, 3, category::WRITE), sector: 40, bytes: 4096 }
     }
 
     #[test]
     fn a_step_becomes_the_events_that_it_stands_for_in_their_order() {
         let group = group_word(1000, subject().group);
         for (step, acts) in [
-            (Step::One(Act::Bounce), vec![(Act::Bounce, 1000)]),
-            (Step::One(Act::BackMerge), vec![(Act::BackMerge, 1000)]),
-            (Step::Complete(-5), vec![(Act::Complete, 1000)]),
-            (Step::QueueGet, vec![(Act::Queue, 1000), (Act::GetRequest, 1000)]),
-            (Step::RemapQueue, vec![(Act::Remap, 1000), (Act::Queue, 1000)]),
+            (TraceStep::One(EventCode::Bounce), vec![(EventCode::Bounce, 1000)]),
+            (TraceStep::One(EventCode::BackMerge), vec![(EventCode::BackMerge, 1000)]),
+            (TraceStep::Complete(-5), vec![(EventCode::Complete, 1000)]),
+            (TraceStep::QueueGet, vec![(EventCode::Queue, 1000), (EventCode::GetRequest, 1000)]),
+            (TraceStep::RemapQueue, vec![(EventCode::Remap, 1000), (EventCode::Queue, 1000)]),
             (
-                Step::RemapQueueGet,
-                vec![(Act::Remap, 1000), (Act::Queue, 1000), (Act::GetRequest, 1000)],
+                TraceStep::RemapQueueGet,
+                vec![
+                    (EventCode::Remap, 1000),
+                    (EventCode::Queue, 1000),
+                    (EventCode::GetRequest, 1000),
+                ],
             ),
-            (Step::InsertIssue(30), vec![(Act::Insert, 970), (Act::Issue, 1000)]),
+            (TraceStep::InsertIssue(30), vec![(EventCode::Insert, 970), (EventCode::Issue, 1000)]),
         ] {
             let entries = decoded(&[group, from_word(99), step_word(&subject(), step)]);
             assert_eq!(entries.len() as u64, step.events());
             for (entry, (act, time_ns)) in entries.iter().zip(acts) {
                 assert_eq!(entry.action, act.with(category::WRITE), "{step:?}");
-                let (error, from) = (if act == Act::Complete { -5 } else { 0 }, entry.from);
-                let has_from = matches!(act, Act::Remap | Act::BackMerge);
+                let (error, from) = (if act == EventCode::Complete { -5 } else { 0 }, entry.from);
+                let has_from = matches!(act, EventCode::Remap | EventCode::BackMerge);
                 assert_eq!(from, if has_from { 99 } else { 0 });
-                let rest = Entry { from, time_ns, error, action: entry.action, ..entry_of() };
+                let rest = TraceEntry { from, time_ns, error, action: entry.action, ..entry_of() };
                 assert_eq!(*entry, rest, "{step:?}");
             }
         }
@@ -289,28 +295,28 @@ mod tests {
 
     #[test]
     fn a_note_is_an_entry_of_its_own_with_its_device_and_time() {
-        use crate::trace::note::Remark;
-        let note = TraceNote { remark: Remark::Rests(None), time_ns: u64::MAX };
-        let (issue, group) = (step_word(&subject(), Step::InsertIssue(30)), subject().group);
+        use crate::trace::note::TraceMessage;
+        let note = TraceNote { remark: TraceMessage::Rests(None), time_ns: u64::MAX };
+        let (issue, group) = (step_word(&subject(), TraceStep::InsertIssue(30)), subject().group);
         let words = [group_word(1000, group), issue, note_word(note)];
         assert_eq!(note_word(note), [0x4000_0002_0000_0000, u64::MAX]);
         let entries = decoded(&words);
         assert_eq!(entries.len(), 3);
-        let expected = Entry {
+        let expected = TraceEntry {
             time_ns: 1000,
-            action: Note::Message.action(),
+            action: NotifyKind::Message.action(),
             tenant: 3,
             device: 7,
             note: Some(note),
-            ..Entry::default()
+            ..TraceEntry::default()
         };
         assert_eq!(entries[2], expected);
     }
 
     #[test]
     fn what_was_inserted_and_issued_together_comes_in_order_of_time() {
-        let (issue, group) = (step_word(&subject(), Step::InsertIssue(30)), subject().group);
-        let complete = step_word(&subject(), Step::Complete(0));
+        let (issue, group) = (step_word(&subject(), TraceStep::InsertIssue(30)), subject().group);
+        let complete = step_word(&subject(), TraceStep::Complete(0));
         let (first, next) = (group_word(1000, group), group_word(1100, group));
         let entries = decoded(&[first, issue, issue, next, issue, complete, issue]);
         let times: Vec<u64> = entries.iter().map(|entry| entry.time_ns).collect();
@@ -324,12 +330,12 @@ mod tests {
         assert_eq!(group_word(0xf123, group), [0x1000_0000_0000_f123, group]);
         // A time is cut before it becomes another kind.
         assert_eq!(group_word(u64::MAX, 0), [0x1fff_ffff_ffff_ffff, 0]);
-        let of = Subject { group, sector: 0x55, bytes: 0xffff_fe00 };
-        assert_eq!(step_word(&of, Step::One(Act::Remap)), [0x55, 0x0000_000f_ffff_fe00]);
-        assert_eq!(step_word(&of, Step::Complete(-5)), [0x55, 0xfffb_0008_ffff_fe00]);
-        assert_eq!(step_word(&of, Step::InsertIssue(7)), [0x55, 0x0007_0023_ffff_fe00]);
-        let far = Subject { sector: u64::MAX, ..of };
-        assert_eq!(step_word(&far, Step::QueueGet), [u64::MAX >> 4, 0x0000_0020_ffff_fe00]);
+        let of = TraceSubject { group, sector: 0x55, bytes: 0xffff_fe00 };
+        assert_eq!(step_word(&of, TraceStep::One(EventCode::Remap)), [0x55, 0x0000_000f_ffff_fe00]);
+        assert_eq!(step_word(&of, TraceStep::Complete(-5)), [0x55, 0xfffb_0008_ffff_fe00]);
+        assert_eq!(step_word(&of, TraceStep::InsertIssue(7)), [0x55, 0x0007_0023_ffff_fe00]);
+        let far = TraceSubject { sector: u64::MAX, ..of };
+        assert_eq!(step_word(&far, TraceStep::QueueGet), [u64::MAX >> 4, 0x0000_0020_ffff_fe00]);
         assert_eq!(from_word(9), [0x2000_0000_0000_0000, 9]);
         let longest = DriverData::new(&[1; DriverData::BYTES]);
         let heads: Vec<u64> = data_words(&longest).map(|word| word[0] & 0xff).collect();
@@ -342,8 +348,8 @@ mod tests {
     #[test]
     fn what_words_say_is_never_taken_for_their_kind() {
         let tenant = INSERT_ISSUE.into();
-        let of = Subject { group: group_of(7, tenant, category::READ), sector: 8, bytes: 512 };
-        let issue = step_word(&of, Step::InsertIssue(10));
+        let of = TraceSubject { group: group_of(7, tenant, category::READ), sector: 8, bytes: 512 };
+        let issue = step_word(&of, TraceStep::InsertIssue(10));
         let from = u64::from(INSERT_ISSUE) << 32;
         let entries = decoded(&[
             group_word(100, of.group),
@@ -351,36 +357,37 @@ mod tests {
             group_word(200, of.group),
             issue,
             from_word(from),
-            step_word(&of, Step::RemapQueue),
+            step_word(&of, TraceStep::RemapQueue),
         ]);
         let seen: Vec<_> = entries.iter().map(|e| (e.action & 0xff, e.time_ns, e.from)).collect();
-        let code = |act: Act| act as u32;
+        let code = |act: EventCode| act as u32;
         assert_eq!(
             seen,
             [
-                (code(Act::Insert), 90, 0),
-                (code(Act::Issue), 100, 0),
-                (code(Act::Insert), 190, 0),
-                (code(Act::Issue), 200, 0),
-                (code(Act::Remap), 200, from),
-                (code(Act::Queue), 200, 0),
+                (code(EventCode::Insert), 90, 0),
+                (code(EventCode::Issue), 100, 0),
+                (code(EventCode::Insert), 190, 0),
+                (code(EventCode::Issue), 200, 0),
+                (code(EventCode::Remap), 200, from),
+                (code(EventCode::Queue), 200, 0),
             ]
         );
-        let whose = |e: &Entry| (e.tenant, e.device, e.action >> 16 & u32::from(category::READ));
+        let whose =
+            |e: &TraceEntry| (e.tenant, e.device, e.action >> 16 & u32::from(category::READ));
         assert!(entries.iter().all(|e| whose(e) == (tenant.into(), 7, category::READ.into())));
     }
 
     #[test]
     fn batches_of_one_time_are_in_order_whenever_they_were_inserted() {
-        let issue = |before_ns| step_word(&subject(), Step::InsertIssue(before_ns));
+        let issue = |before_ns| step_word(&subject(), TraceStep::InsertIssue(before_ns));
         let entries =
             decoded(&[group_word(1000, subject().group), issue(30), issue(30), issue(20)]);
         let times: Vec<u64> = entries.iter().map(|entry| entry.time_ns).collect();
         assert_eq!(times, [970, 970, 980, 1000, 1000, 1000]);
     }
 
-    fn entry_of() -> Entry {
-        Entry { sector: 40, bytes: 4096, tenant: 3, device: 7, ..Entry::default() }
+    fn entry_of() -> TraceEntry {
+        TraceEntry { sector: 40, bytes: 4096, tenant: 3, device: 7, ..TraceEntry::default() }
     }
 
     #[test]
@@ -390,9 +397,9 @@ mod tests {
             let data = DriverData::new(&bytes);
             let mut words = vec![group_word(5, subject().group)];
             words.extend(data_words(&data));
-            words.push(step_word(&subject(), Step::One(Act::DriverData)));
+            words.push(step_word(&subject(), TraceStep::One(EventCode::DriverData)));
             assert!(words.len() as u64 <= WORDS_MAX);
-            words.push(step_word(&subject(), Step::One(Act::Issue)));
+            words.push(step_word(&subject(), TraceStep::One(EventCode::Issue)));
             let entries = decoded(&words);
             assert_eq!((entries[0].data.bytes(), entries[1].data.bytes()), (&bytes[..], &[][..]));
         }

@@ -1,44 +1,45 @@
-//! `TraceNote`: what a trace says of groups and schedulers, between the events of I/Os.
+//! `TraceNote`: a trace message about groups and schedulers, between the events of I/Os.
 //!
-//! Two numbers and what they mean, so that noting one allocates nothing; whoever records spells it
-//! as text. Owns the codes in a ring's words (entry.rs). Kernel counterpart: `blk_add_trace_msg`,
-//! which bfq and blk-throttle call; blkparse shows such a message as `m`.
+//! Holds two numbers and their meaning, so that recording one allocates nothing; the recorder
+//! formats the text. Also defines the codes stored in a ring's words (entry.rs). Kernel
+//! counterpart: `blk_add_trace_msg`, which bfq and blk-throttle call; blkparse shows such a message
+//! as `m`.
 
 use core::fmt;
 
-use crate::account::hold::Hold;
+use crate::account::hold::WaitReason;
 use crate::bio::group_id::GroupId;
 
-/// What happened, and to whom.
+/// The content of a trace message, with the group that it concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Remark {
-    /// An I/O of the group begins to wait: the time for which, as far as it is known.
-    Waits(GroupId, Hold),
-    /// An I/O of the group goes on: the time for which it has waited.
-    GoesOn(GroupId, Hold),
-    /// The drive's scheduler names nothing, although I/Os wait in it: the time for which, and, if
-    /// the scheduler says so, whose I/Os and what holds them.
-    Rests(Option<(GroupId, Hold)>),
-    /// The drive's scheduler begins to hold I/Os of the group. How many requests, of all that are
-    /// counted with the group's, a hardware queue may have at the drive: `u32::MAX` is any number.
-    Held(GroupId, Hold, u32),
-    /// So many reads and so many others may a hardware queue, by its number, have at the drive
-    /// from now on. Equal numbers: all together. `u32::MAX` is any number.
+pub enum TraceMessage {
+    /// An I/O of the group starts to wait. The note's time is the expected wait, as far as known.
+    Waits(GroupId, WaitReason),
+    /// An I/O of the group continues. The note's time is how long it has waited.
+    GoesOn(GroupId, WaitReason),
+    /// The drive's scheduler pauses although I/Os wait in it. The note's time is the length of the
+    /// pause; the group and the wait reason are given if the scheduler reports them.
+    Rests(Option<(GroupId, WaitReason)>),
+    /// The drive's scheduler starts to hold back I/Os of the group. The number is how many requests
+    /// counted with the group's a hardware queue may have at the drive; `u32::MAX` for no limit.
+    Held(GroupId, WaitReason, u32),
+    /// New depth of the hardware queue with this number: how many reads and how many other requests
+    /// it may have at the drive. Equal numbers limit both together; `u32::MAX` for no limit.
     Depth(u16, [u32; 2]),
-    /// So many events of the thread found no room in its ring, and are missing before this note.
+    /// This many events of the thread found no room in its ring, and are missing before this note.
     Dropped(u32),
 }
 
-/// A remark, and the time that it is about.
+/// A trace message and the time span that it reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceNote {
-    /// What happened.
-    pub remark: Remark,
-    /// In nanoseconds; 0 if the remark is of no time.
+    /// Content of the message.
+    pub remark: TraceMessage,
+    /// Time span in nanoseconds; 0 if the message reports none.
     pub time_ns: u64,
 }
 
-/// Beginning of the text of [`Remark::Dropped`]; the number of events follows.
+/// Start of the text of [`TraceMessage::Dropped`]; the number of events follows.
 pub const DROPPED_EVENTS: &str = "millrace dropped events here: ";
 
 const WAITS: u64 = 0;
@@ -50,95 +51,98 @@ const DEPTH: u64 = 5;
 const DROPPED: u64 = 6;
 
 impl TraceNote {
-    /// As numbers: what it is, in 36 bits, and the time or the depth.
+    /// Encodes the note as two numbers: the kind in 36 bits, and the time or the depth.
     pub(crate) fn parts(self) -> (u64, u64) {
-        let of = |code: u64, group: GroupId, hold: Hold| {
+        let of = |code: u64, group: GroupId, hold: WaitReason| {
             code << 32 | (hold as u64) << 16 | u64::from(group.0)
         };
         match self.remark {
-            Remark::Waits(group, hold) => (of(WAITS, group, hold), self.time_ns),
-            Remark::GoesOn(group, hold) => (of(GOES_ON, group, hold), self.time_ns),
-            Remark::Rests(None) => (RESTS << 32, self.time_ns),
-            Remark::Rests(Some((group, hold))) => (of(RESTS_FOR, group, hold), self.time_ns),
-            Remark::Held(group, hold, depth) => (of(HELD, group, hold), depth.into()),
-            Remark::Depth(hctx, [reads, others]) => {
+            TraceMessage::Waits(group, hold) => (of(WAITS, group, hold), self.time_ns),
+            TraceMessage::GoesOn(group, hold) => (of(GOES_ON, group, hold), self.time_ns),
+            TraceMessage::Rests(None) => (RESTS << 32, self.time_ns),
+            TraceMessage::Rests(Some((group, hold))) => (of(RESTS_FOR, group, hold), self.time_ns),
+            TraceMessage::Held(group, hold, depth) => (of(HELD, group, hold), depth.into()),
+            TraceMessage::Depth(hctx, [reads, others]) => {
                 (DEPTH << 32 | u64::from(hctx), u64::from(others) << 32 | u64::from(reads))
             }
-            Remark::Dropped(events) => (DROPPED << 32, events.into()),
+            TraceMessage::Dropped(events) => (DROPPED << 32, events.into()),
         }
     }
 
-    /// The other way round; none if there is no such.
+    /// Decodes the numbers that `parts` encoded; `None` for an unknown code.
     pub(crate) fn from_parts(what: u64, number: u64) -> Option<TraceNote> {
         let group = GroupId(what as u16);
-        let hold = Hold::ALL.get((what >> 16) as usize & 0xffff).copied();
+        let hold = WaitReason::ALL.get((what >> 16) as usize & 0xffff).copied();
         let remark = match what >> 32 {
-            WAITS => Remark::Waits(group, hold?),
-            GOES_ON => Remark::GoesOn(group, hold?),
-            RESTS => Remark::Rests(None),
-            RESTS_FOR => Remark::Rests(Some((group, hold?))),
-            HELD => Remark::Held(group, hold?, number as u32),
-            DEPTH => Remark::Depth(what as u16, [number as u32, (number >> 32) as u32]),
-            DROPPED => Remark::Dropped(number as u32),
+            WAITS => TraceMessage::Waits(group, hold?),
+            GOES_ON => TraceMessage::GoesOn(group, hold?),
+            RESTS => TraceMessage::Rests(None),
+            RESTS_FOR => TraceMessage::Rests(Some((group, hold?))),
+            HELD => TraceMessage::Held(group, hold?, number as u32),
+            DEPTH => TraceMessage::Depth(what as u16, [number as u32, (number >> 32) as u32]),
+            DROPPED => TraceMessage::Dropped(number as u32),
             _ => return None,
         };
-        let is_timed = !matches!(remark, Remark::Held(..) | Remark::Depth(..) | Remark::Dropped(_));
+        let is_timed = !matches!(
+            remark,
+            TraceMessage::Held(..) | TraceMessage::Depth(..) | TraceMessage::Dropped(_)
+        );
         Some(TraceNote { remark, time_ns: if is_timed { number } else { 0 } })
     }
 
-    /// The group that it is about, if it is about one.
+    /// Returns the group that the message concerns, if any.
     #[must_use]
     pub fn group(&self) -> Option<GroupId> {
         match self.remark {
-            Remark::Waits(group, _) | Remark::GoesOn(group, _) | Remark::Held(group, ..) => {
-                Some(group)
-            }
-            Remark::Rests(of) => of.map(|(group, _)| group),
-            Remark::Depth(..) | Remark::Dropped(_) => None,
+            TraceMessage::Waits(group, _)
+            | TraceMessage::GoesOn(group, _)
+            | TraceMessage::Held(group, ..) => Some(group),
+            TraceMessage::Rests(of) => of.map(|(group, _)| group),
+            TraceMessage::Depth(..) | TraceMessage::Dropped(_) => None,
         }
     }
 
-    /// As a line of text, with the name of its group; the number stands for it if there is none.
+    /// Writes the message as text, with the group's name if given, else with its number.
     ///
     /// # Errors
-    /// What writing says.
+    /// Returns the error of the writer.
     pub fn write(&self, out: &mut impl fmt::Write, name: Option<&str>) -> fmt::Result {
         let us = self.time_ns / 1_000;
-        let group = Named { group: self.group(), name };
+        let group = GroupLabel { group: self.group(), name };
         match self.remark {
-            Remark::Waits(_, hold) => write!(out, "{group} waits {us} us: {}", hold.name()),
-            Remark::GoesOn(_, hold) => {
+            TraceMessage::Waits(_, hold) => write!(out, "{group} waits {us} us: {}", hold.name()),
+            TraceMessage::GoesOn(_, hold) => {
                 write!(out, "{group} goes on after {us} us: {}", hold.name())
             }
-            Remark::Dropped(events) => write!(out, "{DROPPED_EVENTS}{events}"),
-            Remark::Rests(None) => write!(out, "scheduler rests {us} us"),
-            Remark::Rests(Some((_, hold))) => {
+            TraceMessage::Dropped(events) => write!(out, "{DROPPED_EVENTS}{events}"),
+            TraceMessage::Rests(None) => write!(out, "scheduler rests {us} us"),
+            TraceMessage::Rests(Some((_, hold))) => {
                 write!(out, "scheduler rests {us} us: {group} held: {}", hold.name())
             }
-            Remark::Held(_, hold, u32::MAX) => write!(out, "{group} held: {}", hold.name()),
-            Remark::Held(_, hold, depth) => {
+            TraceMessage::Held(_, hold, u32::MAX) => write!(out, "{group} held: {}", hold.name()),
+            TraceMessage::Held(_, hold, depth) => {
                 write!(out, "{group} held: {} (depth {depth})", hold.name())
             }
-            Remark::Depth(hctx, [reads, others]) if reads == others => {
-                write!(out, "scheduler depth {} (queue {hctx})", Bound(reads))
+            TraceMessage::Depth(hctx, [reads, others]) if reads == others => {
+                write!(out, "scheduler depth {} (queue {hctx})", DepthText(reads))
             }
-            Remark::Depth(hctx, [reads, others]) => write!(
+            TraceMessage::Depth(hctx, [reads, others]) => write!(
                 out,
                 "scheduler depth {} of reads, {} of writes (queue {hctx})",
-                Bound(reads),
-                Bound(others)
+                DepthText(reads),
+                DepthText(others)
             ),
         }
     }
 }
 
-/// A group as text.
-struct Named<'a> {
+/// Formats a group by name or number.
+struct GroupLabel<'a> {
     group: Option<GroupId>,
     name: Option<&'a str>,
 }
 
-impl fmt::Display for Named<'_> {
+impl fmt::Display for GroupLabel<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.name, self.group) {
             (Some(name), _) => write!(f, "group {name}"),
@@ -148,10 +152,10 @@ impl fmt::Display for Named<'_> {
     }
 }
 
-/// A depth as text.
-struct Bound(u32);
+/// Formats a depth.
+struct DepthText(u32);
 
-impl fmt::Display for Bound {
+impl fmt::Display for DepthText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             u32::MAX => f.write_str("without bound"),
@@ -170,17 +174,19 @@ mod tests {
         let group = GroupId(u16::MAX);
         let of = |hold| {
             [
-                Remark::Waits(group, hold),
-                Remark::GoesOn(group, hold),
-                Remark::Rests(Some((group, hold))),
-                Remark::Held(group, hold, u32::MAX),
+                TraceMessage::Waits(group, hold),
+                TraceMessage::GoesOn(group, hold),
+                TraceMessage::Rests(Some((group, hold))),
+                TraceMessage::Held(group, hold, u32::MAX),
             ]
         };
-        let depth = Remark::Depth(u16::MAX, [u32::MAX, 1]);
-        let rest = [Remark::Rests(None), depth, Remark::Dropped(u32::MAX)];
-        for remark in Hold::ALL.into_iter().flat_map(of).chain(rest) {
-            let is_timed =
-                !matches!(remark, Remark::Held(..) | Remark::Depth(..) | Remark::Dropped(_));
+        let depth = TraceMessage::Depth(u16::MAX, [u32::MAX, 1]);
+        let rest = [TraceMessage::Rests(None), depth, TraceMessage::Dropped(u32::MAX)];
+        for remark in WaitReason::ALL.into_iter().flat_map(of).chain(rest) {
+            let is_timed = !matches!(
+                remark,
+                TraceMessage::Held(..) | TraceMessage::Depth(..) | TraceMessage::Dropped(_)
+            );
             let note = TraceNote { remark, time_ns: if is_timed { u64::MAX } else { 0 } };
             let (what, time_ns) = note.parts();
             assert!(what < 1 << 36);
@@ -197,19 +203,19 @@ mod tests {
             TraceNote { remark, time_ns: 1_234_567 }.write(&mut text, name).unwrap();
             text
         };
-        let limit = Remark::Waits(GroupId(3), Hold::Limit);
+        let limit = TraceMessage::Waits(GroupId(3), WaitReason::Limit);
         assert_eq!(text(limit, Some("gold")), "group gold waits 1234 us: limit");
         assert_eq!(text(limit, None), "group 3 waits 1234 us: limit");
-        let on = Remark::GoesOn(GroupId(3), Hold::Weight);
+        let on = TraceMessage::GoesOn(GroupId(3), WaitReason::Weight);
         assert_eq!(text(on, Some("gold")), "group gold goes on after 1234 us: weight");
-        assert_eq!(text(Remark::Rests(None), None), "scheduler rests 1234 us");
-        let rests = Remark::Rests(Some((GroupId(3), Hold::Weight)));
+        assert_eq!(text(TraceMessage::Rests(None), None), "scheduler rests 1234 us");
+        let rests = TraceMessage::Rests(Some((GroupId(3), WaitReason::Weight)));
         assert_eq!(text(rests, Some("gold")), "scheduler rests 1234 us: group gold held: weight");
-        let held = |depth| Remark::Held(GroupId(3), Hold::LatencyTarget, depth);
+        let held = |depth| TraceMessage::Held(GroupId(3), WaitReason::LatencyTarget, depth);
         assert_eq!(text(held(4), Some("gold")), "group gold held: latency-target (depth 4)");
         assert_eq!(text(held(u32::MAX), Some("gold")), "group gold held: latency-target");
-        assert_eq!(text(Remark::Depth(1, [24, 24]), None), "scheduler depth 24 (queue 1)");
+        assert_eq!(text(TraceMessage::Depth(1, [24, 24]), None), "scheduler depth 24 (queue 1)");
         let apart = "scheduler depth without bound of reads, 4 of writes (queue 0)";
-        assert_eq!(text(Remark::Depth(0, [u32::MAX, 4]), None), apart);
+        assert_eq!(text(TraceMessage::Depth(0, [u32::MAX, 4]), None), apart);
     }
 }

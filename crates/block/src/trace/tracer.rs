@@ -1,11 +1,11 @@
-//! `Tracer`: rings of trace events, one for each thread that makes them, and who empties them.
+//! `Tracer`: one ring of trace events for each recording thread, and their readout.
 //!
-//! A ring has one writer (the `Runner` of a channel or worker) and one reader (the recorder), and
-//! neither waits for the other: an event that finds no room is counted as dropped, and a note
-//! before the next event says how many were. It holds words (entry.rs), which the writer shows to
-//! the reader once a batch, and of which the reader makes entries. Off, none of this is touched.
-//! Lock order: the list of rings, then a ring's reader.
-//! Kernel counterpart: kernel/trace/blktrace.c and its relay channels.
+//! A ring has one writer (the submit context of a channel or worker) and one reader (the recorder),
+//! and neither waits for the other: an event that finds no room is counted as dropped, and a note
+//! before the next event says how many were. The writer publishes words (entry.rs) once for each
+//! batch, and the reader decodes them. While tracing is off, nothing here is touched. Lock order:
+//! the list of rings, then a ring's reader. Kernel counterpart: kernel/trace/blktrace.c and its
+//! relay channels.
 #![allow(unsafe_code)]
 
 use alloc::boxed::Box;
@@ -16,63 +16,63 @@ use core::cell::UnsafeCell;
 use millrace_machine::{CpuId, Lock, Machine, Order, Word as _};
 
 use crate::queue::driver::DriverData;
-use crate::trace::blktrace::Act;
+use crate::trace::blktrace::EventCode;
 use crate::trace::entry::{
-    Decoder, Entry, Step, Subject, WORDS_MAX, Word, data_words, from_word, group_word, note_word,
-    step_word,
+    RingDecoder, RingWord, TraceEntry, TraceStep, TraceSubject, WORDS_MAX, data_words, from_word,
+    group_word, note_word, step_word,
 };
-use crate::trace::note::{Remark, TraceNote};
+use crate::trace::note::{TraceMessage, TraceNote};
 
-/// Events of a ring unless told otherwise: 2 MiB.
+/// Default number of events in a ring, which takes 2 MiB.
 pub const TRACE_RING_EVENTS: usize = 1 << 16;
-/// Words of a ring for each event that it is to have room for, even if no two share anything.
+/// Words reserved for each event, enough even if no two events share a group word.
 const WORDS_PER_EVENT: usize = 2;
-/// Words of a note about dropped events, with its group.
+/// Words of a note about dropped events, including its group word.
 const DROP_NOTE_WORDS: u64 = 2;
-/// Entries that the reader makes at once.
+/// Largest number of entries decoded at a time.
 const ENTRIES_AT_ONCE: usize = 1024;
 
-/// Which time an event is recorded with.
+/// The time with which events are recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TraceStamp {
-    /// The stamp of its batch, or of its I/O where the channel stamps each.
+    /// The time of the event's batch, or of its I/O if the channel reads the clock for each.
     #[default]
     Batch,
-    /// Its own: the clock is read for each event.
+    /// The event's own time: the clock is read for each event.
     Event,
 }
 
-/// A ring of words: one writer, one reader.
-struct Ring<M: Machine> {
-    words: Box<[UnsafeCell<Word>]>,
-    /// Words ever written; by the writer only.
+/// A ring of words with one writer and one reader.
+struct TraceRing<M: Machine> {
+    words: Box<[UnsafeCell<RingWord>]>,
+    /// Number of words ever written; only the writer changes it.
     head: M::Word,
-    /// Words ever read; by the reader only.
+    /// Number of words ever read; only the reader changes it.
     tail: M::Word,
-    /// Events that found no room; by the writer only.
+    /// Number of events that found no room; only the writer changes it.
     dropped: M::Word,
-    /// 1 if each event is to have its own time.
+    /// 1 if each event has its own time.
     exact: M::Word,
-    /// The reader's side: what the words read so far said of the next.
-    reader: M::Lock<Decoder>,
+    /// The reader's state: the context from words decoded so far.
+    reader: M::Lock<RingDecoder>,
     cpu: CpuId,
 }
 
 // SAFETY: the writer touches the words from `tail` + length on, the reader, who holds `reader`,
 // those from `tail` to `head`; both counts are handed over with Release and Acquire.
-unsafe impl<M: Machine> Sync for Ring<M> {}
+unsafe impl<M: Machine> Sync for TraceRing<M> {}
 // SAFETY: nothing in it belongs to a thread.
-unsafe impl<M: Machine> Send for Ring<M> {}
+unsafe impl<M: Machine> Send for TraceRing<M> {}
 
-impl<M: Machine> Ring<M> {
-    /// Empties it piece by piece.
-    fn read(&self, mut take: impl FnMut(CpuId, &[Entry])) {
+impl<M: Machine> TraceRing<M> {
+    /// Reads all published entries and passes them to `take` in pieces.
+    fn read(&self, mut take: impl FnMut(CpuId, &[TraceEntry])) {
         let mut decoder = self.reader.lock();
-        // Acquire pairs with the Release of `publish`. Relaxed: the reader's own.
+        // Acquire pairs with the Release of `publish`. Relaxed: only the reader writes `tail`.
         let (head, mut tail) = (self.head.load(Order::Acquire), self.tail.load(Order::Relaxed));
         let mut entries = Vec::with_capacity(ENTRIES_AT_ONCE);
         while tail < head {
-            // A step becomes three entries at most.
+            // A step decodes into at most three entries.
             while tail < head && entries.len() + 3 <= ENTRIES_AT_ONCE {
                 let place = tail as usize & (self.words.len() - 1);
                 // SAFETY: the writer published this word and does not touch it until `tail` has
@@ -80,7 +80,7 @@ impl<M: Machine> Ring<M> {
                 decoder.take(unsafe { *self.words[place].get() }, &mut entries);
                 tail += 1;
             }
-            // A batch is there whole, so this waits for nothing that comes later.
+            // A batch is published whole, so no later word belongs to these entries.
             if tail == head {
                 decoder.end(&mut entries);
             }
@@ -92,83 +92,83 @@ impl<M: Machine> Ring<M> {
     }
 }
 
-/// Where a thread puts its events.
+/// The writer of a thread's ring.
 pub(crate) struct TraceWriter<M: Machine> {
-    ring: Arc<Ring<M>>,
+    ring: Arc<TraceRing<M>>,
     mask: u64,
     head: u64,
-    /// How far there was room when the reader's place was last looked at.
+    /// Number of words up to which there was room when the reader's position was last read.
     limit: u64,
-    /// Events that were dropped, and that no note tells of.
+    /// Number of dropped events that no note has reported yet.
     untold: u32,
-    /// The group that is open.
+    /// Time and properties of the current group.
     time_ns: u64,
     group: u64,
     stamp: TraceStamp,
 }
 
 impl<M: Machine> TraceWriter<M> {
-    /// Something that happened to an I/O.
+    /// Records a step of an I/O.
     #[inline]
-    pub(crate) fn put(&mut self, time_ns: u64, of: &Subject, step: Step) {
+    pub(crate) fn put(&mut self, time_ns: u64, of: &TraceSubject, step: TraceStep) {
         if self.open(time_ns, of, step) {
             self.push(step_word(of, step));
         }
     }
 
-    /// Records a step that begins with a remap from a sector.
+    /// Records a step that starts with a remap from sector `from`.
     #[inline]
-    pub(crate) fn put_from(&mut self, time_ns: u64, of: &Subject, step: Step, from: u64) {
+    pub(crate) fn put_from(&mut self, time_ns: u64, of: &TraceSubject, step: TraceStep, from: u64) {
         if self.open(time_ns, of, step) {
             self.push(from_word(from));
             self.push(step_word(of, step));
         }
     }
 
-    /// What a driver has to say of an I/O.
+    /// Records a driver's data about an I/O.
     #[cold]
-    pub(crate) fn put_data(&mut self, time_ns: u64, of: &Subject, data: &DriverData) {
-        let step = Step::One(Act::DriverData);
+    pub(crate) fn put_data(&mut self, time_ns: u64, of: &TraceSubject, data: &DriverData) {
+        let step = TraceStep::One(EventCode::DriverData);
         if self.open(time_ns, of, step) {
             data_words(data).for_each(|word| self.push(word));
             self.push(step_word(of, step));
         }
     }
 
-    /// What is to be said of the device of a subject.
+    /// Records a message about the device of a subject.
     #[cold]
-    pub(crate) fn put_note(&mut self, time_ns: u64, of: &Subject, note: TraceNote) {
-        // Where there is no room, it counts as one event.
-        if self.open(time_ns, of, Step::One(Act::Queue)) {
+    pub(crate) fn put_note(&mut self, time_ns: u64, of: &TraceSubject, note: TraceNote) {
+        // A message without room counts as one dropped event.
+        if self.open(time_ns, of, TraceStep::One(EventCode::Queue)) {
             self.push(note_word(note));
         }
     }
 
-    /// Which time events have.
+    /// Returns the time with which events are recorded.
     #[inline]
     pub(crate) fn stamp(&self) -> TraceStamp {
         self.stamp
     }
 
-    /// Whether each event has its own.
+    /// Returns true if each event has its own time.
     #[inline]
     pub(crate) fn is_exact(&self) -> bool {
         self.stamp == TraceStamp::Event
     }
 
-    /// Lets the reader see what was put, and sees what it wants by now.
+    /// Publishes all recorded words to the reader, and adopts a changed setting.
     #[inline]
     pub(crate) fn publish(&mut self) {
-        // Release pairs with the Acquire of `Ring::read`.
+        // Release pairs with the Acquire of `TraceRing::read`.
         self.ring.head.store(self.head, Order::Release);
-        // Relaxed: the next batch is soon enough.
+        // Relaxed: a change may take effect with a later batch.
         let exact = self.ring.exact.load(Order::Relaxed) != 0;
         self.stamp = if exact { TraceStamp::Event } else { TraceStamp::Batch };
     }
 
-    /// Makes room, and a group of this time and I/O; false if there is no room.
+    /// Makes room, and starts a group for this time and I/O. Returns false if there is no room.
     #[inline]
-    fn open(&mut self, mut time_ns: u64, of: &Subject, step: Step) -> bool {
+    fn open(&mut self, mut time_ns: u64, of: &TraceSubject, step: TraceStep) -> bool {
         if self.limit - self.head < WORDS_MAX && !self.find_room(time_ns, of, step) {
             return false;
         }
@@ -180,16 +180,16 @@ impl<M: Machine> TraceWriter<M> {
     }
 
     #[inline]
-    fn open_group(&mut self, time_ns: u64, of: &Subject) {
+    fn open_group(&mut self, time_ns: u64, of: &TraceSubject) {
         if (time_ns, of.group) != (self.time_ns, self.group) {
             (self.time_ns, self.group) = (time_ns, of.group);
             self.push(group_word(time_ns, of.group));
         }
     }
 
-    /// For which there is room.
+    /// Writes a word, for which there must be room.
     #[inline]
-    fn push(&mut self, word: Word) {
+    fn push(&mut self, word: RingWord) {
         let place = (self.head & self.mask) as usize;
         // SAFETY: the place is in the ring by the mask, and the writer's alone: `limit` is never
         // past what the reader has left behind.
@@ -198,56 +198,56 @@ impl<M: Machine> TraceWriter<M> {
     }
 
     #[cold]
-    fn find_room(&mut self, time_ns: u64, of: &Subject, step: Step) -> bool {
-        // Acquire pairs with the Release of `Ring::read`: the reader has copied the words.
+    fn find_room(&mut self, time_ns: u64, of: &TraceSubject, step: TraceStep) -> bool {
+        // Acquire pairs with the Release of `TraceRing::read`: the reader has copied the words.
         self.limit = self.ring.tail.load(Order::Acquire) + self.mask + 1;
         let room = self.limit - self.head;
         if room >= WORDS_MAX && self.untold == 0 {
             return true;
         }
         if room >= WORDS_MAX + DROP_NOTE_WORDS {
-            let remark = Remark::Dropped(core::mem::take(&mut self.untold));
+            let remark = TraceMessage::Dropped(core::mem::take(&mut self.untold));
             self.open_group(time_ns, of);
             self.push(note_word(TraceNote { remark, time_ns: 0 }));
             return true;
         }
-        // What waits for the end of the batch may be what fills it.
-        // Release pairs with the Acquire of `Ring::read`.
+        // The words that fill the ring may be those not published until the end of the batch.
+        // Release pairs with the Acquire of `TraceRing::read`.
         self.ring.head.store(self.head, Order::Release);
         // Relaxed: a statistic with one writer.
         let dropped = self.ring.dropped.load(Order::Relaxed) + step.events();
         self.ring.dropped.store(dropped, Order::Relaxed);
         self.untold = self.untold.saturating_add(step.events() as u32);
-        // So that the next event comes here, too.
+        // Makes the next event call this function again.
         self.limit = self.head;
         false
     }
 }
 
-/// What was lost, and what is still to come.
+/// State of a recording's rings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TraceStatus {
-    /// Events that found their ring full, since the recording began.
+    /// Events that found their ring full since the recording began.
     pub dropped: u64,
-    /// Threads that have a ring.
+    /// Number of threads that have a ring.
     pub writers: usize,
 }
 
-/// Rings of trace records, of all threads that use some drives.
+/// The trace rings of all threads that use some drives.
 pub struct Tracer<M: Machine> {
-    /// 1 while somebody records.
+    /// 1 while a trace is recorded.
     on: M::Word,
-    rings: M::Lock<Vec<Arc<Ring<M>>>>,
-    /// Dropped by those that are gone, and before the recording began.
+    rings: M::Lock<Vec<Arc<TraceRing<M>>>>,
+    /// Events dropped by ended threads, less those dropped before the recording began.
     dropped: M::Word,
-    /// 1 if each event is to have its own time.
+    /// 1 if each event has its own time.
     exact: M::Word,
     words: usize,
 }
 
 impl<M: Machine> Tracer<M> {
-    /// No rings yet; each thread's will have room for so many events (rounded up to a power of two)
-    /// and mostly for more, as those of a batch share much.
+    /// Creates a tracer without rings. Each thread's ring has room for at least `events` events,
+    /// rounded up to a power of two; usually for more, because events of a batch share words.
     #[must_use]
     pub fn new(events: usize) -> Arc<Tracer<M>> {
         Arc::new(Tracer {
@@ -259,25 +259,25 @@ impl<M: Machine> Tracer<M> {
         })
     }
 
-    /// Whether somebody records.
+    /// Returns true while a trace is recorded.
     #[inline]
     pub fn is_on(&self) -> bool {
-        // Relaxed: threads notice in time.
+        // Relaxed: threads notice soon enough.
         self.on.load(Order::Relaxed) != 0
     }
 
-    /// Starts to take events, and forgets those of an earlier recording; false if one is under
-    /// way. Channels notice with their next batch once their volume is told
-    /// ([`Volume::set_traced`](crate::Volume::set_traced)).
+    /// Starts to record, and discards events of an earlier recording. Returns false if a recording
+    /// is under way. Channels notice with their next batch after
+    /// [`Volume::set_traced`](crate::Volume::set_traced).
     pub fn start(&self, stamp: TraceStamp) -> bool {
         let mut rings = self.rings.lock();
-        // Written under the lock.
+        // Written under the lock only.
         if self.is_on() {
             return false;
         }
         rings.retain(|ring| Arc::strong_count(ring) > 1);
         let exact = u64::from(stamp == TraceStamp::Event);
-        // Relaxed: written under the lock, and threads notice in time.
+        // Relaxed: written under the lock, and threads notice soon enough.
         self.exact.store(exact, Order::Relaxed);
         for ring in rings.iter() {
             ring.read(|_, _| ());
@@ -291,28 +291,28 @@ impl<M: Machine> Tracer<M> {
         true
     }
 
-    /// Ends that. What is in the rings can still be drained.
+    /// Stops recording. Entries left in the rings can still be drained.
     pub fn stop(&self) {
         let _rings = self.rings.lock();
-        // Relaxed: written under the lock, and threads notice in time.
+        // Relaxed: written under the lock, and threads notice soon enough.
         self.on.store(0, Order::Relaxed);
     }
 
-    /// A ring for the calling thread.
+    /// Creates a ring for the calling thread.
     pub(crate) fn writer(&self) -> TraceWriter<M> {
-        // Written here, and not with zeroes, so that no page is new when the first event comes.
+        // Filled with ones instead of zeroes, so that all pages are mapped before the first event.
         let words = (0..self.words).map(|_| UnsafeCell::new([u64::MAX; 2])).collect();
         let mut rings = self.rings.lock();
         let word = || M::Word::new(0);
         let (head, tail, dropped) = (word(), word(), word());
         // Relaxed: written under the lock.
         let exact = M::Word::new(self.exact.load(Order::Relaxed));
-        let reader = M::Lock::new("trace-ring", Decoder::default());
-        let ring = Arc::new(Ring { words, head, tail, dropped, exact, reader, cpu: M::cpu() });
+        let reader = M::Lock::new("trace-ring", RingDecoder::default());
+        let ring = Arc::new(TraceRing { words, head, tail, dropped, exact, reader, cpu: M::cpu() });
         rings.push(Arc::clone(&ring));
         drop(rings);
         let mask = self.words as u64 - 1;
-        // The first event looks how far there is room.
+        // The first event finds no room and reads the reader's position.
         let (head, limit, stamp) = (0, 0, TraceStamp::Batch);
         let (untold, time_ns, group) = (0, 0, 0);
         let mut writer = TraceWriter { ring, mask, head, limit, untold, time_ns, group, stamp };
@@ -320,10 +320,10 @@ impl<M: Machine> Tracer<M> {
         writer
     }
 
-    /// Empties the rings: `take` sees pieces of each ring in the order in which they were written,
-    /// with the CPU on which its thread was when it began.
-    pub fn drain(&self, mut take: impl FnMut(CpuId, &[Entry])) -> TraceStatus {
-        // Threads that join meanwhile do not wait for `take`.
+    /// Empties the rings. `take` gets pieces of each ring in the order in which they were written,
+    /// with the CPU on which the thread's recording began.
+    pub fn drain(&self, mut take: impl FnMut(CpuId, &[TraceEntry])) -> TraceStatus {
+        // New threads can add rings while `take` runs.
         let rings: Vec<_> = self.rings.lock().iter().map(Arc::clone).collect();
         // Relaxed: a statistic.
         let mut dropped = self.dropped.load(Order::Relaxed);
@@ -338,13 +338,14 @@ impl<M: Machine> Tracer<M> {
         TraceStatus { dropped, writers }
     }
 
-    /// Lets go of the empty rings of threads that are gone.
+    /// Frees the empty rings of ended threads.
     fn forget_the_gone(&self) {
         self.rings.lock().retain(|ring| {
             let gone = Arc::strong_count(ring) == 1;
-            // Pairs with the Release of the writer's letting go: what it wrote last is seen.
+            // Pairs with the Release of the ended thread's reference count: its last words are
+            // visible.
             M::fence(Order::Acquire);
-            // Acquire: the writer's last words. Relaxed: the reader's own, and a statistic.
+            // Acquire: the writer's last words. Relaxed: the reader's own counter, and a statistic.
             let empty = ring.head.load(Order::Acquire) == ring.tail.load(Order::Relaxed);
             if gone && empty {
                 self.dropped.fetch_add(ring.dropped.load(Order::Relaxed), Order::Relaxed);
@@ -369,11 +370,11 @@ mod tests {
     use crate::trace::entry::group_of;
     use millrace_machine::Native;
 
-    fn of(sector: u64) -> Subject {
-        Subject { group: group_of(1, 0, category::READ), sector, bytes: 512 }
+    fn of(sector: u64) -> TraceSubject {
+        TraceSubject { group: group_of(1, 0, category::READ), sector, bytes: 512 }
     }
 
-    const QUEUED: Step = Step::One(Act::Queue);
+    const QUEUED: TraceStep = TraceStep::One(EventCode::Queue);
 
     #[test]
     fn a_full_ring_drops_and_counts_and_goes_on() {
@@ -382,7 +383,7 @@ mod tests {
         let mut writer = tracer.writer();
         // Times that differ: two words each, and the last one must leave room for the largest.
         (0..9).for_each(|n| writer.put(n + 1, &of(n), QUEUED));
-        writer.put(9, &of(9), Step::QueueGet);
+        writer.put(9, &of(9), TraceStep::QueueGet);
         let mut seen = Vec::new();
         let status = tracer.drain(|_, entries| seen.extend(entries.iter().map(|e| e.sector)));
         assert_eq!((seen.as_slice(), status.dropped), ([0, 1, 2, 3, 4, 5].as_slice(), 3 + 2));
@@ -398,7 +399,7 @@ mod tests {
             (seen.as_slice(), status),
             ([6, 7006, 8006].as_slice(), TraceStatus { dropped: 5, writers: 1 })
         );
-        assert_eq!(notes, [Some(Remark::Dropped(5)), None, None], "before the next event");
+        assert_eq!(notes, [Some(TraceMessage::Dropped(5)), None, None], "before the next event");
         assert_eq!(tracer.drain(|_, _| ()).writers, 0);
         tracer.stop();
         assert!(tracer.start(TraceStamp::Batch));
@@ -428,7 +429,7 @@ mod tests {
     #[test]
     fn the_usual_ring_is_two_mib() {
         let tracer = Tracer::<Native>::new(TRACE_RING_EVENTS);
-        assert_eq!(tracer.words * size_of::<Word>(), 2 << 20);
+        assert_eq!(tracer.words * size_of::<RingWord>(), 2 << 20);
         assert_eq!([1, 9, 100].map(|events| Tracer::<Native>::new(events).words), [16, 32, 256]);
     }
 
@@ -467,13 +468,13 @@ mod tests {
         let tracer = Tracer::<Native>::new(1 << 12);
         tracer.start(TraceStamp::Batch);
         let mut writer = tracer.writer();
-        let issue = |n: u64| (n / 100, of(n), Step::InsertIssue(0));
+        let issue = |n: u64| (n / 100, of(n), TraceStep::InsertIssue(0));
         (100..2100).map(issue).for_each(|(time_ns, of, step)| writer.put(time_ns, &of, step));
         writer.publish();
         let (mut pieces, mut issued) = (Vec::new(), Vec::new());
         tracer.drain(|_, entries| {
             pieces.push(entries.len());
-            let of_issue = |e: &&Entry| e.action & 0xffff == Act::Issue as u32;
+            let of_issue = |e: &&TraceEntry| e.action & 0xffff == EventCode::Issue as u32;
             issued.extend(entries.iter().filter(of_issue).map(|e| e.sector));
         });
         assert_eq!(issued, (100..2100).collect::<Vec<_>>());
@@ -512,7 +513,7 @@ mod tests {
             tracer.drain(|_, entries| seen += entries.len());
             seen
         };
-        writer.put(5, &of(1), Step::QueueGet);
+        writer.put(5, &of(1), TraceStep::QueueGet);
         assert_eq!(count(), 0);
         writer.publish();
         assert_eq!(count(), 2);
@@ -536,7 +537,8 @@ mod tests {
             dropped = tracer
                 .drain(|_, entries| {
                     for entry in entries {
-                        if let Some(TraceNote { remark: Remark::Dropped(events), .. }) = entry.note
+                        if let Some(TraceNote { remark: TraceMessage::Dropped(events), .. }) =
+                            entry.note
                         {
                             noted += u64::from(events);
                             continue;

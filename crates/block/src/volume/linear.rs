@@ -1,23 +1,23 @@
-//! Drives one behind the other.
+//! The linear layout: drives one after the other.
 //!
-//! The last drive may grow; growth of any other would move what is on the drives behind it. Kernel
+//! The last drive may grow; growth of any other would move the data of the drives behind it. Kernel
 //! counterpart: md's linear.
 
 use alloc::vec::Vec;
 
 use crate::bio::{Sector, SectorCount};
 use crate::chain::slot::Stride;
-use crate::volume::placement::{Part, Placement, Range};
+use crate::volume::placement::{DrivePart, Placement, VolumeRange};
 
-/// Drives one behind the other.
+/// Drives one after the other.
 pub(crate) struct Linear {
-    /// Where each drive starts; the last entry is where the last drive, which may grow, ends:
-    /// nowhere.
+    /// First sector of each drive. The last entry stands for the end of the last drive, which may
+    /// grow, so it is the largest value.
     starts: Vec<Sector>,
 }
 
 impl Linear {
-    /// Of drives of these sizes, in whole blocks.
+    /// Creates the layout for drives of these sizes, in whole blocks.
     pub(crate) fn new(sizes: &[Sector]) -> Self {
         let mut end = 0;
         let start = |size: &Sector| {
@@ -29,7 +29,7 @@ impl Linear {
         Linear { starts }
     }
 
-    /// Sectors of drives of these sizes, in whole blocks of `block_sectors`.
+    /// Returns the sectors of drives of these sizes, in whole blocks of `block_sectors`.
     pub(crate) fn capacity(sizes: &[Sector], block_sectors: u64) -> Sector {
         sizes.iter().map(|size| size / block_sectors * block_sectors).sum()
     }
@@ -53,15 +53,15 @@ impl Placement for Linear {
         (first as u16, (last - first + 1) as u16)
     }
 
-    fn range(&self, sector: Sector, end: Sector) -> Range {
-        Range { sector, end, first: (0, 0), within: 0, last: (0, 0), short: 0 }
+    fn range(&self, sector: Sector, end: Sector) -> VolumeRange {
+        VolumeRange { sector, end, first: (0, 0), within: 0, last: (0, 0), short: 0 }
     }
 
-    fn part_of(&self, range: &Range, member: u16) -> Option<Part> {
+    fn part_of(&self, range: &VolumeRange, member: u16) -> Option<DrivePart> {
         let start = self.starts[usize::from(member)];
         let drive_end = self.starts[usize::from(member) + 1];
         let (from, to) = (range.sector.max(start), range.end.min(drive_end));
-        (from < to).then(|| Part {
+        (from < to).then(|| DrivePart {
             member,
             dev_sector: from - start,
             nr_sectors: (to - from) as u32,

@@ -1,13 +1,13 @@
-//! Growing a volume while it is served: drives are asked for their size, channels learn it.
+//! Growth of a volume while it is in use.
 //!
-//! Called by whoever was told that a drive has grown, from any thread, with I/O under way. Sizes
-//! only grow: so a size that somebody still has from before is never wrong, only late, and nothing
-//! on the way of an I/O pays for this. A channel looks at the volume's size when a bio lies behind
-//! the end that it knows (checks.rs); exports that told clients a size may ask to be called
-//! ([`Volume::watch_size`]). All drives are asked before any of them counts, so a refused growth
-//! changes nothing. Growing must not move what is stored: of drives one behind the other only the
-//! last may grow. Lock order: the list of watchers is locked alone, and never over a call. Kernel
-//! counterpart: `set_capacity_and_notify`, and md's `raid0_size` and `linear_size`.
+//! Called from any thread that was told that a drive has grown, during I/O. Sizes only grow, so an
+//! old size is never wrong, only outdated, and the I/O path pays nothing. A channel reads the
+//! volume's size when a bio lies beyond the end that it knows (checks.rs). Servers that told
+//! clients a size can ask to be called ([`Volume::watch_size`]). All drives are asked before any
+//! new size counts, so a refused growth changes nothing. Growth must not move stored data: in a
+//! linear volume only the last drive may grow. Lock order: the list of watchers is locked alone,
+//! and never during a call. Kernel counterpart: `set_capacity_and_notify`, and md's `raid0_size`
+//! and `linear_size`.
 
 use alloc::format;
 use alloc::string::String;
@@ -21,54 +21,54 @@ use crate::bio::{SECTOR_SHIFT, Sector};
 use crate::disk::Disk;
 use crate::volume::{Layout, Volume, capacity_of, whole_blocks};
 
-/// A call that a new size is told to.
-type Watcher = Arc<dyn Fn(Sector) + Send + Sync>;
+/// A callback that gets the new size.
+type SizeCallback = Arc<dyn Fn(Sector) + Send + Sync>;
 
-/// A volume's size, which only grows, and who wants to hear of it.
-pub(crate) struct Size<M: Machine> {
-    /// What it was when the volume was made.
+/// A volume's size, which only grows, and the callbacks that are told of it.
+pub(crate) struct VolumeSize<M: Machine> {
+    /// Size in sectors when the volume was made.
     made: Sector,
     now: M::Word,
-    /// 1 while somebody changes it.
+    /// 1 while a thread changes the size.
     busy: M::Word,
-    watchers: M::Lock<Watchers>,
+    watchers: M::Lock<SizeCallbacks>,
 }
 
-/// Those who want to hear of it, by number.
-struct Watchers {
+/// The callbacks by number.
+struct SizeCallbacks {
     next: u64,
-    list: Vec<(u64, Watcher)>,
+    list: Vec<(u64, SizeCallback)>,
 }
 
-/// What asking a volume's drives for their size came to.
+/// The result of asking a volume's drives for their sizes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resized {
-    /// The volume's sectors before.
+    /// Sectors of the volume before.
     pub old: Sector,
-    /// Its sectors from now on; as before if it has not grown.
+    /// Sectors of the volume from now on; as before if it has not grown.
     pub new: Sector,
-    /// Its drives, in their order.
+    /// Sizes of its drives, in their order.
     pub drives: Vec<DriveResized>,
-    /// If it has not grown: the drives that must grow before it can.
+    /// The drives that must grow before the volume can; empty if it has grown.
     pub needs: Vec<DriveNeed>,
 }
 
 /// A drive that must grow before its volume can.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DriveNeed {
-    /// Its name.
+    /// Name of the drive.
     pub name: String,
-    /// Its sectors.
+    /// Present size in sectors.
     pub has: Sector,
-    /// The sectors with which the volume grows by the least that it can, if all such drives have
+    /// Size in sectors with which the volume grows by its smallest step, if all such drives have
     /// theirs.
     pub needs: Sector,
 }
 
-/// What became of one drive's size.
+/// The size of a drive before and after.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DriveResized {
-    /// Its name.
+    /// Name of the drive.
     pub name: String,
     /// Sectors before.
     pub old: Sector,
@@ -76,21 +76,21 @@ pub struct DriveResized {
     pub new: Sector,
 }
 
-/// Has somebody called when a volume grows, until it is dropped; a call that is under way on
-/// another thread at that moment may end after it.
-#[must_use = "dropped, it ends the calls"]
+/// Keeps a callback registered for the growth of a volume until it is dropped. A call that is under
+/// way on another thread at that moment may end later.
+#[must_use = "dropping the watch unregisters its callback"]
 pub struct SizeWatch<M: Machine> {
     volume: Weak<Volume<M>>,
     number: u64,
 }
 
-/// The right to change a volume's size; one at a time.
-struct ResizeGuard<'a, M: Machine>(&'a Size<M>);
+/// The right to change a volume's size, held by one thread at a time.
+struct ResizeGuard<'a, M: Machine>(&'a VolumeSize<M>);
 
-impl<M: Machine> Size<M> {
+impl<M: Machine> VolumeSize<M> {
     pub(crate) fn new(made: Sector) -> Self {
-        let watchers = Watchers { next: 0, list: Vec::new() };
-        Size {
+        let watchers = SizeCallbacks { next: 0, list: Vec::new() };
+        VolumeSize {
             made,
             now: M::Word::new(made),
             busy: M::Word::new(0),
@@ -98,31 +98,31 @@ impl<M: Machine> Size<M> {
         }
     }
 
-    /// What it was when the volume was made: right, though perhaps too little, and for free.
+    /// Returns the size when the volume was made, which may be outdated but costs nothing to read.
     pub(crate) fn made(&self) -> Sector {
         self.made
     }
 
     fn begin(&self) -> Option<ResizeGuard<'_, M>> {
-        // Acquire: pairs with the end of the turn before, whose sizes and calls are done.
+        // Acquire pairs with the end of the previous resize, whose sizes and calls are complete.
         (self.busy.swap(1, Order::Acquire) == 0).then(|| ResizeGuard(self))
     }
 }
 
 impl<M: Machine> Drop for ResizeGuard<'_, M> {
     fn drop(&mut self) {
-        // Release: pairs with `begin`.
+        // Release pairs with `begin`.
         self.0.busy.store(0, Order::Release);
     }
 }
 
 /// Raises a size.
 fn raise<W: Word>(word: &W, size: Sector) {
-    // Relaxed: what was there is compared, and nothing is read by it.
+    // Relaxed: the value is only compared.
     let mut old = word.load(Order::Relaxed);
     while old < size {
-        // Release: pairs with the loads of capacities: who sees a size sees the drive that has it,
-        // whatever its driver wrote down. Relaxed: a failure starts anew.
+        // Release pairs with the loads of capacities: a thread that sees a size also sees the
+        // driver's own record of it. Relaxed: after a failure the loop starts anew.
         match word.compare_exchange(old, size, Order::Release, Order::Relaxed) {
             Ok(_) => return,
             Err(found) => old = found,
@@ -131,26 +131,27 @@ fn raise<W: Word>(word: &W, size: Sector) {
 }
 
 impl<M: Machine> Volume<M> {
-    /// Size in sectors; it grows with [`Volume::resize`].
+    /// Returns the size in sectors; it grows with [`Volume::resize`].
     #[must_use]
     pub fn capacity(&self) -> Sector {
-        // Acquire: pairs with `raise`.
+        // Acquire pairs with `raise`.
         self.size.now.load(Order::Acquire)
     }
 
-    /// Asks the drives for their sizes and grows the volume by what they have more: a stripe by
-    /// what its smallest drive has, drives one behind the other by what the last one has; of a
-    /// volume over another one that one first, whose drives the result names. Bios that
-    /// are submitted afterwards may use it, on channels that were open before, too; then those who
-    /// watch are called. May block. A volume whose drives have not grown stays as it is.
+    /// Asks the drives for their sizes and grows the volume accordingly: a striped volume by its
+    /// smallest drive, a linear one by its last. A volume over another one is resized after that
+    /// one, whose drives the result names. Bios submitted afterwards may use the new space, on
+    /// channels that were open before, too; then watchers are called. May block. A volume whose
+    /// drives have not grown stays as it is.
     ///
     /// # Errors
     /// `InvalidSetting` if a drive has become smaller, or one has grown that may not; `Busy` while
-    /// another thread does the same; and what drives answer. Then nothing has changed.
+    /// another thread resizes the volume; and errors of the drives. Nothing has changed then.
     #[doc(alias = "set_capacity_and_notify")]
     pub fn resize(&self) -> Result<Resized, Error> {
         let Some(turn) = self.size.begin() else {
-            let text = format!("volume {}: its size is being changed; try again", self.name());
+            let text =
+                format!("volume {}: another thread is changing its size; try again", self.name());
             return Err(Error::new(ErrorKind::Busy, text));
         };
         let below = self.below().map(|below| below.resize()).transpose()?;
@@ -172,16 +173,18 @@ impl<M: Machine> Volume<M> {
         raise(&self.size.now, new);
         if new > old {
             let watchers = self.size.watchers.lock();
-            let list: Vec<Watcher> = watchers.list.iter().map(|(_, call)| call.clone()).collect();
+            let list: Vec<SizeCallback> =
+                watchers.list.iter().map(|(_, call)| call.clone()).collect();
             drop(watchers);
-            // Within the turn, so that sizes are told in their order.
+            // Called while the size is locked against other changes, so that sizes are reported in
+            // order.
             list.iter().for_each(|call| call(new));
         }
         drop(turn);
         Ok(Resized { old, new, drives, needs })
     }
 
-    /// Growth must not move the sectors of drives behind the one that grew.
+    /// Checks that growth does not move the data of drives behind the one that grew.
     fn check_places(&self, sizes: &[Sector]) -> Result<(), Error> {
         let blocks = sizes.iter().map(|size| whole_blocks(*size, self.limits()));
         let blocks: Vec<Sector> = blocks.collect();
@@ -197,9 +200,9 @@ impl<M: Machine> Volume<M> {
         Err(Error::new(ErrorKind::InvalidSetting, text))
     }
 
-    /// Calls `call` with the new size in sectors after each growth, on the thread that made it grow
-    /// and with no lock held, until the watch is dropped. A call must not block for long, nor
-    /// resize the volume. To learn of every size, watch first and then ask for the capacity.
+    /// Registers `call`, which gets the new size in sectors after each growth, on the thread that
+    /// made the volume grow and without a lock held, until the watch is dropped. It must not block
+    /// for long or resize the volume. To miss no size, first watch and then read the capacity.
     pub fn watch_size(
         self: &Arc<Self>,
         call: impl Fn(Sector) + Send + Sync + 'static,
@@ -212,7 +215,7 @@ impl<M: Machine> Volume<M> {
     }
 }
 
-/// The drives that must grow before the volume can, of drives of these sizes.
+/// Returns the drives that must grow before the volume can, given their sizes.
 fn needs_of<M: Machine>(volume: &Volume<M>, sizes: &[Sector]) -> Vec<DriveNeed> {
     let block = u64::from(volume.limits().logical_sectors());
     let (first, needs) = match volume.layout() {
@@ -235,7 +238,7 @@ fn needs_of<M: Machine>(volume: &Volume<M>, sizes: &[Sector]) -> Vec<DriveNeed> 
     short.map(need).collect()
 }
 
-/// Asks the drive for its size, and leaves all as it is: whole blocks.
+/// Asks the drive for its size without changing anything. Returns whole blocks.
 fn revalidate<M: Machine>(disk: &Disk<M>) -> Result<Sector, Error> {
     let (old, new) = (disk.capacity(), whole_blocks(disk.driver.revalidate()?, &disk.limits));
     if new < old {
@@ -257,7 +260,7 @@ impl<M: Machine> Drop for SizeWatch<M> {
         let mut watchers = volume.size.watchers.lock();
         let place = watchers.list.iter().position(|(number, _)| *number == self.number);
         let gone = place.map(|place| watchers.list.swap_remove(place));
-        // What the call owns goes without the lock.
+        // The callback is dropped without the lock held.
         drop(watchers);
         drop(gone);
     }

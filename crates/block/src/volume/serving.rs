@@ -1,35 +1,35 @@
-//! Which threads serve a volume's drives: the modes, their settings, and how `auto` chooses.
+//! Serving modes: which threads serve a volume's drives, and how the mode `auto` chooses.
 //!
-//! `Serving` and `ServingConfig` belong to a `Volume`, and so does `Choice`, which its channels ask
-//! together: each counts for itself and meets the others every quarter of a millisecond
-//! (`Chooser`), so no batch writes what others read. `auto` measures what all channels move: it
-//! lets each way serve for a while, stays with the faster, and looks at the other again after ever
-//! longer times. A channel that measured itself alone would hand its work to workers that take the
-//! CPUs from the other channels. Source: \[FALCON\] (watermarks, per-drive serving; "per-volume" is
-//! its account of Linux).
+//! A `Volume` has a `Serving`, its settings, and a `ServingChoice` that its channels share. Each
+//! channel counts its own I/O and adds it up with the others every quarter of a millisecond
+//! (`Chooser`), so no batch writes memory that others read. `auto` measures the throughput of all
+//! channels together: it lets each mode serve for a while, keeps the faster, and tries the other
+//! again after ever longer times. A channel that measured only itself would hand its work to
+//! workers that take the CPUs from the other channels. Source: \[FALCON\] (watermarks, per-drive
+//! serving; "per-volume" is its account of Linux).
 
 use alloc::format;
 use alloc::string::String;
 
 use millrace_machine::{Lock, Machine};
 
-/// Which threads serve a volume's drives.
+/// The threads that serve a volume's drives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Serving {
     /// The submitting thread, to completion.
     #[default]
     Inline,
-    /// A worker for each drive, for batches above the low watermark; \[FALCON\]'s design.
+    /// A worker for each drive, for batches above the low watermark; the design of \[FALCON\].
     PerDrive,
-    /// One list for all drives, searched for merges, tags taken while plugging, drive after drive:
-    /// the Linux path of \[FALCON\], to be measured against.
+    /// The submitting thread, with a single list for all drives: searched for merges, tags taken in
+    /// the plug, one drive after the other. The Linux path of \[FALCON\], for comparison.
     PerVolume,
-    /// `Inline` or `PerDrive`, whichever moves more.
+    /// `Inline` or `PerDrive`, whichever has the higher throughput.
     Auto,
 }
 
 impl Serving {
-    /// All, with their names.
+    /// All modes with their names in configurations and tables.
     pub const NAMES: [(Serving, &'static str); 4] = [
         (Serving::Inline, "inline"),
         (Serving::PerDrive, "per-drive"),
@@ -37,7 +37,7 @@ impl Serving {
         (Serving::Auto, "auto"),
     ];
 
-    /// Its name in configurations and tables.
+    /// Returns the mode's name in configurations and tables.
     #[must_use]
     pub fn name(self) -> &'static str {
         Serving::NAMES.iter().find(|(serving, _)| *serving == self).map_or("", |(_, name)| name)
@@ -48,32 +48,32 @@ impl Serving {
     }
 }
 
-/// How a volume's drives are served; all counts are for each drive of the volume.
+/// Settings of how a volume's drives are served; all counts are for each drive of the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServingConfig {
-    /// Which threads serve the drives.
+    /// Threads that serve the drives.
     pub serving: Serving,
-    /// High watermark: bios that unplug a batch, 1 or more. \[FALCON\]: 32.
+    /// High watermark: number of bios that unplugs a batch, 1 or more. \[FALCON\]: 32.
     pub plug_high: u32,
-    /// Low watermark: below it the submitter serves its batch itself. \[FALCON\]: 16.
+    /// Low watermark: the submitter serves smaller batches itself. \[FALCON\]: 16.
     pub plug_low: u32,
-    /// High pressure point: chains that wait in the stack above which `submit` gives bios back.
+    /// High pressure point: number of waiting chains above which `submit` returns bios.
     pub pressure_high: u32,
-    /// Low pressure point: at or below it `submit` takes bios again.
+    /// Low pressure point: number of waiting chains at which `submit` accepts bios again.
     pub pressure_low: u32,
 }
 
 impl ServingConfig {
-    /// These settings with another mode.
+    /// Returns default settings with this mode.
     #[must_use]
     pub fn of(serving: Serving) -> ServingConfig {
         ServingConfig { serving, ..ServingConfig::default() }
     }
 
-    /// Whether they make sense.
+    /// Checks the values.
     ///
     /// # Errors
-    /// What is wrong with them, in words that begin with the key.
+    /// A description of the first wrong value that starts with its key.
     pub fn validate(&self) -> Result<(), String> {
         let pairs = [
             ("plug-low", self.plug_low, "plug-high", self.plug_high),
@@ -81,7 +81,9 @@ impl ServingConfig {
         ];
         for (low_name, low, high_name, high) in pairs {
             if !(1..=65_536).contains(&high) {
-                return Err(format!("{high_name} = {high}: 1 to 65536 for each drive"));
+                return Err(format!(
+                    "{high_name} = {high} is out of range; use 1 to 65536 for each drive"
+                ));
             }
             if low > high {
                 return Err(format!("{low_name} = {low} is above {high_name} = {high}"));
@@ -92,9 +94,9 @@ impl ServingConfig {
 }
 
 impl Default for ServingConfig {
-    /// Inline, the source's watermarks; pressure points, of which it gives no number, at 32 times
-    /// the deepest SATA queue and an eighth below that: what waits is never spread evenly over the
-    /// drives, so that a worker runs dry long before all of it is gone.
+    /// Inline, with the source's watermarks. The source gives no pressure points: the high one is
+    /// 32 times the depth of a SATA queue, and the low one an eighth below, because waiting chains
+    /// are unevenly spread over drives, so that a worker runs dry long before all are gone.
     fn default() -> Self {
         ServingConfig {
             serving: Serving::Inline,
@@ -106,54 +108,54 @@ impl Default for ServingConfig {
     }
 }
 
-/// How often a channel meets the others.
+/// Nanoseconds between two updates of the shared state by a channel.
 const MEETING_NS: u64 = 250_000;
-/// Shortest time that a way is measured for, for each channel at work: these take turns on the
-/// CPUs.
+/// Shortest time in nanoseconds for which a mode is measured, for each active channel, because the
+/// channels take turns on the CPUs.
 const WINDOW_NS: u64 = 1_000_000;
-/// Longest such time, however many channels there are.
+/// Longest such time in nanoseconds, for any number of channels.
 const WINDOW_NS_MAX: u64 = 50_000_000;
-/// Batches that a way must serve meanwhile, and rounds of what is in flight: less is noise.
+/// Batches that a mode must serve in a window, and multiples of the I/O in flight: fewer are noise.
 const WINDOW_BATCHES: u64 = 8;
 const WINDOW_ROUNDS: u64 = 4;
-/// Batches and rounds before that, while what the other way left still runs.
+/// Batches and multiples before a window, while I/O of the other mode still completes.
 const SETTLE_BATCHES: u64 = 4;
 const SETTLE_ROUNDS: u64 = 1;
-/// Windows until the slower way is tried again, at first and at last.
+/// Windows until the slower mode is tried again, initially and at most.
 const STAY_FIRST: u32 = 32;
 const STAY_MOST: u32 = 1024;
-/// A way that takes so many times as long as the other would have is given up at once.
+/// A mode that takes this many times as long as the other would is given up at once.
 const TRIAL_FACTOR: u64 = 2;
-/// Workers must be faster by this many percent: they cost other CPUs.
+/// Percentage by which workers must be faster, because they use other CPUs.
 const MARGIN_PERCENT: u64 = 3;
 
-/// A channel's part in its volume's choice.
+/// A channel's part in its volume's choice of mode.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Chooser {
-    /// What it did since the last meeting.
-    done: Done,
+    /// I/O since the last update of the shared state.
+    done: ChannelWork,
     meeting_ns: u64,
-    /// The window that the others know it in.
+    /// Window in which this channel was last counted.
     window: u64,
-    /// What was agreed on: workers serve.
+    /// True if workers serve at present.
     workers: bool,
 }
 
-/// What a channel did, and has in flight.
+/// I/O of a channel, and its bios in flight.
 #[derive(Debug, Clone, Copy, Default)]
-struct Done {
+struct ChannelWork {
     bios: u64,
     batches: u64,
     in_flight: u64,
 }
 
 impl Chooser {
-    /// Notes a batch of `bios` at `now_ns`, with `in_flight` of the channel in all; whether workers
-    /// are to serve those that are large enough.
+    /// Counts a batch of `bios` at `now_ns`, with `in_flight` bios of the channel in total. Returns
+    /// true if workers serve batches that are large enough.
     #[inline]
     pub(crate) fn next<M: Machine>(
         &mut self,
-        choice: &M::Lock<Choice>,
+        choice: &M::Lock<ServingChoice>,
         (bios, in_flight): (u32, u32),
         now_ns: u64,
     ) -> bool {
@@ -168,9 +170,9 @@ impl Chooser {
         self.workers
     }
 
-    /// Tells the others what was done, and does as was agreed on.
+    /// Adds the channel's I/O to the shared state, and adopts the present mode.
     #[inline(never)]
-    fn meet(&mut self, choice: &mut Choice, now_ns: u64) {
+    fn meet(&mut self, choice: &mut ServingChoice, now_ns: u64) {
         self.meeting_ns = now_ns + MEETING_NS;
         let done = core::mem::take(&mut self.done);
         choice.join(&mut self.window, done.in_flight);
@@ -179,35 +181,35 @@ impl Chooser {
     }
 }
 
-/// What `auto` knows: one of two ways is in use, and how fast each was.
+/// Shared state of the mode `auto`: the mode in use, and the measured rates.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Choice {
-    /// The way in use: workers, or the submitter.
+pub(crate) struct ServingChoice {
+    /// True while workers serve, false while submitters do.
     workers: bool,
-    /// Bios a second of the submitter's own way and of the workers; 0: not measured yet.
+    /// Bios a second of submitters and of workers; 0 if not measured yet.
     rates: [u64; 2],
-    /// The window: its number, when it began, and what was done since.
+    /// The window: its number, its start, and the I/O since.
     window: u64,
     since_ns: u64,
-    done: Done,
-    /// Channels that were there, now and in the window before.
+    done: ChannelWork,
+    /// Number of active channels in this window and in the one before.
     channels: [u64; 2],
-    /// It has not begun: what is counted is what must pass before.
+    /// True in the time before a window, whose I/O is not measured.
     settling: bool,
-    /// Windows to go until the other way is tried.
+    /// Windows until the other mode is tried.
     stay: u32,
-    /// How many those are next time.
+    /// Value of `stay` after the next trial.
     patience: u32,
 }
 
-impl Choice {
-    pub(crate) fn new() -> Choice {
-        Choice {
+impl ServingChoice {
+    pub(crate) fn new() -> ServingChoice {
+        ServingChoice {
             workers: false,
             rates: [0; 2],
             window: 1,
             since_ns: 0,
-            done: Done::default(),
+            done: ChannelWork::default(),
             channels: [0; 2],
             settling: true,
             stay: 0,
@@ -215,7 +217,7 @@ impl Choice {
         }
     }
 
-    /// Counts a channel, and what it has in flight, once in each window.
+    /// Counts a channel and its bios in flight once in each window.
     fn join(&mut self, known_in: &mut u64, in_flight: u64) {
         if *known_in != self.window {
             *known_in = self.window;
@@ -224,8 +226,8 @@ impl Choice {
         }
     }
 
-    /// Adds what a channel did until `now_ns`.
-    fn note(&mut self, done: Done, now_ns: u64) {
+    /// Adds a channel's I/O up to `now_ns`.
+    fn note(&mut self, done: ChannelWork, now_ns: u64) {
         self.done.bios += done.bios;
         self.done.batches += done.batches;
         let (batches, rounds) = match self.settling {
@@ -243,13 +245,14 @@ impl Choice {
         }
     }
 
-    /// Shortest time of a window of so many channels.
+    /// Returns the shortest length of a window for the present number of channels.
     fn shortest_ns(&self) -> u64 {
         let channels = self.channels[0].max(self.channels[1]).max(1);
         channels.saturating_mul(WINDOW_NS).min(WINDOW_NS_MAX)
     }
 
-    /// How long a trial of so many bios may last: a multiple of what the other way would take.
+    /// Returns how long a trial of `bios` bios may last: a multiple of the time that the other mode
+    /// would take.
     fn limit(&self, bios: u64) -> u64 {
         let other = self.rates[usize::from(!self.workers)];
         let is_trial = other > self.rates[usize::from(self.workers)];
@@ -259,7 +262,7 @@ impl Choice {
         if is_trial { trial_ns } else { u64::MAX }
     }
 
-    /// Ends a trial that is far too slow with what was seen of it.
+    /// Ends a trial that is far too slow, with the rate measured so far.
     #[cold]
     fn give_up(&mut self, now_ns: u64) {
         self.end_window(now_ns.saturating_sub(self.since_ns));
@@ -268,11 +271,11 @@ impl Choice {
 
     fn open_window(&mut self, now_ns: u64) {
         self.window += 1;
-        (self.since_ns, self.done) = (now_ns, Done::default());
+        (self.since_ns, self.done) = (now_ns, ChannelWork::default());
         self.channels = [0, self.channels[0]];
     }
 
-    /// Ends the window, or what goes before it, if it was long enough.
+    /// Ends the window, or the time before it, if it was long enough.
     fn look(&mut self, now_ns: u64) {
         let elapsed_ns = now_ns.saturating_sub(self.since_ns);
         if self.settling {
@@ -288,7 +291,7 @@ impl Choice {
     fn end_window(&mut self, elapsed_ns: u64) {
         let rate = u128::from(self.done.bios) * 1_000_000_000 / u128::from(elapsed_ns.max(1));
         let rate = u64::try_from(rate).unwrap_or(u64::MAX).max(1);
-        // One window may have been unlucky: what is known counts as much as what is new.
+        // A single window may have been unlucky, so the old rate counts as much as the new one.
         let known = &mut self.rates[usize::from(self.workers)];
         *known = if *known == 0 { rate } else { *known / 2 + rate / 2 + 1 };
         if self.rates[usize::from(!self.workers)] == 0 {
@@ -297,7 +300,7 @@ impl Choice {
         let [own, theirs] = self.rates;
         let better = theirs > own.saturating_add(own / 100 * MARGIN_PERCENT);
         if better != self.workers {
-            // Back from a trial that failed, or away from what has become slower.
+            // Returns from a trial that failed, or leaves a mode that has become slower.
             let stay = self.patience;
             self.patience = (self.patience * 2).min(STAY_MOST);
             return self.turn(stay);
@@ -309,7 +312,7 @@ impl Choice {
         self.turn(0);
     }
 
-    /// Changes over to the other way, for `stay` windows and one.
+    /// Changes to the other mode, for `stay` windows plus one.
     fn turn(&mut self, stay: u32) {
         self.workers = !self.workers;
         self.stay = stay;
@@ -324,16 +327,16 @@ mod tests {
     use super::*;
 
     /// A batch of a channel that is alone and meets nobody.
-    fn next(choice: &mut Choice, (bios, in_flight): (u32, u32), now_ns: u64) -> bool {
+    fn next(choice: &mut ServingChoice, (bios, in_flight): (u32, u32), now_ns: u64) -> bool {
         choice.join(&mut 0, if choice.done.batches == 0 { in_flight.into() } else { 0 });
         choice.channels[0] = 1;
-        choice.note(Done { bios: bios.into(), batches: 1, in_flight: 0 }, now_ns);
+        choice.note(ChannelWork { bios: bios.into(), batches: 1, in_flight: 0 }, now_ns);
         choice.workers
     }
 
     /// Runs a second of batches of 64 at the rates given; the share of bios that workers served.
     fn share(own: u64, theirs: u64) -> f64 {
-        let (mut choice, mut now_ns, mut by_workers, mut all) = (Choice::new(), 1, 0.0, 0.0);
+        let (mut choice, mut now_ns, mut by_workers, mut all) = (ServingChoice::new(), 1, 0.0, 0.0);
         while now_ns < 4_000_000_000 {
             let workers = next(&mut choice, (64, 128), now_ns);
             now_ns += 64_000_000_000 / if workers { theirs } else { own };
@@ -359,7 +362,7 @@ mod tests {
     /// were wanted. `own` and `theirs` are the nanoseconds of a bio by either way: those that its
     /// submitter sees, and those of the CPU in all, which keep other channels from running.
     fn crowded_share(own: (u64, u64), theirs: (u64, u64)) -> f64 {
-        let choice = <Native as Machine>::Lock::new("choice", Choice::new());
+        let choice = <Native as Machine>::Lock::new("choice", ServingChoice::new());
         let (mut channels, mut now_ns) = ([Chooser::default(); 4], 1);
         let (mut by_workers, mut all) = (0.0, 0.0);
         for turn in 0..500 {
@@ -386,11 +389,11 @@ mod tests {
 
     #[test]
     fn channels_meet_every_quarter_of_a_millisecond_and_do_as_was_agreed_on() {
-        let choice = <Native as Machine>::Lock::new("choice", Choice::new());
+        let choice = <Native as Machine>::Lock::new("choice", ServingChoice::new());
         let [mut first, mut second] = [Chooser::default(); 2];
         assert!(!first.next::<Native>(&choice, (1, 1), 1));
         assert!(!second.next::<Native>(&choice, (1, 999), 1));
-        let Choice { channels, done, .. } = *choice.lock();
+        let ServingChoice { channels, done, .. } = *choice.lock();
         assert_eq!((channels[0], done.in_flight), (2, 1000));
         choice.lock().workers = true;
         // Until the next meeting the first one does as before, and nobody sees what it did.
@@ -408,7 +411,7 @@ mod tests {
 
     #[test]
     fn a_window_lasts_a_millisecond_for_each_channel_up_to_fifty() {
-        let mut choice = Choice::new();
+        let mut choice = ServingChoice::new();
         for (channels, ms) in [([0, 0], 1), ([1, 0], 1), ([3, 2], 3), ([2, 8], 8), ([900, 1], 50)] {
             choice.channels = channels;
             assert_eq!(choice.shortest_ns(), ms * 1_000_000);
@@ -424,7 +427,7 @@ mod tests {
 
     /// A choice that is asked with batches of the same size, at rates that the test sets.
     struct Rig {
-        choice: Choice,
+        choice: ServingChoice,
         now_ns: u64,
         bios: u32,
         in_flight: u32,
@@ -432,7 +435,7 @@ mod tests {
 
     impl Rig {
         fn new(bios: u32, in_flight: u32) -> Rig {
-            Rig { choice: Choice::new(), now_ns: 1, bios, in_flight }
+            Rig { choice: ServingChoice::new(), now_ns: 1, bios, in_flight }
         }
 
         /// How many batches, this far apart, until it changes over.
@@ -526,8 +529,14 @@ mod tests {
             assert_eq!(with(low, high).validate(), Ok(()));
         }
         let wrong = |config: ServingConfig| config.validate().expect_err("makes no sense");
-        assert_eq!(wrong(with(0, 0)), "plug-high = 0: 1 to 65536 for each drive");
-        assert_eq!(wrong(with(0, 65_537)), "plug-high = 65537: 1 to 65536 for each drive");
+        assert_eq!(
+            wrong(with(0, 0)),
+            "plug-high = 0 is out of range; use 1 to 65536 for each drive"
+        );
+        assert_eq!(
+            wrong(with(0, 65_537)),
+            "plug-high = 65537 is out of range; use 1 to 65536 for each drive"
+        );
         assert_eq!(wrong(with(2, 1)), "plug-low = 2 is above plug-high = 1");
         let pressure = ServingConfig { pressure_low: 2000, ..ServingConfig::default() };
         assert_eq!(wrong(pressure), "pressure-low = 2000 is above pressure-high = 1024");

@@ -1,24 +1,24 @@
-//! Chunks round robin over the drives: RAID-0.
+//! The striped layout: chunks round robin over the drives (RAID-0).
 //!
-//! A row is one chunk of each drive. A drive's chunks of a range are neighbours on the drive, so
-//! that a range is one contiguous part of each drive, whose memory jumps by a `Stride`. Source:
+//! A row is one chunk of each drive. The chunks of a range are adjacent on each drive, so a range
+//! is one contiguous part of each drive, whose memory has gaps described by a `Stride`. Source:
 //! \[FALCON\] (volume, stripe). Kernel counterpart: md's raid0.
 
 use crate::bio::{Sector, SectorCount};
 use crate::chain::slot::Stride;
-use crate::volume::placement::{Part, Placement, Range};
+use crate::volume::placement::{DrivePart, Placement, VolumeRange};
 
-/// Chunks round robin.
+/// Chunks round robin over the drives.
 pub(crate) struct Stripe {
-    /// log2 of the chunk in sectors.
+    /// log2 of the chunk size in sectors.
     chunk_shift: u32,
-    /// How many drives, and log2 of that if it is a power of two.
+    /// Number of drives, and its log2 if it is a power of two.
     width: u64,
     width_shift: Option<u32>,
 }
 
 impl Stripe {
-    /// Over `width` drives; the chunk in sectors is a power of two.
+    /// Creates the layout for `width` drives; `chunk_sectors` is a power of two.
     pub(crate) fn new(chunk_sectors: u32, width: usize) -> Self {
         Stripe {
             chunk_shift: chunk_sectors.trailing_zeros(),
@@ -27,19 +27,20 @@ impl Stripe {
         }
     }
 
-    /// Sectors of drives of these sizes: whole chunks, as many on each as the smallest has.
+    /// Returns the sectors of drives of these sizes: on each, as many whole chunks as the smallest
+    /// drive has.
     pub(crate) fn capacity(sizes: &[Sector], chunk_sectors: u32) -> Sector {
         let chunk = u64::from(chunk_sectors.max(1));
         let smallest = sizes.iter().min().copied().unwrap_or(0);
         smallest / chunk * chunk * sizes.len() as u64
     }
 
-    /// Sectors of a chunk, less one.
+    /// Returns the sectors of a chunk, less one.
     fn mask(&self) -> u64 {
         (1 << self.chunk_shift) - 1
     }
 
-    /// Row and drive of a chunk.
+    /// Returns row and drive of a chunk.
     #[inline]
     fn row_of(&self, chunk: u64) -> (u64, u16) {
         match self.width_shift {
@@ -65,18 +66,18 @@ impl Placement for Stripe {
         (self.row_of(first).1, (last - first + 1).min(self.width) as u16)
     }
 
-    fn range(&self, sector: Sector, end: Sector) -> Range {
+    fn range(&self, sector: Sector, end: Sector) -> VolumeRange {
         let (shift, mask) = (self.chunk_shift, self.mask());
         let (first, last) = (self.row_of(sector >> shift), self.row_of((end - 1) >> shift));
         let (within, short) = (sector & mask, mask - ((end - 1) & mask));
-        Range { sector, end, first, within, last, short }
+        VolumeRange { sector, end, first, within, last, short }
     }
 
-    fn part_of(&self, range: &Range, member: u16) -> Option<Part> {
+    fn part_of(&self, range: &VolumeRange, member: u16) -> Option<DrivePart> {
         let (shift, width) = (self.chunk_shift, self.width);
         let ((first_row, first), (last_row, last)) = (range.first, range.last);
-        // The drive's rows: one less at either end where the range begins behind its chunk or ends
-        // before it.
+        // The drive's rows: one less at the start if the range begins after its chunk, and one less
+        // at the end if the range ends before its chunk.
         let row = first_row + u64::from(member < first);
         let end_row = last_row + u64::from(member <= last);
         if row >= end_row {
@@ -86,7 +87,7 @@ impl Placement for Stripe {
         let short = if member == last { range.short } else { 0 };
         let dev_sector = (row << shift) + within;
         let start = ((row * width + u64::from(member)) << shift) + within;
-        Some(Part {
+        Some(DrivePart {
             member,
             dev_sector,
             nr_sectors: ((end_row << shift) - short - dev_sector) as u32,

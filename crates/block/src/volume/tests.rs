@@ -216,7 +216,7 @@ proptest! {
                         width: volume.disks().len() as u16,
                     },
                 };
-                let expected = Part {
+                let expected = DrivePart {
                     member,
                     dev_sector: range[*offset].dev_sector,
                     nr_sectors: (offsets.len() - done) as u32,
@@ -320,7 +320,7 @@ fn what_makes_no_volume_is_refused_in_words() {
     assert!(refusal(Layout::Linear, vec![]).contains("vol: it has no drive"));
     let same = disk(64, 512);
     let many = |count| vec![Arc::clone(&same); count];
-    assert!(refusal(Layout::Linear, many(1025)).contains("1025 drives; at most 1024"));
+    assert!(refusal(Layout::Linear, many(1025)).contains("1025 drives; use at most 1024"));
     assert_eq!(Volume::new("v", Layout::Linear, many(1024)).unwrap().capacity(), 1 << 16);
     let small = "has 32256 bytes, less than one chunk of 32768 bytes; make the chunk smaller or";
     let rows = [

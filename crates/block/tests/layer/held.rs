@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::support::{Knobs, TestDrive};
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, GroupConfig, GroupId, GroupLimits,
-    Groups, HeldSnapshot, Hold, LatencyTarget, Priority, SchedulerKind, Snapshot, Volume,
+    Groups, LatencyTarget, Priority, SchedulerKind, Snapshot, Volume, WaitReason, WaitSnapshot,
 };
 use millrace_machine::Native;
 
@@ -59,15 +59,15 @@ impl Rig {
         assert_eq!(ended, reads);
     }
 
-    fn held(&self) -> HeldSnapshot {
+    fn held(&self) -> WaitSnapshot {
         let held = self.volume.held();
         assert!(held.iter().all(|(group, _)| *group == self.gold), "{held:?}");
-        held.first().map_or(HeldSnapshot::default(), |(_, held)| *held)
+        held.first().map_or(WaitSnapshot::default(), |(_, held)| *held)
     }
 }
 
 /// That most of the waiting was for this, and at least so long.
-fn assert_mostly(held: HeldSnapshot, hold: Hold, least: Duration, kind: SchedulerKind) {
+fn assert_mostly(held: WaitSnapshot, hold: WaitReason, least: Duration, kind: SchedulerKind) {
     let ns = held.ns[hold as usize];
     assert!(u128::from(ns) >= least.as_nanos(), "{kind:?}: {held:?}");
     assert!(ns * 10 >= held.ns.iter().sum::<u64>() * 9, "{kind:?}: {held:?}");
@@ -83,7 +83,7 @@ fn what_waits_in_a_scheduler_while_no_tag_is_free_waits_for_a_tag() {
         rig.knobs.held.store(false, Ordering::SeqCst);
         rig.end(8);
         // Two have the tags, and one may already be picked.
-        assert_mostly(rig.held(), Hold::NoTag, SLEEP * 4, kind);
+        assert_mostly(rig.held(), WaitReason::NoTag, SLEEP * 4, kind);
     }
 }
 
@@ -95,7 +95,7 @@ fn what_waits_behind_a_request_that_the_drive_refused_waits_for_the_drive() {
         rig.submit(2);
         std::thread::sleep(SLEEP);
         rig.end(2);
-        assert_mostly(rig.held(), Hold::DriveBusy, SLEEP, kind);
+        assert_mostly(rig.held(), WaitReason::DriveBusy, SLEEP, kind);
     }
 }
 
@@ -122,7 +122,7 @@ fn what_waits_for_a_limit_is_its_groups_and_the_limit_is_booked_ahead() {
     assert!(matches!(booked[..], [(group, ns)] if group == rig.gold && ns <= 40_000_000));
     rig.end(4);
     // 9, 19 and 29 ms.
-    assert_mostly(rig.held(), Hold::Limit, Duration::from_millis(57), SchedulerKind::None);
+    assert_mostly(rig.held(), WaitReason::Limit, Duration::from_millis(57), SchedulerKind::None);
     std::thread::sleep(SLEEP);
     assert!(rig.groups.booked().is_empty());
 }
@@ -180,10 +180,10 @@ fn what_waits_for_a_limit_is_counted_while_it_waits() {
     rig.submit(2);
     std::thread::sleep(SLEEP);
     let held = rig.held();
-    assert_mostly(held, Hold::Limit, SLEEP, SchedulerKind::None);
+    assert_mostly(held, WaitReason::Limit, SLEEP, SchedulerKind::None);
     assert!(held.waiting == 1 && u128::from(held.waiting_ns) >= SLEEP.as_nanos(), "{held:?}");
     std::thread::sleep(SLEEP);
-    assert_mostly(rig.held(), Hold::Limit, SLEEP * 2, SchedulerKind::None);
+    assert_mostly(rig.held(), WaitReason::Limit, SLEEP * 2, SchedulerKind::None);
     rig.channel.lift_limits();
     rig.end(2);
     let ended = rig.held();
@@ -201,7 +201,7 @@ fn what_waits_in_a_scheduler_is_counted_while_it_waits_and_of_a_channel_that_goe
         std::thread::sleep(SLEEP);
         let held = rig.held();
         // Two have the tags.
-        assert_mostly(held, Hold::NoTag, SLEEP * 6, kind);
+        assert_mostly(held, WaitReason::NoTag, SLEEP * 6, kind);
         assert_eq!(held.waiting, 6, "{kind:?}: {held:?}");
         assert!(u128::from(held.waiting_ns) >= (SLEEP * 6).as_nanos(), "{kind:?}: {held:?}");
         rig.knobs.held.store(false, Ordering::SeqCst);
@@ -225,8 +225,8 @@ fn the_one_io_of_a_group_beside_a_deep_one_is_counted_while_it_waits() {
         rig.channel.flush();
         std::thread::sleep(SLEEP);
         let held = rig.volume.held().into_iter().find(|(group, _)| *group == one);
-        let held = held.map_or(HeldSnapshot::default(), |(_, held)| held);
-        assert_mostly(held, Hold::NoTag, SLEEP, kind);
+        let held = held.map_or(WaitSnapshot::default(), |(_, held)| held);
+        assert_mostly(held, WaitReason::NoTag, SLEEP, kind);
         assert_eq!(held.waiting, 1, "{kind:?}");
         rig.knobs.held.store(false, Ordering::SeqCst);
         rig.end(9);
@@ -249,8 +249,8 @@ fn under_deadline_what_is_of_a_lower_priority_waits_for_what_is_of_a_higher_one(
     rig.channel.wait(1, |done| assert!(done.status.is_ok()));
     std::thread::sleep(SLEEP);
     let held = rig.volume.held().into_iter().find(|(group, _)| *group == slow);
-    let held = held.map_or(HeldSnapshot::default(), |(_, held)| held);
-    assert_mostly(held, Hold::Priority, SLEEP, SchedulerKind::Deadline);
+    let held = held.map_or(WaitSnapshot::default(), |(_, held)| held);
+    assert_mostly(held, WaitReason::Priority, SLEEP, SchedulerKind::Deadline);
     rig.knobs.held.store(false, Ordering::SeqCst);
     rig.end(6);
 }

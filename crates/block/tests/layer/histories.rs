@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex};
 
 use crate::support::script::{Asked, ScriptDrive};
 use crate::support::{Given, thread_of};
-use millrace_block::blktrace::Act;
+use millrace_block::blktrace::EventCode;
 use millrace_block::{
-    Action, BATCH_SIZES, Batch, Bio, Buffer, Chain, Channel, ChannelConfig, Completion, Controller,
-    ControllerConfig, Disk, DiskConfig, Dispatch, Done, Entry, Event, GroupId, IoThread, Leftover,
-    Op, OpFlags, Pick, QueueKind, Scheduler, SchedulerKind, Sharing, Spread, Stack, Stamp, Status,
-    TagScope, TraceSink, TraceStamp, Tracer, Volume,
+    Action, BATCH_SIZES, Bio, BioChain, Buffer, ChainBatch, Channel, ChannelConfig, CompletedChain,
+    Completion, Controller, ControllerConfig, Disk, DiskConfig, Dispatch, GroupId, IoThread,
+    Leftover, Op, OpFlags, QueueKind, Scheduler, SchedulerKind, SchedulerPick, Sharing, Spread,
+    Stack, Stamp, Status, TagScope, TraceEntry, TraceEvent, TraceSink, TraceStamp, Tracer, Volume,
 };
 use millrace_machine::{Doorbell, Machine, Native, NativeParker, Parker};
 use proptest::prelude::*;
@@ -85,21 +85,21 @@ impl Order {
 
 /// First come, first served, as it is without a scheduler; counts what is in flight.
 struct Fifo {
-    chains: VecDeque<Chain<Native>>,
+    chains: VecDeque<BioChain<Native>>,
     picked: usize,
     done: usize,
 }
 
 impl Scheduler<Native> for Fifo {
-    fn insert(&mut self, batch: &mut Batch<'_, Native>) {
+    fn insert(&mut self, batch: &mut ChainBatch<'_, Native>) {
         self.chains.extend(batch);
     }
-    fn next(&mut self, _: u64) -> Pick<Native> {
+    fn next(&mut self, _: u64) -> SchedulerPick<Native> {
         let next = self.chains.pop_front();
         self.picked += usize::from(next.is_some());
-        next.map_or(Pick::Nothing, Pick::Chain)
+        next.map_or(SchedulerPick::Nothing, SchedulerPick::Chain)
     }
-    fn completed(&mut self, done: &Done) {
+    fn completed(&mut self, done: &CompletedChain) {
         self.done += 1;
         assert!(self.done <= self.picked && done.op != Op::Flush, "{done:?}");
         assert!(done.queued_ns <= done.picked_ns && done.picked_ns <= done.done_ns, "{done:?}");
@@ -178,10 +178,10 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 #[derive(Default)]
-struct Sink(Mutex<Vec<Event>>);
+struct Sink(Mutex<Vec<TraceEvent>>);
 
 impl TraceSink for Sink {
-    fn trace(&self, event: &Event) {
+    fn trace(&self, event: &TraceEvent) {
         self.0.lock().unwrap().push(*event);
     }
 }
@@ -554,25 +554,27 @@ impl Rig {
 
     /// What is traced of requests is what the drive was asked, in that order.
     fn check_trace(&self, log: &[Asked]) {
-        let all = |act: Act| -> Vec<(u64, u32, i32)> {
+        let all = |act: EventCode| -> Vec<(u64, u32, i32)> {
             let of = |given: &Given, error| (given.sector, given.nr_sectors << 9, error);
             let asked = log.iter().filter_map(|asked| match (asked, act) {
-                (Asked::Took(given), Act::Issue) => Some(of(given, 0)),
-                (Asked::Refused(given), Act::Requeue) => Some(of(given, 0)),
-                (Asked::Named(given, status), Act::Complete) => Some(of(given, -status.errno())),
+                (Asked::Took(given), EventCode::Issue) => Some(of(given, 0)),
+                (Asked::Refused(given), EventCode::Requeue) => Some(of(given, 0)),
+                (Asked::Named(given, status), EventCode::Complete) => {
+                    Some(of(given, -status.errno()))
+                }
                 _ => None,
             });
             asked.collect()
         };
-        let acts = [Act::Issue, Act::Requeue, Act::Complete];
+        let acts = [EventCode::Issue, EventCode::Requeue, EventCode::Complete];
         if let Listener::Recorder(_) = self.setting.listener {
-            let mut events: Vec<Entry> = Vec::new();
+            let mut events: Vec<TraceEntry> = Vec::new();
             assert_eq!(self.tracer.drain(|_, entries| events.extend(entries)).dropped, 0);
             for act in acts {
-                let is = |code: u32| Act::from_code(code & 0xffff) == Some(act);
+                let is = |code: u32| EventCode::from_code(code & 0xffff) == Some(act);
                 let told = events.iter().filter(|entry| is(entry.action));
                 // A flush has a name in place of its sector.
-                let sector = |e: &Entry| if e.bytes == 0 { 0 } else { e.sector };
+                let sector = |e: &TraceEntry| if e.bytes == 0 { 0 } else { e.sector };
                 let mut told: Vec<_> = told.map(|e| (sector(e), e.bytes, e.error)).collect();
                 let mut asked = all(act);
                 // Each channel has a ring of its own.
@@ -584,8 +586,9 @@ impl Rig {
         if self.setting.listener == Listener::Sink {
             let events = self.sink.0.lock().unwrap();
             let times = |number: usize, action: Action| {
-                let is =
-                    |event: &&Event| event.user_data == number as u64 && event.action == action;
+                let is = |event: &&TraceEvent| {
+                    event.user_data == number as u64 && event.action == action
+                };
                 events.iter().filter(is).count()
             };
             for number in 0..self.bios.len() {

@@ -9,10 +9,10 @@ use std::sync::atomic::Ordering;
 
 use crate::support::{Knobs, TestDrive, pattern, run};
 use millrace_block::{
-    Again, Bio, Buffer, Channel, ChannelConfig, CompletionBatch, Disk, DiskConfig, Dispatch,
-    Driver, DriverQueue, Error, Expired, Features, HwQueues, Layout, Op, OpFlags, QueueKind,
-    QueueLimits, Reject, Request, Sector, Segment, Serving, ServingConfig, Stack, Status, Tag,
-    TagScope, Volume, align_inwards,
+    AfterCompletion, Bio, Buffer, Channel, ChannelConfig, CompletionBatch, Disk, DiskConfig,
+    Dispatch, Driver, DriverQueue, Error, Expired, Features, HwQueues, Layout, Op, OpFlags,
+    QueueKind, QueueLimits, Reject, Request, Sector, Segment, Serving, ServingConfig, Stack,
+    Status, Tag, TagScope, Volume, align_inwards,
 };
 use millrace_machine::{Machine, Native, Topology};
 use proptest::prelude::*;
@@ -126,15 +126,15 @@ fn bios_sent_off_again_have_one_go_however_soon_they_are_done() {
     let mut channel = Channel::open(&volume, ChannelConfig { depth: 64, ..Default::default() })
         .expect("its queues are served");
     (0..64).for_each(|_| channel.submit(Bio::read(4, Buffer::new(65_536))).expect("room"));
-    let handed = channel.poll_again(|_, _| Again::Submit);
+    let handed = channel.poll_again(|_, _| AfterCompletion::Submit);
     assert!((1..=65).contains(&handed), "{handed}");
     // Nor does one that can never be served come back for ever.
     let handed = channel.poll_again(|bio, _| {
         bio.set_sector(1 << 20);
-        Again::Submit
+        AfterCompletion::Submit
     });
     assert!((1..=65).contains(&handed), "{handed}");
-    while channel.poll_again(|_, _| Again::Drop) > 0 {}
+    while channel.poll_again(|_, _| AfterCompletion::Drop) > 0 {}
     assert_eq!(channel.in_flight(), 0);
 }
 
@@ -150,12 +150,12 @@ fn bios_sent_off_again_through_the_one_list_have_one_go_too() {
     (0..128).for_each(|n| channel.submit(Bio::read(n * 24, Buffer::new(4096))).expect("room"));
     let mut all = 0;
     for _ in 0..10 {
-        let handed = channel.poll_again(|_, _| Again::Submit);
+        let handed = channel.poll_again(|_, _| AfterCompletion::Submit);
         assert!(handed <= 128, "{handed}");
         all += handed;
     }
     assert!(all >= 128, "{all}");
-    while channel.poll_again(|_, _| Again::Drop) > 0 {}
+    while channel.poll_again(|_, _| AfterCompletion::Drop) > 0 {}
     assert_eq!(channel.in_flight(), 0);
 }
 
@@ -168,7 +168,7 @@ fn a_bio_of_more_parts_than_there_is_room_for_is_done_by_whoever_polls_to_send_a
         .expect("its queues are served");
     channel.submit(Bio::read(0, Buffer::new(1 << 20))).expect("room");
     // Each poll answers parts and sends more of the 256.
-    let handed: usize = (0..1000).map(|_| channel.poll_again(|_, _| Again::Drop)).sum();
+    let handed: usize = (0..1000).map(|_| channel.poll_again(|_, _| AfterCompletion::Drop)).sum();
     assert_eq!((handed, channel.in_flight()), (1, 0));
 }
 

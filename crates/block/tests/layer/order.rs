@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex};
 
 use crate::support::{Given, Knobs, TestDrive, pattern, run, thread_of};
 use millrace_block::{
-    Action, Again, Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, Event, IoThread, Layout,
-    Op, OpFlags, QueueKind, QueueLimits, Reject, Sector, Serving, ServingConfig, Stack, Status,
-    TraceSink, Volume,
+    Action, AfterCompletion, Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, IoThread,
+    Layout, Op, OpFlags, QueueKind, QueueLimits, Reject, Sector, Serving, ServingConfig, Stack,
+    Status, TraceEvent, TraceSink, Volume,
 };
 use millrace_machine::{Doorbell, Machine, Native, NativeParker, Parker};
 use proptest::prelude::*;
@@ -22,7 +22,7 @@ const STACKS: [Stack; 3] = [Stack::Mq, Stack::Sq, Stack::Raw];
 struct Journal(Mutex<Vec<(char, u16, Sector)>>);
 
 impl TraceSink for Journal {
-    fn trace(&self, event: &Event) {
+    fn trace(&self, event: &TraceEvent) {
         let letter = event.action as u8 as char;
         self.0.lock().unwrap().push((letter, event.drive, event.sector));
     }
@@ -325,7 +325,7 @@ fn only_memory_that_a_drive_may_still_write_is_kept_back_however_it_is_polled() 
                 }),
                 true => rig.channel.poll_again(|bio, status| {
                     seen.push((bio.user_data(), status, bio.memory().is_some()));
-                    Again::Drop
+                    AfterCompletion::Drop
                 }),
             };
             rig.channel.tick();
@@ -777,10 +777,10 @@ fn bios_sent_off_again_take_their_new_place_on_every_way() {
                     *go += 1;
                     if *go == 5 {
                         dropped += 1;
-                        return Again::Drop;
+                        return AfterCompletion::Drop;
                     }
                     bio.set_sector(bio.sector() + 512);
-                    Again::Submit
+                    AfterCompletion::Submit
                 });
                 assert!(handed <= before as usize, "one go each");
             }

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use crate::support::{Knobs, TestDrive, pattern, run};
 use millrace_block::{
-    Again, Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, ErrorKind, Layout, Reject,
-    Serving, ServingConfig, Stack, Status, Volume,
+    AfterCompletion, Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, ErrorKind, Layout,
+    Reject, Serving, ServingConfig, Stack, Status, Volume,
 };
 use millrace_machine::Native;
 use proptest::prelude::*;
@@ -97,13 +97,13 @@ fn bios_behind_the_old_end_are_served_the_short_way_again_once_one_was_seen() {
     // One that is sent off again has the gate of its own to pass.
     let sent = channel.poll_again(|bio, _| {
         bio.set_sector(120);
-        Again::Submit
+        AfterCompletion::Submit
     });
     let mut statuses = Vec::new();
     while channel.in_flight() > 0 {
         channel.poll_again(|bio, status| {
             statuses.push((bio.sector(), status));
-            Again::Drop
+            AfterCompletion::Drop
         });
     }
     assert_eq!((sent, statuses), (1, vec![(120, Status::Ok)]));

@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use crate::support::{Knobs, TestDrive, pattern, run};
-use millrace_block::blktrace::{Act, Record, Rwbs, category, device, minor};
+use millrace_block::blktrace::{EventCode, Record, Rwbs, category, device, minor};
 use millrace_block::{
-    Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, DriverData, Entry, Event, Features,
-    Layout, Op, OpFlags, QueueLimits, Serving, ServingConfig, Stack, Status, TraceSink, TraceStamp,
-    Tracer, Volume,
+    Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, DriverData, Features, Layout, Op,
+    OpFlags, QueueLimits, Serving, ServingConfig, Stack, Status, TraceEntry, TraceEvent, TraceSink,
+    TraceStamp, Tracer, Volume,
 };
 use millrace_machine::{Machine, Native};
 
@@ -49,7 +49,7 @@ fn rig_with(
 }
 
 impl Rig {
-    fn events(&self) -> Vec<Entry> {
+    fn events(&self) -> Vec<TraceEntry> {
         let mut events = Vec::new();
         assert_eq!(self.tracer.drain(|_, entries| events.extend(entries)).dropped, 0);
         events
@@ -60,43 +60,44 @@ impl Rig {
     }
 }
 
-fn act(entry: &Entry) -> Act {
-    Act::from_code(entry.action & 0xffff).expect("an event")
+fn act(entry: &TraceEntry) -> EventCode {
+    EventCode::from_code(entry.action & 0xffff).expect("an event")
 }
 
 /// The letters of the events, one after another.
-fn letters(events: &[Entry]) -> String {
+fn letters(events: &[TraceEntry]) -> String {
     events.iter().map(|entry| act(entry).letters()).collect()
 }
 
 #[test]
 fn an_unplug_says_how_many_and_whether_its_owner_was_about_to_wait() {
-    let unplugs = |rig: &Rig| -> Vec<(Act, u64)> {
-        let of_plug = |entry: &Entry| matches!(act(entry), Act::Unplug | Act::UnplugTimer);
+    let unplugs = |rig: &Rig| -> Vec<(EventCode, u64)> {
+        let of_plug =
+            |entry: &TraceEntry| matches!(act(entry), EventCode::Unplug | EventCode::UnplugTimer);
         let events = rig.events();
         events.iter().filter(|e| of_plug(e)).map(|e| (act(e), e.sector)).collect()
     };
     let mut rig = rig(Stack::Mq, TraceStamp::Batch, QueueLimits::default());
     (0..3).for_each(|n| rig.submit(n * 8));
     rig.channel.flush();
-    assert_eq!(unplugs(&rig), [(Act::Unplug, 3)]);
+    assert_eq!(unplugs(&rig), [(EventCode::Unplug, 3)]);
     // At the end of a batch, too, and of a plug.
     rig.submit(80);
     rig.channel.poll(|_| ());
-    assert_eq!(unplugs(&rig), [(Act::Unplug, 1)]);
+    assert_eq!(unplugs(&rig), [(EventCode::Unplug, 1)]);
     let most = ServingConfig::default().plug_high;
     (0..u64::from(most)).for_each(|n| rig.submit(n * 8));
-    assert_eq!(unplugs(&rig), [(Act::Unplug, u64::from(most))]);
+    assert_eq!(unplugs(&rig), [(EventCode::Unplug, u64::from(most))]);
     (0..2).for_each(|n| rig.submit(800 + n * 8));
     rig.channel.wait(1, |_| ());
-    assert_eq!(unplugs(&rig), [(Act::UnplugTimer, 2)]);
+    assert_eq!(unplugs(&rig), [(EventCode::UnplugTimer, 2)]);
     // The next is as explicit as ever, and so is that of one who waits for nothing.
     rig.submit(0);
     rig.channel.flush();
-    assert_eq!(unplugs(&rig), [(Act::Unplug, 1)]);
+    assert_eq!(unplugs(&rig), [(EventCode::Unplug, 1)]);
     rig.submit(0);
     rig.channel.wait(0, |_| ());
-    assert_eq!(unplugs(&rig), [(Act::Unplug, 1)]);
+    assert_eq!(unplugs(&rig), [(EventCode::Unplug, 1)]);
 }
 
 #[test]
@@ -127,7 +128,7 @@ fn operations_and_flags_have_the_kernels_letters() {
     ] {
         run(&mut rig.channel, bio);
         let events = rig.events();
-        let issued = events.iter().filter(|entry| act(entry) == Act::Issue);
+        let issued = events.iter().filter(|entry| act(entry) == EventCode::Issue);
         let kinds: Vec<String> = issued
             .map(|entry| {
                 let (action, bytes) = (entry.action, entry.bytes);
@@ -179,10 +180,11 @@ fn what_a_busy_driver_gives_back_was_inserted_and_is_issued_later() {
         while rig.channel.in_flight() > 0 {
             rig.channel.poll(|_| ());
         }
-        let events: Vec<Entry> = rig.events();
+        let events: Vec<TraceEntry> = rig.events();
         for n in 0..2 {
-            let mut mine: Vec<Entry> = events.iter().copied().filter(|e| e.bytes > 0).collect();
-            mine.retain(|entry| entry.sector == n * 8 && act(entry) != Act::DriverData);
+            let mut mine: Vec<TraceEntry> =
+                events.iter().copied().filter(|e| e.bytes > 0).collect();
+            mine.retain(|entry| entry.sector == n * 8 && act(entry) != EventCode::DriverData);
             mine.sort_by_key(|entry| entry.time_ns);
             assert_eq!(letters(&mine), if n == 0 { "QGIRDC" } else { "QGIDC" }, "{stamp:?}");
         }
@@ -199,7 +201,7 @@ fn a_driver_is_asked_at_issue_and_completion_and_its_data_are_recorded() {
             rig.channel.poll(|_| ());
         }
         let events = rig.events();
-        let said = events.iter().filter(|entry| act(entry) == Act::DriverData);
+        let said = events.iter().filter(|entry| act(entry) == EventCode::DriverData);
         let said: Vec<_> = said.map(|entry| (entry.sector, entry.data.bytes())).collect();
         assert_eq!(said, [(40, &b"given 40"[..]), (40, &b"named"[..])], "{stack:?}");
     }
@@ -207,9 +209,12 @@ fn a_driver_is_asked_at_issue_and_completion_and_its_data_are_recorded() {
 
 /// Letters, without those of the plug, of what happened to the I/O at a sector, with the time of
 /// each since the first.
-fn story(events: &[Entry], sector: u64) -> Vec<(&'static str, u64)> {
-    let of_plug = |entry: &Entry| matches!(act(entry), Act::Plug | Act::Unplug | Act::UnplugTimer);
-    let mine: Vec<&Entry> = events.iter().filter(|e| !of_plug(e) && e.sector == sector).collect();
+fn story(events: &[TraceEntry], sector: u64) -> Vec<(&'static str, u64)> {
+    let of_plug = |entry: &TraceEntry| {
+        matches!(act(entry), EventCode::Plug | EventCode::Unplug | EventCode::UnplugTimer)
+    };
+    let mine: Vec<&TraceEntry> =
+        events.iter().filter(|e| !of_plug(e) && e.sector == sector).collect();
     let first_ns = mine.iter().map(|entry| entry.time_ns).min().unwrap_or(0);
     let mut story: Vec<_> =
         mine.iter().map(|entry| (act(entry).letters(), entry.time_ns - first_ns)).collect();
@@ -248,7 +253,7 @@ fn who_waits_for_a_tag_sleeps_once_and_gets_its_request_when_the_design_says() {
         }
         let events = rig.events();
         let sleeps: Vec<u64> =
-            events.iter().filter(|e| act(e) == Act::Sleep).map(|e| e.sector).collect();
+            events.iter().filter(|e| act(e) == EventCode::Sleep).map(|e| e.sector).collect();
         assert_eq!(sleeps.first(), Some(&64), "{case} {}", letters(&events));
         if stack == Stack::Mq && serving.serving == Serving::Inline {
             assert_eq!(sleeps, [64], "{case}");
@@ -277,7 +282,7 @@ fn a_request_that_times_out_is_complete_with_its_error() {
     assert_eq!(status, Status::TimedOut);
     let events = rig.events();
     let ends: Vec<i32> =
-        events.iter().filter(|e| act(e) == Act::Complete).map(|e| e.error).collect();
+        events.iter().filter(|e| act(e) == EventCode::Complete).map(|e| e.error).collect();
     assert_eq!(ends, [-Status::TimedOut.errno()], "{}", letters(&events));
     rig.knobs.held.store(false, Ordering::SeqCst);
 }
@@ -293,16 +298,16 @@ fn data_of_a_driver_is_empty_exactly_without_bytes_and_keeps_what_fits() {
 
 /// Keeps what it is told.
 #[derive(Default)]
-struct Listener(Mutex<Vec<Event>>);
+struct Listener(Mutex<Vec<TraceEvent>>);
 
 impl TraceSink for Listener {
-    fn trace(&self, event: &Event) {
+    fn trace(&self, event: &TraceEvent) {
         self.0.lock().expect("no test panics here").push(*event);
     }
 }
 
 impl Listener {
-    fn take(&self) -> Vec<Event> {
+    fn take(&self) -> Vec<TraceEvent> {
         std::mem::take(&mut *self.0.lock().expect("no test panics here"))
     }
 }
@@ -338,7 +343,7 @@ fn pair(stack: Stack, stamp: TraceStamp, serving: Serving) -> Pair {
 
 impl Pair {
     /// What the sink is told and what is recorded of these, submitted as one batch.
-    fn run(&mut self, bios: Vec<Bio>) -> (Vec<Event>, Vec<Entry>) {
+    fn run(&mut self, bios: Vec<Bio>) -> (Vec<TraceEvent>, Vec<TraceEntry>) {
         bios.into_iter().for_each(|bio| self.rig.channel.submit(bio).expect("accepted"));
         while self.rig.channel.in_flight() > 0 {
             self.rig.channel.wait(1, |_| ());
@@ -361,7 +366,7 @@ const WAYS: [(Stack, TraceStamp, Serving); 7] = [
     (Stack::Raw, TraceStamp::Event, Serving::Inline),
 ];
 
-fn told_letters<'a>(events: impl IntoIterator<Item = &'a Event>) -> String {
+fn told_letters<'a>(events: impl IntoIterator<Item = &'a TraceEvent>) -> String {
     events.into_iter().map(|event| char::from(event.action as u8)).collect()
 }
 
@@ -378,11 +383,20 @@ fn each_step_of_a_bio_is_told_and_recorded_in_order_with_all_that_it_is() {
         assert_eq!(told_letters(&told), steps, "{way:?}");
         assert!(told.is_sorted_by_key(|event| event.time_ns), "{way:?}");
         for event in &told {
-            let Event { action, time_ns, .. } = *event;
+            let TraceEvent { action, time_ns, .. } = *event;
             let (flags, op) = (OpFlags::NONE, Op::Write);
             let (drive, sector, nr_sectors, user_data, tenant) = (1, 10, 4, 7, 3);
-            let expected =
-                Event { action, time_ns, drive, op, flags, sector, nr_sectors, user_data, tenant };
+            let expected = TraceEvent {
+                action,
+                time_ns,
+                drive,
+                op,
+                flags,
+                sector,
+                nr_sectors,
+                user_data,
+                tenant,
+            };
             assert_eq!(*event, expected, "{way:?}");
         }
         // There a request is got for it only when it comes to the queue.
@@ -390,17 +404,17 @@ fn each_step_of_a_bio_is_told_and_recorded_in_order_with_all_that_it_is() {
         assert_eq!(letters(&recorded), steps, "{way:?}");
         for entry in &recorded {
             let act = act(entry);
-            let of_plug = matches!(act, Act::Plug | Act::UnplugTimer);
+            let of_plug = matches!(act, EventCode::Plug | EventCode::UnplugTimer);
             let categories = if of_plug { 0 } else { category::WRITE };
-            let expected = Entry {
+            let expected = TraceEntry {
                 time_ns: entry.time_ns,
-                sector: if of_plug { u64::from(act == Act::UnplugTimer) } else { 10 },
+                sector: if of_plug { u64::from(act == EventCode::UnplugTimer) } else { 10 },
                 bytes: if of_plug { 0 } else { 2048 },
-                from: if act == Act::Remap { 26 } else { 0 },
+                from: if act == EventCode::Remap { 26 } else { 0 },
                 action: act.with(categories),
                 tenant: 3,
                 device: device(259, 5),
-                ..Entry::default()
+                ..TraceEntry::default()
             };
             assert_eq!(*entry, expected, "{way:?}");
         }
@@ -415,7 +429,7 @@ fn parts_of_a_split_bio_are_remapped_from_where_they_begin() {
         let (told, recorded) = pair.run(vec![Bio::read(4, Buffer::new(20 * 512))]);
         let mut remaps: Vec<_> = recorded
             .iter()
-            .filter(|entry| act(entry) == Act::Remap)
+            .filter(|entry| act(entry) == EventCode::Remap)
             .map(|entry| (minor(entry.device), entry.sector, entry.from, entry.bytes / 512))
             .collect();
         remaps.sort_unstable();
@@ -433,9 +447,11 @@ fn parts_of_a_split_bio_are_remapped_from_where_they_begin() {
         let (told, recorded) = pair.run(vec![Bio::flush()]);
         let told = told_letters(&told);
         assert_eq!((told.matches('X').count(), told.matches('C').count()), (2, 2), "{way:?}");
-        assert!(recorded.iter().all(|entry| act(entry) != Act::Remap), "{way:?}");
-        for (device_minor, moment) in [(4, Act::Queue), (4, Act::Complete), (5, Act::Queue)] {
-            let of_drive = |e: &&Entry| minor(e.device) == device_minor && act(e) == moment;
+        assert!(recorded.iter().all(|entry| act(entry) != EventCode::Remap), "{way:?}");
+        for (device_minor, moment) in
+            [(4, EventCode::Queue), (4, EventCode::Complete), (5, EventCode::Queue)]
+        {
+            let of_drive = |e: &&TraceEntry| minor(e.device) == device_minor && act(e) == moment;
             assert_eq!(recorded.iter().filter(of_drive).count(), 1, "{way:?} {moment:?}");
         }
     }
@@ -450,7 +466,7 @@ fn a_merge_is_of_the_bio_that_came_and_what_follows_of_the_request() {
         }
         let mut pair = pair(stack, stamp, serving);
         for (sectors, merge, letter) in
-            [([2, 4], Act::BackMerge, 'M'), ([4, 2], Act::FrontMerge, 'F')]
+            [([2, 4], EventCode::BackMerge, 'M'), ([4, 2], EventCode::FrontMerge, 'F')]
         {
             let bios = sectors.map(|sector| Bio::read(sector, Buffer::new(1024)));
             let numbered = bios.into_iter().zip([1, 2]).map(|(bio, n)| bio.with_user_data(n));
@@ -463,15 +479,18 @@ fn a_merge_is_of_the_bio_that_came_and_what_follows_of_the_request() {
             for number in [1, 2] {
                 assert!(told_letters(of(number)).ends_with("DC"), "{way:?}");
             }
-            let place = |entry: &Entry| (entry.sector, entry.bytes);
-            let places = |wanted: Act| -> Vec<_> {
+            let place = |entry: &TraceEntry| (entry.sector, entry.bytes);
+            let places = |wanted: EventCode| -> Vec<_> {
                 recorded.iter().filter(|entry| act(entry) == wanted).map(place).collect()
             };
             assert_eq!(places(merge), [(sectors[1], 1024)], "{way:?}");
             let whole = [(2, 2048)];
-            assert_eq!((places(Act::Issue), places(Act::Complete)), (whole.into(), whole.into()));
-            assert_eq!(places(Act::Queue), sectors.map(|sector| (sector, 1024)), "{way:?}");
-            assert_eq!(places(Act::GetRequest), [(sectors[0], 1024)], "{way:?}");
+            assert_eq!(
+                (places(EventCode::Issue), places(EventCode::Complete)),
+                (whole.into(), whole.into())
+            );
+            assert_eq!(places(EventCode::Queue), sectors.map(|sector| (sector, 1024)), "{way:?}");
+            assert_eq!(places(EventCode::GetRequest), [(sectors[0], 1024)], "{way:?}");
         }
     }
 }
@@ -486,9 +505,9 @@ fn a_bounce_comes_just_before_the_issue() {
         assert!(told_letters(&told).ends_with("IBDC"), "{way:?}");
         assert_eq!(letters(&recorded).matches('B').count(), 1, "{way:?}");
         let of = |wanted| recorded.iter().find(|entry| act(entry) == wanted).expect("it is there");
-        let bounce = of(Act::Bounce);
+        let bounce = of(EventCode::Bounce);
         assert_eq!((bounce.sector, bounce.bytes), (0, 512), "{way:?}");
-        assert!(bounce.time_ns <= of(Act::Issue).time_ns, "{way:?}");
+        assert!(bounce.time_ns <= of(EventCode::Issue).time_ns, "{way:?}");
     }
 }
 
@@ -504,7 +523,7 @@ fn what_was_plugged_before_anybody_recorded_is_recorded_as_if_somebody_had() {
         assert!(rig.tracer.start(stamp) && rig.channel.volume().set_traced(true));
         assert_eq!(rig.channel.wait(2, |_| ()), 2);
         let mut events = rig.events();
-        let merge = events.iter().find(|entry| act(entry) == Act::BackMerge);
+        let merge = events.iter().find(|entry| act(entry) == EventCode::BackMerge);
         assert_eq!(merge.map(|entry| (entry.sector, entry.bytes)), Some((41, 512)));
         events.sort_by_key(|entry| entry.time_ns);
         let mut kinds: Vec<char> = letters(&events).chars().collect();
@@ -524,12 +543,12 @@ fn what_was_inserted_long_before_its_issue_has_its_own_time() {
         rig.channel.poll(|_| ());
     }
     let events = rig.events();
-    let times = |wanted: Act| -> Vec<u64> {
+    let times = |wanted: EventCode| -> Vec<u64> {
         let mut found: Vec<_> = events.iter().filter(|entry| act(entry) == wanted).collect();
         found.sort_by_key(|entry| entry.sector);
         found.iter().map(|entry| entry.time_ns).collect()
     };
-    let (inserted, issued) = (times(Act::Insert), times(Act::Issue));
+    let (inserted, issued) = (times(EventCode::Insert), times(EventCode::Issue));
     assert_eq!((inserted.len(), issued.len()), (8, 8));
     assert!(inserted.iter().all(|time_ns| *time_ns == inserted[0]), "{inserted:?}");
     assert!(issued[7] - inserted[7] > u64::from(u16::MAX), "{inserted:?} {issued:?}");

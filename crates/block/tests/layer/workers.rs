@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::support::{Knobs, TestDrive, thread_of};
-use millrace_block::blktrace::Act;
+use millrace_block::blktrace::EventCode;
 use millrace_block::{
-    Batch, Bio, Buffer, Chain, Channel, ChannelConfig, Disk, DiskConfig, Done, GroupId, IoThread,
-    Layout, Leftover, Op, Pick, QueueKind, Reject, Scheduler, Serving, ServingConfig, Status,
-    TagScope, TraceStamp, Tracer, Volume, Worker,
+    Bio, BioChain, Buffer, ChainBatch, Channel, ChannelConfig, CompletedChain, Disk, DiskConfig,
+    GroupId, IoThread, Layout, Leftover, Op, QueueKind, Reject, Scheduler, SchedulerPick, Serving,
+    ServingConfig, Status, TagScope, TraceStamp, Tracer, Volume, Worker,
 };
 use millrace_machine::{Doorbell, Machine, Native, NativeParker, Parker};
 
@@ -416,20 +416,20 @@ fn a_worker_that_goes_finishes_what_only_it_can_finish_and_leaves_the_rest() {
 
 /// First come, first served; counts chains that it named and that it has heard of since.
 struct Counting {
-    chains: VecDeque<Chain<Native>>,
+    chains: VecDeque<BioChain<Native>>,
     counts: Arc<[AtomicU32; 3]>,
 }
 
 impl Scheduler<Native> for Counting {
-    fn insert(&mut self, batch: &mut Batch<'_, Native>) {
+    fn insert(&mut self, batch: &mut ChainBatch<'_, Native>) {
         self.chains.extend(batch);
     }
-    fn next(&mut self, _: u64) -> Pick<Native> {
+    fn next(&mut self, _: u64) -> SchedulerPick<Native> {
         let next = self.chains.pop_front();
         self.counts[0].fetch_add(next.is_some().into(), Ordering::SeqCst);
-        next.map_or(Pick::Nothing, Pick::Chain)
+        next.map_or(SchedulerPick::Nothing, SchedulerPick::Chain)
     }
-    fn completed(&mut self, done: &Done) {
+    fn completed(&mut self, done: &CompletedChain) {
         let heard = if done.status.is_some() { 1 } else { 2 };
         self.counts[heard].fetch_add(1, Ordering::SeqCst);
     }
@@ -567,8 +567,8 @@ fn merges_in_a_plug_are_counted_and_the_one_list_says_how_many_each_drive_gets()
         assert_eq!(merges, [0, 1], "{serving:?}");
         let mut found = Vec::new();
         tracer.drain(|_, entries| {
-            let acts = entries.iter().map(|e| (Act::from_code(e.action & 0xffff), e.sector));
-            found.extend(acts.filter(|(act, _)| *act == Some(Act::Unplug)).map(|(_, n)| n));
+            let acts = entries.iter().map(|e| (EventCode::from_code(e.action & 0xffff), e.sector));
+            found.extend(acts.filter(|(act, _)| *act == Some(EventCode::Unplug)).map(|(_, n)| n));
         });
         found.sort_unstable();
         assert_eq!(found, unplugs, "{serving:?}");
@@ -603,17 +603,24 @@ fn each_batch_is_unplugged_once_however_often_a_frozen_drive_refuses_it() {
         rig.turn();
         let mut events = Vec::new();
         assert_eq!(tracer.drain(|_, entries| events.extend_from_slice(entries)).dropped, 0);
-        let count = |act: Act| {
-            let of =
-                |entry: &&millrace_block::Entry| Act::from_code(entry.action & 0xffff) == Some(act);
+        let count = |act: EventCode| {
+            let of = |entry: &&millrace_block::TraceEntry| {
+                EventCode::from_code(entry.action & 0xffff) == Some(act)
+            };
             let found: Vec<u64> = events.iter().filter(of).map(|entry| entry.sector).collect();
             found
         };
         // With how many each drive's began.
-        let mut unplugs = count(Act::Unplug);
+        let mut unplugs = count(EventCode::Unplug);
         unplugs.sort_unstable();
         assert_eq!(unplugs, [2, 3], "{workers} workers");
-        for act in [Act::Queue, Act::GetRequest, Act::Insert, Act::Issue, Act::Complete] {
+        for act in [
+            EventCode::Queue,
+            EventCode::GetRequest,
+            EventCode::Insert,
+            EventCode::Issue,
+            EventCode::Complete,
+        ] {
             assert_eq!(count(act).len(), 5, "{workers} workers: {act:?}");
         }
     }

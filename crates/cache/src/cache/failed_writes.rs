@@ -1,17 +1,23 @@
-//! `FailedWrites`: drives below that fail writes or are stuck, and dirty pages that wait for them.
+//! `FailedWrites`: tracks drives that fail writes or are stuck, and the dirty pages that wait for
+//! them.
 //!
-//! A drive whose write failed fails until one of its writes ends well and `RETRY_NS` have passed. A
-//! drive that has writes and has ended none for a second counts as one that fails, but for this: a
-//! write that would strand more than its share waits, and nothing is tried, since what it has may
-//! end. What it has inside is counted apart, too. Dirty pages of a failing drive are stranded:
-//! counted apart, so that writers to other drives are judged without them, and written only as
-//! probes, a few extents at a time. Writes that would strand more than the drive's share fail at
-//! once. From the first failure of a write over several drives on, or since a drive answered
-//! nothing for a second, none goes over two, so that an error names its drive and no drive waits
-//! for another. A page belongs to the drive of its first sector. Counts change under the lock of
-//! the page's shard; `settle` marks what is there when a drive begins to fail: a writer sees the
-//! drive's state under that lock, or `settle` sees what it wrote. Lock order: `watch`, then a
-//! shard's.
+//! A drive is failing from a failed write on, until one of its writes succeeds and `RETRY_NS` have
+//! passed. A drive is stuck if it has writes in flight and has completed none for a second. A stuck
+//! drive is treated like a failing one, except that a write beyond its share of dirty pages waits
+//! instead of failing, and that no probe is sent, because its writes in flight may still complete.
+//! The pages of those writes are counted separately.
+//!
+//! Dirty pages of a failing drive are stranded: they are counted separately, so that writers to
+//! other drives are not slowed down by them, and they are written only as probes of a few extents
+//! each. A write that would strand more than the drive's share of pages fails at once. After the
+//! first failed write that spans several drives, or once a drive has been stuck for a second, no
+//! write spans two drives any more; so an error is due to one known drive, and no drive waits for
+//! another.
+//!
+//! A page belongs to the drive of its first sector. Counts change with the page's shard locked.
+//! `settle` strands the pages that are already dirty when a drive begins to fail: a writer either
+//! sees the drive's new state under the shard's lock, or `settle` sees the page it dirtied. Lock
+//! order: `watch`, then a shard.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -25,62 +31,65 @@ use crate::memory::extent::{ALL_PAGES, EXTENT_PAGES};
 use crate::memory::shard::Shard;
 use crate::stats::{AtRisk, DriveAtRisk};
 
-/// Shortest time for which a drive fails, and between two probes of it.
+/// Minimum time for which a drive counts as failing, and between two probes of it, in nanoseconds.
 pub(crate) const RETRY_NS: u64 = 100_000_000;
-/// No drive: a write over several.
+/// Stands for "no single drive" in a write that spans several.
 pub(crate) const NO_MEMBER: u16 = u16::MAX;
 
-/// States of a drive: its writes end well; the last one failed; none ended for long.
+/// States of a drive: its writes succeed; its last write failed; it completed no write for too
+/// long.
 const FINE: u64 = 0;
 const FAILS: u64 = 1;
 const WAS_STUCK: u64 = 2;
 
-/// Which drives fail, and what waits for them.
+/// State of the drives that fail writes or are stuck, and of their dirty pages.
 pub(crate) struct FailedWrites<M: Machine> {
     members: Box<[Member<M>]>,
-    /// How many fail.
+    /// Number of failing drives.
     failing: M::Word,
-    /// Pages that are stranded.
+    /// Number of stranded pages.
     pages: M::Word,
-    /// Pages on their way to drives that are stuck.
+    /// Number of pages in writes that stuck drives have in flight.
     inside: M::Word,
-    /// How often a drive was stuck, or not any more.
+    /// Number of times that a drive became stuck or recovered.
     stuck_changes: M::Word,
-    /// Whether writes are cut where a drive ends.
+    /// 1 if no write may span two drives.
     is_cautious: M::Word,
-    /// Errno of the last failure.
+    /// Errno of the last failed write on any drive.
     last: M::Word,
-    watch: M::Lock<Vec<Watch>>,
+    watch: M::Lock<Vec<MemberRecord>>,
 }
 
-/// Whether a drive answers.
+/// Whether a drive completes its writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DriveProgress {
-    /// It has ended a write, or has none.
+    /// The drive has completed a write lately, or has none in flight.
     Answers,
-    /// It has writes, and has ended none for long.
+    /// The drive has writes in flight and has completed none for `STUCK_NS`.
     Stuck,
 }
 
-/// One drive.
+/// State of one drive of the volume.
 struct Member<M: Machine> {
     /// `FINE`, `FAILS` or `WAS_STUCK`.
     state: M::Word,
-    /// It has writes, and has ended none for long.
+    /// 1 if the drive has writes in flight and has completed none for `STUCK_NS`.
     is_stuck: M::Word,
-    /// Its stranded pages; of these, pages that are being written.
+    /// Number of stranded pages of this drive. `probing` counts those of them that are being
+    /// written.
     pages: M::Word,
     probing: M::Word,
-    /// Writes that failed, and that ended well while it failed.
+    /// Number of failed writes. `good` counts the writes that succeeded while the drive was
+    /// failing.
     errors: M::Word,
     good: M::Word,
-    /// Errno of its last failure.
+    /// Errno of the drive's last failed write.
     last: M::Word,
 }
 
-/// What `settle` knows of a drive.
+/// Counters of a drive as of the last `settle`, and the time of its next probe.
 #[derive(Debug, Clone, Copy, Default)]
-struct Watch {
+struct MemberRecord {
     errors: u64,
     good: u64,
     retry_ns: u64,
@@ -102,7 +111,7 @@ impl<M: Machine> Member<M> {
 }
 
 impl<M: Machine> FailedWrites<M> {
-    /// Of a volume of so many drives, none of which fails.
+    /// Creates the state of a volume with this many drives, none of which fails.
     pub(crate) fn new(drives: usize) -> FailedWrites<M> {
         FailedWrites {
             members: (0..drives).map(|_| Member::new()).collect(),
@@ -112,25 +121,25 @@ impl<M: Machine> FailedWrites<M> {
             stuck_changes: M::Word::new(0),
             is_cautious: M::Word::new(0),
             last: M::Word::new(0),
-            watch: M::Lock::new("cache-watch", alloc::vec![Watch::default(); drives]),
+            watch: M::Lock::new("cache-watch", alloc::vec![MemberRecord::default(); drives]),
         }
     }
 
-    /// Whether some drive fails.
+    /// Returns true if at least one drive is failing.
     #[inline]
     pub(crate) fn has_failing(&self) -> bool {
-        // SeqCst: under the lock of a shard; stored before `settle` locks that shard.
+        // SeqCst: read with the shard locked; `settle` stores it before it locks that shard.
         self.failing.load(Order::SeqCst) != 0
     }
 
-    /// Pages that are stranded, or on their way to drives that are stuck.
+    /// Returns the number of pages that are stranded or in flight to stuck drives.
     #[inline]
     pub(crate) fn pages(&self) -> u64 {
-        // Relaxed: what it decides may be decided a moment later.
+        // Relaxed: a decision based on a slightly old value does no harm.
         self.pages.load(Order::Relaxed) + self.inside.load(Order::Relaxed)
     }
 
-    /// Notes that a drive answers nothing, or does again.
+    /// Records that a drive became stuck, or that it completes writes again.
     pub(crate) fn note_progress(&self, member: usize, answers: DriveProgress) {
         let is_stuck = u64::from(answers == DriveProgress::Stuck);
         if self.members[member].is_stuck.swap(is_stuck, Order::SeqCst) != is_stuck {
@@ -138,12 +147,12 @@ impl<M: Machine> FailedWrites<M> {
         }
     }
 
-    /// How often a drive was stuck, or not any more.
+    /// Returns how often a drive became stuck or recovered.
     pub(crate) fn stuck_changes(&self) -> u64 {
         self.stuck_changes.load(Order::SeqCst)
     }
 
-    /// So many pages more are on their way to drives that are stuck; may be less than none.
+    /// Adds to the number of pages in flight to stuck drives. `pages` may be negative.
     pub(crate) fn add_inside(&self, pages: i64) {
         self.inside.fetch_add(pages.cast_unsigned(), Order::SeqCst);
     }
@@ -152,27 +161,28 @@ impl<M: Machine> FailedWrites<M> {
         self.members[member].is_stuck.load(Order::SeqCst) != 0
     }
 
-    /// How writes fail that strand more than memory has; none while no write fails.
+    /// Returns the status with which writes fail that would strand too many pages, or `None` while
+    /// no drive fails writes.
     pub(crate) fn refusal(&self) -> Option<Status> {
         (0..self.members.len()).any(|member| self.fails(member)).then(|| self.last_status())
     }
 
-    /// Whether writes are cut where a drive ends.
+    /// Returns true if writes must not span two drives.
     pub(crate) fn is_cautious(&self) -> bool {
         self.is_cautious.load(Order::SeqCst) != 0
     }
 
-    /// No write goes over two drives from now on.
+    /// Forbids writes that span two drives from now on.
     pub(crate) fn be_cautious(&self) {
         self.is_cautious.store(1, Order::SeqCst);
     }
 
-    /// How the last write that failed did so.
+    /// Returns the status of the last failed write on any drive.
     pub(crate) fn last_status(&self) -> Status {
         status_of(self.last.load(Order::SeqCst))
     }
 
-    /// A drive failed a write.
+    /// Records a failed write of one drive.
     pub(crate) fn note_error(&self, member: u16, status: Status) {
         let of = &self.members[usize::from(member)];
         let errno = u64::from(status.errno().unsigned_abs());
@@ -181,7 +191,7 @@ impl<M: Machine> FailedWrites<M> {
         of.errors.fetch_add(1, Order::SeqCst);
     }
 
-    /// A write ended well.
+    /// Records a successful write of one drive.
     pub(crate) fn note_good(&self, member: u16) {
         if member != NO_MEMBER && self.has_failing() {
             self.members[usize::from(member)].good.fetch_add(1, Order::SeqCst);
@@ -193,17 +203,17 @@ impl<M: Machine> FailedWrites<M> {
         self.members[member].state.load(Order::SeqCst)
     }
 
-    /// Whether the pages of a drive are stranded.
+    /// Returns true if the pages of a drive are stranded.
     fn is_failing(&self, member: usize) -> bool {
         self.state(member) != FINE
     }
 
-    /// Whether that is since a write of it failed.
+    /// Returns true if a drive is failing because a write failed, not because it was stuck.
     fn fails(&self, member: usize) -> bool {
         self.state(member) == FAILS
     }
 
-    /// So many pages of a drive more are stranded.
+    /// Adds to the number of a drive's stranded pages.
     fn add(&self, member: usize, pages: u64) {
         self.members[member].pages.fetch_add(pages, Order::SeqCst);
         self.pages.fetch_add(pages, Order::SeqCst);
@@ -222,12 +232,12 @@ fn status_of(errno: u64) -> Status {
 }
 
 impl<M: Machine> Cache<M> {
-    /// The drive of a page.
+    /// Returns the drive that a page belongs to.
     fn member_of(&self, page: u64) -> usize {
         self.below.drive_at(self.page.start_of(page)).0
     }
 
-    /// The drive of a page, if it fails.
+    /// Returns the drive that a page belongs to if that drive is failing.
     fn failing_member(&self, page: u64) -> Option<usize> {
         if !self.failed_writes.has_failing() {
             return None;
@@ -236,17 +246,18 @@ impl<M: Machine> Cache<M> {
         self.failed_writes.is_failing(member).then_some(member)
     }
 
-    /// Most pages that a failing drive may strand: a quarter of what may be dirty, all of it if
-    /// there is no other drive.
+    /// Returns the maximum number of pages that a failing drive may strand: a quarter of the dirty
+    /// limit, or all of it if the volume has one drive.
     fn share(&self) -> u64 {
         match self.below.disks().len() {
             1 => self.dirty_max_pages(),
-            // At least one: a write to the drive is how the cache learns that it fails no longer.
+            // At least one page, because only a write to the drive can show that it works again.
             _ => (self.dirty_max_pages() / 4).max(1),
         }
     }
 
-    /// Whether a page that is clean may become dirty, beside so many that are not counted yet.
+    /// Returns true if a clean page may become dirty. `newly_dirty` pages are dirty but not counted
+    /// yet.
     #[inline]
     pub(crate) fn has_room(&self, page: u64, newly_dirty: u64) -> bool {
         match self.failing_member(page) {
@@ -259,13 +270,14 @@ impl<M: Machine> Cache<M> {
         self.failed_writes.members[member].pages.load(Order::SeqCst) < self.share()
     }
 
-    /// Pages that are dirty and not stranded, beside so many that are not counted yet.
+    /// Returns the number of dirty pages that are not stranded, including `newly_dirty` uncounted
+    /// ones.
     #[inline]
     pub(crate) fn live_pages(&self, newly_dirty: u64) -> u64 {
         (self.dirty_pages() + newly_dirty).saturating_sub(self.failed_writes.pages())
     }
 
-    /// Why a page can not become dirty, if waiting does not help.
+    /// Returns the status with which a write to this page must fail, or `None` if waiting can help.
     pub(crate) fn refusal(&self, page: u64) -> Option<Status> {
         let member =
             self.failing_member(page).filter(|member| self.failed_writes.fails(*member))?;
@@ -273,8 +285,7 @@ impl<M: Machine> Cache<M> {
         (!self.share_is_free(member)).then(|| status_of(last.load(Order::SeqCst)))
     }
 
-    /// Notes that a page of a shard is stranded, if it is dirty and its drive fails; under the lock
-    /// of the shard.
+    /// Strands a page if it is dirty and its drive is failing. Call it with the shard locked.
     #[inline]
     pub(crate) fn strand(&self, shard: &mut Shard, at: u32, page: u64) {
         if let Some(member) = self.failing_member(page)
@@ -284,15 +295,16 @@ impl<M: Machine> Cache<M> {
         }
     }
 
-    /// Notes that a page of a shard is not stranded any more; under the lock of the shard.
+    /// Marks a page as no longer stranded. Call it with the shard locked.
     pub(crate) fn unstrand(&self, shard: &mut Shard, at: u32, page: u64) {
         if shard.unstrand(at, (page % EXTENT_PAGES as u64) as usize) {
             self.failed_writes.sub(self.member_of(page), 1);
         }
     }
 
-    /// Drops dirty pages of an extent, where a cache writes through and all who wrote to the extent
-    /// were answered: with an error, or the pages would be clean. Gives how many are clean now.
+    /// Drops the failed dirty pages of an extent in a write-through cache, once every write to the
+    /// extent was answered; its writers were told of the error. Returns how many pages became
+    /// clean.
     pub(crate) fn drop_failed(&self, shard: &mut Shard, at: u32) -> u32 {
         let extent = shard.extent(at);
         if !self.is_write_through() || extent.failed.claims > 0 {
@@ -307,19 +319,20 @@ impl<M: Machine> Cache<M> {
         pages.count_ones()
     }
 
-    /// A stranded page is being written from now on.
+    /// Records that a stranded page is now being written as a probe.
     pub(crate) fn begin_probe(&self, page: u64) {
         self.failed_writes.members[self.member_of(page)].probing.fetch_add(1, Order::SeqCst);
     }
 
-    /// A stranded page was written, or not; under the lock of its shard.
+    /// Records that the write of a stranded page has ended, in success or failure. Call it with the
+    /// shard locked.
     pub(crate) fn end_probe(&self, page: u64) {
         let member = self.member_of(page);
         self.failed_writes.members[member].probing.fetch_add(u64::MAX, Order::SeqCst);
         self.failed_writes.sub(member, 1);
     }
 
-    /// Looks which drives began to fail and which do not any more; whether there are such.
+    /// Updates which drives are failing. Returns true if a drive began or stopped failing.
     pub(crate) fn settle(&self, now_ns: u64) -> bool {
         let Some(mut watch) = self.failed_writes.watch.try_lock() else { return false };
         let mut has_changed = false;
@@ -336,12 +349,12 @@ impl<M: Machine> Cache<M> {
             };
             if state == FINE && (has_failed || is_stuck) {
                 let retry_ns = now_ns + RETRY_NS;
-                *of = Watch { errors: of.errors, good, retry_ns };
+                *of = MemberRecord { errors: of.errors, good, retry_ns };
                 member.state.store(if has_failed { FAILS } else { WAS_STUCK }, Order::SeqCst);
                 self.failed_writes.failing.fetch_add(1, Order::SeqCst);
                 self.for_listed(number, |shard, at, page| self.strand(shard, at, page));
             } else if state == WAS_STUCK && has_failed {
-                *of = Watch { errors: of.errors, good, retry_ns: now_ns + RETRY_NS };
+                *of = MemberRecord { errors: of.errors, good, retry_ns: now_ns + RETRY_NS };
                 member.state.store(FAILS, Order::SeqCst);
             } else if is_over {
                 of.errors = errors;
@@ -356,10 +369,11 @@ impl<M: Machine> Cache<M> {
         has_changed
     }
 
-    /// What the volume below is owed; looks at all pages if a write has failed so far.
+    /// Returns the number of pages not yet on the volume below. Walks over all pages if a write has
+    /// ever failed.
     pub(crate) fn unwritten(&self) -> Unwritten {
         let (pages, written) = (self.dirty_pages(), self.written_back());
-        // Relaxed: a number that nothing depends on.
+        // Relaxed: statistics, which nothing depends on.
         if self.counts.write_errors.load(Order::Relaxed) == 0 {
             return Unwritten { pages, untried: pages, written };
         }
@@ -368,7 +382,7 @@ impl<M: Machine> Cache<M> {
             let shard = shard.lock();
             for number in shard.numbers() {
                 let extent = shard.extent(shard.find(number).expect("it is in the table"));
-                // What a drive did not answer has not been tried.
+                // A page whose write timed out counts as not tried.
                 let tried = match extent.failed.status {
                     Status::TimedOut => 0,
                     _ => extent.failed.pages,
@@ -380,8 +394,8 @@ impl<M: Machine> Cache<M> {
         Unwritten { pages, untried, written }
     }
 
-    /// The numbers of the drives that have writes, and have ended none for a second or more; none
-    /// of a volume of one drive.
+    /// Returns the indexes of the drives that have completed no write for a second or more although
+    /// they have some in flight. Empty if the volume has one drive.
     #[must_use]
     pub fn stuck_drives(&self) -> Vec<usize> {
         (0..self.failed_writes.members.len())
@@ -389,8 +403,8 @@ impl<M: Machine> Cache<M> {
             .collect()
     }
 
-    /// What was acknowledged and is in memory only, if there is something; looks at all dirty
-    /// pages.
+    /// Returns the acknowledged data that exist only in memory, or `None` if there are none. Walks
+    /// over all dirty pages.
     #[must_use]
     pub fn at_risk(&self) -> Option<AtRisk> {
         if self.is_write_through() {
@@ -419,9 +433,10 @@ impl<M: Machine> Cache<M> {
         })
     }
 
-    /// The pages that are in memory only, in order, and which eighths of each. A page that is being
-    /// written by a drive that has answered all is there, although the write, which may go over
-    /// other drives, has not ended.
+    /// Returns the pages that exist only in memory, in ascending order, with a mask of the eighths
+    /// concerned. If a drive has answered every request without error, a page that is being written
+    /// to it counts as written, even if the whole write, which may span other drives, has not
+    /// ended.
     fn pages_at_risk(&self) -> Vec<(u64, u8)> {
         let has_all = |disk: &Arc<Disk<M>>| {
             let stats = disk.stats();
@@ -437,7 +452,8 @@ impl<M: Machine> Cache<M> {
                     let page = number * EXTENT_PAGES as u64 + place as u64;
                     let is_written = extent.writing & 1 << place != 0;
                     let mask = match is_written && !has_all[self.member_of(page)] {
-                        // What was dirty of it is valid, and little else if nobody has read it.
+                        // The dirty eighths are a part of the valid ones, and nearly all of them if
+                        // nobody read the page.
                         true => extent.valid[place],
                         false => extent.dirty[place],
                     };
@@ -451,7 +467,7 @@ impl<M: Machine> Cache<M> {
         pages
     }
 
-    /// The drives that are to be tried once more now.
+    /// Returns the failing drives that are due for a probe now.
     pub(crate) fn probes_due(&self, now_ns: u64) -> Vec<usize> {
         let Some(mut watch) = self.failed_writes.watch.try_lock() else { return Vec::new() };
         let mut due = Vec::new();
@@ -466,7 +482,7 @@ impl<M: Machine> Cache<M> {
         due
     }
 
-    /// The pages of an extent that are of drives for which `is_its` holds, a bit each.
+    /// Returns a bit mask of the pages of an extent that lie on drives for which `is_its` holds.
     pub(crate) fn pages_on(&self, extent: u64, is_its: impl Fn(usize) -> bool) -> u16 {
         let first = extent * EXTENT_PAGES as u64;
         let (mut pages, mut at) = (0, 0);
@@ -486,8 +502,7 @@ impl<M: Machine> Cache<M> {
         pages
     }
 
-    /// Calls `f` for each page of a drive that stands in an extent which is listed as dirty, under
-    /// the lock of its shard.
+    /// Calls `f`, with the shard locked, for each page of a drive in an extent of the dirty list.
     fn for_listed(&self, member: usize, f: impl Fn(&mut Shard, u32, u64)) {
         let sectors = self.sectors();
         for shard in self.shards() {

@@ -1,18 +1,19 @@
-//! `FirstDirty`: a call before a cache answers the first write that is in memory only.
+//! `FirstDirty`: a function that runs before a cache answers the first write that is only in
+//! memory.
 //!
-//! A program that must know after a crash whether a cache may have lost something makes a durable
-//! mark in this call. No write is answered before it has returned once. Afterwards each batch of
-//! newly dirty pages pays a load of a word that never changes. Called by cache.rs; no lock of a
-//! shard is held meanwhile.
+//! A program that must know after a crash whether a cache may have lost data makes a durable mark
+//! in this function. No write is answered before it has returned once. Afterwards each batch of
+//! newly dirty pages costs one load of a word that no longer changes. `cache.rs` calls this without
+//! holding the lock of a shard.
 
 use alloc::sync::Arc;
 
 use millrace_machine::{Lock, Machine, Order, Word};
 
-/// A function that any thread may call.
+/// Function that any thread may call.
 pub type DirtyCall = Arc<dyn Fn() + Send + Sync>;
 
-/// The call, until it has returned.
+/// The function, and whether it still has to run.
 pub(crate) struct FirstDirty<M: Machine> {
     is_due: M::Word,
     call: M::Lock<Option<DirtyCall>>,
@@ -28,16 +29,17 @@ impl<M: Machine> FirstDirty<M> {
         self.is_due.store(1, Order::Release);
     }
 
-    /// Pages have become dirty, of writes that are not answered yet.
+    /// Runs the function if it is due. Called after pages became dirty and before their writes are
+    /// answered.
     #[inline]
     pub(crate) fn note(&self) {
-        // Acquire pairs with the Release below: the call has returned.
+        // Acquire pairs with the Release below: if the word is 0, the function has returned.
         if self.is_due.load(Order::Acquire) != 0 {
             self.run();
         }
     }
 
-    /// Threads that come meanwhile call it, too, and wait in there for the first.
+    /// Threads that arrive meanwhile call the function, too; it makes them wait for the first one.
     #[cold]
     fn run(&self) {
         let call = self.call.lock().clone();

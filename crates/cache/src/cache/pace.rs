@@ -1,48 +1,49 @@
-//! `Pace`: how long a write's answer is held back, so that writers meet the drives' speed smoothly.
+//! `WritePacer`: delays the completion of writes, so that writers slow down smoothly to the speed
+//! of the drives.
 //!
-//! Up to half of what may be dirty nothing is held back. From there on writes pass at a multiple of
-//! the rate at which pages reach the volume, which falls to that rate halfway to the limit and
-//! below it beyond: so dirty memory settles between, and nobody runs into the wall. Kernel
-//! counterpart: `balance_dirty_pages`.
+//! Below half of the dirty limit nothing is delayed. Above it, writes pass at a multiple of the
+//! rate at which pages reach the volume. The multiple falls to 1 halfway between that point and the
+//! limit, and below 1 beyond. So the amount of dirty memory settles in between, and writers rarely
+//! reach the limit. Kernel counterpart: `balance_dirty_pages`.
 
 use millrace_machine::{Machine, Order, Word};
 
-/// Longest that one answer is held back.
+/// Maximum delay of one completion, in nanoseconds.
 const HOLD_NS_MAX: u64 = 200_000_000;
-/// What is shorter is not held back: the timer costs more.
+/// Shorter delays are skipped, because the timer would cost more. In nanoseconds.
 const HOLD_NS_MIN: u64 = 20_000;
 
-/// When writes may be answered.
-pub(crate) struct Pace<M: Machine> {
-    /// Bytes a second that reach the volume; 0 while that is not known.
+/// Pacing state of a cache.
+pub(crate) struct WritePacer<M: Machine> {
+    /// Write-back rate in bytes a second; 0 while it is unknown.
     rate: M::Word,
-    /// Until when the writes that were let through last the volume.
+    /// Time until which the writes completed so far keep the volume busy.
     until_ns: M::Word,
 }
 
-impl<M: Machine> Pace<M> {
-    pub(crate) fn new() -> Pace<M> {
-        Pace { rate: M::Word::new(0), until_ns: M::Word::new(0) }
+impl<M: Machine> WritePacer<M> {
+    pub(crate) fn new() -> WritePacer<M> {
+        WritePacer { rate: M::Word::new(0), until_ns: M::Word::new(0) }
     }
 
-    /// Notes how fast pages reach the volume, in bytes a second.
+    /// Sets the measured write-back rate, in bytes a second.
     pub(crate) fn set_rate(&self, rate: u64) {
         // Relaxed: a number that nothing depends on.
         self.rate.store(rate, Order::Relaxed);
     }
 
-    /// When a write of `len_bytes` may be answered, with so many pages dirty of at most `max`; none
-    /// if at once.
+    /// Returns when a write of `len_bytes` may be completed, given the number of dirty pages and
+    /// its limit `max`; `None` means at once.
     pub(crate) fn due_ns(&self, len_bytes: u64, dirty: u64, max: u64) -> Option<u64> {
         let free = max / 2;
-        // Relaxed: as above.
+        // Relaxed: as in `set_rate`.
         let rate = self.rate.load(Order::Relaxed);
         if dirty <= free || rate == 0 {
             return None;
         }
         let hold_ns = hold_ns(len_bytes, rate, (dirty - free, max - free));
         let now_ns = M::now();
-        // Relaxed: threads may overtake each other here; each adds to what it found.
+        // Relaxed: threads may race here. Each adds its delay to the value it found.
         let until_ns = self.until_ns.load(Order::Relaxed).max(now_ns) + hold_ns;
         let until_ns = until_ns.min(now_ns + HOLD_NS_MAX);
         self.until_ns.store(until_ns, Order::Relaxed);
@@ -50,8 +51,8 @@ impl<M: Machine> Pace<M> {
     }
 }
 
-/// How long a write lasts at `rate` bytes a second, times the square of twice the share of the way
-/// from where holding back begins to the limit.
+/// Returns the time that a write takes at `rate` bytes a second, multiplied by the square of (2 x
+/// the distance above the threshold / the distance from the threshold to the limit).
 fn hold_ns(len_bytes: u64, rate: u64, (above, most): (u64, u64)) -> u64 {
     let lasts = u128::from(len_bytes) * 1_000_000_000 / u128::from(rate);
     let (above, most) = (u128::from(2 * above), u128::from(most.max(1)));

@@ -1,15 +1,15 @@
-//! `Signal`: tells a queue that waits that something it may wait for has happened.
+//! `Signal`: wakes a queue that has blocked jobs when something happened that they may wait for.
 //!
-//! One for each queue. A queue that is about to wait says so first and looks once more; whoever
-//! changes something looks who waits afterwards: one of the two sees the other. Nobody pays but a
-//! load while nobody waits.
+//! Each queue has one. A queue that is about to wait sets a flag and then checks once more; a
+//! thread that changes something checks the flags afterwards. So one of the two always sees the
+//! other. While no queue waits, a change costs one load for each queue.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use millrace_machine::{Doorbell, Lock, Machine, Order, Word};
 
-/// Tells one queue.
+/// Wake-up of one queue.
 pub(crate) struct Signal<M: Machine> {
     bell: Arc<Doorbell<M>>,
     waits: M::Word,
@@ -17,35 +17,35 @@ pub(crate) struct Signal<M: Machine> {
 }
 
 impl<M: Machine> Signal<M> {
-    /// The signal of a queue whose owner this bell wakes.
+    /// Creates the signal of a queue whose thread is woken by this doorbell.
     pub(crate) fn new(bell: &Arc<Doorbell<M>>) -> Arc<Signal<M>> {
         let (waits, woken) = (M::Word::new(0), M::Word::new(0));
         Arc::new(Signal { bell: Arc::clone(bell), waits, woken })
     }
 
-    /// The queue may wait from now on.
+    /// Announces that the queue may wait from now on.
     pub(crate) fn begin_wait(&self) {
-        // SeqCst: before the look at shards that follows; pairs with the load in `wake`.
+        // SeqCst: ordered before the checks of shards that follow; pairs with the load in `wake`.
         self.waits.store(1, Order::SeqCst);
     }
 
-    /// The queue waits for nothing.
+    /// Announces that the queue no longer waits for anything.
     pub(crate) fn end_wait(&self) {
         self.waits.store(0, Order::SeqCst);
     }
 
-    /// Whether something has happened, without forgetting it.
+    /// Returns true if something happened since the last `take_woken`.
     pub(crate) fn is_woken(&self) -> bool {
         self.woken.load(Order::Acquire) != 0
     }
 
-    /// Whether something has happened; forgets it.
+    /// Returns true if something happened since the last call, and resets the flag.
     pub(crate) fn take_woken(&self) -> bool {
         self.is_woken() && self.woken.swap(0, Order::AcqRel) != 0
     }
 
     fn wake(&self) {
-        // SeqCst: after the change of a shard; pairs with the store in `begin_wait`.
+        // SeqCst: ordered after the change to a shard; pairs with the store in `begin_wait`.
         if self.waits.load(Order::SeqCst) != 0 {
             self.woken.store(1, Order::Release);
             self.bell.ring();
@@ -53,7 +53,7 @@ impl<M: Machine> Signal<M> {
     }
 }
 
-/// The signals of all queues of a cache.
+/// Signals of all queues of a cache.
 pub(crate) struct Signals<M: Machine> {
     all: M::Lock<Vec<Arc<Signal<M>>>>,
 }
@@ -63,17 +63,17 @@ impl<M: Machine> Signals<M> {
         Signals { all: M::Lock::new("cache-signals", Vec::new()) }
     }
 
-    /// A queue is there from now on.
+    /// Adds the signal of a new queue.
     pub(crate) fn join(&self, signal: &Arc<Signal<M>>) {
         self.all.lock().push(Arc::clone(signal));
     }
 
-    /// A queue is gone.
+    /// Removes the signal of a queue that is closed.
     pub(crate) fn leave(&self, signal: &Arc<Signal<M>>) {
         self.all.lock().retain(|other| !Arc::ptr_eq(other, signal));
     }
 
-    /// Something has happened that queues may wait for.
+    /// Wakes the queues that wait. Call it after a change that they may wait for.
     pub(crate) fn wake(&self) {
         self.all.lock().iter().for_each(|signal| signal.wake());
     }

@@ -1,7 +1,7 @@
-//! `CacheDriver`: a cache as a drive, so that a disk can be made of it.
+//! `CacheDriver`: presents a cache as a drive, so that a disk can be created on it.
 //!
-//! Its queues belong to I/O threads, each of which has a channel of its own to the volume below.
-//! Says that there is a volatile cache where writes are acknowledged from memory.
+//! Its queues belong to I/O threads, each of which has its own channel to the volume below. A
+//! write-back cache reports a volatile write cache.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -17,25 +17,25 @@ use crate::cache::Cache;
 use crate::front::queue::CacheQueue;
 use crate::write_back::write_queues::{FlusherConfig, WriteLists};
 
-/// Tags of each queue: what waits for a drive that does not answer keeps its own, and others need
-/// some.
+/// Tags of each queue. Requests that wait for a drive that does not answer keep their tags, and
+/// requests for other drives still need some.
 const DEPTH: u32 = 1024;
-/// Bios of a queue that the volume below takes at a time: some for each tag.
+/// Maximum number of bios of one queue in flight to the volume below: several for each tag.
 const BELOW_DEPTH: u32 = 4096;
-/// Writes of a queue's own that its drives have at a time, all together.
+/// Maximum number of write-back I/Os of one queue in flight, over all drives.
 const WRITES: u32 = 128;
-/// Most extents of one answer.
+/// Maximum number of extents in one answer to a block status query.
 const EXTENTS_MAX: usize = 1024;
-/// Longest request in sectors.
+/// Maximum length of a request, in sectors.
 const SECTORS_MAX: u32 = 2048;
 
-/// A cache as a drive.
+/// A cache presented as a drive.
 pub struct CacheDriver<M: Machine> {
     cache: Arc<Cache<M>>,
 }
 
 impl<M: Machine> CacheDriver<M> {
-    /// The drive of a cache.
+    /// Creates the driver of a cache.
     #[must_use]
     pub fn new(cache: &Arc<Cache<M>>) -> CacheDriver<M> {
         CacheDriver { cache: Arc::clone(cache) }
@@ -47,7 +47,7 @@ impl<M: Machine> Driver<M> for CacheDriver<M> {
         self.cache.sectors()
     }
 
-    /// As far as the volume below has grown by now: whoever resizes asks that one first.
+    /// Returns the current size of the volume below. A resize must revalidate that volume first.
     fn revalidate(&self) -> Result<Sector, Error> {
         Ok(self.cache.sectors())
     }
@@ -58,12 +58,14 @@ impl<M: Machine> Driver<M> for CacheDriver<M> {
         features.volatile_cache |= !self.cache.is_write_through();
         features.process_cache |= !self.cache.is_write_through();
         features.fua = true;
-        // Memory keeps what drives do not, so that clients need some for it.
+        // The cache must store data even if the drives discard them, so clients must pass a
+        // payload.
         features.no_payload = false;
         QueueLimits {
             physical_block_size: below.physical_block_size.max(4096),
             max_sectors: SECTORS_MAX,
-            // A request of two clients' I/Os would fail both where a drive of one is dead.
+            // If requests of two clients were merged, a dead drive would fail both, also the part
+            // of the other drive.
             merge_sectors: if self.cache.below.disks().len() == 1 { u32::MAX } else { 0 },
             max_segments: 256,
             max_segment_size: u32::MAX,
@@ -85,7 +87,7 @@ impl<M: Machine> Driver<M> for CacheDriver<M> {
     }
 
     fn open_queue(&self, _: u16, _: u32) -> Result<Box<dyn DriverQueue<M>>, Error> {
-        let text = "a queue of a cache is opened on the thread that owns it";
+        let text = "open a cache's queue with open_queue_on, on the I/O thread that owns it";
         Err(Error::new(ErrorKind::NotSupported, text))
     }
 
@@ -95,7 +97,8 @@ impl<M: Machine> Driver<M> for CacheDriver<M> {
         index: u16,
         _: u32,
     ) -> Result<Box<dyn DriverQueue<M>>, Error> {
-        // The thread has the queue of the same number of each drive below, whatever its own is.
+        // The thread uses the queue of the same index on each drive below, whatever its own index
+        // is.
         let thread = IoThread { number: index, ..thread.clone() };
         let below = &self.cache.below;
         let up = below.disks().iter().try_for_each(|disk| disk.bring_up(index, &thread));
@@ -113,7 +116,8 @@ impl<M: Machine> Driver<M> for CacheDriver<M> {
         Ok(Box::new(CacheQueue::new(&self.cache, (channel, writes), &thread)))
     }
 
-    /// Nothing if it writes through: whoever wrote what is dirty was told that it failed.
+    /// Returns nothing for a write-through cache: its dirty pages belong to writes that failed, and
+    /// their writers were told.
     fn unwritten(&self) -> Unwritten {
         match self.cache.is_write_through() {
             true => Unwritten::default(),

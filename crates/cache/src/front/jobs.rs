@@ -1,8 +1,8 @@
-//! What a queue of the cache has under way: requests that could not be answered at once (`Job`),
-//! and reads of the volume below (`Fill`).
+//! `CacheJob` and `VolumeRead`: a queue's requests that could not be answered at once, and its
+//! reads of the volume below.
 //!
-//! Owned by a queue, which belongs to one thread. A job keeps the address of its request, which
-//! stays where it is until the queue names its tag.
+//! A queue owns them, on a single thread. A job keeps the address of its request, which stays in
+//! place until the queue completes the request's tag.
 #![allow(unsafe_code)]
 
 use alloc::vec::Vec;
@@ -12,65 +12,66 @@ use core::ptr::NonNull;
 use millrace_block::{Request, Segment, Status, Tag};
 use millrace_machine::Machine;
 
-/// What comes next of a job.
+/// Next step of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum JobStep {
-    /// Pages are to be copied to the request.
+    /// Copy pages to the request's memory.
     Read,
-    /// Pages are to be copied from the request.
+    /// Copy pages from the request's memory.
     Write,
-    /// What was dirtied up to an epoch is to reach the volume.
+    /// Bring data that were dirtied up to an epoch to the volume.
     Sync {
-        /// The epoch.
+        /// Last epoch to write.
         epoch: u64,
-        /// Where it was dirtied.
+        /// Part of the volume to write.
         scope: SyncScope,
     },
-    /// A discard or write of zeroes waits until nothing of its range is being written.
+    /// Wait until nothing in the range of a discard or write of zeroes is being written.
     Clear,
-    /// The volume below has the job's last operation.
+    /// Wait for the job's last operation, which the volume below is executing.
     Below,
 }
 
-/// How much of the volume a sync is about.
+/// Part of the volume that a sync covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SyncScope {
-    /// All of it.
+    /// The whole volume.
     All,
     /// The range of the request.
     Range,
 }
 
 /// A request that could not be answered at once.
-pub(crate) struct Job<M: Machine> {
+pub(crate) struct CacheJob<M: Machine> {
     rq: NonNull<Request<M>>,
     pub(crate) tag: Tag,
     pub(crate) step: JobStep,
-    /// Pages that are still to be copied; of a write with FUA that is in memory, those that it has
-    /// not sent itself.
+    /// Pages still to be copied. For a FUA write that is already in memory: the pages that this job
+    /// has not itself sent with FUA.
     pub(crate) todo: Vec<Range<u64>>,
-    /// Pages of a write through that had no room, while those before them are brought below.
+    /// Pages of a write-through request that had no room yet, while the pages before them are
+    /// written to the volume.
     pub(crate) rest: Range<u64>,
-    /// Page up to which that was done.
+    /// First page after those already written to the volume.
     pub(crate) below_to: u64,
-    /// Reads of the volume below that are for it.
+    /// Number of reads of the volume below that this job waits for.
     pub(crate) fills: u32,
     pub(crate) status: Status,
-    /// Failed writes to the volume when it began to wait.
+    /// Value of the cache's count of write errors when the job began to wait.
     pub(crate) errors_before: u64,
-    /// It stands in the queue's list of those that wait.
+    /// True if the job is in the queue's list of blocked jobs.
     pub(crate) is_blocked: bool,
-    /// Its range is known as one that is being cleared.
+    /// True if the job's range is registered in `Clearing`.
     pub(crate) is_clearing: bool,
 }
 
 // SAFETY: the request is the driver's until its tag is named, and is only read.
-unsafe impl<M: Machine> Send for Job<M> {}
+unsafe impl<M: Machine> Send for CacheJob<M> {}
 
-impl<M: Machine> Job<M> {
-    /// A job of a request that was handed over.
-    pub(crate) fn new(rq: &Request<M>, step: JobStep, errors_before: u64) -> Job<M> {
-        Job {
+impl<M: Machine> CacheJob<M> {
+    /// Creates a job for a request that the block layer handed over.
+    pub(crate) fn new(rq: &Request<M>, step: JobStep, errors_before: u64) -> CacheJob<M> {
+        CacheJob {
             rq: NonNull::from(rq),
             tag: rq.tag(),
             step,
@@ -85,7 +86,7 @@ impl<M: Machine> Job<M> {
         }
     }
 
-    /// Takes a page out of `todo`.
+    /// Removes a page from `todo`.
     pub(crate) fn forget_page(&mut self, page: u64) {
         let Some(at) = self.todo.iter().position(|range| range.contains(&page)) else { return };
         let behind = page + 1..self.todo[at].end;
@@ -96,7 +97,7 @@ impl<M: Machine> Job<M> {
         self.todo.retain(|range| !range.is_empty());
     }
 
-    /// The request.
+    /// Returns the job's request.
     pub(crate) fn rq<'a>(&self) -> &'a Request<M> {
         // SAFETY: a request lies in its tag set, which outlives the queue, and nobody else has it
         // until the queue names its tag, which ends the job. The lifetime is that of a turn.
@@ -105,17 +106,16 @@ impl<M: Machine> Job<M> {
 }
 
 /// A read of the volume below.
-pub(crate) struct Fill {
-    /// The job that waits for it; none if it is ahead of a stream.
+pub(crate) struct VolumeRead {
+    /// Job that waits for the read, or `None` for read-ahead.
     pub(crate) job: Option<usize>,
-    /// First page.
     pub(crate) page: u64,
-    /// The frames that it fills; none if it goes straight to the request's memory.
+    /// Frames to fill. Empty if the data go straight to the request's memory.
     pub(crate) frames: Vec<u32>,
     pub(crate) segments: Vec<Segment>,
-    /// Sectors of the volume when it began, which may be more when it ends.
+    /// Size of the volume in sectors when the read began. The volume may have grown when it ends.
     pub(crate) sectors: u64,
 }
 
 // SAFETY: the pointers are into frames, or into memory of a request in flight.
-unsafe impl Send for Fill {}
+unsafe impl Send for VolumeRead {}

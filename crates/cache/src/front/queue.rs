@@ -1,10 +1,10 @@
 //! `CacheQueue`: one queue of a cache, on the I/O thread that owns it.
 //!
-//! Owns a channel to the volume below, requests under way (`Job`), and reads of the volume
-//! (`Fill`). Hits are answered at once, under the lock of a shard; whatever must wait becomes a
-//! job: read.rs, write.rs and sync.rs say what each does. A job that waits for something others do
-//! is tried again when the cache's signal says that something happened. Called by the block layer
-//! under the queue's serve lock.
+//! It owns a channel to the volume below, the requests in progress (`CacheJob`) and the reads of
+//! the volume (`VolumeRead`). Hits are answered at once, with a shard locked. A request that must
+//! wait becomes a job; read.rs, write.rs and sync.rs implement them. A job that waits for another
+//! thread is retried when the cache's signal says that something happened. The block layer calls
+//! this under the queue's serve lock.
 #![allow(unsafe_code)]
 
 use alloc::collections::VecDeque;
@@ -20,26 +20,26 @@ use slab::Slab;
 
 use crate::cache::Cache;
 use crate::cache::signal::Signal;
-use crate::front::jobs::{Fill, Job, JobStep, SyncScope};
+use crate::front::jobs::{CacheJob, JobStep, SyncScope, VolumeRead};
 use crate::front::write::release_claims;
-use crate::read::hits::{CopyOutcome, Hits};
-use crate::read::streams::Streams;
+use crate::read::hits::{CopyOutcome, PendingHits};
+use crate::read::streams::StreamDetector;
 use crate::write_back::write_queues::FlusherConfig;
 use crate::write_back::writeout::Writeout;
 
-/// While all is hits, the channel below is looked at every so many polls.
+/// While all requests are hits, the channel below is polled only once in this many polls.
 const POLLS_PER_LOOK: u32 = 16;
-/// Bios of the channel below are numbered by what they are of.
+/// Kinds of bios on the channel below, in the low bits of their numbers.
 const FILL: u64 = 0;
 const WRITE: u64 = 1;
 const LAST: u64 = 2;
 const KIND_BITS: u32 = 2;
 
-/// What a queue keeps of its reads.
-pub(crate) struct Reads<M: Machine> {
-    pub(crate) streams: Streams,
-    /// Reads that are copied before the batch ends.
-    hits: Hits<M>,
+/// Read state of a queue.
+pub(crate) struct ReadState<M: Machine> {
+    pub(crate) streams: StreamDetector,
+    /// Hits that are copied before the batch ends.
+    hits: PendingHits<M>,
 }
 
 /// One queue of a cache.
@@ -48,26 +48,26 @@ pub(crate) struct CacheQueue<M: Machine> {
     below: Option<Channel<M>>,
     thread: IoThread<M>,
     pub(crate) signal: Arc<Signal<M>>,
-    pub(crate) jobs: Slab<Job<M>>,
-    pub(crate) fills: Slab<Fill>,
+    pub(crate) jobs: Slab<CacheJob<M>>,
+    pub(crate) fills: Slab<VolumeRead>,
     pub(crate) writeout: Writeout,
-    pub(crate) reads: Reads<M>,
-    /// Bios that the channel below had no room for.
+    pub(crate) reads: ReadState<M>,
+    /// Bios for which the channel below had no room.
     unsent: VecDeque<Bio>,
-    /// Jobs that wait for others.
+    /// Jobs that wait for another thread.
     blocked: Vec<usize>,
-    /// Writes whose answer is held back, by time.
+    /// Writes whose completion is delayed, with the time at which it is due.
     held: VecDeque<(u64, Tag)>,
     done: VecDeque<(Tag, Status)>,
-    /// What the channel below has brought, while it is looked at.
+    /// Bios that the channel below completed or refused, before they are processed.
     ended: Vec<(u64, Status)>,
     was_submitted: bool,
     polls: u32,
 }
 
 impl<M: Machine> CacheQueue<M> {
-    /// A queue on the thread given, with this channel of it to the volume below, and how it sends
-    /// what it writes itself.
+    /// Creates a queue on the given thread. `below` is that thread's channel to the volume;
+    /// `config` says how the queue sends dirty pages.
     pub(crate) fn new(
         cache: &Arc<Cache<M>>,
         (below, config): (Channel<M>, FlusherConfig),
@@ -82,9 +82,9 @@ impl<M: Machine> CacheQueue<M> {
             jobs: Slab::new(),
             fills: Slab::new(),
             writeout: Writeout::new(cache, config),
-            reads: Reads {
-                streams: Streams::new(cache.page, cache.config.read_ahead_bytes),
-                hits: Hits::new(),
+            reads: ReadState {
+                streams: StreamDetector::new(cache.page, cache.config.read_ahead_bytes),
+                hits: PendingHits::new(),
             },
             unsent: VecDeque::new(),
             blocked: Vec::new(),
@@ -98,10 +98,10 @@ impl<M: Machine> CacheQueue<M> {
     }
 
     fn below(&mut self) -> &mut Channel<M> {
-        self.below.as_mut().expect("gone only while the queue is dropped")
+        self.below.as_mut().expect("the channel exists until the queue is dropped")
     }
 
-    /// Sends a bio of a fill, or of a job's last operation, to the volume below.
+    /// Sends the bio of a fill, or of a job's last operation, to the volume below.
     fn send(&mut self, bio: Bio) {
         self.was_submitted = true;
         let number = bio.user_data();
@@ -115,7 +115,7 @@ impl<M: Machine> CacheQueue<M> {
     }
 
     /// Starts a read of the volume below.
-    pub(crate) fn start_fill(&mut self, fill: Fill, sector: u64) {
+    pub(crate) fn start_fill(&mut self, fill: VolumeRead, sector: u64) {
         if let Some(job) = fill.job {
             self.jobs[job].fills += 1;
         }
@@ -126,26 +126,26 @@ impl<M: Machine> CacheQueue<M> {
         self.send(bio.with_user_data((at as u64) << KIND_BITS | FILL));
     }
 
-    /// Hands a job's last operation to the volume below.
+    /// Sends a job's last operation to the volume below.
     pub(crate) fn start_last(&mut self, job: usize, bio: Bio) {
         self.jobs[job].step = JobStep::Below;
         self.send(bio.with_user_data((job as u64) << KIND_BITS | LAST));
     }
 
-    /// Failed writes to the volume so far.
+    /// Returns the number of failed writes to the volume so far.
     pub(crate) fn errors(&self) -> u64 {
         self.cache.counts.write_errors.load(Order::SeqCst)
     }
 
-    /// Makes a job of a request, and goes as far with it as that gets now.
+    /// Creates a job for a request and advances it as far as possible.
     fn start_job(&mut self, rq: &Request<M>, step: JobStep, todo: Option<core::ops::Range<u64>>) {
-        let mut job = Job::new(rq, step, self.errors());
+        let mut job = CacheJob::new(rq, step, self.errors());
         job.todo.extend(todo);
         let at = self.jobs.insert(job);
         self.advance(at);
     }
 
-    /// Goes on with a job.
+    /// Advances a job by its next step.
     pub(crate) fn advance(&mut self, at: usize) {
         match self.jobs[at].step {
             JobStep::Read => self.advance_read(at),
@@ -156,42 +156,43 @@ impl<M: Machine> CacheQueue<M> {
         }
     }
 
-    /// A job waits until others have done something.
+    /// Marks a job as blocked until another thread changes something.
     pub(crate) fn block(&mut self, at: usize) {
         if !core::mem::replace(&mut self.jobs[at].is_blocked, true) {
             self.blocked.push(at);
         }
     }
 
-    /// A job is done.
+    /// Ends a job and completes its request.
     pub(crate) fn end_job(&mut self, at: usize, status: Status) {
         let job = self.jobs.remove(at);
         release_claims(&self.cache, &job);
         self.done.push_back((job.tag, status));
     }
 
-    /// A write is in memory: its answer may be held back.
+    /// Completes a write that is in memory, at once or after a delay that limits the writer's pace.
     pub(crate) fn end_write(&mut self, rq: &Request<M>) {
         let cache = &self.cache;
         let (dirty, most) = (cache.live_pages(0), cache.dirty_max_pages());
         match cache.pace.due_ns(rq.len_bytes().into(), dirty, most) {
             None => self.done.push_back((rq.tag(), Status::Ok)),
             Some(due_ns) => {
-                // Relaxed: a number that nothing depends on.
+                // Relaxed: statistics, which nothing depends on.
                 cache.counts.throttled.fetch_add(1, Order::Relaxed);
                 self.held.push_back((due_ns, rq.tag()));
             }
         }
     }
 
-    /// Whether something is under way, or a look at the channel below is due: others may have given
-    /// its drives' queues work, and hits alone never look there.
+    /// Returns true if the channel below must be polled: something is in flight, or it was not
+    /// polled for a while. Other threads may have given its drives' queues work that hits alone
+    /// would never notice.
     fn is_turn_due(&mut self) -> bool {
         self.polls = self.polls.wrapping_add(1);
         self.has_under_way() || (self.polls.is_multiple_of(POLLS_PER_LOOK) && self.has_work())
     }
 
-    /// Whether something is under way.
+    /// Returns true if requests, fills or writes are in flight.
     fn has_under_way(&self) -> bool {
         !self.fills.is_empty()
             || !self.jobs.is_empty()
@@ -200,7 +201,7 @@ impl<M: Machine> CacheQueue<M> {
             || self.writeout.pages() > 0
     }
 
-    /// Takes what the volume below has done, and goes on with what waited for it.
+    /// Processes the completions of the volume below, and advances the jobs that waited for them.
     fn turn(&mut self) {
         let (mut ended, below) = (core::mem::take(&mut self.ended), self.below());
         below.poll(|done| ended.push((done.user_data, done.status)));
@@ -210,7 +211,7 @@ impl<M: Machine> CacheQueue<M> {
             for (number, status) in ended.drain(..) {
                 self.end_below(number, status);
             }
-            // What the channel refused is there now.
+            // Adds the bios that the channel refused meanwhile.
             core::mem::swap(&mut ended, &mut self.ended);
         }
         self.ended = ended;
@@ -238,7 +239,7 @@ impl<M: Machine> CacheQueue<M> {
         }
     }
 
-    /// Tries again what waits for others.
+    /// Retries the blocked jobs.
     fn retry(&mut self) {
         self.signal.take_woken();
         if self.blocked.is_empty() {
@@ -256,7 +257,7 @@ impl<M: Machine> CacheQueue<M> {
 
     fn send_unsent(&mut self) {
         let cache = Arc::clone(&self.cache);
-        let below = self.below.as_mut().expect("gone only while the queue is dropped");
+        let below = self.below.as_mut().expect("the channel exists until the queue is dropped");
         let number = |at: usize| (at as u64) << KIND_BITS | WRITE;
         self.was_submitted |= self.writeout.send((&cache, below), number);
         while let Some(bio) = self.unsent.pop_front() {
@@ -269,7 +270,7 @@ impl<M: Machine> CacheQueue<M> {
         }
     }
 
-    /// Answers a read, or makes a job of what memory has not.
+    /// Answers a read from memory, or creates a job for the missing pages.
     #[inline]
     fn read(&mut self, rq: &Request<M>) {
         let rest = self.read_hits(rq, self.pages_of(rq));
@@ -279,7 +280,7 @@ impl<M: Machine> CacheQueue<M> {
         }
     }
 
-    /// Answers the reads that were found in memory.
+    /// Completes the reads found in memory, by copying their pages.
     #[inline]
     fn copy_hits(&mut self) {
         while let Some(copied) = self.reads.hits.copy_next(&self.cache) {
@@ -290,7 +291,7 @@ impl<M: Machine> CacheQueue<M> {
         }
     }
 
-    /// The pages of a request.
+    /// Returns the pages that a request touches.
     pub(crate) fn pages_of(&self, rq: &Request<M>) -> core::ops::Range<u64> {
         self.cache.page.pages_of(rq.sector(), rq.sector() + u64::from(rq.nr_sectors()))
     }
@@ -339,7 +340,7 @@ impl<M: Machine> DriverQueue<M> for CacheQueue<M> {
     }
 
     fn poll(&mut self, batch: &mut CompletionBatch) {
-        // A poll without completions is one of a thread that is about to sleep.
+        // A poll without completions can come from a thread that is about to sleep.
         if self.is_turn_due() || self.done.is_empty() {
             self.turn();
         }
@@ -371,14 +372,14 @@ impl<M: Machine> DriverQueue<M> for CacheQueue<M> {
     }
 
     fn timeout(&mut self, _tag: Tag) -> Expired {
-        // What it waits for is looked after below.
+        // The volume below handles the timeout of the I/O that this request waits for.
         Expired::Extend
     }
 }
 
 impl<M: Machine> Drop for CacheQueue<M> {
-    /// Reads ahead and writes on their way are waited for, as long as a channel that is dropped
-    /// waits; then the cache's memory is given up for lost, since a drive may still use it.
+    /// Waits for reads and writes in flight, for as long as a dropped channel waits. After that it
+    /// leaks the cache's memory, because a drive may still use it.
     fn drop(&mut self) {
         self.cache.signals.leave(&self.signal);
         let mut is_drained = true;

@@ -1,11 +1,12 @@
-//! Reads of a queue: pages in memory are copied, missing ones are read from the volume below.
+//! Reads of a queue: copies pages that are in memory, and reads missing pages from the volume
+//! below.
 //!
-//! A page that is read from below is marked as being filled, which keeps its extent, and is read
-//! into a frame that belongs to no page yet. What was written meanwhile is newer: of a page that
-//! has a frame by then only the missing eighths are taken. Where there is no memory, or half of it
-//! is being filled, a read goes straight to the request's own: a drive that answers no reads leaves
-//! memory for what is written to others. A read of below is one of one drive, unless chunks are
-//! small.
+//! A page that is being read is marked as filling, which keeps its extent, and is read into a frame
+//! that belongs to no page yet. If the page has got a frame in the meantime, its data are newer, so
+//! only the missing eighths are taken. If there is no free memory, or half of the memory is being
+//! filled, data are read straight into the request's memory, so that a drive that does not answer
+//! reads leaves memory for writes to other drives. A read of the volume below covers one drive
+//! only, unless the chunks are small.
 #![allow(unsafe_code)]
 
 use alloc::vec::Vec;
@@ -15,33 +16,33 @@ use millrace_block::{Request, Segment, Status};
 use millrace_machine::{Lock, Machine};
 
 use crate::cache::Cache;
-use crate::front::jobs::Fill;
+use crate::front::jobs::VolumeRead;
 use crate::front::queue::CacheQueue;
 use crate::memory::cursor::{CopyDirection, Cursor, part_of, wanted_of};
 use crate::memory::extent::{EXTENT_PAGES, NO_FRAME, place_of};
 use crate::memory::frames::Frames;
 use crate::memory::shard::Shard;
 
-/// Most bytes of one read of the volume below.
+/// Maximum length of one read of the volume below, in bytes.
 const FILL_BYTES: u64 = 1 << 20;
 
-/// The next step for a page that a read needs.
+/// Next step for a page that a read needs.
 enum PageLookup {
-    /// Its frame has what is wanted.
+    /// All wanted eighths are in this frame.
     Hit(u32),
-    /// It is being read by somebody.
+    /// Another read of the page is in flight.
     Filling,
-    /// It is to be read into this frame, which is marked.
+    /// The page must be read into this frame, and is marked as filling.
     Missing(u32),
-    /// There is no memory for it, and nothing of it is in memory.
+    /// No frame is free, and no part of the page is in memory.
     NoMemory,
-    /// As many pages are being read as may be, and nothing of it is in memory.
+    /// Too many pages are being filled, and no part of this page is in memory.
     Crowded,
-    /// There is no memory for it, and some of it is in memory only.
+    /// No frame is free, and some eighths of the page exist in memory only.
     Torn,
 }
 
-/// Looks up a page of which some eighths are wanted.
+/// Looks up a page, of which the `wanted` eighths are needed.
 fn look_up(shard: &mut Shard, page: u64, wanted: u8) -> PageLookup {
     let (number, place) = place_of(page);
     let at = shard.find_or_insert(number);
@@ -71,7 +72,8 @@ fn look_up(shard: &mut Shard, page: u64, wanted: u8) -> PageLookup {
 }
 
 impl<M: Machine> CacheQueue<M> {
-    /// Copies the pages of a read that memory has, up to the first that it has not; the rest.
+    /// Copies the leading pages of a read that are in memory. Returns the pages from the first miss
+    /// on.
     #[inline]
     pub(crate) fn read_hits(&mut self, rq: &Request<M>, mut pages: Range<u64>) -> Range<u64> {
         let mut cursor = Cursor::new(rq);
@@ -98,7 +100,8 @@ impl<M: Machine> CacheQueue<M> {
         pages
     }
 
-    /// Goes on with a read: copies what is there, reads what is missing, waits for others' reads.
+    /// Advances a read: copies pages in memory, reads missing ones, and waits for reads of other
+    /// jobs.
     pub(crate) fn advance_read(&mut self, at: usize) {
         let rq = self.jobs[at].rq();
         let mut cursor = Cursor::new(rq);
@@ -152,19 +155,19 @@ impl<M: Machine> CacheQueue<M> {
         }
     }
 
-    /// Reads pages that follow each other, of which memory has nothing, and has no room for them,
-    /// into the request's memory.
+    /// Reads consecutive pages straight into the request's memory, because no part of them is
+    /// cached and no frame is free.
     fn read_around(&mut self, job: usize, pages: Range<u64>, cursor: &mut Cursor<'_, M>) {
         let rq = self.jobs[job].rq();
         let (at, into, _) = part_of(self.cache.page, rq, pages.start);
         let (last, _, len) = part_of(self.cache.page, rq, pages.end - 1);
         let segments = cursor.cut(at, last + len - at);
         let (page, sectors) = (pages.start, self.cache.sectors());
-        let fill = Fill { job: Some(job), page, frames: Vec::new(), segments, sectors };
+        let fill = VolumeRead { job: Some(job), page, frames: Vec::new(), segments, sectors };
         self.start_fill(fill, self.cache.page.start_of(page) + into as u64 / 512);
     }
 
-    /// Reads pages that follow each other from below.
+    /// Starts reads of consecutive pages from the volume below.
     fn start_run(&mut self, run: FillRun, job: Option<usize>) {
         let (Some(mut page), mut frames) = (run.page, run.frames) else { return };
         while !frames.is_empty() {
@@ -177,7 +180,7 @@ impl<M: Machine> CacheQueue<M> {
         }
     }
 
-    /// Reads ahead of the stream that a read of these pages belongs to.
+    /// Reads ahead of the sequential stream that a read of these pages belongs to.
     pub(crate) fn read_ahead(&mut self, pages: &Range<u64>) {
         let Some(ahead) = self.reads.streams.note(pages) else { return };
         let sectors = self.cache.sectors();
@@ -197,7 +200,7 @@ impl<M: Machine> CacheQueue<M> {
         self.start_run(run, None);
     }
 
-    /// A read of the volume below has ended.
+    /// Handles the end of a read of the volume below.
     pub(crate) fn end_fill(&mut self, at: usize, status: Status) {
         let fill = self.fills.remove(at);
         let rq = fill.job.map(|job| self.jobs[job].rq());
@@ -230,8 +233,9 @@ impl<M: Machine> CacheQueue<M> {
     }
 }
 
-/// How many pages from one on are read together: those of its drive, so that nobody waits for
-/// another one; any of a stripe of small chunks, while no drive has failed or been stuck.
+/// Returns how many pages, from `page` on, one read may cover: those on the same drive, so that no
+/// read waits for a second drive. There is no limit for a stripe of small chunks while no drive has
+/// failed or been stuck.
 fn reach_of<M: Machine>(cache: &Cache<M>, page: u64) -> usize {
     let may_span = cache.has_small_chunks() && !cache.failed_writes.is_cautious();
     if cache.below.disks().len() == 1 || may_span {
@@ -241,19 +245,19 @@ fn reach_of<M: Machine>(cache: &Cache<M>, page: u64) -> usize {
     usize::try_from(cache.page.page_at(run)).unwrap_or(usize::MAX).max(1)
 }
 
-/// The first of some pages, and how many follow it on its drive.
+/// Returns the first page of the list, and how many consecutive pages from there lie on its drive.
 fn reach_around<M: Machine>(cache: &Cache<M>, pages: &[u64]) -> Option<(u64, usize)> {
     let first = *pages.first()?;
     let follow = (first..).zip(pages).take_while(|(next, page)| next == *page).count();
     Some((first, follow.min(reach_of(cache, first))))
 }
 
-/// A read of pages that follow each other into these frames.
+/// Creates a read of consecutive pages into these frames.
 fn fill_of<M: Machine>(
     cache: &Cache<M>,
     (page, frames): (u64, Vec<u32>),
     job: Option<usize>,
-) -> Fill {
+) -> VolumeRead {
     let sectors = cache.sectors();
     let mut segments: Vec<Segment> = Vec::with_capacity(frames.len());
     for (frame, page) in frames.iter().zip(page..) {
@@ -267,11 +271,11 @@ fn fill_of<M: Machine>(
             _ => segments.push(Segment { start, len_bytes }),
         }
     }
-    Fill { job, page, frames, segments, sectors }
+    VolumeRead { job, page, frames, segments, sectors }
 }
 
-/// Takes what was read of a page into memory; gives the frame that has the page now. None
-/// if nothing is kept: the read failed, or what was read may be older than a discard.
+/// Stores what was read of a page and returns the page's frame. Returns `None` if nothing is stored
+/// because the read failed, or because the data may be older than a discard.
 fn keep(
     shard: &mut Shard,
     frames: &Frames,
@@ -279,7 +283,7 @@ fn keep(
     (frame, status): (u32, Status),
 ) -> Option<u32> {
     let (number, place) = place_of(page);
-    let at = shard.find(number).expect("an extent that is filled stays");
+    let at = shard.find(number).expect("an extent with a fill in flight stays in the shard");
     let is_stale = shard.extent(at).stale & 1 << place != 0;
     shard.end_fill(at, place);
     let extent = shard.extent_mut(at);
@@ -299,7 +303,7 @@ fn keep(
     Some(own)
 }
 
-/// Pages to be read that follow each other.
+/// Consecutive pages to read.
 #[derive(Default)]
 struct FillRun {
     page: Option<u64>,
@@ -307,7 +311,7 @@ struct FillRun {
 }
 
 impl FillRun {
-    /// Whether a page may be read with them.
+    /// Returns true if a page can be appended to the run.
     fn follows<M: Machine>(&self, page: u64, cache: &Cache<M>) -> bool {
         let next = |first: u64| first + self.frames.len() as u64 == page;
         let most = cache.page.fit(FILL_BYTES) as usize;

@@ -1,12 +1,14 @@
 //! Flushes, durable writes, discards and writes of zeroes of a queue.
 //!
-//! A flush ends an epoch: what was dirtied up to it is brought below, by this queue itself if it is
-//! little, else by the flusher; then the volume below is flushed. A durable write does so for its
-//! own range, in writes with FUA; only if somebody else wrote a part of it meanwhile, or a write
-//! failed, are its drives flushed. A discard waits until nothing of its range is being written,
-//! goes below, and drops its range from memory when it is done; meanwhile nothing of the range is
-//! written, and what is read of it is read again, since it may be older than the discard or than
-//! what that dropped.
+//! A flush ends an epoch. Everything dirtied up to that epoch is written to the volume, by this
+//! queue if it is little, otherwise by the flusher; then the volume below is flushed. A durable
+//! write does this for its own range, with FUA writes; its drives are flushed only if another
+//! writer wrote a part of it meanwhile, or if a write failed.
+//!
+//! A discard waits until nothing of its range is being written, is executed on the volume below,
+//! and then drops its range from memory. In the meantime nothing of the range is written back.
+//! Reads of the range that are in flight are repeated, because their data may be older than the
+//! discard.
 
 use alloc::vec::Vec;
 
@@ -21,24 +23,24 @@ use crate::memory::extent::{ALL_PAGES, EXTENT_PAGES, Extent};
 use crate::memory::page::PageSize;
 use crate::memory::shard::{DuePages, Shard};
 
-/// Dirty bytes up to which a flush is served by whoever asks for it.
+/// Maximum amount of dirty data, in bytes, that a queue itself writes for a flush.
 const OWN_BYTES_MAX: u64 = 1 << 20;
-/// Extents of a range above which all that the cache knows of are looked at instead.
+/// Above this number of extents, a range is handled by walking over all extents that the cache has.
 const RANGE_EXTENTS_MAX: u64 = 4096;
 
-/// First sector of a request, and the one behind it.
+/// Returns a request's first sector and the sector after its last.
 fn span_of<M: Machine>(rq: &Request<M>) -> (u64, u64) {
     (rq.sector(), rq.sector() + u64::from(rq.nr_sectors()))
 }
 
-/// The extents of pages of a size that sectors lie in.
+/// Returns the extents that a range of sectors touches.
 fn extents_of(page: PageSize, (start, end): (u64, u64)) -> core::ops::RangeInclusive<u64> {
     let sectors = page.extent_sectors();
     start / sectors..=(end - 1) / sectors
 }
 
 impl<M: Machine> CacheQueue<M> {
-    /// Goes on with a flush or a durable write.
+    /// Advances a flush or a durable write.
     pub(crate) fn advance_sync(&mut self, at: usize, epoch: u64, scope: SyncScope) {
         let rq = self.jobs[at].rq();
         if scope == SyncScope::Range
@@ -48,7 +50,7 @@ impl<M: Machine> CacheQueue<M> {
         }
         let is_below = match scope {
             SyncScope::Range => self.sync_range(at, epoch),
-            // Dirty pages then belong to writes without an answer, or with an error.
+            // In a write-through cache, dirty pages belong to writes that are unanswered or failed.
             SyncScope::All => self.cache.is_write_through() || self.sync_all(epoch),
         };
         if is_below && write_rest(self, at) {
@@ -56,7 +58,7 @@ impl<M: Machine> CacheQueue<M> {
         }
         if is_below {
             let job = &self.jobs[at];
-            // Nothing of it was written without FUA, which another retry may have done.
+            // True if no page was written without FUA, as a retry by another job may have done.
             let is_durable = job.todo.is_empty() && job.errors_before == self.errors();
             return match scope {
                 SyncScope::All => self.start_last(at, Bio::flush()),
@@ -72,7 +74,7 @@ impl<M: Machine> CacheQueue<M> {
         }
     }
 
-    /// How a page of a request's range failed that is dirty, if one did.
+    /// Returns the failure of a dirty page in a request's range, if there is one.
     fn range_failure(&self, rq: &Request<M>) -> Option<Status> {
         let (page, span, mut status) = (self.cache.page, span_of(rq), None);
         self.for_extents(rq, |shard, at| {
@@ -84,7 +86,7 @@ impl<M: Machine> CacheQueue<M> {
         status
     }
 
-    /// Failures of pages of a request's range count no longer.
+    /// Clears the recorded write failures of the pages in a request's range.
     pub(crate) fn forget_failures(&self, rq: &Request<M>) {
         let (page, span) = (self.cache.page, span_of(rq));
         self.for_extents(rq, |shard, at| {
@@ -93,7 +95,8 @@ impl<M: Machine> CacheQueue<M> {
         });
     }
 
-    /// Whether all that was dirtied up to an epoch is below; if not, has it brought there.
+    /// Returns true if everything dirtied up to an epoch is on the volume; otherwise starts writing
+    /// it.
     fn sync_all(&mut self, epoch: u64) -> bool {
         let cache = &self.cache;
         if cache.is_below(epoch) {
@@ -115,11 +118,12 @@ impl<M: Machine> CacheQueue<M> {
         }
         let started = !items.is_empty();
         self.writeout.start(&self.cache, items);
-        // What was only discarded is off the list by now.
+        // Extents that were only discarded have left the list by now.
         !started && self.cache.is_below(epoch)
     }
 
-    /// Writes some pages to the volume, where there is no flusher; flushes try what is stranded.
+    /// Writes some dirty pages to the volume, in a cache without a flusher. Stranded pages are left
+    /// to flushes.
     pub(crate) fn write_some_back(&mut self) {
         if self.writeout.pages() > 0 {
             return;
@@ -139,8 +143,8 @@ impl<M: Machine> CacheQueue<M> {
         self.writeout.start(&self.cache, items);
     }
 
-    /// Whether all of the range of a job's request that was dirtied up to an epoch is below; if
-    /// not, writes it.
+    /// Returns true if everything in the job's range that was dirtied up to an epoch is on the
+    /// volume; otherwise writes it.
     fn sync_range(&mut self, job: usize, epoch: u64) -> bool {
         let (mut items, mut is_below) = (Vec::new(), true);
         let rq = self.jobs[job].rq();
@@ -154,8 +158,8 @@ impl<M: Machine> CacheQueue<M> {
             };
             if owes(shard.extent(at)) {
                 if !self.cache.clearing.has_extent(number) {
-                    // Its neighbours go along, but for those whose drive fails, and unless they
-                    // would have to be durable, too.
+                    // Also writes neighbouring dirty pages, except stranded ones, and except with
+                    // FUA, which would make the neighbours durable for nothing.
                     let is_fua = by == OpFlags::FUA;
                     let neighbours = if is_fua { 0 } else { !shard.extent(at).stranded };
                     match self.cache.failed_writes.has_failing() {
@@ -177,7 +181,7 @@ impl<M: Machine> CacheQueue<M> {
         is_below
     }
 
-    /// Goes on with a discard or write of zeroes.
+    /// Advances a discard or write of zeroes.
     pub(crate) fn advance_clear(&mut self, at: usize) {
         let rq = self.jobs[at].rq();
         if !core::mem::replace(&mut self.jobs[at].is_clearing, true) {
@@ -195,7 +199,7 @@ impl<M: Machine> CacheQueue<M> {
         self.start_last(at, bio.with_flags(rq.flags().without(OpFlags::FUA)));
     }
 
-    /// A job's last operation has ended below.
+    /// Handles the end of a job's last operation on the volume below.
     pub(crate) fn end_last(&mut self, at: usize, status: Status) {
         let rq = self.jobs[at].rq();
         if matches!(rq.op(), Op::Discard | Op::WriteZeroes) {
@@ -205,8 +209,8 @@ impl<M: Machine> CacheQueue<M> {
         self.end_job(at, status);
     }
 
-    /// Drops sectors of a request's range from memory; only what the volume below has, too, if the
-    /// request failed, since some drives may have done it.
+    /// Drops a request's sectors from memory. If the request failed, only clean data are dropped,
+    /// because some drives may have executed it.
     fn drop_range(&mut self, rq: &Request<M>, status: Status) {
         let (span, mut clean) = (span_of(rq), 0);
         let cache = &self.cache;
@@ -216,7 +220,7 @@ impl<M: Machine> CacheQueue<M> {
         }
     }
 
-    /// Calls `f` for each extent of a request's range of which something is known.
+    /// Calls `f` for each known extent in a request's range.
     fn for_extents(&self, rq: &Request<M>, mut f: impl FnMut(&mut Shard, u32)) {
         let range = extents_of(self.cache.page, span_of(rq));
         if range.end() - range.start() < RANGE_EXTENTS_MAX {
@@ -240,8 +244,8 @@ impl<M: Machine> CacheQueue<M> {
     }
 }
 
-/// Drops sectors of an extent from memory, and has nothing kept that is being read; gives how many
-/// dirty pages are clean now.
+/// Drops sectors of an extent from memory, and marks reads in flight as stale. Returns how many
+/// dirty pages became clean.
 fn drop_sectors<M: Machine>(
     cache: &Cache<M>,
     (shard, at): (&mut Shard, u32),

@@ -1,9 +1,9 @@
-//! Writes of a queue: blocks go into memory and are dirty from then on.
+//! Writes of a queue: blocks are copied to memory and are dirty from then on.
 //!
-//! A page that a drive reads at this moment gets a new frame. A write waits where too much is dirty
-//! or there is no memory, and fails where room would never come: its drive fails, and has its share
-//! of what may be dirty. A page that is dirty already needs no room. Writes with FUA, and all of a
-//! cache that writes through, go on as a sync of their range.
+//! If a drive is just reading a page's frame, the write gets a new frame. A write waits while too
+//! much is dirty or memory is short. It fails if room would never come: its drive is failing and
+//! has used up its share of dirty pages. A page that is already dirty needs no room. FUA writes,
+//! and all writes of a write-through cache, continue as a sync of their range.
 #![allow(unsafe_code)]
 
 use core::ops::Range;
@@ -12,18 +12,19 @@ use millrace_block::{Op, OpFlags, Request, Status};
 use millrace_machine::{Lock, Machine};
 
 use crate::cache::Cache;
-use crate::front::jobs::{Job, JobStep, SyncScope};
+use crate::front::jobs::{CacheJob, JobStep, SyncScope};
 use crate::front::queue::CacheQueue;
 use crate::memory::cursor::{CopyDirection, Cursor, part_of, wanted_of};
 use crate::memory::extent::{EXTENT_PAGES, place_of};
 
 impl<M: Machine> CacheQueue<M> {
-    /// Whether a write is to be below before it is answered.
+    /// Returns true if a write must reach the volume before it is answered.
     pub(crate) fn is_durable(&self, rq: &Request<M>) -> bool {
         self.cache.is_write_through() || rq.flags().has(OpFlags::FUA)
     }
 
-    /// Takes pages of a write into memory, up to the first that there is no room for; the rest.
+    /// Copies the leading pages of a write to memory. Returns the pages from the first one without
+    /// room on.
     #[inline]
     pub(crate) fn write_pages(&mut self, rq: &Request<M>, mut pages: Range<u64>) -> Range<u64> {
         let cache = &*self.cache;
@@ -67,7 +68,7 @@ impl<M: Machine> CacheQueue<M> {
         pages
     }
 
-    /// Goes on with a write.
+    /// Advances a write.
     pub(crate) fn advance_write(&mut self, at: usize) {
         let rq = self.jobs[at].rq();
         let before: Range<u64> = self.jobs[at].todo.pop().unwrap_or(0..0);
@@ -94,7 +95,7 @@ impl<M: Machine> CacheQueue<M> {
         self.end_write(rq);
     }
 
-    /// Why a page can not be written to, if waiting does not help.
+    /// Returns the status with which a write to this page must fail, or `None` if waiting can help.
     fn refusal(&self, page: u64) -> Option<Status> {
         let (number, place) = place_of(page);
         let shard = self.cache.shard(number).lock();
@@ -109,8 +110,8 @@ impl<M: Machine> CacheQueue<M> {
     }
 }
 
-/// Gives up the claims of a write that is answered now (`FailedPages::claims`).
-pub(crate) fn release_claims<M: Machine>(cache: &Cache<M>, job: &Job<M>) {
+/// Releases the claims (`FailedPages::claims`) of a write that is about to be answered.
+pub(crate) fn release_claims<M: Machine>(cache: &Cache<M>, job: &CacheJob<M>) {
     let rq = job.rq();
     if rq.op() != Op::Write || !cache.is_write_through() {
         return;
@@ -137,7 +138,7 @@ pub(crate) fn release_claims<M: Machine>(cache: &Cache<M>, job: &Job<M>) {
     }
 }
 
-/// A durable write brings below what it has in memory.
+/// Starts writing the in-memory pages of a durable write to the volume.
 fn begin_sync<M: Machine>(queue: &mut CacheQueue<M>, at: usize) {
     let rq = queue.jobs[at].rq();
     let epoch = queue.cache.end_epoch();
@@ -148,9 +149,9 @@ fn begin_sync<M: Machine>(queue: &mut CacheQueue<M>, at: usize) {
     queue.advance(at);
 }
 
-/// A write through has no room for the rest of its pages: it brings below what is in memory of it,
-/// which tells whether its drive takes that, and then waits. It is not refused, since the room that
-/// others have is that of writes under way.
+/// Handles a write-through request that has no room for its remaining pages. First writes the pages
+/// in memory to the volume, which shows whether the drive accepts them, then waits. The request is
+/// not refused, because the occupied room belongs to writes in flight and will come free.
 fn wait_for_room<M: Machine>(queue: &mut CacheQueue<M>, at: usize, rest: Range<u64>) {
     let begin = queue.pages_of(queue.jobs[at].rq()).start.max(queue.jobs[at].below_to);
     if rest.start > begin {
@@ -165,7 +166,7 @@ fn wait_for_room<M: Machine>(queue: &mut CacheQueue<M>, at: usize, rest: Range<u
     queue.block(at);
 }
 
-/// Goes on with the rest of a write through; false if there is none.
+/// Continues with the remaining pages of a write-through request. Returns false if there are none.
 pub(crate) fn write_rest<M: Machine>(queue: &mut CacheQueue<M>, at: usize) -> bool {
     let rest = core::mem::replace(&mut queue.jobs[at].rest, 0..0);
     if rest.is_empty() {

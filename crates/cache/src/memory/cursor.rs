@@ -1,9 +1,10 @@
-//! `Cursor`: the memory of a request, copied to and from frames piece by piece.
+//! `Cursor`: copies between the memory of a request and cache frames, piece by piece.
 //!
-//! Made for one request in flight, whose segments are valid; moves forward through them, and starts
-//! anew for a place before the last one. Copies go through raw pointers, since a guest may change
-//! its memory meanwhile. Also cuts a part of a request's memory out as a list of segments, and says
-//! which part of a request lies in a page.
+//! A cursor belongs to one request in flight, whose segments are valid. It moves forward through
+//! them, and starts again from the first for an offset before its position. Copies use raw
+//! pointers, because a guest may change its memory meanwhile. The cursor also cuts a part of a
+//! request's memory out as a list of segments, and this file computes which part of a request lies
+//! in a page.
 #![allow(unsafe_code)]
 
 use alloc::vec::Vec;
@@ -13,7 +14,8 @@ use millrace_machine::Machine;
 
 use crate::memory::page::PageSize;
 
-/// The part of a request in a page: bytes from its beginning, bytes into the page, and how many.
+/// Returns the part of a request that lies in a page: byte offset in the request, byte offset in
+/// the page, and length in bytes.
 pub(crate) fn part_of<M: Machine>(
     size: PageSize,
     rq: &Request<M>,
@@ -26,31 +28,29 @@ pub(crate) fn part_of<M: Machine>(
     (bytes(from - start), bytes(from - first), bytes(to - from))
 }
 
-/// The eighths of a page that a request is about.
+/// Returns the mask of the eighths of a page that a request covers.
 pub(crate) fn wanted_of<M: Machine>(size: PageSize, rq: &Request<M>, page: u64) -> u8 {
     size.mask_of(page, rq.sector(), rq.sector() + u64::from(rq.nr_sectors()))
 }
 
-/// Which way bytes go.
+/// Direction of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CopyDirection {
-    /// From the frame to the request.
     ToRequest,
-    /// From the request to the frame.
     FromRequest,
 }
 
-/// A place in the memory of a request.
+/// Position in the memory of a request.
 pub(crate) struct Cursor<'a, M: Machine> {
     rq: &'a Request<M>,
     pieces: millrace_block::Segments<'a, M>,
     piece: Segment,
-    /// Bytes of the request before the piece.
+    /// Bytes of the request before the current segment.
     before: usize,
 }
 
 impl<'a, M: Machine> Cursor<'a, M> {
-    /// The beginning of a request's memory.
+    /// Creates a cursor at the beginning of a request's memory.
     #[inline]
     pub(crate) fn new(rq: &'a Request<M>) -> Self {
         let mut pieces = rq.segments();
@@ -58,7 +58,7 @@ impl<'a, M: Machine> Cursor<'a, M> {
         Cursor { rq, pieces, piece, before: 0 }
     }
 
-    /// Moves to the piece that has the byte `at`.
+    /// Moves to the segment that contains byte `at` of the request.
     #[inline]
     fn seek(&mut self, at: usize) {
         if at < self.before {
@@ -66,14 +66,14 @@ impl<'a, M: Machine> Cursor<'a, M> {
         }
         while at >= self.before + self.piece.len_bytes as usize {
             self.before += self.piece.len_bytes as usize;
-            self.piece = self.pieces.next().expect("a request's memory is as long as it is");
+            self.piece = self.pieces.next().expect("a request's memory is as long as the request");
         }
     }
 
-    /// Copies `len_bytes` bytes between the request, from its byte `at` on, and a frame.
+    /// Copies `len_bytes` bytes between a frame and the request, from byte `at` of the request on.
     ///
     /// # Safety
-    /// The request is in flight, and `frame` is valid for as many bytes.
+    /// The request must be in flight, and `frame` must be valid for `len_bytes` bytes.
     #[inline]
     pub(crate) unsafe fn copy(
         &mut self,
@@ -102,7 +102,7 @@ impl<'a, M: Machine> Cursor<'a, M> {
         }
     }
 
-    /// The memory of bytes `at` to `at + len_bytes` of the request.
+    /// Returns the segments of the request's bytes `at` to `at + len_bytes`.
     pub(crate) fn cut(&mut self, at: usize, len_bytes: usize) -> Vec<Segment> {
         let (mut done, mut list) = (0, Vec::new());
         while done < len_bytes {

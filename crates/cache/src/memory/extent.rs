@@ -1,116 +1,117 @@
-//! `Extent`: what the cache knows of 16 consecutive pages of the volume.
+//! `Extent`: the cache's state of 16 consecutive pages of the volume.
 //!
-//! Owned by a shard, under its lock. A page has a frame of memory or none; of a page in memory each
-//! eighth (page.rs) is valid or not, and dirty or not. Invariants: dirty eighths are valid; a page
-//! that is being written or filled keeps its extent in the shard; a frame that a drive reads is not
-//! changed in its dirty eighths, since writes to it get a new frame; stranded pages are dirty.
+//! A shard owns extents, under its lock. A page may have a frame of memory; each eighth of such a
+//! page (see page.rs) may be valid, and dirty. Invariants: dirty eighths are valid; a page that is
+//! being written or filled keeps its extent in the shard; while a drive reads a frame, its dirty
+//! eighths do not change, because new writes get a new frame; stranded pages are dirty.
 
 use millrace_block::Status;
 
-/// Pages of an extent.
+/// Number of pages in an extent.
 pub(crate) const EXTENT_PAGES: usize = 16;
-/// No frame.
+/// Marks a page without a frame.
 pub(crate) const NO_FRAME: u32 = u32::MAX;
-/// No extent.
+/// Marks a missing extent.
 pub(crate) const NO_EXTENT: u32 = u32::MAX;
-/// All eighths of a page.
+/// Mask of all eighths of a page.
 pub(crate) const WHOLE: u8 = 0xff;
-/// All pages of an extent.
+/// Mask of all pages of an extent.
 pub(crate) const ALL_PAGES: u16 = u16::MAX;
 
-/// 16 consecutive pages. What a hit asks for lies in the first two lines of the processor's cache
-/// ([`Extent::LINES_BYTES`]).
+/// State of 16 consecutive pages. A hit needs only the fields in the first two cache lines of the
+/// processor ([`Extent::LINES_BYTES`]).
 #[derive(Debug, Clone)]
 #[repr(C, align(64))]
 pub(crate) struct Extent {
-    /// The frame of each page.
+    /// Frame of each page, or `NO_FRAME`.
     pub(crate) frames: [u32; EXTENT_PAGES],
-    /// Which one of the volume.
+    /// Index of the extent in the volume.
     pub(crate) number: u64,
-    /// Eighths of each page that memory has.
+    /// Mask of each page's eighths that are in memory.
     pub(crate) valid: [u8; EXTENT_PAGES],
-    /// Eighths of each page that the volume below has not.
+    /// Mask of each page's eighths that are newer than on the volume below.
     pub(crate) dirty: [u8; EXTENT_PAGES],
-    /// Pages that were hit since the hand passed, a bit each.
+    /// Pages that were hit since the CLOCK hand passed, a bit each.
     pub(crate) hit: u16,
     /// Pages that are being written, a bit each.
     pub(crate) writing: u16,
-    /// Pages that are being read from below, a bit each.
+    /// Pages that are being read from the volume, a bit each.
     pub(crate) filling: u16,
-    /// Of these, pages whose contents change below meanwhile: what is read is not kept.
+    /// Subset of `filling` whose data on the volume change meanwhile; the read's result is
+    /// discarded.
     pub(crate) stale: u16,
-    /// Dirty pages of drives that fail, a bit each: counted apart (failed_writes.rs).
+    /// Dirty pages of failing drives, a bit each; they are counted apart (see failed_writes.rs).
     pub(crate) stranded: u16,
     pub(crate) failed: FailedPages,
-    /// It stands in the shard's list of dirty extents.
+    /// True if the extent is in the shard's list of dirty extents.
     pub(crate) is_listed: bool,
-    /// The extents before and behind it in the list of dirty ones.
+    /// Previous and next extent in the dirty list.
     pub(crate) neighbours: (u32, u32),
-    /// When it was listed.
+    /// Time and epoch at which the extent entered the dirty list.
     pub(crate) dirtied: DirtyStamp,
     pub(crate) young: YoungPages,
     pub(crate) batches: WriteEpochs,
 }
 
-/// When something became dirty.
+/// Time and epoch at which data became dirty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DirtyStamp {
-    /// The epoch: how many flushes came before.
+    /// Epoch: the number of flushes before that.
     pub(crate) epoch: u64,
-    /// The time.
+    /// Time in nanoseconds.
     pub(crate) at_ns: u64,
 }
 
-/// Pages of a listed extent that became dirty in a later epoch: whoever waits for the one in which
-/// it was listed does not wait for them.
+/// Pages of an extent on the dirty list that became dirty in a later epoch than the extent. A flush
+/// that waits for the extent's epoch does not wait for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct YoungPages {
-    /// The epoch of the first of them.
+    /// Epoch of the first of these pages.
     pub(crate) epoch: u64,
-    /// A bit each; some may be clean again.
+    /// Pages, a bit each; some may be clean again.
     pub(crate) pages: u16,
-    /// Milliseconds from when the extent was listed to the first of them, as far as they go.
+    /// Time from when the extent was listed until the first of these pages became dirty, in
+    /// milliseconds, saturating.
     pub(crate) after_ms: u16,
-    /// What the extent was listed for is written, or being written: it is younger than its place in
-    /// the list says.
+    /// True if the older pages are written or being written, so that all of the extent is younger
+    /// than its place in the dirty list suggests.
     pub(crate) is_all: bool,
 }
 
-/// In which epochs the pages of an extent that are being written were listed.
+/// Epochs of the pages of an extent that are being written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WriteEpochs {
-    /// The epoch of all but `later`.
+    /// Epoch of all pages in writing except `later`.
     pub(crate) epoch: u64,
-    /// Pages that were collected while others were being written, which may be of a drive that is
-    /// stuck, a bit each.
+    /// Pages that were collected while others were being written, a bit each. The others may be
+    /// waiting for a stuck drive.
     pub(crate) later: u16,
-    /// Their epoch.
+    /// Epoch of the pages in `later`.
     pub(crate) later_epoch: u64,
 }
 
-/// Writes of an extent's pages to the volume that failed.
+/// Failed writes of an extent's pages to the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FailedPages {
-    /// Pages of which the last write did, a bit each.
+    /// Pages whose last write failed, a bit each.
     pub(crate) pages: u16,
-    /// How the last one ended.
+    /// Status of the last failed write.
     pub(crate) status: Status,
-    /// Writes of a cache that writes through which have written to the extent in memory and are
-    /// not answered. Pages that failed are dropped when there is none: each was told by then.
+    /// Number of unanswered requests of a write-through cache that have written to the extent in
+    /// memory. Failed pages are dropped when it reaches 0, because then every writer has been told.
     pub(crate) claims: u32,
 }
 
 impl YoungPages {
-    /// None.
     pub(crate) const NONE: YoungPages =
         YoungPages { epoch: 0, pages: 0, after_ms: 0, is_all: false };
 }
 
 impl Extent {
-    /// Bytes of the lines that a hit needs.
+    /// Bytes of the cache lines that a hit needs.
     pub(crate) const LINES_BYTES: usize = 128;
 
-    /// An extent of which nothing is in memory.
+    /// Creates an extent without any page in memory.
     pub(crate) fn new(number: u64) -> Extent {
         Extent {
             number,
@@ -131,7 +132,7 @@ impl Extent {
         }
     }
 
-    /// Whether nothing is known of it: it need not stand in the shard.
+    /// Returns true if the extent holds no state and need not stay in the shard.
     pub(crate) fn is_empty(&self) -> bool {
         self.writing == 0
             && self.filling == 0
@@ -140,37 +141,37 @@ impl Extent {
             && self.frames.iter().all(|frame| *frame == NO_FRAME)
     }
 
-    /// The frame that has these eighths of a page, if memory has them.
+    /// Returns the frame of a page if all wanted eighths are in memory.
     #[inline]
     pub(crate) fn frame_of(&self, page: usize, wanted: u8) -> Option<u32> {
         (self.valid[page] & wanted == wanted).then_some(self.frames[page])
     }
 
-    /// Notes that a page in memory was hit.
+    /// Records a hit on a page in memory.
     #[inline]
     pub(crate) fn note_hit(&mut self, page: usize) {
-        // Mostly it is set: then its line is not written.
+        // The bit is mostly set already; then the cache line is not written.
         if self.hit & 1 << page == 0 {
             self.hit |= 1 << page;
         }
     }
 
-    /// Whether a page's frame may be taken for another page.
+    /// Returns true if the page is clean and idle, so that its frame may be reused.
     pub(crate) fn may_evict(&self, page: usize) -> bool {
         self.dirty[page] == 0 && (self.writing | self.filling) & 1 << page == 0
     }
 
-    /// Whether something of it is dirty.
+    /// Returns true if any page is dirty.
     pub(crate) fn is_dirty(&self) -> bool {
         self.dirty != [0; EXTENT_PAGES]
     }
 
-    /// Dirty pages, a bit each.
+    /// Returns the dirty pages, a bit each.
     pub(crate) fn dirty_bits(&self) -> u16 {
         self.dirty.iter().rev().fold(0, |bits, mask| bits << 1 | u16::from(*mask != 0))
     }
 
-    /// Whether something that was dirtied in an epoch up to `epoch` is not below yet.
+    /// Returns true if something dirtied up to and including `epoch` is not yet on the volume.
     pub(crate) fn owes(&self, epoch: u64) -> bool {
         self.is_listed && self.dirtied.epoch <= epoch
             || self.writing != self.batches.later && self.batches.epoch <= epoch
@@ -178,12 +179,12 @@ impl Extent {
     }
 }
 
-/// Extent and place in it of a page.
+/// Returns a page's extent and its index in the extent.
 pub(crate) fn place_of(page: u64) -> (u64, usize) {
     (page / EXTENT_PAGES as u64, (page % EXTENT_PAGES as u64) as usize)
 }
 
-/// Runs of set bits: first bit and how many.
+/// Returns the runs of set bits of a mask: first bit and length.
 pub(crate) fn runs(mut mask: u8) -> impl Iterator<Item = (u32, u32)> {
     let mut at = 0;
     core::iter::from_fn(move || {

@@ -1,8 +1,8 @@
-//! `Frames`: the memory of a cache, cut into frames of a page each.
+//! `Frames`: the memory of a cache, divided into frames of one page each.
 //!
-//! One arena for the life of the cache; pages of the system come as frames are first used. Never
-//! zeroed, and never read but in parts that were written before: shards keep that. Only
-//! ever touched by raw copies and by drives, never by references.
+//! One arena lasts for the life of the cache. The system provides its memory as frames are first
+//! used. It is never zeroed; shards make sure that only parts that were written are read. Only raw
+//! copies and drives touch the memory; no Rust references to it exist.
 #![allow(unsafe_code)]
 
 use alloc::format;
@@ -13,10 +13,9 @@ use millrace_block::{Arena, Error, ErrorKind};
 use crate::memory::extent::runs;
 use crate::memory::page::PageSize;
 
-/// Alignment of the memory: the system may then use huge pages for it.
+/// Alignment of the memory in bytes, so that the system can use huge pages.
 const ALIGN: usize = 2 << 20;
 
-/// The memory of a cache.
 #[derive(Debug)]
 pub(crate) struct Frames {
     arena: Arc<Arena>,
@@ -25,10 +24,10 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// So many frames, each of a page of this size.
+    /// Allocates `count` frames of one page each.
     ///
     /// # Errors
-    /// `System` if there is no memory for them.
+    /// `System` if there is not enough memory.
     pub(crate) fn new(count: u32, page: PageSize) -> Result<Frames, Error> {
         let bytes = count.max(1) as usize * page.bytes();
         let align = if bytes >= ALIGN { ALIGN } else { page.bytes() };
@@ -40,24 +39,23 @@ impl Frames {
         Ok(Frames { arena: Arc::new(arena), count, page })
     }
 
-    /// How many there are.
     pub(crate) fn count(&self) -> u32 {
         self.count
     }
 
-    /// All of it.
+    /// Returns the arena that holds all frames.
     pub(crate) fn arena(&self) -> &Arc<Arena> {
         &self.arena
     }
 
-    /// The address of a frame.
+    /// Returns the address of a frame.
     #[inline]
     pub(crate) fn at(&self, frame: u32) -> *mut u8 {
         assert!(frame < self.count, "frame {frame} of {}", self.count);
         self.arena.start().wrapping_add(frame as usize * self.page.bytes())
     }
 
-    /// Copies eighths of one frame to the same place of another.
+    /// Copies the masked eighths of one frame to the same positions of another.
     pub(crate) fn copy(&self, from: u32, into: u32, mask: u8) {
         let (from, into) = (self.at(from), self.at(into));
         for (first, len) in runs(mask) {

@@ -1,80 +1,77 @@
-//! `PageSize`: how large the pages of a cache are, and where sectors lie in them.
+//! `PageSize`: size of a cache's pages, and conversion between sectors and pages.
 //!
-//! A page is 4 KiB, or a logical block of the volume below where that is larger. So whole blocks
-//! reach the drives, whatever is written, joined, cut, evicted, filled or read ahead: a page that
-//! is a block goes as a whole, and a block that is smaller than a page is a row of its eighths.
-//! Masks have a bit for each eighth of a page, which is a sector in pages of 4 KiB. Of a larger
-//! page clients ask for all eighths at a time, since the cached volume has the block of the volume
-//! below. Fixed when the cache is made; copied to whoever needs it.
+//! A page is 4 KiB, or one logical block of the volume below if that is larger. So the drives
+//! always get whole blocks, whatever is written, merged, split, evicted, filled or read ahead: a
+//! block that fills a page is written as a whole, and a smaller block is a run of eighths. Masks
+//! have one bit for each eighth of a page, which is a sector if pages have 4 KiB. On larger pages
+//! clients always address all eighths, because the cached volume has the same logical block size as
+//! the volume below. The size is fixed when the cache is created.
 
 use core::ops::Range;
 
 use crate::memory::extent::{EXTENT_PAGES, WHOLE, runs};
 
-/// Bytes of a page over drives whose logical block is not larger.
+/// Page size in bytes unless the logical block of the volume below is larger.
 const PAGE_BYTES_MIN: u32 = 4096;
-/// Eighths of a page, as a power of two.
+/// Number of eighths in a page, as a power of two.
 const EIGHTHS_SHIFT: u32 = 3;
 
-/// The size of a cache's pages.
+/// Size of a cache's pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PageSize {
-    /// Sectors of an eighth, as a power of two.
+    /// Number of sectors in an eighth, as a power of two.
     shift: u32,
 }
 
 impl PageSize {
-    /// Of a cache over a volume with this logical block, in bytes.
+    /// Returns the page size for a volume with logical blocks of `block_bytes`.
     pub(crate) fn over(block_bytes: u32) -> PageSize {
         PageSize { shift: (block_bytes.max(PAGE_BYTES_MIN) / PAGE_BYTES_MIN).ilog2() }
     }
 
-    /// Bytes of a page.
     #[inline]
     pub(crate) fn bytes(self) -> usize {
         (PAGE_BYTES_MIN as usize) << self.shift
     }
 
-    /// Sectors of a page.
     #[inline]
     pub(crate) fn sectors(self) -> u64 {
         1 << (self.shift + EIGHTHS_SHIFT)
     }
 
-    /// Sectors of an extent.
     pub(crate) fn extent_sectors(self) -> u64 {
         self.sectors() * EXTENT_PAGES as u64
     }
 
-    /// Bytes of so many eighths.
+    /// Returns the length of `count` eighths, in bytes.
     pub(crate) fn eighths_bytes(self, count: u32) -> usize {
         (count as usize * 512) << self.shift
     }
 
-    /// Pages that fit so many bytes; one at least.
+    /// Returns how many pages fit into `bytes`; at least one.
     pub(crate) fn fit(self, bytes: u64) -> u64 {
         (bytes / self.bytes() as u64).max(1)
     }
 
-    /// First sector of a page.
+    /// Returns the first sector of a page.
     #[inline]
     pub(crate) fn start_of(self, page: u64) -> u64 {
         page << (self.shift + EIGHTHS_SHIFT)
     }
 
-    /// The page of a sector.
+    /// Returns the page that contains a sector.
     #[inline]
     pub(crate) fn page_at(self, sector: u64) -> u64 {
         sector >> (self.shift + EIGHTHS_SHIFT)
     }
 
-    /// The pages that the sectors from `sector` to `end` lie in.
+    /// Returns the pages that the sectors `sector..end` touch.
     #[inline]
     pub(crate) fn pages_of(self, sector: u64, end: u64) -> Range<u64> {
         self.page_at(sector)..self.page_at(end + self.sectors() - 1)
     }
 
-    /// The eighths of a page that lie in a range of sectors.
+    /// Returns the mask of a page's eighths that lie in the sectors `sector..end`.
     #[inline]
     pub(crate) fn mask_of(self, page: u64, sector: u64, end: u64) -> u8 {
         let start = self.start_of(page);
@@ -86,20 +83,20 @@ impl PageSize {
         (((1u16 << to) - 1) & !((1u16 << from) - 1)) as u8
     }
 
-    /// The eighths of a page that a volume of so many sectors has: all, but for the last page of
-    /// some.
+    /// Returns the mask of a page's eighths that exist on a volume of `sectors` sectors: all of
+    /// them, except that the last page may be partial.
     pub(crate) fn whole(self, sectors: u64, page: u64) -> u8 {
         self.mask_of(page, 0, sectors)
     }
 
-    /// The pages of an extent that sectors lie in, a bit each.
+    /// Returns a bit mask of the pages of an extent that a range of sectors touches.
     pub(crate) fn bits_of(self, number: u64, (start, end): (u64, u64)) -> u16 {
         let first = number * EXTENT_PAGES as u64;
         let has = |page: &u64| self.mask_of(first + page, start, end) != 0;
         (0..EXTENT_PAGES as u64).filter(has).fold(0, |bits, page| bits | 1 << page)
     }
 
-    /// The runs of sectors that some eighths of a page are: the first sector, and how many.
+    /// Returns the runs of sectors that a mask of eighths stands for: first sector and length.
     pub(crate) fn sector_runs(self, page: u64, mask: u8) -> impl Iterator<Item = (u64, u64)> {
         let start = self.start_of(page);
         runs(mask).map(move |(first, len)| {

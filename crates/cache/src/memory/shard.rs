@@ -1,10 +1,10 @@
-//! `Shard`: a part of the cache's pages, with the extents that hash there, under one lock.
+//! `Shard`: the extents that hash to this part of the cache, with their frames, under one lock.
 //!
-//! Owns a share of the frames. Says of each page whether memory has it, gives frames out and takes
-//! them back from clean pages (CLOCK: a page that was hit since the hand passed is spared once),
-//! lists dirty extents in the order in which they became dirty, and counts by epoch what is not
-//! below yet. Knows no machine and copies no payload but from frame to frame. Called by queues and
-//! the flusher, which hold its lock.
+//! A shard owns a share of the frames. It knows which pages are in memory, allocates frames, evicts
+//! clean pages (CLOCK: a page that was hit since the hand passed is spared once), lists dirty
+//! extents in the order in which they became dirty, and counts by epoch what is not yet on the
+//! volume. It is independent of the machine, and copies payload only from frame to frame. Queues
+//! and the flusher call it with its lock held.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -16,12 +16,12 @@ use crate::memory::extent::{DirtyStamp, EXTENT_PAGES, Extent, NO_EXTENT, NO_FRAM
 use crate::memory::frames::Frames;
 use crate::stats::ShardStats;
 
-/// Where an extent's number leads: its upper bits choose the shard, the others the place there.
+/// Hashes an extent's number: some bits choose the shard, others the bucket in its table.
 pub(crate) fn hash_of(number: u64) -> u64 {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
 }
 
-/// The page of an extent that has a frame, or none.
+/// Extent and page that a frame belongs to, or `NONE`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FrameOwner(u32);
 
@@ -37,34 +37,35 @@ impl FrameOwner {
     }
 }
 
-/// A page that is to be written.
+/// A page to be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DirtyPage {
-    /// Number of the page in the volume.
+    /// Index of the page in the volume.
     pub(crate) page: u64,
-    /// Its frame.
+    /// Frame that holds the page.
     pub(crate) frame: u32,
-    /// Its dirty eighths.
+    /// Mask of the dirty eighths.
     pub(crate) mask: u8,
-    /// It is stranded, and its drive is tried once more.
+    /// True if the page is stranded, and this write probes its drive.
     pub(crate) is_probe: bool,
-    /// The last write that carried it failed: the next one carries nothing else.
+    /// True if the page's last write failed. The next write then carries no other page.
     pub(crate) is_alone: bool,
 }
 
-/// How a page's write to the volume ended.
+/// Result of writing a page to the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WriteOutcome {
-    /// It is there.
+    /// The page is on the volume.
     Ok,
-    /// It is not, with pages of other drives, one of which failed: it is to be tried by itself.
+    /// The write failed, but it spanned several drives, and it is unknown which one failed. The
+    /// page must be tried by itself.
     Again,
-    /// Its drive failed it.
+    /// The page's own drive failed the write.
     Failed(Status),
 }
 
 impl WriteOutcome {
-    /// How a page ended of which two writes carried parts.
+    /// Combines the results of two writes that each carried a part of a page.
     pub(crate) fn and(self, other: WriteOutcome) -> WriteOutcome {
         match (self, other) {
             (WriteOutcome::Failed(_), _) | (_, WriteOutcome::Ok) => self,
@@ -74,43 +75,43 @@ impl WriteOutcome {
     }
 }
 
-/// Whether a dirty extent is to be written.
+/// Whether a dirty extent is due to be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DuePages {
-    /// These pages are, a bit each.
+    /// Write these pages now, a bit each.
     Pages(u16),
-    /// They are, beside others of the extent that wait for a drive.
+    /// Write these pages now; other pages of the extent wait for a drive.
     Beside(u16),
-    /// Not now, but others behind it may be.
+    /// Skip this extent, but go on with the ones behind it.
     Later,
-    /// It is not, nor are those behind it, which became dirty later.
+    /// Stop: neither this extent nor those behind it, which became dirty later, are due.
     NoMore,
 }
 
-/// A part of the cache's pages.
+/// One part of the cache's pages.
 pub(crate) struct Shard {
-    /// Numbers of extents, and where each is.
+    /// Extent numbers, each with its index in `extents`.
     table: HashTable<(u64, u32)>,
     extents: Vec<Extent>,
     free_extents: Vec<u32>,
-    /// Number of the first of its frames.
+    /// Index of the shard's first frame in the cache.
     first: u32,
     owners: Vec<FrameOwner>,
     free: Vec<u32>,
     hand: usize,
-    /// First and last of the dirty extents, the longest dirty first.
+    /// First and last extent of the dirty list, which starts with the longest dirty.
     listed: (u32, u32),
-    /// Extents that are listed or being written, by the epoch of that, oldest first.
+    /// Number of extents that are listed or being written, for each epoch, oldest first.
     epochs: VecDeque<(u64, u32)>,
-    /// Pages that are stranded.
+    /// Number of stranded pages.
     stranded: u32,
-    /// Pages that are being filled.
+    /// Number of pages being filled.
     filling: u32,
     pub(crate) stats: ShardStats,
 }
 
 impl Shard {
-    /// A shard of these frames.
+    /// Creates a shard that owns `count` frames from `first` on.
     pub(crate) fn new(first: u32, count: u32) -> Shard {
         Shard {
             table: HashTable::new(),
@@ -128,13 +129,13 @@ impl Shard {
         }
     }
 
-    /// The extent of this number, if something is known of it.
+    /// Returns the index of the extent with this number, if the shard has it.
     #[inline]
     pub(crate) fn find(&self, number: u64) -> Option<u32> {
         self.table.find(hash_of(number), |entry| entry.0 == number).map(|entry| entry.1)
     }
 
-    /// The extent of this number, made if nothing was known of it.
+    /// Returns the index of the extent with this number, creating it if necessary.
     pub(crate) fn find_or_insert(&mut self, number: u64) -> u32 {
         if let Some(at) = self.find(number) {
             return at;
@@ -154,37 +155,35 @@ impl Shard {
         at
     }
 
-    /// An extent.
     #[inline]
     pub(crate) fn extent(&self, at: u32) -> &Extent {
         &self.extents[at as usize]
     }
 
-    /// An extent, to change.
     #[inline]
     pub(crate) fn extent_mut(&mut self, at: u32) -> &mut Extent {
         &mut self.extents[at as usize]
     }
 
-    /// Takes an extent out of which nothing is known any more.
+    /// Removes an extent that no longer holds any state.
     pub(crate) fn forget_if_empty(&mut self, at: u32) {
         let extent = &self.extents[at as usize];
         if !extent.is_empty() {
             return;
         }
         let entry = self.table.find_entry(hash_of(extent.number), |other| other.1 == at);
-        entry.expect("an extent stands in the table until it is forgotten").remove();
+        entry.expect("an extent stays in the table until it is removed").remove();
         self.free_extents.push(at);
     }
 
-    /// A frame that nobody has: a free one, or that of a clean page. The extent `keep` stays even
-    /// if nothing is left of it. None if all pages are dirty or in use.
+    /// Allocates a frame: a free one, or that of a clean page. The extent `keep` is not removed
+    /// even if it becomes empty. Returns `None` if all pages are dirty or in use.
     pub(crate) fn take_frame(&mut self, keep: u32) -> Option<u32> {
         self.free.pop().or_else(|| self.evict(keep))
     }
 
     fn evict(&mut self, keep: u32) -> Option<u32> {
-        // Twice round: the first may only take marks of hits away.
+        // Two rounds, because the first may only clear hit bits.
         for _ in 0..2 * self.owners.len() {
             let at = self.hand;
             self.hand = if at + 1 == self.owners.len() { 0 } else { at + 1 };
@@ -211,13 +210,13 @@ impl Shard {
         None
     }
 
-    /// Gives a frame back that belongs to no page.
+    /// Frees a frame that belongs to no page.
     pub(crate) fn give_frame(&mut self, frame: u32) {
         self.owners[(frame - self.first) as usize] = FrameOwner::NONE;
         self.free.push(frame);
     }
 
-    /// Makes a frame that of a page; the one before, if there was one, belongs to no page now.
+    /// Assigns a frame to a page. The page's previous frame, if any, then belongs to no page.
     pub(crate) fn set_frame(&mut self, at: u32, page: usize, frame: u32) {
         let extent = &mut self.extents[at as usize];
         extent.hit &= !(1 << page);
@@ -228,13 +227,13 @@ impl Shard {
         self.owners[(frame - self.first) as usize] = FrameOwner::of(at, page);
     }
 
-    /// Notes that a page is being filled.
+    /// Marks a page as being filled.
     pub(crate) fn begin_fill(&mut self, at: u32, page: usize) {
         self.extents[at as usize].filling |= 1 << page;
         self.filling += 1;
     }
 
-    /// Notes that a page is being filled no longer.
+    /// Marks a page as no longer being filled.
     pub(crate) fn end_fill(&mut self, at: u32, page: usize) {
         let extent = &mut self.extents[at as usize];
         (extent.filling, extent.stale) =
@@ -242,12 +241,12 @@ impl Shard {
         self.filling -= 1;
     }
 
-    /// Whether half of the memory is being filled.
+    /// Returns true if half of the shard's frames are being filled.
     pub(crate) fn is_crowded(&self) -> bool {
         self.filling as usize >= self.owners.len() / 2
     }
 
-    /// Takes a page out of memory.
+    /// Drops a page from memory, whether it is dirty or not.
     pub(crate) fn drop_page(&mut self, at: u32, page: usize) {
         let extent = &mut self.extents[at as usize];
         let frame = core::mem::replace(&mut extent.frames[page], NO_FRAME);
@@ -258,12 +257,12 @@ impl Shard {
         }
     }
 
-    /// The frame into which eighths of a page may be written: its own, or a new one if it has none
-    /// or a drive reads it at this moment. None if there is no memory.
+    /// Returns a frame into which a page may be written: the page's own frame, or a new one if it
+    /// has none or if a drive is just reading it. Returns `None` if there is no memory.
     pub(crate) fn frame_to_write(&mut self, frames: &Frames, at: u32, page: usize) -> Option<u32> {
         let extent = &self.extents[at as usize];
         let (own, is_written) = (extent.frames[page], extent.writing & 1 << page != 0);
-        // A page that is written has a frame of its own as soon as it was written to once more.
+        // If the page became dirty again during the write, it already has a new frame.
         if own != NO_FRAME && !(is_written && extent.dirty[page] == 0) {
             return Some(own);
         }
@@ -275,7 +274,8 @@ impl Shard {
         Some(new)
     }
 
-    /// Notes that eighths of a page were written in memory; whether the page was clean.
+    /// Records that eighths of a page were written in memory. Returns true if the page was clean
+    /// before.
     pub(crate) fn note_written(&mut self, at: u32, page: usize, mask: u8, now: DirtyStamp) -> bool {
         let extent = &mut self.extents[at as usize];
         let was_clean = extent.dirty[page] == 0;
@@ -328,17 +328,19 @@ impl Shard {
         }
     }
 
-    /// Takes what is dirty of some pages of a listed extent, a bit each: it is being written from
-    /// now on. What is left stays listed: pages that are being written, and all if some were
-    /// collected while others were being written and are not written yet.
+    /// Collects the dirty pages of a listed extent among `pages` (a bit each), which count as being
+    /// written from now on. The extent stays listed for pages that are still being written.
+    /// Collects nothing if the extent has pages that were collected during an earlier write and are
+    /// not written yet.
     pub(crate) fn collect_one(&mut self, at: u32, pages: u16, items: &mut Vec<DirtyPage>) {
         if self.extents[at as usize].batches.later == 0 {
             self.collect_beside(at, pages, items);
         }
     }
 
-    /// As `collect_one`, but those that were collected while others were being written are joined
-    /// by more: their epoch ends with the last of these. For extents whose pages wait for a drive.
+    /// Does the same as `collect_one`, except that pages collected during an earlier write are
+    /// joined by more; their epoch ends with the last of these. Used for extents with pages that
+    /// wait for a drive.
     pub(crate) fn collect_beside(&mut self, at: u32, pages: u16, items: &mut Vec<DirtyPage>) {
         let extent = &mut self.extents[at as usize];
         if !extent.is_listed {
@@ -369,7 +371,7 @@ impl Shard {
             self.unlink(at);
         }
         if joined != 0 {
-            // Both are in one epoch now, the older one.
+            // Both sets of pages now count in the older of their epochs.
             let oldest = epoch.min(joined_epoch);
             self.extents[at as usize].batches.later_epoch = oldest;
             self.end_epoch(joined_epoch);
@@ -379,14 +381,15 @@ impl Shard {
         }
         if is_whole {
             self.end_epoch(epoch);
-            // It is empty if all of it was discarded.
+            // The extent is empty if all of it was discarded.
             self.forget_if_empty(at);
         } else {
             self.grow_younger(at);
         }
     }
 
-    /// Has nobody wait for what is left of a listed extent who waits for what is not.
+    /// Moves a listed extent to the later epoch of its remaining pages, so that flushes which wait
+    /// for the earlier epoch do not wait for them.
     fn grow_younger(&mut self, at: u32) {
         let extent = &mut self.extents[at as usize];
         let (epoch, young) = (extent.dirtied.epoch, extent.young);
@@ -400,8 +403,8 @@ impl Shard {
         self.count_epoch(young.epoch);
     }
 
-    /// Takes what is dirty of the extents that are due now, the longest dirty first, until `items`
-    /// has `most`.
+    /// Collects the dirty pages of the extents that are due, the longest dirty first, until `items`
+    /// has `most` entries.
     pub(crate) fn collect(
         &mut self,
         most: usize,
@@ -421,12 +424,13 @@ impl Shard {
         }
     }
 
-    /// A page was written, or not: then it is dirty as before. Gives how many pages are clean now.
+    /// Records the end of a page's write. If it failed, the page is dirty again. Returns how many
+    /// pages became clean.
     pub(crate) fn end_write(&mut self, item: &DirtyPage, ended: WriteOutcome) -> u32 {
         let is_ok = ended == WriteOutcome::Ok;
         let number = item.page / EXTENT_PAGES as u64;
         let page = (item.page % EXTENT_PAGES as u64) as usize;
-        let at = self.find(number).expect("an extent that is written stays");
+        let at = self.find(number).expect("an extent that is being written stays in the shard");
         let extent = &mut self.extents[at as usize];
         let bit = 1 << page;
         let is_later = extent.batches.later & bit != 0;
@@ -437,7 +441,7 @@ impl Shard {
             false => (extent.writing == extent.batches.later, extent.batches.epoch),
         };
         if is_last && !is_later {
-            // What was collected later is all that there is.
+            // Only the pages that were collected later are still being written.
             (extent.batches.epoch, extent.batches.later) = (extent.batches.later_epoch, 0);
         }
         let mut clean = 1;
@@ -448,7 +452,7 @@ impl Shard {
         }
         self.stranded -= u32::from(item.is_probe);
         if !is_ok && extent.frames[page] != NO_FRAME {
-            // What was written to it meanwhile is newer, and dirty anyway.
+            // Data written to the page meanwhile are newer, and dirty in any case.
             clean = u32::from(extent.dirty[page] != 0);
             extent.dirty[page] |= item.mask & extent.valid[page];
             extent.young.pages &= !bit;
@@ -476,7 +480,7 @@ impl Shard {
         clean
     }
 
-    /// Notes that a dirty page is stranded; whether it was not before.
+    /// Marks a dirty page as stranded. Returns true if it was not stranded before.
     pub(crate) fn strand(&mut self, at: u32, page: usize) -> bool {
         let extent = &mut self.extents[at as usize];
         let is_new = extent.dirty[page] != 0 && extent.stranded & 1 << page == 0;
@@ -485,7 +489,7 @@ impl Shard {
         is_new
     }
 
-    /// Notes that a page is stranded no longer; whether it was.
+    /// Clears a page's stranded mark. Returns true if it was set.
     pub(crate) fn unstrand(&mut self, at: u32, page: usize) -> bool {
         let extent = &mut self.extents[at as usize];
         let was = extent.stranded & 1 << page != 0;
@@ -494,12 +498,12 @@ impl Shard {
         was
     }
 
-    /// Whether all memory is that of stranded pages: none comes free.
+    /// Returns true if stranded pages occupy all memory, so that none will come free.
     pub(crate) fn is_stranded(&self) -> bool {
         self.stranded as usize >= self.owners.len()
     }
 
-    /// The extents that are listed, the longest dirty first.
+    /// Returns the extents of the dirty list, the longest dirty first.
     pub(crate) fn listed(&self) -> impl Iterator<Item = u32> {
         let some = |at: u32| (at != NO_EXTENT).then_some(at);
         let behind = move |at: &u32| some(self.extents[*at as usize].neighbours.1);
@@ -517,24 +521,24 @@ impl Shard {
     fn end_epoch(&mut self, epoch: u64) {
         let place = self.epochs.partition_point(|(other, _)| *other < epoch);
         let (other, count) = &mut self.epochs[place];
-        assert_eq!(*other, epoch, "an extent is counted in its epoch");
+        assert_eq!(*other, epoch, "the epoch must have a count of its extents");
         *count -= 1;
         if *count == 0 {
             self.epochs.remove(place);
         }
     }
 
-    /// The oldest epoch of which something is not below yet.
+    /// Returns the oldest epoch with data that are not yet on the volume.
     pub(crate) fn oldest_epoch(&self) -> Option<u64> {
         self.epochs.front().map(|(epoch, _)| *epoch)
     }
 
-    /// Numbers of all extents of which something is known.
+    /// Returns the numbers of all extents in the shard.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u64> {
         self.table.iter().map(|entry| entry.0)
     }
 
-    /// When the longest dirty extent became dirty.
+    /// Returns the time at which the longest dirty extent became dirty, in nanoseconds.
     pub(crate) fn oldest_ns(&self) -> Option<u64> {
         let mut oldest: Option<u64> = None;
         for extent in self.listed().map(|at| self.extent(at)) {

@@ -1,12 +1,12 @@
-//! `Hits`: reads that memory has, found and not copied yet, while the first lines of their pages
-//! come into the processor's cache.
+//! `PendingHits`: reads found in memory that are not copied yet, while their first cache lines are
+//! prefetched.
 //!
-//! Owned by a queue. A copy from a page that no processor cache has waits for the page's address
-//! to be translated and for its first lines, and the next copy waits behind it; so does the look at
-//! what is known of the page. So a group of reads is found, then looked at, then copied, and each
-//! step asks for what the next one needs of all of them: waits overlap. Between steps the shard's
-//! lock is given up: whoever copies looks once more which frame the page has. All are copied before
-//! the batch ends (`commit_rqs`).
+//! A queue owns them. A copy from a page that is in no processor cache waits for the translation of
+//! the page's address and for its first lines, and the next copy waits behind it; so does the
+//! lookup of the extent. Therefore a group of reads is first found, then looked up, then copied,
+//! and each step prefetches what the next one needs for all of them, so that the waits overlap. The
+//! shard's lock is released between steps, so the copy checks once more which frame the page has.
+//! All hits are copied before the batch ends (`commit_rqs`).
 #![allow(unsafe_code)]
 
 use alloc::vec::Vec;
@@ -22,43 +22,43 @@ use crate::memory::extent::{Extent, place_of};
 use crate::memory::page::PageSize;
 use crate::memory::shard::Shard;
 
-/// Reads of a group.
+/// Maximum number of reads in a group.
 const GROUP: usize = 8;
-/// Bytes of a page that are asked for; the processor itself goes on from there.
+/// Bytes of a page to prefetch; the processor's own prefetcher continues from there.
 const HINT_BYTES: usize = 512;
 
-/// A read of one page whose extent memory had when it was handed over.
-struct Hit<M: Machine> {
+/// A read of one page whose extent was in memory when the read arrived.
+struct PendingHit<M: Machine> {
     rq: NonNull<Request<M>>,
     page: u64,
-    /// The extent's place in its shard.
+    /// Index of the extent in its shard.
     at: u32,
 }
 
 // SAFETY: the request is the driver's until its tag is named, and is only read.
-unsafe impl<M: Machine> Send for Hit<M> {}
+unsafe impl<M: Machine> Send for PendingHit<M> {}
 
-/// The reads of a queue that were found and not copied yet, the oldest first.
-pub(crate) struct Hits<M: Machine> {
-    group: Vec<Hit<M>>,
-    /// The next one to be copied, if some are copied already.
+/// Reads of a queue that were found in memory and not copied yet, oldest first.
+pub(crate) struct PendingHits<M: Machine> {
+    group: Vec<PendingHit<M>>,
+    /// Index of the next read to copy.
     next: usize,
 }
 
-impl<M: Machine> Hits<M> {
-    pub(crate) fn new() -> Hits<M> {
-        Hits { group: Vec::with_capacity(GROUP), next: 0 }
+impl<M: Machine> PendingHits<M> {
+    pub(crate) fn new() -> PendingHits<M> {
+        PendingHits { group: Vec::with_capacity(GROUP), next: 0 }
     }
 }
 
-impl<M: Machine> Hit<M> {
+impl<M: Machine> PendingHit<M> {
     fn rq<'a>(&self) -> &'a Request<M> {
         // SAFETY: a request lies in its tag set, which outlives the queue, and nobody else has it
         // until the queue names its tag, which ends the hit. The lifetime is that of a turn.
         unsafe { self.rq.as_ref() }
     }
 
-    /// The frame of the page that is read, if memory has it; under the lock of the page's shard.
+    /// Returns the frame of the page if it is still in memory. Call it with the shard locked.
     #[inline]
     fn frame(&self, size: PageSize, shard: &mut Shard) -> Option<u32> {
         let (number, place) = place_of(self.page);
@@ -72,17 +72,17 @@ impl<M: Machine> Hit<M> {
     }
 }
 
-/// What came of a read that was found.
+/// Result of copying a read that was found.
 pub(crate) enum CopyOutcome<'a, M: Machine> {
-    /// It is done.
+    /// The read is complete.
     Done(Tag),
-    /// Memory has its page no more, or never had.
+    /// The page is not, or no longer, in memory.
     Missed(&'a Request<M>),
 }
 
-impl<M: Machine> Hits<M> {
-    /// Keeps a read of one page for a moment if memory has its extent, whose lines come meanwhile;
-    /// whether it is one.
+impl<M: Machine> PendingHits<M> {
+    /// Queues a read of a single page if its extent is in memory, and prefetches the extent.
+    /// Returns true if the read was queued.
     #[inline]
     pub(crate) fn find(&mut self, cache: &Cache<M>, rq: &Request<M>, pages: &Range<u64>) -> bool {
         if pages.end - pages.start != 1 {
@@ -93,17 +93,18 @@ impl<M: Machine> Hits<M> {
         let Some(at) = shard.find(number) else { return false };
         M::will_read((&raw const *shard.extent(at)).cast(), Extent::LINES_BYTES);
         drop(shard);
-        self.group.push(Hit { rq: NonNull::from(rq), page: pages.start, at });
+        self.group.push(PendingHit { rq: NonNull::from(rq), page: pages.start, at });
         true
     }
 
-    /// Whether the group is to be copied before another one is found.
+    /// Returns true if the group must be copied before another read is queued.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.group.len() >= GROUP
     }
 
-    /// Copies the next one of the group, which is empty after the last.
+    /// Copies the next read of the group. Returns `None` after the last one, when the group is
+    /// empty.
     #[inline]
     pub(crate) fn copy_next<'a>(&mut self, cache: &Cache<M>) -> Option<CopyOutcome<'a, M>> {
         if self.next == 0 {
@@ -128,7 +129,7 @@ impl<M: Machine> Hits<M> {
         Some(CopyOutcome::Done(rq.tag()))
     }
 
-    /// Asks for the pages of a group; a single read would only wait here instead of there.
+    /// Prefetches the pages of a group. Useless for a single read, which would wait either way.
     #[inline]
     fn look(&self, cache: &Cache<M>) {
         if self.group.len() < 2 {
@@ -142,7 +143,7 @@ impl<M: Machine> Hits<M> {
                 *start = cache.frames.at(frame).wrapping_add(into).cast_const();
             }
         }
-        // All addresses first: each may take a walk through page tables.
+        // Touches all addresses first, because each may need a page table walk.
         let starts = &starts[..self.group.len().min(GROUP)];
         starts.iter().for_each(|start| M::will_read(*start, 1));
         starts.iter().for_each(|start| M::will_read(*start, HINT_BYTES));

@@ -1,74 +1,77 @@
-//! `Streams`: sequential readers among a queue's reads, and how far ahead of each to read.
+//! `StreamDetector`: detects sequential readers among a queue's reads, and decides how far to read
+//! ahead.
 //!
-//! Owned by a queue. A read that starts where another ended continues its stream; the window ahead
-//! doubles with each such read up to the cache's setting, and is refilled when half of it is used.
-//! Kernel counterpart: `ondemand_readahead`.
+//! A queue owns it. A read that starts where another one ended continues its stream. The read-ahead
+//! window doubles with each such read up to the configured maximum, and is refilled when half of it
+//! is used. Kernel counterpart: `ondemand_readahead`.
 
 use core::ops::Range;
 
 use crate::memory::page::PageSize;
 
-/// Streams that a queue follows at a time.
+/// Maximum number of streams that a queue tracks.
 const STREAMS: usize = 16;
-/// Reads for which a stream that was read ahead of keeps its place.
+/// Number of reads during which an idle stream with read-ahead keeps its slot.
 const PATIENCE: u64 = 256;
-/// Bytes of the first window, if a page is no larger.
+/// Size of the first window in bytes, or one page if that is larger.
 const FIRST_BYTES: u64 = 32 << 10;
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Stream {
-    /// The page at which its next read begins.
+struct SequentialStream {
+    /// Page at which the stream's next read is expected to begin.
     next: u64,
-    /// The page up to which was read ahead.
+    /// First page that has not been read ahead.
     ahead: u64,
-    /// Pages to be read ahead.
+    /// Read-ahead window in pages.
     window: u64,
     used: u64,
 }
 
-/// The streams of a queue.
+/// Sequential streams of a queue.
 #[derive(Debug)]
-pub(crate) struct Streams {
-    streams: [Stream; STREAMS],
+pub(crate) struct StreamDetector {
+    streams: [SequentialStream; STREAMS],
     clock: u64,
-    /// The place that was given away last.
+    /// Index of the slot that was reused last.
     hand: usize,
-    /// Pages of the first window, and of the largest.
+    /// Size of the first window and of the largest, in pages.
     pages_first: u64,
     pages_max: u64,
 }
 
-impl Streams {
-    /// Streams that are read ahead of by so many bytes at most, in whole pages: none for 0.
-    pub(crate) fn new(page: PageSize, bytes_max: u64) -> Streams {
-        let streams = [Stream::default(); STREAMS];
+impl StreamDetector {
+    /// Creates a detector that reads ahead by at most `bytes_max`, rounded up to whole pages; 0
+    /// turns it off.
+    pub(crate) fn new(page: PageSize, bytes_max: u64) -> StreamDetector {
+        let streams = [SequentialStream::default(); STREAMS];
         let pages_max = bytes_max.div_ceil(page.bytes() as u64);
-        Streams { streams, clock: 0, hand: 0, pages_first: page.fit(FIRST_BYTES), pages_max }
+        StreamDetector { streams, clock: 0, hand: 0, pages_first: page.fit(FIRST_BYTES), pages_max }
     }
 
-    /// Notes a read of these pages; gives the pages to be read ahead.
+    /// Records a read of these pages. Returns the pages to read ahead, if any.
     pub(crate) fn note(&mut self, pages: &Range<u64>) -> Option<Range<u64>> {
         if self.pages_max == 0 {
             return None;
         }
         self.clock += 1;
         let clock = self.clock;
-        // The page at an end that is no page's end is read by both.
-        let continues =
-            |s: &&mut Stream| s.used != 0 && (s.next == pages.start || s.next == pages.start + 1);
+        // Two reads that meet inside a page both touch that page.
+        let continues = |s: &&mut SequentialStream| {
+            s.used != 0 && (s.next == pages.start || s.next == pages.start + 1)
+        };
         let Some(stream) = self.streams.iter_mut().find(continues) else {
             self.hand = (self.hand + 1) % STREAMS;
             if self.streams[self.hand].used + PATIENCE > clock && self.streams[self.hand].window > 0
             {
-                // A reader that goes on stays, and the next place is somebody else's.
+                // An active reader keeps its slot; the next one is reused instead.
                 self.hand = (self.hand + 1) % STREAMS;
             }
             self.streams[self.hand] =
-                Stream { next: pages.end, ahead: pages.end, window: 0, used: clock };
+                SequentialStream { next: pages.end, ahead: pages.end, window: 0, used: clock };
             return None;
         };
         if pages.end <= stream.next {
-            // Its last page once more.
+            // The stream reads its last page again.
             stream.used = clock;
             return None;
         }
@@ -91,7 +94,7 @@ mod tests {
 
     #[test]
     fn windows_double_for_a_sequential_reader_and_are_refilled_when_half_used() {
-        let mut streams = Streams::new(PageSize::over(512), 64 << 12);
+        let mut streams = StreamDetector::new(PageSize::over(512), 64 << 12);
         let found: Vec<_> = (0..12).map(|at| streams.note(&(at * 4..at * 4 + 4))).collect();
         let windows: Vec<_> = found.iter().flatten().cloned().collect();
         assert_eq!(windows[..3], [8..16, 16..28, 28..48]);
@@ -101,10 +104,10 @@ mod tests {
 
     #[test]
     fn random_readers_and_those_beyond_the_setting_get_nothing_ahead() {
-        let mut streams = Streams::new(PageSize::over(512), 64 << 12);
+        let mut streams = StreamDetector::new(PageSize::over(512), 64 << 12);
         assert!((0..100).all(|at| streams.note(&(at * 1000..at * 1000 + 1)).is_none()));
         assert!((0..100).all(|_| streams.note(&(7..8)).is_none()), "one page again and again");
-        let mut off = Streams::new(PageSize::over(512), 0);
+        let mut off = StreamDetector::new(PageSize::over(512), 0);
         assert!((0..100).all(|at| off.note(&(at..at + 1)).is_none()));
     }
 }

@@ -1,10 +1,11 @@
-//! `Flusher`: the thread of a cache that brings dirty pages to the volume.
+//! `Flusher`: the thread of a cache that writes dirty pages to the volume.
 //!
-//! One for each cache. Its `turn` collects what is due (too much is dirty, it is old, a flush or a
-//! writer waits for it), sorts it and hands it to its channel of the volume; who serves the drives
-//! is the volume's setting: with workers this thread only batches (\[FALCON\]). Whoever runs it
-//! calls `turn` between sleeps, as with a [`Channel`]. Dropped, it leaves dirty pages where they
-//! are: flush the cache's disk before. Kernel counterpart: `wb_workfn`.
+//! Each cache has one. `turn` collects the pages that are due (too much is dirty, a page is old, or
+//! a flush or writer waits), sorts them and submits them to its channel of the volume. The volume's
+//! settings decide which threads serve the drives: with workers, the flusher's thread only builds
+//! the writes (\[FALCON\]). The owner calls `turn` between sleeps, as with a [`Channel`]. A flusher
+//! that is dropped leaves dirty pages unwritten, so flush the cache's disk first. Kernel
+//! counterpart: `wb_workfn`.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -20,65 +21,69 @@ use crate::memory::shard::{DuePages, Shard};
 use crate::write_back::write_queues::FlusherConfig;
 use crate::write_back::writeout::Writeout;
 
-/// Most bytes collected for one sort.
+/// Maximum amount of data collected at a time, in bytes.
 const BATCH_BYTES: u64 = 16 << 20;
-/// Bytes on their way above which nothing is collected, and the part of them that drives share: all
-/// drives but one that take nothing leave room for that one.
+/// Amount of write-back data in flight, in bytes, above which nothing more is collected.
+/// `SHARES_BYTES` is the part divided among the drives, so that if all drives but one are stuck,
+/// that one still has room.
 const ON_THEIR_WAY_BYTES: u64 = 64 << 20;
 const SHARES_BYTES: u64 = ON_THEIR_WAY_BYTES - BATCH_BYTES;
-/// Time until pages are looked for once more where a drive has its share and nothing else is due;
-/// and at the latest where drives have lists of their own, since one that had nothing may get some.
+/// Interval after which pages are collected again if a drive has used up its share and nothing else
+/// is due, in nanoseconds. Also the maximum interval if each drive has its own list, because a
+/// drive without work may get some.
 const LOOK_NS: u64 = 10_000_000;
-/// How much older pages get while a flush waits for others.
+/// Time by which pages are treated as older while a flush waits for other pages, in nanoseconds.
 const HURRY_NS: u64 = 500_000_000;
-/// Shortest time over which the rate is measured, and the longest without a write that counts.
+/// Minimum time over which the write-back rate is measured, and the longest pause between writes
+/// that counts, in nanoseconds.
 const RATE_NS: u64 = 50_000_000;
 const PAUSE_NS: u64 = 1_000_000_000;
-/// Bytes over which it is measured if they are written far faster than it says: after a pause of
-/// the drives what was measured is far too low, and writers that are held for it give little to do.
+/// Amount of data, in bytes, over which the rate is measured if pages are written much faster than
+/// it says. After a pause of the drives the measured rate is far too low, and writers that are
+/// delayed by it produce little data.
 const FASTER_BYTES: u64 = 1 << 20;
-/// Extents with which a drive that fails is tried once more.
+/// Number of extents in a probe of a failing drive.
 const PROBE_EXTENTS: usize = 8;
 
-/// Number of the flush at the end among the writes, of which none has it.
+/// `user_data` of the flush at shutdown. No write has this number.
 const FLUSH: u64 = u64::MAX;
 
-/// The thread of a cache that brings dirty pages to the volume.
+/// Write-back thread of a cache.
 pub struct Flusher<M: Machine> {
     cache: Arc<Cache<M>>,
     below: Channel<M>,
     writeout: Writeout,
-    /// The shard where collecting goes on.
+    /// Shard at which collecting continues.
     next_shard: usize,
     rate: WriteRate,
     errors_seen: u64,
-    /// Stranded extents that the next probe leaves out, so that each is tried at some time.
+    /// Number of stranded extents that the next probe skips, so that each is tried eventually.
     probe_at: usize,
-    /// Somebody finds no memory, and nothing was collected since.
+    /// True if a writer lacks memory and nothing was collected since.
     is_short: bool,
-    /// When to look for pages at the earliest, and when they were looked for last.
+    /// Earliest time of the next collection. `collected_ns` is the time of the last one.
     look_ns: u64,
     collected_ns: u64,
-    /// The flush at the end is under way.
+    /// True while the flush at shutdown is in flight.
     is_flushing: bool,
 }
 
-/// How fast pages reach the volume, measured while some are on their way.
+/// Measures how fast pages reach the volume, while some are in flight.
 #[derive(Debug, Default)]
 struct WriteRate {
-    /// The last turn, and how many pages were on their way after it.
+    /// Time of the last turn, and the number of pages in flight after it.
     last: (u64, usize),
-    /// Time with pages on their way since the rate was said.
+    /// Time with pages in flight since the rate was last reported.
     busy_ns: u64,
-    /// Bytes written by then.
+    /// Total bytes written when the rate was last reported.
     written: u64,
-    /// The rate that was said.
+    /// Last reported rate, in bytes a second.
     said: u64,
 }
 
 impl WriteRate {
-    /// Notes a turn, with the bytes written so far and the pages that are on their way; gives the
-    /// rate in bytes a second when it was measured for long enough.
+    /// Records a turn, with the total bytes written and the pages in flight. Returns the rate in
+    /// bytes a second once it was measured for long enough.
     fn note(&mut self, now_ns: u64, written: u64, under_way: usize) -> Option<u64> {
         let (last_ns, before) = core::mem::replace(&mut self.last, (now_ns, under_way));
         if before > 0 {
@@ -101,8 +106,8 @@ impl WriteRate {
 }
 
 impl<M: Machine> Flusher<M> {
-    /// The flusher of a cache. `below` is a channel of the calling thread to the cache's volume, of
-    /// the depth that `FlusherConfig::channel_depth` says, and `bell` wakes that thread.
+    /// Creates the flusher of a cache. `below` is the calling thread's channel to the cache's
+    /// volume, with the depth from `FlusherConfig::channel_depth`. `bell` wakes that thread.
     pub fn new(
         cache: &Arc<Cache<M>>,
         (below, config): (Channel<M>, FlusherConfig),
@@ -124,7 +129,7 @@ impl<M: Machine> Flusher<M> {
         }
     }
 
-    /// Collects what is due, sends it, and takes what is written. Does not wait.
+    /// Collects and submits due pages, and processes completions. Does not block.
     pub fn turn(&mut self) {
         let (cache, writeout) = (&self.cache, &mut self.writeout);
         let (mut ended, is_flushing) = (false, &mut self.is_flushing);
@@ -145,7 +150,7 @@ impl<M: Machine> Flusher<M> {
             self.below.flush();
         }
         self.below.tick();
-        // Relaxed: a number that nothing depends on.
+        // Relaxed: statistics, which nothing depends on.
         let written = self.cache.counts.written_back.load(Order::Relaxed);
         let written = written * self.cache.page.bytes() as u64;
         if let Some(rate) = self.rate.note(now_ns, written, self.writeout.pages()) {
@@ -156,8 +161,8 @@ impl<M: Machine> Flusher<M> {
         }
     }
 
-    /// Flushes the drives, if the cache still owes them something: what they took of it is there
-    /// for good, although no flush of the cache can succeed.
+    /// Flushes the drives if dirty pages remain. This makes what the drives did accept durable,
+    /// although a flush of the cache itself cannot succeed.
     pub fn begin_last_flush(&mut self) {
         if self.cache.dirty_pages() > 0 && !self.is_flushing {
             let flush = Bio::flush().with_user_data(FLUSH);
@@ -166,13 +171,13 @@ impl<M: Machine> Flusher<M> {
         }
     }
 
-    /// Whether the flush at the end is under way.
+    /// Returns true while the flush at shutdown is in flight.
     #[must_use]
     pub fn is_flushing(&self) -> bool {
         self.is_flushing
     }
 
-    /// After a failure, and when a drive fails no longer, whoever waits is told.
+    /// Wakes waiting jobs after a failed write, and when a drive has recovered.
     fn note_errors(&mut self, now_ns: u64) {
         let errors = self.cache.counts.write_errors.load(Order::Acquire)
             + self.cache.failed_writes.stuck_changes();
@@ -184,7 +189,7 @@ impl<M: Machine> Flusher<M> {
         }
     }
 
-    /// Tries drives that fail with a few of the pages that wait for them.
+    /// Probes failing drives with a few of the pages that wait for them.
     fn probe(&mut self, now_ns: u64) {
         let cache = &self.cache;
         if !cache.failed_writes.has_failing() {
@@ -239,8 +244,8 @@ impl<M: Machine> Flusher<M> {
         let (has_full, waits) = (write_queues.has_full(shares), cache.failed_writes.has_failing());
         let takes_all = core::mem::take(&mut self.is_short) || dirty > cache.dirty_max_pages() / 2;
         let old_ns = now_ns.saturating_sub(cache.config.dirty_age_ns);
-        // What a flush waits for goes before what is merely old, for a while, and unless a drive
-        // keeps it waiting.
+        // For a limited time, pages that a flush waits for go before pages that are merely old,
+        // unless a drive keeps the flush waiting.
         let is_owed = |shard: &M::Lock<Shard>| {
             shard.lock().oldest_epoch().is_some_and(|oldest| oldest < until)
         };
@@ -256,7 +261,8 @@ impl<M: Machine> Flusher<M> {
                 }
                 true if waits => DuePages::Beside(!e.stranded),
                 true => DuePages::Pages(!e.stranded),
-                // Stranded ones keep their place, and their time; younger ones their place.
+                // Stranded extents keep their place in the list and their time. Younger ones keep
+                // their place.
                 false if e.stranded != 0 || e.young.is_all => DuePages::Later,
                 false => DuePages::NoMore,
             };
@@ -277,13 +283,14 @@ impl<M: Machine> Flusher<M> {
         self.writeout.start(cache, items);
     }
 
-    /// Whether there is something to do without sleeping: for a last look after arming the bell.
+    /// Returns true if there is work. Check it once more after arming the doorbell, before
+    /// sleeping.
     #[must_use]
     pub fn has_work(&self) -> bool {
         self.cache.flusher.is_rung() || self.below.has_work()
     }
 
-    /// When to turn again at the latest, if there is such a time.
+    /// Returns the latest time of the next `turn`, or `None` if there is no deadline.
     pub fn sleep_until(&mut self) -> Option<u64> {
         let mut next = self.below.sleep_until();
         let mut wake_at = |ns: u64| next = Some(next.map_or(ns, |other| other.min(ns)));
@@ -298,7 +305,8 @@ impl<M: Machine> Flusher<M> {
         } else if self.cache.dirty_pages() > 0 {
             let oldest = self.cache.shards().iter().filter_map(|shard| shard.lock().oldest_ns());
             if let Some(oldest_ns) = oldest.min() {
-                // What is due and could not be collected is being written, which rings.
+                // Pages that are due but were not collected are in flight; their completion rings
+                // the bell.
                 let due_ns = oldest_ns + self.cache.config.dirty_age_ns;
                 wake_at(due_ns.max(M::now() + 1_000_000));
             }
@@ -306,7 +314,7 @@ impl<M: Machine> Flusher<M> {
         next
     }
 
-    /// Whether nothing is on its way.
+    /// Returns true if no pages are in flight.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.writeout.pages() == 0
@@ -314,8 +322,8 @@ impl<M: Machine> Flusher<M> {
 }
 
 impl<M: Machine> Drop for Flusher<M> {
-    /// What is on its way is waited for, as long as a channel that is dropped waits; then the
-    /// cache's memory is given up for lost, since a drive may still read it.
+    /// Waits for writes in flight, for as long as a dropped channel waits. After that it leaks the
+    /// cache's memory, because a drive may still read it.
     fn drop(&mut self) {
         self.cache.flusher.set_bell(None);
         let (cache, writeout) = (&self.cache, &mut self.writeout);

@@ -1,9 +1,9 @@
-//! `WriteQueues`: writes of dirty pages that are ready to be sent, by drive, and those inside each.
+//! `WriteQueues`: write-back I/Os by drive, both those ready to be sent and those in flight.
 //!
-//! Owned by a `Writeout`. A drive has so many places: one that is slow, or answers nothing, keeps
-//! its own and no others, and the writes of its neighbours go past its own. Writes over several
-//! drives have a queue of their own, with as many places as all drives. Knows numbers of writes and
-//! drives.
+//! A `Writeout` owns it. Each drive has a limited number of slots. A slow or stuck drive occupies
+//! only its own, and the writes of other drives overtake its writes. Writes that span several
+//! drives have a queue of their own, with as many slots as all drives together. This file knows
+//! only numbers of writes and drives.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -11,115 +11,116 @@ use alloc::vec::Vec;
 
 use crate::cache::failed_writes::{DriveProgress, NO_MEMBER};
 
-/// A drive that has ended no write for so long, though it has some, is stuck.
+/// Time without a completion after which a drive with writes in flight counts as stuck, in
+/// nanoseconds.
 pub(crate) const STUCK_NS: u64 = 1_000_000_000;
 
-/// The writes of a volume's drives.
+/// Write queues of a volume's drives.
 pub(crate) struct WriteQueues {
-    /// Those of each drive, then those over several.
+    /// One queue for each drive, then one for writes that span several drives.
     of: Box<[WriteQueue]>,
-    /// Places of each drive.
+    /// Number of slots of each drive.
     places: usize,
     lists: WriteLists,
-    /// The queue whose turn it is to be first.
+    /// Queue that sends first in the next turn.
     first: usize,
 }
 
-/// How a flusher sends its writes.
+/// Settings for the write-back I/Os of a flusher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlusherConfig {
-    /// Writes inside each drive at a time, from 1.
+    /// Maximum number of writes in flight to each drive, at least 1.
     pub drive_writes: u32,
-    /// In which order they go.
+    /// Order in which writes are sent.
     pub lists: WriteLists,
 }
 
 impl FlusherConfig {
-    /// Depth of a channel to a volume of so many drives in which no drive takes the places of
-    /// others: room for writes over several drives, which stay if one is stuck, and for those after
-    /// them.
+    /// Returns a channel depth for a volume of this many drives at which no drive uses up the slots
+    /// of others. It leaves room for writes over several drives, which stay in flight if one drive
+    /// is stuck, and for the writes after them.
     #[must_use]
     pub fn channel_depth(&self, drives: usize) -> u32 {
         (2 * drives as u32).saturating_mul(self.drive_writes).clamp(1, 65_536)
     }
 }
 
-/// In which order the writes of a flusher go.
+/// Order in which a flusher sends its writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteLists {
-    /// Those of each drive in a list of its own: none waits for another drive.
+    /// One list for each drive: no write waits for another drive.
     PerDrive,
-    /// All in one list, as the kernel's of a volume (`bdi_writeback`), until a drive fails or is
-    /// stuck.
+    /// One list for all drives, like the kernel's for a volume (`bdi_writeback`), until a drive
+    /// fails or is stuck.
     Shared,
 }
 
-/// The writes of one drive, or those over several.
+/// Write queue of one drive, or of the writes that span several drives.
 #[derive(Default)]
 struct WriteQueue {
     ready: VecDeque<usize>,
-    /// Writes inside the drive.
+    /// Number of writes in flight.
     inside: usize,
-    /// Pages of writes that are ready or inside.
+    /// Number of pages in writes that are ready or in flight.
     pages: usize,
-    /// A write ended since the last turn, or none was inside then.
+    /// True if a write completed since the last turn, or if none was in flight then.
     has_moved: bool,
-    /// The last turn for which that holds.
+    /// Time of the last turn at which `has_moved` was true.
     moved_ns: u64,
-    /// Writes came to it since `begin`.
+    /// True if writes were added since `begin`.
     is_fed: bool,
-    /// It was stuck when `held` looked, and how many pages that has given and not taken back.
+    /// True if the drive was stuck when `held` last checked. `held` is the number of pages reported
+    /// for it then.
     is_stuck: bool,
     held: usize,
 }
 
 impl WriteQueues {
-    /// Of so many drives, each with so many places, one at least.
+    /// Creates queues for this many drives. Each drive has at least one slot.
     pub(crate) fn new(drives: usize, config: FlusherConfig) -> WriteQueues {
         let of = (0..=drives).map(|_| WriteQueue::default()).collect();
         let places = config.drive_writes.max(1) as usize;
         WriteQueues { of, places, lists: config.lists, first: 0 }
     }
 
-    /// No write goes over several drives any more, and each drive has a list.
+    /// Gives each drive its own list from now on, because writes no longer span several drives.
     pub(crate) fn divide(&mut self) {
         self.lists = WriteLists::PerDrive;
     }
 
-    /// How many drives there are.
     fn drives(&self) -> usize {
         self.of.len() - 1
     }
 
-    /// Places of a queue.
+    /// Returns the number of slots of a queue.
     fn places(&self, queue: usize) -> usize {
         if queue < self.drives() { self.places } else { self.places * self.drives() }
     }
 
-    /// The queue of a drive's writes.
+    /// Returns the queue that a drive's writes go to.
     fn queue_mut(&mut self, member: u16) -> &mut WriteQueue {
         let at = if self.is_shared(member) { self.drives() } else { member.into() };
         &mut self.of[at]
     }
 
-    /// Whether drives have lists of their own.
+    /// Returns true if each drive has its own list.
     pub(crate) fn is_divided(&self) -> bool {
         self.drives() > 1 && self.lists == WriteLists::PerDrive
     }
 
-    /// Whether writes of a drive are in the list that is of no drive.
+    /// Returns true if a drive's writes go to the list shared by all drives.
     pub(crate) fn is_shared(&self, member: u16) -> bool {
         member == NO_MEMBER || self.lists == WriteLists::Shared
     }
 
-    /// Adds a write of so many pages.
+    /// Adds a write that carries this many pages.
     pub(crate) fn push(&mut self, member: u16, number: usize, pages: usize) {
         let queue = self.queue_mut(member);
         queue.ready.push_back(number);
         (queue.pages, queue.is_fed) = (queue.pages + pages, true);
     }
 
-    /// The queues, each once, in the order in which they may send at this time.
+    /// Returns all queues, in the order in which they may send in this turn.
     pub(crate) fn turn(&mut self, now_ns: u64) -> impl Iterator<Item = usize> + use<> {
         for queue in &mut self.of {
             if core::mem::take(&mut queue.has_moved) || queue.inside == 0 {
@@ -131,7 +132,7 @@ impl WriteQueues {
         (first..count).chain(0..first)
     }
 
-    /// Takes the next write of a queue, if it has a place.
+    /// Takes the next write of a queue if the queue has a free slot.
     pub(crate) fn next(&mut self, queue: usize) -> Option<usize> {
         let places = self.places(queue);
         let queue = &mut self.of[queue];
@@ -143,32 +144,32 @@ impl WriteQueues {
         Some(number)
     }
 
-    /// The last write that `next` gave was not taken.
+    /// Puts back the last write that `next` returned, because the channel did not take it.
     pub(crate) fn push_back(&mut self, queue: usize, number: usize) {
         let queue = &mut self.of[queue];
         queue.inside -= 1;
         queue.ready.push_front(number);
     }
 
-    /// A write of so many pages that `next` gave has ended, or takes no place any more.
+    /// Frees the slot of a write that has ended, or that no longer counts.
     pub(crate) fn ended(&mut self, member: u16, pages: usize) {
         let queue = self.queue_mut(member);
         (queue.inside, queue.pages) = (queue.inside - 1, queue.pages - pages);
         queue.has_moved = true;
     }
 
-    /// Takes all writes that are ready.
+    /// Removes and returns all writes that are ready.
     pub(crate) fn take_ready(&mut self) -> Vec<usize> {
         self.of.iter_mut().flat_map(|queue| queue.ready.drain(..)).collect()
     }
 
-    /// So many pages of writes that `take_ready` gave come no more.
+    /// Subtracts pages of writes that `take_ready` removed and that will not come back.
     pub(crate) fn forget(&mut self, member: u16, pages: usize) {
         self.queue_mut(member).pages -= pages;
     }
 
-    /// Looks at this time which drives are stuck: calls `note` for those that are, and for those
-    /// that are not any more, and gives how many more pages are held in them than at the last look.
+    /// Checks which drives are stuck. Calls `note` for each stuck drive and for each that has
+    /// recovered. Returns how many more pages are in stuck drives than at the last check.
     pub(crate) fn held(&mut self, now_ns: u64, mut note: impl FnMut(usize, DriveProgress)) -> i64 {
         let (drives, mut more) = (self.drives(), 0);
         for (drive, queue) in self.of[..drives].iter_mut().enumerate() {
@@ -182,24 +183,26 @@ impl WriteQueues {
         more
     }
 
-    /// Whether a drive was stuck at the last look.
+    /// Returns true if a drive was stuck at the last check.
     pub(crate) fn has_stuck(&self) -> bool {
         self.of.iter().any(|queue| queue.is_stuck)
     }
 
-    /// When a drive is stuck that is not known to be, if it ends nothing until then.
+    /// Returns the time at which the next drive counts as stuck, if it completes nothing until
+    /// then.
     pub(crate) fn stuck_at_ns(&self) -> Option<u64> {
         let has_some = self.of.iter().filter(|queue| queue.inside > 0 && !queue.is_stuck);
         has_some.map(|queue| queue.moved_ns.saturating_add(STUCK_NS)).min()
     }
 
-    /// Whether writes of a drive are ready, or inside it and stuck.
+    /// Returns true if a drive has writes ready, or is stuck with writes in flight.
     pub(crate) fn has_waiting(&self, drive: usize) -> bool {
         !self.of[drive].ready.is_empty() || self.of[drive].is_stuck
     }
 
-    /// Whether nothing is ready, or half of the places are free of a drive to which writes came
-    /// since `begin`, or none came: the more comes together, the longer its writes are.
+    /// Returns true if collecting more pages is useful: nothing is ready, or nothing was added
+    /// since `begin`, or a drive that got writes since then has half of its slots free. Collecting
+    /// late is better, because more pages at a time make longer writes.
     pub(crate) fn wants_more(&self) -> bool {
         let is_short = |(at, queue): (usize, &WriteQueue)| {
             queue.is_fed && queue.ready.is_empty() && queue.inside <= self.places(at) / 2
@@ -209,17 +212,17 @@ impl WriteQueues {
             || self.of.iter().all(|queue| queue.ready.is_empty())
     }
 
-    /// What comes from here on counts in `wants_more`.
+    /// Starts a collection, for `wants_more`.
     pub(crate) fn begin(&mut self) {
         self.of.iter_mut().for_each(|queue| queue.is_fed = false);
     }
 
-    /// Whether a drive has its share of so many pages, ready or inside.
+    /// Returns true if a drive has its share of `pages`, ready or in flight.
     pub(crate) fn is_full(&self, drive: usize, pages: usize) -> bool {
         self.of[drive].pages >= pages / self.drives()
     }
 
-    /// Whether some drive has its share of so many pages.
+    /// Returns true if any drive has its share of `pages`.
     pub(crate) fn has_full(&self, pages: usize) -> bool {
         (0..self.drives()).any(|drive| self.is_full(drive, pages))
     }

@@ -1,11 +1,13 @@
-//! `Writeout`: dirty pages on their way to the volume: sorted, merged to large writes, accounted.
+//! `Writeout`: sorts dirty pages, merges them into large writes, sends them, and tracks each page
+//! until it is written.
 //!
-//! Owned by the flusher and, for small flushes and writes through, by queues. Takes what shards
-//! gave out, sorts it by sector, makes one write of each run of sectors up to 512 KiB (of one
-//! drive, but where chunks are small or drives share a list, and none has failed or is stuck; of
-//! one page, if its last write failed, since that may be due to a neighbour), and gives each page
-//! back to its shard when the writes that carry it have ended. Frames that lie side by side become
-//! one segment. A write waits for a place in its drive (write_queues.rs).
+//! The flusher owns one, and so does each queue, for small flushes and write-through. It takes the
+//! pages that shards collected, sorts them by sector, and makes one write of each run of sectors up
+//! to 512 KiB. A write stays on one drive, unless chunks are small or drives share a list, and none
+//! has failed or is stuck. A page whose last write failed gets a write of its own, because a
+//! neighbour may have caused the failure. When the writes that carry a page have ended, the page
+//! returns to its shard. Frames that are adjacent in memory become one segment. A write waits for a
+//! free slot of its drive (see write_queues.rs).
 #![allow(unsafe_code)]
 
 use alloc::vec::Vec;
@@ -21,34 +23,35 @@ use crate::memory::page::PageSize;
 use crate::memory::shard::{DirtyPage, WriteOutcome};
 use crate::write_back::write_queues::{FlusherConfig, WriteLists, WriteQueues};
 
-/// Most sectors of one write.
+/// Maximum length of one write, in sectors.
 const SECTORS_MAX: u32 = 1024;
-/// Most segments of one write.
+/// Maximum number of segments of one write.
 const SEGMENTS_MAX: usize = 256;
 
 /// Pages that were collected together.
 struct WriteBatch {
     items: Vec<DirtyPage>,
-    /// For each page, writes that carry it and have not ended, how those did that have, and which
-    /// eighths of it those had that did not end well.
+    /// For each page: the number of its writes in flight, the combined result of those that ended,
+    /// and the eighths that failed.
     states: Vec<(u8, WriteOutcome, u8)>,
     left: usize,
 }
 
-/// One write.
+/// One write I/O to the volume.
 struct WriteBio {
     batch: usize,
-    /// First and last page of the batch that it carries; how many of them count in its queue: those
-    /// that are not stranded, each in one write.
+    /// First and last page of the batch that the write carries. `counted` is the number of them
+    /// that count in the write's queue: pages that are not stranded, each in only one of its
+    /// writes.
     pages: (usize, usize),
     counted: usize,
     sector: u64,
-    /// Sector behind the last that it may have, and the drive that has all up to there; none if
-    /// it may go over several.
+    /// Sector at which the write must end, and the drive that has all sectors before it, or
+    /// `NO_MEMBER` if the write may span several drives.
     until: u64,
     member: u16,
     place: WriteSlot,
-    /// It carries a page that is to be written alone.
+    /// True if the write carries a page that must be written alone.
     is_alone: bool,
     flags: OpFlags,
     segments: Vec<Segment>,
@@ -57,32 +60,33 @@ struct WriteBio {
 // SAFETY: the pointers of the segments are into the frames of the cache, which any thread may use.
 unsafe impl Send for WriteBio {}
 
-/// Whether a write has a place in its drive.
+/// Whether a write occupies one of its drive's slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WriteSlot {
-    /// It waits for one.
+    /// The write waits for a slot.
     Waits,
-    /// It has one.
+    /// The write is in flight and occupies a slot.
     Taken,
-    /// It is inside without one, since before the writes were cut.
+    /// The write is in flight without a slot, because it was sent before writes were split by
+    /// drive.
     None,
 }
 
-/// Dirty pages on their way.
+/// Dirty pages on their way to the volume.
 pub(crate) struct Writeout {
     batches: Slab<WriteBatch>,
     bios: Slab<WriteBio>,
     pub(crate) write_queues: WriteQueues,
-    /// No write that waits goes over several drives.
+    /// True if no waiting write spans several drives.
     is_cut: bool,
-    /// There is one drive, whose writes nobody else's wait for.
+    /// True if the volume has one drive, so that no write can wait behind another drive's.
     is_single: bool,
-    /// Pages on their way.
+    /// Number of pages on their way.
     pages: usize,
 }
 
 impl Writeout {
-    /// Of a cache's volume.
+    /// Creates the write-out of a cache's volume.
     pub(crate) fn new<M: Machine>(cache: &Cache<M>, config: FlusherConfig) -> Writeout {
         let drives = cache.below.disks().len();
         let is_divided = config.lists == WriteLists::PerDrive && !cache.has_small_chunks();
@@ -96,30 +100,30 @@ impl Writeout {
         }
     }
 
-    /// Pages on their way.
+    /// Returns the number of pages on their way.
     pub(crate) fn pages(&self) -> usize {
         self.pages
     }
 
-    /// Leaves the lists of what is inside where they are for good: drives may still read them.
+    /// Leaks the segment lists of writes in flight, because drives may still read them.
     pub(crate) fn forget(&mut self) {
         core::mem::forget(core::mem::take(&mut self.bios));
         core::mem::forget(core::mem::take(&mut self.batches));
         self.pages = 0;
     }
 
-    /// When to look whether a drive is stuck, if that matters.
+    /// Returns when to check next for stuck drives, or `None` if there is only one drive.
     pub(crate) fn look_at_ns(&self) -> Option<u64> {
         if self.is_single { None } else { self.write_queues.stuck_at_ns() }
     }
 
-    /// Takes pages that shards have given out.
+    /// Starts writing pages that shards collected.
     pub(crate) fn start<M: Machine>(&mut self, cache: &Cache<M>, items: Vec<DirtyPage>) {
         self.start_with(cache, items, OpFlags::NONE);
     }
 
-    /// As `start`, for writes with these flags; with any, none goes over two drives, so that each
-    /// failure of one is counted.
+    /// Starts writing pages with these flags. With any flag set, no write spans two drives, so that
+    /// each failure counts against one drive.
     pub(crate) fn start_with<M: Machine>(
         &mut self,
         cache: &Cache<M>,
@@ -171,8 +175,8 @@ impl Writeout {
         self.push(cache, open);
     }
 
-    /// The drive of a sector, and how many sectors from there on one write may have; none while
-    /// writes may go over several.
+    /// Returns the drive of a sector, and how many sectors from there one write may cover;
+    /// `NO_MEMBER` while writes may span drives.
     fn reach_of<M: Machine>(&self, cache: &Cache<M>, sector: u64, flags: OpFlags) -> (u16, u64) {
         if flags == OpFlags::NONE && !self.is_cut && !cache.failed_writes.is_cautious() {
             return (NO_MEMBER, u64::MAX);
@@ -188,7 +192,7 @@ impl Writeout {
                 bio.member = drive as u16;
             }
             let pages = &self.batches[bio.batch].items[bio.pages.0..=bio.pages.1];
-            // A page of several writes counts in the first of them.
+            // A page that is carried by several writes counts in the first of them.
             let is_first = |item: &&DirtyPage| {
                 let first = cache.page.sector_runs(item.page, item.mask).next();
                 !item.is_probe && first.is_some_and(|(first, _)| bio.sector <= first)
@@ -199,8 +203,9 @@ impl Writeout {
         }
     }
 
-    /// Hands writes to a channel of the volume, as long as it takes them and their drives have
-    /// places; `user_data` makes the number of a bio of that of a write. Gives whether any went.
+    /// Sends writes to a channel of the volume, until the channel or the drives' slots are full.
+    /// `user_data` turns the number of a write into that of its bio. Returns true if any write was
+    /// sent.
     pub(crate) fn send<M: Machine>(
         &mut self,
         (cache, below): (&Cache<M>, &mut Channel<M>),
@@ -228,7 +233,8 @@ impl Writeout {
                         cache.counts.write_requests.fetch_add(1, Order::Relaxed);
                         has_sent = true;
                         if is_alone {
-                            // Not merged with the next one.
+                            // Flushes the channel so that the next write is not merged with this
+                            // one.
                             below.flush();
                         }
                     }
@@ -246,8 +252,8 @@ impl Writeout {
         has_sent
     }
 
-    /// Looks whether drives are stuck: then no write goes over two any more, and what waits for
-    /// those is counted apart.
+    /// Checks for stuck drives. If there is one, no write spans two drives from now on, and the
+    /// pages in flight to stuck drives are counted apart.
     fn look_for_stuck<M: Machine>(&mut self, cache: &Cache<M>, now_ns: u64) {
         if self.is_single {
             return;
@@ -264,18 +270,18 @@ impl Writeout {
             let more = self.write_queues.held(now_ns, note);
             if more != 0 {
                 cache.failed_writes.add_inside(more);
-                // There may be room for others now.
+                // Writers to other drives may have room now.
                 cache.signals.wake();
             }
             if before != cache.failed_writes.stuck_changes() {
-                // It looks which drives fail.
+                // The flusher updates which drives are failing.
                 cache.flusher.ring();
             }
         }
     }
 
-    /// Cuts the writes that wait where their drives end; those inside that may go over several take
-    /// no place any more.
+    /// Splits the waiting writes at the boundaries of drives. Writes in flight that may span drives
+    /// no longer occupy slots.
     fn cut<M: Machine>(&mut self, cache: &Cache<M>) {
         self.is_cut = true;
         for (_, bio) in &mut self.bios {
@@ -300,7 +306,7 @@ impl Writeout {
                 else {
                     break;
                 };
-                // A page that ends in one and begins in the other.
+                // The page is carried by both parts.
                 if behind.pages.0 == rest.pages.1 {
                     self.batches[rest.batch].states[behind.pages.0].0 += 1;
                 }
@@ -310,7 +316,8 @@ impl Writeout {
         }
     }
 
-    /// A write has ended: its pages go back to their shards with the last write that carries them.
+    /// Handles the end of a write. Each page returns to its shard with the last write that carries
+    /// it.
     pub(crate) fn ended<M: Machine>(&mut self, cache: &Cache<M>, at: usize, status: Status) {
         let bio = self.bios.remove(at);
         match bio.place {
@@ -330,7 +337,7 @@ impl Writeout {
                 *failed |= cache.page.mask_of(item.page, bio.sector, bio.end()) & item.mask;
             }
             if *left == 0 {
-                // What reached the volume is not written once more.
+                // Eighths that did reach the volume are not written again.
                 let mask = if *state == WriteOutcome::Ok { item.mask } else { *failed };
                 clean += u64::from(give_back(cache, &DirtyPage { mask, ..item }, *state));
                 (batch.left, self.pages) = (batch.left - 1, self.pages - 1);
@@ -348,7 +355,7 @@ impl Writeout {
     }
 }
 
-/// Notes how a write ended: what that says of its pages.
+/// Records the result of a write for its drive. Returns what it means for its pages.
 fn note_end<M: Machine>(cache: &Cache<M>, member: u16, status: Status) -> WriteOutcome {
     if status.is_ok() {
         cache.failed_writes.note_good(member);
@@ -359,14 +366,14 @@ fn note_end<M: Machine>(cache: &Cache<M>, member: u16, status: Status) -> WriteO
         return WriteOutcome::Again;
     }
     cache.failed_writes.note_error(member, status);
-    // SeqCst: before the look who waits, in `Signals::wake`.
+    // SeqCst: ordered before `Signals::wake` checks for waiting queues.
     cache.counts.write_errors.fetch_add(1, Order::SeqCst);
-    // It looks which drives fail.
+    // The flusher updates which drives are failing.
     cache.flusher.ring();
     WriteOutcome::Failed(status)
 }
 
-/// Gives a page back to its shard; how many pages are clean now.
+/// Returns a page to its shard. Returns how many pages became clean.
 fn give_back<M: Machine>(cache: &Cache<M>, item: &DirtyPage, ended: WriteOutcome) -> u32 {
     let number = item.page / EXTENT_PAGES as u64;
     let mut shard = cache.shard(number).lock();
@@ -384,7 +391,7 @@ fn give_back<M: Machine>(cache: &Cache<M>, item: &DirtyPage, ended: WriteOutcome
 }
 
 impl WriteBio {
-    /// Takes what it has from a sector on, if it goes so far: a write like it.
+    /// Splits off the part from `sector` on, if the write reaches that far.
     fn split_off(&mut self, size: PageSize, sector: u64) -> Option<WriteBio> {
         if self.end() <= sector {
             return None;
@@ -402,7 +409,7 @@ impl WriteBio {
                 behind.push(Segment { start: piece.start.wrapping_add(take), len_bytes: rest });
             }
         }
-        // Its pages follow each other, as its sectors do.
+        // Consecutive sectors of a write belong to consecutive pages.
         let page_of = |sector: u64| (size.page_at(sector) - size.page_at(self.sector)) as usize;
         let pages = (self.pages.0 + page_of(sector), self.pages.1);
         self.pages.1 = self.pages.0 + page_of(sector - 1);
@@ -410,13 +417,14 @@ impl WriteBio {
         Some(WriteBio { pages, sector, segments: behind, ..*self })
     }
 
-    /// The sector behind it.
+    /// Returns the sector after the last one of the write.
     fn end(&self) -> u64 {
         let bytes: u32 = self.segments.iter().map(|piece| piece.len_bytes).sum();
         self.sector + u64::from(bytes / 512)
     }
 
-    /// Adds the next sectors of a batch; false if they do not follow, or the write is full.
+    /// Appends the next sectors of a batch. Returns false if they are not adjacent, or the write is
+    /// full.
     fn append(&mut self, sector: u64, piece: Segment, page: usize) -> bool {
         let nr_sectors = (self.end() - self.sector) as u32;
         let follows = self.end() == sector;

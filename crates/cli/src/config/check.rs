@@ -1,8 +1,8 @@
-//! Second step: sections to a plan in which every name is resolved and nothing contradicts.
+//! Second step of loading a configuration: resolves names and checks the rules between sections.
 //!
-//! Owns the rules between sections: unique names, known drives and controllers, one volume per
-//! drive, one name per listener. Called by `config::load`; touches no file but what tells the
-//! machine's NUMA nodes and no socket, so `--check` is this far and opening starts from here.
+//! Owns the rules between sections: names are unique, drives and controllers exist, a drive is in
+//! one volume, export names differ on a listener. Called by `config::load`. Touches no socket, and
+//! no file except sysfs for the machine's NUMA nodes, so `--check` and a start share this step.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -14,26 +14,26 @@ use millrace_console::words::nearest;
 use super::controller;
 use super::group::members::Members;
 use super::key_lines::KeyLines;
-use super::names::Names;
-use super::plan::{Lines, ListenerPlan, LocatedDrive, ServePlan};
+use super::names::SectionNames;
+use super::plan::{ListenerPlan, LocatedDrive, PlanLines, ServePlan};
 use super::problem::Problems;
 use super::sections::Sections;
 use super::unit_notes;
 use super::volume::VolumeDraft;
 use super::warnings;
 
-/// Checks how sections go together.
+/// Checks the rules between sections and makes the plan.
 pub fn check(file: &str, sections: Sections, problems: &mut Problems) -> ServePlan {
     let Sections { mut config, daemon, mut lines, drives, volumes, lost, has_exports } = sections;
     let names = config.controllers.iter().map(|one| &one.name).zip(&lines.controllers);
-    let names = Names::new("controller", names, &lost, problems);
+    let names = SectionNames::new("controller", names, &lost, problems);
     let controllers = config.controllers.iter().zip(&lines.controllers);
     controller::check(controllers, &names, &drives, problems);
     let names = config.groups.iter().map(|one| &one.name).zip(&lines.groups);
-    let names = Names::new("group", names, &lost, problems);
+    let names = SectionNames::new("group", names, &lost, problems);
     Members { config: &config, lines: &lines, names: &names }.check(problems);
     let names = volumes.iter().map(|(one, lines)| (&one.config.name, lines));
-    let names = Names::new("volume", names, &lost, problems);
+    let names = SectionNames::new("volume", names, &lost, problems);
     for (export, lines) in config.exports.iter().zip(&lines.exports) {
         if export.on_demand.is_none()
             && let Err(text) = names.find(&export.volume)
@@ -42,7 +42,7 @@ pub fn check(file: &str, sections: Sections, problems: &mut Problems) -> ServePl
         }
     }
     let names = drives.iter().map(|(one, lines)| (&one.name, lines));
-    let names = Names::new("drive", names, &lost, problems);
+    let names = SectionNames::new("drive", names, &lost, problems);
     let unused = self::volumes(&volumes, (&drives, &names), (&mut config, &mut lines), problems);
     let listeners = listeners(&config, &lines, problems);
     for (number, text) in config.directory_problems() {
@@ -60,12 +60,11 @@ pub fn check(file: &str, sections: Sections, problems: &mut Problems) -> ServePl
     ServePlan { warnings, ..plan }
 }
 
-/// Gives each volume its drives, of which each is in one volume, once. Returns those that are in
-/// none.
+/// Assigns drives to volumes, each drive to one volume. Returns the drives that no volume uses.
 fn volumes<'a>(
     volumes: &'a [(VolumeDraft, KeyLines)],
-    (drives, names): (&'a [LocatedDrive], &Names<'_>),
-    (config, all_lines): (&mut ServeConfig, &mut Lines),
+    (drives, names): (&'a [LocatedDrive], &SectionNames<'_>),
+    (config, all_lines): (&mut ServeConfig, &mut PlanLines),
     problems: &mut Problems,
 ) -> Vec<&'a LocatedDrive> {
     let mut users: Vec<Option<&str>> = vec![None; drives.len()];
@@ -99,8 +98,12 @@ fn volumes<'a>(
     unused.map(|(drive, _)| drive).collect()
 }
 
-/// The addresses of NBD with their settings; export names differ on one address.
-fn listeners(config: &ServeConfig, lines: &Lines, problems: &mut Problems) -> Vec<ListenerPlan> {
+/// Collects the NBD addresses with their settings. Export names must differ on an address.
+fn listeners(
+    config: &ServeConfig,
+    lines: &PlanLines,
+    problems: &mut Problems,
+) -> Vec<ListenerPlan> {
     let (mut all, mut places) = (Vec::<(&Listen, Vec<usize>)>::new(), HashMap::new());
     for (number, export) in config.exports.iter().enumerate() {
         for address in &export.nbd {
@@ -161,7 +164,7 @@ fn listeners(config: &ServeConfig, lines: &Lines, problems: &mut Problems) -> Ve
     all.into_iter().map(plan).collect()
 }
 
-/// A socket for virtual machines is one export's, and not one of NBD.
+/// Checks that each socket for virtual machines has one export, and is not an NBD socket.
 fn check_guests(plan: &ServePlan, problems: &mut Problems) {
     let nbd = plan.listeners.iter().filter_map(|listener| match &listener.address {
         Listen::Unix(path) => Some((path.as_path(), listener.line)),

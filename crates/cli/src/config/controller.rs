@@ -1,21 +1,21 @@
-//! `[[controller]]`: what drives hang on, and how the drives' names for it are resolved.
+//! `[[controller]]`: a controller whose tags several drives share.
 //!
-//! Owns the table of keys. Called by sections.rs, and by check.rs for the drives' names. A
-//! controller is what the block layer is told about tags; the `controller` in a `model:` spec is
-//! modelled hardware, and no business of this file. Touches no file but what tells the machine's
-//! NUMA nodes.
+//! Owns the table of keys. Called by sections.rs, and by check.rs to resolve the names that drives
+//! give. A `[[controller]]` tells the block layer about shared tags; the key `controller` in a
+//! `model:` spec is modelled hardware and is not handled here. Touches no file except sysfs for the
+//! machine's NUMA nodes.
 
 use millrace::DriveConfig;
 use millrace_block::{ControllerConfig, Sharing};
 use millrace_machine::{Machine, Native, NodeId};
 
-use super::document::{Key, Section, key};
+use super::document::{KeyReader, Section, key};
 use super::key_lines::KeyLines;
-use super::names::Names;
+use super::names::SectionNames;
 use super::problem::Problems;
 use super::words;
 
-pub const KEYS: &[Key<ControllerConfig>] = &[
+pub const KEYS: &[KeyReader<ControllerConfig>] = &[
     key("tags", |to, at| {
         at.word(&mut to.tags, words::whole(1..=ControllerConfig::TAGS_MAX.into()))
     }),
@@ -23,7 +23,7 @@ pub const KEYS: &[Key<ControllerConfig>] = &[
     key("node", |to, at| at.some(&mut to.node, |text| words::whole(0..=65_535)(text).map(NodeId))),
 ];
 
-/// Reads a section.
+/// Reads a `[[controller]]` section.
 pub fn read(mut section: Section<'_>) -> Option<(ControllerConfig, KeyLines)> {
     let name = section.name();
     let sharing = Sharing::Controller;
@@ -37,10 +37,10 @@ pub fn read(mut section: Section<'_>) -> Option<(ControllerConfig, KeyLines)> {
     Some((config, lines))
 }
 
-/// Checks the controllers against this machine, and the drives' names for them.
+/// Checks the controllers against this machine, and the controller names of the drives.
 pub fn check<'a>(
     controllers: impl Iterator<Item = (&'a ControllerConfig, &'a KeyLines)>,
-    names: &Names<'_>,
+    names: &SectionNames<'_>,
     drives: &[(DriveConfig, KeyLines)],
     problems: &mut Problems,
 ) {

@@ -1,9 +1,9 @@
-//! A TOML text as sections with keys that know their line, and the tables by which they are read.
+//! TOML text as sections whose keys know their lines, and the key tables by which they are read.
 //!
-//! A section's keys are written down once, as rows of a table: `Key` has the name and what reads
-//! the value into the section's settings. The rows are also the keys that errors call known. Lines
-//! stay aside in `KeyLines`. Called by the file of each section; owns the problems while sections
-//! are read.
+//! Each section's keys are listed once, as rows of a table: a `KeyReader` has the name, and the
+//! function that reads the value into the settings. Errors list these rows as the known keys. Line
+//! numbers are kept apart from the settings, in `KeyLines`. Called by the file of each section;
+//! collects problems while sections are read.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -16,35 +16,36 @@ use toml::de::{DeString, DeTable, DeValue};
 use super::key_lines::KeyLines;
 use super::line_index::LineIndex;
 use super::problem::Problems;
+use super::words::refusal;
 
-/// A row of a section's table: a key, and what reads its value into the settings.
-pub struct Key<T> {
+/// Row of a section's key table: the key, and the function that reads its value into the settings.
+pub struct KeyReader<T> {
     pub name: &'static str,
-    /// Words with commas between are a list where the value is written on a command line.
+    /// True for a list, whose items are separated by commas on the command line.
     pub is_list: bool,
-    read: fn(&mut T, Value<'_, '_>),
+    read: fn(&mut T, KeyValue<'_, '_>),
 }
 
-/// A row of a key with one value.
-pub const fn key<T>(name: &'static str, read: fn(&mut T, Value<'_, '_>)) -> Key<T> {
-    Key { name, is_list: false, read }
+/// Makes a row for a key with one value.
+pub const fn key<T>(name: &'static str, read: fn(&mut T, KeyValue<'_, '_>)) -> KeyReader<T> {
+    KeyReader { name, is_list: false, read }
 }
 
-/// A row of a key with a list.
-pub const fn list<T>(name: &'static str, read: fn(&mut T, Value<'_, '_>)) -> Key<T> {
-    Key { name, is_list: true, read }
+/// Makes a row for a key with a list of values.
+pub const fn list<T>(name: &'static str, read: fn(&mut T, KeyValue<'_, '_>)) -> KeyReader<T> {
+    KeyReader { name, is_list: true, read }
 }
 
-/// The document that sections are of.
+/// Document that sections belong to.
 pub struct Document<'a> {
     pub lines: LineIndex,
-    /// Folder of relative paths.
+    /// Folder that relative paths start from.
     pub base: &'a Path,
-    /// Titles of the sections that have a key.
+    /// Returns the titles of the sections that have a key.
     pub sections_of: fn(&str) -> Vec<&'static str>,
     pub problems: RefCell<Problems>,
-    /// Names of unknown sections, and of sections that could not be read. A reference to one of
-    /// them is not reported as well.
+    /// Names of unknown sections and of sections that could not be read. A reference to one of them
+    /// is not another problem.
     pub lost: RefCell<HashSet<String>>,
 }
 
@@ -53,13 +54,13 @@ impl Document<'_> {
         self.problems.borrow_mut().add(line, text);
     }
 
-    /// Notes that the section of a name could not be read. References may have the name without its
+    /// Records that the section of this name could not be read. References may omit the name's
     /// control characters.
     pub fn lose(&self, name: &str) {
         self.lost.borrow_mut().extend([name.to_owned(), name.replace(char::is_control, "")]);
     }
 
-    /// Names the sections of a key that was put below a wrong one.
+    /// Names the sections to which a misplaced key belongs.
     fn elsewhere(&self, key: &str) -> String {
         match (self.sections_of)(key).join(" or ") {
             none if none.is_empty() => none,
@@ -72,26 +73,26 @@ impl Document<'_> {
 pub struct Section<'a> {
     /// Name in messages, such as `[[drive]]`.
     title: String,
-    /// Text before its keys in messages: `cost.`, or nothing.
+    /// Prefix of its keys in messages, such as `cost.`; mostly empty.
     prefix: String,
     /// Line of its heading.
     begin: usize,
     /// Lines of the keys that were read.
     pub lines: KeyLines,
     pub document: &'a Document<'a>,
-    entries: Vec<Entry<'a>>,
+    entries: Vec<SectionEntry<'a>>,
     known: Vec<&'static str>,
 }
 
 type TomlValue<'a> = Spanned<DeValue<'a>>;
 
-struct Entry<'a> {
+struct SectionEntry<'a> {
     key: String,
     line: usize,
     value: &'a TomlValue<'a>,
 }
 
-/// Parses a text; a syntax error becomes a problem.
+/// Parses a text as TOML. Reports a syntax error as a problem.
 pub fn parse<'a>(text: &'a str, problems: &mut Problems) -> Option<Spanned<DeTable<'a>>> {
     let wrong = |error: toml::de::Error| {
         let at = error.span().map_or(0, |span| span.start);
@@ -103,8 +104,8 @@ pub fn parse<'a>(text: &'a str, problems: &mut Problems) -> Option<Spanned<DeTab
     DeTable::parse(text).map_err(wrong).ok()
 }
 
-/// Advice about a `[[volume]]` that stands below a table of its own, `[volume.cache]`: for TOML
-/// that table makes `volume` something else than a list.
+/// Returns advice for a `[[volume]]` below a `[volume.cache]` table of its own: that table makes
+/// `volume` a table instead of a list.
 fn order_hint(text: &str, number: usize) -> String {
     let line = text.lines().nth(number - 1).unwrap_or_default().trim();
     let name = line.strip_prefix("[[").and_then(|rest| rest.split("]]").next()).map(str::trim);
@@ -123,7 +124,7 @@ fn order_hint(text: &str, number: usize) -> String {
 }
 
 impl<'a> Section<'a> {
-    /// The document itself.
+    /// Makes the section of the whole document.
     pub fn root(document: &'a Document<'a>, table: &'a DeTable<'a>) -> Self {
         Self::new("the file".to_owned(), 1, document, table)
     }
@@ -134,7 +135,7 @@ impl<'a> Section<'a> {
         document: &'a Document<'a>,
         table: &'a DeTable<'a>,
     ) -> Self {
-        let entry = |(key, value): (&Spanned<DeString<'a>>, &'a TomlValue<'a>)| Entry {
+        let entry = |(key, value): (&Spanned<DeString<'a>>, &'a TomlValue<'a>)| SectionEntry {
             key: key.get_ref().to_string(),
             line: document.lines.line_of(key.span().start),
             value,
@@ -144,39 +145,39 @@ impl<'a> Section<'a> {
         Section { title, prefix, begin, lines, document, entries, known }
     }
 
-    fn take(&mut self, key: &str) -> Option<Entry<'a>> {
+    fn take(&mut self, key: &str) -> Option<SectionEntry<'a>> {
         let place = self.entries.iter().position(|entry| entry.key == key)?;
         Some(self.entries.swap_remove(place))
     }
 
-    /// Reads the keys of a table that are there into the settings, in the order of the table.
-    pub fn read<T>(&mut self, keys: &[Key<T>], to: &mut T) {
+    /// Reads all keys of a table that are present, in the order of the table.
+    pub fn read<T>(&mut self, keys: &[KeyReader<T>], to: &mut T) {
         for key in keys {
             self.read_key(key.name, |value| (key.read)(to, value));
         }
     }
 
-    /// Reads a key, if it is there.
-    pub fn read_key(&mut self, key: &'static str, read: impl FnOnce(Value<'_, 'a>)) {
+    /// Reads a key if it is present.
+    pub fn read_key(&mut self, key: &'static str, read: impl FnOnce(KeyValue<'_, 'a>)) {
         self.known.push(key);
         let Some(entry) = self.take(key) else { return };
         self.lines.add(key, entry.line);
         let before = self.problem_count();
-        read(Value { key, entry, section: self });
+        read(KeyValue { key, entry, section: self });
         if self.problem_count() > before {
             self.lines.refuse(key);
         }
     }
 
-    /// Takes a key out that was a setting once, if it is there, and says what has become of it.
+    /// Removes a key that was a setting once, if it is present, and reports the replacement.
     pub fn refuse(&mut self, key: &str, instead: &str) {
         if let Some(entry) = self.take(key) {
             self.document.problem(entry.line, format!("{}{key}: {instead}", self.prefix));
         }
     }
 
-    /// Reads its name, which is there, not empty, and fits a line of a message. Text about the
-    /// whole section is at the line of its name from now on.
+    /// Reads the section's name, which must not be empty and must fit a line of a message. Later
+    /// messages about the section show the line of its name.
     pub fn name(&mut self) -> Option<String> {
         let mut name: Option<String> = None;
         self.read_key("name", |value| value.name(&mut name));
@@ -192,7 +193,7 @@ impl<'a> Section<'a> {
         None
     }
 
-    /// Takes the `[key]` section out.
+    /// Removes and returns the `[key]` section.
     pub fn section(&mut self, key: &'static str) -> Option<Section<'a>> {
         self.known.push(key);
         let entry = self.take(key)?;
@@ -205,7 +206,7 @@ impl<'a> Section<'a> {
         Some(Section::new(format!("[{key}]"), line, self.document, table))
     }
 
-    /// Takes all `[[key]]` sections out.
+    /// Removes and returns all `[[key]]` sections.
     pub fn sections(&mut self, key: &'static str) -> Vec<Section<'a>> {
         self.known.push(key);
         let Some(entry) = self.take(key) else { return Vec::new() };
@@ -225,7 +226,7 @@ impl<'a> Section<'a> {
         items(entry.value).into_iter().filter_map(section).collect()
     }
 
-    /// Takes all keys out that no table has, with their lines and texts, ordered by line.
+    /// Removes all keys that no table has. Returns them with lines and texts, ordered by line.
     pub fn rest(&mut self) -> Vec<(String, usize, String)> {
         let mut rest = Vec::new();
         for entry in std::mem::take(&mut self.entries) {
@@ -241,7 +242,7 @@ impl<'a> Section<'a> {
         rest
     }
 
-    /// Keys that were asked for so far.
+    /// Returns the keys that were read so far.
     pub fn known(&self) -> &[&'static str] {
         &self.known
     }
@@ -255,16 +256,16 @@ impl<'a> Section<'a> {
         self.document.problem(self.lines.at(key), text);
     }
 
-    /// Reports a key that is missing.
+    /// Reports a missing key.
     pub fn missing(&self, what: &str) {
         self.document.problem(self.begin, format!("{}: {what}", self.title));
     }
 
-    /// Reports each key that no table has, and returns the lines of the others.
+    /// Reports each remaining key as unknown. Returns the lines of the keys that were read.
     pub fn finish(self) -> KeyLines {
         for entry in &self.entries {
-            // A key of another section is a better guess than a similar key of this one; a section
-            // is no key.
+            // A key of another section is a better suggestion than a similar key of this one. A
+            // section is not a key.
             let is_key = !items(entry.value).iter().any(|item| item.get_ref().is_table());
             let like = match self.document.elsewhere(&entry.key) {
                 elsewhere if is_key && !elsewhere.is_empty() => elsewhere,
@@ -277,7 +278,7 @@ impl<'a> Section<'a> {
         self.lines
     }
 
-    /// Reports each section that there is not; their names are lost.
+    /// Reports each remaining section as unknown, and records their names as lost.
     pub fn finish_root(self) {
         for item in self.entries.iter().flat_map(|entry| items(entry.value)) {
             let name = item.get_ref().get("name").and_then(|name| name.get_ref().as_str());
@@ -287,7 +288,7 @@ impl<'a> Section<'a> {
     }
 }
 
-/// The items of a list; a single value counts as a list of one.
+/// Returns the items of a list. A single value counts as a list of one.
 fn items<'a>(value: &'a TomlValue<'a>) -> Vec<&'a TomlValue<'a>> {
     match value.get_ref() {
         DeValue::Array(items) => items.iter().collect(),
@@ -295,54 +296,57 @@ fn items<'a>(value: &'a TomlValue<'a>) -> Vec<&'a TomlValue<'a>> {
     }
 }
 
-/// The value of a key, for the row of the key to read. Each method puts the value into its place,
-/// or reports what is wrong and leaves the place as it is.
-pub struct Value<'s, 'a> {
+/// Value of a key, passed to the key's row. Each method stores the value, or reports a problem and
+/// leaves the setting unchanged.
+pub struct KeyValue<'s, 'a> {
     key: &'static str,
-    entry: Entry<'a>,
+    entry: SectionEntry<'a>,
     section: &'s mut Section<'a>,
 }
 
-impl<'a> Value<'_, 'a> {
-    /// Reports a problem; the text goes behind the key as it is written.
+impl<'a> KeyValue<'_, 'a> {
+    /// Reports a problem: the key as written, followed by `text`.
     fn refuse(&self, text: &str) {
         let key = format!("{}{}", self.section.prefix, self.key);
         self.section.document.problem(self.entry.line, format!("{key}{text}"));
     }
 
-    /// Folder of relative paths.
+    /// Returns the folder that relative paths start from.
     pub fn base(&self) -> &'a Path {
         self.section.document.base
     }
 
-    /// True if the value is a table.
+    /// Returns true if the value is a table.
     pub fn is_table(&self) -> bool {
         self.entry.value.get_ref().is_table()
     }
 
-    /// Gives the text of one value to `set`; numbers, true and false count as text.
+    /// Passes the text of a single value to `set`. Numbers and booleans are converted to text.
     pub fn set(self, set: impl FnOnce(&str) -> Result<(), String>) {
         match scalar(self.entry.value.get_ref()) {
             None => self.refuse(" must be one value, not a list or section"),
             Some(text) => {
-                let written = written(self.entry.value.get_ref(), &text);
-                let set = set(&text);
-                set.unwrap_or_else(|error| self.refuse(&format!(" = {written}: {error}")));
+                if let Err(error) = set(&text) {
+                    let written = written(self.entry.value.get_ref(), &text);
+                    let setting = format!("{}{} = {written}", self.section.prefix, self.key);
+                    self.section.document.problem(self.entry.line, refusal(&setting, &error));
+                }
             }
         }
     }
 
-    /// Reads one value from its text.
+    /// Stores a value parsed from its text.
     pub fn word<T>(self, place: &mut T, parse: impl FnOnce(&str) -> Result<T, String>) {
         self.set(|text| parse(text).map(|value| *place = value));
     }
 
-    /// Reads one value of a setting that may be absent from its text.
+    /// Stores a value parsed from its text in an optional setting.
     pub fn some<T>(self, place: &mut Option<T>, parse: impl FnOnce(&str) -> Result<T, String>) {
         self.word(place, |text| parse(text).map(Some));
     }
 
-    /// Reads a path or an address from its text and the folder of relative paths.
+    /// Stores a path or address parsed from its text. Relative paths start from the document's
+    /// folder.
     pub fn path<P, T: From<P>>(
         self,
         place: &mut T,
@@ -352,7 +356,7 @@ impl<'a> Value<'_, 'a> {
         self.word(place, |text| parse(text, base).map(T::from));
     }
 
-    /// Reads a number from its digits and their base, or from a text, which has no base.
+    /// Stores a number from its digits and their base, or from a text without a base.
     pub fn digits(
         self,
         place: &mut Option<u32>,
@@ -371,35 +375,47 @@ impl<'a> Value<'_, 'a> {
         }
     }
 
-    /// Reads a string.
+    /// Stores a string.
     pub fn text<T: From<String>>(self, place: &mut T) {
         match self.entry.value.get_ref() {
             DeValue::String(text) => *place = text.to_string().into(),
-            other => self.refuse(&format!(" is a {}; write a \"string\"", other.type_str())),
+            other => match scalar(other) {
+                Some(text) => {
+                    let written = written(other, &text);
+                    self.refuse(&format!(" = {written}: write a string, such as \"{text}\""));
+                }
+                None => self.refuse(" must be a string, not a list or section"),
+            },
         }
     }
 
-    /// Reads a string that fits a line of a message: its lines would be taken for messages.
+    /// Stores a string without control characters: a line feed in it could pass for a message.
     pub fn name<T: From<String>>(self, place: &mut T) {
         let text = self.entry.value.get_ref().as_str().unwrap_or_default();
         if let Some(wrong) = text.chars().find(|letter| letter.is_control()) {
             let wrong = wrong.escape_debug();
             self.refuse(&format!(
-                " = \"{text}\": {wrong} is a control character; write the name without"
+                " = \"{text}\": {wrong} is a control character; remove it from the name"
             ));
         }
         self.text(place);
     }
 
-    /// Reads true or false.
+    /// Stores true or false.
     pub fn flag(self, place: &mut bool) {
         match self.entry.value.get_ref().as_bool() {
             Some(value) => *place = value,
-            None => self.refuse(": write true or false, without quotes"),
+            None => match scalar(self.entry.value.get_ref()) {
+                Some(text) => {
+                    let written = written(self.entry.value.get_ref(), &text);
+                    self.refuse(&format!(" = {written}: write true or false, without quotes"));
+                }
+                None => self.refuse(" must be true or false, not a list or section"),
+            },
         }
     }
 
-    /// Reads a list, each item from its text; a single value counts as a list of one.
+    /// Stores a list, each item parsed from its text. A single value counts as a list of one.
     pub fn list<P, T: From<Vec<P>>>(
         self,
         place: &mut T,
@@ -420,14 +436,14 @@ impl<'a> Value<'_, 'a> {
                 }
                 Err(error) => {
                     let written = written(item.get_ref(), &text);
-                    document.problem(line, format!("{key}: {written}: {error}"));
+                    document.problem(line, refusal(&format!("{key}: {written}"), &error));
                 }
             }
         }
         *place = list.into();
     }
 
-    /// Returns the table of `key = { ... }` or `key.... = ...` as a section of its own.
+    /// Returns the table of `key = { ... }` or `key.... = ...` as a section.
     pub fn table(self) -> Option<Section<'a>> {
         let (key, title) = (self.key, format!("{} of {}", self.key, self.section.title));
         let DeValue::Table(table) = self.entry.value.get_ref() else {
@@ -440,7 +456,7 @@ impl<'a> Value<'_, 'a> {
     }
 }
 
-/// A value as it stands in the file, for messages.
+/// Returns a value as written in the file, for messages.
 fn written(value: &DeValue<'_>, text: &str) -> String {
     match value {
         DeValue::String(_) => format!("\"{text}\""),
@@ -449,7 +465,7 @@ fn written(value: &DeValue<'_>, text: &str) -> String {
     }
 }
 
-/// A value as the text that a drive spec would have for it; none for lists, sections and dates.
+/// Returns a value as text in the syntax of drive specs. `None` for lists, sections and dates.
 fn scalar(value: &DeValue<'_>) -> Option<String> {
     match value {
         DeValue::String(text) => Some(text.to_string()),

@@ -1,22 +1,22 @@
-//! `[[drive]]`: what a drive is, its queues, and what its I/Os cost.
+//! `[[drive]]`: the driver of a drive, its queues, and the cost of its I/Os.
 //!
-//! Owns the tables of keys of a drive, of queues, which a volume may have for its drives, and of
+//! Owns the key tables of a drive, of queues (which a volume may set for all its drives), and of
 //! `cost`. The keys of drivers are millrace-drives'. Called by sections.rs.
 
 use millrace::{CostModel, DriveConfig, DriveOptions, OpCost, OpRates};
 use millrace_console::words::nearest;
 use millrace_drives::{Spec, SpecError};
 
-use super::document::{Key, Section, Value, key};
+use super::document::{KeyReader, KeyValue, Section, key};
 use super::key_lines::KeyLines;
 use super::words::{self, SECOND_NS};
 
-/// Advice about the former key `stack`.
+/// Advice for the former key `stack`.
 const STACK_MOVED: &str = "a setting of `millrace-lab bench --stack`; every drive of the daemon has \
                            stack mq: delete this key";
 
-/// Keys of a drive, or of a volume for those of its drives that do not have them.
-pub const QUEUES: &[Key<DriveOptions>] = &[
+/// Queue settings of a drive. Those of a volume apply to drives without their own.
+pub const QUEUES: &[KeyReader<DriveOptions>] = &[
     key("scheduler", |to, at| at.word(&mut to.scheduler, words::setting)),
     key("software-queues", |to, at| at.word(&mut to.software_queues, words::setting)),
     key("hardware-queues", |to, at| at.word(&mut to.hardware_queues, words::setting)),
@@ -24,16 +24,16 @@ pub const QUEUES: &[Key<DriveOptions>] = &[
     key("timeout", |to, at| at.word(&mut to.timeout_ns, timeout)),
 ];
 
-pub const KEYS: &[Key<DriveDraft>] = &[
+pub const KEYS: &[KeyReader<DriveDraft>] = &[
     key("cost", |to, at| to.options.cost = cost(at).unwrap_or_default()),
     key("controller", |to, at| at.text(&mut to.controller)),
     key("spec", |to, at| at.text(&mut to.spec)),
     key("driver", |to, at| at.text(&mut to.driver)),
 ];
 
-/// Rates of reads and of writes, as io.cost's model has them: those are what data sheets state and
-/// `millrace-lab bench --calibrate` measures.
-const COST: &[Key<[OpRates; 2]>] = &[
+/// Rates of reads and writes in the model of Linux's io.cost, since data sheets state these rates
+/// and `millrace-lab bench --calibrate` measures them.
+const COST: &[KeyReader<[OpRates; 2]>] = &[
     key("read-iops", |[to, _], at| at.set(|text| set_iops(to, text))),
     key("read-sequential-iops", |[to, _], at| at.word(&mut to.sequential_iops, iops)),
     key("read-bandwidth", |[to, _], at| at.word(&mut to.bytes_per_s, bandwidth)),
@@ -42,7 +42,7 @@ const COST: &[Key<[OpRates; 2]>] = &[
     key("write-bandwidth", |[_, to], at| at.word(&mut to.bytes_per_s, bandwidth)),
 ];
 
-/// A drive whose spec has not been read yet.
+/// Keys of a drive whose spec has not been parsed yet.
 pub struct DriveDraft {
     options: DriveOptions,
     controller: Option<String>,
@@ -50,13 +50,13 @@ pub struct DriveDraft {
     driver: Option<String>,
 }
 
-/// Reads the keys of queues.
 pub fn read_queues(section: &mut Section<'_>, to: &mut DriveOptions) {
     section.refuse("stack", STACK_MOVED);
     section.read(QUEUES, to);
 }
 
-/// Reads a section of a drive, whose queues begin as its volume has them.
+/// Reads a `[[drive]]` section. `queues_of` returns the queue settings of the volume that names the
+/// drive.
 pub fn read(
     mut section: Section<'_>,
     queues_of: impl Fn(&str) -> DriveOptions,
@@ -94,17 +94,19 @@ pub fn read(
 
 fn in_one_text(section: &mut Section<'_>, text: &str) -> Option<Spec> {
     section.lines.line = section.lines.at("spec");
-    let wrong = |error: SpecError| section.problem("spec", format!("spec = \"{text}\": {error}"));
+    let wrong = |error: SpecError| {
+        section.problem("spec", words::refusal(&format!("spec = \"{text}\""), &error.to_string()));
+    };
     text.parse().map_err(wrong).ok()
 }
 
-/// A drive whose driver's keys stand beside its own.
+/// Reads a drive whose driver's keys are keys of the section.
 fn spelled_out(section: &mut Section<'_>, driver: &str) -> Option<Spec> {
     section.lines.line = section.lines.at("driver");
     let Some(driver_keys) = millrace_drives::known_keys(driver) else {
         let error = Spec::from_pairs(driver, std::iter::empty()).err();
         let why = error.map_or_else(|| "unknown driver".to_owned(), |error| error.to_string());
-        section.problem("driver", format!("driver = \"{driver}\": {why}"));
+        section.problem("driver", words::refusal(&format!("driver = \"{driver}\""), &why));
         return None;
     };
     let (mut pairs, mut is_known) = (Vec::new(), true);
@@ -132,7 +134,7 @@ fn spelled_out(section: &mut Section<'_>, driver: &str) -> Option<Spec> {
 }
 
 fn unknown_key(driver: &str, key: &str, own: &[&'static str], of_driver: &[&str]) -> String {
-    // `spec` would be no help in a drive that has a driver.
+    // `spec` would not help in a drive that has `driver`.
     let own = own.iter().filter(|key| **key != "spec");
     let known: Vec<&str> =
         own.chain(of_driver.iter().filter(|key| **key != "controller")).copied().collect();
@@ -144,17 +146,25 @@ fn unknown_key(driver: &str, key: &str, own: &[&'static str], of_driver: &[&str]
     format!("unknown key \"{key}\" in [[drive]] with driver = \"{driver}\"{like} (known: {known})")
 }
 
-/// Reports values of a driver's keys that make no sense, at the line of the key if it has one.
+/// Reports invalid values of a driver's keys, at the line of the key if it has one.
 fn check_values(spec: &Spec, section: &Section<'_>) {
     let mut rest = spec.clone();
     while let Err(error) = millrace_drives::check(&rest) {
         let key = match &error {
             SpecError::InvalidValue { key, .. } => key.clone(),
-            // A key that was wrong is missing in the rest.
+            // The missing key was removed above because its value was invalid.
             SpecError::MissingKey { key, .. } if spec.get(key).is_some() => return,
             _ => String::new(),
         };
-        section.problem(&key, error.to_string());
+        let text = match &error {
+            SpecError::InvalidValue { value, expected, .. } if section.lines.has(&key) => {
+                let is_number = value.parse::<u64>().is_ok();
+                let written = if is_number { value.clone() } else { format!("\"{value}\"") };
+                words::refusal(&format!("{key} = {written}"), expected)
+            }
+            _ => error.to_string(),
+        };
+        section.problem(&key, text);
         let before = rest.options.len();
         rest.options.retain(|(known, _)| *known != key);
         if rest.options.len() == before {
@@ -163,7 +173,7 @@ fn check_values(spec: &Spec, section: &Section<'_>) {
     }
 }
 
-/// Writes the controller of the key into the spec, unless the spec names one itself.
+/// Adds the controller of the key `controller` to the spec. Reports a spec that names another one.
 fn name_controller(spec: &mut Spec, key: Option<String>, section: &Section<'_>) {
     let Some(name) = key.filter(|name| spec.controller.as_ref() != Some(name)) else { return };
     if let Some(written) = &spec.controller {
@@ -173,8 +183,8 @@ fn name_controller(spec: &mut Spec, key: Option<String>, section: &Section<'_>) 
     spec.controller = Some(name);
 }
 
-/// Reads `cost = { ... }`. The block layer makes costs of the rates.
-pub fn cost(value: Value<'_, '_>) -> Option<CostModel> {
+/// Reads `cost = { ... }`. The block layer derives costs from these rates.
+pub fn cost(value: KeyValue<'_, '_>) -> Option<CostModel> {
     let mut section = value.table()?;
     let before = section.problem_count();
     let mut rates = [OpRates { random_iops: 0, sequential_iops: 0, bytes_per_s: 0 }; 2];
@@ -194,14 +204,14 @@ pub fn cost(value: Value<'_, '_>) -> Option<CostModel> {
     cost
 }
 
-/// I/Os at random places, and in a row unless these are said, too.
+/// Sets the random IOPS, and the sequential IOPS to the same until their own key is read.
 fn set_iops(rates: &mut OpRates, text: &str) -> Result<(), String> {
     rates.random_iops = iops(text)?;
     rates.sequential_iops = rates.random_iops;
     Ok(())
 }
 
-/// I/Os a second.
+/// Parses a number of I/Os per second.
 fn iops(text: &str) -> Result<u64, String> {
     match words::count(text)? {
         number @ 1..=1_000_000_000 => Ok(number),
@@ -209,7 +219,7 @@ fn iops(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Bytes a second.
+/// Parses a number of bytes per second.
 fn bandwidth(text: &str) -> Result<u64, String> {
     match words::rate_bytes_per_s(text)? {
         bytes @ 4096..=0x4_0000_0000_0000 => Ok(bytes),
@@ -217,7 +227,7 @@ fn bandwidth(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Time after which a request without an answer is looked after; 0: never.
+/// Parses the timeout of requests; 0 disables it.
 fn timeout(text: &str) -> Result<u64, String> {
     words::duration(text, &(0..=24 * 3600 * SECOND_NS))
 }

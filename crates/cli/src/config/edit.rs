@@ -1,26 +1,26 @@
-//! Sections of a configuration added, removed and changed, with the comments of the rest kept.
+//! Adds, removes and changes sections of a configuration, and keeps its comments.
 //!
 //! Pure: text to text, with toml_edit. Called by `serve` for a daemon whose configuration is
-//! changed part by part, and for `millrace ctl save`.
+//! changed at runtime, and by `millrace ctl save`.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Result, anyhow, bail};
-use millrace::nearest;
+use millrace::{nearest, unknown_word};
 use toml_edit::{Array, ArrayOfTables, DocumentMut, Item, Table, TableLike, Value, value};
 
 use super::sections::is_list;
 
-/// Sections that can be added and removed by name.
+/// Kinds of sections that can be added and removed by name.
 pub const SECTIONS: [&str; 4] = ["drive", "volume", "export", "group"];
 
-/// A key, and the word that it has from now on; without a word it goes.
+/// Key of a section with its new value, or `None` to remove it.
 pub type KeyChange<'a> = (&'a str, Option<String>);
 
-/// Adds a section with these keys, in which `cache.size` is the key `size` of a table `cache`.
+/// Adds a section with these keys. `cache.size` becomes the key `size` of the table `cache`.
 ///
 /// # Errors
-/// If there is one of that name, or no such section.
+/// Fails if a section of this name exists, or there is no such kind of section.
 pub fn add(
     text: &str,
     section: &str,
@@ -53,10 +53,10 @@ pub fn add(
     Ok(document.to_string())
 }
 
-/// Removes the section of this name.
+/// Removes the section of a name.
 ///
 /// # Errors
-/// If there is none; the text names the nearest.
+/// Fails if there is none. The text suggests the most similar name.
 pub fn remove(text: &str, section: &str, name: &str) -> Result<String> {
     let mut document = parsed(text)?;
     let all = sections(&mut document, section)?;
@@ -72,10 +72,10 @@ pub fn remove(text: &str, section: &str, name: &str) -> Result<String> {
     Ok(document.to_string())
 }
 
-/// Changes keys of the section of a name, which is added if it is not there.
+/// Changes keys of the section of a name. Adds the section if it does not exist.
 ///
 /// # Errors
-/// If the text is no TOML, or the section is not a list of tables.
+/// Fails if the text is not TOML, or the section is not a list of tables.
 pub fn change(text: &str, section: &str, name: &str, keys: &[KeyChange<'_>]) -> Result<String> {
     let mut document = parsed(text)?;
     let all = sections(&mut document, section)?;
@@ -100,24 +100,22 @@ fn parsed(text: &str) -> Result<DocumentMut> {
     text.parse().map_err(|error| anyhow!("not valid TOML: {error}"))
 }
 
-/// The sections of a kind, as a list that may be empty.
+/// Returns all sections of a kind. Adds an empty list if there are none.
 fn sections<'a>(document: &'a mut DocumentMut, section: &str) -> Result<&'a mut ArrayOfTables> {
     if !SECTIONS.contains(&section) {
-        let like = nearest(section, SECTIONS);
-        let like = like.map_or_else(String::new, |like| format!("; did you mean {like}?"));
-        bail!("there is no section {section:?}; there are {}{like}", SECTIONS.join(", "));
+        bail!(unknown_word("section", section, &SECTIONS));
     }
     let item = document.entry(section).or_insert_with(|| Item::ArrayOfTables(ArrayOfTables::new()));
     item.as_array_of_tables_mut()
         .ok_or_else(|| anyhow!("{section} is not written as [[{section}]]"))
 }
 
-/// The name of a section; an export without one has that of its volume.
+/// Returns the name of a section. An export without one has the name of its volume.
 fn name_of(table: &Table) -> Option<&str> {
     table.get("name").or_else(|| table.get("volume")).and_then(Item::as_str)
 }
 
-/// A word as a value: a number, true or false, a list or a string.
+/// Converts a word to a TOML value: a number, a boolean, a list or a string.
 fn value_of(section: &str, key: &str, word: &str) -> Value {
     if is_list(&format!("[[{section}]]"), key) && !word.starts_with('[') {
         return Value::Array(word.split(',').map(str::trim).collect::<Array>());
@@ -186,8 +184,8 @@ mod tests {
             said(remove(TEXT, "drive", "aa")),
             "there is no drive \"aa\"; did you mean \"a\"?"
         );
-        let text = "there is no section \"drives\"; there are drive, volume, export, group; did you \
-                    mean drive?";
+        let text = "unknown section \"drives\"; choose drive, volume, export or group; did you mean \
+                    \"drive\"?";
         assert_eq!(said(remove(TEXT, "drives", "a")), text);
     }
 }

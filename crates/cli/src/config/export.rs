@@ -1,9 +1,8 @@
-//! `[[export]]`: a volume for clients, over NBD and for virtual machines.
+//! `[[export]]`: a volume that clients use over NBD or as a virtual machine's disk.
 //!
-//! Owns the tables of keys, and decides what the keys for virtual machines come to. Without `cpus`
-//! no thread is pinned: where the guest's own threads run is known to the kernel only, and a pinned
-//! thread that shares its CPU with the guest that it serves cannot get out of the guest's way.
-//! Called by sections.rs.
+//! Owns the key tables, and combines the keys for virtual machines. Without `cpus` no thread is
+//! pinned: only the kernel knows where the guest's own threads run, and a pinned thread that shares
+//! a CPU with its guest could not move away. Called by sections.rs.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,26 +13,26 @@ use millrace::{
 };
 use millrace_exports::vhost::QUEUES_MAX;
 
-use super::document::{Key, Section, Value, key, list};
+use super::document::{KeyReader, KeyValue, Section, key, list};
 use super::drive::{cost, read_queues};
 use super::key_lines::KeyLines;
 use super::listener::{self, allow};
 use super::volume::cache;
 use super::words::{self, SECOND_NS};
 
-/// Longest name of an export or description in bytes, by the NBD protocol.
+/// Longest name or description of an export in bytes, by the NBD protocol.
 const TEXT_BYTES_MAX: usize = 4096;
-/// Bytes of a serial number.
+/// Longest serial number in bytes, by virtio-blk.
 const SERIAL_BYTES_MAX: usize = 20;
 
-/// An export before its socket for virtual machines is put together.
+/// An export whose socket for virtual machines is not assembled yet.
 #[derive(Default)]
 pub struct ExportDraft {
     config: ExportConfig,
     directory: Option<ExportDirectory>,
     path: PathBuf,
     access: SocketAccess,
-    /// The frontend makes the socket, and the daemon connects to it.
+    /// True if the frontend creates the socket and the daemon connects to it.
     is_client: bool,
 }
 
@@ -48,7 +47,7 @@ impl ExportDraft {
     }
 }
 
-pub const EXPORT: &[Key<ExportDraft>] = &[
+pub const EXPORT: &[KeyReader<ExportDraft>] = &[
     key("volume", |to, at| at.text(&mut to.config.volume)),
     key("directory", |to, at| {
         to.config.read_only = true;
@@ -68,8 +67,8 @@ pub const EXPORT: &[Key<ExportDraft>] = &[
     key("vhost-user-blk", |to, at| at.path(&mut to.path, socket)),
 ];
 
-/// Keys of `files` after those of queues.
-const FILES: &[Key<ExportDirectory>] = &[
+/// Keys of `files`, in addition to the queue settings.
+const FILES: &[KeyReader<ExportDirectory>] = &[
     key("cost", |to, at| to.options.cost = cost(at).unwrap_or_default()),
     key("cache", |to, at| to.cache = cache(at)),
     key("close-after", |to, at| at.word(&mut to.close_after, close_after)),
@@ -78,8 +77,8 @@ const FILES: &[Key<ExportDirectory>] = &[
     key("lock", |to, at| at.set(|text| add_file_key(to, "lock", text))),
 ];
 
-/// Keys that go with `vhost-user-blk`.
-pub const GUESTS: &[Key<ExportDraft>] = &[
+/// Keys that require `vhost-user-blk`.
+pub const GUESTS: &[KeyReader<ExportDraft>] = &[
     key("role", |to, at| at.word(&mut to.is_client, role)),
     key("socket-mode", |to, at| at.digits(&mut to.access.mode, listener::mode)),
     key("socket-owner", |to, at| at.some(&mut to.access.owner, listener::user)),
@@ -92,12 +91,12 @@ pub const GUESTS: &[Key<ExportDraft>] = &[
     key("serial", |to, at| at.text(&mut to.guests().serial)),
     key("poll-max", |to, at| at.word(&mut to.guests().poll_max_ns, words::up_to_a_second)),
     key("batch-wait", |to, at| at.word(&mut to.guests().batch_wait_ns, words::up_to_a_second)),
-    // Without effect, which warnings.rs says.
+    // Accepted without effect; warnings.rs reports it.
     key("pin-memory", |_, at| at.word(&mut false, words::yes_or_no)),
     key("event-idx", |to, at| at.word(&mut to.guests().event_idx, words::yes_or_no)),
 ];
 
-/// Reads a section.
+/// Reads an `[[export]]` section.
 pub fn read(mut section: Section<'_>) -> Option<(ExportConfig, KeyLines)> {
     let mut draft = ExportDraft::default();
     section.read(EXPORT, &mut draft);
@@ -145,7 +144,7 @@ pub fn read(mut section: Section<'_>) -> Option<(ExportConfig, KeyLines)> {
 }
 
 /// Reads `[export.files]`.
-fn files(directory: &mut ExportDirectory, value: Value<'_, '_>) {
+fn files(directory: &mut ExportDirectory, value: KeyValue<'_, '_>) {
     let Some(mut section) = value.table() else { return };
     read_queues(&mut section, &mut directory.options);
     section.read(FILES, directory);
@@ -157,12 +156,12 @@ fn add_file_key(directory: &mut ExportDirectory, key: &str, text: &str) -> Resul
     Ok(())
 }
 
-/// Time that a file of a directory stays open without clients.
+/// Parses the time that a file of a directory stays open without clients.
 fn close_after(text: &str) -> Result<Duration, String> {
     words::duration(text, &(0..=24 * 3600 * SECOND_NS)).map(Duration::from_nanos)
 }
 
-/// Puts the socket for virtual machines together, and checks that its keys go together.
+/// Assembles the socket for virtual machines, and checks that its keys are consistent.
 fn check_guests(draft: &mut ExportDraft, section: &Section<'_>) {
     let lines = &section.lines;
     if !lines.has("vhost-user-blk") {
@@ -194,9 +193,9 @@ fn check_guests(draft: &mut ExportDraft, section: &Section<'_>) {
     }
 }
 
-/// Reads `role`: true if the frontend makes the socket.
+/// Parses `role`. Returns true if the frontend creates the socket.
 fn role(text: &str) -> Result<bool, String> {
-    words::choice(text, &[("server", false), ("client", true)])
+    words::choice("role", text, &[("server", false), ("client", true)])
 }
 
 fn socket(text: &str, base: &Path) -> Result<PathBuf, String> {

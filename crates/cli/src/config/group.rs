@@ -1,8 +1,9 @@
-//! `[[group]]` sections, and the same keys for `ctl set group`: who shares drives, on which terms.
+//! `[[group]]` sections, and the same keys for `ctl set group`: groups of clients that share
+//! drives.
 //!
-//! Owns the one table of keys and their words, from which sections are read (called by sections.rs)
-//! and a running daemon's settings are changed and printed. How groups go together is in
-//! group/members.rs. Pure.
+//! Owns the one table of keys with their parsers and formatters, which serves configurations
+//! (called by sections.rs) and changes of a running daemon. group/members.rs has the rules between
+//! groups. Pure.
 
 pub mod members;
 pub mod targets;
@@ -14,24 +15,25 @@ use super::document::Section;
 use super::key_lines::KeyLines;
 use super::words::{self, MILLISECOND_NS, SECOND_NS, count_text, size_text};
 
-/// Least bandwidth: the page that small requests have.
+/// Least bandwidth limit in bytes per second: one page.
 const BANDWIDTH_MIN: u64 = 4096;
-/// Most bytes a second, and most I/Os.
+/// Largest bandwidth limit in bytes per second, and largest IOPS limit.
 const BANDWIDTH_MAX: u64 = 1 << 50;
 const IOPS_MAX: u64 = 1_000_000_000;
-/// How long a rate may be saved up.
+/// Range of `burst`, the time for which an unused rate accumulates.
 const BURST_NS: std::ops::RangeInclusive<u64> = MILLISECOND_NS..=60 * SECOND_NS;
-/// Times of a latency target.
+/// Range of latency targets.
 const TARGET_NS: std::ops::RangeInclusive<u64> = 1_000..=60 * SECOND_NS;
 
-/// The word that takes something away.
+/// Word that removes a limit, target or parent.
 const NONE: &str = "none";
 
-/// A row: a key but the name, what reads its word into the settings, and what writes the word.
-type Row =
+/// Row of the key table: key, function that parses a word into the settings, function that formats
+/// it.
+type SettingRow =
     (&'static str, fn(&mut GroupConfig, &str) -> Result<(), String>, fn(&GroupConfig) -> String);
 
-/// A limit's row: its place in the settings, with what reads and writes its rate.
+/// Makes the row of a limit from its field and the functions that parse and format its rate.
 macro_rules! limit {
     ($name:literal, $field:ident, $read:ident, $write:ident) => {
         (
@@ -42,7 +44,7 @@ macro_rules! limit {
     };
 }
 
-static KEYS: [Row; 11] = [
+static KEYS: [SettingRow; 11] = [
     (
         "parent",
         |to, text| put(&mut to.parent, or_none(text, |name| Ok(name.to_owned()))),
@@ -81,45 +83,46 @@ fn put<T>(place: &mut T, value: Result<T, String>) -> Result<(), String> {
     Ok(())
 }
 
-/// Sets a key of a group to what a word means, as a section of a configuration would.
+/// Sets a key of a group, with the value written as in a configuration.
 ///
 /// # Errors
-/// What is wrong with the key or the word.
+/// Fails if the key is unknown or the value invalid.
 pub fn set(group: &mut GroupConfig, key: &str, text: &str) -> Result<(), String> {
     let Some((_, read, _)) = find(key) else {
         let (like, known) = (nearest(key, keys()), keys().collect::<Vec<_>>().join(", "));
         return Err(format!("there is no setting \"{key}\" of groups{like} (known: {known})"));
     };
-    read(group, text).map_err(|error| format!("{key} = \"{text}\": {error}"))
+    read(group, text).map_err(|error| words::refusal(&format!("{key} = \"{text}\""), &error))
 }
 
-fn find(key: &str) -> Option<&'static Row> {
+fn find(key: &str) -> Option<&'static SettingRow> {
     KEYS.iter().find(|(known, ..)| *known == key)
 }
 
-/// True if groups have a setting of that name.
+/// Returns true if groups have this key.
 pub fn is_key(key: &str) -> bool {
     find(key).is_some()
 }
 
-/// The keys of a group with their words: its weight, and what is not as it would be without.
+/// Returns the settings of a group as keys and words: its weight, and every setting that differs
+/// from the default.
 pub fn settings(group: &GroupConfig) -> Vec<(&'static str, String)> {
     let usual = GroupConfig::new("");
-    let is_said = |(key, _, word): &&Row| *key == "weight" || word(group) != word(&usual);
+    let is_said = |(key, _, word): &&SettingRow| *key == "weight" || word(group) != word(&usual);
     KEYS.iter().filter(is_said).map(|(key, _, word)| (*key, word(group))).collect()
 }
 
-/// All keys but the name.
+/// Returns all keys except `name`.
 pub fn keys() -> impl Iterator<Item = &'static str> {
     KEYS.iter().map(|(key, ..)| *key)
 }
 
-/// The word of a key in a group's settings.
+/// Returns a group's setting as a word.
 pub fn word(group: &GroupConfig, key: &str) -> String {
     find(key).map_or_else(none, |(_, _, word)| word(group))
 }
 
-/// A group as a section of a configuration.
+/// Formats a group as a section of a configuration.
 pub fn section(group: &GroupConfig) -> String {
     let quoted = |text: &str| toml::Value::from(text).to_string();
     let mut text = format!("[[group]]\nname = {}\n", quoted(&group.name));
@@ -130,12 +133,11 @@ pub fn section(group: &GroupConfig) -> String {
     text
 }
 
-/// The word for what there is not.
 fn none() -> String {
     NONE.to_owned()
 }
 
-/// `none`, or what `read` makes of a word.
+/// Parses `none` as `None`, and other words with `read`.
 fn or_none<T>(
     text: &str,
     read: impl FnOnce(&str) -> Result<T, String>,
@@ -143,7 +145,7 @@ fn or_none<T>(
     if text == NONE { Ok(None) } else { read(text).map(Some) }
 }
 
-/// I/Os a second.
+/// Parses a number of I/Os per second.
 fn rate(text: &str) -> Result<u64, String> {
     match words::count(text) {
         Ok(0) => Err("that is below one I/O a second; write 1 or more, or none".to_owned()),
@@ -153,7 +155,7 @@ fn rate(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Bytes a second.
+/// Parses a number of bytes per second.
 fn bandwidth(text: &str) -> Result<u64, String> {
     match words::rate_bytes_per_s(text) {
         Ok(bytes) if bytes < BANDWIDTH_MIN => {
@@ -165,7 +167,7 @@ fn bandwidth(text: &str) -> Result<u64, String> {
     }
 }
 
-/// `p99 2ms`, `p99.9 500us` or `mean 1ms`.
+/// Parses a target such as `p99 2ms`, `p99.9 500us` or `mean 1ms`.
 fn latency_target(text: &str) -> Result<LatencyTarget, String> {
     let wrong =
         || "write a mean or a percentile, and a time: mean 1ms, p99 2ms, p99.9 500us".to_owned();
@@ -198,13 +200,13 @@ fn target_text(target: LatencyTarget) -> String {
     }
 }
 
-/// Reads a section.
+/// Reads a `[[group]]` section.
 pub fn read(mut section: Section<'_>) -> Option<(GroupConfig, KeyLines)> {
     let name = section.name();
     let mut config = GroupConfig::new("");
     for (key, read, _) in &KEYS {
         section.read_key(key, |value| match *key {
-            // Left out rather than `none`, which is the name of a group here.
+            // In a file the parent is omitted instead, so `none` is a group's name here.
             "parent" => value.text(&mut config.parent),
             _ => value.set(|text| read(&mut config, text)),
         });

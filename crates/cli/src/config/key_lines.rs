@@ -1,26 +1,27 @@
-//! `KeyLines`: the lines of a section's keys, kept aside so that settings themselves know no file.
+//! `KeyLines`: line numbers of a section's keys, kept apart so that the settings need not know the
+//! file.
 //!
-//! Filled by document.rs while a section is read. Contradictions that are found afterwards, and
-//! errors of a start, ask here for the line of the key that they are about.
+//! Filled by document.rs while it reads a section. Later checks, and errors of a start, ask here
+//! for the line of the key that they are about.
 
-/// Lines of a section and of the keys that are written there.
+/// Line of a section, and lines of its keys.
 #[derive(Debug, Clone, Default)]
 pub struct KeyLines {
-    /// Line for everything that is about no key of its own.
+    /// Line for messages about the section as a whole.
     pub line: usize,
-    /// Each key with its line; behind a key with a list, once more for each item that was read.
+    /// Keys with their lines. A key with a list has another entry for each item that was read.
     keys: Vec<(&'static str, usize)>,
     /// Keys whose value was refused.
     refused: Vec<&'static str>,
 }
 
 impl KeyLines {
-    /// A section that begins at a line.
+    /// Makes the lines of a section that begins at `line`.
     pub(super) fn new(line: usize) -> KeyLines {
         KeyLines { line, ..KeyLines::default() }
     }
 
-    /// Adds a key, or an item of it.
+    /// Adds the line of a key, or of an item of its list.
     pub(super) fn add(&mut self, key: &'static str, line: usize) {
         self.keys.push((key, line));
     }
@@ -33,27 +34,27 @@ impl KeyLines {
         self.keys.iter().filter(move |(key, _)| *key == wanted).map(|(_, line)| *line)
     }
 
-    /// True if a key is written.
+    /// Returns true if the key is present.
     pub fn has(&self, key: &str) -> bool {
         self.find(key).next().is_some()
     }
 
-    /// True if a key is written and its value was accepted.
+    /// Returns true if the key is present and its value was accepted.
     pub fn has_valid(&self, key: &str) -> bool {
         self.has(key) && !self.refused.contains(&key)
     }
 
-    /// The line of a key; the section's if the key is not written.
+    /// Returns the line of a key, or of the section if the key is missing.
     pub fn at(&self, key: &str) -> usize {
         self.find(key).next().unwrap_or(self.line)
     }
 
-    /// The line of an item of a list.
+    /// Returns the line of an item of a list.
     pub fn at_item(&self, key: &str, number: usize) -> usize {
         self.find(key).nth(1 + number).unwrap_or_else(|| self.at(key))
     }
 
-    /// The line of the first of these keys that is written.
+    /// Returns the line of the first of these keys that is present.
     pub fn first(&self, keys: &[&str]) -> Option<usize> {
         keys.iter().find_map(|key| self.find(key).next())
     }

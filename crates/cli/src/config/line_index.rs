@@ -1,22 +1,22 @@
-//! `LineIndex`: line numbers of byte offsets in a text.
+//! `LineIndex`: converts byte offsets in a text to line numbers.
 //!
-//! Made once for a configuration, so that finding the line of a key costs the same at the end of a
-//! long text as at its beginning. Used by document.rs.
+//! Built once per configuration, so that finding a line takes equally long anywhere in the text.
+//! Used by document.rs.
 
 /// Ends of the lines of a text.
 #[derive(Debug)]
 pub struct LineIndex {
-    /// Offsets of the line feeds, ascending.
+    /// Byte offsets of the line feeds, ascending.
     line_feeds: Vec<usize>,
 }
 
 impl LineIndex {
-    /// The index of a text.
+    /// Builds the index of a text.
     pub fn new(text: &str) -> LineIndex {
         LineIndex { line_feeds: text.match_indices('\n').map(|(at, _)| at).collect() }
     }
 
-    /// The line of a byte offset, from 1. Offsets behind the text belong to its last line.
+    /// Returns the line of a byte offset, from 1. Offsets behind the text belong to its last line.
     pub fn line_of(&self, at: usize) -> usize {
         1 + self.line_feeds.partition_point(|line_feed| *line_feed < at)
     }

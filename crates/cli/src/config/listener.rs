@@ -1,20 +1,21 @@
-//! `[[listener]]` sections, TLS, and who may connect to a Unix socket.
+//! `[[listener]]` sections, TLS settings, and access to Unix sockets.
 //!
-//! Owns both tables of keys. Called by sections.rs, and by the other sections that have TLS or a
-//! socket. Users and groups become numbers here; certificates are read at the start.
+//! Owns both key tables. Called by sections.rs, and by other sections with TLS or a socket.
+//! Resolves user and group names to numbers; certificates are only read at the start.
 
 use std::path::{Path, PathBuf};
 
 use millrace::{
-    Allow, Identity, Listen, ListenerConfig, ListenerTls, ServerFiles, SocketAccess, TlsConfig,
+    AllowedPeers, Identity, Listen, ListenerConfig, ListenerTls, ServerFiles, SocketAccess,
+    TlsConfig,
 };
 use nix::unistd::{Group, User};
 
-use super::document::{Key, Section, Value, key, list};
+use super::document::{KeyReader, KeyValue, Section, key, list};
 use super::key_lines::KeyLines;
 use super::words;
 
-pub const KEYS: &[Key<ListenerConfig>] = &[
+pub const KEYS: &[KeyReader<ListenerConfig>] = &[
     key("address", |to, at| at.path(&mut to.listen, words::address)),
     key("mode", |to, at| at.digits(&mut to.access.mode, mode)),
     key("owner", |to, at| at.some(&mut to.access.owner, user)),
@@ -30,14 +31,14 @@ pub const KEYS: &[Key<ListenerConfig>] = &[
     }),
 ];
 
-const TLS: &[Key<TlsConfig>] = &[
+const TLS: &[KeyReader<TlsConfig>] = &[
     key("certificate", |to, at| at.path(&mut to.files.identity.certificate, pem_file)),
     key("key", |to, at| at.path(&mut to.files.identity.key, pem_file)),
     key("client-ca", |to, at| at.path(&mut to.files.client_ca, pem_file)),
     key("required", |to, at| at.flag(&mut to.required)),
 ];
 
-/// Reads a section.
+/// Reads a `[[listener]]` section.
 pub fn read(mut section: Section<'_>) -> Option<(ListenerConfig, KeyLines)> {
     let mut config = ListenerConfig::new(Listen::Unix(PathBuf::new()));
     section.read(KEYS, &mut config);
@@ -48,13 +49,13 @@ pub fn read(mut section: Section<'_>) -> Option<(ListenerConfig, KeyLines)> {
     lines.has_valid("address").then_some((config, lines))
 }
 
-/// Users and groups who are let in; none but those that are added from now on.
-pub fn allow(access: &mut SocketAccess) -> &mut Allow {
+/// Returns the list of admitted users and groups. Creates an empty one, which admits nobody.
+pub fn allow(access: &mut SocketAccess) -> &mut AllowedPeers {
     access.allow.get_or_insert_default()
 }
 
 /// Reads `tls = { ... }`.
-pub fn tls(value: Value<'_, '_>) -> Option<TlsConfig> {
+pub fn tls(value: KeyValue<'_, '_>) -> Option<TlsConfig> {
     let mut section = value.table()?;
     let identity = Identity { certificate: PathBuf::new(), key: PathBuf::new() };
     let files = ServerFiles { identity, client_ca: None };
@@ -75,8 +76,8 @@ fn pem_file(text: &str, base: &Path) -> Result<PathBuf, String> {
     }
 }
 
-/// The mode of a file: an octal number, or three or four octal digits as text. A decimal number is
-/// none, whatever its digits are: TOML's 660 is 0o1224.
+/// Parses a file mode: an octal number, or three or four octal digits as text. Refuses a decimal
+/// number, since TOML's 660 would be 0o1224.
 pub fn mode(digits: &str, base: Option<u32>) -> Result<u32, String> {
     if base.is_some_and(|base| base != 8) {
         return Err("this number is not octal; write the mode as 0o660, or \"0660\"".to_owned());
@@ -88,13 +89,13 @@ pub fn mode(digits: &str, base: Option<u32>) -> Result<u32, String> {
     mode.ok_or_else(|| wrong.to_owned())
 }
 
-/// Reads the name or number of a user.
+/// Parses the name or number of a user.
 pub fn user(text: &str) -> Result<u32, String> {
     let find = |name: &str| User::from_name(name).map(|user| Some(user?.uid.as_raw()));
     number_of(text, "user", find)
 }
 
-/// Reads the name or number of a group.
+/// Parses the name or number of a group.
 pub fn group(text: &str) -> Result<u32, String> {
     let find = |name: &str| Group::from_name(name).map(|group| Some(group?.gid.as_raw()));
     number_of(text, "group", find)

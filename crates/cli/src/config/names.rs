@@ -1,7 +1,7 @@
-//! `Names`: the sections of a kind by their names, for those that name them.
+//! `SectionNames`: looks up the sections of a kind by name.
 //!
-//! Reports names that stand twice, and says what is wrong with a name that no section has. Made by
-//! check.rs, which passes them to controller.rs and group/members.rs.
+//! Reports duplicate names, and references to names that no section has. Made by check.rs, which
+//! passes them to controller.rs and group/members.rs.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,24 +12,24 @@ use super::key_lines::KeyLines;
 use super::problem::Problems;
 
 /// Names of the sections of a kind.
-pub struct Names<'a> {
-    /// The kind, such as `drive`.
+pub struct SectionNames<'a> {
+    /// Kind of the sections, such as `drive`.
     kind: &'static str,
     list: Vec<&'a str>,
-    /// The number of the first section of each name, and its line.
+    /// Index and line of the first section of each name.
     first: HashMap<&'a str, (usize, usize)>,
-    /// Names of sections that could not be read: naming one of them is not wrong.
+    /// Names of sections that could not be read. A reference to one is not reported.
     lost: &'a HashSet<String>,
 }
 
-impl<'a> Names<'a> {
-    /// The names of sections with their lines.
+impl<'a> SectionNames<'a> {
+    /// Collects the names of sections with their lines, and reports duplicates.
     pub fn new(
         kind: &'static str,
         sections: impl Iterator<Item = (&'a String, &'a KeyLines)>,
         lost: &'a HashSet<String>,
         problems: &mut Problems,
-    ) -> Names<'a> {
+    ) -> SectionNames<'a> {
         let (mut list, mut first) = (Vec::new(), HashMap::new());
         for (number, (name, lines)) in sections.enumerate() {
             let line = lines.at("name");
@@ -42,13 +42,14 @@ impl<'a> Names<'a> {
                 problems.add(line, text);
             }
         }
-        Names { kind, list, first, lost }
+        SectionNames { kind, list, first, lost }
     }
 
-    /// The number of the first section of a name; none if that section could not be read.
+    /// Returns the index of the first section of a name, or `None` if that section could not be
+    /// read.
     ///
     /// # Errors
-    /// There is no such section. The text names the nearest.
+    /// Fails if there is no such section. The text suggests the most similar name.
     pub fn find(&self, wanted: &str) -> Result<Option<usize>, String> {
         if let Some((number, _)) = self.first.get(wanted) {
             return Ok(Some(*number));

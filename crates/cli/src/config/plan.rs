@@ -1,7 +1,6 @@
-//! `ServePlan`: a configuration in which every name is resolved, and where its parts stand.
+//! `ServePlan`: a checked configuration with all names resolved, and the lines of its parts.
 //!
-//! Plain data, made by check.rs. `serve` opens and serves it, and asks it for the lines of whatever
-//! cannot be opened.
+//! Plain data, made by check.rs. `serve` opens and serves it, and uses the lines in errors.
 
 use millrace::{
     DriveConfig, ExportConfig, GuestConfig, Listen, ServeConfig, TlsConfig, VolumeConfig,
@@ -10,47 +9,47 @@ use millrace::{
 use super::key_lines::KeyLines;
 use super::server::DaemonConfig;
 
-/// A drive of the file, with its lines.
+/// Drive of the configuration, with its lines.
 pub type LocatedDrive = (DriveConfig, KeyLines);
 
-/// A checked configuration.
+/// Checked configuration, with the lines of its parts for messages.
 #[derive(Debug)]
 pub struct ServePlan {
-    /// The file, for messages.
+    /// Name of the file, for messages.
     pub file: String,
-    /// Settings of the library.
+    /// Settings of the library's server.
     pub config: ServeConfig,
     /// Lines of `config`, `daemon` and their keys.
-    pub lines: Lines,
-    /// Addresses of NBD, as `ServeConfig::listeners` has them.
+    pub lines: PlanLines,
+    /// NBD addresses, in the order of `ServeConfig::listeners`.
     pub listeners: Vec<ListenerPlan>,
     /// Settings of the daemon itself.
     pub daemon: DaemonConfig,
-    /// Settings that are allowed but perhaps not meant, with file and line.
+    /// Likely mistakes, with file and line.
     pub warnings: Vec<String>,
 }
 
-/// Lines of a file at which parts of the configuration stand, in the order of its lists.
+/// Lines of the parts of a configuration, in the order of its lists.
 #[derive(Debug, Default)]
-pub struct Lines {
-    /// `[server]`.
+pub struct PlanLines {
+    /// Lines of the `[server]` section.
     pub server: KeyLines,
-    /// Controllers.
+    /// Lines of the controllers.
     pub controllers: Vec<KeyLines>,
-    /// Groups.
+    /// Lines of the groups.
     pub groups: Vec<KeyLines>,
-    /// Drives, in the order in which they are opened.
+    /// Lines of the drives, in the order in which they are opened.
     pub drives: Vec<KeyLines>,
-    /// Volumes.
+    /// Lines of the volumes.
     pub volumes: Vec<KeyLines>,
-    /// Exports.
+    /// Lines of the exports.
     pub exports: Vec<KeyLines>,
-    /// Settings of addresses.
+    /// Lines of the `[[listener]]` sections.
     pub listeners: Vec<KeyLines>,
 }
 
-impl Lines {
-    /// The line at which an export has an address.
+impl PlanLines {
+    /// Returns the line at which an export names an address.
     pub(super) fn at_nbd(&self, config: &ServeConfig, export: usize, address: &Listen) -> usize {
         let number = config.exports[export].nbd.iter().position(|one| one == address);
         self.exports[export].at_item("nbd", number.unwrap_or(0))
@@ -58,17 +57,17 @@ impl Lines {
 }
 
 impl ServePlan {
-    /// The drives, in the order in which they are opened.
+    /// Returns the drives with their lines, in the order in which they are opened.
     pub fn drives(&self) -> impl Iterator<Item = (&DriveConfig, &KeyLines)> {
         self.config.drives().zip(&self.lines.drives)
     }
 
-    /// The volumes, with their lines.
+    /// Returns the volumes with their lines.
     pub fn volumes(&self) -> impl Iterator<Item = (&VolumeConfig, usize)> {
         self.config.volumes.iter().zip(self.lines.volumes.iter().map(|lines| lines.line))
     }
 
-    /// The sockets for virtual machines, with their exports and their lines.
+    /// Returns the exports to virtual machines with their settings and lines.
     pub fn guests(&self) -> impl Iterator<Item = (&ExportConfig, &GuestConfig, usize)> {
         let exports = self.config.exports.iter().zip(&self.lines.exports);
         exports.filter_map(|(export, lines)| {
@@ -77,19 +76,19 @@ impl ServePlan {
     }
 }
 
-/// An address to listen on.
+/// NBD address with its exports.
 #[derive(Debug)]
 pub struct ListenerPlan {
-    /// The address.
+    /// Address to listen on.
     pub address: Listen,
-    /// Where it stands in the file first.
+    /// Line of the first export that names it.
     pub line: usize,
-    /// Exports served there, by place in `ServeConfig::exports`.
+    /// Indexes in `ServeConfig::exports` of the exports served there.
     pub exports: Vec<usize>,
-    /// Its TLS, if it has any.
+    /// TLS of the address, if it has any.
     pub tls: Option<TlsConfig>,
-    /// Where that stands.
+    /// Line of the TLS settings.
     pub tls_line: usize,
-    /// Where it stands who may connect, if it is a Unix socket.
+    /// Line of the access settings, for a Unix socket.
     pub access_line: usize,
 }

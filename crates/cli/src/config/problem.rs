@@ -1,38 +1,39 @@
-//! What is wrong with a configuration, said so that a person can mend it.
+//! Problems of a configuration, as texts that tell a person how to fix them.
 //!
-//! Owns the list of problems found and the file's name. Filled by document.rs, check.rs
-//! and by `serve` while it opens drives; printed by main. Every problem says where (file and line,
-//! or the flag that went before the file), what (key and value) and what to do; all that can be
-//! found in one go are reported in one.
+//! Owns the list of problems and the file's name. Filled by document.rs, check.rs and by `serve`
+//! while it opens drives; printed by main. A problem says where (file and line, or the flag used
+//! instead), what (key and value), and the remedy. All problems that can be found in one pass are
+//! reported together.
 
 use std::fmt;
 
 use millrace_console::visible;
 
-/// What the names of configurations begin with that nobody has written.
+/// Beginning of the names of configurations that are built into the program.
 pub const BUILT_IN: &str = "built-in configuration";
 
-/// Where something is wrong.
+/// Position of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
-    /// On the command line, at this flag.
+pub enum Position {
+    /// Flag on the command line.
     Flag(&'static str),
-    /// In the file, at no line of its own.
+    /// The file as a whole.
     File,
-    /// A line of the file, from 1.
+    /// Line of the file, from 1.
     Line(usize),
 }
 
-/// One thing that is wrong.
+/// Problem of a configuration, with its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Where.
-    pub place: Place,
-    /// What is wrong and what to do.
+    /// Position of the problem.
+    pub place: Position,
+    /// Problem and remedy.
     pub text: String,
 }
 
-/// All that is wrong with one file; its name is empty where the command line says it all.
+/// All problems of one file. The file's name is empty for a configuration made from the command
+/// line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problems {
     file: String,
@@ -40,26 +41,26 @@ pub struct Problems {
 }
 
 impl Problems {
-    /// None yet.
+    /// Makes an empty list for a file.
     pub fn new(file: &str) -> Self {
         Problems { file: visible(file).into_owned(), list: Vec::new() }
     }
 
-    /// One more; what it quotes of the file may be anything.
+    /// Adds a problem at a line. Control characters in quoted parts of the file are escaped.
     pub fn add(&mut self, line: usize, text: impl Into<String>) {
-        self.add_at(Place::Line(line), text);
+        self.add_at(Position::Line(line), text);
     }
 
-    /// One more, which may be at no line.
-    pub fn add_at(&mut self, place: Place, text: impl Into<String>) {
+    /// Adds a problem at a position.
+    pub fn add_at(&mut self, place: Position, text: impl Into<String>) {
         let text = visible(&text.into()).into_owned();
         self.list.push(Problem { place, text });
     }
 
-    /// `value`, unless something is wrong; the problems then come in order of their lines.
+    /// Returns `value` if there are no problems.
     ///
     /// # Errors
-    /// The problems, if there are any.
+    /// Returns the problems in the order of their lines.
     pub fn unless_any<T>(mut self, value: T) -> Result<T, Problems> {
         if self.list.is_empty() {
             return Ok(value);
@@ -68,12 +69,12 @@ impl Problems {
         Err(self)
     }
 
-    /// How many there are so far.
+    /// Returns the number of problems.
     pub fn count(&self) -> usize {
         self.list.len()
     }
 
-    /// Whether nothing is wrong so far.
+    /// Returns true if there are no problems.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
@@ -85,30 +86,30 @@ impl fmt::Display for Problems {
             let separator = if index == 0 { "" } else { "\n" };
             let (file, text) = (&self.file, &problem.text);
             match problem.place {
-                // Of the command line, which has no lines.
-                Place::File | Place::Line(_) if file.is_empty() => {
+                // A configuration made from the command line has no lines to show.
+                Position::File | Position::Line(_) if file.is_empty() => {
                     write!(f, "{separator}{}", with_flag(text))?;
                 }
-                // Whoever reads it has seen no line of it.
-                Place::Line(_) if file.starts_with(BUILT_IN) => {
+                // The user has never seen a line of a built-in configuration.
+                Position::Line(_) if file.starts_with(BUILT_IN) => {
                     let text = text.replace(PATH, "choose another folder with --data-dir DIR");
                     write!(f, "{separator}{file}: {text}")?;
                 }
-                Place::Flag(flag) => write!(f, "{separator}{flag} {text}")?,
-                Place::File => write!(f, "{separator}{file}: {text}")?,
-                Place::Line(line) => write!(f, "{separator}{file}:{line}: {text}")?,
+                Position::Flag(flag) => write!(f, "{separator}{flag} {text}")?,
+                Position::File => write!(f, "{separator}{file}: {text}")?,
+                Position::Line(line) => write!(f, "{separator}{file}:{line}: {text}")?,
             }
         }
         Ok(())
     }
 }
 
-/// What to do about a socket, as problems say it.
+/// Remedies for sockets, as they end a problem's text.
 const PATH: &str = "choose another path";
 const PORT: &str = "choose another port";
 
-/// A text that begins with a key of a configuration, for whoever has written a command line. The
-/// flag may not be on it, since it has a default: it is what to do, not what is wrong.
+/// Converts a text about a configuration key for a user who wrote a command line. Names the flag in
+/// the remedy only: the socket may have the flag's default path.
 fn with_flag(text: &str) -> String {
     let (nbd, vhost) = ("--nbd unix:PATH", "--vhost-user PATH");
     let keys = [
@@ -145,8 +146,8 @@ mod tests {
     #[test]
     fn what_is_not_of_the_file_names_its_flag() {
         let mut problems = Problems::new("built in");
-        problems.add_at(Place::File, "no memory");
-        problems.add_at(Place::Flag("--metrics"), "9100: in use");
+        problems.add_at(Position::File, "no memory");
+        problems.add_at(Position::Flag("--metrics"), "9100: in use");
         let error = problems.unless_any(()).unwrap_err();
         assert_eq!(error.to_string(), "--metrics 9100: in use\nbuilt in: no memory");
     }

@@ -20,14 +20,14 @@ const REFERENCE: &str = concat!(
 type Keys = BTreeSet<String>;
 
 /// A row of a table of the document.
-struct Row {
+struct DocumentRow {
     keys: Vec<String>,
     values: &'static str,
     default: &'static str,
 }
 
 /// The rows of a section of the document, by its heading.
-fn rows(heading: &str) -> Vec<Row> {
+fn rows(heading: &str) -> Vec<DocumentRow> {
     let start = REFERENCE.find(&format!("\n{heading}\n")).expect(heading) + 1;
     let section = &REFERENCE[start + heading.len()..];
     let section = section.split("\n#").next().unwrap_or(section);
@@ -35,7 +35,7 @@ fn rows(heading: &str) -> Vec<Row> {
         let columns: Vec<&str> = line.split('|').map(str::trim).collect();
         let [_, keys, values, default, ..] = columns[..] else { panic!("{line}") };
         let keys = keys.split(", ").map(|key| key.trim_matches('`').to_owned()).collect();
-        Row { keys, values, default }
+        DocumentRow { keys, values, default }
     };
     section.lines().filter(|line| line.starts_with("| `")).map(row).collect()
 }

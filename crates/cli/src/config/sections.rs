@@ -1,8 +1,8 @@
-//! First step: a TOML text to the library's settings, section by section.
+//! First step of loading a configuration: parses a TOML text into the library's settings.
 //!
-//! Each section has a file of its own with the table of its keys. A value is checked alone here,
-//! how values go together in check.rs. Goes on after a mistake, so that all are reported at once.
-//! Called by `config::load`.
+//! Each section has a file of its own with the table of its keys. This step checks each value
+//! alone; check.rs checks the rules between them. Goes on after a problem, so that all are reported
+//! at once. Called by `config::load`.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -10,36 +10,37 @@ use std::path::Path;
 
 use millrace::{DriveConfig, ServeConfig};
 
-use super::document::{Document, Key, Section, parse};
+use super::document::{Document, KeyReader, Section, parse};
 use super::key_lines::KeyLines;
 use super::line_index::LineIndex;
-use super::plan::Lines;
+use super::plan::PlanLines;
 use super::problem::Problems;
 use super::server::{DAEMON, DaemonConfig, SERVER};
 use super::volume::VolumeDraft;
 use super::{controller, drive, export, group, listener, server, volume};
 
-/// A whole file. Settings and lines have volumes and drives only when names are resolved.
+/// Sections of a configuration. Volumes get their drives in `config` and `lines` only when names
+/// are resolved.
 #[derive(Default)]
 pub struct Sections {
-    /// Settings of the library.
+    /// Settings of the library's server.
     pub config: ServeConfig,
     /// Settings of the daemon itself.
     pub daemon: DaemonConfig,
-    /// Lines of both.
-    pub lines: Lines,
-    /// `[[drive]]` sections.
+    /// Lines of both settings.
+    pub lines: PlanLines,
+    /// Drives of the `[[drive]]` sections.
     pub drives: Vec<(DriveConfig, KeyLines)>,
-    /// `[[volume]]` sections.
+    /// Volumes of the `[[volume]]` sections.
     pub volumes: Vec<(VolumeDraft, KeyLines)>,
-    /// Names of unknown sections, and of sections that could not be read. A reference to one of
-    /// them is not reported as well.
+    /// Names of unknown sections and of sections that could not be read. A reference to one of them
+    /// is not another problem.
     pub lost: HashSet<String>,
-    /// There is a section that may be meant for an export.
+    /// True if a section may have been meant as an export.
     pub has_exports: bool,
 }
 
-/// Reads the sections of a text; relative paths are in `base`.
+/// Reads the sections of a text. Relative paths start from `base`.
 pub fn read(text: &str, base: &Path, mut problems: Problems) -> (Sections, Problems) {
     let mut all = Sections { has_exports: true, ..Sections::default() };
     let Some(table) = parse(text, &mut problems) else { return (all, problems) };
@@ -76,10 +77,11 @@ pub fn read(text: &str, base: &Path, mut problems: Problems) -> (Sections, Probl
     (all, document.problems.into_inner())
 }
 
-/// Returns the keys of a section, each with whether it has a list.
+/// Returns the keys of a section, each with a flag for lists.
 type KeyList = fn() -> Vec<(&'static str, bool)>;
 
-/// All sections as errors call them, with their keys; without `name`, which most sections have.
+/// All sections by their titles in messages, with their keys except `name`, which most sections
+/// have.
 const SECTIONS: [(&str, KeyList); 7] = [
     ("[server]", || names(server::SERVER).chain(names(server::DAEMON)).collect()),
     ("[[listener]]", || names(listener::KEYS).collect()),
@@ -92,16 +94,16 @@ const SECTIONS: [(&str, KeyList); 7] = [
     ("[[group]]", || group::keys().map(|key| (key, false)).collect()),
 ];
 
-fn names<T>(keys: &[Key<T>]) -> impl Iterator<Item = (&'static str, bool)> {
+fn names<T>(keys: &[KeyReader<T>]) -> impl Iterator<Item = (&'static str, bool)> {
     keys.iter().map(|key| (key.name, key.is_list))
 }
 
-/// True if a key of a section has a list.
+/// Returns true if a key of a section takes a list.
 pub fn is_list(title: &str, key: &str) -> bool {
     SECTIONS.iter().any(|(known, keys)| *known == title && keys().contains(&(key, true)))
 }
 
-/// Titles of the sections that have a key.
+/// Returns the titles of the sections that have a key.
 fn sections_of(key: &str) -> Vec<&'static str> {
     let has = |(_, keys): &&(_, KeyList)| keys().iter().any(|(known, _)| *known == key);
     SECTIONS.iter().filter(has).map(|(title, _)| *title).collect()

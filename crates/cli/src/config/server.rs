@@ -1,32 +1,32 @@
-//! `[server]`: threads and limits of the library's server, and the daemon's own sockets and files.
+//! `[server]`: threads and limits of the library's server, and sockets and files of the daemon.
 //!
-//! Owns both tables of keys, which sections.rs reads.
+//! Owns both key tables, which sections.rs reads.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use millrace::{ServerConfig, SocketAccess};
 
-use super::document::{Key, key, list};
+use super::document::{KeyReader, key, list};
 use super::listener;
 use super::words::{self, ControlWord, MILLISECOND_NS, SECOND_NS};
 
-/// Settings of the daemon that the library's server has no use for.
+/// Settings of the daemon that the library's server does not know.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DaemonConfig {
-    /// The control socket, if it is said where, or that there is none.
+    /// Control socket, or `Off`; `None` for the default path.
     pub control: Option<ControlWord>,
-    /// Mode, owner and group of the control socket's file, as far as they are said.
+    /// Mode, owner and group of the control socket's file, as far as they are set.
     pub control_access: SocketAccess,
-    /// The group whose members may change anything over the control socket.
+    /// Group whose members may change anything over the control socket.
     pub control_admin_group: Option<u32>,
-    /// Address of the metrics.
+    /// Address of the metrics page.
     pub metrics: Option<SocketAddr>,
-    /// Folder of marks of dirty caches.
+    /// Folder for marks of dirty caches.
     pub state: Option<PathBuf>,
 }
 
-pub const SERVER: &[Key<ServerConfig>] = &[
+pub const SERVER: &[KeyReader<ServerConfig>] = &[
     list("cpus", |to, at| at.list(&mut to.cpus, words::cpu)),
     key("threads", |to, at| at.word(&mut to.threads, words::whole(1..=1024))),
     key("backend", |to, at| at.word(&mut to.backend, words::setting)),
@@ -37,7 +37,7 @@ pub const SERVER: &[Key<ServerConfig>] = &[
     key("tls", |to, at| to.tls = listener::tls(at)),
 ];
 
-pub const DAEMON: &[Key<DaemonConfig>] = &[
+pub const DAEMON: &[KeyReader<DaemonConfig>] = &[
     key("control", |to, at| at.path(&mut to.control, words::control)),
     key("control-mode", |to, at| at.digits(&mut to.control_access.mode, listener::mode)),
     key("control-owner", |to, at| at.some(&mut to.control_access.owner, listener::user)),
@@ -47,7 +47,7 @@ pub const DAEMON: &[Key<DaemonConfig>] = &[
     key("state", |to, at| at.path(&mut to.state, words::folder)),
 ];
 
-/// Time in which a client must have chosen an export.
+/// Parses the timeout of a client's negotiation.
 fn handshake(text: &str) -> Result<u64, String> {
     words::duration(text, &(MILLISECOND_NS..=3600 * SECOND_NS))
 }

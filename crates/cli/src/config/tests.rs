@@ -85,14 +85,11 @@ fn values_of_drivers_are_checked_with_the_rest_at_the_line_of_their_key() {
         problems(&text)
     };
     let found = drive("path = \"x\"\nsize = \"1x\"\n");
-    assert!(
-        found[0].starts_with("m.toml:5: driver file: size=1x is wrong; a size is"),
-        "{found:?}"
-    );
+    assert!(found[0].starts_with("m.toml:5: size = \"1x\": a size is"), "{found:?}");
     let found = drive("path = \"\"\n");
-    assert!(found[0].starts_with("m.toml:4: driver file: path= is wrong; write"), "{found:?}");
+    assert!(found[0].starts_with("m.toml:4: path = \"\": write"), "{found:?}");
     let found = drive("path = \"x\"\ngrow = true\n");
-    assert_eq!(found, ["m.toml:5: driver file: grow=on is wrong; it goes with size="]);
+    assert_eq!(found, ["m.toml:5: grow = \"on\": it goes with size="]);
     let text = whole("", "", "").replace("null:size=1g", "fault:drive=[null:size=1g]");
     let found = problems(&text);
     assert_eq!(found.len(), 1);
@@ -127,7 +124,9 @@ fn settings_of_the_laboratory_are_refused_with_the_command_that_has_them() {
 #[test]
 fn a_scheduler_that_there_is_not_is_told_of_with_those_that_there_are() {
     let found = problems(&whole("scheduler = \"deadlin\"\n", "", ""));
-    assert!(found[0].starts_with("m.toml:4: scheduler = \"deadlin\": there are none"), "{found:?}");
+    let text = "m.toml:4: unknown scheduler \"deadlin\"; choose none, deadline, fair or latency; \
+                did you mean \"deadline\"?";
+    assert_eq!(found, [text]);
 }
 
 #[test]
@@ -157,7 +156,7 @@ fn a_driver_spelled_out_takes_its_own_keys_and_those_of_a_drive() {
     let found = problems(&format!("{image}{rest}"));
     assert!(found[0].contains("image = \"POOL/IMAGE\""), "{}", found[0]);
     let found = problems(&format!("{}{rest}", text.replace("\"null\"", "\"nul\"")));
-    assert!(found[0].starts_with("m.toml:3: driver = \"nul\": no driver"), "{}", found[0]);
+    assert!(found[0].starts_with("m.toml:3: unknown driver \"nul\""), "{}", found[0]);
 }
 
 #[test]
@@ -172,7 +171,7 @@ fn numbers_and_switches_are_as_good_as_their_text() {
 fn names_with_control_characters_are_refused_and_shown_escaped() {
     let forged = "a\\nready 7";
     let text = whole("", "", &format!("name = \"{forged}\"\n{EXPORT}"));
-    let said = "is a control character; write the name without";
+    let said = "is a control character; remove it from the name";
     assert_eq!(problems(&text), [format!("m.toml:10: name = \"{forged}\": \\n {said}")]);
     let escape = "\\u{1b}";
     let raw = "\\u001b";
@@ -214,7 +213,7 @@ fn what_names_a_section_that_is_wrong_is_not_wrong_itself() {
     let text = whole("", "", "");
     let found = problems(&text.replace("null:", "nul:"));
     assert_eq!(found.len(), 1, "{found:?}");
-    assert!(found[0].starts_with("m.toml:3: spec = \"nul:"), "{}", found[0]);
+    assert!(found[0].starts_with("m.toml:3: unknown driver \"nul\""), "{}", found[0]);
     let found = problems(&text.replace("[[drive]]", "[[driv]]"));
     assert!(found.len() == 1 && found[0].contains("unknown key \"driv\""), "{found:?}");
     let found = problems(&text.replace("drives = [\"d0\"]", "drives = []"));
@@ -232,7 +231,7 @@ fn mistakes_of_all_kinds_are_told_in_one_round() {
     let found = problems(text);
     let expected = [
         "m.toml:1: unknown key \"drvie\"",
-        "m.toml:6: spec = \"nul:\": no driver",
+        "m.toml:6: unknown driver \"nul\"",
         "m.toml:9: driver ram: size=x is wrong",
         "m.toml:10: controller: there is no controller \"c\"",
         "m.toml:13: drives: there is no drive \"d2\"",
@@ -261,12 +260,42 @@ fn a_section_with_a_wrong_value_is_checked_for_contradictions_all_the_same() {
         "m.toml:6: name = \"scu\": the controller of line 2 has this name",
         "m.toml:14: chunk = 1: a chunk is a power of two",
         "m.toml:19: volume: there is no volume \"w\"",
-        "m.toml:20: name is a integer; write a \"string\"",
+        "m.toml:20: name = 5: write a string, such as \"5\"",
     ];
     assert_eq!(found.len(), expected.len(), "{found:#?}");
     for (found, expected) in found.iter().zip(expected) {
         assert!(found.starts_with(expected), "{found}");
     }
+}
+
+#[test]
+fn a_wrong_value_is_shown_as_written_with_its_rule_and_a_value_that_works() {
+    let text = "[server]\ncontrol-mode = 600\nbackend = \"kqueue\"\n\
+                [[drive]]\nname = \"d0\"\ndriver = \"ram\"\nsize = 1000\ntimeout = 10\n\
+                scheduler = \"bfq\"\n[[volume]]\nname = \"v\"\ndrives = [\"d0\"]\n\
+                layout = \"raid5\"\n[[export]]\nvolume = \"v\"\nnbd = \"unix:s\"\n";
+    let expected = [
+        "m.toml:2: control-mode = 600: this number is not octal; write the mode as 0o660, or \
+         \"0660\"",
+        "m.toml:3: unknown backend \"kqueue\"; choose auto, io_uring or epoll",
+        "m.toml:7: size = 1000: a size is a multiple of 512 bytes; write 1024, for example",
+        "m.toml:8: timeout = 10: a time needs its unit; write 10s; the range is 0 to 24h",
+        "m.toml:9: unknown scheduler \"bfq\"; choose none, deadline, fair or latency",
+        "m.toml:13: unknown layout \"raid5\"; choose stripe or linear",
+    ];
+    assert_eq!(problems(text), expected);
+}
+
+#[test]
+fn a_plain_path_and_an_nbd_url_are_specs() {
+    let spec = |text: &str| {
+        let text = whole("", "", "").replace("null:size=1g", text);
+        plan(&text).config.volumes[0].drives[0].spec.to_string()
+    };
+    assert_eq!(spec("a.img"), "file:path=conf/a.img");
+    assert_eq!(spec("/x/a.img"), "file:path=/x/a.img");
+    assert_eq!(spec("nbd://localhost/x"), "nbd:uri=nbd://localhost/x");
+    assert_eq!(spec("nbd+unix:///x?socket=/s"), "nbd:uri=nbd+unix:///x?socket=/s");
 }
 
 #[test]
@@ -286,12 +315,18 @@ fn wrong_values_say_what_may_stand_there() {
     let found = problems(&whole("", volume, "read-only = \"yes\"\n"));
     let chunk = "m.toml:7: chunk = \"60k\": a chunk is a power of two from 4k to 2g, such as 64k";
     assert_eq!(found[0], chunk);
-    assert!(found[1].starts_with("m.toml:8: scheduler = \"mq\": there are none, deadline"));
-    assert!(
-        found[2].starts_with("m.toml:9: serving = \"per-disk\": there are inline, per-drive, auto")
+    assert_eq!(
+        found[1],
+        "m.toml:8: unknown scheduler \"mq\"; choose none, deadline, fair or latency"
     );
+    let serving = "m.toml:9: unknown serving mode \"per-disk\"; choose inline, per-drive or auto";
+    assert!(found[2].starts_with(serving), "{}", found[2]);
     assert!(found[3].starts_with("m.toml:10: timeout = 5: a time needs its unit; write 5s"));
-    assert!(found[4].starts_with("m.toml:14: read-only: write true or false"), "{}", found[4]);
+    assert!(
+        found[4].starts_with("m.toml:14: read-only = \"yes\": write true or false"),
+        "{}",
+        found[4]
+    );
 }
 
 #[test]
@@ -418,8 +453,8 @@ fn controllers_are_checked_each_with_its_line() {
     let found = problems(&text(SCU));
     assert!(found[0].starts_with("m.toml:5: name = \"scu\": the controller of line 2 has this"));
     let found = problems(&text("sharing = \"drives\"\nnode = 4000\nshare = 1\n"));
-    let sharing = "m.toml:4: sharing = \"drives\": there are queue, drive, controller; did you mean \
-                   \"drive\"?";
+    let sharing = "m.toml:4: unknown tag sharing \"drives\"; choose queue, drive or controller; did \
+                   you mean \"drive\"?";
     assert_eq!(found[0], sharing);
     assert!(found[1].starts_with("m.toml:5: node: controller scu: there is no NUMA node 4000: "));
     assert!(

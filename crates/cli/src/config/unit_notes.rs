@@ -1,7 +1,7 @@
-//! Notes about values of drive specs that earlier builds read differently.
+//! Notes about values of drive specs whose units earlier versions read differently.
 //!
-//! Called by check.rs. Bandwidths with k, m or g were powers of 1000, sizes with kB, MB or GB
-//! powers of 1024. To be deleted, with its line in check.rs, once a release has had it.
+//! Called by check.rs. Bandwidths with k, m or g used to be powers of 1000, and sizes with kB, MB
+//! or GB powers of 1024. Delete this file, and its line in check.rs, after the next release.
 
 use super::plan::LocatedDrive;
 use super::words::{bytes_for_people, rate_bytes_per_s, size};
@@ -17,7 +17,7 @@ pub fn add(file: &str, drives: &[LocatedDrive], warnings: &mut Vec<String>) {
     }
 }
 
-/// The note about a value, if its meaning changed.
+/// Returns the note about a value, if its meaning changed.
 fn note(key: &str, value: &str) -> Option<String> {
     let (instead, before, per, now) = match key {
         "read-bandwidth" | "write-bandwidth" | "controller-bandwidth" => {

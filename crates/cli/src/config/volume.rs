@@ -1,7 +1,7 @@
-//! `[[volume]]`: how drives are laid out and served, and the cache over them.
+//! `[[volume]]`: the layout, serving mode and cache of a volume.
 //!
-//! Owns the table of keys, of which those of queues are drive.rs's and those of the cache
-//! millrace-console's. Called by sections.rs; check.rs finds the drives by their names.
+//! Owns the key table; the queue keys are in drive.rs and those of the cache in millrace-console.
+//! Called by sections.rs; check.rs resolves the drives by name.
 
 use millrace::{
     CHUNK_SECTORS, CacheConfig, DriveOptions, Stack, VolumeConfig, default_layout, default_serving,
@@ -9,23 +9,23 @@ use millrace::{
 use millrace_block::Layout;
 use millrace_console::cache;
 
-use super::document::{Key, Section, Value, key, list};
+use super::document::{KeyReader, KeyValue, Section, key, list};
 use super::drive::read_queues;
 use super::key_lines::KeyLines;
 use super::words::{self, LayoutWord};
 
-/// A volume whose drives are names.
+/// A volume whose drives are not resolved yet.
 #[derive(Default)]
 pub struct VolumeDraft {
-    /// Its settings, without drives.
+    /// Settings of the volume, without drives.
     pub config: VolumeConfig,
     /// Names of its drives.
     pub drives: Vec<String>,
-    /// Queues of drives that say nothing themselves.
+    /// Queue settings for drives without their own.
     pub queues: DriveOptions,
 }
 
-pub const LAYOUT: &[Key<VolumeDraft>] = &[
+pub const LAYOUT: &[KeyReader<VolumeDraft>] = &[
     key("layout", |to, at| at.word(&mut to.config.layout, layout)),
     key("chunk", |to, at| {
         let layout = to.config.layout;
@@ -34,8 +34,8 @@ pub const LAYOUT: &[Key<VolumeDraft>] = &[
     list("drives", |to, at| at.list(&mut to.drives, |text| Ok(text.to_owned()))),
 ];
 
-/// Keys after those of queues. A high mark that is given sets the usual low one.
-pub const KEYS: &[Key<VolumeConfig>] = &[
+/// Keys after the queue settings. Setting a high mark also sets the default of its low mark.
+pub const KEYS: &[KeyReader<VolumeConfig>] = &[
     key("serving", |to, at| at.word(&mut to.serving.serving, words::serving)),
     key("plug-high", |to, at| {
         at.word(&mut to.serving.plug_high, requests);
@@ -69,7 +69,7 @@ fn requests(text: &str) -> Result<u32, String> {
     words::number(text, 0, 65_536)
 }
 
-/// Reads a section.
+/// Reads a `[[volume]]` section.
 pub fn read(mut section: Section<'_>) -> Option<(VolumeDraft, KeyLines)> {
     let name = section.name();
     let mut volume = VolumeDraft::default();
@@ -88,7 +88,7 @@ pub fn read(mut section: Section<'_>) -> Option<(VolumeDraft, KeyLines)> {
         config.serving.serving = default_serving(&vec![Stack::Mq; drives]);
     }
     if let Err(text) = config.serving.validate() {
-        // The text begins with the key.
+        // The text begins with the key that it is about.
         let key = text.split(' ').next().unwrap_or_default();
         section.problem(key, text.as_str());
     }
@@ -98,7 +98,7 @@ pub fn read(mut section: Section<'_>) -> Option<(VolumeDraft, KeyLines)> {
 }
 
 /// Reads `[volume.cache]`.
-pub fn cache(value: Value<'_, '_>) -> Option<CacheConfig> {
+pub fn cache(value: KeyValue<'_, '_>) -> Option<CacheConfig> {
     let mut section = value.table()?;
     let (mut config, before) = (CacheConfig::default(), section.problem_count());
     for (key, read) in cache::KEYS {

@@ -1,4 +1,4 @@
-//! Warnings of settings that are allowed but perhaps not meant: one line of text for each.
+//! Warnings about settings that are allowed but probably mistakes: one line of text each.
 //!
 //! Called by check.rs. Pure.
 
@@ -12,7 +12,7 @@ use super::group::targets::{TargetQuery, by_cache};
 use super::key_lines::KeyLines;
 use super::plan::{LocatedDrive, ServePlan};
 
-/// The warnings of a plan. `unused` are drives that no volume names.
+/// Returns the warnings of a plan. `unused` are the drives that no volume names.
 pub fn of(plan: &ServePlan, unused: &[&LocatedDrive]) -> Vec<String> {
     let mut found = without_effect(plan);
     found.extend(idle_controllers(plan, unused));
@@ -29,7 +29,7 @@ pub fn of(plan: &ServePlan, unused: &[&LocatedDrive]) -> Vec<String> {
 
 type Warning = (usize, String);
 
-/// Keys of older files.
+/// Warns of keys of older versions.
 fn without_effect(plan: &ServePlan) -> Vec<Warning> {
     let pinned = plan.lines.exports.iter().filter(|lines| lines.has("pin-memory"));
     let text = "pin-memory has no effect any more, since a balloon or virtio-mem in the guest takes \
@@ -37,7 +37,7 @@ fn without_effect(plan: &ServePlan) -> Vec<Warning> {
     pinned.map(|lines| (lines.at("pin-memory"), text.to_owned())).collect()
 }
 
-/// Sections that nobody names.
+/// Warns of sections that nothing refers to.
 fn idle<'a>(
     sections: impl Iterator<Item = (&'a String, &'a KeyLines)>,
     named: impl Iterator<Item = &'a str>,
@@ -70,8 +70,8 @@ fn idle_volumes(plan: &ServePlan) -> Vec<Warning> {
     idle(volumes, exported, |name| format!("volume \"{name}\" is not exported"))
 }
 
-/// Shares and targets of groups where a cache knows no groups, and latency targets that nothing
-/// keeps: a line for each volume of the group's exports.
+/// Warns of shares and targets of groups on cached volumes, which schedulers cannot apply, and of
+/// latency targets that no drive keeps: a line for each volume of the group's exports.
 fn ignored_settings(plan: &ServePlan) -> Vec<Warning> {
     let (used, mut shares, mut targets) = (volumes_by_group(&plan.config), Vec::new(), Vec::new());
     for (group, lines) in plan.config.groups.iter().zip(&plan.lines.groups) {
@@ -86,8 +86,8 @@ fn ignored_settings(plan: &ServePlan) -> Vec<Warning> {
     shares
 }
 
-/// Says that a volume's drive does not keep a latency target: its scheduler is another one, or it
-/// is a modelled drive that takes longer.
+/// Returns a warning if a drive of the volume cannot keep a latency target: because of its
+/// scheduler, or because a modelled drive takes longer.
 fn unkept(group: &GroupConfig, target: LatencyTarget, volume: &VolumeConfig) -> Option<String> {
     volume.drives.iter().find_map(|drive| {
         let (group, volume) = (group.name.as_str(), volume.name.as_str());

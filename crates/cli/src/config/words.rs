@@ -1,8 +1,8 @@
-//! The words of a configuration: sizes, times, listeners, names of designs.
+//! Grammar of values in a configuration: sizes, times, addresses and fixed sets of words.
 //!
-//! Pure functions from a text to a value or to what is wrong with it and what to write instead;
-//! those that the laboratory's command line has, too, are millrace-console's. Called by sections.rs
-//! through `Section`, which adds file, line and key, and by the command line for the same words.
+//! Pure functions that parse a text into a value, or into an error that names the rule and a text
+//! that works. Those shared with the laboratory's command line are in millrace-console. Called by
+//! sections.rs through `Section`, which adds file, line and key, and by the command line.
 
 use std::ffi::OsStr;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Arg, Command};
-use millrace::{CHUNK_SECTORS_MAX, Listen, Words};
+use millrace::{CHUNK_SECTORS_MAX, Listen, Words, unknown_word};
 use millrace_block::Serving;
 pub use millrace_console::words::{
     SECOND_NS, bytes_for_people, count, count_text, design, duration_ns, number, ranges,
@@ -19,26 +19,23 @@ pub use millrace_console::words::{
 };
 use millrace_machine::{Machine, Native};
 
-use millrace_console::words::nearest;
-
-/// A millisecond in nanoseconds.
 pub const MILLISECOND_NS: u64 = 1_000_000;
-/// The port of NBD.
+/// IANA's port of NBD.
 const NBD_PORT: u16 = 10809;
-/// The port of Prometheus's exporter of a host's metrics, and so the first of their range.
+/// Default port of the metrics page: the first of the range that Prometheus exporters use.
 const METRICS_PORT: u16 = 9100;
-/// Least memory for payload that a server takes.
+/// Least memory limit for payload in bytes.
 const MEMORY_BYTES_MIN: u64 = 64 << 20;
-/// `sun_path` holds 108 bytes with the NUL at its end.
+/// Longest path of a Unix socket: `sun_path` holds 108 bytes with the NUL at its end.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
 /// Largest chunk in bytes.
 const CHUNK_BYTES_MAX: u64 = (CHUNK_SECTORS_MAX as u64) << 9;
 
-/// A chunk in sectors: a power of two, 4 KiB to 2 GiB.
+/// Parses a chunk size: a power of two from 4 KiB to 2 GiB. Returns sectors.
 ///
 /// # Errors
-/// What to write instead.
+/// Returns the rule, and a size that works.
 pub fn chunk_sectors(text: &str) -> Result<u32, String> {
     let bytes = size(text)?;
     if !bytes.is_power_of_two() || !(4096..=CHUNK_BYTES_MAX).contains(&bytes) {
@@ -49,28 +46,28 @@ pub fn chunk_sectors(text: &str) -> Result<u32, String> {
     Ok((bytes >> 9) as u32)
 }
 
-/// A time within a range of nanoseconds.
+/// Parses a time within a range. Returns nanoseconds.
 ///
 /// # Errors
-/// What to write instead.
+/// Returns the rule that the text breaks.
 pub fn duration(text: &str, range_ns: &RangeInclusive<u64>) -> Result<u64, String> {
     let (least, most) = (time_text(*range_ns.start()), time_text(*range_ns.end()));
     match duration_ns(text) {
         Ok(time_ns) if range_ns.contains(&time_ns) => Ok(time_ns),
         Ok(_) => Err(format!("write a time from {least} to {most}")),
-        Err(wrong) => Err(format!("{wrong}; from {least} to {most}")),
+        Err(wrong) => Err(format!("{wrong}; the range is {least} to {most}")),
     }
 }
 
-/// A time for which a thread may poll or wait before it does something else.
+/// Parses a time of at most a second, for a busy poll or a short wait. Returns nanoseconds.
 ///
 /// # Errors
-/// What to write instead.
+/// Returns the rule that the text breaks.
 pub fn up_to_a_second(text: &str) -> Result<u64, String> {
     duration(text, &(0..=SECOND_NS))
 }
 
-/// How long a thread polls before it sleeps; none for `auto`.
+/// Parses the longest busy poll before a thread sleeps. Returns `None` for `auto`.
 pub fn spin(text: &str) -> Result<Option<u64>, String> {
     if text == "auto" {
         return Ok(None);
@@ -79,10 +76,10 @@ pub fn spin(text: &str) -> Result<Option<u64>, String> {
     time.map(Some).map_err(|why| format!("{why}, or auto"))
 }
 
-/// Memory for payload in bytes: 64 MiB or more.
+/// Parses a memory limit for payload, at least 64 MiB. Returns bytes.
 ///
 /// # Errors
-/// What to write instead.
+/// Returns the rule that the text breaks.
 pub fn memory_max(text: &str) -> Result<u64, String> {
     let bytes = size(text)?;
     match bytes {
@@ -94,52 +91,61 @@ pub fn memory_max(text: &str) -> Result<u64, String> {
     }
 }
 
-/// A CPU that this process may use.
+/// Parses the number of a CPU that this process may use.
 ///
 /// # Errors
-/// Which those are.
+/// Returns the usable CPUs.
 pub fn cpu(text: &str) -> Result<u32, String> {
     let cpus: Vec<u32> = Native::topology().cpus().iter().map(|cpu| cpu.id.0).collect();
     let number = text.trim().parse().ok().filter(|number| cpus.contains(number));
     number.ok_or_else(|| format!("no CPU that this process may use; it may use {}", ranges(&cpus)))
 }
 
-/// One of several words.
-pub(super) fn choice<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, String> {
+/// Returns the value of one of several words. `noun` names the setting in the error text.
+pub(super) fn choice<T: Copy>(noun: &str, text: &str, words: &[(&str, T)]) -> Result<T, String> {
     if let Some((_, value)) = words.iter().find(|(word, _)| *word == text) {
         return Ok(*value);
     }
     let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-    Err(format!("there are {}{}", names.join(", "), nearest(text, names.iter().copied())))
+    Err(unknown_word(noun, text, &names))
 }
 
-/// `true` or `false`.
+/// Returns a problem's text: the setting as written, then what is wrong with it. The text about an
+/// unknown word names both already.
+pub fn refusal(setting: &str, error: &str) -> String {
+    match error.starts_with("unknown ") {
+        true => error.to_owned(),
+        false => format!("{setting}: {error}"),
+    }
+}
+
+/// Parses `true` or `false`, or their synonyms `on` and `off`.
 ///
 /// # Errors
-/// What to write instead.
+/// Returns the known words.
 pub fn yes_or_no(text: &str) -> Result<bool, String> {
-    // Booleans come as these words.
+    // The configuration reader passes TOML booleans as `on` and `off`.
     let said = match text {
         "on" => "true",
         "off" => "false",
         other => other,
     };
-    choice(said, &[("true", true), ("false", false)])
+    choice("switch", said, &[("true", true), ("false", false)])
 }
 
-/// The value of a setting's word.
+/// Parses a word of a setting with fixed words.
 ///
 /// # Errors
-/// Which words there are.
+/// Returns the known words.
 pub fn setting<T: Words>(text: &str) -> Result<T, String> {
     let words: Vec<(&str, T)> = T::WORDS.iter().map(|(value, word)| (*word, *value)).collect();
-    choice(text, &words)
+    choice(T::NOUN, text, &words)
 }
 
-/// How a volume is served. The way of Linux's md is the laboratory's alone.
+/// Parses a serving mode. Refuses md's mode, which only the laboratory has.
 ///
 /// # Errors
-/// What to write instead.
+/// Returns the known words.
 pub fn serving(text: &str) -> Result<Serving, String> {
     let served = |(mode, _): &(Serving, &str)| *mode != Serving::PerVolume;
     let modes: Vec<_> = Serving::WORDS.iter().copied().filter(served).collect();
@@ -150,30 +156,29 @@ pub fn serving(text: &str) -> Result<Serving, String> {
                                        per-drive or auto"
                 .to_owned())
         }
-        _ => choice(text, &words),
+        _ => choice(Serving::NOUN, text, &words),
     }
 }
 
-/// `stripe` or `linear`.
+/// Layout of a volume, without the chunk size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LayoutWord {
-    /// Chunks round robin.
+    /// Chunks in round-robin order over the drives.
     Stripe,
-    /// One drive behind the other.
+    /// One drive after another.
     Linear,
 }
 
-/// Words of a flag, with what reads them: shells complete the words, and wrong ones are answered as
-/// `read` does.
+/// Parser of a flag with fixed words. Shells complete the words; `read` makes the error for others.
 #[derive(Debug, Clone)]
-pub struct OneOf<R> {
-    /// The words there are.
+pub struct WordParser<R> {
+    /// Words that shells complete.
     pub words: &'static [&'static str],
-    /// What reads one.
+    /// Function that parses a word.
     pub read: R,
 }
 
-impl<T, R> TypedValueParser for OneOf<R>
+impl<T, R> TypedValueParser for WordParser<R>
 where
     T: Clone + Send + Sync + 'static,
     R: Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static,
@@ -189,28 +194,27 @@ where
     }
 }
 
-/// The layouts of a flag.
+/// Returns the parser for a layout flag.
 pub fn layouts() -> impl TypedValueParser<Value = LayoutWord> {
-    OneOf { words: &["linear", "stripe"], read: layout }
+    WordParser { words: &["linear", "stripe"], read: layout }
 }
 
-/// How a volume is laid out.
+/// Parses a layout.
 ///
 /// # Errors
-/// Which there are.
+/// Returns the known words.
 pub fn layout(text: &str) -> Result<LayoutWord, String> {
     if text == "mirror" {
-        return Err("a volume has no mirrors yet: no drive's contents are kept twice; there are \
-                    linear and stripe"
-            .to_owned());
+        return Err("mirrored volumes are not supported: choose linear or stripe".to_owned());
     }
-    choice(text, &[("stripe", LayoutWord::Stripe), ("linear", LayoutWord::Linear)])
+    choice("layout", text, &[("stripe", LayoutWord::Stripe), ("linear", LayoutWord::Linear)])
 }
 
-/// `unix:PATH`, `tcp:ADDRESS:PORT`, or `tcp:PORT` on loopback; a relative path is in `base`.
+/// Parses `unix:PATH`, `tcp:ADDRESS:PORT`, or `tcp:PORT` for loopback. A relative path starts from
+/// `base`.
 ///
 /// # Errors
-/// What to write instead.
+/// Returns the rule that the text breaks.
 pub fn address(text: &str, base: &Path) -> Result<Listen, String> {
     match text.split_once(':') {
         Some(("unix", "")) => Err("the path of the socket is missing: unix:PATH".to_owned()),
@@ -235,19 +239,19 @@ fn abstract_name(name: &str) -> Result<Listen, String> {
     }
 }
 
-/// Where the control socket is.
+/// Setting of the control socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ControlWord {
-    /// At this path.
+    /// Socket at this path.
     At(PathBuf),
-    /// There is none.
+    /// No control socket.
     Off,
 }
 
-/// `unix:PATH` or `off`; a relative path is in `base`.
+/// Parses `unix:PATH` or `off`. A relative path starts from `base`.
 ///
 /// # Errors
-/// What to write instead.
+/// Returns the rule that the text breaks.
 pub fn control(text: &str, base: &Path) -> Result<ControlWord, String> {
     match (text, text.strip_prefix("unix:")) {
         ("off", _) => Ok(ControlWord::Off),
@@ -259,10 +263,10 @@ pub fn control(text: &str, base: &Path) -> Result<ControlWord, String> {
     }
 }
 
-/// The path of a folder; a relative one is in `base`.
+/// Parses the path of a folder. A relative path starts from `base`.
 ///
 /// # Errors
-/// What to write instead.
+/// Returns a path that works, as an example.
 pub fn folder(text: &str, base: &Path) -> Result<PathBuf, String> {
     match text.is_empty() || text.contains(char::is_control) {
         true => Err("write the path of a folder, as in \"/var/lib/millrace\"".to_owned()),
@@ -270,17 +274,17 @@ pub fn folder(text: &str, base: &Path) -> Result<PathBuf, String> {
     }
 }
 
-/// `ADDRESS:PORT`, or a port on loopback.
+/// Parses `ADDRESS:PORT`, or a port on loopback.
 ///
 /// # Errors
-/// What to write instead.
+/// Returns the rule that the text breaks.
 pub fn metrics(text: &str) -> Result<SocketAddr, String> {
     tcp(text, METRICS_PORT).map_err(|error| error.replace("tcp:", ""))
 }
 
-/// The control socket of a server that says nothing of it: beside its first Unix socket, and named
-/// like it, so that servers with sockets of their own have one of their own. None if that path is
-/// too long for a socket.
+/// Returns the default path of the control socket: that of the first Unix socket with `.control`
+/// appended, so that servers with different sockets have different control sockets. Returns `None`
+/// if the path would be too long.
 pub fn control_beside(socket: &Path) -> Option<PathBuf> {
     let mut beside = socket.as_os_str().to_owned();
     beside.push(".control");
@@ -299,7 +303,7 @@ fn socket_path(path: PathBuf) -> Result<Listen, String> {
     Ok(Listen::Unix(path))
 }
 
-/// Loopback unless an address stands there.
+/// Parses an address and port. Without an address, takes loopback.
 fn tcp(place: &str, port_default: u16) -> Result<SocketAddr, String> {
     if let Ok(address) = place.parse::<SocketAddr>() {
         return Ok(address);
@@ -419,6 +423,8 @@ mod tests {
     #[test]
     fn a_wrong_word_lists_the_words_there_are() {
         let error = setting::<millrace::SchedulerKind>("fare").unwrap_err();
-        assert!(error.starts_with("there are none, deadline, fair"), "{error}");
+        let said =
+            "unknown scheduler \"fare\"; choose none, deadline, fair or latency; did you mean";
+        assert!(error.starts_with(said), "{error}");
     }
 }

@@ -1,10 +1,11 @@
-//! The daemon that a verb asks: `--connect`, else the variable `MILLRACE_CONTROL`, else a search.
+//! Finds the daemon that a verb talks to: `--connect`, else the variable `MILLRACE_CONTROL`, else a
+//! search.
 //!
-//! Owns the option and the order of the places that are searched: the first place with a served
-//! control socket wins, and an error lists all of them. A folder below the working folder may be
-//! another user's, with a server that only looks like a daemon: its sockets are trusted if root or
-//! the user of this program listens there, by the credentials that the kernel keeps. Called by each
-//! verb that has a daemon to ask.
+//! Owns the option and the order of the search: the first folder with a live control socket wins,
+//! and an error lists all folders. Another user may have created a folder below the working folder,
+//! with a server that only looks like a daemon. Sockets there are trusted only if root or the user
+//! of this program listens, by the peer credentials that the kernel keeps. Called by each verb that
+//! talks to a daemon.
 
 use std::fs::DirEntry;
 use std::io::{self, ErrorKind};
@@ -20,15 +21,15 @@ use rustix::process::geteuid;
 use crate::config::words::{self, ControlWord};
 use crate::views::client::{Client, why_not};
 
-/// The variable that names a control socket.
+/// Environment variable with the path of the control socket.
 const VARIABLE: &str = "MILLRACE_CONTROL";
-/// The variable with the folder of a user's sockets.
+/// Environment variable with the folder of the user's sockets.
 const RUNTIME_DIR: &str = "XDG_RUNTIME_DIR";
 
-/// The option of each verb that asks a daemon.
+/// Option that selects the daemon, for each verb that talks to one.
 #[derive(Debug, clap::Args)]
 pub struct Connect {
-    /// The daemon's control socket, unix:PATH [default: that in MILLRACE_CONTROL, else one in
+    /// Control socket of the daemon, unix:PATH [default: that in MILLRACE_CONTROL, else one in
     /// ./millrace-data, ., $XDG_RUNTIME_DIR/millrace or /run/millrace]
     #[arg(long, value_name = "unix:PATH", value_parser = socket)]
     connect: Option<PathBuf>,
@@ -38,7 +39,7 @@ impl Connect {
     /// Connects to the daemon.
     ///
     /// # Errors
-    /// If no daemon is found, or the socket that is named is none of a daemon.
+    /// Fails if no daemon is found, or another server listens on the named socket.
     pub fn client(&self) -> Result<Client> {
         let variable = |name| std::env::var(name).ok().filter(|text| !text.is_empty());
         match (&self.connect, variable(VARIABLE)) {
@@ -53,10 +54,10 @@ impl Connect {
     }
 }
 
-/// A control socket, as arguments name it.
+/// Parses the path of a control socket from the command line.
 ///
 /// # Errors
-/// What to write instead.
+/// Returns the rule that the text breaks.
 fn socket(text: &str) -> Result<PathBuf, String> {
     let with_scheme = if text.contains(':') { text.to_owned() } else { format!("unix:{text}") };
     match words::control(&with_scheme, Path::new(""))? {
@@ -65,25 +66,27 @@ fn socket(text: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// A folder in which a daemon may have its control socket.
+/// Folder that may contain a daemon's control socket.
 #[derive(Debug, PartialEq, Eq)]
-struct Place {
+struct SocketFolder {
     folder: PathBuf,
-    /// Anybody may have made the folder, so the user of the server decides.
+    /// True if any user may have created the folder, so that the user of the server must be
+    /// checked.
     is_anybodys: bool,
 }
 
-/// The places in their order, with the folder of this user's sockets if the system has one.
-fn places(runtime_dir: Option<&str>) -> Vec<Place> {
+/// Returns the folders in the order of the search. `runtime_dir` is the folder of this user's
+/// sockets, if the system has one.
+fn places(runtime_dir: Option<&str>) -> Vec<SocketFolder> {
     let own = runtime_dir.map(Path::new).filter(|folder| folder.is_absolute());
-    let place = |folder: PathBuf| Place { is_anybodys: folder.is_relative(), folder };
+    let place = |folder: PathBuf| SocketFolder { is_anybodys: folder.is_relative(), folder };
     let fixed = ["millrace-data", "."].map(|folder| place(folder.into()));
     let of_user = own.map(|folder| place(folder.join("millrace")));
     fixed.into_iter().chain(of_user).chain([place("/run/millrace".into())]).collect()
 }
 
-/// The daemon at the first place that has one.
-fn search(places: &[Place]) -> Result<Client> {
+/// Connects to the daemon in the first folder that has one.
+fn search(places: &[SocketFolder]) -> Result<Client> {
     let mut passed = Vec::new();
     for place in places {
         let sockets = sockets_in(&place.folder);
@@ -123,7 +126,7 @@ fn search(places: &[Place]) -> Result<Client> {
     ))
 }
 
-/// End of the line about a socket that may pretend to be a daemon's.
+/// End of the message about a socket of an untrusted user.
 const UNTRUSTED: &str = "neither root nor you: trusted only with --connect";
 
 /// Refuses a server that neither root nor the user `own` has started.
@@ -141,7 +144,8 @@ fn is_trusted(server: u32, own: u32) -> Result<(), String> {
     }
 }
 
-/// The control sockets in a folder, by the names that daemons give them; or why nobody can tell.
+/// Returns the control sockets in a folder, found by their names, or the reason why it cannot be
+/// read.
 fn sockets_in(folder: &Path) -> Result<Vec<PathBuf>, String> {
     let entries = std::fs::read_dir(folder).map_err(|error: io::Error| match error.kind() {
         ErrorKind::NotFound => "no such folder".to_owned(),
@@ -175,7 +179,8 @@ mod tests {
     fn a_daemon_is_searched_near_first_then_of_the_user_then_of_the_system() {
         let order = |runtime_dir| {
             let places = places(runtime_dir);
-            let shown = |place: &Place| format!("{} {}", place.folder.display(), place.is_anybodys);
+            let shown =
+                |place: &SocketFolder| format!("{} {}", place.folder.display(), place.is_anybodys);
             places.iter().map(shown).collect::<Vec<_>>()
         };
         let (near, system) = (["millrace-data true", ". true"], "/run/millrace false");
@@ -205,7 +210,7 @@ mod tests {
         std::fs::write(dir.path().join("a.control"), "").unwrap();
         let found = sockets_in(dir.path()).unwrap();
         assert_eq!(found, ["b.sock.control", "control.sock"].map(|name| dir.path().join(name)));
-        let place = |folder: PathBuf| Place { folder, is_anybodys: true };
+        let place = |folder: PathBuf| SocketFolder { folder, is_anybodys: true };
         let said = search(&[place(dir.path().into())]).err().unwrap().to_string();
         assert!(said.starts_with("several daemons serve here; choose one with --connect: unix:"));
         drop(servers);

@@ -1,8 +1,8 @@
-//! `millrace ctl`, which asks a running daemon to change; and the table of what a daemon is asked.
+//! `millrace ctl`: requests to a running daemon, and the table of verbs that a daemon answers.
 //!
 //! Owns the list of requests and [`control_verbs`], the rows of the control socket's verbs. Each
-//! file beside this one has a request, with the daemon's part where nothing else of the daemon
-//! needs it. The daemon decides: what it refuses is an error here, with its reason.
+//! file beside this one has one request, with the daemon's part unless the daemon needs it
+//! elsewhere. The daemon decides: a request that it refuses is an error here, with its reason.
 
 mod acknowledge;
 mod clients;
@@ -36,7 +36,7 @@ use crate::views::requests::{
 };
 use crate::views::{self, Answers, ControlVerb, Question, Refusal, StatsQuery};
 
-/// Place of `--connect`, which belongs to each request.
+/// Help text about `--connect`, which every request takes.
 const EXAMPLES: &str = "\
 Examples:
   millrace ctl resize vol0              asks the daemon that is found
@@ -56,30 +56,30 @@ pub struct Args {
     request: Request,
 }
 
-/// What may be asked.
+/// Requests to a daemon.
 #[derive(Debug, Subcommand)]
 enum Request {
-    /// Let a volume grow by what its drives have grown, while clients use it
+    /// Grow a volume to the current size of its drives, while clients use it
     Resize(resize::ResizeArgs),
     /// Change settings of a volume or a group while clients use it
     Set(set::SetArgs),
     /// Show the settings that `set` changes
     Get(get::GetArgs),
-    /// Say what I/Os of a volume wait for, group by group
+    /// Explain what I/Os of a volume wait for, group by group
     Why(why::WhyArgs),
-    /// Forget that an earlier daemon ended with a dirty cache of a volume, once that is checked
+    /// Forget that an earlier daemon died with a dirty cache of a volume, once the data is checked
     Acknowledge(acknowledge::AcknowledgeArgs),
-    /// Show who is connected: number, export, group, requests, peer
+    /// Show connected clients: number, export, group, requests, peer
     Clients(clients::ClientsArgs),
     /// End the connection of a client
     Disconnect(clients::DisconnectArgs),
-    /// Serve the configuration as it is now, without a restart
+    /// Load the configuration file again, without a restart
     Reload(reload::ReloadArgs),
     /// Add a drive, volume, export or group to what is served
     Add(edit::AddArgs),
     /// Remove a drive, volume, export or group from what is served
     Remove(edit::RemoveArgs),
-    /// Write what is served to the configuration file
+    /// Write the configuration that is served to its file
     Save(save::SaveArgs),
     /// Show or change how much the daemon logs
     LogLevel(log_level::LogLevelArgs),
@@ -87,17 +87,17 @@ enum Request {
     Version(version::VersionArgs),
 }
 
-/// The daemon that is asked, and how its answer is printed.
+/// Options of each request: the daemon, and the output format.
 #[derive(Debug, clap::Args)]
 struct Daemon {
     #[command(flatten)]
     connect: Connect,
-    /// Print one line of JSON, also of an error
+    /// Print one line of JSON, for an error too
     #[arg(long)]
     json: bool,
 }
 
-/// All verbs of the control socket, in the order in which the greeting names them.
+/// Returns all verbs of the control socket, in the order of the greeting.
 pub fn control_verbs() -> Vec<ControlVerb<LiveDaemon>> {
     use ControlVerb as Row;
     vec![
@@ -137,14 +137,14 @@ fn nothing((): ()) -> NoAnswer {
     NoAnswer::new()
 }
 
-/// A daemon that answers the verbs of the table.
+/// Answers the verbs of the table for a daemon.
 pub struct AnsweringDaemon {
     daemon: Arc<LiveDaemon>,
     verbs: Vec<ControlVerb<LiveDaemon>>,
 }
 
 impl AnsweringDaemon {
-    /// The answers of this daemon.
+    /// Makes the answers for a daemon.
     pub fn new(daemon: &Arc<LiveDaemon>) -> AnsweringDaemon {
         AnsweringDaemon { daemon: Arc::clone(daemon), verbs: control_verbs() }
     }
@@ -168,7 +168,7 @@ impl Answers for AnsweringDaemon {
     }
 }
 
-/// A key and its value, written as the example is.
+/// Splits `KEY=VALUE`. An error shows `example`.
 fn pair(text: &str, example: &str) -> Result<(String, String)> {
     match text.split_once('=') {
         Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
@@ -176,10 +176,10 @@ fn pair(text: &str, example: &str) -> Result<(String, String)> {
     }
 }
 
-/// Asks, and says what came of it.
+/// Sends the request and prints the result.
 ///
 /// # Errors
-/// If the daemon is not there, or refuses; with `--json` that is printed and no error.
+/// Fails if the daemon cannot be reached or refuses. With `--json` the error is printed instead.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let (daemon, done) = match &args.request {
         Request::Resize(args) => (&args.daemon, resize::run(args)),
@@ -205,7 +205,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
-/// An error as `--json` prints it: of the daemon, or of this program.
+/// Converts an error of the daemon or of this program to JSON.
 fn failure(error: &anyhow::Error) -> Value {
     let (kind, message) = match error.downcast_ref::<DaemonRefusal>() {
         Some(refusal) => (refusal.kind.as_str(), refusal.message.clone()),

@@ -1,8 +1,8 @@
-//! `millrace locks`: what the locks of a running daemon do, in lockmeter's columns.
+//! `millrace locks`: lock statistics of a running daemon, in lockmeter's columns.
 //!
-//! Has the daemon take statistics over the control socket, asks now and then so that it goes on,
-//! and ends them: after the time asked for, at Ctrl-C, or by being gone. The table is that of
-//! `bench --locks`.
+//! Makes the daemon take statistics, asks for them repeatedly so that it goes on, and ends them
+//! after the given time or at Ctrl-C; if this program dies, the daemon ends them by itself. The
+//! table is that of `bench --locks`.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -17,9 +17,9 @@ use signal_hook::iterator::Signals;
 use crate::verbs::connect::Connect;
 use crate::views::requests::{LOCKS_START, LOCKS_STATUS, LOCKS_STOP, NoArguments};
 
-/// How often it is looked whether to go on.
+/// Time between two checks whether to go on.
 const TURN: Duration = Duration::from_millis(50);
-/// How often the daemon is asked.
+/// Time between two requests to the daemon.
 const ASK: Duration = Duration::from_secs(2);
 
 const EXAMPLES: &str = "\
@@ -40,7 +40,7 @@ took them. Times are in microseconds; columns marked * come with -x.
   spinning *    share of the time of all CPUs that threads spent waiting
 
 The lock `serve` is that of a hardware queue. A lock that was taken before the start, or not given \
-back at the end, is left out. Locks count only while this verb runs; each taking then costs about \
+back at the end, is left out. LockReport count only while this verb runs; each taking then costs about \
 40 ns more.
 ";
 
@@ -48,12 +48,12 @@ back at the end, is left out. Locks count only while this verb runs; each taking
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// How long to count, such as 5 (seconds) or 1m; Ctrl-C ends it earlier
+    /// Time to count, such as 5 (seconds) or 1m; Ctrl-C ends it earlier
     #[arg(long = "for", value_name = "TIME", value_parser = duration, default_value = "5s")]
     length: Duration,
     #[command(flatten)]
     connect: Connect,
-    /// Print all columns; without it those that fit 80
+    /// Print all columns; without it, those that fit 80 characters
     #[arg(short = 'x', long)]
     extended: bool,
     /// Print one line of JSON
@@ -64,7 +64,7 @@ pub struct Args {
 /// Takes statistics and prints them.
 ///
 /// # Errors
-/// If the daemon is not there, refuses, or goes away.
+/// Fails if the daemon cannot be reached, refuses, or the connection is lost.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot catch Ctrl-C")?;
     let mut client = args.connect.client()?;

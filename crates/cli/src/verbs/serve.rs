@@ -1,11 +1,12 @@
-//! `millrace serve`: opens the drives of a configuration and serves its volumes until told to stop.
+//! `millrace serve`: opens the drives of a configuration and serves its volumes until it is
+//! stopped.
 //!
-//! Owns the order: configuration checked, drives opened, volumes made, drives' workers started,
-//! sockets bound, views started, then `ready`; on a signal to stop drain, flush, stop the workers,
+//! Owns the order of a start: configuration checked, drives opened, volumes made, workers started,
+//! sockets bound, views started, `ready` printed. On a stop signal: drain, flush, stop the workers,
 //! exit. Calls `config` for the plan, start/drives.rs for drives, `millrace::Servers` for the
-//! servers, start/report.rs for what is printed, check/warnings.rs for what is logged besides,
-//! start/signals.rs for signals. Until everything stands nothing is served, and what a failed start
-//! created is removed again.
+//! servers, start/report.rs for the printed report, check/warnings.rs for logged warnings,
+//! start/signals.rs for signals. Nothing is served before everything is ready, and a failed start
+//! removes what it created.
 
 mod check;
 pub mod live;
@@ -22,7 +23,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use millrace::{CacheMode, Listen, Server, Servers, VolumeConfig};
-use millrace_console::{lost_output, output_queue, say};
+use millrace_console::{ERROR, logging, lost_output, output_queue, say};
 use millrace_exports::remove_socket_files;
 use millrace_machine::Native;
 use millrace_reactor::Backend;
@@ -31,13 +32,13 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::config::words;
 use crate::config::{self, Problems, ServePlan};
 use crate::verbs::ctl::AnsweringDaemon;
-use crate::views::Views;
+use crate::views::ViewThread;
 use check::{findings, running, start_error, view_sockets, warnings};
 use live::daemon::LiveDaemon;
 use live::dirty_data::{self, DaemonEnd};
 use live::dirty_marks::{self, DirtyMarks};
 use live::huge_pages;
-use live::watch::{Watch, log_lost};
+use live::watch::{DaemonWatch, log_lost};
 use reload::{ConfigReloader, StartFlags};
 use start::images::ImageArgs;
 use start::report::{self, DataOwner};
@@ -46,10 +47,10 @@ use start::source::{Source, SourceArgs};
 use start::startup::Startup;
 use start::{drives, thread_count};
 
-/// How long I/O in flight may take to finish when the daemon is asked to stop.
+/// Longest time for I/O in flight to finish after a stop signal.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A start for which there are not even threads for signals and the log.
+/// Error of a start that cannot even start the threads for signals and the log.
 const FEW_THREADS: &str = "this configuration needs more threads than the system allows: cannot \
                            start those of signals and of the log";
 
@@ -80,40 +81,40 @@ MILLRACE_LOG=debug, or -v, logs more.";
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Files or block devices to serve, several as one volume; or a configuration, NAME.toml, or -
-    /// for one on standard input; nothing: a volume in a data folder
+    /// for one on standard input; without it, a volume in a data folder
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Serve this configuration, a TOML file, whatever its name is
+    /// Configuration to serve, a TOML file of any name
     #[arg(long, value_name = "FILE", conflicts_with = "files")]
     config: Option<PathBuf>,
-    /// Check the configuration, change nothing, say what would be served, and exit: with 1 if it
-    /// cannot start on this host, since a drive or socket is missing, in use or not allowed. While
-    /// its daemon runs: say what `millrace ctl reload` would change, and whether it can
+    /// Check the configuration, change nothing, print what would be served, and exit: with 1 if it
+    /// cannot start on this host, because a drive or socket is missing, in use or not allowed.
+    /// While its daemon runs: print what `millrace ctl reload` would change, and whether it can
     #[arg(long)]
     check: bool,
     /// Print the configuration and exit
     #[arg(long)]
     print_config: bool,
-    /// Folder of the volume that is served without a file [default: millrace-data]
+    /// Folder of the volume that is served if no file is given [default: millrace-data]
     #[arg(long, value_name = "DIR", conflicts_with_all = ["config", "files"])]
     data_dir: Option<String>,
     /// I/O threads [default: one per CPU, at most 4]
     #[arg(long, value_name = "N", value_parser = words::whole::<u16>(1..=1024))]
     threads: Option<u16>,
-    /// What carries the I/O: auto, io_uring or epoll [default: auto]
+    /// I/O backend: auto, io_uring or epoll [default: auto]
     #[arg(long, value_parser = words::setting::<Backend>)]
     backend: Option<Backend>,
-    /// Serve metrics for Prometheus here, at /metrics: a port of loopback, or ADDRESS:PORT
+    /// Address of Prometheus's metrics, served at /metrics: a port of loopback, or ADDRESS:PORT
     #[arg(long, value_name = "ADDR", value_parser = words::metrics)]
     metrics: Option<SocketAddr>,
     #[command(flatten)]
     images: ImageArgs,
 }
 
-/// Serves until a signal; 0 if everything was flushed, 1 if not.
+/// Serves until a signal. Returns exit status 0 if everything was flushed, else 1.
 ///
 /// # Errors
-/// If the configuration is wrong, or a drive or socket cannot be opened.
+/// Fails if the configuration is invalid, or a drive or socket cannot be opened.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let source = Source::read(&SourceArgs {
         files: &args.files,
@@ -121,7 +122,15 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         data_dir: args.data_dir.as_deref(),
         images: &args.images,
     })?;
-    let mut plan = config::load(&source.name, &source.text, &source.base)?;
+    let loaded = config::load(&source.name, &source.text, &source.base);
+    let mut plan = match loaded {
+        Err(problems) if args.check => {
+            logging::report_on(&source.name);
+            say(&findings::not_valid(&source.name, &problems));
+            return Ok(ExitCode::from(ERROR));
+        }
+        loaded => loaded?,
+    };
     if args.print_config {
         say(&source.text);
         return Ok(ExitCode::SUCCESS);
@@ -130,6 +139,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     server.threads = args.threads.unwrap_or(server.threads);
     server.backend = args.backend.unwrap_or(server.backend);
     if args.check {
+        logging::report_on(&source.name);
         if let Some(checked) = running::check(&plan, source.file.as_deref())? {
             return Ok(checked);
         }
@@ -138,7 +148,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         say(&report::checked(&plan, &found));
         return Ok(if found.starts { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
-    // Before any thread starts, so that all of them leave signals to one.
+    // Called before any thread starts, so that all threads inherit the blocked signals.
     let mut signals = Signals::install().context("cannot install signal handlers")?;
     output_queue::start(lost_output).context(FEW_THREADS)?;
     let startup = Arc::new(Startup::default());
@@ -148,7 +158,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let waiting = move || {
         signals.wait(&theirs);
         drop(alive);
-        // A start that failed does not wait for them.
+        // A failed start does not wait for the signals.
         let _ = give_back.send(signals);
     };
     Native::try_spawn("millrace-signals", None, waiting).context(FEW_THREADS)?;
@@ -203,20 +213,20 @@ fn serve(
     let parts = (Arc::clone(&marks), Box::new(reloader) as _, Arc::clone(&sockets.metrics));
     let daemon = LiveDaemon::new(server, parts);
     startup.reload_by(&daemon);
-    let views = Views::start(sockets, Arc::new(AnsweringDaemon::new(&daemon)));
+    let views = ViewThread::start(sockets, Arc::new(AnsweringDaemon::new(&daemon)));
     let views = views.context("cannot start the thread of the control socket")?;
     signals::tell_manager(signals::DaemonPhase::Ready);
     say(&format!("ready {}\n", std::process::id()));
-    let mut watch = Watch::new(&daemon);
+    let mut watch = DaemonWatch::new(&daemon);
     watch.watch(done);
     let signals = signals.recv().context("the thread of signals panicked")?;
     let code = stop(signals, (watch, daemon, marks));
-    // Last, so that whoever watches sees it stop.
+    // Dropped last, so that clients of the control socket can follow the stop.
     drop(views);
     Ok(code)
 }
 
-/// The marks of dirty caches, in the folder of the configuration.
+/// Opens the marks of dirty caches in the folder of `[server] state`.
 fn open_marks(plan: &ServePlan, startup: &Startup) -> anyhow::Result<DirtyMarks> {
     let Some(state) = &plan.daemon.state else { return Ok(DirtyMarks::default()) };
     startup.step(format!("opening the folder of state = \"{}\"", state.display()))?;
@@ -231,15 +241,15 @@ fn open_marks(plan: &ServePlan, startup: &Startup) -> anyhow::Result<DirtyMarks>
     })
 }
 
-/// As many descriptors as the system allows: a guest brings three for each of its queues, a client
-/// one, and shells start programs with 1,024.
+/// Raises the limit on file descriptors as far as allowed: a guest needs three for each queue, a
+/// client one, and shells start programs with a limit of 1,024.
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
-    // Refused, what there is has to do.
+    // If this fails, the current limit must do.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-/// Port 0 becomes the port that the system chose.
+/// Replaces port 0 by the port that the system chose.
 fn take_real_ports(plan: &mut ServePlan, server: &Servers) {
     for (listener, real) in plan.listeners.iter_mut().zip(server.addresses()) {
         if let Listen::Tcp(address) = real {
@@ -248,11 +258,11 @@ fn take_real_ports(plan: &mut ServePlan, server: &Servers) {
     }
 }
 
-/// Stops in this order: servers, report, threads. Drives and their threads may hang with what is
-/// below them, and what was lost is to be known all the same.
+/// Stops the servers, reports, then stops the threads. Drives may hang and their threads with them,
+/// so lost data must be reported first.
 fn stop(
     signals: Signals,
-    (mut watch, daemon, marks): (Watch, Arc<LiveDaemon>, Arc<DirtyMarks>),
+    (mut watch, daemon, marks): (DaemonWatch, Arc<LiveDaemon>, Arc<DirtyMarks>),
 ) -> ExitCode {
     signals::tell_manager(signals::DaemonPhase::Stopping);
     tracing::info!(
@@ -260,7 +270,7 @@ fn stop(
          long as their drives go on",
         DRAIN_TIMEOUT.as_secs()
     );
-    // The thread that waits for that signal does not keep the drives open.
+    // A weak reference, so that the signal thread does not keep the drives open.
     let theirs = Arc::downgrade(&daemon);
     signals.exit_at_the_next_one(move || {
         tracing::error!("stopped at once by a second signal: what is in flight is not answered");
@@ -273,7 +283,7 @@ fn stop(
     let mut hang = Vec::new();
     let outcome = std::thread::scope(|scope| {
         let watch = &mut watch;
-        // Without a thread for it, what fails meanwhile is said at the end.
+        // If no thread can be started, failures are reported at the end.
         let _ = thread::Builder::new().spawn_scoped(scope, move || watch.watch_stop(&done));
         let mut outcome = server.halt(DRAIN_TIMEOUT);
         if outcome.is_clean() {
@@ -283,7 +293,7 @@ fn stop(
         drop(stopping);
         outcome
     });
-    // What failed since the last look, down to the last flush.
+    // Reports failures since the last look, up to the last flush.
     watch.last_look();
     match outcome.is_clean() {
         true => tracing::info!("{}", report::stopped(&outcome)),
@@ -293,7 +303,7 @@ fn stop(
     if outcome.is_clean() {
         return ExitCode::SUCCESS;
     }
-    // The control socket, too: whoever waits for it to go need not wait for a drive.
+    // Removes the control socket, too: a program that waits for its end need not wait for a drive.
     remove_socket_files();
     if hang.is_empty() {
         hang = server.join();
@@ -302,7 +312,7 @@ fn stop(
     if hang.is_empty() {
         return ExitCode::FAILURE;
     }
-    // Closing a drive that hangs would hang.
+    // Exits without closing drives, since closing a hanging drive would hang.
     output_queue::finish();
     std::process::exit(1);
 }

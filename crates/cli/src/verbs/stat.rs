@@ -1,10 +1,10 @@
-//! `millrace stat`: what a running daemon does, in iostat's columns.
+//! `millrace stat`: counters of a running daemon, in iostat's columns.
 //!
-//! Asks the daemon for its counters at each interval and prints the difference; the first report is
-//! since the daemon began to serve, as iostat's is since the system was booted. columns.rs is the
-//! arithmetic, table.rs the text; caches.rs is a table below it where volumes have caches. Reports
-//! come at whole intervals after the first, however long an answer took. Ends quietly when nobody
-//! reads any more.
+//! Fetches the daemon's counters at each interval and prints the differences; the first report
+//! covers the time since the daemon began to serve, as iostat's covers the time since boot.
+//! columns.rs does the arithmetic, table.rs the text; caches.rs adds a table for volumes with
+//! caches. Reports are printed at whole intervals after the first, however long a reply takes. Ends
+//! quietly when its reader closes the pipe.
 
 pub mod caches;
 pub mod columns;
@@ -47,15 +47,15 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, after_long_help = long_help())]
 pub struct Args {
-    /// Time between two reports, such as 1 (second) or 500ms; without it, there is one report
+    /// Time between two reports, such as 1 (second) or 500ms; without it, print one report
     #[arg(value_parser = interval)]
     interval: Option<Duration>,
-    /// Number of reports; without it, reports go on until Ctrl-C
+    /// Number of reports; without it, print until Ctrl-C
     #[arg(value_parser = words::whole::<u64>(1..=u64::MAX))]
     count: Option<u64>,
     #[command(flatten)]
     connect: Connect,
-    /// Print all of iostat -x's columns and p99; without it those that fit 80 columns
+    /// Print all of iostat -x's columns and p99; without it, those that fit 80 characters
     #[arg(short = 'x', long)]
     extended: bool,
     /// Add a row for each hardware queue of each drive: DRIVE:N
@@ -64,13 +64,13 @@ pub struct Args {
     /// Add a row for each client of each volume: client-N, as traces name it
     #[arg(long)]
     clients: bool,
-    /// Print what the I/O threads of virtual machines do instead
+    /// Print the I/O threads and queues of virtual machines instead
     #[arg(long, conflicts_with_all = ["queues", "clients"])]
     guests: bool,
-    /// Print what groups of clients got and what held their I/Os instead
+    /// Print groups of clients and the reasons that held their I/Os instead
     #[arg(long, conflicts_with_all = ["queues", "clients", "guests"])]
     groups: bool,
-    /// Show idle volumes, too, where there are more than 64 volumes
+    /// Show idle volumes, too, if there are more than 64 volumes
     #[arg(long)]
     all: bool,
     /// Print one line of JSON for each report
@@ -79,7 +79,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// What is printed of a report.
+    /// Formats a report.
     fn text(&self, report: &Report, before: Option<&Report>) -> String {
         let form = if self.extended { Form::Whole } else { Form::Short };
         let uptime_ns = report.uptime_ns;
@@ -112,9 +112,9 @@ impl Args {
     }
 }
 
-/// Leaves out the rows of volumes that did nothing in the interval, where there are many volumes;
-/// gives the number of idle volumes, with those that the daemon left out.
-fn leave_out_idle(rows: &mut Vec<columns::Row>, left_out: usize) -> usize {
+/// If there are many volumes, removes the rows of those without I/O in the interval. Returns the
+/// number of idle volumes, including those that the daemon left out.
+fn leave_out_idle(rows: &mut Vec<columns::StatRow>, left_out: usize) -> usize {
     let volumes = rows.iter().filter(|row| row.kind == "volume").count();
     if volumes + left_out <= VOLUMES_SHOWN {
         return left_out;
@@ -125,8 +125,8 @@ fn leave_out_idle(rows: &mut Vec<columns::Row>, left_out: usize) -> usize {
     left_out + volumes - busy.len()
 }
 
-/// A report as a line of JSON.
-fn as_json(report: &Report, rows: &[columns::Row], idle: usize) -> Value {
+/// Formats a report as a line of JSON.
+fn as_json(report: &Report, rows: &[columns::StatRow], idle: usize) -> Value {
     let volumes = report.volumes.iter().map(|volume| {
         let (size_bytes, unused_bytes) = (volume.size_bytes, volume.unused_bytes);
         json!({ "name": volume.name, "size_bytes": size_bytes, "unused_bytes": unused_bytes })
@@ -145,26 +145,26 @@ fn as_json(report: &Report, rows: &[columns::Row], idle: usize) -> Value {
     })
 }
 
-/// Examples and definitions, for `--help`.
+/// Returns the examples and definitions for `--help`.
 fn long_help() -> String {
     let helps = [columns::HELP, caches::HELP, guests::HELP, groups::HELP].join("\n\n");
     format!("{EXAMPLES}\n{helps}")
 }
 
-/// The time between two reports.
+/// Parses the time between two reports.
 ///
 /// # Errors
-/// What to write instead.
+/// Returns the rule that the text breaks.
 pub fn interval(text: &str) -> Result<Duration, String> {
     let time = millrace_console::words::duration(text)?;
     let is_short = time < Duration::from_millis(10);
     if is_short { Err("write a time from 10ms, such as 1 or 0.5".to_owned()) } else { Ok(time) }
 }
 
-/// Prints reports until there are enough, or nobody reads them.
+/// Prints reports until there are enough, or the reader closes the pipe.
 ///
 /// # Errors
-/// If the daemon is not there, or goes away.
+/// Fails if the daemon cannot be reached, or the connection is lost.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut client = args.connect.client()?;
     let count = match args.interval {
@@ -175,7 +175,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     for number in 0..count {
         let report = client.ask(&STATS, &StatsQuery { all: args.all })?;
         if !args.json && before.is_none() {
-            // Not among the rows, which programs read.
+            // Logged, and not among the rows, which programs read.
             report.unacknowledged.iter().for_each(|volume| tracing::warn!("{}", warning(volume)));
         }
         let text = args.text(&report, before.as_ref());

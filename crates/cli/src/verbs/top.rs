@@ -1,9 +1,8 @@
-//! `millrace top`: a running daemon on a terminal, live.
+//! `millrace top`: shows a running daemon live on a terminal.
 //!
-//! Owns the terminal while it runs, and gives it back whatever happens (ratatui restores it
-//! also after a panic, and a second thread before a signal ends the program). It sleeps until a
-//! key comes or the next report is due, asks the daemon's control socket, and draws. model.rs
-//! is what is known, draw.rs what is shown.
+//! Owns the terminal while it runs, and restores it in any case: ratatui does so after a panic, and
+//! a second thread before a signal ends the program. Waits for a key or the next report, fetches
+//! the report from the control socket, and draws. model.rs holds the state, draw.rs draws it.
 
 mod draw;
 mod model;
@@ -71,7 +70,7 @@ pub struct Args {
     interval: Duration,
     #[command(flatten)]
     connect: Connect,
-    /// Show idle volumes, too, where there are more than 64 volumes
+    /// Show idle volumes, too, if there are more than 64 volumes
     #[arg(long)]
     all: bool,
 }
@@ -85,7 +84,7 @@ impl Args {
 /// Shows the daemon until q or Ctrl-C.
 ///
 /// # Errors
-/// If the daemon is not there or goes away, or there is no terminal.
+/// Fails if the daemon cannot be reached, the connection is lost, or there is no terminal.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut client = args.connect.client()?;
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
@@ -98,12 +97,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut terminal = ratatui::try_init()?;
     let shown = show(&mut terminal, (&mut client, args.query()), &mut model);
     give_back();
-    // It would say on a terminal that has gone that it cannot show the cursor there.
+    // Dropping it would print an error if the terminal is gone.
     std::mem::forget(terminal);
     shown.map(|()| ExitCode::SUCCESS)
 }
 
-/// Restores the terminal, as far as it is still there.
+/// Restores the terminal, as far as it still exists.
 fn give_back() {
     let _ = ratatui::try_restore();
     let _ = execute!(std::io::stdout(), Show);
@@ -132,7 +131,7 @@ fn show(
         terminal.draw(|frame| draw::draw(frame, model))?;
         if event::poll(next.saturating_duration_since(Instant::now()))? {
             let interval = model.interval();
-            // Anything else, such as a new size, only needs drawing again.
+            // Other events, such as a new size, only need a redraw.
             if let Event::Key(key) = event::read()?
                 && key.kind != KeyEventKind::Release
                 && !pressed(key, model)
@@ -150,12 +149,12 @@ fn show(
     }
 }
 
-/// Does what a key asks for; false if that is to end.
+/// Handles a key. Returns false if the key ends the program.
 fn pressed(key: KeyEvent, model: &mut Model) -> bool {
     let is_interrupt =
         key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
     if model.is_explained() && !is_interrupt {
-        // Any key goes back to the tables.
+        // Any key returns to the tables.
         model.explain();
         return true;
     }

@@ -1,7 +1,7 @@
-//! `millrace trace`: what blktrace files hold, ours and the kernel's.
+//! `millrace trace`: records and reads blktrace files, our own and the kernel's.
 //!
-//! Owns the list of what can be done with a trace, a file each, and what these share: how traces
-//! are named on the command line. Called by cli.rs; the reader is millrace-trace's.
+//! Owns the list of subcommands, a file each, and the arguments that select traces. Called by
+//! cli.rs; millrace-trace reads the files.
 
 mod record;
 mod show;
@@ -12,8 +12,8 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Subcommand;
-use millrace_console::{Bar, EventWalk, Next, for_each_event};
-use millrace_trace::{Entry, Reader, TraceName};
+use millrace_console::{EventFlow, EventWalk, ProgressBar, for_each_event};
+use millrace_trace::{Reader, TraceEntry, TraceName};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -49,10 +49,10 @@ enum Verb {
     Spans(spans::Args),
 }
 
-/// Runs the verb.
+/// Runs the subcommand.
 ///
 /// # Errors
-/// If a trace is missing, cannot be read, or is broken: with its file and byte.
+/// Fails if a trace is missing, unreadable or damaged. The text names file and byte.
 pub fn run(args: &Args) -> Result<ExitCode> {
     match &args.verb {
         Verb::Record(args) => record::run(args),
@@ -61,35 +61,35 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
-/// Which traces.
+/// Arguments that select traces.
 #[derive(Debug, clap::Args)]
-struct Input {
+struct TraceInput {
     /// Names of recordings, - for standard input; several are merged by time, as blkparse does
     #[arg(value_name = "NAME", required = true)]
     names: Vec<String>,
-    /// The folder of the recordings
+    /// Folder of the recordings
     #[arg(short = 'D', long = "dir", value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Show drives and volumes by their device numbers, as blkparse and btt do, not by their names
+    /// Show drives and volumes by their device numbers, as blkparse and btt do, instead of names
     #[arg(long)]
     numbers: bool,
 }
 
-impl Input {
+impl TraceInput {
     fn names(&self) -> Vec<TraceName> {
         self.names.iter().map(|name| TraceName::new(name, self.dir.as_deref())).collect()
     }
 
-    /// Gives each event to `each`, until the end or until that says stop, and shows in `bar` how
-    /// far it is. A bar is for walks that print nothing on the way: it would tear lines on the same
-    /// terminal.
+    /// Passes each event to `each` until the traces end or `each` returns `Stop`, and shows the
+    /// progress in `bar`. Only a caller that prints nothing meanwhile may show a bar, since it
+    /// would break up lines on the same terminal.
     ///
     /// # Errors
-    /// If a trace cannot be read.
+    /// Fails if a trace cannot be read.
     fn for_each_event(
         &self,
-        bar: Bar,
-        mut each: impl FnMut(&Entry, &Reader) -> Next,
+        bar: ProgressBar,
+        mut each: impl FnMut(&TraceEntry, &Reader) -> EventFlow,
     ) -> Result<EventWalk> {
         let mut reader = Reader::open(&self.names())?;
         for_each_event(&mut reader, (bar, &self.names.join(" ")), |entry, reader| {

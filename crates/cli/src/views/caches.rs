@@ -1,68 +1,68 @@
-//! What the caches of volumes did, on the control socket and for Prometheus.
+//! Counters of volumes' caches, for the control socket and Prometheus.
 //!
-//! Owns the shape of one cache's counters and their metrics. Made by `serve` from the caches'
-//! counters; read back by `millrace stat`.
+//! Owns the JSON shape of one cache's counters, and their metrics. `serve` fills them from the
+//! caches; `millrace stat` reads them back.
 
 use std::fmt::Write;
 
 use millrace::{Cache, CacheMode, Native};
 use serde::{Deserialize, Serialize};
 
-/// A cache: its settings, and what it did so far.
+/// Settings of a cache, and its counters since the daemon began to serve.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CacheCounts {
-    /// The volume that it is over.
+    /// Volume that the cache is over.
     pub volume: String,
-    /// When a write is acknowledged: `write-back` or `write-through`.
+    /// Cache mode, which decides when a write is acknowledged: `write-back` or `write-through`.
     pub mode: String,
-    /// Memory for pages.
+    /// Memory for pages in bytes.
     pub size_bytes: u64,
-    /// Bytes of a page.
+    /// Size of a page in bytes.
     pub page_bytes: u64,
-    /// Most of it that may be dirty.
+    /// Limit of dirty data in bytes.
     pub dirty_max_bytes: u64,
-    /// Bytes that are not on the drives yet, in whole pages.
+    /// Dirty data now, in bytes of whole pages.
     pub dirty_bytes: u64,
-    /// What reads did.
-    pub reads: Reads,
-    /// What writes did.
-    pub writes: Writes,
-    /// Clean pages whose memory went to others.
+    /// Counters of reads.
+    pub reads: CacheReads,
+    /// Counters of writes.
+    pub writes: CacheWrites,
+    /// Number of clean pages evicted.
     pub evicted: u64,
 }
 
-/// Reads of a cache, in pages, so far.
+/// Counters of reads through a cache so far, in pages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Reads {
+pub struct CacheReads {
     /// Pages found in memory.
     pub hits: u64,
-    /// Pages not found there.
+    /// Pages not found in memory.
     pub misses: u64,
     /// Pages read ahead.
     pub ahead: u64,
 }
 
-/// Writes of a cache, so far.
+/// Counters of writes to a cache so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Writes {
+pub struct CacheWrites {
     /// Pages written by clients.
     pub pages: u64,
-    /// Of these, pages that were dirty already.
+    /// Pages among them that were dirty already.
     pub overwritten: u64,
-    /// Pages written to the drives.
+    /// Pages written back to the drives.
     pub back: u64,
-    /// Requests in which they were.
+    /// Write-back requests sent to the drives.
     pub requests: u64,
-    /// Requests that failed.
+    /// Write-back requests that failed.
     pub errors: u64,
-    /// Writes of clients whose answer was held back.
+    /// Writes of clients that were throttled because of too much dirty data.
     pub throttled: u64,
 }
 
-/// The word of a mode.
+/// Returns the configuration's word for a cache mode.
 pub fn mode_word(mode: CacheMode) -> &'static str {
     match mode {
         CacheMode::WriteBack => "write-back",
@@ -71,7 +71,7 @@ pub fn mode_word(mode: CacheMode) -> &'static str {
 }
 
 impl CacheCounts {
-    /// A cache's settings and counters.
+    /// Takes the settings and counters of a cache.
     pub fn new(cache: &Cache<Native>) -> CacheCounts {
         let (config, stats) = (cache.config(), cache.stats());
         CacheCounts {
@@ -81,12 +81,12 @@ impl CacheCounts {
             page_bytes: stats.page_bytes,
             dirty_max_bytes: config.dirty_max(),
             dirty_bytes: stats.dirty * stats.page_bytes,
-            reads: Reads {
+            reads: CacheReads {
                 hits: stats.read_hits,
                 misses: stats.read_misses,
                 ahead: stats.read_ahead,
             },
-            writes: Writes {
+            writes: CacheWrites {
                 pages: stats.written,
                 overwritten: stats.overwritten,
                 back: stats.written_back,
@@ -98,18 +98,18 @@ impl CacheCounts {
         }
     }
 
-    /// The difference to an earlier report of the same cache.
+    /// Returns the increase since an earlier report of the same cache.
     #[must_use]
     pub fn since(&self, before: &CacheCounts) -> CacheCounts {
         let less = |now: u64, then: u64| now.saturating_sub(then);
         let (reads, writes) = (&before.reads, &before.writes);
         CacheCounts {
-            reads: Reads {
+            reads: CacheReads {
                 hits: less(self.reads.hits, reads.hits),
                 misses: less(self.reads.misses, reads.misses),
                 ahead: less(self.reads.ahead, reads.ahead),
             },
-            writes: Writes {
+            writes: CacheWrites {
                 pages: less(self.writes.pages, writes.pages),
                 overwritten: less(self.writes.overwritten, writes.overwritten),
                 back: less(self.writes.back, writes.back),
@@ -123,7 +123,7 @@ impl CacheCounts {
     }
 }
 
-/// A counter or gauge: its name, what it is, its value.
+/// Name, help text and value of a counter or gauge.
 type Metric = (&'static str, &'static str, fn(&CacheCounts) -> u64);
 
 const COUNTERS: [Metric; 10] = [
@@ -150,7 +150,8 @@ const GAUGES: [Metric; 4] = [
     ("dirty_bytes", "What is not on the drives yet, in whole pages.", |c| c.dirty_bytes),
 ];
 
-/// The lines for Prometheus; none without a cache. `braced` makes text of labels.
+/// Formats the caches' metrics for Prometheus; an empty text without caches. `braced` formats
+/// labels.
 pub fn metrics(caches: &[CacheCounts], braced: impl Fn(&[(&str, &str)]) -> String) -> String {
     let mut page = String::new();
     if caches.is_empty() {
@@ -179,7 +180,7 @@ mod tests {
     fn every_counter_of_every_cache_has_a_line() {
         let cache = |volume: &str| CacheCounts {
             volume: volume.to_owned(),
-            writes: Writes { back: 7, ..Writes::default() },
+            writes: CacheWrites { back: 7, ..CacheWrites::default() },
             ..CacheCounts::default()
         };
         let braced = |labels: &[(&str, &str)]| format!("{{{}}}", labels[0].1);
@@ -193,12 +194,12 @@ mod tests {
     fn what_came_in_between_keeps_what_is_so_now() {
         let before = CacheCounts {
             dirty_bytes: 9,
-            reads: Reads { hits: 5, ..Reads::default() },
+            reads: CacheReads { hits: 5, ..CacheReads::default() },
             ..CacheCounts::default()
         };
         let now = CacheCounts {
             dirty_bytes: 4096,
-            reads: Reads { hits: 8, ..Reads::default() },
+            reads: CacheReads { hits: 8, ..CacheReads::default() },
             ..CacheCounts::default()
         };
         let since = now.since(&before);

@@ -1,7 +1,7 @@
-//! The client's end of the control socket: for the verbs that look at a running daemon.
+//! Client of the control socket, for the verbs that query a running daemon.
 //!
-//! Owns one connection, blocking, with a time limit. Checks the daemon's greeting, then asks one
-//! question after the other. Errors say which path was tried and what to do.
+//! Owns one blocking connection with a timeout. Checks the daemon's greeting, then sends one
+//! request after another. Errors name the path that was tried and the remedy.
 
 use std::error::Error;
 use std::fmt;
@@ -22,25 +22,25 @@ use super::history::History;
 use super::requests::HISTORY;
 use super::{CONTROL_VERSION, HistoryRange, Verb};
 
-/// Longest wait for an answer, which takes milliseconds.
+/// Timeout of a reply, which normally takes milliseconds.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest wait for the answer to a reload: a cache that goes is written to its drives first.
+/// Timeout of the reply to a reload: a removed cache is first written to its drives.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(3600);
-/// Longest wait for the greeting, which is sent at once: other servers may wait for a question.
+/// Timeout of the greeting. The daemon sends it at once, but another server may wait for a request.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Advice for a path that is no control socket.
+/// Advice for a path that is not a control socket.
 const CONNECT: &str = "name the daemon's control socket, which it prints when it starts as \
                        \"control at ...\": --connect unix:PATH";
 
-/// The error of a request that the daemon refused.
+/// Error of a request that the daemon refused.
 #[derive(Debug)]
 pub struct DaemonRefusal {
-    /// Its kind, for programs.
+    /// Kind of the error, for programs.
     pub kind: String,
-    /// Its message.
+    /// Message of the daemon.
     pub message: String,
-    /// The message with the daemon's socket and the verb.
+    /// Message with the daemon's socket and the verb in front.
     text: String,
 }
 
@@ -52,14 +52,14 @@ impl fmt::Display for DaemonRefusal {
 
 impl Error for DaemonRefusal {}
 
-/// A connection to a daemon.
+/// Connection to a daemon's control socket.
 pub struct Client {
     socket: BufReader<UnixStream>,
     path: PathBuf,
     asked: u64,
     /// Version of the daemon's program.
     version: String,
-    /// Process of the daemon.
+    /// Process ID of the daemon.
     pid: u64,
     /// Verbs that the daemon knows.
     verbs: Vec<String>,
@@ -69,7 +69,7 @@ impl Client {
     /// Connects to the control socket at a path.
     ///
     /// # Errors
-    /// If nobody serves there, or not this protocol.
+    /// Fails if nobody listens there, or a server of another protocol does.
     pub fn connect(path: &Path) -> anyhow::Result<Client> {
         let socket = UnixStream::connect(path).map_err(|error| {
             let (path, why) = (path.display(), why_not(path, &error));
@@ -78,10 +78,10 @@ impl Client {
         Client::greeted(socket, path)
     }
 
-    /// A connection over a socket that was reached at a path.
+    /// Takes over a connected socket. `path` is only for messages.
     ///
     /// # Errors
-    /// If no daemon is at the other end, or one of another protocol.
+    /// Fails if the other end is no daemon, or speaks another version of the protocol.
     pub fn greeted(socket: UnixStream, path: &Path) -> anyhow::Result<Client> {
         socket.set_read_timeout(Some(GREETING_TIMEOUT))?;
         socket.set_write_timeout(Some(ANSWER_TIMEOUT))?;
@@ -100,7 +100,8 @@ impl Client {
             Some(version) if version == u64::from(CONTROL_VERSION) => Ok(client),
             Some(version) => bail!(
                 "unix:{}: the daemon, millrace {}, speaks version {version} of the control \
-                 protocol, this program {CONTROL_VERSION}; use the millrace that the daemon is of",
+                 protocol, this program {CONTROL_VERSION}; use the same version of millrace as the \
+                 daemon",
                 path.display(),
                 client.version
             ),
@@ -108,9 +109,10 @@ impl Client {
         }
     }
 
-    /// Waits for what begins like a greeting: of another protocol no line may ever end.
+    /// Waits for the first byte of a greeting. A server of another protocol might never send a
+    /// newline.
     fn expect_greeting(&mut self) -> anyhow::Result<()> {
-        // A stop of this program and its end interrupt a wait.
+        // Stopping and continuing this program interrupts a wait.
         let begins = match retry(|| self.socket.fill_buf().map(drop)) {
             Ok(()) => self.socket.buffer(),
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
@@ -121,7 +123,7 @@ impl Client {
             Err(error) => return Err(self.gone(&error)),
         };
         match begins.first() {
-            // The end, which the line will find, too.
+            // End of file: reading the line reports it.
             None | Some(b'{') => Ok(()),
             _ if begins.starts_with(b"NBD") => {
                 let why = "this is the NBD socket of an export, not a control socket";
@@ -136,15 +138,15 @@ impl Client {
         self.verbs.iter().any(|known| known == verb)
     }
 
-    /// The daemon's version, process and control socket.
+    /// Returns the daemon's version, process ID and control socket.
     pub fn daemon(&self) -> (&str, u64, &Path) {
         (&self.version, self.pid, &self.path)
     }
 
-    /// Samples of the last so many seconds; none from a daemon that keeps none.
+    /// Asks for the samples of the last `seconds`. Returns none if the daemon keeps no history.
     ///
     /// # Errors
-    /// If the daemon has gone.
+    /// Fails if the connection is lost.
     pub fn history(&mut self, seconds: usize) -> anyhow::Result<History> {
         match self.knows(HISTORY.name) {
             true => self.ask(&HISTORY, &HistoryRange { seconds: Some(seconds) }),
@@ -152,10 +154,10 @@ impl Client {
         }
     }
 
-    /// Asks a verb with arguments, and waits for the answer.
+    /// Sends a request and waits for the reply.
     ///
     /// # Errors
-    /// If the daemon has gone, or refuses, with its reason.
+    /// Fails if the connection is lost or the daemon refuses the request.
     pub fn ask<Q, A>(&mut self, verb: &Verb<Q, A>, arguments: &Q) -> anyhow::Result<A>
     where
         Q: Serialize,
@@ -167,7 +169,7 @@ impl Client {
         serde_json::from_value(answer).with_context(|| self.broken())
     }
 
-    /// The value of `ok` in the reply to a verb.
+    /// Returns the value of `ok` in the reply to a verb.
     fn value(&mut self, verb: &str, arguments: &Value) -> anyhow::Result<Value> {
         self.asked += 1;
         let mut request = json!({ "id": self.asked, "verb": verb });
@@ -203,7 +205,7 @@ impl Client {
         serde_json::from_str(&line).with_context(|| self.broken())
     }
 
-    /// The error of a connection that a question or its answer did not get through.
+    /// Converts an I/O error of the connection.
     fn gone(&self, error: &io::Error) -> anyhow::Error {
         let path = self.path.display();
         match error.kind() {
@@ -223,7 +225,7 @@ impl Client {
     }
 }
 
-/// Does something until no signal interrupts it.
+/// Repeats an operation until no signal interrupts it.
 fn retry<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match attempt() {
@@ -233,12 +235,12 @@ fn retry<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     }
 }
 
-/// The error of a socket that is something else.
+/// Makes the error for a socket of another server.
 fn other(path: &Path, why: &str) -> anyhow::Error {
     anyhow::anyhow!("unix:{}: {why}; {CONNECT}", path.display())
 }
 
-/// Reason for which no server was reached at a path.
+/// Explains why connecting to a path failed.
 pub fn why_not(path: &Path, error: &io::Error) -> String {
     let meta = std::fs::metadata(path);
     if meta.as_ref().is_ok_and(|meta| !meta.file_type().is_socket()) {
@@ -275,7 +277,7 @@ mod tests {
         theirs.write_all(format!("{greeting}\n").as_bytes()).unwrap();
         let said = Client::greeted(ours, Path::new("c")).err().unwrap().to_string();
         let expected = "unix:c: the daemon, millrace 9.8, speaks version 2 of the control protocol, \
-                        this program 1; use the millrace that the daemon is of";
+                        this program 1; use the same version of millrace as the daemon";
         assert_eq!(said, expected);
     }
 }

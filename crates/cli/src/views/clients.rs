@@ -1,48 +1,48 @@
-//! Clients of NBD, and virtual machines, as the control socket tells them.
+//! Clients of NBD and virtual machines, on the control socket.
 //!
-//! The servers have the numbers (`ClientReport`); here groups have their names. Read by `ctl
+//! The servers report group numbers (`ClientReport`); this module adds the names. Read by `ctl
 //! clients` and `ctl disconnect`; described in docs/control.md.
 
 use millrace::ServedGroups;
 use millrace_exports::ClientReport;
 use serde::{Deserialize, Serialize};
 
-/// The clients at one moment.
+/// Connected clients at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Clients {
-    /// By number.
+    /// Clients in order of their numbers.
     pub clients: Vec<ConnectedClient>,
 }
 
-/// A client.
+/// A connected client.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ConnectedClient {
-    /// Its number, as in the log, in `stat --clients` and in traces.
+    /// Number of the client, as in the log, in `stat --clients` and in traces.
     pub client: u16,
-    /// `nbd` or `vhost-user-blk`.
+    /// Protocol: `nbd` or `vhost-user-blk`.
     pub protocol: String,
-    /// Where it is: its process and user, or its address; with its name by certificate.
+    /// Process and user, or address, of the client, with the name in its certificate if it has one.
     pub peer: String,
-    /// Its export; empty while it negotiates.
+    /// Name of its export; empty while it negotiates.
     pub export: String,
-    /// Its group; empty while it negotiates.
+    /// Name of its group; empty while it negotiates.
     pub group: String,
-    /// Time since it connected, in nanoseconds.
+    /// Time since it connected in nanoseconds.
     pub connected_ns: u64,
-    /// Requests that it has sent; of a virtual machine, those that are answered.
+    /// Number of requests received; for a virtual machine, those answered.
     pub requests: u64,
-    /// Bytes that it has read and written.
+    /// Bytes read and written.
     pub bytes: u64,
-    /// Requests that are not answered yet.
+    /// Number of requests that are not answered yet.
     pub in_flight: u32,
-    /// Reason for which its next request waits; empty if it does not wait.
+    /// Reason why its next request waits; empty if it does not wait.
     pub waits_for: String,
 }
 
 impl ConnectedClient {
-    /// A client of the server, whose groups these are.
+    /// Converts a server's report. `groups` has the names of the groups.
     pub fn new(report: ClientReport, groups: &ServedGroups) -> ConnectedClient {
         let group = groups.table().config(report.group).filter(|_| !report.export.is_empty());
         ConnectedClient {

@@ -1,63 +1,64 @@
-//! What groups of clients did, on the control socket and as Prometheus reads it.
+//! Counters of groups, for the control socket and Prometheus.
 //!
-//! Plain data for serde, as report.rs: made by `serve` from the volumes' accounts, read back by
-//! `stat --groups`, `top` and `ctl why`, which take the difference of two reports. What a group is
-//! promised stands in settings.rs. Fields may be added; whoever reads ignores those that it does
-//! not know.
+//! Plain data for serde, as in report.rs: `serve` fills it from the volumes' accounts; `stat
+//! --groups`, `top` and `ctl why` read it back and take the difference of two reports. The settings
+//! of groups are in settings.rs. Fields may be added: readers ignore unknown ones.
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 
-use millrace_block::{CostModel, HeldSnapshot, Hold, Op, OpCost, TenantSnapshot};
+use millrace_block::{CostModel, Op, OpCost, TenantSnapshot, WaitReason, WaitSnapshot};
 use serde::{Deserialize, Serialize};
 
 use super::report::OpTotals;
 
-/// A group.
+/// Counters of a group.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GroupCounts {
-    /// Its name.
+    /// Name of the group.
     pub name: String,
-    /// The group that it is a part of.
+    /// Name of its parent, if it has one.
     pub parent: Option<String>,
-    /// Its weight now.
+    /// Current weight.
     pub weight: u32,
-    /// Only gets what others leave.
+    /// True for a group of the idle class, which only gets the share that others leave.
     pub idle: bool,
-    /// How far its limits are booked ahead now, in nanoseconds.
+    /// Time by which its I/O is booked ahead of its limits' rates, in nanoseconds.
     pub booked_ns: u64,
-    /// What it did so far, by volume: those that it used.
+    /// Counters so far of the volumes that the group used.
     pub volumes: Vec<OnVolume>,
 }
 
-/// What a group did on a volume so far.
+/// Counters of a group on one volume.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OnVolume {
-    /// The volume.
+    /// Name of the volume.
     pub volume: String,
-    /// Its I/Os, each once however it was split.
+    /// I/Os by operation. A split I/O counts once.
     pub ops: Vec<OpTotals>,
-    /// What they cost the drives by their cost model, all of them as if at random places.
+    /// Cost of the I/Os by the drives' cost model, in nanoseconds, with all of them counted as
+    /// random.
     pub cost_ns: u64,
-    /// How long they were held, added up over I/Os, by reason; what still waits up to now.
+    /// Time that I/Os were held, in nanoseconds, summed over I/Os, by reason. I/Os still held count
+    /// up to now.
     pub held_ns: BTreeMap<String, u64>,
-    /// How many are held now.
+    /// Number of I/Os held now.
     pub waiting: u64,
-    /// How long those have waited so far, added up.
+    /// Time that those have been held so far, in nanoseconds, summed over I/Os.
     pub waiting_ns: u64,
 }
 
 impl OnVolume {
-    /// What a volume's accounts say of a group; none if it did nothing there.
+    /// Takes a volume's counters of a group. Returns `None` if it did nothing there.
     pub fn new(
         volume: &str,
         stats: &TenantSnapshot,
-        held: &HeldSnapshot,
+        held: &WaitSnapshot,
         cost: &CostModel,
     ) -> Option<OnVolume> {
-        let held_ns: BTreeMap<String, u64> = Hold::ALL
+        let held_ns: BTreeMap<String, u64> = WaitReason::ALL
             .into_iter()
             .zip(held.ns)
             .filter(|(_, ns)| *ns > 0)
@@ -66,13 +67,13 @@ impl OnVolume {
         let ops = OpTotals::all(stats);
         let cost_ns = ops.iter().map(|op| cost_of(cost, op)).sum();
         let used = !(ops.is_empty() && held_ns.is_empty() && held.waiting == 0);
-        let HeldSnapshot { waiting, waiting_ns, .. } = *held;
+        let WaitSnapshot { waiting, waiting_ns, .. } = *held;
         let volume = volume.to_owned();
         used.then_some(OnVolume { volume, ops, cost_ns, held_ns, waiting, waiting_ns })
     }
 }
 
-/// What I/Os of one operation cost a drive in nanoseconds.
+/// Returns the cost on a drive of I/Os of one operation, in nanoseconds.
 fn cost_of(model: &CostModel, ended: &OpTotals) -> u64 {
     let of = |cost: &OpCost, bytes: u64| {
         let moved_ns = u128::from(bytes) * u128::from(cost.byte_ps) / 1_000;
@@ -87,7 +88,7 @@ fn cost_of(model: &CostModel, ended: &OpTotals) -> u64 {
     }
 }
 
-/// A gauge or counter of a group: name, kind, what it is, its value.
+/// Name, kind, help text and value of a group's metric.
 type OfGroup = (&'static str, &'static str, &'static str, fn(&GroupCounts) -> f64);
 
 const OF_GROUP: [OfGroup; 2] = [
@@ -97,7 +98,7 @@ const OF_GROUP: [OfGroup; 2] = [
     }),
 ];
 
-/// A counter of a group's I/Os of one operation: name, what it is, its value.
+/// Name, help text and value of a metric of a group's I/Os of one operation.
 type OfOp = (&'static str, &'static str, fn(&OpTotals) -> u64);
 
 const OF_OP: [OfOp; 3] = [
@@ -106,7 +107,7 @@ const OF_OP: [OfOp; 3] = [
     ("errors", "I/Os of the group that failed.", |op| op.errors),
 ];
 
-/// Lines for Prometheus of all but the histogram; `braced` makes text of labels.
+/// Formats the groups' metrics for Prometheus, except histograms. `braced` formats labels.
 pub fn metrics(groups: &[GroupCounts], braced: impl Fn(&[(&str, &str)]) -> String) -> String {
     let mut page = String::new();
     for (name, kind, help, value) in OF_GROUP {
@@ -148,7 +149,7 @@ pub fn metrics(groups: &[GroupCounts], braced: impl Fn(&[(&str, &str)]) -> Strin
     page
 }
 
-/// The lines before those of a metric; gives its whole name.
+/// Writes the HELP and TYPE lines of a metric. Returns its full name.
 fn family(page: &mut String, name: &str, kind: &str, help: &str) -> String {
     let name = format!("millrace_group_{name}");
     // Writing to a string cannot fail.

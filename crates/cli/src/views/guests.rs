@@ -1,42 +1,42 @@
-//! What the exports to virtual machines did, on the control socket and for Prometheus.
+//! Counters of exports to virtual machines, for the control socket and Prometheus.
 //!
-//! Owns the shape of the counters of one I/O thread and its queues, and their metrics. Made by
-//! `serve` from the exports' counters; read back by `millrace stat --guests`.
+//! Owns the JSON shape of the counters of an I/O thread and its queues, and their metrics. `serve`
+//! fills them from the exports; `millrace stat --guests` reads them back.
 
 use std::fmt::Write;
 
 use millrace_exports::vhost::VhostStats;
 use serde::{Deserialize, Serialize};
 
-/// One I/O thread of an export to virtual machines, so far.
+/// Counters of an I/O thread of an export to virtual machines.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GuestThread {
-    /// The export's name.
+    /// Name of the export.
     pub export: String,
-    /// Number of the thread in its export.
+    /// Number of the thread within its export.
     pub thread: u16,
-    /// Times requests were submitted to the drives together.
+    /// Number of batches of requests submitted to the drives.
     pub batches: u64,
-    /// Times it waited for more requests before.
+    /// Number of times that it waited for more requests before submitting.
     pub holds: u64,
-    /// System calls for data and interrupts.
+    /// Number of system calls for data and interrupts.
     pub system_calls: u64,
-    /// What its polls caught.
-    pub polls: Polls,
-    /// Times it slept.
+    /// Counters of its busy polls.
+    pub polls: PollCounts,
+    /// Number of sleeps.
     pub sleeps: u64,
-    /// Queues that it serves or has served.
+    /// Counters of the queues that it serves or has served.
     pub queues: Vec<GuestQueue>,
 }
 
-/// One queue of an export to virtual machines, so far, for all guests that have used it.
+/// Counters of a queue of an export to virtual machines, over all guests that have used it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GuestQueue {
-    /// Number of the queue in the device.
+    /// Index of the queue in the device.
     pub queue: u16,
-    /// A guest has it in service now.
+    /// True while a guest uses the queue.
     pub in_service: bool,
     /// Requests in flight now.
     pub in_flight: u64,
@@ -44,28 +44,28 @@ pub struct GuestQueue {
     pub requests: u64,
     /// Requests answered with an error.
     pub errors: u64,
-    /// Kicks of the guest that were seen.
+    /// Notifications (kicks) received from the guest.
     pub kicks: u64,
     /// Interrupts sent to the guest.
     pub interrupts: u64,
-    /// Times a guest broke the ring.
+    /// Number of times that a guest violated the ring protocol.
     pub broken: u64,
 }
 
-/// Polls of a thread, so far.
+/// Busy polls of a thread so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Polls {
-    /// Those that ended because something came.
+pub struct PollCounts {
+    /// Polls that found a request.
     pub hits: u64,
-    /// Those in vain.
+    /// Polls that found nothing.
     pub misses: u64,
-    /// Time that they took, in nanoseconds.
+    /// Time spent polling in nanoseconds.
     pub ns: u64,
 }
 
 impl GuestThread {
-    /// The counters of a thread and its queues.
+    /// Takes the counters of a thread and its queues.
     pub fn new(export: &str, thread: usize, stats: &VhostStats) -> GuestThread {
         let queues = stats.queues.iter().map(|(number, stats)| GuestQueue {
             queue: *number,
@@ -85,13 +85,17 @@ impl GuestThread {
             batches: stats.batches,
             holds: stats.holds,
             system_calls: stats.system_calls,
-            polls: Polls { hits: stats.poll_hits, misses: stats.poll_misses, ns: stats.poll_ns },
+            polls: PollCounts {
+                hits: stats.poll_hits,
+                misses: stats.poll_misses,
+                ns: stats.poll_ns,
+            },
             sleeps: stats.sleeps,
             queues,
         }
     }
 
-    /// The difference to an earlier report of the same thread.
+    /// Returns the increase since an earlier report of the same thread.
     #[must_use]
     pub fn since(&self, before: &GuestThread) -> GuestThread {
         let less = |now: u64, then: u64| now.saturating_sub(then);
@@ -103,7 +107,7 @@ impl GuestThread {
             batches: less(self.batches, before.batches),
             holds: less(self.holds, before.holds),
             system_calls: less(self.system_calls, before.system_calls),
-            polls: Polls {
+            polls: PollCounts {
                 hits: less(self.polls.hits, before.polls.hits),
                 misses: less(self.polls.misses, before.polls.misses),
                 ns: less(self.polls.ns, before.polls.ns),
@@ -114,7 +118,7 @@ impl GuestThread {
         }
     }
 
-    /// Requests that it took off all its queues.
+    /// Returns the number of requests taken off all its queues.
     pub fn requests(&self) -> u64 {
         self.queues.iter().map(|queue| queue.requests).sum()
     }
@@ -134,7 +138,7 @@ impl GuestQueue {
     }
 }
 
-/// A counter or gauge: its name, what it is, its value.
+/// Name, help text and value of a counter or gauge.
 type Metric<T> = (&'static str, &'static str, fn(&T) -> u64);
 
 const QUEUE_METRICS: [Metric<GuestQueue>; 7] = [
@@ -157,7 +161,8 @@ const THREAD_METRICS: [Metric<GuestThread>; 7] = [
     ("sleeps_total", "Times a thread slept.", |t| t.sleeps),
 ];
 
-/// The lines for Prometheus; none without such an export. `braced` makes text of labels.
+/// Formats the guests' metrics for Prometheus; an empty text without guests. `braced` formats
+/// labels.
 pub fn metrics(threads: &[GuestThread], braced: impl Fn(&[(&str, &str)]) -> String) -> String {
     let mut page = String::new();
     if threads.is_empty() {

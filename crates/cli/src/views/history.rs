@@ -1,66 +1,64 @@
-//! The daemon's past on the control socket: samples of a second each, for an hour.
+//! Samples of the last hour, one per second, on the control socket.
 //!
-//! Plain data for serde, as report.rs: kept by `serve`, read back by `top` and by the dashboard,
-//! which show the past at once. Fields may be added; whoever reads ignores those that it does not
-//! know.
+//! Plain data for serde, as in report.rs: kept by `serve`; read back by `top` and the dashboard,
+//! which show the past at once. Fields may be added: readers ignore unknown ones.
 
 use serde::{Deserialize, Serialize};
 
-/// Seconds that are kept.
+/// Number of seconds kept.
 pub const KEPT_S: usize = 3600;
-/// Series of each kind that are kept: those of the busiest.
+/// Most series kept of each kind: those of the busiest.
 pub const SERIES_MAX: usize = 32;
-/// Rows of [`Sample::heat`]; row n is of latencies from 2^n us, the first one of all below, too,
-/// the last one of all above.
+/// Number of rows of [`Sample::heat`]. Row n counts latencies from 2^n us on; the first also counts
+/// shorter ones, the last also longer ones.
 pub const HEAT_ROWS: usize = 22;
 
-/// The answer to `history`: samples and series end at the same second, the newest last.
+/// Answer to `history`. Samples and series end at the same second, newest last.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct History {
     /// Totals of all volumes and drives.
     pub samples: Vec<Sample>,
-    /// The busiest volumes.
+    /// Series of the busiest volumes.
     pub volumes: Vec<Series>,
-    /// The busiest drives.
+    /// Series of the busiest drives.
     pub drives: Vec<Series>,
-    /// The busiest groups.
+    /// Series of the busiest groups.
     pub groups: Vec<Series>,
 }
 
-/// Totals of a second; rates are those of a whole second, however long the sample took.
+/// Totals of one second. Rates are scaled to a whole second, however long the sample took.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sample {
     /// End of the second, in milliseconds since 1970.
     pub unix_ms: u64,
-    /// Reads of clients that completed.
+    /// Reads that completed for clients.
     pub reads: u64,
-    /// Writes.
+    /// Writes that completed for clients.
     pub writes: u64,
     /// Bytes read.
     pub read_bytes: u64,
     /// Bytes written.
     pub write_bytes: u64,
-    /// Half of the I/Os of clients took no longer, in nanoseconds; 0 if there were none.
+    /// Median latency of clients' I/Os in nanoseconds; 0 without any.
     pub p50_ns: u64,
-    /// 99 % took no longer.
+    /// 99th percentile of the latency of clients' I/Os in nanoseconds.
     pub p99_ns: u64,
-    /// Mean time by stage (q2g, g2i, i2d, d2c) of I/Os of drives, in nanoseconds.
+    /// Mean time of drives' I/Os in each stage (q2g, g2i, i2d, d2c), in nanoseconds.
     pub stage_ns: [u64; 4],
-    /// I/Os by latency: row and count, of rows that have any.
+    /// Latency histogram: row and count, for rows with a count.
     pub heat: Vec<(u8, u32)>,
 }
 
-/// A volume, drive or group: a value for each of the last samples; fewer if it is not known for as
-/// long.
+/// Values of a volume, drive or group, one for each of the last samples; fewer if it is younger.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Series {
-    /// Its name.
+    /// Name of the volume, drive or group.
     pub name: String,
-    /// I/Os that completed, a second.
+    /// Completed I/Os per second.
     pub ios: Vec<u32>,
-    /// I/Os in flight at the end of the second; of a group, 0.
+    /// I/Os in flight at the end of the second; 0 for a group.
     pub in_flight: Vec<u32>,
 }

@@ -1,10 +1,9 @@
-//! The little of HTTP that a metrics page needs: GET and HEAD of five paths, one a connection:
-//! Prometheus's metrics, a dashboard, the counters and the past that it shows, and the daemon's
-//! health.
+//! HTTP for the metrics page: GET and HEAD of five paths, one request per connection. Serves
+//! Prometheus's metrics, a dashboard with its counters and history, and the daemon's health.
 //!
-//! Pure functions from the bytes received so far to a whole response, or to none while the head of
-//! the request is not complete. `httparse` reads the head; its limits are here. Bodies of requests
-//! are not read. Called by session.rs.
+//! Pure functions from the bytes received so far to a complete response, or to `None` while the
+//! request's head is incomplete. `httparse` parses the head; its limits are here. Request bodies
+//! are ignored. Called by session.rs.
 
 use serde_json::{Map, Value};
 
@@ -12,23 +11,24 @@ use super::history::KEPT_S;
 use super::requests::{HISTORY, STATS};
 use super::{Answers, StatsQuery};
 
-/// Words of a query that ask for idle volumes, too.
+/// Queries that ask for idle volumes, too.
 const ALL: [&str; 4] = ["all", "all=", "all=1", "all=true"];
 
-/// Longest head of a request in bytes.
+/// Longest request head in bytes.
 const HEAD_BYTES_MAX: usize = 8 * 1024;
 const HEADERS_MAX: usize = 64;
-/// The version of Prometheus's text format.
+/// Content type of Prometheus's text format.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 const PLAIN: &str = "text/plain; charset=utf-8";
 const HTML: &str = "text/html; charset=utf-8";
-/// The page at `/`: it asks for `stats.json` every second, and for nothing else.
+/// Page at `/`, which fetches `stats.json` every second.
 const DASHBOARD: &str = include_str!("dashboard.html");
-/// The page runs what is in it and asks this server; a name of a drive cannot make it do more.
+/// Content security policy: the page runs only its own script and connects only to this server, so
+/// that a drive's name cannot inject code.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
                       connect-src 'self'; base-uri 'none'; frame-ancestors 'none'";
 
-/// The response to what has come, if that is enough for one.
+/// Returns the response to the received bytes, or `None` if the request is incomplete.
 pub fn answer(input: &[u8], answers: &dyn Answers) -> Option<Vec<u8>> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut headers);
@@ -73,7 +73,7 @@ pub fn answer(input: &[u8], answers: &dyn Answers) -> Option<Vec<u8>> {
     Some(response)
 }
 
-/// The arguments of `history` in a query; none if they make no sense.
+/// Parses the query of `history`. Returns `None` if it is invalid.
 fn history_arguments(query: &str) -> Option<Map<String, Value>> {
     if query.is_empty() {
         return Some(Map::new());
@@ -87,7 +87,7 @@ fn wrong_query(text: &str) -> Vec<u8> {
     response("400 Bad Request", PLAIN, &format!("{text}\n"))
 }
 
-/// The answer to a verb.
+/// Returns a verb's answer as JSON.
 fn json(answers: &dyn Answers, verb: &str, arguments: Map<String, Value>) -> Vec<u8> {
     let question = answers.ask(verb, arguments);
     match question.and_then(|question| (question.answer)()) {
@@ -96,8 +96,8 @@ fn json(answers: &dyn Answers, verb: &str, arguments: Map<String, Value>) -> Vec
     }
 }
 
-/// A daemon that answers is live, whatever its drives do; `degraded` is the status where one of
-/// them is not well.
+/// Returns the health page. A daemon that answers is live even if a drive is in trouble; `degraded`
+/// is the status for that case.
 fn health(problems: &[String], degraded: &str) -> Vec<u8> {
     match problems {
         [] => response("200 OK", PLAIN, "ok\n"),
@@ -127,9 +127,9 @@ mod tests {
     use crate::views::{Question, Refusal};
     use proptest::prelude::*;
 
-    struct Fixed;
+    struct FixedAnswers;
 
-    impl Answers for Fixed {
+    impl Answers for FixedAnswers {
         fn greeting(&self) -> Value {
             Value::Null
         }
@@ -145,7 +145,7 @@ mod tests {
     }
 
     fn text(request: &str) -> String {
-        String::from_utf8(answer(request.as_bytes(), &Fixed).expect("an answer")).unwrap()
+        String::from_utf8(answer(request.as_bytes(), &FixedAnswers).expect("an answer")).unwrap()
     }
 
     #[test]
@@ -233,13 +233,13 @@ mod tests {
         assert!(text("\u{1}\u{2}\r\n\r\n").starts_with("HTTP/1.1 400 "));
         let long = format!("GET /{}", "a".repeat(HEAD_BYTES_MAX));
         assert!(text(&long).starts_with("HTTP/1.1 431 "));
-        assert_eq!(answer(b"GET /metrics HTTP/1.1\r\nHost:", &Fixed), None);
+        assert_eq!(answer(b"GET /metrics HTTP/1.1\r\nHost:", &FixedAnswers), None);
     }
 
     proptest! {
         #[test]
         fn any_bytes_give_a_response_or_wait(bytes in prop::collection::vec(any::<u8>(), 1..400)) {
-            if let Some(response) = answer(&bytes, &Fixed) {
+            if let Some(response) = answer(&bytes, &FixedAnswers) {
                 prop_assert!(response.starts_with(b"HTTP/1.1 "));
             }
         }

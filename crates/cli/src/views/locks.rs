@@ -1,54 +1,54 @@
-//! What lock statistics look like on the control socket.
+//! Lock statistics on the control socket.
 //!
-//! Plain data for serde, as report.rs: made by `serve` from the machine's rows, read back by
-//! `millrace locks`, which makes of them the lines that `bench --locks` has. Counts grow from the
-//! start of the statistics on, so a reader takes the difference of two answers for what came in
-//! between. Fields may be added; whoever reads ignores those that it does not know.
+//! Plain data for serde, as in report.rs: `serve` fills it from the machine's counters; `millrace
+//! locks` reads it back and converts it to the lines of `bench --locks`. Counters grow from the
+//! start of the statistics, so a reader takes the difference of two answers. Fields may be added:
+//! readers ignore unknown ones.
 
 use millrace_machine::{LockCounts, LockRow};
 use millrace_trace::{LockLine, LockSpan};
 use serde::{Deserialize, Serialize};
 
-/// The answer to `locks-status` and `locks-stop`.
+/// Answer to `locks-status` and `locks-stop`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Locks {
-    /// How long statistics have been taken, in nanoseconds.
+pub struct LockReport {
+    /// Time since the statistics were started, in nanoseconds.
     pub elapsed_ns: u64,
-    /// CPUs that the daemon may use.
+    /// Number of CPUs that the daemon may use.
     pub cpus: u64,
-    /// In order of names; of each name the sum, then its places.
-    pub locks: Vec<Lock>,
+    /// Rows in order of lock names: for each name its total, then its places.
+    pub locks: Vec<LockCounters>,
 }
 
-/// What the locks of one name did, in all or at one place.
+/// Statistics of all locks of one name, in total or for one place that takes them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Lock {
-    /// The locks' name.
+pub struct LockCounters {
+    /// Name of the locks.
     pub name: String,
-    /// File and line that took it; none for the sum over all places.
+    /// File and line that takes them; `None` for the total of all places.
     pub site: Option<String>,
-    /// Times one was taken.
+    /// Number of acquisitions.
     pub acquisitions: u64,
-    /// Attempts that found it taken.
+    /// Attempts that found the lock taken.
     pub contended: u64,
-    /// Of these, attempts that went away without it.
+    /// Attempts among them that gave up.
     pub rejected: u64,
-    /// Time waited.
+    /// Total wait in nanoseconds.
     pub wait_ns: u64,
-    /// Longest wait.
+    /// Longest wait in nanoseconds.
     pub wait_ns_max: u64,
-    /// Time held.
+    /// Total hold time in nanoseconds.
     pub hold_ns: u64,
-    /// Longest time held.
+    /// Longest hold time in nanoseconds.
     pub hold_ns_max: u64,
 }
 
-impl From<&LockRow> for Lock {
-    fn from(row: &LockRow) -> Lock {
+impl From<&LockRow> for LockCounters {
+    fn from(row: &LockRow) -> LockCounters {
         let counts = &row.counts;
-        Lock {
+        LockCounters {
             name: row.name.to_owned(),
             site: row.site.map(|site| format!("{}:{}", site.file, site.line)),
             acquisitions: counts.acquisitions,
@@ -62,11 +62,11 @@ impl From<&LockRow> for Lock {
     }
 }
 
-impl Locks {
-    /// Means and shares.
+impl LockReport {
+    /// Converts the counters to means and shares.
     pub fn lines(&self) -> Vec<LockLine> {
         let span = LockSpan { elapsed_ns: self.elapsed_ns, cpus: self.cpus };
-        let line = |lock: &Lock| {
+        let line = |lock: &LockCounters| {
             let counts = LockCounts {
                 acquisitions: lock.acquisitions,
                 contended: lock.contended,

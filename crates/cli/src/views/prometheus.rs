@@ -1,30 +1,30 @@
-//! A report as Prometheus's text format, version 0.0.4.
+//! A report in Prometheus's text format, version 0.0.4.
 //!
-//! Pure text. Owns the names: `millrace_` and what it is of, base units (seconds, bytes), `_total`
-//! for what only grows. Every family has its HELP and TYPE lines and stands in one piece. A
-//! histogram has a bucket up to each power of four nanoseconds from 1.024 us to 17.2 s:
-//! those are borders of the layer's own finer buckets, so that nothing is estimated. They count
-//! values below the border, to which `le` adds the one nanosecond that makes it inclusive.
-//! Source: the exposition formats and naming practices of prometheus.io.
+//! Pure text. Owns the metric names: prefix `millrace_`, base units (seconds, bytes), suffix
+//! `_total` for counters. Every metric family has its HELP and TYPE lines and is contiguous.
+//! Histogram buckets end at powers of four nanoseconds from 1.024 us to 17.2 s, which are bounds of
+//! the layer's own finer buckets, so that no count is estimated. The layer's buckets exclude their
+//! upper bound while `le` includes it, a difference of one nanosecond. Source: the exposition
+//! formats and naming practices of prometheus.io.
 
 use std::fmt::{Display, Write};
 
 use millrace_block::{DiskCounter, Snapshot};
 use millrace_exports::nbd::ServerStats;
 
-use super::report::{Client, Drive, OpCounts, OpTotals, Queue, Report, Times, Volume};
+use super::report::{Client, Drive, OpCounts, OpTotals, Queue, Report, TimeHistogram, Volume};
 
-/// Powers of two, in nanoseconds, that end a bucket.
+/// Exponents of the powers of two, in nanoseconds, at which buckets end.
 const BORDERS: [u32; 13] = [10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 32, 34];
 
-/// A metric, by kind: its name, what it is, and what gives its value.
+/// Name, help text and value of a metric.
 type Metric<T, V> = (&'static str, &'static str, fn(&T) -> V);
 
-/// A histogram: its name, what it is, and what gives its counts.
-type Timed = (&'static str, &'static str, fn(&OpCounts) -> &Times);
+/// Name, help text and counts of a histogram.
+type Timed = (&'static str, &'static str, fn(&OpCounts) -> &TimeHistogram);
 
-/// A stage of an I/O's way, as btt names it, and what gives its times.
-type Stage = (&'static str, fn(&OpCounts) -> &Times);
+/// Stage of an I/O as btt names it, and its times.
+type Stage = (&'static str, fn(&OpCounts) -> &TimeHistogram);
 
 const OP_COUNTERS: [Metric<OpCounts, u64>; 4] = [
     ("ios", "I/Os completed, each before it was merged with others.", |op| op.ios),
@@ -64,12 +64,12 @@ const ENDED_COUNTERS: [Metric<OpTotals, u64>; 3] = [
     ("errors", "I/Os that failed.", |op| op.errors),
 ];
 
-/// Puts a line, or lines, for one operation of a volume or client.
-type Put<'a> = dyn Fn(&mut Page, &[(&str, &str)], &OpTotals) + 'a;
+/// Writes the lines for one operation of a volume or client.
+type Put<'a> = dyn Fn(&mut MetricsPage, &[(&str, &str)], &OpTotals) + 'a;
 
-/// The text of a report.
+/// Formats a report.
 pub fn render(report: &Report) -> String {
-    let mut page = Page(String::new());
+    let mut page = MetricsPage(String::new());
     page.family("millrace_build_info", "gauge", "The version that runs, as a label.");
     page.sample("millrace_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
     page.family("millrace_uptime_seconds", "gauge", "How long the daemon serves.");
@@ -108,7 +108,7 @@ pub fn render(report: &Report) -> String {
     page.0
 }
 
-fn drives(page: &mut Page, report: &Report) {
+fn drives(page: &mut MetricsPage, report: &Report) {
     for (name, help, value) in DRIVE_GAUGES {
         let name = format!("millrace_drive_{name}");
         page.family(&name, "gauge", help);
@@ -151,8 +151,8 @@ fn drives(page: &mut Page, report: &Report) {
     queues(page, report);
 }
 
-/// Hardware queues.
-fn queues(page: &mut Page, report: &Report) {
+/// Writes the metrics of hardware queues.
+fn queues(page: &mut MetricsPage, report: &Report) {
     let queues = || {
         let of = |drive: &'_ Drive| drive.queues.len();
         let drives = report.drives.iter().filter(move |drive| of(drive) > 0);
@@ -165,7 +165,7 @@ fn queues(page: &mut Page, report: &Report) {
         let [drive, volume] = of_drive(drive);
         let mut all = Snapshot::default();
         queue.ops.iter().for_each(|op| all.merge(&Snapshot::from(&op.total)));
-        page.histogram(name, &[drive, volume, ("queue", &number)], &Times::from(&all));
+        page.histogram(name, &[drive, volume, ("queue", &number)], &TimeHistogram::from(&all));
     }
     let name = "millrace_queue_batch_requests";
     page.family(name, "histogram", "Requests handed to the driver in one batch.");
@@ -176,8 +176,8 @@ fn queues(page: &mut Page, report: &Report) {
     }
 }
 
-/// What volumes and their clients got.
-fn ended(page: &mut Page, report: &Report) {
+/// Writes the metrics of volumes and their clients.
+fn ended(page: &mut MetricsPage, report: &Report) {
     let volume = |volume: &Volume| vec![("volume", volume.name.clone())];
     let of_volumes: Vec<_> = report.volumes.iter().map(|v| (volume(v), v.ops.as_slice())).collect();
     let client = |of: &Volume, client: &Client| {
@@ -186,7 +186,7 @@ fn ended(page: &mut Page, report: &Report) {
     let clients = report.volumes.iter().flat_map(|of| of.clients.iter().map(move |c| (of, c)));
     let of_clients: Vec<_> = clients.map(|(of, c)| (client(of, c), c.ops.as_slice())).collect();
     for (kind, whose) in [("volume", of_volumes), ("client", of_clients)] {
-        let each = |page: &mut Page, put: &Put| {
+        let each = |page: &mut MetricsPage, put: &Put| {
             for (labels, ops) in &whose {
                 for op in *ops {
                     let mut labels: Vec<_> =
@@ -207,8 +207,8 @@ fn ended(page: &mut Page, report: &Report) {
     }
 }
 
-/// What groups did, and what held them.
-fn groups(page: &mut Page, report: &Report) {
+/// Writes the metrics of groups.
+fn groups(page: &mut MetricsPage, report: &Report) {
     page.0.push_str(&super::groups::metrics(&report.group_counts, |labels| braced(labels, None)));
     let name = "millrace_group_io_duration_seconds";
     page.family(name, "histogram", "Time of a group's I/O, from submission until all of it ended.");
@@ -222,7 +222,7 @@ fn groups(page: &mut Page, report: &Report) {
     }
 }
 
-fn volumes(page: &mut Page, report: &Report) {
+fn volumes(page: &mut MetricsPage, report: &Report) {
     page.family("millrace_volume_size_bytes", "gauge", "Size of the volume.");
     for volume in &report.volumes {
         let labels = [("volume", volume.name.as_str()), ("serving", volume.serving.as_str())];
@@ -231,7 +231,7 @@ fn volumes(page: &mut Page, report: &Report) {
     let name = "millrace_export_errors_total";
     page.family(name, "counter", "Requests of clients that failed because of a drive.");
     for export in &report.exports {
-        // Two exports may have one name, on two listeners.
+        // Exports on different listeners may have the same name.
         let access = if export.read_only { "read-only" } else { "read-write" };
         let labels = [("export", export.name.as_str()), ("volume", &export.volume)];
         page.sample(name, &[labels[0], labels[1], ("access", access)], export.errors);
@@ -246,10 +246,10 @@ fn of_op<'a>(drive: &'a Drive, op: &'a OpCounts) -> [(&'a str, &'a str); 3] {
     [("drive", &drive.name), ("volume", &drive.volume), ("op", &op.op)]
 }
 
-/// The text so far.
-struct Page(String);
+/// Page written so far.
+struct MetricsPage(String);
 
-impl Page {
+impl MetricsPage {
     fn family(&mut self, name: &str, kind: &str, help: &str) {
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
@@ -258,7 +258,7 @@ impl Page {
         let _ = writeln!(self.0, "{name}{} {value}", braced(labels, None));
     }
 
-    fn histogram(&mut self, name: &str, labels: &[(&str, &str)], times: &Times) {
+    fn histogram(&mut self, name: &str, labels: &[(&str, &str)], times: &TimeHistogram) {
         let (mut buckets, mut below) = (times.buckets.iter().peekable(), 0);
         for border in BORDERS.map(|power| 1u64 << power) {
             while let Some((_, count)) = buckets.next_if(|(start_ns, _)| *start_ns < border) {
@@ -274,7 +274,7 @@ impl Page {
         let _ = writeln!(self.0, "{name}_count{labels} {count}");
     }
 
-    /// Batches of 1, 2 to 3, 4 to 7, ... requests.
+    /// Writes the histogram of batch sizes: 1, 2 to 3, 4 to 7, ... requests.
     fn batches(&mut self, name: &str, labels: &[(&str, &str)], queue: &Queue) {
         let mut below = 0;
         for (power, count) in queue.batches.iter().enumerate() {
@@ -293,7 +293,7 @@ fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-/// Labels in braces, with their values escaped; nothing for none.
+/// Formats labels in braces, with their values escaped; an empty text without labels.
 fn braced(labels: &[(&str, &str)], le: Option<&str>) -> String {
     let pairs = labels.iter().copied().chain(le.map(|le| ("le", le)));
     let pairs: Vec<String> = pairs
@@ -314,7 +314,7 @@ mod tests {
     use crate::views::report::Volume;
 
     fn report() -> Report {
-        let times = Times {
+        let times = TimeHistogram {
             sum_ns: 5_000_000_000,
             max_ns: 4_000_000_000,
             // At the border, just below it, in the middle, and above all borders.

@@ -1,38 +1,39 @@
-//! The control protocol: lines of JSON, and verbs as rows of a table.
+//! The control protocol: lines of JSON, with verbs as rows of a table.
 //!
-//! Owns the limits, the version, and [`ControlVerb`], a row; verbs/ctl.rs has the table. The list
-//! of verbs in the greeting and in errors, the check of arguments and the rights follow from the
-//! rows. Pure functions: session.rs brings the bytes. Whatever the bytes are, they give a question
-//! or a refusal. docs/control.md describes the protocol for whoever writes a client.
+//! Owns the limits, the version, and [`ControlVerb`], a row of the table, which is in verbs/ctl.rs.
+//! The verb list in the greeting and in errors, the check of arguments and the access rights follow
+//! from the rows. Pure functions: session.rs does the I/O. Any input results in a question or a
+//! refusal. docs/control.md describes the protocol for authors of clients.
 
 use std::marker::PhantomData;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use millrace::unknown_word;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-/// Version of the protocol. It grows when a client for an older one would misunderstand; verbs and
-/// fields that are added leave it as it is.
+/// Version of the protocol. It grows only with a change that an older client would misunderstand,
+/// not when verbs or fields are added.
 pub const CONTROL_VERSION: u32 = 1;
 /// Longest request in bytes, without its newline.
 pub const LINE_BYTES_MAX: usize = 64 * 1024;
 
-/// A verb as both ends know it, with the type `Q` of its arguments and `A` of its answer.
+/// Verb as both ends know it, with `Q` as the type of its arguments and `A` as that of its answer.
 pub struct Verb<Q, A> {
     facts: VerbFacts,
     types: PhantomData<fn(Q) -> A>,
 }
 
-/// The part of a verb that has no types.
+/// Properties of a verb that do not depend on its argument and answer types.
 #[derive(Debug, Clone, Copy)]
 pub struct VerbFacts {
-    /// The name on the socket.
+    /// Name of the verb on the socket.
     pub name: &'static str,
     /// Clients that may use it.
     pub access: Access,
-    /// The answer in a line of docs/control.md, which a test compares with it.
+    /// One-line description of the answer, which a test compares with docs/control.md.
     #[cfg_attr(not(test), expect(dead_code))]
     pub summary: &'static str,
     /// True if the answer may take as long as drives do.
@@ -40,13 +41,13 @@ pub struct VerbFacts {
 }
 
 impl<Q, A> Verb<Q, A> {
-    /// A verb for these clients that is answered at once.
+    /// Makes a verb that is answered at once.
     pub const fn new(name: &'static str, access: Access, summary: &'static str) -> Self {
         let facts = VerbFacts { name, access, summary, takes_long: false };
         Verb { facts, types: PhantomData }
     }
 
-    /// Marks that the answer may take as long as drives do.
+    /// Marks a verb whose answer may take as long as drives do.
     pub const fn long(mut self) -> Self {
         self.facts.takes_long = true;
         self
@@ -61,19 +62,20 @@ impl<Q, A> Deref for Verb<Q, A> {
     }
 }
 
-/// Clients that a verb is for.
+/// Clients that may use a verb.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// All that can open the socket: it changes nothing that the daemon does for its clients.
+    /// All clients that can open the socket: the verb changes nothing that the daemon does for its
+    /// clients.
     Everybody,
-    /// Everybody without arguments, which only looks; else as `Admins`.
+    /// Everybody without arguments, which only reads; with arguments as `Admins`.
     EverybodyToRead,
-    /// Root, the daemon's user and the members of `control-admin-group`.
+    /// Root, the daemon's user, and the members of `control-admin-group`.
     Admins,
 }
 
 impl Access {
-    /// True if these arguments are for admins only.
+    /// Returns true if a request with these arguments is for admins only.
     fn changes(self, arguments: &Map<String, Value>) -> bool {
         match self {
             Access::Everybody => false,
@@ -83,20 +85,20 @@ impl Access {
     }
 }
 
-/// A row of the table of verbs that a daemon `D` answers.
+/// Row of the table of verbs that a daemon `D` answers.
 pub struct ControlVerb<D> {
     facts: VerbFacts,
     read: ReadArguments<D>,
 }
 
-/// Reads arguments.
+/// Parses arguments.
 type ReadArguments<D> = Box<dyn Fn(Map<String, Value>) -> Result<Answer<D>, Refusal> + Send + Sync>;
 
-/// Finds an answer, once its arguments are read.
+/// Computes an answer with parsed arguments.
 type Answer<D> = Box<dyn FnOnce(&D) -> Result<Value, Refusal> + Send>;
 
 impl<D: 'static> ControlVerb<D> {
-    /// A verb that `answer` answers.
+    /// Makes a row for a verb; `answer` computes its answer.
     pub fn new<Q, A>(verb: Verb<Q, A>, answer: fn(&D, &Q) -> Result<A, Refusal>) -> Self
     where
         Q: DeserializeOwned + Send + 'static,
@@ -124,28 +126,27 @@ impl<D> Deref for ControlVerb<D> {
     }
 }
 
-/// A verb with its arguments, put to a daemon.
+/// Verb with its arguments, ready to be answered by a daemon.
 pub struct Question {
-    /// True if it is for admins only.
+    /// True if the request is for admins only.
     pub changes: bool,
     /// True if the answer may take as long as drives do.
     pub takes_long: bool,
-    /// Finds the answer, the value of `ok` in the reply.
+    /// Computes the answer, which becomes the value of `ok` in the reply.
     pub answer: Box<dyn FnOnce() -> Result<Value, Refusal> + Send>,
 }
 
-/// The question to a daemon that a verb and its arguments make.
+/// Makes the question that a verb and its arguments stand for.
 ///
 /// # Errors
-/// `unknown-verb`, or `bad-request` if the arguments are not the verb's.
+/// Returns `unknown-verb`, or `bad-request` if the verb does not take these arguments.
 pub fn ask<D: Send + Sync + 'static>(
     verbs: &[ControlVerb<D>],
     daemon: &Arc<D>,
     (name, arguments): (&str, Map<String, Value>),
 ) -> Result<Question, Refusal> {
     let Some(verb) = verbs.iter().find(|verb| verb.name == name) else {
-        let text = format!("there is no verb {name:?}; there are {}", names(verbs).join(", "));
-        return Err(Refusal::new("unknown-verb", text));
+        return Err(Refusal::new("unknown-verb", unknown_word("verb", name, &names(verbs))));
     };
     let changes = verb.access.changes(&arguments);
     let (answer, daemon) = ((verb.read)(arguments)?, Arc::clone(daemon));
@@ -153,37 +154,37 @@ pub fn ask<D: Send + Sync + 'static>(
     Ok(Question { changes, takes_long: verb.takes_long, answer })
 }
 
-/// The names of verbs.
+/// Returns the names of all verbs of a table.
 pub fn names<D>(verbs: &[ControlVerb<D>]) -> Vec<&'static str> {
     verbs.iter().map(|verb| verb.name).collect()
 }
 
-/// Why a request has no answer.
+/// Reason why a request was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// One word, for programs.
+    /// Kind of the refusal, one word for programs.
     pub kind: &'static str,
-    /// For people: what is wrong and what to do.
+    /// Text for people: the problem and the remedy.
     pub message: String,
 }
 
 impl Refusal {
-    /// A refusal of this kind.
+    /// Makes a refusal of this kind.
     pub fn new(kind: &'static str, message: impl Into<String>) -> Self {
         Refusal { kind, message: message.into() }
     }
 }
 
-/// A line as far as it could be read.
+/// Parsed request line.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
-    /// The client's name for it, repeated in the reply; null if it says nothing.
+    /// Client's identifier of the request, repeated in the reply; null if there is none.
     pub id: Value,
-    /// The verb's name and arguments.
+    /// Name and arguments of the verb, or the refusal of an invalid line.
     pub verb: Result<(String, Map<String, Value>), Refusal>,
 }
 
-/// Reads a line, without its newline.
+/// Parses a request line without its newline.
 pub fn parse(line: &[u8]) -> Request {
     let broken = |refusal| Request { id: Value::Null, verb: Err(refusal) };
     if line.len() > LINE_BYTES_MAX {
@@ -210,13 +211,13 @@ pub fn parse(line: &[u8]) -> Request {
     Request { id, verb }
 }
 
-/// The refusal of a line that has no end.
+/// Returns the refusal of a line that exceeds the limit.
 pub fn too_long() -> Refusal {
     let text = format!("a request is one line of at most {LINE_BYTES_MAX} bytes");
     Refusal::new("bad-request", text)
 }
 
-/// The daemon's first line, and its answer to `version`.
+/// Returns the daemon's greeting, which is also its answer to `version`.
 pub fn greeting(verbs: &[&str]) -> Value {
     json!({
         "millrace": env!("CARGO_PKG_VERSION"),
@@ -226,7 +227,7 @@ pub fn greeting(verbs: &[&str]) -> Value {
     })
 }
 
-/// The line that answers a request.
+/// Returns the reply line to a request.
 pub fn reply(id: &Value, outcome: Result<Value, Refusal>) -> Vec<u8> {
     line(&match outcome {
         Ok(ok) => json!({ "id": id, "ok": ok }),
@@ -236,7 +237,7 @@ pub fn reply(id: &Value, outcome: Result<Value, Refusal>) -> Vec<u8> {
     })
 }
 
-/// A value as a line.
+/// Returns a value as a line with its newline.
 pub fn line(value: &Value) -> Vec<u8> {
     let mut line = value.to_string().into_bytes();
     line.push(b'\n');
@@ -250,9 +251,9 @@ mod tests {
     use proptest::prelude::*;
 
     /// A daemon that answers with what it was asked.
-    struct Echo;
+    struct EchoArguments;
 
-    fn table() -> Vec<ControlVerb<Echo>> {
+    fn table() -> Vec<ControlVerb<EchoArguments>> {
         let stats: Verb<StatsQuery, StatsQuery> = Verb::new("stats", Access::Everybody, "");
         let set_group: Verb<SetGroup, SetGroup> = Verb::new("set-group", Access::Admins, "");
         vec![
@@ -266,7 +267,7 @@ mod tests {
     fn answer(line: &str) -> Result<Value, Refusal> {
         let verb = parse(line.as_bytes()).verb;
         let (name, arguments) = verb?;
-        (ask(&table(), &Arc::new(Echo), (&name, arguments))?.answer)()
+        (ask(&table(), &Arc::new(EchoArguments), (&name, arguments))?.answer)()
     }
 
     fn refusal(line: &str) -> Refusal {
@@ -302,7 +303,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said_with_what_to_do() {
         let unknown = refusal(r#"{"verb":"stat"}"#);
-        let text = "there is no verb \"stat\"; there are version, stats, set-group, remove";
+        let text = "unknown verb \"stat\"; choose version, stats, set-group or remove; did you mean \"stats\"?";
         assert_eq!(unknown, Refusal::new("unknown-verb", text));
         let text = "version: unknown field `drive`, there are no fields";
         assert_eq!(refusal(r#"{"verb":"version","drive":"d0"}"#).message, text);
@@ -352,7 +353,7 @@ mod tests {
         fn any_line_gives_one_reply_that_is_one_line_of_json(line in hostile()) {
             let Request { id, verb } = parse(&line);
             let asked = verb.and_then(|(name, arguments)| {
-                ask(&table(), &Arc::new(Echo), (&name, arguments))
+                ask(&table(), &Arc::new(EchoArguments), (&name, arguments))
             });
             let reply = reply(&id, asked.and_then(|question| (question.answer)()));
             prop_assert_eq!(reply.iter().filter(|byte| **byte == b'\n').count(), 1);

@@ -1,57 +1,58 @@
-//! What a reload changes, on the control socket.
+//! Changes made by a reload, on the control socket.
 //!
-//! Plain data for serde, as report.rs: what the daemon answers to `reload`. Made by the daemon's
-//! live/reload.rs, printed by `millrace ctl reload` and logged. Fields may be added.
+//! Plain data for serde, as in report.rs: the daemon's answer to `reload`. Made by the daemon's
+//! live/reload.rs; printed by `millrace ctl reload` and logged. Fields may be added.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// The answer to `reload`.
+/// Answer to `reload`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ReloadReport {
-    /// The configuration that was read.
+    /// Path of the configuration file that was read.
     pub file: String,
-    /// Nothing was changed, as was asked.
+    /// True for a dry run, which changed nothing.
     pub dry_run: bool,
-    /// What is other than before: in the order of the sections of a configuration.
+    /// Changes, in the order of the sections of a configuration.
     pub changes: Vec<ReloadChange>,
-    /// What is allowed but hardly meant, in words.
+    /// Likely mistakes, as text.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
 
-/// The answer to `configuration`.
+/// Answer to `configuration`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RunningConfiguration {
-    /// The file that it was read from last, an absolute path; none if it was never in a file.
+    /// Absolute path of the file that the configuration was last read from; `None` if it was never
+    /// in a file.
     pub file: Option<PathBuf>,
-    /// The text of that file when it was read.
+    /// Text of that file when it was read.
     pub as_read: Option<String>,
-    /// Folder below which its relative paths lie, an absolute path.
+    /// Absolute path of the folder that its relative paths start from.
     pub folder: PathBuf,
-    /// What is served now, as TOML.
+    /// Configuration that is served now, as TOML.
     pub text: String,
 }
 
-/// The answer to `unsaved`.
+/// Answer to `unsaved`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct UnsavedChanges {
-    /// The configuration file; none if there is none.
+    /// Path of the configuration file, if there is one.
     pub file: Option<String>,
-    /// Differences from that file: `+` is served and not in it, `-` is in it only.
+    /// Differences from that file: `+` is served but not in the file, `-` is only in the file.
     pub changes: Vec<ReloadChange>,
-    /// Reason for which nobody can tell, in words.
+    /// Reason why the differences cannot be determined, as text.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub problem: String,
 }
 
 impl UnsavedChanges {
-    /// Lines for a person, none if the file has all.
+    /// Returns lines for a person; none if the file matches what is served.
     pub fn text(&self) -> String {
         let Some(file) = self.file.as_ref().filter(|_| self.problem.is_empty()) else {
             return format!("not compared with the configuration file: {}\n", self.problem);
@@ -67,7 +68,7 @@ impl UnsavedChanges {
 }
 
 impl ReloadReport {
-    /// Lines for a person: what changes, what is hardly meant, and what became of the file.
+    /// Returns lines for a person: changes, warnings, and a verdict on the file.
     pub fn text(&self) -> String {
         let mut text: String = self.changes.iter().map(|change| format!("{change}\n")).collect();
         text.extend(self.warnings.iter().map(|warning| format!("warning: {warning}\n")));
@@ -80,24 +81,23 @@ impl ReloadReport {
     }
 }
 
-/// One part of a configuration that comes, goes or changes.
+/// Change of one section of a configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ReloadChange {
-    /// `+` for one that comes, `-` for one that goes, `~` for one that changes.
+    /// `+` for a section that is added, `-` for one that is removed, `~` for one that changes.
     pub change: String,
-    /// Its section: drive, volume, export, group, listener, controller or server.
+    /// Kind of the section: drive, volume, export, group, listener, controller or server.
     pub section: String,
-    /// Its name.
+    /// Name of the section.
     pub name: String,
-    /// The settings that change, with their values before and afterwards; empty if it comes or
-    /// goes.
+    /// Settings that change, with their old and new values; empty for an added or removed section.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub detail: String,
 }
 
 impl ReloadChange {
-    /// A part that comes or goes.
+    /// Makes the change of an added or removed section.
     pub fn new(change: char, section: &str, name: impl Into<String>) -> ReloadChange {
         let (change, section) = (change.to_string(), section.to_owned());
         ReloadChange { change, section, name: name.into(), detail: String::new() }

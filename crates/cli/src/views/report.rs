@@ -1,10 +1,10 @@
-//! What the counters of a daemon look like on the control socket.
+//! Counters of a daemon on the control socket.
 //!
-//! Plain data for serde, made by `serve` from the layer's snapshots and read back by the client
-//! verbs. Counters only grow while the daemon runs, so a reader takes the difference of two reports
-//! for what came in between. Histograms are sent as the buckets that hold something: pairs of the
-//! smallest value of a bucket in nanoseconds and its count, eight buckets an octave.
-//! Fields may be added; whoever reads ignores those that it does not know.
+//! Plain data for serde: `serve` fills it from the layer's snapshots; the client verbs read it
+//! back. Counters only grow while the daemon runs, so a reader takes the difference of two reports.
+//! A histogram is a list of its non-empty buckets: pairs of a bucket's smallest value in
+//! nanoseconds and its count, with eight buckets per power of two. Fields may be added: readers
+//! ignore unknown ones.
 
 use millrace_block::{
     DiskCounter, Op, OpSnapshot, SECTOR_SHIFT, Snapshot, StatsSnapshot, TenantSnapshot,
@@ -19,65 +19,65 @@ use std::path::PathBuf;
 use super::caches::CacheCounts;
 use super::groups::GroupCounts;
 use super::guests::GuestThread;
-use super::settings::Group;
+use super::settings::GroupState;
 
-/// The answer to `stats`.
+/// Answer to `stats`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Report {
-    /// The daemon itself.
+    /// Identity of the daemon.
     pub daemon: DaemonIdentity,
-    /// How long the daemon serves, in nanoseconds.
+    /// Time since the daemon began to serve, in nanoseconds.
     pub uptime_ns: u64,
     /// Drives, in the order of the volumes.
     pub drives: Vec<Drive>,
     /// Volumes.
     pub volumes: Vec<Volume>,
-    /// Numbers of idle volumes, drives and exports that are left out, where there are many.
+    /// Number of idle volumes, drives and exports left out of this report, if there are many.
     #[serde(skip_serializing_if = "IdleCounts::is_none")]
     pub idle: IdleCounts,
-    /// Groups: the default one, those of the configuration, those of clients.
-    pub groups: Vec<Group>,
-    /// What they did, in the same order.
+    /// Groups: the default one, those of the configuration, and those of clients.
+    pub groups: Vec<GroupState>,
+    /// Counters of the groups, in the same order.
     pub group_counts: Vec<GroupCounts>,
-    /// The caches of volumes that have one.
+    /// Caches of the volumes that have one.
     pub caches: Vec<CacheCounts>,
-    /// Volumes whose caches were dirty when an earlier daemon ended, until that is acknowledged.
+    /// Volumes whose caches were dirty when an earlier daemon died, until that is acknowledged.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unacknowledged: Vec<String>,
-    /// Processor time of all threads.
+    /// CPU time of all threads.
     pub processor: ProcessorTime,
-    /// Exports.
+    /// Exports in the order of the configuration.
     pub exports: Vec<Export>,
-    /// The NBD server.
+    /// Counters of the NBD server.
     pub server: Server,
     /// I/O threads of exports to virtual machines.
     pub guests: Vec<GuestThread>,
 }
 
-/// The daemon that answers, and when.
+/// Daemon that answers, and the time of its answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DaemonIdentity {
-    /// Name of its host.
+    /// Name of the host that it runs on.
     pub host: String,
     /// Version of its program.
     pub version: String,
-    /// Its process.
+    /// Process ID of the daemon.
     pub pid: u32,
-    /// Time of day there, in milliseconds since 1970.
+    /// Time of day on the host, in milliseconds since 1970.
     pub unix_ms: u64,
 }
 
-/// Volumes that have done nothing since the daemon began, with their drives and exports.
+/// Number of volumes without I/O since the daemon's start, and of their drives and exports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct IdleCounts {
-    /// Volumes.
+    /// Number of idle volumes.
     pub volumes: usize,
-    /// Their drives.
+    /// Number of drives of these volumes.
     pub drives: usize,
-    /// Exports of them that had no errors.
+    /// Number of exports of these volumes without errors.
     pub exports: usize,
 }
 
@@ -89,194 +89,194 @@ impl IdleCounts {
     }
 }
 
-/// Processor time of the daemon's threads that run now, added up, so far.
+/// CPU time of the daemon's current threads, summed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ProcessorTime {
-    /// Time on a processor, in nanoseconds.
+    /// Time spent running, in nanoseconds.
     pub ran_ns: u64,
-    /// Time in which a thread was ready to run and had no processor, in nanoseconds.
+    /// Time spent runnable without a CPU, in nanoseconds.
     pub waited_ns: u64,
 }
 
-/// The answer to `trace-status` and `trace-stop`.
+/// Answer to `trace-status` and `trace-stop`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TraceStatus {
-    /// Events in the files.
+    /// Number of events written to the files.
     pub events: u64,
-    /// Events for which there was no room.
+    /// Number of events dropped for lack of space in a ring.
     pub dropped: u64,
-    /// The files, once it has ended.
+    /// Paths of the trace files, once the recording has ended.
     pub files: Vec<PathBuf>,
 }
 
-/// A drive.
+/// State and counters of a drive.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Drive {
-    /// Its name.
+    /// Name of the drive.
     pub name: String,
-    /// The volume that it belongs to.
+    /// Name of its volume.
     pub volume: String,
-    /// Its size.
+    /// Size in bytes.
     pub size_bytes: u64,
     /// I/Os in its queues or in the drive now.
     pub in_flight: u64,
-    /// Tags in use now; of a set that it shares with other drives, by all of them.
+    /// Tags in use now; for a tag set shared with other drives, those of all these drives.
     pub tags_in_use: u32,
-    /// The order in which what waits goes to it: `none` or `deadline`.
+    /// Current scheduler, by its name in the configuration.
     pub scheduler: String,
-    /// What it was at the start.
+    /// Scheduler at the start.
     pub scheduler_configured: String,
-    /// Lists of I/Os that wait for the drive's worker now.
+    /// Number of batches that wait for the drive's worker now.
     pub waiting: u64,
-    /// Why it is not whole now, in words; such as connections to its server that are missing.
+    /// Current trouble as text, such as lost connections to its server; `None` if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
-    /// Requests that it failed in the last minute.
+    /// Requests that the drive failed in the last minute.
     pub failed_last_minute: u64,
-    /// What it did so far.
+    /// Counters of its queues.
     pub counts: Counts,
-    /// By operation.
+    /// Counters by operation.
     pub ops: Vec<OpCounts>,
-    /// By hardware queue: those through which anything went.
+    /// Counters by hardware queue, for queues that were used.
     pub queues: Vec<Queue>,
-    /// What its driver counts of its own, by name; such as `registered` of file drives, reads and
-    /// writes of memory that was registered with the kernel.
+    /// Counters of its driver by name, such as `registered` of file drives: reads and writes with
+    /// memory registered with the kernel.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub driver: BTreeMap<String, u64>,
 }
 
-/// A hardware queue of a drive.
+/// Counters of a hardware queue of a drive.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Queue {
-    /// Its number.
+    /// Number of the queue.
     pub queue: u16,
-    /// Requests handed to the driver through it.
+    /// Requests passed to the driver through it.
     pub requests: u64,
-    /// Batches in which they were: those of 1, 2 to 3, 4 to 7, ... 256 and more.
+    /// Histogram of batch sizes: 1, 2 to 3, 4 to 7, ... 256 and more requests.
     pub batches: Vec<u64>,
-    /// I/Os that came back through it, by operation.
+    /// I/Os completed through it, by operation.
     pub ops: Vec<OpTotals>,
 }
 
-/// I/Os of one operation that ended, so far.
+/// Counters of ended I/Os of one operation.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OpTotals {
-    /// Its name.
+    /// Name of the operation.
     pub op: String,
-    /// I/Os.
+    /// Number of I/Os.
     pub ios: u64,
     /// Bytes of their ranges.
     pub bytes: u64,
-    /// Those that failed.
+    /// Number of I/Os that failed.
     pub errors: u64,
-    /// From submission to completion.
-    pub total: Times,
+    /// Latency from submission to completion.
+    pub total: TimeHistogram,
 }
 
-/// What happened in a drive's queues so far: a key for each counter.
+/// Counters of a drive's queues, with a key for each counter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(from = "BTreeMap<String, u64>")]
 pub struct Counts(pub [u64; DiskCounter::ALL.len()]);
 
-/// One operation on a drive, so far.
+/// Counters of one operation on a drive.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OpCounts {
-    /// Its name.
+    /// Name of the operation.
     pub op: String,
-    /// I/Os completed.
+    /// Number of I/Os completed.
     pub ios: u64,
     /// Bytes of their ranges.
     pub bytes: u64,
-    /// Those that failed.
+    /// Number of I/Os that failed.
     pub errors: u64,
-    /// Those that were merged into the request of another.
+    /// Number of I/Os merged into another I/O's request.
     pub merges: u64,
-    /// Time before they had a place in the layer (btt's Q2G).
-    pub q2g: Times,
-    /// Time in a plug (G2I).
-    pub g2i: Times,
-    /// Time in a software queue, or waiting for a tag (I2D).
-    pub i2d: Times,
-    /// Time in the layer before the driver had them: the three together.
-    pub queue: Times,
-    /// Time in the drive (D2C).
-    pub service: Times,
-    /// All of it (Q2C).
-    pub total: Times,
+    /// Time until the I/O got a request (btt's Q2G).
+    pub q2g: TimeHistogram,
+    /// Time in a plug (btt's G2I).
+    pub g2i: TimeHistogram,
+    /// Time in a software queue or scheduler, or waiting for a tag (btt's I2D).
+    pub i2d: TimeHistogram,
+    /// Time in the layer before dispatch to the driver: the sum of these three.
+    pub queue: TimeHistogram,
+    /// Time in the drive (btt's D2C).
+    pub service: TimeHistogram,
+    /// Total latency (btt's Q2C).
+    pub total: TimeHistogram,
 }
 
-/// A histogram.
+/// Histogram of times.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Times {
-    /// All added up.
+pub struct TimeHistogram {
+    /// Sum of all times in nanoseconds.
     pub sum_ns: u64,
-    /// The longest.
+    /// Longest time in nanoseconds.
     pub max_ns: u64,
-    /// Smallest value and count of each bucket that holds something.
+    /// Smallest value in nanoseconds and count of each non-empty bucket.
     pub buckets: Vec<(u64, u64)>,
 }
 
-/// A volume.
+/// State and counters of a volume.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Volume {
-    /// Its name.
+    /// Name of the volume.
     pub name: String,
-    /// Its size.
+    /// Size in bytes.
     pub size_bytes: u64,
-    /// Bytes of its drives that it does not have.
+    /// Bytes of its drives that it does not use.
     pub unused_bytes: u64,
-    /// Which threads serve its drives, as configurations name the mode.
+    /// Serving mode, by its name in the configuration.
     pub serving: String,
-    /// Its drives by name.
+    /// Names of its drives.
     pub drives: Vec<String>,
-    /// I/Os of its clients, as they saw them: before splitting.
+    /// I/Os as its clients sent them, before splitting, by operation.
     pub ops: Vec<OpTotals>,
-    /// I/Os by client, before splitting, too.
+    /// I/Os by client, before splitting.
     pub clients: Vec<Client>,
 }
 
-/// What a client of a volume got.
+/// I/Os of a client on a volume.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Client {
-    /// Its number, as in traces. A connection may get that of one that is gone, whose counts it
-    /// continues.
+    /// Number of the client, as in traces. A later connection may reuse the number and continue its
+    /// counters.
     pub client: u16,
-    /// By operation: those that it used.
+    /// Counters of the operations that it used.
     pub ops: Vec<OpTotals>,
 }
 
-/// An export.
+/// State and counters of an export.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Export {
-    /// Its name.
+    /// Name of the export.
     pub name: String,
-    /// Its volume.
+    /// Name of its volume.
     pub volume: String,
-    /// Nobody may write.
+    /// True if clients may not write.
     pub read_only: bool,
     /// Requests that failed because of its drives.
     pub errors: u64,
-    /// The last of these failures, in words.
+    /// Last of these failures, as text.
     pub last_error: String,
 }
 
-/// The NBD server.
+/// Counters of the NBD server, as one JSON object.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Value", into = "Value")]
 pub struct Server {
-    /// Its counters.
+    /// Counters of the server's threads and connections.
     pub stats: ServerStats,
-    /// Bytes of payload memory of all kinds that lay in huge pages in the last ten seconds.
+    /// Payload memory in huge pages in bytes, measured in the last ten seconds.
     pub huge_page_bytes: u64,
 }
 
@@ -324,7 +324,7 @@ impl Index<DiskCounter> for Counts {
 }
 
 impl OpCounts {
-    /// What a snapshot says of an operation.
+    /// Converts the layer's snapshot of an operation.
     pub fn new(op: Op, stats: &OpSnapshot) -> OpCounts {
         OpCounts {
             op: op.name().to_owned(),
@@ -332,18 +332,18 @@ impl OpCounts {
             bytes: stats.sectors << SECTOR_SHIFT,
             errors: stats.errors,
             merges: stats.merges,
-            q2g: Times::from(&stats.q2g),
-            g2i: Times::from(&stats.g2i),
-            i2d: Times::from(&stats.i2d),
-            queue: Times::from(&stats.queue),
-            service: Times::from(&stats.service),
-            total: Times::from(&stats.total),
+            q2g: TimeHistogram::from(&stats.q2g),
+            g2i: TimeHistogram::from(&stats.g2i),
+            i2d: TimeHistogram::from(&stats.i2d),
+            queue: TimeHistogram::from(&stats.queue),
+            service: TimeHistogram::from(&stats.service),
+            total: TimeHistogram::from(&stats.total),
         }
     }
 }
 
 impl Queue {
-    /// What a snapshot says of a queue.
+    /// Converts the layer's snapshot of a hardware queue.
     pub fn new(queue: u16, stats: &StatsSnapshot) -> Queue {
         let ops = Op::ALL.into_iter().zip(&stats.ops).filter(|(_, op)| op.ios > 0);
         let ended = |(op, stats): (Op, &OpSnapshot)| OpTotals {
@@ -351,7 +351,7 @@ impl Queue {
             ios: stats.ios,
             bytes: stats.sectors << SECTOR_SHIFT,
             errors: stats.errors,
-            total: Times::from(&stats.total),
+            total: TimeHistogram::from(&stats.total),
         };
         let ops = ops.map(ended).collect();
         Queue { queue, requests: stats.requests(), batches: stats.batches.to_vec(), ops }
@@ -359,14 +359,14 @@ impl Queue {
 }
 
 impl Drive {
-    /// I/Os that failed so far.
+    /// Returns the number of I/Os that failed so far.
     pub fn failed(&self) -> u64 {
         self.ops.iter().map(|op| op.errors).sum()
     }
 }
 
 impl OpTotals {
-    /// What a snapshot says of the operations that were used.
+    /// Converts the layer's counters of the operations that were used.
     pub fn all(stats: &TenantSnapshot) -> Vec<OpTotals> {
         let ops = Op::ALL.into_iter().zip(&stats.ops).filter(|(_, op)| op.ios > 0);
         ops.map(|(op, stats)| OpTotals {
@@ -374,14 +374,14 @@ impl OpTotals {
             ios: stats.ios,
             bytes: stats.sectors << SECTOR_SHIFT,
             errors: stats.errors,
-            total: Times::from(&stats.total),
+            total: TimeHistogram::from(&stats.total),
         })
         .collect()
     }
 }
 
 impl From<&OpTotals> for OpCounts {
-    /// What is known of it.
+    /// Leaves the stages empty, which are only known of drives.
     fn from(ended: &OpTotals) -> OpCounts {
         OpCounts {
             op: ended.op.clone(),
@@ -394,15 +394,15 @@ impl From<&OpTotals> for OpCounts {
     }
 }
 
-impl From<&Snapshot> for Times {
-    fn from(snapshot: &Snapshot) -> Times {
+impl From<&Snapshot> for TimeHistogram {
+    fn from(snapshot: &Snapshot) -> TimeHistogram {
         let buckets = snapshot.buckets().collect();
-        Times { sum_ns: snapshot.sum_ns(), max_ns: snapshot.max_ns(), buckets }
+        TimeHistogram { sum_ns: snapshot.sum_ns(), max_ns: snapshot.max_ns(), buckets }
     }
 }
 
-impl From<&Times> for Snapshot {
-    fn from(times: &Times) -> Snapshot {
+impl From<&TimeHistogram> for Snapshot {
+    fn from(times: &TimeHistogram) -> Snapshot {
         Snapshot::from_parts(&times.buckets, times.sum_ns, times.max_ns)
     }
 }

@@ -1,8 +1,8 @@
-//! Verbs of the control socket as both of its ends know them: name, arguments, type of the answer.
+//! Verbs of the control socket as both ends know them: name, arguments, and type of the answer.
 //!
-//! Plain data for serde; an argument that is not known is an error. The daemon has a row for each
-//! verb in verbs/ctl.rs, client.rs asks; docs/control.md describes them. A verb that only one file
-//! of verbs/ctl asks has its constant and its arguments there.
+//! Plain data for serde; an unknown argument is an error. The daemon has a row for each verb in
+//! verbs/ctl.rs, client.rs sends the requests, and docs/control.md describes them. A verb used by a
+//! single file of verbs/ctl is defined in that file.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 use super::history::History;
-use super::locks::Locks;
+use super::locks::LockReport;
 use super::protocol::{Access, Verb};
 use super::reload_report::{ReloadReport, RunningConfiguration, UnsavedChanges};
 use super::report::{Report, TraceStatus};
@@ -38,11 +38,11 @@ pub const TRACE_STOP: Verb<NoArguments, TraceStatus> =
     Verb::new("trace-stop", Access::Everybody, "ends the recording; answers as `trace-status`");
 pub const LOCKS_START: Verb<NoArguments, NoAnswer> =
     Verb::new("locks-start", Access::Everybody, "starts lock statistics and answers `{}`");
-pub const LOCKS_STATUS: Verb<NoArguments, Locks> =
+pub const LOCKS_STATUS: Verb<NoArguments, LockReport> =
     Verb::new("locks-status", Access::Everybody, "lock statistics so far");
-pub const LOCKS_STOP: Verb<NoArguments, Locks> =
+pub const LOCKS_STOP: Verb<NoArguments, LockReport> =
     Verb::new("locks-stop", Access::Everybody, "ends lock statistics; answers as `locks-status`");
-pub const SET: Verb<Set, VolumeChange> =
+pub const SET: Verb<SetVolume, VolumeChange> =
     Verb::new("set", Access::Admins, "changes settings of a volume");
 pub const SET_GROUP: Verb<SetGroup, GroupChange> =
     Verb::new("set-group", Access::Admins, "changes settings of a group");
@@ -67,141 +67,141 @@ pub const UNSAVED: Verb<NoArguments, UnsavedChanges> = Verb::new(
 #[serde(deny_unknown_fields)]
 pub struct NoArguments {}
 
-/// The answer of a verb that has nothing to say: no fields, until some are added.
+/// Answer of a verb without results: an object without fields, until some are added.
 pub type NoAnswer = Map<String, Value>;
 
-/// Counters that are asked for.
+/// Arguments of `stats`: the selection of counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StatsQuery {
-    /// Counters of idle volumes, too, where there are many volumes. Left out if false: daemons of
-    /// former versions know no query, and give all counters.
+    /// Include idle volumes where there are many volumes. Omitted from JSON if false: older daemons
+    /// accept no arguments and return all counters.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub all: bool,
 }
 
 impl StatsQuery {
-    /// The counters of all volumes, however many there are.
+    /// Selects the counters of all volumes.
     pub const ALL: StatsQuery = StatsQuery { all: true };
 }
 
-/// What is to be recorded; what is not given excludes nothing.
+/// Arguments of `trace-start`: filters of the events to record. A missing filter excludes nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TraceStart {
-    /// The files' path, before `.blktrace.N`; absolute.
+    /// Absolute path of the files without the suffix `.blktrace.N`.
     pub name: PathBuf,
-    /// One volume's drives.
+    /// Record only the drives of this volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume: Option<String>,
-    /// Drives by name.
+    /// Record only these drives.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub drives: Vec<String>,
-    /// Letters of events: Q, D, C...
+    /// Record only events with these action letters: Q, D, C...
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub actions: Vec<String>,
-    /// Operations: read, write, flush, discard.
+    /// Record only these operations: read, write, flush, discard.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ops: Vec<String>,
-    /// Whom I/O is accounted to.
+    /// Record only I/O of this client number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<u32>,
-    /// First and one past the last sector on a drive.
+    /// Record only this range of sectors on a drive: first, and one past the last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sectors: Option<(u64, u64)>,
-    /// Which time events have: batch or event.
+    /// Precision of timestamps: `batch` or `event`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stamp: Option<String>,
 }
 
-/// How parts of what is served may go.
+/// Options for changes that remove a part of what is served.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, clap::Args)]
 #[serde(default)]
 pub struct RemovalOptions {
-    /// Change nothing; say what would change and whether it can
+    /// Print what would change and whether it can, but change nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Disconnect clients of exports that go
+    /// Disconnect clients of removed exports
     #[arg(long)]
     pub disconnect: bool,
-    /// Remove a volume also if what it holds cannot be written, which is lost
+    /// Remove a volume even if its cached data cannot be written and is lost
     #[arg(long)]
     pub force: bool,
 }
 
-/// The configuration that is to be served from now on.
+/// Arguments of `reload`: the configuration to serve from now on.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reload {
-    /// Its file, an absolute path; none: the file that the daemon was started with.
+    /// Absolute path of the file; `None` for the file that the daemon was started with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
-    /// With these options.
+    /// Handling of removed parts.
     #[serde(flatten)]
     pub options: RemovalOptions,
 }
 
-/// A section that comes.
+/// Arguments of `add`: a section to add.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AddSection {
-    /// drive, volume, export or group.
+    /// Kind of the section: drive, volume, export or group.
     pub section: String,
-    /// Its name.
+    /// Name of the section.
     pub name: String,
-    /// Keys and words as in a configuration; `cache.size` is a key of `[volume.cache]`.
+    /// Keys and values as in a configuration; `cache.size` is a key of `[volume.cache]`.
     #[serde(default, deserialize_with = "words")]
     pub settings: BTreeMap<String, String>,
-    /// Only find out whether it can be served.
+    /// Only check whether the section can be served.
     #[serde(default)]
     pub dry_run: bool,
 }
 
-/// A section that goes.
+/// Arguments of `remove`: a section to remove.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RemoveSection {
-    /// drive, volume, export or group.
+    /// Kind of the section: drive, volume, export or group.
     pub section: String,
-    /// Its name.
+    /// Name of the section.
     pub name: String,
-    /// As for `reload`.
+    /// Options, as for `reload`.
     #[serde(flatten)]
     pub options: RemovalOptions,
 }
 
-/// Range of the samples that are wanted.
+/// Arguments of `history`: the range of samples.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HistoryRange {
-    /// Seconds; none: two minutes.
+    /// Number of seconds; `None` for two minutes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds: Option<usize>,
 }
 
-/// What a volume is to be set to; what is not given stays.
+/// Arguments of `set`: new settings of a volume. Missing ones stay unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Set {
-    /// Its name.
+pub struct SetVolume {
+    /// Name of the volume.
     pub volume: String,
-    /// The scheduler of its drives, by the configuration's word.
+    /// Scheduler for its drives, by its name in the configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduler: Option<String>,
 }
 
-/// What a group is to be set to; what is not given stays.
+/// Arguments of `set-group`: new settings of a group. Missing ones stay unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetGroup {
-    /// Its name.
+    /// Name of the group.
     pub group: String,
-    /// Keys and words as in a configuration: numbers may be such.
+    /// Keys and values as in a configuration. A value may be a JSON number.
     #[serde(deserialize_with = "words")]
     pub settings: BTreeMap<String, String>,
 }
 
-/// Reads words: strings, and numbers as a file may have them.
+/// Deserializes values that may be strings or numbers.
 fn words<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, String>, D::Error> {
     let values = BTreeMap::<String, Value>::deserialize(from)?;
     let word = |(key, value): (String, Value)| match value {

@@ -1,9 +1,9 @@
-//! One client of the control socket or of the metrics page.
+//! A client of the control socket or of the metrics page.
 //!
-//! Owns its socket and its two buffers, both bounded: of input at most one request that is too
-//! long, of output one reply, since nothing is read before the last reply is on its way. Never
-//! blocks: thread.rs calls [`Session::turn`] when the socket is ready. A client that neither ends
-//! its request nor takes its reply is gone at its deadline.
+//! Owns the client's socket and two bounded buffers: of input at most one request that is too long,
+//! of output one reply, since nothing is read before the last reply is sent. Never blocks:
+//! thread.rs calls [`Session::turn`] when the socket is ready. A client that neither completes its
+//! request nor reads its reply is dropped at its deadline.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -14,7 +14,7 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use millrace::Allow;
+use millrace::AllowedPeers;
 use millrace_console::visible;
 use rustix::event::PollFlags;
 use serde_json::Value;
@@ -22,15 +22,15 @@ use serde_json::Value;
 use super::protocol::{self, LINE_BYTES_MAX};
 use super::{Answers, Question, Refusal, http};
 
-/// How long a request may take to arrive, and a reply to be taken.
+/// Timeout for receiving a request and for sending a reply.
 pub const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 10 });
-/// Requests of one client in a turn; then the others have theirs.
+/// Most requests of a client answered in a row before other clients get a turn.
 const REQUESTS_A_TURN: usize = 16;
 const READ_BYTES: usize = 4096;
-/// Most bytes of a request that the log shows.
+/// Longest part of a request that is logged, in bytes.
 const LOGGED_BYTES_MAX: usize = 500;
 
-/// A connected socket that never blocks.
+/// Connected socket in non-blocking mode.
 enum Socket {
     Control(UnixStream),
     Metrics(TcpStream),
@@ -58,50 +58,50 @@ impl Write for Socket {
     }
 }
 
-/// What becomes of a session.
+/// Tells whether a session goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionState {
-    /// It waits for its socket.
+    /// The session waits for its socket.
     Stay,
-    /// It is over; drop it.
+    /// The session has ended and is to be dropped.
     Over,
 }
 
-/// A client.
+/// Connection of a client, with its buffers.
 pub struct Session {
     socket: Socket,
     input: Vec<u8>,
     output: Vec<u8>,
-    /// Of the output.
+    /// Number of bytes of `output` already sent.
     sent: usize,
-    /// Since when a request is unfinished or a reply not taken.
+    /// Time since which a request is incomplete or a reply unread.
     owed_since: Option<Instant>,
-    /// Nothing more is read: what is to be sent is the last.
+    /// True once nothing more is read: the session ends when its output is sent.
     last: bool,
-    /// Refusal of verbs that change anything; none for a client that may use them.
+    /// Refusal of requests that change anything; `None` for a client that may change things.
     read_only: Option<Refusal>,
-    /// The client's process and user, for the log.
+    /// Process and user of the client, for the log.
     peer: String,
-    /// The answer that another thread is at.
+    /// Answer that another thread is computing.
     pending: Option<PendingAnswer>,
 }
 
-/// An answer that takes long, so that other clients are not kept waiting.
+/// Answer that takes long and is computed by another thread, so that other clients need not wait.
 struct PendingAnswer {
-    /// Readable when the answer is there.
+    /// Socket that becomes readable once the answer is complete.
     done: UnixStream,
     reply: Receiver<Vec<u8>>,
 }
 
 impl Session {
-    /// A client of the control socket, with the greeting on its way. Verbs that change anything are
-    /// for clients that `admins` admits.
+    /// Starts a session on the control socket and queues the greeting. Only clients that `admins`
+    /// admits may change anything.
     ///
     /// # Errors
-    /// If the system refuses.
+    /// Fails if a system call on the socket fails.
     pub fn control(
         socket: UnixStream,
-        admins: &Allow,
+        admins: &AllowedPeers,
         answers: &dyn Answers,
     ) -> io::Result<Session> {
         socket.set_nonblocking(true)?;
@@ -115,10 +115,10 @@ impl Session {
         Ok(session)
     }
 
-    /// A client of the metrics page.
+    /// Starts a session on the metrics page.
     ///
     /// # Errors
-    /// If the system refuses.
+    /// Fails if a system call on the socket fails.
     pub fn metrics(socket: TcpStream) -> io::Result<Session> {
         socket.set_nonblocking(true)?;
         Ok(Session::new(Socket::Metrics(socket)))
@@ -132,7 +132,7 @@ impl Session {
         Session { socket, input, output, sent: 0, owed_since, last, read_only, peer, pending }
     }
 
-    /// Whether it is of the control socket.
+    /// Returns true for a client of the control socket.
     pub fn is_control(&self) -> bool {
         matches!(self.socket, Socket::Control(_))
     }
@@ -142,12 +142,12 @@ impl Session {
         self.is_control() && self.read_only.is_some()
     }
 
-    /// Returns true for a client of the metrics page whose request has not come yet.
+    /// Returns true for a client of the metrics page that has not sent its request yet.
     pub fn awaits_page_request(&self) -> bool {
         !self.is_control() && self.output.is_empty()
     }
 
-    /// The socket and what it is waited for.
+    /// Returns the descriptor and the events to poll it for.
     pub fn interest(&self) -> (BorrowedFd<'_>, PollFlags) {
         if let Some(pending) = &self.pending {
             return (pending.done.as_fd(), PollFlags::IN);
@@ -159,17 +159,18 @@ impl Session {
         (fd, if self.output.is_empty() { PollFlags::IN } else { PollFlags::OUT })
     }
 
-    /// When patience ends; never for a client of the control socket that owes nothing.
+    /// Returns the time at which the client is dropped; `None` if the daemon waits for nothing from
+    /// it.
     pub fn deadline(&self) -> Option<Instant> {
         self.owed_since.map(|since| since + PATIENCE)
     }
 
-    /// The daemon did not run for so long, which is no fault of the client's.
+    /// Extends the deadline by a time in which the daemon did not run.
     pub fn forgive(&mut self, pause: Duration) {
         self.owed_since = self.owed_since.map(|since| (since + pause).min(Instant::now()));
     }
 
-    /// Sends and receives what is possible without waiting.
+    /// Sends and receives as much as possible without blocking.
     pub fn turn(&mut self, answers: &Arc<dyn Answers>) -> SessionState {
         self.try_turn(answers).unwrap_or(SessionState::Over)
     }
@@ -200,21 +201,21 @@ impl Session {
                 break;
             }
         }
-        // More may lie in the buffer, for which no socket will wake the thread: a reply that is
-        // under way will.
+        // The input buffer may hold another request, for which the socket will not wake the thread.
+        // A reply in progress will.
         let has_reply = self.output.is_empty() && self.take_request(answers);
         if has_reply || self.pending.is_some() {
             return Ok(SessionState::Stay);
         }
         match self.is_control() && self.input.is_empty() {
             true => self.owed_since = None,
-            // From the first byte of the request, whatever comes after it.
+            // The deadline counts from the first byte of a request, whatever follows.
             false => self.owed_since = self.owed_since.or_else(|| Some(Instant::now())),
         }
         Ok(SessionState::Stay)
     }
 
-    /// Sends; true if nothing is left.
+    /// Sends output. Returns true if nothing is left to send.
     fn send(&mut self) -> io::Result<bool> {
         while self.sent < self.output.len() {
             match self.socket.write(&self.output[self.sent..]) {
@@ -227,13 +228,13 @@ impl Session {
         }
         if self.sent > 0 {
             (self.output, self.sent) = (Vec::new(), 0);
-            // The next request has its own time.
+            // The next request gets a new deadline.
             self.owed_since = None;
         }
         Ok(true)
     }
 
-    /// Receives once; false if there is nothing now.
+    /// Receives once. Returns false if nothing has arrived.
     fn receive(&mut self) -> io::Result<bool> {
         let mut buffer = [0; READ_BYTES];
         match self.socket.read(&mut buffer) {
@@ -251,13 +252,13 @@ impl Session {
         }
     }
 
-    /// Answers the first request in the input, if it is there as a whole.
+    /// Answers the first request in the input, if it is complete.
     fn take_request(&mut self, answers: &Arc<dyn Answers>) -> bool {
         let reply = match self.socket {
             Socket::Control(_) => self.take_line(answers),
             Socket::Metrics(_) if self.input.is_empty() => None,
             Socket::Metrics(_) => http::answer(&self.input, &**answers).inspect(|_| {
-                // One request a connection.
+                // HTTP connections serve a single request.
                 self.input = Vec::new();
                 self.last = true;
             }),
@@ -267,7 +268,7 @@ impl Session {
         true
     }
 
-    /// Begins to send a reply.
+    /// Queues a reply.
     fn reply(&mut self, reply: Vec<u8>) {
         (self.output, self.sent) = (reply, 0);
         self.owed_since = Some(Instant::now());
@@ -275,7 +276,7 @@ impl Session {
 
     fn take_line(&mut self, answers: &Arc<dyn Answers>) -> Option<Vec<u8>> {
         let Some(end) = self.input.iter().position(|byte| *byte == b'\n') else {
-            // Where a line that is too long ends is not waited for.
+            // A line beyond the limit is refused without waiting for its end.
             return (self.input.len() > LINE_BYTES_MAX).then(|| {
                 self.input = Vec::new();
                 self.last = true;
@@ -291,7 +292,7 @@ impl Session {
             Err(refusal) => return Some(protocol::reply(&id, Err(refusal))),
         };
         if let Some(refusal) = self.read_only.as_ref().filter(|_| changes) {
-            // A client that may only read could fill the log.
+            // Logged at debug level only, since read-only clients could fill the log.
             let (text, peer) = (String::from_utf8_lossy(&line), &self.peer);
             tracing::debug!("control: {peer} was refused {}", visible(&text));
             return Some(protocol::reply(&id, Err(refusal.clone())));
@@ -318,7 +319,7 @@ impl Session {
         self.answer_later(answer)
     }
 
-    /// Has a thread of its own find an answer; the answer if there cannot be one.
+    /// Starts a thread that computes an answer. Returns a refusal if it cannot be started.
     fn answer_later(
         &mut self,
         answer: impl FnOnce() -> Vec<u8> + Send + 'static,
@@ -326,7 +327,7 @@ impl Session {
         let Ok((done, end)) = UnixStream::pair() else { return Some(answer()) };
         let (to, reply) = channel();
         let body = move || {
-            // Nobody waits any more for a client that has gone.
+            // Fails if the client is gone.
             let _ = to.send(answer());
             drop(end);
         };
@@ -344,8 +345,8 @@ impl Session {
     }
 }
 
-/// The refusal of changes for a client that is not among the admins.
-fn denied(admins: &Allow, who: &str) -> Refusal {
+/// Makes the refusal of a change by a client that is not an admin.
+fn denied(admins: &AllowedPeers, who: &str) -> Refusal {
     let users = admins.users.iter().map(|user| match user {
         0 => "root".to_owned(),
         user => format!("user {user}"),
@@ -359,12 +360,12 @@ fn denied(admins: &Allow, who: &str) -> Refusal {
     Refusal::new("denied", text)
 }
 
-/// Tells a client that there are too many; it is not waited for.
+/// Tells a client that there are too many clients. Does not wait for it.
 pub fn turn_away(socket: &UnixStream, clients_max: usize) {
     let text = format!("{clients_max} clients are connected, which is all there may be");
     let line = protocol::reply(&Value::Null, Err(Refusal::new("busy", text)));
     if socket.set_nonblocking(true).is_ok() {
-        // Whoever does not get it sees the connection closed.
+        // If sending fails, the client only sees the connection closed.
         let _ = (&mut &*socket).write(&line);
     }
 }
@@ -376,7 +377,7 @@ mod tests {
     #[test]
     fn a_refusal_of_a_change_says_who_may_and_who_asked() {
         let who = "it is process 7 of user 1000 and group 1000";
-        let mut admins = Allow { users: vec![0, 997], groups: Vec::new() };
+        let mut admins = AllowedPeers { users: vec![0, 997], groups: Vec::new() };
         let refusal = denied(&admins, who);
         let begin = "this client may only read: it is process 7 of user 1000 and group 1000; \
                      changes are for root, user 997 and ";

@@ -1,69 +1,69 @@
-//! Settings of volumes and groups that may be changed while they are served, on the control socket.
+//! Settings of volumes and groups that can change at runtime, on the control socket.
 //!
-//! Plain data for serde, as report.rs: what the daemon answers to `millrace ctl set`, and groups as
-//! `stats` has them. Fields may be
-//! added; whoever reads ignores those that it does not know.
+//! Plain data for serde, as in report.rs: the daemon's answers to `millrace ctl set`, and the
+//! groups in `stats`. Fields may be added: readers ignore unknown ones.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The answer to `set`.
+/// Answer to `set`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct VolumeChange {
-    /// The volume.
+    /// Name of the volume.
     pub volume: String,
-    /// Its drives, in their order.
+    /// Drives of the volume, in its order.
     pub drives: Vec<Drive>,
 }
 
-/// A drive of it.
+/// Change of a drive's scheduler.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Drive {
-    /// Its name.
+    /// Name of the drive.
     pub name: String,
-    /// Its scheduler from now on.
+    /// New scheduler.
     pub scheduler: String,
-    /// Its scheduler before.
+    /// Former scheduler.
     pub before: String,
 }
 
-/// The answer to `set-group`.
+/// Answer to `set-group`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GroupChange {
-    /// The group.
+    /// Name of the group.
     pub group: String,
-    /// What was asked for, in the order of the keys.
+    /// Changed settings, in the order of the keys.
     pub settings: Vec<GroupSetting>,
-    /// What is allowed but hardly meant, in words.
+    /// Likely mistakes, as text.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
 
-/// A setting of a group.
+/// Change of a group's setting.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GroupSetting {
-    /// Its key.
+    /// Key of the setting.
     pub key: String,
-    /// Its word from now on.
+    /// New value.
     pub value: String,
-    /// Its word before.
+    /// Former value.
     pub before: String,
 }
 
-/// A group as it is now.
+/// Current settings of a group.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Group {
-    /// Its name; `GROUP/1` and so on are those of clients.
+pub struct GroupState {
+    /// Name of the group; `GROUP/1` and so on are groups of single clients.
     pub name: String,
-    /// Its weight, and what is not as it is without being set, in the configuration's words.
+    /// Weight, and the settings that differ from the default, with the configuration's keys and
+    /// values.
     pub settings: BTreeMap<String, String>,
-    /// What it is promised and cannot have, in words.
+    /// Latency targets that cannot be kept, as text.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }

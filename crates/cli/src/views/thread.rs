@@ -1,11 +1,11 @@
-//! The thread that serves the control socket and the metrics page.
+//! Thread that serves the control socket and the metrics page.
 //!
-//! Owns all sessions, the control socket, and a share of the metrics page's, which may change. It
-//! sleeps in one poll(2) over all of them, without a time limit unless a client owes something, so
-//! that an idle daemon stays idle. Clients are bounded in number; one that cannot be served costs
-//! only itself. Time in which the daemon did not run counts against no client. Started by `serve`
-//! when everything else stands; dropping [`Views`] ends it. It takes no part in I/O, and answers
-//! between two calls of poll: a reply takes well below a millisecond.
+//! Owns all sessions and the control socket, and shares the metrics page's socket, which may be
+//! replaced. Sleeps in one poll(2) over all of them, without a timeout unless a client has a
+//! deadline, so that an idle daemon stays idle. The number of clients is limited, and a failing
+//! client affects no other. Time in which the daemon did not run counts against no client. Started
+//! last by `serve`; dropping [`ViewThread`] ends it. Takes no part in I/O. Answers are computed
+//! between two calls of poll and take well below a millisecond.
 
 use std::io;
 use std::net::TcpListener;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use millrace::Allow;
+use millrace::AllowedPeers;
 use millrace_exports::nbd::UnixSocket;
 use millrace_machine::{LOOK_NS, Machine, Native, RunningClock};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -24,82 +24,82 @@ use super::Answers;
 use super::metrics_listener::MetricsListener;
 use super::session::{Session, SessionState, turn_away};
 
-/// Clients of each socket at a time.
+/// Most clients of each socket at a time.
 const CLIENTS_MAX: usize = 32;
-/// A listener that the system gives no connection, for want of descriptors, is left alone so long.
+/// Time for which a listener is left alone after the system ran out of descriptors.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How often the log says so at most.
+/// Least time between two log lines about that.
 const TOLD_EVERY: Duration = Duration::from_secs(60);
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// What is listened on.
+/// Sockets that the thread serves.
 pub struct Sockets {
-    /// The control socket.
+    /// Control socket, if there is one.
     pub control: Option<UnixSocket>,
     /// Clients of the control socket that may change anything.
-    pub admins: Allow,
-    /// Where metrics are served.
+    pub admins: AllowedPeers,
+    /// Socket of the metrics page.
     pub metrics: Arc<MetricsListener>,
 }
 
-/// The running thread.
-pub struct Views {
-    /// Closing it wakes the thread and ends it.
+/// Handle of the running thread.
+pub struct ViewThread {
+    /// Closing this socket wakes and ends the thread.
     stop: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Views {
-    /// Serves these sockets from now on. Without any, the thread waits for a place of metrics.
+impl ViewThread {
+    /// Starts a thread that serves these sockets. Without any, it waits for a metrics socket.
     ///
     /// # Errors
-    /// If the system refuses a thread or a socket.
-    pub fn start(sockets: Sockets, answers: Arc<dyn Answers>) -> io::Result<Views> {
+    /// Fails if a thread or socket cannot be created.
+    pub fn start(sockets: Sockets, answers: Arc<dyn Answers>) -> io::Result<ViewThread> {
         if let Some(control) = &sockets.control {
             control.socket().set_nonblocking(true)?;
         }
         let (stop, wake) = UnixStream::pair()?;
-        let mut server = Loop::new(sockets, answers);
+        let mut server = ViewLoop::new(sockets, answers);
         let thread = std::thread::Builder::new().name("millrace-views".to_owned());
         let thread = thread.spawn(move || while server.turn(&wake) {})?;
-        Ok(Views { stop: Some(stop), thread: Some(thread) })
+        Ok(ViewThread { stop: Some(stop), thread: Some(thread) })
     }
 }
 
-impl Drop for Views {
+impl Drop for ViewThread {
     fn drop(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {
-            // It has nothing to say; if it panicked, that was printed.
+            // A panic was already printed.
             let _ = thread.join();
         }
     }
 }
 
-/// The thread's state.
-struct Loop {
+/// State of the thread.
+struct ViewLoop {
     sockets: Sockets,
     answers: Arc<dyn Answers>,
     sessions: Vec<Session>,
     paused_until: Option<Instant>,
-    /// When the log was last told that clients wait.
+    /// Time of the last log line about waiting clients.
     told: Option<Instant>,
     clock: RunningClock,
 }
 
-impl Loop {
-    fn new(sockets: Sockets, answers: Arc<dyn Answers>) -> Loop {
+impl ViewLoop {
+    fn new(sockets: Sockets, answers: Arc<dyn Answers>) -> ViewLoop {
         let (sessions, clock) = (Vec::new(), RunningClock::new());
-        Loop { sockets, answers, sessions, paused_until: None, told: None, clock }
+        ViewLoop { sockets, answers, sessions, paused_until: None, told: None, clock }
     }
 
-    /// Sleeps until something happens and deals with it; false at the end.
+    /// Waits for events and handles them. Returns false when the thread is to end.
     fn turn(&mut self, wake: &UnixStream) -> bool {
         let now = Instant::now();
         self.paused_until = self.paused_until.filter(|until| *until > now);
         let limit = self.limit(now);
         self.clock.expect(limit.map(|limit| Native::now() + limit.as_nanos() as u64));
-        // Kept until the next turn, so that a socket that is replaced is closed then.
+        // Kept alive for this turn: a replaced socket is closed in the next one.
         let metrics = self.sockets.metrics.socket();
         let Some(ready) = self.wait((wake, metrics.as_deref()), limit) else { return false };
         let pause = Duration::from_nanos(self.clock.look(Native::now(), LOOK_NS));
@@ -124,17 +124,17 @@ impl Loop {
         true
     }
 
-    /// How long to sleep at most: a short while as long as some client owes something.
+    /// Returns the poll timeout: the time to the first deadline, or `None` without deadlines.
     fn limit(&self, now: Instant) -> Option<Duration> {
         let deadlines = self.sessions.iter().filter_map(Session::deadline);
         let first = deadlines.chain(self.paused_until).min()?;
-        // Rounded up, so as not to wake just before it.
+        // Rounded up, so that poll does not return just before the deadline.
         let left = first.saturating_duration_since(now) + MILLISECOND;
         Some(left.min(Duration::from_nanos(LOOK_NS)))
     }
 
-    /// Which of the two listeners, the change of metrics, and then of all sessions, are ready; none
-    /// at the end.
+    /// Returns which of the two listeners, the metrics change, and all sessions are ready, in this
+    /// order; `None` when the thread is to end.
     fn wait(
         &self,
         (wake, metrics): (&UnixStream, Option<&TcpListener>),
@@ -147,7 +147,7 @@ impl Loop {
         };
         let control = self.sockets.control.as_ref().map(|control| control.socket().as_fd());
         for listener in [control, metrics.map(TcpListener::as_fd)] {
-            // One that is not there is never ready.
+            // Placeholder for a missing socket, which is never ready.
             let stand_in = PollFd::from_borrowed_fd(wake.as_fd(), PollFlags::empty());
             fds.push(listener.map_or(stand_in, |fd| PollFd::from_borrowed_fd(fd, asked)));
         }
@@ -160,14 +160,14 @@ impl Loop {
         match poll(&mut fds, limit.as_ref()) {
             Ok(_) => {}
             Err(rustix::io::Errno::INTR) => return Some(vec![false; fds.len() - 1]),
-            // Nothing that this thread could mend: the daemon goes on without views.
+            // The thread cannot handle this error, so the daemon goes on without views.
             Err(_) => return None,
         }
         let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
         (!ready[0]).then(|| ready[1..].to_vec())
     }
 
-    /// Takes all clients that wait.
+    /// Accepts all waiting clients.
     fn accept(&mut self, metrics: Option<&TcpListener>, now: Instant) {
         while let Some(control) = &self.sockets.control {
             let socket = match control.socket().accept() {
@@ -179,7 +179,7 @@ impl Loop {
             };
             let count = self.sessions.iter().filter(|session| session.is_control()).count();
             let admins = &self.sockets.admins;
-            // Clients that may only read keep nobody out who may do more.
+            // At the limit, an admin replaces the oldest read-only client.
             let has_place = count < CLIENTS_MAX
                 || admins.check(socket.as_raw_fd()).is_ok()
                     && drop_oldest(&mut self.sessions, Session::is_reader);
@@ -197,7 +197,7 @@ impl Loop {
                 }
             };
             let count = self.sessions.iter().filter(|session| !session.is_control()).count();
-            // Clients that ask for nothing keep nobody out who does.
+            // At the limit, a new client replaces the oldest one that has sent no request.
             if count < CLIENTS_MAX || drop_oldest(&mut self.sessions, Session::awaits_page_request)
             {
                 self.sessions.extend(Session::metrics(socket));
@@ -222,7 +222,7 @@ impl Loop {
     }
 }
 
-/// Drops the oldest session of a kind, which the last one comes after; false if there is none.
+/// Drops the oldest session of a kind to make room for a new one. Returns false if there is none.
 fn drop_oldest(sessions: &mut Vec<Session>, is_kind: impl Fn(&Session) -> bool) -> bool {
     let oldest = sessions.iter().position(is_kind);
     oldest.map(|at| sessions.remove(at)).is_some()

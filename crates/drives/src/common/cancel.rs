@@ -1,8 +1,8 @@
 //! `Cancel`: a flag that ends the opening of drives early.
 //!
-//! Set once, from any thread, by the owner of the opening: a program that was told to stop while it
-//! starts. Code that waits for a lock, a server or a cluster while a drive is opened looks at it
-//! at least ten times a second and gives up. Drives that are open do not look at it.
+//! Any thread may set it once, for example in a program that is told to stop while it starts. Code
+//! that waits for a lock, a server or a cluster while it opens a drive checks the flag at least ten
+//! times a second and gives up. Open drives ignore it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,28 +10,28 @@ use std::time::{Duration, Instant};
 
 use millrace_block::{Error, ErrorKind};
 
-/// Longest wait between two looks at the flag.
+/// Maximum time between two checks of the flag.
 pub(crate) const LOOK: Duration = Duration::from_millis(50);
 
-/// A flag that ends the opening of drives early; clones share it.
+/// A flag that ends the opening of drives early. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct Cancel(Arc<AtomicBool>);
 
 impl Cancel {
-    /// Ends every opening that carries this flag.
+    /// Ends every opening that uses this flag.
     pub fn set(&self) {
-        // Release pairs with the Acquire of `is_set`.
+        // Release pairs with the Acquire in `is_set`.
         self.0.store(true, Ordering::Release);
     }
 
-    /// Whether openings are to end.
+    /// Returns true if openings must end.
     #[must_use]
     pub fn is_set(&self) -> bool {
-        // Acquire pairs with the Release of `set`.
+        // Acquire pairs with the Release in `set`.
         self.0.load(Ordering::Acquire)
     }
 
-    /// The error of an opening that ends; `what` names the drive and what it waited for.
+    /// Returns an error if the flag is set. `what` names the drive and what it waited for.
     ///
     /// # Errors
     /// `System` if the flag is set.
@@ -42,7 +42,7 @@ impl Cancel {
         }
     }
 
-    /// Sleeps for so long, or until the flag is set; whether it is.
+    /// Sleeps for `time`, or until the flag is set. Returns true if it is set.
     #[must_use]
     pub fn sleep(&self, time: Duration) -> bool {
         let until = Instant::now() + time;

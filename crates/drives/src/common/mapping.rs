@@ -1,9 +1,10 @@
 //! `Mapping`: a large range of memory that costs nothing until it is written.
 //!
-//! An anonymous mapping without reservation: pages come at the first write, and `clear` gives whole
-//! pages back and zeroes the ragged ends. Used by `ram` and by the images of `fault`. Copies are
-//! raw: ranges that several threads use at once hold a mixture of their bytes, as on a disk, and no
-//! reference to the memory is ever made. Invariant: every access is checked to lie inside.
+//! It is an anonymous mapping without reservation. The system provides a page at the first write;
+//! `clear` returns whole pages to the system and zeroes the partial pages at both ends. `ram` and
+//! `fault` use it. Copies are raw: if several threads use a range at once, it holds a mixture of
+//! their bytes, as a disk would, and no reference to the memory is ever made. Invariant: every
+//! access is checked to lie inside the mapping.
 #![allow(unsafe_code)]
 
 use millrace_block::{Error, ErrorKind};
@@ -19,10 +20,10 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// A range of `len_bytes` bytes.
+    /// Maps `len_bytes` bytes.
     ///
     /// # Errors
-    /// `System` if there is no address space for it.
+    /// `System` if there is not enough address space.
     pub(crate) fn new(len_bytes: u64) -> Result<Mapping, Error> {
         let whole = usize::try_from(len_bytes).unwrap_or(usize::MAX);
         let region = Region::map_sparse(whole).map_err(|error| {
@@ -38,20 +39,20 @@ impl Mapping {
         self.region.start().as_ptr().wrapping_add(offset as usize)
     }
 
-    /// Copies out of the mapping.
+    /// Copies bytes out of the mapping.
     ///
     /// # Safety
-    /// `into` is valid for writes of `len_bytes` bytes and lies outside the mapping.
+    /// `into` must be valid for writes of `len_bytes` bytes and lie outside the mapping.
     pub(crate) unsafe fn read(&self, offset: u64, into: *mut u8, len_bytes: u32) {
         let from = self.at(offset, len_bytes.into());
         // SAFETY: `from` was checked; the caller vouches for `into`.
         unsafe { std::ptr::copy_nonoverlapping(from, into, len_bytes as usize) }
     }
 
-    /// Copies into the mapping.
+    /// Copies bytes into the mapping.
     ///
     /// # Safety
-    /// `from` is valid for reads of `len_bytes` bytes and lies outside the mapping.
+    /// `from` must be valid for reads of `len_bytes` bytes and lie outside the mapping.
     pub(crate) unsafe fn write(&self, offset: u64, from: *const u8, len_bytes: u32) {
         let into = self.at(offset, len_bytes.into());
         // SAFETY: `into` was checked; the caller vouches for `from`.
@@ -65,7 +66,7 @@ impl Mapping {
         unsafe { self.write(offset, from, len_bytes) }
     }
 
-    /// Makes a range read as zeroes; whole pages are given back.
+    /// Makes a range read as zeroes, and returns its whole pages to the system.
     pub(crate) fn clear(&self, offset: u64, len_bytes: u64) {
         let end = offset + len_bytes;
         let first = offset.next_multiple_of(PAGE).min(end);

@@ -1,22 +1,22 @@
-//! `Measured`: size, block, place and remarks of a drive that is not open.
+//! `Measured`: size, block size, place and remarks of a drive that is not open.
 //!
-//! Plain data. Made by drivers for `--check` and for messages before anything is opened.
+//! Plain data. Drivers make it for `--check`, and for messages before anything is opened.
 
-use super::place::Place;
+use super::place::DataPlace;
 
-/// What is known of a drive that is not open.
+/// Properties of a drive that is not open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Measured {
-    /// Size in bytes, perhaps no multiple of its blocks.
+    /// Size in bytes, which need not be a multiple of the block size.
     pub size_bytes: u64,
     /// Logical block size in bytes.
     pub block_bytes: u32,
-    /// Lines that a person should see.
+    /// Remarks for the user.
     pub notes: Vec<String>,
-    /// Lines about things that are hardly meant.
+    /// Warnings about settings that are probably mistakes.
     pub warnings: Vec<String>,
-    /// Where it keeps its data; none if nobody else can name that.
-    pub place: Option<Place>,
+    /// Identity of the drive's data, or `None` if no other drive can use the same data.
+    pub place: Option<DataPlace>,
 }
 
 impl Measured {

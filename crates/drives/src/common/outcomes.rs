@@ -1,42 +1,42 @@
-//! `Outcomes`: what a queue has to name, one after the other: requests that ended as they came,
-//! and what its engine has completed.
+//! `Outcomes`: the requests that a queue must complete: those that ended at submission, and those
+//! that its engine has completed.
 //!
-//! Owns both lists, which are preallocated. Completions are taken from the engine all at once, when
-//! those of the last time are used up. Used by the queues of file and Ceph drives.
+//! It owns both lists, which are preallocated. Completions are taken from the engine all at once,
+//! when the previous ones are used up. The queues of file and Ceph drives use it.
 
 use std::collections::VecDeque;
 
 use millrace_block::{Status, Tag};
 
-/// Requests that have ended, refused or carried out at once, and completions of type `C` that were
-/// taken and not looked at yet.
+/// Requests that ended at submission (refused, or executed at once), and completions of type `C`
+/// that were taken from the engine and not processed yet.
 pub(crate) struct Outcomes<C> {
     ended: VecDeque<(Tag, Status)>,
     taken: Vec<C>,
-    /// How many of `taken` are done with.
+    /// Number of entries of `taken` that were processed.
     seen: usize,
 }
 
-/// One of them.
+/// One request to complete.
 pub(crate) enum Outcome<C> {
     Ended(Tag, Status),
     Completed(C),
 }
 
 impl<C: Copy> Outcomes<C> {
-    /// None, with room for those of `depth` requests.
+    /// Creates empty lists with room for `depth` requests.
     pub(crate) fn new(depth: usize) -> Outcomes<C> {
         let (ended, taken) = (VecDeque::with_capacity(depth), Vec::with_capacity(depth));
         Outcomes { ended, taken, seen: 0 }
     }
 
-    /// A request has ended as it came: it cannot be begun, or is done already.
+    /// Records a request that ended at submission, because it was refused or executed at once.
     #[inline]
     pub(crate) fn end(&mut self, tag: Tag, status: Status) {
         self.ended.push_back((tag, status));
     }
 
-    /// The next one; `refill` puts completions into an empty list.
+    /// Returns the next one. Calls `refill` to put completions into the list when it is empty.
     #[inline]
     pub(crate) fn next(&mut self, refill: impl FnOnce(&mut Vec<C>)) -> Option<Outcome<C>> {
         if let Some((tag, status)) = self.ended.pop_front() {

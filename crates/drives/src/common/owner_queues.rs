@@ -1,25 +1,26 @@
-//! Queues that belong to I/O threads: how many there are, and the thread that opens one.
+//! Queues that belong to I/O threads: their number, and the thread that opens one.
 //!
-//! What file, NBD and Ceph drives have in common as drivers; owns nothing.
+//! Common code of the file, NBD and Ceph drivers.
 
 use std::fmt::Display;
 
 use millrace_block::{Error, ErrorKind, HwQueues, QueueKind, TagScope};
 use millrace_runtime::Current;
 
-/// A queue of `depth` tags for each of `count` I/O threads, at least one.
+/// Returns a queue of `depth` tags for each of `count` I/O threads, but at least one queue.
 pub(crate) fn hw_queues(count: u16, depth: u32) -> HwQueues {
     let (kind, tags) = (QueueKind::OwnerOnly, TagScope::PerQueue);
     HwQueues { count: count.max(1), depth, kind, tags }
 }
 
-/// The I/O thread that calls, on which queue `index` of the drive on `store` is being opened.
+/// Returns the calling I/O thread, which opens queue `index` of the drive on `store`.
 ///
 /// # Errors
-/// `NotSupported` if the calling thread is no I/O thread.
+/// `NotSupported` if the calling thread is not an I/O thread.
 pub(crate) fn opener(store: impl Display, index: u16) -> Result<Current, Error> {
     millrace_runtime::current().ok_or_else(|| {
-        let text = format!("{store}: queue {index} opened on a thread that is no I/O thread");
+        let text =
+            format!("{store}: queue {index} was opened on a thread that is not an I/O thread");
         Error::new(ErrorKind::NotSupported, text)
     })
 }

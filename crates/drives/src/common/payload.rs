@@ -1,19 +1,24 @@
-//! The data of a request, copied to and from a driver's own memory without unsafe code there.
+//! Copies a request's data to and from a driver's own memory, so that the driver needs no unsafe
+//! code.
 //!
-//! For drivers that keep bytes of their own, such as those of programs. Called from
-//! `DriverQueue::queue_rq`, where the request's memory is valid. Copies go through raw pointers,
-//! since a guest may change its memory meanwhile.
+//! For drivers that keep the data themselves, such as those that programs add. Call these functions
+//! from `DriverQueue::queue_rq`, where the request's memory is valid. Copies go through raw
+//! pointers, because a guest may change its memory meanwhile.
 #![allow(unsafe_code)]
 
 use millrace_block::Request;
 use millrace_machine::Machine;
 
-/// Answers a read: copies `from` into the request's memory.
+/// Copies `from` into a read request's memory.
 ///
 /// # Panics
 /// If `from` is not as long as the request's data.
 pub fn copy_to_request<M: Machine>(rq: &Request<M>, from: &[u8]) {
-    assert_eq!(from.len(), rq.len_bytes() as usize, "as long as the request's data");
+    assert_eq!(
+        from.len(),
+        rq.len_bytes() as usize,
+        "the buffer must be as long as the request's data"
+    );
     let mut at = 0;
     for segment in rq.segments() {
         let len_bytes = segment.len_bytes as usize;
@@ -25,12 +30,16 @@ pub fn copy_to_request<M: Machine>(rq: &Request<M>, from: &[u8]) {
     }
 }
 
-/// Takes a write: copies the request's memory to `into`.
+/// Copies a write request's memory to `into`.
 ///
 /// # Panics
 /// If `into` is not as long as the request's data.
 pub fn copy_from_request<M: Machine>(rq: &Request<M>, into: &mut [u8]) {
-    assert_eq!(into.len(), rq.len_bytes() as usize, "as long as the request's data");
+    assert_eq!(
+        into.len(),
+        rq.len_bytes() as usize,
+        "the buffer must be as long as the request's data"
+    );
     let mut at = 0;
     for segment in rq.segments() {
         let len_bytes = segment.len_bytes as usize;

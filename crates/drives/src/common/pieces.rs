@@ -1,24 +1,24 @@
-//! A request's memory as a list for the system: its pieces, of which adjacent ones are joined.
+//! A request's memory as an iovec list, in which adjacent segments are joined.
 //!
-//! A list has room for the pieces of usual requests; it grows once, to its full size, when a longer
-//! one comes, and keeps that, so that nothing is allocated per I/O in the steady state. Used by the
-//! queues of file, NBD and Ceph drives, which own the lists.
+//! A list has room for the segments of usual requests. It grows once, to its full size, when a
+//! longer request comes, and keeps that size, so nothing is allocated for each I/O in the steady
+//! state. The queues of file, NBD and Ceph drives own the lists.
 
 use libc::{c_void, iovec};
 use millrace_block::Request;
 use millrace_machine::Native;
 
-/// Pieces of memory of the longest request.
+/// Maximum number of segments of a request.
 pub(crate) const PIECES_MAX: usize = 256;
-/// Pieces that a list has room for from the start.
+/// Number of segments for which a list has room from the start.
 pub(crate) const PIECES: usize = 16;
 
-/// An empty list.
+/// Creates an empty list.
 pub(crate) fn list() -> Vec<iovec> {
     Vec::with_capacity(PIECES)
 }
 
-/// Has a list name the memory of a request, and nothing else.
+/// Replaces the list's content by the memory of a request.
 #[inline]
 pub(crate) fn take(list: &mut Vec<iovec>, rq: &Request<Native>) {
     list.clear();

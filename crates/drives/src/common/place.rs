@@ -1,33 +1,33 @@
-//! `Place`: where a drive keeps its data, and whether it writes there.
+//! `DataPlace`: identity of a drive's data, and whether the drive writes them.
 //!
-//! Plain data, which tells whether two drives would destroy each other's data. Files have theirs
-//! before they are opened, and before they are made; servers and clusters say it when they are
-//! asked. Made by open.rs; compared by whoever opens several drives.
+//! Plain data that tells whether two drives would destroy each other's data. Files have an identity
+//! before they are opened, and even before they exist; servers and clusters report theirs when they
+//! are asked. open.rs makes it; code that opens several drives compares it.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-/// Where a drive keeps its data, and whether it writes there.
+/// Identity of a drive's data, and whether the drive writes them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
-    /// Device and inode of a file, number of a block device and 0, or two numbers made of an NBD
-    /// export or of a Ceph image: equal for two drives if they keep their data in one place.
+pub struct DataPlace {
+    /// Two numbers that are equal for two drives with the same data: device and inode of a file,
+    /// number of a block device and 0, or two hashes of an NBD export or Ceph image.
     pub identity: (u64, u64),
-    /// The drive takes no writes.
+    /// True if the drive rejects writes.
     pub read_only: bool,
 }
 
-impl Place {
-    /// Whether drives at both places would be in each other's way: it is one place, and one of them
-    /// writes there.
+impl DataPlace {
+    /// Returns true if two drives must not be open together, because they share data and at least
+    /// one of them writes.
     #[must_use]
-    pub fn clashes_with(&self, other: &Place) -> bool {
+    pub fn clashes_with(&self, other: &DataPlace) -> bool {
         self.identity == other.identity && !(self.read_only && other.read_only)
     }
 }
 
-/// The identity of a file, which may not be there yet; none if it cannot be there.
+/// Returns the identity of a file, which need not exist yet, or `None` if it cannot exist.
 pub(crate) fn file_identity(path: &Path) -> Option<(u64, u64)> {
     Some(match std::fs::metadata(path) {
         Ok(meta) if meta.file_type().is_block_device() => (meta.rdev(), 0),
@@ -40,7 +40,7 @@ pub(crate) fn file_identity(path: &Path) -> Option<(u64, u64)> {
     })
 }
 
-/// Two numbers that only equal values have in common.
+/// Returns two hashes that practically only equal values have in common.
 pub(crate) fn two_numbers(value: &impl Hash) -> (u64, u64) {
     let half = |salt: u8| {
         let mut hasher = DefaultHasher::new();
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn only_two_readers_share_a_place() {
-        let place = |identity, read_only| Place { identity, read_only };
+        let place = |identity, read_only| DataPlace { identity, read_only };
         let (reader, writer) = (place((1, 2), true), place((1, 2), false));
         assert!(!reader.clashes_with(&reader));
         assert!(reader.clashes_with(&writer) && writer.clashes_with(&reader));

@@ -1,7 +1,8 @@
-//! What /proc says of the machine and its processes, for messages to people.
+//! Information from /proc about the machine and its processes, for messages.
 //!
-//! Pure parsers of its texts, and functions that read them; `None` where it does not say, as for
-//! processes of other namespaces. Called while drives and sockets are opened, never by an I/O.
+//! Pure parsers, and functions that read the files. They return `None` if /proc does not tell, as
+//! for processes of other namespaces. They are called while drives and sockets are opened, never
+//! for an I/O.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -9,16 +10,16 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
 
-/// A process that has something.
+/// A process that holds a file or lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// Its number.
+    /// Process id.
     pub pid: u32,
-    /// The name of its program, if it is known.
+    /// Name of the program, if it is known.
     pub name: Option<String>,
 }
 
-/// A mark of this process for a file: its number, when it was started, and the number of the boot.
+/// Returns a text that identifies this process in a file: its pid, its start time and the boot id.
 /// No later process has the same.
 #[must_use]
 pub fn process_mark() -> &'static str {
@@ -29,13 +30,13 @@ pub fn process_mark() -> &'static str {
     })
 }
 
-/// The number of this boot of the system; empty where it is not told.
+/// Returns the id of this boot of the system, or an empty text if it is unknown.
 fn boot_id() -> String {
     let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     id.trim().to_owned()
 }
 
-/// The process of a mark, if it still runs.
+/// Returns the process of a mark, if it is still running.
 #[must_use]
 pub fn marked_process(mark: &str) -> Option<Holder> {
     let mut words = mark.split_whitespace();
@@ -44,17 +45,18 @@ pub fn marked_process(mark: &str) -> Option<Holder> {
     is_it.then(|| Holder::of(pid))
 }
 
-/// When a process was started, in ticks since the system was; none if it does not run any more.
+/// Returns when a process was started, in clock ticks after boot, or `None` if it is no longer
+/// running.
 fn started(pid: u32) -> Option<u64> {
     started_in(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
 fn started_in(stat: &str) -> Option<u64> {
-    // `4711 (name) S 1 ...`; a name may hold anything.
+    // The line is `4711 (name) S 1 ...`; the name may contain any character.
     let mut words = stat.rsplit_once(')')?.1.split_whitespace();
-    // One that has ended stays in the list until its parent has asked for it.
+    // A process that has ended stays in the list until its parent has waited for it.
     let is_over = words.next().is_none_or(|state| matches!(state, "Z" | "X" | "x"));
-    // The 22nd of the line.
+    // The start time is the 22nd field of the line.
     let start = words.nth(18)?.parse().ok()?;
     (!is_over).then_some(start)
 }
@@ -65,7 +67,7 @@ impl Holder {
         Holder { pid, name: name.map(|name| name.trim_end().to_owned()) }
     }
 
-    /// Whether it is this very process.
+    /// Returns true if this is the calling process.
     #[must_use]
     pub fn is_this(&self) -> bool {
         self.pid == std::process::id()
@@ -81,13 +83,13 @@ impl fmt::Display for Holder {
     }
 }
 
-/// The process that has locked a file with flock(2), by /proc/locks.
+/// Returns the process that has locked a file with flock(2), according to /proc/locks.
 #[must_use]
 pub fn flock_holder(file: &File) -> Option<Holder> {
     let meta = file.metadata().ok()?;
     let (major, minor) = (libc::major(meta.dev()), libc::minor(meta.dev()));
     let name = format!("{major:02x}:{minor:02x}:{}", meta.ino());
-    // Some file systems have other devices in this table than in stat.
+    // On some file systems, /proc/locks shows another device number than stat does.
     let by_inode = format!(":{}", meta.ino());
     let pid = (0..LOOKS).find_map(|_| {
         let table = lock_table()?;
@@ -96,21 +98,23 @@ pub fn flock_holder(file: &File) -> Option<Holder> {
     pid.map(Holder::of)
 }
 
-/// Times that the table of locks is read before a lock counts as not there. The kernel finds its
-/// place in the table by counting lines, so that a line is skipped if one before it goes between
+/// Number of times that /proc/locks is read before a lock counts as absent. The kernel finds its
+/// position in the table by counting lines, so it skips a line if an earlier one disappears between
 /// two reads.
 const LOOKS: usize = 4;
 
-/// Text of /proc/locks, in reads of a page each, not of a line each as into an empty buffer.
+/// Returns the text of /proc/locks. Reads a page at a time; with an empty buffer it would be a line
+/// at a time.
 fn lock_table() -> Option<String> {
     let mut table = String::with_capacity(64 << 10);
     File::open("/proc/locks").ok()?.read_to_string(&mut table).ok()?;
     Some(table)
 }
 
-/// The process that has the flock(2) lock of the file whose id `is_it` accepts.
+/// Returns the process that holds a flock(2) lock on the file whose id `is_it` accepts.
 fn locker(table: &str, is_it: impl Fn(&str) -> bool) -> Option<u32> {
-    // `1: FLOCK  ADVISORY  WRITE 4711 fe:01:1234 0 EOF`; whoever waits has `->` behind the number.
+    // A line is `1: FLOCK  ADVISORY  WRITE 4711 fe:01:1234 0 EOF`; a waiting process has `->` after
+    // the number.
     table.lines().find_map(|line| {
         let mut words = line.split_whitespace().skip(1);
         let (kind, pid, id) = (words.next()?, words.nth(2)?, words.next()?);
@@ -118,7 +122,7 @@ fn locker(table: &str, is_it: impl Fn(&str) -> bool) -> Option<u32> {
     })
 }
 
-/// Bytes of memory and swap that this machine has.
+/// Returns the total memory and swap of this machine, in bytes.
 #[must_use]
 pub fn memory_bytes() -> Option<u64> {
     memory_in(&fs::read_to_string("/proc/meminfo").ok()?)
@@ -132,9 +136,9 @@ fn memory_in(text: &str) -> Option<u64> {
     Some((kib("MemTotal:")? + kib("SwapTotal:").unwrap_or(0)) << 10)
 }
 
-/// Whether this process may lock as much memory as it has: its limit on that is none, or it has the
-/// capability, on the host itself. What is locked counts once for each ring, and for all processes
-/// of the user together, so that a limit of any size may be too low.
+/// Returns true if this process may lock any amount of memory, because it has no limit, or has the
+/// capability on the host itself. A finite limit does not count, whatever its size: locked memory
+/// is counted once for each ring, and for all processes of the user together.
 #[must_use]
 pub fn may_lock_memory() -> bool {
     let read = |name: &str| fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
@@ -146,7 +150,7 @@ fn is_unlimited(limits: &str) -> bool {
     rest.and_then(|rest| rest.split_whitespace().next()) == Some("unlimited")
 }
 
-/// Capabilities of a user namespace do not count here.
+/// Capabilities inside a user namespace do not count here.
 fn has_ipc_lock(status: &str, uid_map: &str) -> bool {
     const CAP_IPC_LOCK: u32 = 14;
     let is_host = uid_map.split_whitespace().eq(["0", "0", "4294967295"]);

@@ -1,8 +1,9 @@
-//! `Store`: the sparse contents of a drive that keeps its data in memory.
+//! `SparseStore`: sparse content of a drive that keeps its data in memory.
 //!
-//! A mapping and a bit for each 64 KiB granule that says whether it was ever written, for
-//! `extents`; the bit is set after the data and cleared before they go, so that a granule with data
-//! always has its bit. Used by all queues of a drive at once. Lost at the end of the process.
+//! It consists of a mapping, and a bit for each 64 KiB granule that tells whether it was ever
+//! written, for `extents`. The bit is set after the data are written, and cleared before they are
+//! dropped, so a granule with data always has its bit. All queues of a drive use it at the same
+//! time. The content is lost at the end of the process.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,31 +15,32 @@ use crate::common::mapping::Mapping;
 
 const GRANULE_SHIFT: u32 = 16;
 
-/// The memory and what of it was written.
+/// Memory of a drive, and which parts of it were written.
 #[derive(Debug)]
-pub(crate) struct Store {
+pub(crate) struct SparseStore {
     data: Mapping,
     written: Box<[AtomicU64]>,
 }
 
-impl Store {
-    /// A store of `size_bytes` bytes, full of zeroes.
+impl SparseStore {
+    /// Creates a store of `size_bytes` zero bytes.
     ///
     /// # Errors
-    /// `System` if there is no address space for it.
-    pub(crate) fn new(size_bytes: u64) -> Result<Store, Error> {
+    /// `System` if there is not enough address space.
+    pub(crate) fn new(size_bytes: u64) -> Result<SparseStore, Error> {
         let granules = size_bytes.div_ceil(1 << GRANULE_SHIFT);
         let written = (0..granules.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-        Ok(Store { data: Mapping::new(size_bytes)?, written })
+        Ok(SparseStore { data: Mapping::new(size_bytes)?, written })
     }
 
     fn is_written(&self, granule: u64) -> bool {
-        // Acquire pairs with the Release in `note_written`: the data are there with the bit.
+        // Acquire pairs with the Release in `note_written`: if the bit is set, the data are
+        // visible.
         let word = self.written[(granule / 64) as usize].load(Ordering::Acquire);
         word >> (granule % 64) & 1 != 0
     }
 
-    /// Whether nothing was written to a range since it was last given back.
+    /// Returns true if nothing was written to a range since it was last discarded.
     pub(crate) fn is_untouched(&self, offset: u64, len_bytes: u64) -> bool {
         let mut granules =
             offset >> GRANULE_SHIFT..(offset + len_bytes).div_ceil(1 << GRANULE_SHIFT);
@@ -59,7 +61,7 @@ impl Store {
         let first = offset.div_ceil(1 << GRANULE_SHIFT);
         for granule in first..(offset + len_bytes) >> GRANULE_SHIFT {
             let bit = 1u64 << (granule % 64);
-            // AcqRel: the data go after the bit, and no later writer's bit is lost.
+            // AcqRel: the data are dropped after the bit, and no later writer's bit is lost.
             self.written[(granule / 64) as usize].fetch_and(!bit, Ordering::AcqRel);
         }
         self.data.clear(offset, len_bytes);
@@ -83,7 +85,7 @@ impl Store {
         }
     }
 
-    /// Does what a request says, at once.
+    /// Executes a request at once.
     pub(crate) fn run<M: Machine>(&self, rq: &Request<M>) {
         let (offset, len_bytes) = (rq.sector() << 9, u64::from(rq.nr_sectors()) << 9);
         match rq.op() {
@@ -97,7 +99,7 @@ impl Store {
         }
     }
 
-    /// What of a range was written; the first 1,024 extents at most.
+    /// Returns which parts of a range were written; at most the first 1,024 extents.
     pub(crate) fn extents(&self, sector: Sector, nr_sectors: u64) -> Vec<Extent> {
         const MOST: usize = 1024;
         let end = sector + nr_sectors;
@@ -123,7 +125,7 @@ mod tests {
 
     #[test]
     fn extents_are_holes_until_written_and_after_a_discard_of_whole_granules() {
-        let store = Store::new(1 << 30).unwrap();
+        let store = SparseStore::new(1 << 30).unwrap();
         let hole = |nr_sectors| Extent { nr_sectors, hole: true, zero: true };
         let data = |nr_sectors| Extent { nr_sectors, hole: false, zero: false };
         assert_eq!(store.extents(0, 1024), [hole(1024)]);

@@ -1,9 +1,9 @@
-//! Opening a file or block device without ever waiting for what else may lie at its path.
+//! Opens a file or block device without ever blocking on a special file.
 //!
-//! Opening a named pipe waits for its other end, a tape may be rewound, so everything is opened
-//! with `O_NONBLOCK` and looked at before it is used. The flag is taken away again from what is
-//! kept: io_uring would answer EAGAIN on such a file. Called by everybody who opens the file of a
-//! drive, or a lock file beside a socket, to use it or only to look at it.
+//! Opening a named pipe waits for its other end, and opening a tape may rewind it. Therefore
+//! everything is opened with `O_NONBLOCK` and checked before it is used. The flag is removed from
+//! the files that are kept, because io_uring would return EAGAIN on them. All code that opens a
+//! drive's file, or a lock file beside a socket, uses this.
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
@@ -12,17 +12,18 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Text of the error for what is neither a regular file nor a block device.
+/// Error text for a path that is neither a regular file nor a block device.
 pub(crate) const OTHER_KIND: &str = "neither a regular file nor a block device";
 
-/// Opens a regular file or a block device, by `options` and these flags of open(2).
+/// Opens a regular file or a block device, with `options` and these flags of open(2).
 ///
 /// # Errors
-/// What the system says, or `InvalidInput` if the path is a pipe, a socket, a folder or the like.
+/// Returns the system's error, or `InvalidInput` if the path is a pipe, a socket, a directory or
+/// the like.
 pub fn open_store(path: &Path, options: &mut OpenOptions, flags: i32) -> io::Result<File> {
     let opened = options.custom_flags(flags | libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
     let file = opened.map_err(|error| match error.raw_os_error() {
-        // A pipe without a reader that is opened for writing, a socket.
+        // The path is a pipe without a reader that is opened for writing, or a socket.
         Some(libc::ENXIO) => other_kind(),
         _ => error,
     })?;
@@ -38,10 +39,10 @@ fn other_kind() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, format!("this is {OTHER_KIND}"))
 }
 
-/// Takes a flag of open(2) away from a file.
+/// Removes a flag of open(2) from an open file.
 ///
 /// # Errors
-/// What the system says.
+/// Returns the system's error.
 pub(crate) fn clear_flag(file: &File, flag: i32) -> io::Result<()> {
     // SAFETY: no memory is involved.
     let done = unsafe {

@@ -1,12 +1,13 @@
-//! `ThreadBound`: a value that stays with its thread, inside something that may be sent.
+//! `ThreadBound`: a value that only its own thread may use, inside a type that is `Send`.
 //!
-//! The reactor's handle cannot leave its thread, but a driver's queue must be `Send`: this makes
-//! that safe by checking the thread on every use. Used by the queues of file and NBD drives.
+//! The reactor's handle must stay on its thread, but a driver's queue must be `Send`. This type
+//! makes that safe by checking the thread at every use. The queues of file and NBD drives use it.
 #![allow(unsafe_code)]
 
 use std::mem::ManuallyDrop;
 
-/// A value that only the thread that made it uses; elsewhere it can be moved and leaked.
+/// A value that only the thread that created it can use. Other threads can move it, and leak it if
+/// they drop it.
 pub(crate) struct ThreadBound<T> {
     value: ManuallyDrop<T>,
     thread: usize,
@@ -15,7 +16,7 @@ pub(crate) struct ThreadBound<T> {
 // SAFETY: `get` and `drop` touch the value on the thread that made it only.
 unsafe impl<T> Send for ThreadBound<T> {}
 
-/// A number that no other living thread has: the address of one of its thread-locals.
+/// Returns a number that no other living thread has: the address of a thread-local variable.
 fn this_thread() -> usize {
     thread_local! {
         static MARK: u8 = const { 0 };
@@ -29,15 +30,15 @@ impl<T> ThreadBound<T> {
         ThreadBound { value: ManuallyDrop::new(value), thread: this_thread() }
     }
 
-    /// Whether the calling thread is the value's.
+    /// Returns true if the calling thread may use the value.
     pub(crate) fn is_here(&self) -> bool {
         self.thread == this_thread()
     }
 
-    /// The value.
+    /// Returns the value.
     ///
     /// # Panics
-    /// On any other thread than the one that made it.
+    /// If the calling thread did not create the value.
     pub(crate) fn get(&self) -> &T {
         assert!(self.is_here(), "a queue was used on a thread that does not own it");
         &self.value
@@ -45,7 +46,7 @@ impl<T> ThreadBound<T> {
 }
 
 impl<T> Drop for ThreadBound<T> {
-    /// Leaks the value on a foreign thread: its counts are not atomic.
+    /// Leaks the value on any other thread, because its reference counts are not atomic.
     fn drop(&mut self) {
         if self.is_here() {
             // SAFETY: dropped once, on its own thread.

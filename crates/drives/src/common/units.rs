@@ -1,21 +1,21 @@
-//! The one grammar for sizes, byte rates, counts and times in text, and their text.
+//! Parses and prints sizes, byte rates, counts and times; the only grammar for them.
 //!
-//! Pure functions; drive specs, configuration files, flags and control verbs all read with them.
-//! An error says which rule the text breaks and shows a text that works; callers put the key and
-//! the value before it. `size_text`, `count_text` and `time_text` print what the functions here
-//! read back as the same number. fio's job files have a grammar of their own, in the laboratory.
+//! Pure functions. Drive specs, configuration files, flags and control verbs all use them. An error
+//! says which rule the text breaks and shows a valid text; callers prepend the key and the value.
+//! `size_text`, `count_text` and `time_text` print texts that the functions here parse back to the
+//! same number. fio's job files have a grammar of their own, in the laboratory.
 
-/// A second in nanoseconds.
+/// Nanoseconds in a second.
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// A kind of number, in the words of error messages.
+/// Words for error messages about one kind of number.
 struct Quantity {
     form: &'static str,
     /// Name of a number without a fraction.
     whole: &'static str,
     /// Unit of a whole number.
     unit: &'static str,
-    /// A large number that every key of this kind takes.
+    /// A large number that is valid for every key of this kind.
     large: &'static str,
 }
 
@@ -41,16 +41,16 @@ const TIME: Quantity = Quantity {
     large: "10s",
 };
 
-/// A size in bytes: `4096`, `1.5g`, `64KiB`, `10MB`. `k`, `m`, `g`, `t` and `p` are powers of 1024,
-/// as are `KiB` to `PiB`; `kB` to `PB` are powers of 1000.
+/// Parses a size in bytes: `4096`, `1.5g`, `64KiB`, `10MB`. `k`, `m`, `g`, `t` and `p` are powers
+/// of 1024, as are `KiB` to `PiB`; `kB` to `PB` are powers of 1000.
 ///
 /// # Errors
-/// The rule that the text breaks, and a text that works.
+/// Returns the rule that the text breaks, and a valid text.
 pub fn size_bytes(text: &str) -> Result<u64, String> {
     let (digits, unit) = number_and_unit(text.trim());
     match unit_bytes(unit) {
         Some(bytes) => scaled(digits, bytes, &SIZE),
-        // Such as 10mb, which may be meant as 10 MB, as 10 MiB, or even in bits.
+        // A unit such as mb may be meant as MB, as MiB, or even as megabits.
         None if unit_bytes(&unit.replace('b', "B")).is_some() => {
             let letter = unit[..1].to_ascii_uppercase();
             Err(format!(
@@ -62,19 +62,19 @@ pub fn size_bytes(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Bytes a second: a size, perhaps with `/s` behind it.
+/// Parses a rate in bytes a second: a size, optionally followed by `/s`.
 ///
 /// # Errors
-/// The rule that the text breaks, and a text that works.
+/// Returns the rule that the text breaks, and a valid text.
 pub fn rate_bytes_per_s(text: &str) -> Result<u64, String> {
     let text = text.trim();
     size_bytes(text.strip_suffix("/s").unwrap_or(text))
 }
 
-/// A count, such as I/Os a second: `500`, `20k`, `1.5m`; `k` and `m` are powers of 1000.
+/// Parses a count, such as I/Os a second: `500`, `20k`, `1.5m`. `k` and `m` are powers of 1000.
 ///
 /// # Errors
-/// The rule that the text breaks, and a text that works.
+/// Returns the rule that the text breaks, and a valid text.
 pub fn count(text: &str) -> Result<u64, String> {
     let (digits, unit) = number_and_unit(text.trim());
     let power = match unit {
@@ -86,10 +86,11 @@ pub fn count(text: &str) -> Result<u64, String> {
     scaled(digits, 1_000u64.pow(power), &COUNT)
 }
 
-/// A time in nanoseconds: `250ns`, `1.5s`, `1m30s`, `2h`. A number needs its unit, unless it is 0.
+/// Parses a time in nanoseconds: `250ns`, `1.5s`, `1m30s`, `2h`. The unit is required, except for
+/// 0.
 ///
 /// # Errors
-/// The rule that the text breaks, and a text that works.
+/// Returns the rule that the text breaks, and a valid text.
 pub fn time_ns(text: &str) -> Result<u64, String> {
     let (text, ns) = (text.trim(), time_or_seconds_ns(text)?);
     match text != "0" && is_number(text) {
@@ -98,10 +99,11 @@ pub fn time_ns(text: &str) -> Result<u64, String> {
     }
 }
 
-/// A time in nanoseconds on the command line, where a number without a unit is seconds.
+/// Parses a time on the command line, where a number without a unit is in seconds. Returns
+/// nanoseconds.
 ///
 /// # Errors
-/// The rule that the text breaks, and a text that works.
+/// Returns the rule that the text breaks, and a valid text.
 pub fn time_or_seconds_ns(text: &str) -> Result<u64, String> {
     let mut rest = text.trim();
     if is_number(rest) {
@@ -116,7 +118,8 @@ pub fn time_or_seconds_ns(text: &str) -> Result<u64, String> {
         let Some((_, unit_ns)) = units.find(|(name, _)| *name == unit) else {
             let is_known = UNITS_OF_TIMES.iter().any(|(name, _)| *name == unit);
             return Err(match is_known {
-                true => "the units of a time fall, each stands once; write 1m30s".to_owned(),
+                true => "write the units of a time from large to small, each once, as in 1m30s"
+                    .to_owned(),
                 false => TIME.form.to_owned(),
             });
         };
@@ -129,7 +132,7 @@ pub fn time_or_seconds_ns(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Units of times, longest first.
+/// Units of times, longest first, in nanoseconds.
 const UNITS_OF_TIMES: [(&str, u64); 6] = [
     ("h", 3_600 * SECOND_NS),
     ("m", 60 * SECOND_NS),
@@ -139,29 +142,29 @@ const UNITS_OF_TIMES: [(&str, u64); 6] = [
     ("ns", 1),
 ];
 
-/// A size in its shortest form that leaves nothing out, such as `64k`.
+/// Returns a size in its shortest exact form, such as `64k`.
 pub fn size_text(bytes: u64) -> String {
     text(bytes, &[("t", 1 << 40), ("g", 1 << 30), ("m", 1 << 20), ("k", 1 << 10)])
 }
 
-/// A count in its shortest form that leaves nothing out, such as `20k`.
+/// Returns a count in its shortest exact form, such as `20k`.
 pub fn count_text(count: u64) -> String {
     text(count, &[("m", 1_000_000), ("k", 1_000)])
 }
 
-/// A time in its shortest form that leaves nothing out, such as `90s`.
+/// Returns a time in its shortest exact form, such as `90s`.
 pub fn time_text(time_ns: u64) -> String {
     text(time_ns, &UNITS_OF_TIMES)
 }
 
-/// A number in the largest unit that divides it.
+/// Returns a number in the largest unit that divides it.
 fn text(number: u64, units: &[(&str, u64)]) -> String {
     let fits = |(_, unit): &&(&str, u64)| number > 0 && number.is_multiple_of(*unit);
     let unit = units.iter().find(fits);
     unit.map_or_else(|| number.to_string(), |(name, unit)| format!("{}{name}", number / unit))
 }
 
-/// Bytes of a size's unit.
+/// Returns the number of bytes that a unit stands for, or `None` if it is unknown.
 fn unit_bytes(unit: &str) -> Option<u64> {
     if matches!(unit, "" | "b" | "B") {
         return Some(1);
@@ -175,7 +178,7 @@ fn unit_bytes(unit: &str) -> Option<u64> {
     }
 }
 
-/// Splits before the first character that is neither a digit nor a point.
+/// Splits a text before the first character that is neither a digit nor a point.
 fn number_and_unit(text: &str) -> (&str, &str) {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     text.split_at(end)
@@ -185,7 +188,7 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && number_and_unit(text).1.is_empty()
 }
 
-/// A decimal number times a unit; a fraction must give a whole result.
+/// Multiplies a decimal number by a unit. The result must be a whole number.
 fn scaled(digits: &str, unit: u64, quantity: &Quantity) -> Result<u64, String> {
     let (whole, fraction) = digits.split_once('.').unwrap_or((digits, "0"));
     if whole.is_empty() || fraction.is_empty() || fraction.contains('.') {
@@ -194,7 +197,7 @@ fn scaled(digits: &str, unit: u64, quantity: &Quantity) -> Result<u64, String> {
     let too_large = || quantity.too_large();
     let base = whole.parse::<u64>().ok().and_then(|whole| whole.checked_mul(unit));
     let base = base.ok_or_else(too_large)?;
-    // Digits behind the eighteenth make no number whole, unless they are zeroes.
+    // More than eighteen decimals never give a whole number, unless the rest are zeroes.
     let fraction = fraction.trim_end_matches('0');
     let kept = &fraction[..fraction.len().min(18)];
     let parts = u128::from(kept.parse::<u64>().unwrap_or(0)) * u128::from(unit);
@@ -211,7 +214,7 @@ fn scaled(digits: &str, unit: u64, quantity: &Quantity) -> Result<u64, String> {
 
 impl Quantity {
     fn too_large(&self) -> String {
-        format!("more than 64 bits hold; write less, such as {}", self.large)
+        format!("the number is too large (64 bits); write less, such as {}", self.large)
     }
 }
 
@@ -259,8 +262,8 @@ mod tests {
             ("1.3", "this is not a whole number of bytes; write 1"),
             ("1.3k", "this is not a whole number of bytes; write 1331"),
             ("1.00000000000000000001k", "this is not a whole number of bytes; write 1024"),
-            ("16384p", "more than 64 bits hold; write less, such as 1t"),
-            ("99999999999999999999", "more than 64 bits hold; write less, such as 1t"),
+            ("16384p", "the number is too large (64 bits); write less, such as 1t"),
+            ("99999999999999999999", "the number is too large (64 bits); write less, such as 1t"),
             (
                 "10mb",
                 "the B of bytes is a capital; write 10MB (powers of 1000) or 10MiB (powers of 1024)",
@@ -303,14 +306,14 @@ mod tests {
             assert_eq!(time_ns(text).unwrap_err(), TIME.form, "{text}");
             assert_eq!(time_or_seconds_ns(text).unwrap_err(), TIME.form, "{text}");
         }
-        let falls = "the units of a time fall, each stands once; write 1m30s";
+        let falls = "write the units of a time from large to small, each once, as in 1m30s";
         for (text, error) in [
             ("30s1m", falls),
             ("1s1s", falls),
             ("0.5ns", "this is not a whole number of nanoseconds; write 1ns"),
             ("1.0000000005s", "this is not a whole number of nanoseconds; write 1000000000ns"),
-            ("5124096h", "more than 64 bits hold; write less, such as 10s"),
-            ("5124095h3600s", "more than 64 bits hold; write less, such as 10s"),
+            ("5124096h", "the number is too large (64 bits); write less, such as 10s"),
+            ("5124095h3600s", "the number is too large (64 bits); write less, such as 10s"),
         ] {
             assert_eq!(time_ns(text).unwrap_err(), error, "{text}");
         }

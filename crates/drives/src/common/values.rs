@@ -1,12 +1,12 @@
-//! Values of drive specs: switches, ranges, and lists of `key=value`. Numbers with units are read
-//! by `units.rs`.
+//! Parses values of drive specs: switches, ranges, and lists of `key=value`. `units.rs` parses
+//! numbers with units.
 //!
-//! Pure functions; `None` says that the text is no such value, and the caller knows the key to name
-//! in its error. Called by `spec.rs` and drivers.
+//! Pure functions. `None` means that the text is not such a value; the caller names the key in its
+//! error. `spec.rs` and drivers call them.
 
 use super::units::size_bytes;
 
-/// `on` or `off`, and what people write instead.
+/// Parses `on` or `off`, or one of their synonyms.
 pub(crate) fn switch(text: &str) -> Option<bool> {
     match text {
         "on" | "true" | "yes" | "1" => Some(true),
@@ -15,14 +15,14 @@ pub(crate) fn switch(text: &str) -> Option<bool> {
     }
 }
 
-/// `START-END` in bytes, each with a suffix; the end is not part of it.
+/// Parses `START-END` in bytes, each with an optional suffix. The end is exclusive.
 pub(crate) fn byte_range(text: &str) -> Option<std::ops::Range<u64>> {
     let (start, end) = text.split_once('-')?;
     let range = size_bytes(start).ok()?..size_bytes(end).ok()?;
     (range.start < range.end).then_some(range)
 }
 
-/// Pieces of `text` between separators that stand outside parentheses; `None` if those are not
+/// Splits `text` at separators outside parentheses. Returns `None` if the parentheses are not
 /// balanced.
 pub(crate) fn split_outside(text: &str, separator: char) -> Option<Vec<&str>> {
     let (mut pieces, mut depth, mut start) = (Vec::new(), 0u32, 0);
@@ -41,7 +41,7 @@ pub(crate) fn split_outside(text: &str, separator: char) -> Option<Vec<&str>> {
     (depth == 0).then_some(pieces)
 }
 
-/// The inside of a value written in parentheses, else the value.
+/// Returns the inside of a value in parentheses, or else the value itself.
 pub(crate) fn unwrapped(text: &str) -> &str {
     match text.strip_prefix('(').and_then(|rest| rest.strip_suffix(')')) {
         Some(inside) if split_outside(inside, ',').is_some() => inside,

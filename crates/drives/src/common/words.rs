@@ -1,29 +1,33 @@
-//! Words of settings, as people write them and as reports show them, and the nearest known word.
+//! Names of the values of settings, as users write them and as reports show them; and the nearest
+//! known name to a wrong one.
 //!
-//! One table for each setting, for configuration files, the command line, specs and reports. Pure.
-//! The words of [`Serving`] stand beside it, since the block layer's own messages use them.
+//! There is one table for each setting, used for configuration files, the command line, specs and
+//! reports. The names of [`Serving`] are defined with that type, because the block layer's own
+//! messages use them.
 
 use millrace_block::{
     Inside, Priority, SchedulerKind, Serving, Sharing, Spread, Stack, Stamp, TraceStamp,
 };
 use millrace_reactor::Backend;
 
-/// Least likeness (Jaro and Winkler's, 0 to 1) of a word that is offered in the place of another.
+/// Minimum similarity (Jaro-Winkler, 0 to 1) of a name that is suggested in place of a wrong one.
 const LIKENESS_MIN: f64 = 0.65;
 
-/// A setting that has a word for each value.
+/// A setting with a name for each of its values.
 pub trait Words: Copy + PartialEq + Sized + 'static {
+    /// Name of the setting in error texts: `unknown NOUN "word"`.
+    const NOUN: &'static str = "value";
     /// All values with their words.
     const WORDS: &'static [(Self, &'static str)];
 
-    /// The value's word.
+    /// Returns the value's name.
     #[must_use]
     fn word(self) -> &'static str {
         let known = Self::WORDS.iter().find(|(value, _)| *value == self);
         known.map_or("?", |(_, word)| word)
     }
 
-    /// The value of a word; none if no value has it.
+    /// Returns the value with this name, or `None` if there is none.
     #[must_use]
     fn from_word(word: &str) -> Option<Self> {
         Self::WORDS.iter().find(|(_, known)| *known == word).map(|(value, _)| *value)
@@ -31,25 +35,24 @@ pub trait Words: Copy + PartialEq + Sized + 'static {
 }
 
 impl Words for Stack {
+    const NOUN: &'static str = "stack";
     const WORDS: &'static [(Stack, &'static str)] =
         &[(Stack::Mq, "mq"), (Stack::Sq, "sq"), (Stack::Raw, "raw")];
 }
 
 impl Words for Inside {
+    const NOUN: &'static str = "dispatch concurrency";
     const WORDS: &'static [(Inside, &'static str)] =
         &[(Inside::ONE, "one"), (Inside::Each, "each")];
 }
 
 impl Words for SchedulerKind {
-    const WORDS: &'static [(SchedulerKind, &'static str)] = &[
-        (SchedulerKind::None, "none"),
-        (SchedulerKind::Deadline, "deadline"),
-        (SchedulerKind::Fair, "fair"),
-        (SchedulerKind::Latency, "latency"),
-    ];
+    const NOUN: &'static str = "scheduler";
+    const WORDS: &'static [(SchedulerKind, &'static str)] = SchedulerKind::NAMES;
 }
 
 impl Words for Priority {
+    const NOUN: &'static str = "priority";
     const WORDS: &'static [(Priority, &'static str)] = &[
         (Priority::Realtime, "realtime"),
         (Priority::BestEffort, "best-effort"),
@@ -58,11 +61,13 @@ impl Words for Priority {
 }
 
 impl Words for Spread {
+    const NOUN: &'static str = "queue spread";
     const WORDS: &'static [(Spread, &'static str)] =
         &[(Spread::Core, "core"), (Spread::Node, "node"), (Spread::One, "one")];
 }
 
 impl Words for Sharing {
+    const NOUN: &'static str = "tag sharing";
     const WORDS: &'static [(Sharing, &'static str)] = &[
         (Sharing::Queue, "queue"),
         (Sharing::Drive, "drive"),
@@ -71,21 +76,37 @@ impl Words for Sharing {
 }
 
 impl Words for Serving {
+    const NOUN: &'static str = "serving mode";
     const WORDS: &'static [(Serving, &'static str)] = &Serving::NAMES;
 }
 
 impl Words for Stamp {
+    const NOUN: &'static str = "stamp";
     const WORDS: &'static [(Stamp, &'static str)] = &[(Stamp::Batch, "batch"), (Stamp::Io, "io")];
 }
 
 impl Words for TraceStamp {
+    const NOUN: &'static str = "trace stamp";
     const WORDS: &'static [(TraceStamp, &'static str)] =
         &[(TraceStamp::Batch, "batch"), (TraceStamp::Event, "event")];
 }
 
 impl Words for Backend {
+    const NOUN: &'static str = "backend";
     const WORDS: &'static [(Backend, &'static str)] =
         &[(Backend::Auto, "auto"), (Backend::Uring, "io_uring"), (Backend::Epoll, "epoll")];
+}
+
+/// Returns the error text for a word that is none of `known`: it names the word, all known ones and
+/// the most similar of them.
+pub fn unknown_word(noun: &str, word: &str, known: &[&str]) -> String {
+    let choices = match known.split_last() {
+        Some((last, others)) if !others.is_empty() => format!("{} or {last}", others.join(", ")),
+        _ => known.concat(),
+    };
+    let similar = nearest(word, known.iter().copied());
+    let hint = similar.map_or_else(String::new, |name| format!("; did you mean \"{name}\"?"));
+    format!("unknown {noun} \"{word}\"; choose {choices}{hint}")
 }
 
 /// The known word that is most like `word`, if one is like it at all.
@@ -123,5 +144,14 @@ mod tests {
     fn the_nearest_word_is_like_the_one_that_was_written_or_there_is_none() {
         assert_eq!(nearest("chnk", ["name", "chunk"]), Some("chunk"));
         assert_eq!(nearest("zzz", ["name", "chunk"]), None);
+    }
+
+    #[test]
+    fn an_unknown_word_is_answered_with_all_known_ones_and_the_nearest() {
+        let schedulers: Vec<&str> = SchedulerKind::WORDS.iter().map(|(_, word)| *word).collect();
+        let text = "unknown scheduler \"bfq\"; choose none, deadline, fair or latency";
+        assert_eq!(unknown_word("scheduler", "bfq", &schedulers), text);
+        let text = "unknown layout \"strip\"; choose linear or stripe; did you mean \"stripe\"?";
+        assert_eq!(unknown_word("layout", "strip", &["linear", "stripe"]), text);
     }
 }

@@ -1,11 +1,12 @@
-//! `Cache`: a drive with a volatile write cache whose power can be cut.
+//! `Cache`: simulates a drive with a volatile write cache whose power can be cut.
 //!
-//! Two images of the drive: `current`, which reads see, and `durable`, which survives; and the set
-//! of sectors in which they may differ. A write changes the current image; a flush copies all dirty
-//! sectors over; a FUA write copies its own. A cut makes, for each dirty sector, one image be like
-//! the other, by a coin. A dirty sector that is written again may have its old contents persisted
-//! first, as a real cache evicts; so any version since the last flush can survive. Everything is
-//! under one lock, since this is for tests; the images are sparse. Used by `fault`'s queues.
+//! It has two images of the drive, `current`, which reads see, and `durable`, which survives a
+//! power cut, and the set of dirty sectors, in which they may differ. A write changes the current
+//! image; a flush copies all dirty sectors to the durable image; a FUA write copies its own. A
+//! power cut keeps, for each dirty sector, one of the two versions at random. If a dirty sector is
+//! written again, its old content may be made durable first, as when a real cache evicts it, so any
+//! version since the last flush can survive. One lock protects everything, because this is for
+//! tests; the images are sparse. `fault`'s queues use it.
 #![allow(unsafe_code)]
 
 use std::collections::HashSet;
@@ -17,7 +18,7 @@ use millrace_random::SplitMix64;
 
 use crate::common::mapping::Mapping;
 
-/// A drive with a volatile cache.
+/// A simulated drive with a volatile write cache.
 pub(crate) struct Cache {
     images: Mutex<Images>,
 }
@@ -28,15 +29,15 @@ struct Images {
     dirty: HashSet<Sector>,
     /// Decides about early evictions.
     random: SplitMix64,
-    /// Power cuts so far.
+    /// Number of power cuts so far.
     cuts: u64,
 }
 
 impl Cache {
-    /// A drive of `nr_sectors` sectors of zeroes.
+    /// Creates a drive of `nr_sectors` zero sectors.
     ///
     /// # Errors
-    /// `System` if there is no address space for two images.
+    /// `System` if there is not enough address space for two images.
     pub(crate) fn new(nr_sectors: Sector, seed: u64) -> Result<Cache, Error> {
         let images = Images {
             durable: Mapping::new(nr_sectors << 9)?,
@@ -52,7 +53,7 @@ impl Cache {
         self.images.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does a request; returns the number of power cuts before it.
+    /// Executes a request. Returns the number of power cuts before it.
     pub(crate) fn run(&self, rq: &Request<Native>) -> u64 {
         let mut images = self.lock();
         match rq.op() {
@@ -64,16 +65,16 @@ impl Cache {
         images.cuts
     }
 
-    /// Power cuts so far.
+    /// Returns the number of power cuts so far.
     pub(crate) fn cuts(&self) -> u64 {
         self.lock().cuts
     }
 
-    /// Cuts the power; returns how many sectors lost their newest contents.
+    /// Cuts the power. Returns how many sectors lost their newest content.
     pub(crate) fn power_cut(&self, random: &mut SplitMix64) -> u64 {
         let mut images = self.lock();
         let images = &mut *images;
-        // In order of their numbers, so that the seed alone decides.
+        // Sorted by sector number, so that the result depends on the seed alone.
         let mut dirty: Vec<Sector> = images.dirty.drain().collect();
         dirty.sort_unstable();
         let mut lost = 0;
@@ -122,7 +123,7 @@ impl Images {
         self.current.clear(rq.sector() << 9, u64::from(rq.nr_sectors()) << 9);
     }
 
-    /// Before a change: one in four sectors that are dirty already is persisted as it is.
+    /// Prepares a change: makes one in four already dirty sectors durable with its old content.
     fn note_dirty(&mut self, rq: &Request<Native>) {
         for sector in rq.sector()..rq.sector() + u64::from(rq.nr_sectors()) {
             if !self.dirty.insert(sector) && self.random.next() & 3 == 0 {

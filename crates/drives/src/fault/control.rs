@@ -1,9 +1,9 @@
-//! `FaultControl`: what a `fault` drive does wrong, and when: set at the start or at run time.
+//! `FaultControl`: the faults of a `fault` drive, set at the start or at run time.
 //!
-//! Shared by the drive's queues, which ask for a verdict on every request, and by whoever holds the
-//! control: a test, or a server that was sent a signal. A global list names the controls of all
-//! living fault drives. Lock order: the list, then a drive's rules; the cache's lock is taken
-//! alone. Randomness comes from the seed only, so a run can be repeated.
+//! The drive's queues share it and ask it for a verdict on every request. A test, or a server that
+//! got a signal, uses it to change the faults. A global list has the controls of all existing fault
+//! drives. Lock order: the list, then a drive's rules; the cache's lock is taken alone. All
+//! randomness comes from the seed, so a run can be repeated.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,43 +14,43 @@ use millrace_random::SplitMix64;
 
 use super::cache::Cache;
 
-/// How often a rule strikes among the requests that it matches.
+/// How often a rule applies to the requests that it matches.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Chance {
-    /// Always.
+    /// To every one.
     Always,
-    /// The Nth of every N; N is 1 or more.
+    /// To each Nth one; N is 1 or more.
     Every(u64),
-    /// Each with this probability, 0 to 1.
+    /// To each with this probability, 0 to 1.
     Rate(f64),
 }
 
-/// What a rule does to a request.
+/// Effect of a rule on a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// It fails with this status and does not reach the drive.
+    /// The request fails with this status and does not reach the drive.
     Fail(Status),
-    /// It completes this many nanoseconds after it came, or later.
+    /// The request completes at least this many nanoseconds after it was submitted.
     Delay(u64),
-    /// It reaches the drive and does not complete until it is released.
+    /// The request reaches the drive, and does not complete until it is released.
     Stick,
 }
 
-/// One thing that goes wrong.
+/// One rule for injecting faults.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FaultRule {
-    /// Requests of this operation only; any if none.
+    /// Operation that the rule applies to; `None` for all.
     pub op: Option<Op>,
-    /// Requests that touch these sectors; any if none. Flushes touch no sector.
+    /// Sectors that a request must touch; `None` for any. Flushes touch no sector.
     pub sectors: Option<Range<Sector>>,
-    /// How often.
+    /// How often the rule applies.
     pub chance: Chance,
-    /// What happens.
+    /// Effect on the request.
     pub effect: Effect,
 }
 
 impl FaultRule {
-    /// A rule for all requests.
+    /// Creates a rule that applies to all requests.
     #[must_use]
     pub fn always(effect: Effect) -> FaultRule {
         FaultRule { op: None, sectors: None, chance: Chance::Always, effect }
@@ -70,7 +70,7 @@ impl FaultRule {
         self
     }
 
-    /// Has the rule strike as often as `chance` says.
+    /// Sets how often the rule applies.
     #[must_use]
     pub fn with_chance(mut self, chance: Chance) -> FaultRule {
         self.chance = chance;
@@ -83,7 +83,7 @@ impl FaultRule {
     }
 }
 
-/// What becomes of one request.
+/// Faults to inject into one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Verdict {
     pub(crate) fails: Option<Status>,
@@ -92,7 +92,7 @@ pub(crate) struct Verdict {
 }
 
 impl Verdict {
-    /// In words, for traces; the first that counts.
+    /// Returns a text for traces, which names the most severe fault.
     pub(crate) fn data(&self) -> DriverData {
         match (self.fails, self.sticks) {
             (Some(status), _) => DriverData::text(format_args!("fail {}", -status.errno())),
@@ -102,18 +102,18 @@ impl Verdict {
     }
 }
 
-struct Rules {
-    /// Each with the number of requests that it has matched.
+struct RuleSet {
+    /// Each rule, with the number of requests that it has matched.
     list: Vec<(FaultRule, u64)>,
     random: SplitMix64,
 }
 
 /// State of a fault drive.
-pub(crate) struct State {
+pub(crate) struct FaultState {
     name: Mutex<String>,
-    rules: Mutex<Rules>,
+    rules: Mutex<RuleSet>,
     is_dead: AtomicBool,
-    /// Raised by each release: what stuck at a lower number may go.
+    /// Incremented by each release. A request that got stuck at a lower number may complete.
     releases: AtomicU64,
     pub(crate) cache: Option<Cache>,
     struck: AtomicU64,
@@ -123,31 +123,31 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-static CONTROLS: Mutex<Vec<Weak<State>>> = Mutex::new(Vec::new());
+static CONTROLS: Mutex<Vec<Weak<FaultState>>> = Mutex::new(Vec::new());
 
-/// The controls of all fault drives that are alive, by their names.
+/// Returns the controls of all existing fault drives, with their names.
 #[must_use]
 pub fn fault_controls() -> Vec<(String, FaultControl)> {
     let mut controls = lock(&CONTROLS);
     controls.retain(|state| state.strong_count() > 0);
-    let named = |state: Arc<State>| {
+    let named = |state: Arc<FaultState>| {
         let name = lock(&state.name).clone();
         (name, FaultControl { state })
     };
     controls.iter().filter_map(Weak::upgrade).map(named).collect()
 }
 
-/// A hand on a fault drive; cheap to clone.
+/// Handle that controls a fault drive. Cheap to clone.
 #[derive(Clone)]
 pub struct FaultControl {
-    pub(crate) state: Arc<State>,
+    pub(crate) state: Arc<FaultState>,
 }
 
 impl FaultControl {
     pub(crate) fn new(name: &str, seed: u64, cache: Option<Cache>) -> FaultControl {
-        let state = Arc::new(State {
+        let state = Arc::new(FaultState {
             name: Mutex::new(name.into()),
-            rules: Mutex::new(Rules { list: Vec::new(), random: SplitMix64::new(seed) }),
+            rules: Mutex::new(RuleSet { list: Vec::new(), random: SplitMix64::new(seed) }),
             is_dead: AtomicBool::new(false),
             releases: AtomicU64::new(0),
             cache,
@@ -157,46 +157,47 @@ impl FaultControl {
         FaultControl { state }
     }
 
-    /// Its name in [`fault_controls`].
+    /// Sets the drive's name in [`fault_controls`].
     pub fn set_name(&self, name: &str) {
         *lock(&self.state.name) = name.into();
     }
 
-    /// Adds a rule for requests from now on. Of several failing rules the first decides; delays
-    /// add up.
+    /// Adds a rule for requests from now on. If several rules fail a request, the first one
+    /// decides; delays add up.
     pub fn add_rule(&self, rule: FaultRule) {
         lock(&self.state.rules).list.push((rule, 0));
     }
 
-    /// Takes all rules away; what sticks stays stuck until it is released.
+    /// Removes all rules. Stuck requests stay stuck until they are released.
     pub fn clear_rules(&self) {
         lock(&self.state.rules).list.clear();
     }
 
-    /// Everything fails with `Offline` from now on, also what is held back or comes back later.
+    /// Makes everything fail with `Offline` from now on, including requests that are held back or
+    /// complete later.
     pub fn die_now(&self) {
         self.state.is_dead.store(true, Ordering::SeqCst);
     }
 
-    /// The end of that.
+    /// Ends the effect of `die_now`.
     pub fn revive(&self) {
         self.state.is_dead.store(false, Ordering::SeqCst);
     }
 
-    /// Lets all requests complete that stick at this moment, at the next polls of their queues.
+    /// Lets all requests that are stuck now complete, at the next polls of their queues.
     pub fn release_stuck(&self) {
         self.state.releases.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Cuts the power: of what was written and not flushed, a random subset of sectors survives,
-    /// as `seed` says; what is on its way fails with `IoError`. Does nothing without a volatile
-    /// cache. Returns how many sectors were lost. To a program that goes on it is as a crash: a
-    /// flush after the cut does not cover writes acknowledged before it.
+    /// Cuts the power. A random subset (by `seed`) of the sectors that were written and not flushed
+    /// survives; requests in flight fail with `IoError`. Does nothing without a volatile cache.
+    /// Returns the number of sectors lost. For a program that goes on, this is like a crash: a
+    /// flush after the cut does not cover writes that completed before it.
     pub fn power_cut(&self, seed: u64) -> u64 {
         self.state.cache.as_ref().map_or(0, |cache| cache.power_cut(&mut SplitMix64::new(seed)))
     }
 
-    /// Requests that failed, were delayed or got stuck by a rule so far.
+    /// Returns the number of requests so far that a rule has failed, delayed or made stuck.
     #[must_use]
     pub fn struck(&self) -> u64 {
         // Relaxed: a statistic.
@@ -204,12 +205,12 @@ impl FaultControl {
     }
 }
 
-impl State {
+impl FaultState {
     pub(crate) fn is_dead(&self) -> bool {
         self.is_dead.load(Ordering::SeqCst)
     }
 
-    /// Whether it is dead or has a rule, for whatever requests.
+    /// Returns true if the drive is dead or has any rule.
     pub(crate) fn may_strike(&self) -> bool {
         self.is_dead() || !lock(&self.rules).list.is_empty()
     }
@@ -218,10 +219,10 @@ impl State {
         self.releases.load(Ordering::SeqCst)
     }
 
-    /// Asks every rule about a request.
+    /// Applies every rule to a request.
     pub(crate) fn verdict(&self, op: Op, sectors: Range<Sector>) -> Verdict {
         let mut verdict = Verdict::default();
-        let Rules { list, random } = &mut *lock(&self.rules);
+        let RuleSet { list, random } = &mut *lock(&self.rules);
         for (rule, matched) in list.iter_mut().filter(|(rule, _)| rule.matches(op, &sectors)) {
             *matched += 1;
             let strikes = match rule.chance {

@@ -1,10 +1,11 @@
-//! `FaultQueue`: a hardware queue that hands on to another one, or to the cache, and spoils things.
+//! `FaultQueue`: a hardware queue that passes requests on to another queue or to the cache, and
+//! injects faults.
 //!
-//! Each request gets a verdict once, when it is handed over. One that is to fail never reaches the
-//! inner queue; one that is late or stuck does, and its completion is held back here, so that its
-//! memory counts as in use until then. While something sticks the queue asks to be polled every few
-//! milliseconds, since a release comes from outside. Called by the block layer under the serve
-//! lock.
+//! Each request gets a verdict once, when it is submitted. A request that must fail never reaches
+//! the inner queue. A delayed or stuck request does, but its completion is held back here, so its
+//! memory counts as in use until then. While a request is stuck, the queue asks to be polled every
+//! few milliseconds, because the release comes from another thread. The block layer calls this
+//! under the serve lock.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,52 +15,52 @@ use millrace_block::{
 };
 use millrace_machine::{Machine, Native};
 
-use super::control::{State, Verdict};
+use super::control::{FaultState, Verdict};
 
-/// How often to look whether what sticks was released.
+/// Interval at which a queue checks whether stuck requests were released, in nanoseconds.
 const STUCK_LOOK_NS: u64 = 2_000_000;
 
-/// What does the requests that are not to fail.
-pub(crate) enum Inner {
-    /// The queue of the drive below.
+/// Executes the requests that do not fail.
+pub(crate) enum InnerQueue {
+    /// Queue of the drive below.
     Queue(Box<dyn DriverQueue<Native>>),
-    /// The cache with its two images.
+    /// Simulated cache with its two images.
     Cache,
 }
 
-/// What is known of a tag in use.
+/// State of a tag in use.
 #[derive(Clone, Copy, Default)]
 struct TagState {
-    /// Decided and not taken by the inner queue yet, which was busy.
+    /// Verdict on a request that the inner queue was too busy to take.
     decided: Option<Verdict>,
-    /// Not to complete before.
+    /// Earliest time of completion, in nanoseconds; 0 for no delay.
     deadline_ns: u64,
-    /// Not to complete before the count of releases is past this.
+    /// If set, the request completes only when the number of releases exceeds this.
     stuck_at: Option<u64>,
-    /// Power cuts before it.
+    /// Number of power cuts before the request.
     cuts: u64,
-    /// The inner drive has it.
+    /// True while the inner drive has the request.
     inside: bool,
-    /// The inner drive accepted it once.
+    /// True if the inner drive has accepted the request.
     entered: bool,
-    /// What was decided.
+    /// Verdict on the request.
     verdict: Verdict,
 }
 
 /// A hardware queue of a fault drive.
 pub(crate) struct FaultQueue {
-    state: Arc<State>,
-    inner: Inner,
+    state: Arc<FaultState>,
+    inner: InnerQueue,
     tags: Box<[TagState]>,
-    /// Done below, and held back here.
+    /// Requests that the inner queue has completed, and that are held back here.
     held: Vec<(Tag, Status)>,
     ready: VecDeque<(Tag, Status)>,
     scratch: CompletionBatch,
 }
 
 impl FaultQueue {
-    /// A queue of `depth` tags in front of `inner`.
-    pub(crate) fn new(state: Arc<State>, inner: Inner, depth: u32) -> FaultQueue {
+    /// Creates a queue of `depth` tags in front of `inner`.
+    pub(crate) fn new(state: Arc<FaultState>, inner: InnerQueue, depth: u32) -> FaultQueue {
         let depth = depth as usize;
         FaultQueue {
             state,
@@ -71,9 +72,9 @@ impl FaultQueue {
         }
     }
 
-    /// Takes all that the inner queue has.
+    /// Takes all completions of the inner queue.
     fn poll_inner(&mut self, batch: &mut CompletionBatch) {
-        while let Inner::Queue(queue) = &mut self.inner {
+        while let InnerQueue::Queue(queue) = &mut self.inner {
             self.scratch.clear();
             queue.poll(&mut self.scratch);
             if let Some(wake_ns) = self.scratch.take_wake() {
@@ -89,7 +90,7 @@ impl FaultQueue {
         }
     }
 
-    /// Done below: ready, or held back.
+    /// Handles a completion of the inner queue: it is ready, or held back.
     fn done(&mut self, tag: Tag, status: Status) {
         let state = &mut self.tags[tag.0 as usize];
         state.inside = false;
@@ -100,7 +101,7 @@ impl FaultQueue {
         }
     }
 
-    /// Moves what need not be held back any more; says when to look again.
+    /// Moves completions that need not be held back any more. Returns when to check again.
     fn let_go(&mut self) -> Option<u64> {
         if self.held.is_empty() {
             return None;
@@ -123,7 +124,7 @@ impl FaultQueue {
         wake_ns
     }
 
-    /// The status as the layer above is to see it.
+    /// Returns the status that the block layer must see.
     fn final_status(&self, tag: Tag, status: Status, cuts: u64) -> Status {
         if self.state.is_dead() {
             return Status::Offline;
@@ -160,41 +161,43 @@ impl DriverQueue<Native> for FaultQueue {
             return Dispatch::Queued;
         }
         match (&mut self.inner, &self.state.cache) {
-            (Inner::Queue(queue), _) => {
+            (InnerQueue::Queue(queue), _) => {
                 let outcome = queue.queue_rq(rq);
                 let queued = outcome == Dispatch::Queued;
                 (self.tags[index].inside, self.tags[index].entered) = (queued, queued);
                 self.tags[index].decided = (!queued).then_some(verdict);
                 outcome
             }
-            (Inner::Cache, Some(cache)) => {
+            (InnerQueue::Cache, Some(cache)) => {
                 self.tags[index].cuts = cache.run(rq);
                 self.done(tag, Status::Ok);
                 Dispatch::Queued
             }
-            (Inner::Cache, None) => unreachable!("a queue of the cache is made with the cache"),
+            (InnerQueue::Cache, None) => {
+                unreachable!("a queue without an inner queue has the cache")
+            }
         }
     }
 
     fn is_bounced(&self, tag: Tag) -> bool {
         match &self.inner {
-            Inner::Queue(queue) => self.tags[tag.0 as usize].inside && queue.is_bounced(tag),
-            Inner::Cache => false,
+            InnerQueue::Queue(queue) => self.tags[tag.0 as usize].inside && queue.is_bounced(tag),
+            InnerQueue::Cache => false,
         }
     }
 
-    /// What was done to it, if anything; what the drive below says of it, else.
+    /// Returns a text about the injected fault, if any, or else the data of the drive below.
     fn trace_data(&self, tag: Tag, moment: Moment) -> DriverData {
         let TagState { verdict, entered, .. } = self.tags[tag.0 as usize];
         match &self.inner {
             _ if moment == Moment::Issue && verdict != Verdict::default() => verdict.data(),
-            Inner::Queue(queue) if entered => queue.trace_data(tag, moment),
+            InnerQueue::Queue(queue) if entered => queue.trace_data(tag, moment),
             _ => DriverData::default(),
         }
     }
 
     fn commit_rqs(&mut self) {
-        if let Inner::Queue(queue) = &mut self.inner {
+        if let InnerQueue::Queue(queue) = &mut self.inner {
             queue.commit_rqs();
         }
     }
@@ -213,7 +216,7 @@ impl DriverQueue<Native> for FaultQueue {
 
     fn timeout(&mut self, tag: Tag) -> Expired {
         match &mut self.inner {
-            Inner::Queue(queue) if self.tags[tag.0 as usize].inside => queue.timeout(tag),
+            InnerQueue::Queue(queue) if self.tags[tag.0 as usize].inside => queue.timeout(tag),
             _ => Expired::Abandon,
         }
     }

@@ -1,7 +1,7 @@
-//! From the spec of a fault drive to its settings, and the driver's row.
+//! Parses a spec into the settings of a fault drive; has the driver's table row.
 //!
-//! Reads the settings of the drive inside, too; opens nothing. Called by `crate::open`. An error
-//! names key and value.
+//! This also parses the settings of the drive inside. It opens nothing. `crate::open` calls it.
+//! Errors name the key and its value.
 
 use std::str::FromStr;
 
@@ -9,12 +9,12 @@ use millrace_block::{Op, QueueKind, Status};
 
 use super::{Chance, Effect, FaultCache, FaultConfig, FaultDriver, FaultRule};
 use crate::common::measurement::Measured;
-use crate::common::place::Place;
+use crate::common::place::DataPlace;
 use crate::common::values::byte_range;
 use crate::open::{self, DriveSettings, DriverRow, OpenOptions, Opened};
 use crate::spec::{Spec, SpecError};
 
-/// The driver's row.
+/// The driver's row in the table of drivers.
 pub(crate) const ROW: DriverRow = DriverRow {
     name: "fault",
     keys: &[
@@ -38,7 +38,7 @@ pub(crate) const ROW: DriverRow = DriverRow {
     settings: |spec| Ok(Box::new(settings_of(spec)?)),
 };
 
-/// Settings of a fault drive and of the one inside it.
+/// Settings of a fault drive, and of the drive inside it.
 struct FaultSettings {
     config: FaultConfig,
     dead: bool,
@@ -60,7 +60,7 @@ impl DriveSettings for FaultSettings {
         self.inner.measure()
     }
 
-    fn file_place(&self) -> Option<Place> {
+    fn file_place(&self) -> Option<DataPlace> {
         self.inner.file_place()
     }
 }

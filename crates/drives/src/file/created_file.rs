@@ -1,14 +1,15 @@
-//! A drive's file that this start has made, removed again unless the drive can be opened.
+//! `CreatedFile`: a drive's file that was created by this start, and is removed again if the drive
+//! cannot be opened.
 //!
-//! Owns nothing but the path and which file it is: only the very file that was made here (device
-//! and inode) is ever removed. Used by open.rs.
+//! It owns only the path and the file's identity (device and inode): no other file is ever removed.
+//! open.rs uses it.
 
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// A file that was made; dropping it removes the file.
+/// A file that was created; dropping this removes the file.
 #[derive(Debug)]
 pub(super) struct CreatedFile {
     path: PathBuf,
@@ -16,12 +17,13 @@ pub(super) struct CreatedFile {
 }
 
 impl CreatedFile {
-    /// Makes an empty file that only its user may read, unless there is one.
+    /// Creates an empty file that only its user may read. Returns `None` if the file exists.
     ///
     /// # Errors
-    /// What the system says.
+    /// Returns the system's error.
     pub(super) fn at(path: &Path) -> io::Result<Option<CreatedFile>> {
-        // Not with O_DIRECT: where that is refused the file is made all the same.
+        // Does not use O_DIRECT, because the file would be created even if O_DIRECT is then
+        // refused.
         let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
         let file = match made {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
@@ -31,7 +33,7 @@ impl CreatedFile {
         Ok(Some(CreatedFile { path: path.to_owned(), identity: (meta.dev(), meta.ino()) }))
     }
 
-    /// The drive is open: the file stays.
+    /// Keeps the file, because the drive is open.
     pub(super) fn keep(mut self) {
         self.path = PathBuf::new();
     }
@@ -41,7 +43,7 @@ impl Drop for CreatedFile {
     fn drop(&mut self) {
         let now = fs::symlink_metadata(&self.path).map(|meta| (meta.dev(), meta.ino()));
         if now.is_ok_and(|now| now == self.identity) {
-            // If it cannot be removed, it is empty.
+            // If the file cannot be removed, it stays behind empty.
             let _ = fs::remove_file(&self.path);
         }
     }

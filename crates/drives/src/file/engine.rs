@@ -1,9 +1,9 @@
-//! `Engine`: what carries out a file queue's operations, the reactor of its I/O thread (which may
-//! have the process's threads do it), or whoever submits.
+//! `Engine`: executes a file queue's operations: through the reactor of the I/O thread, which may
+//! use the process's threads, or directly on the calling thread.
 //!
-//! Owned by one file queue, on the thread that opened it. Called by `queue.rs`; calls the reactor.
-//! Invariant: each pushed operation gives exactly one result, with the push or as a
-//! completion, also after a cancel.
+//! One file queue owns it, on the thread that opened the queue. `queue.rs` calls it; it calls the
+//! reactor. Invariant: each pushed operation has exactly one result, returned by the push or as a
+//! completion, even if it is cancelled.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -18,16 +18,16 @@ use millrace_reactor::{
 
 use crate::common::thread_bound::ThreadBound;
 
-/// Marks completions of cancels, which nobody waits for.
+/// Marks the completions of cancels, which are ignored.
 pub(crate) const CANCEL_MARK: u64 = 1 << 47;
 
-/// Carries out operations.
+/// Executes a file queue's operations.
 pub(crate) enum Engine {
-    /// The reactor of the I/O thread.
+    /// Uses the reactor of the I/O thread.
     Ring(ThreadBound<Ring>),
-    /// The I/O thread, at once.
+    /// Executes each operation at once, on the I/O thread.
     Inline(RawFd),
-    /// Another engine, of which a test notes the operations and changes results.
+    /// Records the operations and changes the results of another engine, for tests.
     #[cfg(test)]
     Script(Box<super::tests::Scripted>),
 }
@@ -37,17 +37,17 @@ pub(crate) struct Ring {
     handle: Handle,
     source: Source,
     file: FileRef,
-    /// What is lent to the reactor.
+    /// Memory arenas that are lent to the reactor.
     arenas: Vec<Arc<Arena>>,
 }
 
 impl Ring {
-    /// Opens an inbox on the calling thread's reactor, for operations many of which lie in these
-    /// arenas: they are registered now, which may take long, and not when the first operation waits
-    /// for it.
+    /// Opens an inbox on the calling thread's reactor. Many operations will use memory of these
+    /// arenas, so they are registered now, which may take long, rather than when the first
+    /// operation waits for it.
     ///
     /// # Errors
-    /// The system's refusal of a thread for operations that block.
+    /// Returns the system's error if it refuses a thread for operations that block.
     pub(crate) fn new(
         handle: Handle,
         fd: RawFd,
@@ -91,19 +91,19 @@ impl Drop for Ring {
     }
 }
 
-/// Bytes of memory that is lent that are registered at once: all of it up to what a ring takes, as
-/// lists of pieces of memory must lie in one region.
+/// Returns the size of the pieces in which lent memory is registered: all of it, up to the maximum
+/// of a ring, because all segments of a vectored operation must lie in one region.
 fn piece_bytes(arena_bytes: usize) -> usize {
     const MOST: usize = 1 << 30;
     arena_bytes.clamp(1, MOST)
 }
 
 impl Engine {
-    /// Starts an operation, which is under way after the thread's next turn and gives a completion;
-    /// or carries it out, and gives its result here.
+    /// Starts an operation, which begins with the thread's next turn and has a completion later; or
+    /// executes it at once and returns its result.
     ///
     /// # Safety
-    /// Memory and descriptors that `op` names stay valid until its result is taken.
+    /// Memory and descriptors that `op` names must stay valid until the result is taken.
     #[inline]
     pub(crate) unsafe fn push(&self, user_data: u64, op: Op) -> Option<i32> {
         match self {
@@ -123,7 +123,7 @@ impl Engine {
         None
     }
 
-    /// Asks for an early end of an operation, which completes in any case.
+    /// Requests the cancellation of an operation, which completes in any case.
     pub(crate) fn cancel(&self, user_data: u64) {
         match self {
             Engine::Ring(ring) => {
@@ -149,7 +149,8 @@ impl Engine {
         }
     }
 
-    /// Whether memory may still be in use by operations; true if this is not the owner's thread.
+    /// Returns true if operations may still use memory. Always true on other threads than the
+    /// owner's.
     pub(crate) fn is_busy(&self) -> bool {
         match self {
             Engine::Ring(ring) if ring.is_here() => {
@@ -162,7 +163,7 @@ impl Engine {
         }
     }
 
-    /// The file, as operations name it.
+    /// Returns the file, as operations name it.
     #[inline]
     pub(crate) fn file(&self) -> FileRef {
         match self {
@@ -173,14 +174,14 @@ impl Engine {
         }
     }
 
-    /// The registered region that holds all of these pieces of memory, if one does.
+    /// Returns the registered region that contains all these segments, if there is one.
     #[inline]
     pub(crate) fn fixed_buffer(&self, pieces: &[iovec]) -> Option<u16> {
         match (self, pieces) {
             (Engine::Ring(ring), [piece]) => {
                 ring.get().handle.fixed_buffer(piece.iov_base.cast(), piece.iov_len)
             }
-            // Of a drive without a cache few requests have several pieces in one region.
+            // On a drive without a cache, few requests have several segments in one region.
             (Engine::Ring(ring), pieces) if !ring.get().arenas.is_empty() => {
                 ring.get().handle.fixed_vector(pieces)
             }
@@ -190,7 +191,7 @@ impl Engine {
         }
     }
 
-    /// Why the kernel refused to register memory that is lent, if it did since the last call.
+    /// Returns the kernel's refusal to register lent memory, if there was one since the last call.
     pub(crate) fn take_refusal(&self) -> Option<io::Error> {
         match self {
             Engine::Ring(ring) if !ring.get().arenas.is_empty() => ring.get().handle.take_refusal(),

@@ -1,9 +1,10 @@
-//! `Flight`: one request to a file on its way, from its memory to the next operation to push.
+//! `Flight`: one request to a file, from preparation to completion.
 //!
-//! One for each tag, preallocated with a list of pieces of memory (`pieces.rs`). Filled by
-//! `queue.rs` from a request, advanced by each completion. Knows short transfers, bounce buffers
-//! and the fall-back from zeroing a range to writing zeroes; starts nothing itself. Invariant:
-//! `done` bytes of `len` are finished, and `memory[first..]` is the memory of the rest.
+//! Each tag has one, preallocated with a list of memory segments (`pieces.rs`). `queue.rs` fills it
+//! in from a request and advances it with each completion. It handles short transfers, bounce
+//! buffers, and the fall-back from zeroing a range to writing zeroes; it starts no operation
+//! itself. Invariant: `done` of `len` bytes are finished, and `memory[first..]` is the memory of
+//! the rest.
 #![allow(unsafe_code)]
 
 use libc::iovec;
@@ -14,58 +15,58 @@ use millrace_reactor::{FileRef, Op};
 use super::engine::Engine;
 use crate::common::pieces::{self, PIECES};
 
-/// What is done.
+/// Kind of operation that a request needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Work {
-    /// Nothing: the tag is free.
+pub(crate) enum FileOperation {
+    /// None: the tag is free.
     #[default]
     Idle,
-    /// Reads.
+    /// Read.
     Read,
-    /// Writes, with the flags of pwritev2.
+    /// Write, with the flags of pwritev2.
     Write(i32),
-    /// Makes data durable.
+    /// Make data durable, with fdatasync.
     Sync,
-    /// Changes the allocation of a range; the mode of fallocate.
+    /// Change the allocation of a range, with this mode of fallocate.
     Allocate(i32),
-    /// A range ioctl of a block device.
+    /// Range ioctl of a block device, with this request code.
     Device(u64),
-    /// Writes zeroes, where the file system cannot zero a range.
+    /// Write zeroes, because the file system cannot zero a range.
     Zeroes,
 }
 
-/// One request on its way.
+/// One request to a file.
 #[derive(Default)]
 pub(crate) struct Flight {
-    pub(crate) work: Work,
+    pub(crate) work: FileOperation,
     pub(crate) offset: u64,
     pub(crate) len: u64,
     pub(crate) done: u64,
-    /// Memory of the rest: `memory[first..]`.
+    /// Memory of the remaining bytes: `memory[first..]`.
     pub(crate) memory: Vec<iovec>,
     pub(crate) first: usize,
-    /// Memory of the bios, where the data go through `bounce`.
+    /// Memory of the bios, if the data go through `bounce`.
     scattered: Vec<iovec>,
     pub(crate) bounce: Option<Buffer>,
-    /// Tells this use of the tag from earlier ones.
+    /// Distinguishes this use of the tag from earlier ones.
     pub(crate) generation: u16,
     pub(crate) retries: u16,
-    /// What the last operation came to: bytes, or a negative errno.
+    /// Result of the last operation: bytes, or a negative errno.
     pub(crate) result: i32,
     pub(crate) expired: bool,
-    /// It may fail as not supported, and nothing takes its place.
+    /// True if the request may fail as not supported, without a fall-back.
     pub(crate) discards: bool,
 }
 
 impl Flight {
-    /// A free tag's.
+    /// Creates the flight of a free tag.
     pub(crate) fn new() -> Flight {
         Flight { memory: pieces::list(), ..Flight::default() }
     }
 
-    /// Takes the place and memory of a request; adjacent pieces are joined.
+    /// Fills in a request's range and memory. Adjacent segments are joined.
     #[inline]
-    pub(crate) fn fill(&mut self, work: Work, rq: &Request<Native>) {
+    pub(crate) fn fill(&mut self, work: FileOperation, rq: &Request<Native>) {
         self.work = work;
         self.offset = rq.sector() << 9;
         self.len = u64::from(rq.nr_sectors()) << 9;
@@ -74,7 +75,7 @@ impl Flight {
         pieces::take(&mut self.memory, rq);
     }
 
-    /// Whether a piece of memory breaks the alignment that direct I/O needs.
+    /// Returns true if a segment violates the alignment that direct I/O needs.
     #[inline]
     pub(crate) fn is_misaligned(&self, address_mask: usize, length_mask: usize) -> bool {
         let wrong = |piece: &iovec| {
@@ -83,10 +84,10 @@ impl Flight {
         (address_mask | length_mask) != 0 && self.memory.iter().any(wrong)
     }
 
-    /// Sends the data through an aligned buffer that is long enough.
+    /// Uses an aligned buffer, which must be long enough, for the request's data.
     pub(crate) fn bounce_through(&mut self, mut buffer: Buffer) {
         let start = buffer.as_mut_ptr();
-        if let Work::Write(_) = self.work {
+        if let FileOperation::Write(_) = self.work {
             self.copy(start, CopyDirection::ToBounce, &self.memory);
         }
         std::mem::swap(&mut self.scattered, &mut self.memory);
@@ -95,10 +96,10 @@ impl Flight {
         self.bounce = Some(buffer);
     }
 
-    /// Copies the data of a read that has succeeded to where they belong; gives the buffer back.
+    /// Copies the data of a successful read to the request's memory. Returns the bounce buffer.
     pub(crate) fn end_bounce(&mut self, status: Status) -> Option<Buffer> {
         let mut buffer = self.bounce.take()?;
-        if status.is_ok() && self.work == Work::Read {
+        if status.is_ok() && self.work == FileOperation::Read {
             self.copy(buffer.as_mut_ptr(), CopyDirection::FromBounce, &self.scattered);
         }
         Some(buffer)
@@ -119,7 +120,7 @@ impl Flight {
         }
     }
 
-    /// Counts `bytes` more as done, whole units only; false if that is no progress.
+    /// Counts `bytes` more as done, in whole units only. Returns false if that is no progress.
     #[inline]
     pub(crate) fn advance(&mut self, bytes: u64, unit: u64) -> bool {
         let done = (self.done + bytes).min(self.len);
@@ -127,7 +128,7 @@ impl Flight {
         let mut step = (done - self.done) as usize;
         let progress = step > 0;
         self.done = done;
-        while step > 0 && self.work != Work::Zeroes {
+        while step > 0 && self.work != FileOperation::Zeroes {
             let piece = &mut self.memory[self.first];
             let part = step.min(piece.iov_len);
             piece.iov_base = piece.iov_base.wrapping_byte_add(part);
@@ -138,26 +139,26 @@ impl Flight {
         progress
     }
 
-    /// Writes zeroes from now on, out of a shared buffer of them.
+    /// Writes zeroes from now on, from a shared buffer of zeroes.
     pub(crate) fn fall_back_to_zeroes(&mut self, zeroes: &Buffer) {
-        self.work = Work::Zeroes;
+        self.work = FileOperation::Zeroes;
         let iov_base = zeroes.as_ptr().cast_mut().cast();
         self.memory.clear();
         self.memory.resize(PIECES, iovec { iov_base, iov_len: zeroes.len() });
     }
 
-    /// The operation for what is left.
+    /// Returns the operation for the remaining bytes.
     #[inline]
     pub(crate) fn next_op(&mut self, engine: &Engine, fd: i32) -> Op {
         let (file, offset, rest) = (engine.file(), self.offset + self.done, self.len - self.done);
         match self.work {
-            Work::Idle => Op::Nop,
-            Work::Read => self.read_op(engine, file, offset),
-            Work::Write(rw_flags) => self.write_op(engine, file, offset, rw_flags),
-            Work::Sync => Op::Fdatasync { file },
-            Work::Allocate(mode) => Op::Fallocate { file, mode, offset, len: rest },
-            Work::Device(request) => Op::Ioctl { fd, request, range: [offset, rest] },
-            Work::Zeroes => self.zeroes_op(file, offset, rest),
+            FileOperation::Idle => Op::Nop,
+            FileOperation::Read => self.read_op(engine, file, offset),
+            FileOperation::Write(rw_flags) => self.write_op(engine, file, offset, rw_flags),
+            FileOperation::Sync => Op::Fdatasync { file },
+            FileOperation::Allocate(mode) => Op::Fallocate { file, mode, offset, len: rest },
+            FileOperation::Device(request) => Op::Ioctl { fd, request, range: [offset, rest] },
+            FileOperation::Zeroes => self.zeroes_op(file, offset, rest),
         }
     }
 
@@ -193,7 +194,7 @@ impl Flight {
         }
     }
 
-    /// As many pieces of the zero buffer as the rest needs; the last one may be cut.
+    /// Uses as many segments of the zero buffer as the rest needs; the last one may be shortened.
     fn zeroes_op(&mut self, file: FileRef, offset: u64, rest: u64) -> Op {
         let unit = self.memory[0].iov_len as u64;
         if rest < unit {
@@ -207,7 +208,7 @@ impl Flight {
     }
 }
 
-/// Direction of a bounce copy.
+/// Direction of a copy to or from a bounce buffer.
 #[derive(Clone, Copy)]
 enum CopyDirection {
     ToBounce,

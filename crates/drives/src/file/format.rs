@@ -1,9 +1,10 @@
-//! Files that hold a disk in a container of their own, recognised by what they begin with.
+//! Recognises files that contain a disk in a container format, by their first bytes.
 //!
-//! A drive serves the bytes of its file as they are; of a qcow2 image that is the container, which
-//! is hardly what is wanted, and writing to it destroys the disk inside. So opening one says so,
-//! with the line that serves what is inside. At most a sector at either end is read. Sources: the
-//! images' specifications; `qemu/block/*.c` for VMDK and VDI. Called by open.rs.
+//! A drive serves the bytes of its file as they are. For a qcow2 image, these are the container's
+//! bytes, which the user hardly wants, and writing to them destroys the disk inside. So opening
+//! such a file produces a warning with a command that serves the disk inside. At most one sector at
+//! each end of the file is read. Sources: the formats' specifications; `qemu/block/*.c` for VMDK
+//! and VDI. open.rs calls this.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -11,16 +12,16 @@ use std::os::unix::fs::FileExt;
 use super::FileConfig;
 use crate::common::store_file::open_store;
 
-/// What serves the inside of a container.
+/// How to serve the disk inside a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ContainerServer {
-    /// qemu-nbd, with this format.
+    /// With qemu-nbd, in this format.
     Qemu(&'static str),
-    /// Nothing: it must be unpacked first, by this command.
+    /// Only after unpacking, with this command.
     Unpack(&'static str),
 }
 
-/// Name, place and bytes of a container's mark, and who serves what is inside.
+/// Name of a format, offset and bytes of its magic number, and how to serve the disk inside.
 type Mark = (&'static str, u64, &'static [u8], ContainerServer);
 
 const MARKS: [Mark; 15] = [
@@ -40,12 +41,12 @@ const MARKS: [Mark; 15] = [
     ("zstd file", 0, b"\x28\xb5\x2f\xfd", ContainerServer::Unpack("zstd -d")),
     ("zip file", 0, b"PK\x03\x04", ContainerServer::Unpack("unzip")),
 ];
-/// A VHD image of fixed size is a plain disk with this sector behind it.
+/// Magic of the last sector. A fixed-size VHD image is a plain disk followed by this sector.
 const VHD_FOOTER: &[u8] = b"conectix";
 
-/// What to say of a file that is a container; none if it is a plain disk, as far as one can see.
+/// Returns a warning if the file is a container, or `None` if it looks like a plain disk.
 pub(super) fn note(config: &FileConfig, size_bytes: u64) -> Option<String> {
-    // Not the drive's own descriptor, which may take aligned memory only.
+    // Opens the file again, because the drive's own descriptor may require aligned memory.
     let path = &config.path;
     let at = config.opened_at.as_ref().unwrap_or(path);
     let file = open_store(at, OpenOptions::new().read(true), 0).ok()?;

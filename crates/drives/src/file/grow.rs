@@ -1,10 +1,10 @@
-//! A file drive that may have grown: its size asked once more.
+//! Handles a file drive that may have grown: reads its size again.
 //!
-//! Called by the block layer, on the thread of whoever says that it has grown, with I/O under way.
-//! A size that the spec fixes stays: at the next start the drive would have that size again, and
-//! what was written behind it would be gone. A file that became longer is made durable as such
-//! before it counts, since flushes later sync data only. Every error names the path. Kernel
-//! counterpart: `loop_set_capacity`.
+//! The block layer calls this on the thread of the resize request, while I/O is in flight. A size
+//! that the spec fixes does not change: the drive would have that size again after a restart, and
+//! the data behind it would be gone. The new length of a file is made durable before it counts,
+//! because later flushes sync only data. Every error names the path. Kernel counterpart:
+//! `loop_set_capacity`.
 
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -17,7 +17,7 @@ use super::open::system;
 use super::{FileConfig, FileState, probe};
 use crate::common::units::size_text;
 
-/// See `Driver::revalidate`.
+/// Implements `Driver::revalidate`.
 pub(super) fn revalidate(config: &FileConfig, shared: &FileState) -> Result<Sector, Error> {
     let (opened, path) = (&shared.geometry, &config.path);
     let asked = probe::geometry(&shared.file);
@@ -46,8 +46,9 @@ pub(super) fn revalidate(config: &FileConfig, shared: &FileState) -> Result<Sect
     Ok(now_bytes.min(fixed_bytes) >> 9)
 }
 
-/// Refuses a drive that has not grown and whose name another file has by now: a person who moved a
-/// larger file there means that one. A name that is gone, or cannot be looked at, says nothing.
+/// Returns an error if the drive has not grown and another file now has its path: a user who moved
+/// a larger file there expects that one to be used. A path that is gone or cannot be read is no
+/// error.
 fn same_file(path: &Path, opened: (u64, u64)) -> Result<(), Error> {
     let Ok(meta) = std::fs::metadata(path) else { return Ok(()) };
     let now = match meta.file_type().is_block_device() {
@@ -68,8 +69,8 @@ fn same_file(path: &Path, opened: (u64, u64)) -> Result<(), Error> {
 
 fn make_durable(path: &Path, shared: &FileState) -> Result<(), Error> {
     shared.file.sync_all().map_err(|error: io::Error| {
-        // Release pairs with the Acquires in queue.rs: the system says once that a write was lost,
-        // and this was the time.
+        // Release pairs with the Acquire loads in queue.rs: the system reports a lost write only
+        // once, and this sync consumed the report.
         shared.sync_failed.store(true, Ordering::Release);
         system(path, "sync", &error)
     })

@@ -1,16 +1,16 @@
-//! Memory that was lent to a file drive, such as that of a cache over it.
+//! `LentMemory`: memory that was lent to a file drive, such as the memory of a cache above it.
 //!
-//! Owns which arenas those are, for queues that are opened from then on: each lends them to the
-//! ring of its thread and registers them there before any I/O, so that the kernel need not look
-//! pages up and hold them for every I/O. What is registered stays in memory, locked.
-//! What the kernel refuses is said once, and done without.
+//! It has the list of lent arenas, for queues that are opened later. Each such queue lends them to
+//! the ring of its thread, and registers them there before any I/O, so that the kernel need not
+//! look up and pin pages for each I/O. Registered memory stays locked. If the kernel refuses, that
+//! is logged once and the drive goes on without registered memory.
 
 use std::io;
 use std::sync::{Arc, Mutex, Weak};
 
 use millrace_block::Arena;
 
-/// Arenas, and what there is to say of them.
+/// Lent arenas, and log lines about them.
 #[derive(Debug, Default)]
 pub(crate) struct LentMemory(Mutex<LentArenas>);
 
@@ -26,12 +26,12 @@ impl LentMemory {
         f(&mut self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
     }
 
-    /// An arena is lent.
+    /// Adds an arena.
     pub(crate) fn add(&self, arena: &Arc<Arena>) {
         self.with(|state| state.arenas.push(Arc::downgrade(arena)));
     }
 
-    /// Those that are there still.
+    /// Returns the arenas that still exist.
     pub(crate) fn arenas(&self) -> Vec<Arc<Arena>> {
         self.with(|state| {
             state.arenas.retain(|arena| arena.strong_count() > 0);
@@ -39,7 +39,7 @@ impl LentMemory {
         })
     }
 
-    /// The kernel has refused to register a piece.
+    /// Records that the kernel refused to register memory. Only the first refusal is logged.
     pub(crate) fn refused(&self, why: &io::Error) {
         self.with(|state| {
             if !std::mem::replace(&mut state.is_refused, true) {
@@ -48,14 +48,14 @@ impl LentMemory {
         });
     }
 
-    /// What has happened since the last call.
+    /// Returns the log lines since the last call.
     pub(crate) fn take_news(&self) -> Vec<String> {
         self.with(|state| std::mem::take(&mut state.news))
     }
 }
 
 fn refusal(why: &io::Error) -> String {
-    let what = "memory of the cache is not registered, or not all of it, and goes on without";
+    let what = "the kernel did not register all of the cache's memory; I/O goes on without";
     match why.raw_os_error() {
         Some(libc::ENOMEM | libc::EPERM) => format!(
             "{what}: it is more than the limit on locked memory allows (RLIMIT_MEMLOCK; \

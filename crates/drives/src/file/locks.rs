@@ -1,10 +1,11 @@
-//! The locks of a drive's file, so that nobody else serves it meanwhile.
+//! Locks on a drive's file, so that no one else serves the file meanwhile.
 //!
-//! Two kinds: flock, which other instances of this program take, and the bytes that QEMU locks in
-//! the images of its virtual machines, so that neither opens what the other writes. Taken by
-//! open.rs before anything is changed; they last as long as the file is open. A list of the
-//! files that this process has locked tells at once what it would wait for in vain. Source: QEMU's
-//! block/file-posix.c (`RAW_LOCK_PERM_BASE`, `RAW_LOCK_SHARED_BASE`) and docs/system/images.
+//! There are two kinds: flock, which other instances of this program take, and the byte locks that
+//! QEMU takes on the images of its virtual machines, so that neither program opens what the other
+//! one writes. open.rs takes them before anything is changed; they last as long as the file is
+//! open. A list of the files that this process has locked makes a second drive on the same file
+//! fail at once instead of waiting in vain. Source: QEMU's block/file-posix.c
+//! (`RAW_LOCK_PERM_BASE`, `RAW_LOCK_SHARED_BASE`) and docs/system/images.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -23,31 +24,32 @@ use super::open::system;
 use crate::common::procfs::flock_holder;
 use crate::common::store_file::open_store;
 
-/// How often, and how far apart, a locked file is tried again: for three seconds.
+/// Number of attempts to lock a file, `PAUSE` apart; three seconds in total.
 const TRIES: u32 = 120;
 const PAUSE: Duration = Duration::from_millis(25);
 
-/// A byte from here on, locked by whoever does something to the image; and one from there on,
-/// locked by whoever forbids it to others.
+/// Offsets of QEMU's lock bytes: a program that performs an operation on the image locks a byte
+/// from `DOES` on; one that forbids the operation to others locks a byte from `FORBIDS` on.
 const DOES: i64 = 100;
 const FORBIDS: i64 = 200;
-/// Which bytes: what is done.
+/// Operations, as offsets from `DOES` and `FORBIDS`.
 const READ: i64 = 0;
 const WRITE: i64 = 1;
 const RESIZE: i64 = 3;
 
-/// Files that drives of this process have locked (device and inode), and the number of such drives.
+/// Files that drives of this process have locked (device and inode), with the number of those
+/// drives.
 static HELD: Mutex<BTreeMap<(u64, u64), usize>> = Mutex::new(BTreeMap::new());
 
 fn held() -> MutexGuard<'static, BTreeMap<(u64, u64), usize>> {
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A lock that a drive of this process has, for as long as the drive keeps its file open.
+/// A lock on a file, held for as long as a drive of this process keeps the file open.
 #[derive(Debug)]
-pub(super) struct Held((u64, u64));
+pub(super) struct HeldFileLock((u64, u64));
 
-impl Drop for Held {
+impl Drop for HeldFileLock {
     fn drop(&mut self) {
         let mut all = held();
         if let Some(drives) = all.get_mut(&self.0) {
@@ -62,28 +64,29 @@ impl Drop for Held {
 /// Locks the open file: exclusively, or shared with other readers.
 ///
 /// # Errors
-/// `Busy` if a drive of this process has it, or somebody else who keeps it for three seconds.
-pub(super) fn lock(file: &File, config: &FileConfig) -> Result<Held, Error> {
+/// `Busy` if a drive of this process has locked it, or if another process keeps it locked for three
+/// seconds.
+pub(super) fn lock(file: &File, config: &FileConfig) -> Result<HeldFileLock, Error> {
     let path = &config.path;
     let meta = file.metadata().map_err(|error| system(path, "stat", &error))?;
     let identity = (meta.dev(), meta.ino());
-    // The ring of a process that was killed holds its files longer than the process itself:
-    // mostly 30 to 50 ms, but the kernel tears rings down when it comes to it, and on a busy
-    // machine later.
+    // After a process is killed, its io_uring keeps files open longer than the process itself:
+    // usually 30 to 50 ms, but more on a busy machine, because the kernel tears rings down in the
+    // background.
     let mut found = HeldLock::Flock;
-    // Whoever has found the file already lets nobody wait.
+    // A file that was already opened for this drive is not waited for.
     let tries = if config.opened_at.is_some() { 1 } else { TRIES };
     for last in (0..tries).rev().map(|left| left == 0) {
         found = match attempt(file, FileAccess::of(config)) {
             Ok(None) => {
                 *held().entry(identity).or_default() += 1;
-                return Ok(Held(identity));
+                return Ok(HeldFileLock(identity));
             }
             Ok(Some(found)) => found,
             Err(error) => return Err(system(path, "lock", &error)),
         };
-        // A drive that is open here lets go when its program wants it to, not by and by. What a
-        // drive that was closed leaves to its ring is in the list no more.
+        // A drive of this process gives up its lock only when the program closes it, so waiting is
+        // useless. A file that only a closed drive's ring still holds is no longer in the list.
         if held().contains_key(&identity) {
             return Err(Error::new(ErrorKind::Busy, used_here(path)));
         }
@@ -94,12 +97,12 @@ pub(super) fn lock(file: &File, config: &FileConfig) -> Result<Held, Error> {
     Err(Error::new(ErrorKind::Busy, text(path, file, found)))
 }
 
-/// What a drive does with its file, and so which locks it takes.
+/// How a drive uses its file, which decides the locks that it takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileAccess {
-    /// It only reads: others may read, too.
+    /// Reads only; others may read, too.
     ReadOnly,
-    /// It reads and writes, for itself alone.
+    /// Reads and writes, exclusively.
     ReadWrite,
 }
 
@@ -109,8 +112,8 @@ impl FileAccess {
     }
 }
 
-/// Why the file at a path cannot be locked now, and what to do; none if nobody else has it. A lock
-/// that is had is given back at once.
+/// Returns why the file at a path cannot be locked now, and what to do, or `None` if it is free. A
+/// lock that this takes is released at once.
 #[must_use]
 pub fn lock_refusal(path: &Path, access: FileAccess) -> Option<String> {
     let file = open_store(path, OpenOptions::new().read(true), 0).ok()?;
@@ -118,14 +121,14 @@ pub fn lock_refusal(path: &Path, access: FileAccess) -> Option<String> {
     Some(text(path, &file, found))
 }
 
-/// Which lock somebody else has.
+/// Kind of a lock that another process holds.
 #[derive(Clone, Copy)]
 enum HeldLock {
     Flock,
     Bytes,
 }
 
-/// Takes both kinds of locks; the one that somebody else has, if there is one.
+/// Takes both kinds of locks. Returns the kind that another process holds, if any.
 fn attempt(file: &File, access: FileAccess) -> io::Result<Option<HeldLock>> {
     let kind = match access {
         FileAccess::ReadOnly => libc::LOCK_SH,
@@ -142,7 +145,8 @@ fn attempt(file: &File, access: FileAccess) -> io::Result<Option<HeldLock>> {
         FileAccess::ReadWrite => &[READ, WRITE, RESIZE],
     };
     let forbids = [WRITE, RESIZE];
-    // First its own, then a look for others': of two that come at once, one sees the other.
+    // Takes its own locks before it checks for others', so that of two processes at least one sees
+    // the other.
     let own = does.iter().map(|byte| DOES + byte).chain(forbids.map(|byte| FORBIDS + byte));
     for byte in own {
         if !share(file, byte)? {
@@ -158,7 +162,7 @@ fn attempt(file: &File, access: FileAccess) -> io::Result<Option<HeldLock>> {
     Ok(None)
 }
 
-/// A lock of one byte, of this kind.
+/// Returns a lock of one byte, of this kind.
 fn byte_lock(byte: i64, kind: libc::c_int) -> libc::flock {
     // SAFETY: all-zero bytes are a lock from the start of the file, of no process.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
@@ -168,8 +172,8 @@ fn byte_lock(byte: i64, kind: libc::c_int) -> libc::flock {
     lock
 }
 
-/// Takes a byte's lock together with others; false if somebody has it for itself. A file system
-/// without such locks has nobody who could hold one.
+/// Takes a shared lock on a byte. Returns false if another process has it exclusively. On a file
+/// system without such locks, no process can hold one.
 fn share(file: &File, byte: i64) -> io::Result<bool> {
     let lock = byte_lock(byte, libc::F_RDLCK);
     // SAFETY: the lock is a live local, which the kernel reads.
@@ -184,7 +188,7 @@ fn share(file: &File, byte: i64) -> io::Result<bool> {
     }
 }
 
-/// Whether somebody else has a byte's lock.
+/// Returns true if another process has locked a byte.
 fn is_shared(file: &File, byte: i64) -> io::Result<bool> {
     let mut lock = byte_lock(byte, libc::F_WRLCK);
     // SAFETY: the lock is a live local, which the kernel fills.
@@ -198,7 +202,7 @@ fn is_shared(file: &File, byte: i64) -> io::Result<bool> {
     }
 }
 
-/// The message of a refusal: the holder of the file, as far as it is known, and what to do.
+/// Returns the message of a refusal: the holder of the lock, if known, and what to do.
 fn text(path: &Path, file: &File, found: HeldLock) -> String {
     let name = path.display();
     let holder = match found {
@@ -219,7 +223,7 @@ fn text(path: &Path, file: &File, found: HeldLock) -> String {
     }
 }
 
-/// The message where a drive of this process has the file.
+/// Returns the message for a file that another drive of this process uses.
 fn used_here(path: &Path) -> String {
     let path = path.display();
     format!("{path}: another drive of this process uses this file; name another file")

@@ -1,10 +1,11 @@
-//! Opening a file drive: create or extend, lock, choose direct I/O and engine, check sizes.
+//! Opens a file drive: creates or extends the file, locks it, chooses direct I/O and the engine,
+//! and checks sizes.
 //!
-//! Runs once per drive, on whichever thread sets drives up. Order matters: the lock is taken before
-//! anything is changed, so a drive in use elsewhere is left alone; a file that was made or extended
-//! is made durable with its directory entry, since flushes later sync data only. What cannot be
-//! opened leaves no file behind that was not there (created_file.rs). Called by `FileDriver::open`;
-//! asks `probe.rs` and `format.rs`. Every error names the path.
+//! This runs once for each drive, on the thread that sets drives up. The order matters. The lock is
+//! taken before anything is changed, so a drive in use elsewhere is not touched. A created or
+//! extended file is made durable together with its directory entry, because later flushes sync only
+//! data. If the opening fails, a file that this created is removed again (created_file.rs).
+//! `FileDriver::open` calls this; it calls `probe.rs` and `format.rs`. Every error names the path.
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
@@ -25,16 +26,16 @@ use super::probe::{self, DirectAlign, Geometry};
 use super::queue::{PUNCH, ZERO_RANGE};
 use super::{Advice, Aio, Direct, FileConfig, FileDriver, FileState, MAX_SECTORS, format};
 use crate::common::measurement::Measured;
-use crate::common::place::{Place, file_identity};
+use crate::common::place::{DataPlace, file_identity};
 use crate::common::store_file::{OTHER_KIND, clear_flag, open_store};
 use crate::common::units::size_text;
 use crate::open::{DriveSettings, OpenOptions as DriveOptions, Opened};
 use crate::spec::SpecError;
 
-/// Bytes of the shared zeroes.
+/// Size of the shared buffer of zeroes, in bytes.
 const ZEROES_BYTES: usize = 64 << 10;
 
-/// See [`FileDriver::open`].
+/// Implements [`FileDriver::open`].
 pub(super) fn open(config: FileConfig) -> Result<FileDriver, Error> {
     let mut notes = Vec::new();
     check_engine(&config, &mut notes)?;
@@ -61,7 +62,7 @@ pub(super) fn open(config: FileConfig) -> Result<FileDriver, Error> {
     let writes_file = !geometry.is_block && !config.read_only;
     let no_zero_range = writes_file && !probe::can_allocate(&file, ZERO_RANGE);
     if writes_file {
-        // What the trial may have allocated behind the end is given back.
+        // Frees what the trial may have allocated behind the end.
         let _ = probe::can_allocate(&file, PUNCH);
     }
     let warnings = format::note(&config, geometry.store_bytes).into_iter().collect();
@@ -90,7 +91,7 @@ pub(super) fn open(config: FileConfig) -> Result<FileDriver, Error> {
     Ok(FileDriver { config, shared, share, dma_alignment, notes, warnings })
 }
 
-/// The zeroes of all drives.
+/// Returns the buffer of zeroes that all drives share.
 fn zeroes() -> &'static Buffer {
     static ZEROES: OnceLock<Buffer> = OnceLock::new();
     ZEROES.get_or_init(|| Buffer::new(ZEROES_BYTES))
@@ -100,7 +101,7 @@ pub(super) fn system(path: &Path, doing: &str, error: &io::Error) -> Error {
     Error::system(format!("{}: {doing}: {error}", path.display()), error.raw_os_error())
 }
 
-/// Why io_uring is refused in this process; none if it works.
+/// Returns why io_uring is refused in this process, or `None` if it works.
 fn uring_refusal() -> Option<&'static str> {
     static REFUSAL: OnceLock<Option<String>> = OnceLock::new();
     let ask = || {
@@ -118,7 +119,7 @@ fn check_engine(config: &FileConfig, notes: &mut Vec<String>) -> Result<(), Erro
             return Err(Error::new(ErrorKind::NotSupported, text));
         }
         (Aio::Auto, Some(reason)) => {
-            notes.push(format!("{path}: file I/O goes through threads, {reason}"));
+            notes.push(format!("{path}: file I/O uses threads because {reason}"));
         }
         _ => {}
     }
@@ -153,13 +154,13 @@ impl DriveSettings for FileConfig {
         Ok(Measured { size_bytes, block_bytes, notes, warnings, place })
     }
 
-    fn file_place(&self) -> Option<Place> {
+    fn file_place(&self) -> Option<DataPlace> {
         let identity = file_identity(&self.path)?;
-        Some(Place { identity, read_only: self.read_only })
+        Some(DataPlace { identity, read_only: self.read_only })
     }
 }
 
-/// Opening a pipe or a tape would already do something.
+/// Returns an error for pipes, tapes and the like, which must not even be opened.
 fn refuse_other_kinds(path: &Path) -> Result<(), Error> {
     let Ok(meta) = std::fs::metadata(path) else { return Ok(()) };
     let kind = meta.file_type();
@@ -172,7 +173,7 @@ fn refuse_other_kinds(path: &Path) -> Result<(), Error> {
     Err(Error::new(ErrorKind::InvalidSetting, text))
 }
 
-/// Opens the file, makes it if a size is given; says whether `O_DIRECT` was taken.
+/// Opens the file, creating it if a size is given. Returns whether `O_DIRECT` was accepted.
 fn open_file(config: &FileConfig) -> Result<(File, bool, Option<CreatedFile>), Error> {
     let path = config.opened_at.as_ref().unwrap_or(&config.path);
     refuse_other_kinds(path)?;
@@ -181,7 +182,7 @@ fn open_file(config: &FileConfig) -> Result<(File, bool, Option<CreatedFile>), E
     let made = if makes { CreatedFile::at(path) } else { Ok(None) };
     let made = made.map_err(|error| open_error(config, &error))?;
     let try_open = |flags: i32| {
-        // An exclusive open of a block device is refused while it is mounted.
+        // An exclusive open fails if the block device is mounted.
         let exclusive = is_block && config.lock && !config.read_only;
         let flags = if exclusive { flags | libc::O_EXCL } else { flags };
         open_store(path, OpenOptions::new().read(true).write(!config.read_only), flags)
@@ -207,7 +208,7 @@ fn open_error(config: &FileConfig, error: &io::Error) -> Error {
             Error::system(text, errno)
         }
         Some(libc::ENOENT) if has_folder(config) && config.read_only => {
-            let text = format!("{path}: there is no such file; make it, or name another one");
+            let text = format!("{path}: there is no such file; create it, or name another one");
             Error::system(text, errno)
         }
         Some(libc::ENOENT) if config.size_bytes.is_none() && has_folder(config) => {
@@ -244,13 +245,13 @@ fn open_error(config: &FileConfig, error: &io::Error) -> Error {
     }
 }
 
-/// Whether the folder of the file is there.
+/// Returns true if the file's directory exists.
 fn has_folder(config: &FileConfig) -> bool {
     let folder = config.path.parent().filter(|folder| !folder.as_os_str().is_empty());
     folder.is_none_or(Path::is_dir)
 }
 
-/// Geometry at the size that was asked for; extends a file that is shorter.
+/// Returns the geometry at the size that was asked for. Extends a file that is shorter.
 fn geometry_of(
     file: &File,
     config: &FileConfig,
@@ -277,7 +278,7 @@ fn geometry_of(
     Ok(geometry)
 }
 
-/// The size that the drive is to have, of a store that has what it has.
+/// Returns the size that the drive must have.
 fn size_of(
     geometry: &Geometry,
     config: &FileConfig,
@@ -291,9 +292,11 @@ fn size_of(
     }
     let (has, asked) = (size_text(found), size_text(size_bytes));
     if size_bytes > found && (geometry.is_block || config.read_only) {
-        return wrong(format!("{path}: it has {has} and size={asked}; lower the size"));
+        return wrong(format!(
+            "{path}: it has {has}, which is less than size={asked}; lower size="
+        ));
     }
-    // An empty file has nothing that could be lost, and is what a start leaves that was cut short.
+    // An empty file has no data to lose; an interrupted start leaves one behind.
     if size_bytes > found && found > 0 && !config.grow {
         return wrong(format!(
             "{path}: it has {has} and size={asked}; lower or remove the size, or say grow=on to \
@@ -311,12 +314,14 @@ fn extend_error(config: &FileConfig, error: &io::Error) -> Error {
     let why = match error.raw_os_error() {
         Some(libc::EFBIG) => "more than its file system takes in one file; lower the size",
         Some(libc::ENOSPC) => "its file system is full; make room, or name another file",
-        _ => return system(&config.path, &format!("size={asked}: cannot make it as long"), error),
+        _ => {
+            return system(&config.path, &format!("cannot extend the file to size={asked}"), error);
+        }
     };
     Error::system(format!("{path}: size={asked}: {why}"), error.raw_os_error())
 }
 
-/// What to say of a file that was made longer than its file system has room for.
+/// Returns a warning if the file system has too little free space for the file's size.
 fn too_full(file: &File, config: &FileConfig, size_bytes: u64) -> Option<String> {
     let free_bytes = probe::free_bytes(file).filter(|free_bytes| *free_bytes < size_bytes)?;
     let (path, asked, free) = (config.path.display(), size_text(size_bytes), free_bytes >> 20);
@@ -326,7 +331,7 @@ fn too_full(file: &File, config: &FileConfig, size_bytes: u64) -> Option<String>
     ))
 }
 
-/// Makes the file longer, sparsely, and makes that durable with its name.
+/// Extends the file sparsely, and makes the new size and the directory entry durable.
 fn extend(file: &File, config: &FileConfig, size_bytes: u64) -> io::Result<()> {
     file.set_len(size_bytes)?;
     file.sync_all()?;
@@ -337,7 +342,7 @@ fn extend(file: &File, config: &FileConfig, size_bytes: u64) -> io::Result<()> {
     File::open(parent)?.sync_all()
 }
 
-/// Tells the page cache where reads will be.
+/// Passes the expected access pattern to the page cache.
 fn advise(file: &File, advice: Advice) -> io::Result<()> {
     let advice = match advice {
         Advice::Normal => return Ok(()),

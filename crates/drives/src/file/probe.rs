@@ -1,9 +1,9 @@
-//! What a file or block device can do: size, alignment, direct I/O, discard.
+//! Probes a file or block device: size, alignment, direct I/O, discard.
 //!
-//! Asked when a file drive is opened, and for its size when it may have grown; nothing here is on
-//! the path of an I/O. Alignment comes
-//! from statx (STATX_DIOALIGN, Linux 6.1) or from trial reads, for devices from the BLK* ioctls and
-//! sysfs. Called by `file.rs`. Kernel counterpart: what bdev_limits and `struct kstat` say.
+//! This runs when a file drive is opened, and again for its size when it may have grown; never on
+//! the path of an I/O. Alignment comes from statx (STATX_DIOALIGN, Linux 6.1) or from trial reads;
+//! properties of devices come from the BLK* ioctls and sysfs. `file.rs` calls this. Kernel
+//! counterpart: bdev_limits and `struct kstat`.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use millrace_block::Buffer;
 
-// From linux/fs.h; the libc crate has not all of them. The numbers are those of the generic ABI
-// (x86, Arm, RISC-V, s390).
+// From linux/fs.h, because the libc crate lacks some of them. The values are those of the generic
+// ABI (x86, Arm, RISC-V, s390).
 const BLKROGET: u64 = 0x125e;
 const BLKSSZGET: u64 = 0x1268;
 const BLKPBSZGET: u64 = 0x127b;
@@ -24,46 +24,46 @@ const BLKIOMIN: u64 = 0x1278;
 const BLKIOOPT: u64 = 0x1279;
 const BLKGETSIZE64: u64 = 0x8008_1272;
 
-/// Longest request that merging makes for a device that states no preference. What a request costs
-/// beside its bytes is 50 to 100 us on most devices, in which they move about this much: longer
-/// ones save next to nothing, and leave the device idle while they come back.
+/// Maximum length of merged requests, in bytes, on a device that states no preference. On most
+/// devices, the overhead of a request is 50 to 100 us, in which the device transfers about this
+/// much. Longer requests save next to nothing, and leave the device idle while they complete.
 const MERGE_BYTES: u64 = 128 << 10;
 
-/// Alignment that direct I/O asks for, in bytes.
+/// Alignment that direct I/O requires, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DirectAlign {
-    /// Of memory addresses.
+    /// Alignment of memory addresses.
     pub(crate) memory: u32,
-    /// Of offsets and lengths.
+    /// Alignment of offsets and lengths.
     pub(crate) offset: u32,
 }
 
-/// What is known of the store.
+/// Properties of a file or block device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Geometry {
     pub(crate) is_block: bool,
     pub(crate) size_bytes: u64,
-    /// What there is, of which a drive may use the first part.
+    /// Size of the file or device; a drive may use only its first part.
     pub(crate) store_bytes: u64,
     pub(crate) logical: u32,
     pub(crate) physical: u32,
     pub(crate) io_min: u32,
     pub(crate) io_opt: u32,
-    /// Longest request that is worth making of smaller ones.
+    /// Maximum length to which it pays to merge smaller requests, in bytes.
     pub(crate) merge_bytes: u32,
     pub(crate) discard_granularity: u32,
     pub(crate) max_discard_bytes: u64,
     pub(crate) read_only: bool,
-    /// Requests that a block device takes at a time, before the kernel waits for one to end.
+    /// Number of requests that a block device accepts before the kernel waits for a completion.
     pub(crate) tags: Option<u32>,
-    /// Device and inode; device and 0 for a block device.
+    /// Device and inode of a file; device number and 0 of a block device.
     pub(crate) identity: (u64, u64),
 }
 
-/// Asks for everything but direct I/O.
+/// Reads everything except the direct I/O alignment.
 ///
 /// # Errors
-/// If it is neither a regular file nor a block device, or cannot be asked.
+/// Returns an error if it is neither a regular file nor a block device, or cannot be queried.
 pub(crate) fn geometry(file: &File) -> io::Result<Geometry> {
     let meta = file.metadata()?;
     if meta.file_type().is_block_device() {
@@ -111,12 +111,14 @@ fn device(file: &File, rdev: u64) -> io::Result<Geometry> {
     })
 }
 
-/// How far merging goes on a device, or on the one under a file system: as far as its queue says.
-/// File systems that are on no one block device (overlays, networks) have the usual numbers.
+/// Returns the maximum length of merged requests for a device, or for the device below a file
+/// system, according to its queue. File systems without a single block device (overlays, networks)
+/// get the default.
 fn merge_bytes_of(dev: u64) -> u32 {
-    /// The device that was asked last, its answer, and when.
+    /// Device queried last, its answer, and the time of the query.
     static LAST: Mutex<Option<(u64, u32, Instant)>> = Mutex::new(None);
-    /// As long as a start with thousands of files on one device takes.
+    /// Time for which an answer is reused: as long as it takes to open thousands of files on one
+    /// device.
     const FRESH: Duration = Duration::from_secs(1);
     let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((known, bytes, asked)) = *last
@@ -131,15 +133,15 @@ fn merge_bytes_of(dev: u64) -> u32 {
     bytes
 }
 
-/// How far merging goes: to the I/O that the device likes best, or `MERGE_BYTES` if it likes none,
-/// and not past the longest that it takes in one piece; 0 is a number that is not known.
+/// Returns the maximum length of merged requests: the device's optimal I/O size, or `MERGE_BYTES`
+/// if it has none, but at most its longest request. 0 means unknown.
 fn merge_bytes(optimal: u64, longest: u64) -> u32 {
     let wanted = if optimal == 0 { MERGE_BYTES } else { optimal };
     let most = if longest == 0 { wanted } else { longest };
     u32::try_from(wanted.min(most)).unwrap_or(u32::MAX)
 }
 
-/// One number that the device gives by ioctl.
+/// Reads a number from the device by ioctl.
 fn ask<T: Default>(file: &File, request: u64) -> io::Result<T> {
     let mut value = T::default();
     // SAFETY: the requests of this file write one number of the type that their callers name.
@@ -147,28 +149,28 @@ fn ask<T: Default>(file: &File, request: u64) -> io::Result<T> {
     if done < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
 }
 
-/// The tags of all hardware queues of a device together; none where the kernel has no such queues,
-/// as for md and most of dm.
+/// Returns the total number of tags of a device's hardware queues, or `None` if the device has no
+/// such queues, as with md and most of dm.
 fn tags(rdev: u64) -> Option<u32> {
     let queues = of_disk(rdev, "mq", |path| std::fs::read_dir(path).ok().map(Iterator::count))?;
     let tags = queue_number(rdev, "nr_requests")?.saturating_mul(queues as u64);
     u32::try_from(tags).ok().filter(|tags| *tags > 0)
 }
 
-/// A number from the device's queue directory, or from that of the disk it is a partition of.
+/// Reads a number from the queue directory of the device, or of the disk that it is a partition of.
 fn queue_number(rdev: u64, name: &str) -> Option<u64> {
     of_disk(rdev, &format!("queue/{name}"), |path| {
         std::fs::read_to_string(path).ok()?.trim().parse().ok()
     })
 }
 
-/// Reads at a place below the device's directory, or below that of the disk it is a partition of.
+/// Reads a path below the sysfs directory of the device, or of the disk that it is a partition of.
 fn of_disk<T>(rdev: u64, place: &str, read: impl Fn(String) -> Option<T>) -> Option<T> {
     let (major, minor) = (libc::major(rdev), libc::minor(rdev));
     ["", "../"].iter().find_map(|up| read(format!("/sys/dev/block/{major}:{minor}/{up}{place}")))
 }
 
-/// Alignment for direct I/O of a file opened with `O_DIRECT`; none if it does not work after all.
+/// Returns the alignment of a file opened with `O_DIRECT`, or `None` if direct I/O does not work.
 pub(crate) fn direct_align(file: &File) -> Option<DirectAlign> {
     match statx_align(file) {
         Some(align) => (align.offset != 0).then_some(align),
@@ -176,7 +178,7 @@ pub(crate) fn direct_align(file: &File) -> Option<DirectAlign> {
     }
 }
 
-/// What statx says; none if the kernel or file system does not say.
+/// Returns the alignment that statx reports, or `None` if the kernel or file system reports none.
 fn statx_align(file: &File) -> Option<DirectAlign> {
     // SAFETY: all zeroes is a value of this plain struct.
     let mut found: libc::statx = unsafe { std::mem::zeroed() };
@@ -189,7 +191,7 @@ fn statx_align(file: &File) -> Option<DirectAlign> {
     Some(DirectAlign { memory: found.stx_dio_mem_align, offset: found.stx_dio_offset_align })
 }
 
-/// The smallest unit in which a trial read succeeds; memory is aligned like offsets then.
+/// Finds the smallest unit in which a trial read succeeds, and uses it for memory, too.
 fn probe_align(file: &File) -> Option<DirectAlign> {
     let mut buffer = Buffer::new(8192);
     [512u32, 4096].into_iter().find_map(|unit| {
@@ -201,8 +203,9 @@ fn probe_align(file: &File) -> Option<DirectAlign> {
     })
 }
 
-/// Whether the file system takes this `fallocate` mode, which keeps the size: tried behind the
-/// file's own end (not the drive's, which may be shorter), where it changes no data.
+/// Returns true if the file system supports this `fallocate` mode, which must keep the size. Tries
+/// it behind the end of the file (not of the drive, which may be shorter), where it changes no
+/// data.
 pub(crate) fn can_allocate(file: &File, mode: i32) -> bool {
     let Ok(metadata) = file.metadata() else { return false };
     let behind = metadata.len().next_multiple_of(1 << 20) as i64;
@@ -210,7 +213,7 @@ pub(crate) fn can_allocate(file: &File, mode: i32) -> bool {
     unsafe { libc::fallocate(file.as_raw_fd(), mode, behind, 4096) == 0 }
 }
 
-/// Bytes that may still be written to a file's file system.
+/// Returns the free space of a file's file system, in bytes.
 pub(crate) fn free_bytes(file: &File) -> Option<u64> {
     // SAFETY: all zeroes is a value of this plain struct.
     let mut found: libc::statvfs64 = unsafe { std::mem::zeroed() };
@@ -219,39 +222,39 @@ pub(crate) fn free_bytes(file: &File) -> Option<u64> {
     (done == 0).then(|| found.f_bavail.saturating_mul(found.f_frsize))
 }
 
-/// What is in a file from an offset on.
+/// Next data of a file after an offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Next {
-    /// Data that start there, after a hole if that is later.
+pub(crate) enum NextData {
+    /// Data start at this offset, which may be after a hole.
     Data(u64),
-    /// A hole, up to the end of the file, which lies there. It is before the offset if somebody has
-    /// cut the file short.
+    /// There is only a hole, up to the end of the file at this offset. The end is before the start
+    /// of the search if the file was truncated.
     End(u64),
 }
 
-/// What is in a file from `offset` on.
+/// Finds the next data of a file from `offset` on.
 ///
 /// # Errors
-/// What the system says.
-pub(crate) fn next_data(file: &File, offset: u64) -> io::Result<Next> {
+/// Returns the system's error.
+pub(crate) fn next_data(file: &File, offset: u64) -> io::Result<NextData> {
     match seek(file, offset, libc::SEEK_DATA) {
-        Ok(start) => Ok(Next::Data(start)),
+        Ok(start) => Ok(NextData::Data(start)),
         Err(error) if error.raw_os_error() == Some(libc::ENXIO) => {
-            seek(file, 0, libc::SEEK_END).map(Next::End)
+            seek(file, 0, libc::SEEK_END).map(NextData::End)
         }
         Err(error) => Err(error),
     }
 }
 
-/// Where data that lie at `offset` end.
+/// Returns the end of the data that lie at `offset`.
 ///
 /// # Errors
-/// What the system says.
+/// Returns the system's error.
 pub(crate) fn data_end(file: &File, offset: u64) -> io::Result<u64> {
     seek(file, offset, libc::SEEK_HOLE)
 }
 
-/// Moves the position of a file whose position nobody uses.
+/// Moves the file's position, which nothing else uses.
 fn seek(file: &File, offset: u64, whence: i32) -> io::Result<u64> {
     // SAFETY: no memory is involved.
     let at = unsafe { libc::lseek(file.as_raw_fd(), offset as i64, whence) };

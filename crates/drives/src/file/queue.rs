@@ -1,12 +1,12 @@
-//! `FileQueue`: one I/O thread's hardware queue of a file or block device.
+//! `FileQueue`: hardware queue of a file or block device, on one I/O thread.
 //!
-//! Opened on its thread and used there only. Requests become operations of the thread's reactor,
-//! which its next turn submits, so `commit_rqs` costs nothing; completions come out of an inbox.
-//! With `aio=inline` an operation is over when it is pushed, and passes no inbox. Short transfers
-//! go on, EINTR and EAGAIN are tried again, misaligned memory goes through a bounce buffer
-//! (counted). Called by the block layer under the serve lock; calls `engine.rs`. Invariant: memory
-//! of an operation stays where it is until the operation has completed; a queue that is dropped
-//! before leaks it.
+//! A queue is opened on its thread and used only there. Requests become operations of the thread's
+//! reactor, which submits them in its next turn, so `commit_rqs` costs nothing; completions arrive
+//! through an inbox. With `aio=inline`, an operation is complete when it is pushed, without an
+//! inbox. Short transfers are continued, EINTR and EAGAIN are retried, and misaligned memory goes
+//! through a bounce buffer (counted). The block layer calls this under the serve lock; it calls
+//! `engine.rs`. Invariant: the memory of an operation stays in place until the operation has
+//! completed; a queue that is dropped earlier leaks it.
 #![allow(unsafe_code)]
 
 use std::os::fd::AsRawFd;
@@ -22,24 +22,25 @@ use millrace_reactor::Completion;
 
 use super::FileState;
 use super::engine::{CANCEL_MARK, Engine};
-use super::flight::{Flight, Work};
+use super::flight::{FileOperation, Flight};
 use crate::common::outcomes::{Outcome, Outcomes};
 
-/// Most bounce buffers of a queue; more requests that need one wait for a completion.
+/// Maximum number of bounce buffers of a queue. Further requests that need one wait for a
+/// completion.
 const BOUNCES_MAX: usize = 16;
-/// How often EAGAIN is tried again before the request fails.
+/// Number of times that EAGAIN is retried before the request fails.
 const RETRIES_MAX: u16 = 1000;
-/// Bits of the tag in the user data of an operation; the generation lies above.
+/// Bits of the tag in an operation's user data. The generation is above them.
 const TAG_BITS: u32 = 24;
 
-// From linux/fs.h.
+// Values from linux/fs.h.
 const BLKDISCARD: u64 = 0x1277;
 const BLKZEROOUT: u64 = 0x127f;
 
 pub(crate) const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 pub(crate) const ZERO_RANGE: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
 
-/// A hardware queue.
+/// A hardware queue of a file or block device.
 pub(crate) struct FileQueue {
     shared: Arc<FileState>,
     engine: Engine,
@@ -47,7 +48,7 @@ pub(crate) struct FileQueue {
     outcomes: Outcomes<Completion>,
     bounces: Vec<Buffer>,
     bounces_made: usize,
-    /// Operations in registered memory that are not counted yet.
+    /// Number of operations on registered memory that are not yet added to the counter.
     registered: u64,
 }
 
@@ -56,7 +57,7 @@ pub(crate) struct FileQueue {
 unsafe impl Send for FileQueue {}
 
 impl FileQueue {
-    /// A queue with `depth` tags.
+    /// Creates a queue with `depth` tags.
     pub(crate) fn new(shared: Arc<FileState>, engine: Engine, depth: u32) -> FileQueue {
         let depth = depth as usize;
         FileQueue {
@@ -70,11 +71,12 @@ impl FileQueue {
         }
     }
 
-    /// What a request comes to here.
+    /// Returns the kind of operation that a request needs, or the status with which it fails at
+    /// once.
     #[inline]
-    fn work_of(&self, rq: &Request<Native>) -> Result<Work, Status> {
+    fn work_of(&self, rq: &Request<Native>) -> Result<FileOperation, Status> {
         let shared = &self.shared;
-        // Relaxed: learned facts; a late look costs one more refused call.
+        // Relaxed: learned facts; reading an old value costs one more refused call.
         let no_punch = shared.no_punch.load(Ordering::Relaxed);
         // Acquire pairs with the Release in `failed`.
         let durable = rq.op() == Op::Flush || rq.flags().has(OpFlags::FUA);
@@ -82,27 +84,27 @@ impl FileQueue {
             return Err(Status::IoError);
         }
         Ok(match (rq.op(), shared.geometry.is_block) {
-            (Op::Read, _) => Work::Read,
-            (Op::Write, _) if rq.flags().has(OpFlags::FUA) => Work::Write(libc::RWF_DSYNC),
-            (Op::Write, _) => Work::Write(0),
-            (Op::Flush, _) => Work::Sync,
-            (Op::Discard, true) => Work::Device(BLKDISCARD),
+            (Op::Read, _) => FileOperation::Read,
+            (Op::Write, _) if rq.flags().has(OpFlags::FUA) => FileOperation::Write(libc::RWF_DSYNC),
+            (Op::Write, _) => FileOperation::Write(0),
+            (Op::Flush, _) => FileOperation::Sync,
+            (Op::Discard, true) => FileOperation::Device(BLKDISCARD),
             (Op::Discard, false) if no_punch => return Err(Status::NotSupported),
-            (Op::Discard, false) => Work::Allocate(PUNCH),
-            (Op::WriteZeroes, true) => Work::Device(BLKZEROOUT),
+            (Op::Discard, false) => FileOperation::Allocate(PUNCH),
+            (Op::WriteZeroes, true) => FileOperation::Device(BLKZEROOUT),
             (Op::WriteZeroes, false) if rq.flags().has(OpFlags::NOUNMAP) => {
-                // Relaxed: as above.
+                // Relaxed: as for `no_punch`.
                 match shared.no_zero_range.load(Ordering::Relaxed) {
-                    true => Work::Zeroes,
-                    false => Work::Allocate(ZERO_RANGE),
+                    true => FileOperation::Zeroes,
+                    false => FileOperation::Allocate(ZERO_RANGE),
                 }
             }
-            (Op::WriteZeroes, false) if no_punch => Work::Zeroes,
-            (Op::WriteZeroes, false) => Work::Allocate(PUNCH),
+            (Op::WriteZeroes, false) if no_punch => FileOperation::Zeroes,
+            (Op::WriteZeroes, false) => FileOperation::Allocate(PUNCH),
         })
     }
 
-    /// Makes the memory of a flight fit for direct I/O; false if that must wait.
+    /// Makes the memory of a flight suitable for direct I/O. Returns false if that must wait.
     #[inline]
     fn align(&mut self, index: usize) -> bool {
         let (address, length) = self.shared.memory_masks;
@@ -112,7 +114,7 @@ impl FileQueue {
         self.bounce(index)
     }
 
-    /// Has a flight go through a bounce buffer; false if there is none left.
+    /// Sends a flight's data through a bounce buffer. Returns false if none is left.
     #[cold]
     fn bounce(&mut self, index: usize) -> bool {
         let buffer = match self.bounces.pop() {
@@ -129,7 +131,7 @@ impl FileQueue {
         true
     }
 
-    /// Pushes the next operation of a flight, and the ones behind it while each is done at once.
+    /// Pushes the next operation of a flight, and further ones as long as each completes at once.
     fn start(&mut self, index: usize) {
         while let Some(result) = self.push_next(index) {
             if let Some(status) = self.ended(index, result) {
@@ -138,12 +140,12 @@ impl FileQueue {
         }
     }
 
-    /// Pushes the next operation of a flight; its result if that is known already.
+    /// Pushes the next operation of a flight. Returns its result if it completed at once.
     #[inline]
     fn push_next(&mut self, index: usize) -> Option<i32> {
         let flight = &mut self.flights[index];
         let user_data = u64::from(flight.generation) << TAG_BITS | index as u64;
-        if let Work::Allocate(_) = flight.work {
+        if let FileOperation::Allocate(_) = flight.work {
             // Relaxed: a hint.
             self.shared.allocating.fetch_add(1, Ordering::Relaxed);
         }
@@ -154,12 +156,12 @@ impl FileQueue {
         unsafe { self.engine.push(user_data, op) }
     }
 
-    /// What a completion means; none if the flight goes on.
+    /// Processes a completion. Returns the tag and status, or `None` if the flight goes on.
     fn landed(&mut self, completion: Completion) -> Option<(Tag, Status)> {
         let index = (completion.user_data & ((1 << TAG_BITS) - 1)) as usize;
         let flight = &mut self.flights[index];
         let stale = completion.user_data >> TAG_BITS != u64::from(flight.generation);
-        if completion.user_data & CANCEL_MARK != 0 || stale || flight.work == Work::Idle {
+        if completion.user_data & CANCEL_MARK != 0 || stale || flight.work == FileOperation::Idle {
             return None;
         }
         match self.ended(index, completion.result) {
@@ -171,13 +173,13 @@ impl FileQueue {
         }
     }
 
-    /// An operation of a flight came to a result: what became of the request, or none if it goes
-    /// on.
+    /// Processes the result of an operation. Returns the request's status, or `None` if the flight
+    /// goes on.
     #[inline]
     fn ended(&mut self, index: usize, result: i32) -> Option<Status> {
         let flight = &mut self.flights[index];
         flight.result = result;
-        if let Work::Allocate(_) = flight.work {
+        if let FileOperation::Allocate(_) = flight.work {
             // Relaxed: a hint.
             self.shared.allocating.fetch_sub(1, Ordering::Relaxed);
         }
@@ -195,24 +197,25 @@ impl FileQueue {
         {
             self.bounces.push(buffer);
         }
-        flight.work = Work::Idle;
+        flight.work = FileOperation::Idle;
         Some(status)
     }
 
-    /// An operation moved `bytes`; none if there is more to move.
+    /// Records that an operation moved `bytes`. Returns `None` if there is more to move.
     #[inline]
     fn moved(&mut self, index: usize, bytes: u64) -> Option<Status> {
         let flight = &mut self.flights[index];
         match flight.work {
-            Work::Read | Work::Write(_) | Work::Zeroes => {}
-            // Acquire pairs with the Release in `failed`: another sync may have got the report.
-            Work::Sync if self.shared.sync_failed.load(Ordering::Acquire) => {
+            FileOperation::Read | FileOperation::Write(_) | FileOperation::Zeroes => {}
+            // Acquire pairs with the Release in `failed`: another sync may have consumed the error
+            // report.
+            FileOperation::Sync if self.shared.sync_failed.load(Ordering::Acquire) => {
                 return Some(Status::IoError);
             }
             _ => return Some(Status::Ok),
         }
         if !flight.advance(bytes, self.shared.transfer_unit) {
-            // The end of a file that somebody has cut short, or a store that takes no more.
+            // The file was truncated, or the file system takes no more data.
             return Some(Status::IoError);
         }
         if flight.done == flight.len {
@@ -223,7 +226,7 @@ impl FileQueue {
         None
     }
 
-    /// An operation failed; none if it is worth another try.
+    /// Handles a failed operation. Returns `None` if it must be tried again.
     #[cold]
     fn failed(&mut self, index: usize, errno: i32) -> Option<Status> {
         let (shared, flight) = (&self.shared, &mut self.flights[index]);
@@ -235,19 +238,23 @@ impl FileQueue {
             libc::EAGAIN | libc::EINTR => return Some(Status::NoResource),
             libc::ECANCELED if flight.expired => return Some(Status::TimedOut),
             libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL => {}
-            // A read that is not permitted, as by a security module, is no write to a read-only
-            // drive.
-            libc::EPERM | libc::EROFS if flight.work == Work::Read => return Some(Status::IoError),
+            // A read that is not permitted, for example by a security module, does not mean that
+            // the drive is read-only.
+            libc::EPERM | libc::EROFS if flight.work == FileOperation::Read => {
+                return Some(Status::IoError);
+            }
             _ => {
-                let durable = matches!(flight.work, Work::Write(flags) if flags != 0);
-                if flight.work == Work::Sync || (durable && errno == libc::EIO) {
-                    // Release pairs with the Acquires in `work_of` and `moved`.
+                let durable = matches!(flight.work, FileOperation::Write(flags) if flags != 0);
+                if flight.work == FileOperation::Sync || (durable && errno == libc::EIO) {
+                    // Release pairs with the Acquire loads in `work_of` and `moved`.
                     shared.sync_failed.store(true, Ordering::Release);
                 }
                 return Some(Status::from_errno(errno));
             }
         }
-        let Work::Allocate(mode) = flight.work else { return Some(Status::from_errno(errno)) };
+        let FileOperation::Allocate(mode) = flight.work else {
+            return Some(Status::from_errno(errno));
+        };
         if errno != libc::EINVAL {
             let learned = if mode == PUNCH { &shared.no_punch } else { &shared.no_zero_range };
             // Relaxed: see `work_of`.
@@ -275,11 +282,11 @@ impl DriverQueue<Native> for FileQueue {
         let flight = &mut self.flights[index];
         flight.fill(work, rq);
         flight.discards = rq.op() == Op::Discard;
-        if work == Work::Zeroes {
+        if work == FileOperation::Zeroes {
             flight.fall_back_to_zeroes(self.shared.zeroes);
         }
         if rq.op().has_data() && !self.align(index) {
-            self.flights[index].work = Work::Idle;
+            self.flights[index].work = FileOperation::Idle;
             return Dispatch::DeviceBusy;
         }
         self.start(index);
@@ -290,7 +297,7 @@ impl DriverQueue<Native> for FileQueue {
         self.flights[tag.0 as usize].bounce.is_some()
     }
 
-    /// What the last system call returned, as strace has it; or why there was none.
+    /// Returns the result of the last system call, as strace shows it, or why there was none.
     fn trace_data(&self, tag: Tag, moment: Moment) -> DriverData {
         match moment {
             Moment::Issue => DriverData::default(),
@@ -327,7 +334,7 @@ impl DriverQueue<Native> for FileQueue {
 
     fn timeout(&mut self, tag: Tag) -> Expired {
         let flight = &mut self.flights[tag.0 as usize];
-        if flight.work != Work::Idle && !flight.expired {
+        if flight.work != FileOperation::Idle && !flight.expired {
             flight.expired = true;
             self.engine.cancel(u64::from(flight.generation) << TAG_BITS | u64::from(tag.0));
         }

@@ -1,6 +1,6 @@
-//! From the spec of a file drive to its settings, and the driver's row.
+//! Parses a spec into the settings of a file drive; has the driver's table row.
 //!
-//! Opens nothing. Called by `crate::open`. An error names key and value.
+//! This opens nothing. `crate::open` calls it. Errors name the key and its value.
 
 use millrace_block::QueueKind;
 
@@ -9,7 +9,7 @@ use crate::common::values::switch;
 use crate::open::DriverRow;
 use crate::spec::{Spec, SpecError};
 
-/// The driver's row.
+/// The driver's row in the table of drivers.
 pub(crate) const ROW: DriverRow = DriverRow {
     name: "file",
     keys: &["path", "size", "grow", "direct", "aio", "advice", "depth", "lock", "read-only"],

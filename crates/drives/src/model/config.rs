@@ -1,43 +1,44 @@
-//! Settings of a modelled SSD: plain data with checks; `preset.rs` has known drives.
+//! Settings of a simulated SSD: plain data with range checks; `preset.rs` has known drives.
 //!
-//! Times are in nanoseconds, rates in bytes a second, sizes in bytes. Made by `open.rs` from specs
-//! and by programs; read by `timing.rs` and the driver. Invariant of a validated value: no division
-//! by zero and no overflow in the arithmetic of `timing.rs` for centuries of virtual time.
+//! Times are in nanoseconds, rates in bytes a second, sizes in bytes. `open.rs` makes settings from
+//! specs, and programs fill them in directly; `timing.rs` and the driver read them. Invariant of
+//! validated settings: the arithmetic of `timing.rs` never divides by zero, and does not overflow
+//! for centuries of virtual time.
 
 use std::sync::Arc;
 
 use super::controller::ModelController;
 use super::rotating::ModelDisk;
 
-/// Longest time that a setting may name: a minute.
+/// Maximum time in a setting, in nanoseconds: a minute.
 const LONGEST_NS: u64 = 60_000_000_000;
 
-/// What becomes of the bytes.
+/// Whether a simulated drive keeps its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ModelContents {
-    /// Nothing: reads leave memory as it is, writes are dropped.
+    /// Data are dropped: reads leave memory as it is.
     #[default]
     None,
-    /// They are kept in memory, sparse, and lost at the end of the process.
+    /// Data are kept in sparse memory until the process ends.
     Ram,
 }
 
-/// Settings of a modelled SSD.
+/// Settings of a simulated SSD.
 #[derive(Debug, Clone)]
 pub struct ModelConfig {
     /// Size in bytes.
     pub size_bytes: u64,
     /// Logical block size in bytes, a power of two of 512 or more.
     pub block_size: u32,
-    /// Most hardware queues, 1 to 2048.
+    /// Maximum number of hardware queues, 1 to 2048.
     pub queues: u16,
-    /// Tags of each, 1 to 65,536.
+    /// Number of tags of each queue, 1 to 65,536.
     pub depth: u32,
-    /// What becomes of the bytes.
+    /// Whether the drive keeps its data.
     pub contents: ModelContents,
-    /// How long everything takes.
+    /// Timing of the drive's operations.
     pub timing: ModelTiming,
-    /// What it shares with other drives.
+    /// Controller that the drive shares with other drives, if any.
     pub controller: Option<Arc<ModelController>>,
 }
 
@@ -56,10 +57,10 @@ impl Default for ModelConfig {
 }
 
 impl ModelConfig {
-    /// Says what is wrong, if something is.
+    /// Checks the range of every setting.
     ///
     /// # Errors
-    /// A sentence that names the field, its value and its range.
+    /// Returns a sentence that names the field, its value and its range.
     pub(crate) fn validate(&self) -> Result<(), String> {
         let range = |name: &str, value: u64, least: u64, most: u64| match value {
             value if (least..=most).contains(&value) => Ok(()),
@@ -95,49 +96,52 @@ impl ModelConfig {
     }
 }
 
-/// How long things take in a modelled SSD.
+/// Timing of a simulated SSD.
 ///
-/// A command is processed (one at a time), travels (any number at once), occupies its unit for each
-/// page (units work at once), and its data cross the link (one direction at a time each).
+/// A command is processed (one at a time), travels (any number at once), occupies a unit for each
+/// page (units work in parallel), and transfers its data over the link (one transfer at a time in
+/// each direction).
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelTiming {
-    /// Parallel units (dies on all channels), 1 to 4,096; a page lives on one of them.
+    /// Number of parallel units (the dies on all channels), 1 to 4,096. Each page belongs to one of
+    /// them.
     pub units: u32,
-    /// Bytes that a unit reads or writes in one such time, 4 KiB or a power of two of that: its
-    /// flash page, of all its planes. I/Os of less take a unit as long.
+    /// Number of bytes that a unit reads or writes at a time: its flash page over all planes, 4 KiB
+    /// or 4 KiB times a power of two. A smaller I/O takes a unit as long.
     pub page_bytes: u32,
-    /// Time of a unit to read a page.
+    /// Time in which a unit reads a page.
     pub read_ns: u64,
-    /// Time of a unit to write a page.
+    /// Time in which a unit writes a page.
     pub write_ns: u64,
-    /// Fixed time of the controller and the way there and back, for every command.
+    /// Fixed time of the controller, and of the way there and back, for every command.
     pub latency_ns: u64,
-    /// Time for which a read keeps the controller from other commands: a second of it is the most
-    /// random reads that the drive does in a second.
+    /// Time for which a read occupies the controller. Its inverse is the maximum number of random
+    /// reads in a second.
     pub read_command_ns: u64,
-    /// Time for which any other command than a read keeps the controller from other commands.
+    /// Time for which any command other than a read occupies the controller.
     pub write_command_ns: u64,
-    /// Most bytes a second to the host; 0 for no limit.
+    /// Maximum bandwidth to the host in bytes a second; 0 for no limit.
     pub read_bytes_per_s: u64,
-    /// Most bytes a second from the host; 0 for no limit.
+    /// Maximum bandwidth from the host in bytes a second; 0 for no limit.
     pub write_bytes_per_s: u64,
-    /// Write buffer in bytes: a write completes when it is there, and waits for room while the
-    /// units are behind. 0 for none. The buffer is volatile: a flush empties it.
+    /// Size of the volatile write buffer in bytes; 0 for none. A write completes when it is in the
+    /// buffer, and waits for room if the units are behind. A flush empties the buffer.
     pub buffer_bytes: u64,
-    /// Times of the units vary evenly by this fraction to both sides, 0 to 1.
+    /// Relative variation of the units' times, evenly to both sides, 0 to 1.
     pub jitter: f64,
-    /// This share of I/Os, 0 to 1, takes longer at its units, by an exponentially distributed time.
+    /// Share of I/Os, 0 to 1, that take an additional, exponentially distributed time at their
+    /// units.
     pub tail_share: f64,
-    /// Mean of that time.
+    /// Mean of that additional time.
     pub tail_ns: u64,
-    /// Decides all that is random.
+    /// Seed of all random decisions.
     pub seed: u64,
-    /// The drive is a disk that rotates, which takes such times instead of all those above.
+    /// If set, the drive is a rotating disk with this timing, and all the times above are ignored.
     pub disk: Option<ModelDisk>,
 }
 
 impl ModelTiming {
-    /// Most units.
+    /// Maximum number of units.
     pub const UNITS_MAX: u32 = 4096;
 }
 

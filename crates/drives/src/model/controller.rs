@@ -1,15 +1,16 @@
-//! `ModelController`: what several modelled drives share: a number of tags and a link.
+//! `ModelController`: a number of tags and a link that several simulated drives share.
 //!
-//! An AHCI controller, an SCU or an HBA of \[FALCON\]'s test bed. Each drive holds a `Port`, which
-//! takes and gives back tags. Fair: while a drive waits for its first tags, drives above an equal
-//! share get none. Controllers have names, by which specs find them; a name lives as long as a
-//! drive holds it. Called by the model's queues; its mutexes are leaves and never held over a call.
+//! It stands for an AHCI controller, an SCU, or an HBA of \[FALCON\]'s test bed. Each drive holds a
+//! `ControllerPort`, through which it takes and returns tags. Tags are shared fairly: while a drive
+//! waits for its first tags, drives above an equal share get none. Specs find a controller by its
+//! name, which exists as long as a drive uses it. The model's queues call this. Its mutexes are
+//! leaves and never held during a call.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use super::link::{Booked, Link};
+use super::link::{BookedTransfer, LinkDirection};
 
-/// Something that several modelled drives hang on.
+/// A controller that several simulated drives are attached to.
 #[derive(Debug)]
 pub struct ModelController {
     name: String,
@@ -17,19 +18,19 @@ pub struct ModelController {
     bytes_per_s: u64,
     command_ns: u64,
     command_free_ns: Mutex<u64>,
-    ports: Mutex<Ports>,
-    to_host: Mutex<Link>,
-    from_host: Mutex<Link>,
+    ports: Mutex<PortTable>,
+    to_host: Mutex<LinkDirection>,
+    from_host: Mutex<LinkDirection>,
 }
 
-/// What bounds it; 0 for no bound.
+/// Limits of a controller; 0 means no limit.
 struct Limits {
     tags: u32,
     bytes_per_s: u64,
     command_ns: u64,
 }
 
-/// What a drive's spec asks of it.
+/// Limits of its controller that a drive's spec asks for.
 #[derive(Debug, Default)]
 pub(crate) struct ControllerOptions {
     pub(crate) tags: Option<u32>,
@@ -37,9 +38,9 @@ pub(crate) struct ControllerOptions {
     pub(crate) command_ns: Option<u64>,
 }
 
-/// The tags that each drive has.
+/// Tags in use, in total and by each drive.
 #[derive(Debug, Default)]
-struct Ports {
+struct PortTable {
     in_flight: u32,
     list: Vec<PortState>,
 }
@@ -51,24 +52,24 @@ struct PortState {
     waiting: bool,
 }
 
-/// The controllers that specs have named and drives still hold.
+/// Controllers that specs have named and that drives still use.
 static NAMED: Mutex<Vec<Weak<ModelController>>> = Mutex::new(Vec::new());
 
-/// A panic elsewhere leaves plain counts behind, which are whole.
+/// Locks a mutex, ignoring poison: a panic leaves plain counts, which are consistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl ModelController {
-    /// A controller with `tags` tags for all its drives, 0 for no limit, and a link of
-    /// `bytes_per_s` bytes a second in each direction, 0 for no limit.
+    /// Creates a controller with `tags` tags for all its drives, and a link of `bytes_per_s` bytes
+    /// a second in each direction; 0 means no limit.
     #[must_use]
     pub fn new(name: &str, tags: u32, bytes_per_s: u64) -> Arc<ModelController> {
         ModelController::with_command_time(name, Limits { tags, bytes_per_s, command_ns: 0 })
     }
 
-    /// A controller that every command of its drives occupies for a time, one after the other,
-    /// before the drive has it.
+    /// Creates a controller that every command occupies for a time, one command after the other,
+    /// before it reaches the drive.
     fn with_command_time(name: &str, limits: Limits) -> Arc<ModelController> {
         let Limits { tags, bytes_per_s, command_ns } = limits;
         Arc::new(ModelController {
@@ -78,16 +79,16 @@ impl ModelController {
             command_ns,
             command_free_ns: Mutex::new(0),
             ports: Mutex::default(),
-            to_host: Mutex::new(Link::new(bytes_per_s)),
-            from_host: Mutex::new(Link::new(bytes_per_s)),
+            to_host: Mutex::new(LinkDirection::new(bytes_per_s)),
+            from_host: Mutex::new(LinkDirection::new(bytes_per_s)),
         })
     }
 
-    /// The controller of this name that some drive already has, or a new one; what is not given is
-    /// as the other drives have it.
+    /// Returns the controller with this name that another drive uses, or creates one. Limits that
+    /// are not given are those of the existing one.
     ///
     /// # Errors
-    /// The existing one, if it has other limits.
+    /// Returns the existing controller if its limits differ.
     pub(crate) fn named(name: &str, asked: ControllerOptions) -> Result<Arc<Self>, Arc<Self>> {
         let mut named = lock(&NAMED);
         named.retain(|controller| controller.strong_count() > 0);
@@ -108,25 +109,25 @@ impl ModelController {
         Ok(made)
     }
 
-    /// Tags for all its drives; 0 for no limit.
+    /// Returns the number of tags for all its drives; 0 means no limit.
     #[must_use]
     pub fn tags(&self) -> u32 {
         self.tags
     }
 
-    /// Bytes a second in each direction; 0 for no limit.
+    /// Returns the bandwidth in each direction in bytes a second; 0 means no limit.
     #[must_use]
     pub fn bytes_per_s(&self) -> u64 {
         self.bytes_per_s
     }
 
-    /// Nanoseconds for which a command keeps it from others; 0 for none.
+    /// Returns the time for which a command occupies the controller, in nanoseconds; 0 for none.
     #[must_use]
     pub fn command_ns(&self) -> u64 {
         self.command_ns
     }
 
-    /// Books a command that comes at `now_ns`: when the drive has it.
+    /// Books a command that arrives at `now_ns`. Returns when it reaches the drive.
     pub(crate) fn book_command(&self, now_ns: u64) -> u64 {
         if self.command_ns == 0 {
             return now_ns;
@@ -136,25 +137,25 @@ impl ModelController {
         *free_ns
     }
 
-    pub(crate) fn book_to_host(&self, now_ns: u64, nr_sectors: u32) -> Booked {
+    pub(crate) fn book_to_host(&self, now_ns: u64, nr_sectors: u32) -> BookedTransfer {
         lock(&self.to_host).book(now_ns, nr_sectors)
     }
 
-    pub(crate) fn book_from_host(&self, now_ns: u64, nr_sectors: u32) -> Booked {
+    pub(crate) fn book_from_host(&self, now_ns: u64, nr_sectors: u32) -> BookedTransfer {
         lock(&self.from_host).book(now_ns, nr_sectors)
     }
 }
 
-/// The port of a controller that a drive hangs on.
+/// The port of a controller that a drive is attached to.
 #[derive(Debug)]
-pub(crate) struct Port {
+pub(crate) struct ControllerPort {
     pub(crate) controller: Arc<ModelController>,
     index: usize,
 }
 
-impl Port {
-    /// A free port, with no tags taken.
-    pub(crate) fn new(controller: Arc<ModelController>) -> Port {
+impl ControllerPort {
+    /// Takes a free port. The drive has no tags yet.
+    pub(crate) fn new(controller: Arc<ModelController>) -> ControllerPort {
         let mut ports = lock(&controller.ports);
         let index = ports.list.iter().position(|port| !port.taken).unwrap_or(ports.list.len());
         if index == ports.list.len() {
@@ -162,10 +163,10 @@ impl Port {
         }
         ports.list[index] = PortState { taken: true, ..PortState::default() };
         drop(ports);
-        Port { controller, index }
+        ControllerPort { controller, index }
     }
 
-    /// Takes a tag; false if there is none, or if another drive has more right to it.
+    /// Takes a tag. Returns false if none is free, or if other drives have precedence.
     pub(crate) fn take(&self) -> bool {
         let tags = self.controller.tags;
         if tags == 0 {
@@ -189,7 +190,7 @@ impl Port {
         granted
     }
 
-    /// Gives tags back.
+    /// Returns tags to the controller.
     pub(crate) fn give(&self, count: u32) {
         if self.controller.tags > 0 {
             let mut ports = lock(&self.controller.ports);
@@ -199,7 +200,7 @@ impl Port {
     }
 }
 
-impl Drop for Port {
+impl Drop for ControllerPort {
     fn drop(&mut self) {
         let mut ports = lock(&self.controller.ports);
         let left = std::mem::take(&mut ports.list[self.index]);
@@ -214,7 +215,10 @@ mod tests {
     #[test]
     fn drives_share_the_tags_of_their_controller() {
         let controller = ModelController::new("c", 3, 0);
-        let (a, b) = (Port::new(Arc::clone(&controller)), Port::new(Arc::clone(&controller)));
+        let (a, b) = (
+            ControllerPort::new(Arc::clone(&controller)),
+            ControllerPort::new(Arc::clone(&controller)),
+        );
         assert!(a.take() && a.take() && a.take());
         assert!(!a.take() && !b.take());
         a.give(1);
@@ -224,7 +228,10 @@ mod tests {
     #[test]
     fn drive_that_waits_gets_its_share_before_one_that_has_more() {
         let controller = ModelController::new("c", 4, 0);
-        let (a, b) = (Port::new(Arc::clone(&controller)), Port::new(Arc::clone(&controller)));
+        let (a, b) = (
+            ControllerPort::new(Arc::clone(&controller)),
+            ControllerPort::new(Arc::clone(&controller)),
+        );
         assert!((0..4).all(|_| a.take()));
         assert!(!b.take());
         a.give(1);
@@ -245,7 +252,10 @@ mod tests {
     #[test]
     fn drive_that_is_gone_leaves_its_tags_and_its_wait() {
         let controller = ModelController::new("c", 2, 0);
-        let (a, b) = (Port::new(Arc::clone(&controller)), Port::new(Arc::clone(&controller)));
+        let (a, b) = (
+            ControllerPort::new(Arc::clone(&controller)),
+            ControllerPort::new(Arc::clone(&controller)),
+        );
         assert!(a.take() && a.take() && !b.take());
         drop(a);
         assert!(b.take() && b.take());

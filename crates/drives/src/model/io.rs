@@ -1,24 +1,24 @@
-//! An I/O as the timing of a modelled drive sees it. Plain data.
+//! An I/O, as the timing of a simulated drive sees it. Plain data.
 
-/// What an I/O does.
+/// Kind of an I/O.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ModelIoKind {
     /// Reads pages and sends them to the host.
     Read,
-    /// Takes data from the host; done when they are buffered.
+    /// Takes data from the host; completes when they are in the buffer.
     Write,
-    /// Takes data from the host; done when they and all writes before are on the units.
+    /// Takes data from the host; completes when these and all earlier writes are on the units.
     DurableWrite,
-    /// Done when all writes before are on the units.
+    /// Completes when all earlier writes are on the units.
     Flush,
     /// A command without data.
     Command,
 }
 
-/// An I/O as the timing sees it.
+/// An I/O, as the timing sees it.
 #[derive(Debug, Clone, Copy)]
 pub struct ModelIo {
-    /// What it does.
+    /// Kind of the I/O.
     pub kind: ModelIoKind,
     /// First sector.
     pub sector: u64,

@@ -1,8 +1,8 @@
-//! From the spec of a modelled drive to its settings.
+//! Parses a spec into the settings of a simulated drive.
 //!
-//! A preset, or the defaults, and keys that override it one by one. Called by `open` and
-//! `open_on`. Errors are
-//! those of every driver's keys; an unknown preset names the nearest known one.
+//! The settings are those of a preset, or the defaults, with single keys overridden. `open` and
+//! `open_on` call this. Errors are those of every driver's keys; an unknown preset is answered with
+//! the nearest known one.
 
 use millrace_block::{Error, ErrorKind, QueueKind};
 
@@ -17,7 +17,7 @@ use crate::common::words::nearest;
 use crate::open::{DriveSettings, DriverRow, OpenOptions, Opened};
 use crate::spec::{Spec, SpecError};
 
-/// The driver's row.
+/// The driver's row in the table of drivers.
 pub(crate) const ROW: DriverRow = DriverRow {
     name: "model",
     keys: &[
@@ -66,7 +66,7 @@ impl DriveSettings for ModelConfig {
     }
 }
 
-/// The settings that a spec asks for.
+/// Parses and checks the settings of a spec.
 pub(crate) fn config_of(spec: &Spec) -> Result<ModelConfig, SpecError> {
     let base = base_of(spec)?;
     let contents = |text: &str| match text {
@@ -85,8 +85,8 @@ pub(crate) fn config_of(spec: &Spec) -> Result<ModelConfig, SpecError> {
     })
 }
 
-/// How long the modelled drive of a spec usually takes while it has nothing else to do, if it is
-/// one that can be.
+/// Returns the usual service times of a spec's simulated drive while it is idle, or `None` for
+/// other drivers or invalid settings.
 #[must_use]
 pub fn usual_times(spec: &Spec) -> Option<UsualTimes> {
     let config = (spec.driver == "model").then(|| config_of(spec).ok()).flatten()?;
@@ -108,9 +108,7 @@ fn base_of(spec: &Spec) -> Result<ModelConfig, SpecError> {
 fn timing_of(spec: &Spec, base: ModelTiming) -> Result<ModelTiming, SpecError> {
     let given = FLASH_KEYS.into_iter().find(|key| base.disk.is_some() && spec.get(key).is_some());
     if let Some(key) = given {
-        return Err(
-            spec.invalid(key, "its preset is a disk that rotates, which has no such setting")
-        );
+        return Err(spec.invalid(key, "the preset is a rotating disk, which has no such setting"));
     }
     let fraction = |key| {
         let parse = |text: &str| text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
@@ -138,7 +136,7 @@ fn timing_of(spec: &Spec, base: ModelTiming) -> Result<ModelTiming, SpecError> {
     })
 }
 
-/// Keys of what only drives without a disk have.
+/// Keys that do not apply to rotating disks.
 const FLASH_KEYS: [&str; 12] = [
     "units",
     "page",
@@ -162,7 +160,7 @@ fn controller_of(spec: &Spec) -> Result<Option<std::sync::Arc<ModelController>>,
         let mut lone =
             ["controller-tags", "controller-bandwidth", "controller-command"].into_iter();
         return match lone.find(|key| spec.get(key).is_some()) {
-            Some(key) => Err(spec.invalid(key, "it goes with controller=NAME")),
+            Some(key) => Err(spec.invalid(key, "it needs controller=NAME")),
             None => Ok(None),
         };
     };
@@ -245,13 +243,13 @@ mod tests {
         assert!(config("model:preset=hdd7200,size=1t,data=ram,depth=4").timing.disk.is_some());
         for key in FLASH_KEYS {
             let text = error(&format!("model:preset=hdd7200,{key}=1"));
-            assert!(text.contains(key) && text.contains("rotates"), "{text}");
+            assert!(text.contains(key) && text.contains("rotating disk"), "{text}");
         }
     }
 
     #[test]
     fn controller_without_a_name_and_two_of_one_name_with_other_limits_are_refused() {
-        assert!(error("model:controller-tags=5").contains("goes with controller=NAME"));
+        assert!(error("model:controller-tags=5").contains("it needs controller=NAME"));
         let _held = config("model:controller=refused,controller-tags=5");
         let text = error("model:controller=refused,controller-tags=6");
         assert!(text.contains("with 5 tags"), "{text}");

@@ -1,20 +1,20 @@
-//! Known drives as settings of the model, with the figures that they were made from.
+//! Known drives as settings of the model, with the figures that they are derived from.
 //!
-//! Stated figures are those of data sheets and of the papers' test beds: random IOPS of 4 KiB at
+//! Stated figures come from data sheets and from the test beds of papers: random IOPS of 4 KiB at
 //! the stated depth, sequential bandwidth at 128 KiB, latency of one I/O at a time. Random rates
-//! become the time of one command, bandwidths the link, the latency what is left for the unit.
-//! Tests drive each preset in virtual time and compare.
+//! become the time of one command, bandwidths become the link, and the rest of the latency is the
+//! unit's. Tests run each preset in virtual time and compare.
 //!
 //! Sources: Samsung's data sheets of SSD 850 EVO 500 GB and 950 PRO 512 GB (at queue depth 1: 10 K
-//! and 40 K, 12 K and 43 K IOPS; the 950 PRO's most by four threads of depth 32, from memory);
+//! and 40 K, 12 K and 43 K IOPS; the 950 PRO's maximum by four threads of depth 32, from memory);
 //! AnandTech's reviews of the 850 EVO (December 2014: 32 dies), of the 860 PRO (January 2018: most
-//! SATA drives of Samsung reach their limit of almost 400 MB/s of random reads around depth 16) and
-//! of the 960 PRO (October 2016: dies of 128 Gbit in the 950 PRO, so 32); what is said at the 520;
-//! Intel's specification of Optane P5800X 800 GB; \[FALCON\] evaluation for the 520's link;
-//! \[MIOT\] evaluation for the limits of its NVMe drive, whose latency is a guess; \[WALK\] for one
-//! figure of its NVMe drive, 25.3 us from D to C, beside which all others are guesses; Western
-//! Digital's OEM specification of the Ultrastar DC HC310 (seeks and rotation; its rate, a mean over
-//! the zones, is a guess).
+//! of Samsung's SATA drives reach their limit of almost 400 MB/s of random reads around depth 16)
+//! and of the 960 PRO (October 2016: dies of 128 Gbit in the 950 PRO, so 32); the comment at the
+//! 520; Intel's specification of Optane P5800X 800 GB; the evaluation of \[FALCON\] for the 520's
+//! link; the evaluation of \[MIOT\] for the limits of its NVMe drive, whose latency is a guess;
+//! \[WALK\] for one figure of its NVMe drive, 25.3 us from D to C, beside which all others are
+//! guesses; Western Digital's OEM specification of the Ultrastar DC HC310 (seeks and rotation; its
+//! rate, a mean over the zones, is a guess).
 
 use super::config::{ModelConfig, ModelTiming};
 use super::rotating::ModelDisk;
@@ -22,39 +22,39 @@ use super::rotating::ModelDisk;
 /// A known drive.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ModelPreset {
-    /// As specs name it.
+    /// Name in specs.
     pub name: &'static str,
-    /// What it is like.
+    /// Description of the drive.
     pub about: &'static str,
-    /// Random reads and writes of 4 KiB a second, at `depth`.
+    /// Random reads and writes of 4 KiB in a second, at queue depth `depth`.
     pub random_iops: (u64, u64),
-    /// The depth at which it reaches them.
+    /// Queue depth at which the drive reaches `random_iops`.
     pub depth: u32,
-    /// Sequential bytes a second, reading and writing.
+    /// Sequential read and write bandwidth, in bytes a second.
     pub bytes_per_s: (u64, u64),
-    /// Latency of a single random 4 KiB read and write in nanoseconds.
+    /// Latency of a single random 4 KiB read and write, in nanoseconds.
     pub latency_ns: (u64, u64),
     size_bytes: u64,
     queues: u16,
     queue_depth: u32,
-    dies: Dies,
+    dies: DieGeometry,
     read_ns: u64,
     write_ns: u64,
     fixed_ns: u64,
     buffer_bytes: u64,
-    /// It rotates.
+    /// Timing of the disk, if the drive rotates.
     disk: Option<ModelDisk>,
 }
 
-/// What works at once in a drive.
+/// Parallel units of a drive.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Dies {
+struct DieGeometry {
     count: u32,
     page_bytes: u32,
 }
 
 const MB: u64 = 1_000_000;
-/// A second in nanoseconds.
+/// Nanoseconds in a second.
 const SECOND_NS: u64 = 1_000_000_000;
 const GB: u64 = 1_000 * MB;
 
@@ -68,7 +68,7 @@ const EVO_850: ModelPreset = ModelPreset {
     size_bytes: 500 * GB,
     queues: 1,
     queue_depth: 32,
-    dies: Dies { count: 32, page_bytes: 4096 },
+    dies: DieGeometry { count: 32, page_bytes: 4096 },
     read_ns: 73_000,
     write_ns: 160_000,
     fixed_ns: 7_000,
@@ -86,7 +86,7 @@ const PRO_950: ModelPreset = ModelPreset {
     size_bytes: 512 * GB,
     queues: 8,
     queue_depth: 1024,
-    dies: Dies { count: 32, page_bytes: 16_384 },
+    dies: DieGeometry { count: 32, page_bytes: 16_384 },
     read_ns: 67_000,
     write_ns: 300_000,
     fixed_ns: 11_000,
@@ -94,11 +94,12 @@ const PRO_950: ModelPreset = ModelPreset {
     disk: None,
 };
 
-/// Intel's product specification (325968) has up to 50 K random reads in the family; the writes are
-/// those of 480 GB. At 120 GB they are 25 K and 40 K (all three from memory), but these rates bound
-/// all commands here, not random ones alone. A read takes about 200 us: AnandTech measured 60 MB/s
-/// at depth 3 (February 2012). ITmedia counted 16 GB in a package at 240 GB: two dies of 64 Gbit,
-/// so 16 dies at 120 GB. A flash page of 16 KiB, two planes of 8, is an assumption.
+/// Intel's product specification (325968) states up to 50 K random reads for the family; the writes
+/// are those of the 480 GB model. The 120 GB model has 25 K and 40 K (all three from memory), but
+/// these rates bound all commands here, not only random ones. A read takes about 200 us: AnandTech
+/// measured 60 MB/s at depth 3 (February 2012). ITmedia counted 16 GB in a package at 240 GB: two
+/// dies of 64 Gbit, so 16 dies at 120 GB. A flash page of 16 KiB, in two planes of 8 KiB, is an
+/// assumption.
 const INTEL_520: ModelPreset = ModelPreset {
     name: "520",
     about: "SATA III, MLC without a buffer: 120 GB, with the rates of the larger Intel SSD 520",
@@ -109,7 +110,7 @@ const INTEL_520: ModelPreset = ModelPreset {
     size_bytes: 120 * GB,
     queues: 1,
     queue_depth: 32,
-    dies: Dies { count: 16, page_bytes: 16_384 },
+    dies: DieGeometry { count: 16, page_bytes: 16_384 },
     read_ns: 155_000,
     write_ns: 70_000,
     fixed_ns: 3_000,
@@ -120,7 +121,7 @@ const INTEL_520: ModelPreset = ModelPreset {
 const HDD_7200: ModelPreset = ModelPreset {
     name: "hdd7200",
     about: "SATA disk of 7,200 rpm, one command at a time: Ultrastar DC HC310 6 TB class",
-    // A seek and half a revolution each.
+    // Each random I/O takes a seek and half a revolution.
     random_iops: (86, 81),
     depth: 32,
     bytes_per_s: (200 * MB, 200 * MB),
@@ -128,7 +129,7 @@ const HDD_7200: ModelPreset = ModelPreset {
     size_bytes: 6_000 * GB,
     queues: 1,
     queue_depth: 1,
-    dies: Dies { count: 1, page_bytes: 4096 },
+    dies: DieGeometry { count: 1, page_bytes: 4096 },
     read_ns: 0,
     write_ns: 0,
     fixed_ns: 0,
@@ -142,14 +143,14 @@ const HDD_7200: ModelPreset = ModelPreset {
     }),
 };
 
-/// All presets.
+/// All presets, in the order in which they are listed.
 const PRESETS: [ModelPreset; 9] = [
     EVO_850,
     PRO_950,
     INTEL_520,
     ModelPreset {
         name: "520-sata2",
-        about: "the same on a SATA II link, as behind the SCU of [FALCON]",
+        about: "the 520 on a SATA II link, as behind the SCU of [FALCON]",
         bytes_per_s: (275 * MB, 275 * MB),
         latency_ns: (192_900, 111_700),
         ..INTEL_520
@@ -163,7 +164,7 @@ const PRESETS: [ModelPreset; 9] = [
         latency_ns: (92_000, 15_900),
         size_bytes: 1_500 * GB,
         queues: 32,
-        dies: Dies { count: 256, page_bytes: 4096 },
+        dies: DieGeometry { count: 256, page_bytes: 4096 },
         read_ns: 79_200,
         fixed_ns: 10_000,
         write_ns: 600_000,
@@ -171,7 +172,7 @@ const PRESETS: [ModelPreset; 9] = [
     },
     ModelPreset {
         name: "walk-nvme",
-        about: "the NVMe drive of [WALK]: its time for one read, all else as 950pro",
+        about: "the NVMe drive of [WALK]: read latency from the paper, all else as 950pro",
         latency_ns: (25_300, 22_800),
         read_ns: 9_300,
         ..PRO_950
@@ -186,7 +187,7 @@ const PRESETS: [ModelPreset; 9] = [
         size_bytes: 800 * GB,
         queues: 128,
         queue_depth: 4096,
-        dies: Dies { count: 56, page_bytes: 4096 },
+        dies: DieGeometry { count: 56, page_bytes: 4096 },
         read_ns: 2_000,
         write_ns: 2_000,
         fixed_ns: 2_500,
@@ -197,9 +198,9 @@ const PRESETS: [ModelPreset; 9] = [
     ModelPreset {
         name: "ultrastar-36lzx",
         about: "SCSI disk of 10,000 rpm, one command at a time: IBM Ultrastar 36LZX, of 2000",
-        // 4.9 ms of seek and 3 ms of half a revolution each: Bryant, O'Hallaron, Computer Systems:
-        // A Programmer's Perspective, 2003, figure 6.13, which also has the sustained 21 to 36
-        // MB/s. Seeks of writes and to the next track are assumptions.
+        // A random I/O takes 4.9 ms of seek and 3 ms of half a revolution: Bryant, O'Hallaron,
+        // Computer Systems: A Programmer's Perspective, 2003, figure 6.13, which also has the
+        // sustained 21 to 36 MB/s. Seeks of writes and to the next track are assumptions.
         random_iops: (127, 119),
         bytes_per_s: (36 * MB, 36 * MB),
         latency_ns: (7_900_000, 8_400_000),
@@ -215,14 +216,14 @@ const PRESETS: [ModelPreset; 9] = [
     },
 ];
 
-/// All presets.
+/// Returns all presets.
 #[must_use]
 pub fn model_presets() -> &'static [ModelPreset] {
     &PRESETS
 }
 
 impl ModelPreset {
-    /// The settings of this drive.
+    /// Returns the settings of this drive.
     #[must_use]
     pub fn config(&self) -> ModelConfig {
         ModelConfig {

@@ -1,9 +1,9 @@
-//! `ModelQueue`: a hardware queue of a modelled SSD.
+//! `ModelQueue`: a hardware queue of a simulated SSD.
 //!
-//! Owns the requests handed over since the last commit and a heap of completion times, both with
-//! room for every tag, so nothing is allocated per I/O. Contents are moved when a request is handed
-//! over; its times begin at the commit. Called by the block layer under the serve lock. Of two
-//! requests that are done at the same time the one submitted first is named first.
+//! It owns the requests submitted since the last commit, and a heap of completion times, both with
+//! room for every tag, so nothing is allocated for each I/O. Data are copied when a request is
+//! submitted; its time begins at the commit. If two requests complete at the same time, the one
+//! submitted first is completed first. The block layer calls this under the serve lock.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -18,20 +18,20 @@ use millrace_machine::Machine;
 use super::ModelState;
 use super::io::{ModelIo, ModelIoKind};
 
-/// A hardware queue of a modelled SSD.
+/// A hardware queue of a simulated SSD.
 #[derive(Debug)]
 pub(super) struct ModelQueue {
     shared: Arc<ModelState>,
     staged: Vec<(Tag, ModelIo)>,
-    /// Time, number, tag; the earliest on top.
+    /// Completion time, sequence number and tag; the earliest on top.
     busy: BinaryHeap<Reverse<(u64, u64, Tag)>>,
     next_number: u64,
-    /// How long each tag's request takes, for traces.
+    /// Service time of each tag's request in nanoseconds, for traces.
     service_ns: Box<[u64]>,
 }
 
 impl ModelQueue {
-    /// An idle queue for `depth` tags.
+    /// Creates an idle queue for `depth` tags.
     pub(super) fn new(shared: Arc<ModelState>, depth: u32) -> ModelQueue {
         let depth = depth as usize;
         let (staged, busy) = (Vec::with_capacity(depth), BinaryHeap::with_capacity(depth));
@@ -61,7 +61,7 @@ impl<M: Machine> DriverQueue<M> for ModelQueue {
         if let Some(port) = &self.shared.port
             && !port.take()
         {
-            // Without anything in flight no completion of this queue would bring it back.
+            // If nothing is in flight, no completion of this queue would cause another attempt.
             let idle = self.staged.is_empty() && self.busy.is_empty();
             return if idle { Dispatch::HostBusy } else { Dispatch::DeviceBusy };
         }
@@ -72,7 +72,7 @@ impl<M: Machine> DriverQueue<M> for ModelQueue {
         Dispatch::Queued
     }
 
-    /// How long it took, as far as the drive goes.
+    /// Returns how long the request took in the drive.
     fn trace_data(&self, tag: Tag, moment: Moment) -> DriverData {
         match moment {
             Moment::Issue => DriverData::default(),
@@ -88,7 +88,7 @@ impl<M: Machine> DriverQueue<M> for ModelQueue {
         }
         let now_ns = M::now();
         let controller = self.shared.port.as_ref().map(|port| &*port.controller);
-        // Times of a panicked thread are whole numbers like any others.
+        // A panicked thread leaves plain numbers behind, so a poisoned lock is safe to use.
         let timing = self.shared.timing.lock();
         let mut timing = timing.unwrap_or_else(PoisonError::into_inner);
         for (tag, io) in self.staged.drain(..) {

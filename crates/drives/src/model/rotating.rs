@@ -1,48 +1,51 @@
-//! `Rotating`: when a modelled disk that rotates is done with an I/O: seek, rotation, transfer.
+//! `RotatingDisk`: computes when a simulated rotating disk completes an I/O: seek, rotation,
+//! transfer.
 //!
-//! One arm, one I/O at a time, in the order in which they come. A seek over the fraction `d` of the
-//! stroke takes `track + (full - track) * sqrt(d)`: the arm accelerates half of the way; `full` is
-//! what makes the mean over all pairs of places the stated one (the mean of `sqrt(d)` is 8/15).
-//! Then the sector has to come by: the platter turns with the time, and tracks are skewed so that
-//! the next one begins when the arm is there. What continues where the last I/O ended finds the
-//! head in place, as read-ahead and the write cache of a real disk have it. Pure arithmetic, called
-//! by timing.rs. Source: Ruemmler and Wilkes, "An introduction to disk drive modeling", 1994.
+//! There is one arm, and one I/O at a time, in order of arrival. A seek over the fraction `d` of
+//! the stroke takes `track + (full - track) * sqrt(d)`, because the arm accelerates for half of the
+//! way; `full` is chosen so that the mean over all pairs of positions is the stated one (the mean
+//! of `sqrt(d)` is 8/15). Then the sector must come under the head: the platter turns with time,
+//! and tracks are skewed so that the next one begins when the arm arrives. An I/O that continues
+//! where the last one ended finds the head in place, as with the read-ahead and the write cache of
+//! a real disk. Pure arithmetic, called by timing.rs. Source: Ruemmler and Wilkes, "An introduction
+//! to disk drive modeling", 1994.
 
 use super::io::{ModelIo, ModelIoKind};
 
-/// How long things take in a modelled disk that rotates.
+/// Timing of a simulated rotating disk.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ModelDisk {
-    /// Bytes of the whole stroke, 1 MiB or more; a drive with fewer uses the outer part of it.
+    /// Bytes of the whole stroke, 1 MiB or more. A smaller drive uses the outer part of it.
     pub stroke_bytes: u64,
-    /// Revolutions a minute, 1,000 to 60,000.
+    /// Revolutions in a minute, 1,000 to 60,000.
     pub rpm: u32,
-    /// Bytes a second from or to the medium, 1 MB or more.
+    /// Transfer rate from or to the medium in bytes a second, 1 MB or more.
     pub bytes_per_s: u64,
-    /// Nanoseconds of a seek to the next track, for reads and for all else.
+    /// Time of a seek to the next track in nanoseconds: for reads, and for all other I/Os.
     pub track_seek_ns: (u64, u64),
-    /// Mean nanoseconds of a seek between two places at random, for reads and for all else.
+    /// Mean time of a seek between two random positions in nanoseconds: for reads, and for all
+    /// other I/Os.
     pub average_seek_ns: (u64, u64),
 }
 
 /// Nanoseconds in a minute.
 const MINUTE_NS: u64 = 60_000_000_000;
-/// Mean of the square root of the distance of two places on a stroke of length 1.
+/// Mean of the square root of the distance between two random points on a line of length 1.
 const MEAN_ROOT: f64 = 8.0 / 15.0;
 
 impl ModelDisk {
-    /// Nanoseconds of a revolution.
+    /// Returns the time of a revolution, in nanoseconds.
     #[must_use]
     pub fn revolution_ns(&self) -> u64 {
         MINUTE_NS / u64::from(self.rpm.max(1))
     }
 
-    /// Sectors of a track.
+    /// Returns the number of sectors of a track.
     fn track_sectors(&self) -> u64 {
         (self.bytes_per_s * self.revolution_ns() / 1_000_000_000 / 512).max(1)
     }
 
-    /// What is wrong with it, if something is.
+    /// Returns an error if a setting is out of range.
     pub(super) fn validate(&self) -> Result<(), String> {
         let seeks = [self.track_seek_ns, self.average_seek_ns];
         let ordered = |(least, most): (u64, u64)| least <= most && most <= 1_000_000_000;
@@ -55,30 +58,30 @@ impl ModelDisk {
         match sound {
             true => Ok(()),
             false => Err(format!(
-                "model drive: disk {self:?} makes no sense: a stroke of 1 MiB or more, 1,000 to \
-                 60,000 rpm, 1 MB/s or more, and seeks up to 1 s, to a track no longer than on \
-                 average"
+                "model drive: disk {self:?} is out of range; it needs a stroke of 1 MiB or \
+                 more, 1,000 to 60,000 rpm, 1 MB/s or more, and seeks up to 1 s, to a track no \
+                 longer than on average"
             )),
         }
     }
 }
 
-/// Where the arm of a disk is, and until when it is busy.
+/// Position of a disk's arm, and the time until which it is busy.
 #[derive(Debug)]
-pub(super) struct Rotating {
+pub(super) struct RotatingDisk {
     disk: ModelDisk,
     free_ns: u64,
-    /// The sector behind the last one that passed the head.
+    /// Sector after the last one that passed the head.
     end: u64,
 }
 
-impl Rotating {
-    /// A disk whose arm rests at sector 0.
-    pub(super) fn new(disk: ModelDisk) -> Rotating {
-        Rotating { disk, free_ns: 0, end: 0 }
+impl RotatingDisk {
+    /// Creates a disk whose arm is at sector 0.
+    pub(super) fn new(disk: ModelDisk) -> RotatingDisk {
+        RotatingDisk { disk, free_ns: 0, end: 0 }
     }
 
-    /// The time at which an I/O that comes at `now_ns` is done.
+    /// Returns when an I/O that arrives at `now_ns` completes.
     pub(super) fn submit(&mut self, now_ns: u64, io: ModelIo) -> u64 {
         let start_ns = self.free_ns.max(now_ns);
         self.free_ns = match io.kind {
@@ -94,7 +97,7 @@ impl Rotating {
         self.free_ns
     }
 
-    /// When the first sector of an I/O is below the head.
+    /// Returns when the first sector of an I/O is under the head.
     fn position(&self, start_ns: u64, io: ModelIo) -> u64 {
         if io.sector == self.end {
             return start_ns;
@@ -103,14 +106,14 @@ impl Rotating {
         let arrived_ns = start_ns + self.seek_ns(io);
         let track_sectors = self.disk.track_sectors();
         let (track, within) = (io.sector / track_sectors, io.sector % track_sectors);
-        // In nanoseconds of the revolution: where the sector lies, and where the head is.
+        // Positions of the sector and of the head, in nanoseconds of a revolution.
         let skew_ns = track % revolution_ns * (self.disk.track_seek_ns.0 % revolution_ns);
         let lies_ns = (within * revolution_ns / track_sectors + skew_ns) % revolution_ns;
         let head_ns = arrived_ns % revolution_ns;
         arrived_ns + (lies_ns + revolution_ns - head_ns) % revolution_ns
     }
 
-    /// How long the arm takes to the track of an I/O.
+    /// Returns the time that the arm takes to the track of an I/O.
     fn seek_ns(&self, io: ModelIo) -> u64 {
         let track_sectors = self.disk.track_sectors();
         let distance = (io.sector / track_sectors).abs_diff(self.end / track_sectors);
@@ -123,7 +126,7 @@ impl Rotating {
         };
         let tracks = (self.disk.stroke_bytes >> 9) / track_sectors;
         let part = ((distance - 1) as f64 / tracks.max(1) as f64).min(1.0);
-        // The longest seek is this much longer than one to the next track.
+        // The longest seek takes this much longer than a seek to the next track.
         let more_ns = (average_ns - track_ns) as f64 / MEAN_ROOT;
         track_ns + (more_ns * part.sqrt()) as u64
     }
@@ -154,7 +157,7 @@ mod tests {
 
     #[test]
     fn what_follows_the_last_io_takes_its_transfer_only_and_ios_take_turns() {
-        let mut disk = Rotating::new(DISK);
+        let mut disk = RotatingDisk::new(DISK);
         let ends: Vec<u64> =
             (0..4).map(|at| disk.submit(0, io(ModelIoKind::Read, at * 100, 100))).collect();
         assert_eq!(ends, [1_000_000, 2_000_000, 3_000_000, 4_000_000]);
@@ -171,14 +174,14 @@ mod tests {
             (500, 5_000_001, 15_010_000),
             (999, 20_000_000, 30_000_000),
         ] {
-            let found = Rotating::new(DISK).submit(now_ns, read(sector));
+            let found = RotatingDisk::new(DISK).submit(now_ns, read(sector));
             assert_eq!(found, done_ns, "sector {sector} at {now_ns}");
         }
     }
 
     #[test]
     fn the_next_track_begins_where_the_arm_arrives() {
-        let mut disk = Rotating::new(DISK);
+        let mut disk = RotatingDisk::new(DISK);
         // To the end of track 0; then not its first sector, so the arm has to go there.
         assert_eq!(disk.submit(0, io(ModelIoKind::Read, 0, 999)), 9_990_000);
         let done_ns = disk.submit(9_990_000, read(TRACK));
@@ -188,7 +191,7 @@ mod tests {
     #[test]
     fn random_places_cost_the_stated_seek_and_half_a_revolution() {
         for (kind, seek_ns) in [(ModelIoKind::Read, 9_000_000), (ModelIoKind::Write, 10_000_000)] {
-            let (mut disk, mut now_ns) = (Rotating::new(DISK), 0);
+            let (mut disk, mut now_ns) = (RotatingDisk::new(DISK), 0);
             let sectors = DISK.stroke_bytes >> 9;
             const IOS: u64 = 20_000;
             for number in 0..IOS {
@@ -212,7 +215,7 @@ mod tests {
             ModelDisk { average_seek_ns: (9_000_000, 2_000_000_000), ..DISK },
         ] {
             let text = wrong.validate().unwrap_err();
-            assert!(text.contains("makes no sense"), "{text}");
+            assert!(text.contains("is out of range"), "{text}");
         }
     }
 }

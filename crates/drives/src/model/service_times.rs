@@ -1,7 +1,7 @@
-//! How long a modelled drive takes for an I/O when it has nothing else to do.
+//! Service times of a simulated drive that is otherwise idle.
 //!
-//! Asked of the timing itself, so that it is what the drive will do. Pure; called by whoever wants
-//! to know before anything is measured, as for latency targets.
+//! They are computed with the drive's own timing, so they match its behaviour. Pure functions, for
+//! code that needs times before anything is measured, such as latency targets.
 
 use millrace_random::mixed;
 
@@ -9,25 +9,24 @@ use super::config::ModelTiming;
 use super::io::{ModelIo, ModelIoKind};
 use super::timing::Timing;
 
-/// I/Os tried of each kind: an odd number, so that one is in the middle.
+/// Number of I/Os tried of each kind; odd, so that there is a median.
 const TRIES: usize = 129;
-/// Least time between two tries, after which everything has settled: 100 s.
+/// Minimum time between two tries, in nanoseconds, after which the drive is idle again: 100 s.
 const APART_NS: u64 = 100_000_000_000;
-/// And up to so much more, for a disk to be at any angle: a second.
+/// Maximum additional time between two tries, so that a disk can be at any angle: one second.
 const MORE_NS: u64 = 1_000_000_000;
 
-/// How long a read and a write of 4 KiB take on an idle drive, usually: the medians, in
-/// nanoseconds.
+/// Median times of a 4 KiB read and write on an idle drive, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UsualTimes {
-    /// A read.
+    /// Median time of a read.
     pub read_ns: u64,
-    /// A write.
+    /// Median time of a write.
     pub write_ns: u64,
 }
 
 impl UsualTimes {
-    /// Those of a modelled drive of that size.
+    /// Computes the times of a simulated drive of this size.
     #[must_use]
     pub fn of(timing: &ModelTiming, size_bytes: u64) -> UsualTimes {
         let median = |kind| {

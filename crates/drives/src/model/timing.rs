@@ -1,56 +1,56 @@
-//! `Timing`: when an I/O of a modelled SSD is done: pure arithmetic on virtual time.
+//! `Timing`: computes when an I/O of a simulated SSD completes; pure arithmetic on virtual time.
 //!
-//! Owns the times until which the command processor, the units, the two directions of the link and
-//! the write buffer are taken. One call per I/O, in the order of submission, with the time of that;
-//! calls with a time that went back a little are served as late ones. No clock, no machine, no
-//! allocation after `new`; the same calls give the same times.
+//! It has the times until which the command processor, the units, both directions of the link, and
+//! the write buffer are occupied. There is one call for each I/O, in order of submission, with its
+//! time; a call with a slightly earlier time is treated as late. It uses no clock and no machine,
+//! and allocates nothing after `new`; the same calls give the same times.
 //!
-//! A transfer is booked on the link when the I/O is submitted, though its data come later: so the
-//! link never carries more than its rate, and an I/O on a slow unit does not hold up the link for
-//! others. Programs of buffered writes do not delay reads, as controllers suspend them for reads.
+//! A transfer is booked on the link when the I/O is submitted, although its data come later. So the
+//! link never exceeds its rate, and an I/O on a slow unit does not hold up the link for others.
+//! Programming buffered writes does not delay reads, because controllers suspend it for reads.
 
 use millrace_random::{SplitMix64, mixed};
 
 use super::config::ModelTiming;
 use super::controller::ModelController;
 use super::io::{ModelIo, ModelIoKind};
-use super::link::{Booked, Link};
-use super::rotating::Rotating;
+use super::link::{BookedTransfer, LinkDirection};
+use super::rotating::RotatingDisk;
 
-/// Sectors of what a drive maps: 4 KiB.
+/// Size of the blocks that a drive maps, in sectors: 4 KiB.
 const BLOCK_SECTORS: u64 = 8;
 
-/// When I/Os are done.
+/// State from which completion times are computed.
 #[derive(Debug)]
 pub struct Timing {
     config: ModelTiming,
     units_free_ns: Box<[u64]>,
     command_free_ns: u64,
-    to_host: Link,
-    from_host: Link,
-    /// When the units will have written all that is buffered.
+    to_host: LinkDirection,
+    from_host: LinkDirection,
+    /// Time at which the units will have written all buffered data.
     drained_ns: u64,
     random: SplitMix64,
-    disk: Option<Rotating>,
+    disk: Option<RotatingDisk>,
 }
 
 impl Timing {
-    /// An idle drive.
+    /// Creates an idle drive.
     #[must_use]
     pub fn new(config: &ModelTiming) -> Timing {
         Timing {
             units_free_ns: vec![0; config.units.clamp(1, ModelTiming::UNITS_MAX) as usize].into(),
             command_free_ns: 0,
-            to_host: Link::new(config.read_bytes_per_s),
-            from_host: Link::new(config.write_bytes_per_s),
+            to_host: LinkDirection::new(config.read_bytes_per_s),
+            from_host: LinkDirection::new(config.write_bytes_per_s),
             drained_ns: 0,
             random: SplitMix64::new(config.seed),
-            disk: config.disk.map(Rotating::new),
+            disk: config.disk.map(RotatingDisk::new),
             config: config.clone(),
         }
     }
 
-    /// The time at which an I/O that is submitted at `now_ns` is done; books all that it takes.
+    /// Books an I/O that is submitted at `now_ns`. Returns when it completes.
     pub fn submit(
         &mut self,
         now_ns: u64,
@@ -87,7 +87,7 @@ impl Timing {
         let ready_ns = self.occupy(arrived_ns, io, self.config.read_ns);
         let own = self.to_host.book(now_ns, io.nr_sectors);
         let shared =
-            controller.map_or(Booked::default(), |c| c.book_to_host(now_ns, io.nr_sectors));
+            controller.map_or(BookedTransfer::default(), |c| c.book_to_host(now_ns, io.nr_sectors));
         own.with(shared).end_ns(ready_ns)
     }
 
@@ -99,8 +99,8 @@ impl Timing {
         controller: Option<&ModelController>,
     ) -> u64 {
         let own = self.from_host.book(now_ns, io.nr_sectors);
-        let shared =
-            controller.map_or(Booked::default(), |c| c.book_from_host(now_ns, io.nr_sectors));
+        let shared = controller
+            .map_or(BookedTransfer::default(), |c| c.book_from_host(now_ns, io.nr_sectors));
         let here_ns = own.with(shared).end_ns(arrived_ns);
         let buffer = self.config.buffer_bytes;
         if buffer == 0 {
@@ -108,7 +108,7 @@ impl Timing {
             self.drained_ns = self.drained_ns.max(done_ns);
             return done_ns;
         }
-        // Blocks of the buffer are put together into whole pages, wherever they belong.
+        // The buffer combines blocks into whole pages, wherever they belong.
         let blocks = pieces_of(io, BLOCK_SECTORS).1;
         let at_once = self.blocks_at_once();
         let work_ns = blocks * self.vary(self.config.write_ns) / at_once;
@@ -116,17 +116,17 @@ impl Timing {
         if io.kind == ModelIoKind::DurableWrite {
             return self.drained_ns;
         }
-        // The buffer is full while the units are behind by more than it holds.
+        // The buffer is full when the units are behind by more than its size.
         let most_behind_ns = (buffer >> 12).max(1) * self.config.write_ns / at_once;
         here_ns.max(self.drained_ns.saturating_sub(most_behind_ns))
     }
 
-    /// Blocks that all units together write in the time of one page.
+    /// Returns the number of blocks that all units together write in the time of one page.
     fn blocks_at_once(&self) -> u64 {
         u64::from(self.config.units) * (u64::from(self.config.page_bytes) >> 12)
     }
 
-    /// Occupies the units of the pages of an I/O; the time at which the last has finished.
+    /// Occupies the units of an I/O's pages. Returns when the last one has finished.
     fn occupy(&mut self, from_ns: u64, io: ModelIo, page_ns: u64) -> u64 {
         let (first, pages) = pieces_of(io, u64::from(self.config.page_bytes) >> 9);
         let page_ns = self.vary(page_ns);
@@ -142,7 +142,7 @@ impl Timing {
         last_ns
     }
 
-    /// A unit's time with jitter and tail.
+    /// Returns a unit's time with jitter and tail latency applied.
     fn vary(&mut self, base_ns: u64) -> u64 {
         let mut time_ns = base_ns;
         if self.config.jitter > 0.0 {
@@ -150,31 +150,31 @@ impl Timing {
             time_ns = (base_ns as f64 * factor) as u64;
         }
         if self.config.tail_share > 0.0 && self.random.fraction() < self.config.tail_share {
-            // 1 - fraction is never 0.
+            // 1 - fraction is never 0, so the logarithm is finite.
             time_ns += (-(1.0 - self.random.fraction()).ln() * self.config.tail_ns as f64) as u64;
         }
         time_ns
     }
 }
 
-/// When the data of a disk's I/O that takes from one time to another have crossed the controller's
-/// link; a disk has them in its buffer meanwhile.
+/// Returns when a disk's I/O, which takes from `now_ns` to `done_ns`, has also crossed the
+/// controller's link. The disk buffers the data meanwhile.
 fn through(
     controller: Option<&ModelController>,
     (now_ns, done_ns): (u64, u64),
     io: ModelIo,
 ) -> u64 {
-    let booked = controller.map_or(Booked::default(), |controller| match io.kind {
+    let booked = controller.map_or(BookedTransfer::default(), |controller| match io.kind {
         ModelIoKind::Read => controller.book_to_host(now_ns, io.nr_sectors),
         ModelIoKind::Write | ModelIoKind::DurableWrite => {
             controller.book_from_host(now_ns, io.nr_sectors)
         }
-        ModelIoKind::Flush | ModelIoKind::Command => Booked::default(),
+        ModelIoKind::Flush | ModelIoKind::Command => BookedTransfer::default(),
     });
     booked.end_ns(done_ns)
 }
 
-/// First piece of so many sectors of an I/O, and how many it touches.
+/// Returns the first piece of `sectors` sectors that an I/O touches, and the number of pieces.
 fn pieces_of(io: ModelIo, sectors: u64) -> (u64, u64) {
     let (first, end) = (io.sector / sectors, io.sector + u64::from(io.nr_sectors));
     (first, (end.div_ceil(sectors) - first).max(1))

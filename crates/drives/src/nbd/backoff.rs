@@ -1,23 +1,25 @@
-//! `ReconnectBackoff`: how long a drive waits after a loss before it connects anew, and which
-//! losses are logged.
+//! `ReconnectBackoff`: how long a drive waits after a lost connection before it reconnects, and
+//! which losses are logged.
 //!
-//! One for all connections of a drive, as the loss of one gives up all of them: a server that ends
-//! each connection at its first request would be dialled without end by one link after the other.
-//! The pause grows while connections are lost soon. Also owns `LogLimit`, which keeps lines about
-//! one thing apart. Used by `drive_state.rs` and `trouble.rs`.
+//! All connections of a drive share one, because losing one connection gives up all of them.
+//! Otherwise, a server that closes each connection at its first request would be dialled without
+//! pause by one link after the other. The pause doubles while connections are short-lived. This
+//! file also has `LogLimit`, which limits how often a line is logged. `drive_state.rs` and
+//! `trouble.rs` use it.
 
 use std::time::{Duration, Instant};
 
-/// A connection that is lost sooner is of little use, whatever was answered on it.
+/// A connection that is lost sooner than this counts as short-lived, even if it answered requests.
 const LIFE_MIN: Duration = Duration::from_secs(1);
-/// Pause after the first such connection; it doubles with each further one in a row.
+/// Pause after the first short-lived connection, in milliseconds; doubles with each further one in
+/// a row.
 const PAUSE_MIN_MS: u64 = 10;
-/// Longest pause.
+/// Maximum pause, in milliseconds.
 const PAUSE_MAX_MS: u64 = 1000;
-/// Least time between two log lines about one thing.
+/// Minimum time between two log lines about the same thing.
 const LOG_PERIOD: Duration = Duration::from_secs(30);
 
-/// When a line about something was logged last.
+/// Limits how often a line is logged; holds the time of the last one.
 #[derive(Debug, Default)]
 pub(crate) struct LogLimit(Option<Instant>);
 
@@ -33,22 +35,22 @@ impl LogLimit {
     }
 }
 
-/// The losses of a drive.
+/// Back-off state of a drive.
 #[derive(Debug, Default)]
 pub(crate) struct ReconnectBackoff {
-    /// Connections in a row that were lost soon.
+    /// Number of short-lived connections in a row.
     short: u32,
-    /// No connection is made before.
+    /// Earliest time of the next connection attempt.
     not_before: Option<Instant>,
     limit: LogLimit,
-    /// The last connection was lost because its server was silent.
+    /// True if the last connection was lost because its server did not answer.
     pub(crate) was_silent: bool,
-    /// The last loss was not logged, nor that requests fail since; nor is the reconnect.
+    /// True if the last loss was not logged, and so the reconnect must not be logged either.
     is_quiet: bool,
 }
 
 impl ReconnectBackoff {
-    /// Notes the loss of a connection that was made at `since`.
+    /// Records the loss of a connection that was made at `since`.
     pub(crate) fn lost(&mut self, since: Instant, now: Instant) {
         if now.saturating_duration_since(since) >= LIFE_MIN {
             *self = ReconnectBackoff::default();
@@ -60,22 +62,22 @@ impl ReconnectBackoff {
         self.is_quiet = !self.limit.allows(now);
     }
 
-    /// How long to wait before the next connection is made.
+    /// Returns how long to wait before the next connection attempt.
     pub(crate) fn pause(&self, now: Instant) -> Duration {
         self.not_before.map_or(Duration::ZERO, |at| at.saturating_duration_since(now))
     }
 
-    /// Connections in a row that did not last.
+    /// Returns the number of short-lived connections in a row.
     pub(crate) fn short(&self) -> u32 {
         self.short
     }
 
-    /// It is logged that requests fail, and so is the next reconnect.
+    /// Records that failing requests were logged, so that the next reconnect must be logged, too.
     pub(crate) fn requests_fail(&mut self) {
         self.is_quiet = false;
     }
 
-    /// Returns true if the last loss, and the reconnect after it, are logged.
+    /// Returns true if the last loss and the reconnect after it must be logged.
     pub(crate) fn is_logged(&self) -> bool {
         !self.is_quiet
     }

@@ -1,9 +1,9 @@
-//! Making a connection: a socket to the server and the negotiation on it, with a time limit.
+//! Connects to an NBD server: opens a socket and negotiates, with a time limit.
 //!
-//! Blocks, so it runs on whatever thread sets drives up or on a thread that does nothing else
-//! (`redial.rs`). Gives a wire whose next byte is the first reply's. Called by `nbd.rs`,
-//! `redial.rs` and `status_line.rs`. Every error names the server as the spec does. The negotiation
-//! itself is the protocol crate's, TLS that of the TLS crate.
+//! This blocks, so it runs on the thread that sets drives up, or on a thread of its own
+//! (`redial.rs`). It returns a `TimedConnection` whose next byte is the first of a reply. `nbd.rs`,
+//! `redial.rs` and `status_line.rs` call it. Every error names the server as the spec does. The
+//! protocol crate implements the negotiation, and the TLS crate implements TLS.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
@@ -23,48 +23,49 @@ use millrace_nbd::{ProtocolError, ReplyStyle};
 
 use super::secure::{ClientConfig, Session};
 use super::trouble::ConnectFailure;
-use super::wire::{Socket, Wire};
+use super::wire::{Socket, TimedConnection};
 use crate::common::cancel::Cancel;
 
-/// Bytes of the negotiation that are taken at a time.
+/// Number of bytes of the negotiation that are read at a time.
 const CHUNK_BYTES: usize = 4096;
-/// Most bytes that a server may send before it is ready: as many as a long list of exports has.
+/// Maximum number of bytes that a server may send during the negotiation; enough for a long list of
+/// exports.
 const REPLY_BYTES_MAX: usize = 1 << 20;
-/// Longest attempt to connect to one address before the next is tried, or the same again.
+/// Time limit for connecting to one address, before the next address is tried or the same again.
 const CONNECT: Duration = Duration::from_secs(5);
 const HUNG_UP: &str = "the server hung up; its log may say why";
 
-/// Which export of which server.
+/// Address of a server, and the export to use.
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
-    /// Where the server listens, and the export's name.
+    /// Address of the server, and name of the export.
     pub(crate) uri: NbdUri,
-    /// The URI as it was written.
+    /// The URI as the user wrote it.
     pub(crate) text: String,
-    /// TLS, and the host that the server's certificate must name.
+    /// TLS configuration, and the host name that the server's certificate must have.
     pub(crate) tls: Option<(ClientConfig, String)>,
     /// Ends a wait for the server early.
     pub(crate) cancel: Cancel,
 }
 
-/// What a connection is for.
+/// Purpose of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// Reads and writes.
     Transmit,
-    /// Questions about what is allocated.
+    /// Block status queries.
     Status,
-    /// Only to learn what the export is.
+    /// Only to learn the export's properties.
     Ask,
 }
 
-/// A connection whose negotiation is over.
+/// A connection that has been negotiated.
 #[derive(Debug)]
 pub(crate) struct Connected {
-    pub(crate) wire: Wire,
-    /// What was agreed on.
+    pub(crate) wire: TimedConnection,
+    /// Result of the negotiation.
     pub(crate) session: ClientSession,
-    /// Tells the export apart from all others: two numbers of server and name.
+    /// Two hashes of server and export name that identify the export.
     pub(crate) identity: (u64, u64),
 }
 
@@ -72,13 +73,13 @@ impl Target {
     /// Connects and negotiates within `limit`.
     ///
     /// # Errors
-    /// `System` if the server cannot be reached or says nothing in time, `NotSupported` if it
-    /// refuses or is not understood.
+    /// `System` if the server cannot be reached or does not answer in time, `NotSupported` if it
+    /// refuses, or if its answer is not understood.
     pub(crate) fn dial(&self, purpose: Purpose, limit: Duration) -> Result<Connected, Error> {
         self.dial_until(purpose, &mut Deadline::after(limit))
     }
 
-    /// As [`Target::dial`], with a deadline.
+    /// Connects and negotiates until a deadline, as [`Target::dial`] does.
     pub(crate) fn dial_until(
         &self,
         purpose: Purpose,
@@ -86,7 +87,7 @@ impl Target {
     ) -> Result<Connected, Error> {
         self.cancel.check(&self.text)?;
         let (socket, server) = self.connect(deadline).map_err(|error| self.unreachable(&error))?;
-        let mut wire = Wire::new(socket, self.cancel.clone());
+        let mut wire = TimedConnection::new(socket, self.cancel.clone());
         let session = self.negotiate(&mut wire, purpose, deadline)?;
         let identity = (server, hash(&(server, &self.uri.name)));
         Ok(Connected { wire, session, identity })
@@ -97,7 +98,8 @@ impl Target {
             Address::Tcp { host, port } => {
                 let addresses: Vec<_> = (host.as_str(), *port).to_socket_addrs()?.collect();
                 let mut last = io::Error::other("the name has no address");
-                // The time of one attempt may pass while the process is stopped.
+                // An attempt may time out because the process was stopped, so it is repeated until
+                // the deadline.
                 loop {
                     for address in &addresses {
                         let attempt = |most| TcpStream::connect_timeout(address, most);
@@ -114,7 +116,7 @@ impl Target {
             }
             Address::Unix { path } => {
                 let stream = connect_unix(path)?;
-                // A listening socket is a file; two paths may lead to one.
+                // A listening socket is identified by its file, because two paths may lead to one.
                 let file = std::fs::metadata(path).map(|meta| (meta.dev(), meta.ino()));
                 Ok((Socket::Unix(stream), file.map_or_else(|_| hash(path), |file| hash(&file))))
             }
@@ -123,7 +125,7 @@ impl Target {
 
     fn negotiate(
         &self,
-        wire: &mut Wire,
+        wire: &mut TimedConnection,
         purpose: Purpose,
         deadline: &mut Deadline<Native>,
     ) -> Result<ClientSession, Error> {
@@ -143,7 +145,7 @@ impl Target {
                     continue;
                 }
                 ClientProgress::Ready(_) if !input.is_empty() => {
-                    return Err(self.refused("the server sent replies before it was asked"));
+                    return Err(self.refused("the server sent replies before any request"));
                 }
                 ClientProgress::Ready(session) => return Ok(session),
             }
@@ -178,7 +180,11 @@ impl Target {
         })
     }
 
-    fn secure(&self, wire: &mut Wire, deadline: &mut Deadline<Native>) -> Result<(), Error> {
+    fn secure(
+        &self,
+        wire: &mut TimedConnection,
+        deadline: &mut Deadline<Native>,
+    ) -> Result<(), Error> {
         let Some((config, host)) = &self.tls else { return Ok(()) };
         let session = Session::client(config, host);
         let session = session.map_err(|error| self.refused(&format!("TLS: {error}")))?;
@@ -195,10 +201,14 @@ impl Target {
     fn unreachable(&self, error: &io::Error) -> Error {
         let advice = match error.kind() {
             io::ErrorKind::NotFound => "there is no such socket: start the server, or correct uri=",
-            io::ErrorKind::ConnectionRefused => "nobody listens there: start the server",
-            io::ErrorKind::TimedOut => "the server is silent: is it there, and can it be reached?",
+            io::ErrorKind::ConnectionRefused => {
+                "no server listens at this address: start the server"
+            }
+            io::ErrorKind::TimedOut => {
+                "the server does not answer: is it running, and can it be reached?"
+            }
             io::ErrorKind::PermissionDenied => "change the socket's mode, or run as its owner",
-            _ => "is the server there, and can it be reached?",
+            _ => "is the server running, and can it be reached?",
         };
         let text = format!("{}: connect: {error}; {advice}", self.text);
         Error::system(text, error.raw_os_error())
@@ -207,7 +217,7 @@ impl Target {
     fn failed(&self, error: &io::Error) -> Error {
         let why = match error.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                "the server says nothing; does it take another client?".to_owned()
+                "the server does not answer; does it accept another client?".to_owned()
             }
             io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => HUNG_UP.into(),
             _ => error.to_string(),
@@ -216,14 +226,15 @@ impl Target {
     }
 }
 
-/// How an attempt has failed: a server that hangs up may be just starting, and refuses nothing.
+/// Classifies a failed attempt. A server that closes the connection may just be starting, so that
+/// is not a refusal.
 pub(crate) fn failure_of(error: &Error) -> ConnectFailure {
     let is_refusal =
         error.kind() == ErrorKind::NotSupported && !error.to_string().ends_with(HUNG_UP);
     if is_refusal { ConnectFailure::Refused } else { ConnectFailure::Other }
 }
 
-/// What a person can do about an answer.
+/// Returns the error's text with advice for the user.
 fn explained(error: ProtocolError) -> String {
     if let ProtocolError::NoExport { name, known } = &error
         && known.contains(name)
@@ -236,7 +247,7 @@ fn explained(error: ProtocolError) -> String {
         ProtocolError::BadMagic { .. } => "; is that an NBD server?",
         ProtocolError::NoExport { .. } => "; correct the name in uri=",
         ProtocolError::Refused { code: REP_ERR_TLS_REQD, .. } => {
-            "; give tls-ca=, and write nbds: for nbd:"
+            "; the server requires TLS: set tls-ca=, and write nbds: instead of nbd:"
         }
         _ => "",
     };

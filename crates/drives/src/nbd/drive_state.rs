@@ -1,12 +1,13 @@
-//! `NbdState`: what all queues of an NBD drive share, and what every connection must keep.
+//! `NbdState`: the state that all queues of an NBD drive share, and the conditions that every
+//! connection must meet.
 //!
-//! Owns the promise that the first connection made possible, the counts of how often the drive has
-//! grown and lost a connection, what a lost server may have lost with it, and lines of news until
-//! somebody takes them. Made by `nbd.rs`; used by links and by the threads that look for a server.
+//! It has the properties that the first connection established, the counts of how often the drive
+//! grew and lost a connection, the writes that a lost server may have lost, and log lines until
+//! somebody takes them. `nbd.rs` creates it; links and reconnecting threads use it.
 //!
-//! Invariant: connections of one generation lead to one server. Where one is lost, the address may
-//! lead to another server from then on (one that was started anew, or took over), which has not
-//! what the old one was told: so none of those made before takes a request or an answer any more.
+//! Invariant: connections of one generation lead to the same server process. After a loss, the
+//! address may lead to a new process (restarted, or a standby), which lacks what the old one was
+//! told. So connections of an older generation no longer send requests or accept answers.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -26,39 +27,40 @@ use super::status_line::StatusLine;
 use super::trouble::{ConnectFailure, ReconnectTrouble};
 use super::unflushed::UnflushedWrites;
 
-/// Why a flush fails that the server has carried out.
-const FLUSH_TROUBLE: &str = "the server was connected anew after writes that no flush covers";
-/// The setting that makes it fail.
+/// Reason of a flush failure that the drive itself causes after a reconnect.
+const FLUSH_TROUBLE: &str = "the drive reconnected to its server after writes that no flush covers";
+/// Setting that causes this failure.
 const FLUSH_ERROR: &str = "on-server-restart = \"flush-error\"";
 
-/// Most lines of news that wait to be said.
+/// Maximum number of log lines that wait to be taken.
 const NEWS_MAX: usize = 64;
 
-/// What the drive has promised to the layer, and so every later connection must keep.
+/// Properties that the drive has reported to the block layer, so that every later connection must
+/// have them.
 #[derive(Debug)]
 pub(crate) struct Promise {
-    /// The URI as it was written.
+    /// The URI as the user wrote it.
     pub(crate) text: String,
-    /// What the export can do, of what the drive uses.
+    /// Features of the export that the drive uses.
     pub(crate) flags: TransmissionFlags,
-    /// The drive takes no writes.
+    /// True if the drive rejects writes.
     pub(crate) read_only: bool,
-    /// Alignment in bytes.
+    /// Minimum alignment, in bytes.
     pub(crate) block_min: u32,
-    /// Longest read or write in bytes.
+    /// Maximum length of a read or write, in bytes.
     pub(crate) payload_max: u32,
-    /// Bytes that the drive has by now.
+    /// Current size of the drive, in bytes.
     pub(crate) size_bytes: AtomicU64,
 }
 
 impl Promise {
-    /// Whether a connection may be used beside others: what is written by one of them is covered by
-    /// the flushes of each.
+    /// Returns true if a connection may be used beside others, because a flush on any of them
+    /// covers the writes of all.
     pub(crate) fn may_share(&self, session: &ClientSession) -> bool {
         self.read_only || session.flags.contains(TransmissionFlags::MULTI_CONN)
     }
 
-    /// [`may_share`](Self::may_share), as the drive's connections ask.
+    /// Returns [`may_share`](Self::may_share) as a `ConnectionSharing`.
     pub(crate) fn sharing(&self, session: &ClientSession) -> ConnectionSharing {
         match self.may_share(session) {
             true => ConnectionSharing::WithOthers,
@@ -66,17 +68,20 @@ impl Promise {
         }
     }
 
-    /// Whether a connection offers all of it; else why not.
+    /// Checks that a connection has all these properties.
+    ///
+    /// # Errors
+    /// Returns a text that says which property is missing.
     pub(crate) fn kept_by(&self, session: &ClientSession) -> Result<(), String> {
-        // Relaxed: the size only grows, and a connection that knows an earlier one is replaced.
+        // Relaxed: the size only grows, and a connection that knows an older size is replaced.
         let has = self.size_bytes.load(Ordering::Relaxed);
         let text = &self.text;
-        let end = "the drive is dead until it is opened again, as by a restart";
+        let end = "the drive fails all I/O until it is opened again, for example by a restart";
         if session.size_bytes < has {
             let now = session.size_bytes;
             return Err(format!("{text}: the export has {now} bytes now and had {has}; {end}"));
         }
-        // A server says nothing of FUA and trim for an export that takes no writes.
+        // A server reports neither FUA nor trim for a read-only export.
         if session.flags.contains(TransmissionFlags::READ_ONLY) && !self.read_only {
             return Err(format!("{text}: the export is read-only now; {end}"));
         }
@@ -96,7 +101,7 @@ impl Promise {
     }
 }
 
-/// What of the one flags the others have not, in NBD's words.
+/// Returns the NBD names of the transmission flags that `had` contains and `has` lacks.
 fn lacking(had: TransmissionFlags, has: TransmissionFlags) -> String {
     let words = [
         (TransmissionFlags::FLUSH, "flush"),
@@ -108,26 +113,25 @@ fn lacking(had: TransmissionFlags, has: TransmissionFlags) -> String {
     lacks.map(|(_, word)| *word).collect::<Vec<_>>().join(", no ")
 }
 
-/// Why a connection is lost.
+/// Reason for which a connection is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Cause {
-    /// A request got no answer within its timeout.
+pub(crate) enum LossCause {
+    /// A request was not answered within its timeout.
     Silence,
-    /// Anything else.
     Other,
 }
 
-/// The loss of a connection.
+/// A lost connection.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Loss<'a> {
-    pub(crate) cause: Cause,
-    /// In words.
+pub(crate) struct ConnectionLoss<'a> {
+    pub(crate) cause: LossCause,
+    /// Reason as text, for the log.
     pub(crate) why: &'a str,
-    /// When the connection was made; none if it is the export that is lost.
+    /// Time at which the connection was made, or `None` if the export itself is lost.
     pub(crate) since: Option<Instant>,
 }
 
-/// Wakes the thread that sleeps over this number.
+/// Wakes the thread that sleeps on this eventfd.
 #[allow(unsafe_code)]
 pub(crate) fn wake_up(wake: &OwnedFd) {
     let one = 1u64;
@@ -135,80 +139,84 @@ pub(crate) fn wake_up(wake: &OwnedFd) {
     unsafe { libc::write(wake.as_raw_fd(), (&raw const one).cast(), 8) };
 }
 
-/// Writes that the server has answered and may lose, and what becomes of the flush after them.
+/// Tracks acknowledged writes that a server may lose, and the failure of the flush after such a
+/// loss.
 #[derive(Debug, Default)]
 pub(crate) struct Durability {
     pub(crate) on_server_restart: OnServerRestart,
     pub(crate) unflushed: UnflushedWrites,
-    /// The next flush or FUA write fails: a server was lost that had answered unflushed writes.
+    /// True if the next flush or FUA write must fail, because a server with unflushed writes was
+    /// lost.
     pub(crate) owes_error: AtomicBool,
-    /// The last flush or FUA write failed for that.
+    /// True if the last flush or FUA write failed for that reason.
     pub(crate) has_failed: AtomicBool,
-    /// The daemon stops: a flush that has nothing to flush does not wait for a server.
+    /// True while the daemon stops: a flush with nothing to flush then does not wait for a server.
     pub(crate) stopping: AtomicBool,
 }
 
-/// What people are to hear of the drive.
+/// Log lines and states to report to the user.
 #[derive(Debug, Default)]
 pub(crate) struct Reports {
     news: Mutex<VecDeque<String>>,
     pub(crate) trouble: Mutex<ReconnectTrouble>,
     certificate: Mutex<CertificateWatch>,
-    /// Of lines that the server answers nothing.
+    /// Limits the log lines about a server that never answers.
     futility: Mutex<LogLimit>,
 }
 
-/// What all queues of a drive share.
+/// State that all queues of a drive share.
 pub(crate) struct NbdState {
     pub(crate) target: Target,
     pub(crate) promise: Promise,
     pub(crate) reconnect: Duration,
     pub(crate) write_through: bool,
-    /// Some connection's time to come back is over, and none has come back since.
+    /// True if a connection's time limit for reconnecting has passed and none has come back since.
     pub(crate) late: AtomicBool,
-    /// Counts how often the drive has grown.
+    /// Number of times that the drive has grown.
     pub(crate) epoch: AtomicU32,
-    /// Counts how often a connection was lost whose generation was the last.
+    /// Number of times that a connection of the current generation was lost.
     pub(crate) generation: AtomicU32,
     pub(crate) backoff: Mutex<ReconnectBackoff>,
-    /// Queues whose requests wait for the server, within the time for that.
+    /// Number of queues whose requests wait for the server, within the time limit.
     pub(crate) searching: AtomicU32,
-    /// The export has changed so that the drive cannot go on.
+    /// True if the export has changed in a way that makes the drive unusable.
     pub(crate) dead: AtomicBool,
     pub(crate) siblings: SiblingQueues,
     pub(crate) durability: Durability,
     pub(crate) reports: Reports,
-    /// The connection that opening made, for the queue that is opened first.
+    /// Connection made when the drive was opened, for the queue that is opened first.
     pub(crate) first: Mutex<Option<Connected>>,
     pub(crate) status_line: Mutex<StatusLine>,
 }
 
-/// Locks; what a thread that panicked left behind is whole, as each change is one step.
+/// Locks a mutex, ignoring poison: each change is a single step, so a panic leaves consistent data.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl NbdState {
-    /// One more queue waits for the server.
+    /// Counts a queue that begins to wait for the server.
     #[cold]
     pub(crate) fn begin_search(&self) {
         // Relaxed here and below: it orders nothing.
         self.searching.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One queue less does.
+    /// Counts a queue that no longer waits for the server.
     #[cold]
     pub(crate) fn end_search(&self) {
         self.searching.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether requests fail until the server is back: one connection has waited for the others.
+    /// Returns true if requests fail at once until the server is back, because the time limit has
+    /// passed.
     pub(crate) fn is_late(&self) -> bool {
-        // Relaxed: it orders nothing; a look too early waits once more.
+        // Relaxed: it orders nothing; a queue that reads it too early waits once more.
         self.late.load(Ordering::Relaxed)
     }
 
-    /// The time to come back is over; false if it was before.
+    /// Records that the time limit for reconnecting has passed. Returns false if it had passed
+    /// before.
     pub(crate) fn became_late(&self) -> bool {
         let is_first = !self.late.swap(true, Ordering::Relaxed);
         if is_first {
@@ -217,7 +225,7 @@ impl NbdState {
         is_first
     }
 
-    /// Logs that the server comes back each time and answers nothing, now and then.
+    /// Logs, at limited intervals, that the server accepts each reconnect but answers nothing.
     pub(crate) fn say_requests_fail(&self, text: &str) {
         if lock(&self.reports.futility).allows(Instant::now()) {
             lock(&self.backoff).requests_fail();
@@ -225,23 +233,23 @@ impl NbdState {
         }
     }
 
-    /// Whether the last loss and the reconnect after it are logged, with the number of connections
-    /// in a row that did not last.
+    /// Returns the number of short-lived connections in a row if the last loss must be logged,
+    /// otherwise `None`.
     pub(crate) fn logs_loss(&self) -> Option<u32> {
         let backoff = lock(&self.backoff);
         backoff.is_logged().then(|| backoff.short())
     }
 
-    /// How long to wait before the next connection is made.
+    /// Returns how long to wait before the next connection attempt.
     pub(crate) fn pause(&self) -> Duration {
         lock(&self.backoff).pause(Instant::now())
     }
 
-    /// The server has taken a connection of this generation.
+    /// Records that the server has accepted a connection of this generation.
     pub(crate) fn came_back(&self, connected: &Connected, generation: u32) {
         let mut trouble = lock(&self.reports.trouble);
         if generation != self.generation() {
-            // It is given up again already.
+            // This generation has already been given up again.
             return;
         }
         trouble.succeeded();
@@ -250,26 +258,26 @@ impl NbdState {
         self.note_certificate(connected);
     }
 
-    /// Notes the certificate that the server has shown.
+    /// Records the certificate that the server presented.
     pub(crate) fn note_certificate(&self, connected: &Connected) {
         if let Some(session) = connected.wire.session() {
             lock(&self.reports.certificate).connected(session);
         }
     }
 
-    /// An attempt to connect has failed.
+    /// Records a failed connection attempt.
     pub(crate) fn failed_to_connect(&self, why: &str, how: ConnectFailure) {
         let (up, _) = self.siblings.connections();
         let line = lock(&self.reports.trouble).failed(why, how, (up, Instant::now()));
         line.into_iter().for_each(|line| self.say(line));
     }
 
-    /// Why connections are missing; none if none is.
+    /// Returns why connections are missing, or `None` if none is.
     pub(crate) fn trouble(&self) -> Option<String> {
         lock(&self.reports.trouble).text(self.siblings.connections())
     }
 
-    /// Lines of news that nobody has taken.
+    /// Returns the log lines that have not been taken yet.
     pub(crate) fn take_news(&self) -> Vec<String> {
         let mut news: Vec<String> = lock(&self.reports.news).drain(..).collect();
         news.extend(lock(&self.reports.trouble).missing(self.siblings.connections()));
@@ -277,8 +285,8 @@ impl NbdState {
         news
     }
 
-    /// A server is lost, or was when a write was answered: if it may have lost answered writes, the
-    /// next flush is to fail.
+    /// Records that a server is lost, or was already lost when a write was acknowledged. If
+    /// acknowledged writes may be lost, the next flush must fail.
     pub(crate) fn note_loss(&self) {
         if self.durability.on_server_restart == OnServerRestart::FlushError
             && self.durability.unflushed.exist()
@@ -287,8 +295,8 @@ impl NbdState {
         }
     }
 
-    /// Whether a flush or FUA write that succeeded is to fail, which is asked once for each loss,
-    /// and logged then.
+    /// Returns true if a flush or FUA write that succeeded on the server must fail. This happens
+    /// once for each loss, and is logged.
     pub(crate) fn take_error(&self) -> bool {
         let Durability { owes_error, has_failed, stopping, .. } = &self.durability;
         let owes = owes_error.load(Ordering::SeqCst) && owes_error.swap(false, Ordering::SeqCst);
@@ -298,8 +306,8 @@ impl NbdState {
                  written since the last flush that succeeded"
             ));
         }
-        // Relaxed: text for people. While the daemon stops each thread flushes: one success of
-        // several hides no failure.
+        // Relaxed: text for people. While the daemon stops, each thread flushes, so one of these
+        // successes must not hide a failure.
         let keeps = !owes && stopping.load(Ordering::Relaxed);
         if has_failed.load(Ordering::Relaxed) != owes && !keeps {
             has_failed.store(owes, Ordering::Relaxed);
@@ -307,31 +315,32 @@ impl NbdState {
         owes
     }
 
-    /// Why the last flush failed; none if it did not, or the server failed it.
+    /// Returns why the drive failed the last flush, or `None` if it did not, or if the server
+    /// failed it.
     pub(crate) fn flush_trouble(&self) -> Option<String> {
         let has_failed = self.durability.has_failed.load(Ordering::Relaxed);
         has_failed.then(|| format!("{FLUSH_TROUBLE}; {FLUSH_ERROR}"))
     }
 
-    /// Returns true if a flush need not wait for the server, which may be gone or hang: the daemon
-    /// stops, and nothing is unflushed.
+    /// Returns true if a flush need not wait for a lost or hung server, because the daemon is
+    /// stopping and there are no unflushed writes.
     pub(crate) fn is_flush_needless(&self) -> bool {
-        // Relaxed: set before the flush that is to see it is submitted.
+        // Relaxed: set before the flush that must see it is submitted.
         self.durability.stopping.load(Ordering::Relaxed) && !self.durability.unflushed.exist()
     }
 
-    /// The generation of a connection that is made from now on.
+    /// Returns the generation of a connection that is made from now on.
     pub(crate) fn generation(&self) -> u32 {
-        // SeqCst pairs with `end`: what ended it is known, and a write that is answered meanwhile
-        // is seen there or sees the end.
+        // SeqCst pairs with `end`: this sees the reason for which the generation ended, and a write
+        // that is acknowledged meanwhile either is seen there or sees the end.
         self.generation.load(Ordering::SeqCst)
     }
 
-    /// Ends a generation, of which a connection is lost, and tells all queues; false if another one
-    /// was lost before.
-    pub(crate) fn end(&self, generation: u32, loss: Loss<'_>) -> bool {
+    /// Ends a generation, because a connection of it was lost, and notifies all queues. Returns
+    /// false if the generation had already ended.
+    pub(crate) fn end(&self, generation: u32, loss: ConnectionLoss<'_>) -> bool {
         let next = generation.wrapping_add(1);
-        // SeqCst pairs with `generation`; Relaxed: a failure reads nothing.
+        // SeqCst pairs with `generation`. Relaxed: on failure nothing is read.
         let ended =
             self.generation.compare_exchange(generation, next, Ordering::SeqCst, Ordering::Relaxed);
         if ended.is_err() {
@@ -341,44 +350,44 @@ impl NbdState {
         let now = Instant::now();
         let mut backoff = lock(&self.backoff);
         loss.since.iter().for_each(|since| backoff.lost(*since, now));
-        backoff.was_silent = loss.cause == Cause::Silence;
+        backoff.was_silent = loss.cause == LossCause::Silence;
         drop(backoff);
         lock(&self.reports.trouble).lost(loss.why);
         self.siblings.begin_generation(next);
         true
     }
 
-    /// Whether the last generation ended because the server was silent.
+    /// Returns true if the last generation ended because the server did not answer.
     pub(crate) fn was_silent(&self) -> bool {
         lock(&self.backoff).was_silent
     }
 
-    /// Whether the export has changed so that the drive cannot go on.
+    /// Returns true if the export has changed in a way that makes the drive unusable.
     pub(crate) fn is_dead(&self) -> bool {
-        // Relaxed: it orders nothing, and is never taken back.
+        // Relaxed: it orders nothing, and is never reset.
         self.dead.load(Ordering::Relaxed)
     }
 
-    /// The export has changed: all connections are given up; tells people why, once.
+    /// Gives up all connections because the export has changed. Logs the reason once.
     pub(crate) fn die(&self, why: String) {
         if !self.dead.swap(true, Ordering::Relaxed) {
             lock(&self.reports.trouble).lost(&why);
             self.say(why.clone());
-            let loss = Loss { cause: Cause::Other, why: &why, since: None };
+            let loss = ConnectionLoss { cause: LossCause::Other, why: &why, since: None };
             self.end(self.generation(), loss);
         }
     }
 
-    /// The epoch of a connection that knows this size.
+    /// Returns the epoch of a connection that knows this size.
     pub(crate) fn epoch_of(&self, size_bytes: u64) -> u32 {
-        // Acquire pairs with the Release of `revalidate`.
+        // Acquire pairs with the Release in `revalidate`.
         let epoch = self.epoch.load(Ordering::Acquire);
         // Relaxed: written before the epoch was.
         let knows = size_bytes >= self.promise.size_bytes.load(Ordering::Relaxed);
         if knows { epoch } else { epoch.wrapping_sub(1) }
     }
 
-    /// Keeps a line for whoever tells people; the oldest is forgotten where nobody does.
+    /// Keeps a line for the log. If nobody takes the lines, the oldest is dropped.
     pub(crate) fn say(&self, text: String) {
         let mut news = lock(&self.reports.news);
         if news.len() == NEWS_MAX {

@@ -1,8 +1,9 @@
-//! `Flight`: one request to an NBD server, from its memory to its outcome.
+//! `Flight`: one request to an NBD server, from preparation to completion.
 //!
-//! One for each tag, preallocated with a list of pieces of memory (`pieces.rs`). Filled by
-//! `queue.rs`, sent and answered by `link.rs`. A request that is sent again begins with its first
-//! byte. Invariant: what is `Idle` or `Waiting` is named by no operation of the reactor.
+//! Each tag has one, preallocated with a list of memory segments (`pieces.rs`). `queue.rs` fills it
+//! in; `link.rs` sends it and receives the answer. A request that is sent again starts with its
+//! first byte. Invariant: while a flight is `Idle` or `Waiting`, no operation of the reactor uses
+//! its memory.
 #![allow(unsafe_code)]
 
 use libc::iovec;
@@ -14,56 +15,56 @@ use millrace_nbd::wire::CMD_FLAG_FUA;
 use super::siblings::{Forwarded, GivenBack, Origin};
 use crate::common::pieces;
 
-/// Where a request is.
+/// State of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum FlightState {
-    /// Nowhere: the tag is free.
+    /// The tag is free.
     #[default]
     Idle,
-    /// No link has it yet.
+    /// The request waits for a link.
     Waiting,
-    /// A link's send is under way, with it.
+    /// A link is sending the request.
     Sending,
-    /// The server has it.
+    /// The request was sent and waits for the server's answer.
     Sent,
-    /// Another queue of the drive sends it, as this one has no connection.
+    /// Another queue of the drive sends the request, because this queue has no connection.
     Forwarded,
 }
 
-/// One request.
+/// One request to the server.
 pub(crate) struct Flight {
     pub(crate) state: FlightState,
     pub(crate) command: Command,
-    /// `CMD_FLAG_*`.
+    /// NBD command flags, `CMD_FLAG_*`.
     pub(crate) flags: u16,
     pub(crate) offset: u64,
     pub(crate) len: u64,
-    /// The link that has it.
+    /// Index of the link that sends or sent the request.
     pub(crate) link: usize,
-    /// Answered while its send was under way.
+    /// Result, if the answer arrived while the send was still in progress.
     pub(crate) answered: Option<Status>,
-    /// Its time is over.
+    /// True if the request's timeout has passed.
     pub(crate) expired: bool,
-    /// It was sent on a connection that is lost.
+    /// True if the request was sent on a connection that was lost.
     pub(crate) again: bool,
-    /// That connection was given up since its server was silent for too long.
+    /// True if that connection was given up because the server did not answer for too long.
     pub(crate) silence: bool,
-    /// Its number among the flushes of the drive; 0 for everything else.
+    /// Number of this flush among the drive's flushes; 0 for other commands.
     pub(crate) flush: u64,
-    /// The other queue's request that this is; none for the queue's own ones.
+    /// Queue and tag that a forwarded request belongs to; `None` for the queue's own requests.
     origin: Option<Origin>,
-    /// Number of its last forwarding to another queue.
+    /// Number of the request's last forwarding to another queue.
     pub(crate) forwarding: u64,
     memory: Vec<iovec>,
 }
 
 impl Flight {
-    /// A free tag's.
+    /// Creates the flight of a free tag.
     pub(crate) fn new() -> Flight {
         Flight { memory: pieces::list(), ..Flight::guest() }
     }
 
-    /// A free place for requests of other queues, which bring their lists of memory.
+    /// Creates a free flight for requests of other queues, which bring their own memory lists.
     pub(crate) fn guest() -> Flight {
         Flight {
             state: FlightState::Idle,
@@ -83,7 +84,7 @@ impl Flight {
         }
     }
 
-    /// Gives the request to another queue, for the tag and queue that it belongs to.
+    /// Converts the request to one that another queue sends on behalf of this queue and tag.
     pub(crate) fn forward(&mut self, origin: Origin) -> Forwarded {
         (self.state, self.forwarding) = (FlightState::Forwarded, origin.id);
         Forwarded {
@@ -98,12 +99,12 @@ impl Flight {
         }
     }
 
-    /// Takes a forwarded request back that no queue has taken.
+    /// Takes back a forwarded request that no queue has taken.
     pub(crate) fn take_back(&mut self, request: Forwarded) {
         (self.state, self.memory) = (FlightState::Waiting, request.memory);
     }
 
-    /// Takes the request of another queue.
+    /// Fills in a request that another queue has forwarded.
     pub(crate) fn fill_from(&mut self, request: Forwarded) {
         let Forwarded { origin, command, flags, offset, len, flush, again, memory } = request;
         (self.command, self.flags, self.flush) = (command, flags, flush);
@@ -113,13 +114,13 @@ impl Flight {
         (self.again, self.silence) = (again, false);
     }
 
-    /// Whether it is the request of another queue, of this number.
+    /// Returns true if this is the forwarded request with this number.
     pub(crate) fn is_forwarding(&self, id: u64) -> bool {
         self.origin.is_some_and(|origin| origin.id == id)
     }
 
-    /// Gives a request back to its queue, ended or to be sent again; none if it is this queue's
-    /// own.
+    /// Returns a forwarded request to its queue, either completed or to be sent again. Returns
+    /// `None` if the request is this queue's own.
     pub(crate) fn give_back(&mut self, status: Option<Status>) -> Option<GivenBack> {
         let origin = self.origin.take()?;
         self.state = FlightState::Idle;
@@ -128,8 +129,8 @@ impl Flight {
         Some(GivenBack { origin, status, again, silence, memory })
     }
 
-    /// Takes back a request that another queue had: it is over, with the status returned, or waits
-    /// to be sent.
+    /// Takes back a request that another queue returned. Returns its status if it is complete;
+    /// otherwise the request waits to be sent again.
     pub(crate) fn returned(&mut self, back: GivenBack) -> Option<Status> {
         self.memory = back.memory;
         self.again |= back.again;
@@ -139,7 +140,7 @@ impl Flight {
         status
     }
 
-    /// Takes the place and memory of a request; adjacent pieces are joined.
+    /// Fills in a request's command, range and memory. Adjacent segments are joined.
     pub(crate) fn fill(&mut self, command: Command, flags: u16, rq: &BlockRequest<Native>) {
         (self.state, self.command, self.flags) = (FlightState::Waiting, command, flags);
         (self.answered, self.expired, self.flush) = (None, false, 0);
@@ -151,33 +152,35 @@ impl Flight {
         pieces::take(&mut self.memory, rq);
     }
 
-    /// Whether a link has it.
+    /// Returns true if this link sends or has sent the request.
     pub(crate) fn is_sent_by(&self, link: usize) -> bool {
         self.link == link && matches!(self.state, FlightState::Sending | FlightState::Sent)
     }
 
-    /// Whether it changes data that a later flush makes durable.
+    /// Returns true if the request changes data that only a later flush makes durable.
     pub(crate) fn needs_flush(&self) -> bool {
         let writes = !matches!(self.command, Command::Read | Command::Flush);
         writes && self.flags & CMD_FLAG_FUA == 0
     }
 
-    /// Whether all that was answered before, or it itself, is durable when it is answered.
+    /// Returns true if the completion of this request makes it, or everything acknowledged before
+    /// it, durable.
     pub(crate) fn makes_durable(&self) -> bool {
         self.command == Command::Flush || self.flags & CMD_FLAG_FUA != 0
     }
 
-    /// Whether its data follow it to the server.
+    /// Returns true if the request's data follow it to the server.
     pub(crate) fn sends_data(&self) -> bool {
         self.command == Command::Write
     }
 
-    /// Its memory, in order.
+    /// Returns the memory segments of the request, in order.
     pub(crate) fn pieces(&self) -> &[iovec] {
         &self.memory
     }
 
-    /// Calls `each` with the pieces of `len` bytes of its memory that begin at byte `at`.
+    /// Calls `each` with the segments of `len` bytes of the request's memory, starting at byte
+    /// `at`.
     fn for_part(&self, at: u64, len: u64, mut each: impl FnMut(*mut u8, usize)) {
         let (mut skip, mut left) = (at as usize, len as usize);
         for piece in &self.memory {
@@ -195,14 +198,14 @@ impl Flight {
         assert!(left == 0, "a part of a request lies outside of its memory");
     }
 
-    /// Appends the pieces of `len` bytes of its memory that begin at byte `at`.
+    /// Appends the segments of `len` bytes of the request's memory, starting at byte `at`.
     pub(crate) fn part(&self, at: u64, len: u64, into: &mut Vec<iovec>) {
         self.for_part(at, len, |start, iov_len| {
             into.push(iovec { iov_base: start.cast(), iov_len });
         });
     }
 
-    /// Copies received bytes to where they belong, from byte `at` on.
+    /// Copies received bytes into the request's memory, starting at byte `at`.
     pub(crate) fn copy_in(&mut self, at: u64, bytes: &[u8]) {
         let mut from = bytes;
         self.for_part(at, bytes.len() as u64, |start, len| {
@@ -214,7 +217,7 @@ impl Flight {
         });
     }
 
-    /// Zeroes `len` bytes from byte `at` on.
+    /// Zeroes `len` bytes of the request's memory, starting at byte `at`.
     pub(crate) fn zero(&mut self, at: u64, len: u64) {
         self.for_part(at, len, |start, len| {
             // SAFETY: memory of a read that is in flight, which nobody else touches.

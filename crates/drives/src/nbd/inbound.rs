@@ -1,10 +1,10 @@
-//! `Inbound`: the receiving side of one connection: from bytes off the socket to answers.
+//! `Inbound`: the receiving side of a connection, from received bytes to answers.
 //!
-//! Owns the receive buffer and the one receive operation that is under way. Headers and small
-//! payload come into the buffer; the payload of a longer read goes straight into the request's
-//! memory, with what follows it into the buffer, in one operation. Called by `link.rs`; the
-//! protocol crate's `Answers` decides what the bytes mean. Invariant: an operation names the memory
-//! of the one read whose payload is open, and no other.
+//! It owns the receive buffer and the one receive operation in flight. Headers and small payloads
+//! are received into the buffer. The payload of a longer read is received straight into the
+//! request's memory, and the bytes after it into the buffer, in the same operation. `link.rs` calls
+//! this; `Answers` of the protocol crate interprets the bytes. Invariant: the operation uses the
+//! memory of the one read whose payload is incomplete, and no other.
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
@@ -19,12 +19,12 @@ use super::ring::Ring;
 use super::secure::{self, Session};
 use crate::common::pieces::PIECES_MAX;
 
-/// Bytes of the buffer: longer than the longest message without payload.
+/// Size of the buffer in bytes; longer than the longest message without payload.
 const BUFFER_BYTES: usize = 128 << 10;
-/// Bytes that are taken behind or before the payload of long reads, which have no business in the
-/// buffer.
+/// Number of bytes to receive before or after the payload of long reads, so that little payload
+/// ends up in the buffer.
 const HEADER_BYTES: usize = 512;
-/// Reads from here on are long.
+/// Reads of at least this many bytes count as long.
 pub(crate) const LONG_READ_BYTES: u64 = 16 << 10;
 
 /// The receiving side of a connection.
@@ -34,16 +34,16 @@ pub(crate) struct Inbound {
     end: usize,
     iov: Vec<iovec>,
     msg: Box<msghdr>,
-    /// Bytes of open payload that the operation takes first.
+    /// Number of payload bytes that the operation receives straight into a request's memory.
     direct: u64,
     busy: bool,
 }
 
-/// A request that has ended.
-pub(crate) type Ended = (u32, Option<Errno>);
+/// Index of a completed request, and its error if it failed.
+pub(crate) type EndedRequest = (u32, Option<Errno>);
 
 impl Inbound {
-    /// Of a connection that is not there yet.
+    /// Creates the receiving side of a connection that is not open yet.
     pub(crate) fn new() -> Inbound {
         // SAFETY: msghdr is a plain structure for which zero is valid.
         let msg = unsafe { std::mem::zeroed() };
@@ -58,18 +58,18 @@ impl Inbound {
         }
     }
 
-    /// Whether an operation is under way.
+    /// Returns true if a receive operation is in flight.
     pub(crate) fn is_busy(&self) -> bool {
         self.busy
     }
 
-    /// Begins anew, on another connection.
+    /// Resets the state for a new connection.
     pub(crate) fn reset(&mut self) {
-        assert!(!self.busy, "the last connection's operation has ended");
+        assert!(!self.busy, "a connection is reset only after its receive operation has ended");
         (self.start, self.end, self.direct) = (0, 0, 0);
     }
 
-    /// Starts to receive what comes next, unless that is under way.
+    /// Starts a receive operation, unless one is in flight.
     pub(crate) fn arm(
         &mut self,
         (ring, fd, user_data): (&Ring, RawFd, u64),
@@ -86,7 +86,10 @@ impl Inbound {
                 Op::Recv { fd, buf: room.as_mut_ptr(), len: room.len() as u32 }
             }
             (None, Some(payload)) => {
-                assert!(self.start == self.end, "what was received is used up first");
+                assert!(
+                    self.start == self.end,
+                    "received bytes are processed before the next receive"
+                );
                 (self.start, self.end, self.direct) = (0, 0, payload.left);
                 self.iov.clear();
                 flights[payload.index as usize].part(payload.at, payload.left, &mut self.iov);
@@ -103,35 +106,35 @@ impl Inbound {
             }
         };
         // SAFETY: the buffer, the header and its list are this value's, which outlives the
-        // operation (`Link` waits for it); the payload's memory is that of a request in flight,
+        // operation (`NbdLink` waits for it); the payload's memory is that of a request in flight,
         // which is not answered before this operation has ended.
         unsafe { ring.push(user_data, op) };
     }
 
-    /// Where the next bytes of the stream go that are not in place.
+    /// Returns the free part of the buffer, after moving the unprocessed bytes to its start.
     fn room(&mut self) -> &mut [u8] {
         self.buffer.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
         &mut self.buffer[self.end..]
     }
 
-    /// The operation has brought so many bytes of ciphertext.
+    /// Records that the operation received this many bytes of ciphertext.
     pub(crate) fn received_sealed(&mut self, bytes: usize, session: &mut Session) {
         self.busy = false;
         session.received(bytes);
     }
 
-    /// Takes plaintext from the session; false if it has none.
+    /// Decrypts received data into the buffer. Returns false if there was none.
     ///
     /// # Errors
-    /// What ended the session.
+    /// Returns the error that ended the TLS session.
     pub(crate) fn unseal(&mut self, session: &mut Session) -> Result<bool, secure::Error> {
         let bytes = session.read(self.room())?;
         self.end += bytes;
         Ok(bytes > 0)
     }
 
-    /// The operation has brought so many bytes.
+    /// Records that the operation received this many bytes.
     pub(crate) fn received(&mut self, bytes: usize, answers: &mut Answers) {
         self.busy = false;
         let direct = self.direct.min(bytes as u64);
@@ -142,20 +145,20 @@ impl Inbound {
         self.end += bytes - direct as usize;
     }
 
-    /// The operation has failed, or the server has hung up.
+    /// Records that the operation failed or that the server closed the connection.
     pub(crate) fn broken(&mut self) {
         (self.busy, self.direct) = (false, 0);
     }
 
-    /// Goes on with what was received, up to the next request that has ended.
+    /// Processes received bytes up to the next completed request.
     ///
     /// # Errors
-    /// The server broke the protocol.
+    /// Returns an error if the server broke the protocol.
     pub(crate) fn next(
         &mut self,
         answers: &mut Answers,
         flights: &mut [Flight],
-    ) -> Result<Option<Ended>, AnswerError> {
+    ) -> Result<Option<EndedRequest>, AnswerError> {
         loop {
             let input = &self.buffer[self.start..self.end];
             let (used, answer) = answers.next(input)?;
@@ -184,8 +187,8 @@ impl Inbound {
     }
 }
 
-/// Whether the next reply may be that of a long read. A guess by what was sent last is enough: it
-/// only decides where the first bytes of a reply lie.
+/// Returns true if the next reply is probably that of a long read, judged by the last request sent.
+/// A guess is enough, because it only decides where the first bytes of a reply are received.
 fn has_long_read(answers: &Answers, flights: &[Flight]) -> bool {
     let Some(index) = answers.newest() else { return false };
     let flight = &flights[index as usize];

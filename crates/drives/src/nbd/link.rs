@@ -1,14 +1,14 @@
-//! `Link`: one connection of a queue, and what becomes of it: up, lost, made again.
+//! `NbdLink`: one connection of a queue, through connecting, loss and reconnecting.
 //!
-//! Owns the socket with its two operations (`inbound.rs`, `outbound.rs`) and the way back to the
-//! server (`redial.rs`). Called by `queue.rs` on the queue's thread, with what all links of the
-//! queue share. A connection that is lost is shut down first, so that both operations end; only
-//! then do its requests go back to those that wait, to be sent again by whichever link is up.
-//! A connection that is lost ends its generation (`drive_state.rs`): all others are given up, too.
-//! Invariant: no operation names a request's memory once the request is out of the link's hands.
+//! A link owns the socket with its two operations (`inbound.rs`, `outbound.rs`) and the
+//! reconnecting thread (`redial.rs`). `queue.rs` calls it on the queue's thread, with the state
+//! that all links of the queue share. A lost connection is first shut down, so that both operations
+//! end. Only then do its requests return to the waiting list, to be sent by whichever link is up. A
+//! lost connection ends its generation (`drive_state.rs`): all other connections are given up, too.
+//! Invariant: no operation uses a request's memory after the request has left the link.
 //!
-//! States: `Up`; `Closing`, lost, with operations under way; `Away`, a thread looks for the server;
-//! `Late`, that thread's time is over and requests fail; `Dead`, the export has changed.
+//! States: `Up`; `Closing`, lost, with operations still in flight; `Away`, reconnecting; `Late`,
+//! reconnecting after the time limit, so that requests fail; `Dead`, the export has changed.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -23,7 +23,7 @@ use millrace_nbd::{Command, Errno, ReplyStyle, Request, encode_request};
 
 use super::NbdState;
 use super::dial::Connected;
-use super::drive_state::{Cause, Loss};
+use super::drive_state::{ConnectionLoss, LossCause};
 use super::flight::FlightState;
 use super::inbound::Inbound;
 use super::link_context::{LinkContext, errno_text};
@@ -32,7 +32,7 @@ use super::redial::{Outcome, Patience, Redial};
 use super::secure::Session;
 use super::trouble::{ConnectFailure, NOT_SHARED};
 
-/// Where a link is.
+/// State of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LinkState {
     Up,
@@ -42,63 +42,63 @@ pub(crate) enum LinkState {
     Dead,
 }
 
-/// Which connection a link is.
+/// Position of a link in its drive.
 pub(crate) struct LinkPlace {
-    /// Its queue.
+    /// Index of its queue.
     pub(crate) queue: usize,
-    /// Its number in the queue.
+    /// Index of the link in its queue.
     pub(crate) number: usize,
-    /// What messages call it; none if the drive has no other one.
+    /// Name of the connection in messages, or `None` if the drive has only one.
     pub(crate) name: Option<String>,
 }
 
-/// One connection.
-pub(crate) struct Link {
+/// One connection of a queue.
+pub(crate) struct NbdLink {
     place: LinkPlace,
     pub(crate) state: LinkState,
     socket: Option<OwnedFd>,
     tls: Option<Box<Session>>,
     style: ReplyStyle,
-    /// The drive's size that this connection knows.
+    /// Epoch of the drive's size that this connection knows.
     epoch: u32,
-    /// The generation of this connection.
+    /// Generation of this connection.
     generation: u32,
     answers: Answers,
     inbound: Inbound,
     outbound: Outbound,
     redial: Arc<Redial>,
-    next: Next,
-    /// Time that requests still wait, counted from the last answer.
+    next: NextConnection,
+    /// Time limit for waiting requests, counted from the last answer.
     fruitless: Option<Deadline<Native>>,
-    /// A write was answered that is not durable, since bytes were received last.
+    /// True if a non-durable write was acknowledged in the bytes received last.
     has_written: bool,
-    /// When the last connection was made.
+    /// Time at which the current connection was made.
     since: Instant,
 }
 
-/// The connection that comes after this one.
+/// The connection that will replace this one.
 #[derive(Default)]
-struct Next {
-    /// It is there, and takes this one's place once that is closed.
+struct NextConnection {
+    /// The new connection, which is used once the old one is closed.
     connected: Option<Connected>,
-    /// A thread looks for one that knows the drive's new size.
+    /// True if a thread is making a connection that knows the drive's new size.
     is_asked_for: bool,
-    /// The generation of a connection that is there, or looked for.
+    /// Generation of the new connection, or of the one being made.
     generation: u32,
 }
 
-impl Link {
-    /// A link over a fresh connection, of the generation that was the last before it was made;
-    /// without a connection it looks for one. `slots` is the number of requests that its queue can
-    /// have.
+impl NbdLink {
+    /// Creates a link. With a connection, it is up, in the generation that was current before the
+    /// connection was made; without one, it starts reconnecting. `slots` is the number of requests
+    /// that its queue can have.
     pub(crate) fn new(
         place: LinkPlace,
         (connected, generation): (Option<Connected>, u32),
         redial: Redial,
         slots: u32,
-    ) -> Link {
+    ) -> NbdLink {
         let style = connected.as_ref().map_or(ReplyStyle::Simple, |one| one.session.style);
-        Link {
+        NbdLink {
             place,
             state: LinkState::Closing,
             socket: None,
@@ -110,7 +110,7 @@ impl Link {
             inbound: Inbound::new(),
             outbound: Outbound::new(),
             redial: Arc::new(redial),
-            next: Next { connected, generation, is_asked_for: false },
+            next: NextConnection { connected, generation, is_asked_for: false },
             fruitless: None,
             has_written: false,
             since: Instant::now(),
@@ -121,12 +121,12 @@ impl Link {
         (self.place.number as u64) << 1 | sends
     }
 
-    /// Whether it has a connection.
+    /// Returns true if the link has a connection.
     pub(crate) fn is_up(&self) -> bool {
         self.state == LinkState::Up
     }
 
-    /// Whether it takes requests.
+    /// Returns true if the link can take requests.
     pub(crate) fn takes(&self, shared: &NbdState) -> bool {
         self.state == LinkState::Up
             && !self.outbound.is_busy()
@@ -134,18 +134,18 @@ impl Link {
             && !self.is_over(shared)
     }
 
-    /// Whether a connection of the same generation is lost.
+    /// Returns true if a connection of this link's generation was lost.
     fn is_over(&self, shared: &NbdState) -> bool {
         self.generation != shared.generation()
     }
 
-    /// Whether the drive has grown since this connection was made.
+    /// Returns true if the drive has grown since this connection was made.
     fn is_outdated(&self, shared: &NbdState) -> bool {
-        // Acquire pairs with the Release of `revalidate`: requests for the new size come later.
+        // Acquire pairs with the Release in `revalidate`: requests for the new size come later.
         self.epoch != shared.epoch.load(Ordering::Acquire)
     }
 
-    /// Sends up to `share` of the requests that wait.
+    /// Sends up to `share` of the waiting requests.
     pub(crate) fn send(&mut self, context: &mut LinkContext<'_>, share: usize) {
         let (link, waiting) = ((self.place.number, self.style), (&mut *context.waiting, share));
         self.outbound.load(waiting, link, &mut self.answers, context.flights);
@@ -160,7 +160,7 @@ impl Link {
             Some(session) => {
                 let place = (context.ring, fd, user_data);
                 if let Err(error) = self.outbound.send_sealed(place, session) {
-                    self.lose(context.shared, &format!("TLS: {error}"), Cause::Other);
+                    self.lose(context.shared, &format!("TLS: {error}"), LossCause::Other);
                 }
             }
         }
@@ -175,11 +175,11 @@ impl Link {
         }
     }
 
-    /// The send operation has ended.
+    /// Handles the end of the send operation.
     pub(crate) fn sent(&mut self, result: i32, context: &mut LinkContext<'_>) {
         if result <= 0 || self.state != LinkState::Up {
             self.outbound.broken();
-            return self.lose(context.shared, &errno_text(result), Cause::Other);
+            return self.lose(context.shared, &errno_text(result), LossCause::Other);
         }
         let out = match &mut self.tls {
             None => self.outbound.moved(result as usize),
@@ -198,14 +198,15 @@ impl Link {
         }
     }
 
-    /// The receive operation has ended.
+    /// Handles the end of the receive operation.
     pub(crate) fn received(&mut self, result: i32, context: &mut LinkContext<'_>) {
         if result <= 0 || self.state != LinkState::Up {
             self.inbound.broken();
-            return self.lose(context.shared, &errno_text(result), Cause::Other);
+            return self.lose(context.shared, &errno_text(result), LossCause::Other);
         }
         if self.is_over(context.shared) {
-            // What was answered is sent again: the other server may not have it.
+            // Answered requests are sent again, because the new server process may not have their
+            // data.
             self.inbound.broken();
             return self.follow(context);
         }
@@ -222,20 +223,20 @@ impl Link {
             }
         };
         if std::mem::take(&mut self.has_written) && self.is_over(context.shared) {
-            // Another connection was lost meanwhile, and that did not see this write.
+            // Another connection was lost meanwhile, and that loss did not see this write.
             context.shared.note_loss();
         }
         if let Err(why) = taken {
-            return self.lose(context.shared, &why, Cause::Other);
+            return self.lose(context.shared, &why, LossCause::Other);
         }
         if self.tls.is_some() && !self.outbound.is_busy() {
-            // TLS may have to answer something itself.
+            // TLS itself may have something to answer.
             self.push(context);
         }
         self.arm(context);
     }
 
-    /// Goes on with all plaintext that the session has.
+    /// Processes all plaintext that the TLS session has.
     fn unseal(
         &mut self,
         session: &mut Session,
@@ -247,12 +248,12 @@ impl Link {
         Ok(())
     }
 
-    /// Goes on with what was received.
+    /// Processes the received answers.
     fn answered(&mut self, context: &mut LinkContext<'_>) -> Result<(), String> {
         loop {
             match self.inbound.next(&mut self.answers, context.flights) {
                 Ok(Some((_, Some(Errno::Eshutdown)))) => {
-                    return Err("the server is about to stop".to_owned());
+                    return Err("the server is shutting down".to_owned());
                 }
                 Ok(Some((index, errno))) => self.ended(index, errno, context),
                 Ok(None) => return Ok(()),
@@ -261,7 +262,7 @@ impl Link {
         }
     }
 
-    /// A request of this queue was answered, here or by another queue.
+    /// Records that a request of this queue was answered, here or through another queue.
     pub(crate) fn was_fruitful(&mut self) {
         self.fruitless = None;
     }
@@ -281,12 +282,12 @@ impl Link {
                 }
                 Status::Ok
             }
-            // What may not be read is no device that may not be written.
+            // EPERM for a read is not a write-protected device, so it is reported as an I/O error.
             Some(Errno::Eperm) if flight.command == Command::Read => Status::IoError,
             Some(errno) => Status::from_errno(errno.to_wire() as i32),
         };
         if flight.state == FlightState::Sending {
-            // Its memory may be on its way out still.
+            // The request's memory may still be in use by the send operation.
             flight.answered = Some(status);
             return;
         }
@@ -294,7 +295,7 @@ impl Link {
         context.done.push((Tag(index), status));
     }
 
-    /// Gives the connection up, since another one of its generation is lost.
+    /// Gives the connection up because another one of its generation was lost.
     fn follow(&mut self, context: &mut LinkContext<'_>) {
         if context.shared.was_silent() {
             context
@@ -305,21 +306,21 @@ impl Link {
         self.fall(context.shared);
     }
 
-    /// Shuts the connection down, which is up.
+    /// Shuts down the open connection.
     fn fall(&mut self, shared: &NbdState) {
         self.state = LinkState::Closing;
         shared.siblings.connection_down(self.place.queue, self.generation);
         self.shut_down();
     }
 
-    /// Gives the connection up, and with it all of its generation; operations end soon.
-    pub(crate) fn lose(&mut self, shared: &NbdState, why: &str, cause: Cause) {
+    /// Gives the connection up, and with it all of its generation. Its operations end soon after.
+    pub(crate) fn lose(&mut self, shared: &NbdState, why: &str, cause: LossCause) {
         if self.state != LinkState::Up {
             return;
         }
         self.fall(shared);
-        if !shared.end(self.generation, Loss { cause, why, since: Some(self.since) }) {
-            // Another one was lost before, and that was said.
+        if !shared.end(self.generation, ConnectionLoss { cause, why, since: Some(self.since) }) {
+            // Another connection was lost before, and that was logged.
             return;
         }
         let Some(short) = shared.logs_loss() else { return };
@@ -329,17 +330,17 @@ impl Link {
             count => format!("{count} requests were in flight"),
         };
         let next = match shared.is_late() {
-            // As another connection has said.
+            // Another connection has logged this already.
             true => "requests fail until the server is back".to_owned(),
             false if self.place.name.is_some() => format!(
-                "trying to come back for {} s, with all connections",
+                "trying to reconnect for {} s, with all connections",
                 shared.reconnect.as_secs()
             ),
-            false => format!("trying to come back for {} s", shared.reconnect.as_secs()),
+            false => format!("trying to reconnect for {} s", shared.reconnect.as_secs()),
         };
         let before = match short {
             0 | 1 => String::new(),
-            count => format!("; {count} connections in a row did not last a second"),
+            count => format!("; {count} connections in a row lasted less than a second"),
         };
         let name = self.place.name.as_deref().unwrap_or("connection");
         shared.say(format!("{name} lost: {why}; {in_flight}; {next}{before}"));
@@ -352,9 +353,9 @@ impl Link {
         }
     }
 
-    /// Goes on where operations or a thread have made that possible.
+    /// Advances the link's state after an operation or a reconnecting thread has ended.
     pub(crate) fn advance(&mut self, context: &mut LinkContext<'_>) {
-        // The deadline learns from its looks when the process did not run.
+        // Each look at the deadline also detects whether the process was stopped.
         self.fruitless.as_mut().map(Deadline::left_ns);
         match self.state {
             LinkState::Up if self.is_over(context.shared) => self.follow(context),
@@ -365,7 +366,7 @@ impl Link {
                     self.closed(context);
                 }
             }
-            // The time for coming back begins anew: others were connected meanwhile.
+            // The time limit starts again, because other links were connected meanwhile.
             LinkState::Away | LinkState::Late
                 if self.next.generation != context.shared.generation() =>
             {
@@ -375,8 +376,8 @@ impl Link {
         }
     }
 
-    /// The drive has grown: a connection that knows it takes this one's place, when nothing is in
-    /// flight here any more.
+    /// Replaces this connection, when nothing is in flight on it, by one that knows the drive's new
+    /// size.
     fn replace(&mut self, context: &mut LinkContext<'_>) {
         if !self.next.is_asked_for {
             self.next.is_asked_for = true;
@@ -401,7 +402,8 @@ impl Link {
         }
     }
 
-    /// Both operations have ended: requests go back, and a new connection is looked for.
+    /// Returns the requests to the waiting list and starts reconnecting, after both operations have
+    /// ended.
     fn closed(&mut self, context: &mut LinkContext<'_>) {
         if self.socket.take().is_some() {
             context.shared.siblings.connection_closed(self.place.queue);
@@ -432,7 +434,7 @@ impl Link {
         }
     }
 
-    /// Looks for the server.
+    /// Starts to reconnect.
     fn seek(&mut self, context: &mut LinkContext<'_>) {
         if context.shared.is_dead() {
             self.state = LinkState::Dead;
@@ -449,14 +451,15 @@ impl Link {
         self.state = LinkState::Away;
         let generation = self.next.generation;
         if context.shared.is_late() {
-            // Another connection has waited for the server already.
+            // Another connection has already waited for the server.
             self.state = LinkState::Late;
             let limit = Duration::ZERO;
             return self.redial.ask(context.shared, Patience { generation, limit, own: 0 });
         }
         if limit.is_zero() {
-            // It comes back each time and answers nothing: what waits may be what it dies of.
-            let text = "the server takes connections and answers nothing; requests fail";
+            // The server accepts every reconnect but answers nothing. The pending requests may be
+            // what crashes it.
+            let text = "the server accepts connections but answers no request; requests fail";
             context.shared.say_requests_fail(text);
             self.state = LinkState::Late;
         }
@@ -483,10 +486,10 @@ impl Link {
                     context.shared.say(format!("{name}connected again{more}"));
                 }
             }
-            // Others carry the requests; the thread goes on trying.
+            // Other connections carry the requests; the thread goes on trying.
             Some(Outcome::Late(_)) if context.shared.siblings.has_connection() => {}
             Some(Outcome::Late(text)) => {
-                // One connection waits for all, and says so for all.
+                // One connection waits, and logs, on behalf of all.
                 if self.state == LinkState::Away && context.shared.became_late() {
                     context.shared.say(format!("{text}; requests fail until the server is back"));
                 }
@@ -504,13 +507,13 @@ impl Link {
         }
     }
 
-    /// Begins to use a connection; false if that cannot be, and another one is looked for.
+    /// Starts to use a connection. Returns false if it cannot be used, so that another one is made.
     fn up(&mut self, connected: Connected, context: &mut LinkContext<'_>) -> bool {
         let Connected { wire, session, .. } = connected;
         let (socket, tls) = match wire.into_parts() {
             Ok(parts) => parts,
             Err(error) => {
-                // As if it had been lost at once.
+                // Treated as if the connection had been lost at once.
                 context.shared.say(format!("cannot use the new connection: {error}"));
                 self.state = LinkState::Closing;
                 return false;
@@ -535,7 +538,7 @@ impl Link {
         true
     }
 
-    /// Tells the server that nothing more comes, if that can be done at once.
+    /// Sends a disconnect to the server, if that is possible without waiting.
     fn take_leave(&self) {
         let Some(socket) = &self.socket else { return };
         if self.outbound.is_busy() || self.state != LinkState::Up || self.tls.is_some() {
@@ -550,7 +553,7 @@ impl Link {
         unsafe { libc::send(socket.as_raw_fd(), header.as_ptr().cast(), len, flags) };
     }
 
-    /// The queue is closed: operations end soon.
+    /// Closes the link because its queue is closed. Its operations end soon after.
     pub(crate) fn leave(&mut self, shared: &NbdState) {
         self.redial.forget();
         self.take_leave();

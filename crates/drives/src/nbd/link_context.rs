@@ -1,7 +1,8 @@
-//! `LinkContext`: what the links of a queue share, lent to one of them at a time; and errors in
-//! words.
+//! `LinkContext`: the state that a queue's links share, lent to one link at a time; and error
+//! texts.
 //!
-//! Owns nothing: the queue does. Made by `queue.rs` for each round, used by `link.rs`.
+//! The queue owns this state. `queue.rs` creates the context for each pass over the links;
+//! `link.rs` uses it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,18 +13,18 @@ use super::NbdState;
 use super::flight::Flight;
 use super::ring::Ring;
 
-/// What all links of a queue share.
+/// State shared by all links of a queue.
 pub(crate) struct LinkContext<'a> {
     pub(crate) shared: &'a Arc<NbdState>,
     pub(crate) ring: &'a Ring,
     pub(crate) flights: &'a mut [Flight],
-    /// Requests that no link has, by index.
+    /// Indexes of the requests that wait for a link.
     pub(crate) waiting: &'a mut VecDeque<u32>,
-    /// Requests that are over.
+    /// Completed requests.
     pub(crate) done: &'a mut Vec<(Tag, Status)>,
 }
 
-/// Why an operation ended a connection.
+/// Returns why an operation ended the connection, as text.
 pub(crate) fn errno_text(result: i32) -> String {
     match result {
         0 => "the server hung up".to_owned(),

@@ -1,8 +1,8 @@
-//! `Outbound`: the sending side of one connection: many requests in one operation.
+//! `Outbound`: the sending side of a connection, which sends many requests in one operation.
 //!
-//! Owns the headers of the requests that are being sent and the one send operation that is under
-//! way; payload goes out of the requests' own memory. Called by `link.rs`. Invariant: the memory of
-//! a request in `batch` stays as it is until `sent` has named it.
+//! It owns the headers of the requests being sent, and the one send operation in flight; payload is
+//! sent straight from the requests' memory. `link.rs` calls this. Invariant: the memory of a
+//! request in `batch` does not change until `sent` has returned the request.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -19,27 +19,28 @@ use super::ring::Ring;
 use super::secure::{self, Session};
 use crate::common::pieces::PIECES_MAX;
 
-/// Most requests of one send.
+/// Maximum number of requests in one send.
 const REQUESTS_MAX: usize = 256;
-/// Most pieces of memory of one send, as the kernel has it.
+/// Maximum number of memory segments in one send, which is the kernel's limit.
 const IOV_MAX: usize = 1024;
-/// Payload after which a send takes no more requests: answers of its first ones wait for its end.
+/// Payload in bytes after which a send takes no more requests, because the answers to its first
+/// requests wait for its end.
 const PAYLOAD_MAX: u64 = 1 << 20;
 
 /// The sending side of a connection.
 pub(crate) struct Outbound {
     headers: Box<[[u8; EXTENDED_REQUEST_BYTES]]>,
     iov: Vec<iovec>,
-    /// What of `iov` is sent.
+    /// Index of the first segment in `iov` that is not sent completely.
     first: usize,
     msg: Box<msghdr>,
-    /// Requests of the operation that is under way.
+    /// Requests of the send operation in flight.
     batch: Vec<u32>,
     busy: bool,
 }
 
 impl Outbound {
-    /// Of a connection that is not there yet.
+    /// Creates the sending side of a connection that is not open yet.
     pub(crate) fn new() -> Outbound {
         // SAFETY: msghdr is a plain structure for which zero is valid.
         let msg = unsafe { std::mem::zeroed() };
@@ -53,13 +54,13 @@ impl Outbound {
         }
     }
 
-    /// Whether an operation is under way.
+    /// Returns true if a send operation is in flight.
     pub(crate) fn is_busy(&self) -> bool {
         self.busy
     }
 
-    /// Takes up to `share` of the requests that wait, for link `link`. Call with no operation under
-    /// way; `send` starts it.
+    /// Takes up to `share` of the waiting requests for link `link`. Call it while no operation is
+    /// in flight; `send` starts the operation.
     pub(crate) fn load(
         &mut self,
         (waiting, share): (&mut VecDeque<u32>, usize),
@@ -67,7 +68,7 @@ impl Outbound {
         answers: &mut Answers,
         flights: &mut [Flight],
     ) {
-        assert!(!self.busy, "one send at a time");
+        assert!(!self.busy, "a send operation is still in flight");
         self.iov.clear();
         self.batch.clear();
         self.first = 0;
@@ -93,11 +94,11 @@ impl Outbound {
         }
     }
 
-    /// Starts to send what is left of the batch, as ciphertext, and what else the session has to
-    /// say.
+    /// Starts to send the rest of the batch as ciphertext, together with other output of the TLS
+    /// session.
     ///
     /// # Errors
-    /// What ended the session.
+    /// Returns the error that ended the TLS session.
     pub(crate) fn send_sealed(
         &mut self,
         (ring, fd, user_data): (&Ring, RawFd, u64),
@@ -128,14 +129,15 @@ impl Outbound {
         Ok(())
     }
 
-    /// The operation has moved so many bytes of ciphertext; true if the batch is out.
+    /// Records that the operation sent this many bytes of ciphertext. Returns true if the batch is
+    /// complete.
     pub(crate) fn moved_sealed(&mut self, bytes: usize, session: &mut Session) -> bool {
         self.busy = false;
         session.sent(bytes);
         self.first == self.iov.len() && session.output().is_empty()
     }
 
-    /// Starts to send what is left of the batch.
+    /// Starts to send the rest of the batch.
     pub(crate) fn send(&mut self, ring: &Ring, fd: RawFd, user_data: u64) {
         if self.first == self.iov.len() {
             return;
@@ -153,20 +155,20 @@ impl Outbound {
                 Op::SendMsg { fd, msg: &raw const *self.msg, flags }
             }
         };
-        // SAFETY: headers, message and list are this value's, which outlives the operation (`Link`
-        // waits for it); payload is the memory of requests in flight, which are not answered before
-        // `sent` has named them.
+        // SAFETY: headers, message and list are this value's, which outlives the operation
+        // (`NbdLink` waits for it); payload is the memory of requests in flight, which are not
+        // answered before `sent` has named them.
         unsafe { ring.push(user_data, op) };
     }
 
-    /// The operation has moved so many bytes; true if the batch is out.
+    /// Records that the operation sent this many bytes. Returns true if the batch is complete.
     pub(crate) fn moved(&mut self, bytes: usize) -> bool {
         self.busy = false;
         self.advance(bytes);
         self.first == self.iov.len()
     }
 
-    /// So many bytes of the pieces are done.
+    /// Removes the bytes that were sent from the segments.
     fn advance(&mut self, bytes: usize) {
         let mut bytes = bytes;
         while let Some(piece) = self.iov.get_mut(self.first) {
@@ -181,19 +183,19 @@ impl Outbound {
         }
     }
 
-    /// The operation has failed.
+    /// Records that the operation failed.
     pub(crate) fn broken(&mut self) {
         self.busy = false;
     }
 
-    /// Requests of the batch, which nothing is sent of any more.
+    /// Returns the requests of the batch. Nothing more of them is sent.
     pub(crate) fn sent(&mut self) -> impl Iterator<Item = u32> + '_ {
         self.first = self.iov.len();
         self.batch.drain(..)
     }
 }
 
-/// Appends a piece, or lengthens the last one with it.
+/// Appends a segment, or extends the last one if it is adjacent.
 fn push(iov: &mut Vec<iovec>, piece: iovec) {
     match iov.last_mut() {
         Some(last) if last.iov_base.wrapping_byte_add(last.iov_len) == piece.iov_base => {

@@ -1,10 +1,11 @@
-//! `NbdQueue`: one I/O thread's hardware queue of an NBD drive: requests, and links to send by.
+//! `NbdQueue`: hardware queue of an NBD drive, with its requests and its links to the server.
 //!
-//! Opened on its thread and used there only. Requests wait in a list; `commit_rqs` has each link
-//! whose last send is over take its share in one send, which the thread's next turn submits.
-//! Answers come out of an inbox. Called by the block layer under the serve lock; calls `link.rs`.
-//! Invariant: a tag is named once none of its memory is in an operation. A queue that is dropped
-//! ends its operations, or leaks what they may still use.
+//! A queue is opened on its I/O thread and used only there. Requests wait in a list. In
+//! `commit_rqs`, each link whose last send has ended takes its share in one send, which the
+//! thread's next turn submits. Answers arrive through an inbox. The block layer calls this under
+//! the serve lock; it calls `link.rs`. Invariant: a tag is completed only when no operation uses
+//! its memory. A queue that is dropped ends its operations, or leaks the memory that they may still
+//! use.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -23,50 +24,50 @@ use millrace_nbd::{Command, TransmissionFlags};
 use millrace_reactor::{Completion, Wait, now_ns};
 
 use super::NbdState;
-use super::drive_state::Cause;
+use super::drive_state::LossCause;
 use super::flight::{Flight, FlightState};
-use super::link::{Link, LinkState};
+use super::link::{LinkState, NbdLink};
 use super::link_context::LinkContext;
 use super::ring::Ring;
-use super::siblings::{GivenBack, Mail, Origin};
+use super::siblings::{GivenBack, Origin, QueueMessage};
 use crate::common::thread_bound::ThreadBound;
 
-/// How long a queue that is dropped waits for its operations.
+/// Maximum time that a dropped queue waits for its operations.
 const DRAIN: Duration = Duration::from_secs(2);
-/// Longest sleep of one turn meanwhile.
+/// Maximum sleep of one turn while a dropped queue waits, in nanoseconds.
 const DRAIN_TURN_NS: u64 = 10_000_000;
 
-/// Flights of other queues' requests, which lie behind those of the queue's own tags.
+/// Flights for requests of other queues. They come after those of the queue's own tags.
 struct GuestFlights {
-    /// How many there may be.
+    /// Maximum number of such flights.
     max: usize,
-    /// Those that are free.
+    /// Indexes of the free ones.
     free: Vec<u32>,
 }
 
-/// A hardware queue.
+/// A hardware queue of an NBD drive.
 pub(crate) struct NbdQueue {
     shared: Arc<NbdState>,
-    /// Its number in the drive.
+    /// Index of the queue in the drive.
     number: usize,
     ring: ThreadBound<Ring>,
-    links: Vec<Link>,
-    /// One for each tag, then those of other queues' requests.
+    links: Vec<NbdLink>,
+    /// One flight for each tag, then those for requests of other queues.
     flights: Vec<Flight>,
-    /// Tags.
+    /// Number of tags.
     depth: usize,
     guests: GuestFlights,
-    /// Whether other queues have sent `mail`.
+    /// True if other queues have sent messages.
     has_mail: Arc<AtomicBool>,
-    mail: Vec<Mail>,
-    /// Requests of other queues that go back to them.
+    mail: Vec<QueueMessage>,
+    /// Requests of other queues that must be returned to them.
     returns: Vec<GivenBack>,
     waiting: VecDeque<u32>,
     done: Vec<(Tag, Status)>,
     inbox: Vec<Completion>,
-    /// The link that is the first to take requests, in turn.
+    /// Index of the link that takes requests first, round robin.
     turn: usize,
-    /// It counts in `NbdState::searching`.
+    /// True if this queue is counted in `NbdState::searching`.
     searches: bool,
 }
 
@@ -75,12 +76,12 @@ pub(crate) struct NbdQueue {
 unsafe impl Send for NbdQueue {}
 
 impl NbdQueue {
-    /// A queue with `depth` tags over these links, which other queues may send by as many requests
-    /// as `guests_max`.
+    /// Creates a queue with `depth` tags over these links. Other queues may send up to `guests_max`
+    /// requests through it.
     pub(crate) fn new(
         shared: &Arc<NbdState>,
         (number, wake): (usize, Arc<OwnedFd>),
-        (ring, links): (Ring, Vec<Link>),
+        (ring, links): (Ring, Vec<NbdLink>),
         (depth, guests_max): (u32, u32),
     ) -> NbdQueue {
         let depth = depth as usize;
@@ -105,14 +106,14 @@ impl NbdQueue {
         queue
     }
 
-    /// Does something with each link.
-    fn with_links(&mut self, mut each: impl FnMut(&mut Link, &mut LinkContext<'_>)) {
+    /// Calls `each` with each link.
+    fn with_links(&mut self, mut each: impl FnMut(&mut NbdLink, &mut LinkContext<'_>)) {
         let NbdQueue { shared, ring, links, flights, waiting, done, .. } = self;
         let mut context = LinkContext { shared, ring: ring.get(), flights, waiting, done };
         links.iter_mut().for_each(|link| each(link, &mut context));
     }
 
-    /// What a request comes to here: command and flags.
+    /// Returns the NBD command and flags for a request.
     fn command_of(&self, rq: &Request<Native>) -> (Command, u16) {
         let forces = self.shared.write_through || rq.flags().has(OpFlags::FUA);
         let has_fua = self.shared.promise.flags.contains(TransmissionFlags::FUA);
@@ -129,7 +130,7 @@ impl NbdQueue {
         }
     }
 
-    /// Notes whether requests wait here for the server to come back.
+    /// Updates whether this queue counts as waiting for the server to come back.
     #[inline]
     fn note_search(&mut self) {
         let searches = !self.shared.siblings.has_connection() && self.has_hope();
@@ -142,7 +143,7 @@ impl NbdQueue {
         }
     }
 
-    /// Whether a request that waits may be sent sometime.
+    /// Returns true if a waiting request may still be sent at some time.
     fn has_hope(&self) -> bool {
         self.shared.siblings.has_connection()
             || self
@@ -152,11 +153,11 @@ impl NbdQueue {
     }
 
     fn has_connection(&self) -> bool {
-        self.links.iter().any(Link::is_up)
+        self.links.iter().any(NbdLink::is_up)
     }
 
-    /// With a connection, takes requests that other queues have forwarded; without one, forwards
-    /// the own ones to queues that have.
+    /// Takes requests that other queues have forwarded if this queue has a connection. Otherwise
+    /// forwards its own requests to queues that have one.
     fn exchange(&mut self) {
         let (siblings, is_pending) = (&self.shared.siblings, self.shared.siblings.has_pending());
         match (self.has_connection(), siblings.has_connection()) {
@@ -177,7 +178,7 @@ impl NbdQueue {
         }
     }
 
-    /// Takes a share of what other queues have forwarded.
+    /// Takes this queue's share of the forwarded requests.
     fn take_guests(&mut self) {
         let used = self.flights.len() - self.depth - self.guests.free.len();
         for request in self.shared.siblings.take_share(self.guests.max - used) {
@@ -190,7 +191,7 @@ impl NbdQueue {
         }
     }
 
-    /// Forwards the own requests that wait, and gives those of others back.
+    /// Forwards the waiting requests of this queue, and returns those of other queues.
     #[cold]
     fn forward(&mut self) {
         self.dismiss_guests();
@@ -201,7 +202,7 @@ impl NbdQueue {
         });
     }
 
-    /// Gives the requests of other queues back that wait here.
+    /// Returns the waiting requests of other queues to them.
     fn dismiss_guests(&mut self) {
         if self.flights.len() == self.depth {
             return;
@@ -224,23 +225,23 @@ impl NbdQueue {
         }
     }
 
-    /// Takes what other queues have sent.
+    /// Processes the messages from other queues.
     fn read_mail(&mut self) {
         let mut mail = std::mem::take(&mut self.mail);
         self.shared.siblings.take_mail(self.number, &self.has_mail, &mut mail);
         for one in mail.drain(..) {
             match one {
-                Mail::GivenBack(back) => {
+                QueueMessage::GivenBack(back) => {
                     let tag = back.origin.tag;
                     match self.flights[tag as usize].returned(back) {
                         None => self.waiting.push_front(tag),
                         Some(status) => {
-                            self.links.iter_mut().for_each(Link::was_fruitful);
+                            self.links.iter_mut().for_each(NbdLink::was_fruitful);
                             self.done.push((Tag(tag), status));
                         }
                     }
                 }
-                Mail::Expired(id) => {
+                QueueMessage::Expired(id) => {
                     let guests = self.flights.iter().skip(self.depth);
                     let found = guests.zip(self.depth..).find(|(one, _)| one.is_forwarding(id));
                     if let Some((_, index)) = found {
@@ -252,7 +253,7 @@ impl NbdQueue {
         self.mail = mail;
     }
 
-    /// The time of a request is over that was sent, or waits although a connection is up.
+    /// Handles the timeout of a request that was sent, or that waits although a connection is up.
     fn expire(&mut self, index: usize) {
         let flight = &mut self.flights[index];
         flight.expired = true;
@@ -260,7 +261,7 @@ impl NbdQueue {
             FlightState::Sending | FlightState::Sent => {
                 let (command, offset, link) = (flight.command, flight.offset, flight.link);
                 let why = format!("no answer to a {command:?} at byte {offset} within its timeout");
-                self.links[link].lose(&self.shared, &why, Cause::Silence);
+                self.links[link].lose(&self.shared, &why, LossCause::Silence);
                 self.flights.iter_mut().for_each(|other| other.silence |= other.is_sent_by(link));
             }
             FlightState::Waiting => {
@@ -272,7 +273,7 @@ impl NbdQueue {
         }
     }
 
-    /// Ends flushes although they have not reached the server, as nothing is to be flushed.
+    /// Completes flushes without sending them, because there is nothing to flush.
     #[cold]
     fn end_needless_flushes(&mut self) {
         let NbdQueue { flights, waiting, done, .. } = self;
@@ -287,7 +288,7 @@ impl NbdQueue {
         });
     }
 
-    /// Hands what waits to the links that can take it.
+    /// Passes waiting requests to the links that can take them.
     fn pump(&mut self) {
         if self.waiting.is_empty() {
             return;
@@ -296,13 +297,13 @@ impl NbdQueue {
             self.end_needless_flushes();
         }
         if !self.has_hope() {
-            // A server may be back of which nobody has heard since.
+            // The server may be back although no link has noticed yet.
             self.with_links(|link, context| link.advance(context));
         }
         if !self.has_hope() {
             return self.fail_waiting();
         }
-        let takes = |link: &&Link| link.takes(&self.shared);
+        let takes = |link: &&NbdLink| link.takes(&self.shared);
         let ready = self.links.iter().filter(takes).count();
         if ready == 0 {
             return;
@@ -326,7 +327,7 @@ impl NbdQueue {
         }
     }
 
-    /// Takes what the reactor has, and has the links go on.
+    /// Processes the reactor's completions and advances the links.
     fn progress(&mut self) {
         let NbdQueue { shared, ring, links, flights, waiting, done, inbox, .. } = self;
         let ring = ring.get();
@@ -399,7 +400,8 @@ impl DriverQueue<Native> for NbdQueue {
                 self.expire(tag.0 as usize);
                 Expired::Abandon
             }
-            // Another queue has it, or nobody although there is a connection.
+            // Another queue has the request, or no queue has taken it although there is a
+            // connection.
             FlightState::Forwarded => {
                 flight.expired = true;
                 if let Some(request) = self.shared.siblings.expire(flight.forwarding) {
@@ -409,12 +411,13 @@ impl DriverQueue<Native> for NbdQueue {
                 }
                 Expired::Abandon
             }
-            // A server that takes no requests though it is there, or has been silent all the time.
+            // The server takes no requests although it is connected, or has not answered for the
+            // whole time.
             FlightState::Waiting if flight.silence || self.shared.siblings.has_connection() => {
                 self.expire(tag.0 as usize);
                 Expired::Abandon
             }
-            // The time for coming back decides.
+            // The time limit for reconnecting decides.
             FlightState::Waiting => Expired::Extend,
         }
     }
@@ -441,7 +444,7 @@ impl Drop for NbdQueue {
 }
 
 impl NbdQueue {
-    /// Turns the ring until the operations of the links have ended, for a while.
+    /// Turns the ring until the links' operations have ended, for a limited time.
     fn drain(&mut self) {
         let mut limit = Deadline::<Native>::after(DRAIN);
         while self.ring.is_here() && !limit.is_over() {

@@ -1,9 +1,9 @@
-//! `Redial`: one link's way back to its server, on a thread that does nothing else.
+//! `Redial`: reconnects a link to its server, on a thread of its own.
 //!
-//! A link that has lost its server asks, goes on with other things, and is woken when there is
-//! news: a new connection, that the time for it is over (the thread goes on trying, for whoever
-//! comes later), or that the export is not the same any more. Owns what passes between the two. A
-//! thread ends when it has a connection or nobody wants one any more. Called by `link.rs`; calls
+//! A link that has lost its server starts a thread, goes on with other work, and is woken when
+//! there is news: a new connection; the time limit has passed (the thread goes on trying for later
+//! requests); or the export has changed. This type passes the news between the two. The thread ends
+//! when it has a connection, or when nobody wants one any more. `link.rs` calls this; it calls
 //! `dial.rs`.
 
 use std::os::fd::OwnedFd;
@@ -17,60 +17,61 @@ use super::dial::{Connected, Purpose, failure_of};
 use super::drive_state::wake_up;
 use super::trouble::{ConnectFailure, NOT_SHARED};
 
-/// Longest time for one attempt.
+/// Time limit of one attempt.
 pub(crate) const ATTEMPT: Duration = Duration::from_secs(5);
-/// First pause between two attempts; it doubles.
+/// Pause after the first attempt; doubles with each further one.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
-/// Longest pause.
+/// Maximum pause between two attempts.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Longest pause while other connections are up: the server lets in no more, and may note each try.
+/// Maximum pause while other connections are up. In that case the server accepts no more
+/// connections, and may log each attempt.
 const PAUSE_SHORT_MAX: Duration = Duration::from_secs(30);
 
-/// What a link is told.
+/// News for a link from its reconnecting thread.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// There is a connection again.
+    /// A new connection was made.
     Connected(Connected),
-    /// The time for coming back is over; another outcome may follow.
+    /// The time limit for reconnecting has passed. Another outcome may follow.
     Late(String),
-    /// The export is not what it was.
+    /// The export has changed in a way that makes the drive unusable.
     Changed(String),
 }
 
-/// The purpose of a thread that connects, and its limit of time.
+/// Purpose and time limit of a reconnecting thread.
 #[derive(Debug)]
 pub(crate) struct Patience {
-    /// The generation of the connection.
+    /// Generation of the new connection.
     pub(crate) generation: u32,
-    /// Longest wait of I/O for the server.
+    /// Maximum time that I/O waits for the server.
     pub(crate) limit: Duration,
-    /// Open connections that the new one takes the place of.
+    /// Number of open connections that the new one replaces.
     pub(crate) own: usize,
 }
 
 #[derive(Debug, Default)]
 struct RedialState {
     outcome: Option<Outcome>,
-    /// Which of the link's wishes holds; a thread with another number ends.
+    /// Number of the link's current request for a connection. A thread with an older number ends.
     wish: u64,
 }
 
-/// What a link and its thread share.
+/// State shared by a link and its reconnecting thread.
 #[derive(Debug)]
 pub(crate) struct Redial {
     state: Mutex<RedialState>,
     changed: Condvar,
-    /// Wakes the link's thread.
+    /// Eventfd that wakes the link's I/O thread.
     wake: Arc<OwnedFd>,
 }
 
 impl Redial {
-    /// For a link on the thread that `wake` wakes.
+    /// Creates the state of a link whose I/O thread is woken by `wake`.
     pub(crate) fn new(wake: Arc<OwnedFd>) -> Redial {
         Redial { state: Mutex::default(), changed: Condvar::new(), wake }
     }
 
-    /// Starts a thread that connects.
+    /// Starts a thread that reconnects.
     pub(crate) fn ask(self: &Arc<Self>, shared: &Arc<NbdState>, patience: Patience) {
         let wish = self.forget();
         let (mine, shared) = (Arc::clone(self), Arc::clone(shared));
@@ -78,12 +79,12 @@ impl Redial {
         let _detached = Native::spawn("millrace-nbd", None, body);
     }
 
-    /// What came of it since the last call.
+    /// Returns the outcome since the last call, if there is one.
     pub(crate) fn take(&self) -> Option<Outcome> {
         self.lock().outcome.take()
     }
 
-    /// Wants no connection any more. Returns the number of the next wish.
+    /// Cancels the request for a connection. Returns the number of the next request.
     pub(crate) fn forget(&self) -> u64 {
         let mut state = self.lock();
         state.wish += 1;
@@ -97,7 +98,7 @@ impl Redial {
         let mut limit = Deadline::<Native>::after(patience.limit);
         while self.rest(wish, pause) {
             let dial = |it: &mut _| shared.target.dial_until(Purpose::Transmit, it);
-            // The last attempt of those that I/O waits for ends with its time.
+            // While I/O waits, an attempt must not exceed the rest of the time limit.
             let time = match late || patience.limit.is_zero() {
                 true => ATTEMPT,
                 false => Duration::from_nanos(limit.left_ns()).clamp(PAUSE_MIN, ATTEMPT),
@@ -125,7 +126,7 @@ impl Redial {
         }
     }
 
-    /// Waits; false if the wish holds no more.
+    /// Waits. Returns false if the request was cancelled meanwhile.
     fn rest(&self, wish: u64, pause: Duration) -> bool {
         let state = self.lock();
         let holds = |state: &mut RedialState| state.wish == wish;
@@ -149,7 +150,7 @@ impl Redial {
     }
 }
 
-/// What comes of a new connection; none if it may not be used beside those that are open.
+/// Returns the outcome of a new connection, or `None` if it must not be used beside the open ones.
 fn outcome(shared: &NbdState, connected: Connected, patience: &Patience) -> Option<Outcome> {
     if let Err(text) = shared.promise.kept_by(&connected.session) {
         return Some(Outcome::Changed(text));

@@ -1,29 +1,29 @@
-//! `Ring`: a queue's inbox on the reactor of its thread.
+//! `Ring`: a queue's inbox on its thread's reactor.
 //!
-//! Owns the inbox; does no more than name it at each call. Used by `queue.rs`, which takes what
-//! comes in, and by both sides of a connection, which push.
+//! It owns the inbox, and passes it in each call to the reactor. `queue.rs` takes completions from
+//! it; both sides of a connection push operations.
 #![allow(unsafe_code)]
 
 use std::io;
 
 use millrace_reactor::{Completion, Handle, Op, Source, Wait};
 
-/// The thread's reactor.
+/// Inbox of a queue on its thread's reactor.
 pub(crate) struct Ring {
     handle: Handle,
     source: Source,
 }
 
 impl Ring {
-    /// An inbox on the reactor of the calling thread.
+    /// Opens an inbox on the reactor of the calling thread.
     pub(crate) fn new(handle: Handle) -> Ring {
         Ring { source: handle.source(), handle }
     }
 
-    /// Starts an operation; it is under way after the thread's next turn.
+    /// Queues an operation, which the thread's next turn starts.
     ///
     /// # Safety
-    /// Memory and descriptors that `op` names stay valid until its completion is taken.
+    /// Memory and descriptors that `op` names must stay valid until its completion is taken.
     pub(crate) unsafe fn push(&self, user_data: u64, op: Op) {
         // SAFETY: promised by the caller.
         unsafe { self.handle.push(self.source, user_data, op) };
@@ -34,15 +34,15 @@ impl Ring {
         self.handle.take(self.source, into);
     }
 
-    /// Whether nothing is under way.
+    /// Returns true if no operation is in flight.
     pub(crate) fn is_idle(&self) -> bool {
         self.handle.pending(self.source) == 0
     }
 
-    /// A turn of the reactor, for a queue that is dropped.
+    /// Runs a turn of the reactor, for a queue that is being dropped.
     ///
     /// # Errors
-    /// If the ring itself fails.
+    /// Returns an error if the ring itself fails.
     pub(crate) fn turn(&self, wait: Wait) -> io::Result<usize> {
         self.handle.turn(wait)
     }

@@ -1,8 +1,8 @@
-//! TLS, as far as an NBD drive has to do with it: its files, and the types of millrace-tls that
-//! whoever sends and receives uses.
+//! TLS for NBD drives: loads its files and re-exports the types of millrace-tls that connections
+//! use.
 //!
-//! Without the feature `tls`, a drive that asks for TLS is refused. Called by `settings.rs` and
-//! `nbd.rs`.
+//! Without the feature `tls`, a drive that asks for TLS is refused. `settings.rs` and `nbd.rs` call
+//! this.
 
 mod expiry;
 
@@ -11,10 +11,10 @@ pub(crate) use millrace_tls::{ClientConfig, Error, REFUSAL, Session};
 
 use super::{NbdTls, TlsIdentity};
 
-/// Reads the files of a drive's TLS.
+/// Loads the TLS files of a drive.
 ///
 /// # Errors
-/// What is wrong with them, or [`REFUSAL`].
+/// Returns an error if the files are unusable, or [`REFUSAL`] if TLS is not compiled in.
 pub(crate) fn load(tls: &NbdTls) -> Result<ClientConfig, Error> {
     let own = |files: &TlsIdentity| millrace_tls::Identity {
         certificate: files.certificate.clone(),

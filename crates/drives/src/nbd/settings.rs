@@ -1,6 +1,7 @@
-//! From a spec to the settings of an NBD drive, and the driver's row.
+//! Parses a spec into the settings of an NBD drive; has the driver's table row.
 //!
-//! Called by `crate::open`; reads no file and asks no server. An error names key and value.
+//! `crate::open` calls this. It reads no file and contacts no server. Errors name the key and its
+//! value.
 
 use millrace_block::QueueKind;
 
@@ -8,7 +9,7 @@ use super::{CONNECTIONS_MAX, NbdConfig, NbdTls, OnServerRestart, TlsIdentity, se
 use crate::open::DriverRow;
 use crate::spec::{Spec, SpecError};
 
-/// The driver's row.
+/// The driver's row in the table of drivers.
 pub(crate) const ROW: DriverRow = DriverRow {
     name: "nbd",
     keys: &[
@@ -30,13 +31,13 @@ pub(crate) const ROW: DriverRow = DriverRow {
     settings: |spec| Ok(Box::new(config_of(spec)?)),
 };
 
-/// The key of `OnServerRestart`.
+/// Name of the key for `OnServerRestart`.
 const ON_SERVER_RESTART: &str = "on-server-restart";
 
-/// The settings of a spec, all values checked.
+/// Parses and checks the settings of a spec.
 fn config_of(spec: &Spec) -> Result<NbdConfig, SpecError> {
     let Some(text) = spec.get("uri") else { return Err(spec.missing("uri")) };
-    // What the protocol crate calls a URI has no TLS: that is this drive's affair.
+    // The protocol crate parses URIs without TLS, so this drive handles `nbds:` itself.
     let (plain, secure) = match text.strip_prefix("nbds") {
         Some(rest) => (format!("nbd{rest}"), true),
         None => (text.to_owned(), false),
@@ -61,15 +62,15 @@ fn config_of(spec: &Spec) -> Result<NbdConfig, SpecError> {
     })
 }
 
-/// Keys of TLS.
+/// Names of the TLS keys.
 const TLS_KEYS: [&str; 4] = ["tls-ca", "tls-certificate", "tls-key", "tls-hostname"];
 
-/// Refuses TLS where this program has none.
+/// Returns an error if TLS is not compiled in.
 fn refuse_tls(spec: &Spec, key: &str) -> Result<(), SpecError> {
     secure::REFUSAL.map_or(Ok(()), |why| Err(spec.invalid(key, why)))
 }
 
-/// The keys of TLS, of a spec whose URI asks for it.
+/// Parses the TLS keys of a spec whose URI asks for TLS.
 fn tls_of(spec: &Spec) -> Result<NbdTls, SpecError> {
     refuse_tls(spec, "uri")?;
     let Some(ca) = spec.get("tls-ca") else { return Err(spec.missing("tls-ca")) };
@@ -84,11 +85,11 @@ fn tls_of(spec: &Spec) -> Result<NbdTls, SpecError> {
     Ok(NbdTls { ca: ca.into(), identity, hostname: spec.get("tls-hostname").map(Into::into) })
 }
 
-/// Keys of TLS that would do nothing are refused: data would go out in plaintext.
+/// Refuses TLS keys without a TLS URI, because the data would be sent in plaintext.
 fn no_tls(spec: &Spec) -> Result<Option<NbdTls>, SpecError> {
     match TLS_KEYS.into_iter().find(|key| spec.get(key).is_some()) {
         Some(key) => refuse_tls(spec, key)
-            .and(Err(spec.invalid(key, "it goes with a uri= of nbds: or nbds+unix:"))),
+            .and(Err(spec.invalid(key, "it needs a uri= that begins with nbds: or nbds+unix:"))),
         None => Ok(None),
     }
 }

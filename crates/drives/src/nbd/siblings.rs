@@ -1,18 +1,19 @@
-//! `SiblingQueues`: which queues of a drive have a connection, and the requests that one of them
+//! `SiblingQueues`: which queues of a drive have a connection, and the requests that one queue
 //! sends for another.
 //!
-//! A server may let in fewer connections than the drive has queues, from the start or after a
-//! restart. A queue without a connection forwards its requests here; a queue with one takes them,
-//! sends them as its own and gives them back answered, or unsent when its connection is lost. Each
-//! request stays in its queue's tag all the time; only its memory list moves. Called by `queue.rs`
-//! and, for the count of connections, by `link.rs`. Also decides which connections may be used side
-//! by side: a flush of an export without `multi-conn` covers one connection.
+//! A server may accept fewer connections than the drive has queues, from the start or after a
+//! restart. A queue without a connection forwards its requests here. A queue with a connection
+//! takes them, sends them like its own, and returns them answered, or unsent if its connection is
+//! lost. Each request keeps its tag in its own queue all the time; only its memory list moves.
+//! `queue.rs` calls this and, for the number of connections, `link.rs`. It also decides which
+//! connections may be used side by side, because without `multi-conn` a flush covers only its own
+//! connection.
 //!
-//! Invariants: a forwarded request is in one place: in `pending`, in a queue with a connection, or
-//! in the mail of the queue that it belongs to. `pending` of a queue is taken back by that queue as
-//! soon as no connection is up; the fall of the last one wakes all threads. A connection that must
-//! be the only one is admitted when all others are closed, also those of earlier generations, and
-//! no other one as long as it is open. Lock order: `state` is taken alone, once for a batch.
+//! Invariants: a forwarded request is in exactly one place: in `pending`, in a queue with a
+//! connection, or in the mailbox of its own queue. A queue takes its requests in `pending` back as
+//! soon as no connection is up; the loss of the last one wakes all threads. A connection that must
+//! be the only one is admitted when all others are closed, including those of earlier generations,
+//! and then excludes others while it is open. Lock order: `state` is taken alone, once for a batch.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -26,49 +27,49 @@ use millrace_nbd::Command;
 
 use super::drive_state::{lock, wake_up};
 
-/// The queue and tag that a forwarded request belongs to.
+/// Queue and tag that a forwarded request belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Origin {
     pub(crate) queue: usize,
     pub(crate) tag: u32,
-    /// Number of this forwarding, which no other one has.
+    /// Unique number of this forwarding.
     pub(crate) id: u64,
 }
 
-/// A request to send.
+/// A request that a queue has forwarded.
 #[derive(Debug)]
 pub(crate) struct Forwarded {
     pub(crate) origin: Origin,
     pub(crate) command: Command,
-    /// `CMD_FLAG_*`.
+    /// NBD command flags, `CMD_FLAG_*`.
     pub(crate) flags: u16,
     pub(crate) offset: u64,
     pub(crate) len: u64,
-    /// Its number among the flushes of the drive, if it is one.
+    /// Number of this flush among the drive's flushes; 0 for other commands.
     pub(crate) flush: u64,
-    /// It was sent on a connection that is lost.
+    /// True if the request was sent on a connection that was lost.
     pub(crate) again: bool,
     pub(crate) memory: Vec<iovec>,
 }
 
-/// A forwarded request that is given back.
+/// A forwarded request on the way back to its queue.
 #[derive(Debug)]
 pub(crate) struct GivenBack {
     pub(crate) origin: Origin,
-    /// None: it is to be sent again.
+    /// Result, or `None` if the request must be sent again.
     pub(crate) status: Option<Status>,
-    /// It was sent on a connection that is lost.
+    /// True if the request was sent on a connection that was lost.
     pub(crate) again: bool,
-    /// That connection was given up since its server was silent for too long.
+    /// True if that connection was given up because the server did not answer for too long.
     pub(crate) silence: bool,
     pub(crate) memory: Vec<iovec>,
 }
 
-/// News for a queue.
+/// Message to a queue.
 #[derive(Debug)]
-pub(crate) enum Mail {
+pub(crate) enum QueueMessage {
     GivenBack(GivenBack),
-    /// The time of a forwarded request is over; the queue that has it ends its connection.
+    /// A forwarded request has timed out. The queue that sent it closes its connection.
     Expired(u64),
 }
 
@@ -78,23 +79,23 @@ unsafe impl Send for Forwarded {}
 // SAFETY: as above.
 unsafe impl Send for GivenBack {}
 
-/// Whether an export may be used over several connections at a time.
+/// Whether an export may be used over several connections at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ConnectionSharing {
-    /// A flush on one connection covers what others have answered, or nothing is written.
+    /// Yes: a flush on one connection covers the writes of all, or nothing is written.
     WithOthers,
-    /// Over one only: the export has no `multi-conn`.
+    /// No: the export has no `multi-conn`.
     Alone,
 }
 
 /// Connections and forwarded requests of all queues.
 #[derive(Debug, Default)]
 pub(crate) struct SiblingQueues {
-    /// Connections of the last generation that are up.
+    /// Number of connections of the current generation that are up.
     up: AtomicUsize,
-    /// Connections that the open queues are to have.
+    /// Number of connections that the open queues should have.
     all: AtomicUsize,
-    /// Requests in `SiblingState::pending`.
+    /// Number of requests in `SiblingState::pending`.
     pending: AtomicUsize,
     state: Mutex<SiblingState>,
 }
@@ -105,9 +106,9 @@ struct SiblingState {
     pending: VecDeque<Forwarded>,
     /// Number of the last forwarding.
     last_id: u64,
-    /// The generation whose connections count.
+    /// Generation whose connections count in `up`.
     generation: u32,
-    /// The connection that is open must be the only one.
+    /// True if the open connection must be the only one.
     is_sole: bool,
 }
 
@@ -122,24 +123,24 @@ impl SiblingState {
     }
 }
 
-/// One queue, as the others see it.
+/// State of one queue that other queues use.
 #[derive(Debug, Default)]
 struct QueueState {
-    /// Wakes its thread; none while it is not open.
+    /// Wakes the queue's thread; `None` while the queue is not open.
     wake: Option<Arc<OwnedFd>>,
-    /// Its connections that are up.
+    /// Number of the queue's connections that are up.
     up: usize,
-    /// Its connections whose sockets are open, of any generation.
+    /// Number of the queue's open sockets, of any generation.
     open: usize,
-    mail: Vec<Mail>,
+    mail: Vec<QueueMessage>,
     has_mail: Arc<AtomicBool>,
 }
 
 impl QueueState {
-    fn send(&mut self, mail: Mail) {
+    fn send(&mut self, mail: QueueMessage) {
         if self.wake.is_some() {
             self.mail.push(mail);
-            // Release pairs with the Acquire of `take_mail`.
+            // Release pairs with the Acquire in `take_mail`.
             self.has_mail.store(true, Ordering::Release);
         }
     }
@@ -150,8 +151,8 @@ impl QueueState {
 }
 
 impl SiblingQueues {
-    /// Adds a queue on the thread that `wake` wakes, which is to have so many connections. Returns
-    /// its flag of mail.
+    /// Adds a queue, on the thread that `wake` wakes, that should have this many connections.
+    /// Returns the flag that tells the queue about messages.
     pub(crate) fn open(
         &self,
         queue: usize,
@@ -168,7 +169,7 @@ impl SiblingQueues {
         Arc::clone(&one.has_mail)
     }
 
-    /// Removes a queue and what it has forwarded and nobody has taken.
+    /// Removes a queue, together with its forwarded requests that no queue has taken.
     pub(crate) fn close(&self, queue: usize, connections: usize) {
         self.all.fetch_sub(connections, Ordering::Relaxed);
         drop(self.take_back(queue));
@@ -178,34 +179,35 @@ impl SiblingQueues {
         state.queues[queue].mail.clear();
     }
 
-    /// No connection counts any more but those of this generation; wakes the threads of all queues.
+    /// Starts a generation: only its connections count from now on. Wakes the threads of all
+    /// queues.
     pub(crate) fn begin_generation(&self, generation: u32) {
         let mut state = lock(&self.state);
         if generation.wrapping_sub(state.generation) > u32::MAX / 2 {
-            // A later one has begun.
+            // A later generation has begun already.
             return;
         }
         state.generation = generation;
         state.queues.iter_mut().for_each(|queue| queue.up = 0);
-        // Relaxed here and below: whoever looks too early is woken.
+        // Relaxed here and below: a thread that reads this too early is woken again.
         self.up.store(0, Ordering::Relaxed);
         state.queues.iter().for_each(QueueState::wake);
     }
 
-    /// Whether a connection may be used beside those that are open, but for `own` ones which it
-    /// takes the place of; `connection_up` decides.
+    /// Returns true if a connection may be used beside the open ones, except `own` ones that it
+    /// replaces. This is a hint; `connection_up` decides.
     pub(crate) fn admits(&self, sharing: ConnectionSharing, own: usize) -> bool {
         let state = lock(&self.state);
         state.admits(sharing, state.open().saturating_sub(own))
     }
 
-    /// Whether the connection that is open is to be the only one.
+    /// Returns true if the open connection must be the only one.
     pub(crate) fn is_sole(&self) -> bool {
         lock(&self.state).is_sole
     }
 
-    /// Counts a connection of a queue that is up; false if it may not be used, and is not counted,
-    /// since it or another one must be the only one.
+    /// Counts a connection of a queue as up. Returns false, without counting it, if it must not be
+    /// used because it or another one must be the only one.
     #[must_use]
     pub(crate) fn connection_up(
         &self,
@@ -232,12 +234,12 @@ impl SiblingQueues {
         true
     }
 
-    /// A connection of a queue is closed, which was counted as up before.
+    /// Records that a connection of a queue, which was up before, is closed.
     pub(crate) fn connection_closed(&self, queue: usize) {
         lock(&self.state).queues[queue].open -= 1;
     }
 
-    /// Counts a connection of a queue that is up no more.
+    /// Counts a connection of a queue as no longer up.
     pub(crate) fn connection_down(&self, queue: usize, generation: u32) {
         let mut state = lock(&self.state);
         if generation != state.generation {
@@ -249,22 +251,22 @@ impl SiblingQueues {
         }
     }
 
-    /// Whether a connection of some queue is up.
+    /// Returns true if any queue has a connection that is up.
     pub(crate) fn has_connection(&self) -> bool {
         self.up.load(Ordering::Relaxed) > 0
     }
 
-    /// How many connections are up, of how many.
+    /// Returns how many connections are up, and how many there should be.
     pub(crate) fn connections(&self) -> (usize, usize) {
         (self.up.load(Ordering::Relaxed), self.all.load(Ordering::Relaxed))
     }
 
-    /// Whether requests wait for a queue with a connection.
+    /// Returns true if requests wait for a queue with a connection.
     pub(crate) fn has_pending(&self) -> bool {
         self.pending.load(Ordering::Relaxed) > 0
     }
 
-    /// Forwards requests, each of which `next` gives with the number of its forwarding.
+    /// Forwards the requests that `next` returns; it is called with the number of each forwarding.
     pub(crate) fn forward(&self, mut next: impl FnMut(u64) -> Option<Forwarded>) {
         let mut state = lock(&self.state);
         while let Some(forwarded) = next(state.last_id + 1) {
@@ -275,7 +277,7 @@ impl SiblingQueues {
         state.queues.iter().filter(|one| one.up > 0).for_each(QueueState::wake);
     }
 
-    /// Takes back what a queue has forwarded and nobody has taken.
+    /// Takes back the forwarded requests of a queue that no queue has taken.
     pub(crate) fn take_back(&self, queue: usize) -> Vec<Forwarded> {
         let mut state = lock(&self.state);
         let pending = std::mem::take(&mut state.pending);
@@ -285,8 +287,8 @@ impl SiblingQueues {
         Vec::from(own)
     }
 
-    /// Takes a queue's share of what is forwarded, `most` at most: a queue that has a connection
-    /// leaves as much to each other one.
+    /// Takes a queue's share of the forwarded requests, at most `most`, and leaves as many for each
+    /// other queue with a connection.
     pub(crate) fn take_share(&self, most: usize) -> Vec<Forwarded> {
         let mut state = lock(&self.state);
         let takers = state.queues.iter().filter(|one| one.up > 0).count().max(1);
@@ -296,21 +298,21 @@ impl SiblingQueues {
         taken
     }
 
-    /// Gives requests back to their queues.
+    /// Returns requests to their queues.
     pub(crate) fn give_back(&self, requests: impl Iterator<Item = GivenBack>) {
         let mut state = lock(&self.state);
         let mut woken = vec![false; state.queues.len()];
         for request in requests {
             let queue = request.origin.queue;
             woken[queue] = true;
-            state.queues[queue].send(Mail::GivenBack(request));
+            state.queues[queue].send(QueueMessage::GivenBack(request));
         }
         let queues = state.queues.iter().zip(woken).filter(|(_, woken)| *woken);
         queues.for_each(|(queue, _)| queue.wake());
     }
 
-    /// The time of a forwarded request is over. Returns it if no queue has taken it; else the queue
-    /// that has it hears of that.
+    /// Handles the timeout of a forwarded request. Returns the request if no queue has taken it;
+    /// otherwise tells the queue that has it.
     pub(crate) fn expire(&self, id: u64) -> Option<Forwarded> {
         let mut state = lock(&self.state);
         if let Some(at) = state.pending.iter().position(|one| one.origin.id == id) {
@@ -319,15 +321,20 @@ impl SiblingQueues {
             return found;
         }
         for queue in &mut state.queues {
-            queue.send(Mail::Expired(id));
+            queue.send(QueueMessage::Expired(id));
             queue.wake();
         }
         None
     }
 
-    /// Moves the mail of a queue to the end of `into`; `has_mail` is the queue's flag.
-    pub(crate) fn take_mail(&self, queue: usize, has_mail: &AtomicBool, into: &mut Vec<Mail>) {
-        // Acquire pairs with the Release of `send`.
+    /// Moves the messages of a queue to the end of `into`. `has_mail` is the queue's flag.
+    pub(crate) fn take_mail(
+        &self,
+        queue: usize,
+        has_mail: &AtomicBool,
+        into: &mut Vec<QueueMessage>,
+    ) {
+        // Acquire pairs with the Release in `send`.
         if has_mail.load(Ordering::Acquire) {
             let mut state = lock(&self.state);
             has_mail.store(false, Ordering::Relaxed);
@@ -401,7 +408,7 @@ mod tests {
         assert!(all.expire(taken[0].origin.id).is_none());
         let mut mail = Vec::new();
         all.take_mail(0, &flags[0], &mut mail);
-        assert!(matches!(mail[..], [Mail::Expired(2)]), "{mail:?}");
+        assert!(matches!(mail[..], [QueueMessage::Expired(2)]), "{mail:?}");
         all.begin_generation(1);
         assert!(!all.has_connection());
         all.connection_down(0, 0);

@@ -1,9 +1,9 @@
-//! `StatusLine`: a connection of its own for questions about what an export has allocated.
+//! `StatusLine`: a separate connection for block status queries.
 //!
-//! Made when somebody asks first, used by one thread at a time, off the path of I/O. Blocks, for a
-//! short time at most; a server that does not answer is left alone for a while. Called by `nbd.rs`.
-//! Only for exports where a second connection sees what the first one wrote. Specification: "Block
-//! status", `base:allocation`.
+//! It is opened at the first query, used by one thread at a time, and never on the path of I/O. A
+//! query blocks for a limited time; a server that does not answer is not asked again for a while.
+//! `nbd.rs` calls this, only for exports on which a second connection sees the writes of the first.
+//! Specification: "Block status", `base:allocation`.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -16,36 +16,36 @@ use millrace_nbd::{Command, Extent as ByteExtent, ReplyStyle, Request, encode_re
 
 use super::NbdState;
 use super::dial::{Connected, Purpose};
-use super::wire::Wire;
+use super::wire::TimedConnection;
 
-/// Longest time that an answer may take.
+/// Time limit of an answer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long a server that failed to answer is left alone.
+/// Time for which a server that failed to answer is not asked again.
 const QUIET: Duration = Duration::from_secs(30);
-/// Most bytes that are asked about at a time.
+/// Maximum length of one query, in bytes.
 const RANGE_BYTES_MAX: u64 = 1 << 30;
-/// Longest reply: more descriptors than that are not waited for.
+/// Maximum length of a reply, in bytes; longer ones count as failures.
 const REPLY_BYTES_MAX: usize = 1 << 20;
 
-/// What is known of the connection.
+/// The connection for block status queries, and whether the server supports them.
 #[derive(Debug, Default)]
 pub(crate) struct StatusLine {
-    line: Option<Line>,
+    line: Option<StatusConnection>,
     quiet_until: Option<Instant>,
-    /// The server has no `base:allocation`.
+    /// True if the server does not support `base:allocation`.
     never: bool,
 }
 
 #[derive(Debug)]
-struct Line {
-    wire: Wire,
+struct StatusConnection {
+    wire: TimedConnection,
     style: ReplyStyle,
     context_id: u32,
     cookie: u64,
 }
 
 impl StatusLine {
-    /// What is allocated in a range of bytes, from its start on; none if that is not known.
+    /// Returns the allocation of a byte range, from its start on, or `None` if it is unknown.
     pub(crate) fn ask(
         &mut self,
         shared: &NbdState,
@@ -55,7 +55,7 @@ impl StatusLine {
         if self.never || self.quiet_until.is_some_and(|until| Instant::now() < until) {
             return None;
         }
-        // A connection that has idled may be gone: a second one is tried.
+        // An idle connection may be gone, so one retry is made on a new connection.
         for _ in 0..2 {
             if self.line.is_none() {
                 self.line = self.open(shared);
@@ -70,7 +70,7 @@ impl StatusLine {
         None
     }
 
-    fn open(&mut self, shared: &NbdState) -> Option<Line> {
+    fn open(&mut self, shared: &NbdState) -> Option<StatusConnection> {
         let connected = shared.target.dial(Purpose::Status, PATIENCE).ok();
         let sees_writes = |one: &Connected| shared.promise.may_share(&one.session);
         let Some(connected) = connected.filter(sees_writes) else {
@@ -82,11 +82,11 @@ impl StatusLine {
             self.never = true;
             return None;
         };
-        Some(Line { wire, style, context_id, cookie: 0 })
+        Some(StatusConnection { wire, style, context_id, cookie: 0 })
     }
 }
 
-impl Line {
+impl StatusConnection {
     fn ask(&mut self, offset: u64, length: u64) -> io::Result<Vec<ByteExtent>> {
         let mut deadline = Deadline::after(PATIENCE);
         self.cookie += 1;
@@ -116,7 +116,8 @@ impl Line {
         }
     }
 
-    /// The next chunk's bytes, and whether it was the last one; none if more are needed.
+    /// Parses the next chunk. Returns its length and whether it was the last one, or `None` if more
+    /// bytes are needed.
     fn answer(
         &self,
         input: &[u8],
@@ -140,7 +141,8 @@ impl Line {
     }
 }
 
-/// Extents in whole sectors, `nr_sectors` of them at most: one that is partly data is data.
+/// Converts extents to whole sectors, at most `nr_sectors` of them. A sector that is partly data
+/// counts as data.
 pub(crate) fn in_sectors(extents: &[ByteExtent], nr_sectors: u64) -> Vec<Extent> {
     let (mut list, mut at, mut end) = (Vec::<Extent>::new(), 0u64, 0u64);
     let mut push = |upto: u64, hole: bool, zero: bool| {
@@ -161,13 +163,13 @@ pub(crate) fn in_sectors(extents: &[ByteExtent], nr_sectors: u64) -> Vec<Extent>
         match (extent.hole, extent.zero) {
             (false, false) => push(end.div_ceil(512), false, false),
             (hole, zero) => {
-                // What of the first sector belongs to the extent before makes it data.
+                // The sector that two extents share counts as data.
                 push(start.div_ceil(512), false, false);
                 push(end >> 9, hole, zero);
             }
         }
     }
-    // The last sector of the server's answer may have begun only.
+    // The server's answer may cover only a part of a sector.
     if list.is_empty() {
         list.push(Extent { nr_sectors, hole: false, zero: false });
     }

@@ -1,7 +1,8 @@
-//! What settings and an export agree on: whether they fit, how many connections there are, and what
-//! of it a person should know.
+//! Terms of an NBD drive: whether settings and export fit, how many connections there are, and
+//! remarks for the user.
 //!
-//! Pure. Called by `nbd.rs` when a drive is opened or looked at. Every error names the URI.
+//! Pure functions. `nbd.rs` calls them when a drive is opened or inspected. Every error names the
+//! URI.
 
 use millrace_block::{Error, ErrorKind};
 use millrace_nbd::TransmissionFlags;
@@ -10,7 +11,7 @@ use millrace_nbd::client::ClientSession;
 use super::{NbdConfig, OnServerRestart};
 use crate::common::units::size_text;
 
-/// What the flags of the first connection bind later ones to.
+/// Returns the flags of the first connection that every later connection must have, too.
 pub(crate) fn promised(flags: TransmissionFlags) -> TransmissionFlags {
     let mut promised = TransmissionFlags::new();
     for flag in [
@@ -26,47 +27,52 @@ pub(crate) fn promised(flags: TransmissionFlags) -> TransmissionFlags {
     promised
 }
 
-/// Whether the export can be what the settings say.
+/// Checks that the export fits the settings.
 ///
 /// # Errors
-/// `InvalidSetting`, with what to do.
+/// `InvalidSetting`, with advice.
 pub(crate) fn check(config: &NbdConfig, session: &ClientSession) -> Result<(), Error> {
     let wrong = |text: String| Err(config.error(ErrorKind::InvalidSetting, &text));
     if session.block_min > 65_536 {
         let least = size_text(session.block_min.into());
-        return wrong(format!("the server takes no requests below {least}; 64 KiB is the most"));
+        return wrong(format!(
+            "the server's minimum request is {least}; at most 64 KiB is supported"
+        ));
     }
     if session.size_bytes < u64::from(session.block_min.max(512)) {
         let has = session.size_bytes;
         return wrong(format!("the export has {has} bytes, less than one block; make it larger"));
     }
     if session.block_max < session.block_min.max(512) {
-        return wrong(format!("the server takes {} bytes at most in a request", session.block_max));
+        return wrong(format!(
+            "the server accepts at most {} bytes in a request, less than one block",
+            session.block_max
+        ));
     }
     if session.flags.contains(TransmissionFlags::READ_ONLY) && !config.read_only {
         return wrong(
-            "the export takes no writes; serve it read-only: read-only=on, or `serve --read-only`"
+            "the export is read-only; serve the drive read-only: read-only=on, or `serve --read-only`"
                 .into(),
         );
     }
     let durable = session.flags.contains(TransmissionFlags::FUA);
     if config.write_through && !durable && session.flags.contains(TransmissionFlags::FLUSH) {
-        return wrong("write-through=on, but the server has no FUA; remove that".into());
+        return wrong("write-through=on, but the server has no FUA; remove write-through".into());
     }
     let flushes = session.flags.contains(TransmissionFlags::FLUSH);
     if config.on_server_restart == OnServerRestart::FlushError && !flushes && !config.read_only {
         return wrong(
-            "on-server-restart=flush-error, but the server knows no flush that could fail; remove that"
+            "on-server-restart=flush-error, but the server has no flush; remove on-server-restart"
                 .into(),
         );
     }
     Ok(())
 }
 
-/// How many connections the drive has.
+/// Returns the drive's number of connections.
 ///
 /// # Errors
-/// `InvalidSetting` if there are to be more than a flush covers.
+/// `InvalidSetting` if more connections are asked for than a flush covers.
 pub(crate) fn connections_of(config: &NbdConfig, session: &ClientSession) -> Result<u16, Error> {
     let safe = config.read_only || session.flags.contains(TransmissionFlags::MULTI_CONN);
     match config.connections {
@@ -85,7 +91,7 @@ pub(crate) fn connections_of(config: &NbdConfig, session: &ClientSession) -> Res
     }
 }
 
-/// What a person should know of the export.
+/// Returns remarks about the export for the user.
 pub(crate) fn notes(config: &NbdConfig, session: &ClientSession) -> Vec<String> {
     let mut notes = Vec::new();
     let multi = session.flags.contains(TransmissionFlags::MULTI_CONN);
@@ -107,7 +113,7 @@ pub(crate) fn notes(config: &NbdConfig, session: &ClientSession) -> Vec<String> 
     }
     if !session.flags.contains(TransmissionFlags::FLUSH) && !config.read_only {
         notes.push(format!(
-            "{}: the server knows no flush; whether what it has answered is durable is its affair",
+            "{}: the server has no flush, so acknowledged writes may not be durable",
             config.text
         ));
     }

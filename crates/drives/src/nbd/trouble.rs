@@ -1,44 +1,43 @@
 //! `ReconnectTrouble`: why connections of a drive are missing, for the log and for `ctl why`.
 //!
-//! Owns the reason of the last attempt that failed, and what was said of it, so that a refusal is
-//! said at the first attempt and once, and other refusals after it now and then: a server may
-//! refuse each time in other words. Written by the threads that look for the server
-//! (`redial.rs`), read by whoever tells people (`nbd.rs`).
+//! It has the reason of the last failed attempt, and what was logged about it. A refusal is logged
+//! at the first attempt, once; other refusals after it are logged at limited intervals, because a
+//! server may word each refusal differently. The reconnecting threads (`redial.rs`) write it, and
+//! `nbd.rs` reads it for the log.
 
 use std::time::Instant;
 
 use super::backoff::LogLimit;
 
-/// Why a connection is not used.
+/// Reason for which a connection is not used beside others.
 pub(crate) const NOT_SHARED: &str =
     "the server does not say that a flush covers several connections (multi-conn)";
 
-/// How an attempt to connect has failed.
+/// Kind of a failed connection attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ConnectFailure {
-    /// The server is there and has said why it does not let this side in.
+    /// The server answered and gave a reason for refusing the connection.
     Refused,
-    /// Anything else.
     Other,
 }
 
-/// Why connections are missing.
+/// Reasons for which connections are missing, and what was logged about them.
 #[derive(Debug, Default)]
 pub(crate) struct ReconnectTrouble {
-    /// Why the last attempt failed, or the last connection was lost; none if one was made since.
+    /// Why the last attempt failed, or the last connection was lost; `None` if one was made since.
     why: Option<String>,
-    /// The refusal that was said.
+    /// The last refusal that was logged.
     said: Option<String>,
     limit: LogLimit,
-    /// Connections that were up at the last look.
+    /// Number of connections that were up at the last check.
     seen_up: usize,
-    /// Connections that were up when it was said that some are missing.
+    /// Number of connections that were up when missing ones were last logged.
     said_up: usize,
 }
 
 impl ReconnectTrouble {
-    /// Notes that an attempt has failed. Returns a line for people if the server refuses the drive,
-    /// for a reason that was not said yet, and no connection is up.
+    /// Records a failed attempt. Returns a line for the log if no connection is up and the server
+    /// refuses for a reason that was not logged yet.
     pub(crate) fn failed(
         &mut self,
         why: &str,
@@ -53,25 +52,25 @@ impl ReconnectTrouble {
             return None;
         }
         self.said = Some(why.to_owned());
-        Some(format!("the server does not take the drive back: {why}"))
+        Some(format!("the server refuses the drive's reconnect: {why}"))
     }
 
-    /// Notes that connections are lost.
+    /// Records that connections were lost.
     pub(crate) fn lost(&mut self, why: &str) {
         self.why = Some(why.to_owned());
     }
 
-    /// Notes that an attempt has succeeded.
+    /// Records that an attempt succeeded.
     pub(crate) fn succeeded(&mut self) {
         *self = ReconnectTrouble::default();
     }
 
-    /// Whether the last attempt has failed.
+    /// Returns true if the last attempt failed.
     pub(crate) fn exists(&self) -> bool {
         self.why.is_some()
     }
 
-    /// What is wrong, with so many connections up of so many; none if all are.
+    /// Returns what is wrong, with `up` of `all` connections up, or `None` if all are up.
     pub(crate) fn text(&self, (up, all): (usize, usize)) -> Option<String> {
         let why = self.why.as_deref().unwrap_or("a connection is being made");
         match up {
@@ -81,8 +80,8 @@ impl ReconnectTrouble {
         }
     }
 
-    /// A line that says how many connections are missing; once, and only when their number is the
-    /// same as at the last look.
+    /// Returns a line about missing connections, once, and only if their number did not change
+    /// since the last check.
     pub(crate) fn missing(&mut self, (up, all): (usize, usize)) -> Option<String> {
         let was_so = std::mem::replace(&mut self.seen_up, up) == up;
         let is_new = self.said_up != up && up > 0 && up < all;
@@ -103,7 +102,7 @@ mod tests {
         let (mut trouble, now) = (ReconnectTrouble::default(), Instant::now());
         let (refused, other) = (ConnectFailure::Refused, ConnectFailure::Other);
         assert_eq!(trouble.failed("refused", other, (0, now)), None);
-        let line = "the server does not take the drive back: no such export";
+        let line = "the server refuses the drive's reconnect: no such export";
         assert_eq!(trouble.failed("no such export", refused, (0, now)).as_deref(), Some(line));
         assert_eq!(trouble.failed("no such export", refused, (0, now)), None);
         assert_eq!(trouble.text((0, 2)).as_deref(), Some("no connection: no such export"));

@@ -1,29 +1,30 @@
-//! `UnflushedWrites`: whether a drive has answered a write that no successful flush covers yet.
+//! `UnflushedWrites`: whether a drive has acknowledged a write that no successful flush covers yet.
 //!
-//! One for each drive, shared by its connections. Writes only look at it, but for the first one
-//! after each flush, so that threads do not pass a cache line around for each I/O. Called by
-//! `link.rs` with answers and by `queue.rs` with flushes; read when a connection is lost and when
-//! the daemon stops.
+//! Each drive has one, shared by its connections. A write only reads it, except for the first write
+//! after each flush, so that threads do not contend for a cache line on each I/O. `link.rs` calls
+//! it for answers, and `queue.rs` for flushes. It is read when a connection is lost and when the
+//! daemon stops.
 //!
-//! A flush covers the writes that were answered before it was handed over. So flushes are numbered
-//! from 1 as they are handed over, and a write that is answered needs the flush after those.
+//! A flush covers the writes that were acknowledged before it was submitted. So flushes are
+//! numbered from 1 in the order of submission, and an acknowledged write needs the flush after
+//! those submitted so far.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Flushes handed over, needed and done, by their numbers.
+/// Numbers of the flushes that were submitted, are needed, and have succeeded.
 #[derive(Debug, Default)]
 pub(crate) struct UnflushedWrites {
-    /// The last flush that was handed over.
+    /// Number of the last flush submitted.
     begun: AtomicU64,
-    /// The first flush that covers all writes that were answered.
+    /// Number of the first flush that covers all acknowledged writes.
     needed: AtomicU64,
-    /// The last flush that succeeded.
+    /// Number of the last flush that succeeded.
     done: AtomicU64,
 }
 
 impl UnflushedWrites {
-    /// A write that is not durable was answered. SeqCst here and below: a write and the loss of its
-    /// connection see each other, one way or the other.
+    /// Records that a non-durable write was acknowledged. SeqCst here and below, so that a write
+    /// and the loss of its connection always see each other in one of the two directions.
     #[inline]
     pub(crate) fn note_write(&self) {
         let needed = self.begun.load(Ordering::SeqCst) + 1;
@@ -32,17 +33,17 @@ impl UnflushedWrites {
         }
     }
 
-    /// A flush is handed over; returns its number.
+    /// Records that a flush is submitted. Returns its number.
     pub(crate) fn begin_flush(&self) -> u64 {
         self.begun.fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    /// The flush of this number has succeeded.
+    /// Records that the flush with this number has succeeded.
     pub(crate) fn end_flush(&self, number: u64) {
         self.done.fetch_max(number, Ordering::SeqCst);
     }
 
-    /// Whether a write was answered that no successful flush covers.
+    /// Returns true if an acknowledged write is not covered by a successful flush.
     pub(crate) fn exist(&self) -> bool {
         self.needed.load(Ordering::SeqCst) > self.done.load(Ordering::SeqCst)
     }

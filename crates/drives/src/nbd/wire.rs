@@ -1,9 +1,9 @@
-//! `Wire`: a socket of either family that blocks up to a time, and TLS on it where that was asked
-//! for.
+//! `TimedConnection`: a TCP or Unix socket with blocking calls and time limits, optionally with
+//! TLS.
 //!
-//! Used while a connection is negotiated, and by whoever asks one question at a time; then socket
-//! and TLS session go to a link, which has a ring of its own for them. Called by `dial.rs` and
-//! `status_line.rs`; calls the TLS crate.
+//! It is used while a connection is negotiated, and for single queries. Afterwards, the socket and
+//! the TLS session go to a link, which uses them with its ring. `dial.rs` and `status_line.rs` call
+//! this; it calls the TLS crate.
 #![allow(unsafe_code)]
 
 use std::io::{self, Read, Write};
@@ -17,42 +17,42 @@ use millrace_machine::{Deadline, Native};
 use super::secure::Session;
 use crate::common::cancel::{Cancel, LOOK};
 
-/// A socket.
+/// A connected socket.
 #[derive(Debug)]
 pub(crate) enum Socket {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
 
-/// A socket, and the flag that ends a wait at it.
+/// A socket, with the flag that cancels waits for it.
 #[derive(Debug)]
-struct Stream {
+struct CancellableSocket {
     socket: Socket,
     cancel: Cancel,
 }
 
-/// A socket, and perhaps TLS on it.
+/// A socket, with TLS if it was asked for.
 #[derive(Debug)]
-pub(crate) struct Wire {
-    stream: Stream,
+pub(crate) struct TimedConnection {
+    stream: CancellableSocket,
     tls: Option<Box<Session>>,
 }
 
-impl Wire {
-    /// Plain, so far. Waits end early once `cancel` is set.
-    pub(crate) fn new(socket: Socket, cancel: Cancel) -> Wire {
-        Wire { stream: Stream { socket, cancel }, tls: None }
+impl TimedConnection {
+    /// Creates a wire without TLS. Waits end early once `cancel` is set.
+    pub(crate) fn new(socket: Socket, cancel: Cancel) -> TimedConnection {
+        TimedConnection { stream: CancellableSocket { socket, cancel }, tls: None }
     }
 
-    /// The session of TLS, if there is one.
+    /// Returns the TLS session, if there is one.
     pub(crate) fn session(&self) -> Option<&Session> {
         self.tls.as_deref()
     }
 
-    /// Begins TLS, and returns when the server's certificate was found good.
+    /// Starts TLS. Returns after the server's certificate was verified.
     ///
     /// # Errors
-    /// What the session or the socket says.
+    /// Returns the error of the TLS session or the socket.
     pub(crate) fn secure(
         &mut self,
         mut session: Session,
@@ -67,7 +67,7 @@ impl Wire {
                 return Err(io::ErrorKind::ConnectionReset.into());
             }
             let gone_on = session.read(&mut []);
-            // The peer is told why, too.
+            // The alert is sent to the peer, too.
             let told = self.stream.send(&mut session, deadline);
             gone_on.map_err(io::Error::other).and(told)?;
         }
@@ -75,10 +75,10 @@ impl Wire {
         Ok(())
     }
 
-    /// Sends all of it.
+    /// Sends all bytes.
     ///
     /// # Errors
-    /// As the socket's; `TimedOut` or `WouldBlock` if that takes too long.
+    /// Returns the error of the socket; `TimedOut` or `WouldBlock` if it takes too long.
     pub(crate) fn say(&mut self, bytes: &[u8], deadline: &mut Deadline<Native>) -> io::Result<()> {
         let Some(session) = &mut self.tls else {
             return self.stream.write_all(bytes, deadline);
@@ -93,10 +93,10 @@ impl Wire {
         self.stream.send(session, deadline)
     }
 
-    /// Receives some bytes; 0 at the end.
+    /// Receives some bytes. Returns 0 at the end of the stream.
     ///
     /// # Errors
-    /// As the socket's; `TimedOut` or `WouldBlock` if nothing comes.
+    /// Returns the error of the socket; `TimedOut` or `WouldBlock` if nothing arrives.
     pub(crate) fn hear(
         &mut self,
         into: &mut [u8],
@@ -113,10 +113,11 @@ impl Wire {
         }
     }
 
-    /// Socket and session, for a ring: blocking, without time limits.
+    /// Returns the socket, in blocking mode without timeouts, and the TLS session, for use with a
+    /// ring.
     ///
     /// # Errors
-    /// If the system refuses an option.
+    /// Returns an error if the system refuses a socket option.
     pub(crate) fn into_parts(self) -> io::Result<(OwnedFd, Option<Box<Session>>)> {
         self.stream.set_timeout(None)?;
         self.stream.prepare()?;
@@ -128,16 +129,16 @@ impl Wire {
     }
 }
 
-/// How long to wait at most before the next look at a deadline.
+/// Returns how long to wait before the next look at the deadline.
 ///
 /// # Errors
-/// `TimedOut` if it is over.
+/// `TimedOut` if the deadline has passed.
 fn slice(deadline: &mut Deadline<Native>) -> io::Result<Duration> {
     deadline.slice().ok_or_else(|| io::ErrorKind::TimedOut.into())
 }
 
-impl Stream {
-    /// Sends what the session has for the peer.
+impl CancellableSocket {
+    /// Sends the TLS session's output.
     fn send(&mut self, session: &mut Session, deadline: &mut Deadline<Native>) -> io::Result<()> {
         let bytes = session.output().len();
         self.write_all(session.output(), deadline)?;
@@ -145,7 +146,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Receives for the session.
+    /// Receives input for the TLS session.
     fn receive(
         &mut self,
         session: &mut Session,
@@ -167,13 +168,15 @@ impl Stream {
         }
     }
 
-    /// Requests go out at once, and a server that is gone is noticed while nothing is sent.
+    /// Disables Nagle's algorithm, so that requests are sent at once, and enables keepalive, so
+    /// that a lost server is noticed while nothing is sent.
     fn prepare(&self) -> io::Result<()> {
         let Socket::Tcp(stream) = &self.socket else { return Ok(()) };
         stream.set_nodelay(true)?;
         let fd = stream.as_raw_fd();
         set_option(fd, (libc::SOL_SOCKET, libc::SO_KEEPALIVE), 1)?;
-        // The first probe after 20 s of silence, and up when four of them, 5 s apart, are lost.
+        // The first probe is sent after 20 s of silence. The connection fails if four probes, 5 s
+        // apart, get no answer.
         set_option(fd, (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE), 20)?;
         set_option(fd, (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL), 5)?;
         set_option(fd, (libc::IPPROTO_TCP, libc::TCP_KEEPCNT), 4)
@@ -197,8 +200,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Does something with the socket again and again until it moves bytes, until the deadline, or
-    /// until the wait is cancelled.
+    /// Repeats `attempt` until it moves bytes, the deadline passes, or the wait is cancelled.
     fn wait_for(
         &mut self,
         deadline: &mut Deadline<Native>,
@@ -210,7 +212,7 @@ impl Stream {
             }
             self.set_timeout(Some(slice(deadline)?.min(LOOK)))?;
             match attempt(&mut self.socket) {
-                // A ring of the thread's may interrupt it; a slice of the time is over.
+                // A thread's ring may interrupt the call, or one slice of the time has passed.
                 Err(error)
                     if matches!(
                         error.kind(),

@@ -1,9 +1,9 @@
-//! `Cluster`: a connection to a Ceph cluster and the pool of one image.
+//! `Cluster`: a connection to a Ceph cluster, and the pool of one image.
 //!
-//! Made when a drive is opened, on a thread of its own, since any call waits for the cluster
-//! (open.rs); lives as long as the image. Calls librados by the table of `library.rs`. Every error
-//! names the image as the user wrote it, and says what to look at. Invariant: handles are closed
-//! once, the pool's before the connection's.
+//! It is created when a drive is opened, on a thread of its own because any call may wait for the
+//! cluster (open.rs), and lives as long as the image. It calls librados through the function table
+//! of `library.rs`. Every error names the image as the user wrote it and says what to check.
+//! Invariant: each handle is closed once, the pool's before the connection's.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -15,14 +15,14 @@ use millrace_block::{Error, ErrorKind};
 use super::RbdConfig;
 use super::library::{Functions, Handle};
 
-/// What librados waits for monitors when nobody has said how long, in seconds.
+/// Value of `client_mount_timeout` if nobody has configured it, in seconds.
 const MOUNT_TIMEOUT_S: &str = "300";
 
-/// A connection with a pool's handle.
+/// A connection to a cluster, with the handle of a pool.
 pub(crate) struct Cluster {
     pub(crate) functions: &'static Functions,
     rados: Handle,
-    /// None before it is opened.
+    /// `None` until the pool is opened.
     pool: Option<Handle>,
 }
 
@@ -43,32 +43,32 @@ impl Drop for Cluster {
     }
 }
 
-/// What librados and librbd say: a negative errno is an error.
+/// Converts a result of librados or librbd: a negative number is an errno.
 pub(crate) fn checked(result: c_int) -> Result<c_int, io::Error> {
     if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(result) }
 }
 
-/// A text for C; the settings hold none with a zero byte (`RbdConfig::validate`).
+/// Converts a text for C. Settings contain no zero byte (`RbdConfig::validate`).
 pub(crate) fn c_text(text: &str) -> CString {
     CString::new(text.replace('\0', "")).unwrap_or_default()
 }
 
-/// The text in a buffer that C has filled.
+/// Returns the text in a buffer that C has filled.
 pub(crate) fn text_in(buffer: &[u8]) -> String {
     let text = CStr::from_bytes_until_nul(buffer).unwrap_or_default();
     text.to_string_lossy().into_owned()
 }
 
-/// An error about an image, with what the system says.
+/// Returns an error about an image, with the system's error.
 pub(crate) fn system(config: &RbdConfig, doing: &str, error: &io::Error) -> Error {
     Error::new(ErrorKind::System, format!("{}: {doing}: {error}", config.image))
 }
 
 impl Cluster {
-    /// Connects and opens the image's pool.
+    /// Connects to the cluster and opens the image's pool.
     ///
     /// # Errors
-    /// `System`, with what to look at.
+    /// `System`, with advice on what to check.
     pub(crate) fn connect(
         functions: &'static Functions,
         config: &RbdConfig,
@@ -98,7 +98,7 @@ impl Cluster {
         read.map_err(|error| conf_error(config, &error))?;
         if self.setting("client_mount_timeout").is_none_or(|text| text == MOUNT_TIMEOUT_S) {
             let seconds = config.connect_ns.div_ceil(1_000_000_000).max(1);
-            // A refusal leaves the longer time.
+            // If this is refused, the longer default applies.
             let _ = self.set("client_mount_timeout", &seconds.to_string());
         }
         if let Some(until_flush) = config.writethrough_until_flush {
@@ -108,7 +108,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Changes what the configuration says of a key.
+    /// Sets a key of the cluster's configuration.
     fn set(&self, key: &str, value: &str) -> Result<(), io::Error> {
         let (key, value) = (c_text(key), c_text(value));
         // SAFETY: a live handle and valid texts.
@@ -118,7 +118,7 @@ impl Cluster {
         .map(|_| ())
     }
 
-    /// What the configuration says of a key.
+    /// Returns the value of a key of the cluster's configuration.
     pub(crate) fn setting(&self, key: &str) -> Option<String> {
         let (key, mut buffer) = (c_text(key), [0u8; 64]);
         let start = buffer.as_mut_ptr().cast::<c_char>();
@@ -144,12 +144,12 @@ impl Cluster {
         Ok(pool)
     }
 
-    /// The pool.
+    /// Returns the pool's handle.
     pub(crate) fn pool(&self) -> Handle {
         self.pool.unwrap_or(std::ptr::null_mut())
     }
 
-    /// What tells this cluster and pool from all others.
+    /// Returns a text that identifies the cluster and the pool.
     pub(crate) fn place(&self) -> String {
         let mut fsid = [0u8; 64];
         // SAFETY: connected handles, and as many bytes as are said.
@@ -170,11 +170,13 @@ fn conf_error(config: &RbdConfig, error: &io::Error) -> Error {
         }
         (Some(path), _) => format!("{image}: conf={}: {error}", path.display()),
         (None, Some(libc::ENOENT)) => format!(
-            "{image}: there is no configuration of a Ceph cluster at the usual places, such as \
+            "{image}: no configuration of a Ceph cluster was found at the usual places, such as \
              /etc/ceph/{}.conf; name it with conf=PATH",
             config.cluster
         ),
-        (None, _) => format!("{image}: the configuration of the Ceph cluster: {error}"),
+        (None, _) => {
+            format!("{image}: the configuration of the Ceph cluster cannot be read: {error}")
+        }
     };
     Error::new(ErrorKind::System, text)
 }
@@ -202,9 +204,8 @@ fn connect_error(config: &RbdConfig, error: &io::Error) -> Error {
 fn pool_error(config: &RbdConfig, error: &io::Error) -> Error {
     let (image, pool) = (&config.image, &config.image.pool);
     if error.raw_os_error() == Some(libc::ENOENT) {
-        let text = format!(
-            "{image}: the cluster has no pool {pool}; `ceph osd pool ls` shows those that there are"
-        );
+        let text =
+            format!("{image}: the cluster has no pool {pool}; `ceph osd pool ls` lists the pools");
         return Error::new(ErrorKind::System, text);
     }
     system(config, &format!("pool {pool}"), error)

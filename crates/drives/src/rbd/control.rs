@@ -1,13 +1,13 @@
-//! `ControlThread`: one thread of a Ceph drive, for every call that may wait for the cluster.
+//! `ControlThread`: a thread of each Ceph drive, for all calls that may wait for the cluster.
 //!
-//! Looks at the image while the drive is open, answers questions about its holes, and closes it at
-//! the end, so that closing needs no new thread. A look opens the image once more, by its own name,
-//! and compares it with the image that the drive has open: librbd gives the bytes of the living
-//! image for a snapshot that was removed, zeroes for an image that was, and the parent's bytes for
-//! a clone that was flattened while it was open without a watch. Looks come with every change that
-//! librbd hears of, whose author waits for the look, and every few seconds. Called by rbd.rs and
-//! map.rs; the thread ends with its drive. Invariant: the thread keeps no share of the image after
-//! `ControlThread::end_looks`, so that the drive's end is the image's.
+//! It checks the image while the drive is open, answers queries about holes, and closes the image
+//! at the end, so that closing needs no new thread. A check opens the image again by its id and
+//! compares it with the open one, because librbd returns wrong data otherwise: the current data of
+//! the image for a removed snapshot, zeroes for a removed image, and the parent's data for a clone
+//! that was flattened while it was open without a watch. The image is checked at every change that
+//! librbd reports (the author of the change waits for the check), and every few seconds. rbd.rs and
+//! map.rs call this; the thread ends with its drive. Invariant: the thread keeps no reference to
+//! the image after `ControlThread::end_looks`, so closing the drive closes the image.
 
 use std::io;
 use std::ops::Range;
@@ -18,62 +18,62 @@ use std::time::Duration;
 use millrace_block::{Error, ErrorKind};
 use millrace_machine::{Deadline, Machine, Native};
 
-use super::image::Image;
+use super::image::RbdImage;
 use super::{HeldImage, RbdState};
 use crate::common::units::size_text;
 
-/// Time between two looks at an image without a watch, whose changes nobody tells.
+/// Interval between two checks of an image without a watch, whose changes are not reported.
 pub(crate) const UNWATCHED_PERIOD: Duration = Duration::from_secs(2);
-/// Time between two looks at an image with a watch, which may have been lost.
+/// Interval between two checks of an image with a watch, because the watch may be lost.
 const WATCHED_PERIOD: Duration = Duration::from_secs(10);
-/// Longest time that the author of a change waits for the look.
+/// Maximum time that the author of a change waits for the check.
 const UPDATE_PATIENCE: Duration = Duration::from_secs(1);
-/// How long the ends of all drives together wait for clusters that do not answer.
+/// Maximum time that the closing of all drives together waits for clusters that do not answer.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(10);
-/// `RBD_FEATURE_EXCLUSIVE_LOCK`.
+/// Feature bit `RBD_FEATURE_EXCLUSIVE_LOCK`.
 pub(super) const EXCLUSIVE_LOCK: u64 = 1 << 2;
 
-/// What is left of [`CLOSE_PATIENCE`]; whole again once a cluster has answered.
+/// Rest of [`CLOSE_PATIENCE`]; reset once a cluster has answered.
 static PATIENCE: Mutex<Duration> = Mutex::new(CLOSE_PATIENCE);
 
-/// Ranges of data, in order; none if that is not known.
+/// Byte ranges with data, in order; `None` if unknown.
 pub(super) type Data = Option<Vec<Range<u64>>>;
 
-/// What the thread is asked for.
-pub(super) enum Order {
-    /// Look at the image; gives its size in bytes.
+/// Orders to the control thread.
+pub(super) enum ControlOrder {
+    /// Check the image, and return its size in bytes.
     Look(Sender<Result<u64, Error>>),
-    /// Say where the image has data.
+    /// Return the ranges of the image that hold data.
     Data(Range<u64>, Sender<Data>),
-    /// Let go of the image.
+    /// Drop the reference to the image, so that no check begins any more.
     EndLooks(Sender<()>),
     /// Close the image.
-    Close(Box<Image>, Option<HeldImage>, Sender<()>),
+    Close(Box<RbdImage>, Option<HeldImage>, Sender<()>),
 }
 
-/// What an image was when the drive was opened, as far as a change of it makes answers wrong.
+/// State of an image when the drive was opened; if it changes, the drive must not go on.
 #[derive(Debug, Clone)]
 pub(crate) struct KnownImage {
-    /// The image's own name, which a rename leaves alone.
+    /// Id of the image, which does not change with its name.
     pub(crate) id: String,
     pub(crate) snapshot_id: u64,
-    /// Bytes that a parent image has for it.
+    /// Number of bytes for which a parent image may have the data.
     pub(crate) overlap_bytes: u64,
-    /// The drive has taken the exclusive lock.
+    /// True if the drive has taken the exclusive lock.
     pub(crate) is_locked: bool,
 }
 
-/// The way to the thread.
-pub(super) struct ControlThread(Sender<Order>);
+/// Sends orders to the control thread.
+pub(super) struct ControlThread(Sender<ControlOrder>);
 
 impl ControlThread {
-    /// Starts the thread of an open image.
+    /// Starts the thread for an open image.
     pub(super) fn start(shared: &Arc<RbdState>) -> ControlThread {
         let (sender, orders) = mpsc::channel();
         let theirs = Arc::downgrade(shared);
         let is_told = {
             let sender = sender.clone();
-            // Without calls the image is looked at as one without a watch.
+            // Without update callbacks, the image is checked as often as one without a watch.
             shared.image.is_watched()
                 && shared.image.on_update(Box::new(move || wait_for_look(&sender))).is_ok()
         };
@@ -84,66 +84,67 @@ impl ControlThread {
         ControlThread(sender)
     }
 
-    /// Has the image looked at; the answer may take as long as the cluster likes.
+    /// Orders a check of the image. The cluster may take any time to answer.
     pub(super) fn look(&self) -> Receiver<Result<u64, Error>> {
         let (sender, receiver) = mpsc::channel();
-        // Without the thread there is no answer, which the receiver says.
-        let _ = self.0.send(Order::Look(sender));
+        // If the thread is gone, the receiver reports that there will be no answer.
+        let _ = self.0.send(ControlOrder::Look(sender));
         receiver
     }
 
-    /// Asks where the image has data; the answer may take as long as the cluster likes.
+    /// Asks which ranges of the image hold data. The cluster may take any time to answer.
     pub(super) fn data(&self, range: Range<u64>) -> Receiver<Data> {
         let (sender, receiver) = mpsc::channel();
-        let _ = self.0.send(Order::Data(range, sender));
+        let _ = self.0.send(ControlOrder::Data(range, sender));
         receiver
     }
 
-    /// Waits until no look is under way; none begins after it.
+    /// Waits until no check is in progress. None begins afterwards.
     pub(super) fn end_looks(&self) {
         let (sender, receiver) = mpsc::channel();
-        let _ = self.0.send(Order::EndLooks(sender));
+        let _ = self.0.send(ControlOrder::EndLooks(sender));
         wait_for_end(&receiver);
     }
 }
 
-/// Waits for the end of something at a drive's end, as long as there is patience.
+/// Waits for the end of something while a drive is closed, within the time left of
+/// `CLOSE_PATIENCE`.
 pub(super) fn wait_for_end(ended: &Receiver<()>) {
     let patience = || PATIENCE.lock().unwrap_or_else(PoisonError::into_inner);
     let mut limit = Deadline::<Native>::after(*patience());
     let has_ended = limit.receive(ended).is_some();
-    // Without an answer, there is no such thread if time is left.
+    // If there is no answer although time is left, the thread does not exist.
     *patience() = match !has_ended && limit.is_over() {
         true => Duration::ZERO,
         false => CLOSE_PATIENCE,
     };
 }
 
-/// Called by a thread of librbd when the image has changed.
-fn wait_for_look(orders: &Sender<Order>) {
+/// Called by a thread of librbd when the image has changed. Waits for a check.
+fn wait_for_look(orders: &Sender<ControlOrder>) {
     let (sender, receiver) = mpsc::channel();
-    if orders.send(Order::Look(sender)).is_ok() {
-        // Late or never: the look comes by and by.
+    if orders.send(ControlOrder::Look(sender)).is_ok() {
+        // If the check takes longer, the change goes on without it.
         let _ = receiver.recv_timeout(UPDATE_PATIENCE);
     }
 }
 
-/// The thread.
-fn run(mut shared: Weak<RbdState>, orders: &Receiver<Order>, period: Duration) {
+/// Body of the control thread.
+fn run(mut shared: Weak<RbdState>, orders: &Receiver<ControlOrder>, period: Duration) {
     loop {
-        // Answers go to askers that may be gone.
+        // The asker of an answer may be gone.
         match orders.recv_timeout(period) {
-            Ok(Order::Look(asker)) => {
+            Ok(ControlOrder::Look(asker)) => {
                 let _ = asker.send(shared.upgrade().map_or_else(|| Err(closed()), |it| it.look()));
             }
-            Ok(Order::Data(range, asker)) => {
+            Ok(ControlOrder::Data(range, asker)) => {
                 let _ = asker.send(shared.upgrade().and_then(|shared| shared.data(range)));
             }
-            Ok(Order::EndLooks(asker)) => {
+            Ok(ControlOrder::EndLooks(asker)) => {
                 shared = Weak::new();
                 let _ = asker.send(());
             }
-            Ok(Order::Close(image, held, asker)) => {
+            Ok(ControlOrder::Close(image, held, asker)) => {
                 drop(image);
                 drop(held);
                 let _ = asker.send(());
@@ -151,7 +152,8 @@ fn run(mut shared: Weak<RbdState>, orders: &Receiver<Order>, period: Duration) {
             }
             Err(RecvTimeoutError::Timeout) => {
                 if let Some(shared) = shared.upgrade() {
-                    // The next one may succeed; what is wrong with the image is told by the look.
+                    // A failed check is repeated at the next interval. The check itself reports
+                    // what is wrong with the image.
                     let _ = shared.look();
                 }
             }
@@ -164,16 +166,16 @@ fn closed() -> Error {
     Error::new(ErrorKind::System, "the drive is closed")
 }
 
-/// An image as it is in the cluster now.
+/// State of an image in the cluster at the time of a check.
 struct CurrentImage {
     size_bytes: u64,
     overlap_bytes: u64,
     features: u64,
 }
 
-/// Why a look found no image.
+/// Reason for which a check did not find the image.
 enum LookError {
-    /// The image, or what the drive serves of it, is gone.
+    /// The image, or the snapshot that the drive serves, was removed.
     Gone(&'static str),
     System(io::Error),
 }
@@ -184,7 +186,7 @@ impl From<io::Error> for LookError {
     }
 }
 
-/// An errno of a look, where ENOENT means that something is gone.
+/// Converts an error of a check, in which ENOENT means that something was removed.
 fn gone_or(error: io::Error, what: &'static str) -> LookError {
     match error.raw_os_error() {
         Some(libc::ENOENT) => LookError::Gone(what),
@@ -193,14 +195,14 @@ fn gone_or(error: io::Error, what: &'static str) -> LookError {
 }
 
 impl RbdState {
-    /// Compares the image in the cluster with the one that is open; its size in bytes.
+    /// Compares the image in the cluster with the open one. Returns its size in bytes.
     ///
     /// # Errors
-    /// If the cluster does not say it, or the drive cannot go on.
+    /// Returns an error if the cluster does not answer, or if the drive must not go on.
     fn look(&self) -> Result<u64, Error> {
         let error = |text: &str| Error::new(ErrorKind::System, format!("{}: {text}", self.name));
         if self.has_failed() {
-            return Err(error("the drive has failed; restart millrace"));
+            return Err(error("the drive has failed because of its image; restart millrace"));
         }
         let found = self.found().map_err(|why| match why {
             LookError::Gone(what) => {
@@ -216,7 +218,7 @@ impl RbdState {
         let known = &self.known;
         if known.is_locked && features & EXCLUSIVE_LOCK == 0 {
             self.fail(
-                "its exclusive lock is gone, as somebody disabled the feature exclusive-lock (rbd \
+                "its exclusive lock is gone because the feature exclusive-lock was disabled (rbd \
                  feature disable): other clients may write, so all I/O fails; rbd feature enable \
                  gives the lock back",
             );
@@ -231,10 +233,10 @@ impl RbdState {
         Ok(size_bytes)
     }
 
-    /// The image as it is in the cluster now. The open handle is not asked: it may wait for the
-    /// end of a change which itself waits for this look.
+    /// Returns the image's current state in the cluster. Does not use the open handle, which may
+    /// wait for the end of a change that itself waits for this check.
     fn found(&self) -> Result<CurrentImage, LookError> {
-        let opened = Image::open_by_id(&self.image.cluster, &self.known.id);
+        let opened = RbdImage::open_by_id(&self.image.cluster, &self.known.id);
         let now = opened.map_err(|error| gone_or(error, "the image was removed (rbd rm)"))?;
         let set = now.set_snapshot(self.known.snapshot_id);
         set.map_err(|error| gone_or(error, "the snapshot was removed (rbd snap rm)"))?;
@@ -245,10 +247,10 @@ impl RbdState {
         })
     }
 
-    /// Has I/O behind the new end fail, if the image is smaller than it was.
+    /// Makes I/O behind the new end fail, if the image has shrunk.
     fn shrink(&self, size_bytes: u64) {
         let before = self.size_bytes();
-        // A limit of 0 is a drive that has failed.
+        // A limit of 0 marks a drive that has failed.
         if size_bytes < before && self.limit(size_bytes.max(1)) {
             let (before, now) = (size_text(before), size_text(size_bytes));
             self.say(&format!(

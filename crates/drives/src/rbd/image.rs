@@ -1,12 +1,12 @@
-//! `Image`: an open image, what is asked of it, and I/O started on it.
+//! `RbdImage`: an open image, queries about it, and I/O on it.
 //!
-//! Owns the image's handle, with a share of the connection below it. Called by open.rs and
-//! control.rs, where any question may wait for the cluster, and by queue.rs, which starts I/O
-//! without waiting. An image whose user may write has a watch on its header: it cannot be removed,
-//! and librbd hears of every change. How the results of librbd are checked: a negative number is an
-//! errno; texts and lists come with a length of ours and are read no further; offsets and lengths
-//! of extents are cut to the range asked for; results of I/O are checked in queue.rs. Invariant:
-//! the handle is closed once, when nobody can start I/O any more.
+//! It owns the image's handle, and a reference to the connection. open.rs and control.rs call the
+//! queries, any of which may wait for the cluster; queue.rs starts I/O without waiting. If the user
+//! may write, the image has a watch on its header: it cannot be removed, and librbd is told of
+//! every change. Results of librbd are checked: a negative number is an errno; texts and lists are
+//! read only up to a length that we passed; offsets and lengths of extents are cut to the requested
+//! range; queue.rs checks the results of I/O. Invariant: the handle is closed once, when no more
+//! I/O can be started.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -21,41 +21,41 @@ use super::RbdConfig;
 use super::cluster::{Cluster, c_text, checked, text_in};
 use super::library::{Handle, ImageInfo, Watcher};
 
-/// `RBD_LOCK_MODE_EXCLUSIVE`.
+/// Lock mode `RBD_LOCK_MODE_EXCLUSIVE`.
 const EXCLUSIVE: c_int = 0;
-/// `RBD_WRITE_ZEROES_FLAG_THICK_PROVISION`.
+/// Flag `RBD_WRITE_ZEROES_FLAG_THICK_PROVISION`.
 const THICK: c_int = 1;
-/// Most watchers that are looked at.
+/// Maximum number of watchers that are read.
 const WATCHERS: usize = 64;
-/// `CEPH_NOSNAP`: the image itself.
+/// Snapshot id `CEPH_NOSNAP`, which stands for the image itself.
 const NO_SNAPSHOT: u64 = u64::MAX - 1;
-/// Most extents of one question.
+/// Maximum number of extents in one answer.
 const EXTENTS_MAX: usize = 4096;
 
 /// An open image.
-pub(crate) struct Image {
+pub(crate) struct RbdImage {
     pub(crate) cluster: Arc<Cluster>,
     handle: Handle,
     is_watched: bool,
-    /// Where librbd tells of changes; kept until the handle is closed.
+    /// Callback for changes of the image; kept until the handle is closed.
     updates: OnceLock<Updates>,
 }
 
-/// A function to call at each change of an image, and librbd's number of it.
+/// A callback that is registered for changes of an image, with librbd's number for it.
 struct Updates {
     number: u64,
     _call: Box<UpdateCall>,
 }
 
-/// Called by a thread of librbd, which lets the client that has changed the image wait meanwhile.
+/// Called by a thread of librbd. The client that changed the image waits meanwhile.
 pub(crate) type UpdateCall = Box<dyn Fn() + Send + Sync>;
 
 // SAFETY: librbd's handles may be used by any thread, and by several at once.
-unsafe impl Send for Image {}
+unsafe impl Send for RbdImage {}
 // SAFETY: as above.
-unsafe impl Sync for Image {}
+unsafe impl Sync for RbdImage {}
 
-impl Drop for Image {
+impl Drop for RbdImage {
     fn drop(&mut self) {
         let functions = self.cluster.functions;
         // SAFETY: a live handle, closed here only; this waits for calls and for I/O under way.
@@ -68,23 +68,23 @@ impl Drop for Image {
     }
 }
 
-/// What to start, with the place on the image in bytes.
+/// An I/O to start, with its byte offset, or its byte offset and length.
 #[derive(Clone, Copy)]
-pub(crate) enum Start<'a> {
+pub(crate) enum ImageIo<'a> {
     Read(&'a [iovec], u64),
     Write(&'a [iovec], u64),
     Discard(u64, u64),
-    /// Space may be given up.
+    /// Zeroes a range; its space may be freed.
     Zero(u64, u64),
-    /// Space is kept.
+    /// Zeroes a range and keeps its space allocated.
     ZeroThick(u64, u64),
     Flush,
 }
 
-impl Image {
-    /// Opens the image, or its snapshot. One that is only read has a watch, too, if its user may
-    /// set one, which takes the right to write.
-    pub(crate) fn open(cluster: Cluster, config: &RbdConfig) -> Result<Image, io::Error> {
+impl RbdImage {
+    /// Opens the image or its snapshot. A read-only image gets a watch, too, if its user has the
+    /// right to write, which setting a watch requires.
+    pub(crate) fn open(cluster: Cluster, config: &RbdConfig) -> Result<RbdImage, io::Error> {
         let functions = cluster.functions;
         let name = c_text(&config.image.image);
         let snapshot = config.image.snapshot.as_deref().map(c_text);
@@ -105,38 +105,41 @@ impl Image {
             }
             opened => (opened?, true),
         };
-        Ok(Image { cluster: Arc::new(cluster), handle, is_watched, updates: OnceLock::new() })
+        Ok(RbdImage { cluster: Arc::new(cluster), handle, is_watched, updates: OnceLock::new() })
     }
 
-    /// Opens the image with this own name for reading, as it is now in the cluster, whatever it is
-    /// called by now.
-    pub(crate) fn open_by_id(cluster: &Arc<Cluster>, id: &str) -> Result<Image, io::Error> {
+    /// Opens the image with this id for reading, in its current state, whatever its name is now.
+    pub(crate) fn open_by_id(cluster: &Arc<Cluster>, id: &str) -> Result<RbdImage, io::Error> {
         let (id, mut handle) = (c_text(id), null_mut());
         let open = cluster.functions.rbd_open_by_id_read_only;
         // SAFETY: a live pool and a valid text; the handle is written on success only.
         checked(unsafe { open(cluster.pool(), id.as_ptr(), &raw mut handle, null()) })?;
         let (cluster, updates) = (Arc::clone(cluster), OnceLock::new());
-        Ok(Image { cluster, handle, is_watched: false, updates })
+        Ok(RbdImage { cluster, handle, is_watched: false, updates })
     }
 
-    /// Whether it has a watch on its header.
+    /// Returns true if the image has a watch on its header.
     pub(crate) fn is_watched(&self) -> bool {
         self.is_watched
     }
 
-    /// Has `call` called at each change of the image that librbd hears of; once.
+    /// Registers a callback for changes of the image. Call it only once.
     pub(crate) fn on_update(&self, call: UpdateCall) -> Result<(), io::Error> {
         let (call, mut number) = (Box::new(call), 0);
         let argument = (&raw const *call).cast_mut().cast::<c_void>();
         let watch = self.cluster.functions.rbd_update_watch;
         // SAFETY: a live handle; the argument is kept until no call can come any more.
         checked(unsafe { watch(self.handle, &raw mut number, updated, argument) })?;
-        // Set once: a second call would be dropped while librbd still knows it.
-        assert!(self.updates.set(Updates { number, _call: call }).is_ok(), "asked for once");
+        // Set only once, because a second callback would be dropped while librbd still uses it.
+        assert!(
+            self.updates.set(Updates { number, _call: call }).is_ok(),
+            "register only one update callback"
+        );
         Ok(())
     }
 
-    /// The number of a snapshot, which a rename leaves alone, or that of the image itself.
+    /// Returns the id of a snapshot, which does not change with its name, or the id of the image
+    /// itself.
     pub(crate) fn snapshot_id(&self, name: Option<&str>) -> Result<u64, io::Error> {
         let Some(name) = name else { return Ok(NO_SNAPSHOT) };
         let (name, mut id) = (c_text(name), 0);
@@ -146,13 +149,13 @@ impl Image {
         Ok(id)
     }
 
-    /// Turns to the snapshot of this number.
+    /// Switches to the snapshot with this id.
     pub(crate) fn set_snapshot(&self, id: u64) -> Result<(), io::Error> {
         // SAFETY: a live handle.
         checked(unsafe { (self.cluster.functions.rbd_snap_set_by_id)(self.handle, id) }).map(|_| ())
     }
 
-    /// Size and size of objects.
+    /// Returns the size of the image and of its objects.
     pub(crate) fn info(&self) -> Result<ImageInfo, io::Error> {
         let mut info = ImageInfo::EMPTY;
         let stat = self.cluster.functions.rbd_stat;
@@ -161,7 +164,7 @@ impl Image {
         Ok(info)
     }
 
-    /// A number that a function of this form gives.
+    /// Calls a librbd function that returns a number.
     fn number(
         &self,
         function: unsafe extern "C" fn(Handle, *mut u64) -> c_int,
@@ -172,32 +175,32 @@ impl Image {
         Ok(number)
     }
 
-    /// Size in bytes by now.
+    /// Returns the current size in bytes.
     pub(crate) fn size_bytes(&self) -> Result<u64, io::Error> {
         self.number(self.cluster.functions.rbd_get_size)
     }
 
-    /// Its features, as bits.
+    /// Returns the feature bits.
     pub(crate) fn features(&self) -> Result<u64, io::Error> {
         self.number(self.cluster.functions.rbd_get_features)
     }
 
-    /// What of its features cannot be relied on now, as bits.
+    /// Returns the flag bits, which mark features that are currently unreliable.
     pub(crate) fn flags(&self) -> Result<u64, io::Error> {
         self.number(self.cluster.functions.rbd_get_flags)
     }
 
-    /// Bytes of which a parent image has the data that this one lacks.
+    /// Returns the number of bytes for which a parent image may have the data.
     pub(crate) fn overlap(&self) -> Result<u64, io::Error> {
         self.number(self.cluster.functions.rbd_get_overlap)
     }
 
-    /// Bytes after which data go to the next object.
+    /// Returns the number of bytes after which data go to the next object.
     pub(crate) fn stripe_unit(&self) -> Result<u64, io::Error> {
         self.number(self.cluster.functions.rbd_get_stripe_unit)
     }
 
-    /// The image's own name, which a rename leaves alone.
+    /// Returns the image's id, which does not change with its name.
     pub(crate) fn id(&self) -> Result<String, io::Error> {
         let mut id = [0u8; 128];
         let start = id.as_mut_ptr().cast::<c_char>();
@@ -207,8 +210,8 @@ impl Image {
         Ok(text_in(&id))
     }
 
-    /// The address of the client that has the exclusive lock, if one has. librbd says it of images
-    /// that are open for writing only.
+    /// Returns the address of the client that has the exclusive lock, if there is one. librbd tells
+    /// it only for images that are open for writing.
     pub(crate) fn owner(&self) -> Option<String> {
         let functions = self.cluster.functions;
         let (mut mode, mut owner, mut count): (c_int, *mut c_char, size_t) = (0, null_mut(), 1);
@@ -228,7 +231,7 @@ impl Image {
         }
     }
 
-    /// Whether a client of this address has the image open, as far as the cluster knows.
+    /// Returns true if a client with this address has the image open, as far as the cluster knows.
     pub(crate) fn is_watched_by(&self, address: &str) -> bool {
         let functions = self.cluster.functions;
         let (mut watchers, mut count) = ([Watcher::EMPTY; WATCHERS], WATCHERS as size_t);
@@ -249,15 +252,15 @@ impl Image {
         found
     }
 
-    /// Takes the exclusive lock for good: no other client is given it on request.
+    /// Acquires the exclusive lock permanently: it is not passed to another client on request.
     pub(crate) fn lock(&self) -> Result<(), io::Error> {
         // SAFETY: a live handle.
         checked(unsafe { (self.cluster.functions.rbd_lock_acquire)(self.handle, EXCLUSIVE) })
             .map(|_| ())
     }
 
-    /// Where whole objects are that may hold data, in order; waits for the cluster. What stands in
-    /// none of them reads as zeroes. None if there are too many, or an error.
+    /// Returns the objects that may hold data, as ranges in order. Waits for the cluster.
+    /// Everything outside reads as zeroes. Returns `None` on an error, or if there are too many.
     pub(crate) fn data(&self, range: Range<u64>) -> Option<Vec<Range<u64>>> {
         let mut found = ExtentList { range: range.clone(), list: Vec::new() };
         let iterate = self.cluster.functions.rbd_diff_iterate2;
@@ -268,62 +271,64 @@ impl Image {
         (done >= 0).then_some(found.list)
     }
 
-    /// Starts I/O; unless it fails here, its completion will be called.
+    /// Starts an I/O. Unless this returns an error, the completion will be called.
     ///
     /// # Safety
-    /// The memory and the list of its pieces stay valid until the completion is called;
-    /// `completion` is new.
-    pub(crate) unsafe fn start(&self, start: Start<'_>, completion: Handle) -> Result<(), c_int> {
+    /// The memory and its segment list must stay valid until the completion is called, and
+    /// `completion` must be new.
+    pub(crate) unsafe fn start(&self, start: ImageIo<'_>, completion: Handle) -> Result<(), c_int> {
         let (functions, image) = (self.cluster.functions, self.handle);
         // SAFETY: a live handle; the rest is promised by the caller.
         let started = unsafe {
             match start {
-                Start::Read(pieces, at) => {
+                ImageIo::Read(pieces, at) => {
                     let count = pieces.len() as c_int;
                     (functions.rbd_aio_readv)(image, pieces.as_ptr(), count, at, completion)
                 }
-                Start::Write(pieces, at) => {
+                ImageIo::Write(pieces, at) => {
                     let count = pieces.len() as c_int;
                     (functions.rbd_aio_writev)(image, pieces.as_ptr(), count, at, completion)
                 }
-                Start::Discard(at, len) => (functions.rbd_aio_discard)(image, at, len, completion),
-                Start::Zero(at, len) | Start::ZeroThick(at, len) => {
-                    let flags = if matches!(start, Start::Zero(..)) { 0 } else { THICK };
+                ImageIo::Discard(at, len) => {
+                    (functions.rbd_aio_discard)(image, at, len, completion)
+                }
+                ImageIo::Zero(at, len) | ImageIo::ZeroThick(at, len) => {
+                    let flags = if matches!(start, ImageIo::Zero(..)) { 0 } else { THICK };
                     let len = len as size_t;
                     (functions.rbd_aio_write_zeroes)(image, at, len, completion, flags, 0)
                 }
-                Start::Flush => (functions.rbd_aio_flush)(image, completion),
+                ImageIo::Flush => (functions.rbd_aio_flush)(image, completion),
             }
         };
         if started < 0 { Err(started) } else { Ok(()) }
     }
 }
 
-/// How an image is opened by its name.
+/// librbd function that opens an image by its name.
 type OpenFunction =
     unsafe extern "C" fn(Handle, *const c_char, *mut Handle, *const c_char) -> c_int;
 
 /// Called by librbd when an image has changed.
 ///
 /// # Safety
-/// `call` is that of an image which is not closed yet.
+/// `call` must belong to an image that is not closed yet.
 unsafe extern "C" fn updated(call: *mut c_void) {
     // SAFETY: the image keeps it until librbd has ended all calls.
     unsafe { (*call.cast::<UpdateCall>())() }
 }
 
-/// Extents that were told so far.
+/// Extents reported so far.
 struct ExtentList {
     range: Range<u64>,
     list: Vec<Range<u64>>,
 }
 
-/// One extent that differs from nothing: of data, or a hole in whoever has snapshots.
+/// Records one extent that `rbd_diff_iterate2` reports: data, or a hole if there are snapshots.
 ///
 /// # Safety
-/// `found` is a `ExtentList` that nobody else uses meanwhile.
+/// `found` must be an `ExtentList` that nobody else uses meanwhile.
 unsafe extern "C" fn note_extent(at: u64, len: size_t, exists: c_int, found: *mut c_void) -> c_int {
-    // SAFETY: `Image::data` passes a value that nobody else uses meanwhile.
+    // SAFETY: `RbdImage::data` passes a value that nobody else uses meanwhile.
     let found = unsafe { &mut *found.cast::<ExtentList>() };
     let start = at.clamp(found.range.start, found.range.end);
     let end = at.saturating_add(len as u64).min(found.range.end);
@@ -348,7 +353,7 @@ mod tests {
         let mut found = ExtentList { range, list: Vec::new() };
         let argument = (&raw mut found).cast::<c_void>();
         let tell = |&(at, len, exists): &(u64, usize, c_int)| {
-            // SAFETY: as in `Image::data`.
+            // SAFETY: as in `RbdImage::data`.
             unsafe { note_extent(at, len, exists, argument) }
         };
         let last = extents.iter().map(tell).find(|said| *said != 0);

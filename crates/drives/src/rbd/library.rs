@@ -1,10 +1,10 @@
 //! `Functions`: librbd and librados, loaded when the first Ceph drive is opened.
 //!
-//! A program that has no such drive needs neither library; no build needs them. The table is a
-//! plain struct of function pointers, so that tests put their own in its place. The libraries stay
-//! loaded: their threads and callbacks outlive every drive. Called by `cluster.rs`, `image.rs` and
-//! `queue.rs`. Invariant: the declarations are those of librbd.h and librados.h of Ceph 16, which
-//! later versions keep. Source: `rbd/librbd.h`, `rados/librados.h`.
+//! A program without such a drive needs neither library, and no build needs them. The table is a
+//! plain struct of function pointers, so that tests can replace them. The libraries stay loaded,
+//! because their threads and callbacks outlive every drive. `cluster.rs`, `image.rs` and `queue.rs`
+//! call this. Invariant: the declarations match librbd.h and librados.h of Ceph 16, which later
+//! versions keep. Source: `rbd/librbd.h`, `rados/librados.h`.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int, c_void};
@@ -14,20 +14,20 @@ use libc::{iovec, size_t, ssize_t};
 use libloading::Library;
 use millrace_block::{Error, ErrorKind};
 
-/// The file names of both libraries, with the versions of their interfaces.
+/// File names of both libraries, with the versions of their interfaces.
 const RBD: &str = "librbd.so.1";
 const RADOS: &str = "librados.so.2";
 
-/// `rados_t`, `rados_ioctx_t`, `rbd_image_t` or `rbd_completion_t`.
+/// C type `rados_t`, `rados_ioctx_t`, `rbd_image_t` or `rbd_completion_t`.
 pub(crate) type Handle = *mut c_void;
-/// `rbd_callback_t`.
+/// C type `rbd_callback_t`.
 pub(crate) type Callback = unsafe extern "C" fn(completion: Handle, argument: *mut c_void);
-/// `rbd_update_callback_t`.
+/// C type `rbd_update_callback_t`.
 pub(crate) type UpdateCallback = unsafe extern "C" fn(argument: *mut c_void);
-/// What `rbd_diff_iterate2` calls for each extent: offset, length, whether there are data.
+/// Callback of `rbd_diff_iterate2` for each extent: offset, length, and whether it holds data.
 pub(crate) type ExtentCallback = unsafe extern "C" fn(u64, size_t, c_int, *mut c_void) -> c_int;
 
-/// `rbd_image_info_t`.
+/// C struct `rbd_image_info_t`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ImageInfo {
@@ -41,7 +41,7 @@ pub(crate) struct ImageInfo {
 }
 
 impl ImageInfo {
-    /// One to be filled.
+    /// Value to be filled in by librbd.
     pub(crate) const EMPTY: ImageInfo = ImageInfo {
         size_bytes: 0,
         object_bytes: 0,
@@ -53,7 +53,7 @@ impl ImageInfo {
     };
 }
 
-/// `rbd_image_watcher_t`.
+/// C struct `rbd_image_watcher_t`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Watcher {
@@ -63,14 +63,14 @@ pub(crate) struct Watcher {
 }
 
 impl Watcher {
-    /// One to be filled.
+    /// Value to be filled in by librbd.
     pub(crate) const EMPTY: Watcher = Watcher { address: std::ptr::null_mut(), id: 0, cookie: 0 };
 }
 
-/// Declares the table, and how it is filled from the two libraries.
+/// Declares the table, and the code that fills it from the two libraries.
 macro_rules! functions {
     ($($library:ident $name:ident($($argument:ty),* $(,)?) $(-> $result:ty)?;)*) => {
-        /// The functions that are used, by their names in C.
+        /// Functions of librados and librbd that drives use, under their C names.
         #[derive(Clone, Copy)]
         pub(crate) struct Functions {
             $(pub(crate) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
@@ -142,7 +142,7 @@ struct Libraries {
     rbd: Library,
 }
 
-/// The table of this process; loads the libraries when it is first asked for.
+/// Returns the function table of this process. The first call loads the libraries.
 ///
 /// # Errors
 /// `NotSupported` if a library or a function is missing; the text names the packages.
@@ -155,7 +155,7 @@ pub(crate) fn functions() -> Result<&'static Functions, Error> {
 fn load(rados: &str, rbd: &str) -> Result<Functions, Error> {
     let libraries = Libraries { rados: library(rados)?, rbd: library(rbd)? };
     let table = Functions::of(&libraries)?;
-    // Threads of the libraries run code of theirs until the process ends.
+    // Threads of the libraries run their code until the process ends.
     std::mem::forget(libraries);
     Ok(table)
 }
@@ -171,10 +171,10 @@ fn library(name: &str) -> Result<Library, Error> {
     })
 }
 
-/// The function of a name.
+/// Looks up a function by name.
 ///
 /// # Safety
-/// `F` is a function pointer of the function's type.
+/// `F` must be a function pointer of the function's type.
 unsafe fn symbol<F: Copy>(library: &Library, name: &str) -> Result<F, Error> {
     // SAFETY: promised by the caller.
     let found = unsafe { library.get::<F>(name) };

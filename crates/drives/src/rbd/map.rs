@@ -1,10 +1,10 @@
-//! `Map`: where an image has data, asked without waiting long.
+//! `HoleMap`: where an image has data, without waiting long for the answer.
 //!
-//! The answer comes from the image's object map (`fast-diff`) and may take as long as the cluster
-//! likes; whoever asks is an I/O thread with other work. So the drive's control thread asks, and
-//! what it does not know within a fifth of a second counts as data, until it does. Called by
-//! `Driver::extents`. Objects are asked for as wholes, from their starts: versions of librbd before
-//! 1.17 answer wrongly otherwise, and with parents or striping (Ceph issues 53784 and 53897).
+//! The answer comes from the image's object map (`fast-diff`), and the cluster may take any time.
+//! The caller is an I/O thread with other work. So the drive's control thread asks, and what is not
+//! answered within a fifth of a second counts as data until the answer arrives. `Driver::extents`
+//! calls this. Only whole objects are queried, because versions of librbd before 1.17 answer
+//! wrongly otherwise, and also with parents or striping (Ceph issues 53784 and 53897).
 
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, TryRecvError};
@@ -16,23 +16,23 @@ use millrace_block::{Extent, Sector};
 use super::RbdState;
 use super::control::{ControlThread, Data};
 
-/// How long an answer is waited for.
+/// Maximum time to wait for an answer.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// `RBD_FEATURE_FAST_DIFF`.
+/// Feature bit `RBD_FEATURE_FAST_DIFF`.
 const FAST_DIFF: u64 = 1 << 4;
-/// `RBD_FLAG_OBJECT_MAP_INVALID` and `RBD_FLAG_FAST_DIFF_INVALID`.
+/// Flag bits `RBD_FLAG_OBJECT_MAP_INVALID` and `RBD_FLAG_FAST_DIFF_INVALID`.
 const INVALID: u64 = 3;
 
-/// What was asked and not answered in time.
+/// A query that was not answered in time.
 #[derive(Default)]
-pub(crate) struct Map {
-    /// The answer to a question that took too long.
+pub(crate) struct HoleMap {
+    /// Receiver of the late answer.
     late: Mutex<Option<Receiver<Data>>>,
 }
 
-impl Map {
-    /// What is allocated in a range of sectors.
+impl HoleMap {
+    /// Returns the allocation of a range of sectors.
     pub(super) fn extents(
         &self,
         control: &ControlThread,
@@ -66,11 +66,11 @@ impl Map {
 }
 
 impl RbdState {
-    /// Where the image may have data; waits for the cluster.
+    /// Returns the ranges of the image that may hold data. Waits for the cluster.
     pub(super) fn data(&self, range: Range<u64>) -> Data {
         let (image, object) = (&self.image, self.object_bytes);
         if self.is_limited() {
-            // Reads there fail, so nothing of it is known to be zeroes.
+            // Reads beyond the limit fail, so nothing there is known to be zeroes.
             return None;
         }
         let is_plain = image.stripe_unit().ok()? == object && image.overlap().ok()? == 0;
@@ -85,7 +85,7 @@ impl RbdState {
     }
 }
 
-/// Holes and data of a range of bytes, whole sectors.
+/// Converts data ranges to extents of whole sectors: holes and data.
 fn extents_of(range: &Range<u64>, data: &[Range<u64>]) -> Vec<Extent> {
     let (mut at, mut list) = (range.start, Vec::new());
     let mut add = |len_bytes: u64, is_hole: bool| {
@@ -95,7 +95,7 @@ fn extents_of(range: &Range<u64>, data: &[Range<u64>]) -> Vec<Extent> {
         }
     };
     for piece in data {
-        // The image's last object may end within a sector, which the drive does not have.
+        // The image's last object may end inside a sector that the drive does not have.
         let start = (piece.start & !511).clamp(at, range.end);
         let end = (piece.end.saturating_add(511) & !511).clamp(start, range.end);
         if start < end {

@@ -1,31 +1,31 @@
-//! `ImageName`: an image of a Ceph cluster as people write it: `pool/image`,
-//! `pool/namespace/image`, each perhaps with `@snapshot`.
+//! `ImageName`: name of a Ceph image as users write it: `pool/image` or `pool/namespace/image`,
+//! optionally with `@snapshot`.
 //!
-//! Pure text; whether there is such an image only the cluster knows. Called by `crate::open` and
-//! for every message about an image. The words are those of the `rbd` program.
+//! Text only; whether the image exists, only the cluster knows. `crate::open` and all messages
+//! about an image use it. The terms are those of the `rbd` program.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The name of an image, or of a snapshot of it.
+/// Name of an image, or of one of its snapshots.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ImageName {
-    /// The pool.
+    /// Name of the pool.
     pub pool: String,
-    /// The namespace in the pool; none for the pool's own.
+    /// Namespace in the pool; `None` for the default one.
     pub namespace: Option<String>,
-    /// The image.
+    /// Name of the image.
     pub image: String,
-    /// The snapshot; none for the image itself.
+    /// Name of the snapshot; `None` for the image itself.
     pub snapshot: Option<String>,
 }
 
-/// What an image's name looks like, for messages.
+/// Form of an image's name, for messages.
 pub(crate) const FORM: &str =
-    "write pool/image or pool/namespace/image, perhaps with @snapshot behind it";
+    "write pool/image or pool/namespace/image, optionally followed by @snapshot";
 
 impl FromStr for ImageName {
-    /// Nothing more than its form is to be said.
+    /// No details: the only possible error is a wrong form.
     type Err = ();
 
     fn from_str(text: &str) -> Result<ImageName, ()> {

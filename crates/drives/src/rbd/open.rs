@@ -1,12 +1,12 @@
-//! Opening a Ceph drive: connect, open the image, see who has it, take its lock.
+//! Opens a Ceph drive: connects, opens the image, checks its owner, takes its lock.
 //!
-//! Every step may wait for the cluster for ever, so all of them run on a thread of their own, and
-//! the caller waits as long as the settings say, or until it is told to give up (`Cancel`);
-//! what that thread still gets is closed again. The
-//! lock of a client that is alive is never taken away, though librbd would; that of one that has
-//! died is, once the cluster has forgotten it (`osd_client_watch_timeout`, 30 s), and librbd puts
-//! that client on the cluster's block list. Called by `RbdDriver::open` and for `--check`; calls
-//! cluster.rs and image.rs. Every error names the image.
+//! Every step may wait for the cluster for ever. So all of them run on a thread of their own, and
+//! the caller waits until a time limit, or until it is told to give up (`Cancel`). Whatever that
+//! thread still opens afterwards is closed again. The lock of a live client is never taken away,
+//! although librbd would do so. The lock of a dead client is taken once the cluster has forgotten
+//! the client (`osd_client_watch_timeout`, 30 s); librbd then puts that client on the cluster's
+//! block list. `RbdDriver::open` and `--check` call this; it calls cluster.rs and image.rs. Every
+//! error names the image.
 
 use std::io;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -18,25 +18,25 @@ use millrace_machine::{Deadline, Machine, Native};
 
 use super::cluster::{Cluster, system};
 use super::control::{ControlThread, EXCLUSIVE_LOCK, KnownImage, UNWATCHED_PERIOD};
-use super::image::Image;
-use super::{HeldImage, ImageFacts, Map, OpenImage, RbdConfig, RbdDriver, RbdState, library};
+use super::image::RbdImage;
+use super::{HeldImage, HoleMap, ImageFacts, OpenImage, RbdConfig, RbdDriver, RbdState, library};
 use crate::common::cancel;
 use crate::common::measurement::Measured;
-use crate::common::place::{Place, two_numbers};
+use crate::common::place::{DataPlace, two_numbers};
 use crate::common::units::size_text;
 
-/// What librbd rounds discards to unless the configuration says another number.
+/// Size to which librbd rounds discards unless configured otherwise, in bytes.
 const DISCARD_BYTES: u64 = 64 << 10;
-/// Pause between two looks at who has the lock.
+/// Pause between two checks of the lock's owner.
 const PAUSE: Duration = Duration::from_millis(250);
-/// How long the cluster may take beyond the time it was given, to say why it failed.
+/// Additional time that the cluster gets to report why it failed.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long an opening that was told to give up may take to close what it has.
+/// Maximum time for a cancelled opening to close what it has opened.
 const CANCEL_GRACE: Duration = Duration::from_millis(500);
-/// How long the size may take.
+/// Maximum time to wait for the image's size.
 const SIZE_PATIENCE: Duration = Duration::from_secs(30);
 
-/// What a thread waits for, in words that say what to do.
+/// Text that says what the opening thread waits for, and what to do about it.
 #[derive(Clone)]
 struct WaitStage(Arc<Mutex<String>>);
 
@@ -46,7 +46,7 @@ impl WaitStage {
     }
 }
 
-/// Does `work` on a thread of its own and waits for its end.
+/// Runs `work` on a thread of its own and waits for it, up to `time`.
 fn within<T: Send + 'static>(
     config: &RbdConfig,
     time: Duration,
@@ -55,7 +55,7 @@ fn within<T: Send + 'static>(
     let stage = WaitStage(Arc::new(Mutex::new("the cluster does not answer".into())));
     let (theirs, (sender, receiver)) = (stage.clone(), mpsc::channel());
     let body = move || {
-        // If nobody waits any more, what was opened is closed here.
+        // If nobody waits any more, this closes what was opened.
         let _ = sender.send(work(&theirs));
     };
     let _detached = Native::spawn("millrace-rbd", None, Box::new(body));
@@ -77,12 +77,12 @@ fn within<T: Send + 'static>(
     Err(Error::new(ErrorKind::System, text))
 }
 
-/// See `RbdDriver::open`.
+/// Implements `RbdDriver::open`.
 pub(super) fn open(config: RbdConfig) -> Result<RbdDriver, Error> {
     open_by(library::functions()?, config)
 }
 
-/// Opens a drive with these functions.
+/// Opens a drive with this function table.
 pub(super) fn open_by(
     functions: &'static library::Functions,
     config: RbdConfig,
@@ -103,11 +103,11 @@ pub(super) fn open_by(
     });
     let (shared, learned, warnings) = opened?;
     let control = ControlThread::start(&shared);
-    Ok(RbdDriver { config, shared, control, map: Map::default(), learned, warnings })
+    Ok(RbdDriver { config, shared, control, map: HoleMap::default(), learned, warnings })
 }
 
-/// What a drive in an image is without opening it for use, by these functions. Nothing is waited
-/// for: a lock that another client has now is an error, unless that is a drive of this process.
+/// Returns the properties of an image without opening it for use. Does not wait for locks: a lock
+/// that another client has is an error, unless that client is a drive of this process.
 pub(super) fn measure_by(
     functions: &'static library::Functions,
     config: &RbdConfig,
@@ -125,7 +125,7 @@ pub(super) fn measure_by(
         {
             return Err(busy(&theirs, &in_use(&owner)));
         }
-        let place = Some(Place { identity, read_only });
+        let place = Some(DataPlace { identity, read_only });
         let warnings = warnings(&image, &theirs)?;
         Ok(Measured { place, warnings, ..Measured::plain(size_bytes, 512) })
     })
@@ -135,7 +135,7 @@ fn open_image(
     functions: &'static library::Functions,
     config: &RbdConfig,
     stage: &WaitStage,
-) -> Result<Image, Error> {
+) -> Result<RbdImage, Error> {
     stage.set(
         "the cluster's monitors do not answer; check `mon host` in its configuration, and the \
          network",
@@ -145,7 +145,7 @@ fn open_image(
         "the cluster does not give the image; `ceph -s` shows whether its OSDs are up and its \
          placement groups active",
     );
-    Image::open(cluster, config).map_err(|error| image_error(config, &error))
+    RbdImage::open(cluster, config).map_err(|error| image_error(config, &error))
 }
 
 fn image_error(config: &RbdConfig, error: &io::Error) -> Error {
@@ -167,7 +167,7 @@ fn image_error(config: &RbdConfig, error: &io::Error) -> Error {
         (Some(libc::EPERM | libc::EACCES), _) => {
             let (what, way) = match config.is_read_only() {
                 true => ("use", ""),
-                false => ("write to", ", or read-only=on if it is to read only"),
+                false => ("write to", ", or set read-only=on if it must only read"),
             };
             format!(
                 "{name}: client.{} may not {what} this image ({error}); give it the profile rbd \
@@ -180,12 +180,15 @@ fn image_error(config: &RbdConfig, error: &io::Error) -> Error {
     Error::new(ErrorKind::System, text)
 }
 
-fn learn(image: &Image, config: &RbdConfig) -> Result<ImageFacts, Error> {
+fn learn(image: &RbdImage, config: &RbdConfig) -> Result<ImageFacts, Error> {
     let said = |error: io::Error| system(config, "its size", &error);
     let info = image.info().map_err(said)?;
     let (size_bytes, object_bytes) = (info.size_bytes, info.object_bytes);
     if !object_bytes.is_power_of_two() || !(512..=1 << 30).contains(&object_bytes) {
-        let text = format!("{}: librbd says objects of {object_bytes} bytes", config.image);
+        let text = format!(
+            "{}: librbd reports objects of {object_bytes} bytes, which is not supported",
+            config.image
+        );
         return Err(Error::new(ErrorKind::System, text));
     }
     if size_bytes < 512 {
@@ -205,9 +208,9 @@ fn learn(image: &Image, config: &RbdConfig) -> Result<ImageFacts, Error> {
     Ok(ImageFacts { size_bytes, object_bytes, discard_bytes, identity, id, caches })
 }
 
-/// The image as later looks at it compare it.
+/// Returns the state of the image with which later checks compare it.
 fn known(
-    image: &Image,
+    image: &RbdImage,
     config: &RbdConfig,
     (learned, is_locked): (&ImageFacts, bool),
 ) -> Result<KnownImage, Error> {
@@ -220,7 +223,8 @@ fn known(
     })
 }
 
-/// What two drives have in common only if their image and snapshot are one, whatever their names.
+/// Returns two numbers that are equal for two drives only if image and snapshot are the same,
+/// whatever their names.
 fn identity(place: &str, id: &str, config: &RbdConfig) -> (u64, u64) {
     let name = &config.image;
     two_numbers(&(place, id, &name.namespace, &name.snapshot))
@@ -234,8 +238,8 @@ fn hold(config: &RbdConfig, identity: (u64, u64)) -> Result<HeldImage, Error> {
     })
 }
 
-/// What a person should know: that changes are seen late, or that others may write.
-fn warnings(image: &Image, config: &RbdConfig) -> Result<Vec<String>, Error> {
+/// Returns warnings for the user: that changes are noticed late, or that other clients may write.
+fn warnings(image: &RbdImage, config: &RbdConfig) -> Result<Vec<String>, Error> {
     let name = &config.image;
     let mut all = Vec::new();
     if !image.is_watched() {
@@ -266,15 +270,15 @@ fn warnings(image: &Image, config: &RbdConfig) -> Result<Vec<String>, Error> {
     Ok(all)
 }
 
-fn has_lock(image: &Image, config: &RbdConfig) -> Result<bool, Error> {
+fn has_lock(image: &RbdImage, config: &RbdConfig) -> Result<bool, Error> {
     let features = image.features().map_err(|error| system(config, "its features", &error))?;
     Ok(features & EXCLUSIVE_LOCK != 0)
 }
 
-/// Takes the exclusive lock, if the drive is to have it and the image has one; whether it has it
-/// now.
+/// Takes the exclusive lock if the settings ask for it and the image supports it. Returns true if
+/// the drive has it now.
 fn lock(
-    image: &Image,
+    image: &RbdImage,
     config: &RbdConfig,
     stage: &WaitStage,
     mut limit: Deadline<Native>,
@@ -288,11 +292,11 @@ fn lock(
             return Err(busy(config, &why));
         }
         stage.set(why);
-        // What follows checks the flag.
+        // The check on the next line reports a cancellation.
         let _ = config.cancel.sleep(PAUSE);
         config.cancel.check(&config.image)?;
     }
-    stage.set("the cluster does not give the image's lock; `ceph -s` shows what is wrong with it");
+    stage.set("the cluster does not grant the image's lock; `ceph -s` shows its health");
     config.cancel.check(&config.image)?;
     image.lock().map_err(|error| {
         let owner = image.owner().unwrap_or_else(|| "an unknown address".into());
@@ -301,8 +305,8 @@ fn lock(
     Ok(true)
 }
 
-/// The address of the client that has the lock, unless it is gone.
-fn living_owner(image: &Image) -> Option<String> {
+/// Returns the address of the client that has the lock, unless that client is gone.
+fn living_owner(image: &RbdImage) -> Option<String> {
     image.owner().filter(|owner| image.is_watched_by(owner))
 }
 
@@ -317,18 +321,18 @@ fn in_use(owner: &str) -> String {
     )
 }
 
-/// The size of an image that may have been resized.
+/// Returns the current size of an image that may have been resized.
 ///
 /// # Errors
-/// If the cluster does not say it, or if the image has no watch and another size: librbd hears of
-/// that only with one.
+/// Returns an error if the cluster does not answer, or if an image without a watch has changed its
+/// size: librbd notices that only with a watch.
 pub(super) fn size_now(
     config: &RbdConfig,
     shared: &RbdState,
     control: &ControlThread,
 ) -> Result<u64, Error> {
     let now = control.look().recv_timeout(SIZE_PATIENCE).unwrap_or_else(|_| {
-        let text = format!("{}: the cluster does not say its size", config.image);
+        let text = format!("{}: the cluster does not report its size", config.image);
         Err(Error::new(ErrorKind::System, text))
     })?;
     let known = shared.image.size_bytes().map_err(|error| system(config, "its size", &error))?;

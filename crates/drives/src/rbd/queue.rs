@@ -1,16 +1,16 @@
-//! `RbdQueue`: one I/O thread's hardware queue of a Ceph image.
+//! `RbdQueue`: hardware queue of a Ceph image, on one I/O thread.
 //!
-//! Opened on its thread and used there only. A request becomes one asynchronous call of librbd over
-//! the request's own memory; librbd's thread puts the outcome into the queue's inbox and, if that
-//! was empty, writes the eventfd that ends the I/O thread's turn. There is one image handle for all
-//! queues, since the exclusive lock belongs to a handle; so each queue has its own inbox, where
-//! `rbd_set_image_notification` has one for a handle, and writes its eventfd for every completion.
-//! librbd cannot call I/O back: what has timed out keeps its memory until librbd names it.
-//! What librbd returns is checked here, and by tests against a table of functions of their own: a
-//! negative number is an errno; a read has moved all its bytes or failed; anything else that is not
-//! plain success is an I/O error; a completion that is not that of its tag is dropped.
-//! Lock order: the inbox's is the only one, and nothing is called under it. Invariant: memory and
-//! slots stay where they are until every completion was taken; a queue that is dropped before leaks
+//! A queue is opened on its thread and used only there. A request becomes one asynchronous call of
+//! librbd on the request's own memory. librbd's thread puts the result into the queue's inbox and,
+//! if that was empty, writes the eventfd that ends the I/O thread's turn. All queues share one
+//! image handle, because the exclusive lock belongs to a handle. So each queue has its own inbox:
+//! `rbd_set_image_notification` has only one for each handle, and writes its eventfd for every
+//! completion. librbd cannot cancel I/O, so a request that has timed out keeps its memory until
+//! librbd completes it. Results of librbd are checked here, and tested with a replaced function
+//! table: a negative number is an errno; a read must return all its bytes; any other result that is
+//! not plain success is an I/O error; a completion that does not belong to its tag is dropped. Lock
+//! order: the inbox's lock is the only one, and nothing is called under it. Invariant: memory and
+//! slots stay in place until every completion was taken; a queue that is dropped earlier leaks
 //! them.
 #![allow(unsafe_code)]
 
@@ -27,28 +27,28 @@ use millrace_block::{
 use millrace_machine::Native;
 
 use super::control::KnownImage;
-use super::image::Start;
+use super::image::ImageIo;
 use super::library::{Functions, Handle};
 use super::{RbdState, behind_the_end};
 use crate::common::outcomes::{Outcome, Outcomes};
 use crate::common::pieces;
 
-/// One outcome.
+/// Result of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct QueueOutcome {
     tag: u32,
-    /// The completion's address, which tells it from others of the tag.
+    /// Address of the completion, which distinguishes it from other completions of the tag.
     completion: usize,
     result: ssize_t,
 }
 
-/// Outcomes for one queue.
-struct Inbox {
+/// Results for one queue.
+struct OutcomeInbox {
     done: Mutex<Vec<QueueOutcome>>,
     wake: Arc<OwnedFd>,
 }
 
-impl Inbox {
+impl OutcomeInbox {
     fn lock(&self) -> MutexGuard<'_, Vec<QueueOutcome>> {
         self.done.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -66,21 +66,21 @@ impl Inbox {
     }
 }
 
-/// What a completion needs to find its queue.
-struct Slot {
+/// Data that a completion needs to find its queue.
+struct CompletionSlot {
     functions: &'static Functions,
-    inbox: Arc<Inbox>,
+    inbox: Arc<OutcomeInbox>,
     tag: u32,
 }
 
-/// Called by a thread of librbd when I/O has ended.
+/// Called by a thread of librbd when an I/O has ended.
 ///
 /// # Safety
-/// `slot` is that of a queue which has not taken this completion yet.
+/// `slot` must belong to a queue that has not taken this completion yet.
 unsafe extern "C" fn completed(completion: Handle, slot: *mut c_void) {
     // SAFETY: the queue keeps its slots until every completion was taken, which is after `push`.
-    let Slot { functions, inbox, tag } = unsafe { &*slot.cast::<Slot>() };
-    // The queue may be gone as soon as it has seen the outcome, and the slot with it.
+    let CompletionSlot { functions, inbox, tag } = unsafe { &*slot.cast::<CompletionSlot>() };
+    // The queue, and with it the slot, may be gone as soon as it has seen the result.
     let (inbox, tag) = (Arc::clone(inbox), *tag);
     // SAFETY: librbd's own completion, given back once.
     let result = unsafe {
@@ -91,22 +91,22 @@ unsafe extern "C" fn completed(completion: Handle, slot: *mut c_void) {
     inbox.push(QueueOutcome { tag, completion: completion.addr(), result });
 }
 
-/// One tag's request.
+/// Request of one tag.
 struct Flight {
-    /// The address of its completion; 0 while the tag is free.
+    /// Address of the completion; 0 while the tag is free.
     completion: usize,
     op: Op,
     len: u64,
     memory: Vec<iovec>,
-    /// What librbd said last.
+    /// Last result of librbd.
     result: ssize_t,
 }
 
-/// A hardware queue.
+/// A hardware queue of a Ceph image.
 pub(crate) struct RbdQueue {
     shared: Arc<RbdState>,
-    inbox: Arc<Inbox>,
-    slots: Box<[Slot]>,
+    inbox: Arc<OutcomeInbox>,
+    slots: Box<[CompletionSlot]>,
     flights: Box<[Flight]>,
     in_flight: usize,
     outcomes: Outcomes<QueueOutcome>,
@@ -116,12 +116,12 @@ pub(crate) struct RbdQueue {
 unsafe impl Send for RbdQueue {}
 
 impl RbdQueue {
-    /// A queue with `depth` tags, whose thread `wake` wakes.
+    /// Creates a queue with `depth` tags, whose thread is woken by `wake`.
     pub(crate) fn new(shared: Arc<RbdState>, wake: Arc<OwnedFd>, depth: u32) -> RbdQueue {
         let room = depth as usize;
-        let inbox = Arc::new(Inbox { done: Mutex::new(Vec::with_capacity(room)), wake });
+        let inbox = Arc::new(OutcomeInbox { done: Mutex::new(Vec::with_capacity(room)), wake });
         let functions = shared.image.cluster.functions;
-        let slot = |tag| Slot { functions, inbox: Arc::clone(&inbox), tag };
+        let slot = |tag| CompletionSlot { functions, inbox: Arc::clone(&inbox), tag };
         let flight = |_| Flight::new();
         RbdQueue {
             slots: (0..depth).map(slot).collect(),
@@ -133,7 +133,7 @@ impl RbdQueue {
         }
     }
 
-    /// Hands a request to librbd.
+    /// Passes a request to librbd.
     fn begin(&mut self, rq: &Request<Native>) -> Result<(), Status> {
         let index = rq.tag().0 as usize;
         let (at, len) = (rq.sector() << 9, u64::from(rq.nr_sectors()) << 9);
@@ -144,12 +144,12 @@ impl RbdQueue {
             return Err(status);
         }
         let start = match rq.op() {
-            Op::Read => Start::Read(&flight.memory, at),
-            Op::Write => Start::Write(&flight.memory, at),
-            Op::Flush => Start::Flush,
-            Op::Discard => Start::Discard(at, len),
-            Op::WriteZeroes if rq.flags().has(OpFlags::NOUNMAP) => Start::ZeroThick(at, len),
-            Op::WriteZeroes => Start::Zero(at, len),
+            Op::Read => ImageIo::Read(&flight.memory, at),
+            Op::Write => ImageIo::Write(&flight.memory, at),
+            Op::Flush => ImageIo::Flush,
+            Op::Discard => ImageIo::Discard(at, len),
+            Op::WriteZeroes if rq.flags().has(OpFlags::NOUNMAP) => ImageIo::ZeroThick(at, len),
+            Op::WriteZeroes => ImageIo::Zero(at, len),
         };
         let (image, functions) = (&self.shared.image, self.slots[index].functions);
         let mut completion = null_mut();
@@ -172,7 +172,8 @@ impl RbdQueue {
         Ok(())
     }
 
-    /// What an outcome means; none if it is no request's.
+    /// Returns the tag and status of a completed request, or `None` if the result belongs to no
+    /// request.
     fn landed(&mut self, done: QueueOutcome) -> Option<(Tag, Status)> {
         let flight = self.flights.get_mut(done.tag as usize)?;
         if flight.completion == 0 || flight.completion != done.completion {
@@ -184,7 +185,7 @@ impl RbdQueue {
             Err(_) => flight.failed(done.result, &self.shared),
             Ok(bytes) => {
                 flight.result = done.result;
-                // A write may return its length or 0, by the version of librbd.
+                // A write returns its length or 0, depending on the version of librbd.
                 let whole = bytes == flight.len || (bytes == 0 && flight.op != Op::Read);
                 if whole && flight.op.is_write() {
                     self.shared.note_write();
@@ -197,20 +198,20 @@ impl RbdQueue {
 }
 
 impl Flight {
-    /// A free tag's.
+    /// Creates the flight of a free tag.
     fn new() -> Flight {
         let memory = pieces::list();
         Flight { completion: 0, op: Op::Flush, len: 0, memory, result: 0 }
     }
 
-    /// Takes the length and memory of a request; adjacent pieces are joined.
+    /// Fills in a request's length and memory. Adjacent segments are joined.
     fn fill(&mut self, rq: &Request<Native>) {
         self.len = u64::from(rq.nr_sectors()) << 9;
         self.op = rq.op();
         pieces::take(&mut self.memory, rq);
     }
 
-    /// Notes a negative result; its status.
+    /// Records a negative result. Returns its status.
     fn failed(&mut self, result: ssize_t, shared: &RbdState) -> Status {
         self.result = result;
         let errno = c_int::try_from(-result).unwrap_or(libc::EIO);
@@ -222,18 +223,19 @@ impl Flight {
     }
 }
 
-/// The status of an errno of librbd.
+/// Returns the status for an errno of librbd.
 fn status_of(errno: c_int, op: Op, known: &KnownImage) -> Status {
     match errno {
-        // The image or its pool was removed; the connection is closed.
+        // The image or its pool was removed, or the connection is closed.
         libc::ENOENT | libc::ENOTCONN => Status::Offline,
-        // The cluster has shut this client out.
+        // The cluster has blocked this client.
         libc::ESHUTDOWN => Status::Offline,
-        // An image that is open for writing says so once another client has its lock.
+        // librbd returns EROFS for an image open for writing once another client has its lock.
         libc::EROFS if known.is_locked => Status::Offline,
-        // The layer asks for nothing behind the end that the image had when it was opened.
+        // The request lies inside the size that the image had when it was opened, so the image has
+        // shrunk.
         libc::EINVAL if op != Op::Flush => behind_the_end(op),
-        // Without the right to do it, a read is no write to a read-only drive.
+        // A read that is not permitted does not mean that the drive is read-only.
         libc::EPERM | libc::EACCES if !op.is_write() => Status::IoError,
         libc::EACCES => Status::ReadOnly,
         _ => Status::from_errno(errno),
@@ -248,7 +250,7 @@ impl DriverQueue<Native> for RbdQueue {
         Dispatch::Queued
     }
 
-    /// What librbd returned.
+    /// Returns the result of librbd.
     fn trace_data(&self, tag: Tag, moment: Moment) -> DriverData {
         match moment {
             Moment::Issue => DriverData::default(),
@@ -276,7 +278,8 @@ impl DriverQueue<Native> for RbdQueue {
         }
     }
 
-    /// librbd goes on until the cluster answers; the memory is in use until then.
+    /// The timeout abandons the request. librbd goes on until the cluster answers, and uses the
+    /// memory until then.
     fn timeout(&mut self, _tag: Tag) -> Expired {
         Expired::Abandon
     }

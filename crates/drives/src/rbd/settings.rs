@@ -1,6 +1,7 @@
-//! From the spec of a Ceph drive to its settings, and the driver's row.
+//! Parses a spec into the settings of a Ceph drive; has the driver's table row.
 //!
-//! Checks every value; only opening tells whether there is such an image. Called by `crate::open`.
+//! All values are checked here; whether the image exists shows only when it is opened.
+//! `crate::open` calls this.
 
 use millrace_block::QueueKind;
 
@@ -11,7 +12,7 @@ use crate::common::measurement::Measured;
 use crate::open::{DriveSettings, DriverRow, OpenOptions, Opened};
 use crate::spec::{Spec, SpecError};
 
-/// The driver's row.
+/// The driver's row in the table of drivers.
 pub(crate) const ROW: DriverRow = DriverRow {
     name: "rbd",
     keys: &[
@@ -44,7 +45,7 @@ impl DriveSettings for RbdConfig {
     }
 }
 
-/// The settings that a spec asks for.
+/// Parses and checks the settings of a spec.
 fn config_of(spec: &Spec) -> Result<RbdConfig, SpecError> {
     let default = RbdConfig::default();
     let image = spec.value("image", |text| text.parse::<ImageName>().ok(), FORM)?;

@@ -420,7 +420,7 @@ fn a_drive_fails_before_whoever_removes_its_image_or_snapshot_goes_on() {
             "lock-off",
             |_| (),
             |state| state.features = 1,
-            "somebody disabled the feature exclusive-lock",
+            "its exclusive lock is gone because the feature",
         ),
     ] {
         let mut rig = Rig::of(pool, |_| (), settings);

@@ -1,13 +1,13 @@
-//! Values of a spec's keys: parsed, checked, and refused with the driver, the key and a hint.
+//! Parses and checks the values of a spec's keys; errors name the driver and the key, with a hint.
 //!
-//! Kinds of values that several drivers have; `None` stands for a key that the spec does not give.
-//! Called by drivers, which read their own keys.
+//! The functions are for kinds of values that several drivers have. `None` means that the spec does
+//! not give the key. Drivers call them for their own keys.
 
 use super::{Spec, SpecError};
 use crate::common::units::{size_bytes, time_ns};
 use crate::common::values::switch;
 
-/// Longest time that a key takes, an hour: sums of such times never overflow.
+/// Maximum time that a key accepts, in nanoseconds: an hour, so that sums never overflow.
 const TIME_NS_MAX: u64 = 3_600_000_000_000;
 
 impl Spec {
@@ -33,7 +33,7 @@ impl Spec {
         self.read(key, |text| parse(text).ok_or_else(|| expected.to_owned()))
     }
 
-    /// A value by a function that says itself what it expects.
+    /// Parses a value with a function whose error says what it expects.
     pub(crate) fn read<T>(
         &self,
         key: &str,
@@ -46,7 +46,10 @@ impl Spec {
     pub(crate) fn size(&self, key: &str) -> Result<Option<u64>, SpecError> {
         self.read(key, |text| match size_bytes(text)? {
             bytes if bytes > 0 && bytes.is_multiple_of(512) => Ok(bytes),
-            _ => Err("write a multiple of 512, such as 4g".to_owned()),
+            bytes => {
+                let next = bytes.max(1).checked_next_multiple_of(512).unwrap_or(1 << 62);
+                Err(format!("a size is a multiple of 512 bytes; write {next}, for example"))
+            }
         })
     }
 

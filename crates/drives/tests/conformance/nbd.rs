@@ -253,8 +253,8 @@ fn a_server_that_hangs_up_while_nobody_asks_is_missed_at_once_and_found_again() 
             said += &news(rig);
             said.contains("connected again")
         });
-        let lost = "connection lost: the server hung up; no request was in flight; trying to come \
-                    back for 5 s";
+        let lost = "connection lost: the server hung up; no request was in flight; trying to \
+                    reconnect for 5 s";
         assert_eq!(said.replace("connected again", ""), lost);
         rig.until("two sessions", |_| server.sessions() == 2);
         assert_eq!(rig.run(Bio::read(0, Buffer::new(4096))).status, Status::Ok);
@@ -291,7 +291,7 @@ fn where_one_connection_is_lost_none_of_the_others_is_trusted_any_more() {
         rig.until("three new connections", |_| server.sessions() == 6);
         let said = news(&rig);
         assert_eq!(said.matches(" lost: ").count(), 1, "said once: {said}");
-        assert!(said.contains("; trying to come back for 5 s, with all connections"), "{said}");
+        assert!(said.contains("; trying to reconnect for 5 s, with all connections"), "{said}");
     }
 }
 
@@ -330,7 +330,7 @@ fn a_request_that_its_server_dies_of_fails_when_the_time_is_over_and_others_go_o
     let mut rig = rig_of(NbdDriver::open(config).unwrap(), Backend::Epoll, 30_000_000_000);
     assert_eq!(rig.run(Bio::write(0, Buffer::new(4096))).status, Status::Offline);
     let said = news(&rig);
-    assert!(said.contains("takes connections and answers nothing"), "{said}");
+    assert!(said.contains("accepts connections but answers no request"), "{said}");
     server.state.script.lock().unwrap().clear();
     std::thread::sleep(Duration::from_millis(1000));
     // One of the forty may have been waiting still.
@@ -367,13 +367,13 @@ fn an_export_that_has_become_smaller_or_poorer_is_dead() {
         change(&server);
         assert_eq!(rig.run(Bio::flush()).status, Status::Offline);
         let said = news(&rig);
-        assert!(said.contains(expected) && said.contains("dead"), "{said}");
+        assert!(said.contains(expected) && said.contains("fails all I/O"), "{said}");
         assert_eq!(rig.run(Bio::read(0, Buffer::new(4096))).status, Status::Offline);
         // Whatever the export is later.
         server.state.data.lock().unwrap().resize(2 * SIZE as usize, 0);
         *server.state.flags.lock().unwrap() = ALL;
         let refused = rig.drives.volume.resize().unwrap_err().to_string();
-        assert!(refused.contains("the drive is dead until it is opened again"), "{refused}");
+        assert!(refused.contains("the drive fails all I/O until it is opened again"), "{refused}");
         assert_eq!(rig.run(Bio::read(0, Buffer::new(4096))).status, Status::Offline);
         assert_eq!(news(&rig), "", "said once");
     }

@@ -190,7 +190,7 @@ fn a_server_that_ends_each_connection_at_once_is_connected_anew_ever_more_slowly
                     let trouble = disk(&rig.drives).failures().trouble.unwrap_or_default();
                     let is_garbage = trouble.starts_with("no connection: ")
                         && !trouble.contains("a connection is being made");
-                    trouble == "no connection: the server is about to stop"
+                    trouble == "no connection: the server is shutting down"
                         || act == Act::Garbage(0) && is_garbage
                 });
                 server.state.script.lock().unwrap().clear();
@@ -277,7 +277,7 @@ fn a_refusal_is_said_at_the_first_try() {
     let mut said = String::new();
     rig.until("the refusal", |rig| {
         said += &disk(&rig.drives).take_news().join("\n");
-        said.contains("the server does not take the drive back: ") && said.contains(no_export)
+        said.contains("the server refuses the drive's reconnect: ") && said.contains(no_export)
     });
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     let trouble = disk(&drives).failures().trouble.unwrap_or_default();
@@ -304,7 +304,7 @@ fn restarted(config: NbdConfig, server: &Server, (flushes, fua): (bool, bool)) -
         let status = rig.run(if fua { write } else { Bio::flush() }).status;
         let said = disk(&drives).take_news().join("\n");
         let explained =
-            said.matches("connected anew after writes that no flush covers, so").count();
+            said.matches("reconnected to its server after writes that no flush covers, so").count();
         assert_eq!(explained, usize::from(status != Status::Ok), "{said}");
         status
     })

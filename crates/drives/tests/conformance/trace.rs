@@ -3,16 +3,16 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use millrace_block::{Action, Bio, Buffer, Event, Op, Stack, TraceSink};
+use millrace_block::{Action, Bio, Buffer, Op, Stack, TraceEvent, TraceSink};
 
 use crate::harness::{Dice, Kind, Plan, Rig, plans};
 
 /// Keeps what it is given.
 #[derive(Default)]
-pub struct Sink(Mutex<Vec<Event>>);
+pub struct Sink(Mutex<Vec<TraceEvent>>);
 
 impl TraceSink for Sink {
-    fn trace(&self, event: &Event) {
+    fn trace(&self, event: &TraceEvent) {
         self.0.lock().unwrap().push(*event);
     }
 }
@@ -29,7 +29,7 @@ const LETTERS: [Action; 5] =
     [Action::Queue, Action::GetRequest, Action::Insert, Action::Issue, Action::Complete];
 
 /// Events by the part of a bio that they are about.
-type Parts = HashMap<(u64, u16, u64, u32), Vec<Event>>;
+type Parts = HashMap<(u64, u16, u64, u32), Vec<TraceEvent>>;
 
 fn parts_of(sink: &Sink) -> Parts {
     let mut parts = Parts::new();
@@ -40,13 +40,13 @@ fn parts_of(sink: &Sink) -> Parts {
     parts
 }
 
-fn check(key: &(u64, u16, u64, u32), events: &[Event], stack: Stack) {
+fn check(key: &(u64, u16, u64, u32), events: &[TraceEvent], stack: Stack) {
     let op = events[0].op;
     let text =
         || format!("{key:?} {op:?}: {:?}", events.iter().map(|e| e.action).collect::<Vec<_>>());
     let mut last = (0, 0);
     for letter in LETTERS {
-        let merged = |e: &Event| matches!(e.action, Action::BackMerge | Action::FrontMerge);
+        let merged = |e: &TraceEvent| matches!(e.action, Action::BackMerge | Action::FrontMerge);
         if letter == Action::Insert && stack == Stack::Sq && events.iter().any(merged) {
             // In the one queue a bio is inserted by itself or by a merge.
             continue;

@@ -1,11 +1,10 @@
-//! Other exports and listeners for a server that runs, without a word to the clients of the rest.
+//! Replaces the exports and listeners of a running server without disturbing other clients.
 //!
-//! [`Server::prepare`] does all that can fail: it checks the new lists against each other and binds
-//! sockets that are new. [`Server::apply`] cannot fail: the I/O threads take the new list when they
-//! are rung, thread 0 accepts on the new sockets and no longer on those that go, and clients of
-//! exports that go are disconnected when their requests are answered. A change that is dropped
-//! instead closes its sockets and changes nothing. Called by whoever owns the server, one change at
-//! a time.
+//! [`Server::prepare`] does everything that can fail: it validates the new lists and binds new
+//! sockets. [`Server::apply`] cannot fail: the I/O threads take the new list when they are woken,
+//! thread 0 accepts on the new sockets and no longer on removed ones, and clients of removed
+//! exports are disconnected once their requests are answered. Dropping a prepared change closes its
+//! sockets and changes nothing. Called by the owner of the server, one change at a time.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -18,21 +17,21 @@ use super::Server;
 use super::config::{ExportConfig, ListenConfig};
 use super::exports::{Exports, ServedVolume};
 use super::listen::{Listen, Listener};
-use super::renewal::Renewal;
+use super::renewal::CertificateWatcher;
 use crate::mailbox::lock;
 
-/// How long I/O threads may take to serve other exports: one may hang in a drive.
+/// Time limit for I/O threads to switch to the new exports: one may hang in a drive.
 const FOLLOW_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time between two looks at whether they do.
+/// Interval of checks if all I/O threads serve the new exports.
 const LOOK: Duration = Duration::from_micros(200);
 
-/// Exports and listeners that a running server is to have from now on.
+/// A prepared change of a running server's exports and listeners.
 pub struct ExportChange {
     exports: Arc<Exports>,
-    renewal: Option<Renewal>,
-    /// Addresses in the order of the configuration.
+    renewal: Option<CertificateWatcher>,
+    /// Listening addresses in the order of the configuration.
     listens: Vec<Listen>,
-    /// By the numbers of the listeners; those that stay have none here.
+    /// Newly bound sockets with their listener numbers. Listeners that stay are not here.
     bound: Vec<(usize, Listener)>,
 }
 
@@ -43,7 +42,7 @@ impl fmt::Debug for ExportChange {
 }
 
 impl ExportChange {
-    /// The address of a socket that was bound for this change, with its real port.
+    /// Returns the address of a socket that was bound for this change, with its assigned port.
     #[must_use]
     pub fn address(&self, listen: &Listen) -> Option<Listen> {
         let number = self.exports.number_of(listen)?;
@@ -53,12 +52,12 @@ impl ExportChange {
 }
 
 impl Server {
-    /// Looks whether the server can have these exports and listeners instead of its own, and binds
-    /// the sockets of listeners that are new. An export goes on with its clients if it has the
-    /// name, the volume and the access of one of now; a listener if it has the address of one.
+    /// Validates new lists of exports and listeners, and binds the sockets of new listeners. An
+    /// export keeps its clients if name, volume and access are unchanged; a listener stays if its
+    /// address is unchanged.
     ///
     /// # Errors
-    /// As [`Server::start`]; nothing has changed then.
+    /// As [`Server::start`]. Nothing changes on an error.
     pub fn prepare(
         &self,
         exports: Vec<ExportConfig>,
@@ -83,14 +82,13 @@ impl Server {
                 None => bound.push((number, Listener::bind(&one.listen, &one.access)?)),
             }
         }
-        let renewal = Renewal::start(listeners)?;
+        let renewal = CertificateWatcher::start(listeners)?;
         let listens = listeners.iter().map(|one| one.listen.clone()).collect();
         Ok(ExportChange { exports: Arc::new(exports), renewal, listens, bound })
     }
 
-    /// Makes a change that was prepared. Returns when all I/O threads serve the new exports, or
-    /// when one hangs for too long; requests of clients that are disconnected may be in flight
-    /// then.
+    /// Applies a prepared change. Returns when all I/O threads serve the new exports, or after a
+    /// time limit if one hangs. Disconnected clients may still have requests in flight then.
     pub fn apply(&mut self, change: ExportChange) -> RemovedVolumes {
         let ExportChange { exports, renewal, listens, bound } = change;
         self._renewal = renewal;
@@ -104,7 +102,7 @@ impl Server {
         }
         drop(sockets);
         self.replace(Arc::clone(&exports));
-        // No thread accepts there any more.
+        // No thread accepts on removed sockets any more.
         let mut sockets = lock(&self.shared.sockets);
         for (number, socket) in sockets.iter_mut().enumerate() {
             if exports.catalog(number).is_none() {
@@ -123,7 +121,7 @@ impl Server {
 }
 
 impl Server {
-    /// Has all I/O threads serve other exports, and waits until they do.
+    /// Hands new exports to all I/O threads and waits until they serve them.
     pub(super) fn replace(&self, exports: Arc<Exports>) {
         let version = self.shared.served.replace(exports);
         self.shared.note_change();
@@ -137,10 +135,11 @@ impl Server {
 }
 
 impl Server {
-    /// Adds an export that is on no listener's list: clients get it by
+    /// Adds an export that no listener lists. Clients get it by
     /// [`ExportRequest::grant`](super::ExportRequest::grant).
     ///
     /// # Errors
+    /// `InvalidSetting` for an invalid name, or a volume too large for the protocol.
     /// `InvalidSetting` for a bad name or a volume too large for the protocol.
     pub fn add_on_demand(&mut self, export: ExportConfig) -> Result<(), Error> {
         let threads = self.shared.mailboxes.len() as u16;
@@ -149,28 +148,27 @@ impl Server {
         Ok(())
     }
 
-    /// Returns true if a client has an export of this name, or is about to get it.
+    /// Returns true if a client has the on-demand export `name`, or is about to get it.
     #[must_use]
     pub fn is_used_on_demand(&self, name: &str) -> bool {
         self.shared.exports().on_demand(name).is_some_and(|export| export.served.is_in_use())
     }
 
-    /// Returns true if a client was granted an export of this name and used it.
+    /// Returns true if a client was granted the on-demand export `name` and used it.
     #[must_use]
     pub fn was_used_on_demand(&self, name: &str) -> bool {
         self.shared.exports().on_demand(name).is_some_and(|export| export.served.was_used())
     }
 
-    /// Takes an export away that was added by [`Server::add_on_demand`] and that nobody uses. Its
-    /// volume is flushed by whoever closes it.
+    /// Removes an unused export that [`Server::add_on_demand`] added. The caller must flush its
+    /// volume before closing it.
     pub fn remove_on_demand(&mut self, name: &str) {
         let exports = self.shared.exports().without(name);
         self.replace(Arc::new(exports));
     }
 }
 
-/// Volumes that a change took away. The server does not flush them any more: whoever closes them
-/// does that first.
+/// Volumes that a change removed from the server. The caller must flush them before closing them.
 pub struct RemovedVolumes(Vec<Arc<ServedVolume>>);
 
 impl RemovedVolumes {

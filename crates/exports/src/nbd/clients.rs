@@ -1,7 +1,7 @@
-//! Reports of the clients for operators, and the end of a client on request.
+//! Reports of the clients for operators, and disconnection of a client on request.
 //!
-//! Each I/O thread answers for its own clients between two turns, so a report
-//! costs requests nothing. Called by whoever owns the server.
+//! Each I/O thread reports its own clients between two turns of its loop, so a report does not slow
+//! requests down. Called by the owner of the server.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -11,18 +11,18 @@ use millrace_machine::{Machine, Native};
 
 use super::Observer;
 use super::client_number::client_number;
-use super::connection::{Connection, Phase, client_log};
-use super::execute::Core;
+use super::connection::{Connection, ConnectionPhase, client_log};
+use super::execute::WorkerContext;
 use super::memory::waiting_line::MemoryWait;
 use super::server_state::ThreadMessage;
 use super::worker::Worker;
 use crate::ClientReport;
 
-/// How long I/O threads may take to answer: one may hang in a drive.
+/// Time limit for I/O threads to answer: one may hang in a drive.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Observer {
-    /// All clients of NBD, by number; none of a thread that hangs.
+    /// Returns reports of all NBD clients by number, leaving out clients of threads that hang.
     #[must_use]
     pub fn clients(&self) -> Vec<ClientReport> {
         let mut clients = self.ask(ThreadMessage::Report);
@@ -30,21 +30,21 @@ impl Observer {
         clients
     }
 
-    /// Disconnects the client of a number, once what it has in flight is answered; a client that
-    /// still negotiates, or for which this is called again, at once. Returns its report, or `None`
-    /// if there is no such client.
+    /// Disconnects client `number` once its requests in flight are answered. Disconnects it at once
+    /// if it is still negotiating, or if this is called again. Returns its report, or `None` if
+    /// there is no such client.
     #[must_use]
     pub fn disconnect(&self, number: u16) -> Option<ClientReport> {
         self.ask(|to| ThreadMessage::Disconnect(number, to)).pop()
     }
 
-    /// The answers of all threads to a message.
+    /// Sends a message to all threads and collects their answers.
     fn ask(&self, message: impl Fn(Sender<ClientReport>) -> ThreadMessage) -> Vec<ClientReport> {
         let (to, from): (_, Receiver<ClientReport>) = channel();
         self.0.mailboxes.iter().for_each(|mailbox| mailbox.put(message(to.clone())));
         drop(to);
         let mut reports = Vec::new();
-        // Ends when each thread has dropped its end.
+        // The loop ends when every thread has dropped its sender.
         while let Ok(report) = from.recv_timeout(ANSWER_TIMEOUT) {
             reports.push(report);
         }
@@ -52,25 +52,25 @@ impl Observer {
     }
 }
 
-/// Sends a report of each client of a thread.
+/// Sends a report of each client of this thread.
 pub(crate) fn report(worker: &Worker, to: &Sender<ClientReport>) {
-    for conn in worker.conns.iter().flatten().filter(|conn| conn.phase != Phase::Dead) {
-        // Whoever asked may have given up.
+    for conn in worker.conns.iter().flatten().filter(|conn| conn.phase != ConnectionPhase::Dead) {
+        // An error means that the caller has stopped waiting for reports.
         let _ = to.send(report_of(worker.number, conn));
     }
 }
 
-/// Ends the client of a number, if it is this thread's.
+/// Disconnects client `number` if it belongs to this thread.
 pub(crate) fn disconnect(worker: &mut Worker, number: u16, to: &Sender<ClientReport>) {
     let thread = worker.number;
     let is_it = |conn: &&mut Box<Connection>| client_number(thread, conn.index) == number;
     let Some(conn) = worker.conns.iter_mut().flatten().find(is_it) else { return };
     let _ = to.send(report_of(thread, conn));
     client_log::ended(thread, conn, "an operator disconnects it");
-    let Core { submitter, pool, .. } = &mut worker.core;
+    let WorkerContext { submitter, pool, .. } = &mut worker.core;
     match conn.phase {
-        // Asked for once more: its requests, or its reading of replies, take too long.
-        Phase::Draining => conn.kill(&mut submitter.tickets, pool),
+        // Second call: do not wait for its requests, nor for it to read its replies.
+        ConnectionPhase::Draining => conn.kill(&mut submitter.tickets, pool),
         _ => conn.end_session(&mut submitter.tickets, pool),
     }
     conn.touch(&mut worker.touched);
@@ -97,10 +97,10 @@ fn report_of(thread: usize, conn: &Connection) -> ClientReport {
     }
 }
 
-/// The reason for which no request of a client is taken now.
+/// Returns the reason why no request of a client is taken now, or an empty string.
 fn waits_for(conn: &Connection) -> &'static str {
     match conn.memory_wait {
-        _ if conn.phase == Phase::Draining => "its last replies to leave",
+        _ if conn.phase == ConnectionPhase::Draining => "its last replies to leave",
         MemoryWait::None if conn.waits_to_send() => "the client to read its replies",
         MemoryWait::None if conn.history.stopped_ns != 0 => "earlier requests",
         MemoryWait::None => "",

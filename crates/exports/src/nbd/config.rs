@@ -1,7 +1,6 @@
-//! Settings of a server, as plain structs: what is exported, where, and with which limits.
+//! Settings of an NBD server as plain structs: exports, listeners and limits.
 //!
-//! Filled in by whoever starts a server; checked by `Server::start` and by exports.rs. Calls
-//! nothing.
+//! Filled in by the caller of `Server::start`, which validates them together with exports.rs.
 
 use std::sync::Arc;
 
@@ -13,33 +12,31 @@ use super::listen::Listen;
 use super::tls::ListenTls;
 use crate::{ClientGroup, SocketAccess};
 
-/// Longest busy poll before a thread sleeps, in nanoseconds: what it may take on a virtual machine
-/// to wake the client that is to send the next request, and its own work.
+/// Default limit of busy polling before a thread sleeps, in nanoseconds. On a virtual machine,
+/// waking a client and the client's own work can take this long.
 const SPIN_NS: u64 = 100_000;
 
-/// A volume under a name.
+/// Settings of one export: a volume under a name.
 #[derive(Clone)]
 pub struct ExportConfig {
-    /// Its name in reports and logs, and the name that clients ask for unless `on_demand` has
-    /// another one.
+    /// Name in reports and logs. Clients ask for it too, unless `on_demand` gives another name.
     pub name: String,
-    /// Text for people, possibly empty.
+    /// Description shown to clients; may be empty.
     pub description: String,
-    /// What is exported.
+    /// Exported volume.
     pub volume: Arc<Volume<Native>>,
-    /// Clients may not write.
+    /// If true, writes to the export are refused.
     pub read_only: bool,
-    /// The group of its clients.
+    /// I/O group of the export's clients.
     pub group: ClientGroup,
-    /// Names in certificates of the clients that may see and use it; none: all clients may.
+    /// Names in client certificates that may see and use the export. `None` admits all clients.
     pub tls_allow: Option<Vec<String>>,
-    /// The name that clients ask for, of an export that was opened because one did: no listener
-    /// lists it.
+    /// Name that clients ask for if the export was opened on demand. No listener lists it then.
     pub on_demand: Option<String>,
 }
 
 impl ExportConfig {
-    /// An export that everybody may read and write.
+    /// Creates a writable export for all clients.
     #[must_use]
     pub fn new(name: impl Into<String>, volume: Arc<Volume<Native>>) -> ExportConfig {
         ExportConfig {
@@ -54,24 +51,24 @@ impl ExportConfig {
     }
 }
 
-/// A socket and the exports that are offered on it.
+/// A listening socket and its exports.
 #[derive(Debug, Clone)]
 pub struct ListenConfig {
-    /// The address.
+    /// Address to bind.
     pub listen: Listen,
     /// Indices into [`ServerConfig::exports`]; the first is the default export.
     pub exports: Vec<usize>,
-    /// Clients may ask for exports that are not on the list, see
+    /// If true, clients may ask for exports that are not listed, see
     /// [`ExportRequests`](super::ExportRequests).
     pub on_demand: bool,
-    /// Users that may connect, if it is a Unix socket.
+    /// Users that may connect, for a Unix socket.
     pub access: SocketAccess,
-    /// TLS for its clients, if there is any.
+    /// TLS settings, or `None` for plain NBD only.
     pub tls: Option<ListenTls>,
 }
 
 impl ListenConfig {
-    /// A socket for everybody who reaches it, without TLS.
+    /// Creates a listener without TLS or access rules.
     #[must_use]
     pub fn new(listen: Listen, exports: Vec<usize>) -> ListenConfig {
         ListenConfig {
@@ -84,28 +81,29 @@ impl ListenConfig {
     }
 }
 
-/// Settings of a server.
+/// Settings of an NBD server.
 #[derive(Clone)]
 pub struct ServerConfig {
-    /// What is exported.
+    /// Exports of the server.
     pub exports: Vec<ExportConfig>,
-    /// The address.
+    /// Listening sockets.
     pub listeners: Vec<ListenConfig>,
-    /// I/O threads, at least 1. File drives need as many in their disk's settings.
+    /// Number of I/O threads, at least 1. A file drive needs as many hardware queues in its disk's
+    /// settings.
     pub threads: u16,
-    /// Thread `i` is pinned to `cpus[i % len]`; empty: threads are not pinned.
+    /// CPUs that threads are pinned to, round-robin. Empty if threads are not pinned.
     pub cpus: Vec<u32>,
-    /// How the threads talk to the kernel.
+    /// I/O interface to the kernel: io_uring or epoll.
     pub backend: Backend,
-    /// Most connections at a time; above it new ones are closed at once.
+    /// Maximum number of connections. Further ones are closed at once.
     pub connections_max: u32,
-    /// Longest negotiation in nanoseconds.
+    /// Time limit of the negotiation, in nanoseconds.
     pub handshake_timeout_ns: u64,
-    /// Most memory for payload, of all connections, in bytes; at least 1 MiB.
+    /// Maximum payload memory of all connections in bytes, at least 1 MiB.
     pub memory_max_bytes: u64,
     /// Longest busy poll before a thread sleeps, in nanoseconds. A thread polls only while its
-    /// waits are that short, and lets others have its CPU; 0: never; none: for 100 us, as long as
-    /// more is done that way.
+    /// waits are that short, and yields its CPU to others; 0 disables polling. `None` polls for up
+    /// to 100 us as long as that raises throughput.
     pub spin_ns: Option<u64>,
 }
 
@@ -126,7 +124,7 @@ impl Default for ServerConfig {
 }
 
 impl ServerConfig {
-    /// A reactor's settings, as far as they are about spinning.
+    /// Returns the reactor's settings for busy polling.
     pub(crate) fn spin_config(&self) -> Config {
         let (spin_ns, spin_rule) = match self.spin_ns {
             Some(spin_ns) => (spin_ns, SpinRule::Always),

@@ -1,16 +1,16 @@
-//! One client's connection: its negotiation, its session, its bytes in and out.
+//! One client's connection: its negotiation, its session, its received and its outgoing bytes.
 //!
-//! Owned, boxed, by the worker of one I/O thread; the receive path (receive.rs) and the request
-//! path (execute.rs) change it. Calls the reactor through [`Ring`] to receive and to send.
+//! Owned, boxed, by the worker of one I/O thread. The receive path (receive.rs) and the request
+//! path (execute.rs) change it. Sends and receives go through [`SocketRing`].
 //!
-//! Phases: `Handshake` -> `Transmission` -> `Draining` (no more requests are taken; those in flight
-//! are answered) -> `Dead` (nothing is answered any more). From every phase a broken connection
-//! goes to `Dead`. It is freed when dead and without an outstanding operation, whatever drives
-//! still have of it: memory and tickets of those requests are the thread's.
+//! Phases: `Handshake` -> `Transmission` -> `Draining` (takes no more requests, answers those in
+//! flight) -> `Dead` (answers nothing any more). A broken connection becomes `Dead` from every
+//! phase. A dead connection is freed when it has no outstanding operation on its socket. Its
+//! requests may still be at the drives: their memory and tickets belong to the thread.
 //!
-//! Invariants: at most one receive and one send are outstanding; requests in flight plus replies
-//! not sent are at most [`BATCH_REPLIES`]; above that nothing is received. `held_bytes` is the sum
-//! of the pool's buffers that its tickets and its batches have.
+//! Invariants: at most one receive and one send are outstanding. Requests in flight plus unsent
+//! replies are at most [`BATCH_REPLIES`]; at that limit nothing is received. `held_bytes` is the
+//! total size of the pool buffers in the connection's tickets and batches.
 
 pub(crate) mod client_log;
 pub(crate) mod hole_search;
@@ -25,138 +25,139 @@ use millrace_block::{GroupId, Status};
 use millrace_machine::{Machine, Native};
 
 use self::hole_search::HoleSearch;
-use self::input::Input;
+use self::input::ReceiveBuffer;
 use self::progress::Progress;
 use self::replies::{BATCH_REPLIES, ReplyQueue, SentReplies};
 use super::exports::Export;
-use super::memory::Pool;
+use super::memory::BufferPool;
 use super::memory::waiting_line::MemoryWait;
-use super::on_demand::Demand;
-use super::ring::{Ring, shut_down, shut_down_input};
-use super::server_state::Negotiating;
-use super::submit::ticket::{Memory, Ticket, Tickets};
+use super::on_demand::OnDemandState;
+use super::ring::{SocketRing, shut_down, shut_down_input};
+use super::server_state::NegotiationCount;
+use super::submit::ticket::{Ticket, TicketMemory, Tickets};
 use super::tls::TlsSession;
-use crate::Seat;
-use millrace_nbd::{Errno, Handshake, Reply, Request, Rules, Session, TlsMode};
+use crate::GroupMembership;
+use millrace_nbd::{Errno, Handshake, Reply, Request, RequestLimits, Session, TlsMode};
 
-/// After this many bytes of replies a connection receives only when its client has caught up. Until
-/// then the client has replies to read before it could see those of new requests, so waiting costs
-/// it nothing, and the requests it sends meanwhile come in one receive and not one by one. A hint
-/// only: a client may send before it reads, so client_timers.rs ends the wait.
+/// Backlog of replies in bytes above which a connection receives only once its client has caught
+/// up. The client has to read these replies before it sees later ones, so waiting costs it nothing,
+/// and the requests that it sends meanwhile arrive in one receive. Only a hint: a client may send
+/// before it reads, so client_timers.rs bounds the wait.
 const BACKLOG_BYTES: usize = 32 * 1024;
-/// It receives then only after this many replies, too: long ones are few at a time in the socket,
-/// and a client that has to wait for the next ones to be made gains nothing from requests taken
-/// together.
+/// Backlog of replies, as a number, that must be reached as well as [`BACKLOG_BYTES`]. The socket
+/// holds only a few long replies at a time, and a client that waits for the next long reply gains
+/// nothing from requests that are received together.
 const BACKLOG_REPLIES: u32 = 8;
-/// Bytes of reads that a connection may take in one turn, and one request at least: what a turn has
-/// copied is still in the cache when it is sent, and the client gets the first of it soon.
+/// Bytes of reads that a connection may start in one turn; always at least one request. Data copied
+/// within a turn are still in the CPU cache when they are sent, and the client gets the first of
+/// them early.
 const TURN_BYTES: usize = 256 * 1024;
-/// With this many bytes of replies waiting for the socket a connection takes no more requests. Like
-/// [`BACKLOG_BYTES`] it is a hint only, and client_timers.rs ends the wait.
+/// Unsent reply bytes above which a connection takes no more requests. Only a hint, like
+/// [`BACKLOG_BYTES`]: client_timers.rs bounds the wait.
 const UNSENT_BYTES: usize = 512 * 1024;
 
-/// Handshake timeouts that a client may wait for an export that is being opened.
+/// Longest wait of a client for an export that is being opened, in handshake timeouts.
 const WAITS_MAX: u64 = 6;
 
-/// The phase of a connection.
+/// Phase of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Phase {
-    /// Options are negotiated.
+pub(crate) enum ConnectionPhase {
+    /// The client negotiates options.
     Handshake,
     /// Requests are served.
     Transmission,
-    /// What is in flight is answered, then it ends.
+    /// No requests are taken. The connection ends when those in flight are answered.
     Draining,
-    /// Nothing is answered.
+    /// The connection is closed for both sides, and nothing is answered any more.
     Dead,
 }
 
-/// What the negotiation needs.
+/// State of a connection during its negotiation.
 #[derive(Debug)]
 pub(crate) struct Negotiation {
-    /// The listener that accepted the connection, which decides what it may be granted.
+    /// Index of the listener that accepted the connection, which determines the exports it may get.
     pub(crate) listener: usize,
     pub(crate) handshake: Handshake,
     pub(crate) out: Vec<u8>,
     pub(crate) sent: usize,
-    /// The client was told to go on with TLS.
+    /// The client was told to start TLS.
     pub(crate) starts_tls: bool,
-    /// The export or list on demand that it asked for.
-    pub(crate) demand: Demand,
-    /// When it last asked for one, or was last answered.
+    /// Export or list of exports that the client asked for on demand.
+    pub(crate) demand: OnDemandState,
+    /// Time of the last such request or of the answer to it, in nanoseconds.
     pub(crate) asked_ns: Option<u64>,
-    /// The session and its export, or none for a client that ended it, once the answers are sent.
+    /// Outcome once the last answers are sent: a session with its export, or an inner `None` if the
+    /// client ended the negotiation.
     pub(crate) then: Option<Option<(Session, Arc<Export>)>>,
-    /// Counts the connection among those that negotiate.
-    pub(crate) counted: Option<Negotiating>,
+    /// Counts the connection among the negotiating ones until dropped.
+    pub(crate) counted: Option<NegotiationCount>,
 }
 
 impl Negotiation {
     /// Returns true while an export is being opened for the client.
     pub(crate) fn waits(&self) -> bool {
-        matches!(self.demand, Demand::Waiting { .. })
+        matches!(self.demand, OnDemandState::Waiting { .. })
     }
 
-    /// The export that the client gets, or may get.
+    /// Returns the export that the client gets, or may get if it asks for it again.
     pub(crate) fn export(&self) -> Option<&Arc<Export>> {
         match (&self.then, &self.demand) {
             (Some(Some((_, export))), _) => Some(export),
-            (_, Demand::Granted(_, granted)) => Some(granted.export()),
+            (_, OnDemandState::ExportSession(_, granted)) => Some(granted.export()),
             _ => None,
         }
     }
 }
 
-/// Payload that is being received.
+/// State of a write's payload while it is received.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Incoming {
-    /// The write that it belongs to; none for payload of a refused request.
+pub(crate) struct IncomingPayload {
+    /// Ticket of the write; `None` for the payload of a refused request.
     pub(crate) ticket: Option<u32>,
-    /// What that is answered with, once all of it came in: a client may still be sending it, and
-    /// knows a request that was sent only.
-    pub(crate) refused: Option<Refusal>,
-    /// Bytes that came in already.
+    /// Reply to send once the whole payload was received. It cannot be sent earlier, since a client
+    /// may know a request only after it has sent all of it.
+    pub(crate) refused: Option<RefusedRequest>,
+    /// Bytes of the payload received so far.
     pub(crate) filled: u64,
-    /// Bytes in all.
+    /// Total length of the payload in bytes.
     pub(crate) total: u64,
-    /// The payload goes to the ticket's buffer, not nowhere.
+    /// If true, the payload is received into the ticket's buffer; otherwise it is discarded.
     pub(crate) kept: bool,
 }
 
-/// The answer to a request that is refused.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Refusal {
+pub(crate) struct RefusedRequest {
     pub(crate) reply: Reply,
     pub(crate) errno: Errno,
     pub(crate) why: &'static str,
 }
 
-/// What a connection did in the present turn of its thread.
+/// Accounting of one connection for the present turn of its thread.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Turn {
-    /// Bytes of reads that it took.
+pub(crate) struct TurnUsage {
+    /// Bytes of reads that the connection started in this turn.
     read_bytes: usize,
-    /// The connection has received more requests, which are for the next turn.
+    /// More requests are already received, which the next turn takes.
     pub(crate) has_more: bool,
-    /// The client has read nothing for a while, and may do so only after it has sent more.
+    /// The client has read nothing for a while, possibly because it sends more before it reads.
     pub(crate) reads_late: bool,
 }
 
-impl Turn {
-    /// Notes a read that was taken.
+impl TurnUsage {
     #[inline]
     pub(crate) fn note_read(&mut self, len_bytes: usize) {
         self.read_bytes += len_bytes;
     }
 
-    /// Whether the turn has taken its share; then the rest is for the next one.
+    /// Returns true if the connection used up its share of the turn; the rest waits for the next
+    /// turn.
     #[inline]
     pub(crate) fn is_full(&mut self) -> bool {
         self.has_more = self.read_bytes >= TURN_BYTES;
         self.has_more
     }
 
-    /// Ends the turn; whether requests are left for the next one.
+    /// Ends the turn. Returns true if requests are left for the next one.
     #[inline]
     pub(crate) fn end(&mut self) -> bool {
         self.read_bytes = 0;
@@ -164,23 +165,23 @@ impl Turn {
     }
 }
 
-/// A granted export.
+/// The export that a connection was granted, as the request path needs it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Granted {
+pub(crate) struct ExportSession {
     pub(crate) session: Session,
-    pub(crate) rules: Rules,
-    /// The thread's lane of its volume.
+    pub(crate) rules: RequestLimits,
+    /// Index of the thread's channel to the volume.
     pub(crate) lane: u32,
-    /// The volume's drives never touch payload.
+    /// The volume's drives never touch payload (null drives).
     pub(crate) no_payload: bool,
-    /// Bytes of a block of it.
+    /// Logical block size of the volume in bytes.
     pub(crate) block_bytes: u32,
-    /// The client's group.
+    /// I/O group of the client.
     pub(crate) group: GroupId,
 }
 
-impl Granted {
-    /// Whether a request begins or ends within a block, and may.
+impl ExportSession {
+    /// Returns true if a request begins or ends within a logical block, and the export allows that.
     #[inline]
     pub(crate) fn is_unaligned(&self, request: &Request) -> bool {
         let within = (request.offset | request.length) & u64::from(self.block_bytes - 1);
@@ -188,60 +189,55 @@ impl Granted {
     }
 }
 
-/// Lists of connections that an I/O thread keeps.
+/// Membership of the lists of connections that an I/O thread keeps.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Lists {
-    /// The connection is to be looked at before the next turn.
+pub(crate) struct ListMembership {
+    /// The connection must be looked at before the next turn.
     pub(crate) touched: bool,
-    /// Nothing is outstanding on the connection's socket that would tell of a client that leaves.
+    /// No operation is outstanding on the socket, so a disconnect of the client goes unnoticed.
     pub(crate) unwatched: bool,
 }
 
-/// What a thread knows of a client while it serves it.
+/// History of a client, kept while it is connected.
 #[derive(Debug, Default)]
 pub(crate) struct ClientHistory {
-    /// When to look for holes.
+    /// Decides which of the client's reads are checked for holes.
     pub(crate) holes: HoleSearch,
-    /// Whether the client moves.
+    /// Detects that the client has stalled.
     pub(crate) progress: Progress,
-    /// Since when the server takes no request of the client, though one is there, in nanoseconds;
-    /// 0 if it does.
+    /// Time since which requests are received but not taken, in nanoseconds; 0 if they are taken.
     pub(crate) stopped_ns: u64,
-    /// Which lists of the worker it is on.
-    pub(crate) lists: Lists,
-    /// When it connected, in nanoseconds.
+    pub(crate) lists: ListMembership,
+    /// Time of the connect, in nanoseconds.
     pub(crate) connected_ns: u64,
-    /// Requests that were taken, and bytes that these read and wrote.
+    /// Number of requests taken, and below it the bytes that they read and wrote.
     pub(crate) requests: u64,
     pub(crate) bytes: u64,
-    /// The export, and the client's place in its group, which is given up with the connection.
-    pub(crate) export: Option<(Arc<Export>, Seat)>,
+    /// The export, and the client's membership of its group, which ends with the connection.
+    pub(crate) export: Option<(Arc<Export>, GroupMembership)>,
 }
 
-/// One connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) fd: RawFd,
     pub(crate) index: usize,
-    /// Unlike that of any other connection of the thread.
+    /// Unique among the connections of the thread, unlike `index`.
     pub(crate) serial: u64,
-    pub(crate) phase: Phase,
+    pub(crate) phase: ConnectionPhase,
     pub(crate) negotiation: Option<Box<Negotiation>>,
-    pub(crate) granted: Option<Granted>,
-    /// TLS, from where it began; then all bytes of the socket are its.
+    pub(crate) granted: Option<ExportSession>,
+    /// TLS session, once TLS has begun. All bytes of the socket belong to it from then on.
     pub(crate) tls: Option<Box<TlsSession>>,
-    pub(crate) input: Input,
-    pub(crate) incoming: Option<Incoming>,
+    pub(crate) input: ReceiveBuffer,
+    pub(crate) incoming: Option<IncomingPayload>,
     pub(crate) out: ReplyQueue,
-    /// Requests in the block layer and replies not sent yet.
+    /// Requests in the block layer plus unsent replies.
     pub(crate) in_flight: u32,
-    /// What its next request waits for.
+    /// Reason why the next request waits for memory.
     pub(crate) memory_wait: MemoryWait,
-    /// Bytes of the pool's buffers that it has.
+    /// Bytes of pool buffers that the connection holds.
     pub(crate) held_bytes: usize,
-    /// What it took in this turn of its thread.
-    pub(crate) turn: Turn,
-    /// What is known of its client.
+    pub(crate) turn: TurnUsage,
     pub(crate) history: ClientHistory,
 }
 
@@ -256,7 +252,7 @@ impl Connection {
             out,
             sent: 0,
             starts_tls: false,
-            demand: Demand::None,
+            demand: OnDemandState::None,
             asked_ns: None,
             then: None,
             counted: None,
@@ -265,32 +261,33 @@ impl Connection {
             fd,
             index,
             serial,
-            phase: Phase::Handshake,
+            phase: ConnectionPhase::Handshake,
             negotiation: Some(Box::new(negotiation)),
             granted: None,
             tls: None,
-            input: Input::new(),
+            input: ReceiveBuffer::new(),
             incoming: None,
             out: ReplyQueue::new(fd),
             in_flight: 0,
             memory_wait: MemoryWait::None,
             held_bytes: 0,
-            turn: Turn::default(),
+            turn: TurnUsage::default(),
             history: ClientHistory { connected_ns: Native::now(), ..ClientHistory::default() },
         })
     }
 
-    /// What the server does about TLS, to be said before anything was received, and what counts
+    /// Sets the TLS policy of the handshake before anything was received, and the guard that counts
     /// the connection until its negotiation is over.
-    pub(crate) fn expect(&mut self, mode: TlsMode, counted: Negotiating) {
+    pub(crate) fn expect(&mut self, mode: TlsMode, counted: NegotiationCount) {
         if let Some(negotiation) = &mut self.negotiation {
             negotiation.handshake = Handshake::with_tls(mode);
             negotiation.counted = Some(counted);
         }
     }
 
-    /// The time until which its negotiation may go on although this timeout is over, if there is
-    /// one: while an export is opened for the client, and for another timeout from then on.
+    /// Returns the time until which the negotiation may exceed its timeout, or `None` if it may
+    /// not. It may while an export is being opened for the client, and for one more timeout
+    /// afterwards.
     pub(crate) fn negotiates_until(&self, now_ns: u64, timeout_ns: u64) -> Option<u64> {
         let negotiation = self.negotiation.as_ref()?;
         let since_ns = negotiation.asked_ns?;
@@ -304,7 +301,7 @@ impl Connection {
         (until_ns > now_ns).then_some(until_ns)
     }
 
-    /// Puts the connection on the list of those to look at before the next turn.
+    /// Adds the connection to the list of those to look at before the next turn.
     #[inline]
     pub(crate) fn touch(&mut self, touched: &mut Vec<usize>) {
         if !self.history.lists.touched {
@@ -313,30 +310,30 @@ impl Connection {
         }
     }
 
-    /// Whether another request may be taken before more replies have left.
+    /// Returns true if another request may be taken before more replies have been sent.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
         (self.in_flight as usize) < BATCH_REPLIES
             && (self.turn.reads_late || self.out.unsent_bytes() < UNSENT_BYTES)
     }
 
-    /// The server takes no more of its requests for now; its client is not to blame.
+    /// Records that the server takes no more requests for now, through no fault of the client.
     #[cold]
     pub(crate) fn stop_taking(&mut self) {
-        // Of replies that are not read there are many, too.
+        // A large backlog of unsent replies means that the client does not read.
         if self.history.stopped_ns == 0 && self.out.unsent_bytes() < UNSENT_BYTES {
             self.history.stopped_ns = Native::now();
         }
     }
 
-    /// Whether it takes no requests because replies wait for the socket.
+    /// Returns true if no requests are taken because replies wait for the socket.
     #[inline]
     pub(crate) fn waits_to_send(&self) -> bool {
-        let listens = self.phase == Phase::Transmission && !self.input.busy;
+        let listens = self.phase == ConnectionPhase::Transmission && !self.input.busy;
         listens && !self.turn.reads_late && self.out.unsent_bytes() >= UNSENT_BYTES
     }
 
-    /// Notes that this many bytes of replies have left.
+    /// Records that `bytes` of replies were sent.
     #[inline]
     pub(crate) fn moved(&mut self, bytes: usize) {
         self.history.progress.moved(bytes);
@@ -346,36 +343,36 @@ impl Connection {
         }
     }
 
-    /// Takes no more requests; a write whose payload is incomplete is given up.
-    pub(crate) fn drain(&mut self, tickets: &mut Tickets, pool: &mut Pool) {
-        if matches!(self.phase, Phase::Draining | Phase::Dead) {
+    /// Takes no more requests. A write with incomplete payload is abandoned.
+    pub(crate) fn drain(&mut self, tickets: &mut Tickets, pool: &mut BufferPool) {
+        if matches!(self.phase, ConnectionPhase::Draining | ConnectionPhase::Dead) {
             return;
         }
-        if self.phase == Phase::Handshake {
+        if self.phase == ConnectionPhase::Handshake {
             return self.kill(tickets, pool);
         }
-        self.phase = Phase::Draining;
+        self.phase = ConnectionPhase::Draining;
         self.abandon_input(tickets, pool);
     }
 
-    /// Takes no more requests, and ends when those in flight are answered.
-    pub(crate) fn end_session(&mut self, tickets: &mut Tickets, pool: &mut Pool) {
+    /// Takes no more requests, and ends the connection when those in flight are answered.
+    pub(crate) fn end_session(&mut self, tickets: &mut Tickets, pool: &mut BufferPool) {
         self.drain(tickets, pool);
         shut_down_input(self.fd);
     }
 
-    /// Answers nothing any more and makes what is outstanding on the socket complete.
-    pub(crate) fn kill(&mut self, tickets: &mut Tickets, pool: &mut Pool) {
-        if self.phase == Phase::Dead {
+    /// Stops answering, and makes outstanding socket operations complete.
+    pub(crate) fn kill(&mut self, tickets: &mut Tickets, pool: &mut BufferPool) {
+        if self.phase == ConnectionPhase::Dead {
             return;
         }
-        self.phase = Phase::Dead;
+        self.phase = ConnectionPhase::Dead;
         self.abandon_input(tickets, pool);
         shut_down(self.fd);
     }
 
-    /// Forgets what was received, unless a receive into it is under way.
-    fn abandon_input(&mut self, tickets: &mut Tickets, pool: &mut Pool) {
+    /// Discards received bytes, unless a receive into them is outstanding.
+    fn abandon_input(&mut self, tickets: &mut Tickets, pool: &mut BufferPool) {
         self.stop_waiting(pool);
         if self.input.busy {
             return;
@@ -387,17 +384,17 @@ impl Connection {
         }
     }
 
-    /// Gives a buffer of the connection back to the pool.
+    /// Returns a buffer of the connection to the pool.
     #[inline]
-    pub(crate) fn give_back(&mut self, memory: Memory, pool: &mut Pool) {
-        if let Memory::Buffer(buffer) = memory {
+    pub(crate) fn give_back(&mut self, memory: TicketMemory, pool: &mut BufferPool) {
+        if let TicketMemory::Buffer(buffer) = memory {
             self.held_bytes -= buffer.len();
             pool.give(buffer);
         }
     }
 
-    /// The connection's request waits for memory no longer.
-    pub(crate) fn stop_waiting(&mut self, pool: &mut Pool) {
+    /// Ends the connection's wait for memory.
+    pub(crate) fn stop_waiting(&mut self, pool: &mut BufferPool) {
         if std::mem::replace(&mut self.memory_wait, MemoryWait::None) == MemoryWait::Queued {
             let thread = pool.thread();
             pool.budget().change_line(|line| line.leave(thread, self.serial));
@@ -412,52 +409,57 @@ impl Connection {
         }
     }
 
-    /// Notes replies that have left, and their buffers with them.
+    /// Accounts for replies that were sent and the buffers that were freed with them.
     #[inline]
     pub(crate) fn freed(&mut self, freed: SentReplies) {
         self.in_flight -= freed.replies;
         self.held_bytes -= freed.bytes;
     }
 
-    /// Whether its client has to read replies, or to send the rest of a payload, before it goes on.
+    /// Returns true if the client has to read replies, or to send the rest of a payload, before the
+    /// connection can continue.
     pub(crate) fn waits_for_client(&self) -> bool {
-        let in_service = matches!(self.phase, Phase::Transmission | Phase::Draining);
+        let in_service =
+            matches!(self.phase, ConnectionPhase::Transmission | ConnectionPhase::Draining);
         in_service && (self.out.busy || (self.input.busy && self.incoming.is_some()))
     }
 
-    /// Whether, as the server stops, nothing but replies is left, which its client has to read.
+    /// Returns true if, during shutdown, only replies are left that the client has to read.
     pub(crate) fn waits_for_reader(&self) -> bool {
         let (has_input, replies) = (self.incoming.is_some(), self.out.replies());
-        self.phase == Phase::Draining && self.out.busy && !has_input && self.in_flight == replies
+        self.phase == ConnectionPhase::Draining
+            && self.out.busy
+            && !has_input
+            && self.in_flight == replies
     }
 
-    /// A receive is over while no more requests are taken.
-    pub(crate) fn receive_ended(&mut self, tickets: &mut Tickets, pool: &mut Pool) {
+    /// Handles the end of a receive when no more requests are taken.
+    pub(crate) fn receive_ended(&mut self, tickets: &mut Tickets, pool: &mut BufferPool) {
         self.abandon_input(tickets, pool);
     }
 
-    /// Starts whatever send and receive this connection needs now.
-    pub(crate) fn pump(&mut self, ring: &Ring, tickets: &mut Tickets, pool: &mut Pool) {
+    /// Starts the send and the receive that the connection needs now.
+    pub(crate) fn pump(&mut self, ring: &SocketRing, tickets: &mut Tickets, pool: &mut BufferPool) {
         match self.phase {
-            Phase::Handshake => self.pump_negotiation(ring),
-            Phase::Transmission => {
+            ConnectionPhase::Handshake => self.pump_negotiation(ring),
+            ConnectionPhase::Transmission => {
                 self.pump_send(ring, pool);
                 self.pump_receive(ring, tickets);
             }
-            Phase::Draining => {
+            ConnectionPhase::Draining => {
                 self.pump_send(ring, pool);
                 if self.in_flight == 0 && self.has_said_goodbye(ring) {
                     self.kill(tickets, pool);
                 }
             }
-            Phase::Dead => {
+            ConnectionPhase::Dead => {
                 let freed = self.out.discard(pool);
                 self.freed(freed);
             }
         }
     }
 
-    fn pump_negotiation(&mut self, ring: &Ring) {
+    fn pump_negotiation(&mut self, ring: &SocketRing) {
         if self.tls.is_some() {
             return self.pump_secure_negotiation(ring);
         }
@@ -470,7 +472,8 @@ impl Connection {
             }
         } else if !self.input.busy {
             let waits = negotiation.waits();
-            // Whoever waits may have sent as many options as there is room for.
+            // A client that waits for an export may already have filled the buffer with further
+            // options.
             self.input.busy = !waits || !self.input.room().is_empty();
             if self.input.busy {
                 ring.receive(self.index, self.fd, self.input.room());
@@ -479,7 +482,7 @@ impl Connection {
     }
 
     #[inline]
-    pub(crate) fn pump_send(&mut self, ring: &Ring, pool: &mut Pool) {
+    pub(crate) fn pump_send(&mut self, ring: &SocketRing, pool: &mut BufferPool) {
         if self.tls.is_some() {
             return self.pump_secure_send(ring, pool);
         }
@@ -490,7 +493,7 @@ impl Connection {
     }
 
     #[inline]
-    fn pump_receive(&mut self, ring: &Ring, tickets: &mut Tickets) {
+    fn pump_receive(&mut self, ring: &SocketRing, tickets: &mut Tickets) {
         let waits = self.memory_wait != MemoryWait::None || self.turn.has_more;
         if self.input.busy || waits || !self.has_room() {
             return;
@@ -508,8 +511,9 @@ impl Connection {
             self.input.busy = false;
             return self.receive_secure(ring);
         }
-        if let Some(Incoming { ticket: Some(id), filled, total, kept: true, .. }) = self.incoming
-            && let Ticket { memory: Memory::Buffer(buffer), head_bytes, .. } = tickets.get(id)
+        if let Some(IncomingPayload { ticket: Some(id), filled, total, kept: true, .. }) =
+            self.incoming
+            && let Ticket { memory: TicketMemory::Buffer(buffer), head_bytes, .. } = tickets.get(id)
         {
             let rest = buffer.start().wrapping_add(*head_bytes as usize + filled as usize);
             let message = self.input.message((rest, (total - filled) as usize));
@@ -518,23 +522,23 @@ impl Connection {
         ring.receive(self.index, self.fd, self.input.room());
     }
 
-    /// Answers a request that is refused.
-    pub(crate) fn refuse(&mut self, refusal: &Refusal) {
+    /// Sends the reply to a refused request.
+    pub(crate) fn refuse(&mut self, refusal: &RefusedRequest) {
         self.in_flight += 1;
-        let Refusal { reply, errno, why } = *refusal;
+        let RefusedRequest { reply, errno, why } = *refusal;
         self.out.push(|buffer| reply.failure(buffer, errno, why));
     }
 
-    /// Whether nothing is outstanding on its socket, so that it does not hear of a client that
-    /// leaves: it waits for drives or for memory.
+    /// Returns true if no operation is outstanding on the socket, so that a disconnect of the
+    /// client goes unnoticed: the connection waits for drives or for memory.
     #[inline]
     pub(crate) fn is_unwatched(&self) -> bool {
-        !self.input.busy && !self.out.busy && self.phase != Phase::Dead
+        !self.input.busy && !self.out.busy && self.phase != ConnectionPhase::Dead
     }
 
-    /// Whether it can be freed.
+    /// Returns true if the connection can be freed.
     pub(crate) fn is_over(&self) -> bool {
-        self.phase == Phase::Dead && !self.input.busy && !self.out.busy
+        self.phase == ConnectionPhase::Dead && !self.input.busy && !self.out.busy
     }
 }
 

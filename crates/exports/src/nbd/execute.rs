@@ -1,11 +1,11 @@
-//! From a checked request to its ticket, and from the ticket's end to its reply.
+//! Turns checked requests into tickets, and completed tickets into replies.
 //!
-//! [`Core`] is what all connections of an I/O thread share: submitter, buffers, counters. Called by
-//! receive.rs with requests and by the worker with tickets that are over; gives tickets to the
-//! submitter (submit.rs).
+//! [`WorkerContext`] is what all connections of an I/O thread share: submitter, buffers, counters.
+//! receive.rs calls it with requests and the worker with completed tickets; it passes tickets to
+//! the submitter (submit.rs).
 //!
-//! Invariants: an accepted request is answered exactly once, or its connection is dead; a read's
-//! payload is sent only if the drive said that it filled it; buffers stay in the ticket until the
+//! Invariants: an accepted request is answered exactly once, or its connection is dead. A read's
+//! payload is sent only if the drive reported success. Buffers stay in the ticket until the
 //! completion, then in the connection's batch until they are sent.
 
 pub(crate) mod holes;
@@ -16,57 +16,57 @@ pub(crate) mod unaligned;
 
 use std::sync::Arc;
 
-use self::tls::TlsTurn;
+use self::tls::TlsTurnLimits;
 use super::connection::hole_search::HOLE_BYTES_MIN;
-use super::connection::{Connection, Granted, Refusal};
+use super::connection::{Connection, ExportSession, RefusedRequest};
 use super::exports::Exports;
-use super::memory::{Pool, Zeroes};
+use super::memory::{BufferPool, Zeroes};
 use super::server_state::ServerState;
 use super::stats::ServerStats;
 use super::submit::Submitter;
-use super::submit::ticket::{Memory, Owner, Ticket, TicketState, Waits};
+use super::submit::ticket::{Ticket, TicketMemory, TicketOwner, TicketState, TicketWait};
 use millrace_block::{Op, OpFlags, Status};
 use millrace_nbd::status::Extent;
 use millrace_nbd::wire::{CMD_FLAG_FAST_ZERO, CMD_FLAG_FUA, CMD_FLAG_NO_HOLE, CMD_FLAG_REQ_ONE};
 use millrace_nbd::{Command, Errno, Reply, Request, StatusQuery};
 use millrace_runtime::IoContext;
 
-/// Most extents in a block status reply.
+/// Maximum number of extents in a block status reply.
 const EXTENTS_MAX: usize = 1024;
-/// Bytes of the buffer for them: 16 each, and the chunk's head.
+/// Size of the buffer for extents in bytes: 16 each, and the chunk's header.
 const STATUS_BYTES: usize = 32 * 1024;
-/// Why a request is refused whose drives answer nothing any more.
+/// Error text for requests to drives that do not answer any more.
 const STUCK: &str = "the drive does not answer";
 
-/// What the connections of a thread share.
-pub(crate) struct Core {
+/// State that the connections of an I/O thread share.
+pub(crate) struct WorkerContext {
     pub(crate) ctx: IoContext,
     pub(crate) exports: Arc<Exports>,
-    /// The requests of the connections at the block layer.
+    /// Requests of the connections in the block layer.
     pub(crate) submitter: Submitter,
-    pub(crate) pool: Pool,
+    pub(crate) pool: BufferPool,
     pub(crate) zeroes: Arc<Zeroes>,
     pub(crate) counts: ServerStats,
-    /// I/O threads of the server.
+    /// Number of the server's I/O threads.
     pub(crate) threads: usize,
     pub(crate) shared: Arc<ServerState>,
-    /// What handshakes of TLS may take of this turn.
-    pub(crate) secure: TlsTurn,
+    /// Time that TLS handshakes may take in this turn.
+    pub(crate) secure: TlsTurnLimits,
 }
 
-/// What became of a request.
-pub(crate) enum Taken {
-    /// The request is answered or on its way.
+/// Outcome of taking a request from the receive buffer.
+pub(crate) enum TakeResult {
+    /// The request is answered or in flight.
     Done,
-    /// This ticket waits for payload.
+    /// The ticket with this ID waits for payload.
     Awaits(u32),
-    /// This answer waits until the payload is there, which nobody wants.
-    Refused(Refusal),
-    /// There is no memory now, and the connection waits for some; show it again.
+    /// The request is refused; the reply is sent once its payload was received and discarded.
+    Refused(RefusedRequest),
+    /// No memory is free, and the connection waits for some. The request must be presented again.
     NoMemory,
 }
 
-/// The one table from the block layer's outcomes to the protocol's; success has none.
+/// Maps the block layer's status to the protocol's error. Returns `None` for success.
 fn errno_of(status: Status) -> Option<Errno> {
     Some(match status {
         Status::Ok => return None,
@@ -76,31 +76,31 @@ fn errno_of(status: Status) -> Option<Errno> {
         Status::ReadOnly => Errno::Eperm,
         Status::NoResource => Errno::Enomem,
         Status::Aborted => Errno::Eshutdown,
-        // `IoError`, `TimedOut`, `Offline`: the data are not to be had.
+        // `IoError`, `TimedOut`, `Offline`: the data cannot be read or written.
         _ => Errno::Eio,
     })
 }
 
-impl Core {
-    /// Carries out a request that was checked.
+impl WorkerContext {
+    /// Executes a request that was checked.
     #[inline]
     pub(crate) fn execute(
         &mut self,
         conn: &mut Connection,
-        granted: &Granted,
+        granted: &ExportSession,
         request: &Request,
-    ) -> Taken {
+    ) -> TakeResult {
         match request.command {
             Command::Read | Command::Write => self.transfer(conn, granted, request),
             Command::Disc => {
                 conn.drain(&mut self.submitter.tickets, &mut self.pool);
-                Taken::Done
+                TakeResult::Done
             }
             Command::Cache | Command::Unknown(_) => {
                 let reply = Reply::new(request, &granted.session);
                 conn.in_flight += 1;
                 conn.out.push(|buffer| reply.success(buffer));
-                Taken::Done
+                TakeResult::Done
             }
             Command::BlockStatus => self.block_status(conn, granted, request),
             Command::Flush | Command::Trim | Command::WriteZeroes => {
@@ -109,33 +109,37 @@ impl Core {
         }
     }
 
-    /// Answers with an error.
+    /// Refuses a request with an error.
     pub(crate) fn refuse(
         &mut self,
         conn: &mut Connection,
-        granted: &Granted,
+        granted: &ExportSession,
         request: &Request,
         (errno, why): (Errno, &'static str),
-    ) -> Taken {
+    ) -> TakeResult {
         self.counts.errors += 1;
-        let refusal = Refusal { reply: Reply::new(request, &granted.session), errno, why };
+        let refusal = RefusedRequest { reply: Reply::new(request, &granted.session), errno, why };
         if request.payload_bytes(granted.session.style()) > 0 {
-            return Taken::Refused(refusal);
+            return TakeResult::Refused(refusal);
         }
         conn.refuse(&refusal);
-        Taken::Done
+        TakeResult::Done
     }
 
     pub(crate) fn ticket(
         &self,
         conn: &Connection,
-        granted: &Granted,
+        granted: &ExportSession,
         request: &Request,
         op: Op,
     ) -> Ticket {
         let fua = request.has(CMD_FLAG_FUA) && op.is_write();
         Ticket {
-            owner: Owner { conn: conn.index as u32, serial: conn.serial, group: granted.group },
+            owner: TicketOwner {
+                conn: conn.index as u32,
+                serial: conn.serial,
+                group: granted.group,
+            },
             state: TicketState::Filling,
             lane: granted.lane,
             reply: Reply::new(request, &granted.session),
@@ -147,32 +151,37 @@ impl Core {
             head_bytes: 0,
             sector: request.offset >> 9,
             left_sectors: 0,
-            memory: Memory::None,
+            memory: TicketMemory::None,
             bounce: None,
-            waits: Waits::default(),
+            waits: TicketWait::default(),
         }
     }
 
-    /// A read or a write.
+    /// Executes a read or a write.
     #[inline]
-    fn transfer(&mut self, conn: &mut Connection, granted: &Granted, request: &Request) -> Taken {
+    fn transfer(
+        &mut self,
+        conn: &mut Connection,
+        granted: &ExportSession,
+        request: &Request,
+    ) -> TakeResult {
         let lane = granted.lane;
         let volume = &self.submitter.lanes[lane as usize];
         if volume.overdue > 0 && (volume.is_stuck() || self.pool.budget().is_much_stuck()) {
             return self.refuse_stuck(conn, granted, request);
         }
         if request.length >= HOLE_BYTES_MIN && self.answer_hole(conn, granted, request) {
-            return Taken::Done;
+            return TakeResult::Done;
         }
         if granted.is_unaligned(request) {
             return self.transfer_unaligned(conn, granted, request);
         }
         let op = if request.command == Command::Read { Op::Read } else { Op::Write };
         let memory = if granted.no_payload {
-            Memory::Zeroes
+            TicketMemory::Zeroes
         } else {
             match self.buffer(conn, granted, request, request.length as usize) {
-                Ok(buffer) => Memory::Buffer(buffer),
+                Ok(buffer) => TicketMemory::Buffer(buffer),
                 Err(taken) => return taken,
             }
         };
@@ -186,15 +195,20 @@ impl Core {
         });
         conn.in_flight += 1;
         if op == Op::Write {
-            return Taken::Awaits(id);
+            return TakeResult::Awaits(id);
         }
         conn.turn.note_read(len_bytes as usize);
         self.submitter.submit(id);
-        Taken::Done
+        TakeResult::Done
     }
 
-    /// A flush, a discard or a zeroing.
-    fn command(&mut self, conn: &mut Connection, granted: &Granted, request: &Request) -> Taken {
+    /// Executes a flush, a discard or a zeroing.
+    fn command(
+        &mut self,
+        conn: &mut Connection,
+        granted: &ExportSession,
+        request: &Request,
+    ) -> TakeResult {
         let op = match request.command {
             Command::Trim => Op::Discard,
             Command::WriteZeroes => Op::WriteZeroes,
@@ -223,10 +237,15 @@ impl Core {
         conn.in_flight += 1;
         let id = self.submitter.tickets.insert(ticket);
         self.submitter.submit(id);
-        Taken::Done
+        TakeResult::Done
     }
 
-    fn block_status(&mut self, conn: &mut Connection, granted: &Granted, req: &Request) -> Taken {
+    fn block_status(
+        &mut self,
+        conn: &mut Connection,
+        granted: &ExportSession,
+        req: &Request,
+    ) -> TakeResult {
         let Some(context_id) = granted.session.base_allocation else {
             return self.refuse(conn, granted, req, (Errno::Einval, "no context was selected"));
         };
@@ -241,7 +260,7 @@ impl Core {
             end - sector,
             most,
         );
-        // Of the first sector, the client may have left out the beginning.
+        // The request may begin within the first sector.
         let mut before = req.offset & 511;
         let extents = extents.into_iter().map(|extent| Extent {
             len: (extent.nr_sectors << 9) - std::mem::take(&mut before),
@@ -257,26 +276,26 @@ impl Core {
                 conn.out.push_with(|_| 0, place, Some(buffer));
             }
             Err(_) => {
-                conn.give_back(Memory::Buffer(buffer), &mut self.pool);
+                conn.give_back(TicketMemory::Buffer(buffer), &mut self.pool);
                 return self.refuse(conn, granted, req, (Errno::Eio, "the drive does not say"));
             }
         }
-        Taken::Done
+        TakeResult::Done
     }
 
-    /// Refuses a request whose drives answer nothing any more.
+    /// Refuses a request to drives that do not answer any more.
     #[cold]
     pub(crate) fn refuse_stuck(
         &mut self,
         conn: &mut Connection,
-        granted: &Granted,
+        granted: &ExportSession,
         request: &Request,
-    ) -> Taken {
+    ) -> TakeResult {
         conn.note_fault(Status::TimedOut);
         self.refuse(conn, granted, request, (Errno::Eio, STUCK))
     }
 
-    /// Answers a request that a drive failed at.
+    /// Sends an error reply to a request that a drive failed.
     #[cold]
     pub(crate) fn fail(&mut self, conn: &mut Connection, reply: &Reply, status: Status) {
         self.counts.errors += 1;
@@ -285,11 +304,11 @@ impl Core {
         conn.out.push(|buffer| reply.failure(buffer, errno, status.text()));
     }
 
-    /// Answers a request that is over.
+    /// Sends the reply to a completed request.
     #[inline]
     pub(crate) fn answer(&mut self, conn: &mut Connection, ticket: Ticket, status: Status) {
         let Ticket { reply, mut memory, op, len_bytes, head_bytes, .. } = ticket;
-        if let Memory::Buffer(buffer) = &mut memory {
+        if let TicketMemory::Buffer(buffer) = &mut memory {
             self.pool.leave_account(buffer);
         }
         if !status.is_ok() {
@@ -303,7 +322,7 @@ impl Core {
         let encode = |buffer: &mut _| reply.read(buffer, len_bytes);
         let len = len_bytes as usize;
         match memory {
-            Memory::Buffer(buffer) => {
+            TicketMemory::Buffer(buffer) => {
                 let start = buffer.start().wrapping_add(head_bytes as usize);
                 conn.out.push_with(encode, (start, len), Some(buffer));
             }

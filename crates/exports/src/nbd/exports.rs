@@ -1,13 +1,13 @@
-//! Exports as the server's threads see them: what clients are told, and the volume behind each.
+//! The exports of a server: the properties that clients are told, and the volume of each.
 //!
-//! [`Exports`] is what is served at one moment: made of the configuration, shared by all threads,
-//! and replaced as a whole when exports or listeners come and go. A connection keeps its own
-//! [`Export`], so a replaced list concerns new connections only. Sizes may grow, and each
-//! negotiation tells the size of its moment. Exports of the same volume share a [`ServedVolume`].
-//! Called by start-up and by the request path.
+//! [`Exports`] is the state of one moment, made from the configuration, shared by all threads, and
+//! replaced as a whole when exports or listeners change. A connection keeps its own [`Export`], so
+//! a replacement affects new connections only. Volumes may grow; each negotiation tells the current
+//! size. Exports of the same volume share a [`ServedVolume`]. Called by start-up and the request
+//! path.
 //!
-//! Invariant: every `ExportInfo` here was validated; the catalog of a listener names existing
-//! exports, the default one first.
+//! Invariant: every `ExportInfo` here was validated. A listener's catalog names existing exports,
+//! the default one first.
 
 pub(crate) mod ranges;
 
@@ -19,94 +19,93 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use millrace_block::{Error, ErrorKind, QueueLimits, Status, Volume};
 use millrace_machine::Native;
 
-use self::ranges::Ranges;
+use self::ranges::RangeLocks;
 use super::config::{ExportConfig, ListenConfig};
 use super::listen::Listen;
 use super::tls::ListenTls;
-use crate::faults::Faults;
+use crate::faults::IoErrorCounter;
 use crate::{ClientGroup, SocketAccess};
 use millrace_nbd::{Catalog, ExportInfo, TransmissionFlags};
 
-/// Largest payload that is advertised, in bytes.
+/// Largest request that is advertised to clients, in bytes.
 const BLOCK_MAX: u32 = 32 << 20;
-/// Smallest preferred size of a request that is advertised, in bytes: a page of clients.
+/// Lower bound of the advertised preferred request size, in bytes: a page of the client.
 const BLOCK_PREFERRED_MIN: u32 = 4096;
-/// Most sectors of an export: clients take its size in bytes as a file offset.
+/// Size limit of an export in sectors: clients use its size in bytes as a file offset.
 const SECTORS_MAX: u64 = i64::MAX as u64 >> 9;
 
-/// A volume that is exported, as all I/O threads see it.
+/// An exported volume, shared by all I/O threads.
 pub(crate) struct ServedVolume {
     pub(crate) volume: Arc<Volume<Native>>,
-    /// Ranges that are being written, where that matters.
-    pub(crate) ranges: Ranges,
-    /// A client was granted an export of it, so there may be something to flush.
+    /// Lock table of ranges being written, used only if clients write partial blocks.
+    pub(crate) ranges: RangeLocks,
+    /// Set once a client was granted an export of the volume, so it may need a flush.
     was_used: AtomicBool,
-    /// Lanes that I/O threads have of it.
+    /// Number of I/O threads that have a lane of the volume.
     lanes: AtomicU32,
-    /// Clients that were granted an export of it on demand, and have no lane yet.
+    /// Number of clients that were granted it on demand and have no lane yet.
     grants: AtomicU32,
 }
 
 impl ServedVolume {
-    /// A client may use the volume.
+    /// Records that a client may use the volume.
     pub(crate) fn note_used(&self) {
-        // Relaxed: read when the threads stop, and a thread's own lanes are known to it.
+        // Relaxed: read when the threads stop; each thread knows about its own lanes.
         self.was_used.store(true, Ordering::Relaxed);
     }
 
-    /// A thread makes a lane of the volume.
+    /// Counts a lane that a thread is about to open.
     pub(crate) fn enter_lane(&self) {
         self.lanes.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// A thread's lane of the volume is gone, and its channel with it.
+    /// Counts a lane that a thread has closed, with its channel.
     pub(crate) fn leave_lane(&self) {
         self.lanes.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Returns true if some thread has a lane of it.
+    /// Returns true if some thread has a lane of the volume.
     pub(crate) fn has_lanes(&self) -> bool {
         self.lanes.load(Ordering::SeqCst) > 0
     }
 
-    /// A client is to get an export of it.
+    /// Counts a client that is about to get an export of the volume.
     pub(crate) fn enter_grant(&self) {
         self.grants.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// The client has a lane by now, or is gone.
+    /// Ends a grant: the client has a lane now, or is gone.
     pub(crate) fn leave_grant(&self) {
         self.grants.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Returns true if a client has it, or is about to. Grants come first: a client that turns one
-    /// into a lane is counted at any time.
+    /// Returns true if a client has the volume, or is about to get it. Checks grants first, so that
+    /// a client that turns its grant into a lane meanwhile is not missed.
     pub(crate) fn is_in_use(&self) -> bool {
         self.grants.load(Ordering::SeqCst) > 0 || self.has_lanes()
     }
 
     /// Returns true if clients may have left something to flush.
     pub(crate) fn was_used(&self) -> bool {
-        // Relaxed: as in `note_used`.
+        // Relaxed: read when the threads stop; each thread knows about its own lanes.
         self.was_used.load(Ordering::Relaxed)
     }
 }
 
-/// One export.
 pub(crate) struct Export {
-    /// Its name in reports and logs.
+    /// Name of the export in reports and logs.
     pub(crate) name: String,
     pub(crate) info: ExportInfo,
     pub(crate) served: Arc<ServedVolume>,
-    /// The volume's drives never touch payload.
+    /// The volume's drives never touch payload (null drives).
     pub(crate) no_payload: bool,
-    /// Requests that the volume's drives failed, counted on when other settings change.
-    pub(crate) faults: Arc<Faults>,
-    /// The group of its clients.
+    /// Failed requests of the volume's drives; kept when other settings of the export change.
+    pub(crate) faults: Arc<IoErrorCounter>,
+    /// I/O group of the export's clients.
     pub(crate) group: ClientGroup,
-    /// Names of the clients that may use it, if not everybody may.
+    /// Names in client certificates that may use it. `None` admits all clients.
     pub(super) tls_allow: Option<Vec<String>>,
-    /// It was added when a client asked for it, and is on no listener's list.
+    /// Added on demand, so no listener lists it.
     is_on_demand: bool,
 }
 
@@ -119,7 +118,7 @@ impl Export {
         }
     }
 
-    /// Bytes that clients are told it has at this moment.
+    /// Returns the current size that clients are told, in bytes.
     pub(crate) fn size_bytes(&self) -> u64 {
         told_bytes(&self.served.volume)
     }
@@ -131,7 +130,7 @@ impl fmt::Debug for Export {
     }
 }
 
-/// An export to its clients: one with equal parts goes on where the other one ended.
+/// Identity of an export for its clients: they stay connected if a new export has an equal key.
 #[derive(PartialEq, Eq, Hash)]
 struct ExportKey {
     name: String,
@@ -144,22 +143,22 @@ struct ExportKey {
 pub(crate) struct Exports {
     pub(crate) list: Vec<Arc<Export>>,
     pub(crate) volumes: Vec<Arc<ServedVolume>>,
-    /// By the listener's number; none for listeners that are gone, whose numbers nobody gets again.
+    /// By listener number. `None` for removed listeners, whose numbers are not reused.
     catalogs: Vec<Option<Arc<ListenerCatalog>>>,
     places: HashMap<ExportKey, usize>,
 }
 
-/// The exports of one listener.
+/// The exports and settings of one listener.
 pub(crate) struct ListenerCatalog {
     pub(crate) listen: Listen,
-    /// The listener's address, for the log.
+    /// Address of the listener for log lines.
     pub(crate) address: String,
     pub(super) exports: Vec<Arc<Export>>,
-    /// Its file, and users and groups whose clients are let in.
+    /// Mode and owner of the socket's file, and the users that may connect.
     pub(crate) access: SocketAccess,
-    /// TLS for its clients, if there is any.
+    /// TLS settings, or `None` for plain NBD only.
     pub(crate) tls: Option<ListenTls>,
-    /// There are exports that are opened when a client asks for them.
+    /// If true, clients may ask for exports that are opened on demand.
     pub(super) on_demand: bool,
 }
 
@@ -178,7 +177,8 @@ impl Catalog for ListenerCatalog {
 }
 
 impl Exports {
-    /// # Errors
+    /// Builds the exports of a configuration.
+    ///
     /// `InvalidSetting` for a bad name, a volume too large for the protocol, or a listener that
     /// names no export or one that is not there.
     pub(crate) fn new(
@@ -189,8 +189,8 @@ impl Exports {
         Exports::default().followed_by(configs, listeners, threads)
     }
 
-    /// Other exports, which share with these what both have. Listeners of the same address keep
-    /// their numbers.
+    /// Builds the exports of another configuration, sharing what is unchanged. Listeners with the
+    /// same address keep their numbers.
     ///
     /// # Errors
     /// As [`Exports::new`].
@@ -236,7 +236,7 @@ impl Exports {
         Ok(Exports { list, volumes: volumes.list, catalogs, places })
     }
 
-    /// These exports and one that no listener has on its list.
+    /// Returns these exports plus one that no listener lists.
     ///
     /// # Errors
     /// As [`Exports::new`], for this export.
@@ -249,7 +249,7 @@ impl Exports {
         Ok(all)
     }
 
-    /// These exports without one that no listener has on its list.
+    /// Returns these exports without the on-demand export `name`.
     pub(crate) fn without(&self, name: &str) -> Exports {
         let mut all = self.cloned();
         let is_it = |export: &Arc<Export>| export.is_on_demand && export.name == name;
@@ -270,13 +270,13 @@ impl Exports {
         }
     }
 
-    /// The export of this name that was added on demand.
+    /// Returns the on-demand export `name`.
     pub(crate) fn on_demand(&self, name: &str) -> Option<Arc<Export>> {
         let is_it = |export: &&Arc<Export>| export.is_on_demand && export.name == name;
         self.list.iter().find(is_it).cloned()
     }
 
-    /// An export that counts the failures of the one of these that it goes on with.
+    /// Lets a new export continue the failure count of its predecessor, if there is one.
     fn kept(&self, export: Export) -> Export {
         match self.places.get(&export.key()) {
             Some(place) => Export { faults: Arc::clone(&self.list[*place].faults), ..export },
@@ -284,12 +284,12 @@ impl Exports {
         }
     }
 
-    /// Whether clients of an export that was served may go on.
+    /// Returns true if clients of `export`, from an earlier list, may stay connected.
     pub(crate) fn keeps(&self, export: &Export) -> bool {
         self.places.contains_key(&export.key())
     }
 
-    /// The number of the listener of an address.
+    /// Returns the number of the listener with address `listen`.
     pub(crate) fn number_of(&self, listen: &Listen) -> Option<usize> {
         let is_its = |one: &Option<Arc<ListenerCatalog>>| {
             one.as_ref().is_some_and(|one| one.listen == *listen)
@@ -297,18 +297,18 @@ impl Exports {
         self.catalogs.iter().position(is_its)
     }
 
-    /// The exports of a listener, unless it is gone.
+    /// Returns the exports of a listener, or `None` if it was removed.
     pub(crate) fn catalog(&self, listener: usize) -> Option<&ListenerCatalog> {
         self.catalogs.get(listener)?.as_deref()
     }
 
-    /// The numbers of all listeners.
+    /// Returns the numbers of all listeners.
     pub(crate) fn listeners(&self) -> impl Iterator<Item = usize> {
         let catalogs = self.catalogs.iter().enumerate();
         catalogs.filter(|(_, catalog)| catalog.is_some()).map(|(number, _)| number)
     }
 
-    /// A drive failed at a request whose client is gone: it counts for the volume's first export.
+    /// Counts a drive's failure whose client is gone against the volume's first export.
     #[cold]
     pub(crate) fn note_fault(&self, served: &Arc<ServedVolume>, status: Status) {
         let mut exports = self.list.iter();
@@ -318,7 +318,7 @@ impl Exports {
     }
 }
 
-/// Volumes by their address, so that exports of one share it.
+/// Table of volumes by address, so that exports of one volume share its `ServedVolume`.
 struct VolumeTable {
     list: Vec<Arc<ServedVolume>>,
     known: HashMap<*const Volume<Native>, (Arc<ServedVolume>, bool)>,
@@ -326,7 +326,7 @@ struct VolumeTable {
 }
 
 impl VolumeTable {
-    /// Without volumes yet, of a server with so many I/O threads that had others `before`.
+    /// Creates an empty table that reuses entries of `before` for the same volumes.
     fn new(before: &[Arc<ServedVolume>], threads: u16) -> VolumeTable {
         let known =
             before.iter().map(|one| (Arc::as_ptr(&one.volume), (Arc::clone(one), false))).collect();
@@ -337,7 +337,7 @@ impl VolumeTable {
         let (served, is_listed) = self.known.entry(Arc::as_ptr(volume)).or_insert_with(|| {
             let served = ServedVolume {
                 volume: Arc::clone(volume),
-                ranges: Ranges::new(self.threads.into()),
+                ranges: RangeLocks::new(self.threads.into()),
                 was_used: AtomicBool::new(false),
                 lanes: AtomicU32::new(0),
                 grants: AtomicU32::new(0),
@@ -351,8 +351,8 @@ impl VolumeTable {
     }
 }
 
-/// What clients are told of a volume's size. One that has grown beyond what they take as a file
-/// offset goes on with as much as they do.
+/// Returns the size that clients are told, in bytes. A volume that has grown beyond the range of a
+/// file offset is served up to that limit.
 fn told_bytes(volume: &Volume<Native>) -> u64 {
     volume.capacity().min(SECTORS_MAX) << 9
 }
@@ -378,14 +378,13 @@ fn catalog(listener: &ListenConfig, list: &[Arc<Export>]) -> Result<ListenerCata
     Ok(ListenerCatalog { listen, address, exports, access, tls, on_demand: listener.on_demand })
 }
 
-/// What clients may do with an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Access {
+enum ExportAccess {
     ReadOnly,
     ReadWrite,
 }
 
-/// What clients are told of an export.
+/// Returns the properties that clients are told of an export.
 ///
 /// # Errors
 /// `InvalidSetting` for a volume whose size in bytes clients cannot take as a file offset.
@@ -393,8 +392,8 @@ fn describe(config: ExportConfig) -> Result<ExportInfo, Error> {
     let limits = config.volume.limits();
     let block_min = limits.logical_block_size;
     let access = match config.read_only || limits.features.read_only {
-        true => Access::ReadOnly,
-        false => Access::ReadWrite,
+        true => ExportAccess::ReadOnly,
+        false => ExportAccess::ReadWrite,
     };
     let sectors = config.volume.capacity();
     if sectors > SECTORS_MAX {
@@ -416,13 +415,13 @@ fn describe(config: ExportConfig) -> Result<ExportInfo, Error> {
     })
 }
 
-fn flags_of(limits: &QueueLimits, access: Access) -> TransmissionFlags {
+fn flags_of(limits: &QueueLimits, access: ExportAccess) -> TransmissionFlags {
     let mut flags = TransmissionFlags::FLUSH
         .with(TransmissionFlags::FUA)
         .with(TransmissionFlags::DF)
         .with(TransmissionFlags::MULTI_CONN)
         .with(TransmissionFlags::CACHE);
-    if access == Access::ReadOnly {
+    if access == ExportAccess::ReadOnly {
         return flags.with(TransmissionFlags::READ_ONLY);
     }
     if limits.max_discard_sectors > 0 {
@@ -449,7 +448,8 @@ mod tests {
             max_write_zeroes_sectors: 8,
             ..QueueLimits::default()
         };
-        let offered = |discard, flag| flags_of(&limits(discard), Access::ReadWrite).contains(flag);
+        let offered =
+            |discard, flag| flags_of(&limits(discard), ExportAccess::ReadWrite).contains(flag);
         assert!(offered(8, TransmissionFlags::FAST_ZERO));
         assert!(!offered(0, TransmissionFlags::FAST_ZERO));
         assert!(offered(0, TransmissionFlags::WRITE_ZEROES));
@@ -481,7 +481,9 @@ mod tests {
             max_write_zeroes_sectors: 0,
             ..QueueLimits::default()
         };
-        assert!(changes.iter().all(|flag| !flags_of(&limits, Access::ReadWrite).contains(*flag)));
+        assert!(
+            changes.iter().all(|flag| !flags_of(&limits, ExportAccess::ReadWrite).contains(*flag))
+        );
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! Sockets that the service manager listens on and hands to this process.
+//! Listening sockets that the service manager (systemd) passes to this process.
 //!
-//! Owns the descriptors from the moment they are first asked for. Called when a listener is bound
-//! whose address is the name of one; calls sd-notify for what systemd says in the environment.
+//! Owns the descriptors from the first query on. Called when a listener is bound to such a socket
+//! by name; uses sd-notify to read systemd's environment variables.
 //!
-//! Invariant: each descriptor is handed out once, and is a socket that listens.
+//! Invariant: each descriptor is handed out once, and is a listening socket.
 #![allow(unsafe_code)]
 
 use std::ffi::OsStr;
@@ -19,36 +19,36 @@ use rustix::net::{SocketAddrUnix, sockopt};
 use super::Listen;
 use crate::mailbox::lock;
 
-/// The sockets that nobody has taken yet, by name.
+/// Sockets that were passed and are not in use yet, by name.
 static SOCKETS: OnceLock<Mutex<Vec<(String, OwnedFd)>>> = OnceLock::new();
-/// Addresses of all that were handed over, by name.
+/// Addresses of all passed sockets, by name.
 static ADDRESSES: OnceLock<Vec<(String, Listen)>> = OnceLock::new();
 
-/// Takes the inherited socket of a name, which the unit says: `FileDescriptorName=`, or the name of
-/// the socket unit.
+/// Takes the inherited socket `name`, as set by `FileDescriptorName=` in the unit; the default is
+/// the name of the socket unit.
 ///
 /// # Errors
-/// `InvalidSetting` if there is none, or it is no socket that listens; the message says what there
-/// is.
+/// `InvalidSetting` if there is no such socket, or it does not listen. The message lists the
+/// sockets that were passed.
 pub(crate) fn take(name: &str) -> Result<OwnedFd, Error> {
     take_from(&mut lock(SOCKETS.get_or_init(|| Mutex::new(handed_over()))), name)
 }
 
-/// Names of the sockets that were handed over and that nobody has taken yet.
+/// Returns the names of passed sockets that are not in use yet.
 #[must_use]
 pub fn handed_over_names() -> Vec<String> {
     let sockets = lock(SOCKETS.get_or_init(|| Mutex::new(handed_over())));
     sockets.iter().map(|(name, _)| name.clone()).collect()
 }
 
-/// The address that the socket of this name listens on. `None` if there is no such socket, and for
-/// addresses that no file or port stands for.
+/// Returns the address that the inherited socket `name` listens on. `None` if there is no such
+/// socket, or if its address is neither a file nor a TCP port.
 #[must_use]
 pub fn handed_over_address(name: &str) -> Option<&'static Listen> {
     ADDRESSES.get()?.iter().find(|(known, _)| known == name).map(|(_, address)| address)
 }
 
-/// Where a socket listens, if that is a file or a port.
+/// Returns the address of a socket if it is a file or a TCP port.
 fn address_of(socket: &OwnedFd) -> Option<Listen> {
     let address = rustix::net::getsockname(socket).ok()?;
     match SocketAddr::try_from(address.clone()) {
@@ -65,11 +65,11 @@ fn take_from(sockets: &mut Vec<(String, OwnedFd)>, name: &str) -> Result<OwnedFd
     let Some(at) = sockets.iter().position(|(known, _)| known == name) else {
         let known: Vec<&str> = sockets.iter().map(|(name, _)| name.as_str()).collect();
         let text = match known.as_slice() {
-            [] => "no socket was handed over; start it by its socket unit, as with systemctl \
+            [] => "systemd passed no socket; start the socket unit, for example with systemctl \
                    start millrace.socket"
                 .to_owned(),
             known => {
-                format!("no socket of this name was handed over; there is {}", known.join(", "))
+                format!("systemd passed no socket of this name; it passed {}", known.join(", "))
             }
         };
         return Err(wrong(format!("systemd:{name}: {text}")));
@@ -77,14 +77,15 @@ fn take_from(sockets: &mut Vec<(String, OwnedFd)>, name: &str) -> Result<OwnedFd
     let (_, socket) = sockets.remove(at);
     let listens = sockopt::socket_acceptconn(socket.as_fd()).unwrap_or(false);
     if !listens || sockopt::socket_type(socket.as_fd()) != Ok(rustix::net::SocketType::STREAM) {
-        let text = "what was handed over is no socket that listens; write ListenStream= in its \
+        let text = "systemd passed something other than a listening socket; use ListenStream= in its \
                     unit, and not Accept=yes";
         return Err(wrong(format!("systemd:{name}: {text}")));
     }
     Ok(socket)
 }
 
-/// What systemd hands over to this process, taken out of the environment only by reading it.
+/// Reads the sockets that systemd passed to this process from the environment, which stays as it
+/// is.
 fn handed_over() -> Vec<(String, OwnedFd)> {
     let Ok(all) = sd_notify::listen_fds_with_names(false) else { return Vec::new() };
     // SAFETY: the descriptors were opened for this process before it began, as LISTEN_PID says,
@@ -120,12 +121,12 @@ mod tests {
         let mut sockets =
             vec![("nbd".to_owned(), listener.into()), ("odd".to_owned(), stream.into())];
         let error = take_from(&mut sockets, "other").unwrap_err().to_string();
-        assert!(error.contains("systemd:other: no socket of this name"), "{error}");
-        assert!(error.contains("there is nbd, odd"), "{error}");
+        assert!(error.contains("systemd:other: systemd passed no socket of this name"), "{error}");
+        assert!(error.contains("it passed nbd, odd"), "{error}");
         assert!(take_from(&mut sockets, "nbd").is_ok());
         let error = take_from(&mut sockets, "odd").unwrap_err().to_string();
-        assert!(error.contains("no socket that listens"), "{error}");
+        assert!(error.contains("other than a listening socket"), "{error}");
         let error = take_from(&mut sockets, "nbd").unwrap_err().to_string();
-        assert!(error.contains("systemd:nbd: no socket was handed over"), "{error}");
+        assert!(error.contains("systemd:nbd: systemd passed no socket"), "{error}");
     }
 }

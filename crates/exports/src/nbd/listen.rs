@@ -1,7 +1,7 @@
-//! Where the server listens: Unix sockets, TCP ports and what the service manager hands over, bound
-//! before any thread starts.
+//! Listening sockets of the server: Unix, TCP, and sockets passed by the service manager. They are
+//! bound before any thread starts.
 //!
-//! Called by start-up; calls the modules of Unix and inherited sockets and std's TCP.
+//! Called by start-up; calls the modules of Unix and inherited sockets.
 
 use std::fmt;
 use std::io;
@@ -16,16 +16,16 @@ use millrace_block::{Error, ErrorKind};
 use super::inherited_sockets;
 use crate::{SocketAccess, UnixSocket};
 
-/// Where a server listens.
+/// Address that a server listens on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Listen {
-    /// A Unix socket at this path.
+    /// Unix socket at this path.
     Unix(PathBuf),
-    /// A Unix socket of this name without a file, which everybody on this host may open.
+    /// Abstract Unix socket, which has no file and which every process of this host may open.
     Abstract(String),
-    /// A TCP address; port 0 for one of the system's choice.
+    /// TCP address; port 0 lets the kernel choose a port.
     Tcp(SocketAddr),
-    /// A socket that the service manager hands over under this name.
+    /// Socket that the service manager passes under this name.
     Inherited(String),
 }
 
@@ -50,16 +50,20 @@ pub(crate) enum Listener {
 }
 
 impl Listener {
+    /// Binds a socket.
+    ///
     /// # Errors
-    /// `Busy` if somebody serves there, `System` if the system refuses, `InvalidSetting` if such a
-    /// socket cannot have that access; the message says where.
+    /// `Busy` if the address is in use, `System` if the kernel refuses, `InvalidSetting` if this
+    /// kind of socket cannot have such access rules. The message names the address.
     pub(crate) fn bind(listen: &Listen, access: &SocketAccess) -> Result<Listener, Error> {
         let wrong = |text: &str| Error::new(ErrorKind::InvalidSetting, format!("{listen}: {text}"));
         if access.is_of_a_file() && !matches!(listen, Listen::Unix(_)) {
-            return Err(wrong("it has no file here that could have a mode, owner or group"));
+            return Err(wrong("only a Unix socket with a path can have a mode, owner or group"));
         }
         if access.allow.is_some() && matches!(listen, Listen::Tcp(_)) {
-            return Err(wrong("users and groups of its clients are not known over TCP"));
+            return Err(wrong(
+                "clients cannot be allowed by user or group over TCP; use a Unix socket",
+            ));
         }
         match listen {
             Listen::Unix(path) => UnixSocket::bind_with(path, access).map(Listener::Unix),
@@ -76,7 +80,7 @@ impl Listener {
         }
     }
 
-    /// The address that the socket is bound to, with the real port.
+    /// Returns the bound address, with the port that the kernel chose.
     pub(crate) fn address(&self) -> Listen {
         match self {
             Listener::Unix(unix) => Listen::Unix(unix.path().to_owned()),
@@ -98,7 +102,7 @@ impl Listener {
     }
 }
 
-/// Why an address cannot be listened on: the error for whoever configured it.
+/// Converts a bind error to an error for the operator.
 fn cannot_listen(listen: &Listen, error: &io::Error) -> Error {
     if error.kind() == io::ErrorKind::AddrInUse {
         let what = if matches!(listen, Listen::Tcp(_)) { "port" } else { "name" };

@@ -1,13 +1,13 @@
-//! Payload memory: each I/O thread's pool, and the shared area of zeroes.
+//! Payload memory: a buffer pool for each I/O thread, and a shared area of zeroes.
 //!
-//! A [`Pool`] belongs to one I/O thread and hands out buffers of its arenas; what all pools
-//! have mapped is counted by one [`MemoryBudget`]. A region without a buffer in use goes back to
-//! the system when it was not needed for a while, or when somebody waits for memory.
-//! Called by the request path; calls the arenas and the reactor's table of registered buffers.
+//! A [`BufferPool`] belongs to one I/O thread and hands out buffers of its arenas. One
+//! [`MemoryBudget`] counts the memory that all pools have mapped. A region without a buffer in use
+//! is unmapped when it was not needed for a while, or when a connection waits for memory. Called by
+//! the request path; calls the arenas and the reactor's table of registered buffers.
 //!
-//! Invariants: a buffer is in one pair of hands (it is not `Clone`), and its region stays mapped
-//! until it came back by [`Pool::give`]; fresh memory is zeroed by the kernel; nothing reads a
-//! buffer's bytes but a drive, a socket send of what a drive has just filled, and nobody else.
+//! Invariants: a buffer has one owner (it is not `Clone`), and its region stays mapped until
+//! [`BufferPool::give`] gets it back. Fresh memory is zeroed by the kernel. A buffer's bytes are
+//! read only by a drive, or by a send after a drive filled it.
 #![allow(unsafe_code)]
 
 pub(crate) mod budget;
@@ -25,11 +25,11 @@ use millrace_reactor::Handle;
 use self::budget::{MemoryBudget, MemoryPart, STUCK};
 use self::waiting_line::{GroupAccount, SIZE_CLASSES, Waiter, size_class};
 
-/// Bytes of the area of zeroes: as long as all blocks that the longest read may touch.
+/// Size of the area of zeroes in bytes: all blocks that the longest read may touch.
 const ZERO_AREA_BYTES: usize = order_bytes(ORDERS as u8 - 1);
 
-/// Has the allocator give back to the system what nobody uses: it keeps what many connections had
-/// for the next ones, for ever.
+/// Returns unused heap memory to the kernel. The allocator would otherwise keep the memory of a
+/// connection burst for ever.
 pub fn trim_heap() {
     // SAFETY: gives back memory that the allocator counts as free; takes its own locks.
     #[cfg(target_env = "gnu")]
@@ -38,7 +38,7 @@ pub fn trim_heap() {
     };
 }
 
-/// Zeroes that nobody writes to, shared by every reply that says zeroes.
+/// Read-only zeroes, shared by all replies that consist of zeroes.
 #[derive(Debug)]
 pub(crate) struct Zeroes(Region);
 
@@ -47,12 +47,12 @@ impl Zeroes {
         Ok(Arc::new(Zeroes(Region::map_sparse(ZERO_AREA_BYTES)?)))
     }
 
-    /// The address, for sends only.
+    /// Returns the address of the zeroes, for sends only.
     pub(crate) fn start(&self) -> *mut u8 {
         self.0.start().as_ptr()
     }
 
-    /// A bio over these zeroes for a volume whose drives never touch payload.
+    /// Returns a bio on the zeroes, for a volume whose drives never touch payload.
     pub(crate) fn bio(&self, op: Op, sector: Sector, len_bytes: u32) -> Bio {
         assert!(len_bytes as usize <= ZERO_AREA_BYTES);
         // SAFETY: the mapping outlives every channel of the server; the caller's drives never touch
@@ -61,46 +61,45 @@ impl Zeroes {
     }
 }
 
-/// A buffer of a pool.
+/// A payload buffer of an I/O thread's pool.
 #[derive(Debug)]
 pub(crate) struct PoolBuffer {
     memory: ArenaBuffer,
-    /// The account of a group with limits that it counts in.
+    /// Account that the buffer is charged to, if its group has limits.
     account: Option<GroupAccount>,
-    /// Its request was answered while a stuck drive may still touch the memory.
+    /// The request was answered, but a stuck drive may still access the memory.
     is_stuck: bool,
 }
 
 impl PoolBuffer {
-    /// The buffer's first byte; valid until the buffer is given back.
     pub(crate) fn start(&self) -> *mut u8 {
         self.memory.start().as_ptr()
     }
 
-    /// The buffer's size in bytes.
     pub(crate) fn len(&self) -> usize {
         self.memory.len_bytes()
     }
 
-    /// Copies bytes in at an offset.
+    /// Copies `bytes` to an offset of the buffer.
     pub(crate) fn fill(&mut self, offset: usize, bytes: &[u8]) {
         self.bytes_mut()[offset..offset + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// All of it. Only for buffers that no drive and no socket operation has.
+    /// Returns the whole buffer. Only for buffers that no drive and no socket operation uses.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: the region is mapped as long as the buffer exists, and the exclusive borrow of
         // the only handle means that nobody else here touches it.
         unsafe { std::slice::from_raw_parts_mut(self.start(), self.len()) }
     }
 
-    /// A bio over the first bytes of it. The buffer must be kept until the bio has completed.
+    /// Returns a bio on the first `len_bytes` bytes. The buffer must be kept until the bio
+    /// completes.
     #[inline]
     pub(crate) fn bio(&self, op: Op, sector: Sector, len_bytes: u32) -> Bio {
         self.bio_at(0, op, sector, len_bytes)
     }
 
-    /// A bio over bytes of it from an offset on.
+    /// Returns a bio on `len_bytes` bytes from `offset` on.
     #[inline]
     pub(crate) fn bio_at(&self, offset: usize, op: Op, sector: Sector, len_bytes: u32) -> Bio {
         assert!(offset + len_bytes as usize <= self.len());
@@ -110,36 +109,36 @@ impl PoolBuffer {
     }
 }
 
-/// A pool's note of a region.
+/// State of a region that the pool keeps with it.
 #[derive(Debug)]
 struct RegionNote {
     registered: Option<u16>,
-    /// Buffers that stuck drives keep.
+    /// Number of its buffers that stuck drives keep.
     stuck: u16,
 }
 
-/// The buffers of one I/O thread.
-pub(crate) struct Pool {
+/// Payload buffers of one I/O thread.
+pub(crate) struct BufferPool {
     budget: Arc<MemoryBudget>,
     handle: Handle,
-    /// One for each size class, so that longer buffers do not use up what is free for smaller ones.
+    /// One arena for each size class, so that long buffers do not use up the regions of short ones.
     arenas: [BufferArena<RegionNote>; SIZE_CLASSES],
-    /// How many bytes of regions without a buffer in use are kept, and the fewest since the pool
-    /// was last asked to give back what it does not need.
+    /// Limit of bytes that are kept in regions without a buffer in use, and below it the fewest
+    /// idle bytes since unneeded memory was last given back.
     idle_bytes_max: usize,
     idle_bytes_least: usize,
     thread: usize,
 }
 
-impl Pool {
-    /// The pool of I/O thread `thread`, which keeps at most `idle_bytes_max` unused.
+impl BufferPool {
+    /// Creates the pool of I/O thread `thread`, which keeps at most `idle_bytes_max` bytes unused.
     pub(crate) fn new(
         budget: Arc<MemoryBudget>,
         handle: Handle,
         idle_bytes_max: usize,
         thread: usize,
-    ) -> Pool {
-        Pool {
+    ) -> BufferPool {
+        BufferPool {
             budget,
             handle,
             arenas: Default::default(),
@@ -149,35 +148,35 @@ impl Pool {
         }
     }
 
-    /// Buffers handed out.
+    /// Returns the number of buffers in use.
     pub(crate) fn in_use(&self) -> usize {
         self.arenas.iter().map(BufferArena::in_use).sum()
     }
 
-    /// The account of all pools.
+    /// Returns the budget shared by all pools.
     #[inline]
     pub(crate) fn budget(&self) -> &Arc<MemoryBudget> {
         &self.budget
     }
 
-    /// The number of the I/O thread.
     pub(crate) fn thread(&self) -> usize {
         self.thread
     }
 
-    /// Bytes of regions without a buffer in use.
+    /// Returns the bytes of regions without a buffer in use.
     #[inline]
     pub(crate) fn idle_bytes(&self) -> usize {
         self.arenas.iter().map(BufferArena::idle_bytes).sum()
     }
 
-    /// A buffer for a connection; none if it is not the connection's turn, or its part of the
-    /// memory has no room. The budget is not asked for what the pool has while nobody waits.
+    /// Takes a buffer for a connection. `None` if it is not the connection's turn, or if its part
+    /// of the memory has no room. Memory that the pool has already mapped is used without asking
+    /// the budget while no connection waits.
     #[inline]
     pub(crate) fn take(&mut self, waiter: Waiter, part: MemoryPart) -> Option<PoolBuffer> {
         let (order, arena) = (order_of(waiter.bytes)?, waiter.class());
         let is_shared = part == MemoryPart::Shared;
-        // What is free in regions that windows have mapped is for windows.
+        // Free memory of regions that were mapped for windows is reserved for windows.
         let may_reuse = !is_shared || !self.budget.is_overfull();
         let found = may_reuse.then(|| self.arenas[arena].take(order)).flatten();
         let asks = is_shared && (waiter.account.is_some() || self.budget.has_waiters());
@@ -189,7 +188,7 @@ impl Pool {
         Some(PoolBuffer { memory, account: waiter.account, is_stuck: false })
     }
 
-    /// Asks the budget for memory that was found, or else for a region to map.
+    /// Asks the budget for the memory that was found, or else for a new region.
     #[cold]
     fn ask(
         &mut self,
@@ -218,7 +217,7 @@ impl Pool {
         self.arenas[arena].take(order)
     }
 
-    /// Takes a buffer back.
+    /// Returns a buffer to the pool.
     pub(crate) fn give(&mut self, mut buffer: PoolBuffer) {
         self.leave_account(&mut buffer);
         let (arena, region) = (size_class(buffer.len()), buffer.memory.region());
@@ -234,7 +233,7 @@ impl Pool {
         }
     }
 
-    /// The buffer's request waits for limits no longer, and counts in no account.
+    /// Removes the buffer from its account: its request does not wait for a limit any more.
     #[inline]
     pub(crate) fn leave_account(&mut self, buffer: &mut PoolBuffer) {
         if let Some(account) = buffer.account.take() {
@@ -242,7 +241,8 @@ impl Pool {
         }
     }
 
-    /// The buffer's request is answered, but a drive that does not answer keeps the memory.
+    /// Marks a buffer as stuck: its request is answered, but a drive that hangs still has the
+    /// memory.
     pub(crate) fn begin_stuck(&mut self, buffer: &mut PoolBuffer) {
         self.leave_account(buffer);
         if !std::mem::replace(&mut buffer.is_stuck, true) {
@@ -255,26 +255,26 @@ impl Pool {
         }
     }
 
-    /// Gives everything that is unused back to the system.
+    /// Unmaps all regions without a buffer in use.
     pub(crate) fn trim(&mut self) {
         self.unmap_idle(usize::MAX, 0);
     }
 
-    /// Gives back what was unused ever since the last call.
+    /// Unmaps memory that has been unused ever since the last call.
     pub(crate) fn give_back_unneeded(&mut self) {
         self.unmap_idle(self.idle_bytes_least, 0);
         self.idle_bytes_least = self.idle_bytes();
     }
 
-    /// Gives back what is unused, but for one region of the smallest buffers if connections have
-    /// windows: their next requests would map it anew at once.
+    /// Unmaps unused memory for the benefit of other threads. Keeps one region of the smallest
+    /// buffers if connections have windows, since their next requests would map it again at once.
     pub(crate) fn trim_for_others(&mut self) {
         let kept_bytes = if self.budget.window_bytes > 0 { REGION_BYTES } else { 0 };
         self.unmap_idle(usize::MAX, kept_bytes);
     }
 
-    /// Unmaps regions without a buffer in use, `most_bytes` at most, but for the last of the
-    /// smallest buffers if so many bytes of those are to be kept.
+    /// Unmaps regions without a buffer in use, up to `most_bytes`. Keeps `kept_bytes` of the arena
+    /// of the smallest buffers.
     fn unmap_idle(&mut self, mut most_bytes: usize, kept_bytes: usize) {
         for (arena, kept_bytes) in [(2, 0), (1, 0), (0, kept_bytes)] {
             while self.arenas[arena].mapped_bytes() > kept_bytes
@@ -285,7 +285,7 @@ impl Pool {
         }
     }
 
-    /// Unmaps a region that is not in use; returns its bytes.
+    /// Unmaps a region without a buffer in use. Returns its size in bytes.
     fn unmap(&mut self, arena: usize, region: u32) -> usize {
         let handle = &self.handle;
         let Some(bytes) = self.arenas[arena].unmap(region, |note| {
@@ -303,8 +303,8 @@ impl Pool {
     }
 }
 
-/// Registers a region of small buffers with the ring, which saves the kernel pinning them for every
-/// I/O of a file drive. Long ones would pin too much memory.
+/// Registers a region of small buffers with the ring, which saves the kernel pinning the pages for
+/// every I/O of a file drive. Regions of long buffers would pin too much memory.
 fn register(handle: &Handle, region: &Region) -> Option<u16> {
     if region.len_bytes() > REGION_BYTES {
         return None;
@@ -314,15 +314,16 @@ fn register(handle: &Handle, region: &Region) -> Option<u16> {
     unsafe { handle.register_buffer(region.start().as_ptr(), region.len_bytes()) }
 }
 
-impl Drop for Pool {
+impl Drop for BufferPool {
     fn drop(&mut self) {
-        // None of it is stuck: tickets keep such buffers, and a pool with tickets left is leaked.
+        // No memory here is stuck: tickets keep such buffers, and a pool with tickets left is
+        // leaked.
         let arenas = self.arenas.iter().enumerate();
         arenas.for_each(|(class, arena)| self.budget.unmap(class, arena.mapped_bytes()));
     }
 }
 
-/// Bytes of the buffer that holds so many; none if there is no such buffer.
+/// Returns the size of the buffer for `len_bytes`, or `None` if that is too long.
 #[inline]
 pub(crate) fn buffer_bytes(len_bytes: usize) -> Option<usize> {
     order_of(len_bytes).map(order_bytes)

@@ -1,12 +1,12 @@
 //! Exports that are opened when a client asks for them.
 //!
-//! A listener may offer exports that the server does not have yet. The I/O thread that meets such a
-//! name in a negotiation puts an [`ExportRequest`] into the queue and lets the client wait; whoever
-//! owns the server takes it from [`ExportRequests`] on a thread of its own, since opening a file
-//! may take long, adds the export and answers. Lists of names come the same way.
+//! A listener may offer exports that are not open. An I/O thread that finds such a name in a
+//! negotiation puts an [`ExportRequest`] into the queue and lets the client wait. The owner of the
+//! server takes it from [`ExportRequests`] on another thread, since opening a file may take long,
+//! adds the export and answers. Requests for the list of names work alike.
 //!
-//! Invariants: a request is answered once, by its drop at the latest; an export that was granted
-//! counts as used until its client has a lane of the volume, or is gone.
+//! Invariants: a request is answered exactly once, at the latest when it is dropped. A granted
+//! export counts as used until its client has a lane of the volume, or is gone.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -21,7 +21,7 @@ use super::listen::Listen;
 use super::server_state::{ServerState, ThreadMessage};
 use crate::mailbox::lock;
 
-/// The queue of requests for exports that a server does not have yet. Clones share it.
+/// Queue of requests for exports that are not open. Clones share the queue.
 #[derive(Clone, Default)]
 pub struct ExportRequests(Arc<RequestQueue>);
 
@@ -32,7 +32,7 @@ struct RequestQueue {
 }
 
 impl ExportRequests {
-    /// The oldest request; waits for one for at most `timeout`.
+    /// Takes the oldest request, waiting for one up to `timeout`.
     #[must_use]
     pub fn next(&self, timeout: Duration) -> Option<ExportRequest> {
         let waiting = lock(&self.0.waiting);
@@ -40,7 +40,7 @@ impl ExportRequests {
         next.unwrap_or_else(PoisonError::into_inner).0.pop_front()
     }
 
-    /// Refuses all who wait.
+    /// Refuses all waiting clients.
     pub(crate) fn clear(&self) {
         let refused = std::mem::take(&mut *lock(&self.0.waiting));
         drop(refused);
@@ -58,22 +58,22 @@ impl fmt::Debug for ExportRequests {
     }
 }
 
-/// The wish of a client.
+/// Export or list that a client asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RequestedExport {
-    /// The export of this name.
+    /// The client asks for the export of this name.
     Named(String),
-    /// The names of all exports.
+    /// The client asks for the names of all exports.
     All,
 }
 
-/// A client that waits for an export, or for a list of exports. Dropped, it is refused.
+/// A client that waits for an export or for a list of exports. Dropping it refuses the client.
 pub struct ExportRequest {
-    /// The address that the client has connected to.
+    /// Address that the client connected to.
     pub listen: Listen,
-    /// What it asks for.
+    /// Export or list that the client asks for.
     pub wanted: RequestedExport,
-    /// The names in its certificate, if it showed one.
+    /// Names in the client's certificate, if it sent one.
     pub peer: Option<PeerNames>,
     pub(crate) client: WaitingClient,
 }
@@ -88,19 +88,20 @@ pub(crate) struct WaitingClient {
     pub(crate) is_answered: bool,
 }
 
-/// The answer to an [`ExportRequest`], and what a connection knows until then.
+/// State of a connection's request for an export on demand.
 #[derive(Debug, Default)]
-pub(crate) enum Demand {
-    /// Nothing was asked for.
+pub(crate) enum OnDemandState {
+    /// The client has not asked for an export on demand.
     #[default]
     None,
-    /// The request has no answer yet, and looks at this to see whether its client still waits.
+    /// The request is unanswered. It checks this reference to see if its client still waits.
     Waiting { _alive: Arc<()> },
-    /// The export of this name.
-    Granted(String, GrantedExport),
-    /// The client does not get the export of this name: there is none, or the reason.
+    /// The client gets the export of this name.
+    ExportSession(String, GrantedExport),
+    /// The client does not get the export of this name, for the reason given or because there is
+    /// none.
     Refused(String, Option<String>),
-    /// The names of all exports that are opened on demand.
+    /// The names of all exports that can be opened on demand.
     Listed(Arc<Vec<String>>),
 }
 
@@ -116,38 +117,38 @@ impl fmt::Debug for ExportRequest {
 }
 
 impl ExportRequest {
-    /// Gives the client an export that the server has by now, under the name that it asked for.
+    /// Grants the client an export that was added to the server, under the name that it asked for.
     pub fn grant(mut self, server: &Server, export: &str) {
         match server.shared.exports().on_demand(export) {
             Some(export) => {
                 let name = self.name();
-                self.client.answer(Demand::Granted(name, GrantedExport::new(export)));
+                self.client.answer(OnDemandState::ExportSession(name, GrantedExport::new(export)));
             }
             None => self.refuse(format!("export {export} is gone")),
         }
     }
 
-    /// Tells the client why it does not get the export, which is there.
+    /// Refuses an export that exists, and tells the client why.
     pub fn refuse(mut self, why: impl Into<String>) {
         let name = self.name();
-        self.client.answer(Demand::Refused(name, Some(why.into())));
+        self.client.answer(OnDemandState::Refused(name, Some(why.into())));
     }
 
     /// Tells the client that there is no such export.
     pub fn refuse_unknown(mut self) {
         let name = self.name();
-        self.client.answer(Demand::Refused(name, None));
+        self.client.answer(OnDemandState::Refused(name, None));
     }
 
-    /// Gives the client the names of exports that are opened on demand. One that asked for an
-    /// export is refused.
+    /// Sends the client the names of exports that can be opened on demand. Refuses a client that
+    /// asked for an export.
     pub fn list(mut self, names: Arc<Vec<String>>) {
         if self.wanted == RequestedExport::All {
-            self.client.answer(Demand::Listed(names));
+            self.client.answer(OnDemandState::Listed(names));
         }
     }
 
-    /// Returns true if the client has left meanwhile.
+    /// Returns true if the client has disconnected meanwhile.
     #[must_use]
     pub fn is_abandoned(&self) -> bool {
         self.client.waits.strong_count() == 0
@@ -165,17 +166,18 @@ impl Drop for ExportRequest {
     fn drop(&mut self) {
         if !self.client.is_answered {
             self.client.answer(match &self.wanted {
-                RequestedExport::Named(name) => {
-                    Demand::Refused(name.clone(), Some("the server opens no files now".to_owned()))
-                }
-                RequestedExport::All => Demand::Listed(Arc::default()),
+                RequestedExport::Named(name) => OnDemandState::Refused(
+                    name.clone(),
+                    Some("the server opens no files now".to_owned()),
+                ),
+                RequestedExport::All => OnDemandState::Listed(Arc::default()),
             });
         }
     }
 }
 
 impl WaitingClient {
-    fn answer(&mut self, demand: Demand) {
+    fn answer(&mut self, demand: OnDemandState) {
         self.is_answered = true;
         let (connection, serial) = (self.connection, self.serial);
         self.shared.mailboxes[self.thread].put(ThreadMessage::Answer {
@@ -186,7 +188,7 @@ impl WaitingClient {
     }
 }
 
-/// An export that was opened for a client, which counts as used until this is dropped.
+/// An export that was opened for a client. It counts as used until this is dropped.
 #[derive(Debug)]
 pub(crate) struct GrantedExport(Arc<Export>);
 
@@ -200,7 +202,7 @@ impl GrantedExport {
         &self.0
     }
 
-    /// A number that no export on a list has, and no other one that is open.
+    /// Returns a number unlike that of any listed export, and of any other open one.
     pub(crate) fn index(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }

@@ -1,12 +1,11 @@
-//! New certificates in the files of listeners, and those that are about to expire: a thread that
-//! looks once a second.
+//! Certificate reload: a thread that checks certificate files and expiry dates once a second.
 //!
-//! Owns the thread. Started with the server where a listener has TLS from files; calls
-//! `millrace-tls`. I/O threads never touch these files, whose file system may not answer: a client
-//! takes what is in use.
+//! The thread starts with the server if a listener has TLS from files. It calls `millrace-tls`. I/O
+//! threads never read these files, since a file system may hang: each client gets the certificates
+//! loaded last.
 //!
-//! Invariant: nobody waits for the thread, as it may hang with the file system; it ends at its next
-//! look after the server, and holds nothing of the server.
+//! Invariant: nothing waits for the thread, as it may hang with the file system. It ends at its
+//! next check after the server stopped, and holds nothing of the server.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -18,28 +17,28 @@ use millrace_tls::{CertificateLifetime, CertificateRole, Expiry, Refreshed, Serv
 
 use super::config::ListenConfig;
 
-/// From one look at the files to the next.
+/// Interval between two checks of the files.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// The thread that looks at the files; dropped, it tells the thread to end.
-pub(crate) struct Renewal {
+/// Handle of the thread that checks the files. Dropping it tells the thread to end.
+pub(crate) struct CertificateWatcher {
     _stop: Sender<()>,
 }
 
-/// Certificates and the listeners that use them, for the log.
+/// Certificates and the listeners that use them, for log messages.
 struct WatchedCertificates {
     config: Arc<ServerConfig>,
     address: String,
-    /// What was said last of when each certificate expires.
+    /// Expiry state of each certificate that was logged last.
     said: Vec<(String, Expiry)>,
 }
 
-impl Renewal {
-    /// Looks after the certificates of these listeners; none if no file is behind them.
+impl CertificateWatcher {
+    /// Starts checking the certificates of these listeners. Returns `None` if none come from files.
     ///
     /// # Errors
-    /// The system's refusal of the thread.
-    pub(crate) fn start(listeners: &[ListenConfig]) -> Result<Option<Renewal>, Error> {
+    /// `System` if the thread cannot be started.
+    pub(crate) fn start(listeners: &[ListenConfig]) -> Result<Option<CertificateWatcher>, Error> {
         let watched = watched(listeners);
         if watched.is_empty() {
             return Ok(None);
@@ -48,12 +47,12 @@ impl Renewal {
         let body = move || run(watched, &stopped);
         let _detached = Native::try_spawn("millrace-tls", None, body)
             .map_err(|error| Error::new(ErrorKind::System, error.to_string()))?;
-        Ok(Some(Renewal { _stop: stop }))
+        Ok(Some(CertificateWatcher { _stop: stop }))
     }
 }
 
-/// Logs which certificates of these listeners are about to expire, or are expired, as a server with
-/// them does when it starts.
+/// Logs which certificates of these listeners have expired or expire soon, as a starting server
+/// does.
 pub fn log_expiries(listeners: &[ListenConfig]) {
     let now = SystemTime::now();
     watched(listeners).iter_mut().for_each(|one| one.look_at_dates(now));
@@ -70,7 +69,7 @@ fn run(mut watched: Vec<WatchedCertificates>, stopped: &Receiver<()>) {
     }
 }
 
-/// Each configuration once, with the addresses of all that use it.
+/// Returns each configuration once, with the addresses of all listeners that use it.
 fn watched(listeners: &[ListenConfig]) -> Vec<WatchedCertificates> {
     let mut watched = Vec::<WatchedCertificates>::new();
     for listener in listeners {
@@ -90,7 +89,7 @@ fn watched(listeners: &[ListenConfig]) -> Vec<WatchedCertificates> {
 }
 
 impl WatchedCertificates {
-    /// Logs which certificates are about to expire, or are expired: each once a day.
+    /// Logs which certificates have expired or expire soon, each once a day.
     fn look_at_dates(&mut self, now: SystemTime) {
         let mut said = Vec::new();
         for CertificateLifetime { name, role, lifetime } in self.config.lifetimes() {
@@ -107,24 +106,24 @@ impl WatchedCertificates {
         let address = &self.address;
         let refused = match role {
             CertificateRole::Own => "clients refuse the server",
-            CertificateRole::ClientCa => "clients with a certificate of it are refused",
+            CertificateRole::ClientCa => "clients with certificates signed by it are refused",
         };
         match expiry {
             Expiry::Far => {}
             Expiry::Soon { .. } => tracing::warn!(
                 address,
-                "{address}: {name} {expiry}; put a new one in its place, which is taken without a \
-                 restart"
+                "{address}: {name} {expiry}; replace the file; the new certificate is loaded \
+                 without a restart"
             ),
             Expiry::Over { .. } => tracing::error!(
                 address,
-                "{address}: {name} {expiry}; {refused} until a new one is in its place, which is \
-                 taken without a restart"
+                "{address}: {name} {expiry}; {refused}; replace the file, and the new \
+                 certificate is loaded without a restart"
             ),
         }
     }
 
-    /// Looks at the files once, and logs what came of a change.
+    /// Checks the files once, and logs the result of a change.
     fn look(&self) {
         let address = &self.address;
         match self.config.refresh() {
@@ -133,7 +132,10 @@ impl WatchedCertificates {
                 tracing::info!(address, "{address}: new certificates are in use");
             }
             Err(error) => {
-                tracing::warn!(address, "{address}: {error}; the former certificates stay in use");
+                tracing::warn!(
+                    address,
+                    "{address}: {error}; the previous certificates stay in use"
+                );
             }
         }
     }
@@ -164,7 +166,7 @@ mod tests {
             one
         };
         let without = ListenConfig::new(Listen::Abstract("c".to_owned()), vec![0]);
-        assert!(Renewal::start(std::slice::from_ref(&without)).unwrap().is_none());
+        assert!(CertificateWatcher::start(std::slice::from_ref(&without)).unwrap().is_none());
         let watched = watched(&[listener("a"), without, listener("b")]);
         assert_eq!(watched.len(), 1);
         let look = || logged(|| watched[0].look());
@@ -172,7 +174,7 @@ mod tests {
         std::fs::copy(&next.certificate, &issued.certificate).unwrap();
         let said = look();
         assert!(said.starts_with("unix:@a, unix:@b: "), "{said}");
-        assert!(said.ends_with("; the former certificates stay in use\n"), "{said}");
+        assert!(said.ends_with("; the previous certificates stay in use\n"), "{said}");
         assert_eq!(look(), "", "said once");
         std::fs::copy(&next.key, &issued.key).unwrap();
         assert_eq!(look(), "unix:@a, unix:@b: new certificates are in use\n");
@@ -195,10 +197,10 @@ mod tests {
         assert!(soon.contains("server-cert.pem expires within a day, at "), "{soon}");
         assert_eq!(look(now), "", "said once");
         let over = look(now + day);
-        assert!(over.contains("server-cert.pem is expired since "), "{over}");
-        assert!(over.contains("clients refuse the server until a new one is in"), "{over}");
+        assert!(over.contains("server-cert.pem expired at "), "{over}");
+        assert!(over.contains("clients refuse the server; replace the file"), "{over}");
         assert_eq!(look(now + day), "");
-        assert!(look(now + 2 * day).contains("is expired since "), "once a day");
+        assert!(look(now + 2 * day).contains("expired at "), "once a day");
     }
 
     #[test]
@@ -220,8 +222,11 @@ mod tests {
         assert_eq!(look(now), said);
         assert_eq!(look(now), "", "said once");
         let over = look(now + Duration::from_secs(24 * 60 * 60));
-        assert!(over.contains("ca-cert.pem is expired since "), "{over}");
-        assert!(over.contains("; clients with a certificate of it are refused until a"), "{over}");
+        assert!(over.contains("ca-cert.pem expired at "), "{over}");
+        assert!(
+            over.contains("; clients with certificates signed by it are refused; replace"),
+            "{over}"
+        );
     }
 
     #[test]

@@ -1,34 +1,34 @@
-//! The server's operations on the reactor: accept, receive, send, cancel, close.
+//! Socket operations of an I/O thread: accept, receive, send, cancel, close.
 //!
-//! Owns the inbox of an I/O thread's sockets and the one place where their operations are pushed.
-//! Called by the worker and its connections; calls the reactor.
+//! Owns the reactor's source for the thread's sockets; all their operations are pushed here. Called
+//! by the worker and its connections; calls the reactor.
 //!
-//! Invariant (the reactor's contract): the memory that an operation names lives in a boxed
-//! [`Connection`](super::connection::Connection) or in a pool buffer it holds. A connection is
-//! freed only when neither a receive nor a send of it is outstanding, and a thread that ends while
-//! the reactor still holds operations leaks its connections and its pool.
+//! Invariant (the reactor's contract): the memory that an operation names is in a boxed
+//! [`Connection`](super::connection::Connection) or in a pool buffer that the connection holds. A
+//! connection is freed only when neither its receive nor its send is outstanding. A thread that
+//! ends while the reactor still holds operations leaks its connections and its pool.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use millrace_reactor::{Completion, Handle, Op, Source};
 
-/// What completed.
+/// Completed socket operation, decoded from its user data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Event {
-    /// An accept on listener `.0`.
+pub(crate) enum SocketEvent {
+    /// An accept on the listener of this number.
     Accepted(usize),
-    /// A receive of connection `.0`.
+    /// A receive of the connection of this index.
     Received(usize),
-    /// A send of connection `.0`.
+    /// A send of the connection of this index.
     Sent(usize),
-    /// The peer of connection `.0` has read most of what was sent, or is gone.
+    /// The peer of this connection has read most of what was sent, or is gone.
     Caught(usize),
-    /// Nothing to look at: a cancel or a close.
+    /// A cancel or a close, which needs no handling.
     Other,
 }
 
-/// Room for replies in a Unix socket, in bytes, of which the system makes twice as much.
+/// Send buffer requested for a Unix socket, in bytes. The kernel doubles it.
 const SEND_BUFFER_BYTES: i32 = 256 * 1024;
 
 const KIND_ACCEPT: u64 = 0;
@@ -36,40 +36,40 @@ const KIND_RECEIVE: u64 = 1;
 const KIND_SEND: u64 = 2;
 const KIND_CAUGHT: u64 = 3;
 const KIND_OTHER: u64 = 4;
-/// Bits of the user data that hold the kind.
+/// Bits of the user data that hold the kind of operation.
 const KIND_BITS: u32 = 3;
 
-impl Event {
-    pub(crate) fn of(user_data: u64) -> Event {
+impl SocketEvent {
+    pub(crate) fn of(user_data: u64) -> SocketEvent {
         let index = (user_data >> KIND_BITS) as usize;
         match user_data & ((1 << KIND_BITS) - 1) {
-            KIND_ACCEPT => Event::Accepted(index),
-            KIND_RECEIVE => Event::Received(index),
-            KIND_SEND => Event::Sent(index),
-            KIND_CAUGHT => Event::Caught(index),
-            _ => Event::Other,
+            KIND_ACCEPT => SocketEvent::Accepted(index),
+            KIND_RECEIVE => SocketEvent::Received(index),
+            KIND_SEND => SocketEvent::Sent(index),
+            KIND_CAUGHT => SocketEvent::Caught(index),
+            _ => SocketEvent::Other,
         }
     }
 }
 
-/// One I/O thread's socket operations.
-pub(crate) struct Ring {
+/// Socket operations of one I/O thread.
+pub(crate) struct SocketRing {
     handle: Handle,
     source: Source,
 }
 
-impl Ring {
-    pub(crate) fn new(handle: Handle) -> Ring {
+impl SocketRing {
+    pub(crate) fn new(handle: Handle) -> SocketRing {
         let source = handle.source();
-        Ring { handle, source }
+        SocketRing { handle, source }
     }
 
-    /// Moves what completed to the end of `into`.
+    /// Appends completed operations to `into`.
     pub(crate) fn take(&self, into: &mut Vec<Completion>) {
         self.handle.take(self.source, into);
     }
 
-    /// Operations not completed yet.
+    /// Returns the number of outstanding operations.
     pub(crate) fn pending(&self) -> usize {
         self.handle.pending(self.source)
     }
@@ -83,61 +83,61 @@ impl Ring {
         self.push(listener, KIND_ACCEPT, Op::Accept { fd });
     }
 
-    /// Ends the accept of a listener.
+    /// Cancels the accept of a listener.
     pub(crate) fn cancel_accept(&self, listener: usize) {
         let user_data = (listener as u64) << KIND_BITS | KIND_ACCEPT;
         self.push(0, KIND_OTHER, Op::Cancel { source: self.source, user_data });
     }
 
-    /// Receives into memory of connection `index`, which keeps it until `Received`.
+    /// Receives into memory of connection `index`, which must stay valid until `Received`.
     pub(crate) fn receive(&self, index: usize, fd: RawFd, room: &mut [u8]) {
         let (buf, len) = (room.as_mut_ptr(), room.len() as u32);
         self.push(index, KIND_RECEIVE, Op::Recv { fd, buf, len });
     }
 
-    /// Receives into the pieces of a message of connection `index`, kept until `Received`.
+    /// Receives into the pieces of a message of connection `index`, valid until `Received`.
     pub(crate) fn receive_message(&self, index: usize, fd: RawFd, msg: *mut libc::msghdr) {
         self.push(index, KIND_RECEIVE, Op::RecvMsg { fd, msg, flags: 0 });
     }
 
-    /// Sends bytes of connection `index`, kept until `Sent`.
+    /// Sends bytes of connection `index`, which must stay valid until `Sent`.
     pub(crate) fn send(&self, index: usize, fd: RawFd, bytes: &[u8]) {
         let (buf, len) = (bytes.as_ptr(), bytes.len() as u32);
         self.push(index, KIND_SEND, Op::Send { fd, buf, len, flags: 0 });
     }
 
-    /// Sends the pieces of a message of connection `index`, kept until `Sent`.
+    /// Sends the pieces of a message of connection `index`, valid until `Sent`.
     pub(crate) fn send_message(&self, index: usize, fd: RawFd, msg: *const libc::msghdr) {
         self.push(index, KIND_SEND, Op::SendMsg { fd, msg, flags: 0 });
     }
 
     /// Waits until the peer of connection `index` has read most of what was sent.
-    pub(crate) fn catch_up(&self, index: usize, backlog: &Backlog) {
+    pub(crate) fn catch_up(&self, index: usize, backlog: &SendBacklog) {
         self.push(index, KIND_CAUGHT, Op::PollIn { fd: backlog.0.as_raw_fd() });
     }
 
-    /// Ends the wait of [`Ring::catch_up`]; `Caught` comes all the same.
+    /// Cancels the wait of [`SocketRing::catch_up`]. `Caught` is delivered nevertheless.
     pub(crate) fn cancel_catch_up(&self, index: usize) {
         let user_data = (index as u64) << KIND_BITS | KIND_CAUGHT;
         self.push(0, KIND_OTHER, Op::Cancel { source: self.source, user_data });
     }
 
-    /// Closes a descriptor on which nothing is outstanding.
+    /// Closes a descriptor without outstanding operations.
     pub(crate) fn close(&self, fd: RawFd) {
         self.push(0, KIND_OTHER, Op::Close { fd });
     }
 }
 
-/// Tells when a socket has become writable, which on a Unix socket means that its peer has read all
-/// but a quarter of what may be under way.
+/// Reports when a socket becomes writable. On a Unix socket that means that its peer has read all
+/// except a quarter of the possible backlog.
 ///
-/// An epoll instance, because the reactor polls for input only; it is readable when the socket is
-/// writable or broken.
+/// This is an epoll instance, because the reactor polls for input only. It becomes readable when
+/// the socket is writable or broken.
 #[derive(Debug)]
-pub(crate) struct Backlog(OwnedFd);
+pub(crate) struct SendBacklog(OwnedFd);
 
-impl Backlog {
-    pub(crate) fn new(socket: RawFd) -> Option<Backlog> {
+impl SendBacklog {
+    pub(crate) fn new(socket: RawFd) -> Option<SendBacklog> {
         // SAFETY: touches no memory.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         if fd < 0 {
@@ -149,17 +149,18 @@ impl Backlog {
         // SAFETY: the event is a live local, which the kernel copies.
         let added =
             unsafe { libc::epoll_ctl(fd.as_raw_fd(), libc::EPOLL_CTL_ADD, socket, &mut event) };
-        (added == 0).then_some(Backlog(fd))
+        (added == 0).then_some(SendBacklog(fd))
     }
 }
 
-/// A message of no pieces.
+/// Returns a message without pieces.
 pub(crate) fn empty_message() -> libc::msghdr {
     // SAFETY: all-zero bytes are a message without address, pieces and control data.
     unsafe { std::mem::zeroed() }
 }
 
-/// Whether the peer of a socket has closed all of it; on TCP, only whether it says so by a reset.
+/// Returns true if the peer of a socket has closed it completely; on TCP, only if the peer sent a
+/// reset.
 pub(crate) fn is_gone(fd: RawFd) -> bool {
     let mut poll = libc::pollfd { fd, events: 0, revents: 0 };
     // SAFETY: one entry, a live local; it does not wait.
@@ -167,7 +168,8 @@ pub(crate) fn is_gone(fd: RawFd) -> bool {
     found > 0 && poll.revents & (libc::POLLHUP | libc::POLLERR) != 0
 }
 
-/// The address of the client on a TCP socket; none if it is gone, or on another socket.
+/// Returns the client's address on a TCP socket, or `None` if it is gone or the socket is no TCP
+/// socket.
 #[cold]
 pub(crate) fn peer_of(fd: RawFd) -> Option<std::net::SocketAddr> {
     // SAFETY: the caller's descriptor, open for the call.
@@ -175,7 +177,7 @@ pub(crate) fn peer_of(fd: RawFd) -> Option<std::net::SocketAddr> {
     rustix::net::getpeername(socket).ok()??.try_into().ok()
 }
 
-/// The process at the other end of a Unix socket, and its user.
+/// Returns process ID and user ID of a Unix socket's peer.
 pub(crate) fn process_of(fd: RawFd) -> Option<(i32, u32)> {
     // SAFETY: the caller's descriptor, open for the call.
     let socket = unsafe { BorrowedFd::borrow_raw(fd) };
@@ -183,7 +185,7 @@ pub(crate) fn process_of(fd: RawFd) -> Option<(i32, u32)> {
     Some((peer.pid.as_raw_nonzero().get(), peer.uid.as_raw()))
 }
 
-/// The bytes of a piece of a connection's replies.
+/// Returns the bytes of a piece of a connection's replies.
 pub(crate) fn piece_bytes(piece: &libc::iovec) -> &[u8] {
     // SAFETY: pieces name a batch's headers, a pool buffer that the batch has, or the shared
     // zeroes; the batch keeps them until the piece is taken (replies.rs), and no drive writes to
@@ -191,27 +193,27 @@ pub(crate) fn piece_bytes(piece: &libc::iovec) -> &[u8] {
     unsafe { std::slice::from_raw_parts(piece.iov_base.cast(), piece.iov_len) }
 }
 
-/// Sends bytes if there is room for them right now; else they are lost.
+/// Sends bytes as far as there is room right now, and drops the rest.
 pub(crate) fn send_now(fd: RawFd, bytes: &[u8]) {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: the bytes are live for the call, which does not wait.
     unsafe { libc::send(fd, bytes.as_ptr().cast(), bytes.len(), flags) };
 }
 
-/// Ends both halves of a connection, so that what is outstanding on it completes.
+/// Shuts down both directions of a connection, so that outstanding operations complete.
 pub(crate) fn shut_down(fd: RawFd) {
     // SAFETY: touches no memory; the descriptor is the caller's.
     unsafe { libc::shutdown(fd, libc::SHUT_RDWR) };
 }
 
-/// Ends the receiving half of a connection.
+/// Shuts down the receiving direction of a connection.
 pub(crate) fn shut_down_input(fd: RawFd) {
     // SAFETY: touches no memory; the descriptor is the caller's.
     unsafe { libc::shutdown(fd, libc::SHUT_RD) };
 }
 
-/// Makes small replies leave at once, and a client whose machine is gone fail the connection after
-/// two minutes; nothing of that happens on a socket that is not TCP.
+/// Sends small replies at once, and makes a connection fail two minutes after the client's machine
+/// vanished. No effect on sockets other than TCP.
 pub(crate) fn set_tcp_options(fd: RawFd) {
     let tcp = libc::IPPROTO_TCP;
     let options = [
@@ -229,8 +231,9 @@ pub(crate) fn set_tcp_options(fd: RawFd) {
     }
 }
 
-/// Gives a Unix socket more room for replies, if the system lets it: the client is woken, and its
-/// server too, once for several long replies and not in the middle of each. TCP finds its own size.
+/// Enlarges the send buffer of a Unix socket, as far as the kernel allows. Client and server are
+/// then woken once for several long replies, and not in the middle of each. TCP sizes its own
+/// buffer.
 pub(crate) fn set_send_buffer(fd: RawFd) {
     if option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN) != Some(libc::AF_UNIX) {
         return;
@@ -241,7 +244,7 @@ pub(crate) fn set_send_buffer(fd: RawFd) {
     unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, place, len) };
 }
 
-/// The value of a socket's option; none if it has no such option.
+/// Returns the value of a socket option, or `None` if the socket has no such option.
 fn option(fd: RawFd, level: i32, name: i32) -> Option<i32> {
     let (mut value, mut len) = (0i32, size_of::<i32>() as u32);
     // SAFETY: value and length are live locals, which the kernel fills.
@@ -295,12 +298,12 @@ mod tests {
     #[test]
     fn completions_name_their_operation_and_its_owner() {
         for index in [0usize, 1, 7, 8, 4095] {
-            let of = |kind| Event::of((index as u64) << KIND_BITS | kind);
-            assert_eq!(of(KIND_ACCEPT), Event::Accepted(index));
-            assert_eq!(of(KIND_RECEIVE), Event::Received(index));
-            assert_eq!(of(KIND_SEND), Event::Sent(index));
-            assert_eq!(of(KIND_CAUGHT), Event::Caught(index));
-            assert_eq!(of(KIND_OTHER), Event::Other);
+            let of = |kind| SocketEvent::of((index as u64) << KIND_BITS | kind);
+            assert_eq!(of(KIND_ACCEPT), SocketEvent::Accepted(index));
+            assert_eq!(of(KIND_RECEIVE), SocketEvent::Received(index));
+            assert_eq!(of(KIND_SEND), SocketEvent::Sent(index));
+            assert_eq!(of(KIND_CAUGHT), SocketEvent::Caught(index));
+            assert_eq!(of(KIND_OTHER), SocketEvent::Other);
         }
     }
 

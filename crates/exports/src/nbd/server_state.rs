@@ -1,11 +1,11 @@
-//! What the I/O threads of a server share: limits, mailboxes, counters, the order to stop.
+//! State shared by the I/O threads of a server: limits, mailboxes, counters, the stop order.
 //!
-//! Made by start-up; read by all threads. A connection that thread 0 accepted for another thread
-//! goes into that thread's mailbox, and its doorbell is rung. The list of exports is replaced as a
-//! whole (changes.rs); each thread takes the new one when it is rung.
+//! Made by start-up; read by all threads. Thread 0 puts a connection that it accepted for another
+//! thread into that thread's mailbox and rings its doorbell. The list of exports is replaced as a
+//! whole (changes.rs); each thread takes the new list when it is rung.
 //!
-//! Lock order: all locks are taken alone, and for a few instructions. Invariant: a
-//! connection counts against the limit from [`ServerState::admit`] to [`ServerState::dismiss`].
+//! Lock order: all locks are taken alone and briefly. Invariant: a connection counts against the
+//! limit from [`ServerState::admit`] to [`ServerState::dismiss`].
 
 use std::fmt;
 use std::os::fd::RawFd;
@@ -17,25 +17,25 @@ use super::exports::Exports;
 use super::listen::Listener;
 use super::memory::Zeroes;
 use super::memory::budget::MemoryBudget;
-use super::on_demand::{Demand, ExportRequests};
+use super::on_demand::{ExportRequests, OnDemandState};
 use super::stats;
 use crate::ClientReport;
 use crate::counters::PublishedCounters;
-use crate::io_threads::Failed;
+use crate::io_threads::FailedFlag;
 use crate::mailbox::{Mailbox, lock};
 use crate::stop::StopOrder;
 
-/// How far the end of the server is.
+/// Progress of the server's shutdown.
 #[derive(Default)]
 pub(crate) struct ShutdownState {
     pub(crate) stop: StopOrder,
-    pub(crate) failed: Failed,
-    /// Threads whose flushes are answered, while the server stops.
+    pub(crate) failed: FailedFlag,
+    /// Number of threads that have completed their final flush.
     pub(crate) flushed: AtomicUsize,
 }
 
-/// A thread's part in the flush at the end. Dropped when the thread has flushed, or when it ends
-/// in any other way, so that the other threads do not wait for it any longer.
+/// One thread's part in the final flush. Dropped when the thread has flushed, or when it ends in
+/// any other way, so that the other threads do not wait for it.
 pub(crate) struct FlushPart(pub(crate) Arc<ServerState>);
 
 impl Drop for FlushPart {
@@ -44,76 +44,74 @@ impl Drop for FlushPart {
     }
 }
 
-/// How many connections there are.
+/// Counts of connections.
 pub(crate) struct Connections {
-    /// How many there may be.
+    /// Limit of open connections.
     pub(crate) max: u32,
     pub(crate) open: AtomicU32,
-    /// Of those, the ones that have no export yet.
+    /// Number of open connections that have no export yet.
     pub(crate) negotiating: AtomicU32,
 }
 
 impl Connections {
-    /// None yet, of so many.
+    /// Starts counting connections, of which at most `max` may be open.
     pub(crate) fn new(max: u32) -> Connections {
         Connections { max, open: AtomicU32::new(0), negotiating: AtomicU32::new(0) }
     }
 }
 
-/// A connection without an export, which is counted as such until this is dropped.
-pub(crate) struct Negotiating(Arc<ServerState>);
+/// Counts a connection as negotiating until dropped.
+pub(crate) struct NegotiationCount(Arc<ServerState>);
 
-impl Negotiating {
-    pub(crate) fn new(shared: &Arc<ServerState>) -> Negotiating {
+impl NegotiationCount {
+    pub(crate) fn new(shared: &Arc<ServerState>) -> NegotiationCount {
         // Relaxed: a counter that guards no other memory.
         shared.connections.negotiating.fetch_add(1, Ordering::Relaxed);
-        Negotiating(Arc::clone(shared))
+        NegotiationCount(Arc::clone(shared))
     }
 }
 
-impl Drop for Negotiating {
+impl Drop for NegotiationCount {
     fn drop(&mut self) {
-        // Relaxed: as in `new`.
+        // Relaxed: a counter that guards no other memory.
         self.0.connections.negotiating.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl fmt::Debug for Negotiating {
+impl fmt::Debug for NegotiationCount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Negotiating")
     }
 }
 
-/// The exports of a server, which are replaced as a whole, and the threads that serve them.
+/// The current exports of a server, and the version that each thread serves.
 pub(crate) struct ServedExports {
     current: Mutex<Arc<Exports>>,
-    /// How often they were replaced.
+    /// Number of times that the list of exports was replaced.
     version: AtomicU64,
-    /// The version that each thread serves.
+    /// For each thread, the version of the exports that it serves.
     by_thread: Vec<AtomicU64>,
 }
 
 impl ServedExports {
-    /// The first ones, of so many threads.
     pub(crate) fn new(exports: Arc<Exports>, threads: usize) -> ServedExports {
         let by_thread = (0..threads).map(|_| AtomicU64::new(0)).collect();
         ServedExports { current: Mutex::new(exports), version: AtomicU64::new(0), by_thread }
     }
 
-    /// The exports of this moment.
     pub(crate) fn current(&self) -> Arc<Exports> {
         Arc::clone(&lock(&self.current))
     }
 
-    /// Replaces the exports; returns their version. Threads have to be rung.
+    /// Replaces the exports and returns their version. The caller must ring the threads.
     pub(crate) fn replace(&self, exports: Arc<Exports>) -> u64 {
         let mut current = lock(&self.current);
         *current = exports;
-        // Under the lock: the version that a thread reads is that of the exports that it takes.
+        // Under the lock, so that version and exports that a thread reads belong together.
         self.version.fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    /// The exports and their version, if a thread does not serve these yet.
+    /// Returns the current exports and their version, if thread `thread` serves older ones.
     pub(crate) fn newer(&self, thread: usize) -> Option<(Arc<Exports>, u64)> {
         let served = self.by_thread[thread].load(Ordering::SeqCst);
         if self.version.load(Ordering::SeqCst) == served {
@@ -123,12 +121,12 @@ impl ServedExports {
         Some((Arc::clone(&current), self.version.load(Ordering::SeqCst)))
     }
 
-    /// A thread has done all that serving this version takes.
+    /// Records that a thread has switched to a version completely.
     pub(crate) fn note_served(&self, thread: usize, version: u64) {
         self.by_thread[thread].store(version, Ordering::SeqCst);
     }
 
-    /// Returns true if all threads serve this version, or a later one.
+    /// Returns true if all threads serve this version or a later one.
     pub(crate) fn is_served(&self, version: u64) -> bool {
         self.by_thread.iter().all(|served| served.load(Ordering::SeqCst) >= version)
     }
@@ -136,17 +134,17 @@ impl ServedExports {
 
 /// A message to an I/O thread.
 pub(crate) enum ThreadMessage {
-    /// A connection that thread 0 accepted on the listener of this number.
+    /// A connection that thread 0 accepted: socket, and number of the listener.
     Connection(RawFd, usize),
     /// Report all clients.
     Report(Sender<ClientReport>),
     /// Disconnect the client of this number, and report it.
     Disconnect(u16, Sender<ClientReport>),
-    /// The connection of this place and serial has what it asked for.
-    Answer { connection: usize, serial: u64, demand: Demand },
+    /// Answer to a request on demand, for the connection with this index and serial number.
+    Answer { connection: usize, serial: u64, demand: OnDemandState },
 }
 
-/// What the I/O threads of a server share.
+/// State that the I/O threads of a server share.
 pub(crate) struct ServerState {
     pub(crate) served: ServedExports,
     pub(crate) requests: ExportRequests,
@@ -155,32 +153,31 @@ pub(crate) struct ServerState {
     pub(crate) idle_bytes_max: usize,
     pub(crate) zeroes: Arc<Zeroes>,
     pub(crate) handshake_timeout_ns: u64,
-    /// How long a client may neither read nor send while it has to.
+    /// How long a client may neither read replies nor send the rest of a payload, in nanoseconds.
     pub(crate) stall_timeout_ns: AtomicU64,
     pub(crate) connections: Connections,
-    /// By the listener's number. Dropped, a socket is closed and its file removed.
+    /// By listener number. Dropping a listener closes its socket and removes its file.
     pub(crate) sockets: Mutex<Vec<Option<Listener>>>,
     pub(crate) failed_accepts: Mutex<Vec<usize>>,
     pub(crate) mailboxes: Vec<Mailbox<ThreadMessage>>,
     pub(crate) published: Vec<PublishedCounters<{ stats::FIELDS }>>,
-    /// Raised whenever something changed that other threads are to look at: a wait for memory or
-    /// for a range, or that some was given back.
+    /// Incremented when something changed that other threads must look at: memory or a range was
+    /// freed, or is waited for.
     pub(crate) changes: AtomicU64,
     pub(crate) ending: ShutdownState,
 }
 
 impl ServerState {
-    /// The exports of this moment.
     pub(crate) fn exports(&self) -> Arc<Exports> {
         self.served.current()
     }
 
-    /// The socket of a listener, unless it is closed.
+    /// Returns the socket of a listener, or `None` if it is closed.
     pub(crate) fn socket(&self, listener: usize) -> Option<RawFd> {
         lock(&self.sockets).get(listener)?.as_ref().map(Listener::fd)
     }
 
-    /// Counts a new connection; false if there are too many.
+    /// Counts a new connection. Returns false if there are too many.
     pub(crate) fn admit(&self) -> bool {
         // Relaxed: a counter that guards no other memory.
         let before = self.connections.open.fetch_add(1, Ordering::Relaxed);
@@ -191,54 +188,54 @@ impl ServerState {
         true
     }
 
-    /// Counts a new connection above the limit, in the place of one that is being closed.
+    /// Counts a new connection above the limit that replaces one being closed.
     pub(crate) fn admit_instead(&self) {
-        // Relaxed: as in `admit`.
+        // Relaxed: a counter that guards no other memory.
         self.connections.open.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether more than half of the connections that there may be have no export yet.
+    /// Returns true if more than half of the permitted connections are still negotiating.
     pub(crate) fn is_full_of_handshakes(&self) -> bool {
-        // Relaxed: as in `admit`.
+        // Relaxed: a counter that guards no other memory.
         self.connections.negotiating.load(Ordering::Relaxed) > self.connections.max / 2
     }
 
-    /// Counts a connection that is gone.
+    /// Stops counting a connection that has ended.
     pub(crate) fn dismiss(&self) {
-        // Relaxed: as in `admit`.
+        // Relaxed: a counter that guards no other memory.
         self.connections.open.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Counts an I/O thread that has flushed, or never will.
+    /// Counts an I/O thread that has completed its final flush, or will never do so.
     pub(crate) fn flush_ended(&self) {
         self.ending.flushed.fetch_add(1, Ordering::SeqCst);
         self.mailboxes.iter().for_each(Mailbox::ring);
     }
 
-    /// Whether no thread has a flush to wait for any more.
+    /// Returns true if all threads have completed their final flush.
     pub(crate) fn all_flushed(&self) -> bool {
         self.ending.flushed.load(Ordering::SeqCst) >= self.mailboxes.len()
     }
 
-    /// How long a client may stand still, in nanoseconds.
+    /// Returns how long a client may make no progress, in nanoseconds.
     pub(crate) fn stall_timeout(&self) -> u64 {
         // Relaxed: a setting that orders nothing.
         self.stall_timeout_ns.load(Ordering::Relaxed)
     }
 
-    /// Tells threads that are awake, or about to sleep, that there is something to look at.
-    /// SeqCst: whoever arms its doorbell looks at it afterwards.
+    /// Tells threads that are awake, or about to sleep, that there is something to look at. SeqCst:
+    /// a thread that arms its doorbell checks the counter afterwards.
     pub(crate) fn note_change(&self) {
         self.changes.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// How often [`ServerState::note_change`] was called.
+    /// Returns the number of calls of [`ServerState::note_change`].
     #[inline]
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::SeqCst)
     }
 
-    /// Notes a listener on which accepting is to be tried again.
+    /// Records a listener on which accepting must be retried.
     pub(crate) fn accept_failed(&self, listener: usize) {
         lock(&self.failed_accepts).push(listener);
     }

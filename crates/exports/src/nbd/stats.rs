@@ -1,37 +1,37 @@
-//! Counters of the server: one row each.
+//! Counters of the server, declared in one table.
 //!
 //! Each I/O thread counts for itself and publishes (counters.rs); `Server::stats` adds up. Reports
-//! and metrics list [`ServerStats::ROWS`], so that a new counter is a row here and the line that
-//! counts.
+//! and metrics are made from [`ServerStats::ROWS`], so a new counter needs a row here and the line
+//! that counts.
 
 use crate::counters::Counters;
 
-/// A counter of the server, as reports and metrics have it.
+/// Declaration of one counter for reports and metrics.
 #[derive(Debug, Clone, Copy)]
 pub struct ServerCounter {
-    /// A part of the metric's name.
+    /// Part of the metric's name.
     pub name: &'static str,
-    /// `counter`, which only grows, or `gauge`.
+    /// `counter` if it only grows, else `gauge`.
     pub kind: &'static str,
-    /// Its place in a report, as a JSON pointer.
+    /// JSON pointer to its value in a report.
     pub pointer: &'static str,
-    /// A sentence for readers of the metric.
+    /// Help text of the metric.
     pub help: &'static str,
-    /// Its field.
+    /// Accessor of the counter's field.
     pub field: fn(&mut ServerStats) -> &mut u64,
 }
 
-/// A row: name, kind, place in reports, help.
+/// Declares counters by rows of name, kind, JSON pointer and help.
 macro_rules! server_counters {
     ($($name:ident $kind:ident $pointer:literal $help:literal,)*) => {
-        /// What a server did so far and what it holds now.
+        /// Counters of a server since its start, and gauges of its present state.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         pub struct ServerStats {
             $(#[doc = $help] pub $name: u64,)*
         }
 
         impl ServerStats {
-            /// All its counters, in the order of metrics.
+            /// All counters, in the order of the metrics.
             pub const ROWS: [ServerCounter; [$($help),*].len()] = [$(ServerCounter {
                 name: stringify!($name),
                 kind: stringify!($kind),
@@ -53,12 +53,12 @@ pub(crate) const FIELDS: usize = ServerStats::ROWS.len();
 
 server_counters! {
     connections_accepted counter "/connections/accepted" "Connections accepted.",
-    connections_refused counter "/connections/refused" "Connections refused as too many.",
+    connections_refused counter "/connections/refused" "Connections refused because the limit was reached.",
     protocol_errors counter "/connections/protocol_errors"
-        "Connections closed for a breach of the protocol.",
+        "Connections closed for a protocol violation.",
     handshake_timeouts counter "/connections/handshake_timeouts"
-        "Connections closed as their negotiation took too long.",
-    stalled counter "/connections/stalled" "Connections closed as their client stood still.",
+        "Connections closed because the negotiation took too long.",
+    stalled counter "/connections/stalled" "Connections closed because the client stalled.",
     requests counter "/requests" "Requests received.",
     errors counter "/errors" "Requests answered with an error.",
     copied_bytes counter "/copied_bytes" "Bytes of write payload that were copied.",

@@ -1,12 +1,12 @@
-//! Requests of an I/O thread at the block layer: their tickets, and the volumes that have them.
+//! Requests of an I/O thread in the block layer: their tickets, and the volumes that serve them.
 //!
-//! A ticket (ticket.rs) is a request that was accepted; a lane (lane.rs) is a volume as its thread
-//! sees it. [`Submitter`] makes bios of tickets, part by part, and gathers what completed. It knows
-//! no connection: whose a ticket is, its owner looks up. Called by execute.rs with tickets and by
-//! the worker's turn for what is done; calls the block layer.
+//! A ticket (ticket.rs) is an accepted request; a lane (lane.rs) is one thread's access to a
+//! volume. [`Submitter`] turns tickets into bios, part by part, and gathers completions. It knows
+//! no connections: the caller finds the connection by the ticket's owner. execute.rs calls it with
+//! tickets, the worker's loop for completions; calls the block layer.
 //!
-//! Invariants: a ticket that was submitted comes into `done` exactly once for each of its parts;
-//! its buffer stays in it until then.
+//! Invariants: a submitted ticket appears in `done` exactly once for each of its parts, and keeps
+//! its buffer until then.
 
 pub(crate) mod bounce;
 mod claims;
@@ -22,38 +22,36 @@ use millrace_block::{Bio, Op, Reject, Status};
 use millrace_machine::{Machine, Native};
 
 use self::lane::CHANNEL_DEPTH;
-use self::lanes::Lanes;
-use self::ticket::{Claim, Memory, Ticket, TicketState, Tickets};
+use self::lanes::VolumeLanes;
+use self::ticket::{RangeClaim, Ticket, TicketMemory, TicketState, Tickets};
 use super::client_number::client_number;
 use super::memory::Zeroes;
 
-/// Longest part of a discard or zeroing given to the block layer at once: 1 TiB.
+/// Longest part of a discard or zeroing that is submitted as one bio: 1 TiB.
 const PART_SECTORS: u64 = 1 << 31;
 
-/// The requests of an I/O thread at the block layer.
 pub(crate) struct Submitter {
-    pub(crate) lanes: Lanes,
+    pub(crate) lanes: VolumeLanes,
     pub(crate) tickets: Tickets,
-    /// Tickets that are done and their outcome, until their connections are looked up.
+    /// Completed tickets with their status, not yet matched to their connections.
     pub(crate) done: Vec<(u32, Status)>,
-    /// Something was submitted since the channels were polled.
+    /// Something was submitted since the channels were last polled.
     pub(crate) fresh: bool,
-    /// Connections that wait for memory and have reason to try again.
+    /// Connections that wait for memory and should be retried.
     pub(crate) retry: Vec<usize>,
-    /// Writes that wait for their ranges have got some, perhaps of other threads.
+    /// Waiting writes were granted their ranges, possibly of other threads.
     pub(crate) ranges_changed: bool,
     zeroes: Arc<Zeroes>,
-    /// Number of the I/O thread.
     thread: usize,
-    /// The thread's clients are tenants of numbers from here on.
+    /// Tenant number of the thread's first client.
     tenants: u16,
 }
 
 impl Submitter {
-    /// The submitter of thread number `thread`, without lanes.
+    /// Creates the submitter of I/O thread `thread`, without lanes.
     pub(crate) fn new(zeroes: Arc<Zeroes>, thread: usize) -> Submitter {
         Submitter {
-            lanes: Lanes::default(),
+            lanes: VolumeLanes::default(),
             tickets: Tickets::default(),
             done: Vec::with_capacity(CHANNEL_DEPTH as usize),
             fresh: false,
@@ -65,7 +63,7 @@ impl Submitter {
         }
     }
 
-    /// Gives the next part of a request to the block layer.
+    /// Submits the next part of a request to the block layer.
     #[inline]
     pub(crate) fn submit(&mut self, id: u32) {
         self.fresh = true;
@@ -83,7 +81,7 @@ impl Submitter {
         self.push(id);
     }
 
-    /// Gives it to the channel, or puts it behind those that wait for that.
+    /// Passes a ticket to the channel, or queues it behind others that wait for the channel.
     #[inline]
     fn push(&mut self, id: u32) {
         let ticket = self.tickets.get(id);
@@ -108,7 +106,7 @@ impl Submitter {
         }
     }
 
-    /// Lets requests go on for which the channel had no room; true if one did.
+    /// Submits requests that waited for room in the channel. Returns true if any was submitted.
     fn submit_waiting(&mut self, lane: usize) -> bool {
         let mut moved = false;
         while let Some(id) = self.lanes[lane].waiting.front().copied() {
@@ -128,7 +126,8 @@ impl Submitter {
         moved | self.submit_held_back(lane)
     }
 
-    /// Lets requests go on of groups that the channel has room for again; true if one did.
+    /// Submits requests of throttled groups that have room again. Returns true if any was
+    /// submitted.
     fn submit_held_back(&mut self, lane: usize) -> bool {
         let mut held_back = std::mem::take(&mut self.lanes[lane].held_back);
         let moved = held_back.offer(|id| {
@@ -145,7 +144,7 @@ impl Submitter {
         moved
     }
 
-    /// Starts what was submitted and gathers what is done.
+    /// Polls all channels, gathers completions and submits waiting requests.
     pub(crate) fn poll(&mut self) {
         for index in 0..self.lanes.numbers() {
             loop {
@@ -162,7 +161,7 @@ impl Submitter {
         }
     }
 
-    /// The request of a ticket goes on with its next part (`None`), or is over.
+    /// Continues a ticket with its next part and returns `None`, or returns the completed ticket.
     #[inline]
     pub(crate) fn advance(&mut self, id: u32, status: Status) -> Option<Ticket> {
         let mut ticket = self.tickets.get(id);
@@ -189,7 +188,7 @@ impl Submitter {
         Some(self.end(id))
     }
 
-    /// Removes a started ticket.
+    /// Removes a started ticket and releases what it holds.
     #[inline]
     pub(crate) fn end(&mut self, id: u32) -> Ticket {
         let ticket = self.tickets.remove(id);
@@ -198,18 +197,18 @@ impl Submitter {
         if !lane.memory_waiters.is_empty() {
             self.retry.append(&mut lane.memory_waiters);
         }
-        if ticket.waits.claim != Claim::None {
+        if ticket.waits.claim != RangeClaim::None {
             self.release(id, &ticket);
         }
         ticket
     }
 
-    /// A step of a bounce is done; true if the ticket goes on, with the next one or with its own
-    /// operation.
+    /// Handles a completed step of a bounce. Returns true if the ticket continues with the next
+    /// step or with its own operation.
     #[cold]
     pub(crate) fn go_on_bouncing(&mut self, id: u32, status: Status) -> bool {
         let ticket = self.tickets.get(id);
-        let (Some(bounce), Memory::Buffer(buffer)) = (&mut ticket.bounce, &mut ticket.memory)
+        let (Some(bounce), TicketMemory::Buffer(buffer)) = (&mut ticket.bounce, &mut ticket.memory)
         else {
             return false;
         };
@@ -227,11 +226,11 @@ impl Submitter {
     }
 }
 
-/// The bio of a ticket's next part.
+/// Returns the bio of a ticket's next part.
 #[inline]
 fn bio_of(ticket: &Ticket, zeroes: &Zeroes, tenants: u16) -> Bio {
     let tenant = tenants.wrapping_add(ticket.owner.conn as u16);
-    if let (Some(bounce), Memory::Buffer(buffer)) = (&ticket.bounce, &ticket.memory) {
+    if let (Some(bounce), TicketMemory::Buffer(buffer)) = (&ticket.bounce, &ticket.memory) {
         return bounce.bio(buffer, ticket.flags).with_tenant(tenant).with_group(ticket.owner.group);
     }
     let sectors = ticket.left_sectors.min(PART_SECTORS) as u32;
@@ -239,7 +238,7 @@ fn bio_of(ticket: &Ticket, zeroes: &Zeroes, tenants: u16) -> Bio {
         (Op::Flush, _) => Bio::flush(),
         (Op::Discard, _) => Bio::discard(ticket.sector, sectors),
         (Op::WriteZeroes, _) => Bio::write_zeroes(ticket.sector, sectors),
-        (op, Memory::Buffer(buffer)) => buffer.bio(op, ticket.sector, ticket.bio_bytes),
+        (op, TicketMemory::Buffer(buffer)) => buffer.bio(op, ticket.sector, ticket.bio_bytes),
         (op, _) => zeroes.bio(op, ticket.sector, ticket.bio_bytes),
     };
     bio.with_flags(ticket.flags).with_tenant(tenant).with_group(ticket.owner.group)

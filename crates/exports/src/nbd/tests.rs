@@ -13,14 +13,14 @@ use millrace_machine::{Machine, Native};
 use millrace_reactor::{Backend, Config, Reactor};
 
 use super::connection::Connection;
-use super::execute::Core;
+use super::execute::WorkerContext;
 use super::exports::Exports;
 use super::listen::{Listen, Listener};
-use super::memory::Pool;
+use super::memory::BufferPool;
 use super::memory::budget::MemoryBudget;
 use super::memory::waiting_line::Waiter;
 use super::server_state::{ServerState, ThreadMessage};
-use super::submit::ticket::{Memory, Owner, Ticket, TicketState, Waits};
+use super::submit::ticket::{Ticket, TicketMemory, TicketOwner, TicketState, TicketWait};
 use super::worker::Worker;
 use super::{ExportConfig, ListenConfig, Server, ServerConfig, StopReport, share};
 use millrace_nbd::wire::{OPT_EXPORT_NAME, put_option};
@@ -36,10 +36,10 @@ pub(crate) fn volume(spec: &str, threads: u16, timeout_ns: u64) -> Arc<Volume<Na
 }
 
 /// A pool with a reactor of its own.
-pub(crate) fn pool(budget: &Arc<MemoryBudget>, idle_bytes_max: usize) -> (Reactor, Pool) {
+pub(crate) fn pool(budget: &Arc<MemoryBudget>, idle_bytes_max: usize) -> (Reactor, BufferPool) {
     let config = Config { backend: Backend::Epoll, ..Config::default() };
     let reactor = Reactor::new(config).unwrap();
-    let pool = Pool::new(Arc::clone(budget), reactor.handle(), idle_bytes_max, 0);
+    let pool = BufferPool::new(Arc::clone(budget), reactor.handle(), idle_bytes_max, 0);
     (reactor, pool)
 }
 
@@ -77,9 +77,9 @@ pub(crate) fn header(request: &Request) -> Vec<u8> {
 }
 
 /// A ticket of connection 0.
-pub(crate) fn ticket(op: Op, serial: u64, memory: Memory) -> Ticket {
+pub(crate) fn ticket(op: Op, serial: u64, memory: TicketMemory) -> Ticket {
     Ticket {
-        owner: Owner { conn: 0, serial, group: GroupId::DEFAULT },
+        owner: TicketOwner { conn: 0, serial, group: GroupId::DEFAULT },
         lane: 0,
         state: TicketState::Filling,
         reply: Reply::new(&request(Command::Write, 0, 512), &session()),
@@ -93,7 +93,7 @@ pub(crate) fn ticket(op: Op, serial: u64, memory: Memory) -> Ticket {
         left_sectors: 0,
         memory,
         bounce: None,
-        waits: Waits::default(),
+        waits: TicketWait::default(),
     }
 }
 
@@ -138,7 +138,7 @@ impl Rig {
             Arc::new(share(&config, (Arc::new(exports.unwrap()), &requests), listeners).unwrap());
         let mut worker = Worker::new(&shared, 0).unwrap();
         for served in &shared.exports().volumes {
-            let Core { ctx, submitter, .. } = &mut worker.core;
+            let WorkerContext { ctx, submitter, .. } = &mut worker.core;
             submitter.lanes.open(ctx, served).unwrap();
         }
         Rig { worker: Some(worker), shared, _dir: dir }

@@ -1,40 +1,40 @@
 //! TLS of a listener: its certificates, and the sessions of its clients.
 //!
-//! Owns what a listener needs for TLS and what a connection keeps of its session. Called by
-//! start-up, the negotiation and the connection's sends and receives; calls `millrace-tls`.
+//! Called by start-up, the negotiation and the connection's sends and receives; calls
+//! `millrace-tls`.
 //!
-//! Invariants: a session is read only while nothing of it waits in memory that a receive may be
-//! writing to; a receive is started only when everything that came before it was decrypted, so that
-//! no request lies here unseen while its client waits for the answer.
+//! Invariants: a session is not read while a receive may be writing to its memory. A receive is
+//! started only when all earlier bytes were decrypted, so that no request stays unseen while its
+//! client waits for the reply.
 
 use std::sync::Arc;
 
 use millrace_nbd::TlsMode;
 use millrace_tls::{Error, ServerConfig, Session};
 
-/// TLS of a listener.
+/// TLS settings of a listener.
 #[derive(Debug, Clone)]
 pub struct ListenTls {
-    /// Certificates; files that change are read again within a second.
+    /// Certificates and key. Changed files are reloaded within a second.
     pub config: Arc<ServerConfig>,
-    /// Whether clients may or must use it; `None` is as good as no TLS.
+    /// Determines whether clients may or must use TLS. `None` disables it.
     pub mode: TlsMode,
 }
 
 impl ListenTls {
-    /// The session of a client that begins, with the certificates of this moment. Reads no file.
+    /// Starts the session of a client with the certificates loaded last. Reads no file.
     pub(crate) fn session(&self) -> Result<Session, Error> {
         Session::server(&self.config)
     }
 }
 
-/// TLS of a connection.
+/// TLS session of a connection.
 #[derive(Debug)]
 pub(crate) struct TlsSession {
     pub(crate) session: Session,
-    /// All that was received is decrypted and was handed out.
+    /// All received bytes were decrypted and handed out.
     drained: bool,
-    /// The negotiation knows that it is encrypted.
+    /// The negotiation was told that it is encrypted.
     pub(crate) told: bool,
 }
 
@@ -43,33 +43,33 @@ impl TlsSession {
         TlsSession { session, drained: true, told: false }
     }
 
-    /// So many bytes of ciphertext came in.
+    /// Records that `bytes` of ciphertext were received.
     pub(crate) fn received(&mut self, bytes: usize) {
         self.session.received(bytes);
         self.drained = false;
     }
 
-    /// Decrypts one record into this memory, so that payload behind a request is not decrypted to
-    /// where requests go; how many bytes.
+    /// Decrypts one record into `into`, and no more, since the payload of a request must go
+    /// elsewhere. Returns the number of bytes.
     pub(crate) fn read_record(&mut self, into: &mut [u8]) -> Result<usize, Error> {
         let read = self.session.read_record(into)?;
         self.drained = read == 0;
         Ok(read)
     }
 
-    /// Decrypts into this memory; how many bytes.
+    /// Decrypts into `into`. Returns the number of bytes.
     pub(crate) fn read(&mut self, into: &mut [u8]) -> Result<usize, Error> {
         let read = self.session.read(into)?;
         self.drained = read < into.len();
         Ok(read)
     }
 
-    /// Whether the peer said that it sends nothing more, and all before that was handed out.
+    /// Returns true if the peer closed its side and everything before that was handed out.
     pub(crate) fn is_over(&self) -> bool {
         self.session.peer_closed() && !self.has_more()
     }
 
-    /// Whether ciphertext came in that is not decrypted and handed out.
+    /// Returns true if received ciphertext was not decrypted or not handed out yet.
     pub(crate) fn has_more(&self) -> bool {
         !self.drained || self.session.is_waiting()
     }

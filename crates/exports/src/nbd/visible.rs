@@ -1,7 +1,7 @@
-//! The exports of a listener as one client sees them: those that its certificate allows, and what
-//! was opened because it asked.
+//! The exports of a listener as visible to one client: those that its certificate allows, and those
+//! opened on its request.
 //!
-//! Made for each step of a negotiation by receive.rs, which hands it to the protocol core as its
+//! receive.rs makes it for each step of a negotiation, and passes it to the protocol code as its
 //! catalog.
 
 use std::cell::RefCell;
@@ -11,40 +11,42 @@ use millrace_nbd::{Catalog, ExportInfo, Wanted};
 use millrace_tls::PeerNames;
 
 use super::exports::{Export, Exports, ListenerCatalog};
-use super::on_demand::Demand;
+use super::on_demand::OnDemandState;
 
 /// The exports of a listener that one client may see.
-pub(crate) struct Visible<'a> {
+pub(crate) struct VisibleExports<'a> {
     catalog: &'a ListenerCatalog,
-    /// The names in the client's certificate, if it showed one.
+    /// Names in the client's certificate, if it sent one.
     peer: Option<&'a PeerNames>,
-    /// Why the client was refused the export that it named last, if it was.
+    /// Reason why the export that the client named last was refused.
     refused: RefCell<Option<String>>,
-    /// What it asked for that is opened on demand.
-    demand: &'a Demand,
+    /// The client's request for an export that is opened on demand.
+    demand: &'a OnDemandState,
 }
 
-impl<'a> Visible<'a> {
-    /// Those of a listener for a client with these names in its certificate, who has asked for
-    /// something that is opened on demand. `None` if the listener is gone.
+impl<'a> VisibleExports<'a> {
+    /// Creates the view of a client with these names in its certificate and this request on demand.
+    /// Returns `None` if the listener was removed.
     pub(crate) fn of(
         exports: &'a Exports,
         listener: usize,
-        (peer, demand): (Option<&'a PeerNames>, &'a Demand),
-    ) -> Option<Visible<'a>> {
+        (peer, demand): (Option<&'a PeerNames>, &'a OnDemandState),
+    ) -> Option<VisibleExports<'a>> {
         let refused = RefCell::default();
-        exports.catalog(listener).map(|catalog| Visible { catalog, peer, refused, demand })
+        exports.catalog(listener).map(|catalog| VisibleExports { catalog, peer, refused, demand })
     }
 
-    /// The export of an index that the negotiation has chosen.
+    /// Returns the export at the index that the negotiation chose.
     pub(crate) fn export(&self, index: usize) -> Option<&Arc<Export>> {
         match self.demand {
-            Demand::Granted(_, granted) if granted.index() == index => Some(granted.export()),
+            OnDemandState::ExportSession(_, granted) if granted.index() == index => {
+                Some(granted.export())
+            }
             _ => self.catalog.exports.get(index),
         }
     }
 
-    /// Why the client was refused an export that is there, if it was.
+    /// Returns the reason if the client was refused an export that exists.
     pub(crate) fn take_refused(self) -> Option<String> {
         self.refused.into_inner()
     }
@@ -57,7 +59,7 @@ impl<'a> Visible<'a> {
     }
 }
 
-impl Catalog for Visible<'_> {
+impl Catalog for VisibleExports<'_> {
     fn len(&self) -> usize {
         self.catalog.len()
     }
@@ -70,7 +72,7 @@ impl Catalog for Visible<'_> {
         self.export(index).map_or(0, |export| export.size_bytes())
     }
 
-    /// As it is in the catalog; the empty name is the first export that the client may use.
+    /// Finds an export by name. The empty name means the first export that the client may use.
     fn find(&self, name: &str) -> Option<usize> {
         let is_it = |info: &ExportInfo| name.is_empty() || info.name == name;
         let found = (0..self.len()).find(|index| self.get(*index).is_some_and(is_it));
@@ -79,12 +81,14 @@ impl Catalog for Visible<'_> {
                 || "a client without a certificate".to_owned(),
                 |peer| peer.to_string(),
             );
-            let why = format!("{who} may not use export {name:?}: see its tls-allow");
+            let why = format!(
+                "{who} may not use export {name:?}: its tls-allow does not list this client"
+            );
             *self.refused.borrow_mut() = Some(why);
             return None;
         }
         match self.demand {
-            Demand::Granted(known, granted) if found.is_none() && known == name => {
+            OnDemandState::ExportSession(known, granted) if found.is_none() && known == name => {
                 Some(granted.index())
             }
             _ => found,
@@ -93,13 +97,15 @@ impl Catalog for Visible<'_> {
 
     fn is_pending(&self, wanted: Wanted<'_>) -> bool {
         let is_known = |name: &str| match self.demand {
-            Demand::Granted(known, _) | Demand::Refused(known, _) => known == name,
+            OnDemandState::ExportSession(known, _) | OnDemandState::Refused(known, _) => {
+                known == name
+            }
             _ => false,
         };
         self.catalog.on_demand
             && match wanted {
-                Wanted::List => !matches!(self.demand, Demand::Listed(_)),
-                // Names on the list come first, also for clients that may not use them.
+                Wanted::List => !matches!(self.demand, OnDemandState::Listed(_)),
+                // Listed exports take precedence, even if the client may not use them.
                 Wanted::Export(name) => {
                     !name.is_empty() && !is_known(name) && self.catalog.find(name).is_none()
                 }
@@ -108,19 +114,22 @@ impl Catalog for Visible<'_> {
 
     fn why_refused(&self, name: &str) -> Option<String> {
         match self.demand {
-            Demand::Refused(refused, why) if refused == name => why.clone(),
+            OnDemandState::Refused(refused, why) if refused == name => why.clone(),
             _ => None,
         }
     }
 
     fn listed(&self) -> usize {
-        let on_demand = if let Demand::Listed(names) = self.demand { names.len() } else { 0 };
+        let on_demand =
+            if let OnDemandState::Listed(names) = self.demand { names.len() } else { 0 };
         self.len() + on_demand
     }
 
     fn listing(&self, index: usize) -> Option<(&str, &str)> {
         match (index.checked_sub(self.len()), self.demand) {
-            (Some(at), Demand::Listed(names)) => names.get(at).map(|name| (name.as_str(), "")),
+            (Some(at), OnDemandState::Listed(names)) => {
+                names.get(at).map(|name| (name.as_str(), ""))
+            }
             _ => self.get(index).map(|info| (info.name.as_str(), info.description.as_str())),
         }
     }

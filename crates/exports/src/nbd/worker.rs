@@ -1,12 +1,13 @@
 //! An I/O thread of the server: its connections, its channels, its loop.
 //!
-//! One turn: submit to and reap from the ring; receives become requests, requests bios; the
-//! channels are polled; completed bios become replies; each connection touched gets one send and
-//! one receive. It sleeps in the ring when there is nothing to do. Made and run on its own thread
-//! by start-up; other threads reach it only through [`ServerState`] and its doorbell.
+//! One turn of the loop: submit operations to the ring and reap completions; turn receives into
+//! requests and requests into bios; poll the channels; turn completed bios into replies; start one
+//! send and one receive for each connection concerned. The thread sleeps in the ring when there is
+//! nothing to do. Start-up makes and runs it on its own thread; other threads reach it only through
+//! [`ServerState`] and its doorbell.
 //!
-//! Invariants: what is dropped at the end goes in the order channels, ring, connections, pool; what
-//! the kernel or a drive may still touch then is leaked.
+//! Invariant: at the end, channels, ring, connections and pool are dropped in this order. Memory
+//! that the kernel or a drive may still access then is leaked.
 
 mod admission;
 pub(crate) mod client_timers;
@@ -27,56 +28,55 @@ use millrace_runtime::{IoConfig, IoContext};
 use self::client_timers::{ClientTimers, LANE_IDLE_NS};
 use super::clients;
 use super::connection::client_log;
-use super::connection::{Connection, Phase};
-use super::execute::Core;
-use super::execute::tls::TlsTurn;
-use super::memory::{Pool, trim_heap};
-use super::ring::{Event, Ring, close_now, set_send_buffer, set_tcp_options};
-use super::server_state::{FlushPart, Negotiating, ServerState, ThreadMessage};
+use super::connection::{Connection, ConnectionPhase};
+use super::execute::WorkerContext;
+use super::execute::tls::TlsTurnLimits;
+use super::memory::{BufferPool, trim_heap};
+use super::ring::{SocketEvent, SocketRing, close_now, set_send_buffer, set_tcp_options};
+use super::server_state::{FlushPart, NegotiationCount, ServerState, ThreadMessage};
 use super::stats::ServerStats;
 use super::submit::Submitter;
-use super::submit::ticket::{Memory, Ticket, TicketState};
+use super::submit::ticket::{Ticket, TicketMemory, TicketState};
 use crate::nbd::memory::waiting_line::MemoryWait;
 
-/// Connections that must have ended before the heap is trimmed: when none is left, and else. Each
-/// has some 200 KiB of it.
+/// Number of ended connections after which the heap is trimmed: if none is left, and otherwise.
+/// Each used about 200 KiB of heap.
 const CLOSED_FEW: u32 = 16;
 const CLOSED_MANY: u32 = 256;
-/// How soon to accept again after the system refused a connection.
+/// Delay before accepting is retried after an error, in nanoseconds.
 const ACCEPT_RETRY_NS: u64 = 100_000_000;
 
-/// An I/O thread.
 pub(crate) struct Worker {
-    pub(crate) core: Core,
-    pub(crate) ring: Ring,
+    pub(crate) core: WorkerContext,
+    pub(crate) ring: SocketRing,
     pub(crate) shared: Arc<ServerState>,
     pub(crate) number: usize,
     pub(crate) conns: Vec<Option<Box<Connection>>>,
     free: Vec<usize>,
     /// Connections to look at before the next turn.
     pub(crate) touched: Vec<usize>,
-    /// Connections that left requests for the next turn.
+    /// Connections with received requests left for the next turn.
     unfinished: Vec<usize>,
     completions: Vec<Completion>,
-    /// Deadline, index and serial of connections in negotiation, the oldest first.
+    /// Deadline, index and serial number of negotiating connections, oldest first.
     handshakes: VecDeque<(u64, usize, u64)>,
     pub(crate) client_timers: ClientTimers,
-    /// The value of [`ServerState::changes`] that this thread has looked at.
+    /// Value of [`ServerState::changes`] when this thread last looked.
     pub(crate) seen_changes: u64,
     accepting: Accepting,
     pub(crate) flush_part: Option<FlushPart>,
 }
 
-/// How connections of a thread begin and end.
+/// State for accepting and closing connections.
 #[derive(Default)]
 struct Accepting {
-    /// Connections that ended since the heap was trimmed.
+    /// Number of connections that ended since the heap was last trimmed.
     closed: u32,
-    /// Number of the connection that it opened last.
+    /// Serial number of the connection opened last.
     serial: u64,
-    /// The thread that gets the next one, modulo their number.
+    /// Thread that gets the next connection, modulo the number of threads.
     next_thread: usize,
-    /// Listeners to accept on again at that time.
+    /// Time to retry accepting on listeners that failed, in nanoseconds.
     again_ns: Option<u64>,
 }
 
@@ -92,10 +92,10 @@ impl Worker {
         shared.mailboxes[number].set_bell(Arc::clone(ctx.bell()));
         let handle = ctx.reactor().handle();
         let budget = Arc::clone(&shared.budget);
-        let pool = Pool::new(budget, handle.clone(), shared.idle_bytes_max, number);
+        let pool = BufferPool::new(budget, handle.clone(), shared.idle_bytes_max, number);
         let (exports, zeroes) = (shared.exports(), Arc::clone(&shared.zeroes));
         let submitter = Submitter::new(Arc::clone(&zeroes), number);
-        let mut core = Core {
+        let mut core = WorkerContext {
             ctx,
             exports,
             submitter,
@@ -104,13 +104,13 @@ impl Worker {
             counts: ServerStats::default(),
             threads: shared.mailboxes.len(),
             shared: Arc::clone(shared),
-            secure: TlsTurn::default(),
+            secure: TlsTurnLimits::default(),
         };
         let place = (number, shared.mailboxes.len());
         core.submitter.lanes.open_early(&mut core.ctx, place, &core.exports.volumes)?;
         Ok(Worker {
             core,
-            ring: Ring::new(handle),
+            ring: SocketRing::new(handle),
             shared: Arc::clone(shared),
             number,
             conns: Vec::new(),
@@ -138,14 +138,14 @@ impl Worker {
         Ok(())
     }
 
-    /// Turns the loop once; sleeps if there is nothing to do, until `limit_ns` at most.
+    /// Runs one turn of the loop. If there is nothing to do, sleeps until `limit_ns` at most.
     ///
     /// # Errors
     /// `System` if the ring fails.
     pub(crate) fn turn(&mut self, limit_ns: Option<u64>) -> Result<(), Error> {
         let deadline_ns = self.deadline(limit_ns);
         self.client_timers.clock.expect(deadline_ns);
-        let Core { ctx, submitter, .. } = &mut self.core;
+        let WorkerContext { ctx, submitter, .. } = &mut self.core;
         let (shared, number) = (&self.shared, self.number);
         let (seen, unfinished) = (self.seen_changes, !self.unfinished.is_empty());
         let stopping = limit_ns.is_some();
@@ -184,17 +184,17 @@ impl Worker {
         Ok(())
     }
 
-    /// Until when the thread may sleep.
+    /// Returns the time until which the thread may sleep.
     fn deadline(&mut self, limit_ns: Option<u64>) -> Option<u64> {
         let client_timers = self.client_timer_deadline();
         while let Some((_, index, serial)) = self.handshakes.front().copied() {
             let conn = self.conns[index].as_ref().filter(|conn| conn.serial == serial);
-            if conn.is_some_and(|conn| conn.phase == Phase::Handshake) {
+            if conn.is_some_and(|conn| conn.phase == ConnectionPhase::Handshake) {
                 break;
             }
             self.handshakes.pop_front();
         }
-        // Looked at now and then, so that little of a pause counts.
+        // Woken up regularly, so that little of a pause of the process counts as handshake time.
         let look = |(deadline_ns, ..): &(u64, _, _)| (*deadline_ns).min(Native::now() + LOOK_NS);
         let handshake = self.handshakes.front().map(look);
         let overdue = self.core.submitter.overdue_deadline();
@@ -204,7 +204,7 @@ impl Worker {
         channels.chain(others.into_iter().flatten()).min()
     }
 
-    /// Goes on with what the last turn left.
+    /// Processes received requests that the last turn of the loop left.
     fn take_unfinished(&mut self) {
         for index in self.unfinished.drain(..) {
             let Some(conn) = self.conns[index].as_mut() else { continue };
@@ -217,20 +217,20 @@ impl Worker {
         let mut completions = std::mem::take(&mut self.completions);
         self.ring.take(&mut completions);
         for completion in completions.drain(..) {
-            match Event::of(completion.user_data) {
-                Event::Received(index) => {
+            match SocketEvent::of(completion.user_data) {
+                SocketEvent::Received(index) => {
                     let Some(conn) = self.conns[index].as_mut() else { continue };
                     self.core.received(conn, completion.result);
                     conn.touch(&mut self.touched);
                 }
-                Event::Caught(index) => {
+                SocketEvent::Caught(index) => {
                     let Some(conn) = self.conns[index].as_mut() else { continue };
                     self.core.caught_up(conn);
                     conn.touch(&mut self.touched);
                 }
-                Event::Sent(index) => self.sent(index, completion.result),
-                Event::Accepted(listener) => self.accepted(listener, completion.result),
-                Event::Other => {}
+                SocketEvent::Sent(index) => self.sent(index, completion.result),
+                SocketEvent::Accepted(listener) => self.accepted(listener, completion.result),
+                SocketEvent::Other => {}
             }
         }
         self.completions = completions;
@@ -253,9 +253,9 @@ impl Worker {
             return conn.kill(&mut self.core.submitter.tickets, &mut self.core.pool);
         }
         conn.moved(bytes);
-        // Room for more requests: those that were received already are next, and after the rest of
-        // these replies, so that the client has something to read while they are carried out.
-        if conn.out.has_rest() && conn.phase == Phase::Transmission {
+        // Requests already received are processed only after the rest of these replies, so that the
+        // client has something to read meanwhile.
+        if conn.out.has_rest() && conn.phase == ConnectionPhase::Transmission {
             conn.turn.has_more = true;
             conn.pump_send(&self.ring, &mut self.core.pool);
         } else {
@@ -263,7 +263,7 @@ impl Worker {
         }
     }
 
-    /// A send of ciphertext moved bytes, none if it failed.
+    /// Handles a completed send of ciphertext; `bytes` is 0 if it failed.
     fn sent_secure(&mut self, index: usize, bytes: usize) {
         let Some(conn) = self.conns[index].as_mut() else { return };
         conn.out.busy = false;
@@ -274,7 +274,7 @@ impl Worker {
         let Some(tls) = &mut conn.tls else { return };
         tls.session.sent(bytes);
         let has_rest = !tls.session.output().is_empty() || conn.out.has_rest();
-        if has_rest && conn.phase == Phase::Transmission {
+        if has_rest && conn.phase == ConnectionPhase::Transmission {
             conn.turn.has_more = true;
             conn.pump_send(&self.ring, &mut self.core.pool);
         } else {
@@ -326,7 +326,7 @@ impl Worker {
         }
     }
 
-    /// Takes over connections that thread 0 accepted, and answers operators.
+    /// Handles messages of other threads: accepted connections, and questions of operators.
     fn take_messages(&mut self) {
         while let Some(message) = self.shared.mailboxes[self.number].take() {
             match message {
@@ -351,7 +351,7 @@ impl Worker {
     fn open(&mut self, fd: RawFd, listener: usize) {
         let exports = Arc::clone(&self.core.exports);
         let Some(catalog) = exports.catalog(listener) else {
-            // The listener was removed meanwhile.
+            // The listener was removed after it had accepted the connection.
             self.shared.dismiss();
             return close_now(fd);
         };
@@ -366,7 +366,7 @@ impl Worker {
         let conn =
             self.conns[index].insert(Connection::new(fd, index, self.accepting.serial, listener));
         let mode = catalog.tls.as_ref().map(|tls| tls.mode).unwrap_or_default();
-        conn.expect(mode, Negotiating::new(&self.shared));
+        conn.expect(mode, NegotiationCount::new(&self.shared));
         client_log::connected(self.number, conn, &catalog.address);
         let deadline_ns = Native::now().saturating_add(self.shared.handshake_timeout_ns);
         self.handshakes.push_back((deadline_ns, index, self.accepting.serial));
@@ -379,7 +379,8 @@ impl Worker {
                 lane.channel.tick();
             }
         }
-        // What `deadline` may have waited for is looked at, or the thread would never sleep again.
+        // Everything that `deadline` may have returned must be handled, or the thread never sleeps
+        // again.
         let now_ns = Native::now();
         let pause_ns = self.client_timers.clock.look(now_ns, LOOK_NS);
         if pause_ns > 0 {
@@ -401,7 +402,7 @@ impl Worker {
             }
             self.handshakes.pop_front();
             let conn = self.conns[index].as_mut().filter(|conn| conn.serial == serial);
-            if let Some(conn) = conn.filter(|conn| conn.phase == Phase::Handshake) {
+            if let Some(conn) = conn.filter(|conn| conn.phase == ConnectionPhase::Handshake) {
                 let timeout_ns = self.shared.handshake_timeout_ns;
                 if let Some(until_ns) = conn.negotiates_until(now_ns, timeout_ns) {
                     self.handshakes.push_back((until_ns, index, serial));
@@ -421,7 +422,7 @@ impl Worker {
         }
     }
 
-    /// The thread did not run for so long: everybody has that much more time.
+    /// Extends all time limits by `pause_ns`, during which the thread did not run.
     #[cold]
     fn forgive(&mut self, pause_ns: u64) {
         for (deadline_ns, ..) in &mut self.handshakes {
@@ -433,7 +434,7 @@ impl Worker {
         self.client_timers.forgive(pause_ns);
     }
 
-    /// Looks at what other threads did with ranges, if they did something.
+    /// Handles changes of other threads to the range tables, if there were any.
     pub(crate) fn follow_changes(&mut self) {
         let changes = self.shared.changes();
         if changes != self.seen_changes {
@@ -442,9 +443,10 @@ impl Worker {
         }
     }
 
-    /// Tells all other threads that there is something to look at.
+    /// Wakes all other threads so that they look for changes.
     pub(crate) fn ring_others(&self) {
-        // Before the bells. This thread has one more turn, too: what it gave back may be its own.
+        // Counted before the doorbells ring. This thread gets another turn, too: memory that it
+        // freed may be for its own connections.
         self.shared.note_change();
         let others = self.shared.mailboxes.iter().enumerate();
         others.filter(|(thread, _)| *thread != self.number).for_each(|(_, mailbox)| mailbox.ring());
@@ -457,12 +459,12 @@ impl Worker {
             let Some(ticket) = self.core.submitter.advance(id, status) else { continue };
             let conn = self.conns[ticket.owner.conn as usize].as_mut();
             let Some(conn) = conn.filter(|conn| awaits(conn, &ticket)) else {
-                if let Memory::Buffer(buffer) = ticket.memory {
+                if let TicketMemory::Buffer(buffer) = ticket.memory {
                     self.core.pool.give(buffer);
                 }
                 continue;
             };
-            if conn.phase == Phase::Dead {
+            if conn.phase == ConnectionPhase::Dead {
                 conn.in_flight -= 1;
                 conn.give_back(ticket.memory, &mut self.core.pool);
             } else {
@@ -473,12 +475,12 @@ impl Worker {
             }
             conn.touch(&mut self.touched);
         }
-        // What `advance` submitted may have been rejected at once; `fresh` says so.
+        // Bios that `advance` submitted may have been rejected at once; `fresh` is set then.
         done.append(&mut self.core.submitter.done);
         self.core.submitter.done = done;
     }
 
-    /// Starts the sends and receives of every connection that was touched.
+    /// Starts sends and receives of all connections that were touched.
     fn pump(&mut self) {
         for at in 0..self.touched.len() {
             let index = self.touched[at];
@@ -486,7 +488,7 @@ impl Worker {
             conn.history.lists.touched = false;
             let catching_ns = conn.out.catching_ns;
             conn.pump(&self.ring, &mut self.core.submitter.tickets, &mut self.core.pool);
-            if conn.phase == Phase::Dead {
+            if conn.phase == ConnectionPhase::Dead {
                 conn.pump(&self.ring, &mut self.core.submitter.tickets, &mut self.core.pool);
             }
             if conn.out.catching_ns == 0 && conn.waits_to_send() {
@@ -495,7 +497,9 @@ impl Worker {
             if conn.out.catching_ns != catching_ns {
                 self.client_timers.watch(conn);
             }
-            if conn.turn.end() && matches!(conn.phase, Phase::Handshake | Phase::Transmission) {
+            if conn.turn.end()
+                && matches!(conn.phase, ConnectionPhase::Handshake | ConnectionPhase::Transmission)
+            {
                 self.unfinished.push(index);
             }
             if conn.is_over() {
@@ -522,7 +526,7 @@ impl Worker {
             }
         }
         if conn.in_flight > 0 {
-            // Drives have the rest; its memory comes back without the connection.
+            // The rest is at the drives. Its memory is freed without the connection.
             self.core.submitter.drop_waiting_of(conn.serial, &mut self.core.pool);
         }
         self.free.push(index);
@@ -554,7 +558,7 @@ fn accept_on(worker: &Worker, listener: usize) {
     }
 }
 
-/// Serves other exports from now on, if there are others.
+/// Switches to the current exports, if they were replaced.
 fn follow_exports(worker: &mut Worker) {
     let Some((exports, version)) = worker.shared.served.newer(worker.number) else { return };
     let before = std::mem::replace(&mut worker.core.exports, Arc::clone(&exports));
@@ -580,12 +584,12 @@ fn follow_exports(worker: &mut Worker) {
         }
     }
     worker.core.submitter.lanes.keep_only(&exports.volumes);
-    // Lanes that have no client any more may be of volumes that are gone.
+    // Lanes without clients may belong to volumes that were removed.
     worker.client_timers.expect_unused_lane(0);
     worker.shared.served.note_served(worker.number, version);
 }
 
-/// Whether this is the connection of a ticket, and it has no answer yet.
+/// Returns true if the connection is the ticket's and its client has not been answered yet.
 #[inline]
 fn awaits(conn: &Connection, ticket: &Ticket) -> bool {
     conn.serial == ticket.owner.serial && ticket.state != TicketState::Overdue

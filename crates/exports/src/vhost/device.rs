@@ -1,12 +1,13 @@
-//! A vhost-user-blk device: what a frontend says over its socket, and what follows from it.
+//! A vhost-user-blk device: handles the messages of a frontend.
 //!
-//! The control thread of an export (control.rs) hands each message here through the crate `vhost`,
-//! which parses them. The device keeps what was said of features, memory and rings, makes queues of
-//! it, and gives those to I/O threads; it waits for their answers where the protocol does.
+//! The control thread of an export (control.rs) passes each message here through the crate `vhost`,
+//! which parses it. The device keeps the negotiated features, memory and rings, makes queues of
+//! them, and passes these to the I/O threads. It waits for their answers where the protocol demands
+//! it.
 //!
-//! Invariants: a ring is served from its kick to GET_VRING_BASE, which waits until it is empty;
-//! queue `q` is served by thread `q` modulo their number; memory that a message takes away is
-//! unmapped when no request lies in it any more. Source: the vhost-user specification of QEMU.
+//! Invariants: a ring is served from its kick to GET_VRING_BASE, which waits until the ring is
+//! empty. Queue `q` is served by thread `q` modulo the number of threads. Memory that a message
+//! removes is unmapped once no request uses it. Source: the vhost-user specification of QEMU.
 
 pub(crate) mod control;
 mod messages;
@@ -23,69 +24,69 @@ use vhost::vhost_user::message::VhostUserMemoryRegion;
 use vhost::vhost_user::{Error, Result};
 
 use self::control::FrontendLink;
-use super::io_thread::{Common, Order, ThreadState};
+use super::io_thread::{ExportContext, ThreadOrder, ThreadState};
 use super::memory::{GuestMemory, Region, RegionAddress};
 use super::queue::blk::Config;
 use super::queue::inflight::{Inflight, WriteCache};
 use super::queue::notifiers::Notifiers;
 use super::queue::{DeviceFlags, Queue, QueueParts, RingParts};
-use super::ring::{Areas, RingFeatures};
+use super::ring::{RingAreas, RingFeatures};
 use crate::virtio::feature;
 
-/// Largest configuration space that may be asked for.
+/// Largest part of the configuration space that a frontend may read, in bytes.
 const CONFIG_MAX: usize = 256;
-/// How long the answer to a removal waits for requests in the memory that goes.
+/// Time limit for requests in removed memory to complete before the removal is answered.
 const REMOVAL_WAIT: Duration = Duration::from_secs(5);
-/// After this long without the end of what is in flight, a line says what is waited for.
+/// Time after which a wait for requests in flight is logged.
 const REMINDER_AFTER: Duration = Duration::from_secs(5);
 
-/// One ring as the frontend described it.
+/// State of one ring as set by the frontend.
 #[derive(Default)]
-struct Vring {
+struct VringState {
     size: u16,
-    /// Descriptor table, avail ring, used ring, in the frontend's addresses.
+    /// Descriptor table, avail ring and used ring, as addresses of the frontend.
     addresses: Option<[u64; 3]>,
     base: u16,
     enabled: bool,
-    /// Kick and call until it is served, and error always.
+    /// Kick and call descriptors until an I/O thread serves the ring; the error descriptor always.
     notifiers: Notifiers,
-    /// An I/O thread serves it.
+    /// True while an I/O thread serves the ring.
     served: bool,
 }
 
 /// The device of one export, while a frontend is connected.
 pub(crate) struct Device {
-    common: Arc<Common>,
+    common: Arc<ExportContext>,
     thread_states: Arc<[Arc<ThreadState>]>,
-    /// What guests are told, but for the size, which may have changed.
+    /// Configuration for guests, except the size, which may have changed since.
     config: Config,
     flags: Arc<DeviceFlags>,
     features: u64,
     memory: Arc<GuestMemory>,
     inflight: Option<Inflight>,
-    vrings: Vec<Vring>,
-    /// To the frontend.
+    vrings: Vec<VringState>,
+    /// Connection for messages to the frontend.
     link: Arc<FrontendLink>,
-    /// A session has begun on this connection.
+    /// The frontend has begun a session on this connection.
     owned: bool,
-    /// The frontend knows how many queues there are.
+    /// The frontend has asked for the number of queues.
     asked_queues: bool,
-    /// The frontend asked for the configuration space, so it knows the size.
+    /// The frontend has read the configuration space, so it knows the size.
     config_read: bool,
-    /// Answers to orders are negotiated.
+    /// REPLY_ACK was negotiated.
     answers: bool,
-    /// What was refused last left all as it was.
+    /// True if the message refused last changed nothing.
     whole: bool,
 }
 
 impl Device {
     pub(crate) fn new(
-        common: Arc<Common>,
+        common: Arc<ExportContext>,
         thread_states: Arc<[Arc<ThreadState>]>,
         link: Arc<FrontendLink>,
         (config, flags): (Config, DeviceFlags),
     ) -> Device {
-        let vrings = (0..config.queues).map(|_| Vring::default()).collect();
+        let vrings = (0..config.queues).map(|_| VringState::default()).collect();
         common.unflushed.begin_session();
         Device {
             common,
@@ -105,22 +106,23 @@ impl Device {
         }
     }
 
-    /// Whether a frontend may go on whose last message failed, if that asked for an answer.
+    /// Returns true if the frontend may continue after a failed message, because it asked for a
+    /// reply.
     pub(crate) fn goes_on(&mut self) -> bool {
         std::mem::take(&mut self.whole) && self.answers
     }
 
-    /// Requests and bytes of the device's tenant so far.
+    /// Returns the number of requests and bytes of the device's tenant so far.
     pub(crate) fn totals(&self) -> [u64; 2] {
         self.common.totals_of(self.flags.tenant)
     }
 
     fn refuse<T>(&self, why: impl AsRef<str>) -> Result<T> {
-        self.common.log.say_rarely(format!("refused what the frontend asks: {}", why.as_ref()));
+        self.common.log.say_rarely(format!("refused a request of the frontend: {}", why.as_ref()));
         Err(Error::InvalidParam)
     }
 
-    /// Why a guest cannot go on that uses features which are not offered any more.
+    /// Explains why a guest that uses features which are not offered any more cannot continue.
     fn lacks(&self, missing: u64) -> String {
         let ranges = missing & (feature::DISCARD | feature::WRITE_ZEROES) != 0;
         let mut causes = Vec::new();
@@ -133,7 +135,7 @@ impl Device {
             causes.push("event-idx = false");
         }
         if causes.is_empty() {
-            causes.push("another server may have");
+            causes.push("a server of another version may have offered it");
         }
         format!(
             "this guest was started when the export offered {}, which it does not offer now: {}; \
@@ -143,21 +145,21 @@ impl Device {
         )
     }
 
-    /// What the frontend may have left for, if it has gone before its session began: QEMU does so,
-    /// without a word to its back end, if that has fewer queues than its guest.
+    /// Explains why a frontend may have disconnected before its session began. QEMU does so,
+    /// without an error to its back end, if that has fewer queues than the guest.
     pub(crate) fn why_gone(&self) -> Option<String> {
         let count = self.vrings.len();
         (self.asked_queues && !self.owned).then(|| {
             let queues = if count == 1 { "is 1 queue" } else { &format!("are {count} queues") };
             format!(
-                "the frontend has gone when it heard that there {queues}: if its guest has more, \
-                 give the export as many (queues =) and restart the guest; QEMU does not bring it \
-                 back by itself"
+                "the frontend disconnected when it was told that there {queues}: if its guest has more, \
+                 give the export as many (queues =) and restart the guest; QEMU does not \
+                 reconnect it by itself"
             )
         })
     }
 
-    fn vring(&mut self, index: u32) -> Result<&mut Vring> {
+    fn vring(&mut self, index: u32) -> Result<&mut VringState> {
         let count = self.vrings.len();
         match self.vrings.get_mut(index as usize) {
             Some(_) => Ok(&mut self.vrings[index as usize]),
@@ -171,17 +173,18 @@ impl Device {
         }
     }
 
-    /// Tells the thread of a queue.
-    fn tell(&self, index: u32, order: Order) {
+    /// Sends an order to the I/O thread of a queue.
+    fn tell(&self, index: u32, order: ThreadOrder) {
         self.thread_states[index as usize % self.thread_states.len()].orders.put(order);
     }
 
-    /// Waits for an I/O thread; none if the export ends meanwhile.
+    /// Waits for an I/O thread's answer. Returns `None` if the export stops meanwhile.
     fn hear<T>(&self, answer: &Receiver<T>, what: &str) -> Option<T> {
         let mut reminder = Some(Deadline::<Native>::after(REMINDER_AFTER));
         loop {
             let stops = self.common.stop.is_given();
-            // Not a wait for each of hundreds of queues whose threads listen no more.
+            // During a stop, waiting for each of hundreds of queues whose threads have ended takes
+            // too long.
             let wait = if stops { Duration::ZERO } else { Duration::from_millis(100) };
             match answer.recv_timeout(wait) {
                 Ok(answer) => return Some(answer),
@@ -191,23 +194,25 @@ impl Device {
             }
             if reminder.as_mut().is_some_and(Deadline::is_over) {
                 reminder = None;
-                self.common.log.say(format!("{what}: still waiting for answers of a drive"));
+                self.common
+                    .log
+                    .say(format!("{what}: still waiting for a drive to complete requests"));
             }
             if reminder.is_none() {
-                // It may wait for the frontend instead.
-                self.thread_states.iter().for_each(|state| state.nudge.give());
+                // The thread may be stuck in the frontend's memory instead.
+                self.thread_states.iter().for_each(|state| state.signal.send());
             }
         }
     }
 
-    /// Stops serving a ring; its base. None if the export ends meanwhile: nobody may take a guess
-    /// for it.
+    /// Stops serving a ring and returns its base. Returns `None` if the export stops meanwhile: the
+    /// base is unknown then and must not be guessed.
     fn stop(&mut self, index: u32) -> Option<u16> {
         let vring = self.vrings.get_mut(index as usize)?;
         if std::mem::take(&mut vring.served) {
             let (reply, answer) = channel();
-            self.tell(index, Order::Stop(index as u16, reply));
-            let base = self.hear(&answer, &format!("queue {index} stops"))?;
+            self.tell(index, ThreadOrder::Stop(index as u16, reply));
+            let base = self.hear(&answer, &format!("queue {index} is stopping"))?;
             self.vrings[index as usize].base = base;
         }
         Some(self.vrings[index as usize].base)
@@ -219,17 +224,17 @@ impl Device {
         for index in 0..self.vrings.len() {
             if std::mem::take(&mut self.vrings[index].served) {
                 let (reply, answer) = channel();
-                self.tell(index as u32, Order::Stop(index as u16, reply));
+                self.tell(index as u32, ThreadOrder::Stop(index as u16, reply));
                 answers.push((index, answer));
             }
         }
         for (index, answer) in answers {
-            let base = self.hear(&answer, &format!("queue {index} stops"));
+            let base = self.hear(&answer, &format!("queue {index} is stopping"));
             self.vrings[index].base = base.unwrap_or(self.vrings[index].base);
         }
     }
 
-    /// Serves a ring as soon as all of it is known.
+    /// Starts serving a ring, which must be described completely.
     fn start(&mut self, index: u32) -> Result<()> {
         let (memory, features) = (Arc::clone(&self.memory), self.features);
         let protocol = features & feature::PROTOCOL_FEATURES != 0;
@@ -242,9 +247,9 @@ impl Device {
         if size == 0 {
             return self.refuse(format!("queue {index} is started without a size"));
         }
-        let Some(areas) = Areas::find(&memory, size, addresses) else {
+        let Some(areas) = RingAreas::find(&memory, size, addresses) else {
             let text = format!(
-                "queue {index}: its ring is not in the guest's memory; is that shared (share=on)?"
+                "queue {index}: its ring is not in the guest's memory; share the memory (share=on)"
             );
             return self.refuse(text);
         };
@@ -262,15 +267,16 @@ impl Device {
         let again = recovered.heads;
         if !again.is_empty() {
             let count = again.len();
-            let text =
-                format!("queue {index}: {count} requests in flight at a crash are resubmitted");
+            let text = format!(
+                "queue {index}: resubmitting {count} requests that were in flight when the server ended"
+            );
             self.common.log.say(text);
         }
         let vring = &mut self.vrings[index as usize];
         vring.served = true;
         let parts = QueueParts {
             number: index as u16,
-            // Without protocol features there is no message that enables.
+            // Without protocol features no message enables a ring.
             enabled: vring.enabled || !protocol,
             ring: RingParts { areas, size, features: ring_features, taken, used },
             notifiers: vring.notifiers.take(),
@@ -279,12 +285,13 @@ impl Device {
             again,
             flags,
         };
-        self.tell(index, Order::Start(Box::new(Queue::new(parts))));
+        self.tell(index, ThreadOrder::Start(Box::new(Queue::new(parts))));
         Ok(())
     }
 
-    /// Goes on in these regions; waits until all rings do, and a while until those that are left
-    /// out are unmapped. Where all stay nobody waits for I/O: QEMU lets its guest stand meanwhile.
+    /// Switches to new memory regions. Waits until all rings use them, and for a while until
+    /// removed regions are unmapped. If no region is removed, it does not wait for I/O: QEMU stops
+    /// its guest meanwhile.
     fn change_memory(&mut self, regions: Vec<Arc<Region>>) -> Result<()> {
         let memory = match GuestMemory::new(regions) {
             Ok(memory) => Arc::new(memory),
@@ -297,14 +304,14 @@ impl Device {
         drop(old);
         let mut answers = Vec::new();
         for (index, vring) in self.vrings.iter().enumerate().filter(|(_, vring)| vring.served) {
-            let areas = vring.addresses.and_then(|at| Areas::find(&memory, vring.size, at));
+            let areas = vring.addresses.and_then(|at| RingAreas::find(&memory, vring.size, at));
             let (reply, answer) = channel();
-            let order = Order::Memory(index as u16, Arc::clone(&memory), areas, reply);
+            let order = ThreadOrder::Memory(index as u16, Arc::clone(&memory), areas, reply);
             self.tell(index as u32, order);
             answers.push(answer);
         }
         for answer in answers {
-            let _ = self.hear(&answer, "a change of memory");
+            let _ = self.hear(&answer, "memory change");
         }
         let mut limit = Deadline::<Native>::after(REMOVAL_WAIT);
         let stops = || self.common.stop.is_given();
@@ -315,22 +322,22 @@ impl Device {
         Ok(())
     }
 
-    /// A descriptor for notifications, if it is one.
+    /// Checks that a file is an eventfd, and makes it non-blocking.
     fn eventfd(&self, file: Option<File>) -> Result<Option<OwnedFd>> {
         let Some(file) = file else { return Ok(None) };
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let is_eventfd = std::fs::read_link(path)
             .is_ok_and(|target| target.as_os_str() == "anon_inode:[eventfd]");
-        // So that one that is full does not stop us.
+        // Non-blocking, so that a full eventfd does not block an I/O thread.
         let flags = rustix::fs::fcntl_getfl(file.as_fd())
             .and_then(|old| rustix::fs::fcntl_setfl(&file, old | rustix::fs::OFlags::NONBLOCK));
         match is_eventfd && flags.is_ok() {
             true => Ok(Some(file.into())),
-            false => self.refuse("a descriptor for notifications is no eventfd"),
+            false => self.refuse("a notification descriptor is not an eventfd"),
         }
     }
 
-    /// Puts the write-back switch in force, as far as the driver has negotiated it.
+    /// Applies the write-back switch, as far as the driver has negotiated it.
     fn apply_write_back(&self) {
         let switched = self.features & feature::CONFIG_WCE != 0;
         let on = match switched {
@@ -346,33 +353,34 @@ impl Device {
         }
     }
 
-    /// Whether a frontend that asks for the configuration now, for the first time, is a new one,
-    /// whose guest has set no switch. QEMU asks where it makes its device; where it comes back it
-    /// says the features of its guest first, and asks no more than its guest does.
+    /// Returns true if a frontend that reads the configuration for the first time is a new one,
+    /// whose guest has not set the write-back switch. QEMU reads it when it creates the device.
+    /// When QEMU reconnects it sets the guest's features first, and reads only what the guest
+    /// reads.
     fn is_new(&self) -> bool {
         self.features == 0 && self.inflight.is_none() && self.memory.regions().is_empty()
     }
 
-    /// Another session begins on the same connection: nothing of the last one is left, above all
-    /// not its memory, which the frontend does not take away. What was negotiated of the protocol,
-    /// and the way back to the frontend, were said before the message that this follows.
+    /// Begins another session on the same connection and drops the state of the last one, above all
+    /// its memory, which the frontend does not remove. The protocol features and the channel back
+    /// to the frontend were set before the message that triggers this, and are kept.
     ///
-    /// QEMU does so where a device is unplugged and another one made on the same character device.
+    /// QEMU does this if a device is unplugged and a new one uses the same character device.
     fn begin_session(&mut self) {
         self.stop_all();
         self.features = 0;
         self.inflight = None;
-        self.vrings.iter_mut().for_each(|vring| *vring = Vring::default());
+        self.vrings.iter_mut().for_each(|vring| *vring = VringState::default());
         self.memory = Arc::default();
         self.config_read = false;
         self.common.unflushed.begin_session();
         self.apply_write_back();
     }
 
-    /// The device as it is before a frontend says anything.
+    /// Resets the device to its state before the frontend's first message.
     fn reset(&mut self) {
         self.stop_all();
-        // A head that broke its ring is marked there, and the guest knows nothing of it any more.
+        // A head that broke its ring is marked in it, and the guest has forgotten that head.
         if let Some(inflight) = &self.inflight {
             inflight.forget();
         }
@@ -381,7 +389,7 @@ impl Device {
         for vring in &mut self.vrings {
             vring.notifiers.forget();
             let notifiers = std::mem::take(&mut vring.notifiers);
-            *vring = Vring { notifiers, ..Vring::default() };
+            *vring = VringState { notifiers, ..VringState::default() };
         }
     }
 }

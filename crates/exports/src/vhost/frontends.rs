@@ -1,26 +1,26 @@
-//! Reports of virtual machines for operators, and the end of a frontend's connection on request.
+//! Reports of virtual machines for operators, and disconnection of a frontend on request.
 //!
 //! An export has one frontend at a time. Its number is the tenant of the export's I/Os, as in
-//! traces. Called by whoever owns the server.
+//! traces. Called by the owner of the server.
 
 use millrace_block::SECTOR_SHIFT;
 use millrace_machine::{Machine, Native};
 
 use super::device::control::Frontend;
-use super::io_thread::Common;
+use super::io_thread::ExportContext;
 use super::stats::QueueStats;
 use super::{ExportObserver, VhostObserver};
 use crate::ClientReport;
 
 impl VhostObserver {
-    /// The frontends that are connected, by the order of exports.
+    /// Returns reports of all connected frontends, in the order of the exports.
     #[must_use]
     pub fn clients(&self) -> Vec<ClientReport> {
         self.0.iter().filter_map(|seen| Some(seen.report(&seen.link.frontend()?))).collect()
     }
 
-    /// Ends the connection of the frontend of a number: its queues are stopped, and what is in
-    /// flight is answered. Returns its report, or `None` if there is no such frontend.
+    /// Disconnects frontend `number`: its queues are stopped after their requests in flight are
+    /// answered. Returns its report, or `None` if there is no such frontend.
     #[must_use]
     pub fn disconnect(&self, number: u16) -> Option<ClientReport> {
         let seen = self.0.iter().find(|seen| seen.tenant == number)?;
@@ -53,8 +53,8 @@ impl ExportObserver {
     }
 }
 
-impl Common {
-    /// Requests and bytes of a tenant of the volume so far.
+impl ExportContext {
+    /// Returns the number of requests and bytes of a tenant of the volume so far.
     pub(super) fn totals_of(&self, tenant: u16) -> [u64; 2] {
         let tenants = self.volume.tenants();
         let ops = tenants.iter().filter(|one| one.0 == tenant).flat_map(|(_, its)| &its.ops);

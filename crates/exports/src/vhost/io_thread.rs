@@ -1,21 +1,21 @@
 //! An I/O thread of a vhost-user export: its queues, its channel, its loop.
 //!
-//! One round: what the guest made available is taken into the channel, the channel polled, what is
-//! done shown to the guest, with one interrupt for all of it. Nothing to do: it polls rings and
-//! drives for a while that adapts to what polls catch (polling.rs), unless its CPU is shared with
-//! those it serves, then asks for kicks and sleeps in its ring. Where submitting costs a system
-//! call it may wait for more requests first (pace.rs). Made by vhost.rs; told what to do by the
-//! device's control thread (orders.rs). How it waits is in waiting.rs, how it ends in ending.rs.
+//! One round takes available requests of the guest into the channel, polls the channel and shows
+//! the guest what completed, with one interrupt for all of it. With nothing to do, the thread polls
+//! rings and drives for a time that adapts to the hit rate (polling.rs), unless it shares its CPU
+//! with its guests; then it asks for kicks and sleeps in its ring. Where submitting costs a system
+//! call it may wait for more requests first (pace.rs). Made by vhost.rs; controlled by the device's
+//! control thread (orders.rs). Sleeping is in waiting.rs, shutdown in ending.rs.
 //!
-//! Invariants: what is dropped at the end goes in the order channel, ring, queues; memory that a
-//! drive may still touch then is leaked with its queue.
+//! Invariant: at the end, channel, ring and queues are dropped in this order. Memory that a drive
+//! may still access then is leaked with its queue.
 
 mod ending;
 pub(crate) mod kicks;
-pub(crate) mod nudge;
 mod orders;
 pub mod pace;
 pub mod polling;
+pub(crate) mod thread_signal;
 mod waiting;
 
 use std::sync::Arc;
@@ -26,31 +26,30 @@ use millrace_machine::{CpuShare, Lock, Machine, Native};
 use millrace_reactor::Handle;
 use millrace_runtime::{IoConfig, IoContext};
 
-use self::kicks::Kicks;
-use self::nudge::Nudge;
-use self::pace::{Pace, PaceConfig};
+use self::kicks::KickPoller;
+use self::pace::{BatchPacer, PaceConfig};
 use self::polling::Polling;
-use super::log::Log;
+use self::thread_signal::ThreadSignal;
+use super::log::ExportLog;
 use super::memory::sigbus;
 use super::queue::Queue;
 use super::queue::unflushed::UnflushedWrites;
 use super::stats::{PublishedStats, QueueCounters, ThreadStats};
-use crate::faults::Faults;
+use crate::faults::IoErrorCounter;
 use crate::mailbox::Mailbox;
 use crate::stop::StopOrder;
 
-pub(crate) use self::orders::Order;
+pub(crate) use self::orders::ThreadOrder;
 
-/// Bios in flight per thread.
+/// Maximum number of bios in flight per thread.
 const CHANNEL_DEPTH: u32 = 1024;
-/// Requests that a queue has served at once by drives that answer at once: the guest takes these
-/// while the next ones are served. If all that a guest has in flight is served before it sees the
-/// first answer, guest and device wait for each other in turn, and sleep meanwhile.
+/// Requests served per queue and round if drives answer immediately: the guest takes these answers
+/// while the next requests are served. If all requests of a guest were served before it saw the
+/// first answer, guest and device would wait for each other in turn, and sleep meanwhile.
 const AT_ONCE: u32 = 8;
-/// Rounds without a sleep after which kicks, orders and counters are looked after all the same.
+/// Rounds without a sleep after which kicks, orders and counters are handled in any case.
 const ROUNDS_MAX: u32 = 64;
 
-/// Settings of an I/O thread.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ThreadConfig {
     pub(crate) reactor: millrace_reactor::Config,
@@ -60,110 +59,108 @@ pub(crate) struct ThreadConfig {
     pub(crate) wait_max_ns: u64,
 }
 
-/// What an I/O thread shares with the rest of its export.
+/// State that an I/O thread shares with the rest of its export.
 #[derive(Default)]
 pub(crate) struct ThreadState {
-    pub(crate) orders: Mailbox<Order>,
+    pub(crate) orders: Mailbox<ThreadOrder>,
     pub(crate) published: PublishedStats,
-    pub(crate) nudge: Nudge,
+    pub(crate) signal: ThreadSignal,
 }
 
-/// What all threads of an export share.
-pub(crate) struct Common {
+/// State that all threads of an export share.
+pub(crate) struct ExportContext {
     pub(crate) volume: Arc<Volume<Native>>,
     pub(crate) config: ThreadConfig,
-    pub(crate) log: Log,
-    /// What the volume's drives failed at.
-    pub(crate) faults: Faults,
-    /// The write-back switch as the frontend set it last; it says it once, and not again after a
-    /// reset or when it comes back.
+    pub(crate) log: ExportLog,
+    /// I/O errors of the volume's drives.
+    pub(crate) faults: IoErrorCounter,
+    /// The write-back switch as last set by the frontend, which does not repeat it after a reset or
+    /// a reconnect.
     pub(crate) write_back: AtomicBool,
-    /// Whether answered writes would be lost with this process.
+    /// Tracks answered writes that would be lost with this process.
     pub(crate) unflushed: Arc<UnflushedWrites>,
-    /// Threads that have nothing in flight any more, while the export stops.
+    /// While the export stops, number of threads without requests in flight.
     pub(crate) drained: AtomicU16,
-    /// The lock around all queues, in the design that has one.
+    /// Lock around all queues, only in the design with shared queues.
     pub(crate) lock: Option<<Native as Machine>::Lock<()>>,
     pub(crate) stop: StopOrder,
 }
 
-impl Common {
+impl ExportContext {
     pub(crate) fn new(
         volume: Arc<Volume<Native>>,
         config: ThreadConfig,
-        log: Log,
+        log: ExportLog,
         lock: Option<<Native as Machine>::Lock<()>>,
-    ) -> Common {
-        let (stop, faults) = (StopOrder::default(), Faults::default());
+    ) -> ExportContext {
+        let (stop, faults) = (StopOrder::default(), IoErrorCounter::default());
         let (write_back, drained) = (AtomicBool::new(true), AtomicU16::new(0));
         let unflushed = UnflushedWrites::of(volume.limits().features);
         let unflushed = Arc::new(unflushed);
-        Common { volume, config, log, faults, write_back, unflushed, drained, lock, stop }
+        ExportContext { volume, config, log, faults, write_back, unflushed, drained, lock, stop }
     }
 }
 
-/// How a thread waits while there is nothing to do.
+/// State of a thread's waiting when there is nothing to do.
 struct IdleState {
-    /// Polling for anything, and polling for what guests make of answers that they just got.
+    /// Polling in general (0), and polling for the guests' reaction to answers just published (1).
     polling: [Polling; 2],
-    /// Whether others want its CPU.
+    /// Detects if other threads want the CPU of this thread.
     share: CpuShare,
-    /// Something was published since the last wait.
+    /// Answers were published since the last wait.
     answered: bool,
-    /// How long it polled in vain since the last sleep.
+    /// Time polled without success since the last sleep, in nanoseconds.
     spun_ns: u64,
 }
 
-/// An I/O thread.
 pub(crate) struct IoThread {
     channel: Channel<Native>,
     ctx: IoContext,
     reactor: Handle,
-    kicks: Kicks,
-    /// By place, which completions name: a queue never moves.
+    kicks: KickPoller,
+    /// By index, which completions carry: a queue keeps its index.
     queues: Vec<Option<ServedQueue>>,
-    /// The queue that is taken from first.
+    /// Index of the queue that is taken from first.
     first: usize,
-    common: Arc<Common>,
+    common: Arc<ExportContext>,
     state: Arc<ThreadState>,
-    /// The volume's queues are served by turns of the ring.
+    /// The drives' queues are served by turns of this thread's ring.
     turns: bool,
     pace: PaceState,
     idle: IdleState,
     stats: ThreadStats,
-    /// The value of `sigbus::hits` when memory was last found whole.
+    /// Value of `sigbus::hits` when guest memory was last checked for damage.
     hits: usize,
 }
 
-/// A queue and the place of its kick.
+/// A queue and the index of its kick descriptor.
 struct ServedQueue {
     queue: Box<Queue>,
     counters: Arc<QueueCounters>,
     kick: Option<usize>,
-    /// Requests that this round found.
+    /// Requests that were available at the start of this round.
     available: u32,
-    /// The queue's failure was reported.
+    /// True once the queue's failure was logged.
     reported: bool,
 }
 
-/// Holding back of submissions.
+/// State for delaying submissions to form batches.
 struct PaceState {
     /// Submitting costs system calls, and waiting is allowed.
     is_on: bool,
-    pace: Pace,
-    /// Since when requests wait in the rings; 0 while none do.
+    pace: BatchPacer,
+    /// Time since which requests wait in the rings, in nanoseconds; 0 if none wait.
     since_ns: u64,
-    /// Requests that wait.
     waiting: u32,
 }
 
 impl IoThread {
-    /// Makes the calling thread number `number` of those that have queues of the volume's drives.
+    /// Makes the calling thread I/O thread `number` of those with hardware queues of the drives.
     ///
     /// # Errors
     /// If there is no ring or a drive cannot open its queue.
     pub(crate) fn new(
-        common: &Arc<Common>,
+        common: &Arc<ExportContext>,
         state: &Arc<ThreadState>,
         number: u16,
     ) -> Result<IoThread, Error> {
@@ -176,7 +173,7 @@ impl IoThread {
         Ok(IoThread {
             channel,
             ctx,
-            kicks: Kicks::new(handle.clone()),
+            kicks: KickPoller::new(handle.clone()),
             reactor: handle,
             queues: Vec::new(),
             first: 0,
@@ -185,7 +182,7 @@ impl IoThread {
             turns,
             pace: PaceState {
                 is_on: turns && config.wait_max_ns > 0,
-                pace: Pace::new(PaceConfig { wait_max_ns: config.wait_max_ns }),
+                pace: BatchPacer::new(PaceConfig { wait_max_ns: config.wait_max_ns }),
                 since_ns: 0,
                 waiting: 0,
             },
@@ -200,12 +197,12 @@ impl IoThread {
         })
     }
 
-    /// Has orders to this thread end its sleeps.
+    /// Lets orders of other threads wake this thread.
     pub(crate) fn set_bell(&self) {
         self.state.orders.set_bell(Arc::clone(self.ctx.bell()));
     }
 
-    /// Why the thread does not use io_uring, if it does not.
+    /// Returns why the thread does not use io_uring, or `None` if it does.
     pub(crate) fn fallback_reason(&mut self) -> Option<String> {
         self.ctx.reactor().fallback_reason().map(str::to_owned)
     }
@@ -235,7 +232,8 @@ impl IoThread {
         Ok(())
     }
 
-    /// Takes, submits, completes and shows; false if nothing was to be done.
+    /// Takes, submits and completes requests, and publishes answers. Returns false if there was
+    /// nothing to do.
     #[inline]
     pub(crate) fn round(&mut self) -> Result<bool, Error> {
         let mut available = 0;
@@ -247,7 +245,7 @@ impl IoThread {
         let mut taken = 0;
         if available > 0 && !holds {
             taken = self.take();
-            // What the channel had no room for has arrived already.
+            // Requests that the channel had no room for must not count as new arrivals again.
             self.pace.waiting = available.saturating_sub(taken);
         }
         let mut moved = taken + self.poll();
@@ -263,10 +261,10 @@ impl IoThread {
         Ok(moved > 0 || holds)
     }
 
-    /// Whether to wait for more before what is available is submitted.
+    /// Returns true if the available requests should wait for more before they are submitted.
     #[inline]
     fn hold(&mut self, available: u32) -> bool {
-        // On a CPU that is shared with the guest nothing more comes while it is held.
+        // A guest that shares this CPU submits nothing while the thread runs.
         if !self.pace.is_on || self.idle.share.is_shared() {
             return false;
         }
@@ -284,17 +282,17 @@ impl IoThread {
         false
     }
 
-    /// Takes what is available into the channel.
+    /// Takes available requests into the channel. Returns their number.
     #[inline]
     fn take(&mut self) -> u32 {
-        // Drives that answer later want all of it in one submission, but for what others need. A
-        // guest on this CPU takes nothing before the thread sleeps, whatever it is served.
+        // Drives that complete later should get all requests in one submission, up to each queue's
+        // share of the channel. A guest on this CPU sees nothing before the thread sleeps anyway.
         let count = self.queues.len().max(1);
         let whole = self.turns || self.idle.share.is_shared();
         let most = if whole { (CHANNEL_DEPTH / count as u32).max(AT_ONCE) } else { AT_ONCE };
-        // In turn, so that none is always last where the channel has no room for all.
+        // Rotates, so that no queue is always last when the channel has no room for all.
         self.first = (self.first + 1) % count;
-        // What was answered without the drives is none of their completions.
+        // Requests answered without the drives have no completion to count.
         let (mut taken, mut at_once) = (0, 0);
         let (early, late) = self.queues.split_at_mut(self.first);
         let first = early.len();
@@ -316,7 +314,7 @@ impl IoThread {
         taken
     }
 
-    /// Starts what was taken and answers what is done.
+    /// Submits what was taken and completes finished requests. Returns the number of completions.
     #[inline]
     fn poll(&mut self) -> u32 {
         let (queues, common) = (&mut self.queues, &self.common);
@@ -327,7 +325,7 @@ impl IoThread {
                 common.faults.note(completion.status);
             }
             let served = queues[lane as usize].as_mut();
-            let served = served.expect("a queue stays until it is empty");
+            let served = served.expect("a queue with requests in flight exists");
             served.queue.complete(head, completion.status);
         });
         if self.pace.is_on {
@@ -336,24 +334,24 @@ impl IoThread {
         done as u32
     }
 
-    /// Turns the ring once without waiting; returns how many completions came of it.
+    /// Turns the ring once without waiting. Returns the number of completions that were handled.
     fn turn_now(&mut self, submitted: u32) -> Result<u32, Error> {
         let failed = |error| Error::new(ErrorKind::System, format!("I/O ring: {error}"));
         let measured = self.pace.is_on && submitted > 0;
         let before = if measured { self.ctx.reactor().counters().system_calls } else { 0 };
         let start_ns = if measured { Native::now() } else { 0 };
-        // What it delivers lies with the drives' queues then, where nothing but a poll finds it.
+        // Delivered completions then wait at the drives' queues, where only a poll finds them.
         let delivered = self.reactor.turn_now().map_err(failed)?;
         if measured && self.ctx.reactor().counters().system_calls > before {
-            // Most of it the drive takes for each request; what is left for one is the least that
-            // one submission more can cost.
+            // Most of the time is the drive's work for each request. The quotient is the least that
+            // one more submission can cost.
             let cost_ns = (Native::now() - start_ns) / u64::from(submitted);
             self.pace.pace.submitted(cost_ns, submitted);
         }
         Ok(if delivered > 0 || self.channel.has_work() { self.poll() } else { 0 })
     }
 
-    /// What is looked after now and then: stopped and broken queues, timeouts, counters.
+    /// Handles what is not checked every round: stopped and broken queues, timeouts, counters.
     fn look_after(&mut self) {
         let queues = &mut self.queues;
         self.kicks.take(|place| {
@@ -374,7 +372,7 @@ impl IoThread {
                 served.queue.stats.broken += 1;
                 let number = served.queue.number;
                 self.common.log.say(format!(
-                    "queue {number} is not served any more, until the guest resets the device: \
+                    "queue {number} is out of service until the guest resets the device: \
                      {why}"
                 ));
             }
@@ -388,8 +386,8 @@ impl IoThread {
         self.publish();
     }
 
-    /// Lets requests go on of queues that stop, whatever the limits of their group: the frontend
-    /// waits for them, and the guest's CPUs with it.
+    /// Releases throttled requests of queues that are stopping, whatever their group's limits: the
+    /// frontend waits for them, and the guest's CPUs with it.
     fn release_stopping(&mut self) {
         let stops = |served: &ServedQueue| served.queue.stopping.is_some();
         let queues = &self.queues;
@@ -402,7 +400,7 @@ impl IoThread {
         }
     }
 
-    /// Fails the queues of a guest whose memory has gone away.
+    /// Fails the queues of a guest whose memory was truncated.
     fn find_damage(&mut self) {
         let hits = sigbus::hits();
         if hits == self.hits {
@@ -410,7 +408,7 @@ impl IoThread {
         }
         self.hits = hits;
         for served in self.queues.iter_mut().flatten() {
-            // Also if it broke by the zeroes that are in its ring now.
+            // Replaces the reason if the ring broke because it reads as zeroes now.
             if !served.reported
                 && let Some(why) = served.queue.damage()
             {

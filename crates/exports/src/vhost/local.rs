@@ -1,9 +1,9 @@
-//! `LocalDevice`: a device whose guest is this thread.
+//! `LocalDevice`: a vhost device whose guest is the calling thread.
 //!
-//! The rings and requests of a guest without a guest, a frontend or another core: whoever plays the
-//! driver's part calls [`LocalDevice::round`] where a guest would kick, and device and driver take
-//! turns. For measurements of what the device costs (`millrace-lab bench --virtqueue`) and for
-//! tests; all that runs is what serves guests.
+//! It runs the rings and requests of a guest without a virtual machine, a frontend or another core.
+//! The caller acts as the guest's driver and calls [`LocalDevice::round`] instead of a kick, so
+//! that device and driver alternate. For measuring the cost of the device (`millrace-lab bench
+//! --virtqueue`) and for tests; it runs the same code that serves guests.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -11,13 +11,13 @@ use std::sync::atomic::AtomicBool;
 use millrace_block::{Error, ErrorKind, Features, GroupId, Volume};
 use millrace_machine::Native;
 
-use super::io_thread::{Common, IoThread, Order, ThreadConfig, ThreadState};
-use super::log::Log;
+use super::io_thread::{ExportContext, IoThread, ThreadConfig, ThreadOrder, ThreadState};
+use super::log::ExportLog;
 use super::memory::GuestMemory;
 use super::queue::notifiers::Notifiers;
 use super::queue::unflushed::UnflushedWrites;
 use super::queue::{DeviceFlags, Queue, QueueParts, RingParts};
-use super::ring::{Areas, RingFeatures};
+use super::ring::{RingAreas, RingFeatures};
 use super::{VhostStats, WAIT_MAX_NS};
 use crate::virtio::ID_BYTES;
 
@@ -28,19 +28,20 @@ pub struct LocalDevice {
 }
 
 impl LocalDevice {
-    /// A device of a volume, on a thread that becomes I/O thread `number` of its drives, with a
-    /// ring of `size` at these frontend addresses: descriptor table, avail ring, used ring.
+    /// Creates a device of a volume. The calling thread becomes I/O thread `number` of its drives.
+    /// The ring has `size` entries at three frontend addresses: descriptor table, avail ring, used
+    /// ring.
     ///
     /// # Errors
-    /// `InvalidSetting` if the ring is not in the memory, `System` if the thread gets no ring of
-    /// the system, or what opening the drives' queues says.
+    /// `InvalidSetting` if the ring is not in the memory, `System` if no io_uring or epoll instance
+    /// can be made, or the error of opening the drives' queues.
     pub fn new(
         volume: &Arc<Volume<Native>>,
         number: u16,
         memory: &Arc<GuestMemory>,
         (size, features, addresses): (u16, RingFeatures, [u64; 3]),
     ) -> Result<LocalDevice, Error> {
-        let areas = Areas::find(memory, size, addresses).ok_or_else(|| {
+        let areas = RingAreas::find(memory, size, addresses).ok_or_else(|| {
             Error::new(ErrorKind::InvalidSetting, "the ring is not in the guest's memory")
         })?;
         let nobody: super::Say = Arc::new(|_| {});
@@ -49,7 +50,8 @@ impl LocalDevice {
             poll_max_ns: 0,
             wait_max_ns: WAIT_MAX_NS,
         };
-        let common = Common::new(Arc::clone(volume), config, Log::new("local", &nobody), None);
+        let common =
+            ExportContext::new(Arc::clone(volume), config, ExportLog::new("local", &nobody), None);
         let state = Arc::<ThreadState>::default();
         let mut thread = IoThread::new(&Arc::new(common), &state, number)?;
         let flags = DeviceFlags {
@@ -70,20 +72,21 @@ impl LocalDevice {
             again: Vec::new(),
             flags: Arc::new(flags),
         });
-        state.orders.put(Order::Start(Box::new(queue)));
+        state.orders.put(ThreadOrder::Start(Box::new(queue)));
         thread.take_orders();
         Ok(LocalDevice { thread, state })
     }
 
-    /// Takes, submits, completes and shows what there is; false if nothing was to be done.
+    /// Takes, submits and completes requests, and publishes answers. Returns false if there was
+    /// nothing to do.
     ///
     /// # Errors
-    /// `System` if the ring of the system fails.
+    /// `System` if io_uring or epoll fails.
     pub fn round(&mut self) -> Result<bool, Error> {
         self.thread.round()
     }
 
-    /// What it did so far.
+    /// Returns the device's counters since its start.
     pub fn stats(&mut self) -> VhostStats {
         self.thread.publish();
         self.state.published.read()

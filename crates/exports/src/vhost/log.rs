@@ -1,9 +1,9 @@
-//! What an export has to say to a person, a line at a time, and not more than a person can read.
+//! Messages of an export for the operator, limited to what a person can read.
 //!
-//! The library does not print: the program gives a place for lines. A guest or frontend that breaks
-//! things over and over gets [`LINES_MAX`] lines in [`PERIOD_NS`] nanoseconds, then a count. A
-//! mistake that comes back every second, as QEMU does, is said once in [`REPEAT_NS`].
-//! Called by the control thread and the I/O threads of an export.
+//! The library does not print: the program passes a function that takes lines. A guest or frontend
+//! that fails over and over gets [`LINES_MAX`] lines in [`PERIOD_NS`] nanoseconds, and then a
+//! count. An error that returns every second, since QEMU reconnects so often, is logged once in
+//! [`REPEAT_NS`]. Called by the control thread and the I/O threads of an export.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -12,55 +12,53 @@ use millrace_machine::{Machine, Native};
 
 use crate::mailbox::lock;
 
-/// Most lines in a period.
 const LINES_MAX: u32 = 10;
-/// A period: 10 s.
+/// Period of the line limit: 10 s.
 const PERIOD_NS: u64 = 10_000_000_000;
-/// How long a line is not repeated: 10 min.
+/// Time during which the same line is not repeated: 10 min.
 const REPEAT_NS: u64 = 600_000_000_000;
-/// Lines that are known not to be repeated.
+/// Number of different lines whose repetition is tracked.
 const REPEATS_MAX: usize = 16;
 
-/// Where lines go.
+/// Function that receives messages for the operator, one line per call.
 pub type Say = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// The log of an export.
 #[derive(Clone)]
-pub(crate) struct Log {
+pub(crate) struct ExportLog {
     export: String,
     say: Say,
-    rate: Arc<Mutex<Rate>>,
-    repeats: Arc<Mutex<VecDeque<Repeat>>>,
+    rate: Arc<Mutex<LineRate>>,
+    repeats: Arc<Mutex<VecDeque<RepeatedLine>>>,
 }
 
-/// A line that was said, and that is not to be repeated for some time.
+/// A line that was logged and is not repeated for some time.
 #[derive(Debug)]
-struct Repeat {
+struct RepeatedLine {
     text: String,
     since_ns: u64,
-    /// How often it was not said since.
+    /// Number of repetitions of the line that were suppressed since then.
     left_out: u32,
 }
 
 #[derive(Debug, Default)]
-struct Rate {
+struct LineRate {
     since_ns: u64,
     lines: u32,
     left_out: u32,
 }
 
-impl Log {
-    pub(crate) fn new(export: &str, say: &Say) -> Log {
+impl ExportLog {
+    pub(crate) fn new(export: &str, say: &Say) -> ExportLog {
         let (rate, repeats) = Default::default();
-        Log { export: export.to_owned(), say: Arc::clone(say), rate, repeats }
+        ExportLog { export: export.to_owned(), say: Arc::clone(say), rate, repeats }
     }
 
-    /// Says a line, unless too many were said lately.
+    /// Logs a line, unless too many were logged lately.
     pub(crate) fn say(&self, text: impl AsRef<str>) {
         self.say_at(Native::now(), text.as_ref());
     }
 
-    /// Says a line that may be due again and again: once, and every [`REPEAT_NS`] how often.
+    /// Logs a line that may recur: once, and every [`REPEAT_NS`] with the number of repetitions.
     pub(crate) fn say_rarely(&self, text: impl AsRef<str>) {
         self.say_rarely_at(Native::now(), text.as_ref());
     }
@@ -74,17 +72,17 @@ impl Log {
                 return;
             }
             let known = repeats.remove(at);
-            if let Some(Repeat { left_out: count @ 1.., .. }) = known {
-                line = format!("{text} ({count} more times since this was said last)");
+            if let Some(RepeatedLine { left_out: count @ 1.., .. }) = known {
+                line = format!("{text} ({count} more times since this was last logged)");
             }
         }
         repeats.truncate(REPEATS_MAX - 1);
-        repeats.push_front(Repeat { text: text.to_owned(), since_ns: now_ns, left_out: 0 });
+        repeats.push_front(RepeatedLine { text: text.to_owned(), since_ns: now_ns, left_out: 0 });
         drop(repeats);
         self.say_at(now_ns, &line);
     }
 
-    /// Logs what is no trouble; a frontend makes one such line at most each time that it connects.
+    /// Logs an event that is not a problem. A frontend causes at most one such line per connection.
     pub(crate) fn note(&self, text: &str) {
         let export = self.export.as_str();
         tracing::info!(export, "export {export}: {text}");
@@ -96,7 +94,10 @@ impl Log {
             let left_out = std::mem::take(&mut rate.left_out);
             (rate.since_ns, rate.lines) = (now_ns, 0);
             if left_out > 0 {
-                (self.say)(&format!("export {}: {left_out} more lines were left out", self.export));
+                (self.say)(&format!(
+                    "export {}: {left_out} more messages were suppressed",
+                    self.export
+                ));
             }
         }
         if rate.lines >= LINES_MAX {
@@ -117,14 +118,14 @@ mod tests {
         let said = Arc::new(Mutex::new(Vec::<String>::new()));
         let into = Arc::clone(&said);
         let say: Say = Arc::new(move |text: &str| lock(&into).push(text.to_owned()));
-        let log = Log::new("v", &say);
+        let log = ExportLog::new("v", &say);
         let start_ns = PERIOD_NS;
         for second in 0..=600 {
             log.say_rarely_at(start_ns + second * 1_000_000_000, "wrong");
             log.say_rarely_at(start_ns + second * 1_000_000_000, "cut off");
         }
         log.say_rarely_at(start_ns, "another");
-        let again = |text: &str| format!("{text} (599 more times since this was said last)");
+        let again = |text: &str| format!("{text} (599 more times since this was last logged)");
         let expected = ["wrong".to_owned(), "cut off".to_owned(), again("wrong"), again("cut off")];
         assert_eq!(lock(&said)[..4], expected.map(|text| format!("export v: {text}")));
         assert_eq!(lock(&said)[4..], ["export v: another"]);
@@ -140,13 +141,13 @@ mod tests {
         let said = Arc::new(Mutex::new(Vec::<String>::new()));
         let into = Arc::clone(&said);
         let say: Say = Arc::new(move |text: &str| lock(&into).push(text.to_owned()));
-        let log = Log::new("v", &say);
+        let log = ExportLog::new("v", &say);
         let start_ns = PERIOD_NS;
         (0..25).for_each(|at| log.say_at(start_ns + at, "broken"));
         log.say_at(2 * PERIOD_NS, "broken");
         let said = lock(&said);
         assert_eq!(said.len(), 12);
         assert_eq!(said[9], "export v: broken");
-        assert_eq!(said[10], "export v: 15 more lines were left out");
+        assert_eq!(said[10], "export v: 15 more messages were suppressed");
     }
 }

@@ -1,13 +1,13 @@
-//! Guest memory: what the frontend shares, mapped here, and the way from its addresses to ours.
+//! Guest memory: maps the regions that the frontend shares, and translates their addresses.
 //!
-//! A [`GuestMemory`] is a fixed list of regions; a change of memory makes a new list that shares
-//! the regions that stay. A region is unmapped when the last list that has it is gone, and each
-//! request in flight keeps the list that it was translated by (io_thread.rs), so nothing is
-//! unmapped under a drive. Made by device.rs, read by the rings.
+//! A [`GuestMemory`] is a fixed list of regions. A change of memory makes a new list that shares
+//! the regions that stay. A region is unmapped when the last list that contains it is dropped. Each
+//! request in flight keeps the list that translated it (io_thread.rs), so nothing is unmapped under
+//! a drive. Made by device.rs, read by the rings.
 //!
-//! Invariants: regions are not empty, do not wrap and do not overlap in guest addresses; whatever
-//! `translate` returns lies inside one mapping. A frontend that truncates its file meanwhile makes
-//! accesses fault, which sigbus.rs turns into zeroes and a mark.
+//! Invariants: regions are not empty, do not wrap and do not overlap in guest addresses. Whatever
+//! `translate` returns lies inside one mapping. If a frontend truncates its file, accesses fault;
+//! sigbus.rs then replaces the memory by zeroes and marks the region.
 #![allow(unsafe_code)]
 
 pub(crate) mod sigbus;
@@ -19,27 +19,26 @@ use std::sync::Arc;
 use millrace_block::{Error, ErrorKind};
 use rustix::fs::{MemfdFlags, fstatfs, ftruncate, memfd_create};
 
-/// The magic number of hugetlbfs; linux/magic.h.
 const HUGETLBFS: u64 = 0x9584_58f6;
-/// Bytes of a page of the machine, or a part of it.
+/// Page size in bytes: that of the machine, or a divisor of it.
 const PAGE_BYTES: u64 = 4096;
 
-/// Most regions at a time: as many as QEMU's own back ends offer, so that a guest of theirs, which
-/// may not be offered less later, can go on here.
+/// Maximum number of regions, as many as QEMU's own back ends offer: a guest started on one of
+/// those can be moved here, and must not be offered fewer later.
 pub const REGIONS_MAX: usize = 509;
-/// Most regions that are searched one after the other.
+/// Maximum number of regions for a linear search.
 const REGIONS_FEW: usize = 8;
 
-/// Where a region lies, in three address spaces.
+/// Addresses of a region in the guest, in the frontend and in its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RegionAddress {
     /// First guest physical address.
     pub guest: u64,
     /// Length in bytes.
     pub len_bytes: u64,
-    /// First address in the frontend's process, by which rings are named.
+    /// First address in the frontend's process, which ring addresses refer to.
     pub user: u64,
-    /// Offset of the region in its file.
+    /// Offset of the region in its file, in bytes.
     pub offset: u64,
 }
 
@@ -48,22 +47,22 @@ pub struct RegionAddress {
 pub struct Region {
     address: RegionAddress,
     start: *mut u8,
-    /// Before its mapping: nothing that is not mapped is guarded.
-    guard: sigbus::Guard,
-    _mapping: Mapping,
+    /// Declared before the mapping, so that the guard is dropped first.
+    guard: sigbus::MappingGuard,
+    _mapping: FileMapping,
 }
 
-/// A mapping, unmapped when this is dropped. The file is not kept open: a guest's memory may be in
-/// hundreds of pieces.
+/// A memory mapping, unmapped on drop. The file is not kept open, since a guest's memory may
+/// consist of hundreds of regions.
 #[derive(Debug)]
-struct Mapping {
+struct FileMapping {
     start: *mut u8,
     len: usize,
 }
 
-impl Mapping {
-    /// Maps a part of a file, in whole pages of it, to be read and written by all who have it.
-    fn of(file: &File, offset: u64, len: usize) -> std::io::Result<Mapping> {
+impl FileMapping {
+    /// Maps a part of a file, in whole pages, shared and writable.
+    fn of(file: &File, offset: u64, len: usize) -> std::io::Result<FileMapping> {
         let wide = || std::io::Error::from(std::io::ErrorKind::InvalidInput);
         let offset = i64::try_from(offset).map_err(|_| wide())?;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -75,11 +74,11 @@ impl Mapping {
         if start == libc::MAP_FAILED {
             return Err(std::io::Error::last_os_error());
         }
-        Ok(Mapping { start: start.cast(), len })
+        Ok(FileMapping { start: start.cast(), len })
     }
 }
 
-impl Drop for Mapping {
+impl Drop for FileMapping {
     fn drop(&mut self) {
         // SAFETY: mapped by `of`, and whoever has a place in it keeps its region.
         unsafe { libc::munmap(self.start.cast(), self.len) };
@@ -117,58 +116,59 @@ impl Region {
         let (Ok(len), Ok(lead)) = (usize::try_from(whole), usize::try_from(lead)) else {
             return wrong("it does not fit the address space");
         };
-        let mapping = Mapping::of(&file, offset - lead as u64, len).map_err(|error| {
+        let mapping = FileMapping::of(&file, offset - lead as u64, len).map_err(|error| {
             let text = format!("memory region of {len_bytes} bytes at {guest:#x}: {error}");
             Error::new(ErrorKind::System, text)
         })?;
-        let guard = sigbus::Guard::new(mapping.start.addr(), len, page as usize)?;
+        let guard = sigbus::MappingGuard::new(mapping.start.addr(), len, page as usize)?;
         let start = mapping.start.wrapping_add(lead);
         Ok(Region { address, start, guard, _mapping: mapping })
     }
 
-    /// A region of new memory, all zeroes, for a guest that is played here.
+    /// Maps a region of new memory, all zeroes, for tests and measurements without a virtual
+    /// machine.
     ///
     /// # Errors
-    /// `System` if there is none, else as [`Region::map`].
+    /// `System` if there is no memory, otherwise as [`Region::map`].
     pub fn anonymous(guest: u64, user: u64, len_bytes: u64) -> Result<Region, Error> {
         let file = memory_file("millrace-guest", len_bytes)?;
         Region::map(file, RegionAddress { guest, len_bytes, user, offset: 0 })
     }
 
-    /// Where the region lies.
+    /// Returns the addresses of the region.
     #[must_use]
     pub fn address(&self) -> RegionAddress {
         self.address
     }
 
-    /// The region's first byte in this process.
+    /// Returns the address of the region's first byte in this process.
     #[must_use]
     pub fn start(&self) -> *mut u8 {
         self.start
     }
 
-    /// Whether some of it has gone away under us.
+    /// Returns true if the frontend has truncated the file behind the region.
     #[must_use]
     pub fn is_damaged(&self) -> bool {
         self.guard.was_hit()
     }
 
-    /// The place of a guest address, if it is in this region.
+    /// Translates a guest address, if it is in this region.
     #[inline(always)]
-    fn find(&self, guest: u64) -> Option<Place> {
+    fn find(&self, guest: u64) -> Option<MappedAddress> {
         let offset = guest.wrapping_sub(self.address.guest);
         let room_bytes = self.address.len_bytes.checked_sub(offset).filter(|room| *room > 0)?;
-        Some(Place { start: self.start.wrapping_add(offset as usize), room_bytes })
+        Some(MappedAddress { start: self.start.wrapping_add(offset as usize), room_bytes })
     }
 
-    /// Whether it overlaps one that begins no earlier.
+    /// Returns true if the region overlaps `next`, which does not begin before it.
     fn overlaps(&self, next: &Region) -> bool {
         next.address.guest < self.address.guest + self.address.len_bytes
     }
 }
 
-/// Bytes of the pages in which files of a file system are mapped: those of hugetlbfs in multiples
-/// of its blocks, others in ours.
+/// Returns the page size of mappings of a file: the block size for hugetlbfs, else the normal page
+/// size.
 fn page_bytes(system: u64, block_bytes: u64) -> u64 {
     match system {
         HUGETLBFS => block_bytes.next_power_of_two().clamp(PAGE_BYTES, 1 << 30),
@@ -176,8 +176,8 @@ fn page_bytes(system: u64, block_bytes: u64) -> u64 {
     }
 }
 
-/// How much to map of a file for a region at an offset: the bytes before the region, and all of
-/// them, in whole pages unless the file ends before.
+/// Returns how much of a file to map for a region: the number of bytes before the region, and the
+/// total, rounded up to whole pages unless the file ends before.
 fn span((offset, len_bytes): (u64, u64), page: u64, file_bytes: u64) -> (u64, u64) {
     let lead = offset % page;
     let whole = (lead + len_bytes).next_multiple_of(page);
@@ -187,7 +187,7 @@ fn span((offset, len_bytes): (u64, u64), page: u64, file_bytes: u64) -> (u64, u6
     }
 }
 
-/// A file of so many zeroes that exists in memory only.
+/// Creates a file of `len_bytes` zeroes that exists in memory only.
 ///
 /// # Errors
 /// `System` if there is no memory for it.
@@ -201,8 +201,8 @@ pub(crate) fn memory_file(name: &str, len_bytes: u64) -> Result<File, Error> {
     })
 }
 
-/// Reads 16 bytes of guest memory once, wherever they begin: the guest may write meanwhile, and
-/// what was checked must be what is used.
+/// Reads 16 bytes of guest memory exactly once, at any alignment. The guest may write meanwhile,
+/// and the checked value must be the one that is used.
 ///
 /// # Safety
 /// `place` is valid for reads of 16 bytes.
@@ -225,24 +225,24 @@ pub(crate) unsafe fn read_once(place: *const u8) -> [u64; 2] {
     std::hint::black_box(read)
 }
 
-/// All memory of a guest at one time.
+/// All memory regions of a guest at one time.
 #[derive(Debug, Default)]
 pub struct GuestMemory {
-    /// By guest address.
+    /// Regions of the guest's memory, sorted by guest address.
     regions: Vec<Arc<Region>>,
 }
 
-/// A place in memory here, and how far it goes on without a break.
+/// A translated address, and the contiguous bytes from there.
 #[derive(Debug, Clone, Copy)]
-pub struct Place {
-    /// First byte.
+pub struct MappedAddress {
+    /// Address in this process.
     pub start: *mut u8,
-    /// Bytes from there to the end of its region.
+    /// Number of bytes to the end of its region.
     pub room_bytes: u64,
 }
 
 impl GuestMemory {
-    /// A guest's memory in these regions.
+    /// Creates a guest's memory from its regions.
     ///
     /// # Errors
     /// `InvalidSetting` if there are too many or two overlap.
@@ -262,23 +262,23 @@ impl GuestMemory {
         Ok(GuestMemory { regions })
     }
 
-    /// The regions, by guest address.
+    /// Returns the regions, sorted by guest address.
     #[must_use]
     pub fn regions(&self) -> &[Arc<Region>] {
         &self.regions
     }
 
-    /// Whether some of it has gone away under us.
+    /// Returns true if the frontend has truncated the file behind any region.
     #[must_use]
     pub fn is_damaged(&self) -> bool {
         self.regions.iter().any(|region| region.is_damaged())
     }
 
-    /// The place of a guest address.
+    /// Translates a guest address. Returns `None` if it is in no region.
     #[inline]
     #[must_use]
-    pub fn translate(&self, guest: u64) -> Option<Place> {
-        // A guest has a handful of regions, most often two.
+    pub fn translate(&self, guest: u64) -> Option<MappedAddress> {
+        // A guest has a handful of regions, mostly two.
         if self.regions.len() <= REGIONS_FEW {
             return self.regions.iter().find_map(|region| region.find(guest));
         }
@@ -286,14 +286,14 @@ impl GuestMemory {
         self.regions[..behind].last()?.find(guest)
     }
 
-    /// The place of `len_bytes` bytes at a guest address, in one piece.
+    /// Translates a guest address of `len_bytes` contiguous bytes.
     #[inline(always)]
     #[must_use]
     pub fn find(&self, guest: u64, len_bytes: u64) -> Option<*mut u8> {
         self.translate(guest).filter(|place| place.room_bytes >= len_bytes).map(|place| place.start)
     }
 
-    /// The place of `len_bytes` bytes at an address of the frontend's process, in one piece.
+    /// Translates an address of the frontend's process, of `len_bytes` contiguous bytes.
     #[must_use]
     pub fn translate_user(&self, user: u64, len_bytes: u64) -> Option<*mut u8> {
         self.regions.iter().find_map(|region| {

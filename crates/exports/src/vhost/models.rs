@@ -1,6 +1,6 @@
-//! Support for the models of this folder, run on the checked machine: small scenes of production
-//! code, each holding under every choice within its bound. `cargo xtask models` runs them in
-//! release, in a patched tree, where each must fail with a bug planted in one line.
+//! Helpers for the models of this folder: small scenarios of production code that must hold under
+//! every choice of the model checker within its bound. `cargo xtask models` runs them in release
+//! mode in a patched tree, where each must fail with a bug seeded in one line.
 
 use millrace_checker::{Checked, CheckedThread, Explorer};
 use millrace_machine::Machine;
@@ -11,8 +11,8 @@ pub(super) fn spawn(body: impl FnOnce() + Send + 'static) -> CheckedThread {
     Checked::spawn("t", None, Box::new(body))
 }
 
-/// `body` holds within the bounds, and fails with each of the bugs planted, where there are hooks
-/// for them: in the tree of `cargo xtask models`.
+/// Checks that `body` holds within the bounds, and that it fails with each of the seeded bugs. Bugs
+/// can be seeded only in the patched tree of `cargo xtask models`.
 pub(super) fn holds_but_for(name: &str, explorer: Explorer, bugs: &[Plant], body: impl Fn()) {
     println!("{name}: {}", explorer.check(&body));
     for bug in bugs.iter().filter(|_| plant::HOOKS) {

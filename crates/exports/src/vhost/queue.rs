@@ -1,12 +1,12 @@
 //! A virtqueue in service: its ring, its requests in flight, its notifications.
 //!
-//! Owned by one I/O thread (io_thread.rs), which asks it to take requests into a channel and hands
-//! back what completed. Guest memory goes to the drives as it is. Made by device.rs from what the
-//! frontend said.
+//! Owned by one I/O thread (io_thread.rs), which makes it take requests into a channel and passes
+//! completions back. The drives access guest memory directly. Made by device.rs from the frontend's
+//! settings.
 //!
-//! Invariants: a head is in flight from `take` to `complete`, and its slot says so, so a guest that
-//! makes it available twice breaks its ring and nothing else; memory by which a request in flight
-//! was translated stays mapped. A broken ring takes nothing more until the guest resets it.
+//! Invariants: a head is in flight from `take` to `complete`, and its slot records that, so a guest
+//! that makes it available twice breaks only its own ring. Memory that translated a request in
+//! flight stays mapped. A broken ring takes no more requests until the guest resets it.
 #![allow(unsafe_code)]
 
 pub mod blk;
@@ -29,65 +29,65 @@ use millrace_machine::Native;
 use self::blk::Action;
 use self::inflight::QueueInflight;
 use self::notifiers::{Notifiers, signal};
-use self::slots::{BUSY, EPOCH, FLUSH, LONG, Memory, PARTS_KEPT, Slot, UNFLUSHED};
+use self::slots::{BUSY, EPOCH, FLUSH, LONG, MemoryVersions, PARTS_KEPT, RequestSlot, UNFLUSHED};
 use self::unflushed::{QueueUnflushed, UnflushedWrites};
 use self::waiting_bio::WaitingBio;
 use super::memory::GuestMemory;
 use super::memory::sigbus;
-use super::ring::{Areas, Chain, RingError, RingFeatures, SplitRing};
+use super::ring::{DescriptorChain, RingAreas, RingError, RingFeatures, SplitRing};
 use super::stats::QueueStats;
 use crate::virtio::{ID_BYTES, status};
 
-/// What all queues of a device share.
+/// State that all queues of a device share.
 #[derive(Debug)]
 pub(crate) struct DeviceFlags {
-    /// Writes may stay in a cache until a flush; else each is durable when it is answered.
+    /// If true, writes may stay in a cache until a flush; otherwise they are durable when answered.
     pub(crate) write_back: AtomicBool,
-    /// Guests may not write, whether they heed the feature or not.
+    /// Refuses writes, even if the guest ignores the read-only feature.
     pub(crate) read_only: bool,
-    /// The serial number.
+    /// Serial number of the disk.
     pub(crate) id: [u8; ID_BYTES],
-    /// The tenant that the device's I/O is accounted to.
+    /// Tenant that the device's I/O is accounted to.
     pub(crate) tenant: u16,
-    /// The group that the device belongs to.
+    /// I/O group of the device.
     pub(crate) group: GroupId,
-    /// Whether answered writes would be lost with this process.
+    /// Tracks answered writes that would be lost with this process.
     pub(crate) unflushed: Arc<UnflushedWrites>,
 }
 
 /// A virtqueue in service.
 pub(crate) struct Queue {
-    /// The queue's number in the device.
+    /// Index of the queue in its device.
     pub(crate) number: u16,
     pub(crate) enabled: bool,
     pub(crate) notifiers: Notifiers,
-    /// The way back to whoever stops the queue, which takes nothing more then.
+    /// Set while the queue is stopping; receives the base. No more requests are taken then.
     pub(crate) stopping: Option<Sender<u16>>,
-    /// What the guest did that it must not.
+    /// Reason why the queue is out of service.
     pub(crate) broken: Option<String>,
-    /// Its counters so far; `in_flight` are requests taken and not answered.
+    /// Counters of the queue; `in_flight` counts requests taken and not answered.
     pub(crate) stats: QueueStats,
     ring: SplitRing,
-    /// The ring went away with memory that the frontend took back, and is not touched any more.
+    /// The ring was unmapped with memory that the frontend removed, and must not be accessed.
     is_lost: bool,
-    chain: Chain,
-    slots: Box<[Slot]>,
-    /// By slot, the memory of requests that have it in several pieces.
+    chain: DescriptorChain,
+    slots: Box<[RequestSlot]>,
+    /// For each slot, the segments of a request whose data are not contiguous.
     parts: Box<[Vec<Segment>]>,
-    memory: Memory,
+    memory: MemoryVersions,
     tracking: Tracking,
     /// A bio for which the channel had no room.
     held: Option<WaitingBio>,
     flags: Arc<DeviceFlags>,
 }
 
-/// What outlives the process, and what is to be done again because an earlier one died.
+/// State that outlives the process, and requests left by an earlier one.
 #[derive(Debug)]
 struct Tracking {
     inflight: Option<QueueInflight>,
-    /// Heads put and not published.
+    /// Heads that were answered but not published.
     batch: Vec<u16>,
-    /// Heads to submit again, in this order.
+    /// Heads left by an earlier process, to submit again in this order.
     again: VecDeque<u16>,
     unflushed: QueueUnflushed,
 }
@@ -95,7 +95,7 @@ struct Tracking {
 // SAFETY: the pointers inside are to guest memory, which the queue keeps mapped.
 unsafe impl Send for Queue {}
 
-/// What a queue is made of.
+/// Everything that a new queue is made of.
 pub(crate) struct QueueParts {
     pub(crate) number: u16,
     pub(crate) enabled: bool,
@@ -103,20 +103,20 @@ pub(crate) struct QueueParts {
     pub(crate) notifiers: Notifiers,
     pub(crate) memory: Arc<GuestMemory>,
     pub(crate) inflight: Option<QueueInflight>,
-    /// Heads to submit again, in this order.
+    /// Heads left by an earlier process, to submit again in this order.
     pub(crate) again: Vec<u16>,
     pub(crate) flags: Arc<DeviceFlags>,
 }
 
-/// The ring of a queue: where it is in the queue's memory, and where it stands.
+/// Location of a queue's ring in its memory, and its positions.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RingParts {
-    pub(crate) areas: Areas,
+    pub(crate) areas: RingAreas,
     pub(crate) size: u16,
     pub(crate) features: RingFeatures,
-    /// Heads taken before.
+    /// Number of heads taken from the avail ring, modulo 2^16.
     pub(crate) taken: u16,
-    /// Heads on the used ring.
+    /// Number of heads put on the used ring, modulo 2^16.
     pub(crate) used: u16,
 }
 
@@ -134,10 +134,10 @@ impl Queue {
             stats: QueueStats::default(),
             ring,
             is_lost: false,
-            chain: Chain::default(),
-            slots: (0..size).map(|_| Slot::FREE).collect(),
+            chain: DescriptorChain::default(),
+            slots: (0..size).map(|_| RequestSlot::FREE).collect(),
             parts: (0..size).map(|_| Vec::new()).collect(),
-            memory: Memory { now: parts.memory, epoch: 0, old: Vec::new() },
+            memory: MemoryVersions { now: parts.memory, epoch: 0, old: Vec::new() },
             tracking: Tracking {
                 inflight: parts.inflight,
                 batch: Vec::with_capacity(usize::from(size)),
@@ -149,7 +149,7 @@ impl Queue {
         }
     }
 
-    /// Heads taken so far: what the frontend gets when the ring stops.
+    /// Returns the number of heads taken, which the frontend gets when the ring stops.
     pub(crate) fn base(&self) -> u16 {
         self.ring.taken()
     }
@@ -159,34 +159,34 @@ impl Queue {
         &self.memory.now
     }
 
-    /// What the frontend has cut off under it, if anything.
+    /// Returns the reason if the frontend truncated memory that the queue uses.
     pub(crate) fn damage(&self) -> Option<&'static str> {
         if self.memory.now.is_damaged() {
-            return Some("the frontend cut off the file behind its guest's memory");
+            return Some("the frontend truncated the file behind its guest's memory");
         }
         let is_damaged = |inflight: &QueueInflight| inflight.is_damaged();
         let lost = self.tracking.inflight.as_ref().is_some_and(is_damaged);
-        lost.then_some("the frontend cut off the file that says what is in flight")
+        lost.then_some("the frontend truncated the file that records requests in flight")
     }
 
-    /// Requests taken and not answered.
+    /// Returns the number of requests taken and not answered.
     #[inline]
     pub(crate) fn in_flight(&self) -> u32 {
         self.stats.in_flight as u32
     }
 
-    /// Returns true if a request was taken for which the channel has no room.
+    /// Returns true if the channel has no room for a request that was taken.
     pub(crate) fn waits(&self) -> bool {
         self.held.is_some()
     }
 
-    /// Whether requests may be taken.
+    /// Returns true if requests may be taken.
     #[inline]
     fn is_open(&self) -> bool {
         self.enabled && self.broken.is_none() && self.stopping.is_none()
     }
 
-    /// Requests that could be taken now.
+    /// Returns the number of requests that could be taken now.
     #[inline]
     pub(crate) fn available(&mut self) -> u32 {
         let waiting = self.tracking.again.len() as u32 + u32::from(self.held.is_some());
@@ -202,22 +202,22 @@ impl Queue {
         }
     }
 
-    /// Whether the guest has made something available since [`Queue::available`].
+    /// Returns true if the guest made more requests available since [`Queue::available`].
     #[inline]
     pub(crate) fn has_news(&self) -> bool {
         self.is_open() && self.ring.has_news()
     }
 
-    /// Takes what [`Queue::available`] has seen into a channel, `most` requests of it, and as far
-    /// as that has room; returns how many that were. Completions come under `lane << 16` and the
-    /// head.
+    /// Takes requests that [`Queue::available`] has seen into a channel, up to `most` and as far as
+    /// the channel has room. Returns their number. The user data of completions are `lane << 16`
+    /// plus the head.
     #[inline]
     pub(crate) fn take(&mut self, most: u32, lane: u64, channel: &mut Channel<Native>) -> u32 {
         let (mut count, mut has_room) = (0, true);
         if self.held.is_some() || !self.tracking.again.is_empty() {
             (count, has_room) = self.take_up(most, lane, channel);
         }
-        // What closes it inside the loop ends that as well.
+        // If the queue closes inside the loop, `next` ends it.
         has_room &= self.is_open();
         while has_room
             && count < most
@@ -230,8 +230,8 @@ impl Queue {
         count
     }
 
-    /// Takes up what the channel had no room for, and what an earlier process left; how many were
-    /// started of the latter, and whether there is room for more.
+    /// Submits the held bio and requests left by an earlier process. Returns how many of the latter
+    /// were started, and true if the channel has room for more.
     #[cold]
     fn take_up(&mut self, most: u32, lane: u64, channel: &mut Channel<Native>) -> (u32, bool) {
         let (waiting, group) = (self.available(), self.flags.group);
@@ -248,7 +248,7 @@ impl Queue {
         (count, has_room)
     }
 
-    /// The next head of the ring to start.
+    /// Takes the next head from the ring.
     #[inline]
     fn next(&mut self) -> Option<u16> {
         let head = match self.ring.take() {
@@ -268,7 +268,7 @@ impl Queue {
         Some(head)
     }
 
-    /// Starts a request; false if no more can be started now.
+    /// Starts a request. Returns false if no more can be started now.
     #[inline(always)]
     fn start(&mut self, head: u16, lane: u64, channel: &mut Channel<Native>) -> bool {
         if let Some(plain) = self.ring.walk_plain(head, &self.memory.now)
@@ -284,15 +284,15 @@ impl Queue {
         self.start_slowly(head, lane, channel)
     }
 
-    /// Enters a request in flight into its slot.
+    /// Records a request in flight in its slot.
     #[inline(always)]
     fn enter(&mut self, head: u16, status: *mut u8, read_bytes: u32) {
         let state = BUSY | self.memory.epoch;
-        self.slots[usize::from(head)] = Slot { status, state, read_bytes };
+        self.slots[usize::from(head)] = RequestSlot { status, state, read_bytes };
         self.stats.in_flight += 1;
     }
 
-    /// Starts a request that is no plain read or write.
+    /// Starts a request that is not a plain read or write.
     #[inline(never)]
     fn start_slowly(&mut self, head: u16, lane: u64, channel: &mut Channel<Native>) -> bool {
         let hits = sigbus::hits();
@@ -337,7 +337,8 @@ impl Queue {
                 let data = &self.chain.parts[request.data.0..request.data.1];
                 slot.read_bytes = blk::copy_in(data, &self.flags.id);
                 self.answer(head, status::OK);
-                // Nothing more from memory that went away meanwhile: the thread looks whose it was.
+                // Stop if guest memory was truncated meanwhile: the thread checks first whose it
+                // was.
                 return sigbus::hits() == hits;
             }
             Action::Refused(status) => {
@@ -349,7 +350,7 @@ impl Queue {
         self.send(bio.with_user_data(user_data(lane, head)), channel)
     }
 
-    /// Gives the bio of a request to the channel; false if that is full.
+    /// Passes the bio of a request to the channel. Returns false if the channel is full.
     #[inline(always)]
     fn send(&mut self, bio: Bio, channel: &mut Channel<Native>) -> bool {
         let mut bio = bio.with_tenant(self.flags.tenant).with_group(self.flags.group);
@@ -358,7 +359,7 @@ impl Queue {
                 self.complete(bio.user_data() as u16, Status::ReadOnly);
                 return true;
             }
-            // Relaxed: the guest changes it while nothing of what depends on it is in flight.
+            // Relaxed: the guest changes it only while no request that depends on it is in flight.
             let is_back = self.flags.write_back.load(Ordering::Relaxed);
             let (is_kept, head) = (bio.op() != Op::Discard, bio.user_data() as u16);
             if is_kept && !is_back {
@@ -374,7 +375,7 @@ impl Queue {
         self.submit(bio, channel)
     }
 
-    /// Gives a bio to the channel; false if that is full.
+    /// Passes a bio to the channel. Returns false if the channel is full.
     #[inline(always)]
     fn submit(&mut self, bio: Bio, channel: &mut Channel<Native>) -> bool {
         match channel.submit(bio) {
@@ -383,7 +384,8 @@ impl Queue {
         }
     }
 
-    /// The channel did not take a bio; false if it takes no other, either.
+    /// Handles a bio that the channel rejected. Returns false if the channel takes no other bio
+    /// either.
     #[cold]
     fn rejected(&mut self, rejected: Rejected) -> bool {
         match rejected.reason {
@@ -398,7 +400,7 @@ impl Queue {
         }
     }
 
-    /// A request is done.
+    /// Completes a request.
     #[inline]
     pub(crate) fn complete(&mut self, head: u16, status: Status) {
         if status.is_ok() {
@@ -409,10 +411,10 @@ impl Queue {
         self.answer(head, blk::status_of(status));
     }
 
-    /// Answers a request; the guest sees it after [`Queue::publish`].
+    /// Writes the answer of a request. The guest sees it after [`Queue::publish`].
     #[inline]
     fn answer(&mut self, head: u16, status: u8) {
-        let slot = std::mem::replace(&mut self.slots[usize::from(head)], Slot::FREE);
+        let slot = std::mem::replace(&mut self.slots[usize::from(head)], RequestSlot::FREE);
         let mut len = 0;
         if !slot.status.is_null() {
             // SAFETY: in guest memory, which the queue keeps mapped while a request is in flight.
@@ -434,8 +436,8 @@ impl Queue {
         }
     }
 
-    /// A request is done that was taken in another epoch, had very many pieces, or was a flush with
-    /// a ticket.
+    /// Cleans up after a request that was taken in another epoch, had many segments, or was a flush
+    /// with a ticket.
     #[cold]
     fn tidy_up(&mut self, (head, state): (u16, u32), status: u8) {
         if state & LONG != 0 {
@@ -449,8 +451,8 @@ impl Queue {
         }
     }
 
-    /// Shows the guest what was answered, and interrupts it if it wants that; false if there was
-    /// nothing.
+    /// Publishes answers to the guest, and interrupts it if it wants that. Returns false if there
+    /// were none.
     #[inline]
     pub(crate) fn publish(&mut self) -> bool {
         if self.is_lost || self.ring.unpublished() == 0 {
@@ -473,21 +475,21 @@ impl Queue {
         true
     }
 
-    /// Interrupts the guest, whether it wants that or not.
+    /// Interrupts the guest unconditionally.
     pub(crate) fn interrupt(&self) {
         if let Some(call) = &self.notifiers.call {
             signal(call);
         }
     }
 
-    /// Asks for a kick; true if there is something to take already.
+    /// Asks the guest for a kick. Returns true if there is something to take already.
     pub(crate) fn request_kick(&mut self) -> bool {
-        // A held bio goes on when the channel has room again, which completions tell.
+        // A held bio needs room in the channel, which completions announce.
         self.held.is_none()
             && (!self.tracking.again.is_empty() || (self.is_open() && self.ring.request_kick()))
     }
 
-    /// Asks for no kicks.
+    /// Tells the guest to send no kicks.
     #[inline]
     pub(crate) fn suppress_kicks(&mut self) {
         if self.is_open() {
@@ -495,8 +497,8 @@ impl Queue {
         }
     }
 
-    /// Goes on in other memory; the areas are those of the ring there.
-    pub(crate) fn change_memory(&mut self, memory: Arc<GuestMemory>, areas: Option<Areas>) {
+    /// Switches to other memory, with the ring at `areas`, or lost if `None`.
+    pub(crate) fn change_memory(&mut self, memory: Arc<GuestMemory>, areas: Option<RingAreas>) {
         let old = std::mem::replace(&mut self.memory.now, memory);
         let of_older: u32 = self.memory.old.iter().map(|(_, count, _)| *count).sum();
         let of_now = self.in_flight() - of_older;
@@ -511,19 +513,19 @@ impl Queue {
         }
     }
 
-    /// The ring is unmapped with the memory that it was in: what is in flight has nowhere to go.
+    /// Fails the queue because its ring is not in the new memory: answers cannot be delivered.
     fn lose_ring(&mut self) {
         self.tracking.again.clear();
         self.lose("its ring is not in the new memory".to_owned());
     }
 
-    /// Answers nothing any more, either: what was done went to or came from memory that is gone.
+    /// Fails the queue and stops answering: its data went to, or came from, memory that is gone.
     pub(crate) fn lose(&mut self, why: String) {
         self.is_lost = true;
         self.fail(why);
     }
 
-    /// Takes nothing more because of what the guest or frontend did.
+    /// Takes the queue out of service because of an error of the guest or frontend.
     pub(crate) fn fail(&mut self, why: String) {
         self.broken = Some(why);
         if let Some(error) = &self.notifiers.error {
@@ -536,13 +538,13 @@ impl Queue {
         self.fail(error.to_string());
     }
 
-    /// Whether it is stopping and empty.
+    /// Returns true if the queue is stopping and empty.
     pub(crate) fn is_drained(&self) -> bool {
         self.stopping.is_some() && self.in_flight() == 0 && self.tracking.again.is_empty()
     }
 }
 
-/// What the bio of a request carries: the place of its queue on the thread, and its head.
+/// Encodes a bio's user data: the index of the queue on its thread, and the head.
 #[inline(always)]
 fn user_data(lane: u64, head: u16) -> u64 {
     lane << 16 | u64::from(head)

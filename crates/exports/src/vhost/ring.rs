@@ -1,14 +1,14 @@
-//! `SplitRing`: the device's side of a split virtqueue, over memory that a guest may write.
+//! `SplitRing`: the device's side of a split virtqueue, in memory that a guest may write.
 //!
-//! Takes heads off the avail ring, walks their chains, puts them on the used ring, and keeps both
-//! sides' wishes for notifications (EVENT_IDX or flags). Every descriptor is read once, checked,
-//! and translated; nothing that the guest writes afterwards matters. What the guest must not do is
-//! a [`RingError`], after which the ring is not used any more. Called by queue.rs. Indices and
-//! notifications are generic over where their words lie (cells.rs), for model.rs.
+//! Takes heads off the avail ring, walks their chains, puts them on the used ring, and handles
+//! notification suppression on both sides (EVENT_IDX or flags). Every descriptor is read once,
+//! checked, and translated, so later writes of the guest do not matter. An error of the guest is a
+//! [`RingError`], after which the ring is not used any more. Called by queue.rs. Indices and
+//! notifications are generic over the location of the ring's words (cells.rs), for model.rs.
 //!
-//! Invariants: the three areas lie in mapped memory as long as the ring is used (its queue holds
-//! the memory); at most `size` heads are out at a time; each index read from the guest is compared
-//! with a bound before it is used. Source: virtio 1.2, section 2.7.
+//! Invariants: the three areas are mapped as long as the ring is used, since its queue holds the
+//! memory. At most `size` heads are out at a time. Each index read from the guest is checked
+//! against a bound before use. Source: virtio 1.2, section 2.7.
 #![allow(unsafe_code)]
 
 mod cells;
@@ -23,19 +23,20 @@ use super::memory::{GuestMemory, read_once};
 use crate::virtio::descriptor::{INDIRECT, NEXT, WRITE};
 use crate::virtio::{DESCRIPTOR_BYTES, HEADER_BYTES, NO_INTERRUPT, NO_NOTIFY, area_bytes};
 
-pub use self::cells::Cells;
+pub use self::cells::RingWords;
 pub use self::error::RingError;
 
-/// Largest ring.
+/// Maximum number of descriptors of a ring.
 pub const SIZE_MAX: u16 = 1024;
-/// Most pieces of a request that is served, whatever the size of its ring: a descriptor for each of
-/// the longest ring, and some buffers that regions of memory cut in two. Drivers take more in a
-/// table of its own than their ring has, and qemu-storage-daemon serves as many.
+/// Maximum number of segments of a request, whatever the size of its ring: one for each descriptor
+/// of the longest ring, and some for buffers that cross memory regions. Drivers may use more
+/// segments than their ring has descriptors by an indirect table, and qemu-storage-daemon serves as
+/// many.
 pub const PARTS_MAX: usize = SIZE_MAX as usize + 16;
 
-/// Descriptors of a table that an index of 16 bits reaches.
+/// Number of descriptors that a 16-bit index can reach.
 const INDICES: u32 = 1 << 16;
-/// Bytes of the indirect table of a plain chain: header, data, status.
+/// Size of the indirect table of a plain chain in bytes: header, data, status.
 const PLAIN_TABLE_BYTES: u32 = 3 * DESCRIPTOR_BYTES as u32;
 
 /// A descriptor as the guest wrote it.
@@ -48,56 +49,57 @@ struct Descriptor {
     next: u16,
 }
 
-/// The memory of a chain: first what the device may read, then what it may write.
+/// Memory of a chain: first the device-readable segments, then the device-writable ones.
 #[derive(Debug, Default)]
-pub struct Chain {
-    /// Pieces in order.
+pub struct DescriptorChain {
+    /// Segments in order.
     pub parts: Vec<Segment>,
-    /// How many of them may be read.
+    /// Number of readable segments.
     pub readable: usize,
-    /// A buffer of no bytes was among them, which none may be.
+    /// The chain has a buffer of length 0, which is not allowed.
     pub has_empty: bool,
-    /// There are more than [`PARTS_MAX`]: only the last one is here, if it may be written.
+    /// There were more than [`PARTS_MAX`] segments. Then only the last one is kept, if it is
+    /// writable.
     pub is_long: bool,
 }
 
-/// The memory of a plain chain.
+/// Memory of a plain chain.
 #[derive(Debug, Clone, Copy)]
-pub struct Plain {
-    /// 16 bytes to read.
+pub struct PlainChain {
+    /// Address of the 16-byte request header.
     pub header: *mut u8,
-    /// Anything.
+    /// Data segment, of any length.
     pub data: Segment,
-    /// The device may write it; else read it.
+    /// True if the device may write the data, false if it may read them.
     pub writable: bool,
-    /// A byte to write.
+    /// Address of the status byte.
     pub status: *mut u8,
 }
 
-/// The areas of a ring, here.
+/// Addresses of a ring's areas in this process.
 #[derive(Debug, Clone, Copy)]
-pub struct Areas {
+pub struct RingAreas {
     desc: *mut u8,
     avail: *mut u8,
     used: *mut u8,
 }
 
-impl Areas {
-    /// The areas of a ring at these places: descriptor table, avail ring, used ring.
+impl RingAreas {
+    /// Creates areas at three addresses: descriptor table, avail ring, used ring.
     ///
     /// # Safety
-    /// The places are valid for reads and writes of [`area_bytes`] as long as these areas are used,
-    /// and aligned to 16, 2 and 4.
+    /// The addresses are valid for reads and writes of [`area_bytes`] as long as these areas are
+    /// used, and aligned to 16, 2 and 4.
     #[must_use]
-    pub unsafe fn at([desc, avail, used]: [*mut u8; 3]) -> Areas {
-        Areas { desc, avail, used }
+    pub unsafe fn at([desc, avail, used]: [*mut u8; 3]) -> RingAreas {
+        RingAreas { desc, avail, used }
     }
 
-    /// used.idx, as it stands in the memory where these areas were found.
+    /// Returns used.idx. `_memory` proves that the areas are mapped.
     #[must_use]
     pub fn used_idx(&self, _memory: &GuestMemory) -> u16 {
-        // Relaxed: read before the ring is used.
-        u16::from_le(Areas::cell(self.used, 1).load(Ordering::Relaxed))
+        // Relaxed: the index is read before the ring is used.
+        u16::from_le(RingAreas::cell(self.used, 1).load(Ordering::Relaxed))
     }
 
     #[inline]
@@ -107,14 +109,19 @@ impl Areas {
         unsafe { AtomicU16::from_ptr(area.cast::<u16>().add(index)) }
     }
 
-    /// The areas of a ring at these addresses of the frontend, if they are mapped and aligned.
+    /// Translates the frontend's addresses of a ring's areas. `None` if any is unmapped or
+    /// misaligned.
     #[must_use]
-    pub fn find(memory: &GuestMemory, size: u16, [desc, avail, used]: [u64; 3]) -> Option<Areas> {
+    pub fn find(
+        memory: &GuestMemory,
+        size: u16,
+        [desc, avail, used]: [u64; 3],
+    ) -> Option<RingAreas> {
         let bytes = area_bytes(size);
         let find = |user, bytes, align| {
             memory.translate_user(user, bytes).filter(|place| place.addr().is_multiple_of(align))
         };
-        Some(Areas {
+        Some(RingAreas {
             desc: find(desc, bytes[0], 16)?,
             avail: find(avail, bytes[1], 2)?,
             used: find(used, bytes[2], 4)?,
@@ -123,19 +130,19 @@ impl Areas {
 }
 
 // SAFETY: places in shared memory, which only unsafe code touches.
-unsafe impl Send for Areas {}
+unsafe impl Send for RingAreas {}
 
-impl Cells for Areas {
+impl RingWords for RingAreas {
     type Machine = Native;
 
     #[inline]
     fn avail(&self, index: usize, order: Ordering) -> u16 {
-        u16::from_le(Areas::cell(self.avail, index).load(order))
+        u16::from_le(RingAreas::cell(self.avail, index).load(order))
     }
 
     #[inline]
     fn set_used(&self, index: usize, value: u16, order: Ordering) {
-        Areas::cell(self.used, index).store(value.to_le(), order);
+        RingAreas::cell(self.used, index).store(value.to_le(), order);
     }
 
     #[inline]
@@ -149,12 +156,12 @@ impl Cells for Areas {
     }
 }
 
-/// The guest sees the used ring up to this index: proof for what may be done only then.
+/// Proof that the used ring was published up to an index, required by steps that must come later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Published(u16);
 
 impl Published {
-    /// used.idx.
+    /// Returns used.idx as published.
     #[must_use]
     pub fn used_idx(self) -> u16 {
         self.0
@@ -166,45 +173,45 @@ impl Published {
     }
 }
 
-/// What was negotiated for a ring.
+/// Negotiated features of a ring.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RingFeatures {
-    /// Notifications are suppressed by index.
+    /// EVENT_IDX: notifications are suppressed by index.
     pub event_idx: bool,
-    /// Chains may be in tables of their own.
+    /// INDIRECT_DESC: chains may use indirect tables.
     pub indirect: bool,
 }
 
 /// The device's side of a split virtqueue.
 #[derive(Debug)]
-pub struct SplitRing<C = Areas> {
+pub struct SplitRing<C = RingAreas> {
     areas: C,
     size: u16,
     mask: u16,
     features: RingFeatures,
-    /// Heads taken.
+    /// Number of heads taken, modulo 2^16.
     taken: u16,
-    /// avail.idx when it was last read.
+    /// Value of avail.idx when it was last read.
     seen: u16,
-    /// Heads put on the used ring.
+    /// Number of heads put on the used ring, modulo 2^16.
     used: u16,
-    /// Heads of the used ring that the guest was shown.
+    /// Value of `used` that the guest was shown last.
     published: u16,
 }
 
 impl SplitRing {
-    /// A ring of `size` descriptors, of which `taken` heads were taken before and `used` are on the
-    /// used ring.
+    /// Creates a ring of `size` descriptors, of which `taken` heads were taken before and `used`
+    /// are on the used ring.
     ///
     /// # Safety
-    /// The areas are valid for reads and writes of [`area_bytes`] and aligned as
-    /// [`Areas::find`] says, as long as the ring is used; others may write them any time.
+    /// The areas are valid for reads and writes of [`area_bytes`] and aligned as by
+    /// [`RingAreas::find`], as long as the ring is used. Others may write them at any time.
     ///
     /// # Panics
     /// If the size is not a power of two up to [`SIZE_MAX`].
     #[must_use]
     pub unsafe fn new(
-        areas: Areas,
+        areas: RingAreas,
         size: u16,
         features: RingFeatures,
         (taken, used): (u16, u16),
@@ -212,16 +219,16 @@ impl SplitRing {
         SplitRing::over(areas, size, features, (taken, used))
     }
 
-    /// Moves the ring to where its areas are now mapped.
+    /// Moves the ring to areas at which it is mapped now.
     ///
     /// # Safety
-    /// The promises of [`SplitRing::new`].
-    pub unsafe fn move_to(&mut self, areas: Areas) {
+    /// The conditions of [`SplitRing::new`].
+    pub unsafe fn move_to(&mut self, areas: RingAreas) {
         self.areas = areas;
     }
 }
 
-impl<C: Cells> SplitRing<C> {
+impl<C: RingWords> SplitRing<C> {
     fn over(
         areas: C,
         size: u16,
@@ -241,29 +248,29 @@ impl<C: Cells> SplitRing<C> {
         }
     }
 
-    /// Descriptors it has.
+    /// Returns the number of descriptors.
     #[must_use]
     pub fn size(&self) -> u16 {
         self.size
     }
 
-    /// Heads taken so far, as the ring counts: what a frontend calls its base.
+    /// Returns the number of heads taken, modulo 2^16: the base in vhost-user terms.
     #[must_use]
     pub fn taken(&self) -> u16 {
         self.taken
     }
 
-    /// avail.idx, after which what it says is available can be read.
+    /// Reads avail.idx, after which the heads before it can be read.
     #[inline]
     fn avail_idx(&self) -> u16 {
         // Acquire pairs with the driver's release of the index.
         self.areas.avail(1, Ordering::Acquire)
     }
 
-    /// How many heads are available.
+    /// Returns the number of available heads.
     ///
     /// # Errors
-    /// `AvailIdx` if that cannot be.
+    /// `AvailIdx` if the guest's index is impossible.
     #[inline]
     pub fn available(&mut self) -> Result<u16, RingError> {
         let idx = self.avail_idx();
@@ -275,8 +282,8 @@ impl<C: Cells> SplitRing<C> {
         Ok(count)
     }
 
-    /// Whether the guest has moved since [`SplitRing::available`]: a look that costs nothing while
-    /// it has not.
+    /// Returns true if the guest has added heads since [`SplitRing::available`]. Costs nothing
+    /// while it has not.
     #[inline]
     #[must_use]
     pub fn has_news(&self) -> bool {
@@ -302,7 +309,7 @@ impl<C: Cells> SplitRing<C> {
         Ok(Some(head))
     }
 
-    /// Puts a head on the used ring, with how many bytes were written to its memory; the guest sees
+    /// Puts a head on the used ring with the number of bytes written to its memory. The guest sees
     /// it after [`SplitRing::publish`].
     #[inline]
     pub fn put(&mut self, head: u16, len: u32) {
@@ -310,21 +317,21 @@ impl<C: Cells> SplitRing<C> {
         self.used = self.used.wrapping_add(1);
     }
 
-    /// Heads put that are not published.
+    /// Returns the number of heads put but not published.
     #[inline]
     #[must_use]
     pub fn unpublished(&self) -> u16 {
         self.used.wrapping_sub(self.published)
     }
 
-    /// Heads published in all, as the ring counts.
+    /// Returns the number of heads published, modulo 2^16.
     #[inline]
     #[must_use]
     pub fn published(&self) -> u16 {
         self.published
     }
 
-    /// Shows the guest what was put, and returns up to where.
+    /// Publishes all heads put so far, and returns used.idx as proof.
     #[inline]
     pub fn publish(&mut self) -> Published {
         // Release pairs with the driver's acquire of the index.
@@ -333,11 +340,11 @@ impl<C: Cells> SplitRing<C> {
         Published(self.used)
     }
 
-    /// Whether the guest wants to be told of what was published since `before`.
+    /// Returns true if the guest wants an interrupt for what was published since `before`.
     #[inline]
     #[must_use]
     pub fn wants_interrupt(&self, before: u16) -> bool {
-        // Pairs with the driver's barrier between its wish and its last look at used.idx.
+        // Pairs with the driver's barrier between enabling interrupts and reading used.idx.
         C::Machine::fence(Ordering::SeqCst);
         // Relaxed: ordered by the fence.
         if !self.features.event_idx {
@@ -349,7 +356,7 @@ impl<C: Cells> SplitRing<C> {
         new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(before)
     }
 
-    /// Asks for no kicks. With EVENT_IDX that is so anyway until they are asked for again.
+    /// Suppresses kicks. With EVENT_IDX they are suppressed until requested again anyway.
     #[inline]
     pub fn suppress_kicks(&mut self) {
         if !self.features.event_idx {
@@ -358,7 +365,8 @@ impl<C: Cells> SplitRing<C> {
         }
     }
 
-    /// Asks for a kick with the next head; true if there is one already, of which no kick may come.
+    /// Requests a kick for the next head. Returns true if one is available already, for which no
+    /// kick may come.
     #[inline]
     pub fn request_kick(&mut self) -> bool {
         // Relaxed: ordered by the fence.
@@ -368,19 +376,20 @@ impl<C: Cells> SplitRing<C> {
         } else {
             self.areas.set_used(0, 0, Ordering::Relaxed);
         }
-        // Pairs with the driver's barrier between avail.idx and its look at our wish.
+        // Pairs with the driver's barrier between writing avail.idx and checking for suppressed
+        // kicks.
         C::Machine::fence(Ordering::SeqCst);
         self.avail_idx() != self.taken
     }
 }
 
 impl SplitRing {
-    /// The memory of a chain as nearly all are: three buffers, in the ring or in a table of their
-    /// own, of 16 bytes to read, of any bytes, and of one byte to write. `None` for all others, and
-    /// for whatever is wrong: [`SplitRing::walk`] says what.
+    /// Returns the memory of a plain chain, which nearly all are: a readable buffer of 16 bytes,
+    /// one of any length, and a writable one of 1 byte, in the ring or in an indirect table. `None`
+    /// for all other chains and for errors, which [`SplitRing::walk`] reports.
     #[inline(always)]
     #[must_use]
-    pub fn walk_plain(&self, head: u16, memory: &GuestMemory) -> Option<Plain> {
+    pub fn walk_plain(&self, head: u16, memory: &GuestMemory) -> Option<PlainChain> {
         let (mut table, mut count) = (self.areas.desc.cast_const(), u32::from(self.size));
         if u32::from(head) >= count {
             return None;
@@ -404,7 +413,7 @@ impl SplitRing {
         if last.flags != WRITE || last.len != 1 {
             return None;
         }
-        Some(Plain {
+        Some(PlainChain {
             header: memory.find(first.addr, HEADER_BYTES as u64)?,
             data: Segment { start: memory.find(data.addr, data.len.into())?, len_bytes: data.len },
             writable,
@@ -415,13 +424,13 @@ impl SplitRing {
     /// Collects the memory of the chain that begins at `head`.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Returns the guest's error, after which the ring must not be used.
     #[inline]
     pub fn walk(
         &self,
         head: u16,
         memory: &GuestMemory,
-        chain: &mut Chain,
+        chain: &mut DescriptorChain,
     ) -> Result<(), RingError> {
         chain.parts.clear();
         (chain.readable, chain.has_empty, chain.is_long) = (0, false, false);
@@ -455,24 +464,24 @@ impl SplitRing {
         }
     }
 
-    /// Adds a buffer to a chain: one piece, or several if it crosses regions.
+    /// Adds a buffer to a chain: one segment, or several if it crosses memory regions.
     #[inline]
     fn add(
         Descriptor { mut addr, mut len, flags, .. }: Descriptor,
         memory: &GuestMemory,
-        chain: &mut Chain,
+        chain: &mut DescriptorChain,
     ) -> Result<(), RingError> {
         let writable = flags & WRITE != 0;
         if !writable && chain.readable < chain.parts.len() {
             return Err(RingError::Order);
         }
-        // The request fails by that, not the ring.
+        // An empty buffer fails the request, not the ring.
         chain.has_empty |= len == 0;
         let wrong = RingError::NotMemory { addr, len };
         while len > 0 {
             let place = memory.translate(addr).ok_or(wrong)?;
             let len_bytes = u64::from(len).min(place.room_bytes) as u32;
-            // The request fails by that, too, and needs no more than the place of its outcome.
+            // Also fails only the request, which then needs nothing but its status byte.
             if chain.is_long || chain.parts.len() >= PARTS_MAX {
                 chain.is_long = true;
                 chain.parts.clear();

@@ -1,4 +1,4 @@
-//! Counters of vhost-user exports: what each I/O thread counts for itself and for its queues.
+//! Counters of vhost-user exports, for each I/O thread and each queue.
 //!
 //! Published by the threads (counters.rs); read by the server's observers.
 
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use crate::counters::{Counters, PublishedCounters};
 use crate::mailbox::lock;
 
-/// What a queue of an export did so far, for all guests that have used it.
+/// Counters of one queue of an export, over all guests that have used it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct QueueStats {
     /// Requests taken off the ring.
@@ -16,15 +16,16 @@ pub struct QueueStats {
     pub errors: u64,
     /// Requests in flight now.
     pub in_flight: u64,
-    /// Kicks of the guest that were seen.
+    /// Kicks of the guest that ended a sleep of the thread.
     pub kicks: u64,
     /// Interrupts sent to the guest.
     pub interrupts: u64,
-    /// Times the guest broke the ring.
+    /// Times the queue was taken out of service because of an error of the guest or frontend.
     pub broken: u64,
-    /// 1 while the queue is in service; of several queues, how many are.
+    /// 1 while the queue is in service, else 0; in a sum, the number of queues in service.
     pub queues: u64,
-    /// 1 while the queue's next request waits, as the layer takes no more; of several, how many.
+    /// 1 while the next request waits for room in the block layer, else 0; in a sum, the number of
+    /// such queues.
     pub waiting: u64,
 }
 
@@ -46,28 +47,28 @@ impl Counters<QUEUE_FIELDS> for QueueStats {
 }
 
 impl QueueStats {
-    /// Adds the counters of another queue to these.
+    /// Adds the counters of another queue.
     pub fn add(&mut self, other: QueueStats) {
         self.add_fields(other);
     }
 }
 
-/// What an I/O thread of an export did so far for all its queues.
+/// Counters of an I/O thread of an export, over all its queues.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ThreadStats {
-    /// Times requests were given to the drives together.
+    /// Number of submissions to the drives, of one or more requests each.
     pub batches: u64,
-    /// Times it waited for more requests before.
+    /// Number of submissions that were delayed to wait for more requests.
     pub holds: u64,
     /// System calls on the data path: turns of the ring that entered the kernel, and interrupts.
     pub system_calls: u64,
-    /// Polls that ended because something came.
+    /// Polls that found work.
     pub poll_hits: u64,
-    /// Polls in vain.
+    /// Polls that found nothing.
     pub poll_misses: u64,
     /// Time spent polling, in nanoseconds.
     pub poll_ns: u64,
-    /// Times it slept.
+    /// Number of sleeps.
     pub sleeps: u64,
 }
 
@@ -88,25 +89,25 @@ impl Counters<THREAD_FIELDS> for ThreadStats {
 }
 
 impl ThreadStats {
-    /// Adds the counters of another thread to these.
+    /// Adds the counters of another thread.
     pub fn add(&mut self, other: ThreadStats) {
         self.add_fields(other);
     }
 }
 
-/// An I/O thread of an export and its queues, so far.
+/// Counters of an I/O thread of an export and of its queues.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VhostStats {
-    /// What the thread did for all its queues.
+    /// Counters of the thread over all its queues.
     pub thread: ThreadStats,
-    /// Each queue that it serves or has served, by its number in the device, in ascending order.
+    /// Counters of each queue that it serves or has served, by queue number in ascending order.
     pub queues: Vec<(u16, QueueStats)>,
 }
 
-/// The counters of a queue, for other threads to read.
+/// Published counters of a queue.
 pub(crate) type QueueCounters = PublishedCounters<QUEUE_FIELDS>;
 
-/// The counters of an I/O thread and its queues, for other threads to read.
+/// Published counters of an I/O thread and its queues.
 #[derive(Default)]
 pub(crate) struct PublishedStats {
     pub(crate) thread: PublishedCounters<THREAD_FIELDS>,
@@ -114,7 +115,7 @@ pub(crate) struct PublishedStats {
 }
 
 impl PublishedStats {
-    /// The counters of a queue, which go on from where an earlier guest left them.
+    /// Returns the counters of a queue, which continue from an earlier guest's.
     pub(crate) fn queue(&self, number: u16) -> Arc<QueueCounters> {
         let mut queues = lock(&self.queues);
         match queues.binary_search_by_key(&number, |queue| queue.0) {
@@ -127,7 +128,7 @@ impl PublishedStats {
         }
     }
 
-    /// What was published last.
+    /// Returns the values that were published last.
     pub(crate) fn read(&self) -> VhostStats {
         let mut thread: ThreadStats = self.thread.read();
         let read = |queue: &(u16, Arc<QueueCounters>)| (queue.0, queue.1.read());

@@ -97,14 +97,14 @@ fn what_went_wrong_and_what_there_is_to_know_is_passed_on() {
     ] {
         let export = export(Path::new("/nowhere"));
         let (say, link): (Say, _) = (Arc::new(|_| {}), Arc::new(FrontendLink::new().unwrap()));
-        let (log, settings) = (Log::new("v", &say), settings(&export, Backend::Epoll));
+        let (log, settings) = (ExportLog::new("v", &say), settings(&export, Backend::Epoll));
         let volume = Arc::clone(&export.volume);
         let (threads, failed) = played(&[Played::Serves, io, Played::Serves]);
         let panics = control == Played::Panics;
         let control = Native::spawn("t", None, Box::new(move || assert!(!panics, "as expected")));
         let running = RunningExport {
             name: "v".to_owned(),
-            common: Arc::new(Common::new(volume, settings, log, None)),
+            common: Arc::new(ExportContext::new(volume, settings, log, None)),
             thread_states: Arc::new([Arc::default()]),
             link,
             threads,

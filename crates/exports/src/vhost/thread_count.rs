@@ -1,29 +1,29 @@
-//! How many I/O threads serve the queues of a guest.
+//! Number of I/O threads that serve the queues of a guest.
 //!
-//! Pure rules, of which the configuration and the server ask the same. The three designs that
-//! \[MIOT\] compares are settings: one lock and one thread for all queues (`Shared`), dedicated
-//! queues with one thread (`Count(1)`), a dedicated queue and thread for each vCPU (`PerQueue`).
+//! Pure rules, used by the configuration and by the server. The three designs that \[MIOT\]
+//! compares are settings: one lock and one thread for all queues (`Shared`), dedicated queues with
+//! one thread (`Count(1)`), a dedicated queue and thread for each vCPU (`PerQueue`).
 
 use std::collections::BTreeSet;
 
-/// Most queues of a guest.
+/// Maximum number of queues of a guest.
 pub const QUEUES_MAX: u16 = 256;
 
-/// Which threads serve the queues of a guest.
+/// Distribution of a guest's queues over I/O threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Threads {
     /// One thread for all queues, under one lock: the older design.
     Shared,
-    /// A thread for each, as far as there are CPUs for them; beyond, queues share threads evenly.
+    /// A thread for each queue, as far as there are CPUs; further queues share threads evenly.
     #[default]
     PerQueue,
-    /// This many threads.
+    /// This many threads, but at most one for each queue.
     Count(u16),
 }
 
 impl Threads {
-    /// I/O threads for at most `queues` queues: pinned to these CPUs, or, if there are none, on
-    /// this machine.
+    /// Returns the number of I/O threads for `queues` queues, with threads pinned to these CPUs.
+    /// Without any, the CPUs of this machine count.
     #[must_use]
     pub fn count(self, queues: u16, pinned_to: &[u32]) -> u16 {
         let cpus = match pinned_to.iter().collect::<BTreeSet<_>>().len() {

@@ -89,7 +89,9 @@ fn exactly_what_was_in_flight_is_done_again_and_in_order() {
         assert_eq!((guest.used_idx(0), guest.used_idx(1)), (12, 1), "nothing twice");
         until("all requests are counted", || next.stats().requests == 9);
         let lines = next.said();
-        assert!(lines[0].ends_with("queue 0: 7 requests in flight at a crash are resubmitted"));
+        assert!(lines[0].ends_with(
+            "queue 0: resubmitting 7 requests that were in flight when the server ended"
+        ));
         drop(guest);
         next.works();
         next.stop();
@@ -181,9 +183,9 @@ fn a_region_that_is_cut_off_or_none_harms_nobody() {
         inflight.1.set_len(0).unwrap();
         let slots = 0..16;
         slots.clone().for_each(|slot| write(&mut guest, 0, slot));
-        // Nobody could say after a crash what was in flight, so the ring is not served any more.
+        // Nobody could say after a crash what was in flight, so the ring is out of service.
         guest.until_broken(0);
-        export.until_said("queue 0 is not served any more");
+        export.until_said("queue 0 is out of service");
         drop(guest);
         let mut guest = Guest::connect(&export.socket(0), 1);
         guest.negotiate(|offered| offered);
@@ -278,13 +280,14 @@ fn a_guest_without_a_region_of_another_server_gets_durable_writes() {
     assert_eq!(status_of_write(&mut guest, 0), 0);
     assert_eq!(control.power_cut(1), 0, "what was answered is durable");
     assert_eq!(switch(&guest), 0);
-    assert!(export.said()[0].contains("this guest was not started here"), "{:?}", export.said());
+    let said = export.said();
+    assert!(said[0].contains("this guest was started on another server"), "{said:?}");
     drop(guest);
     export.stop();
 }
 
-const LOSS: &str = "the last daemon ended with writes in memory that it had answered and not \
-                    flushed; the guest is told by an I/O error for its next flush";
+const LOSS: &str = "the last daemon ended before it flushed writes that it had answered; the \
+                    guest's next flush fails with an I/O error to report this";
 
 #[test]
 fn the_first_flush_after_a_death_that_lost_writes_fails_and_no_other() {

@@ -282,8 +282,8 @@ fn memory_that_is_cut_off_under_requests_breaks_that_device_and_no_other() {
         for ring in &guest.rings {
             crate::vhost_support::guest::ring(&ring.kick);
         }
-        export.until_said("queue 0 is not served any more, until the guest resets the device: ");
-        export.until_said("queue 1 is not served any more, until the guest resets the device: ");
+        export.until_said("queue 0 is out of service until the guest resets the device: ");
+        export.until_said("queue 1 is out of service until the guest resets the device: ");
         assert_eq!(export.said().len(), 2, "a line for each queue: {:?}", export.said());
         assert_eq!(other.read(0, 0, 4096), [9; 4096]);
         guest.memory.file.set_len(len).unwrap();
@@ -411,8 +411,7 @@ fn requests_in_a_byte_here_and_there_of_memory_that_is_cut_off_cost_no_mappings(
         guest.memory.file.set_len(data).unwrap();
         (0..32).for_each(|head| guest.offer(0, 32 * head));
         guest.publish(0);
-        export
-            .until_said("queue 0 is not served any more, until the guest resets the device: the ");
+        export.until_said("queue 0 is out of service until the guest resets the device: the ");
         assert_eq!(maps(&guest).len(), 1, "the test's own; the device's is replaced as a whole");
         until("one was taken, and none after its fault", || export.stats().requests == 1);
         guest.memory.file.set_len(len).unwrap();

@@ -342,9 +342,21 @@ fn bytes_that_are_no_messages_end_the_connection_and_nothing_else() {
 #[test]
 fn what_is_refused_is_answered_and_said_in_a_clear_line() {
     let cases: [(u32, Vec<u8>, &str); 7] = [
-        (code::SET_VRING_NUM, pair(0, 0), "queue 0 of 0 descriptors; a power of two up to 1024"),
-        (code::SET_VRING_NUM, pair(0, 3), "queue 0 of 3 descriptors; a power of two up to 1024"),
-        (code::SET_VRING_NUM, pair(1, 2048), "queue 1 of 2048 descriptors; a power of two"),
+        (
+            code::SET_VRING_NUM,
+            pair(0, 0),
+            "queue 0: size 0 refused; it must be a power of two up to 1024",
+        ),
+        (
+            code::SET_VRING_NUM,
+            pair(0, 3),
+            "queue 0: size 3 refused; it must be a power of two up to 1024",
+        ),
+        (
+            code::SET_VRING_NUM,
+            pair(1, 2048),
+            "queue 1: size 2048 refused; it must be a power of two",
+        ),
         (code::SET_VRING_NUM, pair(4, 64), "queue 4; there are 4 (queues = in the export)"),
         (code::SET_VRING_BASE, pair(u32::MAX, 0), "queue 4294967295; there are 4"),
         (code::SET_FEATURES, words(&[1 << 40]), "offered 0x10000000000, which it"),
@@ -390,7 +402,7 @@ fn a_guest_that_is_offered_less_than_at_its_start_is_told_of_by_name_and_once() 
             guest.wire.until_closed();
         }
         next.until_said(text);
-        next.until_said("the frontend is cut off");
+        next.until_said("disconnecting the frontend");
         assert_eq!(next.said().len(), 2, "{:?}", next.said());
         next.stop();
     }
@@ -406,7 +418,9 @@ fn a_frontend_that_goes_when_it_hears_of_fewer_queues_is_told_of_once() {
         wire.send(code::SET_PROTOCOL_FEATURES, VERSION, &words(&[protocol]), &[]);
         assert_eq!(wire.ask_number(code::GET_QUEUE_NUM), 4);
     }
-    export.until_said("the frontend has gone when it heard that there are 4 queues: if its guest");
+    export.until_said(
+        "the frontend disconnected when it was told that there are 4 queues: if its guest",
+    );
     export.works();
     assert_eq!(export.said().len(), 1, "{:?}", export.said());
     export.stop();
@@ -427,7 +441,7 @@ fn only_eventfds_are_taken_for_notifications() {
             let mut guest = export.guest();
             guest.write(0, 0, &[1; 512]);
             assert!(!guest.wire.order(code, &words(&[0]), &[fd.as_fd()]));
-            export.until_said("a descriptor for notifications is no eventfd");
+            export.until_said("a notification descriptor is not an eventfd");
             export.works_after(guest);
         }
     }

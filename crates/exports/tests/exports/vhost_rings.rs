@@ -28,7 +28,7 @@ fn breaks(text: &str, mut what: impl FnMut(&mut Guest)) {
         export.until_said(text);
         let lines = export.said();
         assert_eq!(lines.len(), 1, "one line: {lines:?}");
-        assert!(lines[0].starts_with("export v0: queue 0 is not served any more"), "{lines:?}");
+        assert!(lines[0].starts_with("export v0: queue 0 is out of service"), "{lines:?}");
         // The other queue and the other device go on.
         guest.write(1, 8, &[4; 1024]);
         assert_eq!(guest.read(1, 8, 1024), [4; 1024]);
@@ -53,7 +53,7 @@ fn chain(guest: &mut Guest, parts: &[((u64, u32), u16)]) {
 
 #[test]
 fn a_chain_that_is_a_loop_breaks_its_ring() {
-    breaks("a chain that is a loop in a table of 64 descriptors", |guest| {
+    breaks("a descriptor chain loops in a table of 64 descriptors", |guest| {
         let header = guest.header(0, 0, IN, 0);
         guest.describe(0, 0, header, NEXT, 1);
         guest.describe(0, 1, (guest.data, 512), NEXT | WRITE, 1);
@@ -63,7 +63,7 @@ fn a_chain_that_is_a_loop_breaks_its_ring() {
 
 #[test]
 fn a_loop_of_readable_descriptors_breaks_its_ring() {
-    breaks("a chain that is a loop in a table of 64", |guest| {
+    breaks("a descriptor chain loops in a table of 64", |guest| {
         let header = guest.header(0, 0, OUT, 0);
         guest.describe(0, 5, header, NEXT, 6);
         guest.describe(0, 6, (guest.data, 512), NEXT, 5);
@@ -105,7 +105,7 @@ fn addresses_that_wrap_around_break_their_ring() {
 
 #[test]
 fn a_readable_buffer_behind_a_writable_one_breaks_its_ring() {
-    breaks("a readable buffer behind a writable one", |guest| {
+    breaks("a readable buffer follows a writable one", |guest| {
         let header = guest.header(0, 0, IN, 0);
         let data = guest.data;
         chain(guest, &[((data, 512), WRITE), (header, 0)]);
@@ -114,8 +114,8 @@ fn a_readable_buffer_behind_a_writable_one_breaks_its_ring() {
 
 #[test]
 fn heads_and_next_indices_outside_of_the_table_break_their_ring() {
-    breaks("descriptor 64 of a table of 64", |guest| guest.give(0, 64));
-    breaks("descriptor 65535 of a table of 64", |guest| {
+    breaks("descriptor index 64 is outside its table of 64", |guest| guest.give(0, 64));
+    breaks("descriptor index 65535 is outside its table of 64", |guest| {
         let header = guest.header(0, 0, IN, 0);
         guest.describe(0, 0, header, NEXT, u16::MAX);
         guest.give(0, 0);
@@ -125,7 +125,7 @@ fn heads_and_next_indices_outside_of_the_table_break_their_ring() {
 #[test]
 fn an_avail_index_that_jumps_breaks_its_ring() {
     for jump in [65, 1000, 0x8000, u16::MAX] {
-        breaks("more than 64 heads past 0", |guest| {
+        breaks("more than the 64 descriptors of the ring past the last index taken, 0", |guest| {
             guest.rings[0].avail = jump;
             guest.publish(0);
         });
@@ -143,7 +143,7 @@ fn a_head_that_is_made_available_twice_breaks_its_ring() {
         until("it sticks", || control.struck() == 1);
         guest.give(0, 0);
         guest.until_broken(0);
-        export.until_said("descriptor 0 is made available while it is in flight");
+        export.until_said("descriptor 0 was made available while it was in flight");
         control.clear_rules();
         control.release_stuck();
         // What was in flight is answered all the same.
@@ -180,7 +180,7 @@ fn bad_indirect_tables_break_their_ring() {
             guest.describe_raw(TABLES, GUEST + TABLES, 48, (INDIRECT, 0));
             guest.describe(0, 0, (TABLES, 48), INDIRECT, 0);
         }),
-        ("descriptor 3 of a table of 3", |guest| {
+        ("descriptor index 3 is outside its table of 3", |guest| {
             let (header, _) = guest.header(0, 0, IN, 0);
             guest.describe_raw(TABLES, GUEST + header, 16, (NEXT, 3));
             guest.describe(0, 0, (TABLES, 48), INDIRECT, 0);
@@ -253,7 +253,7 @@ fn an_indirect_table_that_was_not_negotiated_breaks_its_ring() {
         guest.describe(0, 0, (TABLES, 48), INDIRECT, 0);
         guest.give(0, 0);
         guest.until_broken(0);
-        export.until_said("an indirect table of 48 bytes that is not allowed there");
+        export.until_said("an indirect table of 48 bytes is not allowed there");
         drop(guest);
         export.works();
         export.stop();
@@ -313,7 +313,7 @@ fn a_full_call_descriptor_stops_nobody_and_none_of_the_three_need_be_read() {
         }
         assert_eq!(guest.read(0, 99, 512), [99; 512]);
         guest.give(0, 64);
-        export.until_said("descriptor 64");
+        export.until_said("descriptor index 64");
         assert!(count(&guest.rings[0].err) > 0);
         let kick = guest.rings[0].kick.as_fd();
         rustix::io::write(kick, &(u64::MAX - 1_000_000).to_ne_bytes()).unwrap();

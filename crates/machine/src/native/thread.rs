@@ -1,9 +1,9 @@
-//! Threads of the process: how one is started, and the limits that stop it.
+//! Starting threads of the process, and the limits that prevent it.
 //!
-//! [`Native::try_spawn`] is for code that can go on or explain itself without the thread;
-//! `Machine::spawn` of `Native` panics instead. The system counts threads in several places (the
-//! user's RLIMIT_NPROC, the cgroups' `pids.max`) and answers EAGAIN for each of them, so
-//! [`ThreadRefused`] looks at all of them when it is printed. Owns nothing.
+//! [`Native::try_spawn`] is for callers that can go on without the thread or report the failure;
+//! `Machine::spawn` of `Native` panics instead. The system limits threads in several places (the
+//! user's RLIMIT_NPROC, the cgroups' `pids.max`) and returns EAGAIN for each of them, so
+//! [`ThreadRefused`] reads all of them when it is printed.
 #![allow(unsafe_code)]
 
 use core::fmt;
@@ -20,14 +20,14 @@ use std::vec::Vec;
 use super::{allowed_set, pin_to};
 use crate::{CpuId, Machine, Native, Thread};
 
-/// Stack of a thread that only shows that it can be there.
+/// Stack size of a thread that only tests whether it can be started, in bytes.
 const TRIAL_STACK_BYTES: usize = 64 << 10;
-/// How long such threads may take to be gone.
+/// Maximum time for such threads to disappear, in nanoseconds.
 const GONE_NS: u64 = 200_000_000;
-/// How often a refused thread is tried again, 5 ms apart.
+/// Number of times a refused thread is retried, at intervals of 5 ms.
 const REFUSED_RETRIES: u32 = 30;
 
-/// A joined-on-demand thread.
+/// A thread started with std, to be joined.
 #[derive(Debug)]
 pub struct NativeThread(JoinHandle<()>);
 
@@ -37,7 +37,7 @@ impl Thread for NativeThread {
     }
 }
 
-/// The system refused a thread. Its text names the limits that may be the reason.
+/// Error of a thread that the system refused. Its text names the limits that may be the reason.
 #[derive(Debug)]
 pub struct ThreadRefused {
     name: String,
@@ -54,10 +54,10 @@ impl fmt::Display for ThreadRefused {
 impl core::error::Error for ThreadRefused {}
 
 impl Native {
-    /// Starts a thread, on `cpu` if one is named.
+    /// Starts a thread, on `cpu` if given.
     ///
     /// # Errors
-    /// The system's refusal, as a [`ThreadRefused`].
+    /// Returns the system's error, as a [`ThreadRefused`].
     pub fn try_spawn(
         name: &str,
         cpu: Option<CpuId>,
@@ -78,19 +78,19 @@ impl Native {
         }
     }
 
-    /// Starts `count` threads at once and ends them again, to show that the process may have so
-    /// many more. Others may take them afterwards.
+    /// Starts `count` threads at the same time and ends them again, to test whether the process may
+    /// have so many more. Other processes may use up the limit afterwards.
     ///
     /// # Errors
-    /// How many there were, and the refusal of the next one.
+    /// Returns the number of threads that could be started, and the error of the next one.
     pub fn try_threads(count: usize) -> Result<(), (usize, io::Error)> {
         let before = tasks();
         let gate = Arc::new(Mutex::new(()));
         let closed = gate.lock().unwrap_or_else(PoisonError::into_inner);
         let mut threads = Vec::new();
         let mut refused = None;
-        // A thread that was joined still counts until the kernel has put it away, which takes a
-        // while on a busy machine: a refusal is final when it lasts.
+        // A joined thread still counts until the kernel has removed it, which takes a while on a
+        // busy machine. So a refusal is final only if it lasts.
         let mut retries = REFUSED_RETRIES;
         while threads.len() < count && refused.is_none() {
             let gate = Arc::clone(&gate);
@@ -106,7 +106,7 @@ impl Native {
         }
         drop(closed);
         for thread in threads {
-            // A thread that does nothing does not panic.
+            // The thread does nothing, so it cannot have panicked.
             let _ = thread.join();
         }
         let patience_ns = Native::now() + GONE_NS;
@@ -117,19 +117,19 @@ impl Native {
     }
 }
 
-/// Threads of the process.
+/// Returns the number of threads of the process.
 fn tasks() -> usize {
     std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count)
 }
 
-/// Lets the calling thread run on all CPUs of the process, wherever its starter is pinned.
+/// Lets the calling thread run on all CPUs of the process, even if the starting thread is pinned.
 pub fn run_on_any_cpu() {
     let set = allowed_set();
     // SAFETY: the set is a live local of the size that the call is told.
     unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) };
 }
 
-/// The limits on the number of threads of this process that are not infinite, for people.
+/// Returns a text with the limits on the number of threads of this process, except infinite ones.
 #[must_use]
 pub fn thread_limits() -> String {
     let mut limits: Vec<String> = user_limit().into_iter().collect();
@@ -137,7 +137,7 @@ pub fn thread_limits() -> String {
         let read = |file: &str| std::fs::read_to_string(folder.join(file)).ok();
         let Some(most) = read("pids.max").filter(|most| most.trim() != "max") else { continue };
         limits.push(format!(
-            "pids.max of cgroup {} is {} (TasksMax= of a unit)",
+            "pids.max of cgroup {} is {} (systemd: TasksMax=)",
             folder.display(),
             most.trim()
         ));
@@ -149,7 +149,7 @@ pub fn thread_limits() -> String {
     limits.join("; ")
 }
 
-/// RLIMIT_NPROC, unless it does not bind this process.
+/// Returns the user's RLIMIT_NPROC as text, unless it does not apply to this process.
 fn user_limit() -> Option<String> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: getrlimit fills a live local; geteuid has no preconditions.
@@ -165,7 +165,7 @@ fn user_limit() -> Option<String> {
     ))
 }
 
-/// Folders of the control groups that the process is in, innermost first.
+/// Returns the directories of the process's cgroups, innermost first.
 fn cgroups() -> Vec<PathBuf> {
     let text = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let mut folders = Vec::new();

@@ -1,12 +1,12 @@
 //! `BufferArena`: buffers of 4 KiB to 32 MiB, cut from regions.
 //!
-//! Belongs to one owner, who says when a region is mapped and when one goes back. Buffers of up to
-//! 2 MiB share regions of that size (blocks.rs), a longer one has a region of its own. The first
-//! region with room is used, so that the later ones become idle. Each region carries a note of the
-//! owner's, such as its number in a ring's table of buffers.
+//! An arena belongs to one owner, who decides when a region is mapped and when it is unmapped.
+//! Buffers of up to 2 MiB share regions of that size (blocks.rs); a longer one has a region of its
+//! own. The first region with room is used, so that the later ones become idle. Each region carries
+//! a note of the owner's, such as its index in a ring's table of buffers.
 //!
-//! Invariants: a buffer is in one pair of hands (it is not `Clone`); a region with a buffer in use
-//! stays. Memory is not zeroed but where the system has just mapped it.
+//! Invariants: a buffer has a single user (it is not `Clone`); a region with a buffer in use stays
+//! mapped. Memory is zeroed only where the system has just mapped it.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -17,11 +17,11 @@ use super::blocks::{Blocks, WHOLE};
 use super::region::Region;
 use super::{BUFFER_BYTES_MIN, REGION_BYTES};
 
-/// The longest power of two: 32 MiB.
+/// Order of the longest buffer whose length is a power of two: 32 MiB.
 const LONGEST: u8 = 13;
-/// How many orders there are.
+/// Number of orders.
 pub const ORDERS: usize = LONGEST as usize + 2;
-/// The last order has room for so much more: the blocks at both ends of a request of 32 MiB.
+/// Additional bytes of the last order: room for the blocks at both ends of a request of 32 MiB.
 const EDGES_BYTES: usize = 256 << 10;
 
 /// A buffer of an arena.
@@ -37,41 +37,42 @@ pub struct ArenaBuffer {
 unsafe impl Send for ArenaBuffer {}
 
 impl ArenaBuffer {
-    /// The first byte; valid until the buffer is given back.
+    /// Returns the first byte, valid until the buffer is given back.
     #[inline]
     #[must_use]
     pub fn start(&self) -> NonNull<u8> {
         self.start
     }
 
-    /// How long it is in bytes, which may be more than was asked for.
+    /// Returns the buffer's length in bytes, which may be more than was asked for.
     #[inline]
     #[must_use]
     pub fn len_bytes(&self) -> usize {
         order_bytes(self.order)
     }
 
-    /// Its order: 4 KiB times 2 to this is its length, but for the last one.
+    /// Returns the buffer's order: its length is 4 KiB times 2 to the order, except for the last
+    /// order.
     #[inline]
     #[must_use]
     pub fn order(&self) -> u8 {
         self.order
     }
 
-    /// The region that it lies in.
+    /// Returns the index of the region that contains the buffer.
     #[must_use]
     pub fn region(&self) -> u32 {
         self.region
     }
 }
 
-/// A region and what of it is free.
+/// A mapped region and its free blocks.
 #[derive(Debug)]
-struct Shared<T> {
+struct MappedRegion<T> {
     region: Region,
-    /// None for a region that is one buffer.
+    /// `None` if the region is a single buffer.
     blocks: Option<Blocks>,
-    /// Buffers in use.
+    /// Number of buffers in use.
     used: u16,
     note: T,
 }
@@ -79,8 +80,8 @@ struct Shared<T> {
 /// Buffers cut from regions.
 #[derive(Debug)]
 pub struct BufferArena<T> {
-    regions: Vec<Option<Shared<T>>>,
-    /// For each region the orders of which it has a free buffer, a bit each.
+    regions: Vec<Option<MappedRegion<T>>>,
+    /// For each region, the orders of its free buffers, a bit each.
     orders: Vec<u16>,
     vacant: Vec<u32>,
     idle_bytes: usize,
@@ -100,7 +101,7 @@ impl<T> Default for BufferArena<T> {
 }
 
 impl<T> BufferArena<T> {
-    /// A buffer of an order from what is mapped; none if there is none free.
+    /// Allocates a buffer of an order from the mapped regions. Returns `None` if none is free.
     #[inline]
     pub fn take(&mut self, order: u8) -> Option<ArenaBuffer> {
         let wanted = wanted_orders(order);
@@ -116,7 +117,7 @@ impl<T> BufferArena<T> {
         self.in_use += 1;
         let (node, offset) = match &mut shared.blocks {
             Some(blocks) => {
-                let node = blocks.take(order).expect("its orders say that there is one");
+                let node = blocks.take(order).expect("the region has a free block of this order");
                 self.orders[place] = blocks.orders();
                 (node, Blocks::offset(node, order))
             }
@@ -130,7 +131,7 @@ impl<T> BufferArena<T> {
         Some(ArenaBuffer { start, region: place as u32, node, order })
     }
 
-    /// Joins free halves of regions; returns one that has room then.
+    /// Joins free halves in the regions. Returns a region that then has room.
     #[cold]
     fn join(&mut self, order: u8) -> Option<usize> {
         if order == 0 || order > WHOLE {
@@ -149,7 +150,7 @@ impl<T> BufferArena<T> {
     /// Maps a region with room for a buffer of an order.
     ///
     /// # Errors
-    /// What the system says if it gives none.
+    /// Returns the system's error if it has no memory.
     #[cold]
     pub fn map(&mut self, order: u8, note: impl FnOnce(&Region) -> T) -> io::Result<()> {
         let region = Region::map(region_bytes(order))?;
@@ -160,19 +161,19 @@ impl<T> BufferArena<T> {
             None => {
                 self.regions.push(None);
                 self.orders.push(0);
-                // So that nothing is allocated when regions go back.
+                // Reserves room now, so that unmapping a region never allocates.
                 self.vacant.reserve(self.regions.len() - self.vacant.len());
                 self.regions.len() - 1
             }
         };
         self.idle_bytes += region.len_bytes();
         let note = note(&region);
-        self.regions[place] = Some(Shared { region, blocks, used: 0, note });
+        self.regions[place] = Some(MappedRegion { region, blocks, used: 0, note });
         self.orders[place] = orders;
         Ok(())
     }
 
-    /// Takes a buffer back; returns true if nothing of its region is in use any more.
+    /// Takes a buffer back. Returns true if its region is now idle.
     #[inline]
     pub fn give(&mut self, buffer: ArenaBuffer) -> bool {
         let place = buffer.region as usize;
@@ -192,10 +193,11 @@ impl<T> BufferArena<T> {
         shared.used == 0
     }
 
-    /// Unmaps a region that is not in use, after the owner has seen its note; returns its bytes.
+    /// Unmaps an idle region, after `before` was called with its note. Returns its length in bytes,
+    /// or `None` if the region is in use.
     pub fn unmap(&mut self, region: u32, before: impl FnOnce(T)) -> Option<usize> {
         let place = region as usize;
-        let Shared { region: mapped, note, .. } =
+        let MappedRegion { region: mapped, note, .. } =
             self.regions[place].take_if(|shared| shared.used == 0)?;
         self.orders[place] = 0;
         self.vacant.push(region);
@@ -204,46 +206,49 @@ impl<T> BufferArena<T> {
         Some(mapped.len_bytes())
     }
 
-    /// The first region of which nothing is in use and whose bytes the caller wants gone.
+    /// Returns an idle region (the last one) whose length satisfies `is_wanted`.
     pub fn find_idle(&self, is_wanted: impl Fn(usize) -> bool) -> Option<u32> {
-        let is_idle = |shared: &Shared<T>| shared.used == 0 && is_wanted(shared.region.len_bytes());
+        let is_idle =
+            |shared: &MappedRegion<T>| shared.used == 0 && is_wanted(shared.region.len_bytes());
         let place = self.regions.iter().rposition(|shared| shared.as_ref().is_some_and(is_idle));
         place.map(|place| place as u32)
     }
 
-    /// The owner's note of a region, and its bytes.
+    /// Returns the owner's note of a region, and the region's length in bytes.
     pub fn note_mut(&mut self, region: u32) -> Option<(&mut T, usize)> {
         let shared = self.regions.get_mut(region as usize)?.as_mut()?;
         Some((&mut shared.note, shared.region.len_bytes()))
     }
 
-    /// Bytes of regions of which nothing is in use.
+    /// Returns the total length of idle regions, in bytes.
     #[inline]
     #[must_use]
     pub fn idle_bytes(&self) -> usize {
         self.idle_bytes
     }
 
-    /// Buffers in use.
+    /// Returns the number of buffers in use.
     #[must_use]
     pub fn in_use(&self) -> usize {
         self.in_use
     }
 
-    /// Bytes of all regions.
+    /// Returns the total length of all regions, in bytes.
     #[must_use]
     pub fn mapped_bytes(&self) -> usize {
         self.regions.iter().flatten().map(|shared| shared.region.len_bytes()).sum()
     }
 }
 
-/// Which free buffers serve a request for this order: up to 2 MiB any block as large or larger.
+/// Returns the orders of the free buffers that can serve a request: up to 2 MiB, all that are large
+/// enough.
 #[inline]
 fn wanted_orders(order: u8) -> u16 {
     if order <= WHOLE { (2 << WHOLE) - (1 << order) } else { 1 << order }
 }
 
-/// The order of the smallest buffer that holds so many bytes; none above 32 MiB and 256 KiB.
+/// Returns the order of the smallest buffer that holds `len_bytes`; `None` above 32 MiB and 256
+/// KiB.
 #[inline]
 #[must_use]
 pub fn order_of(len_bytes: usize) -> Option<u8> {
@@ -252,7 +257,7 @@ pub fn order_of(len_bytes: usize) -> Option<u8> {
     (order <= LONGEST + 1 && len_bytes <= order_bytes(order)).then_some(order)
 }
 
-/// Bytes of a buffer of an order.
+/// Returns the length of a buffer of an order, in bytes.
 #[inline]
 #[must_use]
 pub const fn order_bytes(order: u8) -> usize {
@@ -263,7 +268,7 @@ pub const fn order_bytes(order: u8) -> usize {
     }
 }
 
-/// Bytes of the region that is mapped for a buffer of an order.
+/// Returns the length of the region that is mapped for a buffer of an order, in bytes.
 #[must_use]
 pub fn region_bytes(order: u8) -> usize {
     order_bytes(order).max(REGION_BYTES)

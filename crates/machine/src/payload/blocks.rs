@@ -1,48 +1,49 @@
-//! `Blocks`: which parts of a region of 2 MiB are free, as a binary buddy system.
+//! `Blocks`: the free parts of a 2 MiB region, as a binary buddy system.
 //!
-//! A tree of bits: node 1 is the whole region, nodes 2 and 3 its halves, and so on to the 512 pages
-//! from node 512 on; a bit is set if its block is free as a whole. A block is cut in halves when no
-//! block of the wanted size is free; halves are joined only when a larger block is wanted, because
-//! most blocks are soon wanted again at the size that they have. Invariant: of a node and its
-//! ancestors at most one is set.
+//! The state is a tree of bits: node 1 is the whole region, nodes 2 and 3 are its halves, and so on
+//! to the 512 pages from node 512 on. A bit is set if its block is free as a whole. A block is
+//! split into halves if no block of the wanted size is free. Halves are joined only when a larger
+//! block is wanted, because most blocks are soon wanted again at the same size. Invariant: of a
+//! node and its ancestors at most one is set.
 //! # Source
 //! Knowlton, "A fast storage allocator", Communications of the ACM, 1965.
 
 use super::{BUFFER_BYTES_MIN, REGION_BYTES};
 
-/// The order of a whole region: a block of order n has 4 KiB times 2 to the n.
+/// Order of a whole region: a block of order n has 4 KiB times 2 to the n.
 pub(super) const WHOLE: u8 = (REGION_BYTES / BUFFER_BYTES_MIN).trailing_zeros() as u8;
 const WORDS: usize = (2 << WHOLE) / 64;
-/// Every other bit.
+/// Mask of every other bit: the left halves of pairs.
 const LEFT: u64 = 0x5555_5555_5555_5555;
 
 /// The free blocks of a region.
 #[derive(Debug, Clone)]
 pub(super) struct Blocks {
     free: [u64; WORDS],
-    /// A bit for each order of which a block is free.
+    /// Orders of the free blocks, a bit each.
     orders: u16,
-    /// Blocks in use.
+    /// Number of blocks in use.
     used: u16,
-    /// Something came back since halves were last joined.
+    /// True if a block was given back since halves were last joined.
     joinable: bool,
 }
 
 impl Blocks {
-    /// All of it free.
+    /// Creates a region that is entirely free.
     pub(super) fn new() -> Blocks {
         let mut free = [0; WORDS];
         free[0] = 1 << 1;
         Blocks { free, orders: 1 << WHOLE, used: 0, joinable: false }
     }
 
-    /// A bit for each order of which a block is free as it is.
+    /// Returns the orders of the free blocks, a bit each.
     #[inline]
     pub(super) fn orders(&self) -> u16 {
         self.orders
     }
 
-    /// Takes a block, from a larger one if need be; none if none is free without joining.
+    /// Takes a block, splitting a larger one if necessary. Returns `None` if no block is large
+    /// enough without joining.
     #[inline]
     pub(super) fn take(&mut self, order: u8) -> Option<u16> {
         let larger = self.orders >> order;
@@ -61,7 +62,7 @@ impl Blocks {
         Some(node)
     }
 
-    /// Takes a block back.
+    /// Gives a block back.
     #[inline]
     pub(super) fn give(&mut self, node: u16, order: u8) {
         assert!(!self.is_free(node), "a buffer was given back twice");
@@ -70,7 +71,7 @@ impl Blocks {
         self.joinable = true;
     }
 
-    /// Joins halves as far as that goes.
+    /// Joins all free halves.
     #[cold]
     pub(super) fn join(&mut self) {
         if self.used == 0 {
@@ -82,7 +83,7 @@ impl Blocks {
         }
         for order in 0..WHOLE {
             for word in words(order) {
-                // Of each pair the left bit, if both are set.
+                // Selects the left bit of each pair in which both bits are set.
                 let mut pairs = self.free[word] & self.free[word] >> 1 & LEFT & bits(order);
                 self.free[word] &= !(pairs | pairs << 1);
                 while pairs != 0 {
@@ -95,7 +96,7 @@ impl Blocks {
         }
     }
 
-    /// Where a block starts, in bytes from the region's start.
+    /// Returns the start of a block, in bytes from the region's start.
     #[inline]
     pub(super) fn offset(node: u16, order: u8) -> usize {
         usize::from(node - (1 << (WHOLE - order))) * (BUFFER_BYTES_MIN << order)
@@ -117,14 +118,14 @@ impl Blocks {
         self.note(order);
     }
 
-    /// Looks whether a block of this order is free.
+    /// Updates whether a block of this order is free.
     #[inline]
     fn note(&mut self, order: u8) {
         let any = words(order).any(|word| self.free[word] & bits(order) != 0);
         self.orders = self.orders & !(1 << order) | u16::from(any) << order;
     }
 
-    /// The first free block of an order of which there is one.
+    /// Returns the first free block of an order. There must be one.
     #[inline]
     fn first(&self, order: u8) -> u16 {
         for word in words(order) {
@@ -133,18 +134,18 @@ impl Blocks {
                 return word as u16 * 64 + found.trailing_zeros() as u16;
             }
         }
-        unreachable!("a block of order {order} is free")
+        unreachable!("no block of order {order} is free")
     }
 }
 
-/// The words that hold an order's nodes.
+/// Returns the words that hold an order's nodes.
 #[inline]
 fn words(order: u8) -> std::ops::Range<usize> {
     let first = 1_usize << (WHOLE - order);
     first / 64..(2 * first).div_ceil(64)
 }
 
-/// Which bits of those words are the order's.
+/// Returns the mask of the order's bits in those words.
 #[inline]
 fn bits(order: u8) -> u64 {
     let first = 1_u32 << (WHOLE - order);

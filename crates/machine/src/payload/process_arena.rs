@@ -1,8 +1,8 @@
 //! The arena of the process, from which programs' buffers come.
 //!
-//! One lock, taken when a buffer is made or dropped, which is not once per I/O. A buffer of more
-//! than 2 MiB is a region of its own. A region of which nothing is in use goes back at once, but
-//! for the last.
+//! It has one lock, taken when a buffer is created or dropped, which does not happen for each I/O.
+//! A buffer of more than 2 MiB is a region of its own. An idle region is unmapped at once, except
+//! for the last one.
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use super::REGION_BYTES;
 use super::arena::{ArenaBuffer, BufferArena, order_of};
 use super::region::Region;
 
-/// What has been handed out.
+/// Buffers and regions that are in use by the process.
 #[derive(Default)]
 struct HandedOut {
     arena: BufferArena<()>,
@@ -26,7 +26,7 @@ fn handed_out() -> &'static Mutex<HandedOut> {
     HANDED_OUT.get_or_init(Mutex::default)
 }
 
-/// Zeroed memory of so many bytes, or null.
+/// Allocates `len_bytes` of zeroed memory, or returns null.
 pub(super) fn alloc_zeroed(len_bytes: usize) -> *mut u8 {
     let mut out = handed_out().lock().unwrap_or_else(PoisonError::into_inner);
     let start = match len_bytes <= REGION_BYTES {
@@ -42,19 +42,20 @@ pub(super) fn alloc_zeroed(len_bytes: usize) -> *mut u8 {
     start.as_ptr()
 }
 
-/// Gives memory back.
+/// Frees memory.
 ///
 /// # Safety
-/// It comes from [`alloc_zeroed`] with this length, and nobody uses it.
+/// The memory must come from [`alloc_zeroed`] with this length, and must no longer be used.
 pub(super) unsafe fn dealloc(start: *mut u8, len_bytes: usize) {
     let mut out = handed_out().lock().unwrap_or_else(PoisonError::into_inner);
     if len_bytes > REGION_BYTES {
         let region = out.regions.remove(&start.addr());
         drop(out);
-        drop(region.expect("it was handed out"));
+        drop(region.expect("freed memory must come from alloc_zeroed"));
         return;
     }
-    let buffer = out.buffers.remove(&start.addr()).expect("it was handed out");
+    let buffer =
+        out.buffers.remove(&start.addr()).expect("freed memory must come from alloc_zeroed");
     let region = buffer.region();
     if out.arena.give(buffer) && out.arena.idle_bytes() > REGION_BYTES {
         out.arena.unmap(region, |()| ());
@@ -62,7 +63,8 @@ pub(super) unsafe fn dealloc(start: *mut u8, len_bytes: usize) {
 }
 
 impl HandedOut {
-    /// A buffer of up to 2 MiB. It may hold what its last user left there.
+    /// Allocates a buffer of up to 2 MiB. Returns it with true if it is known to be zeroed;
+    /// otherwise it may hold data of its last user.
     fn short(&mut self, len_bytes: usize) -> Option<(NonNull<u8>, bool)> {
         let order = order_of(len_bytes)?;
         let buffer = match self.arena.take(order) {
@@ -77,7 +79,7 @@ impl HandedOut {
         Some((start, false))
     }
 
-    /// A longer one, which the system has zeroed.
+    /// Maps a longer buffer, which the system has zeroed.
     fn long(&mut self, len_bytes: usize) -> Option<(NonNull<u8>, bool)> {
         let region = Region::map(len_bytes).ok()?;
         let start = region.start();

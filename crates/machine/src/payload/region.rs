@@ -1,10 +1,10 @@
 //! `Region`: an anonymous mapping that starts at a multiple of 2 MiB, in huge pages if the system
-//! gives them.
+//! provides them.
 //!
-//! Owned by arenas, and by whoever needs one long piece of memory. Pages come as they are first
-//! used, zeroed. The addresses of all regions for which huge pages were asked are noted, so that
-//! [`huge_bytes`] can tell how much of them the system gave. Invariant: the mapping is as long as
-//! the value lives.
+//! Arenas own regions, and so do users of one long piece of memory. The system provides pages,
+//! zeroed, as they are first used. The addresses of all regions for which huge pages were requested
+//! are recorded, so that [`huge_bytes`] can tell how much memory really is in huge pages.
+//! Invariant: the mapping exists as long as the value.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -15,10 +15,10 @@ use std::vec::Vec;
 
 use super::REGION_BYTES;
 
-/// Lengths of the regions with huge pages, by address.
+/// Lengths of the regions for which huge pages were requested, by address.
 static ADVISED: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
 
-/// A mapping for payload.
+/// An anonymous mapping for payload.
 #[derive(Debug)]
 pub struct Region {
     start: NonNull<u8>,
@@ -31,10 +31,10 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// So many bytes, rounded up to whole pages, with huge pages from 2 MiB on.
+    /// Maps `len_bytes`, rounded up to whole pages. Requests huge pages from 2 MiB on.
     ///
     /// # Errors
-    /// What the system says if there is no address space, or too many mappings.
+    /// Returns the system's error if it has no address space, or there are too many mappings.
     pub fn map(len_bytes: usize) -> io::Result<Region> {
         let region = Region::map_with(len_bytes, 0)?;
         if region.len_bytes >= REGION_BYTES {
@@ -48,8 +48,8 @@ impl Region {
         Ok(region)
     }
 
-    /// So many bytes without huge pages, which may be more than the system has: a page costs
-    /// nothing until it is used.
+    /// Maps `len_bytes` without huge pages. The length may exceed the system's memory, because a
+    /// page costs nothing until it is used.
     ///
     /// # Errors
     /// As for [`Region::map`].
@@ -60,7 +60,7 @@ impl Region {
     fn map_with(len_bytes: usize, flags: i32) -> io::Result<Region> {
         let too_long = || io::Error::from_raw_os_error(libc::ENOMEM);
         let len_bytes = len_bytes.max(1).checked_next_multiple_of(4096).ok_or_else(too_long)?;
-        // Longer by what it takes to start at a multiple.
+        // Maps more than needed, so that the region can start at a multiple of 2 MiB.
         let spare_bytes = if len_bytes < REGION_BYTES { 0 } else { REGION_BYTES };
         let mapped_bytes = len_bytes.checked_add(spare_bytes).ok_or_else(too_long)?;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -90,13 +90,13 @@ impl Region {
         Ok(Region { start, len_bytes })
     }
 
-    /// The first byte.
+    /// Returns the first byte.
     #[must_use]
     pub fn start(&self) -> NonNull<u8> {
         self.start
     }
 
-    /// How long it is.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn len_bytes(&self) -> usize {
         self.len_bytes
@@ -105,7 +105,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // Before the address may be another region's.
+        // Done before unmapping, because another region may get the address afterwards.
         if self.len_bytes >= REGION_BYTES {
             let mut advised = ADVISED.lock().unwrap_or_else(PoisonError::into_inner);
             advised.remove(&self.start.as_ptr().addr());
@@ -115,11 +115,11 @@ impl Drop for Region {
     }
 }
 
-/// Bytes of all regions that lie in huge pages. Reads /proc/self/smaps, for which the kernel walks
-/// the page tables: ask rarely.
+/// Returns how many bytes of all regions are in huge pages. Reads /proc/self/smaps, for which the
+/// kernel walks the page tables, so call it rarely.
 ///
 /// # Errors
-/// What the system says if that file cannot be read.
+/// Returns the system's error if that file cannot be read.
 pub fn huge_bytes() -> io::Result<usize> {
     let smaps = std::fs::read_to_string("/proc/self/smaps")?;
     let advised: Vec<(usize, usize)> = {
@@ -129,8 +129,9 @@ pub fn huge_bytes() -> io::Result<usize> {
     Ok(huge_in(&smaps, &advised))
 }
 
-/// Bytes in huge pages of the mappings in `smaps` that hold one of these regions. The kernel joins
-/// adjacent mappings only if huge pages were requested for both, so a mapping holds regions alone.
+/// Returns the bytes in huge pages of those mappings in `smaps` that contain one of the regions.
+/// The kernel merges adjacent mappings only if huge pages were requested for both, so such a
+/// mapping contains nothing but regions.
 fn huge_in(smaps: &str, regions: &[(usize, usize)]) -> usize {
     let (mut sum, mut counts) = (0, false);
     for line in smaps.lines() {

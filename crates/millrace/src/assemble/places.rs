@@ -1,28 +1,30 @@
-//! `Places`: drives opened one after the other, none of them where another one keeps its data.
+//! `Places`: records where opened drives keep their data, and refuses a second writer.
 //!
-//! Owns the rule that one file, export or image is one drive's, unless all of them only read it:
-//! two drives over one store, each with queues of its own, would destroy what the other one wrote.
-//! A file is compared before its drive is opened, and so before it would be changed; servers and
-//! clusters say what a drive is when they are asked. Called by opening.rs and assemble.rs, and by
-//! programs that only look at drives.
+//! Owns the rule that a file, export or image belongs to one drive unless all its drives only read:
+//! two drives with separate queues over one store would overwrite each other's data. A file is
+//! compared before its drive is opened, so before it could change; servers and clusters are
+//! compared once they have answered. Called by opening.rs and assemble.rs, and by programs that
+//! only measure drives.
 
 use std::collections::HashMap;
 
 use millrace_block::ErrorKind;
-use millrace_drives::{Place, Spec, SpecError, file_place};
+use millrace_drives::{DataPlace, Spec, SpecError, file_place};
 
-use crate::assemble::{DriveOptions, Host, OpenedDrive, SetupError, assemble_drive, open_drive};
+use crate::assemble::{
+    DriveOptions, OpenContext, OpenedDrive, SetupError, assemble_drive, open_drive,
+};
 
-/// Drives, in the order of opening, and where they keep their data.
+/// Drives in the order of opening, and the places of their data.
 #[derive(Debug, Default)]
 pub struct Places {
-    /// Names.
+    /// Names of all drives so far.
     drives: Vec<String>,
-    /// The drives at each place, by its identity.
+    /// Drives that keep data at each place, by the identity of the place.
     users: HashMap<(u64, u64), Vec<PlaceUser>>,
 }
 
-/// A drive at a place.
+/// A drive that keeps its data at a place.
 #[derive(Debug)]
 struct PlaceUser {
     number: usize,
@@ -30,21 +32,22 @@ struct PlaceUser {
 }
 
 impl Places {
-    /// Enters the next drive; none for one whose data nobody else can name.
+    /// Records the next drive. `place` is `None` if no other drive can reach its data.
     ///
     /// # Errors
-    /// `SameFile` if it is in the way of another drive; it is entered in any case.
-    pub fn take(&mut self, name: &str, place: Option<Place>) -> Result<(), SetupError> {
+    /// Returns `SameFile` if the drive conflicts with an earlier one. The drive is recorded all the
+    /// same.
+    pub fn take(&mut self, name: &str, place: Option<DataPlace>) -> Result<(), SetupError> {
         let free = self.check(name, place);
         let number = self.drives.len();
         self.drives.push(name.to_owned());
-        if let Some(Place { identity, read_only }) = place {
+        if let Some(DataPlace { identity, read_only }) = place {
             self.users.entry(identity).or_default().push(PlaceUser { number, read_only });
         }
         free
     }
 
-    /// Forgets drives that are closed; numbers are not used again.
+    /// Forgets the places of closed drives. Their indexes are not reused.
     #[cfg_attr(not(feature = "serve"), allow(dead_code))] // Only servers change.
     pub(crate) fn forget(&mut self, is_closed: impl Fn(&str) -> bool) {
         let drives = &self.drives;
@@ -54,10 +57,10 @@ impl Places {
         });
     }
 
-    /// Refuses a place where a drive keeps its data already.
-    pub(crate) fn check(&self, name: &str, place: Option<Place>) -> Result<(), SetupError> {
+    /// Refuses a place that another drive uses, unless both only read.
+    pub(crate) fn check(&self, name: &str, place: Option<DataPlace>) -> Result<(), SetupError> {
         let Some(place) = place else { return Ok(()) };
-        // As `Place::clashes_with`: only readers share a place.
+        // Must agree with `DataPlace::clashes_with`.
         let mut users = self.users.get(&place.identity).into_iter().flatten();
         let other = users.find(|user| !(user.read_only && place.read_only));
         let Some(PlaceUser { number: other, .. }) = other else { return Ok(()) };
@@ -68,29 +71,30 @@ impl Places {
     /// Opens the next drive.
     ///
     /// # Errors
-    /// As [`open_drive`], and `SameFile` if the drive is in the way of another one.
+    /// Fails as [`open_drive`] does, and with `SameFile` if the drive conflicts with an earlier
+    /// one.
     pub(crate) fn open(
         &mut self,
         (name, spec): (&str, &Spec),
         options: &DriveOptions,
-        host: &mut Host,
+        host: &mut OpenContext,
     ) -> Result<OpenedDrive, SetupError> {
         let opened = match host.opened.take() {
             Some(driver) => assemble_drive((name, spec), driver, options, host)?,
             None => {
-                // A spec that is wrong is refused below.
+                // `open_drive` below reports an invalid spec.
                 self.check(name, file_place(spec).ok().flatten())?;
                 let opened = open_drive(name, spec, options, host);
                 opened.map_err(|error| self.explain((name, spec), error))?
             }
         };
         let read_only = opened.disk.limits().features.read_only;
-        let place = opened.identity.map(|identity| Place { identity, read_only });
+        let place = opened.identity.map(|identity| DataPlace { identity, read_only });
         self.take(name, place)?;
         Ok(opened)
     }
 
-    /// The drive that has what another one cannot be given, if it is one of these.
+    /// Replaces a "busy" error by `SameFile` if one of these drives is the one that holds the data.
     fn explain(&self, (name, spec): (&str, &Spec), error: SetupError) -> SetupError {
         let is_busy = matches!(&error, SetupError::Drive { cause: SpecError::Open(why), .. }
             if why.kind() == ErrorKind::Busy);
@@ -101,7 +105,7 @@ impl Places {
         self.check(name, place).err().unwrap_or(error)
     }
 
-    /// What the next drive of a volume without names for its drives is called.
+    /// Returns the name of the next drive of a volume whose drives have no names of their own.
     pub(crate) fn next_name(&self) -> String {
         format!("d{}", self.drives.len())
     }

@@ -1,8 +1,8 @@
-//! What is to be served, as plain structs: exports, where they are reached, and I/O threads.
+//! Configuration of exports, listeners and I/O threads, as plain structs.
 //!
-//! A program fills them in; the `millrace` program makes them of a configuration file. Pure data
-//! and the rules over all of it: who listens where, and how many I/O threads a volume's drives have
-//! queues for. Called by serve.rs and servers.rs.
+//! A program fills them in; the `millrace` program reads them from a configuration file. Pure data,
+//! with the rules across all of it: the listener of each export, and the number of I/O threads that
+//! a volume's drives have queues for. Called by serve.rs and servers.rs.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -17,89 +17,89 @@ use millrace_machine::{CpuId, Machine, Native};
 use millrace_reactor::Backend;
 
 use crate::assemble::DriveOptions;
-use crate::config::{DriveConfig, OpenConfig, Part, StartError, VolumeConfig};
+use crate::config::{ConfigPart, DriveConfig, OpenConfig, StartError, VolumeConfig};
 use crate::groups::{DEFAULT_GROUP, GroupConfig};
 
 use super::listeners::{ListenerConfig, TlsConfig};
 
-/// I/O threads where nobody says how many: one per CPU, but not more than these.
+/// Most I/O threads by default; fewer on a machine with fewer CPUs.
 const THREADS_DEFAULT_MAX: usize = 4;
-/// Queues of a guest where nobody says how many and the machine has fewer CPUs.
+/// Least number of a guest's queues by default, on a machine with fewer CPUs.
 const QUEUES_DEFAULT_MIN: usize = 16;
 
-/// How long a file of a directory stays open without clients where nobody says how long.
+/// Default time that a file of a directory stays open without clients.
 const CLOSE_AFTER: Duration = Duration::from_secs(10);
 
-/// All that is opened and served.
+/// Configuration of everything that is opened and served.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServeConfig {
-    /// Controllers that drives may name.
+    /// Controllers that specs of drives may name.
     pub controllers: Vec<ControllerConfig>,
-    /// Groups of those who share the drives.
+    /// Groups that share the drives.
     pub groups: Vec<GroupConfig>,
     /// Volumes with their drives.
     pub volumes: Vec<VolumeConfig>,
     /// Exports of the volumes.
     pub exports: Vec<ExportConfig>,
-    /// Settings of addresses that exports name.
+    /// Settings of the addresses that exports name.
     pub listener_settings: Vec<ListenerConfig>,
-    /// Threads and limits.
+    /// Threads and limits of the NBD server.
     pub server: ServerConfig,
 }
 
-/// A volume under a name that clients ask for.
+/// A volume under the name that clients ask for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExportConfig {
-    /// The name that clients ask for.
+    /// Name that clients ask for.
     pub name: String,
-    /// Text for people, possibly empty.
+    /// Description for people; may be empty.
     pub description: String,
-    /// Name of its volume.
+    /// Name of the exported volume.
     pub volume: String,
-    /// Clients may not write.
+    /// Refuse writes of clients.
     pub read_only: bool,
-    /// Name of its clients' group; none: the default one.
+    /// Group of the export's clients; `None` for the default group.
     pub group: Option<String>,
-    /// Each client has a group of its own under that one, with its limits and its latency target.
+    /// Give each client a group of its own below `group`, with the same limits and latency target.
     pub group_each: bool,
-    /// Where it is served over NBD. The first export of an address is that address's default.
+    /// Addresses where NBD serves it. The first export of an address is its default export.
     pub nbd: Vec<Listen>,
-    /// Names in certificates of the clients of NBD that may see and use it; none: all may.
+    /// Names in client certificates that may see and use the export over NBD; `None` allows all.
     pub tls_allow: Option<Vec<String>>,
-    /// How virtual machines get it, if they do.
+    /// Settings for virtual machines, if they may use the export.
     pub guests: Option<GuestConfig>,
-    /// Exports that are opened when a client of NBD asks for them.
+    /// Set if NBD opens the export only when a client asks for it.
     pub on_demand: Option<OnDemand>,
 }
 
-/// An export that has to do with exports on demand.
+/// Role of an export in opening files on demand.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OnDemand {
-    /// It stands for the files of a directory, and has no volume itself.
+    /// The export stands for the files of a directory, and has no volume itself.
     Directory(ExportDirectory),
-    /// It is a file that a client has asked for, of the export of this name. Servers make these
-    /// themselves.
+    /// The export is a file of the directory export of this name, opened for a client. Only servers
+    /// make such exports.
     File(String),
 }
 
-/// A directory whose files are exports: each is opened when a client asks for it by its name, and
-/// closed a while after its last client has left.
+/// A directory whose files are exports: a file is opened when a client asks for its name, and
+/// closed some time after its last client has left.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportDirectory {
-    /// Where it is.
+    /// Path of the directory.
     pub path: PathBuf,
-    /// Settings of the files' drives.
+    /// Queue settings of the files' drives.
     pub options: DriveOptions,
-    /// Keys of the driver `file`, such as `direct`, but for `path`, `size` and `read-only`.
+    /// Keys of the driver `file`, such as `direct`. `path`, `size` and `read-only` are not allowed.
     pub file_keys: Vec<(String, String)>,
-    /// The cache over each file, if there is to be one.
+    /// Cache over each file, if wanted.
     pub cache: Option<CacheConfig>,
-    /// How long a file stays open after its last client has left.
+    /// Time that a file stays open after its last client has left.
     pub close_after: Duration,
 }
 
 impl ExportDirectory {
-    /// A directory, with the default settings for its files.
+    /// Makes a directory with the default settings for its files.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> ExportDirectory {
         ExportDirectory {
@@ -113,12 +113,13 @@ impl ExportDirectory {
 }
 
 impl ExportConfig {
-    /// What the files of a directory are opened for.
+    /// Returns the access mode in which files of the directory are opened.
     pub(super) fn file_access(&self) -> FileAccess {
         if self.read_only { FileAccess::ReadOnly } else { FileAccess::ReadWrite }
     }
 
-    /// The name that clients ask for, of a file of a directory: its own without the directory's.
+    /// Returns the name that clients ask for, without the directory's name, for a file of a
+    /// directory.
     pub(super) fn name_on_demand(&self) -> Option<String> {
         match &self.on_demand {
             Some(OnDemand::File(parent)) => {
@@ -130,30 +131,30 @@ impl ExportConfig {
     }
 }
 
-/// How an export is served to virtual machines.
+/// Settings of an export to virtual machines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GuestConfig {
-    /// Where it meets the virtual machine's frontend.
+    /// Vhost-user socket shared with the frontend.
     pub socket: VhostSocket,
     /// Most queues of a guest, 1 to 256.
     pub queues: u16,
-    /// How many I/O threads serve the queues.
+    /// Number of I/O threads that serve the queues.
     pub threads: Threads,
-    /// CPUs that the threads are pinned to, dealt out in turn; none: they are not pinned.
+    /// CPUs to pin the threads to, in turn; empty if they are not pinned.
     pub cpus: Vec<u32>,
-    /// Serial number, at most 20 bytes; the export's name if it is not given.
+    /// Serial number, at most 20 bytes; `None` takes the export's name.
     pub serial: Option<String>,
-    /// Longest poll before a sleep, in nanoseconds.
+    /// Longest busy poll before a thread sleeps, in nanoseconds.
     pub poll_max_ns: u64,
-    /// Longest wait for more requests, in nanoseconds.
+    /// Longest wait for more requests to submit together, in nanoseconds.
     pub batch_wait_ns: u64,
-    /// Notifications are suppressed by index.
+    /// Offer the virtio feature EVENT_IDX, which suppresses notifications.
     pub event_idx: bool,
 }
 
 impl GuestConfig {
-    /// An export at this socket with the default settings: as many queues as CPUs and 16 at least,
-    /// a thread for each as far as there are CPUs.
+    /// Makes default settings for a socket: a queue for each CPU, at least 16, and up to a thread
+    /// for each queue as far as there are CPUs.
     #[must_use]
     pub fn new(socket: VhostSocket) -> GuestConfig {
         let cpus = Native::topology().cpus().len();
@@ -169,18 +170,18 @@ impl GuestConfig {
         }
     }
 
-    /// I/O threads that it has on this machine.
+    /// Returns the number of I/O threads on this machine.
     #[must_use]
     pub fn thread_count(&self) -> u16 {
         self.threads.count(self.queues, &self.cpus)
     }
 
-    /// The CPUs that its threads are pinned to.
+    /// Returns the CPUs that the threads are pinned to.
     pub fn pinned_cpus(&self) -> impl Iterator<Item = u32> {
         self.cpus.iter().copied().take(usize::from(self.thread_count()))
     }
 
-    /// The path of its socket.
+    /// Returns the path of the socket.
     #[must_use]
     pub fn path(&self) -> &Path {
         match &self.socket {
@@ -189,33 +190,33 @@ impl GuestConfig {
     }
 }
 
-/// Threads and limits.
+/// Threads and limits of the NBD server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerConfig {
-    /// I/O threads for NBD, 1 at least.
+    /// Number of I/O threads for NBD, at least 1.
     pub threads: u16,
-    /// Thread `i` is pinned to `cpus[i % len]`; empty: threads are not pinned.
+    /// CPUs to pin threads to: thread `i` goes to `cpus[i % len]`; empty if they are not pinned.
     pub cpus: Vec<u32>,
     /// Threads of the program itself that may use the served volumes at the same time, through
     /// channels or devices of their own.
     pub own_threads: u16,
-    /// What carries the I/O of all threads.
+    /// I/O backend of all threads: io_uring or epoll.
     pub backend: Backend,
-    /// Most NBD connections at a time; above it new ones are closed at once.
+    /// Most NBD connections at a time. Further ones are closed at once.
     pub connections_max: u32,
-    /// Longest negotiation in nanoseconds.
+    /// Timeout of a client's negotiation in nanoseconds.
     pub handshake_timeout_ns: u64,
-    /// Most memory for NBD's payload, of all connections, in bytes; at least 1 MiB.
+    /// Memory limit for the payload of all NBD connections in bytes, at least 1 MiB.
     pub memory_max_bytes: u64,
-    /// Longest busy poll before a thread sleeps, in nanoseconds; 0: never; none: for 100 us, as
-    /// long as more is done that way.
+    /// Longest busy poll before a thread sleeps, in nanoseconds; 0 never polls. `None` polls for
+    /// 100 us, as long as that improves throughput.
     pub spin_ns: Option<u64>,
-    /// TLS of all addresses of NBD that say nothing else.
+    /// TLS of the NBD addresses that have no TLS settings of their own.
     pub tls: Option<TlsConfig>,
 }
 
 impl Default for ServerConfig {
-    /// One I/O thread per CPU, but 4 at most; limits as the NBD server has them.
+    /// Defaults to one I/O thread per CPU, at most 4, and the NBD server's limits.
     fn default() -> ServerConfig {
         let default = nbd::ServerConfig::default();
         ServerConfig {
@@ -233,18 +234,18 @@ impl Default for ServerConfig {
 }
 
 impl ServeConfig {
-    /// All drives in the order in which they are opened: volume after volume.
+    /// Returns all drives in the order in which they are opened: volume after volume.
     pub fn drives(&self) -> impl Iterator<Item = &DriveConfig> {
         self.volumes.iter().flat_map(|volume| &volume.drives)
     }
 
-    /// The number of a volume.
+    /// Returns the index of a volume.
     #[must_use]
     pub fn volume_number(&self, name: &str) -> Option<usize> {
         self.volumes.iter().position(|volume| volume.name == name)
     }
 
-    /// The addresses of NBD in the order in which exports name them, each with its exports.
+    /// Returns the NBD addresses in the order in which exports name them, each with its exports.
     #[must_use]
     pub fn listeners(&self) -> Vec<ListenConfig> {
         let (mut listeners, mut places) = (Vec::<ListenConfig>::new(), HashMap::new());
@@ -272,7 +273,7 @@ impl ServeConfig {
         listeners
     }
 
-    /// What is to be opened for it.
+    /// Returns the configuration of all drives and volumes to open.
     #[must_use]
     pub fn to_open(&self) -> OpenConfig {
         let guests = self.exports.iter().filter_map(|export| export.guests.as_ref());
@@ -286,22 +287,25 @@ impl ServeConfig {
         }
     }
 
-    /// Looks for contradictions among exports that starting servers would not find, or would find
-    /// late. Touches neither file nor socket.
+    /// Checks for contradictions among exports that the servers' start would find late or never.
+    /// Touches neither files nor sockets.
     ///
     /// # Errors
-    /// The first one, with its part.
+    /// Returns the first contradiction, with the part that it is about.
     pub fn validate(&self) -> Result<(), StartError> {
         let volumes: HashSet<&str> = self.volumes.iter().map(|one| one.name.as_str()).collect();
         let groups: HashSet<&str> = self.groups.iter().map(|one| one.name.as_str()).collect();
-        // The first export of each group, with a group for each client and without.
+        // First export of each group, and whether that export uses `group_each`.
         let mut first_of = HashMap::new();
         for export in &self.exports {
             first_of.entry((export.group_name(), export.group_each)).or_insert(export);
         }
         for (number, export) in self.exports.iter().enumerate() {
             let wrong = |what: &str| {
-                StartError::invalid(Part::Export(number), format!("export {}: {what}", export.name))
+                StartError::invalid(
+                    ConfigPart::Export(number),
+                    format!("export {}: {what}", export.name),
+                )
             };
             if let Some(OnDemand::Directory(_)) = &export.on_demand {
             } else if !volumes.contains(export.volume.as_str()) {
@@ -327,16 +331,17 @@ impl ServeConfig {
             }
         }
         if self.exports.is_empty() {
-            return Err(StartError::invalid(Part::Whole, "nothing is exported"));
+            return Err(StartError::invalid(ConfigPart::Whole, "nothing is exported"));
         }
         if let Some((number, text)) = self.directory_problems().into_iter().next() {
-            return Err(StartError::invalid(Part::Export(number), text));
+            return Err(StartError::invalid(ConfigPart::Export(number), text));
         }
         self.check_listeners()
     }
 
-    /// What is wrong with exports of directories, with the numbers of the exports. Files of a
-    /// directory are volumes and drives called `DIRECTORY/FILE`, so other names do not begin so.
+    /// Returns the problems of directory exports, each with the index of its export. Volumes and
+    /// drives of a directory's files are named `DIRECTORY/FILE`, so no other name may begin like
+    /// that.
     #[must_use]
     pub fn directory_problems(&self) -> Vec<(usize, String)> {
         let (mut problems, mut names) = (Vec::new(), HashSet::new());
@@ -373,21 +378,21 @@ impl ServeConfig {
         problems
     }
 
-    /// Looks whether the directories of exports are there.
+    /// Checks that the directories of all exports exist.
     ///
     /// # Errors
-    /// The first one that is not, with its part.
+    /// Returns the first that does not, with its part.
     pub fn check_directories(&self) -> Result<(), StartError> {
         for (number, export) in self.exports.iter().enumerate() {
             if let Some(OnDemand::Directory(directory)) = &export.on_demand {
-                let wrong = |text: String| StartError::invalid(Part::Export(number), text);
+                let wrong = |text: String| StartError::invalid(ConfigPart::Export(number), text);
                 directory.check().map_err(wrong)?;
             }
         }
         Ok(())
     }
 
-    /// I/O threads of NBD, if there is anything for them to do.
+    /// Returns the number of I/O threads for NBD, 0 if no export uses NBD.
     pub(super) fn nbd_threads(&self) -> u16 {
         match self.exports.iter().all(|export| export.nbd.is_empty()) {
             true => 0,
@@ -415,7 +420,7 @@ impl ServeConfig {
     }
 }
 
-/// What cannot be said of an export that is a directory.
+/// Refuses settings that an export of a directory cannot have.
 fn check_directory(export: &ExportConfig, directory: &ExportDirectory) -> Result<(), String> {
     if export.guests.is_some() || !export.volume.is_empty() {
         return Err("the files of a directory are served over NBD; it has no volume and no \
@@ -477,10 +482,13 @@ mod tests {
             (error.part, error.to_string())
         };
         let nowhere = "export a: nothing serves it; give it an address of NBD or a socket";
-        assert_eq!(said(&config(&[("a", &[])])), (Part::Export(0), nowhere.to_owned()));
+        assert_eq!(said(&config(&[("a", &[])])), (ConfigPart::Export(0), nowhere.to_owned()));
         let mut other = config(&[("a", &["x"])]);
         other.exports[0].volume = "w".to_owned();
         assert_eq!(said(&other).1, "export a: there is no volume w");
-        assert_eq!(said(&ServeConfig::default()), (Part::Whole, "nothing is exported".to_owned()));
+        assert_eq!(
+            said(&ServeConfig::default()),
+            (ConfigPart::Whole, "nothing is exported".to_owned())
+        );
     }
 }

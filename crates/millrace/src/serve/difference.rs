@@ -1,8 +1,8 @@
-//! `ConfigDifference`: what a configuration has that a running one lacks, and the other way round.
+//! `ConfigDifference`: the changes from a running configuration to another one.
 //!
-//! Pure: compares two [`ServeConfig`]s and finds what cannot change while the daemon serves, such
-//! as the number of I/O threads. Called by reload.rs, which makes the difference true, and shown by
-//! programs.
+//! Pure: compares two [`ServeConfig`]s and finds changes that a running server cannot make, such as
+//! to the number of I/O threads. Called by reload.rs, which applies the difference; programs print
+//! it.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,56 +14,56 @@ use crate::assemble::DriveOptions;
 use crate::config::VolumeConfig;
 use crate::groups::{DEFAULT_GROUP, GroupConfig};
 
-/// The difference between the configuration that is served and another one.
+/// Changes from the served configuration to another one.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ConfigDifference {
-    /// Volumes of the other one only, with their drives.
+    /// Volumes to add, with their drives.
     pub added_volumes: Vec<VolumeConfig>,
-    /// Volumes of this one only.
+    /// Volumes to remove.
     pub removed_volumes: Vec<VolumeConfig>,
     /// Drives whose scheduler changes.
     pub schedulers: Vec<SchedulerChange>,
-    /// Groups of the other one only.
+    /// Groups to add.
     pub added_groups: Vec<GroupConfig>,
-    /// Groups of this one only.
+    /// Groups to remove.
     pub removed_groups: Vec<GroupConfig>,
-    /// Groups that change: as they are, and as they will be.
+    /// Groups that change: the current and the new settings.
     pub changed_groups: Vec<(GroupConfig, GroupConfig)>,
-    /// Exports of the other one only.
+    /// Exports to add.
     pub added_exports: Vec<ExportConfig>,
-    /// Exports of this one only, whose clients are disconnected.
+    /// Exports to remove, whose clients are disconnected.
     pub removed_exports: Vec<ExportConfig>,
-    /// Exports that change and whose clients go on: as they are, and as they will be.
+    /// Exports that change without disconnecting clients: the current and the new settings.
     pub changed_exports: Vec<(ExportConfig, ExportConfig)>,
-    /// Addresses of NBD of the other one only.
+    /// NBD addresses to add.
     pub added_listeners: Vec<Listen>,
-    /// Addresses of NBD of this one only.
+    /// NBD addresses to remove.
     pub removed_listeners: Vec<Listen>,
-    /// Addresses of NBD of both whose TLS changes, for the next clients.
+    /// NBD addresses whose TLS changes, for clients that connect later.
     pub changed_listeners: Vec<Listen>,
-    /// Names of controllers of the other one only.
+    /// Names of controllers to add.
     pub added_controllers: Vec<String>,
-    /// Names of controllers of this one only.
+    /// Names of controllers to remove.
     pub removed_controllers: Vec<String>,
-    /// Settings that cannot change while volumes are served, in words.
+    /// Changes that cannot be made while volumes are served, as text.
     pub refused: Vec<String>,
 }
 
-/// Another scheduler for a drive.
+/// Change of a drive's scheduler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SchedulerChange {
-    /// The volume.
+    /// Name of the volume.
     pub volume: String,
-    /// The drive's name.
+    /// Name of the drive.
     pub drive: String,
-    /// Its scheduler now.
+    /// Current scheduler.
     pub before: SchedulerKind,
-    /// Its scheduler from then on.
+    /// New scheduler.
     pub now: SchedulerKind,
 }
 
 impl ConfigDifference {
-    /// Compares what is served, with its settings of now, with another configuration.
+    /// Compares the served configuration, with its current settings, with another one.
     #[must_use]
     pub fn new(served: &ServeConfig, other: &ServeConfig) -> ConfigDifference {
         let mut found = ConfigDifference::default();
@@ -84,7 +84,7 @@ impl ConfigDifference {
         found
     }
 
-    /// Returns true if both are the same.
+    /// Returns true if the configurations are equal.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == ConfigDifference::default()
@@ -167,7 +167,7 @@ impl ConfigDifference {
     }
 
     fn compare_groups(&mut self, served: &ServeConfig, other: &ServeConfig) {
-        // The default group is there always.
+        // Compared with its defaults if a configuration does not list it, since it always exists.
         let default = GroupConfig::new(DEFAULT_GROUP);
         let all = |config: &ServeConfig| -> Vec<GroupConfig> {
             let has_default = config.groups.iter().any(|group| group.name == DEFAULT_GROUP);
@@ -224,12 +224,13 @@ impl ConfigDifference {
     }
 }
 
-/// Those of `all` that are not among `others`.
+/// Returns the addresses of `all` that are not in `others`.
 fn missing(all: &[Listen], others: &[Listen]) -> Vec<Listen> {
     all.iter().filter(|one| !others.contains(one)).cloned().collect()
 }
 
-/// Keys in which two volumes of one name differ, but for those that can change while one is served.
+/// Returns the keys in which two volumes of one name differ, except those that can change while a
+/// volume is served.
 fn fixed_keys(before: &VolumeConfig, now: &VolumeConfig) -> Vec<String> {
     let names = |volume: &VolumeConfig| -> Vec<String> {
         volume.drives.iter().map(|drive| drive.name.clone()).collect()

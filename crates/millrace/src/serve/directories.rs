@@ -1,9 +1,9 @@
-//! The files of a directory as exports: looked up, listed, and never found outside of it.
+//! Files of a directory as exports: looked up and listed, and never outside of the directory.
 //!
-//! A name is resolved below the directory by `openat2(2)` with `RESOLVE_BENEATH`, so neither `..`
-//! nor a symbolic link leads out of it, and the file is opened through the descriptor that came of
-//! that: nobody can exchange it in between. Nothing is opened for reading or writing here. Called
-//! by on_demand.rs on a thread of the program, since file systems may take long to answer.
+//! Resolves a name below the directory with `openat2(2)` and `RESOLVE_BENEATH`, so that neither
+//! `..` nor a symbolic link leads out of it. The file is opened later through the descriptor from
+//! that lookup, so that nobody can swap it in between. Nothing is opened for reading or writing
+//! here. Called by on_demand.rs on a thread of the program, since file systems may be slow.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -18,35 +18,35 @@ use rustix::io::Errno;
 
 use super::config::ExportDirectory;
 
-/// Keys of a file drive that the directory itself gives.
+/// Keys of a file drive that the directory sets itself.
 const OWN_KEYS: [&str; 4] = ["path", "size", "grow", "read-only"];
 
-/// A file of a directory, found and not opened yet.
+/// File that was found in a directory and is not opened for I/O yet.
 pub(super) struct FoundFile {
-    /// Refers to the file, and gives no access to its contents.
+    /// `O_PATH` descriptor: refers to the file without access to its contents.
     handle: OwnedFd,
-    /// Device and inode.
+    /// Device and inode of the file.
     pub(super) identity: (u64, u64),
 }
 
 impl FoundFile {
-    /// A path that leads to this very file for as long as this value lives.
+    /// Returns a path to exactly this file, valid for as long as this value lives.
     pub(super) fn path(&self) -> PathBuf {
         format!("/proc/self/fd/{}", self.handle.as_raw_fd()).into()
     }
 }
 
-/// The files of a directory.
+/// Listing of the files in a directory.
 #[derive(Debug, Default)]
 pub(super) struct FileList {
-    /// Names of files that can be exports, sorted.
+    /// Sorted names of the files that can be exports.
     pub(super) names: Vec<String>,
-    /// How many other things there are: directories, devices, and names that are not UTF-8.
+    /// Number of other entries: directories, devices, and names that are not UTF-8.
     pub(super) skipped: usize,
 }
 
 impl ExportDirectory {
-    /// The spec of the drive of a file.
+    /// Returns the spec of the drive of a file.
     pub(super) fn spec(&self, path: &Path, access: FileAccess) -> Result<Spec, SpecError> {
         let read_only = if access == FileAccess::ReadOnly { "on" } else { "off" };
         let own = [
@@ -57,10 +57,10 @@ impl ExportDirectory {
         Spec::from_pairs("file", own.into_iter().chain(others.cloned()))
     }
 
-    /// Looks whether it is a directory.
+    /// Checks that the path is a directory.
     ///
     /// # Errors
-    /// In words, with its path.
+    /// Returns the problem as text, with the path.
     pub(super) fn check(&self) -> Result<(), String> {
         self.open().map(drop).map_err(|error| self.failure(error))
     }
@@ -74,10 +74,10 @@ impl ExportDirectory {
         format!("directory {}: {}", self.path.display(), io::Error::from(error))
     }
 
-    /// The file of a name; `None` if there is none.
+    /// Finds the file of a name. Returns `None` if there is none.
     ///
     /// # Errors
-    /// Why a client cannot have what is there, in words.
+    /// Returns as text why a client cannot use the entry of that name.
     pub(super) fn find(&self, name: &str) -> Result<Option<FoundFile>, String> {
         if !is_file_name(name) {
             return Ok(None);
@@ -104,10 +104,10 @@ impl ExportDirectory {
         Ok(Some(FoundFile { handle: file.into(), identity }))
     }
 
-    /// The names of its files. Opens and locks none of them.
+    /// Lists the files. Opens and locks none of them.
     ///
     /// # Errors
-    /// Why the directory cannot be read, in words.
+    /// Returns as text why the directory cannot be read.
     pub(super) fn list(&self) -> Result<FileList, String> {
         let failed = |error: io::Error| format!("directory {}: {error}", self.path.display());
         let directory = self.open().map_err(|error| self.failure(error))?;
@@ -136,8 +136,7 @@ fn open_beneath(directory: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
     openat2(directory, name, flags, Mode::empty(), ResolveFlags::BENEATH)
 }
 
-/// Returns true for a name that a file of a directory may have as an export: one that fits a line
-/// of a log, and is no path.
+/// Returns true if a file of this name can be an export: not a path, and printable in a log line.
 fn is_file_name(name: &str) -> bool {
     !matches!(name, "" | "." | "..") && !name.contains('/') && !name.contains(char::is_control)
 }

@@ -1,28 +1,29 @@
 //! `ServedGroups`: the groups of a running server, read and changed by name.
 //!
-//! Knows which groups' clients have groups of their own (`ExportConfig::group_each`), so that what
-//! is set for such a group is set for its clients. Made by servers.rs; called by programs from any
-//! thread, never on the way of an I/O.
+//! Knows the groups whose clients have groups of their own (`ExportConfig::group_each`), so that a
+//! change of such a group also reaches its clients' groups. Made by servers.rs; called by programs
+//! on any thread, never on the path of an I/O.
 
 use std::sync::Arc;
 
 use millrace_block::{Error, ErrorKind, GroupId, Groups};
-use millrace_exports::{ClientGroup, GroupSeats};
+use millrace_exports::{ClientGroup, PerClientGroups};
 use millrace_machine::Native;
 
 use super::config::{ExportConfig, ServeConfig};
-use crate::config::{Part, StartError};
+use crate::config::{ConfigPart, StartError};
 use crate::groups::{DEFAULT_GROUP, GroupConfig, find_group};
 
-/// The groups of a running server.
+/// Groups of a running server, by name.
 #[derive(Clone)]
 pub struct ServedGroups {
     groups: Arc<Groups<Native>>,
-    seats: Vec<Arc<GroupSeats>>,
+    seats: Vec<Arc<PerClientGroups>>,
 }
 
 impl ServedGroups {
-    /// The groups that were opened, with seats for clients of exports that want some.
+    /// Takes the groups that were opened, and makes seats for the clients of exports with
+    /// `group_each`.
     pub(super) fn new(
         config: &ServeConfig,
         groups: &Arc<Groups<Native>>,
@@ -30,23 +31,23 @@ impl ServedGroups {
         ServedGroups { groups: Arc::clone(groups), seats: Vec::new() }.followed_by(config)
     }
 
-    /// These groups for other exports: seats of a group stay.
+    /// Returns these groups for another set of exports. Groups keep their seats.
     pub(super) fn followed_by(&self, config: &ServeConfig) -> Result<ServedGroups, StartError> {
         let groups = &self.groups;
         let mut served = ServedGroups { groups: Arc::clone(groups), seats: Vec::new() };
         for (at, export) in config.exports.iter().enumerate().filter(|(_, one)| one.group_each) {
-            let wrong = |error| StartError::new(Part::Export(at), error);
+            let wrong = |error| StartError::new(ConfigPart::Export(at), error);
             let group = find_group(groups, export.group_name()).map_err(wrong)?;
             match self.seats_of(group) {
                 _ if served.seats_of(group).is_some() => {}
                 Some(seats) => served.seats.push(Arc::clone(seats)),
-                None => served.seats.push(GroupSeats::new(groups, group).map_err(wrong)?),
+                None => served.seats.push(PerClientGroups::new(groups, group).map_err(wrong)?),
             }
         }
         Ok(served)
     }
 
-    /// The group of an export's clients.
+    /// Returns the group for clients of an export.
     pub(super) fn of_export(&self, export: &ExportConfig) -> ClientGroup {
         let group = self.groups.find(export.group_name()).unwrap_or_default();
         match self.seats_of(group) {
@@ -55,7 +56,7 @@ impl ServedGroups {
         }
     }
 
-    /// The group of a client in words that a configuration has: that above it for a client with a
+    /// Returns the configured name of a client's group: that of the parent, if the client has a
     /// group of its own.
     pub(super) fn configured_name(&self, group: GroupId) -> String {
         let Some(config) = self.groups.config(group) else { return String::new() };
@@ -63,38 +64,38 @@ impl ServedGroups {
         above.and_then(|parent| self.groups.config(parent)).unwrap_or(config).name
     }
 
-    /// Closes a group that no client is in, with those that were made for its clients.
+    /// Closes a group without clients, and the groups that were made for its clients.
     pub(super) fn close(&self, name: &str) -> Result<(), Error> {
         let group = find_group(&self.groups, name)?;
         self.children(group).try_for_each(|child| self.groups.close(child))?;
         self.groups.close(group)
     }
 
-    /// Closes the groups of clients that have left, where `now` gives clients none any more.
+    /// Closes the groups of departed clients, for groups that have no seats in `now` any more.
     pub(super) fn close_left(&self, now: &ServedGroups) {
         for seats in self.seats.iter().filter(|seats| now.seats_of(seats.group()).is_none()) {
             let left = self.children(seats.group()).filter(|child| seats.is_left(*child));
-            // Closed with its parent, or in use by one that was made just now.
+            // Fails if the parent's close has closed it, or if a new client uses it. Both are fine.
             left.for_each(|child| drop(self.groups.close(child)));
         }
     }
 
-    /// Groups below another one.
+    /// Returns the children of a group.
     fn children(&self, group: GroupId) -> impl Iterator<Item = GroupId> + use<> {
         let all = self.groups.list().into_iter();
         all.filter(move |(_, config)| config.parent == Some(group)).map(|(child, _)| child)
     }
 
-    fn seats_of(&self, group: GroupId) -> Option<&Arc<GroupSeats>> {
+    fn seats_of(&self, group: GroupId) -> Option<&Arc<PerClientGroups>> {
         self.seats.iter().find(|seats| seats.group() == group)
     }
 
-    /// Whether a group is that of a client which has left.
+    /// Returns true if the group's client has left.
     fn is_left(&self, group: GroupId) -> bool {
         self.seats.iter().any(|seats| seats.is_left(group))
     }
 
-    /// The group of a name, unless its client has left.
+    /// Returns the group of a name, unless its client has left.
     fn find(&self, name: &str) -> Result<GroupId, Error> {
         let group = find_group(&self.groups, name)?;
         if self.is_left(group) {
@@ -107,14 +108,14 @@ impl ServedGroups {
         Ok(group)
     }
 
-    /// The table that the drives have.
+    /// Returns the table of groups that the drives use.
     #[must_use]
     pub fn table(&self) -> &Arc<Groups<Native>> {
         &self.groups
     }
 
-    /// All groups: the default one, those of the configuration, and those of clients that are
-    /// there, called `GROUP/1` and so on.
+    /// Returns all groups: the default one, those of the configuration, and those of connected
+    /// clients, which are named `GROUP/1` and so on.
     #[must_use]
     pub fn list(&self) -> Vec<GroupConfig> {
         let list = self.groups.list().into_iter().filter(|(group, _)| !self.is_left(*group));
@@ -125,22 +126,22 @@ impl ServedGroups {
         .collect()
     }
 
-    /// The settings of a group.
+    /// Returns the settings of a group.
     ///
     /// # Errors
-    /// `InvalidSetting` if there is none of that name, and the text names the nearest; or if it was
-    /// that of a client which has left.
+    /// Returns `InvalidSetting` if there is no group of that name, or its client has left. The text
+    /// suggests the most similar name.
     pub fn get(&self, name: &str) -> Result<GroupConfig, Error> {
         self.find(name)?;
         let found = self.list().into_iter().find(|group| group.name == name);
         Ok(found.unwrap_or_else(|| GroupConfig::new(name)))
     }
 
-    /// Gives the group of that name other settings, in force from the next batch of each thread on,
-    /// and within 20 ms for whatever waits.
+    /// Changes the settings of a group. They apply from each thread's next batch on, and within 20
+    /// ms to waiting I/O.
     ///
     /// # Errors
-    /// `InvalidSetting` if there is no such group, or it cannot have one of the settings; nothing
+    /// Returns `InvalidSetting` if there is no such group or a setting is out of range. Nothing
     /// changes then.
     pub fn set(&self, config: &GroupConfig) -> Result<(), Error> {
         let group = self.find(&config.name)?;
@@ -164,7 +165,7 @@ impl ServedGroups {
 }
 
 impl ExportConfig {
-    /// The name of its clients' group.
+    /// Returns the name of the group for the export's clients.
     #[must_use]
     pub fn group_name(&self) -> &str {
         self.group.as_deref().unwrap_or(DEFAULT_GROUP)

@@ -1,7 +1,7 @@
-//! Addresses of NBD: who may connect there, and over which TLS.
+//! Settings of NBD addresses: the users that may connect, and TLS.
 //!
-//! Owns the settings of an address beyond its exports, the rules over them, and the loading of
-//! certificates. Called by config.rs when it checks and by servers.rs when it starts; calls
+//! Owns the settings of an address beyond its exports, the rules across them, and the loading of
+//! certificates. Called by config.rs for checks and by servers.rs at the start; calls
 //! `millrace-tls`.
 
 use std::collections::HashMap;
@@ -13,42 +13,42 @@ use millrace_nbd::TlsMode;
 use millrace_tls::ServerFiles;
 
 use super::config::{ExportConfig, ServeConfig};
-use crate::config::{Part, StartError};
+use crate::config::{ConfigPart, StartError};
 
-/// TLS for clients.
+/// TLS settings of an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsConfig {
-    /// Certificate, key, and the CA of clients' certificates.
+    /// Files of the certificate, the key, and the CA of clients' certificates.
     pub files: ServerFiles,
-    /// Clients without TLS are told that it is needed, and nothing else.
+    /// Refuse clients without TLS: they are only told that it is required.
     pub required: bool,
 }
 
-/// What TLS an address has.
+/// Selects the TLS settings of an address.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum ListenerTls {
-    /// The server's, if it has any.
+    /// Settings of the server, if it has any.
     #[default]
     OfServer,
-    /// None.
+    /// No TLS.
     Off,
-    /// One of its own.
+    /// Settings of its own.
     Own(TlsConfig),
 }
 
-/// Settings of an address of NBD that exports name.
+/// Settings of an NBD address that exports name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListenerConfig {
-    /// The address.
+    /// Address that the settings are for.
     pub listen: Listen,
-    /// Users that may connect, if it is a Unix socket.
+    /// Mode, owner and allowed users of a Unix socket.
     pub access: SocketAccess,
-    /// Its TLS.
+    /// TLS of the address.
     pub tls: ListenerTls,
 }
 
 impl ListenerConfig {
-    /// An address without settings of its own.
+    /// Makes default settings for an address.
     #[must_use]
     pub fn new(listen: Listen) -> ListenerConfig {
         ListenerConfig { listen, access: SocketAccess::default(), tls: ListenerTls::OfServer }
@@ -56,17 +56,17 @@ impl ListenerConfig {
 }
 
 impl ServeConfig {
-    /// The settings of addresses that have some of their own; the first ones of each.
+    /// Returns the addresses with settings of their own. The first settings of an address win.
     pub(super) fn settings(&self) -> HashMap<&Listen, &ListenerConfig> {
         self.listener_settings.iter().rev().map(|one| (&one.listen, one)).collect()
     }
 
-    /// The settings of an address, if it has some of its own.
+    /// Returns the settings of an address, if it has its own.
     fn settings_of(&self, listen: &Listen) -> Option<&ListenerConfig> {
         self.listener_settings.iter().find(|one| one.listen == *listen)
     }
 
-    /// The TLS of an address.
+    /// Returns the TLS settings that apply to an address.
     #[must_use]
     pub fn tls_of(&self, listen: &Listen) -> Option<&TlsConfig> {
         match self.settings_of(listen).map(|one| &one.tls) {
@@ -76,17 +76,17 @@ impl ServeConfig {
         }
     }
 
-    /// Users that may connect to an address.
+    /// Returns the access rules of an address.
     #[must_use]
     pub fn access_of(&self, listen: &Listen) -> SocketAccess {
         self.settings_of(listen).map(|one| one.access.clone()).unwrap_or_default()
     }
 
-    /// The addresses as [`ServeConfig::listeners`] has them, with their TLS loaded. Reads files;
-    /// addresses with the same ones share what is read.
+    /// Returns the addresses of [`ServeConfig::listeners`] with their TLS loaded. Reads the
+    /// certificate files; addresses with the same files share the result.
     ///
     /// # Errors
-    /// If a file cannot be used; the part is [`Part::ListenerTls`].
+    /// Fails if a file cannot be used, with [`ConfigPart::ListenerTls`] as the part.
     pub fn load_listeners(&self) -> Result<Vec<ListenConfig>, StartError> {
         let mut loaded: Vec<(&ServerFiles, Arc<millrace_tls::ServerConfig>)> = Vec::new();
         let mut listeners = self.listeners();
@@ -99,7 +99,7 @@ impl ServeConfig {
                     let config = millrace_tls::ServerConfig::load(tls.files.clone());
                     let config = config.map_err(|error| {
                         let text = format!("{}: tls: {error}", listener.listen);
-                        StartError::invalid(Part::ListenerTls(number), text)
+                        StartError::invalid(ConfigPart::ListenerTls(number), text)
                     })?;
                     loaded.push((&tls.files, Arc::new(config)));
                     Arc::clone(&loaded[loaded.len() - 1].1)
@@ -111,16 +111,16 @@ impl ServeConfig {
         Ok(listeners)
     }
 
-    /// Looks for settings of addresses that contradict.
+    /// Checks the settings of addresses for contradictions.
     pub(super) fn check_listeners(&self) -> Result<(), StartError> {
         for (number, listener) in self.listeners().iter().enumerate() {
             let listen = &listener.listen;
             let wrong = |text: &str| {
-                StartError::invalid(Part::Listener(number), format!("{listen}: {text}"))
+                StartError::invalid(ConfigPart::Listener(number), format!("{listen}: {text}"))
             };
             let access = &listener.access;
             if access.is_of_a_file() && !matches!(listen, Listen::Unix(_)) {
-                let text = "mode, owner and group are of a socket's file, and it has none here";
+                let text = "mode, owner and group apply to the file of a Unix socket; this address has none";
                 return Err(wrong(text));
             }
             if access.allow.is_some() && matches!(listen, Listen::Tcp(_)) {
@@ -137,14 +137,15 @@ impl ServeConfig {
         Ok(())
     }
 
-    /// Whether only clients get in that the server knows.
+    /// Returns true if the address admits only clients that the server can identify.
     fn knows_clients(&self, listen: &Listen) -> bool {
         let tls = self.tls_of(listen);
         let by_certificate = tls.is_some_and(|tls| tls.required && tls.files.client_ca.is_some());
         by_certificate || self.access_of(listen).allow.is_some()
     }
 
-    /// Whether clients can have the certificates that an export asks for, where it is served.
+    /// Checks that the export's addresses require the client certificates that `tls_allow` asks
+    /// for.
     pub(super) fn check_tls_allow(&self, export: &ExportConfig) -> Result<(), String> {
         if export.tls_allow.is_none() {
             return Ok(());
@@ -168,7 +169,7 @@ impl ServeConfig {
 mod tests {
     use std::path::PathBuf;
 
-    use millrace_exports::Allow;
+    use millrace_exports::AllowedPeers;
     use millrace_tls::Identity;
 
     use super::*;
@@ -225,12 +226,15 @@ mod tests {
         let said = config.check_listeners().unwrap_err().to_string();
         assert!(said.starts_with("unix:@m: an abstract socket is open to everybody"), "{said}");
         let mut settings = ListenerConfig::new(listen);
-        settings.access.allow = Some(Allow { users: vec![0], groups: Vec::new() });
+        settings.access.allow = Some(AllowedPeers { users: vec![0], groups: Vec::new() });
         config.listener_settings = vec![settings.clone()];
         assert!(config.check_listeners().is_ok());
         settings.access.mode = Some(0o600);
         config.listener_settings = vec![settings];
         let said = config.check_listeners().unwrap_err().to_string();
-        assert!(said.contains("mode, owner and group are of a socket's file"), "{said}");
+        assert!(
+            said.contains("mode, owner and group apply to the file of a Unix socket"),
+            "{said}"
+        );
     }
 }

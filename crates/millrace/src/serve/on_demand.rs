@@ -1,14 +1,14 @@
-//! Files of directories that clients have asked for: opened, served, and closed again.
+//! Files of directories that clients ask for: opened, served, and closed again.
 //!
-//! A file becomes a volume, a drive and an export like those of the configuration, named
-//! `DIRECTORY/FILE`, so that counters, groups, traces and the end of the server know it. Whatever
-//! asks a file system, which may not answer for ever, is done by a [`FileTask`] or a
-//! [`ClosingFile`], on a thread of the program that has nothing of the server: [`Server::answer`]
-//! and [`Server::unused_files`] make them, [`Server::finish`] and [`Server::close`] take them back.
-//! A file that is in use is granted at once.
+//! A file becomes a volume, drive and export like those of the configuration, named
+//! `DIRECTORY/FILE`, so that counters, groups, traces and shutdown treat it alike. A file system
+//! may never answer, so every access to it is done by a [`FileTask`] or a [`ClosingFile`] on a
+//! thread of the program that holds nothing of the server. [`Server::answer`] and
+//! [`Server::unused_files`] make these, [`Server::finish`] and [`Server::close`] take them back. A
+//! client that asks for an open file gets it at once.
 //!
-//! Invariant: clients get such an export from here only, so one that is unused stays unused while
-//! it is being closed. The tasks of one directory are done one after the other.
+//! Invariant: clients get such an export only through this module, so an unused one stays unused
+//! while it is being closed. Tasks of one directory run one after another.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -27,32 +27,32 @@ use super::{Server, Servers};
 use crate::config::{DriveConfig, OpenConfig, StartError, VolumeConfig};
 use crate::opening::MoreVolumes;
 
-/// How long a list of names is good for. Clients that list all the time share it.
+/// Time for which a listing stays valid, so that clients that list in a loop share one.
 const LIST_AGE: Duration = Duration::from_secs(1);
 
-/// Files that are open, and lists that were made lately.
+/// Open files of directories, and recent listings.
 #[derive(Default)]
 pub(super) struct OpenFiles {
-    /// By the names of their exports.
+    /// Open files by the names of their exports.
     files: HashMap<String, OpenFile>,
-    /// By what [`FileTask::list_key`] tells apart.
+    /// Listings and their time, by [`FileTask::list_key`].
     lists: HashMap<String, (Instant, Arc<Vec<String>>)>,
 }
 
 impl OpenFiles {
-    /// Forgets files that the configuration does not have any more.
+    /// Forgets files that are no longer exports.
     pub(super) fn follow(&mut self, exports: &[ExportConfig]) {
         self.lists.clear();
         self.files.retain(|name, _| exports.iter().any(|one| one.name == *name));
     }
 
-    /// A list that was made lately.
+    /// Returns a listing that is still valid.
     fn recent_list(&mut self, key: &str) -> Option<Arc<Vec<String>>> {
         self.lists.retain(|_, (made, _)| made.elapsed() < LIST_AGE);
         self.lists.get(key).map(|(_, list)| Arc::clone(list))
     }
 
-    /// A file that is open gets a client, also if it was about to be closed.
+    /// Grants an open file to another client, even if it was about to be closed.
     fn keep_open(&mut self, key: &str) -> Result<(), String> {
         let file = self.files.get_mut(key).ok_or("the file was closed; connect again")?;
         (file.is_closing, file.unused_since) = (false, None);
@@ -62,58 +62,58 @@ impl OpenFiles {
 
 struct OpenFile {
     identity: (u64, u64),
-    /// Since when nobody uses it.
+    /// Time since which no client uses the file.
     unused_since: Option<Instant>,
-    /// How long it stays open then.
+    /// Time that it stays open without clients.
     close_after: Duration,
-    /// It is flushed, and closed then unless a client asks for it.
+    /// It is being flushed, and will then be closed unless a client asks for it.
     is_closing: bool,
 }
 
-/// Looks at volumes that are open and not served yet; an error refuses them.
+/// Callback that checks volumes which are open and not served yet. An error refuses them.
 pub type BeforeServing<'a> = &'a dyn Fn(&MoreVolumes) -> Result<(), String>;
 
-/// The outcome of [`Server::answer`], [`Server::finish`] and [`Server::close`].
+/// Outcome of [`Server::answer`], [`Server::finish`] or [`Server::close`].
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct FileChanges {
-    /// Names of exports that were opened.
+    /// Names of the exports that were opened.
     pub opened: Vec<String>,
-    /// Names of exports that were closed.
+    /// Names of the exports that were closed.
     pub closed: Vec<String>,
-    /// What went wrong, for the log.
+    /// Failures, as text for the log.
     pub failures: Vec<String>,
 }
 
-/// The request of a client that takes a look into directories.
+/// Request of a client for which directories must be searched.
 pub struct FileTask {
     request: ExportRequest,
-    /// The directories that may have it.
+    /// Directories that may have the file and are not searched yet.
     directories: Vec<Candidate>,
     /// Queues of a file's drive.
     queues: u16,
-    /// The address and the directories of a list.
+    /// Key of the listing: the address and its directories.
     list_key: String,
     names: Vec<String>,
     outcome: Option<Result<FoundExport, String>>,
     failures: Vec<String>,
 }
 
-/// A directory that may have a file, and the identity of the file of that name that is open.
+/// Directory that may have the file, with the identity of the open file of that name.
 struct Candidate {
     parent: ExportConfig,
     directory: ExportDirectory,
     open: Option<(u64, u64)>,
 }
 
-/// A file that a task has found.
+/// File that a task has found.
 enum FoundExport {
-    /// It is open already.
+    /// Open already, under this export name.
     Open(String),
-    /// It was opened.
+    /// Opened by the task.
     New(Box<NewFile>),
 }
 
-/// A file that was opened and is not served yet.
+/// File that was opened and is not served yet.
 struct NewFile {
     parent: ExportConfig,
     directory: ExportDirectory,
@@ -123,13 +123,13 @@ struct NewFile {
 }
 
 impl FileTask {
-    /// The name of the directory that is looked into next; `None` if the task is done.
+    /// Returns the name of the directory to search next, or `None` if the task is done.
     #[must_use]
     pub fn directory(&self) -> Option<&str> {
         self.directories.first().map(|one| one.parent.name.as_str())
     }
 
-    /// Finds out whether the file that it looks for next is open. To be called right before
+    /// Records whether the file to look for next is already open. Must be called right before
     /// [`FileTask::step`].
     pub fn prepare_step(&mut self, server: &Server) {
         if let (RequestedExport::Named(name), Some(next)) =
@@ -140,9 +140,9 @@ impl FileTask {
         }
     }
 
-    /// Looks into the next directory. May take as long as its file system does.
+    /// Searches the next directory. Blocks for as long as its file system does.
     pub fn step(&mut self) {
-        // Clients that ask and hang up do not make others wait.
+        // Skips the work for a client that has hung up, so that others need not wait for it.
         if self.request.is_abandoned() {
             self.directories.clear();
         }
@@ -183,7 +183,7 @@ impl FileTask {
 }
 
 impl Candidate {
-    /// The file of a name, which is opened unless it is; `None` if there is none.
+    /// Opens the file of a name unless it is open. Returns `None` if there is none.
     fn open_file(self, name: &str, queues: u16) -> Result<Option<FoundExport>, String> {
         let Some(found) = self.directory.find(name)? else { return Ok(None) };
         let key = format!("{}/{name}", self.parent.name);
@@ -208,7 +208,7 @@ impl Candidate {
     }
 }
 
-/// A file that nobody has used for a while, on its way to be closed.
+/// File without recent clients that is about to be closed.
 pub struct ClosingFile {
     name: String,
     volume: Arc<Volume<Native>>,
@@ -217,21 +217,21 @@ pub struct ClosingFile {
 }
 
 impl ClosingFile {
-    /// The name of its directory.
+    /// Returns the name of the file's directory.
     #[must_use]
     pub fn directory(&self) -> &str {
         self.name.split('/').next().unwrap_or_default()
     }
 
-    /// Flushes it. May take as long as its file system does.
+    /// Flushes the file. Blocks for as long as its file system does.
     pub fn flush(&mut self) {
         self.flushed = flush_and_wait(&self.volume, self.reactor);
     }
 }
 
 impl Server {
-    /// Answers a client that has asked for an export on demand at once, if that is possible; else
-    /// returns a task, whose steps are to be done before [`Server::finish`] takes it back.
+    /// Answers a client that asked for an export on demand, if that is possible at once. Otherwise
+    /// returns a task: the caller runs its steps and passes it to [`Server::finish`].
     pub fn answer(&mut self, request: ExportRequest) -> Option<FileTask> {
         if request.is_abandoned() {
             return None;
@@ -246,7 +246,9 @@ impl Server {
                 || "a client without a certificate".to_owned(),
                 |peer| peer.to_string(),
             );
-            failures.push(format!("{who} may not use export {denied}: see its tls-allow"));
+            failures.push(format!(
+                "{who} may not use export {denied}: its tls-allow does not list this client"
+            ));
         }
         let names: Vec<&str> = directories.iter().map(|(one, _)| one.name.as_str()).collect();
         let list_key = format!("{}: {}", request.listen, names.join("/"));
@@ -267,7 +269,7 @@ impl Server {
                 return None;
             }
         }
-        // One for each I/O thread, one for a flusher.
+        // One queue for each I/O thread, and one for a flusher.
         let queues = self.config.nbd_threads().saturating_add(1);
         Some(FileTask {
             request,
@@ -280,7 +282,7 @@ impl Server {
         })
     }
 
-    /// Answers the client of a task, and serves the file that was opened for it.
+    /// Answers the client of a finished task, and serves the file that was opened for it.
     pub fn finish(&mut self, task: FileTask, before_serving: BeforeServing<'_>) -> FileChanges {
         let FileTask { request, list_key, names, outcome, failures, .. } = task;
         let mut changes = FileChanges { failures, ..FileChanges::default() };
@@ -314,7 +316,7 @@ impl Server {
         changes
     }
 
-    /// Files whose clients left a while ago. Each is to be flushed, and given to
+    /// Returns files whose clients left some time ago. The caller flushes each and passes it to
     /// [`Server::close`].
     pub fn unused_files(&mut self) -> Vec<ClosingFile> {
         let (now, reactor) = (Instant::now(), self.reactor());
@@ -327,7 +329,8 @@ impl Server {
             }
             let since = *file.unused_since.get_or_insert(now);
             let volume = self.opened.volume(name).cloned();
-            // Clients that list a server ask about each file, and use none.
+            // A client that lists exports asks about each file but uses none: such a file closes at
+            // once.
             let is_over = now - since >= file.close_after || !server.was_used_on_demand(name);
             if is_over && let Ok(volume) = volume {
                 file.is_closing = true;
@@ -338,7 +341,7 @@ impl Server {
         unused
     }
 
-    /// Closes a file that was flushed, unless a client has it by now, or the flush has failed.
+    /// Closes a flushed file, unless a client has opened it since or the flush has failed.
     pub fn close(&mut self, closing: ClosingFile) -> FileChanges {
         let mut changes = FileChanges::default();
         let ClosingFile { name, volume, flushed, .. } = closing;
@@ -368,7 +371,7 @@ impl Server {
         !self.files.files.is_empty()
     }
 
-    /// A configuration with the files that are open, as far as it has their directories.
+    /// Returns `config` with the open files of those directories that it still has.
     #[must_use]
     pub fn with_open_files(&self, config: &ServeConfig) -> ServeConfig {
         let mut config = config.clone();
@@ -396,7 +399,8 @@ impl Server {
         config
     }
 
-    /// Serves a file that was opened, to those who are granted it; returns its export's name.
+    /// Serves a file that was opened to the clients that were granted it. Returns its export's
+    /// name.
     fn serve_new(
         &mut self,
         new: NewFile,
@@ -412,7 +416,7 @@ impl Server {
             if self.servers.nbd.as_ref().is_some_and(|one| one.is_used_on_demand(&key)) {
                 return Ok(key);
             }
-            // Another file has had this name.
+            // The open file of this name is an older one that nobody uses: close it first.
             let open = self.opened.volume(&key).map_err(|error| error.to_string())?;
             flush_and_wait(open, self.reactor())?;
             self.remove_file(&key, &mut changes.failures);
@@ -445,7 +449,7 @@ impl Server {
         Ok(key)
     }
 
-    /// Starts what serves a file that was opened; the last step cannot be undone.
+    /// Starts serving a file that was opened. The last step cannot be undone.
     fn serve_file(
         &mut self,
         more: &MoreVolumes,
@@ -465,7 +469,7 @@ impl Server {
         server.add_on_demand(config).map_err(|error| error.to_string())
     }
 
-    /// Closes a file that is flushed and that nobody uses.
+    /// Closes a flushed file without clients.
     fn remove_file(&mut self, key: &str, failures: &mut Vec<String>) {
         if let Some(server) = &mut self.servers.nbd {
             server.remove_on_demand(key);
@@ -483,7 +487,7 @@ impl Server {
     }
 }
 
-/// The names of a list that no export with a volume has.
+/// Returns the names of a listing that no configured export uses.
 fn unlisted(config: &ServeConfig, listen: &Listen, mut names: Vec<String>) -> Vec<String> {
     names.sort_unstable();
     names.dedup();
@@ -495,8 +499,8 @@ fn unlisted(config: &ServeConfig, listen: &Listen, mut names: Vec<String>) -> Ve
     names
 }
 
-/// The directories that a client may use, in the order of the configuration, and one that it may
-/// not use.
+/// Returns the directories that a client may use, in the order of the configuration, and one that
+/// it may not use.
 fn directories_for<'a>(
     config: &'a ServeConfig,
     (listen, peer): (&Listen, Option<&PeerNames>),
@@ -517,7 +521,7 @@ fn directories_for<'a>(
     (allowed, denied)
 }
 
-/// The export of a file of a directory.
+/// Makes the export of a file of a directory.
 fn export_of_file(parent: &ExportConfig, name: String) -> ExportConfig {
     ExportConfig {
         volume: name.clone(),
@@ -527,7 +531,7 @@ fn export_of_file(parent: &ExportConfig, name: String) -> ExportConfig {
     }
 }
 
-/// Has the servers' counters follow the exports that they have now.
+/// Updates the servers' counters for the current exports.
 fn follow_files(servers: &mut Servers, config: &ServeConfig) {
     let is_served = |export: &ExportConfig| {
         !export.nbd.is_empty() && !matches!(export.on_demand, Some(OnDemand::Directory(_)))

@@ -1,10 +1,10 @@
-//! Another configuration for a server that runs: all of it or nothing.
+//! Switches a running server to another configuration: completely or not at all.
 //!
-//! [`Server::reload`] compares the configurations (difference.rs), refuses what cannot change or
-//! would disconnect clients unasked, and prepares everything that can fail: drives are opened,
-//! sockets bound, threads started. Volumes that go are flushed before they are closed; if that
-//! fails they stay, and so does everything else. Then servers switch, which cannot fail. Called by
-//! the owner of the server, on any thread; I/O goes on meanwhile.
+//! [`Server::reload`] compares the configurations (difference.rs), refuses changes that are
+//! impossible or would disconnect clients unasked, and prepares everything that can fail: opens
+//! drives, binds sockets, starts threads. Removed volumes are flushed before they are closed; if a
+//! flush fails, nothing changes. The final switch cannot fail. Called by the owner of the server on
+//! any thread, while I/O goes on.
 
 mod prepare;
 mod removal;
@@ -24,26 +24,25 @@ pub(super) use self::removal::flush_and_wait;
 use super::Server;
 use super::config::{ExportConfig, ServeConfig};
 use super::difference::ConfigDifference;
-use crate::config::{Part, StartError, VolumeConfig};
+use crate::config::{ConfigPart, StartError, VolumeConfig};
 use crate::groups::{DEFAULT_GROUP, GroupConfig, open_groups};
 use crate::opening::MoreVolumes;
 
-/// How a configuration is to be taken.
+/// Options of a reload.
 #[derive(Clone, Copy)]
 pub struct ReloadOptions<'a> {
-    /// Open drives and bind sockets as for a reload, and change nothing.
+    /// Open drives and bind sockets as for a reload, but change nothing.
     pub dry_run: bool,
-    /// Disconnect clients of exports that go; without it they keep their exports, and the reload is
-    /// refused.
+    /// Disconnect clients of removed exports. Without it, such clients make the reload fail.
     pub disconnect: bool,
-    /// Remove volumes also if what they hold cannot be written: it is lost.
+    /// Remove volumes even if their cached data cannot be written and is lost.
     pub force: bool,
-    /// Looks at volumes that are open and not served yet; an error refuses the reload.
+    /// Checks volumes that are open and not served yet. An error refuses the reload.
     pub before_serving: &'a dyn Fn(&MoreVolumes) -> Result<(), String>,
 }
 
 impl Default for ReloadOptions<'_> {
-    /// All or nothing, and nobody is disconnected.
+    /// Defaults to a reload that disconnects nobody.
     fn default() -> Self {
         ReloadOptions {
             dry_run: false,
@@ -64,47 +63,47 @@ impl fmt::Debug for ReloadOptions<'_> {
     }
 }
 
-/// What a reload has done, or would do.
+/// Result of a reload, or of a dry run.
 #[derive(Debug, Clone, Default)]
 pub struct Reloaded {
-    /// What has changed.
+    /// Changes that were made.
     pub difference: ConfigDifference,
-    /// Remarks on what was opened, and what went wrong without consequences.
+    /// Remarks about opened drives, and harmless failures.
     pub notes: Vec<String>,
-    /// What is hardly meant, or was lost by force.
+    /// Likely mistakes, and data lost by `force`.
     pub warnings: Vec<String>,
 }
 
-/// Why a configuration was not taken. Everything is as before.
+/// Reason why a configuration was not loaded. Nothing has changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReloadError {
-    /// Parts of it cannot change while volumes are served, or clients are in the way.
+    /// Changes that a running server cannot make, or clients in the way.
     #[error("{}", .0.join("; "))]
     Refused(Vec<String>),
-    /// It is wrong, or a part of it cannot be opened or served.
+    /// The configuration is invalid, or a part of it cannot be opened or served.
     #[error(transparent)]
     Start(#[from] StartError),
 }
 
-/// Numbers of I/O threads that have queues of a volume's drives.
+/// Number of I/O threads that have queues of a volume's drives.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct VolumeQueues {
-    /// I/O threads of NBD, from 0 on.
+    /// I/O threads of NBD, which have the first queues.
     nbd: u16,
-    /// I/O threads in all.
+    /// I/O threads of NBD and virtual machines together.
     all: u16,
 }
 
 impl VolumeQueues {
-    /// Those of each volume of a configuration, by its name.
+    /// Returns the queues of each volume of a configuration, by its name.
     pub(super) fn of(config: &ServeConfig) -> HashMap<String, VolumeQueues> {
         let nbd = config.nbd_threads();
         let volumes = config.volumes.iter().zip(config.io_threads());
         volumes.map(|(volume, all)| (volume.name.clone(), VolumeQueues { nbd, all })).collect()
     }
 
-    /// Those of a volume that only NBD serves.
+    /// Returns the queues of a volume that only NBD serves.
     pub(super) fn of_nbd(threads: u16) -> VolumeQueues {
         VolumeQueues { nbd: threads, all: threads }
     }
@@ -115,7 +114,7 @@ impl VolumeQueues {
 }
 
 impl Server {
-    /// The configuration that is served, with the settings of groups and drives of now.
+    /// Returns the served configuration, with the current settings of groups and drives.
     #[must_use]
     pub fn config(&self) -> ServeConfig {
         let mut config = self.config.clone();
@@ -131,11 +130,11 @@ impl Server {
         config
     }
 
-    /// Serves another configuration from now on, or nothing else than before. Clients of exports
-    /// that stay notice nothing.
+    /// Switches to another configuration, or changes nothing. Clients of exports that stay are not
+    /// disturbed.
     ///
     /// # Errors
-    /// Why not; everything is as before then.
+    /// Returns the reason; nothing has changed then.
     pub fn reload(
         &mut self,
         new: &ServeConfig,
@@ -144,7 +143,7 @@ impl Server {
         let new = &self.with_open_files(new);
         new.validate()?;
         new.to_open().validate()?;
-        open_groups(&new.groups).map_err(|error| StartError::new(Part::Whole, error))?;
+        open_groups(&new.groups).map_err(|error| StartError::new(ConfigPart::Whole, error))?;
         let difference = ConfigDifference::new(&self.config(), new);
         let refused = self.refusals(&difference, new, options);
         if !refused.is_empty() {
@@ -168,7 +167,7 @@ impl Server {
         Ok(reloaded)
     }
 
-    /// What forbids a change.
+    /// Returns the reasons that forbid a change.
     fn refusals(
         &self,
         difference: &ConfigDifference,
@@ -239,7 +238,7 @@ impl Server {
         refused
     }
 
-    /// Volumes that are to go and that hold what their drives are known not to take, in words.
+    /// Returns removed volumes whose cached data their drives are known to refuse, as text.
     fn unwritable<'a>(
         &'a self,
         difference: &'a ConfigDifference,
@@ -267,7 +266,7 @@ impl Server {
         })
     }
 
-    /// Puts in force what was made ready.
+    /// Puts prepared changes into force.
     fn switch(&mut self, new: &ServeConfig, prepared: Prepared, reloaded: &mut Reloaded) {
         let Prepared { more, nbd, nbd_places, groups_before, .. } = prepared;
         match (nbd, &mut self.servers.nbd) {
@@ -301,7 +300,7 @@ impl Server {
         self.files.follow(&self.config.exports);
     }
 
-    /// Gives groups and drives their new settings, and closes groups that go.
+    /// Changes the settings of groups and drives, and closes removed groups.
     fn change_settings(&mut self, reloaded: &mut Reloaded) {
         let difference = &reloaded.difference;
         let notes = &mut reloaded.warnings;
@@ -326,7 +325,7 @@ impl Server {
         }
     }
 
-    /// Ends the threads of volumes that are about to be closed; `failures` gets what went wrong.
+    /// Ends the worker threads of volumes that are about to be closed. Adds errors to `failures`.
     pub(super) fn end_workers(
         &mut self,
         volumes: &[Arc<Volume<Native>>],

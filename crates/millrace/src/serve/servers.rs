@@ -1,7 +1,6 @@
-//! The servers of a process: NBD for hosts, vhost-user-blk for virtual machines.
+//! `Servers`: NBD for hosts and vhost-user-blk for virtual machines, in one process.
 //!
-//! Starts and stops them together, and asks them together what there is to know. Made of a
-//! configuration and of the volumes that were opened for it.
+//! Starts, stops and queries both servers together. Made from a configuration and its open volumes.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -17,48 +16,49 @@ use millrace_machine::Native;
 
 use super::config::{ExportConfig, GuestConfig, OnDemand, ServeConfig};
 use super::groups::ServedGroups;
-use crate::config::{Part, StartError};
+use crate::config::{ConfigPart, StartError};
 use crate::opening::Opened;
 
-/// Tenants of exports to virtual machines have numbers from here on; clients of NBD count from 1.
+/// First client number of virtual machines. NBD clients are numbered from 1.
 const VHOST_TENANTS: u16 = 50_000;
 
-/// What serves.
+/// Running servers of NBD and vhost-user-blk.
 pub struct Servers {
     pub(super) nbd: Option<nbd::Server>,
     pub(super) vhost: VhostServer,
     /// Exports to virtual machines that run.
     guests: Vec<RunningGuests>,
-    /// Numbers of the exports in the configuration that each server has, in its order.
+    /// Indexes in the configuration of the exports that NBD and vhost-user-blk serve, in each
+    /// server's order.
     places: [Vec<usize>; 2],
     exports: usize,
     pub(super) groups: ServedGroups,
     /// Clients that wait for exports on demand.
     pub(super) requests: ExportRequests,
-    /// Tenants that virtual machines had so far.
+    /// Number of client numbers given to virtual machines so far.
     tenants: u16,
 }
 
-/// An export to virtual machines that runs.
+/// Running export to virtual machines.
 struct RunningGuests {
     export: String,
     volume: String,
-    /// Numbers of its I/O threads among those that have queues of the volume's drives.
+    /// Queue numbers of its I/O threads among the queues of the volume's drives.
     threads: Range<u16>,
 }
 
 /// Requests of an export that failed because of drives.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExportFailures {
-    /// The export's name; empty if nothing serves it.
+    /// Name of the export; empty if nothing serves it.
     pub export: String,
-    /// How many requests.
+    /// Number of failed requests.
     pub count: u64,
-    /// Why the last one failed; empty if none has.
+    /// Reason of the last failure; empty if none has failed.
     pub last: &'static str,
 }
 
-/// What can be asked of the servers from elsewhere.
+/// Read access to the servers' counters from other threads.
 pub struct Observers {
     /// Counters of NBD.
     pub nbd: Option<Observer>,
@@ -71,14 +71,14 @@ pub struct Observers {
 }
 
 impl Observers {
-    /// All clients of NBD and all virtual machines, by number.
+    /// Returns all NBD clients and virtual machines, by number.
     #[must_use]
     pub fn clients(&self) -> Vec<ClientReport> {
         let nbd = self.nbd.as_ref().map(Observer::clients).unwrap_or_default();
         nbd.into_iter().chain(self.vhost.clients()).collect()
     }
 
-    /// Disconnects the client of a number, as [`Observer::disconnect`] and
+    /// Disconnects the client with this number, as [`Observer::disconnect`] and
     /// [`VhostObserver::disconnect`] do. Returns its report, or `None` if there is no such client.
     #[must_use]
     pub fn disconnect(&self, number: u16) -> Option<ClientReport> {
@@ -86,8 +86,8 @@ impl Observers {
         of_nbd.or_else(|| self.vhost.disconnect(number))
     }
 
-    /// The requests that failed because of drives, of each export in the order of the
-    /// configuration, over both servers.
+    /// Returns the failed requests of each export over both servers, in the order of the
+    /// configuration.
     #[must_use]
     pub fn failures(&self) -> Vec<ExportFailures> {
         let mut all = vec![ExportFailures::default(); self.exports];
@@ -106,7 +106,7 @@ impl Observers {
     }
 }
 
-/// Exports and listeners of NBD as its server takes them, and their numbers in the configuration.
+/// Exports and listeners for the NBD server, with their indexes in the configuration.
 pub(super) struct NbdParts {
     pub(super) exports: Vec<nbd::ExportConfig>,
     pub(super) listeners: Vec<nbd::ListenConfig>,
@@ -114,7 +114,8 @@ pub(super) struct NbdParts {
 }
 
 impl NbdParts {
-    /// Those of a configuration whose volumes are open. Reads certificates.
+    /// Makes the exports and listeners of a configuration whose volumes are open. Reads
+    /// certificates.
     pub(super) fn new(
         config: &ServeConfig,
         volumes: &[Arc<Volume<Native>>],
@@ -129,7 +130,7 @@ impl NbdParts {
             }
             let volume = volumes.get(export.volume.as_str()).ok_or_else(|| {
                 let text = format!("no volume {} was opened", export.volume);
-                StartError::invalid(Part::Export(at), text)
+                StartError::invalid(ConfigPart::Export(at), text)
             })?;
             places.push(at);
             exports.push(nbd::ExportConfig {
@@ -145,14 +146,14 @@ impl NbdParts {
         let mut listeners = config.load_listeners()?;
         for listener in &mut listeners {
             for export in &mut listener.exports {
-                // Its export names it as an address of NBD.
+                // Always found, since the listener's exports name an NBD address.
                 *export = places.binary_search(export).unwrap_or(0);
             }
         }
         Ok(NbdParts { exports, listeners, places })
     }
 
-    /// Starts a server of them.
+    /// Starts an NBD server.
     pub(super) fn start(
         self,
         config: &ServeConfig,
@@ -176,11 +177,12 @@ impl NbdParts {
 }
 
 impl Servers {
-    /// Starts what the configuration asks for. `opened` is what was opened for the same
-    /// configuration; `say` takes what there is to say to a person about guests.
+    /// Starts the servers of a configuration. `opened` holds its open volumes; `say` is called with
+    /// messages for a person about guests.
     ///
     /// # Errors
-    /// If a socket cannot be bound or a thread cannot serve; the part is the socket's if it is one.
+    /// Fails if a socket cannot be bound or a thread cannot be started. The part is that of the
+    /// socket, if it caused the error.
     pub fn start(config: &ServeConfig, opened: &Opened, say: Say) -> Result<Servers, StartError> {
         config.validate()?;
         let groups = ServedGroups::new(config, &opened.groups)?;
@@ -193,9 +195,9 @@ impl Servers {
         let mut tenants = 0;
         for export in config.exports.iter().filter(|export| export.guests.is_some()) {
             let volume = opened.volume(&export.volume);
-            let volume = volume.map_err(|error| StartError::new(Part::Whole, error))?;
+            let volume = volume.map_err(|error| StartError::new(ConfigPart::Whole, error))?;
             let same = guests.iter().filter(|one: &&RunningGuests| one.volume == export.volume);
-            // Each thread has a hardware queue of its own of the volume's drives, behind those of
+            // Each thread has a hardware queue of its own of the volume's drives, after those of
             // NBD.
             let before: u16 = same.map(|one| one.threads.len() as u16).sum();
             let first = config.nbd_threads() + before;
@@ -213,13 +215,14 @@ impl Servers {
         Ok(Servers { nbd, vhost, guests, places, exports, groups, tenants, requests })
     }
 
-    /// Where NBD is served, with real ports, in the order of [`ServeConfig::listeners`].
+    /// Returns the NBD addresses with their actual ports, in the order of
+    /// [`ServeConfig::listeners`].
     #[must_use]
     pub fn addresses(&self) -> &[Listen] {
         self.nbd.as_ref().map_or(&[], nbd::Server::addresses)
     }
 
-    /// What a person should know of how they run.
+    /// Returns remarks about the running servers for a person.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         let nbd = self.nbd.iter().flat_map(|server| server.notes());
@@ -228,21 +231,21 @@ impl Servers {
         notes
     }
 
-    /// Whether an I/O thread died.
+    /// Returns true if an I/O thread has died.
     #[must_use]
     pub fn failed(&self) -> bool {
         self.nbd.as_ref().is_some_and(nbd::Server::failed) || self.vhost.failed()
     }
 
-    /// The requests of clients for files of directories. Whoever serves a directory takes them, on
-    /// a thread for that, and gives them to [`Server::answer`](super::Server::answer); until then
-    /// the clients wait.
+    /// Returns the requests of clients for files of directories. A program that serves directories
+    /// takes them on a thread of its own and passes them to
+    /// [`Server::answer`](super::Server::answer); until then the clients wait.
     #[must_use]
     pub fn requests(&self) -> ExportRequests {
         self.requests.clone()
     }
 
-    /// What reads their counters.
+    /// Returns read access to the counters.
     #[must_use]
     pub fn observers(&self) -> Observers {
         Observers {
@@ -254,8 +257,8 @@ impl Servers {
         }
     }
 
-    /// Starts an export to virtual machines while the others serve. The volume's drives have queues
-    /// for the I/O threads of these numbers.
+    /// Starts an export to virtual machines while others are served. `queues` are the queue numbers
+    /// of the volume's drives that it may use.
     pub(super) fn add_guests(
         &mut self,
         config: &ServeConfig,
@@ -265,7 +268,7 @@ impl Servers {
         let Some(first) = self.free_queues(export, queues) else {
             let name = &export.name;
             let text = format!("export {name}: the drives of its volume have no queues left");
-            return Err(StartError::invalid(Part::Whole, text));
+            return Err(StartError::invalid(ConfigPart::Whole, text));
         };
         let new = vhost_export(export, (volume, &self.groups), (first, self.tenants));
         let Some((running, new)) = new else { return Ok(()) };
@@ -275,8 +278,8 @@ impl Servers {
         Ok(())
     }
 
-    /// The first of as many queues of a volume's drives as the I/O threads of an export to virtual
-    /// machines need, among those of `queues` that no other export has.
+    /// Returns the first of a run of queues in `queues` that is long enough for the export's I/O
+    /// threads and that no other export uses.
     pub(super) fn free_queues(&self, export: &ExportConfig, queues: Range<u16>) -> Option<u16> {
         let count = export.guests.as_ref().map_or(0, GuestConfig::thread_count);
         let is_free = |first: u16| {
@@ -289,15 +292,15 @@ impl Servers {
         firsts.find(|first| is_free(*first))
     }
 
-    /// Stops exports to virtual machines while the others serve; what went wrong.
+    /// Stops exports to virtual machines while others are served. Returns the errors.
     pub(super) fn remove_guests(&mut self, names: &[&str], timeout: Duration) -> Vec<String> {
         self.guests.retain(|one| !names.contains(&one.export.as_str()));
         self.vhost.remove(names, timeout)
     }
 
-    /// Takes note of the exports that are served from now on.
+    /// Records the exports that are served from now on.
     pub(super) fn follow(&mut self, config: &ServeConfig, nbd_places: Vec<usize>) {
-        // Exports to virtual machines are in the order in which they were started.
+        // Running exports to virtual machines are in the order of their start.
         let place = |one: &RunningGuests| {
             let is_its =
                 |export: &ExportConfig| export.name == one.export && export.guests.is_some();
@@ -308,7 +311,7 @@ impl Servers {
         self.exports = config.exports.len();
     }
 
-    /// Answers what is in flight for at most `timeout`, flushes as `Server::stop` does, and ends.
+    /// Waits up to `timeout` for requests in flight, flushes as `Server::stop` does, and ends.
     #[must_use]
     pub fn stop(mut self, timeout: Duration) -> StopReport {
         let mut report = self.halt(timeout);
@@ -316,14 +319,15 @@ impl Servers {
         report
     }
 
-    /// The first part of [`Servers::stop`]: all but the end of threads, which hang if a drive does.
+    /// Does the first part of [`Servers::stop`]: everything except joining threads, which hang if a
+    /// drive hangs.
     #[must_use]
     pub fn halt(&mut self, timeout: Duration) -> StopReport {
         let Servers { nbd, vhost, .. } = self;
         let vhost = Mutex::new(vhost);
         let stop_vhost = || vhost.lock().unwrap_or_else(PoisonError::into_inner).halt(timeout);
         std::thread::scope(|scope| {
-            // Without a thread for it, one server is stopped after the other.
+            // If no thread can be started, stops one server after the other.
             let stopping = Builder::new().spawn_scoped(scope, stop_vhost).ok();
             let mut report = nbd.as_mut().map(|server| server.halt(timeout)).unwrap_or_default();
             let failures = stopping.map_or_else(|| Ok(stop_vhost()), ScopedJoinHandle::join);
@@ -332,22 +336,22 @@ impl Servers {
         })
     }
 
-    /// The second part of [`Servers::stop`]: waits some seconds for the end of threads.
+    /// Does the second part of [`Servers::stop`]: waits some seconds for the threads to end.
     ///
     /// # Errors
-    /// If one panicked, or hangs and is left behind; in words.
+    /// Returns as text which thread panicked, or hangs and is left behind.
     pub fn join(&mut self) -> Result<(), String> {
         self.nbd.take().map_or(Ok(()), |mut server| server.join())
     }
 }
 
-/// Numbers of the exports to virtual machines.
+/// Returns the indexes of the exports to virtual machines.
 fn guest_places(config: &ServeConfig) -> Vec<usize> {
     let exports = config.exports.iter().enumerate();
     exports.filter(|(_, export)| export.guests.is_some()).map(|(at, _)| at).collect()
 }
 
-/// The error of a server that did not start, with the part of the socket that it names.
+/// Converts the error of a server that did not start. The part is the socket that it names.
 pub(super) fn failed(config: &ServeConfig, error: Error) -> StartError {
     let text = error.to_string();
     let named = |address: &str| text.strip_prefix(address).is_some_and(|at| at.starts_with(": "));
@@ -357,12 +361,15 @@ pub(super) fn failed(config: &ServeConfig, error: Error) -> StartError {
         guests.is_some_and(|guests| named(&format!("unix:{}", guests.path().display())))
     };
     let vhost = config.exports.iter().position(is_its);
-    let part = nbd.map(Part::Listener).or(vhost.map(Part::Guests)).unwrap_or(Part::Whole);
+    let part = nbd
+        .map(ConfigPart::Listener)
+        .or(vhost.map(ConfigPart::Guests))
+        .unwrap_or(ConfigPart::Whole);
     StartError::new(part, error)
 }
 
-/// An export to virtual machines as its server takes it, whose threads have numbers from `first`
-/// on; none if it is served to no virtual machines.
+/// Converts an export for the vhost-user-blk server, with I/O threads numbered from `first`.
+/// Returns `None` if virtual machines do not use it.
 fn vhost_export(
     export: &ExportConfig,
     (volume, groups): (&Arc<Volume<Native>>, &ServedGroups),

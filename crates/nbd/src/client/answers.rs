@@ -1,199 +1,198 @@
-//! `Answers`: which requests of a connection are unanswered, and what the server says to each.
+//! `Answers`: tracks the requests of a connection and matches the server's replies to them.
 //!
-//! Owns an entry for each request that may be in flight, by its index; holds no payload. Called
-//! with received bytes: it says where the payload of a read goes and when a request has ended, and
-//! the caller moves the bytes. A cookie is an index and a number that no two requests of a
-//! connection share, so that a reply to an earlier user of an entry is found out.
+//! It has an entry for each request that may be in flight, by index, and holds no payload. The
+//! caller passes received bytes, is told where the payload of a read goes and when a request has
+//! ended, and moves the bytes itself. A cookie consists of the index and a number unique to the
+//! request, so that a reply to an earlier user of the entry is detected.
 //!
-//! Invariants: a read ends well only when each of its bytes came exactly once; what lies outside of
-//! the request, comes twice, or belongs to no request in flight is an error that ends the
-//! connection; nothing is allocated after [`Answers::new`].
-//! Specification: "Structured replies", "Structured reply types".
+//! Invariants: a read succeeds only if each of its bytes arrived exactly once. Bytes outside of the
+//! request, bytes that arrive twice, and replies to no request in flight are errors that end the
+//! connection. Nothing is allocated after [`Answers::new`]. Specification: "Structured replies",
+//! "Structured reply types".
 
 use thiserror::Error;
 
 use super::reply::{ReplyParsed, ServerReply, parse_reply};
 use crate::{Command, Errno, ProtocolError, ReplyStyle, Request};
 
-/// Most separate pieces of a read that are known at a time: servers send chunks in order, by and
-/// large, and touching ones count as one.
+/// Maximum number of separate pieces of a read. Servers mostly send chunks in order, and adjacent
+/// pieces count as one.
 const PIECES_MAX: usize = 8;
 
-/// Why the server of a connection cannot be understood any more. The caller closes it.
+/// Violation of the protocol by the server, after which the caller must close the connection.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum AnswerError {
-    /// A message of no known form.
+    /// A message is malformed.
     #[error(transparent)]
     Protocol(#[from] ProtocolError),
-    /// No request in flight has this cookie.
-    #[error("a reply to request {cookie:#x}, which is not in flight")]
+    /// A reply has a cookie of no request in flight.
+    #[error("the server replied to request {cookie:#x}, which is not in flight")]
     UnknownCookie {
-        /// What came.
+        /// Cookie of the reply.
         cookie: u64,
     },
-    /// A chunk for another range than the read's, or for a request that reads nothing.
-    #[error("a chunk of {length} bytes at offset {offset}, which was not asked for")]
+    /// A chunk is outside of its read's range, or its request is not a read.
+    #[error("the server sent {length} bytes at offset {offset} that were not requested")]
     Outside {
         /// Offset of the chunk in the export.
         offset: u64,
-        /// Its length in bytes.
+        /// Length of the chunk in bytes.
         length: u64,
     },
-    /// Bytes of a read that came before.
-    #[error("{length} bytes at offset {offset} came twice")]
+    /// A chunk has bytes of a read that arrived before.
+    #[error("the server sent {length} bytes at offset {offset} twice")]
     Twice {
         /// Offset of the chunk in the export.
         offset: u64,
-        /// Its length in bytes.
+        /// Length of the chunk in bytes.
         length: u64,
     },
-    /// A read whose chunks leave more gaps than anybody keeps in mind.
-    #[error("a read was answered in more than 8 separate pieces, out of order")]
+    /// The chunks of a read leave too many gaps to keep track of.
+    #[error("the server answered a read with more than 8 separate pieces, out of order")]
     Scattered,
-    /// A read that ended without an error before all its bytes came.
-    #[error("a read of {asked} bytes was answered with {got}")]
+    /// A read ended without an error before all its bytes arrived.
+    #[error("the server answered a read of {asked} bytes with {got} bytes")]
     Short {
-        /// Bytes asked for.
+        /// Length of the read in bytes.
         asked: u64,
-        /// Bytes that came.
+        /// Number of bytes of the read that arrived.
         got: u64,
     },
-    /// A read was answered without chunks although they were agreed on.
-    #[error("a read was answered with a simple reply although structured ones were agreed on")]
+    /// A read was answered by a simple reply although structured replies were negotiated.
+    #[error("the server sent a simple reply to a read although structured replies were negotiated")]
     NotStructured,
-    /// Block status that nobody asked for.
-    #[error("a block status that was not asked for")]
+    /// A block status arrived that was not requested.
+    #[error("the server sent a block status that was not requested")]
     Status,
 }
 
-/// What the bytes at the front of the input mean.
+/// Meaning of the bytes at the front of the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// Nothing yet: more bytes are needed.
+    /// More bytes of the server are needed.
     NeedMore,
-    /// A chunk that changes nothing for the caller.
+    /// A chunk that needs no action of the caller.
     Nothing,
-    /// Payload of a read follows, or is open still: see [`Answers::payload`].
+    /// Payload of a read follows, or is not fully taken yet: see [`Answers::payload`].
     Payload,
-    /// A part of a read is zeroes.
+    /// A part of a read consists of zeroes.
     Zeroes {
-        /// The request.
+        /// Index of the request.
         index: u32,
-        /// Where they begin, in bytes from the start of the request.
+        /// Start of the zeroes, in bytes from the start of the request.
         at: u64,
-        /// How many bytes.
+        /// Length of the zeroes in bytes.
         length: u64,
     },
-    /// The request has ended; its entry is free.
+    /// A request has ended, and its entry is free.
     Ended {
-        /// The request.
+        /// Index of the request.
         index: u32,
-        /// Why it failed; none if it went well.
+        /// Error of the request, or `None` if it succeeded.
         errno: Option<Errno>,
     },
 }
 
-/// Payload of a read that is to be received next.
+/// Payload of a read that must be received next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Payload {
-    /// The request.
+    /// Index of the request.
     pub index: u32,
-    /// Where the next byte goes, in bytes from the start of the request.
+    /// Position of the next byte, in bytes from the start of the request.
     pub at: u64,
-    /// Bytes that are still to come, at least 1.
+    /// Number of bytes still to be received, at least 1.
     pub left: u64,
     last: bool,
 }
 
-/// A part of a read's answer, as the server says.
+/// A chunk of a read's reply, as described by the server.
 #[derive(Debug, Clone, Copy)]
-struct Chunk {
+struct DataChunk {
     cookie: u64,
     offset: u64,
     length: u64,
     last: bool,
 }
 
-/// A request in flight.
 #[derive(Debug, Clone, Copy)]
-struct Expected {
+struct ExpectedReply {
     cookie: u64,
     command: Command,
     offset: u64,
     length: u64,
     errno: Option<Errno>,
-    pieces: Pieces,
+    pieces: ReceivedPieces,
 }
 
-/// The requests of one connection and the state of its incoming stream.
+/// Requests in flight of one connection, and the state of its incoming stream.
 #[derive(Debug)]
 pub struct Answers {
     style: ReplyStyle,
-    expected: Box<[Option<Expected>]>,
-    /// How many requests there have been.
+    expected: Box<[Option<ExpectedReply>]>,
+    /// Number of requests so far, modulo 2^32.
     number: u32,
     in_flight: usize,
     newest: u32,
     payload: Option<Payload>,
-    /// A request whose last chunk was taken and whose end was not told yet.
+    /// A request whose last chunk was handled, but whose end has not been reported.
     ending: Option<u32>,
 }
 
 impl Answers {
-    /// Nothing in flight, on a connection with replies of this style, with room for `depth`
-    /// requests.
+    /// Creates an empty table with room for `depth` requests, for a connection with this reply
+    /// style.
     #[must_use]
     pub fn new(style: ReplyStyle, depth: u32) -> Answers {
         let expected = vec![None; depth as usize].into_boxed_slice();
         Answers { style, expected, number: 0, in_flight: 0, newest: 0, payload: None, ending: None }
     }
 
-    /// Begins anew, on another connection with replies of this style.
+    /// Empties the table for a new connection with this reply style.
     pub fn reset(&mut self, style: ReplyStyle) {
         self.expected.fill(None);
         (self.style, self.in_flight, self.payload, self.ending) = (style, 0, None, None);
     }
 
-    /// How many requests are in flight.
+    /// Returns the number of requests in flight.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// The request that was noted last, if it is in flight.
+    /// Returns the index of the request that was added last, if it is in flight.
     #[must_use]
     pub fn newest(&self) -> Option<u32> {
         let entry = self.expected.get(self.newest as usize)?;
         entry.is_some().then_some(self.newest)
     }
 
-    /// Notes that a request is about to be sent, whose cookie this gives it.
+    /// Adds a request that is about to be sent, and sets its cookie.
     ///
     /// # Panics
-    /// If there is no entry `index`, or it is in use.
+    /// If there is no entry `index`, or if it is in use.
     pub fn expect(&mut self, index: u32, request: &mut Request) {
         let entry = &mut self.expected[index as usize];
         assert!(entry.is_none(), "request {index} is in flight");
         self.number = self.number.wrapping_add(1);
         request.cookie = u64::from(self.number) << 32 | u64::from(index);
         let Request { cookie, command, offset, length, .. } = *request;
-        let pieces = Pieces::default();
-        *entry = Some(Expected { cookie, command, offset, length, errno: None, pieces });
+        let pieces = ReceivedPieces::default();
+        *entry = Some(ExpectedReply { cookie, command, offset, length, errno: None, pieces });
         self.in_flight += 1;
         self.newest = index;
     }
 
-    /// The payload that comes next in the stream, if some is open.
+    /// Returns the payload that comes next in the stream, if there is any.
     #[must_use]
     pub fn payload(&self) -> Option<Payload> {
         self.payload
     }
 
-    /// The caller has taken so many bytes of the open payload.
+    /// Records that the caller has taken `bytes` of the payload.
     ///
     /// # Panics
-    /// If that is more than there is, or no payload is open.
+    /// If that is more than is left, or no payload is expected.
     pub fn took(&mut self, bytes: u64) {
         let payload = self.payload.as_mut().expect("payload is open");
         payload.at += bytes;
@@ -207,10 +206,10 @@ impl Answers {
         }
     }
 
-    /// Looks at the front of `input`, and returns how many bytes of it are used up.
+    /// Parses the front of `input`. Returns the number of bytes consumed, and their meaning.
     ///
     /// # Errors
-    /// The server broke the protocol: the connection is to be closed.
+    /// The server violated the protocol, and the connection must be closed.
     pub fn next(&mut self, input: &[u8]) -> Result<(usize, Answer), AnswerError> {
         if let Some(index) = self.ending.take() {
             return Ok((0, self.end(index)?));
@@ -237,7 +236,7 @@ impl Answers {
                     return Err(AnswerError::NotStructured);
                 }
                 let (offset, length) = (entry.offset, entry.length);
-                self.open(Chunk { cookie, offset, length, last: true })
+                self.open(DataChunk { cookie, offset, length, last: true })
             }
             ServerReply::Done { cookie } => {
                 let (index, _) = self.entry(cookie)?;
@@ -249,10 +248,10 @@ impl Answers {
                 if last { self.end(index) } else { Ok(Answer::Nothing) }
             }
             ServerReply::Data { cookie, offset, length, last } => {
-                self.open(Chunk { cookie, offset, length, last })
+                self.open(DataChunk { cookie, offset, length, last })
             }
             ServerReply::Hole { cookie, offset, length, last } => {
-                let (index, at) = self.place(Chunk { cookie, offset, length, last })?;
+                let (index, at) = self.place(DataChunk { cookie, offset, length, last })?;
                 self.ending = last.then_some(index);
                 Ok(Answer::Zeroes { index, at, length })
             }
@@ -260,37 +259,38 @@ impl Answers {
         }
     }
 
-    /// Payload of a read comes next.
-    fn open(&mut self, chunk: Chunk) -> Result<Answer, AnswerError> {
+    /// Checks a data chunk and expects its payload next.
+    fn open(&mut self, chunk: DataChunk) -> Result<Answer, AnswerError> {
         let (index, at) = self.place(chunk)?;
         self.payload = Some(Payload { index, at, left: chunk.length, last: chunk.last });
         Ok(Answer::Payload)
     }
 
-    /// The request of a cookie.
-    fn entry(&mut self, cookie: u64) -> Result<(u32, &mut Expected), AnswerError> {
+    /// Finds the request that a reply's cookie belongs to.
+    fn entry(&mut self, cookie: u64) -> Result<(u32, &mut ExpectedReply), AnswerError> {
         let index = cookie as u32;
         let entry = self.expected.get_mut(index as usize).and_then(Option::as_mut);
         let entry = entry.filter(|entry| entry.cookie == cookie);
         entry.map(|entry| (index, entry)).ok_or(AnswerError::UnknownCookie { cookie })
     }
 
-    /// Notes that bytes of a read come; says where in the request they go.
-    fn place(&mut self, chunk: Chunk) -> Result<(u32, u64), AnswerError> {
-        let Chunk { cookie, offset, length, .. } = chunk;
+    /// Records that a chunk's bytes arrive. Returns the request's index and the position in the
+    /// request.
+    fn place(&mut self, chunk: DataChunk) -> Result<(u32, u64), AnswerError> {
+        let DataChunk { cookie, offset, length, .. } = chunk;
         let (index, entry) = self.entry(cookie)?;
         let outside = AnswerError::Outside { offset, length };
         let Some(at) = offset.checked_sub(entry.offset) else { return Err(outside) };
         let end = at.checked_add(length).filter(|end| *end <= entry.length);
         let (Some(end), Command::Read) = (end, entry.command) else { return Err(outside) };
         match entry.pieces.add(at, end) {
-            Added::Fits => Ok((index, at)),
-            Added::Overlaps => Err(AnswerError::Twice { offset, length }),
-            Added::TooMany => Err(AnswerError::Scattered),
+            PieceInsert::Fits => Ok((index, at)),
+            PieceInsert::Overlaps => Err(AnswerError::Twice { offset, length }),
+            PieceInsert::TooMany => Err(AnswerError::Scattered),
         }
     }
 
-    /// The reply to a request has ended.
+    /// Ends a request, and checks that all bytes of a read have arrived.
     fn end(&mut self, index: u32) -> Result<Answer, AnswerError> {
         let entry = self.expected[index as usize].take().expect("it was in flight just now");
         self.in_flight -= 1;
@@ -302,31 +302,31 @@ impl Answers {
     }
 }
 
-/// The parts of a read that have come: disjoint, in order, none touching the next.
+/// Pieces of a read that have arrived: disjoint, in order, none adjacent to the next.
 #[derive(Debug, Clone, Copy, Default)]
-struct Pieces {
+struct ReceivedPieces {
     list: [(u64, u64); PIECES_MAX],
     len: usize,
 }
 
-enum Added {
+enum PieceInsert {
     Fits,
     Overlaps,
     TooMany,
 }
 
-impl Pieces {
+impl ReceivedPieces {
     fn covered(&self) -> u64 {
         self.list[..self.len].iter().map(|(start, end)| end - start).sum()
     }
 
-    /// Adds `start..end`, which is not empty.
-    fn add(&mut self, start: u64, end: u64) -> Added {
-        // The first piece that ends behind the start.
+    /// Adds `start..end`, which must not be empty.
+    fn add(&mut self, start: u64, end: u64) -> PieceInsert {
+        // Finds the first piece that ends after `start`.
         let known = &self.list[..self.len];
         let place = known.iter().position(|piece| piece.1 > start).unwrap_or(self.len);
         if place < self.len && self.list[place].0 < end {
-            return Added::Overlaps;
+            return PieceInsert::Overlaps;
         }
         let joins_last = place > 0 && self.list[place - 1].1 == start;
         let joins_next = place < self.len && self.list[place].0 == end;
@@ -338,14 +338,14 @@ impl Pieces {
             }
             (true, false) => self.list[place - 1].1 = end,
             (false, true) => self.list[place].0 = start,
-            (false, false) if self.len == PIECES_MAX => return Added::TooMany,
+            (false, false) if self.len == PIECES_MAX => return PieceInsert::TooMany,
             (false, false) => {
                 self.list.copy_within(place..self.len, place + 1);
                 self.list[place] = (start, end);
                 self.len += 1;
             }
         }
-        Added::Fits
+        PieceInsert::Fits
     }
 }
 
@@ -359,17 +359,18 @@ mod tests {
         fn pieces_cover_what_a_set_of_bytes_does(
             ranges in proptest::collection::vec((0u64..40, 1u64..12), 0..20),
         ) {
-            let (mut pieces, mut bytes) = (Pieces::default(), std::collections::BTreeSet::new());
+            let mut pieces = ReceivedPieces::default();
+            let mut bytes = std::collections::BTreeSet::new();
             for (start, len) in ranges {
                 let range = start..start + len;
                 let twice = range.clone().any(|byte| bytes.contains(&byte));
                 match pieces.add(range.start, range.end) {
-                    Added::Fits => {
+                    PieceInsert::Fits => {
                         prop_assert!(!twice);
                         bytes.extend(range);
                     }
-                    Added::Overlaps => prop_assert!(twice),
-                    Added::TooMany => prop_assert!(!twice && pieces.len == PIECES_MAX),
+                    PieceInsert::Overlaps => prop_assert!(twice),
+                    PieceInsert::TooMany => prop_assert!(!twice && pieces.len == PIECES_MAX),
                 }
                 prop_assert_eq!(pieces.covered(), bytes.len() as u64);
             }

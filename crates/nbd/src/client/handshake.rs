@@ -1,15 +1,17 @@
-//! A client's side of the negotiation, as a state machine over bytes.
+//! The client's side of the negotiation, as a state machine over bytes.
 //!
-//! Owns what the benchmark client needs to reach any NBD server. Called with the bytes that were
-//! received; what is to be sent is appended to a buffer of the caller.
+//! It supports what a client needs to reach any NBD server. The caller passes received bytes; bytes
+//! to send are appended to a buffer of the caller.
 //!
-//! States: greeting; if wished for, TLS, for which the caller has to see; the wish for a reply
-//! style, each refusal falling back to the next simpler one; if wished for, `OPT_SET_META_CONTEXT`
-//! for `base:allocation`; `OPT_GO`, or `OPT_INFO` and `OPT_ABORT` for whoever only wants to know;
-//! for old servers `OPT_EXPORT_NAME`; where there is no such export `OPT_LIST`, for the error;
-//! over. Invariants: one option is open at a time; no more is consumed than the last message that
-//! the negotiation needs; information of unknown kinds is ignored. Specification: "Fixed newstyle
-//! negotiation", "Option types", "Block size constraints".
+//! States: the greeting; optionally TLS, which the caller has to start; the reply style, where each
+//! refusal falls back to the next simpler one; optionally `OPT_SET_META_CONTEXT` for
+//! `base:allocation`; `OPT_GO`, or `OPT_INFO` and `OPT_ABORT` to query an export only;
+//! `OPT_EXPORT_NAME` for old servers; `OPT_LIST` if there is no such export, for the error message;
+//! over.
+//!
+//! Invariants: one option is outstanding at a time. No bytes are consumed after the last message
+//! that the negotiation needs. Information of unknown types is ignored. Specification: "Fixed
+//! newstyle negotiation", "Option types", "Block size constraints".
 
 use crate::wire::{
     BASE_ALLOCATION, EXPORT_NAME_ZEROES, FLAG_C_FIXED_NEWSTYLE, FLAG_C_NO_ZEROES,
@@ -21,55 +23,55 @@ use crate::wire::{
 };
 use crate::{ProtocolError, ReplyStyle, TransmissionFlags};
 
-/// Longest data of a reply to an option, in bytes.
+/// Longest data of an option reply that is accepted, in bytes.
 pub const REPLY_DATA_BYTES_MAX: u32 = 64 * 1024;
 
-/// Most exports that an error lists.
+/// Maximum number of exports listed in an error.
 const LISTED_MAX: usize = 32;
 
-/// What a client knows after the negotiation.
+/// Result of a client's negotiation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientSession {
     /// Size of the export in bytes.
     pub size_bytes: u64,
-    /// What the export can do.
+    /// Features of the export.
     pub flags: TransmissionFlags,
-    /// Headers of the transmission phase.
+    /// Header format of the transmission phase.
     pub style: ReplyStyle,
-    /// Smallest request and alignment in bytes; 512 when the server did not say.
+    /// Smallest request and alignment in bytes; 512 if the server did not say.
     pub block_min: u32,
-    /// Preferred request size in bytes; 4096 when the server did not say.
+    /// Preferred request size in bytes; 4096 if the server did not say.
     pub block_preferred: u32,
-    /// Largest payload in bytes; 32 MiB when the server did not say.
+    /// Largest payload in bytes; 32 MiB if the server did not say.
     pub block_max: u32,
-    /// Id of the metadata context `base:allocation`, if it was asked for and the server has it.
+    /// ID of the metadata context `base:allocation`, if requested and supported by the server.
     pub allocation: Option<u32>,
 }
 
-/// Where the negotiation stands after [`ClientHandshake::feed`].
+/// Progress of the negotiation after [`ClientHandshake::feed`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientProgress {
-    /// Send what is in the output; the rest needs more bytes.
+    /// Send the output to the server; more input is needed.
     NeedMore,
-    /// Only after [`ClientHandshake::with_tls`]: the server begins TLS with the next byte of either
-    /// side. See to that, and go on with [`ClientHandshake::secured`].
+    /// Start TLS: the next byte of either side belongs to it. Then call
+    /// [`ClientHandshake::secured`]. Only after [`ClientHandshake::with_tls`].
     StartTls,
-    /// Requests may be sent.
+    /// The negotiation has succeeded, and requests may be sent.
     Ready(ClientSession),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ClientHandshakeState {
     Greeting,
-    /// TLS was asked for.
+    /// `OPT_STARTTLS` was sent.
     StartTls,
-    /// The server agreed to TLS, which has not begun.
+    /// The server agreed to TLS, which has not started.
     Securing,
     Style(ReplyStyle),
     Context,
     Go,
     ExportName,
-    /// There is no such export: which there are is asked for the error.
+    /// There is no such export; its list of exports was requested for the error message.
     List,
     Over,
 }
@@ -79,13 +81,13 @@ enum State {
 pub struct ClientHandshake {
     name: String,
     want: ReplyStyle,
-    state: State,
-    /// What to do with the export: `OPT_GO`, or `OPT_INFO`.
+    state: ClientHandshakeState,
+    /// `OPT_GO`, or `OPT_INFO` to query the export only.
     verb: u32,
     wants_allocation: bool,
     wants_tls: bool,
     no_zeroes: bool,
-    /// Whether the size and the flags are known.
+    /// Size and flags of the export are known.
     described: bool,
     session: ClientSession,
     /// Exports that the server listed.
@@ -93,12 +95,12 @@ pub struct ClientHandshake {
 }
 
 impl ClientHandshake {
-    /// A negotiation for the export called `name` (empty: the default one) with replies of the
-    /// style `want`, or of a simpler one if the server cannot.
+    /// Starts a negotiation for the export `name`, or the default export if it is empty, with
+    /// replies of style `want`, or of a simpler one if the server does not support it.
     ///
     /// # Errors
     ///
-    /// [`ProtocolError::BadField`] when the name is longer than 4096 bytes or has a NUL.
+    /// [`ProtocolError::BadField`] if the name is longer than 4096 bytes or contains a NUL.
     pub fn new(name: &str, want: ReplyStyle) -> Result<Self, ProtocolError> {
         if name.len() > STRING_BYTES_MAX || name.contains('\0') {
             return Err(ProtocolError::BadField { what: "export name", value: name.len() as u64 });
@@ -112,7 +114,7 @@ impl ClientHandshake {
             block_max: 32 * 1024 * 1024,
             allocation: None,
         };
-        let (state, name) = (State::Greeting, name.to_owned());
+        let (state, name) = (ClientHandshakeState::Greeting, name.to_owned());
         Ok(ClientHandshake {
             name,
             want,
@@ -127,85 +129,86 @@ impl ClientHandshake {
         })
     }
 
-    /// Asks for the metadata context `base:allocation`, too, so that the session takes block status
-    /// requests where the server has it.
+    /// Also requests the metadata context `base:allocation`, so that block status requests can be
+    /// sent if the server supports it.
     #[must_use]
     pub fn with_allocation(mut self) -> Self {
         self.wants_allocation = true;
         self
     }
 
-    /// Asks for TLS first, and goes on with nothing less.
+    /// Requires TLS.
     #[must_use]
     pub fn with_tls(mut self) -> Self {
         self.wants_tls = true;
         self
     }
 
-    /// TLS has begun: appends what is to be said by it.
+    /// Continues after TLS has started; appends the next bytes to send through TLS.
     ///
     /// # Panics
     ///
-    /// Unless [`ClientProgress::StartTls`] was the last progress.
+    /// If the last progress was not [`ClientProgress::StartTls`].
     pub fn secured(&mut self, out: &mut Vec<u8>) {
-        assert!(self.state == State::Securing, "TLS was agreed on just now");
+        assert!(self.state == ClientHandshakeState::Securing, "TLS was agreed on just now");
         self.ask_for(self.want, out);
     }
 
-    /// Only asks what the export is, and takes leave: [`ClientProgress::Ready`] then says what the
-    /// server has told, and the connection is to be closed when the output is sent.
+    /// Only queries the export and then ends the negotiation. [`ClientProgress::Ready`] has the
+    /// result; the connection must be closed once the output is sent.
     #[must_use]
     pub fn only_asking(mut self) -> Self {
         self.verb = OPT_INFO;
         self
     }
 
-    /// The refusal of the export, if that is how it ended; for servers that hang up then.
+    /// Returns the error if the server refused the export, for servers that hang up afterwards.
     #[must_use]
     pub fn refusal(&self) -> Option<ProtocolError> {
-        (self.state == State::List).then(|| self.no_export())
+        (self.state == ClientHandshakeState::List).then(|| self.no_export())
     }
 
     fn no_export(&self) -> ProtocolError {
         ProtocolError::NoExport { name: self.name.clone(), known: self.known.clone() }
     }
 
-    /// One export of the list.
+    /// Adds one export of the server's list.
     fn listed(&mut self, data: &[u8]) -> Result<(), ProtocolError> {
         let mut reader = Reader::new(data);
         let name = reader.u32().and_then(|length| reader.bytes(length as usize));
-        // What breaks the list only spoils an error message.
+        // A malformed name only spoils an error message.
         self.known.push(printable(name.unwrap_or_default()));
         if self.known.len() < LISTED_MAX { Ok(()) } else { Err(self.no_export()) }
     }
 
-    /// Handles every complete message at the front of `input` and appends what to send to `out`.
+    /// Handles every complete message at the front of `input`, and appends bytes to send to `out`.
     ///
-    /// Returns how many bytes were consumed; the caller shows the others again, with more.
+    /// Returns the number of bytes consumed. The caller passes the others again, together with
+    /// more.
     ///
     /// # Errors
     ///
-    /// The server broke the protocol or refused ([`ProtocolError::Refused`]).
+    /// The server violated the protocol, or refused ([`ProtocolError::Refused`]).
     pub fn feed(
         &mut self,
         input: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<(usize, ClientProgress), ProtocolError> {
         let mut used = 0;
-        while self.state != State::Over {
-            if self.state == State::Securing {
+        while self.state != ClientHandshakeState::Over {
+            if self.state == ClientHandshakeState::Securing {
                 return match input.len() - used {
                     0 => Ok((used, ClientProgress::StartTls)),
-                    // Nobody may speak before TLS has begun; somebody on the way may have.
+                    // The server must not send before TLS; the bytes may be an attacker's.
                     value => {
-                        let what = "number of bytes before TLS begins";
+                        let what = "number of bytes before TLS starts";
                         Err(ProtocolError::BadField { what, value: value as u64 })
                     }
                 };
             }
             let step = match self.state {
-                State::Greeting => self.greeting(&input[used..], out),
-                State::ExportName => Ok(self.export_name(&input[used..])),
+                ClientHandshakeState::Greeting => self.greeting(&input[used..], out),
+                ClientHandshakeState::ExportName => Ok(self.export_name(&input[used..])),
                 _ => self.option_reply(&input[used..], out),
             };
             match step? {
@@ -236,7 +239,7 @@ impl ClientHandshake {
         let zeroes = if self.no_zeroes { FLAG_C_NO_ZEROES } else { 0 };
         out.extend_from_slice(&(FLAG_C_FIXED_NEWSTYLE | zeroes).to_be_bytes());
         if self.wants_tls {
-            self.state = State::StartTls;
+            self.state = ClientHandshakeState::StartTls;
             put_option(out, OPT_STARTTLS, &[]);
         } else {
             self.ask_for(self.want, out);
@@ -245,7 +248,7 @@ impl ClientHandshake {
     }
 
     fn ask_for(&mut self, style: ReplyStyle, out: &mut Vec<u8>) {
-        self.state = State::Style(style);
+        self.state = ClientHandshakeState::Style(style);
         match style {
             ReplyStyle::Extended => put_option(out, OPT_EXTENDED_HEADERS, &[]),
             ReplyStyle::Structured => put_option(out, OPT_STRUCTURED_REPLY, &[]),
@@ -253,12 +256,12 @@ impl ClientHandshake {
         }
     }
 
-    /// The style is agreed on: what follows it.
+    /// Continues after the reply style was negotiated.
     fn styled(&mut self, out: &mut Vec<u8>) {
         if !self.wants_allocation || self.session.style == ReplyStyle::Simple {
             return self.go(out);
         }
-        self.state = State::Context;
+        self.state = ClientHandshakeState::Context;
         let mut data = Vec::new();
         let queries = [self.name.as_str(), BASE_ALLOCATION];
         for (text, count) in queries.into_iter().zip([Some(1u32), None]) {
@@ -271,7 +274,7 @@ impl ClientHandshake {
     }
 
     fn go(&mut self, out: &mut Vec<u8>) {
-        self.state = State::Go;
+        self.state = ClientHandshakeState::Go;
         let mut data = Vec::with_capacity(self.name.len() + 8);
         let len = u32::try_from(self.name.len()).expect("checked to be at most 4096");
         data.extend_from_slice(&len.to_be_bytes());
@@ -283,11 +286,11 @@ impl ClientHandshake {
 
     const fn open_option(&self) -> u32 {
         match self.state {
-            State::Style(ReplyStyle::Extended) => OPT_EXTENDED_HEADERS,
-            State::Style(_) => OPT_STRUCTURED_REPLY,
-            State::StartTls => OPT_STARTTLS,
-            State::Context => OPT_SET_META_CONTEXT,
-            State::List => OPT_LIST,
+            ClientHandshakeState::Style(ReplyStyle::Extended) => OPT_EXTENDED_HEADERS,
+            ClientHandshakeState::Style(_) => OPT_STRUCTURED_REPLY,
+            ClientHandshakeState::StartTls => OPT_STARTTLS,
+            ClientHandshakeState::Context => OPT_SET_META_CONTEXT,
+            ClientHandshakeState::List => OPT_LIST,
             _ => self.verb,
         }
     }
@@ -322,37 +325,43 @@ impl ClientHandshake {
 
     fn answered(&mut self, kind: u32, data: &[u8], out: &mut Vec<u8>) -> Result<(), ProtocolError> {
         match (self.state, kind) {
-            (State::StartTls, REP_ACK) => self.state = State::Securing,
-            (State::Style(style), REP_ACK) => {
+            (ClientHandshakeState::StartTls, REP_ACK) => {
+                self.state = ClientHandshakeState::Securing
+            }
+            (ClientHandshakeState::Style(style), REP_ACK) => {
                 self.session.style = style;
                 self.styled(out);
             }
-            (State::Style(ReplyStyle::Extended), REP_ERR_UNSUP) => {
+            (ClientHandshakeState::Style(ReplyStyle::Extended), REP_ERR_UNSUP) => {
                 self.ask_for(ReplyStyle::Structured, out);
             }
-            (State::Style(_), REP_ERR_UNSUP) => self.go(out),
-            (State::Context, REP_META_CONTEXT) => self.context(data)?,
-            // A server without contexts is asked for none.
-            (State::Context, code) if code == REP_ACK || code & REP_ERROR_BIT != 0 => self.go(out),
-            (State::Go, REP_INFO) => self.information(data)?,
-            (State::Go, REP_ACK) if self.described => {
-                self.state = State::Over;
+            (ClientHandshakeState::Style(_), REP_ERR_UNSUP) => self.go(out),
+            (ClientHandshakeState::Context, REP_META_CONTEXT) => self.context(data)?,
+            // Metadata contexts are optional: on an error the negotiation continues.
+            (ClientHandshakeState::Context, code)
+                if code == REP_ACK || code & REP_ERROR_BIT != 0 =>
+            {
+                self.go(out)
+            }
+            (ClientHandshakeState::Go, REP_INFO) => self.information(data)?,
+            (ClientHandshakeState::Go, REP_ACK) if self.described => {
+                self.state = ClientHandshakeState::Over;
                 if self.verb == OPT_INFO {
                     put_option(out, OPT_ABORT, &[]);
                 }
             }
-            (State::Go, REP_ERR_UNSUP)
+            (ClientHandshakeState::Go, REP_ERR_UNSUP)
                 if self.session.style != ReplyStyle::Extended && self.verb == OPT_GO =>
             {
-                self.state = State::ExportName;
+                self.state = ClientHandshakeState::ExportName;
                 put_option(out, OPT_EXPORT_NAME, self.name.as_bytes());
             }
-            (State::Go, REP_ERR_UNKNOWN) => {
-                self.state = State::List;
+            (ClientHandshakeState::Go, REP_ERR_UNKNOWN) => {
+                self.state = ClientHandshakeState::List;
                 put_option(out, OPT_LIST, &[]);
             }
-            (State::List, REP_SERVER) => self.listed(data)?,
-            (State::List, _) => return Err(self.no_export()),
+            (ClientHandshakeState::List, REP_SERVER) => self.listed(data)?,
+            (ClientHandshakeState::List, _) => return Err(self.no_export()),
             (_, code) if code & REP_ERROR_BIT != 0 => {
                 let message = printable(&data[..data.len().min(STRING_BYTES_MAX)]);
                 let option = self.open_option();
@@ -372,7 +381,7 @@ impl ClientHandshake {
             let what = "length of a metadata context";
             return Err(ProtocolError::BadField { what, value: data.len() as u64 });
         };
-        // Contexts that nobody asked for change nothing.
+        // Contexts that were not requested are ignored.
         if reader.rest() == BASE_ALLOCATION.as_bytes() {
             self.session.allocation = Some(id);
         }
@@ -430,12 +439,12 @@ impl ClientHandshake {
         let (size_bytes, flags) = (reader.u64()?, reader.u16()?);
         reader.bytes(zeroes)?;
         self.describe(size_bytes, flags);
-        self.state = State::Over;
+        self.state = ClientHandshakeState::Over;
         Some(10 + zeroes)
     }
 }
 
-/// A text of the server's, which ends up before a person, on a terminal perhaps.
+/// Replaces control characters of a server's text, which may be shown on a terminal.
 fn printable(text: &[u8]) -> String {
     String::from_utf8_lossy(text).replace(char::is_control, "\u{fffd}")
 }

@@ -1,12 +1,11 @@
-//! A client's view of replies: chunk headers off the wire.
+//! Parser of replies for clients: reads headers of replies and chunks.
 //!
-//! Owns the checks on what a server sends in the transmission phase. Called by a client with the
-//! bytes it received; data stay where they are, the caller reads them after the header.
+//! It checks everything that a server sends in the transmission phase. The caller passes received
+//! bytes; data stay where they are, and the caller reads them after the header.
 //!
-//! Invariants: never panics, never reports more header bytes than it was given; a message is
-//! borrowed, nothing is copied; lengths are bounded before anybody trusts them.
-//! Specification: "Simple reply message", "Structured reply types", and what a client must do with
-//! unknown types.
+//! Invariants: never panics, and never reports more header bytes than were passed. Messages are
+//! borrowed, not copied. Lengths are bounded before they are used. Specification: "Simple reply
+//! message", "Structured reply types", and the rules for unknown types.
 
 use crate::status::DESCRIPTORS_MAX;
 use crate::wire::{
@@ -22,91 +21,91 @@ pub const DATA_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Longest error chunk that a client accepts, in bytes.
 pub const ERROR_BYTES_MAX: u64 = 2 * STRING_BYTES_MAX as u64;
 
-/// One reply, or one chunk of a reply.
+/// A reply, or one chunk of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerReply<'a> {
-    /// A whole reply. To a read without an error the requested bytes follow.
+    /// A complete reply. The data follow if it answers a read without an error.
     Simple {
-        /// The request's cookie.
+        /// Cookie of the request.
         cookie: u64,
-        /// The outcome.
+        /// Error of the request, or `None` if it succeeded.
         errno: Option<Errno>,
     },
     /// Data of a read; `length` bytes follow.
     Data {
-        /// The request's cookie.
+        /// Cookie of the request.
         cookie: u64,
-        /// Where in the export they lie.
+        /// Offset of the data in the export.
         offset: u64,
-        /// Bytes that follow, at least 1.
+        /// Number of bytes that follow, at least 1.
         length: u64,
-        /// Whether the reply ends here.
+        /// True if this is the last chunk of the reply.
         last: bool,
     },
-    /// Zeroes of a read; nothing follows.
+    /// A part of a read that consists of zeroes; nothing follows.
     Hole {
-        /// The request's cookie.
+        /// Cookie of the request.
         cookie: u64,
-        /// Where in the export they lie.
+        /// Offset of the zeroes in the export.
         offset: u64,
-        /// How many, at least 1.
+        /// Length of the zeroes in bytes, at least 1.
         length: u64,
-        /// Whether the reply ends here.
+        /// True if this is the last chunk of the reply.
         last: bool,
     },
-    /// The reply ends here.
+    /// End of a reply without further data.
     Done {
-        /// The request's cookie.
+        /// Cookie of the request.
         cookie: u64,
     },
-    /// The request failed.
+    /// Failure of a request.
     Error {
-        /// The request's cookie.
+        /// Cookie of the request.
         cookie: u64,
-        /// How.
+        /// Error of the request.
         errno: Errno,
-        /// At which offset of the export, if the server said.
+        /// Offset in the export at which it failed, if the server said.
         at: Option<u64>,
-        /// Text for people, possibly empty.
+        /// Text of the server, possibly empty.
         message: &'a str,
-        /// Whether the reply ends here.
+        /// True if this is the last chunk of the reply.
         last: bool,
     },
     /// Block status; descriptors follow, see [`crate::status::descriptors`].
     Status {
-        /// The request's cookie.
+        /// Cookie of the request.
         cookie: u64,
-        /// Id of the metadata context.
+        /// ID of the metadata context.
         context_id: u32,
-        /// How long the descriptors are.
+        /// Size of the descriptors: 32 or 64 bits per field.
         width: DescriptorWidth,
         /// Bytes of descriptors that follow, at least one descriptor.
         descriptor_bytes: u64,
-        /// Whether the reply ends here.
+        /// True if this is the last chunk of the reply.
         last: bool,
     },
 }
 
-/// What [`parse_reply`] found at the front of the bytes.
+/// Result of [`parse_reply`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplyParsed<'a> {
-    /// Not a whole header yet.
+    /// The header is not complete yet.
     NeedMore,
     /// A reply or a chunk.
     Reply {
-        /// What it says.
+        /// Parsed contents of the reply's header.
         reply: ServerReply<'a>,
-        /// Bytes of it that were read; data or descriptors come after them.
+        /// Length of the header in bytes; data or descriptors follow it.
         header_bytes: usize,
     },
 }
 
-/// Reads the reply header at the front of `input`.
+/// Parses the reply header at the front of `input`.
 ///
 /// # Errors
 ///
-/// The server broke the protocol, and the connection must be closed: [`ProtocolError::BadMagic`] or
-/// [`ProtocolError::BadField`].
+/// [`ProtocolError::BadMagic`] or [`ProtocolError::BadField`] if the server violated the protocol;
+/// the connection must be closed.
 pub fn parse_reply(input: &[u8], style: ReplyStyle) -> Result<ReplyParsed<'_>, ProtocolError> {
     let mut reader = Reader::new(input);
     let Some(magic) = reader.u32() else { return Ok(ReplyParsed::NeedMore) };
@@ -132,22 +131,22 @@ pub fn parse_reply(input: &[u8], style: ReplyStyle) -> Result<ReplyParsed<'_>, P
     })
 }
 
-/// `None` until enough bytes are there.
-type Maybe<'a> = Option<Result<ServerReply<'a>, ProtocolError>>;
+/// Result of parsing a header; `None` if it is not complete.
+type ParsedHeader<'a> = Option<Result<ServerReply<'a>, ProtocolError>>;
 
-fn simple<'a>(reader: &mut Reader<'a>) -> Maybe<'a> {
+fn simple<'a>(reader: &mut Reader<'a>) -> ParsedHeader<'a> {
     let errno = Errno::from_wire(reader.u32()?);
     Some(Ok(ServerReply::Simple { cookie: reader.u64()?, errno }))
 }
 
-struct Chunk {
+struct ChunkHeader {
     cookie: u64,
     kind: u16,
     last: bool,
     length: u64,
 }
 
-fn chunk<'a>(reader: &mut Reader<'a>, style: ReplyStyle) -> Maybe<'a> {
+fn chunk<'a>(reader: &mut Reader<'a>, style: ReplyStyle) -> ParsedHeader<'a> {
     let last = reader.u16()? & REPLY_FLAG_DONE != 0;
     let kind = reader.u16()?;
     let cookie = reader.u64()?;
@@ -157,7 +156,7 @@ fn chunk<'a>(reader: &mut Reader<'a>, style: ReplyStyle) -> Maybe<'a> {
     } else {
         reader.u32()?.into()
     };
-    let chunk = Chunk { cookie, kind, last, length };
+    let chunk = ChunkHeader { cookie, kind, last, length };
     match kind {
         REPLY_TYPE_NONE if length != 0 => bad("length of an empty chunk", length),
         REPLY_TYPE_NONE if !last => bad("flags of an empty chunk", 0),
@@ -173,19 +172,19 @@ fn chunk<'a>(reader: &mut Reader<'a>, style: ReplyStyle) -> Maybe<'a> {
     }
 }
 
-const fn bad<'a>(what: &'static str, value: u64) -> Maybe<'a> {
+const fn bad<'a>(what: &'static str, value: u64) -> ParsedHeader<'a> {
     Some(Err(ProtocolError::BadField { what, value }))
 }
 
-fn data<'a>(reader: &mut Reader<'a>, chunk: &Chunk) -> Maybe<'a> {
-    let &Chunk { cookie, last, length, .. } = chunk;
+fn data<'a>(reader: &mut Reader<'a>, chunk: &ChunkHeader) -> ParsedHeader<'a> {
+    let &ChunkHeader { cookie, last, length, .. } = chunk;
     if length <= 8 || length - 8 > DATA_BYTES_MAX {
         return bad("length of a data chunk", length);
     }
     Some(Ok(ServerReply::Data { cookie, offset: reader.u64()?, length: length - 8, last }))
 }
 
-fn hole<'a>(reader: &mut Reader<'a>, chunk: &Chunk) -> Maybe<'a> {
+fn hole<'a>(reader: &mut Reader<'a>, chunk: &ChunkHeader) -> ParsedHeader<'a> {
     if chunk.length != 12 {
         return bad("length of a hole chunk", chunk.length);
     }
@@ -196,7 +195,11 @@ fn hole<'a>(reader: &mut Reader<'a>, chunk: &Chunk) -> Maybe<'a> {
     Some(Ok(ServerReply::Hole { cookie: chunk.cookie, offset, length, last: chunk.last }))
 }
 
-fn status<'a>(reader: &mut Reader<'a>, chunk: &Chunk, width: DescriptorWidth) -> Maybe<'a> {
+fn status<'a>(
+    reader: &mut Reader<'a>,
+    chunk: &ChunkHeader,
+    width: DescriptorWidth,
+) -> ParsedHeader<'a> {
     let (head, each) = width.sizes();
     let (head, each) = (head as u64, each as u64);
     let descriptor_bytes = chunk.length.saturating_sub(head);
@@ -215,8 +218,8 @@ fn status<'a>(reader: &mut Reader<'a>, chunk: &Chunk, width: DescriptorWidth) ->
     Some(Ok(ServerReply::Status { cookie, context_id, width, descriptor_bytes, last }))
 }
 
-fn error<'a>(reader: &mut Reader<'a>, chunk: &Chunk) -> Maybe<'a> {
-    let &Chunk { cookie, last, length, kind } = chunk;
+fn error<'a>(reader: &mut Reader<'a>, chunk: &ChunkHeader) -> ParsedHeader<'a> {
+    let &ChunkHeader { cookie, last, length, kind } = chunk;
     let tail = if kind == REPLY_TYPE_ERROR_OFFSET { 8 } else { 0 };
     if length < 6 + tail || length > ERROR_BYTES_MAX {
         return bad("length of an error chunk", length);

@@ -1,11 +1,10 @@
-//! NBD URIs: where a server listens, and the name of an export on it.
+//! NBD URIs: the address of a server, and the name of an export on it.
 //!
-//! Owns the parsing of `nbd://host[:port]/name` and `nbd+unix:///name?socket=/path`. Called with an
-//! argument of the command line; calls nothing.
+//! Parses `nbd://host[:port]/name` and `nbd+unix:///name?socket=/path`. Called with an argument of
+//! the command line; calls nothing.
 //!
-//! Invariants: what is not understood is an error that names it, never ignored; the name and the
-//! socket are percent-decoded exactly once.
-//! Specification: `doc/uri.md`; generic syntax: RFC 3986.
+//! Invariants: unknown parts are an error that names them, never ignored. Name and socket are
+//! percent-decoded exactly once. Specification: `doc/uri.md`; generic syntax: RFC 3986.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -15,19 +14,19 @@ use std::path::PathBuf;
 use crate::wire::{PORT_DEFAULT, STRING_BYTES_MAX};
 use thiserror::Error;
 
-/// Where a server listens.
+/// Address of an NBD server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
-    /// A TCP port.
+    /// TCP address.
     Tcp {
-        /// Name or address, without the brackets of IPv6.
+        /// Host name or address, without the brackets of IPv6.
         host: String,
-        /// The port, 10809 unless given.
+        /// Port, 10809 by default.
         port: u16,
     },
-    /// A Unix socket; a path that begins with NUL is in the abstract namespace.
+    /// Unix socket; a path that begins with NUL is an abstract name.
     Unix {
-        /// The socket's path.
+        /// Path of the socket.
         path: PathBuf,
     },
 }
@@ -42,77 +41,77 @@ impl fmt::Display for Address {
     }
 }
 
-/// A server's address and an export.
+/// Address of a server, and an export on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NbdUri {
-    /// Where the server listens.
+    /// Address of the server.
     pub address: Address,
     /// Name of the export, empty for the default one.
     pub name: String,
 }
 
-/// Why a text is not an NBD URI this client can use.
+/// Reason why a text is not a usable NBD URI.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum UriError {
-    /// Not `nbd://` or `nbd+unix://`.
+    /// The scheme is not `nbd://` or `nbd+unix://`.
     #[error("unknown scheme in {uri:?}; write nbd://host/name or nbd+unix:///name?socket=/path")]
     Scheme {
-        /// The whole text.
+        /// The complete text.
         uri: String,
     },
-    /// `nbds://` or `nbds+unix://`.
-    #[error("{uri:?} asks for TLS, which this client does not have; use nbd: or nbd+unix:")]
+    /// The scheme demands TLS: `nbds://` or `nbds+unix://`.
+    #[error("{uri:?} demands TLS, which this client does not support; use nbd: or nbd+unix:")]
     Tls {
-        /// The whole text.
+        /// The complete text.
         uri: String,
     },
-    /// Something before an `@`.
-    #[error("a user name ({user:?}) is of use only with TLS; remove it")]
+    /// There is a user name before an `@`.
+    #[error("the user name {user:?} has a meaning only with TLS; remove it")]
     User {
-        /// What is before the `@`.
+        /// User name, as found before the `@`.
         user: String,
     },
-    /// No host in a TCP URI, or one in a Unix URI.
-    #[error("{authority:?} is no host for this scheme; nbd: needs one, nbd+unix: has none")]
+    /// A TCP URI has no host, or a Unix URI has one.
+    #[error("{authority:?} is not a valid host here; nbd: needs a host, nbd+unix: must have none")]
     Host {
-        /// What is between the slashes.
+        /// Host part of the URI as written.
         authority: String,
     },
-    /// A port that is not 1 to 65535.
+    /// The port is not 1 to 65535.
     #[error("{port:?} is not a port from 1 to 65535")]
     Port {
-        /// What is after the colon.
+        /// Port as written after the colon.
         port: String,
     },
-    /// A `%` without two hexadecimal digits, or text that is not UTF-8 after decoding.
+    /// A `%` is not followed by two hexadecimal digits, or the decoded text is not UTF-8.
     #[error("bad percent-encoding in {text:?}")]
     Percent {
-        /// The part as written.
+        /// The part of the URI as written.
         text: String,
     },
-    /// An export name that is too long or has a NUL.
+    /// The export name is too long or contains a NUL.
     #[error("the export name {name:?} is longer than 4096 bytes or has a NUL")]
     Name {
-        /// The name after decoding.
+        /// Name after decoding.
         name: String,
     },
-    /// No `socket=` in a Unix URI, or an empty one.
-    #[error("{uri:?} names no socket; add ?socket=/path")]
+    /// A Unix URI has no `socket=`, or an empty one.
+    #[error("{uri:?} has no socket; add ?socket=/path")]
     NoSocket {
-        /// The whole text.
+        /// The complete text.
         uri: String,
     },
-    /// A query parameter that is not understood, or given twice.
+    /// A query parameter is unknown, or given twice.
     #[error("unknown or repeated parameter {parameter:?}; nbd+unix: takes one socket=, nbd: none")]
     Parameter {
-        /// The parameter's name.
+        /// Name of the parameter.
         parameter: String,
     },
-    /// A `#` with something after it.
+    /// There is a `#` with a fragment after it.
     #[error("an NBD URI has no fragment, but {fragment:?} follows the #")]
     Fragment {
-        /// What is after the `#`.
+        /// Fragment as found after the `#`.
         fragment: String,
     },
 }

@@ -9,8 +9,8 @@ use millrace_nbd::handshake::{ANSWER_BYTES_MAX, INPUT_BYTES_MAX};
 use millrace_nbd::option::{ContextRequest, InfoRequest};
 use millrace_nbd::wire::*;
 use millrace_nbd::{
-    Command, ExportInfo, Handshake, Progress, ProtocolError, ReplyStyle, Request, Rules, Verdict,
-    Wanted, check,
+    Command, ExportInfo, Handshake, Progress, ProtocolError, ReplyStyle, Request, RequestLimits,
+    Verdict, Wanted, check,
 };
 
 /// What is wrong with an export after a change, if something is.
@@ -225,9 +225,9 @@ fn block_sizes_stay_agreed_on_and_a_selection_too_long_to_look_at_selects_nothin
 #[test]
 fn payloads_are_taken_up_to_32_mib_and_thrown_away_up_to_64() {
     let session = session(ReplyStyle::Simple);
-    let rules = Rules::new(&ExportInfo { block_max: u32::MAX, ..disk() }, &session);
+    let rules = RequestLimits::new(&ExportInfo { block_max: u32::MAX, ..disk() }, &session);
     assert_eq!((rules.payload_bytes_max, rules.drain_bytes_max), (32 << 20, 64 << 20));
-    let small = Rules::new(&ExportInfo { block_max: 1 << 20, ..disk() }, &session);
+    let small = RequestLimits::new(&ExportInfo { block_max: 1 << 20, ..disk() }, &session);
     assert_eq!(small.payload_bytes_max, 1 << 20);
     let verdict = |command, length| {
         let request = Request { cookie: 1, flags: 0, command, offset: 0, length };
@@ -341,20 +341,20 @@ fn refusals_are_told_in_words() {
     ] {
         for (code, why) in [
             (REP_ERR_UNSUP, "it does not know the option"),
-            (REP_ERR_POLICY, "it is told not to"),
+            (REP_ERR_POLICY, "its configuration forbids it"),
             (REP_ERR_INVALID, "it finds the request invalid"),
-            (REP_ERR_PLATFORM, "its system cannot"),
+            (REP_ERR_PLATFORM, "its platform does not support it"),
             (REP_ERR_UNKNOWN, "there is no such export"),
             (REP_ERR_SHUTDOWN, "it is about to stop"),
-            (REP_ERR_BLOCK_SIZE_REQD, "it wants block sizes"),
-            (REP_ERR_TOO_BIG, "the request is too long"),
-            (REP_ERR_EXT_HEADER_REQD, "it wants extended headers"),
+            (REP_ERR_BLOCK_SIZE_REQD, "it demands that block sizes"),
+            (REP_ERR_TOO_BIG, "the request is too large"),
+            (REP_ERR_EXT_HEADER_REQD, "it demands extended headers"),
         ] {
             let text = words(option, code);
             assert!(text.contains(&format!("the server refused {asked}: {why}")), "{text}");
         }
         let text = words(option, REP_ERR_TLS_REQD);
-        assert_eq!(text, "the server lets in only clients with TLS");
+        assert_eq!(text, "the server accepts only clients with TLS");
         let text = words(option, 0x8000_0077);
         assert!(text.contains(&format!("refused {asked} with code 0x80000077")), "{text}");
     }
@@ -367,7 +367,7 @@ fn refusals_are_told_in_words() {
         let known = names.iter().map(|&name| name.to_owned()).collect();
         ProtocolError::NoExport { name: "x".to_owned(), known }.to_string()
     };
-    assert!(known(&[]).contains("the server does not say which there are"));
+    assert!(known(&[]).contains("the server does not list its exports"));
     assert!(known(&["a", "b"]).contains("there are \"a\", \"b\""));
 }
 

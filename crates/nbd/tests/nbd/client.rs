@@ -69,7 +69,8 @@ fn what_a_server_says_cannot_give_orders_to_a_terminal() {
     let error = client.feed(&bytes, &mut Vec::new()).unwrap_err();
     let message = "no\u{fffd}\u{fffd}[2J\u{fffd}".to_owned();
     let (option, code) = (OPT_GO, REP_ERR_POLICY);
-    let said = format!("the server refused the export: it is told not to (it says: {message})");
+    let said =
+        format!("the server refused the export: its configuration forbids it (it says: {message})");
     assert_eq!(error.to_string(), said);
     assert_eq!(error, ProtocolError::Refused { option, code, message });
 }
@@ -83,7 +84,7 @@ fn a_server_that_lists_nothing_or_hangs_up_has_still_no_such_export() {
     let progress = client.feed(&bytes, &mut Vec::new());
     assert_eq!(progress, Ok((bytes.len(), ClientProgress::NeedMore)));
     let error = client.refusal().unwrap();
-    let said = "there is no export \"disk\"; the server does not say which there are";
+    let said = "there is no export \"disk\"; the server does not list its exports";
     assert_eq!(error.to_string(), said);
     let refused = client.feed(&reply(OPT_LIST, REP_ERR_POLICY, b"no"), &mut Vec::new());
     assert_eq!(refused, Err(error));

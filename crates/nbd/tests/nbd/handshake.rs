@@ -66,7 +66,7 @@ fn export_name_that_cannot_be_granted_closes() {
         other => panic!("{other:?}"),
     };
     assert_eq!(why(b"none"), "no such export");
-    assert_eq!(why(b"di\0k"), "the name is not UTF-8, or has a NUL");
+    assert_eq!(why(b"di\0k"), "the name is not UTF-8, or contains a NUL");
     assert_eq!(why(&[b'a'; 4097]), "the name is longer than 4096 bytes");
     assert_eq!(why(&[b'a'; 70_000]), "the name is longer than 4096 bytes");
     let extended = [(OPT_EXTENDED_HEADERS, vec![]), (OPT_EXPORT_NAME, vec![])];
@@ -328,7 +328,7 @@ fn without_tls_a_server_that_requires_it_answers_nothing_else() {
         }
     }
     let (_, out, end) = with_tls(TlsMode::Required, &[(OPT_EXPORT_NAME, b"disk".to_vec())]);
-    let why = "this server requires TLS, and the client asks for an export without";
+    let why = "this server requires TLS, but the client requested an export without it";
     assert_eq!((out, end), (vec![], Err(ProtocolError::ExportName { why })));
     let (_, _, end) = with_tls(TlsMode::Required, &[(OPT_ABORT, vec![])]);
     assert_eq!(end, Ok(Progress::Closed));

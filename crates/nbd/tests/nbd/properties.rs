@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::{STYLES, context_data, disk, info_data, play, session, stream};
 use millrace_nbd::client::{ClientHandshake, ReplyParsed, ServerReply, parse_reply};
 use millrace_nbd::wire::*;
-use millrace_nbd::{Parsed, Rules, check, parse};
+use millrace_nbd::{Parsed, RequestLimits, check, parse};
 
 fn option() -> impl Strategy<Value = (u32, Vec<u8>)> {
     let name = prop_oneof![Just("disk"), Just("ro"), Just(""), Just("none")];
@@ -60,7 +60,7 @@ proptest! {
         let session = session(style);
         if let Ok(Parsed::Request { request, header_bytes }) = parse(&input, &session) {
             prop_assert!(header_bytes <= input.len());
-            check(&request, &Rules::new(&disk(), &session), &session);
+            check(&request, &RequestLimits::new(&disk(), &session), &session);
         }
         if let Ok(ReplyParsed::Reply { reply, header_bytes }) = parse_reply(&input, style) {
             prop_assert!(header_bytes <= input.len());

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use super::{STYLES, catalog, disk, session};
 use millrace_nbd::wire::*;
 use millrace_nbd::{
-    Command, Errno, Parsed, ProtocolError, ReplyStyle, Request, Rules, Session, TransmissionFlags,
-    Verdict, check, parse,
+    Command, Errno, Parsed, ProtocolError, ReplyStyle, Request, RequestLimits, Session,
+    TransmissionFlags, Verdict, check, parse,
 };
 
 const SIZE: u64 = 1 << 30;
@@ -17,7 +17,7 @@ fn request(command: Command, offset: u64, length: u64) -> Request {
 
 fn verdict(request: Request, style: ReplyStyle) -> Verdict {
     let session = Session { base_allocation: Some(1), ..session(style) };
-    check(&request, &Rules::new(&disk(), &session), &session)
+    check(&request, &RequestLimits::new(&disk(), &session), &session)
 }
 
 /// The error and the bytes to drain of a refusal.
@@ -102,7 +102,7 @@ fn lengths_and_alignment_are_checked() {
 #[test]
 fn read_only_exports_refuse_writes_with_eperm() {
     let session = session(ReplyStyle::Simple);
-    let rules = Rules::new(&catalog()[1], &session);
+    let rules = RequestLimits::new(&catalog()[1], &session);
     for command in [Command::Write, Command::Trim, Command::WriteZeroes] {
         let got = check(&request(command, 0, 512), &rules, &session);
         assert!(matches!(got, Verdict::Refuse { errno: Errno::Eperm, .. }), "{got:?}");
@@ -114,7 +114,7 @@ fn read_only_exports_refuse_writes_with_eperm() {
 fn commands_that_were_not_offered_are_invalid() {
     let session = session(ReplyStyle::Simple);
     let export = super::ExportInfo { flags: TransmissionFlags::new(), ..disk() };
-    let rules = Rules::new(&export, &session);
+    let rules = RequestLimits::new(&export, &session);
     use Command::*;
     for command in [Flush, Trim, Cache, WriteZeroes, BlockStatus, Unknown(8)] {
         let length = if command == Flush { 0 } else { 512 };
@@ -164,7 +164,7 @@ fn extended_payloads_follow_their_flag() {
 }
 
 /// The error a plain model gives, in exact arithmetic, for requests without flags.
-fn model(request: &Request, rules: &Rules, chunks: bool) -> Option<Errno> {
+fn model(request: &Request, rules: &RequestLimits, chunks: bool) -> Option<Errno> {
     use Command::*;
     let (offset, length) = (u128::from(request.offset), u128::from(request.length));
     let writes = matches!(request.command, Write | Trim | WriteZeroes);
@@ -231,7 +231,7 @@ proptest! {
             block_min: 1 << shift,
             ..disk()
         };
-        let rules = Rules::new(&export, &session);
+        let rules = RequestLimits::new(&export, &session);
         let drain = if command == Command::Write { length } else { 0 };
         match check(&request, &rules, &session) {
             Verdict::Accept => prop_assert_eq!(model(&request, &rules, style == 1), None),

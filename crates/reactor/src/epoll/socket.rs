@@ -1,19 +1,20 @@
 //! One nonblocking attempt at an operation that may have to wait for a peer (epoll back end).
 //!
-//! Owns nothing; called by the epoll back end when an operation starts and each time its
-//! descriptor becomes ready. `None` means: not yet, try again when ready. Sockets are used with
-//! `MSG_DONTWAIT`, so their flags stay as they are (a listener becomes nonblocking). `MSG_WAITALL`
-//! on a stream is carried out here by counting what has moved so far in the slot.
+//! The epoll back end calls this when an operation starts, and again whenever its descriptor
+//! becomes ready. `None` means that the operation would block and must be tried again when the
+//! descriptor is ready. Sockets are used with `MSG_DONTWAIT`, so their flags stay as they are
+//! (except that a listener becomes nonblocking). `MSG_WAITALL` on a stream is implemented here: the
+//! slot counts the bytes moved so far.
 
 #![allow(unsafe_code)]
 
 use crate::op::{FileRef, Op};
 use crate::sys;
-use crate::table::Slot;
+use crate::table::OperationSlot;
 use std::os::fd::RawFd;
 
-/// Tries the operation of `slot` once; its result, or `None` if it would block.
-pub(crate) fn attempt(slot: &mut Slot) -> Option<i32> {
+/// Attempts the operation of `slot` once. Returns its result, or `None` if it would block.
+pub(crate) fn attempt(slot: &mut OperationSlot) -> Option<i32> {
     loop {
         let result = attempt_once(slot);
         if result == Some(-libc::EINTR) {
@@ -36,7 +37,7 @@ fn would_block(result: i32) -> Option<i32> {
     (result != -libc::EAGAIN).then_some(result)
 }
 
-fn attempt_once(slot: &Slot) -> Option<i32> {
+fn attempt_once(slot: &OperationSlot) -> Option<i32> {
     let wait_not = libc::MSG_DONTWAIT;
     // SAFETY: all memory named by the operation is valid until its completion is taken (contract
     // of `Handle::push`); sizes passed are those of the operation less what has moved.
@@ -71,7 +72,8 @@ fn attempt_once(slot: &Slot) -> Option<i32> {
     Some(sys::result_of(returned))
 }
 
-/// Reads and writes of descriptors that are no files: eventfds, pipes, character devices.
+/// Reads from or writes to a descriptor that is not a file: an eventfd, a pipe, or a character
+/// device.
 fn attempt_stream(op: &Op) -> Option<i32> {
     let (fd, direction) = op.readiness()?;
     let events = match direction {
@@ -115,7 +117,7 @@ fn accept(fd: RawFd) -> i32 {
     sys::result_of(returned as isize)
 }
 
-/// The descriptor and the number of bytes of an operation that must move all or end.
+/// Returns the descriptor and the byte count of a `MSG_WAITALL` operation.
 fn wants_all(op: &Op) -> Option<(RawFd, usize)> {
     match *op {
         Op::Send { fd, len, flags, .. } if flags & libc::MSG_WAITALL != 0 => {
@@ -133,11 +135,11 @@ fn wants_all(op: &Op) -> Option<(RawFd, usize)> {
     }
 }
 
-/// The sum of a header's segments.
+/// Returns the total length of a message header's segments, in bytes.
 ///
 /// # Safety
 ///
-/// `msg_iov` names `msg_iovlen` valid segments.
+/// `msg_iov` must point to `msg_iovlen` valid segments.
 unsafe fn total(msg: &libc::msghdr) -> usize {
     // SAFETY: promised by the caller.
     unsafe { segments(msg) }.iter().map(|segment| segment.iov_len).sum()
@@ -145,7 +147,7 @@ unsafe fn total(msg: &libc::msghdr) -> usize {
 
 /// # Safety
 ///
-/// `msg_iov` names `msg_iovlen` valid segments.
+/// `msg_iov` must point to `msg_iovlen` valid segments.
 unsafe fn segments(msg: &libc::msghdr) -> &[libc::iovec] {
     if msg.msg_iovlen == 0 {
         return &[];
@@ -156,12 +158,12 @@ unsafe fn segments(msg: &libc::msghdr) -> &[libc::iovec] {
     unsafe { std::slice::from_raw_parts(msg.msg_iov, count) }
 }
 
-/// Calls `f` with a header for what is left of `msg` after `moved` bytes. Address and control data
-/// belong to the first part only.
+/// Calls `f` with a header for the part of `msg` after its first `moved` bytes. Only the first part
+/// carries the address and control data.
 ///
 /// # Safety
 ///
-/// `msg_iov` names `msg_iovlen` valid segments.
+/// `msg_iov` must point to `msg_iovlen` valid segments.
 unsafe fn rest(
     msg: &libc::msghdr,
     moved: usize,

@@ -1,27 +1,27 @@
 //! The timers of the epoll back end: a heap of deadlines.
 //!
-//! Owns pairs of deadline and key. Called by the epoll back end only. An operation that completed
-//! otherwise (cancelled) leaves a stale entry, recognised by its key and removed when it comes up,
-//! or all at once when stale entries outnumber the live ones.
+//! The heap holds pairs of deadline and key. Only the epoll back end calls this. If a timer is
+//! cancelled, its entry becomes stale. Stale entries are recognised by their key and removed when
+//! they reach the top, or all at once when they outnumber the live ones.
 
-use crate::table::{Key, Phase, Table};
+use crate::table::{OperationKey, OperationPhase, Table};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 /// Deadlines in `CLOCK_MONOTONIC` nanoseconds, earliest first.
 #[derive(Default)]
 pub(crate) struct Timers {
-    heap: BinaryHeap<Reverse<(u64, Key)>>,
+    heap: BinaryHeap<Reverse<(u64, OperationKey)>>,
     stale: usize,
 }
 
 impl Timers {
     /// Adds the timer of an operation.
-    pub(crate) fn insert(&mut self, deadline_ns: u64, key: Key) {
+    pub(crate) fn insert(&mut self, deadline_ns: u64, key: OperationKey) {
         self.heap.push(Reverse((deadline_ns, key)));
     }
 
-    /// Notes that one entry's operation has completed otherwise.
+    /// Records that the operation of one entry was cancelled, which makes the entry stale.
     pub(crate) fn note_cancelled(&mut self, table: &mut Table) {
         self.stale += 1;
         if self.stale > 64 && self.stale * 2 > self.heap.len() {
@@ -30,7 +30,7 @@ impl Timers {
         }
     }
 
-    /// The next deadline, `None` without timers.
+    /// Returns the next deadline, or `None` if there is no timer.
     pub(crate) fn next(&mut self, table: &mut Table) -> Option<u64> {
         while let Some(&Reverse((deadline_ns, key))) = self.heap.peek() {
             if is_live(table, key) {
@@ -42,7 +42,7 @@ impl Timers {
         None
     }
 
-    /// Completes every timer that is due at `now_ns` with 0.
+    /// Completes with result 0 every timer whose deadline is not after `now_ns`.
     pub(crate) fn expire(&mut self, now_ns: u64, table: &mut Table) {
         while self.next(table).is_some_and(|deadline_ns| deadline_ns <= now_ns) {
             if let Some(Reverse((_, key))) = self.heap.pop() {
@@ -51,12 +51,11 @@ impl Timers {
         }
     }
 
-    /// True without any entry.
     pub(crate) fn is_empty(&self) -> bool {
         self.heap.is_empty()
     }
 }
 
-fn is_live(table: &mut Table, key: Key) -> bool {
-    table.get(key).is_some_and(|slot| slot.phase == Phase::Timing)
+fn is_live(table: &mut Table, key: OperationKey) -> bool {
+    table.get(key).is_some_and(|slot| slot.phase == OperationPhase::Timing)
 }

@@ -1,26 +1,27 @@
-//! Which operations wait for which descriptor, and what epoll was asked to report (epoll back end).
+//! Operations that wait for a descriptor, and the events that epoll was asked to report (epoll back
+//! end).
 //!
-//! Owns two queues per descriptor (waiting to read, to write) and the interest last given to the
-//! kernel. Called by the epoll back end. Interest is always one-shot: after an event the kernel
-//! reports nothing more until interest is given again, so descriptors without waiters are silent.
-//! A descriptor may be closed and its number reused behind our back; the kernel forgets it then,
-//! hence ENOENT and EEXIST are answered by adding and by modifying.
+//! Each descriptor has two queues (waiting to read, waiting to write) and the event mask last
+//! passed to the kernel. Events are always one-shot: after a report the kernel stays silent until
+//! it is asked again, so a descriptor without waiters causes no events. A user may close a
+//! descriptor and reuse its number without telling us, and the kernel then forgets the old one.
+//! Therefore ENOENT is handled by adding the descriptor, and EEXIST by modifying it.
 
 #![allow(unsafe_code)]
 
 use crate::op::Direction;
 use crate::sys;
-use crate::table::Key;
+use crate::table::OperationKey;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::RawFd;
 
-/// Waiters that a half has room for from the start: servers have one or two.
+/// Waiters of one direction for which there is room from the start; servers have one or two.
 const ROOM: usize = 2;
 
 /// The waiters of one descriptor.
 pub(crate) struct Descriptor {
-    pub(crate) to_read: VecDeque<Key>,
-    pub(crate) to_write: VecDeque<Key>,
+    pub(crate) to_read: VecDeque<OperationKey>,
+    pub(crate) to_write: VecDeque<OperationKey>,
     known: bool,
     armed: u32,
 }
@@ -32,7 +33,7 @@ impl Default for Descriptor {
     }
 }
 
-/// All waiters of a reactor.
+/// The waiters of all descriptors of a reactor.
 #[derive(Default)]
 pub(crate) struct Waiters {
     descriptors: HashMap<RawFd, Descriptor>,
@@ -40,12 +41,13 @@ pub(crate) struct Waiters {
 }
 
 impl Waiters {
-    /// Number of operations that wait.
+    /// Returns the number of operations that wait.
     pub(crate) fn len(&self) -> usize {
         self.waiting
     }
 
-    /// True if something waits already for this half, so that a newcomer has to queue behind.
+    /// Returns true if an operation already waits in this direction, so that a new one must queue
+    /// behind it.
     pub(crate) fn has(&self, fd: RawFd, direction: Direction) -> bool {
         self.descriptors.get(&fd).is_some_and(|descriptor| match direction {
             Direction::In => !descriptor.to_read.is_empty(),
@@ -53,36 +55,36 @@ impl Waiters {
         })
     }
 
-    /// Appends a waiter.
-    pub(crate) fn add(&mut self, fd: RawFd, direction: Direction, key: Key) {
+    /// Appends a waiter to the queue of a descriptor and direction.
+    pub(crate) fn add(&mut self, fd: RawFd, direction: Direction, key: OperationKey) {
         let descriptor = self.descriptors.entry(fd).or_default();
         queue(descriptor, direction).push_back(key);
         self.waiting += 1;
     }
 
-    /// Removes a waiter; false if it was none.
-    pub(crate) fn remove(&mut self, fd: RawFd, direction: Direction, key: Key) -> bool {
+    /// Removes a waiter. Returns false if it was not waiting.
+    pub(crate) fn remove(&mut self, fd: RawFd, direction: Direction, key: OperationKey) -> bool {
         let Some(descriptor) = self.descriptors.get_mut(&fd) else { return false };
         let queue = queue(descriptor, direction);
         let Some(at) = queue.iter().position(|waiter| *waiter == key) else { return false };
         queue.remove(at);
         self.waiting -= 1;
-        // Without waiters the owner may close the descriptor, and its number may come back as
-        // another file that was never armed.
+        // Without waiters, the user may close the descriptor, and its number may return as another
+        // file that epoll does not know.
         if descriptor.to_read.is_empty() && descriptor.to_write.is_empty() {
             descriptor.armed = 0;
         }
         true
     }
 
-    /// The first waiter of a half.
-    pub(crate) fn front(&mut self, fd: RawFd, direction: Direction) -> Option<Key> {
+    /// Returns the first waiter in one direction.
+    pub(crate) fn front(&mut self, fd: RawFd, direction: Direction) -> Option<OperationKey> {
         let descriptor = self.descriptors.get_mut(&fd)?;
         queue(descriptor, direction).front().copied()
     }
 
-    /// Forgets a descriptor that is being closed; its waiters go to `orphans`.
-    pub(crate) fn forget(&mut self, fd: RawFd, orphans: &mut Vec<Key>) {
+    /// Forgets a descriptor that is being closed, and moves its waiters to `orphans`.
+    pub(crate) fn forget(&mut self, fd: RawFd, orphans: &mut Vec<OperationKey>) {
         if let Some(descriptor) = self.descriptors.remove(&fd) {
             self.waiting -= descriptor.to_read.len() + descriptor.to_write.len();
             orphans.extend(descriptor.to_read);
@@ -90,15 +92,16 @@ impl Waiters {
         }
     }
 
-    /// Notes that the kernel reported `fd`, which ended its one-shot interest.
+    /// Records that the kernel reported `fd`, which ended its one-shot registration.
     pub(crate) fn fired(&mut self, fd: RawFd) {
         if let Some(descriptor) = self.descriptors.get_mut(&fd) {
             descriptor.armed = 0;
         }
     }
 
-    /// Gives the kernel the interest of `fd`'s waiters, if it has less. The number of system
-    /// calls made, or `-errno` (`-EPERM`: a descriptor that is always ready).
+    /// Asks the kernel for the events that `fd`'s waiters need, unless it was asked already.
+    /// Returns the number of system calls made, or `-errno` (`-EPERM` for a descriptor that is
+    /// always ready).
     pub(crate) fn arm(&mut self, epoll: RawFd, fd: RawFd) -> Result<u64, i32> {
         let Some(descriptor) = self.descriptors.get_mut(&fd) else { return Ok(0) };
         let mut wanted = 0;
@@ -130,7 +133,7 @@ impl Waiters {
     }
 }
 
-fn queue(descriptor: &mut Descriptor, direction: Direction) -> &mut VecDeque<Key> {
+fn queue(descriptor: &mut Descriptor, direction: Direction) -> &mut VecDeque<OperationKey> {
     match direction {
         Direction::In => &mut descriptor.to_read,
         Direction::Out => &mut descriptor.to_write,

@@ -1,46 +1,46 @@
-//! Jobs of the process's thread pool and the rules by which they share its threads.
+//! Jobs of the process's thread pool, and the rules by which drives share its threads.
 //!
-//! Owns a lane of jobs for each drive, an inbox of results for each reactor, and the counts of
-//! threads; starts no thread and makes no system call, so that tests compare it with a plain model.
-//! Called by `pool.rs` under the pool's mutex.
+//! This file owns a lane of jobs for each drive, an inbox of results for each reactor, and the
+//! counts of threads. It starts no thread and makes no system call, so that tests can compare it
+//! with a simple model. `pool.rs` calls it under the pool's mutex.
 //!
-//! Fairness: the next job comes from the lane with the fewest jobs running, in turn among equals.
-//! At most [`PoolLimits::lane`] jobs of a lane run at a time. When [`PoolLimits::shared`] jobs run,
-//! only lanes without a running job get a thread, which the pool then adds: drives that hang
-//! therefore never keep another drive from its first thread. While the system refuses more
-//! threads, the last of those that exist is kept for such lanes in the same way.
-//! Invariant: a lane is in the list of its number of running jobs if and only if it has jobs
+//! Fairness: the next job comes from the lane with the fewest running jobs, round robin among
+//! equals. At most [`PoolLimits::lane`] jobs of a lane run at a time. While [`PoolLimits::shared`]
+//! jobs are running, only lanes without a running job get a thread, and the pool starts additional
+//! threads for them; so drives that hang never keep another drive from its first thread. While the
+//! system refuses more threads, the last existing one is reserved for such lanes in the same way.
+//! Invariant: a lane is in the list for its number of running jobs if and only if it has jobs
 //! queued and may run another one.
 
-use super::{Job, PoolLimits};
-use crate::table::Key;
+use super::{PoolJob, PoolLimits};
+use crate::table::OperationKey;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// Most jobs of a lane that can run at a time, whatever the limits say.
+/// Maximum number of running jobs of a lane, whatever the limits say.
 pub(super) const LANE_MAX: usize = 16;
-/// The end of a list, and the place of a lane that is in none.
+/// Marks the end of a list, and a lane that is in no list.
 const NONE: u32 = u32::MAX;
 
 /// Jobs of one drive.
 #[derive(Default)]
-struct Lane {
-    jobs: VecDeque<Job>,
+struct JobLane {
+    jobs: VecDeque<PoolJob>,
     running: usize,
-    /// Its owner is gone; the place is free once nothing runs.
+    /// True if the lane is closed; its index becomes free when none of its jobs is left.
     retired: bool,
-    /// Counts towards the threads that are kept.
+    /// True if the pool keeps a thread for this lane.
     reserved: bool,
-    /// When it came to have jobs and none running.
+    /// Time since which the lane has jobs but none running, in nanoseconds.
     starved_since_ns: u64,
-    /// The list that it is in.
+    /// Index of the list that contains the lane.
     listed: Option<usize>,
     previous: u32,
     next: u32,
 }
 
-/// Lanes in order of their turn, linked by index.
+/// List of lanes in the order of their turns, linked by index.
 #[derive(Clone, Copy)]
 struct LaneList {
     first: u32,
@@ -49,47 +49,44 @@ struct LaneList {
 
 /// Results for one reactor.
 #[derive(Default)]
-struct Inbox {
-    results: Vec<(Key, i32)>,
+struct ResultInbox {
+    results: Vec<(OperationKey, i32)>,
     running: usize,
     asleep: bool,
-    /// None when the reactor is gone: results are dropped.
+    /// `None` if the reactor is gone; then results are dropped.
     wake: Option<Arc<OwnedFd>>,
 }
 
-/// What the pool must do so that jobs get threads.
+/// Action by which the pool gets a thread for waiting jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Call {
-    /// Nothing.
+pub(super) enum ThreadCall {
     Nobody,
-    /// Wake a thread that waits.
     Idle,
-    /// Start a thread.
     New,
 }
 
 /// The pool's state.
 pub(super) struct JobQueue {
     limits: PoolLimits,
-    lanes: Vec<Lane>,
+    lanes: Vec<JobLane>,
     free_lanes: Vec<u32>,
-    inboxes: Vec<Inbox>,
+    inboxes: Vec<ResultInbox>,
     free_inboxes: Vec<u32>,
-    /// Lanes that may run a job, by the number of those that run.
+    /// Lanes that may run another job, by the number of their running jobs.
     ready: [LaneList; LANE_MAX],
-    /// Jobs that run.
+    /// Number of running jobs.
     busy: usize,
-    /// Threads that there are, with those being started.
+    /// Number of threads, including those being started.
     pub(super) threads: usize,
-    /// Threads that wait and were not called.
+    /// Number of waiting threads that were not called.
     pub(super) idle: usize,
-    /// Threads that were called or started, and have not looked for a job yet.
+    /// Number of threads that were called or started, and have not looked for a job yet.
     pub(super) coming: usize,
-    /// Calls that a waiting thread has not taken up yet.
+    /// Number of calls that no waiting thread has answered yet.
     pub(super) calls: usize,
-    /// The system refused the last thread; none is asked for before this time.
+    /// Set if the system refused the last thread; no other is started before this time.
     refused_until_ns: Option<u64>,
-    /// The first refusal after a thread that was given has not been told of.
+    /// True if the first refusal after a successful start was not reported yet.
     pub(super) refusal_untold: bool,
 }
 
@@ -112,18 +109,20 @@ impl JobQueue {
         }
     }
 
-    /// Opens a lane.
+    /// Opens a lane and returns its index.
     pub(super) fn open_lane(&mut self) -> u32 {
         let at = self.free_lanes.pop().unwrap_or(self.lanes.len() as u32);
         if at as usize == self.lanes.len() {
-            self.lanes.push(Lane::default());
+            self.lanes.push(JobLane::default());
         }
-        self.lanes[at as usize] =
-            Lane { jobs: std::mem::take(&mut self.lanes[at as usize].jobs), ..Lane::default() };
+        self.lanes[at as usize] = JobLane {
+            jobs: std::mem::take(&mut self.lanes[at as usize].jobs),
+            ..JobLane::default()
+        };
         at
     }
 
-    /// Closes a lane; jobs that it still has are run.
+    /// Closes a lane. Its remaining jobs still run.
     pub(super) fn close_lane(&mut self, lane: u32) {
         let at = &mut self.lanes[lane as usize];
         (at.retired, at.reserved) = (true, false);
@@ -138,32 +137,33 @@ impl JobQueue {
         }
     }
 
-    /// Lanes that are open.
+    /// Returns the number of open lanes.
     fn open_lanes(&self) -> usize {
         self.lanes.len() - self.free_lanes.len()
     }
 
-    /// Has a lane count towards the threads that are kept.
+    /// Makes the pool keep a thread for a lane.
     pub(super) fn reserve(&mut self, lane: u32) {
         self.lanes[lane as usize].reserved = true;
     }
 
-    /// Threads that never end: one for each drive that needs any, up to [`PoolLimits::kept`].
+    /// Returns the number of threads that never end: one for each drive that needs any, up to
+    /// [`PoolLimits::kept`].
     pub(super) fn kept(&self) -> usize {
         self.lanes.iter().filter(|lane| lane.reserved).take(self.limits.kept).count()
     }
 
-    /// Opens an inbox, whose owner `wake` wakes.
+    /// Opens an inbox whose owner is woken through `wake`.
     pub(super) fn open_inbox(&mut self, wake: Arc<OwnedFd>) -> u32 {
         let at = self.free_inboxes.pop().unwrap_or(self.inboxes.len() as u32);
         if at as usize == self.inboxes.len() {
-            self.inboxes.push(Inbox::default());
+            self.inboxes.push(ResultInbox::default());
         }
         self.inboxes[at as usize].wake = Some(wake);
         at
     }
 
-    /// Closes an inbox. Its jobs that nobody has begun are dropped.
+    /// Closes an inbox, and drops its jobs that no thread has started.
     pub(super) fn close_inbox(&mut self, inbox: u32) {
         for lane in 0..self.lanes.len() as u32 {
             self.lanes[lane as usize].jobs.retain(|job| job.inbox != inbox);
@@ -177,25 +177,26 @@ impl JobQueue {
         }
     }
 
-    /// Moves the results of an inbox into `into`, which is empty.
-    pub(super) fn take_results(&mut self, inbox: u32, into: &mut Vec<(Key, i32)>) {
+    /// Moves the results of an inbox to `into`, which must be empty.
+    pub(super) fn take_results(&mut self, inbox: u32, into: &mut Vec<(OperationKey, i32)>) {
         std::mem::swap(&mut self.inboxes[inbox as usize].results, into);
     }
 
-    /// Has the next result wake the owner of an inbox; false if results are there already.
+    /// Requests a wake-up of the inbox's owner at the next result. Returns false if results are
+    /// waiting.
     pub(super) fn sleep(&mut self, inbox: u32) -> bool {
         let at = &mut self.inboxes[inbox as usize];
         at.asleep = at.results.is_empty();
         at.asleep
     }
 
-    /// Ends what `sleep` began.
+    /// Withdraws the request of `sleep`.
     pub(super) fn awake(&mut self, inbox: u32) {
         self.inboxes[inbox as usize].asleep = false;
     }
 
-    /// Adds a job.
-    pub(super) fn put(&mut self, job: Job, now_ns: u64) {
+    /// Adds a job to its lane.
+    pub(super) fn put(&mut self, job: PoolJob, now_ns: u64) {
         let lane = job.lane;
         self.lanes[lane as usize].jobs.push_back(job);
         if self.lanes[lane as usize].listed.is_none() {
@@ -203,8 +204,8 @@ impl JobQueue {
         }
     }
 
-    /// Takes a job back that no thread has begun; false if there is none.
-    pub(super) fn cancel(&mut self, lane: u32, inbox: u32, key: Key) -> bool {
+    /// Cancels a job that no thread has started. Returns false if there is no such job.
+    pub(super) fn cancel(&mut self, lane: u32, inbox: u32, key: OperationKey) -> bool {
         let jobs = &mut self.lanes[lane as usize].jobs;
         let Some(at) = jobs.iter().position(|job| job.key == key && job.inbox == inbox) else {
             return false;
@@ -214,7 +215,7 @@ impl JobQueue {
         true
     }
 
-    /// Takes a lane without jobs out of its list, and frees it if nobody needs it any more.
+    /// Takes a lane without jobs off its list, and frees it if it is closed.
     fn unlist_if_empty(&mut self, lane: u32) {
         if self.lanes[lane as usize].jobs.is_empty() {
             self.unlink(lane);
@@ -222,8 +223,8 @@ impl JobQueue {
         }
     }
 
-    /// The next job, for a thread that is free.
-    pub(super) fn take(&mut self, now_ns: u64) -> Option<Job> {
+    /// Takes the next job, for a thread that is free.
+    pub(super) fn take(&mut self, now_ns: u64) -> Option<PoolJob> {
         let lane = self.next_lane()?;
         let job = self.lanes[lane as usize].jobs.pop_front()?;
         self.lanes[lane as usize].running += 1;
@@ -233,7 +234,7 @@ impl JobQueue {
         Some(job)
     }
 
-    /// The lane of the next job, for a thread that is there.
+    /// Returns the lane of the next job, for an existing thread.
     fn next_lane(&self) -> Option<u32> {
         let shared = match self.refused_until_ns {
             Some(_) => self.limits.shared.min(self.threads.saturating_sub(1)),
@@ -242,14 +243,19 @@ impl JobQueue {
         self.first_lane(shared)
     }
 
-    /// The lane whose turn it is when `shared` threads serve any lane.
+    /// Returns the lane whose turn it is if `shared` threads serve all lanes.
     fn first_lane(&self, shared: usize) -> Option<u32> {
         let most = if self.busy < shared { self.limits.lane } else { 1 };
         self.ready[..most].iter().map(|list| list.first).find(|lane| *lane != NONE)
     }
 
-    /// Records what became of a job; the descriptor that wakes its owner, if that sleeps.
-    pub(super) fn finish(&mut self, job: &Job, result: i32, now_ns: u64) -> Option<Arc<OwnedFd>> {
+    /// Records the result of a job. Returns the eventfd of its owner if the owner must be woken.
+    pub(super) fn finish(
+        &mut self,
+        job: &PoolJob,
+        result: i32,
+        now_ns: u64,
+    ) -> Option<Arc<OwnedFd>> {
         self.busy -= 1;
         self.lanes[job.lane as usize].running -= 1;
         self.relist(job.lane, now_ns);
@@ -266,28 +272,28 @@ impl JobQueue {
         if std::mem::take(&mut inbox.asleep) { inbox.wake.clone() } else { None }
     }
 
-    /// Decides whether jobs need another thread, and counts that one as coming.
-    pub(super) fn call(&mut self, now_ns: u64) -> Call {
+    /// Decides whether jobs need another thread, and counts that thread as coming.
+    pub(super) fn call(&mut self, now_ns: u64) -> ThreadCall {
         if self.can_wake() {
             (self.idle, self.calls, self.coming) = (self.idle - 1, self.calls + 1, 1);
-            return Call::Idle;
+            return ThreadCall::Idle;
         }
         let most = self.limits.shared + self.open_lanes();
         let is_due = self.next_growth_ns().is_some_and(|growth_ns| growth_ns <= now_ns);
         if !is_due || self.threads >= most {
-            return Call::Nobody;
+            return ThreadCall::Nobody;
         }
         self.start();
-        Call::New
+        ThreadCall::New
     }
 
-    /// Returns true if a thread that waits has work, and none is on its way already.
+    /// Returns true if a waiting thread has work and no other thread is coming.
     fn can_wake(&self) -> bool {
         self.coming == 0 && self.idle > 0 && self.next_lane().is_some()
     }
 
-    /// When another thread may be started, if jobs wait for one and none is on its way: at once
-    /// below the number that is shared; above it when a drive without any has waited for long.
+    /// Returns when another thread may be started, if jobs wait for one and none is coming: at once
+    /// below the shared limit; above it, when a drive without a thread has waited for long enough.
     pub(super) fn next_growth_ns(&self) -> Option<u64> {
         if self.coming > 0 || self.can_wake() {
             return None;
@@ -301,24 +307,24 @@ impl JobQueue {
         Some(refused_until_ns.max(starved_ns.saturating_add(self.limits.growth_ns)))
     }
 
-    /// Counts a thread that is started beyond those that jobs ask for.
+    /// Counts a thread that is started in advance, without a job.
     pub(super) fn start(&mut self) {
         (self.threads, self.coming) = (self.threads + 1, self.coming + 1);
     }
 
-    /// Records that the system gave the thread that was asked for.
+    /// Records that the system started the requested thread.
     pub(super) fn given(&mut self) {
         self.refused_until_ns = None;
     }
 
-    /// Records that the system refused the thread that was asked for.
+    /// Records that the system refused the requested thread.
     pub(super) fn refused(&mut self, now_ns: u64) {
         let again_ns = now_ns.saturating_add(self.limits.refused_ns);
         self.refusal_untold |= self.refused_until_ns.replace(again_ns).is_none();
         (self.threads, self.coming) = (self.threads - 1, self.coming - 1);
     }
 
-    /// Puts a lane where it belongs after its jobs have changed.
+    /// Moves a lane to the right list after its jobs changed.
     fn relist(&mut self, lane: u32, now_ns: u64) {
         self.unlink(lane);
         let at = &mut self.lanes[lane as usize];

@@ -1,115 +1,116 @@
-//! Whether spinning is worth its processor time: measured, not assumed.
+//! Measures whether spinning is worth its processor time.
 //!
-//! Where a client waits for each answer, a spin saves the wake-ups and more is done in the same
-//! time. Where the client always has more to send, it is the client that takes the time, and a spin
-//! only burns a CPU. Nobody can tell from the waits, which are short in both. So some windows of
-//! time are spun and some slept in turn, and spins go on if more bytes were moved in theirs.
+//! If a client waits for each answer, a spin saves the wake-ups, and more is done in the same time.
+//! If the client always has more to send, the client is the bottleneck, and a spin only burns a
+//! CPU. The lengths of the waits do not tell the two apart, because they are short in both cases.
+//! So time is divided into windows with and without spins, and spinning goes on if more bytes were
+//! moved in the windows with spins.
 //!
-//! Rules: a window is so long and has so many waits that one of them decides nothing, and one with
-//! a long wait does not count, since somebody paused there; bytes are counted, not completions,
-//! since whoever sleeps finds more of them at once; windows stand in pairs, and spins must win most
-//! of these, too, since on busy CPUs a window is as good as its luck; the choice is made again
-//! after a while, and soon once a window moves twice as much or half as much as when it was made.
+//! Rules: a window is long enough, and has enough waits, that no single wait decides. A window with
+//! a long wait does not count, because the client paused. Bytes are counted, not completions,
+//! because a thread that sleeps finds more completions at once. Windows are compared in pairs, and
+//! spinning must win most pairs, too, because a single window may be lucky on a busy CPU. The trial
+//! is repeated after a while, and soon if a window moves twice or half as many bytes as when the
+//! choice was made.
 
-/// Shortest window, in nanoseconds, and fewest waits in it.
+/// Minimum length of a window in nanoseconds, and minimum number of waits in it.
 const WINDOW_NS: u64 = 2_000_000;
 const WINDOW_WAITS: u32 = 32;
-/// Windows of a trial, in pairs of one with spins and one without.
+/// Number of windows in a trial: pairs of one with spins and one without.
 const TRIAL: u32 = 12;
-/// Pairs that spins must win: if there were none before, and if there were.
+/// Number of pairs that spinning must win: if it was off before, and if it was on.
 const WINS: [u32; 2] = [5, 4];
-/// Windows from one trial to the next, and once the load has changed.
+/// Number of windows from one trial to the next; `HOLD_CHANGED` if the load has changed.
 const HOLD: u32 = 256;
 const HOLD_CHANGED: u32 = 16;
-/// Spins must move at least this much more, as a fraction: an eighth.
+/// Spinning must move at least this much more, as a fraction: an eighth more.
 const MORE: [u128; 2] = [9, 8];
 
-/// Bytes that were moved, and in what time.
+/// Bytes that were moved in a period.
 #[derive(Clone, Copy, Debug, Default)]
-struct Rate {
+struct ByteRate {
     bytes: u64,
     ns: u64,
 }
 
-impl Rate {
-    fn add(&mut self, other: Rate) {
+impl ByteRate {
+    fn add(&mut self, other: ByteRate) {
         self.bytes += other.bytes;
         self.ns += other.ns;
     }
 
-    /// Whether this is at least `times[0]` to `times[1]` of `other`.
-    fn is_at_least(self, times: [u128; 2], other: Rate) -> bool {
-        let cross = |one: Rate, ns: u64| u128::from(one.bytes) * u128::from(ns);
+    /// Returns true if this rate is at least `times[0]` / `times[1]` of `other`.
+    fn is_at_least(self, times: [u128; 2], other: ByteRate) -> bool {
+        let cross = |one: ByteRate, ns: u64| u128::from(one.bytes) * u128::from(ns);
         cross(self, other.ns) * times[1] >= cross(other, self.ns) * times[0]
     }
 }
 
-/// The window under way.
+/// The current window.
 #[derive(Clone, Copy, Debug, Default)]
-struct Window {
+struct TrialWindow {
     start_ns: u64,
-    /// All bytes ever moved, at its start.
+    /// Total bytes moved before the window began.
     start_bytes: u64,
     waits: u32,
 }
 
-/// What spins have been worth, and what follows from that.
+/// Results of the trials, and the decision that follows from them.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Worth {
+pub(super) struct SpinTrial {
     spins: bool,
-    window: Window,
-    /// Windows of the trial that are over; [`TRIAL`] when none is under way.
+    window: TrialWindow,
+    /// Number of finished windows of the trial; [`TRIAL`] if no trial is under way.
     trial: u32,
-    /// What was moved in the trial's windows: without spins, with them.
-    found: [Rate; 2],
-    /// The window with spins of the pair under way, and pairs that spins won.
-    spun: Rate,
+    /// Totals of the trial's windows: without spins, and with spins.
+    found: [ByteRate; 2],
+    /// Rate of the current pair's window with spins. `wins` counts the pairs that spinning won.
+    spun: ByteRate,
     wins: u32,
-    /// What was chosen last.
+    /// Result of the last trial: true if spinning paid.
     chosen: bool,
-    /// Windows until the next trial.
+    /// Number of windows until the next trial.
     hold: u32,
 }
 
-impl Worth {
-    /// Begins with a trial.
-    pub(super) fn new() -> Worth {
-        Worth {
+impl SpinTrial {
+    /// Starts with a trial.
+    pub(super) fn new() -> SpinTrial {
+        SpinTrial {
             spins: true,
-            window: Window::default(),
+            window: TrialWindow::default(),
             trial: 0,
-            found: [Rate::default(); 2],
-            spun: Rate::default(),
+            found: [ByteRate::default(); 2],
+            spun: ByteRate::default(),
             wins: 0,
             chosen: false,
             hold: 0,
         }
     }
 
-    /// Whether waits may begin with a spin now.
+    /// Returns true if waits may begin with a spin now.
     pub(super) fn spins(&self) -> bool {
         self.spins
     }
 
-    /// A wait ended that was as short as those that are spun for, when all in all so many bytes had
-    /// been moved.
+    /// Records a wait that was short enough to spin for. `bytes` is the total transferred so far.
     pub(super) fn waited(&mut self, now_ns: u64, bytes: u64) {
         self.window.waits += 1;
         let ns = now_ns.saturating_sub(self.window.start_ns);
         if ns >= WINDOW_NS && self.window.waits >= WINDOW_WAITS {
             let bytes_of_window = bytes.wrapping_sub(self.window.start_bytes);
             self.paused(now_ns, bytes);
-            self.measured(Rate { bytes: bytes_of_window, ns });
+            self.measured(ByteRate { bytes: bytes_of_window, ns });
         }
     }
 
-    /// A long wait ended: another window begins.
+    /// Records a long wait, after which a new window begins.
     pub(super) fn paused(&mut self, now_ns: u64, bytes: u64) {
-        self.window = Window { start_ns: now_ns, start_bytes: bytes, waits: 0 };
+        self.window = TrialWindow { start_ns: now_ns, start_bytes: bytes, waits: 0 };
     }
 
-    /// A window is over.
-    fn measured(&mut self, rate: Rate) {
+    /// Records the rate of a finished window.
+    fn measured(&mut self, rate: ByteRate) {
         if self.trial < TRIAL {
             self.found[usize::from(self.spins)].add(rate);
             if self.spins {
@@ -132,7 +133,7 @@ impl Worth {
         }
         self.hold -= 1;
         if self.hold == 0 {
-            *self = Worth { window: self.window, chosen: self.chosen, ..Worth::new() };
+            *self = SpinTrial { window: self.window, chosen: self.chosen, ..SpinTrial::new() };
         }
     }
 }
@@ -143,14 +144,14 @@ mod tests {
 
     /// A thread that waits without a pause.
     struct Load {
-        worth: Worth,
+        worth: SpinTrial,
         now_ns: u64,
         bytes: u64,
     }
 
     impl Load {
         fn new() -> Load {
-            Load { worth: Worth::new(), now_ns: 0, bytes: 0 }
+            Load { worth: SpinTrial::new(), now_ns: 0, bytes: 0 }
         }
 
         /// Waits for so many windows, 40 times in each; how many windows were spun. A wait moves
@@ -227,7 +228,7 @@ mod tests {
 
     #[test]
     fn few_waits_are_no_window() {
-        let mut worth = Worth::new();
+        let mut worth = SpinTrial::new();
         for at in 1..u64::from(WINDOW_WAITS) {
             worth.waited(at * WINDOW_NS, at);
         }

@@ -1,11 +1,12 @@
-//! Finding out what io_uring the kernel grants: set-up flags step by step, tables, trial run.
+//! Opens the best io_uring that the kernel grants: tries set-up flags step by step, registers
+//! tables, runs a trial.
 //!
-//! Owns nothing; `open` gives a ring to the io_uring back end, or the reason why there is none.
-//! The steps go from most flags (6.0) to none (5.11), COOP_TASKRUN before DEFER_TASKRUN: with it
-//! completions are seen without a system call, which halves those per I/O on a busy file drive,
-//! and sockets cost the same. A kernel that does not know a flag answers EINVAL, a container that
-//! forbids io_uring answers EPERM or ENOSYS, and one no-op is run because a filter may allow the
-//! set-up and refuse the rest.
+//! `open` returns a ring to the io_uring back end, or the reason why there is none. The steps go
+//! from most flags (Linux 6.0) to none (5.11), COOP_TASKRUN before DEFER_TASKRUN. With
+//! COOP_TASKRUN, completions are seen without a system call, which halves the system calls for each
+//! I/O on a busy file drive, and costs the same on sockets. A kernel that does not know a flag
+//! answers EINVAL; a container that forbids io_uring answers EPERM or ENOSYS. One no-op is run,
+//! because a seccomp filter may allow the set-up and refuse the rest.
 
 #![allow(unsafe_code)]
 
@@ -14,27 +15,27 @@ use io_uring::{IoUring, Probe, opcode};
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Slots of the table of registered buffers.
+/// Size of the table of registered buffers.
 pub(crate) const BUFFER_SLOTS: u16 = 1024;
-/// Slots asked for in the table of registered files, largest first (RLIMIT_NOFILE may cut).
+/// Sizes to try for the table of registered files, largest first (RLIMIT_NOFILE may limit it).
 const FILE_SLOTS: [u32; 3] = [1024, 256, 64];
-/// `IORING_REGISTER_RING_FDS`.
+/// Opcode `IORING_REGISTER_RING_FDS` of io_uring_register.
 const REGISTER_RING_FDS: libc::c_uint = 20;
 
-/// A ring that works, and what came with it.
-pub(crate) struct Opened {
+/// A working ring, with the features that it was granted.
+pub(crate) struct OpenedRing {
     pub(crate) ring: IoUring,
     pub(crate) features: Features,
     pub(crate) file_slots: u32,
     pub(crate) ring_index: Option<u32>,
 }
 
-/// Opens the best ring the kernel grants.
+/// Opens the best ring that the kernel grants.
 ///
 /// # Errors
 ///
-/// The message says which call was refused and with what.
-pub(crate) fn open(entries: u32) -> io::Result<Opened> {
+/// The message says which call was refused, and with which error.
+pub(crate) fn open(entries: u32) -> io::Result<OpenedRing> {
     let (ring, mut features) = set_up(entries)?;
     check_features(&ring)?;
     trial(&ring)?;
@@ -49,7 +50,7 @@ pub(crate) fn open(entries: u32) -> io::Result<Opened> {
     features.registered_vectors = features.registered_buffers && takes_vectors(&ring);
     let ring_index = register_ring(&ring);
     features.registered_ring = ring_index.is_some();
-    Ok(Opened { ring, features, file_slots, ring_index })
+    Ok(OpenedRing { ring, features, file_slots, ring_index })
 }
 
 fn set_up(entries: u32) -> io::Result<(IoUring, Features)> {
@@ -104,7 +105,7 @@ fn check_features(ring: &IoUring) -> io::Result<()> {
     }
 }
 
-/// Runs one no-op, so that a filter that only refuses io_uring_enter is found out here.
+/// Runs one no-op, to detect a filter that refuses only io_uring_enter.
 fn trial(ring: &IoUring) -> io::Result<()> {
     let entry = opcode::Nop::new().build();
     // SAFETY: `ring` is used by nobody else yet, and a no-op names no memory.
@@ -121,7 +122,7 @@ fn trial(ring: &IoUring) -> io::Result<()> {
     }
 }
 
-/// Whether the ring takes lists of pieces of a registered buffer (6.15).
+/// Returns true if the ring supports vectored I/O on registered buffers (Linux 6.15).
 fn takes_vectors(ring: &IoUring) -> bool {
     let mut probe = Probe::new();
     let codes = [opcode::ReadvFixed::CODE, opcode::WritevFixed::CODE];
@@ -133,7 +134,7 @@ fn named(call: &str, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{call}: {error}"))
 }
 
-/// Registers the ring's own descriptor (5.18), which saves a look-up per system call.
+/// Registers the ring's own descriptor (Linux 5.18), which saves a look-up in each system call.
 fn register_ring(ring: &IoUring) -> Option<u32> {
     #[repr(C)]
     struct Update {

@@ -1,45 +1,45 @@
-//! Which addresses lie in which registered buffer.
+//! Finds the registered buffer that contains an address.
 //!
-//! Owns the list of registered regions, sorted by address, and the free indexes of the table.
-//! Called by the io_uring back end on registration and by drivers per operation (a binary search).
-//! Regions are expected not to overlap; of overlapping ones only one may be found.
+//! This file owns the list of registered regions, sorted by address, and the free indexes of the
+//! table. The io_uring back end calls it for registration, and drivers call it for each operation
+//! (a binary search). Regions should not overlap; of overlapping ones only one may be found.
 
 /// The registered regions of a ring.
-pub(crate) struct Regions {
-    sorted: Vec<Region>,
+pub(crate) struct RegisteredRegions {
+    sorted: Vec<RegisteredRegion>,
     free: Vec<u16>,
 }
 
 #[derive(Clone, Copy)]
-struct Region {
+struct RegisteredRegion {
     start: usize,
     end: usize,
     index: u16,
 }
 
-impl Regions {
-    /// A table with `slots` free indexes.
-    pub(crate) fn new(slots: u16) -> Regions {
-        Regions { sorted: Vec::new(), free: (0..slots).rev().collect() }
+impl RegisteredRegions {
+    /// Creates a table with `slots` free indexes.
+    pub(crate) fn new(slots: u16) -> RegisteredRegions {
+        RegisteredRegions { sorted: Vec::new(), free: (0..slots).rev().collect() }
     }
 
-    /// Takes a free index.
+    /// Takes a free index, or returns `None` if the table is full.
     pub(crate) fn reserve(&mut self) -> Option<u16> {
         self.free.pop()
     }
 
-    /// Gives an index back that was reserved or removed.
+    /// Returns a reserved or removed index to the free ones.
     pub(crate) fn give_back(&mut self, index: u16) {
         self.free.push(index);
     }
 
-    /// Notes that the region at `start` is registered under `index`.
+    /// Records that the region at `start` is registered under `index`.
     pub(crate) fn insert(&mut self, start: usize, len: usize, index: u16) {
         let at = self.sorted.partition_point(|region| region.start < start);
-        self.sorted.insert(at, Region { start, end: start + len, index });
+        self.sorted.insert(at, RegisteredRegion { start, end: start + len, index });
     }
 
-    /// Forgets the region of `index`; false if there is none.
+    /// Removes the region of `index`. Returns false if there is none.
     pub(crate) fn remove(&mut self, index: u16) -> bool {
         match self.sorted.iter().position(|region| region.index == index) {
             Some(at) => {
@@ -50,7 +50,7 @@ impl Regions {
         }
     }
 
-    /// The index of the region that contains all of `start .. start + len`.
+    /// Returns the index of the region that contains all of `start .. start + len`.
     pub(crate) fn find(&self, start: usize, len: usize) -> Option<u16> {
         let after = self.sorted.partition_point(|region| region.start <= start);
         let region = self.sorted.get(after.checked_sub(1)?)?;
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn find_returns_the_region_that_contains_the_whole_range() {
-        let mut regions = Regions::new(4);
+        let mut regions = RegisteredRegions::new(4);
         regions.insert(0x2000, 0x1000, 1);
         regions.insert(0x1000, 0x1000, 0);
         assert_eq!(regions.find(0x1000, 0x1000), Some(0));

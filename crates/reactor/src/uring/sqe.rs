@@ -1,8 +1,8 @@
-//! From an [`Op`] to the submission entry that carries it.
+//! Translates an [`Op`] into an io_uring submission entry.
 //!
-//! Owns nothing; called by the io_uring back end for each operation. Pure translation: pointers
-//! are copied, never followed. `MSG_NOSIGNAL` is added to sends, and `MSG_DONTWAIT` is taken away
-//! everywhere, because it would make the kernel answer EAGAIN instead of waiting.
+//! The io_uring back end calls this for each operation. Pointers are copied, never followed.
+//! `MSG_NOSIGNAL` is added to sends. `MSG_DONTWAIT` is removed everywhere, because it would make
+//! the kernel answer EAGAIN instead of waiting.
 
 use crate::op::{FileRef, Op};
 use io_uring::opcode;
@@ -26,8 +26,8 @@ macro_rules! with_file {
     };
 }
 
-/// The entry of an operation without its user data. `timespec` is where a timeout's deadline is
-/// stored until submission. `None` for operations that do not run on the ring.
+/// Builds the entry of an operation, without user data. `timespec` holds a timeout's deadline until
+/// submission. Returns `None` for operations that do not run on the ring.
 pub(crate) fn build(op: &Op, timespec: *const Timespec) -> Option<Entry> {
     let entry = match *op {
         Op::Accept { fd } => opcode::Accept::new(Fd(fd), ptr::null_mut(), ptr::null_mut())
@@ -102,7 +102,7 @@ fn build_file(op: &Op) -> Option<Entry> {
     Some(entry)
 }
 
-/// The one-shot poll that waits until a refused socket operation can be tried again.
+/// Builds the one-shot poll that waits until a refused socket operation can be tried again.
 pub(crate) fn build_poll(op: &Op) -> Option<Entry> {
     let (fd, direction) = op.readiness()?;
     let mask = match direction {

@@ -1,43 +1,43 @@
 //! The ring's tables of registered files and buffers (io_uring back end).
 //!
-//! Owns the free indexes of the file table, the registered regions, and those lent for that. Called
-//! by the reactor on behalf of drivers, with the ring's submitter lent. Registration saves the
-//! kernel a reference count per operation (files) and the pinning of pages per operation (buffers).
-//! Invariant: an index is free or names exactly one registration; if the kernel refuses to clear
-//! one, it is never used again.
+//! This file owns the free indexes of the file table, the registered regions, and the lent regions.
+//! The reactor calls it on behalf of drivers and passes the ring's submitter. Registering saves the
+//! kernel a reference count for each operation (files), and the pinning of pages for each operation
+//! (buffers). Invariant: an index is free or names exactly one registration. If the kernel refuses
+//! to clear an index, it is never used again.
 
 #![allow(unsafe_code)]
 
 use crate::config::Features;
-use crate::lent::{Extent, Found, LentRegions};
+use crate::lent::{AddressRange, LentLookup, LentRegions};
 use crate::op::FileRef;
 use crate::uring::probe::BUFFER_SLOTS;
-use crate::uring::regions::Regions;
+use crate::uring::regions::RegisteredRegions;
 use io_uring::Submitter;
 use std::io;
 use std::os::fd::RawFd;
 
-/// What is registered with one ring.
+/// Files and buffers registered with one ring.
 pub(crate) struct Tables {
     free_files: Vec<u32>,
-    regions: Regions,
+    regions: RegisteredRegions,
     lent: LentRegions,
     takes_vectors: bool,
 }
 
 impl Tables {
-    /// Tables as large as the ring's, for so many files; 0 where it has none.
+    /// Creates tables of the ring's size; `file_slots` is 0 if it has no table of files.
     pub(crate) fn new(file_slots: u32, features: &Features) -> Tables {
         let buffer_slots = if features.registered_buffers { BUFFER_SLOTS } else { 0 };
         Tables {
             free_files: (0..file_slots).rev().collect(),
-            regions: Regions::new(buffer_slots),
+            regions: RegisteredRegions::new(buffer_slots),
             lent: LentRegions::default(),
             takes_vectors: features.registered_vectors,
         }
     }
 
-    /// Puts a file into the table, if there is room.
+    /// Registers a file, if the table has room.
     pub(crate) fn register_file(&mut self, ring: &Submitter<'_>, fd: RawFd) -> FileRef {
         let Some(index) = self.free_files.pop() else { return FileRef::Raw(fd) };
         match ring.register_files_update(index, &[fd]) {
@@ -49,18 +49,18 @@ impl Tables {
         }
     }
 
-    /// Takes a file out of the table.
+    /// Removes a file from the table.
     pub(crate) fn unregister_file(&mut self, ring: &Submitter<'_>, index: u32) {
         if ring.register_files_update(index, &[-1]).is_ok() {
             self.free_files.push(index);
         }
     }
 
-    /// Puts a region into the table, if there is room and the kernel agrees.
+    /// Registers a region, if the table has room and the kernel agrees.
     ///
     /// # Safety
     ///
-    /// The region stays mapped until it is unregistered or the ring is gone.
+    /// The region must stay mapped until it is unregistered or the ring is gone.
     pub(crate) unsafe fn register_buffer(
         &mut self,
         ring: &Submitter<'_>,
@@ -71,17 +71,17 @@ impl Tables {
             return None;
         }
         // SAFETY: promised by the caller.
-        let index = unsafe { self.put(ring, Extent { start: ptr as usize, len }) }.ok()?;
+        let index = unsafe { self.put(ring, AddressRange { start: ptr as usize, len }) }.ok()?;
         self.regions.insert(ptr as usize, len, index);
         Some(index)
     }
 
-    /// Puts a region under a free index.
+    /// Registers a region under a free index.
     ///
     /// # Safety
     ///
     /// As for `register_buffer`.
-    unsafe fn put(&mut self, ring: &Submitter<'_>, region: Extent) -> io::Result<u16> {
+    unsafe fn put(&mut self, ring: &Submitter<'_>, region: AddressRange) -> io::Result<u16> {
         let full = || io::Error::other("the ring's table of registered memory is full");
         let index = self.regions.reserve().ok_or_else(full)?;
         let list = [libc::iovec { iov_base: region.start as *mut _, iov_len: region.len }];
@@ -96,11 +96,11 @@ impl Tables {
         }
     }
 
-    /// Takes a region out of the table.
+    /// Removes a region from the table.
     ///
     /// # Safety
     ///
-    /// No operation that names `index` is outstanding.
+    /// No operation that names `index` may be in flight.
     pub(crate) unsafe fn unregister_buffer(&mut self, ring: &Submitter<'_>, index: u16) {
         if self.regions.remove(index) {
             // SAFETY: promised by the caller.
@@ -108,7 +108,7 @@ impl Tables {
         }
     }
 
-    /// Clears an index.
+    /// Clears an index of the ring's table, and makes it free.
     ///
     /// # Safety
     ///
@@ -123,12 +123,12 @@ impl Tables {
         }
     }
 
-    /// Has pieces of a region registered as operations come to lie in them.
+    /// Lends a region, whose pieces are registered when operations first use them.
     ///
     /// # Safety
     ///
-    /// The region stays mapped until it is taken back or the ring is gone.
-    pub(crate) unsafe fn lend(&mut self, region: Extent, piece_bytes: usize) {
+    /// The region must stay mapped until it is taken back or the ring is gone.
+    pub(crate) unsafe fn lend(&mut self, region: AddressRange, piece_bytes: usize) {
         self.lent.lend(region, piece_bytes);
     }
 
@@ -136,16 +136,16 @@ impl Tables {
     ///
     /// # Safety
     ///
-    /// If nobody else lends it to this ring, no operation in it is outstanding.
-    pub(crate) unsafe fn take_back(&mut self, ring: &Submitter<'_>, region: Extent) {
+    /// If no one else lends it to this ring, no operation in the region may be in flight.
+    pub(crate) unsafe fn take_back(&mut self, ring: &Submitter<'_>, region: AddressRange) {
         for index in self.lent.take_back(region) {
             // SAFETY: promised by the caller.
             unsafe { self.clear(ring, index) };
         }
     }
 
-    /// Registers all pieces of a region that is lent, up to the first that the kernel refuses.
-    pub(crate) fn register_lent(&mut self, ring: &Submitter<'_>, region: Extent) {
+    /// Registers all pieces of a lent region, up to the first that the kernel refuses.
+    pub(crate) fn register_lent(&mut self, ring: &Submitter<'_>, region: AddressRange) {
         while let Some(piece) = self.lent.unregistered(region) {
             // SAFETY: whoever lent it promised that it stays mapped until it is taken back, which
             // clears its indexes.
@@ -154,17 +154,18 @@ impl Tables {
         }
     }
 
-    /// Whether the ring takes lists of pieces of a registered region.
+    /// Returns true if the ring supports vectored I/O on registered buffers.
     pub(crate) fn takes_vectors(&self) -> bool {
         self.takes_vectors
     }
 
-    /// Why the kernel refused a piece of what is lent, once.
+    /// Returns the kernel's error if it refused a piece of a lent region, once.
     pub(crate) fn take_refusal(&mut self) -> Option<io::Error> {
         self.lent.take_refusal()
     }
 
-    /// The registered region that contains the range; one that is lent is registered now.
+    /// Returns the registered region that contains the range. Registers a piece of a lent region if
+    /// needed.
     pub(crate) fn fixed_buffer(
         &mut self,
         ring: &Submitter<'_>,
@@ -172,16 +173,16 @@ impl Tables {
         len: usize,
     ) -> Option<u16> {
         match self.lent.find(start, len) {
-            Found::Elsewhere => self.regions.find(start, len),
-            Found::Index(index) => Some(index),
-            Found::Ordinary => None,
-            Found::Unregistered(piece) => {
+            LentLookup::Elsewhere => self.regions.find(start, len),
+            LentLookup::Index(index) => Some(index),
+            LentLookup::Ordinary => None,
+            LentLookup::Unregistered(piece) => {
                 // SAFETY: whoever lent it promised that it stays mapped until it is taken back,
                 // which clears its indexes.
                 let registered = unsafe { self.put(ring, piece) };
                 self.lent.note(piece, registered);
                 match self.lent.find(start, len) {
-                    Found::Index(index) => Some(index),
+                    LentLookup::Index(index) => Some(index),
                     _ => None,
                 }
             }

@@ -1,8 +1,8 @@
-//! `CpuFile`: the file of one CPU's events, as blktrace writes it.
+//! `CpuFile`: the events of one CPU, in blktrace's file format.
 //!
-//! Owns the bytes of records, and the events that wait until others cannot be older. Sequence
-//! numbers count the events of a file, and those that found no room in a ring: a message says how
-//! many are missing in its place. Called by the recorder's turns.
+//! This file owns the encoding of records, and the events that wait until no older one can arrive.
+//! Sequence numbers count a file's events, including those that were dropped because a ring was
+//! full; a message in their place says how many are missing. The recorder's turns call this.
 //! Format: include/uapi/linux/blktrace_api.h.
 
 use std::collections::BTreeMap;
@@ -11,33 +11,35 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use millrace_block::blktrace::{Act, Note, RECORD_BYTES, Record, Remap, encode_number};
-use millrace_block::{DROPPED_EVENTS, DriverData, Entry, Remark, TraceNote};
+use millrace_block::blktrace::{
+    EventCode, NotifyKind, RECORD_BYTES, Record, RemapData, encode_number,
+};
+use millrace_block::{DROPPED_EVENTS, DriverData, TraceEntry, TraceMessage, TraceNote};
 use millrace_machine::Machine;
 
 use super::{DEVICE_NAME, RecorderConfig};
 
-/// Bytes of a record with the longest data, which are a driver's.
+/// Size of a record with the longest data, which are driver-specific data, in bytes.
 const RECORD_BYTES_MAX: usize = RECORD_BYTES + DriverData::BYTES;
-const _: () = assert!(DriverData::BYTES >= Remap::BYTES && DriverData::BYTES >= NAME_BYTES);
-/// Bytes of the buffer of a file.
+const _: () = assert!(DriverData::BYTES >= RemapData::BYTES && DriverData::BYTES >= NAME_BYTES);
+/// Size of a file's write buffer, in bytes.
 const BUFFER_BYTES: usize = 1 << 18;
-/// Bytes of a submitter's name, with the zero at its end.
+/// Size of a submitter's name in bytes, including the terminating zero.
 const NAME_BYTES: usize = 16;
-/// Bytes of a message, as in the kernel.
+/// Maximum size of a message in bytes, as in the kernel.
 const MESSAGE_BYTES_MAX: usize = 128;
 
-/// A file of one CPU's events.
+/// Trace file of one CPU.
 pub(super) struct CpuFile {
     pub(super) path: PathBuf,
     pub(super) file: BufWriter<File>,
     cpu: u32,
     sequence: u32,
-    /// Submitters whose names it has.
+    /// Tenants whose names are in the file already.
     named: Vec<u32>,
-    /// Events that are too young.
-    pub(super) held: Vec<Entry>,
-    /// The machine's clock.
+    /// Events that are too young to be written.
+    pub(super) held: Vec<TraceEntry>,
+    /// The machine's clock, in nanoseconds.
     now: fn() -> u64,
 }
 
@@ -52,11 +54,11 @@ impl CpuFile {
         let mut data = [0; 8];
         data[..4].copy_from_slice(&(wall.as_secs() as u32).to_ne_bytes());
         data[4..].copy_from_slice(&wall.subsec_nanos().to_ne_bytes());
-        this.note(Note::Timestamp, 0, &data)?;
+        this.note(NotifyKind::Timestamp, 0, &data)?;
         Ok(this)
     }
 
-    fn note(&mut self, note: Note, pid: u32, data: &[u8]) -> io::Result<()> {
+    fn note(&mut self, note: NotifyKind, pid: u32, data: &[u8]) -> io::Result<()> {
         let record = Record {
             time_ns: (self.now)(),
             action: note.action(),
@@ -68,7 +70,7 @@ impl CpuFile {
         self.write(&record, data)
     }
 
-    /// Writes messages that say what devices are called.
+    /// Writes messages that name the devices.
     pub(super) fn name_devices(&mut self, devices: &BTreeMap<u32, String>) -> io::Result<()> {
         for (device, name) in devices {
             self.say(*device, (self.now)(), format!("{DEVICE_NAME}{name}"))?;
@@ -76,13 +78,13 @@ impl CpuFile {
         Ok(())
     }
 
-    /// Writes a message about a device, as much of it as there is room for.
+    /// Writes a message about a device, truncated to the maximum size.
     fn say(&mut self, device: u32, time_ns: u64, mut text: String) -> io::Result<()> {
         let end = (0..=MESSAGE_BYTES_MAX).rev().find(|end| text.is_char_boundary(*end));
         text.truncate(end.unwrap_or(0));
         let record = Record {
             time_ns,
-            action: Note::Message.action(),
+            action: NotifyKind::Message.action(),
             device,
             cpu: self.cpu,
             pdu_len: text.len() as u16,
@@ -93,20 +95,20 @@ impl CpuFile {
     }
 
     fn write(&mut self, record: &Record, data: &[u8]) -> io::Result<()> {
-        // In one piece, so that the buffer always ends where a record does.
+        // Written in one piece, so that the buffer always ends at the end of a record.
         let (mut bytes, end) = ([0; RECORD_BYTES_MAX], RECORD_BYTES + data.len());
         bytes[..RECORD_BYTES].copy_from_slice(&record.encode());
         bytes[RECORD_BYTES..end].copy_from_slice(data);
         self.file.write_all(&bytes[..end]).map_err(|error| named(&self.path, &error))
     }
 
-    /// Writes what is older than `until_ns`, in order, so that it is in the file: a program that
-    /// is killed leaves whole records.
+    /// Writes the events older than `until_ns`, in order of time, and flushes the file, so that a
+    /// program that is killed leaves whole records.
     pub(super) fn write_held(
         &mut self,
         until_ns: u64,
         config: &RecorderConfig,
-        drops: &mut Drops,
+        drops: &mut DropCounts,
     ) -> io::Result<u64> {
         self.held.sort_by_key(|entry| entry.time_ns);
         let ready = self.held.partition_point(|entry| entry.time_ns < until_ns);
@@ -114,7 +116,7 @@ impl CpuFile {
         for entry in &held[..ready] {
             match &entry.note {
                 None => self.event(entry, config)?,
-                Some(TraceNote { remark: Remark::Dropped(events), .. }) => {
+                Some(TraceNote { remark: TraceMessage::Dropped(events), .. }) => {
                     let events = drops.take(*events);
                     self.dropped(entry.device, entry.time_ns, events)?;
                 }
@@ -127,21 +129,21 @@ impl CpuFile {
         Ok(ready as u64)
     }
 
-    /// Writes a message that says what was noted.
+    /// Writes a note as a message.
     fn message(
         &mut self,
-        entry: &Entry,
+        entry: &TraceEntry,
         note: &TraceNote,
         config: &RecorderConfig,
     ) -> io::Result<()> {
         let group = note.group().and_then(|group| config.groups.get(&group.0));
         let mut text = String::new();
-        // A string takes whatever is written to it.
+        // Writing to a string cannot fail.
         let _ = note.write(&mut text, group.map(String::as_str));
         self.say(entry.device, entry.time_ns, text)
     }
 
-    /// Leaves out the sequence numbers of events that were dropped, and says how many.
+    /// Skips the sequence numbers of dropped events, and writes a message with their number.
     pub(super) fn dropped(&mut self, device: u32, time_ns: u64, events: u32) -> io::Result<()> {
         if events == 0 {
             return Ok(());
@@ -150,7 +152,7 @@ impl CpuFile {
         self.say(device, time_ns, format!("{DROPPED_EVENTS}{events}"))
     }
 
-    fn event(&mut self, entry: &Entry, config: &RecorderConfig) -> io::Result<()> {
+    fn event(&mut self, entry: &TraceEntry, config: &RecorderConfig) -> io::Result<()> {
         if !self.named.contains(&entry.tenant) {
             self.named.push(entry.tenant);
             let own = || format!("client-{}", entry.tenant);
@@ -158,7 +160,7 @@ impl CpuFile {
             let mut data = [0; NAME_BYTES];
             let bytes = name.as_bytes().iter().take(NAME_BYTES - 1);
             data.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
-            self.note(Note::Process, entry.tenant, &data)?;
+            self.note(NotifyKind::Process, entry.tenant, &data)?;
         }
         self.sequence = self.sequence.wrapping_add(1);
         let mut record = Record {
@@ -175,25 +177,25 @@ impl CpuFile {
         };
         let (number, remap);
         let data = match record.act() {
-            Some(Act::Unplug | Act::UnplugTimer) => {
+            Some(EventCode::Unplug | EventCode::UnplugTimer) => {
                 record.sector = 0;
                 number = encode_number(entry.sector);
                 &number[..]
             }
-            Some(Act::DriverData) => entry.data.bytes(),
-            Some(Act::Split) => {
+            Some(EventCode::DriverData) => entry.data.bytes(),
+            Some(EventCode::Split) => {
                 number = encode_number(entry.sector + u64::from(entry.bytes >> 9));
                 &number[..]
             }
-            Some(Act::BackMerge) if entry.from != 0 => {
+            Some(EventCode::BackMerge) if entry.from != 0 => {
                 number = encode_number(entry.from);
                 &number[..]
             }
-            Some(Act::Remap) => {
+            Some(EventCode::Remap) => {
                 let device_from = config.volumes.get(&entry.device).copied();
                 let device_from = device_from.unwrap_or(entry.device);
                 let (device_to, sector_from) = (entry.device, entry.from);
-                remap = Remap { device_from, device_to, sector_from }.encode();
+                remap = RemapData { device_from, device_to, sector_from }.encode();
                 &remap[..]
             }
             _ => &[],
@@ -203,17 +205,18 @@ impl CpuFile {
     }
 }
 
-/// Events that were dropped since the recording began.
+/// Number of events dropped since the recording began.
 #[derive(Default)]
-pub(super) struct Drops {
+pub(super) struct DropCounts {
     pub(super) all: u64,
-    /// Those of which a file tells.
+    /// Number of dropped events that a file has reported.
     pub(super) told: u64,
 }
 
-impl Drops {
-    /// Of so many that a thread counted, those that are of this recording and not told yet: a
-    /// thread that made no event since an earlier recording counts that one's, too.
+impl DropCounts {
+    /// Returns how many of a thread's `events` dropped events belong to this recording and are not
+    /// reported yet. If a thread recorded nothing since an earlier recording, its count includes
+    /// drops of that one.
     pub(super) fn take(&mut self, events: u32) -> u32 {
         let events = u64::from(events).min(self.all - self.told);
         self.told += events;
@@ -221,7 +224,7 @@ impl Drops {
     }
 }
 
-/// An error with the path that it is about.
+/// Adds the file's path to an error.
 pub(super) fn named(path: &Path, error: &io::Error) -> io::Error {
     let path = path.display();
     let text = match error.kind() {
@@ -231,7 +234,7 @@ pub(super) fn named(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), text)
 }
 
-/// The file of a CPU's events in the trace `name`.
+/// Returns the path of a CPU's file in the trace `name`.
 #[must_use]
 pub fn trace_file(name: &Path, cpu: u32) -> PathBuf {
     let mut path = name.as_os_str().to_owned();

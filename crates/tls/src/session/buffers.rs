@@ -1,30 +1,30 @@
-//! A session's ciphertext: what came in and is not used up, and what is to be sent.
+//! Ciphertext buffers of a session: received and not consumed, and waiting to be sent.
 //!
-//! Owns the two buffers. Called by the session only.
+//! Called by the session only.
 //!
-//! Invariants: the output's memory never moves, and bytes in it are not written again before they
-//! were sent; messages of rustls that find no room there wait, and no record overtakes them.
+//! Invariants: the output's memory never moves, and bytes in it are not overwritten before they
+//! were sent. Messages of rustls that find no room there wait, and no record overtakes them.
 
 use super::RECORD_BYTES;
 
-/// Ciphertext that is received at a time, in bytes: a message of a handshake with a long chain of
-/// certificates, or four records.
+/// Size of the buffer for received ciphertext in bytes: a handshake message with a long chain of
+/// certificates, or many records.
 pub const INPUT_BYTES: usize = 264 * 1024;
-/// Ciphertext that waits to be sent, in bytes: eight full records.
+/// Size of the output buffer in bytes: eight full records.
 pub const OUTPUT_BYTES: usize = 8 * RECORD_BYTES_MAX;
-/// A full record with its header, its tag, and what a change of keys needs before it.
+/// Longest record in bytes with header and tag, plus a key update before it.
 const RECORD_BYTES_MAX: usize = RECORD_BYTES + 128;
-/// Fewer bytes than this are moved to the front before more are received.
+/// Leftovers shorter than this are moved to the front before the next receive, in bytes.
 const MOVE_BYTES_MAX: usize = 4096;
 
-/// Ciphertext that came in.
+/// Buffer of received ciphertext.
 pub(super) struct Incoming {
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
-    /// Up to here rustls was shown it.
+    /// End of the part that rustls was shown.
     shown: usize,
-    /// Where the record begins that stands behind those of which rustls was shown the header.
+    /// Start of the first record whose header rustls was not shown.
     next: usize,
 }
 
@@ -49,7 +49,7 @@ impl Incoming {
         &mut self.buffer[self.end..]
     }
 
-    /// Adds bytes that were received, and shows them.
+    /// Records that `bytes` were received into the room, and returns them.
     pub(super) fn received(&mut self, bytes: usize) -> &[u8] {
         let before = self.end;
         assert!(bytes <= self.buffer.len() - before, "more was received than there was room for");
@@ -61,17 +61,17 @@ impl Incoming {
         &mut self.buffer[self.start..self.end]
     }
 
-    /// What rustls sees of it.
+    /// Returns the part that rustls is shown.
     pub(super) fn shown(&mut self) -> &mut [u8] {
         &mut self.buffer[self.start..self.shown]
     }
 
-    /// Shows rustls one more record, or what there is of it; false if nothing is left.
+    /// Shows rustls one more record, or the received part of it. Returns false if nothing is left.
     pub(super) fn show_more(&mut self) -> bool {
         let before = self.shown;
         self.shown = self.end;
         if self.next <= before {
-            // Rustls sees part of a header, too: it may be none.
+            // An incomplete header is shown, too, since the bytes may not be TLS at all.
             let [_, _, _, high, low, ..] = self.buffer[self.next..self.end] else {
                 return self.shown > before;
             };
@@ -81,7 +81,7 @@ impl Incoming {
         self.shown > before
     }
 
-    /// Whether nothing was used up and nothing more can be received.
+    /// Returns true if the buffer is full and nothing of it was consumed.
     pub(super) fn is_full(&self) -> bool {
         self.end - self.start == self.buffer.len()
     }
@@ -89,17 +89,17 @@ impl Incoming {
     pub(super) fn discard(&mut self, bytes: usize) {
         self.start += bytes;
         assert!(self.start <= self.end, "more is used up than came in");
-        // Once rustls is not shown any more, whole records are used up.
+        // After the handshake rustls is not used, and whole records are consumed.
         (self.shown, self.next) = (self.shown.max(self.start), self.next.max(self.start));
     }
 }
 
-/// Ciphertext to be sent.
+/// Buffer of ciphertext to send.
 pub(super) struct Outgoing {
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
-    /// Messages of rustls that come behind what is in the buffer.
+    /// Messages of rustls that must follow the bytes in the buffer.
     control: Vec<u8>,
 }
 
@@ -147,12 +147,12 @@ impl Outgoing {
         }
     }
 
-    /// Whether a record may be added.
+    /// Returns true if a record may be added.
     pub(super) fn has_room(&self) -> bool {
         self.control.is_empty() && self.buffer.len() - self.end >= RECORD_BYTES_MAX
     }
 
-    /// Where the next record is written.
+    /// Returns the memory for the next record.
     pub(super) fn record_room(&mut self) -> &mut [u8] {
         &mut self.buffer[self.end..]
     }

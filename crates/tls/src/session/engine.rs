@@ -1,13 +1,12 @@
-//! rustls's state machine of either side, one step at a time, until records of TLS 1.3 are opened
-//! and sealed without it.
+//! Steps through rustls's state machine, until records of TLS 1.3 are handled without it.
 //!
-//! Owns the connection of rustls and what its states mean. Called by the session; calls rustls and
+//! Owns the rustls connection and interprets its states. Called by the session; calls rustls and
 //! the records.
 //!
-//! Invariants: each call shows rustls the ciphertext again that it was shown and has not used up,
-//! since it keeps places in it between calls, and more of it one record at a time: what stands
-//! behind the end of a handshake of TLS 1.3 it never sees. (It would keep an answer to a change of
-//! keys there for the next record of its own.)
+//! Invariants: each call shows rustls the unconsumed ciphertext again, since it keeps positions in
+//! it between calls, and then more of it, one record at a time. rustls never sees bytes after the
+//! end of a TLS 1.3 handshake. (Otherwise it would hold back a reply to a key update until its next
+//! record.)
 
 use std::sync::Arc;
 
@@ -20,50 +19,50 @@ use rustls::unbuffered::{
 };
 
 use super::buffers::Incoming;
-use super::records::{Records, Secrets};
+use super::records::{KeySecrets, RecordLayer};
 use crate::config::ClientConfig;
 use crate::error::{Error, ErrorKind};
 
-/// Room for the message that ends a session, and a change of keys before it, in bytes.
+/// Room for a close notification and a key update before it, in bytes.
 const CLOSE_BYTES_MAX: usize = 1024;
 
-/// Rustls's side of a session.
+/// The TLS implementation that a session uses at present.
 pub(super) enum Engine {
     Server(Box<UnbufferedServerConnection>),
     Client(Box<UnbufferedClientConnection>),
-    /// The handshake of TLS 1.3 is over.
-    Records(Box<Records>),
-    /// The session could not go on after its handshake.
+    /// Our own record layer, after the handshake of TLS 1.3.
+    RecordLayer(Box<RecordLayer>),
+    /// The session could not continue after its handshake.
     Stopped(rustls::Error),
 }
 
-/// What a turn of rustls came to.
+/// Outcome of one step of the TLS state machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
-    /// So many bytes of plaintext were written to where the caller wants them; others are kept.
+pub(super) enum TurnOutcome {
+    /// This many bytes of plaintext were written to the caller's memory; further ones are kept.
     Plain(usize),
-    /// Something was done that leads on.
+    /// The state machine advanced; the caller must call again.
     GoOn,
-    /// Nothing more happens without ciphertext.
+    /// Nothing can be done before more ciphertext is received.
     Blocked,
 }
 
-/// A turn of rustls and what it brought.
-pub(super) struct Turn {
-    pub(super) step: Result<Step, rustls::Error>,
-    /// What rustls has to say to the peer.
+/// Results of one step of the TLS state machine.
+pub(super) struct TurnResult {
+    pub(super) step: Result<TurnOutcome, rustls::Error>,
+    /// TLS messages that must be sent to the peer.
     pub(super) control: Vec<u8>,
     pub(super) peer_closed: bool,
     /// The handshake is over.
     pub(super) can_write: bool,
-    /// Bytes written for what was wanted; none if another state of rustls comes first.
+    /// Bytes written for `want`; `None` if rustls has to handle another state first.
     pub(super) written: Option<usize>,
 }
 
-impl Turn {
-    fn new() -> Turn {
-        Turn {
-            step: Ok(Step::GoOn),
+impl TurnResult {
+    fn new() -> TurnResult {
+        TurnResult {
+            step: Ok(TurnOutcome::GoOn),
             control: Vec::new(),
             peer_closed: false,
             can_write: false,
@@ -72,30 +71,30 @@ impl Turn {
     }
 }
 
-/// What is to be done once rustls lets this side write.
-pub(super) enum Want<'a> {
+/// Action to take once rustls allows this side to write.
+pub(super) enum WriteAction<'a> {
     Nothing,
-    /// A record of the first, into the second.
+    /// Encrypt the first slice as a record into the second.
     Record(&'a [u8], &'a mut [u8]),
-    /// The message that ends this side's half of the session.
+    /// Write the close notification of this side.
     Close,
 }
 
-/// Where plaintext goes: first to the caller's memory, the rest is kept.
-pub(super) struct Sink<'a> {
+/// Destination of plaintext: the caller's memory first, then a buffer that keeps the rest.
+pub(super) struct PlaintextSink<'a> {
     into: &'a mut [u8],
     kept: &'a mut Vec<u8>,
     filled: usize,
 }
 
-impl Sink<'_> {
-    /// Where the next plaintext belongs; empty while some is kept.
+impl PlaintextSink<'_> {
+    /// Returns the caller's memory for the next plaintext; empty while some is kept.
     pub(super) fn room(&mut self) -> &mut [u8] {
         let room = if self.kept.is_empty() { &mut *self.into } else { &mut [] };
         room.get_mut(self.filled..).unwrap_or_default()
     }
 
-    /// Takes plaintext; how many bytes of it went to the caller's memory.
+    /// Takes plaintext. Returns how many bytes went to the caller's memory.
     pub(super) fn take(&mut self, plain: &[u8]) -> usize {
         let room = self.room();
         let (now, later) = plain.split_at(plain.len().min(room.len()));
@@ -120,17 +119,20 @@ impl Engine {
         made.map(|one| Engine::Client(Box::new(one))).map_err(|error| cannot_start(&error))
     }
 
-    /// Goes on by one state. Plaintext goes to `into`, and what finds no room there to `kept`.
+    /// Advances by one state. Plaintext goes to `plain.0`, and as far as there is no room to
+    /// `plain.1`.
     pub(super) fn turn(
         &mut self,
         incoming: &mut Incoming,
         plain: (&mut [u8], &mut Vec<u8>),
-        want: Want<'_>,
-    ) -> Turn {
-        let mut sink = Sink { into: plain.0, kept: plain.1, filled: 0 };
+        want: WriteAction<'_>,
+    ) -> TurnResult {
+        let mut sink = PlaintextSink { into: plain.0, kept: plain.1, filled: 0 };
         let (discard, mut turn) = match self {
-            Engine::Records(records) => return records.turn(incoming, &mut sink, want),
-            Engine::Stopped(error) => return Turn { step: Err(error.clone()), ..Turn::new() },
+            Engine::RecordLayer(records) => return records.turn(incoming, &mut sink, want),
+            Engine::Stopped(error) => {
+                return TurnResult { step: Err(error.clone()), ..TurnResult::new() };
+            }
             Engine::Server(one) => {
                 handle(one.process_tls_records(incoming.shown()), &mut sink, want)
             }
@@ -139,19 +141,19 @@ impl Engine {
             }
         };
         incoming.discard(discard);
-        if turn.step == Ok(Step::Blocked) && incoming.show_more() {
-            turn.step = Ok(Step::GoOn);
+        if turn.step == Ok(TurnOutcome::Blocked) && incoming.show_more() {
+            turn.step = Ok(TurnOutcome::GoOn);
         }
         turn
     }
 
-    /// Takes records of TLS 1.3 over from rustls, whose handshake is over: rustls copies the
-    /// plaintext of each record once more, and allocates for it.
+    /// Replaces rustls by our own record layer after a TLS 1.3 handshake: rustls copies the
+    /// plaintext of each record again, and allocates for it.
     pub(super) fn take_over(&mut self) {
         let version = match self {
             Engine::Server(one) => one.protocol_version(),
             Engine::Client(one) => one.protocol_version(),
-            Engine::Records(_) | Engine::Stopped(_) => None,
+            Engine::RecordLayer(_) | Engine::Stopped(_) => None,
         };
         if version != Some(ProtocolVersion::TLSv1_3) {
             return;
@@ -160,33 +162,33 @@ impl Engine {
         let records = match std::mem::replace(self, gone) {
             Engine::Server(one) => one
                 .dangerous_into_kernel_connection()
-                .and_then(|(keys, one)| Records::new(keys, Secrets::Server(one))),
+                .and_then(|(keys, one)| RecordLayer::new(keys, KeySecrets::Server(one))),
             Engine::Client(one) => one
                 .dangerous_into_kernel_connection()
-                .and_then(|(keys, one)| Records::new(keys, Secrets::Client(one))),
-            Engine::Records(_) | Engine::Stopped(_) => return,
+                .and_then(|(keys, one)| RecordLayer::new(keys, KeySecrets::Client(one))),
+            Engine::RecordLayer(_) | Engine::Stopped(_) => return,
         };
         *self = match records {
-            Ok(records) => Engine::Records(Box::new(records)),
+            Ok(records) => Engine::RecordLayer(Box::new(records)),
             Err(error) => Engine::Stopped(error),
         };
     }
 
-    /// What rustls still tells the peer after an error. To be called once: a second turn would
-    /// look at the bytes that are wrong again, and rustls allows one alert only.
+    /// Returns rustls's messages to the peer after an error. Must be called only once: a second
+    /// turn would parse the invalid bytes again, and rustls allows only one alert.
     pub(super) fn last_words(&mut self, incoming: &mut Incoming) -> Vec<u8> {
-        if matches!(self, Engine::Records(_)) {
-            // They came with the error.
+        if matches!(self, Engine::RecordLayer(_)) {
+            // The record layer returned them with the error.
             return Vec::new();
         }
-        self.turn(incoming, (&mut [], &mut Vec::new()), Want::Nothing).control
+        self.turn(incoming, (&mut [], &mut Vec::new()), WriteAction::Nothing).control
     }
 
     pub(super) fn peer_certificate(&self) -> Option<&[u8]> {
         let chain = match self {
             Engine::Server(one) => one.peer_certificates(),
             Engine::Client(one) => one.peer_certificates(),
-            Engine::Records(_) | Engine::Stopped(_) => None,
+            Engine::RecordLayer(_) | Engine::Stopped(_) => None,
         };
         chain.and_then(|chain| chain.first()).map(|one| one.as_ref())
     }
@@ -195,7 +197,7 @@ impl Engine {
         let (version, suite) = match self {
             Engine::Server(one) => (one.protocol_version(), one.negotiated_cipher_suite()),
             Engine::Client(one) => (one.protocol_version(), one.negotiated_cipher_suite()),
-            Engine::Records(records) => (Some(ProtocolVersion::TLSv1_3), Some(records.suite())),
+            Engine::RecordLayer(records) => (Some(ProtocolVersion::TLSv1_3), Some(records.suite())),
             Engine::Stopped(_) => (None, None),
         };
         match (version.and_then(|one| one.as_str()), suite.and_then(|one| one.suite().as_str())) {
@@ -211,11 +213,11 @@ fn cannot_start(error: &rustls::Error) -> Error {
 
 fn handle<Data>(
     status: UnbufferedStatus<'_, '_, Data>,
-    sink: &mut Sink<'_>,
-    want: Want<'_>,
-) -> (usize, Turn) {
+    sink: &mut PlaintextSink<'_>,
+    want: WriteAction<'_>,
+) -> (usize, TurnResult) {
     let mut discard = status.discard;
-    let mut turn = Turn::new();
+    let mut turn = TurnResult::new();
     match status.state {
         Err(error) => turn.step = Err(error),
         Ok(ConnectionState::ReadTraffic(mut traffic)) => {
@@ -231,7 +233,7 @@ fn handle<Data>(
                     }
                 }
             }
-            turn.step = Ok(Step::Plain(sink.filled));
+            turn.step = Ok(TurnOutcome::Plain(sink.filled));
         }
         Ok(ConnectionState::EncodeTlsData(mut data)) => {
             if let Err(error) = encode(&mut |room| data.encode(room), &mut turn.control) {
@@ -242,30 +244,30 @@ fn handle<Data>(
         Ok(ConnectionState::PeerClosed) => turn.peer_closed = true,
         Ok(ConnectionState::WriteTraffic(mut traffic)) => {
             turn.can_write = true;
-            turn.step = Ok(Step::Blocked);
+            turn.step = Ok(TurnOutcome::Blocked);
             if let Err(error) = fulfil(&mut traffic, want, &mut turn) {
                 turn.step = Err(rustls::Error::General(error.to_string()));
             }
         }
         Ok(ConnectionState::Closed) => {
             turn.peer_closed = true;
-            turn.step = Ok(Step::Blocked);
+            turn.step = Ok(TurnOutcome::Blocked);
         }
-        // Early data are not asked for, and states of later versions of rustls not known.
-        Ok(_) => turn.step = Ok(Step::Blocked),
+        // Early data are not enabled, and states of later versions of rustls are unknown.
+        Ok(_) => turn.step = Ok(TurnOutcome::Blocked),
     }
     (discard, turn)
 }
 
 fn fulfil<Data>(
     traffic: &mut WriteTraffic<'_, Data>,
-    want: Want<'_>,
-    turn: &mut Turn,
+    want: WriteAction<'_>,
+    turn: &mut TurnResult,
 ) -> Result<(), EncryptError> {
     match want {
-        Want::Nothing => {}
-        Want::Record(plain, room) => turn.written = Some(traffic.encrypt(plain, room)?),
-        Want::Close => {
+        WriteAction::Nothing => {}
+        WriteAction::Record(plain, room) => turn.written = Some(traffic.encrypt(plain, room)?),
+        WriteAction::Close => {
             let mut alert = vec![0; CLOSE_BYTES_MAX];
             let written = traffic.queue_close_notify(&mut alert)?;
             alert.truncate(written);
@@ -276,7 +278,7 @@ fn fulfil<Data>(
     Ok(())
 }
 
-/// Encodes into a vector: the first call says how much room it needs.
+/// Encodes a handshake message into a vector. A first call with an empty slice returns the size.
 fn encode(
     write: &mut dyn FnMut(&mut [u8]) -> Result<usize, EncodeError>,
     into: &mut Vec<u8>,

@@ -1,13 +1,13 @@
-//! Records of TLS 1.3 once the handshake is over: opened to where their plaintext is wanted, and
-//! sealed from where it lies (RFC 8446, sections 4.6, 5 and 6).
+//! Record layer of TLS 1.3 after the handshake (RFC 8446, sections 4.6, 5 and 6): decrypts records
+//! to where the plaintext is needed, and encrypts from where it lies.
 //!
-//! Owns the keys of both directions and what may come besides plaintext: alerts, changes of keys,
-//! tickets. Rustls keeps the secrets that the next keys follow from. Called by the engine; calls
-//! the ciphers of aws-lc-rs.
+//! Owns the keys of both directions and handles everything besides plaintext: alerts, key updates,
+//! tickets. rustls keeps the secrets from which the next keys are derived. Called by the engine;
+//! calls the ciphers of aws-lc-rs.
 //!
-//! Invariants: a record that cannot be opened ends the session, and nothing of it is handed out; a
-//! key seals no more records than its cipher allows; what the peer may ask for without sending
-//! plaintext is bounded.
+//! Invariants: a record that cannot be decrypted ends the session, and nothing of it is handed out.
+//! A key encrypts no more records than its cipher allows. Records without plaintext that a peer may
+//! send in a row are limited.
 
 use aws_lc_rs::aead::{
     AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce,
@@ -23,55 +23,55 @@ use rustls::{
 
 use super::RECORD_BYTES;
 use super::buffers::Incoming;
-use super::engine::{Sink, Step, Turn, Want};
+use super::engine::{PlaintextSink, TurnOutcome, TurnResult, WriteAction};
 
-/// Kind, version and length before each record.
+/// Length of a record header in bytes: type, version and length.
 const HEADER_BYTES: usize = 5;
-/// What the ciphers of TLS 1.3 add to a record.
+/// Length of the authentication tag of TLS 1.3's ciphers in bytes.
 const TAG_BYTES: usize = 16;
-/// Most bytes of a record behind its header.
+/// Longest record without its header, in bytes.
 const BODY_BYTES_MAX: usize = RECORD_BYTES + 256;
-/// Longest message of a handshake that is put together from records.
+/// Longest handshake message that is assembled from records, in bytes.
 const MESSAGE_BYTES_MAX: usize = 0xffff;
-/// Records without plaintext that may follow each other.
+/// Maximum number of consecutive records without plaintext.
 const IDLE_RECORDS_MAX: u32 = 32;
 
-/// What a peer did wrong, and what it is told.
-type Wrong = (Error, Option<AlertDescription>);
+/// A peer's error, and the alert to send for it.
+type PeerError = (Error, Option<AlertDescription>);
 
-/// Both directions of a session whose handshake is over.
-pub(super) struct Records {
-    secrets: Secrets,
-    opening: Keys,
-    sealing: Keys,
-    /// Records that a key may seal.
+/// Record layer of both directions of a session.
+pub(super) struct RecordLayer {
+    secrets: KeySecrets,
+    opening: DirectionKeys,
+    sealing: DirectionKeys,
+    /// Maximum number of records that one key may encrypt.
     sealed_max: u64,
-    /// The beginning of a message whose end comes in another record.
+    /// Beginning of a handshake message that continues in the next record.
     message: Vec<u8>,
-    /// Records since the last one with plaintext.
+    /// Number of records since the last one with plaintext.
     idle_records: u32,
     peer_closed: bool,
 }
 
-/// What the next keys follow from.
-pub(super) enum Secrets {
+/// Secrets from which the next keys are derived.
+pub(super) enum KeySecrets {
     Server(KernelConnection<ServerConnectionData>),
     Client(KernelConnection<ClientConnectionData>),
 }
 
-/// The key of one direction.
-struct Keys {
+/// Encryption key of one direction of the session.
+struct DirectionKeys {
     key: LessSafeKey,
     iv: [u8; NONCE_LEN],
-    /// Records that it opened or sealed.
+    /// Number of records decrypted or encrypted with this key.
     records: u64,
 }
 
-impl Keys {
-    fn new((records, secrets): (u64, ConnectionTrafficSecrets)) -> Result<Keys, Error> {
+impl DirectionKeys {
+    fn new((records, secrets): (u64, ConnectionTrafficSecrets)) -> Result<DirectionKeys, Error> {
         let make = |algorithm: &'static Algorithm, key: &[u8], iv: &[u8]| {
             let key = UnboundKey::new(algorithm, key).ok()?;
-            Some(Keys { key: LessSafeKey::new(key), iv: iv.try_into().ok()?, records })
+            Some(DirectionKeys { key: LessSafeKey::new(key), iv: iv.try_into().ok()?, records })
         };
         use ConnectionTrafficSecrets as Of;
         match secrets {
@@ -83,7 +83,8 @@ impl Keys {
         .ok_or_else(|| Error::General("the session's cipher is not known".to_owned()))
     }
 
-    /// The nonce of the next record: its number in the last eight bytes of the vector.
+    /// Returns the nonce of the next record: its sequence number in the last eight bytes, XORed
+    /// with the IV.
     fn next_nonce(&mut self) -> Nonce {
         let mut nonce = self.iv;
         for (byte, number) in nonce[NONCE_LEN - 8..].iter_mut().zip(self.records.to_be_bytes()) {
@@ -94,38 +95,38 @@ impl Keys {
     }
 }
 
-impl Secrets {
+impl KeySecrets {
     fn suite(&self) -> SupportedCipherSuite {
         match self {
-            Secrets::Server(one) => one.negotiated_cipher_suite(),
-            Secrets::Client(one) => one.negotiated_cipher_suite(),
+            KeySecrets::Server(one) => one.negotiated_cipher_suite(),
+            KeySecrets::Client(one) => one.negotiated_cipher_suite(),
         }
     }
 
-    fn next_opening(&mut self) -> Result<Keys, Error> {
+    fn next_opening(&mut self) -> Result<DirectionKeys, Error> {
         match self {
-            Secrets::Server(one) => one.update_rx_secret(),
-            Secrets::Client(one) => one.update_rx_secret(),
+            KeySecrets::Server(one) => one.update_rx_secret(),
+            KeySecrets::Client(one) => one.update_rx_secret(),
         }
-        .and_then(Keys::new)
+        .and_then(DirectionKeys::new)
     }
 
-    fn next_sealing(&mut self) -> Result<Keys, Error> {
+    fn next_sealing(&mut self) -> Result<DirectionKeys, Error> {
         match self {
-            Secrets::Server(one) => one.update_tx_secret(),
-            Secrets::Client(one) => one.update_tx_secret(),
+            KeySecrets::Server(one) => one.update_tx_secret(),
+            KeySecrets::Client(one) => one.update_tx_secret(),
         }
-        .and_then(Keys::new)
+        .and_then(DirectionKeys::new)
     }
 }
 
-impl Records {
-    /// Goes on where rustls stopped, between two records.
-    pub(super) fn new(keys: ExtractedSecrets, secrets: Secrets) -> Result<Records, Error> {
+impl RecordLayer {
+    /// Takes over from rustls between two records.
+    pub(super) fn new(keys: ExtractedSecrets, secrets: KeySecrets) -> Result<RecordLayer, Error> {
         let suite = secrets.suite();
-        Ok(Records {
-            opening: Keys::new(keys.rx)?,
-            sealing: Keys::new(keys.tx)?,
+        Ok(RecordLayer {
+            opening: DirectionKeys::new(keys.rx)?,
+            sealing: DirectionKeys::new(keys.tx)?,
             sealed_max: suite.tls13().map_or(0, |suite| suite.common.confidentiality_limit),
             secrets,
             message: Vec::new(),
@@ -138,52 +139,52 @@ impl Records {
         self.secrets.suite()
     }
 
-    /// One record, opened or sealed, as [`super::engine::Engine::turn`] says.
+    /// Decrypts or encrypts one record, see [`super::engine::Engine::turn`].
     pub(super) fn turn(
         &mut self,
         incoming: &mut Incoming,
-        sink: &mut Sink<'_>,
-        want: Want<'_>,
-    ) -> Turn {
+        sink: &mut PlaintextSink<'_>,
+        want: WriteAction<'_>,
+    ) -> TurnResult {
         let mut control = Vec::new();
         let mut written = None;
         let step = match want {
-            Want::Nothing => self.open(incoming, sink, &mut control).map_err(|wrong| {
+            WriteAction::Nothing => self.open(incoming, sink, &mut control).map_err(|wrong| {
                 let (error, alert) = wrong;
                 if let Some(alert) = alert {
-                    // A session that cannot even say so ends for the first reason.
+                    // If the alert cannot be sent either, the first error is reported.
                     let _ = self.say(ContentType::Alert, &[2, alert.into()], &mut control);
                 }
                 error
             }),
-            Want::Record(plain, room) => self.seal_plain(plain, room).map(|bytes| {
+            WriteAction::Record(plain, room) => self.seal_plain(plain, room).map(|bytes| {
                 written = Some(bytes);
-                Step::GoOn
+                TurnOutcome::GoOn
             }),
-            Want::Close => {
+            WriteAction::Close => {
                 let alert = [1, AlertDescription::CloseNotify.into()];
                 let said = self.say(ContentType::Alert, &alert, &mut control);
                 written = Some(control.len());
-                said.map(|()| Step::GoOn)
+                said.map(|()| TurnOutcome::GoOn)
             }
         };
-        Turn { step, control, peer_closed: self.peer_closed, can_write: true, written }
+        TurnResult { step, control, peer_closed: self.peer_closed, can_write: true, written }
     }
 
-    /// Opens the next record, if it is whole.
+    /// Decrypts the next record, if it is complete.
     fn open(
         &mut self,
         incoming: &mut Incoming,
-        sink: &mut Sink<'_>,
+        sink: &mut PlaintextSink<'_>,
         control: &mut Vec<u8>,
-    ) -> Result<Step, Wrong> {
+    ) -> Result<TurnOutcome, PeerError> {
         let bytes = incoming.bytes_mut();
         if self.peer_closed {
             let rest = bytes.len();
             incoming.discard(rest);
-            return Ok(Step::Blocked);
+            return Ok(TurnOutcome::Blocked);
         }
-        let Some(whole) = record_bytes(bytes)? else { return Ok(Step::Blocked) };
+        let Some(whole) = record_bytes(bytes)? else { return Ok(TurnOutcome::Blocked) };
         let (header, body) = bytes[..whole].split_at_mut(HEADER_BYTES);
         let Some(inner) = body.len().checked_sub(TAG_BYTES) else { return Err(undecryptable()) };
         let nonce = self.opening.next_nonce();
@@ -202,16 +203,16 @@ impl Records {
             self.heed(kind, &opened[..len], control)?.then(|| sink.take(&opened[..len]))
         };
         incoming.discard(whole);
-        Ok(step.map_or(Step::GoOn, Step::Plain))
+        Ok(step.map_or(TurnOutcome::GoOn, TurnOutcome::Plain))
     }
 
-    /// Does what a record is about; whether it is plaintext.
+    /// Handles the content of a record. Returns true if it is plaintext.
     fn heed(
         &mut self,
         kind: ContentType,
         content: &[u8],
         control: &mut Vec<u8>,
-    ) -> Result<bool, Wrong> {
+    ) -> Result<bool, PeerError> {
         self.idle_records += 1;
         match kind {
             ContentType::Alert | ContentType::Handshake if content.is_empty() => {
@@ -235,7 +236,7 @@ impl Records {
         }
     }
 
-    fn heed_alert(&mut self, content: &[u8]) -> Result<(), Wrong> {
+    fn heed_alert(&mut self, content: &[u8]) -> Result<(), PeerError> {
         let &[level, alert] = content else {
             let error = Error::InvalidMessage(InvalidMessage::MissingData("alert"));
             return Err((error, Some(AlertDescription::DecodeError)));
@@ -246,7 +247,7 @@ impl Records {
                 self.peer_closed = true;
                 return Ok(());
             }
-            // Of TLS 1.3's alerts only these two are no errors.
+            // All other alerts of TLS 1.3 are errors.
             (1, AlertDescription::UserCanceled) => return Ok(()),
             (1, _) => Some(AlertDescription::DecodeError),
             (2, _) => None,
@@ -255,8 +256,8 @@ impl Records {
         Err((Error::AlertReceived(alert), answer))
     }
 
-    /// Messages that come after the handshake: changes of keys, and tickets, which nobody keeps.
-    fn heed_messages(&mut self, content: &[u8], control: &mut Vec<u8>) -> Result<(), Wrong> {
+    /// Handles messages after the handshake: key updates, and tickets, which are ignored.
+    fn heed_messages(&mut self, content: &[u8], control: &mut Vec<u8>) -> Result<(), PeerError> {
         self.message.extend_from_slice(content);
         let whole = std::mem::take(&mut self.message);
         let mut rest = whole.as_slice();
@@ -269,13 +270,13 @@ impl Records {
             let Some((body, behind)) = behind.split_at_checked(bytes) else { break };
             match (HandshakeType::from(*kind), &self.secrets) {
                 (HandshakeType::KeyUpdate, _) => {
-                    // What stands behind it would be of the old key.
+                    // Bytes after it in the record would be encrypted with the old key.
                     if !behind.is_empty() {
                         return Err(misbehaved(PeerMisbehaved::KeyEpochWithPendingFragment));
                     }
                     self.change_keys(body, control)?;
                 }
-                (HandshakeType::NewSessionTicket, Secrets::Client(_)) => {}
+                (HandshakeType::NewSessionTicket, KeySecrets::Client(_)) => {}
                 (got_type, _) => {
                     let expect_types = vec![HandshakeType::KeyUpdate];
                     let error = Error::InappropriateHandshakeMessage { expect_types, got_type };
@@ -288,7 +289,7 @@ impl Records {
         Ok(())
     }
 
-    fn change_keys(&mut self, body: &[u8], control: &mut Vec<u8>) -> Result<(), Wrong> {
+    fn change_keys(&mut self, body: &[u8], control: &mut Vec<u8>) -> Result<(), PeerError> {
         let asked = match body {
             [0] => false,
             [1] => true,
@@ -305,7 +306,7 @@ impl Records {
         Ok(())
     }
 
-    /// Seals a record of plaintext, behind a change of keys if the key has sealed its share.
+    /// Encrypts a record of plaintext, after a key update if the key has reached its limit.
     fn seal_plain(&mut self, plain: &[u8], room: &mut [u8]) -> Result<usize, Error> {
         let mut written = 0;
         if self.sealing.records >= self.sealed_max {
@@ -315,7 +316,7 @@ impl Records {
         Ok(written + self.seal(ContentType::ApplicationData, plain, &mut room[written..])?)
     }
 
-    /// Adds a record that is no plaintext.
+    /// Adds an encrypted record of another type than plaintext.
     fn say(&mut self, kind: ContentType, content: &[u8], to: &mut Vec<u8>) -> Result<(), Error> {
         let start = to.len();
         to.resize(start + sealed_bytes(content.len()), 0);
@@ -338,16 +339,16 @@ impl Records {
     }
 }
 
-/// The message that changes the keys of whoever sends it, and asks the peer for nothing.
+/// Key update message that asks the peer for none in return.
 const KEY_UPDATE: [u8; 5] = [24, 0, 0, 1, 0];
 
-/// Bytes of a record with so much content.
+/// Returns the length of an encrypted record with this many bytes of content.
 fn sealed_bytes(content: usize) -> usize {
     HEADER_BYTES + content + 1 + TAG_BYTES
 }
 
-/// Bytes of the record at the front, with its header; none while it is not whole.
-fn record_bytes(bytes: &[u8]) -> Result<Option<usize>, Wrong> {
+/// Returns the length of the record at the front, with its header; `None` if it is incomplete.
+fn record_bytes(bytes: &[u8]) -> Result<Option<usize>, PeerError> {
     let [kind, _, _, high, low, ..] = bytes else { return Ok(None) };
     let kind = ContentType::from(*kind);
     if kind != ContentType::ApplicationData {
@@ -361,9 +362,9 @@ fn record_bytes(bytes: &[u8]) -> Result<Option<usize>, Wrong> {
     Ok((bytes.len() >= whole).then_some(whole))
 }
 
-/// What an opened record is about, and how much of it: the kind stands behind the content, padding
-/// of zeroes behind the kind.
-fn content(opened: &[u8]) -> Result<(ContentType, usize), Wrong> {
+/// Splits a decrypted record. Returns its type and the length of its content: the type follows the
+/// content, and padding of zeroes follows the type.
+fn content(opened: &[u8]) -> Result<(ContentType, usize), PeerError> {
     match opened.iter().rposition(|&byte| byte != 0) {
         _ if opened.len() > RECORD_BYTES + 1 => Err(oversized()),
         None => Err(misbehaved(PeerMisbehaved::IllegalTlsInnerPlaintext)),
@@ -371,25 +372,25 @@ fn content(opened: &[u8]) -> Result<(ContentType, usize), Wrong> {
     }
 }
 
-fn undecryptable() -> Wrong {
+fn undecryptable() -> PeerError {
     (Error::DecryptError, Some(AlertDescription::BadRecordMac))
 }
 
-fn oversized() -> Wrong {
+fn oversized() -> PeerError {
     (Error::PeerSentOversizedRecord, Some(AlertDescription::RecordOverflow))
 }
 
-fn misbehaved(how: PeerMisbehaved) -> Wrong {
+fn misbehaved(how: PeerMisbehaved) -> PeerError {
     (Error::PeerMisbehaved(how), Some(AlertDescription::UnexpectedMessage))
 }
 
-fn inappropriate(got_type: ContentType) -> Wrong {
+fn inappropriate(got_type: ContentType) -> PeerError {
     let expect_types = vec![ContentType::ApplicationData];
     let error = Error::InappropriateMessage { expect_types, got_type };
     (error, Some(AlertDescription::UnexpectedMessage))
 }
 
-fn internal(error: Error) -> Wrong {
+fn internal(error: Error) -> PeerError {
     (error, Some(AlertDescription::InternalError))
 }
 

@@ -1,31 +1,31 @@
-//! `Pipe`: the records of all CPUs as `blktrace -o -` writes them, brought into order.
+//! `PipeReader`: sorts the records of all CPUs that `blktrace -o -` writes to a pipe.
 //!
-//! A CPU's records come in lumps, each in order, some time after they were made. A window of them
-//! waits: until the newest is so much later than the oldest that no earlier one is to come, or the
-//! window is full. What comes later than that is told when it comes, and counted. Called by
-//! `Reader`; blkparse does the same for `-i -`.
+//! Each CPU's records arrive in batches, in order, some time after they were made. Events wait in a
+//! window until the newest is so much later than the oldest that no earlier one can arrive, or
+//! until the window is full. An event that arrives later than that is returned on arrival, and
+//! counted. `Reader` calls this; blkparse does the same for `-i -`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
 
 use super::sequence::Sequence;
-use crate::file::{CpuFile, Item};
-use crate::{Names, TraceError};
+use crate::file::{CpuFile, TraceRecord};
+use crate::{TraceError, TraceNames};
 
-/// Bytes of events that wait at most, with what the window takes for each: some 200,000 events.
+/// Maximum memory of the waiting events, in bytes: room for about 200,000 events.
 const WINDOW_BYTES: usize = 32 << 20;
-/// How long a CPU's events may take to come: blktrace looks twice a second.
+/// Time within which a CPU's events must arrive; blktrace collects them twice a second.
 const PATIENCE_NS: u64 = 2_000_000_000;
 
-/// CPUs whose missing events are counted.
+/// Maximum number of CPUs whose missing events are counted.
 const CPUS_MAX: usize = 4_096;
 
-/// Records of all CPUs from one input.
-pub(super) struct Pipe<R> {
+/// Sorts the records of all CPUs from one input by time.
+pub(super) struct PipeReader<R> {
     file: CpuFile<R>,
     sequences: HashMap<u32, Sequence>,
-    /// By time, then by arrival.
-    waiting: BTreeMap<(u64, u64), Item>,
+    /// Events by time, then by order of arrival.
+    waiting: BTreeMap<(u64, u64), TraceRecord>,
     bytes: usize,
     arrived: u64,
     told_ns: u64,
@@ -34,9 +34,9 @@ pub(super) struct Pipe<R> {
     ended: bool,
 }
 
-impl<R: Read> Pipe<R> {
+impl<R: Read> PipeReader<R> {
     pub(super) fn new(file: CpuFile<R>) -> Self {
-        Pipe {
+        PipeReader {
             file,
             sequences: HashMap::new(),
             waiting: BTreeMap::new(),
@@ -49,11 +49,14 @@ impl<R: Read> Pipe<R> {
         }
     }
 
-    /// The next event in order; none at the end.
+    /// Returns the next event in order, or `None` at the end.
     ///
     /// # Errors
-    /// If the input is broken: when all that came before it is told.
-    pub(super) fn next(&mut self, names: &mut Names) -> Result<Option<Item>, TraceError> {
+    /// Returns an error if the input is broken, after all events that precede the fault.
+    pub(super) fn next(
+        &mut self,
+        names: &mut TraceNames,
+    ) -> Result<Option<TraceRecord>, TraceError> {
         while !self.ended && !self.is_ripe() {
             match self.file.read() {
                 Ok(Some(item)) => self.add(item, names),
@@ -70,17 +73,16 @@ impl<R: Read> Pipe<R> {
         Ok(Some(item))
     }
 
-    /// The input.
     pub(super) fn file(&self) -> &CpuFile<R> {
         &self.file
     }
 
-    /// Events that came too late for their place.
+    /// Returns the number of events that arrived too late to be sorted.
     pub(super) fn late(&self) -> u64 {
         self.late
     }
 
-    /// Whether nothing is to come that precedes the first event that waits.
+    /// Returns true if no event can still arrive that precedes the first waiting event.
     fn is_ripe(&self) -> bool {
         let (first, last) = (self.waiting.first_key_value(), self.waiting.last_key_value());
         let (Some(((first_ns, _), _)), Some(((last_ns, _), _))) = (first, last) else {
@@ -89,7 +91,7 @@ impl<R: Read> Pipe<R> {
         self.bytes >= WINDOW_BYTES || last_ns - first_ns > PATIENCE_NS
     }
 
-    fn add(&mut self, item: Item, names: &mut Names) {
+    fn add(&mut self, item: TraceRecord, names: &mut TraceNames) {
         let cpus = self.sequences.len();
         let cpu = item.record.cpu;
         if cpus < CPUS_MAX || self.sequences.contains_key(&cpu) {
@@ -104,7 +106,7 @@ impl<R: Read> Pipe<R> {
     }
 }
 
-/// What an event takes in the window: itself, its place, and its data.
-fn bytes_of(item: &Item) -> usize {
-    size_of::<((u64, u64), Item)>() + item.data.len()
+/// Returns the memory that an event takes in the window: item, key and data, in bytes.
+fn bytes_of(item: &TraceRecord) -> usize {
+    size_of::<((u64, u64), TraceRecord)>() + item.data.len()
 }

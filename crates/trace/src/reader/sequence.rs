@@ -1,18 +1,18 @@
-//! `Sequence`: which numbers are missing among those of one CPU's events.
+//! `Sequence`: counts gaps in the sequence numbers of one CPU's events.
 //!
-//! The kernel and millrace number the events of a CPU before there is room for them, so that a
-//! number that no event has belongs to one that was dropped. Events may change places, as those of
-//! an interrupt do. The kernel's notes have no number; millrace's have.
+//! The kernel and millrace number an event before they know whether there is room for it. So a
+//! number that no event carries belongs to a dropped event. Events may be out of order, as when an
+//! interrupt comes in between. The kernel's notes have no numbers; millrace's have.
 
 use millrace_block::DROPPED_EVENTS;
 use millrace_block::blktrace::category;
 
-use crate::file::Item;
+use crate::file::TraceRecord;
 
-/// The numbers of a CPU's events so far.
+/// Sequence numbers seen on one CPU.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Sequence {
-    /// The last number, and how far it is from the first one.
+    /// Last number, and its distance from the first number seen.
     last: Option<(u32, i64)>,
     first: i64,
     highest: i64,
@@ -20,8 +20,8 @@ pub(super) struct Sequence {
 }
 
 impl Sequence {
-    /// Takes a record in; returns by how many the missing numbers are more than before.
-    pub(super) fn note(&mut self, item: &Item) -> i64 {
+    /// Records an event's number. Returns by how much the count of missing numbers changed.
+    pub(super) fn note(&mut self, item: &TraceRecord) -> i64 {
         let number = item.record.sequence;
         let Some((last, at)) = self.last else {
             if !item.record.has(category::NOTIFY) {
@@ -52,15 +52,15 @@ impl Sequence {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use millrace_block::blktrace::{Note, Record};
+    use millrace_block::blktrace::{NotifyKind, Record};
 
     /// Numbers missing after records with these numbers; those with text are messages.
     fn missing(records: &[(u32, &str)]) -> i64 {
         let mut sequence = Sequence::default();
         let item = |(number, text): &(u32, &str)| {
-            let action = if text.is_empty() { 1 } else { Note::Message.action() };
+            let action = if text.is_empty() { 1 } else { NotifyKind::Message.action() };
             let record = Record { sequence: *number, action, ..Record::default() };
-            Item { record, data: text.as_bytes().to_vec() }
+            TraceRecord { record, data: text.as_bytes().to_vec() }
         };
         records.iter().map(|record| sequence.note(&item(record))).sum()
     }

@@ -1,14 +1,14 @@
 //! What the order of events is, what is an error, and that nothing is lost.
 
 use super::*;
-use millrace_block::blktrace::{Act, Note};
+use millrace_block::blktrace::{EventCode, NotifyKind};
 
 fn bytes(cpu: u32, times: &[u64]) -> Vec<u8> {
     let record = |(sequence, time_ns): (u32, &u64)| Record {
         cpu,
         time_ns: *time_ns,
         sequence,
-        action: Act::Queue.with(category::WRITE),
+        action: EventCode::Queue.with(category::WRITE),
         ..Record::default()
     };
     (1..).zip(times).flat_map(|item| record(item).encode()).collect()
@@ -86,21 +86,21 @@ fn where_nothing_can_be_read_the_damage_is_an_error() {
 
 #[test]
 fn names_are_known_a_batch_ahead_and_messages_have_their_place() {
-    let note = |note: Note, pid, time_ns, data: &[u8]| {
+    let note = |note: NotifyKind, pid, time_ns, data: &[u8]| {
         let pdu_len = u16::try_from(data.len()).unwrap();
         let record = Record { action: note.action(), pid, time_ns, pdu_len, ..Record::default() };
         [&record.encode()[..], data].concat()
     };
     let input = [
         bytes(0, &[5]),
-        note(Note::Message, 0, 6, b"hello"),
-        note(Note::Process, 9, 7, b"fio\0"),
-        note(Note::Timestamp, 0, 8, &[0; 8]),
+        note(NotifyKind::Message, 0, 6, b"hello"),
+        note(NotifyKind::Process, 9, 7, b"fio\0"),
+        note(NotifyKind::Timestamp, 0, 8, &[0; 8]),
     ];
     let input = input.concat();
     let mut reader = Reader::from_inputs(vec![&input[..]]);
     assert_eq!(reader.names().of(9), b"fio");
-    assert_eq!(reader.read().unwrap().unwrap().record.act(), Some(Act::Queue));
+    assert_eq!(reader.read().unwrap().unwrap().record.act(), Some(EventCode::Queue));
     assert_eq!(reader.read().unwrap().unwrap().data, b"hello");
     assert_eq!(reader.read().unwrap(), None);
 }
@@ -150,14 +150,14 @@ fn lumps_of_a_pipe_are_brought_into_order_and_what_is_late_is_told_and_counted()
     let lumps = [bytes(1, &[100, 3_000_000_100]), bytes(0, &[90, 110])];
     let (order, notes) = pipe_order(&lumps);
     assert_eq!(order.iter().map(|entry| entry.0).collect::<Vec<_>>(), [1, 0, 0, 1]);
-    assert!(notes.join("").contains("1 events came so late"), "{notes:?}");
+    assert!(notes.join("").contains("1 events arrived too late"), "{notes:?}");
 }
 
 #[test]
 fn a_pipe_keeps_some_megabytes_of_a_burst_and_tells_the_rest_as_it_comes() {
     // Three times the window, all at nearly one time, then one that is earlier than all.
     let long = |sequence: u32| {
-        let action = Note::Message.action();
+        let action = NotifyKind::Message.action();
         let record =
             Record { action, sequence, time_ns: 1_000, pdu_len: 1_000, ..Record::default() };
         [&record.encode()[..], &[b'x'; 1_000]].concat()
@@ -199,7 +199,7 @@ fn files_that_are_there_are_read_whatever_their_numbers() {
     };
     let (cpus, notes) = read("single");
     assert_eq!(cpus, [1, 1]);
-    assert!(notes.ends_with("single.blktrace.0: its records are of CPU 1"), "{notes}");
+    assert!(notes.ends_with("single.blktrace.0: the file has records of CPU 1"), "{notes}");
     let (cpus, notes) = read("gaps");
     assert_eq!(cpus, [12, 1]);
     let said = "gaps.blktrace.0 and 10 others are missing; read: 1, 12";

@@ -1,41 +1,40 @@
-//! `Summary`: the counts that blkparse prints after a trace, by CPU and of each trace.
+//! `Summary`: the counts that blkparse prints after a trace, for each CPU and each trace.
 //!
-//! Owns counters per file; fed every entry by `Show`. Numbers are written plainly, as blkparse does
-//! without an `en_US` locale. Left out: its count of skipped sequence numbers, which it does not
-//! make from files either (it is 0), and what only its options `-s` and `-t` add.
+//! `Show` passes every entry to it. Numbers have no digit grouping, as in blkparse without an
+//! `en_US` locale. Two things are left out: blkparse's count of skipped sequence numbers, which is
+//! always 0 if it reads files, and the additions of its options `-s` and `-t`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use millrace_block::blktrace::{Act, category};
+use millrace_block::blktrace::{EventCode, category};
 
-use super::{Shown, shown};
-use crate::Entry;
+use super::{ShownPart, shown};
+use crate::TraceEntry;
 
-/// A count of I/Os and their length: whole KiB of each, and what is left of those in bytes. A CPU
-/// on which more was given back than issued is below 0, which wraps as in blkparse, each part by
-/// itself.
+/// Number of I/Os and their total length: whole KiB of each, plus the remaining bytes. If more
+/// bytes were requeued than issued on a CPU, each of the two parts wraps below 0, as in blkparse.
 #[derive(Debug, Clone, Copy, Default)]
-struct Tally {
+struct IoTally {
     count: u64,
     kib: u64,
     rest: u64,
 }
 
-impl Tally {
+impl IoTally {
     fn add(&mut self, bytes: u32) {
         self.count += 1;
         self.kib = self.kib.wrapping_add(u64::from(bytes >> 10));
         self.rest = self.rest.wrapping_add(u64::from(bytes & 1_023));
     }
 
-    /// Takes the length away, not the count.
+    /// Subtracts the length, but not the count.
     fn take(&mut self, bytes: u32) {
         self.kib = self.kib.wrapping_sub(u64::from(bytes >> 10));
         self.rest = self.rest.wrapping_sub(u64::from(bytes & 1_023));
     }
 
-    fn merge(&mut self, other: &Tally) {
+    fn merge(&mut self, other: &IoTally) {
         self.count += other.count;
         self.kib = self.kib.wrapping_add(other.kib);
         self.rest = self.rest.wrapping_add(other.rest);
@@ -46,27 +45,27 @@ impl Tally {
     }
 }
 
-/// Counts of one direction.
+/// Counts of either reads or writes.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counts {
-    queued: Tally,
-    issued: Tally,
-    requeued: Tally,
-    completed: Tally,
-    merged: Tally,
+    queued: IoTally,
+    issued: IoTally,
+    requeued: IoTally,
+    completed: IoTally,
+    merged: IoTally,
 }
 
-/// Counts of one CPU: of reads and writes, and of those again for commands that pass through.
+/// Counts of one CPU, by direction; passthrough commands have counts of their own.
 #[derive(Debug, Clone, Copy, Default)]
-struct Cpu {
+struct CpuCounts {
     ways: [Counts; 2],
     passed: [Counts; 2],
     unplugs: u64,
     timer_unplugs: u64,
 }
 
-impl Cpu {
-    fn merge(&mut self, other: &Cpu) {
+impl CpuCounts {
+    fn merge(&mut self, other: &CpuCounts) {
         let ways = self.ways.iter_mut().chain(&mut self.passed);
         for (mine, theirs) in ways.zip(other.ways.iter().chain(&other.passed)) {
             mine.queued.merge(&theirs.queued);
@@ -81,9 +80,9 @@ impl Cpu {
 }
 
 #[derive(Debug, Default)]
-struct Trace {
+struct TraceCounts {
     name: String,
-    cpus: BTreeMap<u32, Cpu>,
+    cpus: BTreeMap<u32, CpuCounts>,
     depth: [u64; 2],
     depth_max: [u64; 2],
     events: u64,
@@ -91,19 +90,19 @@ struct Trace {
     last_ns: u64,
 }
 
-/// Counts of traces.
+/// Summary counts of all traces.
 #[derive(Debug)]
 pub(super) struct Summary {
-    traces: Vec<Trace>,
+    traces: Vec<TraceCounts>,
 }
 
 impl Summary {
     pub(super) fn new(names: Vec<String>) -> Summary {
-        let trace = |name| Trace { name, ..Trace::default() };
+        let trace = |name| TraceCounts { name, ..TraceCounts::default() };
         Summary { traces: names.into_iter().map(trace).collect() }
     }
 
-    pub(super) fn entry(&mut self, entry: &Entry) {
+    pub(super) fn entry(&mut self, entry: &TraceEntry) {
         let Some(trace) = self.traces.get_mut(entry.trace) else { return };
         let record = &entry.record;
         trace.cpus.entry(entry.cpu).or_default();
@@ -115,41 +114,43 @@ impl Summary {
             trace.first_ns = record.time_ns;
         }
         trace.events += 1;
-        if let Some(Shown::Act(act)) = shown(record) {
+        if let Some(ShownPart::Code(act)) = shown(record) {
             trace.act(act, entry);
         }
     }
 
     pub(super) fn text(&self) -> String {
-        let traces: Vec<String> = self.traces.iter().map(Trace::text).collect();
+        let traces: Vec<String> = self.traces.iter().map(TraceCounts::text).collect();
         traces.join("\n")
     }
 }
 
-impl Trace {
-    fn act(&mut self, act: Act, entry: &Entry) {
+impl TraceCounts {
+    fn act(&mut self, act: EventCode, entry: &TraceEntry) {
         let (record, bytes) = (&entry.record, entry.record.bytes);
         let way = usize::from(record.has(category::WRITE));
         let cpu = self.cpus.entry(entry.cpu).or_default();
         let passed = record.has(category::PC);
         let counts = if passed { &mut cpu.passed[way] } else { &mut cpu.ways[way] };
         match act {
-            Act::Queue => counts.queued.add(bytes),
-            Act::BackMerge | Act::FrontMerge => counts.merged.add(bytes),
-            Act::Issue => counts.issued.add(bytes),
-            Act::Requeue => {
+            EventCode::Queue => counts.queued.add(bytes),
+            EventCode::BackMerge | EventCode::FrontMerge => counts.merged.add(bytes),
+            EventCode::Issue => counts.issued.add(bytes),
+            EventCode::Requeue => {
                 counts.requeued.add(bytes);
-                // What comes back will be issued again.
+                // A requeued request will be issued again.
                 counts.issued.take(bytes);
             }
-            Act::Complete => counts.completed.add(bytes),
-            Act::Unplug => cpu.unplugs += 1,
-            Act::UnplugTimer => cpu.timer_unplugs += 1,
+            EventCode::Complete => counts.completed.add(bytes),
+            EventCode::Unplug => cpu.unplugs += 1,
+            EventCode::UnplugTimer => cpu.timer_unplugs += 1,
             _ => {}
         }
         match act {
-            Act::Issue => self.depth[way] += 1,
-            Act::Complete | Act::Requeue => self.depth[way] = self.depth[way].saturating_sub(1),
+            EventCode::Issue => self.depth[way] += 1,
+            EventCode::Complete | EventCode::Requeue => {
+                self.depth[way] = self.depth[way].saturating_sub(1)
+            }
             _ => {}
         }
         self.depth_max[way] = self.depth_max[way].max(self.depth[way]);
@@ -157,7 +158,7 @@ impl Trace {
 
     fn text(&self) -> String {
         let mut text = String::new();
-        let mut total = Cpu::default();
+        let mut total = CpuCounts::default();
         for (number, cpu) in &self.cpus {
             total.merge(cpu);
             put(&mut text, &format!("CPU{number} ({}):", self.name), cpu, Some(self.depth_max));
@@ -169,7 +170,7 @@ impl Trace {
         let rate = |way: usize| {
             let ms = self.last_ns.wrapping_sub(self.first_ns) / 1_000_000;
             let done = total.ways[way].completed;
-            // Not quite KiB a second, but what blkparse prints: it adds the rest as thousandths.
+            // Not exactly KiB/s: blkparse adds the remaining bytes as thousandths, and so do we.
             let sum = done.kib.wrapping_mul(1_000).wrapping_add(done.rest);
             sum.checked_div(ms).unwrap_or(0)
         };
@@ -181,7 +182,7 @@ impl Trace {
             self.name,
             self.events
         );
-        // Events that a stream lacks are not counted here, as blkparse does.
+        // Like blkparse, this does not count the events missing from a stream.
         if self.name != STREAM {
             text.push_str("Skips: 0 forward (0 -   0.0%)\n");
         }
@@ -189,13 +190,13 @@ impl Trace {
     }
 }
 
-/// Name of a trace from standard input, as blkparse has it.
+/// Name that blkparse gives to a trace read from standard input.
 const STREAM: &str = "stdin";
 
-/// Prefixes of numbers; those of sizes in KiB begin with the second.
+/// Prefixes of large numbers. Sizes in KiB start with the second one.
 const PREFIXES: [&str; 5] = ["", "K", "M", "G", "P"];
 
-/// Eight places or more, then a prefix: past a million in thousands of it, and so on.
+/// Formats a number in at least 8 columns, scaled by prefixes of 1000 while it is above a million.
 fn short(mut number: u64, prefixes: &[&str]) -> String {
     let mut prefixes = prefixes.iter().copied().peekable();
     let mut prefix = prefixes.next().unwrap_or_default();
@@ -206,19 +207,19 @@ fn short(mut number: u64, prefixes: &[&str]) -> String {
     format!("{number:8}{prefix}")
 }
 
-/// A row of blkparse's: two cells side by side.
+/// Prints one row of blkparse's summary: a read cell and a write cell.
 fn row(text: &mut String, names: [&str; 2], cells: [String; 2], gap: &str) {
     let [(read, write), (left, right)] = [(names[0], names[1]), (&cells[0], &cells[1])];
     let _ = writeln!(text, " {read:17}{left}{gap} {write:18}{right}");
 }
 
-fn put(text: &mut String, title: &str, cpu: &Cpu, depth_max: Option<[u64; 2]>) {
-    let sized = |tally: &Tally| {
+fn put(text: &mut String, title: &str, cpu: &CpuCounts, depth_max: Option<[u64; 2]>) {
+    let sized = |tally: &IoTally| {
         format!("{}, {}iB", short(tally.count, &PREFIXES), short(tally.kib(), &PREFIXES[1..]))
     };
     let plain = |count: u64| format!("{count:8}{:8}", ' ');
     let [read, write] = &cpu.ways;
-    let both = |of: fn(&Counts) -> &Tally| [sized(of(read)), sized(of(write))];
+    let both = |of: fn(&Counts) -> &IoTally| [sized(of(read)), sized(of(write))];
     let requeued = [read, write].map(|way| short(way.requeued.count, &PREFIXES));
     let _ = writeln!(text, "{title}");
     row(text, ["Reads Queued:", "Writes Queued:"], both(|way| &way.queued), "\t");
@@ -235,16 +236,16 @@ fn put(text: &mut String, title: &str, cpu: &Cpu, depth_max: Option<[u64; 2]>) {
     row(text, ["IO unplugs:", "Timer unplugs:"], cells, "\t");
 }
 
-/// The rows of commands that pass through, if there were any.
-fn passed(text: &mut String, cpu: &Cpu) {
+/// Prints the rows of passthrough commands, if there were any.
+fn passed(text: &mut String, cpu: &CpuCounts) {
     let of = |way: &Counts| [way.queued, way.issued, way.requeued, way.completed];
     if cpu.passed.iter().flat_map(of).all(|tally| tally.count == 0) {
         return;
     }
-    let sized = |tally: &Tally| {
+    let sized = |tally: &IoTally| {
         format!("{}, {}iB", short(tally.count, &PREFIXES), short(tally.kib(), &PREFIXES[1..]))
     };
-    let count = |tally: &Tally| short(tally.count, &PREFIXES);
+    let count = |tally: &IoTally| short(tally.count, &PREFIXES);
     let [read, write] = &cpu.passed;
     let cells = [sized(&read.queued), sized(&write.queued)];
     row(text, ["PC Reads Queued:", "PC Writes Queued:"], cells, "\t");

@@ -109,7 +109,7 @@ fn native_rows(args: &BenchArgs, interrupt: &Interrupt) -> Result<(Vec<Row>, Res
     let writer = plans.iter().map(|plan| plan.plan.workload.rw).find(|rw| rw.writes());
     check_overwrite(args, writer.map(|rw| format!("rw={rw}")))?;
     let mut rows: Vec<Row> = Vec::new();
-    let mut bar = millrace_console::Bar::new(plans.len());
+    let mut bar = millrace_console::ProgressBar::new(plans.len());
     let (mut notes, mut ended) = (Vec::new(), Ok(()));
     for (index, plan) in plans.iter().enumerate() {
         if interrupt.is_set() {

@@ -71,7 +71,7 @@ pub fn run(args: &ExploreArgs) -> Result<ExitCode> {
         Task::Seeds { first, count, time } => {
             let (fail_fast, interrupt) = (args.fail_fast, interrupt.clone());
             let seeds = Seeds { first, count, time, fail_fast, interrupt };
-            let mut bar = Bar { shown: false, terminal: std::io::stderr().is_terminal() };
+            let mut bar = ProgressBar { shown: false, terminal: std::io::stderr().is_terminal() };
             let mut show = |sums: &SeedTotals, part| bar.show(sums, part);
             let sums = worker_pool::run(&seeds, args.jobs, subject, &mut show);
             bar.clear();
@@ -207,12 +207,12 @@ fn report(args: &ExploreArgs, sums: &SeedTotals, findings: &[Finding]) -> Result
 }
 
 /// How far it is, on a terminal.
-struct Bar {
+struct ProgressBar {
     shown: bool,
     terminal: bool,
 }
 
-impl Bar {
+impl ProgressBar {
     fn show(&mut self, sums: &SeedTotals, part: f64) {
         if self.terminal {
             self.shown = true;

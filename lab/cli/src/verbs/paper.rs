@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use millrace_console::words::{whole, word};
-use millrace_console::{Bar, WIDTH, wrapped};
+use millrace_console::{ProgressBar, WIDTH, wrapped};
 use millrace_drives::Words;
 use millrace_experiments::page::{Check, CheckKind, Page, Verdict};
 use millrace_experiments::papers::{atc17, msst15, ols02, schedulers, spans, systor13};
@@ -361,7 +361,7 @@ fn page_of(
     (args, without): (&Args, &[Mechanism]),
     interrupt: &Interrupt,
 ) -> Result<Page> {
-    let mut bar = Bar::new(0);
+    let mut bar = ProgressBar::new(0);
     let page = paper.run((args.seed, without), |step| {
         bar.step(step.done, step.of, &format!("{}: {}", paper.name(), step.task));
         if interrupt.is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }

@@ -27,7 +27,7 @@ pub use args::ReplayArgs;
 use super::drive_notes::DriveNotes;
 use super::interrupt::{self, INTERRUPTED};
 use args::Speed;
-use millrace_console::{Bar, ReadDamage};
+use millrace_console::{ProgressBar, ReadDamage};
 use target::Lanes;
 use trace_progress::{TraceProgress, TrackedTrace};
 
@@ -176,7 +176,7 @@ fn carry_out(
     (source, addresses): (TrackedTrace<AnySource>, Addresses),
     (settings, watch, ios): (&Settings, &Arc<TraceProgress>, Option<u64>),
 ) -> Result<Report> {
-    let mut bar = Bar::new(1);
+    let mut bar = ProgressBar::new(1);
     if let (Some(name), Lanes::Drives(volumes)) = (&args.machine, &lanes) {
         let model = machine(name).context("--machine")?;
         bar.show(0, name, 0.0);

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use millrace_block::DROPPED_EVENTS;
-use millrace_block::blktrace::{Act, Note, Record, category, device, encode_number};
+use millrace_block::blktrace::{EventCode, NotifyKind, Record, category, device, encode_number};
 use millrace_tests::traces::{agrees_with_btt, blkparse, shown};
 use millrace_tests::{millrace, millrace_lab, require_clients, run, tempdir};
 use serde_json::Value;
@@ -36,7 +36,7 @@ impl File {
             sector,
             bytes,
             action,
-            pid: u32::from(action != Note::Message.action()),
+            pid: u32::from(action != NotifyKind::Message.action()),
             device: device(240, 0),
             cpu: self.cpu,
             error: 0,
@@ -48,13 +48,13 @@ impl File {
 
     /// A whole I/O from one time to another, in microseconds.
     fn io(&mut self, categories: u16, sector: u64, (from_us, to_us): (u64, u64)) {
-        for act in [Act::Queue, Act::GetRequest, Act::Insert, Act::Issue] {
+        for act in [EventCode::Queue, EventCode::GetRequest, EventCode::Insert, EventCode::Issue] {
             self.put(act.with(categories), from_us, (sector, 4096), &[]);
         }
-        self.put(Act::Complete.with(categories), to_us, (sector, 4096), &[]);
+        self.put(EventCode::Complete.with(categories), to_us, (sector, 4096), &[]);
     }
 
-    fn flush(&mut self, act: Act, time_us: u64, queued_us: u64) {
+    fn flush(&mut self, act: EventCode, time_us: u64, queued_us: u64) {
         self.put(act.with(FLUSH), time_us, (queued_us, 0), &[]);
     }
 }
@@ -64,25 +64,25 @@ fn write(dir: &Path, is_damaged: bool) {
     let mut first = File::new(0);
     first.io(WRITE, 8, (0, 100));
     // Without a partner: a completion of what began before, and an I/O that is not completed.
-    first.put(Act::Complete.with(WRITE), 110, (5_000, 4096), &[]);
-    first.put(Act::Queue.with(READ), 120, (800, 4096), &[]);
+    first.put(EventCode::Complete.with(WRITE), 110, (5_000, 4096), &[]);
+    first.put(EventCode::Queue.with(READ), 120, (800, 4096), &[]);
     // Of the flushes that wait for the first, the third joins the second.
-    first.flush(Act::Queue, 200, 200);
-    first.flush(Act::Issue, 210, 200);
-    first.flush(Act::Queue, 220, 220);
-    first.flush(Act::Queue, 230, 230);
-    first.flush(Act::Complete, 1_200, 200);
-    first.put(Act::BackMerge.with(FLUSH), 1_200, (230, 0), &encode_number(220));
-    first.flush(Act::Issue, 1_210, 220);
-    first.flush(Act::Complete, 2_220, 220);
+    first.flush(EventCode::Queue, 200, 200);
+    first.flush(EventCode::Issue, 210, 200);
+    first.flush(EventCode::Queue, 220, 220);
+    first.flush(EventCode::Queue, 230, 230);
+    first.flush(EventCode::Complete, 1_200, 200);
+    first.put(EventCode::BackMerge.with(FLUSH), 1_200, (230, 0), &encode_number(220));
+    first.flush(EventCode::Issue, 1_210, 220);
+    first.flush(EventCode::Complete, 2_220, 220);
     // The completion of the fourth is lost among seven dropped events.
-    first.flush(Act::Queue, 2_300, 2_300);
-    first.flush(Act::Issue, 2_300, 2_300);
-    first.put(Note::Message.action(), 2_400, (0, 0), format!("{DROPPED_EVENTS}7").as_bytes());
+    first.flush(EventCode::Queue, 2_300, 2_300);
+    first.flush(EventCode::Issue, 2_300, 2_300);
+    first.put(NotifyKind::Message.action(), 2_400, (0, 0), format!("{DROPPED_EVENTS}7").as_bytes());
     first.sequence += 7;
-    first.flush(Act::Queue, 9_000, 9_000);
-    first.flush(Act::Issue, 9_000, 9_000);
-    first.flush(Act::Complete, 9_500, 9_000);
+    first.flush(EventCode::Queue, 9_000, 9_000);
+    first.flush(EventCode::Issue, 9_000, 9_000);
+    first.flush(EventCode::Complete, 9_500, 9_000);
     let mut second = File::new(1);
     for number in 0..4 {
         second.io(READ, 80 + 8 * number, (300 + 50 * number, 320 + 50 * number));

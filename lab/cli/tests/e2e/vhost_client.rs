@@ -183,7 +183,9 @@ fn a_daemon_without_descriptors_for_its_guests_warns_at_the_start_and_names_the_
     assert!(said.contains("the limit is 128"), "{said}");
     let socket = few.dir().join("vm");
     assert_ne!(bench(&socket, &["--jobs", "64", "--ios", "64"]).status.code(), Some(0));
-    let cut_off = || few.stderr().contains("is cut off: the process is out of file descriptors");
+    let cut_off = || {
+        few.stderr().contains("disconnecting the frontend: the process is out of file descriptors")
+    };
     let told = poll_within(Duration::from_secs(20), || cut_off().then_some(()));
     assert!(told.is_some(), "{}", few.stderr());
     // With fewer queues a guest is served all the same.

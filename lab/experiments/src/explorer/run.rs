@@ -8,8 +8,8 @@ use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use millrace_block::{
-    Controller, ControllerConfig, Disk, DiskConfig, Entrance, Event, Inside, Layout, OpSnapshot,
-    QueueKind, Sharing, TraceSink, Volume,
+    Controller, ControllerConfig, Disk, DiskConfig, Entrance, Inside, Layout, OpSnapshot,
+    QueueKind, Sharing, TraceEvent, TraceSink, Volume,
 };
 use millrace_machine::{CpuId, Doorbell, Machine, Parker, Thread, Word};
 use millrace_simulator::{SimError, Simulated, Simulation};
@@ -268,7 +268,7 @@ fn sweep(state: &Arc<RunState>) {
 struct Sink(SharedOracle);
 
 impl TraceSink for Sink {
-    fn trace(&self, event: &Event) {
+    fn trace(&self, event: &TraceEvent) {
         lock_oracle(&self.0).note(event.sector << 8 | event.action as u64);
     }
 }

@@ -7,8 +7,8 @@
 use std::collections::VecDeque;
 
 use millrace_block::{
-    Batch, Chain, Deadline, DeadlineConfig, Disk, Done, GroupId, Leftover, Pick, Scheduler,
-    SchedulerKind,
+    BioChain, ChainBatch, CompletedChain, Deadline, DeadlineConfig, Disk, GroupId, Leftover,
+    Scheduler, SchedulerKind, SchedulerPick,
 };
 use millrace_simulator::Simulated;
 use serde::{Deserialize, Serialize};
@@ -83,25 +83,25 @@ impl OrderSpec {
 
 /// First come, first served, each chain after a while.
 struct Delay {
-    chains: VecDeque<Chain<Simulated>>,
+    chains: VecDeque<BioChain<Simulated>>,
     delay_ns: u64,
 }
 
 impl Scheduler<Simulated> for Delay {
-    fn insert(&mut self, batch: &mut Batch<'_, Simulated>) {
+    fn insert(&mut self, batch: &mut ChainBatch<'_, Simulated>) {
         self.chains.extend(batch);
     }
 
-    fn next(&mut self, now_ns: u64) -> Pick<Simulated> {
-        let Some(first) = self.chains.front() else { return Pick::Nothing };
+    fn next(&mut self, now_ns: u64) -> SchedulerPick<Simulated> {
+        let Some(first) = self.chains.front() else { return SchedulerPick::Nothing };
         let due_ns = first.queued_ns() + self.delay_ns;
         if due_ns > now_ns {
-            return Pick::WaitUntil(due_ns);
+            return SchedulerPick::WaitUntil(due_ns);
         }
-        self.chains.pop_front().map_or(Pick::Nothing, Pick::Chain)
+        self.chains.pop_front().map_or(SchedulerPick::Nothing, SchedulerPick::Chain)
     }
 
-    fn completed(&mut self, _: &Done) {}
+    fn completed(&mut self, _: &CompletedChain) {}
 
     fn pass(&mut self, _: GroupId, _: (u32, u64), _: u64) -> bool {
         false

@@ -6,7 +6,7 @@
 
 use std::fmt::Display;
 
-use millrace_block::{Again, Bio, Buffer, Channel, Op, Reject, Sector};
+use millrace_block::{AfterCompletion, Bio, Buffer, Channel, Op, Reject, Sector};
 use millrace_machine::Native;
 use millrace_runtime::IoContext;
 
@@ -83,7 +83,7 @@ impl Target for ChannelTarget<'_> {
     #[inline(always)]
     fn turn(
         &mut self,
-        mut next: impl FnMut(&mut Bio, Option<&dyn Display>) -> Again,
+        mut next: impl FnMut(&mut Bio, Option<&dyn Display>) -> AfterCompletion,
     ) -> Result<usize, BenchError> {
         let bs_bytes = self.bs_bytes;
         Ok(self.channel.poll_again(|bio, status| {

@@ -9,7 +9,7 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
-use millrace_block::{Again, Op, Sector};
+use millrace_block::{AfterCompletion, Op, Sector};
 use millrace_clients::vhost::Counters;
 use millrace_machine::{CpuId, Machine, Native};
 
@@ -132,7 +132,7 @@ impl<C: Client> Target for ClientTarget<C> {
     #[inline(always)]
     fn turn(
         &mut self,
-        mut next: impl FnMut(&mut ClientIo, Option<&dyn Display>) -> Again,
+        mut next: impl FnMut(&mut ClientIo, Option<&dyn Display>) -> AfterCompletion,
     ) -> Result<usize, BenchError> {
         let ClientTarget { client, ios, free, done } = self;
         client.reap(ios, done)?;
@@ -141,8 +141,8 @@ impl<C: Client> Target for ClientTarget<C> {
         for (slot, failed) in done.drain(..) {
             let io = &mut ios[slot as usize];
             match next(io, failed.as_ref().map(|status| status as &dyn Display)) {
-                Again::Submit => client.submit(slot, io)?,
-                Again::Drop => free.push(slot),
+                AfterCompletion::Submit => client.submit(slot, io)?,
+                AfterCompletion::Drop => free.push(slot),
             }
         }
         if handed > free.len() - kept {

@@ -9,7 +9,7 @@
 use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use millrace_block::{Again, Op, Sector, Snapshot};
+use millrace_block::{AfterCompletion, Op, Sector, Snapshot};
 use millrace_machine::{Machine, Native};
 
 use crate::load::error::BenchError;
@@ -77,7 +77,7 @@ pub(crate) trait Target {
     /// `Submit`, having aimed it, goes off again. Returns how many were handed out.
     fn turn(
         &mut self,
-        next: impl FnMut(&mut Self::Io, Option<&dyn Display>) -> Again,
+        next: impl FnMut(&mut Self::Io, Option<&dyn Display>) -> AfterCompletion,
     ) -> Result<usize, BenchError>;
     /// Waits until something may be done.
     fn wait(&mut self) -> Result<(), BenchError>;
@@ -194,11 +194,11 @@ impl<T: Target> Job<T> {
                 written.landed(io.sector() / u64::from(aim.workload.bs_bytes >> 9));
             }
             if again == left {
-                return Again::Drop;
+                return AfterCompletion::Drop;
             }
             again += 1;
             aim.next(io, now_ns);
-            Again::Submit
+            AfterCompletion::Submit
         })?;
         if equal.1 != 0 {
             result.latencies.add(now_ns.saturating_sub(equal.0), equal.1);
@@ -228,7 +228,7 @@ impl<T: Target> Job<T> {
             let handed = target.turn(|io, failed| {
                 let block = io.sector() / sectors;
                 written.check(block, failed.map_or_else(|| Ok(&*io.memory()), Err), result);
-                Again::Drop
+                AfterCompletion::Drop
             })?;
             if handed == 0 {
                 target.wait()?;

@@ -64,7 +64,8 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use millrace_block::{
-        Action, Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, Event, TraceSink, Volume,
+        Action, Bio, Buffer, Channel, ChannelConfig, Disk, DiskConfig, TraceEvent, TraceSink,
+        Volume,
     };
     use millrace_drives::open_on;
     use millrace_machine::Native;
@@ -76,7 +77,7 @@ mod tests {
     struct RecordedActions(Mutex<Vec<Action>>);
 
     impl TraceSink for RecordedActions {
-        fn trace(&self, event: &Event) {
+        fn trace(&self, event: &TraceEvent) {
             self.0.lock().expect("no panic").push(event.action);
         }
     }

@@ -12,8 +12,8 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry::Vacant;
 
 use millrace_block::Op;
-use millrace_block::blktrace::{Act, Record, category};
-use millrace_trace::{Entry, Names, Spans, Watch};
+use millrace_block::blktrace::{EventCode, Record, category};
+use millrace_trace::{IoListener, Spans, TraceEntry, TraceNames};
 
 use super::TraceIo;
 use super::devices::Devices;
@@ -49,7 +49,7 @@ pub struct EventIos {
 impl EventIos {
     /// Learns the name of an event's device, before `Spans` sees the event. I/Os of devices past
     /// those that are kept are passed over.
-    pub fn learn(&mut self, entry: &Entry, names: &Names) {
+    pub fn learn(&mut self, entry: &TraceEntry, names: &TraceNames) {
         let (device, mut devices) = (entry.record.device, std::mem::take(&mut self.devices));
         let _ = self.number(device, &mut devices, || names.device_or_number(device));
         self.devices = devices;
@@ -102,14 +102,14 @@ impl EventIos {
     }
 }
 
-impl Watch for EventIos {
+impl IoListener for EventIos {
     fn arrived(&mut self, record: &Record) -> u64 {
         let Some(&device) = self.numbers.get(&record.device) else { return UNTOLD };
         let arrival = self.arrivals.entry(device).or_insert(Arrival::Unknown(0));
         match (record.act(), &mut *arrival) {
-            (Some(Act::Issue), Arrival::Unknown(ISSUES_TRIED..)) => *arrival = Arrival::Issue,
-            (Some(Act::Issue), Arrival::Unknown(seen)) => *seen += 1,
-            (Some(Act::Issue), _) | (_, Arrival::Queue) => {}
+            (Some(EventCode::Issue), Arrival::Unknown(ISSUES_TRIED..)) => *arrival = Arrival::Issue,
+            (Some(EventCode::Issue), Arrival::Unknown(seen)) => *seen += 1,
+            (Some(EventCode::Issue), _) | (_, Arrival::Queue) => {}
             (_, Arrival::Issue) => *arrival = Arrival::Queue,
             (_, Arrival::Unknown(seen)) => {
                 if *seen > 0 {
@@ -164,7 +164,7 @@ pub(super) struct PairedEvents {
 
 impl PairedEvents {
     /// One more event, of a device whose number is known.
-    pub(super) fn entry(&mut self, entry: &Entry) {
+    pub(super) fn entry(&mut self, entry: &TraceEntry) {
         self.spans.entry(entry, &mut self.ios);
     }
 
@@ -184,16 +184,16 @@ mod tests {
     use super::*;
 
     /// Action, categories, time, first sector, bytes.
-    type Step = (Act, u16, u64, u64, u32);
+    type Step = (EventCode, u16, u64, u64, u32);
 
-    fn entry((act, categories, time_ns, sector, bytes): Step) -> Entry {
+    fn entry((act, categories, time_ns, sector, bytes): Step) -> TraceEntry {
         let action = act.with(categories);
         let record = Record { action, time_ns, sector, bytes, ..Record::default() };
-        Entry { record, data: Vec::new(), trace: 0, cpu: 0 }
+        TraceEntry { record, data: Vec::new(), trace: 0, cpu: 0 }
     }
 
     fn feed(events: &mut PairedEvents, step: Step) {
-        let (entry, names) = (entry(step), Names::default());
+        let (entry, names) = (entry(step), TraceNames::default());
         events.ios.learn(&entry, &names);
         events.entry(&entry);
     }
@@ -205,7 +205,7 @@ mod tests {
         ios.map(|io| (io.at_ns, io.op, io.offset_bytes, io.latency_ns)).collect()
     }
 
-    use Act::{Complete, Issue, Queue};
+    use EventCode::{Complete, Issue, Queue};
     use category::{FLUSH, READ, WRITE};
 
     #[test]

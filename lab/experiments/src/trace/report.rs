@@ -3,7 +3,7 @@
 //! Owns what is shown and how it is called; the page and its plots are `crate::page`'s. One file
 //! that needs no network, of bounded size. Called by `millrace-lab trace report`.
 
-use millrace_trace::{Drive, Kind, Measures, Per, Spans};
+use millrace_trace::{Drive, IoKind, Measures, SpanGrouping, Spans};
 
 use super::timeline::{
     CPUS_SHOWN, DRIVES_SHOWN, LATENCY_BINS, SECTOR_BINS, STAGES, Slot, Timeline, latency_start,
@@ -126,7 +126,7 @@ impl Report<'_> {
     }
 
     fn rates(&self) -> Figure {
-        let iops = Kind::ALL.into_iter().filter_map(|kind| {
+        let iops = IoKind::ALL.into_iter().filter_map(|kind| {
             let of = |slot: &Slot| slot.completed[kind as usize];
             let there = self.timeline.slots.iter().any(|slot| of(slot) > 0);
             there.then(|| self.series(kind.name(), |slot| Some(self.rate(of(slot)))))
@@ -252,9 +252,9 @@ impl Report<'_> {
     fn tables(&self) -> Vec<DataTable> {
         let mut tables = vec![table("spans", "Spans", self.spans.all())];
         for (id, title, per) in [
-            ("per-drive", "Spans by device", Per::Drive),
-            ("per-cpu", "Spans by CPU", Per::Cpu),
-            ("per-op", "Spans by operation", Per::Op),
+            ("per-drive", "Spans by device", SpanGrouping::Drive),
+            ("per-cpu", "Spans by CPU", SpanGrouping::Cpu),
+            ("per-op", "Spans by operation", SpanGrouping::Op),
         ] {
             let groups = self.spans.groups(per);
             let rows = groups.iter().flat_map(|(name, all)| rows(name, all)).collect();

@@ -5,8 +5,8 @@
 //! that grow. So memory is bounded (1 MiB), and so is the page that `report.rs` makes of it.
 //! Fed with each event, and by `Spans` with each span; called by `millrace-lab trace report`.
 
-use millrace_block::blktrace::{Act, category};
-use millrace_trace::{Entry, Kind, Sample, Span, Spans, Watch};
+use millrace_block::blktrace::{EventCode, category};
+use millrace_trace::{IoKind, IoListener, Sample, Span, Spans, TraceEntry};
 
 /// Slots of time.
 const SLOTS_MAX: usize = 120;
@@ -29,7 +29,7 @@ pub(super) struct Slot {
     /// Of each stage how many ended, and how long they were together.
     pub(super) stages: [(u64, u64); STAGES.len()],
     /// Completed, by kind.
-    pub(super) completed: [u64; Kind::ALL.len()],
+    pub(super) completed: [u64; IoKind::ALL.len()],
     pub(super) bytes: u64,
     /// Queued, by CPU; what is past the last is counted there.
     pub(super) cpus: [u64; CPUS_SHOWN],
@@ -44,7 +44,7 @@ pub(super) struct Slot {
 impl Slot {
     const EMPTY: Slot = Slot {
         stages: [(0, 0); STAGES.len()],
-        completed: [0; Kind::ALL.len()],
+        completed: [0; IoKind::ALL.len()],
         bytes: 0,
         cpus: [0; CPUS_SHOWN],
         drives: [(0, 0); DRIVES_SHOWN],
@@ -99,7 +99,7 @@ impl Timeline {
     }
 
     /// One more event; `spans` have seen it already.
-    pub fn entry(&mut self, entry: &Entry, spans: &Spans) {
+    pub fn entry(&mut self, entry: &TraceEntry, spans: &Spans) {
         let record = &entry.record;
         self.events += 1;
         let Some(act) = record.act().filter(|_| !record.has(category::PC)) else { return };
@@ -110,21 +110,21 @@ impl Timeline {
         let bin = with_sectors.map_or(0, |drive| self.sector_bin(drive, record.sector));
         let Some(slot) = self.slot(record.time_ns) else { return };
         match act {
-            Act::Queue => {
+            EventCode::Queue => {
                 slot.cpus[cpu] += 1;
                 if let (Some(drive), 1..) = (shown, record.bytes) {
                     slot.sectors[drive][bin] += 1;
                 }
             }
-            Act::Issue => {
+            EventCode::Issue => {
                 if let (Some(drive), Some(place)) = (shown, place) {
                     let (issued, deepest) = &mut slot.drives[drive];
                     *issued += 1;
                     *deepest = (*deepest).max(spans.drives()[place].depth_now());
                 }
             }
-            Act::Complete => {
-                slot.completed[Kind::of(record) as usize] += 1;
+            EventCode::Complete => {
+                slot.completed[IoKind::of(record) as usize] += 1;
                 slot.bytes += u64::from(record.bytes);
             }
             _ => {}
@@ -169,7 +169,7 @@ impl Timeline {
     }
 }
 
-impl Watch for Timeline {
+impl IoListener for Timeline {
     fn sample(&mut self, sample: &Sample) {
         let Some(slot) = self.slot(sample.time_ns) else { return };
         let stage = STAGES.iter().position(|stage| *stage == sample.span);
@@ -209,10 +209,10 @@ mod tests {
                 time_ns: number * number * 1_000,
                 sector: number * 1_000,
                 bytes: 4096,
-                action: Act::Queue.with(category::WRITE),
+                action: EventCode::Queue.with(category::WRITE),
                 ..Record::default()
             };
-            let entry = Entry { record, data: Vec::new(), trace: 0, cpu: 0 };
+            let entry = TraceEntry { record, data: Vec::new(), trace: 0, cpu: 0 };
             spans.entry(&entry, &mut timeline);
             timeline.entry(&entry, &spans);
         }

@@ -2,8 +2,8 @@
 //!
 //! One simulated thread each. A turn of its loop: look for notifications, take what is on the rings
 //! into the channel, submit it together, collect completions, put them on the used rings,
-//! interrupt. Around the production code (`Channel`, `Pace`, `Polling`) stands what QEMU and its
-//! system calls cost. QEMU 2.1 shows and signals each request by itself as it is done
+//! interrupt. Around the production code (`Channel`, `BatchPacer`, `Polling`) stands what QEMU and
+//! its system calls cost. QEMU 2.1 shows and signals each request by itself as it is done
 //! (`complete_request_vring`; 2.2 has a bottom half for it), where the driver wants to be told. As
 //! QEMU does it asks for notifications as soon as it has emptied a ring; while it polls it does
 //! not. Nothing done: it polls for as long as `Polling` says, then sleeps.
@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use millrace_block::{Bio, Buffer, Channel, ChannelConfig, IoThread, Op, Stamp};
-use millrace_exports::vhost::pace::{Pace, PaceConfig};
+use millrace_exports::vhost::pace::{BatchPacer, PaceConfig};
 use millrace_exports::vhost::polling::Polling;
 use millrace_machine::{CpuId, Machine, Stage};
 use millrace_simulator::Simulated;
@@ -56,7 +56,7 @@ pub(super) struct IoThreadState<'a> {
     memory: &'a GuestMemory,
     queues: Vec<Queue>,
     channel: Channel<Simulated>,
-    pace: Pace,
+    pace: BatchPacer,
     polling: Polling,
     /// Requests in the channel, by user data.
     requests: Vec<(u32, VmRequest)>,
@@ -101,7 +101,7 @@ pub(super) fn run(vm: &Vm, number: u32) {
         memory: &vm.memory[number as usize % vm.memory.len()],
         queues,
         channel: Channel::open(&vm.volume, config).expect("its queues are served"),
-        pace: Pace::new(PaceConfig { wait_max_ns: served.wait_max_ns }),
+        pace: BatchPacer::new(PaceConfig { wait_max_ns: served.wait_max_ns }),
         polling: Polling::new(served.poll_max_ns),
         requests: Vec::new(),
         free: Vec::new(),

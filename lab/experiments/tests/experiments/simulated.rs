@@ -4,7 +4,7 @@
 //! the bit, so that debug and release builds agree. A change of the layer or of the model moves
 //! that number, and nothing else here.
 
-use millrace_block::blktrace::{self, Act, RECORD_BYTES, Record};
+use millrace_block::blktrace::{self, EventCode, RECORD_BYTES, Record};
 use millrace_block::{Inside, Layout, Spread, Stack, Stamp};
 use millrace_experiments::simulation::{
     DioCount, HostAdapterConfig, InterfaceKind, Irq, Length, Linux3, Linux24, LockScope,
@@ -228,7 +228,10 @@ fn what_stands_around_a_drive_that_completes_at_once_leaves_it_so() {
     let handled =
         SimPlan { service: plain(), irq: Irq::Core0, ..plan(2, Stack::Mq, InterfaceKind::Ring) };
     let refused = run_simulated(&model, &handled).expect_err("a handler files what is done");
-    assert!(refused.to_string().contains("inside each: the drive answers later"), "{refused}");
+    assert!(
+        refused.to_string().contains("the drive does not complete requests at once"),
+        "{refused}"
+    );
 }
 
 #[test]
@@ -291,7 +294,7 @@ fn more_jobs_than_a_machine_has_threads_for_are_refused_with_how_many_it_has() {
 }
 
 /// The acts of all records of a trace's files.
-fn acts(files: &[std::path::PathBuf]) -> Vec<Act> {
+fn acts(files: &[std::path::PathBuf]) -> Vec<EventCode> {
     let mut acts = Vec::new();
     for file in files {
         let bytes = std::fs::read(file).expect("a file that was named");
@@ -345,11 +348,11 @@ fn bounces_are_in_the_traces_of_both_machines_and_a_full_ring_is_counted() {
         assert_eq!(acts.len() as u64, recorded.events);
         let count = |wanted| acts.iter().filter(|act| **act == wanted).count();
         // Two jobs of 20 I/Os at least, each of eight buffer heads in one request.
-        assert!(count(Act::Bounce) >= 40, "{recorded:?}");
-        assert_eq!(count(Act::Bounce), count(Act::Issue));
-        assert_eq!(count(Act::Queue), 8 * count(Act::Issue));
+        assert!(count(EventCode::Bounce) >= 40, "{recorded:?}");
+        assert_eq!(count(EventCode::Bounce), count(EventCode::Issue));
+        assert_eq!(count(EventCode::Queue), 8 * count(EventCode::Issue));
     }
     let plain = simulated("plain", 4096, false);
-    assert!(!acts(&plain.files).contains(&Act::Bounce) && plain.events > 0);
+    assert!(!acts(&plain.files).contains(&EventCode::Bounce) && plain.events > 0);
     assert!(simulated("small", 16, true).dropped > 0);
 }

@@ -1,9 +1,8 @@
-//! How a channel uses the one list of all drives, of a volume that is served per volume.
+//! A channel's use of the single list of all drives, for a volume in `per-volume` mode.
 //!
-//! The parts of `Submission` and of `Member` that put bios into that list and take requests out of
-//! it. Called by submission.rs and unplug.rs where `BioChecks::baseline` says that bios do not go
-//! into the drives' plugs; the list is made when a channel first needs it. Kernel counterpart: that
-//! of volume_plug.rs.
+//! The parts of `Submission` and `VolumeMember` that put bios into that list and take requests out
+//! of it. Called by submission.rs and unplug.rs if `BioChecks::baseline` is set. The list is made
+//! when a channel first needs it. Kernel counterpart: that of volume_plug.rs.
 
 use alloc::boxed::Box;
 
@@ -12,16 +11,16 @@ use millrace_machine::{Machine, Stage};
 use crate::account::disk_counter::DiskCounter;
 use crate::bio::Op;
 use crate::chain::slot::BioRef;
-use crate::channel::baseline::volume_plug::{Drives, VolumePlug};
-use crate::channel::member::{Member, Server};
+use crate::channel::baseline::volume_plug::{PlugTarget, VolumePlug};
+use crate::channel::member::{BatchServer, VolumeMember};
 use crate::channel::submission::Submission;
 use crate::disk::baseline::filled;
-use crate::disk::runner::Runner;
+use crate::disk::submit_context::SubmitContext;
 use crate::disk::trace::PlugPlace;
 use crate::queue::request::RequestRef;
 use crate::volume::serving::Serving;
 
-/// Makes the list of a channel, if its volume is served so and there is none.
+/// Creates the channel's list if its volume is served per volume and it has none.
 pub(crate) fn make_plug<M: Machine>(sub: &mut Submission<M>) {
     if sub.checks.baseline && sub.volume_plug.is_none() {
         sub.volume_plug = Some(Box::new(VolumePlug::new(&sub.volume)));
@@ -29,7 +28,8 @@ pub(crate) fn make_plug<M: Machine>(sub: &mut Submission<M>) {
 }
 
 impl<M: Machine> Submission<M> {
-    /// Unplugs the list, if there is one; with nothing plugged, follows the volume's mode.
+    /// Unplugs the list, if there is one. With nothing plugged, follows a change of the volume's
+    /// mode.
     pub(crate) fn flush_baseline(&mut self, serving: Serving) {
         if self.checks.baseline {
             self.batch.plugged += self.flush_requests();
@@ -42,7 +42,7 @@ impl<M: Machine> Submission<M> {
         }
     }
 
-    /// Puts a bio that goes to one drive into the list, as a request or into another's.
+    /// Adds a bio that goes to one drive to the list, as a request of its own or merged.
     pub(crate) fn plug_request(&mut self, slot: BioRef<M>) {
         if self.checks.traced {
             let drives = self.members.len();
@@ -51,32 +51,32 @@ impl<M: Machine> Submission<M> {
             disk.trace(&mut self.run).record_entry(&slot, drives);
         }
         if slot.op() != Op::Flush {
-            // A flush is counted when it goes its own way.
+            // Flushes are counted where they are sent.
             self.members[usize::from(slot.member)].outstanding += 1;
         }
         self.batch.plugged = self.with_volume_plug(|plug, to| plug.plug(slot, to));
         self.run.publish();
     }
 
-    /// Unplugs the list, and goes on with what was refused or blocked; returns what is left.
+    /// Unplugs the list, and retries refused and blocked bios. Returns the number left.
     fn flush_requests(&mut self) -> u32 {
         self.with_volume_plug(VolumePlug::flush)
     }
 
-    /// Does something with the list; returns what is plugged then.
+    /// Calls `act` with the list. Returns the number plugged afterwards.
     fn with_volume_plug(
         &mut self,
-        act: impl FnOnce(&mut VolumePlug<M>, &mut Drives<'_, M>),
+        act: impl FnOnce(&mut VolumePlug<M>, &mut PlugTarget<'_, M>),
     ) -> u32 {
         let Some(plug) = &mut self.volume_plug else {
             unreachable!("made when the channel began to follow this mode");
         };
         let (members, run) = (&mut self.members, &mut self.run);
-        act(plug, &mut Drives { members, run, traced: self.checks.traced });
+        act(plug, &mut PlugTarget { members, run, traced: self.checks.traced });
         plug.plugged(&self.members)
     }
 
-    /// Takes plugged requests apart again: only for a `BioSet` that is leaked.
+    /// Takes plugged requests apart, for a `BioSet` that is leaked.
     pub(crate) fn leak_requests(&mut self) {
         if let Some(plug) = &mut self.volume_plug {
             plug.leak(&self.members);
@@ -84,20 +84,20 @@ impl<M: Machine> Submission<M> {
     }
 }
 
-impl<M: Machine> Member<M> {
-    /// A request of the drive, taken while plugging.
-    pub(crate) fn take_request(&self, run: &mut Runner<M>) -> Option<RequestRef<M>> {
+impl<M: Machine> VolumeMember<M> {
+    /// Takes a request of the drive for the plug.
+    pub(crate) fn take_request(&self, run: &mut SubmitContext<M>) -> Option<RequestRef<M>> {
         self.hctx().tags.take_one(&mut run.hint)
     }
 
-    /// A bio that became a request, or part of one that was plugged before.
+    /// Counts a bio that became a request, or was merged with one in the plug.
     pub(crate) fn count_plugged(&mut self) {
         M::work(Stage::Submit, 1);
         self.stats.add(DiskCounter::Queued, 1);
     }
 
-    /// A bio waits for a tag: the channel looks at its own queue, since whoever has the tags may be
-    /// gone, or away for long.
+    /// Makes the channel poll its own queue, because the thread that holds the tags may be gone or
+    /// busy.
     pub(crate) fn expect_tag(&mut self) {
         self.served_here = true;
     }
@@ -109,44 +109,44 @@ impl<M: Machine> Member<M> {
         rq
     }
 
-    /// Takes the chain out of a filled request, and gives the tag back.
+    /// Takes the chain out of a filled request, and frees the tag.
     pub(crate) fn unfill(&self, rq: RequestRef<M>) -> BioRef<M> {
         self.hctx().tags.take_apart(rq)
     }
 
-    /// After tags went back: whoever waits for one looks for it.
+    /// Wakes the waiters for tags after tags were freed.
     pub(crate) fn wake_waiters(&self) {
         self.hctx().tags.wake_all();
     }
 
-    /// Tells the recorder that `count` filled requests, of which `rq` is the first, are about to be
-    /// handed over.
-    pub(crate) fn record_unplug(&self, rq: &RequestRef<M>, count: u32, run: &mut Runner<M>) {
+    /// Records that `count` filled requests, of which `rq` is the first, are about to be handed
+    /// over.
+    pub(crate) fn record_unplug(&self, rq: &RequestRef<M>, count: u32, run: &mut SubmitContext<M>) {
         rq.touch();
         if let Some(head) = rq.chain.as_deref() {
             self.disk.trace(run).record_unplug(head, count);
         }
     }
 
-    /// Hands filled requests over, one drive's in one go; false, and none taken, if the drive is
-    /// frozen.
+    /// Hands filled requests of one drive over together. Returns false and takes none if the drive
+    /// is frozen.
     pub(crate) fn send_requests(
         &mut self,
         requests: impl Iterator<Item = RequestRef<M>>,
-        run: &mut Runner<M>,
+        run: &mut SubmitContext<M>,
     ) -> bool {
         self.served_here = true;
-        filled::submit(&mut self.visit(run), requests)
+        filled::submit(&mut self.context(run), requests)
     }
 
     /// Sends a flush by itself.
-    pub(crate) fn send_flush(&mut self, slot: BioRef<M>, run: &mut Runner<M>) {
+    pub(crate) fn send_flush(&mut self, slot: BioRef<M>, run: &mut SubmitContext<M>) {
         M::work(Stage::Submit, 1);
         self.expect_flush();
         if self.disk.trace(run).is_on() {
             self.disk.trace(run).plugged(&slot, PlugPlace::First);
         }
         self.plug.push(slot);
-        self.flush_served(Server::Submitter, run);
+        self.flush_served(BatchServer::Submitter, run);
     }
 }

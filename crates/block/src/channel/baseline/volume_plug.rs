@@ -1,14 +1,15 @@
-//! `VolumePlug`: one list of requests for all drives of a volume, as Linux's path has it.
+//! `VolumePlug`: a single list of requests for all drives of a volume, as in Linux.
 //!
-//! Kept to be measured against (\[FALCON\], its problem statement). One context does it all: a bio
-//! is searched for a neighbour back through the whole list, even one that was split, which never
-//! finds any: the search counts the drive's requests besides. It takes its tag there and then, and
-//! if the drive has none everything stops until it has; 16 requests for one drive unplug them all,
-//! sorted by drive and sector, drive after drive. A single drive with several hardware queues keeps
-//! one request back, tries the next bio with it alone, and sends the older one on. Owned by a
-//! `Submission`. Kernel counterpart: blk_sq_make_request and blk_mq_make_request with
-//! blk_attempt_plug_merge, and blk_mq_flush_plug_list, 4.4; blk_queue_split marks what it splits
-//! REQ_NOMERGE, which blk_rq_merge_ok refuses entry by entry; md/raid0.c splits by chunks.
+//! For comparison (\[FALCON\], its problem statement). One context does everything. For each bio
+//! the whole list is searched backwards for an adjacent request, even for a bio that was split and
+//! can never merge; the search cost includes all drives' requests. A bio takes its tag while it is
+//! plugged, and if the drive has none everything stops until it has. 16 requests for one drive
+//! unplug the whole list, sorted by drive and sector, drive after drive. With a single drive of
+//! several hardware queues, one request is kept back, the next bio is compared with it alone, and
+//! then it is sent. Owned by a `Submission`. Kernel counterpart: blk_sq_make_request and
+//! blk_mq_make_request with blk_attempt_plug_merge, and blk_mq_flush_plug_list, 4.4;
+//! blk_queue_split marks its parts REQ_NOMERGE, which blk_rq_merge_ok refuses entry by entry;
+//! md/raid0.c splits by chunks.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -18,42 +19,42 @@ use millrace_machine::{Machine, Stage as Work};
 use crate::account::disk_counter::DiskCounter;
 use crate::bio::Op;
 use crate::chain::merge::try_merge;
-use crate::chain::slot::{BioList, BioRef, BioStage, Waited};
-use crate::channel::member::Member;
-use crate::disk::runner::Runner;
+use crate::chain::slot::{BioList, BioRef, BioStage, WaitTimes};
+use crate::channel::member::VolumeMember;
+use crate::disk::submit_context::SubmitContext;
 use crate::disk::trace::PlugPlace;
 use crate::queue::request::RequestRef;
-use crate::trace::{Action, Unplug};
+use crate::trace::{Action, UnplugReason};
 use crate::volume::Volume;
 
-/// Requests for one drive that unplug the list: the kernel's BLK_MAX_REQUEST_COUNT.
+/// Number of requests for one drive that unplugs the list: the kernel's BLK_MAX_REQUEST_COUNT.
 const REQUESTS_MAX: u32 = 16;
 
 /// A filled request that no driver has yet.
-struct Plugged<M: Machine> {
+struct PluggedRequest<M: Machine> {
     member: u16,
     sector: u64,
-    /// None once it was handed over, just before the list is cleared.
+    /// `None` once it was handed over, just before the list is cleared.
     rq: Option<RequestRef<M>>,
 }
 
-/// The list.
+/// The list of filled requests for all drives of a volume.
 pub(crate) struct VolumePlug<M: Machine> {
-    requests: Vec<Plugged<M>>,
-    /// How many of them each drive has.
+    requests: Vec<PluggedRequest<M>>,
+    /// Number of listed requests of each drive.
     counts: Vec<u32>,
-    /// Bios that wait for the first one's drive to have a tag.
+    /// Bios that wait until the drive of the first one has a tag.
     blocked: BioList<M>,
-    /// Requests that a frozen drive refused, taken apart, to be tried again.
+    /// Chains that a frozen drive refused; they have no tags and are tried again.
     refused: BioList<M>,
-    /// One drive with several queues: one request is kept.
+    /// True for a single drive with several queues, for which one request is kept back.
     keeps_one: bool,
 }
 
-/// Where the list sends its requests, and whether somebody listens.
-pub(crate) struct Drives<'a, M: Machine> {
-    pub(crate) members: &'a mut [Member<M>],
-    pub(crate) run: &'a mut Runner<M>,
+/// The drives that the list sends its requests to, and whether it is traced.
+pub(crate) struct PlugTarget<'a, M: Machine> {
+    pub(crate) members: &'a mut [VolumeMember<M>],
+    pub(crate) run: &'a mut SubmitContext<M>,
     pub(crate) traced: bool,
 }
 
@@ -73,12 +74,12 @@ impl<M: Machine> VolumePlug<M> {
         self.requests.len() as u32 + self.refused.len() + self.blocked.len()
     }
 
-    /// Merges a bio with a request in the list, the newest first; gives it back if none fits.
+    /// Merges a bio with a request in the list, the newest first; returns the bio if none fits.
     fn merge(
         &mut self,
         bio: BioRef<M>,
-        members: &[Member<M>],
-        run: &mut Runner<M>,
+        members: &[VolumeMember<M>],
+        run: &mut SubmitContext<M>,
     ) -> Option<BioRef<M>> {
         let member = &members[usize::from(bio.member)];
         let (mut looks, mut left) = (0, Some(bio));
@@ -92,7 +93,7 @@ impl<M: Machine> VolumePlug<M> {
             rq.touch();
             let split = |stage| stage == BioStage::Child;
             if split(bio.stage) || rq.chain.as_ref().is_some_and(|chain| split(chain.stage)) {
-                // Neither is a part merged, nor what comes after it with a part.
+                // A part is never merged, and nothing is merged with a part.
                 left = Some(bio);
                 continue;
             }
@@ -112,15 +113,15 @@ impl<M: Machine> VolumePlug<M> {
         left
     }
 
-    /// What is plugged: requests, what is blocked, and flushes that were refused.
-    pub(crate) fn plugged(&self, members: &[Member<M>]) -> u32 {
+    /// Returns the number of plugged requests, blocked bios and refused flushes.
+    pub(crate) fn plugged(&self, members: &[VolumeMember<M>]) -> u32 {
         let flushes = members.iter().filter(|member| member.holds_plugged()).count();
         self.len() + flushes as u32
     }
 
-    /// Takes a bio into the list, as a request or into another's; behind those that are blocked, if
+    /// Adds a bio to the list, as a request of its own or merged; it waits behind blocked bios if
     /// there are any.
-    pub(crate) fn plug(&mut self, slot: BioRef<M>, to: &mut Drives<'_, M>) {
+    pub(crate) fn plug(&mut self, slot: BioRef<M>, to: &mut PlugTarget<'_, M>) {
         if self.blocked.is_empty() {
             self.plug_or_block(slot, to);
         } else {
@@ -128,8 +129,8 @@ impl<M: Machine> VolumePlug<M> {
         }
     }
 
-    /// Takes one bio on its way; what has no tag blocks all that come after it.
-    fn plug_or_block(&mut self, slot: BioRef<M>, to: &mut Drives<'_, M>) {
+    /// Adds a bio to the list; without a free tag it blocks all bios that come after it.
+    fn plug_or_block(&mut self, slot: BioRef<M>, to: &mut PlugTarget<'_, M>) {
         let at = usize::from(slot.member);
         let slot = match slot.op().has_data() {
             true => match self.merge(slot, to.members, to.run) {
@@ -142,7 +143,7 @@ impl<M: Machine> VolumePlug<M> {
             self.unplug(to);
         }
         if slot.op() == Op::Flush {
-            // Flushes have a path of their own, past the list.
+            // Flushes bypass the list.
             return to.members[at].send_flush(slot, to.run);
         }
         let Some(rq) = to.members[at].take_request(to.run) else { return self.block(slot, to) };
@@ -156,31 +157,33 @@ impl<M: Machine> VolumePlug<M> {
         }
         to.members[at].count_plugged();
         let rq = Some(to.members[at].fill(rq, slot));
-        self.requests.push(Plugged { member, sector, rq });
+        self.requests.push(PluggedRequest { member, sector, rq });
         self.counts[at] += 1;
         if self.counts[at] >= REQUESTS_MAX {
             self.unplug(to);
         }
     }
 
-    /// A bio found no tag of its drive: whoever sleeps unplugs first, then the whole context waits.
-    fn block(&mut self, slot: BioRef<M>, to: &mut Drives<'_, M>) {
-        let why = core::mem::replace(&mut to.run.trace_context.unplug, Unplug::ToWait);
+    /// Blocks on a bio whose drive has no free tag. As in the kernel, the list is unplugged before
+    /// the whole context waits.
+    fn block(&mut self, slot: BioRef<M>, to: &mut PlugTarget<'_, M>) {
+        let why = core::mem::replace(&mut to.run.trace_context.unplug, UnplugReason::ToWait);
         self.unplug(to);
         to.run.trace_context.unplug = why;
         let member = &mut to.members[usize::from(slot.member)];
         member.expect_tag();
         member.stats.add(DiskCounter::TagWaits, 1);
-        if slot.waited == Waited::NOT {
-            // For the first time; the next ones are looks.
+        if slot.waited == WaitTimes::NOT {
+            // The wait for a tag is recorded at the first attempt only.
             member.disk.trace(to.run).slot(Action::Sleep, &slot);
         }
         self.blocked.push_front(slot);
     }
 
-    /// Sends all requests on: sorted by drive and sector, one drive after the other. What a frozen
-    /// drive refuses waits without a tag, which others may need for the drive to be drained.
-    fn unplug(&mut self, to: &mut Drives<'_, M>) {
+    /// Sends all requests, sorted by drive and sector, one drive after the other. Requests that a
+    /// frozen drive refuses give their tags back, because other requests may need them for the
+    /// drive to drain.
+    fn unplug(&mut self, to: &mut PlugTarget<'_, M>) {
         let count = self.requests.len() as u32;
         M::work(Work::Search, count * (32 - count.leading_zeros()));
         self.requests.sort_unstable_by_key(|plugged| (plugged.member, plugged.sector));
@@ -202,8 +205,8 @@ impl<M: Machine> VolumePlug<M> {
         self.requests.clear();
     }
 
-    /// Unplugs, and goes on with what was refused or blocked.
-    pub(crate) fn flush(&mut self, to: &mut Drives<'_, M>) {
+    /// Unplugs the list, and retries refused and blocked bios.
+    pub(crate) fn flush(&mut self, to: &mut PlugTarget<'_, M>) {
         self.unplug(to);
         while let Some(chain) = self.refused.pop_front() {
             let (member, sector) = (chain.member, chain.dev_sector);
@@ -212,9 +215,9 @@ impl<M: Machine> VolumePlug<M> {
                 break;
             };
             let rq = Some(to.members[usize::from(member)].fill(rq, chain));
-            self.requests.push(Plugged { member, sector, rq });
+            self.requests.push(PluggedRequest { member, sector, rq });
         }
-        // Once through what was blocked; the first that blocks again stops it.
+        // Tries the blocked bios once; the first one that blocks again stops it.
         let mut waiting = self.blocked.take();
         let now_ns = if waiting.is_empty() { 0 } else { M::now() };
         while let Some(mut slot) = waiting.pop_front() {
@@ -228,8 +231,8 @@ impl<M: Machine> VolumePlug<M> {
         self.unplug(to);
     }
 
-    /// Takes plugged requests apart again: only for a `BioSet` that is leaked.
-    pub(crate) fn leak(&mut self, members: &[Member<M>]) {
+    /// Takes plugged requests apart, for a `BioSet` that is leaked.
+    pub(crate) fn leak(&mut self, members: &[VolumeMember<M>]) {
         self.blocked.leak();
         self.refused.leak();
         for plugged in self.requests.drain(..) {

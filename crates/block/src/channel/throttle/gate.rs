@@ -1,23 +1,23 @@
-//! `AtGate`: a bio at one gate of its group: what it pays there, and what it gives back.
+//! `BioAtBucket`: a bio at one token bucket of its group, and the cost that it pays there.
 //!
-//! Gates stand at places: those of the group itself, then those of its parent. Found in a channel's
-//! copy of the table of groups (group/view.rs), so what is booked by an old copy is given back by
-//! that. Used by throttle.rs.
+//! Buckets have places: first those of the group itself, then those of its parent. They are found
+//! in a channel's copy of the group table (group/view.rs), so time booked by an old copy is
+//! returned by the same copy. Used by throttle.rs.
 
 use millrace_machine::Machine;
 
 use crate::bio::Op;
 use crate::bio::group_id::GroupId;
-use crate::chain::slot::Slot;
-use crate::group::gate::{GATES, Gates, Io, Tolls};
+use crate::chain::slot::BioSlot;
+use crate::group::gate::{BUCKETS_PER_BIO, BucketIo, LimitCosts, TokenBuckets};
 use crate::group::view::GroupView;
 
-/// Levels of groups.
+/// Number of levels of groups.
 const LEVELS: usize = 2;
-/// Places of gates on the way of a bio.
-pub(super) const PLACES: usize = LEVELS * GATES;
+/// Number of buckets that a bio may pass.
+pub(super) const PLACES: usize = LEVELS * BUCKETS_PER_BIO;
 
-/// The group whose gates a group's bios go through at a level: its own, then its parent's.
+/// Returns the group whose buckets apply at a level: the bio's own group, then its parent.
 pub(super) fn at_level<M: Machine>(
     view: &GroupView<M>,
     group: GroupId,
@@ -31,50 +31,51 @@ pub(super) fn at_level<M: Machine>(
     }
 }
 
-/// The gate at a place on the way of a group's bios of an operation, if they have to pay there.
-pub(super) fn gates_in<M: Machine>(
+/// Returns the costs and buckets at a place for a group's bios of an operation, if there is a
+/// limit.
+pub(super) fn buckets_at<M: Machine>(
     view: &GroupView<M>,
     (group, op): (GroupId, Op),
     place: usize,
-) -> Option<(&Tolls, &Gates<M>)> {
-    let id = at_level(view, group, place / GATES)?;
-    let (tolls, gates, _) = view.row(id)?.limits.as_ref()?;
-    (!tolls.at(place % GATES, op).is_free()).then_some((tolls, &**gates))
+) -> Option<(&LimitCosts, &TokenBuckets<M>)> {
+    let id = at_level(view, group, place / BUCKETS_PER_BIO)?;
+    let (costs, buckets, _) = view.row(id)?.limits.as_ref()?;
+    (!costs.at(place % BUCKETS_PER_BIO, op).is_free()).then_some((costs, &**buckets))
 }
 
-/// A bio at a gate.
-pub(super) struct AtGate<'a, M: Machine> {
-    tolls: &'a Tolls,
-    gates: &'a Gates<M>,
-    io: Io,
+/// A bio at a token bucket.
+pub(super) struct BioAtBucket<'a, M: Machine> {
+    costs: &'a LimitCosts,
+    buckets: &'a TokenBuckets<M>,
+    io: BucketIo,
 }
 
-impl<'a, M: Machine> AtGate<'a, M> {
-    /// A bio at a place; none if it has nothing to pay there.
-    pub(super) fn of(view: &'a GroupView<M>, slot: &Slot<M>, place: usize) -> Option<Self> {
+impl<'a, M: Machine> BioAtBucket<'a, M> {
+    /// Returns the bio's token bucket at a place; `None` if no limit applies there.
+    pub(super) fn of(view: &'a GroupView<M>, slot: &BioSlot<M>, place: usize) -> Option<Self> {
         let op = slot.op();
-        let (tolls, gates) = gates_in(view, (slot.bio.payer.group, op), place)?;
+        let (costs, buckets) = buckets_at(view, (slot.bio.account_key.group, op), place)?;
         let sectors = if op.has_data() { slot.bio.nr_sectors } else { 0 };
-        Some(AtGate { tolls, gates, io: (place % GATES, op, sectors) })
+        Some(BioAtBucket { costs, buckets, io: (place % BUCKETS_PER_BIO, op, sectors) })
     }
 
-    /// It pays: when it may go on.
+    /// Books the bio's cost at the token bucket; returns the time at which the bio may go on.
     pub(super) fn reserve(&self, now_ns: u64) -> u64 {
-        self.gates.reserve(self.tolls, self.io, now_ns)
+        self.buckets.reserve(self.costs, self.io, now_ns)
     }
 
-    /// It waits for that time.
+    /// Records that the bio waits for that time.
     pub(super) fn wait(&self) {
-        self.gates.wait(self.tolls, self.io);
+        self.buckets.wait(self.costs, self.io);
     }
 
-    /// It waits no more, and has paid.
+    /// Records that the bio no longer waits, and has paid.
     pub(super) fn leave(&self) {
-        self.gates.leave(self.tolls, self.io);
+        self.buckets.leave(self.costs, self.io);
     }
 
-    /// It waits no more, and has not paid.
+    /// Records that the bio no longer waits, and returns the cost.
     pub(super) fn give_back(&self) {
-        self.gates.give_back(self.tolls, self.io);
+        self.buckets.give_back(self.costs, self.io);
     }
 }

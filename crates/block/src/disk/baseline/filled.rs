@@ -1,26 +1,27 @@
-//! Requests that got their tags while they were plugged: the way in of the `per-volume` mode.
+//! Submission of requests that got their tags in the plug, for the `per-volume` mode.
 //!
-//! Called by the channel's one list for all drives (channel/baseline/volume_plug.rs). Such
-//! requests go where those go that the driver gave back as busy: first, and past the software
+//! Called by the channel's single list for all drives (channel/baseline/volume_plug.rs). The
+//! requests go where requests go that the driver returned as busy: to the front, past the software
 //! queue. Kernel counterpart: `blk_mq_insert_requests` of the 4.x series.
 
 use millrace_machine::{Machine, Stage};
 
-use crate::disk::visit::Visit;
-use crate::queue::Serve;
+use crate::disk::queue_context::QueueContext;
+use crate::queue::HctxState;
 use crate::queue::request::RequestRef;
 use crate::queue::serve::ServeGuard;
 use crate::trace::Action;
 
-/// Takes filled requests and runs the queue; false, and nothing taken, if it is frozen.
+/// Takes filled requests and runs the queue. Returns false and takes nothing if the queue is
+/// frozen.
 pub(crate) fn submit<M: Machine>(
-    visit: &mut Visit<'_, M>,
+    context: &mut QueueContext<'_, M>,
     requests: impl Iterator<Item = RequestRef<M>>,
 ) -> bool {
-    let hctx = visit.hctx;
+    let hctx = context.hctx;
     let mut serving = hctx.serve.enter();
     if serving.frozen {
-        leave_to_others(visit, serving);
+        leave_to_others(context, serving);
         return false;
     }
     let (mut count, now_ns) = (0, M::now());
@@ -28,23 +29,26 @@ pub(crate) fn submit<M: Machine>(
         count += 1;
         rq.touch();
         rq.mark_inserted(now_ns);
-        if visit.is_traced() {
-            visit.trace().request(Action::Insert, &rq, M::now());
+        if context.is_traced() {
+            context.trace().request(Action::Insert, &rq, M::now());
         }
         serving.requeued.push_back(rq);
     }
     M::work(Stage::Insert, count);
-    leave_to_others(visit, serving);
+    leave_to_others(context, serving);
     true
 }
 
 /// Serves a queue that was entered, or leaves it to its owner.
-fn leave_to_others<'a, M: Machine>(visit: &mut Visit<'a, M>, serving: ServeGuard<'a, M, Serve<M>>) {
-    if visit.may_serve() {
-        return visit.serve(serving);
+fn leave_to_others<'a, M: Machine>(
+    context: &mut QueueContext<'a, M>,
+    serving: ServeGuard<'a, M, HctxState<M>>,
+) {
+    if context.may_serve() {
+        return context.serve(serving);
     }
-    // A flag that somebody left meanwhile stands for work that is marked: the owner sees it.
-    visit.hctx.leave(serving);
-    visit.hctx.mark_own();
-    visit.hctx.ring();
+    // Work of a thread that flagged meanwhile is marked as pending, so the owner finds it.
+    context.hctx.leave(serving);
+    context.hctx.mark_own();
+    context.hctx.ring();
 }

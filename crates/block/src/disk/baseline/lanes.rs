@@ -1,10 +1,10 @@
-//! Lanes: the ways of several threads into one hardware queue, for drives that complete at once.
+//! Lanes: let several threads serve one hardware queue, for drives that complete at once.
 //!
-//! A disk has them if its settings say `Inside::Each`, and always with the `sq` stack. Each lane is
-//! a `HardwareQueue` of one thread, or of one CPU where threads stay on theirs, with a driver's
-//! queue of its own; what the lanes of a hardware queue share is its tags and its map of software
-//! queues. Made once, by `Disk::new`. Kernel counterpart: `blk_mq_run_hw_queue`, which any number
-//! of CPUs run at once.
+//! A disk has lanes if its settings say `Inside::Each`, and with the `sq` stack if the drive
+//! allows. Each lane is a `HardwareQueue` of one thread, or of one CPU where threads stay on
+//! theirs, with a driver's queue of its own. The lanes of a hardware queue share its tags and its
+//! bitmap of software queues. Made once, by `Disk::new`. Kernel counterpart: `blk_mq_run_hw_queue`,
+//! which any number of CPUs run at once.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -15,27 +15,26 @@ use millrace_machine::{Machine, Topology};
 use crate::bio::error::{Error, ErrorKind};
 use crate::chain::slot::BioList;
 use crate::disk::baseline::stack::{BaselineStack, NO_SCHEDULER};
-use crate::disk::visit::Visit;
+use crate::disk::queue_context::QueueContext;
 use crate::disk::{DiskConfig, Stack};
 use crate::queue::controller::lane_tags;
 use crate::queue::driver::{Driver, HwQueues, QueueKind};
-use crate::queue::pending::Pending;
-use crate::queue::{HardwareQueue, Route, Spread};
+use crate::queue::pending::PendingQueues;
+use crate::queue::{HardwareQueue, QueueRoute, Spread};
 
-/// The ways of threads into the hardware queues of a disk.
+/// The lanes of a disk, which lead into its hardware queues.
 pub(crate) struct Lanes {
-    /// For each lane, the hardware queue that it leads into and the software queue that it takes
-    /// from.
+    /// For each lane, its hardware queue and the software queue that feeds it.
     lanes: Box<[(usize, usize)]>,
 }
 
-/// True for a drive that can have lanes.
+/// Returns true for a drive that can have lanes.
 pub(crate) fn is_possible<M: Machine>(driver: &dyn Driver<M>, hw: HwQueues) -> bool {
     driver.is_immediate() && hw.kind == QueueKind::AnyThread
 }
 
 impl Lanes {
-    /// A lane for each thread or CPU, as far as the driver has queues.
+    /// Creates a lane for each thread or CPU, as far as the driver has queues.
     pub(crate) fn spread<M: Machine>(
         config: &DiskConfig<M>,
         hw: HwQueues,
@@ -52,7 +51,7 @@ impl Lanes {
         Lanes { lanes: (0..count(Spread::Core).min(most)).map(lane).collect() }
     }
 
-    /// The hardware queues that are these lanes.
+    /// Creates the hardware queues of these lanes.
     pub(crate) fn open<M: Machine>(
         &self,
         config: &DiskConfig<M>,
@@ -60,39 +59,41 @@ impl Lanes {
     ) -> Box<[HardwareQueue<M>]> {
         let queues: Vec<usize> = self.lanes.iter().map(|(queue, _)| *queue).collect();
         let tags = lane_tags(config.tag_settings(), hw, &queues);
-        let parts = self.lanes.iter().zip(Pending::of_lanes(&self.lanes)).zip(tags).zip(0..);
+        let parts = self.lanes.iter().zip(PendingQueues::of_lanes(&self.lanes)).zip(tags).zip(0..);
         let open = |((((_, ctx), pending), tags), number): (((&(usize, usize), _), _), u16)| {
             HardwareQueue::new(number, hw.kind, 1, tags).lane(*ctx, pending)
         };
         parts.map(open).collect()
     }
 
-    /// How many lanes there are.
+    /// Returns the number of lanes.
     pub(crate) fn count(&self) -> usize {
         self.lanes.len()
     }
 
-    /// How many hardware queues they lead into.
+    /// Returns the number of hardware queues that the lanes lead into.
     pub(crate) fn queues(&self) -> usize {
         self.lanes.iter().map(|(queue, _)| queue + 1).max().unwrap_or(0)
     }
 
-    /// The lane of a submitter at position `place`, which takes from its own software queue
-    /// wherever its thread is.
-    pub(crate) fn route(&self, place: usize) -> Route {
+    /// Returns the lane of a submitter at position `place`, which uses its own software queue
+    /// wherever its thread runs.
+    pub(crate) fn route(&self, place: usize) -> QueueRoute {
         let hctx = place % self.lanes.len();
-        Route { ctx: self.lanes[hctx].1 as u16, hctx: hctx as u16, number: 0 }
+        QueueRoute { ctx: self.lanes[hctx].1 as u16, hctx: hctx as u16, number: 0 }
     }
 }
 
-/// Several threads inside one hardware queue, each in a lane of its own.
+/// The design in which several threads serve one hardware queue, each in a lane of its own.
 pub(crate) struct SharedQueueStack {
     lanes: Lanes,
-    /// Without the costs of the multi-queue design, and without merges.
+    /// True for the `raw` stack: no simulated cost of queues, and no merging.
     is_raw: bool,
 }
 
 impl SharedQueueStack {
+    /// Creates the stack with its lanes.
+    ///
     /// # Errors
     /// `InvalidSetting` if the drive cannot have lanes.
     pub(crate) fn new<M: Machine>(
@@ -102,16 +103,17 @@ impl SharedQueueStack {
         (topology, threads): (&Topology, u16),
     ) -> Result<Self, Error> {
         let wrong = if !is_possible(driver, hw) {
-            "the drive answers later"
+            "the drive does not complete requests at once"
         } else if config.worker.is_some() {
-            "a worker serves alone"
+            "the drive has a worker, which serves alone"
         } else if usize::from(hw.count) < Spread::Core.count(topology, threads) {
-            "fewer queues than threads"
+            "the drive has fewer queues than there are threads"
         } else {
             let lanes = Lanes::spread(config, hw, (topology, threads));
             return Ok(SharedQueueStack { lanes, is_raw: config.stack == Stack::Raw });
         };
-        let text = format!("drive {}: inside each: {wrong}; use inside one", config.name);
+        let text =
+            format!("drive {}: inside each is not possible: {wrong}; use inside one", config.name);
         Err(Error::new(ErrorKind::InvalidSetting, text))
     }
 }
@@ -132,18 +134,18 @@ impl<M: Machine> BaselineStack<M> for SharedQueueStack {
     fn refuses_scheduler(&self) -> &'static str {
         match self.is_raw {
             true => NO_SCHEDULER,
-            false => "inside each takes no scheduler; use inside one",
+            false => "inside each supports no scheduler; use inside one",
         }
     }
 
-    /// Each that comes marks its software queue, and takes what is there.
-    fn submit(&self, visit: &mut Visit<'_, M>, ctx: u16, list: &mut BioList<M>) {
-        visit.trace().begin_insert(list);
+    /// Each thread marks its software queue and takes the bios that are there.
+    fn submit(&self, context: &mut QueueContext<'_, M>, ctx: u16, list: &mut BioList<M>) {
+        context.trace().begin_insert(list);
         // Under the lock, as `__blk_mq_insert_request` does.
-        let Some(queue) = visit.insert(ctx, list) else { return };
-        visit.hctx.mark_pending(ctx.into());
+        let Some(queue) = context.insert(ctx, list) else { return };
+        context.hctx.mark_pending(ctx.into());
         drop(queue);
-        visit.kick();
+        context.kick();
     }
 }
 

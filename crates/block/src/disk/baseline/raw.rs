@@ -1,19 +1,19 @@
-//! `raw`: no queues before the driver's, each submitter waits for that one.
+//! `raw`: no queues in front of the driver's; each submitter waits for the driver's queue.
 //!
-//! Kept to be measured against (\[MQ\]): what the layer costs beside the driver. Nothing is merged,
-//! sorted or left to others; whoever finds the driver's queue taken waits for it, however long.
-//! Insertion and dispatch, which the multi-queue design charges for, cost nothing here. Called by
-//! `Visit`. Kernel counterpart: a driver with `submit_bio` of its own.
+//! Shows the cost of the layer beside the driver (\[MQ\]). Nothing is merged, sorted or left to
+//! others: a submitter that finds the driver's queue taken waits for it, however long. Insertion
+//! and dispatch, which the simulator charges to the multi-queue design, cost nothing here. Called
+//! by `QueueContext`. Kernel counterpart: a driver with `submit_bio` of its own.
 
 use millrace_machine::Machine;
 
 use crate::chain::slot::BioList;
 use crate::disk::baseline::stack::BaselineStack;
-use crate::disk::visit::Visit;
+use crate::disk::queue_context::QueueContext;
 use crate::disk::{DiskConfig, SubmitPath, dispatch, queues};
 use crate::queue::HardwareQueue;
 
-/// No queues before the driver's.
+/// The design without queues in front of the driver's.
 pub(crate) struct RawStack;
 
 impl<M: Machine> BaselineStack<M> for RawStack {
@@ -21,14 +21,14 @@ impl<M: Machine> BaselineStack<M> for RawStack {
         queues::bypass(config, first)
     }
 
-    fn submit(&self, visit: &mut Visit<'_, M>, ctx: u16, list: &mut BioList<M>) {
-        visit.trace().begin_insert(list);
-        match visit.may_serve() {
+    fn submit(&self, context: &mut QueueContext<'_, M>, ctx: u16, list: &mut BioList<M>) {
+        context.trace().begin_insert(list);
+        match context.may_serve() {
             true => {
-                let serving = visit.hctx.serve.enter();
-                dispatch::submit_inside(visit, ctx, serving, list);
+                let serving = context.hctx.serve.enter();
+                dispatch::submit_inside(context, ctx, serving, list);
             }
-            false => dispatch::leave_to_others(visit, ctx, list),
+            false => dispatch::leave_to_others(context, ctx, list),
         }
     }
 }

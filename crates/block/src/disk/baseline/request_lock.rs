@@ -1,24 +1,25 @@
-//! `RequestLock`: the lock around the request queue of the `sq` stack, as wide as it once was.
+//! `RequestLock`: the lock around the request queue of the `sq` stack, with a choice of its scope.
 //!
-//! A setting of the disk: alone, or with other disks under a lock that all share. Taken by sq.rs,
-//! the shared lock first. Kept to be measured against (\[OLS\]).
-//! Kernel counterpart: `io_request_lock` of 2.4, `queue_lock` since 2.5.
+//! A setting of the disk: one lock for each disk, or one that several disks share, as in old
+//! kernels. sq.rs takes the shared lock first. For comparison only (\[OLS\]). Kernel counterpart:
+//! `io_request_lock` of 2.4, `queue_lock` since 2.5.
 
 use alloc::sync::Arc;
 
 use millrace_machine::{Lock, Machine};
 
-/// The lock around the request queue of the `sq` stack, and when requests leave it.
+/// The lock around the request queue of the `sq` stack, and the place of its plug.
 ///
-/// Kept to be measured against: how Linux 2.4 had it, \[OLS\]. No other stack looks at it.
+/// For comparison with Linux 2.4, \[OLS\]. Other stacks ignore it.
 pub struct RequestLock<M: Machine> {
-    /// Taken around the disk's own lock by all disks that share it; none: each disk has its own.
+    /// Lock that all disks with a clone of it take around their own lock; `None` if each disk has
+    /// only its own.
     pub(crate) shared: Option<Arc<M::Lock<()>>>,
     pub(crate) plug: QueuePlug,
 }
 
 impl<M: Machine> RequestLock<M> {
-    /// A lock that every disk with a clone of this takes.
+    /// Creates a lock that every disk with a clone of it takes.
     #[must_use]
     pub fn shared() -> Self {
         let lock = Arc::new(M::Lock::new("io-request", ()));
@@ -28,13 +29,13 @@ impl<M: Machine> RequestLock<M> {
     /// Takes the shared lock, if there is one, for a driver that works under it, too.
     #[track_caller]
     #[must_use]
-    pub fn hold(&self) -> Option<Guard<'_, M, ()>> {
-        // No closure: the place in the code is the caller's.
+    pub fn hold(&self) -> Option<LockGuard<'_, M, ()>> {
+        // No closure, so that lock statistics show the caller's location.
         let shared = self.shared.as_ref()?;
         Some(shared.lock())
     }
 
-    /// Where bios wait for their batch to end.
+    /// Sets where the bios of a batch wait for its end.
     #[must_use]
     pub fn with_plug(self, plug: QueuePlug) -> Self {
         RequestLock { plug, ..self }
@@ -48,23 +49,23 @@ impl<M: Machine> Clone for RequestLock<M> {
 }
 
 impl<M: Machine> Default for RequestLock<M> {
-    /// A lock for each disk.
+    /// Returns a setting with a separate lock for each disk.
     fn default() -> Self {
         RequestLock { shared: None, plug: QueuePlug::Task }
     }
 }
 
-/// Where the bios of a batch wait for its end in the `sq` stack.
+/// The place where the bios of a batch wait for the batch's end in the `sq` stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum QueuePlug {
-    /// With the submitter, as since Linux 2.6.39: a bio that goes on where the last one ended is
-    /// merged without the queue's lock.
+    /// In the submitter's plug, as since Linux 2.6.39: a bio that follows the last one is merged
+    /// without the queue's lock.
     #[default]
     Task,
     /// In the queue, as before: each bio takes the lock, is merged with the last request or becomes
-    /// one, and the batch's end has the queue run.
+    /// one, and the end of the batch runs the queue.
     Queue,
 }
 
-/// Holds a lock of the machine.
-pub(crate) type Guard<'a, M, T> = <<M as Machine>::Lock<T> as Lock<T>>::Guard<'a>;
+/// Guard of a lock of the machine.
+pub(crate) type LockGuard<'a, M, T> = <<M as Machine>::Lock<T> as Lock<T>>::Guard<'a>;

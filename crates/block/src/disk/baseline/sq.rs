@@ -1,14 +1,13 @@
-//! `sq`: the single-queue design, one lock for merge, insert, remove and completion.
+//! `sq`: the single-queue design, with one lock for merging, insertion, removal and completion.
 //!
-//! Kept to be measured against (\[MQ\] problem statement). Each submitter takes the lock of the
-//! queue to merge its bio or to get a request with its tag (G), again to insert what it got and to
-//! fetch the first of the queue, again after each request that it handed to the driver, whoever
-//! submitted that, and once for each request that it ends: four times for an I/O that comes alone.
-//! Several submitters are inside at once if the driver allows it (`Driver::is_immediate`), each
-//! with a hardware queue of its own in front of the same tags; else whoever serves the one hardware
-//! queue hands over for all. Called by member.rs, dispatch.rs and complete.rs, which have the rest
-//! of the path. Kernel counterpart: blk-core.c before 5.0, `blk_queue_bio`,
-//! `blk_flush_plug_list`, `blk_fetch_request`, `blk_end_request_all`.
+//! For comparison (\[MQ\] problem statement). Each submitter takes the queue's lock to merge its
+//! bio or get a request with its tag (G), again to insert its requests and fetch the first of the
+//! queue, again after each request handed to the driver, and once for each request that it ends:
+//! four times for a lone I/O. Several submitters dispatch at once if the driver allows it
+//! (`Driver::is_immediate`), each with a hardware queue of its own over the same tags; else the
+//! thread that serves the one hardware queue dispatches for all. Called by member.rs, dispatch.rs
+//! and complete.rs, which have the rest of the path. Kernel counterpart: blk-core.c before 5.0,
+//! `blk_queue_bio`, `blk_flush_plug_list`, `blk_fetch_request`, `blk_end_request_all`.
 
 use alloc::collections::VecDeque;
 use core::ops::{Deref, DerefMut};
@@ -18,57 +17,57 @@ use millrace_machine::{Lock, Machine, Stage};
 use crate::account::disk_counter::DiskCounter;
 use crate::bio::Op;
 use crate::chain::merge::try_merge;
-use crate::chain::slot::{BioList, BioRef, Waited};
+use crate::chain::slot::{BioList, BioRef, WaitTimes};
 use crate::disk::baseline::lanes::Lanes;
-use crate::disk::baseline::request_lock::{Guard, QueuePlug, RequestLock};
+use crate::disk::baseline::request_lock::{LockGuard, QueuePlug, RequestLock};
 use crate::disk::baseline::stack::BaselineStack;
 use crate::disk::complete;
-use crate::disk::runner::Stamp;
-use crate::disk::visit::Visit;
+use crate::disk::queue_context::QueueContext;
+use crate::disk::submit_context::Stamp;
 use crate::queue::request::RequestRef;
 use crate::queue::tag::TagBatch;
-use crate::queue::{HardwareQueue, Serve};
+use crate::queue::{HardwareQueue, HctxState};
 use crate::trace::Action;
 
-/// Requests that a submitter has got and not yet inserted, at most: `BLK_MAX_REQUEST_COUNT`.
+/// Largest number of requests in a submitter's plug: `BLK_MAX_REQUEST_COUNT`.
 const PLUGGED_MAX: usize = 16;
 
-/// Requests that a submitter has got and not yet inserted into a queue.
-struct Plugged<'a, M: Machine> {
+/// Requests of a submitter that are not inserted into the queue yet.
+struct SubmitterPlug<'a, M: Machine> {
     sq: &'a SingleQueueStack<M>,
     requests: [Option<RequestRef<M>>; PLUGGED_MAX],
     len: usize,
 }
 
-/// The queue, its locks, and the lanes of submitters that are inside at once.
+/// The queue, its locks, and the lanes of submitters that dispatch at once.
 pub(crate) struct SingleQueueStack<M: Machine> {
     single: M::Lock<SingleQueue<M>>,
     request_lock: RequestLock<M>,
     lanes: Option<Lanes>,
 }
 
-/// The one queue: filled requests.
+/// The request queue, which holds filled requests.
 struct SingleQueue<M: Machine> {
     queue: VecDeque<RequestRef<M>>,
     frozen: bool,
-    /// Requests that submitters have got and not yet inserted.
+    /// Number of requests that submitters hold and have not inserted yet.
     plugged: u32,
     in_flight: u32,
 }
 
 impl<M: Machine> SingleQueueStack<M> {
-    /// `depth` is the most requests that the drive takes, and thus that wait in the queue.
+    /// Creates the queue. `depth` is the largest number of requests that the drive accepts.
     pub(crate) fn new(request_lock: RequestLock<M>, lanes: Option<Lanes>, depth: u32) -> Self {
         let queue = VecDeque::with_capacity(depth as usize);
         let single = SingleQueue { queue, frozen: false, plugged: 0, in_flight: 0 };
         SingleQueueStack { single: M::Lock::new("request-queue", single), request_lock, lanes }
     }
 
-    /// Takes the lock of the queue, and before it the one that its disk shares with others.
+    /// Takes the queue's lock, and before it the lock that its disk shares with others.
     #[track_caller]
-    fn lock(&self) -> Holding<'_, M> {
+    fn lock(&self) -> LockedQueue<'_, M> {
         let _shared = self.request_lock.hold();
-        Holding { single: self.single.lock(), _shared }
+        LockedQueue { single: self.single.lock(), _shared }
     }
 }
 
@@ -81,18 +80,23 @@ impl<M: Machine> BaselineStack<M> for SingleQueueStack<M> {
         true
     }
 
-    fn submit(&self, visit: &mut Visit<'_, M>, _ctx: u16, list: &mut BioList<M>) {
-        submit(self, visit, list);
+    fn submit(&self, context: &mut QueueContext<'_, M>, _ctx: u16, list: &mut BioList<M>) {
+        submit(self, context, list);
     }
 
-    fn dispatch(&self, visit: &mut Visit<'_, M>, serve: &mut Serve<M>, now_ns: u64) -> u32 {
-        dispatch(self, visit, serve, now_ns)
+    fn dispatch(
+        &self,
+        context: &mut QueueContext<'_, M>,
+        serve: &mut HctxState<M>,
+        now_ns: u64,
+    ) -> u32 {
+        dispatch(self, context, serve, now_ns)
     }
 
-    fn complete(&self, visit: &mut Visit<'_, M>) -> bool {
-        let hctx = visit.hctx;
-        let again = complete::end_requests(visit, |rq| end(self, hctx, rq));
-        visit.wake_waiter();
+    fn complete(&self, context: &mut QueueContext<'_, M>) -> bool {
+        let hctx = context.hctx;
+        let again = complete::end_requests(context, |rq| end(self, hctx, rq));
+        context.wake_waiter();
         again
     }
 
@@ -127,14 +131,14 @@ impl<M: Machine> BaselineStack<M> for SingleQueueStack<M> {
     }
 }
 
-/// The queue under all its locks.
-struct Holding<'a, M: Machine> {
-    // Given up in this order.
-    single: Guard<'a, M, SingleQueue<M>>,
-    _shared: Option<Guard<'a, M, ()>>,
+/// The queue with all its locks held.
+struct LockedQueue<'a, M: Machine> {
+    // Fields drop in this order.
+    single: LockGuard<'a, M, SingleQueue<M>>,
+    _shared: Option<LockGuard<'a, M, ()>>,
 }
 
-impl<M: Machine> Deref for Holding<'_, M> {
+impl<M: Machine> Deref for LockedQueue<'_, M> {
     type Target = SingleQueue<M>;
 
     fn deref(&self) -> &SingleQueue<M> {
@@ -142,32 +146,36 @@ impl<M: Machine> Deref for Holding<'_, M> {
     }
 }
 
-impl<M: Machine> DerefMut for Holding<'_, M> {
+impl<M: Machine> DerefMut for LockedQueue<'_, M> {
     fn deref_mut(&mut self) -> &mut SingleQueue<M> {
         &mut self.single
     }
 }
 
-/// Gets a request for each bio, inserts them and runs the queue; what found no request stays in the
-/// list.
-fn submit<M: Machine>(sq: &SingleQueueStack<M>, visit: &mut Visit<'_, M>, list: &mut BioList<M>) {
+/// Gets a request for each bio, inserts the requests and runs the queue. Bios without a request
+/// stay in the list.
+fn submit<M: Machine>(
+    sq: &SingleQueueStack<M>,
+    context: &mut QueueContext<'_, M>,
+    list: &mut BioList<M>,
+) {
     let mut now_ns = M::now();
     if sq.request_lock.plug == QueuePlug::Queue {
-        return submit_each(sq, visit, list, now_ns);
+        return submit_each(sq, context, list, now_ns);
     }
-    let mut plugged = Plugged { sq, requests: [const { None }; PLUGGED_MAX], len: 0 };
+    let mut plugged = SubmitterPlug { sq, requests: [const { None }; PLUGGED_MAX], len: 0 };
     let mut refused = false;
     while let Some(bio) = list.pop_front() {
-        if let Err(bio) = get(visit, bio, &mut plugged, now_ns) {
+        if let Err(bio) = get(context, bio, &mut plugged, now_ns) {
             list.push_front(bio);
             refused = true;
         }
         if refused || list.is_empty() || plugged.len == PLUGGED_MAX {
-            insert(visit, &mut plugged);
+            insert(context, &mut plugged);
             if refused || list.is_empty() {
                 break;
             }
-            // What is inserted next comes later than all that was run just now.
+            // The next insertion happens after all that was run just now.
             now_ns = M::now();
         }
     }
@@ -176,91 +184,94 @@ fn submit<M: Machine>(sq: &SingleQueueStack<M>, visit: &mut Visit<'_, M>, list: 
 /// Puts each bio into the queue under its lock; the queue stays plugged until the last one.
 fn submit_each<M: Machine>(
     sq: &SingleQueueStack<M>,
-    visit: &mut Visit<'_, M>,
+    context: &mut QueueContext<'_, M>,
     list: &mut BioList<M>,
     now_ns: u64,
 ) {
     while let Some(bio) = list.pop_front() {
-        if let Err(bio) = make_request(sq, visit, bio, now_ns) {
+        if let Err(bio) = make_request(sq, context, bio, now_ns) {
             list.push_front(bio);
             break;
         }
     }
-    unplug(visit);
+    unplug(context);
 }
 
-/// Merges a bio with the queue's last request or queues one for it; a flush goes its own way.
+/// Merges a bio with the queue's last request or queues a request for it; flushes are kept apart.
 /// Kernel counterpart: `__make_request` of 2.4.
 fn make_request<M: Machine>(
     sq: &SingleQueueStack<M>,
-    visit: &mut Visit<'_, M>,
+    context: &mut QueueContext<'_, M>,
     bio: BioRef<M>,
     now_ns: u64,
 ) -> Result<(), BioRef<M>> {
     if bio.op() == Op::Flush {
-        return wait_apart(visit, bio, now_ns);
+        return wait_apart(context, bio, now_ns);
     }
     let mut single = sq.lock();
-    let now_ns = stamp(visit, now_ns);
-    let Some((bio, rq)) = claim(visit, &mut single, bio, now_ns)? else { return Ok(()) };
-    let rq = fill(visit, rq, bio, now_ns);
+    let now_ns = stamp(context, now_ns);
+    let Some((bio, rq)) = claim(context, &mut single, bio, now_ns)? else { return Ok(()) };
+    let rq = fill(context, rq, bio, now_ns);
     M::work(Stage::Insert, 1);
     single.queue.push_back(rq);
     Ok(())
 }
 
 /// Runs the queue at the end of a batch. Kernel counterpart: `generic_unplug_device`.
-fn unplug<M: Machine>(visit: &mut Visit<'_, M>) {
-    if !visit.may_serve() {
-        // So that the owner sees it in its last look before it sleeps.
-        visit.hctx.mark_pending(0);
+fn unplug<M: Machine>(context: &mut QueueContext<'_, M>) {
+    if !context.may_serve() {
+        // The owner checks this mark before it sleeps.
+        context.hctx.mark_pending(0);
     }
-    visit.kick();
+    context.kick();
 }
 
-/// When a bio of a batch that began at `batch_ns` gets its request: behind its wait for the lock,
-/// where times are taken for every I/O.
+/// Returns the time of G for a bio of a batch that began at `batch_ns`; taken after the wait for
+/// the lock if every I/O is stamped.
 #[inline]
-fn stamp<M: Machine>(visit: &Visit<'_, M>, batch_ns: u64) -> u64 {
-    if visit.run.stamp == Stamp::Io { M::now() } else { batch_ns }
+fn stamp<M: Machine>(context: &QueueContext<'_, M>, batch_ns: u64) -> u64 {
+    if context.run.stamp == Stamp::Io { M::now() } else { batch_ns }
 }
 
-/// Inserts what was plugged and runs the queue.
-fn insert<M: Machine>(visit: &mut Visit<'_, M>, plugged: &mut Plugged<'_, M>) {
+/// Inserts the plugged requests and runs the queue.
+fn insert<M: Machine>(context: &mut QueueContext<'_, M>, plugged: &mut SubmitterPlug<'_, M>) {
     let sq = plugged.sq;
-    let entered = if visit.may_serve() { visit.hctx.serve.try_enter() } else { None };
+    let entered = if context.may_serve() { context.hctx.serve.try_enter() } else { None };
     let Some(mut serving) = entered else {
         sq.lock().take_in(plugged);
-        if !visit.may_serve() {
-            // So that the owner sees it in its last look before it sleeps.
-            visit.hctx.mark_pending(0);
+        if !context.may_serve() {
+            // The owner checks this mark before it sleeps.
+            context.hctx.mark_pending(0);
         }
-        return visit.kick();
+        return context.kick();
     };
-    let serve: &mut Serve<M> = &mut serving;
+    let serve: &mut HctxState<M> = &mut serving;
     let mut single = sq.lock();
     single.take_in(plugged);
     if serve.requeued.is_empty() && serve.queue.is_some() && !serve.quiesced {
-        // The queue is run under the same hold.
-        serve.requeued.extend(fetch(visit, &mut single));
+        // Fetched under the same lock hold.
+        serve.requeued.extend(fetch(context, &mut single));
     }
     drop(single);
-    visit.serve(serving);
+    context.serve(serving);
 }
 
 /// Takes the first request out of the queue for the driver.
-fn fetch<M: Machine>(visit: &Visit<'_, M>, single: &mut SingleQueue<M>) -> Option<RequestRef<M>> {
+fn fetch<M: Machine>(
+    context: &QueueContext<'_, M>,
+    single: &mut SingleQueue<M>,
+) -> Option<RequestRef<M>> {
     let mut rq = single.queue.pop_front()?;
     single.in_flight += 1;
     M::work(Stage::Dispatch, 1);
     rq.touch();
-    rq.hctx = visit.hctx.number;
+    rq.hctx = context.hctx.number;
     Some(rq)
 }
 
 impl<M: Machine> SingleQueue<M> {
-    /// Puts what was plugged at the queue's end.
-    fn take_in(&mut self, plugged: &mut Plugged<'_, M>) {
+    /// Appends the plugged requests to the queue.
+    fn take_in(&mut self, plugged: &mut SubmitterPlug<'_, M>) {
         M::work(Stage::Insert, plugged.len as u32);
         let all = plugged.requests[..plugged.len].iter_mut();
         self.queue.extend(all.filter_map(Option::take));
@@ -269,150 +280,150 @@ impl<M: Machine> SingleQueue<M> {
     }
 }
 
-/// Merges a bio with a request, or gets one for it; a flush goes its own way.
+/// Merges a bio with a request or gets a request for it; flushes are kept apart.
 fn get<M: Machine>(
-    visit: &mut Visit<'_, M>,
+    context: &mut QueueContext<'_, M>,
     bio: BioRef<M>,
-    plugged: &mut Plugged<'_, M>,
+    plugged: &mut SubmitterPlug<'_, M>,
     now_ns: u64,
 ) -> Result<(), BioRef<M>> {
     if bio.op() == Op::Flush {
-        return wait_apart(visit, bio, now_ns);
+        return wait_apart(context, bio, now_ns);
     }
-    // With what is plugged the kernel merges before it takes the lock (`attempt_plug_merge`).
+    // The kernel merges with plugged requests before it takes the lock (`attempt_plug_merge`).
     let last = plugged.len.checked_sub(1).and_then(|last| plugged.requests[last].as_mut());
     let bio = match last {
-        Some(last) => merge(visit, last, bio, now_ns),
+        Some(last) => merge(context, last, bio, now_ns),
         None => Some(bio),
     };
     let Some(bio) = bio else {
-        // What `claim` is charged for, but outside of the lock.
+        // Charged as in `claim`, but outside the lock.
         M::work(Stage::Submit, 1);
         return Ok(());
     };
     let mut single = plugged.sq.lock();
-    let now_ns = stamp(visit, now_ns);
-    let Some((bio, rq)) = claim(visit, &mut single, bio, now_ns)? else { return Ok(()) };
+    let now_ns = stamp(context, now_ns);
+    let Some((bio, rq)) = claim(context, &mut single, bio, now_ns)? else { return Ok(()) };
     single.plugged += 1;
     drop(single);
-    let rq = fill(visit, rq, bio, now_ns);
+    let rq = fill(context, rq, bio, now_ns);
     plugged.requests[plugged.len] = Some(rq);
     plugged.len += 1;
     Ok(())
 }
 
 /// A bio, and a request with its tag.
-type Claimed<M> = (BioRef<M>, RequestRef<M>);
+type ClaimedRequest<M> = (BioRef<M>, RequestRef<M>);
 
-/// Under the lock: merges a bio with the queue's last request, or takes a request for it; gives the
-/// bio back if there is none.
+/// Under the lock: merges a bio with the queue's last request or takes a request for it. Returns
+/// the bio if no request is free.
 fn claim<M: Machine>(
-    visit: &mut Visit<'_, M>,
+    context: &mut QueueContext<'_, M>,
     single: &mut SingleQueue<M>,
     bio: BioRef<M>,
     now_ns: u64,
-) -> Result<Option<Claimed<M>>, BioRef<M>> {
+) -> Result<Option<ClaimedRequest<M>>, BioRef<M>> {
     if single.frozen {
         return Err(bio);
     }
-    let hctx = visit.hctx;
-    // All of it inside the lock, as it was: search for a request, accounting.
+    let hctx = context.hctx;
+    // All of this was under the lock in that design: search for a request, accounting.
     M::work(Stage::Submit, 1);
     let bio = match single.queue.back_mut() {
-        Some(last) => merge(visit, last, bio, now_ns),
+        Some(last) => merge(context, last, bio, now_ns),
         None => Some(bio),
     };
     let Some(mut bio) = bio else { return Ok(None) };
-    // Queued requests have tags: no more of them than the drive takes, or they would keep
-    // those of other drives.
+    // Queued requests hold tags, so there are no more than the drive accepts; otherwise they would
+    // keep tags from other drives.
     let held = single.queue.len() as u32 + single.plugged + single.in_flight;
     let taken = match held < hctx.depth_max {
-        true => hctx.tags.take_one(&mut visit.run.hint),
+        true => hctx.tags.take_one(&mut context.run.hint),
         false => None,
     };
     if let Some(rq) = taken {
         return Ok(Some((bio, rq)));
     }
-    visit.stats.add(DiskCounter::TagWaits, 1);
-    if bio.waited == Waited::NOT {
-        // For the first time; the next ones are looks.
-        visit.trace().slot(Action::Sleep, &bio);
+    context.stats.add(DiskCounter::TagWaits, 1);
+    if bio.waited == WaitTimes::NOT {
+        // The wait for a tag is recorded at the first attempt only.
+        context.trace().slot(Action::Sleep, &bio);
         bio.mark_admitted(now_ns);
     }
     Err(bio)
 }
 
-/// Fills a request; its tag was taken just now, so this is G, too.
+/// Fills a request. Its tag was just taken, so this is G as well as I.
 fn fill<M: Machine>(
-    visit: &mut Visit<'_, M>,
+    context: &mut QueueContext<'_, M>,
     mut rq: RequestRef<M>,
     mut bio: BioRef<M>,
     now_ns: u64,
 ) -> RequestRef<M> {
-    visit.trace().record_get(&bio, now_ns);
-    visit.trace().slot(Action::Insert, &bio);
+    context.trace().record_get(&bio, now_ns);
+    context.trace().slot(Action::Insert, &bio);
     bio.mark_admitted(now_ns);
     bio.mark_inserted(now_ns);
     rq.touch();
-    rq.fill_waited(bio, visit.hctx.number, visit.disk.flags_taken);
+    rq.fill_waited(bio, context.hctx.number, context.disk.flags_taken);
     rq
 }
 
-/// Flushes wait apart, as they did: the lock of their list is the software queue's.
+/// Queues a flush apart from requests, in a list under the software queue's lock.
 fn wait_apart<M: Machine>(
-    visit: &mut Visit<'_, M>,
+    context: &mut QueueContext<'_, M>,
     mut bio: BioRef<M>,
     now_ns: u64,
 ) -> Result<(), BioRef<M>> {
-    let hctx = visit.hctx;
-    let mut ctx = visit.disk.queues.ctxs()[0].ctx.lock();
+    let hctx = context.hctx;
+    let mut ctx = context.disk.queues.ctxs()[0].ctx.lock();
     if ctx.frozen {
         return Err(bio);
     }
-    visit.trace().slot(Action::Insert, &bio);
+    context.trace().slot(Action::Insert, &bio);
     bio.mark_inserted(now_ns);
     ctx.list(hctx.number).push_back(bio);
     hctx.mark_pending(0);
     Ok(())
 }
 
-/// Merges a bio with a queued request, or gives it back.
+/// Merges a bio with a queued request, or returns the bio.
 fn merge<M: Machine>(
-    visit: &mut Visit<'_, M>,
+    context: &mut QueueContext<'_, M>,
     rq: &mut RequestRef<M>,
     bio: BioRef<M>,
     now_ns: u64,
 ) -> Option<BioRef<M>> {
     rq.touch();
     let mut chain = rq.empty();
-    let merged = try_merge(&mut chain, bio, &visit.disk.limits);
+    let merged = try_merge(&mut chain, bio, &context.disk.limits);
     if let Ok(kind) = merged {
-        // It may be the first of the chain now.
+        // After a front merge the bio is the first of the chain.
         chain.mark_inserted(now_ns);
-        visit.stats.count_merge(chain.op());
-        visit.trace().merged(kind, &chain);
+        context.stats.count_merge(chain.op());
+        context.trace().merged(kind, &chain);
     }
     let hctx = rq.hctx;
-    rq.fill_waited(chain, hctx, visit.disk.flags_taken);
+    rq.fill_waited(chain, hctx, context.disk.flags_taken);
     merged.err()
 }
 
-/// Fetches one request after another under the lock and hands it to the driver.
+/// Fetches requests one by one under the lock and hands them to the driver.
 fn dispatch<M: Machine>(
     sq: &SingleQueueStack<M>,
-    visit: &mut Visit<'_, M>,
-    serve: &mut Serve<M>,
+    context: &mut QueueContext<'_, M>,
+    serve: &mut HctxState<M>,
     mut now_ns: u64,
 ) -> u32 {
-    let mut sent = visit.dispatch_staged(serve, now_ns);
-    // Until the driver is too busy, perhaps for a flush already.
+    let mut sent = context.dispatch_staged(serve, now_ns);
+    // Until the driver is busy, perhaps already for a flush.
     while serve.requeued.is_empty() {
-        let rq = fetch(visit, &mut sq.lock());
+        let rq = fetch(context, &mut sq.lock());
         let Some(rq) = rq else { break };
-        if now_ns == 0 || visit.run.stamp == Stamp::Io {
+        if now_ns == 0 || context.run.stamp == Stamp::Io {
             now_ns = M::now();
         }
-        sent += u32::from(visit.issue(serve, rq, now_ns));
+        sent += u32::from(context.issue(serve, rq, now_ns));
     }
     sent
 }

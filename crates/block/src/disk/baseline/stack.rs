@@ -1,89 +1,93 @@
-//! `BaselineStack`: the seam between the steps of an I/O and a design that is measured against.
+//! `BaselineStack`: the interface of a design that a disk follows instead of the multi-queue one.
 //!
-//! A disk that follows such a design holds it as a trait object, and asks it where designs differ:
-//! when the disk is made, when a channel is opened, and at most twice in a batch. Called by `Disk`,
-//! `Visit` and `Member`; implemented by the files beside.
+//! The disk holds it as a trait object and calls it where designs differ: when the disk is made,
+//! when a channel is opened, and at most twice in a batch. Called by `Disk`, `QueueContext` and
+//! `VolumeMember`; implemented in the other files of this folder.
 
 use millrace_machine::Machine;
 
 use crate::chain::slot::BioList;
 use crate::disk::baseline::lanes::Lanes;
 use crate::disk::complete;
-use crate::disk::visit::Visit;
+use crate::disk::queue_context::QueueContext;
 use crate::disk::{DiskConfig, SubmitPath};
-use crate::queue::{HardwareQueue, Serve};
+use crate::queue::{HardwareQueue, HctxState};
 
-/// Why a drive that does not follow `mq` takes no scheduler, and what to do.
+/// Error text for a drive whose stack supports no scheduler.
 pub(crate) const NO_SCHEDULER: &str =
-    "only the stack mq takes a scheduler; set stack to mq, or scheduler to none";
+    "only the stack mq supports a scheduler; set stack to mq, or scheduler to none";
 
-/// A design that a disk follows instead of the multi-queue one. Steps that a design does not define
-/// are those of the multi-queue design.
+/// A design that a disk follows instead of the multi-queue one. Steps without an implementation are
+/// those of the multi-queue design.
 pub(crate) trait BaselineStack<M: Machine>: Send + Sync {
-    /// Takes a batch of chains from a plug into the layer and runs the queue; what is refused stays
-    /// in the list.
-    fn submit(&self, visit: &mut Visit<'_, M>, ctx: u16, list: &mut BioList<M>);
+    /// Takes a batch of chains from a plug and runs the queue; refused chains stay in the list.
+    fn submit(&self, context: &mut QueueContext<'_, M>, ctx: u16, list: &mut BioList<M>);
 
-    /// Hands what waits to the driver; how many requests that were.
-    fn dispatch(&self, visit: &mut Visit<'_, M>, serve: &mut Serve<M>, now_ns: u64) -> u32 {
-        visit.dispatch_staged(serve, now_ns)
+    /// Hands waiting requests to the driver; returns how many.
+    fn dispatch(
+        &self,
+        context: &mut QueueContext<'_, M>,
+        serve: &mut HctxState<M>,
+        now_ns: u64,
+    ) -> u32 {
+        context.dispatch_staged(serve, now_ns)
     }
 
-    /// Ends all requests of the visitor's completion batch; true if that put new work into the
-    /// queue.
-    fn complete(&self, visit: &mut Visit<'_, M>) -> bool {
-        complete::end_batch(visit)
+    /// Ends all requests of the context's completion batch. Returns true if that put new work into
+    /// the queue.
+    fn complete(&self, context: &mut QueueContext<'_, M>) -> bool {
+        complete::end_batch(context)
     }
 
-    /// Why the drive takes no scheduler, and what to do.
+    /// Returns the error text for setting a scheduler.
     fn refuses_scheduler(&self) -> &'static str {
         NO_SCHEDULER
     }
 
-    /// The way of batches to the driver of a disk whose first hardware queue is this one.
+    /// Returns the way of batches to the driver. `_first` is the disk's first hardware queue.
     fn submit_path(&self, _config: &DiskConfig<M>, _first: &HardwareQueue<M>) -> SubmitPath {
         SubmitPath::Queues
     }
 
-    /// The lanes that the disk's hardware queues are, if they are.
+    /// Returns the lanes of the disk's hardware queues, if the design has lanes.
     fn lanes(&self) -> Option<&Lanes> {
         None
     }
 
-    /// True if a submitter's plug merges.
+    /// Returns true if a submitter's plug merges bios.
     fn merges_in_plug(&self) -> bool {
         false
     }
 
-    /// True if insertion and dispatch of a batch cost what they cost in the multi-queue design.
+    /// Returns true if insertion and dispatch are charged as in the multi-queue design.
     fn has_two_levels(&self) -> bool {
         false
     }
 
-    /// True if a bio gets its request behind the plug: G follows U.
+    /// Returns true if a bio gets its request after the plug, so that G follows U.
     fn gets_request_late(&self) -> bool {
         false
     }
 
-    /// Takes nothing new from now on.
+    /// Stops accepting bios.
     fn freeze(&self) {}
 
-    /// Takes bios again.
+    /// Accepts bios again.
     fn unfreeze(&self) {}
 
-    /// True if nothing waits in queues of the design's own.
+    /// Returns true if nothing waits in the design's own queues.
     fn is_empty(&self) -> bool {
         true
     }
 
-    /// Takes out what waits in queues of the design's own, and gives its tags back to `hctx`.
+    /// Takes the chains out of the design's own queues, and frees their tags in `hctx`.
     fn take_waiting(&self, _hctx: &HardwareQueue<M>) -> BioList<M> {
         BioList::new()
     }
 
-    /// A request that waited to be offered to the driver again is taken apart instead.
+    /// Records that a request that waited to be offered to the driver again is taken apart.
     fn forget_issued(&self) {}
 
-    /// Forgets what waits: it belongs to sets that were leaked.
+    /// Forgets waiting bios, because they belong to sets that were leaked.
     fn leak(&self) {}
 }

@@ -1,36 +1,37 @@
-//! `CostModel`: what an I/O costs a drive, as if it did nothing else: a base and a price per byte.
+//! `CostModel`: the time that an I/O occupies an otherwise idle drive: a fixed base plus a price
+//! per byte.
 //!
-//! Part of a disk's settings, made of rates that `millrace-lab bench --calibrate` measures; `fair`
-//! shares by it. Only ratios matter. Kernel counterpart: `struct ioc_params`, the coefficients of
-//! `io.cost.model`.
+//! Part of a disk's settings, derived from rates that `millrace-lab bench --calibrate` measures;
+//! the scheduler `fair` divides a drive by it. Only ratios matter. Kernel counterpart: `struct
+//! ioc_params`, the coefficients of `io.cost.model`.
 
 use crate::bio::{Op, Sector, SectorCount};
 
-/// How much a drive does in a second if it does nothing else, with enough in flight.
+/// Measured rates of a drive for reads or writes alone, with enough requests in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpRates {
-    /// I/Os of 4 KiB at random places, 1 or more.
+    /// Random I/Os of 4 KiB a second, 1 or more.
     pub random_iops: u64,
-    /// I/Os of 4 KiB that follow each other, one request each, 1 or more.
+    /// Sequential I/Os of 4 KiB a second, one request each, 1 or more.
     pub sequential_iops: u64,
-    /// Bytes of large I/Os that follow each other, 4,096 or more.
+    /// Bytes a second of large sequential I/Os, 4,096 or more.
     pub bytes_per_s: u64,
 }
 
-/// What reads, or writes, cost.
+/// Cost of reads or of writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpCost {
-    /// For each that does not begin where the last one ended, in nanoseconds.
+    /// Base cost in nanoseconds of an I/O that does not start where the last one ended.
     pub random_ns: u32,
-    /// For each that does, in nanoseconds.
+    /// Base cost in nanoseconds of an I/O that starts where the last one ended.
     pub sequential_ns: u32,
-    /// For each byte, in picoseconds.
+    /// Cost of each byte, in picoseconds.
     pub byte_ps: u32,
 }
 
 impl OpCost {
-    /// The cost by which I/Os of 4 KiB, and bytes, come to these rates. A base is 0 where the bytes
-    /// alone take all of the time.
+    /// Computes the costs at which 4 KiB I/Os and bytes reach the given rates. A base is 0 if the
+    /// bytes alone take all of the time.
     ///
     /// # Source
     /// `calc_lcoefs` of the kernel's block/blk-iocost.c.
@@ -50,59 +51,60 @@ impl OpCost {
     }
 }
 
-/// What I/Os cost a drive.
+/// Costs of a drive's reads and writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CostModel {
-    /// Reads.
+    /// Cost of reads.
     pub read: OpCost,
-    /// Writes; discards and writes of zeroes cost their base.
+    /// Cost of writes. Discards and write-zeroes cost only the base.
     pub write: OpCost,
 }
 
 impl Default for CostModel {
-    /// A drive of the SATA class: 100,000 I/Os or 500 MB a second, reading or writing.
+    /// Returns the model of a SATA-class drive: 100,000 I/Os or 500 MB a second, reading or
+    /// writing.
     fn default() -> Self {
-        // 4 KiB are 8,192 ns of the 10,000.
+        // The 4 KiB take 8,192 of the 10,000 ns.
         let op = OpCost { random_ns: 1_808, sequential_ns: 1_808, byte_ps: 2_000 };
         CostModel { read: op, write: op }
     }
 }
 
 impl OpCost {
-    /// Cost of an I/O at a random place that moves so many bytes, in nanoseconds, 1 or more.
+    /// Returns the cost in nanoseconds, at least 1, of a random I/O of `bytes` bytes.
     pub(crate) fn of_bytes(&self, bytes: u64) -> u64 {
         (u64::from(self.random_ns) + bytes * u64::from(self.byte_ps) / 1_000).max(1)
     }
 }
 
 impl CostModel {
-    /// What an I/O costs, in nanoseconds, 1 or more; `last_end` is where the last one of its group
-    /// ended.
+    /// Returns the cost of an I/O in nanoseconds, at least 1. `last_end` is the sector at which the
+    /// last I/O of the same group ended.
     #[inline]
     #[must_use]
     pub fn of(&self, op: Op, (sector, sectors): (Sector, SectorCount), last_end: Sector) -> u64 {
         let cost = if op == Op::Read { &self.read } else { &self.write };
         let base_ns = if sector == last_end { cost.sequential_ns } else { cost.random_ns };
         let bytes = if op.has_data() { u64::from(sectors) << 9 } else { 0 };
-        // 2^32 sectors of 512 bytes at 2^32 ps are more than 64 bits: no request is that long.
+        // 2^32 sectors of 512 bytes at 2^32 ps would overflow 64 bits, but no request is that long.
         let moved_ns = bytes.min(1 << 31) * u64::from(cost.byte_ps) / 1_000;
         (u64::from(base_ns) + moved_ns).max(1)
     }
 }
 
-/// A random read or write of 4 KiB, in the unit in which depths are counted.
+/// Depth units that a random 4 KiB request takes: depths are counted in 16ths of such a request.
 pub(crate) const REQUEST: u32 = 16;
-/// A drive is slow if requests take so long there: whoever comes next would wait as long.
+/// Service time in nanoseconds from which a drive counts as slow: the next request waits as long.
 pub(crate) const SLOW_NS: u64 = 2_000_000;
 
-/// How much of a drive's depth a request takes, in 16ths of what a random one of 4 KiB takes.
+/// Depth units (see [`REQUEST`]) that a drive's requests take.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Weights {
+pub(crate) struct DepthWeights {
     read: OpWeight,
     write: OpWeight,
 }
 
-/// In 1,024ths of that unit: for a request, and for each of its sectors.
+/// Depth in 1,024ths of a unit: for each request, and for each of its sectors.
 #[derive(Debug, Clone, Copy)]
 struct OpWeight {
     base: u64,
@@ -118,18 +120,18 @@ impl OpWeight {
     }
 }
 
-impl Weights {
-    /// By what I/Os cost the drive.
-    pub(crate) fn of(cost: &CostModel) -> Weights {
-        Weights { read: OpWeight::of(&cost.read), write: OpWeight::of(&cost.write) }
+impl DepthWeights {
+    /// Derives the weights from the costs of a drive's I/Os.
+    pub(crate) fn of(cost: &CostModel) -> DepthWeights {
+        DepthWeights { read: OpWeight::of(&cost.read), write: OpWeight::of(&cost.write) }
     }
 
-    /// How much a request takes: as much as a small random one, or more.
+    /// Returns the depth units that a request takes: at least those of a small random one.
     #[inline]
     pub(crate) fn weight(&self, op: Op, sectors: SectorCount) -> u32 {
         let weight = if op == Op::Read { &self.read } else { &self.write };
         let sectors = if op.has_data() { u64::from(sectors) } else { 0 };
-        // At most 2^18 sectors of 2^11 each, and a base of 2^14.
+        // At most 2^18 sectors of 2^11 each, and a base of 2^14, so 32 bits suffice.
         (((weight.base + sectors * weight.sector) >> 10) as u32).max(REQUEST)
     }
 }
@@ -140,14 +142,14 @@ mod tests {
 
     #[test]
     fn requests_weigh_by_what_they_cost_and_never_less_than_a_small_one() {
-        let weights = Weights::of(&CostModel::default());
+        let weights = DepthWeights::of(&CostModel::default());
         let of = |op, kib: u32| weights.weight(op, kib * 2);
         assert_eq!((of(Op::Read, 4), of(Op::Write, 4), of(Op::Read, 0)), (16, 16, 16));
         assert_eq!((of(Op::Read, 64), of(Op::Write, 1_024)), (212, 3_356));
         assert_eq!(of(Op::Discard, 1 << 20), 16, "it moves nothing");
         // A disk that rotates: the way to the place is nearly all.
         let seek = OpCost { random_ns: 8_000_000, sequential_ns: 100_000, byte_ps: 5_000 };
-        let weights = Weights::of(&CostModel { read: seek, write: seek });
+        let weights = DepthWeights::of(&CostModel { read: seek, write: seek });
         assert_eq!((weights.weight(Op::Read, 128), weights.weight(Op::Read, 2_048)), (16, 25));
     }
 

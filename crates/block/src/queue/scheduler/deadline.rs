@@ -1,13 +1,13 @@
-//! `Deadline`: sorted by sector, each chain by a time.
+//! `Deadline`: a scheduler that sorts chains by sector and limits how long each may wait.
 //!
-//! Chains go out in the order of their sectors, a batch at a time, reads before writes, until the
-//! oldest one of a direction has waited as long as it may: then that one goes first. Neighbours
-//! merge at either end. Groups of a higher priority go before those of a lower one, until a chain
-//! of the lower one has waited for the ageing time; also if those wait at another hardware queue,
-//! for tags. All hardware queues of a drive share one lock, as the kernel's do: right for a disk
-//! that rotates, and what the others are measured against where there are many cores. Each queue
-//! sorts what is its own, since only its submitters look for what it completes. Lock order: the
-//! table of groups is never locked under this one. Kernel counterpart: block/mq-deadline.c.
+//! Chains go out in sector order, a batch at a time, reads before writes, until the oldest one of a
+//! direction has waited for its limit: then that one goes first. Adjacent chains merge at either
+//! end. Groups of a higher priority go before those of a lower one, even if they wait for tags at
+//! another hardware queue, until a chain of the lower one has waited for the ageing time. All
+//! hardware queues of a drive share one lock, as in the kernel: right for a rotating disk, and the
+//! baseline that the other schedulers are compared with on many cores. Each queue sorts only its
+//! own chains, because only its submitters poll for their completions. Lock order: the table of
+//! groups is never locked under this lock. Kernel counterpart: block/mq-deadline.c.
 
 mod holders;
 pub(crate) mod sorted;
@@ -17,46 +17,55 @@ use alloc::sync::Arc;
 
 use millrace_machine::{Lock, Machine, Stage};
 
-use crate::account::held::DriveHolds;
+use crate::account::held::DriveWaits;
 use crate::bio::Op;
 use crate::bio::group_id::GroupId;
 use crate::group::Groups;
 use crate::group::config::Priority;
 use crate::group::view::GroupView;
-use crate::queue::scheduler::deadline::holders::Holders;
-use crate::queue::scheduler::deadline::sorted::{Sorted, Waiting};
-use crate::queue::scheduler::{Batch, Done, Leftover, Pick, Scheduler};
+use crate::queue::scheduler::builtin::{DriveScheduler, SchedulerParts};
+use crate::queue::scheduler::deadline::holders::WaitTracker;
+use crate::queue::scheduler::deadline::sorted::{SortedChains, WaitingChain};
+use crate::queue::scheduler::{ChainBatch, CompletedChain, Leftover, Scheduler, SchedulerPick};
 
-/// When a queue looks again whether chains of a higher priority still wait at another one.
+/// Makes the scheduler of a drive, with default settings.
+pub(crate) fn of_drive<M: Machine>(parts: &SchedulerParts<M>) -> DriveScheduler<M> {
+    let deadline = Deadline::new(DeadlineConfig::default(), parts.tags.queues)
+        .with_groups(parts.groups.clone())
+        .accounting_to(&parts.drive.holds);
+    DriveScheduler { queue: Box::new(move |hctx| deadline.queue(hctx)), piece_sectors: None }
+}
+
+/// Nanoseconds until a queue checks again whether chains of higher priority wait at another queue.
 const LOOK_AGAIN_NS: u64 = 1_000_000;
-/// For how long nobody waits for a queue that was not asked for a chain: its thread may hang.
+/// Nanoseconds after which nobody waits for a queue that was not asked for a chain: its thread may
+/// hang.
 const SERVED_NS: u64 = 100_000_000;
-/// Values of [`Priority`].
+/// Number of values of [`Priority`].
 const PRIORITIES: usize = Priority::Idle as usize + 1;
 
-/// How [`Deadline`] weighs order against age.
+/// Settings that balance sector order against age in [`Deadline`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeadlineConfig {
-    /// How long a read may wait before it goes first, in nanoseconds; 500 ms.
+    /// Nanoseconds that a read may wait before it goes first; default 500 ms.
     pub read_expire_ns: u64,
-    /// How long a write, discard or write of zeroes may wait, in nanoseconds; 5 s.
+    /// Nanoseconds that a write, discard or write-zeroes may wait; default 5 s.
     pub write_expire_ns: u64,
-    /// Most chains of one direction in the order of their sectors before ages are looked at again,
-    /// 1 or more; 16.
+    /// Largest number of chains of one direction dispatched in sector order before ages are
+    /// checked, 1 or more; default 16.
     pub fifo_batch: u32,
-    /// How often reads may go before writes that wait; 2.
+    /// Number of times that reads may go before waiting writes; default 2.
     pub writes_starved: u32,
-    /// How long a chain may wait for others of higher priority before it goes first, in
-    /// nanoseconds; 10 s.
+    /// Nanoseconds that a chain may wait for higher priorities before it goes first; default 10 s.
     pub ageing_ns: u64,
 }
 
 impl DeadlineConfig {
-    /// How long a chain may wait for others of its priority.
-    fn expire_ns(&self, way: Way) -> u64 {
+    /// Returns how long a chain may wait for others of its priority.
+    fn expire_ns(&self, way: IoDirection) -> u64 {
         match way {
-            Way::Read => self.read_expire_ns,
-            Way::Write => self.write_expire_ns,
+            IoDirection::Read => self.read_expire_ns,
+            IoDirection::Write => self.write_expire_ns,
         }
     }
 }
@@ -73,78 +82,79 @@ impl Default for DeadlineConfig {
     }
 }
 
-/// Reads, or all that changes the drive.
+/// Direction of a chain: reads, or operations that change the drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum IoDirection {
     Read = 0,
     Write = 1,
 }
 
-impl Way {
-    fn of(op: Op) -> Way {
-        if op == Op::Read { Way::Read } else { Way::Write }
+impl IoDirection {
+    fn of(op: Op) -> IoDirection {
+        if op == Op::Read { IoDirection::Read } else { IoDirection::Write }
     }
 }
 
 /// Chains of one priority at one hardware queue.
-struct Class<M: Machine> {
-    ways: [Sorted<M>; 2],
-    /// How often reads went before writes that waited.
+struct PriorityClass<M: Machine> {
+    ways: [SortedChains<M>; 2],
+    /// Number of times that reads went before waiting writes.
     starved: u32,
 }
 
-impl<M: Machine> Class<M> {
+impl<M: Machine> PriorityClass<M> {
     fn new() -> Self {
-        Class { ways: [Sorted::new(), Sorted::new()], starved: 0 }
+        PriorityClass { ways: [SortedChains::new(), SortedChains::new()], starved: 0 }
     }
 
     fn is_empty(&self) -> bool {
         self.ways.iter().all(|sorted| sorted.chains.is_empty())
     }
 
-    /// Which way the next batch is; none if nothing waits.
-    fn choose(&mut self, config: &DeadlineConfig) -> Option<Way> {
+    /// Chooses the direction of the next batch; `None` if nothing waits.
+    fn choose(&mut self, config: &DeadlineConfig) -> Option<IoDirection> {
         let [reads, writes] = self.ways.each_ref().map(|sorted| !sorted.chains.is_empty());
         if reads && !(writes && self.starved >= config.writes_starved) {
             self.starved += u32::from(writes);
-            return Some(Way::Read);
+            return Some(IoDirection::Read);
         }
         self.starved = 0;
-        writes.then_some(Way::Write)
+        writes.then_some(IoDirection::Write)
     }
 
-    /// The way of the chain that came first of all, and when that was.
-    fn oldest(&self) -> Option<(Way, u64)> {
-        let came_ns = |way: Way| self.ways[way as usize].came_ns().map(|came_ns| (way, came_ns));
-        let ways = [Way::Read, Way::Write].into_iter().filter_map(came_ns);
+    /// Returns the direction of the oldest chain and its arrival time.
+    fn oldest(&self) -> Option<(IoDirection, u64)> {
+        let came_ns =
+            |way: IoDirection| self.ways[way as usize].came_ns().map(|came_ns| (way, came_ns));
+        let ways = [IoDirection::Read, IoDirection::Write].into_iter().filter_map(came_ns);
         ways.min_by_key(|(_, came_ns)| *came_ns)
     }
 }
 
-/// What waits at one hardware queue, and what went out last.
-struct Queue<M: Machine> {
-    /// In the order of [`Priority`].
-    classes: [Class<M>; PRIORITIES],
-    /// Class and way of the batch under way.
-    last: (usize, Way),
-    /// Chains that went out of it; at first, as if it had ended.
+/// Chains that wait at one hardware queue, and the state of its current batch.
+struct QueueChains<M: Machine> {
+    /// Indexed by [`Priority`].
+    classes: [PriorityClass<M>; PRIORITIES],
+    /// Class and direction of the current batch.
+    last: (usize, IoDirection),
+    /// Chains dispatched from the current batch; initially a value that ends it.
     batched: u32,
-    /// When it was last asked for a chain.
+    /// Time when the queue was last asked for a chain, in nanoseconds.
     asked_ns: u64,
 }
 
-impl<M: Machine> Queue<M> {
+impl<M: Machine> QueueChains<M> {
     fn new() -> Self {
-        let classes = core::array::from_fn(|_| Class::new());
-        Queue { classes, last: (0, Way::Read), batched: u32::MAX, asked_ns: 0 }
+        let classes = core::array::from_fn(|_| PriorityClass::new());
+        QueueChains { classes, last: (0, IoDirection::Read), batched: u32::MAX, asked_ns: 0 }
     }
 
-    /// The next chain.
-    fn next(&mut self, now_ns: u64, config: &DeadlineConfig) -> Option<Waiting<M>> {
+    /// Takes the next chain.
+    fn next(&mut self, now_ns: u64, config: &DeadlineConfig) -> Option<WaitingChain<M>> {
         let (class, way) = self.last;
-        // A batch ends early for those of higher priority.
+        // A batch ends early if chains of higher priority wait.
         if self.batched < config.fifo_batch
-            && self.classes[..class].iter().all(Class::is_empty)
+            && self.classes[..class].iter().all(PriorityClass::is_empty)
             && let Some(place) = self.classes[class].ways[way as usize].onwards()
         {
             self.batched += 1;
@@ -158,26 +168,26 @@ impl<M: Machine> Queue<M> {
         let sorted = &mut self.classes[class].ways[way as usize];
         let place = match aged.is_some() || sorted.has_expired(now_ns, config.expire_ns(way)) {
             true => sorted.oldest()?,
-            // Upwards, and at the end once more from below.
+            // Upwards, and after the highest sector again from the lowest.
             false => sorted.onwards().or_else(|| sorted.lowest())?,
         };
         (self.last, self.batched) = ((class, way), 1);
         sorted.take(place)
     }
 
-    /// Class and way of the next batch; none if nothing waits.
-    fn choose(&mut self, config: &DeadlineConfig) -> Option<(usize, Way)> {
+    /// Chooses class and direction of the next batch; `None` if nothing waits.
+    fn choose(&mut self, config: &DeadlineConfig) -> Option<(usize, IoDirection)> {
         let mut classes = self.classes.iter_mut().enumerate();
         classes.find_map(|(number, class)| Some((number, class.choose(config)?)))
     }
 
-    /// The class of the highest priority of which a chain waits.
+    /// Returns the highest-priority class that has waiting chains.
     fn highest(&self) -> Option<usize> {
         self.classes.iter().position(|class| !class.is_empty())
     }
 
-    /// Class and way whose oldest chain has waited too long for those of higher priority.
-    fn aged(&self, now_ns: u64, config: &DeadlineConfig) -> Option<(usize, Way)> {
+    /// Returns class and direction whose oldest chain has waited too long for higher priorities.
+    fn aged(&self, now_ns: u64, config: &DeadlineConfig) -> Option<(usize, IoDirection)> {
         let highest = self.highest()?;
         let lower = self.classes.iter().enumerate().skip(highest + 1);
         let oldest = lower.filter_map(|(number, class)| Some((number, class.oldest()?)));
@@ -186,69 +196,70 @@ impl<M: Machine> Queue<M> {
     }
 }
 
-/// What all hardware queues of a drive share.
-struct Shared<M: Machine> {
-    queues: Box<[Queue<M>]>,
-    /// How many chains of each class wait, at all of them.
+/// The state that all hardware queues of a drive share.
+struct DeadlineState<M: Machine> {
+    queues: Box<[QueueChains<M>]>,
+    /// Number of waiting chains of each class at all queues.
     waiting: [u32; PRIORITIES],
-    /// Number of the next chain that comes.
+    /// Arrival number of the next chain.
     number: u64,
 }
 
-impl<M: Machine> Shared<M> {
-    /// The class for which queue `hctx` has to wait: one of a higher priority than its own chains,
-    /// at other queues.
+impl<M: Machine> DeadlineState<M> {
+    /// Returns the class that queue `hctx` has to wait for: one of a higher priority than its own
+    /// chains, waiting at another queue.
     fn goes_before(&self, hctx: usize, now_ns: u64, config: &DeadlineConfig) -> Option<usize> {
         let own = self.queues[hctx].highest()?;
         self.waiting[..own].iter().position(|waiting| *waiting > 0)?;
-        let is_served = |queue: &&Queue<M>| queue.asked_ns.saturating_add(SERVED_NS) > now_ns;
-        let first = self.queues.iter().filter(is_served).filter_map(Queue::highest).min()?;
+        let is_served = |queue: &&QueueChains<M>| queue.asked_ns.saturating_add(SERVED_NS) > now_ns;
+        let first = self.queues.iter().filter(is_served).filter_map(QueueChains::highest).min()?;
         if first >= own {
             return None;
         }
-        let oldest = self.queues[hctx].classes[own..].iter().filter_map(Class::oldest);
+        let oldest = self.queues[hctx].classes[own..].iter().filter_map(PriorityClass::oldest);
         let came_ns = oldest.map(|(_, came_ns)| came_ns).min().unwrap_or(now_ns);
         (came_ns.saturating_add(config.ageing_ns) > now_ns).then_some(first)
     }
 }
 
-/// The deadline scheduler of a drive, from which each hardware queue gets its part.
+/// The deadline scheduler of a drive; each hardware queue gets its part with [`Deadline::queue`].
 pub struct Deadline<M: Machine> {
     config: DeadlineConfig,
     groups: Option<Arc<Groups<M>>>,
-    holds: Option<Arc<DriveHolds<M>>>,
-    shared: Arc<M::Lock<Shared<M>>>,
+    holds: Option<Arc<DriveWaits<M>>>,
+    shared: Arc<M::Lock<DeadlineState<M>>>,
 }
 
 impl<M: Machine> Deadline<M> {
-    /// A scheduler for a drive with so many hardware queues.
+    /// Creates a scheduler for a drive with this number of hardware queues.
     #[must_use]
     pub fn new(config: DeadlineConfig, hardware_queues: usize) -> Self {
-        let queues = (0..hardware_queues).map(|_| Queue::new()).collect();
-        let shared = Shared { queues, waiting: [0; PRIORITIES], number: 0 };
+        let queues = (0..hardware_queues).map(|_| QueueChains::new()).collect();
+        let shared = DeadlineState { queues, waiting: [0; PRIORITIES], number: 0 };
         let shared = Arc::new(M::Lock::new("scheduler", shared));
         Deadline { config, groups: None, holds: None, shared }
     }
 
-    /// With the groups whose priorities count from a chain's insertion on; without, all chains are
-    /// [`Priority::BestEffort`].
+    /// Sets the groups whose priorities apply to chains inserted later. Without groups all chains
+    /// are [`Priority::BestEffort`].
     #[must_use]
     pub fn with_groups(self, groups: Option<Arc<Groups<M>>>) -> Self {
         Deadline { groups, ..self }
     }
 
-    /// Which counts what it holds in a drive's accounts.
-    pub(crate) fn accounting_to(self, holds: &Arc<DriveHolds<M>>) -> Self {
+    /// Makes the scheduler add wait times to a drive's accounts.
+    pub(crate) fn accounting_to(self, holds: &Arc<DriveWaits<M>>) -> Self {
         Deadline { holds: Some(Arc::clone(holds)), ..self }
     }
 
-    /// The part of hardware queue `hctx`, below the number that the drive has.
+    /// Creates the part of hardware queue `hctx`, which is below the number given to
+    /// [`Deadline::new`].
     #[must_use]
     pub fn queue(&self, hctx: u16) -> Box<dyn Scheduler<M>> {
         let (groups, shared) = (self.groups.clone(), Arc::clone(&self.shared));
         let (config, view) = (self.config, GroupView::new());
         let hctx = hctx.into();
-        let holders = self.holds.as_ref().map(|holds| Holders::new(holds, hctx));
+        let holders = self.holds.as_ref().map(|holds| WaitTracker::new(holds, hctx));
         Box::new(DeadlineQueue { config, groups, view, hctx, holders, shared })
     }
 }
@@ -259,24 +270,24 @@ struct DeadlineQueue<M: Machine> {
     groups: Option<Arc<Groups<M>>>,
     view: GroupView<M>,
     hctx: usize,
-    /// What it counts; none if nobody asks.
-    holders: Option<Holders<M>>,
-    shared: Arc<M::Lock<Shared<M>>>,
+    /// Wait accounts; `None` if wait times are not counted.
+    holders: Option<WaitTracker<M>>,
+    shared: Arc<M::Lock<DeadlineState<M>>>,
 }
 
 impl<M: Machine> Scheduler<M> for DeadlineQueue<M> {
-    fn insert(&mut self, batch: &mut Batch<'_, M>) {
+    fn insert(&mut self, batch: &mut ChainBatch<'_, M>) {
         if let Some(groups) = self.groups.as_ref().filter(|groups| self.view.is_old(groups)) {
             self.view.renew(groups);
         }
         let mut shared = self.shared.lock();
-        let Shared { queues, waiting, number } = &mut *shared;
+        let DeadlineState { queues, waiting, number } = &mut *shared;
         let queue = &mut queues[self.hctx];
         M::work(Stage::Search, batch.len());
         while let Some(chain) = batch.next() {
             let priority = self.view.row(chain.group()).map(|row| row.priority);
             let priority = priority.unwrap_or_default() as usize;
-            let sorted = &mut queue.classes[priority].ways[Way::of(chain.op()) as usize];
+            let sorted = &mut queue.classes[priority].ways[IoDirection::of(chain.op()) as usize];
             let chain = match sorted.merge(chain, batch) {
                 Ok(()) => continue,
                 Err(chain) => chain,
@@ -285,13 +296,13 @@ impl<M: Machine> Scheduler<M> for DeadlineQueue<M> {
                 holders.begin((chain.group(), priority), chain.inserted_ns());
             }
             let (came_ns, inserted_ns) = (chain.admitted_ns(), chain.inserted_ns());
-            sorted.insert(Waiting { chain, came_ns, inserted_ns }, *number);
+            sorted.insert(WaitingChain { chain, came_ns, inserted_ns }, *number);
             *number += 1;
             waiting[priority] += 1;
         }
     }
 
-    fn next(&mut self, now_ns: u64) -> Pick<M> {
+    fn next(&mut self, now_ns: u64) -> SchedulerPick<M> {
         let mut shared = self.shared.lock();
         M::work(Stage::Search, 1);
         shared.queues[self.hctx].asked_ns = now_ns;
@@ -299,19 +310,19 @@ impl<M: Machine> Scheduler<M> for DeadlineQueue<M> {
             if let Some(holders) = &mut self.holders {
                 holders.wait_for(class, now_ns);
             }
-            return Pick::WaitUntil(now_ns + LOOK_AGAIN_NS);
+            return SchedulerPick::WaitUntil(now_ns + LOOK_AGAIN_NS);
         }
         let queue = &mut shared.queues[self.hctx];
-        let Some(next) = queue.next(now_ns, &self.config) else { return Pick::Nothing };
+        let Some(next) = queue.next(now_ns, &self.config) else { return SchedulerPick::Nothing };
         let class = queue.last.0;
         shared.waiting[class] -= 1;
         if let Some(holders) = &mut self.holders {
             holders.end((next.chain.group(), class), (next.inserted_ns, now_ns), class);
         }
-        Pick::Chain(next.chain)
+        SchedulerPick::Chain(next.chain)
     }
 
-    fn completed(&mut self, _: &Done) {}
+    fn completed(&mut self, _: &CompletedChain) {}
 
     fn pass(&mut self, _: GroupId, _: (u32, u64), _: u64) -> bool {
         false
@@ -319,7 +330,7 @@ impl<M: Machine> Scheduler<M> for DeadlineQueue<M> {
 
     fn drain(&mut self, left: &mut Leftover<M>) {
         let mut shared = self.shared.lock();
-        let Shared { queues, waiting, .. } = &mut *shared;
+        let DeadlineState { queues, waiting, .. } = &mut *shared;
         for (class, waiting) in queues[self.hctx].classes.iter_mut().zip(waiting) {
             for sorted in &mut class.ways {
                 *waiting -= sorted.ages.len() as u32;

@@ -1,9 +1,8 @@
-//! `Fair`: shares of a drive by weights of groups.
+//! `Fair`: a scheduler that divides a drive among groups by weight.
 //!
-//! Start-time fair queueing over a cost model, one list for each group at each hardware queue, with
-//! no lock and no written line shared per I/O; see share.rs. Holds back no more than it must: while
-//! one group uses the drive alone, nothing. Kernel counterpart: block/bfq-iosched.c,
-//! block/blk-iocost.c.
+//! Start-time fair queueing over a cost model, with one list for each group at each hardware queue,
+//! and no lock and no shared written cache line per I/O; see share.rs. A group that uses the drive
+//! alone is never held back. Kernel counterpart: block/bfq-iosched.c, block/blk-iocost.c.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -11,32 +10,37 @@ use alloc::sync::Arc;
 use millrace_machine::Machine;
 
 use crate::group::Groups;
+use crate::queue::scheduler::builtin::{DriveScheduler, SchedulerParts};
 use crate::queue::scheduler::cost::CostModel;
 use crate::queue::scheduler::share::depth::Policy;
-use crate::queue::scheduler::share::{DriveParts, Shared};
+use crate::queue::scheduler::share::piece::FIRST_SECTORS;
+use crate::queue::scheduler::share::{DriveParts, SharedDrive};
 use crate::queue::scheduler::{DriveTags, Scheduler};
 
-/// The fair scheduler of a drive, from which each hardware queue gets its part.
-pub struct Fair<M: Machine>(Arc<Shared<M>>);
+/// Makes the scheduler of a drive: it adds wait times to the drive's accounts, and sets the size of
+/// the drive's largest request.
+pub(crate) fn of_drive<M: Machine>(parts: &SchedulerParts<M>) -> DriveScheduler<M> {
+    let groups = parts.groups.clone().unwrap_or_else(Groups::new);
+    let shared = (&groups, &parts.drive);
+    let drive = SharedDrive::new(Policy::Weights, shared, parts.cost, parts.tags);
+    DriveScheduler {
+        queue: Box::new(move |hctx| drive.queue(hctx)),
+        piece_sectors: Some(FIRST_SECTORS),
+    }
+}
+
+/// The fair scheduler of a drive; each hardware queue gets its part with [`Fair::queue`].
+pub struct Fair<M: Machine>(Arc<SharedDrive<M>>);
 
 impl<M: Machine> Fair<M> {
-    /// A scheduler for a drive, shared by these groups.
+    /// Creates a scheduler for a drive that these groups share.
     #[must_use]
     pub fn new(groups: &Arc<Groups<M>>, cost: CostModel, tags: DriveTags) -> Self {
-        Fair::of_drive(&DriveParts::of_no_drive(tags.queues), groups, cost, tags)
+        let drive = DriveParts::of_no_drive(tags.queues);
+        Fair(SharedDrive::new(Policy::Weights, (groups, &drive), cost, tags))
     }
 
-    /// One that accounts what it holds to a drive, and says how long its requests may be.
-    pub(crate) fn of_drive(
-        drive: &DriveParts<M>,
-        groups: &Arc<Groups<M>>,
-        cost: CostModel,
-        tags: DriveTags,
-    ) -> Self {
-        Fair(Shared::new(Policy::Weights, (groups, drive), cost, tags))
-    }
-
-    /// The part of hardware queue `hctx`, below the number that the drive has.
+    /// Creates the part of hardware queue `hctx`, which is below `DriveTags::queues`.
     #[must_use]
     pub fn queue(&self, hctx: u16) -> Box<dyn Scheduler<M>> {
         self.0.queue(hctx)

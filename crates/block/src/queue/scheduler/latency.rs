@@ -1,8 +1,8 @@
-//! `Latency`: groups that have a latency target get it, at the cost of those that have none.
+//! `Latency`: a scheduler that keeps latency targets of groups by slowing down groups without one.
 //!
-//! How many requests of groups without a target may be at the drive shrinks while a target is
-//! missed, and grows again when all are met; those with a target go first. Within that, weights
-//! hold as in `fair`. See share.rs. Kernel counterpart: block/kyber-iosched.c,
+//! While a target is missed, fewer requests of groups without a target may be at the drive; when
+//! all targets are met the number grows again. Groups with a target go first. Within that, weights
+//! work as in `fair`. See share.rs. Kernel counterpart: block/kyber-iosched.c,
 //! block/blk-iolatency.c.
 
 use alloc::boxed::Box;
@@ -11,32 +11,37 @@ use alloc::sync::Arc;
 use millrace_machine::Machine;
 
 use crate::group::Groups;
+use crate::queue::scheduler::builtin::{DriveScheduler, SchedulerParts};
 use crate::queue::scheduler::cost::CostModel;
 use crate::queue::scheduler::share::depth::Policy;
-use crate::queue::scheduler::share::{DriveParts, Shared};
+use crate::queue::scheduler::share::piece::FIRST_SECTORS;
+use crate::queue::scheduler::share::{DriveParts, SharedDrive};
 use crate::queue::scheduler::{DriveTags, Scheduler};
 
-/// The latency scheduler of a drive, from which each hardware queue gets its part.
-pub struct Latency<M: Machine>(Arc<Shared<M>>);
+/// Makes the scheduler of a drive: it adds wait times to the drive's accounts, and sets the size of
+/// the drive's largest request.
+pub(crate) fn of_drive<M: Machine>(parts: &SchedulerParts<M>) -> DriveScheduler<M> {
+    let groups = parts.groups.clone().unwrap_or_else(Groups::new);
+    let shared = (&groups, &parts.drive);
+    let drive = SharedDrive::new(Policy::Targets, shared, parts.cost, parts.tags);
+    DriveScheduler {
+        queue: Box::new(move |hctx| drive.queue(hctx)),
+        piece_sectors: Some(FIRST_SECTORS),
+    }
+}
+
+/// The latency scheduler of a drive; each hardware queue gets its part with [`Latency::queue`].
+pub struct Latency<M: Machine>(Arc<SharedDrive<M>>);
 
 impl<M: Machine> Latency<M> {
-    /// A scheduler for a drive, shared by these groups.
+    /// Creates a scheduler for a drive that these groups share.
     #[must_use]
     pub fn new(groups: &Arc<Groups<M>>, cost: CostModel, tags: DriveTags) -> Self {
-        Latency::of_drive(&DriveParts::of_no_drive(tags.queues), groups, cost, tags)
+        let drive = DriveParts::of_no_drive(tags.queues);
+        Latency(SharedDrive::new(Policy::Targets, (groups, &drive), cost, tags))
     }
 
-    /// One that accounts what it holds to a drive, and says how long its requests may be.
-    pub(crate) fn of_drive(
-        drive: &DriveParts<M>,
-        groups: &Arc<Groups<M>>,
-        cost: CostModel,
-        tags: DriveTags,
-    ) -> Self {
-        Latency(Shared::new(Policy::Targets, (groups, drive), cost, tags))
-    }
-
-    /// The part of hardware queue `hctx`, below the number that the drive has.
+    /// Creates the part of hardware queue `hctx`, which is below `DriveTags::queues`.
     #[must_use]
     pub fn queue(&self, hctx: u16) -> Box<dyn Scheduler<M>> {
         self.0.queue(hctx)

@@ -1,14 +1,15 @@
-//! `Share`: a drive shared by groups; the machinery of `fair` and `latency`.
+//! The machinery that the schedulers `fair` and `latency` use to divide a drive among groups.
 //!
-//! Each hardware queue has a `ShareQueue` of its own: a list for each group, from which chains go
-//! out by start-time fair queueing (SFQ: the group with the lowest virtual start time first; a
-//! chain moves its group on by its cost over the group's weight). Per I/O nothing is shared between
-//! queues. What needs all of them (a group's shares over several queues, how much may be at the
-//! drive) they agree on now and then: every half millisecond a queue posts what it served, and
-//! whichever comes first makes the sums (agreement.rs) and posts budgets and depths back. While
-//! only one group uses the drive, nobody holds anything back. Lock order: serve, agreement, mail.
-//! Source: Goyal et al., SIGCOMM 1996 (SFQ); Jin et al., SIGMETRICS 2004 (SFQ(D)). Kernel
-//! counterpart: block/blk-iocost.c (global and local virtual time), block/bfq-iosched.c.
+//! Each hardware queue has a `ShareQueue` with one list for each group. Chains are dispatched by
+//! start-time fair queueing (SFQ): the group with the lowest virtual start time goes first, and a
+//! chain advances its group by the chain's cost over the group's weight. Queues share nothing per
+//! I/O. Decisions that concern all queues (a group's share over several queues, the depth of the
+//! drive) are made periodically: every half millisecond a queue posts a report to its mailbox, and
+//! the first queue to find a new allocation due sums up the reports and posts budgets and depths
+//! (agreement.rs). A group that uses the drive alone is never held back. Lock order: serve,
+//! allocation, mailbox. Source: Goyal et al., SIGCOMM 1996 (SFQ); Jin et al., SIGMETRICS 2004
+//! (SFQ(D)). Kernel counterpart: block/blk-iocost.c (global and local virtual time),
+//! block/bfq-iosched.c.
 
 pub(crate) mod agreement;
 pub(crate) mod climb;
@@ -28,157 +29,159 @@ use alloc::vec::Vec;
 
 use millrace_machine::{Lock, Machine, Order, Stage, Word};
 
-use crate::account::held::{DriveHolds, Holds};
-use crate::account::hold::Hold;
-use crate::account::waits::Said;
+use crate::account::held::{DriveWaits, WaitAccounts};
+use crate::account::hold::WaitReason;
+use crate::account::waits::ReportedWaits;
 use crate::bio::Op;
 use crate::bio::group_id::GroupId;
 use crate::group::Groups;
 use crate::group::config::Priority;
 use crate::group::view::GroupView;
-use crate::queue::scheduler::cost::{CostModel, REQUEST, Weights};
-use crate::queue::scheduler::share::agreement::Agreement;
+use crate::queue::scheduler::cost::{CostModel, DepthWeights, REQUEST};
+use crate::queue::scheduler::share::agreement::SharedAllocation;
 use crate::queue::scheduler::share::depth::Policy;
-use crate::queue::scheduler::share::flow::Flow;
-use crate::queue::scheduler::share::mail::{Bound, Mail};
-use crate::queue::scheduler::share::said::Noted;
+use crate::queue::scheduler::share::flow::GroupFlow;
+use crate::queue::scheduler::share::mail::{DepthLimit, QueueMailbox};
+use crate::queue::scheduler::share::said::ReportedDecisions;
 use crate::queue::scheduler::share::times::ClassSums;
-use crate::queue::scheduler::{Batch, Done, DriveMark, DriveTags, Leftover, Pick, Scheduler};
+use crate::queue::scheduler::{
+    ChainBatch, CompletedChain, DriveMark, DriveTags, Leftover, Scheduler, SchedulerPick,
+};
 
-/// How often a queue posts what it did.
+/// Nanoseconds between two reports of a queue.
 const PERIOD_NS: u64 = 500_000;
-/// How often one posts that is held back.
+/// Nanoseconds between two reports of a queue that is held back.
 const BLOCKED_PERIOD_NS: u64 = 50_000;
-/// A group of a lower priority gets at least one I/O in this time.
+/// Nanoseconds in which a group of a lower priority gets at least one I/O.
 const STARVED_NS: u64 = 100_000_000;
 
-/// What all hardware queues of a drive share.
-pub(crate) struct Shared<M: Machine> {
+/// The state that all hardware queues of a drive share.
+pub(crate) struct SharedDrive<M: Machine> {
     pub(crate) policy: Policy,
     pub(crate) groups: Arc<Groups<M>>,
-    /// The drive's accounts of what was held.
-    holds: Arc<DriveHolds<M>>,
+    /// The drive's wait accounts.
+    holds: Arc<DriveWaits<M>>,
     pub(crate) cost: CostModel,
-    weights: Weights,
-    /// The longest request, in sectors: channels cut by it.
+    weights: DepthWeights,
+    /// Longest request in sectors; channels split longer ones.
     pub(crate) piece_sectors: Arc<M::Word>,
-    /// Raised when grants were posted; nobody writes it per I/O.
+    /// Number of the last allocation, raised when grants are posted; never written per I/O.
     pub(crate) epoch: M::Word,
-    /// When the next agreement is due.
+    /// Time when the next allocation is due, in nanoseconds.
     pub(crate) due_ns: M::Word,
-    pub(crate) mails: Box<[M::Lock<Mail>]>,
-    agreement: M::Lock<Agreement<M>>,
+    pub(crate) mails: Box<[M::Lock<QueueMailbox>]>,
+    agreement: M::Lock<SharedAllocation<M>>,
 }
 
-impl<M: Machine> Shared<M> {
+impl<M: Machine> SharedDrive<M> {
     pub(crate) fn new(
         policy: Policy,
         (groups, drive): (&Arc<Groups<M>>, &DriveParts<M>),
         cost: CostModel,
         tags: DriveTags,
     ) -> Arc<Self> {
-        let mail = |_| M::Lock::new("share-mail", Mail::default());
-        Arc::new(Shared {
+        let mail = |_| M::Lock::new("share-mail", QueueMailbox::default());
+        Arc::new(SharedDrive {
             policy,
             groups: Arc::clone(groups),
             holds: Arc::clone(&drive.holds),
             piece_sectors: Arc::clone(&drive.piece_sectors),
-            weights: Weights::of(&cost),
+            weights: DepthWeights::of(&cost),
             cost,
             epoch: M::Word::new(0),
             due_ns: M::Word::new(0),
             mails: (0..tags.queues).map(mail).collect(),
-            agreement: M::Lock::new("share-agreement", Agreement::new(tags)),
+            agreement: M::Lock::new("share-agreement", SharedAllocation::new(tags)),
         })
     }
 
-    /// The part of hardware queue `hctx`.
+    /// Creates the part of hardware queue `hctx`.
     pub(crate) fn queue(self: &Arc<Self>, hctx: u16) -> Box<dyn Scheduler<M>> {
         Box::new(ShareQueue::new(Arc::clone(self), hctx.into()))
     }
 }
 
-/// What a drive and its scheduler have in common.
+/// The state that a drive and its scheduler share.
 pub(crate) struct DriveParts<M: Machine> {
-    /// Accounts of what was held.
-    pub(crate) holds: Arc<DriveHolds<M>>,
+    /// Wait accounts of the drive.
+    pub(crate) holds: Arc<DriveWaits<M>>,
     pub(crate) piece_sectors: Arc<M::Word>,
 }
 
 impl<M: Machine> DriveParts<M> {
-    /// Of a scheduler that a program puts into one of its own.
+    /// Creates the parts for a scheduler that a program wraps in one of its own.
     pub(crate) fn of_no_drive(queues: usize) -> Self {
         DriveParts {
-            holds: Arc::new(DriveHolds::new(queues)),
+            holds: Arc::new(DriveWaits::new(queues)),
             piece_sectors: Arc::new(M::Word::new(0)),
         }
     }
 }
 
-/// A hardware queue's part of a shared drive.
+/// The scheduler of one hardware queue of a drive that groups share.
 pub(crate) struct ShareQueue<M: Machine> {
-    shared: Arc<Shared<M>>,
+    shared: Arc<SharedDrive<M>>,
     hctx: usize,
     view: GroupView<M>,
-    /// Append-only: the mail's entries stand in the same order.
-    flows: Vec<Flow<M>>,
-    /// Places of flows, two for each group, by its number; `u16::MAX`: none yet.
+    /// Append-only, because the mailbox has its entries in the same order.
+    flows: Vec<GroupFlow<M>>,
+    /// Indices of flows, two for each group number; `u16::MAX` if there is none yet.
     places: Vec<u16>,
     last_place: usize,
-    /// Places of flows in which something waits, in no order.
+    /// Indices of flows with waiting chains, in no order.
     active: Vec<u16>,
     waiting: WaitingChains,
     in_flight: u32,
-    bound: Bound,
-    /// What counts towards that.
+    bound: DepthLimit,
+    /// Depth in use by requests in flight that `bound` limits, by direction.
     counted: [u32; 2],
-    /// Start of the chain that went out last.
+    /// Virtual start time of the chain dispatched last.
     virtual_now: u128,
-    met: Met,
-    holds: Holds<M>,
-    /// What it told of its decisions, while somebody records.
-    said: Option<Box<Noted>>,
+    met: ReportState,
+    holds: WaitAccounts<M>,
+    /// Decisions already written to the trace, while one is recorded.
+    said: Option<Box<ReportedDecisions>>,
 }
 
-/// What stops a chain.
+/// The reason why a chain cannot go out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stop {
-    /// As much is at the drive as may be.
+enum FlowStop {
+    /// The drive has as many requests as it may have.
     Depth,
-    /// Its group has sent what it may until the next agreement.
+    /// The group has used its budget until the next allocation.
     Budget,
-    /// Its group is idle, and others are not.
+    /// The group has idle priority, and others are active.
     Priority,
 }
 
-/// Chains that wait in a queue, all of one drive.
+/// Waiting chains of a queue, all of one drive.
 struct WaitingChains {
     count: u32,
     drive: DriveMark,
 }
 
-/// What a queue tells the others, and has heard of them.
+/// State of a queue's exchange with the shared allocation.
 #[derive(Default)]
-struct Met {
-    /// Number of the agreement that it knows.
+struct ReportState {
+    /// Number of the last allocation that the queue has read.
     epoch: u64,
-    /// Several groups use the drive, or it is slow: how much it has at once matters.
+    /// True if several groups use the drive or the drive is slow, so that its depth matters.
     bounded: bool,
-    /// When it posts next.
+    /// Time of the next report in nanoseconds.
     post_ns: u64,
     sums: ClassSums,
-    /// Most that a request cost.
+    /// Cost of the most expensive request.
     largest: u64,
-    /// The depth held something back since the last post.
+    /// True if the depth held a chain back since the last report.
     full: bool,
-    /// The last post said that something waited or was at the drive.
+    /// True if the last report showed waiting or in-flight requests.
     said_demand: bool,
 }
 
 impl<M: Machine> ShareQueue<M> {
-    fn new(shared: Arc<Shared<M>>, hctx: usize) -> Self {
+    fn new(shared: Arc<SharedDrive<M>>, hctx: usize) -> Self {
         ShareQueue {
-            holds: Holds::at(&shared.holds, hctx),
+            holds: WaitAccounts::at(&shared.holds, hctx),
             shared,
             hctx,
             view: GroupView::new(),
@@ -188,15 +191,15 @@ impl<M: Machine> ShareQueue<M> {
             active: Vec::new(),
             waiting: WaitingChains { count: 0, drive: DriveMark::NONE },
             in_flight: 0,
-            bound: Bound::NONE,
+            bound: DepthLimit::NONE,
             counted: [0; 2],
             virtual_now: 0,
-            met: Met::default(),
+            met: ReportState::default(),
             said: None,
         }
     }
 
-    /// The place of a group's flow, made if it is the first time.
+    /// Returns the index of a group's flow, and makes the flow on first use.
     #[inline]
     fn place(&mut self, group: GroupId, op: Op) -> usize {
         let way = usize::from(self.shared.policy == Policy::Targets && op != Op::Read);
@@ -215,16 +218,17 @@ impl<M: Machine> ShareQueue<M> {
         }
         if self.places[at] == u16::MAX {
             self.places[at] = self.flows.len() as u16;
-            let flow = Flow::new((group, way), self.virtual_now, (&self.view, self.shared.policy));
+            let flow =
+                GroupFlow::new((group, way), self.virtual_now, (&self.view, self.shared.policy));
             self.flows.push(flow);
-            // The others are to hear of it soon.
+            // The other queues should learn of the new flow soon.
             self.met.post_ns = 0;
         }
         self.last_place = usize::from(self.places[at]);
         self.last_place
     }
 
-    /// Learns what groups are promised now.
+    /// Applies changed group settings.
     #[cold]
     fn renew(&mut self) {
         self.view.renew(&self.shared.groups);
@@ -237,19 +241,19 @@ impl<M: Machine> ShareQueue<M> {
         (self.last_place, self.met.post_ns) = (usize::MAX, 0);
     }
 
-    /// The flow whose chain goes out next, or why none may.
-    fn choose(&self, now_ns: u64) -> Result<usize, Stop> {
+    /// Returns the flow whose chain goes out next, or the reason why none may go.
+    fn choose(&self, now_ns: u64) -> Result<usize, FlowStop> {
         let mut best = None;
-        let mut hold = Stop::Budget;
+        let mut hold = FlowStop::Budget;
         let look = (now_ns, self.others_wait());
         for &at in &self.active {
             let flow = &self.flows[usize::from(at)];
             match self.stop_of(flow, look) {
-                // Where the depth stops one, a completion is what to wait for.
-                Some(stop) if hold != Stop::Depth => hold = stop,
+                // If the depth stops any flow, a completion is what the queue waits for.
+                Some(stop) if hold != FlowStop::Depth => hold = stop,
                 Some(_) => {}
                 None => {
-                    // One that had nothing for too long goes first.
+                    // A flow that was starved goes first.
                     let starved = match flow.priority {
                         Priority::Idle => look.1,
                         _ => now_ns.saturating_sub(flow.sent_ns) >= STARVED_NS,
@@ -263,37 +267,38 @@ impl<M: Machine> ShareQueue<M> {
         best.map(|(.., at)| usize::from(at)).ok_or(hold)
     }
 
-    /// Whether a group waits that goes before those of priority idle.
+    /// Returns true if chains of a group above idle priority wait.
     fn others_wait(&self) -> bool {
         self.active.iter().any(|at| !self.flows[usize::from(*at)].is_idle())
     }
 
-    /// What stops a flow's first chain, if anything does, at a time at which others wait or not.
+    /// Returns the reason why the flow's first chain must wait, if any. `others_wait` tells whether
+    /// groups above idle priority wait.
     #[inline]
-    fn stop_of(&self, flow: &Flow<M>, (now_ns, others_wait): (u64, bool)) -> Option<Stop> {
+    fn stop_of(&self, flow: &GroupFlow<M>, (now_ns, others_wait): (u64, bool)) -> Option<FlowStop> {
         let starved = || now_ns.saturating_sub(flow.sent_ns) >= STARVED_NS;
         if flow.is_idle() && !starved() && (flow.served >= flow.ceiling || others_wait) {
-            return Some(Stop::Priority);
+            return Some(FlowStop::Priority);
         }
         let counted = self.counted[flow.way];
-        // One may always go.
+        // One request may always go.
         if counted > 0 && counted + REQUEST > self.bound.depth[flow.way] && !flow.has_target {
-            return Some(Stop::Depth);
+            return Some(FlowStop::Depth);
         }
-        (flow.served >= flow.ceiling && !flow.is_idle()).then_some(Stop::Budget)
+        (flow.served >= flow.ceiling && !flow.is_idle()).then_some(FlowStop::Budget)
     }
 
-    /// What is said to hold a flow's chains.
-    fn hold_of(&self, flow: &Flow<M>, look: (u64, bool)) -> Option<Hold> {
+    /// Returns the wait reason to report for a flow's chains.
+    fn hold_of(&self, flow: &GroupFlow<M>, look: (u64, bool)) -> Option<WaitReason> {
         self.stop_of(flow, look).map(|stop| match stop {
-            Stop::Depth => self.bound.held_by[flow.way],
-            Stop::Budget => Hold::Weight,
-            Stop::Priority => Hold::Priority,
+            FlowStop::Depth => self.bound.held_by[flow.way],
+            FlowStop::Budget => WaitReason::Weight,
+            FlowStop::Priority => WaitReason::Priority,
         })
     }
 
-    /// The groups of which something waits and is held, by what, and the depth that counts.
-    fn held(&self, now_ns: u64) -> impl Iterator<Item = (GroupId, Hold, u32)> {
+    /// Returns the waiting groups that are held back, with the reason and the depth that applies.
+    fn held(&self, now_ns: u64) -> impl Iterator<Item = (GroupId, WaitReason, u32)> {
         let look = (now_ns, self.others_wait());
         self.active.iter().filter_map(move |at| {
             let flow = &self.flows[usize::from(*at)];
@@ -302,7 +307,7 @@ impl<M: Machine> ShareQueue<M> {
         })
     }
 
-    /// Tells whoever records of groups that begin to be held.
+    /// Reports groups that start to wait, for the trace.
     #[cold]
     fn say_holds(&mut self, now_ns: u64) {
         let mut said = self.said.take().unwrap_or_default();
@@ -310,11 +315,11 @@ impl<M: Machine> ShareQueue<M> {
         self.said = Some(said);
     }
 
-    /// Takes the next chain of a flow out.
+    /// Dispatches the first chain of a flow.
     #[inline]
-    fn send(&mut self, at: usize, now_ns: u64) -> Pick<M> {
+    fn send(&mut self, at: usize, now_ns: u64) -> SchedulerPick<M> {
         let flow = &mut self.flows[at];
-        let Some(bio) = flow.list.pop_front() else { return Pick::Nothing };
+        let Some(bio) = flow.list.pop_front() else { return SchedulerPick::Nothing };
         let chain = self.waiting.drive.chain(bio);
         let range = (chain.sector(), chain.nr_sectors());
         let cost = self.shared.cost.of(chain.op(), range, flow.last_end);
@@ -322,7 +327,7 @@ impl<M: Machine> ShareQueue<M> {
         flow.last_end = chain.end();
         flow.served += cost;
         self.met.largest = self.met.largest.max(cost);
-        // A flow that had nothing to send starts where the others are.
+        // A flow that had nothing to send starts level with the others.
         flow.start = flow.start.max(self.virtual_now);
         self.virtual_now = flow.start;
         flow.start += u128::from(cost) * u128::from(flow.slope);
@@ -342,10 +347,10 @@ impl<M: Machine> ShareQueue<M> {
         if !flow.has_target {
             self.counted[flow.way] += weight;
         }
-        Pick::Chain(chain)
+        SchedulerPick::Chain(chain)
     }
 
-    /// Says what holds each flow's chains from now on, so that it counts until that changes.
+    /// Reports the current wait reason of every flow; it applies until the next report.
     #[cold]
     fn account(&mut self, now_ns: u64) {
         let (_, watched) = self.shared.holds.stopped_and_watched(self.hctx, now_ns);
@@ -359,28 +364,28 @@ impl<M: Machine> ShareQueue<M> {
         }
     }
 
-    /// Says how many chains of a flow wait, and for what.
+    /// Reports how many chains of a flow wait, and why.
     #[cold]
     fn say(&mut self, at: usize, look: (u64, bool)) {
         let (hold, now_ns) = (self.hold_of(&self.flows[at], look), look.0);
         let flow = &mut self.flows[at];
         let since_ns = flow.list.first().map_or(0, |first| first.inserted_ns());
-        let next = Said::all(hold, flow.list.len(), since_ns);
+        let next = ReportedWaits::all(hold, flow.list.len(), since_ns);
         let drive = &self.shared.holds;
         let account = self.holds.of(flow.group, |account| drive.open(account));
-        // Chains that came since the last time are said to wait from now on.
+        // Chains that arrived since the last report count as waiting from now on.
         account.settle(now_ns);
         account.say(&mut flow.said, next, now_ns);
     }
 
-    /// Posts what was done, sums up with the others if that is due, and takes what was agreed on.
+    /// Posts a report, makes a new allocation if one is due, and takes the queue's grants.
     #[inline(never)]
     fn meet(&mut self, now_ns: u64, period_ns: u64) {
         self.met.post_ns = now_ns + period_ns;
         self.account(now_ns);
         self.post(now_ns);
         let shared = Arc::clone(&self.shared);
-        // Relaxed: only when to look; the agreement's lock orders the rest.
+        // Relaxed: decides only when to check; the allocation's lock orders the rest.
         if now_ns >= shared.due_ns.load(Order::Relaxed)
             && let Some(mut agreement) = shared.agreement.try_lock()
         {
@@ -408,11 +413,12 @@ impl<M: Machine> ShareQueue<M> {
         }
     }
 
-    /// Takes budgets and depth from the mail.
+    /// Takes budgets and depth from the mailbox.
     #[cold]
     fn take_grants(&mut self, epoch: u64, now_ns: u64) {
         self.met.epoch = epoch;
-        // The terms of waiting chains may have changed, and `insert` may never be called again.
+        // Settings of waiting chains' groups may have changed, and `insert` may never be called
+        // again.
         if self.view.is_old(&self.shared.groups) {
             self.renew();
         }
@@ -425,7 +431,7 @@ impl<M: Machine> ShareQueue<M> {
         }
         drop(mail);
         if let Some(said) = &mut self.said {
-            // By weights, all requests count as of one way.
+            // With weights, reads and writes count together.
             let depth = match self.shared.policy {
                 Policy::Weights => [self.bound.depth[0]; 2],
                 Policy::Targets => self.bound.depth,
@@ -436,13 +442,13 @@ impl<M: Machine> ShareQueue<M> {
     }
 }
 
-/// How many small requests a depth stands for.
+/// Converts a depth to a number of small requests.
 fn requests_of(depth: u32) -> u32 {
     if depth == u32::MAX { depth } else { (depth / REQUEST).max(1) }
 }
 
 impl<M: Machine> Scheduler<M> for ShareQueue<M> {
-    fn insert(&mut self, batch: &mut Batch<'_, M>) {
+    fn insert(&mut self, batch: &mut ChainBatch<'_, M>) {
         M::work(Stage::Search, batch.len());
         if self.view.is_old(&self.shared.groups) {
             self.renew();
@@ -450,9 +456,9 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
         let is_one_drive = self.waiting.count == 0 || self.waiting.drive == batch.drive();
         assert!(is_one_drive, "a queue of a scheduler was given chains of two drives");
         self.waiting.drive = batch.drive();
-        // Nobody may ask for these chains before the queue goes on.
+        // No thread may ask for these chains before the queue continues.
         let stuck =
-            self.waiting.count > 0 || self.shared.holds.stopped_by(self.hctx) != Hold::Order;
+            self.waiting.count > 0 || self.shared.holds.stopped_by(self.hctx) != WaitReason::Order;
         let mut last_ns = 0;
         for chain in batch {
             last_ns = chain.inserted_ns();
@@ -471,8 +477,8 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
         }
     }
 
-    fn next(&mut self, now_ns: u64) -> Pick<M> {
-        // Acquire: pairs with the agreement's Release; the mail's lock orders the rest.
+    fn next(&mut self, now_ns: u64) -> SchedulerPick<M> {
+        // Acquire pairs with the Release of the allocation; the mailbox's lock orders the rest.
         let epoch = self.shared.epoch.load(Order::Acquire);
         if epoch != self.met.epoch {
             self.take_grants(epoch, now_ns);
@@ -488,25 +494,25 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
             Err(stop) => stop,
         };
         self.account(now_ns);
-        self.met.full |= stop == Stop::Depth;
-        if stop != Stop::Depth && now_ns + PERIOD_NS - BLOCKED_PERIOD_NS >= self.met.post_ns {
+        self.met.full |= stop == FlowStop::Depth;
+        if stop != FlowStop::Depth && now_ns + PERIOD_NS - BLOCKED_PERIOD_NS >= self.met.post_ns {
             self.meet(now_ns, PERIOD_NS);
         }
         match stop {
             // Completions make room.
-            Stop::Depth if self.in_flight > 0 => Pick::Nothing,
+            FlowStop::Depth if self.in_flight > 0 => SchedulerPick::Nothing,
             _ => {
                 if let Some(mut said) = self.said.take() {
                     let times = (now_ns, 2 * BLOCKED_PERIOD_NS);
                     said.rest(self.held(now_ns), times, self.shared.holds.decisions(self.hctx));
                     self.said = Some(said);
                 }
-                Pick::WaitUntil(now_ns + 2 * BLOCKED_PERIOD_NS)
+                SchedulerPick::WaitUntil(now_ns + 2 * BLOCKED_PERIOD_NS)
             }
         }
     }
 
-    fn completed(&mut self, done: &Done) {
+    fn completed(&mut self, done: &CompletedChain) {
         let at = self.place(done.group, done.op);
         let weight = self.shared.weights.weight(done.op, done.nr_sectors);
         let flow = &mut self.flows[at];
@@ -516,7 +522,7 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
             let counted = &mut self.counted[flow.way];
             *counted = counted.saturating_sub(weight);
         }
-        // What the driver never had says nothing of how long the driver takes.
+        // A request that never reached the driver says nothing about its service time.
         let was_there = done.status.is_some();
         if was_there {
             self.met.sums.count(done);
@@ -527,7 +533,7 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
             let service_ns = done.done_ns.saturating_sub(done.picked_ns);
             self.holds.was_at(&self.shared.holds, done.group, service_ns);
         }
-        // The next bio may come late, and until then the mail's word would stand.
+        // The next bio may come late, and until then the last report would count as present demand.
         if is_empty && core::mem::take(&mut self.met.said_demand) {
             self.shared.mails[self.hctx].lock().is_over = true;
         }
@@ -536,16 +542,17 @@ impl<M: Machine> Scheduler<M> for ShareQueue<M> {
     #[inline]
     fn pass(&mut self, group: GroupId, (ios, sectors): (u32, u64), queued_ns: u64) -> bool {
         let Some(flow) = self.flows.get_mut(self.last_place) else { return false };
-        // What passes does not come back here, and how long targets' I/Os take is to be known.
+        // I/O that bypasses the scheduler is not reported on completion, so groups with targets
+        // must not.
         let passes = !self.met.bounded
             && !flow.has_target
             && flow.group == group
             && queued_ns < self.met.post_ns
-            // Acquire: pairs with the agreement's Release, as in `next`.
+            // Acquire pairs with the Release of the allocation, as in `next`.
             && self.met.epoch == self.shared.epoch.load(Order::Acquire)
             && !self.view.is_old(&self.shared.groups);
         if passes {
-            // So that others see that it is active, and how much the drive does.
+            // Counted so that the others see the group's activity and the drive's throughput.
             let cost = &self.shared.cost.read;
             flow.served += u64::from(ios - 1) * u64::from(cost.random_ns);
             flow.served += cost.of_bytes(sectors << 9);

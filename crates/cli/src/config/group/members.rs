@@ -1,25 +1,25 @@
-//! Contradictions between groups, and between groups and the exports that name them.
+//! Rules between groups, and between groups and the exports that name them.
 //!
-//! The second step of `[[group]]` sections and of the keys `group` and `group-each` of an export.
-//! Called by check.rs.
+//! Second step for `[[group]]` sections and the keys `group` and `group-each` of an export. Called
+//! by check.rs.
 
 use std::collections::{HashMap, HashSet};
 
 use millrace::{DEFAULT_GROUP, ExportConfig, GroupConfig, ServeConfig, VolumeConfig};
 
 use crate::config::key_lines::KeyLines;
-use crate::config::names::Names;
-use crate::config::plan::Lines;
+use crate::config::names::SectionNames;
+use crate::config::plan::PlanLines;
 use crate::config::problem::Problems;
 
-/// Groups and exports of a file, with their lines.
+/// Groups and exports of a configuration, with their lines.
 pub struct Members<'a> {
-    /// All that is served; the volumes need not be there yet.
+    /// Served configuration; its volumes may not be resolved yet.
     pub config: &'a ServeConfig,
-    /// Its lines.
-    pub lines: &'a Lines,
-    /// The groups by name.
-    pub names: &'a Names<'a>,
+    /// Lines of the configuration's keys.
+    pub lines: &'a PlanLines,
+    /// Names of all groups.
+    pub names: &'a SectionNames<'a>,
 }
 
 impl<'a> Members<'a> {
@@ -31,7 +31,7 @@ impl<'a> Members<'a> {
         self.config.exports.iter().zip(&self.lines.exports)
     }
 
-    /// Checks how groups stand to each other, and the groups that exports name.
+    /// Checks the parents of groups, and the groups that exports name.
     pub fn check(&self, problems: &mut Problems) {
         for (group, lines) in self.groups() {
             let Some(parent) = &group.parent else { continue };
@@ -54,12 +54,12 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// The group of a name, if it could be read.
+    /// Returns the group of a name, if it could be read.
     fn find(&self, name: &str) -> Option<&'a GroupConfig> {
         self.names.find(name).ok().flatten().map(|number| &self.config.groups[number])
     }
 
-    /// Two levels, and no circles.
+    /// Checks that groups have at most two levels and no cycle.
     fn check_parent(&self, name: &str, parent: &str) -> Result<(), String> {
         if parent == DEFAULT_GROUP || name == DEFAULT_GROUP {
             return Err("the default group has no parent and no children; remove this".to_owned());
@@ -84,7 +84,7 @@ impl<'a> Members<'a> {
         ))
     }
 
-    /// Checks that clients can have groups of their own under a group.
+    /// Checks that clients can have groups of their own below a group.
     fn check_each(&self, wanted: &str) -> Result<(), String> {
         if wanted == DEFAULT_GROUP {
             return Err(
@@ -121,7 +121,7 @@ impl<'a> Members<'a> {
     }
 }
 
-/// The volumes that clients of each group use, in the order of the configuration.
+/// Returns the volumes that each group's clients use, in the order of the configuration.
 pub fn volumes_by_group(config: &ServeConfig) -> HashMap<&str, Vec<&VolumeConfig>> {
     let mut users: HashMap<&str, HashSet<&str>> = HashMap::new();
     for export in &config.exports {

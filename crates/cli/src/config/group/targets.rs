@@ -1,8 +1,8 @@
-//! What is said of latency targets that no drive can keep: figures of a kind, and sentences.
+//! Warnings about latency targets that a drive cannot keep.
 //!
-//! One place for the words, so that a file, `ctl set` and a running daemon say the same. Called by
-//! members.rs for what is known before anything runs, and by serve/targets.rs for what was
-//! measured. Pure.
+//! Keeps the texts in one place, so that a configuration, `ctl set` and a running daemon use the
+//! same words. Called by members.rs for facts known before the start, and by serve/targets.rs for
+//! measurements. Pure.
 
 use millrace::{GroupConfig, LatencyTarget, SchedulerKind};
 use millrace_block::Snapshot;
@@ -11,22 +11,22 @@ use millrace_drives::{UsualTimes, Words as _};
 use super::target_text;
 use crate::config::words;
 
-/// A group that has so many I/Os at a drive at a time waits for itself.
+/// A group with at least this many I/Os at a drive at a time mostly waits for itself.
 const MANY: f64 = 2.0;
 
-/// Two digits, rounded up: more would claim what nobody measured.
+/// Rounds a time up to two digits, since more would suggest a precision that was not measured.
 fn rounded(ns: u64) -> u64 {
     let digits = ns.checked_ilog10().map_or(0, |digits| digits.saturating_sub(1));
     let unit = 10u64.pow(digits);
     ns.div_ceil(unit) * unit
 }
 
-/// A time with two digits, for people.
+/// Formats a time with two digits.
 fn about(ns: u64) -> String {
     words::time_text(rounded(ns))
 }
 
-/// The figure that a target is about, of measured times.
+/// Returns the figure of measured times that a target is about: the mean or a percentile.
 pub fn figure_ns(target: LatencyTarget, times: &Snapshot) -> u64 {
     match target {
         LatencyTarget::Mean(_) => times.mean_ns(),
@@ -34,7 +34,7 @@ pub fn figure_ns(target: LatencyTarget, times: &Snapshot) -> u64 {
     }
 }
 
-/// The target with another time.
+/// Returns the target with another time.
 fn with_ns(target: LatencyTarget, ns: u64) -> LatencyTarget {
     match target {
         LatencyTarget::Mean(_) => LatencyTarget::Mean(ns),
@@ -42,21 +42,21 @@ fn with_ns(target: LatencyTarget, ns: u64) -> LatencyTarget {
     }
 }
 
-/// Whose target, and the drive that is asked to keep it.
+/// A latency target, with its group and the drive that is to keep it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TargetQuery<'a> {
-    /// The group.
+    /// Name of the group.
     pub group: &'a str,
-    /// What it is promised.
+    /// Latency target of the group.
     pub target: LatencyTarget,
-    /// The drive.
+    /// Name of the drive.
     pub drive: &'a str,
-    /// Its volume.
+    /// Name of the drive's volume.
     pub volume: &'a str,
 }
 
 impl TargetQuery<'_> {
-    /// The beginning of a sentence.
+    /// Returns the beginning of a warning.
     fn begin(&self) -> String {
         format!("group {}: latency-target {}", self.group, target_text(self.target))
     }
@@ -65,14 +65,14 @@ impl TargetQuery<'_> {
         format!("drive {} of volume {}", self.drive, self.volume)
     }
 
-    /// What to do if the drive takes so long.
+    /// Returns the remedy if the drive takes this long.
     fn remedy(&self, takes_ns: u64) -> String {
-        // Half as much again, for what comes before and after the drive.
+        // Half as much again, for the time before and after the drive.
         let word = target_text(with_ns(self.target, rounded(takes_ns + takes_ns / 2)));
         format!("set latency-target to {word} or more, or give the group a faster drive")
     }
 
-    /// That nothing keeps the target, if the drive has another scheduler.
+    /// Warns that the drive's scheduler does not keep latency targets, unless it is `latency`.
     pub fn by_scheduler(&self, scheduler: SchedulerKind) -> Option<String> {
         (scheduler != SchedulerKind::Latency).then(|| {
             format!(
@@ -86,7 +86,7 @@ impl TargetQuery<'_> {
         })
     }
 
-    /// That a modelled drive takes longer than the target, if it does.
+    /// Warns that a modelled drive takes longer than the target.
     pub fn by_model(&self, usual: UsualTimes) -> Option<String> {
         let longest_ns = usual.read_ns.max(usual.write_ns);
         (longest_ns > self.target.ns()).then(|| {
@@ -102,9 +102,9 @@ impl TargetQuery<'_> {
         })
     }
 
-    /// That a drive has usually taken longer than the target, if it has: the mean for a mean, for a
-    /// percentile the median, since more than half of the I/Os are then above it. What to do
-    /// follows from the fastest tenth, since the rest may have waited for others at the drive.
+    /// Warns that a drive has usually taken longer than the target: the mean for a mean; for a
+    /// percentile the median, since then more than half of the I/Os exceed it. The remedy follows
+    /// from the fastest tenth, since slower I/Os may have waited for others at the drive.
     pub fn so_far(&self, times: &Snapshot) -> Option<String> {
         let drive = self.drive();
         let (took_ns, took) = match self.target {
@@ -117,7 +117,7 @@ impl TargetQuery<'_> {
                 (ns, format!("half of the I/Os at {drive} took {} or more", about(ns)))
             }
         };
-        // Load explains what others took; the fastest ones show what the drive can do.
+        // Slow I/Os may have waited for others; the fastest show what the drive can do.
         let fastest_ns = times.quantile_ns(0.1);
         (took_ns > self.target.ns()).then(|| {
             let advice = match fastest_ns > self.target.ns() {
@@ -134,9 +134,9 @@ impl TargetQuery<'_> {
         })
     }
 
-    /// That a group misses its target by what its own I/Os take at the drive, which has so many of
-    /// these at a time, and so many of others: of those, less than one is the least that a
-    /// scheduler can leave.
+    /// Reports that a group misses its target because of the time of its I/Os at the drive. `own`
+    /// and `others` are the mean numbers of I/Os of the group and of other groups in the drive.
+    /// Below one of `others`, a scheduler cannot improve anything.
     pub fn missed(&self, times: &Snapshot, (own, others): (f64, f64)) -> String {
         let (figure_ns, usual_ns) = (figure_ns(self.target, times), times.quantile_ns(0.5));
         let takes = format!(
@@ -161,13 +161,14 @@ impl TargetQuery<'_> {
         format!("{takes}, which no scheduler can shorten; {}", self.remedy(figure_ns))
     }
 
-    /// That it is no longer missed.
+    /// Reports that the target is kept again.
     pub fn kept(&self) -> String {
         format!("{} is kept by {} again", self.begin(), self.drive())
     }
 }
 
-/// Keys of a group by which schedulers share drives, as far as it has any that are wanted.
+/// Returns the keys of a group by which schedulers share drives, as far as they are set and
+/// `wanted`.
 fn shared_by(config: &GroupConfig, wanted: impl Fn(&str) -> bool) -> Vec<&'static str> {
     let plain = GroupConfig::new("");
     [
@@ -180,8 +181,8 @@ fn shared_by(config: &GroupConfig, wanted: impl Fn(&str) -> bool) -> Vec<&'stati
     .collect()
 }
 
-/// That schedulers do not know whose I/O a cached volume does, if the group has keys for them that
-/// are wanted.
+/// Warns that schedulers cannot tell the groups of a cached volume apart, if the group has `wanted`
+/// keys that need it.
 pub fn by_cache(
     config: &GroupConfig,
     volume: &str,

@@ -1,6 +1,7 @@
-//! `acknowledge`: a daemon forgets that an earlier one ended with a dirty cache of a volume.
+//! `acknowledge`: removes the mark of a volume whose cache was dirty when an earlier daemon died.
 //!
-//! Arguments, the daemon's part, and `millrace ctl acknowledge`. Named in the table of ctl.rs.
+//! Has the arguments, the daemon's part, and `millrace ctl acknowledge`. Listed in the table of
+//! ctl.rs.
 
 use std::process::ExitCode;
 
@@ -14,7 +15,6 @@ use crate::verbs::serve::live::daemon::LiveDaemon;
 use crate::views::requests::NoAnswer;
 use crate::views::{Access, Refusal, Verb};
 
-/// The verb.
 pub const ACKNOWLEDGE: Verb<Acknowledge, NoAnswer> = Verb::new(
     "acknowledge",
     Access::Admins,
@@ -30,11 +30,11 @@ warns at its start and in `millrace stat` until the volume is acknowledged.
 Exit status: 0 if it is, 2 if the volume has nothing to acknowledge.
 ";
 
-/// The volume that was checked after a daemon ended with a dirty cache of it.
+/// Arguments of `acknowledge`: the volume whose data was checked.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Acknowledge {
-    /// Its name.
+    /// Name of the volume.
     pub volume: String,
 }
 
@@ -42,24 +42,24 @@ pub struct Acknowledge {
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct AcknowledgeArgs {
-    /// The volume's name, as the warning has it
+    /// Name of the volume, as in the warning
     volume: String,
     #[command(flatten)]
     pub daemon: Daemon,
 }
 
-/// Takes the volume's mark away; for the daemon.
+/// Removes the volume's mark. Runs in the daemon.
 ///
 /// # Errors
-/// If there is none, or it cannot be removed.
+/// Fails if there is no mark, or it cannot be removed.
 pub fn answer(daemon: &LiveDaemon, asked: &Acknowledge) -> Result<NoAnswer, Refusal> {
     daemon.marks().acknowledge(&asked.volume).map(|()| NoAnswer::new())
 }
 
-/// Asks for it.
+/// Asks the daemon to remove the mark.
 ///
 /// # Errors
-/// If the daemon is not there, or refuses: there is no such mark.
+/// Fails if the daemon cannot be reached or refuses because there is no such mark.
 pub fn run(args: &AcknowledgeArgs) -> Result<ExitCode> {
     let asked = Acknowledge { volume: args.volume.clone() };
     args.daemon.connect.client()?.ask(&ACKNOWLEDGE, &asked)?;

@@ -1,7 +1,7 @@
-//! `clients` and `disconnect`: who is connected, and the end of one of them.
+//! `clients` and `disconnect`: list the connected clients, and disconnect one.
 //!
-//! Arguments, the daemon's part, and `millrace ctl clients` and `disconnect`. Named in the table of
-//! ctl.rs.
+//! Has the arguments, the daemon's part, and `millrace ctl clients` and `disconnect`. Listed in the
+//! table of ctl.rs.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -19,10 +19,10 @@ use crate::views::clients::{Clients, ConnectedClient};
 use crate::views::requests::NoArguments;
 use crate::views::{Access, Refusal, Verb};
 
-/// The verb that lists clients.
+/// Verb that lists the clients.
 pub const CLIENTS: Verb<NoArguments, Clients> =
     Verb::new("clients", Access::Everybody, "clients, by number");
-/// The verb that ends one.
+/// Verb that disconnects a client.
 pub const DISCONNECT: Verb<Disconnect, ConnectedClient> =
     Verb::new("disconnect", Access::Admins, "disconnects a client");
 
@@ -49,11 +49,11 @@ the machine is restarted.
 Exit status: 0 if it is disconnected, 2 if there is no such client.
 ";
 
-/// The client that is to be disconnected.
+/// Arguments of `disconnect`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Disconnect {
-    /// Its number.
+    /// Number of the client.
     pub client: u16,
 }
 
@@ -61,7 +61,7 @@ pub struct Disconnect {
 #[derive(Debug, clap::Args)]
 #[command(after_help = CLIENTS_EXAMPLES)]
 pub struct ClientsArgs {
-    /// Only clients of this export
+    /// Show only clients of this export
     export: Option<String>,
     #[command(flatten)]
     pub daemon: Daemon,
@@ -71,23 +71,23 @@ pub struct ClientsArgs {
 #[derive(Debug, clap::Args)]
 #[command(after_help = DISCONNECT_EXAMPLES)]
 pub struct DisconnectArgs {
-    /// The client's number
+    /// Number of the client
     client: u16,
     #[command(flatten)]
     pub daemon: Daemon,
 }
 
-/// The clients of a daemon.
+/// Returns the clients of a daemon.
 pub fn of(daemon: &LiveDaemon) -> Clients {
     let servers = &daemon.lists().servers;
     let named = |one| ConnectedClient::new(one, &servers.groups);
     Clients { clients: servers.clients().into_iter().map(named).collect() }
 }
 
-/// Disconnects a client of a daemon.
+/// Disconnects a client. Runs in the daemon.
 ///
 /// # Errors
-/// `not-found` if there is none of that number.
+/// Returns `not-found` if there is no client of that number.
 pub fn answer_disconnect(
     daemon: &LiveDaemon,
     asked: &Disconnect,
@@ -102,10 +102,10 @@ pub fn answer_disconnect(
     })
 }
 
-/// Shows the clients.
+/// Prints the clients.
 ///
 /// # Errors
-/// If the daemon is not there.
+/// Fails if the daemon cannot be reached.
 pub fn show(args: &ClientsArgs) -> Result<ExitCode> {
     let mut clients = args.daemon.connect.client()?.ask(&CLIENTS, &NoArguments {})?;
     if let Some(export) = &args.export {
@@ -122,10 +122,10 @@ pub fn show(args: &ClientsArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Disconnects one.
+/// Disconnects a client.
 ///
 /// # Errors
-/// If the daemon is not there, or has no such client.
+/// Fails if the daemon cannot be reached or has no such client.
 pub fn disconnect(args: &DisconnectArgs) -> Result<ExitCode> {
     let asked = Disconnect { client: args.client };
     let client = args.daemon.connect.client()?.ask(&DISCONNECT, &asked)?;
@@ -147,8 +147,8 @@ pub fn disconnect(args: &DisconnectArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A row for each client, in 100 columns with names of usual length; then a line for each that
-/// waits.
+/// Formats a row for each client, 100 columns wide for names of usual length, and a line for each
+/// client that is waiting.
 fn table(clients: &Clients) -> String {
     let left = |head| (head, Side::Left);
     let right = |head| (head, Side::Right);
@@ -191,7 +191,7 @@ fn or_dash(text: &str) -> String {
     if text.is_empty() { "-".to_owned() } else { visible(text).into_owned() }
 }
 
-/// A time as hours, minutes and seconds, from a day on as days, hours and minutes: `2d 03:04`.
+/// Formats a time as `hh:mm:ss`, and from a day on as `2d 03:04`.
 fn clock(time: Duration) -> String {
     let (seconds, minutes) = (time.as_secs(), time.as_secs() / 60);
     match (minutes / 1440, minutes / 60 % 24, minutes % 60) {

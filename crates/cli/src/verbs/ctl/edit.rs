@@ -1,7 +1,7 @@
-//! `millrace ctl add` and `ctl remove`: one section more or less of what is served.
+//! `millrace ctl add` and `ctl remove`: add or remove one section of the served configuration.
 //!
-//! Each is a reload of the configuration of now with that section added or removed. The file stays
-//! as it is until `ctl save`. Called by ctl.rs.
+//! The daemon reloads its current configuration with the section added or removed. The file stays
+//! unchanged until `ctl save`. Called by ctl.rs.
 
 use std::process::ExitCode;
 
@@ -41,15 +41,15 @@ Exit status: 0 if it is gone (with --dry-run: could go), 2 if the daemon refused
 #[derive(Debug, clap::Args)]
 #[command(after_help = ADD_EXAMPLES)]
 pub struct AddArgs {
-    /// drive, volume, export or group
+    /// Kind of section: drive, volume, export or group
     #[arg(value_parser = SECTIONS)]
     section: String,
-    /// Its name
+    /// Name of the section
     name: String,
-    /// Its settings
+    /// Settings of the section
     #[arg(value_name = "KEY=VALUE")]
     settings: Vec<String>,
-    /// Change nothing; say whether it can be served
+    /// Change nothing; print whether the section can be served
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
@@ -60,10 +60,10 @@ pub struct AddArgs {
 #[derive(Debug, clap::Args)]
 #[command(after_help = REMOVE_EXAMPLES)]
 pub struct RemoveArgs {
-    /// drive, volume, export or group
+    /// Kind of section: drive, volume, export or group
     #[arg(value_parser = SECTIONS)]
     section: String,
-    /// Its name
+    /// Name of the section
     name: String,
     #[command(flatten)]
     options: RemovalOptions,
@@ -74,7 +74,7 @@ pub struct RemoveArgs {
 /// Asks the daemon to add a section.
 ///
 /// # Errors
-/// If the daemon is not there, or refuses.
+/// Fails if the daemon cannot be reached or refuses.
 pub fn add(args: &AddArgs) -> Result<ExitCode> {
     let settings = args.settings.iter().map(|text| pair(text, "drives=b"));
     let asked = AddSection {
@@ -90,7 +90,7 @@ pub fn add(args: &AddArgs) -> Result<ExitCode> {
 /// Asks the daemon to remove a section.
 ///
 /// # Errors
-/// If the daemon is not there, or refuses.
+/// Fails if the daemon cannot be reached or refuses.
 pub fn remove(args: &RemoveArgs) -> Result<ExitCode> {
     let asked = RemoveSection {
         section: args.section.clone(),

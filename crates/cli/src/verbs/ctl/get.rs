@@ -1,7 +1,7 @@
-//! `millrace ctl get`: settings of volumes and groups as they are now.
+//! `millrace ctl get`: prints the current settings of volumes and groups.
 //!
-//! Prints what `stats` has of them and what differs from the configuration file, or with `--toml`
-//! lines for the configuration (toml.rs). Called by ctl.rs.
+//! Prints the settings in `stats` and their differences from the configuration file, or with
+//! `--toml` lines for the configuration (toml.rs). Called by ctl.rs.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -32,20 +32,20 @@ file's on the left of the arrow, + for what is not in the file, - for what is th
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct GetArgs {
-    /// The volume's name, `group NAME`, or `groups`; nothing: all volumes and groups
+    /// Name of a volume, `group NAME`, or `groups`; without it, all volumes and groups
     #[arg(value_name = "VOLUME|group NAME|groups", num_args = 0..=2)]
     target: Vec<String>,
-    /// Print lines for the configuration: groups as they are now, and what else was set
+    /// Print lines for the configuration: groups as they are now, and schedulers that were set
     #[arg(long, conflicts_with_all = ["target", "json"])]
     toml: bool,
     #[command(flatten)]
     pub daemon: Daemon,
 }
 
-/// Prints them.
+/// Prints the settings.
 ///
 /// # Errors
-/// If the daemon is not there, or has no such volume or group.
+/// Fails if the daemon cannot be reached, or has no such volume or group.
 pub fn run(args: &GetArgs) -> Result<ExitCode> {
     let mut client = args.daemon.connect.client()?;
     let report = client.ask(&STATS, &StatsQuery::ALL)?;
@@ -89,7 +89,7 @@ pub fn run(args: &GetArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The part of what is not saved that belongs to a target of `get`.
+/// Keeps only the unsaved changes that belong to a target of `get`.
 fn of_target(mut unsaved: UnsavedChanges, report: &Report, target: &[&str]) -> UnsavedChanges {
     unsaved.changes.retain(|change| match (target, change.section.as_str()) {
         ([], _) | (["groups"], "group") => true,
@@ -103,10 +103,10 @@ fn of_target(mut unsaved: UnsavedChanges, report: &Report, target: &[&str]) -> U
     unsaved
 }
 
-/// The volume of a name.
+/// Returns the volume of a name.
 ///
 /// # Errors
-/// If there is none; the text names those that there are.
+/// Fails if there is none. The text lists the volumes.
 pub fn volume<'a>(report: &'a Report, name: &str) -> Result<&'a Volume> {
     report.volumes.iter().find(|one| one.name == name).ok_or_else(|| {
         let known: Vec<_> = report.volumes.iter().map(|one| visible(&one.name)).collect();
@@ -118,7 +118,7 @@ pub fn volume<'a>(report: &'a Report, name: &str) -> Result<&'a Volume> {
     })
 }
 
-/// The drives of a volume.
+/// Returns the drives of a volume.
 fn drives<'a>(report: &'a Report, volume: &'a Volume) -> impl Iterator<Item = &'a Drive> {
     report.drives.iter().filter(|drive| drive.volume == volume.name)
 }

@@ -1,7 +1,7 @@
-//! `millrace ctl set group` and what `ctl get` says of groups.
+//! `millrace ctl set group`, and the output of `ctl get` about groups.
 //!
-//! Sends words to the daemon as they were written, which reads them as its configuration. Called by
-//! ctl.rs.
+//! Sends settings to the daemon as written; the daemon parses them as in its configuration. Called
+//! by ctl.rs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -20,12 +20,12 @@ use crate::config::group;
 use crate::views::SetGroup;
 use crate::views::report::Report;
 use crate::views::requests::SET_GROUP;
-use crate::views::settings::Group;
+use crate::views::settings::GroupState;
 
-/// Sets what these words say of a group.
+/// Changes settings of a group. `words` are `KEY=VALUE` pairs.
 ///
 /// # Errors
-/// If a word is no setting, the daemon is not there, or refuses.
+/// Fails if a word is not such a pair, or the daemon cannot be reached or refuses.
 pub fn set(daemon: &Daemon, name: &str, words: &[String]) -> Result<ExitCode> {
     let mut settings = BTreeMap::new();
     for word in words {
@@ -50,16 +50,16 @@ pub fn set(daemon: &Daemon, name: &str, words: &[String]) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Warnings, apart from the answer.
+/// Prints warnings to standard error, apart from the answer.
 pub fn warn<'a>(warnings: impl IntoIterator<Item = &'a String>) {
     warnings.into_iter().for_each(|warning| tracing::warn!("{}", visible(warning)));
 }
 
-/// The group of a name.
+/// Returns the group of a name.
 ///
 /// # Errors
-/// If there is none; the text names the nearest.
-pub fn find<'a>(report: &'a Report, name: &str) -> Result<&'a Group> {
+/// Fails if there is none. The text suggests the most similar name.
+pub fn find<'a>(report: &'a Report, name: &str) -> Result<&'a GroupState> {
     report.groups.iter().find(|group| group.name == name).ok_or_else(|| {
         let names = report.groups.iter().map(|group| group.name.as_str());
         let like = nearest(name, names);
@@ -68,7 +68,7 @@ pub fn find<'a>(report: &'a Report, name: &str) -> Result<&'a Group> {
     })
 }
 
-/// What was meant by setting a key that volumes do not have, if it looks like one of a group's.
+/// Returns a suggestion for a key that volumes do not have but groups do.
 pub fn meant(report: &Report, args: &SetArgs, key: &str) -> Option<String> {
     let (target, words) = (visible(&args.target), visible(&args.settings.join(" ")).into_owned());
     let is_group = report.groups.iter().any(|group| group.name == args.target);
@@ -88,8 +88,8 @@ pub fn meant(report: &Report, args: &SetArgs, key: &str) -> Option<String> {
     ))
 }
 
-/// A group with a line for each setting.
-pub fn describe(group: &Group) -> String {
+/// Formats a group with a line for each setting.
+pub fn describe(group: &GroupState) -> String {
     let mut text = format!("{}:\n", visible(&group.name));
     for (key, word) in &group.settings {
         let _ = writeln!(text, "  {}={}", visible(key), visible(word));
@@ -97,8 +97,8 @@ pub fn describe(group: &Group) -> String {
     text
 }
 
-/// Groups with a row for each.
-pub fn table(groups: &[&Group]) -> String {
+/// Formats groups as a table with one row each.
+pub fn table(groups: &[&GroupState]) -> String {
     let mut table = Table::new();
     table.load_style(NOTHING).set_header(["group", "parent", "weight", "settings"]);
     for group in groups {

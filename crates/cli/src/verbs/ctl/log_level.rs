@@ -1,7 +1,7 @@
-//! `log-level`: how much a running daemon logs.
+//! `log-level`: shows or changes the log level of a running daemon.
 //!
-//! Arguments and answer, the daemon's part, which reads the level as it reads `MILLRACE_LOG`, and
-//! `millrace ctl log-level`. Named in the table of ctl.rs.
+//! Has arguments and answer, the daemon's part, which parses the level as in `MILLRACE_LOG`, and
+//! `millrace ctl log-level`. Listed in the table of ctl.rs.
 
 use std::process::ExitCode;
 
@@ -14,7 +14,6 @@ use super::Daemon;
 use crate::verbs::serve::live::daemon::LiveDaemon;
 use crate::views::{Access, Refusal, Verb};
 
-/// The verb.
 pub const LOG_LEVEL: Verb<LogLevel, LogLevelChange> = Verb::new(
     "log-level",
     Access::EverybodyToRead,
@@ -31,22 +30,22 @@ Examples:
 Exit status: 0 if it is set, 2 if the daemon refused.
 ";
 
-/// Level of the log from now on.
+/// Arguments of `log-level`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LogLevel {
-    /// A level, or modules with theirs, as `MILLRACE_LOG` has them; none: only tell.
+    /// New level in the syntax of `MILLRACE_LOG`; `None` only reports the current one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub level: Option<String>,
 }
 
-/// The answer to `log-level`.
+/// Answer to `log-level`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LogLevelChange {
-    /// The level from now on, in the words of `MILLRACE_LOG`.
+    /// Level that is now in force, in the syntax of `MILLRACE_LOG`.
     pub level: String,
-    /// The level before, if it was changed.
+    /// Former level, if it was changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub before: Option<String>,
 }
@@ -56,16 +55,16 @@ pub struct LogLevelChange {
 #[command(after_help = EXAMPLES)]
 pub struct LogLevelArgs {
     /// off, error, warn, info, debug or trace, or MODULE=LEVEL with commas between (modules begin
-    /// with millrace, millrace_console or millrace_exports); nothing: show the level of now
+    /// with millrace, millrace_console or millrace_exports); without it, show the current level
     level: Option<String>,
     #[command(flatten)]
     pub daemon: Daemon,
 }
 
-/// Tells the level of the log, or changes it and says so; for the daemon.
+/// Reports or changes the log level. Runs in the daemon.
 ///
 /// # Errors
-/// `bad-request` if it is none.
+/// Returns `bad-request` if the level is not valid.
 pub fn answer(_daemon: &LiveDaemon, asked: &LogLevel) -> Result<LogLevelChange, Refusal> {
     let Some(level) = &asked.level else {
         return Ok(LogLevelChange { level: logging::level(), before: None });
@@ -76,10 +75,10 @@ pub fn answer(_daemon: &LiveDaemon, asked: &LogLevel) -> Result<LogLevelChange, 
     Ok(LogLevelChange { level: level.clone(), before: Some(before) })
 }
 
-/// Shows or sets the level.
+/// Shows or changes the log level.
 ///
 /// # Errors
-/// If the daemon is not there, or refuses.
+/// Fails if the daemon cannot be reached or refuses.
 pub fn run(args: &LogLevelArgs) -> Result<ExitCode> {
     let asked = LogLevel { level: args.level.clone() };
     let answer = args.daemon.connect.client()?.ask(&LOG_LEVEL, &asked)?;
@@ -128,8 +127,8 @@ mod tests {
     #[test]
     fn a_module_that_is_none_is_refused_with_the_nearest() {
         let refused = logging::set_level("info,millrace_export::nbd=debug").unwrap_err();
-        let text = "there is no module millrace_export::nbd; there are millrace, \
-                    millrace_console, millrace_exports; did you mean \"millrace_exports\"?";
+        let text = "unknown module \"millrace_export::nbd\"; choose millrace, millrace_console or \
+                    millrace_exports; did you mean \"millrace_exports\"?";
         assert_eq!(refused.to_string(), text);
     }
 }

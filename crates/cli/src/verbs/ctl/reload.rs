@@ -1,7 +1,7 @@
-//! `millrace ctl reload`: a running daemon takes another configuration.
+//! `millrace ctl reload`: switches a running daemon to another configuration.
 //!
-//! The daemon reads the file, with its own rights, and decides; here its answer is printed as the
-//! difference. Called by ctl.rs.
+//! The daemon reads the file with its own rights and decides; this verb prints the differences from
+//! its answer. Called by ctl.rs.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -34,7 +34,7 @@ Exit status: 0 if the configuration is served (with --dry-run: could be), 2 if t
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ReloadArgs {
-    /// The configuration [default: the file that the daemon was started with]
+    /// Configuration file [default: the file that the daemon was started with]
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
     #[command(flatten)]
@@ -43,10 +43,10 @@ pub struct ReloadArgs {
     pub daemon: Daemon,
 }
 
-/// Asks the daemon to serve the configuration.
+/// Asks the daemon to load the configuration.
 ///
 /// # Errors
-/// If the daemon is not there, or refuses.
+/// Fails if the daemon cannot be reached or refuses.
 pub fn run(args: &ReloadArgs) -> Result<ExitCode> {
     if args.file.as_deref() == Some(Path::new("-")) {
         bail!("-: the daemon reads the configuration itself, from a file; name one");
@@ -58,7 +58,7 @@ pub fn run(args: &ReloadArgs) -> Result<ExitCode> {
     show(&report, &args.daemon)
 }
 
-/// Prints what has changed.
+/// Prints the changes.
 pub fn show(report: &ReloadReport, daemon: &Daemon) -> Result<ExitCode> {
     match daemon.json {
         true => say(&format!("{}\n", json!(report))),

@@ -1,7 +1,7 @@
-//! `resize`: a volume asks its drives how large they are, and grows while it is served.
+//! `resize`: grows a volume to the current size of its drives, while it is served.
 //!
-//! Both ends of the verb: arguments and answer, the daemon's part, and `millrace ctl resize`. Named
-//! in the table of ctl.rs.
+//! Has both ends of the verb: arguments and answer, the daemon's part, and `millrace ctl resize`.
+//! Listed in the table of ctl.rs.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -18,7 +18,6 @@ use crate::verbs::serve::live::daemon::LiveDaemon;
 use crate::verbs::serve::live::volume_settings::volume_of;
 use crate::views::{Access, Refusal, Verb};
 
-/// The verb.
 pub const RESIZE: Verb<Resize, VolumeGrowth> =
     Verb::new("resize", Access::Admins, "grows a volume to the size of its drives");
 
@@ -34,18 +33,18 @@ once, an NBD client when it connects again.
 Exit status: 0 if the volume has grown or had nothing to grow by, 2 if the daemon refused.
 ";
 
-/// Why a volume is as before although a drive has grown.
+/// Explanation for a volume that stays unchanged although a drive has grown.
 const TOO_LITTLE: &str = "the volume cannot use that: a stripe grows by what its smallest drive has \
                           grown, in whole chunks\n";
 
-/// Drives that must grow first of which a line is shown.
+/// Most drives listed as too small for the volume to grow.
 const NEEDS_SHOWN: usize = 8;
 
-/// The volume that is to grow.
+/// Arguments of `resize`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Resize {
-    /// Its name.
+    /// Name of the volume.
     pub volume: String,
 }
 
@@ -53,55 +52,55 @@ pub struct Resize {
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ResizeArgs {
-    /// The volume's name
+    /// Name of the volume
     volume: String,
     #[command(flatten)]
     pub daemon: Daemon,
 }
 
-/// The answer to `resize`.
+/// Answer to `resize`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct VolumeGrowth {
-    /// The volume.
+    /// Name of the volume.
     pub volume: String,
-    /// Its size before.
+    /// Former size in bytes.
     pub old_bytes: u64,
-    /// Its size from now on.
+    /// New size in bytes.
     pub new_bytes: u64,
-    /// Its drives, in their order.
+    /// Drives of the volume, in its order.
     pub drives: Vec<Drive>,
-    /// If it has not grown: the drives that must grow before it can.
+    /// Drives that must grow before the volume can; empty if it has grown.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub needs: Vec<DriveNeed>,
 }
 
-/// A drive that must grow before its volume can.
+/// Drive that must grow before its volume can.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DriveNeed {
-    /// Its name.
+    /// Name of the drive.
     pub name: String,
-    /// Its size.
+    /// Current size in bytes.
     pub has_bytes: u64,
-    /// The least size with which the volume can grow.
+    /// Least size in bytes with which the volume can grow.
     pub needs_bytes: u64,
 }
 
-/// A drive of it.
+/// Growth of a drive.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Drive {
-    /// Its name.
+    /// Name of the drive.
     pub name: String,
-    /// Its size before.
+    /// Former size in bytes.
     pub old_bytes: u64,
-    /// Its size from now on.
+    /// New size in bytes.
     pub new_bytes: u64,
 }
 
 impl VolumeGrowth {
-    /// The growth of the volume of this name, as the reply has it.
+    /// Converts the block layer's result for the volume of this name.
     fn new(volume: &str, resized: millrace_block::Resized) -> VolumeGrowth {
         let drives = resized.drives.into_iter().map(|drive| Drive {
             name: drive.name,
@@ -123,12 +122,12 @@ impl VolumeGrowth {
     }
 }
 
-/// Grows the volume as far as its drives have grown. The daemon's views wait for as long as the
-/// drives take to answer; I/O goes on meanwhile.
+/// Grows the volume as far as its drives have grown. Runs in the daemon. Other requests to the
+/// control socket wait until the drives have answered; I/O goes on.
 ///
 /// # Errors
-/// `bad-request` if there is none, `busy` if it is growing already, `refused` if a drive is smaller
-/// or must not grow, `io` if one cannot be asked.
+/// Returns `bad-request` if there is no such volume, `busy` if it is growing already, `refused` if
+/// a drive has shrunk or must not grow, and `io` if a drive's size cannot be read.
 pub fn answer(daemon: &LiveDaemon, asked: &Resize) -> Result<VolumeGrowth, Refusal> {
     let (volumes, name) = (daemon.volumes(), asked.volume.as_str());
     let volume = volume_of(&volumes, name)?;
@@ -149,10 +148,10 @@ pub fn answer(daemon: &LiveDaemon, asked: &Resize) -> Result<VolumeGrowth, Refus
     Ok(resized)
 }
 
-/// Asks, and prints what grew.
+/// Asks the daemon to grow a volume, and prints the result.
 ///
 /// # Errors
-/// If the daemon is not there, or refuses.
+/// Fails if the daemon cannot be reached or refuses.
 pub fn run(args: &ResizeArgs) -> Result<ExitCode> {
     let resized =
         args.daemon.connect.client()?.ask(&RESIZE, &Resize { volume: args.volume.clone() })?;
@@ -163,7 +162,7 @@ pub fn run(args: &ResizeArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// For people: the volume, and the drives that have grown.
+/// Describes the volume and the drives that have grown.
 fn describe(resized: &VolumeGrowth) -> String {
     let grown = |old: u64, new: u64| match new > old {
         true => {

@@ -1,7 +1,7 @@
-//! `millrace ctl save`: what a daemon serves, written to a configuration file.
+//! `millrace ctl save`: writes the configuration that a daemon serves to a file.
 //!
-//! The daemon gives the text, with the comments of sections that are as they were; this program
-//! writes it, with the rights of its caller. Called by ctl.rs.
+//! The daemon returns the text, with the comments of unchanged sections; this program writes it
+//! with the rights of its caller. Called by ctl.rs.
 
 use std::fs;
 use std::io::Write;
@@ -31,17 +31,17 @@ Exit status: 0 if it is written, 2 if not.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct SaveArgs {
-    /// A file that is not there yet [default: the file that the daemon read last]
+    /// New file to write to [default: the file that the daemon read last]
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
     #[command(flatten)]
     pub daemon: Daemon,
 }
 
-/// Writes it.
+/// Writes the configuration.
 ///
 /// # Errors
-/// If the daemon is not there or refuses, or the file cannot be written or must not be.
+/// Fails if the daemon cannot be reached or refuses, or if the file cannot or must not be written.
 pub fn run(args: &SaveArgs) -> Result<ExitCode> {
     let mut client = args.daemon.connect.client()?;
     let running = client.ask(&CONFIGURATION, &NoArguments {})?;
@@ -52,7 +52,7 @@ pub fn run(args: &SaveArgs) -> Result<ExitCode> {
     check(&running, &file)?;
     replace(&file, &running.text)?;
     if running.file.as_ref() == Some(&file) {
-        // From now on the file is as it was read.
+        // Makes the daemon read the file, so that it counts as unchanged.
         client.ask(&RELOAD, &Reload::default())?;
     }
     let shown = file.display().to_string();
@@ -63,7 +63,8 @@ pub fn run(args: &SaveArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Refuses to write over what the daemon has not read, or where relative paths mean other files.
+/// Refuses to overwrite edits that the daemon has not read or another existing file, and to save to
+/// a folder in which relative paths would mean other files.
 fn check(running: &RunningConfiguration, file: &Path) -> Result<()> {
     let is_its = running.file.as_deref() == Some(file);
     let shown = file.display();
@@ -86,12 +87,12 @@ fn check(running: &RunningConfiguration, file: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes a file as a whole, or leaves what is there.
+/// Replaces a file atomically.
 fn replace(file: &Path, text: &str) -> Result<()> {
     let failed = || format!("{}: cannot be written", file.display());
     let mut name = file.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}", std::process::id()));
-    // A link stays one.
+    // Writes through a symbolic link.
     let target = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
     let new = target.with_file_name(name);
     let write = || -> std::io::Result<()> {

@@ -1,4 +1,4 @@
-//! `millrace ctl set`: settings of a volume; groups.rs has those of a group.
+//! `millrace ctl set`: changes settings of a volume; groups.rs changes those of a group.
 //!
 //! Called by ctl.rs.
 
@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::{Daemon, groups, pair};
 use crate::views::requests::{SET, STATS};
-use crate::views::{Set, StatsQuery};
+use crate::views::{SetVolume, StatsQuery};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -31,7 +31,7 @@ Exit status: 0 if it is set, 2 if the daemon refused.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct SetArgs {
-    /// The volume's name; or the word group, and before the settings the group's name
+    /// Name of a volume; or the word group and the name of a group
     #[arg(value_name = "VOLUME|group NAME")]
     pub target: String,
     /// Settings: scheduler=none of a volume, weight=400 or iops=20k of a group
@@ -41,16 +41,16 @@ pub struct SetArgs {
     pub daemon: Daemon,
 }
 
-/// Keys that `set` knows of a volume.
+/// Settings of a volume that `set` can change.
 const KEYS: [&str; 1] = ["scheduler"];
 
-/// A key of a volume and its value.
+/// Splits a setting of a volume into key and value.
 fn setting(args: &SetArgs, text: &str) -> Result<(String, String)> {
     let (key, value) = pair(text, "scheduler=deadline")?;
     if KEYS.contains(&key.as_str()) {
         return Ok((key, value));
     }
-    // The daemon's groups help to say what is wrong; without a daemon the key does alone.
+    // The daemon's groups improve the error text. Without a daemon the key alone must do.
     let report =
         args.daemon.connect.client().and_then(|mut client| client.ask(&STATS, &StatsQuery::ALL));
     if let Some(hint) = groups::meant(&report.unwrap_or_default(), args, &key) {
@@ -61,17 +61,17 @@ fn setting(args: &SetArgs, text: &str) -> Result<(String, String)> {
     bail!("there is no setting {key:?} to change; there is {}{like}", KEYS.join(", "))
 }
 
-/// Sets what the arguments say.
+/// Changes the settings in the arguments.
 ///
 /// # Errors
-/// If a setting does not exist, the daemon is not there, or refuses.
+/// Fails if a setting does not exist, or the daemon cannot be reached or refuses.
 pub fn run(args: &SetArgs) -> Result<ExitCode> {
     if let ("group", Some((name, settings))) = (args.target.as_str(), args.settings.split_first())
         && !name.contains('=')
     {
         return groups::set(&args.daemon, name, settings);
     }
-    let mut asked = Set { volume: args.target.clone(), ..Set::default() };
+    let mut asked = SetVolume { volume: args.target.clone(), ..SetVolume::default() };
     for text in &args.settings {
         let (key, value) = setting(args, text)?;
         if asked.scheduler.replace(value).is_some() {

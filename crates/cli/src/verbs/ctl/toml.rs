@@ -1,8 +1,8 @@
-//! `millrace ctl get --toml`: what is in force, as lines of the configuration.
+//! `millrace ctl get --toml`: prints the current settings as lines of a configuration.
 //!
-//! Pure: a report to text, all of which may be pasted at the end of a file. Groups are whole
-//! sections, which replace those of the file; a scheduler that was set belongs into the drive's own
-//! section, so that it is a comment. Called by ctl.rs.
+//! Pure: a report to text that may be pasted at the end of a file. Groups are complete sections,
+//! which replace those of the file. A scheduler that was set belongs in the drive's own section, so
+//! it is printed as a comment. Called by ctl.rs.
 
 use std::fmt::Write;
 
@@ -13,21 +13,25 @@ use millrace_console::visible;
 use crate::config::group;
 use crate::views::report::Report;
 
-/// What is said before groups.
+/// Comment above the groups.
 const GROUPS: &str = "# In place of all [[group]] sections of the configuration:\n\n";
 
-/// The lines, with remarks on where they belong.
+/// Returns the lines, with comments that say where they belong.
 ///
 /// # Errors
-/// If the daemon has settings that this program does not know.
+/// Fails if the daemon has settings that this program does not know.
 pub fn lines(report: &Report) -> Result<String> {
     let (mut text, mut schedulers) = (String::new(), String::new());
-    // Those of clients, which have a / in their names, come and go with them.
+    // Groups of single clients, which have a / in their names, exist only while the client is
+    // connected.
     for named in report.groups.iter().filter(|group| !group.name.contains('/')) {
         let mut config = GroupConfig::new(&named.name);
         for (key, word) in &named.settings {
             group::set(&mut config, key, word).map_err(|error| {
-                anyhow!("group {:?}: {error}; use the millrace that the daemon is of", named.name)
+                anyhow!(
+                    "group {:?}: {error}; use the same version of millrace as the daemon",
+                    named.name
+                )
             })?;
         }
         if config != GroupConfig::new(DEFAULT_GROUP) {
@@ -63,14 +67,14 @@ pub fn lines(report: &Report) -> Result<String> {
 mod tests {
     use super::*;
     use crate::views::report::Drive;
-    use crate::views::settings::Group;
+    use crate::views::settings::GroupState;
 
     #[test]
     fn groups_are_sections_and_a_scheduler_that_was_set_is_a_comment() {
-        let group = |name: &str, settings: &[(&str, &str)]| Group {
+        let group = |name: &str, settings: &[(&str, &str)]| GroupState {
             name: name.to_owned(),
             settings: settings.iter().map(|(a, b)| (a.to_string(), b.to_string())).collect(),
-            ..Group::default()
+            ..GroupState::default()
         };
         let drive = |name: &str, now: &str| Drive {
             name: name.to_owned(),

@@ -1,7 +1,6 @@
 //! `millrace ctl version`: versions of this program and of a running daemon.
 //!
-//! After an upgrade of the package the daemon that runs is the former one until it is restarted.
-//! Called by ctl.rs.
+//! They differ after an upgrade of the package, until the daemon is restarted. Called by ctl.rs.
 
 use std::process::ExitCode;
 
@@ -20,7 +19,7 @@ Examples:
 Exit status: 0 if both have one version, 1 if not, 2 if no daemon is found.
 ";
 
-/// This program's version.
+/// Version of this program.
 const OWN: &str = env!("CARGO_PKG_VERSION");
 
 /// Arguments of `ctl version`.
@@ -31,10 +30,10 @@ pub struct VersionArgs {
     pub daemon: Daemon,
 }
 
-/// Says which versions there are; 1 if they differ.
+/// Prints the versions. Returns exit status 1 if they differ.
 ///
 /// # Errors
-/// If the daemon is not there.
+/// Fails if the daemon cannot be reached.
 pub fn run(args: &VersionArgs) -> Result<ExitCode> {
     let client = args.daemon.connect.client()?;
     let (version, pid, path) = client.daemon();

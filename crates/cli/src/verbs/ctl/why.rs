@@ -1,7 +1,7 @@
-//! `millrace ctl why`: what held I/Os of each group on a volume in the last seconds.
+//! `millrace ctl why`: explains what I/Os of each group on a volume waited for in the last seconds.
 //!
-//! Asks the daemon for its counters twice. causes.rs is the arithmetic; here it is put in words: a
-//! sentence on the group whose I/Os waited longest, a table, then a line for each other cause
+//! Takes two reports of the daemon's counters. causes.rs does the arithmetic; this file prints a
+//! sentence about the group whose I/Os waited longest, a table, and a line for each other cause
 //! (observations.rs).
 
 mod causes;
@@ -21,8 +21,8 @@ use crate::verbs::stat::interval;
 use crate::views::StatsQuery;
 use crate::views::report::Report;
 use crate::views::requests::STATS;
-use crate::views::settings::Group;
-use causes::{Cause, DRIVE, Explained};
+use crate::views::settings::GroupState;
+use causes::{DRIVE, Explained, LatencyCause};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -53,32 +53,32 @@ next request is known, so that back pressure is at least what is said.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct WhyArgs {
-    /// Name of a volume, or of an export, which stands for its volume
+    /// Name of a volume, or of an export of it
     name: String,
-    /// Time to look, such as 2 (seconds) or 500ms
+    /// Time to observe, such as 2 (seconds) or 500ms
     #[arg(value_parser = interval, default_value = "2")]
     seconds: Duration,
     #[command(flatten)]
     pub daemon: Daemon,
 }
 
-/// The answer.
+/// Explanation of a volume's latency.
 #[derive(Debug, Serialize)]
-struct Why {
+struct VolumeExplanation {
     volume: String,
     seconds: f64,
-    /// The sentence for people.
+    /// Summary sentence for people.
     says: String,
     groups: Vec<Explained>,
-    /// Promises to these groups that cannot be kept, and other causes.
+    /// Latency targets of these groups that cannot be kept, and other causes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
 }
 
-/// Looks for a while, and says what was seen.
+/// Observes for a while, and prints the explanation.
 ///
 /// # Errors
-/// If the daemon is not there, or has no such volume or export.
+/// Fails if the daemon cannot be reached, or has no such volume or export.
 pub fn run(args: &WhyArgs) -> Result<ExitCode> {
     let mut client = args.daemon.connect.client()?;
     let before = client.ask(&STATS, &StatsQuery::ALL)?;
@@ -97,7 +97,7 @@ pub fn run(args: &WhyArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The volume of this name, or of the export of this name.
+/// Returns the volume of this name, or of the export of this name.
 fn volume_of(report: &Report, name: &str) -> Result<String> {
     match report.exports.iter().find(|export| export.name == name) {
         Some(export) if report.volumes.iter().all(|volume| volume.name != name) => {
@@ -112,7 +112,7 @@ fn volume_of(report: &Report, name: &str) -> Result<String> {
     }
 }
 
-fn why(volume: &str, now: &Report, before: &Report) -> Why {
+fn why(volume: &str, now: &Report, before: &Report) -> VolumeExplanation {
     let seconds = now.uptime_ns.saturating_sub(before.uptime_ns) as f64 / 1e9;
     let groups = causes::explain(volume, now, before);
     let rows = groups::rows(now, Some(before));
@@ -123,14 +123,14 @@ fn why(volume: &str, now: &Report, before: &Report) -> Why {
             sentence((first, &groups), row, now)
         }
     };
-    let is_here = |group: &&Group| groups.iter().any(|one| one.group == group.name);
+    let is_here = |group: &&GroupState| groups.iter().any(|one| one.group == group.name);
     let warned = now.groups.iter().filter(is_here);
     let warnings = warned.flat_map(|group| group.warnings.clone());
     let warnings = warnings.chain(observations::observations(volume, now, before)).collect();
-    Why { volume: volume.to_owned(), seconds, says, groups, warnings }
+    VolumeExplanation { volume: volume.to_owned(), seconds, says, groups, warnings }
 }
 
-/// That nothing was done, whether something waits, and for which drives.
+/// Says that no I/O completed, whether any waits, and for which drives.
 fn nothing(volume: &str, seconds: f64, now: &Report) -> String {
     let waits = now.group_counts.iter().max_by_key(|group| group.booked_ns);
     let waits = waits.filter(|group| group.booked_ns > 0).map(|group| {
@@ -146,13 +146,13 @@ fn nothing(volume: &str, seconds: f64, now: &Report) -> String {
     format!("No I/O of {} completed in {seconds:.1} s{rest}.", visible(volume))
 }
 
-/// Part of the drives' work for one group that is worth a word, in percent.
+/// Least share of the drives' work, in percent, that is worth mentioning for a group.
 const MUCH_PERCENT: f64 = 20.0;
 
-/// I/Os under way, on average, below which a client rather pauses than waits.
+/// Mean number of I/Os in flight below which a client pauses rather than waits.
 const IDLE: f64 = 0.8;
 
-/// What is to be said of a group among all, in plain words.
+/// Returns the summary sentence about a group among all groups.
 fn sentence(
     (group, all): (&Explained, &[Explained]),
     row: Option<&GroupRow>,
@@ -225,7 +225,7 @@ fn sentence(
     }
 }
 
-/// The part of the time in which a group has nothing under way, if that is worth a word.
+/// Says for which share of the time a group had no I/O in flight, if that is worth mentioning.
 fn pauses(group: &Explained) -> Option<String> {
     let busy = group.ios * group.mean_ms / 1e3;
     let is_idle = group.ios > 0.0 && group.waiting == 0 && busy < IDLE;
@@ -237,7 +237,7 @@ fn pauses(group: &Explained) -> Option<String> {
     })
 }
 
-/// How long the I/Os of a group of which nothing completed have waited.
+/// Says how long the I/Os of a group have waited, if none completed.
 fn so_far(group: &Explained) -> String {
     let waited = time(group.waiting_ms);
     match group.waiting {
@@ -249,9 +249,9 @@ fn so_far(group: &Explained) -> String {
     }
 }
 
-/// Those of the groups here that have latency targets, in parentheses.
+/// Lists in parentheses which of these groups have latency targets.
 fn targets(here: &[Explained], now: &Report) -> String {
-    let of = |group: &Group| {
+    let of = |group: &GroupState| {
         let target = group.settings.get("latency-target")?;
         let is_here = here.iter().any(|one| one.group == group.name);
         is_here.then(|| format!("{}: {}", visible(&group.name), visible(target)))
@@ -260,8 +260,8 @@ fn targets(here: &[Explained], now: &Report) -> String {
     if all.is_empty() { String::new() } else { format!(" ({})", all.join(", ")) }
 }
 
-/// For people: the sentence, a row for each group, a line for each warning.
-fn text(why: &Why) -> String {
+/// Formats the explanation: the sentence, a row for each group, a line for each warning.
+fn text(why: &VolumeExplanation) -> String {
     let warnings: String =
         why.warnings.iter().map(|warning| format!("\n{}\n", visible(warning))).collect();
     if why.groups.is_empty() {
@@ -284,8 +284,8 @@ fn text(why: &Why) -> String {
     format!("{}\n\n{}\n{warnings}", why.says, grid.text())
 }
 
-/// How long an I/O of a group took; of one that completed none, how long those that wait have so
-/// far.
+/// Formats the mean latency of a group's I/Os. If none completed, formats how long the waiting ones
+/// have waited.
 fn mean(group: &Explained) -> String {
     match group.ios == 0.0 && group.waiting > 0 {
         true => format!("so far {}", time(group.waiting_ms)),
@@ -293,20 +293,20 @@ fn mean(group: &Explained) -> String {
     }
 }
 
-/// A part of the time, with the limits if it is theirs.
-fn part(group: &Explained, cause: &Cause) -> String {
+/// Formats a cause with its share of the time.
+fn part(group: &Explained, cause: &LatencyCause) -> String {
     format!("{:.0} % {}", cause.percent, reason(group, cause))
 }
 
-/// A reason, with the limits if it is theirs.
-fn reason(group: &Explained, cause: &Cause) -> String {
+/// Names a cause, with the limits if it is the limits.
+fn reason(group: &Explained, cause: &LatencyCause) -> String {
     match cause.reason == "limit" && !group.limits.is_empty() {
         true => format!("limit ({})", visible(&group.limits.join(", "))),
         false => cause.reason.to_owned(),
     }
 }
 
-/// Milliseconds in the unit that fits.
+/// Formats milliseconds in a suitable unit.
 fn time(ms: f64) -> String {
     match ms {
         ..=0.0 => "-".to_owned(),
@@ -323,8 +323,8 @@ mod tests {
     use crate::verbs::stat::groups::tests::{group, report};
     use crate::views::report::Drive;
 
-    fn cause(reason: &'static str, percent: f64) -> Cause {
-        Cause { reason, percent, ms: 1.0 }
+    fn cause(reason: &'static str, percent: f64) -> LatencyCause {
+        LatencyCause { reason, percent, ms: 1.0 }
     }
 
     fn explained(causes: &[(&'static str, f64)]) -> Explained {
@@ -402,7 +402,7 @@ mod tests {
             said(9),
             format!("{limit}, 9 I/Os or parts of I/Os have waited for 4.2 s so far.")
         );
-        let why = Why {
+        let why = VolumeExplanation {
             volume: "v".into(),
             seconds: 2.0,
             says: "Said.".into(),
@@ -421,7 +421,7 @@ mod tests {
         let said = sentence((&explained(&[("weight", 70.0)]), &[]), rows.first(), &now);
         assert!(said.ends_with("; by its weight of 100 it is due 25 %, and got 25 %."), "{said}");
         let settings = [("latency-target".to_owned(), "p99 2ms".to_owned())].into();
-        let groups = vec![Group { name: "gold".into(), settings, ..Group::default() }];
+        let groups = vec![GroupState { name: "gold".into(), settings, ..GroupState::default() }];
         let now = Report { groups, ..Report::default() };
         let vm7 = explained(&[("latency-target", 70.0)]);
         let gold = [Explained { group: "gold".into(), ..explained(&[]) }];
@@ -433,7 +433,7 @@ mod tests {
 
     #[test]
     fn the_table_has_a_row_for_each_group_with_its_parts_in_order() {
-        let why = Why {
+        let why = VolumeExplanation {
             volume: "v".into(),
             seconds: 2.0,
             says: "Said.".into(),

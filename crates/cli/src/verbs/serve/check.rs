@@ -1,7 +1,7 @@
-//! Looks at what a plan needs, and changes nothing: for `--check`, and before a start.
+//! Checks what a plan needs without changing anything: for `--check`, and before a start.
 //!
-//! Says which drives, sockets and files a start would refuse, and what a plan leaves open to
-//! others. Stands on `live` for the marks of dirty caches; `start` stands on it.
+//! Finds the drives, sockets and files that a start would refuse, and access that a plan opens to
+//! others. Depends on `live` for the marks of dirty caches; `start` depends on it.
 
 pub mod exposure;
 pub mod findings;

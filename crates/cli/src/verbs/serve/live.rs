@@ -1,7 +1,7 @@
-//! The daemon while it serves: answers on the control socket, and a look once a second.
+//! The running daemon: answers on the control socket, and checks once a second.
 //!
-//! Owns what is known beside the servers of drives: marks of dirty caches, latency targets, a trace
-//! recording, lock statistics. Stands on `config` and `views`; `check` and `start` stand on it.
+//! Owns the daemon's state besides the servers: marks of dirty caches, latency targets, a trace
+//! recording, lock statistics. Depends on `config` and `views`; `check` and `start` depend on it.
 
 pub mod daemon;
 pub mod dirty_data;

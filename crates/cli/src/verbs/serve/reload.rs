@@ -1,8 +1,8 @@
-//! A daemon takes another configuration: `millrace ctl reload`, and SIGHUP.
+//! Switches a daemon to another configuration: `millrace ctl reload`, and SIGHUP.
 //!
-//! Reads the file, refuses what only a restart changes, has the library do the rest
-//! (`millrace::Server::reload`), then replaces the lists that the views read. Called by the daemon
-//! on the thread of the control socket, or on that of signals, one reload at a time.
+//! Reads the file, refuses changes that need a restart, lets the library do the rest
+//! (`millrace::Server::reload`), and replaces the lists that the views read. Called by the daemon
+//! on the thread of the control socket or of signals, one reload at a time.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -29,45 +29,45 @@ use crate::views::reload_report::{
 use crate::views::requests::RemovalOptions;
 use crate::views::{AddSection, Refusal, Reload, RemoveSection};
 
-/// Name in messages of a configuration that was changed part by part.
+/// Name in messages of a configuration that was changed at runtime.
 const RUNNING: &str = "running configuration";
 
-/// The configuration of a daemon: what it was started with, and what it serves now.
+/// Configuration of a daemon: as it was started, and as it is served now.
 #[derive(Debug)]
 pub struct ConfigReloader {
     running: Mutex<RunningText>,
-    /// Held by whoever changes the configuration.
+    /// Held by the thread that changes the configuration.
     change: Mutex<()>,
-    /// Where relative paths of its configuration lay at the start.
+    /// Folder that relative paths started from at the daemon's start.
     base: PathBuf,
     flags: StartFlags,
     fixed: DaemonConfig,
 }
 
-/// Settings that flags of the start say, whatever a configuration says.
+/// Settings from flags of the start, which override every configuration.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StartFlags {
-    /// `--threads`.
+    /// Value of `--threads`.
     pub threads: Option<u16>,
-    /// `--backend`.
+    /// Value of `--backend`.
     pub backend: Option<Backend>,
-    /// `--metrics`.
+    /// Value of `--metrics`.
     pub metrics: Option<SocketAddr>,
 }
 
-/// The text of what is served, but for what `ctl set` has changed.
+/// Text of the served configuration, without changes by `ctl set`.
 #[derive(Debug, Clone)]
 struct RunningText {
-    /// The file of the configuration, if it has one.
+    /// File of the configuration, if it has one.
     file: Option<PathBuf>,
-    /// The text of that file when it was read.
+    /// Text of that file when it was read.
     as_read: Option<String>,
-    /// Where its relative paths lie.
+    /// Folder that its relative paths start from.
     base: PathBuf,
     text: String,
 }
 
-/// Keys of settings that only a restart changes, where two plans differ.
+/// Returns the keys in which two plans differ and that need a restart.
 fn differing(one: &DaemonConfig, other: &DaemonConfig) -> Vec<&'static str> {
     let keys = [
         ("control", one.control != other.control),
@@ -82,7 +82,8 @@ fn differing(one: &DaemonConfig, other: &DaemonConfig) -> Vec<&'static str> {
 }
 
 impl ConfigReloader {
-    /// Of a daemon that serves this plan, made of this source and of arguments that go before it.
+    /// Takes the configuration of a daemon that serves `plan`. `flags` override every
+    /// configuration.
     pub fn new(source: &Source, plan: &ServePlan, flags: StartFlags) -> ConfigReloader {
         let running = RunningText::of(source);
         let (running, base) = (Mutex::new(running), source.base.clone());
@@ -94,7 +95,7 @@ impl ConfigReloader {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The configuration in a file, with relative paths written as those of the start are.
+    /// Returns the configuration in a file, with relative paths written as at the start.
     fn source(&self, file: Option<&Path>) -> Result<Source, Refusal> {
         if let Some(file) = file.filter(|file| !file.is_absolute()) {
             let text = format!("file: {} is no absolute path", file.display());
@@ -113,7 +114,7 @@ impl ConfigReloader {
         Ok(source)
     }
 
-    /// The plan of a configuration, with what arguments of the start say instead.
+    /// Parses a configuration, and applies the flags of the start.
     fn plan(&self, name: &str, text: &str, base: &Path) -> Result<ServePlan, Refusal> {
         let plan = config::load(name, text, base);
         let mut plan = plan.map_err(|problems| Refusal::new("bad-config", problems.to_string()))?;
@@ -123,7 +124,8 @@ impl ConfigReloader {
         Ok(plan)
     }
 
-    /// A folder as the start would have named it: below the working folder if it did so.
+    /// Returns a folder as the start would have named it: relative to the working folder if it lies
+    /// below.
     fn as_at_start(&self, base: &Path) -> PathBuf {
         let here = std::env::current_dir().unwrap_or_default();
         match (self.base.is_relative(), base.strip_prefix(&here)) {
@@ -133,11 +135,11 @@ impl ConfigReloader {
         }
     }
 
-    /// Makes the daemon serve another configuration, or leaves it as it is.
+    /// Makes the daemon serve another configuration, or changes nothing.
     ///
     /// # Errors
-    /// `refused` if it cannot be served or somebody is in the way, `busy` while a trace is
-    /// recorded.
+    /// Returns `refused` if it cannot be served or a client is in the way, and `busy` during a
+    /// trace recording.
     fn take(
         &self,
         daemon: &LiveDaemon,
@@ -211,18 +213,18 @@ impl ConfigReloader {
         Ok(report)
     }
 
-    /// The address of metrics of a plan.
+    /// Returns the address of metrics in a plan, or that of the flag.
     fn metrics_of(&self, plan: &ServePlan) -> Option<SocketAddr> {
         view_sockets::metrics(plan, self.flags.metrics).map(|(address, ..)| address)
     }
 
-    /// The change of the address of metrics to that of a plan.
+    /// Returns the change to a plan's address of metrics, if there is one.
     fn metrics_change(&self, plan: &ServePlan, daemon: &LiveDaemon) -> Option<ReloadChange> {
         let (before, now) = (daemon.metrics().address(), self.metrics_of(plan));
         (before != now).then(|| metrics_change(before, now))
     }
 
-    /// Binds the address of metrics of a plan if that changes; `Some(None)` if it is to go.
+    /// Binds a plan's address of metrics if it changes; `Some(None)` if the page is removed.
     fn prepare_metrics(
         &self,
         plan: &ServePlan,
@@ -243,8 +245,8 @@ impl ConfigReloader {
         })
     }
 
-    /// The differences of what is served from its file, with nothing of them that only admins may
-    /// know: addresses, and paths of sockets.
+    /// Returns the differences between the served configuration and its file, without anything that
+    /// only admins may know: addresses, and paths of sockets.
     fn changes_since_file(&self, daemon: &LiveDaemon) -> Result<Vec<ReloadChange>, Refusal> {
         let source = self.source(None)?;
         let mut plan = self.plan(&source.name, &source.text, &source.base)?;
@@ -268,7 +270,7 @@ impl ConfigReloader {
         Ok(changes)
     }
 
-    /// Makes the daemon serve its configuration with an edit.
+    /// Makes the daemon serve an edited version of its configuration.
     fn take_text(
         &self,
         daemon: &LiveDaemon,
@@ -283,7 +285,7 @@ impl ConfigReloader {
         self.take(daemon, (&mut plan, text), asked)
     }
 
-    /// The text of what is served, with what `ctl set` has changed.
+    /// Returns the text of the served configuration, with changes by `ctl set`.
     fn with_settings(&self, daemon: &LiveDaemon) -> Result<RunningText, Refusal> {
         let mut running = self.running().clone();
         let plan = self.plan(RUNNING, &running.text, &running.base)?;
@@ -359,8 +361,8 @@ impl Reloader for ConfigReloader {
     }
 }
 
-/// Writes paths as the configuration that is served has them, where both name one file: `./a.img`
-/// is `a.img`, in whatever folder the configuration lies.
+/// Writes paths as in the served configuration if both name the same file: `./a.img` becomes
+/// `a.img`, whatever folder the configuration is in.
 fn adopt_spelling(config: &mut ServeConfig, served: &ServeConfig) {
     let known: HashMap<&str, &Spec> =
         served.drives().map(|drive| (drive.name.as_str(), &drive.spec)).collect();
@@ -377,7 +379,7 @@ fn adopt_spelling(config: &mut ServeConfig, served: &ServeConfig) {
             drive.spec = (*spec).clone();
         }
     }
-    // Thousands of exports may share a socket.
+    // Cached, since thousands of exports may share a socket.
     let mut places = HashMap::new();
     let mut place_of = |path: &Path| match places.get(path) {
         Some(place) => PathBuf::clone(place),
@@ -421,7 +423,7 @@ fn adopt_spelling(config: &mut ServeConfig, served: &ServeConfig) {
     }
 }
 
-/// Where a socket lies, whatever its folder is called.
+/// Returns the path of a socket with its folder in canonical form.
 fn place_of_socket(path: &Path) -> PathBuf {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = std::fs::canonicalize(folder.unwrap_or(Path::new(".")));
@@ -443,7 +445,7 @@ fn log(report: &ReloadReport, notes: &[String]) {
     notes.iter().for_each(|text| tracing::info!("{text}"));
 }
 
-/// A difference as lines: what comes, what goes, what changes.
+/// Formats a difference as lines: parts that are added, removed, or changed.
 fn changes(difference: &ConfigDifference) -> Vec<ReloadChange> {
     let ConfigDifference { added_volumes, removed_volumes, added_groups, removed_groups, .. } =
         difference;
@@ -492,7 +494,7 @@ fn changes(difference: &ConfigDifference) -> Vec<ReloadChange> {
     lines
 }
 
-/// Another address of metrics as a line.
+/// Formats a change of the metrics address as a line.
 fn metrics_change(before: Option<SocketAddr>, now: Option<SocketAddr>) -> ReloadChange {
     let word = |address: Option<SocketAddr>| {
         address.map_or_else(|| "none".to_owned(), |address| address.to_string())
@@ -501,7 +503,7 @@ fn metrics_change(before: Option<SocketAddr>, now: Option<SocketAddr>) -> Reload
     ReloadChange { detail, ..ReloadChange::new('~', "server", "metrics") }
 }
 
-/// Keys of an export that change.
+/// Returns the keys of an export that change.
 fn export_changes(before: &ExportConfig, now: &ExportConfig) -> Vec<String> {
     let listens = |export: &ExportConfig| -> String {
         let all: Vec<String> = export.nbd.iter().map(ToString::to_string).collect();

@@ -1,6 +1,6 @@
-//! From a command line to a daemon that serves: text, drives, threads, signals, report.
+//! Starts a daemon: configuration text, drives, threads, signals, and the report.
 //!
-//! Opens and makes what `check` has looked at. Uses `check` and, for its end, `live`.
+//! Opens and creates what `check` has examined. Uses `check`, and `live` at the end of the start.
 
 pub mod drives;
 pub mod images;

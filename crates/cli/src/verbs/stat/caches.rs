@@ -1,6 +1,6 @@
-//! What caches did between two reports: rows, and the table that `millrace stat` prints of them.
+//! Counters of caches between two reports: rows, and the table of `millrace stat`.
 //!
-//! Pure: a row for each cache; nothing without one. `top` shows the same rows.
+//! Pure: a row for each cache. `top` shows the same rows.
 
 use millrace_console::{Form, Grid, Side, shortened, visible};
 
@@ -8,7 +8,7 @@ use super::groups::short;
 use crate::views::caches::CacheCounts;
 use crate::views::report::Report;
 
-/// What the columns are.
+/// Definitions of the columns.
 pub const HELP: &str = "\
 Columns of caches, over the interval; a volume without one has no row; those marked * come with -x:
   cache           the volume
@@ -22,18 +22,18 @@ Columns of caches, over the interval; a volume without one has no row; those mar
   held/s          writes of clients whose answer was held back, a second
   err             requests to write pages to the drives that failed";
 
-/// Characters of a volume's name in the short form.
+/// Width of a volume's name in the short form, in characters.
 const NAME_WIDTH: usize = 12;
 
-/// A row: what a cache did, and in how many seconds.
+/// Counters of a cache in an interval of `seconds`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CacheRow {
-    /// Its counters in the interval, and what it has at the end.
+    /// Increases in the interval, and the dirty data at its end.
     pub cache: CacheCounts,
     seconds: f64,
 }
 
-/// A column: its name, whether the short form has it, and its value.
+/// Head of a column, true if the short form has it, and its cell.
 type Column = (&'static str, bool, fn(&CacheRow) -> String);
 
 const COLUMNS: [Column; 11] = [
@@ -51,7 +51,7 @@ const COLUMNS: [Column; 11] = [
 ];
 
 impl CacheRow {
-    /// How many a second a count of the interval is.
+    /// Converts a count of the interval to a rate per second.
     pub fn per_second(&self, count: u64) -> f64 {
         count as f64 / self.seconds
     }
@@ -60,13 +60,13 @@ impl CacheRow {
         short(self.per_second(count))
     }
 
-    /// The share of pages that reads found in memory.
+    /// Formats the share of pages that reads found in memory.
     pub fn hit_percent(&self) -> String {
         let reads = &self.cache.reads;
         percent(reads.hits, reads.hits + reads.misses)
     }
 
-    /// KiB of a request to the drives.
+    /// Formats the mean KiB of a write-back request.
     pub fn request_kib(&self) -> String {
         match self.cache.writes.requests {
             0 => "-".to_owned(),
@@ -77,18 +77,18 @@ impl CacheRow {
         }
     }
 
-    /// MiB that are not on the drives yet.
+    /// Formats the MiB of dirty data.
     pub fn dirty_mib(&self) -> String {
         short(self.cache.dirty_bytes as f64 / f64::from(1 << 20))
     }
 
-    /// The share of what may be dirty.
+    /// Formats the dirty data as a share of its limit.
     pub fn dirty_percent(&self) -> String {
         percent(self.cache.dirty_bytes, self.cache.dirty_max_bytes)
     }
 }
 
-/// A row for each cache.
+/// Returns a row for each cache.
 pub fn rows(report: &Report, before: Option<&Report>) -> Vec<CacheRow> {
     let seconds = report.uptime_ns.saturating_sub(before.map_or(0, |report| report.uptime_ns));
     let seconds = seconds.max(1) as f64 / 1e9;
@@ -99,7 +99,7 @@ pub fn rows(report: &Report, before: Option<&Report>) -> Vec<CacheRow> {
     report.caches.iter().map(row).collect()
 }
 
-/// The table of what came in between, with an empty line after it; no text without a cache.
+/// Formats the table of an interval, with an empty line after it; an empty text without caches.
 pub fn table(report: &Report, before: Option<&Report>, form: Form) -> String {
     let rows = rows(report, before);
     if rows.is_empty() {
@@ -123,7 +123,7 @@ fn find<'a>(report: &'a Report, like: &CacheCounts) -> Option<&'a CacheCounts> {
     report.caches.iter().find(|one| one.volume == like.volume)
 }
 
-/// A count: no digits after a point unless a letter stands for thousands.
+/// Formats a count without decimals, unless a letter stands for thousands.
 fn whole(count: u64) -> String {
     if count < 1000 { count.to_string() } else { short(count as f64) }
 }
@@ -138,7 +138,7 @@ fn percent(part: u64, of: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::views::caches::{Reads, Writes};
+    use crate::views::caches::{CacheReads, CacheWrites};
     use millrace_console::WIDTH;
 
     fn report(uptime_ns: u64, hits: u64, back: u64) -> Report {
@@ -147,8 +147,13 @@ mod tests {
             page_bytes: 4096,
             dirty_bytes: 3 << 20,
             dirty_max_bytes: 4 << 20,
-            reads: Reads { hits, misses: hits / 3, ..Reads::default() },
-            writes: Writes { back, requests: back / 32, errors: back / 10, ..Writes::default() },
+            reads: CacheReads { hits, misses: hits / 3, ..CacheReads::default() },
+            writes: CacheWrites {
+                back,
+                requests: back / 32,
+                errors: back / 10,
+                ..CacheWrites::default()
+            },
             ..CacheCounts::default()
         };
         Report { uptime_ns, caches: vec![cache], ..Report::default() }

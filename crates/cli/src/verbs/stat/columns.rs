@@ -1,9 +1,8 @@
-//! The columns of `stat`: what iostat -x prints, out of the difference of two reports.
+//! Columns of `stat`, as iostat -x prints them, from the difference of two reports.
 //!
-//! Pure arithmetic. A row is of a drive, a hardware queue, a volume or a client. Rates of drives
-//! count I/Os as iostat does, after merging; times are of I/Os as they were submitted, before.
-//! `HELP` says how each column that iostat defines by what the kernel counts is defined here, by
-//! what the layer counts. The names are those of sysstat 12.
+//! Pure arithmetic. A row is a drive, a hardware queue, a volume or a client. Rates of drives count
+//! I/Os after merging, as iostat does; times are those of I/Os as submitted, before merging. `HELP`
+//! defines each column by what the layer counts. The names are those of sysstat 12.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,9 +11,9 @@ use serde::Serialize;
 
 use crate::views::report::{self, Drive, OpCounts, OpTotals, Report, Volume};
 
-/// How the columns are defined; for `--help`.
+/// Definitions of the columns, for `--help`.
 pub const HELP: &str = "\
-Columns, over the interval (in the first report: since the daemon began to serve); those marked *
+Columns, over the interval (in the first report: since the daemon began to serve); those marked * \
 come with -x:
   r/s w/s d/s* f/s*   reads, writes, discards and flushes that completed, a second, after merging;
                       d counts discards and writes of zeroes together
@@ -30,39 +29,39 @@ come with -x:
                       busy; with several it is an upper bound, as they overlap
   r_p99 w_p99 *       milliseconds that 99 % of reads and writes did not exceed, to an eighth
 
-Times begin when the daemon has a request and end when the daemon has its answer. The way through a
-socket, and the time that a client takes to read its answer, are not in them: a client that measures
-for itself sees more.
+TimeHistogram run from the moment the daemon has read a request to the moment it has the answer. The way \
+through a socket, and the time that a client takes to read the answer, are not included, so a client \
+measures more.
 
-I/Os that failed are counted with the others, as the kernel counts them; a line below the table names
-each volume and drive that has any in the interval. The daemon's log has the reasons.
+I/Os that failed are counted with the others, as the kernel does; a line below the table names each \
+volume and drive with failures in the interval, and the daemon's log has the reasons.
 
-A volume's and a client's I/Os are those of clients: an I/O that was split counts once there, and once
-on each drive that it touched. A volume's %util is that of its busiest drive. A hardware queue's I/Os
-are those that came back through it, each counted as it was before merging.";
+The row of a volume or client counts I/Os as clients sent them: an I/O that was split counts once \
+there, and once on each drive that it touched. A volume's %util is that of its busiest drive. The row \
+of a hardware queue counts the I/Os that completed through it, as they were before merging.";
 
-/// A row: what one drive or volume did in an interval.
+/// Row of `stat`: a drive, queue, volume or client in an interval.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Row {
-    /// The drive or volume; `DRIVE:N` for a queue, `client-N` for a client.
+pub struct StatRow {
+    /// Name of the drive or volume; `DRIVE:N` for a queue, `client-N` for a client.
     pub name: String,
-    /// `volume`, `drive`, `queue` or `client`.
+    /// Kind of the row: `volume`, `drive`, `queue` or `client`.
     pub kind: &'static str,
-    /// The volume that it belongs to; its own name for a volume.
+    /// Name of the volume that it belongs to; its own name for a volume.
     pub volume: String,
-    /// Seconds of the interval.
+    /// Length of the interval in seconds.
     pub seconds: f64,
-    /// What was read.
+    /// Columns of reads.
     pub read: Columns,
-    /// What was written.
+    /// Columns of writes.
     pub write: Columns,
-    /// What was discarded or zeroed.
+    /// Columns of discards and writes of zeroes.
     pub discard: Columns,
-    /// Flushes.
+    /// Columns of flushes.
     pub flush: Columns,
-    /// Average number of I/Os.
+    /// Mean number of I/Os waiting or in the drive.
     pub aqu_sz: f64,
-    /// Share of the time, in percent.
+    /// Share of the time with I/O in the drive, in percent.
     pub util: f64,
     /// I/Os queued or in the drive at the end.
     pub in_flight: u64,
@@ -70,49 +69,49 @@ pub struct Row {
     pub tags_in_use: u32,
     /// I/Os that failed since the daemon began to serve.
     pub failed: u64,
-    /// Of a drive, what its driver counted of its own, by name.
+    /// Counters of a drive's driver by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub driver: BTreeMap<String, u64>,
 }
 
-impl Row {
-    /// Returns true if something was done in the interval, or is under way.
+impl StatRow {
+    /// Returns true if there was I/O in the interval, or some is in flight.
     pub fn is_busy(&self) -> bool {
         let ops = [&self.read, &self.write, &self.discard, &self.flush];
         self.in_flight > 0 || ops.iter().any(|op| op.ios > 0 || op.merges > 0)
     }
 }
 
-/// One kind of operation.
+/// Columns of one kind of operation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Columns {
     /// I/Os completed, before merging.
     pub ios: u64,
-    /// Their bytes.
+    /// Bytes of these I/Os.
     pub bytes: u64,
-    /// Those merged into another's request.
+    /// I/Os merged into another's request.
     pub merges: u64,
-    /// Those that failed.
+    /// I/Os that failed.
     pub errors: u64,
-    /// Requests a second, after merging.
+    /// Requests per second, after merging.
     pub per_second: f64,
-    /// KiB a second.
+    /// KiB per second.
     pub kib_per_second: f64,
-    /// Merged a second.
+    /// Merges per second.
     pub merged_per_second: f64,
     /// Share of the I/Os that were merged, in percent.
     pub merged_percent: f64,
-    /// Mean time in milliseconds.
+    /// Mean latency in milliseconds.
     pub await_ms: f64,
-    /// KiB of a request.
+    /// Mean request size in KiB.
     pub request_kib: f64,
-    /// Time that 99 % did not exceed, in milliseconds.
+    /// 99th percentile of the latency in milliseconds.
     pub p99_ms: f64,
 }
 
-/// One kind of operation in an interval.
+/// Sums over one kind of operation in an interval.
 #[derive(Debug, Default)]
-struct Sum {
+struct OpSums {
     ios: u64,
     bytes: u64,
     merges: u64,
@@ -121,9 +120,10 @@ struct Sum {
     service_ns: u64,
 }
 
-/// The rows between two reports of a daemon: each volume, then its drives, then their queues, then
-/// its clients; all since it began without an earlier one.
-pub fn rows(now: &Report, before: Option<&Report>) -> Vec<Row> {
+/// Returns the rows between two reports of a daemon: each volume, followed by its drives, their
+/// queues, and its clients. Without an earlier report, the rows cover the time since the daemon's
+/// start.
+pub fn rows(now: &Report, before: Option<&Report>) -> Vec<StatRow> {
     let since_ns = before.map_or(0, |before| before.uptime_ns);
     let seconds = now.uptime_ns.saturating_sub(since_ns).max(1) as f64 / 1e9;
     let mut rows = Vec::new();
@@ -138,7 +138,7 @@ pub fn rows(now: &Report, before: Option<&Report>) -> Vec<Row> {
     for volume in &now.volumes {
         let drives = drives_of.remove(volume.name.as_str()).unwrap_or_default();
         let earlier_of = |drive: &Drive| earlier_drives.get(drive.name.as_str()).copied();
-        let of_drives: Vec<Row> =
+        let of_drives: Vec<StatRow> =
             drives.iter().map(|drive| row("drive", drive, earlier_of(drive), seconds)).collect();
         let earlier = earlier_volumes.get(volume.name.as_str()).copied();
         let ended = earlier.map(|earlier| earlier.ops.as_slice());
@@ -156,7 +156,7 @@ pub fn rows(now: &Report, before: Option<&Report>) -> Vec<Row> {
                 let earlier = earlier.and_then(|e| e.queues.iter().find(of)).map(|e| &e.ops[..]);
                 let name = format!("{}:{}", drive.name, queue.queue);
                 let row = row_of_ended(&name, (&queue.ops, earlier), volume, seconds);
-                rows.push(Row { kind: "queue", ..row });
+                rows.push(StatRow { kind: "queue", ..row });
             }
         }
         for client in &volume.clients {
@@ -164,19 +164,19 @@ pub fn rows(now: &Report, before: Option<&Report>) -> Vec<Row> {
             let earlier = earlier.and_then(|e| e.clients.iter().find(of)).map(|e| &e.ops[..]);
             let name = format!("client-{}", client.client);
             let row = row_of_ended(&name, (&client.ops, earlier), volume, seconds);
-            rows.push(Row { kind: "client", ..row });
+            rows.push(StatRow { kind: "client", ..row });
         }
     }
     rows
 }
 
-/// A row of what is counted by operation when it ends, and in no other way.
+/// Makes a row of a queue, volume or client, for which only ended I/Os are counted.
 fn row_of_ended(
     name: &str,
     (now, before): (&[OpTotals], Option<&[OpTotals]>),
     volume: &Volume,
     seconds: f64,
-) -> Row {
+) -> StatRow {
     let drive = |ops: &[OpTotals]| Drive {
         name: name.to_owned(),
         volume: volume.name.clone(),
@@ -186,10 +186,10 @@ fn row_of_ended(
     row("client", &drive(now), before.map(drive).as_ref(), seconds)
 }
 
-/// A row of what a drive has done since it was as in `earlier`.
-fn row(kind: &'static str, drive: &Drive, earlier: Option<&Drive>, seconds: f64) -> Row {
+/// Makes a row of a drive, with its increases since `earlier`.
+fn row(kind: &'static str, drive: &Drive, earlier: Option<&Drive>, seconds: f64) -> StatRow {
     let sums = |wanted: &[Op]| {
-        let mut sum = Sum::default();
+        let mut sum = OpSums::default();
         let ops = drive.ops.iter().filter(|op| wanted.iter().any(|one| one.name() == op.op));
         for op in ops {
             let earlier = earlier.and_then(|drive| drive.ops.iter().find(|e| e.op == op.op));
@@ -202,7 +202,7 @@ fn row(kind: &'static str, drive: &Drive, earlier: Option<&Drive>, seconds: f64)
     let all = [&read, &write, &discard, &flush];
     let total_ns: u64 = all.iter().map(|sum| sum.total.sum_ns()).sum();
     let service_ns: u64 = all.iter().map(|sum| sum.service_ns).sum();
-    Row {
+    StatRow {
         name: drive.name.clone(),
         kind,
         volume: drive.volume.clone(),
@@ -220,7 +220,7 @@ fn row(kind: &'static str, drive: &Drive, earlier: Option<&Drive>, seconds: f64)
     }
 }
 
-/// What a drive's driver counted since an earlier report.
+/// Returns the increases of a driver's counters since an earlier report.
 fn driver_since(drive: &Drive, earlier: Option<&Drive>) -> BTreeMap<String, u64> {
     let before =
         |name: &str| earlier.and_then(|drive| drive.driver.get(name)).copied().unwrap_or(0);
@@ -228,7 +228,7 @@ fn driver_since(drive: &Drive, earlier: Option<&Drive>) -> BTreeMap<String, u64>
     drive.driver.iter().map(since).collect()
 }
 
-impl Sum {
+impl OpSums {
     fn add(&mut self, now: &OpCounts, before: &OpCounts) {
         self.ios += now.ios.saturating_sub(before.ios);
         self.bytes += now.bytes.saturating_sub(before.bytes);
@@ -240,8 +240,8 @@ impl Sum {
     }
 
     fn columns(&self, seconds: f64) -> Columns {
-        // A merge is counted when it happens, an I/O when it ends: in an interval there may be
-        // more of the former.
+        // A merge is counted when it happens, an I/O when it ends, so an interval may have more
+        // merges than I/Os.
         let requests = self.ios.saturating_sub(self.merges);
         let kib = self.bytes as f64 / 1024.0;
         let share = |part: f64, whole: u64| if whole == 0 { 0.0 } else { part / whole as f64 };
@@ -264,10 +264,11 @@ impl Sum {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::views::report::{Times, Volume};
+    use crate::views::report::{TimeHistogram, Volume};
 
     fn op(name: &str, ios: u64, merges: u64, sum_ns: u64) -> OpCounts {
-        let times = |sum_ns| Times { sum_ns, max_ns: 1 << 30, buckets: vec![(1 << 20, ios)] };
+        let times =
+            |sum_ns| TimeHistogram { sum_ns, max_ns: 1 << 30, buckets: vec![(1 << 20, ios)] };
         OpCounts {
             op: name.to_owned(),
             ios,

@@ -1,19 +1,19 @@
-//! `millrace stat --groups`: what groups of clients got, and what held their I/Os.
+//! `millrace stat --groups`: shares of groups of clients, and the reasons that held their I/Os.
 //!
-//! Pure: the difference of two reports to rows, and rows to a table. `top` shows the same rows,
-//! `ctl why` explains them. A row for each group that did something or waits; a group's I/Os are
-//! those on all volumes together.
+//! Pure: converts the difference of two reports to rows, and rows to a table. `top` shows the same
+//! rows; `ctl why` explains them. A group has a row if it did or waits for I/O, with the I/Os of
+//! all volumes summed.
 
 use std::collections::BTreeMap;
 
-use millrace_block::{Hold, Snapshot};
+use millrace_block::{Snapshot, WaitReason};
 use millrace_console::{Form, Grid, Side, shortened, visible};
 use serde::Serialize;
 
 use crate::views::groups::{GroupCounts, OnVolume};
 use crate::views::report::{OpTotals, Report};
 
-/// What the columns are.
+/// Definitions of the columns.
 pub const HELP: &str = "\
 Columns of --groups, over the interval; those marked * come with -x:
   r/s w/s MiB/s   reads, writes and MiB of the group's clients, a second
@@ -39,91 +39,91 @@ Columns of --groups, over the interval; those marked * come with -x:
                   back-pressure   its client had more under way than the layer takes
   waits*          its I/Os that are held at the end";
 
-/// A group in an interval.
+/// Row of a group in an interval.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct GroupRow {
-    /// Its name.
+    /// Name of the group.
     pub name: String,
-    /// Seconds of the interval.
+    /// Length of the interval in seconds.
     pub seconds: f64,
-    /// I/Os a second: reads, writes, and all.
+    /// Reads per second.
     pub reads: f64,
-    /// Writes a second.
+    /// Writes per second.
     pub writes: f64,
-    /// I/Os of all kinds a second.
+    /// I/Os of all kinds per second.
     pub ios: f64,
-    /// KiB read a second.
+    /// KiB read per second.
     pub read_kib: f64,
-    /// KiB written a second.
+    /// KiB written per second.
     pub write_kib: f64,
-    /// Time that half of its I/Os did not exceed, in milliseconds.
+    /// Median latency in milliseconds.
     pub p50_ms: f64,
-    /// Time that 99 % did not exceed, in milliseconds.
+    /// 99th percentile of the latency in milliseconds.
     pub p99_ms: f64,
-    /// Its weight at the end.
+    /// Weight at the end of the interval.
     pub weight: u32,
-    /// Its share by weight among the groups that did something, in percent.
+    /// Share of the group by weight, among the groups that did I/O, in percent.
     pub wanted_percent: f64,
-    /// Its share of what all cost the drives, in percent.
+    /// Share of the cost of all I/Os on the drives, in percent.
     pub got_percent: f64,
-    /// The part of its I/Os' time that limits held them, in percent.
+    /// Share of the latency of its I/Os for which limits held them, in percent.
     pub throttled_percent: f64,
-    /// How it stands at the end.
+    /// State at the end of the interval.
     #[serde(flatten)]
     pub at_end: GroupBacklog,
-    /// Milliseconds that its I/Os were held, a second, by reason.
+    /// Time that its I/Os were held, in milliseconds per second, by reason.
     pub held_ms: BTreeMap<&'static str, f64>,
 }
 
-/// How a group stands at the end of an interval.
+/// State of a group's queues at the end of an interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct GroupBacklog {
-    /// How far its limits are booked ahead, in milliseconds.
+    /// Time by which its limits are booked ahead, in milliseconds.
     pub booked_ms: f64,
-    /// I/Os of it that are held.
+    /// Number of I/Os held.
     pub waiting: u64,
-    /// How long those have waited so far, on average, in milliseconds.
+    /// Mean time that those have been held so far, in milliseconds.
     pub waiting_ms: f64,
 }
 
 impl GroupRow {
-    /// Milliseconds that its I/Os were held, a second, whatever the reason.
+    /// Returns the time that its I/Os were held for any reason, in milliseconds per second.
     pub fn held(&self) -> f64 {
         self.held_ms.values().sum()
     }
 
-    /// What held them longest.
+    /// Returns the reason that held them longest.
     pub fn by(&self) -> Option<&'static str> {
         let longest = self.held_ms.iter().max_by(|a, b| a.1.total_cmp(b.1));
         longest.filter(|(_, ms)| **ms > 0.0).map(|(reason, _)| *reason)
     }
 }
 
-/// What a group did between two reports, on one volume or on all.
+/// Increases of a group's counters between two reports, on one volume or on all.
 #[derive(Debug, Clone, Default)]
 pub struct GroupDelta {
     /// I/Os by kind: reads, writes, others.
     pub ios: [u64; 3],
-    /// Bytes of reads and writes.
+    /// Bytes of reads and of writes.
     pub bytes: [u64; 2],
-    /// From submission to completion, of all but flushes.
+    /// Latency of all I/Os except flushes.
     pub total: Snapshot,
-    /// Time of flushes.
+    /// Total time of flushes in nanoseconds.
     pub flush_ns: u64,
-    /// What all cost.
+    /// Cost of all I/Os by the drives' cost model, in nanoseconds.
     pub cost_ns: u64,
-    /// How long they were held, in the order of [`Hold::ALL`].
-    pub held_ns: [u64; Hold::ALL.len()],
-    /// How many are held now.
+    /// Time that I/Os were held, in nanoseconds, in the order of [`WaitReason::ALL`].
+    pub held_ns: [u64; WaitReason::ALL.len()],
+    /// Number of I/Os held now.
     pub waiting: u64,
-    /// How long those have waited so far.
+    /// Total time that those have been held so far, in nanoseconds.
     pub waiting_ns: u64,
-    /// How long those had waited that were held at the first report.
+    /// Total time that I/Os held at the first report had been held then, in nanoseconds.
     pub waited_ns: u64,
 }
 
 impl GroupDelta {
-    /// Of a group since the report `before`, on the volumes that `wanted` names.
+    /// Returns the increases since the report `before`, on the volumes selected by `wanted`.
     pub fn since(
         now: &GroupCounts,
         before: Option<&Report>,
@@ -147,7 +147,7 @@ impl GroupDelta {
         self.waiting += now.waiting;
         self.waiting_ns += now.waiting_ns;
         self.waited_ns += before.waiting_ns;
-        for (hold, sum) in Hold::ALL.into_iter().zip(&mut self.held_ns) {
+        for (hold, sum) in WaitReason::ALL.into_iter().zip(&mut self.held_ns) {
             let of = |on: &OnVolume| on.held_ns.get(hold.name()).copied().unwrap_or(0);
             *sum += of(now).saturating_sub(of(before));
         }
@@ -170,23 +170,23 @@ impl GroupDelta {
         }
     }
 
-    /// I/Os of all kinds.
+    /// Returns the number of I/Os of all kinds.
     pub fn all(&self) -> u64 {
         self.ios.iter().sum()
     }
 
-    /// Time of all but flushes that fell between the reports, as far as it is known: of what still
-    /// is held, too, and of what ended not what was before.
+    /// Returns the latency of I/Os except flushes, in nanoseconds, that falls between the reports:
+    /// includes I/Os still held, and excludes time before the first report, as far as known.
     pub fn taken_ns(&self) -> u64 {
         (self.total.sum_ns() + self.waiting_ns).saturating_sub(self.waited_ns)
     }
 
-    /// How long those that are held now have waited so far, on average.
+    /// Returns the mean time that the I/Os held now have been held, in milliseconds.
     pub fn waiting_ms(&self) -> f64 {
         self.waiting_ns as f64 / 1e6 / self.waiting.max(1) as f64
     }
 
-    /// Whether it did something, or something of it waited.
+    /// Returns true if the group did I/O or some of it is held.
     pub fn is_active(&self) -> bool {
         self.all() > 0 || self.waiting > 0 || self.held_ns.iter().any(|ns| *ns > 0)
     }
@@ -196,8 +196,8 @@ fn find<'a>(report: &'a Report, name: &str) -> Option<&'a GroupCounts> {
     report.group_counts.iter().find(|group| group.name == name)
 }
 
-/// The groups that did something between two reports, or of which something waits; all since the
-/// daemon began without an earlier one.
+/// Returns the rows of groups that did I/O between two reports or have some held. Without an
+/// earlier report, the rows cover the time since the daemon's start.
 pub fn rows(now: &Report, before: Option<&Report>) -> Vec<GroupRow> {
     let since_ns = before.map_or(0, |before| before.uptime_ns);
     let seconds = now.uptime_ns.saturating_sub(since_ns).max(1) as f64 / 1e9;
@@ -215,7 +215,8 @@ pub fn rows(now: &Report, before: Option<&Report>) -> Vec<GroupRow> {
     groups.into_iter().map(row).collect()
 }
 
-/// What a group should have got and did get of the volumes that it used, in costs of their drives.
+/// Share of a group on the volumes that it used, by weight and as it was, in units of the drives'
+/// cost.
 #[derive(Debug, Clone, Copy, Default)]
 struct Shares {
     wanted: f64,
@@ -223,7 +224,7 @@ struct Shares {
     all: f64,
 }
 
-/// The shares of all groups that did something.
+/// Returns the shares of all groups that did I/O.
 fn shares<'a>(now: &'a Report, before: Option<&Report>) -> BTreeMap<&'a str, Shares> {
     let mut shares = BTreeMap::<&str, Shares>::new();
     for volume in &now.volumes {
@@ -246,8 +247,8 @@ fn shares<'a>(now: &'a Report, before: Option<&Report>) -> BTreeMap<&'a str, Sha
 fn row(group: &GroupCounts, did: &GroupDelta, shares: Shares, seconds: f64) -> GroupRow {
     let rate = |count: u64| count as f64 / seconds;
     let percentile_ms = |of: f64| did.total.quantile_ns(of) as f64 / 1e6;
-    let held = Hold::ALL.into_iter().zip(did.held_ns);
-    let limit_ns = did.held_ns[Hold::Limit as usize];
+    let held = WaitReason::ALL.into_iter().zip(did.held_ns);
+    let limit_ns = did.held_ns[WaitReason::Limit as usize];
     GroupRow {
         name: group.name.clone(),
         seconds,
@@ -275,8 +276,8 @@ fn percent(part: f64, of: f64) -> f64 {
     if of > 0.0 { 100.0 * (part / of).min(1.0) } else { 0.0 }
 }
 
-/// The share of each of these by weight: children share their parent's weight, beside which stands
-/// that of the parent's own I/Os. Those of priority idle get nothing while others want something.
+/// Returns the share of each group by weight. Children divide their parent's weight with the
+/// parent's own I/Os. Groups of the idle class get nothing while others do I/O.
 fn wanted(active: &[(&GroupCounts, GroupDelta)], all: &[GroupCounts]) -> Vec<f64> {
     let is_idle = |group: &GroupCounts| group.idle && active.iter().any(|(one, _)| !one.idle);
     let own = |group: &GroupCounts| if is_idle(group) { 0.0 } else { f64::from(group.weight) };
@@ -301,7 +302,7 @@ fn wanted(active: &[(&GroupCounts, GroupDelta)], all: &[GroupCounts]) -> Vec<f64
     weights.into_iter().map(|weight| if sum > 0.0 { weight / sum } else { 0.0 }).collect()
 }
 
-/// A column: its name, whether the short form has it, and its value.
+/// Head of a column, true if the short form has it, and its cell.
 type Column = (&'static str, bool, fn(&GroupRow) -> String);
 
 const COLUMNS: [Column; 13] = [
@@ -320,15 +321,15 @@ const COLUMNS: [Column; 13] = [
     ("by", true, |row| row.by().unwrap_or("-").to_owned()),
 ];
 
-/// A time of I/Os, of which there is none if none completed.
+/// Formats a latency, or a dash if no I/O completed.
 fn of_ended(row: &GroupRow, ms: f64) -> String {
     if row.ios > 0.0 { short(ms) } else { "-".to_owned() }
 }
 
-/// Characters of a group's name in the short form.
+/// Width of a group's name in the short form, in characters.
 const NAME_WIDTH: usize = 14;
 
-/// A number in six characters at most, as far as there is a letter for it.
+/// Formats a number in at most six characters, with a letter for thousands if needed.
 pub fn short(value: f64) -> String {
     match value {
         ..0.005 => "0".to_owned(),
@@ -341,7 +342,7 @@ pub fn short(value: f64) -> String {
     }
 }
 
-/// The rows under a line of names, with an empty line after them.
+/// Formats the rows below their heads, with an empty line after them.
 pub fn table(rows: &[GroupRow], form: Form) -> String {
     if rows.is_empty() {
         return "no group did anything\n\n".to_owned();
@@ -350,7 +351,7 @@ pub fn table(rows: &[GroupRow], form: Form) -> String {
         COLUMNS.iter().filter(|(_, short, _)| *short || form == Form::Whole).collect();
     let side = |name| if name == "by" { Side::Left } else { Side::Right };
     let mut heads: Vec<(&str, Side)> = vec![("group", Side::Left)];
-    let reasons = Hold::ALL.map(|hold| (hold.name(), Side::Right));
+    let reasons = WaitReason::ALL.map(|hold| (hold.name(), Side::Right));
     let (by, others) = shown.split_last().map_or((None, &[][..]), |(by, all)| (Some(by), all));
     heads.extend(others.iter().map(|column| (column.0, side(column.0))));
     if form == Form::Whole {
@@ -365,8 +366,8 @@ pub fn table(rows: &[GroupRow], form: Form) -> String {
         }];
         cells.extend(others.iter().map(|column| (column.2)(row)));
         if form == Form::Whole {
-            let held = |hold: Hold| row.held_ms.get(hold.name()).copied().unwrap_or(0.0);
-            cells.extend(Hold::ALL.map(|hold| short(held(hold))));
+            let held = |hold: WaitReason| row.held_ms.get(hold.name()).copied().unwrap_or(0.0);
+            cells.extend(WaitReason::ALL.map(|hold| short(held(hold))));
         }
         cells.extend(by.map(|column| (column.2)(row)));
         grid.row(cells);
@@ -377,12 +378,13 @@ pub fn table(rows: &[GroupRow], form: Form) -> String {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use crate::views::report::{Times, Volume};
+    use crate::views::report::{TimeHistogram, Volume};
     use millrace_console::WIDTH;
 
     /// A group that read so often, 1.05 ms each, and was held so long by limits.
     pub fn group(name: &str, weight: u32, ios: u64, held_ns: u64) -> GroupCounts {
-        let total = Times { sum_ns: ios << 20, max_ns: 1 << 21, buckets: vec![(1 << 20, ios)] };
+        let total =
+            TimeHistogram { sum_ns: ios << 20, max_ns: 1 << 21, buckets: vec![(1 << 20, ios)] };
         let read = OpTotals { op: "read".into(), ios, bytes: ios << 12, errors: 0, total };
         let on = OnVolume {
             volume: "v".into(),
@@ -470,14 +472,15 @@ pub mod tests {
     fn the_short_form_fits_80_columns_and_the_whole_form_has_every_reason() {
         let mut big = group(&"g".repeat(99), 10_000, 99_999_999, u64::MAX >> 8);
         big.booked_ns = u64::MAX >> 8;
-        big.volumes[0].held_ns = Hold::ALL.map(|hold| (hold.name().to_owned(), 1 << 40)).into();
+        big.volumes[0].held_ns =
+            WaitReason::ALL.map(|hold| (hold.name().to_owned(), 1 << 40)).into();
         big.volumes[0].held_ns.insert("latency-target".to_owned(), 1 << 50);
         let rows = rows(&report(1, vec![big]), None);
         let text = table(&rows, Form::Short);
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
         assert!(text.contains("latency-target") && text.contains('\u{2026}'), "{text}");
         let text = table(&rows, Form::Whole);
-        assert!(Hold::ALL.iter().all(|hold| text.contains(hold.name())), "{text}");
+        assert!(WaitReason::ALL.iter().all(|hold| text.contains(hold.name())), "{text}");
         assert!(
             ["p50", "weight", "%lim", "ahead"].iter().all(|head| text.contains(head)),
             "{text}"

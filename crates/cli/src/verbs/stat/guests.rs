@@ -1,15 +1,15 @@
-//! `millrace stat --guests`: what the queues and I/O threads of virtual machines do.
+//! `millrace stat --guests`: queues and I/O threads of virtual machines.
 //!
-//! Pure: the difference of two reports to a table. A row for each queue that is in service or did
-//! anything; rates are per second, the rest says what a request cost. What is counted for a whole
-//! thread stands in the row of its first queue.
+//! Pure: converts the difference of two reports to a table, with a row for each queue that is in
+//! use or did I/O. Rates are per second; other columns are per request. Counters of a whole thread
+//! are in the row of its first queue.
 
 use millrace_console::{Form, Grid, Side, shortened, visible};
 
 use crate::views::guests::{GuestQueue, GuestThread};
 use crate::views::report::Report;
 
-/// What the columns are.
+/// Definitions of the columns.
 pub const HELP: &str = "\
 Columns of --guests, a row for each queue; those marked * come with -x:
   guest q thr   the export, the number of its queue, and of the I/O thread that serves it
@@ -24,19 +24,19 @@ These are of the whole thread, in the row of its first queue:
   %poll         the time that the thread spent with such looks
   slp/s *       how often the thread went to sleep, a second";
 
-/// Characters of an export's name in the short form.
+/// Width of an export's name in the short form, in characters.
 const NAME_WIDTH: usize = 12;
 
-/// The parts of one row: the work of queue and thread, and its seconds.
+/// Counters for one row: of the queue and its thread, with the seconds of the interval.
 struct GuestDelta<'a> {
     thread: &'a GuestThread,
     queue: &'a GuestQueue,
     seconds: f64,
-    /// True for the row that has the figures of the thread.
+    /// True for the row that shows the thread's counters.
     has_thread: bool,
 }
 
-/// A column: its name, whether the short form has it, and its value.
+/// Head of a column, true if the short form has it, and its cell.
 type Column = (&'static str, bool, fn(&GuestDelta<'_>) -> String);
 
 const COLUMNS: [Column; 15] = [
@@ -75,7 +75,7 @@ fn polls(thread: &GuestThread) -> u64 {
     thread.polls.hits + thread.polls.misses
 }
 
-/// The table of what came in between.
+/// Formats the table of an interval.
 pub fn table(report: &Report, before: Option<&Report>, form: Form) -> String {
     if report.guests.is_empty() {
         return "no export to virtual machines\n".to_owned();

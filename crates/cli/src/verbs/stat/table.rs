@@ -1,19 +1,20 @@
-//! Rows of `stat` as text: the columns of iostat -mx that fit 80, or all of them and p99.
+//! Formats rows of `stat`: the columns of iostat -mx that fit 80 characters, or all of them and
+//! p99.
 //!
-//! Pure text. In the short form numbers lose digits after the point as they grow; in the whole form
-//! they have two, as iostat's. Names of drives, queues and clients stand below their volume's,
-//! indented; the short form cuts long ones in the middle. A line below the table names each volume
-//! and drive that failed I/Os.
+//! Pure text. In the short form large numbers have fewer decimals; in the whole form all have two,
+//! as in iostat. Names of drives, queues and clients are indented below their volume's; the short
+//! form cuts out the middle of long names. A line below the table names each volume and drive with
+//! failed I/Os.
 
 use millrace_console::{Form, counted, fitted, shortened};
 
-use super::columns::Row;
+use super::columns::StatRow;
 
-/// Characters of the first column in the short form.
+/// Width of the first column in the short form, in characters.
 const NAME_WIDTH: usize = 13;
 
-/// A column: its name, how wide it is in the short form if that has it, and its value.
-type Column = (&'static str, Option<usize>, fn(&Row) -> f64);
+/// Head of a column, its width in the short form if it is shown there, and its value.
+type Column = (&'static str, Option<usize>, fn(&StatRow) -> f64);
 
 const COLUMNS: [Column; 24] = [
     ("r/s", Some(8), |row| row.read.per_second),
@@ -42,9 +43,9 @@ const COLUMNS: [Column; 24] = [
     ("w_p99", None, |row| row.write.p99_ms),
 ];
 
-/// The rows under a line of names, then who failed I/Os and the number of idle volumes that have no
-/// rows, with an empty line after them.
-pub fn table(rows: &[Row], idle: usize, form: Form) -> String {
+/// Formats the rows below their heads, followed by failed I/Os, the number of idle volumes without
+/// rows, and an empty line.
+pub fn table(rows: &[StatRow], idle: usize, form: Form) -> String {
     let name_width = match form {
         Form::Short => NAME_WIDTH,
         Form::Whole => rows.iter().map(|row| label(row).chars().count()).max().unwrap_or(0).max(6),
@@ -78,8 +79,8 @@ pub fn table(rows: &[Row], idle: usize, form: Form) -> String {
     text
 }
 
-/// A line for a volume or drive that failed I/Os.
-fn failures(row: &Row) -> Option<String> {
+/// Returns a line for a volume or drive with failed I/Os.
+fn failures(row: &StatRow) -> Option<String> {
     let ops = [("read", &row.read), ("write", &row.write), ("discard", &row.discard)];
     let ops = ops.into_iter().chain([("flush", &row.flush)]);
     let failed: Vec<String> = ops
@@ -91,7 +92,7 @@ fn failures(row: &Row) -> Option<String> {
     is_shown.then(|| format!("{kind} {name}: {} failed\n", failed.join(", ")))
 }
 
-fn label(row: &Row) -> String {
+fn label(row: &StatRow) -> String {
     let indent = match row.kind {
         "volume" => "",
         "queue" => "    ",
@@ -100,7 +101,7 @@ fn label(row: &Row) -> String {
     format!("{indent}{}", row.name.escape_debug())
 }
 
-/// Room for what usually stands in a column of the whole form.
+/// Returns the usual width of a column in the whole form.
 fn cell_width(name: &str) -> usize {
     let usual = match name {
         "rMiB/s" | "wMiB/s" | "dMiB/s" => 10,
@@ -119,8 +120,8 @@ mod tests {
     use super::*;
     use millrace_console::WIDTH;
 
-    fn row(kind: &'static str, name: &str, read: Columns) -> Row {
-        Row {
+    fn row(kind: &'static str, name: &str, read: Columns) -> StatRow {
+        StatRow {
             name: name.to_owned(),
             kind,
             volume: "v".to_owned(),

@@ -1,8 +1,8 @@
-//! What `top` shows: a head, the volumes, the table that was chosen for below, the keys.
+//! Draws `top`: a head, the volumes, the selected lower table, and the keys.
 //!
-//! From a [`Model`] to a frame of any size. 80 columns hold all of it, wider screens longer graphs
-//! and names; narrower ones lose columns, the least asked for first, and their head and keys take
-//! more lines. Owns nothing. Called by top.rs for each frame.
+//! Converts a [`Model`] to a frame of any size. 80 columns are enough for everything; a wider
+//! screen has longer graphs and names. A narrower one drops columns, the least important first, and
+//! needs more lines for head and keys. Called by top.rs for each frame.
 
 use std::cmp::Reverse;
 
@@ -13,17 +13,17 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row as TableRow, Table, Wrap};
 
-use super::model::{Line as Listed, LowerTable, Model, Sort};
+use super::model::{ListedRow, LowerTable, Model, SortOrder};
 use super::{COLUMNS as COLUMNS_HELP, KEYS as KEYS_HELP};
 use crate::verbs::stat::caches::CacheRow;
-use crate::verbs::stat::columns::Row;
+use crate::verbs::stat::columns::StatRow;
 use crate::verbs::stat::groups::{GroupRow, short};
 use crate::views::report::Report;
 
-/// A column: its name, its width, how soon it is given up (0 never), and its value.
+/// Head of a column, its width, its rank for being dropped (0 never, higher sooner), and its cell.
 type Column<T> = (&'static str, u16, u8, fn(&T) -> String);
 
-const COLUMNS: [Column<Row>; 14] = [
+const COLUMNS: [Column<StatRow>; 14] = [
     ("r/s", 6, 0, |row| short(row.read.per_second)),
     ("w/s", 6, 0, |row| short(row.write.per_second)),
     ("rMiB", 6, 4, |row| short(row.read.kib_per_second / 1024.0)),
@@ -39,10 +39,9 @@ const COLUMNS: [Column<Row>; 14] = [
     ("f/s", 6, EXTRA + 2, |row| short(row.flush.per_second)),
     ("d/s", 6, EXTRA + 2, |row| short(row.discard.per_second)),
 ];
-/// Columns that are given up as soon as this, or sooner, are for screens with room for a graph
-/// beside them.
+/// Rank of columns that are shown only if there is room for a graph beside them.
 const EXTRA: u8 = 10;
-/// Room that a graph has before there are extra columns.
+/// Width of a graph before extra columns are shown.
 const GRAPH_ROOM: u16 = 24;
 const GROUP_COLUMNS: [Column<GroupRow>; 8] = [
     ("r/s", 6, 0, |row| short(row.reads)),
@@ -64,35 +63,35 @@ const CACHE_COLUMNS: [Column<CacheRow>; 8] = [
     ("%max", 4, 3, CacheRow::dirty_percent),
     (ERRORS, 5, 2, |row| counted_errors(row.cache.writes.errors)),
 ];
-/// The column of failures, which is red where there are any.
+/// Column of failures, which is red if there are any.
 const ERRORS: &str = "err";
-/// Drives that failed requests and are named in the head.
+/// Most drives with failed requests that are named in the head.
 const FAILING_MAX: usize = 3;
 const NAME_WIDTH: u16 = 12;
-/// From here on there is a graph.
+/// Screen width from which a graph is shown.
 const GRAPH_WIDTH: u16 = 76;
-/// Rows of volumes that are shown at most, for drives to have room.
+/// Most rows of volumes, so that there is room for the lower table.
 const VOLUMES_MAX: usize = 5;
 const KEYS: [&str; 7] =
     ["? help", "q quit", "tab other tables", "s sort", "r reverse", "space hold", "+/- interval"];
 
-/// A figure, or a dash where there is none.
+/// Formats a figure, or a dash if there is none.
 fn figure(text: Option<String>) -> String {
     text.unwrap_or_else(|| "-".to_owned())
 }
 
-/// True for rows whose figures are of drives, not only of I/Os that came back.
-fn is_disk(row: &Row) -> bool {
+/// Returns true for a row with figures of a drive, not only of completed I/Os.
+fn is_disk(row: &StatRow) -> bool {
     matches!(row.kind, "volume" | "drive")
 }
 
-/// The share of a group, if it does anything.
+/// Formats the share of a group, if it did I/O.
 fn share(group: &GroupRow, percent: f64) -> String {
     let is_active = group.ios > 0.0 || group.held() > 0.0;
     figure(is_active.then(|| format!("{percent:.0}")))
 }
 
-/// Draws everything.
+/// Draws the whole screen.
 pub fn draw(frame: &mut Frame<'_>, model: &Model) {
     if model.is_explained() {
         let text = format!("Keys:\n{KEYS_HELP}\n\nColumns:\n{COLUMNS_HELP}\n\nAny key goes back.");
@@ -124,8 +123,8 @@ pub fn draw(frame: &mut Frame<'_>, model: &Model) {
     frame.render_widget(Paragraph::new(keys).style(Style::new().fg(Color::DarkGray)), foot);
 }
 
-/// The lower table, as far as it fits.
-fn lower<T: Listed>(
+/// Draws as many rows of the lower table as fit.
+fn lower<T: ListedRow>(
     frame: &mut Frame<'_>,
     area: Rect,
     model: &Model,
@@ -143,21 +142,21 @@ fn lower<T: Listed>(
     table(frame, area, model, (&title, columns, &rows[first..last]));
 }
 
-/// Pieces in lines of at most `width` characters, two blanks apart; no piece is torn.
+/// Joins pieces to lines of at most `width` characters, two spaces apart. A piece is never broken.
 fn lines(pieces: &[impl AsRef<str>], width: usize) -> Vec<String> {
-    // A blank that does not break, until the lines are made.
+    // A placeholder for spaces inside of a piece, until the lines are made.
     let words = pieces.iter().map(|piece| format!("{}\u{1f}", piece.as_ref()));
     let text = wrapped(words, width + 1);
     text.lines().map(|line| line.replace('\u{1f}', " ").trim_end().to_owned()).collect()
 }
 
-/// The lines at the top.
+/// Returns the lines of the head.
 fn summary(model: &Model, width: usize) -> Vec<Line<'static>> {
     let (report, server) = (model.report(), &model.report().server);
     let bold = Style::new().add_modifier(Modifier::BOLD);
     let (sort, reversed) = model.sorted();
     let order = match (sort, reversed) {
-        (Sort::Given, false) => "as configured".to_owned(),
+        (SortOrder::Given, false) => "as configured".to_owned(),
         (_, false) => format!("sorted by {}", sort.name()),
         (_, true) => format!("sorted by {}, reversed", sort.name()),
     };
@@ -215,7 +214,7 @@ fn summary(model: &Model, width: usize) -> Vec<Line<'static>> {
     all
 }
 
-/// The drives that failed most, with their counts, in parentheses; nothing where none did.
+/// Lists the drives with the most failures and their counts in parentheses; empty without failures.
 fn failing_drives(report: &Report) -> String {
     let mut failing: Vec<(u64, &str)> =
         report.drives.iter().map(|drive| (drive.failed(), &*drive.name)).collect();
@@ -228,12 +227,12 @@ fn failing_drives(report: &Report) -> String {
     if named.is_empty() { String::new() } else { format!(" ({})", named.join(", ")) }
 }
 
-/// A count of failures that fits its column.
+/// Formats a count of failures so that it fits its column.
 fn counted_errors(count: u64) -> String {
     if count < 100_000 { count.to_string() } else { short(count as f64) }
 }
 
-/// The columns that fit beside a name.
+/// Returns the columns that fit beside a name.
 fn columns<T>(all: &[Column<T>], width: u16) -> Vec<&Column<T>> {
     let mut columns: Vec<&Column<T>> = all.iter().collect();
     let wide = |columns: &[&Column<T>]| columns.iter().map(|column| column.1 + 1).sum::<u16>();
@@ -249,7 +248,7 @@ fn columns<T>(all: &[Column<T>], width: u16) -> Vec<&Column<T>> {
     columns
 }
 
-fn table<T: Listed>(
+fn table<T: ListedRow>(
     frame: &mut Frame<'_>,
     area: Rect,
     model: &Model,
@@ -301,19 +300,19 @@ fn table<T: Listed>(
     frame.render_widget(Table::new(lines, widths).header(head), area);
 }
 
-/// The order that is by this column, and perhaps by another that is added to it.
-fn sorted_by(column: &str) -> Option<Sort> {
+/// Returns the sort order of a column, also for a column that is added to another in the order.
+fn sorted_by(column: &str) -> Option<SortOrder> {
     let sort = match column {
-        "r/s" | "w/s" | "hit/s" | "wr/s" => Sort::Ios,
-        "rMiB" | "wMiB" | "MiB/s" => Sort::Bytes,
-        "r_p99" | "w_p99" | "p99" => Sort::P99,
-        "aqu-sz" | "held" | "dirty" => Sort::Queue,
+        "r/s" | "w/s" | "hit/s" | "wr/s" => SortOrder::Ios,
+        "rMiB" | "wMiB" | "MiB/s" => SortOrder::Bytes,
+        "r_p99" | "w_p99" | "p99" => SortOrder::P99,
+        "aqu-sz" | "held" | "dirty" => SortOrder::Queue,
         _ => return None,
     };
     Some(sort)
 }
 
-/// Milliseconds in the unit that fits.
+/// Formats milliseconds in a suitable unit.
 fn time(ms: f64) -> String {
     match ms {
         0.0 => "-".to_owned(),

@@ -1,137 +1,138 @@
-//! What `top` knows: the last two reports, how the rows went on, and how the user wants them.
+//! State of `top`: the last two reports, the history of each row, and the user's settings.
 //!
-//! Plain data and arithmetic; no terminal. Rates are those of stat's columns. Of each row the I/Os
-//! a second of the last reports are kept, for its graph. Called by top.rs and draw.rs.
+//! Plain data and arithmetic, without a terminal. Rates are those of `stat`. Each row keeps the
+//! I/Os per second of the last reports for its graph. Called by top.rs and draw.rs.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use crate::verbs::stat::caches::{self, CacheRow};
-use crate::verbs::stat::columns::{self, Row};
+use crate::verbs::stat::columns::{self, StatRow};
 use crate::verbs::stat::groups::{self, GroupRow};
 use crate::views::history::{History, KEPT_S};
 use crate::views::report::{Report, Server};
 
-/// Points of a graph that are kept.
+/// Most points kept for a graph.
 pub const HISTORY: usize = 512;
 
-/// What rows are sorted by.
+/// Sort order of the rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sort {
-    /// As the daemon has them.
+pub enum SortOrder {
+    /// Order of the daemon.
     Given,
-    /// I/Os a second.
+    /// I/Os per second.
     Ios,
-    /// Bytes a second.
+    /// Bytes per second.
     Bytes,
-    /// The 99th percentile.
+    /// 99th percentile of the latency.
     P99,
     /// Queue length.
     Queue,
 }
 
-impl Sort {
-    const ALL: [Sort; 5] = [Sort::Given, Sort::Ios, Sort::Bytes, Sort::P99, Sort::Queue];
+impl SortOrder {
+    const ALL: [SortOrder; 5] =
+        [SortOrder::Given, SortOrder::Ios, SortOrder::Bytes, SortOrder::P99, SortOrder::Queue];
 
-    /// Its name on the screen.
+    /// Returns the name shown on the screen.
     pub fn name(self) -> &'static str {
         match self {
-            Sort::Given => "configuration",
-            Sort::Ios => "I/Os",
-            Sort::Bytes => "bandwidth",
-            Sort::P99 => "p99",
-            Sort::Queue => "queue",
+            SortOrder::Given => "configuration",
+            SortOrder::Ios => "I/Os",
+            SortOrder::Bytes => "bandwidth",
+            SortOrder::P99 => "p99",
+            SortOrder::Queue => "queue",
         }
     }
 }
 
-/// A row of a table.
-pub trait Line {
-    /// Its name.
+/// Row of a table.
+pub trait ListedRow {
+    /// Returns the name that is shown.
     fn name(&self) -> &str;
-    /// What tells it from all others.
-    fn key(&self) -> Key;
-    /// What it is sorted by.
-    fn value(&self, sort: Sort) -> f64;
+    /// Returns the key that identifies the row.
+    fn key(&self) -> RowKey;
+    /// Returns the value that the row is sorted by.
+    fn value(&self, sort: SortOrder) -> f64;
 }
 
-impl Line for Row {
+impl ListedRow for StatRow {
     fn name(&self) -> &str {
         &self.name
     }
 
-    fn key(&self) -> Key {
+    fn key(&self) -> RowKey {
         (self.kind, self.volume.clone(), self.name.clone())
     }
 
-    fn value(&self, sort: Sort) -> f64 {
+    fn value(&self, sort: SortOrder) -> f64 {
         match sort {
-            Sort::Given => 0.0,
-            Sort::Ios => {
+            SortOrder::Given => 0.0,
+            SortOrder::Ios => {
                 let ops = [&self.read, &self.write, &self.discard, &self.flush];
                 ops.iter().map(|op| op.per_second).sum()
             }
-            Sort::Bytes => self.read.kib_per_second + self.write.kib_per_second,
-            Sort::P99 => self.read.p99_ms.max(self.write.p99_ms),
-            Sort::Queue => self.aqu_sz,
+            SortOrder::Bytes => self.read.kib_per_second + self.write.kib_per_second,
+            SortOrder::P99 => self.read.p99_ms.max(self.write.p99_ms),
+            SortOrder::Queue => self.aqu_sz,
         }
     }
 }
 
-impl Line for GroupRow {
+impl ListedRow for GroupRow {
     fn name(&self) -> &str {
         &self.name
     }
 
-    fn key(&self) -> Key {
+    fn key(&self) -> RowKey {
         ("group", String::new(), self.name.clone())
     }
 
-    fn value(&self, sort: Sort) -> f64 {
+    fn value(&self, sort: SortOrder) -> f64 {
         match sort {
-            Sort::Given => 0.0,
-            Sort::Ios => self.ios,
-            Sort::Bytes => self.read_kib + self.write_kib,
-            Sort::P99 => self.p99_ms,
-            Sort::Queue => self.held(),
+            SortOrder::Given => 0.0,
+            SortOrder::Ios => self.ios,
+            SortOrder::Bytes => self.read_kib + self.write_kib,
+            SortOrder::P99 => self.p99_ms,
+            SortOrder::Queue => self.held(),
         }
     }
 }
 
-impl Line for CacheRow {
+impl ListedRow for CacheRow {
     fn name(&self) -> &str {
         &self.cache.volume
     }
 
-    fn key(&self) -> Key {
+    fn key(&self) -> RowKey {
         ("cache", String::new(), self.cache.volume.clone())
     }
 
-    /// I/Os are pages here; what waits is dirty.
-    fn value(&self, sort: Sort) -> f64 {
+    /// Counts pages as I/Os, and dirty pages as queue length.
+    fn value(&self, sort: SortOrder) -> f64 {
         let (reads, writes) = (&self.cache.reads, &self.cache.writes);
         match sort {
-            Sort::Given | Sort::P99 => 0.0,
-            Sort::Ios | Sort::Bytes => {
+            SortOrder::Given | SortOrder::P99 => 0.0,
+            SortOrder::Ios | SortOrder::Bytes => {
                 self.per_second(reads.hits + reads.misses) + self.per_second(writes.pages)
             }
-            Sort::Queue => self.cache.dirty_bytes as f64,
+            SortOrder::Queue => self.cache.dirty_bytes as f64,
         }
     }
 }
 
-/// Everything on the screen.
+/// State of the screen.
 pub struct Model {
     report: Report,
-    /// The server's counters one report earlier, and the seconds since.
+    /// Server counters of the previous report, and the seconds since.
     before: (Server, f64),
-    rows: Vec<Row>,
+    rows: Vec<StatRow>,
     groups: Vec<GroupRow>,
     caches: Vec<CacheRow>,
-    /// By kind, volume and name.
-    history: HashMap<Key, VecDeque<f64>>,
+    /// I/Os per second of each row in the last reports.
+    history: HashMap<RowKey, VecDeque<f64>>,
     interval: Duration,
-    sort: Sort,
+    sort: SortOrder,
     reversed: bool,
     held: bool,
     explained: bool,
@@ -139,10 +140,10 @@ pub struct Model {
     first: usize,
 }
 
-/// What the lower table is of.
+/// Kind of rows in the lower table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LowerTable {
-    /// Drives.
+    /// Drives of all volumes.
     Drives,
     /// Hardware queues of all drives.
     Queues,
@@ -155,7 +156,7 @@ pub enum LowerTable {
 }
 
 impl LowerTable {
-    /// The kind of its rows.
+    /// Returns the kind of its rows.
     pub fn kind(self) -> &'static str {
         match self {
             LowerTable::Drives => "drive",
@@ -166,7 +167,7 @@ impl LowerTable {
         }
     }
 
-    /// Its name on the screen.
+    /// Returns the title shown on the screen.
     pub fn title(self) -> &'static str {
         match self {
             LowerTable::Drives => "Drive",
@@ -179,7 +180,7 @@ impl LowerTable {
 }
 
 impl Model {
-    /// Nothing yet.
+    /// Makes an empty state.
     pub fn new(interval: Duration) -> Model {
         Model {
             report: Report::default(),
@@ -189,7 +190,7 @@ impl Model {
             caches: Vec::new(),
             history: HashMap::new(),
             interval,
-            sort: Sort::Ios,
+            sort: SortOrder::Ios,
             reversed: false,
             held: false,
             explained: false,
@@ -198,7 +199,7 @@ impl Model {
         }
     }
 
-    /// Takes the next report in, unless the display is held.
+    /// Takes the next report, unless the display is paused.
     pub fn update(&mut self, report: Report) {
         if self.held {
             return;
@@ -209,11 +210,11 @@ impl Model {
         self.caches = caches::rows(&report, earlier);
         let seconds = report.uptime_ns.saturating_sub(self.report.uptime_ns) as f64 / 1e9;
         self.before = (self.report.server, seconds);
-        let lines = self.rows.iter().map(|row| row as &dyn Line);
-        let lines = lines.chain(self.groups.iter().map(|row| row as &dyn Line));
-        for line in lines.chain(self.caches.iter().map(|row| row as &dyn Line)) {
+        let lines = self.rows.iter().map(|row| row as &dyn ListedRow);
+        let lines = lines.chain(self.groups.iter().map(|row| row as &dyn ListedRow));
+        for line in lines.chain(self.caches.iter().map(|row| row as &dyn ListedRow)) {
             let history = self.history.entry(line.key()).or_default();
-            history.push_back(line.value(Sort::Ios));
+            history.push_back(line.value(SortOrder::Ios));
             if history.len() > HISTORY {
                 history.pop_front();
             }
@@ -221,13 +222,13 @@ impl Model {
         self.report = report;
     }
 
-    /// Seconds of the daemon's past that graphs have room for.
+    /// Returns the seconds of history that fit the graphs.
     pub fn seconds_recalled(&self) -> usize {
         (self.interval.as_secs_f64() * HISTORY as f64).ceil().min(KEPT_S as f64) as usize
     }
 
-    /// Puts the daemon's past into the graphs, in place of the first report's point, which is an
-    /// average since the daemon began.
+    /// Fills the graphs with the daemon's history, in place of the first report's point, which is
+    /// an average since the daemon's start.
     pub fn recall(&mut self, past: &History) {
         let rows = self.rows.iter().map(|row| (row.kind, row.key()));
         let groups = self.groups.iter().map(|row| ("group", row.key()));
@@ -246,55 +247,55 @@ impl Model {
         self.history.extend(recalled);
     }
 
-    /// True until a second report makes figures those of an interval.
+    /// Returns true until a second report makes the figures those of an interval.
     pub fn is_since_start(&self) -> bool {
         self.before.1 >= self.report.uptime_ns as f64 / 1e9
     }
 
-    /// I/Os that wait or are in a drive now.
+    /// Returns the number of I/Os waiting or in a drive.
     pub fn in_flight(&self) -> u64 {
         self.report.drives.iter().map(|drive| drive.in_flight).sum()
     }
 
-    /// True while keys and columns are explained.
+    /// Returns true while the help is shown.
     pub fn is_explained(&self) -> bool {
         self.explained
     }
 
-    /// Explains keys and columns, or goes back to the tables.
+    /// Shows the help, or returns to the tables.
     pub fn explain(&mut self) {
         self.explained = !self.explained;
     }
 
-    /// The last report.
+    /// Returns the last report.
     pub fn report(&self) -> &Report {
         &self.report
     }
 
-    /// How fast a counter of the server grows.
+    /// Returns the rate of a server counter per second.
     pub fn server_rate(&self, counter: impl Fn(&Server) -> u64) -> f64 {
         let grown = counter(&self.report.server).saturating_sub(counter(&self.before.0));
         if self.before.1 > 0.0 { grown as f64 / self.before.1 } else { 0.0 }
     }
 
-    /// The rows of a kind, sorted.
-    pub fn rows(&self, kind: &str) -> Vec<&Row> {
+    /// Returns the rows of a kind, sorted.
+    pub fn rows(&self, kind: &str) -> Vec<&StatRow> {
         self.in_order(self.rows.iter().filter(|row| row.kind == kind))
     }
 
-    /// The groups, sorted.
+    /// Returns the groups, sorted.
     pub fn groups(&self) -> Vec<&GroupRow> {
         self.in_order(self.groups.iter())
     }
 
-    /// The caches, sorted.
+    /// Returns the caches, sorted.
     pub fn caches(&self) -> Vec<&CacheRow> {
         self.in_order(self.caches.iter())
     }
 
-    fn in_order<'a, T: Line>(&self, rows: impl Iterator<Item = &'a T>) -> Vec<&'a T> {
+    fn in_order<'a, T: ListedRow>(&self, rows: impl Iterator<Item = &'a T>) -> Vec<&'a T> {
         let mut rows: Vec<&T> = rows.collect();
-        // Stable: equal rows do not dance.
+        // A stable sort keeps equal rows in place.
         rows.sort_by(|a, b| b.value(self.sort).total_cmp(&a.value(self.sort)));
         if self.reversed {
             rows.reverse();
@@ -302,8 +303,9 @@ impl Model {
         rows
     }
 
-    /// How a row's I/Os a second went, in `width` characters at most; the highest of all is full.
-    pub fn graph(&self, row: &impl Line, width: usize) -> String {
+    /// Draws a row's I/Os per second over time, in at most `width` characters. The highest value
+    /// fills the height.
+    pub fn graph(&self, row: &impl ListedRow, width: usize) -> String {
         const LEVELS: [char; 8] = [
             '\u{2581}', '\u{2582}', '\u{2583}', '\u{2584}', '\u{2585}', '\u{2586}', '\u{2587}',
             '\u{2588}',
@@ -320,27 +322,27 @@ impl Model {
         .collect()
     }
 
-    /// Time between reports.
+    /// Returns the time between reports.
     pub fn interval(&self) -> Duration {
         self.interval
     }
 
-    /// How it is sorted, and whether the other way round.
-    pub fn sorted(&self) -> (Sort, bool) {
+    /// Returns the sort order, and whether it is reversed.
+    pub fn sorted(&self) -> (SortOrder, bool) {
         (self.sort, self.reversed)
     }
 
-    /// Whether the display is held.
+    /// Returns true while the display is paused.
     pub fn is_held(&self) -> bool {
         self.held
     }
 
-    /// The first row of the lower table, if `room` of them fit.
+    /// Returns the index of the first row of the lower table, if `room` rows fit.
     pub fn first(&self, room: usize) -> usize {
         self.first.min(self.lower_rows().saturating_sub(room))
     }
 
-    /// Length of the longest name in both tables.
+    /// Returns the length of the longest name in both tables.
     pub fn longest_name(&self) -> usize {
         let rows = self.rows.iter().filter(|row| [self.below.kind(), "volume"].contains(&row.kind));
         let names = rows.map(|row| row.name.as_str());
@@ -357,12 +359,12 @@ impl Model {
         }
     }
 
-    /// What the lower table is of.
+    /// Returns the kind of rows in the lower table.
     pub fn below(&self) -> LowerTable {
         self.below
     }
 
-    /// The next one.
+    /// Selects the next kind of rows.
     pub fn next_below(&mut self) {
         self.below = match self.below {
             LowerTable::Drives => LowerTable::Queues,
@@ -376,34 +378,34 @@ impl Model {
 
     /// Sorts by the next column.
     pub fn sort_by_next(&mut self) {
-        let place = Sort::ALL.iter().position(|sort| *sort == self.sort).unwrap_or(0);
-        self.sort = Sort::ALL[(place + 1) % Sort::ALL.len()];
+        let place = SortOrder::ALL.iter().position(|sort| *sort == self.sort).unwrap_or(0);
+        self.sort = SortOrder::ALL[(place + 1) % SortOrder::ALL.len()];
     }
 
-    /// Sorts the other way round.
+    /// Reverses the sort order.
     pub fn reverse(&mut self) {
         self.reversed = !self.reversed;
     }
 
-    /// Holds the display, or lets it go on.
+    /// Pauses or continues the display.
     pub fn hold(&mut self) {
         self.held = !self.held;
     }
 
-    /// Makes the interval longer or shorter, between a tenth of a second and a minute.
+    /// Multiplies the interval by `factor`, between a tenth of a second and a minute.
     pub fn change_interval(&mut self, factor: f64) {
         let (least, most) = (Duration::from_millis(100), Duration::from_secs(60));
         self.interval = self.interval.mul_f64(factor).clamp(least, most);
     }
 
-    /// Moves through the lower table.
+    /// Scrolls the lower table.
     pub fn scroll(&mut self, by: isize) {
         let last = self.lower_rows().saturating_sub(1);
         self.first = self.first.saturating_add_signed(by).min(last);
     }
 }
 
-/// Values of one a second as those of intervals, the newest last.
+/// Converts values of one per second to values per interval, newest last.
 fn at_interval(values: &[u32], interval: Duration) -> VecDeque<f64> {
     let seconds = interval.as_secs_f64();
     let points = ((values.len() as f64 / seconds) as usize).min(HISTORY);
@@ -416,21 +418,22 @@ fn at_interval(values: &[u32], interval: Duration) -> VecDeque<f64> {
     (0..points).rev().map(mean).collect()
 }
 
-/// Kind, volume and name.
-type Key = (&'static str, String, String);
+/// Kind, volume and name, which identify a row.
+type RowKey = (&'static str, String, String);
 
 #[cfg(test)]
 pub mod tests {
     use super::*;
     use crate::verbs::stat::groups::tests::group;
     use crate::views::history::Series;
-    use crate::views::report::{Client, Drive, OpCounts, OpTotals, Queue, Times, Volume};
+    use crate::views::report::{Client, Drive, OpCounts, OpTotals, Queue, TimeHistogram, Volume};
 
     /// A daemon with so many drives; drive n has read `n * reads` times.
     pub fn report(uptime_s: u64, drives: u64, reads: u64) -> Report {
         let drive = |number: u64| {
             let ios = number * reads;
-            let total = Times { sum_ns: ios << 20, max_ns: 1 << 21, buckets: vec![(1 << 20, ios)] };
+            let total =
+                TimeHistogram { sum_ns: ios << 20, max_ns: 1 << 21, buckets: vec![(1 << 20, ios)] };
             let op = OpCounts {
                 op: "read".to_owned(),
                 ios,
@@ -443,7 +446,8 @@ pub mod tests {
             Drive { name, volume, ops: vec![op], queues, ..Drive::default() }
         };
         let ios = drives * (drives - 1) / 2 * reads;
-        let total = Times { sum_ns: ios << 20, max_ns: 1 << 21, buckets: vec![(1 << 20, ios)] };
+        let total =
+            TimeHistogram { sum_ns: ios << 20, max_ns: 1 << 21, buckets: vec![(1 << 20, ios)] };
         let ops = vec![OpTotals { op: "read".into(), ios, bytes: ios << 12, errors: 0, total }];
         let clients = [1, 2].map(|client| Client { client, ops: Vec::new() }).into();
         let mut server = Server::default();
@@ -475,7 +479,7 @@ pub mod tests {
         assert_eq!(names(&model), ["d0", "d1", "d2"]);
         model.reverse();
         (0..4).for_each(|_| model.sort_by_next());
-        assert_eq!((model.sorted().0, names(&model)), (Sort::Given, vec!["d0", "d1", "d2"]));
+        assert_eq!((model.sorted().0, names(&model)), (SortOrder::Given, vec!["d0", "d1", "d2"]));
     }
 
     #[test]
@@ -494,7 +498,7 @@ pub mod tests {
         };
         assert_eq!(names(&model), ["gold", "bulk"]);
         (0..3).for_each(|_| model.sort_by_next());
-        assert_eq!((model.sorted().0, names(&model)[0].as_str()), (Sort::Queue, "bulk"));
+        assert_eq!((model.sorted().0, names(&model)[0].as_str()), (SortOrder::Queue, "bulk"));
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! `millrace trace record`: has a running daemon write down what its drives do.
+//! `millrace trace record`: makes a running daemon record the events of its drives.
 //!
-//! Asks over the control socket; the daemon writes the files, as its own user. This end shows how
-//! it goes, and ends it: after the time asked for, at Ctrl-C, or by being gone. What the daemon
-//! reports as failed (a full disk, a folder that it may not write) is the error of this verb.
-//! Called by `trace::run`.
+//! Uses the control socket; the daemon writes the files, as its own user. This program shows the
+//! progress and ends the recording after the given time or at Ctrl-C; if it dies, the daemon ends
+//! the recording by itself. An error of the daemon (a full disk, a folder that it may not write) is
+//! the error of this verb. Called by `trace::run`.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -22,15 +22,15 @@ use crate::views::TraceStart;
 use crate::views::report::TraceStatus;
 use crate::views::requests::{NoArguments, TRACE_START, TRACE_STATUS, TRACE_STOP};
 
-/// How often it is looked whether to go on.
+/// Time between two checks whether to go on.
 const TURN: Duration = Duration::from_millis(50);
-/// How often the daemon is asked.
+/// Time between two requests to the daemon.
 const ASK: Duration = Duration::from_millis(500);
 
 /// Arguments of `trace record`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Write the files NAME.blktrace.0, NAME.blktrace.1, ...; none of them may exist
+    /// Name of the files to write, NAME.blktrace.0, NAME.blktrace.1, ...; none of them may exist
     #[arg(short, long, value_name = "NAME", default_value = "millrace")]
     output: PathBuf,
     #[command(flatten)]
@@ -54,12 +54,12 @@ pub struct Args {
     /// Record only I/Os that touch the sectors A to B-1 of their drive
     #[arg(long, value_name = "A-B", value_parser = range)]
     sectors: Option<(u64, u64)>,
-    /// When an event's time is taken: batch (once for all events of a batch), event (for each
-    /// event, which costs 50 ns an I/O instead of 9)
+    /// Precision of timestamps: batch (once for all events of a batch) or event (for each event,
+    /// which costs 50 ns an I/O instead of 9)
     #[arg(long, value_name = "WHEN", default_value = "batch")]
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(["batch", "event"]))]
     stamp: String,
-    /// How long to record, such as 10 (seconds) or 500ms; without it, until Ctrl-C
+    /// Time to record, such as 10 (seconds) or 500ms; without it, until Ctrl-C
     #[arg(long, value_name = "TIME", value_parser = duration)]
     duration: Option<Duration>,
 }
@@ -69,10 +69,10 @@ fn range(text: &str) -> Result<(u64, u64), String> {
     numbers.filter(|(a, b)| a < b).ok_or_else(|| "write two sectors, such as 0-2048".to_owned())
 }
 
-/// Records until told to stop; 1 if events were dropped.
+/// Records until it is stopped. Returns exit status 1 if events were dropped.
 ///
 /// # Errors
-/// If the daemon is not there, refuses, or cannot write.
+/// Fails if the daemon cannot be reached, refuses, or cannot write the files.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot catch Ctrl-C")?;
     let mut client = args.connect.client()?;

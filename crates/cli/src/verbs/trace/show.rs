@@ -1,18 +1,18 @@
-//! `millrace trace show`: a trace as lines, byte for byte those of `blkparse -i NAME`, but for
-//! names of drives where blkparse has numbers.
+//! `millrace trace show`: prints a trace like `blkparse -i NAME`, byte for byte, except for names
+//! of drives in place of numbers.
 //!
-//! Called by `trace::run`; the lines are millrace-trace's. A reader of our output that goes away
-//! ends it quietly.
+//! Called by `trace::run`; millrace-trace formats the lines. Ends quietly when its reader closes
+//! the pipe.
 #![allow(clippy::print_stderr)]
 
 use std::io::{BufWriter, IsTerminal, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use millrace_console::{Bar, Next, is_gone};
+use millrace_console::{EventFlow, ProgressBar, is_gone};
 use millrace_trace::{DriverData, Show};
 
-use super::Input;
+use super::TraceInput;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -40,20 +40,20 @@ const BUFFER_BYTES: usize = 64 << 10;
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
-    input: Input,
-    /// Print no counts at the end
+    input: TraceInput,
+    /// Omit the counts at the end
     #[arg(short, long)]
     quiet: bool,
-    /// Also print what drivers said of requests, as lines with the action d, which blkparse leaves
-    /// out
+    /// Also print drivers' messages about requests, as lines with the action d, which blkparse does
+    /// not have
     #[arg(long)]
     driver_data: bool,
 }
 
-/// Runs the verb.
+/// Prints the events.
 ///
 /// # Errors
-/// If a trace cannot be read, or the lines cannot be written.
+/// Fails if a trace cannot be read, or the output cannot be written.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let stdout = std::io::stdout();
     let on_terminal = stdout.is_terminal();
@@ -63,10 +63,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let show = Show::new(names.iter().map(|name| name.name()).collect());
     let mut show = show.with_data(data);
     let mut written = Ok(());
-    let bar = if on_terminal { Bar::hidden() } else { Bar::new(1) };
+    let bar = if on_terminal { ProgressBar::hidden() } else { ProgressBar::new(1) };
     let walked = args.input.for_each_event(bar, |entry, reader| {
         written = out.write_all(show.entry(entry, reader.names()));
-        if written.is_ok() { Next::Event } else { Next::Stop }
+        if written.is_ok() { EventFlow::Event } else { EventFlow::Stop }
     });
     if written.is_ok() && walked.is_ok() && !args.quiet {
         written = out.write_all(show.summary().as_bytes());

@@ -1,15 +1,15 @@
-//! `millrace trace spans`: how long I/Os took from step to step, in btt's words and digits.
+//! `millrace trace spans`: times of I/Os from one step to the next, in the format of btt.
 //!
-//! Called by `trace::run`; measuring and layout are millrace-trace's.
+//! Called by `trace::run`; millrace-trace measures and formats.
 
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
-use millrace_console::{Bar, Next};
-use millrace_trace::{Columns, Per, Spans, TraceError, json_line};
+use millrace_console::{EventFlow, ProgressBar};
+use millrace_trace::{Columns, SpanGrouping, Spans, TraceError, json_line};
 
-use super::Input;
+use super::TraceInput;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -30,7 +30,7 @@ Spans, in seconds; percentiles are known to an eighth:
 Spans of devices that only map I/Os to others (device majors 9, 253, 254) have dm in their \
 names; btt keeps them apart.";
 
-/// By what the numbers are split.
+/// Grouping of the numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum SpanSplit {
     Drive,
@@ -43,8 +43,8 @@ enum SpanSplit {
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
-    input: Input,
-    /// Print all columns, btt's among them; without it those that fit 80
+    input: TraceInput,
+    /// Print all columns, including btt's; without it, those that fit 80 characters
     #[arg(short = 'x', long)]
     extended: bool,
     /// Print one JSON object
@@ -55,24 +55,24 @@ pub struct Args {
     per: Option<SpanSplit>,
 }
 
-/// Runs the verb.
+/// Prints the spans.
 ///
 /// # Errors
-/// If a trace cannot be read, or has completions only.
+/// Fails if a trace cannot be read, or has completions only.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mut spans = Spans::new();
-    let walked = args.input.for_each_event(Bar::new(1), |entry, _| {
+    let walked = args.input.for_each_event(ProgressBar::new(1), |entry, _| {
         spans.entry(entry, &mut ());
-        Next::Event
+        EventFlow::Event
     })?;
     spans.set_names(&walked.names);
     if spans.has_completions_only() {
         bail!(TraceError::CompletionsOnly { trace: args.input.names.join(" ") });
     }
     let per = args.per.map(|by| match by {
-        SpanSplit::Drive => Per::Drive,
-        SpanSplit::Cpu => Per::Cpu,
-        SpanSplit::Op => Per::Op,
+        SpanSplit::Drive => SpanGrouping::Drive,
+        SpanSplit::Cpu => SpanGrouping::Cpu,
+        SpanSplit::Op => SpanGrouping::Op,
     });
     let columns = if args.extended { Columns::All } else { Columns::Short };
     if args.json {

@@ -12,9 +12,9 @@ use crate::views::session::PATIENCE;
 use crate::views::{Question, Refusal, StatsQuery};
 
 /// Answers `stats` with a long value and `version` with a short one.
-struct Fixed;
+struct FixedAnswers;
 
-impl Answers for Fixed {
+impl Answers for FixedAnswers {
     fn greeting(&self) -> Value {
         json!({ "control": 1 })
     }
@@ -34,7 +34,7 @@ impl Answers for Fixed {
 }
 
 struct Served {
-    _views: Views,
+    _views: ViewThread,
     path: PathBuf,
     http: std::net::SocketAddr,
     metrics: Arc<MetricsListener>,
@@ -48,9 +48,12 @@ fn serve() -> Served {
     let http = bound.real();
     let metrics = Arc::new(MetricsListener::new(Some(bound)).unwrap());
     let control = Some(UnixSocket::bind_private(&path).unwrap());
-    let admins = Allow { users: vec![rustix::process::geteuid().as_raw()], ..Allow::default() };
+    let admins = AllowedPeers {
+        users: vec![rustix::process::geteuid().as_raw()],
+        ..AllowedPeers::default()
+    };
     let sockets = Sockets { control, admins, metrics: Arc::clone(&metrics) };
-    let _views = Views::start(sockets, Arc::new(Fixed)).unwrap();
+    let _views = ViewThread::start(sockets, Arc::new(FixedAnswers)).unwrap();
     Served { _views, path, http, metrics, _dir: dir }
 }
 

@@ -1,14 +1,15 @@
-//! `CertificateWatch`: when the certificate of a drive's server expires, said before and then.
+//! `CertificateWatch`: warns before the certificate of a drive's server expires, and when it has
+//! expired.
 //!
-//! Connections outlive the certificate that they began with; the next one fails. Owns the dates of
-//! the certificate that was seen last, and what was said of them. Fed with each new connection,
-//! asked by whoever tells people.
+//! Connections outlive the certificate that they began with, but the next connection fails. This
+//! type has the validity of the last certificate seen, and the last warning. Each new connection
+//! updates it; the log asks it for lines.
 
 use std::time::SystemTime;
 
 use millrace_tls::{Expiry, Lifetime, Session};
 
-/// The certificate that the server showed last.
+/// Expiry state of the server's last certificate.
 #[derive(Debug)]
 pub(crate) struct CertificateWatch {
     lifetime: Option<Lifetime>,
@@ -22,12 +23,12 @@ impl Default for CertificateWatch {
 }
 
 impl CertificateWatch {
-    /// Notes the certificate of a new connection.
+    /// Records the certificate of a new connection.
     pub(crate) fn connected(&mut self, session: &Session) {
         self.lifetime = session.peer_lifetime().cloned();
     }
 
-    /// A line for people, once a day: the certificate is about to expire, or is expired.
+    /// Returns a line for the log, once a day, if the certificate expires soon or has expired.
     pub(crate) fn news(&mut self) -> Option<String> {
         self.news_at(SystemTime::now())
     }

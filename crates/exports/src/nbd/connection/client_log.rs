@@ -1,9 +1,8 @@
-//! What clients do, for the log: they connect, are granted an export, break rules, and leave.
+//! Log events of clients: connecting, being granted an export, breaking rules, leaving.
 //!
-//! Events of `tracing` at level debug; the program shows them with `-v`. A client's number is the
-//! one that operators see everywhere (client_number.rs). Called by the worker and
-//! the request path where a connection changes its state; nothing on the way of a request comes
-//! here.
+//! These are `tracing` events, most at level debug, which the program shows with `-v`. The client
+//! number is the one that operators see everywhere (client_number.rs). Called by the worker and the
+//! request path when a connection changes its state, never for single requests.
 
 use std::fmt;
 
@@ -17,12 +16,12 @@ fn client(thread: usize, conn: &Connection) -> u16 {
     client_number(thread, conn.index)
 }
 
-/// Where a client is, in words behind its number; nothing where the socket does not say.
+/// Returns the client's address as text to follow its number; empty if the socket has none.
 fn whence(conn: &Connection) -> String {
     peer_of(conn.fd).map_or_else(String::new, |peer| format!(" from {peer}"))
 }
 
-/// Where a client is, or which process it is if it is on this machine.
+/// Returns the client's address, or its process if it is on this machine.
 fn named(conn: &Connection) -> String {
     let from = whence(conn);
     match process_of(conn.fd).filter(|_| from.is_empty()) {
@@ -31,7 +30,7 @@ fn named(conn: &Connection) -> String {
     }
 }
 
-/// Where a client is, for a table of clients.
+/// Returns the client's address or process for a table of clients.
 pub(crate) fn peer(conn: &Connection) -> String {
     match (peer_of(conn.fd), process_of(conn.fd)) {
         (Some(address), _) => address.to_string(),
@@ -40,7 +39,7 @@ pub(crate) fn peer(conn: &Connection) -> String {
     }
 }
 
-/// Logs that a client connected to the listener of this address.
+/// Logs that a client connected to the listener at `address`.
 #[cold]
 pub(crate) fn connected(thread: usize, conn: &Connection, address: &str) {
     if !tracing::enabled!(tracing::Level::DEBUG) {
@@ -50,50 +49,50 @@ pub(crate) fn connected(thread: usize, conn: &Connection, address: &str) {
     tracing::debug!(%client, address, "client {client}{from} connected to {address}");
 }
 
-/// Logs that a client may use an export.
+/// Logs that a client was granted an export.
 #[cold]
 pub(crate) fn granted(thread: usize, conn: &Connection, export: &str, style: ReplyStyle) {
     let (client, replies) = (client(thread, conn), format!("{style:?}").to_lowercase());
     tracing::debug!(%client, export, "client {client} uses export {export:?}, {replies} replies");
 }
 
-/// Logs that a client's connection is encrypted, how, and by what names the client is known.
+/// Logs that a connection is encrypted, with its cipher and the names in the client's certificate.
 #[cold]
 pub(crate) fn secured(thread: usize, conn: &Connection, how: &str, who: Option<&str>) {
     let (client, who) = (client(thread, conn), who.unwrap_or("nobody in particular"));
     tracing::debug!(%client, who, "client {client} is {who}, over {how}");
 }
 
-/// Logs, for whoever looks after the server, that a client cannot speak TLS with it.
+/// Warns the operator that a client cannot speak TLS with the server.
 #[cold]
 pub(crate) fn refused(thread: usize, conn: &Connection, address: &str, why: impl fmt::Display) {
     let (client, from) = (client(thread, conn), whence(conn));
     tracing::warn!(%client, address, "{address}: client {client}{from} is refused: {why}");
 }
 
-/// Logs, for whoever looks after the server, that a client asked for an export that it may not use.
+/// Warns the operator that a client asked for an export that it may not use.
 #[cold]
 pub(crate) fn not_allowed(thread: usize, conn: &Connection, why: &str) {
     let (client, from) = (client(thread, conn), whence(conn));
     tracing::warn!(%client, "client {client}{from}: {why}");
 }
 
-/// Logs, for whoever looks after the server, that the TLS of a client at work is broken.
+/// Warns the operator that the TLS session of an active client broke.
 #[cold]
 pub(crate) fn broken(thread: usize, conn: &Connection, why: impl fmt::Display) {
     let (client, from) = (client(thread, conn), whence(conn));
     tracing::warn!(%client, "client {client}{from} is disconnected: {why}");
 }
 
-/// Logs, for whoever looks after the server, that it closes the connection of a client that holds
-/// memory for too long. Each has had its time, so that these lines are few.
+/// Warns the operator that a client is disconnected because it held memory for too long. Each
+/// client was given its time first, so these lines are few.
 #[cold]
 pub(crate) fn too_slow(thread: usize, conn: &Connection, why: &str) {
     let (client, from) = (client(thread, conn), whence(conn));
     tracing::warn!(%client, "client {client}{from} is disconnected: {why}");
 }
 
-/// Logs that a client reads none of its last replies while the server stops, and is disconnected.
+/// Warns that a client is disconnected during shutdown because it does not read its last replies.
 #[cold]
 pub(crate) fn unread(thread: usize, conn: &Connection) {
     let (client, from) = (client(thread, conn), named(conn));
@@ -104,14 +103,14 @@ pub(crate) fn unread(thread: usize, conn: &Connection) {
     );
 }
 
-/// Logs that the server closes a client's connection, and why.
+/// Logs why the server disconnects a client.
 #[cold]
 pub(crate) fn ended(thread: usize, conn: &Connection, why: impl fmt::Display) {
     let client = client(thread, conn);
     tracing::debug!(%client, %why, "client {client} is disconnected: {why}");
 }
 
-/// Logs that a client's connection is closed.
+/// Logs that a client's connection was closed.
 #[cold]
 pub(crate) fn left(thread: usize, conn: &Connection) {
     let client = client(thread, conn);

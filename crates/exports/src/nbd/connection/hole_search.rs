@@ -1,37 +1,38 @@
-//! When a drive is worth asking whether a read lies in a hole.
+//! Decides for which reads a drive is asked whether they lie in a hole.
 //!
-//! Belongs to a connection. To ask costs a system call on a file, which a client that reads data
-//! pays for nothing. Called by holes.rs; calls nothing.
+//! One per connection. The question costs a system call on a file, which is wasted on a client that
+//! reads data. Called by holes.rs; calls nothing.
 
-/// Shortest read that drives are asked about, in bytes; a shorter one costs little more than that.
+/// Shortest read, in bytes, for which drives are asked. The question costs about as much as a
+/// shorter read.
 pub(crate) const HOLE_BYTES_MIN: u64 = 64 * 1024;
-/// Most reads in a row that drives are not asked about.
+/// Longest run of reads for which drives are not asked.
 const PASSES_MAX: u8 = 64;
 
-/// When to ask whether a read lies in a hole: after n answers of no, not for the next 2^(n-1)
-/// reads, [`PASSES_MAX`] at most. A yes starts over.
+/// Back-off of hole queries: after n negative answers the next 2^(n-1) reads are not checked,
+/// [`PASSES_MAX`] at most. A positive answer resets it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct HoleSearch {
-    /// Reads to let pass now.
+    /// Number of reads to skip before a drive is next asked for a hole.
     left: u8,
-    /// Reads let pass after the last answer.
+    /// Number of reads that were skipped after the last negative answer.
     passes: u8,
 }
 
 impl HoleSearch {
-    /// Whether to ask about this read.
+    /// Returns true if this read is to be checked.
     pub(crate) fn is_due(&mut self) -> bool {
         let is_due = self.left == 0;
         self.left -= u8::from(!is_due);
         is_due
     }
 
-    /// A read found a hole: the next one is looked up, too.
+    /// Records a hole: the next read is checked, too.
     pub(crate) fn note_hole(&mut self) {
         (self.left, self.passes) = (0, 0);
     }
 
-    /// A read found data: twice as many as the last time are not looked up.
+    /// Records data: skips twice as many reads as last time.
     pub(crate) fn note_data(&mut self) {
         let passes = (2 * self.passes).clamp(1, PASSES_MAX);
         (self.left, self.passes) = (passes, passes);

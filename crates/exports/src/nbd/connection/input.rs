@@ -1,41 +1,41 @@
-//! What a connection has received and not used yet, and the payload that is coming in.
+//! Receive buffer of a connection, and the receive of a write's payload.
 //!
-//! Owns the receive buffer. While the payload of a write is incomplete, receives go straight into
-//! that write's buffer, with the bytes that follow (the next headers) into the receive buffer by
-//! the same system call. Called by the connection; calls nothing.
+//! While the payload of a write is incomplete, receives go straight into that write's buffer; one
+//! system call also receives the bytes that follow (the next headers) into the receive buffer.
+//! Called by the connection; calls nothing.
 //!
-//! Invariants: the buffer never moves; it has room for any message of the negotiation; after a
-//! large write the buffer takes only a header at a time, so that the next payload is not copied.
+//! Invariants: the buffer never moves, and has room for any message of the negotiation. After a
+//! large write it takes only one header at a time, so that the next payload is not copied.
 
 use libc::iovec;
 
 use crate::nbd::ring::empty_message;
 use millrace_nbd::wire::EXTENDED_REQUEST_BYTES;
 
-/// Bytes of a receive buffer; above `INPUT_BYTES_MAX` of the negotiation.
+/// Size of a receive buffer in bytes; more than the negotiation's `INPUT_BYTES_MAX`.
 const INPUT_BYTES: usize = 128 * 1024;
-/// Fewer bytes than this are moved to the front of the buffer before the next receive.
+/// Leftovers shorter than this are moved to the front of the buffer before the next receive, in
+/// bytes.
 const MOVE_BYTES_MAX: usize = 4096;
-/// Payloads above this are received in place, in bytes.
+/// Longest payload that is copied out of the receive buffer, in bytes. Longer ones are received in
+/// place.
 pub(crate) const COPY_BYTES_MAX: usize = 16 * 1024;
 
-/// A receive buffer.
 #[derive(Debug)]
-pub(crate) struct Input {
+pub(crate) struct ReceiveBuffer {
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
-    /// Take only a header along: large writes are coming.
+    /// Receive only one header beyond the payload, since large writes are expected.
     pub(crate) narrow: bool,
     pieces: [iovec; 2],
     message: libc::msghdr,
-    /// A receive is outstanding.
     pub(crate) busy: bool,
 }
 
-impl Input {
-    pub(crate) fn new() -> Input {
-        Input {
+impl ReceiveBuffer {
+    pub(crate) fn new() -> ReceiveBuffer {
+        ReceiveBuffer {
             buffer: vec![0; INPUT_BYTES].into_boxed_slice(),
             start: 0,
             end: 0,
@@ -46,25 +46,24 @@ impl Input {
         }
     }
 
-    /// What was received and not used.
+    /// Returns the received bytes that were not consumed.
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
     }
 
-    /// Uses up bytes at the front.
     #[inline]
     pub(crate) fn consume(&mut self, bytes: usize) {
         self.start += bytes;
         debug_assert!(self.start <= self.end);
     }
 
-    /// Forgets everything.
+    /// Discards all received bytes.
     pub(crate) fn clear(&mut self) {
         self.start = self.end;
     }
 
-    /// Room for the next receive.
+    /// Returns the free space for the next receive.
     pub(crate) fn room(&mut self) -> &mut [u8] {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -78,13 +77,13 @@ impl Input {
         &mut room[..most]
     }
 
-    /// Adds bytes that were received into the room.
+    /// Adds received bytes.
     pub(crate) fn received(&mut self, bytes: usize) {
         self.end += bytes;
         assert!(self.end <= self.buffer.len());
     }
 
-    /// The message that receives `payload` first and then into the room.
+    /// Returns the message that receives into `payload` first and then into the free space.
     pub(crate) fn message(&mut self, payload: (*mut u8, usize)) -> *mut libc::msghdr {
         let room = self.room();
         let room = iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
@@ -100,8 +99,8 @@ mod tests {
     use super::*;
 
     /// A buffer that received bytes and used some of them.
-    fn input(received: usize, used: usize) -> Input {
-        let mut input = Input::new();
+    fn input(received: usize, used: usize) -> ReceiveBuffer {
+        let mut input = ReceiveBuffer::new();
         input.room();
         input.received(received);
         input.consume(used);
@@ -110,7 +109,7 @@ mod tests {
 
     #[test]
     fn bytes_come_out_as_they_came_in_wherever_they_are_moved() {
-        let mut input = Input::new();
+        let mut input = ReceiveBuffer::new();
         let (mut next, mut expected) = (0u8, 0u8);
         for round in 0..2000usize {
             let room = input.room();

@@ -1,54 +1,55 @@
-//! Whether a connection's client moves data: at all, and how much while others wait for memory.
+//! Detects clients that move no data, or too little of it while others wait for memory.
 //!
-//! Belongs to a connection, which notes what moves; client_timers.rs looks a few times per timeout,
-//! so progress costs an addition and no clock. Calls nothing.
+//! One per connection, which counts what moves. client_timers.rs checks it a few times per timeout,
+//! so counting costs an addition and no clock. Calls nothing.
 //!
-//! Invariant: a stall is never found early.
+//! Invariant: a stall is never reported early.
 
-/// Looks at every connection per stall timeout, and per time of a measured rate.
+/// Checks of every connection per stall timeout, and per measuring period of a client's rate.
 pub(crate) const LOOKS: u32 = 4;
-/// Fewest bytes a second of a client that keeps memory from others.
+/// Lowest rate, in bytes per second, of a client that keeps memory from others.
 const PRESSED_BYTES_PER_S: u64 = 64 << 10;
-/// Nanoseconds of a second.
+/// Nanoseconds per second.
 const NS_PER_S: u128 = 1_000_000_000;
 
-/// Whether a connection's client moves data.
+/// Counters of the data that a client moves, to detect stalls and low rates.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
-    /// Sends and receives that moved something, and sends that were started.
+    /// Count of sends and receives that moved something, and of sends that were started.
     moves: u32,
-    /// `moves` at the last look.
+    /// Value of `moves` at the last check for a stall.
     seen: u32,
-    /// Looks in a row that found no move.
+    /// Number of consecutive checks in which the client moved nothing.
     still: u32,
-    /// Bytes sent and received.
+    /// Total bytes sent to and received from the client.
     bytes: u64,
-    /// Since when the client's rate is measured, and `bytes` then; 0: it is not measured.
+    /// Start of the rate measurement in nanoseconds, 0 if none is running. Below it, `bytes` at
+    /// that time.
     since_ns: u64,
     since_bytes: u64,
 }
 
 impl Progress {
-    /// Notes that something moved, or began to wait for the client.
+    /// Records that something moved, or began to wait for the client.
     #[inline]
     pub(crate) fn note(&mut self) {
         self.moves = self.moves.wrapping_add(1);
     }
 
-    /// Notes that this many bytes moved.
+    /// Records that `bytes` were moved.
     #[inline]
     pub(crate) fn moved(&mut self, bytes: usize) {
         self.note();
         self.bytes += bytes as u64;
     }
 
-    /// Has the client's rate measured from now on: until now nothing waited for it.
+    /// Restarts the rate measurement, since nothing waited for the client until now.
     pub(crate) fn restart_rate(&mut self, now_ns: u64) {
         (self.since_ns, self.since_bytes) = (now_ns, self.bytes);
     }
 
-    /// Looks at the rate of a client that is waited for; true if that lasts for `period_ns`,
-    /// measured from `from_ns` on, and too little has moved.
+    /// Checks the rate of a client that is waited for. Returns true if it was too low for
+    /// `period_ns`, measured from `from_ns` or later.
     pub(crate) fn is_slow(&mut self, (from_ns, now_ns): (u64, u64), period_ns: u64) -> bool {
         if self.since_ns < from_ns {
             self.restart_rate(now_ns);
@@ -63,12 +64,13 @@ impl Progress {
         moved < u128::from(PRESSED_BYTES_PER_S) * u128::from(took_ns)
     }
 
-    /// Has looks counted from now on: until now nothing waited for the client.
+    /// Restarts the count of checks, since nothing waited for the client until now.
     pub(crate) fn restart_looks(&mut self) {
         (self.seen, self.still) = (self.moves, 0);
     }
 
-    /// Looks at a client that is waited for; true if nothing has moved for [`LOOKS`] whole periods.
+    /// Checks a client that is waited for. Returns true if nothing moved for [`LOOKS`] whole
+    /// periods.
     pub(crate) fn is_stalled(&mut self) -> bool {
         if self.moves != self.seen {
             self.restart_looks();

@@ -1,37 +1,36 @@
-//! Replies on their way out: gathered while a send is under way, then sent as one message.
+//! Outgoing replies: gathered while a send is outstanding, then sent as one message.
 //!
-//! Two batches per connection: replies gather in one while the other is being sent. A batch has an
-//! arena of headers and a list of pieces; headers that touch each other are one piece, payload is
-//! sent from the drive's buffer without a copy. Called by the worker; calls nothing.
+//! Each connection has two batches: one gathers replies while the other is sent. A batch has a
+//! block of headers and a list of pieces. Adjacent headers form one piece; payload is sent from the
+//! drive's buffer without a copy. Called by the worker; calls nothing.
 //!
-//! Invariants: arena and lists never move or grow once made, so pieces stay valid; a batch takes at
-//! most [`BATCH_REPLIES`] replies, which the bound on requests in flight upholds; buffers go back
-//! to the pool only when the send of their batch is over.
+//! Invariants: headers and lists never move or grow, so pieces stay valid. A batch takes at most
+//! [`BATCH_REPLIES`] replies, which the bound on requests in flight ensures. Buffers return to the
+//! pool only when the send of their batch has completed.
 
 use std::os::fd::RawFd;
 
 use libc::iovec;
 
-use crate::nbd::memory::{Pool, PoolBuffer};
-use crate::nbd::ring::{Backlog, empty_message};
+use crate::nbd::memory::{BufferPool, PoolBuffer};
+use crate::nbd::ring::{SendBacklog, empty_message};
 use millrace_nbd::{REPLY_BYTES_MAX, ReplyBuffer};
 
-/// Requests in flight and replies not sent of one connection: what a batch must have room for.
-/// Two pieces each stay below the 1,024 of a message.
+/// Limit of requests in flight plus unsent replies of one connection, so that a batch has room for
+/// all. With two pieces each they stay below the limit of 1,024 per message.
 pub(crate) const BATCH_REPLIES: usize = 256;
 
-/// A reply of so many bytes takes about as long to copy as its reader takes to wake up.
+/// Size in bytes from which copying a reply takes about as long as waking its reader.
 const LONG_BYTES: usize = 32 * 1024;
 
-/// Replies of one send.
+/// Replies sent together.
 #[derive(Debug)]
 struct ReplyBatch {
     headers: Box<[u8]>,
     used_bytes: usize,
     pieces: Vec<iovec>,
-    /// Pieces sent already.
+    /// Number of pieces of the batch that were sent completely.
     sent: usize,
-    /// Bytes that are not sent yet.
     left_bytes: usize,
     replies: u32,
     buffers: Vec<PoolBuffer>,
@@ -70,14 +69,14 @@ impl ReplyBatch {
         }
     }
 
-    /// Whether it is a single reply with a long payload. Its header goes ahead by itself, so that
-    /// the client wakes up while the payload is copied into the socket.
+    /// Returns true for a single reply with a long payload. Its header is sent ahead by itself, so
+    /// that the client wakes up while the payload is copied into the socket.
     #[inline]
     fn is_one_long(&self) -> bool {
         self.replies == 1 && self.left_bytes >= LONG_BYTES
     }
 
-    /// Notes that `bytes` were sent; true when nothing is left.
+    /// Records that `bytes` were sent. Returns true if nothing is left.
     fn advance(&mut self, mut bytes: usize) -> bool {
         self.left_bytes -= bytes;
         while let Some(piece) = self.pieces.get_mut(self.sent) {
@@ -92,8 +91,7 @@ impl ReplyBatch {
         true
     }
 
-    /// Empties it.
-    fn clear(&mut self, pool: &mut Pool) -> SentReplies {
+    fn clear(&mut self, pool: &mut BufferPool) -> SentReplies {
         let mut bytes = 0;
         for buffer in self.buffers.drain(..) {
             bytes += buffer.len();
@@ -105,28 +103,29 @@ impl ReplyBatch {
     }
 }
 
-/// What went out, or was thrown away.
+/// Replies that were sent or discarded, and the memory they freed.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct SentReplies {
     pub(crate) replies: u32,
-    /// Bytes of buffers that went back to the pool.
+    /// Bytes of buffers that returned to the pool.
     pub(crate) bytes: usize,
 }
 
-/// The replies of one connection that are not sent yet.
+/// Unsent replies of one connection.
 #[derive(Debug)]
 pub(crate) struct ReplyQueue {
     gathering: ReplyBatch,
     sending: ReplyBatch,
     message: libc::msghdr,
-    /// A send is outstanding.
+    /// True while a send on the socket is outstanding.
     pub(crate) busy: bool,
-    /// Bytes and replies sent since the peer was last known to have caught up.
+    /// Bytes sent since the peer had last caught up, and below it the number of replies.
     pub(crate) backlog_bytes: usize,
     pub(crate) backlog_replies: u32,
-    /// Tells when the client has read what was sent; none where the system has no descriptor left.
-    pub(crate) backlog: Option<Backlog>,
-    /// Since when the next receive waits for that, by the layer's clock; 0 if it does not.
+    /// Tells when the client has read everything sent. `None` if no file descriptor was left for
+    /// it.
+    pub(crate) backlog: Option<SendBacklog>,
+    /// Time since which the next receive waits for that, in nanoseconds; 0 if it does not.
     pub(crate) catching_ns: u64,
 }
 
@@ -139,18 +138,19 @@ impl ReplyQueue {
             busy: false,
             backlog_bytes: 0,
             backlog_replies: 0,
-            backlog: Backlog::new(fd),
+            backlog: SendBacklog::new(fd),
             catching_ns: 0,
         }
     }
 
-    /// A reply without payload.
+    /// Adds a reply without payload.
     #[inline]
     pub(crate) fn push(&mut self, encode: impl FnOnce(&mut ReplyBuffer) -> usize) {
         self.gathering.header(encode);
     }
 
-    /// A reply with payload that stays where it is; `buffer` goes back to the pool afterwards.
+    /// Adds a reply whose payload is sent from where it lies. `buffer` returns to the pool
+    /// afterwards.
     #[inline]
     pub(crate) fn push_with(
         &mut self,
@@ -164,12 +164,13 @@ impl ReplyQueue {
         self.gathering.buffers.extend(buffer);
     }
 
-    /// Whether there are replies that no send has yet.
+    /// Returns true if replies were gathered for the next send.
     pub(crate) fn has_gathered(&self) -> bool {
         self.gathering.replies > 0
     }
 
-    /// The message of the next send, valid until that send is over. Nothing may be outstanding.
+    /// Returns the message of the next send, valid until that send completes. Panics if a send is
+    /// outstanding.
     pub(crate) fn start(&mut self) -> *const libc::msghdr {
         assert!(!self.busy, "one send at a time");
         if self.sending.replies == 0 {
@@ -183,8 +184,9 @@ impl ReplyQueue {
         &raw const self.message
     }
 
-    /// A send moved `bytes`. Returns the replies that are out now, none while some of them is left.
-    pub(crate) fn sent(&mut self, bytes: usize, pool: &mut Pool) -> SentReplies {
+    /// Records a send of `bytes`. Returns the replies that are now sent; none until the whole batch
+    /// is.
+    pub(crate) fn sent(&mut self, bytes: usize, pool: &mut BufferPool) -> SentReplies {
         self.busy = false;
         self.backlog_bytes += bytes;
         if !self.sending.advance(bytes) {
@@ -194,8 +196,8 @@ impl ReplyQueue {
         self.sending.clear(pool)
     }
 
-    /// The first piece that is not sent, whose memory is valid until it is said to be taken. For
-    /// whoever copies replies instead of sending them; no send may be outstanding.
+    /// Returns the first unsent piece, for callers that copy replies instead of sending them. Its
+    /// memory is valid until `took` is called. No send may be outstanding.
     pub(crate) fn next_piece(&mut self) -> Option<iovec> {
         if self.sending.replies == 0 {
             std::mem::swap(&mut self.gathering, &mut self.sending);
@@ -203,32 +205,31 @@ impl ReplyQueue {
         self.sending.pieces.get(self.sending.sent).copied()
     }
 
-    /// So many bytes of the first piece were copied. Returns the replies that are out now.
-    pub(crate) fn took(&mut self, bytes: usize, pool: &mut Pool) -> SentReplies {
+    /// Records that `bytes` of the first piece were copied. Returns the replies that are now sent.
+    pub(crate) fn took(&mut self, bytes: usize, pool: &mut BufferPool) -> SentReplies {
         let busy = self.busy;
         let freed = self.sent(bytes, pool);
         self.busy = busy;
         freed
     }
 
-    /// Bytes of replies that no send has moved yet.
     #[inline]
     pub(crate) fn unsent_bytes(&self) -> usize {
         self.gathering.left_bytes + self.sending.left_bytes
     }
 
-    /// Replies that have not left.
+    /// Returns the number of unsent replies.
     pub(crate) fn replies(&self) -> u32 {
         self.gathering.replies + self.sending.replies
     }
 
-    /// Whether a batch was sent in part.
+    /// Returns true if a batch was sent in part.
     pub(crate) fn has_rest(&self) -> bool {
         self.sending.replies > 0
     }
 
-    /// Throws away what no outstanding send needs.
-    pub(crate) fn discard(&mut self, pool: &mut Pool) -> SentReplies {
+    /// Discards all replies that no outstanding send needs.
+    pub(crate) fn discard(&mut self, pool: &mut BufferPool) -> SentReplies {
         let gathered = self.gathering.clear(pool);
         let sending = if self.busy { SentReplies::default() } else { self.sending.clear(pool) };
         SentReplies {

@@ -7,7 +7,12 @@ use crate::nbd::memory::budget::{MemoryBudget, MemoryPart};
 use crate::nbd::tests::{MIB, Rig, connection, pool, request, session, ticket, waiter};
 use millrace_nbd::{Command, ExportInfo, TransmissionFlags};
 
-const PHASES: [Phase; 4] = [Phase::Handshake, Phase::Transmission, Phase::Draining, Phase::Dead];
+const PHASES: [ConnectionPhase; 4] = [
+    ConnectionPhase::Handshake,
+    ConnectionPhase::Transmission,
+    ConnectionPhase::Draining,
+    ConnectionPhase::Dead,
+];
 const BOTH: [bool; 2] = [false, true];
 
 /// Replies of so many bytes wait.
@@ -15,14 +20,14 @@ fn owe(conn: &mut Connection, bytes: usize) {
     conn.out.push_with(|_| 0, (std::ptr::null_mut(), bytes), None);
 }
 
-fn incoming(ticket: Option<u32>) -> Option<Incoming> {
-    Some(Incoming { ticket, refused: None, filled: 0, total: 512, kept: false })
+fn incoming(ticket: Option<u32>) -> Option<IncomingPayload> {
+    Some(IncomingPayload { ticket, refused: None, filled: 0, total: 512, kept: false })
 }
 
 #[test]
 fn a_turn_takes_its_share_of_bytes_and_one_read_at_least() {
     for (len_bytes, expected) in [(4096, 64), (64 * 1024, 4), (100_000, 3), (8 << 20, 1)] {
-        let (mut turn, mut taken) = (Turn::default(), 0);
+        let (mut turn, mut taken) = (TurnUsage::default(), 0);
         assert!(!turn.end(), "nothing was left");
         while !turn.is_full() {
             turn.note_read(len_bytes);
@@ -48,8 +53,8 @@ fn ragged_is_what_begins_or_ends_within_a_block_of_a_client_that_never_asked_for
     for block_bytes in [512, 4096] {
         for block_sizes in BOTH {
             let session = Session { block_sizes, ..session() };
-            let rules = Rules::new(&info(block_bytes), &session);
-            let granted = Granted {
+            let rules = RequestLimits::new(&info(block_bytes), &session);
+            let granted = ExportSession {
                 session,
                 rules,
                 lane: 0,
@@ -101,7 +106,7 @@ fn a_connection_waits_for_the_socket_only_if_it_would_receive_otherwise() {
                 let (mut conn, _sockets) = connection(1);
                 owe(&mut conn, bytes);
                 (conn.phase, conn.input.busy, conn.turn.reads_late) = (phase, busy, reads_late);
-                let listens = phase == Phase::Transmission && !busy && !reads_late;
+                let listens = phase == ConnectionPhase::Transmission && !busy && !reads_late;
                 assert_eq!(conn.waits_to_send(), listens && bytes >= 512 * 1024);
             }
         }
@@ -128,13 +133,18 @@ fn a_client_is_waited_for_deaf_or_over_by_what_is_outstanding_on_its_socket() {
                 let (mut conn, _sockets) = connection(1);
                 (conn.phase, conn.out.busy, conn.input.busy) = (phase, sends, receives);
                 conn.incoming = incoming(None).filter(|_| payload);
-                let serves = matches!(phase, Phase::Transmission | Phase::Draining);
+                let serves =
+                    matches!(phase, ConnectionPhase::Transmission | ConnectionPhase::Draining);
                 let state = format!("{phase:?} {sends} {receives} {payload}");
                 let waits = serves && (sends || (receives && payload));
                 assert_eq!(conn.waits_for_client(), waits, "{state}");
                 let is_quiet = !sends && !receives;
-                assert_eq!(conn.is_unwatched(), is_quiet && phase != Phase::Dead, "{state}");
-                assert_eq!(conn.is_over(), is_quiet && phase == Phase::Dead, "{state}");
+                assert_eq!(
+                    conn.is_unwatched(),
+                    is_quiet && phase != ConnectionPhase::Dead,
+                    "{state}"
+                );
+                assert_eq!(conn.is_over(), is_quiet && phase == ConnectionPhase::Dead, "{state}");
             }
         }
     }
@@ -148,11 +158,11 @@ fn a_write_that_is_incomplete_is_given_up_when_nothing_can_be_received_into_it()
         let mut tickets = Tickets::default();
         let (mut conn, _sockets) = connection(9);
         let buffer = pool.take(waiter(0, 0, 4096), MemoryPart::Window).unwrap();
-        let id = tickets.insert(ticket(Op::Write, 9, Memory::Buffer(buffer)));
+        let id = tickets.insert(ticket(Op::Write, 9, TicketMemory::Buffer(buffer)));
         let waiters = [9, 10].map(|serial| waiter(0, serial, 4 * MIB));
         budget.change_line(|line| line.waiters.extend(waiters));
         (conn.phase, conn.input.busy, conn.memory_wait) =
-            (Phase::Transmission, busy, MemoryWait::Queued);
+            (ConnectionPhase::Transmission, busy, MemoryWait::Queued);
         (conn.incoming, conn.in_flight, conn.held_bytes) = (incoming(Some(id)), 3, 8192);
         conn.input.room();
         conn.input.received(5);
@@ -160,7 +170,10 @@ fn a_write_that_is_incomplete_is_given_up_when_nothing_can_be_received_into_it()
             true => conn.kill(&mut tickets, &mut pool),
             false => conn.drain(&mut tickets, &mut pool),
         }
-        assert_eq!(conn.phase, if kills { Phase::Dead } else { Phase::Draining });
+        assert_eq!(
+            conn.phase,
+            if kills { ConnectionPhase::Dead } else { ConnectionPhase::Draining }
+        );
         assert_eq!(budget.next(2).unwrap().serial, 10, "it waits for memory no longer");
         if busy {
             assert_eq!((conn.in_flight, tickets.in_use(), pool.in_use()), (3, 1, 1));
@@ -182,7 +195,7 @@ fn a_negotiation_is_not_drained_but_ended_and_the_socket_with_it() {
     let (_reactor, mut pool) = pool(&MemoryBudget::new(2 * MIB, 1), 0);
     let (mut conn, sockets) = connection(1);
     conn.drain(&mut Tickets::default(), &mut pool);
-    assert_eq!(conn.phase, Phase::Dead);
+    assert_eq!(conn.phase, ConnectionPhase::Dead);
     let mut byte = [0];
     assert_eq!(std::io::Read::read(&mut &sockets[1], &mut byte).unwrap(), 0);
 }
@@ -215,7 +228,7 @@ fn freed_replies_and_bytes_are_taken_off() {
 /// whether it waits for its client to catch up. Ends what it started.
 fn pumped(rig: &mut Rig, change: impl FnOnce(&mut Connection)) -> (bool, bool, bool) {
     let (mut conn, _sockets) = connection(1);
-    (conn.phase, conn.negotiation) = (Phase::Transmission, None);
+    (conn.phase, conn.negotiation) = (ConnectionPhase::Transmission, None);
     change(&mut conn);
     let before = (conn.out.busy, conn.input.busy);
     let worker = &mut **rig;
@@ -249,7 +262,7 @@ fn a_pump_sends_what_has_gathered_and_receives_where_there_is_room() {
     assert_eq!(pump(|conn| conn.memory_wait = MemoryWait::Buffers), (false, false, false));
     assert_eq!(pump(|conn| conn.turn.has_more = true), (false, false, false));
     assert_eq!(pump(|conn| conn.in_flight = 256), (false, false, false));
-    assert_eq!(pump(|conn| conn.phase = Phase::Dead), (false, false, false));
+    assert_eq!(pump(|conn| conn.phase = ConnectionPhase::Dead), (false, false, false));
 }
 
 #[test]
@@ -258,7 +271,7 @@ fn a_connection_in_negotiation_sends_its_answers_before_it_receives() {
     let mut pump = |out: &[u8], sent: usize, busy: (bool, bool)| {
         pumped(&mut rig, |conn| {
             let negotiation = connection(1).0.negotiation.take();
-            (conn.phase, conn.negotiation) = (Phase::Handshake, negotiation);
+            (conn.phase, conn.negotiation) = (ConnectionPhase::Handshake, negotiation);
             let negotiation = conn.negotiation.as_mut().unwrap();
             (negotiation.out, negotiation.sent) = (out.to_vec(), sent);
             (conn.out.busy, conn.input.busy) = busy;
@@ -295,9 +308,9 @@ fn a_receive_waits_for_a_client_that_has_32_kib_in_8_replies_to_read() {
 #[test]
 fn a_draining_connection_ends_with_its_last_reply() {
     let mut rig = Rig::new(&["null:size=1m"], |_| ());
-    for (in_flight, phase) in [(1, Phase::Draining), (0, Phase::Dead)] {
+    for (in_flight, phase) in [(1, ConnectionPhase::Draining), (0, ConnectionPhase::Dead)] {
         let (mut conn, _sockets) = connection(1);
-        (conn.phase, conn.in_flight) = (Phase::Draining, in_flight);
+        (conn.phase, conn.in_flight) = (ConnectionPhase::Draining, in_flight);
         let worker = &mut *rig;
         conn.pump(&worker.ring, &mut worker.core.submitter.tickets, &mut worker.core.pool);
         assert_eq!(conn.phase, phase);

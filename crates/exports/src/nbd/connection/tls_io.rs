@@ -1,25 +1,25 @@
-//! A connection's sends and receives through TLS.
+//! Sends and receives of a connection through TLS.
 //!
-//! Owns nothing; what it moves is the session's, the negotiation's and the batches of replies.
-//! Called by the connection in place of its own once TLS has begun; calls the session and the ring.
+//! Owns nothing: the bytes belong to the TLS session, the negotiation and the batches of replies.
+//! The connection calls this in place of its plain sends and receives once TLS has begun.
 //!
 //! Invariants: replies are gathered as without TLS, sealed into the session's output in as few
-//! records as they fit in, and sent by one operation; nothing is sealed while a send is under way
-//! that would have to move what that sends.
+//! records as possible, and sent by one operation. Nothing is sealed during a send if that would
+//! move the bytes being sent.
 
-use super::{Connection, Phase, Pool, Ring};
+use super::{BufferPool, Connection, ConnectionPhase, SocketRing};
 use crate::nbd::ring::{piece_bytes, send_now};
 use crate::nbd::submit::ticket::Tickets;
 
 impl Connection {
-    /// Seals the negotiation's answers and sends, or receives.
-    pub(super) fn pump_secure_negotiation(&mut self, ring: &Ring) {
+    /// Seals the negotiation's answers and sends them, or receives if there are none.
+    pub(super) fn pump_secure_negotiation(&mut self, ring: &SocketRing) {
         let (Some(tls), Some(negotiation)) = (&mut self.tls, &mut self.negotiation) else { return };
         if self.out.busy {
             return;
         }
         if !negotiation.out.is_empty() && tls.session.is_established() {
-            // A session that failed says so when it is read; it takes nothing here.
+            // If the session failed, the next read reports it, and this write takes nothing.
             negotiation.sent +=
                 tls.session.write(&negotiation.out[negotiation.sent..]).unwrap_or(0);
             if negotiation.sent == negotiation.out.len() {
@@ -40,8 +40,8 @@ impl Connection {
         }
     }
 
-    /// Starts a receive of ciphertext, unless there is some to decrypt first.
-    pub(super) fn receive_secure(&mut self, ring: &Ring) {
+    /// Starts a receive of ciphertext, unless some was received that is not decrypted yet.
+    pub(super) fn receive_secure(&mut self, ring: &SocketRing) {
         let Some(tls) = &mut self.tls else { return };
         if tls.has_more() {
             self.turn.has_more = true;
@@ -51,8 +51,8 @@ impl Connection {
         ring.receive(self.index, self.fd, tls.session.room());
     }
 
-    /// Seals replies as far as there is room, and sends what is sealed.
-    pub(super) fn pump_secure_send(&mut self, ring: &Ring, pool: &mut Pool) {
+    /// Seals replies as far as there is room, and sends the sealed bytes.
+    pub(super) fn pump_secure_send(&mut self, ring: &SocketRing, pool: &mut BufferPool) {
         if self.out.busy {
             return;
         }
@@ -65,8 +65,8 @@ impl Connection {
         }
     }
 
-    /// Seals replies as far as there is room. They count as sent, since they are copies.
-    fn seal(&mut self, pool: &mut Pool) {
+    /// Seals replies as far as there is room. Sealed replies count as sent, since they were copied.
+    fn seal(&mut self, pool: &mut BufferPool) {
         let Some(tls) = &mut self.tls else { return };
         let mut took_any = false;
         loop {
@@ -74,7 +74,7 @@ impl Connection {
                 if !self.out.has_rest() {
                     break;
                 }
-                // Replies that are no bytes at all.
+                // A reply can have no bytes at all, and then counts as sent at once.
                 let freed = self.out.took(0, pool);
                 self.in_flight -= freed.replies;
                 continue;
@@ -82,7 +82,7 @@ impl Connection {
             let len = piece.iov_len;
             let taken = match tls.session.write(piece_bytes(&piece)) {
                 Ok(taken) => taken,
-                // The session failed; whoever reads it ends the connection.
+                // If the session failed, the next read ends the connection.
                 Err(_) => break,
             };
             took_any |= taken > 0;
@@ -98,8 +98,8 @@ impl Connection {
         }
     }
 
-    /// Whether the client was told that nothing more comes, or need not be told.
-    pub(super) fn has_said_goodbye(&mut self, ring: &Ring) -> bool {
+    /// Returns true if the client was sent TLS's close notification, or needs none.
+    pub(super) fn has_said_goodbye(&mut self, ring: &SocketRing) -> bool {
         let Some(tls) = &mut self.tls else { return true };
         if self.out.busy {
             return false;
@@ -113,10 +113,10 @@ impl Connection {
         false
     }
 
-    /// Ends a connection whose TLS failed; its client is told by an alert if that goes at once.
+    /// Ends a connection whose TLS failed. An alert is sent to the client if that needs no waiting.
     #[cold]
-    pub(crate) fn kill_secure(&mut self, tickets: &mut Tickets, pool: &mut Pool) {
-        if self.phase != Phase::Dead
+    pub(crate) fn kill_secure(&mut self, tickets: &mut Tickets, pool: &mut BufferPool) {
+        if self.phase != ConnectionPhase::Dead
             && !self.out.busy
             && let Some(tls) = &self.tls
         {

@@ -1,31 +1,30 @@
-//! Reads of holes: answered at once with a hole chunk, without their drives and without payload.
+//! Reads of holes: answered at once with a hole chunk, without asking the drives for data.
 //!
-//! Called by execute.rs for reads that are long enough; asks the connection's `HoleSearch` whether
-//! the drive is worth asking, and then the volume.
+//! execute.rs calls this for long reads. The connection's `HoleSearch` decides whether asking the
+//! volume is worthwhile. Groups with a limit on reads are excluded, since a hole counts as any read
+//! there.
 //!
-//! A group with a limit on its reads has none of this: a hole counts as any read.
-//!
-//! Invariants: whole ranges only, so that a reply is one chunk, which suits the DF flag; no hole
-//! chunk for a read that may fail, or whose range was touched by a write that was answered before
-//! the read came. Writes in flight may be seen or not: the protocol leaves them unordered.
-//! Specification: "Structured reply types".
+//! Invariants: only whole ranges are answered, so that a reply is one chunk, as the DF flag
+//! demands. No hole chunk is sent for a read that may fail, or for a range that was touched by a
+//! write that completed before the read arrived. Writes in flight may be visible or not: the
+//! protocol leaves them unordered. Specification: "Structured reply types".
 
 use millrace_block::Op;
 
-use super::Core;
-use crate::nbd::connection::{Connection, Granted};
+use super::WorkerContext;
+use crate::nbd::connection::{Connection, ExportSession};
 use millrace_nbd::{Command, Position, Reply, ReplyStyle, Request};
 
-impl Core {
-    /// Answers a read if it is known to give zeroes; true if it did.
+impl WorkerContext {
+    /// Answers a read if its range is known to be a hole. Returns true if it did.
     #[inline(never)]
     pub(crate) fn answer_hole(
         &mut self,
         conn: &mut Connection,
-        granted: &Granted,
+        granted: &ExportSession,
         request: &Request,
     ) -> bool {
-        // Without payload there is little to save, and such drives are there to get their requests.
+        // Drives without payload exist to be sent requests, and little would be saved.
         let has_chunks = granted.session.style() != ReplyStyle::Simple;
         if request.command != Command::Read || !has_chunks || granted.no_payload {
             return false;
@@ -33,7 +32,7 @@ impl Core {
         if !conn.history.holes.is_due() {
             return false;
         }
-        // Limits count what goes through the layer.
+        // Limits count only requests that pass through the block layer.
         let lane = &mut self.submitter.lanes[granted.lane as usize];
         if lane.channel.is_limited(granted.group, Op::Read) {
             return false;

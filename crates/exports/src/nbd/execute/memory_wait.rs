@@ -1,32 +1,31 @@
-//! A buffer for the next request of a connection, or the reason why there is none now.
+//! Takes a payload buffer for a connection's next request, or makes the connection wait for one.
 //!
-//! Called by execute.rs for every request with payload; memory/budget.rs has the rules. A
-//! connection that waits receives nothing, so its client waits too; worker/memory_retry.rs tries it
-//! again.
+//! execute.rs calls this for every request with payload; memory/budget.rs has the rules. A waiting
+//! connection receives nothing, so its client waits too. worker/memory_retry.rs tries again.
 //!
-//! Invariant: a connection that holds nothing waits in the line, or for its volume. One that holds
-//! something is tried again whenever some of that came back, so none is forgotten.
+//! Invariant: a connection that holds no buffer waits in the line, or for its volume. A connection
+//! that holds buffers is retried whenever one of them is freed, so none is forgotten.
 
 use millrace_block::Op;
 
-use super::{Core, Taken};
-use crate::nbd::connection::{Connection, Granted};
+use super::{TakeResult, WorkerContext};
+use crate::nbd::connection::{Connection, ExportSession};
 use crate::nbd::memory::budget::MemoryPart;
 use crate::nbd::memory::waiting_line::{GroupAccount, MemoryWait, Waiter};
 use crate::nbd::memory::{PoolBuffer, buffer_bytes};
 use millrace_nbd::{Command, Errno, Request};
 
-impl Core {
-    /// A buffer of so many bytes for the next request of a connection; without one, what became of
-    /// the request.
+impl WorkerContext {
+    /// Returns a buffer of `len_bytes` for the next request of a connection, or what became of the
+    /// request without one.
     #[inline]
     pub(crate) fn buffer(
         &mut self,
         conn: &mut Connection,
-        granted: &Granted,
+        granted: &ExportSession,
         request: &Request,
         len_bytes: usize,
-    ) -> Result<PoolBuffer, Taken> {
+    ) -> Result<PoolBuffer, TakeResult> {
         let bytes = buffer_bytes(len_bytes).unwrap_or(usize::MAX / 2);
         let (thread, index, serial) = (self.pool.thread(), conn.index, conn.serial);
         let mut waiter = Waiter { thread, index, serial, bytes, account: None };
@@ -52,18 +51,18 @@ impl Core {
         Ok(buffer)
     }
 
-    /// Returns true if the started requests of a volume may have so much more of the memory: no
-    /// more in all than what is left for other volumes, so that a stuck one leaves some.
-    fn lane_may_hold(&self, granted: &Granted, bytes: usize) -> bool {
+    /// Returns true if the requests started on a volume may take `bytes` more memory. All together
+    /// they may have no more than is left for other volumes, so that a stuck volume leaves some.
+    fn lane_may_hold(&self, granted: &ExportSession, bytes: usize) -> bool {
         let held_bytes = self.submitter.lanes[granted.lane as usize].held_bytes;
         let free_bytes = self.pool.budget().free_bytes() + self.pool.idle_bytes();
         let is_alone = self.submitter.lanes.count() == 1 || held_bytes == 0;
         is_alone || held_bytes + bytes <= free_bytes / self.threads
     }
 
-    /// The account of a read or write, if a limit of its group holds for it: the request may have
-    /// to wait with its buffer.
-    fn account(&mut self, granted: &Granted, request: &Request) -> Option<GroupAccount> {
+    /// Returns the account that a request's buffer is charged to, if a limit of its group applies:
+    /// the request may then wait while it holds its buffer.
+    fn account(&mut self, granted: &ExportSession, request: &Request) -> Option<GroupAccount> {
         let (lane, group) = (granted.lane as usize, granted.group);
         let op = match request.command {
             Command::Read => Op::Read,
@@ -74,9 +73,9 @@ impl Core {
         is_limited.then_some(GroupAccount { group, is_read: op == Op::Read })
     }
 
-    /// The connection waits for what it holds, or if that is nothing, in the line.
+    /// Makes the connection wait for its own buffers, or in the line if it holds none.
     #[cold]
-    fn wait(&mut self, conn: &mut Connection, waiter: Waiter) -> Taken {
+    fn wait(&mut self, conn: &mut Connection, waiter: Waiter) -> TakeResult {
         let is_new = conn.memory_wait == MemoryWait::None && waiter.account.is_none();
         self.counts.memory_waits += u64::from(is_new);
         if conn.held_bytes > 0 {
@@ -85,26 +84,27 @@ impl Core {
             conn.memory_wait = MemoryWait::Queued;
             self.pool.budget().change_line(|line| line.waiters.push_back(waiter));
         }
-        Taken::NoMemory
+        TakeResult::NoMemory
     }
 
-    /// The connection waits for its volume, or is refused if that does not answer.
+    /// Makes the connection wait for its volume, or refuses the request if the volume does not
+    /// answer.
     #[cold]
     fn wait_for_lane(
         &mut self,
         conn: &mut Connection,
-        granted: &Granted,
+        granted: &ExportSession,
         request: &Request,
-    ) -> Taken {
+    ) -> TakeResult {
         let lane = granted.lane as usize;
         if self.submitter.lanes[lane].overdue > 0 {
             return self.refuse_stuck(conn, granted, request);
         }
         self.submitter.lanes[lane].memory_waiters.push(conn.index);
-        // The connection must not keep others from their turn meanwhile.
+        // While it waits for the volume, it must not keep others in the line waiting.
         conn.stop_waiting(&mut self.pool);
         conn.memory_wait = MemoryWait::Buffers;
-        Taken::NoMemory
+        TakeResult::NoMemory
     }
 }
 

@@ -1,43 +1,47 @@
-//! The way in: from received bytes to requests that the block layer or a reply takes over.
+//! Receive path: turns received bytes into requests for the block layer, or into replies.
 //!
-//! Drives the negotiation and then takes as many requests as the receive buffer holds. Called by
-//! the worker when a receive completes, and again when room or memory came back; calls the protocol
-//! core and execute.rs.
+//! Drives the negotiation, and then takes as many requests as the receive buffer holds. The worker
+//! calls it when a receive completes, and again when room or memory was freed. Calls the protocol
+//! code and execute.rs.
 //!
-//! Invariants: a request's header is used up only when all it needs is there, so a connection that
-//! waits for memory or room simply stops here and starts again at the same byte; payload of a
-//! refused request is thrown away, never taken for a header.
+//! Invariants: a request's header is consumed only when everything it needs is available, so a
+//! connection that waits for memory or room stops here and resumes at the same byte. Payload of a
+//! refused request is discarded, never parsed as a header.
 
 use std::fmt::Display;
 use std::sync::Arc;
 
 use millrace_machine::{Machine, Native};
 
-use super::{Core, Taken};
+use super::{TakeResult, WorkerContext};
 use crate::nbd::connection::client_log;
 use crate::nbd::connection::input::COPY_BYTES_MAX;
-use crate::nbd::connection::{Connection, Granted, Incoming, Negotiation, Phase};
+use crate::nbd::connection::{
+    Connection, ConnectionPhase, ExportSession, IncomingPayload, Negotiation,
+};
 use crate::nbd::memory::waiting_line::MemoryWait;
-use crate::nbd::on_demand::{Demand, ExportRequest, RequestedExport, WaitingClient};
-use crate::nbd::submit::ticket::{Memory, Ticket};
-use crate::nbd::visible::Visible;
+use crate::nbd::on_demand::{ExportRequest, OnDemandState, RequestedExport, WaitingClient};
+use crate::nbd::submit::ticket::{Ticket, TicketMemory};
+use crate::nbd::visible::VisibleExports;
 use millrace_nbd::{
-    Command, Handshake, Parsed, Progress, ProtocolError, Rules, Verdict, Wanted, check, parse,
+    Command, Handshake, Parsed, Progress, ProtocolError, RequestLimits, Verdict, Wanted, check,
+    parse,
 };
 
-/// With this many bytes of answers to send a negotiation waits until they have left.
+/// Unsent answers in bytes above which a negotiation takes no further options.
 const UNSENT_ANSWERS: usize = 64 * 1024;
 
-impl Core {
-    /// A receive of `conn` completed.
+impl WorkerContext {
+    /// Handles a completed receive of `conn`.
     pub(crate) fn received(&mut self, conn: &mut Connection, result: i32) {
         conn.input.busy = false;
         self.counts.receives += 1;
-        if matches!(conn.phase, Phase::Draining | Phase::Dead) {
+        if matches!(conn.phase, ConnectionPhase::Draining | ConnectionPhase::Dead) {
             return conn.receive_ended(&mut self.submitter.tickets, &mut self.pool);
         }
         let Ok(bytes @ 1..) = usize::try_from(result) else {
-            // The end, or a broken connection: what is in flight is still answered if it can be.
+            // End of stream or a broken connection. Requests in flight are still answered if
+            // possible.
             if conn.tls.is_some() {
                 self.note_hang_up(conn);
             }
@@ -58,18 +62,18 @@ impl Core {
         self.take_input(conn);
     }
 
-    /// The client of `conn` has read most of its replies, or took too long for it: the next receive
-    /// may start.
+    /// Allows the next receive: the client of `conn` has read most of its replies, or took too
+    /// long.
     pub(crate) fn caught_up(&mut self, conn: &mut Connection) {
         conn.input.busy = false;
         (conn.out.backlog_bytes, conn.out.backlog_replies) = (0, 0);
         conn.out.catching_ns = 0;
-        if matches!(conn.phase, Phase::Draining | Phase::Dead) {
+        if matches!(conn.phase, ConnectionPhase::Draining | ConnectionPhase::Dead) {
             conn.receive_ended(&mut self.submitter.tickets, &mut self.pool);
         }
     }
 
-    /// Takes what the receive buffer holds.
+    /// Processes received bytes: options of the negotiation, or requests.
     pub(crate) fn take_input(&mut self, conn: &mut Connection) {
         self.take_plain_input(conn);
         if conn.tls.is_some() {
@@ -77,13 +81,13 @@ impl Core {
         }
     }
 
-    /// Takes what the receive buffer holds in plaintext.
+    /// Processes the received bytes of a connection without TLS, or bytes that were decrypted.
     #[inline]
     pub(super) fn take_plain_input(&mut self, conn: &mut Connection) {
-        if conn.phase == Phase::Handshake {
+        if conn.phase == ConnectionPhase::Handshake {
             self.negotiate(conn);
         }
-        if conn.phase == Phase::Transmission {
+        if conn.phase == ConnectionPhase::Transmission {
             self.take_requests(conn);
         }
     }
@@ -95,7 +99,7 @@ impl Core {
         let Some(negotiation) = conn.negotiation.as_mut().filter(is_ready) else { return };
         let peer = conn.tls.as_ref().and_then(|tls| tls.session.peer());
         let Negotiation { listener, handshake, out, demand, .. } = &mut **negotiation;
-        let Some(catalog) = Visible::of(&self.exports, *listener, (peer, demand)) else {
+        let Some(catalog) = VisibleExports::of(&self.exports, *listener, (peer, demand)) else {
             return conn.kill(&mut self.submitter.tickets, &mut self.pool);
         };
         let fed = handshake.feed(&catalog, conn.input.bytes(), out);
@@ -121,7 +125,7 @@ impl Core {
                 }
                 self.negotiated(conn);
             }
-            // Somebody on the way may have put them there.
+            // An attacker on the network may have inserted these bytes.
             Err(error @ ProtocolError::BytesAfterStartTls { .. }) => {
                 self.refuse_secure(conn, &error);
             }
@@ -129,7 +133,8 @@ impl Core {
         }
     }
 
-    /// Asks for the export, or the list of exports, that the next option wants.
+    /// Puts a request for the export, or the list, of the next option into the queue for exports on
+    /// demand.
     fn ask(&mut self, conn: &mut Connection) {
         let peer = conn.tls.as_ref().and_then(|tls| tls.session.peer()).cloned();
         let Some(negotiation) = &mut conn.negotiation else { return };
@@ -141,7 +146,7 @@ impl Core {
         };
         let alive = Arc::new(());
         let still_waits = Arc::downgrade(&alive);
-        negotiation.demand = Demand::Waiting { _alive: alive };
+        negotiation.demand = OnDemandState::Waiting { _alive: alive };
         negotiation.asked_ns = Some(Native::now());
         let client = WaitingClient {
             shared: Arc::clone(&self.shared),
@@ -155,18 +160,18 @@ impl Core {
         self.shared.requests.put(ExportRequest { listen, wanted, peer, client });
     }
 
-    /// Takes the answer to a request, and goes on with the negotiation.
-    pub(crate) fn answered(&mut self, conn: &mut Connection, demand: Demand) {
+    /// Stores the answer to a request on demand, and continues the negotiation.
+    pub(crate) fn answered(&mut self, conn: &mut Connection, demand: OnDemandState) {
         let Some(negotiation) = conn.negotiation.as_mut().filter(|one| one.waits()) else { return };
         negotiation.demand = demand;
         negotiation.asked_ns = Some(Native::now());
         self.take_input(conn);
     }
 
-    /// A send of the negotiation completed.
+    /// Handles a completed send of the negotiation.
     pub(crate) fn sent_answers(&mut self, conn: &mut Connection, result: i32) {
         conn.out.busy = false;
-        if conn.phase == Phase::Dead {
+        if conn.phase == ConnectionPhase::Dead {
             return;
         }
         let (Ok(bytes), Some(negotiation)) = (usize::try_from(result), &mut conn.negotiation)
@@ -195,7 +200,7 @@ impl Core {
         if !conn.negotiation.as_deref().is_some_and(is_over) {
             return;
         }
-        // Whole until the end: what was granted on demand counts as used until there is a lane.
+        // Kept to the end: a `GrantedExport` in it keeps the volume in use until there is a lane.
         let Some(mut negotiation) = conn.negotiation.take() else { return };
         let Some(then) = negotiation.then.take() else { return };
         let Some((session, export)) = then else {
@@ -212,22 +217,22 @@ impl Core {
         self.submitter.lanes[lane].clients += 1;
         export.served.note_used();
         client_log::granted(self.pool.thread(), conn, &export.name, session.style());
-        let rules = Rules::new(info, &session);
-        // Or a little more than it was told, if the volume grew in between.
-        let rules = Rules { size_bytes: export.size_bytes(), ..rules };
+        let rules = RequestLimits::new(info, &session);
+        // Slightly larger than the client was told if the volume has grown since then.
+        let rules = RequestLimits { size_bytes: export.size_bytes(), ..rules };
         let (block_bytes, no_payload) = (info.block_min, export.no_payload);
         let seat = export.group.enter();
         let group = seat.group();
         conn.history.export = Some((export, seat));
         let lane = lane as u32;
-        conn.granted = Some(Granted { session, rules, lane, no_payload, block_bytes, group });
-        conn.phase = Phase::Transmission;
+        conn.granted = Some(ExportSession { session, rules, lane, no_payload, block_bytes, group });
+        conn.phase = ConnectionPhase::Transmission;
     }
 
     fn take_requests(&mut self, conn: &mut Connection) {
         let Some(granted) = conn.granted else { return };
         conn.turn.has_more = false;
-        while conn.phase == Phase::Transmission {
+        while conn.phase == ConnectionPhase::Transmission {
             if conn.incoming.is_some() {
                 if !self.take_payload(conn) {
                     return;
@@ -254,15 +259,16 @@ impl Core {
                 Verdict::Disconnect(why) => return self.violated(conn, why),
             };
             let waited = conn.history.stopped_ns != 0 || conn.memory_wait != MemoryWait::None;
-            if waited && !matches!(taken, Taken::NoMemory) {
+            if waited && !matches!(taken, TakeResult::NoMemory) {
                 self.goes_on(conn, &granted);
             }
             let (ticket, refused, kept) = match taken {
-                Taken::NoMemory => return conn.stop_taking(),
-                Taken::Done => (None, None, false),
-                Taken::Refused(refusal) => (None, Some(refusal), false),
-                Taken::Awaits(id) => {
-                    let kept = matches!(self.submitter.tickets.get(id).memory, Memory::Buffer(_));
+                TakeResult::NoMemory => return conn.stop_taking(),
+                TakeResult::Done => (None, None, false),
+                TakeResult::Refused(refusal) => (None, Some(refusal), false),
+                TakeResult::Awaits(id) => {
+                    let kept =
+                        matches!(self.submitter.tickets.get(id).memory, TicketMemory::Buffer(_));
                     (Some(id), None, kept)
                 }
             };
@@ -271,22 +277,22 @@ impl Core {
             if matches!(request.command, Command::Read | Command::Write) {
                 conn.history.bytes += request.length;
             }
-            if conn.phase != Phase::Transmission {
-                // The request ended the session, and with it what was received.
+            if conn.phase != ConnectionPhase::Transmission {
+                // The request ended the session and discarded the received bytes.
                 return;
             }
             conn.input.consume(header_bytes);
             conn.input.narrow = kept && payload_bytes > COPY_BYTES_MAX as u64;
             if payload_bytes > 0 {
                 let total = payload_bytes;
-                conn.incoming = Some(Incoming { ticket, refused, filled: 0, total, kept });
+                conn.incoming = Some(IncomingPayload { ticket, refused, filled: 0, total, kept });
             }
         }
     }
 
-    /// A request of a connection is taken that waited for room or memory.
+    /// Ends the wait of a connection whose request was taken after it waited for room or memory.
     #[cold]
-    fn goes_on(&mut self, conn: &mut Connection, granted: &Granted) {
+    fn goes_on(&mut self, conn: &mut Connection, granted: &ExportSession) {
         conn.stop_waiting(&mut self.pool);
         let since_ns = std::mem::take(&mut conn.history.stopped_ns);
         if since_ns > 0 {
@@ -296,21 +302,21 @@ impl Core {
         }
     }
 
-    /// The client broke the protocol.
+    /// Disconnects a client that violated the protocol.
     fn violated(&mut self, conn: &mut Connection, why: impl Display) {
         self.counts.protocol_errors += 1;
         client_log::ended(self.pool.thread(), conn, why);
         conn.kill(&mut self.submitter.tickets, &mut self.pool);
     }
 
-    /// Takes payload out of the receive buffer; true when the payload is complete.
+    /// Takes payload out of the receive buffer. Returns true if the payload is complete.
     fn take_payload(&mut self, conn: &mut Connection) -> bool {
         let Some(incoming) = &mut conn.incoming else { return true };
         let bytes = conn.input.bytes();
         let bytes = &bytes[..bytes.len().min((incoming.total - incoming.filled) as usize)];
         let len = bytes.len();
         if let (Some(id), true) = (incoming.ticket, incoming.kept)
-            && let Ticket { memory: Memory::Buffer(buffer), head_bytes, .. } =
+            && let Ticket { memory: TicketMemory::Buffer(buffer), head_bytes, .. } =
                 self.submitter.tickets.get(id)
         {
             buffer.fill(*head_bytes as usize + incoming.filled as usize, bytes);

@@ -1,12 +1,12 @@
 //! What becomes of a request, and what of its parts, where no client could tell.
 
-use super::super::connection::Phase;
+use super::super::connection::ConnectionPhase;
 use super::super::tests::{MIB, Rig, connection, header, request};
 use super::*;
 use millrace_block::GroupId;
 use millrace_nbd::status::{DescriptorWidth, descriptors};
 use millrace_nbd::wire::{OPT_GO, OPT_SET_META_CONTEXT, OPT_STRUCTURED_REPLY, put_option};
-use millrace_nbd::{ExportInfo, Rules, Session, TransmissionFlags};
+use millrace_nbd::{ExportInfo, RequestLimits, Session, TransmissionFlags};
 
 #[test]
 fn every_outcome_of_a_drive_has_its_error() {
@@ -47,7 +47,7 @@ fn fua_is_for_what_writes_and_sectors_are_of_512_bytes() {
     }
 }
 
-fn granted() -> Granted {
+fn granted() -> ExportSession {
     let session = super::super::tests::session();
     let info = ExportInfo {
         name: String::new(),
@@ -58,9 +58,9 @@ fn granted() -> Granted {
         block_preferred: 4096,
         block_max: 1 << 25,
     };
-    Granted {
+    ExportSession {
         session,
-        rules: Rules::new(&info, &session),
+        rules: RequestLimits::new(&info, &session),
         lane: 0,
         no_payload: false,
         block_bytes: 512,
@@ -79,7 +79,7 @@ fn with_status(rig: &mut Rig) -> std::os::unix::net::UnixStream {
     std::io::Write::write_all(&mut client, &out).unwrap();
     // Greeting; acknowledgement; context and acknowledgement; export, block sizes, and the last.
     rig.receive(&mut client, 18 + 20 + (20 + 4 + 15) + 20 + (20 + 12) + (20 + 14) + 20);
-    assert_eq!(rig.conns[index].as_ref().unwrap().phase, Phase::Transmission);
+    assert_eq!(rig.conns[index].as_ref().unwrap().phase, ConnectionPhase::Transmission);
     client
 }
 

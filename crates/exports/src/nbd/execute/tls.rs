@@ -1,12 +1,12 @@
-//! The way in through TLS: the handshake, and decrypted bytes to where they go.
+//! Receive path through TLS: runs handshakes, and decrypts bytes to where they are needed.
 //!
-//! Owns how much of a turn handshakes may take. Called by receive.rs when ciphertext came in or
-//! there is room again; calls the session of the connection, then the plain way in.
+//! Limits the handshake work per turn. receive.rs calls it when ciphertext arrived or room was
+//! freed. Calls the connection's TLS session, then the plain receive path.
 //!
-//! Invariants: payload of a write is decrypted for the buffer of the drive, everything else for the
-//! receive buffer; one turn of a thread does at most [`HANDSHAKES_PER_TURN`] steps of handshakes,
-//! each of which may take as long as a hundred requests, so that a flood of them does not stop
-//! clients that are at work.
+//! Invariants: payload of a write is decrypted into the drive's buffer, everything else into the
+//! receive buffer. One turn of a thread does at most [`HANDSHAKES_PER_TURN`] handshake steps. Each
+//! may take as long as a hundred requests, so that a flood of handshakes would otherwise stop
+//! active clients.
 
 use std::fmt::Display;
 use std::os::fd::RawFd;
@@ -14,43 +14,44 @@ use std::time::{Duration, Instant, SystemTime};
 
 use millrace_tls::Expiry;
 
-use super::Core;
+use super::WorkerContext;
 use crate::nbd::connection::client_log;
-use crate::nbd::connection::{Connection, Incoming, Phase};
+use crate::nbd::connection::{Connection, ConnectionPhase, IncomingPayload};
 use crate::nbd::ring::peer_of;
-use crate::nbd::submit::ticket::{Memory, Ticket};
+use crate::nbd::submit::ticket::{Ticket, TicketMemory};
 use crate::nbd::tls::{ListenTls, TlsSession};
 
-/// Steps of handshakes in one turn of a thread: a signature takes 50 to 1000 microseconds.
+/// Handshake steps in one turn of a thread. A signature takes 50 to 1000 us.
 const HANDSHAKES_PER_TURN: u32 = 2;
-/// Refused clients that the log shows within [`SHOWN_WITHIN`]; the others are there with `-v`.
+/// Refused clients that are logged as warnings within [`SHOWN_WITHIN`]; further ones only with
+/// `-v`.
 const SHOWN_MAX: u32 = 10;
 const SHOWN_WITHIN: Duration = Duration::from_secs(60);
 
-/// What TLS may take of a thread's turn, and of its log.
+/// Limits of TLS handshakes per turn of a thread, and of log lines about refused clients.
 #[derive(Debug, Default)]
-pub(crate) struct TlsTurn {
+pub(crate) struct TlsTurnLimits {
     handshakes: u32,
     shown: u32,
     shown_since: Option<Instant>,
-    /// When the log last said that clients wait for descriptors.
+    /// Time of the last warning that clients wait for file descriptors.
     waits_shown: Option<Instant>,
 }
 
-impl TlsTurn {
-    /// A turn begins.
+impl TlsTurnLimits {
+    /// Resets the count of handshake steps for a new turn of the thread.
     #[inline]
     pub(crate) fn start_turn(&mut self) {
         self.handshakes = 0;
     }
 
-    /// Whether another step of a handshake may be done in this turn.
+    /// Returns true if another handshake step may run in this turn.
     fn may_shake(&mut self) -> bool {
         self.handshakes += 1;
         self.handshakes <= HANDSHAKES_PER_TURN
     }
 
-    /// Whether the log shows another refused client.
+    /// Returns true if another refused client may be logged as a warning.
     fn may_show(&mut self, now: Instant) -> bool {
         if self.shown_since.is_none_or(|since| now.duration_since(since) > SHOWN_WITHIN) {
             (self.shown_since, self.shown) = (Some(now), 0);
@@ -59,7 +60,7 @@ impl TlsTurn {
         self.shown <= SHOWN_MAX
     }
 
-    /// Returns true once within [`SHOWN_WITHIN`]: accepting is tried again ten times a second.
+    /// Returns true once within [`SHOWN_WITHIN`]. Accepting is retried ten times a second.
     fn may_show_wait(&mut self, now: Instant) -> bool {
         let due = self.waits_shown.is_none_or(|shown| now.duration_since(shown) > SHOWN_WITHIN);
         if due {
@@ -69,16 +70,16 @@ impl TlsTurn {
     }
 }
 
-impl TlsTurn {
-    /// Logs that somebody connected who is not let in.
+impl TlsTurnLimits {
+    /// Logs that a client was refused because of its user.
     #[cold]
     pub(crate) fn stranger(&mut self, address: &str, who: &str) {
         if self.may_show(Instant::now()) {
-            tracing::warn!(address, "{address}: a client is refused: {who}, which may not connect");
+            tracing::warn!(address, "{address}: refused a client that may not connect: {who}");
         }
     }
 
-    /// Logs that the system gives no descriptor for a client, who waits meanwhile.
+    /// Logs that a client cannot be accepted for lack of file descriptors, and waits.
     #[cold]
     pub(crate) fn not_accepted(&mut self, address: &str, errno: i32) {
         if self.may_show_wait(Instant::now()) {
@@ -95,7 +96,7 @@ impl TlsTurn {
         }
     }
 
-    /// Logs that a client is turned away because as many are there as there may be.
+    /// Logs that a client was refused because the limit of connections is reached.
     #[cold]
     pub(crate) fn crowded(&mut self, address: &str, fd: RawFd, connections_max: u32) {
         if self.may_show(Instant::now()) {
@@ -103,13 +104,13 @@ impl TlsTurn {
             tracing::warn!(
                 address,
                 connections_max,
-                "{address}: a client{from} is refused: {connections_max} connections are open, as \
-                 many as there may be; connections-max says how many"
+                "{address}: refused a client{from}: all {connections_max} connections are in \
+                 use; raise connections-max to allow more"
             );
         }
     }
 
-    /// Logs that a client asked for an export which is not for it.
+    /// Logs that a client asked for an export that it may not use.
     #[cold]
     pub(crate) fn not_allowed(&mut self, thread: usize, conn: &Connection, why: &str) {
         if self.may_show(Instant::now()) {
@@ -117,15 +118,15 @@ impl TlsTurn {
         }
     }
 
-    /// Whether the log shows another client that is refused at this moment.
+    /// Returns true if a client that is refused now may be logged as a warning.
     #[cold]
     pub(crate) fn shows(&mut self) -> bool {
         self.may_show(Instant::now())
     }
 }
 
-impl Core {
-    /// The client of `conn` was told to go on with TLS.
+impl WorkerContext {
+    /// Starts the TLS session of a client that was told to begin TLS.
     #[cold]
     pub(super) fn start_tls(&mut self, conn: &mut Connection) {
         let Some(negotiation) = &conn.negotiation else { return };
@@ -137,24 +138,25 @@ impl Core {
         }
     }
 
-    /// Decrypts what came in and takes it, until nothing is left or there is no room for more.
+    /// Decrypts received bytes and processes them, until none are left or there is no room.
     pub(super) fn take_secure_input(&mut self, conn: &mut Connection) {
-        if conn.phase == Phase::Handshake {
-            // Requests, which look at this themselves, come later.
+        if conn.phase == ConnectionPhase::Handshake {
+            // The negotiation sets it here; requests set it themselves.
             conn.turn.has_more = false;
         }
         while self.decrypt(conn) {
             self.take_plain_input(conn);
         }
-        // Said behind the last of it, wherever that was read to.
+        // The close notification comes after all data, wherever they were read to.
         if conn.tls.as_ref().is_some_and(|tls| tls.is_over()) && !conn.input.busy {
             conn.drain(&mut self.submitter.tickets, &mut self.pool);
         }
     }
 
-    /// Decrypts some of what came in; whether there is plaintext.
+    /// Decrypts some received bytes. Returns true if there is plaintext.
     fn decrypt(&mut self, conn: &mut Connection) -> bool {
-        let takes = matches!(conn.phase, Phase::Handshake | Phase::Transmission);
+        let takes =
+            matches!(conn.phase, ConnectionPhase::Handshake | ConnectionPhase::Transmission);
         let Some(tls) = &mut conn.tls else { return false };
         if !takes || conn.input.busy || !tls.has_more() {
             return false;
@@ -164,11 +166,11 @@ impl Core {
             return false;
         }
         let read = match &mut conn.incoming {
-            Some(Incoming { ticket: Some(id), filled, total, kept: true, .. })
-                if let Memory::Buffer(_) = self.submitter.tickets.get(*id).memory =>
+            Some(IncomingPayload { ticket: Some(id), filled, total, kept: true, .. })
+                if let TicketMemory::Buffer(_) = self.submitter.tickets.get(*id).memory =>
             {
                 let Ticket { memory, head_bytes, .. } = self.submitter.tickets.get(*id);
-                let Memory::Buffer(buffer) = memory else { return false };
+                let TicketMemory::Buffer(buffer) = memory else { return false };
                 let (start, len) = (*head_bytes as usize + *filled as usize, *total - *filled);
                 let read = tls.read(&mut buffer.bytes_mut()[start..start + len as usize]);
                 *filled += read.as_ref().map_or(0, |bytes| *bytes as u64);
@@ -198,7 +200,7 @@ impl Core {
         }
     }
 
-    /// Tells the negotiation once that what comes now is encrypted.
+    /// Tells the negotiation once that everything from now on is encrypted.
     fn is_secured(&mut self, conn: &mut Connection) {
         let (Some(tls), Some(negotiation)) = (&mut conn.tls, &mut conn.negotiation) else { return };
         if tls.told || !tls.session.is_established() {
@@ -211,8 +213,8 @@ impl Core {
         client_log::secured(self.pool.thread(), conn, &how, who.as_deref());
     }
 
-    /// Logs that a client left before the handshake was over, as GnuTLS's do when they do not
-    /// accept the server.
+    /// Logs that a client left during the handshake. GnuTLS clients do so if they reject the
+    /// server.
     #[cold]
     pub(super) fn note_hang_up(&mut self, conn: &Connection) {
         let (Some(tls), Some(negotiation)) = (&conn.tls, &conn.negotiation) else { return };
@@ -220,13 +222,13 @@ impl Core {
             && let Some(catalog) = self.exports.catalog(negotiation.listener)
             && self.secure.may_show(Instant::now())
         {
-            let why = "it hung up during the handshake of TLS; it may not accept this certificate";
+            let why = "it hung up during the TLS handshake; it may not accept this certificate";
             let why = blamed(catalog.tls.as_ref(), &why);
             client_log::refused(self.pool.thread(), conn, &catalog.address, why);
         }
     }
 
-    /// Ends a connection whose TLS failed, or did not begin as it must.
+    /// Ends a connection whose TLS failed, or did not start as the protocol demands.
     #[cold]
     pub(super) fn refuse_secure(&mut self, conn: &mut Connection, error: &dyn Display) {
         self.counts.protocol_errors += 1;
@@ -246,7 +248,8 @@ impl Core {
     }
 }
 
-/// Why a client's handshake failed: that the server's own certificate is expired, if it is.
+/// Describes why a handshake failed. Names the expiry of the server's own certificate if it is
+/// expired.
 fn blamed(tls: Option<&ListenTls>, error: &dyn Display) -> String {
     let expiry = tls.and_then(|tls| tls.config.lifetime()).map(|one| one.expiry(SystemTime::now()));
     match expiry {
@@ -275,14 +278,14 @@ mod tests {
         assert_eq!(blamed(Some(&tls), &"why"), "why");
         std::thread::sleep(std::time::Duration::from_secs(3));
         let why = blamed(Some(&tls), &"why");
-        assert!(why.starts_with("the server's own certificate is expired since "), "{why}");
+        assert!(why.starts_with("the server's own certificate expired at "), "{why}");
         assert!(why.ends_with(" (why)"), "{why}");
         assert_eq!(blamed(None, &"why"), "why");
     }
 
     #[test]
     fn a_turn_does_few_steps_of_handshakes_and_the_log_shows_few_refusals() {
-        let mut turn = TlsTurn::default();
+        let mut turn = TlsTurnLimits::default();
         assert_eq!([(); 4].map(|()| turn.may_shake()), [true, true, false, false]);
         turn.start_turn();
         assert!(turn.may_shake());

@@ -1,41 +1,41 @@
-//! Requests that start or end within a block, of clients that never asked for block sizes.
+//! Requests that start or end within a block, from clients that did not negotiate block sizes.
 //!
-//! A read is one of all the blocks it touches, of which a part is sent; a write and zeroes bounce
-//! at their ends (bounce.rs); a discard leaves out what is not a whole block. Each is counted as
-//! bounced. Called by execute.rs; makes tickets for the submitter.
+//! A read covers all blocks that it touches, and a part of them is sent. A write or zeroing bounces
+//! the blocks at its ends (bounce.rs). A discard leaves out partial blocks. Each of these requests
+//! is counted as bounced. Called by execute.rs; makes tickets for the submitter.
 //!
-//! Invariants: FUA goes with every write; a ticket has one buffer from the beginning.
-//! Specification: "Block size constraints": without them a client may assume a granularity of one
+//! Invariants: FUA applies to each write; a ticket has one buffer from the start. Specification,
+//! "Block size constraints": a client that did not negotiate them may assume a granularity of one
 //! byte.
 
 use millrace_block::Op;
 
-use super::{Core, Taken};
-use crate::nbd::connection::{Connection, Granted};
+use super::{TakeResult, WorkerContext};
+use crate::nbd::connection::{Connection, ExportSession};
 use crate::nbd::submit::bounce::{Unaligned, first_bounce};
-use crate::nbd::submit::ticket::{Memory, Ticket};
+use crate::nbd::submit::ticket::{Ticket, TicketMemory};
 use millrace_nbd::{Command, Reply, Request};
 
-impl Core {
-    /// A read or write that is not one of whole blocks.
+impl WorkerContext {
+    /// Executes a read or write that starts or ends within a block.
     #[cold]
     pub(crate) fn transfer_unaligned(
         &mut self,
         conn: &mut Connection,
-        granted: &Granted,
+        granted: &ExportSession,
         request: &Request,
-    ) -> Taken {
+    ) -> TakeResult {
         let unaligned = Unaligned::new(request.offset, request.length, granted.block_bytes);
         let op = if request.command == Command::Read { Op::Read } else { Op::Write };
         let edges_at = unaligned.cover as usize;
         let mut bounce = None;
         let memory = if granted.no_payload {
-            Memory::Zeroes
+            TicketMemory::Zeroes
         } else {
             let edges = if op == Op::Write { 2 * unaligned.block_bytes as usize } else { 0 };
             bounce = (op == Op::Write).then(|| first_bounce(unaligned, edges_at)).flatten();
             match self.buffer(conn, granted, request, edges_at + edges) {
-                Ok(buffer) => Memory::Buffer(buffer),
+                Ok(buffer) => TicketMemory::Buffer(buffer),
                 Err(taken) => return taken,
             }
         };
@@ -52,21 +52,21 @@ impl Core {
         });
         conn.in_flight += 1;
         if op == Op::Write {
-            return Taken::Awaits(id);
+            return TakeResult::Awaits(id);
         }
         self.submitter.submit(id);
-        Taken::Done
+        TakeResult::Done
     }
 
-    /// Zeroes, or a discard, that are not of whole blocks.
+    /// Executes a zeroing or discard that starts or ends within a block.
     #[cold]
     pub(crate) fn command_unaligned(
         &mut self,
         conn: &mut Connection,
-        granted: &Granted,
+        granted: &ExportSession,
         request: &Request,
         mut ticket: Ticket,
-    ) -> Taken {
+    ) -> TakeResult {
         let unaligned = Unaligned::new(request.offset, request.length, granted.block_bytes);
         let (start, length) = unaligned.inner();
         (ticket.sector, ticket.left_sectors) = (start >> 9, length >> 9);
@@ -82,7 +82,7 @@ impl Core {
             (ticket.sector, ticket.left_sectors) = (sectors.start, sectors.end - sectors.start);
         } else if ticket.op == Op::WriteZeroes {
             match self.buffer(conn, granted, request, 2 * unaligned.block_bytes as usize) {
-                Ok(buffer) => ticket.memory = Memory::Buffer(buffer),
+                Ok(buffer) => ticket.memory = TicketMemory::Buffer(buffer),
                 Err(taken) => return taken,
             }
             ticket.bounce = first_bounce(unaligned, 0);
@@ -91,15 +91,20 @@ impl Core {
         conn.in_flight += 1;
         let id = self.submitter.tickets.insert(ticket);
         self.submitter.submit(id);
-        Taken::Done
+        TakeResult::Done
     }
 
-    /// Answers a request for which there is nothing to do.
-    fn succeed(&mut self, conn: &mut Connection, granted: &Granted, request: &Request) -> Taken {
+    /// Sends a success reply to a request that needs no work.
+    fn succeed(
+        &mut self,
+        conn: &mut Connection,
+        granted: &ExportSession,
+        request: &Request,
+    ) -> TakeResult {
         let reply = Reply::new(request, &granted.session);
         conn.in_flight += 1;
         conn.out.push(|buffer| reply.success(buffer));
-        Taken::Done
+        TakeResult::Done
     }
 }
 

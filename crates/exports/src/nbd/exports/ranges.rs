@@ -1,15 +1,15 @@
-//! Ranges of a volume that are being written, once some client writes less than whole blocks.
+//! Lock table of sector ranges being written, used once a client writes partial blocks.
 //!
-//! To write a part of a block the server reads it, changes it and writes it back. Whatever else is
-//! written to that block meanwhile would be lost, so such a write has its blocks for itself. One
-//! [`Ranges`] for each volume, shared by all I/O threads. Nobody pays for it until the first such
-//! write *starts* it: from then on each thread that has a lane of the volume (`enter_lane`) enters
-//! its writes here, those in flight too, and says so (`confirm`); only then a range is given to one
-//! writer alone. Called by claims.rs and with lanes.
+//! To write a part of a block the server reads the block, changes it and writes it back. Another
+//! write to that block meanwhile would be lost, so such a write locks its blocks exclusively. Each
+//! volume has one [`RangeLocks`], shared by all I/O threads. It costs nothing until the first
+//! partial write *starts* it. Then each thread that has a lane of the volume (`enter_lane`) enters
+//! its writes, including those in flight, and reports this (`confirm`). Only after that are
+//! exclusive locks granted. Called by claims.rs, and when lanes open and close.
 //!
-//! Invariants: ranges that overlap are held at the same time only by writers of whole blocks; those
-//! that wait come in order, and nobody overtakes one that waits for the same block. Discards and
-//! zeroes are writers too. Writers outside the server (a guest of the same volume) are not known.
+//! Invariants: overlapping ranges are held at the same time only by writers of whole blocks.
+//! Waiters queue in order, and none overtakes another that waits for the same block. Discards and
+//! zeroes count as writes. Writers outside the server (a guest of the same volume) are not tracked.
 //!
 //! Lock order: the table's lock is taken alone.
 
@@ -21,53 +21,53 @@ use millrace_block::Sector;
 
 use crate::mailbox::lock;
 
-/// The holder of a range, or whoever waits for one: a ticket of an I/O thread.
-pub(crate) type Key = (usize, u32);
+/// Holder of a range or waiter for one: I/O thread and ticket ID.
+pub(crate) type RangeHolder = (usize, u32);
 
-/// Which other writers may write to a range while it is held.
+/// Lock mode of a write's sector range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mode {
-    /// Other writers of whole blocks.
+pub(crate) enum RangeMode {
+    /// Other writers of whole blocks may write to the range, too.
     Shared,
-    /// Nobody.
+    /// No other writer may write to the range.
     Exclusive,
 }
 
-/// A range and the ticket that holds it or waits for it.
+/// A range with the ticket that holds it or waits for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Entry {
-    key: Key,
+struct RangeEntry {
+    key: RangeHolder,
     sectors: Range<Sector>,
-    mode: Mode,
+    mode: RangeMode,
 }
 
-impl Entry {
-    fn conflicts(&self, other: &Entry) -> bool {
+impl RangeEntry {
+    fn conflicts(&self, other: &RangeEntry) -> bool {
         let overlaps =
             self.sectors.start < other.sectors.end && other.sectors.start < self.sectors.end;
-        overlaps && (self.mode == Mode::Exclusive || other.mode == Mode::Exclusive)
+        overlaps && (self.mode == RangeMode::Exclusive || other.mode == RangeMode::Exclusive)
     }
 }
 
 #[derive(Debug, Default)]
-struct Table {
-    /// Writes are entered.
+struct RangeTable {
+    /// Set once all writes to the volume must be entered in this table.
     started: bool,
-    held: Vec<Entry>,
-    waiting: VecDeque<Entry>,
-    /// Tickets of each thread that waited and now hold their range.
+    held: Vec<RangeEntry>,
+    waiting: VecDeque<RangeEntry>,
+    /// For each thread, tickets that waited and now hold their range.
     ready: Vec<Vec<u32>>,
-    /// Lanes that have not confirmed.
+    /// Number of lanes whose writes in flight have not been entered yet.
     unconfirmed: usize,
 }
 
-impl Table {
-    /// Gives those that wait what is free, in order; true if somebody got something.
+impl RangeTable {
+    /// Grants free ranges to waiters in order. Returns true if any was granted.
     fn settle(&mut self) -> bool {
         let (mut at, mut any) = (0, false);
         while let Some(entry) = self.waiting.get(at) {
-            let blocks = |other: &Entry| other.conflicts(entry);
-            let early = entry.mode == Mode::Exclusive && self.unconfirmed > 0;
+            let blocks = |other: &RangeEntry| other.conflicts(entry);
+            let early = entry.mode == RangeMode::Exclusive && self.unconfirmed > 0;
             if early || self.held.iter().any(blocks) || self.waiting.range(..at).any(blocks) {
                 at += 1;
                 continue;
@@ -81,53 +81,57 @@ impl Table {
     }
 }
 
-/// The ranges of one volume.
+/// Lock table for the ranges of one volume that are being written.
 #[derive(Debug)]
-pub(crate) struct Ranges(Mutex<Table>);
+pub(crate) struct RangeLocks(Mutex<RangeTable>);
 
-impl Ranges {
-    pub(crate) fn new(threads: usize) -> Ranges {
-        Ranges(Mutex::new(Table { ready: vec![Vec::new(); threads], ..Table::default() }))
+impl RangeLocks {
+    pub(crate) fn new(threads: usize) -> RangeLocks {
+        RangeLocks(Mutex::new(RangeTable {
+            ready: vec![Vec::new(); threads],
+            ..RangeTable::default()
+        }))
     }
 
-    /// A thread has a lane of the volume from now on, without a write in it; returns true if it is
-    /// to enter its writes from the first one on.
+    /// Registers a thread's lane that has no write yet. Returns true if the thread must enter its
+    /// writes from the first one on.
     pub(crate) fn enter_lane(&self) -> bool {
         let mut table = lock(&self.0);
         table.unconfirmed += usize::from(!table.started);
         table.started
     }
 
-    /// From now on writes are entered.
+    /// Requires all writes to be entered from now on.
     pub(crate) fn start(&self) {
         lock(&self.0).started = true;
     }
 
-    /// Whether writes are to be entered. Threads ask when they are told that something changed,
-    /// and say by `confirm` that they do it.
+    /// Returns true if writes must be entered. Threads check this when they are told of a change,
+    /// and call `confirm` once they comply.
     pub(crate) fn is_started(&self) -> bool {
         lock(&self.0).started
     }
 
-    /// Enters a write of whole blocks that is in flight already, before `confirm`.
-    pub(crate) fn adopt(&self, key: Key, sectors: Range<Sector>) {
-        lock(&self.0).held.push(Entry { key, sectors, mode: Mode::Shared });
+    /// Enters a write of whole blocks that is already in flight, before `confirm`.
+    pub(crate) fn adopt(&self, key: RangeHolder, sectors: Range<Sector>) {
+        lock(&self.0).held.push(RangeEntry { key, sectors, mode: RangeMode::Shared });
     }
 
-    /// A thread has entered all of its writes and will enter each new one, or its lane goes before
-    /// it has done so, without a write in it; true if somebody who waited goes on.
+    /// Reports that a thread has entered all of its writes and will enter each new one, or that its
+    /// lane closes without a write. Returns true if a waiter was granted its range.
     pub(crate) fn confirm(&self) -> bool {
         let mut table = lock(&self.0);
         table.unconfirmed -= 1;
         table.settle()
     }
 
-    /// Asks for a range; false if it has to wait, and then comes through `take_ready`.
-    pub(crate) fn claim(&self, key: Key, sectors: Range<Sector>, mode: Mode) -> bool {
-        let entry = Entry { key, sectors, mode };
+    /// Requests a range. Returns false if the ticket has to wait; `take_ready` then returns it
+    /// later.
+    pub(crate) fn claim(&self, key: RangeHolder, sectors: Range<Sector>, mode: RangeMode) -> bool {
+        let entry = RangeEntry { key, sectors, mode };
         let mut table = lock(&self.0);
-        let blocks = |other: &Entry| other.conflicts(&entry);
-        let early = mode == Mode::Exclusive && table.unconfirmed > 0;
+        let blocks = |other: &RangeEntry| other.conflicts(&entry);
+        let early = mode == RangeMode::Exclusive && table.unconfirmed > 0;
         if early || table.held.iter().any(blocks) || table.waiting.iter().any(blocks) {
             table.waiting.push_back(entry);
             return false;
@@ -136,8 +140,8 @@ impl Ranges {
         true
     }
 
-    /// Gives up a range, held or waited for; true if somebody who waited goes on.
-    pub(crate) fn release(&self, key: Key) -> bool {
+    /// Releases a range that is held or waited for. Returns true if a waiter was granted its range.
+    pub(crate) fn release(&self, key: RangeHolder) -> bool {
         let mut table = lock(&self.0);
         match table.held.iter().position(|entry| entry.key == key) {
             Some(at) => drop(table.held.swap_remove(at)),
@@ -147,7 +151,7 @@ impl Ranges {
         !table.waiting.is_empty() && table.settle()
     }
 
-    /// Moves the tickets of a thread that hold now what they waited for to the end of `into`.
+    /// Appends the tickets of a thread that were granted their ranges to `into`.
     pub(crate) fn take_ready(&self, thread: usize, into: &mut Vec<u32>) {
         into.append(&mut lock(&self.0).ready[thread]);
     }
@@ -158,13 +162,13 @@ mod tests {
     use super::*;
 
     /// Ranges of a volume of which so many threads have a lane.
-    fn ranges(threads: usize) -> Ranges {
-        let ranges = Ranges::new(threads);
+    fn ranges(threads: usize) -> RangeLocks {
+        let ranges = RangeLocks::new(threads);
         (0..threads).for_each(|_| assert!(!ranges.enter_lane()));
         ranges
     }
 
-    fn ready(ranges: &Ranges, thread: usize) -> Vec<u32> {
+    fn ready(ranges: &RangeLocks, thread: usize) -> Vec<u32> {
         let mut ready = Vec::new();
         ranges.take_ready(thread, &mut ready);
         ready
@@ -175,7 +179,10 @@ mod tests {
         let ranges = ranges(2);
         ranges.start();
         assert!(!ranges.confirm());
-        assert!(!ranges.claim((0, 1), 0..8, Mode::Exclusive), "thread 1 may have a write there");
+        assert!(
+            !ranges.claim((0, 1), 0..8, RangeMode::Exclusive),
+            "thread 1 may have a write there"
+        );
         ranges.adopt((1, 7), 4..12);
         assert!(!ranges.confirm(), "and it had");
         assert!(ranges.release((1, 7)));
@@ -187,11 +194,11 @@ mod tests {
     fn only_those_wait_who_overlap_and_in_their_order() {
         let ranges = ranges(1);
         ranges.confirm();
-        assert!(ranges.claim((0, 1), 0..8, Mode::Shared));
-        assert!(ranges.claim((0, 2), 4..12, Mode::Shared), "whole blocks need no order");
-        assert!(!ranges.claim((0, 3), 8..16, Mode::Exclusive));
-        assert!(ranges.claim((0, 4), 16..24, Mode::Exclusive), "it overlaps nobody");
-        assert!(!ranges.claim((0, 5), 12..16, Mode::Shared), "it must not overtake");
+        assert!(ranges.claim((0, 1), 0..8, RangeMode::Shared));
+        assert!(ranges.claim((0, 2), 4..12, RangeMode::Shared), "whole blocks need no order");
+        assert!(!ranges.claim((0, 3), 8..16, RangeMode::Exclusive));
+        assert!(ranges.claim((0, 4), 16..24, RangeMode::Exclusive), "it overlaps nobody");
+        assert!(!ranges.claim((0, 5), 12..16, RangeMode::Shared), "it must not overtake");
         assert!(!ranges.release((0, 1)));
         assert!(ranges.release((0, 2)));
         assert_eq!(ready(&ranges, 0), [3]);
@@ -203,17 +210,17 @@ mod tests {
     fn whoever_gives_up_waiting_lets_those_behind_go_on() {
         let ranges = ranges(1);
         ranges.confirm();
-        assert!(ranges.claim((0, 1), 0..8, Mode::Exclusive));
-        assert!(!ranges.claim((0, 2), 0..16, Mode::Exclusive));
-        assert!(!ranges.claim((0, 3), 8..16, Mode::Shared));
+        assert!(ranges.claim((0, 1), 0..8, RangeMode::Exclusive));
+        assert!(!ranges.claim((0, 2), 0..16, RangeMode::Exclusive));
+        assert!(!ranges.claim((0, 3), 8..16, RangeMode::Shared));
         assert!(ranges.release((0, 2)));
         assert_eq!(ready(&ranges, 0), [3]);
     }
 
     #[test]
     fn ranges_that_touch_are_apart_and_those_that_share_a_sector_are_not() {
-        let entry = |sectors: Range<Sector>, mode| Entry { key: (0, 0), sectors, mode };
-        let all = [Mode::Shared, Mode::Exclusive];
+        let entry = |sectors: Range<Sector>, mode| RangeEntry { key: (0, 0), sectors, mode };
+        let all = [RangeMode::Shared, RangeMode::Exclusive];
         for (other, overlaps) in [
             (0..8, false),
             (0..9, true),
@@ -225,7 +232,7 @@ mod tests {
         ] {
             for (one, two) in all.into_iter().flat_map(|one| all.map(|two| (one, two))) {
                 let found = entry(8..16, one).conflicts(&entry(other.clone(), two));
-                let alone = [one, two].contains(&Mode::Exclusive);
+                let alone = [one, two].contains(&RangeMode::Exclusive);
                 assert_eq!(found, overlaps && alone, "{other:?}");
             }
         }
@@ -238,10 +245,10 @@ mod tests {
         ranges.start();
         assert!(ranges.is_started());
         assert!(!ranges.confirm() && !ranges.confirm());
-        assert!(ranges.claim((0, 1), 0..8, Mode::Exclusive));
-        assert!(!ranges.claim((1, 2), 0..8, Mode::Exclusive));
-        assert!(!ranges.claim((1, 3), 4..8, Mode::Exclusive));
-        assert!(ranges.claim((0, 4), 20..28, Mode::Shared), "it is apart");
+        assert!(ranges.claim((0, 1), 0..8, RangeMode::Exclusive));
+        assert!(!ranges.claim((1, 2), 0..8, RangeMode::Exclusive));
+        assert!(!ranges.claim((1, 3), 4..8, RangeMode::Exclusive));
+        assert!(ranges.claim((0, 4), 20..28, RangeMode::Shared), "it is apart");
         assert!(!ranges.release((0, 4)));
         assert!(ranges.release((0, 1)));
         assert_eq!((ready(&ranges, 0), ready(&ranges, 1)), (vec![], vec![2]));
@@ -249,17 +256,17 @@ mod tests {
         assert!(ranges.release((1, 2)), "the next one goes on");
         assert!(!ranges.release((1, 3)), "it gave up before it was told");
         assert_eq!(ready(&ranges, 1), [0; 0]);
-        assert!(ranges.claim((0, 5), 0..100, Mode::Exclusive), "nothing is held");
+        assert!(ranges.claim((0, 5), 0..100, RangeMode::Exclusive), "nothing is held");
     }
 
     #[test]
     fn others_stay_ready_when_one_gives_up() {
         let ranges = ranges(1);
         ranges.confirm();
-        assert!(ranges.claim((0, 1), 0..8, Mode::Exclusive));
-        assert!(!ranges.claim((0, 2), 0..4, Mode::Exclusive));
-        assert!(!ranges.claim((0, 3), 4..8, Mode::Exclusive));
-        assert!(!ranges.claim((0, 4), 0..2, Mode::Exclusive));
+        assert!(ranges.claim((0, 1), 0..8, RangeMode::Exclusive));
+        assert!(!ranges.claim((0, 2), 0..4, RangeMode::Exclusive));
+        assert!(!ranges.claim((0, 3), 4..8, RangeMode::Exclusive));
+        assert!(!ranges.claim((0, 4), 0..2, RangeMode::Exclusive));
         assert!(ranges.release((0, 1)));
         assert!(!ranges.release((0, 3)));
         assert_eq!(ready(&ranges, 0), [2]);
@@ -272,10 +279,10 @@ mod tests {
         let ranges = ranges(2);
         ranges.start();
         assert!(ranges.enter_lane(), "a third one enters its writes from the first on");
-        assert!(!ranges.claim((0, 1), 0..8, Mode::Exclusive), "two may have writes there");
+        assert!(!ranges.claim((0, 1), 0..8, RangeMode::Exclusive), "two may have writes there");
         assert!(!ranges.confirm());
         assert!(ranges.confirm(), "the other one goes without a write");
         assert_eq!(ready(&ranges, 0), [1]);
-        assert!(ranges.claim((0, 2), 8..16, Mode::Exclusive));
+        assert!(ranges.claim((0, 2), 8..16, RangeMode::Exclusive));
     }
 }

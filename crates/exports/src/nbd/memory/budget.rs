@@ -1,21 +1,23 @@
-//! The memory for payload of all connections: how much there is, and for whom.
+//! Budget of payload memory for all connections of a server, and the rules for sharing it.
 //!
-//! One [`MemoryBudget`] for all pools of a server, which counts the regions that they map.
-//! - The *windows* have a quarter of the memory, in equal parts for as many connections as there
-//!   may be. A request within its connection's window waits for nobody.
+//! One [`MemoryBudget`] counts the regions that all pools of a server have mapped.
+//! - The *windows* have a quarter of the memory, divided equally among the maximum number of
+//!   connections. A request within its connection's window never waits.
 //! - The *shared part* is the rest, first come, first served over all threads (waiting_line.rs). A
-//!   connection that holds nothing gets memory for its next request whatever that takes. One that
-//!   holds some may have an eighth of what is free (dynamic thresholds), or waits for its own.
-//! - Buffers of a *size class* leave a sixteenth of the memory to those of each smaller class. A
-//!   request passes larger ones that wait, as clients that read nothing may hold these up for
-//!   seconds, but only if these still fit beside all smaller ones.
-//! - What *stuck* drives keep is missing. A request that can no longer fit is refused.
+//!   connection that holds no memory gets some for its next request, whatever size that is. One
+//!   that holds some may have up to an eighth of what is free (dynamic thresholds), or waits until
+//!   its own buffers are freed.
+//! - Buffers of a *size class* leave a sixteenth of the memory to each smaller class. Small
+//!   requests may pass larger ones that wait, since clients that read nothing may hold these up for
+//!   seconds, but only if the larger ones still fit beside all smaller ones.
+//! - Memory that *stuck* drives keep is unavailable. A request that can never fit beside it is
+//!   refused.
 //!
-//! Where memory is hardly enough for one largest request, windows and what is left to smaller
-//! classes are less, or nothing. Called by the pools, memory_wait.rs and memory_retry.rs.
+//! If the memory is hardly enough for one largest request, windows and reserves shrink or vanish.
+//! Called by the pools, memory_wait.rs and memory_retry.rs.
 //!
-//! Lock order: the lock is taken alone, for a few instructions. Nobody takes it for a request while
-//! the line is empty, no limit of its group holds and the thread has a region with room.
+//! Lock order: the lock is taken alone and briefly. A request does not take it while the line is
+//! empty, no limit applies to its group and its thread has a region with room.
 //! # Source
 //! Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet switches", 1998.
 
@@ -27,36 +29,37 @@ use millrace_machine::payload::REGION_BYTES;
 use super::waiting_line::{SIZE_CLASSES, Waiter, WaitingLine, size_class};
 use crate::mailbox::lock;
 
-/// The largest request, in bytes.
+/// Size of the largest request, in bytes.
 const REQUEST_BYTES_MAX: usize = 32 << 20;
-/// The place of what stuck drives keep among the counts of regions.
+/// Index, in `RegionBytes`, of the regions that stuck drives keep.
 pub(crate) const STUCK: usize = SIZE_CLASSES;
 
-/// Bytes of regions: of each size class those that no stuck drive keeps, and all others.
+/// Mapped bytes by size class, without regions that stuck drives keep, and those regions last.
 type RegionBytes = [usize; SIZE_CLASSES + 1];
 
-/// The part of the memory that a request may use.
+/// Part of the memory that a request may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemoryPart {
-    /// All of it: the request is within its connection's window.
+    /// All memory: the request is within its connection's window.
     Window,
-    /// All but the windows.
+    /// All memory except the connections' windows.
     Shared,
 }
 
-/// Bytes mapped by all pools of a server, how many may be, and the connections that wait for some.
+/// Mapped bytes of all pools of a server, their limit, and the connections that wait for memory.
 #[derive(Debug, Default)]
 pub(crate) struct MemoryBudget {
     max_bytes: usize,
     /// Bytes that buffers of a size class leave to each smaller class.
     kept_bytes: usize,
-    /// Bytes of all windows, and of each: what a connection may hold whatever others do.
+    /// Bytes of all windows together, and below it of each: memory that a connection can always
+    /// have.
     windows_bytes: usize,
     pub(crate) window_bytes: usize,
-    /// Bytes mapped and length of the line, for looks without the lock.
+    /// Copies of the mapped bytes and the line's length, readable without the lock.
     mapped_bytes: AtomicUsize,
     waiting: AtomicUsize,
-    /// Something changed for those that wait, and no thread has rung the others since.
+    /// Something changed for waiting connections, and no thread has rung the others since.
     has_news: AtomicBool,
     state: Mutex<BudgetState>,
 }
@@ -80,25 +83,26 @@ impl MemoryBudget {
     fn update<R>(&self, change: impl FnOnce(&mut BudgetState) -> R) -> R {
         let mut state = lock(&self.state);
         let result = change(&mut state);
-        // Relaxed: hints. Whoever acts on one takes the lock, or is rung once it changes.
+        // Relaxed: hints. A thread that acts on one takes the lock, or is rung when it changes.
         self.mapped_bytes.store(state.mapped.iter().sum(), Ordering::Relaxed);
         self.waiting.store(state.line.waiters.len(), Ordering::Relaxed);
         result
     }
 
-    /// Changes the line or its accounts, which connections may wait for.
+    /// Changes the line or its accounts, and announces it to waiting connections.
     pub(crate) fn change_line(&self, change: impl FnOnce(&mut WaitingLine)) {
         self.update(|state| change(&mut state.line));
         self.announce();
     }
 
-    /// Has a thread ring the others at the end of its turn, if somebody waits for memory then.
+    /// Makes a thread ring the others at the end of its turn if a connection waits for memory then.
     pub(crate) fn announce(&self) {
-        // Relaxed: the thread that announces looks itself, and whoever is rung takes the lock.
+        // Relaxed: the announcing thread checks for itself, and threads that are rung take the
+        // lock.
         self.has_news.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if something was announced since the last call of any thread.
+    /// Returns true if something was announced since any thread last called this.
     pub(crate) fn take_news(&self) -> bool {
         self.has_news.swap(false, Ordering::Relaxed) // Relaxed: as in `announce`.
     }
@@ -108,31 +112,32 @@ impl MemoryBudget {
         self.mapped_bytes.load(Ordering::Relaxed) // Relaxed: as in `update`.
     }
 
-    /// Bytes that nobody has mapped.
+    /// Returns the bytes that no pool has mapped.
     #[inline]
     pub(crate) fn free_bytes(&self) -> usize {
         self.max_bytes.saturating_sub(self.mapped_bytes())
     }
 
-    /// Returns true if more is mapped than the shared part: what is free there is for windows.
+    /// Returns true if the shared part is used up, so that the memory left is reserved for windows.
     #[inline]
     pub(crate) fn is_overfull(&self) -> bool {
         self.free_bytes() < self.windows_bytes
     }
 
-    /// How much a connection may hold above its window and its first request, if `idle_bytes` of
-    /// what is mapped are free for it.
+    /// Returns how much a connection may hold above its window and its first request, if its pool
+    /// has `idle_bytes` of mapped memory free.
     #[inline]
     pub(crate) fn share_bytes(&self, idle_bytes: usize) -> usize {
         (self.free_bytes().saturating_sub(self.windows_bytes) + idle_bytes) / 8
     }
 
-    /// Counts a region no longer.
+    /// Stops counting a region that was unmapped.
     pub(crate) fn unmap(&self, class: usize, region_bytes: usize) {
         self.update(|state| state.mapped[class] -= region_bytes);
     }
 
-    /// Counts a region in another place: a stuck drive keeps it now, or keeps it no longer.
+    /// Moves a region between size classes or `STUCK`: a stuck drive keeps it now, or has released
+    /// it.
     pub(crate) fn recount(&self, region_bytes: usize, from: usize, to: usize) {
         self.update(|state| {
             state.mapped[from] -= region_bytes;
@@ -141,13 +146,13 @@ impl MemoryBudget {
         self.announce();
     }
 
-    /// Returns true if stuck drives keep so much that volumes with requests unanswered get no more.
+    /// Returns true if stuck drives keep so much memory that their volumes must not get more.
     pub(crate) fn is_much_stuck(&self) -> bool {
         lock(&self.state).mapped[STUCK] >= self.max_bytes / 4
     }
 
-    /// The reason to refuse a request for which there is no memory, or none if there will be some
-    /// once all others have given back theirs.
+    /// Returns the reason to refuse a request, or `None` if memory for it will be free once the
+    /// other requests complete.
     pub(crate) fn refusal(&self, bytes: usize, part: MemoryPart) -> Option<&'static str> {
         let mut mapped = RegionBytes::default();
         if !self.has_room(mapped, bytes, part) {
@@ -158,25 +163,25 @@ impl MemoryBudget {
         is_held.then_some("drives that do not answer hold too much of the server's memory-max")
     }
 
-    /// Returns true if somebody waits.
+    /// Returns true if any connection waits in the line.
     #[inline]
     pub(crate) fn has_waiters(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) != 0 // Relaxed: as in `update`.
     }
 
-    /// Returns true if somebody waits whom memory would help.
+    /// Returns true if a connection waits that could use freed memory.
     pub(crate) fn is_wanted(&self) -> bool {
         let is_wanted = || lock(&self.state).line.contenders(self.max_bytes, None).next().is_some();
         self.has_waiters() && is_wanted()
     }
 
-    /// The connection that has the next turn, of those that want buffers of a size class.
+    /// Returns the first connection in turn among those that want buffers of size class `class`.
     pub(crate) fn next(&self, class: usize) -> Option<Waiter> {
         self.next_of(&lock(&self.state), class, None)
     }
 
-    /// Counts a connection's request in its account, and a new region of `region_bytes` (or 0) for
-    /// it. Returns false if it is not the connection's turn, or there is no room for the region.
+    /// Charges a request to its account and counts a new region of `region_bytes` (or 0) for it.
+    /// Returns false if it is not the connection's turn, or there is no room for the region.
     pub(crate) fn admit(&self, waiter: Waiter, part: MemoryPart, region_bytes: usize) -> bool {
         let is_admitted = self.update(|state| {
             let last = if state.line.renew(waiter) { None } else { Some(waiter) };
@@ -190,13 +195,13 @@ impl MemoryBudget {
             true
         });
         if is_admitted && waiter.account.is_some() {
-            // Where all accounts are full now, this group keeps no others waiting any more.
+            // If this filled all accounts, the group no longer blocks others in the line.
             self.announce();
         }
         is_admitted
     }
 
-    /// Takes back what `admit` has counted, as the system has no memory.
+    /// Undoes `admit`, since the kernel refused the memory.
     pub(crate) fn revoke(&self, waiter: Waiter, region_bytes: usize) {
         self.update(|state| {
             state.mapped[waiter.class()] -= region_bytes;
@@ -206,8 +211,9 @@ impl MemoryBudget {
         });
     }
 
-    /// The first contender of a class in a line that ends with `last`, if those before it want
-    /// larger buffers that would still fit beside one more region of that class.
+    /// Returns the first contender of size class `class` in the line with `last` appended. It may
+    /// pass contenders for larger buffers if these would still fit beside one more region of
+    /// `class`.
     fn next_of(&self, state: &BudgetState, class: usize, last: Option<Waiter>) -> Option<Waiter> {
         let may_pass = |larger: &Waiter| {
             let mut mapped = state.mapped;
@@ -220,7 +226,7 @@ impl MemoryBudget {
         (first.class() == class).then_some(first)
     }
 
-    /// Returns true if a part of the memory has room for the region of one more buffer.
+    /// Returns true if the part of the memory has room for the region of one more buffer.
     fn has_room(&self, mut mapped: RegionBytes, bytes: usize, part: MemoryPart) -> bool {
         let mut left_bytes = 0;
         if part == MemoryPart::Shared {

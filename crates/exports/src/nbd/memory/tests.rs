@@ -10,7 +10,7 @@ const KIB: usize = 1 << 10;
 
 /// Everything that is counted, against what is held. Returns the bytes of regions that stuck drives
 /// keep.
-fn check(pool: &Pool, held: &[PoolBuffer]) -> usize {
+fn check(pool: &BufferPool, held: &[PoolBuffer]) -> usize {
     let mut regions: Vec<(usize, u32, bool)> = Vec::new();
     for buffer in held {
         let (arena, region) = (size_class(buffer.len()), buffer.memory.region());
@@ -215,13 +215,13 @@ fn regions_in_use_stay_when_others_wait() {
 #[test]
 fn a_pool_knows_its_thread() {
     let reactor = Reactor::new(Config::default()).unwrap();
-    assert_eq!(Pool::new(MemoryBudget::new(MIB, 1), reactor.handle(), 0, 3).thread(), 3);
+    assert_eq!(BufferPool::new(MemoryBudget::new(MIB, 1), reactor.handle(), 0, 3).thread(), 3);
 }
 
 #[test]
 fn the_ring_knows_regions_of_up_to_2_mib() {
     let reactor = Reactor::new(Config::default()).unwrap();
-    let mut own = Pool::new(MemoryBudget::new(128 * MIB, 4), reactor.handle(), 0, 0);
+    let mut own = BufferPool::new(MemoryBudget::new(128 * MIB, 4), reactor.handle(), 0, 0);
     // Whether the ring takes such regions at all is for the system to say.
     let mut takes = None;
     for (len, small) in [(4 * KIB, true), (512 * KIB, true), (2 * MIB, true), (4 * MIB, false)] {

@@ -1,41 +1,41 @@
-//! The connections that wait for payload memory, in the order in which they came, and the accounts
-//! that may hold some of them up.
+//! The line of connections that wait for payload memory, and the accounts that keep some of them
+//! back.
 //!
-//! A request that waits for a limit of its group keeps its buffer for as long as the limit says. So
-//! such requests count in an *account* of their group and direction, which may hold an eighth of
-//! the memory, or one request. All accounts together may hold half of the memory, or one request. A
-//! connection whose account is full keeps nobody waiting but its group.
+//! A request that waits for a limit of its group keeps its buffer as long as the limit demands.
+//! Such requests are therefore charged to an *account* of their group and direction. An account may
+//! hold an eighth of the memory, or one request. All accounts together may hold half of the memory,
+//! or one request. A connection whose account is full delays only connections of its own group.
 //!
 //! Owned by the `MemoryBudget` (budget.rs), under its lock. Invariants: a connection is in the line
-//! once, and the connections of an account have their turns in order.
+//! at most once, and the connections of an account take turns in order.
 
 use std::collections::{HashMap, VecDeque};
 
 use millrace_block::GroupId;
 use millrace_machine::payload::REGION_BYTES;
 
-/// How many size classes of buffers there are.
+/// Number of size classes of buffers.
 pub(crate) const SIZE_CLASSES: usize = 3;
-/// The longest buffers of the classes but the last.
+/// Longest buffer of each class except the last, in bytes.
 const CLASS_BYTES: [usize; SIZE_CLASSES - 1] = [256 << 10, REGION_BYTES];
 
-/// The size class of a buffer.
+/// Returns the size class of a buffer.
 #[inline]
 pub(crate) fn size_class(buffer_bytes: usize) -> usize {
     CLASS_BYTES.iter().filter(|longest| buffer_bytes > **longest).count()
 }
 
-/// State of a connection whose next request waits for memory, or does not.
+/// Reason why a connection waits for memory, if it does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MemoryWait {
     None,
-    /// Buffers of the connection itself, or of its volume, to come back.
+    /// The connection waits until buffers of its own, or of its volume, are freed.
     Buffers,
-    /// The connection's turn in the line.
+    /// The connection waits for its turn in the server's line for memory.
     Queued,
 }
 
-/// Requests of a group with limits, in one direction.
+/// Account of the requests of a limited group in one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct GroupAccount {
     pub(crate) group: GroupId,
@@ -45,14 +45,14 @@ pub(crate) struct GroupAccount {
 /// A connection that wants memory for its next request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Waiter {
-    /// The I/O thread.
+    /// Index of the I/O thread.
     pub(crate) thread: usize,
-    /// The connection's index there, and its serial.
+    /// Index of the connection in its thread, and its serial number.
     pub(crate) index: usize,
     pub(crate) serial: u64,
-    /// Bytes of the buffer that it wants.
+    /// Size of the wanted buffer in bytes.
     pub(crate) bytes: usize,
-    /// The account that the request counts in, if a limit of its group holds for it.
+    /// Account to charge, if a limit of the group applies to the request.
     pub(crate) account: Option<GroupAccount>,
 }
 
@@ -62,7 +62,7 @@ impl Waiter {
     }
 }
 
-/// The line, and what the accounts hold.
+/// The waiting connections and the charges of all accounts.
 #[derive(Debug, Default)]
 pub(crate) struct WaitingLine {
     pub(crate) waiters: VecDeque<Waiter>,
@@ -75,15 +75,15 @@ impl WaitingLine {
         self.waiters.retain(|one| (one.thread, one.serial) != (thread, serial));
     }
 
-    /// Notes what a connection in the line wants now, as limits of its group may have been set or
-    /// lifted. Returns false if it is not in the line.
+    /// Updates what a connection in the line wants, since limits of its group may have changed.
+    /// Returns false if the connection is not in the line.
     pub(crate) fn renew(&mut self, waiter: Waiter) -> bool {
         let is_same =
             |one: &&mut Waiter| (one.thread, one.serial) == (waiter.thread, waiter.serial);
         self.waiters.iter_mut().find(is_same).map(|known| *known = waiter).is_some()
     }
 
-    /// Counts a request in its account, if it has one.
+    /// Charges a request to its account, if it has one.
     pub(crate) fn charge(&mut self, waiter: Waiter) {
         if let Some(account) = waiter.account {
             *self.account_bytes.entry(account).or_default() += waiter.bytes;
@@ -91,16 +91,16 @@ impl WaitingLine {
         }
     }
 
-    /// Counts a request in its account no longer.
+    /// Removes a request's charge from its account.
     pub(crate) fn credit(&mut self, account: GroupAccount, bytes: usize) {
         let held_bytes = self.account_bytes.get_mut(&account);
         *held_bytes.expect("the account was charged") -= bytes;
         self.all_account_bytes -= bytes;
     }
 
-    /// Connections that memory would help if the line ended with `last`, in order: of each account
-    /// the first, unless that is full. A connection that all accounts together have no room for
-    /// comes before later ones of other accounts.
+    /// Returns the connections that could use free memory, in order, as if `last` were appended to
+    /// the line. Of each account only the first counts, unless the account is full. If all accounts
+    /// together are full for one connection, later ones of other accounts do not overtake it.
     pub(crate) fn contenders(
         &self,
         max_bytes: usize,

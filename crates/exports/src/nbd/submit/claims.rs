@@ -1,29 +1,28 @@
-//! Which writes hold their range of a volume, and which wait for it.
+//! Locking of write ranges for the tickets of one I/O thread.
 //!
 //! A thread enters its writes in the volume's
-//! [`Ranges`](crate::nbd::exports::ranges::Ranges) once some client of the server writes
-//! less than whole blocks. Part of the way of a ticket: submit.rs claims for a write that starts
-//! and releases when it is over; the worker has the thread follow what other threads entered or
-//! released.
+//! [`RangeLocks`](crate::nbd::exports::ranges::RangeLocks) once a client of the server writes
+//! partial blocks. submit.rs claims the range when a write starts and releases it when the write
+//! completes. The worker calls `follow_ranges` when other threads entered or released ranges.
 //!
-//! Invariant: between reading a block and writing it back nobody else of the server writes it.
+//! Invariant: while a block is read and written back, no other request of the server writes it.
 
 use std::sync::Arc;
 
 use super::Submitter;
-use super::ticket::{Claim, Ticket, TicketState};
-use crate::nbd::exports::ranges::Mode;
+use super::ticket::{RangeClaim, Ticket, TicketState};
+use crate::nbd::exports::ranges::RangeMode;
 
 impl Submitter {
-    /// Enters a write that starts; false if it has to wait for its range.
+    /// Claims the range of a write that starts. Returns false if it has to wait for it.
     #[cold]
     pub(crate) fn claim(&mut self, id: u32) -> bool {
         let ticket = self.tickets.get(id);
-        ticket.waits.claim = Claim::Waits;
+        ticket.waits.claim = RangeClaim::Waiting;
         let lane = ticket.lane as usize;
-        let mode = if ticket.bounce.is_some() { Mode::Exclusive } else { Mode::Shared };
+        let mode = if ticket.bounce.is_some() { RangeMode::Exclusive } else { RangeMode::Shared };
         let served = Arc::clone(&self.lanes[lane].served);
-        if mode == Mode::Exclusive && !served.ranges.is_started() {
+        if mode == RangeMode::Exclusive && !served.ranges.is_started() {
             served.ranges.start();
             self.ranges_changed = true;
         }
@@ -31,18 +30,18 @@ impl Submitter {
         let ticket = self.tickets.get(id);
         let key = (self.thread, id);
         let holds = served.ranges.claim(key, ticket.sectors(), mode);
-        ticket.waits.claim = if holds { Claim::Held } else { Claim::Waits };
+        ticket.waits.claim = if holds { RangeClaim::Held } else { RangeClaim::Waiting };
         holds
     }
 
-    /// A ticket that was entered is over.
+    /// Releases the range of a completed ticket.
     #[cold]
     pub(crate) fn release(&mut self, id: u32, ticket: &Ticket) {
         let ranges = &self.lanes[ticket.lane as usize].served.ranges;
         self.ranges_changed |= ranges.release((self.thread, id));
     }
 
-    /// Enters the writes in flight of a lane, if that has become necessary.
+    /// Enters the writes in flight of a lane, if the range table was started.
     fn follow_ranges_of(&mut self, lane: usize) {
         let its = &mut self.lanes[lane];
         if its.tracks || !its.served.ranges.is_started() {
@@ -52,27 +51,27 @@ impl Submitter {
         let ranges = &its.served.ranges;
         for (id, ticket) in self.tickets.iter_mut() {
             let is_known =
-                ticket.state == TicketState::Filling || ticket.waits.claim != Claim::None;
+                ticket.state == TicketState::Filling || ticket.waits.claim != RangeClaim::None;
             if ticket.lane as usize == lane && ticket.op.is_write() && !is_known {
                 ranges.adopt((self.thread, id), ticket.sectors());
-                ticket.waits.claim = Claim::Held;
+                ticket.waits.claim = RangeClaim::Held;
             }
         }
         self.ranges_changed |= ranges.confirm();
     }
 
-    /// Lets go on whoever waited for a range and has it.
+    /// Submits the tickets of a lane that were granted their ranges.
     #[cold]
     fn resume_ready(&mut self, lane: usize) {
         let mut ready = Vec::new();
         self.lanes[lane].served.ranges.take_ready(self.thread, &mut ready);
         for id in ready {
-            self.tickets.get(id).waits.claim = Claim::Held;
+            self.tickets.get(id).waits.claim = RangeClaim::Held;
             self.submit(id);
         }
     }
 
-    /// Follows what other threads entered or released.
+    /// Reacts to ranges that other threads entered or released.
     pub(crate) fn follow_ranges(&mut self) {
         for lane in 0..self.lanes.numbers() {
             let its = self.lanes.get_mut(lane);

@@ -1,12 +1,12 @@
-//! A volume as one I/O thread sees it: its channel, what waits for that, what its drives hold.
+//! Lane: one I/O thread's access to a volume, with its channel and the requests that wait for it.
 //!
-//! Owned by the thread's `Submitter`, which submits and collects; overdue.rs looks for requests
-//! that no drive answers. A thread has a lane of most volumes from its first client on only, so
-//! volumes without clients cost neither memory nor time; lanes.rs keeps them.
+//! Owned by the thread's `Submitter`, which submits and collects; overdue.rs finds requests that
+//! the drives do not answer. Most lanes are opened for the first client of a volume on a thread, so
+//! volumes without clients cost neither memory nor time. lanes.rs keeps the lanes.
 //!
-//! Invariants: `held_bytes` is the sum of the pool's buffers of this lane's started tickets, of
-//! those too whose clients have their answer or are gone; `overdue` counts the latter kind. Both
-//! are bounded, so drives that hang keep no memory from other volumes.
+//! Invariants: `held_bytes` is the total size of the pool buffers in this lane's started tickets,
+//! including those whose clients were answered or have left; `overdue` counts the latter. Both are
+//! bounded, so drives that hang keep no memory from other volumes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,43 +18,44 @@ use super::super::exports::ServedVolume;
 use super::throttled_tickets::ThrottledTickets;
 use super::ticket::{Ticket, TicketState};
 
-/// Bios in flight per volume and thread.
+/// Maximum number of bios in flight per volume and thread.
 pub(crate) const CHANNEL_DEPTH: u32 = 1024;
-/// Requests of a lane that may be overdue before it takes no more.
+/// Number of overdue requests at which a lane refuses further ones.
 const OVERDUE_MAX: u32 = 64;
 
-/// A volume on this thread.
-pub(crate) struct Lane {
+/// One I/O thread's channel to a volume, with the requests that use it.
+pub(crate) struct VolumeLane {
     pub(crate) channel: Channel<Native>,
     pub(crate) served: Arc<ServedVolume>,
-    /// Connections of this thread to exports of the volume.
+    /// Number of this thread's connections to exports of the volume.
     pub(crate) clients: u32,
-    /// Kept without clients: another time its drives may be slow to open, or refused.
+    /// Keep the lane without clients, since reopening its drives may be slow or fail.
     pub(crate) is_kept: bool,
-    /// Tickets that the channel had no room for.
+    /// Tickets that wait for room in the channel, which any group may use.
     pub(crate) waiting: VecDeque<u32>,
-    /// Tickets of groups that the channel has room for no more of.
+    /// Tickets of throttled groups, for which the channel takes no more.
     pub(crate) held_back: ThrottledTickets,
-    /// How long the volume's drives may take for a request, in nanoseconds; 0 for ever.
+    /// Longest time that the volume's drives may take for a request, in nanoseconds; 0 for no
+    /// limit.
     pub(crate) timeout_ns: u64,
-    /// When to look for overdue requests again.
+    /// Time of the next search for overdue requests, in nanoseconds.
     pub(crate) look_ns: u64,
-    /// Tickets started and neither over nor overdue.
+    /// Number of started tickets that are not overdue.
     pub(crate) started: u32,
-    /// Tickets whose clients have their answer while the drive has the memory.
+    /// Number of tickets that were answered with a timeout while the drive keeps their memory.
     pub(crate) overdue: u32,
-    /// Bytes of buffers of started tickets.
+    /// Bytes of pool buffers in started and overdue tickets.
     pub(crate) held_bytes: usize,
-    /// Writes of this thread are entered in the volume's ranges.
+    /// If true, this thread enters its writes in the volume's range table.
     pub(crate) tracks: bool,
-    /// Connections whose next request waits until the lane holds less.
+    /// Connections whose next request waits until the lane holds less memory.
     pub(crate) memory_waiters: Vec<usize>,
 }
 
-impl Lane {
-    pub(crate) fn new(channel: Channel<Native>, served: &Arc<ServedVolume>) -> Lane {
+impl VolumeLane {
+    pub(crate) fn new(channel: Channel<Native>, served: &Arc<ServedVolume>) -> VolumeLane {
         let timeout_ns = longest_timeout(channel.volume());
-        Lane {
+        VolumeLane {
             channel,
             served: Arc::clone(served),
             clients: 0,
@@ -71,13 +72,13 @@ impl Lane {
         }
     }
 
-    /// Whether the drives have left so many requests unanswered that another would fare no better.
+    /// Returns true if so many requests are overdue that further ones would most likely hang, too.
     #[inline]
     pub(crate) fn is_stuck(&self) -> bool {
         self.overdue >= OVERDUE_MAX
     }
 
-    /// Has a ticket wait that the channel did not take.
+    /// Queues a ticket that the channel did not take.
     #[cold]
     pub(crate) fn wait(&mut self, id: u32, group: GroupId) {
         match self.channel.is_throttled(group) {
@@ -86,22 +87,21 @@ impl Lane {
         }
     }
 
-    /// The channel has taken a ticket that waited: its group was under back pressure until now.
+    /// Accounts for the time that a ticket waited for the channel as back pressure on its group.
     #[cold]
     pub(crate) fn has_waited(&mut self, ticket: &Ticket) {
         let ns = Native::now().saturating_sub(ticket.waits.since_ns);
         self.channel.count_back_pressure(ticket.owner.group, ns);
     }
 
-    /// Counts a ticket that is started.
     #[inline]
     pub(crate) fn start(&mut self, ticket: &Ticket) {
         self.started += 1;
         self.held_bytes += ticket.memory.pool_bytes();
     }
 
-    /// Returns true if nothing of the lane is left: no client, no request, no memory that a drive
-    /// may still use.
+    /// Returns true if the lane has no client, no request, and no memory that a drive may still
+    /// use.
     pub(crate) fn is_unused(&self) -> bool {
         let waits = self.memory_waiters.len() + self.waiting.len();
         (self.clients, self.started, self.overdue, waits) == (0, 0, 0, 0)
@@ -111,7 +111,7 @@ impl Lane {
             && self.channel.quarantined_bios() == 0
     }
 
-    /// Counts a started ticket that is over.
+    /// Counts the end of a started or overdue ticket.
     #[inline]
     pub(crate) fn end(&mut self, ticket: &Ticket) {
         self.held_bytes -= ticket.memory.pool_bytes();
@@ -122,10 +122,10 @@ impl Lane {
     }
 }
 
-/// A flush of a cache waits for all that is dirty: for so many times as long as for one request.
+/// Factor of the timeout for a volume with a cache, whose flush waits for all dirty pages.
 const CACHE_TIMEOUTS: u64 = 20;
 
-/// How long a volume's slowest drive may take; 0 if one may take for ever.
+/// Returns the longest timeout of a volume's drives in nanoseconds; 0 if one has no timeout.
 fn longest_timeout(volume: &Volume<Native>) -> u64 {
     let timeouts = volume.drives().iter().map(|disk| disk.timeout_ns());
     let longest = timeouts.reduce(|a, b| if a == 0 || b == 0 { 0 } else { a.max(b) }).unwrap_or(0);
@@ -139,7 +139,7 @@ fn longest_timeout(volume: &Volume<Native>) -> u64 {
 mod tests {
     use millrace_block::{Disk, DiskConfig, Layout, Op};
 
-    use super::super::ticket::Memory;
+    use super::super::ticket::TicketMemory;
     use super::*;
     use crate::nbd::memory::budget::MemoryPart;
     use crate::nbd::tests::{Rig, ticket, volume, waiter};
@@ -149,7 +149,7 @@ mod tests {
         let mut rig = Rig::new(&["null:size=1m"], |_| ());
         let buffer =
             rig.core.pool.take(waiter(0, 0, 4096), MemoryPart::Window).expect("the pool is empty");
-        let mut ticket = ticket(Op::Read, 1, Memory::Buffer(buffer));
+        let mut ticket = ticket(Op::Read, 1, TicketMemory::Buffer(buffer));
         ticket.state = TicketState::Started(0);
         let lane = &mut rig.core.submitter.lanes[0];
         lane.start(&ticket);

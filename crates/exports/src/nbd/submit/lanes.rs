@@ -1,8 +1,7 @@
 //! The lanes of an I/O thread, by number.
 //!
-//! Owned by the thread's `Submitter`. A number is that of a lane for as long as there is a client
-//! or a ticket of it, and may then become that of another one; tickets and connections name their
-//! lane by it.
+//! Owned by the thread's `Submitter`. Tickets and connections refer to their lane by number. A
+//! number stays valid while the lane has a client or a ticket, and may be reused afterwards.
 
 use std::collections::HashSet;
 use std::ops::{Index, IndexMut};
@@ -14,67 +13,64 @@ use millrace_reactor::POOL_THREADS_KEPT;
 use millrace_runtime::IoContext;
 
 use super::super::exports::ServedVolume;
-use super::lane::{CHANNEL_DEPTH, Lane};
+use super::lane::{CHANNEL_DEPTH, VolumeLane};
 
-/// Volumes that threads open early although they could wait: as many as there are threads for
-/// files from the start, of which each drive may bring one.
+/// Number of volumes whose queues are opened at the start although they could be opened later: as
+/// many as there are permanent threads for file I/O, of which each drive may need one.
 const OPEN_EARLY: usize = POOL_THREADS_KEPT;
 
-/// The outcome of [`Lanes::end_unused`].
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EndedLanes {
-    /// A lane without clients is left, since it has something in flight.
+    /// A lane without clients was kept, since it has requests in flight.
     pub(crate) left: bool,
-    /// A write that waited for its range goes on, perhaps on another thread.
+    /// A write was granted the range that it waited for, possibly on another thread.
     pub(crate) ranges_changed: bool,
 }
 
-/// The lanes of an I/O thread.
 #[derive(Default)]
-pub(crate) struct Lanes(Vec<Option<Box<Lane>>>);
+pub(crate) struct VolumeLanes(Vec<Option<Box<VolumeLane>>>);
 
-impl Lanes {
-    /// Numbers above all that are in use.
+impl VolumeLanes {
+    /// Returns an upper bound of the lane numbers in use.
     #[inline]
     pub(crate) fn numbers(&self) -> usize {
         self.0.len()
     }
 
-    /// The lane of a number, if there is one.
+    /// Returns the lane with this number, if there is one.
     #[inline]
-    pub(crate) fn get_mut(&mut self, number: usize) -> Option<&mut Lane> {
+    pub(crate) fn get_mut(&mut self, number: usize) -> Option<&mut VolumeLane> {
         self.0.get_mut(number)?.as_deref_mut()
     }
 
-    /// How many there are.
     pub(crate) fn count(&self) -> usize {
         self.iter().count()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Lane> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &VolumeLane> {
         self.0.iter().flatten().map(|lane| &**lane)
     }
 
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Lane> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut VolumeLane> {
         self.0.iter_mut().flatten().map(|lane| &mut **lane)
     }
 
-    /// Their volumes.
+    /// Returns the volumes of all lanes.
     pub(crate) fn volumes(&self) -> Vec<Arc<Volume<Native>>> {
         self.iter().map(|lane| Arc::clone(&lane.served.volume)).collect()
     }
 
-    /// The number of a volume's lane, if there is one.
+    /// Returns the number of a volume's lane, if there is one.
     fn find(&self, served: &Arc<ServedVolume>) -> Option<usize> {
-        let is_its = |lane: &Option<Box<Lane>>| {
+        let is_its = |lane: &Option<Box<VolumeLane>>| {
             lane.as_ref().is_some_and(|l| Arc::ptr_eq(&l.served, served))
         };
         self.0.iter().position(is_its)
     }
 
-    /// Opens what a server has before it is ready: lanes of drives that may be slow to open or
-    /// refused, and those of a few other volumes, since with them come the threads that help with
-    /// files.
+    /// Opens lanes before the server reports that it is ready: those of drives that may be slow or
+    /// fail to open, and those of a few other volumes, since these also start the threads for file
+    /// I/O.
     ///
     /// # Errors
     /// If a drive cannot open the thread's queue.
@@ -92,7 +88,7 @@ impl Lanes {
             let number = self.open(ctx, served)?;
             self[number].is_kept = true;
         }
-        // Of few volumes, since a disk has tables for every thread as soon as one uses it.
+        // Only a few, since a disk allocates tables for each thread that uses it.
         let few = &others[..others.len().min(OPEN_EARLY)];
         let part = OPEN_EARLY.div_ceil(threads).min(few.len());
         for served in few.iter().cycle().skip(thread * part).take(part) {
@@ -101,7 +97,7 @@ impl Lanes {
         Ok(())
     }
 
-    /// Lets lanes of volumes go that are not among these.
+    /// Releases lanes of volumes that are not in `volumes`.
     pub(crate) fn keep_only(&mut self, volumes: &[Arc<ServedVolume>]) {
         let kept: HashSet<_> = volumes.iter().map(Arc::as_ptr).collect();
         for lane in self.iter_mut() {
@@ -109,7 +105,7 @@ impl Lanes {
         }
     }
 
-    /// The number of a volume's lane, which is made if the thread has none.
+    /// Returns the number of a volume's lane, opening one if the thread has none.
     ///
     /// # Errors
     /// If a drive cannot open the thread's queue.
@@ -123,10 +119,10 @@ impl Lanes {
         }
         let channel = ctx.channel(&served.volume, CHANNEL_DEPTH, Stamp::Batch)?;
         served.enter_lane();
-        Ok(self.add(Lane::new(channel, served)))
+        Ok(self.add(VolumeLane::new(channel, served)))
     }
 
-    /// Ends the lanes that nothing is left of.
+    /// Closes unused lanes.
     pub(crate) fn end_unused(&mut self, ctx: &mut IoContext) -> EndedLanes {
         let mut ended = EndedLanes::default();
         for number in 0..self.numbers() {
@@ -134,7 +130,7 @@ impl Lanes {
             if !lane.is_unused() {
                 ended.left |= lane.clients == 0;
             } else if let Some(lane) = self.remove(number) {
-                let Lane { channel, served, tracks, .. } = *lane;
+                let VolumeLane { channel, served, tracks, .. } = *lane;
                 ended.ranges_changed |= !tracks && served.ranges.confirm();
                 drop(channel);
                 ctx.leave(&served.volume);
@@ -144,8 +140,8 @@ impl Lanes {
         ended
     }
 
-    /// Adds a lane; returns its number.
-    fn add(&mut self, lane: Lane) -> usize {
+    /// Stores a lane and returns its number.
+    fn add(&mut self, lane: VolumeLane) -> usize {
         let number = self.0.iter().position(Option::is_none).unwrap_or(self.0.len());
         if number == self.0.len() {
             self.0.push(None);
@@ -154,31 +150,30 @@ impl Lanes {
         number
     }
 
-    /// Takes a lane out that is unused.
-    fn remove(&mut self, number: usize) -> Option<Box<Lane>> {
+    /// Removes an unused lane.
+    fn remove(&mut self, number: usize) -> Option<Box<VolumeLane>> {
         let lane = self.0[number].take();
         while self.0.pop_if(|last| last.is_none()).is_some() {}
         lane
     }
 
-    /// Takes all lanes out.
     pub(crate) fn clear(&mut self) {
         self.0.clear();
     }
 }
 
-impl Index<usize> for Lanes {
-    type Output = Lane;
+impl Index<usize> for VolumeLanes {
+    type Output = VolumeLane;
 
     #[inline]
-    fn index(&self, number: usize) -> &Lane {
+    fn index(&self, number: usize) -> &VolumeLane {
         self.0[number].as_ref().expect("the lane of a client or a ticket is there")
     }
 }
 
-impl IndexMut<usize> for Lanes {
+impl IndexMut<usize> for VolumeLanes {
     #[inline]
-    fn index_mut(&mut self, number: usize) -> &mut Lane {
+    fn index_mut(&mut self, number: usize) -> &mut VolumeLane {
         self.0[number].as_mut().expect("the lane of a client or a ticket is there")
     }
 }

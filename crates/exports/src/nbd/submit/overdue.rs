@@ -1,29 +1,31 @@
-//! Which requests no drive has answered in time, and which of those it never got.
+//! Finds requests that their drives have not answered in time, and those that no drive has.
 //!
-//! A ticket that is still with the block layer after its volume's timeout is found here by looking
-//! a few times per timeout; the worker (its own overdue.rs) answers its client. A ticket that waits
-//! for room or for its range is with no drive, and can be let go of.
+//! A ticket that is still in the block layer after its volume's timeout is found here by a search a
+//! few times per timeout; the worker (its own overdue.rs) answers the client. A ticket that waits
+//! for room or for its range is at no drive and can be removed.
 //!
-//! Invariants: a request pays nothing for being looked for, and is never found early. A lane looks
-//! only while something is started.
+//! Invariants: the search costs a request nothing, and never finds it early. A lane is searched
+//! only while it has started tickets.
 
 use millrace_block::Bio;
 
 use super::Submitter;
-use super::lane::Lane;
-use super::ticket::{Claim, Memory, Ticket, TicketState};
-use crate::nbd::memory::Pool;
+use super::lane::VolumeLane;
+use super::ticket::{RangeClaim, Ticket, TicketMemory, TicketState};
+use crate::nbd::memory::BufferPool;
 
-/// Looks at every ticket per timeout. One more makes it overdue, as the first may come at once.
+/// Searches of every ticket per timeout. A ticket is overdue one search later, since the first may
+/// follow its start immediately.
 pub(crate) const LOOKS: u8 = 4;
 
-impl Lane {
-    /// Whether something is started that can be overdue.
+impl VolumeLane {
+    /// Returns true if the lane has tickets that can become overdue.
     fn is_watched(&self) -> bool {
         self.started > 0 && self.timeout_ns > 0
     }
 
-    /// Whether to look for overdue requests now; if so, sets when to look again.
+    /// Returns true if it is time to search for overdue requests, and then schedules the next
+    /// search.
     pub(crate) fn is_look_due(&mut self, now_ns: u64) -> bool {
         let is_due = self.is_watched() && self.look_ns <= now_ns;
         if is_due {
@@ -35,15 +37,15 @@ impl Lane {
 }
 
 impl Submitter {
-    /// When to look again, if anything is in flight.
+    /// Returns the time of the next search, or `None` if no ticket can become overdue.
     pub(crate) fn overdue_deadline(&self) -> Option<u64> {
         let watched = self.lanes.iter().filter(|lane| lane.is_watched());
         watched.map(|lane| lane.look_ns).min()
     }
 
-    /// Looks once at all started tickets of a lane; returns those that are overdue. For what waits
-    /// for a limit of its group no drive is to blame. While a drive looks for its server, its own
-    /// time limit counts, and nothing becomes overdue.
+    /// Searches the started tickets of a lane once and returns the overdue ones. Tickets that wait
+    /// for a limit of their group are exempt, since no drive is to blame. While a drive reconnects
+    /// to its server only its own time limit counts, and nothing becomes overdue.
     pub(crate) fn find_overdue(&mut self, lane: usize) -> Vec<u32> {
         let (mut found, tickets, its) = (Vec::new(), &mut self.tickets, &self.lanes[lane]);
         let reconnects =
@@ -68,9 +70,9 @@ impl Submitter {
         found
     }
 
-    /// Lets go of what a connection leaves behind that no drive has: tickets that wait for room or
-    /// for a limit of their group.
-    pub(crate) fn drop_waiting_of(&mut self, serial: u64, pool: &mut Pool) {
+    /// Removes tickets of a closed connection that no drive has: those that wait for room or for a
+    /// limit of their group.
+    pub(crate) fn drop_waiting_of(&mut self, serial: u64, pool: &mut BufferPool) {
         for lane in 0..self.lanes.numbers() {
             if self.lanes.get_mut(lane).is_none() {
                 continue;
@@ -82,11 +84,12 @@ impl Submitter {
         }
     }
 
-    /// Removes tickets that wait for room in a lane's channel, or for their range.
+    /// Removes tickets that wait for room in a lane's channel or for their range, if `is_left` is
+    /// true.
     pub(crate) fn drop_waiting(
         &mut self,
         lane: usize,
-        pool: &mut Pool,
+        pool: &mut BufferPool,
         is_left: impl Fn(&Ticket) -> bool,
     ) {
         let (lanes, tickets) = (&mut self.lanes, &mut self.tickets);
@@ -102,16 +105,16 @@ impl Submitter {
             !is_left
         });
         let of_lane = tickets.iter_mut().filter(|(_, ticket)| ticket.lane as usize == lane);
-        let wait =
-            of_lane.filter(|(_, ticket)| ticket.waits.claim == Claim::Waits && is_left(ticket));
+        let wait = of_lane
+            .filter(|(_, ticket)| ticket.waits.claim == RangeClaim::Waiting && is_left(ticket));
         dropped.extend(wait.map(|(id, _)| id));
         dropped.into_iter().for_each(|id| self.forget(id, pool));
     }
 
-    /// Removes a ticket that no drive has and nobody waits for.
-    pub(crate) fn forget(&mut self, id: u32, pool: &mut Pool) {
+    /// Removes a ticket that no drive has and that needs no answer.
+    pub(crate) fn forget(&mut self, id: u32, pool: &mut BufferPool) {
         let ticket = self.end(id);
-        if let Memory::Buffer(buffer) = ticket.memory {
+        if let TicketMemory::Buffer(buffer) = ticket.memory {
             pool.give(buffer);
         }
     }

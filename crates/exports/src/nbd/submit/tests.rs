@@ -10,7 +10,7 @@ fn a_request_without_data_goes_on_part_after_part_and_ends_with_its_flush() {
     for (sectors, then_flush, parts) in
         [(8, false, 1), (PART_SECTORS, false, 1), (2 * PART_SECTORS + 1, false, 3), (8, true, 2)]
     {
-        let ticket = ticket(Op::Discard, 1, Memory::None);
+        let ticket = ticket(Op::Discard, 1, TicketMemory::None);
         let ticket = Ticket { left_sectors: sectors, then_flush, sector: 16, ..ticket };
         let id = rig.core.submitter.tickets.insert(ticket);
         rig.core.submitter.submit(id);
@@ -27,7 +27,7 @@ fn a_request_without_data_goes_on_part_after_part_and_ends_with_its_flush() {
             rig.core.submitter.lanes[0].channel.in_flight() == 0
         });
     }
-    let ticket = ticket(Op::Discard, 1, Memory::None);
+    let ticket = ticket(Op::Discard, 1, TicketMemory::None);
     let id = rig.core.submitter.tickets.insert(Ticket { left_sectors: 2 * PART_SECTORS, ..ticket });
     rig.core.submitter.submit(id);
     let over = rig.core.submitter.advance(id, Status::IoError).expect("an error ends it");
@@ -46,7 +46,7 @@ fn what_the_channel_has_no_room_for_goes_on_in_its_order_and_each_ends_once() {
         .map(|at| {
             // One of them is refused by the block layer, at its turn and not before.
             let sector = if at == 2000 { 1 << 20 } else { 8 * (at % 256) };
-            let ticket = Ticket { sector, ..ticket(Op::Read, 1, Memory::Zeroes) };
+            let ticket = Ticket { sector, ..ticket(Op::Read, 1, TicketMemory::Zeroes) };
             let id = rig.core.submitter.tickets.insert(ticket);
             rig.core.submitter.submit(id);
             id
@@ -75,7 +75,7 @@ fn what_the_channel_has_no_room_for_goes_on_in_its_order_and_each_ends_once() {
 fn while_the_channel_is_full_whoever_waits_is_not_overtaken() {
     let mut rig = Rig::new(&["null:size=1m"], |_| ());
     let read = |rig: &mut Rig| {
-        let id = rig.core.submitter.tickets.insert(ticket(Op::Read, 1, Memory::Zeroes));
+        let id = rig.core.submitter.tickets.insert(ticket(Op::Read, 1, TicketMemory::Zeroes));
         rig.core.submitter.submit(id);
         id
     };
@@ -104,11 +104,12 @@ fn while_the_channel_is_full_whoever_waits_is_not_overtaken() {
 #[test]
 fn tenants_are_clients_of_a_thread_by_their_places() {
     let zeroes = Zeroes::new().unwrap();
-    let flush = ticket(Op::Flush, 1, Memory::None);
+    let flush = ticket(Op::Flush, 1, TicketMemory::None);
     assert_eq!(bio_of(&flush, &zeroes, 1001).op(), Op::Flush);
-    let read = Ticket { bio_bytes: 4096, sector: 9, ..ticket(Op::Read, 1, Memory::Zeroes) };
+    let read = Ticket { bio_bytes: 4096, sector: 9, ..ticket(Op::Read, 1, TicketMemory::Zeroes) };
     let bio = bio_of(&read, &zeroes, 1001);
     assert_eq!((bio.op(), bio.sector(), bio.nr_sectors()), (Op::Read, 9, 8));
-    let trim = Ticket { left_sectors: PART_SECTORS + 8, ..ticket(Op::Discard, 1, Memory::None) };
+    let trim =
+        Ticket { left_sectors: PART_SECTORS + 8, ..ticket(Op::Discard, 1, TicketMemory::None) };
     assert_eq!(u64::from(bio_of(&trim, &zeroes, 1).nr_sectors()), PART_SECTORS);
 }

@@ -1,14 +1,14 @@
-//! Tickets of groups that have as much waiting for their limits as may; the channel takes none.
+//! Tickets of throttled groups, of which the channel takes no more.
 //!
-//! A list for each group, so that a group that is held back keeps no other from the channel. The
-//! groups have their turns: one that was served goes behind those that were not. Owned by a lane
-//! (lane.rs); the submitter puts tickets in, and takes them out when completions made room.
+//! Each group has a list of its own, so that a throttled group blocks no other. Groups take turns:
+//! a group that was served goes behind those that were not. Owned by a lane (lane.rs). The
+//! submitter adds tickets, and removes them when completions make room.
 
 use std::collections::VecDeque;
 
 use millrace_block::GroupId;
 
-/// Tickets by group.
+/// Waiting tickets by group.
 #[derive(Debug, Default)]
 pub(crate) struct ThrottledTickets(VecDeque<(GroupId, VecDeque<u32>)>);
 
@@ -18,12 +18,12 @@ impl ThrottledTickets {
         self.0.is_empty()
     }
 
-    /// Whether a ticket of a group has others before it.
+    /// Returns true if a ticket of `group` has to wait behind others.
     pub(crate) fn has(&self, group: GroupId) -> bool {
         self.0.iter().any(|(known, _)| *known == group)
     }
 
-    /// Puts a ticket behind those of its group.
+    /// Appends a ticket to those of its group.
     #[cold]
     pub(crate) fn push(&mut self, group: GroupId, id: u32) {
         match self.0.iter_mut().find(|(known, _)| *known == group) {
@@ -32,8 +32,8 @@ impl ThrottledTickets {
         }
     }
 
-    /// Offers tickets, of each group the first and then the next, until none is taken; true if one
-    /// was. Groups of which one was taken come after the others from then on.
+    /// Offers the first ticket of each group in turn to `take`, until it takes none. Returns true
+    /// if any was taken. Groups that were served go behind the others.
     #[cold]
     pub(crate) fn offer(&mut self, mut take: impl FnMut(u32) -> bool) -> bool {
         let mut has_taken = false;
@@ -58,13 +58,13 @@ impl ThrottledTickets {
         }
     }
 
-    /// Keeps those tickets for which `is_kept` is true.
+    /// Keeps the tickets for which `is_kept` returns true.
     pub(crate) fn retain(&mut self, mut is_kept: impl FnMut(u32) -> bool) {
         self.0.iter_mut().for_each(|(_, tickets)| tickets.retain(|id| is_kept(*id)));
         self.0.retain(|(_, tickets)| !tickets.is_empty());
     }
 
-    /// All tickets.
+    /// Iterates over all tickets.
     pub(crate) fn iter(&self) -> impl Iterator<Item = u32> {
         self.0.iter().flat_map(|(_, tickets)| tickets.iter().copied())
     }

@@ -1,11 +1,11 @@
-//! Tickets: the requests of an I/O thread that the block layer has, or that wait for it.
+//! Tickets: the requests of an I/O thread that are in the block layer, or wait for it.
 //!
-//! A slab; the index of a ticket is the user data of its bio. Owned by the worker. A ticket belongs
-//! to the thread, not to its connection: the buffer it holds stays until the bio has completed,
-//! also when the client has vanished or was told that the drive does not answer.
+//! They live in a slab; a ticket's index is the user data of its bio. Owned by the worker. A ticket
+//! belongs to the thread, not to its connection: it keeps its buffer until the bio has completed,
+//! even if the client has left or was told that the drive does not answer.
 //!
-//! Invariants: a ticket names its connection by number and serial, since the connection may be gone
-//! before it; an overdue ticket's connection has its answer and gets no second one.
+//! Invariants: a ticket names its connection by index and serial number, since the connection may
+//! end first. The client of an overdue ticket was answered and gets no second reply.
 
 use std::ops::Range;
 
@@ -15,95 +15,96 @@ use super::bounce::Bounce;
 use crate::nbd::memory::PoolBuffer;
 use millrace_nbd::Reply;
 
-/// What a request's payload lies in.
+/// Memory that holds a request's payload.
 #[derive(Debug)]
-pub(crate) enum Memory {
+pub(crate) enum TicketMemory {
     /// No payload.
     None,
-    /// The shared zeroes; what was written was thrown away.
+    /// The shared zeroes; written data are discarded.
     Zeroes,
     /// A buffer of the thread's pool.
     Buffer(PoolBuffer),
 }
 
-impl Memory {
-    /// Bytes of the pool that it takes up.
+impl TicketMemory {
+    /// Returns the size of the pool buffer, or 0 if there is none.
     #[inline]
     pub(crate) fn pool_bytes(&self) -> usize {
         match self {
-            Memory::Buffer(buffer) => buffer.len(),
-            Memory::None | Memory::Zeroes => 0,
+            TicketMemory::Buffer(buffer) => buffer.len(),
+            TicketMemory::None | TicketMemory::Zeroes => 0,
         }
     }
 }
 
-/// The state of a request.
+/// State of a request from its header to its reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TicketState {
     /// The request's payload is being received.
     Filling,
-    /// The block layer has it, or it waits for that; found so at this many looks (overdue.rs).
+    /// The request is in the block layer, or waits for it. Counts the searches for overdue requests
+    /// that have seen it so (overdue.rs).
     Started(u8),
-    /// The client was told that the drive does not answer; the drive may still use the memory.
+    /// The client was told that the drive does not answer. The drive may still use the memory.
     Overdue,
 }
 
-/// The connection of a ticket, which may be gone.
+/// The connection of a ticket, which may have ended.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Owner {
+pub(crate) struct TicketOwner {
     pub(crate) conn: u32,
     pub(crate) serial: u64,
-    /// The client's group.
+    /// I/O group of the client.
     pub(crate) group: GroupId,
 }
 
-/// Whether a write is entered in its volume's ranges.
+/// State of a write in its volume's range table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Claim {
-    /// The write is not entered.
+pub(crate) enum RangeClaim {
+    /// The write is not entered in the range table.
     #[default]
     None,
-    /// The write waits for its range, and the block layer does not have it.
-    Waits,
-    /// The ticket holds its range.
+    /// The write waits for its range, and is not in the block layer yet.
+    Waiting,
     Held,
 }
 
-/// What a request waits for before the block layer has it.
+/// Reasons why a ticket waits before the block layer takes it.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Waits {
-    pub(crate) claim: Claim,
-    /// Since when the channel has no room for it, in nanoseconds.
+pub(crate) struct TicketWait {
+    pub(crate) claim: RangeClaim,
+    /// Time since which the channel has had no room for the request, in nanoseconds.
     pub(crate) since_ns: u64,
 }
 
-/// One request.
+/// One accepted request.
 #[derive(Debug)]
 pub(crate) struct Ticket {
-    pub(crate) owner: Owner,
+    pub(crate) owner: TicketOwner,
     pub(crate) lane: u32,
     pub(crate) state: TicketState,
     pub(crate) reply: Reply,
     pub(crate) op: Op,
     pub(crate) flags: OpFlags,
-    /// A flush follows, for FUA on a discard.
+    /// A flush follows the operation, to implement FUA on a discard.
     pub(crate) then_flush: bool,
-    /// Bytes of payload; 0 without.
+    /// Length of the payload in bytes, 0 if there is none.
     pub(crate) len_bytes: u32,
-    /// Bytes of the blocks that the payload lies in, and of them those before it.
+    /// Length in bytes of the blocks that contain the payload, and below it of the part before the
+    /// payload.
     pub(crate) bio_bytes: u32,
     pub(crate) head_bytes: u32,
-    /// Where the next part starts, and what is left with it; for commands without payload.
+    /// First sector of the next part and number of sectors left, for commands without payload.
     pub(crate) sector: Sector,
     pub(crate) left_sectors: u64,
-    pub(crate) memory: Memory,
-    /// What comes before the operation, if it begins or ends within a block.
+    pub(crate) memory: TicketMemory,
+    /// Read-modify-write of the edge blocks, if the request begins or ends within a block.
     pub(crate) bounce: Option<Box<Bounce>>,
-    pub(crate) waits: Waits,
+    pub(crate) waits: TicketWait,
 }
 
 impl Ticket {
-    /// What a write touches that has not begun, in sectors.
+    /// Returns the sectors that a write will touch, before its first part is submitted.
     pub(crate) fn sectors(&self) -> Range<Sector> {
         match &self.bounce {
             Some(bounce) => bounce.unaligned.sectors(),
@@ -115,7 +116,7 @@ impl Ticket {
     }
 }
 
-/// All tickets of a thread.
+/// All tickets of an I/O thread.
 #[derive(Debug, Default)]
 pub(crate) struct Tickets {
     slots: Vec<Option<Ticket>>,
@@ -142,7 +143,7 @@ impl Tickets {
         self.slots[id as usize].as_mut().expect("the ticket of a request in flight")
     }
 
-    /// All tickets with their numbers.
+    /// Iterates over all tickets and their IDs.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut Ticket)> {
         let numbered = (0..).zip(&mut self.slots);
         numbered.filter_map(|(id, slot)| slot.as_mut().map(|ticket| (id, ticket)))
@@ -165,8 +166,9 @@ mod tests {
     #[test]
     fn tickets_keep_their_numbers_and_free_ones_are_used_first() {
         let mut tickets = Tickets::default();
-        let put =
-            |tickets: &mut Tickets, serial| tickets.insert(ticket(Op::Read, serial, Memory::None));
+        let put = |tickets: &mut Tickets, serial| {
+            tickets.insert(ticket(Op::Read, serial, TicketMemory::None))
+        };
         let serials = |tickets: &mut Tickets| {
             tickets.iter_mut().map(|(id, ticket)| (id, ticket.owner.serial)).collect::<Vec<_>>()
         };
@@ -183,11 +185,11 @@ mod tests {
     fn only_buffers_take_up_memory_of_the_pool() {
         let budget = MemoryBudget::new(2 << 20, 1);
         let (_reactor, mut pool) = crate::nbd::tests::pool(&budget, 0);
-        let buffer = Memory::Buffer(
+        let buffer = TicketMemory::Buffer(
             pool.take(waiter(0, 0, 5000), MemoryPart::Window).expect("the pool is empty"),
         );
         assert_eq!(
-            [Memory::None, Memory::Zeroes, buffer].map(|one| one.pool_bytes()),
+            [TicketMemory::None, TicketMemory::Zeroes, buffer].map(|one| one.pool_bytes()),
             [0, 0, 8192]
         );
     }

@@ -1,25 +1,25 @@
-//! Admission of clients while as many connections are open as there may be.
+//! Admission of clients when the limit of open connections is reached.
 //!
-//! Called by the thread that accepts, for each client. Above the limit a new one is turned away,
-//! unless more than half of the connections have no export yet: then the new one takes the place of
-//! the oldest of those on this thread that had its time. So whoever connects and does no more, for
-//! want of a certificate or of good will, does not keep others out.
+//! The accepting thread calls this for each client. At the limit a new client is refused, unless
+//! more than half of the connections are still negotiating. Then it replaces the oldest of those on
+//! this thread that has had its time. So clients that connect and do nothing more, because they
+//! have no certificate or mean harm, keep no others out.
 //!
-//! Invariant: each connection above the limit is paired with one that this thread closes.
+//! Invariant: for each connection admitted above the limit, this thread closes another.
 
 use std::os::fd::RawFd;
 
 use millrace_machine::{Machine, Native};
 
 use super::Worker;
-use crate::nbd::connection::{Phase, client_log};
+use crate::nbd::connection::{ConnectionPhase, client_log};
 
-/// How long a connection may negotiate whatever others want, in nanoseconds: several times what it
-/// takes over a slow network.
+/// Time that a connection may always negotiate, in nanoseconds: several times what a slow network
+/// needs.
 const GRACE_NS: u64 = 1_000_000_000;
 
 impl Worker {
-    /// Counts a new connection of a listener; false, with a line of the log, if it is to be closed.
+    /// Counts a new connection. Returns false, after logging the reason, if it must be closed.
     pub(super) fn admit(&mut self, fd: RawFd, listener: usize) -> bool {
         if self.shared.admit() {
             return true;
@@ -34,8 +34,8 @@ impl Worker {
         false
     }
 
-    /// Closes the connection that has negotiated longest, if that is longer than [`GRACE_NS`];
-    /// whether there was one.
+    /// Closes the connection that has negotiated longest, if it took more than [`GRACE_NS`].
+    /// Returns true if there was one.
     #[cold]
     fn end_oldest_handshake(&mut self, now_ns: u64) -> bool {
         let timeout_ns = self.shared.handshake_timeout_ns;
@@ -46,9 +46,11 @@ impl Worker {
             }
             self.handshakes.pop_front();
             let conn = self.conns[index].as_mut().filter(|conn| conn.serial == serial);
-            let Some(conn) = conn.filter(|conn| conn.phase == Phase::Handshake) else { continue };
+            let Some(conn) = conn.filter(|conn| conn.phase == ConnectionPhase::Handshake) else {
+                continue;
+            };
             self.core.counts.handshake_timeouts += 1;
-            let why = "its handshake is not over, and its place is needed for a new client";
+            let why = "its handshake is not complete, and a new client needs its connection slot";
             let listener = conn.negotiation.as_ref().map(|negotiation| negotiation.listener);
             let catalog = listener.and_then(|listener| self.core.exports.catalog(listener));
             if let Some(catalog) = catalog.filter(|_| self.core.secure.shows()) {

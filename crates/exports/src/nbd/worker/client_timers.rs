@@ -1,16 +1,15 @@
-//! How long an I/O thread waits for its clients: to catch up with replies, and to go on at all.
+//! Timers of an I/O thread for its clients: catching up with replies, stalls, disconnects.
 //!
-//! A connection that receives only when its client has caught up, or when replies have left, does
-//! so after [`CATCH_UP_NS`] anyway: the client may be one that reads nothing before it has sent a
-//! long write. A connection whose send, or whose receive of a payload that has begun, moves nothing
-//! for the stall timeout is closed. While others wait for memory, so is one that holds more than
-//! its window and moves too little (progress.rs). One that waits for drives or memory has no
-//! operation on its socket that would tell of a client that leaves, so it is asked now and then.
-//! What nobody used for a while goes back to the system. Called by the worker's turn.
+//! A connection that waits for its client to catch up with replies before it receives does so for
+//! [`CATCH_UP_NS`] at most: the client may have to send a long write before it reads. A connection
+//! is closed if its send, or its receive of a payload, moves nothing for the stall timeout. While
+//! others wait for memory, a connection that holds more than its window is closed if it moves too
+//! little (progress.rs). A connection that waits for drives or memory has no socket operation that
+//! would notice a disconnect, so its socket is checked regularly. Memory and lanes that were unused
+//! for a while are freed. Called once per turn of the worker.
 //!
-//! Invariants: the list of those that catch up is in the order of time; an entry whose connection
-//! waits no longer, or waits anew, is passed over. A stall is found by looking a few times per
-//! timeout.
+//! Invariants: the list of connections that catch up is ordered by time; entries of connections
+//! that no longer wait, or wait anew, are skipped. Stalls are found by a few checks per timeout.
 
 use std::collections::VecDeque;
 
@@ -20,40 +19,40 @@ use super::Worker;
 use crate::nbd::connection::Connection;
 use crate::nbd::connection::client_log;
 use crate::nbd::connection::progress::LOOKS;
-use crate::nbd::execute::Core;
-use crate::nbd::memory::Pool;
+use crate::nbd::execute::WorkerContext;
+use crate::nbd::memory::BufferPool;
 use crate::nbd::ring::is_gone;
 
-/// Longest wait for a client to catch up before the next receive.
+/// Longest wait for a client to catch up before the next receive, in nanoseconds.
 const CATCH_UP_NS: u64 = 2_000_000;
-/// For how long the rate of a client that keeps memory from others is measured; the stall timeout
-/// if that is shorter.
+/// Period over which the rate of a client that keeps memory from others is measured, in
+/// nanoseconds; the stall timeout if that is shorter.
 const PRESSED_NS: u64 = 4_000_000_000;
-/// How often connections that wait for something else are asked whether their client is there.
+/// Interval of disconnect checks of connections without a socket operation, in nanoseconds.
 const UNWATCHED_NS: u64 = 500_000_000;
-/// Time between two looks at lanes without clients that have requests in flight.
+/// Interval of checks of lanes without clients that have requests in flight, in nanoseconds.
 const LANE_LOOK_NS: u64 = 100_000_000;
-/// How long memory is kept that nobody uses.
+/// Time that unused memory is kept, in nanoseconds.
 const IDLE_NS: u64 = 2_000_000_000;
-/// How long a lane without clients is kept for the next one.
+/// Time that a lane without clients is kept for the next client, in nanoseconds.
 pub(crate) const LANE_IDLE_NS: u64 = 2_000_000_000;
 
-/// When an I/O thread looks at its clients again, and what for.
+/// Times of an I/O thread's next checks of its clients, in nanoseconds.
 pub(crate) struct ClientTimers {
-    /// Finds the time in which the thread did not run, which counts against no client and no drive.
+    /// Detects pauses of the thread, which count against no client and no drive.
     pub(super) clock: RunningClock,
-    /// Connections that catch up, with the time since when.
+    /// Connections that wait for their clients to catch up, with the time of the wait's start.
     catching: VecDeque<(u64, usize)>,
-    /// When to look for stalls again.
+    /// Time of the next check for stalled clients.
     look_ns: u64,
-    /// When to look at rates again, and since when others wait for memory; 0: nobody does.
+    /// Next check of rates, and below it the time since which others wait for memory; 0 if none do.
     rates_ns: u64,
     pressed_ns: u64,
-    /// When to give unused memory back.
+    /// Time of the next return of unused memory.
     idle_ns: u64,
-    /// When to end lanes without clients, if there is one.
+    /// Time to close lanes without clients, if there are any.
     lanes_ns: Option<u64>,
-    /// Connections that may not hear of their clients' leaving, and when to ask.
+    /// Connections whose clients may leave unnoticed, and below it the next check of them.
     unwatched: Vec<usize>,
     unwatched_ns: u64,
 }
@@ -73,7 +72,7 @@ impl ClientTimers {
         }
     }
 
-    /// Remembers that a connection catches up.
+    /// Records that a connection waits for its client to catch up.
     #[inline]
     pub(crate) fn watch(&mut self, conn: &Connection) {
         if conn.out.catching_ns != 0 {
@@ -81,7 +80,7 @@ impl ClientTimers {
         }
     }
 
-    /// Remembers that a connection has nothing outstanding on its socket.
+    /// Records that a connection has no operation outstanding on its socket.
     #[cold]
     pub(crate) fn watch_unwatched(&mut self, conn: &mut Connection) {
         if !std::mem::replace(&mut conn.history.lists.unwatched, true) {
@@ -89,7 +88,7 @@ impl ClientTimers {
         }
     }
 
-    /// When to look again; `connections` are open.
+    /// Returns the time of the next check for `connections` open connections.
     fn deadline(&mut self, conns: &[Option<Box<Connection>>], connections: u64) -> Option<u64> {
         while let Some((since_ns, index)) = self.catching.front().copied() {
             if conns[index].as_ref().is_some_and(|conn| conn.out.catching_ns == since_ns) {
@@ -100,20 +99,20 @@ impl ClientTimers {
         (connections > 0).then_some(self.look_ns)
     }
 
-    /// The thread did not run for so long: looks for stalls come later, rates are measured anew.
+    /// Postpones the check for stalls by a pause of the thread, and restarts rate measurements.
     pub(crate) fn forgive(&mut self, pause_ns: u64) {
         self.look_ns = self.look_ns.saturating_add(pause_ns);
         self.pressed_ns = 0;
     }
 
-    /// The last client of a lane has left: lanes without clients end at this time.
+    /// Schedules the closing of lanes without clients for `at_ns` at the latest.
     #[cold]
     pub(crate) fn expect_unused_lane(&mut self, at_ns: u64) {
         self.lanes_ns = Some(self.lanes_ns.map_or(at_ns, |known_ns| known_ns.min(at_ns)));
     }
 
-    /// Ends lanes whose clients left a while ago.
-    pub(crate) fn end_unused_lanes(&mut self, core: &mut Core, now_ns: u64) {
+    /// Closes lanes whose clients left a while ago.
+    pub(crate) fn end_unused_lanes(&mut self, core: &mut WorkerContext, now_ns: u64) {
         if self.lanes_ns.is_some_and(|at_ns| at_ns <= now_ns) {
             let ended = core.submitter.lanes.end_unused(&mut core.ctx);
             core.submitter.ranges_changed |= ended.ranges_changed;
@@ -121,8 +120,8 @@ impl ClientTimers {
         }
     }
 
-    /// Gives memory of the pool back that was not used for a while.
-    pub(crate) fn give_back_unused(&mut self, pool: &mut Pool, now_ns: u64) {
+    /// Unmaps pool memory that was not used for a while.
+    pub(crate) fn give_back_unused(&mut self, pool: &mut BufferPool, now_ns: u64) {
         if pool.idle_bytes() > 0 && self.idle_ns <= now_ns {
             self.idle_ns = now_ns + IDLE_NS;
             pool.give_back_unneeded();
@@ -131,7 +130,7 @@ impl ClientTimers {
 }
 
 impl Worker {
-    /// When to look again, whatever for.
+    /// Returns the time of the next check of any kind.
     pub(crate) fn client_timer_deadline(&mut self) -> Option<u64> {
         let clients = self.client_timers.deadline(&self.conns, self.core.counts.connections);
         let pool = &self.core.pool;
@@ -143,7 +142,7 @@ impl Worker {
         [clients, idle, rates, unwatched, lanes].into_iter().flatten().min()
     }
 
-    /// While others wait for memory: ends connections that hold much and whose clients hardly move.
+    /// While others wait for memory, ends connections that hold much of it and move little.
     fn end_slow(&mut self, now_ns: u64) {
         let budget = self.core.pool.budget();
         if !budget.has_waiters() {
@@ -166,8 +165,8 @@ impl Worker {
                 conn.history.progress.restart_rate(now_ns);
             } else if conn.history.progress.is_slow(times, period_ns) {
                 self.core.counts.stalled += 1;
-                let why = "it reads or sends less than 64 KiB a second while other clients wait for \
-                           memory; a larger memory-max leaves room for more such clients";
+                let why = "it reads or sends less than 64 KiB/s while other clients wait for \
+                           memory; raise memory-max to serve more slow clients";
                 client_log::too_slow(self.number, conn, why);
                 conn.kill(&mut self.core.submitter.tickets, &mut self.core.pool);
                 conn.touch(&mut self.touched);
@@ -175,7 +174,8 @@ impl Worker {
         }
     }
 
-    /// Receives from those that had their time to catch up, and ends those that stand still.
+    /// Receives from clients whose time to catch up is over, and ends those that are stalled or
+    /// gone.
     pub(crate) fn run_client_timers(&mut self, now_ns: u64) {
         while let Some((since_ns, index)) = self.client_timers.catching.front().copied() {
             if since_ns + CATCH_UP_NS > now_ns {
@@ -195,7 +195,7 @@ impl Worker {
         }
         let timeout_ns = self.shared.stall_timeout();
         let period_ns = (timeout_ns / u64::from(LOOKS)).max(1);
-        // The timeout may have become shorter since the last look.
+        // The timeout may have been shortened since the last check.
         let at_ns = self.client_timers.look_ns.min(now_ns.saturating_add(period_ns));
         self.client_timers.look_ns = at_ns;
         if at_ns <= now_ns {
@@ -235,7 +235,11 @@ impl Worker {
                 conn.history.progress.restart_looks();
             } else if conn.history.progress.is_stalled() {
                 self.core.counts.stalled += 1;
-                client_log::ended(self.number, conn, "it reads or sends nothing for too long");
+                client_log::ended(
+                    self.number,
+                    conn,
+                    "it read and sent nothing until the stall timeout",
+                );
                 conn.kill(&mut self.core.submitter.tickets, &mut self.core.pool);
                 conn.touch(&mut self.touched);
             }

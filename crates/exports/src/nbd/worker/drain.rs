@@ -1,12 +1,12 @@
-//! The end of an I/O thread: answer what is in flight, flush, let go of everything in order.
+//! Shutdown of an I/O thread: answer requests in flight, flush, free everything in order.
 //!
-//! Called once by the thread's main function after `Worker::serve`. What is not answered by the
-//! deadline of `Server::stop` is cut off; cutting off and flushing have [`CUT_OFF_NS`] and
-//! [`FLUSH_NS`] more. Drives that do not answer by then are not waited for, and clients that read
-//! nothing for [`UNREAD_NS`] are not, where all their requests are carried out. A cache that gets
-//! on is waited for, and with it requests that nobody waits for any more.
+//! The thread's main function calls this once after `Worker::serve`. Requests not answered by the
+//! deadline of `Server::stop` are cut off. Cutting off and flushing may take [`CUT_OFF_NS`] and
+//! [`FLUSH_NS`] longer. After that, drives that do not answer are not waited for. Nor are clients
+//! that read nothing for [`UNREAD_NS`], if all their requests are completed. A cache that makes
+//! progress is waited for, together with requests whose clients have left.
 //!
-//! Invariant: memory that the kernel or a drive may still touch is leaked, never freed.
+//! Invariant: memory that the kernel or a drive may still access is leaked, never freed.
 
 use std::sync::Arc;
 
@@ -14,30 +14,30 @@ use millrace_block::Error;
 use millrace_machine::{Deadline, Machine, Native};
 
 use super::Worker;
-use super::flush::Flush;
+use super::flush::FinalFlush;
 use crate::nbd::connection::progress::LOOKS;
-use crate::nbd::connection::{Connection, Phase, client_log};
-use crate::nbd::execute::Core;
+use crate::nbd::connection::{Connection, ConnectionPhase, client_log};
+use crate::nbd::execute::WorkerContext;
 use crate::nbd::ring::close_now;
 use crate::nbd::server_state::ThreadMessage;
 use crate::stop::{FLUSH_NS, Progress, TURN_NS, goes_on};
 
-/// Longest time between the deadline and the end of all connections.
+/// Longest time between the deadline and the end of all connections, in nanoseconds.
 const CUT_OFF_NS: u64 = 500_000_000;
-/// How long a client may read none of the replies that are left for it.
+/// Time after which a client that reads none of its last replies is disconnected, in nanoseconds.
 const UNREAD_NS: u64 = 1_000_000_000;
 
-/// What the end of a server was like.
+/// Outcome of stopping a server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StopReport {
-    /// Connections cut off with requests unanswered.
+    /// Number of connections cut off with unanswered requests.
     pub cut_off: u64,
-    /// Volumes that did not flush, and ring failures, in words.
+    /// Texts about volumes that were not flushed, and ring failures.
     pub failures: Vec<String>,
 }
 
 impl StopReport {
-    /// Everything was answered and flushed.
+    /// Returns true if everything was answered and flushed.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.cut_off == 0 && self.failures.is_empty()
@@ -50,7 +50,7 @@ impl StopReport {
 }
 
 impl Worker {
-    /// Ends the thread's part of the server, but for [`Worker::let_go`].
+    /// Shuts the thread down, except for [`Worker::let_go`].
     pub(crate) fn finish(&mut self, served: Result<(), Error>) -> (StopReport, u64) {
         let mut report = StopReport::default();
         let mut limit = self.shared.ending.stop.deadline();
@@ -75,7 +75,7 @@ impl Worker {
             let exports = Arc::clone(&self.core.exports);
             exports.listeners().for_each(|listener| self.ring.cancel_accept(listener));
         }
-        // What is in flight is answered now, whatever the limits of groups.
+        // Requests in flight are completed now, regardless of their groups' limits.
         self.core.submitter.lanes.iter_mut().for_each(|lane| lane.channel.lift_limits());
         for conn in self.conns.iter_mut().flatten() {
             conn.end_session(&mut self.core.submitter.tickets, &mut self.core.pool);
@@ -84,7 +84,7 @@ impl Worker {
         self.turn_until_idle(limit, 0)?;
         end_unread(self, |_| true);
         for conn in self.conns.iter_mut().flatten() {
-            report.cut_off += u64::from(conn.phase != Phase::Dead);
+            report.cut_off += u64::from(conn.phase != ConnectionPhase::Dead);
             conn.kill(&mut self.core.submitter.tickets, &mut self.core.pool);
             conn.touch(&mut self.touched);
         }
@@ -92,8 +92,8 @@ impl Worker {
         self.carry_out(limit)
     }
 
-    /// Goes on with requests that nobody waits for any more as long as caches get on: what they
-    /// write after the flush would be in memory at the end, like what was acknowledged and lost.
+    /// Completes requests whose clients have left, as long as caches make progress. Written after
+    /// the flush, their data would remain in memory at the end and be lost although acknowledged.
     fn carry_out(&mut self, limit: &mut Deadline<Native>) -> Result<(), Error> {
         let volumes = &self.core.submitter.lanes.volumes();
         let mut progress: Vec<Progress> =
@@ -104,7 +104,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Turns until nothing is left of the connections, or until so long after the limit.
+    /// Runs turns until the connections are done, or until `more_ns` after the limit.
     fn turn_until_idle(&mut self, limit: &mut Deadline<Native>, more_ns: u64) -> Result<(), Error> {
         let mut looked_ns = Native::now();
         while !self.is_idle() && limit.left_with_ns(more_ns) > 0 {
@@ -117,9 +117,9 @@ impl Worker {
         Ok(())
     }
 
-    /// The thread's part of the flush of all volumes.
-    fn flush<'a>(&'a mut self, limit: &'a mut Deadline<Native>) -> Flush<'a> {
-        Flush {
+    /// Returns this thread's part of flushing all volumes.
+    fn flush<'a>(&'a mut self, limit: &'a mut Deadline<Native>) -> FinalFlush<'a> {
+        FinalFlush {
             limit,
             more_ns: CUT_OFF_NS + FLUSH_NS,
             ctx: &mut self.core.ctx,
@@ -128,8 +128,8 @@ impl Worker {
         }
     }
 
-    /// Returns true if no client is left, and no request but those that are overdue: requests of
-    /// clients that have gone are carried out.
+    /// Returns true if no client is left, and no request except overdue ones. Requests of clients
+    /// that have left still count.
     fn is_idle(&self) -> bool {
         let submitter = &self.core.submitter;
         let overdue: u64 = submitter.lanes.iter().map(|lane| u64::from(lane.overdue)).sum();
@@ -141,8 +141,8 @@ impl Worker {
     /// Drops channels, ring, connections and buffers in this order.
     pub(crate) fn let_go(self, left_ns: u64) {
         let Worker { core, ring, shared, number, conns, .. } = self;
-        let Core { ctx, mut submitter, pool, zeroes, .. } = core;
-        // Each would wait on its own for drives that have had their time.
+        let WorkerContext { ctx, mut submitter, pool, zeroes, .. } = core;
+        // Otherwise each channel would wait on its own for drives that already had their time.
         submitter.lanes.iter_mut().for_each(|lane| lane.channel.set_drain_ns(left_ns));
         submitter.lanes.clear();
         drop(ctx);
@@ -152,7 +152,8 @@ impl Worker {
                 shared.dismiss();
             }
         }
-        // The ring waited for everything it could; what is left may still be written to.
+        // The ring waited as long as it could; memory of the remaining operations may still be
+        // written to.
         if ring.pending() > 0 || submitter.tickets.in_use() > 0 {
             std::mem::forget(conns);
             std::mem::forget(Arc::clone(&zeroes));
@@ -161,12 +162,12 @@ impl Worker {
     }
 }
 
-/// Thread 0 flushes volumes that no thread may have a lane of any more.
+/// Opens lanes on thread 0 to flush used volumes of which no thread has a lane any more.
 fn open_used_lanes(worker: &mut Worker, failures: &mut Vec<String>) {
     if worker.number != 0 {
         return;
     }
-    let Core { ctx, submitter, exports, .. } = &mut worker.core;
+    let WorkerContext { ctx, submitter, exports, .. } = &mut worker.core;
     for served in exports.volumes.iter().filter(|served| served.was_used()) {
         if let Err(error) = submitter.lanes.open(ctx, served) {
             failures.push(format!("{}: no flush: {error}", served.volume.name()));
@@ -174,8 +175,8 @@ fn open_used_lanes(worker: &mut Worker, failures: &mut Vec<String>) {
     }
 }
 
-/// Ends the connections whose replies are all that is left, where `is_over` says so: nothing is
-/// lost but what their clients do not read.
+/// Ends connections that have only unread replies left, if `is_over` says so. Only replies that the
+/// clients did not read are lost.
 fn end_unread(worker: &mut Worker, mut is_over: impl FnMut(&mut Connection) -> bool) {
     for conn in worker.conns.iter_mut().flatten() {
         if conn.waits_for_reader() && is_over(conn) {
@@ -196,7 +197,7 @@ mod tests {
     use super::*;
     use crate::nbd::connection::client_log::tests::logged;
     use crate::nbd::memory::budget::MemoryPart;
-    use crate::nbd::submit::ticket::Memory;
+    use crate::nbd::submit::ticket::TicketMemory;
     use crate::nbd::tests::{Rig, header, request, ticket, waiter};
     use millrace_nbd::Command;
 
@@ -246,7 +247,11 @@ mod tests {
                 .take(waiter(0, 0, 4096), MemoryPart::Window)
                 .expect("the pool is empty");
             if is_busy {
-                rig.core.submitter.tickets.insert(ticket(Op::Read, 1, Memory::Buffer(buffer)));
+                rig.core.submitter.tickets.insert(ticket(
+                    Op::Read,
+                    1,
+                    TicketMemory::Buffer(buffer),
+                ));
             } else {
                 rig.core.pool.give(buffer);
             }

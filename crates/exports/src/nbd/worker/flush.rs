@@ -1,39 +1,39 @@
-//! The flush of all volumes at the end of an I/O thread, after the last of its requests.
+//! Final flush of all volumes by an I/O thread, after the last of its requests.
 //!
-//! Made and run by drain.rs when nothing is in flight any more; calls the block layer. A drive that
-//! does not answer in time is named, and not waited for; drives below a cache have time for as long
-//! as they go on, since all that is dirty is written to them. The threads of a server flush at the
-//! same time, and the block layer may join their flushes, so none of them stops serving its drives
-//! before all are answered.
+//! drain.rs makes and runs it when nothing is in flight any more; it calls the block layer. A drive
+//! that does not answer in time is reported and not waited for. Drives below a cache have time as
+//! long as they make progress, since all dirty pages are written to them. The threads of a server
+//! flush at the same time, and the block layer may merge their flushes, so no thread stops serving
+//! its drives before all flushes are answered.
 
 use millrace_block::{Bio, Error};
 use millrace_machine::{Deadline, Machine, Native};
 use millrace_runtime::IoContext;
 
 use crate::nbd::server_state::ServerState;
-use crate::nbd::submit::lanes::Lanes;
+use crate::nbd::submit::lanes::VolumeLanes;
 use crate::stop::{FLUSH_USER_DATA, Progress, TURN_NS, goes_on};
 
 /// A volume that is being flushed.
 struct VolumeFlush {
     lane: usize,
     progress: Progress,
-    /// When the next flush is due after one that failed.
+    /// Time to retry after a failed flush, in nanoseconds.
     again_ns: Option<u64>,
 }
 
-/// What an I/O thread flushes, and until when.
-pub(crate) struct Flush<'a> {
+/// The final flush of an I/O thread.
+pub(crate) struct FinalFlush<'a> {
     pub(crate) ctx: &'a mut IoContext,
-    pub(crate) lanes: &'a mut Lanes,
+    pub(crate) lanes: &'a mut VolumeLanes,
     pub(crate) shared: &'a ServerState,
-    /// The limit of the stop; flushes are given up `more_ns` later.
+    /// Deadline of the stop. Flushes are abandoned `more_ns` later.
     pub(crate) limit: &'a mut Deadline<Native>,
     pub(crate) more_ns: u64,
 }
 
-impl Flush<'_> {
-    /// Flushes all volumes at the same time, so that one that is stuck holds up no other.
+impl FinalFlush<'_> {
+    /// Flushes all volumes at the same time, so that a stuck volume delays no other.
     pub(crate) fn run(&mut self, failures: &mut Vec<String>) -> Result<(), Error> {
         let mut asked = self.submit_flushes(failures);
         while !asked.is_empty() {
@@ -47,13 +47,13 @@ impl Flush<'_> {
         for lane in self.lanes.iter() {
             if lane.overdue > 0 {
                 let (count, name) = (lane.overdue, lane.served.volume.name());
-                failures.push(format!("{name}: {count} requests its drives never answered"));
+                failures.push(format!("{name}: its drives never answered {count} requests"));
             }
         }
         Ok(())
     }
 
-    /// Asks every volume that can be written for a flush; returns those that took it.
+    /// Submits a flush to every writable volume. Returns those that accepted it.
     fn submit_flushes(&mut self, failures: &mut Vec<String>) -> Vec<VolumeFlush> {
         let mut asked = Vec::new();
         for lane in 0..self.lanes.numbers() {
@@ -69,7 +69,7 @@ impl Flush<'_> {
         asked
     }
 
-    /// Asks a volume for a flush; whether it took that.
+    /// Submits a flush to a volume. Returns true if it was accepted.
     fn submit_flush(&mut self, lane: usize, failures: &mut Vec<String>) -> bool {
         let flush = Bio::flush().with_user_data(FLUSH_USER_DATA);
         let submitted = self.lanes[lane].channel.submit(flush);
@@ -80,8 +80,7 @@ impl Flush<'_> {
         submitted.is_ok()
     }
 
-    /// Asks a volume for the next flush after one that failed, when that is due; whether one is
-    /// still to be waited for.
+    /// Retries a failed flush when that is due. Returns true while the volume must be waited for.
     fn goes_on(&mut self, asked: &mut VolumeFlush, failures: &mut Vec<String>) -> bool {
         let volume = &self.lanes[asked.lane].served.volume;
         if asked.progress.is_over(volume, self.limit.left_with_ns(self.more_ns), 0) {
@@ -95,7 +94,7 @@ impl Flush<'_> {
         self.submit_flush(asked.lane, failures)
     }
 
-    /// Serves all volumes and takes those off the list whose flush is answered.
+    /// Polls all volumes and removes those whose flush has completed from `asked`.
     fn take_flushed(&mut self, asked: &mut Vec<VolumeFlush>, failures: &mut Vec<String>) {
         for index in 0..self.lanes.numbers() {
             let Some(lane) = self.lanes.get_mut(index) else { continue };
@@ -121,9 +120,8 @@ impl Flush<'_> {
         }
     }
 
-    /// Serves the drives until the flushes of all threads are answered: a flush that joined another
-    /// may have been issued on this thread's queue. Waits `more_ns` longer than for its own at
-    /// most.
+    /// Serves the drives until the flushes of all threads have completed: a merged flush may have
+    /// been issued on this thread's queue. Waits up to `more_ns` longer than for its own flush.
     pub(crate) fn await_others(&mut self, more_ns: u64) -> Result<(), Error> {
         let more_ns = self.more_ns.saturating_add(more_ns);
         let (lanes, shared, limit) = (&mut *self.lanes, self.shared, &mut *self.limit);

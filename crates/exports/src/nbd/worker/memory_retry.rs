@@ -1,17 +1,17 @@
-//! Connections that wait for memory try again, here and on the other threads.
+//! Retries connections that wait for memory, on this thread and on the others.
 //!
-//! Called by the worker's turn: a connection is tried again when buffers of its own or of its
-//! volume came back, or when it has the next turn in the line (memory/waiting_line.rs).
+//! Called once per turn of the worker. A connection is retried when its own buffers or its volume's
+//! were freed, or when it has the next turn in the line (memory/waiting_line.rs).
 //!
-//! Invariants: a connection in the line is `Queued` and open. A thread that rings the others has
-//! one more turn itself, so a connection that joined the line while memory came back elsewhere is
-//! tried once more.
+//! Invariants: a connection in the line is `Queued` and open. A thread that rings the others runs
+//! one more turn itself, so a connection that joined the line while another thread freed memory is
+//! retried, too.
 
 use super::Worker;
 use crate::nbd::memory::waiting_line::{MemoryWait, SIZE_CLASSES};
 
 impl Worker {
-    /// Connections that wait for memory try again, if they have reason to.
+    /// Retries connections that wait for memory, if it may succeed now.
     pub(crate) fn retry_memory_waits(&mut self) {
         while let Some(index) = self.core.submitter.retry.pop() {
             let conn = self.conns[index].as_mut();
@@ -21,13 +21,13 @@ impl Worker {
             }
         }
         if self.core.pool.budget().has_waiters() {
-            // Large ones last: what is free now should not be theirs alone.
+            // Large requests last, so that they do not take all the free memory.
             (0..SIZE_CLASSES).for_each(|class| self.retry_line(class));
         }
     }
 
-    /// Connections of this thread that want buffers of a size class go on in their turns, until one
-    /// has to wait further.
+    /// Retries connections of this thread that want buffers of size class `class`, in turn, until
+    /// one still has to wait.
     fn retry_line(&mut self, class: usize) {
         while let Some(turn) = self.core.pool.budget().next(class)
             && turn.thread == self.number
@@ -42,8 +42,8 @@ impl Worker {
         }
     }
 
-    /// While somebody waits for memory: gives back what this thread does not use, and rings the
-    /// other threads if something changed for those that wait.
+    /// While connections wait for memory, unmaps what this thread does not use, and rings the other
+    /// threads if something changed for those that wait.
     pub(crate) fn share_memory(&mut self) {
         if self.core.pool.budget().is_wanted() {
             self.core.pool.trim_for_others();

@@ -1,21 +1,21 @@
-//! Requests that no drive answers in time: their clients get an error, their memory stays.
+//! Requests that no drive answers in time: their clients get an error, their memory is kept.
 //!
-//! A ticket that is still with the block layer after its volume's timeout is *overdue*: its client
-//! is answered with EIO and the text of a timeout, while ticket and buffer wait for the drive,
-//! which may write that memory at any time, or until the thread ends. What a connection held
-//! counts from then on against the volume only. Tickets that the block layer never got are freed.
-//! Called by the worker's turn; finds them by the submitter's overdue.rs.
+//! A ticket that is still in the block layer after its volume's timeout is *overdue*. Its client is
+//! answered with EIO and the text of a timeout, while ticket and buffer wait for the drive, which
+//! may write that memory at any time, or until the thread ends. From then on its memory counts
+//! against the volume only, not the connection. Tickets that never reached the block layer are
+//! freed. Called once per turn of the worker; the submitter's overdue.rs finds the tickets.
 
 use millrace_block::Status;
 use millrace_machine::{Machine, Native};
 
 use super::Worker;
-use crate::nbd::execute::Core;
+use crate::nbd::execute::WorkerContext;
 use crate::nbd::memory::waiting_line::MemoryWait;
-use crate::nbd::submit::ticket::{Memory, TicketState};
+use crate::nbd::submit::ticket::{TicketMemory, TicketState};
 
 impl Worker {
-    /// Answers what is overdue.
+    /// Answers overdue requests with an error.
     pub(crate) fn end_overdue(&mut self) {
         if self.core.submitter.overdue_deadline().is_none() {
             return;
@@ -26,7 +26,8 @@ impl Worker {
             let its = self.core.submitter.lanes.get_mut(lane);
             if its.is_some_and(|lane| lane.is_look_due(now_ns)) {
                 if !std::mem::replace(&mut answered, true) {
-                    // Requests that drives have done are not overdue, however late that is found.
+                    // Requests that completed meanwhile are not overdue, even if their completion
+                    // is seen late.
                     self.core.submitter.poll();
                     self.answer();
                 }
@@ -39,22 +40,22 @@ impl Worker {
         let found = self.core.submitter.find_overdue(lane);
         found.iter().for_each(|id| self.give_up(*id));
         if !found.is_empty() {
-            // What never got to the block layer is nobody's any more; connections that wait try
-            // again.
-            let Core { submitter, pool, .. } = &mut self.core;
+            // Overdue tickets that never reached the block layer are not needed any more.
+            // Connections that wait for the volume's memory are retried.
+            let WorkerContext { submitter, pool, .. } = &mut self.core;
             submitter.drop_waiting(lane, pool, |ticket| ticket.state == TicketState::Overdue);
             submitter.retry.append(&mut submitter.lanes[lane].memory_waiters);
         }
     }
 
-    /// The client of an overdue request is told so.
+    /// Answers the client of an overdue request with a timeout error.
     fn give_up(&mut self, id: u32) {
         let ticket = self.core.submitter.tickets.get(id);
         let (reply, number, serial) =
             (ticket.reply, ticket.owner.conn as usize, ticket.owner.serial);
         let (lane, bytes) = (ticket.lane as usize, ticket.memory.pool_bytes());
         ticket.state = TicketState::Overdue;
-        if let Memory::Buffer(buffer) = &mut ticket.memory {
+        if let TicketMemory::Buffer(buffer) = &mut ticket.memory {
             self.core.pool.begin_stuck(buffer);
         }
         self.core.submitter.lanes[lane].started -= 1;

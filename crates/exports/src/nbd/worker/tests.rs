@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use millrace_block::{Op, Status};
 
-use super::super::ring::Backlog;
+use super::super::ring::SendBacklog;
 use super::super::tests::{MIB, Rig, connection, request, ticket, waiter};
 use super::super::{Observer, ServerStats};
 use super::*;
@@ -36,7 +36,7 @@ fn connections_are_dealt_out_in_turn_and_those_above_the_limit_closed() {
     });
     let mut clients = Vec::new();
     let log = logged(|| clients.extend((0..5).map(|_| accept(&mut rig, 0))));
-    let why = "a client is refused: 3 connections are open, as many as there may be";
+    let why = "refused a client: all 3 connections are in use";
     assert_eq!(log.matches(why).count(), 2, "{log}");
     assert!(log.contains(&rig.core.exports.catalog(0).unwrap().address), "{log}");
     assert_eq!(rig.ring.pending(), 5, "each accept is followed by another");
@@ -70,7 +70,7 @@ fn the_address_of_a_client_that_is_one_too_many_is_logged() {
     let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (ours, _) = listener.accept().unwrap();
     let log = logged(|| rig.accepted(0, ours.into_raw_fd()));
-    let from = format!("a client from {} is refused", client.local_addr().unwrap());
+    let from = format!("refused a client from {}: all 1 connections", client.local_addr().unwrap());
     assert!(log.contains(&from), "{log}");
     (0..2).for_each(|_| rig.ring.cancel_accept(0));
 }
@@ -86,7 +86,7 @@ fn a_client_takes_the_place_of_one_that_had_its_time_while_most_are_in_handshake
     age(&mut rig);
     let mut newer = None;
     let log = logged(|| newer = Some(accept(&mut rig, 0)));
-    assert!(log.contains("is refused: its handshake is not over"), "{log}");
+    assert!(log.contains("is refused: its handshake is not complete"), "{log}");
     rig.until("the oldest is closed", |rig| rig.core.counts.connections == 4);
     let mut greeting = [0; 18];
     clients[0].read_exact(&mut greeting).unwrap();
@@ -173,7 +173,7 @@ fn a_wait_for_a_client_to_catch_up_ends_when_it_is_cancelled_and_no_other_does()
             let (ours, theirs) = UnixStream::pair().unwrap();
             ours.set_nonblocking(true).unwrap();
             while std::io::Write::write(&mut &ours, &[0; 4096]).is_ok() {}
-            (Backlog::new(ours.as_raw_fd()).unwrap(), ours, theirs)
+            (SendBacklog::new(ours.as_raw_fd()).unwrap(), ours, theirs)
         })
         .collect();
     for (index, (backlog, ..)) in waits.iter().enumerate() {
@@ -223,9 +223,9 @@ fn a_turn_does_not_sleep_while_something_is_left_to_do() {
 fn what_a_turn_left_is_for_the_next_one_of_a_session_that_goes_on() {
     let mut rig = Rig::new(&["null:size=1m"], |_| ());
     for (phase, has_more, left) in [
-        (Phase::Transmission, true, true),
-        (Phase::Transmission, false, false),
-        (Phase::Draining, true, false),
+        (ConnectionPhase::Transmission, true, true),
+        (ConnectionPhase::Transmission, false, false),
+        (ConnectionPhase::Draining, true, false),
     ] {
         let (mut conn, _sockets) = connection(1);
         (conn.phase, conn.negotiation, conn.in_flight) = (phase, None, 1);
@@ -285,9 +285,9 @@ fn a_thread_sleeps_until_the_earliest_of_its_limits() {
     // Two whose places others have now, and the one of this connection.
     rig.handshakes = [(3, index, serial + 1), (3, index, serial - 1), (4, index, serial)].into();
     assert_eq!((rig.deadline(None), rig.handshakes.len()), (Some(4), 1));
-    rig.conns[index].as_mut().unwrap().phase = Phase::Transmission;
+    rig.conns[index].as_mut().unwrap().phase = ConnectionPhase::Transmission;
     assert_eq!((rig.deadline(None), rig.handshakes.len()), (look_ns, 0));
-    rig.conns[index].as_mut().unwrap().phase = Phase::Handshake;
+    rig.conns[index].as_mut().unwrap().phase = ConnectionPhase::Handshake;
     drop(client);
 }
 
@@ -372,7 +372,7 @@ fn a_ticket_is_its_connections_by_number_and_serial_until_it_is_overdue() {
         (5, TicketState::Started(0), false),
         (5, TicketState::Overdue, false),
     ] {
-        let ticket = Ticket { state, ..ticket(Op::Read, serial, Memory::None) };
+        let ticket = Ticket { state, ..ticket(Op::Read, serial, TicketMemory::None) };
         assert_eq!(awaits(&conn, &ticket), expected, "{serial} {state:?}");
     }
 }
@@ -390,10 +390,10 @@ fn a_connection_is_touched_once() {
 fn what_is_done_goes_to_its_connection_and_else_its_memory_to_the_pool() {
     // Serial of the ticket's owner, phase of the connection: requests in flight, answered.
     for (serial, phase, in_flight, answered) in [
-        (1, Phase::Transmission, 3, true),
-        (1, Phase::Draining, 3, true),
-        (1, Phase::Dead, 2, false),
-        (2, Phase::Transmission, 3, false),
+        (1, ConnectionPhase::Transmission, 3, true),
+        (1, ConnectionPhase::Draining, 3, true),
+        (1, ConnectionPhase::Dead, 2, false),
+        (2, ConnectionPhase::Transmission, 3, false),
     ] {
         let mut rig = Rig::new(&["null:size=1m"], |_| ());
         let (mut conn, _sockets) = connection(1);
@@ -401,7 +401,7 @@ fn what_is_done_goes_to_its_connection_and_else_its_memory_to_the_pool() {
         (conn.phase, conn.in_flight, conn.held_bytes) = (phase, 3, 8192);
         (conn.negotiation, conn.memory_wait) = (None, MemoryWait::Buffers);
         rig.conns.push(Some(conn));
-        let ticket = ticket(Op::Write, serial, Memory::Buffer(buffer));
+        let ticket = ticket(Op::Write, serial, TicketMemory::Buffer(buffer));
         let ticket = Ticket { state: TicketState::Started(0), ..ticket };
         rig.core.submitter.lanes[0].start(&ticket);
         let id = rig.core.submitter.tickets.insert(ticket);
@@ -446,9 +446,13 @@ fn every_request_receive_and_send_is_counted_and_shown_to_others() {
 #[test]
 fn a_send_that_fails_ends_its_connection_and_one_that_moved_something_does_not() {
     let mut rig = Rig::new(&["null:size=1m"], |_| ());
-    for (result, phase) in [(1, Phase::Transmission), (0, Phase::Dead), (-32, Phase::Dead)] {
+    for (result, phase) in [
+        (1, ConnectionPhase::Transmission),
+        (0, ConnectionPhase::Dead),
+        (-32, ConnectionPhase::Dead),
+    ] {
         let (mut conn, _sockets) = connection(1);
-        (conn.phase, conn.negotiation, conn.in_flight) = (Phase::Transmission, None, 2);
+        (conn.phase, conn.negotiation, conn.in_flight) = (ConnectionPhase::Transmission, None, 2);
         conn.input.busy = true;
         conn.out.push(|_| 1);
         conn.out.start();
@@ -471,7 +475,7 @@ fn a_send_that_fails_ends_its_connection_and_one_that_moved_something_does_not()
 }
 
 fn end_unused(rig: &mut Rig) -> EndedLanes {
-    let Core { ctx, submitter, .. } = &mut rig.core;
+    let WorkerContext { ctx, submitter, .. } = &mut rig.core;
     submitter.lanes.end_unused(ctx)
 }
 

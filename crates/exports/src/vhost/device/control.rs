@@ -1,12 +1,12 @@
-//! The control thread of a vhost-user export: its socket, one frontend at a time, its messages.
+//! Control thread of a vhost-user export: its socket, one frontend at a time, its messages.
 //!
-//! It accepts a connection, or makes one and makes it again when it is lost, and hands messages to
-//! the device (device.rs) until the frontend goes away; then all rings are stopped and emptied, and
-//! the next frontend may come. I/O threads go on meanwhile, whatever a frontend does here.
+//! The thread accepts a connection, or connects and reconnects itself, and passes messages to the
+//! device (device.rs) until the frontend goes away. Then it stops and empties all rings and serves
+//! the next frontend. The I/O threads keep running meanwhile, whatever a frontend does here.
 //!
-//! The crate that parses messages gives no way to tell the frontend of a change of size. So the
-//! message that brings the descriptor for that is looked at before it is taken, and the one line
-//! that is ever sent there is written here.
+//! The crate that parses messages cannot notify the frontend of a size change. So the message that
+//! carries the descriptor for notifications is peeked at before the crate takes it, and the only
+//! notification that is ever sent is written here.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -28,44 +28,43 @@ use millrace_machine::{Machine, Native};
 use super::Device;
 use crate::client_report::process_words;
 use crate::mailbox::lock;
-use crate::vhost::log::Log;
-use crate::{Allow, UnixSocket, descriptors};
+use crate::vhost::log::ExportLog;
+use crate::{AllowedPeers, UnixSocket, descriptors};
 
-/// Bytes of a message's header.
 const HEADER_BYTES: usize = 12;
-/// The message that brings the descriptor for messages to the frontend.
+/// Number of the message that carries the descriptor for messages to the frontend.
 const SET_BACKEND_REQ_FD: u32 = 21;
-/// Bit of a header's second word: the frontend asks for an answer.
+/// Bit of a header's second word: the frontend wants a reply.
 const NEED_REPLY: u32 = 8;
-/// The message to the frontend that the configuration space has changed: its number, version 1
-/// without a wish for a reply, no payload.
+/// Notification that the configuration space has changed: message number, flags (version 1, no
+/// reply wanted), payload length.
 const CONFIG_CHANGE: [u32; 3] = [2, 1, 0];
-/// How soon a frontend is called again that did not answer.
+/// Interval of connection attempts to a frontend that does not answer.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Which side of a frontend's connection listens.
+/// Socket of an export, and the side that listens on it.
 pub(crate) enum Endpoint {
-    /// The frontend connects to this socket, if its user or group is let in.
-    Listen(UnixSocket, Option<Allow>),
+    /// The frontend connects to this socket, if its user or group may.
+    Listen(UnixSocket, Option<AllowedPeers>),
     /// The control thread connects to the frontend's socket.
     Connect(PathBuf),
 }
 
-/// A frontend that is connected.
+/// A connected frontend.
 #[derive(Debug, Clone)]
 pub(crate) struct Frontend {
-    /// The connection, to shut it down.
+    /// Copy of the connection, to shut it down.
     stream: Arc<UnixStream>,
-    /// Its process and user.
+    /// Process and user of the frontend.
     pub(crate) peer: String,
-    /// When it connected.
+    /// Time of the connect, in nanoseconds.
     pub(crate) since_ns: u64,
-    /// Requests and bytes of its tenant until then.
+    /// Number of requests and bytes of its tenant before it connected.
     pub(crate) totals_before: [u64; 2],
 }
 
 impl Frontend {
-    /// A frontend that has connected just now, whose tenant had these totals.
+    /// Records a frontend that has just connected, and its tenant's totals.
     fn new(stream: UnixStream, totals_before: [u64; 2]) -> Frontend {
         let peer = rustix::net::sockopt::socket_peercred(&stream);
         let peer = peer.map_or_else(
@@ -76,20 +75,20 @@ impl Frontend {
         Frontend { stream, peer, since_ns: Native::now(), totals_before }
     }
 
-    /// Ends the connection; another frontend may come.
+    /// Shuts the connection down, so that another frontend can connect.
     pub(crate) fn disconnect(&self) {
-        // It may be gone already.
+        // Fails only if the connection is closed already.
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
     }
 }
 
-/// The control thread's connection to its frontend, for other threads.
+/// The control thread's connection to its frontend, for use by other threads.
 pub(crate) struct FrontendLink {
-    /// The frontend, if one is connected.
+    /// The connected frontend, if there is one.
     frontend: Mutex<Option<Frontend>>,
-    /// The descriptor by which the frontend is notified of changes.
+    /// Descriptor for notifications to the frontend, if it sent one.
     changes: Mutex<Option<OwnedFd>>,
-    /// Readable when the export stops.
+    /// Eventfd that is readable when the export stops.
     stop: OwnedFd,
 }
 
@@ -101,21 +100,22 @@ impl FrontendLink {
         Ok(FrontendLink { frontend: Mutex::default(), changes: Mutex::default(), stop })
     }
 
-    /// The frontend, if one is connected.
+    /// Returns the connected frontend, if there is one.
     pub(crate) fn frontend(&self) -> Option<Frontend> {
         lock(&self.frontend).clone()
     }
 
-    /// Ends the connection, and the thread.
+    /// Disconnects the frontend and ends the control thread.
     pub(crate) fn shut_down(&self) {
-        // An eventfd that nobody reads takes a one.
+        // Cannot block, since an unread eventfd accepts a one.
         let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
         if let Some(frontend) = &*lock(&self.frontend) {
             frontend.disconnect();
         }
     }
 
-    /// Tells the frontend that the configuration space has changed; false if none listens.
+    /// Notifies the frontend that the configuration space has changed. Returns false if that is
+    /// impossible.
     pub(crate) fn notify_config_change(&self) -> bool {
         let Some(fd) = &*lock(&self.changes) else { return false };
         let mut message = [0; HEADER_BYTES];
@@ -125,8 +125,8 @@ impl FrontendLink {
         send(fd, &message, SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_ok()
     }
 
-    /// Waits until one of these is readable, or the time is up; which are. None if the export
-    /// stops.
+    /// Waits until a descriptor is readable or the time is up. Returns which descriptors are
+    /// readable, or `None` if the export stops.
     fn wait(&self, others: &[&dyn AsFd], limit: Option<Duration>) -> Option<Vec<bool>> {
         loop {
             let mut fds = vec![PollFd::new(&self.stop, PollFlags::IN)];
@@ -148,7 +148,7 @@ impl FrontendLink {
 }
 
 impl Endpoint {
-    /// The socket that a frontend connects to, if it does.
+    /// Returns the socket that frontends connect to, if the server listens.
     fn listener(&self) -> Option<&UnixListener> {
         match self {
             Endpoint::Listen(socket, _) => Some(socket.socket()),
@@ -156,7 +156,7 @@ impl Endpoint {
         }
     }
 
-    /// Makes a connection; none if the export stops meanwhile.
+    /// Waits for a connection or makes one. Returns `None` if the export stops meanwhile.
     fn open(&self, link: &FrontendLink) -> Option<io::Result<UnixStream>> {
         match self {
             Endpoint::Listen(socket, allow) => loop {
@@ -167,7 +167,7 @@ impl Endpoint {
                 };
                 match allow.as_ref().map(|allow| allow.check(stream.as_raw_fd())) {
                     Some(Err(who)) => tracing::warn!(
-                        "unix:{}: a frontend is refused: {who}, which may not connect",
+                        "unix:{}: refused a frontend that may not connect: {who}",
                         socket.path().display()
                     ),
                     _ => return Some(Ok(stream)),
@@ -177,7 +177,7 @@ impl Endpoint {
         }
     }
 
-    /// What it means for a person that no connection can be made.
+    /// Describes the failure to get a connection for the operator.
     fn failure(&self) -> String {
         match self {
             Endpoint::Listen(..) => "cannot accept a frontend".to_owned(),
@@ -191,7 +191,7 @@ pub(crate) fn run(
     endpoint: &Endpoint,
     link: &FrontendLink,
     mut make: impl FnMut() -> Device,
-    log: &Log,
+    log: &ExportLog,
 ) {
     let mut reported = false;
     while let Some(stream) = endpoint.open(link) {
@@ -215,7 +215,8 @@ pub(crate) fn run(
     }
 }
 
-/// Connects without waiting for a frontend that takes no connections: one that waits cannot stop.
+/// Connects without blocking on a frontend that does not accept: a blocked thread could not be
+/// stopped.
 fn connect(path: &Path) -> io::Result<UnixStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -225,38 +226,40 @@ fn connect(path: &Path) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// Serves one frontend until it goes away; says so if another one waits at `socket` meanwhile.
+/// Serves one frontend until it disconnects. Logs a line if another one tries to connect meanwhile.
 fn serve(
     stream: UnixStream,
     mut socket: Option<&UnixListener>,
-    (link, log): (&FrontendLink, &Log),
+    (link, log): (&FrontendLink, &ExportLog),
     device: Device,
 ) {
     let Ok(copy) = stream.try_clone() else {
-        return log.say("no descriptors left for a frontend");
+        return log.say("no file descriptors left for a frontend");
     };
     let Ok(peeked) = stream.try_clone() else {
-        return log.say("no descriptors left for a frontend");
+        return log.say("no file descriptors left for a frontend");
     };
     *lock(&link.frontend) = Some(Frontend::new(copy, device.totals()));
     let device = Arc::new(Mutex::new(device));
     let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(&device));
-    // A stop between the last look and the registration above must not be missed.
+    // `wait` checks for a stop first, so one between accept and the registration above is not
+    // missed.
     loop {
         let mut fds: Vec<&dyn AsFd> = vec![&peeked];
         fds.extend(socket.map(|socket| socket as &dyn AsFd));
         let Some(ready) = link.wait(&fds, None) else { break };
         if !ready[0] {
             socket = None;
-            log.say("another frontend waits until this one has gone: one guest to a socket");
+            log.say("another frontend waits until this one disconnects: a socket serves one guest at a time");
             continue;
         }
         let answered = look_ahead(&peeked, link);
-        // A message that loses its descriptors is dropped unseen, and its sender waits for ever.
+        // The crate would drop a message that lost its descriptors without a word, and its sender
+        // would wait for ever.
         if !descriptors::fit_one_message(&peeked)
             && let Some(why) = descriptors::shortage()
         {
-            log.say_rarely(format!("the frontend is cut off: {why}"));
+            log.say_rarely(format!("disconnecting the frontend: {why}"));
             break;
         }
         match handler.handle_request() {
@@ -266,16 +269,16 @@ fn serve(
                 break;
             }
             Err(Error::SocketRetry(_)) => {}
-            // It was told so.
+            // The frontend was sent an error reply, so it may continue.
             Err(_) if answered && lock(&device).goes_on() => {}
-            // A process that is killed leaves unread what it was told.
+            // A process that is killed leaves messages unread, which breaks the socket.
             Err(Error::SocketBroken(_)) => {
-                log.note("the virtual machine's process has gone");
+                log.note("the virtual machine's process has ended");
                 break;
             }
             Err(error) => {
                 let why = descriptors::shortage().unwrap_or_else(|| error.to_string());
-                log.say_rarely(format!("the frontend is cut off: {why}"));
+                log.say_rarely(format!("disconnecting the frontend: {why}"));
                 break;
             }
         }
@@ -286,8 +289,8 @@ fn serve(
     lock(&device).stop_all();
 }
 
-/// Keeps the descriptor for messages to the frontend, if the next message brings it; whether that
-/// asks for an answer.
+/// Keeps the descriptor for messages to the frontend, if the next message carries it. Returns true
+/// if that message wants a reply.
 fn look_ahead(stream: &UnixStream, link: &FrontendLink) -> bool {
     let mut header = [0u8; HEADER_BYTES];
     let peek = RecvFlags::PEEK;
@@ -320,7 +323,7 @@ fn look_ahead(stream: &UnixStream, link: &FrontendLink) -> bool {
 #[allow(clippy::unwrap_used)] // Tests may.
 mod tests {
     use super::*;
-    use crate::vhost::io_thread::nudge::Nudge;
+    use crate::vhost::io_thread::thread_signal::ThreadSignal;
 
     #[test]
     fn a_frontend_that_never_reads_of_changes_stops_nobody() {
@@ -336,15 +339,15 @@ mod tests {
 
     #[test]
     fn a_wait_goes_on_after_a_signal() {
-        let (link, nudge) = (FrontendLink::new().unwrap(), Nudge::default());
+        let (link, signal) = (FrontendLink::new().unwrap(), ThreadSignal::default());
         let (ours, theirs) = UnixStream::pair().unwrap();
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| {
-                let _nudged = nudge.take();
+                let _target = signal.attach();
                 link.wait(&[&ours], None)
             });
             for _ in 0..1000 {
-                nudge.give();
+                signal.send();
                 std::thread::yield_now();
             }
             drop(theirs);
@@ -360,7 +363,7 @@ mod tests {
         let said = Arc::<Mutex<Vec<String>>>::default();
         let into = Arc::clone(&said);
         let say: crate::vhost::Say = Arc::new(move |line: &str| lock(&into).push(line.to_owned()));
-        let (link, log) = (FrontendLink::new().unwrap(), Log::new("v", &say));
+        let (link, log) = (FrontendLink::new().unwrap(), ExportLog::new("v", &say));
         link.shut_down();
         let endpoint = Endpoint::Connect("/nowhere/at/all".into());
         run(&endpoint, &link, || unreachable!("there is no frontend"), &log);

@@ -1,8 +1,9 @@
-//! The messages of a frontend, one by one: checked, and told to the device.
+//! Messages of a frontend: each is checked and applied to the device.
 //!
-//! Called by the crate `vhost`, which parsed them; the work is in device.rs. What is refused is
-//! said in the log and cuts the frontend off, since most messages have no answer that could say so.
-//! But for changes of memory that are answered: nothing has changed then, and the frontend knows.
+//! Called by the crate `vhost`, which parses messages; the work is in device.rs. A refused message
+//! is logged and ends the connection, since most messages have no reply that could report the
+//! error. Changes of memory whose reply was requested are the exception: nothing has changed, and
+//! the frontend is told.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -16,21 +17,21 @@ use vhost::vhost_user::message::{
 use vhost::vhost_user::{Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
 
 use super::{CONFIG_MAX, Device, map};
-use crate::vhost::io_thread::Order;
+use crate::vhost::io_thread::ThreadOrder;
 use crate::vhost::memory::{REGIONS_MAX, Region};
 use crate::vhost::queue::blk::Config;
 use crate::vhost::queue::inflight::Inflight;
 use crate::vhost::ring::SIZE_MAX;
 use crate::virtio::config;
 
-/// Why the disk of a guest of another server is slower than the cache could be.
-const NOT_STARTED_HERE: &str = "this guest was not started here, and may send no flushes, as those of qemu-storage-daemon: each \
-     of its writes is durable before it is answered; a restart of its QEMU, or in the guest `echo \
-     write back > /sys/block/vda/cache_type`, lets the cache answer writes";
+/// Log line for a guest from another server, whose writes cannot use the write cache.
+const NOT_STARTED_HERE: &str = "this guest was started on another server and may send no flushes (as with qemu-storage-daemon), so \
+     each write is made durable before it is answered; restart its QEMU, or run in the guest `echo \
+     write back > /sys/block/vda/cache_type`, to let the cache answer writes";
 
 impl VhostUserBackendReqHandlerMut for Device {
     fn set_owner(&mut self) -> Result<()> {
-        // A frontend keeps its connection for the next device that it makes there.
+        // The frontend keeps its connection for the next device that it creates.
         if std::mem::replace(&mut self.owned, true) {
             self.begin_session();
         }
@@ -73,7 +74,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_protocol_features(&mut self, features: u64) -> Result<()> {
-        // The crate keeps them, and refuses what goes beyond.
+        // The crate stores them and rejects unknown ones.
         self.answers = features & VhostUserProtocolFeatures::REPLY_ACK.bits() != 0;
         Ok(())
     }
@@ -129,7 +130,8 @@ impl VhostUserBackendReqHandlerMut for Device {
         let Some(place) = regions.iter().position(is_it) else {
             let at = region.guest_phys_addr;
             self.whole = true;
-            return self.refuse(format!("there is no memory region at {at:#x} to remove"));
+            return self
+                .refuse(format!("cannot remove the memory region at {at:#x}: there is none"));
         };
         regions.remove(place);
         self.change_memory(regions)
@@ -143,8 +145,8 @@ impl VhostUserBackendReqHandlerMut for Device {
                 Ok(())
             }
             _ => self.refuse(format!(
-                "queue {index} of {num} descriptors; a power of two up to {SIZE_MAX} while it is \
-                 not served"
+                "queue {index}: size {num} refused; it must be a power of two up to {SIZE_MAX}, and the \
+                 queue must be stopped"
             )),
         }
     }
@@ -179,11 +181,13 @@ impl VhostUserBackendReqHandlerMut for Device {
     fn set_vring_kick(&mut self, index: u8, fd: Option<File>) -> Result<()> {
         let kick = self.eventfd(fd)?;
         if kick.is_none() {
-            return self.refuse("a queue without an eventfd for kicks; it cannot be served idle");
+            return self.refuse(
+                "a queue needs an eventfd for kicks, so that the server can sleep while it is idle",
+            );
         }
         let vring = self.vring(index.into())?;
         if vring.served {
-            self.tell(index.into(), Order::Kick(index.into(), kick));
+            self.tell(index.into(), ThreadOrder::Kick(index.into(), kick));
             return Ok(());
         }
         vring.notifiers.kick = kick;
@@ -194,7 +198,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         let call = self.eventfd(fd)?;
         let vring = self.vring(index.into())?;
         if vring.served {
-            self.tell(index.into(), Order::Call(index.into(), call));
+            self.tell(index.into(), ThreadOrder::Call(index.into(), call));
         } else {
             vring.notifiers.call = call;
         }
@@ -206,7 +210,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         let vring = self.vring(index.into())?;
         vring.notifiers.error.clone_from(&error);
         if vring.served {
-            self.tell(index.into(), Order::Error(index.into(), error));
+            self.tell(index.into(), ThreadOrder::Error(index.into(), error));
         }
         Ok(())
     }
@@ -215,10 +219,10 @@ impl VhostUserBackendReqHandlerMut for Device {
         let vring = self.vring(index)?;
         vring.enabled = enable;
         if vring.served {
-            self.tell(index, Order::Enable(index as u16, enable));
+            self.tell(index, ThreadOrder::Enable(index as u16, enable));
         }
         if enable && !std::mem::replace(&mut self.config_read, true) {
-            // A frontend that comes back does not ask: the size may be another by now.
+            // A frontend that reconnects does not read it, and the size may have changed.
             self.link.notify_config_change();
         }
         Ok(())
@@ -232,7 +236,9 @@ impl VhostUserBackendReqHandlerMut for Device {
     ) -> Result<Vec<u8>> {
         let (from, size) = (offset as usize, size as usize);
         if from.saturating_add(size) > CONFIG_MAX {
-            return self.refuse(format!("{size} bytes at {from} of the configuration space"));
+            return self.refuse(format!(
+                "{size} bytes at offset {from} are outside the configuration space"
+            ));
         }
         let known = std::mem::replace(&mut self.config_read, true);
         if !known && self.is_new() {
@@ -242,16 +248,16 @@ impl VhostUserBackendReqHandlerMut for Device {
         let write_back = self.common.write_back.load(Ordering::SeqCst);
         let capacity = self.common.volume.capacity();
         let mut bytes = Config { capacity, write_back, ..self.config }.bytes().to_vec();
-        // Fields of newer devices read as zeroes.
+        // Fields of newer device versions read as zeroes.
         bytes.resize(CONFIG_MAX, 0);
         Ok(bytes[from..from + size].to_vec())
     }
 
     fn set_config(&mut self, offset: u32, buf: &[u8], _flags: VhostUserConfigFlags) -> Result<()> {
-        // All else is not the guest's to set; a guest that tries is ignored, as the hardware would.
+        // Guests can set no other field. Other writes are ignored, as hardware would do.
         let place = config::WRITEBACK.checked_sub(offset as usize).and_then(|at| buf.get(at));
         if let Some(value) = place {
-            // Whatever is negotiated so far: a frontend keeps it, and does not say it again.
+            // Set whatever is negotiated so far: a frontend sends the switch only once.
             self.common.write_back.store(*value != 0, Ordering::SeqCst);
             self.apply_write_back();
         }
@@ -266,9 +272,9 @@ impl VhostUserBackendReqHandlerMut for Device {
         match Inflight::create(queues, size) {
             Ok((region, file, bytes)) => {
                 if !self.config_read {
-                    // The guest has its device's configuration from another server, which may have
-                    // said that there is no cache: qemu-storage-daemon does, and such guests send
-                    // no flushes.
+                    // The guest read its device's configuration on another server, which may have
+                    // reported that there is no cache. qemu-storage-daemon does so, and such guests
+                    // send no flushes.
                     self.common.write_back.store(false, Ordering::SeqCst);
                     if self.common.unflushed.tracks() {
                         self.common.log.say(NOT_STARTED_HERE);
@@ -292,8 +298,8 @@ impl VhostUserBackendReqHandlerMut for Device {
                 }
                 if self.common.unflushed.follow(&region) {
                     self.common.log.say(
-                        "the last daemon ended with writes in memory that it had answered and not \
-                         flushed; the guest is told by an I/O error for its next flush",
+                        "the last daemon ended before it flushed writes that it had answered; the \
+                         guest's next flush fails with an I/O error to report this",
                     );
                 }
                 self.inflight = Some(region);
@@ -305,7 +311,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_gpu_socket(&mut self, _gpu_backend: GpuBackend) -> Result<()> {
-        self.refuse("this is no GPU")
+        self.refuse("this device is not a GPU")
     }
 
     fn get_shared_object(&mut self, _uuid: VhostUserSharedMsg) -> Result<File> {
@@ -330,6 +336,6 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_log_base(&mut self, _log: &VhostUserLog, _file: File) -> Result<()> {
-        self.refuse("dirty pages are not logged; live migration is not supported")
+        self.refuse("live migration is not supported: the server does not log dirty pages")
     }
 }

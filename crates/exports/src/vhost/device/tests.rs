@@ -16,7 +16,7 @@ use super::*;
 use crate::mailbox::lock;
 use crate::vhost::Say;
 use crate::vhost::io_thread::ThreadConfig;
-use crate::vhost::log::Log;
+use crate::vhost::log::ExportLog;
 use crate::vhost::memory::memory_file;
 use crate::vhost::tests::played::volume;
 use crate::virtio::ID_BYTES;
@@ -32,7 +32,7 @@ fn device() -> (Device, Arc<Mutex<Vec<String>>>) {
     let config = Config { capacity, limits, queues, read_only, write_back, event_idx };
     let reactor = millrace_reactor::Config::default();
     let settings = ThreadConfig { reactor, poll_max_ns: 0, wait_max_ns: 0 };
-    let common = Common::new(volume, settings, Log::new("v", &say), None);
+    let common = ExportContext::new(volume, settings, ExportLog::new("v", &say), None);
     let write_back = AtomicBool::new(true);
     let flags = DeviceFlags {
         write_back,
@@ -62,7 +62,9 @@ fn what_a_block_device_without_migration_has_not_is_refused() {
     let said = lock(&said);
     // A line for each; two of them are the same, which is said once.
     assert_eq!(said.len(), 5, "{said:?}");
-    assert!(said.iter().all(|line| line.starts_with("export v: refused what the frontend asks: ")));
+    assert!(
+        said.iter().all(|line| line.starts_with("export v: refused a request of the frontend: "))
+    );
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! The end of an I/O thread: answer what is in flight, flush, let go of everything in order.
+//! Shutdown of an I/O thread: answer requests in flight, flush, free everything in order.
 //!
 //! Called once, by the thread's main function. Invariant: memory that a drive may still write is
-//! leaked with the queue whose request lies in it, never unmapped.
+//! leaked with the queue of the request, never unmapped.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,15 +13,16 @@ use super::IoThread;
 use crate::stop::{FLUSH_NS, FLUSH_USER_DATA, Progress, TURN_NS};
 
 impl IoThread {
-    /// Ends the thread, of so many, but for [`IoThread::let_go`]: answers what is in flight until
-    /// the deadline, and flushes if it is the last.
+    /// Shuts the thread down except for [`IoThread::let_go`]: answers requests in flight until the
+    /// deadline, and flushes if it is the last of `threads` threads.
     pub(crate) fn finish(&mut self, served: Result<(), Error>, threads: u16) -> (Vec<String>, u64) {
         let mut failures = Vec::new();
         let mut limit = self.common.stop.deadline();
         let drained = served.and_then(|()| self.drain(&mut limit));
-        // Before the flush, which is no guest's.
+        // Counted before the flush is submitted, which is no guest's request.
         let left = self.channel.in_flight();
-        // The last to have nothing in flight flushes: what the others wrote is done by then.
+        // The last thread without requests in flight flushes: the writes of all others are complete
+        // then.
         let before = self.common.drained.fetch_add(1, Ordering::SeqCst);
         let ended = drained.and_then(|()| match before + 1 == threads {
             true => self.flush(&mut limit, &mut failures),
@@ -31,8 +32,8 @@ impl IoThread {
             failures.push(error.to_string());
         }
         if left > 0 {
-            let what = if left == 1 { "request of a guest is" } else { "requests of a guest are" };
-            failures.push(format!("{left} {what} cut off: no answer of a drive"));
+            let what = if left == 1 { "guest request is" } else { "guest requests are" };
+            failures.push(format!("{left} {what} cut off: the drives did not answer"));
         }
         self.publish();
         (failures, limit.left_ns())
@@ -40,13 +41,13 @@ impl IoThread {
 
     fn drain(&mut self, limit: &mut Deadline<Native>) -> Result<(), Error> {
         self.channel.lift_limits();
-        // Nobody hears the bases: the frontend finds what it needs in its rings.
+        // No receiver for the base: after a restart the frontend finds it in its rings.
         let (nobody, _) = std::sync::mpsc::channel();
         for served in self.queues.iter_mut().flatten() {
             served.queue.stopping.get_or_insert_with(|| nobody.clone());
         }
-        // As long as a cache gets on: what requests write after the flush would be in memory at the
-        // end, like what was acknowledged and lost.
+        // Continues while a cache makes progress: requests that write after the flush would leave
+        // their data in memory, to be lost although acknowledged.
         let volume = Arc::clone(&self.common.volume);
         let mut progress = Progress::watched(&volume);
         loop {
@@ -99,7 +100,7 @@ impl IoThread {
         Ok(())
     }
 
-    /// Drops channel, ring and queues in this order; leaks what is still written to.
+    /// Drops channel, ring and queues in this order. Leaks memory that may still be written to.
     pub(crate) fn let_go(self, left_ns: u64) {
         let IoThread { mut channel, ctx, kicks, queues, reactor, .. } = self;
         let leaks = channel.in_flight() > 0;

@@ -1,9 +1,10 @@
-//! Kicks: the eventfds by which guests say that there is something, on the reactor of a thread.
+//! Kicks: the eventfds by which guests announce new requests, polled by a thread's reactor.
 //!
-//! A kick wakes the thread out of its ring: a poll for readability stands there while it sleeps.
-//! The descriptors are the frontend's, so nothing here ever waits on one. Called by io_thread.rs.
+//! While the thread sleeps, a poll for readability is outstanding on each, so a kick wakes it. The
+//! descriptors belong to the frontend, so nothing here may block on one. Called by io_thread.rs.
 //!
-//! Invariant (the reactor's contract): a descriptor lives until no operation on it is outstanding.
+//! Invariant (the reactor's contract): a descriptor stays open while an operation on it is
+//! outstanding.
 #![allow(unsafe_code)]
 
 use std::io::IoSliceMut;
@@ -16,34 +17,33 @@ const POLL: u64 = 0;
 const CANCEL: u64 = 1;
 const KIND_BITS: u32 = 1;
 
-/// One kick descriptor.
-struct Kick {
+/// A kick descriptor.
+struct KickDescriptor {
     fd: OwnedFd,
-    /// A poll is outstanding.
     armed: bool,
     outstanding: u32,
-    /// Nobody wants to hear of it any more.
+    /// The descriptor was removed, but is kept open until its operations complete.
     gone: bool,
 }
 
-/// The kick descriptors of a thread.
-pub(crate) struct Kicks {
+/// All kick descriptors of a thread.
+pub(crate) struct KickPoller {
     handle: Handle,
     source: Source,
-    kicks: Vec<Option<Box<Kick>>>,
+    kicks: Vec<Option<Box<KickDescriptor>>>,
     completions: Vec<Completion>,
 }
 
-impl Kicks {
-    pub(crate) fn new(handle: Handle) -> Kicks {
+impl KickPoller {
+    pub(crate) fn new(handle: Handle) -> KickPoller {
         let source = handle.source();
-        Kicks { handle, source, kicks: Vec::new(), completions: Vec::with_capacity(64) }
+        KickPoller { handle, source, kicks: Vec::new(), completions: Vec::with_capacity(64) }
     }
 
-    /// Listens to a descriptor from now on; its place.
+    /// Starts to listen to a descriptor. Returns its index.
     pub(crate) fn add(&mut self, fd: OwnedFd) -> usize {
-        // What came before is taken for a kick: the ring is looked at anyway.
-        let kick = Kick { fd, armed: false, outstanding: 0, gone: false };
+        // Its count may be stale, which causes one unnecessary check of the ring.
+        let kick = KickDescriptor { fd, armed: false, outstanding: 0, gone: false };
         let free = self.kicks.iter().position(Option::is_none).unwrap_or(self.kicks.len());
         if free == self.kicks.len() {
             self.kicks.push(None);
@@ -52,7 +52,7 @@ impl Kicks {
         free
     }
 
-    /// Listens no longer.
+    /// Stops listening to a kick descriptor.
     pub(crate) fn remove(&mut self, place: usize) {
         let Some(kick) = self.kicks.get_mut(place).and_then(Option::as_mut) else { return };
         kick.gone = true;
@@ -85,7 +85,7 @@ impl Kicks {
         }
     }
 
-    /// Looks at what completed, and says the place of each kick that was seen.
+    /// Handles completed operations, and calls `seen` with the index of each kick.
     pub(crate) fn take(&mut self, mut seen: impl FnMut(usize)) {
         let mut completions = std::mem::take(&mut self.completions);
         self.handle.take(self.source, &mut completions);
@@ -97,7 +97,7 @@ impl Kicks {
                 kick.armed = false;
                 if result > 0 {
                     seen(place);
-                    // Before the rings are looked at for the last time.
+                    // Cleared before the last check of the rings, so that no kick is lost.
                     set_back(&kick.fd);
                 }
             }
@@ -108,18 +108,18 @@ impl Kicks {
         self.completions = completions;
     }
 
-    /// Whether operations are outstanding, which name memory of this.
+    /// Returns true if operations are outstanding, which refer to the descriptors.
     pub(crate) fn is_busy(&self) -> bool {
         self.handle.pending(self.source) > 0
     }
 }
 
-/// Takes a kick's count off it. The frontend may have been faster, and may have made its descriptor
-/// one that waits; we do not.
+/// Clears the count of a kick without blocking. The frontend may have cleared it first, and may
+/// have made its descriptor a blocking one.
 fn set_back(fd: &OwnedFd) {
     let mut count = [0; 8];
     let mut pieces = [IoSliceMut::new(&mut count)];
-    // At no place of the file: an eventfd has none.
+    // The offset -1 means the current position, since an eventfd has no offsets.
     let read = preadv2(fd, &mut pieces, u64::MAX, ReadWriteFlags::NOWAIT);
     if read == Err(Errno::OPNOTSUPP) || read == Err(Errno::NOSYS) {
         let _ = rustix::io::read(fd, &mut count);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     /// Turns until so many kicks were seen.
-    fn seen(reactor: &mut Reactor, kicks: &mut Kicks, wanted: u64) {
+    fn seen(reactor: &mut Reactor, kicks: &mut KickPoller, wanted: u64) {
         let mut seen = 0;
         until("kicks are seen", || {
             reactor.turn(Wait::No).unwrap();
@@ -162,13 +162,13 @@ mod tests {
     #[test]
     fn each_kick_is_seen_once_and_taken_off_its_own_descriptor() {
         let mut reactor = Reactor::new(Config::default()).unwrap();
-        let mut kicks = Kicks::new(reactor.handle());
+        let mut kicks = KickPoller::new(reactor.handle());
         let fds = [0; 3].map(|_| event());
         for (place, fd) in fds.iter().enumerate() {
             assert_eq!(kicks.add(fd.try_clone().unwrap()), place);
         }
         assert!(!kicks.is_busy());
-        let outstanding = |kicks: &Kicks| -> Vec<(bool, u32)> {
+        let outstanding = |kicks: &KickPoller| -> Vec<(bool, u32)> {
             kicks.kicks.iter().flatten().map(|kick| (kick.armed, kick.outstanding)).collect()
         };
         for place in [2, 0, 1, 1] {
@@ -190,7 +190,7 @@ mod tests {
     #[test]
     fn a_descriptor_is_closed_when_nothing_is_outstanding_on_it_and_no_other_is() {
         let mut reactor = Reactor::new(Config::default()).unwrap();
-        let mut kicks = Kicks::new(reactor.handle());
+        let mut kicks = KickPoller::new(reactor.handle());
         let [(low, low_closed), (high, high_closed)] = [(); 2].map(|()| closable());
         let (fd, idle) = (event(), closable());
         assert_eq!([kicks.add(low), kicks.add(high)], [0, 1]);

@@ -1,69 +1,69 @@
-//! What a control thread tells an I/O thread, and what that does about it.
+//! Orders of a control thread to an I/O thread, and their execution.
 //!
-//! Orders come through the thread's mailbox and are taken between rounds; those that somebody waits
-//! for carry the way back. Called by io_thread.rs.
+//! Orders arrive in the thread's mailbox and are executed between rounds. Orders whose sender waits
+//! carry a channel for the answer. Called by io_thread.rs.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-use super::kicks::Kicks;
+use super::kicks::KickPoller;
 use super::{IoThread, ServedQueue};
 use crate::vhost::memory::GuestMemory;
 use crate::vhost::queue::Queue;
-use crate::vhost::ring::Areas;
+use crate::vhost::ring::RingAreas;
 use crate::vhost::stats::QueueStats;
 
-/// What a control thread tells an I/O thread.
-pub(crate) enum Order {
+pub(crate) enum ThreadOrder {
     /// Serve a queue.
     Start(Box<Queue>),
-    /// Take nothing more from a queue, and say what its base is when it is empty.
+    /// Take no more requests from a queue, and send its base when it is empty.
     Stop(u16, Sender<u16>),
-    /// A queue goes on in other memory.
-    Memory(u16, Arc<GuestMemory>, Option<Areas>, Sender<()>),
-    /// A queue interrupts by another descriptor.
+    /// Use other memory for a queue, with its ring at these areas.
+    Memory(u16, Arc<GuestMemory>, Option<RingAreas>, Sender<()>),
+    /// Use another eventfd for a queue's interrupts.
     Call(u16, Option<OwnedFd>),
-    /// A queue is kicked by another descriptor.
+    /// Use another eventfd for a queue's kicks.
     Kick(u16, Option<OwnedFd>),
-    /// A queue tells of failures by another descriptor.
+    /// Use another eventfd to report a queue's failure.
     Error(u16, Option<Arc<OwnedFd>>),
-    /// A queue is enabled, or is not.
+    /// Enable or disable a queue.
     Enable(u16, bool),
 }
 
 impl IoThread {
-    /// Does what the control thread says.
+    /// Executes all orders in the mailbox.
     pub(crate) fn take_orders(&mut self) {
         while let Some(order) = self.state.orders.take() {
             match order {
-                Order::Start(queue) => self.start(queue),
-                Order::Stop(number, reply) => match self.find(number) {
+                ThreadOrder::Start(queue) => self.start(queue),
+                ThreadOrder::Stop(number, reply) => match self.find(number) {
                     Some(served) => served.queue.stopping = Some(reply),
-                    // It has no base then, and the control thread knows that.
+                    // The queue has no base then, which the control thread detects by the closed
+                    // channel.
                     None => drop(reply),
                 },
-                Order::Memory(number, memory, areas, reply) => {
+                ThreadOrder::Memory(number, memory, areas, reply) => {
                     if let Some(served) = self.find(number) {
                         served.queue.change_memory(memory, areas);
                     }
                     self.hits = 0;
-                    // Nobody waits any more if the device is gone.
+                    // The receiver is gone if the device is.
                     let _ = reply.send(());
                 }
-                Order::Call(number, fd) => {
+                ThreadOrder::Call(number, fd) => {
                     if let Some(served) = self.find(number) {
                         served.queue.notifiers.call = fd;
                         served.queue.interrupt();
                     }
                 }
-                Order::Kick(number, fd) => self.change_kick(number, fd),
-                Order::Error(number, fd) => {
+                ThreadOrder::Kick(number, fd) => self.change_kick(number, fd),
+                ThreadOrder::Error(number, fd) => {
                     if let Some(served) = self.find(number) {
                         served.queue.notifiers.error = fd;
                     }
                 }
-                Order::Enable(number, enabled) => {
+                ThreadOrder::Enable(number, enabled) => {
                     if let Some(served) = self.find(number) {
                         served.queue.enabled = enabled;
                     }
@@ -90,9 +90,9 @@ impl IoThread {
     fn start(&mut self, mut queue: Box<Queue>) {
         let kick = queue.notifiers.kick.take().map(|fd| self.kicks.add(fd));
         queue.suppress_kicks();
-        // What an earlier daemon answered last may never have been told of: it was killed between
-        // answer and interrupt, or the frontend had let go of the descriptor. A guest whose
-        // requests are all among those would wait for ever; one interrupt too many does no harm.
+        // The guest may have missed the last answers of an earlier daemon: it was killed between
+        // answer and interrupt, or the frontend had closed the eventfd. If all requests of the
+        // guest were among them, it would wait for ever. A superfluous interrupt does no harm.
         queue.interrupt();
         let free = self.queues.iter().position(Option::is_none).unwrap_or(self.queues.len());
         if free == self.queues.len() {
@@ -107,20 +107,20 @@ impl IoThread {
 }
 
 impl ServedQueue {
-    /// Shows others what the queue did so far, and that it is in service or, with 0, is not.
+    /// Publishes the queue's counters; `queues` is 1 while it is in service, else 0.
     pub(super) fn publish_stats(&self, queues: u64) {
         let waiting = self.queue.waits().into();
         self.counters.publish(QueueStats { queues, waiting, ..self.queue.stats });
     }
 
-    /// Lets go of a queue that is empty, and says its base.
-    pub(super) fn end(mut self, kicks: &mut Kicks) {
+    /// Removes an empty queue and sends its base.
+    pub(super) fn end(mut self, kicks: &mut KickPoller) {
         self.publish_stats(0);
         if let Some(place) = self.kick.take() {
             kicks.remove(place);
         }
         if let Some(reply) = self.queue.stopping.take() {
-            // Nobody waits any more if the device is gone.
+            // The receiver is gone if the device is.
             let _ = reply.send(self.queue.base());
         }
     }

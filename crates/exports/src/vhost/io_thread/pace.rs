@@ -1,51 +1,50 @@
-//! Workload-aware batch submission: whether to wait for more requests before submitting.
+//! Workload-aware batch submission: decides if a submission should wait for more requests.
 //!
-//! Pure arithmetic over times that are given: it owns no clock, allocates nothing and costs a few
-//! nanoseconds a call. Called by I/O threads and by the simulator, one for whatever submits
-//! together: a queue or a thread.
+//! Pure arithmetic over the times passed in: owns no clock, allocates nothing and costs a few
+//! nanoseconds per call. I/O threads and the simulator use one for each unit that submits together:
+//! a queue or a thread.
 //!
-//! Waiting delays the requests in hand and can save one submission's fixed cost. So it is bounded
-//! by what was set and by that cost as it was measured: whose submissions need no system call never
-//! waits. Within the bound it waits only while more may be expected: while requests come closely
-//! enough, and while the client has fewer outstanding than lately. A client with as many
-//! outstanding as its recent peak sends nothing until something completes.
-//! Paper: \[MIOT\] workload-aware batch submission.
+//! Waiting delays the requests in hand and can save the fixed cost of one submission. So the wait
+//! is bounded by a setting and by that cost as measured: without a system call per submission it
+//! never waits. Within the bound it waits only while more requests are likely: they arrive closely
+//! enough, and the client has fewer outstanding than its recent peak. At its peak a client sends
+//! nothing until a request completes. Paper: \[MIOT\] workload-aware batch submission.
 
-/// Weight of a new measurement in an average: one part in 2^3.
+/// Weight of a new measurement in an average, as a shift: one part in 2^3.
 const WEIGHT_SHIFT: u32 = 3;
-/// Averages are kept in 1/16 ns, so that small ones do not stand still.
+/// Averages are kept in units of 1/16 ns, so that rounding does not freeze small ones.
 const FRACTION_SHIFT: u32 = 4;
-/// A pause counts for at most so many times the longest wait that can pay: how much longer it was
-/// does not matter, and a burst after it is recognised at once.
+/// Cap of a pause between arrivals, in multiples of the longest wait that can pay. Longer pauses
+/// carry no information, and the cap lets the average adapt quickly when a burst follows.
 const PAUSE_MAX_BOUNDS: u64 = 2;
-/// So many average gaps without an arrival, and the burst is over.
+/// Number of average gaps without an arrival after which a burst is over.
 const OVERDUE_GAPS: u64 = 4;
-/// A peak is of this window of arrivals or the one before; each has at least so many, and four
-/// times the peak.
+/// Shortest window of arrivals over which a peak is taken. A window also has at least four times
+/// the peak; the peak is that of the current or the previous window.
 const WINDOW_MIN: u32 = 64;
-/// Times and costs are taken as at most this: 4 s.
+/// Upper limit of times and costs: 4 s.
 const TIME_MAX_NS: u64 = 1 << 32;
 
-/// How long a queue may wait for more.
+/// Settings of batch submission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PaceConfig {
-    /// Longest time that a request is held back, in nanoseconds; 0 is off.
+    /// Longest time that a request is held back, in nanoseconds; 0 disables waiting.
     pub wait_max_ns: u64,
 }
 
-/// What one queue's recent past says about waiting.
+/// Arrival statistics of one queue, which decide about waiting.
 #[derive(Debug, Clone)]
-pub struct Pace {
+pub struct BatchPacer {
     wait_max_ns: u64,
-    /// When requests came last; 0 before the first.
+    /// Time of the last arrival; 0 before the first.
     last_ns: u64,
-    /// Average time between two requests.
+    /// Average time between two arrivals.
     gap: Average,
     /// Average fixed cost of a submission.
     cost: Average,
-    /// In hand and in flight.
+    /// Number of requests in hand and in flight.
     outstanding: u32,
-    peaks: Peaks,
+    peaks: OutstandingPeaks,
 }
 
 /// A weighted moving average of nanoseconds.
@@ -65,22 +64,21 @@ impl Average {
     }
 }
 
-/// Most requests outstanding in this window of arrivals and in the one before.
+/// Maximum of outstanding requests in this window of arrivals and in the previous one.
 #[derive(Debug, Clone, Copy, Default)]
-struct Peaks {
+struct OutstandingPeaks {
     now: u32,
     before: u32,
-    /// Arrivals in this window.
     arrivals: u32,
 }
 
-impl Peaks {
+impl OutstandingPeaks {
     #[inline]
     fn note(&mut self, outstanding: u32, arrivals: u32) {
         self.now = self.now.max(outstanding);
         self.arrivals = self.arrivals.saturating_add(arrivals);
         if self.arrivals >= self.peak().saturating_mul(4).max(WINDOW_MIN) {
-            *self = Peaks { now: outstanding, before: self.now, arrivals: 0 };
+            *self = OutstandingPeaks { now: outstanding, before: self.now, arrivals: 0 };
         }
     }
 
@@ -90,21 +88,21 @@ impl Peaks {
     }
 }
 
-impl Pace {
-    /// A queue about which nothing is known: it does not wait.
+impl BatchPacer {
+    /// Starts without measurements, so that nothing waits at first.
     #[must_use]
-    pub fn new(config: PaceConfig) -> Pace {
-        Pace {
+    pub fn new(config: PaceConfig) -> BatchPacer {
+        BatchPacer {
             wait_max_ns: config.wait_max_ns.min(TIME_MAX_NS),
             last_ns: 0,
             gap: Average::default(),
             cost: Average::default(),
             outstanding: 0,
-            peaks: Peaks::default(),
+            peaks: OutstandingPeaks::default(),
         }
     }
 
-    /// `count` requests were taken off the ring at `now_ns`.
+    /// Records that `count` requests arrived in the ring at `now_ns`.
     #[inline]
     pub fn arrived(&mut self, now_ns: u64, count: u32) {
         if count == 0 {
@@ -118,8 +116,8 @@ impl Pace {
         self.peaks.note(self.outstanding, count);
     }
 
-    /// A submission of `count` requests cost `cost_ns` of fixed cost (a system call; 0 if it
-    /// needed none).
+    /// Records a submission of `count` requests and its fixed cost: the time of a system call, or 0
+    /// if it needed none.
     #[inline]
     pub fn submitted(&mut self, cost_ns: u64, count: u32) {
         if count > 0 {
@@ -127,14 +125,14 @@ impl Pace {
         }
     }
 
-    /// `count` requests were completed.
+    /// Records that `count` requests completed.
     #[inline]
     pub fn completed(&mut self, count: u32) {
         self.outstanding = self.outstanding.saturating_sub(count);
     }
 
-    /// Until when to hold `in_hand` requests (the first of them taken at `since_ns`) back to gather
-    /// more into one submission; `None`: submit now.
+    /// Returns the time until which `in_hand` requests, the first of them taken at `since_ns`,
+    /// should be held back to gather more into one submission. `None` means to submit now.
     #[inline]
     #[must_use]
     pub fn hold_until(&self, now_ns: u64, in_hand: u32, since_ns: u64) -> Option<u64> {
@@ -142,20 +140,19 @@ impl Pace {
         if in_hand == 0 || now_ns >= until_ns || self.outstanding >= self.peaks.peak() {
             return None;
         }
-        // At least 1, so that whoever has just seen something come waits for the next.
+        // At least 1, so that a request that has just arrived makes the thread wait for the next.
         let gap_ns = self.gap.ns().max(1);
         let quiet_ns = now_ns.saturating_sub(self.last_ns);
         let expected = quiet_ns < OVERDUE_GAPS * gap_ns && now_ns + gap_ns <= until_ns;
         expected.then_some(until_ns)
     }
 
-    /// Requests in hand and in flight.
     #[cfg(test)]
     pub(super) fn outstanding(&self) -> u32 {
         self.outstanding
     }
 
-    /// Longest that waiting can pay.
+    /// Returns the longest wait that can pay, in nanoseconds.
     #[inline]
     fn bound_ns(&self) -> u64 {
         self.wait_max_ns.min(self.cost.ns())
@@ -168,13 +165,13 @@ mod tests {
 
     const WAIT_MAX_NS: u64 = 10_000;
 
-    fn pace() -> Pace {
-        Pace::new(PaceConfig { wait_max_ns: WAIT_MAX_NS })
+    fn pace() -> BatchPacer {
+        BatchPacer::new(PaceConfig { wait_max_ns: WAIT_MAX_NS })
     }
 
     /// Bursts of `depth` requests, `gap_ns` apart, all submitted at `cost_ns` and completed after a
     /// pause; returns the time after the last.
-    fn rounds(pace: &mut Pace, depth: u32, gap_ns: u64, cost_ns: u64) -> u64 {
+    fn rounds(pace: &mut BatchPacer, depth: u32, gap_ns: u64, cost_ns: u64) -> u64 {
         let mut now_ns = 1_000;
         for _ in 0..20 {
             for _ in 0..depth {
@@ -212,7 +209,7 @@ mod tests {
             pace.arrived(now_ns, 1);
         }
         assert_eq!(pace.hold_until(now_ns, 1, now_ns), Some(now_ns + WAIT_MAX_NS));
-        let mut off = Pace::new(PaceConfig { wait_max_ns: 0 });
+        let mut off = BatchPacer::new(PaceConfig { wait_max_ns: 0 });
         let now_ns = rounds(&mut off, 32, 300, 2_000);
         off.arrived(now_ns + 300, 1);
         assert_eq!(off.hold_until(now_ns + 300, 1, now_ns + 300), None);
@@ -281,10 +278,10 @@ mod tests {
 
     /// A client with eight outstanding of a peak of nine, whose last request came at 50,000, one
     /// each `gap_ns`; a submission costs 2,000.
-    fn steady(gap_ns: u64) -> Pace {
+    fn steady(gap_ns: u64) -> BatchPacer {
         let (gap, cost) = (Average(gap_ns << FRACTION_SHIFT), Average(2_000 << FRACTION_SHIFT));
-        let peaks = Peaks { now: 9, before: 0, arrivals: 0 };
-        Pace { gap, cost, peaks, last_ns: 50_000, outstanding: 8, ..pace() }
+        let peaks = OutstandingPeaks { now: 9, before: 0, arrivals: 0 };
+        BatchPacer { gap, cost, peaks, last_ns: 50_000, outstanding: 8, ..pace() }
     }
 
     #[test]
@@ -295,7 +292,7 @@ mod tests {
         assert_eq!([399, 400].map(|late| held(50_000 + late, 1, 50_000)), [true, false]);
         // The wait ends at 52,000 less what is past of it.
         assert_eq!([1_900, 1_901].map(|past| held(50_000, 1, 50_000 - past)), [true, false]);
-        let full = Pace { outstanding: 9, ..steady(100) };
+        let full = BatchPacer { outstanding: 9, ..steady(100) };
         assert_eq!(full.hold_until(50_000, 1, 50_000), None);
     }
 

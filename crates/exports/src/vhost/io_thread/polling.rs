@@ -1,51 +1,51 @@
-//! Adaptive polling: how long to look for work before sleeping.
+//! Adaptive polling: decides how long to poll for work before sleeping.
 //!
-//! Pure arithmetic over times that are given: it owns no clock and allocates nothing. Called by I/O
-//! threads and by the simulator. A spin is as long as the last wait was, sleep included, if that is
-//! what a spin could have caught; a wait that was slept through may be longer than one that is
-//! spent spinning, because two wake-ups are part of it, so a spin is tried after waits of up to
-//! three times its bound. After a longer wait, and after a few spins in vain, there is none:
-//! a thread that is idle sleeps at once. Kernel counterpart: `halt_poll_ns` of KVM.
+//! Pure arithmetic over the times passed in: owns no clock and allocates nothing. Called by I/O
+//! threads and by the simulator. A poll lasts as long as the last wait, sleep included, if a poll
+//! could have caught its end. A wait with a sleep includes two wake-ups and can be longer than the
+//! same wait spent polling, so polling is tried after waits of up to three times its bound. After a
+//! longer wait, and after a few polls in vain, the thread sleeps at once: an idle thread does not
+//! poll. Kernel counterpart: `halt_poll_ns` of KVM.
 
-/// Shortest spin; KVM's `halt_poll_ns_grow_start`.
+/// Shortest poll in nanoseconds, like KVM's `halt_poll_ns_grow_start`.
 const START_NS: u64 = 10_000;
-/// Spins in vain in a row before some waits go without.
+/// Consecutive polls in vain after which polling pauses.
 const VAIN: u32 = 4;
-/// Waits that go without a spin, at first and at most; twice as many each time.
+/// Length of a pause as a number of waits: initial and longest. It doubles each time.
 const PAUSE_MIN: u32 = 64;
 const PAUSE_MAX: u32 = 8192;
-/// Spins that caught their work since the last pause, and the next one is short again.
+/// Successful polls since the last pause that reset the length of the next one.
 const CALM: u32 = 1024;
 
-/// What a thread's recent waits say about spinning.
+/// Statistics of a thread's recent waits, which decide about polling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Polling {
     max_ns: u64,
     spin_ns: u64,
-    /// Spins in a row that were in vain, and those since the last pause that were not.
+    /// Consecutive polls in vain, and below it successful polls since the last pause.
     vain: u32,
     caught: u32,
-    /// Waits that still go without, and how many the next time.
+    /// Waits left in this pause, and below it the length of the next pause.
     pause: u32,
     pause_next: u32,
 }
 
 impl Polling {
-    /// A thread that does not spin yet, and never longer than `max_ns`; 0 is off.
+    /// Starts without polling; polls never last longer than `max_ns`, and 0 disables them.
     #[must_use]
     pub fn new(max_ns: u64) -> Polling {
         Polling { max_ns, spin_ns: 0, vain: 0, caught: 0, pause: 0, pause_next: PAUSE_MIN }
     }
 
-    /// How long to look before sleeping, in nanoseconds; 0: sleep at once.
+    /// Returns how long to poll before sleeping, in nanoseconds; 0 means to sleep at once.
     #[inline]
     #[must_use]
     pub fn spin_ns(&self) -> u64 {
         self.spin_ns
     }
 
-    /// Work came while spinning, after so long. The spin was long enough and stays as it is: one
-    /// that is longer than it need be costs nothing while it catches.
+    /// Records a successful poll. Its length stays as it is: a longer one costs nothing while it
+    /// succeeds.
     #[inline]
     pub fn caught(&mut self, _waited_ns: u64) {
         self.vain = 0;
@@ -55,8 +55,7 @@ impl Polling {
         }
     }
 
-    /// Notes a sleep: how long the thread spun in vain before (0: not at all), and how long it
-    /// slept.
+    /// Records a sleep of `slept_ns`, after polling in vain for `spun_ns`; 0 if it did not poll.
     #[inline]
     pub fn slept(&mut self, spun_ns: u64, slept_ns: u64) {
         let waited_ns = spun_ns.saturating_add(slept_ns);

@@ -25,7 +25,7 @@ const LONG_NS: u64 = 30_000_000_000;
 struct Bench {
     thread: IoThread,
     state: Arc<ThreadState>,
-    common: Arc<Common>,
+    common: Arc<ExportContext>,
     control: FaultControl,
     played: Played,
     said: Arc<Mutex<Vec<String>>>,
@@ -50,7 +50,7 @@ impl Bench {
             poll_max_ns: LONG_NS,
             wait_max_ns: LONG_NS,
         };
-        let common = Arc::new(Common::new(volume, config, Log::new("t", &say), None));
+        let common = Arc::new(ExportContext::new(volume, config, ExportLog::new("t", &say), None));
         let state = Arc::<ThreadState>::default();
         let thread = IoThread::new(&common, &state, 0).unwrap();
         Bench { thread, state, common, control, played: Played::new(), said }
@@ -67,7 +67,7 @@ impl Bench {
 
     fn add(&mut self, q: u16, size: u16, change: impl FnOnce(&mut QueueParts)) {
         let queue = self.played.queue(q, size, change);
-        self.state.orders.put(Order::Start(Box::new(queue)));
+        self.state.orders.put(ThreadOrder::Start(Box::new(queue)));
         self.thread.take_orders();
     }
 
@@ -180,8 +180,8 @@ fn a_queue_that_breaks_is_told_once_and_makes_no_batch() {
 
 /// A pace of a client that had 32 outstanding lately, close together, for whose submissions a wait
 /// of four seconds pays.
-fn eager() -> Pace {
-    let mut pace = Pace::new(PaceConfig { wait_max_ns: LONG_NS });
+fn eager() -> BatchPacer {
+    let mut pace = BatchPacer::new(PaceConfig { wait_max_ns: LONG_NS });
     for _ in 0..32 {
         pace.arrived(Native::now(), 1);
         pace.submitted(u64::MAX, 1);
@@ -271,7 +271,7 @@ fn whatever_there_is_to_do_is_news_and_keeps_the_thread_from_sleeping() {
     bench.settle();
     assert!(!bench.thread.has_news());
     // Orders.
-    bench.state.orders.put(Order::Enable(0, true));
+    bench.state.orders.put(ThreadOrder::Enable(0, true));
     assert!(bench.thread.has_news());
     bench.thread.sleep(None).unwrap();
     bench.thread.sleep(far()).unwrap();
@@ -313,7 +313,7 @@ fn a_queue_that_stops_says_its_base_when_it_is_empty_and_lets_go_of_all() {
     bench.played.offer_reads(0, SIZE, 0, 3);
     bench.settle();
     let (reply, base) = channel();
-    bench.state.orders.put(Order::Stop(0, reply));
+    bench.state.orders.put(ThreadOrder::Stop(0, reply));
     bench.thread.take_orders();
     bench.thread.look_after();
     assert!(base.try_recv().is_err(), "three are in flight");
@@ -330,7 +330,7 @@ fn a_queue_that_stops_says_its_base_when_it_is_empty_and_lets_go_of_all() {
     assert_eq!((stats.queues, stats.in_flight, stats.requests), (1, 0, 3));
     // A ring that is none has no base.
     let (reply, base) = channel();
-    bench.state.orders.put(Order::Stop(0, reply));
+    bench.state.orders.put(ThreadOrder::Stop(0, reply));
     bench.thread.take_orders();
     assert_eq!(base.recv(), Err(std::sync::mpsc::RecvError));
     // The next one takes its place.
@@ -380,7 +380,7 @@ fn a_flush_at_the_end_that_is_not_answered_is_no_request_of_a_guest() {
     bench.control.add_rule(FaultRule::always(Effect::Stick).on(Op::Flush));
     let (failures, _) = finish(bench, 1, 0);
     let [failure] = &failures[..] else { panic!("{failures:?}") };
-    assert!(failure.contains(": flush: no answer in time of "), "{failure}");
+    assert!(failure.contains(" did not answer in time"), "{failure}");
 }
 
 #[test]
@@ -390,7 +390,7 @@ fn requests_that_never_end_are_told_of_and_their_memory_is_left_to_the_drives() 
     bench.played.offer_reads(0, SIZE, 0, 3);
     bench.settle();
     let (failures, memory) = finish(bench, 2, 0);
-    assert_eq!(failures, ["3 requests of a guest are cut off: no answer of a drive"]);
+    assert_eq!(failures, ["3 guest requests are cut off: the drives did not answer"]);
     assert!(memory.upgrade().is_some());
 }
 
@@ -436,7 +436,7 @@ fn a_thread_sleeps_while_nothing_is_to_be_done_and_serves_until_the_export_stops
             let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
             // Orders end its sleeps, and between them it says how many there were.
             while state.published.read().thread.sleeps < 3 && std::time::Instant::now() < deadline {
-                state.orders.put(Order::Enable(0, true));
+                state.orders.put(ThreadOrder::Enable(0, true));
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }
             let seen = state.published.read().thread.sleeps;

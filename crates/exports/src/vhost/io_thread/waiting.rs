@@ -1,8 +1,8 @@
-//! Nothing to do: an I/O thread polls for as long as that has paid lately, then sleeps in its ring.
+//! Idle I/O threads: poll as long as that has paid lately, then sleep in the ring.
 //!
-//! It does not poll where its CPU is shared: then it keeps from running whoever has work for it.
-//! Called by io_thread.rs between rounds. Invariant: before a sleep every guest was asked for a
-//! kick, and its ring looked at once more.
+//! A thread that shares its CPU does not poll, since it would keep its guests from running.
+//! io_thread.rs calls this between rounds. Invariant: before a sleep every guest was asked for a
+//! kick, and its ring was checked once more.
 
 use millrace_block::Error;
 use millrace_machine::{Machine, Native, Poll, Polled};
@@ -10,7 +10,7 @@ use millrace_machine::{Machine, Native, Poll, Polled};
 use super::IoThread;
 
 impl IoThread {
-    /// Whether there is something to do without sleeping.
+    /// Returns true if there is something to do without sleeping.
     #[inline]
     pub(super) fn has_news(&self) -> bool {
         self.queues.iter().flatten().any(|served| served.queue.has_news())
@@ -18,7 +18,7 @@ impl IoThread {
             || !self.state.orders.is_empty()
     }
 
-    /// Sleeps until something comes, or until `limit_ns`.
+    /// Sleeps until something happens, or until `limit_ns`.
     pub(super) fn sleep(&mut self, limit_ns: Option<u64>) -> Result<(), Error> {
         let mut available = false;
         for served in self.queues.iter_mut().flatten() {
@@ -43,7 +43,7 @@ impl IoThread {
         Ok(())
     }
 
-    /// Polls for as long as has paid lately; true if something came.
+    /// Polls for as long as has paid lately. Returns true if something happened.
     pub(super) fn spin(&mut self) -> Result<bool, Error> {
         let polling = usize::from(self.idle.answered);
         let spin_ns = self.idle.polling[polling].spin_ns();
@@ -71,7 +71,7 @@ impl IoThread {
         Ok(came)
     }
 
-    /// Asks no guest for kicks any more.
+    /// Tells all guests to send no kicks.
     fn suppress_kicks(&mut self) {
         for served in self.queues.iter_mut().flatten() {
             served.queue.suppress_kicks();

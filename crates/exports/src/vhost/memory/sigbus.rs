@@ -1,18 +1,18 @@
-//! What happens when a frontend cuts off the file behind memory that it shares.
+//! SIGBUS handler for guest memory whose file a frontend has truncated.
 //!
-//! Touching such memory raises SIGBUS, which would end the process. While guest memory is mapped, a
-//! handler puts zeroes of our own in place of the mapping that the fault was in and marks it; the
-//! thread goes on, and the device whose memory it was is failed (io_thread.rs). Faults elsewhere go
-//! to whoever handled them before. The table is fixed, since a handler may neither allocate nor
+//! Accessing such memory raises SIGBUS, which would end the process. While guest memory is mapped,
+//! a handler replaces the mapping in which the fault occurred by zeroes and marks it. The thread
+//! continues, and io_thread.rs fails the device that owns the memory. Faults at other addresses go
+//! to the previous handler. The table has a fixed size, since a handler may neither allocate nor
 //! lock.
 //!
-//! The whole mapping goes, since a process may have 65,530 only: a page on its own here and there
-//! would cut one mapping into any number. Other threads find zeroes in it from then on, too, and
-//! what they write there nobody sees; I/O that the kernel has under way keeps the pages it has.
+//! The whole mapping is replaced, since a process may have only 65,530 mappings: replacing single
+//! pages could split one mapping into any number. Other threads then find zeroes in it, too, and
+//! what they write is lost. I/O that the kernel has in flight keeps the old pages.
 //!
-//! Entries come and go under the handler; entry.rs says how it never uses one that is another's by
-//! then. Called by memory.rs. Invariant: an entry of the table is in force only while its mapping
-//! exists, and a mapping stays while a handler is at it.
+//! Entries are added and removed while the handler may run; entry.rs explains how it never uses an
+//! entry after its mapping has changed. Called by memory.rs. Invariant: an entry is in force only
+//! while its mapping exists, and a mapping stays while a handler uses it.
 #![allow(unsafe_code)]
 
 mod entry;
@@ -25,12 +25,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use millrace_block::{Error, ErrorKind};
 use millrace_machine::{Native, Word};
 
-use self::entry::{Entry, Mapping};
+use self::entry::{Mapping, MappingEntry};
 
-/// Most mappings at a time, of all devices.
+/// Maximum number of guarded mappings of all devices together.
 const ENTRIES: usize = 4096;
 
-/// A word of the table.
 struct TableWord(AtomicU64);
 
 impl TableWord {
@@ -38,8 +37,8 @@ impl TableWord {
     const ZERO: TableWord = TableWord(AtomicU64::new(0));
 }
 
-static TABLE: [Entry<TableWord>; ENTRIES] = [const {
-    Entry {
+static TABLE: [MappingEntry<TableWord>; ENTRIES] = [const {
+    MappingEntry {
         state: TableWord::ZERO,
         start: TableWord::ZERO,
         end: TableWord::ZERO,
@@ -48,9 +47,9 @@ static TABLE: [Entry<TableWord>; ENTRIES] = [const {
         hit: TableWord::ZERO,
     }
 }; ENTRIES];
-/// Entries that were ever in use: all that a fault has to look at.
+/// Number of entries that were ever in use, which limits the handler's search.
 static USED: AtomicUsize = AtomicUsize::new(0);
-/// Faults so far that were handled.
+/// Number of faults handled so far.
 static HITS: AtomicUsize = AtomicUsize::new(0);
 
 struct Previous(UnsafeCell<MaybeUninit<libc::sigaction>>);
@@ -61,47 +60,47 @@ unsafe impl Sync for Previous {}
 static PREVIOUS: Previous = Previous(UnsafeCell::new(MaybeUninit::uninit()));
 static INSTALL: Once = Once::new();
 
-/// Faults handled so far, in all mappings: cheap to look at, to see whether there is news.
+/// Returns the number of faults handled so far in all mappings. Cheap enough to check for news.
 #[inline]
 #[must_use]
 pub fn hits() -> usize {
-    // Relaxed: a hint; a later look sees it.
+    // Relaxed: a hint; a later check sees the new value.
     HITS.load(Ordering::Relaxed)
 }
 
-/// A mapping that is guarded as long as this lives.
+/// Guards a mapping against faults until dropped.
 #[derive(Debug)]
-pub struct Guard(usize);
+pub struct MappingGuard(usize);
 
-impl Guard {
+impl MappingGuard {
     /// Guards `len` bytes at `start`, mapped in pages of `page` bytes.
     ///
     /// # Errors
     /// `Busy` if too many mappings are guarded already.
-    pub fn new(start: usize, len: usize, page: usize) -> Result<Guard, Error> {
+    pub fn new(start: usize, len: usize, page: usize) -> Result<MappingGuard, Error> {
         INSTALL.call_once(install);
         let (start, page) = (start as u64, page as u64);
         let mapping = Mapping { start, end: start + len as u64, page };
         for (index, entry) in TABLE.iter().enumerate() {
-            // Before it is in force: from then on a fault must find it.
+            // Raised before the entry is in force, since a fault must find it from then on.
             USED.fetch_max(index + 1, Ordering::SeqCst);
             if entry.claim(mapping) {
-                return Ok(Guard(index));
+                return Ok(MappingGuard(index));
             }
         }
         let text = format!("more than {ENTRIES} regions of guest memory");
         Err(Error::new(ErrorKind::Busy, text))
     }
 
-    /// Whether a fault was handled in it.
+    /// Returns true if a fault was handled in this mapping.
     #[must_use]
     pub fn was_hit(&self) -> bool {
         TABLE[self.0].was_hit()
     }
 }
 
-impl Drop for Guard {
-    /// Waits for a handler that is at it.
+impl Drop for MappingGuard {
+    /// Waits for SIGBUS handlers that use the entry.
     fn drop(&mut self) {
         TABLE[self.0].retire::<Native>();
     }
@@ -120,9 +119,9 @@ fn install() {
     }
 }
 
-/// Puts zeroes in place of a mapping; where the system grants no memory of that size (it may be set
-/// to promise no more than it has), of half of it, and so on. False if not even of the page at
-/// `address`.
+/// Replaces a mapping by zeroes. If the kernel does not grant that much memory (strict overcommit),
+/// tries half of it around `address`, and so on. Returns false if not even the page at `address`
+/// can be replaced.
 fn replace((mut start, mut end): (usize, usize), address: usize, page: usize) -> bool {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -145,15 +144,15 @@ fn replace((mut start, mut end): (usize, usize), address: usize, page: usize) ->
     }
 }
 
-/// Puts zeroes where memory has gone away; whatever else it is goes to the previous handler.
+/// Replaces memory that was truncated by zeroes. Passes other faults to the previous handler.
 extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel passes a valid `siginfo_t`.
     let address = unsafe { (*info).si_addr() }.addr();
-    // Relaxed: a thread that faults in a mapping has heard of it, and so of its entry.
+    // Relaxed: a thread that faults in a mapping has learned of it after its entry was made.
     for entry in &TABLE[..USED.load(Ordering::Relaxed)] {
         let Some(Mapping { start, end, page }) = entry.pin(address as u64) else { continue };
-        // Before zeroes are there: another thread that reads them without a fault of its own must
-        // see, when it looks afterwards, that they are not the guest's.
+        // Marked before the zeroes appear: another thread that reads zeroes without a fault of its
+        // own must see the mark when it checks afterwards.
         entry.note_hit();
         // Relaxed: a hint, and `replace` is a system call.
         HITS.fetch_add(1, Ordering::Relaxed);

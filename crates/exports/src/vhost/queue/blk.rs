@@ -1,8 +1,8 @@
-//! The block device of virtio: its features, its configuration space, and its requests.
+//! The virtio block device: its features, its configuration space, and its requests.
 //!
-//! [`parse`] turns a chain (ring.rs) into what is to be done, wherever the guest splits header and
-//! status; [`Config`] tells a guest the limits of the volume, so that it builds requests that need
-//! no split. Called by queue.rs and device.rs. Untrusted: every length and number of a request.
+//! [`parse`] turns a chain (ring.rs) into an action, wherever the guest splits header and status.
+//! [`Config`] tells a guest the limits of the volume, so that it builds requests that need no
+//! split. Called by queue.rs and device.rs. Untrusted: every length and number of a request.
 //!
 //! Source: virtio 1.2, section 5.2.
 #![allow(unsafe_code)]
@@ -10,19 +10,19 @@
 use millrace_block::{Op, OpFlags, QueueLimits, Sector, Segment, Status};
 
 use crate::vhost::memory::read_once;
-use crate::vhost::ring::{Chain, Plain};
+use crate::vhost::ring::{DescriptorChain, PlainChain};
 use crate::virtio::{HEADER_BYTES, RANGE_BYTES, RANGE_UNMAP, config, feature, kind, status};
 
-/// Most pieces of data in a request that a guest is told of: two descriptors less than the smallest
-/// ring has that frontends commonly make, for guests without indirect tables.
+/// Maximum number of data segments per request that guests are told: two descriptors less than the
+/// smallest ring that frontends commonly make, for guests without indirect tables.
 pub const SEG_MAX: u32 = 128 - 2;
-/// Longest piece that a guest is told of: [`SEG_MAX`] of them are less than 2 GiB, since clients
-/// multiply the two in 32 bits, some with a sign.
+/// Longest segment that guests are told, in bytes. [`SEG_MAX`] of them are less than 2 GiB, since
+/// some drivers multiply the two in 32 bits, even signed.
 const PIECE_BYTES_MAX: u32 = 16 << 20;
-/// Smallest limit of a piece that guests take: their page.
+/// Smallest segment limit that guests accept, in bytes: their page size.
 const PAGE_BYTES: u32 = 4096;
 
-/// The one table from the block layer's outcomes to the device's.
+/// Maps the block layer's status to virtio's.
 #[must_use]
 pub fn status_of(status: Status) -> u8 {
     match status {
@@ -32,29 +32,29 @@ pub fn status_of(status: Status) -> u8 {
     }
 }
 
-/// What a guest is told of a volume.
+/// Properties of a volume that a guest is told.
 #[derive(Debug, Clone, Copy)]
 pub struct Config {
     /// Size in sectors.
     pub capacity: Sector,
-    /// What the volume takes.
+    /// Limits of the volume's queue.
     pub limits: QueueLimits,
-    /// Most queues.
+    /// Maximum number of queues.
     pub queues: u16,
-    /// Nobody may write.
+    /// If true, guests may not write.
     pub read_only: bool,
-    /// Writes may stay in a cache until a flush.
+    /// If true, writes may stay in a cache until a flush.
     pub write_back: bool,
-    /// Notifications may be suppressed by index.
+    /// Offer EVENT_IDX: notifications may be suppressed by index.
     pub event_idx: bool,
 }
 
 impl Config {
-    /// Longest piece in bytes, and most pieces of a request.
+    /// Returns the longest segment in bytes, and the maximum number of segments per request.
     ///
-    /// A piece is as long as the drives take one, so that a large request of few large pages is one
-    /// request here, too. What guests build of several may be longer than the drives take: the
-    /// layer splits it, which costs less than pieces of a few KiB.
+    /// A segment may be as long as the drives take one, so that a large request in few large pages
+    /// stays one request. Requests of several segments may be longer than the drives take. The
+    /// block layer splits these, which costs less than segments of a few KiB.
     #[must_use]
     pub fn segments(&self) -> (u32, u32) {
         let limits = &self.limits;
@@ -63,7 +63,7 @@ impl Config {
         (size.max(PAGE_BYTES), u32::from(limits.max_segments).clamp(1, SEG_MAX))
     }
 
-    /// The features of the device.
+    /// Returns the feature bits of the device.
     #[must_use]
     pub fn features(&self) -> u64 {
         let mut bits = feature::SIZE_MAX
@@ -91,7 +91,7 @@ impl Config {
         bits
     }
 
-    /// The configuration space.
+    /// Returns the configuration space.
     #[must_use]
     pub fn bytes(&self) -> [u8; config::BYTES] {
         let limits = &self.limits;
@@ -130,47 +130,48 @@ impl Config {
     }
 }
 
-/// What a request asks for.
+/// Action that a virtio-blk request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// A read or a write of the data.
+    /// Read or write the data.
     Transfer(Op, Sector),
-    /// A flush.
+    /// Flush.
     Flush,
-    /// A discard or a zeroing of a range.
+    /// Discard or zero a range.
     Range {
-        /// Which of the two.
+        /// `Discard` or `WriteZeroes`.
         op: Op,
-        /// With which flags.
+        /// Flags of the bio that executes the action.
         flags: OpFlags,
-        /// From where.
+        /// First sector.
         sector: Sector,
-        /// How long.
+        /// Length in sectors.
         nr_sectors: u32,
     },
-    /// The serial number, into the data.
+    /// Copy the serial number into the data.
     Id,
-    /// Nothing: it can only be answered, with this outcome.
+    /// Answer at once with this virtio status.
     Refused(u8),
 }
 
-/// A request.
+/// A parsed request.
 #[derive(Debug, Clone, Copy)]
 pub struct Request {
-    /// What the request asks for.
+    /// Action of the request.
     pub action: Action,
-    /// Where the request's outcome goes; none for a chain without a byte to write.
+    /// Address of the status byte in guest memory; `None` if the chain has no writable byte.
     pub status: Option<*mut u8>,
-    /// The request's data, as a range of the chain's pieces.
+    /// Data of the request, as a range of the chain's segments.
     pub data: (usize, usize),
-    /// Bytes of the request's data.
+    /// Length of the data in bytes.
     pub data_bytes: u64,
 }
 
-/// The read or write that a plain chain is; `None` if it is none, which [`parse`] tells.
+/// Returns operation and sector of a plain chain that is a read or write. `None` for others, which
+/// [`parse`] handles.
 #[inline(always)]
 #[must_use]
-pub fn parse_plain(plain: &Plain) -> Option<(Op, Sector)> {
+pub fn parse_plain(plain: &PlainChain) -> Option<(Op, Sector)> {
     // SAFETY: the ring found 16 bytes there.
     let [kind, sector] = unsafe { read_once(plain.header) }.map(u64::from_le);
     let kind = kind as u32;
@@ -182,13 +183,13 @@ pub fn parse_plain(plain: &Plain) -> Option<(Op, Sector)> {
     plain.data.len_bytes.is_multiple_of(512).then_some((op, sector))
 }
 
-/// Takes a chain apart. Its pieces are cut to the data.
+/// Parses a chain. Its segments are trimmed to the data.
 #[inline]
-pub fn parse(chain: &mut Chain) -> Request {
-    let Chain { parts, readable, has_empty, .. } = chain;
+pub fn parse(chain: &mut DescriptorChain) -> Request {
+    let DescriptorChain { parts, readable, has_empty, .. } = chain;
     let (count, readable, has_empty) = (parts.len(), *readable, *has_empty);
     let status = cut_status(&mut parts[readable..]);
-    // The last piece may have been the status alone.
+    // The last segment is empty if it was the status byte alone.
     let end = count - usize::from(parts.last().is_some_and(|part| part.len_bytes == 0));
     let mut header = [0; HEADER_BYTES];
     let first = cut_front(&mut parts[..readable], &mut header);
@@ -210,11 +211,11 @@ pub fn parse(chain: &mut Chain) -> Request {
         parts[from..to].iter().map(|part| u64::from(part.len_bytes)).sum()
     };
     let mut data_bytes = bytes(data, parts);
-    // What belongs to no part of the request has no meaning.
+    // Bytes on the other side of the chain have no meaning.
     let stray = bytes(other, parts) > 0;
     let known = written || matches!(kind, kind::IN | kind::FLUSH | kind::GET_ID);
     let action = match kind {
-        // First of all, since a driver goes by it.
+        // Checked first, since drivers probe for support this way.
         _ if !known => Action::Refused(status::UNSUPP),
         _ if stray || has_empty => Action::Refused(status::IOERR),
         kind::IN | kind::OUT => {
@@ -235,7 +236,7 @@ pub fn parse(chain: &mut Chain) -> Request {
     Request { action, status, data, data_bytes }
 }
 
-/// Cuts the last byte that can be written off.
+/// Cuts the last writable byte off, which is the status, and returns its address.
 #[inline]
 fn cut_status(writable: &mut [Segment]) -> Option<*mut u8> {
     let last = writable.last_mut()?;
@@ -243,8 +244,8 @@ fn cut_status(writable: &mut [Segment]) -> Option<*mut u8> {
     Some(last.start.wrapping_add(last.len_bytes as usize))
 }
 
-/// Copies as many bytes as `into` has off the front of some pieces; the first piece of what is
-/// left, or none if they are shorter.
+/// Copies the front of `parts` into `into` and trims it off. Returns the index of the first segment
+/// left, or `None` if there are not enough bytes.
 #[inline]
 fn cut_front(parts: &mut [Segment], into: &mut [u8]) -> Option<usize> {
     let (mut at, mut first) = (0, 0);
@@ -280,7 +281,7 @@ unsafe fn copy_out(from: *const u8, into: &mut [u8]) {
     }
 }
 
-/// Copies bytes into guest memory, as far as there are pieces; returns how many.
+/// Copies `from` into guest memory as far as it fits. Returns the number of bytes copied.
 pub fn copy_in(parts: &[Segment], from: &[u8]) -> u32 {
     let mut at = 0;
     for part in parts {
@@ -294,10 +295,10 @@ pub fn copy_in(parts: &[Segment], from: &[u8]) -> u32 {
     at as u32
 }
 
-/// The range of a discard or zeroing.
+/// Parses the range of a discard or zeroing.
 fn range(kind: u32, data_bytes: u64, parts: &mut [Segment]) -> Action {
     let mut bytes = [0; RANGE_BYTES];
-    // A guest was told that it may name one range.
+    // Guests are told that a request has one range.
     if data_bytes != RANGE_BYTES as u64 || cut_front(parts, &mut bytes).is_none() {
         return Action::Refused(status::IOERR);
     }

@@ -1,13 +1,13 @@
-//! What is in flight, written where it outlives this process: the inflight region of vhost-user.
+//! Record of requests in flight that outlives the process: the inflight region of vhost-user.
 //!
-//! The frontend keeps the region while the daemon is gone and hands it to the next one, which then
-//! resubmits exactly what was taken and not answered, in the order in which it was taken. The steps
-//! and their order are the specification's (vhost-user, "Inflight I/O tracking", split virtqueue),
-//! so a crash between any two of them loses nothing; the layout is libvhost-user's. The region is
-//! shared with the frontend: what is read from it is checked.
+//! The frontend keeps the region while the daemon is gone and passes it to the next daemon, which
+//! resubmits exactly the requests that were taken and not answered, in their original order. Steps
+//! and order follow the specification (vhost-user, "Inflight I/O tracking", split virtqueue), so a
+//! crash between any two steps loses nothing; the layout is libvhost-user's. The region is shared
+//! with the frontend: values read from it are checked.
 //!
 //! Made by device.rs, used by queue.rs. Invariant: a head is marked after it was taken and before
-//! it is submitted; the marks of a batch go after its used.idx is published.
+//! it is submitted; the marks of a batch are cleared after its used.idx is published.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -23,30 +23,30 @@ const HEADER_BYTES: usize = 16;
 const ENTRY_BYTES: usize = 16;
 const ALIGN: usize = 64;
 const VERSION: u16 = 1;
-/// Bits of the word for features at the start, which the specification and other servers leave
-/// zero. First: writes are durable when they are answered.
+/// Bits of the features word at the region's start, which the specification and other servers leave
+/// zero. This bit: writes are durable when they are answered.
 const WRITE_THROUGH: u64 = 1 << 63;
-/// A daemon has answered writes that were not flushed, and keeps them in its memory.
+/// A daemon has answered writes that were not flushed, and holds them in its memory.
 const UNFLUSHED: u64 = 1 << 62;
-/// A daemon has lost such writes with its end, and the guest was not told.
+/// A daemon ended and lost such writes, and the guest has not been told.
 const LOST: u64 = 1 << 61;
-/// A daemon of this program has noted the cache of the guest's disk.
+/// A daemon of this program has recorded the cache mode of the guest's disk.
 const NOTED: u64 = 1 << 60;
-/// Which daemon [`UNFLUSHED`] is of.
+/// Identity of the daemon that set [`UNFLUSHED`].
 const DAEMON: u64 = u32::MAX as u64;
-/// All bits that a daemon sets; whatever has others is no mark of one.
+/// All bits that this program sets. A word with other bits was not written by it.
 const KNOWN: u64 = WRITE_THROUGH | UNFLUSHED | LOST | NOTED | DAEMON;
 
-/// What becomes of writes that are answered.
+/// Cache mode of a guest's disk: when an answered write is durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteCache {
-    /// They are durable after the next flush.
+    /// Answered writes are durable after the next flush.
     WriteBack,
-    /// They are durable.
+    /// Writes are durable as soon as they are answered.
     WriteThrough,
 }
 
-/// The region of all queues of a device.
+/// The inflight region of a device, with a part for each queue.
 #[derive(Debug, Clone)]
 pub struct Inflight {
     region: Arc<Region>,
@@ -54,14 +54,13 @@ pub struct Inflight {
     queue_size: u16,
 }
 
-/// The part of one queue.
+/// The part of the inflight region that belongs to one queue.
 #[derive(Debug)]
 pub struct QueueInflight {
-    /// Keeps the memory mapped.
     region: Arc<Region>,
     start: *mut u8,
     size: u16,
-    /// Put last, as the region says.
+    /// Head that was put on the used ring last.
     last: u16,
     counter: u64,
 }
@@ -69,16 +68,16 @@ pub struct QueueInflight {
 // SAFETY: plain shared bytes, touched by the thread that has the queue.
 unsafe impl Send for QueueInflight {}
 
-/// Bytes that a queue needs.
+/// Returns the size of a queue's part in bytes.
 fn queue_bytes(queue_size: u16) -> usize {
     (HEADER_BYTES + ENTRY_BYTES * usize::from(queue_size)).next_multiple_of(ALIGN)
 }
 
 impl Inflight {
-    /// A new region, all zeroes, and its file.
+    /// Creates a region of zeroes; returns it with its file and its size in bytes.
     ///
     /// # Errors
-    /// `InvalidSetting` for no queue or a size that is none, `System` if there is no memory.
+    /// `InvalidSetting` for zero queues or an invalid size, `System` if there is no memory.
     pub fn create(queues: u16, queue_size: u16) -> Result<(Inflight, File, u64), Error> {
         let bytes = check(queues, queue_size)?;
         let file = memory_file("millrace-inflight", bytes)?;
@@ -88,10 +87,11 @@ impl Inflight {
         Ok((Inflight::open(copy, 0, (queues, queue_size))?, file, bytes))
     }
 
-    /// The region that a frontend kept.
+    /// Opens a region that a frontend kept.
     ///
     /// # Errors
-    /// If the file is too short, and the errors of [`Inflight::create`].
+    /// `InvalidSetting` if the file is too short or `offset` is not aligned, and the errors of
+    /// [`Inflight::create`].
     pub fn open(
         file: File,
         offset: u64,
@@ -107,8 +107,7 @@ impl Inflight {
         Ok(Inflight { region, queues, queue_size })
     }
 
-    /// Nothing is in flight any more, and the guest hears of no loss, whatever the region says: the
-    /// device was reset.
+    /// Clears the records of requests in flight and of lost writes, since the device was reset.
     pub fn forget(&self) {
         self.clear_lost();
         for index in 0..self.queues {
@@ -118,40 +117,39 @@ impl Inflight {
         }
     }
 
-    /// Notes whether writes are durable when they are answered, for a later daemon: frontends say
-    /// so once only.
+    /// Records the cache mode for a later daemon, since frontends set it only once.
     pub fn note_cache(&self, cache: WriteCache) {
         let is_through = cache == WriteCache::WriteThrough;
         self.change(WRITE_THROUGH, NOTED | if is_through { WRITE_THROUGH } else { 0 });
     }
 
-    /// Whether writes must be durable when they are answered: [`Inflight::note_cache`] noted it, or
-    /// noted nothing. Guests of qemu-storage-daemon are told that its disks have no cache, and send
-    /// no flushes.
+    /// Returns true if writes must be durable when they are answered: that mode was recorded, or
+    /// none was. Guests of qemu-storage-daemon are told that its disks have no cache, and send no
+    /// flushes.
     #[must_use]
     pub fn is_write_through(&self) -> bool {
         let word = self.word().load(Ordering::SeqCst);
         word & WRITE_THROUGH != 0 || word & NOTED == 0
     }
 
-    /// Notes which daemon has answered writes that were not flushed; none: none has.
+    /// Records which daemon has answered writes that were not flushed; `None` if none has.
     pub fn mark_unflushed(&self, daemon: Option<u32>) {
         let mark = daemon.map_or(0, |daemon| UNFLUSHED | u64::from(daemon));
         self.change(UNFLUSHED | DAEMON, mark);
     }
 
-    /// Notes that the guest is to be told that a daemon lost writes.
+    /// Records that the guest must be told that a daemon lost writes.
     pub fn mark_lost(&self) {
         self.change(LOST, LOST);
     }
 
-    /// Notes that there is no loss that the guest is to be told of.
+    /// Records that the guest need not be told of lost writes.
     pub fn clear_lost(&self) {
         self.change(LOST, 0);
     }
 
-    /// What was marked: which daemon has answered writes that were not flushed, and whether an
-    /// earlier one lost some.
+    /// Returns the daemon that has answered unflushed writes, if any, and true if an earlier daemon
+    /// lost some.
     #[must_use]
     pub fn marks(&self) -> (Option<u32>, bool) {
         let word = self.word().load(Ordering::SeqCst);
@@ -159,7 +157,7 @@ impl Inflight {
         ((is_ours && word & UNFLUSHED != 0).then_some(word as u32), is_ours && word & LOST != 0)
     }
 
-    /// Changes some bits of the first word, all at once.
+    /// Changes some bits of the features word atomically.
     fn change(&self, bits: u64, to: u64) {
         let changed = |word: u64| Some(word & KNOWN & !bits | to);
         let _ = self.word().fetch_update(Ordering::SeqCst, Ordering::SeqCst, changed);
@@ -170,7 +168,7 @@ impl Inflight {
         unsafe { AtomicU64::from_ptr(self.region.start().cast()) }
     }
 
-    /// The part of a queue of `size` descriptors, if it has one that is large enough.
+    /// Returns the part of a queue with `size` descriptors, if the region has one large enough.
     #[must_use]
     pub fn queue(&self, index: u16, size: u16) -> Option<QueueInflight> {
         let fits = index < self.queues && size <= self.queue_size;
@@ -187,18 +185,21 @@ impl Inflight {
 
 fn check(queues: u16, queue_size: u16) -> Result<u64, Error> {
     if queues == 0 || queues > 256 || queue_size == 0 || queue_size > SIZE_MAX {
-        let text = format!("inflight region for {queues} queues of {queue_size} descriptors");
+        let text = format!(
+            "inflight region for {queues} queues of {queue_size} descriptors refused; at most 256 \
+             queues of {SIZE_MAX} are supported"
+        );
         return Err(Error::new(ErrorKind::InvalidSetting, text));
     }
     Ok(usize::from(queues) as u64 * queue_bytes(queue_size) as u64)
 }
 
-/// What a queue starts with.
+/// State of a queue as recovered from the region.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
     /// Heads that were taken and not answered, in the order in which they were taken.
     pub heads: Vec<u16>,
-    /// The region was in use before: what was taken is what was answered and these.
+    /// The region was in use before, so all heads taken are either answered or in `heads`.
     pub known: bool,
 }
 
@@ -240,12 +241,12 @@ impl QueueInflight {
         unsafe { self.entry(head).wrapping_add(8).cast::<u64>().read_volatile() }
     }
 
-    /// Whether the file behind it was cut off.
+    /// Returns true if the frontend truncated the region's file.
     pub fn is_damaged(&self) -> bool {
         self.region.is_damaged()
     }
 
-    /// Finds what was in flight, with used.idx as it stands in the ring.
+    /// Recovers the requests in flight, given used.idx of the ring.
     pub fn recover(&mut self, used_idx: u16) -> Recovered {
         let known = self.get(8) == VERSION && self.get(10) == self.size;
         if !known {
@@ -259,7 +260,7 @@ impl QueueInflight {
             self.last = 0;
             return Recovered::default();
         }
-        // The last batch was published, but perhaps not all of its marks are gone.
+        // The last batch was published, but some of its marks may be left.
         let batch = used_idx.wrapping_sub(self.get(14)).min(self.size);
         let mut head = self.get(12);
         self.last = head;
@@ -273,24 +274,24 @@ impl QueueInflight {
         }
         self.set(14, used_idx);
         let mut heads: Vec<u16> = (0..self.size).filter(|head| self.is_marked(*head)).collect();
-        // Each counter is read once: a sort may panic if they change meanwhile.
+        // Reads each counter once: a sort may panic if the frontend changes them meanwhile.
         heads.sort_by_cached_key(|head| self.counter_of(*head));
         self.counter = heads.last().map_or(0, |head| self.counter_of(*head).wrapping_add(1));
         Recovered { heads, known: true }
     }
 
-    /// A head was taken.
+    /// Records that a head was taken from the avail ring.
     #[inline]
     pub fn taken(&mut self, head: u16) {
         // SAFETY: as in `counter_of`.
         unsafe { self.entry(head).wrapping_add(8).cast::<u64>().write_volatile(self.counter) };
-        // Whatever a frontend left there, there is a next one.
+        // Wraps, since a frontend may have put any value there.
         self.counter = self.counter.wrapping_add(1);
         in_order();
         self.mark(head, 1);
     }
 
-    /// A head was put on the used ring, which is not published yet.
+    /// Records that a head was put on the used ring, but is not published.
     #[inline]
     pub fn put(&mut self, head: u16) {
         // SAFETY: as in `is_marked`.
@@ -299,7 +300,7 @@ impl QueueInflight {
         self.last = head;
     }
 
-    /// A batch of these heads was published: only now their marks may go.
+    /// Records that a batch was published, and clears its marks.
     #[inline]
     pub fn published(&mut self, heads: &[u16], published: Published) {
         in_order();
@@ -311,7 +312,7 @@ impl QueueInflight {
     }
 }
 
-/// What a killed thread had done is a prefix of its program; the compiler must keep its order.
+/// A killed thread has executed a prefix of its program, so only the compiler must keep the order.
 #[inline]
 fn in_order() {
     compiler_fence(Ordering::SeqCst);

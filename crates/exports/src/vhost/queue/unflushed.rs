@@ -1,15 +1,17 @@
-//! `UnflushedWrites`: whether a device has answered writes that would be lost with this process.
+//! `UnflushedWrites`: tracks answered writes of a device that would be lost with this process.
 //!
 //! Some volumes keep answered writes in this process's memory until a flush: in a cache over the
-//! drives, or in librbd's. A guest outlives a daemon that is killed, and must hear of the loss as
-//! from a disk whose cache lost power: its next flush fails, or its next write if it flushes no
-//! more. So the inflight region, which the frontend keeps, says whether a write was answered since
-//! the last flush, and by which daemon. A region of another server says nothing, and is believed.
+//! drives, or in librbd's. A guest outlives a daemon that is killed, and must learn of the loss as
+//! from a disk whose cache lost power: its next flush fails, or its next write if the device is
+//! write-through now. So the inflight region, which the frontend keeps, records if a write was
+//! answered since the last flush, and by which daemon. A region of another server has no such
+//! record, and is taken to mean that nothing was lost.
 //!
-//! One for each export, since its cache outlives connections; shared by its queues, its control
-//! thread and the end of its I/O threads. Lock order: nothing is taken below `marks`. Invariants:
-//! the region has the mark before the guest sees the answer; a flush clears the mark only if no
-//! write was answered after the flush was begun; a loss stays there until the guest saw the error.
+//! Each export has one, since its cache outlives connections. It is shared by the export's queues,
+//! its control thread and the shutdown of its I/O threads. Lock order: no lock is taken while
+//! `marks` is held. Invariants: the region is marked before the guest sees the answer. A flush
+//! clears the mark only if no write was answered after the flush began. A recorded loss stays until
+//! the guest saw the error.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,46 +24,46 @@ use super::slots::FLUSH;
 use crate::mailbox::lock;
 use crate::virtio::status;
 
-/// Bits of the state: how far the device is from having nothing to lose.
+/// Mask of the state's bits that hold the phase.
 const PHASE: u32 = 3;
-/// Phase: nothing was answered since the last flush.
+/// Phase: no write was answered since the last flush.
 const CLEAN: u32 = 0;
-/// Phase: a write was answered.
+/// Phase: a write was answered since the last flush.
 const DIRTY: u32 = 1;
-/// Phase: a flush is under way, and nothing was answered since it began.
+/// Phase: a flush is in flight, and no write was answered since it began.
 const FLUSHING: u32 = 2;
-/// Bit of the state: an earlier daemon lost writes, and the guest was not told.
+/// Bit of the state: an earlier daemon lost writes, and the guest has not been told.
 const LOST: u32 = 4;
 
-/// Whether answered writes would be lost with this process.
+/// Tracks answered writes that would be lost with this process.
 #[derive(Debug)]
 pub(crate) struct UnflushedWrites {
     tracks: bool,
-    /// Changed under the lock only; looked at without.
+    /// Changed only under the lock of `marks`; read without it.
     state: AtomicU32,
-    marks: Mutex<Marks>,
+    marks: Mutex<RegionMarks>,
 }
 
 #[derive(Debug)]
-struct Marks {
-    /// The region of the last frontend, which may come back after this process.
+struct RegionMarks {
+    /// Inflight region of the last frontend, which may reconnect to the next process.
     region: Option<Inflight>,
-    /// Tells this daemon's marks from those of others.
+    /// Random number that tells this daemon's marks from those of others.
     daemon: u32,
-    /// The last flush that was begun.
+    /// Number of the flush begun last.
     flush: u64,
 }
 
-/// A flush that clears the mark if it succeeds.
+/// Number of a flush that clears the mark if it succeeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FlushTicket(u64);
 
 impl UnflushedWrites {
-    /// Of a device whose volume has these features.
+    /// Starts tracking for a device whose volume has these features.
     pub(crate) fn of(features: Features) -> UnflushedWrites {
         let tracks = features.process_cache;
         let daemon = (RandomState::new().hash_one(std::process::id()) as u32).max(1);
-        let marks = Mutex::new(Marks { region: None, daemon, flush: 0 });
+        let marks = Mutex::new(RegionMarks { region: None, daemon, flush: 0 });
         UnflushedWrites { tracks, state: AtomicU32::new(CLEAN), marks }
     }
 
@@ -71,13 +73,13 @@ impl UnflushedWrites {
     }
 
     fn is_in(&self, phase: u32) -> bool {
-        // SeqCst: a look that finds a flush not begun comes before it, as does the write that was
-        // completed before the look.
+        // SeqCst: a check that finds no flush begun is ordered before the flush, and so is the
+        // write that completed before the check.
         self.state.load(Ordering::SeqCst) & PHASE == phase
     }
 
-    /// Enters a phase; the caller has the lock.
-    fn enter(&self, marks: &Marks, phase: u32) {
+    /// Enters a phase and marks the region; the caller holds the lock.
+    fn enter(&self, marks: &RegionMarks, phase: u32) {
         let lost = self.state.load(Ordering::SeqCst) & LOST;
         if let Some(region) = &marks.region {
             region.mark_unflushed((phase != CLEAN).then_some(marks.daemon));
@@ -85,7 +87,7 @@ impl UnflushedWrites {
         self.state.store(phase | lost, Ordering::SeqCst);
     }
 
-    /// Writes are done, and the guest is about to see that.
+    /// Marks the region before the guest sees answered writes.
     #[inline]
     pub(crate) fn answer_writes(&self) {
         if !self.is_in(DIRTY) {
@@ -93,10 +95,11 @@ impl UnflushedWrites {
         }
     }
 
-    /// A flush begins; the ticket is for its end.
+    /// Begins a flush. Returns a ticket if the flush may clear the mark.
     pub(crate) fn begin_flush(&self) -> Option<FlushTicket> {
         let mut marks = lock(&self.marks);
-        // One that joins another under way is owed nothing: that one covers as much.
+        // A flush that begins during another one needs no ticket: the other one covers the same
+        // writes.
         self.is_in(DIRTY).then(|| {
             marks.flush += 1;
             self.enter(&marks, FLUSHING);
@@ -104,7 +107,7 @@ impl UnflushedWrites {
         })
     }
 
-    /// The flush of this ticket has ended, with this outcome of virtio's.
+    /// Ends a flush with a virtio status.
     fn end_flush(&self, ticket: FlushTicket, outcome: u8) {
         let marks = lock(&self.marks);
         if self.is_in(FLUSHING) && marks.flush == ticket.0 {
@@ -112,12 +115,12 @@ impl UnflushedWrites {
         }
     }
 
-    /// All that was answered was flushed, and nothing will be answered any more.
+    /// Clears the mark after the final flush, when no more writes will be answered.
     pub(crate) fn end_clean(&self) {
         self.enter(&lock(&self.marks), CLEAN);
     }
 
-    /// Whether the guest is to be told of a loss now; true once for each.
+    /// Returns true if the guest must be told of a loss now; only once for each loss.
     #[inline]
     pub(crate) fn take_loss(&self) -> bool {
         self.state.load(Ordering::SeqCst) & LOST != 0 && {
@@ -126,10 +129,10 @@ impl UnflushedWrites {
         }
     }
 
-    /// The guest sees the error that told it of a loss.
+    /// Clears the record of a loss when the guest has seen the error.
     pub(crate) fn forget_loss(&self) {
         let marks = lock(&self.marks);
-        // Relaxed: changed under the lock.
+        // Relaxed: the state changes only under the lock held here.
         if self.state.load(Ordering::Relaxed) & LOST == 0
             && let Some(region) = &marks.region
         {
@@ -137,22 +140,22 @@ impl UnflushedWrites {
         }
     }
 
-    /// Another frontend, another session or another life of the guest begins, which was promised
-    /// nothing by earlier daemons.
+    /// Forgets a loss, since a new frontend, session or boot of the guest begins, to which earlier
+    /// daemons promised nothing.
     pub(crate) fn begin_session(&self) {
         let _marks = lock(&self.marks);
         self.state.fetch_and(!LOST, Ordering::SeqCst);
     }
 
-    /// The marks are in this region from now on; whether it says that an earlier daemon lost
-    /// writes of the guest's.
+    /// Uses this region for the marks from now on. Returns true if it shows that an earlier daemon
+    /// lost the guest's writes.
     pub(crate) fn follow(&self, region: &Inflight) -> bool {
         let mut marks = lock(&self.marks);
         let (unflushed_by, was_lost) = region.marks();
         let is_lost = was_lost || unflushed_by.is_some_and(|daemon| daemon != marks.daemon);
         marks.region = Some(region.clone());
         if is_lost {
-            // First, so that one of the two is there at any time.
+            // Before the phase changes, so that one of the two marks is set at any time.
             region.mark_lost();
         }
         let phase = self.state.load(Ordering::SeqCst) & PHASE;
@@ -162,22 +165,21 @@ impl UnflushedWrites {
     }
 }
 
-/// A queue's share in the unflushed writes of its device.
+/// A queue's part in tracking the unflushed writes of its device.
 #[derive(Debug)]
 pub(super) struct QueueUnflushed {
     device: Arc<UnflushedWrites>,
-    /// Writes are to be noted.
+    /// If true, answered writes of the queue must be tracked.
     pub(super) notes: bool,
-    /// A write is done that the guest has not been shown.
+    /// A completed write was not published to the guest yet.
     pub(super) answered: bool,
-    /// Flushes in flight with a ticket, by head.
+    /// Heads of flushes in flight with their tickets.
     flushes: Vec<(u16, FlushTicket)>,
-    /// An answer that the guest has not been shown tells it of a loss.
+    /// An unpublished answer tells the guest of a loss.
     tells_loss: bool,
 }
 
 impl QueueUnflushed {
-    /// Of a queue of this device.
     pub(super) fn of(device: &Arc<UnflushedWrites>) -> QueueUnflushed {
         QueueUnflushed {
             device: Arc::clone(device),
@@ -188,20 +190,20 @@ impl QueueUnflushed {
         }
     }
 
-    /// A flush begins; [`FLUSH`] if its end is to be told.
+    /// Begins a flush. Returns [`FLUSH`] if `end_flush` must be called, else 0.
     pub(super) fn begin_flush(&mut self, head: u16) -> u32 {
         let ticket = self.notes.then(|| self.device.begin_flush()).flatten();
         self.flushes.extend(ticket.map(|ticket| (head, ticket)));
         if ticket.is_some() { FLUSH } else { 0 }
     }
 
-    /// The flush of this head has ended, with this outcome of virtio's.
+    /// Ends the flush with this head, with a virtio status.
     pub(super) fn end_flush(&mut self, head: u16, outcome: u8) {
         let ended = self.flushes.extract_if(.., |(of, _)| *of == head);
         ended.for_each(|(_, ticket)| self.device.end_flush(ticket, outcome));
     }
 
-    /// Whether the request in hand is to tell the guest of a loss.
+    /// Returns true if the current request must tell the guest of a loss.
     #[inline]
     pub(super) fn take_loss(&mut self) -> bool {
         let is_lost = self.device.take_loss();
@@ -209,7 +211,7 @@ impl QueueUnflushed {
         is_lost
     }
 
-    /// The guest is about to see what is done.
+    /// Called before completed requests are published to the guest.
     #[inline]
     pub(super) fn before_publish(&mut self) {
         if std::mem::take(&mut self.answered) {
@@ -217,7 +219,7 @@ impl QueueUnflushed {
         }
     }
 
-    /// The guest sees what is done.
+    /// Called after completed requests were published to the guest.
     #[inline]
     pub(super) fn after_publish(&mut self) {
         if std::mem::take(&mut self.tells_loss) {

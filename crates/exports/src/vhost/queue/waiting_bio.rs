@@ -1,26 +1,26 @@
-//! `WaitingBio`: the bio of a request that the channel had no room for, and since when it waits.
+//! `WaitingBio`: a bio that the channel had no room for, with the time since when it waits.
 //!
-//! While there is one, its queue takes no more off its ring. What waits meanwhile is the group's
-//! time in back pressure: of the held request, and of each that the guest has made available behind
-//! it. Owned by the queue; the clock is read only when the channel is full.
+//! While there is one, its queue takes no more requests off its ring. The waiting time counts as
+//! back pressure on the group, for the held request and for each one that the guest makes available
+//! behind it. Owned by the queue; the clock is read only when the channel is full.
 
 use millrace_block::{Bio, Channel, GroupId};
 use millrace_machine::{Machine, Native};
 
-/// A bio that waits for the channel.
+/// A bio that waits for room in the channel.
 pub(super) struct WaitingBio {
     bio: Bio,
     since_ns: u64,
 }
 
 impl WaitingBio {
-    /// Waits from now on.
+    /// Starts to wait.
     pub(super) fn new(bio: Bio) -> WaitingBio {
         WaitingBio { bio, since_ns: Native::now() }
     }
 
-    /// The bio, to be tried again; the time is in the account of its group, for as many requests
-    /// as wait with it.
+    /// Returns the bio to be retried, and counts the waiting time as back pressure on its group,
+    /// for all `waiting` requests.
     pub(super) fn try_again(
         self,
         group: GroupId,

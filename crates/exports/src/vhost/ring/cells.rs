@@ -1,18 +1,19 @@
-//! Where the words of a ring lie: in guest memory, or in a model of it.
+//! Access to the words of a ring, in guest memory or in a model of it.
 //!
-//! Implemented by `Areas` (ring.rs) and, for the checked machine, in model.rs. Called by ring.rs.
+//! Implemented by `RingAreas` (ring.rs) and, for the model checker, in model.rs. Called by ring.rs.
 
 use millrace_machine::{Machine, Order};
 
 /// The avail and used areas of a ring, in words of two bytes.
-pub trait Cells {
-    /// Whose fences order accesses to them.
+pub trait RingWords {
+    /// Machine whose fences order accesses to the ring.
     type Machine: Machine;
 
-    /// Word `index` of the avail area: flags, index, a head for each descriptor, used_event.
+    /// Reads word `index` of the avail area: flags, index, a head for each descriptor, used_event.
     fn avail(&self, index: usize, order: Order) -> u16;
 
-    /// Writes word `index` of the used area: flags, index, four for each descriptor, avail_event.
+    /// Writes word `index` of the used area: flags, index, four words for each descriptor,
+    /// avail_event.
     fn set_used(&self, index: usize, value: u16, order: Order);
 
     /// Writes entry `place` of the used area.

@@ -1,55 +1,57 @@
-//! What a guest may do to its ring that it must not.
+//! Errors of a guest in its ring.
 //!
-//! Plain values with a text for the log. Made by ring.rs, said by io_thread.rs.
+//! Plain values with a text for the log. Made by ring.rs, logged by io_thread.rs.
 
-/// What a guest must not do.
+/// Error that a guest made in its virtqueue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RingError {
-    /// More heads are available than the ring has.
-    #[error("avail.idx {idx} is more than {size} heads past {taken}, up to which they are taken")]
+    /// More heads are available than the ring has descriptors.
+    #[error(
+        "avail.idx {idx} is more than the {size} descriptors of the ring past the last index taken, {taken}"
+    )]
     AvailIdx {
-        /// As the guest wrote it.
+        /// avail.idx as the guest wrote it.
         idx: u16,
-        /// Heads taken so far, as the ring counts.
+        /// Number of heads taken, modulo 2^16.
         taken: u16,
-        /// Of the ring.
+        /// Number of descriptors of the ring.
         size: u16,
     },
-    /// A head or next index lies outside its table.
-    #[error("descriptor {index} of a table of {count}")]
+    /// A head or a next index is outside its table.
+    #[error("descriptor index {index} is outside its table of {count}")]
     Index {
-        /// As the guest wrote it.
+        /// Descriptor index as the guest wrote it.
         index: u16,
-        /// Descriptors there are.
+        /// Number of descriptors in the table.
         count: u32,
     },
-    /// A head that is in flight became available again.
-    #[error("descriptor {head} is made available while it is in flight")]
+    /// A head became available again while it was in flight.
+    #[error("descriptor {head} was made available while it was in flight")]
     InFlight {
-        /// The head.
+        /// Head of the chain.
         head: u16,
     },
-    /// A chain comes back to a descriptor that it has.
-    #[error("a chain that is a loop in a table of {count} descriptors")]
+    /// A chain returns to one of its own descriptors.
+    #[error("a descriptor chain loops in a table of {count} descriptors")]
     Loop {
-        /// Descriptors there are.
+        /// Number of descriptors in the table.
         count: u32,
     },
-    /// A buffer or table is not, or not wholly, in guest memory.
+    /// A buffer or table is not completely in guest memory.
     #[error("{len} bytes at {addr:#x} are not in guest memory")]
     NotMemory {
-        /// The buffer's guest address.
+        /// Guest address of the buffer.
         addr: u64,
-        /// Its length.
+        /// Length in bytes.
         len: u32,
     },
-    /// A readable buffer behind a writable one.
-    #[error("a readable buffer behind a writable one")]
+    /// A readable buffer follows a writable one.
+    #[error("a readable buffer follows a writable one")]
     Order,
-    /// An indirect table where there may be none, or of a size that is none.
-    #[error("an indirect table of {len} bytes that is not allowed there")]
+    /// An indirect table in a wrong place or of an invalid size.
+    #[error("an indirect table of {len} bytes is not allowed there")]
     Indirect {
-        /// Its length.
+        /// Length in bytes.
         len: u32,
     },
 }

@@ -1,8 +1,9 @@
-//! Models of a ring between driver and device: both see what the other wrote before its index; no
-//! kick and no interrupt is lost, with event indices and with flags, around the end of the index.
+//! Models of a ring between driver and device for the model checker. Each side sees everything that
+//! the other wrote before its index; no kick and no interrupt is lost, with event indices and with
+//! flags, even when the index wraps.
 //!
-//! The device's side is production code in the order of io_thread.rs and waiting.rs; the driver's
-//! side is written here as virtio 1.2, section 2.7.13 has it. Both sleep without a deadline.
+//! The device's side is production code in the order of io_thread.rs and waiting.rs. The driver's
+//! side is written here after virtio 1.2, section 2.7.13. Both sleep without a deadline.
 
 use std::sync::Arc;
 
@@ -10,15 +11,15 @@ use millrace_checker::{Checked, CheckedLine, CheckedParker, CheckedWord, Explore
 use millrace_machine::plant::Plant;
 use millrace_machine::{Line, Machine, Order, Parker, Thread, Word};
 
-use super::{Cells, RingFeatures, SplitRing};
+use super::{RingFeatures, RingWords, SplitRing};
 use crate::vhost::models::{holds_but_for, spawn};
 use crate::virtio::{NO_INTERRUPT, NO_NOTIFY};
 
 const SIZE: u16 = 2;
-/// The index goes round with the second request.
+/// Initial index, so that it wraps with the second request.
 const BASE: u16 = u16::MAX;
 
-/// What driver and device share, and the way to wake either.
+/// Memory shared by driver and device, and the means to wake either.
 struct Shared {
     avail_flags: CheckedWord,
     avail_idx: CheckedWord,
@@ -27,9 +28,8 @@ struct Shared {
     used_flags: CheckedWord,
     used_idx: CheckedWord,
     avail_event: CheckedWord,
-    /// A descriptor each, and what it points to.
+    /// For each descriptor, the request that it points to.
     requests: [CheckedLine<()>; SIZE as usize],
-    /// Entries of the used ring.
     answers: [CheckedLine<()>; SIZE as usize],
     kick: CheckedParker,
     call: CheckedParker,
@@ -58,7 +58,7 @@ impl Shared {
 const USED_EVENT: usize = 2 + SIZE as usize;
 const AVAIL_EVENT: usize = 2 + 4 * SIZE as usize;
 
-impl Cells for Arc<Shared> {
+impl RingWords for Arc<Shared> {
     type Machine = Checked;
 
     fn avail(&self, index: usize, order: Order) -> u16 {
@@ -88,14 +88,14 @@ impl Cells for Arc<Shared> {
     }
 }
 
-/// The device: serves so many requests.
+/// The device: serves `left` requests.
 fn device(shared: Arc<Shared>, features: RingFeatures, mut left: u16) {
     let mut ring = SplitRing::over(Arc::clone(&shared), SIZE, features, (BASE, BASE));
     ring.suppress_kicks();
     loop {
         ensure(ring.available().is_ok(), "an index that cannot be");
         while let Ok(Some(head)) = ring.take() {
-            // Checks and reads of a request, and its data.
+            // Stands for checking and reading the request and its data.
             shared.requests[usize::from(head)].write();
             ring.put(head, 1);
             left -= 1;
@@ -117,7 +117,7 @@ fn device(shared: Arc<Shared>, features: RingFeatures, mut left: u16) {
     }
 }
 
-/// The driver: its indices.
+/// The driver's side of the ring, with its indices.
 struct Driver {
     shared: Arc<Shared>,
     event_idx: bool,
@@ -135,7 +135,7 @@ impl Driver {
         shared.avail_idx.store(self.added.into(), Order::Release);
         Checked::fence(Order::SeqCst);
         let wanted = match self.event_idx {
-            // One was added, so it is the one that was asked for or not.
+            // Exactly one head was added, so the event index matches it or does not.
             true => shared.avail_event.load(Order::Relaxed) == u64::from(old),
             false => shared.used_flags.load(Order::Relaxed) & u64::from(NO_NOTIFY) == 0,
         };
@@ -170,7 +170,7 @@ impl Driver {
         Checked::fence(Order::SeqCst);
     }
 
-    /// Waits for an answer at least.
+    /// Waits until the device has answered at least one request.
     fn wait(&mut self) {
         while !self.take_answers() {
             self.ask_for_interrupts();
@@ -185,7 +185,7 @@ impl Driver {
     }
 }
 
-/// Two requests, `depth` at a time.
+/// Sends two requests, `depth` at a time.
 fn two_requests(features: RingFeatures, depth: u16) {
     let (shared, event_idx) = (Shared::new(), features.event_idx);
     let theirs = Arc::clone(&shared);

@@ -56,7 +56,8 @@ impl Guest {
 
     fn ring(&self, features: RingFeatures) -> SplitRing {
         let user = |guest| guest + (1 << 40);
-        let areas = Areas::find(&self.memory, SIZE, [user(0), user(AVAIL), user(USED)]).unwrap();
+        let areas =
+            RingAreas::find(&self.memory, SIZE, [user(0), user(AVAIL), user(USED)]).unwrap();
         // SAFETY: the memory outlives the ring in every test.
         unsafe { SplitRing::new(areas, SIZE, features, (0, 0)) }
     }
@@ -121,7 +122,7 @@ fn oracle(guest: &Guest, head: u16) -> Vec<(u64, u32, bool)> {
 }
 
 /// The pieces of our own chain, neighbours in one buffer put together again.
-fn lengths(chain: &Chain) -> (u64, u64) {
+fn lengths(chain: &DescriptorChain) -> (u64, u64) {
     let sum = |parts: &[Segment]| parts.iter().map(|part| u64::from(part.len_bytes)).sum();
     (sum(&chain.parts[..chain.readable]), sum(&chain.parts[chain.readable..]))
 }
@@ -139,7 +140,7 @@ proptest! {
         guest.put(0, &table.into_iter().flat_map(bytes).collect::<Vec<_>>());
         guest.put(TABLE, &indirect.into_iter().flat_map(bytes).collect::<Vec<_>>());
         let ring = guest.ring(RingFeatures { event_idx: true, indirect: true });
-        let mut chain = Chain::default();
+        let mut chain = DescriptorChain::default();
         let walked = ring.walk(head, &guest.memory, &mut chain);
         let expected = oracle(&guest, head);
         // Whatever is wrong: each piece lies in a region.
@@ -229,7 +230,7 @@ fn an_event_is_passed_or_not_around_the_end_of_the_index_as_in_its_middle() {
 /// it, in memory; whether it is anything.
 fn short_way(guest: &Guest, indirect: bool) -> bool {
     let ring = guest.ring(RingFeatures { event_idx: true, indirect });
-    let mut chain = Chain::default();
+    let mut chain = DescriptorChain::default();
     let walked = ring.walk(0, &guest.memory, &mut chain);
     let Some(plain) = ring.walk_plain(0, &guest.memory) else { return false };
     assert_eq!(walked, Ok(()), "what the long way refuses, the short one takes: {plain:?}");
@@ -317,7 +318,7 @@ fn a_head_that_is_no_descriptor_has_no_chain() {
     let ring = guest.ring(RingFeatures { event_idx: true, indirect: true });
     assert!(ring.walk_plain(SIZE, &guest.memory).is_none());
     let error = RingError::Index { index: SIZE, count: SIZE.into() };
-    assert_eq!(ring.walk(SIZE, &guest.memory, &mut Chain::default()), Err(error));
+    assert_eq!(ring.walk(SIZE, &guest.memory, &mut DescriptorChain::default()), Err(error));
 }
 
 #[test]
@@ -363,7 +364,7 @@ fn what_is_wrong_with_a_chain_has_a_name() {
     let walk = |table: &[(u64, u32, u16, u16)], indirect: bool| {
         guest.put(0, &table.iter().copied().flat_map(bytes).collect::<Vec<_>>());
         let ring = guest.ring(RingFeatures { event_idx: false, indirect });
-        ring.walk(0, &guest.memory, &mut Chain::default())
+        ring.walk(0, &guest.memory, &mut DescriptorChain::default())
     };
     assert_eq!(walk(&[(0x4000, 16, NEXT, 0)], true), Err(RingError::Loop { count: SIZE.into() }));
     let (addr, len) = (MEMORY_BYTES - 8, 16);
@@ -403,7 +404,7 @@ fn kicks_are_asked_for_before_the_last_look() {
 fn a_ring_at_an_odd_place_or_outside_of_memory_is_none() {
     let guest = Guest::new();
     let user = |guest| guest + (1 << 40);
-    let find = |at| Areas::find(&guest.memory, SIZE, at);
+    let find = |at| RingAreas::find(&guest.memory, SIZE, at);
     assert!(find([user(0), user(AVAIL), user(USED)]).is_some());
     assert!(find([user(8), user(AVAIL), user(USED)]).is_none());
     assert!(find([user(0), user(AVAIL + 1), user(USED)]).is_none());
@@ -513,7 +514,7 @@ fn a_ring_of_eight_takes_as_many_buffers_as_the_longest_ring_and_of_more_the_out
             buffers.push((0x5800, 1, WRITE));
             indirect(&guest, SECOND, &buffers);
             let ring = guest.ring(RingFeatures { event_idx: true, indirect: true });
-            let mut chain = Chain::default();
+            let mut chain = DescriptorChain::default();
             assert_eq!(ring.walk(0, &guest.memory, &mut chain), Ok(()), "{count}");
             assert_eq!((chain.is_long, chain.parts.len()), (!fits, if fits { count } else { 1 }));
             let status = guest.memory.find(0x5800, 1);
@@ -539,7 +540,7 @@ fn a_chain_in_the_longest_table_ends_or_is_a_loop() {
     let buffers = vec![(0x4000, 16, WRITE); COUNT];
     indirect(&guest, table, &buffers);
     let ring = guest.ring(RingFeatures { event_idx: true, indirect: true });
-    let mut chain = Chain::default();
+    let mut chain = DescriptorChain::default();
     assert_eq!(ring.walk(0, &guest.memory, &mut chain), Ok(()));
     assert!(chain.is_long && chain.parts.len() == 1);
     // The last one leads back to the first; and a table that is longer than an index reaches.
@@ -569,7 +570,7 @@ fn buffers_that_cross_regions_are_as_many_pieces() {
         buffers.resize(buffers.len() + more, (0x4000, 1, WRITE));
         indirect(&guest, 0x6000, &buffers);
         let ring = guest.ring(RingFeatures { event_idx: true, indirect: true });
-        let mut chain = Chain::default();
+        let mut chain = DescriptorChain::default();
         assert_eq!(ring.walk(0, &guest.memory, &mut chain), Ok(()));
         assert_eq!((chain.is_long, chain.parts.len()), (!fits, if fits { PARTS_MAX } else { 1 }));
     }

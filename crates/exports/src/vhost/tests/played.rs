@@ -20,7 +20,7 @@ use crate::vhost::memory::{GuestMemory, Region, RegionAddress, memory_file};
 use crate::vhost::queue::notifiers::Notifiers;
 use crate::vhost::queue::unflushed::UnflushedWrites;
 use crate::vhost::queue::{DeviceFlags, Queue, QueueParts, RingParts};
-use crate::vhost::ring::{Areas, RingFeatures};
+use crate::vhost::ring::{RingAreas, RingFeatures};
 use crate::virtio::descriptor::{NEXT, WRITE};
 use crate::virtio::{ID_BYTES, kind};
 
@@ -89,9 +89,9 @@ impl Played {
         Arc::new(GuestMemory::new(vec![region]).unwrap())
     }
 
-    pub(in crate::vhost) fn areas(memory: &GuestMemory, q: u16, size: u16) -> Areas {
+    pub(in crate::vhost) fn areas(memory: &GuestMemory, q: u16, size: u16) -> RingAreas {
         let at = USER + u64::from(q) * QUEUE_BYTES;
-        Areas::find(memory, size, [at, at + AVAIL, at + USED]).unwrap()
+        RingAreas::find(memory, size, [at, at + AVAIL, at + USED]).unwrap()
     }
 
     /// Queue `q`, enabled, whose notifications are suppressed by flags.

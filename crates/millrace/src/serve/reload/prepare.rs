@@ -1,6 +1,6 @@
-//! What a reload makes ready before it changes anything: groups, drives, threads, sockets.
+//! Prepares a reload before it changes anything: groups, drives, threads, sockets.
 //!
-//! Everything here can fail, and is undone then. Called by reload.rs.
+//! Every step here can fail and is then undone. Called by reload.rs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use millrace_machine::{CpuId, Native};
 
 use super::{ReloadOptions, VolumeQueues, drive_names, parents_first};
 use crate::assemble::SetupError;
-use crate::config::{OpenConfig, Part, StartError, VolumeConfig};
+use crate::config::{ConfigPart, OpenConfig, StartError, VolumeConfig};
 use crate::opening::MoreVolumes;
 use crate::serve::Server;
 use crate::serve::config::ServeConfig;
@@ -20,22 +20,22 @@ use crate::serve::difference::ConfigDifference;
 use crate::serve::groups::ServedGroups;
 use crate::serve::servers::{NbdParts, failed};
 
-/// A part of a change that is ready, and not in force yet.
+/// Prepared changes that are not in force yet.
 pub(super) struct Prepared {
     pub(super) more: MoreVolumes,
     /// Names of groups that were opened.
     pub(super) groups: Vec<String>,
-    /// Number of controllers before.
+    /// Number of controllers before the reload.
     pub(super) controllers: usize,
-    /// Exports to virtual machines that were started.
+    /// Names of exports to virtual machines that were started.
     pub(super) guests: Vec<String>,
     pub(super) nbd: PreparedNbd,
     pub(super) nbd_places: Vec<usize>,
-    /// Groups as they were served before, unless they are so still.
+    /// Former groups, once they were replaced.
     pub(super) groups_before: Option<ServedGroups>,
 }
 
-/// What becomes of the server of NBD.
+/// Prepared change of the NBD server.
 pub(super) enum PreparedNbd {
     None,
     Change(ExportChange),
@@ -43,7 +43,7 @@ pub(super) enum PreparedNbd {
 }
 
 impl Server {
-    /// Makes ready what is new; if that fails, undoes what was made.
+    /// Prepares everything new. If a step fails, undoes the earlier ones.
     pub(super) fn prepare(
         &mut self,
         new: &ServeConfig,
@@ -57,7 +57,7 @@ impl Server {
             Err(text) => {
                 let MoreVolumes { mut created, .. } = more;
                 created.remove();
-                Err(StartError::invalid(Part::Whole, text))
+                Err(StartError::invalid(ConfigPart::Whole, text))
             }
         });
         let more = match more {
@@ -85,14 +85,14 @@ impl Server {
         }
     }
 
-    /// Opens controllers, groups and volumes that are new; `groups` gets the names of the groups.
+    /// Opens new controllers, groups and volumes. Adds the names of the groups to `groups`.
     fn open_more(
         &mut self,
         new: &ServeConfig,
         (difference, options): (&ConfigDifference, &ReloadOptions<'_>),
         groups: &mut Vec<String>,
     ) -> Result<MoreVolumes, StartError> {
-        let whole = |error: Error| StartError::new(Part::Whole, error);
+        let whole = |error: Error| StartError::new(ConfigPart::Whole, error);
         for config in &new.controllers {
             if difference.added_controllers.contains(&config.name) {
                 let controller = Controller::new(config.clone()).map_err(whole)?;
@@ -122,8 +122,8 @@ impl Server {
             .map_err(|error| self.renumbered(new, difference, error))
     }
 
-    /// Volumes of drives that are as large as the new ones would be, and that nothing is done to:
-    /// opening a file may make it larger.
+    /// Returns the new volumes with a `null` drive of the same size in place of each drive, for a
+    /// dry run. Opening the real files could make them larger.
     fn measured(
         &self,
         new: &ServeConfig,
@@ -138,18 +138,22 @@ impl Server {
                     self.opened.is_free(&drive.name, measured.place).map(|()| measured)
                 })
                 .map_err(|error| {
-                    self.renumbered(new, difference, StartError::new(Part::Drive(number), error))
+                    self.renumbered(
+                        new,
+                        difference,
+                        StartError::new(ConfigPart::Drive(number), error),
+                    )
                 })?;
             let bytes = (measured.size_bytes >> SECTOR_SHIFT << SECTOR_SHIFT).max(4096);
             let size = ("size".to_owned(), bytes.to_string());
             drive.spec = Spec::from_pairs("null", std::iter::once(size))
-                .map_err(|error| StartError::invalid(Part::Whole, error.to_string()))?;
+                .map_err(|error| StartError::invalid(ConfigPart::Whole, error.to_string()))?;
             number += 1;
         }
         Ok(volumes)
     }
 
-    /// An error of the new volumes with the numbers that their parts have in the whole
+    /// Converts the part numbers of an error about the new volumes to those of the whole
     /// configuration.
     fn renumbered(
         &self,
@@ -159,15 +163,15 @@ impl Server {
     ) -> StartError {
         let drive_of = |name: &str| new.drives().position(|drive| drive.name == name);
         let part = match error.part {
-            Part::Volume(at) => {
+            ConfigPart::Volume(at) => {
                 let name = difference.added_volumes.get(at).map(|volume| &volume.name);
                 let number = name.and_then(|name| new.volume_number(name));
-                number.map_or(Part::Whole, Part::Volume)
+                number.map_or(ConfigPart::Whole, ConfigPart::Volume)
             }
-            Part::Drive(at) => {
+            ConfigPart::Drive(at) => {
                 let mut drives = difference.added_volumes.iter().flat_map(|volume| &volume.drives);
                 let number = drives.nth(at).and_then(|drive| drive_of(&drive.name));
-                number.map_or(Part::Whole, Part::Drive)
+                number.map_or(ConfigPart::Whole, ConfigPart::Drive)
             }
             part => part,
         };
@@ -190,14 +194,14 @@ impl Server {
         }
     }
 
-    /// Starts threads for what is new, and binds sockets. In a dry run no thread is started.
+    /// Starts threads for new parts and binds sockets. A dry run starts no threads.
     fn prepare_servers(
         &mut self,
         new: &ServeConfig,
         (difference, options): (&ConfigDifference, &ReloadOptions<'_>),
         prepared: &mut Prepared,
     ) -> Result<(), StartError> {
-        let whole = |error| StartError::new(Part::Whole, error);
+        let whole = |error| StartError::new(ConfigPart::Whole, error);
         let more = &prepared.more;
         let mut volumes = self.opened.volumes.clone();
         volumes.extend(more.volumes.iter().cloned());
@@ -218,12 +222,12 @@ impl Server {
         if options.dry_run {
             return Ok(());
         }
-        // The seats of groups that guests enter.
+        // Guests that are started below take seats in the new groups.
         prepared.groups_before = Some(std::mem::replace(&mut self.servers.groups, groups));
         self.start_guests(new, (difference, &volumes), &mut prepared.guests)
     }
 
-    /// Starts exports to virtual machines that are new; `started` gets their names.
+    /// Starts new exports to virtual machines. Adds their names to `started`.
     fn start_guests(
         &mut self,
         new: &ServeConfig,
@@ -246,7 +250,7 @@ impl Server {
         Ok(())
     }
 
-    /// Closes what was made ready.
+    /// Closes everything that was prepared.
     pub(super) fn undo(&mut self, prepared: Prepared) {
         let Prepared { more, groups, controllers, guests, nbd, groups_before, .. } = prepared;
         drop(nbd);
@@ -260,7 +264,7 @@ impl Server {
         self.opened.controllers().truncate(controllers);
     }
 
-    /// Starts the threads of volumes that were opened.
+    /// Starts the worker threads of volumes that were opened.
     pub(in crate::serve) fn start_workers_of(&mut self, more: &MoreVolumes) -> Result<(), Error> {
         let disks = more.volumes.iter().flat_map(|volume| volume.drives().iter().cloned());
         self.workers.add(&disks.collect::<Vec<_>>())?;
@@ -283,7 +287,7 @@ impl Server {
     }
 
     fn close_groups(&self, names: &[String]) {
-        // Children stand behind their parents.
+        // Children follow their parents, so they must be closed first.
         for name in names.iter().rev() {
             let _ = self.servers.groups.close(name);
         }

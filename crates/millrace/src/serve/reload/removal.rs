@@ -1,6 +1,7 @@
-//! Volumes that go with a reload: no longer served, then flushed, and served again if that fails.
+//! Removes volumes in a reload: stops serving them, flushes them, and serves them again if that
+//! fails.
 //!
-//! Called by reload.rs once everything new is ready, and before anything new is in force.
+//! Called by reload.rs once everything new is ready, and before it is in force.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,17 +16,16 @@ use crate::serve::Server;
 use crate::serve::config::ServeConfig;
 use crate::serve::servers::NbdParts;
 
-/// How long requests and the flush of a volume that is removed may take, as long as nothing gets
-/// on.
+/// Longest time without progress of the requests and the flush of a removed volume.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time between two looks at whether a volume is unused.
+/// Time between two checks whether a volume is still used.
 const LOOK: Duration = Duration::from_millis(1);
 
 impl Server {
-    /// Stops serving the volumes that go and flushes them. If that fails, serves them again.
+    /// Stops serving the removed volumes and flushes them. If that fails, serves them again.
     ///
     /// # Errors
-    /// Why a volume cannot go.
+    /// Returns the reason why a volume cannot be removed.
     pub(super) fn let_go(
         &mut self,
         new: &ServeConfig,
@@ -84,7 +84,8 @@ impl Server {
         Err(failures)
     }
 
-    /// What caches of volumes that a configuration lacks hold, which is lost with them, in words.
+    /// Returns as text the cached data that is lost with the volumes missing in the new
+    /// configuration.
     fn lost(&self, new: &ServeConfig) -> Vec<String> {
         let caches = self.opened.caches.iter().map(|(cache, _)| cache);
         let gone = caches.filter(|cache| new.volume_number(cache.below().name()).is_none());
@@ -99,20 +100,20 @@ impl Server {
         lost.collect()
     }
 
-    /// Ends clients of exports that a configuration lacks, whose requests nobody will answer.
+    /// Disconnects clients of removed exports, whose requests would never be answered.
     fn cut_off(&self, new: &ServeConfig) {
         let Some(nbd) = &self.servers.nbd else { return };
         let observer = nbd.observer();
         let is_gone = |name: &str| !new.exports.iter().any(|export| export.name == name);
         for client in observer.clients().iter().filter(|client| is_gone(&client.export)) {
-            // The second call does not wait for answers.
+            // The second call does not wait for replies.
             let _ = observer.disconnect(client.number);
             let _ = observer.disconnect(client.number);
         }
     }
 
-    /// Has NBD serve the exports of a configuration whose volumes are open, and waits until the
-    /// volumes that it serves no longer are unused; what went wrong.
+    /// Makes NBD serve those exports of a configuration whose volumes are open, and waits until the
+    /// removed volumes are unused. Returns the errors.
     fn serve_nbd(&mut self, config: &ServeConfig, removed: &[Arc<Volume<Native>>]) -> Vec<String> {
         let Some(nbd) = &mut self.servers.nbd else { return Vec::new() };
         let change = NbdParts::new(config, &self.opened.volumes, &self.servers.groups)
@@ -137,8 +138,8 @@ impl Server {
     }
 }
 
-/// Waits until nothing of a volume is at its drives. A client that was cut off earlier may have
-/// left a request there, which its thread waits for still.
+/// Waits until a volume has no request in flight. A client that was cut off earlier may have left
+/// one, for which its thread still waits.
 fn wait_idle(volume: &Volume<Native>) -> Result<(), String> {
     let is_idle = |disk: &Arc<Disk<Native>>| {
         is_unused(disk) || (disk.tags_in_use() == 0 && disk.waiting() == 0)
@@ -158,7 +159,7 @@ fn in_flight(volumes: &str) -> String {
     format!("{volumes}: requests are in flight that the drives have not answered for {seconds} s")
 }
 
-/// Flushes a volume that nobody uses any more, and waits until its drives are idle.
+/// Flushes a volume without clients, and waits until its drives are idle.
 pub(in crate::serve) fn flush_and_wait(
     volume: &Arc<Volume<Native>>,
     reactor: Config,
@@ -166,7 +167,7 @@ pub(in crate::serve) fn flush_and_wait(
     flush_volume(volume, reactor, REMOVAL_TIMEOUT).and_then(|()| wait_idle(volume))
 }
 
-/// Flushes volumes at the same time, so that one that is slow holds up no other; what failed.
+/// Flushes volumes in parallel, so that a slow one does not delay the others. Returns the errors.
 fn flush_all(volumes: &[Arc<Volume<Native>>], reactor: Config) -> Vec<String> {
     std::thread::scope(|scope| {
         let flush = |volume: &Arc<Volume<Native>>| flush_and_wait(volume, reactor).err();
@@ -177,7 +178,7 @@ fn flush_all(volumes: &[Arc<Volume<Native>>], reactor: Config) -> Vec<String> {
         let flushes: Vec<_> = flushes.collect();
         let ends = flushes.into_iter().map(|(volume, started)| match started {
             Ok(thread) => thread.join().unwrap_or_else(|_| Some("a flush panicked".to_owned())),
-            // Without a thread for it, one after the other.
+            // If no thread can be started, flushes in turn.
             Err(_) => flush(volume),
         });
         ends.flatten().collect()

@@ -10,8 +10,8 @@ use crate::sys;
 const LIMITS: PoolLimits =
     PoolLimits { shared: 4, lane: 3, kept: 2, growth_ns: 10, refused_ns: 100 };
 
-fn job(key: u64, lane: u32, inbox: u32) -> Job {
-    Job { key: Key(key), lane, inbox, op: Op::Fdatasync { file: FileRef::Raw(-1) } }
+fn job(key: u64, lane: u32, inbox: u32) -> PoolJob {
+    PoolJob { key: OperationKey(key), lane, inbox, op: Op::Fdatasync { file: FileRef::Raw(-1) } }
 }
 
 /// A queue with so many lanes, and an inbox.
@@ -27,7 +27,7 @@ fn queue(lanes: u32) -> (JobQueue, u32) {
 /// Threads as the pool runs them: each called one takes a job and calls the next.
 #[derive(Default)]
 struct Threads {
-    running: Vec<Job>,
+    running: Vec<PoolJob>,
 }
 
 impl Threads {
@@ -36,15 +36,15 @@ impl Threads {
     fn answer(&mut self, queue: &mut JobQueue, now_ns: u64, most: usize) {
         loop {
             match queue.call(now_ns) {
-                Call::Nobody => return,
-                Call::New => {
+                ThreadCall::Nobody => return,
+                ThreadCall::New => {
                     if queue.threads > most {
                         queue.refused(now_ns);
                         continue;
                     }
                     queue.given();
                 }
-                Call::Idle => queue.calls -= 1,
+                ThreadCall::Idle => queue.calls -= 1,
             }
             queue.coming -= 1;
             match queue.take(now_ns) {
@@ -55,7 +55,7 @@ impl Threads {
     }
 
     /// The job at `at` ends; its thread takes the next one.
-    fn end(&mut self, queue: &mut JobQueue, at: usize, now_ns: u64) -> Job {
+    fn end(&mut self, queue: &mut JobQueue, at: usize, now_ns: u64) -> PoolJob {
         let job = self.running.remove(at);
         queue.finish(&job, 0, now_ns);
         match queue.take(now_ns) {
@@ -135,10 +135,12 @@ fn a_cancel_takes_back_only_what_no_thread_has_begun() {
     let mut threads = Threads::default();
     (0..5).for_each(|key| queue.put(job(key, 0, inbox), 0));
     threads.answer(&mut queue, 0, 100);
-    assert!(!queue.cancel(0, inbox, Key(2)) && queue.cancel(0, inbox, Key(4)));
-    assert!(!queue.cancel(0, inbox, Key(4)) && !queue.cancel(0, inbox + 1, Key(3)));
-    assert_eq!(threads.end(&mut queue, 0, 0).key, Key(0));
-    assert_eq!(threads.running.last().map(|job| job.key), Some(Key(3)));
+    assert!(!queue.cancel(0, inbox, OperationKey(2)) && queue.cancel(0, inbox, OperationKey(4)));
+    assert!(
+        !queue.cancel(0, inbox, OperationKey(4)) && !queue.cancel(0, inbox + 1, OperationKey(3))
+    );
+    assert_eq!(threads.end(&mut queue, 0, 0).key, OperationKey(0));
+    assert_eq!(threads.running.last().map(|job| job.key), Some(OperationKey(3)));
 }
 
 #[test]
@@ -161,7 +163,7 @@ fn a_reactor_that_is_gone_gets_no_results_and_its_place_comes_back_after_its_las
     }
     let mut results = Vec::new();
     queue.take_results(other, &mut results);
-    assert_eq!(results, [(Key(9), 0)]);
+    assert_eq!(results, [(OperationKey(9), 0)]);
     assert_eq!(queue.open_inbox(Arc::new(sys::eventfd().unwrap())), inbox);
     assert_eq!(queue.open_lane(), 0);
 }
@@ -174,7 +176,7 @@ struct Model {
 }
 
 /// The rules, for one job that was taken when `busy` others ran.
-fn check_take(model: &mut Model, job: &Job, busy: usize, shared: usize) {
+fn check_take(model: &mut Model, job: &PoolJob, busy: usize, shared: usize) {
     let lane = job.lane as usize;
     assert_eq!(model.queued[lane].remove(0), job.key.0, "a lane's jobs are taken in order");
     let waiting = (0..model.queued.len()).filter(|at| *at != lane && !model.queued[*at].is_empty());

@@ -64,9 +64,9 @@ fn carry(from: &mut Session, to: &mut Session) {
     assert_eq!(to.read(&mut [0; 64]).unwrap(), 0);
 }
 
-fn records(session: &mut Session) -> &mut Records {
+fn records(session: &mut Session) -> &mut RecordLayer {
     match &mut session.engine {
-        Engine::Records(records) => records,
+        Engine::RecordLayer(records) => records,
         _ => panic!("rustls still has the records"),
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use millrace::{OpCost, OpRates};
 use millrace_console::words::{MIB, bytes_for_people};
-use millrace_console::{Bar, Grid, Side};
+use millrace_console::{Grid, ProgressBar, Side};
 use millrace_experiments::load::calibration::{Calibration, RUNS, Run, Target};
 use millrace_experiments::simulation::{Length, SimPlan, machine, run_simulated};
 use millrace_experiments::{Interrupt, Plan, Row};
@@ -79,7 +79,7 @@ fn measure(
     interrupt: &Interrupt,
     mut one: impl FnMut(&Run, &mut dyn FnMut(f64)) -> Result<Row>,
 ) -> Result<Option<[Row; RUNS.len()]>> {
-    let mut bar = Bar::new(RUNS.len());
+    let mut bar = ProgressBar::new(RUNS.len());
     let mut rows = Vec::new();
     for (index, run) in RUNS.iter().enumerate() {
         let label = format!("{} {}", run.rw, bytes_for_people(run.bs_bytes.into()));

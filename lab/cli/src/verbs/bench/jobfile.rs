@@ -16,7 +16,7 @@ use millrace::{
     DriveOptions, Native, Spec, Stack, Volume, VolumeOptions, build_volume, default_serving,
 };
 use millrace_console::words::MIB;
-use millrace_console::{Bar, Form, Side, WIDTH, counted, shortened};
+use millrace_console::{Form, ProgressBar, Side, WIDTH, counted, shortened};
 use millrace_drives::{Advice, memory_bytes};
 use millrace_experiments::Interrupt;
 use millrace_experiments::load::jobfile::{
@@ -53,7 +53,7 @@ pub fn run(args: &BenchArgs, name: &Path, interrupt: &Interrupt) -> Result<ExitC
     let reactor = Config { backend: args.target.backend, ..Config::default() };
     let on_files = args.target.drive.is_empty();
     let setting = JobSetting { reactor, on_files, interrupt: interrupt.clone() };
-    let mut bar = Bar::new(1);
+    let mut bar = ProgressBar::new(1);
     let label = shown(name);
     let news = DriveNotes::of(volumes.iter().flatten());
     let (reports, failed) =

@@ -10,7 +10,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use millrace::{Spec, Stack, drive_device};
 use millrace_block::Inside;
-use millrace_console::Bar;
+use millrace_console::ProgressBar;
 use millrace_console::words::SECOND_NS;
 use millrace_experiments::simulation::{
     InterfaceKind, Irq, Length, Linux3, ObservedRow, RecordingPlan, Service, SimPlan, Watch,
@@ -36,7 +36,7 @@ fn simulated_rows(args: &BenchArgs, name: &str, interrupt: &Interrupt) -> Result
     let all: Vec<u32> = (0..model.cpus()).collect();
     let plans = plans(args, &plan::rows_on(args, &all)?, Length::Rounds)?;
     check_rows(args.trace.trace.as_deref(), plans.len())?;
-    let mut bar = Bar::new(plans.len());
+    let mut bar = ProgressBar::new(plans.len());
     let start = Instant::now();
     let mut ended = 0;
     bar.show(0, name, 0.0);
@@ -66,7 +66,7 @@ fn metered_rows(args: &BenchArgs, interrupt: &Interrupt) -> Result<Vec<Row>> {
     let all: Vec<u32> = Native::topology().cpus().iter().map(|cpu| cpu.id.0).collect();
     let plans = plans(args, &plan::rows_on(args, &all)?, Length::Time(SECOND_NS))?;
     check_rows(args.trace.trace.as_deref(), plans.len())?;
-    let mut bar = Bar::new(plans.len());
+    let mut bar = ProgressBar::new(plans.len());
     let mut observed = Vec::new();
     for (index, plan) in plans.iter().enumerate().take_while(|_| !interrupt.is_set()) {
         bar.show(index, "with lock statistics", 0.0);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use millrace::{CacheConfig, Volume, Words, build_volume, cache_over};
-use millrace_console::{Bar, Grid, Side};
+use millrace_console::{Grid, ProgressBar, Side};
 use millrace_experiments::Interrupt;
 use millrace_experiments::programs::Task;
 use millrace_experiments::programs::native::{ProgramPlan, ProgramRun, run_program_row};
@@ -45,7 +45,7 @@ pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<ExitCode> {
     let (plans, tasks) = (plan::rows(args)?, &args.program.program);
     let writer = tasks.iter().find(|task| task.writes());
     super::check_overwrite(args, writer.map(|task| format!("program {task}")))?;
-    let mut bar = Bar::new(plans.len() * tasks.len());
+    let mut bar = ProgressBar::new(plans.len() * tasks.len());
     let (mut lines, mut notes) = (Vec::new(), Vec::new());
     for (task, plan) in tasks.iter().flat_map(|task| plans.iter().map(move |plan| (*task, plan))) {
         if interrupt.is_set() {

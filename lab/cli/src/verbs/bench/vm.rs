@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow, bail};
 use millrace_console::words::{size, size_text};
-use millrace_console::{Bar, Grid, Side};
+use millrace_console::{Grid, ProgressBar, Side};
 use millrace_experiments::simulation::{Length, machine, run_rows};
 use millrace_experiments::vm::{Mode, VmBench, VmReport, run_vm_bench};
 use millrace_experiments::{Interrupt, Workload};
@@ -44,7 +44,7 @@ fn reports(args: &BenchArgs, interrupt: &Interrupt) -> Result<Vec<VmReport>> {
     let name = args.machine.machine.as_deref().unwrap_or_default();
     let model = machine(name).context("--machine")?;
     let rows = rows(args)?;
-    let mut bar = Bar::new(rows.len());
+    let mut bar = ProgressBar::new(rows.len());
     bar.show(0, name, 0.0);
     let mut ended = 0;
     let done = |_| {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use millrace_console::{Bar, ReadDamage, is_gone};
+use millrace_console::{ProgressBar, ReadDamage, is_gone};
 use millrace_experiments::trace::{AnySource, Format, TraceSource, Writer, open};
 use millrace_trace::TraceName;
 
@@ -89,7 +89,7 @@ fn target(args: &Args) -> Result<PathBuf> {
 
 fn convert(args: &Args, source: &mut AnySource, out: impl Write, name: &str) -> Result<ExitCode> {
     let mut writer = Writer::new(args.to_format, out)?;
-    let mut bar = Bar::new(1);
+    let mut bar = ProgressBar::new(1);
     let (mut ios, failed) = (0_u64, || format!("{name}: cannot write"));
     while let Some(io) = source.next_io()? {
         ios += 1;

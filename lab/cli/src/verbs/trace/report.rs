@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use millrace_console::{Bar, Next, ReadDamage, for_each_event};
+use millrace_console::{EventFlow, ProgressBar, ReadDamage, for_each_event};
 use millrace_experiments::page::Page;
 use millrace_experiments::trace::{
     AnySource, EventIos, OpenedTrace, Profile, TracePath, TraceSource, open_events, profile_text,
@@ -99,18 +99,19 @@ fn recording(args: &Args, mut reader: Reader) -> Result<ReportText> {
     let (mut spans, mut timeline) = (Spans::new(), Timeline::new());
     let (mut ios, mut profile) = (EventIos::default(), Profile::new());
     let label = args.input.traces.join(" ");
-    let mut walked = for_each_event(&mut reader, (Bar::new(1), &label), |entry, reader| {
-        if args.numbers {
-            reader.names_mut().forget_devices();
-        }
-        ios.learn(entry, reader.names());
-        spans.entry(entry, &mut (&mut timeline, &mut ios));
-        timeline.entry(entry, &spans);
-        while let Some(io) = ios.next_answered() {
-            profile.add(&io);
-        }
-        Next::Event
-    })?;
+    let mut walked =
+        for_each_event(&mut reader, (ProgressBar::new(1), &label), |entry, reader| {
+            if args.numbers {
+                reader.names_mut().forget_devices();
+            }
+            ios.learn(entry, reader.names());
+            spans.entry(entry, &mut (&mut timeline, &mut ios));
+            timeline.entry(entry, &spans);
+            while let Some(io) = ios.next_answered() {
+                profile.add(&io);
+            }
+            EventFlow::Event
+        })?;
     while let Some(io) = ios.next_left() {
         profile.add(&io);
     }
@@ -136,7 +137,7 @@ fn recording(args: &Args, mut reader: Reader) -> Result<ReportText> {
 /// The report of a trace of another format.
 fn foreign(args: &Args, mut source: AnySource) -> Result<ReportText> {
     let mut profile = Profile::new();
-    let mut bar = Bar::new(1);
+    let mut bar = ProgressBar::new(1);
     let label = args.input.traces.join(" ");
     let mut ios = 0_u64;
     while let Some(io) = source.next_io()? {

@@ -5,8 +5,8 @@
 //! read. Its counts at the end begin with a line `CPU0 (sda):` and end the trace.
 //! Source: blkparse(1), "DEFAULT FORMAT" and "RWBS".
 
-use millrace_block::blktrace::{Act, Record, category};
-use millrace_trace::{Entry, TraceError};
+use millrace_block::blktrace::{EventCode, Record, category};
+use millrace_trace::{TraceEntry, TraceError};
 
 use crate::trace::TraceIo;
 use crate::trace::devices::Devices;
@@ -65,7 +65,7 @@ pub(in crate::trace) fn line(text: &str, devices: &mut Devices) -> Result<Parsed
         return Err(format!("the time is {}; seconds with decimals are expected", shown(time)));
     }
     let time_ns = decimal("the time", time, 9)?;
-    let Some(act) = Act::from_letters(action) else { return Ok(ParsedLine::Other) };
+    let Some(act) = EventCode::from_letters(action) else { return Ok(ParsedLine::Other) };
     let kind = words.next().ok_or("no kind of I/O behind the action")?;
     let rest = [words.next(), words.next(), words.next()];
     let (sector, sectors) = match rest {
@@ -112,7 +112,7 @@ impl Steps for Blkparse {
         match line(text, devices) {
             Ok(ParsedLine::Event(record)) => {
                 self.events.ios.take_number(record.device);
-                self.events.entry(&Entry { record, data: Vec::new(), trace: 0, cpu: 0 });
+                self.events.entry(&TraceEntry { record, data: Vec::new(), trace: 0, cpu: 0 });
             }
             Ok(ParsedLine::Other) => {}
             Ok(ParsedLine::Counts) => return self.end(),

@@ -4,7 +4,7 @@ mod mutations;
 
 use super::*;
 use millrace_block::Op::{self, Discard, Flush, Read, Write, WriteZeroes};
-use millrace_block::blktrace::{Act, Record, category, device};
+use millrace_block::blktrace::{EventCode, Record, category, device};
 
 type ParsedLine = (u64, &'static str, Op, u64, u64, Option<u64>);
 
@@ -196,7 +196,7 @@ fn a_transaction_log_is_read_with_and_without_its_data() {
 
 #[test]
 fn a_recording_of_blktrace_is_read_as_a_set_and_as_a_stream() {
-    let record = |cpu, time_ns, act: Act, more: u16| Record {
+    let record = |cpu, time_ns, act: EventCode, more: u16| Record {
         cpu,
         time_ns,
         sector: 8,
@@ -205,8 +205,8 @@ fn a_recording_of_blktrace_is_read_as_a_set_and_as_a_stream() {
         action: act.with(more),
         ..Record::default()
     };
-    let first = record(0, 100, Act::Queue, category::WRITE | category::FUA).encode();
-    let second = record(1, 400, Act::Complete, category::WRITE).encode();
+    let first = record(0, 100, EventCode::Queue, category::WRITE | category::FUA).encode();
+    let second = record(1, 400, EventCode::Complete, category::WRITE).encode();
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("sdb.blktrace.1"), second).unwrap();
     std::fs::write(folder.path().join("sdb.blktrace.0"), first).unwrap();
@@ -282,10 +282,10 @@ fn the_last_line_of_blkparse_is_no_event() {
 fn completions_alone_are_an_error() {
     let lines = "8,0 0 1 0.000000000 1 C R 8 + 8 [0]\n".repeat(3);
     let error = problem(&mut AnySource::from_reader("t", io::Cursor::new(lines), None).unwrap());
-    assert!(error.starts_with("t: it has completions (C) only, and an I/O is known by"), "{error}");
-    let of = |time_ns| Record { time_ns, action: Act::Complete.with(1), ..Record::default() };
+    assert!(error.starts_with("t: the trace has completions (C) only; record queue"), "{error}");
+    let of = |time_ns| Record { time_ns, action: EventCode::Complete.with(1), ..Record::default() };
     let error = problem(&mut bytes([of(1).encode(), of(2).encode()].concat()));
-    assert!(error.contains("it has completions (C) only"), "{error}");
+    assert!(error.contains("the trace has completions (C) only"), "{error}");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::io::{self, Write};
 
-use millrace_block::blktrace::{Act, Note, Record, category, device};
+use millrace_block::blktrace::{EventCode, NotifyKind, Record, category, device};
 use millrace_block::{DROPPED_EVENTS, Op};
 use millrace_runtime::DEVICE_NAME;
 
@@ -59,7 +59,7 @@ impl Events {
         device: u32,
         text: &str,
     ) -> io::Result<()> {
-        let (action, pdu_len) = (Note::Message.action(), text.len() as u16);
+        let (action, pdu_len) = (NotifyKind::Message.action(), text.len() as u16);
         self.write(out, Record { time_ns, device, action, pdu_len, ..Record::default() })?;
         out.write_all(text.as_bytes())
     }
@@ -69,7 +69,7 @@ impl Events {
         while self.flying.peek().is_some_and(|Reverse(answer)| answer.0 <= until_ns) {
             let Some(Reverse(answer)) = self.flying.pop() else { break };
             let (time_ns, _, sector, bytes, device, kind) = answer;
-            let action = Act::Complete.with(kind);
+            let action = EventCode::Complete.with(kind);
             self.write(
                 out,
                 Record { time_ns, sector, bytes, device, action, ..Record::default() },
@@ -134,7 +134,7 @@ impl<W: Write> Layout<W> for Events {
         let mut sector = if io.op == Op::Flush { time_ns } else { first };
         loop {
             let bytes = bytes_left.min(RECORD_LEN_MAX) as u32;
-            for act in [Act::Queue, Act::Issue] {
+            for act in [EventCode::Queue, EventCode::Issue] {
                 let action = act.with(kind);
                 let record = Record { time_ns, sector, bytes, device, action, ..Record::default() };
                 self.write(out, record)?;

@@ -1,8 +1,8 @@
-//! `Holders`: what holds each group's chains in a `Deadline`'s queue.
+//! `WaitTracker`: the reasons why each group's chains wait in a `Deadline`'s queue.
 //!
-//! Chains of a lower priority than the one that went out last are held by priority, all others by
-//! whatever stops the queue. Counted per group and class; owned by a queue's part of a `Deadline`
-//! (deadline.rs), under the queue's serve lock. Kernel counterpart: none.
+//! Chains of a lower priority than the chain dispatched last wait because of priority, all others
+//! because of whatever stops the queue. Counted by group and priority class; owned by a queue's
+//! part of a `Deadline` (deadline.rs), under the queue's serve lock. Kernel counterpart: none.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -10,60 +10,60 @@ use alloc::vec::Vec;
 
 use millrace_machine::Machine;
 
-use crate::account::held::{DriveHolds, Holds};
-use crate::account::hold::Hold;
-use crate::account::waits::Said;
+use crate::account::held::{DriveWaits, WaitAccounts};
+use crate::account::hold::WaitReason;
+use crate::account::waits::ReportedWaits;
 use crate::bio::group_id::GroupId;
 
-/// A group, and the class that its chains are in.
-type Key = (GroupId, usize);
+/// A group and the priority class of its chains.
+type GroupClass = (GroupId, usize);
 
-/// What a queue's part of a `Deadline` counts.
-pub(crate) struct Holders<M: Machine> {
-    drive: Arc<DriveHolds<M>>,
-    holds: Holds<M>,
-    /// In no order: those that ever had a chain here.
-    said: Vec<(Key, Said)>,
-    /// Where they stand.
-    places: BTreeMap<Key, usize>,
-    /// The class of the chain that went out last: lower ones are held by priority.
+/// The wait accounts of a queue's part of a `Deadline`.
+pub(crate) struct WaitTracker<M: Machine> {
+    drive: Arc<DriveWaits<M>>,
+    holds: WaitAccounts<M>,
+    /// Reports of every group and class that ever had a chain here, in no order.
+    said: Vec<(GroupClass, ReportedWaits)>,
+    /// Indices into `said`.
+    places: BTreeMap<GroupClass, usize>,
+    /// Class of the chain dispatched last; chains of lower classes wait because of priority.
     class: usize,
-    /// Places of those of which something has begun to wait since then.
+    /// Indices of reports whose chains have begun to wait since then.
     fresh: Vec<usize>,
 }
 
-impl<M: Machine> Holders<M> {
-    pub(crate) fn new(drive: &Arc<DriveHolds<M>>, hctx: usize) -> Self {
-        let holds = Holds::at(drive, hctx);
+impl<M: Machine> WaitTracker<M> {
+    pub(crate) fn new(drive: &Arc<DriveWaits<M>>, hctx: usize) -> Self {
+        let holds = WaitAccounts::at(drive, hctx);
         let (said, places) = (Vec::new(), BTreeMap::new());
         let (class, fresh) = (usize::MAX, Vec::new());
-        Holders { drive: Arc::clone(drive), holds, said, places, class, fresh }
+        WaitTracker { drive: Arc::clone(drive), holds, said, places, class, fresh }
     }
 
-    /// A chain waits since a time.
-    pub(crate) fn begin(&mut self, key: Key, since_ns: u64) {
+    /// Records that a chain waits since `since_ns`.
+    pub(crate) fn begin(&mut self, key: GroupClass, since_ns: u64) {
         let next = self.said.len();
         let at = *self.places.entry(key).or_insert(next);
         if at == next {
-            self.said.push((key, Said::default()));
+            self.said.push((key, ReportedWaits::default()));
         }
         if self.said[at].1.waiting() == 0 {
-            self.said[at].1 = Said::default();
+            self.said[at].1 = ReportedWaits::default();
             self.fresh.push(at);
         }
         self.say(at, since_ns, |said| said.with(since_ns));
     }
 
-    /// A chain of a class goes out that has waited from one time to another: what is of a lower
-    /// priority waits for it.
-    pub(crate) fn end(&mut self, key: Key, (since_ns, now_ns): (u64, u64), class: usize) {
+    /// Records that a chain of `class`, which waited from `since_ns` to `now_ns`, is dispatched;
+    /// chains of lower priority wait for it.
+    pub(crate) fn end(&mut self, key: GroupClass, (since_ns, now_ns): (u64, u64), class: usize) {
         if let Some(at) = self.places.get(&key).copied() {
             self.say(at, now_ns, |said| said.without(since_ns));
         }
         self.wait_for(class, now_ns);
     }
 
-    /// Chains of a lower priority than a class wait for it from now on.
+    /// Records that chains of a lower priority than `class` wait for it from now on.
     pub(crate) fn wait_for(&mut self, class: usize, now_ns: u64) {
         let mut fresh = core::mem::take(&mut self.fresh);
         match core::mem::replace(&mut self.class, class) == class {
@@ -76,25 +76,25 @@ impl<M: Machine> Holders<M> {
         self.fresh = fresh;
     }
 
-    /// Says what holds the chains of a group and class, if it is another thing than before.
+    /// Reports the wait reason of a group and class, if it has changed.
     fn hold(&mut self, at: usize, now_ns: u64) {
         let ((_, class), said) = self.said[at];
-        let next = said.by((class > self.class).then_some(Hold::Priority));
+        let next = said.by((class > self.class).then_some(WaitReason::Priority));
         if said.waiting() > 0 && next != said {
             self.say(at, now_ns, |_| next);
         }
     }
 
-    /// Nothing waits any more.
+    /// Ends all waits.
     pub(crate) fn drain(&mut self) {
         for at in 0..self.said.len() {
             if self.said[at].1.waiting() > 0 {
-                self.say(at, M::now(), |said| Said::all(said.hold, 0, 0));
+                self.say(at, M::now(), |said| ReportedWaits::all(said.hold, 0, 0));
             }
         }
     }
 
-    fn say(&mut self, at: usize, now_ns: u64, next: impl FnOnce(Said) -> Said) {
+    fn say(&mut self, at: usize, now_ns: u64, next: impl FnOnce(ReportedWaits) -> ReportedWaits) {
         let ((group, _), said) = &mut self.said[at];
         let drive = &self.drive;
         let account = self.holds.of(*group, |account| drive.open(account));

@@ -1,7 +1,7 @@
-//! `Sorted`: chains that wait, in the order of their sectors and of their coming.
+//! `SortedChains`: waiting chains, indexed by sector and by age.
 //!
-//! Owned by a `Deadline`'s queue (deadline.rs), under that scheduler's lock. Chains that follow
-//! each other on the drive merge at either end. Kernel counterpart: `sort_list` and `fifo_list` of
+//! Owned by a `Deadline`'s queue (deadline.rs), under that scheduler's lock. Chains that are
+//! adjacent on the drive merge at either end. Kernel counterpart: `sort_list` and `fifo_list` of
 //! `struct dd_per_prio`.
 
 use alloc::collections::BTreeMap;
@@ -9,40 +9,41 @@ use alloc::collections::BTreeMap;
 use millrace_machine::Machine;
 
 use crate::bio::Sector;
-use crate::queue::scheduler::{Batch, Chain};
+use crate::queue::scheduler::{BioChain, ChainBatch};
 
-/// Place in the order of sectors: two chains may begin at one sector, the older one goes first.
-pub(crate) type Place = (Sector, u64);
+/// Sort key of a chain: its sector, then its arrival number, so that the older one of two chains at
+/// the same sector goes first.
+pub(crate) type SortKey = (Sector, u64);
 
 /// A chain that waits.
-pub(crate) struct Waiting<M: Machine> {
-    pub(crate) chain: Chain<M>,
-    /// When its oldest part came.
+pub(crate) struct WaitingChain<M: Machine> {
+    pub(crate) chain: BioChain<M>,
+    /// Time when its oldest part was admitted, in nanoseconds.
     pub(crate) came_ns: u64,
-    /// When that came to the queue.
+    /// Time when that part was inserted into the queue, in nanoseconds.
     pub(crate) inserted_ns: u64,
 }
 
-/// Chains of one way at one hardware queue.
-pub(crate) struct Sorted<M: Machine> {
-    pub(crate) chains: BTreeMap<Place, Waiting<M>>,
-    /// Places by age: number of arrival to sector.
+/// Waiting chains of one direction at one hardware queue.
+pub(crate) struct SortedChains<M: Machine> {
+    pub(crate) chains: BTreeMap<SortKey, WaitingChain<M>>,
+    /// Sectors of chains by age: arrival number to sector.
     pub(crate) ages: BTreeMap<u64, Sector>,
-    /// Where the last one that went out ended.
+    /// Sector at which the chain dispatched last ended.
     head: Sector,
 }
 
-impl<M: Machine> Sorted<M> {
+impl<M: Machine> SortedChains<M> {
     pub(crate) fn new() -> Self {
-        Sorted { chains: BTreeMap::new(), ages: BTreeMap::new(), head: 0 }
+        SortedChains { chains: BTreeMap::new(), ages: BTreeMap::new(), head: 0 }
     }
 
-    /// Merges a chain with a neighbour that waits; gives the chain back if there is none.
+    /// Merges a chain with an adjacent waiting one; returns the chain if there is none.
     pub(crate) fn merge(
         &mut self,
-        chain: Chain<M>,
-        batch: &mut Batch<'_, M>,
-    ) -> Result<(), Chain<M>> {
+        chain: BioChain<M>,
+        batch: &mut ChainBatch<'_, M>,
+    ) -> Result<(), BioChain<M>> {
         let before = self.chains.range_mut(..(chain.sector(), 0)).next_back();
         let chain = match before {
             Some((_, found)) if found.chain.end() == chain.sector() => {
@@ -58,7 +59,7 @@ impl<M: Machine> Sorted<M> {
             return Err(chain);
         };
         let Some(mut found) = self.chains.remove(&place) else { return Err(chain) };
-        // It keeps its age, and begins earlier if the two are one.
+        // The waiting chain keeps its age; after a front merge it starts at an earlier sector.
         let merged = batch.merge(&mut found.chain, chain);
         let sector = found.chain.sector();
         self.ages.insert(place.1, sector);
@@ -66,39 +67,39 @@ impl<M: Machine> Sorted<M> {
         merged
     }
 
-    pub(crate) fn insert(&mut self, waiting: Waiting<M>, number: u64) {
+    pub(crate) fn insert(&mut self, waiting: WaitingChain<M>, number: u64) {
         let sector = waiting.chain.sector();
         self.ages.insert(number, sector);
         self.chains.insert((sector, number), waiting);
     }
 
-    /// The place of the oldest one.
-    pub(crate) fn oldest(&self) -> Option<Place> {
+    /// Returns the key of the oldest chain.
+    pub(crate) fn oldest(&self) -> Option<SortKey> {
         self.ages.first_key_value().map(|(number, sector)| (*sector, *number))
     }
 
-    /// When the oldest one came.
+    /// Returns the arrival time of the oldest chain.
     pub(crate) fn came_ns(&self) -> Option<u64> {
         let oldest = self.oldest().and_then(|place| self.chains.get(&place));
         oldest.map(|waiting| waiting.came_ns)
     }
 
-    /// Whether the oldest one has waited as long as it may.
+    /// Returns true if the oldest chain has waited for `expire_ns` or longer.
     pub(crate) fn has_expired(&self, now_ns: u64, expire_ns: u64) -> bool {
         self.came_ns().is_some_and(|came_ns| came_ns.saturating_add(expire_ns) <= now_ns)
     }
 
-    /// The place of the next one behind the last that went out.
-    pub(crate) fn onwards(&self) -> Option<Place> {
+    /// Returns the key of the first chain at or after the end of the chain dispatched last.
+    pub(crate) fn onwards(&self) -> Option<SortKey> {
         self.chains.range((self.head, 0)..).next().map(|(place, _)| *place)
     }
 
-    /// The place of the first one of all.
-    pub(crate) fn lowest(&self) -> Option<Place> {
+    /// Returns the key of the chain with the lowest sector.
+    pub(crate) fn lowest(&self) -> Option<SortKey> {
         self.chains.first_key_value().map(|(place, _)| *place)
     }
 
-    pub(crate) fn take(&mut self, place: Place) -> Option<Waiting<M>> {
+    pub(crate) fn take(&mut self, place: SortKey) -> Option<WaitingChain<M>> {
         let waiting = self.chains.remove(&place)?;
         self.ages.remove(&place.1);
         self.head = waiting.chain.end();

@@ -1,7 +1,7 @@
 //! Tests of `Deadline`.
 
 use super::*;
-use crate::account::held::DriveHolds;
+use crate::account::held::DriveWaits;
 use crate::bio::Bio;
 use crate::bio::limits::QueueLimits;
 use crate::chain::bio_set::BioSet;
@@ -95,7 +95,7 @@ impl Rig {
 
     /// First sector and numbers of the bios of the next chain.
     fn next(&mut self, now_ns: u64) -> Option<(u64, Vec<u64>)> {
-        let Pick::Chain(chain) = self.scheduling.next(now_ns) else { return None };
+        let SchedulerPick::Chain(chain) = self.scheduling.next(now_ns) else { return None };
         let mut next = Some(self.scheduling.issue(chain, Tag(0), now_ns));
         let sector = next.as_ref().map_or(0, |chain| chain.dev_sector);
         let mut bios = Vec::new();
@@ -113,7 +113,7 @@ impl Rig {
 }
 
 fn scheduling(deadline: &Deadline<Native>, hctx: u16) -> Scheduling<Native> {
-    Scheduling::new(None, deadline.queue(hctx), 1, &Arc::new(DriveHolds::new(2)))
+    Scheduling::new(None, deadline.queue(hctx), 1, &Arc::new(DriveWaits::new(2)))
 }
 
 fn reads(sectors: &[u64]) -> Vec<Io> {
@@ -305,7 +305,7 @@ fn a_lower_priority_waits_for_higher_ones_at_other_queues_until_it_has_aged() {
     rig.insert_as(Priority::Idle, &[Io(Op::Read, 10, 1, 0), Io(Op::Read, 20, 1, 0)]);
     other.insert_as(Priority::BestEffort, &reads(&[1, 5, 9]));
     assert_eq!(other.sectors(100, 1), [1]);
-    assert!(matches!(rig.scheduling.next(100), Pick::WaitUntil(_)));
+    assert!(matches!(rig.scheduling.next(100), SchedulerPick::WaitUntil(_)));
     assert_eq!(other.sectors(110, 1), [5]);
     assert_eq!(rig.next(110), None, "one still waits");
     assert_eq!(rig.sectors(500, 1), [10], "it has aged");

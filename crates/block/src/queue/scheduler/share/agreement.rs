@@ -1,126 +1,128 @@
-//! `Agreement`: what the hardware queues of a shared drive agree on now and then.
+//! `SharedAllocation`: the periodic decision how groups and hardware queues divide a shared drive.
 //!
-//! Under its lock, entered by whichever queue finds it due, at most every 50 us. Reads all queues'
-//! mail, moves each group's virtual time on by the cost of what it got over its weight, and grants
-//! each queue how much its groups may send until the next time: as far as a window ahead of the
-//! group that is behind and waits. So groups that wait on different queues get on side by side, and
-//! one that does not use its share holds nobody up. Weights are of two levels, among those that are
-//! active. How much may be at the drive is depth.rs's. Kernel counterpart: block/blk-iocost.c,
-//! `ioc_timer_fn` and `current_hweight`.
+//! Made under its lock by whichever queue finds it due, at most every 50 us. It reads all queues'
+//! mailboxes, advances each group's virtual time by the cost of its I/O over its weight, and grants
+//! each queue a budget for each group until the next allocation: up to a window ahead of the
+//! waiting group that is furthest behind. So groups that wait at different queues advance side by
+//! side, and a group that does not use its share delays nobody. Weights have two levels, and count
+//! among active groups. depth.rs decides how many requests may be at the drive. Kernel counterpart:
+//! block/blk-iocost.c, `ioc_timer_fn` and `current_hweight`.
 
 use alloc::vec::Vec;
 use core::marker::PhantomData;
 
 use millrace_machine::{Lock, Machine, Order, Word};
 
-use crate::account::hold::Hold;
+use crate::account::hold::WaitReason;
 use crate::bio::Op;
 use crate::bio::group_id::GroupId;
 use crate::group::config::Priority;
 use crate::group::view::{GroupRow, GroupView};
 use crate::queue::scheduler::DriveTags;
 use crate::queue::scheduler::cost::{REQUEST, SLOW_NS};
-use crate::queue::scheduler::share::Shared;
-use crate::queue::scheduler::share::depth::{Depth, Policy};
+use crate::queue::scheduler::share::SharedDrive;
+use crate::queue::scheduler::share::depth::{DriveDepth, Policy};
 use crate::queue::scheduler::share::flow::VIRTUAL_BITS;
-use crate::queue::scheduler::share::level::{Level, Want};
-use crate::queue::scheduler::share::mail::{Mail, MailEntry};
-use crate::queue::scheduler::share::piece::{Pace, PieceSize};
-use crate::queue::scheduler::share::seen::Seen;
+use crate::queue::scheduler::share::level::{FairShare, ShareDemand};
+use crate::queue::scheduler::share::mail::{MailboxEntry, QueueMailbox};
+use crate::queue::scheduler::share::piece::{DriveSample, PieceSize};
+use crate::queue::scheduler::share::seen::QueueReports;
 use crate::queue::scheduler::share::times::class_of;
 
-/// What waited all the time does so no more if its queue has not posted for so long.
+/// Nanoseconds without a report after which a queue's chains no longer count as continuously
+/// waiting.
 const STALE_NS: u64 = 5_000_000;
-/// What a queue said stands for so long, since requests may take long at a drive. What has all come
-/// back counts for [`STALE_NS`]: a client that sends in batches has nothing there in between.
+/// Nanoseconds for which a report stays valid, because requests may take long at a drive. A report
+/// whose requests have all completed is valid for [`STALE_NS`]: a client that sends in batches has
+/// nothing in flight in between.
 const GONE_NS: u64 = 2_000_000_000;
-/// How long a drive counts as contended after several groups were last active.
+/// Nanoseconds for which a drive counts as contended after several groups were last active.
 const CONTENDED_NS: u64 = 20_000_000;
-/// How far ahead of those that wait a group may get, in time of the drive at its present rate.
+/// Lead that a group may get over waiting groups, in nanoseconds of drive time at its present rate.
 const WINDOW_NS: u64 = 2_000_000;
-/// And at least so many I/Os of the largest cost, for each active group.
+/// Minimum lead for each active group, as a number of I/Os of the largest cost.
 const WINDOW_IOS: u64 = 4;
 
-/// How often what is usual is looked at.
+/// Nanoseconds between two samples of usual demand and service.
 const SAMPLE_NS: u64 = 400_000;
-/// A group that usually has less than half of a request has gone.
+/// Usual demand, in 16ths of a small request, below which a group counts as gone.
 const HALF: u64 = REQUEST as u64 / 2;
-/// How long a drive that was found to be slow has no more than keeps it busy, at least.
+/// Nanoseconds for which a slow drive keeps its depth limit, at least.
 const SLOW_FOR_NS: u64 = 1_000_000_000;
 
-/// How long a group is taken to read and write after it has done both, and how much more of it may
-/// be at the drive then.
+/// Nanoseconds for which a drive counts as mixed after it did both reads and writes, and the factor
+/// by which its minimum depth grows meanwhile.
 const WAYS_NS: u64 = 50_000_000;
 const MIXED: u64 = 4;
 
-/// A group over all queues.
+/// Totals of a group over all queues.
 #[derive(Default, Clone, Copy)]
-struct Total {
-    /// Virtual time that it has got to.
+struct GroupTotal {
+    /// The group's virtual time.
     virtual_ns: u128,
     slope: u64,
-    /// Since the last agreement.
+    /// Cost served since the last allocation.
     served: u64,
     demand: u64,
     wants: u64,
-    /// What it usually wants, in 16ths of a small request, and what it is usually served, in 32nds.
+    /// Usual demand in 16ths of a small request, and usual service in 32nds.
     usually_wants: u64,
     usually_served: u64,
-    /// Served since the last sample.
+    /// Cost served since the last sample.
     to_sample: u64,
-    /// How much of the depth it is due, in 16ths; `u64::MAX`: the depth does not bind it.
+    /// The group's part of the depth, in 16ths of a small request; `u64::MAX` if the depth does not
+    /// limit the group.
     part: u64,
-    /// Something waited all the time, or it wants more than it is due.
+    /// True if its chains waited all the time, or it wants more than its part.
     steady: bool,
     is_active: bool,
-    /// Some queue posted of it lately, and of something that it wants.
+    /// True if a queue recently reported I/O of the group.
     is_heard: bool,
     asks: bool,
-    /// It was, at the last agreement.
+    /// True if the group was active at the last allocation.
     was_active: bool,
-    /// What it may send until the next agreement.
+    /// Cost that the group may dispatch until the next allocation.
     budget: u64,
 }
 
-impl Total {
-    /// Its weight among those that are active.
+impl GroupTotal {
+    /// Returns the group's weight among active groups.
     fn weight(&self) -> u64 {
         (1 << 40) / self.slope.max(1)
     }
 }
 
-/// What was agreed on.
-pub(crate) struct Agreement<M: Machine> {
-    /// Until when several groups count as using the drive, and until when it counts as slow.
+/// State of the periodic allocation of a shared drive.
+pub(crate) struct SharedAllocation<M: Machine> {
+    /// Times until which the drive counts as shared by several groups, and as slow.
     contended_ns: u64,
     slow_ns: u64,
-    /// When something was read last, and written.
+    /// Times of the last read and of the last write.
     way_ns: [u64; 2],
     piece: PieceSize,
     view: GroupView<M>,
-    /// By number of the group; all but those that are here is as it was at first.
-    totals: Vec<Total>,
-    /// Numbers of the groups of which something was at this drive, ever: of all that are opened,
-    /// most may be elsewhere.
+    /// Indexed by group number; groups that are not in `here` have initial values.
+    totals: Vec<GroupTotal>,
+    /// Numbers of the groups that ever had I/O at this drive; most groups may be elsewhere.
     here: Vec<u16>,
-    /// By number of the group: whether it stands in `here`, and the weights of its active children.
+    /// By group number: true if it is in `here`, and the sum of its active children's weights.
     known: Vec<(bool, u64)>,
-    /// Where those that wait have got to.
+    /// Virtual time that the waiting groups have reached.
     virtual_ns: u128,
-    /// Cost in a nanosecond, in 1,024ths; when that was looked at last.
+    /// Cost served per nanosecond, in 1,024ths, and the time of the last sample.
     rate: u64,
     sampled_ns: u64,
-    /// Most that a request cost.
+    /// Largest cost of a request so far.
     largest: u64,
-    depth: Depth,
-    /// The depth that the groups' parts come to, in 16ths.
+    depth: DriveDepth,
+    /// The depth that was divided into the groups' parts, in 16ths of a small request.
     level_of: Option<u64>,
     machine: PhantomData<M>,
 }
 
-impl<M: Machine> Agreement<M> {
+impl<M: Machine> SharedAllocation<M> {
     pub(crate) fn new(tags: DriveTags) -> Self {
-        Agreement {
+        SharedAllocation {
             contended_ns: 0,
             slow_ns: 0,
             way_ns: [0; 2],
@@ -133,25 +135,25 @@ impl<M: Machine> Agreement<M> {
             rate: 1024,
             sampled_ns: 0,
             largest: 0,
-            depth: Depth::new(tags),
+            depth: DriveDepth::new(tags),
             level_of: None,
             machine: PhantomData,
         }
     }
 
-    /// Sums up what queues have posted, and posts what each may do.
-    pub(crate) fn make(&mut self, shared: &Shared<M>, now_ns: u64) {
+    /// Sums up the queues' reports, and posts budgets and depths to all queues.
+    pub(crate) fn make(&mut self, shared: &SharedDrive<M>, now_ns: u64) {
         if self.view.is_old(&shared.groups) {
             self.view.renew(&shared.groups);
         }
-        self.totals.resize(self.view.len(), Total::default());
+        self.totals.resize(self.view.len(), GroupTotal::default());
         self.known.resize(self.view.len(), (false, 0));
         let mut seen = self.gather(shared, now_ns);
         for (way, ns) in self.way_ns.iter_mut().enumerate() {
             *ns = if seen.sums.of_way(way) > 0 { now_ns } else { *ns };
         }
         let active = self.here().filter(|(_, total)| total.is_active).count();
-        // With targets, reads and writes of one group stand in each other's way, too.
+        // With latency targets, reads and writes of a single group compete, too.
         let targets = shared.policy == Policy::Targets;
         if active > 1 || targets && seen.ways == 0b11 {
             self.contended_ns = now_ns + CONTENDED_NS;
@@ -162,16 +164,16 @@ impl<M: Machine> Agreement<M> {
         seen.served = self.here().map(|(_, total)| total.served).sum();
         self.cut(shared, &seen, now_ns);
         if !bounded && self.depth.is_off() {
-            // As it was: nobody is told anything new.
+            // No limit before and after, so there is nothing to post.
             return;
         }
         self.weigh();
         if !contended {
             let is_mixed = self.way_ns.iter().all(|ns| now_ns < ns + WAYS_NS);
-            // A drive that reads and writes at the same time needs some of both at any time.
+            // A drive with mixed I/O needs some reads and some writes at any time.
             seen.floor = self.usual_load(shared) * if is_mixed { MIXED } else { 1 };
         }
-        // A group that is alone stands in nobody's way, and targets say themselves who does.
+        // A lone group is in nobody's way, and latency targets show by themselves who is.
         seen.shallow = self.level(shared.policy) && contended && !targets;
         self.advance();
         let depth = match bounded {
@@ -180,15 +182,15 @@ impl<M: Machine> Agreement<M> {
         };
         self.share_out(shared, (depth[0], now_ns));
         self.grant(shared, (depth, bounded));
-        // Release: pairs with the queues' look at it.
+        // Release pairs with the queues' check of the epoch.
         shared.epoch.fetch_add(1, Order::Release);
     }
 
-    /// Finds whether what the drive has at once is to be bounded although one group uses it.
-    fn look_for_slowness(&mut self, shared: &Shared<M>, seen: &Seen, now_ns: u64) {
+    /// Decides whether the drive is so slow that its depth must be limited even for a single group.
+    fn look_for_slowness(&mut self, shared: &SharedDrive<M>, seen: &QueueReports, now_ns: u64) {
         let is_slow = match self.depth.is_off() {
             true => seen.sums.usual_ns() >= SLOW_NS,
-            // What is held back would be at the drive, too.
+            // Chains that are held back would be at the drive, too.
             false => {
                 let demand = self.here().map(|(_, total)| total.demand).sum::<u64>();
                 seen.full && demand >= self.usual_load(shared)
@@ -199,19 +201,20 @@ impl<M: Machine> Agreement<M> {
         }
     }
 
-    /// As much as the drive does until it counts as slow, in 16ths of a small request.
-    fn usual_load(&self, shared: &Shared<M>) -> u64 {
+    /// Returns the depth at which the drive's service time reaches [`SLOW_NS`], in 16ths of a small
+    /// request.
+    fn usual_load(&self, shared: &SharedDrive<M>) -> u64 {
         let small = shared.cost.read.of_bytes(4_096);
         self.piece.usual_cost().saturating_mul(REQUEST.into()) / small
     }
 
-    /// Says how long the drive's requests may be from now on.
-    fn cut(&mut self, shared: &Shared<M>, seen: &Seen, now_ns: u64) {
+    /// Updates the longest request of the drive.
+    fn cut(&mut self, shared: &SharedDrive<M>, seen: &QueueReports, now_ns: u64) {
         let sectors = self.piece.sectors();
-        // Times are kept by kinds of sizes, the longest of which are one kind.
+        // Service times are kept by size class, and the longest sizes share one class.
         let differs = |other| class_of(Op::Read, other) != class_of(Op::Read, sectors);
         let of_other_kind = |other| self.depth.shortest_ns(other).filter(|_| differs(other));
-        let pace = Pace {
+        let pace = DriveSample {
             served: seen.served,
             small_ios: seen.sums.0[class_of(Op::Read, 0)].0,
             small_ns: self.depth.shortest_ns(0),
@@ -224,39 +227,39 @@ impl<M: Machine> Agreement<M> {
         if !self.piece.look(&pace, &shared.cost.read, now_ns) {
             return;
         }
-        // Relaxed: a size, read as such.
+        // Relaxed: a plain size that orders nothing else.
         shared.piece_sectors.store(self.piece.sectors().into(), Order::Relaxed);
         if self.piece.sectors() != sectors {
-            // How long such requests take at least is not known.
+            // The shortest service time of requests of the new size is not known.
             self.depth.look_soon(now_ns);
         }
     }
 
-    /// The groups that are here.
-    fn here(&self) -> impl Iterator<Item = (u16, &Total)> + Clone {
+    /// Returns the groups that ever had I/O at this drive.
+    fn here(&self) -> impl Iterator<Item = (u16, &GroupTotal)> + Clone {
         self.here.iter().map(|at| (*at, &self.totals[usize::from(*at)]))
     }
 
-    /// Groups that are here and not of priority idle.
-    fn not_idle(&self) -> impl Iterator<Item = &Total> {
+    /// Returns the groups at this drive that are not of idle priority.
+    fn not_idle(&self) -> impl Iterator<Item = &GroupTotal> {
         let row = |at: u16| self.view.row(GroupId(at));
         let is_it = move |at| row(at).is_some_and(|row| row.priority != Priority::Idle);
         self.here().filter(move |(at, _)| is_it(*at)).map(|(_, total)| total)
     }
 
-    /// Reads the mail.
-    fn gather(&mut self, shared: &Shared<M>, now_ns: u64) -> Seen {
-        let mut seen = Seen::default();
+    /// Reads all mailboxes and sums up the reports.
+    fn gather(&mut self, shared: &SharedDrive<M>, now_ns: u64) -> QueueReports {
+        let mut seen = QueueReports::default();
         for at in &self.here {
             let total = &mut self.totals[usize::from(*at)];
-            *total = Total {
+            *total = GroupTotal {
                 virtual_ns: total.virtual_ns,
                 slope: total.slope,
                 usually_wants: total.usually_wants,
                 usually_served: total.usually_served,
                 to_sample: total.to_sample,
                 was_active: total.is_active,
-                ..Total::default()
+                ..GroupTotal::default()
             };
         }
         for mail in &shared.mails {
@@ -268,7 +271,7 @@ impl<M: Machine> Agreement<M> {
             self.largest = self.largest.max(mail.largest);
             seen.full |= core::mem::take(&mut mail.full);
             seen.sums.add(&core::mem::take(&mut mail.sums));
-            let demands = mail.entries.iter().map(MailEntry::demand);
+            let demands = mail.entries.iter().map(MailboxEntry::demand);
             seen.queues += u32::from(!is_gone && demands.sum::<u64>() > 0);
             seen.in_flight += if is_gone { 0 } else { mail.requests };
             for entry in &mut mail.entries {
@@ -308,13 +311,14 @@ impl<M: Machine> Agreement<M> {
         self.sample(now_ns);
         for at in &self.here {
             let total = &mut self.totals[usize::from(*at)];
-            // A client that takes answers and sends again in batches has nothing there in between.
+            // A client that collects replies and sends again in batches has nothing in flight in
+            // between.
             total.is_active |= total.usually_wants >= HALF;
         }
         seen
     }
 
-    /// Follows what groups usually want and are served, and how much the drive does.
+    /// Updates the usual demand and service of groups, and the drive's rate.
     fn sample(&mut self, now_ns: u64) {
         let elapsed_ns = now_ns.saturating_sub(self.sampled_ns);
         let is_due = elapsed_ns >= SAMPLE_NS;
@@ -330,7 +334,8 @@ impl<M: Machine> Agreement<M> {
                 all += served;
                 total.usually_served = total.usually_served * 31 / 32 + served;
                 let sum = total.usually_wants * 15 + total.wants;
-                // Rounded towards what it wants, so that one that has gone comes to nothing.
+                // Rounded towards the present demand, so that the value of a group that has gone
+                // reaches 0.
                 total.usually_wants = match total.wants > total.usually_wants {
                     true => sum.div_ceil(16),
                     false => sum / 16,
@@ -338,8 +343,8 @@ impl<M: Machine> Agreement<M> {
             }
         }
         if is_due && elapsed_ns < WINDOW_NS * 100 {
-            // Up fast: what a window holds back would never be seen. Down slowly: a shorter window
-            // forgives debts.
+            // The rate grows fast, because I/O that the window holds back would never be seen. It
+            // drops slowly, because a shorter window forgives debts.
             let rate = (all << 10) / elapsed_ns;
             let weight = if rate > self.rate { 1 } else { 31 };
             self.rate = (self.rate * weight + rate).div_ceil(weight + 1);
@@ -349,8 +354,8 @@ impl<M: Machine> Agreement<M> {
         }
     }
 
-    /// Divides the depth among groups, and finds who wants more than its part. Whether some group
-    /// wants less than its weight stands for.
+    /// Divides the depth among groups, and finds those that want more than their part. Returns true
+    /// if some group uses less than its weight entitles it to.
     fn level(&mut self, policy: Policy) -> bool {
         self.level_of = self.depth.bound();
         let Some(depth) = self.level_of else {
@@ -359,7 +364,7 @@ impl<M: Machine> Agreement<M> {
             }
             return false;
         };
-        // What has a target is not held back, nor counted.
+        // A group with a target is neither held back nor counted.
         let is_free = |row: &GroupRow<M>| policy == Policy::Targets && row.target.is_some();
         for at in &self.here {
             let is_free = self.view.row(GroupId(*at)).is_some_and(is_free);
@@ -378,10 +383,10 @@ impl<M: Machine> Agreement<M> {
         is_shallow
     }
 
-    /// Divides what is left of the depth among groups of a priority.
+    /// Divides the remaining depth among groups of one priority.
     fn level_among(&mut self, priority: Priority, left: &mut u64) -> bool {
         let view = &self.view;
-        let is_one = |at: u16, total: &Total| {
+        let is_one = |at: u16, total: &GroupTotal| {
             let row = view.row(GroupId(at));
             let is_so = row.map_or(Priority::BestEffort, |row| row.priority) == priority;
             is_so && total.is_active && total.part != u64::MAX
@@ -389,11 +394,11 @@ impl<M: Machine> Agreement<M> {
         let all = self.here().filter(|(at, total)| is_one(*at, total));
         let wants = all.clone();
         let wants =
-            wants.map(|(_, total)| Want { of: total.usually_wants, weight: total.weight() });
-        let level = Level::of(*left, wants.clone());
-        let even = Level::even(*left, wants.clone());
+            wants.map(|(_, total)| ShareDemand { of: total.usually_wants, weight: total.weight() });
+        let level = FairShare::of(*left, wants.clone());
+        let even = FairShare::even(*left, wants.clone());
         let served = all.map(|(_, total)| total.usually_served).sum();
-        let even_served = Level::even(served, wants);
+        let even_served = FairShare::even(served, wants);
         let (mut is_shallow, mut taken) = (false, 0);
         for at in &self.here {
             let total = &mut self.totals[usize::from(*at)];
@@ -402,21 +407,22 @@ impl<M: Machine> Agreement<M> {
             }
             let weight = total.weight();
             total.part = level.map_or(*left, |level| level.part(weight));
-            // An eighth less is noise.
+            // A difference of an eighth is noise.
             let gets_little = total.usually_served < even_served.part(weight) / 8 * 7;
             let has_little = total.usually_wants < even.part(weight);
             let has_all = total.usually_wants <= total.part;
             is_shallow |= (has_little || has_all && gets_little) && !total.steady;
-            // Whoever has nobody to send for it waits for no one: others would wait for it.
+            // A group without requests to send waits for nobody, or the others would wait for it.
             total.steady |= !has_all && total.asks;
             taken += total.usually_wants.min(total.part);
         }
-        // One is left to those of lower priorities, who would wait for ever.
+        // One request is left to lower priorities, which would wait for ever otherwise.
         *left = left.saturating_sub(taken).max(REQUEST.into());
         is_shallow
     }
 
-    /// The slope of each active group: by its weight among its active siblings, and theirs.
+    /// Computes the slope of each group from its weight among its active siblings, and its parent's
+    /// weight.
     fn weigh(&mut self) {
         let parents = |at: &u16| {
             let row = self.view.row(GroupId(*at))?;
@@ -434,7 +440,8 @@ impl<M: Machine> Agreement<M> {
         }
         for at in &self.here {
             let Some(row) = self.view.row(GroupId(*at)) else { continue };
-            // In 1,024ths; a parent that does I/O itself has its weight beside its children's sum.
+            // In 1,024ths. A parent with I/O of its own uses its weight in addition to its
+            // children.
             let mut weight = u64::from(row.weight) << 10;
             if let Some(parent) = row.parent {
                 let above = self.view.row(parent).map_or(100, |row| u64::from(row.weight));
@@ -445,7 +452,7 @@ impl<M: Machine> Agreement<M> {
         }
     }
 
-    /// Moves virtual times on.
+    /// Advances virtual times by the cost served.
     fn advance(&mut self) {
         let mut behind = u128::MAX;
         for at in &self.here {
@@ -464,8 +471,8 @@ impl<M: Machine> Agreement<M> {
         }
     }
 
-    /// What each group may send: up to a window ahead of those that wait.
-    fn share_out(&mut self, shared: &Shared<M>, (depth, now_ns): (u32, u64)) {
+    /// Computes each group's budget: up to a window ahead of the waiting groups.
+    fn share_out(&mut self, shared: &SharedDrive<M>, (depth, now_ns): (u32, u64)) {
         let contended = now_ns < self.contended_ns;
         let (active, slopes) = self.here().filter(|(_, total)| total.is_active).fold(
             (0, 0u128),
@@ -475,21 +482,21 @@ impl<M: Machine> Agreement<M> {
         );
         let cost = (self.rate * WINDOW_NS) >> 10;
         let largest = self.largest * WINDOW_IOS * active;
-        // In virtual time: that much cost by all of them together.
+        // Virtual time that passes when all groups together spend this cost.
         let window = (u128::from(cost.max(largest)) << 64) / slopes.max(1);
         let window = window.min(1 << 60);
-        // Those of priority idle get what is left: nothing while others wait, or fill the drive.
+        // Idle priority gets the remainder: nothing while others wait or fill the drive.
         let (waits, demand) = self.not_idle().fold((false, 0), |(waits, demand), total| {
             (waits || total.steady, demand + total.demand)
         });
         let held_back = waits || demand * 2 >= u64::from(depth);
-        // What is granted last stands until groups meet again.
+        // Without contention no further allocation may follow, so the budget must not run out.
         let free = !contended || shared.mails.len() == 1 || shared.policy == Policy::Targets;
         for at in &self.here {
             let total = &mut self.totals[usize::from(*at)];
             let priority = self.view.row(GroupId(*at)).map_or(Priority::BestEffort, |r| r.priority);
             let ahead = self.virtual_ns.saturating_add(window);
-            // Those who do not wait owe nothing, and what was free is no debt.
+            // A group that does not wait owes nothing, and capacity that nobody wanted is no debt.
             if !total.steady {
                 total.virtual_ns = total.virtual_ns.max(self.virtual_ns);
             }
@@ -499,7 +506,8 @@ impl<M: Machine> Agreement<M> {
                 Priority::Realtime => u64::MAX,
                 _ if free => u64::MAX,
                 _ => {
-                    // Rounded up: whoever is farthest behind may send one, whatever its weight.
+                    // Rounded up, so that the group furthest behind may send one request, whatever
+                    // its weight.
                     let behind = ahead.saturating_sub(total.virtual_ns);
                     behind.div_ceil(u128::from(total.slope.max(1))) as u64
                 }
@@ -507,9 +515,10 @@ impl<M: Machine> Agreement<M> {
         }
     }
 
-    /// How much of the depth a queue is due, in 16ths of that of the last agreement: as much as its
-    /// groups are, by how much of each is here. None: nothing is here.
-    fn part_of(&self, mail: &Mail) -> Option<u64> {
+    /// Returns a queue's part of the depth, in 16ths of a small request: the parts of its groups,
+    /// each scaled by the share of the group's demand that is at this queue. `None` if nothing is
+    /// at this queue.
+    fn part_of(&self, mail: &QueueMailbox) -> Option<u64> {
         let (mut whole, mut wanted, mut is_over) = (None, 0, false);
         for entry in mail.entries.iter().filter(|entry| entry.demand() > 0) {
             let Some(total) = self.totals.get(usize::from(entry.group.0)) else { continue };
@@ -524,20 +533,20 @@ impl<M: Machine> Agreement<M> {
             wanted += here(total.part.min(total.usually_wants));
             is_over |= total.usually_wants > total.part;
         }
-        // Where all have what they want, a burst may take what they are due.
+        // If all groups have what they want, a burst may use their full parts.
         whole.map(|whole: u64| if is_over { wanted } else { whole })
     }
 
-    /// What holds those for which there is no room in the depth, by way: the drive, unless targets
-    /// leave less than it takes, or several groups wait for their turns.
-    fn held_by(&self) -> [Hold; 2] {
+    /// Returns the wait reason, by direction, of chains that the depth holds back: the drive's
+    /// depth, unless targets leave less than that, or several groups take turns.
+    fn held_by(&self) -> [WaitReason; 2] {
         let waiting = self.not_idle().filter(|total| total.steady && total.demand > 0).count();
-        let hold = if waiting > 1 { Hold::Weight } else { Hold::Depth };
-        self.depth.by_targets().map(|is_so| if is_so { Hold::LatencyTarget } else { hold })
+        let hold = if waiting > 1 { WaitReason::Weight } else { WaitReason::Depth };
+        self.depth.by_targets().map(|is_so| if is_so { WaitReason::LatencyTarget } else { hold })
     }
 
     /// Posts budgets and depths to all queues.
-    fn grant(&mut self, shared: &Shared<M>, (depth, bounded): ([u32; 2], bool)) {
+    fn grant(&mut self, shared: &SharedDrive<M>, (depth, bounded): ([u32; 2], bool)) {
         let base = self.level_of;
         let held_by = self.held_by();
         for mail in &shared.mails {
@@ -558,7 +567,7 @@ impl<M: Machine> Agreement<M> {
                 let budget = match total.budget {
                     u64::MAX => u64::MAX,
                     budget if !total.steady => budget,
-                    // Each queue by what is there of the group.
+                    // Each queue gets budget in proportion to the group's demand there.
                     budget => {
                         let own = u128::from(budget) * u128::from(entry.demand());
                         (own / u128::from(total.demand.max(1))) as u64

@@ -1,70 +1,71 @@
-//! `Climb`: the depth beyond which a drive does hardly more.
+//! `ThroughputSearch`: finds the depth beyond which a drive's throughput hardly grows.
 //!
-//! The depth goes up by a quarter and down again, in turns of some milliseconds each. After each
-//! turn the depth that both start from moves by how much more the drive did with the quarter than
-//! without: up where that is worth it, down where it is not. One turn alone says little, since
-//! drives are noisy; so each moves the depth by a few percent only. Called by depth.rs, under the
-//! agreement's lock. Source: Delimitrou and Kozyrakis do the same search for cores (ASPLOS 2014);
-//! Robbins and Monro, 1951 (stochastic approximation).
+//! The depth alternates between a base and a quarter above it, in phases of some milliseconds.
+//! After each phase the base moves by how much more the drive did at the higher depth: up if the
+//! gain is worth it, down if not. Drives are noisy, so one phase moves the base by a few percent
+//! only. Called by depth.rs under the allocation's lock. Source: Delimitrou and Kozyrakis do the
+//! same search for cores (ASPLOS 2014); Robbins and Monro, 1951 (stochastic approximation).
 
 use crate::queue::scheduler::cost;
-use crate::queue::scheduler::share::seen::Seen;
+use crate::queue::scheduler::share::seen::QueueReports;
 
-/// How much higher the high turns are: a part of so much, and a request at least.
+/// Divisor of the base that gives the extra depth of a high phase, which is at least one request.
 const PART: u64 = 4;
 const REQUEST: u64 = cost::REQUEST as u64;
-/// How long a turn does not count, since requests of the one before it come back, in time and I/Os.
+/// Start of a phase that is not measured, because requests of the phase before still complete: in
+/// nanoseconds and in I/Os.
 const SETTLE_NS: u64 = 1_000_000;
 const SETTLE_IOS: u64 = 32;
-/// And how long it counts.
+/// Measured length of a phase, in nanoseconds and in I/Os.
 const TURN_NS: u64 = 8_000_000;
 const TURN_IOS: u64 = 128;
-/// How much more the drive has to do with the quarter, in 1,024ths: 1 %. Where more depth helps
-/// less and less, as where requests meet at units by chance, this is the last twentieth of what the
-/// drive can do.
+/// Gain in throughput that makes the extra quarter worthwhile, in 1,024ths: 1 %. Where more depth
+/// helps less and less, as for random I/O over several units, this reaches 95 % of the drive's
+/// maximum.
 const WORTH: i64 = 10;
-/// The most that one turn counts for, and the part of it by which the depth moves.
+/// Largest gain or loss that one phase counts for, and the divisor by which it moves the depth.
 const MOST: i64 = 256;
 const STEP: i64 = 2;
-/// The least by which it goes down: 1.5 %.
+/// Smallest decrease of the depth, in 1,024ths: 1.5 %.
 const LEAST: i64 = 15;
 
-/// A turn: what the drive did, since when.
+/// A phase: the drive's throughput since its start.
 #[derive(Default)]
-struct Turn {
+struct SearchPhase {
     since_ns: u64,
     ios: u64,
     served: u64,
-    /// The depth held something back.
+    /// True if the depth held requests back.
     full: bool,
     counts: bool,
 }
 
-/// The search, off at first.
+/// State of the search, which is off at first.
 #[derive(Default)]
-pub(crate) struct Climb {
+pub(crate) struct ThroughputSearch {
     is_on: bool,
     is_high: bool,
-    turn: Turn,
-    /// Cost served in a nanosecond by the turn before this, in 65,536ths, if the depth mattered.
+    turn: SearchPhase,
+    /// Cost served per nanosecond in the phase before, in 65,536ths; `None` if the depth did not
+    /// matter.
     other: Option<u64>,
 }
 
-impl Climb {
-    /// By how much the depth is higher than its base now; both in 16ths.
+impl ThroughputSearch {
+    /// Returns the extra depth above the base at present, in 16ths of a small request.
     pub(crate) fn extra(&self, base: u64) -> u64 {
         if self.is_on && self.is_high { extra(base) } else { 0 }
     }
 
-    /// Ends the search, or leaves it off.
+    /// Stops the search.
     pub(crate) fn stop(&mut self) {
         self.is_on = false;
     }
 
-    /// Adds what queues have seen, and says by how many 1,024ths the base, in 16ths, moves.
-    pub(crate) fn look(&mut self, seen: &Seen, base: u64, now_ns: u64) -> i64 {
+    /// Adds the queues' reports. Returns by how many 1,024ths the base moves.
+    pub(crate) fn look(&mut self, seen: &QueueReports, base: u64, now_ns: u64) -> i64 {
         if !self.is_on {
-            *self = Climb { is_on: true, ..Climb::default() };
+            *self = ThroughputSearch { is_on: true, ..ThroughputSearch::default() };
             self.turn.since_ns = now_ns;
             return 0;
         }
@@ -75,7 +76,7 @@ impl Climb {
         let elapsed_ns = now_ns.saturating_sub(turn.since_ns).max(1);
         if !turn.counts {
             if elapsed_ns >= SETTLE_NS && turn.ios >= SETTLE_IOS {
-                *turn = Turn { since_ns: now_ns, counts: true, ..Turn::default() };
+                *turn = SearchPhase { since_ns: now_ns, counts: true, ..SearchPhase::default() };
             }
             return 0;
         }
@@ -86,7 +87,7 @@ impl Climb {
         let other = core::mem::replace(&mut self.other, rate);
         let is_high = self.is_high;
         self.is_high = !is_high;
-        self.turn = Turn { since_ns: now_ns, ..Turn::default() };
+        self.turn = SearchPhase { since_ns: now_ns, ..SearchPhase::default() };
         match (rate, other) {
             (Some(rate), Some(other)) if is_high => step((rate, other), base),
             (Some(rate), Some(other)) => step((other, rate), base),
@@ -95,18 +96,18 @@ impl Climb {
     }
 }
 
-/// How much higher the high turns from a base are, in 16ths.
+/// Returns the extra depth of a high phase, in 16ths of a small request.
 fn extra(base: u64) -> u64 {
     (base / PART).max(REQUEST)
 }
 
-/// By how many 1,024ths the depth moves if the drive did so much in a high and in a low turn.
+/// Returns by how many 1,024ths the depth moves after a high and a low phase with these rates.
 fn step((high, low): (u64, u64), base: u64) -> i64 {
     let gain = (high << 10) / low.max(1);
-    // More than a quarter has to bring the more.
+    // An extra of more than a quarter must bring a proportionally larger gain.
     let worth = WORTH * (extra(base) * PART) as i64 / base.max(1) as i64;
     let by = (gain as i64 - 1024).clamp(-MOST, MOST).saturating_sub(worth) / STEP;
-    // What is not worth it goes soon, however nearly it was.
+    // A depth without enough gain in throughput is given up quickly, even if it nearly had it.
     if by < 0 { by.min(-LEAST) } else { by }
 }
 
@@ -116,11 +117,11 @@ mod tests {
     use crate::bio::Op;
     use crate::bio::group_id::GroupId;
     use crate::bio::status::Status;
-    use crate::queue::scheduler::Done;
+    use crate::queue::scheduler::CompletedChain;
 
     /// What queues have seen of 32 I/Os that cost so much.
-    fn seen(served: u64) -> Seen {
-        let done = Done {
+    fn seen(served: u64) -> QueueReports {
+        let done = CompletedChain {
             op: Op::Read,
             nr_sectors: 8,
             tenant: 0,
@@ -130,7 +131,7 @@ mod tests {
             done_ns: 100_000,
             status: Some(Status::Ok),
         };
-        let mut seen = Seen::default();
+        let mut seen = QueueReports::default();
         (seen.served, seen.full) = (served, true);
         (0..32).for_each(|_| seen.sums.count(&done));
         seen
@@ -139,7 +140,7 @@ mod tests {
     /// Where the search ends if the drive does so much in 500 us with a depth; half of the time it
     /// does `noise` percent less.
     fn found(from: u64, noise: u64, does: impl Fn(u64) -> u64) -> u64 {
-        let (mut climb, mut depth) = (Climb::default(), from * 16);
+        let (mut climb, mut depth) = (ThroughputSearch::default(), from * 16);
         for step in 0..6_000u64 {
             let at = (depth + climb.extra(depth)) / 16;
             let less = if step / 37 % 2 == 0 { 0 } else { noise };
@@ -171,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_depth_that_holds_nothing_back_stays() {
-        let mut climb = Climb::default();
+        let mut climb = ThroughputSearch::default();
         // The drive does more each time: were the depth the reason, it would rise.
         let moved = (0..1_000).map(|step| {
             let mut seen = seen(step * step);

@@ -1,96 +1,96 @@
-//! `Depth`: how much may be at a shared drive.
+//! `DriveDepth`: decides how many requests may be at a shared drive.
 //!
-//! As little as keeps it busy: the rest waits where order can still be made. For `fair` there are
-//! two measures. While some group has less at the drive than its share of the depth, it is how long
-//! requests take compared with the shortest time that their kind (read or write, by size) took
-//! lately: above some multiple the depth shrinks, below a lower one it grows if it held something
-//! back. Every few seconds a handful of requests finds the drive nearly empty, so that the shortest
-//! time is known. While all groups have more than their share, the order in which they go out makes
-//! the shares, and the depth may grow as long as the drive does more with it (climb.rs). For
-//! `latency` groups' targets bound the others, too (target_depth.rs). Source: Brakmo and Peterson,
-//! 1995 (TCP Vegas); Cardwell et al., 2016 (BBR's probe). Kernel counterpart:
-//! block/kyber-iosched.c, block/blk-iolatency.c.
+//! As few as keep it busy: the others wait where they can still be reordered. For `fair` there are
+//! two rules. While some group has less at the drive than its share of the depth, the rule compares
+//! service times with the shortest ones lately seen for the same size class and direction: above
+//! some multiple the depth shrinks, and below a lower one it grows if it held requests back. Every
+//! few seconds a few requests run on a nearly empty drive to measure the shortest time. While all
+//! groups have more than their share, the dispatch order alone makes the shares, and the depth
+//! grows as long as throughput does (climb.rs). For `latency`, the groups' targets limit the other
+//! groups as well (target_depth.rs). Source: Brakmo and Peterson, 1995 (TCP Vegas); Cardwell et
+//! al., 2016 (BBR's probe). Kernel counterpart: block/kyber-iosched.c, block/blk-iolatency.c.
 
 use crate::bio::Op;
 use crate::queue::scheduler::DriveTags;
 use crate::queue::scheduler::cost::REQUEST;
-use crate::queue::scheduler::share::climb::Climb;
-use crate::queue::scheduler::share::seen::Seen;
+use crate::queue::scheduler::share::climb::ThroughputSearch;
+use crate::queue::scheduler::share::seen::QueueReports;
 use crate::queue::scheduler::share::target_depth::TargetDepth;
 use crate::queue::scheduler::share::times::{CLASSES, ClassSums, class_of, ns_of};
 
-/// What a drive is shared by.
+/// The rule by which a drive is shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Policy {
-    /// Weights, with as much at the drive as keeps it busy.
+    /// By weights, with as many requests at the drive as keep it busy.
     Weights,
-    /// Latency targets of groups, with as much of the others at the drive as those allow.
+    /// By latency targets, with as many requests of other groups at the drive as the targets allow.
     Targets,
 }
 
-/// Least requests and time between two decisions.
+/// Requests and nanoseconds between two decisions, at least.
 const DECIDE_IOS: u64 = 64;
 const DECIDE_NS: u64 = 1_000_000;
-/// How much longer than the shortest time requests may take before the depth stops to grow, and
-/// before it shrinks, as logarithms in 64ths: 1.3 and 1.5 times.
+/// Service time relative to the shortest one, as logarithms in 64ths: above 1.3 times the depth
+/// stops growing, above 1.5 times it shrinks.
 const SHALLOW: [u64; 2] = [24, 37];
-/// Up to how much longer the depth grows at once while all groups have more than their share: 1.6
+/// Growth limit while all groups have more than their share: the depth grows fast below 1.6
 /// times.
 const DEEP: u64 = 43;
-/// The least depth: a request for each queue that has something to do, within these bounds.
+/// Range of the smallest depth, which is one request for each active queue.
 const LEAST: (u32, u32) = (2, 8);
-/// The depth before anything is known: 16 small requests.
+/// Initial depth: 16 small requests.
 const FIRST: u64 = 16 * REQUEST as u64;
-/// Requests may weigh so many times as much as a small one, as far as the depth is concerned.
+/// Largest weight of a request in the depth, as a multiple of a small one.
 const HEAVIEST: u64 = 1 << 10;
-/// How often the shortest times are looked for, and with how many requests.
+/// Nanoseconds between two latency probes, and requests in each.
 const PROBE_NS: u64 = 5_000_000_000;
 const PROBE_IOS: u64 = 24;
-/// How long each half of such a look may take: what hangs at the drive does not end it.
+/// Nanoseconds that each half of a probe may take, so that a request stuck at the drive cannot
+/// extend it.
 const PROBE_HALF_NS: u64 = 100_000_000;
-/// And how soon after groups meet.
+/// Nanoseconds until the first probe after several groups became active.
 const FIRST_PROBE_NS: u64 = 20_000_000;
 
-/// A look for the shortest times.
+/// Phase of a latency probe, which measures the shortest service times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Probe {
-    /// Requests that found others at the drive come back first.
+enum ProbePhase {
+    /// Waiting for requests that were dispatched to a busy drive.
     Drains,
-    /// Those that are looked for come back.
+    /// Measuring the service times of requests dispatched to the nearly empty drive.
     Counts,
 }
 
-/// The depth of a drive, and what it hangs on; in 16ths of what a small request takes of it
-/// ([`Weights`](crate::queue::scheduler::cost::Weights)).
-pub(crate) struct Depth {
-    /// What may be at the drive, by way; none: as much as there is.
+/// The depth of a drive and its inputs, in 16ths of a small request
+/// ([`DepthWeights`](crate::queue::scheduler::cost::DepthWeights)).
+pub(crate) struct DriveDepth {
+    /// Depth by direction; `None` if unlimited.
     depth: Option<[u32; 2]>,
-    /// The least, in requests.
+    /// Smallest depth of the drive, in requests.
     least: u32,
-    /// What keeps the drive busy, and the most that it may be: as many requests as `most`, of the
-    /// weight that they have now.
+    /// The depth that keeps the drive busy, and its maximum: `most`, scaled to the present mean
+    /// weight of a request.
     bound: u64,
     bound_max: u64,
-    /// The most requests, each as if it were small.
+    /// Largest number of requests, counted as if each were small.
     most: u64,
     targets: TargetDepth,
-    /// Since the bound was last moved.
+    /// Service times since the last change of depth.
     sums: ClassSums,
     full: bool,
     decided_ns: u64,
-    /// Shortest mean time of each kind, in this era and in the one before.
+    /// Shortest mean service time of each class, since the last probe and before it.
     shortest: [[u64; CLASSES]; 2],
-    /// When the next era begins.
+    /// Time of the next probe.
     probe_ns: u64,
-    probing: Option<Probe>,
-    climb: Climb,
+    probing: Option<ProbePhase>,
+    climb: ThroughputSearch,
 }
 
-impl Depth {
-    /// The depth of a drive with these tags.
+impl DriveDepth {
+    /// Creates the depth of a drive with these tags.
     pub(crate) fn new(DriveTags { tags, .. }: DriveTags) -> Self {
         let most = u64::from((tags - tags / 8).max(1)) * u64::from(REQUEST);
-        Depth {
+        DriveDepth {
             depth: None,
             least: LEAST.0.min((most / u64::from(REQUEST)) as u32),
             bound: most.min(FIRST),
@@ -103,22 +103,22 @@ impl Depth {
             shortest: [[u64::MAX; CLASSES]; 2],
             probe_ns: 0,
             probing: None,
-            climb: Climb::default(),
+            climb: ThroughputSearch::default(),
         }
     }
 
-    /// Whether nothing is held back.
+    /// Returns true if the depth is unlimited.
     pub(crate) fn is_off(&self) -> bool {
         self.depth.is_none()
     }
 
-    /// What may be at the drive; none: as much as there is.
+    /// Returns the depth for reads; `None` if unlimited.
     pub(crate) fn bound(&self) -> Option<u64> {
         self.depth.map(|_| self.bound.min(self.targets.ways()[0]))
     }
 
-    /// The shortest time of reads of so many sectors, or of writes where there were no reads, if it
-    /// is known.
+    /// Returns the shortest known service time of reads of this size, or of writes if there were no
+    /// reads.
     pub(crate) fn shortest_ns(&self, sectors: u32) -> Option<u64> {
         let known = |op| {
             let class = class_of(op, sectors);
@@ -127,29 +127,29 @@ impl Depth {
         known(Op::Read).or_else(|| known(Op::Write)).map(ns_of)
     }
 
-    /// From now on nothing is held back.
+    /// Removes the limit.
     pub(crate) fn off(&mut self) -> [u32; 2] {
         self.depth = None;
         [u32::MAX; 2]
     }
 
-    /// Whether the drive has all that it is to have: nothing holds it back for a look.
+    /// Returns true if the depth is limited and no probe holds requests back.
     pub(crate) fn is_usual(&self) -> bool {
         self.depth.is_some() && self.probing.is_none()
     }
 
-    /// Whether targets leave less than keeps the drive busy, to reads and to writes.
+    /// Returns true, for reads and for writes, if targets leave less than keeps the drive busy.
     pub(crate) fn by_targets(&self) -> [bool; 2] {
         self.targets.ways().map(|way| way < self.bound)
     }
 
-    /// Looks for the shortest times before long.
+    /// Schedules a latency probe soon.
     pub(crate) fn look_soon(&mut self, now_ns: u64) {
         self.probe_ns = self.probe_ns.min(now_ns + FIRST_PROBE_NS);
     }
 
-    /// What may be at the drive from now on.
-    pub(crate) fn next(&mut self, seen: &Seen, policy: Policy, now_ns: u64) -> [u32; 2] {
+    /// Computes the depth from now on, for reads and for writes.
+    pub(crate) fn next(&mut self, seen: &QueueReports, policy: Policy, now_ns: u64) -> [u32; 2] {
         let most = (self.most / u64::from(REQUEST)) as u32;
         self.least = seen.queues.clamp(LEAST.0, LEAST.1).min(most);
         if let Some(weight) = seen.taken.checked_div(seen.in_flight.into()) {
@@ -159,7 +159,7 @@ impl Depth {
         self.sums.add(&seen.sums);
         self.full |= seen.full;
         if self.depth.is_none() && now_ns >= self.probe_ns {
-            // What went past the scheduler while one group was alone comes back first.
+            // I/O that bypassed the scheduler while one group was alone completes before the probe.
             (self.probe_ns, self.probing) = (now_ns + FIRST_PROBE_NS, None);
             self.shortest = [[u64::MAX; CLASSES]; 2];
         }
@@ -176,18 +176,18 @@ impl Depth {
         *self.depth.insert(depth)
     }
 
-    /// Steers by how long requests take.
-    fn look_at_times(&mut self, seen: &Seen, now_ns: u64) {
+    /// Adjusts the depth by service times.
+    fn look_at_times(&mut self, seen: &QueueReports, now_ns: u64) {
         let ios = self.sums.ios();
         let lasts = now_ns.saturating_sub(self.decided_ns) >= PROBE_HALF_NS;
-        // Each queue may have one at least.
+        // Each queue may have at least one request in flight.
         let few = seen.in_flight <= self.least.max(seen.queues);
         match self.probing {
-            Some(Probe::Drains) if few && ios >= PROBE_IOS || lasts => {
-                self.probing = Some(Probe::Counts);
+            Some(ProbePhase::Drains) if few && ios >= PROBE_IOS || lasts => {
+                self.probing = Some(ProbePhase::Counts);
                 return self.start_over(now_ns);
             }
-            Some(Probe::Counts) if ios >= PROBE_IOS || lasts => {
+            Some(ProbePhase::Counts) if ios >= PROBE_IOS || lasts => {
                 self.learn();
                 self.probing = None;
                 return self.start_over(now_ns);
@@ -209,7 +209,7 @@ impl Depth {
         if now_ns >= self.probe_ns {
             self.shortest = [[u64::MAX; CLASSES], self.shortest[0]];
             self.probe_ns = now_ns + PROBE_NS;
-            self.probing = Some(Probe::Drains);
+            self.probing = Some(ProbePhase::Drains);
             return self.start_over(now_ns);
         }
         self.learn();
@@ -223,8 +223,8 @@ impl Depth {
         self.start_over(now_ns);
     }
 
-    /// Sets what keeps the drive busy. An eighth of the tags is left to whoever has something to do
-    /// now and then.
+    /// Sets the depth that keeps the drive busy. An eighth of the tags stays free for occasional
+    /// users.
     fn set_bound(&mut self, bound: u64) {
         self.bound = bound.clamp(u64::from(self.least * REQUEST), self.bound_max);
     }
@@ -233,7 +233,7 @@ impl Depth {
         (self.sums, self.full, self.decided_ns) = (ClassSums::default(), false, now_ns);
     }
 
-    /// Notes the shortest times.
+    /// Updates the shortest service times.
     fn learn(&mut self) {
         for ((ios, logs), shortest) in self.sums.0.iter().zip(&mut self.shortest[0]) {
             if *ios >= 8 {
@@ -242,7 +242,7 @@ impl Depth {
         }
     }
 
-    /// How much longer requests of the kind that suffers most took than the shortest time, as a
+    /// Returns how much longer than the shortest time requests of the worst class took, as a
     /// logarithm in 64ths.
     fn over(&self) -> u64 {
         let mut most = 0;

@@ -1,13 +1,13 @@
-//! `Flow`: a group at one hardware queue of a shared drive.
+//! `GroupFlow`: a group at one hardware queue of a shared drive.
 //!
-//! What waits of it there, in the order in which it came, and how far it has got. Called by
-//! share.rs, under the queue's serve lock.
+//! Holds the group's waiting chains in order of arrival, and its virtual time. Called by share.rs
+//! under the queue's serve lock.
 
 use alloc::boxed::Box;
 
 use millrace_machine::Machine;
 
-use crate::account::waits::Said;
+use crate::account::waits::ReportedWaits;
 use crate::bio::Sector;
 use crate::bio::group_id::GroupId;
 use crate::chain::slot::BioList;
@@ -16,50 +16,54 @@ use crate::group::view::GroupView;
 use crate::queue::scheduler::share::depth::Policy;
 use crate::queue::scheduler::share::times::LatencyCounts;
 
-/// Virtual time of a nanosecond of cost at weight 1.
+/// log2 of the virtual time that a nanosecond of cost takes at weight 1.
 pub(crate) const VIRTUAL_BITS: u32 = 24;
 
-/// What groups are promised, and by what the drive is shared.
-pub(crate) type Terms<'a, M> = (&'a GroupView<M>, Policy);
+/// The groups' settings and the rule by which the drive is shared.
+pub(crate) type ShareTerms<'a, M> = (&'a GroupView<M>, Policy);
 
-/// What of a flow waits, and what is at the drive, in 16ths of a small request.
+/// Waiting and in-flight requests of a flow, in 16ths of a small request.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Load {
+pub(crate) struct FlowLoad {
     pub(crate) waiting: u32,
     pub(crate) in_flight: u32,
 }
 
-/// A group at one hardware queue; with [`Policy::Targets`], its reads or its writes.
-pub(crate) struct Flow<M: Machine> {
+/// A group at one hardware queue; with [`Policy::Targets`], only its reads or only its writes.
+pub(crate) struct GroupFlow<M: Machine> {
     pub(crate) group: GroupId,
     pub(crate) way: usize,
     pub(crate) list: BioList<M>,
-    /// Virtual time at which its next chain starts. 64 bits would be full within hours.
+    /// Virtual start time of its next chain. 64 bits would overflow within hours.
     pub(crate) start: u128,
-    /// Virtual time of a nanosecond of cost, by its weight among those that are active.
+    /// Virtual time of a nanosecond of cost, by the group's weight among active groups.
     pub(crate) slope: u64,
     pub(crate) priority: Priority,
-    /// Its group has a latency target, and the drive is shared by those.
+    /// True if the drive is shared by latency targets and the group has one.
     pub(crate) has_target: bool,
-    /// Cost of all that went out.
+    /// Total cost dispatched.
     pub(crate) served: u64,
-    /// What that may come to.
+    /// Limit of `served` until the next allocation.
     pub(crate) ceiling: u64,
-    pub(crate) load: Load,
-    /// Something waited all the time since the last post.
+    pub(crate) load: FlowLoad,
+    /// True if chains waited all the time since the last report.
     pub(crate) steady: bool,
     pub(crate) last_end: Sector,
-    /// When it last sent something out.
+    /// Time of the last dispatch in nanoseconds.
     pub(crate) sent_ns: u64,
     pub(crate) latencies: Option<Box<LatencyCounts>>,
-    /// What its group's account says of what waits here.
-    pub(crate) said: Said,
+    /// The flow's last report to its group's wait account.
+    pub(crate) said: ReportedWaits,
 }
 
-impl<M: Machine> Flow<M> {
-    /// An empty one, which starts at a virtual time.
-    pub(crate) fn new((group, way): (GroupId, usize), start: u128, terms: Terms<'_, M>) -> Self {
-        let mut flow = Flow {
+impl<M: Machine> GroupFlow<M> {
+    /// Creates an empty flow that starts at a virtual time.
+    pub(crate) fn new(
+        (group, way): (GroupId, usize),
+        start: u128,
+        terms: ShareTerms<'_, M>,
+    ) -> Self {
+        let mut flow = GroupFlow {
             group,
             way,
             list: BioList::new(),
@@ -69,19 +73,19 @@ impl<M: Machine> Flow<M> {
             has_target: false,
             served: 0,
             ceiling: u64::MAX,
-            load: Load::default(),
+            load: FlowLoad::default(),
             steady: false,
             last_end: Sector::MAX,
             sent_ns: 0,
             latencies: None,
-            said: Said::default(),
+            said: ReportedWaits::default(),
         };
         flow.follow(terms);
         flow
     }
 
-    /// Learns what its group is promised.
-    pub(crate) fn follow(&mut self, (view, policy): Terms<'_, M>) {
+    /// Applies the group's present settings.
+    pub(crate) fn follow(&mut self, (view, policy): ShareTerms<'_, M>) {
         let Some(row) = view.row(self.group) else { return };
         self.slope = (1 << VIRTUAL_BITS) / u64::from(row.weight.max(1));
         self.priority = row.priority;

@@ -1,33 +1,37 @@
-//! `Level`: something divided by weight among some who want different amounts of it.
+//! `FairShare`: divides an amount by weight among participants with different demands.
 //!
-//! Nobody gets more than it wants; what one leaves goes to the others (max-min fairness, or
+//! Nobody gets more than its demand, and the others divide the rest (max-min fairness, or
 //! water-filling). Source: Bertsekas and Gallager, Data Networks, 6.5.2.
 
-/// What one wants, and its weight.
+/// Demand and weight of one participant.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Want {
+pub(crate) struct ShareDemand {
     pub(crate) of: u64,
     pub(crate) weight: u64,
 }
 
-/// So much for so much weight.
+/// The amount that each unit of weight gets, as a fraction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Level {
+pub(crate) struct FairShare {
     amount: u64,
     weight: u64,
 }
 
-impl Level {
-    /// What everybody gets whatever the others want.
-    pub(crate) fn even(amount: u64, wants: impl Iterator<Item = Want>) -> Level {
-        Level { amount, weight: wants.map(|want| want.weight).sum() }
+impl FairShare {
+    /// Divides the amount by weight, whatever the demands are.
+    pub(crate) fn even(amount: u64, wants: impl Iterator<Item = ShareDemand>) -> FairShare {
+        FairShare { amount, weight: wants.map(|want| want.weight).sum() }
     }
 
-    /// What those get who want more; none: nobody does. O(n) for each n that want little.
-    pub(crate) fn of(amount: u64, wants: impl Iterator<Item = Want> + Clone) -> Option<Level> {
-        let mut level = Level::even(amount, wants.clone());
+    /// Returns the share of participants that want more than it; `None` if all demands are met.
+    /// Takes one pass for each round in which further demands turn out to be met.
+    pub(crate) fn of(
+        amount: u64,
+        wants: impl Iterator<Item = ShareDemand> + Clone,
+    ) -> Option<FairShare> {
+        let mut level = FairShare::even(amount, wants.clone());
         loop {
-            let mut next = Level { amount, weight: 0 };
+            let mut next = FairShare { amount, weight: 0 };
             for want in wants.clone() {
                 match want.of <= level.part(want.weight) {
                     true => next.amount = next.amount.saturating_sub(want.of),
@@ -35,14 +39,14 @@ impl Level {
                 }
             }
             match next {
-                Level { weight: 0, .. } => return None,
+                FairShare { weight: 0, .. } => return None,
                 _ if next == level => return Some(level),
                 _ => level = next,
             }
         }
     }
 
-    /// What somebody of this weight gets.
+    /// Returns the share of a participant with this weight.
     pub(crate) fn part(self, weight: u64) -> u64 {
         let part = u128::from(self.amount) * u128::from(weight) / u128::from(self.weight.max(1));
         u64::try_from(part).unwrap_or(u64::MAX)
@@ -56,8 +60,8 @@ mod tests {
     use super::*;
 
     fn parts(amount: u64, wants: &[(u64, u64)]) -> Vec<u64> {
-        let all = wants.iter().map(|(of, weight)| Want { of: *of, weight: *weight });
-        let level = Level::of(amount, all.clone());
+        let all = wants.iter().map(|(of, weight)| ShareDemand { of: *of, weight: *weight });
+        let level = FairShare::of(amount, all.clone());
         all.map(|want| level.map_or(want.of, |level| want.of.min(level.part(want.weight))))
             .collect()
     }

@@ -1,82 +1,83 @@
-//! `Mail`: what a hardware queue of a shared drive and the agreement tell each other.
+//! `QueueMailbox`: exchanges reports and grants between a hardware queue and the shared allocation.
 //!
-//! One for each queue, under a lock of its own: the queue posts what it served and what waits, the
-//! agreement posts budgets and depths. Called by share.rs and agreement.rs.
+//! Each queue has one, under a lock of its own. The queue posts the cost that it served and its
+//! demand; the allocation posts budgets and depths. Called by share.rs and agreement.rs.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use crate::account::hold::Hold;
+use crate::account::hold::WaitReason;
 use crate::bio::group_id::GroupId;
 use crate::queue::scheduler::share::times::{ClassSums, LatencyCounts};
 
-/// A group at one queue, as its mail has it.
+/// A group at one queue, in that queue's mailbox.
 #[derive(Default)]
-pub(crate) struct MailEntry {
+pub(crate) struct MailboxEntry {
     pub(crate) group: GroupId,
     pub(crate) way: usize,
-    /// By the queue: cost of all that it sent, and what is there now, in 16ths of a small request.
+    /// Written by the queue: total cost dispatched, and present demand in 16ths of a small request.
     pub(crate) served: u64,
     pub(crate) waiting: u32,
     pub(crate) in_flight: u32,
-    /// Something waited all the time since the agreement looked last.
+    /// True if chains waited all the time since the last allocation.
     pub(crate) steady: bool,
-    /// And what that was, when the queue had posted.
+    /// Value of `steady` when the queue last posted.
     pub(crate) was_steady: bool,
     pub(crate) latencies: Option<Box<LatencyCounts>>,
-    /// By the agreement: how much of `served` it knows.
+    /// Written by the allocation: the part of `served` already accounted for.
     pub(crate) known: u64,
-    /// What `served` may come to, and the group's slope; 0: nothing was agreed on yet.
+    /// Limit of `served`, and the group's slope; slope 0 if nothing was allocated yet.
     pub(crate) ceiling: u64,
     pub(crate) slope: u64,
 }
 
-impl MailEntry {
+impl MailboxEntry {
     pub(crate) fn demand(&self) -> u64 {
         u64::from(self.waiting) + u64::from(self.in_flight)
     }
 
-    /// How much of the depth it could use: what waits for its budget could not.
+    /// Returns the demand that the depth limits; chains that wait for their budget do not count.
     pub(crate) fn wants(&self) -> u64 {
         if self.served >= self.ceiling { self.in_flight.into() } else { self.demand() }
     }
 }
 
-/// How much may be in flight of a queue.
+/// The limit on a queue's requests in flight.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Bound {
-    /// By way, in 16ths of a small request; with targets, of the groups without one.
+pub(crate) struct DepthLimit {
+    /// By direction, in 16ths of a small request; with targets it applies to groups without one.
     pub(crate) depth: [u32; 2],
-    /// What holds those for which there is no room.
-    pub(crate) held_by: [Hold; 2],
+    /// Wait reason, by direction, of chains that the limit holds back.
+    pub(crate) held_by: [WaitReason; 2],
 }
 
-impl Bound {
-    /// Nothing is held back.
-    pub(crate) const NONE: Bound = Bound { depth: [u32::MAX; 2], held_by: [Hold::Depth; 2] };
+impl DepthLimit {
+    /// No limit.
+    pub(crate) const NONE: DepthLimit =
+        DepthLimit { depth: [u32::MAX; 2], held_by: [WaitReason::Depth; 2] };
 }
 
-/// What a queue and the agreement tell each other.
-pub(crate) struct Mail {
+/// Reports of a queue and grants for it.
+pub(crate) struct QueueMailbox {
     pub(crate) at_ns: u64,
-    /// What the queue posted has all come back since.
+    /// True if all requests of the last report have completed since.
     pub(crate) is_over: bool,
-    /// It posted since the agreement looked last.
+    /// True if the queue has posted since the last allocation.
     pub(crate) fresh: bool,
     pub(crate) full: bool,
-    /// Requests at the drive.
+    /// Number of requests at the drive.
     pub(crate) requests: u32,
-    /// Most that one of its requests cost.
+    /// Largest cost of a request of the queue.
     pub(crate) largest: u64,
     pub(crate) sums: ClassSums,
-    pub(crate) entries: Vec<MailEntry>,
-    pub(crate) bound: Bound,
+    pub(crate) entries: Vec<MailboxEntry>,
+    pub(crate) bound: DepthLimit,
     pub(crate) bounded: bool,
 }
 
-impl Default for Mail {
+impl Default for QueueMailbox {
     fn default() -> Self {
-        Mail {
+        QueueMailbox {
             at_ns: 0,
             is_over: false,
             fresh: false,
@@ -85,17 +86,17 @@ impl Default for Mail {
             largest: 0,
             sums: ClassSums::default(),
             entries: Vec::new(),
-            bound: Bound::NONE,
+            bound: DepthLimit::NONE,
             bounded: false,
         }
     }
 }
 
-impl Mail {
-    /// The entry of the queue's flow number `at`.
-    pub(crate) fn entry(&mut self, at: usize, (group, way): (GroupId, usize)) -> &mut MailEntry {
+impl QueueMailbox {
+    /// Returns the entry of the queue's flow number `at`, and makes it on first use.
+    pub(crate) fn entry(&mut self, at: usize, (group, way): (GroupId, usize)) -> &mut MailboxEntry {
         if self.entries.len() <= at {
-            self.entries.push(MailEntry { group, way, steady: true, ..MailEntry::default() });
+            self.entries.push(MailboxEntry { group, way, steady: true, ..MailboxEntry::default() });
         }
         &mut self.entries[at]
     }

@@ -1,66 +1,68 @@
 //! `PieceSize`: the longest request that goes to a shared drive.
 //!
-//! A request cannot be called back from a drive, so whoever comes next waits for it. Channels cut
+//! A drive cannot be made to give a request back, so later requests wait for it. Channels split
 //! longer reads and writes into pieces that take the drive not much longer than a small read, and
 //! merge no further than that. Without small reads to compare with, a piece is half of what the
-//! drive moves until it counts as slow, so that two pieces are there at a time: a drive with a cost
-//! for each request would do less with shorter ones.
-//! Called by agreement.rs; channels read the size ten times a second. Kernel counterpart: none;
-//! iocost charges a large request but sends it whole.
+//! drive transfers before it counts as slow, so that two pieces are at the drive at a time: shorter
+//! ones would reduce the throughput of a drive with a cost for each request. Called by
+//! agreement.rs; channels read the size ten times a second. Kernel counterpart: none; iocost
+//! charges a large request but sends it whole.
 
 use crate::queue::scheduler::cost::{OpCost, SLOW_NS};
 
-/// The size before anything is known, and the least, in sectors: 64 and 32 KiB.
+/// Initial and smallest size in sectors: 64 and 32 KiB.
 pub(crate) const FIRST_SECTORS: u32 = 128;
 const LEAST_SECTORS: u32 = 64;
-/// The most: 32 MiB.
+/// Largest size in sectors: 32 MiB.
 const MOST_SECTORS: u32 = 1 << 16;
-/// How long the size stays once small reads took longer with a larger one.
+/// Nanoseconds for which the size does not grow after growth has slowed down small reads.
 const STAY_NS: u64 = 60_000_000_000;
-/// How long after a small read others are expected.
+/// Nanoseconds after a small read during which more are expected.
 const SMALL_NS: u64 = 10_000_000_000;
-/// How long a drive is watched before a decision.
+/// Nanoseconds for which a drive is observed before a decision.
 const WINDOW_NS: u64 = 50_000_000;
 
-/// The longest request of a shared drive.
+/// The longest request of a shared drive, and the measurements that decide it.
 pub(crate) struct PieceSize {
     sectors: u32,
     since_ns: u64,
-    /// Cost of all that was sent since then.
+    /// Cost dispatched since `since_ns`.
     served: u64,
-    /// More would have gone to the drive all the time, were it not held back.
+    /// True if the drive was kept busy all the time.
     busy: bool,
-    /// Cost of all that is sent in [`SLOW_NS`], by the last window; 0: not known.
+    /// Cost that the drive serves in [`SLOW_NS`], by the last window; 0 if unknown.
     usual_cost: u64,
-    /// How long small reads took before the size was doubled.
+    /// Service time of small reads before the size was doubled.
     grown_from_ns: Option<u64>,
-    /// Until when it does not grow, since small reads took longer when it had.
+    /// Time until which the size does not grow, because small reads slowed down after the last
+    /// growth.
     stays_until_ns: u64,
-    /// Until when small reads are taken to come, though too few to know how long they take.
+    /// Time until which small reads are expected, even if too few come to measure them.
     small_until_ns: u64,
 }
 
-/// A drive since the last look.
-pub(crate) struct Pace {
-    /// Cost of what was sent.
+/// Measurements of a drive since the last decision.
+pub(crate) struct DriveSample {
+    /// Cost dispatched.
     pub(crate) served: u64,
-    /// Small reads that came back.
+    /// Number of small reads completed.
     pub(crate) small_ios: u64,
-    /// Shortest times of small reads, and of requests as long as pieces, as far as they are known.
+    /// Shortest service times of small reads and of requests of the present size, if known.
     pub(crate) small_ns: Option<u64>,
     pub(crate) piece_ns: Option<u64>,
-    /// Shortest times of requests half as long as pieces, and twice as long.
+    /// Shortest service times of requests of half and of twice the present size.
     pub(crate) half_ns: Option<u64>,
     pub(crate) double_ns: Option<u64>,
-    /// The times of requests twice as long would be told apart from those of pieces.
+    /// True if requests of twice the size fall into another size class, so that they can be
+    /// measured.
     pub(crate) may_double: bool,
-    /// The drive has all that keeps it busy.
+    /// True if the drive has enough requests to be busy.
     pub(crate) busy: bool,
 }
 
-impl Pace {
-    /// Returns true if requests twice as long take hardly longer, as on a disk that seeks for each;
-    /// also if short ones take long and no longer ones were tried.
+impl DriveSample {
+    /// Returns true if requests of twice the size take hardly longer, as on a disk that seeks for
+    /// each. Also if short requests are slow and no longer ones were tried.
     fn is_length_free(&self) -> bool {
         let is_free = |shorter: Option<u64>, longer: Option<u64>| {
             shorter.zip(longer).is_some_and(|(shorter, longer)| longer * 5 < shorter * 7)
@@ -86,7 +88,7 @@ impl PieceSize {
         }
     }
 
-    /// Cost of all that the drive does until it counts as slow; 0: not known.
+    /// Returns the cost that the drive serves before it counts as slow; 0 if unknown.
     pub(crate) fn usual_cost(&self) -> u64 {
         self.usual_cost
     }
@@ -95,8 +97,8 @@ impl PieceSize {
         self.sectors
     }
 
-    /// Adds a look at the drive; returns true if the size was decided on anew.
-    pub(crate) fn look(&mut self, pace: &Pace, cost: &OpCost, now_ns: u64) -> bool {
+    /// Adds measurements. Returns true if the size was decided anew.
+    pub(crate) fn look(&mut self, pace: &DriveSample, cost: &OpCost, now_ns: u64) -> bool {
         self.served += pace.served;
         if pace.small_ios > 0 {
             self.small_until_ns = now_ns + SMALL_NS;
@@ -106,7 +108,7 @@ impl PieceSize {
         if elapsed_ns < WINDOW_NS {
             return false;
         }
-        // What was sent long ago says nothing of how fast the drive is.
+        // Requests dispatched long ago say nothing about the drive's present speed.
         let is_known = elapsed_ns < 2 * WINDOW_NS;
         let (served, busy) = (core::mem::take(&mut self.served), self.busy);
         (self.since_ns, self.busy) = (now_ns, true);
@@ -123,8 +125,8 @@ impl PieceSize {
                 let now = u64::from(self.sectors);
                 let moved = moved(self.usual_cost / 2, cost);
                 let is_long = moved * 5 < now * 3;
-                // A drive that is not kept busy may do more than was seen.
-                // Small reads that come now and then would wait for what is found by trying.
+                // A drive that is not kept busy may be faster than measured. Occasional small reads
+                // would be delayed by trying larger sizes.
                 match now_ns >= self.small_until_ns && pace.is_length_free() {
                     true if pace.may_double => self.sectors * 2,
                     true => self.sectors,
@@ -140,8 +142,9 @@ impl PieceSize {
 }
 
 impl PieceSize {
-    /// The next size, by what small reads and pieces take. Small reads may take as long as pieces
-    /// only because they wait for one: then they take longer once pieces have grown.
+    /// Returns the next size from service times of small reads and of pieces. If both are equal,
+    /// small reads may only be slow because they wait for pieces: then growing makes them slower
+    /// still.
     fn beside_small(&mut self, (small_ns, piece_ns): (u64, u64), now_ns: u64) -> u32 {
         let grown_from_ns = self.grown_from_ns.take();
         if grown_from_ns.is_some_and(|before_ns| small_ns * 5 > before_ns * 7) {
@@ -160,7 +163,7 @@ impl PieceSize {
     }
 }
 
-/// How many sectors that follow each other a drive moves for this cost.
+/// Returns how many sequential sectors a drive transfers for this cost.
 fn moved(moved_ns: u64, cost: &OpCost) -> u64 {
     let moved_ps = u128::from(moved_ns.saturating_sub(cost.random_ns.into())) * 1_000;
     (moved_ps / (512 * u128::from(cost.byte_ps)).max(1)).min(1 << 32) as u64
@@ -184,7 +187,7 @@ mod tests {
             let sectors = piece.sectors;
             known[class(sectors)] = Some(piece_ns(sectors / 2));
             let other = |other| known[class(other)].filter(|_| class(other) != class(sectors));
-            let pace = Pace {
+            let pace = DriveSample {
                 served,
                 small_ios: 0,
                 small_ns,
@@ -216,7 +219,7 @@ mod tests {
         let most = (1..2_000).map(|step| {
             // 4 ms for 64 KiB; each small read waits for one of them.
             let waits_ns = Some(u64::from(piece.sectors / 2) * 62_500);
-            let pace = Pace {
+            let pace = DriveSample {
                 served: STEP_NS,
                 small_ios: 1,
                 small_ns: waits_ns,

@@ -1,7 +1,7 @@
-//! `Seen`: what all queues of a shared drive have seen since they last agreed.
+//! `QueueReports`: the sum of all queues' reports since the last allocation of a shared drive.
 //!
-//! Made by agreement.rs out of the mail; depth.rs and the searches that it asks (climb.rs,
-//! target_depth.rs) decide by it how much may be at the drive.
+//! agreement.rs makes it from the mailboxes; depth.rs and its helpers (climb.rs, target_depth.rs)
+//! use it to decide how many requests may be at the drive.
 
 use alloc::vec::Vec;
 
@@ -9,33 +9,33 @@ use crate::bio::group_id::GroupId;
 use crate::group::config::LatencyTarget;
 use crate::queue::scheduler::share::times::{ClassSums, LatencyCounts};
 
-/// What all queues have seen since the last agreement.
-pub(crate) struct Seen {
+/// The sum of all queues' reports since the last allocation.
+pub(crate) struct QueueReports {
     pub(crate) sums: ClassSums,
-    /// The depth held something back.
+    /// True if the depth held requests back.
     pub(crate) full: bool,
-    /// Which ways were used: bits.
+    /// Bit set of the directions that were used.
     pub(crate) ways: u8,
-    /// Cost of all that was sent.
+    /// Cost of all dispatched requests.
     pub(crate) served: u64,
-    /// Some group has nothing waiting, and less at the drive than its share of the depth.
+    /// True if some group has nothing waiting, and less at the drive than its share of the depth.
     pub(crate) shallow: bool,
-    /// Requests at the drive, as far as queues have posted, and how much they take of it, in 16ths
-    /// of a small request.
+    /// Number of requests at the drive according to the reports, and their depth in 16ths of a
+    /// small request.
     pub(crate) in_flight: u32,
     pub(crate) taken: u64,
-    /// What may be there at least, since one group is alone, in that unit.
+    /// Smallest depth while a single group is active, in the same unit.
     pub(crate) floor: u64,
-    /// Queues that have something waiting or at the drive.
+    /// Number of queues with requests waiting or at the drive.
     pub(crate) queues: u32,
-    /// The shortest target of a group that has something waiting or at the drive.
+    /// Shortest latency target of the groups with requests waiting or at the drive.
     pub(crate) waits_for_ns: u64,
     pub(crate) targets: Vec<(GroupId, LatencyTarget, LatencyCounts)>,
 }
 
-impl Default for Seen {
+impl Default for QueueReports {
     fn default() -> Self {
-        Seen {
+        QueueReports {
             sums: ClassSums::default(),
             full: false,
             ways: 0,
@@ -51,8 +51,8 @@ impl Default for Seen {
     }
 }
 
-impl Seen {
-    /// Adds what a group with a target has seen.
+impl QueueReports {
+    /// Adds the latencies of a group with a target.
     pub(crate) fn count_target(
         &mut self,
         group: GroupId,

@@ -1,36 +1,38 @@
-//! `TargetDepth`: how much of those without a latency target may be at a shared drive.
+//! `TargetDepth`: limits how many requests of groups without a latency target may be at a shared
+//! drive.
 //!
-//! The measure of `latency`: the others' depth shrinks while a target is missed, and grows again
-//! slowly, reads and writes apart. Without any target, reads and writes have one each. Called by
-//! depth.rs, which bounds everything by what keeps the drive busy. Kernel counterpart:
-//! block/kyber-iosched.c, block/blk-iolatency.c.
+//! Used by `latency`: the depth left to other groups shrinks while a target is missed, and slowly
+//! grows again, for reads and writes separately. If no group has a target, reads and writes have
+//! built-in ones. Called by depth.rs, which also limits the total to the depth that keeps the drive
+//! busy. Kernel counterpart: block/kyber-iosched.c, block/blk-iolatency.c.
 
 use alloc::vec::Vec;
 
 use crate::bio::group_id::GroupId;
 use crate::group::config::LatencyTarget;
 use crate::queue::scheduler::cost::REQUEST;
-use crate::queue::scheduler::share::seen::Seen;
+use crate::queue::scheduler::share::seen::QueueReports;
 use crate::queue::scheduler::share::times::{ClassSums, LatencyCounts};
 
-/// Requests of a group with a target between two looks at its percentile; or this time.
+/// A group's target is checked after this many requests of the group, or after this many
+/// nanoseconds.
 const TARGET_IOS: u64 = 200;
 const TARGET_NS: u64 = 50_000_000;
-/// Requests by which a target is known to be met, or the time after which fewer do.
+/// Requests needed to conclude that a target is met, or nanoseconds after which fewer suffice.
 const ENOUGH_IOS: u64 = 10;
 const FEW_NS: u64 = 1_000_000_000;
-/// No target was missed at any depth.
+/// Value of `missed_at` if no target was missed at any depth.
 const NO_MISS: u64 = u64::MAX / 16;
-/// How long reads and writes may take at the drive, on the average, if no group has a target.
+/// Mean service times that reads and writes may have if no group has a target, in nanoseconds.
 const WAY_TARGETS_NS: [u64; 2] = [2_000_000, 10_000_000];
 
-/// What targets leave to reads and writes of groups without one, in 16ths of a small request.
+/// Depth that targets leave to reads and writes of groups without one, in 16ths of a small request.
 pub(crate) struct TargetDepth {
     ways: [u64; 2],
     most: u64,
-    /// Where a target was missed last.
+    /// Depth at which a target was last missed, by direction.
     missed_at: [u64; 2],
-    /// Since the ways were last moved.
+    /// Service times since the last change of depth.
     sums: ClassSums,
     full: bool,
     targets: Vec<(GroupId, LatencyTarget, LatencyCounts)>,
@@ -38,7 +40,7 @@ pub(crate) struct TargetDepth {
 }
 
 impl TargetDepth {
-    /// Nothing is held back; the most that may be.
+    /// Creates a controller that holds nothing back; `most` is the largest depth.
     pub(crate) fn new(most: u64) -> Self {
         TargetDepth {
             ways: [most; 2],
@@ -51,14 +53,13 @@ impl TargetDepth {
         }
     }
 
-    /// What is left to reads, and to writes.
+    /// Returns the depth left to reads and to writes.
     pub(crate) fn ways(&self) -> [u64; 2] {
         self.ways
     }
 
-    /// Adds what queues have seen, and steers the others' depth by how far groups are from their
-    /// targets.
-    pub(crate) fn look(&mut self, seen: &Seen, bound: u64, now_ns: u64) {
+    /// Adds the queues' reports, and adjusts the depth by how far groups are from their targets.
+    pub(crate) fn look(&mut self, seen: &QueueReports, bound: u64, now_ns: u64) {
         self.sums.add(&seen.sums);
         self.full |= seen.full;
         for (group, target, counts) in &seen.targets {
@@ -76,13 +77,14 @@ impl TargetDepth {
         if most < TARGET_IOS && elapsed_ns < TARGET_NS {
             return;
         }
-        // Nothing came back in twice the time that is promised.
+        // Nothing completed in twice the target time.
         let silent = most == 0 && elapsed_ns / 2 >= seen.waits_for_ns;
         let over = match silent {
             true => Some(2048),
             false => self.targets.iter().map(|(_, target, counts)| counts.over(*target)).max(),
         };
-        // A few that are too slow say enough; that all is well takes more of them.
+        // A few slow requests suffice to shrink the depth; more are needed to conclude that all is
+        // well.
         let is_known = most >= ENOUGH_IOS || elapsed_ns >= FEW_NS;
         match over {
             Some(over) if over > 1024 || is_known => {
@@ -96,15 +98,16 @@ impl TargetDepth {
         (self.looked_ns, self.full, self.sums) = (now_ns, false, ClassSums::default());
     }
 
-    /// Moves the depth of a way, by how far somebody is above a target in 1,024ths.
+    /// Adjusts the depth of one direction. `over` is the measured latency in 1,024ths of the
+    /// target.
     fn steer(&mut self, way: usize, bound: u64, over: u64) {
-        // What the bound keeps back is none of the target's doing.
+        // The part above `bound` was not available anyway, so it says nothing about the target.
         let depth = self.ways[way].min(bound);
         if over > 1024 {
             let least = u64::from(REQUEST);
             (self.missed_at[way], self.ways[way]) = (depth, (depth * 2 / 3).max(least));
         } else if over < 870 && self.full {
-            // Fast where there was no miss lately, slowly where there was.
+            // Grows fast if no target was missed near this depth lately, slowly otherwise.
             let missed_at = &mut self.missed_at[way];
             let near = depth * 8 > *missed_at * 7;
             *missed_at = (*missed_at + *missed_at / 512).min(NO_MISS);
@@ -113,7 +116,8 @@ impl TargetDepth {
         }
     }
 
-    /// Without any target, reads and writes have one each, and too slow ones shrink the others.
+    /// Applies the built-in targets: slow reads shrink the depth of writes, and slow writes that of
+    /// reads.
     fn look_at_ways(&mut self, bound: u64) {
         let over = [0, 1].map(|way| (self.sums.of_way(way) << 10) / WAY_TARGETS_NS[way]);
         self.steer(1, bound, over[0]);

@@ -1,26 +1,26 @@
-//! `ClassSums` and `LatencyCounts`: how long requests took, by kind and by group.
+//! Service times of requests by size class (`ClassSums`), and latencies of groups
+//! (`LatencyCounts`).
 //!
-//! What queues count and post, and depth.rs decides by. A mean of logarithms for each kind of
-//! request: the few that take a hundred times as long hardly move it. A histogram for each group
-//! that has a latency target.
+//! Queues count and report them, and depth.rs decides by them. Each size class has a mean of
+//! logarithms, which a few requests that take a hundred times as long hardly move. Each group with
+//! a latency target has a histogram.
 
 use crate::bio::Op;
 use crate::group::config::LatencyTarget;
-use crate::queue::scheduler::Done;
+use crate::queue::scheduler::CompletedChain;
 
-/// Kinds of requests: two ways, eight sizes.
+/// Number of request classes: two directions, eight sizes.
 pub(crate) const CLASSES: usize = 16;
-/// Time that does not count: a drive that answers at once has none to compare.
+/// Nanoseconds added to each time, so that very short times compare as equal.
 const SLACK_NS: u64 = 2_000;
-/// Buckets of latencies: four for each power of two.
+/// Latency buckets: four for each power of two.
 const BUCKETS: usize = 160;
 
-/// How long requests of each kind took at the drive: how many, and the sum of the logarithms of
-/// their times. A mean of those is moved little by the few that take a hundred times as long.
+/// Number of requests and sum of the logarithms of their service times, by class.
 #[derive(Default, Clone, Copy)]
 pub(crate) struct ClassSums(pub(crate) [(u64, u64); CLASSES]);
 
-/// The kind of a request.
+/// Returns the class of a request.
 #[inline]
 pub(crate) fn class_of(op: Op, sectors: u32) -> usize {
     let size = (sectors >> 3).checked_ilog2().map_or(0, |log| log.min(7));
@@ -28,38 +28,38 @@ pub(crate) fn class_of(op: Op, sectors: u32) -> usize {
     way + size as usize
 }
 
-/// The logarithm of a time to base 2, in 64ths; a time far below [`SLACK_NS`] does not count.
+/// Returns the base-2 logarithm of a time in 64ths; differences far below [`SLACK_NS`] vanish.
 fn log_of(ns: u64) -> u64 {
     let ns = ns.saturating_add(SLACK_NS);
     let log = u64::from(ns.ilog2());
-    // Straight between powers of two, which is off by 6 % at most.
+    // Interpolated linearly between powers of two, which is off by at most 6 %.
     let part = if log >= 6 { (ns >> (log - 6)) & 63 } else { (ns << (6 - log)) & 63 };
     log * 64 + part
 }
 
-/// The time of a logarithm.
+/// Returns the time in nanoseconds of such a logarithm.
 pub(crate) fn ns_of(log: u64) -> u64 {
     let power = 1u64 << (log / 64).min(62);
     (power + power / 64 * (log % 64)).saturating_sub(SLACK_NS)
 }
 
 impl ClassSums {
-    /// Adds a request.
+    /// Adds a completed request.
     #[inline]
-    pub(crate) fn count(&mut self, done: &Done) {
+    pub(crate) fn count(&mut self, done: &CompletedChain) {
         let (ios, logs) = &mut self.0[class_of(done.op, done.nr_sectors)];
         *ios += 1;
         *logs += log_of(done.done_ns.saturating_sub(done.picked_ns));
     }
 
-    /// Adds those of somebody else.
+    /// Adds the sums of another queue.
     pub(crate) fn add(&mut self, other: &ClassSums) {
         for (sum, (ios, logs)) in self.0.iter_mut().zip(&other.0) {
             *sum = (sum.0 + ios, sum.1 + logs);
         }
     }
 
-    /// How long I/Os of a way usually took, in nanoseconds.
+    /// Returns the typical (geometric mean) service time of one direction, in nanoseconds.
     pub(crate) fn of_way(&self, way: usize) -> u64 {
         let classes = self.0[way * CLASSES / 2..][..CLASSES / 2].iter();
         let (ios, logs) =
@@ -67,7 +67,7 @@ impl ClassSums {
         logs.checked_div(ios).map_or(0, ns_of)
     }
 
-    /// How long I/Os of any kind usually took, in nanoseconds.
+    /// Returns the typical (geometric mean) service time of all requests, in nanoseconds.
     pub(crate) fn usual_ns(&self) -> u64 {
         let logs = self.0.iter().map(|(_, logs)| logs).sum::<u64>();
         logs.checked_div(self.ios()).map_or(0, ns_of)
@@ -78,7 +78,7 @@ impl ClassSums {
     }
 }
 
-/// How long I/Os of a group took, from their submission.
+/// Latencies of a group's I/Os, from submission to completion.
 pub(crate) struct LatencyCounts {
     pub(crate) ios: u64,
     sum_ns: u64,
@@ -97,27 +97,25 @@ fn bucket(ns: u64) -> usize {
 }
 
 impl LatencyCounts {
-    /// Adds one.
     pub(crate) fn count(&mut self, ns: u64) {
         self.ios += 1;
         self.sum_ns += ns;
         self.buckets[bucket(ns)] += 1;
     }
 
-    /// Adds all of another.
     pub(crate) fn add(&mut self, other: &LatencyCounts) {
         self.ios += other.ios;
         self.sum_ns += other.sum_ns;
         self.buckets.iter_mut().zip(&other.buckets).for_each(|(own, more)| *own += more);
     }
 
-    /// Takes all of another over, which is empty then.
+    /// Adds the counts of `other` and empties it.
     pub(crate) fn take(&mut self, other: &mut LatencyCounts) {
         self.add(other);
         *other = LatencyCounts::default();
     }
 
-    /// How long they took, in 1,024ths of the target.
+    /// Returns the mean or percentile latency in 1,024ths of the target.
     pub(crate) fn over(&self, target: LatencyTarget) -> u64 {
         let ns = match target {
             LatencyTarget::Mean(_) => self.sum_ns / self.ios.max(1),

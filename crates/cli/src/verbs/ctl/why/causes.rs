@@ -1,66 +1,65 @@
-//! What the time of a group's I/Os on a volume went to, out of two reports.
+//! Splits the latency of a group's I/Os on a volume into causes, from two reports.
 //!
-//! Pure arithmetic. What still waits counts as far as it has waited. What limits and schedulers
-//! held is counted by group. The rest of the group's time was spent at the drives or in their
-//! queues: which of both, it is taken to have spent as all I/Os of those drives together did. Of an
-//! I/O that was split each part counts, as at its drives. Back pressure comes before submission, so
-//! that its time is added to that of the I/Os.
+//! Pure arithmetic. I/Os that still wait count as far as they have waited. Time held by limits and
+//! schedulers is counted by group. The rest was spent in the drives or their queues, and is split
+//! between both as for all I/Os of these drives together. Of a split I/O each part counts, as at
+//! its drives. Back pressure precedes submission, so its time is added to that of the I/Os.
 
-use millrace_block::{DiskCounter, Hold};
+use millrace_block::{DiskCounter, WaitReason};
 use serde::Serialize;
 
 use crate::verbs::stat::groups::GroupDelta;
 use crate::views::groups::GroupCounts;
-use crate::views::report::{Drive, OpCounts, Report, Times, Volume};
+use crate::views::report::{Drive, OpCounts, Report, TimeHistogram, Volume};
 
-/// At the drive.
+/// In service at a drive.
 pub const DRIVE: &str = "drive";
-/// In a queue of the layer, for nothing that is counted.
+/// In a queue of the layer, for no counted reason.
 pub const QUEUE: &str = "queue";
 /// Flushes: each waits for the one before it, and then for the drives.
 pub const FLUSH: &str = "flush";
 
-/// A part of the time.
+/// Cause of a part of the latency.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Cause {
-    /// What it went to: a [`Hold`], [`DRIVE`], [`QUEUE`] or [`FLUSH`].
+pub struct LatencyCause {
+    /// Name of the cause: a [`WaitReason`], [`DRIVE`], [`QUEUE`] or [`FLUSH`].
     pub reason: &'static str,
-    /// Of all of it.
+    /// Share of the latency in percent.
     pub percent: f64,
-    /// For each I/O, in milliseconds.
+    /// Mean time per I/O in milliseconds.
     pub ms: f64,
 }
 
-/// A group on the volume.
+/// Latency of a group's I/Os on the volume, with its causes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Explained {
-    /// The group.
+    /// Name of the group.
     pub group: String,
-    /// I/Os that completed, a second.
+    /// I/Os completed per second.
     pub ios: f64,
-    /// How long one took, on average, in milliseconds; without flushes.
+    /// Mean latency in milliseconds, without flushes.
     pub mean_ms: f64,
-    /// Time that 99 % did not exceed, in milliseconds; without flushes.
+    /// 99th percentile of the latency in milliseconds, without flushes.
     pub p99_ms: f64,
-    /// Its limits in the configuration's words: its own, or its parent's.
+    /// Limits of the group or its parent, as in the configuration.
     pub limits: Vec<String>,
-    /// I/Os that something holds now.
+    /// Number of I/Os held now.
     pub waiting: u64,
-    /// How long those have waited so far, on average, in milliseconds.
+    /// Mean time that those have been held so far, in milliseconds.
     pub waiting_ms: f64,
-    /// Its part of what all I/Os cost the volume's drives, by their cost model, in percent.
+    /// Share of the cost of all I/Os on the volume's drives, by their cost model, in percent.
     pub cost_percent: f64,
-    /// What the time went to, most of it first.
-    pub causes: Vec<Cause>,
-    /// How long one of them waited before the drive had it, on average, in milliseconds: one that
-    /// waits now, if that is longer.
+    /// Causes of the latency, largest first.
+    pub causes: Vec<LatencyCause>,
+    /// Mean time before dispatch to the drive in milliseconds, or that of the I/Os waiting now if
+    /// that is longer.
     pub waited_ms: f64,
 }
 
-/// What a volume's drives did in between.
+/// Work of a volume's drives between two reports.
 #[derive(Debug, Clone, Copy, Default)]
 struct AtDrives {
-    /// Parts for each I/O of clients, 1 or more.
+    /// Mean number of parts per I/O of clients, at least 1.
     parts: f64,
     service_ns: f64,
     queued_ns: f64,
@@ -81,7 +80,7 @@ impl AtDrives {
             for op in drive.ops.iter().filter(|op| op.op != FLUSH) {
                 let empty = OpCounts::default();
                 let old = old.ops.iter().find(|old| old.op == op.op).unwrap_or(&empty);
-                let grown = |of: fn(&OpCounts) -> &Times| {
+                let grown = |of: fn(&OpCounts) -> &TimeHistogram| {
                     of(op).sum_ns.saturating_sub(of(old).sum_ns) as f64
                 };
                 parts += op.ios.saturating_sub(old.ios);
@@ -100,38 +99,39 @@ impl AtDrives {
         sum
     }
 
-    /// What queues are called: by what drives lacked, if they lacked anything.
+    /// Names the cause of queueing: tags or drive capacity if these ran short, else the queue
+    /// itself.
     fn queue(&self) -> &'static str {
         match (self.tag_waits, self.requeues) {
             (0, 0) => QUEUE,
-            (0, _) => Hold::DriveBusy.name(),
-            _ => Hold::NoTag.name(),
+            (0, _) => WaitReason::DriveBusy.name(),
+            _ => WaitReason::NoTag.name(),
         }
     }
 }
 
-/// I/Os of a volume so far, but for flushes.
+/// Returns the number of I/Os of a volume so far, without flushes.
 fn data_ios(volume: &Volume) -> u64 {
     volume.ops.iter().filter(|op| op.op != FLUSH).map(|op| op.ios).sum()
 }
 
-/// The groups that did something on a volume between two reports, or of which something waits;
-/// those whose I/Os waited longest come first, be they done or not.
+/// Explains the groups that did I/O on a volume between two reports or have waiting I/O. Groups
+/// whose I/Os waited longest come first.
 pub fn explain(volume: &str, now: &Report, before: &Report) -> Vec<Explained> {
     let seconds = now.uptime_ns.saturating_sub(before.uptime_ns).max(1) as f64 / 1e9;
     let did = |group| GroupDelta::since(group, Some(before), |one| one == volume);
     let groups: Vec<(&GroupCounts, GroupDelta)> =
         now.group_counts.iter().map(|group| (group, did(group))).collect();
     let mut drives = AtDrives::between(volume, now, before);
-    // What schedulers held is counted by group, so that it is not the queues' once more.
+    // Time held by schedulers is counted by group, so it must not count as queueing again.
     drives.queued_ns -= groups.iter().map(|(_, did)| scheduled_ns(did)).sum::<f64>();
     let active = groups.iter().filter(|(_, did)| did.is_active());
     let all_cost_ns = groups.iter().map(|(_, did)| did.cost_ns).sum::<u64>().max(1) as f64;
     let one = |(group, did): &(&GroupCounts, GroupDelta)| {
         let causes = causes(did, &drives);
-        let at_drives = |cause: &&Cause| [DRIVE, FLUSH].contains(&cause.reason);
+        let at_drives = |cause: &&LatencyCause| [DRIVE, FLUSH].contains(&cause.reason);
         let drive: f64 = causes.iter().filter(at_drives).map(|cause| cause.percent).sum();
-        let outside_ns = did.held_ns[Hold::BackPressure as usize];
+        let outside_ns = did.held_ns[WaitReason::BackPressure as usize];
         let all_ms = (did.taken_ns() + did.flush_ns + outside_ns) as f64 / 1e6;
         let ios = (did.all() + did.waiting).max(1) as f64;
         let waiting_ms = did.waiting_ms();
@@ -154,22 +154,23 @@ pub fn explain(volume: &str, now: &Report, before: &Report) -> Vec<Explained> {
     explained
 }
 
-/// How long schedulers held a group's I/Os.
+/// Returns how long schedulers held a group's I/Os.
 fn scheduled_ns(did: &GroupDelta) -> f64 {
     let all: u64 = did.held_ns.iter().sum();
-    let before = [Hold::Limit, Hold::BackPressure].map(|hold| did.held_ns[hold as usize]);
+    let before =
+        [WaitReason::Limit, WaitReason::BackPressure].map(|hold| did.held_ns[hold as usize]);
     (all - before.iter().sum::<u64>()) as f64
 }
 
-fn causes(did: &GroupDelta, drives: &AtDrives) -> Vec<Cause> {
-    let limit_ns = did.held_ns[Hold::Limit as usize] as f64;
+fn causes(did: &GroupDelta, drives: &AtDrives) -> Vec<LatencyCause> {
+    let limit_ns = did.held_ns[WaitReason::Limit as usize] as f64;
     let behind_ns = (did.taken_ns() as f64 - limit_ns).max(0.0);
-    // Schedulers hold parts, each for itself; all else is counted by I/O.
+    // Schedulers hold each part of a split I/O separately; everything else is counted per I/O.
     let rest_ns = (behind_ns - scheduled_ns(did) / drives.parts).max(0.0);
     let queued_ns = drives.queued_ns.max(0.0);
     let queued = queued_ns / (queued_ns + drives.service_ns).max(1.0);
-    let held = Hold::ALL.into_iter().zip(did.held_ns);
-    let of_parts = |hold| ![Hold::Limit, Hold::BackPressure].contains(&hold);
+    let held = WaitReason::ALL.into_iter().zip(did.held_ns);
+    let of_parts = |hold| ![WaitReason::Limit, WaitReason::BackPressure].contains(&hold);
     let each = |hold| if of_parts(hold) { drives.parts } else { 1.0 };
     let mut parts: Vec<(&'static str, f64)> =
         held.map(|(hold, ns)| (hold.name(), ns as f64 / each(hold))).collect();
@@ -181,19 +182,19 @@ fn causes(did: &GroupDelta, drives: &AtDrives) -> Vec<Cause> {
     }
     let sum: f64 = parts.iter().map(|(_, ns)| ns).sum();
     let ios = (did.all() + did.waiting).max(1) as f64;
-    let cause = |(reason, ns): (&'static str, f64)| Cause {
+    let cause = |(reason, ns): (&'static str, f64)| LatencyCause {
         reason,
         percent: 100.0 * ns / sum.max(1.0),
         ms: ns / ios / 1e6,
     };
-    let mut causes: Vec<Cause> =
+    let mut causes: Vec<LatencyCause> =
         parts.into_iter().map(cause).filter(|cause| cause.percent >= 0.5).collect();
     causes.sort_by(|a, b| b.percent.total_cmp(&a.percent));
     causes
 }
 
-/// The limits that hold a group, in the configuration's words: its own or its parent's if only one
-/// of them has anything booked ahead now, else both.
+/// Returns the limits that hold a group, as in the configuration: its own or its parent's if only
+/// one of them is booked ahead now, else both.
 fn limits(report: &Report, group: &GroupCounts) -> Vec<String> {
     let of = |name: &str| -> Vec<String> {
         let settings = report.groups.iter().find(|one| one.name == name).map(|one| &one.settings);
@@ -222,10 +223,10 @@ mod tests {
     use super::*;
     use crate::verbs::stat::groups::tests::{group, group as counts, report};
     use crate::views::report::OpTotals;
-    use crate::views::settings::Group;
+    use crate::views::settings::GroupState;
 
-    fn sum(sum_ns: u64) -> Times {
-        Times { sum_ns, ..Times::default() }
+    fn sum(sum_ns: u64) -> TimeHistogram {
+        TimeHistogram { sum_ns, ..TimeHistogram::default() }
     }
 
     /// A second in which a drive did so many I/Os, with these times.
@@ -245,7 +246,7 @@ mod tests {
         now
     }
 
-    fn held(mut one: GroupCounts, holds: &[(Hold, u64)]) -> GroupCounts {
+    fn held(mut one: GroupCounts, holds: &[(WaitReason, u64)]) -> GroupCounts {
         let named = holds.iter().map(|(hold, ns)| (hold.name().to_owned(), *ns));
         one.volumes[0].held_ns = named.collect();
         one
@@ -259,8 +260,10 @@ mod tests {
 
     #[test]
     fn what_was_held_is_its_share_and_the_rest_is_the_drives_as_theirs_was() {
-        let gold =
-            held(group("gold", 100, 100, 0), &[(Hold::Limit, 60 * MS), (Hold::Weight, 8 * MS)]);
+        let gold = held(
+            group("gold", 100, 100, 0),
+            &[(WaitReason::Limit, 60 * MS), (WaitReason::Weight, 8 * MS)],
+        );
         let plain = group("plain", 100, 10, 0);
         // Of what no group was held, a quarter is in queues.
         let now = at_drive(report(1, vec![gold, plain]), 110, 30 * MS, 18 * MS);
@@ -294,7 +297,7 @@ mod tests {
     #[test]
     fn parts_of_an_io_wait_at_their_drives_each() {
         // Two parts each: what 100 I/Os were held is that of 200 parts.
-        let gold = held(group("gold", 100, 100, 0), &[(Hold::NoTag, 150 * MS)]);
+        let gold = held(group("gold", 100, 100, 0), &[(WaitReason::NoTag, 150 * MS)]);
         let now = at_drive(report(1, vec![gold]), 200, 50 * MS, 150 * MS);
         let explained = explain("v", &now, &report(0, Vec::new()));
         assert_eq!(found(&explained[0]), [("no-tag", 75.0), ("drive", 25.0)]);
@@ -323,10 +326,10 @@ mod tests {
         let words = |list: &[(&str, &str)]| {
             list.iter().map(|(key, word)| ((*key).to_owned(), (*word).to_owned())).collect()
         };
-        let group = |name: &str, list: &[(&str, &str)]| Group {
+        let group = |name: &str, list: &[(&str, &str)]| GroupState {
             name: name.to_owned(),
             settings: words(list),
-            ..Group::default()
+            ..GroupState::default()
         };
         let groups = vec![
             group("team", &[("bandwidth", "1m"), ("weight", "7")]),

@@ -1,7 +1,7 @@
-//! Causes of slowness outside the time of a group's I/Os: drives, caches, requests, processors.
+//! Causes of latency outside of a group's own I/Os: drives, caches, request sizes, CPUs.
 //!
-//! Each observation is a function of two reports and makes a line or none; `observations` is their
-//! list. Printed by why.rs below the table, and in its JSON.
+//! Each observation is a function of two reports that returns a line or nothing; `observations`
+//! calls them all. why.rs prints the lines below the table, and in JSON.
 
 use millrace_block::DiskCounter;
 use millrace_console::visible;
@@ -13,21 +13,22 @@ use crate::views::report::{Drive, OpCounts, OpTotals, Report, Volume};
 
 const DISCARDS: [&str; 2] = ["discard", "write-zeroes"];
 
-/// I/Os by which a drive is compared with others, and the least mean that is slow, in milliseconds.
+/// Number of I/Os from which drives are compared, and the least mean latency, in milliseconds, that
+/// counts as slow.
 const SLOW_IOS: u64 = 10;
 const SLOW_MS: f64 = 0.5;
 /// Seconds without a completion that are worth a line.
 const SILENT_S: f64 = 0.5;
-/// Pages of reads that say how often a cache has what is read.
+/// Number of read pages from which a cache's hit rate is judged.
 const READ_PAGES: u64 = 100;
-/// Requests within blocks, or waiting for memory, that are worth a line, per second.
+/// Unaligned requests, or requests waiting for memory, that are worth a line, per second.
 const MANY_PER_S: f64 = 10.0;
-/// Pieces that are many for one discard.
+/// Number of requests per discard that counts as many.
 const MANY_PIECES: f64 = 4.0;
-/// Part of the daemon's time without a processor that is worth a line.
+/// Share of the daemon's time without a CPU that is worth a line.
 const STARVED: f64 = 0.2;
 
-/// A volume in the time between two reports.
+/// A volume between two reports.
 struct Interval<'a> {
     volume: &'a str,
     now: &'a Report,
@@ -35,7 +36,7 @@ struct Interval<'a> {
     seconds: f64,
 }
 
-/// Other causes that can make the volume slow, a line for each.
+/// Returns a line for each other cause that can make the volume slow.
 pub fn observations(volume: &str, now: &Report, before: &Report) -> Vec<String> {
     let seconds = now.uptime_ns.saturating_sub(before.uptime_ns).max(1) as f64 / 1e9;
     let interval = Interval { volume, now, before, seconds };
@@ -53,7 +54,7 @@ pub fn observations(volume: &str, now: &Report, before: &Report) -> Vec<String> 
     lines
 }
 
-/// A drive in both reports.
+/// A drive between two reports.
 struct DriveInterval<'a> {
     name: &'a str,
     now: &'a Drive,
@@ -61,13 +62,13 @@ struct DriveInterval<'a> {
 }
 
 impl DriveInterval<'_> {
-    /// The growth of a sum over operations.
+    /// Returns the increase of a sum over operations.
     fn added(&self, of: impl Fn(&OpCounts) -> u64) -> u64 {
         let sum = |drive: &Drive| drive.ops.iter().map(&of).sum::<u64>();
         sum(self.now).saturating_sub(self.before.map_or(0, sum))
     }
 
-    /// Reads, writes and the like that completed.
+    /// Returns the number of completed I/Os, without flushes.
     fn ios(&self) -> u64 {
         self.added(|op| if op.op == FLUSH { 0 } else { op.ios })
     }
@@ -91,7 +92,7 @@ fn timeouts(drive: &DriveInterval<'_>) -> Option<String> {
     })
 }
 
-/// A number with its noun.
+/// Formats a number with its noun.
 fn counted(number: u64, noun: &str) -> String {
     match number {
         1 => format!("1 {noun}"),
@@ -110,7 +111,7 @@ impl<'a> Interval<'a> {
         })
     }
 
-    /// A drive that has I/Os and completed none of them.
+    /// Reports a drive that has I/Os and completed none of them.
     fn silent(&self, drive: &DriveInterval<'_>) -> Option<String> {
         let in_flight = drive.now.in_flight;
         let was_busy = drive.before.is_some_and(|before| before.in_flight > 0);
@@ -122,7 +123,7 @@ impl<'a> Interval<'a> {
         })
     }
 
-    /// The slowest drive, if an I/O took twice as long there as at the others, or longer.
+    /// Reports the slowest drive, if an I/O took at least twice as long there as at the others.
     fn slow_drive(&self) -> Option<String> {
         let drives: Vec<_> = self.drives().filter(|drive| drive.ios() >= SLOW_IOS).collect();
         let slowest =
@@ -141,7 +142,7 @@ impl<'a> Interval<'a> {
         })
     }
 
-    /// The volume's cache, and what it did.
+    /// Returns the counters of the volume's cache between the reports.
     fn cache(&self) -> Option<CacheCounts> {
         let of = |report: &'a Report| report.caches.iter().find(|one| one.volume == self.volume);
         let now = of(self.now)?;
@@ -173,7 +174,7 @@ impl<'a> Interval<'a> {
         })
     }
 
-    /// Whether so many more than before are worth a line.
+    /// Returns the increase per second, if it is worth a line.
     fn many(&self, now: u64, before: u64) -> Option<f64> {
         let per_s = now.saturating_sub(before) as f64 / self.seconds;
         (per_s >= MANY_PER_S).then_some(per_s)
@@ -187,7 +188,7 @@ impl<'a> Interval<'a> {
         ))
     }
 
-    /// How many of some operations the volume's clients, and then its drives, completed.
+    /// Returns how many of some operations completed, for clients and at the drives.
     fn completed(&self, is_meant: impl Fn(&str) -> bool) -> (u64, u64) {
         let of = |report: &Report| {
             let is_it = |one: &&Volume| one.name == self.volume;
@@ -199,7 +200,7 @@ impl<'a> Interval<'a> {
         (of(self.now).saturating_sub(of(self.before)), at_drives)
     }
 
-    /// Flushes that clients did not ask for.
+    /// Reports flushes that clients did not ask for.
     fn flushes_of_writes(&self) -> Option<String> {
         let drives = self.drives().count() as u64;
         let (asked, done) = self.completed(|op| op == FLUSH);
@@ -209,7 +210,7 @@ impl<'a> Interval<'a> {
         ))
     }
 
-    /// Discards and the like that are cut into many requests.
+    /// Reports discards that are split into many requests.
     fn pieces_of_discards(&self) -> Option<String> {
         let (ios, pieces) = self.completed(|op| DISCARDS.contains(&op));
         let drives = self.drives().count().max(1) as f64;
@@ -227,7 +228,7 @@ impl<'a> Interval<'a> {
         ))
     }
 
-    /// Threads that were ready to run and had no processor.
+    /// Reports threads that were runnable without a CPU.
     fn processor(&self) -> Option<String> {
         let (now, before) = (self.now.processor, self.before.processor);
         let ran = now.ran_ns.saturating_sub(before.ran_ns) as f64 / 1e9;
@@ -243,7 +244,7 @@ impl<'a> Interval<'a> {
     }
 }
 
-/// Bytes in MiB, with a digit behind the point where they are few.
+/// Formats bytes in MiB, with a decimal for small values.
 fn mib(bytes: f64) -> String {
     let mib = bytes / f64::from(1 << 20);
     if mib < 10.0 { format!("{mib:.1}") } else { format!("{mib:.0}") }
@@ -252,11 +253,11 @@ fn mib(bytes: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::views::caches::{Reads, Writes};
-    use crate::views::report::{ProcessorTime, Times};
+    use crate::views::caches::{CacheReads, CacheWrites};
+    use crate::views::report::{ProcessorTime, TimeHistogram};
 
     fn ops(op: &str, ios: u64, service_ns: u64) -> OpCounts {
-        let service = Times { sum_ns: service_ns, ..Times::default() };
+        let service = TimeHistogram { sum_ns: service_ns, ..TimeHistogram::default() };
         OpCounts { op: op.into(), ios, service, ..OpCounts::default() }
     }
 
@@ -309,8 +310,8 @@ mod tests {
             page_bytes: 4096,
             dirty_bytes: 63 << 20,
             dirty_max_bytes: 64 << 20,
-            reads: Reads { hits: 20, misses, ahead: 0 },
-            writes: Writes { throttled, back, ..Writes::default() },
+            reads: CacheReads { hits: 20, misses, ahead: 0 },
+            writes: CacheWrites { throttled, back, ..CacheWrites::default() },
             ..CacheCounts::default()
         };
         let of = |cache| Report { caches: vec![cache], ..Report::default() };

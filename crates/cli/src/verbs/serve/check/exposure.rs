@@ -1,9 +1,9 @@
-//! Warnings of each way in that a plan leaves open to other users of this host or to the network,
-//! and of keys that they can read: one list for all keys and flags.
+//! Warnings about access that a plan opens to other users of this host or to the network, and about
+//! key files that they can read. Covers all keys and flags.
 //!
-//! Each way in is allowed, and some are meant; a warning says where it stands, who gets in, what
-//! they may do there and how to keep them out. Pure, but for the modes of files and the umask.
-//! Called by warnings.rs for `--check` and for a start, so both say the same.
+//! Such access is allowed and may be intended. A warning says where it is configured, who gets in,
+//! what they may do, and how to prevent it. Pure, except for file modes and the umask. Called by
+//! warnings.rs for `--check` and for a start, so that both agree.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -14,18 +14,19 @@ use millrace::{DriveConfig, Listen, SocketAccess, Spec, TlsConfig, VhostSocket};
 use millrace_exports::nbd::handed_over_address;
 
 use super::view_sockets;
-use crate::config::{KeyLines, ListenerPlan, Place, Problems, ServePlan};
+use crate::config::{KeyLines, ListenerPlan, Position, Problems, ServePlan};
 
-/// Bits of a mode for users other than the owner and those of the group.
+/// Mode bits for users other than the owner and the group.
 const OTHERS: u32 = 0o007;
-/// The bit that lets others connect to a Unix socket.
+/// Mode bit that lets other users connect to a Unix socket.
 const OTHERS_WRITE: u32 = 0o002;
 const OTHERS_READ: u32 = 0o004;
 
-/// A warning at its place.
-type Warning = (Place, String);
+/// Position and text of a warning.
+type Warning = (Position, String);
 
-/// The warnings of a plan, in its order; metrics are where the flag says, if it was given.
+/// Returns the warnings in the order of the plan. `metrics_flag` overrides the plan's address of
+/// metrics.
 pub fn warnings(plan: &ServePlan, metrics_flag: Option<SocketAddr>) -> Vec<String> {
     let mut list: Vec<Warning> = Vec::new();
     list.extend(plan.listeners.iter().filter_map(|listener| of_listener(plan, listener)));
@@ -41,10 +42,10 @@ pub fn warnings(plan: &ServePlan, metrics_flag: Option<SocketAddr>) -> Vec<Strin
     list.into_iter().map(text).collect()
 }
 
-/// An address of NBD, which asks nobody who they are but for certificates and users.
+/// Warns about an NBD address, which only checks certificates and users.
 fn of_listener(plan: &ServePlan, listener: &ListenerPlan) -> Option<Warning> {
     let (address, may) = (&listener.address, what_clients_may(plan, listener));
-    let at = |line, text| Some((Place::Line(line), format!("nbd: {address}: {text}")));
+    let at = |line, text| Some((Position::Line(line), format!("nbd: {address}: {text}")));
     let asks_for_certificates = listener.tls.as_ref().filter(|tls| tls.files.client_ca.is_some());
     if let Some(tls) = asks_for_certificates {
         let text = format!(
@@ -54,7 +55,7 @@ fn of_listener(plan: &ServePlan, listener: &ListenerPlan) -> Option<Warning> {
         return if tls.required { None } else { at(listener.tls_line, text) };
     }
     let handed_over = match address {
-        // `--check` is handed no sockets.
+        // `None` during `--check`, which is not given the sockets of systemd.
         Listen::Inherited(name) => handed_over_address(name),
         _ => None,
     };
@@ -92,8 +93,8 @@ fn open_to_network(tcp: &SocketAddr, may: &str, tls: Option<&TlsConfig>) -> Stri
     )
 }
 
-/// Warns of a Unix socket whose file every user of this host may open, by the mode of `key` or by
-/// the umask. Where users or groups are named, others are sent away once they have connected.
+/// Warns about a Unix socket that every user of this host may open, by the mode in `key` or by the
+/// umask. With allowed users or groups, others are disconnected at once, so there is no warning.
 fn open_to_host(key: &str, access: &SocketAccess, may: &str) -> Option<String> {
     if access.allow.is_some() {
         return None;
@@ -122,14 +123,14 @@ fn open_to_host(key: &str, access: &SocketAccess, may: &str) -> Option<String> {
     }
 }
 
-/// The permissions that new files of this process do not get.
+/// Returns the umask of this process.
 fn umask() -> Option<u32> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Umask:"))?;
     u32::from_str_radix(line.trim(), 8).ok()
 }
 
-/// Rights of a listener's clients in words: `read and write "a", and read "b"`.
+/// Describes the rights of a listener's clients: `read and write "a", and read "b"`.
 fn what_clients_may(plan: &ServePlan, listener: &ListenerPlan) -> String {
     let names = |read_only: bool| {
         let exports = listener.exports.iter().map(|export| &plan.config.exports[*export]);
@@ -143,14 +144,14 @@ fn what_clients_may(plan: &ServePlan, listener: &ListenerPlan) -> String {
     }
 }
 
-/// The sockets that frontends of virtual machines connect to.
+/// Warns about the sockets for frontends of virtual machines.
 fn of_guests(plan: &ServePlan) -> impl Iterator<Item = Warning> {
     plan.guests().filter_map(|(export, guests, line)| {
         let VhostSocket::Listen(path, access) = &guests.socket else { return None };
         let what = if export.read_only { "read" } else { "read and write" };
         let text = open_to_host("socket-mode", access, &format!("{what} \"{}\"", export.name))?;
         let path = path.display();
-        Some((Place::Line(line), format!("vhost-user-blk: unix:{path}: {text}")))
+        Some((Position::Line(line), format!("vhost-user-blk: unix:{path}: {text}")))
     })
 }
 
@@ -160,11 +161,11 @@ fn of_control(plan: &ServePlan) -> Option<Warning> {
     let may = "see and record what clients do";
     let text = open_to_host("control-mode", access, may)?;
     let line = plan.lines.server.first(&["control-mode", "control-owner", "control-group"])?;
-    Some((Place::Line(line), format!("control: unix:{}: {text}", path.display())))
+    Some((Position::Line(line), format!("control: unix:{}: {text}", path.display())))
 }
 
-/// A note of members of `control-group` who could change anything in earlier builds, or of members
-/// of `control-admin-group` who may not open the socket.
+/// Returns a note if members of `control-group` could change anything in earlier versions, or if
+/// members of `control-admin-group` cannot open the socket.
 pub fn control_note(plan: &ServePlan) -> Option<String> {
     let group = plan.daemon.control_access.group?;
     let text = match plan.daemon.control_admin_group {
@@ -197,7 +198,7 @@ fn of_metrics(plan: &ServePlan, flag: Option<SocketAddr>) -> Option<Warning> {
     })
 }
 
-/// Files with private keys that every user of this host can read.
+/// Warns about private key files that every user of this host can read.
 fn of_keys(plan: &ServePlan) -> Vec<Warning> {
     let mut files: Vec<(PathBuf, Warning)> = Vec::new();
     let mut add = |key: &str, path: PathBuf, line: usize| {
@@ -209,7 +210,7 @@ fn of_keys(plan: &ServePlan) -> Vec<Warning> {
         let shown = path.display();
         let text =
             format!("{key}: every user of this host can read the key in {shown}; chmod o= {shown}");
-        files.push((path, (Place::Line(line), text)));
+        files.push((path, (Position::Line(line), text)));
     };
     for listener in &plan.listeners {
         if let Some(tls) = &listener.tls {
@@ -222,7 +223,7 @@ fn of_keys(plan: &ServePlan) -> Vec<Warning> {
     files.into_iter().map(|(_, warning)| warning).collect()
 }
 
-/// Files with keys that a drive uses: of TLS, or of its user of a Ceph cluster.
+/// Returns the key files of a drive: of TLS, or of its user of a Ceph cluster.
 fn keys_of_drive(drive: &DriveConfig, lines: &KeyLines) -> Vec<(&'static str, PathBuf, usize)> {
     let spec = drive.spec.innermost();
     let tls = spec.get("tls-key").map(|path| ("tls-key", path.into(), lines.at("tls-key")));
@@ -234,8 +235,8 @@ fn keys_of_drive(drive: &DriveConfig, lines: &KeyLines) -> Vec<(&'static str, Pa
     tls.into_iter().chain(of_ceph).collect()
 }
 
-/// The keyrings of a Ceph drive's user: those that the cluster's configuration names, or the one at
-/// the usual place.
+/// Returns the keyrings of a Ceph drive's user: those named by the cluster's configuration, or the
+/// default one.
 fn keyrings(spec: &Spec) -> Vec<PathBuf> {
     let cluster = spec.get("cluster").unwrap_or("ceph");
     let id = spec.get("id").unwrap_or("admin");

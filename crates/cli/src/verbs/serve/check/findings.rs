@@ -1,17 +1,19 @@
-//! Findings of `--check`, which opens nothing for use: sizes, and all that a start would refuse.
+//! Findings of `--check`: sizes of volumes, and everything that a start would refuse.
 //!
-//! Called by `serve` for start/report.rs; asks probe.rs. Files, devices and sockets are looked at,
-//! never made or changed. What is not there, or in use, is a warning, since a configuration may be
-//! checked elsewhere than where it will serve, but the answer is then that it cannot start here.
+//! Called by `serve` for start/report.rs; uses probe.rs. Only looks at files, devices and sockets,
+//! and never creates or changes any. A drive or socket that is missing or in use is logged as an
+//! error, and the verdict is then that the configuration is valid but cannot start on this host.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use millrace::{DriveConfig, DriveSpace, Listen, Part, Places, Space, StartError, VhostSocket};
+use millrace::{
+    ConfigPart, DriveConfig, DriveSpace, Listen, Places, StartError, VhostSocket, VolumeSpace,
+};
 use millrace_block::Layout;
-use millrace_console::visible;
-use millrace_drives::{Place as DataPlace, measure as measure_drive};
+use millrace_console::{counted, visible};
+use millrace_drives::{DataPlace, measure as measure_drive};
 
 use super::exposure;
 use super::lost_file;
@@ -20,21 +22,21 @@ use super::start_error;
 use super::view_sockets::{control, metrics};
 use super::warnings;
 use crate::config::words::bytes_for_people;
-use crate::config::{Place, Problems, ServePlan};
+use crate::config::{Position, Problems, ServePlan};
 use crate::verbs::serve::live::dirty_marks;
 
-/// Findings of a check, for people.
+/// Findings of a check, to be printed.
 #[derive(Debug, Clone)]
 pub struct Findings {
-    /// True if every drive and socket can be had, and every volume is large enough.
+    /// True if all drives and sockets are available and every volume is large enough.
     pub starts: bool,
-    /// A line for each volume whose drives are there.
+    /// A line for each volume whose drives exist.
     pub volumes: String,
     patience: Patience,
 }
 
-/// Looks at the drives and sockets of a plan; logs warnings and notes as starting would. `made` is
-/// a folder that starting makes, of which nothing can be said.
+/// Examines the drives and sockets of a plan. Logs the warnings and notes that a start would log.
+/// Files in `made`, a folder that a start creates, are not examined.
 pub fn measure(
     plan: &ServePlan,
     made: Option<&Path>,
@@ -45,20 +47,20 @@ pub fn measure(
     for (number, (drive, lines)) in plan.drives().enumerate() {
         let (space, data) = found.drive(drive, &place(plan, lines.line), made).unzip();
         if let Err(source) = places.take(&drive.name, data.flatten()) {
-            let error = StartError { part: Part::Drive(number), source: Box::new(source) };
+            let error = StartError { part: ConfigPart::Drive(number), source: Box::new(source) };
             found.refuse(&start_error::to_problems(plan, &error).to_string());
         }
         measured.push(space);
     }
     let mut spaces = measured.into_iter();
     for (volume, line) in plan.volumes() {
-        // All of them in any case: the next volume's follow.
+        // Takes the drives of this volume even if one is missing: those of the next volume follow.
         let drives: Vec<_> = spaces.by_ref().take(volume.drives.len()).collect();
         if let Some(drives) = drives.into_iter().collect::<Option<Vec<DriveSpace>>>() {
             let place = place(plan, line);
             let block = drives.iter().map(|drive| drive.block_bytes).max();
             warnings::on_block(plan, &volume.name, block.unwrap_or(0));
-            found.volume(&place, &volume.name, &Space { layout: volume.layout, drives });
+            found.volume(&place, &volume.name, &VolumeSpace { layout: volume.layout, drives });
         }
     }
     if let Err(problems) = lost_file::check(plan) {
@@ -77,13 +79,13 @@ pub fn measure(
     found
 }
 
-/// True for a file in a folder that is not there yet.
+/// Returns true for a file in a folder that does not exist yet.
 fn is_in(file: &Path, made: Option<&Path>) -> bool {
     made.is_some_and(|folder| !folder.exists() && file.parent() == Some(folder))
 }
 
-/// Notes on the sockets that the service manager is to hand over, which it does to a daemon that it
-/// starts, and never to a check.
+/// Notes the sockets from systemd, which passes them to a daemon that it starts, but never to a
+/// check.
 fn unknown_sockets(plan: &ServePlan) -> impl Iterator<Item = String> {
     plan.listeners.iter().filter_map(|listener| {
         let Listen::Inherited(name) = &listener.address else { return None };
@@ -99,7 +101,7 @@ fn unknown_sockets(plan: &ServePlan) -> impl Iterator<Item = String> {
     })
 }
 
-/// A line of the configuration, if there are lines.
+/// Returns the position prefix of a message, empty without a configuration file.
 fn place(plan: &ServePlan, line: usize) -> String {
     match plan.file.as_str() {
         "" => String::new(),
@@ -134,7 +136,7 @@ impl Findings {
         Some((DriveSpace { name, size_bytes, block_bytes }, measured.place))
     }
 
-    /// The folder of marks of dirty caches.
+    /// Checks the folder for marks of dirty caches.
     fn state(&mut self, plan: &ServePlan) {
         let Some(state) = &plan.daemon.state else { return };
         match dirty_marks::check(state) {
@@ -149,14 +151,14 @@ impl Findings {
         }
     }
 
-    /// Warns of what a start would refuse.
+    /// Logs a problem, or a line for each of several, that a start would refuse.
     fn refuse(&mut self, text: &str) {
-        tracing::warn!("{text}");
+        text.lines().for_each(|line| tracing::error!("{line}"));
         self.starts = false;
     }
 
-    /// The sockets that a start would listen on: those of clients, and the control socket, unless
-    /// the one beside which it is cannot be either.
+    /// Checks the Unix sockets that a start would listen on: those of clients, and the control
+    /// socket, unless it lies beside a client socket that cannot be created either.
     fn sockets(&mut self, plan: &ServePlan, made: Option<&Path>) {
         let nbd = plan.listeners.iter().filter_map(|listener| match &listener.address {
             Listen::Unix(path) => Some(("nbd", path.clone(), listener.line)),
@@ -181,11 +183,11 @@ impl Findings {
         }
     }
 
-    /// The TCP ports that a start would listen on: those of clients, and that of metrics.
+    /// Checks the TCP ports that a start would listen on: those of clients, and that of metrics.
     fn ports(&mut self, plan: &ServePlan, metrics_flag: Option<SocketAddr>) {
         let nbd = plan.listeners.iter().filter_map(|listener| match &listener.address {
             Listen::Unix(_) | Listen::Abstract(_) | Listen::Inherited(_) => None,
-            Listen::Tcp(address) => Some((*address, Place::Line(listener.line), "nbd: tcp:")),
+            Listen::Tcp(address) => Some((*address, Position::Line(listener.line), "nbd: tcp:")),
         });
         let wanted: Vec<_> = nbd.chain(metrics(plan, metrics_flag)).collect();
         for (address, place, key) in wanted {
@@ -197,7 +199,7 @@ impl Findings {
         }
     }
 
-    fn volume(&mut self, place: &str, name: &str, space: &Space) {
+    fn volume(&mut self, place: &str, name: &str, space: &VolumeSpace) {
         let size_bytes = space.used_bytes();
         let layout = match space.layout {
             Layout::Linear => "linear",
@@ -216,8 +218,15 @@ impl Findings {
     }
 }
 
-/// Message about a volume of drives of these sizes that has no block at all.
-fn too_small(space: &Space, layout: &str) -> String {
+/// Logs the problems of a configuration that cannot be loaded. Returns the verdict on it.
+pub fn not_valid(file: &str, problems: &Problems) -> String {
+    problems.to_string().lines().for_each(|line| tracing::error!("{line}"));
+    let name = if file.is_empty() { "command line" } else { file };
+    format!("{}: not valid: {}\n", visible(name), counted(problems.count(), "error"))
+}
+
+/// Explains why a volume of these drives has no block at all.
+fn too_small(space: &VolumeSpace, layout: &str) -> String {
     let least_bytes = match space.layout {
         Layout::Linear => 0,
         Layout::Stripe { chunk_sectors } => u64::from(chunk_sectors) << 9,
@@ -258,7 +267,7 @@ mod tests {
         };
         let drives = vec![drive("a", 1 << 20), drive("b", 65_024)];
         let layout = Layout::Stripe { chunk_sectors: 128 };
-        let said = too_small(&Space { layout, drives }, "stripe");
+        let said = too_small(&VolumeSpace { layout, drives }, "stripe");
         let expected = "drive b has 65024 bytes, less than one chunk of 65536 bytes; make the \
                         chunk smaller or the drive larger";
         assert_eq!(said, expected);

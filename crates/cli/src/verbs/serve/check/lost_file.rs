@@ -1,9 +1,8 @@
-//! A drive's file that is gone although its volume has data.
+//! Detects a drive's file that has disappeared although its volume has data.
 //!
-//! A file that is named with a size is made when it is not there. If the other drives of its volume
-//! have been written, it is not a new one but one that was lost, or lies on a file system that is
-//! not mounted; an empty file in its place would be served as zeroes. Called by start/drives.rs
-//! before any drive is opened.
+//! A file with a configured size is created if missing. If other drives of its volume have been
+//! written, it was lost or its file system is not mounted, and an empty file in its place would be
+//! served as zeroes. Called by start/drives.rs before any drive is opened.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -17,9 +16,9 @@ use crate::config::{KeyLines, Problems, ServePlan};
 /// State of the file at a drive's path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FileState {
-    /// Nothing, or an empty file.
+    /// Missing, or empty.
     Missing,
-    /// A file without a byte that was ever written.
+    /// Exists, but no byte was ever written.
     Fresh,
     /// May hold data.
     Written,
@@ -33,8 +32,8 @@ fn state_of(path: &Path) -> FileState {
     }
 }
 
-/// The member that is missing though it cannot be new, and one that has data. A linear volume may
-/// be given more drives at its end; a stripe has all of them from the beginning.
+/// Returns the index of a drive that is missing but cannot be new, and of one that has data. A
+/// linear volume may get new drives at its end; a stripe has all drives from the beginning.
 fn lost(states: &[Option<FileState>], layout: Layout) -> Option<(usize, usize)> {
     let written = |at: &usize| states[*at] == Some(FileState::Written);
     let missing = |at: &usize| states[*at] == Some(FileState::Missing);
@@ -43,10 +42,10 @@ fn lost(states: &[Option<FileState>], layout: Layout) -> Option<(usize, usize)> 
     (0..until).find(missing).map(|at| (at, last))
 }
 
-/// Refuses a plan whose volumes have lost a file.
+/// Refuses a plan with a volume that has lost a file.
 ///
 /// # Errors
-/// The first one, with the line of its drive.
+/// Returns the first one, with the line of its drive.
 pub fn check(plan: &ServePlan) -> Result<(), Problems> {
     let mut lines = plan.lines.drives.as_slice();
     plan.config.volumes.iter().try_for_each(|volume| {
@@ -59,7 +58,7 @@ pub fn check(plan: &ServePlan) -> Result<(), Problems> {
 fn check_volume(file: &str, volume: &VolumeConfig, lines: &[KeyLines]) -> Result<(), Problems> {
     let mut problems = Problems::new(file);
     let drives = &volume.drives;
-    // Of one drive nothing is left that would need it.
+    // With a single drive, no other drive holds data that needs it.
     if drives.len() < 2 {
         return Ok(());
     }

@@ -1,9 +1,9 @@
-//! Reasons why a socket could not be made, or a drive's file not be opened, found by looking only.
+//! Finds out why a socket could not be created or a drive's file not be opened, by looking only.
 //!
-//! For `--check`, which must say what a start would say and changes nothing: it makes no name in
-//! any folder, and connects to nobody. A start asks, too, where it must know which socket is at
-//! fault. Locks are tried and given back at once; whoever starts meanwhile tries again by itself.
-//! Called by findings.rs, view_sockets.rs, start/images.rs and start/drives.rs.
+//! For `--check`, which must report what a start would report but change nothing: it creates no
+//! name in any folder and connects to nobody. A start also uses it to find the socket at fault.
+//! Locks are tried and released at once; a daemon that starts meanwhile retries by itself. Called
+//! by findings.rs, view_sockets.rs, start/images.rs and start/drives.rs.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -20,30 +20,30 @@ use millrace_exports::socket_holder;
 use rustix::fs::{Access, Mode, OFlags, access, ftruncate, open};
 use rustix::process::{Resource, getrlimit};
 
-/// Time for which a check waits for locks.
+/// Longest wait of a check for locks.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// From one look at a lock to the next.
+/// Time between two attempts at a lock.
 const PAUSE: Duration = Duration::from_millis(25);
 
-/// Time for which a look waits for other processes. A process that was killed holds its locks
-/// for some time, and a start waits for them.
+/// Deadline for waiting for other processes. A killed process holds its locks for some time, and a
+/// start waits for them.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
     until: Instant,
 }
 
 impl Patience {
-    /// A second from now on, for all looks together.
+    /// Allows one second from now, for all waits together.
     pub fn new() -> Patience {
         Patience { until: Instant::now() + PATIENCE }
     }
 
-    /// No time at all.
+    /// Allows no wait.
     pub fn none() -> Patience {
         Patience { until: Instant::now() }
     }
 
-    /// The value of `held` when the time is over; none as soon as nothing is held.
+    /// Repeats `held` until it returns `None` or the deadline has passed. Returns its last value.
     fn wait_for<T>(self, held: impl Fn() -> Option<T>) -> Option<T> {
         loop {
             let found = held()?;
@@ -55,7 +55,7 @@ impl Patience {
     }
 }
 
-/// Reason why no socket can be made at a path, with a remedy; none if nothing speaks against it.
+/// Returns why no socket can be created at a path, with a remedy; `None` if it can.
 pub fn socket(path: &Path, patience: Patience) -> Option<String> {
     let folder = folder_of(path);
     let shown = folder.display();
@@ -87,8 +87,8 @@ pub fn socket(path: &Path, patience: Patience) -> Option<String> {
     })
 }
 
-/// Reason why the file of a drive cannot be opened, or made, as its spec says; none if nothing
-/// speaks against it, or if the drive has no file.
+/// Returns why the file of a drive cannot be opened or created as its spec says; `None` if it can,
+/// or if the drive has no file.
 pub fn drive(spec: &Spec, patience: Patience) -> Option<String> {
     let spec = &spec.innermost();
     let path = Path::new(spec.get("path")?);
@@ -124,15 +124,15 @@ pub fn drive(spec: &Spec, patience: Patience) -> Option<String> {
     patience.wait_for(|| lock_refusal(path, access))
 }
 
-/// Reason why nobody can listen at a TCP address, with a remedy; none if somebody can. Port 0 is
-/// any.
+/// Returns why nobody can listen at a TCP address, with a remedy; `None` if somebody can. Port 0 is
+/// always free.
 pub fn tcp(address: SocketAddr, patience: Patience) -> Option<String> {
     let refused = || TcpListener::bind(address).err();
     let in_use = || refused().filter(|error| error.kind() == io::ErrorKind::AddrInUse);
     patience.wait_for(in_use).or_else(refused).map(|error| no_tcp(&error))
 }
 
-/// Remedy for an error of listening at a TCP address.
+/// Returns the remedy for an error of listening at a TCP address.
 pub fn no_tcp(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::AddrInUse => "in use by another server; choose another port".to_owned(),
@@ -143,14 +143,14 @@ pub fn no_tcp(error: &io::Error) -> String {
     }
 }
 
-/// Reason why a file cannot be read, with a remedy.
+/// Returns why a file cannot be read, with a remedy.
 pub fn unreadable(path: &Path) -> Option<String> {
     let what = "this user may not read it; change its mode, or run this as its owner";
     (access(path, Access::READ_OK) == Err(rustix::io::Errno::ACCESS)).then(|| what.to_owned())
 }
 
-/// The thing that the opening of a drive may wait for, in words: another process that has locked
-/// its file, or the cluster of its image.
+/// Describes what opening a drive may wait for: another process that has locked its file, or the
+/// Ceph cluster of its image.
 pub fn awaited(spec: &Spec) -> Option<String> {
     let spec = &spec.innermost();
     if let Some(image) = spec.get("image") {
@@ -163,8 +163,8 @@ pub fn awaited(spec: &Spec) -> Option<String> {
     Some(format!("some seconds for {holder} to release {}", path.display()))
 }
 
-/// Reason why no file of this size can be made at a path. The trial is a file without a name, which
-/// is gone when it is closed; a file system that has none is not tried.
+/// Returns why no file of this size can be created at a path. Tries with an unnamed file, which is
+/// gone when closed; skips file systems without unnamed files.
 fn unmakeable(path: &Path, size_bytes: u64) -> Option<String> {
     let (shown, folder, asked) = (path.display(), folder_of(path), size_text(size_bytes));
     if !folder.is_dir() {
@@ -177,7 +177,7 @@ fn unmakeable(path: &Path, size_bytes: u64) -> Option<String> {
             folder.display()
         ));
     }
-    // Past this limit the system ends the process that tries.
+    // Exceeding this limit would end the process by a signal.
     let limit = getrlimit(Resource::Fsize).current.is_some_and(|most| size_bytes > most);
     let refused = || {
         let file = open(folder, OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC, Mode::RUSR);
@@ -190,12 +190,12 @@ fn unmakeable(path: &Path, size_bytes: u64) -> Option<String> {
     })
 }
 
-/// Value of a switch of a file drive; none where the spec does not give it.
+/// Returns the value of a switch of a file drive, if the spec sets it.
 fn switch(spec: &Spec, key: &str) -> Option<bool> {
     spec.get(key).map(|value| ["on", "true", "yes", "1"].contains(&value))
 }
 
-/// True if the drive locks its file.
+/// Returns true if the drive locks its file.
 fn locks(spec: &Spec) -> bool {
     switch(spec, "lock").unwrap_or(true)
 }

@@ -1,8 +1,8 @@
-//! `--check` of a configuration whose daemon runs: what a reload would change, and whether it can.
+//! `--check` of a configuration whose daemon is running: what a reload would change, and whether it
+//! can.
 //!
-//! Drives that the daemon has locked and sockets that it has bound would count as in use, so the
-//! daemon is asked. It is known by the control socket that the configuration says. Called by
-//! `serve`.
+//! The daemon itself holds the locks and sockets, which would count as in use, so it is asked for a
+//! dry run. It is found by the control socket in the configuration. Called by `serve`.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -16,13 +16,13 @@ use crate::views::Reload;
 use crate::views::client::Client;
 use crate::views::requests::{RELOAD, RemovalOptions};
 
-/// Asks the daemon of a configuration, if it runs; the exit status.
+/// Asks the daemon of a configuration for a dry run, if it is running. Returns the exit status.
 ///
 /// # Errors
-/// If the folder of the file cannot be told.
+/// Fails if the working folder cannot be determined.
 pub fn check(plan: &ServePlan, file: Option<&Path>) -> anyhow::Result<Option<ExitCode>> {
     let Some(file) = file else { return Ok(None) };
-    // Nobody there, or no daemon of this version: the host is looked at as for a start.
+    // Without a daemon of this version, the host is checked as for a start.
     let places = view_sockets::control_places(plan);
     let mut found = places.iter().filter_map(|socket| Client::connect(socket).ok());
     let Some(mut client) = found.find(|client| client.knows(RELOAD.name)) else { return Ok(None) };

@@ -1,46 +1,48 @@
-//! Errors of a start as problems of a plan: at the line of the drive, key, listener or export.
+//! Converts errors of a start to problems at the line of the drive, key, listener or export.
 //!
-//! Pure. Called by findings.rs, start/drives.rs and `serve`, so `--check` and a start say the same.
+//! Pure. Called by findings.rs, start/drives.rs and `serve`, so that `--check` and a start agree.
 
-use millrace::{Part, SetupError, StartError};
+use millrace::{ConfigPart, SetupError, StartError};
 use millrace_drives::SpecError;
 
-use crate::config::{Place, Problems, ServePlan};
+use crate::config::{Position, Problems, ServePlan};
 
-/// An error at the line of what it is about.
+/// Converts an error to a problem at the line of the part that caused it.
 pub fn to_problems(plan: &ServePlan, error: &StartError) -> Problems {
     let mut problems = Problems::new(&plan.file);
     let text = text_of(&error.source);
     match error.part {
-        // Files of directories that are open are in no file of a configuration.
-        Part::Drive(number) if number >= plan.lines.drives.len() => {
-            problems.add_at(Place::File, text);
+        // Open files of directories are not in the configuration file.
+        ConfigPart::Drive(number) if number >= plan.lines.drives.len() => {
+            problems.add_at(Position::File, text);
         }
-        Part::Drive(number) => {
+        ConfigPart::Drive(number) => {
             let (line, text) = drive_problem(plan, number, &error.source);
             problems.add(line, text);
         }
-        Part::Volume(number) => match plan.lines.volumes.get(number) {
+        ConfigPart::Volume(number) => match plan.lines.volumes.get(number) {
             Some(lines) => problems.add(lines.line, text),
-            None => problems.add_at(Place::File, text),
+            None => problems.add_at(Position::File, text),
         },
-        Part::Listener(number) => problems.add(plan.listeners[number].line, format!("nbd: {text}")),
-        Part::ListenerTls(number) => problems.add(plan.listeners[number].tls_line, text),
-        Part::Export(number) => match plan.lines.exports.get(number) {
+        ConfigPart::Listener(number) => {
+            problems.add(plan.listeners[number].line, format!("nbd: {text}"))
+        }
+        ConfigPart::ListenerTls(number) => problems.add(plan.listeners[number].tls_line, text),
+        ConfigPart::Export(number) => match plan.lines.exports.get(number) {
             Some(lines) if lines.has("directory") => problems.add(lines.at("directory"), text),
             Some(lines) => problems.add(lines.at("tls-allow"), text),
-            None => problems.add_at(Place::File, text),
+            None => problems.add_at(Position::File, text),
         },
-        Part::Guests(number) => {
+        ConfigPart::Guests(number) => {
             let line = plan.lines.exports[number].at("vhost-user-blk");
             problems.add(line, format!("vhost-user-blk: {text}"));
         }
-        _ => problems.add_at(Place::File, text),
+        _ => problems.add_at(Position::File, text),
     }
     problems
 }
 
-/// The whole text of an error; what a drive's is about needs no more than its name.
+/// Returns the text of an error with its causes, without the prefix "cannot open drive".
 fn text_of(error: &SetupError) -> String {
     match error {
         SetupError::Drive { name, cause } => format!("drive {name}: {cause}"),
@@ -48,7 +50,7 @@ fn text_of(error: &SetupError) -> String {
     }
 }
 
-/// The line and text of an error about a drive: of its key if it names one.
+/// Returns line and text of an error about a drive, with the line of a key if the error names one.
 fn drive_problem(plan: &ServePlan, number: usize, error: &SetupError) -> (usize, String) {
     let lines = &plan.lines.drives[number];
     let text = text_of(error);
@@ -61,7 +63,7 @@ fn drive_problem(plan: &ServePlan, number: usize, error: &SetupError) -> (usize,
             (lines.at(key), text)
         }
         SetupError::Drive { cause: SpecError::Open(_), .. } => {
-            // What the drive itself says may name a key, too, as in `size=4g`.
+            // The driver's own text may name a key, too, as in `size=4g`.
             let named = |key: &&str| text.contains(&format!(" {key}="));
             let (drive, _) = plan.drives().nth(number).expect("the drive of this number");
             let keys = millrace_drives::known_keys(&drive.spec.driver).unwrap_or_default();
@@ -73,12 +75,12 @@ fn drive_problem(plan: &ServePlan, number: usize, error: &SetupError) -> (usize,
     }
 }
 
-/// Two drives of one file, in words.
+/// Describes two drives that share a file.
 fn same_file(plan: &ServePlan, number: usize, other: usize) -> String {
     let drives: Vec<_> = plan.drives().collect();
     let ((drive, _), (other, other_lines)) = (drives[number], drives[other]);
     match (plan.file.as_str(), (drive.spec.file(), other.spec.file())) {
-        // Whoever has named files has named no drives.
+        // Without a configuration file the user named files, not drives.
         ("", (Some(file), Some(same))) if file == same => {
             format!("{}: this file is named twice; name it once", file.display())
         }
@@ -88,7 +90,7 @@ fn same_file(plan: &ServePlan, number: usize, other: usize) -> String {
         }
         ("", _) => {
             let spec = &drive.spec;
-            format!("{spec}: this keeps its data where another one does; name one of them")
+            format!("{spec}: another drive in the list has the same data; name only one of them")
         }
         _ => {
             let (store, one) = match drive.spec.innermost().driver.as_str() {

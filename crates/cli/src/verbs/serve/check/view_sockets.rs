@@ -1,35 +1,35 @@
-//! The sockets of the daemon's views: where they are, bound just before those of clients.
+//! Sockets of the daemon's views: their paths and addresses, bound just before those of clients.
 //!
-//! Owns the rule for a control socket that the configuration does not name. An address that is
-//! taken is a problem with the line that names it. Called by `serve`.
+//! Owns the rule for the default path of the control socket. An address in use is a problem at the
+//! line that names it. Called by `serve`.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use millrace::{Allow, Listen, SocketAccess, VhostSocket};
+use millrace::{AllowedPeers, Listen, SocketAccess, VhostSocket};
 use millrace_console::visible;
 use millrace_exports::nbd::{UnixSocket, handed_over_names};
 use rustix::process::geteuid;
 
 use super::probe::{self, Patience};
 use crate::config::words::{ControlWord, control_beside};
-use crate::config::{Place, Problems, ServePlan};
+use crate::config::{Position, Problems, ServePlan};
 use crate::views::Sockets;
 use crate::views::metrics_listener::{BoundAddress, MetricsListener};
 
-/// Where the control socket of a plan is.
+/// Control socket of a plan, and the line that decides its path.
 pub struct ControlSocket<'a> {
-    /// Its path, if there is one.
+    /// Path of the socket, if there is one.
     pub path: Option<PathBuf>,
-    /// The line that says so.
+    /// Line that decides the path.
     pub line: usize,
-    /// The key and path of the socket beside which it is, unless it was named itself.
+    /// Key and path of the client socket beside which it lies, unless the plan names its path.
     pub beside: Option<(&'static str, &'a Path)>,
 }
 
-/// Where the control socket is: where the plan says, or beside the first Unix socket of a server.
+/// Returns the control socket: where the plan says, or beside the first Unix socket of a server.
 pub fn control(plan: &ServePlan) -> ControlSocket<'_> {
     if let Some(control) = &plan.daemon.control {
         let path = match control {
@@ -47,14 +47,14 @@ pub fn control(plan: &ServePlan) -> ControlSocket<'_> {
         return ControlSocket { path: None, line: 1, beside: None };
     };
     let own = !plan.guests().any(|(_, guests, _)| {
-        // That socket is the virtual machine's.
+        // Such a socket belongs to the virtual machine.
         matches!(guests.socket, VhostSocket::Connect(_)) && guests.path() == socket
     });
     ControlSocket { path: control_beside(socket), line, beside: own.then_some((key, socket)) }
 }
 
-/// Places where the daemon of a plan may have its control socket: it lies beside what was the first
-/// socket when that daemon started.
+/// Returns the paths at which the daemon of a plan may have its control socket. It lies beside the
+/// client socket that was the first when that daemon started.
 pub fn control_places(plan: &ServePlan) -> Vec<PathBuf> {
     let own = control(plan).path.into_iter();
     if plan.daemon.control.is_some() {
@@ -68,16 +68,16 @@ pub fn control_places(plan: &ServePlan) -> Vec<PathBuf> {
     own.chain(beside).chain(of_guests).collect()
 }
 
-/// Clients of the control socket that may change anything: root, the user of this process, and the
-/// members of `control-admin-group`.
-fn admins(plan: &ServePlan) -> Allow {
+/// Returns the clients of the control socket that may change anything: root, the user of this
+/// process, and the members of `control-admin-group`.
+fn admins(plan: &ServePlan) -> AllowedPeers {
     let mut users = vec![0, geteuid().as_raw()];
     users.dedup();
-    Allow { users, groups: plan.daemon.control_admin_group.into_iter().collect() }
+    AllowedPeers { users, groups: plan.daemon.control_admin_group.into_iter().collect() }
 }
 
-/// File of the control socket. Members of `control-admin-group` may open it where nothing else is
-/// said about it.
+/// Returns the access settings of the control socket's file. By default, members of
+/// `control-admin-group` may open it.
 fn control_file(plan: &ServePlan) -> SocketAccess {
     match (&plan.daemon.control_access, plan.daemon.control_admin_group) {
         (access, _) if access.is_of_a_file() => access.clone(),
@@ -86,25 +86,26 @@ fn control_file(plan: &ServePlan) -> SocketAccess {
     }
 }
 
-/// Where metrics are served, where that was said, and how a message begins: the flag has the word.
+/// Returns the address of metrics, if one is set, with its position and the prefix of messages. The
+/// flag overrides the plan.
 pub fn metrics(
     plan: &ServePlan,
     flag: Option<SocketAddr>,
-) -> Option<(SocketAddr, Place, &'static str)> {
+) -> Option<(SocketAddr, Position, &'static str)> {
     match (flag, plan.daemon.metrics) {
-        (Some(address), _) => Some((address, Place::Flag("--metrics"), "")),
+        (Some(address), _) => Some((address, Position::Flag("--metrics"), "")),
         (None, Some(address)) => {
-            Some((address, Place::Line(plan.lines.server.at("metrics")), "metrics: "))
+            Some((address, Position::Line(plan.lines.server.at("metrics")), "metrics: "))
         }
         (None, None) => None,
     }
 }
 
-/// Refuses sockets that the service manager hands over and that no export listens on: their clients
-/// would connect and wait for ever.
+/// Refuses sockets from systemd that no export listens on: their clients would connect and wait
+/// forever.
 ///
 /// # Errors
-/// Their names, and what to do.
+/// Returns the names of the sockets, and the remedy.
 pub fn refuse_unused_sockets(plan: &ServePlan) -> Result<(), Problems> {
     let is_used = |name: &String| {
         let wanted = Listen::Inherited(name.clone());
@@ -118,7 +119,7 @@ pub fn refuse_unused_sockets(plan: &ServePlan) -> Result<(), Problems> {
     let names = unused.iter().map(|name| visible(name)).collect::<Vec<_>>().join(", ");
     let mut problems = Problems::new(&plan.file);
     problems.add_at(
-        Place::File,
+        Position::File,
         format!(
             "the service manager hands over sockets that no export listens on: {names}; clients \
              would wait there for ever; add nbd = \"systemd:{}\" to an export, or remove the socket \
@@ -129,37 +130,37 @@ pub fn refuse_unused_sockets(plan: &ServePlan) -> Result<(), Problems> {
     Err(problems)
 }
 
-/// Binds what the plan asks for; metrics where the flag says, if it was given.
+/// Binds the sockets of a plan. `metrics_flag` overrides the plan's address of metrics.
 ///
 /// # Errors
-/// If an address is in use, or the system refuses it.
+/// Fails if an address is in use, or the system refuses it.
 pub fn bind(plan: &ServePlan, metrics_flag: Option<SocketAddr>) -> Result<Sockets, Problems> {
-    let problem = |place: Place, text: String| {
+    let problem = |place: Position, text: String| {
         let mut problems = Problems::new(&plan.file);
         problems.add_at(place, text);
         problems
     };
     let ControlSocket { path, line, beside } = control(plan);
     if let Some((key, socket)) = beside {
-        // What is wrong is where clients are served, not what was put beside it unasked.
+        // Blames the client socket rather than the default control socket beside it.
         if let Some(why) = probe::socket(socket, Patience::none()) {
             let text = format!("{key}: unix:{}: {why}", socket.display());
-            return Err(problem(Place::Line(line), text));
+            return Err(problem(Position::Line(line), text));
         }
     }
     let file = control_file(plan);
     let control = path.map(|path| UnixSocket::bind_with(&path, &file)).transpose();
     let control =
-        control.map_err(|error| problem(Place::Line(line), format!("control: {error}")))?;
+        control.map_err(|error| problem(Position::Line(line), format!("control: {error}")))?;
     let metrics = MetricsListener::new(bind_metrics(plan, metrics_flag)?);
-    let metrics = metrics.map_err(|error| problem(Place::File, format!("eventfd: {error}")))?;
+    let metrics = metrics.map_err(|error| problem(Position::File, format!("eventfd: {error}")))?;
     Ok(Sockets { control, admins: admins(plan), metrics: Arc::new(metrics) })
 }
 
-/// Binds the address of metrics, if there is to be one.
+/// Binds the address of metrics, if there is one.
 ///
 /// # Errors
-/// If it is in use, or the system refuses it.
+/// Fails if the address is in use, or the system refuses it.
 pub fn bind_metrics(
     plan: &ServePlan,
     metrics_flag: Option<SocketAddr>,
@@ -172,12 +173,12 @@ pub fn bind_metrics(
     })
 }
 
-/// Lines that say where metrics are.
+/// Returns the lines that say where metrics are served.
 pub fn describe_metrics(address: SocketAddr) -> String {
     format!("metrics at http://{address}/metrics\ndashboard at http://{address}/\n")
 }
 
-/// Where they are, for people; logs what is missing.
+/// Describes the sockets for people. Logs a missing control socket.
 pub fn describe(sockets: &Sockets) -> String {
     let mut text = String::new();
     match &sockets.control {
@@ -219,8 +220,8 @@ mod tests {
         assert_eq!(file("control-mode = 0o666\n"), (Some(0o666), None));
         let own = geteuid().as_raw();
         let users = if own == 0 { vec![0] } else { vec![0, own] };
-        let expected = Allow { users: users.clone(), groups: vec![7] };
+        let expected = AllowedPeers { users: users.clone(), groups: vec![7] };
         assert_eq!(admins(&plan("control-group = 6\ncontrol-admin-group = 7\n")), expected);
-        assert_eq!(admins(&plan("")), Allow { users, groups: Vec::new() });
+        assert_eq!(admins(&plan("")), AllowedPeers { users, groups: Vec::new() });
     }
 }

@@ -1,8 +1,7 @@
-//! Warnings and notes of `serve` and `--check`, through the log, never among results.
+//! Warnings and notes of `serve` and `--check`, which go to the log and not among the results.
 //!
-//! Standard output has tables, lines to paste and `ready`, which programs read; what a person
-//! should know besides goes to standard error, as text or JSON, as the flags say. Called by `serve`
-//! and findings.rs.
+//! Standard output has tables, lines to paste and `ready`, which programs read. Warnings go to
+//! standard error as text or JSON, depending on the flags. Called by `serve` and findings.rs.
 
 use std::net::SocketAddr;
 
@@ -12,11 +11,11 @@ use millrace_block::Serving;
 use super::exposure;
 use crate::config::{Problems, ServePlan};
 
-/// A page of most guests, in bytes: of x86-64 always.
+/// Page size of most guests in bytes; the only one on x86-64.
 const GUEST_PAGE: u32 = 4096;
 
-/// Remarks on a plan itself: what is allowed but hardly meant. Metrics are where the flag says, if
-/// it was given.
+/// Logs warnings about the plan itself: settings that are probably mistakes. `metrics_flag`
+/// overrides the plan's address of metrics.
 pub fn on_plan(plan: &ServePlan, metrics_flag: Option<SocketAddr>) {
     plan.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let memory = std::fs::read_to_string("/proc/meminfo").ok();
@@ -28,7 +27,7 @@ pub fn on_plan(plan: &ServePlan, metrics_flag: Option<SocketAddr>) {
     exposed.iter().for_each(|text| tracing::warn!("{text}"));
 }
 
-/// Remarks on what was opened, and on how it is served.
+/// Logs warnings and notes about the opened drives, and about serving modes.
 pub fn on_start(plan: &ServePlan, opened: &Opened, workers: &DriveWorkers) {
     let per_drive = |serving| serving == Serving::PerDrive;
     if workers.threads() == 0
@@ -43,12 +42,13 @@ pub fn on_start(plan: &ServePlan, opened: &Opened, workers: &DriveWorkers) {
     opened.notes.iter().for_each(|note| tracing::info!("{note}"));
 }
 
-/// Warns of exports to virtual machines whose volume has blocks of so many bytes.
+/// Logs warnings about exports to virtual machines whose volume has blocks of this size.
 pub fn on_block(plan: &ServePlan, volume: &str, block_bytes: u32) {
     large_blocks(plan, volume, block_bytes).for_each(|text| tracing::warn!("{text}"));
 }
 
-/// Linux takes no disk whose block is larger than a page, and says that in the guest only.
+/// Warns of blocks larger than a page: Linux guests refuse such a disk, with a message in the guest
+/// only.
 fn large_blocks(plan: &ServePlan, volume: &str, block_bytes: u32) -> impl Iterator<Item = String> {
     let is_its = move |name: &str| block_bytes > GUEST_PAGE && name == volume;
     plan.guests().filter(move |(export, ..)| is_its(&export.volume)).map(move |(_, guests, line)| {
@@ -67,13 +67,13 @@ fn large_blocks(plan: &ServePlan, volume: &str, block_bytes: u32) -> impl Iterat
     })
 }
 
-/// The machine's memory, as `/proc/meminfo` says.
+/// Parses the machine's memory in bytes from `/proc/meminfo`.
 fn total_bytes(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Warns of caches that are larger than the machine's memory: the kernel would end the daemon.
+/// Warns of caches larger than the machine's memory, since the kernel would kill the daemon.
 fn caches_beyond(plan: &ServePlan, memory_bytes: u64) -> Option<String> {
     let cached = |volume: &millrace::VolumeConfig| volume.cache.map(|cache| cache.size_bytes);
     let sizes = plan.config.volumes.iter().filter_map(cached);

@@ -1,15 +1,15 @@
-//! The running daemon as its views see it.
+//! `LiveDaemon`: the running daemon as its views see it.
 //!
-//! Owns handles to the volumes and to the server's counters, the recording of a trace if there
-//! is one (trace_recording.rs), and lock statistics while they are taken (lock_statistics.rs). Else
-//! counters are read and nothing else, so that a client that asks costs the I/O threads no more
-//! than the transfer of the cache lines that are read. Called by the verbs of verbs/ctl.rs on the
-//! thread of `views`; made by `serve` when all stands.
+//! Owns handles to the volumes and to the server's counters, the current trace recording
+//! (trace_recording.rs), and current lock statistics (lock_statistics.rs). Otherwise it only reads
+//! counters, so that a request costs the I/O threads no more than the transfer of the cache lines
+//! that are read. Called by the verbs of verbs/ctl.rs on the thread of `views`; made by `serve` at
+//! the end of the start.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use millrace::{Server, Space};
+use millrace::{Server, VolumeSpace};
 use millrace_block::{Disk, Op, StatsSnapshot, TenantSnapshot, Volume};
 use millrace_exports::nbd::Observer;
 use millrace_machine::Native;
@@ -39,47 +39,47 @@ use crate::views::{
     AddSection, HistoryRange, Refusal, Reload, RemoveSection, SetGroup, StatsQuery, report,
 };
 
-/// Seconds of samples in an answer unless more or fewer are asked for.
+/// Default number of seconds in an answer to `history`.
 const HISTORY_S: usize = 120;
-/// How long a reload waits for readers of lists that are no longer served, and how often it looks.
+/// Longest wait of a reload for readers of former lists, and time between two checks.
 const READERS_TIMEOUT: Duration = Duration::from_secs(1);
 const READERS_LOOK: Duration = Duration::from_micros(100);
 
-/// The configuration of a daemon, and changes of it.
+/// Source of a daemon's configuration, which reloads and changes it.
 pub trait Reloader: Send + Sync {
     /// Makes a daemon serve the configuration in a file.
     ///
     /// # Errors
-    /// Why not; everything is as before then.
+    /// Returns the reason; nothing has changed then.
     fn reload(&self, daemon: &LiveDaemon, asked: &Reload) -> Result<ReloadReport, Refusal>;
 
-    /// Adds a section to what a daemon serves.
+    /// Adds a section to the served configuration.
     ///
     /// # Errors
-    /// As [`Reloader::reload`].
+    /// Fails as [`Reloader::reload`] does.
     fn add(&self, daemon: &LiveDaemon, asked: &AddSection) -> Result<ReloadReport, Refusal>;
 
-    /// Removes a section from what a daemon serves.
+    /// Removes a section from the served configuration.
     ///
     /// # Errors
-    /// As [`Reloader::reload`].
+    /// Fails as [`Reloader::reload`] does.
     fn remove(&self, daemon: &LiveDaemon, asked: &RemoveSection) -> Result<ReloadReport, Refusal>;
 
-    /// Returns what a daemon serves now.
+    /// Returns the configuration that a daemon serves now.
     ///
     /// # Errors
-    /// If it cannot be written as TOML.
+    /// Fails if it cannot be written as TOML.
     fn configuration(&self, daemon: &LiveDaemon) -> Result<RunningConfiguration, Refusal>;
 
-    /// Compares what a daemon serves now with its configuration file as that is now.
+    /// Compares the served configuration with the current content of its file.
     fn unsaved(&self, daemon: &LiveDaemon) -> UnsavedChanges;
 }
 
-/// What runs, for the views: they read and change it through the lists of the moment.
+/// Running daemon. The views read and change it through the current lists.
 pub struct LiveDaemon {
     started: Instant,
     reloader: Box<dyn Reloader>,
-    /// `None` once it stops.
+    /// Servers and volumes; `None` once the daemon stops.
     server: Mutex<Option<Server>>,
     lists: Mutex<Arc<ServedLists>>,
     recording: TraceRecording,
@@ -93,7 +93,7 @@ pub struct LiveDaemon {
 }
 
 impl LiveDaemon {
-    /// A daemon that begins to serve.
+    /// Makes the state of a daemon that begins to serve.
     pub fn new(
         server: Server,
         (marks, reloader, metrics): (Arc<DirtyMarks>, Box<dyn Reloader>, Arc<MetricsListener>),
@@ -118,12 +118,12 @@ impl LiveDaemon {
         daemon
     }
 
-    /// What is served now. Whoever keeps it keeps drives open that are removed.
+    /// Returns the current lists. A caller that keeps them keeps removed drives open.
     pub fn lists(&self) -> Arc<ServedLists> {
         Arc::clone(&self.lists.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Has the views read what is served from now on.
+    /// Updates the lists for the server's current volumes and exports.
     pub fn follow(&self, server: &Server) {
         self.open_files.start_if_needed(server);
         let before = self.lists();
@@ -140,8 +140,8 @@ impl LiveDaemon {
         self.replace_lists(lists);
     }
 
-    /// Has the views read other lists, and waits until nobody reads the ones of before, whose
-    /// drives may be closed then.
+    /// Replaces the lists, and waits until nobody reads the former ones, whose drives may be closed
+    /// then.
     fn replace_lists(&self, lists: ServedLists) {
         let mut place = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
         let mut before = std::mem::replace(&mut *place, Arc::new(lists));
@@ -152,32 +152,32 @@ impl LiveDaemon {
         }
     }
 
-    /// The server, for one caller at a time; a reload has it for as long as it takes.
+    /// Locks the server. A reload holds the lock for its whole duration.
     pub fn server(&self) -> MutexGuard<'_, Option<Server>> {
         self.server.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The server, unless a reload has it.
+    /// Locks the server, unless a reload holds the lock.
     pub fn try_server(&self) -> Option<MutexGuard<'_, Option<Server>>> {
         self.server.try_lock().ok()
     }
 
-    /// The server of a daemon that stops. Waits for a reload that is under way.
+    /// Takes the server from a daemon that stops. Waits for a reload in progress.
     pub fn take_server(&self) -> Option<Server> {
         self.server().take()
     }
 
-    /// Why the daemon cannot go on: a thread that it needs has ended.
+    /// Returns why the daemon cannot go on: a thread that it needs has died.
     pub fn failure(&self) -> Option<String> {
-        // A reload that is under way says itself what fails.
+        // A reload in progress reports its own failures.
         let server = self.try_server()?;
         let server = server.as_ref()?;
         let failed = server.servers().failed().then(|| "an I/O thread has died".to_owned());
         failed.or_else(|| server.workers().failure().map(|error| error.to_string()))
     }
 
-    /// Ends lock statistics whose client has gone away, looks at latency targets and failures, and
-    /// takes a sample of all counters; to be called once a second.
+    /// Does the daemon's periodic work, once a second: ends lock statistics of a lost client,
+    /// checks latency targets and failures, and takes a sample of all counters.
     pub fn tick(&self) {
         let lists = self.lists();
         failed_last_minute(&lists);
@@ -189,7 +189,7 @@ impl LiveDaemon {
         lists.targets.look(&lists.servers.groups, &lists.volumes, Instant::now());
     }
 
-    /// The counters that a query asks for.
+    /// Returns the counters that a query selects.
     pub fn report(&self, query: StatsQuery) -> report::Report {
         let lists = &*self.lists();
         let groups = &lists.servers.groups;
@@ -241,50 +241,50 @@ impl LiveDaemon {
 }
 
 impl LiveDaemon {
-    /// The volumes that are served.
+    /// Returns the volumes that are served.
     pub fn volumes(&self) -> Vec<Arc<Volume<Native>>> {
         self.lists().volumes.clone()
     }
 
-    /// The source of configurations, which changes them.
+    /// Returns the configuration source, which changes the configuration.
     pub fn reloader(&self) -> &dyn Reloader {
         &*self.reloader
     }
 
-    /// The threads that open and close files of directories.
+    /// Returns the threads that open and close files of directories.
     pub fn open_files(&self) -> &OpenFilesThreads {
         &self.open_files
     }
 
-    /// The marks of dirty caches.
+    /// Returns the marks of dirty caches.
     pub fn marks(&self) -> &Arc<DirtyMarks> {
         &self.marks
     }
 
-    /// The place of the metrics page.
+    /// Returns the socket of the metrics page.
     pub fn metrics(&self) -> &MetricsListener {
         &self.metrics
     }
 
-    /// The recording of a trace.
+    /// Returns the trace recording.
     pub fn recording(&self) -> &TraceRecording {
         &self.recording
     }
 
-    /// Lock statistics.
+    /// Returns the lock statistics.
     pub fn lock_statistics(&self) -> &LockStatistics {
         &self.lock_statistics
     }
 
-    /// Samples of the last seconds.
+    /// Returns the samples of the last seconds.
     pub fn history(&self, range: &HistoryRange) -> History {
         self.sampler.last(range.seconds.unwrap_or(HISTORY_S))
     }
 
-    /// Sets what is asked of a group.
+    /// Changes settings of a group.
     ///
     /// # Errors
-    /// As [`group_settings::set`].
+    /// Fails as [`group_settings::set`] does.
     pub fn set_group(&self, asked: &SetGroup) -> Result<GroupChange, Refusal> {
         let lists = self.lists();
         let groups = &lists.servers.groups;
@@ -299,7 +299,7 @@ impl LiveDaemon {
         group_settings::set(groups, asked, warn)
     }
 
-    /// A line for each drive that is not well.
+    /// Returns a line for each drive in trouble.
     pub fn problems(&self) -> Vec<String> {
         let lists = &*self.lists();
         let drives = lists.disks().zip(failed_last_minute(lists));
@@ -310,7 +310,7 @@ impl LiveDaemon {
     }
 }
 
-/// Requests that each drive failed in the last minute.
+/// Returns the number of requests that each drive failed in the last minute.
 fn failed_last_minute(lists: &ServedLists) -> Vec<u64> {
     lists.failed.look(lists.disks().map(|disk| disk.failures().count), Instant::now())
 }
@@ -326,7 +326,7 @@ fn guests(lists: &ServedLists) -> Vec<GuestThread> {
         .collect()
 }
 
-/// A drive with the scheduler that it had at the start.
+/// Adds the scheduler that a drive had at the start.
 fn configured((drive, scheduler): (report::Drive, &&'static str)) -> report::Drive {
     report::Drive { scheduler_configured: (*scheduler).to_owned(), ..drive }
 }
@@ -353,7 +353,7 @@ fn drive(volume: &str, disk: &Disk<Native>) -> report::Drive {
         trouble: disk.failures().trouble,
         counts: report::Counts(stats.counts),
         ops: ops.map(|(op, stats)| report::OpCounts::new(op, stats)).collect(),
-        // Threads have accounts of queues that they may use, and perhaps never do.
+        // Threads have counters of all queues that they may use, even if they never do.
         queues: queues
             .iter()
             .filter(|(_, stats)| stats.requests() > 0 || stats.ios() > 0)
@@ -369,7 +369,7 @@ fn volume(volume: &Volume<Native>) -> report::Volume {
     report::Volume {
         name: volume.name().to_owned(),
         size_bytes: volume.capacity() << millrace_block::SECTOR_SHIFT,
-        unused_bytes: Space::of(volume).unused_bytes(),
+        unused_bytes: VolumeSpace::of(volume).unused_bytes(),
         serving: volume.serving().name().to_owned(),
         drives: volume.drives().iter().map(|disk| disk.name().to_owned()).collect(),
         ops: report::OpTotals::all(&all),

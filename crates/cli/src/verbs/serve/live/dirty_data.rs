@@ -1,13 +1,13 @@
-//! Data that caches have in memory only, in words: how much, where, why, and a remedy.
+//! Messages about data that is only in a cache's memory: how much, where, why, and the remedy.
 //!
-//! Called by watch.rs when a write below a cache has failed, while a daemon stops, and at its end.
+//! Called by watch.rs when a write-back has failed, while a daemon stops, and at its end.
 
 use millrace::{AtRisk, Cache, DriveAtRisk, Native};
 
 use super::daemon::LiveDaemon;
 use crate::config::words::bytes_for_people;
 
-/// A line for a daemon that serves, if something waits for drives that fail.
+/// Returns a line about data that waits for failing drives, while the daemon serves.
 pub fn while_served(cache: &Cache<Native>) -> Option<String> {
     let mut risk = cache.at_risk()?;
     risk.drives.retain(|of| of.failed.is_some());
@@ -21,7 +21,7 @@ pub fn while_served(cache: &Cache<Native>) -> Option<String> {
     ))
 }
 
-/// A line for a daemon that serves, on a drive that answers nothing.
+/// Returns a line about a drive that does not answer, while the daemon serves.
 pub fn while_stuck(cache: &Cache<Native>, drive: usize) -> String {
     let is_its = |of: &&DriveAtRisk| of.drive == drive;
     let bytes = cache.at_risk().and_then(|risk| risk.drives.iter().find(is_its).map(|of| of.bytes));
@@ -34,16 +34,16 @@ pub fn while_stuck(cache: &Cache<Native>, drive: usize) -> String {
     )
 }
 
-/// Reason for which a daemon ends.
+/// Reason why a daemon ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DaemonEnd {
-    /// Stopped as a signal asked.
+    /// A signal asked it to stop.
     Stopped,
-    /// Ends at once, since a second signal asked.
+    /// A second signal asked it to end at once.
     SecondSignal,
 }
 
-/// A line for a daemon that ends, if something is lost with it.
+/// Returns a line about data that is lost with the end of the daemon.
 pub fn at_the_end(cache: &Cache<Native>, end: DaemonEnd) -> Option<String> {
     let risk = cache.at_risk()?;
     let mut why = failing(cache, &risk);
@@ -68,8 +68,8 @@ pub fn at_the_end(cache: &Cache<Native>, end: DaemonEnd) -> Option<String> {
     ))
 }
 
-/// True if a daemon that has stopped has lost data of a volume, or may have: its cache could not be
-/// written, or a failure of the stop is not known to be another volume's.
+/// Returns true if a stopped daemon has or may have lost data of a volume: its cache could not be
+/// written, or a failure of the stop may concern this volume.
 pub fn is_lost(daemon: &LiveDaemon, volume: &str, failures: &[String]) -> bool {
     let caches = &daemon.lists().caches;
     let owes = |cache: &Cache<Native>| cache.below().name() == volume && cache.at_risk().is_some();
@@ -80,17 +80,17 @@ pub fn is_lost(daemon: &LiveDaemon, volume: &str, failures: &[String]) -> bool {
     caches.iter().any(|cache| owes(cache)) || !failures.iter().all(|text| is_others(text))
 }
 
-/// Dirty data of a cache at a time, and the I/Os that each of its drives had completed.
+/// Dirty data of a cache at one time, and the number of I/Os that each of its drives has completed.
 #[derive(Debug, Default)]
 pub struct DirtySnapshot {
     risk: Option<AtRisk>,
     answered: Vec<u64>,
-    /// Bytes written to the drives so far.
+    /// Bytes written back to the drives so far.
     written: u64,
 }
 
 impl DirtySnapshot {
-    /// The dirty data of a cache now.
+    /// Takes the current dirty data of a cache.
     pub fn now(cache: &Cache<Native>) -> DirtySnapshot {
         let answered = cache.below().disks().iter().map(|disk| disk.stats().ios()).collect();
         let written = cache.written_back() * cache.stats().page_bytes;
@@ -98,15 +98,15 @@ impl DirtySnapshot {
     }
 }
 
-/// A line for a daemon that stops, if a cache owes something: how much, how fast it becomes less
-/// since it owed what it did so many seconds before, and what holds it up.
+/// Returns a line about a cache with dirty data while the daemon stops: how much, how fast it
+/// shrinks since `before`, and the drives that delay it.
 pub fn while_stopping(
     cache: &Cache<Native>,
     (before, now): (&DirtySnapshot, &DirtySnapshot),
     seconds: u64,
 ) -> Option<String> {
     let risk = now.risk.as_ref()?;
-    // Not what the dirty data are less by: requests that waited for room make more.
+    // Not the decrease of dirty data, which requests that waited for space increase again.
     let written = now.written.saturating_sub(before.written);
     let mut held_up = failing(cache, risk);
     held_up.extend(risk.drives.iter().filter(|of| of.failed.is_none()).filter_map(|of| {
@@ -133,7 +133,7 @@ pub fn while_stopping(
     Some(text)
 }
 
-/// `writes to drive d0 fail (I/O error; 8192 bytes)` for each drive that fails writes.
+/// Describes drives that fail writes: `writes to drive d0 fail (I/O error; 8192 bytes)`.
 fn failing(cache: &Cache<Native>, risk: &AtRisk) -> Vec<String> {
     let text = |of: &DriveAtRisk| {
         let (status, bytes) = (of.failed?, of.bytes);
@@ -146,7 +146,7 @@ fn name(cache: &Cache<Native>, of: &DriveAtRisk) -> String {
     format!("drive {}", cache.below().disks()[of.drive].name())
 }
 
-/// `8192 bytes (first 4096 bytes from byte 65536 on)`.
+/// Describes an amount of data: `8192 bytes (first 4096 bytes from byte 65536 on)`.
 fn amount(risk: &AtRisk) -> String {
     let (start, len) = risk.first;
     format!("{} bytes (first {len} bytes from byte {start} on)", risk.bytes)

@@ -1,11 +1,11 @@
-//! `DirtyMarks`: a file that tells the next daemon of caches that were dirty when this one ended.
+//! `DirtyMarks`: a file that tells the next daemon which caches were dirty when this one died.
 //!
-//! Owns the folder of `[server] state`, which it locks, and the file `caches` in there: a line for
-//! each write-back cache, `clean "v"` until its first write is about to be answered from memory,
-//! then `dirty "v"` until a clean stop. The word is overwritten in place, so that making a mark
-//! needs no room on the file system; everything else replaces the file as a whole. A line
-//! `lost  "v"` is the mark of an earlier daemon that nobody has acknowledged. Without a folder
-//! nothing is written. Made by `serve` before it serves, looked at by `--check`.
+//! Owns the folder of `[server] state`, which it locks, and the file `caches` in it. The file has a
+//! line for each write-back cache: `clean "v"` until its first write is about to be acknowledged
+//! from memory, then `dirty "v"` until a clean stop. The word is overwritten in place, so that
+//! setting a mark needs no free space; every other change replaces the file. A line `lost  "v"` is
+//! the mark of an earlier daemon that is not acknowledged yet. Without a folder nothing is written.
+//! Made by `serve` before it serves; read by `--check`.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -24,71 +24,71 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 
 use crate::views::Refusal;
 
-/// The file's name in the folder.
+/// Name of the file with the marks.
 const FILE: &str = "caches";
-/// The first line.
+/// First line of the file with the marks.
 const HEADER: &str = "# millrace: caches that were dirty when a daemon ended; see docs/cache.md\n";
-/// Attempts at a lock that another process has, and the time between two.
+/// Number of attempts at a lock that another process holds, and the time between two.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(25);
-/// Longest file that is read, in bytes: a hundred thousand volumes.
+/// Longest file that is read, in bytes: enough for a hundred thousand volumes.
 const BYTES_MAX: u64 = 16 << 20;
 
-/// State of a cache that the file tells.
+/// State of a cache in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mark {
-    /// The cache has answered no write from memory.
+enum CacheMark {
+    /// The cache has acknowledged no write from memory.
     Clean,
-    /// The cache has answered a write from memory.
+    /// The cache has acknowledged a write from memory.
     Dirty,
-    /// Was dirty when an earlier daemon ended, and nobody has acknowledged that.
+    /// Dirty when an earlier daemon died, and not acknowledged yet.
     Lost,
 }
 
-impl Mark {
-    /// All words have one length.
+impl CacheMark {
+    /// Returns the word in the file. All words have the same length.
     fn word(self) -> &'static str {
         match self {
-            Mark::Clean => "clean",
-            Mark::Dirty => "dirty",
-            Mark::Lost => "lost ",
+            CacheMark::Clean => "clean",
+            CacheMark::Dirty => "dirty",
+            CacheMark::Lost => "lost ",
         }
     }
 }
 
-/// The marks of a daemon's caches.
+/// Marks of a daemon's caches; `None` without a folder.
 #[derive(Debug, Default)]
-pub struct DirtyMarks(Option<Mutex<Marks>>);
+pub struct DirtyMarks(Option<Mutex<MarkFile>>);
 
 #[derive(Debug)]
-struct Marks {
+struct MarkFile {
     path: PathBuf,
-    /// The folder, locked as long as it is open.
+    /// Folder of the file, locked while it is open.
     folder: File,
     file: File,
-    volumes: Vec<(String, Mark)>,
-    /// The file has the marks of `volumes`.
+    volumes: Vec<(String, CacheMark)>,
+    /// True if the file has the marks of `volumes`.
     is_current: bool,
     is_settled: bool,
 }
 
-impl Drop for Marks {
-    /// A start that failed leaves nothing new behind.
+impl Drop for MarkFile {
+    /// Removes the new file after a failed start.
     fn drop(&mut self) {
-        if !self.is_settled && self.volumes.iter().all(|(_, mark)| *mark != Mark::Dirty) {
+        if !self.is_settled && self.volumes.iter().all(|(_, mark)| *mark != CacheMark::Dirty) {
             self.settle(|_| true);
         }
     }
 }
 
-impl Marks {
+impl MarkFile {
     /// Returns true if the file at the path is this one, and everything was written to it.
     fn is_kept(&self) -> bool {
         self.is_current && is_at(&self.file, &self.path)
     }
 
-    /// Replaces the file by one with all marks, unless another folder is at the path by now, which
-    /// another daemon may have.
+    /// Replaces the file with one that has all marks, unless another folder is at the path now,
+    /// which may be another daemon's.
     fn write(&mut self) -> anyhow::Result<()> {
         let folder = self.path.parent().unwrap_or(Path::new("."));
         self.is_current = false;
@@ -100,7 +100,7 @@ impl Marks {
         Ok(())
     }
 
-    /// Makes the file anew if it is gone or not up to date; a failure is said once.
+    /// Recreates the file if it is missing or out of date. Logs a failure once.
     fn look(&mut self) {
         if self.is_settled || self.is_kept() {
             return;
@@ -125,13 +125,13 @@ impl Marks {
         let was_kept = self.is_kept();
         self.is_settled = true;
         self.volumes.retain(|(name, mark)| match mark {
-            Mark::Clean => false,
-            Mark::Dirty => is_lost(name),
-            Mark::Lost => true,
+            CacheMark::Clean => false,
+            CacheMark::Dirty => is_lost(name),
+            CacheMark::Lost => true,
         });
         let path = self.path.display().to_string();
         if self.volumes.is_empty() {
-            // The file that is there instead is another daemon's.
+            // Leaves a file that another daemon has put in its place.
             let removed = match is_at(&self.file, &self.path) {
                 true => fs::remove_file(&self.path).and_then(|()| self.folder.sync_all()),
                 false => Ok(()),
@@ -163,12 +163,12 @@ impl Marks {
 }
 
 impl DirtyMarks {
-    /// Locks the folder, if there is one, takes over what an earlier daemon left, and is ready to
-    /// mark these volumes.
+    /// Locks the folder, if there is one, takes over the marks of an earlier daemon, and prepares
+    /// marks for these volumes.
     ///
     /// # Errors
-    /// In words: if the folder is not there, another daemon's, full, or not writable, or if the
-    /// file cannot be understood.
+    /// Fails with a text if the folder is missing, used by another daemon, full or not writable, or
+    /// if the file cannot be parsed.
     pub fn open<'a>(
         folder: Option<&Path>,
         volumes: impl Iterator<Item = &'a str>,
@@ -177,39 +177,41 @@ impl DirtyMarks {
         let folder = locked(path)?;
         let path = path.join(FILE);
         let mut all = earlier(&path)?;
-        all.extend(volumes.map(|volume| (volume.to_owned(), Mark::Clean)));
+        all.extend(volumes.map(|volume| (volume.to_owned(), CacheMark::Clean)));
         let file = replace(&path, &folder, &all)?;
-        let marks = Marks { path, folder, file, volumes: all, is_current: true, is_settled: false };
+        let marks =
+            MarkFile { path, folder, file, volumes: all, is_current: true, is_settled: false };
         Ok(DirtyMarks(Some(Mutex::new(marks))))
     }
 
-    /// Volumes whose caches were dirty when an earlier daemon ended, until somebody acknowledges
-    /// that.
+    /// Returns the volumes whose caches were dirty when an earlier daemon died, until they are
+    /// acknowledged.
     pub fn lost(&self) -> Vec<String> {
         let Some(marks) = self.lock() else { return Vec::new() };
-        let is_lost = |(_, mark): &&(String, Mark)| *mark == Mark::Lost;
+        let is_lost = |(_, mark): &&(String, CacheMark)| *mark == CacheMark::Lost;
         marks.volumes.iter().filter(is_lost).map(|(volume, _)| volume.clone()).collect()
     }
 
-    /// Is ready to mark these volumes from now on, too.
+    /// Prepares marks for further volumes.
     ///
     /// # Errors
-    /// If the file cannot be written; then nothing has changed.
+    /// Fails if the file cannot be written; nothing has changed then.
     pub fn add<'a>(&self, volumes: impl Iterator<Item = &'a str>) -> anyhow::Result<()> {
         let Some(mut marks) = self.lock() else { return Ok(()) };
         let before = marks.volumes.len();
-        marks.volumes.extend(volumes.map(|volume| (volume.to_owned(), Mark::Clean)));
+        marks.volumes.extend(volumes.map(|volume| (volume.to_owned(), CacheMark::Clean)));
         if marks.volumes.len() == before {
             return Ok(());
         }
         marks.write().inspect_err(|_| marks.volumes.truncate(before))
     }
 
-    /// Forgets volumes that are closed, whose caches were written. Marks of earlier daemons stay.
+    /// Removes the marks of closed volumes, whose caches were written. Keeps marks of earlier
+    /// daemons.
     pub fn remove(&self, is_closed: impl Fn(&str) -> bool) {
         let Some(mut marks) = self.lock() else { return };
         let before = marks.volumes.len();
-        marks.volumes.retain(|(name, mark)| *mark == Mark::Lost || !is_closed(name));
+        marks.volumes.retain(|(name, mark)| *mark == CacheMark::Lost || !is_closed(name));
         if marks.volumes.len() < before
             && let Err(error) = marks.write()
         {
@@ -217,8 +219,8 @@ impl DirtyMarks {
         }
     }
 
-    /// Has caches mark their volumes before these are dirty for the first time; volumes without a
-    /// mark, as those that write through, stay without.
+    /// Makes caches mark their volumes before they become dirty for the first time. Volumes without
+    /// a mark, such as write-through ones, stay without.
     pub fn keep_for<'a>(self: &Arc<Self>, caches: impl Iterator<Item = &'a Arc<Cache<Native>>>) {
         for cache in caches.filter(|_| self.is_kept()) {
             let (marks, volume) = (Arc::clone(self), cache.below().name().to_owned());
@@ -226,26 +228,26 @@ impl DirtyMarks {
         }
     }
 
-    /// True if there is a folder for the marks.
+    /// Returns true if there is a folder for the marks.
     fn is_kept(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Marks a volume durably, unless it is marked.
+    /// Marks a volume as dirty, durably, unless it is marked already.
     pub fn mark(&self, volume: &str) {
         let Some(mut marks) = self.lock() else { return };
         let mut at = HEADER.len() as u64;
         for (name, mark) in &marks.volumes {
-            if name == volume && *mark == Mark::Clean {
+            if name == volume && *mark == CacheMark::Clean {
                 break;
             }
             at += line(name, *mark).len() as u64;
         }
-        let is_it = |one: &&mut (String, Mark)| one.0 == volume && one.1 == Mark::Clean;
+        let is_it = |one: &&mut (String, CacheMark)| one.0 == volume && one.1 == CacheMark::Clean;
         let Some(found) = marks.volumes.iter_mut().find(is_it) else { return };
-        found.1 = Mark::Dirty;
+        found.1 = CacheMark::Dirty;
         let written = if marks.is_kept() {
-            let written = marks.file.write_all_at(Mark::Dirty.word().as_bytes(), at);
+            let written = marks.file.write_all_at(CacheMark::Dirty.word().as_bytes(), at);
             let written = written.and_then(|()| marks.file.sync_data());
             written.with_context(|| format!("{}: cannot be written", marks.path.display()))
         } else {
@@ -261,17 +263,17 @@ impl DirtyMarks {
         }
     }
 
-    /// Sees that the file is still in its place and has all marks.
+    /// Checks that the file is still in place with all marks, and repairs it.
     pub fn look(&self) {
         if let Some(mut marks) = self.lock() {
             marks.look();
         }
     }
 
-    /// Forgets that an earlier daemon ended with a dirty cache of this volume.
+    /// Removes the mark that an earlier daemon left for a volume.
     ///
     /// # Errors
-    /// `bad-request` if there is no such mark, `io` if the file cannot be written.
+    /// Returns `bad-request` if there is no such mark, and `io` if the file cannot be written.
     pub fn acknowledge(&self, volume: &str) -> Result<(), Refusal> {
         let unknown = || {
             let lost: Vec<String> = self.lost().iter().map(|name| format!("{name:?}")).collect();
@@ -288,7 +290,7 @@ impl DirtyMarks {
             return Err(unknown());
         }
         let Some(mut marks) = self.lock() else { return Err(unknown()) };
-        let is_it = |(name, mark): &(String, Mark)| name == volume && *mark == Mark::Lost;
+        let is_it = |(name, mark): &(String, CacheMark)| name == volume && *mark == CacheMark::Lost;
         let rest: Vec<_> = marks.volumes.iter().filter(|one| !is_it(one)).cloned().collect();
         let all = std::mem::replace(&mut marks.volumes, rest);
         marks.write().map_err(|error| {
@@ -297,19 +299,19 @@ impl DirtyMarks {
         })
     }
 
-    /// The daemon ends: marks go, but for those of volumes of which something is lost.
+    /// Removes the marks at the end of the daemon, except those of volumes with lost data.
     pub fn settle(&self, is_lost: impl Fn(&str) -> bool) {
         if let Some(mut marks) = self.lock() {
             marks.settle(is_lost);
         }
     }
 
-    fn lock(&self) -> Option<MutexGuard<'_, Marks>> {
+    fn lock(&self) -> Option<MutexGuard<'_, MarkFile>> {
         Some(self.0.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// Warning about a volume whose cache an earlier daemon left dirty.
+/// Returns the warning about a volume whose cache an earlier daemon left dirty.
 pub fn warning(volume: &str) -> String {
     let dashes = if volume.starts_with('-') { "-- " } else { "" };
     format!(
@@ -321,11 +323,10 @@ pub fn warning(volume: &str) -> String {
     )
 }
 
-/// Volumes that a start would warn of, or the reason why it could not use the folder; changes
-/// nothing.
+/// Returns the volumes that a start would warn of. Changes nothing.
 ///
 /// # Errors
-/// As [`DirtyMarks::open`], as far as looking tells.
+/// Fails as [`DirtyMarks::open`] would, as far as that can be told by looking.
 pub fn check(folder: &Path) -> anyhow::Result<Vec<String>> {
     let shown = folder.display();
     let open = locked(folder)?;
@@ -338,7 +339,7 @@ pub fn check(folder: &Path) -> anyhow::Result<Vec<String>> {
     Ok(earlier(&folder.join(FILE))?.into_iter().map(|(volume, _)| volume).collect())
 }
 
-/// The folder, locked by this process.
+/// Opens the folder and locks it for this process.
 fn locked(path: &Path) -> anyhow::Result<File> {
     let shown = path.display();
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NONBLOCK;
@@ -351,7 +352,7 @@ fn locked(path: &Path) -> anyhow::Result<File> {
         Err(error) => bail!("{shown}: cannot open this folder: {error}"),
     };
     let lock = || flock(&folder, FlockOperation::NonBlockingLockExclusive);
-    // A check that runs at the same time lets go of it at once.
+    // A concurrent check releases the lock at once, so it is worth another attempt.
     let mut done = lock();
     for _ in 0..TRIES {
         if done != Err(rustix::io::Errno::WOULDBLOCK) {
@@ -371,8 +372,8 @@ fn locked(path: &Path) -> anyhow::Result<File> {
     }
 }
 
-/// The marks of an earlier daemon.
-fn earlier(path: &Path) -> anyhow::Result<Vec<(String, Mark)>> {
+/// Reads the marks of an earlier daemon.
+fn earlier(path: &Path) -> anyhow::Result<Vec<(String, CacheMark)>> {
     let shown = path.display();
     let mut options = File::options();
     let file = match millrace_drives::open_store(path, options.read(true), 0) {
@@ -385,31 +386,32 @@ fn earlier(path: &Path) -> anyhow::Result<Vec<(String, Mark)>> {
     read.with_context(|| format!("{shown}: cannot be read"))?;
     let remedy = "if another program wrote the file, name another folder, else check all volumes and \
                   remove the file";
-    let mut found: Vec<(String, Mark)> = Vec::new();
+    let mut found: Vec<(String, CacheMark)> = Vec::new();
     if text.split_inclusive('\n').next().is_none_or(|line| line != HEADER) {
         let what = if text.is_empty() { "this file is empty" } else { "its first line is damaged" };
         bail!("{shown}: {what}, so nobody knows which caches were dirty; {remedy}");
     }
     for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.starts_with('#')) {
-        let (word, name) = line.split_at_checked(Mark::Lost.word().len()).unwrap_or((line, ""));
+        let (word, name) =
+            line.split_at_checked(CacheMark::Lost.word().len()).unwrap_or((line, ""));
         let name: String = serde_json::from_str(name.trim())
             .map_err(|_| anyhow!("{shown}:{number}: this is no mark of a cache; {remedy}"))?;
-        // A word that is half written was about to become dirty.
-        let is_known = |known: &(String, Mark)| known.0 == name;
-        if word != Mark::Clean.word() && !found.iter().any(is_known) {
-            found.push((name, Mark::Lost));
+        // A half-written word was about to become `dirty`.
+        let is_known = |known: &(String, CacheMark)| known.0 == name;
+        if word != CacheMark::Clean.word() && !found.iter().any(is_known) {
+            found.push((name, CacheMark::Lost));
         }
     }
     Ok(found)
 }
 
-/// A line of the file.
-fn line(volume: &str, mark: Mark) -> String {
+/// Formats a line of the file.
+fn line(volume: &str, mark: CacheMark) -> String {
     format!("{} {}\n", mark.word(), serde_json::Value::from(volume))
 }
 
-/// Replaces the file, durably: the old one or the new one is there at any time.
-fn replace(path: &Path, folder: &File, volumes: &[(String, Mark)]) -> anyhow::Result<File> {
+/// Replaces the file durably and atomically.
+fn replace(path: &Path, folder: &File, volumes: &[(String, CacheMark)]) -> anyhow::Result<File> {
     let new = path.with_extension("new");
     let write = || -> io::Result<File> {
         let mut file = File::create(&new)?;
@@ -451,7 +453,7 @@ fn advice(kind: io::ErrorKind) -> &'static str {
     }
 }
 
-/// Lets caches that are new mark their volumes before these are dirty for the first time.
+/// Makes the caches of new volumes mark them before they become dirty for the first time.
 pub fn mark_caches(more: &millrace::MoreVolumes, marks: &Arc<DirtyMarks>) -> Result<(), String> {
     let caches = || more.caches.iter().map(|(cache, _)| cache);
     marks.add(caches().map(|cache| cache.below().name())).map_err(|error| format!("{error:#}"))?;

@@ -1,8 +1,8 @@
-//! Failed requests of each drive in the last minute.
+//! Number of requests that each drive failed in the last minute.
 //!
-//! Owns a window for each drive, fed with the drive's own count of failures: once a second by the
-//! watch, and whenever a view asks. A drive that fails nothing has an empty window. The kernel
-//! keeps no such count: SMART has totals only, which stay high after a drive has recovered.
+//! Owns a window for each drive, fed with the drive's failure count once a second and with each
+//! report. A drive without failures has an empty window. The kernel has no such count, and SMART
+//! only has totals, which stay high after a drive has recovered.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 
 /// Length of the window.
 const WINDOW: Duration = Duration::from_secs(60);
-/// Failures that are so close together are counted as one moment.
+/// Failures within this time count as one entry.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// The windows of all drives, in their order.
+/// Windows of all drives, in their order.
 #[derive(Debug, Default)]
 pub struct FailedRequests(Mutex<Vec<FailureWindow>>);
 
 impl FailedRequests {
-    /// Takes in the count of failures of each drive so far; those of the last minute, drive by
-    /// drive.
+    /// Updates the windows with each drive's failure count so far. Returns each drive's failures of
+    /// the last minute.
     pub fn look(&self, counts: impl Iterator<Item = u64>, now: Instant) -> Vec<u64> {
         let mut windows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut failed = Vec::new();
@@ -34,7 +34,7 @@ impl FailedRequests {
 }
 
 impl FailedRequests {
-    /// The windows for other drives, whose numbers among these are given.
+    /// Returns the windows for a new list of drives. `before` has each drive's former index.
     pub fn followed_by(&self, before: impl Iterator<Item = Option<usize>>) -> FailedRequests {
         let windows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let window = |before: Option<usize>| {
@@ -44,7 +44,7 @@ impl FailedRequests {
     }
 }
 
-/// Failures of one drive.
+/// Window of one drive.
 #[derive(Debug, Clone, Default)]
 struct FailureWindow {
     count: u64,
@@ -71,8 +71,8 @@ impl FailureWindow {
     }
 }
 
-/// A line about a drive that is not well: it failed requests in the last minute, or has said itself
-/// why it is not whole.
+/// Returns a line about a drive in trouble: it failed requests in the last minute, or its driver
+/// reports trouble.
 pub fn drive_problem(drive: &str, failed: u64, trouble: Option<&str>) -> Option<String> {
     let requests = if failed == 1 { "request" } else { "requests" };
     let failures = (failed > 0).then(|| format!("{failed} failed {requests} in the last minute"));

@@ -1,21 +1,21 @@
-//! Counts of groups, as `stats` has them: out of the accounts of all volumes.
+//! Counters of groups for `stats`, from the accounts of all volumes.
 //!
-//! Called by daemon.rs on the views' thread; reads counters only.
+//! Called by daemon.rs on the views' thread. Only reads counters.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use millrace::{Priority, ServedGroups};
-use millrace_block::{GroupId, HeldSnapshot, TenantSnapshot, Volume};
+use millrace_block::{GroupId, TenantSnapshot, Volume, WaitSnapshot};
 use millrace_machine::Native;
 
 use crate::views::groups::{GroupCounts, OnVolume};
 
-/// All groups, the default one first, with what each did on which volume.
+/// Returns the counters of all groups by volume, with the default group first.
 pub fn counts(groups: &ServedGroups, volumes: &[Arc<Volume<Native>>]) -> Vec<GroupCounts> {
     let table = groups.table();
     let listed = table.list();
-    // They are listed by number.
+    // Groups are listed by number.
     let name_of = |id: GroupId| listed.get(usize::from(id.0)).map(|(_, group)| group.name.clone());
     let booked: HashMap<GroupId, u64> = table.booked().into_iter().collect();
     let mut counts: HashMap<GroupId, Vec<OnVolume>> = HashMap::new();
@@ -35,11 +35,11 @@ pub fn counts(groups: &ServedGroups, volumes: &[Arc<Volume<Native>>]) -> Vec<Gro
     listed.iter().map(one).collect()
 }
 
-/// Counts of groups on a volume.
+/// Returns the counters of all groups on a volume.
 fn on_volume(volume: &Volume<Native>) -> Vec<(GroupId, OnVolume)> {
-    let mut held: HashMap<GroupId, HeldSnapshot> = volume.held().into_iter().collect();
+    let mut held: HashMap<GroupId, WaitSnapshot> = volume.held().into_iter().collect();
     let mut stats: HashMap<GroupId, TenantSnapshot> = volume.group_stats().into_iter().collect();
-    // Of what waits for its first turn only holds are known.
+    // Groups whose first I/O still waits have only hold counters.
     held.keys().for_each(|group| {
         stats.entry(*group).or_default();
     });

@@ -1,8 +1,8 @@
-//! The daemon's part of `millrace ctl set group`, and groups as `stats` has them.
+//! The daemon's part of `millrace ctl set group`, and groups in `stats`.
 //!
-//! Called by daemon.rs for the control socket, on the views' thread. A change is made as a whole
-//! or not at all: words are read into a copy of the settings, by the table that configurations are
-//! read by (config/group.rs), and the copy is what is set. Says on standard output what changed.
+//! Called by daemon.rs for the control socket, on the views' thread. A change is made completely or
+//! not at all: values are parsed into a copy of the settings by the table of the configuration
+//! (config/group.rs), and then the copy is put into force. Prints the change to standard output.
 
 use std::collections::BTreeMap;
 
@@ -12,13 +12,15 @@ use millrace_console::{say, visible};
 use crate::config::group;
 use crate::config::group::members::volumes_by_group;
 use crate::config::group::targets::by_cache;
-use crate::views::settings::{Group, GroupChange, GroupSetting};
+use crate::views::settings::{GroupChange, GroupSetting, GroupState};
 use crate::views::{Refusal, SetGroup};
 
-/// Sets what is asked of the group of that name; `warn` says which of it has no effect.
+/// Changes settings of the group of that name. `warn` returns warnings about settings without
+/// effect.
 ///
 /// # Errors
-/// `bad-request` if there is no such group, key or word, `refused` if the group cannot have it.
+/// Returns `bad-request` for an unknown group, key or value, and `refused` if the group cannot have
+/// the setting.
 pub fn set(
     groups: &ServedGroups,
     asked: &SetGroup,
@@ -50,7 +52,7 @@ pub fn set(
     Ok(GroupChange { group: asked.group.clone(), settings, warnings: warn(&now) })
 }
 
-/// The groups that use volumes with a cache, each with such a volume.
+/// Returns the groups that use cached volumes, each with such a volume.
 pub fn cached(config: &ServeConfig) -> Vec<(String, String)> {
     let names = config.groups.iter().map(|group| group.name.as_str()).chain([DEFAULT_GROUP]);
     let used = volumes_by_group(config);
@@ -60,7 +62,7 @@ pub fn cached(config: &ServeConfig) -> Vec<(String, String)> {
     cached.map(|(group, volume)| (group.to_owned(), volume.name.clone())).collect()
 }
 
-/// Sentences about keys that were set just now, as `sets` says, and that caches ignore.
+/// Returns warnings about changed keys that caches ignore. `sets` returns true for a changed key.
 pub fn ignored_by_caches(
     cached: &[(String, String)],
     config: &GroupConfig,
@@ -70,9 +72,9 @@ pub fn ignored_by_caches(
     volumes.filter_map(|(_, volume)| by_cache(config, volume, &sets)).collect()
 }
 
-/// All groups with their settings in words, and what is to be said of them.
-pub fn list(groups: &ServedGroups, mut said: BTreeMap<String, Vec<String>>) -> Vec<Group> {
-    let one = |config: &GroupConfig| Group {
+/// Returns all groups with their settings as words, and the warnings in `said`.
+pub fn list(groups: &ServedGroups, mut said: BTreeMap<String, Vec<String>>) -> Vec<GroupState> {
+    let one = |config: &GroupConfig| GroupState {
         name: config.name.clone(),
         settings: group::settings(config)
             .into_iter()

@@ -1,7 +1,7 @@
-//! Memory of disks that clients have left, given back to the system.
+//! Returns memory of disks without clients to the system.
 //!
 //! The tables of a disk and of its users are freed some seconds after its last client has left, but
-//! the allocator keeps them. Called once a second by daemon.rs, on the thread that watches.
+//! the allocator keeps the memory. Called once a second by daemon.rs, on the watching thread.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,32 +9,32 @@ use std::time::{Duration, Instant};
 use millrace_block::{Volume, is_unused};
 use millrace_machine::Native;
 
-/// Time from the end of a client to that of its tables, which are freed in two steps.
+/// Time after the end of a client until its tables, which are freed in two steps, are gone.
 const QUIET: Duration = Duration::from_secs(5);
-/// Longest time between two times while clients come and go all the time.
+/// Longest time between two trims while clients come and go continually.
 const BUSY: Duration = Duration::from_secs(60);
 
-/// When memory was given back, and what happened since.
+/// Time of the last trim, and clients that have left since.
 #[derive(Default)]
-pub struct HeapTrim(Mutex<State>);
+pub struct HeapTrim(Mutex<TrimState>);
 
 #[derive(Default)]
-struct State {
-    /// Clients that had left at the last look.
+struct TrimState {
+    /// Number of clients that had left at the last look.
     left: u64,
-    /// Since when there may be something to give back, and when the last client left.
+    /// Time since which a trim may be worthwhile, and time at which the last client left.
     since: Option<(Instant, Instant)>,
 }
 
 impl HeapTrim {
-    /// Gives memory back if it is time; `left` is the number of clients that have left so far.
+    /// Trims the heap if it is time. `left` is the number of clients that have left so far.
     pub fn look(&self, left: u64, volumes: &[Arc<Volume<Native>>]) {
         if !self.is_due(left, Instant::now()) {
             return;
         }
         for volume in volumes.iter().filter(|volume| !volume.disks().iter().all(|it| is_unused(it)))
         {
-            // Reading counters ends the accounts of threads that have left the disk.
+            // Reading the counters frees the accounts of threads that have left the disk.
             let _ = volume.tenants();
             volume.drives().iter().for_each(|disk| drop(disk.queue_stats()));
         }

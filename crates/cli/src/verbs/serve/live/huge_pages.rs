@@ -1,22 +1,22 @@
-//! How much memory for payload lies in huge pages.
+//! Amount of payload memory in huge pages.
 //!
-//! Asked by the views with each report. The kernel walks the page tables of the process to answer,
-//! so it is asked every ten seconds at most.
+//! The views ask with each report. The kernel must walk the page tables of the process to answer,
+//! so it is asked at most every ten seconds.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use millrace_machine::payload::huge_bytes;
 
-/// For how long an answer holds.
+/// Time for which an answer stays valid.
 const FRESH: Duration = Duration::from_secs(10);
 
-/// The last answer, and when it came.
+/// Last answer and its time.
 #[derive(Debug, Default)]
 pub struct HugePages(Mutex<Option<(Instant, u64)>>);
 
 impl HugePages {
-    /// Bytes in huge pages; 0 if the system does not say.
+    /// Returns the bytes in huge pages, or 0 if the system does not tell.
     pub fn bytes(&self, now: Instant) -> u64 {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match *last {
@@ -30,7 +30,7 @@ impl HugePages {
     }
 }
 
-/// Says in words for the log if the system gives huge pages to those who ask.
+/// Describes for the log whether the system provides huge pages on request.
 pub fn allowed() -> String {
     let path = "/sys/kernel/mm/transparent_hugepage/enabled";
     let text = std::fs::read_to_string(path).unwrap_or_default();

@@ -1,11 +1,11 @@
-//! Latency targets that no drive can keep: said when one is set, and when one turns out to be so.
+//! Latency targets that no drive can keep: reported when one is set, and when one is being missed.
 //!
-//! A scheduler can shorten what comes before the drive and nothing else. So a target is one that
-//! cannot be kept when the group's own I/Os take longer than that at the drive itself, for some
-//! seconds on end. The main thread looks once a second (watch.rs, by way of daemon.rs) at drives
-//! whose scheduler keeps targets and at groups that have one; else a look costs nothing. Each
-//! finding goes to the log once, and to whoever asks until the target is met or changed. The
-//! sentences are those of config/group/targets.rs.
+//! A scheduler can shorten only the time before the drive. So a target cannot be kept if the
+//! group's own I/Os take longer at the drive itself, for some seconds on end. The main thread
+//! checks once a second (watch.rs, by way of daemon.rs) the drives whose scheduler keeps targets
+//! and the groups that have one; otherwise a check costs nothing. Each finding is logged once, and
+//! reported to clients until the target is met or changed. The texts are in
+//! config/group/targets.rs.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,49 +18,50 @@ use millrace_machine::Native;
 
 use crate::config::group::targets::TargetQuery;
 
-/// Time for which a target is missed before that is said.
+/// Time for which a target must be missed before it is reported.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Least time over which it is judged.
+/// Least length of the window over which a target is judged.
 const WINDOW: Duration = Duration::from_millis(900);
-/// The least I/Os by which a target is judged; of a percentile, so many must be above it.
+/// Least number of I/Os by which a target is judged; for a percentile, this many must lie above it.
 const LEAST: u64 = 10;
 const LEAST_ABOVE: f64 = 2.0;
-/// I/Os of a drive from which its median says something.
+/// Least number of a drive's I/Os from which its median is meaningful.
 const KNOWN_IOS: u64 = 100;
-/// Lines of the log for one look; a configuration may be wrong for a thousand clients at once.
+/// Most log lines per check, since a configuration may be wrong for a thousand clients at once.
 const LINES: usize = 3;
 
-/// Latency targets of groups, and how each fares at each drive.
+/// Latency targets of groups, and the state of each at each drive.
 pub struct LatencyTargets {
-    /// Usual times of modelled drives, by name.
+    /// Usual service times of modelled drives, by name.
     usual: BTreeMap<String, UsualTimes>,
-    /// The groups of exports, with their volumes.
+    /// Pairs of the group and the volume of each export.
     users: Vec<(String, String)>,
-    /// By group, volume and drive.
+    /// State by group, volume index and drive index.
     drive_targets: Mutex<BTreeMap<(GroupId, usize, usize), DriveTarget>>,
 }
 
-/// A group's target at a drive.
+/// State of a group's target at a drive.
 struct DriveTarget {
     target: LatencyTarget,
-    /// Times of the group's I/Os at the drive before this window, and of all I/Os, added up.
+    /// Times at the drive up to the start of this window, of the group's I/Os and in total of all
+    /// I/Os.
     before: Snapshot,
     all_before_ns: u64,
     since: Instant,
-    /// The beginning of the first of the windows in which it was missed.
+    /// Start of the first of the windows in a row in which it was missed.
     missed_since: Option<Instant>,
-    /// The sentence about it, while it is missed.
+    /// Text about it, while it is missed.
     says: Option<String>,
 }
 
-/// Change of a target since the look before.
+/// Change of a target since the last check.
 #[derive(Debug, PartialEq)]
 enum TargetChange {
     None,
-    /// It is missed, by these times at the drive, where so many I/Os of the group were at a time,
-    /// and so many of others.
+    /// The target is missed: the group's service times at the drive, and the mean numbers of I/Os
+    /// of the group and of other groups in the drive.
     Missed(Snapshot, (f64, f64)),
-    /// Kept again, after it was missed.
+    /// Kept again after it was missed.
     Kept,
 }
 
@@ -73,7 +74,8 @@ impl DriveTarget {
         DriveTarget { target, before, all_before_ns, since, missed_since: None, says: None }
     }
 
-    /// Looks at what the drive has done so far: for the group, and the times of all I/Os added up.
+    /// Updates the state with the group's times at the drive so far, and the total time of all
+    /// I/Os.
     fn look(&mut self, now: Instant, times: &Snapshot, all_ns: u64) -> TargetChange {
         let (window, elapsed) = (times.since(&self.before), now.duration_since(self.since));
         if elapsed < WINDOW || window.count() < LEAST {
@@ -82,12 +84,13 @@ impl DriveTarget {
         let from = std::mem::replace(&mut self.since, now);
         self.before = times.clone();
         let all_ns = all_ns - std::mem::replace(&mut self.all_before_ns, all_ns);
-        // As many at a time as their times fill the time that went by (Little).
+        // Little's law: the mean number of I/Os in the drive is their total time divided by the
+        // elapsed time.
         let at_a_time = |ns: u64| ns as f64 / elapsed.as_nanos() as f64;
         let others = at_a_time(all_ns.saturating_sub(window.sum_ns()));
         let there = (at_a_time(window.sum_ns()), others);
         let figure_ns = judged_ns(self.target, &window);
-        // A time is known to a sixteenth.
+        // Histogram buckets are a sixteenth wide.
         if figure_ns - figure_ns / 16 <= self.target.ns() {
             self.missed_since = None;
             return if self.says.is_some() { TargetChange::Kept } else { TargetChange::None };
@@ -100,7 +103,8 @@ impl DriveTarget {
     }
 }
 
-/// The figure by which a target is judged: of few I/Os, the slowest one alone says nothing.
+/// Returns the time by which a target is judged. With few I/Os, the slowest one alone does not
+/// count.
 fn judged_ns(target: LatencyTarget, window: &Snapshot) -> u64 {
     match target {
         LatencyTarget::Mean(_) => window.mean_ns(),
@@ -112,7 +116,7 @@ fn judged_ns(target: LatencyTarget, window: &Snapshot) -> u64 {
 }
 
 impl LatencyTargets {
-    /// Of a daemon that begins to serve.
+    /// Takes the targets' environment from the configuration of a daemon that begins to serve.
     pub fn new(config: &ServeConfig) -> LatencyTargets {
         let usual = config.drives();
         let usual = usual.filter_map(|one| Some((one.name.clone(), usual_times(&one.spec)?)));
@@ -124,8 +128,8 @@ impl LatencyTargets {
         }
     }
 
-    /// What is to be said of a target that was set just now: by the schedulers of the drives of the
-    /// volumes that the group uses, and what those have taken so far, or are known to take.
+    /// Returns warnings about a target that was just set: about the schedulers of the drives that
+    /// the group uses, and about the service times that these drives have had or are known to have.
     pub fn at_once(
         &self,
         groups: &ServedGroups,
@@ -158,13 +162,13 @@ impl LatencyTargets {
                     false => self.usual.get(drive).and_then(|usual| asked.by_model(*usual)),
                 }
             };
-            // What is true of one drive of a stripe is so of the others, too.
+            // All drives of a stripe are alike, so one warning is enough.
             said.extend(volume.drives().iter().find_map(of_drive));
         }
         said
     }
 
-    /// Looks at all targets; logs what it finds.
+    /// Checks all targets, and logs changes.
     pub fn look(&self, groups: &ServedGroups, volumes: &[Arc<Volume<Native>>], now: Instant) {
         let targets = targets(groups);
         let mut drive_targets = self.drive_targets();
@@ -212,7 +216,7 @@ impl LatencyTargets {
         }
     }
 
-    /// Sentences about each group now, by its name.
+    /// Returns the current warnings, by the name of the group.
     pub fn said(&self, groups: &ServedGroups) -> BTreeMap<String, Vec<String>> {
         let mut said = BTreeMap::<String, Vec<String>>::new();
         let drive_targets = self.drive_targets();
@@ -221,7 +225,7 @@ impl LatencyTargets {
         }
         let targets = targets(groups);
         for ((group, ..), one) in drive_targets.iter() {
-            // One that was changed since the last look is judged anew.
+            // A target that changed since the last check is judged anew.
             if let (Some((name, target)), Some(says)) = (targets.get(group), &one.says)
                 && *target == one.target
             {
@@ -232,18 +236,18 @@ impl LatencyTargets {
     }
 
     fn drive_targets(&self) -> MutexGuard<'_, BTreeMap<(GroupId, usize, usize), DriveTarget>> {
-        // Plain values, right after any panic.
+        // The values are plain numbers, so a panic cannot leave them inconsistent.
         self.drive_targets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The groups that have targets.
+/// Returns the groups that have targets.
 fn targets(groups: &ServedGroups) -> BTreeMap<GroupId, (String, LatencyTarget)> {
     let list = groups.table().list().into_iter();
     list.filter_map(|(id, one)| Some((id, (one.name, one.latency_target?)))).collect()
 }
 
-/// Each drive: its volume, the index of both, and its service times by group.
+/// Returns each drive with its volume, the indexes of both, and its service times by group.
 fn drives(
     volumes: &[Arc<Volume<Native>>],
 ) -> impl Iterator<Item = (&Volume<Native>, usize, usize, BTreeMap<GroupId, Snapshot>)> {
@@ -253,7 +257,7 @@ fn drives(
     })
 }
 
-/// Times of reads and writes at a drive so far.
+/// Returns the service times of reads and writes at a drive so far.
 fn service_of(disk: &Disk<Native>) -> Snapshot {
     let (stats, mut times) = (disk.stats(), Snapshot::default());
     let ops = Op::ALL.into_iter().zip(&stats.ops);

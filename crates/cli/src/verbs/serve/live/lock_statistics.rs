@@ -1,8 +1,8 @@
 //! The daemon's part of `millrace locks`: lock statistics of all its drives, on request.
 //!
-//! Owns the process's lock meter while there is one. A client that goes away without a word ends it
-//! by its silence: the next request, or the next look of the main thread, finds that nobody has
-//! asked for ten seconds. Called by daemon.rs for the control socket, and by watch.rs.
+//! Owns the process's lock meter while it is in use. If a client dies, the next request or periodic
+//! check finds that nobody has asked for ten seconds and ends the statistics. Called by daemon.rs
+//! for the control socket, and by watch.rs.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,12 +11,12 @@ use millrace_block::Volume;
 use millrace_machine::{Deadline, LockMeter, Machine, Native};
 
 use crate::views::Refusal;
-use crate::views::locks::{Lock, Locks};
+use crate::views::locks::{LockCounters, LockReport};
 
-/// Longest silence of a client.
+/// Longest time without a request from the client.
 const LEASE: Duration = Duration::from_secs(10);
 
-/// The statistics, if they are taken.
+/// Lock statistics, if a client takes them.
 #[derive(Default)]
 pub struct LockStatistics(Mutex<Option<MeterSession>>);
 
@@ -27,10 +27,10 @@ struct MeterSession {
 }
 
 impl LockStatistics {
-    /// Starts to take them, from nothing.
+    /// Starts statistics from zero.
     ///
     /// # Errors
-    /// `busy` if somebody does.
+    /// Returns `busy` if another client takes them.
     pub fn start(&self, volumes: &[Arc<Volume<Native>>]) -> Result<(), Refusal> {
         let mut place = self.look();
         let busy = || Refusal::new("busy", "lock statistics are being taken; wait for their end");
@@ -44,31 +44,31 @@ impl LockStatistics {
         Ok(())
     }
 
-    /// The statistics so far.
+    /// Returns the statistics so far.
     ///
     /// # Errors
-    /// `none` if they are not taken, or no longer.
-    pub fn status(&self) -> Result<Locks, Refusal> {
+    /// Returns `none` if no statistics are being taken.
+    pub fn status(&self) -> Result<LockReport, Refusal> {
         let mut place = self.look();
         let session = place.as_mut().ok_or_else(none)?;
         session.silence = Deadline::after(LEASE);
         Ok(session.locks())
     }
 
-    /// Ends them.
+    /// Ends the statistics and returns them.
     ///
     /// # Errors
-    /// As [`LockStatistics::status`].
-    pub fn stop(&self) -> Result<Locks, Refusal> {
+    /// Fails as [`LockStatistics::status`] does.
+    pub fn stop(&self) -> Result<LockReport, Refusal> {
         self.look().take().map(|session| session.locks()).ok_or_else(none)
     }
 
-    /// Ends them if nobody has asked for too long.
+    /// Ends the statistics if the client has not asked for too long.
     pub fn end_if_silent(&self) {
         drop(self.look());
     }
 
-    /// The session, unless its time is over.
+    /// Returns the session, unless it has expired.
     fn look(&self) -> MutexGuard<'_, Option<MeterSession>> {
         let mut place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         place.take_if(|session| session.silence.is_over());
@@ -77,11 +77,11 @@ impl LockStatistics {
 }
 
 impl MeterSession {
-    fn locks(&self) -> Locks {
-        Locks {
+    fn locks(&self) -> LockReport {
+        LockReport {
             elapsed_ns: self.meter.elapsed_ns(),
             cpus: self.cpus,
-            locks: self.meter.rows().iter().map(Lock::from).collect(),
+            locks: self.meter.rows().iter().map(LockCounters::from).collect(),
         }
     }
 }

@@ -1,9 +1,9 @@
-//! Files of directories: opened when clients ask for them, and closed when nobody uses them.
+//! Threads that open files of directories for clients, and close unused ones.
 //!
-//! The library says what is to be done (`millrace::FileTask`, `millrace::ClosingFile`). A thread
-//! takes the clients' requests, and one for each directory does what asks its file system: one that
-//! does not answer holds up neither other directories nor whoever changes or stops the daemon. The
-//! threads start when they are needed first, and end with the server; nobody waits for them.
+//! The library defines the work (`millrace::FileTask`, `millrace::ClosingFile`). One thread takes
+//! the clients' requests, and one thread per directory does the work that touches its file system.
+//! A file system that hangs blocks neither other directories nor changes or the end of the daemon.
+//! The threads start when first needed and end with the server; nobody waits for them.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
@@ -19,35 +19,35 @@ use millrace_machine::Native;
 use super::daemon::LiveDaemon;
 use super::dirty_marks::mark_caches;
 
-/// Time between two looks at files that nobody uses.
+/// Time between two checks for unused files.
 const LOOK: Duration = Duration::from_secs(1);
-/// Time between two looks while no file is open.
+/// Time between two checks while no file is open.
 const IDLE_LOOK: Duration = Duration::from_secs(60);
 /// Time for which a warning is not repeated.
 const QUIET: Duration = Duration::from_secs(60);
 /// Most warnings in that time.
 const WARNINGS_MAX: usize = 32;
-/// Most tasks that wait for a directory; clients beyond are refused.
+/// Most tasks that wait for a directory. Clients beyond that are refused.
 const TASKS_MAX: usize = 4096;
-/// Longest time until the views know of a file that was opened, while more are being opened.
+/// Longest time until the views show an opened file, while more are being opened.
 const FOLLOW: Duration = Duration::from_millis(100);
 
-/// The threads that open and close files, once there is a directory.
+/// Threads that open and close files, once the server has a directory.
 pub struct OpenFilesThreads {
     daemon: Weak<LiveDaemon>,
     started: OnceLock<()>,
-    directories: Mutex<HashMap<String, SyncSender<Job>>>,
+    directories: Mutex<HashMap<String, SyncSender<FileJob>>>,
     warnings: Mutex<RecentWarnings>,
 }
 
-/// Work in a directory.
-enum Job {
+/// Work on a file of a directory.
+enum FileJob {
     Task(Box<FileTask>),
     Close(ClosingFile),
 }
 
 impl OpenFilesThreads {
-    /// Those of a daemon, which do not run yet.
+    /// Makes the threads' state for a daemon. No thread runs yet.
     pub fn new(daemon: &Weak<LiveDaemon>) -> OpenFilesThreads {
         OpenFilesThreads {
             daemon: Weak::clone(daemon),
@@ -57,7 +57,7 @@ impl OpenFilesThreads {
         }
     }
 
-    /// Starts taking requests if the server has a directory.
+    /// Starts the thread for requests if the server has a directory.
     pub fn start_if_needed(&self, server: &Server) {
         let is_directory =
             |one: &ExportConfig| matches!(one.on_demand, Some(OnDemand::Directory(_)));
@@ -73,9 +73,9 @@ impl OpenFilesThreads {
         });
     }
 
-    /// Gives a job to the thread of its directory. Returns the job if that has too much to do; a
-    /// task that is dropped then refuses its client.
-    fn give(&self, directory: &str, job: Job) -> Option<Job> {
+    /// Passes a job to the thread of its directory. Returns the job if too many are waiting.
+    /// Dropping a returned task refuses its client.
+    fn give(&self, directory: &str, job: FileJob) -> Option<FileJob> {
         let mut directories = self.directories.lock().unwrap_or_else(PoisonError::into_inner);
         if !directories.contains_key(directory) {
             let (jobs, to_do) = sync_channel(TASKS_MAX);
@@ -107,7 +107,7 @@ impl OpenFilesThreads {
     }
 }
 
-/// Takes requests of clients, and looks for files that nobody uses.
+/// Takes requests of clients, and checks for unused files.
 fn take_requests(daemon: &Weak<LiveDaemon>, requests: &ExportRequests) {
     let (mut look, mut looked) = (IDLE_LOOK, Instant::now());
     loop {
@@ -116,7 +116,7 @@ fn take_requests(daemon: &Weak<LiveDaemon>, requests: &ExportRequests) {
         let mut server = daemon.server();
         let Some(server) = server.as_mut() else { return };
         let task = request.and_then(|request| server.answer(request));
-        // A recording keeps drives open.
+        // A trace recording keeps drives open.
         let unused = match looked.elapsed() >= LOOK && !daemon.recording().is_active() {
             true => server.unused_files(),
             false => Vec::new(),
@@ -130,20 +130,22 @@ fn take_requests(daemon: &Weak<LiveDaemon>, requests: &ExportRequests) {
         }
         for closing in unused {
             let directory = closing.directory().to_owned();
-            let refused = daemon.open_files().give(&directory, Job::Close(closing));
-            // It is as it was: unused, and open.
-            if let Some(Job::Close(closing)) = refused {
+            let refused = daemon.open_files().give(&directory, FileJob::Close(closing));
+            // The file stays open and unused, to be closed later.
+            if let Some(FileJob::Close(closing)) = refused {
                 server.close(closing);
             }
         }
     }
 }
 
-/// Has a task looked into its next directory, or answers its client if there is none.
+/// Makes a task search its next directory, or answers its client if it is done.
 fn next_step(daemon: &LiveDaemon, task: FileTask, server: &mut Server) {
     let directory = task.directory().map(str::to_owned);
     match directory {
-        Some(directory) => drop(daemon.open_files().give(&directory, Job::Task(Box::new(task)))),
+        Some(directory) => {
+            drop(daemon.open_files().give(&directory, FileJob::Task(Box::new(task))))
+        }
         None => {
             let marks = daemon.marks();
             let changes = server.finish(task, &|more| mark_caches(more, marks));
@@ -153,10 +155,10 @@ fn next_step(daemon: &LiveDaemon, task: FileTask, server: &mut Server) {
 }
 
 /// Does the jobs of one directory.
-fn do_jobs(daemon: &Weak<LiveDaemon>, to_do: &Receiver<Job>) {
-    // Since when the views have not followed what was opened and closed.
+fn do_jobs(daemon: &Weak<LiveDaemon>, to_do: &Receiver<FileJob>) {
+    // Time since which the views do not show files that were opened or closed.
     let mut behind: Option<Instant> = None;
-    // They keep drives open that were closed, whose files may be asked for.
+    // True if the views may keep the former lists, which hold closed drives open.
     let mut keep_drives = false;
     loop {
         let wait = if behind.is_some() { Duration::ZERO } else { IDLE_LOOK };
@@ -167,7 +169,7 @@ fn do_jobs(daemon: &Weak<LiveDaemon>, to_do: &Receiver<Job>) {
         };
         let is_last = job.is_none();
         let (task, closing) = match job {
-            Some(Job::Task(mut task)) => {
+            Some(FileJob::Task(mut task)) => {
                 {
                     let Some(daemon) = daemon.upgrade() else { return };
                     let server = daemon.server();
@@ -181,7 +183,7 @@ fn do_jobs(daemon: &Weak<LiveDaemon>, to_do: &Receiver<Job>) {
                 task.step();
                 (Some(task), None)
             }
-            Some(Job::Close(mut closing)) => {
+            Some(FileJob::Close(mut closing)) => {
                 closing.flush();
                 (None, Some(closing))
             }
@@ -209,18 +211,18 @@ fn do_jobs(daemon: &Weak<LiveDaemon>, to_do: &Receiver<Job>) {
     }
 }
 
-/// Lets the views follow.
+/// Updates the views.
 fn follow(daemon: &LiveDaemon, server: &Server) {
     daemon.follow(server);
     daemon.marks().remove(|name| server.configured().volume_number(name).is_none());
 }
 
-/// Warnings of the last minute: clients that try again and again do not fill the log.
+/// Warnings of the last minute, so that clients that retry do not fill the log.
 #[derive(Default)]
 struct RecentWarnings(Vec<(String, Instant)>);
 
 impl RecentWarnings {
-    /// Returns true if a warning is to be logged: once a minute, and not more than so many in all.
+    /// Returns true if a warning is to be logged: once a minute, within the limit for all warnings.
     fn is_new(&mut self, text: &str, now: Instant) -> bool {
         self.0.retain(|(_, since)| now - *since < QUIET);
         let is_new = self.0.len() < WARNINGS_MAX && !self.0.iter().any(|(known, _)| known == text);

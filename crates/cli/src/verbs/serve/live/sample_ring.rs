@@ -1,8 +1,8 @@
-//! The hour of one-second samples: totals, and series of the busiest volumes, drives and groups.
+//! One hour of one-second samples: totals, and series of the busiest volumes, drives and groups.
 //!
-//! Owns the memory: one sample a second for an hour, and at most 32 series of each kind with 8
-//! bytes a second, 4 MiB in all. Where there are more names than series, a name that is busier
-//! than the laziest of those takes its place and begins anew. Pure: sampler.rs reads the counters.
+//! Owns the memory, at most 4 MiB: one sample a second for an hour, and up to 32 series of each
+//! kind with 8 bytes a second. If there are more names than series, a busier name replaces the
+//! least busy one and starts empty. Pure: sampler.rs reads the counters.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -10,13 +10,13 @@ use crate::views::history::{History, KEPT_S, SERIES_MAX, Sample, Series};
 
 /// Seconds over which the load of a name is averaged.
 const LOAD_S: f64 = 60.0;
-/// A name takes the place of another that has less than this part of its load.
+/// A name replaces another whose load is below this fraction of its own.
 const LAZY: f64 = 0.5;
 
-/// A volume, drive or group in a second: name, I/Os, I/Os in flight.
+/// Reading of a volume, drive or group: name, I/Os per second, I/Os in flight.
 pub type Reading = (String, u32, u32);
 
-/// Samples and series.
+/// Samples and series of the last hour.
 #[derive(Debug, Default)]
 pub struct SampleRing {
     samples: VecDeque<Sample>,
@@ -34,7 +34,7 @@ impl SampleRing {
         self.groups.push(groups);
     }
 
-    /// The last so many seconds.
+    /// Returns the last `seconds` of samples and series.
     pub fn last(&self, seconds: usize) -> History {
         let first = self.samples.len().saturating_sub(seconds);
         History {
@@ -57,7 +57,7 @@ fn push_back<T>(ring: &mut VecDeque<T>, one: T) {
 #[derive(Debug, Default)]
 struct BusiestSeries {
     series: Vec<(String, VecDeque<(u32, u32)>)>,
-    /// I/Os a second of each name, averaged.
+    /// Averaged I/Os per second of each name.
     loads: HashMap<String, f64>,
 }
 
@@ -68,7 +68,7 @@ impl BusiestSeries {
             let load = self.loads.remove(&name).unwrap_or(0.0);
             now.insert(name, (ios, in_flight, load + (f64::from(ios) - load) / LOAD_S));
         }
-        // Names that have gone are forgotten.
+        // Forgets names that are gone.
         self.loads = now.iter().map(|(name, (.., load))| (name.clone(), *load)).collect();
         self.series.retain(|(name, _)| now.contains_key(name));
         self.choose();
@@ -79,7 +79,7 @@ impl BusiestSeries {
         }
     }
 
-    /// Begins series while there is room, or one in the place of the laziest.
+    /// Starts series while there is space, or one in place of the least busy.
     fn choose(&mut self) {
         if self.loads.len() == self.series.len() {
             return;

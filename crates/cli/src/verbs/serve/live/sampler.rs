@@ -1,9 +1,9 @@
-//! A look at all counters once a second, for the hour of samples.
+//! Samples all counters once a second, for one hour.
 //!
-//! Owns the counters of the last look, from which the next one takes the difference. A volume that
-//! nobody has used yet costs a look at its drives' locks, and no memory. A volume whose clients are
-//! quiet costs the sum of their counters. So an idle daemon stays idle, with 10,000 disks, too.
-//! Called by the watch; sample_ring.rs keeps the samples.
+//! Owns the counters of the last sample, from which the next one takes the difference. A volume
+//! that was never used costs a look at its drives' locks and no memory; a volume whose clients are
+//! idle costs the sum of their counters. So an idle daemon stays idle even with 10,000 disks.
+//! Called by watch.rs; sample_ring.rs keeps the samples.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +18,7 @@ use millrace_machine::Native;
 use super::sample_ring::{Reading, SampleRing};
 use crate::views::history::{HEAT_ROWS, History, SERIES_MAX, Sample};
 
-/// The samples, and what the next one is compared with.
+/// Samples, with the counters that the next one is compared with.
 #[derive(Debug)]
 pub struct Sampler(Mutex<Samples>);
 
@@ -28,11 +28,11 @@ struct Samples {
     last: Counters,
 }
 
-/// Counters at one look.
+/// Counters at the time of a sample.
 #[derive(Debug)]
 struct Counters {
     at: Instant,
-    /// `None` of a volume that nobody has used yet: its histograms of zeroes would be 10 KiB.
+    /// `None` for a volume that was never used: its empty histograms would take 10 KiB.
     volumes: Vec<Option<VolumeCounters>>,
 }
 
@@ -47,13 +47,13 @@ struct VolumeCounters {
 struct DriveCounters {
     ios: u64,
     in_flight: u64,
-    /// I/Os with times, and their time by stage.
+    /// Number of I/Os with times, and their time by stage.
     timed: u64,
     stage_ns: [u64; 4],
 }
 
 impl Sampler {
-    /// No samples yet, of a daemon whose counters are 0.
+    /// Makes an empty history for a daemon whose counters are 0.
     pub fn new() -> Sampler {
         let last = Counters { at: Instant::now(), volumes: Vec::new() };
         Sampler(Mutex::new(Samples { ring: SampleRing::default(), last }))
@@ -73,7 +73,7 @@ impl Sampler {
             if !was_used(volume) {
                 return None;
             }
-            // A cache has work for drives while clients are quiet.
+            // A cache may use drives while clients are idle.
             let before = last.volumes.get(at).and_then(Option::as_ref);
             let before = before.filter(|_| !cached.contains(volume.name()));
             Some(VolumeCounters::read(volume, before))
@@ -86,7 +86,7 @@ impl Sampler {
         *last = now;
     }
 
-    /// Goes on with other volumes, whose numbers among those of now are given.
+    /// Continues with a new list of volumes. `before` has each volume's former index.
     pub fn follow(&self, before: impl Iterator<Item = Option<usize>>) {
         let mut samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut volumes = std::mem::take(&mut samples.last.volumes);
@@ -94,20 +94,20 @@ impl Sampler {
         samples.last.volumes = taken.collect();
     }
 
-    /// The last so many seconds.
+    /// Returns the last `seconds` of samples.
     pub fn last(&self, seconds: usize) -> History {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).ring.last(seconds)
     }
 }
 
-/// Returns true if some thread has used a drive of a volume.
+/// Returns true if any thread has used a drive of the volume.
 fn was_used(volume: &Volume<Native>) -> bool {
     !volume.drives().iter().chain(volume.disks()).all(|disk| is_unused(disk))
 }
 
 impl VolumeCounters {
-    /// Reads the counters of a volume; those of its drives and groups are as `before` while its
-    /// clients do nothing.
+    /// Reads the counters of a volume. Those of its drives and groups are copied from `before`
+    /// while its clients are idle.
     fn read(volume: &Volume<Native>, before: Option<&VolumeCounters>) -> VolumeCounters {
         let mut clients = TenantSnapshot::default();
         volume.tenants().iter().for_each(|(_, stats)| clients.merge(stats));
@@ -146,12 +146,12 @@ impl DriveCounters {
     }
 }
 
-/// So many in a time, as a rate of a second.
+/// Converts a count in a time to a rate per second.
 fn rate(count: u64, since: Duration) -> u64 {
     (count as f64 / since.as_secs_f64().max(1e-3)).round() as u64
 }
 
-/// Totals between two looks.
+/// Computes the totals between two samples.
 fn sample(last: &Counters, now: &Counters, since: Duration) -> Sample {
     let mut sample = Sample { unix_ms: unix_ms(), ..Sample::default() };
     let (mut latency, mut timed) = (Snapshot::default(), 0);
@@ -191,7 +191,7 @@ fn sample(last: &Counters, now: &Counters, since: Duration) -> Sample {
     sample
 }
 
-/// I/Os by latency, in rows of powers of two from a microsecond.
+/// Returns the latency histogram, with a row for each power of two of microseconds.
 fn heat(latency: &Snapshot, since: Duration) -> Vec<(u8, u32)> {
     let mut rows = [0; HEAT_ROWS];
     for (start_ns, count) in latency.buckets() {
@@ -202,8 +202,8 @@ fn heat(latency: &Snapshot, since: Duration) -> Vec<(u8, u32)> {
     rows.map(|(row, count)| (row as u8, rate(count, since).max(1) as u32)).collect()
 }
 
-/// I/Os of volumes, drives and groups between two looks. Where there are more volumes than series,
-/// a volume begins to count when it is first used.
+/// Returns the I/Os of volumes, drives and groups between two samples. If there are more volumes
+/// than series, a volume counts from its first use.
 fn readings(
     volumes: &[Arc<Volume<Native>>],
     groups: &ServedGroups,
@@ -247,7 +247,7 @@ fn readings(
     [of_volumes, of_drives, of_groups]
 }
 
-/// The time of day, in milliseconds since 1970.
+/// Returns the time of day in milliseconds since 1970.
 pub fn unix_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)

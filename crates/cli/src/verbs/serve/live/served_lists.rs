@@ -1,7 +1,7 @@
-//! `ServedLists`: what the views read of volumes, caches and exports that are served now.
+//! `ServedLists`: volumes, caches and exports that the views read.
 //!
-//! Made anew by each reload, and never changed: a view takes the list of the moment and reads
-//! counters through it. A list keeps its drives open, so nobody keeps one for long. Used by
+//! A reload makes new lists and never changes old ones: a view takes the current lists and reads
+//! counters through them. Lists keep their drives open, so nobody may keep them for long. Used by
 //! daemon.rs and reload.rs.
 
 use std::collections::HashMap;
@@ -16,23 +16,23 @@ use super::group_settings;
 use super::latency_targets::LatencyTargets;
 use crate::views::report;
 
-/// Handles to all that the views read or change.
+/// Handles to everything that the views read or change.
 pub struct ServedLists {
     pub volumes: Vec<Arc<Volume<Native>>>,
     pub caches: Vec<Arc<Cache<Native>>>,
-    /// Without their errors.
+    /// Exports without their error counts.
     pub exports: Vec<report::Export>,
     pub servers: Observers,
-    /// Schedulers of the drives as the configuration has them.
+    /// Schedulers of the drives as configured.
     pub schedulers: Vec<&'static str>,
     pub targets: LatencyTargets,
-    /// Groups of exports of volumes that have a cache, with the volumes.
+    /// Groups of exports whose volume has a cache, with the volume.
     pub cached: Vec<(String, String)>,
     pub failed: FailedRequests,
 }
 
 impl ServedLists {
-    /// The lists of a server.
+    /// Makes the lists of a server.
     pub fn new(server: &Server) -> ServedLists {
         let config = server.configured();
         let exports = config.exports.iter().map(|export| report::Export {
@@ -54,13 +54,13 @@ impl ServedLists {
         }
     }
 
-    /// All drives, in the order of the volumes.
+    /// Returns all drives, in the order of the volumes.
     pub fn disks(&self) -> impl Iterator<Item = &Arc<Disk<Native>>> + Clone {
         self.volumes.iter().flat_map(|volume| volume.drives())
     }
 }
 
-/// For each of `now`, the place that it has in `before`.
+/// Returns for each name in `now` its index in `before`.
 pub fn places_before(before: &[String], now: &[String]) -> Vec<Option<usize>> {
     let places: HashMap<&str, usize> = before.iter().map(String::as_str).zip(0..).collect();
     now.iter().map(|name| places.get(name.as_str()).copied()).collect()

@@ -1,7 +1,7 @@
-//! Volumes that reports show: where there are many, those that were used.
+//! Selects the volumes that reports show: if there are many, those that were used.
 //!
-//! A report of a thousand idle disks has megabytes of zeroes, which take seconds to make and tell
-//! nobody anything. Called by daemon.rs for each report.
+//! A report of a thousand idle disks would be megabytes of zeroes and take seconds to make. Called
+//! by daemon.rs for each report.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,20 +12,20 @@ use millrace_machine::Native;
 use crate::views::StatsQuery;
 use crate::views::report::IdleCounts;
 
-/// Most volumes that are all shown.
+/// Most volumes of which all are shown.
 pub const VOLUMES_SHOWN: usize = 64;
 
-/// Volumes of a report, and the number of those left out.
+/// Volumes in a report, and the number of those left out.
 pub struct ShownVolumes<'a> {
-    /// The volumes that are shown, in the order of the configuration.
+    /// Volumes that are shown, in the order of the configuration.
     pub volumes: Vec<Arc<Volume<Native>>>,
-    /// Numbers of what is left out, but for exports, which the caller counts.
+    /// Numbers of what is left out, except exports, which the caller counts.
     pub idle: IdleCounts,
     left_out: HashSet<&'a str>,
 }
 
 impl<'a> ShownVolumes<'a> {
-    /// The volumes that a query asks for.
+    /// Selects the volumes for a query.
     pub fn of(volumes: &'a [Arc<Volume<Native>>], query: StatsQuery) -> ShownVolumes<'a> {
         let is_shown = |volume: &&Arc<Volume<Native>>| {
             query.all || volumes.len() <= VOLUMES_SHOWN || !is_idle(volume)
@@ -48,7 +48,7 @@ impl<'a> ShownVolumes<'a> {
     }
 }
 
-/// Returns true if nobody has used a volume yet, and nothing is wrong with its drives.
+/// Returns true if a volume was never used and its drives are not in trouble.
 fn is_idle(volume: &Volume<Native>) -> bool {
     let did_nothing = |disk: &Arc<Disk<Native>>| {
         is_unused(disk) || {

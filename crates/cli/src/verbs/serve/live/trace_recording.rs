@@ -1,15 +1,15 @@
 //! The daemon's part of `millrace trace record`: one recording at a time, on request.
 //!
-//! Owns the recorder while there is one. A client that goes away without a word ends it by its
-//! silence, after ten seconds. What a request names must be there, and its files must not be: the
-//! daemon writes nothing over what somebody keeps. Called by daemon.rs for the control socket.
+//! Owns the current recorder. If its client dies, the recording ends after ten seconds without a
+//! request. Volumes and drives in a request must exist and its files must not, so that the daemon
+//! never overwrites anything. Called by daemon.rs for the control socket.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use millrace::{Words, volume_device};
-use millrace_block::blktrace::Act;
+use millrace::{Words, unknown_word, volume_device};
+use millrace_block::blktrace::EventCode;
 use millrace_block::{Disk, TraceStamp, Volume};
 use millrace_machine::Native;
 use millrace_runtime::{Recorder, RecorderConfig, TraceFilter, categories_of, trace_file};
@@ -17,21 +17,21 @@ use millrace_runtime::{Recorder, RecorderConfig, TraceFilter, categories_of, tra
 use crate::views::report::TraceStatus;
 use crate::views::{Refusal, TraceStart};
 
-/// Longest silence of a client.
+/// Longest time without a request from the client.
 const LEASE: Duration = Duration::from_secs(10);
-/// CPUs that a machine may have.
+/// Most CPUs that a machine may have.
 const CPUS_MAX: u32 = 4096;
 
-/// The recording, if there is one.
+/// Current recording, if there is one.
 #[derive(Default)]
 pub struct TraceRecording(Mutex<Option<Recorder>>);
 
 impl TraceRecording {
-    /// Starts one.
+    /// Starts a recording.
     ///
     /// # Errors
-    /// `bad-request` if it names what is not there, `busy` if one is under way, `io` if its files
-    /// cannot be created.
+    /// Returns `bad-request` if the request names something that does not exist, `busy` during
+    /// another recording, and `io` if the files cannot be created.
     pub fn start(
         &self,
         volumes: &[Arc<Volume<Native>>],
@@ -55,7 +55,7 @@ impl TraceRecording {
         let filter = filter(volumes, start)?;
         let word = start.stamp.as_deref().unwrap_or("batch");
         let stamp = TraceStamp::from_word(word)
-            .ok_or_else(|| bad(format!("there is no stamp {word:?}; there are batch, event")))?;
+            .ok_or_else(|| bad(unknown_word("stamp", word, &["batch", "event"])))?;
         let tracer = volumes.iter().find_map(|volume| volume.tracer());
         let tracer = tracer.ok_or_else(|| bad("there is nothing to record".to_owned()))?;
         let devices = device_names(volumes);
@@ -77,18 +77,18 @@ impl TraceRecording {
         Ok(())
     }
 
-    /// Returns true if something is being recorded. A recording that has ended by itself is
-    /// forgotten: it keeps drives open.
+    /// Returns true during a recording. Drops a recording that has ended by itself, since it would
+    /// keep drives open.
     pub fn is_active(&self) -> bool {
         let mut place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         drop(place.take_if(|recorder| recorder.has_ended()));
         place.is_some()
     }
 
-    /// The counts of the recording so far.
+    /// Returns the counts of the recording so far.
     ///
     /// # Errors
-    /// `none` if there is none, `io` if it has ended by itself.
+    /// Returns `none` if there is no recording, and `io` if it has ended by itself.
     pub fn status(&self) -> Result<TraceStatus, Refusal> {
         let mut place = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match place.as_ref() {
@@ -102,10 +102,10 @@ impl TraceRecording {
         }
     }
 
-    /// Ends it.
+    /// Ends the recording.
     ///
     /// # Errors
-    /// As [`TraceRecording::status`].
+    /// Fails as [`TraceRecording::status`] does.
     pub fn stop(&self) -> Result<TraceStatus, Refusal> {
         end(self.0.lock().unwrap_or_else(PoisonError::into_inner).take())
     }
@@ -125,7 +125,7 @@ fn bad(text: String) -> Refusal {
     Refusal::new("bad-request", text)
 }
 
-/// Names of drives and volumes by their devices.
+/// Returns the names of drives and volumes by device number.
 fn device_names(volumes: &[Arc<Volume<Native>>]) -> BTreeMap<u32, String> {
     let of_volumes = (0..).zip(volumes).filter(|(_, volume)| volume.drives().len() > 1);
     let of_volumes =
@@ -134,7 +134,7 @@ fn device_names(volumes: &[Arc<Volume<Native>>]) -> BTreeMap<u32, String> {
     disks.map(|disk| (disk.device(), disk.name().to_owned())).chain(of_volumes).collect()
 }
 
-/// The events that a request selects.
+/// Returns the filter for the events that a request selects.
 fn filter(volumes: &[Arc<Volume<Native>>], start: &TraceStart) -> Result<TraceFilter, Refusal> {
     let mut filter =
         TraceFilter { tenant: start.tenant, sectors: start.sectors, ..TraceFilter::default() };
@@ -150,14 +150,15 @@ fn filter(volumes: &[Arc<Volume<Native>>], start: &TraceStart) -> Result<TraceFi
         filter.devices.push(disk.device());
     }
     for letters in &start.actions {
-        let act = Act::from_letters(letters).ok_or_else(|| {
-            bad(format!("there is no action {letters:?}; there are Q G I D C P U UT M F X A R B S"))
+        let act = EventCode::from_letters(letters).ok_or_else(|| {
+            bad(format!("unknown action {letters:?}; choose from Q G I D C P U UT M F X A R B S"))
         })?;
         filter.acts.push(act);
     }
     for op in &start.ops {
         filter.categories |= categories_of(op).ok_or_else(|| {
-            bad(format!("there is no op {op:?}; there are read, write, flush, discard, sync, fua"))
+            let ops = ["read", "write", "flush", "discard", "sync", "fua"];
+            bad(unknown_word("operation", op, &ops))
         })?;
     }
     if start.sectors.is_some_and(|(first, end)| first >= end) {

@@ -1,7 +1,7 @@
-//! The daemon's part of `millrace ctl set`: settings of a volume change while it is served.
+//! The daemon's part of `millrace ctl set`: changes settings of a served volume.
 //!
 //! Called by daemon.rs for the control socket, on the views' thread. All drives of the volume get
-//! the setting, or none does. Says on standard output what changed.
+//! the setting, or none. Prints the change to standard output.
 
 use std::sync::Arc;
 
@@ -11,13 +11,14 @@ use millrace_console::{say, visible};
 use millrace_machine::Native;
 
 use crate::views::settings::{Drive, VolumeChange};
-use crate::views::{Refusal, Set};
+use crate::views::{Refusal, SetVolume};
 
-/// Sets what is asked of the volume of that name.
+/// Changes settings of the volume of that name.
 ///
 /// # Errors
-/// `bad-request` if there is no such volume, word or setting, `refused` if a drive cannot have it.
-pub fn set(volumes: &[Arc<Volume<Native>>], asked: &Set) -> Result<VolumeChange, Refusal> {
+/// Returns `bad-request` for an unknown volume, setting or value, and `refused` if a drive cannot
+/// have the setting.
+pub fn set(volumes: &[Arc<Volume<Native>>], asked: &SetVolume) -> Result<VolumeChange, Refusal> {
     let volume = volume_of(volumes, &asked.volume)?;
     let Some(word) = &asked.scheduler else {
         let text = "set: nothing is to be set; write scheduler=WORD";
@@ -27,7 +28,7 @@ pub fn set(volumes: &[Arc<Volume<Native>>], asked: &Set) -> Result<VolumeChange,
     let before: Vec<SchedulerKind> = volume.drives().iter().map(|disk| kind_of(disk)).collect();
     for disk in volume.drives() {
         if let Err(error) = disk.set_scheduler(kind) {
-            // What was set before it goes back.
+            // Restores the drives that were already changed.
             for (disk, kind) in volume.drives().iter().zip(&before) {
                 let _ = disk.set_scheduler(*kind);
             }
@@ -46,10 +47,10 @@ pub fn set(volumes: &[Arc<Volume<Native>>], asked: &Set) -> Result<VolumeChange,
     Ok(changed)
 }
 
-/// The volume of a name.
+/// Returns the volume of a name.
 ///
 /// # Errors
-/// `bad-request` if there is none.
+/// Returns `bad-request` if there is none.
 pub fn volume_of<'a>(
     volumes: &'a [Arc<Volume<Native>>],
     name: &str,
@@ -63,7 +64,7 @@ pub fn volume_of<'a>(
     })
 }
 
-/// The scheduler of a word.
+/// Returns the scheduler of a configuration word.
 fn kind_of_word(word: &str) -> Result<SchedulerKind, Refusal> {
     SchedulerKind::from_word(word).ok_or_else(|| {
         let known: Vec<&str> = SchedulerKind::WORDS.iter().map(|(_, word)| *word).collect();
@@ -74,12 +75,12 @@ fn kind_of_word(word: &str) -> Result<SchedulerKind, Refusal> {
     })
 }
 
-/// The word of a drive's scheduler.
+/// Returns the configuration word of a drive's scheduler.
 pub fn scheduler_of(disk: &Disk<Native>) -> &'static str {
     kind_of(disk).word()
 }
 
-/// The scheduler of a drive: a daemon has none of its own.
+/// Returns the scheduler of a drive. A daemon has no schedulers besides the built-in ones.
 fn kind_of(disk: &Disk<Native>) -> SchedulerKind {
     disk.scheduler().unwrap_or_default()
 }

@@ -1,9 +1,9 @@
-//! `Watch`: what a daemon has to say of its own accord: I/Os that its drives failed, servers of
-//! drives that are gone or back, and its end.
+//! `DaemonWatch`: logs events of a running daemon: I/Os that its drives failed, servers of drives
+//! that are lost or back, and its end.
 //!
 //! Runs on the main thread while another waits for signals, and wakes once a second, which is all
-//! that an idle daemon does. Owns what was said already: of each drive and each export one line in
-//! five looks at most, with the count since the last one, and one more when the daemon stops.
+//! that an idle daemon does. Remembers what was logged: each drive and each export gets at most one
+//! line in five checks, with the count since the last line, and another line when the daemon stops.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -17,15 +17,15 @@ use super::daemon::LiveDaemon;
 use super::dirty_data::{self, DaemonEnd, DirtySnapshot};
 use super::served_lists::{ServedLists, places_before};
 
-/// Time between two looks.
+/// Time between two checks.
 const PERIOD: Duration = Duration::from_secs(1);
-/// Looks after a line about a drive or an export that bring no other one about it.
+/// Number of checks after a line about a drive or export without another line about it.
 const QUIET: u32 = 4;
-/// Looks from one line about what caches still owe to the next, while the daemon stops.
+/// Number of checks between two lines about dirty caches while the daemon stops.
 const STOP_LOOKS: u32 = 5;
 
-/// The daemon, and the lines about it that were logged so far.
-pub struct Watch {
+/// A daemon, and what was already logged about it.
+pub struct DaemonWatch {
     daemon: Arc<LiveDaemon>,
     exports: NamedLogs<FailureLog>,
     drives: NamedLogs<FailureLog>,
@@ -34,7 +34,7 @@ pub struct Watch {
     is_stopping: bool,
 }
 
-/// What was logged of each of several things, in the order of the lists of the moment.
+/// Log state of several named things, in the order of the current lists.
 #[derive(Debug)]
 struct NamedLogs<T> {
     names: Vec<String>,
@@ -48,7 +48,7 @@ impl<T> Default for NamedLogs<T> {
 }
 
 impl<T: Clone + Default> NamedLogs<T> {
-    /// The logs of the things of these names, which may be others than at the last look.
+    /// Returns the states for these names, which may differ from those of the last check.
     fn of<'a>(&mut self, names: impl Iterator<Item = &'a str> + Clone) -> &mut [T] {
         if !names.clone().eq(self.names.iter().map(String::as_str)) {
             let names: Vec<String> = names.map(str::to_owned).collect();
@@ -61,7 +61,7 @@ impl<T: Clone + Default> NamedLogs<T> {
     }
 }
 
-/// The drives of a cache that were stuck at the last look, and looks until others are said.
+/// Drives of a cache that hung at the last check, and the number of checks until others are logged.
 #[derive(Debug, Clone, Default)]
 struct StuckDrives {
     drives: Vec<usize>,
@@ -69,7 +69,7 @@ struct StuckDrives {
 }
 
 impl StuckDrives {
-    /// Drives of `now` that are to be logged.
+    /// Returns the drives in `now` that are to be logged.
     fn news(&mut self, now: Vec<usize>) -> Vec<usize> {
         self.quiet = self.quiet.saturating_sub(1);
         let is_new = |drive: &usize| self.quiet == 0 && !self.drives.contains(drive);
@@ -83,16 +83,17 @@ impl StuckDrives {
     }
 }
 
-/// Lines that were logged about the failures of a drive or an export.
+/// Log state of a drive's or export's failures.
 #[derive(Debug, Clone, Copy, Default)]
 struct FailureLog {
     count: u64,
-    /// Looks that still say nothing.
+    /// Number of checks that must not log yet.
     quiet: u32,
 }
 
 impl FailureLog {
-    /// The number of `count` failures to log now; 0 if there is none, or it is too early.
+    /// Returns how many of `count` failures to log now; 0 if there are no new ones, or it is too
+    /// early.
     fn news(&mut self, count: u64) -> u64 {
         if self.quiet > 0 {
             self.quiet -= 1;
@@ -106,19 +107,19 @@ impl FailureLog {
     }
 }
 
-impl Watch {
-    /// A watch over a daemon of which nothing was said yet.
-    pub fn new(daemon: &Arc<LiveDaemon>) -> Watch {
+impl DaemonWatch {
+    /// Makes a watch over a daemon about which nothing was logged yet.
+    pub fn new(daemon: &Arc<LiveDaemon>) -> DaemonWatch {
         let daemon = Arc::clone(daemon);
         let (exports, drives) = (NamedLogs::default(), NamedLogs::default());
         let (caches, stuck) = (NamedLogs::default(), NamedLogs::default());
-        Watch { daemon, exports, drives, caches, stuck, is_stopping: false }
+        DaemonWatch { daemon, exports, drives, caches, stuck, is_stopping: false }
     }
 
-    /// Looks after the server until the other end of `done` is dropped. A server that has lost an
-    /// I/O thread, or a drive's worker, is stopped as by SIGTERM.
+    /// Checks the server until the other end of `done` is dropped. Stops a server that has lost an
+    /// I/O thread or a drive's worker, as SIGTERM would.
     pub fn watch(&mut self, done: &Receiver<()>) {
-        // What went wrong while threads started is said before anything is served for long.
+        // Logs failures from the start before serving goes on.
         self.look();
         while done.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
             self.look();
@@ -126,13 +127,13 @@ impl Watch {
             self.daemon.marks().look();
             if let Some(failure) = self.daemon.failure() {
                 tracing::error!("{failure}; the daemon stops");
-                // If it cannot be raised, the next look tries again.
+                // If raising the signal fails, the next check tries again.
                 let _ = signal_hook::low_level::raise(SIGTERM);
             }
         }
     }
 
-    /// Logs what has failed since it was said last, but for what was said just before.
+    /// Logs new failures, except of drives and exports with a recent line.
     fn look(&mut self) {
         let lists = self.daemon.lists();
         let drives = self.drives.of(lists.disks().map(|disk| disk.name()));
@@ -162,8 +163,8 @@ impl Watch {
         }
     }
 
-    /// Logs what caches could not write, and their drives that are stuck. A daemon that stops says
-    /// that otherwise.
+    /// Logs data that caches could not write, and their hanging drives. While the daemon stops,
+    /// `watch_stop` does that.
     fn look_at_caches(&mut self, lists: &ServedLists) {
         if self.is_stopping {
             return;
@@ -184,14 +185,14 @@ impl Watch {
         }
     }
 
-    /// Looks after a daemon that stops until the other end of `done` is dropped: logs what fails,
-    /// and every few seconds what caches still owe.
+    /// Watches a stopping daemon until the other end of `done` is dropped: logs failures, and every
+    /// few seconds the dirty data of caches.
     pub fn watch_stop(&mut self, done: &Receiver<()>) {
         self.is_stopping = true;
-        let owed = |watch: &Watch| -> Vec<DirtySnapshot> {
+        let owed = |watch: &DaemonWatch| -> Vec<DirtySnapshot> {
             watch.daemon.lists().caches.iter().map(|cache| DirtySnapshot::now(cache)).collect()
         };
-        let inside = |watch: &Watch| -> Vec<(u64, u64)> {
+        let inside = |watch: &DaemonWatch| -> Vec<(u64, u64)> {
             let inside_drive = |disk: &Arc<Disk<Native>>| {
                 let stats = (!is_unused(disk)).then(|| disk.stats());
                 stats.map_or((0, 0), |stats| (stats.in_flight(), stats.ios()))
@@ -230,7 +231,7 @@ impl Watch {
         }
     }
 
-    /// Logs what was not said yet, and what caches could not write: the daemon has stopped.
+    /// Logs the remaining failures, and what caches could not write, after the daemon has stopped.
     pub fn last_look(&mut self) {
         self.drives.logs.iter_mut().chain(&mut self.exports.logs).for_each(|said| said.quiet = 0);
         self.look();
@@ -238,7 +239,7 @@ impl Watch {
     }
 }
 
-/// Logs what caches have in memory only: the daemon ends.
+/// Logs the data in caches that is lost because the daemon ends.
 pub fn log_lost(daemon: &LiveDaemon, end: DaemonEnd) {
     for cache in &daemon.lists().caches {
         if let Some(text) = dirty_data::at_the_end(cache, end) {
@@ -247,7 +248,8 @@ pub fn log_lost(daemon: &LiveDaemon, end: DaemonEnd) {
     }
 }
 
-/// A line of the last `new` I/Os that a drive has failed; those before the last one at -v.
+/// Logs a line about the last `new` failed I/Os of a drive; those before the last one at debug
+/// level.
 fn log_drive(drive: &str, failures: &Failures, new: u64) {
     let known = failures.last.len() as u64;
     let first = known.saturating_sub(new) as usize;
@@ -260,7 +262,7 @@ fn log_drive(drive: &str, failures: &Failures, new: u64) {
     tracing::warn!(drive, op, sector, status, "drive {drive}: {count}{}", described(last));
 }
 
-/// A failed I/O in words: what, where, why.
+/// Describes a failed I/O: operation, range and reason.
 fn described(failure: &Failure) -> String {
     let Failure { op, sector, nr_sectors, status } = *failure;
     let (name, errno) = (op.name(), status.errno());

@@ -1,8 +1,7 @@
-//! Opens the drives of a plan and makes its volumes; the first failure undoes it all.
+//! Opens the drives of a plan and makes its volumes. The first failure undoes everything.
 //!
-//! Called by `serve` between checking and binding. `millrace::Opening` does it; the rest is for
-//! people: files that a start makes are noted, and a drive whose file another process has is waited
-//! for with a word.
+//! Called by `serve` between checking and binding. Beside `millrace::Opening`, it records created
+//! files, and logs which drive waits for a file that another process has locked.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
@@ -16,14 +15,14 @@ use super::startup::Startup;
 use crate::config::ServePlan;
 use crate::verbs::serve::check::{lost_file, probe, start_error};
 
-/// From one look at the drive that is being opened to the next. A person hears of a drive that is
-/// the same at two looks.
+/// Time between two looks at the drive being opened. A drive that is the same at two looks is
+/// reported as waiting.
 const PATIENCE: Duration = Duration::from_millis(250);
 
 /// Opens all drives of a plan and makes its volumes.
 ///
 /// # Errors
-/// The first thing that cannot be opened, with its line, or that a signal has ended the start.
+/// Returns the first failure with its line, or that a signal has ended the start.
 pub fn open(plan: &ServePlan, startup: &Startup) -> anyhow::Result<Opened> {
     startup.step("looking at the drives' files")?;
     lost_file::check(plan)?;
@@ -36,7 +35,7 @@ pub fn open(plan: &ServePlan, startup: &Startup) -> anyhow::Result<Opened> {
     let (done, waiting) = mpsc::channel::<()>();
     thread::scope(|scope| {
         let current = &current;
-        // Without a thread nothing is said.
+        // If no thread can be started, waiting is not reported.
         let _ =
             thread::Builder::new().spawn_scoped(scope, move || watch(current, &waiting, startup));
         let _done = done;
@@ -55,7 +54,7 @@ pub fn open(plan: &ServePlan, startup: &Startup) -> anyhow::Result<Opened> {
     Ok(opening.finish().map_err(problem)?)
 }
 
-/// Says what a drive waits for whose opening takes long, until `waiting` has no sender any more.
+/// Logs what a slow opening waits for, until the sender of `waiting` is dropped.
 fn watch(current: &Mutex<Option<&DriveConfig>>, waiting: &mpsc::Receiver<()>, startup: &Startup) {
     let mut seen: Option<(&DriveConfig, bool)> = None;
     while waiting.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
@@ -68,11 +67,11 @@ fn watch(current: &Mutex<Option<&DriveConfig>>, waiting: &mpsc::Receiver<()>, st
     }
 }
 
-/// Says what a drive waits for, if that is known.
+/// Logs what a drive waits for, if that is known. Returns true once it was logged.
 fn say(drive: &DriveConfig, startup: &Startup) -> bool {
     let Some(awaited) = probe::awaited(&drive.spec) else { return false };
     tracing::info!("drive {}: waiting {awaited}", drive.name);
-    // What is wrong with a start that has ended is said by whoever ends it.
+    // Fails if the start was ended, whose reason the ending thread reports.
     let _ = startup.step(format!("drive {} was waiting {awaited}", drive.name));
     true
 }

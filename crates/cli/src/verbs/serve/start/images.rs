@@ -1,7 +1,7 @@
-//! `millrace serve disk.img`: files and devices served at once, without a configuration.
+//! `millrace serve disk.img`: serves files and devices without a configuration.
 //!
-//! Makes the configuration that says the same, so that there is one way from a text to a server,
-//! and `--print-config` has something to begin with. Files must be there: nothing is made. Called
+//! Generates the equivalent configuration, so that all starts take the same path, and
+//! `--print-config` prints a configuration to start from. Files must exist: none is created. Called
 //! by source.rs.
 
 use std::fmt::Write;
@@ -15,45 +15,45 @@ use millrace_drives::Spec;
 use crate::config::words::{self, LayoutWord};
 use crate::verbs::serve::check::probe;
 
-/// Longest file that is looked into for sections of a configuration.
+/// Longest file that is searched for sections of a configuration, in bytes.
 const LOOK_BYTES_MAX: u64 = 1 << 20;
 
-/// How files are served that no configuration names.
+/// Flags for files that are served without a configuration.
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Of files that are served without a configuration")]
 pub struct ImageArgs {
-    /// How several files make one volume: linear (one behind the other) or stripe (chunks of 64 KiB
-    /// in turn) [default: linear; drives of a configuration are a stripe]
+    /// Layout of several files in one volume: linear (one behind the other) or stripe (chunks of 64
+    /// KiB in turn) [default: linear; drives of a configuration are a stripe]
     #[arg(long, value_name = "LAYOUT", hide_possible_values = true)]
     #[arg(value_parser = words::layouts())]
     pub layout: Option<LayoutWord>,
-    /// Nobody may write; files need not be writable
+    /// Serve read-only; files need not be writable
     #[arg(long)]
     pub read_only: bool,
-    /// Serve NBD there: unix:PATH, tcp:ADDRESS:PORT, or tcp:PORT on loopback; may be repeated
-    /// [default: unix:NAME.sock]
+    /// Address to serve NBD at: unix:PATH, tcp:ADDRESS:PORT, or tcp:PORT on loopback; may be
+    /// repeated [default: unix:NAME.sock]
     #[arg(long, value_name = "ADDR", value_parser = address)]
     pub nbd: Vec<String>,
-    /// Serve virtual machines there, as a vhost-user-blk disk
+    /// Socket to serve virtual machines at, as a vhost-user-blk disk
     #[arg(long, value_name = "PATH", value_parser = socket)]
     pub vhost_user: Option<String>,
-    /// Serve NBD over TLS only, with this certificate: a PEM file, followed by those of
-    /// intermediate CAs
+    /// Certificate for NBD, which is then served over TLS only: a PEM file, followed by the
+    /// certificates of intermediate CAs
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_certificate: Option<String>,
-    /// The private key of that certificate, a PEM file
+    /// Private key of that certificate, a PEM file
     #[arg(long, value_name = "FILE", requires = "tls_certificate")]
     pub tls_key: Option<String>,
-    /// Let only clients in with certificates of these CAs, a PEM file
+    /// CA certificates, a PEM file: admit only clients whose certificates they have issued
     #[arg(long, value_name = "FILE", requires = "tls_certificate")]
     pub tls_client_ca: Option<String>,
-    /// Name of the export [default: that of the file without its ending; vol0 for several]
+    /// Name of the export [default: name of the file without its extension; vol0 for several]
     #[arg(long, value_name = "NAME", value_parser = export_name)]
     pub name: Option<String>,
 }
 
 impl ImageArgs {
-    /// A flag that is given; they mean nothing beside a configuration.
+    /// Returns the first of these flags that is given. They require files without a configuration.
     pub fn given(&self) -> Option<&'static str> {
         let given = [
             ("--layout", self.layout.is_some()),
@@ -71,7 +71,7 @@ fn address(text: &str) -> Result<String, String> {
     words::address(text, Path::new("")).map(|_| text.to_owned())
 }
 
-/// A name that clients can ask for, and that fits a line of a message.
+/// Checks a name that clients ask for: not empty, and printable in a log line.
 fn export_name(text: &str) -> Result<String, String> {
     match text.is_empty() || text.contains(char::is_control) {
         true => Err("write a name without control characters, such as disk".to_owned()),
@@ -79,27 +79,27 @@ fn export_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// A socket as a path, or as `unix:PATH`.
+/// Parses a socket, given as a path or as `unix:PATH`.
 fn socket(text: &str) -> Result<String, String> {
     let text = if text.starts_with("unix:") { text.to_owned() } else { format!("unix:{text}") };
     address(&text)
 }
 
-/// A drive of the volume.
-struct Image {
+/// Drive of the generated configuration.
+struct ImageDrive {
     name: String,
-    /// The lines that say what it is.
+    /// Lines of the `[[drive]]` section below its name.
     what: String,
 }
 
-/// The text of a configuration that serves these files.
+/// Returns the text of a configuration that serves these files.
 ///
 /// # Errors
-/// If one is not there, or looks like a configuration itself.
+/// Fails if a file does not exist, or looks like a configuration itself.
 pub fn configuration(files: &[PathBuf], args: &ImageArgs) -> anyhow::Result<String> {
     refuse_an_address_twice(args)?;
     let images = files.iter().map(|file| image(file, args));
-    let mut images = images.collect::<anyhow::Result<Vec<Image>>>()?;
+    let mut images = images.collect::<anyhow::Result<Vec<ImageDrive>>>()?;
     let mut names: Vec<&str> = images.iter().map(|image| image.name.as_str()).collect();
     names.sort_unstable();
     names.dedup();
@@ -114,7 +114,7 @@ pub fn configuration(files: &[PathBuf], args: &ImageArgs) -> anyhow::Result<Stri
     Ok(text(&images, &name, args))
 }
 
-/// Each address is one listener, which has the one export once.
+/// Refuses duplicate addresses, since an address can have the one export only once.
 fn refuse_an_address_twice(args: &ImageArgs) -> anyhow::Result<()> {
     let place = |text: &str| words::address(text, Path::new("")).ok();
     for (index, address) in args.nbd.iter().enumerate() {
@@ -128,7 +128,7 @@ fn refuse_an_address_twice(args: &ImageArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn text(images: &[Image], name: &str, args: &ImageArgs) -> String {
+fn text(images: &[ImageDrive], name: &str, args: &ImageArgs) -> String {
     let mut text = String::new();
     for image in images {
         let _ = write!(text, "[[drive]]\nname = {}\n{}\n", quoted(&image.name), image.what);
@@ -160,7 +160,7 @@ fn text(images: &[Image], name: &str, args: &ImageArgs) -> String {
         |text: &String| matches!(words::address(text, Path::new("")), Ok(Listen::Unix(_)));
     let mut server = String::new();
     if args.vhost_user.is_none() && !nbd.iter().any(is_unix) {
-        // There is no socket of a client's beside which it could be.
+        // Without a client's socket there is no default path for the control socket.
         let control = quoted(&format!("unix:{}.control", as_file_name(name)));
         let _ = writeln!(server, "control = {control}");
     }
@@ -171,7 +171,7 @@ fn text(images: &[Image], name: &str, args: &ImageArgs) -> String {
     text
 }
 
-/// The line that says which certificates are used.
+/// Returns the `tls` line of the `[server]` section.
 fn tls(args: &ImageArgs) -> String {
     let (Some(certificate), Some(key)) = (&args.tls_certificate, &args.tls_key) else {
         return String::new();
@@ -183,19 +183,21 @@ fn tls(args: &ImageArgs) -> String {
     format!("tls = {{ {keys} }}\n")
 }
 
-/// The drive of a file, or of a spec such as `ram:size=1g`.
-fn image(file: &Path, args: &ImageArgs) -> anyhow::Result<Image> {
+/// Returns the drive for a file, or for a spec such as `ram:size=1g`.
+fn image(file: &Path, args: &ImageArgs) -> anyhow::Result<ImageDrive> {
     let shown = file.display();
     let Some(path) = file.to_str() else {
         bail!("{shown}: the name is not UTF-8; give the file another, or a link to it");
     };
     let meta = match std::fs::metadata(file) {
         Ok(meta) => meta,
-        // No file of this name is there, so none is meant.
-        Err(error) => match path.parse::<Spec>() {
-            Ok(spec) if path.contains(':') && !is_url(file) => return Ok(drive(spec, args)),
-            Err(error) if is_of_driver(path) && !is_url(file) => bail!("{path}: {error}"),
-            _ => return Err(missing(file, &error)),
+        // No file has this name, so it is a spec or a mistake.
+        Err(error) if !is_of_driver(path) && !is_nbd_url(path) => {
+            return Err(missing(file, &error));
+        }
+        Err(_) => match path.parse::<Spec>() {
+            Ok(spec) => return Ok(drive(spec, args)),
+            Err(error) => bail!("{path}: {error}"),
         },
     };
     if meta.is_file() && meta.len() <= LOOK_BYTES_MAX && is_configuration(file) {
@@ -216,29 +218,37 @@ fn image(file: &Path, args: &ImageArgs) -> anyhow::Result<Image> {
         what.push_str("read-only = true\n");
     }
     let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or("disk");
-    Ok(Image { name: printable(stem), what })
+    Ok(ImageDrive { name: printable(stem), what })
 }
 
-/// True for a text that begins as a spec does, with the name of a driver.
+/// Returns true for a text that begins with the name of a driver, as in `ram:size=1g`, perhaps with
+/// a controller's, as in `ram@hba:size=1g`.
 fn is_of_driver(text: &str) -> bool {
-    let driver = text.split_once(':').map(|(driver, _)| driver);
-    driver.is_some_and(|driver| millrace_drives::known_keys(driver).is_some())
+    let driver = text.split_once(':').map(|(driver, _)| driver.split('@').next().unwrap_or(driver));
+    let is_known = driver.is_some_and(|driver| millrace_drives::known_keys(driver).is_some());
+    is_known && !is_nbd_url(text)
 }
 
-/// The drive of a spec; an image has the name that it has in its pool.
-fn drive(mut spec: Spec, args: &ImageArgs) -> Image {
+/// Returns true for the URL of an NBD server's export.
+fn is_nbd_url(text: &str) -> bool {
+    let scheme = text.split_once("://").map(|(scheme, _)| scheme);
+    matches!(scheme, Some("nbd" | "nbds" | "nbd+unix" | "nbds+unix"))
+}
+
+/// Returns the drive for a spec. A Ceph image's drive is named like the image.
+fn drive(mut spec: Spec, args: &ImageArgs) -> ImageDrive {
     if args.read_only {
         spec.set_default("read-only", "on");
     }
     let image = spec.get("image").and_then(|image| image.split(['/', '@']).next_back());
     let name = image.unwrap_or(&spec.driver).to_owned();
-    Image { name, what: format!("spec = {}\n", quoted(&spec.to_string())) }
+    ImageDrive { name, what: format!("spec = {}\n", quoted(&spec.to_string())) }
 }
 
 fn missing(file: &Path, error: &std::io::Error) -> anyhow::Error {
     let shown = file.display();
     if is_url(file) {
-        return anyhow!("{shown}: {}", drive_of_url(&shown.to_string()));
+        return anyhow!("{shown}: {URL_ADVICE}");
     }
     match error.kind() {
         ErrorKind::NotFound => {
@@ -248,25 +258,20 @@ fn missing(file: &Path, error: &std::io::Error) -> anyhow::Error {
     }
 }
 
-/// Tells a URL, such as `https://...`, from a path.
+/// Returns true for a URL, such as `https://...`.
 fn is_url(file: &Path) -> bool {
     let scheme = file.to_str().and_then(|text| text.split_once("://")).map(|(scheme, _)| scheme);
     let is_letter = |letter: char| letter.is_ascii_alphanumeric() || "+-.".contains(letter);
     scheme.is_some_and(|scheme| !scheme.is_empty() && scheme.chars().all(is_letter))
 }
 
-/// Advice for a URL, which is no drive.
-fn drive_of_url(url: &str) -> String {
-    if url.starts_with("nbd") {
-        return format!("to serve the export of another NBD server, write nbd:uri={url}");
-    }
-    "a URL is no drive; name a file, a block device, nbd:uri=nbd://HOST/NAME for the export of an \
-     NBD server (nbdkit makes one of https, S3 and others) or rbd:POOL/IMAGE for a Ceph image"
-        .to_owned()
-}
+/// Advice for a URL that no driver opens.
+const URL_ADVICE: &str = "no driver opens this kind of URL; name a file, a block device, \
+                          nbd://HOST/NAME for the export of an NBD server (nbdkit makes one of \
+                          https, S3 and others) or rbd:POOL/IMAGE for a Ceph image";
 
-/// Advice on how to get a disk of a name at which there is none yet. Among devices, `truncate`
-/// would make a file in memory with the name of a disk.
+/// Advises how to create a disk at a path without one. Below /dev, `truncate` would create a file
+/// in memory that is named like a disk.
 fn to_make(file: &Path) -> String {
     let folder = match file.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -285,14 +290,14 @@ fn to_make(file: &Path) -> String {
     }
 }
 
-/// True for a small file that is a text with sections of a configuration.
+/// Returns true for a small text file with sections of a configuration.
 fn is_configuration(file: &Path) -> bool {
     let Ok(text) = std::fs::read_to_string(file) else { return false };
     let sections = ["[[drive]]", "[[volume]]", "[[export]]"];
     text.lines().any(|line| sections.contains(&line.trim()))
 }
 
-/// A name for people and programs, of a file's name.
+/// Returns a file's name as the name of a drive, or `disk` if it has control characters.
 fn printable(stem: &str) -> String {
     match stem.chars().any(char::is_control) {
         true => "disk".to_owned(),
@@ -304,7 +309,7 @@ fn as_file_name(name: &str) -> String {
     name.replace('/', "_")
 }
 
-/// A string of TOML.
+/// Quotes a text as a TOML string.
 fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
     for letter in text.chars() {
@@ -422,15 +427,13 @@ mod tests {
         assert_eq!(one("/no-such/x"), said);
         for url in ["https://host/disk.img", "s3://bucket/disk"] {
             let said = one(url);
-            assert!(
-                said.starts_with(&format!("{url}: a URL is no drive; name a file, ")),
-                "{said}"
-            );
+            let refused = format!("{url}: no driver opens this kind of URL; name a file, ");
+            assert!(said.starts_with(&refused), "{said}");
             assert!(!said.contains("truncate"), "{said}");
         }
         for url in ["nbd://host/v", "nbds://host/v", "nbd+unix:///v?socket=s"] {
-            let said = one(url);
-            assert!(said.contains(&format!("write nbd:uri={url}")), "{said}");
+            let text = configuration(&[url.into()], &ImageArgs::default()).unwrap();
+            assert!(text.contains(&format!("spec = \"nbd:uri={url}\"")), "{text}");
         }
         let empty = dir.path().join("empty");
         std::fs::write(&empty, "").unwrap();

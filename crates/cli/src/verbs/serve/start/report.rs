@@ -1,9 +1,9 @@
-//! Reports that `serve` prints: the volumes and drives it serves, lines to paste, how it stopped.
+//! Reports that `serve` prints: volumes and drives, commands to paste, and the result of the stop.
 //!
-//! Functions from a plan and what was opened to text, pure but for names in certificates
-//! (tls_host.rs). The lines to paste work from the folder in which the daemon was started: paths
-//! are as the plan has them, quoted for a shell, and names and sockets are percent-encoded as an
-//! NBD URI needs them. Called by `serve`.
+//! Functions from a plan and open volumes to text, pure except for names in certificates
+//! (tls_host.rs). Commands to paste work in the folder in which the daemon was started: paths are
+//! as in the plan, quoted for a shell, and names and sockets are percent-encoded for NBD URIs.
+//! Called by `serve`.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -27,21 +27,21 @@ use crate::config::{ListenerPlan, ServePlan};
 use crate::verbs::serve::check::findings::Findings;
 use crate::views::caches::mode_word;
 
-/// Most bytes of an export that the line for fio touches.
+/// Most bytes of an export that the fio command touches.
 const TRY_BYTES: u64 = 256 << 20;
-/// Smallest block of the I/O in lines to paste, in bytes.
+/// Smallest block size in commands to paste, in bytes.
 const TRY_BLOCK: u32 = 4096;
 
 /// Owner of a volume's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DataOwner {
-    /// Nobody's: it was made to be tried.
+    /// Nobody: the volume was created for a trial.
     Demo,
-    /// The user's, which no line to paste may change.
+    /// The user: commands to paste must not change it.
     Users,
 }
 
-/// Report of `--check` on a valid plan.
+/// Returns the report of `--check` on a valid plan, with the verdict in its last line.
 pub fn checked(plan: &ServePlan, found: &Findings) -> String {
     let mut text = controllers(plan);
     let machines = plan.guests().count();
@@ -57,7 +57,6 @@ pub fn checked(plan: &ServePlan, found: &Findings) -> String {
     }
     let name = if plan.file.is_empty() { "command line" } else { &plan.file };
     let verdict = if found.starts { "valid" } else { "valid, but cannot start on this host" };
-    let _ = writeln!(text, "{name}: {verdict}: {}", counts.join(", "));
     text.push_str(&found.volumes);
     text.push_str(&caches(plan));
     let volumes = plan.config.volumes.iter();
@@ -74,10 +73,11 @@ pub fn checked(plan: &ServePlan, found: &Findings) -> String {
             volume.drives.len()
         );
     }
+    let _ = writeln!(text, "{name}: {verdict}: {}", counts.join(", "));
     text
 }
 
-/// Report on a start: volumes, drives, and lines to paste.
+/// Returns the report of a start: volumes, drives, and commands to paste.
 pub fn serving(
     plan: &ServePlan,
     opened: &Opened,
@@ -126,7 +126,7 @@ pub fn serving(
     text
 }
 
-/// A line for each controller: its tags, whose they are, and its drives.
+/// Returns a line for each controller: its tags, their sharing, and its drives.
 fn controllers(plan: &ServePlan) -> String {
     let mut text = String::new();
     for controller in &plan.config.controllers {
@@ -147,7 +147,7 @@ fn controllers(plan: &ServePlan) -> String {
     text
 }
 
-/// The group of an export's clients.
+/// Returns the phrase about the group of an export's clients.
 fn membership(export: &ExportConfig) -> String {
     match (&export.group, export.group_each) {
         (Some(group), true) => format!(", each client in a group under {}", visible(group)),
@@ -156,7 +156,7 @@ fn membership(export: &ExportConfig) -> String {
     }
 }
 
-/// A table of the groups and their settings, if there are any.
+/// Returns a table of the groups and their settings, if there are any.
 fn groups(plan: &ServePlan) -> String {
     if plan.config.groups.is_empty() {
         return String::new();
@@ -177,14 +177,13 @@ fn volume_of<'a>(export: &ExportConfig, volumes: &VolumesByName<'a>) -> &'a Volu
     volumes.get(export.volume.as_str()).expect("a plan's exports name volumes of the plan")
 }
 
-/// Access of clients where it is limited: an export of drives that take no writes takes none
-/// either.
+/// Returns the phrase about read-only access. An export is read-only if its drives are.
 fn access(export: &ExportConfig, volumes: &VolumesByName<'_>) -> &'static str {
     let features = &volume_of(export, volumes).limits().features;
     if export.read_only || features.read_only { ", read-only" } else { "" }
 }
 
-/// A line for each export to virtual machines.
+/// Returns a line for each export to virtual machines.
 fn machines(plan: &ServePlan, volumes: &VolumesByName<'_>) -> String {
     let mut text = String::new();
     for (export, guests, _) in plan.guests() {
@@ -248,7 +247,7 @@ fn volumes(plan: &ServePlan, opened: &Opened) -> String {
     table.trim_fmt()
 }
 
-/// A line for each cache: when it acknowledges writes, how large it is, how much may be dirty.
+/// Returns a line for each cache: its mode, size, and limit of dirty data.
 fn caches(plan: &ServePlan) -> String {
     let mut text = String::new();
     for volume in &plan.config.volumes {
@@ -282,7 +281,8 @@ fn drives(plan: &ServePlan, opened: &Opened) -> String {
     table.trim_fmt()
 }
 
-/// Design, software and hardware queues, and which threads run these: `mq 2 -> 2, I/O threads`.
+/// Describes a drive's queues: design, software and hardware queues, and the threads that run them,
+/// as in `mq 2 -> 2, I/O threads`.
 fn queues(disk: &Disk<Native>, design: &str) -> String {
     let (software, hardware) = disk.queue_count();
     let runner = match disk.kind() {
@@ -292,7 +292,8 @@ fn queues(disk: &Disk<Native>, design: &str) -> String {
     format!("{design} {software} -> {hardware}, {runner}")
 }
 
-/// The lines leave the user's disks and files as they are: copies have names of their own.
+/// Returns commands to paste, which leave the user's disks and files unchanged: copies get names of
+/// their own.
 fn lines_to_paste(
     uri: &str,
     export: &ExportConfig,
@@ -307,7 +308,7 @@ fn lines_to_paste(
     let (least, bs) = (u64::from(block_bytes), size_text(block_bytes.into()));
     let size = size_text(size_bytes.min(TRY_BYTES) / least * least);
     if uri.starts_with("'nbds") {
-        // QEMU and fio take certificates in other ways.
+        // QEMU and fio configure certificates in other ways.
         let with = if uri.contains('?') { '&' } else { '?' };
         let uri = format!("{}{with}tls-certificates=FOLDER'", uri.trim_end_matches('\''));
         return format!(
@@ -325,25 +326,25 @@ fn lines_to_paste(
     )
 }
 
-/// The export's name as the name of a file.
+/// Returns the export's name as the name of a file.
 fn file_name(name: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' };
     let text: String = name.chars().map(plain).collect();
     if text.is_empty() { "export".to_owned() } else { text }
 }
 
-/// True if clients can name the socket.
+/// Returns true if NBD URIs can name the socket.
 fn has_uri(listener: &ListenerPlan) -> bool {
     matches!(listener.address, Listen::Unix(_) | Listen::Tcp(_))
 }
 
-/// The NBD URI of an export; of a TCP port with this host, if one is given.
+/// Returns the NBD URI of an export, with `host` in place of a TCP address if it is given.
 fn uri(listener: &ListenerPlan, export: &ExportConfig, host: Option<&str>) -> String {
     let name = encoded(&export.name);
     let nbd = if listener.tls.is_some() { "nbds" } else { "nbd" };
     match &listener.address {
         Listen::Unix(path) => format!("{nbd}+unix:///{name}?socket={}", encoded_path(path)),
-        // No client has a URI for these.
+        // NBD URIs cannot name such a socket.
         Listen::Abstract(abstract_name) => format!("unix:@{abstract_name}, export {name}"),
         Listen::Inherited(socket) => format!("systemd:{socket}, export {name}"),
         Listen::Tcp(tcp) => {
@@ -360,7 +361,7 @@ fn encoded_path(path: &Path) -> String {
     encoded(&path.to_string_lossy())
 }
 
-/// Percent-encodes all but what a path or query may hold as it is.
+/// Percent-encodes everything that a path or query must not contain.
 fn encoded(text: &str) -> String {
     let mut out = String::new();
     for byte in text.bytes() {
@@ -373,7 +374,7 @@ fn encoded(text: &str) -> String {
     out
 }
 
-/// Report on the end of the servers.
+/// Returns the report about the stop of the servers.
 pub fn stopped(report: &StopReport) -> String {
     if report.is_clean() {
         return "stopped: everything is answered and flushed".to_owned();
@@ -386,7 +387,7 @@ pub fn stopped(report: &StopReport) -> String {
         }
     };
     let mut all: Vec<&str> = Vec::new();
-    // Several I/O threads flush one volume, and say the same of it.
+    // Without duplicates: several I/O threads flush one volume and report the same failure.
     for text in cut_off.iter().chain(&report.failures) {
         if !all.contains(&text.as_str()) {
             all.push(text);

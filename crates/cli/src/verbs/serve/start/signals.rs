@@ -1,12 +1,12 @@
-//! Signals to the daemon, and its words to the service manager.
+//! Signal handling of the daemon, and its messages to the service manager.
 //!
-//! Owns the process's handlers from before any drive is opened, so that a start is never cut in
-//! half. SIGTERM, SIGINT and SIGQUIT stop the daemon; SIGHUP (sent when a terminal goes away) and
-//! SIGUSR2 are ignored with a line in the log; SIGPIPE is ignored by Rust's start-up code, and a
-//! write to a closed pipe is an error like any other. A thread sleeps here while others serve.
-//! All other threads block these signals: the kernel would hand one to the main thread, and wait
-//! until that returns from an open on a file system that hangs.
-//! The manager is told by the protocol of sd_notify(3) where NOTIFY_SOCKET is set.
+//! Installs the process's handlers before any drive is opened, so that a signal never interrupts a
+//! start half-way. SIGTERM, SIGINT and SIGQUIT stop the daemon; SIGHUP reloads the configuration;
+//! SIGUSR2 is ignored with a line in the log; SIGPIPE is ignored by Rust's start-up code, and a
+//! write to a closed pipe is an error like any other. One thread waits for signals. All others
+//! block them: the kernel might pick the main thread, and wait until it returns from an open on a
+//! file system that hangs. The service manager is told by the protocol of sd_notify(3) if
+//! NOTIFY_SOCKET is set.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,31 +21,31 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use super::startup::Startup;
 
-/// How long after the first a second signal is the same request. timeout(1) signals the daemon and
-/// then its process group, of which the daemon is one; so may a terminal and a supervisor.
+/// Time within which a second signal counts as the same request: timeout(1) signals the daemon and
+/// then its process group, of which the daemon is a member; so may a terminal and a supervisor.
 const SAME_REQUEST: Duration = Duration::from_millis(500);
-/// All that are taken.
+/// All handled signals.
 const TAKEN: [i32; 6] = [SIGINT, SIGTERM, SIGQUIT, SIGUSR1, SIGUSR2, SIGHUP];
-/// Shortest time between two lines about signals that have no meaning.
+/// Least time between two log lines about signals without a meaning.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// The handlers, and the signals that have come.
+/// Signal handlers, and the signals that have arrived.
 pub struct Signals(signal_hook::iterator::Signals);
 
 /// Request that a signal stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SignalRequest {
-    /// Finish and exit.
+    /// Finish I/O in flight, flush and exit.
     Stop,
     /// Cut the power of fault drives.
     PowerCut,
     /// Read the configuration again.
     Reload,
-    /// Nothing, but the sender may expect something: what to say to that.
+    /// Nothing, but the sender may expect something, so this text is logged.
     Nothing(&'static str),
 }
 
-/// A signal without a meaning: when a line said so last, and how often it came since.
+/// Time of the last log line about a meaningless signal, and number of signals since.
 #[derive(Debug, Default)]
 struct IgnoredSignal {
     said: Option<Instant>,
@@ -53,7 +53,7 @@ struct IgnoredSignal {
 }
 
 impl IgnoredSignal {
-    /// The line for one that comes now; none if there was one just before.
+    /// Returns the line to log for another signal, or `None` soon after the last line.
     fn line(&mut self, said: &str, now: Instant) -> Option<String> {
         let is_early = self.said.is_some_and(|last| now.duration_since(last) < QUIET);
         if is_early {
@@ -68,32 +68,33 @@ impl IgnoredSignal {
     }
 }
 
-/// Where in its life the daemon is.
+/// Phase of the daemon, as told to the service manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DaemonPhase {
-    /// Serves.
+    /// The daemon serves.
     Ready,
-    /// Stops.
+    /// The daemon is stopping.
     Stopping,
 }
 
 impl Signals {
-    /// Takes the signals over, and blocks them in the calling thread and in those that it starts.
+    /// Installs the handlers, and blocks the signals in the calling thread and in threads that it
+    /// starts.
     ///
     /// # Errors
-    /// If the system refuses it.
+    /// Fails if the system refuses a handler.
     pub fn install() -> io::Result<Self> {
         set().thread_block()?;
         signal_hook::iterator::Signals::new(TAKEN).map(Signals)
     }
 
-    /// Has the calling thread take signals.
+    /// Lets the calling thread receive the signals.
     fn unblock() {
-        // It fails for no set of this kind; signals would end nothing then.
+        // Cannot fail for this signal set. If it did, signals would have no effect.
         let _ = set().thread_unblock();
     }
 
-    /// Sleeps until a signal comes.
+    /// Waits for the next signal.
     fn next(&mut self) -> SignalRequest {
         match self.0.forever().next() {
             Some(SIGUSR1) => SignalRequest::PowerCut,
@@ -103,7 +104,7 @@ impl Signals {
         }
     }
 
-    /// Waits for the signal to stop, and ends a start for it; serves the test aid meanwhile.
+    /// Waits for a stop signal, and ends a start in progress. Serves other signals meanwhile.
     pub fn wait(&mut self, startup: &Startup) {
         Self::unblock();
         let (mut cuts, mut ignored) = (0, BTreeMap::<&str, IgnoredSignal>::new());
@@ -125,8 +126,8 @@ impl Signals {
         }
     }
 
-    /// From half a second on, a signal to stop ends the process, with status 1, after its last
-    /// words.
+    /// Makes a further stop signal, half a second later or more, end the process with status 1.
+    /// Runs `last_words` first.
     pub fn exit_at_the_next_one(mut self, last_words: impl FnOnce() + Send + 'static) {
         let body = move || {
             Self::unblock();
@@ -143,23 +144,23 @@ impl Signals {
     }
 }
 
-/// The signals that are taken.
+/// Returns the set of handled signals.
 fn set() -> SigSet {
     TAKEN.into_iter().filter_map(|signal| Signal::try_from(signal).ok()).collect()
 }
 
-/// Tells the service manager, if there is one.
+/// Tells the service manager about the daemon's phase, if there is a manager.
 pub fn tell_manager(phase: DaemonPhase) {
     let state = match phase {
         DaemonPhase::Ready => NotifyState::Ready,
         DaemonPhase::Stopping => NotifyState::Stopping,
     };
-    // A manager that cannot be reached is its own trouble; serving goes on.
+    // An unreachable manager is no reason to stop serving.
     let _ = sd_notify::notify(false, &[state]);
 }
 
-/// Cuts the power of every fault drive with a volatile cache, each with the next seed; says what
-/// was lost.
+/// Cuts the power of every fault drive with a volatile cache, each with the next seed. Returns a
+/// report of the lost data.
 fn cut_power(cut: u64) -> String {
     let drives = millrace_drives::fault_controls();
     let lost = drives.iter().zip(cut..).map(|((name, control), seed)| {

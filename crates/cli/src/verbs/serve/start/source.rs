@@ -1,8 +1,9 @@
-//! Where the configuration comes from: a file, standard input, files to serve, or the program.
+//! Source of the configuration: a file, standard input, files to serve, or the built-in default.
 //!
-//! Owns the default configuration, and what tells a configuration from a disk: a name that ends
-//! with `.toml`, or `--config`. What is no configuration is never read as one: texts are bounded,
-//! and of regular files only. Called by `serve`; images.rs makes the text for files to serve.
+//! Owns the default configuration, and the rule that tells a configuration from a disk: its name
+//! ends with `.toml`, or `--config` names it. Only regular files of limited length are read as a
+//! configuration, so that a disk never is. Called by `serve`; images.rs makes the text for files to
+//! serve.
 
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
@@ -14,43 +15,43 @@ use crate::config::BUILT_IN;
 
 const DEFAULT: &str = include_str!("../../../default.toml");
 const DEFAULT_FOLDER: &str = "millrace-data";
-/// Longest configuration: that of 100,000 drives, each with a volume and an export, takes a tenth
-/// of it. Longer files are disks that were named by mistake.
+/// Longest configuration in bytes: ten times that of 100,000 drives, each with a volume and an
+/// export. A longer file is a disk named by mistake.
 const TEXT_BYTES_MAX: u64 = 256 << 20;
 
-/// Arguments of the command line that name the configuration.
+/// Command-line arguments that select the configuration.
 #[derive(Debug, Clone, Copy)]
 pub struct SourceArgs<'a> {
     /// Files to serve, or one configuration.
     pub files: &'a [PathBuf],
-    /// A configuration, whatever its name is.
+    /// Configuration file with any name.
     pub config: Option<&'a Path>,
-    /// Folder of the volume that is served without a file.
+    /// Folder of the default volume.
     pub data_dir: Option<&'a str>,
-    /// Settings of files to serve.
+    /// Flags for files to serve.
     pub images: &'a ImageArgs,
 }
 
-/// A configuration text and where it is from.
+/// Text of a configuration, and its origin.
 #[derive(Debug)]
 pub struct Source {
-    /// Its name in messages; empty for the command line.
+    /// Name in messages; empty for a configuration made from the command line.
     pub name: String,
-    /// The TOML text.
+    /// Text of the configuration, in TOML.
     pub text: String,
-    /// Its file, if it has one.
+    /// File of the configuration, if it has one.
     pub file: Option<PathBuf>,
-    /// Where its relative paths lie; empty for the working folder.
+    /// Folder that relative paths in the configuration start from; empty for the working folder.
     pub base: PathBuf,
-    /// The data folder, if the default is served: it is made when it is missing.
+    /// Data folder of the default configuration, created if missing.
     pub data_dir: Option<PathBuf>,
 }
 
 impl Source {
-    /// The text of the configuration that is named, that of files to serve, or the default.
+    /// Reads the configuration that the arguments select, or generates it.
     ///
     /// # Errors
-    /// If a file cannot be read, or is what it must not be.
+    /// Fails if a file cannot be read, or is not a configuration.
     pub fn read(args: &SourceArgs<'_>) -> anyhow::Result<Source> {
         let config = match (args.config, args.files) {
             (Some(config), _) => Some(config),
@@ -84,10 +85,10 @@ impl Source {
         }
     }
 
-    /// A configuration in a file.
+    /// Reads a configuration from a file.
     ///
     /// # Errors
-    /// If it cannot be read, or is no text.
+    /// Fails if the file cannot be read, or is not text.
     pub fn file(file: &Path) -> anyhow::Result<Source> {
         let name = file.display().to_string();
         let failed = |error: &std::io::Error| {
@@ -97,7 +98,7 @@ impl Source {
             };
             anyhow!("{name}: cannot read the configuration: {error}{more}")
         };
-        // Before it is opened: of a pipe, that would wait.
+        // Checked before opening it, since opening a pipe would wait.
         let meta = std::fs::metadata(file).map_err(|error| failed(&error))?;
         if !meta.is_file() {
             if meta.is_dir() {
@@ -136,12 +137,12 @@ impl Source {
     }
 }
 
-/// Tells the name of a configuration from that of a disk.
+/// Returns true if a file is a configuration rather than a disk, judged by its name.
 fn is_configuration(file: &Path) -> bool {
     file == Path::new("-") || file.extension().is_some_and(|end| end.eq_ignore_ascii_case("toml"))
 }
 
-/// The text that can be read, which must be short.
+/// Reads a text of limited length.
 fn bounded(from: impl Read, name: &str) -> anyhow::Result<String> {
     let mut bytes = Vec::new();
     let read = from.take(TEXT_BYTES_MAX + 1).read_to_end(&mut bytes);

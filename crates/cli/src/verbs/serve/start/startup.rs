@@ -1,10 +1,10 @@
-//! `Startup`: a start that a signal may end at any time, and the traces of it.
+//! `Startup`: a start that a signal may end at any time.
 //!
-//! The main thread opens and binds, and notes here each step and each file that it made; the
-//! thread of signals ends it. First the drives' openings are told to give up, and the main thread
-//! undoes its start; a step that goes on for more than a second, such as an open on a dead NFS, is
-//! left where it is: files and sockets are removed and the process ends. Only the very files that
-//! this start made are ever removed. Used by `serve` and drives.rs.
+//! The main thread opens and binds, and records here each step and each file that it created; the
+//! signal thread ends the start. It first makes the opening of drives fail, and the main thread
+//! undoes the start. A step that takes more than a second longer, such as an open on a dead NFS
+//! server, is abandoned: files and sockets are removed, and the process exits. Only files that this
+//! start created are ever removed. Used by `serve` and drives.rs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,23 +20,23 @@ use millrace_exports::remove_socket_files;
 use crate::verbs::serve::live::daemon::LiveDaemon;
 use crate::views::Reload;
 
-/// Longest time that the main thread may take to undo its start by itself.
+/// Longest time for the main thread to undo its start by itself.
 const UNDO: Duration = Duration::from_secs(1);
 
-/// A start, from the first drive until the daemon serves.
+/// State of a start, from the first drive until the daemon serves.
 #[derive(Default)]
 pub struct Startup {
     state: Mutex<StartState>,
     changed: Condvar,
     cancel: Cancel,
-    /// The daemon, once it serves.
+    /// Daemon, once it serves.
     daemon: OnceLock<Weak<LiveDaemon>>,
 }
 
 #[derive(Debug, Default)]
 struct StartState {
     phase: StartPhase,
-    /// The step that the main thread is at, in words.
+    /// Current step of the main thread, for messages.
     step: String,
     files: Created,
     folder: Option<PathBuf>,
@@ -48,20 +48,20 @@ enum StartPhase {
     Opening,
     Stopped,
     Serving,
-    /// Undone, since a signal or an error ended it.
+    /// Undone, because a signal or an error ended it.
     Over,
 }
 
 impl Startup {
-    /// The flag that ends the opening of drives.
+    /// Returns the flag that makes the opening of drives fail.
     pub fn cancel(&self) -> &Cancel {
         &self.cancel
     }
 
-    /// The main thread comes to another step.
+    /// Records that the main thread begins another step.
     ///
     /// # Errors
-    /// If a signal has ended the start.
+    /// Fails if a signal has ended the start.
     pub fn step(&self, step: impl Into<String>) -> anyhow::Result<()> {
         let mut state = self.lock();
         state.step = step.into();
@@ -71,10 +71,10 @@ impl Startup {
         }
     }
 
-    /// Makes a folder if it is missing; the folders above it must be there.
+    /// Creates a folder if it is missing. Its parent must exist.
     ///
     /// # Errors
-    /// If it cannot be made.
+    /// Fails if the folder cannot be created.
     pub fn make_folder(&self, folder: &Path) -> anyhow::Result<()> {
         if folder.is_dir() {
             return Ok(());
@@ -86,27 +86,27 @@ impl Startup {
         Ok(())
     }
 
-    /// Notes files that were made.
+    /// Records files that were created.
     pub fn made(&self, mut files: Created) {
         self.lock().files.append(&mut files);
     }
 
-    /// All stands: from now on files stay, and a signal stops a daemon that serves.
+    /// Ends the start successfully: created files stay, and a signal now stops a running daemon.
     ///
     /// # Errors
-    /// If a signal has ended the start.
+    /// Fails if a signal has ended the start.
     pub fn serves(&self) -> anyhow::Result<()> {
         self.step("serving")?;
         let mut state = self.lock();
-        // A signal may have come since.
+        // A signal may have arrived since the last step.
         anyhow::ensure!(state.phase == StartPhase::Opening, "the start was stopped by a signal");
         state.phase = StartPhase::Serving;
         (state.files, state.folder) = (Created::default(), None);
         Ok(())
     }
 
-    /// Removes what was made. The main thread calls it when everything else is dropped; gives the
-    /// line to log if a signal has ended the start.
+    /// Removes everything that was created. Called by the main thread when all else is dropped.
+    /// Returns the line to log if a signal has ended the start.
     pub fn undo(&self) -> Option<String> {
         let said = self.remove();
         let mut state = self.lock();
@@ -116,12 +116,12 @@ impl Startup {
         stopped.then_some(said)
     }
 
-    /// From now on this daemon takes another configuration when it is asked by a signal.
+    /// Makes SIGHUP reload this daemon's configuration.
     pub fn reload_by(&self, daemon: &Arc<LiveDaemon>) {
         let _ = self.daemon.set(Arc::downgrade(daemon));
     }
 
-    /// Makes the daemon read its configuration again; the log says what came of it.
+    /// Makes the daemon reload its configuration, and logs the result.
     pub fn reload(&self) {
         let Some(daemon) = self.daemon.get().and_then(Weak::upgrade) else {
             tracing::info!("SIGHUP is ignored: the daemon does not serve yet");
@@ -132,8 +132,8 @@ impl Startup {
         }
     }
 
-    /// Ends the start, if the daemon does not serve yet: returns when it does or when the main
-    /// thread has undone the start, else ends the process.
+    /// Ends a start in progress. Returns when the daemon serves or the main thread has undone the
+    /// start; otherwise exits the process.
     pub fn stop(&self) {
         let mut state = self.lock();
         if state.phase != StartPhase::Opening {
@@ -154,7 +154,7 @@ impl Startup {
         }
     }
 
-    /// Removes what was made; what to say.
+    /// Removes everything that was created. Returns the line to log.
     fn remove(&self) -> String {
         let mut state = self.lock();
         let (mut files, folder) = (std::mem::take(&mut state.files), state.folder.take());
@@ -166,7 +166,7 @@ impl Startup {
         drop(state);
         files.remove();
         if let Some(folder) = folder {
-            // Refused by the system if anything else is in it.
+            // Fails if the folder contains other files.
             let _ = fs::remove_dir(folder);
         }
         said

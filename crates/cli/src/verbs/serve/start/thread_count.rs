@@ -1,10 +1,10 @@
-//! Threads that a configuration needs: counted, and tried, before anything is served.
+//! Number of threads that a configuration needs: computed and tried before anything is served.
 //!
-//! Called once by `serve`, between the opening of drives and the first thread, so that a limit that
-//! is too low ends the start in words that name the number and the limit. Counts what the servers,
-//! the drives' workers, the caches and the views start, and the helpers of file drives: a worker of
-//! the kernel for each I/O thread with io_uring, else those that the process's pool keeps.
-//! docs/operations.md has the same sum for users.
+//! Called once by `serve`, after drives are opened and before the first thread starts, so that a
+//! limit that is too low ends the start with a message that names number and limit. Counts the
+//! threads of the servers, the drives' workers, the caches and the views, and the helpers of file
+//! drives: a kernel worker for each I/O thread with io_uring, else the threads of the process's
+//! pool. docs/operations.md has the same sum.
 
 use std::collections::HashSet;
 
@@ -14,19 +14,19 @@ use millrace_reactor::{Backend, Config, POOL_THREADS_KEPT, Reactor};
 
 use crate::config::ServePlan;
 
-/// Threads that run by then: the first one, that of signals, and the writers of both outputs.
+/// Threads that run at this point: main, signals, and the writers of both outputs.
 const RUNNING: usize = 4;
 
-/// Threads that serving starts, beside those that run.
+/// Threads that serving starts in addition.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct ThreadCount {
     /// I/O threads of NBD and of virtual machines.
     io: usize,
-    /// Drives' workers and caches' flushers.
+    /// Workers of drives and flushers of caches.
     workers: usize,
-    /// Control of virtual machines, views and certificates.
+    /// Threads for vhost-user control, views and certificates.
     others: usize,
-    /// Helpers of file drives.
+    /// Helper threads of file drives.
     helpers: usize,
 }
 
@@ -39,7 +39,7 @@ impl ThreadCount {
 /// Starts and ends as many threads as serving needs.
 ///
 /// # Errors
-/// The number of threads needed, the number allowed, and the limits.
+/// Fails with the number of threads needed, the number allowed, and the limits.
 pub fn check(plan: &ServePlan, opened: &Opened) -> anyhow::Result<()> {
     let needed = needed(plan, opened);
     Native::try_threads(needed.total()).map_err(|(found, error)| {
@@ -90,7 +90,7 @@ fn needed(plan: &ServePlan, opened: &Opened) -> ThreadCount {
     let caches = opened.caches.iter().map(|(cache, _)| has_files(cache.below().name()));
     with_files += caches.filter(|files| *files).count();
     needed.workers = cpus.len() + opened.caches.len();
-    // One of them serves the views.
+    // One thread for the views, and one for certificates if TLS is used.
     needed.others += 1 + usize::from(plan.listeners.iter().any(|one| one.tls.is_some()));
     let pooled = config.volumes.iter().flat_map(|volume| &volume.drives);
     let pooled = pooled.filter(|drive| is_file(drive) && (!has_ring || on_threads(drive)));
@@ -99,18 +99,18 @@ fn needed(plan: &ServePlan, opened: &Opened) -> ThreadCount {
     needed
 }
 
-/// True for drives in files whose I/O the I/O threads do not do by themselves.
+/// Returns true for a file drive, whose I/O needs helper threads.
 fn is_file(drive: &DriveConfig) -> bool {
     let inner = drive.spec.innermost();
     inner.driver == "file" && inner.get("aio") != Some("inline")
 }
 
-/// True for drives whose I/O a ring carries, where there is io_uring.
+/// Returns true for a drive whose I/O goes through a ring if io_uring is available.
 fn on_ring(drive: &DriveConfig) -> bool {
     is_file(drive) && drive.spec.innermost().get("aio") != Some("threads")
 }
 
-/// True for drives of whose I/O threads of the process do some also where there is io_uring.
+/// Returns true for a drive that needs threads of the process's pool even with io_uring.
 fn on_threads(drive: &DriveConfig) -> bool {
     let inner = drive.spec.innermost();
     let is_block = || {

@@ -1,7 +1,7 @@
-//! The host by which lines to paste call a server with TLS: one that its certificate names.
+//! Host name in commands to paste for a server with TLS: a name in its certificate.
 //!
-//! Clients compare the host of a URI with the names in the certificate, so an address that is none
-//! of them is of no use to them. Pure, but for reading the certificate. Called by report.rs.
+//! Clients compare the host of a URI with the names in the certificate, so an address that is not
+//! among them would not work. Pure, except for reading the certificate. Called by report.rs.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,29 +10,29 @@ use millrace_console::visible;
 
 use crate::config::ListenerPlan;
 
-/// The host of a URI, and a note for people about it.
+/// Host of a URI, and a remark about it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TlsHost {
-    /// In place of the address that the listener has; none: the address will do.
+    /// Host to use in place of the listener's address; `None` if the address itself works.
     pub host: Option<String>,
-    /// A sentence; empty if there is nothing to say.
+    /// Remark for a person; may be empty.
     pub remark: String,
 }
 
-/// The host by which clients call the server of a listener.
+/// Returns the host name under which clients should connect to a listener.
 pub fn of(listener: &ListenerPlan) -> TlsHost {
     let (Listen::Tcp(address), Some(tls)) = (&listener.address, &listener.tls) else {
         return TlsHost::default();
     };
-    // A certificate that cannot be read was refused before.
+    // An unreadable certificate was refused before.
     tls.files.identity.names().map_or_else(TlsHost::default, |names| choose(*address, &names))
 }
 
-/// The first name that leads to the address, or else the first name that a URI can have.
+/// Chooses the first name that leads to the address, else the first name that a URI can have.
 fn choose(address: SocketAddr, names: &PeerNames) -> TlsHost {
     let has = |name: &str| names.alternatives.iter().any(|one| one.eq_ignore_ascii_case(name));
     let local: &[&str] = match address.ip() {
-        // All addresses, so loopback is among them.
+        // The wildcard address includes loopback.
         ip if ip.is_unspecified() => &["localhost", "127.0.0.1", "::1"],
         IpAddr::V4(ip) if ip.is_loopback() => &["localhost"],
         IpAddr::V6(ip) if ip.is_loopback() => &["localhost"],
@@ -64,13 +64,13 @@ fn choose(address: SocketAddr, names: &PeerNames) -> TlsHost {
     }
 }
 
-/// True for an IP address or the name of one host: neither mail, URI nor wildcard.
+/// Returns true for an IP address or the name of one host, and not for mail, URI or wildcard names.
 fn is_host(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
     name.parse::<IpAddr>().is_ok() || (!name.is_empty() && name.bytes().all(plain))
 }
 
-/// As a URI has it.
+/// Puts an IPv6 address in brackets, as a URI needs it.
 fn bracketed(name: &str) -> String {
     if name.contains(':') { format!("[{name}]") } else { name.to_owned() }
 }

@@ -89,7 +89,7 @@ fn buffers_go_back_with_their_batch_and_what_a_send_has_stays() {
     let budget = MemoryBudget::new(8 * MIB, 1);
     let (_reactor, mut pool) = pool(&budget, 0);
     let mut out = outgoing();
-    let push = |out: &mut ReplyQueue, pool: &mut Pool, len| {
+    let push = |out: &mut ReplyQueue, pool: &mut BufferPool, len| {
         let buffer = pool.take(waiter(0, 0, len), MemoryPart::Window).unwrap();
         let place = (buffer.start(), len);
         out.push_with(|_| 16, place, Some(buffer));

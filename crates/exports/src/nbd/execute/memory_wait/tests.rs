@@ -10,7 +10,7 @@ use crate::nbd::tests::{MIB, Rig, connection, request, waiter};
 /// A thread, and what its clients were granted: an export of each of two volumes.
 struct Trial {
     rig: Rig,
-    granted: Vec<Granted>,
+    granted: Vec<ExportSession>,
     _clients: Vec<UnixStream>,
 }
 
@@ -54,7 +54,7 @@ impl Trial {
         conn.history.export = Some((export, seat));
         let granted = self.granted[lane];
         self.rig.core.buffer(conn, &granted, &request, bytes).map_err(|taken| match taken {
-            Taken::NoMemory => Without::Waits,
+            TakeResult::NoMemory => Without::Waits,
             _ if faults(self) > before => Without::Refused(Errno::Eio),
             _ => Without::Refused(Errno::Enomem),
         })

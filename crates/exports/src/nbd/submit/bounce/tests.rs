@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::nbd::memory::budget::{MemoryBudget, MemoryPart};
-use crate::nbd::submit::ticket::{Memory, Ticket};
+use crate::nbd::submit::ticket::{Ticket, TicketMemory};
 use crate::nbd::tests::{MIB, pool, waiter};
 
 #[test]
@@ -100,10 +100,10 @@ fn steps_of_a_bounce_read_and_write_one_block_and_keep_fua_for_writes() {
     let buffer = pool.take(waiter(0, 0, 8192), MemoryPart::Window).unwrap();
     let mut bounce = first_bounce(Unaligned::new(511, 1026, 512), 2048).unwrap();
     for (step, op, sector, at) in [
-        (Step::ReadFirst, Op::Read, 0, 2048),
-        (Step::WriteFirst, Op::Write, 0, 2048),
-        (Step::ReadLast, Op::Read, 3, 2560),
-        (Step::WriteLast, Op::Write, 3, 2560),
+        (BounceStep::ReadFirst, Op::Read, 0, 2048),
+        (BounceStep::WriteFirst, Op::Write, 0, 2048),
+        (BounceStep::ReadLast, Op::Read, 3, 2560),
+        (BounceStep::WriteLast, Op::Write, 3, 2560),
     ] {
         bounce.step = step;
         let bio = bounce.bio(&buffer, OpFlags::FUA);
@@ -116,7 +116,7 @@ fn steps_of_a_bounce_read_and_write_one_block_and_keep_fua_for_writes() {
 
 #[test]
 fn a_write_holds_all_of_its_blocks_and_everything_else_its_sectors() {
-    let ticket = |op| crate::nbd::tests::ticket(op, 1, Memory::None);
+    let ticket = |op| crate::nbd::tests::ticket(op, 1, TicketMemory::None);
     let write = Ticket { sector: 5, bio_bytes: 1024, ..ticket(Op::Write) };
     assert_eq!(write.sectors(), 5..7);
     let zeroes = Ticket { sector: 5, bio_bytes: 0, left_sectors: 9, ..ticket(Op::WriteZeroes) };

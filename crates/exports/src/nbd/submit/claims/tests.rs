@@ -3,26 +3,26 @@
 use millrace_block::Op;
 
 use super::*;
-use crate::nbd::submit::ticket::{Memory, Waits};
+use crate::nbd::submit::ticket::{TicketMemory, TicketWait};
 use crate::nbd::tests::Rig;
 
 #[test]
 fn every_write_in_flight_is_entered_when_the_first_ragged_one_starts() {
     let mut rig = Rig::new(&["null:size=1m"], |_| ());
     let enter = |rig: &mut Rig, op, sector, state, claim| {
-        let ticket = crate::nbd::tests::ticket(op, 1, Memory::None);
+        let ticket = crate::nbd::tests::ticket(op, 1, TicketMemory::None);
         rig.core.submitter.tickets.insert(Ticket {
             sector,
             state,
-            waits: Waits { claim, ..Waits::default() },
+            waits: TicketWait { claim, ..TicketWait::default() },
             ..ticket
         })
     };
     let started = TicketState::Started(0);
-    let write = enter(&mut rig, Op::Write, 10, started, Claim::None);
-    let read = enter(&mut rig, Op::Read, 20, started, Claim::None);
-    let filling = enter(&mut rig, Op::Write, 30, TicketState::Filling, Claim::None);
-    let waits = enter(&mut rig, Op::Write, 40, started, Claim::Waits);
+    let write = enter(&mut rig, Op::Write, 10, started, RangeClaim::None);
+    let read = enter(&mut rig, Op::Read, 20, started, RangeClaim::None);
+    let filling = enter(&mut rig, Op::Write, 30, TicketState::Filling, RangeClaim::None);
+    let waits = enter(&mut rig, Op::Write, 40, started, RangeClaim::Waiting);
     rig.core.submitter.follow_ranges_of(0);
     assert!(!rig.core.submitter.lanes[0].tracks, "nobody has started it");
     rig.core.exports.volumes[0].ranges.start();
@@ -30,18 +30,18 @@ fn every_write_in_flight_is_entered_when_the_first_ragged_one_starts() {
     assert!(rig.core.submitter.lanes[0].tracks);
     let claims =
         [write, read, filling, waits].map(|id| rig.core.submitter.tickets.get(id).waits.claim);
-    assert_eq!(claims, [Claim::Held, Claim::None, Claim::None, Claim::Waits]);
+    assert_eq!(claims, [RangeClaim::Held, RangeClaim::None, RangeClaim::None, RangeClaim::Waiting]);
     for (sector, free) in [(10, false), (20, true), (30, true), (40, true)] {
         let ranges = &rig.core.exports.volumes[0].ranges;
         assert_eq!(
-            ranges.claim((0, 900 + sector as u32), sector..sector + 1, Mode::Exclusive),
+            ranges.claim((0, 900 + sector as u32), sector..sector + 1, RangeMode::Exclusive),
             free
         );
     }
     // Once is enough: nobody is entered twice.
-    rig.core.submitter.tickets.get(write).waits.claim = Claim::None;
+    rig.core.submitter.tickets.get(write).waits.claim = RangeClaim::None;
     rig.core.submitter.follow_ranges_of(0);
-    assert_eq!(rig.core.submitter.tickets.get(write).waits.claim, Claim::None);
+    assert_eq!(rig.core.submitter.tickets.get(write).waits.claim, RangeClaim::None);
     for id in [write, read, filling, waits] {
         rig.core.submitter.tickets.remove(id);
     }

@@ -1,7 +1,7 @@
 //! When a thread looks after its clients, and whom it ends, at times that the test makes up.
 
 use super::*;
-use crate::nbd::connection::Phase;
+use crate::nbd::connection::ConnectionPhase;
 use crate::nbd::memory::budget::MemoryPart;
 use crate::nbd::tests::{MIB, Rig, connection, header, request, waiter};
 use millrace_nbd::Command;
@@ -90,7 +90,7 @@ fn half_a_write(rig: &mut Rig) -> (std::os::unix::net::UnixStream, usize) {
     (client, index)
 }
 
-fn phase(rig: &Rig, index: usize) -> Phase {
+fn phase(rig: &Rig, index: usize) -> ConnectionPhase {
     rig.conns[index].as_ref().unwrap().phase
 }
 
@@ -110,7 +110,10 @@ fn clients_are_looked_at_four_times_per_timeout_and_ended_when_they_stood_still_
     }
     // The first look sees that it moved.
     assert_eq!(ended, [0, 0, 0, 0, 1, 1, 1]);
-    assert_eq!((phase(&rig, still), phase(&rig, idle)), (Phase::Dead, Phase::Transmission));
+    assert_eq!(
+        (phase(&rig, still), phase(&rig, idle)),
+        (ConnectionPhase::Dead, ConnectionPhase::Transmission)
+    );
     // A timeout that is shorter from now on brings the next look forward.
     rig.shared.stall_timeout_ns.store(4 * S, std::sync::atomic::Ordering::Relaxed);
     rig.run_client_timers(start_ns + 61 * S);
@@ -138,7 +141,7 @@ fn under_pressure_a_slow_client_is_ended_if_it_holds_more_than_its_window() {
         }
         let expected = if ends { [0, 0, 0, 0, 1, 1] } else { [0; 6] };
         assert_eq!(ended, expected, "four seconds after the first look");
-        assert_eq!(phase(&rig, slow) == Phase::Dead, ends);
+        assert_eq!(phase(&rig, slow) == ConnectionPhase::Dead, ends);
         rig.shared.budget.change_line(|line| line.leave(1, 5));
         rig.end_slow(from_ns + 8 * S);
         assert_eq!(rig.client_timers.pressed_ns, 0);
@@ -167,7 +170,7 @@ fn a_deaf_connection_is_asked_every_half_second_and_ended_when_its_client_has_le
         rig.conns.push(Some(conn));
         let conn = rig.conns[0].as_mut().unwrap();
         (conn.phase, conn.negotiation, conn.history.lists.unwatched) =
-            (Phase::Transmission, None, true);
+            (ConnectionPhase::Transmission, None, true);
         conn.input.busy = !unwatched;
         rig.client_timers.unwatched = vec![0];
         rig.client_timers.unwatched_ns = 5 * S;
@@ -187,7 +190,7 @@ fn a_deaf_connection_is_asked_every_half_second_and_ended_when_its_client_has_le
         let stays = unwatched && !leaves;
         assert_eq!(rig.client_timers.unwatched.len(), usize::from(stays));
         assert_eq!(rig.conns[0].as_ref().unwrap().history.lists.unwatched, stays);
-        assert_eq!(phase(&rig, 0) == Phase::Dead, unwatched && leaves);
+        assert_eq!(phase(&rig, 0) == ConnectionPhase::Dead, unwatched && leaves);
         rig.client_timers.unwatched.clear();
         rig.end_gone(50 * S);
         assert_eq!(rig.client_timers.unwatched_ns, 5 * S + S / 2, "nobody is deaf");
@@ -203,7 +206,7 @@ fn whoever_had_two_milliseconds_to_catch_up_is_heard_all_the_same() {
     rig.conns.push(Some(conn));
     let watch = |rig: &mut Rig| {
         let conn = rig.conns[0].as_mut().unwrap();
-        (conn.phase, conn.negotiation) = (Phase::Transmission, None);
+        (conn.phase, conn.negotiation) = (ConnectionPhase::Transmission, None);
         (conn.out.catching_ns, conn.turn.reads_late) = (5 * S, false);
         let conn = rig.conns[0].take().unwrap();
         rig.client_timers.watch(&conn);

@@ -3,17 +3,17 @@
 use millrace_block::Op;
 
 use super::*;
-use crate::nbd::connection::Phase;
+use crate::nbd::connection::ConnectionPhase;
 use crate::nbd::memory::budget::MemoryPart;
 use crate::nbd::submit::overdue::LOOKS;
-use crate::nbd::submit::ticket::{Claim, Memory, Ticket};
+use crate::nbd::submit::ticket::{RangeClaim, Ticket, TicketMemory};
 use crate::nbd::tests::{Rig, connection, ticket, waiter};
 
 /// Two volumes, and connection 0 of serial 1.
 fn rig() -> (Rig, [std::os::unix::net::UnixStream; 2]) {
     let mut rig = Rig::new(&["null:size=1m", "null:size=1m"], |_| ());
     let (mut conn, sockets) = connection(1);
-    (conn.phase, conn.negotiation) = (Phase::Transmission, None);
+    (conn.phase, conn.negotiation) = (ConnectionPhase::Transmission, None);
     rig.conns.push(Some(conn));
     (rig, sockets)
 }
@@ -39,7 +39,7 @@ fn drop_waiting_of(rig: &mut Rig, serial: u64) {
 /// A read of a client that the block layer has.
 fn started(rig: &mut Rig, lane: u32, serial: u64) -> u32 {
     let buffer = rig.core.pool.take(waiter(0, 0, 4096), MemoryPart::Window).unwrap();
-    let ticket = ticket(Op::Read, serial, Memory::Buffer(buffer));
+    let ticket = ticket(Op::Read, serial, TicketMemory::Buffer(buffer));
     let ticket = Ticket { lane, state: TicketState::Started(0), ..ticket };
     rig.core.submitter.lanes[lane as usize].start(&ticket);
     rig.core.submitter.tickets.insert(ticket)
@@ -99,7 +99,7 @@ fn a_request_is_overdue_at_one_look_more_than_there_are_per_timeout() {
     let (mut rig, _sockets) = rig();
     let id = started(&mut rig, 0, 1);
     let other = started(&mut rig, 1, 1);
-    let filling = rig.core.submitter.tickets.insert(ticket(Op::Write, 1, Memory::None));
+    let filling = rig.core.submitter.tickets.insert(ticket(Op::Write, 1, TicketMemory::None));
     let conn = rig.conns[0].as_mut().unwrap();
     (conn.held_bytes, conn.in_flight) = (3 * 4096, 2);
     rig.core.submitter.lanes[0].memory_waiters.push(5);
@@ -186,11 +186,11 @@ fn what_no_drive_has_goes_with_its_connection_and_the_rest_stays() {
     let with_drive = started(&mut rig, 0, 1);
     rig.core.submitter.lanes[0].waiting.extend([own, others]);
     let for_range = started(&mut rig, 1, 1);
-    rig.core.submitter.tickets.get(for_range).waits.claim = Claim::Waits;
+    rig.core.submitter.tickets.get(for_range).waits.claim = RangeClaim::Waiting;
     let of_another = started(&mut rig, 1, 2);
-    rig.core.submitter.tickets.get(of_another).waits.claim = Claim::Waits;
+    rig.core.submitter.tickets.get(of_another).waits.claim = RangeClaim::Waiting;
     let holds = started(&mut rig, 1, 1);
-    rig.core.submitter.tickets.get(holds).waits.claim = Claim::Held;
+    rig.core.submitter.tickets.get(holds).waits.claim = RangeClaim::Held;
     drop_waiting_of(&mut rig, 1);
     let mut left: Vec<u32> = rig.core.submitter.tickets.iter_mut().map(|(id, _)| id).collect();
     left.sort_unstable();
@@ -214,7 +214,7 @@ fn what_no_drive_has_is_let_go_of_when_it_is_overdue_and_the_rest_keeps_its_memo
         ids.iter()
             .for_each(|id| rig.core.submitter.tickets.get(*id).state = TicketState::Started(looks));
         rig.core.submitter.lanes[0].waiting.push_back(ids[1]);
-        rig.core.submitter.tickets.get(ids[2]).waits.claim = Claim::Waits;
+        rig.core.submitter.tickets.get(ids[2]).waits.claim = RangeClaim::Waiting;
         all.extend(ids);
     }
     // Of another volume, which nobody looks at now.

@@ -1,50 +1,50 @@
-//! `Entry`: one mapping of those that a fault is looked up in, while others come and go.
+//! `MappingEntry`: one slot of the table in which a SIGBUS handler looks up mappings.
 //!
-//! A handler of signals reads entries at any time and may not lock. So an entry has a state with a
-//! generation: what was read of an entry counts only if the state is the same afterwards, and a
-//! handler that uses an entry pins it first; whoever takes a mapping out of force waits for pins.
-//! Called by sigbus.rs; generic over words, so that model.rs runs it on the checked machine.
+//! A signal handler reads entries at any time and may not lock. So an entry has a state with a
+//! generation: values read from it count only if the state is unchanged afterwards. A handler that
+//! uses an entry pins it first, and a thread that retires a mapping waits for pins. Called by
+//! sigbus.rs; generic over words, so that model.rs can run it in the model checker.
 //!
-//! Invariants: start, end and page change only while the state says so, and a pinned entry keeps
-//! its mapping; an entry is in force only while its mapping exists.
+//! Invariants: start, end and page change only in the state `CHANGING`. A pinned entry keeps its
+//! mapping. An entry is in force only while its mapping exists.
 
 use millrace_machine::{Machine, Order, Word};
 
-/// Of [`Entry::state`], lowest bits: nobody's.
+/// Low bits of [`MappingEntry::state`]: the entry is free.
 const FREE: u64 = 0;
-/// Somebody's, and not in force: no handler may use it.
+/// Claimed by a thread, but not in force: no handler may use it.
 const CHANGING: u64 = 1;
-/// A handler may use it.
+/// The mapping is in force: signal handlers may use the entry.
 const IN_FORCE: u64 = 2;
-/// The bits of those three; generations are counted above.
+/// Mask of these three states. Generations are counted in the bits above.
 const PHASE: u64 = 3;
 const GENERATION: u64 = 4;
 
-/// A mapping, in bytes.
+/// Address range of a mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Mapping {
     pub(super) start: u64,
     pub(super) end: u64,
-    /// Size of the pages that the mapping consists of.
+    /// Page size of the mapping in bytes.
     pub(super) page: u64,
 }
 
-/// A place for a mapping: a free one if all of its words are zero.
-pub(super) struct Entry<W> {
+/// A slot for one mapping. All words are zero in an unused one.
+pub(super) struct MappingEntry<W> {
     pub(super) state: W,
     pub(super) start: W,
     pub(super) end: W,
     pub(super) page: W,
-    /// Handlers that use it.
+    /// Number of signal handlers that use the entry.
     pub(super) pins: W,
-    /// A fault in it was handled.
+    /// Set if a fault in the mapping was handled.
     pub(super) hit: W,
 }
 
-impl<W: Word> Entry<W> {
-    /// Puts a mapping in force here; false if this is somebody's already.
+impl<W: Word> MappingEntry<W> {
+    /// Puts a mapping in force in this entry. Returns false if the entry is in use.
     pub(super) fn claim(&self, mapping: Mapping) -> bool {
-        // Relaxed: a hint, which the exchange checks.
+        // Relaxed: a hint, which the exchange verifies.
         let free = self.state.load(Order::Relaxed);
         if free & PHASE != FREE {
             return false;
@@ -55,34 +55,36 @@ impl<W: Word> Entry<W> {
         if self.state.compare_exchange(free, changing, order.0, order.1).is_err() {
             return false;
         }
-        // Release pairs with the Acquire of `pin`: whoever reads one of these sees the new state.
+        // Release pairs with the Acquire of `pin`: a reader of one of these values sees the new
+        // state.
         self.start.store(mapping.start, Order::Release);
         self.end.store(mapping.end, Order::Release);
         self.page.store(mapping.page, Order::Release);
-        // Relaxed: in force only with the Release of the state.
+        // Relaxed: takes effect only with the Release of the state.
         self.hit.store(0, Order::Relaxed);
         // Release pairs with the Acquire of `pin`.
         self.state.store(changing - CHANGING + IN_FORCE, Order::Release);
         true
     }
 
-    /// Takes the mapping out of force; after that no handler uses it. Only by whoever claimed it,
-    /// and never in a handler.
+    /// Retires the mapping: no handler uses it after the return. Only for the thread that claimed
+    /// the entry, and never in a signal handler.
     pub(super) fn retire<M: Machine>(&self) {
-        // Relaxed: only its owner changes the state of an entry that is not free.
+        // Relaxed: only the owner changes the state of a claimed entry.
         let idle = self.state.load(Order::Relaxed) & !PHASE;
-        // SeqCst, and of the look at pins, too: a handler sees this state, or its pin is seen here.
+        // SeqCst, as for the load of pins: either a handler sees this state, or its pin is seen
+        // here.
         self.state.store(idle | CHANGING, Order::SeqCst);
-        // Pairs with the Release of `unpin`, too.
+        // The load also pairs with the Release of `unpin`.
         M::spin_until(u64::MAX, || self.pins.load(Order::SeqCst) == 0);
         // Release pairs with the Acquire of `claim`.
         self.state.store(idle | FREE, Order::Release);
     }
 
-    /// The mapping here, if it is in force and has this address: it stays so until
-    /// [`Entry::unpin`]. For a handler of signals: no lock, no wait, no allocation.
+    /// Returns the mapping if it is in force and contains `address`, and keeps it so until
+    /// [`MappingEntry::unpin`]. For signal handlers: no lock, no wait, no allocation.
     pub(super) fn pin(&self, address: u64) -> Option<Mapping> {
-        // Acquire, all of these, pairs with the Release of `claim`.
+        // The Acquire of all these loads pairs with the Release of `claim`.
         let state = self.state.load(Order::Acquire);
         if state & PHASE != IN_FORCE {
             return None;
@@ -93,10 +95,11 @@ impl<W: Word> Entry<W> {
         if !(start..end).contains(&address) {
             return None;
         }
-        // SeqCst, and of the next look, too: as in `retire`.
+        // SeqCst, as for the next load: see `retire`.
         self.pins.fetch_add(1, Order::SeqCst);
         let now = self.state.load(Order::SeqCst);
-        // What changed meanwhile has not the address: a mapping in which a thread is stays.
+        // A changed entry cannot contain the address, since a mapping stays while a thread accesses
+        // it.
         if now != state {
             self.unpin();
             return None;
@@ -104,19 +107,19 @@ impl<W: Word> Entry<W> {
         Some(Mapping { start, end, page })
     }
 
-    /// Lets go of what [`Entry::pin`] returned.
+    /// Releases an entry that [`MappingEntry::pin`] pinned.
     pub(super) fn unpin(&self) {
-        // Release pairs with the look of `retire`.
+        // Release pairs with the load in `retire`.
         self.pins.fetch_add(u64::MAX, Order::Release);
     }
 
-    /// A fault in the pinned mapping was handled.
+    /// Records that a fault in the pinned mapping was handled.
     pub(super) fn note_hit(&self) {
         // Release pairs with the Acquire of `was_hit`.
         self.hit.store(1, Order::Release);
     }
 
-    /// Whether a fault in its mapping was handled.
+    /// Returns true if a fault in the mapping was handled.
     pub(super) fn was_hit(&self) -> bool {
         // Acquire pairs with the Release of `note_hit`.
         self.hit.load(Order::Acquire) != 0

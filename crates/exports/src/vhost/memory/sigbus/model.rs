@@ -1,6 +1,6 @@
-//! Models of the table of mappings: a fault never replaces what is no mapping of ours, nor one that
-//! is being unmapped, whatever comes and goes meanwhile. Production code is entry.rs; a handler of
-//! signals is a thread of its own, which is more than a handler may do.
+//! Models of the table of mappings for the model checker: a fault never replaces memory that is not
+//! a guarded mapping, nor a mapping that is being unmapped. The production code is entry.rs; the
+//! signal handler runs as a thread of its own, which allows more interleavings than a real handler.
 
 use std::sync::Arc;
 
@@ -8,26 +8,26 @@ use millrace_checker::{Checked, CheckedLine, CheckedWord, Explorer, ensure};
 use millrace_machine::plant::Plant;
 use millrace_machine::{Line, Thread, Word};
 
-use super::entry::{Entry, Mapping};
+use super::entry::{Mapping, MappingEntry};
 use crate::vhost::models::{holds_but_for, spawn};
 
-fn entry() -> Arc<Entry<CheckedWord>> {
+fn entry() -> Arc<MappingEntry<CheckedWord>> {
     let [state, start, end, page, pins, hit] = [0; 6].map(CheckedWord::new);
-    Arc::new(Entry { state, start, end, page, pins, hit })
+    Arc::new(MappingEntry { state, start, end, page, pins, hit })
 }
 
 fn mapping(start: u64, end: u64) -> Mapping {
     Mapping { start, end, page: start }
 }
 
-/// One entry, first of a mapping above the place of a fault, then of one below it.
+/// One entry holds first a mapping above the faulting address, then one below it.
 fn another_mapping_takes_the_entry() {
     let entry = entry();
     let (high, low) = (mapping(40, 50), mapping(10, 20));
     ensure(entry.claim(high), "it was free");
     let handler = Arc::clone(&entry);
     let fault = spawn(move || {
-        ensure(handler.pin(30).is_none(), "memory of nobody would be replaced");
+        ensure(handler.pin(30).is_none(), "a fault outside all mappings would replace memory");
     });
     entry.retire::<Checked>();
     ensure(entry.claim(low), "nobody else takes it");
@@ -41,7 +41,7 @@ fn a_fault_between_two_mappings_of_one_entry_is_in_neither() {
     holds_but_for("one entry, two mappings", explorer, &bugs, another_mapping_takes_the_entry);
 }
 
-/// A thread faults in a mapping that is unmapped meanwhile and whose place is used again.
+/// A thread faults in a mapping that is unmapped meanwhile, and the entry is reused.
 fn a_mapping_is_unmapped() {
     let (entry, place) = (entry(), Arc::new(CheckedLine::new(())));
     let first = mapping(10, 20);
@@ -50,7 +50,7 @@ fn a_mapping_is_unmapped() {
     let fault = spawn(move || {
         if let Some(pinned) = handler.pin(15) {
             ensure(pinned == mapping(10, 20) || pinned == mapping(12, 18), "a mixture");
-            // Nobody else may be at it.
+            // No other thread may use the mapping's memory now.
             there.write();
             handler.note_hit();
             handler.unpin();
@@ -70,7 +70,7 @@ fn a_mapping_stays_until_the_handler_that_replaces_it_has_ended() {
     holds_but_for("a mapping goes", explorer, &bugs, a_mapping_is_unmapped);
 }
 
-/// Two threads want the one entry that is free.
+/// Two threads claim the only free entry.
 fn two_claim_one_entry() {
     let entry = entry();
     let other = Arc::clone(&entry);

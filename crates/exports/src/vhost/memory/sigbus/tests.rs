@@ -15,12 +15,12 @@ use crate::vhost::memory::memory_file;
 const PAGE: usize = 4096;
 
 /// Address space of this test, in which it maps what it wants.
-struct Place(*mut u8);
+struct MappedAddress(*mut u8);
 
-impl Place {
-    fn new(len: usize) -> Place {
+impl MappedAddress {
+    fn new(len: usize) -> MappedAddress {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        Place(map(ptr::null_mut(), len, flags, -1))
+        MappedAddress(map(ptr::null_mut(), len, flags, -1))
     }
 
     /// Puts a file at an offset, and nothing else.
@@ -64,9 +64,9 @@ fn map(at: *mut u8, len: usize, flags: i32, fd: i32) -> *mut u8 {
 fn any_number_of_faults_in_a_mapping_cost_one_mapping() {
     // Twice as many as a process may have.
     let pages = 2 * 65_536;
-    let (place, file) = (Place::new(pages * PAGE), memory_file("t", 1 << 30).unwrap());
+    let (place, file) = (MappedAddress::new(pages * PAGE), memory_file("t", 1 << 30).unwrap());
     place.put(0, pages * PAGE, &file);
-    let guard = Guard::new(place.0.addr(), pages * PAGE, PAGE).unwrap();
+    let guard = MappingGuard::new(place.0.addr(), pages * PAGE, PAGE).unwrap();
     place.write(PAGE, 7);
     assert!(!guard.was_hit());
     let before = hits();
@@ -82,14 +82,14 @@ fn any_number_of_faults_in_a_mapping_cost_one_mapping() {
 
 #[test]
 fn neighbours_of_a_mapping_stay_as_they_are_and_so_does_the_next_one_in_its_place() {
-    let (place, len) = (Place::new(64 * PAGE), 8 * PAGE - 100);
+    let (place, len) = (MappedAddress::new(64 * PAGE), 8 * PAGE - 100);
     let files = [0, 1, 2].map(|_| memory_file("t", 8 * PAGE as u64).unwrap());
     // Two files beside each other, the second of which is cut off; it need not end with a page.
     let starts = [16 * PAGE, 24 * PAGE];
     let guards = [0, 1].map(|n| {
         place.put(starts[n], len, &files[n]);
         (0..8).for_each(|page| place.write(starts[n] + page * PAGE, 3 + n as u8));
-        Guard::new(place.0.addr() + starts[n], len, PAGE).unwrap()
+        MappingGuard::new(place.0.addr() + starts[n], len, PAGE).unwrap()
     });
     place.write(16 * PAGE - 1, 1);
     place.write(32 * PAGE, 2);
@@ -105,7 +105,7 @@ fn neighbours_of_a_mapping_stay_as_they_are_and_so_does_the_next_one_in_its_plac
     drop(guards);
     // A mapping in the same place is guarded anew.
     place.put(starts[1], len, &files[2]);
-    let guard = Guard::new(place.0.addr() + starts[1], len, PAGE).unwrap();
+    let guard = MappingGuard::new(place.0.addr() + starts[1], len, PAGE).unwrap();
     place.write(starts[1], 5);
     assert!(!guard.was_hit() && place.read(starts[1]) == 5);
     files[2].set_len(0).unwrap();
@@ -145,9 +145,9 @@ fn refuse_longer_than(bytes: u32) {
 fn where_there_is_no_memory_for_all_of_a_mapping_as_much_as_there_is_for_is_replaced() {
     let body = || {
         let len = 1 << 30;
-        let (place, file) = (Place::new(len), memory_file("t", len as u64).unwrap());
+        let (place, file) = (MappedAddress::new(len), memory_file("t", len as u64).unwrap());
         place.put(0, len, &file);
-        let guard = Guard::new(place.0.addr(), len, PAGE).unwrap();
+        let guard = MappingGuard::new(place.0.addr(), len, PAGE).unwrap();
         refuse_longer_than(256 << 20);
         place.write(0, 4);
         place.write(len - PAGE, 7);
@@ -195,9 +195,9 @@ fn the_child_of_the_next_test_faults() {
         (action.sa_sigaction, action.sa_flags) = (handler, flags);
         libc::sigaction(libc::SIGBUS, &raw const action, ptr::null_mut());
     }
-    let (place, file) = (Place::new(4 * PAGE), memory_file("t", 4 * PAGE as u64).unwrap());
+    let (place, file) = (MappedAddress::new(4 * PAGE), memory_file("t", 4 * PAGE as u64).unwrap());
     place.put(0, 4 * PAGE, &file);
-    let guard = Guard::new(place.0.addr(), 2 * PAGE, PAGE).unwrap();
+    let guard = MappingGuard::new(place.0.addr(), 2 * PAGE, PAGE).unwrap();
     file.set_len(0).unwrap();
     if before == "refused" {
         refuse_longer_than(0);
@@ -226,8 +226,8 @@ fn faults_elsewhere_go_to_whoever_handled_them_before() {
 
 #[test]
 fn the_handler_is_told_where_has_a_stack_of_its_own_and_may_fault_itself() {
-    let place = Place::new(PAGE);
-    let _guard = Guard::new(place.0.addr(), PAGE, PAGE).unwrap();
+    let place = MappedAddress::new(PAGE);
+    let _guard = MappingGuard::new(place.0.addr(), PAGE, PAGE).unwrap();
     // SAFETY: all-zero bytes are an action; nothing is changed.
     let action = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
@@ -238,9 +238,9 @@ fn the_handler_is_told_where_has_a_stack_of_its_own_and_may_fault_itself() {
     assert_eq!(action.sa_flags & wanted, wanted);
 }
 
-fn free_entry() -> Entry<TableWord> {
+fn free_entry() -> MappingEntry<TableWord> {
     let [state, start, end, page, pins, hit] = [0; 6].map(TableWord::new);
-    Entry { state, start, end, page, pins, hit }
+    MappingEntry { state, start, end, page, pins, hit }
 }
 
 /// Of the state of an entry: generations are counted above.

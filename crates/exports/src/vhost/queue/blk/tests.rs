@@ -10,7 +10,7 @@ use super::*;
 use crate::virtio::ID_BYTES;
 
 /// A chain over two buffers, each cut at some places.
-fn chain(readable: &mut [u8], writable: &mut [u8], cuts: &[usize]) -> Chain {
+fn chain(readable: &mut [u8], writable: &mut [u8], cuts: &[usize]) -> DescriptorChain {
     let mut parts = Vec::new();
     let mut count = 0;
     for (buffer, is_readable) in [(readable, true), (writable, false)] {
@@ -24,14 +24,14 @@ fn chain(readable: &mut [u8], writable: &mut [u8], cuts: &[usize]) -> Chain {
             count += usize::from(is_readable);
         }
     }
-    Chain { parts, readable: count, ..Chain::default() }
+    DescriptorChain { parts, readable: count, ..DescriptorChain::default() }
 }
 
 fn header(kind: u32, sector: u64) -> Vec<u8> {
     [&kind.to_le_bytes()[..], &[0; 4], &sector.to_le_bytes()].concat()
 }
 
-fn data_of(chain: &Chain, request: &Request) -> Vec<u8> {
+fn data_of(chain: &DescriptorChain, request: &Request) -> Vec<u8> {
     let parts = &chain.parts[request.data.0..request.data.1];
     // SAFETY: pieces of live buffers of the test.
     let bytes = |part: &Segment| unsafe {
@@ -107,7 +107,7 @@ fn a_plain_chain_is_a_read_or_a_write_of_whole_sectors_the_right_way_round_or_no
             let mut header = header(kind, 0x1_2345_6789);
             let data = Segment { start: &raw mut byte, len_bytes };
             let header = header.as_mut_ptr();
-            let parsed = parse_plain(&Plain { header, data, writable, status: &raw mut byte });
+            let parsed = parse_plain(&PlainChain { header, data, writable, status: &raw mut byte });
             let op = match (kind, writable) {
                 (kind::IN, true) => Some(Op::Read),
                 (kind::OUT, false) => Some(Op::Write),
@@ -132,7 +132,8 @@ fn data_of_four_gib_is_too_much_and_a_sector_less_is_not() {
             data(last),
             Segment { start: &raw mut status, len_bytes: 1 },
         ];
-        let request = parse(&mut Chain { parts, readable: 1, ..Chain::default() });
+        let request =
+            parse(&mut DescriptorChain { parts, readable: 1, ..DescriptorChain::default() });
         let (read, refused) = (Action::Transfer(Op::Read, 5), Action::Refused(status::IOERR));
         assert_eq!(request.action, if fits { read } else { refused }, "{last}");
         assert_eq!(request.data_bytes, if fits { (1 << 31) + u64::from(last) } else { 0 });

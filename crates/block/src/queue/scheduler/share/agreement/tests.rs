@@ -13,7 +13,7 @@ const STEP_NS: u64 = 500_000;
 
 /// A drive of two queues, with a group of its own at each, of which something always waits.
 struct Rig {
-    shared: Arc<Shared<Native>>,
+    shared: Arc<SharedDrive<Native>>,
     groups: [GroupId; 2],
     now_ns: u64,
 }
@@ -24,7 +24,8 @@ impl Rig {
         let ids = ["x", "y"].map(|name| groups.open(GroupConfig::new(name)).expect("a new name"));
         let drive = DriveParts::of_no_drive(2);
         let tags = DriveTags { queues: 2, tags: 64 };
-        let shared = Shared::new(Policy::Weights, (&groups, &drive), CostModel::default(), tags);
+        let shared =
+            SharedDrive::new(Policy::Weights, (&groups, &drive), CostModel::default(), tags);
         Rig { shared, groups: ids, now_ns: 1_000_000_000 }
     }
 

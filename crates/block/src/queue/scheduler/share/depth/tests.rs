@@ -8,14 +8,15 @@ use crate::queue::scheduler::share::times::LatencyCounts;
 const STEP_NS: u64 = 500_000;
 
 /// What queues have seen of a drive that is kept busy.
-fn busy(queues: u32, in_flight: u32) -> Seen {
-    let mut seen = Seen { full: true, queues, served: 500_000, in_flight, ..Seen::default() };
+fn busy(queues: u32, in_flight: u32) -> QueueReports {
+    let mut seen =
+        QueueReports { full: true, queues, served: 500_000, in_flight, ..QueueReports::default() };
     seen.sums.0[0] = (32, 32 * 1000);
     seen
 }
 
 /// The depth after so many steps.
-fn after(steps: u64, depth: &mut Depth, seen: impl Fn() -> Seen) -> u32 {
+fn after(steps: u64, depth: &mut DriveDepth, seen: impl Fn() -> QueueReports) -> u32 {
     let at = |step| depth.next(&seen(), Policy::Weights, 1_000_000 + step * STEP_NS)[0] / REQUEST;
     (0..steps).map(at).last().unwrap_or(0)
 }
@@ -23,7 +24,7 @@ fn after(steps: u64, depth: &mut Depth, seen: impl Fn() -> Seen) -> u32 {
 #[test]
 fn a_look_for_the_shortest_times_ends_whatever_hangs_and_however_many_queues_there_are() {
     for (queues, in_flight) in [(2, 3), (32, 32), (64, 64)] {
-        let mut depth = Depth::new(DriveTags { queues: queues as usize, tags: 1024 });
+        let mut depth = DriveDepth::new(DriveTags { queues: queues as usize, tags: 1024 });
         // 600 ms, in which the first look falls; the next one comes after 5 s.
         let found = after(1_200, &mut depth, || busy(queues, in_flight));
         assert!(depth.probing.is_none() && found > 2, "{queues} queues: {found}");
@@ -32,7 +33,7 @@ fn a_look_for_the_shortest_times_ends_whatever_hangs_and_however_many_queues_the
 
 #[test]
 fn high_turns_leave_an_eighth_of_the_tags_too() {
-    let mut depth = Depth::new(DriveTags { queues: 1, tags: 64 });
+    let mut depth = DriveDepth::new(DriveTags { queues: 1, tags: 64 });
     depth.depth = Some([56 * REQUEST; 2]);
     (depth.bound, depth.probe_ns) = (depth.most, u64::MAX);
     for step in 0..1_000 {
@@ -43,10 +44,15 @@ fn high_turns_leave_an_eighth_of_the_tags_too() {
 
 #[test]
 fn a_target_may_be_met_for_ever() {
-    let mut depth = Depth::new(DriveTags { queues: 1, tags: 64 });
+    let mut depth = DriveDepth::new(DriveTags { queues: 1, tags: 64 });
     for step in 0..20_000u64 {
-        let mut seen =
-            Seen { full: true, ways: 3, queues: 1, waits_for_ns: 1_000_000, ..Seen::default() };
+        let mut seen = QueueReports {
+            full: true,
+            ways: 3,
+            queues: 1,
+            waits_for_ns: 1_000_000,
+            ..QueueReports::default()
+        };
         let mut counts = LatencyCounts::default();
         (0..300).for_each(|_| counts.count(100_000));
         seen.count_target(GroupId(1), LatencyTarget::Mean(1_000_000), &mut counts);
@@ -57,11 +63,11 @@ fn a_target_may_be_met_for_ever() {
 
 #[test]
 fn as_many_large_requests_as_small_ones_may_be_at_the_drive() {
-    let mut depth = Depth::new(DriveTags { queues: 1, tags: 64 });
+    let mut depth = DriveDepth::new(DriveTags { queues: 1, tags: 64 });
     (depth.depth, depth.probe_ns) = (Some([REQUEST; 2]), u64::MAX);
     for step in 0..2_000 {
         let taken = 8 * 20 * u64::from(REQUEST);
-        let seen = Seen { taken, ..busy(1, 8) };
+        let seen = QueueReports { taken, ..busy(1, 8) };
         depth.next(&seen, Policy::Weights, step * STEP_NS);
     }
     let requests = depth.bound / (20 * u64::from(REQUEST));

@@ -129,7 +129,7 @@ impl World {
         needed <= MAX
     }
 
-    /// A client's request is tried, as `Core::buffer` does it.
+    /// A client's request is tried, as `WorkerContext::buffer` does it.
     fn attempt(&mut self, client: usize, waiter: Waiter) {
         let place = self.order.iter().position(|one| *one == client);
         let before = &self.order[..place.unwrap_or(self.order.len())];

@@ -1,6 +1,7 @@
-//! `Bar`: a line on a terminal that says how far a long run is.
+//! `ProgressBar`: one line on a terminal that shows how far a long run has got.
 //!
-//! Made by verbs; writes to standard error, on a terminal only.
+//! Made by verbs that print nothing while they run. Writes to standard error, and only if that is a
+//! terminal.
 #![allow(clippy::print_stderr)]
 
 use std::io::{IsTerminal, Write};
@@ -8,35 +9,34 @@ use std::time::{Duration, Instant};
 
 use crate::grid::WIDTH;
 
-/// Characters of the bar itself.
 const BAR_WIDTH: usize = 20;
 
-/// A line on a terminal that says how far a run is.
-pub struct Bar {
+/// Shows on one line of a terminal how far a run has got.
+pub struct ProgressBar {
     rows: usize,
     shown: bool,
     /// When the work began.
     start: Instant,
 }
 
-impl Bar {
-    /// A bar over so many rows, shown if standard error is a terminal.
-    pub fn new(rows: usize) -> Bar {
-        Bar { rows, shown: std::io::stderr().is_terminal(), start: Instant::now() }
+impl ProgressBar {
+    /// Makes a bar for a run of `rows` rows. Nothing is drawn unless standard error is a terminal.
+    pub fn new(rows: usize) -> ProgressBar {
+        ProgressBar { rows, shown: std::io::stderr().is_terminal(), start: Instant::now() }
     }
 
-    /// A bar that is never shown.
-    pub fn hidden() -> Bar {
-        Bar { rows: 0, shown: false, start: Instant::now() }
+    /// Makes a bar that draws nothing.
+    pub fn hidden() -> ProgressBar {
+        ProgressBar { rows: 0, shown: false, start: Instant::now() }
     }
 
-    /// Row `index` is at `fraction`.
+    /// Shows that row `index`, counted from 0, is done up to `fraction` (0 to 1).
     pub fn show(&mut self, index: usize, label: &str, fraction: f64) {
         let whole = (index as f64 + fraction) / self.rows.max(1) as f64;
         self.draw(whole, &format!("{}/{} {label}", index + 1, self.rows));
     }
 
-    /// `done` of `rows` tasks have ended, and the one of this name has begun.
+    /// Shows that `done` of `rows` tasks have ended and that `task` has begun.
     pub fn step(&mut self, done: usize, rows: usize, task: &str) {
         self.draw(done as f64 / rows.max(1) as f64, &format!("{done}/{rows} {task}"));
     }
@@ -48,14 +48,14 @@ impl Bar {
         let full = ((whole * BAR_WIDTH as f64) as usize).min(BAR_WIDTH);
         let (done, rest) = ("#".repeat(full), ".".repeat(BAR_WIDTH - full));
         let label = format!("{} {label}", percent_and_rest(whole, self.start.elapsed()));
-        // A line that the terminal wrapped could not be wiped.
+        // A label that wrapped onto a second line could not be erased.
         let label: String = label.chars().take(WIDTH - BAR_WIDTH - 4).collect();
         eprint!("\r\x1b[K[{done}{rest}] {label}");
-        // A terminal that went away does not matter here.
+        // An error means that the terminal is gone, and the run goes on without a bar.
         let _ = std::io::stderr().flush();
     }
 
-    /// Wipes the line.
+    /// Erases the line.
     pub fn clear(&mut self) {
         if self.shown {
             eprint!("\r\x1b[K");

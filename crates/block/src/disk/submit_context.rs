@@ -1,10 +1,8 @@
-//! `Runner`: what a thread carries along while it runs queues: its completions and who else to
-//! wake.
+//! `SubmitContext`: a thread's state while it runs queues: its completions, and the queues to wake.
 //!
-//! Owned by a `Channel` or a `Worker`, lent to dispatch.rs and complete.rs. Completed bios of the
-//! channel itself gather in `done` without any atomic; those of other channels go out in one
-//! delivery for a run of the same channel. Invariant: empty of foreign bios whenever control
-//! returns to the program.
+//! A `Channel` or `Worker` owns it and lends it to dispatch.rs and complete.rs. Completed bios of
+//! the channel itself collect in `done` without atomics; consecutive bios of another channel are
+//! delivered to it together. Invariant: holds no foreign bios when control returns to the program.
 
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -12,48 +10,48 @@ use alloc::vec::Vec;
 use millrace_machine::Machine;
 
 use crate::account::DiskStats;
-use crate::account::ledger::Entry;
+use crate::account::ledger::LedgerEntry;
 use crate::account::tenants::{TenantLedger, Tenants};
 use crate::chain::bio_set::BioSet;
 use crate::chain::slot::{BioList, BioRef};
 use crate::disk::Disk;
 use crate::queue::driver::CompletionBatch;
-use crate::trace::Unplug;
+use crate::trace::UnplugReason;
 use crate::trace::tracer::{TraceWriter, Tracer};
 
-/// When times are taken.
+/// The points at which the clock is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Stamp {
-    /// Once a batch at Q, D and C.
+    /// Once for each batch at Q, D and C.
     #[default]
     Batch,
     /// For every I/O at Q, D and C.
     Io,
 }
 
-/// What a thread did through a queue that is not its own.
+/// A thread's account of a queue that is not its own.
 pub(crate) struct OtherStats<M: Machine> {
     pub(crate) disk: Weak<Disk<M>>,
     pub(crate) stats: Arc<DiskStats<M>>,
 }
 
-/// What a thread counts beside what it does through its own queues.
-pub(crate) struct Accounts<M: Machine> {
-    /// When it last found something complete.
+/// A thread's accounts other than those of its own queues.
+pub(crate) struct ThreadAccounts<M: Machine> {
+    /// Time at which it last found a completion, in nanoseconds.
     pub(crate) c_ns: u64,
-    /// Whose I/O it completes: the channel's own.
+    /// Accounts of the channel's own tenants.
     pub(crate) tenants: Tenants<M>,
-    /// Queues that are not its own.
+    /// Accounts of queues that are not its own.
     pub(crate) others: Vec<OtherStats<M>>,
 }
 
-/// Context of a thread that runs queues.
-pub(crate) struct Runner<M: Machine> {
+/// State of a thread that runs queues.
+pub(crate) struct SubmitContext<M: Machine> {
     bio_set: *const BioSet<M>,
-    /// Identity for queues that have an owner.
+    /// Identity of the thread for queues that have an owner.
     pub(crate) owner: u64,
     pub(crate) stamp: Stamp,
-    /// Where the next search for a tag starts.
+    /// Bitmap word at which the next search for a tag starts.
     pub(crate) hint: u32,
     pub(crate) done: BioList<M>,
     pub(crate) batch: CompletionBatch,
@@ -61,34 +59,34 @@ pub(crate) struct Runner<M: Machine> {
     wake_ns: Option<u64>,
     outbox: BioList<M>,
     outbox_set: *const BioSet<M>,
-    /// Queues that got a tag they waited for.
+    /// Queues that were woken for a tag.
     pub(crate) woken: Vec<(Arc<Disk<M>>, u16)>,
-    /// Those of them whose turn it is, in a list that is there while nobody runs them.
+    /// Queues from `woken` to run now. `None` while they are being run.
     pub(crate) turn: Option<Vec<(Arc<Disk<M>>, u16)>>,
-    /// Something was left in the queue that was served last.
+    /// True if work was left in the queue that was served last.
     pub(crate) left_busy: bool,
-    pub(crate) accounts: Accounts<M>,
-    /// Where this thread's events go while somebody records.
+    pub(crate) accounts: ThreadAccounts<M>,
+    /// The thread's trace ring, while a trace is recorded.
     pub(crate) trace: Option<TraceWriter<M>>,
-    /// What events are to say that those who make them do not know.
+    /// Fields of trace events that the code emitting them does not know.
     pub(crate) trace_context: TraceContext,
 }
 
-/// What a thread notes for the events that it is about to make.
+/// Fields of the trace events that a thread is about to emit.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TraceContext {
-    /// When what is traced was inserted last.
+    /// Time of the last insertion while tracing.
     pub(crate) inserted_ns: u64,
-    /// Why plugs are emptied.
-    pub(crate) unplug: Unplug,
-    /// Bios of the batch under way have waited for limits.
+    /// The reason why plugs are emptied.
+    pub(crate) unplug: UnplugReason,
+    /// True if bios of the current batch have waited for limits.
     pub(crate) has_waited: bool,
 }
 
-impl<M: Machine> Runner<M> {
-    /// `hint` tells channels apart.
+impl<M: Machine> SubmitContext<M> {
+    /// Creates the context. `hint` spreads the channels' searches for tags.
     pub(crate) fn new(bio_set: &BioSet<M>, owner: u64, stamp: Stamp, hint: u32) -> Self {
-        Runner {
+        SubmitContext {
             bio_set,
             owner,
             stamp,
@@ -101,26 +99,25 @@ impl<M: Machine> Runner<M> {
             woken: Vec::with_capacity(8),
             turn: Some(Vec::with_capacity(8)),
             left_busy: false,
-            accounts: Accounts { c_ns: 0, tenants: Tenants::new(None), others: Vec::new() },
+            accounts: ThreadAccounts { c_ns: 0, tenants: Tenants::new(None), others: Vec::new() },
             trace: None,
             trace_context: TraceContext::default(),
         }
     }
 
-    /// What tenants get back is accounted to a volume.
+    /// Sets the volume whose tenants the completed bios are accounted to.
     pub(crate) fn accounting_to(mut self, ledger: &Arc<TenantLedger<M>>) -> Self {
         self.accounts.tenants = Tenants::new(Some(Arc::clone(ledger)));
         self
     }
 
-    /// Records from now on, or no longer.
+    /// Starts or stops recording, as the tracer does.
     #[cold]
     pub(crate) fn follow(&mut self, tracer: Option<&Tracer<M>>) {
         self.trace = tracer.filter(|tracer| tracer.is_on()).map(Tracer::writer);
     }
 
-    /// Shows whoever records what happened until now: called before control returns to the
-    /// program.
+    /// Publishes recorded events; called before control returns to the program.
     #[inline]
     pub(crate) fn publish(&mut self) {
         if let Some(writer) = &mut self.trace {
@@ -128,8 +125,8 @@ impl<M: Machine> Runner<M> {
         }
     }
 
-    /// The account of a queue that is not the thread's own: of a disk of its volume, or of one that
-    /// has tags in common with those.
+    /// Returns the account of a queue that is not the thread's own, on a disk of its volume or one
+    /// that shares tags with it.
     #[cold]
     pub(crate) fn stats_of(&mut self, disk: &Disk<M>, hctx: u16) -> Arc<DiskStats<M>> {
         let is_it = |other: &&OtherStats<M>| {
@@ -145,12 +142,12 @@ impl<M: Machine> Runner<M> {
         stats
     }
 
-    /// Whose runner it is.
+    /// Returns the set of the channel or worker that owns this context.
     pub(crate) fn bio_set(&self) -> *const BioSet<M> {
         self.bio_set
     }
 
-    /// A bio has its final status.
+    /// Hands a bio with its final status to its channel.
     #[inline(always)]
     pub(crate) fn finish(&mut self, bio: BioRef<M>) {
         if bio.bio_set == self.bio_set {
@@ -169,7 +166,7 @@ impl<M: Machine> Runner<M> {
         self.outbox.push_back(bio);
     }
 
-    /// Sends other channels what is theirs.
+    /// Delivers collected bios to another channel.
     #[inline]
     pub(crate) fn deliver(&mut self) {
         if !self.outbox.is_empty() {
@@ -177,7 +174,7 @@ impl<M: Machine> Runner<M> {
         }
     }
 
-    /// Notes when the driver that was polled last wants to be polled again.
+    /// Keeps the time at which the driver polled last wants to be polled again.
     #[inline(always)]
     pub(crate) fn take_wake(&mut self) {
         if let Some(wake_ns) = self.batch.take_wake() {
@@ -185,17 +182,17 @@ impl<M: Machine> Runner<M> {
         }
     }
 
-    /// Asks for a poll at a time.
+    /// Asks for a poll at `deadline_ns` or earlier.
     pub(crate) fn wake_at(&mut self, deadline_ns: u64) {
         self.wake_ns = Some(self.wake_ns.map_or(deadline_ns, |old| old.min(deadline_ns)));
     }
 
-    /// When the next poll is due, if one is.
+    /// Returns the time of the next requested poll, if any.
     pub(crate) fn wake_ns(&self) -> Option<u64> {
         self.wake_ns
     }
 
-    /// Before all queues are polled, which ask anew.
+    /// Forgets the requested poll, because all queues are about to be polled and ask again.
     pub(crate) fn forget_wake(&mut self) {
         self.wake_ns = None;
     }

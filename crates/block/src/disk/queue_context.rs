@@ -1,0 +1,64 @@
+//! `QueueContext`: the state that the steps of an I/O need while a thread works at a hardware
+//! queue.
+//!
+//! Made for each call from a channel or a worker, and for each queue that a thread runs for others.
+//! The steps are in dispatch.rs, direct.rs, complete.rs, waiters.rs, handover.rs and
+//! baseline/filled.rs. A thread that serves the queue also holds its `ServeGuard`. Kernel
+//! counterpart: `struct blk_mq_alloc_data`, which carries the same values.
+
+use millrace_machine::{Machine, Stage};
+
+use crate::account::DiskStats;
+use crate::disk::Disk;
+use crate::disk::submit_context::SubmitContext;
+use crate::disk::trace::Tracing;
+use crate::queue::HardwareQueue;
+
+/// One thread at one hardware queue of a drive.
+pub(crate) struct QueueContext<'a, M: Machine> {
+    pub(crate) disk: &'a Disk<M>,
+    pub(crate) hctx: &'a HardwareQueue<M>,
+    /// The thread's state that goes with it from queue to queue.
+    pub(crate) run: &'a mut SubmitContext<M>,
+    /// The thread's account of this queue.
+    pub(crate) stats: &'a DiskStats<M>,
+}
+
+impl<'a, M: Machine> QueueContext<'a, M> {
+    /// Creates the context for hardware queue `hctx` of a drive.
+    #[inline(always)]
+    pub(crate) fn new(
+        disk: &'a Disk<M>,
+        hctx: u16,
+        run: &'a mut SubmitContext<M>,
+        stats: &'a DiskStats<M>,
+    ) -> Self {
+        QueueContext { disk, hctx: &disk.queues.hctxs()[usize::from(hctx)], run, stats }
+    }
+
+    /// Charges the simulated cost of a stage between software queue and driver.
+    #[inline(always)]
+    pub(crate) fn work(&self, stage: Stage, count: u32) {
+        if self.disk.baseline.as_ref().is_none_or(|baseline| baseline.has_two_levels) {
+            M::work(stage, count);
+        }
+    }
+
+    /// Returns true if this thread may run the queue.
+    #[inline(always)]
+    pub(crate) fn may_serve(&self) -> bool {
+        self.hctx.may_serve(self.run.owner)
+    }
+
+    /// Returns true if a sink or a recording traces this thread's work on the drive.
+    #[inline(always)]
+    pub(crate) fn is_traced(&self) -> bool {
+        self.run.trace.is_some() || self.disk.config.trace.is_some()
+    }
+
+    /// Returns an emitter of trace events for this thread's work on the drive.
+    #[inline(always)]
+    pub(crate) fn trace(&mut self) -> Tracing<'_, M> {
+        Tracing { disk: self.disk, run: self.run }
+    }
+}

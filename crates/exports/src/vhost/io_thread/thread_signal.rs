@@ -1,0 +1,87 @@
+//! Frees I/O threads that hang in a write to an eventfd shared with a frontend.
+//!
+//! The eventfd that interrupts a guest belongs to its frontend too, which may fill it and make it
+//! blocking after the server has made it non-blocking. Only a signal ends a write that blocks
+//! there. So a thread that waits long for an I/O thread sends it a signal that has no other use and
+//! does nothing, again and again. Any other system call that this interrupts is restarted. The
+//! interrupt that is not written is not lost: a full eventfd already signals one.
+//!
+//! Called by vhost.rs (at shutdown) and device.rs (for a ring that stops).
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, Once};
+
+/// Ignored by default, so a stray one does no harm to a process without the handler.
+const SIGNAL: i32 = libc::SIGURG;
+
+static INSTALL: Once = Once::new();
+
+/// Target of the signal: the thread ID of one thread, or 0 if there is none.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ThreadSignal(Arc<AtomicI32>);
+
+/// Makes the calling thread the target of the signal until dropped.
+pub(crate) struct SignalTarget(ThreadSignal);
+
+impl ThreadSignal {
+    /// Makes the calling thread the target of the signal.
+    pub(crate) fn attach(&self) -> SignalTarget {
+        INSTALL.call_once(install);
+        // SeqCst, as below: rare, and orders nothing else.
+        // SAFETY: a plain system call.
+        self.0.store(unsafe { libc::gettid() }, Ordering::SeqCst);
+        SignalTarget(self.clone())
+    }
+
+    /// Interrupts a blocking system call of the thread.
+    pub(crate) fn send(&self) {
+        // SeqCst: a caller that reads an old thread ID signals again later.
+        let thread = self.0.load(Ordering::SeqCst);
+        if thread != 0 {
+            // SAFETY: plain system calls. A thread that has ended meanwhile gets no signal, and
+            // another one of this process with its number does as this one would.
+            unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, SIGNAL) };
+        }
+    }
+}
+
+impl Drop for SignalTarget {
+    fn drop(&mut self) {
+        // SeqCst: rare, and orders nothing else.
+        self.0.0.store(0, Ordering::SeqCst);
+    }
+}
+
+/// Installs a handler without SA_RESTART, so that system calls return. An existing handler is kept.
+fn install() {
+    // SAFETY: all-zero bytes are an action without flags and mask; the handler does nothing.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(SIGNAL, std::ptr::null(), &raw mut action);
+        if matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN) {
+            action.sa_sigaction = nothing as *const () as usize;
+            action.sa_flags = 0;
+            libc::sigaction(SIGNAL, &raw const action, std::ptr::null_mut());
+        }
+    }
+}
+
+extern "C" fn nothing(_: i32) {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_has_ended_is_not_target_any_more() {
+        let signal = ThreadSignal::default();
+        let target = signal.attach();
+        // SAFETY: a plain system call.
+        assert_eq!(signal.0.load(Ordering::SeqCst), unsafe { libc::gettid() });
+        signal.send();
+        drop(target);
+        assert_eq!(signal.0.load(Ordering::SeqCst), 0);
+        signal.send();
+    }
+}
