@@ -1,7 +1,7 @@
-//! `cargo xtask check`: everything that must pass before a commit, in order of rising cost.
+//! `cargo xtask check`: all checks that must pass before a commit, cheapest first.
 //!
 //! Runs rustfmt, clippy, rustdoc, `cargo package`, the tests, `primitives` and `tidy`; stops at the
-//! first that fails, because later output would bury it. Called by `main`; calls cargo as a child
+//! first failure, because later output would bury it. Called by `main`; calls cargo as a child
 //! process, `primitives::run` and `tidy::run`.
 
 use std::path::Path;
@@ -12,9 +12,9 @@ use anyhow::{Context, Result};
 
 use crate::{primitives, tidy};
 
-/// Whether the tests are part of the check; CI has just run them.
+/// Selects if the tests are part of the check; CI has just run them.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Tests {
+pub enum TestSelection {
     /// Run them.
     Run,
     /// Leave them out.
@@ -22,35 +22,35 @@ pub enum Tests {
 }
 
 /// One call of cargo.
-pub struct Step {
-    /// What it is called in the output.
+pub struct CargoStep {
+    /// Name of the step in the output.
     pub name: &'static str,
     /// Arguments of cargo.
     pub args: &'static [&'static str],
-    /// A variable to set.
+    /// An environment variable to set.
     pub env: Option<(&'static str, &'static str)>,
 }
 
-const LINTS: [Step; 5] = [
-    Step { name: "fmt", args: &["fmt", "--all", "--check"], env: None },
-    Step {
+const LINTS: [CargoStep; 5] = [
+    CargoStep { name: "fmt", args: &["fmt", "--all", "--check"], env: None },
+    CargoStep {
         name: "clippy",
         args: &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
         env: None,
     },
-    // The workspace has the feature `tls` on, as the program asks for it.
-    Step {
+    // A workspace build always has the feature `tls`, because the program enables it.
+    CargoStep {
         name: "clippy without tls",
         args: &["clippy", "-pmillrace", "--features", "serve", "--lib", "--", "-D", "warnings"],
         env: None,
     },
-    Step {
+    CargoStep {
         name: "doc",
         args: &["doc", "--workspace", "--no-deps"],
         env: Some(("RUSTDOCFLAGS", "-D warnings")),
     },
-    // Packages of all crates that can be published, not built. Without the network.
-    Step {
+    // Packages all publishable crates without building them or using the network.
+    CargoStep {
         name: "package",
         args: &[
             "package",
@@ -77,23 +77,22 @@ const LINTS: [Step; 5] = [
     },
 ];
 
-const TESTS: [Step; 2] = [
-    Step { name: "test", args: &["test", "--workspace"], env: None },
-    Step {
+const TESTS: [CargoStep; 2] = [
+    CargoStep { name: "test", args: &["test", "--workspace"], env: None },
+    CargoStep {
         name: "test without tls",
         args: &["test", "-pmillrace-drives", "--lib", "nbd::settings"],
         env: None,
     },
 ];
 
-/// Runs every step in `root`; true if all passed.
+/// Runs every step in `root`; returns true if all passed.
 ///
 /// # Errors
-///
 /// When cargo cannot be started or a file of the tree cannot be read.
-pub fn run(root: &Path, tests: Tests) -> Result<bool> {
-    let mut steps: Vec<&Step> = LINTS.iter().collect();
-    if tests == Tests::Run {
+pub fn run(root: &Path, tests: TestSelection) -> Result<bool> {
+    let mut steps: Vec<&CargoStep> = LINTS.iter().collect();
+    if tests == TestSelection::Run {
         steps.extend(&TESTS);
     }
     for step in steps {
@@ -107,11 +106,10 @@ pub fn run(root: &Path, tests: Tests) -> Result<bool> {
     timed("tidy", || tidy::run(root))
 }
 
-/// Runs a step and prints how long it took.
+/// Runs a step and prints its duration.
 ///
 /// # Errors
-///
-/// Those of the step.
+/// The errors of the step.
 pub fn timed(name: &str, step: impl FnOnce() -> Result<bool>) -> Result<bool> {
     println!("check: {name} ...");
     let start = Instant::now();
@@ -125,13 +123,12 @@ pub fn timed(name: &str, step: impl FnOnce() -> Result<bool>) -> Result<bool> {
     Ok(passed)
 }
 
-/// Runs cargo in `root`; true if it succeeded.
+/// Runs cargo in `root`; returns true if it succeeded.
 ///
 /// # Errors
-///
 /// When cargo cannot be started.
-pub fn cargo(root: &Path, step: &Step) -> Result<bool> {
-    // Under `cargo xtask` this is the cargo that was called, toolchain override included.
+pub fn cargo(root: &Path, step: &CargoStep) -> Result<bool> {
+    // Under `cargo xtask` this variable is the cargo that was called, toolchain override included.
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)
         .args(step.args)
@@ -149,8 +146,8 @@ mod tests {
     #[test]
     fn a_step_passes_exactly_when_cargo_succeeds() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let good = Step { name: "good", args: &["--version"], env: None };
-        let bad = Step { name: "bad", args: &["no-such-verb-of-cargo"], env: None };
+        let good = CargoStep { name: "good", args: &["--version"], env: None };
+        let bad = CargoStep { name: "bad", args: &["no-such-verb-of-cargo"], env: None };
         assert!(timed("good", || cargo(root, &good)).unwrap());
         assert!(!timed("bad", || cargo(root, &bad)).unwrap());
     }

@@ -1,19 +1,18 @@
-//! `cargo xtask programs`, `schedulers` and `matrix`: comparisons with programs of others.
+//! `cargo xtask programs`, `schedulers` and `matrix`: comparisons with other programs.
 //!
-//! Runs the example of millrace-tests of that name, with this command's own arguments: what it
-//! needs of the workspace is not what the checks need. Called by `main`; calls cargo as a child
-//! process.
+//! Runs the example of that name in millrace-tests, and passes it this command's arguments. A
+//! separate process, because it needs other dependencies than the checks. Called by `main`; calls
+//! cargo as a child process.
 
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// Runs it; true if it printed its tables.
+/// Runs the comparison; returns true if it printed its tables.
 ///
 /// # Errors
-///
-/// If it does not build, an argument is wrong, or the machine lacks what it needs.
+/// If it does not build, an argument is wrong, or the machine lacks something that it needs.
 pub fn run(root: &Path, name: &str, args: &[&str]) -> Result<bool> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)
@@ -23,7 +22,7 @@ pub fn run(root: &Path, name: &str, args: &[&str]) -> Result<bool> {
         .status()
         .context("cannot run cargo")?;
     if !status.success() {
-        bail!("{name}: nothing was measured; above is why");
+        bail!("{name}: nothing was measured; see the error above");
     }
     Ok(true)
 }

@@ -1,10 +1,10 @@
 //! `cargo xtask deb`: a Debian package of the build with profile `dist`.
 //!
-//! Owns what is in the package and where: the program, the units (not started, since the
-//! configuration is to be edited), users, manual pages (manual.rs makes that of the configuration),
-//! completions, the configuration to begin with, the documents, and scripts. Everything is laid out
-//! under `target/deb` and packed by dpkg-deb, so no root is needed. Called by `main`; calls cargo,
-//! the program and dpkg-deb.
+//! Owns the list of the package's files: the program, the units (not started, since the
+//! configuration must be edited first), users, manual pages (manual.rs makes the configuration's
+//! page), completions, an initial configuration, the documents, and maintainer scripts. Everything
+//! is laid out under `target/deb` and packed by dpkg-deb, so root is not needed. Called by `main`;
+//! calls cargo, the program and dpkg-deb.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 
 mod manual;
 
-/// Files of the repository, and where they go: path here, path there.
+/// Files of the repository, and their paths in the package.
 const FILES: [(&str, &str); 8] = [
     ("docs/millrace.service", "usr/lib/systemd/system/millrace.service"),
     ("docs/millrace.socket", "usr/lib/systemd/system/millrace.socket"),
@@ -26,14 +26,14 @@ const FILES: [(&str, &str); 8] = [
     ("README.md", "usr/share/doc/millrace/README.md"),
     ("CHANGELOG.md", "usr/share/doc/millrace/CHANGELOG.md"),
 ];
-/// The configuration to begin with: the administrator's from then on.
+/// Initial configuration; the administrator owns it after the installation.
 const EXAMPLE: &str = "docs/example.toml";
 /// Documents that make up millrace.toml(5).
 const REFERENCE: [&str; 2] = ["docs/configuration.md", "docs/test-drives.md"];
 const CONFIGURATION: &str = "etc/millrace.toml";
 /// Folder of the documents, beside README.md as in the repository, so that its links work.
 const DOCUMENTS: &str = "usr/share/doc/millrace/docs";
-/// Shells, and where their completions are looked for.
+/// Shells, and the paths in which they look for completions.
 const COMPLETIONS: [(&str, &str); 3] = [
     ("bash", "usr/share/bash-completion/completions/millrace"),
     ("zsh", "usr/share/zsh/vendor-completions/_millrace"),
@@ -47,9 +47,10 @@ Files: *
 Copyright: The millrace developers
 License: Apache-2.0 or MIT
 ";
-/// Users, then what is to be done next. Nothing is started or restarted: /etc/millrace.toml is the
-/// administrator's to edit, and clients decide when a daemon may go. A daemon whose program was
-/// replaced is found by the kernel's word for that.
+/// Script that runs after installation: creates users, then prints the next step. It starts and
+/// restarts nothing: the administrator must edit /etc/millrace.toml first, and only clients know
+/// when a restart is possible. A daemon whose program was replaced is found by the suffix
+/// "(deleted)" that the kernel appends to its path.
 const POSTINST: &str = "\
 #!/bin/sh
 set -e
@@ -68,13 +69,13 @@ if [ \"$1\" = configure ]; then
         fi
     done
     if [ -n \"$running\" ]; then
-        echo \"millrace: the former program still runs, and clients go on: process$running\"
-        echo \"millrace: for the new one, when clients can wait: systemctl restart millrace\"
-        echo \"millrace: (stop and start a daemon that is not the unit's)\"
+        echo \"millrace: the previous program still serves its clients: process$running\"
+        echo \"millrace: to switch when clients can wait: systemctl restart millrace\"
+        echo \"millrace: (a daemon outside the unit must be stopped and started by hand)\"
     fi
 fi
 ";
-/// The socket first: a client would start the daemon again.
+/// Stops the socket first: otherwise a client would start the daemon again.
 const PRERM: &str = "\
 #!/bin/sh
 set -e
@@ -82,17 +83,16 @@ if [ \"$1\" = remove ] && [ -d /run/systemd/system ]; then
     systemctl disable --now millrace.socket millrace.service || true
 fi
 ";
-/// Drives in /srv/millrace are never removed, nor the user who owns them.
+/// Drives in /srv/millrace are never removed, nor the user that owns them.
 const POSTRM: &str = "\
 #!/bin/sh
 set -e
 if [ -d /run/systemd/system ]; then systemctl daemon-reload || true; fi
 ";
 
-/// Builds the program, unless `binary` is one, and packs it; true if there is a package.
+/// Packs `binary`, or builds the program first if it is None; returns true if there is a package.
 ///
 /// # Errors
-///
 /// When the program cannot be built, a file is missing, or dpkg-deb fails.
 pub fn run(root: &Path, binary: Option<&str>) -> Result<bool> {
     let binary = match binary {
@@ -115,7 +115,7 @@ pub fn run(root: &Path, binary: Option<&str>) -> Result<bool> {
     Ok(true)
 }
 
-/// Builds the program and gives its path.
+/// Builds the program and returns its path.
 fn built(root: &Path) -> Result<PathBuf> {
     let mut cargo = Command::new("cargo");
     cargo.args(["build", "--profile", "dist", "--package", "millrace-cli"]).current_dir(root);
@@ -126,7 +126,7 @@ fn built(root: &Path) -> Result<PathBuf> {
     Ok(target.join("dist/millrace"))
 }
 
-/// Puts all files of the package into `folder`.
+/// Copies all files of the package into `folder`.
 fn lay_out(root: &Path, folder: &Path, binary: &Path) -> Result<()> {
     let program = folder.join("usr/bin/millrace");
     copy(binary, &program, 0o755)?;
@@ -163,7 +163,7 @@ fn lay_out(root: &Path, folder: &Path, binary: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The documents of users, in the repository.
+/// Returns the paths of the user documents in the repository.
 fn documents(root: &Path) -> Result<Vec<PathBuf>> {
     let mut list = Vec::new();
     for entry in fs::read_dir(root.join("docs")).context("docs")? {
@@ -174,7 +174,7 @@ fn documents(root: &Path) -> Result<Vec<PathBuf>> {
     Ok(list)
 }
 
-/// Writes what dpkg wants to know, and its scripts.
+/// Writes the control files of dpkg, and the maintainer scripts.
 fn control(folder: &Path, binary: &Path, architecture: &str, version: &str) -> Result<()> {
     let libc = newest_glibc(&fs::read(binary).context("cannot read the program")?);
     let kib = size_bytes(folder)?.div_ceil(1024);
@@ -197,7 +197,7 @@ fn control(folder: &Path, binary: &Path, architecture: &str, version: &str) -> R
     Ok(())
 }
 
-/// The newest version of glibc that a program asks for, by the names of its symbols' versions.
+/// Returns the newest glibc version that a program needs, from the version names of its symbols.
 fn newest_glibc(program: &[u8]) -> String {
     let mut newest = (2, 17);
     for part in String::from_utf8_lossy(program).split("GLIBC_2.").skip(1) {
@@ -207,7 +207,7 @@ fn newest_glibc(program: &[u8]) -> String {
     format!("{}.{}", newest.0, newest.1)
 }
 
-/// Bytes of all files below a folder.
+/// Returns the total size of the files below a folder.
 fn size_bytes(folder: &Path) -> Result<u64> {
     let mut bytes = 0;
     for entry in fs::read_dir(folder)? {
@@ -233,7 +233,7 @@ fn write(to: &Path, bytes: impl AsRef<[u8]>, mode: u32) -> Result<()> {
     Ok(())
 }
 
-/// Standard output of a command that must succeed.
+/// Runs a command that must succeed, and returns its standard output.
 fn output(command: &mut Command) -> Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.output().with_context(|| format!("{name}: cannot start; install it"))?;

@@ -1,7 +1,7 @@
 //! `cargo xtask`: the checks of this repository, run the same way by people and by CI.
 //!
-//! Owns only the choice of the verb; each verb is one function of one file. Exit status 0 means
-//! clean, 1 that a check found something, 2 that a check could not be made.
+//! Owns only the choice of the verb; each verb is one function in one file. Exit status: 0 clean, 1
+//! a check found something, 2 a check could not be made.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)] // A tool for people: it talks to them.
 
@@ -13,6 +13,7 @@ mod models;
 mod mutants;
 mod planted;
 mod primitives;
+mod seams;
 mod tidy;
 mod times;
 mod tree;
@@ -20,7 +21,7 @@ mod tree;
 use std::path::Path;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask tidy | api [--write] | primitives | models | planted \
+const USAGE: &str = "usage: cargo xtask tidy | api [--write] | primitives | models | planted | seams \
                      | mutants [--short | ...] | programs [--help | ...] \
                      | schedulers [--help | ...] | matrix [--help | ...] | deb [PROGRAM] \
                      | times [build | test | change | test-all]... | check [--skip-tests]";
@@ -31,11 +32,12 @@ fn main() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace");
     let clean = match words.as_slice() {
         ["tidy"] => tidy::run(root),
-        ["api"] => api::run(root, api::Mode::Check),
-        ["api", "--write"] => api::run(root, api::Mode::Write),
+        ["api"] => api::run(root, api::ListingMode::Check),
+        ["api", "--write"] => api::run(root, api::ListingMode::Write),
         ["primitives"] => primitives::run(root),
         ["models"] => models::run(root),
         ["planted"] => planted::run(root),
+        ["seams"] => seams::run(root),
         ["mutants", more @ ..] => mutants::run(root, more),
         [name @ ("programs" | "schedulers" | "matrix"), more @ ..] => {
             comparison::run(root, name, more)
@@ -43,8 +45,8 @@ fn main() -> ExitCode {
         ["times", more @ ..] => times::run(root, more),
         ["deb"] => deb::run(root, None),
         ["deb", binary] => deb::run(root, Some(binary)),
-        ["check"] => check::run(root, check::Tests::Run),
-        ["check", "--skip-tests"] => check::run(root, check::Tests::Skip),
+        ["check"] => check::run(root, check::TestSelection::Run),
+        ["check", "--skip-tests"] => check::run(root, check::TestSelection::Skip),
         _ => Err(anyhow::anyhow!("{USAGE}")),
     };
     match clean {

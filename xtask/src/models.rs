@@ -1,23 +1,23 @@
-//! `cargo xtask models`: the lock-free parts under every interleaving and memory order.
+//! `cargo xtask models`: checks the lock-free code under every interleaving and memory order.
 //!
-//! Runs, optimised, the litmus tests of the checked machine and the models of the block layer and
-//! of vhost-user on it, with their output: how many executions each took, and after how many each
-//! planted bug was found. They are built from the patched copy of `planted`, which has hooks for
-//! bugs. Called by `main` and by CI; calls cargo as a child process.
+//! Runs, optimised, the litmus tests of the checked machine, and on it the models of the block
+//! layer and of vhost-user. Their output says how many executions each took, and after how many
+//! each seeded bug was found. They are built from the patched copy of `planted`, which has hooks
+//! for bugs. Called by `main` and by CI; calls cargo as a child process.
 
 use std::path::Path;
 
 use anyhow::Result;
 
-use crate::check::{Step, cargo, timed};
+use crate::check::{CargoStep, cargo, timed};
 use crate::planted;
 
-/// The folder around the copy, in which it is built: beside the copy, which is cleared of all that
-/// git does not know.
+/// Builds outside the copy of the tree, because the copy is cleared of all files that git does not
+/// know.
 const TARGET: Option<(&str, &str)> = Some(("CARGO_TARGET_DIR", ".."));
 
-const STEPS: [Step; 3] = [
-    Step {
+const STEPS: [CargoStep; 3] = [
+    CargoStep {
         name: "litmus tests of the checked machine",
         args: &[
             "test",
@@ -30,7 +30,7 @@ const STEPS: [Step; 3] = [
         ],
         env: TARGET,
     },
-    Step {
+    CargoStep {
         name: "models of the block layer",
         args: &[
             "test",
@@ -44,8 +44,8 @@ const STEPS: [Step; 3] = [
         ],
         env: TARGET,
     },
-    Step {
-        name: "models of what serves virtual machines",
+    CargoStep {
+        name: "models of vhost-user",
         args: &[
             "test",
             "--profile=checked",
@@ -59,10 +59,9 @@ const STEPS: [Step; 3] = [
     },
 ];
 
-/// Runs all; true if every test passed.
+/// Runs all models; returns true if every test passed.
 ///
 /// # Errors
-///
 /// When the tree cannot be copied and patched, or cargo cannot be started.
 pub fn run(root: &Path) -> Result<bool> {
     let tree = planted::patched_tree(root)?;

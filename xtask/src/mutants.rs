@@ -1,9 +1,10 @@
-//! `cargo xtask mutants`: how many small bugs the tests of a crate find in it.
+//! `cargo xtask mutants`: measures how many small bugs in a crate its tests find.
 //!
-//! cargo-mutants plants them one at a time: an operator exchanged, a function that only returns
-//! something. Each crate is judged by its own tests alone, without the models, which take minutes.
-//! Survivors must stand in `xtask/mutants/known.txt` with a reason; `xtask/mutants/short.txt` lists
-//! the few that CI plants. Called by `main`; calls cargo-mutants, in the copy of `tree`.
+//! cargo-mutants seeds one bug at a time: an operator exchanged, or a function that only returns
+//! some value. Each crate is tested by its own tests alone, without the models, which take minutes.
+//! Mutants that survive must be listed in `xtask/mutants/known.txt` with a reason;
+//! `xtask/mutants/short.txt` lists the few that CI tests. Called by `main`; calls cargo-mutants in
+//! a copy of the tree made by `tree`.
 
 mod list;
 
@@ -15,34 +16,34 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 
 use crate::tree;
-use list::{Entry, Key};
+use list::{MutantEntry, MutantKey};
 
-/// Of a whole crate, or an even sample, so many in a hundred must die.
+/// Share of mutants that the tests must find, for a whole crate or an even sample.
 const KILLED_PERCENT_MIN: f64 = 90.0;
 
 const USAGE: &str =
     "usage: cargo xtask mutants [--short] [--package NAME]... [--shard K/N | --sample N]
-  --short        only the mutants of xtask/mutants/short.txt, as CI does
+  --short        test only the mutants of xtask/mutants/short.txt, as CI does
   --package      one of block, exports-vhost, exports-server, exports-rest, nbd, clients,
                  runtime, cache, drives, reactor
-  --shard K/N    every Nth mutant, from the Kth on, counted from 0
-  --sample N     the same as --shard 0/N";
+  --shard K/N    test every Nth mutant, starting at the Kth, counted from 0
+  --sample N     equal to --shard 0/N";
 
-/// Files of a package, and which of its tests judge them.
-struct Group {
+/// A set of files of a package, and the tests that must find the mutants in them.
+struct MutantGroup {
     name: &'static str,
     package: &'static str,
-    /// Another package whose tests judge them beside its own.
+    /// Another package whose tests also run.
     judge: Option<&'static str>,
-    /// Globs of files; none for all.
+    /// Globs of the group's files; empty for all.
     files: &'static [&'static str],
-    /// Globs of files left to other groups.
+    /// Globs of files that belong to other groups.
     but: &'static [&'static str],
-    /// The test targets.
+    /// Arguments of cargo that select the test targets.
     tests: &'static [&'static str],
-    /// Tests left out by name: they take long, and what they see others see, too.
+    /// Tests left out by name, because they take long and other tests find the same bugs.
     skipped: &'static [&'static str],
-    /// Tests left out as well when only the short list is planted.
+    /// Further tests left out when only the short list is tested.
     slow: &'static [&'static str],
 }
 
@@ -56,27 +57,27 @@ const SLOW_OF_SERVERS: [&str; 6] = [
     "server_unaligned::",
 ];
 
-/// In the order of importance.
-const GROUPS: [Group; 10] = [
-    Group {
+/// All groups, the most important first.
+const GROUPS: [MutantGroup; 10] = [
+    MutantGroup {
         name: "block",
         package: "millrace-block",
         judge: None,
         files: &[],
         but: &[],
         tests: &["--lib", "--test=layer"],
-        // These take longer than all others together.
+        // These tests take longer than all others together.
         skipped: &["models::", "allocation::", "simulated::"],
         slow: &[],
     },
-    Group {
+    MutantGroup {
         name: "exports-vhost",
         package: "millrace-exports",
         judge: None,
         files: &["crates/exports/src/vhost.rs", "crates/exports/src/vhost/**"],
         but: &[],
         tests: &["--lib", "--test=exports"],
-        // Tests of placement measure for long; servers do not use what is here.
+        // Tests of placement measure for a long time; the server tests do not use this code.
         skipped: &[
             "model::",
             "server_bounds::",
@@ -90,7 +91,7 @@ const GROUPS: [Group; 10] = [
         ],
         slow: &["vhost_behaviour::", "vhost_foreign::", "vhost_memory::", "vhost_protocol::"],
     },
-    Group {
+    MutantGroup {
         name: "exports-server",
         package: "millrace-exports",
         judge: None,
@@ -100,7 +101,7 @@ const GROUPS: [Group; 10] = [
         skipped: &["model::", "vhost_", "allocation::"],
         slow: &SLOW_OF_SERVERS,
     },
-    Group {
+    MutantGroup {
         name: "exports-rest",
         package: "millrace-exports",
         judge: None,
@@ -115,7 +116,7 @@ const GROUPS: [Group; 10] = [
         skipped: &["model::", "vhost_", "allocation::"],
         slow: &SLOW_OF_SERVERS,
     },
-    Group {
+    MutantGroup {
         name: "nbd",
         package: "millrace-nbd",
         judge: None,
@@ -125,7 +126,7 @@ const GROUPS: [Group; 10] = [
         skipped: &[],
         slow: &[],
     },
-    Group {
+    MutantGroup {
         name: "clients",
         package: "millrace-clients",
         judge: Some("millrace-exports"),
@@ -135,8 +136,8 @@ const GROUPS: [Group; 10] = [
         skipped: &["model::", "vhost_placement::"],
         slow: &SLOW_OF_SERVERS,
     },
-    // I/O threads and drives' workers show what they do on drives only.
-    Group {
+    // Mistakes of I/O threads and workers show only with drives.
+    MutantGroup {
         name: "runtime",
         package: "millrace-runtime",
         judge: Some("millrace-drives"),
@@ -146,9 +147,9 @@ const GROUPS: [Group; 10] = [
         skipped: &[],
         slow: &[],
     },
-    // What its own tests judge; the rest of the cache is judged by the explorer, which has none
-    // that is quick enough.
-    Group {
+    // Only the files that the crate's own tests cover; the rest of the cache is tested by the
+    // explorer, which takes too long for mutants.
+    MutantGroup {
         name: "cache",
         package: "millrace-cache",
         judge: None,
@@ -163,7 +164,7 @@ const GROUPS: [Group; 10] = [
         skipped: &[],
         slow: &[],
     },
-    Group {
+    MutantGroup {
         name: "drives",
         package: "millrace-drives",
         judge: None,
@@ -173,7 +174,7 @@ const GROUPS: [Group; 10] = [
         skipped: &[],
         slow: &[],
     },
-    Group {
+    MutantGroup {
         name: "reactor",
         package: "millrace-reactor",
         judge: None,
@@ -185,39 +186,38 @@ const GROUPS: [Group; 10] = [
     },
 ];
 
-/// Built for speed of building: each mutant is built once, and most die in the first second.
+/// Profile for fast builds: each mutant is built once, and most are found in the first second.
 const PROFILE: [(&str, &str); 3] = [
     ("CARGO_PROFILE_DEV_OPT_LEVEL", "0"),
     ("CARGO_PROFILE_DEV_DEBUG", "false"),
     ("CARGO_INCREMENTAL", "1"),
 ];
 
-/// Which mutants to plant.
+/// Selection of the mutants to test.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Choice {
+struct MutantSelection {
     short: bool,
-    /// Names of groups or packages; none for all.
+    /// Names of groups or packages; empty for all.
     packages: Vec<String>,
-    /// `K/N`.
+    /// Argument `K/N` of `--shard`.
     shard: Option<String>,
 }
 
-/// What became of the mutants of a group, by name.
+/// Results of a group's mutants, as names of mutants.
 #[derive(Debug, Default)]
-struct Outcome {
+struct MutantOutcome {
     caught: Vec<String>,
     missed: Vec<String>,
     timeout: Vec<String>,
     unviable: Vec<String>,
 }
 
-/// Plants the mutants that `args` ask for; true if none survived but known ones.
+/// Tests the mutants that `args` select; returns true if only known ones survived.
 ///
 /// # Errors
-///
 /// If the arguments are wrong, cargo-mutants is missing, or the tests fail without a mutant.
 pub fn run(root: &Path, args: &[&str]) -> Result<bool> {
-    let choice = Choice::parse(args)?;
+    let choice = MutantSelection::parse(args)?;
     let found = Command::new("cargo-mutants").args(["mutants", "--version"]).output();
     if !found.is_ok_and(|output| output.status.success()) {
         bail!("cargo-mutants is missing; install it with: cargo install cargo-mutants --locked");
@@ -227,13 +227,13 @@ pub fn run(root: &Path, args: &[&str]) -> Result<bool> {
         true => list::read(&root.join("xtask/mutants/short.txt"))?,
         false => Vec::new(),
     };
-    let place = Place::new(root);
+    let place = MutantFolders::new(root);
     tree::mirror(root, &place.tree, &BTreeMap::new())?;
     let mut clean = true;
     let mut table = String::from("| part | caught | timeout | missed | unviable | killed |\n");
     table.push_str("|---|---|---|---|---|---|\n");
     for group in GROUPS.iter().filter(|group| choice.has(group)) {
-        let wanted: Vec<&Entry> = short.iter().filter(|e| group.has(e.key.path())).collect();
+        let wanted: Vec<&MutantEntry> = short.iter().filter(|e| group.has(e.key.path())).collect();
         if choice.short && wanted.is_empty() {
             continue;
         }
@@ -246,15 +246,15 @@ pub fn run(root: &Path, args: &[&str]) -> Result<bool> {
     Ok(clean)
 }
 
-/// Where the mutants are made and built.
-struct Place {
+/// Folders in which mutants are made, built and reported.
+struct MutantFolders {
     tree: PathBuf,
-    /// The target folder of the workspace: crates of others are already built there.
+    /// Target folder of the workspace, where the dependencies are already built.
     target: PathBuf,
     reports: PathBuf,
 }
 
-impl Place {
+impl MutantFolders {
     fn new(root: &Path) -> Self {
         let target = root.join("target");
         Self { tree: target.join("mutants/tree"), reports: target.join("mutants/reports"), target }
@@ -262,18 +262,24 @@ impl Place {
 }
 
 /// Runs cargo-mutants on a group.
-fn plant(place: &Place, group: &Group, choice: &Choice, wanted: &[&Entry]) -> Result<Outcome> {
+fn plant(
+    place: &MutantFolders,
+    group: &MutantGroup,
+    choice: &MutantSelection,
+    wanted: &[&MutantEntry],
+) -> Result<MutantOutcome> {
     let report = place.reports.join(group.name);
     fs::create_dir_all(&report).context("cannot make target/mutants/reports")?;
     println!("mutants: {} ...", group.name);
     let mut command = Command::new("cargo-mutants");
     command.args(["mutants", "--in-place", "--no-times", "--no-shuffle", "--colors=never"]);
-    // A hang costs that much; twice what the tests need allows for a machine that is busy.
+    // Allow twice the time that the tests need, for a busy machine; a hang costs this much.
     command.args(["--timeout-multiplier=2", "--minimum-test-timeout=20", "--build-timeout=300"]);
     command.args(["--package", group.package]).arg("--output").arg(&report);
     let judges = group.judge.iter().flat_map(|judge| [group.package, judge]);
     command.args(judges.map(|package| format!("--test-package={package}")));
-    // Names alone do not do for wanted ones: "delete field" passes each `--re` (27.1.0).
+    // Select by file as well as by name: mutants named "delete field" match every `--re`
+    // (cargo-mutants 27.1.0).
     let files: Vec<&str> = wanted.iter().map(|entry| entry.key.path()).collect();
     let files = if files.is_empty() { group.files } else { &files };
     command.args(files.iter().flat_map(|glob| ["--file", glob]));
@@ -282,7 +288,7 @@ fn plant(place: &Place, group: &Group, choice: &Choice, wanted: &[&Entry]) -> Re
         command.args(["--shard", shard, "--sharding=round-robin"]);
     }
     command.args(wanted.iter().map(|entry| format!("--re={}", entry.key.pattern())));
-    // For building, too: what follows `--` is for running only.
+    // `--cargo-arg` applies to building, too; arguments after `--` apply to running only.
     command.args(group.tests.iter().map(|target| format!("--cargo-arg={target}")));
     command.args(["--", "--"]);
     let slow = if choice.short { group.slow } else { &[] };
@@ -294,9 +300,9 @@ fn plant(place: &Place, group: &Group, choice: &Choice, wanted: &[&Entry]) -> Re
         .stdin(Stdio::null())
         .status()
         .context("cannot run cargo-mutants")?;
-    // 2: some survived; 3: some ran out of time.
+    // 2: some mutants survived; 3: some timed out.
     match status.code() {
-        Some(0 | 2 | 3) => Outcome::read(&report.join("mutants.out")),
+        Some(0 | 2 | 3) => MutantOutcome::read(&report.join("mutants.out")),
         _ => bail!(
             "cargo-mutants failed on {}: see the logs in {}",
             group.name,
@@ -305,24 +311,32 @@ fn plant(place: &Place, group: &Group, choice: &Choice, wanted: &[&Entry]) -> Re
     }
 }
 
-/// Prints the survivors that are not known; true if there is none, and each wanted one was planted.
-fn judge(group: &Group, outcome: &Outcome, known: &[Entry], wanted: &[&Entry]) -> bool {
+/// Prints unknown survivors, and wanted mutants that do not exist. Returns true if there are
+/// neither.
+fn judge(
+    group: &MutantGroup,
+    outcome: &MutantOutcome,
+    known: &[MutantEntry],
+    wanted: &[&MutantEntry],
+) -> bool {
     let mut clean = true;
     for name in &outcome.missed {
-        match known.iter().find(|entry| Key::of(name).as_ref() == Some(&entry.key)) {
+        match known.iter().find(|entry| MutantKey::of(name).as_ref() == Some(&entry.key)) {
             Some(entry) => println!("mutants: known: {name}: {}", entry.reason),
             None => {
                 println!(
-                    "mutants: NO TEST SEES {name}: write one, or say in xtask/mutants/known.txt why not"
+                    "mutants: NO TEST FAILS WITH {name}: write one, or list the mutant in \
+                     xtask/mutants/known.txt with a reason"
                 );
                 clean = false;
             }
         }
     }
-    let planted: BTreeSet<Key> = outcome.tested().filter_map(|name| Key::of(name)).collect();
+    let planted: BTreeSet<MutantKey> =
+        outcome.tested().filter_map(|name| MutantKey::of(name)).collect();
     for entry in wanted.iter().filter(|entry| !planted.contains(&entry.key)) {
         println!(
-            "mutants: {} has no such mutant any more: {}; mend xtask/mutants/short.txt \
+            "mutants: {} has no mutant {} any more; correct xtask/mutants/short.txt \
              (cargo mutants --list --package {} shows all)",
             group.name, entry.key.0, group.package
         );
@@ -331,8 +345,8 @@ fn judge(group: &Group, outcome: &Outcome, known: &[Entry], wanted: &[&Entry]) -
     clean
 }
 
-impl Group {
-    /// Whether its mutants are in the file at `path`.
+impl MutantGroup {
+    /// Returns true if the group has the mutants of the file at `path`.
     fn has(&self, path: &str) -> bool {
         let inside = |glob: &&str| {
             let (front, _) = glob.split_once('*').unwrap_or((glob, ""));
@@ -345,7 +359,7 @@ impl Group {
     }
 }
 
-impl Choice {
+impl MutantSelection {
     fn parse(args: &[&str]) -> Result<Self> {
         let mut choice = Self::default();
         let mut rest = args.iter();
@@ -363,13 +377,13 @@ impl Choice {
         Ok(choice)
     }
 
-    fn has(&self, group: &Group) -> bool {
+    fn has(&self, group: &MutantGroup) -> bool {
         self.packages.is_empty()
             || self.packages.iter().any(|name| name == group.name || name == group.package)
     }
 }
 
-/// The name of a group or package, as `GROUPS` has it.
+/// Returns the full name of a group or package, as in `GROUPS`.
 fn package(name: &str) -> Result<String> {
     let long = format!("millrace-{name}");
     GROUPS
@@ -380,7 +394,7 @@ fn package(name: &str) -> Result<String> {
         .with_context(|| format!("no part {name}\n{USAGE}"))
 }
 
-impl Outcome {
+impl MutantOutcome {
     fn read(folder: &Path) -> Result<Self> {
         let names = |file: &str| -> Result<Vec<String>> {
             let path = folder.join(file);
@@ -400,7 +414,8 @@ impl Outcome {
         self.caught.iter().chain(&self.missed).chain(&self.timeout)
     }
 
-    /// A test that hangs sees the bug as well as one that fails; what does not build is no bug.
+    /// A test that hangs finds the bug just like one that fails; a mutant that does not build is no
+    /// bug.
     fn killed_percent(&self) -> f64 {
         let killed = self.caught.len() + self.timeout.len();
         let tested = killed + self.missed.len();
@@ -425,14 +440,17 @@ mod tests {
 
     #[test]
     fn a_sample_is_the_first_shard_of_so_many() {
-        let choice = Choice::parse(&["--package", "reactor", "--sample", "20"]).unwrap();
+        let choice = MutantSelection::parse(&["--package", "reactor", "--sample", "20"]).unwrap();
         assert_eq!(choice.shard.as_deref(), Some("0/20"));
         assert_eq!(choice.packages, ["reactor"]);
         let names = GROUPS.iter().filter(|g| choice.has(g)).map(|g| g.name);
         assert_eq!(names.collect::<Vec<_>>(), ["reactor"]);
-        assert!(Choice::parse(&["--package", "exports"]).unwrap().packages == ["millrace-exports"]);
-        assert!(Choice::parse(&["--package", "lab"]).is_err());
-        assert!(Choice::parse(&["--shard"]).is_err());
+        assert!(
+            MutantSelection::parse(&["--package", "exports"]).unwrap().packages
+                == ["millrace-exports"]
+        );
+        assert!(MutantSelection::parse(&["--package", "lab"]).is_err());
+        assert!(MutantSelection::parse(&["--shard"]).is_err());
     }
 
     #[test]
@@ -454,9 +472,14 @@ mod tests {
 
     #[test]
     fn only_known_survivors_pass_and_wanted_ones_must_exist() {
-        let known = [Entry { key: Key("a.rs: replace f with ()".into()), reason: "slower".into() }];
-        let mut outcome =
-            Outcome { missed: vec!["a.rs:1:2: replace f with ()".into()], ..Outcome::default() };
+        let known = [MutantEntry {
+            key: MutantKey("a.rs: replace f with ()".into()),
+            reason: "slower".into(),
+        }];
+        let mut outcome = MutantOutcome {
+            missed: vec!["a.rs:1:2: replace f with ()".into()],
+            ..MutantOutcome::default()
+        };
         assert!(judge(&GROUPS[0], &outcome, &known, &[]));
         assert!(!judge(&GROUPS[0], &outcome, &[], &[]));
         outcome.missed.clear();
@@ -466,8 +489,12 @@ mod tests {
     #[test]
     fn a_timeout_counts_as_killed_and_what_does_not_build_not_at_all() {
         let names = |count: usize| vec![String::new(); count];
-        let outcome =
-            Outcome { caught: names(7), missed: names(2), timeout: names(1), unviable: names(90) };
+        let outcome = MutantOutcome {
+            caught: names(7),
+            missed: names(2),
+            timeout: names(1),
+            unviable: names(90),
+        };
         assert!((outcome.killed_percent() - 80.0).abs() < 1e-9);
     }
 }

@@ -1,14 +1,14 @@
-//! `cargo xtask planted`: that `millrace-lab explore` finds every planted bug, and how many seeds
-//! it takes.
+//! `cargo xtask planted`: checks that `millrace-lab explore` finds every seeded bug, and counts the
+//! seeds that it needs.
 //!
 //! Copies the tree to `target/planted/tree`, patches hooks for bugs into the copy, builds the
-//! program there with the feature `planted`, runs it with each bug and without one, and prints a
+//! program there with the feature `planted`, runs it with each bug and without any, and prints a
 //! row for each. Called by `main`; `models` uses the copy, too. Calls cargo and the program as
-//! child processes. A bug that 1,000 seeds do not find fails the check.
+//! child processes. The check fails if 1,000 seeds do not find a bug.
 
 pub mod patch;
 
-/// The file of `lab/experiments` that lists the bugs.
+/// The list of bugs in `lab/experiments`.
 #[path = "../../lab/experiments/src/explorer/planted/names.rs"]
 mod names;
 
@@ -22,37 +22,36 @@ use crate::tree;
 use names::{CACHE_PLANTS, PLANTS};
 use patch::Patch;
 
-/// What has the program explore the cache.
+/// Arguments with which the program explores the cache.
 const CACHE: &[&str] = &["--cache"];
-/// Target folder of whatever is built in the patched copy.
+/// Target folder of all builds of the patched copy.
 const TARGET: &str = "target/planted";
 
-/// Brings the patched copy of the tree at `root` up to date and returns its folder. cargo is to
-/// build it in [`target`], and builds only what is new.
+/// Brings the patched copy of the tree at `root` up to date and returns its folder. Build it in
+/// [`target`], so that cargo builds only changes.
 ///
 /// # Errors
-///
 /// If git fails, a file cannot be read or written, or a patch does not fit.
 pub fn patched_tree(root: &Path) -> Result<PathBuf> {
     let copy = target(root).join("tree");
-    let lists = patch::read(root)?;
+    let lists = patch::read(root, patch::PLANTED)?;
     tree::mirror(root, &copy, &patch::apply_all(root, lists.values().flatten())?)?;
     Ok(copy)
 }
 
-/// Where cargo is to build the patched copy.
+/// Returns the target folder for builds of the patched copy.
 pub fn target(root: &Path) -> PathBuf {
     root.join(TARGET)
 }
 
-/// Runs the program with each bug planted; true if all were found, and nothing without one.
+/// Runs the program with each bug; returns true if all were found, and nothing was found without a
+/// bug.
 ///
 /// # Errors
-///
 /// If the program cannot be built or run.
 pub fn run(root: &Path) -> Result<bool> {
     let (tree, target) = (patched_tree(root)?, target(root));
-    let lists = patch::read(root)?;
+    let lists = patch::read(root, patch::PLANTED)?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let built = Command::new(cargo)
         .args(["build", "--profile=checked", "--package", "millrace-lab"])
@@ -61,7 +60,7 @@ pub fn run(root: &Path) -> Result<bool> {
         .status()
         .context("cannot run cargo")?;
     if !built.success() {
-        bail!("the program with planted bugs does not build");
+        bail!("the program with seeded bugs does not build; see above");
     }
     let program = target.join("checked/millrace-lab");
     let mut all = true;
@@ -94,7 +93,7 @@ fn explore(program: &Path, more: &[&str]) -> Result<Output> {
     }
 }
 
-/// File and function of a bug: those of the first hunk that names it.
+/// Returns file and function of a bug, from the first hunk that names it.
 fn place_of(plant: &str, lists: &BTreeMap<String, Vec<Patch>>) -> String {
     let capital = |word: &str| word[..1].to_uppercase() + &word[1..];
     let hook = format!("Plant::{}", plant.split('-').map(capital).collect::<String>());
@@ -104,7 +103,8 @@ fn place_of(plant: &str, lists: &BTreeMap<String, Vec<Patch>>) -> String {
     found.map_or_else(|| "nowhere".to_owned(), |(path, hunk)| format!("{path}, {}", hunk.name))
 }
 
-/// Kind of the first violation in a summary, and how many seeds it took: seeds begin with 0.
+/// Returns the kind of the first violation in a summary, and the number of seeds until then (seeds
+/// begin with 0).
 fn first_of(summary: &str) -> Option<(String, String)> {
     let (_, list) = summary.split_once("\"violating_seeds\":[[")?;
     let (first, _) = list.split_once(']')?;

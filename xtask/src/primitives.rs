@@ -1,11 +1,12 @@
-//! `cargo xtask primitives`: a primitive of `Machine` on `Native` costs what the plain thing costs.
+//! `cargo xtask primitives`: checks that primitives of `Machine` on `Native` cost no more than the
+//! plain operations.
 //!
 //! Compiles the example `primitives` of the machine crate to optimised assembly and compares each
-//! `native_X` in it with `plain_X`, instruction by instruction, after `assembly` took away what
-//! depends on the place in the file only. Link-time optimisation is off, because with it nothing is
-//! compiled to assembly at this stage; the functions are the same either way, all being inlined.
-//! The build has a folder of its own, so that it neither waits for another nor disturbs one.
-//! Called by `main` and `check`; calls cargo as a child process.
+//! `native_X` with `plain_X`, instruction by instruction, after `assembly` has removed everything
+//! that depends only on the position in the file. Link-time optimisation is off, because with it no
+//! assembly is produced at this stage; the functions are the same either way, as everything is
+//! inlined. The build has a target folder of its own, so that it neither waits for another build
+//! nor disturbs one. Called by `main` and `check`; calls cargo as a child process.
 
 mod assembly;
 
@@ -16,9 +17,10 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use assembly::{Assembly, Body};
+use assembly::{Assembly, AssemblyBody};
 
-/// What must be compared; each under this name, or under several that begin with it and `_`.
+/// Primitives that must be compared, each under this name or under several names that begin with it
+/// and `_`.
 const PRIMITIVES: [&str; 18] = [
     "counter_add",
     "counter_get",
@@ -40,37 +42,36 @@ const PRIMITIVES: [&str; 18] = [
     "work",
 ];
 
-/// Primitives that do more than the plain thing, and how many instructions more at most, those out
-/// of the way included: a lock looks at whether it counts when it is taken and when it is given up.
+/// Primitives that may have more instructions than the plain operation, and the limit, which
+/// includes code off the fast path: a lock checks if it must count, when taken and when released.
 const MORE: [(&str, usize); 2] = [("lock_lock", 30), ("lock_try_lock", 22)];
 
 /// One primitive, compiled both ways.
 #[derive(Debug, PartialEq, Eq)]
-struct Pair {
+struct PrimitivePair {
     name: String,
-    native: Body,
-    plain: Body,
+    native: AssemblyBody,
+    plain: AssemblyBody,
 }
 
-impl Pair {
-    /// How many instructions more than the plain thing it may have.
+impl PrimitivePair {
+    /// Returns how many more instructions than the plain operation it may have.
     fn more_max(&self) -> usize {
         MORE.iter().find(|(name, _)| *name == self.name).map_or(0, |(_, more)| *more)
     }
 
-    /// Whether it costs what it may.
+    /// Returns true if the primitive is within its limit.
     fn fits(&self) -> bool {
         let most = self.plain.instructions() + self.more_max();
         self.native == self.plain || self.more_max() > 0 && self.native.instructions() <= most
     }
 }
 
-/// Builds the example below `root`, compares, prints a table; true if every pair is equal, or
-/// differs by no more than it may.
+/// Builds the example below `root`, compares, and prints a table; returns true if every pair is
+/// equal or within its limit.
 ///
 /// # Errors
-///
-/// When the example does not build, or a primitive is not in it in both forms.
+/// When the example does not build, or lacks one form of a primitive.
 pub fn run(root: &Path) -> Result<bool> {
     let path = compile(root)?;
     let text = fs::read_to_string(&path)
@@ -88,7 +89,7 @@ fn compile(root: &Path) -> Result<PathBuf> {
     let folder = root.join(target).join("primitives");
     let path = folder.join("primitives.s");
     if folder.exists() && !path.exists() {
-        // Cargo would take the example for built and not write its assembly again.
+        // Otherwise cargo would consider the example built and not write the assembly again.
         fs::remove_dir_all(&folder)
             .with_context(|| format!("cannot empty the build folder {}", folder.display()))?;
     }
@@ -110,8 +111,8 @@ fn compile(root: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// All pairs, in the order of their names.
-fn pairs(assembly: &Assembly) -> Result<Vec<Pair>> {
+/// Returns all pairs, in order of their names.
+fn pairs(assembly: &Assembly) -> Result<Vec<PrimitivePair>> {
     let names = |prefix| assembly.names().filter_map(move |name| name.strip_prefix(prefix));
     let names: BTreeSet<&str> = names("native_").chain(names("plain_")).collect();
     for primitive in PRIMITIVES {
@@ -129,18 +130,18 @@ fn pairs(assembly: &Assembly) -> Result<Vec<Pair>> {
     let pair = |name: &str| {
         let (native, plain) = (body(format!("native_{name}"))?, body(format!("plain_{name}"))?);
         if native.instructions() == 0 || plain.instructions() == 0 {
-            bail!("no instruction found in the pair '{name}'; the assembly was not understood");
+            bail!("found no instructions in the pair '{name}'; adapt the parser to this assembly");
         }
-        Ok(Pair { name: name.to_owned(), native, plain })
+        Ok(PrimitivePair { name: name.to_owned(), native, plain })
     };
     names.into_iter().map(pair).collect()
 }
 
-/// A line for each pair, with both listings where they differ.
-fn table(pairs: &[Pair]) -> String {
+/// Formats a line for each pair, with both listings where they differ.
+fn table(pairs: &[PrimitivePair]) -> String {
     let mut text = format!("{:<32}{:>13}  outcome\n", "primitive", "instructions");
     for pair in pairs {
-        let Pair { name, native, plain } = pair;
+        let PrimitivePair { name, native, plain } = pair;
         let (mine, theirs) = (native.instructions(), plain.instructions());
         let counts = format!("{mine} / {theirs}");
         if native == plain {
@@ -168,7 +169,7 @@ mod tests {
         PRIMITIVES.iter().map(both).collect()
     }
 
-    fn pairs_of(text: &str) -> Result<Vec<Pair>> {
+    fn pairs_of(text: &str) -> Result<Vec<PrimitivePair>> {
         pairs(&Assembly::parse(text)?)
     }
 
@@ -186,7 +187,8 @@ mod tests {
         let more = "native_word_swap_x:\n\txchgq %rax, (%rdi)\n\tretq\n.Lfunc_end1:\n\
                     plain_word_swap_x:\n\tmovq %rax, (%rdi)\n\tretq\n.Lfunc_end2:\n";
         let pairs = pairs_of(&(complete() + more)).unwrap();
-        let different: Vec<&Pair> = pairs.iter().filter(|pair| pair.native != pair.plain).collect();
+        let different: Vec<&PrimitivePair> =
+            pairs.iter().filter(|pair| pair.native != pair.plain).collect();
         assert_eq!(different.len(), 1);
         let table = table(&pairs);
         assert!(table.contains("2 / 2  DIFFERS\n  native_word_swap_x:\n    xchgq %rax, (%rdi)\n"));
@@ -218,6 +220,6 @@ mod tests {
         let alone = complete() + "plain_cpu_twice:\n\tretq\n.Lfunc_end9:\n";
         assert_eq!(message(alone), "the assembly has no function 'native_cpu_twice'");
         let empty = complete() + "native_cpu_0:\n.Lfunc_end9:\nplain_cpu_0 = native_cpu_0\n";
-        assert!(message(empty).starts_with("no instruction found in the pair 'cpu_0'"));
+        assert!(message(empty).starts_with("found no instructions in the pair 'cpu_0'"));
     }
 }

@@ -1,10 +1,10 @@
-//! `cargo xtask tidy`: the house style as a test.
+//! `cargo xtask tidy`: checks the house style.
 //!
-//! Reads the tree once into `Source`s and hands them to the rules, one rule a file. A rule is a
+//! Reads the tree once into `Source`s and passes them to the rules, one rule per file. A rule is a
 //! pure function from text to `Finding`s, so each is tested on strings; only this file, `allow`,
-//! `commits`, `documents`, `places`, `products` and `crate::api` read anything. Whatever a rule
-//! tolerates is written in a list under `xtask/allow`, and an entry that is not needed is itself a
-//! finding, so the lists can only shrink. Called by `main` and `check`.
+//! `commits`, `documents`, `places`, `products` and `crate::api` read files. Exceptions to a rule
+//! are listed under `xtask/allow`, and an entry that is not needed is itself a finding, so the
+//! lists can only shrink. Called by `main` and `check`.
 
 mod allow;
 mod arguments;
@@ -18,6 +18,7 @@ mod layers;
 mod layout;
 mod methods;
 mod modules;
+mod names;
 mod patches;
 mod places;
 mod products;
@@ -35,17 +36,17 @@ use anyhow::{Context, Result};
 use allow::AllowList;
 use source::Source;
 
-/// Folders whose Rust files are held to the rules; `fuzz` is a workspace of its own.
+/// Folders whose Rust files are checked; `fuzz` is a workspace of its own.
 const RUST_ROOTS: [&str; 4] = ["crates", "lab", "xtask", "tests"];
 
-/// One violation: where, and what to do about it.
+/// One violation: its place, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     /// Path from the root of the repository, with `/`.
     pub path: String,
-    /// Line, counted from 1.
+    /// Line, from 1.
     pub line: usize,
-    /// What is wrong and what to do.
+    /// Description of the problem and of the remedy.
     pub message: String,
 }
 
@@ -61,10 +62,9 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Checks the repository at `root` and prints what it finds; true if it is clean.
+/// Checks the repository at `root` and prints all findings; returns true if there are none.
 ///
 /// # Errors
-///
 /// When a file cannot be read.
 pub fn run(root: &Path) -> Result<bool> {
     let mut sources = Vec::new();
@@ -106,7 +106,7 @@ fn check_sources(root: &Path, sources: &[Source]) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     for source in sources {
         if let Some((line, why)) = &source.parse_error {
-            let message = format!("does not parse, so it was not measured: {why}; fix it");
+            let message = format!("does not parse, so it was not checked: {why}; fix it");
             findings.push(Finding::new(&source.path, *line, message));
         }
         findings.extend(header::check(source));
@@ -123,6 +123,7 @@ fn check_sources(root: &Path, sources: &[Source]) -> Result<Vec<Finding>> {
     findings.extend(arguments::check_bools(sources, &list("bools")?));
     findings.extend(methods::check(sources, &list("methods")?));
     findings.extend(modules::check(sources, &list("modules")?));
+    findings.extend(names::check(sources, &list("names")?));
     findings.extend(comments::check(sources, &list("comments")?));
     Ok(findings)
 }

@@ -1,9 +1,9 @@
-//! `cargo xtask times`: how long people wait for this repository.
+//! `cargo xtask times`: measures how long builds and tests of this repository take.
 //!
 //! Builds and tests a copy of the tree in a target folder of its own, which is emptied before each
-//! step that is about a fresh clone, and prints a row for each step with its wall and CPU time, and
-//! the load of the machine before it. Called by `main`; calls git through `tree`, and cargo as a
-//! child process. Downloads come before the first step and do not count.
+//! step that stands for a fresh clone, and prints for each step its wall and CPU time and the load
+//! of the machine before it. Called by `main`; calls git through `tree`, and cargo as a child
+//! process. Downloads happen before the first step and do not count.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,70 +15,69 @@ use anyhow::{Context, Result, bail};
 
 use crate::tree;
 
-/// Ticks of a second in /proc, on every machine that Linux runs on.
+/// Ticks per second in /proc, on every machine that Linux runs on.
 const TICKS_PER_SECOND: f64 = 100.0;
-/// The file in which the step `change` adds a line.
+/// File to which the step `change` adds a line.
 const CHANGED: &str = "crates/block/src/channel/split.rs";
 
 /// A row of the table.
-struct Step {
-    /// How the command line of `times` calls it.
+struct TimedStep {
+    /// Name of the step on the command line of `times`.
     name: &'static str,
     /// Arguments of cargo.
     args: &'static [&'static str],
     /// State of the target folder before the step.
-    before: Before,
-    /// Longest wall time and CPU time that are wanted, in seconds.
+    before: TargetState,
+    /// Targets for wall time and CPU time, in seconds.
     wall_max: Option<u64>,
     cpu_max: Option<u64>,
 }
 
 /// State of the target folder before a step.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Before {
-    /// As in a fresh clone.
+enum TargetState {
+    /// Empty, as in a fresh clone.
     Empty,
-    /// As the previous step left it.
+    /// Left as it was after the previous step.
     Kept,
     /// Built and tested once, and then one line added at the top of [`CHANGED`].
     OneLineChanged,
 }
 
-const STEPS: [Step; 4] = [
-    Step {
+const STEPS: [TimedStep; 4] = [
+    TimedStep {
         name: "build",
         args: &["build", "--release", "--bin", "millrace"],
-        before: Before::Empty,
+        before: TargetState::Empty,
         wall_max: Some(210),
         cpu_max: Some(300),
     },
-    Step {
+    TimedStep {
         name: "test",
         args: &["test"],
-        before: Before::Empty,
+        before: TargetState::Empty,
         wall_max: Some(480),
         cpu_max: None,
     },
-    Step {
+    TimedStep {
         name: "change",
         args: &["test", "--package", "millrace-block"],
-        before: Before::OneLineChanged,
+        before: TargetState::OneLineChanged,
         wall_max: Some(60),
         cpu_max: None,
     },
-    Step {
+    TimedStep {
         name: "test-all",
         args: &["test", "--workspace"],
-        before: Before::Kept,
+        before: TargetState::Kept,
         wall_max: None,
         cpu_max: None,
     },
 ];
 
-/// Runs the steps that `names` lists, or all; true if each command succeeded.
+/// Runs the steps that `names` lists, or all; returns true if each command succeeded.
 ///
 /// # Errors
-///
 /// If a name is unknown, the tree cannot be copied, or cargo cannot be started.
 pub fn run(root: &Path, names: &[&str]) -> Result<bool> {
     let steps = chosen(names)?;
@@ -107,7 +106,7 @@ pub fn run(root: &Path, names: &[&str]) -> Result<bool> {
     Ok(all_passed)
 }
 
-fn chosen(names: &[&str]) -> Result<Vec<&'static Step>> {
+fn chosen(names: &[&str]) -> Result<Vec<&'static TimedStep>> {
     if names.is_empty() {
         return Ok(STEPS.iter().collect());
     }
@@ -115,26 +114,29 @@ fn chosen(names: &[&str]) -> Result<Vec<&'static Step>> {
     let known = STEPS.map(|step| step.name).join(", ");
     names
         .iter()
-        .map(|name| find(name).with_context(|| format!("times: no step {name}; there are {known}")))
+        .map(|name| {
+            find(name)
+                .with_context(|| format!("times: there is no step {name}; use one of {known}"))
+        })
         .collect()
 }
 
-fn prepare(tree: &Path, target: &Path, step: &Step) -> Result<()> {
+fn prepare(tree: &Path, target: &Path, step: &TimedStep) -> Result<()> {
     match step.before {
-        Before::Kept => Ok(()),
-        Before::Empty => empty(&built(target)),
-        Before::OneLineChanged => {
+        TargetState::Kept => Ok(()),
+        TargetState::Empty => empty(&built(target)),
+        TargetState::OneLineChanged => {
             cargo(tree, target, step.args)?;
             let path = tree.join(CHANGED);
             let text = fs::read_to_string(&path).context("cannot read the file to change")?;
-            // At the top: what follows is on other lines, and compiled anew.
+            // A line at the top moves all others, so that everything is compiled again.
             fs::write(&path, format!("// A line more.\n{text}"))
                 .context("cannot change a file of the copy")
         }
     }
 }
 
-/// The folder that cargo builds in: beside the copy, which `tree::mirror` clears.
+/// Returns the target folder, outside the copy, which `tree::mirror` clears.
 fn built(target: &Path) -> PathBuf {
     target.join("built")
 }
@@ -148,14 +150,14 @@ fn empty(folder: &Path) -> Result<()> {
     }
 }
 
-/// Whether the command succeeded, its wall time, and the CPU time of all its processes.
+/// Runs cargo; returns true if it succeeded, the wall time, and the CPU time of all its processes.
 fn timed(tree: &Path, target: &Path, args: &[&str]) -> Result<(bool, Duration, Duration)> {
     let (start, before) = (Instant::now(), children_cpu()?);
     let passed = cargo(tree, target, args)?;
     Ok((passed, start.elapsed(), children_cpu()? - before))
 }
 
-/// Runs cargo in the copy, with its output in a file beside it; true if it succeeded.
+/// Runs cargo in the copy, with its output in a file beside it; returns true if it succeeded.
 fn cargo(tree: &Path, target: &Path, args: &[&str]) -> Result<bool> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let path = target.join("output.txt");
@@ -176,13 +178,13 @@ fn cargo(tree: &Path, target: &Path, args: &[&str]) -> Result<bool> {
     Ok(status.success())
 }
 
-/// CPU time of the child processes that have ended, with their own children.
+/// Returns the CPU time of the child processes that have ended, including their own children.
 fn children_cpu() -> Result<Duration> {
     let stat = fs::read_to_string("/proc/self/stat").context("cannot read /proc/self/stat")?;
-    cpu_of(&stat).context("/proc/self/stat has another form than proc(5) says")
+    cpu_of(&stat).context("/proc/self/stat does not have the format of proc(5)")
 }
 
-/// cutime and cstime of a line of /proc/PID/stat.
+/// Sums cutime and cstime of a line of /proc/PID/stat.
 fn cpu_of(stat: &str) -> Option<Duration> {
     // The name of the program, in parentheses, may contain spaces.
     let (_, fields) = stat.rsplit_once(')')?;
@@ -195,11 +197,11 @@ fn load_average() -> Result<String> {
     let text = fs::read_to_string("/proc/loadavg").context("cannot read /proc/loadavg")?;
     match text.split_once(' ') {
         Some((load, _)) => Ok(load.to_owned()),
-        None => bail!("/proc/loadavg has another form than proc(5) says"),
+        None => bail!("/proc/loadavg does not have the format of proc(5)"),
     }
 }
 
-/// `m:ss`.
+/// Formats seconds as `m:ss`.
 fn minutes(seconds: f64) -> String {
     let whole = seconds.round() as u64;
     format!("{}:{:02}", whole / 60, whole % 60)
@@ -225,6 +227,9 @@ mod tests {
     #[test]
     fn an_unknown_step_is_named_with_those_that_are_known() {
         let error = chosen(&["built"]).map(|_| ()).unwrap_err().to_string();
-        assert_eq!(error, "times: no step built; there are build, test, change, test-all");
+        assert_eq!(
+            error,
+            "times: there is no step built; use one of build, test, change, test-all"
+        );
     }
 }

@@ -1,9 +1,9 @@
-//! The copies of the tree in which mutants are made and bugs are planted.
+//! Copies of the tree in which mutants are tested and bugs are seeded.
 //!
-//! cargo-mutants changes files while it runs, and a killed run leaves them changed; planted bugs
-//! are patched in: so each works on a copy that only it uses. A copy stays where it is from run to
-//! run, and files that are equal stay untouched, so that cargo builds only what is new. Called by
-//! `mutants` and `planted`; calls git.
+//! cargo-mutants changes files while it runs, and a killed run leaves them changed; seeded bugs are
+//! patched in. So each works on a copy that only it uses. A copy is kept from run to run, and
+//! unchanged files are not touched, so that cargo builds only what is new. Called by `mutants` and
+//! `planted`; calls git.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,15 +12,15 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// Makes `copy` equal to the files of `root` that git knows or would add, but for those that
-/// `changed` has another text for.
+/// Makes `copy` equal to the files of `root` that git knows or would add; `changed` has replacement
+/// texts for some files.
 ///
 /// # Errors
-///
 /// If git fails, or a file cannot be read, written or removed.
 pub fn mirror(root: &Path, copy: &Path, changed: &BTreeMap<PathBuf, String>) -> Result<()> {
     fs::create_dir_all(copy).with_context(|| format!("cannot make {}", copy.display()))?;
-    let wanted = listed(root)?;
+    let mut wanted = listed(root)?;
+    wanted.extend(changed.keys().cloned());
     for path in &wanted {
         let text = changed.get(path).map(String::as_bytes);
         copy_changed(&root.join(path), text, &copy.join(path))?;
@@ -52,10 +52,12 @@ fn copy_changed(from: &Path, text: Option<&[u8]>, to: &Path) -> Result<()> {
     }
     let folder = to.parent().context("a file of the tree lies in a folder")?;
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    // Not `fs::copy`: the new file must be newer than what cargo built from the old one.
+    // Not `fs::copy`: the new file must be newer than the build output of the old one.
     fs::write(to, bytes).with_context(|| format!("cannot write {}", to.display()))?;
-    let permissions = fs::metadata(from)?.permissions();
-    fs::set_permissions(to, permissions).with_context(|| format!("cannot mark {}", to.display()))
+    // A file that a patch adds has nothing to take permissions from.
+    let Ok(metadata) = fs::metadata(from) else { return Ok(()) };
+    fs::set_permissions(to, metadata.permissions())
+        .with_context(|| format!("cannot mark {}", to.display()))
 }
 
 /// Removes each file of `folder` in `copy` that is not wanted.

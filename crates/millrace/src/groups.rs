@@ -178,7 +178,9 @@ mod tests {
         let text = "group a: its parent: there is no group \"gol\"; did you mean \"gold\"?";
         assert_eq!(error, text);
         assert!(said(&[child("a", "b"), child("b", "a")]).contains("there is no group \"b\""));
-        assert!(said(&[GroupConfig::new("a"), GroupConfig::new("a")]).contains("one of that name"));
+        assert!(
+            said(&[GroupConfig::new("a"), GroupConfig::new("a")]).contains("the name is taken")
+        );
         assert!(said(&[GroupConfig { weight: 0, ..GroupConfig::new("a") }]).contains("weight 0"));
         assert!(said(&[child(DEFAULT_GROUP, "a"), GroupConfig::new("a")]).contains("default"));
     }

@@ -1,10 +1,10 @@
 //! Runs one execution: the threads of a model as coroutines of the exploring thread.
 //!
-//! Called by explorer.rs with a session that is ready. Coroutines are resumed in the order that the
-//! session decides. After a failure the others are abandoned where they stand: their stacks are
-//! used again, what they own is leaked, because destructors of half-finished work could panic.
-//! A panic of the model's own thread unwinds as usual and becomes the failure. Stacks are pooled:
-//! to start a thread costs some nanoseconds.
+//! Called by explorer.rs with a prepared session. Coroutines are resumed in the order that the
+//! session decides. After a failure the other coroutines are abandoned: their stacks are reused and
+//! everything they own is leaked, because destructors of half-finished work could panic. A panic of
+//! a model's thread unwinds as usual and becomes the failure. Stacks are pooled, so that starting a
+//! thread takes nanoseconds.
 #![allow(unsafe_code)]
 
 use std::boxed::Box;
@@ -16,22 +16,22 @@ use std::vec::Vec;
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult};
 
-use super::session::{self, NOBODY, Started, Turns};
+use super::session::{self, NOBODY, ThreadYielder, UnstartedThread};
 
-/// Bytes of a thread's stack; the pages that it does not touch cost nothing.
+/// Stack size of a thread; pages that are not touched cost nothing.
 const STACK_BYTES: usize = 256 * 1024;
 
-type Running = Coroutine<(), (), (), DefaultStack>;
+type ThreadCoroutine = Coroutine<(), (), (), DefaultStack>;
 
-/// Coroutines of an execution and stacks for the next.
+/// Coroutines of the current execution, and stacks for the next.
 #[derive(Default)]
-pub(super) struct Pool {
-    running: Vec<Running>,
+pub(super) struct CoroutinePool {
+    running: Vec<ThreadCoroutine>,
     stacks: Vec<DefaultStack>,
 }
 
-impl Pool {
-    /// Runs the execution that the entered session is ready for.
+impl CoroutinePool {
+    /// Runs one execution of the entered session.
     pub(super) fn execute(&mut self, body: &dyn Fn()) {
         let main = self.coroutine(body);
         self.running.push(main);
@@ -41,10 +41,11 @@ impl Pool {
                 break;
             }
             while self.running.len() <= next {
-                // Threads start in the order of their numbers, even if they run in another.
+                // Coroutines are created in the order of thread numbers, even if they run in
+                // another order.
                 let index = self.running.len() - 1;
-                let Started(thread) = session::with(|s| {
-                    core::mem::replace(&mut s.started[index], Started(Box::new(|| ())))
+                let UnstartedThread(thread) = session::with(|s| {
+                    core::mem::replace(&mut s.started[index], UnstartedThread(Box::new(|| ())))
                 });
                 let coroutine = self.coroutine(thread);
                 self.running.push(coroutine);
@@ -55,32 +56,32 @@ impl Pool {
         }
         for mut coroutine in self.running.drain(..) {
             if !coroutine.done() {
-                // SAFETY: nothing refers to what is on its stack any more: the execution is over,
-                // and memory that others could reach is on the heap.
+                // SAFETY: nothing refers to data on the coroutine's stack any more: the execution
+                // is over, and memory that other threads could reach is on the heap.
                 unsafe { coroutine.force_reset() };
             }
             self.stacks.push(coroutine.into_stack());
         }
-        // Of threads that were never resumed.
+        // Bodies of threads that were never resumed.
         session::with(|s| s.started.drain(..).for_each(core::mem::forget));
     }
 
-    fn coroutine(&mut self, body: impl FnOnce()) -> Running {
+    fn coroutine(&mut self, body: impl FnOnce()) -> ThreadCoroutine {
         let stack = self.stacks.pop().unwrap_or_else(|| {
-            DefaultStack::new(STACK_BYTES).expect("the system refuses memory for a stack")
+            DefaultStack::new(STACK_BYTES).expect("the system has memory for a stack")
         });
-        let run = move |turns: &Turns, ()| {
+        let run = move |turns: &ThreadYielder, ()| {
             session::with(|s| s.begin(turns));
-            // A panic was noted by the hook, and the execution ends with it.
+            // The panic hook has recorded a panic, and the execution ends with it.
             let _ = catch_unwind(AssertUnwindSafe(body));
             session::with(|s| s.end());
         };
-        // SAFETY: what `body` borrows outlives `execute`, which ends or resets every coroutine.
+        // SAFETY: the borrows of `body` outlive `execute`, which ends or resets every coroutine.
         unsafe { Coroutine::with_stack_unchecked(stack, run) }
     }
 }
 
-/// Makes panics of models their failures instead of lines on standard error.
+/// Installs a panic hook that records panics of models as failures instead of printing them.
 pub(super) fn hook_panics() {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -93,7 +94,8 @@ pub(super) fn hook_panics() {
     });
 }
 
-/// False if it is none of ours, or the second of one execution, which ends the process.
+/// Records a panic of a model. Returns false for a panic outside a model, and for the second one of
+/// an execution, which ends the process.
 fn note(info: &PanicHookInfo<'_>) -> bool {
     session::try_with(|s| {
         let first = s.failure.is_none();

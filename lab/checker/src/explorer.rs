@@ -1,8 +1,8 @@
-//! `Explorer`: runs a model under all choices within its bounds, and tells what it found.
+//! `Explorer`: runs a model under all choices within its bounds, and reports the result.
 //!
-//! Called by tests. Owns one session and one pool of stacks for the length of an exploration, and
-//! reaches the executions through them. A failure is run a second time, with a log, from its trail.
-//! Invariant: exceeding the number of executions is an error, never a pass.
+//! Called by tests. Owns one session and one pool of stacks for an exploration, and reaches the
+//! executions through them. A failed execution is run a second time from its trail, with a log.
+//! Invariant: exceeding the limit on executions is an error, never a pass.
 
 use core::cell::RefCell;
 use core::fmt;
@@ -14,9 +14,9 @@ use std::vec::Vec;
 
 use millrace_random::SplitMix64;
 
-use super::execute::{Pool, hook_panics};
-use super::session::{Bounds, Entered, Session};
-use super::trail::{Mode, Trail};
+use super::execute::{CoroutinePool, hook_panics};
+use super::session::{Bounds, EnteredSession, Session};
+use super::trail::{ChoiceMode, Trail};
 
 /// Explores models; see [`Explorer::check`].
 #[derive(Debug, Clone, Copy)]
@@ -26,14 +26,14 @@ pub struct Explorer {
     random: Option<(u64, u64)>,
 }
 
-/// What an exploration did.
+/// Statistics of an exploration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Report {
-    /// How many executions there are within the bounds, or were drawn.
+    /// Number of executions within the bounds, or of random executions.
     pub executions: u64,
-    /// Steps of the longest of them.
+    /// Number of steps of the longest execution.
     pub steps_max: u32,
-    /// How long it took.
+    /// Elapsed real time.
     pub elapsed: Duration,
 }
 
@@ -48,13 +48,13 @@ impl fmt::Display for Report {
 /// An execution that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// What went wrong.
+    /// Description of the failure.
     pub reason: String,
-    /// Replays this execution: [`Explorer::replay`] of the same explorer.
+    /// Choices of the execution, which [`Explorer::replay`] of the same explorer repeats.
     pub trail: String,
-    /// What happened in it, step by step.
+    /// Steps of the execution.
     pub log: Vec<String>,
-    /// How many executions it took to find.
+    /// Number of executions until the failure.
     pub executions: u64,
 }
 
@@ -75,8 +75,8 @@ impl Default for Explorer {
 }
 
 impl Explorer {
-    /// At most 3 preemptions, 10 million executions of 10,000 steps, 500 of them in a row;
-    /// deadlines never pass; one CPU.
+    /// Creates an explorer with the default bounds: 3 preemptions, 10 million executions of 10,000
+    /// steps, 500 steps in a row; deadlines never pass; one CPU.
     #[must_use]
     pub fn new() -> Self {
         Explorer {
@@ -86,57 +86,57 @@ impl Explorer {
         }
     }
 
-    /// How often a thread that could go on may lose its turn in one execution.
+    /// Sets how many preemptions one execution may have: turns that a runnable thread loses.
     #[must_use]
     pub fn preemptions(mut self, count: u32) -> Self {
         self.bounds.preemptions = count;
         self
     }
 
-    /// No bound on preemptions.
+    /// Removes the bound on preemptions.
     #[must_use]
     pub fn exhaustive(self) -> Self {
         self.preemptions(u32::MAX)
     }
 
-    /// More executions than this are an error.
+    /// Sets the largest number of executions; more are an error.
     #[must_use]
     pub fn max_executions(mut self, count: u64) -> Self {
         self.executions_max = count;
         self
     }
 
-    /// More steps than this in one execution are a failure.
+    /// Sets the largest number of steps of one execution; more are a failure.
     #[must_use]
     pub fn max_steps(mut self, count: u32) -> Self {
         self.bounds.steps = count;
         self
     }
 
-    /// How many steps a thread makes in a row before it must let another go on, which costs no
-    /// preemption: for loops that wait for another thread without `spin_until`.
+    /// Sets how many steps a thread may make in a row before another thread gets a turn, which does
+    /// not count as a preemption. For loops that wait for another thread without `spin_until`.
     #[must_use]
     pub fn patience(mut self, steps: u32) -> Self {
         self.bounds.patience = steps;
         self
     }
 
-    /// How many deadlines may pass in one execution. With none, a lost wake-up cannot hide behind
-    /// a timeout.
+    /// Sets how many deadlines may pass in one execution. With none, a timeout cannot hide a lost
+    /// wake-up.
     #[must_use]
     pub fn deadlines(mut self, count: u32) -> Self {
         self.bounds.deadlines = count;
         self
     }
 
-    /// CPUs of the machine, 1 or more.
+    /// Sets the number of CPUs of the machine, at least 1.
     #[must_use]
     pub fn cpus(mut self, count: u32) -> Self {
         self.bounds.cpus = count.max(1);
         self
     }
 
-    /// Draws this many executions instead of visiting all, for models that are too large.
+    /// Runs this many random executions instead of all, for models that are too large.
     #[must_use]
     pub fn random(mut self, seed: u64, executions: u64) -> Self {
         self.random = Some((seed, executions));
@@ -146,24 +146,24 @@ impl Explorer {
     /// Runs `body` under every choice within the bounds.
     ///
     /// # Panics
-    /// With the first failure; if there are more executions than allowed; if `body` does not do
-    /// the same thing under the same choices.
+    /// With the first failure; if there are more executions than allowed; if `body` does not do the
+    /// same under the same choices.
     pub fn check(&self, body: impl Fn()) -> Report {
         self.explore(&body).unwrap_or_else(|failure| panic!("{failure}"))
     }
 
-    /// The first failure of `body`, or None if it has none within the bounds.
+    /// Returns the first failure of `body`, or None if it has none within the bounds.
     ///
     /// # Panics
-    /// Explores like [`Explorer::check`], and returns a failure instead of panicking.
+    /// Like [`Explorer::check`], except that a failure is returned.
     pub fn find(&self, body: impl Fn()) -> Option<Failure> {
         self.explore(&body).err()
     }
 
-    /// Everything that `body` may return.
+    /// Returns every value that `body` can return, and the statistics.
     ///
     /// # Panics
-    /// As [`Explorer::check`].
+    /// Like [`Explorer::check`].
     pub fn outcomes<T: Ord>(&self, body: impl Fn() -> T) -> (BTreeSet<T>, Report) {
         let seen = RefCell::new(BTreeSet::new());
         let report = self.check(|| {
@@ -173,15 +173,15 @@ impl Explorer {
         (seen.into_inner(), report)
     }
 
-    /// Runs the one execution that a failure named.
+    /// Runs the one execution of a failure's trail.
     ///
     /// # Errors
-    /// The failure, if it fails again.
+    /// The failure, if it occurs again.
     pub fn replay(&self, trail: &str, body: impl Fn()) -> Result<(), Failure> {
         hook_panics();
-        let mut session = Session::new(self.bounds, Mode::Replay);
+        let mut session = Session::new(self.bounds, ChoiceMode::Replay);
         session.trail = Trail::decode(trail);
-        let mut pool = Pool::default();
+        let mut pool = CoroutinePool::default();
         match self.logged(&mut session, &mut pool, &body, 1) {
             failure if failure.reason.is_empty() => Ok(()),
             failure => Err(failure),
@@ -192,12 +192,12 @@ impl Explorer {
         hook_panics();
         let start = Instant::now();
         let mode = match self.random {
-            // The generator must not start at 0; neighbouring seeds must not start alike.
-            Some((seed, _)) => Mode::Random(seed.wrapping_mul(SplitMix64::STEP) | 1),
-            None => Mode::DepthFirst,
+            // The generator's state must not be 0, and neighbouring seeds must not start alike.
+            Some((seed, _)) => ChoiceMode::Random(seed.wrapping_mul(SplitMix64::STEP) | 1),
+            None => ChoiceMode::DepthFirst,
         };
         let mut session = Session::new(self.bounds, mode);
-        let (mut pool, mut executions, mut steps_max) = (Pool::default(), 0, 0);
+        let (mut pool, mut executions, mut steps_max) = (CoroutinePool::default(), 0, 0);
         loop {
             executions += 1;
             let failed = Self::execute(&mut session, &mut pool, body);
@@ -211,28 +211,33 @@ impl Explorer {
                 return Ok(Report { executions, steps_max, elapsed: start.elapsed() });
             }
             let max = self.executions_max;
-            assert!(executions < max, "not finished after {max} executions: raise a bound");
+            assert!(
+                executions < max,
+                "not finished after {max} executions: raise max_executions or lower a bound"
+            );
         }
     }
 
-    /// One execution; whether it failed.
-    fn execute(session: &mut Session, pool: &mut Pool, body: &dyn Fn()) -> bool {
+    /// Runs one execution; returns true if it failed.
+    fn execute(session: &mut Session, pool: &mut CoroutinePool, body: &dyn Fn()) -> bool {
         session.trail.rewind();
-        let entered = Entered::new(session);
+        let entered = EnteredSession::new(session);
         super::session::with(Session::reset);
         pool.execute(body);
         drop(entered);
         if session.memory.exhausted && session.failure.is_none() {
-            session.failure = Some("timestamps have run out: too many stores".to_string());
+            session.failure = Some(
+                "the model has too many stores: the checker has run out of timestamps".to_string(),
+            );
         }
         session.failure.is_some()
     }
 
-    /// The last execution once more, with a log.
+    /// Runs the last execution again, with a log.
     fn logged(
         &self,
         session: &mut Session,
-        pool: &mut Pool,
+        pool: &mut CoroutinePool,
         body: &dyn Fn(),
         executions: u64,
     ) -> Failure {

@@ -1,12 +1,12 @@
 //! `Checked`: the machine that explores every interleaving and every memory order of a model.
 //!
-//! A model is a closure that makes its data, starts a few threads and asserts something; the
-//! [`Explorer`] runs it again and again, each time with other choices: who runs next, which store a
-//! load reads, where a store stands in modification order. Failures are panics, data races on
-//! lines, and threads that can never go on (lost wake-ups, deadlocks, awaits that nobody ends).
-//! Nothing is kept between executions but the trail of choices. Called by tests only. What it
-//! cannot show is in ARCHITECTURE.md. Source: Kang et al., POPL 2017; for awaits, Kokologiannakis
-//! et al., "Effective lock handling in stateless model checking", OOPSLA 2019.
+//! A model is a closure that creates its data, starts a few threads and asserts something. The
+//! [`Explorer`] runs it repeatedly with different choices: the thread that runs next, the store
+//! that a load reads, the place of a store in modification order. Failures are panics, data races
+//! on lines, and threads that can never go on (lost wake-ups, deadlocks, waits that nobody ends).
+//! Executions share nothing but the trail of choices. Called by tests only. ARCHITECTURE.md lists
+//! the limits of the method. Source: Kang et al., POPL 2017; for waits, Kokologiannakis et al.,
+//! "Effective lock handling in stateless model checking", OOPSLA 2019.
 
 #![doc = include_str!("../README.md")]
 
@@ -27,14 +27,14 @@ pub use primitives::{
 };
 
 use millrace_machine::{CpuId, Machine, Order, Stage, Topology};
-use session::{Wait, fail, turn, with};
+use session::{WaitReason, fail, turn, with};
 
 /// The machine that explores a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Checked;
 
-// SAFETY: one thread of an exploration runs at a time, so that all its accesses are ordered; what
-// other orders a fence forbids is modelled beside that.
+// SAFETY: one thread of an exploration runs at a time, so its real accesses are ordered; the memory
+// orders that a fence forbids are modelled separately.
 #[allow(unsafe_code)]
 unsafe impl Machine for Checked {
     type Lock<T: Send> = CheckedLock<T>;
@@ -47,17 +47,17 @@ unsafe impl Machine for Checked {
 
     const THREADS_MOVE: bool = false;
 
-    /// Stands still, but for deadlines that pass.
+    /// Returns the virtual time, which changes only when a deadline passes.
     fn now() -> u64 {
         with(|s| s.now_ns)
     }
 
-    /// The CPU that the thread was started on, or CPU 0.
+    /// Returns the CPU that the thread was started on, or CPU 0.
     fn cpu() -> CpuId {
         CpuId(with(|s| s.here().cpu))
     }
 
-    /// The number of CPUs that the explorer was told, all on one node.
+    /// Returns the number of CPUs set in the explorer, all on one node.
     fn topology() -> Topology {
         Topology::uniform(1, with(|s| s.bounds.cpus))
     }
@@ -88,8 +88,8 @@ unsafe impl Machine for Checked {
         std::thread::panicking()
     }
 
-    /// Waits until something changes that `ready` has looked at, and asks again. Nobody sees how
-    /// often it asks, so an evaluation that says no is worth keeping only for what it waits for.
+    /// Waits until something changes that `ready` has read, and evaluates it again. The number of
+    /// evaluations is not observable, so a failed one matters only for the locations that it read.
     fn spin_until(deadline_ns: u64, mut ready: impl FnMut() -> bool) -> bool {
         loop {
             let (outer, since) = with(|s| (core::mem::take(&mut s.touched), s.memory.stored));
@@ -104,7 +104,7 @@ unsafe impl Machine for Checked {
             }
             let deadline = (deadline_ns != u64::MAX).then_some(deadline_ns);
             with(|s| s.note(|| "looks again when something changes".to_string()));
-            session::wait(Wait::Change { set: touched, since, deadline_ns: deadline });
+            session::wait(WaitReason::Change { set: touched, since, deadline_ns: deadline });
             if !with(|s| s.resume_await(touched, since, deadline_ns)) {
                 return false;
             }
@@ -114,7 +114,7 @@ unsafe impl Machine for Checked {
     fn work(_stage: Stage, _units: u32) {}
 }
 
-/// Ends the execution as failed unless `holds`. Unlike `assert!` it does not unwind, so that no
+/// Fails the execution unless `holds` is true. Unlike `assert!` it does not unwind, so that no
 /// destructor of half-finished work runs.
 #[track_caller]
 pub fn ensure(holds: bool, what: &str) {

@@ -1,21 +1,21 @@
-//! `Memory`: the words of one execution: every store that may still be read, in modification
-//! order, with the view it carries.
+//! `Memory`: the words of one execution: every store that may still be read, in modification order,
+//! with the view it carries.
 //!
 //! Owned by a session; called by primitives.rs for every access. A load reads any store that is not
-//! older than what its thread knows; a store goes anywhere in modification order after that; a
-//! read-modify-write reads a store and stands directly behind it for ever (atomicity). SeqCst
-//! accesses and fences keep one order, the order of execution. Stores that have views share them
-//! through an arena. Invariant: `stores` of a location are sorted by timestamp. Source: Kang et
-//! al., POPL 2017 (views, no promises); Lahav et al., "Repairing sequential consistency in
-//! C/C++11", PLDI 2017 (what SeqCst accesses and fences order).
+//! older than those its thread knows; a store goes anywhere in modification order after these; a
+//! read-modify-write reads a store and stays directly behind it (atomicity). SeqCst accesses and
+//! fences have one order, the order of execution. Views of stores are kept in an arena. Invariant:
+//! the `stores` of a location are sorted by timestamp. Source: Kang et al., POPL 2017 (views, no
+//! promises); Lahav et al., "Repairing sequential consistency in C/C++11", PLDI 2017 (order of
+//! SeqCst accesses and fences).
 
 use std::vec::Vec;
 
 use super::trail::Trail;
-use super::view::{LOCATIONS_MAX, Stamps, View, Views, raise};
+use super::view::{LOCATIONS_MAX, ThreadViews, Timestamps, View, raise};
 use millrace_machine::Order;
 
-/// Distance of timestamps at the end of modification order: room for 12 halvings in between.
+/// Distance of timestamps at the end of modification order: leaves room for 12 halvings in between.
 const GAP: u32 = 1 << 12;
 const NO_VIEW: u32 = u32::MAX;
 
@@ -23,37 +23,38 @@ const NO_VIEW: u32 = u32::MAX;
 struct Store {
     value: u64,
     stamp: u32,
-    /// What whoever acquires it learns: an index into the arena.
+    /// View that an acquiring load learns: an index into the arena, or `NO_VIEW`.
     view: u32,
-    /// When it was stored, by the clock of `thread`, which stored it.
+    /// Time of the store, by the clock of `thread`, which made it.
     epoch: u32,
     thread: u8,
-    /// Stored by a step that read the store before it, so nothing comes between.
+    /// True for the store of a read-modify-write: nothing may come between it and the store it
+    /// read.
     atomic: bool,
 }
 
-/// A store that is to be put into modification order.
+/// A store that is to be inserted into modification order.
 #[derive(Debug, Clone, Copy)]
-struct New {
+struct PendingStore {
     value: u64,
     order: Order,
-    /// The store that the same step read.
+    /// Store that the same step has read, for a read-modify-write.
     read: Option<Store>,
 }
 
-/// What the thread whose turn it is brings to an access: what it knows, and the choices.
+/// Context of an access: the views of the current thread, and the choices.
 #[derive(Debug)]
-pub(super) struct Turn<'a> {
-    pub(super) views: &'a mut Views,
+pub(super) struct AccessContext<'a> {
+    pub(super) views: &'a mut ThreadViews,
     pub(super) trail: &'a mut Trail,
 }
 
 #[derive(Debug, Default)]
 struct Location {
     stores: Vec<Store>,
-    /// The thread that stored last and when; in `other`, when another stored before. Kept by
-    /// `Memory::stored`.
+    /// The last store: its thread, and its number as counted by `Memory::stored`.
     last: (u8, u64),
+    /// Number of the last store by any other thread.
     other: u64,
 }
 
@@ -62,24 +63,24 @@ pub(super) struct Memory {
     locations: Vec<Location>,
     used: usize,
     views: Vec<View>,
-    /// How many stores there were so far.
+    /// Number of stores so far.
     pub(super) stored: u64,
-    /// What all SeqCst fences so far know.
-    sc_fences: Stamps,
+    /// Timestamps known to the SeqCst fences so far.
+    sc_fences: Timestamps,
     /// Latest SeqCst store to each location.
-    sc_stores: Stamps,
+    sc_stores: Timestamps,
     /// Latest store to each location that happened before some SeqCst fence.
-    sc_fenced: Stamps,
-    /// Timestamps have run out somewhere.
+    sc_fenced: Timestamps,
+    /// True if timestamps have run out at some location.
     pub(super) exhausted: bool,
 }
 
-/// Whether a load part acquires.
+/// Returns true if a load of this order acquires.
 fn acquires(order: Order) -> bool {
     matches!(order, Order::Acquire | Order::AcqRel | Order::SeqCst)
 }
 
-/// Whether a store part releases.
+/// Returns true if a store of this order releases.
 fn releases(order: Order) -> bool {
     matches!(order, Order::Release | Order::AcqRel | Order::SeqCst)
 }
@@ -108,8 +109,8 @@ impl Memory {
         self.exhausted = false;
     }
 
-    /// A new location that holds `value`; None if there are too many.
-    pub(super) fn add(&mut self, views: &mut Views, value: u64) -> Option<u32> {
+    /// Adds a location that holds `value`; returns None if there are too many.
+    pub(super) fn add(&mut self, views: &mut ThreadViews, value: u64) -> Option<u32> {
         if self.used == LOCATIONS_MAX {
             return None;
         }
@@ -131,9 +132,9 @@ impl Memory {
         self.used
     }
 
-    /// The oldest timestamp that an access of this order may read.
+    /// Returns the oldest timestamp that an access of this order may read.
     #[inline]
-    fn floor(&self, views: &Views, at: usize, order: Order) -> u32 {
+    fn floor(&self, views: &ThreadViews, at: usize, order: Order) -> u32 {
         let known = views.current.stamps[at];
         match order {
             Order::SeqCst => known.max(self.sc_stores[at]).max(self.sc_fenced[at]),
@@ -141,9 +142,9 @@ impl Memory {
         }
     }
 
-    /// The thread has read a store.
+    /// Updates the thread's views after it has read a store.
     #[inline]
-    fn observe(&mut self, views: &mut Views, at: usize, index: usize, order: Order) -> Store {
+    fn observe(&mut self, views: &mut ThreadViews, at: usize, index: usize, order: Order) -> Store {
         let store = self.locations[at].stores[index];
         let stamp = &mut views.current.stamps[at];
         *stamp = (*stamp).max(store.stamp);
@@ -156,7 +157,12 @@ impl Memory {
     }
 
     /// Reads one of the stores that the thread may still see.
-    pub(super) fn load(&mut self, Turn { views, trail }: Turn<'_>, at: u32, order: Order) -> u64 {
+    pub(super) fn load(
+        &mut self,
+        AccessContext { views, trail }: AccessContext<'_>,
+        at: u32,
+        order: Order,
+    ) -> u64 {
         let at = at as usize;
         let floor = self.floor(views, at, order);
         let stores = &self.locations[at].stores;
@@ -166,10 +172,10 @@ impl Memory {
         self.observe(views, at, index, order).value
     }
 
-    /// Stores, at one of the places in modification order that are left.
+    /// Stores a value at one of the possible places in modification order.
     pub(super) fn store(
         &mut self,
-        Turn { views, trail }: Turn<'_>,
+        AccessContext { views, trail }: AccessContext<'_>,
         at: u32,
         value: u64,
         order: Order,
@@ -177,7 +183,8 @@ impl Memory {
         let at = at as usize;
         let floor = self.floor(views, at, order);
         let stores = &self.locations[at].stores;
-        // Before a store that is newer than the floor and not bound to the one before it.
+        // Possible places are before each store that is newer than the floor and not bound to its
+        // predecessor.
         let place = |index: &usize| !stores[*index].atomic;
         let newer = || (0..stores.len()).rev().take_while(|i| stores[*i].stamp > floor);
         let places = 1 + newer().filter(place).count();
@@ -186,12 +193,12 @@ impl Memory {
             None => stores.len(),
             Some(nth) => newer().filter(place).nth(nth).unwrap_or(stores.len()),
         };
-        self.insert(views, at, index, New { value, order, read: None });
+        self.insert(views, at, index, PendingStore { value, order, read: None });
     }
 
-    /// Puts a store before position `index`.
-    fn insert(&mut self, views: &mut Views, at: usize, index: usize, new: New) {
-        let New { value, order, read } = new;
+    /// Inserts a store before position `index`.
+    fn insert(&mut self, views: &mut ThreadViews, at: usize, index: usize, new: PendingStore) {
+        let PendingStore { value, order, read } = new;
         let stores = &self.locations[at].stores;
         let before = stores[index - 1].stamp;
         let stamp = match stores.get(index) {
@@ -216,9 +223,9 @@ impl Memory {
         views.tick();
     }
 
-    /// What a store carries: all that its thread knows, or knew at its last release fence; and,
-    /// in a release sequence, what the store that it read carries.
-    fn carried(&mut self, views: &Views, at: usize, stamp: u32, new: &New) -> u32 {
+    /// Returns the view of a new store: everything its thread knows, or knew at its last release
+    /// fence; and in a release sequence also the view of the store that it read.
+    fn carried(&mut self, views: &ThreadViews, at: usize, stamp: u32, new: &PendingStore) -> u32 {
         let inherited = new.read.map_or(NO_VIEW, |store| store.view);
         let own = match (releases(new.order), views.has_released) {
             (true, _) => &views.current,
@@ -234,15 +241,15 @@ impl Memory {
         (self.views.len() - 1) as u32
     }
 
-    /// Whether a read-modify-write may still stand directly behind a store.
+    /// Returns true if a read-modify-write may still be placed directly behind a store.
     fn is_open(stores: &[Store], index: usize) -> bool {
         stores.get(index + 1).is_none_or(|next| !next.atomic)
     }
 
-    /// Reads a store and writes directly behind it.
+    /// Reads a store and writes a new one directly behind it.
     pub(super) fn update(
         &mut self,
-        Turn { views, trail }: Turn<'_>,
+        AccessContext { views, trail }: AccessContext<'_>,
         at: u32,
         order: Order,
         new: impl FnOnce(u64) -> u64,
@@ -259,14 +266,15 @@ impl Memory {
         let index = open().nth(chosen).unwrap_or(stores.len() - 1);
         let read = self.observe(views, at, index, order);
         let value = new(read.value);
-        self.insert(views, at, index + 1, New { value, order, read: Some(read) });
+        self.insert(views, at, index + 1, PendingStore { value, order, read: Some(read) });
         read.value
     }
 
-    /// Exchanges if it reads `old`; a failure may read any other value that is still visible.
+    /// Exchanges the value if it reads `old`; a failure may read any other value that is still
+    /// visible.
     pub(super) fn compare_exchange(
         &mut self,
-        Turn { views, trail }: Turn<'_>,
+        AccessContext { views, trail }: AccessContext<'_>,
         at: u32,
         (old, new): (u64, u64),
         (order, fail): (Order, Order),
@@ -287,42 +295,42 @@ impl Memory {
             return Err(self.observe(views, at, index, fail).value);
         }
         let read = self.observe(views, at, index, order);
-        self.insert(views, at, index + 1, New { value: new, order, read: Some(read) });
+        self.insert(views, at, index + 1, PendingStore { value: new, order, read: Some(read) });
         Ok(old)
     }
 
-    /// Takes a lock: reads the last store, with no choice.
-    pub(super) fn take_lock(&mut self, views: &mut Views, at: u32) {
+    /// Takes a lock: reads the last store, without a choice.
+    pub(super) fn take_lock(&mut self, views: &mut ThreadViews, at: u32) {
         let (at, last) = (at as usize, self.locations[at as usize].stores.len() - 1);
         let read = self.observe(views, at, last, Order::Acquire);
-        let new = New { value: 1, order: Order::Acquire, read: Some(read) };
+        let new = PendingStore { value: 1, order: Order::Acquire, read: Some(read) };
         self.insert(views, at, last + 1, new);
     }
 
-    /// Gives a lock back: behind everything.
-    pub(super) fn give_lock(&mut self, views: &mut Views, at: u32) {
+    /// Releases a lock: stores at the end of modification order.
+    pub(super) fn give_lock(&mut self, views: &mut ThreadViews, at: u32) {
         let (at, len) = (at as usize, self.locations[at as usize].stores.len());
-        self.insert(views, at, len, New { value: 0, order: Order::Release, read: None });
+        self.insert(views, at, len, PendingStore { value: 0, order: Order::Release, read: None });
     }
 
-    /// The last value in modification order.
+    /// Returns the last value in modification order.
     pub(super) fn last(&self, at: u32) -> u64 {
         self.locations[at as usize].stores.last().map_or(0, |store| store.value)
     }
 
-    /// When somebody else than `thread` last stored.
+    /// Returns the number of the last store by another thread than `thread`.
     pub(super) fn stored_by_others(&self, at: u32, thread: usize) -> u64 {
         let location = &self.locations[at as usize];
         if usize::from(location.last.0) == thread { location.other } else { location.last.1 }
     }
 
-    /// Timestamp of the first store that is newer than `stamp`.
+    /// Returns the timestamp of the first store that is newer than `stamp`.
     pub(super) fn newer(&self, at: u32, stamp: u32) -> Option<u32> {
         let stores = &self.locations[at as usize].stores;
         stores.iter().map(|store| store.stamp).find(|other| *other > stamp)
     }
 
-    pub(super) fn fence(&mut self, views: &mut Views, order: Order) {
+    pub(super) fn fence(&mut self, views: &mut ThreadViews, order: Order) {
         if acquires(order) {
             let acquired = views.acquired;
             views.current.join(&acquired, self.used);
@@ -341,7 +349,8 @@ impl Memory {
         }
     }
 
-    /// SeqCst accesses that come later read nothing older than what happened before a fence.
+    /// Records that later SeqCst accesses read nothing older than the stores that happened before a
+    /// fence.
     fn raise_fenced(&mut self, known: &View) {
         for (location, fenced) in self.locations[..self.used].iter().zip(&mut self.sc_fenced) {
             let before = |store: &&Store| known.has(store.thread, store.epoch);

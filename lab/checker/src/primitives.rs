@@ -1,10 +1,10 @@
 //! Words, locks, lines, parkers and threads of the checked machine.
 //!
 //! Used by models through the `Machine` trait; each operation is a step of the session. Values of
-//! lines and locks are plain memory, which is sound because only one coroutine runs at a time; that
-//! accesses are ordered is what race.rs checks. Locks are words that are taken by an acquiring
-//! read-modify-write of the last store and given back by a releasing store, so `try_lock` may fail
-//! on an old value. Dropping a guard while unwinding changes nothing that others could still see.
+//! lines and locks are plain memory, which is sound because only one coroutine runs at a time;
+//! race.rs checks that accesses are ordered. A lock is a word: locking is an acquiring
+//! read-modify-write of the last store, unlocking a releasing store, so `try_lock` may fail on an
+//! old value. Dropping a guard while unwinding changes nothing that other threads could still see.
 #![allow(unsafe_code)]
 
 use core::cell::{Cell, UnsafeCell};
@@ -12,12 +12,12 @@ use core::ops::{Deref, DerefMut};
 use std::format;
 use std::string::ToString;
 
-use super::session::{self, Session, Touch, Wait, fail, turn, with};
+use super::session::{self, LineAccessKind, Session, WaitReason, fail, turn, with};
 use millrace_machine::{
     Counter, Hold, Line, Lock, LockCounts, Meter, Order, Parker, Site, Thread, Word,
 };
 
-/// An atomic whose every allowed value is explored.
+/// An atomic word; every value that a load may return is explored.
 #[derive(Debug)]
 pub struct CheckedWord(u32);
 
@@ -33,7 +33,7 @@ fn add_location(value: u64) -> u32 {
 }
 
 impl CheckedWord {
-    /// A step on this word, which others may precede.
+    /// Runs a step on this word; other threads may go first.
     #[inline]
     fn step<R>(&self, step: impl FnOnce(&mut Session) -> R) -> R {
         turn();
@@ -119,7 +119,7 @@ unsafe impl Word for CheckedWord {
     }
 }
 
-/// A lock whose every order of owners is explored.
+/// A lock; every order of its owners is explored.
 #[derive(Debug)]
 pub struct CheckedLock<T> {
     at: u32,
@@ -127,10 +127,10 @@ pub struct CheckedLock<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached through a guard only, and the session gives out one at a time.
+// SAFETY: the value is accessed through a guard only, and the session creates one guard at a time.
 unsafe impl<T: Send> Sync for CheckedLock<T> {}
 
-/// Holds a [`CheckedLock`] until dropped.
+/// Keeps a [`CheckedLock`] locked until dropped.
 #[derive(Debug)]
 pub struct CheckedGuard<'a, T> {
     lock: &'a CheckedLock<T>,
@@ -156,7 +156,7 @@ impl<T: Send> Lock<T> for CheckedLock<T> {
         turn();
         let at = self.at;
         if with(|s| s.memory.last(at)) != 0 {
-            session::wait(Wait::Lock(at));
+            session::wait(WaitReason::Lock(at));
         }
         with(|s| {
             s.touched |= 1 << at;
@@ -208,7 +208,8 @@ impl<T> DerefMut for CheckedGuard<'_, T> {
     }
 }
 
-/// Memory whose accesses must be ordered by something else.
+/// Memory whose accesses other primitives must order; unordered accesses are reported as data
+/// races.
 #[derive(Debug)]
 pub struct CheckedLine<T> {
     line: u32,
@@ -219,7 +220,7 @@ pub struct CheckedLine<T> {
 unsafe impl<T: Send> Sync for CheckedLine<T> {}
 
 impl<T> CheckedLine<T> {
-    fn touch(&self, what: Touch) -> *mut T {
+    fn touch(&self, what: LineAccessKind) -> *mut T {
         if let Some(Some(race)) = session::try_with(|s| s.touch_line(self.line, what)) {
             fail(race);
         }
@@ -227,19 +228,19 @@ impl<T> CheckedLine<T> {
     }
 }
 
-// SAFETY: the pointers are to the cell inside, which nothing else touches.
+// SAFETY: the pointers are to the inner cell, which nothing else accesses.
 unsafe impl<T: Send> Line<T> for CheckedLine<T> {
     fn new(value: T) -> Self {
         CheckedLine { line: with(Session::add_line), value: UnsafeCell::new(value) }
     }
     fn read(&self) -> *const T {
-        self.touch(Touch::Read)
+        self.touch(LineAccessKind::Read)
     }
     fn write(&self) -> *mut T {
-        self.touch(Touch::Write)
+        self.touch(LineAccessKind::Write)
     }
     fn held(&self) -> *mut T {
-        self.touch(Touch::Held)
+        self.touch(LineAccessKind::Held)
     }
 }
 
@@ -248,7 +249,7 @@ std::thread_local! {
 }
 
 /// Turns lock statistics on for the models that the calling thread explores, until
-/// [`unmeter_locks`]. A model says what it wants when it begins; changes are no step, and are seen
+/// [`unmeter_locks`]. A model calls this at its start; the change is not a step, and takes effect
 /// at once.
 pub fn meter_locks() {
     METERED.set(true);
@@ -259,7 +260,7 @@ pub fn unmeter_locks() {
     METERED.set(false);
 }
 
-/// Lock statistics that somebody may ask for, and nobody reads.
+/// Lock statistics that can be turned on; the results are discarded.
 #[derive(Debug, Clone, Copy)]
 pub struct CheckedMeter;
 
@@ -275,7 +276,7 @@ impl Meter for CheckedMeter {
     fn count_rejection(_name: &'static str, _site: Site, _wait_ns: u64) {}
 }
 
-/// Statistics are left out: they never synchronise.
+/// A statistics counter that stores nothing: counters never synchronise threads.
 #[derive(Debug)]
 pub struct CheckedCounter;
 
@@ -307,7 +308,7 @@ impl Parker for CheckedParker {
         turn();
         with(|s| s.note(|| format!("parks at parker {}", self.0)));
         if !with(|s| s.is_unparked(self.0)) {
-            session::wait(Wait::Park(self.0, deadline_ns));
+            session::wait(WaitReason::Park(self.0, deadline_ns));
         }
         with(|s| s.parked(self.0, deadline_ns));
     }
@@ -321,15 +322,15 @@ impl Parker for CheckedParker {
     }
 }
 
-/// A thread of a model.
+/// A handle of a model's thread.
 #[derive(Debug)]
 pub struct CheckedThread(pub(super) usize);
 
 impl Thread for CheckedThread {
-    /// Always true: a panic ends the execution.
+    /// Waits for the end of the thread. Always returns true: a panic ends the execution.
     fn join(self) -> bool {
         if !with(|s| s.has_ended(self.0)) {
-            session::wait(Wait::Join(self.0));
+            session::wait(WaitReason::Join(self.0));
         }
         with(|s| s.joined(self.0));
         true

@@ -1,52 +1,52 @@
-//! `Lines`: who last wrote and read each `Line`, to find accesses that nothing orders.
+//! `LineAccesses`: the last write and reads of each `Line`, to find unordered accesses.
 //!
-//! Owned by a session; asked by `CheckedLine` at every access. A race is a failure whether or not
-//! its outcome would differ. A write must have happened after every earlier access of another
+//! Owned by a session; called by `CheckedLine` at every access. A race is a failure even if its
+//! outcome would not differ. A write must have happened after every earlier access of another
 //! thread, a read after the last write. Source: Flanagan and Freund, "FastTrack", PLDI 2009 (with
 //! the full clock for reads, since threads are few).
 
 use std::vec::Vec;
 
-use super::view::{THREADS_MAX, Views};
+use super::view::{THREADS_MAX, ThreadViews};
 
 #[derive(Debug, Clone, Copy)]
-struct LineState {
+struct LineHistory {
     writer: u8,
     written: u32,
     read: [u32; THREADS_MAX],
 }
 
 #[derive(Debug)]
-pub(super) struct Lines {
-    lines: Vec<LineState>,
+pub(super) struct LineAccesses {
+    lines: Vec<LineHistory>,
 }
 
 /// An access that races with an earlier one.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Race {
-    /// The thread that made the earlier access.
+    /// Thread that made the earlier access.
     pub(super) other: u8,
-    /// Whether that was a write.
+    /// True if the earlier access was a write.
     pub(super) wrote: bool,
 }
 
-impl Lines {
-    pub(super) fn new() -> Lines {
-        Lines { lines: Vec::new() }
+impl LineAccesses {
+    pub(super) fn new() -> LineAccesses {
+        LineAccesses { lines: Vec::new() }
     }
 
     pub(super) fn reset(&mut self) {
         self.lines.clear();
     }
 
-    /// A new line, written by its maker.
-    pub(super) fn add(&mut self, views: &Views) -> u32 {
+    /// Adds a line that its creator has just written.
+    pub(super) fn add(&mut self, views: &ThreadViews) -> u32 {
         let (writer, written) = (views.thread, views.epoch());
-        self.lines.push(LineState { writer, written, read: [0; THREADS_MAX] });
+        self.lines.push(LineHistory { writer, written, read: [0; THREADS_MAX] });
         (self.lines.len() - 1) as u32
     }
 
-    pub(super) fn read(&mut self, views: &Views, line: u32) -> Result<(), Race> {
+    pub(super) fn read(&mut self, views: &ThreadViews, line: u32) -> Result<(), Race> {
         let line = &mut self.lines[line as usize];
         if !views.current.has(line.writer, line.written) {
             return Err(Race { other: line.writer, wrote: true });
@@ -55,7 +55,7 @@ impl Lines {
         Ok(())
     }
 
-    pub(super) fn write(&mut self, views: &Views, line: u32) -> Result<(), Race> {
+    pub(super) fn write(&mut self, views: &ThreadViews, line: u32) -> Result<(), Race> {
         let line = &mut self.lines[line as usize];
         if !views.current.has(line.writer, line.written) {
             return Err(Race { other: line.writer, wrote: true });

@@ -1,27 +1,27 @@
-//! Scheduling of one execution: who goes on, who waits for what, and when nobody can.
+//! Scheduling of one execution: the thread that goes on, waits, and deadlocks.
 //!
-//! The half of `Session` that decides; session.rs is the half that records. A thread may lose its
-//! turn only before an operation whose outcome depends on when it is done (loads,
-//! read-modify-writes, SeqCst stores and fences, locks, parking): these are the preemptions that
-//! are bounded. Other stores follow at once: any thread may read older ones and place its own
-//! before them, so nothing is lost. A thread that must wait loses its turn for nothing. Invariant:
-//! whoever is picked can run at once.
+//! The part of `Session` that decides; session.rs is the part that records. A thread may lose its
+//! turn only before an operation whose outcome depends on its time (loads, read-modify-writes,
+//! SeqCst stores and fences, locks, parking): these are the bounded preemptions. Other stores
+//! follow at once: any thread may read older stores and place its own before them, so no behaviour
+//! is lost. A thread that must wait loses its turn without a preemption. Invariant: the picked
+//! thread can run at once.
 
 use std::format;
 use std::string::{String, ToString};
 use std::vec::Vec;
 
-use super::session::{NOBODY, Session, Turns, Wait};
+use super::session::{NOBODY, Session, ThreadYielder, WaitReason};
 use super::view::THREADS_MAX;
 
 impl Session {
-    /// The current thread has ended; whose turn it is now is in `current`.
+    /// Ends the current thread and makes the next one `current`.
     pub(super) fn end(&mut self) {
         self.note(|| "ends".to_string());
-        self.here().wait = Wait::Ended;
+        self.here().wait = WaitReason::Ended;
         match self.pick(Some(self.current)) {
             Some(next) => (self.current, self.spent.in_a_row) = (next, 0),
-            None if self.threads.iter().all(|thread| thread.wait == Wait::Ended) => {
+            None if self.threads.iter().all(|thread| thread.wait == WaitReason::Ended) => {
                 self.current = NOBODY;
             }
             None => {
@@ -30,18 +30,20 @@ impl Session {
         }
     }
 
-    /// Another thread's turn, if it is one: how to suspend the current one.
-    pub(super) fn turn(&mut self) -> Option<*const Turns> {
+    /// Lets another thread go first if that is chosen; returns the yielder that suspends the
+    /// current thread then.
+    pub(super) fn turn(&mut self) -> Option<*const ThreadYielder> {
         if self.failure.is_some() {
             return None;
         }
         self.spent.steps += 1;
         if self.spent.steps > self.bounds.steps {
-            let text = format!("more than {} steps: nobody gets anywhere", self.bounds.steps);
+            let text =
+                format!("more than {} steps: a livelock, or raise max_steps", self.bounds.steps);
             return self.fail(text);
         }
         if self.here().fresh {
-            // Its start was the choice.
+            // The choice of this thread's start was the choice of its first step.
             self.here().fresh = false;
             return None;
         }
@@ -64,8 +66,9 @@ impl Session {
         Some(turns)
     }
 
-    /// The current thread has gone on for long: it may be waiting for another without saying so.
-    fn give_way(&mut self) -> Option<*const Turns> {
+    /// Gives another thread a turn because the current one has run for long: it may be waiting for
+    /// another thread in a loop of its own.
+    fn give_way(&mut self) -> Option<*const ThreadYielder> {
         self.spent.in_a_row = 0;
         let turns = self.here().turns;
         let next = self.pick(None)?;
@@ -74,7 +77,7 @@ impl Session {
         Some(turns)
     }
 
-    pub(super) fn wait(&mut self, wait: Wait) -> Option<*const Turns> {
+    pub(super) fn wait(&mut self, wait: WaitReason) -> Option<*const ThreadYielder> {
         if self.failure.is_some() {
             return None;
         }
@@ -92,7 +95,7 @@ impl Session {
         }
     }
 
-    /// One of the threads that can run, of the others and `current`, which is the plainest choice.
+    /// Picks one of the threads that can run: `current`, the default choice, or another.
     fn pick(&mut self, current: Option<usize>) -> Option<usize> {
         let (mut ready, mut count) = ([0u8; THREADS_MAX], 0);
         let before = self.current;
@@ -116,36 +119,39 @@ impl Session {
                 .is_some_and(|ns| ns <= self.now_ns || self.spent.deadlines < self.bounds.deadlines)
         };
         match self.threads[thread].wait {
-            Wait::Turn => true,
-            Wait::Lock(lock) => self.memory.last(lock) == 0,
-            Wait::Park(parker, deadline_ns) => {
+            WaitReason::Turn => true,
+            WaitReason::Lock(lock) => self.memory.last(lock) == 0,
+            WaitReason::Park(parker, deadline_ns) => {
                 self.parkers[parker as usize] || in_time(deadline_ns)
             }
-            Wait::Change { set, since, deadline_ns } => {
+            WaitReason::Change { set, since, deadline_ns } => {
                 self.has_moved(thread, set, since)
                     || self.changed(thread, set).next().is_some()
                     || in_time(deadline_ns)
             }
-            Wait::Join(other) => self.threads[other].wait == Wait::Ended,
-            Wait::Ended => false,
+            WaitReason::Join(other) => self.threads[other].wait == WaitReason::Ended,
+            WaitReason::Ended => false,
         }
     }
 
-    /// Locations of a set that have stores newer than what a thread knows, with the next of them.
+    /// Iterates over the locations of a set with stores newer than a thread knows, and the first
+    /// such store of each.
     fn changed(&self, thread: usize, set: u64) -> impl Iterator<Item = (u32, u32)> + '_ {
         let known = &self.threads[thread].views.current.stamps;
         let locations = (0..self.memory.locations() as u32).filter(move |at| set >> at & 1 == 1);
         locations.filter_map(|at| Some((at, self.memory.newer(at, known[at as usize])?)))
     }
 
-    /// Whether somebody else has stored to one of these locations since.
+    /// Returns true if another thread has stored to one of these locations since store number
+    /// `since`.
     fn has_moved(&self, thread: usize, set: u64, since: u64) -> bool {
         let mut locations = (0..self.memory.locations() as u32).filter(|at| set >> at & 1 == 1);
         locations.any(|at| self.memory.stored_by_others(at, thread) > since)
     }
 
-    /// An await goes on: something was stored while it looked or since, or one of the locations
-    /// that it read is now known to be newer. False if neither, so that it was the deadline.
+    /// Resumes a wait: something was stored since the condition was evaluated, or one of the
+    /// locations that it read is now known to be newer. Returns false if neither, so that the
+    /// deadline has passed.
     pub(super) fn resume_await(&mut self, set: u64, since: u64, deadline_ns: u64) -> bool {
         if self.has_moved(self.current, set, since) {
             return true;
@@ -171,7 +177,7 @@ impl Session {
         }
     }
 
-    pub(super) fn fail(&mut self, reason: String) -> Option<*const Turns> {
+    pub(super) fn fail(&mut self, reason: String) -> Option<*const ThreadYielder> {
         if self.failure.is_some() {
             return None;
         }
@@ -180,20 +186,20 @@ impl Session {
         Some(self.here().turns)
     }
 
-    /// What everybody waits for, when nobody can run.
+    /// Describes what all threads wait for when none can run.
     fn stuck(&self) -> String {
         let mut text = String::from("nobody can run:");
         for (index, thread) in self.threads.iter().enumerate() {
             let what = match thread.wait {
-                Wait::Ended | Wait::Turn => continue,
-                Wait::Lock(lock) => format!("lock at location {lock}"),
-                Wait::Park(parker, _) => format!("a wake-up of parker {parker}"),
-                Wait::Change { set, .. } => {
+                WaitReason::Ended | WaitReason::Turn => continue,
+                WaitReason::Lock(lock) => format!("lock at location {lock}"),
+                WaitReason::Park(parker, _) => format!("a wake-up of parker {parker}"),
+                WaitReason::Change { set, .. } => {
                     let used = (0..64).filter(|at| set >> at & 1 == 1);
                     let names: Vec<String> = used.map(|at: u32| at.to_string()).collect();
                     format!("a change of location {}", names.join(", "))
                 }
-                Wait::Join(other) => format!("the end of T{other}"),
+                WaitReason::Join(other) => format!("the end of T{other}"),
             };
             text.push_str(&format!(" T{index} waits for {what};"));
         }

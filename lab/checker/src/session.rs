@@ -1,8 +1,9 @@
 //! `Session`: the state of one execution: its threads, memory, choices and, in a replay, its log.
 //!
-//! Owned by explorer.rs, which points the exploring thread at it; the primitives reach it through
-//! [`with`], and give up their turn through the functions here. schedule.rs decides which
+//! Owned by explorer.rs, which makes it the current session of the exploring thread; the primitives
+//! reach it through [`with`], and yield through the functions here. schedule.rs decides which
 //! thread goes on.
+//!
 //! Invariants: one thread runs at a time; nothing suspends inside [`with`]; after a failure no
 //! thread is resumed.
 #![allow(unsafe_code)]
@@ -17,22 +18,22 @@ use std::vec::Vec;
 
 use corosensei::Yielder;
 
-use super::memory::{Memory, Turn};
-use super::race::{Lines, Race};
-use super::trail::{Mode, Trail};
-use super::view::{THREADS_MAX, View, Views};
+use super::memory::{AccessContext, Memory};
+use super::race::{LineAccesses, Race};
+use super::trail::{ChoiceMode, Trail};
+use super::view::{THREADS_MAX, ThreadViews, View};
 
-/// No thread: the execution is over.
+/// Thread number that means that the execution is over.
 pub(super) const NOBODY: usize = usize::MAX;
 
-pub(super) type Body = Box<dyn FnOnce() + Send>;
-pub(super) type Turns = Yielder<(), ()>;
+pub(super) type ThreadBody = Box<dyn FnOnce() + Send>;
+pub(super) type ThreadYielder = Yielder<(), ()>;
 
 thread_local! {
     static SESSION: Cell<*mut Session> = const { Cell::new(null_mut()) };
 }
 
-/// What an exploration keeps to.
+/// Bounds of an exploration.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bounds {
     pub(super) preemptions: u32,
@@ -43,9 +44,9 @@ pub(super) struct Bounds {
     pub(super) cpus: u32,
 }
 
-/// What an execution has used up of its bounds.
+/// Counts of an execution that the bounds limit.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Spent {
+pub(super) struct BoundUsage {
     pub(super) preemptions: u32,
     pub(super) steps: u32,
     /// Steps since the current thread got its turn.
@@ -53,15 +54,16 @@ pub(super) struct Spent {
     pub(super) deadlines: u32,
 }
 
-/// What a thread waits for.
+/// Event that a thread waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wait {
-    /// Nothing: it may run.
+pub(super) enum WaitReason {
+    /// Nothing: the thread may run.
     Turn,
     Lock(u32),
     /// A wake-up of this parker, or a deadline.
     Park(u32, Option<u64>),
-    /// A change of one of these locations, by somebody else since so many stores, or a deadline.
+    /// A change of one of these locations by another thread after store number `since`, or a
+    /// deadline.
     Change {
         set: u64,
         since: u64,
@@ -72,87 +74,88 @@ pub(super) enum Wait {
 }
 
 #[derive(Debug)]
-pub(super) struct Thread {
-    pub(super) views: Views,
-    pub(super) wait: Wait,
-    pub(super) turns: *const Turns,
-    /// The thread has not done anything that others could see: its first turn was just decided.
+pub(super) struct ModelThread {
+    pub(super) views: ThreadViews,
+    pub(super) wait: WaitReason,
+    pub(super) turns: *const ThreadYielder,
+    /// True until the thread's first visible operation: scheduling its start was already a choice.
     pub(super) fresh: bool,
     pub(super) cpu: u32,
 }
 
-/// One execution.
+/// State of one execution.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) memory: Memory,
-    lines: Lines,
+    lines: LineAccesses,
     pub(super) parkers: Vec<bool>,
     pub(super) trail: Trail,
-    pub(super) threads: Vec<Thread>,
+    pub(super) threads: Vec<ModelThread>,
     pub(super) current: usize,
-    pub(super) started: Vec<Started>,
+    pub(super) started: Vec<UnstartedThread>,
     pub(super) bounds: Bounds,
-    pub(super) spent: Spent,
+    pub(super) spent: BoundUsage,
     pub(super) now_ns: u64,
-    /// Locations used by the innermost await, as bits.
+    /// Bit set of the locations that the innermost wait has read.
     pub(super) touched: u64,
     pub(super) failure: Option<String>,
     pub(super) log: Option<Vec<String>>,
 }
 
-/// The body of a thread that has not run yet.
-pub(super) struct Started(pub(super) Body);
+/// Body of a thread that has not run yet.
+pub(super) struct UnstartedThread(pub(super) ThreadBody);
 
-impl core::fmt::Debug for Started {
+impl core::fmt::Debug for UnstartedThread {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str("Started")
     }
 }
 
-/// Whether the calling thread explores.
+/// Returns true if the calling thread is exploring.
 pub(super) fn is_exploring() -> bool {
     !SESSION.get().is_null()
 }
 
-/// Points the calling thread at a session until dropped.
-pub(super) struct Entered(());
+/// Makes a session the current one of the calling thread until dropped.
+pub(super) struct EnteredSession(());
 
-impl Entered {
-    /// `session` is used by nobody else until this is dropped.
-    pub(super) fn new(session: &mut Session) -> Entered {
-        assert!(!is_exploring(), "an exploration inside an exploration");
+impl EnteredSession {
+    /// Enters a session, which nobody else may use until the value is dropped.
+    pub(super) fn new(session: &mut Session) -> EnteredSession {
+        assert!(!is_exploring(), "explorations must not be nested");
         SESSION.set(session);
-        Entered(())
+        EnteredSession(())
     }
 }
 
-impl Drop for Entered {
+impl Drop for EnteredSession {
     fn drop(&mut self) {
         SESSION.set(null_mut());
     }
 }
 
-/// The session of the calling thread, for a step that neither suspends nor calls back.
+/// Runs a step on the calling thread's session; the step must neither suspend nor call back.
 #[inline]
 pub(super) fn with<R>(step: impl FnOnce(&mut Session) -> R) -> R {
     let session = SESSION.get();
     assert!(!session.is_null(), "a primitive of `Checked` is used outside an exploration");
-    // SAFETY: `Entered` keeps the pointer valid, and all threads of an exploration are coroutines
-    // of this one thread that are never suspended inside a step, so no second reference exists.
+    // SAFETY: `EnteredSession` keeps the pointer valid, and all threads of an exploration are
+    // coroutines of this one thread that are never suspended inside a step, so no second reference
+    // exists.
     step(unsafe { &mut *session })
 }
 
-/// Calls `f` like [`with`], for destructors: None outside an exploration.
+/// Like [`with`], but returns None outside an exploration; for destructors.
 pub(super) fn try_with<R>(step: impl FnOnce(&mut Session) -> R) -> Option<R> {
     is_exploring().then(|| with(step))
 }
 
-fn suspend(turns: *const Turns) {
+fn suspend(turns: *const ThreadYielder) {
     // SAFETY: the yielder lives on the calling coroutine's own stack as long as that runs.
     unsafe { (*turns).suspend(()) }
 }
 
-/// Before an operation whose outcome depends on when it is done: another thread may go first.
+/// Lets another thread go first, before an operation whose outcome depends on its time.
 #[inline]
 pub(super) fn turn() {
     if let Some(turns) = with(Session::turn) {
@@ -160,15 +163,15 @@ pub(super) fn turn() {
     }
 }
 
-/// Waits until `wait` is over. On return the thread has its turn.
-pub(super) fn wait(wait: Wait) {
+/// Waits until `wait` is over; on return it is the thread's turn.
+pub(super) fn wait(wait: WaitReason) {
     if let Some(turns) = with(|session| session.wait(wait)) {
         suspend(turns);
     }
-    with(|session| session.threads[session.current].wait = Wait::Turn);
+    with(|session| session.threads[session.current].wait = WaitReason::Turn);
 }
 
-/// Ends the execution with a failure; does not return but where the thread unwinds already.
+/// Fails the execution; returns only if the thread is already unwinding.
 pub(super) fn fail(reason: String) {
     if let Some(turns) = with(|session| session.fail(reason)) {
         suspend(turns);
@@ -176,17 +179,17 @@ pub(super) fn fail(reason: String) {
 }
 
 impl Session {
-    pub(super) fn new(bounds: Bounds, mode: Mode) -> Session {
+    pub(super) fn new(bounds: Bounds, mode: ChoiceMode) -> Session {
         Session {
             memory: Memory::new(),
-            lines: Lines::new(),
+            lines: LineAccesses::new(),
             parkers: Vec::new(),
             trail: Trail::new(mode),
             threads: Vec::with_capacity(THREADS_MAX),
             current: 0,
             started: Vec::new(),
             bounds,
-            spent: Spent::default(),
+            spent: BoundUsage::default(),
             now_ns: 0,
             touched: 0,
             failure: None,
@@ -194,14 +197,14 @@ impl Session {
         }
     }
 
-    /// Ready for another execution of the same trail, its first thread about to start.
+    /// Prepares another execution of the same trail, with its first thread about to start.
     pub(super) fn reset(&mut self) {
         self.memory.reset();
         self.lines.reset();
         self.parkers.clear();
         self.threads.clear();
         self.started.clear();
-        (self.spent, self.touched) = (Spent::default(), 0);
+        (self.spent, self.touched) = (BoundUsage::default(), 0);
         self.current = 0;
         self.now_ns = 1_000_000;
         self.failure = None;
@@ -210,14 +213,19 @@ impl Session {
 
     fn add_thread(&mut self, knows: &View, cpu: Option<u32>) -> usize {
         let index = self.threads.len();
-        let views = Views::new(index as u8, knows);
-        let (wait, turns) = (Wait::Turn, core::ptr::null());
-        self.threads.push(Thread { views, wait, turns, fresh: true, cpu: cpu.unwrap_or(0) });
+        let views = ThreadViews::new(index as u8, knows);
+        let (wait, turns) = (WaitReason::Turn, core::ptr::null());
+        self.threads.push(ModelThread { views, wait, turns, fresh: true, cpu: cpu.unwrap_or(0) });
         index
     }
 
-    /// Starts a thread that knows what the current one knows; None if there are too many.
-    pub(super) fn spawn(&mut self, name: &str, cpu: Option<u32>, body: Body) -> Option<usize> {
+    /// Starts a thread that knows what the current one knows; returns None if there are too many.
+    pub(super) fn spawn(
+        &mut self,
+        name: &str,
+        cpu: Option<u32>,
+        body: ThreadBody,
+    ) -> Option<usize> {
         if self.threads.len() == THREADS_MAX {
             return None;
         }
@@ -225,29 +233,29 @@ impl Session {
         self.here().views.tick();
         self.here().fresh = false;
         let index = self.add_thread(&knows, cpu);
-        self.started.push(Started(body));
+        self.started.push(UnstartedThread(body));
         self.note(|| format!("starts T{index} ({name})"));
         Some(index)
     }
 
-    /// The current thread has been given its way to suspend.
-    pub(super) fn begin(&mut self, turns: *const Turns) {
+    /// Stores the yielder of the current thread.
+    pub(super) fn begin(&mut self, turns: *const ThreadYielder) {
         self.here().turns = turns;
     }
 
     #[inline]
-    pub(super) fn here(&mut self) -> &mut Thread {
+    pub(super) fn here(&mut self) -> &mut ModelThread {
         &mut self.threads[self.current]
     }
 
-    /// Memory, the current thread's views, and the choices.
+    /// Returns the memory, and the current thread's views and the choices.
     #[inline]
-    pub(super) fn access(&mut self) -> (&mut Memory, Turn<'_>) {
+    pub(super) fn access(&mut self) -> (&mut Memory, AccessContext<'_>) {
         let thread = &mut self.threads[self.current];
-        (&mut self.memory, Turn { views: &mut thread.views, trail: &mut self.trail })
+        (&mut self.memory, AccessContext { views: &mut thread.views, trail: &mut self.trail })
     }
 
-    /// The current thread did something that others may see.
+    /// Records that the current thread did something that others can see.
     #[inline]
     pub(super) fn acted(&mut self) {
         self.here().fresh = false;
@@ -263,7 +271,7 @@ impl Session {
         self.parkers[parker as usize] = true;
     }
 
-    /// Uses up a wake-up, or the deadline that it was instead.
+    /// Consumes a wake-up, or passes the deadline if there was none.
     pub(super) fn parked(&mut self, parker: u32, deadline_ns: Option<u64>) {
         let woken = core::mem::take(&mut self.parkers[parker as usize]);
         self.note(|| format!("leaves parker {parker}"));
@@ -276,7 +284,7 @@ impl Session {
         self.parkers[parker as usize]
     }
 
-    /// The current thread knows what a thread that has ended knew.
+    /// Adds the knowledge of a thread that has ended to the current thread.
     pub(super) fn joined(&mut self, other: usize) {
         let knows = self.threads[other].views.current;
         let locations = self.memory.locations();
@@ -285,7 +293,7 @@ impl Session {
     }
 
     pub(super) fn has_ended(&self, thread: usize) -> bool {
-        self.threads[thread].wait == Wait::Ended
+        self.threads[thread].wait == WaitReason::Ended
     }
 
     pub(super) fn add_line(&mut self) -> u32 {
@@ -293,14 +301,14 @@ impl Session {
         self.lines.add(&self.threads[current].views)
     }
 
-    /// Checks an access to a line; what is wrong with it, if anything is.
-    pub(super) fn touch_line(&mut self, line: u32, what: Touch) -> Option<String> {
+    /// Checks an access to a line; returns a description if it races.
+    pub(super) fn touch_line(&mut self, line: u32, what: LineAccessKind) -> Option<String> {
         let views = &self.threads[self.current].views;
         let raced = match what {
-            Touch::Read => self.lines.read(views, line),
-            Touch::Write | Touch::Held => self.lines.write(views, line),
+            LineAccessKind::Read => self.lines.read(views, line),
+            LineAccessKind::Write | LineAccessKind::Held => self.lines.write(views, line),
         };
-        if what != Touch::Held {
+        if what != LineAccessKind::Held {
             self.note(|| format!("line {line} {what:?}"));
         }
         let Err(Race { other, wrote }) = raced else { return None };
@@ -309,7 +317,7 @@ impl Session {
         Some(format!("data race on line {line}: {what:?} by T{by}, and a {earlier} by T{other}"))
     }
 
-    /// Adds to the log, in a replay that has one.
+    /// Adds a line to the log, if there is one.
     #[inline]
     pub(super) fn note(&mut self, text: impl FnOnce() -> String) {
         if let Some(log) = &mut self.log {
@@ -320,7 +328,7 @@ impl Session {
 
 /// Kinds of access to a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Touch {
+pub(super) enum LineAccessKind {
     Read,
     Write,
     Held,

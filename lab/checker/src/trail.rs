@@ -1,48 +1,47 @@
-//! `Trail`: the choices of one execution, and the way to the next.
+//! `Trail`: the choices of one execution, and the step to the next execution.
 //!
-//! Owned by a session; asked at every point where an execution may go on in several ways. Depth
-//! first: the last choice that has an alternative left is moved on, everything after it is
-//! forgotten, and the next execution repeats all before it. In random mode every choice is drawn
-//! from a seed. A trail is written as a short string that replays exactly one execution.
-//! Invariant: an execution asks the same questions again when it gets the same answers; one that
-//! does not is reported as not deterministic.
+//! Owned by a session; asked wherever an execution may go on in several ways. Depth first: the last
+//! choice that has an alternative left advances to it, all later choices are dropped, and the next
+//! execution repeats all earlier ones. In random mode every choice is drawn from a seed. A trail is
+//! written as a short string that replays exactly one execution. Invariant: an execution that gets
+//! the same answers asks the same questions; otherwise it is reported as not deterministic.
 
 use std::format;
 use std::string::String;
 use std::vec::Vec;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Mode {
-    /// Every trail once.
+pub(super) enum ChoiceMode {
+    /// Visits every trail once.
     DepthFirst,
-    /// Drawn from this state of the generator.
+    /// Draws every choice; the value is the state of the generator.
     Random(u64),
-    /// The given choices, then the first of each.
+    /// Repeats the given choices, then takes the first alternative of each.
     Replay,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Step {
+struct ChoiceStep {
     chosen: u16,
-    /// How many there were; 0 where a replayed string does not say.
+    /// Number of alternatives; 0 if a replayed string does not say.
     of: u16,
 }
 
 #[derive(Debug)]
 pub(super) struct Trail {
-    steps: Vec<Step>,
+    steps: Vec<ChoiceStep>,
     at: usize,
-    mode: Mode,
-    /// An answer of an earlier execution does not fit the question of this one.
+    mode: ChoiceMode,
+    /// True if a choice of an earlier execution does not fit this execution.
     pub(super) diverged: bool,
 }
 
 impl Trail {
-    pub(super) fn new(mode: Mode) -> Trail {
+    pub(super) fn new(mode: ChoiceMode) -> Trail {
         Trail { steps: Vec::with_capacity(64), at: 0, mode, diverged: false }
     }
 
-    /// One of `of` (2 or more) ways to go on; 0 is the plainest.
+    /// Chooses one of `of` (at least 2) alternatives; 0 is the default.
     #[inline]
     pub(super) fn choose(&mut self, of: usize) -> usize {
         let place = self.at;
@@ -52,25 +51,25 @@ impl Trail {
             return usize::from(step.chosen).min(of - 1);
         }
         let chosen = match &mut self.mode {
-            Mode::Random(state) => (draw(state) % of as u64) as usize,
-            Mode::DepthFirst | Mode::Replay => 0,
+            ChoiceMode::Random(state) => (draw(state) % of as u64) as usize,
+            ChoiceMode::DepthFirst | ChoiceMode::Replay => 0,
         };
-        self.steps.push(Step { chosen: chosen as u16, of: of as u16 });
+        self.steps.push(ChoiceStep { chosen: chosen as u16, of: of as u16 });
         chosen
     }
 
-    /// Back to the beginning, with the same answers.
+    /// Goes back to the beginning, to repeat the same choices.
     pub(super) fn rewind(&mut self) {
         (self.at, self.diverged) = (0, false);
     }
 
-    /// Moves on to the next execution; false if that was the last.
+    /// Advances to the next execution; returns false if there is none.
     pub(super) fn advance(&mut self) -> bool {
         self.steps.truncate(self.at);
         self.at = 0;
-        if self.mode != Mode::DepthFirst {
+        if self.mode != ChoiceMode::DepthFirst {
             self.steps.clear();
-            return self.mode != Mode::Replay;
+            return self.mode != ChoiceMode::Replay;
         }
         while let Some(last) = self.steps.last_mut() {
             if last.chosen + 1 < last.of {
@@ -82,8 +81,8 @@ impl Trail {
         false
     }
 
-    /// The choices as a string: a letter or digit each (`0` to `z` are 0 to 35, `(40)` is 40),
-    /// `_12_` is a run of twelve 0, and the 0 at the end are left out.
+    /// Encodes the choices as a string: one letter or digit each (`0` to `z` are 0 to 35, `(40)` is
+    /// 40); `_12_` is a run of twelve 0; trailing 0s are left out.
     pub(super) fn encode(&self) -> String {
         let steps = &self.steps[..self.at.min(self.steps.len())];
         let len = steps.iter().rposition(|step| step.chosen != 0).map_or(0, |last| last + 1);
@@ -103,9 +102,9 @@ impl Trail {
         text
     }
 
-    /// The trail that [`Trail::encode`] wrote; what makes no sense in it counts as 0.
+    /// Decodes a string written by [`Trail::encode`]; invalid parts count as 0.
     pub(super) fn decode(text: &str) -> Trail {
-        let mut trail = Trail::new(Mode::Replay);
+        let mut trail = Trail::new(ChoiceMode::Replay);
         let mut rest = text;
         while let Some(first) = rest.chars().next() {
             rest = &rest[first.len_utf8()..];
@@ -129,7 +128,7 @@ impl Trail {
     }
 
     fn push_replayed(&mut self, chosen: u32, times: usize) {
-        let step = Step { chosen: chosen as u16, of: 0 };
+        let step = ChoiceStep { chosen: chosen as u16, of: 0 };
         self.steps.extend(core::iter::repeat_n(step, times.min(1 << 20)));
     }
 }
@@ -155,7 +154,7 @@ mod tests {
 
     #[test]
     fn depth_first_visits_every_trail_once() {
-        let mut trail = Trail::new(Mode::DepthFirst);
+        let mut trail = Trail::new(ChoiceMode::DepthFirst);
         let mut seen = Vec::new();
         loop {
             let first = trail.choose(2);
@@ -170,7 +169,7 @@ mod tests {
 
     #[test]
     fn string_of_a_trail_replays_it() {
-        let mut trail = Trail::new(Mode::Replay);
+        let mut trail = Trail::new(ChoiceMode::Replay);
         let choices = [1, 0, 0, 3, 0, 0, 0, 0, 0, 40, 0, 0];
         choices.iter().for_each(|c| trail.push_replayed(*c, 1));
         trail.at = choices.len();

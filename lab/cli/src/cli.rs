@@ -1,7 +1,7 @@
 //! The command line of the laboratory: verbs and their arguments.
 //!
 //! Owns the list of verbs. Called by main; calls one function per verb. Wrong arguments, and errors
-//! of a verb, end with exit status 2; a verb says 0 or 1 itself.
+//! of a verb, end with exit status 2; a verb itself returns 0 or 1.
 
 use std::process::ExitCode;
 
@@ -38,11 +38,11 @@ enum Verb {
     Bench(Box<verbs::bench::BenchArgs>),
     /// Repeat the experiments of four papers on simulated machines
     Paper(verbs::paper::Args),
-    /// Look for bugs of the block layer by simulation
+    /// Search for bugs in the block layer by simulation
     Explore(verbs::explore::ExploreArgs),
-    /// Make plots of traces of any format, and convert them
+    /// Plot traces of any format, or convert them
     Trace(verbs::trace::Args),
-    /// Send the I/Os of a recorded trace again, at their times or as fast as possible
+    /// Replay the I/Os of a recorded trace, at their original times or as fast as possible
     Replay(Box<verbs::replay::ReplayArgs>),
     /// Print completions for bash, zsh or fish
     #[command(after_help = COMPLETIONS)]
@@ -66,7 +66,7 @@ impl Verb {
     }
 }
 
-/// The definition of the command line.
+/// Returns the definition of the command line.
 pub fn command() -> Command {
     Cli::command().mut_subcommand("bench", verbs::bench::with_short_help)
 }

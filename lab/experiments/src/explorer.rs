@@ -1,13 +1,14 @@
 //! `explorer`: deterministic simulation testing of the production block layer.
 //!
 //! A seed becomes a scenario (scenario.rs, generator.rs, profiles.rs): a machine, a volume,
-//! submitters, faults and disturbances. It runs on the simulated machine (run.rs, submitter.rs,
-//! disturbance.rs) against drives made for it (drive.rs, disk_image.rs), served as serving.rs says,
-//! perhaps by workers (workers.rs); an oracle with a plain model of what must be true watches
-//! (oracle.rs, history.rs, map.rs); a scenario that goes wrong is made smaller (shrinker.rs).
-//! `cache` does so with a cache of pages.
+//! submitters, faults and disturbances. The scenario runs on the simulated machine (run.rs,
+//! submitter.rs, disturbance.rs) against model drives (drive.rs, disk_image.rs), with or without
+//! worker threads (serving.rs, workers.rs). An oracle with a plain model of the volume checks every
+//! step (oracle.rs, history.rs, map.rs). A scenario that fails is made smaller (shrinker.rs).
+//! `cache` does the same for the page cache.
+//!
 //! Called by `millrace-lab explore` and by tests. Invariant: the same scenario gives the same
-//! outcome, to the bit, in every build. Source: the method is FoundationDB's and TigerBeetle's.
+//! outcome, bit for bit, in every build. Source: the method is FoundationDB's and TigerBeetle's.
 
 pub mod cache;
 mod disk_image;
@@ -35,7 +36,7 @@ mod workload;
 
 pub use oracle::Violation;
 pub use planted::{CACHE_PLANTS, PLANTS, with_bug};
-pub use run::{Outcome, run, violation_so_far};
+pub use run::{ScenarioOutcome, run, violation_so_far};
 pub use scenario::{
     ChannelSpec, Disturbance, DisturbanceKind, DriveSpec, FaultSpec, LayerSpec, LayoutSpec,
     LimitSpec, MachineSpec, Scenario, SpreadSpec, StackSpec,

@@ -1,9 +1,9 @@
-//! `DriverFilter`: a driver around another one, which changes a few of its answers.
+//! `DriverFilter`: a driver that wraps another one and changes a few of its methods.
 //!
-//! `FilteredDriver` makes a `Driver` of a filter: it forwards every method that a filter does not
-//! have to the driver inside, so that a new method of `Driver` is forwarded in one place. Used by
-//! calibration, and by `simulation` for interrupts, host adapters and bounces. Counterpart: the
-//! filters of nbdkit.
+//! `FilteredDriver` turns a filter into a `Driver`: it forwards every method that the filter does
+//! not define to the inner driver, so that a new method of `Driver` is forwarded in one place. Used
+//! by calibration, and by `simulation` for interrupts, host adapters and bounce buffers.
+//! Counterpart: the filters of nbdkit.
 
 pub(crate) mod no_merges;
 
@@ -12,9 +12,9 @@ use std::sync::Arc;
 use millrace_block::{Arena, Driver, DriverQueue, Error, Extent, HwQueues, QueueLimits, Sector};
 use millrace_machine::{Machine, Topology};
 
-/// Methods of a driver that a filter may change; the others go to the driver inside.
+/// Methods of a driver that a filter may change; all others go to the inner driver.
 pub(crate) trait DriverFilter<M: Machine>: Send + Sync {
-    /// The driver inside.
+    /// Returns the inner driver.
     fn inner(&self) -> &dyn Driver<M>;
 
     /// As [`Driver::limits`].
@@ -33,7 +33,7 @@ pub(crate) trait DriverFilter<M: Machine>: Send + Sync {
     }
 }
 
-/// Driver made of a filter and the driver inside it.
+/// A driver made of a filter and its inner driver.
 pub(crate) struct FilteredDriver<A>(pub(crate) A);
 
 impl<M: Machine, A: DriverFilter<M>> Driver<M> for FilteredDriver<A> {

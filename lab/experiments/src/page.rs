@@ -1,10 +1,10 @@
-//! `Page`: what an experiment found, as plain data: checks, figures, tables and machines.
+//! `Page`: the results of an experiment as plain data: checks, figures, tables and machines.
 //!
-//! Owns no logic but the arithmetic of a deviation. Filled by experiments such as `millrace-lab
-//! paper`; rendered by `html` (one file that needs no network), `text` (for a terminal) and `json`.
-//! The plots are SVG written here: they follow the reader's colours, print, and need no script,
-//! which neither uPlot (a canvas and 50 KB of script) nor plotters (fixed colours) does. A page
-//! gives the same bytes each time.
+//! Owns no logic except the calculation of deviations. Filled by experiments such as `millrace-lab
+//! paper`; rendered by `html` (one self-contained file), `text` (for a terminal) and `json`. Plots
+//! are SVG written here: they adapt to the reader's colours, can be printed, and need no script,
+//! unlike uPlot (a canvas and 50 KB of script) and plotters (fixed colours). A page gives the same
+//! bytes each time.
 
 mod escape;
 mod heat;
@@ -16,17 +16,17 @@ mod text;
 
 pub use heat::{HeatMap, HeatPanel};
 pub use machines::{Constant, MachineTable, ORIGINS, Source};
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 
-/// How a check counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// Role of a check in the tally.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CheckKind {
-    /// Given to the model; not counted.
+    /// A value given to the model; not counted.
     Input,
     /// A statement that must hold.
     Qualitative,
-    /// Numbers to come near to.
+    /// Numbers that ours must be near to.
     Quantitative,
     /// Numbers of which only the order must be right.
     #[serde(rename = "order only")]
@@ -34,7 +34,7 @@ pub enum CheckKind {
 }
 
 impl CheckKind {
-    /// The kind as people and JSON read it.
+    /// Returns the name of the kind, for people and JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -46,19 +46,19 @@ impl CheckKind {
     }
 }
 
-/// Whether a check holds. In JSON `true`, `false` or `"not there yet"`.
+/// Result of a check. In JSON `true`, `false` or `"not there yet"`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// The check holds.
     Yes,
     /// The check does not hold.
     No,
-    /// What it needs is not written, or was not run.
+    /// Something that the check needs is not written, or was not run.
     NotYet,
 }
 
 impl Verdict {
-    /// The verdict as people read it.
+    /// Returns the verdict as text for people.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -85,63 +85,63 @@ impl Serialize for Verdict {
     }
 }
 
-/// What a paper says or we found: in words, and the numbers in them.
+/// A statement of a paper or a result of ours: text, and the numbers in it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Quantity {
-    /// As a person reads it, with units.
+    /// Text for people, with units.
     pub text: String,
-    /// The numbers to compare, in base units, in an order that both sides keep; may be empty.
+    /// Numbers to compare, in base units and in the same order on both sides; may be empty.
     pub numbers: Vec<f64>,
 }
 
 impl Quantity {
-    /// Words and numbers.
+    /// Creates a quantity of text and numbers.
     pub fn new(text: impl Into<String>, numbers: impl Into<Vec<f64>>) -> Quantity {
         Quantity { text: text.into(), numbers: numbers.into() }
     }
 }
 
-/// One statement of a paper beside ours.
+/// A statement of a paper, compared with our result.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Check {
-    /// Its name, such as `mq.sq-cap`.
+    /// Name of the check, such as `mq.sq-cap`.
     pub id: String,
-    /// How it counts.
+    /// Role of the check in the tally.
     pub kind: CheckKind,
-    /// What the paper says.
+    /// Statement of the paper.
     pub paper: Quantity,
-    /// What we found.
+    /// Our result.
     pub ours: Quantity,
-    /// Ours over the paper's less 1, of the number that is farthest off; none where there are none
-    /// to compare.
+    /// Largest relative deviation: our number divided by the paper's, minus 1; None if there is no
+    /// pair of numbers to compare.
     pub deviation: Option<f64>,
-    /// The verdict.
+    /// Verdict of the check.
     pub holds: Verdict,
-    /// Why, or what is believed to be wrong; may be empty.
+    /// Reason, or a suspected cause; may be empty.
     pub note: String,
-    /// What a second run found, without some mechanisms; none unless there was one.
+    /// Result of a second run without some mechanisms; None if there was no such run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub without: Option<AblationResult>,
 }
 
-/// What a check found with some mechanisms switched off.
+/// Result of a check with some mechanisms switched off.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AblationResult {
-    /// Their words, with commas between.
+    /// Names of the mechanisms, separated by commas.
     pub mechanisms: String,
-    /// What that run found.
+    /// Result of the second run.
     pub ours: Quantity,
-    /// Its numbers over those of the whole run less 1, of the number that changed most; none where
-    /// there are none to compare.
+    /// Largest relative change against the full run: number divided by the full run's, minus 1;
+    /// None if there is no pair of numbers to compare.
     pub change: Option<f64>,
-    /// As that of the check.
+    /// Deviation of the second run from the paper, as in the check.
     pub deviation: Option<f64>,
-    /// The verdict that it would have.
+    /// Verdict that the check would have in the second run.
     pub holds: Verdict,
 }
 
 impl Check {
-    /// A check with this verdict; the deviation is that of the numbers.
+    /// Creates a check with this verdict; the deviation is calculated from the numbers.
     pub fn new(
         id: &str,
         kind: CheckKind,
@@ -153,28 +153,28 @@ impl Check {
         Check { id, kind, paper, ours, deviation, holds, note: String::new(), without: None }
     }
 
-    /// A quantitative check: holds if every number is within `tolerance`, a fraction, of the
-    /// paper's.
+    /// Creates a quantitative check, which holds if every number is within `tolerance` (a fraction)
+    /// of the paper's.
     pub fn within(id: &str, paper: Quantity, ours: Quantity, tolerance: f64) -> Check {
         let off = deviation(&paper.numbers, &ours.numbers);
         let holds = off.is_some_and(|off| off.abs() <= tolerance);
         Check::new(id, CheckKind::Quantitative, (paper, ours), holds)
     }
 
-    /// A check that nothing was run for.
+    /// Creates a check for which nothing was run.
     pub fn not_yet(id: &str, kind: CheckKind, paper: Quantity) -> Check {
         Check::new(id, kind, (paper, Quantity::default()), Verdict::NotYet)
     }
 
-    /// This check with a note.
+    /// Returns this check with a note.
     #[must_use]
     pub fn with_note(self, note: impl Into<String>) -> Check {
         Check { note: note.into(), ..self }
     }
 }
 
-/// Ours over the paper's less 1, of the number that is farthest off; none unless both have the same
-/// count of numbers, at least one, and the paper's are not 0.
+/// Returns the largest relative deviation: our number divided by the paper's, minus 1. None unless
+/// both sides have the same number of numbers, at least one, and the paper's are not 0.
 #[must_use]
 pub fn deviation(paper: &[f64], ours: &[f64]) -> Option<f64> {
     if paper.len() != ours.len() || paper.contains(&0.0) {
@@ -184,8 +184,8 @@ pub fn deviation(paper: &[f64], ours: &[f64]) -> Option<f64> {
     off.filter(|off| off.is_finite()).max_by(|a, b| a.abs().total_cmp(&b.abs()))
 }
 
-/// What the numbers of an axis are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// Unit of the numbers of an axis.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Unit {
     /// Numbers shown as they are.
@@ -198,18 +198,18 @@ pub enum Unit {
     Percent,
 }
 
-/// How an axis is divided.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// Scale of an axis.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scale {
-    /// Evenly, from 0.
+    /// Linear, starting at 0.
     Linear,
-    /// By factors of ten.
+    /// Logarithmic, by powers of ten.
     Log,
 }
 
-/// Where the points of a series come from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// Origin of the points of a series.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SeriesKind {
     /// We ran it: a solid line.
@@ -222,29 +222,29 @@ pub enum SeriesKind {
     Without,
 }
 
-/// One line of a panel. Lines of one name have one colour in all panels of a figure.
+/// One line of a panel. Lines of the same name have the same colour in all panels of a figure.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Series {
-    /// The design, such as `MQ`.
+    /// Name of the design, such as `MQ`.
     pub name: String,
-    /// Where it comes from.
+    /// Origin of the points.
     pub kind: SeriesKind,
-    /// x and y, in the order of x.
+    /// Points (x, y), in order of x.
     pub points: Vec<(f64, f64)>,
 }
 
 impl Series {
-    /// A line that we ran.
+    /// Creates a line from results of ours.
     pub fn ours(name: impl Into<String>, points: Vec<(f64, f64)>) -> Series {
         Series { name: name.into(), kind: SeriesKind::Ours, points }
     }
 
-    /// What a paper states.
+    /// Creates a line from numbers that a paper states.
     pub fn theirs(name: impl Into<String>, points: impl Into<Vec<(f64, f64)>>) -> Series {
         Series { name: name.into(), kind: SeriesKind::Paper, points: points.into() }
     }
 
-    /// The name with its kind, as legends and tables show it.
+    /// Returns the name with the kind, for legends and tables.
     #[must_use]
     pub fn label(&self) -> String {
         match self.kind {
@@ -256,36 +256,36 @@ impl Series {
     }
 }
 
-/// A line across a panel at one x, such as the core at which a socket begins.
+/// A vertical line across a panel, such as at the core where a socket begins.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Mark {
-    /// Where.
+    /// Position on the x axis.
     pub x: f64,
-    /// What begins there; a word or two.
+    /// Label of one or two words.
     pub label: String,
 }
 
 /// One plot.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Panel {
-    /// What tells it from its neighbours, such as the machine.
+    /// Title that distinguishes the panel from its neighbours, such as the machine.
     pub title: String,
     /// Label of the x axis, such as `cores`.
     pub x_label: String,
     /// Label of the y axis without the prefix of its unit, such as `IOPS`.
     pub y_label: String,
-    /// What its y values are.
+    /// Unit of the y values.
     pub y_unit: Unit,
-    /// How its y axis is divided.
+    /// Scale of the y axis.
     pub y_scale: Scale,
-    /// Its lines.
+    /// Lines of the plot.
     pub series: Vec<Series>,
-    /// Lines across; may be empty.
+    /// Vertical lines across the plot; may be empty.
     pub marks: Vec<Mark>,
 }
 
 impl Panel {
-    /// A plot on even axes without marks; y has a label and a unit.
+    /// Creates a plot with linear axes and no marks.
     pub fn new(
         title: impl Into<String>,
         x_label: &str,
@@ -307,18 +307,18 @@ impl Panel {
 /// A figure: panels under one title.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Figure {
-    /// Its name, such as `fig4`; letters, digits and dashes.
+    /// Name of the figure, such as `fig4`; letters, digits and dashes.
     pub id: String,
-    /// Title.
+    /// Title of the figure.
     pub title: String,
-    /// What to see in it.
+    /// Caption that says what the figure shows.
     pub caption: String,
-    /// Its plots.
+    /// Plots of the figure.
     pub panels: Vec<Panel>,
 }
 
 impl Figure {
-    /// A figure of these plots.
+    /// Creates a figure of these plots.
     pub fn new(
         id: &str,
         title: impl Into<String>,
@@ -330,14 +330,14 @@ impl Figure {
     }
 }
 
-/// A table of a paper, or of a result.
+/// A table of a paper, or of results.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct DataTable {
-    /// Its name, such as `table2`; letters, digits and dashes.
+    /// Name of the table, such as `table2`; letters, digits and dashes.
     pub id: String,
-    /// Title.
+    /// Title of the table.
     pub title: String,
-    /// What to see in it.
+    /// Caption that says what the table shows.
     pub caption: String,
     /// Heads of the columns.
     pub head: Vec<String>,
@@ -346,7 +346,7 @@ pub struct DataTable {
 }
 
 impl DataTable {
-    /// A table; every row is as long as the head.
+    /// Creates a table; every row must be as long as the head.
     pub fn new(
         (id, title): (&str, impl Into<String>),
         caption: &str,
@@ -358,18 +358,18 @@ impl DataTable {
     }
 }
 
-/// All that an experiment found.
+/// All results of an experiment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Page {
-    /// Title.
+    /// Title of the page.
     pub title: String,
-    /// Paragraphs of introduction.
+    /// Paragraphs of the introduction.
     pub intro: Vec<String>,
-    /// What a reader must know to read the rest right, such as what was left out; may be empty.
+    /// Warnings that a reader needs, such as what was left out; may be empty.
     pub remarks: Vec<String>,
     /// Names and values, such as the seed and the command that makes the page again.
     pub facts: Vec<(String, String)>,
-    /// Whose statements the checks hold against.
+    /// Origin of the statements that the checks compare with.
     #[serde(skip)]
     pub against: ReferenceKind,
     /// Checks, in the order of the papers' list.
@@ -382,18 +382,19 @@ pub struct Page {
     pub machines: Vec<MachineTable>,
 }
 
-/// Whose statements checks compare ours with.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// Origin of the statements that checks compare our results with.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum ReferenceKind {
-    /// A paper's.
+    /// A paper.
     #[default]
     Paper,
-    /// What millrace promises itself.
+    /// A promise of millrace about itself.
     Promise,
 }
 
 impl ReferenceKind {
-    /// The heads of the columns of both sides.
+    /// Returns the column heads of both sides.
     fn heads(self) -> [&'static str; 2] {
         match self {
             ReferenceKind::Paper => ["paper", "ours"],
@@ -402,14 +403,14 @@ impl ReferenceKind {
     }
 }
 
-/// How many checks have which verdict; inputs are counted apart.
+/// Number of checks with each verdict; inputs are counted separately.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Tally {
-    /// Hold.
+pub struct CheckTally {
+    /// Checks that hold.
     pub hold: usize,
-    /// Do not hold.
+    /// Checks that do not hold.
     pub fail: usize,
-    /// Not there yet.
+    /// Checks that were not run.
     pub missing: usize,
     /// Inputs.
     pub inputs: usize,
@@ -418,8 +419,8 @@ pub struct Tally {
 impl Page {
     /// Counts the verdicts.
     #[must_use]
-    pub fn tally(&self) -> Tally {
-        let mut tally = Tally::default();
+    pub fn tally(&self) -> CheckTally {
+        let mut tally = CheckTally::default();
         for check in &self.checks {
             let count = match (check.kind, check.holds) {
                 (CheckKind::Input, _) => &mut tally.inputs,
@@ -432,25 +433,25 @@ impl Page {
         tally
     }
 
-    /// One HTML file that needs nothing else.
+    /// Renders one self-contained HTML file.
     #[must_use]
     pub fn html(&self) -> String {
         html::page(self, &[])
     }
 
-    /// One HTML file, with heat maps between the figures and the tables.
+    /// Renders one self-contained HTML file, with heat maps between the figures and the tables.
     #[must_use]
     pub fn html_with(&self, maps: &[HeatMap]) -> String {
         html::page(self, maps)
     }
 
-    /// Tables for a terminal: x down, series across; then the checks.
+    /// Renders tables for a terminal, with x down and series across, then the checks.
     #[must_use]
     pub fn text(&self) -> String {
         text::page(self)
     }
 
-    /// `{"checks": [...], "figures": [...], ...}`; points are pairs of x and y.
+    /// Renders `{"checks": [...], "figures": [...], ...}`; points are pairs of x and y.
     #[must_use]
     pub fn json(&self) -> String {
         let text = serde_json::to_string_pretty(self);

@@ -1,25 +1,26 @@
-//! What the repetitions of all papers share: named parts, the frame of a page, rules that become
-//! checks, machine tables.
+//! Papers' experiments, repeated: the table of all, the frame of a page, and what runs points.
 //!
-//! A paper's module lists its parts, runs its points, draws its figures, and gives its checks as
-//! `Rule`s over its own results. Nothing here knows a paper. Called by `systor13`, `atc17`,
-//! `msst15`, `ols02` and `schedulers`.
+//! `papers/NAME.toml` has a paper's points, figures, tables and checks, which `sheet` reads and
+//! shows and whose formulas `formula` works out; a paper's module says what a simulation makes of
+//! its settings. `points` runs them. `spans` measures this machine instead. Called by
+//! `millrace-lab paper`.
 
-pub mod atc17;
+mod atc17;
 mod comparison;
+mod formula;
 pub(crate) mod inputs;
 pub(crate) mod machine_table;
 mod mechanism;
-pub mod msst15;
-pub mod ols02;
+mod msst15;
+mod ols02;
 pub(crate) mod points;
-pub(crate) mod rule;
-pub mod schedulers;
-pub mod spans;
-pub mod systor13;
+mod schedulers;
+mod sheet;
+mod spans;
+mod systor13;
 
 use std::ops::ControlFlow;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 use millrace_simulator::Model;
 
@@ -27,64 +28,78 @@ use crate::load::bench::BenchError;
 use crate::page::Page;
 use crate::simulation::{machine, run_rows};
 
+use sheet::Sheet;
+
 pub use mechanism::Mechanism;
 pub use points::PartSelection;
 #[cfg(test)]
 pub(crate) use points::run_without;
-pub(crate) use points::{Experiment, Point, Results, mechanisms, repeat};
+pub(crate) use points::{Point, Results, mechanisms, repeat};
 
-/// The type of a paper's parts, with their names, from a list of `/// What. Part "name",`.
-macro_rules! parts {
-    ($paper:literal: $($(#[$what:meta])+ $part:ident $name:literal,)+) => {
-        /// A part of the experiment.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-        pub enum Part {
-            $($(#[$what])+ $part,)+
-        }
+/// Told of each point that begins; may have the run end.
+pub type Tell<'a> = dyn FnMut(Step<'_>) -> ControlFlow<()> + Send + 'a;
 
-        impl Part {
-            /// All, with their names.
-            pub const NAMES: &[(Part, &'static str)] = &[$((Part::$part, $name)),+];
-
-            /// All parts.
-            #[must_use]
-            pub fn all() -> Vec<Part> {
-                Part::NAMES.iter().map(|(part, _)| *part).collect()
-            }
-        }
-
-        impl std::str::FromStr for Part {
-            type Err = String;
-
-            fn from_str(text: &str) -> Result<Part, String> {
-                $crate::papers::part_named($paper, Part::NAMES, text)
-            }
-        }
-    };
+/// A paper, or other experiment, that can be repeated.
+#[derive(Debug)]
+pub struct Paper {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// The page's title.
+    pub(crate) title: &'static str,
+    /// Paragraphs of introduction.
+    pub(crate) intro: Vec<&'static str>,
+    /// Names of its parts, in the order of the page; none if it has but one.
+    pub parts: Vec<&'static str>,
+    pub(crate) run: fn(PartSelection<'_>, &mut Tell<'_>) -> Result<Page, BenchError>,
+    pub(crate) mechanisms: fn(&[&'static str]) -> Result<Vec<Mechanism>, BenchError>,
 }
-pub(crate) use parts;
 
-/// The part of this name.
-pub(crate) fn part_named<P: Copy>(
-    paper: &str,
-    names: &[(P, &'static str)],
-    text: &str,
-) -> Result<P, String> {
-    let found = names.iter().find(|(_, name)| *name == text);
-    let all = || names.iter().map(|(_, name)| *name).collect::<Vec<_>>().join(", ");
-    found
-        .map(|(part, _)| *part)
-        .ok_or_else(|| format!("{text}: no such part of {paper}; there are {}", all()))
+/// All, in the order in which they are run.
+pub static PAPERS: LazyLock<[Paper; 6]> = LazyLock::new(|| {
+    [
+        systor13::paper(),
+        atc17::paper(),
+        msst15::paper(),
+        ols02::paper(),
+        schedulers::paper(),
+        spans::paper(),
+    ]
+});
+
+impl Paper {
+    /// A paper with a file; `run` makes its page.
+    fn of_sheet(
+        name: &'static str,
+        sheet: &'static Sheet,
+        mechanisms: fn(&[&'static str]) -> Result<Vec<Mechanism>, BenchError>,
+        run: fn(PartSelection<'_>, &mut Tell<'_>) -> Result<Page, BenchError>,
+    ) -> Paper {
+        let intro = sheet.intro.iter().map(String::as_str).collect();
+        Paper { name, title: &sheet.title, intro, parts: sheet.parts(), run, mechanisms }
+    }
+
+    /// Runs what is wanted and gives what was found; checks that need other parts are listed as not
+    /// there. `tell` is told of each point that begins, and may have the run end: then the page is
+    /// of those parts that were run whole.
+    ///
+    /// # Errors
+    /// If a machine's file or a simulation is wrong, or this machine cannot measure.
+    pub fn run(&self, wanted: PartSelection<'_>, tell: &mut Tell<'_>) -> Result<Page, BenchError> {
+        (self.run)(wanted, tell)
+    }
+
+    /// The mechanisms that can be left out of these parts.
+    ///
+    /// # Errors
+    /// If a machine's file is wrong.
+    pub fn mechanisms(&self, parts: &[&'static str]) -> Result<Vec<Mechanism>, BenchError> {
+        (self.mechanisms)(parts)
+    }
 }
 
 /// A repetition of a paper that was run: what its page says before checks, figures and tables.
 pub(crate) struct Repetition<'a> {
-    /// The paper's name on the command line.
-    pub(crate) paper: &'static str,
-    /// The page's title.
-    pub(crate) title: &'static str,
-    /// Paragraphs of introduction.
-    pub(crate) intro: &'static [&'static str],
+    pub(crate) paper: &'a Paper,
     /// The seed of all simulations.
     pub(crate) seed: u64,
     /// What was left out in a second run.
@@ -99,9 +114,9 @@ pub(crate) struct Repetition<'a> {
 
 impl Repetition<'_> {
     /// The page of these parts, with neither checks nor figures nor tables.
-    pub(crate) fn page<P: PartialEq>(&self, names: &[(P, &'static str)], parts: &[P]) -> Page {
+    pub(crate) fn page(&self, parts: &[&str]) -> Page {
         let mut facts = vec![
-            ("command", self.command(names, parts)),
+            ("command", self.command(parts)),
             ("seed", self.seed.to_string()),
             ("rows run", self.rows.to_string()),
             ("events simulated", self.events.to_string()),
@@ -110,9 +125,9 @@ impl Repetition<'_> {
             facts.insert(1, ("left out in a second run", mechanism::in_words(self.without)));
         }
         let mut page = Page {
-            title: self.title.into(),
-            intro: self.intro.iter().map(ToString::to_string).collect(),
-            remarks: self.remarks(names, parts),
+            title: self.paper.title.into(),
+            intro: self.paper.intro.iter().map(ToString::to_string).collect(),
+            remarks: self.remarks(parts),
             facts: facts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
             ..Page::default()
         };
@@ -121,13 +136,13 @@ impl Repetition<'_> {
     }
 
     /// What a reader must know to read the page right.
-    fn remarks<P: PartialEq>(&self, names: &[(P, &'static str)], parts: &[P]) -> Vec<String> {
+    fn remarks(&self, parts: &[&str]) -> Vec<String> {
+        let Paper { name: paper, parts: names, .. } = self.paper;
         let list = |is_there: bool| {
-            let some = names.iter().filter(|(part, _)| parts.contains(part) == is_there);
-            some.map(|(_, name)| *name).collect::<Vec<_>>().join(", ")
+            let some = names.iter().copied().filter(|part| parts.contains(part) == is_there);
+            some.collect::<Vec<_>>().join(", ")
         };
         let mut remarks = Vec::new();
-        let paper = self.paper;
         if parts.is_empty() {
             let all = format!("millrace-lab paper {paper} runs all");
             remarks.push(format!("Nothing of {paper} was finished; {all}."));
@@ -150,10 +165,10 @@ impl Repetition<'_> {
     }
 
     /// The command that runs these parts again.
-    fn command<P: PartialEq>(&self, names: &[(P, &'static str)], parts: &[P]) -> String {
+    fn command(&self, parts: &[&str]) -> String {
         let Repetition { paper, seed, without, .. } = self;
-        let chosen: Vec<&str> =
-            names.iter().filter(|(part, _)| parts.contains(part)).map(|(_, name)| *name).collect();
+        let Paper { name: paper, parts: names, .. } = paper;
+        let chosen: Vec<&str> = names.iter().copied().filter(|part| parts.contains(part)).collect();
         let parts = match chosen.len() == names.len() {
             true => String::new(),
             false => format!(":{}", chosen.join(",")),
@@ -196,7 +211,7 @@ pub struct Step<'a> {
 pub(crate) fn run_points<T: Send>(
     names: &[String],
     run: impl Fn(usize) -> Result<T, BenchError> + Sync,
-    tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
+    tell: &mut Tell<'_>,
 ) -> Result<Vec<Option<T>>, BenchError> {
     // How many have ended, and whom to tell.
     let told = Mutex::new((0, tell));
@@ -230,45 +245,36 @@ pub(crate) fn whole_parts<P: Copy, Q: PartialEq, T>(
 ///
 /// # Errors
 /// If a file is wrong.
-pub(crate) fn models<'a>(
-    names: impl Iterator<Item = &'a &'static str>,
-) -> Result<Vec<Model>, BenchError> {
-    let load = |name: &&'static str| {
-        machine(name).map_err(|error| BenchError::Machine { text: error.to_string() })
-    };
+pub(crate) fn models<'a>(names: impl Iterator<Item = &'a str>) -> Result<Vec<Model>, BenchError> {
+    let load =
+        |name: &str| machine(name).map_err(|error| BenchError::Machine { text: error.to_string() });
     names.map(load).collect()
-}
-
-/// Checks that captions say what to see, and which of the paper's points are drawn or that it has
-/// none as numbers; of at least so many figures, which are drawn of no results.
-#[cfg(test)]
-pub(crate) fn check_captions<P: Point>(
-    least: usize,
-    all: impl Fn(&Results<P>) -> Vec<crate::page::Figure>,
-) {
-    let run = Results::<P>::run(PartSelection::new(&[], 1), |_| ControlFlow::Continue(()));
-    let figures = all(&run.expect("nothing to run").0.with);
-    assert!(figures.len() >= least, "{}", figures.len());
-    for crate::page::Figure { id, caption, .. } in figures {
-        assert!(caption.to_lowercase().contains("see "), "{id}: {caption}");
-        let theirs = ["Hollow:", "Dotted:", "Vertical: the paper", "not given as numbers"];
-        assert!(theirs.iter().any(|word| caption.contains(word)), "{id}: {caption}");
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::page::Verdict;
+
+    #[test]
+    fn without_runs_every_check_is_listed_and_none_holds() {
+        for paper in PAPERS.iter().filter(|paper| !paper.parts.is_empty()) {
+            let none = PartSelection::new(&[], 1);
+            let page = paper.run(none, &mut |_| ControlFlow::Continue(())).expect("nothing to run");
+            assert!(page.checks.len() >= 5, "{}", paper.name);
+            assert!(page.checks.iter().all(|check| check.holds == Verdict::NotYet));
+        }
+    }
 
     #[test]
     fn a_run_that_is_ended_keeps_the_parts_whose_points_all_ran() {
         let names: Vec<String> = (0..6).map(|number| format!("point {number}")).collect();
         let mut told = Vec::new();
-        let tell = |step: Step<'_>| {
+        let mut tell = |step: Step<'_>| {
             told.push(step.task.to_owned());
             if step.task == "point 4" { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
-        let ran = run_points(&names, |index| Ok(index * 10), tell).expect("none fails");
+        let ran = run_points(&names, |index| Ok(index * 10), &mut tell).expect("none fails");
         assert!(told.len() == 6 && ran[0] == Some(0) && ran[4].is_none(), "{told:?} {ran:?}");
         // Part a shares point 1 with b; c needs what was left out.
         let points_of = |part: char| match part {

@@ -2,9 +2,9 @@
 //!
 //! `lane` says what I/Os go to and `route` which ones go where; `fit` is the arithmetic of
 //! addresses, `order` that of I/Os that depend on each other; `feed` reads ahead; `engine` is the
-//! loop, `tally` what it counts, `report` what comes of that; `volumes`, `nbd` and `vhost` are
-//! targets, `simulated` runs the same on a simulated machine. Memory does not depend on the
-//! trace's length. Called by the verb; calls `traced` for I/Os.
+//! loop, `tally` what it counts, `report` what comes of that; `volumes` and `servers` are targets
+//! (`nbd` and `vhost` connect), `simulated` runs the same on a simulated machine. Memory does not
+//! depend on the trace's length. Called by the verb; calls `traced` for I/Os.
 //!
 //! Source: open loop and lateness as in btreplay and fio's `read_iolog`; as fast as possible with
 //! dependencies kept as in \[FALCON\]'s replay of traces.
@@ -19,6 +19,7 @@ mod payload;
 mod report;
 mod route;
 mod series;
+mod servers;
 mod simulated;
 mod tally;
 #[cfg(test)]
@@ -118,10 +119,8 @@ where
     let rest = (source, routes, addresses, settings, progress);
     match destination {
         Destination::Volumes(volumes) => run(volumes::native(volumes, iodepth, seed)?, rest),
-        Destination::Nbd(uris) => run(nbd::Servers::connect(uris, &rest.2, seed)?, rest),
-        Destination::Vhost(paths) => {
-            run(vhost::Guests::connect(paths, &rest.2, (iodepth, seed))?, rest)
-        }
+        Destination::Nbd(uris) => run(nbd::connect(uris, &rest.2, seed)?, rest),
+        Destination::Vhost(paths) => run(vhost::connect(paths, &rest.2, (iodepth, seed))?, rest),
     }
 }
 

@@ -1,13 +1,13 @@
-//! Experiments on the simulated machine, and on this one with lock statistics.
+//! Benchmarks on the simulated machine, and on this machine with lock statistics.
 //!
-//! `machines` names the machines, `interface` models how programs submit, `irq` and `poller` who
-//! takes interrupts, `host_adapter` what drives behind a SCSI host shared, `linux24` how Linux 2.4
-//! did raw I/O, `linux3` what kernels of 2013 had beside the layer, `bounce` a drive whose data it
-//! copied, `window` says which part of a run counts, `job` and `raw_job` are submitters, `workers`
-//! serve drives, `file_costs` is what a file adds, `program` are threads that work as programs do,
-//! through a cache or straight, `tags` looks at tags meanwhile, `run` is a row, `rows` are many.
-//! Everything below a job is the production code of the block layer and the drives. Called by the
-//! binary's verbs.
+//! `machines` names the machine models; `interface` models the submission interface; `irq` and
+//! `poller` model the handling of interrupts; `host_adapter` models state that drives behind a SCSI
+//! host shared; `linux24` models raw I/O of Linux 2.4, `linux3` what kernels of 2013 did outside of
+//! the block layer, `bounce` a drive whose data is copied. `window` selects the measured part of a
+//! run; `job` and `raw_job` are submitters; `workers` serve drives; `file_costs` is the extra cost
+//! of files; `program` has threads that do I/O like programs, through a cache or directly; `tags`
+//! samples the tags in use; `run` runs one row, `rows` many. Everything below a job is the
+//! production code of the block layer and the drives. Called by the binary's verbs.
 
 mod bounce;
 mod coalescing;
@@ -59,24 +59,24 @@ pub use window::Length;
 pub(crate) use window::{Window, WindowStep};
 pub(crate) use workers::Workers;
 
-/// The thread or CPU that takes the interrupts of drives that complete later.
+/// Thread or CPU that handles the interrupts of drives that complete later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Irq {
-    /// None: the submitter looks for completions, and finds them on its own core.
+    /// No interrupts: the submitter polls for completions, on its own core.
     #[default]
     Submitter,
-    /// CPU 0 takes them all and forwards them.
+    /// CPU 0 takes all interrupts and forwards them.
     Core0,
-    /// The first CPU of the hardware queue's socket takes and forwards them.
+    /// The first CPU of the hardware queue's socket takes the interrupts and forwards them.
     Steered,
-    /// The poller of a queue: one for each look that finds something done, as if the drive had
-    /// interrupted it. A poller that was busy elsewhere finds several and pays once, where a drive
-    /// that does not gather them would have interrupted it for each.
+    /// The thread that polls a queue pays for interrupts: one for each poll that finds completions,
+    /// as if the drive had interrupted it. If it was busy elsewhere it finds several completions
+    /// and pays once, where a drive without interrupt coalescing would interrupt for each.
     Poller,
 }
 
 impl Irq {
-    /// All, with their names.
+    /// All values, with their names.
     pub const NAMES: [(Irq, &'static str); 4] = [
         (Irq::Submitter, "submitter"),
         (Irq::Core0, "core0"),
@@ -84,7 +84,7 @@ impl Irq {
         (Irq::Poller, "poller"),
     ];
 
-    /// Whether completions are found by looking, and not by a handler of their own.
+    /// Returns true if completions are found by polling, not by an interrupt handler.
     fn is_polled(self) -> bool {
         matches!(self, Irq::Submitter | Irq::Poller)
     }
@@ -107,30 +107,31 @@ impl FromStr for Irq {
     }
 }
 
-/// How a row's drives are served, and what these hang on.
+/// Configuration of a row's drives and of the kernel that is modelled.
 #[derive(Debug, Clone, Default)]
 pub struct Service {
     /// Controllers that drives may name.
     pub controllers: Vec<ControllerConfig>,
-    /// How the volume's drives are served.
+    /// Serving mode of the volume.
     pub serving: ServingConfig,
-    /// The CPUs of the drives' workers; none if empty.
+    /// CPUs of the drives' workers; empty for no workers.
     pub worker_cpus: Vec<u32>,
-    /// Drive i is a volume of its own, of the jobs i, i + drives and so on.
+    /// If true, each drive is a volume of its own; drive i is used by jobs i, i + drives and so on.
     pub apart: bool,
-    /// The order in which what waits goes to a drive.
+    /// I/O scheduler of the drives.
     pub scheduler: SchedulerKind,
-    /// Neighbours stay apart.
+    /// If true, adjacent bios are not merged.
     pub nomerges: bool,
-    /// The threads that may be inside a hardware queue.
+    /// Threads that may be inside a hardware queue.
     pub inside: Inside,
-    /// What the kernel's driver and mid-layer had all drives share.
+    /// State that the kernel's driver and mid-layer shared between all drives.
     pub adapter: HostAdapterConfig,
-    /// How raw I/O is done, if not plainly.
+    /// Settings of raw I/O as in Linux 2.4.
     pub history: Linux24,
-    /// What kernels of 2013 had beside the layer.
+    /// Costs of kernels of 2013 outside of the block layer.
     pub linux3: Linux3,
-    /// Each I/O is one of a file, which costs a simulated machine more at its submission.
+    /// If true, each I/O is direct I/O of a file, which costs a simulated machine more at
+    /// submission.
     pub of_file: bool,
 }
 
@@ -139,61 +140,62 @@ pub struct Service {
 pub struct SimPlan {
     /// Drives that run on any machine: `null`, `ram` and `model`.
     pub drives: Vec<Spec>,
-    /// How they are joined.
+    /// Layout of the volume.
     pub layout: Layout,
-    /// How the drives are served.
+    /// Configuration of the drives and the kernel.
     pub service: Service,
-    /// Design of the layer.
+    /// Design of the block layer.
     pub stack: Stack,
-    /// Software queues.
+    /// Number of software queues.
     pub software_queues: Spread,
-    /// Hardware queues.
+    /// Number of hardware queues.
     pub hardware_queues: Spread,
-    /// Job i runs on `cpus[i % len]`; not empty on a simulated machine.
+    /// CPUs of the jobs: job i runs on `cpus[i % len]`. Not empty on a simulated machine.
     pub cpus: Vec<u32>,
-    /// Submitters, 1 to 65,535.
+    /// Number of submitters, 1 to 65,535.
     pub jobs: u32,
-    /// What each does; its seed is the simulation's too.
+    /// Workload of each job; its seed is also the simulation's.
     pub workload: Workload,
-    /// What is measured.
+    /// Length of the measurement.
     pub length: Length,
-    /// When times are taken.
+    /// Points at which timestamps are taken.
     pub stamp: Stamp,
-    /// How programs submit.
+    /// Submission interface of the jobs.
     pub interface: InterfaceKind,
-    /// I/Os that go in at once, 1 or more, as fio's `iodepth_batch_submit`; all that are free if
-    /// not given.
+    /// I/Os submitted together, at least 1, as in fio's `iodepth_batch_submit`; None submits all
+    /// that are free.
     pub batch: Option<u32>,
-    /// The taker of interrupts.
+    /// Handler of the drives' interrupts.
     pub irq: Irq,
-    /// What is reported besides the row.
+    /// Reports besides the row.
     pub watch: Watch,
 }
 
-/// What is reported besides the row.
+/// Reports besides the row.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Watch {
-    /// What the locks did.
+    /// Report lock statistics.
     pub locks: bool,
-    /// Tags in use, seen from this CPU, which does nothing else, every so many nanoseconds.
+    /// Sample the tags in use: CPU of the sampling thread, which does nothing else, and period in
+    /// nanoseconds.
     pub tags: Option<(u32, u64)>,
-    /// Every step of every I/O.
+    /// Record every trace event of every I/O.
     pub trace: Option<RecordingPlan>,
 }
 
-/// What is recorded of a row.
+/// Recording of a row's trace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RecordingPlan {
-    /// Where to, and what the devices are called.
+    /// Output and device names.
     pub config: RecorderConfig,
-    /// The drives' devices.
+    /// Device numbers of the drives.
     pub devices: Vec<u32>,
-    /// Events that fit into a thread's ring. On a simulated machine those that find it full are
-    /// dropped, since rings are emptied when the row has ended.
+    /// Events per thread's ring. On a simulated machine events that find the ring full are dropped,
+    /// since rings are emptied only after the row has ended.
     pub ring: usize,
 }
 
-/// Threads that a simulated machine has room for.
+/// Largest number of threads on a simulated machine.
 const THREADS_MAX: u32 = 4_096;
 
 impl SimPlan {
@@ -209,8 +211,8 @@ impl SimPlan {
         if cpus != u32::MAX && self.cpus.is_empty() {
             return wrong("no CPU to run on".into());
         }
-        // Beside the jobs there are the main thread, one that watches tags, the workers, and a
-        // handler of interrupts for each CPU at most.
+        // Besides the jobs there are the main thread, one that samples tags, the workers, and at
+        // most one interrupt handler per CPU.
         let others = (2 + self.service.worker_cpus.len() as u32).saturating_add(cpus);
         let most = THREADS_MAX.saturating_sub(others);
         if cpus != u32::MAX && self.jobs > most {

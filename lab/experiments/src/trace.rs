@@ -1,11 +1,10 @@
-//! Traces of block I/O in any format, as one stream of I/Os, and the page that shows one.
+//! Traces of block I/O in any format, as one stream of I/Os; also the report page of a trace.
 //!
-//! Owns what formats have in common: an I/O with its time, device, range and, where the format
-//! tells it, its latency. Readers of formats are `TraceSource`s; `millrace-lab replay`,
-//! `trace report` and `trace convert` take these and know no format. `open` finds the format and
-//! gives the I/Os of one or more files in the order of their arrival. `report` shows where the I/Os
-//! of a recording spend their time, and `timeline` when. Stands on millrace-trace, which reads
-//! blktrace's records.
+//! Owns what all formats have in common: an I/O with its time, device, range and, where the format
+//! has it, its latency. Each format's reader is a `TraceSource`; `millrace-lab replay`, `trace
+//! report` and `trace convert` use these and know no format. `open` detects the format and merges
+//! the I/Os of one or more files in order of arrival. `report` shows where the I/Os of a recording
+//! spend their time, and `timeline` when. Stands on millrace-trace, which reads blktrace's records.
 
 mod detect;
 mod devices;
@@ -26,56 +25,58 @@ mod writer;
 
 use millrace_block::Op;
 
-pub use error::{OpenError, Place, ReadError};
+pub use error::{FilePosition, OpenError, ReadError};
 pub use event_ios::EventIos;
-pub use format::{Format, NoFormat};
+pub use format::{Format, UnknownFormat};
 pub use input::TracePath;
 pub use open::{AnySource, OpenedTrace, open, open_events};
-pub use profile::{Profile, text as profile_text};
+pub use profile::{TraceProfile, text as profile_text};
 pub use report::{report_html, report_page};
 pub use timeline::Timeline;
-pub use writer::{NotWritten, WRITTEN, Writer};
+pub use writer::{ReadOnlyFormat, TraceWriter, WRITTEN};
 
-/// A sentence about I/Os of a trace that have no latency although others, `measured`, have one.
+/// Returns a note that some of `ios` I/Os have no latency, if `measured` of them (more than 0) have
+/// one.
 #[must_use]
 pub fn unmeasured_note(ios: u64, measured: u64) -> Option<String> {
     (measured > 0 && ios > measured).then(|| {
         let left = ios - measured;
-        format!("{left} of {ios} I/Os have no latency: their beginning or end was not found")
+        format!(
+            "{left} of {ios} I/Os have no latency: the trace lacks their start or their completion"
+        )
     })
 }
 
-/// One I/O as a trace tells of it.
+/// One I/O of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceIo {
-    /// When it arrived, in nanoseconds since the trace's first I/O.
+    /// Arrival time, in nanoseconds since the trace's first I/O.
     pub at_ns: u64,
-    /// Which of `TraceSource::devices`.
+    /// Index of the device in `TraceSource::devices`.
     pub device: u32,
-    /// What it does.
+    /// Operation.
     pub op: Op,
-    /// A write that is durable before it is answered.
+    /// True for a write with FUA, which must be durable on completion.
     pub fua: bool,
-    /// First byte.
+    /// Offset of the first byte on the device.
     pub offset_bytes: u64,
-    /// Length; 0 for a flush.
+    /// Length in bytes; 0 for a flush.
     pub len_bytes: u64,
-    /// Its latency in the trace, where the format tells it.
+    /// Latency recorded in the trace, in nanoseconds, if the format has it.
     pub latency_ns: Option<u64>,
 }
 
-/// A trace that is read from its beginning, in bounded memory.
+/// A trace that is read from its beginning to its end, in bounded memory.
 pub trait TraceSource {
-    /// What is wrong with a trace, with file and line or record.
+    /// Error of a damaged trace, with file and line or record.
     type Error: std::error::Error;
 
-    /// The next I/O, in the order of arrival; `None` at the end.
+    /// Returns the next I/O in order of arrival; `None` at the end.
     ///
     /// # Errors
-    ///
-    /// A record that cannot be read: the error names file, line or record, and what was expected.
+    /// If a record cannot be read: the error names file, line or record, and what was expected.
     fn next_io(&mut self) -> Result<Option<TraceIo>, Self::Error>;
 
-    /// Names of the devices met so far (`8,0`, a volume's name or number).
+    /// Returns the names of the devices seen so far (`8,0`, a volume's name or number).
     fn devices(&self) -> &[String];
 }

@@ -1,12 +1,13 @@
-//! `Simulated`: a many-core NUMA machine in virtual time, on which the production code runs as is.
+//! `Simulated`: a many-core NUMA machine in virtual time, on which the production code runs
+//! unchanged.
 //!
-//! The second implementation of `Machine`. Its CPUs are coroutines that a discrete-event loop runs
-//! on one thread of the system (run.rs, scheduler.rs), in the order of their clocks (world.rs).
-//! Accesses to cache lines cost by distance (line.rs, fabric.rs), locks by their spinners
-//! (lock.rs), sleeping and waking by the threads involved (thread.rs), work by its stage; all
-//! constants are a `Model`'s. Outside a running simulation nothing is charged: objects may be
-//! made, read and dropped there. An object belongs to one simulation at a time. Source: \[MQ\] for
-//! what to model.
+//! The second implementation of `Machine`. Simulated threads are coroutines that a discrete-event
+//! loop runs on one system thread (run.rs, scheduler.rs), ordered by the clocks of their CPUs
+//! (world.rs). Accesses to cache lines cost by distance (line.rs, fabric.rs), locks by the number
+//! of spinning CPUs (lock.rs), sleeping and waking by the threads involved (thread.rs), and work by
+//! its stage; all constants come from a `Model`. Outside a running simulation nothing is charged:
+//! objects may be made, read and dropped there. An object belongs to one simulation at a time.
+//! Source: \[MQ\] for what to model.
 
 #![doc = include_str!("../README.md")]
 
@@ -30,18 +31,18 @@ pub use primitives::thread::{SimParker, SimThread};
 pub use primitives::word::{SimCounter, SimLine, SimWord};
 pub use report::{BEGIN_NS, BlockedThread, CpuTimes, Report, SimError};
 pub use run::Simulation;
-pub use world::still::Still;
+pub use world::still::StillGuard;
 
 use millrace_machine::{CpuId, Machine, Order, Stage, Topology};
 use model::time::PS_PER_NS;
 use world::{pass, private, shared};
 
-/// The machine that runs in a [`Simulation`].
+/// The [`Machine`] whose calls are served by the running [`Simulation`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Simulated;
 
-// SAFETY: one thread of a simulation runs at a time, so that all its accesses are ordered. Outside
-// one, `fence` is the standard library's.
+// SAFETY: one thread of a simulation runs at a time, so all its accesses are ordered. Outside a
+// simulation, `fence` is the standard library's.
 #[allow(unsafe_code)]
 unsafe impl Machine for Simulated {
     type Lock<T: Send> = SimLock<T>;
@@ -54,7 +55,8 @@ unsafe impl Machine for Simulated {
 
     const THREADS_MOVE: bool = false;
 
-    /// Outside a simulation, always when one begins.
+    /// Returns the virtual time in nanoseconds; outside a simulation, the time at which every
+    /// simulation begins.
     #[inline]
     fn now() -> u64 {
         pass(|world| {
@@ -66,13 +68,13 @@ unsafe impl Machine for Simulated {
         private(|world| world.scheduler.now_ps / PS_PER_NS).unwrap_or(BEGIN_NS)
     }
 
-    /// Outside a simulation, 0.
+    /// Returns the number of the caller's CPU; outside a simulation, 0.
     #[inline]
     fn cpu() -> CpuId {
         CpuId(private(|world| world.scheduler.cpu as u32).unwrap_or(0))
     }
 
-    /// Outside a simulation, one CPU.
+    /// Returns the simulated topology; outside a simulation, a single CPU.
     fn topology() -> Topology {
         private(|world| world.topology()).unwrap_or_else(|| Topology::uniform(1, 1))
     }
@@ -86,10 +88,11 @@ unsafe impl Machine for Simulated {
         }
     }
 
-    /// A thread without a CPU of its own choice is put on the one after that of the last thread.
+    /// Starts a simulated thread. Without a CPU of its own it goes to the CPU after that of the
+    /// last thread started.
     ///
     /// # Panics
-    /// Outside a simulation, if there is no such CPU, or if there are 4,096 threads.
+    /// Outside a simulation, if the machine has no such CPU, or if there are already 4,096 threads.
     fn spawn(name: &str, cpu: Option<CpuId>, body: Box<dyn FnOnce() + Send>) -> SimThread {
         let cpus = private(|world| world.scheduler.cpus.len() as u32);
         let cpus = cpus.expect("simulated threads are started by simulated threads");
@@ -98,7 +101,7 @@ unsafe impl Machine for Simulated {
             world.scheduler.charge_system_call();
             world.scheduler.add_thread(name, cpu.map(|cpu| cpu.0 as usize), body)
         });
-        let (thread, ended) = started.expect("asked for above");
+        let (thread, ended) = started.expect("checked above: inside a simulation");
         SimThread { thread, ended }
     }
 
@@ -119,35 +122,36 @@ unsafe impl Machine for Simulated {
     }
 }
 
-/// What only programs made for the simulated machine do.
-/// Longest time that one charge takes: two hours.
+/// Longest time that one charge may take: two hours, in nanoseconds.
 const CHARGE_NS_MAX: u64 = 2 * 3_600 * 1_000_000_000;
 
 impl Simulated {
-    /// Whether the caller runs in a simulation.
+    /// Returns true if the caller runs in a simulation.
     #[must_use]
     pub fn is_running() -> bool {
         private(|_| ()).is_some()
     }
 
-    /// Lets the caller's CPU work for a time, two hours at most.
+    /// Keeps the caller's CPU busy for `ns` nanoseconds, two hours at most.
     pub fn charge(ns: u64) {
         pass(|world| world.scheduler.stretched(ns.min(CHARGE_NS_MAX) * PS_PER_NS));
     }
 
-    /// Stops all CPUs for a time, two hours at most, as a signal, a freezer or a hypervisor stops
-    /// a process. Deadlines pass meanwhile; their threads run when the time is over.
+    /// Stops all CPUs for `ns` nanoseconds, two hours at most, as a signal, a freezer or a
+    /// hypervisor stops a process. Deadlines pass meanwhile; threads whose deadline has passed run
+    /// afterwards.
     pub fn stop_all(ns: u64) {
         pass(|world| scheduler::stop_all(&mut world.scheduler, ns.min(CHARGE_NS_MAX) * PS_PER_NS));
     }
 
-    /// Charges a system call that does nothing.
+    /// Charges the caller's CPU for a system call that does nothing.
     pub fn system_call() {
         pass(|world| world.scheduler.stretched(world.scheduler.prices.system_call));
     }
 
-    /// The caller may wake on another CPU of its socket from now on, if the one that it slept on is
-    /// busy and another idle. What goes by [`Machine::cpu`] must ask again after each sleep.
+    /// Allows the caller to wake on another CPU of its socket from now on, if the CPU that it slept
+    /// on is busy and another one is idle. Code that depends on [`Machine::cpu`] must ask again
+    /// after each sleep.
     ///
     /// # Source
     /// `select_idle_sibling`, kernel/sched/fair.c of Linux 3.17.
@@ -155,21 +159,21 @@ impl Simulated {
         private(|world| world.scheduler.roam());
     }
 
-    /// The caller's CPU is left to it from now on, as it is to the holder of a lock, even while the
-    /// caller spins; until as many calls of [`Simulated::release_cpu`].
+    /// Protects the caller from preemption from now on, as a held lock does, even while it spins,
+    /// until [`Simulated::release_cpu`] has been called as often.
     pub fn keep_cpu() {
         private(|world| world.scheduler.me().locks += 1);
     }
 
-    /// Takes one [`Simulated::keep_cpu`] back.
+    /// Reverts one call of [`Simulated::keep_cpu`].
     pub fn release_cpu() {
         private(|world| world.scheduler.me().locks -= 1);
     }
 
-    /// Interrupts another CPU: charges both.
+    /// Sends an interrupt to another CPU and charges both CPUs for it.
     ///
     /// # Panics
-    /// If there is no such CPU.
+    /// If the machine has no such CPU.
     pub fn interrupt(cpu: CpuId) {
         shared(|world| {
             world.events += 1;

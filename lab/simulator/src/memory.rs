@@ -1,7 +1,7 @@
-//! Memory of the simulated machine: cache lines, and the way between CPUs that they take.
+//! Memory of the simulated machine: cache lines, and the interconnect between CPUs.
 //!
-//! `line` knows who holds a line and charges an access to it, `fabric` has the distances and the
-//! links. Stands on `model`; called by `world` and `primitives` for each shared access.
+//! `line` tracks the CPUs that hold a line and charges accesses to it; `fabric` has the distances
+//! and the links. Stands on `model`; called by `world` and `primitives` for each shared access.
 
 pub(crate) mod fabric;
 pub(crate) mod line;

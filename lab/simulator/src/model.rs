@@ -1,8 +1,9 @@
 //! `Model`: the machine to simulate: its topology, and a table of costs with their origins.
 //!
-//! Plain data, made by programs or (feature `serde`) read from files in which a cost without an
-//! origin and an unknown key are errors. Used by `Simulation`, which checks it first. Invariant:
-//! nothing here depends on what is run; constants are fixed once per machine, never per experiment.
+//! Plain data, made by programs or (feature `serde`) read from files, in which a cost without an
+//! origin and an unknown key are errors. Used by `Simulation`, which validates it first. Invariant:
+//! nothing here depends on the program that runs; constants are fixed once per machine, never per
+//! experiment.
 
 pub(crate) mod prices;
 pub(crate) mod time;
@@ -15,12 +16,12 @@ use std::string::String;
 use millrace_machine::Stage;
 use transfer::Transfer;
 
-/// CPUs that a model may have at most.
+/// Largest number of CPUs of a model.
 pub const CPUS_MAX: u32 = 256;
-/// Sockets that a model may have at most.
+/// Largest number of sockets of a model.
 pub const SOCKETS_MAX: u32 = 32;
 
-/// A time, and where it comes from.
+/// A duration with its origin.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Cost {
@@ -30,54 +31,54 @@ pub struct Cost {
     pub origin: Cow<'static, str>,
 }
 
-/// A bandwidth, and where it comes from.
+/// A bandwidth with its origin.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Rate {
-    /// Bytes in a nanosecond (that is, GB/s) in one direction, above 0.
+    /// Bytes per nanosecond (that is, GB/s) in one direction, above 0.
     pub bytes_per_ns: f64,
     /// Publication, measurement or reasoning that it is taken from.
     pub origin: Cow<'static, str>,
 }
 
-/// A fraction, and where it comes from.
+/// A fraction with its origin.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Share {
-    /// 0 to 1.
+    /// Fraction, 0 to 1.
     pub share: f64,
     /// Publication, measurement or reasoning that it is taken from.
     pub origin: Cow<'static, str>,
 }
 
-/// A number of cache lines, and where it comes from.
+/// A number of cache lines with its origin.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Lines {
-    /// Lines, 1 to 64.
+    /// Number of lines, 1 to 64.
     pub lines: u32,
     /// Publication, measurement or reasoning that it is taken from.
     pub origin: Cow<'static, str>,
 }
 
-/// How often something happens in a row, and where that comes from.
+/// A limit on consecutive turns, with its origin.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Turns {
-    /// Times, 0 to 1,000.
+    /// Number of turns, 0 to 1,000.
     pub turns: u32,
     /// Publication, measurement or reasoning that it is taken from.
     pub origin: Cow<'static, str>,
 }
 
 impl CacheCosts {
-    /// Lines are handed on in the order in which they are asked for.
+    /// Returns the default of [`CacheCosts::near`]: lines are handed on in order of request.
     #[must_use]
     pub fn in_order() -> Turns {
         Turns { turns: 0, origin: Cow::Borrowed("not given") }
     }
 
-    /// As real machines are; no file can say otherwise.
+    /// Default of `queueing`: true as on real machines, since files cannot set it.
     #[cfg(feature = "serde")]
     fn one_at_a_time() -> bool {
         true
@@ -85,77 +86,77 @@ impl CacheCosts {
 }
 
 impl Cost {
-    /// A cost of so many nanoseconds.
+    /// Creates a cost of `ns` nanoseconds.
     #[must_use]
     pub fn new(ns: f64, origin: &'static str) -> Self {
         Cost { ns, origin: Cow::Borrowed(origin) }
     }
 }
 
-/// Hyper-threads of every core. Siblings have neighbouring numbers: with two, CPUs 0 and 1 are
-/// core 0.
+/// Hyper-threads of every core. Siblings have consecutive numbers: with two per core, CPUs 0 and 1
+/// are core 0.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct HyperThreads {
-    /// CPUs of a core, 1 to 8; 1 is a core without hyper-threads.
+    /// CPUs per core, 1 to 8; 1 means no hyper-threads.
     pub per_core: u32,
-    /// What a core does with all its threads busy, times what it does with one.
+    /// Throughput of a core with all its threads busy, relative to one busy thread.
     pub gain: Factor,
 }
 
-/// A factor, and where it comes from.
+/// A factor with its origin.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Factor {
-    /// 1 to 8.
+    /// Factor, 1 to 8.
     pub factor: f64,
     /// Publication, measurement or reasoning that it is taken from.
     pub origin: Cow<'static, str>,
 }
 
-/// How the sockets of one board are joined.
+/// Wiring between the sockets of one board.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum Wiring {
-    /// A link from each socket to each other one: all are one hop apart.
+    /// A link between every two sockets: all are one hop apart.
     #[default]
     Full,
-    /// A link to the two neighbours in number; all others are two hops away.
+    /// A link to the two sockets of neighbouring number; all others are two hops away.
     Ring,
-    /// One bus for all sockets: every transfer occupies it, all are one hop apart, and
+    /// One bus for all sockets: every transfer occupies it, all sockets are one hop apart, and
     /// [`CacheCosts::link`] is its bandwidth.
     Bus,
 }
 
-/// A machine.
+/// Description of a machine: topology and costs.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Model {
-    /// For reports.
+    /// Name of the machine, for reports.
     pub name: String,
-    /// Cores of a socket, which is a NUMA node; CPUs are numbered in the order of sockets. A core
-    /// is one CPU unless it has hyper-threads.
+    /// Cores per socket; a socket is a NUMA node, and CPUs are numbered socket by socket. A core is
+    /// one CPU unless it has hyper-threads.
     pub cores_per_socket: u32,
-    /// Sockets, 1 to [`SOCKETS_MAX`], and at most [`CPUS_MAX`] CPUs in all.
+    /// Sockets, 1 to [`SOCKETS_MAX`], with at most [`CPUS_MAX`] CPUs in all.
     pub sockets: u32,
-    /// Sockets of a board; 0 if there is only one board.
+    /// Sockets per board; 0 if there is only one board.
     #[cfg_attr(feature = "serde", serde(default))]
     pub sockets_per_board: u32,
-    /// How the sockets of a board are joined.
+    /// Wiring between the sockets of a board.
     #[cfg_attr(feature = "serde", serde(default))]
     pub wiring: Wiring,
-    /// Hyper-threads: none unless given.
+    /// Hyper-threads of the cores, if they have any.
     #[cfg_attr(feature = "serde", serde(default))]
     pub hyper_threads: Option<HyperThreads>,
-    /// Clock frequency, for reports: all costs are in nanoseconds.
+    /// Clock frequency in GHz, for reports only: all costs are in nanoseconds.
     pub ghz: f64,
-    /// What memory accesses cost.
+    /// Costs of memory accesses.
     pub cache: CacheCosts,
-    /// What instructions cost that are not plain.
+    /// Costs of special instructions.
     pub cpu: CpuCosts,
-    /// What threads cost.
+    /// Costs of threads.
     pub threads: ThreadCosts,
-    /// What the program's own work costs.
+    /// Costs of the program's own work.
     pub work: WorkCosts,
 }
 
@@ -163,46 +164,48 @@ pub struct Model {
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct CacheCosts {
-    /// A line that the CPU's own cache holds.
+    /// Access to a line in the CPU's own cache.
     pub l1: Cost,
-    /// A line from another core of the socket.
+    /// Transfer of a line from another core of the socket.
     pub socket: Transfer,
-    /// A line from a socket one hop away.
+    /// Transfer of a line from a socket one hop away.
     pub one_hop: Transfer,
-    /// A line from a socket two hops away on the same board.
+    /// Transfer of a line from a socket two hops away on the same board.
     pub two_hops: Transfer,
-    /// A line from another board.
+    /// Transfer of a line from another board.
     pub board: Transfer,
-    /// A line that no cache holds.
+    /// Access to a line that no cache holds.
     pub memory: Cost,
     /// Bandwidth of the link between two sockets of a board.
     pub link: Rate,
     /// Bandwidth of the link between two boards.
     pub board_link: Rate,
-    /// Part of the re-reads of a ticket lock's line by those that spin on it which come before the
-    /// next holder's; at 0 they take no time behind a CPU that joins them either.
+    /// When a ticket lock is released, all spinning CPUs read its line again: fraction of these
+    /// reads that is served before the next holder's. At 0, their reads also take no time when
+    /// another CPU joins the queue.
     pub spinner: Share,
-    /// How often a line that CPUs of several sockets wait for goes on to one of the same socket
-    /// before it must leave; 0 unless given: it goes in order of request.
+    /// Largest number of times in a row that a contended line goes to a CPU of the same socket
+    /// while CPUs of other sockets wait. 0, the default, serves CPUs in order of request.
     #[cfg_attr(feature = "serde", serde(default = "CacheCosts::in_order"))]
     pub near: Turns,
-    /// Whether CPUs that want a line at once get it one after the other, as on every real machine.
-    /// Without it each gets the line as fast as if it alone wanted it: to see what hangs on that.
+    /// If true, CPUs that want a line at the same time get it one after the other, as on every real
+    /// machine. If false each gets it as fast as if it were alone; only for experiments that
+    /// measure the effect of this queueing.
     #[cfg_attr(feature = "serde", serde(skip, default = "CacheCosts::one_at_a_time"))]
     pub queueing: bool,
 }
 
-/// Costs of instructions.
+/// Costs of special instructions.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct CpuCosts {
-    /// What a locked instruction costs more than a plain store.
+    /// Extra cost of a locked instruction, compared to a plain store.
     pub locked: Cost,
-    /// A full memory fence.
+    /// Cost of a full memory fence.
     pub fence: Cost,
-    /// Reading the clock.
+    /// Cost of reading the clock.
     pub clock_read: Cost,
-    /// Time between two looks of a CPU that polls something other than memory.
+    /// Interval between two polls of a CPU that waits for something other than memory.
     pub spin_poll: Cost,
 }
 
@@ -212,74 +215,76 @@ pub struct CpuCosts {
 pub struct ThreadCosts {
     /// Entering and leaving the kernel.
     pub system_call: Cost,
-    /// A CPU that goes on with another thread than it last ran.
+    /// Switching a CPU to another thread than it last ran.
     pub context_switch: Cost,
-    /// Waking a thread: to the waker.
+    /// Waking a thread, charged to the waker.
     pub wake: Cost,
-    /// From the waking to the first instruction of the thread woken, if its CPU is idle.
+    /// Delay from the wake-up to the first instruction of the woken thread, if its CPU is idle.
     pub wake_latency: Cost,
     /// Sending an inter-processor interrupt.
     pub interrupt_send: Cost,
-    /// Being interrupted by one.
+    /// Handling an inter-processor interrupt.
     pub interrupt_handle: Cost,
-    /// How long a thread runs while others wait for its CPU.
+    /// Longest time that a thread runs while others wait for its CPU.
     pub time_slice: Cost,
-    /// Whether a thread that wakes may take its CPU from another: not, unless given. Without it
-    /// threads take turns in the order in which they came.
+    /// Fair scheduling with wake-up preemption, if given. Without it, threads run round robin in
+    /// order of arrival.
     #[cfg_attr(feature = "serde", serde(default))]
     pub fairness: Option<Fairness>,
 }
 
-/// A scheduler that goes by how long each thread has run.
+/// A scheduler that is fair by each thread's run time.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Fairness {
-    /// A thread that wakes takes the CPU from one that has run for so much longer.
+    /// A thread that wakes preempts a thread that has run for longer than itself by more than this.
     pub granularity: Cost,
-    /// A thread falls behind by so much at most while it sleeps.
+    /// Largest lead in run time over the others that a thread can gain by sleeping.
     pub credit: Cost,
 }
 
-/// Costs of `Machine::work`, per unit.
+/// Costs of `Machine::work`, per unit of each stage.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct WorkCosts {
-    /// [`Stage::Interface`].
+    /// Cost of [`Stage::Interface`].
     pub interface: Cost,
-    /// [`Stage::Submit`].
+    /// Cost of [`Stage::Submit`].
     pub submit: Cost,
-    /// [`Stage::Insert`].
+    /// Cost of [`Stage::Insert`].
     pub insert: Cost,
-    /// [`Stage::Dispatch`].
+    /// Cost of [`Stage::Dispatch`].
     pub dispatch: Cost,
-    /// [`Stage::Driver`].
+    /// Cost of [`Stage::Driver`].
     pub driver: Cost,
-    /// [`Stage::Complete`].
+    /// Cost of [`Stage::Complete`].
     pub complete: Cost,
-    /// [`Stage::Search`]; 0 unless given.
+    /// Cost of [`Stage::Search`]; 0 by default.
     #[cfg_attr(feature = "serde", serde(default = "WorkCosts::no_search"))]
     pub search: Cost,
-    /// Lines that each holder of the single-queue design's lock writes under it, where the
-    /// program's own value has fewer: what that lock protected in the kernel modelled.
+    /// Least number of cache lines that each holder of the single-queue design's lock writes: the
+    /// data that this lock protected in the modelled kernel, where the program's own value is
+    /// smaller.
     pub request_queue: Lines,
-    /// Greatest deviation of a charge, so that CPUs do not move in lockstep; drawn from the seed.
+    /// Greatest relative deviation of a charge, drawn from the seed, so that CPUs do not move in
+    /// lockstep.
     pub jitter: Share,
 }
 
 impl WorkCosts {
-    /// Nothing is searched on a machine that does not say what it costs.
+    /// Returns the default of [`WorkCosts::search`], no cost.
     #[must_use]
     pub fn no_search() -> Cost {
         Cost::new(0.0, "not given")
     }
 }
 
-/// What is wrong with a model.
+/// Invalid value of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelError {
-    /// The key, as in a file: `cache.l1.ns`.
+    /// Key of the value, as in a file: `cache.l1.ns`.
     pub key: &'static str,
-    /// What it must be, and what it is.
+    /// The requirement on the value, and the value found.
     pub problem: String,
 }
 
@@ -300,11 +305,13 @@ fn check(
 }
 
 fn origin_given(key: &'static str, origin: &str) -> Result<(), ModelError> {
-    check(key, !origin.trim().is_empty(), || String::from("the origin must say where it is from"))
+    check(key, !origin.trim().is_empty(), || {
+        String::from("the origin must name where the value comes from")
+    })
 }
 
 impl Model {
-    /// A machine of round numbers, for tests and for exploring: no real machine.
+    /// Returns a machine of round numbers, for tests and exploration; it models no real machine.
     #[must_use]
     pub fn plain(sockets: u32, cores_per_socket: u32) -> Model {
         let cost = |ns| Cost::new(ns, "a round number");
@@ -362,20 +369,20 @@ impl Model {
         }
     }
 
-    /// CPUs in all.
+    /// Returns the total number of CPUs.
     #[must_use]
     pub fn cpus(&self) -> u32 {
         self.sockets.saturating_mul(self.cpus_per_socket())
     }
 
-    /// CPUs of a socket: its cores' hyper-threads, or its cores.
+    /// Returns the CPUs per socket, including hyper-threads.
     #[must_use]
     pub fn cpus_per_socket(&self) -> u32 {
         let per_core = self.hyper_threads.as_ref().map_or(1, |threads| threads.per_core);
         self.cores_per_socket.saturating_mul(per_core)
     }
 
-    /// What a unit of a stage costs.
+    /// Returns the cost of one unit of a stage.
     #[must_use]
     pub fn work_of(&self, stage: Stage) -> &Cost {
         let work = &self.work;
@@ -393,10 +400,10 @@ impl Model {
     /// Checks every value.
     ///
     /// # Errors
-    /// The first key whose value cannot be.
+    /// Names the first key with an invalid value.
     pub fn validate(&self) -> Result<(), ModelError> {
         let is_name = !self.name.is_empty() && !self.name.contains(char::is_control);
-        check("name", is_name, || "must be a word or some, without control characters".into())?;
+        check("name", is_name, || "must not be empty nor contain control characters".into())?;
         let (sockets, cores) = (self.sockets, self.cores_per_socket);
         check("sockets", (1..=SOCKETS_MAX).contains(&sockets), || {
             format!("must be 1 to {SOCKETS_MAX}, is {sockets}")

@@ -1,7 +1,7 @@
-//! What a simulation was like: times, locks, links; or why it could not end.
+//! Results of a simulation: times, locks, links; or the reason why it could not end.
 //!
 //! Plain data, returned by `Simulation::run`. Times are virtual nanoseconds as `Machine::now` gives
-//! them, which begins at [`BEGIN_NS`].
+//! them, and begin at [`BEGIN_NS`].
 
 use core::fmt;
 use std::string::String;
@@ -11,39 +11,39 @@ use crate::memory::fabric::LinkUse;
 use crate::model::time::{BEGIN_PS, PS_PER_NS};
 use millrace_machine::LockRow;
 
-/// What the clock shows when a simulation begins.
+/// Virtual time at the start of every simulation, in nanoseconds.
 pub const BEGIN_NS: u64 = BEGIN_PS / PS_PER_NS;
 
-/// What one CPU did.
+/// Time that one CPU spent in each state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CpuTimes {
-    /// Time in which a thread made progress.
+    /// Time in which a thread made progress, in nanoseconds.
     pub busy_ns: u64,
-    /// Time spent spinning, on locks and in `spin_until`.
+    /// Time spent spinning, on locks and in `spin_until`, in nanoseconds.
     pub spin_ns: u64,
-    /// Time in which no thread wanted it, and in which it woke up.
+    /// Time without a thread to run, including wake-up latency, in nanoseconds.
     pub idle_ns: u64,
-    /// Changes from one thread to another.
+    /// Number of switches from one thread to another.
     pub context_switches: u64,
 }
 
-/// What a simulation was like.
+/// Results of a simulation that ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// Virtual time when the last thread ended.
+    /// Virtual time at which the last thread ended, in nanoseconds.
     pub end_ns: u64,
-    /// Simulated accesses to lines, lock hand-overs, sleeps and wake-ups.
+    /// Number of simulated accesses to lines, lock hand-overs, sleeps and wake-ups.
     pub events: u64,
-    /// Locks, in order of their names.
+    /// Statistics of locks, in order of their names.
     pub locks: Vec<LockRow>,
-    /// CPUs, in order of their numbers.
+    /// Times of CPUs, in order of their numbers.
     pub cpus: Vec<CpuTimes>,
-    /// Links that carried something.
+    /// Traffic of the links that carried anything.
     pub links: Vec<LinkUse>,
 }
 
 impl Report {
-    /// Virtual time that the simulation took.
+    /// Returns the virtual duration of the simulation, in nanoseconds.
     #[must_use]
     pub fn elapsed_ns(&self) -> u64 {
         self.end_ns - BEGIN_NS
@@ -53,29 +53,29 @@ impl Report {
 /// A thread of a simulation that could not end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BlockedThread {
-    /// Its name.
+    /// Name of the thread.
     pub name: String,
-    /// Its CPU.
+    /// CPU of the thread.
     pub cpu: u32,
-    /// What it waits for, in words.
+    /// Description of what the thread waits for.
     pub waits_for: String,
 }
 
-/// Why a simulation could not end.
+/// Reason why a simulation could not end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SimError {
-    /// Every thread waits, and nothing is to come.
+    /// Every thread waits, and no event is left that could wake one.
     Deadlock(Vec<BlockedThread>),
-    /// The time limit, in nanoseconds of the clock, was reached.
+    /// The virtual time reached its limit, in nanoseconds.
     TimeLimit(u64, Vec<BlockedThread>),
-    /// A thread panicked. Only where panics unwind: elsewhere they end the process.
+    /// A thread panicked. Only in builds where panics unwind; in others a panic ends the process.
     Panic {
-        /// Its name.
+        /// Name of the thread.
         thread: String,
-        /// Its virtual time.
+        /// Virtual time of the panic, in nanoseconds.
         at_ns: u64,
-        /// What it said.
+        /// Message of the panic.
         message: String,
     },
 }
@@ -88,7 +88,7 @@ impl fmt::Display for SimError {
                 threads
             }
             SimError::TimeLimit(limit_ns, threads) => {
-                write!(f, "not over at its time limit of {limit_ns} ns")?;
+                write!(f, "did not end within its time limit of {limit_ns} ns")?;
                 threads
             }
             SimError::Panic { thread, at_ns, message } => {

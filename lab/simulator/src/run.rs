@@ -1,10 +1,11 @@
-//! `Simulation`: a model, a seed, and the loop that runs threads on it until all have ended.
+//! `Simulation`: a model, a seed, and the loop that runs threads on the simulated machine until all
+//! have ended.
 //!
-//! Called by programs; calls the scheduler between two coroutines. Every simulated thread is a
-//! coroutine on the calling thread. Their stacks are kept for the next simulation, so that a short
-//! one costs microseconds. A simulation that fails is not unwound: what lies on the stacks of its
-//! threads is forgotten (its memory leaks), because destructors of a half-done run would wait for
-//! others that never come, and because a release build cannot unwind.
+//! Called by programs; calls the scheduler whenever a coroutine suspends. Every simulated thread is
+//! a coroutine on the calling system thread. Stacks are kept for the next simulation, so that a
+//! short simulation costs microseconds. A simulation that fails is not unwound: the stacks of its
+//! threads are abandoned (their memory leaks), because destructors of a half-done run would wait
+//! for other threads for ever, and because a release build cannot unwind.
 #![allow(unsafe_code)]
 
 use core::any::Any;
@@ -21,23 +22,23 @@ use corosensei::{Coroutine, CoroutineResult};
 use crate::model::time::PS_PER_NS;
 use crate::model::{Model, ModelError};
 use crate::report::{Report, SimError};
-use crate::scheduler::Next;
-use crate::scheduler::pool::Body;
+use crate::scheduler::RunAction;
+use crate::scheduler::pool::ThreadBody;
 use crate::scheduler::tournament::TIME_MAX_PS;
-use crate::world::{Entered, World, private, shared};
+use crate::world::{EnteredWorld, World, private, shared};
 
-/// Size of a thread's stack; only what is touched takes memory.
+/// Size of a thread's stack; only the pages that are touched take memory.
 const STACK_BYTES: usize = 256 << 10;
-/// Stacks kept by a thread of the system.
+/// Largest number of unused stacks that a system thread keeps.
 const STACKS_KEPT: usize = 512;
 
-type Fiber = Coroutine<(), (), (), DefaultStack>;
+type ThreadCoroutine = Coroutine<(), (), (), DefaultStack>;
 
 std::thread_local! {
     static STACKS: RefCell<Vec<DefaultStack>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A machine that is ready to run something.
+/// A simulated machine that is ready to run a program.
 #[derive(Debug, Clone)]
 pub struct Simulation {
     model: Model,
@@ -47,55 +48,56 @@ pub struct Simulation {
 }
 
 impl Simulation {
-    /// A machine of this model. The seed decides jitter, and the order of CPUs at equal times.
+    /// Creates a machine of this model. The seed decides jitter, and the order of CPUs at equal
+    /// times.
     ///
     /// # Errors
-    /// What is wrong with the model.
+    /// If the model is invalid; the error names the key.
     pub fn new(model: &Model, seed: u64) -> Result<Simulation, ModelError> {
         model.validate()?;
         Ok(Simulation { model: model.clone(), seed, limit_ps: TIME_MAX_PS, cpu: 0 })
     }
 
-    /// Ends the run with an error when the clock reaches this; 4,503 s at most, which is the
-    /// default.
+    /// Limits the virtual time: the run ends with an error when the clock reaches `limit_ns`. The
+    /// default and maximum is 4,503 s.
     #[must_use]
     pub fn time_limit_ns(mut self, limit_ns: u64) -> Self {
         self.limit_ps = limit_ns.saturating_mul(PS_PER_NS).min(TIME_MAX_PS);
         self
     }
 
-    /// The CPU of the first thread, 0 unless set.
+    /// Sets the CPU of the first thread; the default is 0.
     #[must_use]
     pub fn first_cpu(mut self, cpu: u32) -> Self {
         self.cpu = cpu;
         self
     }
 
-    /// Runs `main` as a thread of the machine, and all that it starts, until all have ended.
+    /// Runs `main` as a thread of the machine until it and all threads that it starts have ended.
     ///
-    /// Equal models, seeds and programs give equal reports to the bit, in debug and release
-    /// builds, as long as the program does the same: no clock, random state, address or thread
-    /// but the machine's. Results leave `main` through memory that it shares with the caller.
+    /// Equal models, seeds and programs give identical reports in debug and release builds, if the
+    /// program depends on nothing but the machine: no other clock, random state, address or thread.
+    /// Results leave `main` through memory that it shares with the caller.
     ///
     /// # Errors
-    /// Why it could not end. What its threads held is leaked then.
+    /// If the simulation could not end. Everything that its threads held is leaked then.
     ///
     /// # Panics
-    /// Inside another simulation, or if there is no such first CPU.
+    /// Inside another simulation, or if the model does not have the first CPU.
     pub fn run(&self, main: impl FnOnce() + Send + 'static) -> Result<Report, SimError> {
         static EPOCH: AtomicU32 = AtomicU32::new(1);
         let epoch = EPOCH.fetch_add(1, Relaxed).max(1);
         let world = RefCell::new(World::new(&self.model, self.seed, epoch, self.limit_ps));
         // SAFETY: `entered` is dropped before `world`, at the end of this function.
-        let entered = unsafe { Entered::new(&world) };
+        let entered = unsafe { EnteredWorld::new(&world) };
         world.borrow_mut().scheduler.add_first_thread(self.cpu as usize, Box::new(main));
-        let mut fibers = Fibers(Vec::new());
+        let mut fibers = ThreadCoroutines(Vec::new());
         let ended = loop {
             let next = world.borrow_mut().pick();
             match next {
-                Ok(Next::Resume(thread)) => fibers.resume(thread),
-                Ok(Next::Start(thread, body)) => fibers.start(thread, body),
-                Ok(Next::Done) => break Ok(()),
+                Ok(RunAction::Resume(thread)) => fibers.resume(thread),
+                Ok(RunAction::Start(thread, body)) => fibers.start(thread, body),
+                Ok(RunAction::Done) => break Ok(()),
                 Err(error) => break Err(error),
             }
         };
@@ -105,14 +107,14 @@ impl Simulation {
     }
 }
 
-/// The coroutines of a simulation, by their thread's number.
-struct Fibers(Vec<Option<Fiber>>);
+/// The coroutines of a simulation, indexed by thread number.
+struct ThreadCoroutines(Vec<Option<ThreadCoroutine>>);
 
-impl Fibers {
-    fn start(&mut self, thread: u32, body: Body) {
+impl ThreadCoroutines {
+    fn start(&mut self, thread: u32, body: ThreadBody) {
         let kept = STACKS.with_borrow_mut(Vec::pop);
         let stack = kept.unwrap_or_else(|| {
-            DefaultStack::new(STACK_BYTES).expect("the system refuses memory for another stack")
+            DefaultStack::new(STACK_BYTES).expect("the system has memory for another stack")
         });
         let fiber = Coroutine::with_stack(stack, move |yielder, ()| {
             private(|world| world.scheduler.set_yielder(yielder));
@@ -129,13 +131,13 @@ impl Fibers {
 
     fn resume(&mut self, thread: u32) {
         let place = &mut self.0[thread as usize];
-        let fiber = place.as_mut().expect("started before it is resumed");
+        let fiber = place.as_mut().expect("a thread is started before it is resumed");
         if let CoroutineResult::Return(()) = fiber.resume(()) {
             place.take().into_iter().for_each(keep_stack);
         }
     }
 
-    /// Forgets what is on the stacks of threads that have not ended.
+    /// Abandons the stacks of threads that have not ended.
     fn reset(&mut self) {
         for mut fiber in self.0.drain(..).flatten() {
             // SAFETY: nothing on its stack is ever used again: its thread is not resumed, no other
@@ -147,14 +149,14 @@ impl Fibers {
     }
 }
 
-impl Drop for Fibers {
-    /// After a panic of the run loop itself.
+impl Drop for ThreadCoroutines {
+    /// Cleans up after a panic of the run loop itself.
     fn drop(&mut self) {
         self.reset();
     }
 }
 
-fn keep_stack(fiber: Fiber) {
+fn keep_stack(fiber: ThreadCoroutine) {
     let stack = fiber.into_stack();
     STACKS.with_borrow_mut(|stacks| {
         if stacks.len() < STACKS_KEPT {
@@ -163,7 +165,7 @@ fn keep_stack(fiber: Fiber) {
     });
 }
 
-/// The running thread's body has returned, or panicked.
+/// Ends the running thread after its body has returned or panicked.
 fn finish(panic: Option<Box<dyn Any + Send>>) {
     match panic {
         None => {
@@ -183,6 +185,6 @@ fn message_of(payload: &(dyn Any + Send)) -> String {
     match (payload.downcast_ref::<&str>(), payload.downcast_ref::<String>()) {
         (Some(text), _) => (*text).to_string(),
         (_, Some(text)) => text.clone(),
-        _ => String::from("a value that is no text"),
+        _ => String::from("a panic payload that is not a string"),
     }
 }

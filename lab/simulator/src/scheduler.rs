@@ -1,14 +1,13 @@
-//! `Scheduler`: which CPU of a simulation comes next, and which thread it runs.
+//! `Scheduler`: decides which CPU of a simulation runs next, and which thread on it.
 //!
 //! Owns CPUs, threads and their clocks. Called by the world, for the run loop between two
-//! coroutines (`pick`), and by whatever blocks or wakes a thread. A CPU runs one thread until that
-//! blocks, ends, or has used up its time slice while others wait; they take turns in order of
-//! arrival. A CPU is never taken from a thread that holds or waits for a lock: it goes with the
-//! last of its locks, as where the kernel lets itself be preempted again. A CPU that spins in
-//! `spin_until` is given up as soon as somebody else wants it. Models may ask for turns by run
-//! time, and preemption by who wakes (fairness.rs), for CPUs that share a core, and threads for
-//! being moved when they wake (hyper_threads.rs).
-//! Kernel counterpart: `SCHED_RR` with pinned tasks.
+//! coroutines (`pick`), and by code that blocks or wakes a thread. A CPU runs one thread until it
+//! blocks, ends, or has used up its time slice while others wait; threads take turns in order of
+//! arrival. A thread that holds or waits for a lock is not preempted; an overdue preemption happens
+//! when it releases its last lock, as in a kernel that becomes preemptible again. A thread that
+//! spins in `spin_until` gives up its CPU as soon as another thread wants it. Options of the model:
+//! turns by run time and wake-up preemption (fairness.rs), CPUs that share a core, and threads that
+//! move when they wake (hyper_threads.rs). Kernel counterpart: `SCHED_RR` with pinned tasks.
 
 pub(crate) mod clocks;
 pub(crate) mod cpu;
@@ -26,59 +25,59 @@ use corosensei::Yielder;
 use crate::model::Model;
 use crate::model::prices::ThreadPrices;
 use crate::model::time::BEGIN_PS;
-use clocks::{Clocks, Due};
+use clocks::{ClockEvent, Clocks};
 use cpu::CpuState;
 use hyper_threads::Siblings;
-use pool::{Body, Ended, NO_THREAD, Pool, SpinState, State, ThreadState};
+use pool::{EndFlag, NO_THREAD, SpinState, ThreadBody, ThreadPhase, ThreadState, ThreadTable};
 use tournament::{POSITIONS_MAX, TIME_MAX_PS, key};
 
-/// What the run loop has to do next.
-pub(super) enum Next {
-    /// Resume this thread.
+/// Next action of the run loop.
+pub(super) enum RunAction {
+    /// Resume the coroutine of this thread.
     Resume(u32),
-    /// Start this thread.
-    Start(u32, Body),
+    /// Start this thread with this body.
+    Start(u32, ThreadBody),
     /// All threads have ended.
     Done,
 }
 
-/// Why no thread can run next.
-pub(super) enum Stuck {
-    /// Every thread waits, and nothing is to come.
+/// Reason why no thread can run next.
+pub(super) enum SchedulerStop {
+    /// Every thread waits, and no deadline is pending.
     Deadlock,
-    /// The time limit has come.
+    /// The virtual time has reached its limit.
     TimeLimit,
 }
 
-/// When the running CPU's turn ends, and how.
+/// The running CPU's turn.
 #[derive(Debug)]
-struct Turn {
+struct CpuTurn {
     slice_end_ps: u64,
-    /// The CPU's place among those with equal times.
+    /// Position of the CPU among CPUs of equal time.
     position: usize,
     yielder: *const Yielder<(), ()>,
 }
 
-/// The CPUs and threads of a simulation, and which of them runs.
+/// CPUs and threads of a simulation, and the thread that runs now.
 pub(super) struct Scheduler {
-    // What every access touches: the running CPU and thread.
+    // Touched by every access: the running CPU and thread.
     pub(super) now_ps: u64,
     pub(super) cpu: usize,
     pub(super) thread: u32,
-    /// The running thread evaluates a condition of `spin_until`.
+    /// The running thread is evaluating a condition of `spin_until`.
     pub(super) recording: bool,
-    turn: Turn,
+    turn: CpuTurn,
     clocks: Clocks,
-    // What waiting and switching touch.
+    // Touched by waits and context switches.
     pub(super) cpus: Vec<CpuState>,
-    pub(super) pool: Pool,
+    pub(super) pool: ThreadTable,
     pub(super) prices: ThreadPrices,
     pub(super) siblings: Siblings,
     pub(super) limit_ps: u64,
 }
 
 impl Scheduler {
-    /// CPUs without threads; `places` is their order at equal times.
+    /// Creates idle CPUs; `places` is their order at equal times.
     pub(super) fn new(model: &Model, places: &[usize], limit_ps: u64) -> Self {
         let cpu = |place: &usize| CpuState::new(Clocks::position(*place));
         Scheduler {
@@ -86,34 +85,34 @@ impl Scheduler {
             cpu: 0,
             thread: NO_THREAD,
             recording: false,
-            turn: Turn { slice_end_ps: 0, position: 0, yielder: ptr::null() },
+            turn: CpuTurn { slice_end_ps: 0, position: 0, yielder: ptr::null() },
             clocks: Clocks::new(places),
             cpus: places.iter().map(cpu).collect(),
-            pool: Pool { threads: Vec::new(), live: 0, next_cpu: 0 },
+            pool: ThreadTable { threads: Vec::new(), live: 0, next_cpu: 0 },
             prices: ThreadPrices::new(&model.threads),
             siblings: Siblings::new(model),
             limit_ps,
         }
     }
 
-    /// The next thread to run, which becomes the running one.
-    pub(super) fn pick(&mut self) -> Result<Next, Stuck> {
+    /// Picks the next thread to run and makes it the running thread.
+    pub(super) fn pick(&mut self) -> Result<RunAction, SchedulerStop> {
         loop {
             let Some((time_ps, due)) = self.clocks.first() else {
                 return self.nobody_left();
             };
             if time_ps > self.limit_ps {
-                return Err(Stuck::TimeLimit);
+                return Err(SchedulerStop::TimeLimit);
             }
             let cpu = match due {
-                Due::Cpu(cpu) => cpu,
-                Due::Deadline(thread) => {
+                ClockEvent::Cpu(cpu) => cpu,
+                ClockEvent::Deadline(thread) => {
                     self.expire(thread, time_ps);
                     continue;
                 }
             };
             let state = &mut self.cpus[cpu];
-            // A line on its way arrives while its CPU is interrupted.
+            // A cache line in flight still arrives while its CPU is interrupted.
             let is_fetching = self.pool.thread(state.current).in_line_queue;
             if state.stolen_ps > 0 && !is_fetching {
                 state.clock_ps += core::mem::take(&mut state.stolen_ps);
@@ -124,25 +123,25 @@ impl Scheduler {
             self.clocks.set_cpu(state.position, u64::MAX);
             self.enter(cpu, thread);
             return Ok(match self.me().body.take() {
-                Some(body) => Next::Start(thread, body),
-                None => Next::Resume(thread),
+                Some(body) => RunAction::Start(thread, body),
+                None => RunAction::Resume(thread),
             });
         }
     }
 
-    /// No CPU has anything to do.
-    fn nobody_left(&self) -> Result<Next, Stuck> {
+    /// Decides the end of the simulation when no CPU has anything to do.
+    fn nobody_left(&self) -> Result<RunAction, SchedulerStop> {
         if self.pool.live == 0 {
-            return Ok(Next::Done);
+            return Ok(RunAction::Done);
         }
-        // A clock beyond the last time that counts takes no part any more.
+        // A clock beyond `TIME_MAX_PS` is not in the tournament any more.
         match self.cpus.iter().any(|cpu| cpu.clock_ps > self.limit_ps) {
-            true => Err(Stuck::TimeLimit),
-            false => Err(Stuck::Deadlock),
+            true => Err(SchedulerStop::TimeLimit),
+            false => Err(SchedulerStop::Deadlock),
         }
     }
 
-    /// The thread that is about to run becomes the running one.
+    /// Makes a thread the running thread of a CPU.
     fn enter(&mut self, cpu: usize, thread: u32) {
         let state = &self.cpus[cpu];
         (self.now_ps, self.cpu, self.thread) = (state.clock_ps, cpu, thread);
@@ -151,60 +150,61 @@ impl Scheduler {
         (self.recording, self.turn.yielder) = (state.spin.recording, state.yielder);
     }
 
-    /// Whether it is the running CPU's turn.
+    /// Returns true if the running CPU has the earliest clock and time left in its slice.
     #[inline]
     pub(super) fn may_go(&self) -> bool {
         key(self.now_ps, self.turn.position) < self.clocks.least() && !self.slice_is_over()
     }
 
-    /// Whether the running CPU's time slice is over.
+    /// Returns true if the running CPU's time slice is over.
     #[inline]
     pub(super) fn slice_is_over(&self) -> bool {
         self.now_ps >= self.turn.slice_end_ps
     }
 
-    /// The running CPU's turn ends at this time, if not before.
+    /// Ends the running CPU's turn at `time_ps`, or earlier.
     pub(super) fn end_turn(&mut self, time_ps: u64) {
         self.turn.slice_end_ps = self.turn.slice_end_ps.min(time_ps);
     }
 
-    /// How to suspend the running coroutine.
+    /// Returns the yielder that suspends the running coroutine.
     pub(super) fn yielder(&self) -> *const Yielder<(), ()> {
         self.turn.yielder
     }
 
-    /// The running coroutine tells how to suspend it.
+    /// Stores the yielder of the running coroutine.
     pub(super) fn set_yielder(&mut self, yielder: *const Yielder<(), ()>) {
         self.turn.yielder = yielder;
         self.me().yielder = yielder;
     }
 
-    /// The running thread's own state.
+    /// Returns the state of the running thread.
     pub(super) fn me(&mut self) -> &mut ThreadState {
         self.pool.thread_mut(self.thread)
     }
 
-    /// The running thread enters and leaves the kernel.
+    /// Charges the running thread for entering and leaving the kernel.
     pub(super) fn charge_system_call(&mut self) {
         self.now_ps += self.stretched(self.prices.system_call);
     }
 
-    /// The deadline of a thread, the earliest of all, has come.
+    /// Resumes a thread whose deadline, the earliest of all, has come.
     fn expire(&mut self, thread: u32, time_ps: u64) {
         self.set_timer(thread, u64::MAX);
         match self.pool.thread(thread).state {
-            State::Parked => self.make_ready(thread, time_ps),
-            State::Spinning => self.end_spin(thread, time_ps),
+            ThreadPhase::Parked => self.make_ready(thread, time_ps),
+            ThreadPhase::Spinning => self.end_spin(thread, time_ps),
             _ => {}
         }
     }
 
-    /// Sets the time at which a thread is to go on without being woken.
+    /// Sets the time at which a thread goes on even if it is not woken; `u64::MAX` for never.
     pub(super) fn set_timer(&mut self, thread: u32, time_ps: u64) {
         self.clocks.set_timer(thread, time_ps);
     }
 
-    /// The running thread has to wait for its turn, or its time slice is over.
+    /// Suspends the running thread because another CPU is earlier, or because its time slice is
+    /// over.
     pub(super) fn step_aside(&mut self) {
         let locks = self.me().locks;
         let (limit_ps, slice_ps) = (self.limit_ps, self.prices.time_slice);
@@ -215,14 +215,15 @@ impl Scheduler {
                 return self.give_way();
             }
             state.is_overdue = !state.queue.is_empty();
-            // The limit must be noticed by a CPU that is alone, too.
+            // Give even a CPU without waiting threads a slice end, so that it notices the time
+            // limit.
             state.slice_end_ps = (state.clock_ps + slice_ps).min(limit_ps.max(state.clock_ps) + 1);
         }
         self.clocks.set_cpu(state.position, state.clock_ps);
     }
 
-    /// The running thread holds a lock less. With the last one goes a CPU that others waited for
-    /// meanwhile: this is its next step, however short the time until the next lock.
+    /// Records that the running thread released a lock. With its last lock, it also gives up a CPU
+    /// that others have been waiting for, however soon it takes the next lock.
     pub(super) fn release_lock(&mut self) {
         let me = self.me();
         me.locks -= 1;
@@ -234,31 +235,31 @@ impl Scheduler {
         }
     }
 
-    /// The running thread goes to the end of its CPU's queue.
+    /// Puts the running thread at the end of its CPU's queue and switches to the next.
     pub(super) fn give_way(&mut self) {
         let (cpu, thread) = (self.cpu, self.thread);
-        self.me().state = State::Ready;
+        self.me().state = ThreadPhase::Ready;
         self.cpus[cpu].clock_ps = self.now_ps;
         self.cpus[cpu].queue.push_back(thread);
         self.switch(cpu);
     }
 
-    /// The running thread gives its CPU up until somebody makes it ready.
-    pub(super) fn block(&mut self, state: State) {
+    /// Takes the running thread off its CPU until it is made ready again.
+    pub(super) fn block(&mut self, state: ThreadPhase) {
         self.me().state = state;
         self.cpus[self.cpu].clock_ps = self.now_ps;
         self.switch(self.cpu);
     }
 
-    /// The running thread keeps its CPU busy until [`Scheduler::end_spin`].
-    pub(super) fn spin(&mut self, state: State) {
+    /// Makes the running thread spin on its CPU until [`Scheduler::end_spin`].
+    pub(super) fn spin(&mut self, state: ThreadPhase) {
         let now_ps = self.now_ps;
         let me = self.me();
         (me.state, me.since_ps) = (state, now_ps);
         self.cpus[self.cpu].clock_ps = now_ps;
     }
 
-    /// The running thread goes on at this time, without giving its CPU up.
+    /// Delays the running thread until `time_ps`; it keeps its CPU.
     pub(super) fn stall_until(&mut self, time_ps: u64) {
         self.now_ps = self.now_ps.max(time_ps);
         let state = &mut self.cpus[self.cpu];
@@ -266,21 +267,21 @@ impl Scheduler {
         self.clocks.set_cpu(state.position, state.clock_ps);
     }
 
-    /// A thread that stalls goes on at this time, at the earliest. Unlike spinning, a stall is a
-    /// part of the work that it holds up.
+    /// Ends a thread's stall at `time_ps` or later. Unlike spinning, a stall counts as busy time of
+    /// the CPU.
     pub(super) fn end_stall(&mut self, thread: u32, time_ps: u64) {
         let state = self.pool.thread_mut(thread);
-        state.state = State::Running;
+        state.state = ThreadPhase::Running;
         let cpu = &mut self.cpus[state.cpu];
         cpu.clock_ps = cpu.clock_ps.max(time_ps);
         let (position, clock_ps) = (cpu.position, cpu.clock_ps);
         self.clocks.set_cpu(position, clock_ps);
     }
 
-    /// A thread that spins goes on at this time, at the earliest.
+    /// Ends a thread's spinning at `time_ps` or later.
     pub(super) fn end_spin(&mut self, thread: u32, time_ps: u64) {
         let state = self.pool.thread_mut(thread);
-        state.state = State::Running;
+        state.state = ThreadPhase::Running;
         let (cpu, since_ps) = (state.cpu, state.since_ps);
         let cpu = &mut self.cpus[cpu];
         cpu.clock_ps = cpu.clock_ps.max(time_ps);
@@ -289,7 +290,7 @@ impl Scheduler {
         self.clocks.set_cpu(position, clock_ps);
     }
 
-    /// A CPU goes on with the first thread of its queue, or idles.
+    /// Switches a CPU to the next thread of its queue, or to idle.
     fn switch(&mut self, cpu: usize) {
         self.count_run_time(cpu);
         let next = self.take_next(cpu);
@@ -308,15 +309,15 @@ impl Scheduler {
         (state.current, state.last, state.is_overdue) = (next, next, false);
         state.slice_end_ps = state.clock_ps + prices.time_slice;
         self.clocks.set_cpu(state.position, state.clock_ps);
-        self.pool.thread_mut(next).state = State::Running;
+        self.pool.thread_mut(next).state = ThreadPhase::Running;
     }
 
-    /// A thread that has no CPU wants its own again, from this time on.
+    /// Makes a waiting thread ready to run on its CPU from `time_ps` on.
     pub(super) fn make_ready(&mut self, thread: u32, time_ps: u64) {
         self.place(thread);
         self.limit_credit(thread);
         let target = self.pool.thread_mut(thread);
-        target.state = State::Ready;
+        target.state = ThreadPhase::Ready;
         let cpu = target.cpu;
         let latency_ps = self.prices.wake_latency;
         let state = &mut self.cpus[cpu];
@@ -329,10 +330,10 @@ impl Scheduler {
             self.switch(cpu);
         } else {
             let spinner = self.pool.thread(current);
-            if spinner.state == State::Spinning && spinner.locks == 0 {
+            if spinner.state == ThreadPhase::Spinning && spinner.locks == 0 {
                 self.set_timer(current, u64::MAX);
                 self.end_spin(current, time_ps);
-                self.pool.thread_mut(current).state = State::Ready;
+                self.pool.thread_mut(current).state = ThreadPhase::Ready;
                 self.cpus[cpu].queue.push_back(current);
                 self.switch(cpu);
             } else {
@@ -341,24 +342,24 @@ impl Scheduler {
         }
     }
 
-    /// Adds a thread, ready from now on; on a CPU of its own choice or the next in turn.
+    /// Adds a thread that is ready to run, on the given CPU or on the next one round robin.
     ///
     /// # Panics
-    /// If there are 4,096 threads, or no such CPU.
+    /// If there are already 4,096 threads, or the CPU does not exist.
     pub(super) fn add_thread(
         &mut self,
         name: &str,
         cpu: Option<usize>,
-        body: Body,
-    ) -> (u32, Arc<Ended>) {
+        body: ThreadBody,
+    ) -> (u32, Arc<EndFlag>) {
         let cpu = cpu.unwrap_or(self.pool.next_cpu);
         assert!(cpu < self.cpus.len(), "thread {name}: there is no CPU {cpu}");
         self.pool.next_cpu = (cpu + 1) % self.cpus.len();
-        let ended = Arc::new(Ended::default());
+        let ended = Arc::new(EndFlag::default());
         let state = ThreadState {
             name: name.into(),
             cpu,
-            state: State::Ready,
+            state: ThreadPhase::Ready,
             since_ps: 0,
             body: Some(body),
             yielder: core::ptr::null(),
@@ -386,8 +387,8 @@ impl Scheduler {
     /// Adds the first thread, which has its CPU from the beginning.
     ///
     /// # Panics
-    /// If there is no such CPU.
-    pub(super) fn add_first_thread(&mut self, cpu: usize, body: Body) {
+    /// If the CPU does not exist.
+    pub(super) fn add_first_thread(&mut self, cpu: usize, body: ThreadBody) {
         self.add_thread("main", Some(cpu), body);
         let state = &mut self.cpus[cpu];
         state.clock_ps = BEGIN_PS;
@@ -396,7 +397,7 @@ impl Scheduler {
         self.clocks.set_cpu(state.position, BEGIN_PS);
     }
 
-    /// The running thread ends: those that wait for it are woken.
+    /// Ends the running thread and wakes the threads that join it.
     pub(super) fn end_thread(&mut self) {
         let (cpu, thread) = (self.cpu, self.thread);
         for joiner in core::mem::take(&mut self.me().joiners) {
@@ -412,17 +413,17 @@ impl Scheduler {
         self.switch(cpu);
     }
 
-    /// Whether other threads wait for the running one's CPU and may have it.
+    /// Returns true if other threads wait for the running thread's CPU and it may be preempted.
     pub(super) fn wanted(&mut self) -> bool {
         !self.cpus[self.cpu].queue.is_empty() && self.me().locks == 0
     }
 
-    /// The latest time that a CPU has come to.
+    /// Returns the latest time that any CPU has reached.
     pub(super) fn end_ps(&self) -> u64 {
         self.cpus.iter().map(|cpu| cpu.clock_ps).max().unwrap_or(0).min(TIME_MAX_PS)
     }
 
-    /// The running CPU interrupts another one.
+    /// Sends an interrupt from the running CPU to another one.
     pub(super) fn interrupt(&mut self, cpu: usize) {
         let prices = &self.prices;
         let state = &mut self.cpus[cpu];
@@ -437,7 +438,7 @@ impl Scheduler {
     }
 }
 
-/// Stops all CPUs for a time from now; returns what that is for the running one.
+/// Stops all CPUs for `for_ps` from now on; returns the time to charge to the running CPU.
 pub(super) fn stop_all(scheduler: &mut Scheduler, for_ps: u64) -> u64 {
     let until_ps = scheduler.now_ps + for_ps;
     for cpu in (0..scheduler.cpus.len()).filter(|cpu| *cpu != scheduler.cpu) {
@@ -446,7 +447,7 @@ pub(super) fn stop_all(scheduler: &mut Scheduler, for_ps: u64) -> u64 {
         state.clock_ps += lost_ps;
         if state.current == NO_THREAD {
             state.idle_ps += lost_ps;
-        } else if scheduler.pool.thread(state.current).state == State::Running {
+        } else if scheduler.pool.thread(state.current).state == ThreadPhase::Running {
             scheduler.clocks.set_cpu(state.position, state.clock_ps);
         }
     }

@@ -1,13 +1,14 @@
-//! `World`: the state of one running simulation, and the gate that every shared access passes.
+//! `World`: the state of one running simulation, and the check that every shared access passes.
 //!
-//! Found through a thread-local pointer that the run loop (run.rs) sets; one thread of the system
-//! runs a whole simulation. Invariant that makes the simulation sequentially consistent: a CPU
-//! accesses shared state only when its clock is the earliest of all CPUs that can run (`shared`),
-//! so accesses happen in the order of virtual time. The `RefCell` is never borrowed over a
+//! Found through a thread-local pointer that the run loop (run.rs) sets; one system thread runs a
+//! whole simulation. Invariant that makes the simulation sequentially consistent: a CPU accesses
+//! shared state only when its clock is the earliest of all CPUs that can run (`shared`), so
+//! accesses happen in the order of virtual time. The `RefCell` is never borrowed across a
 //! suspension.
+//!
 //! All times are integers in picoseconds, so that debug and release builds agree to the bit. Owns
-//! the scheduler, the caches and the table of locks, which know nothing of each other nor of it;
-//! lock.rs, spin.rs and thread.rs add what concerns several of them.
+//! the scheduler, the caches and the lock table, which know nothing of each other nor of the world;
+//! lock.rs, spin.rs and thread.rs add the code that spans several of them.
 
 #![allow(unsafe_code)]
 
@@ -22,18 +23,18 @@ use std::vec::Vec;
 
 use millrace_random::SplitMix64;
 
-use crate::memory::line::{Access, Caches, LineState, Written};
+use crate::memory::line::{Caches, LineAccess, LineState, WriteKind};
 use crate::model::Model;
 use crate::model::prices::Prices;
 use crate::model::time::PS_PER_NS;
 use crate::report::{BlockedThread, Report, SimError};
-use crate::scheduler::pool::{State, ThreadState};
-use crate::scheduler::{Next, Scheduler, Stuck};
+use crate::scheduler::pool::{ThreadPhase, ThreadState};
+use crate::scheduler::{RunAction, Scheduler, SchedulerStop};
 use line_queue::LineQueue;
 use lock_table::LockTable;
 use millrace_machine::{CpuId, NodeId, Topology};
 
-/// One running simulation.
+/// State of one running simulation.
 pub(super) struct World {
     pub(super) scheduler: Scheduler,
     pub(super) caches: Caches,
@@ -41,14 +42,14 @@ pub(super) struct World {
     pub(super) events: u64,
     pub(super) prices: Prices,
     pub(super) random: SplitMix64,
-    /// Threads that wait for a write to a line, by its `watch` less one.
+    /// Threads that wait for a write to a line, by the line's `watch` minus one.
     pub(super) watches: Vec<Vec<u32>>,
-    /// Threads that wait for their turn to have a line, by its `queue` less one.
+    /// Threads that wait for access to a line, by the line's `queue` minus one.
     pub(super) line_queues: Vec<LineQueue>,
-    /// How often a line goes on within a socket before it must leave.
+    /// Largest number of consecutive turns at a contended line within one socket.
     pub(super) near_turns: u32,
     pub(super) locks: LockTable,
-    /// Why the run ends before its threads do.
+    /// Reason to end the run before all threads have ended.
     failure: Option<SimError>,
 }
 
@@ -56,52 +57,52 @@ std::thread_local! {
     static CURRENT: Cell<*const RefCell<World>> = const { Cell::new(ptr::null()) };
 }
 
-/// Makes a world the thread's running one until dropped.
-pub(super) struct Entered;
+/// Makes a world the running one of this system thread until dropped.
+pub(super) struct EnteredWorld;
 
-impl Entered {
+impl EnteredWorld {
     /// # Panics
     /// Inside a running simulation: they do not nest.
     ///
     /// # Safety
     /// The world outlives the returned value.
-    pub(super) unsafe fn new(world: &RefCell<World>) -> Entered {
-        assert!(CURRENT.get().is_null(), "a simulation within a simulation");
+    pub(super) unsafe fn new(world: &RefCell<World>) -> EnteredWorld {
+        assert!(CURRENT.get().is_null(), "simulations must not be nested");
         CURRENT.set(world);
-        Entered
+        EnteredWorld
     }
 }
 
-impl Drop for Entered {
+impl Drop for EnteredWorld {
     fn drop(&mut self) {
         CURRENT.set(ptr::null());
     }
 }
 
-/// The simulation that the caller runs in.
+/// Returns the simulation that the caller runs in, if any.
 #[inline]
 pub(super) fn current() -> Option<&'static RefCell<World>> {
     let world = CURRENT.get();
-    // SAFETY: `Entered` keeps the pointer valid while it is set, and the reference is used only by
-    // functions of this module that return before the simulation ends.
+    // SAFETY: `EnteredWorld` keeps the pointer valid while it is set, and the reference is used
+    // only by functions of this module that return before the simulation ends.
     (!world.is_null()).then(|| unsafe { &*world })
 }
 
-/// Does what concerns nobody but the running CPU; `None` outside a simulation. `f` neither
-/// suspends nor drops values of the program.
+/// Runs `f`, which must affect only the running CPU; returns `None` outside a simulation. `f` must
+/// neither suspend nor drop values of the program.
 #[inline]
 pub(super) fn private<R>(f: impl FnOnce(&mut World) -> R) -> Option<R> {
     Some(f(&mut current()?.borrow_mut()))
 }
 
-/// Does what others can see, when it is the running CPU's turn; `None` outside a simulation. `f`
-/// neither suspends nor drops values of the program.
+/// Runs `f`, which other CPUs may observe, when it is the running CPU's turn; returns `None`
+/// outside a simulation. `f` must neither suspend nor drop values of the program.
 #[inline]
 pub(super) fn shared<R>(f: impl FnOnce(&mut World) -> R) -> Option<R> {
     Some(f(&mut at_turn(current()?)))
 }
 
-/// The world, when it is the running CPU's turn.
+/// Borrows the world once it is the running CPU's turn.
 #[inline]
 pub(super) fn at_turn(cell: &'static RefCell<World>) -> RefMut<'static, World> {
     still::check();
@@ -114,8 +115,8 @@ pub(super) fn at_turn(cell: &'static RefCell<World>) -> RefMut<'static, World> {
     cell.borrow_mut()
 }
 
-/// Lets the running CPU's private time pass; a CPU that works for long without sharing anything
-/// still gives others a turn at the end of its time slice.
+/// Advances the running CPU's clock by a price that no other CPU can observe. A CPU that works for
+/// long without sharing anything still lets others run at the end of its time slice.
 #[inline]
 pub(super) fn pass(price: impl FnOnce(&mut World) -> u64) {
     let Some(cell) = current() else { return };
@@ -140,10 +141,10 @@ fn wait_for_turn(cell: &RefCell<World>) {
     }
 }
 
-/// Lets other CPUs run until the scheduler returns to the running thread, whose state says why it
-/// waits.
+/// Suspends the running coroutine until the scheduler returns to its thread. The caller has set the
+/// thread's state to what it waits for.
 pub(super) fn suspend() {
-    let yielder = current().expect("inside a simulation").borrow().scheduler.yielder();
+    let yielder = current().expect("the caller runs in a simulation").borrow().scheduler.yielder();
     // SAFETY: the scheduler set it to the running coroutine's own yielder, which lives on that
     // coroutine's stack as long as the coroutine runs.
     unsafe { (*yielder).suspend(()) };
@@ -168,51 +169,51 @@ impl World {
         }
     }
 
-    /// The next thread to run, which becomes the running one.
+    /// Picks the next thread to run and makes it the running thread.
     ///
     /// # Errors
-    /// Why the simulation cannot go on.
-    pub(super) fn pick(&mut self) -> Result<Next, SimError> {
+    /// If the simulation cannot go on.
+    pub(super) fn pick(&mut self) -> Result<RunAction, SimError> {
         if let Some(failure) = self.failure.take() {
             return Err(failure);
         }
         self.scheduler.pick().map_err(|stuck| match stuck {
-            Stuck::Deadlock => SimError::Deadlock(self.blocked()),
-            Stuck::TimeLimit => {
+            SchedulerStop::Deadlock => SimError::Deadlock(self.blocked()),
+            SchedulerStop::TimeLimit => {
                 SimError::TimeLimit(self.scheduler.limit_ps / PS_PER_NS, self.blocked())
             }
         })
     }
 
-    /// The running thread has panicked: the simulation ends with its message.
+    /// Ends the simulation with a panic message of the running thread.
     pub(super) fn fail(&mut self, message: String) {
         let at_ns = self.scheduler.now_ps / PS_PER_NS;
         let thread = self.scheduler.me().name.clone();
         self.failure = Some(SimError::Panic { thread, at_ns, message });
     }
 
-    /// The running CPU reads `lines` lines that move together.
+    /// Charges the running CPU for reading `lines` cache lines that move together.
     #[inline]
     pub(super) fn read_line(&mut self, line: &LineState, lines: u64) {
         let access = self.begin_access(line, lines);
         self.scheduler.now_ps = self.caches.read(line, access);
     }
 
-    /// The running CPU writes `lines` lines that move together.
+    /// Charges the running CPU for writing `lines` cache lines that move together.
     #[inline]
-    pub(super) fn write_line(&mut self, line: &LineState, lines: u64, written: Written) {
+    pub(super) fn write_line(&mut self, line: &LineState, lines: u64, written: WriteKind) {
         let access = self.begin_access(line, lines);
         self.scheduler.now_ps = self.caches.write(line, access, written);
     }
 
     #[inline]
-    fn begin_access(&mut self, line: &LineState, lines: u64) -> Access {
+    fn begin_access(&mut self, line: &LineState, lines: u64) -> LineAccess {
         self.events += 1;
         line.renew(self.epoch);
         if self.scheduler.recording {
             self.record(line);
         }
-        Access { cpu: self.scheduler.cpu, now_ps: self.scheduler.now_ps, lines }
+        LineAccess { cpu: self.scheduler.cpu, now_ps: self.scheduler.now_ps, lines }
     }
 
     pub(super) fn topology(&self) -> Topology {
@@ -223,7 +224,7 @@ impl World {
         Topology::new((0..self.scheduler.cpus.len()).map(cpu).collect())
     }
 
-    /// What the simulation was like, at its end.
+    /// Returns the results of the simulation at its end.
     pub(super) fn report(&self) -> Report {
         let end_ps = self.scheduler.end_ps();
         Report {
@@ -235,7 +236,7 @@ impl World {
         }
     }
 
-    /// All threads, with what they wait for.
+    /// Returns all threads with a description of what each waits for.
     fn blocked(&self) -> Vec<BlockedThread> {
         let describe = |thread: &ThreadState| BlockedThread {
             name: thread.name.clone(),
@@ -248,16 +249,16 @@ impl World {
     fn wait_of(&self, thread: &ThreadState) -> String {
         let pool = &self.scheduler.pool;
         match thread.state {
-            State::Running => "nothing, it runs".into(),
-            State::Ready => "its CPU".into(),
-            State::Parked => "a wake-up".into(),
-            State::Joining(other) => std::format!("the end of thread {}", pool.name(other)),
-            State::Stalled => "a cache line that others want too".into(),
-            State::Spinning => {
+            ThreadPhase::Running => "nothing, it runs".into(),
+            ThreadPhase::Ready => "its CPU".into(),
+            ThreadPhase::Parked => "a wake-up".into(),
+            ThreadPhase::Joining(other) => std::format!("the end of thread {}", pool.name(other)),
+            ThreadPhase::Stalled => "a cache line that others want too".into(),
+            ThreadPhase::Spinning => {
                 let lines = thread.spin.watching.len();
                 std::format!("a write to one of {lines} cache lines, spinning")
             }
-            State::Locking(lock) => {
+            ThreadPhase::Locking(lock) => {
                 let (lock, holder) = self.locks.name_and_holder(lock);
                 std::format!("lock {lock}, held by {}", pool.name(holder))
             }
@@ -265,7 +266,7 @@ impl World {
     }
 }
 
-/// The numbers below `count` in an order that the seed decides.
+/// Returns the numbers below `count` in a random order.
 fn shuffled(count: usize, random: &mut SplitMix64) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();
     for last in (1..count).rev() {

@@ -1,6 +1,6 @@
-//! The public items of a crate, one line each, sorted by their names.
+//! The public items of a crate, one line each, sorted by name.
 //!
-//! A line is the public name, then what it is, as written in the source but on one line, then the
+//! A line has the public path, then the item as written in the source but on one line, then the
 //! features that it needs. Items come before their fields, variants and methods, and these before
 //! the traits of a type. Called by `api::stale`.
 
@@ -9,17 +9,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use syn::spanned::Spanned;
 use syn::{Attribute, Fields, Generics, ImplItem, Item, ItemImpl, TraitItem, Type, Visibility};
 
-use super::tree::{Target, Tree, is_test, join, leaves, name_of};
+use super::tree::{CrateTree, PathTarget, is_test, join, leaves, name_of};
 
-/// What stands in a line after the name, from the first to the last of a name's lines.
+/// Kind of a line, in the order in which the lines of one name are listed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Rank {
+enum LineRank {
     Item,
     Part,
     Trait,
 }
 
-/// What is written shorter on one line than on many; bindings of arguments are nobody's concern.
+/// Replacements that shorten an item joined into one line, and drop `mut` from arguments.
 const SHORTENED: [(&str, &str); 7] = [
     ("( ", "("),
     (", )", ")"),
@@ -30,17 +30,17 @@ const SHORTENED: [(&str, &str); 7] = [
     (", mut ", ", "),
 ];
 
-/// The listing of a crate.
-pub fn of(tree: &Tree) -> String {
+/// Returns the listing of a crate.
+pub fn of(tree: &CrateTree) -> String {
     let mut listing = Listing { tree, impls: impls(tree), lines: BTreeSet::new() };
     listing.module("", "", "");
-    let line = |(name, _, text): &(String, Rank, String)| format!("{name}: {text}\n");
+    let line = |(name, _, text): &(String, LineRank, String)| format!("{name}: {text}\n");
     listing.lines.iter().map(line).collect()
 }
 
-/// All `impl` blocks by the type that they are for, but for those of the crate's private traits.
-fn impls(tree: &Tree) -> BTreeMap<Target, Vec<&ItemImpl>> {
-    let mut found: BTreeMap<Target, Vec<&ItemImpl>> = BTreeMap::new();
+/// Returns all `impl` blocks by their type, except those of the crate's private traits.
+fn impls(tree: &CrateTree) -> BTreeMap<PathTarget, Vec<&ItemImpl>> {
+    let mut found: BTreeMap<PathTarget, Vec<&ItemImpl>> = BTreeMap::new();
     for (module, items) in tree.modules() {
         for item in items {
             let Item::Impl(block) = item else { continue };
@@ -54,22 +54,22 @@ fn impls(tree: &Tree) -> BTreeMap<Target, Vec<&ItemImpl>> {
     found
 }
 
-fn is_of_private_trait(tree: &Tree, module: &str, block: &ItemImpl) -> bool {
+fn is_of_private_trait(tree: &CrateTree, module: &str, block: &ItemImpl) -> bool {
     let path = block.trait_.as_ref().and_then(|(path, _)| tree.resolve(module, &names(path)));
-    let Some(Target::Item(module, name)) = path else { return false };
+    let Some(PathTarget::Item(module, name)) = path else { return false };
     tree.items(&module).iter().any(|item| {
         matches!(item, Item::Trait(of) if of.ident == name && !is_public(&of.vis, &of.attrs))
     })
 }
 
 struct Listing<'a> {
-    tree: &'a Tree,
-    impls: BTreeMap<Target, Vec<&'a ItemImpl>>,
-    lines: BTreeSet<(String, Rank, String)>,
+    tree: &'a CrateTree,
+    impls: BTreeMap<PathTarget, Vec<&'a ItemImpl>>,
+    lines: BTreeSet<(String, LineRank, String)>,
 }
 
 impl Listing<'_> {
-    fn line(&mut self, name: &str, rank: Rank, text: String) {
+    fn line(&mut self, name: &str, rank: LineRank, text: String) {
         self.lines.insert((name.to_owned(), rank, text));
     }
 
@@ -81,7 +81,7 @@ impl Listing<'_> {
                 Item::Mod(inner) if is_public(&inner.vis, &inner.attrs) => {
                     let name = inner.ident.to_string();
                     let when = also(when, &inner.attrs);
-                    self.line(&join(above, &name), Rank::Item, format!("mod{when}"));
+                    self.line(&join(above, &name), LineRank::Item, format!("mod{when}"));
                     self.module(&join(module, &name), &join(above, &name), &when);
                 }
                 Item::Use(line) if is_public(&line.vis, &line.attrs) => {
@@ -109,22 +109,22 @@ impl Listing<'_> {
         let tree = self.tree;
         let public = join(above, name.as_deref().unwrap_or("*"));
         match tree.resolve(module, path) {
-            Some(Target::Module(inner)) if name.is_none() => self.module(&inner, above, when),
-            Some(Target::Module(inner)) => {
-                self.line(&public, Rank::Item, format!("mod{when}"));
+            Some(PathTarget::Module(inner)) if name.is_none() => self.module(&inner, above, when),
+            Some(PathTarget::Module(inner)) => {
+                self.line(&public, LineRank::Item, format!("mod{when}"));
                 self.module(&inner, &public, when);
             }
-            Some(Target::Item(inner, original)) => {
+            Some(PathTarget::Item(inner, original)) => {
                 let named = |item: &&Item| name_of(item).is_some_and(|name| *name == original);
                 for item in tree.items(&inner).iter().filter(named) {
                     self.item(&inner, item, &public, when);
                 }
             }
-            _ => self.line(&public, Rank::Item, format!("use {}{when}", path.join("::"))),
+            _ => self.line(&public, LineRank::Item, format!("use {}{when}", path.join("::"))),
         }
     }
 
-    /// Lists one item with its parts, if it is public.
+    /// Lists an item with its fields, variants, methods and traits, if it is public.
     fn item(&mut self, module: &str, item: &Item, name: &str, when: &str) {
         let (vis, attrs, head) = match item {
             Item::Const(item) => {
@@ -160,14 +160,14 @@ impl Listing<'_> {
         let open = attrs.iter().any(|attr| attr.path().is_ident("non_exhaustive"));
         let open = if open { " #[non_exhaustive]" } else { "" };
         let when = also(when, attrs);
-        self.line(name, Rank::Item, format!("{head}{open}{when}"));
+        self.line(name, LineRank::Item, format!("{head}{open}{when}"));
         match item {
             Item::Struct(item) => self.fields(name, &item.fields, &when),
             Item::Enum(item) => {
                 for variant in &item.variants {
                     let fields = source(&variant.fields);
                     let text = format!("variant {}{fields}{when}", variant.ident);
-                    self.line(name, Rank::Part, text);
+                    self.line(name, LineRank::Part, text);
                 }
             }
             Item::Trait(item) => {
@@ -177,7 +177,7 @@ impl Listing<'_> {
         }
         self.derives(name, attrs, &when);
         let own = name_of(item).map(ToString::to_string).unwrap_or_default();
-        let target = Target::Item(module.to_owned(), own);
+        let target = PathTarget::Item(module.to_owned(), own);
         for block in self.impls.get(&target).cloned().unwrap_or_default() {
             self.of_impl(name, block, &when);
         }
@@ -188,7 +188,11 @@ impl Listing<'_> {
             if is_public(&field.vis, &field.attrs) {
                 let own = field.ident.as_ref().map_or(index.to_string(), ToString::to_string);
                 let when = also(when, &field.attrs);
-                self.line(name, Rank::Part, format!("field {own}: {}{when}", source(&field.ty)));
+                self.line(
+                    name,
+                    LineRank::Part,
+                    format!("field {own}: {}{when}", source(&field.ty)),
+                );
             }
         }
     }
@@ -200,7 +204,7 @@ impl Listing<'_> {
                 let derived = derived.replace(' ', "");
                 let last = derived.rsplit("::").next().unwrap_or_default();
                 if !last.is_empty() {
-                    self.line(name, Rank::Trait, format!("impl {last}{when}"));
+                    self.line(name, LineRank::Trait, format!("impl {last}{when}"));
                 }
             }
         }
@@ -220,7 +224,7 @@ impl Listing<'_> {
         };
         let provided = if provided { " { .. }" } else { "" };
         let when = also(when, attrs);
-        self.line(name, Rank::Part, format!("{text}{provided}{when}"));
+        self.line(name, LineRank::Part, format!("{text}{provided}{when}"));
     }
 
     fn of_impl(&mut self, name: &str, block: &ItemImpl, when: &str) {
@@ -228,7 +232,7 @@ impl Listing<'_> {
         let (parameters, of) = (source(&block.generics), source(&block.self_ty));
         if let Some((path, _)) = &block.trait_ {
             let text = format!("impl{parameters} {} for {of}{when}", source(path));
-            return self.line(name, Rank::Trait, text);
+            return self.line(name, LineRank::Trait, text);
         }
         let head = format!("impl{parameters} {of}");
         let within = if head.contains('<') { format!(" in {head}") } else { String::new() };
@@ -243,13 +247,13 @@ impl Listing<'_> {
             };
             if is_public(vis, attrs) {
                 let when = also(&when, attrs);
-                self.line(name, Rank::Part, format!("{text}{within}{when}"));
+                self.line(name, LineRank::Part, format!("{text}{within}{when}"));
             }
         }
     }
 }
 
-/// Whether an item is seen from outside, and not hidden or only there for tests.
+/// Returns true if an item is public, not hidden from the documentation, and not only for tests.
 fn is_public(vis: &Visibility, attrs: &[Attribute]) -> bool {
     let hidden = attrs.iter().any(|attr| {
         matches!(&attr.meta, syn::Meta::List(list)
@@ -258,7 +262,7 @@ fn is_public(vis: &Visibility, attrs: &[Attribute]) -> bool {
     matches!(vis, Visibility::Public(_)) && !hidden && !is_test(attrs)
 }
 
-/// `when` and the conditions of an item: ` if feature = "std"`.
+/// Appends an item's conditions, such as ` if feature = "std"`, to `when`.
 fn also(when: &str, attrs: &[Attribute]) -> String {
     let mut all = when.to_owned();
     for attr in attrs.iter().filter(|attr| attr.path().is_ident("cfg")) {
@@ -279,7 +283,7 @@ fn headed(kind: &str, ident: &syn::Ident, generics: &Generics) -> String {
     format!("{kind} {ident}{parameters}{bounds}")
 }
 
-/// A part of the source as it is written, on one line and without comments; empty if the part is.
+/// Returns the source text of a syntax node on one line, without comments; empty for an empty node.
 fn source(part: &impl Spanned) -> String {
     one_line(&part.span().source_text().unwrap_or_default())
 }
@@ -294,7 +298,7 @@ fn one_line(text: &str) -> String {
     line
 }
 
-/// The path of a type, without references to it and arguments.
+/// Returns the path of a type, without references and generic arguments.
 fn path_of(of: &Type) -> Option<Vec<String>> {
     match of {
         Type::Path(path) => Some(names(&path.path)),

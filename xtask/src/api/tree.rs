@@ -1,49 +1,48 @@
-//! A crate's modules as syntax trees, and what a path in one of them names.
+//! A crate's modules as syntax trees, and the resolution of paths in them.
 //!
-//! Owns the parsed files, found from `lib.rs` by `mod` lines; what is built only for tests is left
-//! out. Resolution follows `use` lines of any visibility, also globs. A path that leaves the crate
-//! names nothing here. Called by `api::stale` and `listing`.
+//! Owns the parsed files, found from `lib.rs` by `mod` lines; code that is built only for tests is
+//! left out. Resolution follows `use` lines of any visibility, including globs. A path that leaves
+//! the crate resolves to nothing. Called by `api::stale` and `listing`.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 use syn::{Attribute, Item, UseTree};
 
-/// Longest chain of `use` lines that is followed; a circle of globs ends here.
+/// Longest chain of `use` lines that is followed, which also ends circles of globs.
 const USES_MAX: usize = 16;
 
-/// A crate: its modules by path, with `::`; the root's is empty.
+/// A crate: the items of its modules, by path with `::`; the root's path is empty.
 #[derive(Default)]
-pub struct Tree {
+pub struct CrateTree {
     modules: BTreeMap<String, Vec<Item>>,
 }
 
-/// What a path names.
+/// Result of resolving a path.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Target {
-    /// A module of this crate.
+pub enum PathTarget {
+    /// A module of this crate, by path.
     Module(String),
-    /// An item of a module of this crate.
+    /// An item of this crate: path of its module, and name.
     Item(String, String),
 }
 
-/// One leaf of a `use` line.
+/// One imported name of a `use` line.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Leaf {
-    /// The path as written; that of the module for a glob.
+pub struct ImportedName {
+    /// Path as written; for a glob, the path of its module.
     pub path: Vec<String>,
-    /// The name that it gets here; none for a glob.
+    /// Name in the importing module; None for a glob.
     pub name: Option<String>,
 }
 
-impl Tree {
-    /// Reads a crate from its root; `file` gives the text of a file below the folder of `lib.rs`.
+impl CrateTree {
+    /// Reads a crate from its root; `file` returns the text of a file below the folder of `lib.rs`.
     ///
     /// # Errors
-    ///
     /// When a file is missing or does not parse.
-    pub fn read(file: &dyn Fn(&str) -> Option<String>) -> Result<Tree> {
-        let mut tree = Tree::default();
+    pub fn read(file: &dyn Fn(&str) -> Option<String>) -> Result<CrateTree> {
+        let mut tree = CrateTree::default();
         let root = syn::parse_file(&file("lib.rs").context("lib.rs is missing")?)?;
         tree.add("", root.items, file)?;
         Ok(tree)
@@ -77,22 +76,22 @@ impl Tree {
         Ok(())
     }
 
-    /// All modules with their items.
+    /// Iterates over all modules with their items.
     pub fn modules(&self) -> impl Iterator<Item = (&str, &[Item])> {
         self.modules.iter().map(|(path, items)| (path.as_str(), items.as_slice()))
     }
 
-    /// The items of a module.
+    /// Returns the items of a module.
     pub fn items(&self, module: &str) -> &[Item] {
         self.modules.get(module).map_or(&[], Vec::as_slice)
     }
 
-    /// What `path` names in `module`, if it is something of this crate.
-    pub fn resolve(&self, module: &str, path: &[String]) -> Option<Target> {
+    /// Resolves `path` as seen from `module`; None if it leaves the crate.
+    pub fn resolve(&self, module: &str, path: &[String]) -> Option<PathTarget> {
         self.follow(module, path, USES_MAX)
     }
 
-    fn follow(&self, module: &str, path: &[String], uses: usize) -> Option<Target> {
+    fn follow(&self, module: &str, path: &[String], uses: usize) -> Option<PathTarget> {
         let mut at = module.to_owned();
         for (index, name) in path.iter().enumerate() {
             match name.as_str() {
@@ -100,40 +99,40 @@ impl Tree {
                 "self" => {}
                 "super" => at = at.rsplit_once("::").map_or("", |(above, _)| above).to_owned(),
                 name => match self.lookup(&at, name, uses)? {
-                    Target::Module(inner) => at = inner,
+                    PathTarget::Module(inner) => at = inner,
                     item => return (index + 1 == path.len()).then_some(item),
                 },
             }
         }
-        Some(Target::Module(at))
+        Some(PathTarget::Module(at))
     }
 
-    fn lookup(&self, module: &str, name: &str, uses: usize) -> Option<Target> {
+    fn lookup(&self, module: &str, name: &str, uses: usize) -> Option<PathTarget> {
         let inner = join(module, name);
         if self.modules.contains_key(&inner) {
-            return Some(Target::Module(inner));
+            return Some(PathTarget::Module(inner));
         }
         let items = self.items(module);
         if items.iter().any(|item| name_of(item).is_some_and(|ident| ident == name)) {
-            return Some(Target::Item(module.to_owned(), name.to_owned()));
+            return Some(PathTarget::Item(module.to_owned(), name.to_owned()));
         }
         let uses = uses.checked_sub(1)?;
         items.iter().filter_map(leaves).flatten().find_map(|leaf| match &leaf.name {
-            // A crate's `use tracing::tracing` must not be looked up in itself.
+            // An import such as `use tracing::tracing` must not be looked up in itself.
             Some(given) if given == name && leaf.path != [name] => {
                 self.follow(module, &leaf.path, uses)
             }
             Some(_) => None,
             None => match self.follow(module, &leaf.path, uses)? {
-                Target::Module(inner) if inner != module => self.lookup(&inner, name, uses),
+                PathTarget::Module(inner) if inner != module => self.lookup(&inner, name, uses),
                 _ => None,
             },
         })
     }
 }
 
-/// The leaves of a `use` line; none for other items.
-pub fn leaves(item: &Item) -> Option<Vec<Leaf>> {
+/// Returns the imported names of a `use` line; None for other items.
+pub fn leaves(item: &Item) -> Option<Vec<ImportedName>> {
     let Item::Use(item) = item else { return None };
     let mut found = Vec::new();
     if !is_test(&item.attrs) {
@@ -142,15 +141,15 @@ pub fn leaves(item: &Item) -> Option<Vec<Leaf>> {
     Some(found)
 }
 
-fn flatten(tree: &UseTree, path: &mut Vec<String>, found: &mut Vec<Leaf>) {
+fn flatten(tree: &UseTree, path: &mut Vec<String>, found: &mut Vec<ImportedName>) {
     let leaf = |path: &[String], last: &syn::Ident, name: &syn::Ident| {
         let mut path = path.to_vec();
-        // `a::{self}` names `a`.
+        // `a::{self}` imports `a`.
         let own = if last == "self" { path.pop() } else { None };
         let last = own.unwrap_or_else(|| last.to_string());
         let name = if name == "self" { last.clone() } else { name.to_string() };
         path.push(last);
-        Leaf { path, name: Some(name) }
+        ImportedName { path, name: Some(name) }
     };
     match tree {
         UseTree::Path(inner) => {
@@ -160,12 +159,12 @@ fn flatten(tree: &UseTree, path: &mut Vec<String>, found: &mut Vec<Leaf>) {
         }
         UseTree::Name(last) => found.push(leaf(path, &last.ident, &last.ident)),
         UseTree::Rename(last) => found.push(leaf(path, &last.ident, &last.rename)),
-        UseTree::Glob(_) => found.push(Leaf { path: path.clone(), name: None }),
+        UseTree::Glob(_) => found.push(ImportedName { path: path.clone(), name: None }),
         UseTree::Group(group) => group.items.iter().for_each(|tree| flatten(tree, path, found)),
     }
 }
 
-/// The name that an item defines, but for modules.
+/// Returns the name that an item defines; None for modules.
 pub fn name_of(item: &Item) -> Option<&syn::Ident> {
     match item {
         Item::Const(item) => Some(&item.ident),
@@ -180,7 +179,7 @@ pub fn name_of(item: &Item) -> Option<&syn::Ident> {
     }
 }
 
-/// Whether an item is built only for tests.
+/// Returns true if an item is built only for tests.
 pub fn is_test(attrs: &[Attribute]) -> bool {
     attrs.iter().any(|attr| match &attr.meta {
         syn::Meta::List(list) => list.path.is_ident("cfg") && list.tokens.to_string() == "test",
@@ -188,7 +187,7 @@ pub fn is_test(attrs: &[Attribute]) -> bool {
     })
 }
 
-/// A path in a module.
+/// Appends a name to the path of a module.
 pub fn join(module: &str, name: &str) -> String {
     if module.is_empty() { name.to_owned() } else { format!("{module}::{name}") }
 }
@@ -197,9 +196,9 @@ pub fn join(module: &str, name: &str) -> String {
 mod tests {
     use super::*;
 
-    fn tree(files: &'static [(&str, &str)]) -> Tree {
+    fn tree(files: &'static [(&str, &str)]) -> CrateTree {
         let file = |name: &str| Some(files.iter().find(|(path, _)| *path == name)?.1.to_owned());
-        Tree::read(&file).unwrap()
+        CrateTree::read(&file).unwrap()
     }
 
     fn path(text: &str) -> Vec<String> {
@@ -213,12 +212,12 @@ mod tests {
             ("a.rs", "mod b; pub use b::C; #[cfg(test)] mod tests;"),
             ("a/b.rs", "pub struct C; use super::*;"),
         ]);
-        let c = Some(Target::Item("a::b".into(), "C".into()));
+        let c = Some(PathTarget::Item("a::b".into(), "C".into()));
         for text in ["C", "D", "a::C", "a::b::C", "crate::a::b::C", "self::D"] {
             assert_eq!(tree.resolve("", &path(text)), c, "{text}");
         }
         assert_eq!(tree.resolve("a::b", &path("super::C")), c);
-        assert_eq!(tree.resolve("", &path("a::b")), Some(Target::Module("a::b".into())));
+        assert_eq!(tree.resolve("", &path("a::b")), Some(PathTarget::Module("a::b".into())));
         for text in ["Error", "std::io", "a::X"] {
             assert_eq!(tree.resolve("", &path(text)), None, "{text}");
         }
@@ -226,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_missing_file_is_named() {
-        let error = Tree::read(&|name| (name == "lib.rs").then(|| "mod a;".to_owned()));
+        let error = CrateTree::read(&|name| (name == "lib.rs").then(|| "mod a;".to_owned()));
         assert_eq!(error.err().unwrap().to_string(), "a.rs is missing");
     }
 }

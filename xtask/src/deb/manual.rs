@@ -1,26 +1,26 @@
-//! A document in Markdown as a manual page.
+//! Converts a Markdown document to a manual page.
 //!
-//! Pure text, for the few forms that docs/ uses: headings, paragraphs, lists, tables, blocks of
-//! code, and code, emphasis and links within a line. A row of a table becomes a tagged paragraph:
-//! its first cell is the tag, and cells between that and the last one stand behind their column's
-//! name. Called by deb.rs for millrace.toml(5).
+//! Pure text processing, for the few forms that docs/ uses: headings, paragraphs, lists, tables,
+//! code blocks, and code, emphasis and links within a line. A table row becomes a tagged paragraph:
+//! its first cell is the tag, and the cells between the first and the last get their column's name
+//! in front. Called by deb.rs for millrace.toml(5).
 
 use std::fmt::Write;
 use std::iter::Peekable;
 
-/// Names of a manual page.
+/// Header data of a manual page.
 pub struct ManualPage<'a> {
-    /// Its name, such as `millrace.toml`.
+    /// Name of the page, such as `millrace.toml`.
     pub name: &'a str,
-    /// Its section.
+    /// Section of the manual.
     pub section: u8,
-    /// What it is about, in a few words.
+    /// Short description of the page.
     pub about: &'a str,
-    /// The version of the program.
+    /// Version of the program.
     pub version: &'a str,
 }
 
-/// The page of a document, in man(7).
+/// Converts a document to a manual page in man(7) format.
 pub fn render(page: &ManualPage<'_>, document: &str) -> String {
     let ManualPage { name, section, about, version } = page;
     let title = name.to_uppercase();
@@ -61,7 +61,7 @@ pub fn render(page: &ManualPage<'_>, document: &str) -> String {
     text
 }
 
-/// The lines of a paragraph as one, since code and links may go over an end of line.
+/// Joins the lines of a paragraph into one, since code and links may continue on the next line.
 fn paragraph<'a>(first: &str, lines: &mut Peekable<impl Iterator<Item = &'a str>>) -> String {
     let begins = ["#", "|", "- ", "```", "    "];
     let is_more =
@@ -70,7 +70,7 @@ fn paragraph<'a>(first: &str, lines: &mut Peekable<impl Iterator<Item = &'a str>
     std::iter::once(first).chain(rest).map(str::trim).collect::<Vec<_>>().join(" ")
 }
 
-/// A block of code, line by line.
+/// Writes a code block, line by line.
 fn code<'a>(text: &mut String, lines: impl Iterator<Item = &'a str>) {
     text.push_str(".PP\n.RS 4\n.nf\n");
     lines.for_each(|line| {
@@ -79,7 +79,7 @@ fn code<'a>(text: &mut String, lines: impl Iterator<Item = &'a str>) {
     text.push_str(".fi\n.RE\n");
 }
 
-/// A row of a table; the first one names the columns.
+/// Writes a table row; the first row names the columns.
 fn row(text: &mut String, line: &str, columns: &mut Vec<String>) {
     let cells: Vec<&str> = line.trim().trim_matches('|').split('|').map(str::trim).collect();
     if columns.is_empty() {
@@ -102,7 +102,7 @@ fn row(text: &mut String, line: &str, columns: &mut Vec<String>) {
     let _ = writeln!(text, "{}", begun(&named.collect::<Vec<_>>().join(". ")));
 }
 
-/// Text within a line: code and emphasis are bold, links are their words.
+/// Converts text within a line: code and emphasis become bold, links become their text.
 fn inline(text: &str) -> String {
     let (mut out, mut rest) = (String::new(), text);
     while let Some(at) = rest.find(['`', '*', '[']) {
@@ -130,12 +130,12 @@ fn inline(text: &str) -> String {
     out + &escaped(rest)
 }
 
-/// Text in which nothing is an escape of roff; ASCII dashes stay such, to be pasted.
+/// Escapes backslashes for roff, and dashes so that they can be copied as ASCII.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\e").replace('-', "\\-")
 }
 
-/// A line that is no request of roff, whatever it begins with.
+/// Protects a line from being read as a roff request.
 fn begun(line: &str) -> String {
     match line.starts_with(['.', '\'']) {
         true => format!("\\&{line}"),

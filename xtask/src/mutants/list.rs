@@ -1,7 +1,7 @@
-//! Lists of mutants: `xtask/mutants/*.txt`, one a line, and the names that cargo-mutants prints.
+//! Lists of mutants: `xtask/mutants/*.txt`, one per line, and the names that cargo-mutants prints.
 //!
-//! An entry is `path: mutation -- reason`, without line and column, which move with every edit: so
-//! one entry stands for all equal mutations of a function. `#` starts a comment. Called by
+//! An entry is `path: mutation -- reason`, without line and column, which change with every edit;
+//! so one entry stands for all equal mutations of a function. `#` starts a comment. Called by
 //! `mutants::run`.
 
 use std::fs;
@@ -9,33 +9,33 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-/// What stands for a mutant wherever its line moves: `path: mutation`.
+/// Name of a mutant without its line and column: `path: mutation`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Key(pub String);
+pub struct MutantKey(pub String);
 
 /// One line of a list.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// The mutants that it stands for.
-    pub key: Key,
-    /// Why the mutant is in the list.
+pub struct MutantEntry {
+    /// Mutants that the entry stands for.
+    pub key: MutantKey,
+    /// Reason why the mutant is in the list.
     pub reason: String,
 }
 
-impl Key {
-    /// The key of a name as cargo-mutants prints it: `path:line:column: mutation`.
+impl MutantKey {
+    /// Converts a name as printed by cargo-mutants, `path:line:column: mutation`.
     pub fn of(name: &str) -> Option<Self> {
         let (place, mutation) = name.trim().split_once(": ")?;
         let path = place.split(':').next()?;
         Some(Self(format!("{path}: {mutation}")))
     }
 
-    /// File in which the mutant is, from the root.
+    /// Returns the file of the mutant, from the root.
     pub fn path(&self) -> &str {
         self.0.split(':').next().unwrap_or_default()
     }
 
-    /// A regular expression for the names of exactly these mutants.
+    /// Returns a regular expression that matches exactly the names of these mutants.
     pub fn pattern(&self) -> String {
         let (path, mutation) = self.0.split_once(": ").unwrap_or((&self.0, ""));
         format!("^{}:[0-9]+:[0-9]+: {}$", escaped(path), escaped(mutation))
@@ -45,7 +45,7 @@ impl Key {
 fn escaped(text: &str) -> String {
     let mut escaped = String::new();
     for letter in text.chars() {
-        // Not `<` and `>`: with a backslash those stand for the ends of a word.
+        // `<` and `>` stay as they are: with a backslash they would match the ends of a word.
         if r"\.+*?()|[]{}^$".contains(letter) {
             escaped.push('\\');
         }
@@ -57,15 +57,14 @@ fn escaped(text: &str) -> String {
 /// Reads the list at `path`.
 ///
 /// # Errors
-///
 /// If the file cannot be read, or a line is not an entry.
-pub fn read(path: &Path) -> Result<Vec<Entry>> {
+pub fn read(path: &Path) -> Result<Vec<MutantEntry>> {
     let text =
         fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     parse(&text).with_context(|| format!("in {}", path.display()))
 }
 
-fn parse(text: &str) -> Result<Vec<Entry>> {
+fn parse(text: &str) -> Result<Vec<MutantEntry>> {
     let mut entries = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let line = line.trim();
@@ -76,7 +75,7 @@ fn parse(text: &str) -> Result<Vec<Entry>> {
         else {
             bail!("line {}: not 'path: mutation -- reason': {line}", index + 1);
         };
-        entries.push(Entry { key: Key(key.to_owned()), reason: reason.to_owned() });
+        entries.push(MutantEntry { key: MutantKey(key.to_owned()), reason: reason.to_owned() });
     }
     Ok(entries)
 }
@@ -92,7 +91,7 @@ mod tests {
         assert_eq!(entries.len(), 1);
         assert_eq!(entries[0].reason, "it is slower");
         let name = "a/b.rs:7:13: replace f -> bool with true\n";
-        assert_eq!(Key::of(name).as_ref(), Some(&entries[0].key));
+        assert_eq!(MutantKey::of(name).as_ref(), Some(&entries[0].key));
         assert_eq!(entries[0].key.path(), "a/b.rs");
     }
 
@@ -104,7 +103,7 @@ mod tests {
 
     #[test]
     fn a_pattern_takes_operators_literally() {
-        let key = Key("a/b.rs: replace + with | in A<M>::f".to_owned());
+        let key = MutantKey("a/b.rs: replace + with | in A<M>::f".to_owned());
         let pattern = r"^a/b\.rs:[0-9]+:[0-9]+: replace \+ with \| in A<M>::f$";
         assert_eq!(key.pattern(), pattern);
     }

@@ -1,10 +1,11 @@
-//! Patches that put hooks for bugs into production lines: `xtask/planted/*.patch`.
+//! Patches that add hooks for seeded bugs to the production sources: `xtask/planted/*.patch`.
 //!
-//! The form is that of a diff without numbers, so that code above may grow and shrink. `--- path`
-//! begins a file, `@@ name` a hunk, named after its function; lines begin with a blank (stays), `-`
-//! (goes) or `+` (comes). What stays and goes must stand in the file exactly once, in one piece.
-//! `+` lines before the first hunk of a file, and hunks of such lines only, go to the file's end.
-//! Called by `planted`, and by the rule of tidy that keeps patches from rotting.
+//! The format is a diff without line numbers, so that code above may grow and shrink. `--- path`
+//! begins a file, `@@ name` a hunk, named after its function. Lines begin with a blank (context),
+//! `-` (removed) or `+` (added). Context and removed lines of a hunk must occur in the file exactly
+//! once, consecutively. `+` lines before the first hunk of a file, and hunks with only `+` lines,
+//! are appended to the file. Called by `planted`, and by the rule of tidy that checks that patches
+//! still fit.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,36 +14,36 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-const FOLDER: &str = "xtask/planted";
+/// The directory of the patches that plant bugs.
+pub const PLANTED: &str = "xtask/planted";
 
 /// The changes of one file.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Patch {
-    /// The file that it changes, from the root.
+    /// Path of the file, from the root.
     pub path: String,
-    /// What it changes there.
+    /// Changes of the file.
     pub hunks: Vec<Hunk>,
 }
 
 /// One change.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Hunk {
-    /// The function that it changes.
+    /// Name of the function that it changes.
     pub name: String,
-    /// Its line in the list, counted from 1.
+    /// Line of the hunk in the list, from 1.
     pub line: usize,
-    /// The production lines.
+    /// Production lines that it replaces.
     pub before: String,
-    /// What replaces them.
+    /// Lines that replace them.
     pub after: String,
 }
 
 impl Hunk {
-    /// Where in `text` the production lines stand; the end of it if there are none.
+    /// Returns the position of the production lines in `text`; its end if the hunk has none.
     ///
     /// # Errors
-    ///
-    /// If they do not stand there exactly once; the text is for people.
+    /// If the lines do not occur exactly once; the error is a message for people.
     pub fn place(&self, text: &str) -> Result<Range<usize>, String> {
         if self.before.is_empty() {
             return Ok(text.len()..text.len());
@@ -52,9 +53,11 @@ impl Hunk {
             text.match_indices(&self.before).map(|(at, _)| at).filter(|at| is_line(*at));
         match (found.next(), found.count()) {
             (Some(at), 0) => Ok(at..at + self.before.len()),
-            (None, _) => Err("its production lines are gone; mend the patch".to_owned()),
+            (None, _) => {
+                Err("its production lines are not in the file any more; adapt the patch".to_owned())
+            }
             (Some(_), more) => Err(format!(
-                "its production lines stand there {} times; give it more lines around",
+                "its production lines occur {} times in the file; add lines of context",
                 more + 1
             )),
         }
@@ -62,11 +65,10 @@ impl Hunk {
 }
 
 impl Patch {
-    /// `text` with all changes.
+    /// Returns `text` with all changes.
     ///
     /// # Errors
-    ///
-    /// If a hunk has no place of its own in `text`.
+    /// If the position of a hunk in `text` is not unique.
     pub fn apply(&self, text: &str) -> Result<String> {
         let mut places = Vec::new();
         for hunk in &self.hunks {
@@ -90,17 +92,17 @@ impl Patch {
     }
 }
 
-/// All lists below `root`, by their paths from there.
+/// All lists of a directory of `root`, by their paths from `root`.
 ///
 /// # Errors
 ///
 /// If one cannot be read, or is no list of patches.
-pub fn read(root: &Path) -> Result<BTreeMap<String, Vec<Patch>>> {
+pub fn read(root: &Path, directory: &str) -> Result<BTreeMap<String, Vec<Patch>>> {
     let mut lists = BTreeMap::new();
     let entries =
-        fs::read_dir(root.join(FOLDER)).with_context(|| format!("cannot list {FOLDER}"))?;
+        fs::read_dir(root.join(directory)).with_context(|| format!("cannot list {directory}"))?;
     for entry in entries {
-        let name = format!("{FOLDER}/{}", entry?.file_name().to_string_lossy());
+        let name = format!("{directory}/{}", entry?.file_name().to_string_lossy());
         let text = fs::read_to_string(root.join(&name));
         let text = text.with_context(|| format!("cannot read {name}"))?;
         lists.insert(name.clone(), parse(&text).with_context(|| format!("cannot parse {name}"))?);
@@ -108,10 +110,9 @@ pub fn read(root: &Path) -> Result<BTreeMap<String, Vec<Patch>>> {
     Ok(lists)
 }
 
-/// The text of each file below `root` that the patches change.
+/// Returns the patched text of each file below `root` that the patches change.
 ///
 /// # Errors
-///
 /// If a file cannot be read, has two patches, or does not fit its patch.
 pub fn apply_all<'a>(
     root: &Path,
@@ -119,20 +120,22 @@ pub fn apply_all<'a>(
 ) -> Result<BTreeMap<PathBuf, String>> {
     let mut changed = BTreeMap::new();
     for patch in patches {
-        let text = fs::read_to_string(root.join(&patch.path));
+        let file = root.join(&patch.path);
+        // Lines for the end of a file that does not exist make it.
+        let is_new = !file.exists() && patch.hunks.iter().all(|hunk| hunk.before.is_empty());
+        let text = if is_new { Ok(String::new()) } else { fs::read_to_string(&file) };
         let text = text.with_context(|| format!("cannot read {}", patch.path))?;
         if changed.insert(PathBuf::from(&patch.path), patch.apply(&text)?).is_some() {
-            bail!("{} has two patches; make them one", patch.path);
+            bail!("{} has two patches; merge them into one", patch.path);
         }
     }
     Ok(changed)
 }
 
-/// The patches of a list.
+/// Parses a list of patches.
 ///
 /// # Errors
-///
-/// If a line is none of those that a list has, or stands where it may not.
+/// If a line does not follow the format.
 pub fn parse(text: &str) -> Result<Vec<Patch>> {
     let mut patches: Vec<Patch> = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
@@ -155,7 +158,7 @@ pub fn parse(text: &str) -> Result<Vec<Patch>> {
         let hunk = patch.hunks.last_mut().expect("a patch begins with a hunk for the end");
         let (stays, goes) = (line.starts_with(' '), line.starts_with('-'));
         if !(stays || goes || line.starts_with('+')) {
-            bail!("line {number}: begins with none of `--- `, `@@ `, blank, `-`, `+`");
+            bail!("line {number}: must begin with `--- `, `@@ `, a blank, `-` or `+`");
         }
         if stays || goes {
             hunk.before.extend([&line[1..], "\n"]);
@@ -193,7 +196,7 @@ mod tests {
     fn lines_that_are_gone_or_stand_twice_are_no_place() {
         let hunk = |list| only(list).hunks.pop().expect("it has a hunk");
         let gone = hunk("--- a.rs\n@@ f\n-    z();\n").place(FILE).expect_err("gone");
-        assert!(gone.contains("gone"), "{gone}");
+        assert!(gone.contains("not in the file"), "{gone}");
         let twice = hunk("--- a.rs\n@@ f\n-    y();\n").place(FILE).expect_err("twice");
         assert!(twice.contains("2 times"), "{twice}");
         // Not in the middle of a line.

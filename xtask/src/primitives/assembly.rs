@@ -1,33 +1,32 @@
-//! Functions out of the compiler's assembly, freed of what their place in the file decides.
+//! Extracts functions from the compiler's assembly, without everything that depends on their
+//! position in the file.
 //!
-//! Understands LLVM's text for ELF targets as far as comparing needs: a function goes from its
-//! label to `.Lfunc_end`; directives, comments and unused labels are no instructions; local labels
-//! are numbered in the order in which the function names them; hashes in symbols are removed.
-//! Functions that LLVM merged appear as `.set alias, name` or `alias = name`. Pure text, no input
-//! or output. Called by `primitives`.
+//! Understands LLVM's text for ELF targets as far as needed: a function goes from its label to
+//! `.Lfunc_end`; directives, comments and unused labels are ignored; local labels are renumbered in
+//! order of use; hashes in symbols are removed. Functions that LLVM merged appear as `.set alias,
+//! name` or `alias = name`. Pure text, no input or output. Called by `primitives`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use anyhow::{Result, bail};
 
-/// The functions of one assembly file by name.
+/// The functions of one assembly file, by name.
 #[derive(Debug, Default)]
 pub struct Assembly {
-    bodies: BTreeMap<String, Body>,
-    /// Other names: alias to name, which may be an alias too.
+    bodies: BTreeMap<String, AssemblyBody>,
+    /// Name that each alias stands for, which may be an alias too.
     aliases: BTreeMap<String, String>,
 }
 
-/// The normalised lines of one function: instructions, and labels that something jumps to.
+/// The normalised lines of one function: instructions, and labels that are jump targets.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Body(Vec<String>);
+pub struct AssemblyBody(Vec<String>);
 
 impl Assembly {
-    /// Takes the functions and aliases out of a file's text.
+    /// Parses the functions and aliases of a file's text.
     ///
     /// # Errors
-    ///
     /// When a function does not end.
     pub fn parse(text: &str) -> Result<Self> {
         let mut assembly = Self::default();
@@ -36,17 +35,17 @@ impl Assembly {
             if let Some((alias, name)) = alias(line) {
                 assembly.aliases.insert(alias.to_owned(), name.to_owned());
             }
-            // Local labels outside functions are those of data.
+            // Local labels outside functions belong to data.
             let Some(name) = label(line).filter(|name| !is_local(name)) else { continue };
             let rest = lines.clone();
             let inside: Vec<&str> =
                 rest.take_while(|line| !is_end(line) && !is_other_symbol(line)).collect();
             match lines.clone().nth(inside.len()) {
                 Some(end) if is_end(end) => {
-                    assembly.bodies.insert(name.to_owned(), Body::normalised(&inside));
+                    assembly.bodies.insert(name.to_owned(), AssemblyBody::normalised(&inside));
                     lines.nth(inside.len());
                 }
-                // A symbol of data, which has no end: the next symbol follows.
+                // A data symbol has no end marker; the next symbol follows.
                 _ if !inside.iter().any(|line| is_instruction(line.trim())) => {}
                 _ => bail!("the function '{name}' has no '.Lfunc_end'; the file is cut short"),
             }
@@ -54,13 +53,13 @@ impl Assembly {
         Ok(assembly)
     }
 
-    /// All names, aliases among them.
+    /// Iterates over all names, including aliases.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.bodies.keys().chain(self.aliases.keys()).map(String::as_str)
     }
 
-    /// The function of a name or alias.
-    pub fn body(&self, name: &str) -> Option<Body> {
+    /// Returns the function of a name or alias.
+    pub fn body(&self, name: &str) -> Option<AssemblyBody> {
         let mut name = name;
         // Each step leads to another alias, so a chain is no longer than their number.
         for _ in 0..self.aliases.len() {
@@ -73,8 +72,8 @@ impl Assembly {
     }
 }
 
-impl Body {
-    /// The lines between a function's label and its end, normalised.
+impl AssemblyBody {
+    /// Normalises the lines between a function's label and its end.
     fn normalised(lines: &[&str]) -> Self {
         let wanted = |line: &&str| label(line).is_some() || is_instruction(line);
         let lines: Vec<&str> = lines.iter().map(|line| line.trim()).filter(wanted).collect();
@@ -89,16 +88,16 @@ impl Body {
                 _ => kept.push(normalised_line(line, &mut numbers)),
             }
         }
-        Body(kept)
+        AssemblyBody(kept)
     }
 
-    /// How many instructions it has; labels do not count.
+    /// Returns the number of instructions, without labels.
     pub fn instructions(&self) -> usize {
         self.0.iter().filter(|line| label(line).is_none()).count()
     }
 }
 
-impl fmt::Display for Body {
+impl fmt::Display for AssemblyBody {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|line| match label(line) {
             Some(_) => writeln!(f, "  {line}"),
@@ -107,7 +106,7 @@ impl fmt::Display for Body {
     }
 }
 
-/// The line with single spaces, numbered labels and symbols without hashes.
+/// Normalises a line: single spaces, numbered labels, and symbols without hashes.
 fn normalised_line<'a>(line: &'a str, numbers: &mut BTreeMap<&'a str, usize>) -> String {
     let mut text = String::new();
     let mut rest = line;
@@ -126,8 +125,8 @@ fn normalised_line<'a>(line: &'a str, numbers: &mut BTreeMap<&'a str, usize>) ->
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// A mangled symbol without what identifies its crate's build: `17h..E` in the old scheme, the
-/// `Cs.._` of each crate in the present one.
+/// Removes the hash of the crate's build from a mangled symbol: `17h..E` in the legacy scheme, the
+/// `Cs.._` of each crate in the v0 scheme.
 fn without_hash(symbol: &str) -> String {
     if let Some(path) = symbol.strip_prefix("_ZN") {
         let is_hash = |hash: &str| hash.len() == 17 && hash.ends_with('E');
@@ -150,19 +149,19 @@ fn without_hash(symbol: &str) -> String {
     text
 }
 
-/// Names, numbers and registers of a line, without the signs around them.
+/// Iterates over the names, numbers and registers of a line, without punctuation.
 fn words(line: &str) -> impl Iterator<Item = &str> {
     line.split(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '$')))
         .filter(|word| !word.is_empty())
 }
 
-/// The name that a label line defines.
+/// Returns the name that a label line defines.
 fn label(line: &str) -> Option<&str> {
     let name = line.strip_suffix(':')?;
     (!name.is_empty() && words(name).eq([name])).then_some(name)
 }
 
-/// The other name and the name, if the line says that they are one.
+/// Returns alias and name if the line defines an alias.
 fn alias(line: &str) -> Option<(&str, &str)> {
     let line = line.trim();
     let pair = match line.strip_prefix(".set") {
@@ -186,7 +185,7 @@ fn is_other_symbol(line: &str) -> bool {
     label(line).is_some_and(|name| !is_local(name))
 }
 
-/// Whether a trimmed line that is no label is an instruction, not a directive or a comment.
+/// Returns true if a trimmed line is an instruction, not a label, directive or comment.
 fn is_instruction(line: &str) -> bool {
     let starts = |c: char| c.is_ascii_alphabetic();
     line.starts_with(starts) && label(line).is_none() && alias(line).is_none()
@@ -205,7 +204,7 @@ mod tests {
         data:\n\t.quad\tfirst\n\
         second:\n\tretq\n.Lfunc_end4:\n";
 
-    fn body(text: &str, name: &str) -> Body {
+    fn body(text: &str, name: &str) -> AssemblyBody {
         Assembly::parse(text).unwrap().body(name).expect("a function of the text")
     }
 

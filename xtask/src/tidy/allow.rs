@@ -1,9 +1,9 @@
-//! Allow-lists: the exceptions to a rule, one a line, in `xtask/allow/*.txt`.
+//! Allow-lists: the exceptions to a rule, one per line, in `xtask/allow/*.txt`.
 //!
 //! An entry is a path and, where the rule has a number, a limit; `#` starts a comment. The rules
-//! ask for an entry and report those nobody needed, so that a list can only shrink. Rules that
-//! count make `Excess`es, which `AllowList::check` compares with the numbers in the list. Called by
-//! `tidy::run` and the rules.
+//! look up entries and report those that are not needed, so that a list can only shrink. Rules that
+//! count create `Excess`es, which `AllowList::check` compares with the numbers in the list. Called
+//! by `tidy::run` and the rules.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,29 +14,29 @@ use anyhow::{Context, Result, bail};
 use super::Finding;
 use super::source::Source;
 
-/// A violation that a list may allow: so much of it, under a key.
+/// A violation that a list may allow, with its amount and its key in the list.
 pub struct Excess {
-    /// What the list calls it.
+    /// Key of the violation in the list.
     pub key: String,
-    /// How much is too much here; summed up over all of one key.
+    /// Amount above the rule's limit; the amounts of one key are added up.
     pub amount: usize,
-    /// Where, and what to do, if the list does not allow it.
+    /// Finding to report if the list does not allow it.
     pub finding: Finding,
 }
 
 /// One exception.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
-    /// Line in the list, counted from 1.
+pub struct AllowEntry {
+    /// Line in the list, from 1.
     pub line: usize,
     /// A path from the root, or `path:name` of an item in it.
     pub key: String,
-    /// The number after the key, where the list has them.
+    /// Number after the key, in lists that have one.
     pub limit: Option<usize>,
 }
 
 impl Excess {
-    /// A file that breaks a rule at this line, whatever else is in it.
+    /// Creates the violation of a file as a whole, reported at this line.
     pub fn of_file(source: &Source, line: usize, message: impl Into<String>) -> Excess {
         let finding = Finding::new(&source.path, line, message);
         Excess { key: source.path.clone(), amount: 1, finding }
@@ -48,15 +48,14 @@ impl Excess {
 pub struct AllowList {
     /// Path of the list from the root, for messages.
     pub path: String,
-    /// In the order of the file.
-    pub entries: Vec<Entry>,
+    /// Entries in the order of the file.
+    pub entries: Vec<AllowEntry>,
 }
 
 impl AllowList {
     /// Reads the list at `path` below `root`; a list that does not exist is empty.
     ///
     /// # Errors
-    ///
     /// When the file cannot be read or a line is not an entry.
     pub fn read(root: &Path, path: &str) -> Result<Self> {
         let file = root.join(path);
@@ -70,7 +69,6 @@ impl AllowList {
     /// Parses the text of a list.
     ///
     /// # Errors
-    ///
     /// When a line is neither `KEY` nor `KEY LIMIT`.
     pub fn parse(path: &str, text: &str) -> Result<Self> {
         let mut entries = Vec::new();
@@ -87,21 +85,23 @@ impl AllowList {
                     })?;
                     (*key, Some(number))
                 }
-                _ => bail!("{path}:{line}: more than a path and a limit; write one entry a line"),
+                _ => bail!(
+                    "{path}:{line}: more words than a path and a limit; write one entry per line"
+                ),
             };
-            entries.push(Entry { line, key: key.to_owned(), limit });
+            entries.push(AllowEntry { line, key: key.to_owned(), limit });
         }
         Ok(Self { path: path.to_owned(), entries })
     }
 
-    /// The findings of keys whose sum is above what the list says, and entries above their sum; an
-    /// entry without a number allows one.
+    /// Returns the findings of keys whose total exceeds the list's number, and a finding for each
+    /// entry above the total of its key. An entry without a number allows one.
     pub fn check(&self, excesses: Vec<Excess>) -> Vec<Finding> {
         let mut sums: BTreeMap<&str, usize> = BTreeMap::new();
         for excess in &excesses {
             *sums.entry(&excess.key).or_default() += excess.amount;
         }
-        let limit = |entry: &Entry| entry.limit.unwrap_or(1);
+        let limit = |entry: &AllowEntry| entry.limit.unwrap_or(1);
         let allowed = |key: &str| self.get(key).map_or(0, limit);
         let over =
             excesses.iter().filter(|excess| sums[excess.key.as_str()] > allowed(&excess.key));
@@ -110,8 +110,10 @@ impl AllowList {
             let sum = sums.get(entry.key.as_str()).copied().unwrap_or(0);
             if sum < limit(entry) {
                 let message = match sum {
-                    0 => format!("{} needs no entry; remove it", entry.key),
-                    _ => format!("{} has shrunk to {sum}; write that after it", entry.key),
+                    0 => format!("{} is not needed any more; remove the entry", entry.key),
+                    _ => {
+                        format!("{} has shrunk to {sum}; write this number in the entry", entry.key)
+                    }
                 };
                 findings.push(Finding::new(&self.path, entry.line, message));
             }
@@ -119,8 +121,8 @@ impl AllowList {
         findings
     }
 
-    /// The entry for `key`, if there is one.
-    pub fn get(&self, key: &str) -> Option<&Entry> {
+    /// Returns the entry for `key`, if there is one.
+    pub fn get(&self, key: &str) -> Option<&AllowEntry> {
         self.entries.iter().find(|entry| entry.key == key)
     }
 }
@@ -135,7 +137,7 @@ mod tests {
         assert_eq!(list.entries.len(), 2);
         assert_eq!(
             list.get("crates/a.rs"),
-            Some(&Entry { line: 3, key: "crates/a.rs".to_owned(), limit: Some(700) })
+            Some(&AllowEntry { line: 3, key: "crates/a.rs".to_owned(), limit: Some(700) })
         );
         assert_eq!(list.get("b.rs").unwrap().limit, None);
         assert_eq!(list.get("c.rs"), None);
@@ -157,8 +159,8 @@ mod tests {
             [
                 "a:7: too much",
                 "a:7: too much",
-                "x.txt:2: b has shrunk to 2; write that after it",
-                "x.txt:3: c needs no entry; remove it"
+                "x.txt:2: b has shrunk to 2; write this number in the entry",
+                "x.txt:3: c is not needed any more; remove the entry"
             ]
         );
     }

@@ -1,7 +1,7 @@
 //! Rule: at most four arguments besides `self`, and none of them a bare `bool`.
 //!
-//! More arguments than four travel together and want a type; `true` at a call says nothing, where
-//! an enum says what is meant. Functions that a trait demands, closures and tests do not count.
+//! More than four arguments belong together in a type, and `true` at a call site says nothing where
+//! an enum names the meaning. Functions that a trait demands, closures and tests are exempt.
 //! `xtask/allow/arguments.txt` lists, by crate and function, the arguments beyond four, and
 //! `xtask/allow/bools.txt` the `bool`s. Called by `tidy::run`.
 
@@ -11,11 +11,14 @@ use super::source::{Item, Source};
 
 const ARGUMENTS_MAX: usize = 4;
 
-/// Checks all functions for their number of arguments.
+/// Checks the number of arguments of all functions.
 pub fn check_number(sources: &[Source], list: &AllowList) -> Vec<Finding> {
     let message = |item: &Item| {
         let arguments = item.takes.arguments;
-        format!("`{}` takes {arguments} arguments; give what travels together a type", item.name)
+        format!(
+            "`{}` takes {arguments} arguments; group those that belong together in a type",
+            item.name
+        )
     };
     list.check(excesses(
         sources,
@@ -64,7 +67,7 @@ mod tests {
         let none = AllowList::default();
         assert_eq!(
             check_number(&sources, &none)[0].to_string(),
-            "crates/a/src/b.rs:1: `f` takes 5 arguments; give what travels together a type"
+            "crates/a/src/b.rs:1: `f` takes 5 arguments; group those that belong together in a type"
         );
         assert_eq!(check_bools(&sources, &none).len(), 1);
         let list = AllowList::parse("x.txt", "crates/a:f 1\n").unwrap();

@@ -1,7 +1,7 @@
-//! Rule: what may not stand in a finished file. `unwrap()` outside tests, unfinished code, and
-//! notes of work to do that name no issue.
+//! Rule: a finished file has no `unwrap()` outside tests, no unfinished code, and no notes of work
+//! to do without an issue number.
 //!
-//! `expect("why it holds")` may stand: it says why. Called by `tidy::run`.
+//! `expect("why it holds")` is allowed, because it gives the reason. Called by `tidy::run`.
 
 use super::Finding;
 use super::source::{Source, find_word, numbered};
@@ -22,7 +22,7 @@ pub fn check(source: &Source) -> Vec<Finding> {
     for (line, code) in numbered(&source.code) {
         for name in UNFINISHED {
             if find_word(code, name).next().is_some() {
-                let message = format!("`{name}` is not finished code; write it or leave it out");
+                let message = format!("`{name}` marks unfinished code; finish it or remove it");
                 findings.push(Finding::new(&source.path, line, message));
             }
         }
@@ -30,7 +30,8 @@ pub fn check(source: &Source) -> Vec<Finding> {
     for (line, comment) in numbered(&source.comments) {
         for note in NOTES {
             if find_word(comment, note).any(|at| !names_issue(&comment[at..])) {
-                let message = format!("{note} without an issue; write TODO(#123), or do it now");
+                let message =
+                    format!("{note} without an issue number; write TODO(#123), or do the work now");
                 findings.push(Finding::new(&source.path, line, message));
             }
         }
@@ -38,7 +39,7 @@ pub fn check(source: &Source) -> Vec<Finding> {
     findings
 }
 
-/// Whether the note reads `TODO(#123)`, the one form allowed.
+/// Returns true for the only allowed form, `TODO(#123)`.
 fn names_issue(note: &str) -> bool {
     let number = note.strip_prefix("TODO(#").and_then(|rest| rest.split_once(')'));
     number.is_some_and(|(digits, _)| {

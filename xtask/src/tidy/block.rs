@@ -1,9 +1,10 @@
-//! Rule: the block layer knows no operating system, and atomics live where the machine is.
+//! Rule: the block layer depends on no operating system, and atomics are confined to the machine
+//! crates.
 //!
 //! `crates/block` runs on real cores, on the simulator and in the model checker, so it must reach
 //! every lock, atomic, clock and thread through `Machine`: no `std`, no thread-locals, no map with
-//! a random seed. Weak orderings there say what they pair with. Crates other than the machines and
-//! the reactor use atomics only in the files that `xtask/allow/atomics.txt` names. Called by
+//! a random seed. A comment must explain each weak memory ordering. Crates other than the machines
+//! and the reactor use atomics only in the files that `xtask/allow/atomics.txt` names. Called by
 //! `tidy::run`.
 
 use super::Finding;
@@ -15,7 +16,7 @@ const BLOCK_ROOT: &str = "crates/block/src/lib.rs";
 const ATOMIC_HOMES: [&str; 4] =
     ["crates/machine/", "crates/reactor/", "lab/checker/", "lab/simulator/"];
 
-/// What the block layer may not name, and what it uses instead.
+/// Names that the block layer must not use, and the replacement of each.
 const FOREIGN: [(&str, &str); 5] = [
     ("std::", "use core, alloc or the `Machine`"),
     ("extern crate std", "use core, alloc or the `Machine`; under #[cfg(test)] it may stand"),
@@ -26,10 +27,10 @@ const FOREIGN: [(&str, &str); 5] = [
 
 const WEAK: [&str; 4] = ["Relaxed", "Acquire", "Release", "AcqRel"];
 const ORDERING_TYPES: [&str; 2] = ["Ordering::", "Order::"];
-/// How far above an ordering its comment may stand.
+/// Largest number of lines between an ordering and the end of its comment.
 const REACH: usize = 4;
 
-/// Checks one file of the block layer; passes any other.
+/// Checks one file of the block layer; ignores any other.
 pub fn check(source: &Source) -> Vec<Finding> {
     if !source.path.starts_with(BLOCK) {
         return Vec::new();
@@ -61,7 +62,7 @@ pub fn check(source: &Source) -> Vec<Finding> {
     findings
 }
 
-/// Checks that the files with atomics outside their home crates are exactly the listed ones.
+/// Checks that the files with atomics outside the machine crates are exactly the listed ones.
 pub fn check_list(sources: &[Source], list: &AllowList) -> Vec<Finding> {
     let message = "atomics outside machine and reactor; xtask/allow/atomics.txt may list the file";
     let others = sources.iter().filter(|source| !is_home(&source.path));
@@ -72,7 +73,8 @@ pub fn check_list(sources: &[Source], list: &AllowList) -> Vec<Finding> {
     list.check(uses.collect())
 }
 
-/// Machines and the reactor may; the block layer may not at all, and is reported by `check`.
+/// Returns true for files that this rule exempts: those of the machine crates, and those of the
+/// block layer, which `check` reports.
 fn is_home(path: &str) -> bool {
     path.starts_with(BLOCK) || ATOMIC_HOMES.iter().any(|home| path.starts_with(home))
 }
@@ -96,7 +98,7 @@ fn weak_ordering(code: &str) -> Option<String> {
 }
 
 fn is_explained(comment: &str) -> bool {
-    // A sentence may break over two comment lines in the middle of the phrase.
+    // The phrase may continue on the next comment line.
     let words: Vec<&str> = numbered(comment)
         .flat_map(|(_, line)| line.split_whitespace())
         .filter(|word| !word.chars().all(|c| matches!(c, '/' | '!')))

@@ -1,15 +1,15 @@
-//! Rule: every sentence of a comment stands by itself.
+//! Rule: every sentence of a comment stands by itself, and begins with its subject or a verb.
 //!
 //! A sentence that begins with "The same", "That of" or "As above" means nothing without its
-//! neighbour, and one that begins with "Who" and does not ask lacks its noun. Only what a program
-//! can see; the rest is the reader's. `xtask/allow/comments.txt` lists how many each crate still
-//! has. Called by `tidy::run`.
+//! neighbour, and one that begins with "Who" and does not ask lacks its noun. A comment as a whole
+//! begins with no question word and no pronoun. `xtask/allow/comments.txt` lists how many each
+//! crate still has. Called by `tidy::run`.
 
 use super::Finding;
 use super::allow::{AllowList, Excess};
 use super::source::{Source, numbered};
 
-/// How a sentence may not begin, and what to write.
+/// Forbidden beginnings of a sentence, and the advice for each.
 const LEANING: [(&str, &str); 4] = [
     ("The same", "name the thing"),
     ("That of", "name the thing"),
@@ -17,11 +17,15 @@ const LEANING: [(&str, &str); 4] = [
     ("Who", "name the person or thing, or write `Whoever`"),
 ];
 
+/// Words that no comment begins with.
+const UNNAMED: [&str; 9] =
+    ["What", "Which", "Whether", "How", "Why", "It", "They", "Those", "None"];
+
 /// Checks the comments of all files.
 pub fn check(sources: &[Source], list: &AllowList) -> Vec<Finding> {
     let excesses = sources.iter().flat_map(|source| {
         leaning(source).into_iter().map(|(line, start, advice)| {
-            let message = format!("a sentence that begins with \"{start}\"; {advice}");
+            let message = format!("a sentence begins with \"{start}\"; {advice}");
             let finding = Finding::new(&source.path, line, message);
             Excess { key: source.crate_path().to_owned(), amount: 1, finding }
         })
@@ -29,11 +33,11 @@ pub fn check(sources: &[Source], list: &AllowList) -> Vec<Finding> {
     list.check(excesses.collect())
 }
 
-/// The sentences that lean, with their lines.
+/// Returns the sentences with a forbidden beginning: line, beginning, advice.
 fn leaning(source: &Source) -> Vec<(usize, &'static str, &'static str)> {
     let mut found = Vec::new();
     for paragraph in paragraphs(source) {
-        for (line, sentence) in sentences(&paragraph) {
+        for (number, (line, sentence)) in sentences(&paragraph).into_iter().enumerate() {
             let starts = |start: &str| {
                 let rest = sentence.strip_prefix(start);
                 rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric()))
@@ -42,13 +46,18 @@ fn leaning(source: &Source) -> Vec<(usize, &'static str, &'static str)> {
             if let Some((start, advice)) = LEANING.iter().find(|(start, _)| starts(start) && !asks)
             {
                 found.push((line, *start, *advice));
+            } else if let Some(start) = UNNAMED.iter().find(|start| starts(start))
+                && number == 0
+                && !asks
+            {
+                found.push((line, *start, "begin with the subject or a verb"));
             }
         }
     }
     found
 }
 
-/// Lines of comments that belong together, without their slashes, each with its number.
+/// Groups the comment lines that belong together, without their slashes, each with its number.
 fn paragraphs(source: &Source) -> Vec<Vec<(usize, &str)>> {
     let mut all: Vec<Vec<(usize, &str)>> = vec![Vec::new()];
     let mut before = "";
@@ -68,7 +77,7 @@ fn paragraphs(source: &Source) -> Vec<Vec<(usize, &str)>> {
     all
 }
 
-/// The sentences of a paragraph, each with the line on which it begins.
+/// Splits a paragraph into sentences, each with the line on which it begins.
 fn sentences(paragraph: &[(usize, &str)]) -> Vec<(usize, String)> {
     let mut all: Vec<(usize, String)> = Vec::new();
     let mut ended = true;
@@ -77,7 +86,7 @@ fn sentences(paragraph: &[(usize, &str)]) -> Vec<(usize, String)> {
             if ended {
                 all.push((*line, String::new()));
             }
-            let sentence = &mut all.last_mut().expect("the first word begins one").1;
+            let sentence = &mut all.last_mut().expect("the first word begins a sentence").1;
             if !sentence.is_empty() {
                 sentence.push(' ');
             }
@@ -101,6 +110,13 @@ mod tests {
         let text = "/// Takes a tag. Whoever waits is woken.\n/// The samest, who asks?\nfn f() {}\n\
                     // In the middle: The same\nlet a = \"// The same\"; // Who asks?\n";
         assert_eq!(lines(text), [0_usize; 0]);
+    }
+
+    #[test]
+    fn comments_that_begin_without_their_subject_fail() {
+        let text = "/// What it holds.\nfn f() {}\n// It is full. It waits.\n\n/// Whether it is.\n\
+                    fn g() {}\n/// Ones. It waits.\nfn h() {} // Why?\n";
+        assert_eq!(lines(text), [1, 3, 5]);
     }
 
     #[test]

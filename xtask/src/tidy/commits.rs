@@ -1,19 +1,19 @@
-//! Rule: a commit says in its subject what it does, in at most 72 characters, and in its body why.
+//! Rule: a commit's subject has at most 72 characters, and its body is not empty.
 //!
-//! Looks at the commits behind `SINCE`, the newest few of them; merges are left out. A checkout
-//! without history, or without git, has none and passes. Called by `tidy::run`.
+//! Checks the newest commits after `SINCE`, except merges. A checkout without history, or without
+//! git, passes. Called by `tidy::run`.
 
 use std::path::Path;
 use std::process::Command;
 
 use super::Finding;
 
-/// Commits before this day are as they are.
+/// Commits before this day are not checked.
 const SINCE: &str = "2026-11-23T00:00:00Z";
-/// Commits looked at, the newest first.
+/// Option of `git log` that limits the number of commits, newest first.
 const NEWEST: &str = "-50";
 const SUBJECT_MAX: usize = 72;
-/// What `git log` puts between the parts of a commit, and behind each.
+/// Separators of `git log` output: between the parts of a commit, and after each commit.
 const PART: char = '\u{1f}';
 const END: char = '\u{1e}';
 
@@ -29,7 +29,7 @@ pub fn check(root: &Path) -> Vec<Finding> {
     }
 }
 
-/// Checks commits as `git log` prints them for `check`.
+/// Checks commits in the format that `check` asks `git log` for.
 fn check_log(log: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     for commit in log.split(END) {
@@ -41,11 +41,12 @@ fn check_log(log: &str) -> Vec<Finding> {
         let path = format!("commit {id}");
         let length = subject.chars().count();
         if length > SUBJECT_MAX {
-            let message = format!("a subject of {length} characters; at most {SUBJECT_MAX}");
+            let message =
+                format!("the subject has {length} characters; at most {SUBJECT_MAX} are allowed");
             findings.push(Finding::new(&path, 1, message));
         }
         if body.trim().is_empty() {
-            findings.push(Finding::new(&path, 1, "no body; say the problem and the reason"));
+            findings.push(Finding::new(&path, 1, "no body; describe the problem and the reason"));
         }
     }
     findings
@@ -71,8 +72,8 @@ mod tests {
         assert_eq!(
             found,
             [
-                "commit abc:1: a subject of 73 characters; at most 72",
-                "commit def:1: no body; say the problem and the reason"
+                "commit abc:1: the subject has 73 characters; at most 72 are allowed",
+                "commit def:1: no body; describe the problem and the reason"
             ]
         );
     }

@@ -1,10 +1,10 @@
 //! Rule: README.md, CONTRIBUTING.md and ARCHITECTURE.md are short, and the last gives a reason for
-//! every dependency and names functions that exist (`walk_table`).
+//! every dependency and names only functions that exist (`walk_table`).
 //!
-//! README.md and CONTRIBUTING.md have a bound in lines, ARCHITECTURE.md one in words; lines of the
-//! last two have a bound, too, so that an editor shows them whole.
-//! A dependency of `[workspace.dependencies]` that the document does not name has no stated reason.
-//! The block layer's own crates are not dependencies in this sense. Called by `tidy::run`.
+//! README.md and CONTRIBUTING.md have a limit in lines, ARCHITECTURE.md one in words. The lines of
+//! the last two have a limit, too, so that an editor shows them whole. Each dependency of
+//! `[workspace.dependencies]` must be named in ARCHITECTURE.md, except the workspace's own crates.
+//! Called by `tidy::run`.
 
 use std::fs;
 use std::path::Path;
@@ -26,7 +26,6 @@ const OWN_CRATES: &str = "millrace";
 /// Checks the documents at the root of the repository.
 ///
 /// # Errors
-///
 /// When `Cargo.toml` cannot be read.
 pub fn check(root: &Path, sources: &[Source]) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
@@ -50,34 +49,34 @@ pub fn check(root: &Path, sources: &[Source]) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// Checks the text of the document against the manifest of the workspace.
+/// Checks ARCHITECTURE.md, also against the workspace's manifest.
 fn check_architecture(text: &str, manifest: &str) -> Vec<Finding> {
     let mut findings = check_columns(ARCHITECTURE, text);
     findings.extend(check_words(ARCHITECTURE, text, ARCHITECTURE_WORDS_MAX));
     for (line, name) in dependencies(manifest) {
         if !text.lines().any(|text| has_word(text, name)) {
-            let message = format!("{ARCHITECTURE} does not say why `{name}`; add a line");
+            let message = format!("{ARCHITECTURE} does not give a reason for `{name}`; add a line");
             findings.push(Finding::new("Cargo.toml", line, message));
         }
     }
     findings
 }
 
-/// Checks that a document is not longer than it may be.
+/// Checks that a document does not have too many lines.
 fn check_length(name: &str, text: &str, lines_max: usize) -> Option<Finding> {
     let lines = text.lines().count();
-    let message = format!("{lines} lines; keep it within {lines_max}, and move the rest to docs/");
+    let message = format!("{lines} lines; shorten it to {lines_max}, and move the rest to docs/");
     (lines > lines_max).then(|| Finding::new(name, lines_max + 1, message))
 }
 
-/// Checks that a document has no more words than it may, as `wc -w` counts them.
+/// Checks that a document does not have too many words, as `wc -w` counts them.
 fn check_words(name: &str, text: &str, words_max: usize) -> Option<Finding> {
     let words = text.split_whitespace().count();
-    let message = format!("{words} words; keep it within {words_max}, and move the rest to docs/");
+    let message = format!("{words} words; shorten it to {words_max}, and move the rest to docs/");
     (words > words_max).then(|| Finding::new(name, 1, message))
 }
 
-/// Checks that no line of a document is longer than it may be.
+/// Checks that no line of a document is too long.
 fn check_columns(name: &str, text: &str) -> Vec<Finding> {
     let widths = numbered(text).map(|(line, content)| (line, content.chars().count()));
     let wide = widths.filter(|(_, columns)| *columns > COLUMNS_MAX);
@@ -88,7 +87,8 @@ fn check_columns(name: &str, text: &str) -> Vec<Finding> {
     .collect()
 }
 
-/// Names in `[workspace.dependencies]` with their lines, without this workspace's own crates.
+/// Iterates over the names in `[workspace.dependencies]` with their lines, without this workspace's
+/// own crates.
 fn dependencies(manifest: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut inside = false;
     numbered(manifest).filter_map(move |(line, text)| {

@@ -1,8 +1,8 @@
-//! Rule: every Rust file opens with a `//!` header that says what it is and what it owns.
+//! Rule: every Rust file opens with a `//!` header that describes the file.
 //!
-//! Three lines at least in a file of more than 30, one in a smaller one or one of tests only, 25 at
-//! most in any, examples not counted: what needs more belongs into ARCHITECTURE.md. Called by
-//! `tidy::run`.
+//! A file of more than 30 lines needs at least three header lines; a smaller file, and one of tests
+//! only, needs one. At most 25 are allowed, not counting examples: longer texts belong in
+//! ARCHITECTURE.md. Called by `tidy::run`.
 
 use super::Finding;
 use super::source::Source;

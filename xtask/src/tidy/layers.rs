@@ -1,26 +1,26 @@
 //! Rule: files do not import each other in circles, and the folders of a crate are layers.
 //!
 //! In every crate under `crates`, `lab` and `tests`, and in `xtask`, no more than two files may
-//! import each other in a circle. Where `LAYERS` lists a crate's layers, lowest first, a file
-//! imports only downwards, too; a layer is a folder with the file of its name, within which
-//! only circles count, and `*` is one layer of all files that the list does not name. Each of them
-//! has layers as soon as it has more than a dozen files.
-//! An import is any path of the product code that begins with `crate::` or `super::`; calls of
-//! methods, and paths to a file's own children, are not seen. Called by `tidy::run` with all files
-//! at once.
+//! import each other in a circle. Where `LAYERS` lists a crate's layers, lowest first, a file may
+//! import only from its own layer and those below. A layer is a folder with the file of its name;
+//! `*` is one layer of all files that the list does not name. A crate of more than a dozen files
+//! must have layers. An import is any path of the product code that begins with `crate::` or
+//! `super::`; method calls, and paths to a file's own children, are not seen. Called by `tidy::run`
+//! with all files at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Finding;
 use super::source::Source;
 
-/// A crate's source folder and its layers, the lowest first; none if any file may import any.
-struct House<'a> {
+/// A crate's source folder and its layers, lowest first; without layers any file may import any
+/// other.
+struct CrateLayers<'a> {
     src: &'a str,
     layers: &'a [&'a str],
 }
 
-/// The layers of each crate that has some.
+/// Layers of each crate that has some.
 const LAYERS: &[(&str, &[&str])] = &[
     (
         "crates/block/src/",
@@ -55,7 +55,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "common",
             "spec",
             "controller",
-            // Drivers, each of which has its row in lib.rs, and the form of a row.
+            // All drivers, each with its row in lib.rs, and the type of a row.
             "*",
             "open_on",
         ],
@@ -228,6 +228,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "tree",
             "api",
             "planted",
+            "seams",
             "primitives",
             "tidy",
             "check",
@@ -241,14 +242,14 @@ const LAYERS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Most files of a crate without layers.
+/// Largest number of files of a crate without layers.
 const FLAT_FILES_MAX: usize = 12;
 
-/// Most files of one circle of imports.
+/// Largest number of files that import each other in a circle.
 const CIRCLE_MAX: usize = 2;
 
-/// Imports of a house: from which file to which other one, with the first line that says so.
-type Arrows = BTreeMap<String, BTreeMap<String, usize>>;
+/// Imports of a crate: importing file, imported file, and the first line of the import.
+type FileImports = BTreeMap<String, BTreeMap<String, usize>>;
 
 /// Checks every crate under `crates`, `lab` and `tests`, and `xtask`.
 pub fn check(sources: &[Source]) -> Vec<Finding> {
@@ -260,27 +261,31 @@ pub fn check(sources: &[Source]) -> Vec<Finding> {
         .map(|source| format!("{}/src/", source.crate_path()))
         .collect();
     let layers = |src: &str| LAYERS.iter().find(|(of, _)| *of == src).map_or(&[][..], |(_, l)| *l);
-    srcs.iter().flat_map(|src| check_house(sources, &House { src, layers: layers(src) })).collect()
+    srcs.iter()
+        .flat_map(|src| check_house(sources, &CrateLayers { src, layers: layers(src) }))
+        .collect()
 }
 
-fn check_house(sources: &[Source], house: &House) -> Vec<Finding> {
+fn check_house(sources: &[Source], house: &CrateLayers) -> Vec<Finding> {
     let inside = |source: &&Source| source.path.starts_with(house.src) && source.line_count() > 0;
     let files: BTreeMap<String, &Source> =
         sources.iter().filter(inside).map(|source| (module_of(house, source), source)).collect();
     let mut findings = Vec::new();
     if files.len() > FLAT_FILES_MAX && house.layers.is_empty() {
         let text = format!(
-            "{} files and no layers, {FLAT_FILES_MAX} at most; list the layers of {} in tidy's layers",
+            "{} files without layers, at most {FLAT_FILES_MAX} are allowed; list the layers of {} \
+             in xtask/src/tidy/layers.rs",
             files.len(),
             house.src
         );
         findings.push(Finding::new(&format!("{}lib.rs", house.src), 1, text));
     }
-    let mut arrows = Arrows::new();
+    let mut arrows = FileImports::new();
     for (name, source) in &files {
         let layer = layer_of(house, name);
         if layer.is_none() && !house.layers.is_empty() && name != "lib" {
-            let text = "is in no layer; put it into one, or list its folder in tidy's layers";
+            let text = "belongs to no layer; move it into one, or list its folder in \
+                xtask/src/tidy/layers.rs";
             findings.push(Finding::new(&source.path, 1, text));
         }
         for (line, target) in imports(name, source, &|name| files.contains_key(name)) {
@@ -291,7 +296,7 @@ fn check_house(sources: &[Source], house: &House) -> Vec<Finding> {
             let upwards = layer < layer_of(house, &target);
             if upwards {
                 let text = format!(
-                    "imports {target}, which stands above it; layers from below: {}",
+                    "imports {target}, which is in a higher layer; the layers, lowest first: {}",
                     house.layers.join(", ")
                 );
                 findings.push(Finding::new(&source.path, line, text));
@@ -300,7 +305,7 @@ fn check_house(sources: &[Source], house: &House) -> Vec<Finding> {
     }
     for circle in circles(&arrows).into_iter().filter(|circle| circle.len() > CIRCLE_MAX) {
         let text = format!(
-            "{} files import each other in a circle, {CIRCLE_MAX} at most: {}",
+            "{} files import each other in a circle, at most {CIRCLE_MAX} are allowed: {}",
             circle.len(),
             circle.join(", ")
         );
@@ -309,18 +314,18 @@ fn check_house(sources: &[Source], house: &House) -> Vec<Finding> {
     findings
 }
 
-/// A file's module as a path with `/`: `disk`, `disk/visit`.
-fn module_of(house: &House, source: &Source) -> String {
+/// Returns a file's module as a path with `/`: `disk`, `disk/visit`.
+fn module_of(house: &CrateLayers, source: &Source) -> String {
     source.path[house.src.len()..].trim_end_matches(".rs").to_owned()
 }
 
-fn layer_of(house: &House, module: &str) -> Option<usize> {
+fn layer_of(house: &CrateLayers, module: &str) -> Option<usize> {
     let first = module.split('/').next()?;
     let named = |name: &str| house.layers.iter().position(|layer| *layer == name);
     named(first).or_else(|| named("*"))
 }
 
-/// The files that a file's paths lead to, with their lines.
+/// Returns the files that a file's paths lead to, with their lines.
 fn imports(name: &str, source: &Source, exists: &dyn Fn(&str) -> bool) -> Vec<(usize, String)> {
     let lines: Vec<(usize, &str)> = source.product_code().collect();
     let mut found = Vec::new();
@@ -346,7 +351,7 @@ fn imports(name: &str, source: &Source, exists: &dyn Fn(&str) -> bool) -> Vec<(u
     found
 }
 
-/// The paths that `path`, which may hold braces, stands for, each behind `prefix`.
+/// Expands the braces of `path` into all paths that it stands for, each after `prefix`.
 fn expand(prefix: &str, path: &str) -> Vec<String> {
     let in_path = |c: char| c == '_' || c == ':' || c.is_alphanumeric();
     let end = path.find(|c| !in_path(c)).unwrap_or(path.len());
@@ -375,7 +380,7 @@ fn parent(name: &str) -> &str {
     name.rsplit_once('/').map_or("", |(parent, _)| parent)
 }
 
-/// The deepest file on a path such as `bio::limits::QueueLimits`, from the module `root`.
+/// Returns the deepest file on a path such as `bio::limits::QueueLimits`, from the module `root`.
 fn target(root: &str, path: &str, exists: &dyn Fn(&str) -> bool) -> Option<String> {
     let mut file = root.to_owned();
     for part in path.split("::") {
@@ -392,8 +397,8 @@ fn target(root: &str, path: &str, exists: &dyn Fn(&str) -> bool) -> Option<Strin
     (!file.is_empty() && exists(&file)).then_some(file)
 }
 
-/// Groups of files that import each other, straight or through others of the group.
-fn circles(arrows: &Arrows) -> Vec<Vec<String>> {
+/// Returns the groups of files that import each other, directly or through others of the group.
+fn circles(arrows: &FileImports) -> Vec<Vec<String>> {
     let reached: BTreeMap<&str, BTreeSet<&str>> =
         arrows.keys().map(|from| (from.as_str(), reach(arrows, from))).collect();
     let mut seen = BTreeSet::new();
@@ -408,8 +413,9 @@ fn circles(arrows: &Arrows) -> Vec<Vec<String>> {
     found
 }
 
-/// All files that can be reached from one, itself only if a circle leads back.
-fn reach<'a>(arrows: &'a Arrows, from: &str) -> BTreeSet<&'a str> {
+/// Returns all files that can be reached from one file, including itself only if a circle leads
+/// back.
+fn reach<'a>(arrows: &'a FileImports, from: &str) -> BTreeSet<&'a str> {
     let mut reached = BTreeSet::new();
     let mut open = vec![from];
     while let Some(name) = open.pop() {
@@ -427,10 +433,10 @@ mod tests {
     use super::*;
 
     fn findings(files: &[(&str, &str)]) -> Vec<String> {
-        findings_in(&House { src: "s/", layers: &["low", "high"] }, files)
+        findings_in(&CrateLayers { src: "s/", layers: &["low", "high"] }, files)
     }
 
-    fn findings_in(house: &House<'_>, files: &[(&str, &str)]) -> Vec<String> {
+    fn findings_in(house: &CrateLayers<'_>, files: &[(&str, &str)]) -> Vec<String> {
         let parse = |(path, text): &(&str, &str)| Source::parse(&format!("s/{path}.rs"), text);
         let sources: Vec<Source> = files.iter().map(parse).collect();
         check_house(&sources, house).into_iter().map(|finding| finding.to_string()).collect()
@@ -454,12 +460,15 @@ mod tests {
         let test = "#[cfg(test)]\nmod tests {\n    use crate::high::A;\n}\nfn f() {}\n";
         let found = findings(&[("low", up), ("low/t", test), ("high", "fn f() {}\n")]);
         assert_eq!(found.len(), 1);
-        assert!(found[0].starts_with("s/low.rs:2: imports high, which stands above"), "{found:?}");
+        assert!(
+            found[0].starts_with("s/low.rs:2: imports high, which is in a higher layer"),
+            "{found:?}"
+        );
     }
 
     #[test]
     fn a_star_is_the_layer_of_all_that_have_none() {
-        let house = House { src: "s/", layers: &["low", "*", "high"] };
+        let house = CrateLayers { src: "s/", layers: &["low", "*", "high"] };
         let files = [
             ("high", "use crate::any::A;\n"),
             ("any", "use crate::other::B;\nuse crate::high::C;\n"),
@@ -493,11 +502,11 @@ mod tests {
             ("b/c", "fn f() -> crate::t::T { T {} }\n"),
             ("t", "use crate::a;\n"),
         ];
-        let found = findings_in(&House { src: "s/", layers: &[] }, &files);
+        let found = findings_in(&CrateLayers { src: "s/", layers: &[] }, &files);
         assert_eq!(found.len(), 1, "{found:?}");
-        assert!(
-            found[0].ends_with("4 files import each other in a circle, 2 at most: a, b, b/c, t")
-        );
+        assert!(found[0].ends_with(
+            "4 files import each other in a circle, at most 2 are allowed: a, b, b/c, t"
+        ));
     }
 
     #[test]
@@ -527,15 +536,15 @@ mod tests {
         assert_eq!(check(&files(12)).len(), 0);
         let found = check(&files(13));
         assert_eq!(found.len(), 1);
-        assert!(found[0].to_string().starts_with("crates/x/src/lib.rs:1: 13 files and no layers"));
+        assert!(found[0].to_string().starts_with("crates/x/src/lib.rs:1: 13 files without layers"));
         let layers = ["f0", "f1"];
-        let house = House { src: "crates/x/src/", layers: &layers };
+        let house = CrateLayers { src: "crates/x/src/", layers: &layers };
         assert!(check_house(&files(2), &house).is_empty());
     }
 
     #[test]
     fn a_file_outside_the_layers_is_named() {
         let found = findings(&[("odd", "fn f() {}\n")]);
-        assert!(found.len() == 1 && found[0].contains("is in no layer"), "{found:?}");
+        assert!(found.len() == 1 && found[0].contains("belongs to no layer"), "{found:?}");
     }
 }

@@ -1,7 +1,7 @@
-//! Rule: the text itself. ASCII only, no tabs, no trailing white space, at most 100 columns.
+//! Rule: text is ASCII, without tabs and trailing white space, and at most 100 columns wide.
 //!
-//! A line may be wider when what sticks out is an address or a string literal, which rustfmt leaves
-//! alone too. Called by `tidy::run`.
+//! A line may be wider if the part past the limit is a URL or a string literal, which rustfmt does
+//! not break either. Called by `tidy::run`.
 
 use super::Finding;
 use super::source::{Source, numbered};
@@ -15,7 +15,9 @@ pub fn check(source: &Source) -> Vec<Finding> {
         let mut fail = |message: String| findings.push(Finding::new(&source.path, line, message));
         if let Some(odd) = text.chars().find(|c| !c.is_ascii()) {
             let code = u32::from(odd);
-            fail(format!("character U+{code:04X} is not ASCII; write it in ASCII or as \\u{{..}}"));
+            fail(format!(
+                "character U+{code:04X} is not ASCII; use ASCII, or \\u{{..}} in a string"
+            ));
         }
         if text.contains('\t') {
             fail("tab; indent with spaces, and write \\t in strings".to_owned());
@@ -35,7 +37,7 @@ pub fn check(source: &Source) -> Vec<Finding> {
     findings
 }
 
-/// Whether a string literal crosses or ends at the limit.
+/// Returns true if a string literal crosses or ends at the limit.
 fn is_string_at_limit(strings: &str) -> bool {
     let filled = |at: usize| strings.as_bytes().get(at).is_some_and(|byte| *byte != b' ');
     (WIDTH_MAX - 1..=WIDTH_MAX + 1).any(filled)

@@ -1,8 +1,8 @@
-//! Rule: no type has more than 40 methods, because god types come from success like god files.
+//! Rule: no type has more than 40 methods.
 //!
-//! Counts the functions of all `impl` blocks without a trait, by crate and name of the type;
-//! tests do not count, and types of one name in a crate count as one. `xtask/allow/methods.txt`
-//! lists types that have more, with exactly their number. Called by `tidy::run`.
+//! Counts the functions of all `impl` blocks without a trait, by crate and name of the type. Tests
+//! do not count, and types of the same name in a crate count as one. `xtask/allow/methods.txt`
+//! lists types that have more, with their exact number. Called by `tidy::run`.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ const METHODS_MAX: usize = 40;
 
 /// Checks the types of all crates.
 pub fn check(sources: &[Source], list: &AllowList) -> Vec<Finding> {
-    // By crate and type: how many, and in which file and line the first is.
+    // By crate and type: number of methods, and file and line of the first.
     let mut types: BTreeMap<String, (usize, &str, usize)> = BTreeMap::new();
     for source in sources {
         for definition in source.definitions.iter().filter(|found| !source.is_test(found.line)) {
@@ -25,7 +25,9 @@ pub fn check(sources: &[Source], list: &AllowList) -> Vec<Finding> {
     }
     let over = types.into_iter().filter(|(_, (amount, ..))| *amount > METHODS_MAX);
     let excess = |(key, (amount, path, line)): (String, (usize, &str, usize))| {
-        let message = format!("{key} has {amount} methods, {METHODS_MAX} are allowed; divide it");
+        let message = format!(
+            "{key} has {amount} methods, at most {METHODS_MAX} are allowed; split the type"
+        );
         Excess { key, amount, finding: Finding::new(path, line, message) }
     };
     list.check(over.map(excess).collect())

@@ -1,7 +1,8 @@
-//! Rule: one module style, `x.rs` beside a folder `x`, so that a file has its module's name.
+//! Rule: a module with children is `x.rs` beside a folder `x`, so that a file has its module's
+//! name.
 //!
-//! No `mod.rs` but in the folders of integration tests, where Cargo would take any other file for
-//! a test of its own. `xtask/allow/modules.txt` lists the files that are left. Called by
+//! `mod.rs` is allowed only in the folders of integration tests, where Cargo would take any other
+//! file for a test of its own. `xtask/allow/modules.txt` lists the remaining files. Called by
 //! `tidy::run`.
 
 use super::Finding;
@@ -16,7 +17,7 @@ pub fn check(sources: &[Source], list: &AllowList) -> Vec<Finding> {
     });
     let excess = |source: &Source| {
         let folder = source.path.trim_end_matches("/mod.rs");
-        let message = format!("module file of the other style; move it to {folder}.rs");
+        let message = format!("module files must not be called mod.rs; move it to {folder}.rs");
         Excess::of_file(source, 1, message)
     };
     list.check(others.map(excess).collect())

@@ -1,8 +1,9 @@
-//! Rule: bugs are planted by patches that fit, not by production lines.
+//! Rule: bugs are seeded by patches that fit, not by hooks in production sources.
 //!
-//! The production lines of each hunk of `xtask/planted/*.patch` stand exactly once in the file that
-//! it changes, so that a patch cannot rot; and no file asks `planted` or `weaker` itself, but for
-//! the one that defines both. Called by `tidy::run`; `planted::patch` reads the lists.
+//! The production lines of each hunk of `xtask/planted/*.patch` must occur exactly once in the file
+//! that it changes, so that a patch cannot become outdated; and no file calls `planted` or `weaker`
+//! itself, except the one that defines both. Called by `tidy::run`; `planted::patch` reads the
+//! lists.
 
 use std::path::Path;
 
@@ -19,12 +20,13 @@ const DEFINITION: &str = "crates/machine/src/plant.rs";
 /// Checks all lists of patches below `root`, and that `sources` have no hooks.
 ///
 /// # Errors
-///
 /// When a list cannot be read or parsed.
 pub fn check(root: &Path, sources: &[Source]) -> Result<Vec<Finding>> {
     let mut findings: Vec<Finding> = sources.iter().flat_map(check_hooks).collect();
-    for (list, patches) in patch::read(root)? {
-        findings.extend(check_list(&list, &patches, sources));
+    for directory in [patch::PLANTED, crate::seams::PATCHES] {
+        for (list, patches) in patch::read(root, directory)? {
+            findings.extend(check_list(&list, &patches, sources));
+        }
     }
     Ok(findings)
 }
@@ -33,14 +35,14 @@ fn check_hooks(source: &Source) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (line, code) in numbered(&source.code).filter(|_| source.path != DEFINITION) {
         if HOOKS.iter().any(|hook| code.contains(hook)) {
-            let message = "a hook for a planted bug; move it to a patch in xtask/planted";
+            let message = "a hook for a seeded bug; move it to a patch in xtask/planted";
             findings.push(Finding::new(&source.path, line, message));
         }
     }
     findings
 }
 
-/// Checks that each hunk of a list has its place.
+/// Checks that each hunk of a list fits its file.
 fn check_list(list: &str, patches: &[Patch], sources: &[Source]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for patch in patches {
@@ -48,6 +50,7 @@ fn check_list(list: &str, patches: &[Patch], sources: &[Source]) -> Vec<Finding>
         for hunk in &patch.hunks {
             let place = match source {
                 Some(source) => hunk.place(&source.text).map(|_| ()),
+                None if hunk.before.is_empty() => Ok(()),
                 None => Err("there is no such file".to_owned()),
             };
             if let Err(why) = place {

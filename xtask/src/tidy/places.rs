@@ -1,8 +1,8 @@
-//! Rule: no file names a place that exists on one machine only.
+//! Rule: no file names a path that exists on one machine only.
 //!
-//! Home folders, the folder of this checkout and its neighbours mean nothing to the next reader,
-//! and a script that uses them works once. `xtask/allow/forbidden.txt` lists further words, one a
-//! line. Binary files and those over 1 MiB are passed over. Called by `tidy::run`.
+//! Home folders, the folder of this checkout and its neighbours mean nothing to other readers, and
+//! a script that uses them works only on one machine. `xtask/allow/forbidden.txt` lists further
+//! words, one per line. Binary files and those over 1 MiB are skipped. Called by `tidy::run`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,6 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Checks every text file below `root`.
 ///
 /// # Errors
-///
 /// When a folder cannot be listed or the list cannot be read.
 pub fn check(root: &Path) -> Result<Vec<Finding>> {
     let list =
@@ -50,7 +49,7 @@ pub fn check(root: &Path) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// Checks one file; a word counts only where no name or path runs into it.
+/// Checks one file; a word counts only if it is not a part of a longer name or path.
 fn check_text(path: &str, text: &str, words: &[String]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (line, content) in numbered(text) {
@@ -61,7 +60,9 @@ fn check_text(path: &str, text: &str, words: &[String]) -> Vec<Finding> {
                     && (word.ends_with('/') || !content[at + word.len()..].starts_with(joins))
             });
             if stands {
-                let message = format!("names {word}, which only one machine has; say it otherwise");
+                let message = format!(
+                    "names {word}, which exists on one machine only; write it in another way"
+                );
                 findings.push(Finding::new(path, line, message));
             }
         }
@@ -69,7 +70,8 @@ fn check_text(path: &str, text: &str, words: &[String]) -> Vec<Finding> {
     findings
 }
 
-/// The folder of the checkout and those beside it, unless it lies in a folder for anything.
+/// Returns the folder of the checkout and those beside it, unless its parent is a common folder
+/// such as /tmp.
 fn neighbours(root: &Path) -> Vec<String> {
     let Some(parent) = root.parent().filter(|parent| is_of_one_project(parent)) else {
         return Vec::new();

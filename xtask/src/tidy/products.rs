@@ -1,8 +1,8 @@
-//! Rule: the daemon's crates depend on nothing of the laboratory.
+//! Rule: the daemon's crates do not depend on the laboratory.
 //!
-//! A crate under `crates` names no package of `lab` among its dependencies and build dependencies,
-//! so that whoever builds the daemon compiles no load generator and no simulator. Tests may:
-//! dev-dependencies are passed over. Called by `tidy::run`.
+//! A crate under `crates` has no package of `lab` among its dependencies and build dependencies, so
+//! that building the daemon compiles no load generator and no simulator. Dev-dependencies are
+//! allowed. Called by `tidy::run`.
 
 use std::fs;
 use std::path::Path;
@@ -20,7 +20,6 @@ const LABORATORY: &str = "lab";
 /// Checks the manifests of all crates of the daemon.
 ///
 /// # Errors
-///
 /// When a folder cannot be listed or a manifest cannot be read.
 pub fn check(root: &Path) -> Result<Vec<Finding>> {
     let laboratory = manifests(root, LABORATORY)?;
@@ -29,7 +28,7 @@ pub fn check(root: &Path) -> Result<Vec<Finding>> {
     Ok(product.iter().flat_map(|(path, text)| check_manifest(path, text, &names)).collect())
 }
 
-/// Paths from the root, and texts, of the manifests of a folder's crates.
+/// Returns paths from the root, and texts, of the manifests of a folder's crates.
 fn manifests(root: &Path, folder: &str) -> Result<Vec<(String, String)>> {
     let mut found = Vec::new();
     let entries =
@@ -47,13 +46,13 @@ fn manifests(root: &Path, folder: &str) -> Result<Vec<(String, String)>> {
     Ok(found)
 }
 
-/// The name of the package of a manifest.
+/// Returns the package name of a manifest.
 fn name(manifest: &str) -> Option<&str> {
     let line = manifest.lines().find(|line| line.starts_with("name = "))?;
     line.split('"').nth(1)
 }
 
-/// Dependencies of a manifest, but for those of tests, that are among `names`.
+/// Finds the dependencies of a manifest, except dev-dependencies, that are among `names`.
 fn check_manifest(path: &str, manifest: &str, names: &[&str]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut section = String::new();
@@ -69,7 +68,7 @@ fn check_manifest(path: &str, manifest: &str, names: &[&str]) -> Vec<Finding> {
         let is_shipped = section.contains("dependencies") && !section.contains("dev-dependencies");
         if is_shipped && (names.contains(&word) || renamed) {
             let message = "the daemon depends on the laboratory; only dev-dependencies may, or \
-                           move what both need to a crate of crates/";
+                           move the shared code to a crate under crates/";
             findings.push(Finding::new(path, line, message));
         }
     }

@@ -1,8 +1,8 @@
-//! Rule: small files, functions and structs, because god files come from success.
+//! Rule: files, functions and structs are small.
 //!
-//! Only lines outside tests count. `xtask/allow/size.txt` lists what is larger, as `path lines`,
-//! `path:function lines` or `path:Struct fields`, with exactly the size it has: when the thing
-//! shrinks, its entry must shrink with it or go. Called by `tidy::run`.
+//! Only lines outside tests count. `xtask/allow/size.txt` lists larger ones, as `path lines`,
+//! `path:function lines` or `path:Struct fields`, with their exact size: when one shrinks, its
+//! entry must be lowered or removed. Called by `tidy::run`.
 
 use super::Finding;
 use super::allow::AllowList;
@@ -10,13 +10,13 @@ use super::source::{ItemKind, Source};
 
 const FILE_WARN: usize = 400;
 const FILE_MAX: usize = 600;
-/// Functions longer than this are counted in a warning.
+/// Functions with more lines than this are counted in a warning.
 pub const FUNCTION_WARN: usize = 40;
 const FUNCTION_MAX: usize = 70;
 const FIELDS_MAX: usize = 15;
 
-/// Something measured.
-struct Measure {
+/// Size of a file, function or struct.
+struct MeasuredSize {
     key: String,
     path: String,
     line: usize,
@@ -25,7 +25,7 @@ struct Measure {
     advice: &'static str,
 }
 
-/// What is large but allowed.
+/// Sizes that are large but allowed.
 pub struct Warnings {
     /// One sentence for each long file.
     pub files: Vec<String>,
@@ -35,7 +35,7 @@ pub struct Warnings {
 
 /// Checks all files against the limits and the list.
 pub fn check(sources: &[Source], list: &AllowList) -> Vec<Finding> {
-    let measures: Vec<Measure> = sources.iter().flat_map(measure).collect();
+    let measures: Vec<MeasuredSize> = sources.iter().flat_map(measure).collect();
     let mut findings = Vec::new();
     for measure in measures.iter().filter(|measure| measure.size > measure.size_max) {
         let limit = list.get(&measure.key).and_then(|entry| entry.limit);
@@ -50,9 +50,11 @@ pub fn check(sources: &[Source], list: &AllowList) -> Vec<Finding> {
         let real = sizes.filter(|measure| measure.size > measure.size_max).map(|m| m.size).max();
         let message = match (real, entry.limit) {
             (None, _) => format!("{} is within the limits; remove the entry", entry.key),
-            (Some(real), None) => format!("{} lacks its size; write {real} after it", entry.key),
+            (Some(real), None) => {
+                format!("{} lacks its size; write {real} after the key", entry.key)
+            }
             (Some(real), Some(limit)) if limit > real => {
-                format!("{} has shrunk to {real}; write that instead of {limit}", entry.key)
+                format!("{} has shrunk to {real}; write this number instead of {limit}", entry.key)
             }
             _ => continue,
         };
@@ -61,7 +63,7 @@ pub fn check(sources: &[Source], list: &AllowList) -> Vec<Finding> {
     findings
 }
 
-/// What is near its limit.
+/// Returns warnings about files and functions near the limits.
 pub fn warnings(sources: &[Source]) -> Warnings {
     let mut warnings = Warnings { files: Vec::new(), functions: 0 };
     for source in sources {
@@ -80,8 +82,8 @@ pub fn warnings(sources: &[Source]) -> Warnings {
     warnings
 }
 
-fn measure(source: &Source) -> Vec<Measure> {
-    let file = Measure {
+fn measure(source: &Source) -> Vec<MeasuredSize> {
+    let file = MeasuredSize {
         key: source.path.clone(),
         path: source.path.clone(),
         line: 1,
@@ -91,11 +93,11 @@ fn measure(source: &Source) -> Vec<Measure> {
     };
     let items = source.items.iter().filter(|item| !source.is_test(item.line)).map(|item| {
         let (size_max, advice) = match item.kind {
-            ItemKind::Function => (FUNCTION_MAX, "lines: move a part with a name of its own out"),
+            ItemKind::Function => (FUNCTION_MAX, "lines: move a part into a function of its own"),
             ItemKind::Struct => (FIELDS_MAX, "fields: group those that change together"),
         };
         let key = format!("{}:{}", source.path, item.name);
-        Measure {
+        MeasuredSize {
             key,
             path: source.path.clone(),
             line: item.line,
@@ -107,8 +109,8 @@ fn measure(source: &Source) -> Vec<Measure> {
     std::iter::once(file).chain(items).collect()
 }
 
-/// `name has 71`, or `the file has 601`.
-fn subject(measure: &Measure) -> String {
+/// Formats the subject of a message: `name has 71`, or `the file has 601`.
+fn subject(measure: &MeasuredSize) -> String {
     let name = measure.key.strip_prefix(&measure.path).unwrap_or_default();
     match name.strip_prefix(':') {
         Some(name) => format!("`{name}` has {}", measure.size),
@@ -148,7 +150,7 @@ mod tests {
         assert_eq!(found(&"// x\n".repeat(601), "").len(), 1);
         assert_eq!(
             found(&function(71), ""),
-            ["a.rs:1: `f` has 71 lines: move a part with a name of its own out; 70 are allowed"]
+            ["a.rs:1: `f` has 71 lines: move a part into a function of its own; 70 are allowed"]
         );
         assert_eq!(found(&format!("struct A {{ {} }}\n", field_list(16)), "").len(), 1);
     }
@@ -164,7 +166,7 @@ mod tests {
     fn an_entry_that_is_too_large_or_not_needed_fails() {
         assert_eq!(
             found(&"// x\n".repeat(650), "a.rs 651\n"),
-            ["size.txt:1: a.rs has shrunk to 650; write that instead of 651"]
+            ["size.txt:1: a.rs has shrunk to 650; write this number instead of 651"]
         );
         assert_eq!(
             found("// x\n", "a.rs 600\n"),

@@ -1,9 +1,9 @@
 //! A Rust file as the rules see it: its text, its code without comments, its comments without code.
 //!
-//! The two views have the same lines and columns as the text, with everything else blanked, so a
-//! rule about code cannot trip over a string or a comment. Which lines are test code and how large
-//! each function and struct is comes from the syntax tree; see `outline`. Called by `tidy::run`
-//! and by the tests of every rule.
+//! Each view has the same lines and columns as the text, with everything else blanked, so a rule
+//! about code cannot be misled by a string or a comment. The syntax tree tells which lines are test
+//! code, and the size of each function and struct; see `outline`. Called by `tidy::run` and by the
+//! tests of every rule.
 
 mod lexer;
 mod outline;
@@ -15,19 +15,19 @@ pub use outline::{Definition, Item, ItemKind};
 pub struct Source {
     /// Path from the root of the repository, with `/`.
     pub path: String,
-    /// The file as it is.
+    /// Unchanged text of the file.
     pub text: String,
-    /// The text with comments and the inside of string and character literals blanked.
+    /// Text with comments and the content of string and character literals blanked.
     pub code: String,
-    /// The text with everything but comments blanked.
+    /// Text with everything but comments blanked.
     pub comments: String,
-    /// The text with everything but string literals blanked.
+    /// Text with everything but string literals blanked.
     pub strings: String,
     /// Functions and structs, in order.
     pub items: Vec<Item>,
     /// Names that the file defines, in order.
     pub definitions: Vec<Definition>,
-    /// Where and why the file is not Rust, if it is not.
+    /// Line and message of the parse error, if the file is not valid Rust.
     pub parse_error: Option<(usize, String)>,
     test_lines: Vec<(usize, usize)>,
     all_test: bool,
@@ -61,12 +61,13 @@ impl Source {
         source
     }
 
-    /// Whether line `line` (from 1) is only compiled for tests.
+    /// Returns true if line `line` (from 1) is only compiled for tests.
     pub fn is_test(&self, line: usize) -> bool {
         self.all_test || self.test_lines.iter().any(|&(first, last)| first <= line && line <= last)
     }
 
-    /// The crate whose file this is: the first two folders under `crates` and `lab`, else one.
+    /// Returns the crate of the file: the first two folders under `crates` and `lab`, otherwise
+    /// one.
     pub fn crate_path(&self) -> &str {
         let is_group = self.path.starts_with("crates/") || self.path.starts_with("lab/");
         let depth = if is_group { 2 } else { 1 };
@@ -74,18 +75,18 @@ impl Source {
         &self.path[..end]
     }
 
-    /// Number of lines that are not test code.
+    /// Returns the number of lines that are not test code.
     pub fn line_count(&self) -> usize {
         (1..=self.text.lines().count()).filter(|&line| !self.is_test(line)).count()
     }
 
-    /// Lines of code outside tests, with their numbers from 1.
+    /// Iterates over the lines of code outside tests, with their numbers from 1.
     pub fn product_code(&self) -> impl Iterator<Item = (usize, &str)> {
         numbered(&self.code).filter(|&(line, _)| !self.is_test(line))
     }
 
-    /// The comment that speaks for `line`: the one on it, and whatever begins or goes on within
-    /// `reach` lines above it, back to the start of its block.
+    /// Returns the comments that belong to `line`: on the line itself and within `reach` lines
+    /// above it, back to the start of their block.
     pub fn comment_above(&self, line: usize, reach: usize) -> String {
         let comments: Vec<&str> = self.comments.lines().collect();
         let has_comment = |at: usize| comments.get(at - 1).is_some_and(|c| !c.trim().is_empty());
@@ -97,12 +98,12 @@ impl Source {
     }
 }
 
-/// Lines of `text` with their numbers from 1.
+/// Iterates over the lines of `text` with their numbers from 1.
 pub fn numbered(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.lines().enumerate().map(|(index, line)| (index + 1, line))
 }
 
-/// Columns (bytes from 0) where `word` stands in `line`, not as a part of a longer name.
+/// Finds `word` in `line` as a whole word; returns byte columns from 0.
 pub fn find_word<'a>(line: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     let joins = |c: char| c == '_' || c.is_alphanumeric();
     line.match_indices(word).map(|(at, _)| at).filter(move |&at| {
@@ -112,7 +113,7 @@ pub fn find_word<'a>(line: &'a str, word: &'a str) -> impl Iterator<Item = usize
     })
 }
 
-/// Whether `word` stands in `line` as a name of its own.
+/// Returns true if `line` contains `word` as a whole word.
 pub fn has_word(line: &str, word: &str) -> bool {
     find_word(line, word).next().is_some()
 }

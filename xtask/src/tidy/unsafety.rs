@@ -1,14 +1,14 @@
-//! Rule: unsafe code lies in few, listed files, and every piece of it says why it is sound.
+//! Rule: unsafe code is confined to a few listed files, and each use explains why it is sound.
 //!
-//! A block or impl has a `SAFETY:` comment above it that names the invariant and who upholds it;
-//! an `unsafe fn` has a `# Safety` section. `xtask/allow/unsafe.txt` names the files; an entry
-//! whose file holds none (any more) is a finding. Called by `tidy::run`.
+//! A block or impl has a `SAFETY:` comment above it that names the invariant and who upholds it; an
+//! `unsafe fn` has a `# Safety` section. `xtask/allow/unsafe.txt` names the files; an entry whose
+//! file has no unsafe code is a finding. Called by `tidy::run`.
 
 use super::Finding;
 use super::allow::{AllowList, Excess};
 use super::source::{Source, find_word, numbered};
 
-/// How far above the keyword the comment may stand.
+/// Largest number of lines between the keyword and the end of its comment.
 const REACH: usize = 6;
 
 /// Checks that each use in one file is explained.
@@ -18,7 +18,7 @@ pub fn check(source: &Source) -> Vec<Finding> {
     for (line, code) in numbered(&source.code) {
         for at in find_word(code, "unsafe") {
             let after = code[at + "unsafe".len()..].trim_start();
-            // The brace may stand on the next line.
+            // The brace may be on the next line.
             let next = match after.is_empty() {
                 true => lines.get(line).map_or("", |next| next.trim_start()),
                 false => after,
@@ -45,7 +45,8 @@ pub fn check(source: &Source) -> Vec<Finding> {
 
 /// Checks that the files with unsafe code are exactly the listed ones.
 pub fn check_list(sources: &[Source], list: &AllowList) -> Vec<Finding> {
-    let message = "unsafe code in a file that xtask/allow/unsafe.txt does not list; do without";
+    let message =
+        "unsafe code in a file that xtask/allow/unsafe.txt does not list; write it in safe Rust";
     let uses = sources
         .iter()
         .filter_map(|source| first_use(source).map(|line| Excess::of_file(source, line, message)));

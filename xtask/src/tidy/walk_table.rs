@@ -1,9 +1,9 @@
-//! Rule: ARCHITECTURE.md names no function that its file does not have.
+//! Rule: ARCHITECTURE.md names only functions that exist.
 //!
-//! In a table with a column `function`, each `code` of that column is defined in one of the files
-//! that the row names in the column `file`, or anywhere if it names none. A file counts by the end
-//! of its path; of a path of names, such as `Disk::run`, the last is looked for in the file and the
-//! first anywhere. Called by `tidy::run`.
+//! In a table with a column `function`, each `code` of that column must be defined in one of the
+//! files that the row names in the column `file`, or in any file if it names none. Files are
+//! matched by the end of their path. For a path such as `Disk::run`, `run` must be in one of the
+//! files, and `Disk` in any file. Called by `tidy::run`.
 
 use super::Finding;
 use super::source::{Source, numbered};
@@ -31,7 +31,7 @@ pub fn check(path: &str, text: &str, sources: &[Source]) -> Vec<Finding> {
     findings
 }
 
-/// What is wrong with the names in two cells of a row.
+/// Returns what is wrong with the names in two cells of a row.
 fn check_row(files: &str, functions: &str, sources: &[Source]) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut of_row: Vec<&Source> = Vec::new();
@@ -40,7 +40,7 @@ fn check_row(files: &str, functions: &str, sources: &[Source]) -> Vec<String> {
         let end = format!("/{file}");
         of_row.extend(sources.iter().filter(|source| source.path.ends_with(&end)));
         if of_row.len() == before {
-            wrong.push(format!("there is no file `{file}`; name the one that has this step"));
+            wrong.push(format!("there is no file `{file}`; name the file that has this step"));
         }
     }
     if of_row.is_empty() {
@@ -51,14 +51,15 @@ fn check_row(files: &str, functions: &str, sources: &[Source]) -> Vec<String> {
         let (owner, name) = code.rsplit_once("::").map_or((None, code), |(a, b)| (Some(a), b));
         let owned = owner.is_none_or(|owner| sources.iter().any(|source| defines(&source, owner)));
         if !owned || !of_row.iter().any(|source| defines(source, name)) {
-            let message = format!("`{code}` is not defined in the files of its row; name what is");
+            let message =
+                format!("`{code}` is not defined in the files of its row; correct the name");
             wrong.push(message);
         }
     }
     wrong
 }
 
-/// What stands between backquotes.
+/// Iterates over the texts between backquotes.
 fn codes(cell: &str) -> impl Iterator<Item = &str> {
     cell.split('`').skip(1).step_by(2)
 }
@@ -87,7 +88,7 @@ mod tests {
     fn functions_and_files_that_do_not_exist_fail() {
         assert_eq!(
             found("| 1 | `b.rs` | `poll` |"),
-            ["X.md:3: `poll` is not defined in the files of its row; name what is"]
+            ["X.md:3: `poll` is not defined in the files of its row; correct the name"]
         );
         assert_eq!(found("| 1 | `b.rs` | `Gone::run` |").len(), 1);
         assert_eq!(found("| 1 | `gone.rs` | |").len(), 1);

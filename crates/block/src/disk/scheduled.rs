@@ -21,7 +21,8 @@ use crate::chain::slot::BioList;
 use crate::disk::queue_context::QueueContext;
 use crate::disk::queues::make_queues;
 use crate::disk::{Disk, UNBOUNDED, abort};
-use crate::queue::scheduler::builtin::{SchedulerKind, SchedulerParts};
+use crate::queue::scheduler::builtin::SchedulerKind;
+use crate::queue::scheduler::parts::SchedulerParts;
 use crate::queue::scheduler::share::DriveParts;
 use crate::queue::scheduler::{BioChain, DriveTags, Scheduler, SchedulerPick, Scheduling};
 use crate::queue::tag::TagBatch;
@@ -78,7 +79,7 @@ impl<M: Machine> Disk<M> {
         let Some(queues) = self.queues.get() else { return kind };
         queues.hctxs[0].change(|serve| {
             if let Some(scheduling) = &serve.scheduling {
-                kind = scheduling.kind();
+                kind = scheduling.name().and_then(SchedulerKind::of_name);
             }
         });
         kind
@@ -122,7 +123,8 @@ fn set_all<M: Machine>(
     let holds = holds_of(disk);
     for hctx in disk.queues.hctxs() {
         let depth = hctx.tags.depth_with_reserved() as usize;
-        let scheduling = Scheduling::new(kind, make(hctx.number), depth, &holds);
+        let scheduling =
+            Scheduling::new(kind.map(SchedulerKind::name), make(hctx.number), depth, &holds);
         change(hctx, Some(Box::new(scheduling)));
     }
     Ok(())

@@ -14,6 +14,7 @@ pub(crate) mod cost;
 pub(crate) mod deadline;
 pub(crate) mod fair;
 pub(crate) mod latency;
+pub(crate) mod parts;
 pub(crate) mod share;
 
 use alloc::boxed::Box;
@@ -34,7 +35,6 @@ use crate::bio::{Op, OpFlags, Sector, SectorCount};
 use crate::chain::merge::{MergeKind, try_merge};
 use crate::chain::slot::{BioList, BioRef, BioSlot};
 use crate::queue::request::Tag;
-use crate::queue::scheduler::builtin::SchedulerKind;
 
 /// Nanoseconds during which a pause of the scheduler is written to a trace only once.
 const REST_NOTED_NS: u64 = 10_000_000;
@@ -331,8 +331,8 @@ impl IssuedChain {
 
 /// A hardware queue's scheduler with the layer's state for it.
 pub(crate) struct Scheduling<M: Machine> {
-    /// The built-in kind; `None` for a program's own scheduler.
-    kind: Option<SchedulerKind>,
+    /// The name of a built-in scheduler; `None` for a program's own.
+    name: Option<&'static str>,
     scheduler: Box<dyn Scheduler<M>>,
     /// A chain that the scheduler named while no tag was free.
     picked: Option<BioRef<M>>,
@@ -358,15 +358,15 @@ pub(crate) struct Scheduling<M: Machine> {
 impl<M: Machine> Scheduling<M> {
     /// Wraps a scheduler for a queue with `depth` tags.
     pub(crate) fn new(
-        kind: Option<SchedulerKind>,
+        name: Option<&'static str>,
         scheduler: Box<dyn Scheduler<M>>,
         depth: usize,
         drive: &Arc<DriveWaits<M>>,
     ) -> Self {
         // All built-in schedulers count by themselves.
-        let counts = kind.is_some();
+        let counts = name.is_some();
         Scheduling {
-            kind,
+            name,
             scheduler,
             picked: None,
             len: 0,
@@ -381,9 +381,9 @@ impl<M: Machine> Scheduling<M> {
         }
     }
 
-    /// Returns the built-in kind; `None` for a program's own scheduler.
-    pub(crate) fn kind(&self) -> Option<SchedulerKind> {
-        self.kind
+    /// Returns the name of a built-in scheduler; `None` for a program's own.
+    pub(crate) fn name(&self) -> Option<&'static str> {
+        self.name
     }
 
     /// Returns the number of chains that wait inside.

@@ -100,7 +100,7 @@ fn each_thread_claims_one_queue_until_all_belong_to_others() {
     disk.claim(&first).unwrap();
     disk.claim(&first).expect("it has one already");
     disk.claim(&thread_of(2, &bell())).unwrap();
-    assert_eq!(opened(&drive), [0, 1]);
+    assert_eq!(opened(&drive), [1, 0], "the last one first");
     let refused = disk.claim(&thread_of(3, &bell())).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Busy);
     let text = refused.to_string();
@@ -109,7 +109,7 @@ fn each_thread_claims_one_queue_until_all_belong_to_others() {
     assert_eq!(disk.claim(&thread_of(3, &bell())).unwrap_err().kind(), ErrorKind::Busy);
     disk.bring_down(&first);
     disk.claim(&thread_of(3, &bell())).expect("that of the thread which went");
-    assert_eq!(opened(&drive), [0, 1, 0]);
+    assert_eq!(opened(&drive), [1, 0, 1]);
     let mut shared = TestDrive::new(64);
     shared.queues = 1;
     let shared = Disk::new(Box::new(shared), DiskConfig::default()).unwrap();
@@ -121,17 +121,17 @@ fn each_thread_claims_one_queue_until_all_belong_to_others() {
 #[test]
 fn a_queue_that_cannot_be_opened_is_the_error_of_who_wants_it_and_free_for_the_next_try() {
     let (disk, drive) = scripted(8, 4, threads(2));
-    drive.lock().closed = vec![0];
+    drive.lock().closed = vec![1];
     let refused = disk.claim(&thread_of(1, &bell())).unwrap_err();
     assert_eq!(
         (refused.kind(), refused.to_string()),
-        (ErrorKind::System, "queue 0 is closed".into())
+        (ErrorKind::System, "queue 1 is closed".into())
     );
-    assert_eq!(disk.bring_up(0, &thread_of(1, &bell())).unwrap_err().kind(), ErrorKind::System);
+    assert_eq!(disk.bring_up(1, &thread_of(1, &bell())).unwrap_err().kind(), ErrorKind::System);
     assert_eq!(opened(&drive), []);
     drive.lock().closed.clear();
     disk.claim(&thread_of(2, &bell())).unwrap();
-    assert_eq!(opened(&drive), [0]);
+    assert_eq!(opened(&drive), [1]);
 }
 
 #[test]
@@ -139,11 +139,11 @@ fn a_thread_uses_the_queue_that_it_claimed_or_that_of_its_number() {
     let (disk, drive) = scripted(8, 4, threads(3));
     (1..4).for_each(|owner| disk.claim(&thread_of(owner, &bell())).unwrap());
     let bell = bell();
-    for (thread, queue) in [((5, 1), 0), ((0, 2), 1), ((1, 3), 2), ((4, 9), 1), ((2, 9), 2)] {
+    for (thread, queue) in [((5, 1), 2), ((0, 2), 1), ((1, 3), 0), ((4, 9), 1), ((2, 9), 2)] {
         let mut channel = channel_of(&disk, thread, &bell);
         read(&mut channel, 0);
         // A queue that is another thread's is served by that one.
-        let mut owner = channel_of(&disk, (0, 1 + queue), &bell);
+        let mut owner = channel_of(&disk, (0, 3 - queue), &bell);
         owner.poll(|_| ());
         let inside: Vec<u16> = drive.lock().inside.iter().map(|one| one.queue).collect();
         assert_eq!(inside, [queue as u16], "{thread:?}");
@@ -405,13 +405,13 @@ fn a_flush_that_joined_from_another_queue_goes_out_there_and_its_owner_is_woken(
         channel.flush();
     }
     let queues = || -> Vec<u16> { drive.lock().inside.iter().map(|one| one.queue).collect() };
-    assert_eq!(queues(), [0]);
+    assert_eq!(queues(), [1]);
     drive.lock().answers = 1;
     assert!(second.rings(|| assert_eq!(one.poll(|_| ()), 1)));
     assert_eq!(queues(), [], "that queue is another thread's");
     assert!(two.has_work() && !one.has_work() && !disk.is_drained());
     assert!(!first.rings(|| assert_eq!(two.poll(|_| ()), 0)));
-    assert_eq!(queues(), [1]);
+    assert_eq!(queues(), [0]);
     drive.lock().answers = 1;
     assert_eq!(two.poll(|done| assert_eq!(done.status, Status::Ok)), 1);
     assert!(disk.is_drained());

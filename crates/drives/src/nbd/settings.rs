@@ -111,7 +111,10 @@ mod tests {
         match cfg!(feature = "tls") {
             true => {
                 assert_eq!(said(secure), Ok(()));
-                assert!(beside.contains("it goes with a uri= of nbds: or nbds+unix:"), "{beside}");
+                assert!(
+                    beside.contains("it needs a uri= that begins with nbds: or nbds+unix:"),
+                    "{beside}"
+                );
             }
             false => {
                 let refused = "this program was built without TLS; build it with the feature `tls`";

@@ -302,7 +302,7 @@ fn what_a_drive_would_be_is_known_without_opening_it() {
     for keys in [",read-only=on", ",read-only=on,size=1m"] {
         let spec = format!("file:path={}{keys}", path.display()).parse().expect("a spec");
         let error = millrace_drives::open(&spec, 1).err().expect("nothing to read").to_string();
-        assert!(error.contains("there is no such file; make it"), "{keys}: {error}");
+        assert!(error.contains("there is no such file; create it"), "{keys}: {error}");
     }
     assert_eq!(measure(",size=1m").expect("to be made").size_bytes, 1 << 20);
     assert!(!path.exists());

@@ -40,7 +40,7 @@ fn own_driver_keeps_its_bytes_inverted() {
 #[test]
 fn own_driver_is_as_short_as_it_says() {
     let text = include_str!("../../examples/own_driver.rs");
-    let (head, rest) = text.split_once("\n/// The drive: ").unwrap();
+    let (head, rest) = text.split_once("\n/// Drive whose ").unwrap();
     let (driver, _) = rest.split_once("\nfn main() ").unwrap();
     assert!(head.contains("less than 70 lines"));
     let imports = head.rsplit("\nuse ").next().unwrap();

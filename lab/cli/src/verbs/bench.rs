@@ -3,12 +3,15 @@
 //! Owns the flow: arguments to a plan of rows (plan.rs), each row on a volume of its own through
 //! the lab (those of other machines: machine.rs; servers': connect.rs), tables (table.rs,
 //! states.rs, row_locks.rs) or JSON at the end; with `--client` all of that is contention.rs's,
-//! with `--vm` vm.rs's, with `--jobfile` jobfile.rs's, with `--program` program.rs's. Ctrl-C ends
-//! the row under way, and what was measured until then is printed. Reads nothing but its arguments
-//! and the machine file they name; creates no file but those that a `file:` spec names.
+//! with `--vm` vm.rs's, with `--jobfile` jobfile.rs's, with `--program` program.rs's, and beside.rs
+//! runs a row in turn with other programs. Ctrl-C ends the row under way, and what was measured
+//! until then is printed. Reads nothing but its arguments and the machine file they name; creates
+//! no file but those that a `file:` spec names.
 #![allow(clippy::print_stderr)]
 
 mod args;
+mod beside;
+mod beside_args;
 mod calibration;
 pub mod connect;
 mod contention;
@@ -19,6 +22,7 @@ mod machine;
 mod plan;
 mod program;
 mod program_args;
+mod row_flags;
 mod row_locks;
 mod states;
 pub mod table;
@@ -33,13 +37,13 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use millrace::{
-    CacheMode, CacheStats, CpuId, DriveOptions, Volume, VolumeOptions, Words, build_volume,
-    cache_over, drive_device, volume_device,
+    CacheMode, CacheStats, Volume, Words, build_volume, cache_over, drive_device, volume_device,
 };
 use millrace_block::{Stack, TraceStamp};
 use millrace_console::{Form, shell_word};
 use millrace_experiments::{Interrupt, Queues, Row};
 use millrace_runtime::{CacheFlusher, Recorded, Recorder, RecorderConfig};
+use serde::Serialize;
 
 pub use args::{BenchArgs, with_short_help};
 
@@ -68,6 +72,9 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
     }
     if !args.vm.vm.is_empty() {
         return vm::run(args, &interrupt);
+    }
+    if !args.beside.beside.is_empty() {
+        return beside::run(args, &interrupt);
     }
     let (mut rows, ended) = match args.machine.machine.is_some() || args.machine.locks {
         true => (machine::rows(args, &interrupt)?, Ok(())),
@@ -144,10 +151,7 @@ fn check_overwrite(args: &BenchArgs, writer: Option<String>) -> Result<()> {
 /// Prints the rows and says whether all I/Os succeeded.
 fn print(args: &BenchArgs, rows: &[Row]) -> Result<ExitCode> {
     if args.workload.json {
-        millrace_console::say(&format!(
-            "{}\n",
-            serde_json::to_string_pretty(rows).context("rows as JSON")?
-        ));
+        say_json(rows)?;
     } else {
         let form = if args.workload.extended { Form::Whole } else { Form::Short };
         millrace_console::say(&format!("{}\n", table::table(rows, form)));
@@ -164,6 +168,13 @@ fn print(args: &BenchArgs, rows: &[Row]) -> Result<ExitCode> {
         );
     }
     Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// Prints a result as JSON.
+fn say_json(result: &(impl Serialize + ?Sized)) -> Result<()> {
+    let text = serde_json::to_string_pretty(result).context("the result as JSON")?;
+    millrace_console::say(&format!("{text}\n"));
+    Ok(())
 }
 
 /// Starts to record what a volume does.
@@ -223,22 +234,8 @@ fn run_drives(
     let Ok(io_threads) = u16::try_from(plan.plan.jobs) else {
         bail!("--numjobs {}: at most 65535", plan.plan.jobs)
     };
-    let drive = DriveOptions {
-        stack: plan.stack,
-        scheduler: plan.scheduler,
-        software_queues: plan.software_queues,
-        hardware_queues: plan.hardware_queues,
-        ..DriveOptions::default()
-    };
-    let options = VolumeOptions {
-        drive,
-        io_threads: io_threads.saturating_add(u16::from(args.target.cache.is_some())),
-        groups: Vec::new(),
-        controllers: args.target.controllers()?,
-        serving: plan.serving,
-        worker_cpus: plan.workers.iter().copied().map(CpuId).collect(),
-        trace_ring: args.trace.trace_ring as usize,
-    };
+    let threads = io_threads.saturating_add(u16::from(args.target.cache.is_some()));
+    let options = plan.volume_options(args, threads)?;
     let (volume, mut remarks) =
         build_volume("bench", args.target.layout(), &args.target.drives()?, &options)?;
     notes.append(&mut remarks);

@@ -1,9 +1,8 @@
-//! `DriveNotes`: what drives have to say of their own accord while a verb does I/O on them, such as
-//! that the server of an NBD drive is gone, or back.
+//! `DriveNotes`: prints unsolicited messages of drives while a verb does I/O on them, such as that
+//! an NBD drive lost its server, or has it back.
 //!
-//! Runs on a thread of its own, which looks once a second and writes notes to standard error;
-//! `serve` has its log for these. Made by verbs that open drives themselves; ends with its value,
-//! after a last look.
+//! Runs a thread that checks once a second and writes notes to standard error; `serve` has its log
+//! for these. Created by verbs that open drives themselves; stops when dropped, after a last check.
 #![allow(clippy::print_stderr)]
 
 use std::io::IsTerminal;
@@ -16,12 +15,12 @@ use millrace::Volume;
 use millrace_block::Disk;
 use millrace_machine::Native;
 
-/// How often it looks.
+/// Interval between two checks.
 const PERIOD: Duration = Duration::from_secs(1);
-/// Notes of one drive that are shown; those after them are counted.
+/// Largest number of notes shown per drive; further notes are only counted.
 const SHOWN_MAX: usize = 5;
 
-/// A thread that tells what drives say.
+/// A thread that prints the messages of drives.
 pub struct DriveNotes {
     /// Dropped to end the thread.
     done: Option<Sender<()>>,
@@ -29,7 +28,7 @@ pub struct DriveNotes {
 }
 
 impl DriveNotes {
-    /// Tells what the drives of volumes say until it is dropped; a volume may be named repeatedly.
+    /// Prints the messages of the volumes' drives until dropped; a volume may occur several times.
     pub fn of<'a>(volumes: impl IntoIterator<Item = &'a Arc<Volume>>) -> DriveNotes {
         let mut disks = Vec::<Arc<Disk<Native>>>::new();
         for disk in volumes.into_iter().flat_map(|volume| volume.disks()) {
@@ -54,7 +53,7 @@ impl DriveNotes {
                 },
             );
         };
-        // Without a thread there are no notes; the I/O is what matters.
+        // If the thread cannot be started there are no notes; the I/O matters more.
         let thread = thread::Builder::new().name("millrace-news".to_owned()).spawn(body).ok();
         DriveNotes { done: Some(done), thread }
     }
@@ -64,7 +63,7 @@ impl Drop for DriveNotes {
     fn drop(&mut self) {
         self.done = None;
         if let Some(thread) = self.thread.take() {
-            // The thread has shown what there was, and a panic of it changes no result.
+            // The thread has printed all notes; if it panicked, that changes no result.
             let _ = thread.join();
         }
     }
@@ -81,7 +80,7 @@ fn look(disks: &[Arc<Disk<Native>>], told: &mut [usize]) {
     }
 }
 
-/// Writes a note over a bar that may stand there; the bar is drawn again below it.
+/// Writes a note over a progress bar that may be on the line; the bar is drawn again below it.
 fn note(text: &str) {
     let wipe = if std::io::stderr().is_terminal() { "\r\x1b[K" } else { "" };
     eprintln!("{wipe}note: {text}");

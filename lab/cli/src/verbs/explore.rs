@@ -1,10 +1,10 @@
-//! `millrace-lab explore`: runs scenarios of many seeds on the simulated machine, and shows what
-//! broke.
+//! `millrace-lab explore`: runs the scenarios of many seeds on the simulated machine, and reports
+//! violations.
 //!
-//! Owns the flow: seeds to workers (worker_pool.rs, worker.rs), the first violation of each kind
-//! made smaller (reduction.rs), a report. With `--cache` seeds are scenarios of the cache, which
-//! are not made smaller. The scenarios and what is checked are the lab's. Exit status: 0 nothing
-//! found, 1 something found, 2 it could not be run, 130 after Ctrl-C.
+//! Owns the flow: distributing seeds to workers (worker_pool.rs, worker.rs), shrinking the first
+//! violation of each kind (reduction.rs), the report. With `--cache`, seeds are scenarios of the
+//! cache, which are not shrunk. millrace-experiments has the scenarios and the checks. Exit status:
+//! 0 nothing found, 1 violations found, 2 the scenario could not be run, 130 after Ctrl-C.
 #![allow(clippy::print_stderr)]
 
 mod args;
@@ -21,29 +21,30 @@ use millrace_experiments::explorer::{Scenario, Violation};
 use serde::Serialize;
 
 pub use args::ExploreArgs;
-use args::{Task, WorkerTask};
-use worker_pool::{SeedTotals, Seeds};
+use args::{ExploreTask, WorkerTask};
+use worker_pool::{SeedRange, SeedTotals};
 
 use super::interrupt::{self, INTERRUPTED};
 use millrace_console::say;
 
-/// Violations that are made smaller and shown in full.
+/// Largest number of violations that are shrunk and shown in full.
 const SHOWN_MAX: usize = 3;
 
-/// A violation as it is shown.
+/// A violation as it is reported.
 #[derive(Debug, Serialize)]
-struct Finding {
+struct ReportedViolation {
     seed: u64,
     kind: String,
     detail: String,
-    /// The smallest scenario that was found to do the same, and what it does; none of the cache.
+    /// Smallest scenario found with the same kind of violation, and its violation; None for the
+    /// cache.
     scenario: Option<Scenario>,
     scenario_detail: String,
     replay: String,
 }
 
 #[derive(Debug, Serialize)]
-struct Summary<'a> {
+struct ExploreSummary<'a> {
     seeds: u64,
     seconds: f64,
     seeds_per_second: f64,
@@ -52,14 +53,14 @@ struct Summary<'a> {
     virtual_seconds: f64,
     digest: String,
     violations: usize,
-    findings: &'a [Finding],
+    findings: &'a [ReportedViolation],
     violating_seeds: Vec<(u64, String)>,
 }
 
 /// Runs the verb.
 ///
 /// # Errors
-/// If an argument makes no sense or a worker cannot be started.
+/// If an argument is invalid or a worker cannot be started.
 pub fn run(args: &ExploreArgs) -> Result<ExitCode> {
     let subject = args.subject();
     if args.worker {
@@ -67,11 +68,11 @@ pub fn run(args: &ExploreArgs) -> Result<ExitCode> {
     }
     let interrupt = interrupt::on_ctrl_c()?;
     let (sums, findings) = match args.task()? {
-        Task::Scenario(scenario) => one(*scenario, subject)?,
-        Task::Seeds { first, count, time } => {
+        ExploreTask::Scenario(scenario) => one(*scenario, subject)?,
+        ExploreTask::Seeds { first, count, time } => {
             let (fail_fast, interrupt) = (args.fail_fast, interrupt.clone());
-            let seeds = Seeds { first, count, time, fail_fast, interrupt };
-            let mut bar = ProgressBar { shown: false, terminal: std::io::stderr().is_terminal() };
+            let seeds = SeedRange { first, count, time, fail_fast, interrupt };
+            let mut bar = ExploreBar { shown: false, terminal: std::io::stderr().is_terminal() };
             let mut show = |sums: &SeedTotals, part| bar.show(sums, part);
             let sums = worker_pool::run(&seeds, args.jobs, subject, &mut show);
             bar.clear();
@@ -82,14 +83,17 @@ pub fn run(args: &ExploreArgs) -> Result<ExitCode> {
     };
     report(args, &sums, &findings)?;
     if interrupt.is_set() {
-        eprintln!("interrupted: above is what was found until then");
+        eprintln!("interrupted: the report above covers the seeds run so far");
         return Ok(ExitCode::from(INTERRUPTED));
     }
     Ok(if sums.found.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-/// One scenario, as it is.
-fn one(scenario: Scenario, subject: WorkerTask<'_>) -> Result<(SeedTotals, Vec<Finding>)> {
+/// Runs a single given scenario, without shrinking.
+fn one(
+    scenario: Scenario,
+    subject: WorkerTask<'_>,
+) -> Result<(SeedTotals, Vec<ReportedViolation>)> {
     let (mut sums, start) = (SeedTotals::default(), std::time::Instant::now());
     let outcome = worker::Worker::new(subject).run(&scenario)?;
     sums.add(scenario.seed, outcome);
@@ -102,9 +106,9 @@ fn one(scenario: Scenario, subject: WorkerTask<'_>) -> Result<(SeedTotals, Vec<F
     Ok((sums, findings))
 }
 
-/// The first violation of each kind, made smaller.
-fn findings(sums: &SeedTotals, args: &ExploreArgs) -> Result<Vec<Finding>> {
-    let mut list: Vec<Finding> = Vec::new();
+/// Returns the first violation of each kind, with its scenario shrunk.
+fn findings(sums: &SeedTotals, args: &ExploreArgs) -> Result<Vec<ReportedViolation>> {
+    let mut list: Vec<ReportedViolation> = Vec::new();
     for (seed, violation) in &sums.found {
         if list.len() == SHOWN_MAX || list.iter().any(|known| known.kind == violation.kind) {
             continue;
@@ -123,9 +127,9 @@ fn findings(sums: &SeedTotals, args: &ExploreArgs) -> Result<Vec<Finding>> {
     Ok(list)
 }
 
-fn finding(seed: u64, violation: &Violation, small: (Scenario, Violation)) -> Finding {
+fn finding(seed: u64, violation: &Violation, small: (Scenario, Violation)) -> ReportedViolation {
     let replay = format!("millrace-lab explore --scenario '{}'", small.0.line());
-    Finding {
+    ReportedViolation {
         seed,
         kind: violation.kind.clone(),
         detail: violation.detail.clone(),
@@ -135,25 +139,25 @@ fn finding(seed: u64, violation: &Violation, small: (Scenario, Violation)) -> Fi
     }
 }
 
-/// A violation of the cache, whose scenario is its seed's.
-fn cache_finding(seed: u64, violation: &Violation) -> Finding {
-    Finding {
+/// Describes a violation of the cache, whose scenario is given by its seed.
+fn cache_finding(seed: u64, violation: &Violation) -> ReportedViolation {
+    ReportedViolation {
         seed,
         kind: violation.kind.clone(),
         detail: violation.detail.clone(),
         scenario: None,
-        scenario_detail: format!("{:?}", cache::Scenario::of_seed(seed)),
+        scenario_detail: format!("{:?}", cache::CacheScenario::of_seed(seed)),
         replay: format!("millrace-lab explore --cache --seed {seed}"),
     }
 }
 
-/// A violation for people.
-fn shown(finding: &Finding) -> String {
-    let Finding { kind, detail, seed, scenario_detail, replay, .. } = finding;
+/// Formats a violation for people.
+fn shown(finding: &ReportedViolation) -> String {
+    let ReportedViolation { kind, detail, seed, scenario_detail, replay, .. } = finding;
     match finding.scenario {
         Some(_) => format!(
             "violation: {kind}: {detail}\n  seed: {seed} (millrace-lab explore --seed {seed})\n  \
-             made smaller: {scenario_detail}\n  replay: {replay}\n"
+             in the smaller scenario: {scenario_detail}\n  replay: {replay}\n"
         ),
         None => format!(
             "violation: {kind}: {detail}\n  seed: {seed}\n  scenario: {scenario_detail}\n  replay: \
@@ -162,10 +166,10 @@ fn shown(finding: &Finding) -> String {
     }
 }
 
-fn report(args: &ExploreArgs, sums: &SeedTotals, findings: &[Finding]) -> Result<()> {
+fn report(args: &ExploreArgs, sums: &SeedTotals, findings: &[ReportedViolation]) -> Result<()> {
     let rate = sums.seeds as f64 / sums.seconds.max(1e-9);
     if args.json {
-        let summary = Summary {
+        let summary = ExploreSummary {
             seeds: sums.seeds,
             seconds: sums.seconds,
             seeds_per_second: rate,
@@ -206,13 +210,13 @@ fn report(args: &ExploreArgs, sums: &SeedTotals, findings: &[Finding]) -> Result
     Ok(())
 }
 
-/// How far it is, on a terminal.
-struct ProgressBar {
+/// Progress bar on a terminal.
+struct ExploreBar {
     shown: bool,
     terminal: bool,
 }
 
-impl ProgressBar {
+impl ExploreBar {
     fn show(&mut self, sums: &SeedTotals, part: f64) {
         if self.terminal {
             self.shown = true;

@@ -1,8 +1,8 @@
-//! Ctrl-C in a verb that measures: the first ends the run with a summary, a later one at once.
+//! Ctrl-C in a verb that measures: the first one ends the run with a summary, a later one at once.
 //!
-//! Owns the thread that takes SIGINT and SIGTERM of such a verb. Signals within half a second of
-//! the first count as that one, since some programs send them twice (timeout(1) does). Called by
-//! `bench` and `paper`.
+//! Owns the thread that handles SIGINT and SIGTERM of such a verb. Signals within half a second of
+//! the first count as one, since some programs send them twice (timeout(1) does). Called by `bench`
+//! and `paper`.
 #![allow(clippy::print_stderr)]
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,23 +13,24 @@ use millrace_experiments::Interrupt;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// Exit status of a run that Ctrl-C ended, as shells have it: 128 and the signal's number.
+/// Exit status of a run ended by Ctrl-C, as in shells: 128 plus the signal's number.
 pub const INTERRUPTED: u8 = 128 + SIGINT as u8;
-/// Until then another signal is the first one once more.
+/// Time after the first signal in which further signals count as the same one.
 const ONE_SIGNAL: Duration = Duration::from_millis(500);
 
-/// How long a run may take to end before a line says why.
+/// Time that a run may take to end before a message explains the wait.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Something is read or connected that may never come: there is nothing to print yet.
+/// True while the program waits for input or a connection that may never come, and has nothing to
+/// print yet.
 static IS_WAITING: Mutex<bool> = Mutex::new(false);
 
 fn is_waiting() -> MutexGuard<'static, bool> {
     IS_WAITING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Does something that may wait forever and before which nothing was measured: Ctrl-C ends the
-/// program meanwhile, and says so.
+/// Runs `f`, which may wait forever and before which nothing was measured; Ctrl-C meanwhile ends
+/// the program with a message.
 pub fn waiting<T>(f: impl FnOnce() -> T) -> T {
     begin_wait();
     let result = f();
@@ -37,20 +38,21 @@ pub fn waiting<T>(f: impl FnOnce() -> T) -> T {
     result
 }
 
-/// As [`waiting`], from now on.
+/// Begins a wait as in [`waiting`], until [`end_wait`].
 pub fn begin_wait() {
     *is_waiting() = true;
 }
 
-/// Something is measured from now on.
+/// Ends a wait: from now on there is something measured.
 pub fn end_wait() {
     *is_waiting() = false;
 }
 
-/// What the next Ctrl-C sets; one half a second later ends the program.
+/// Installs the signal handler and returns the flag that the first Ctrl-C sets. A second Ctrl-C at
+/// least half a second later ends the program.
 ///
 /// # Errors
-/// If the system takes no handler, or has no thread for it.
+/// If the handler or its thread cannot be installed.
 pub fn on_ctrl_c() -> Result<Interrupt> {
     let interrupt = Interrupt::default();
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot catch Ctrl-C")?;
@@ -76,15 +78,16 @@ pub fn on_ctrl_c() -> Result<Interrupt> {
     Ok(interrupt)
 }
 
-/// I/Os in flight are waited for, for as long as their drives have time, which may be a minute.
+/// Prints a message if the run takes long to end: I/Os in flight are awaited for as long as their
+/// drives' timeouts, which may be a minute.
 fn tell_if_it_takes_long() {
     let tell = || {
         std::thread::sleep(PATIENCE);
         eprintln!(
-            "ending: what is in flight is waited for, as long as its drives have time for it; \
-             Ctrl-C again ends at once, without results"
+            "ending: waiting for I/O in flight, at most until its timeout; \
+             press Ctrl-C again to end at once without results"
         );
     };
-    // Without a thread there is no such line.
+    // If the thread cannot be started there is no message.
     let _ = std::thread::Builder::new().name("millrace-ending".to_owned()).spawn(tell);
 }

@@ -16,8 +16,8 @@ use millrace_console::words::{whole, word};
 use millrace_console::{ProgressBar, WIDTH, wrapped};
 use millrace_drives::Words;
 use millrace_experiments::page::{Check, CheckKind, Page, Verdict};
-use millrace_experiments::papers::{atc17, msst15, ols02, schedulers, spans, systor13};
-use millrace_experiments::{self as lab, Interrupt, Mechanism, Step};
+use millrace_experiments::papers::{PAPERS, Paper};
+use millrace_experiments::{Interrupt, Mechanism, PartSelection, Step};
 
 use super::interrupt::{self, INTERRUPTED};
 
@@ -51,106 +51,38 @@ Parts of msst15: null, nvme, gap, threads, ablations, effects, dearer
 Parts of ols02: dm, readv, dsw, calls, native, ablations
 Parts of schedulers: scaling, weights, equal, shallow, target, limits, idle, disk";
 
-/// What of which paper.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum PaperSelection {
-    Systor13(Vec<systor13::Part>),
-    Atc17(Vec<atc17::Part>),
-    Msst15(Vec<msst15::Part>),
-    Ols02(Vec<ols02::Part>),
-    Schedulers(Vec<schedulers::Part>),
-    Walk,
+/// A paper, and which of its parts, in its order.
+#[derive(Debug, Clone)]
+struct PaperSelection {
+    paper: &'static Paper,
+    parts: Vec<&'static str>,
 }
 
 impl PaperSelection {
-    fn all() -> Vec<PaperSelection> {
-        vec![
-            PaperSelection::Systor13(systor13::Part::all()),
-            PaperSelection::Atc17(atc17::Part::all()),
-            PaperSelection::Msst15(msst15::Part::all()),
-            PaperSelection::Ols02(ols02::Part::all()),
-            PaperSelection::Schedulers(schedulers::Part::all()),
-            PaperSelection::Walk,
-        ]
-    }
-
-    fn name(&self) -> &'static str {
-        match self {
-            PaperSelection::Systor13(_) => "systor13",
-            PaperSelection::Atc17(_) => "atc17",
-            PaperSelection::Msst15(_) => "msst15",
-            PaperSelection::Ols02(_) => "ols02",
-            PaperSelection::Schedulers(_) => "schedulers",
-            PaperSelection::Walk => "walk",
-        }
+    fn whole(paper: &'static Paper) -> PaperSelection {
+        PaperSelection { paper, parts: paper.parts.to_vec() }
     }
 
     /// Takes in the parts of another; false if that is another paper.
     fn takes(&mut self, other: &PaperSelection) -> bool {
-        fn join<P: Copy + Ord>(parts: &mut Vec<P>, more: &[P]) -> bool {
-            parts.extend(more);
-            parts.sort();
-            parts.dedup();
-            true
+        let is_same = self.paper.name == other.paper.name;
+        if is_same {
+            let all = self.paper.parts.iter().copied();
+            let has = |part: &&str| self.parts.contains(part) || other.parts.contains(part);
+            self.parts = all.filter(has).collect();
         }
-        match (self, other) {
-            (PaperSelection::Systor13(parts), PaperSelection::Systor13(more)) => join(parts, more),
-            (PaperSelection::Atc17(parts), PaperSelection::Atc17(more)) => join(parts, more),
-            (PaperSelection::Msst15(parts), PaperSelection::Msst15(more)) => join(parts, more),
-            (PaperSelection::Ols02(parts), PaperSelection::Ols02(more)) => join(parts, more),
-            (PaperSelection::Schedulers(parts), PaperSelection::Schedulers(more)) => {
-                join(parts, more)
-            }
-            (PaperSelection::Walk, PaperSelection::Walk) => true,
-            _ => false,
-        }
-    }
-
-    /// What was found.
-    fn run(
-        &self,
-        (seed, without): (u64, &[Mechanism]),
-        tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
-    ) -> Result<Page> {
-        fn of<'a, P>(
-            parts: &'a [P],
-            seed: u64,
-            without: &'a [Mechanism],
-        ) -> lab::PartSelection<'a, P> {
-            lab::PartSelection { parts, seed, without }
-        }
-        Ok(match self {
-            PaperSelection::Systor13(parts) => {
-                systor13::systor13(of(parts, seed, without), tell)?.0
-            }
-            PaperSelection::Atc17(parts) => atc17::atc17(of(parts, seed, without), tell)?.0,
-            PaperSelection::Msst15(parts) => msst15::msst15(of(parts, seed, without), tell)?.0,
-            PaperSelection::Ols02(parts) => ols02::ols02(of(parts, seed, without), tell)?.0,
-            PaperSelection::Schedulers(parts) => {
-                schedulers::schedulers(of(parts, seed, without), tell)?.0
-            }
-            PaperSelection::Walk => spans::spans(seed, tell)?,
-        })
-    }
-
-    /// The mechanisms that can be left out of it.
-    fn mechanisms(&self) -> Result<Vec<Mechanism>> {
-        Ok(match self {
-            PaperSelection::Systor13(parts) => systor13::mechanisms(parts)?,
-            PaperSelection::Atc17(parts) => atc17::mechanisms(parts)?,
-            PaperSelection::Msst15(parts) => msst15::mechanisms(parts)?,
-            PaperSelection::Ols02(parts) => ols02::mechanisms(parts)?,
-            PaperSelection::Schedulers(parts) => schedulers::mechanisms(parts)?,
-            PaperSelection::Walk => Vec::new(),
-        })
+        is_same
     }
 
     /// Refuses what this paper's machines and points do not have: its second run would be the first
     /// again.
     fn check_without(&self, without: &[Mechanism]) -> Result<()> {
-        let known = if without.is_empty() { Vec::new() } else { self.mechanisms()? };
+        let known = match without {
+            [] => Vec::new(),
+            _ => self.paper.mechanisms(&self.parts)?,
+        };
         let Some(other) = without.iter().find(|one| !known.contains(one)) else { return Ok(()) };
-        let (name, word) = (self.name(), other.word());
+        let (name, word) = (self.paper.name, other.word());
         if known.is_empty() {
             bail!(
                 "--without {word}: {name} measures this machine, of which nothing can be left out"
@@ -163,32 +95,13 @@ impl PaperSelection {
         );
     }
 
-    /// The parts, by name, unless they are all.
-    fn some_parts(&self) -> Vec<&'static str> {
-        fn names<P: PartialEq>(all: &[(P, &'static str)], parts: &[P]) -> Vec<&'static str> {
-            match all.len() == parts.len() {
-                true => Vec::new(),
-                false => {
-                    let some = all.iter().filter(|(part, _)| parts.contains(part));
-                    some.map(|(_, name)| *name).collect()
-                }
-            }
-        }
-        match self {
-            PaperSelection::Systor13(parts) => names(systor13::Part::NAMES, parts),
-            PaperSelection::Atc17(parts) => names(atc17::Part::NAMES, parts),
-            PaperSelection::Msst15(parts) => names(msst15::Part::NAMES, parts),
-            PaperSelection::Ols02(parts) => names(ols02::Part::NAMES, parts),
-            PaperSelection::Schedulers(parts) => names(schedulers::Part::NAMES, parts),
-            PaperSelection::Walk => Vec::new(),
-        }
-    }
-
     /// File name of its page in a folder: one of its own for some parts, and for a run without
     /// some mechanism, so that it does not replace the whole page.
     fn file(&self, without: &[Mechanism]) -> PathBuf {
-        let mut name = vec![self.name()];
-        name.extend(self.some_parts());
+        let mut name = vec![self.paper.name];
+        if self.parts.len() < self.paper.parts.len() {
+            name.extend(&self.parts);
+        }
         if !without.is_empty() {
             name.push("without");
             name.extend(without.iter().map(|mechanism| mechanism.word()));
@@ -205,41 +118,34 @@ impl FromStr for PaperSelection {
         if text.ends_with(':') {
             return Err(format!("{text}: name parts behind the colon, or leave it out"));
         }
-        match paper {
-            "systor13" => Ok(PaperSelection::Systor13(parts_of(parts, systor13::Part::all)?)),
-            "atc17" => Ok(PaperSelection::Atc17(parts_of(parts, atc17::Part::all)?)),
-            "msst15" => Ok(PaperSelection::Msst15(parts_of(parts, msst15::Part::all)?)),
-            "ols02" => Ok(PaperSelection::Ols02(parts_of(parts, ols02::Part::all)?)),
-            "schedulers" => Ok(PaperSelection::Schedulers(parts_of(parts, schedulers::Part::all)?)),
-            "walk" if parts.is_empty() => Ok(PaperSelection::Walk),
-            "walk" => Err(format!("{text}: walk has no parts")),
-            _ => {
-                let no = match paper {
-                    "" => "no paper is named".to_owned(),
-                    paper => format!("{paper}: no such paper here"),
-                };
-                Err(format!("{no}; there are systor13, atc17, msst15, ols02, schedulers and walk"))
-            }
+        let Some(found) = PAPERS.iter().find(|known| known.name == paper) else {
+            let no = match paper {
+                "" => "no paper is named".to_owned(),
+                paper => format!("{paper}: no such paper here"),
+            };
+            let names: Vec<&str> = PAPERS.iter().map(|known| known.name).collect();
+            let (last, others) = names.split_last().expect("six papers");
+            return Err(format!("{no}; there are {} and {last}", others.join(", ")));
+        };
+        match parts.is_empty() {
+            true => Ok(PaperSelection::whole(found)),
+            false if found.parts.is_empty() => Err(format!("{text}: {paper} has no parts")),
+            false => Ok(PaperSelection { paper: found, parts: parts_of(parts, found)? }),
         }
     }
 }
 
-/// The parts that a list names, in order and each once; all if it is empty.
-fn parts_of<P: FromStr<Err = String> + Ord>(
-    list: &str,
-    all: fn() -> Vec<P>,
-) -> Result<Vec<P>, String> {
-    if list.is_empty() {
-        return Ok(all());
+/// The parts that a list names, in the paper's order and each once.
+fn parts_of(list: &str, paper: &Paper) -> Result<Vec<&'static str>, String> {
+    let named: Vec<&str> = list.split([',', ':']).collect();
+    if named.contains(&"") {
+        return Err(format!("{list}: a part without a name; leave out the comma"));
     }
-    let part = |word: &str| match word {
-        "" => Err(format!("{list}: a part without a name; leave out the comma")),
-        word => word.parse(),
-    };
-    let mut parts = list.split([',', ':']).map(part).collect::<Result<Vec<P>, _>>()?;
-    parts.sort();
-    parts.dedup();
-    Ok(parts)
+    if let Some(other) = named.iter().find(|word| !paper.parts.contains(word)) {
+        let (paper, all) = (paper.name, paper.parts.join(", "));
+        return Err(format!("{other}: no such part of {paper}; there are {all}"));
+    }
+    Ok(paper.parts.iter().copied().filter(|part| named.contains(part)).collect())
 }
 
 /// Arguments of `paper`.
@@ -273,8 +179,10 @@ pub struct Args {
 /// # Errors
 /// If a simulation fails or a page cannot be written.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let papers =
-        if args.wanted.is_empty() { PaperSelection::all() } else { each_paper(&args.wanted) };
+    let papers = match args.wanted.as_slice() {
+        [] => PAPERS.iter().map(PaperSelection::whole).collect(),
+        wanted => each_paper(wanted),
+    };
     let without = each_once(&args.without);
     papers.iter().try_for_each(|paper| paper.check_without(&without))?;
     if let Some(output) = &args.output {
@@ -292,7 +200,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         if let Some(file) = file.filter(|_| !interrupt.is_set()) {
             unwritten = unwritten.or(write(&page, &file, start).err());
         }
-        pages.push((paper.name(), page));
+        pages.push((paper.paper.name, page));
         if interrupt.is_set() {
             break;
         }
@@ -362,8 +270,10 @@ fn page_of(
     interrupt: &Interrupt,
 ) -> Result<Page> {
     let mut bar = ProgressBar::new(0);
-    let page = paper.run((args.seed, without), |step| {
-        bar.step(step.done, step.of, &format!("{}: {}", paper.name(), step.task));
+    let PaperSelection { paper, parts } = paper;
+    let wanted = PartSelection { parts, seed: args.seed, without };
+    let page = paper.run(wanted, &mut |step: Step<'_>| {
+        bar.step(step.done, step.of, &format!("{}: {}", paper.name, step.task));
         if interrupt.is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
     bar.clear();
@@ -419,23 +329,23 @@ fn json_of(pages: &[(&str, Page)]) -> String {
 mod tests {
     use super::*;
 
+    fn parsed(text: &str) -> Result<(&'static str, Vec<&'static str>), String> {
+        text.parse::<PaperSelection>().map(|one| (one.paper.name, one.parts))
+    }
+
     #[test]
     fn parts_of_a_paper_are_named_after_a_colon() {
-        assert_eq!("systor13".parse(), Ok(PaperSelection::Systor13(systor13::Part::all())));
-        assert!(
-            "systor13:".parse::<PaperSelection>().is_err(),
-            "a list without anything is no list of all"
-        );
-        let figures = vec![systor13::Part::Fig9, systor13::Part::Fig10];
-        assert_eq!("systor13:fig10,fig9".parse(), Ok(PaperSelection::Systor13(figures)));
-        assert!("systor13:fig5".parse::<PaperSelection>().unwrap_err().contains("fig4, fig6"));
-        assert_eq!("atc17:nvme:nvme".parse(), Ok(PaperSelection::Atc17(vec![atc17::Part::Nvme])));
-        assert!("atc17:fig5".parse::<PaperSelection>().unwrap_err().contains("scaling, stripes"));
-        assert_eq!("msst15:gap".parse(), Ok(PaperSelection::Msst15(vec![msst15::Part::Gap])));
-        let weights = vec![schedulers::Part::Weights];
-        assert_eq!("schedulers:weights".parse(), Ok(PaperSelection::Schedulers(weights)));
-        assert!("msst15:fig5".parse::<PaperSelection>().unwrap_err().contains("null, nvme"));
-        assert!("fast16".parse::<PaperSelection>().unwrap_err().contains("atc17, msst15"));
+        let all = vec!["null", "nvme", "gap", "threads", "ablations", "effects", "dearer"];
+        assert_eq!(parsed("msst15"), Ok(("msst15", all)));
+        assert!(parsed("systor13:").is_err(), "a list without anything is no list of all");
+        assert_eq!(parsed("systor13:fig10,fig9"), Ok(("systor13", vec!["fig9", "fig10"])));
+        assert!(parsed("systor13:fig5").unwrap_err().contains("fig4, fig6"));
+        assert_eq!(parsed("atc17:nvme:nvme"), Ok(("atc17", vec!["nvme"])));
+        assert!(parsed("atc17:fig5").unwrap_err().contains("scaling, stripes"));
+        assert_eq!(parsed("schedulers:weights"), Ok(("schedulers", vec!["weights"])));
+        assert_eq!(parsed("walk"), Ok(("walk", vec![])));
+        assert_eq!(parsed("walk:all"), Err("walk:all: walk has no parts".into()));
+        assert!(parsed("fast16").unwrap_err().contains("atc17, msst15"));
     }
 
     #[test]
@@ -456,13 +366,13 @@ mod tests {
     fn parts_of_a_paper_that_is_named_twice_are_joined() {
         let wanted = ["atc17:nvme", "walk", "atc17:tags,nvme", "walk"];
         let each = each_paper(&wanted.map(|text| text.parse().unwrap()));
-        let parts = vec![atc17::Part::Tags, atc17::Part::Nvme];
-        assert_eq!(each, [PaperSelection::Atc17(parts), PaperSelection::Walk]);
+        let each: Vec<_> = each.into_iter().map(|one| (one.paper.name, one.parts)).collect();
+        assert_eq!(each, [("atc17", vec!["tags", "nvme"]), ("walk", vec![])]);
     }
 
     #[test]
     fn a_part_that_is_not_there_is_named() {
-        let refused = |text: &str| text.parse::<PaperSelection>().unwrap_err();
+        let refused = |text: &str| parsed(text).unwrap_err();
         assert!(
             refused("systor13:fig5")
                 .starts_with("fig5: no such part of systor13; there are fig4, ")

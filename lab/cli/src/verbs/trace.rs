@@ -1,7 +1,7 @@
-//! `millrace-lab trace`: traces of any format as a page of plots, or as one of another format.
+//! `millrace-lab trace`: shows traces of any format as a page of plots, or converts them.
 //!
-//! Owns the list of what can be done with a trace, a file each, and how traces are named on the
-//! command line. Called by cli.rs; the formats and the page are millrace-experiments'.
+//! Owns the list of operations on a trace, one file each, and the naming of traces on the command
+//! line. Called by cli.rs; millrace-experiments has the formats and the page.
 
 mod convert;
 mod report;
@@ -38,16 +38,16 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Write a page of plots
+    /// Show statistics of a trace, and write a page of plots
     Report(report::Args),
-    /// Write a trace of any format as one of another
+    /// Convert a trace to another format
     Convert(convert::Args),
 }
 
 /// Runs the verb.
 ///
 /// # Errors
-/// If a trace is missing, cannot be read, or is broken: with its file and byte.
+/// If a trace is missing, cannot be read, or is damaged; the error names file and position.
 pub fn run(args: &Args) -> Result<ExitCode> {
     match &args.verb {
         Verb::Report(args) => report::run(args),
@@ -55,7 +55,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
 }
 
-/// Which traces, of any format.
+/// Arguments that select the input traces, of any format.
 #[derive(Debug, clap::Args)]
 struct TraceInput {
     /// Trace files, gzipped or not, names of recordings, or - for standard input; several are
@@ -80,7 +80,7 @@ impl TraceInput {
         self.traces.iter().map(in_dir).collect()
     }
 
-    /// Whether a file, which may not be there, is a file of the traces, by whatever name.
+    /// Returns true if `file` exists and is one of the trace files, by whatever name.
     fn reads(&self, file: &Path) -> bool {
         let identity = |path: &Path| path.metadata().ok().map(|file| (file.dev(), file.ino()));
         let Some(file) = identity(file) else { return false };

@@ -96,7 +96,6 @@ fn jobs_bound_by_their_size_do_the_ios_of_fio() {
         "[a]\nrw=read:8k\nsize=16m",
         "[a]\nrw=write:-8k\nsize=16m",
         "[a]\nrw=randread:8\nsize=16m\nnorandommap",
-        "[a]\nrw=randread:4\nsize=1m\nnorandommap\nrw_sequencer=identical",
         "[a]\nrw=read\nsize=1m\nzonemode=strided\nzonesize=64k\nzoneskip=64k",
         "[a]\nrw=randread\nsize=4m\nblockalign=16k",
         "[a]\nrw=randread\nsize=4m\nrandom_distribution=zoned:50/5:30/15:20/80",

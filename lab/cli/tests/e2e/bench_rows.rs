@@ -219,3 +219,32 @@ fn what_calibrate_prints_is_a_configuration_of_the_daemon() {
     let check = run(millrace().current_dir(dir.path()).args(["serve", "m.toml", "--check"]));
     assert!(check.status.success(), "{}", errors(&check));
 }
+
+#[test]
+fn another_program_is_measured_in_turn_with_a_row() {
+    let dir = tempdir();
+    let fio = r#"{"jobs": [{"error": 0, "read": {"iops": 7.5, "bw_bytes": 30720}}]}"#;
+    std::fs::write(dir.path().join("fio.json"), fio).unwrap();
+    let mut bench = millrace_lab();
+    bench.current_dir(&dir).args(["bench", "--drive", "null", "--ios", "500", "--json"]);
+    bench.args(["--rounds", "3", "--beside", "fio=echo a note; cat fio.json"]);
+    let output = run(&mut bench);
+    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+    let sides: serde_json::Value = serde_json::from_slice(&output.stdout).expect("the sides");
+    let names: Vec<_> = sides.as_array().unwrap().iter().map(|side| &side["name"]).collect();
+    assert_eq!(names, ["bench", "fio"]);
+    assert_eq!(sides[1]["rounds"].as_array().map(Vec::len), Some(3));
+    assert_eq!(sides[1]["rounds"][2]["iops"], 7.5);
+    assert_eq!(sides[0]["iops_ratio"], 1.0);
+    let several = bench_of(&dir, "--drive null --iodepth 1,2 --ios 9 --beside x=true");
+    assert!(several.contains("2 rows; choose one"), "{several}");
+    let none = bench_of(&dir, "--drive null --ios 9 --beside x=true");
+    assert!(none.contains("--beside: x") && none.contains("no report in JSON"), "{none}");
+}
+
+/// What `bench` says of arguments that it refuses.
+fn bench_of(dir: &tempfile::TempDir, arguments: &str) -> String {
+    let output = bench(dir.path(), arguments);
+    assert_eq!(output.status.code(), Some(2));
+    errors(&output)
+}

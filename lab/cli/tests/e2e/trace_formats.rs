@@ -171,7 +171,7 @@ fn standard_input_is_a_trace_and_what_is_read_is_not_written_over() {
         let refused = run(millrace_lab().arg("trace").args(arguments).current_dir(dir.path()));
         assert_eq!(refused.status.code(), Some(2));
         let said = String::from_utf8(refused.stderr).unwrap();
-        assert!(said.contains("t.gz: it is read, and can't be"), "{said}");
+        assert!(said.contains("t.gz: this file is an input trace"), "{said}");
         assert_eq!(std::fs::read(&trace).unwrap(), sample);
     }
     let refused = run(millrace_lab().args(["trace", "report", "x"]).current_dir(dir.path()));

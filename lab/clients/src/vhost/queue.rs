@@ -83,12 +83,6 @@ impl Queue {
         }
     }
 
-    /// Slots, and so requests in flight at most.
-    #[must_use]
-    pub fn depth(&self) -> u16 {
-        self.ring.options().depth
-    }
-
     /// Requests submitted whose completions were not handed out.
     #[must_use]
     pub fn in_flight(&self) -> u16 {

@@ -1,12 +1,14 @@
-//! The cache explored: scenarios from seeds on the simulated machine, compared with a plain model.
+//! Exploration of the page cache: scenarios from seeds run on the simulated machine and are
+//! compared with a plain model.
 //!
 //! Several threads write, read, flush, discard and zero a small volume through a cache that is
-//! smaller than it; drives take whole blocks of 512 bytes to 64 KiB, answer late, fail, are stuck
-//! for seconds, and forget at a power cut what no flush covered. The oracle knows of each sector
-//! who wrote what when: a read gives what was there, or what was being written; what was flushed
-//! survives; nothing appears that was never written. A frame that changes while a drive reads it is
-//! a violation, too, and so are a part of a block that reaches a drive, and an I/O that fails since
-//! a drive is dead which has nothing of it. Called by `millrace-lab explore --cache`.
+//! smaller than the volume. Drives take whole blocks of 512 bytes to 64 KiB, answer late, fail,
+//! hang for seconds, and lose at a power cut every write that no flush covered. The oracle knows
+//! who wrote each sector and when. Violations are: a read that returns neither the sector's content
+//! nor a concurrent write; flushed data that would not survive; data that was never written; a page
+//! frame that changes while a drive reads it; a partial block that reaches a drive; and an I/O that
+//! fails because of a dead drive that holds none of its sectors. Called by `millrace-lab explore
+//! --cache`.
 
 mod client;
 mod drive;
@@ -20,29 +22,29 @@ use millrace_cache::{Cache, CacheDriver, CacheMode, Flusher, FlusherConfig, Writ
 use millrace_machine::{CpuId, Doorbell, Machine, Order, Parker, Thread, Word};
 use millrace_simulator::{Model, SimError, Simulated, Simulation};
 
-use crate::explorer::Outcome;
+use crate::explorer::ScenarioOutcome;
 use crate::explorer::oracle_lock::lock_oracle;
-use client::Client;
-use drive::Drive;
-use oracle::{Oracle, Size, Step};
-pub use scenario::{Growth, Scenario};
+use client::CacheClient;
+use drive::BackingDrive;
+use oracle::{CacheOracle, GrowthStep, VolumeSize};
+pub use scenario::{CacheScenario, DriveGrowth};
 
-type Bell = Arc<Doorbell<Simulated>>;
+type SimDoorbell = Arc<Doorbell<Simulated>>;
 type SimWord = <Simulated as Machine>::Word;
 
-/// Writes of the flusher inside a drive: so few that others wait for them.
+/// The flusher keeps few writes in flight, so that further writes have to wait for them.
 const FLUSHER: FlusherConfig = FlusherConfig { drive_writes: 4, lists: WriteLists::PerDrive };
 
-/// Runs the scenario of a seed.
+/// Runs the cache scenario of a seed and returns its outcome.
 #[must_use]
-pub fn run(seed: u64) -> Outcome {
+pub fn run(seed: u64) -> ScenarioOutcome {
     run_counted(seed).0
 }
 
-/// What came of a seed, and how many pages the cache wrote below.
-fn run_counted(seed: u64) -> (Outcome, u64) {
-    let scenario = Scenario::of_seed(seed);
-    let oracle = Arc::new(Mutex::new(Oracle::new(&scenario)));
+/// Runs a seed; also returns how many pages the cache wrote back to the drives.
+fn run_counted(seed: u64) -> (ScenarioOutcome, u64) {
+    let scenario = CacheScenario::of_seed(seed);
+    let oracle = Arc::new(Mutex::new(CacheOracle::new(&scenario)));
     let shared = Arc::clone(&oracle);
     let model = Model::plain(2, 4);
     let simulation = Simulation::new(&model, seed).expect("a valid model");
@@ -62,18 +64,18 @@ fn run_counted(seed: u64) -> (Outcome, u64) {
         }
     };
     let (ios, digest, violation) = (oracle.ios, oracle.digest(), oracle.violation.clone());
-    (Outcome { ios, events, virtual_ns, digest, violation }, oracle.written_back)
+    (ScenarioOutcome { ios, events, virtual_ns, digest, violation }, oracle.written_back)
 }
 
 fn thread(number: u16) -> IoThread<Simulated> {
-    let bell: Bell = Arc::new(Doorbell::new(<Simulated as Machine>::Parker::new()));
+    let bell: SimDoorbell = Arc::new(Doorbell::new(<Simulated as Machine>::Parker::new()));
     IoThread { number, owner: u64::from(number) + 1, bell, turn: None }
 }
 
-/// The volume below, of the scenario's drives.
-fn volume_of(scenario: &Scenario, oracle: &Arc<Mutex<Oracle>>) -> Arc<Volume<Simulated>> {
+/// Builds the volume below the cache from the scenario's drives.
+fn volume_of(scenario: &CacheScenario, oracle: &Arc<Mutex<CacheOracle>>) -> Arc<Volume<Simulated>> {
     let disk = |number: usize| {
-        let drive = Drive::new(scenario, number, oracle);
+        let drive = BackingDrive::new(scenario, number, oracle);
         let name = format!("d{number}");
         let io_threads = scenario.load.clients as u16 + 1;
         let config = DiskConfig { name, io_threads, timeout_ns: 0, ..DiskConfig::default() };
@@ -85,16 +87,17 @@ fn volume_of(scenario: &Scenario, oracle: &Arc<Mutex<Oracle>>) -> Arc<Volume<Sim
         1 => Layout::Linear,
         _ => Layout::Stripe { chunk_sectors: scenario.shape.chunk_sectors },
     };
-    Volume::new("v", layout, disks).expect("drives of one size")
+    Volume::new("v", layout, disks).expect("the drives fit the layout")
 }
 
-fn play(scenario: &Scenario, oracle: &Arc<Mutex<Oracle>>) {
+fn play(scenario: &CacheScenario, oracle: &Arc<Mutex<CacheOracle>>) {
     let below = volume_of(scenario, oracle);
-    let cache = Cache::new(Arc::clone(&below), scenario.cache).expect("settings in range");
+    let cache = Cache::new(Arc::clone(&below), scenario.cache)
+        .expect("a scenario has valid cache settings");
     let io_threads = scenario.load.clients as u16;
     let config = DiskConfig { io_threads, timeout_ns: 0, ..DiskConfig::default() };
     let disk = Disk::new(Box::new(CacheDriver::new(&cache)), config).expect("a valid drive");
-    let volume = Volume::over(below, disk).expect("one disk");
+    let volume = Volume::over(below, disk).expect("a volume of one disk is valid");
     let (stop, flusher) = (Arc::new(SimWord::new(0)), thread(io_threads));
     let bell = Arc::clone(&flusher.bell);
     let flushes = {
@@ -103,7 +106,7 @@ fn play(scenario: &Scenario, oracle: &Arc<Mutex<Oracle>>) {
         Simulated::spawn("flusher", Some(CpuId(7)), body)
     };
     let start = |number: usize| {
-        let mut client = Client::new(scenario, number, oracle);
+        let mut client = CacheClient::new(scenario, number, oracle);
         let volume = Arc::clone(&volume);
         let body = Box::new(move || client.run(&volume, &thread(number as u16)));
         Simulated::spawn("client", Some(CpuId(number as u32)), body)
@@ -125,7 +128,7 @@ fn play(scenario: &Scenario, oracle: &Arc<Mutex<Oracle>>) {
     if !whole {
         oracle.accuse("panic", "a thread panicked".into());
     }
-    // A flush of a cache that writes through leaves writes that were answered with an error.
+    // A write-through cache keeps pages dirty whose write to the drive failed, even after a flush.
     let is_through = scenario.cache.mode == CacheMode::WriteThrough;
     let may_be_dirty = scenario.fails_per_mille > 0 || is_through && stats.write_errors > 0;
     if stats.dirty != 0 && !may_be_dirty {
@@ -134,18 +137,18 @@ fn play(scenario: &Scenario, oracle: &Arc<Mutex<Oracle>>) {
     }
 }
 
-/// Has the drives grow at their time, and the volume with them.
-fn grow(volume: &Volume<Simulated>, growth: Growth, oracle: &Mutex<Oracle>) {
-    let bell: Bell = Arc::new(Doorbell::new(<Simulated as Machine>::Parker::new()));
+/// Waits until the growth time, then grows the drives and resizes the volume.
+fn grow(volume: &Volume<Simulated>, growth: DriveGrowth, oracle: &Mutex<CacheOracle>) {
+    let bell: SimDoorbell = Arc::new(Doorbell::new(<Simulated as Machine>::Parker::new()));
     while Simulated::now() < growth.at_ns {
         bell.sleep_unless(Some(growth.at_ns), || false);
     }
-    lock_oracle(oracle).size.step = Step::Underway;
+    lock_oracle(oracle).size.step = GrowthStep::Underway;
     let grown = volume.resize();
     let mut oracle = lock_oracle(oracle);
     match grown {
         Ok(resized) if resized.new == oracle.sectors() => {
-            oracle.size = Size { known: resized.new, step: Step::Done };
+            oracle.size = VolumeSize { known: resized.new, step: GrowthStep::Done };
         }
         other => oracle.accuse("size", format!("the volume did not grow: {other:?}")),
     }
@@ -153,10 +156,10 @@ fn grow(volume: &Volume<Simulated>, growth: Growth, oracle: &Mutex<Oracle>) {
 
 fn run_flusher(cache: &Arc<Cache<Simulated>>, thread: &IoThread<Simulated>, stop: &SimWord) {
     for disk in cache.below().disks() {
-        disk.bring_up(thread.number, thread).expect("a queue of its own");
+        disk.bring_up(thread.number, thread).expect("each thread has a queue of its own");
     }
     let config = ChannelConfig { thread: Some(thread.clone()), ..ChannelConfig::default() };
-    let below = Channel::open(cache.below(), config).expect("its queues are served");
+    let below = Channel::open(cache.below(), config).expect("all queues of the volume are served");
     let mut flusher = Flusher::new(cache, (below, FLUSHER), &thread.bell);
     while stop.load(Order::SeqCst) == 0 {
         flusher.turn();
@@ -179,7 +182,7 @@ mod tests {
         // were held for long beside a drive that was stuck, or after it.
         for seed in (0..300).chain([700_000_002_197, 961_000_009_985, 964_000_038_856]) {
             let (outcome, pages) = run_counted(seed);
-            assert_eq!(outcome.violation, None, "seed {seed}: {:?}", Scenario::of_seed(seed));
+            assert_eq!(outcome.violation, None, "seed {seed}: {:?}", CacheScenario::of_seed(seed));
             written_back += pages;
         }
         assert!(written_back > 10_000, "{written_back} pages");
@@ -187,24 +190,24 @@ mod tests {
 
     #[test]
     fn scenarios_have_drives_that_die_and_come_back() {
-        let dead = (0..300).filter_map(|seed| Scenario::of_seed(seed).dead);
+        let dead = (0..300).filter_map(|seed| CacheScenario::of_seed(seed).dead);
         assert!(dead.filter(|dead| dead.until_ns > 1_000_000_000).count() > 5);
-        assert!((0..300).filter(|seed| Scenario::of_seed(*seed).stuck.is_some()).count() > 5);
-        assert!((0..300).filter(|seed| Scenario::of_seed(*seed).once.is_some()).count() > 20);
+        assert!((0..300).filter(|seed| CacheScenario::of_seed(*seed).stuck.is_some()).count() > 5);
+        assert!((0..300).filter(|seed| CacheScenario::of_seed(*seed).once.is_some()).count() > 20);
     }
 
     #[test]
     fn scenarios_have_drives_of_all_blocks_in_a_row_and_in_stripes() {
-        let scenarios = (0..300).map(Scenario::of_seed);
+        let scenarios = (0..300).map(CacheScenario::of_seed);
         let has = |block, linear| {
             let is_it =
-                |it: &Scenario| it.shape.block_sectors == block && it.shape.linear == linear;
+                |it: &CacheScenario| it.shape.block_sectors == block && it.shape.linear == linear;
             scenarios.clone().filter(is_it).count()
         };
         for block in [1, 2, 4, 8, 16, 32, 64, 128] {
             assert!(has(block, false) > 5 && has(block, true) > 1, "blocks of {block} sectors");
         }
-        let is_mixed = |it: &Scenario| {
+        let is_mixed = |it: &CacheScenario| {
             it.shape.drives > 1 && it.shape.other_block_sectors != it.shape.block_sectors
         };
         assert!(scenarios.filter(is_mixed).count() > 10);
@@ -212,7 +215,7 @@ mod tests {
 
     #[test]
     fn scenarios_have_volumes_that_grow_while_clients_are_at_them() {
-        let grow = |seed: &u64| Scenario::of_seed(*seed).growth.is_some();
+        let grow = |seed: &u64| CacheScenario::of_seed(*seed).growth.is_some();
         assert!((0..300).filter(grow).count() > 70);
     }
 

@@ -1,10 +1,10 @@
-//! `DiskImage`: what one drive holds, what of it would survive a power cut, and which requests
-//! fail.
+//! `DiskImage`: the content of one model drive, the part of it that would survive a power cut, and
+//! its faults.
 //!
-//! Part of the oracle; changed by the drive's queues (drive.rs). As unkind as a drive may be: a
-//! flush makes durable what was completed before the flush was handed over, and nothing more; a
-//! request takes effect when it is named as completed. Changes are numbered, and a sector is
-//! durable up to a number.
+//! Part of the oracle; changed by the drive's queues (drive.rs). The drive behaves as badly as the
+//! specification allows: a flush makes durable only the writes completed before the flush was
+//! submitted, and a request takes effect when it completes. Changes are numbered, and each sector
+//! is durable up to one of these numbers.
 
 use millrace_block::{Op, OpFlags, Status};
 
@@ -12,55 +12,53 @@ use super::random::Random;
 use super::scenario::{DriveSpec, FaultSpec, LimitSpec};
 use super::time::NS_PER_US;
 
-/// One sector.
 #[derive(Debug, Clone, Copy, Default)]
-struct Cell {
+struct SectorCell {
     stamp: u64,
-    /// Number of its last change; 0: none yet.
+    /// Number of the sector's last change; 0 if it never changed.
     number: u32,
-    /// Number of the change that would survive.
+    /// Number of the newest change that would survive a power cut.
     durable: u32,
 }
 
-/// What is to become of a request.
+/// Planned outcome of a request: status, service time, and whether it hangs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RequestOutcome {
     pub(super) status: Status,
     pub(super) takes_ns: u64,
-    /// The request is forgotten for so long: nobody is told when to look.
+    /// The drive does not wake its poller for this request, so it is found late or times out.
     pub(super) stuck: bool,
 }
 
-/// A drive's contents and behaviour.
 pub(super) struct DiskImage {
     pub(super) limits: LimitSpec,
     faults: FaultSpec,
     latency_ns: [u32; 2],
-    /// Sectors that it has by now.
+    /// Current size in sectors.
     pub(super) sectors: u64,
-    cells: Vec<Cell>,
-    /// Sectors that may not be durable, some of them twice.
+    cells: Vec<SectorCell>,
+    /// Sectors that may not be durable; may hold duplicates.
     dirty: Vec<u32>,
     changes: u32,
     random: Random,
-    /// Drained and frozen: nothing may come in.
+    /// Set after a freeze has drained the drive: a request that enters now is a violation.
     pub(super) frozen: bool,
-    /// Quiesced: nothing may come in.
+    /// Set while the drive is quiesced: a request that enters now is a violation.
     pub(super) quiesced: bool,
-    /// Requests inside.
+    /// Number of requests that the drive has not completed.
     pub(super) inside: u32,
     start_ns: u64,
 }
 
 impl DiskImage {
-    /// A drive that has so many sectors at first.
+    /// Creates a drive with an initial size of `sectors`.
     pub(super) fn new(spec: &DriveSpec, sectors: u64) -> DiskImage {
         DiskImage {
             limits: spec.limits,
             faults: spec.faults,
             latency_ns: spec.latency_ns,
             sectors,
-            cells: vec![Cell::default(); spec.sectors as usize],
+            cells: vec![SectorCell::default(); spec.sectors as usize],
             dirty: Vec::new(),
             changes: 0,
             random: Random::new(0, 0),
@@ -71,33 +69,33 @@ impl DiskImage {
         }
     }
 
-    /// The run begins.
+    /// Starts the run: seeds the drive's random stream and takes the start time.
     pub(super) fn start(&mut self, seed: u64, drive: usize, start_ns: u64) {
         self.random = Random::new(seed, 100 + drive as u64);
         self.start_ns = start_ns;
     }
 
-    /// The drive has all that it will have.
+    /// Grows the drive to its final size.
     pub(super) fn grow(&mut self) {
         self.sectors = self.cells.len() as u64;
     }
 
-    /// Nothing goes wrong any more, but what is broken stays broken.
+    /// Stops new delays, busy replies and hangs. Bad sectors and a dead drive stay as they are.
     pub(super) fn calm(&mut self) {
         (self.faults.stuck, self.faults.busy, self.faults.slow) = (0, 0, 0);
     }
 
-    /// Whether it takes nothing at the moment.
+    /// Draws whether the drive refuses a request now because it is busy.
     pub(super) fn is_busy(&mut self) -> bool {
         self.random.per_mille(self.faults.busy)
     }
 
-    /// A coin, for what has no rule.
+    /// Tosses a fair coin, for decisions that the driver interface leaves open.
     pub(super) fn coin(&mut self) -> bool {
         self.random.per_mille(500)
     }
 
-    /// What becomes of a request that is handed over now.
+    /// Draws the outcome of a request submitted now.
     pub(super) fn fate(&mut self, op: Op, sector: u64, nr: u64) -> RequestOutcome {
         let faults = self.faults;
         let [least, most] = self.latency_ns;
@@ -122,13 +120,13 @@ impl DiskImage {
         RequestOutcome { status, takes_ns, stuck }
     }
 
-    /// Whether it is dead by now.
+    /// Returns true if the drive has died by `now_ns`.
     pub(super) fn is_dead(&self, now_ns: u64) -> bool {
         let dead_ns = self.faults.dead_us.map(|us| u64::from(us) * NS_PER_US);
         dead_ns.is_some_and(|dead_ns| now_ns - self.start_ns >= dead_ns)
     }
 
-    /// When a request is done that takes until `done_ns`: not while the drive stalls.
+    /// Moves a completion time that falls into the drive's stall to the end of the stall.
     pub(super) fn after_stall(&self, done_ns: u64) -> u64 {
         let Some([at_us, for_us]) = self.faults.stall_us else { return done_ns };
         let from_ns = self.start_ns + u64::from(at_us) * NS_PER_US;
@@ -136,7 +134,7 @@ impl DiskImage {
         if (from_ns..until_ns).contains(&done_ns) { until_ns } else { done_ns }
     }
 
-    /// Changes a sector.
+    /// Writes a stamp to a sector, durable at once with FUA or without a volatile cache.
     pub(super) fn write(&mut self, sector: u64, stamp: u64, flags: OpFlags) {
         self.changes += 1;
         let cell = &mut self.cells[sector as usize];
@@ -148,7 +146,7 @@ impl DiskImage {
         }
     }
 
-    /// What a flush that is handed over now will have made durable.
+    /// Returns the changes that a flush submitted now makes durable: sector and change number.
     pub(super) fn begin_flush(&mut self) -> Vec<(u32, u32)> {
         self.dirty.sort_unstable();
         self.dirty.dedup();
@@ -157,7 +155,7 @@ impl DiskImage {
         self.dirty.iter().map(|sector| (*sector, cells[*sector as usize].number)).collect()
     }
 
-    /// The flush of this number is done.
+    /// Completes a flush: marks the changes that `begin_flush` returned as durable.
     pub(super) fn end_flush(&mut self, covered: &[(u32, u32)]) {
         for (sector, number) in covered {
             let cell = &mut self.cells[*sector as usize];
@@ -165,17 +163,17 @@ impl DiskImage {
         }
     }
 
-    /// What is in a sector.
+    /// Returns the stamp stored in a sector.
     pub(super) fn stamp(&self, sector: u64) -> u64 {
         self.cells[sector as usize].stamp
     }
 
-    /// Number of its last change.
+    /// Returns the number of a sector's last change.
     pub(super) fn number(&self, sector: u64) -> u32 {
         self.cells[sector as usize].number
     }
 
-    /// Whether a change, or a later one, would survive.
+    /// Returns true if this change of the sector, or a later one, would survive a power cut.
     pub(super) fn is_durable(&self, sector: u32, number: u32) -> bool {
         self.cells[sector as usize].durable >= number
     }

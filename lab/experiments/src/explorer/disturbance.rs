@@ -1,10 +1,10 @@
-//! Disturbances of a volume in use: freeze, quiesce, drop, shutdown, a switch of its mode, workers
-//! that leave, drives that grow or get another scheduler, a process that is stopped for a while;
-//! and the watchdog.
+//! Disturbances of a volume in use: freeze, quiesce, dropped channels, shutdown, serving mode
+//! switches, workers that leave, drives that grow or change scheduler, and a stopped process; also
+//! the watchdog.
 //!
-//! Each disturbance is a thread of its own that sleeps until its time. After a freeze has drained,
-//! and after a quiesce has returned, the drive is closed in the oracle: a request that enters it is
-//! a violation. The watchdog ends a run in which some I/O waits beyond its bound.
+//! Each disturbance is a thread that sleeps until its time. After a freeze has drained, and after a
+//! quiesce has returned, the oracle treats any request that enters the drive as a violation. The
+//! watchdog ends a run in which some I/O waits beyond its bound.
 
 use std::sync::Arc;
 
@@ -19,10 +19,10 @@ use super::sharing::regroup;
 use super::submitter::RunState;
 use super::time::NS_PER_US;
 
-/// How long drives are waited for that may keep requests.
+/// Bound on the wait for drives that may rightly never drain, in nanoseconds.
 const ABANDONED_NS: u64 = 10_000_000_000;
 
-/// Sleeps until a time, and does one thing.
+/// Sleeps until the disturbance's time, then carries it out.
 pub(super) fn disturb(state: &Arc<RunState>, disturbance: Disturbance, start_ns: u64) {
     sleep_until(start_ns + u64::from(disturbance.at_us) * NS_PER_US);
     match disturbance.what {
@@ -52,8 +52,8 @@ fn sleep_until(time_ns: u64) {
     }
 }
 
-/// How long drives may take until they are drained. Requests of a channel that is gone may stay for
-/// ever: waits for those must not add up to more time than the simulator has, 4,503 s.
+/// Returns how long to wait for drives to drain. Requests of a dropped channel may stay for ever,
+/// and the sum of such waits must stay below the simulator's time limit of 4,503 s.
 fn drain_bound_ns(state: &RunState) -> u64 {
     let bound_ns = state.scenario.bound_ns() + state.scenario.stall_ns();
     match lock_oracle(&state.oracle).may_keep_requests() {
@@ -70,7 +70,8 @@ fn freeze(state: &RunState, drive: usize, for_us: u32) {
         let mut oracle = lock_oracle(&state.oracle);
         let inside = oracle.media[drive].inside;
         if inside > 0 {
-            let text = format!("drive {drive} is drained, with {inside} requests inside");
+            let text =
+                format!("drive {drive} reports drained, but has {inside} requests in flight");
             oracle.accuse("freeze", text);
         }
         oracle.media[drive].frozen = true;
@@ -86,7 +87,7 @@ fn freeze(state: &RunState, drive: usize, for_us: u32) {
     disk.unfreeze();
 }
 
-/// The drive grows, then the volume; who watches tells the oracle.
+/// Grows the drive, then resizes the volume. The size watcher tells the oracle of the new size.
 fn grow(state: &RunState, drive: usize) {
     lock_oracle(&state.oracle).media[drive].grow();
     let resized = loop {
@@ -98,13 +99,15 @@ fn grow(state: &RunState, drive: usize) {
     let mut oracle = lock_oracle(&state.oracle);
     match resized {
         Ok(resized) if resized.new <= oracle.map.told => {}
-        resized => oracle.accuse("capacity", format!("it was not told of {resized:?}")),
+        resized => oracle
+            .accuse("capacity", format!("the volume did not announce its new size: {resized:?}")),
     }
 }
 
-/// Changes the mode, one change at a time.
+/// Switches the serving mode; a lock word keeps switches from overlapping.
 fn switch(state: &RunState, mode: ModeSpec) {
-    // A look first: failed exchanges of two threads would wake each other for ever.
+    // Load before the compare-exchange: failed exchanges of two threads would wake each other for
+    // ever.
     let turn = || {
         state.switching.load(Order::Relaxed) == 0
             && state.switching.compare_exchange(0, 1, Order::Acquire, Order::Relaxed).is_ok()
@@ -140,10 +143,10 @@ fn stop(state: &RunState, channels: std::ops::Range<usize>) {
     }
 }
 
-/// Looks now and then whether some I/O waits for too long, until all submitters are done.
+/// Checks periodically that no I/O exceeds its bound, until all submitters are done.
 ///
 /// # Panics
-/// If one does: nothing else ends a run whose threads wait for each other by polling.
+/// If an I/O does: threads that wait for each other by polling would never end by themselves.
 pub(super) fn watch(state: &RunState) {
     let bound_ns = state.scenario.bound_ns();
     while state.busy() > 0 {

@@ -1,10 +1,9 @@
-//! `Drive`: a driver for the simulated machine that keeps contents and does as it is told.
+//! `ModelDrive`: a model driver for the simulated machine that stores data and injects faults.
 //!
 //! Its queues check every request against the limits that the driver stated, read and write one
-//! stamp a sector, answer in the order of random deadlines, and are busy, slow, forgetful or dead
-//! as the scenario says. What it holds and all that it knows is in the oracle. Called by the block
-//! layer under a queue's serve lock. Invariant: the oracle is never held over a call to the
-//! machine.
+//! stamp per sector, complete requests in the order of random deadlines, and are busy, slow, stuck
+//! or dead as the scenario says. The drive's content is in the oracle. Called by the block layer
+//! under a queue's serve lock. Invariant: the oracle is never locked across a call to the machine.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -17,20 +16,19 @@ use millrace_machine::{Machine, Topology};
 use millrace_simulator::Simulated;
 
 use super::disk_image::RequestOutcome;
-use super::oracle::{FailedRequest, Oracle, SharedOracle, Span};
+use super::oracle::{FailedRequest, MemoryRange, Oracle, SharedOracle};
 use super::oracle_lock::lock_oracle;
 use super::scenario::DriveSpec;
 
-/// A drive of a scenario.
-pub(super) struct Drive {
+pub(super) struct ModelDrive {
     pub(super) number: usize,
     pub(super) spec: DriveSpec,
     pub(super) oracle: SharedOracle,
-    /// It completes at once.
+    /// If true, requests complete at once.
     pub(super) immediate: bool,
 }
 
-impl Driver<Simulated> for Drive {
+impl Driver<Simulated> for ModelDrive {
     fn capacity(&self) -> Sector {
         lock_oracle(&self.oracle).media[self.number].sectors
     }
@@ -54,7 +52,7 @@ impl Driver<Simulated> for Drive {
     }
 
     fn open_queue(&self, _: u16, depth: u32) -> Result<Box<dyn DriverQueue<Simulated>>, Error> {
-        Ok(Box::new(Queue {
+        Ok(Box::new(ModelQueue {
             drive: self.number,
             limits: self.spec.limits.limits(),
             depth,
@@ -66,45 +64,45 @@ impl Driver<Simulated> for Drive {
     }
 }
 
-/// A request inside.
+/// A request that the drive has not completed yet.
 struct HeldRequest {
     tag: Tag,
     op: Op,
     flags: OpFlags,
     sector: u64,
     nr: u64,
-    memory: Vec<Span>,
-    /// Where each sector's stamp is, and what was there when it came.
+    memory: Vec<MemoryRange>,
+    /// Address of each sector's stamp, and the stamp found there at submission.
     stamps: Vec<(*mut u64, u64)>,
-    /// What a flush makes durable.
+    /// For a flush: the changes that it makes durable, as sector and change number.
     covered: Vec<(u32, u32)>,
     done_ns: u64,
     fate: RequestOutcome,
     given_up: bool,
 }
 
-// SAFETY: the stamps lie in memory that the block layer lends to the drive until it names the tag.
+// SAFETY: the stamps lie in memory that the drive may access until it completes the tag.
 unsafe impl Send for HeldRequest {}
 
-struct Queue {
+struct ModelQueue {
     drive: usize,
     limits: QueueLimits,
     depth: u32,
     oracle: SharedOracle,
     immediate: bool,
     inside: Vec<HeldRequest>,
-    /// How many of them were given up.
+    /// Number of `inside` requests that the block layer has given up.
     given_up: usize,
 }
 
-impl DriverQueue<Simulated> for Queue {
+impl DriverQueue<Simulated> for ModelQueue {
     fn queue_rq(&mut self, rq: &Request<Simulated>) -> Dispatch {
         let now_ns = Simulated::now();
         let shared = Arc::clone(&self.oracle);
         let mut oracle = lock_oracle(&shared);
         let oracle = &mut *oracle;
         if !self.immediate && oracle.media[self.drive].is_busy() {
-            // Busy until a completion: only if one is to come.
+            // `DeviceBusy` promises a later completion, so it is only legal if one is to come.
             let waits = self.inside.len() > self.given_up && oracle.media[self.drive].coin();
             return if waits { Dispatch::DeviceBusy } else { Dispatch::HostBusy };
         }
@@ -113,7 +111,8 @@ impl DriverQueue<Simulated> for Queue {
         let closed = [(media.frozen, "freeze"), (media.quiesced, "quiesce")];
         for (closed, kind) in closed {
             if closed {
-                oracle.accuse(kind, format!("{} entered drive {}", describe(rq), self.drive));
+                oracle
+                    .accuse(kind, format!("{} entered closed drive {}", describe(rq), self.drive));
                 break;
             }
         }
@@ -176,7 +175,10 @@ impl DriverQueue<Simulated> for Queue {
         let mut oracle = lock_oracle(&shared);
         let drive = self.drive;
         let Some(rq) = self.inside.iter_mut().find(|rq| rq.tag == tag) else {
-            oracle.accuse("timeout", format!("drive {drive} was asked about idle tag {}", tag.0));
+            oracle.accuse(
+                "timeout",
+                format!("timeout of tag {} on drive {drive}, which does not have it", tag.0),
+            );
             return Expired::Extend;
         };
         if oracle.media[drive].coin() {
@@ -188,13 +190,14 @@ impl DriverQueue<Simulated> for Queue {
     }
 }
 
-impl Queue {
-    /// The request takes effect, or fails.
+impl ModelQueue {
+    /// Completes a request: applies its effect, or fails it.
     fn finish(&self, oracle: &mut Oracle, rq: &HeldRequest, now_ns: u64) -> Status {
         oracle.release_memory(&rq.memory);
         oracle.media[self.drive].inside -= 1;
         for (place, before) in &rq.stamps {
-            // SAFETY: the memory is the drive's until the tag is named, which comes after this.
+            // SAFETY: the drive may access the memory until it completes the tag, which comes after
+            // this.
             if unsafe { place.read_unaligned() } != *before {
                 let text = format!("memory of a request on drive {} was changed", self.drive);
                 oracle.accuse("memory", text);
@@ -216,7 +219,8 @@ impl Queue {
             Op::Flush => media.end_flush(&rq.covered),
             Op::Read => {
                 for (sector, (place, _)) in (rq.sector..).zip(&rq.stamps) {
-                    // SAFETY: as above; a read's memory is written by nobody else.
+                    // SAFETY: the request is still in flight, and nobody else writes a read's
+                    // memory.
                     unsafe { place.write_unaligned(media.stamp(sector)) };
                 }
             }
@@ -232,12 +236,12 @@ impl Queue {
         status
     }
 
-    /// Looks through a request's memory, and checks the request.
+    /// Reads the stamps from a request's memory, and checks the request against the limits.
     fn take_memory(
         &self,
         oracle: &mut Oracle,
         rq: &Request<Simulated>,
-    ) -> (Vec<Span>, Vec<(*mut u64, u64)>) {
+    ) -> (Vec<MemoryRange>, Vec<(*mut u64, u64)>) {
         let (mut memory, mut bytes) = (Vec::with_capacity(rq.nr_segments().into()), 0u64);
         let has_data = rq.op().has_data();
         let mut stamps = Vec::with_capacity(if has_data { rq.nr_sectors() as usize } else { 0 });
@@ -248,21 +252,22 @@ impl Queue {
             let first = bytes.next_multiple_of(512);
             for at in (first..bytes + len as u64).step_by(512) {
                 let place = piece.start.wrapping_add((at - bytes) as usize).cast::<u64>();
-                // SAFETY: inside a segment of a request in flight; segments hold whole words.
+                // SAFETY: the address is inside a segment of a request in flight; segments hold
+                // whole words.
                 stamps.push((place, unsafe { place.read_unaligned() }));
             }
             bytes += len as u64;
             let mask = self.limits.seg_boundary_mask;
             let crosses = start as u64 & !mask != (start + len - 1) as u64 & !mask;
             if crosses || piece.len_bytes > self.limits.max_segment_size {
-                wrong = wrong.or(Some("a piece of memory breaks the limits"));
+                wrong = wrong.or(Some("a memory segment exceeds the limits"));
             }
         }
         if memory.len() > self.limits.max_segments.into() {
-            wrong = wrong.or(Some("it has too many pieces of memory"));
+            wrong = wrong.or(Some("it has too many memory segments"));
         }
         if bytes != u64::from(rq.len_bytes()) {
-            wrong = wrong.or(Some("its memory is not as long as it is"));
+            wrong = wrong.or(Some("its memory segments do not add up to its length"));
         }
         if let Some(wrong) = wrong {
             oracle.accuse("limits", format!("{} on drive {}: {wrong}", describe(rq), self.drive));
@@ -270,7 +275,7 @@ impl Queue {
         (memory, stamps)
     }
 
-    /// Which of the limits a request breaks, but for those of memory.
+    /// Names the limit that a request breaks, if any; limits on memory are checked elsewhere.
     fn broken_limit(&self, rq: &Request<Simulated>) -> Option<&'static str> {
         let (limits, nr) = (&self.limits, rq.nr_sectors());
         let longest = match rq.op() {
@@ -283,7 +288,7 @@ impl Queue {
         let block = u64::from(limits.logical_block_size >> 9);
         let has_data = rq.op().has_data();
         [
-            (nr == 0 || nr > longest, "its length"),
+            (nr == 0 || nr > longest, "its length exceeds the limit"),
             (!(rq.sector() | u64::from(nr)).is_multiple_of(block), "it is not whole blocks"),
             (
                 chunk != 0 && has_data && rq.sector() / chunk != last / chunk,

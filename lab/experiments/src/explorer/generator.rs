@@ -1,21 +1,21 @@
-//! From a seed to a scenario: what may happen, and how often.
+//! Generation of a scenario from a seed: the range and the frequency of every setting.
 //!
-//! Called by workers and by tests. Most scenarios are small and have one or two things that go
-//! wrong, since that is where bugs are and what runs fast; every setting of the layer comes up
-//! within some hundred seeds. Settings are drawn one by one, so that a bug that needs five of them
-//! together is met once in a hundred thousand seeds; profiles.rs draws such combinations as a
-//! whole. Invariant: a pure function of the seed; what it makes is valid.
+//! Called by workers and by tests. Most scenarios are small and have one or two faults, because
+//! such runs are fast and that is where bugs are found. Every setting of the block layer comes up
+//! within some hundred seeds. Settings are drawn one by one, so a bug that needs five of them
+//! together comes up once in a hundred thousand seeds; profiles.rs draws such combinations as a
+//! whole. Invariant: the scenario is a pure function of the seed, and is valid.
 
 use super::random::Random;
 use super::scenario::{
     ChannelSpec, Disturbance, DisturbanceKind, DriveSpec, FaultSpec, LayerSpec, LayoutSpec,
     LimitSpec, MachineSpec, Scenario, SpreadSpec, StackSpec,
 };
-use super::scheduler_spec::OrderSpec;
+use super::scheduler_spec::SchedulerSpec;
 use super::serving::{ModeSpec, ServingSpec};
 
 impl Scenario {
-    /// The scenario of a seed.
+    /// Derives the scenario of a seed.
     #[must_use]
     pub fn of_seed(seed: u64) -> Scenario {
         let random = &mut Random::new(seed, 1);
@@ -27,7 +27,8 @@ impl Scenario {
         let mut channels = channels(random, &machine);
         let shares = layer.shared_tags || drives.iter().any(|drive| drive.drive_tags);
         if shares {
-            // Nor does a request that was given up free its tag before somebody polls its queue.
+            // A request that was given up keeps its tag until somebody polls its queue; sharers of
+            // the tags would wait for that.
             let anybodys = drives.iter_mut().filter(|drive| !drive.owned);
             anybodys.for_each(|drive| {
                 let faults = &mut drive.faults;
@@ -38,8 +39,8 @@ impl Scenario {
             }
         }
         if shares || channels.len() > 1 {
-            // A channel that goes away with requests in flight keeps their tags, and a flush that
-            // others would join, until somebody polls its queue: it has to wait for them.
+            // A dropped channel's requests keep their tags, and a flush that others join stays
+            // open, until somebody polls the queue. So each channel drains before it goes away.
             channels.iter_mut().for_each(|channel| channel.drain_us = 5_000_000);
         }
         let mut disturbances = Vec::new();
@@ -50,8 +51,8 @@ impl Scenario {
         }
         one_freeze_per_drive(&mut disturbances);
         if drives.iter().any(|drive| drive.faults.stuck > 0 && !drive.owned) {
-            // What was given up stays inside until somebody polls that queue, which need not be
-            // anybody who waits: a freeze may last as long.
+            // A request that was given up stays in the drive until somebody polls its queue, which
+            // a freeze cannot force: the freeze may last as long.
             disturbances.retain(|d| !matches!(d.what, DisturbanceKind::Freeze(..)));
         }
         let serving = ServingSpec::default();
@@ -78,8 +79,8 @@ impl Scenario {
         scenario
     }
 
-    /// Decides who serves, and what happens to them; by chances of its own, and inline scenarios
-    /// stay as they are.
+    /// Draws the serving mode and its disturbances from a random stream of its own, so that seeds
+    /// with inline serving stay as they are.
     fn be_served(&mut self, random: &mut Random) {
         let (drives, cpus) = (self.drives.len(), self.machine.cpus());
         self.serving = ServingSpec::of_seed(random, drives, cpus);
@@ -97,7 +98,7 @@ impl Scenario {
         }
         let stuck = self.drives.iter().any(|drive| drive.faults.stuck > 0 && !drive.owned);
         if !stuck && random.per_mille(300) {
-            // Switching freezes, and freezes are not counted.
+            // A mode switch freezes the drives, and freezes do not nest.
             self.disturbances.retain(|d| !matches!(d.what, DisturbanceKind::Freeze(..)));
             for _ in 0..random.within(1, 3) {
                 let modes = [ModeSpec::Inline, ModeSpec::PerDrive, ModeSpec::PerVolume];
@@ -114,7 +115,8 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// Decides whether a drive grows, by chances of its own: other scenarios stay as they are.
+    /// Draws whether a drive grows, from a random stream of its own, so that other seeds stay as
+    /// they are.
     fn grow_one(&mut self, random: &mut Random) {
         if !random.per_mille(100) {
             return;
@@ -133,15 +135,15 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// Decides whether drives have schedulers, which change while I/O is under way; by chances of
-    /// its own: other scenarios stay as they are.
+    /// Draws whether drives get schedulers that change under I/O, from a random stream of its own,
+    /// so that other seeds stay as they are.
     fn be_scheduled(&mut self, random: &mut Random) {
         if self.layer.stack != StackSpec::Mq || !random.per_mille(250) {
             return;
         }
         for _ in 0..random.within(1, 3) {
             let drive = random.below(self.drives.len() as u64) as u32;
-            let what = DisturbanceKind::Schedule(drive, OrderSpec::draw(random));
+            let what = DisturbanceKind::Schedule(drive, SchedulerSpec::draw(random));
             let most = random.pick(&[0, 0, 20, 100, 500]);
             let at_us = random.within(0, most);
             let cpu = random.within(0, self.machine.cpus() - 1);
@@ -151,8 +153,8 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// Decides whether the drives complete at once, and whether several threads are inside their
-    /// queues then; by chances of its own: other scenarios stay as they are.
+    /// Draws whether the drives complete at once, and whether several threads may then be inside a
+    /// queue, from a random stream of its own, so that other seeds stay as they are.
     fn be_immediate(&mut self, random: &mut Random) {
         if self.fair || self.has_owned() || !random.per_mille(150) {
             return;
@@ -332,7 +334,8 @@ fn disturbance(
     Disturbance { at_us: random.within(0, most), cpu: random.within(0, machine.cpus() - 1), what }
 }
 
-/// A freeze is not counted: two of one drive at a time would end with the first.
+/// Keeps one freeze per drive: freezes do not nest, so two overlapping ones would both end with the
+/// first.
 fn one_freeze_per_drive(list: &mut Vec<Disturbance>) {
     let mut seen = Vec::new();
     list.retain(|disturbance| {

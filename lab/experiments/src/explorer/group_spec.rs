@@ -1,6 +1,6 @@
-//! `GroupSpec`: a group of a scenario, as plain data.
+//! `GroupSpec`: an I/O group (weight, priority, limits) of a scenario, as plain data.
 //!
-//! Which bios belong to it, and what is judged, is in sharing.rs.
+//! The choice of each bio's group, and the checks on groups, are in sharing.rs.
 
 use millrace_block::{GroupConfig, GroupId, GroupLimits, LatencyTarget, Priority};
 use serde::{Deserialize, Serialize};
@@ -8,22 +8,22 @@ use serde::{Deserialize, Serialize};
 use super::random::Random;
 use super::time::NS_PER_US;
 
-/// Rates are saved up for so long, the least that there is.
+/// Burst of a group's IOPS limit, in nanoseconds: the shortest that the limit allows.
 pub(super) const BURST_NS: u64 = 1_000_000;
 
-/// A group.
+/// Settings of one I/O group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GroupSpec {
-    /// Its share, 1 to 10,000.
+    /// Weight, 1 to 10,000.
     pub weight: u32,
-    /// The first group is its parent.
+    /// If true, the group is a child of the first group.
     pub below: bool,
-    /// 0: realtime, 1: best-effort, 2: idle.
+    /// I/O priority class: 0 realtime, 1 best-effort, 2 idle.
     pub priority: u8,
-    /// I/Os a second; 0 for no limit.
+    /// Limit in I/Os per second; 0 for no limit.
     pub iops: u32,
-    /// Latency that 99 % are to keep, in microseconds; 0 for none.
+    /// Latency target for the 99th percentile, in microseconds; 0 for none.
     pub target_us: u32,
 }
 

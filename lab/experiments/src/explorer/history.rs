@@ -1,9 +1,10 @@
-//! `History`: who wrote each sector, and what a read may find there.
+//! `History`: every change of each sector, and the data that a read may find there.
 //!
-//! Part of the oracle. A sector behaves like a regular register: a read may find what any write
-//! left that began before the read ended, unless another write, which began after that one had
-//! ended, was acknowledged before the read began. A write that failed may have happened; one that
-//! timed out may happen at any time. Source: Lamport, "On interprocess communication", 1986.
+//! Part of the oracle. A sector behaves like a regular register: a read may find the data of any
+//! write that began before the read ended, unless a newer write, which began after that one had
+//! ended, was acknowledged before the read began. A failed write may or may not have taken effect;
+//! one that timed out may take effect at any time. Source: Lamport, "On interprocess
+//! communication", 1986.
 
 use std::ops::Range;
 
@@ -11,20 +12,20 @@ use millrace_block::Status;
 
 use super::oracle::{BioRecord, stamp_of};
 
-/// No change.
+/// End of a sector's list of changes.
 const NONE: u32 = u32::MAX;
 
-/// A change of a sector.
+/// One change of a sector, linked to the change before it.
 #[derive(Debug, Clone, Copy)]
 struct SectorChange {
     bio: u32,
-    /// The one before, of the same sector.
+    /// Index of the same sector's previous change, or `NONE`.
     before: u32,
 }
 
-/// Changes of each sector, in the order in which they were submitted.
+/// All changes, in order of submission, with a linked list per sector.
 pub(super) struct History {
-    /// The last one of each sector.
+    /// Index of each sector's latest change, or `NONE`.
     last: Vec<u32>,
     changes: Vec<SectorChange>,
 }
@@ -45,7 +46,7 @@ impl History {
     pub(super) fn remove(&mut self, range: Range<u64>, bio: u32) {
         for sector in range {
             let Some(mut place) = self.last.get(sector as usize).copied() else { return };
-            // As if it had never come: those behind it see those before it.
+            // Unlink the change, as if it had never been submitted.
             let mut behind = NONE;
             while place != NONE {
                 let SectorChange { bio: found, before } = self.changes[place as usize];
@@ -59,7 +60,7 @@ impl History {
         }
     }
 
-    /// The bios that changed a sector, the last one first.
+    /// Iterates over the bios that changed a sector, latest first.
     fn of(&self, sector: u64) -> impl Iterator<Item = u32> + Clone + '_ {
         let mut place = self.last[sector as usize];
         std::iter::from_fn(move || {
@@ -69,13 +70,14 @@ impl History {
         })
     }
 
-    /// Whether nobody else has changed the sector since this bio was submitted.
+    /// Returns true if every other bio that changed the sector had ended before this one was
+    /// submitted.
     pub(super) fn is_alone(&self, bios: &[BioRecord], sector: u64, bio: u32) -> bool {
         let submitted = bios[bio as usize].submitted;
         self.of(sector).filter(|id| *id != bio).all(|id| bios[id as usize].ended < submitted)
     }
 
-    /// What is wrong with finding a stamp, if anything is.
+    /// Returns an error text if a read may not find `stamp` in the sector.
     pub(super) fn wrong(
         &self,
         bios: &[BioRecord],
@@ -85,7 +87,7 @@ impl History {
     ) -> Option<String> {
         let changes = self.of(sector);
         let fits = |id: &u32| stamp_of(bios[*id as usize].op, u64::from(*id), sector) == stamp;
-        // Nothing was written before the first change: as if zeroes had been, at time 0.
+        // Before the first change a sector holds zeroes, as if they had been written at time 0.
         let mut legal = stamp == 0 && !overwritten(bios, changes.clone(), 0, read);
         let mut found = stamp == 0;
         for id in changes.clone().filter(fits) {
@@ -97,13 +99,13 @@ impl History {
         }
         match (legal, found) {
             (true, _) => None,
-            (false, true) => Some(format!("what was overwritten before: {}", name(stamp))),
-            (false, false) => Some(format!("what nobody wrote there: {}", name(stamp))),
+            (false, true) => Some(format!("data that was overwritten before: {}", name(stamp))),
+            (false, false) => Some(format!("data that was never written there: {}", name(stamp))),
         }
     }
 }
 
-/// Whether a change that began after `ended` was acknowledged before the read began.
+/// Returns true if a change that began after `ended` was acknowledged before the read began.
 fn overwritten(
     bios: &[BioRecord],
     mut changes: impl Iterator<Item = u32>,

@@ -1,32 +1,33 @@
-//! `Map`: where a sector of the volume lies, worked out sector by sector.
+//! `SectorMap`: translates a sector of the volume to a drive and a sector on it, by plain
+//! arithmetic.
 //!
-//! The plain model of crates/block/src/volume.rs: no shifts, no parts, nothing shared with it.
-//! Made by run.rs, asked by the oracle and by submitters.
+//! The reference model for crates/block/src/volume.rs: no shifts, no splitting, and no shared code.
+//! Built by run.rs; used by the oracle and by submitters.
 
 use super::scenario::{LayoutSpec, Scenario};
 
-/// A volume's layout.
+/// Layout of a volume, as the oracle computes it.
 #[derive(Debug, Clone)]
-pub(super) struct Map {
+pub(super) struct SectorMap {
     stripe: Option<u64>,
-    /// Sectors used of each drive.
+    /// Sectors of each drive that the volume uses.
     used: Vec<u64>,
-    /// Sectors of the volume when all drives have grown.
+    /// Size of the volume in sectors when all drives have grown.
     pub(super) capacity: u64,
-    /// Sectors that it has by now, as it was told last.
+    /// Current size of the volume in sectors, as last announced by the block layer.
     pub(super) told: u64,
-    /// Sectors of a block of the volume.
+    /// Block size of the volume, in sectors.
     pub(super) block: u64,
 }
 
-impl Map {
-    pub(super) fn new(scenario: &Scenario) -> Map {
-        let at_first = Map::of_sizes(scenario, |drive| scenario.sectors_at_first(drive));
-        let whole = Map::of_sizes(scenario, |drive| scenario.drives[drive].sectors.into());
-        Map { told: at_first.capacity, ..whole }
+impl SectorMap {
+    pub(super) fn new(scenario: &Scenario) -> SectorMap {
+        let at_first = SectorMap::of_sizes(scenario, |drive| scenario.sectors_at_first(drive));
+        let whole = SectorMap::of_sizes(scenario, |drive| scenario.drives[drive].sectors.into());
+        SectorMap { told: at_first.capacity, ..whole }
     }
 
-    fn of_sizes(scenario: &Scenario, sectors: impl Fn(usize) -> u64) -> Map {
+    fn of_sizes(scenario: &Scenario, sectors: impl Fn(usize) -> u64) -> SectorMap {
         let block = scenario.drives.iter().map(|d| u64::from(d.limits.block / 512));
         let block = block.max().unwrap_or(1);
         let mut used: Vec<u64> = Vec::new();
@@ -44,10 +45,10 @@ impl Map {
             used.iter_mut().for_each(|sectors| *sectors = least);
         }
         let capacity = used.iter().sum();
-        Map { stripe, capacity, told: capacity, used, block }
+        SectorMap { stripe, capacity, told: capacity, used, block }
     }
 
-    /// Drive, and sector on it.
+    /// Returns the drive's index and the sector on that drive.
     pub(super) fn place(&self, sector: u64) -> (usize, u64) {
         match self.stripe {
             Some(chunk) => {

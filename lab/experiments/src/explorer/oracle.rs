@@ -1,13 +1,13 @@
-//! `Oracle`: what should be true of a run, told of every event, and what was found not to be.
+//! `Oracle`: the model of a correct run; it is told of every event and records the first violation.
 //!
-//! Holds the plain model: every bio, who wrote which sector when, what the drives hold and what
-//! would survive a power cut. Submitters tell it of bios (before they are submitted, and when they
-//! come back), drives of requests. One simulated thread runs at a time, and the order of calls is
-//! the order of events. Behind one plain mutex that is never held over a call to the machine, so it
-//! costs no virtual time: such a call may let another simulated thread run, which would wait for
-//! the mutex on the same thread of the system, for ever. Builds with debug assertions stop at the
-//! first such call, all others where somebody would wait. Invariants checked: ARCHITECTURE.md,
-//! "Invariants"; design rules 1 to 3.
+//! Holds the plain model: every bio, the writes of each sector in order, the drives' content, and
+//! the part that would survive a power cut. Submitters report bios (before submission and on
+//! completion), drives report requests. One simulated thread runs at a time, and the order of calls
+//! is the order of events. The oracle lies behind a plain mutex that must never be held across a
+//! call to the machine, so it costs no virtual time: such a call may switch to another simulated
+//! thread, which would wait for the mutex on the same system thread for ever. Builds with debug
+//! assertions stop at the first such call, other builds where a thread would wait. Invariants
+//! checked: ARCHITECTURE.md, "Invariants"; design rules 1 to 3.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -17,20 +17,20 @@ use serde::{Deserialize, Serialize};
 
 use super::disk_image::DiskImage;
 use super::history::History;
-use super::map::Map;
+use super::map::SectorMap;
 use super::scenario::Scenario;
 
-/// What went wrong first.
+/// The first invariant that a run broke.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Violation {
-    /// A word or two: which invariant.
+    /// Short name of the invariant, such as `flush` or `starvation`.
     pub kind: String,
-    /// What happened.
+    /// Description of the event that broke it.
     pub detail: String,
 }
 
-/// A piece of memory: first byte, and the one past its end.
-pub(super) type Span = (usize, usize);
+/// Address range of a piece of memory: first byte, and the byte past its end.
+pub(super) type MemoryRange = (usize, usize);
 
 /// A bio as its submitter sees it.
 #[derive(Debug, Clone)]
@@ -40,42 +40,42 @@ pub(super) struct BioRecord {
     pub(super) flags: OpFlags,
     pub(super) sector: u64,
     pub(super) nr: u64,
-    pub(super) memory: Vec<Span>,
+    pub(super) memory: Vec<MemoryRange>,
     pub(super) foreign: bool,
-    /// When it was submitted and when it came back, in events; 0 and `u64::MAX` if not yet.
+    /// Event numbers of submission and completion; 0 and `u64::MAX` until they happen.
     pub(super) submitted: u64,
     pub(super) ended: u64,
     pub(super) status: Option<Status>,
     submitted_ns: u64,
-    /// The longest that it may take.
+    /// Longest time that the bio may take, in nanoseconds.
     bound_ns: u64,
-    /// The bound that holds once the layer has taken the bio.
+    /// Bound that replaces `bound_ns` once the block layer has accepted the bio.
     taken_bound_ns: u64,
     log_len: usize,
     expects: ExpectedStatus,
 }
 
-/// Which statuses a bio may or must come back with.
+/// Statuses with which a bio may or must complete.
 #[derive(Debug, Clone, Copy, Default)]
 struct ExpectedStatus {
-    /// A bit for each status that a drive gave a request that may be a part of it.
+    /// Bit set of the statuses of failed requests that may belong to this bio.
     may: u32,
-    /// One of those requests certainly was.
+    /// True if a failed request certainly belonged to this bio.
     must_fail: bool,
     must_time_out: bool,
     unsupported: bool,
 }
 
-/// A request that failed or was given up, as far as it tells whose it was.
+/// A request that failed or was given up, with the data that identifies its bios.
 pub(super) struct FailedRequest<'a> {
     pub(super) drive: usize,
     pub(super) op: Op,
     pub(super) sector: u64,
     pub(super) nr: u64,
-    pub(super) memory: &'a [Span],
+    pub(super) memory: &'a [MemoryRange],
 }
 
-/// Why drives may rightly have requests that no bio waits for.
+/// Reasons why drives may rightly hold requests that no bio waits for.
 struct Leftovers {
     /// Bios of dropped channels may still be inside drives.
     strays: bool,
@@ -83,47 +83,46 @@ struct Leftovers {
     may_time_out: bool,
 }
 
-/// Drives that complete nothing for a while, and whom that holds up.
-struct Stalls {
-    /// For each drive, whether it does.
+/// Drives that complete nothing for a while, and the I/O that they hold up.
+struct StallPlan {
+    /// For each drive, true if it stalls at some time.
     drives: Vec<bool>,
-    /// All I/O waits for it.
+    /// All I/O waits for a stalled drive, also I/O to other drives.
     all: bool,
     longest_ns: u64,
-    /// After this much more an I/O has been forgotten.
+    /// Bound on an I/O's time beyond any stall, in nanoseconds.
     bound_ns: u64,
 }
 
-/// All that is known of a run.
+/// The complete model of a run.
 pub(super) struct Oracle {
-    pub(super) map: Map,
+    pub(super) map: SectorMap,
     pub(super) media: Vec<DiskImage>,
     pub(super) bios: Vec<BioRecord>,
     live: Vec<u32>,
     history: History,
     /// Acknowledged changes: drive, sector, and the drive's number of that change.
     log: Vec<(u32, u32, u32)>,
-    /// So much of the log has been found durable.
+    /// Length of the prefix of `log` that was found durable.
     durable: usize,
-    /// Memory that drives have, by its first byte.
+    /// Memory that drives may access: last byte + 1, by first byte.
     held: BTreeMap<usize, usize>,
     events: u64,
-    stalls: Stalls,
+    stalls: StallPlan,
     leftovers: Leftovers,
-    /// Channels that are to be dropped.
+    /// For each channel, true if it is to be dropped.
     pub(super) stop: Vec<bool>,
     pub(super) violation: Option<Violation>,
     pub(super) ios: u64,
-    /// A sum over all that happened, to tell two runs apart.
+    /// Hash of all events, to compare two runs.
     pub(super) digest: u64,
 }
 
-/// The oracle, shared.
 pub(super) type SharedOracle = Arc<Mutex<Oracle>>;
 
 impl Oracle {
     pub(super) fn new(scenario: &Scenario) -> Oracle {
-        let map = Map::new(scenario);
+        let map = SectorMap::new(scenario);
         Oracle {
             media: (0..)
                 .zip(&scenario.drives)
@@ -137,7 +136,7 @@ impl Oracle {
             durable: 0,
             held: BTreeMap::new(),
             events: 1,
-            stalls: Stalls {
+            stalls: StallPlan {
                 bound_ns: scenario.bound_ns(),
                 drives: scenario.drives.iter().map(|d| d.faults.stall_us.is_some()).collect(),
                 all: scenario.stalls_all(),
@@ -151,30 +150,30 @@ impl Oracle {
         }
     }
 
-    /// The first one counts.
+    /// Records a violation; only the first one counts.
     pub(super) fn accuse(&mut self, kind: &str, detail: String) {
         if self.violation.is_none() {
             self.violation = Some(Violation { kind: kind.to_owned(), detail });
         }
     }
 
-    /// Mixes something that happened into the digest.
+    /// Mixes an event into the digest.
     pub(super) fn note(&mut self, what: u64) {
         self.digest = (self.digest ^ what).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
     }
 
-    /// The number that the next bio will have.
+    /// Returns the number that the next bio will get.
     pub(super) fn next_id(&self) -> u64 {
         self.bios.len() as u64
     }
 
-    /// A bio is about to be submitted. Writes are legal contents from now on.
+    /// Records a bio that is about to be submitted. From now on reads may find its data.
     pub(super) fn submit(&mut self, mut bio: BioRecord, now_ns: u64) {
         let id = self.bios.len() as u32;
         self.events += 1;
         bio.submitted = self.events;
         bio.submitted_ns = now_ns;
-        // Before it is taken, it waits for whatever else waits.
+        // Until the layer accepts it, the bio may wait for a stalled drive that it does not touch.
         bio.bound_ns = self.stalls.bound_ns + self.stalls.longest_ns;
         bio.taken_bound_ns = match self.waits_for_stalled(&bio) {
             true => bio.bound_ns,
@@ -189,7 +188,8 @@ impl Oracle {
         self.bios.push(bio);
     }
 
-    /// The layer has taken a bio: from now on it waits only for what it touches.
+    /// Records that the layer accepted a bio: from now on it waits only for the drives that it
+    /// touches.
     pub(super) fn accept(&mut self, id: u64, now_ns: u64) {
         let bio = &mut self.bios[id as usize];
         if bio.status.is_none() && bio.bound_ns != bio.taken_bound_ns {
@@ -197,7 +197,8 @@ impl Oracle {
         }
     }
 
-    /// Whether a drive that it touches stalls some time, or what it waits for all the same.
+    /// Returns true if the bio may wait for a drive that stalls: it touches one, it flushes all
+    /// drives, or all I/O waits.
     fn waits_for_stalled(&self, bio: &BioRecord) -> bool {
         let around = OpFlags::FUA.with(OpFlags::PREFLUSH);
         let touches = |sector: u64| self.stalls.drives[self.map.place(sector).0];
@@ -207,7 +208,7 @@ impl Oracle {
             || (bio.sector..bio.sector + bio.nr).any(touches)
     }
 
-    /// Some drive that it touches cannot do it.
+    /// Returns true if a drive that the bio touches does not support its operation.
     fn is_unsupported(&self, bio: &BioRecord) -> bool {
         let lacks = |sector: u64| {
             let limits = &self.media[self.map.place(sector).0].limits;
@@ -220,7 +221,7 @@ impl Oracle {
         (bio.sector..bio.sector + bio.nr).any(lacks)
     }
 
-    /// The bio was refused: it never was.
+    /// Removes a bio that the layer refused, as if it had never been submitted.
     pub(super) fn refuse(&mut self, id: u64) {
         let events = self.events;
         let Some(bio) = self.take_live(id) else { return };
@@ -229,20 +230,28 @@ impl Oracle {
         self.history.remove(range, id as u32);
     }
 
-    /// The volume says that it has grown.
+    /// Records a new volume size that the block layer announced.
     pub(super) fn grown(&mut self, sectors: u64) {
         let (old, most) = (self.map.told, self.map.capacity);
         if sectors <= old || sectors > most {
-            self.accuse("capacity", format!("from {old} sectors to {sectors}, of {most} at most"));
+            self.accuse(
+                "capacity",
+                format!(
+                    "the volume grew from {old} to {sectors} sectors; at most {most} are possible"
+                ),
+            );
         }
         self.map.told = sectors;
     }
 
-    /// A bio is refused for its place, of a volume of which so much was known before: rightly?
+    /// Records a bio that was refused as out of range, and checks that it lay past `known_sectors`,
+    /// the volume size known before submission.
     pub(super) fn refuse_outside(&mut self, id: u64, known_sectors: u64) {
         let bio = &self.bios[id as usize];
         if bio.sector + bio.nr <= known_sectors {
-            let text = format!("bio {id} was refused, and the volume had grown to {known_sectors}");
+            let text = format!(
+                "bio {id} was refused although the volume had grown to {known_sectors} sectors"
+            );
             self.accuse("capacity", text);
         }
         self.refuse(id);
@@ -254,19 +263,19 @@ impl Oracle {
         Some(&mut self.bios[id as usize])
     }
 
-    /// A bio came back, with or without its memory.
-    pub(super) fn end(&mut self, id: u64, status: Status, memory: Memory, now_ns: u64) {
+    /// Records the completion of a bio, with its status and the fate of its memory.
+    pub(super) fn end(&mut self, id: u64, status: Status, memory: MemoryFate, now_ns: u64) {
         self.events += 1;
         self.ios += 1;
         self.note(id << 8 | status as u64);
         self.note(now_ns);
         let events = self.events;
         let Some(bio) = self.take_live(id) else {
-            return self.accuse("exactly once", format!("bio {id} came back twice: {status}"));
+            return self.accuse("exactly once", format!("bio {id} completed twice: {status}"));
         };
         (bio.ended, bio.status) = (events, Some(status));
         if status == Status::TimedOut {
-            // Its requests may still take effect.
+            // Requests of a bio that timed out may still take effect.
             bio.ended = u64::MAX;
         }
         let bio = bio.clone();
@@ -280,7 +289,7 @@ impl Oracle {
             let text = format!("{name} took {took_ns} ns; the bound is {bound_ns} ns");
             self.accuse("starvation", text);
         }
-        if memory == Memory::Back {
+        if memory == MemoryFate::Back {
             self.check_memory_is_free(&name, &bio.memory);
         }
         if status.is_ok() {
@@ -288,11 +297,14 @@ impl Oracle {
         }
     }
 
-    fn check_memory_is_free(&mut self, name: &str, memory: &[Span]) {
+    fn check_memory_is_free(&mut self, name: &str, memory: &[MemoryRange]) {
         for (start, end) in memory {
             let below = self.held.range(..end).next_back();
             if below.is_some_and(|(_, held_end)| held_end > start) {
-                self.accuse("memory", format!("{name} came back, and a drive has its memory"));
+                self.accuse(
+                    "memory",
+                    format!("{name} completed while a drive still holds its memory"),
+                );
             }
         }
     }
@@ -331,30 +343,30 @@ impl Oracle {
         }
     }
 
-    /// What a read found, sector by sector.
+    /// Checks the stamps that a read found, sector by sector.
     pub(super) fn check_read(&mut self, id: u64, found: &[u64]) {
         let bio = self.bios[id as usize].clone();
         for (sector, stamp) in (bio.sector..).zip(found) {
             if let Some(wrong) = self.history.wrong(&self.bios, &bio, sector, *stamp) {
                 let name = describe(id, &bio);
-                return self.accuse("data", format!("{name} found at sector {sector} {wrong}"));
+                return self.accuse("data", format!("{name} found in sector {sector} {wrong}"));
             }
         }
     }
 
-    /// A drive takes memory.
-    pub(super) fn hold_memory(&mut self, memory: &[Span]) {
+    /// Records that a drive may access this memory.
+    pub(super) fn hold_memory(&mut self, memory: &[MemoryRange]) {
         self.held.extend(memory.iter().copied());
     }
 
-    /// A drive lets go of memory.
-    pub(super) fn release_memory(&mut self, memory: &[Span]) {
+    /// Records that a drive no longer accesses this memory.
+    pub(super) fn release_memory(&mut self, memory: &[MemoryRange]) {
         for (start, _) in memory {
             self.held.remove(start);
         }
     }
 
-    /// A request failed: some bio has to say so.
+    /// Records a failed request: the bio that it belongs to must report the failure.
     pub(super) fn failed(&mut self, suspect: &FailedRequest<'_>, status: Status) {
         let (touched, exact) = self.owners(suspect);
         for id in &touched {
@@ -364,7 +376,8 @@ impl Oracle {
         }
     }
 
-    /// A request is given up. False if its bios wait for it all the same.
+    /// Records a request that the layer gives up. Returns false if its bios keep waiting for it, as
+    /// bios with foreign memory do.
     pub(super) fn given_up(&mut self, suspect: &FailedRequest<'_>) -> bool {
         let (touched, exact) = self.owners(suspect);
         let foreign = suspect.op.has_data();
@@ -379,7 +392,7 @@ impl Oracle {
         true
     }
 
-    /// The bios that a request may be a part of, and whether they certainly are its.
+    /// Returns the bios that a request may belong to, and true if it certainly belongs to them.
     fn owners(&self, suspect: &FailedRequest<'_>) -> (Vec<u32>, bool) {
         let touches = |id: &u32| {
             let bio = &self.bios[*id as usize];
@@ -400,25 +413,26 @@ impl Oracle {
             }
         };
         let touched: Vec<u32> = self.live.iter().copied().filter(touches).collect();
-        // One flush may serve several bios, each of which may also have another under way.
+        // One flush request may serve several bios, and each of these may have another flush in
+        // flight.
         let alone = touched.len() == 1 && suspect.op != Op::Flush && !self.leftovers.strays;
         let exact = suspect.op.has_data() || alone;
         (touched, exact)
     }
 
-    /// A channel is gone: nobody waits for its bios any more.
+    /// Forgets the bios of a dropped channel.
     pub(super) fn forget(&mut self, channel: usize) {
         let (bios, before) = (&self.bios, self.live.len());
         self.live.retain(|id| bios[*id as usize].channel != channel);
         self.leftovers.strays |= self.live.len() < before;
     }
 
-    /// Whether drives may rightly have requests that no bio waits for.
+    /// Returns true if drives may rightly hold requests that no bio waits for.
     pub(super) fn may_keep_requests(&self) -> bool {
         self.leftovers.strays || self.leftovers.may_time_out
     }
 
-    /// Looks for a bio that waits beyond its bound.
+    /// Checks that no bio has waited beyond its bound.
     pub(super) fn check_patience(&mut self, now_ns: u64) {
         let waits = |id: &&u32| {
             let bio = &self.bios[**id as usize];
@@ -427,23 +441,23 @@ impl Oracle {
         if let Some(id) = self.live.iter().find(waits).copied() {
             let bio = &self.bios[id as usize];
             let name = describe(id.into(), bio);
-            let text = format!("{name} has not come back within {} ns", bio.bound_ns);
+            let text = format!("{name} has not completed within {} ns", bio.bound_ns);
             self.accuse("starvation", text);
         }
     }
 
-    /// The run is over: nothing may be left.
+    /// Checks at the end of the run that every bio has come back.
     pub(super) fn check_end(&mut self) {
         if let Some(id) = self.live.first().copied() {
             let name = describe(id.into(), &self.bios[id as usize]);
             let count = self.live.len();
-            self.accuse("exactly once", format!("{count} bios never came back; one is {name}"));
+            self.accuse("exactly once", format!("{count} bios never completed; one is {name}"));
         }
     }
 }
 
 impl BioRecord {
-    /// A bio that is about to be submitted.
+    /// Creates the record of a bio before its submission.
     pub(super) fn new(
         channel: usize,
         (op, flags): (Op, OpFlags),
@@ -469,16 +483,16 @@ impl BioRecord {
     }
 }
 
-/// What became of the memory of a bio that came back.
+/// Fate of a completed bio's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Memory {
-    /// The memory came back, or the bio had none.
+pub(super) enum MemoryFate {
+    /// The bio came back with its memory, or had none.
     Back,
-    /// A drive may still write it, so it was kept.
+    /// The layer kept the memory because a drive may still write it.
     Kept,
 }
 
-/// What a bio leaves in a sector.
+/// Returns the stamp that a bio leaves in a sector; 0 for discard and write-zeroes.
 pub(super) fn stamp_of(op: Op, id: u64, sector: u64) -> u64 {
     if op == Op::Write { (id + 1) << 24 | (sector & 0xff_ffff) } else { 0 }
 }
@@ -493,7 +507,7 @@ fn wrong_status(expects: &ExpectedStatus, status: Status) -> Option<&'static str
         Status::Ok => None,
         Status::NotSupported if expects.unsupported => None,
         _ if may => None,
-        _ => Some("no drive said so"),
+        _ => Some("no drive reported this status"),
     }
 }
 

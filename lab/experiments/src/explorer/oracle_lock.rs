@@ -1,18 +1,18 @@
-//! `OracleGuard`: the oracle of an exploration, while one simulated thread has it.
+//! `OracleGuard`: exclusive access to an exploration's oracle by one simulated thread.
 //!
-//! The oracle lies in a mutex of the system, which knows nothing of simulated threads: all of them
-//! run on one thread of the system, so that whoever called the machine while it holds the oracle
-//! would have the next one wait for ever. Used by both explorations.
+//! The oracle lies in a system mutex, which knows nothing of simulated threads. All of them run on
+//! one system thread, so a simulated thread that called the machine while holding the oracle would
+//! make the next one wait for ever. Used by both explorations.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
-use millrace_simulator::{Simulated, Still};
+use millrace_simulator::{Simulated, StillGuard};
 
-/// The oracle, for a moment in which nothing happens on the machine.
+/// A locked oracle. The machine must not be called while the guard exists.
 pub(crate) struct OracleGuard<'a, O> {
     oracle: MutexGuard<'a, O>,
-    _still: Still,
+    _still: StillGuard,
 }
 
 impl<O> Deref for OracleGuard<'_, O> {
@@ -29,18 +29,18 @@ impl<O> DerefMut for OracleGuard<'_, O> {
     }
 }
 
-/// The oracle, for a moment.
+/// Locks the oracle.
 ///
 /// # Panics
-/// If another simulated thread has it: that one called the machine meanwhile, and will not go on
-/// before this one does.
+/// If another simulated thread holds it: that thread called the machine while it held the oracle,
+/// and cannot continue before this one does.
 #[track_caller]
 pub(crate) fn lock_oracle<O>(shared: &Mutex<O>) -> OracleGuard<'_, O> {
     let oracle = match shared.try_lock() {
         Ok(oracle) => oracle,
         Err(TryLockError::Poisoned(oracle)) => oracle.into_inner(),
         Err(TryLockError::WouldBlock) => {
-            panic!("explore itself: the judge was held over a call to the machine")
+            panic!("explore itself: the oracle was held across a call to the machine")
         }
     };
     OracleGuard { oracle, _still: Simulated::hold_still() }

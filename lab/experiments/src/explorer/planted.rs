@@ -1,6 +1,6 @@
-//! Planted bugs by name, for the proof that the explorer finds them.
+//! Seeded bugs by name, for the proof that the explorer finds them.
 //!
-//! Only the build of `cargo xtask planted` has any: it patches the production lines, see
+//! Only builds made by `cargo xtask planted` contain them: it patches the production sources, see
 //! `millrace_machine::plant`. Called by workers.
 
 mod names;
@@ -9,10 +9,10 @@ use millrace_machine::plant::{HOOKS, Plant, with};
 
 pub use names::{CACHE_PLANTS, PLANTS};
 
-/// Runs `body` with the bug of this name planted, or with none.
+/// Runs `body` with the named bug enabled, or without any bug for None.
 ///
 /// # Errors
-/// If there is no such bug, or the tree is not patched.
+/// If there is no bug of this name, or the sources are not patched.
 pub fn with_bug<R>(name: Option<&str>, body: impl FnOnce() -> R) -> Result<R, String> {
     let bugs = [
         Plant::SkippedWakeUp,
@@ -42,12 +42,14 @@ pub fn with_bug<R>(name: Option<&str>, body: impl FnOnce() -> R) -> Result<R, St
     let found = PLANTS.iter().chain(&CACHE_PLANTS).zip(bugs).find(|(known, _)| **known == name);
     match found {
         Some(_) if !HOOKS => {
-            Err(format!("--plant {name}: no hooks in this tree; use cargo xtask planted"))
+            Err(format!("--plant {name}: this build has no seeded bugs; use cargo xtask planted"))
         }
         Some((_, bug)) => Ok(with(bug, body)),
         None => {
             let (names, of_cache) = (PLANTS.join(", "), CACHE_PLANTS.join(", "));
-            Err(format!("--plant {name}: one of {names}, or with --cache {of_cache}"))
+            Err(format!(
+                "--plant {name}: unknown bug; use one of {names}, or with --cache {of_cache}"
+            ))
         }
     }
 }

@@ -1,22 +1,19 @@
-//! Themes: combinations of settings in which bugs have hidden, drawn as a whole.
+//! Profiles: combinations of settings in which bugs have hidden, drawn as a whole.
 //!
-//! generator.rs draws each setting by itself, so what needs many of them at once comes up rarely.
-//! Of 580,000 seeds 20 found bugs that the 60,000 seeds of an earlier count had not, which was no
-//! wonder: at one in 29,000, 60,000 seeds meet none with a chance of one in eight, and each of the
-//! four causes alone was far rarer.
+//! generator.rs draws each setting by itself, so a combination of many settings is rare. A campaign
+//! of 580,000 seeds had 20 seeds that found bugs which an earlier campaign of 60,000 seeds had
+//! missed. The four causes, with their frequency under independent draws:
 //!
-//! - One in 70,000: a volume with one list, whose only channel (others made it drain) went away at
-//!   once, while a drive with few tags had given it all of them: the next channel waited for a tag
-//!   and looked at no queue.
-//! - One in 120,000: discards or write-zeroes of more parts than a channel had slots for, on a
-//!   drive that stalled, beside bios in parts for others. It needs a mode other than inline, for
-//!   which alone drives stalled, and limits small for those two operations and for no other.
-//! - One in 150,000: a time slice that ended between two instructions of explore itself.
-//! - One in 580,000: a drive that belongs to its thread (others look again soon by themselves),
-//!   without timeouts, which refuses the last request of a batch of two or more, and has answered
-//!   all others by the time that it is asked.
+//! - One seed in 70,000: a volume with one list, whose only channel went away at once while a drive
+//!   with few tags had given it all of them. The next channel waited for a tag and polled no queue.
+//! - One in 120,000: discards or write-zeroes with more parts than a channel had slots, on a drive
+//!   that stalled, beside split bios for other drives. It needs a serving mode other than inline,
+//!   the only one with stalls, and small limits for these two operations only.
+//! - One in 150,000: a time slice that ended between two instructions of the explorer itself.
+//! - One in 580,000: a drive whose queue belongs to its thread, without timeouts, that refuses the
+//!   last request of a batch after it has completed all the others.
 //!
-//! Called by generator.rs. Invariant: as there.
+//! Called by generator.rs. Invariant: as there, a scenario is a pure function of its seed.
 
 use super::random::Random;
 use super::scenario::{
@@ -25,13 +22,14 @@ use super::scenario::{
 use super::serving::{ModeSpec, ServingSpec};
 
 impl Scenario {
-    /// Some scenarios have a theme, by chances of their own: the others stay as they are.
+    /// Gives some scenarios a profile, drawn from a random stream of its own so that other seeds
+    /// stay as they are.
     pub(super) fn follow_theme(&mut self, random: &mut Random) {
         match random.below(60) {
             0..4 => self.be_abandoned(random),
             4..8 => self.be_busy(random),
             8..10 => self.be_switched(random),
-            // It takes ten times as long as others.
+            // These runs take ten times as long as others.
             10 => self.be_stalled(random),
             11 | 12 => self.be_stopped(random),
             _ => {}
@@ -44,7 +42,7 @@ impl Scenario {
         self.disturbances.push(Disturbance { at_us, cpu, what });
     }
 
-    /// The only channel goes away at once, whatever it has in flight in drives with few tags.
+    /// Profile: the only channel goes away at once with I/O in flight on drives that have few tags.
     fn be_abandoned(&mut self, random: &mut Random) {
         self.channels.truncate(1);
         let channel = &mut self.channels[0];
@@ -63,7 +61,7 @@ impl Scenario {
             self.serving.mode = random.pick(&modes);
         }
         if random.per_mille(700) {
-            // Workers poll what others have left.
+            // Workers would poll the queues that the channel leaves behind.
             self.serving.workers.clear();
             self.disturbances.retain(|d| !matches!(d.what, DisturbanceKind::Leave(..)));
         }
@@ -72,9 +70,9 @@ impl Scenario {
         self.disturb(random, DisturbanceKind::Drop(0));
     }
 
-    /// Drives that are often too busy, and answer at once; most of them belong to threads that
-    /// nothing but the drive makes look at them, and that have one bio of two parts at a time: what
-    /// comes after would have them look.
+    /// Profile: drives that are often busy and complete at once. Most of their queues belong to
+    /// threads with one two-part bio at a time, so nothing but the drive's own wake-up makes the
+    /// thread retry: a later bio would hide a lost retry.
     fn be_busy(&mut self, random: &mut Random) {
         self.serving = ServingSpec::default();
         let ends = |what: DisturbanceKind| {
@@ -106,7 +104,8 @@ impl Scenario {
         }
     }
 
-    /// One of several drives answers nothing for long, in the midst of bios of many parts.
+    /// Profile: one of several drives answers nothing for long, in the midst of bios with many
+    /// parts.
     fn be_stalled(&mut self, random: &mut Random) {
         let moves = |what: DisturbanceKind| {
             matches!(what, DisturbanceKind::Switch(_) | DisturbanceKind::Grow(..))
@@ -127,7 +126,7 @@ impl Scenario {
         }
         for channel in &mut self.channels {
             channel.mix = [6, 8, 2, 2, 2];
-            // Enough parts for more than there are slots, and no more: all of them have to wait.
+            // More parts than a channel has slots, so that bios have to wait, but not many more.
             channel.blocks = random.pick(&[2, 12, 24]);
             channel.depth = channel.depth.min(8);
             channel.batch = channel.batch.min(channel.depth);
@@ -135,8 +134,8 @@ impl Scenario {
         self.stall_one(random);
     }
 
-    /// The process is stopped for longer than the timeout. Its drives go on meanwhile, or stop with
-    /// it and need a little longer; no request is to blame, so none may time out.
+    /// Profile: the process is stopped for longer than the timeout. Its drives go on meanwhile, or
+    /// stop with it and need a little longer. No request is at fault, so none may time out.
     fn be_stopped(&mut self, random: &mut Random) {
         self.layer.timeout_us = random.pick(&[1_000_000, 3_000_000, 30_000_000]);
         let for_us = random.within(self.layer.timeout_us, 3 * self.layer.timeout_us);
@@ -150,7 +149,7 @@ impl Scenario {
         }
         self.disturb(random, DisturbanceKind::Stop(for_us));
         if stops_all {
-            // A pause that nobody else may hold up.
+            // Nothing may drain the drives during their pause.
             let drains = |what: DisturbanceKind| {
                 matches!(what, DisturbanceKind::Switch(_) | DisturbanceKind::Freeze(..))
             };
@@ -158,10 +157,10 @@ impl Scenario {
         }
     }
 
-    /// The mode changes again and again, while drives with few tags are held up, too.
+    /// Profile: the serving mode changes repeatedly while drives with few tags are quiesced.
     fn be_switched(&mut self, random: &mut Random) {
         if self.drives.iter().any(|drive| drive.faults.stuck > 0 && !drive.owned) {
-            // As in generator.rs: a freeze may last as long.
+            // As in generator.rs: a freeze could last as long as a stuck request.
             return;
         }
         let ends = |what: DisturbanceKind| {

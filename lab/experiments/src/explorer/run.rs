@@ -1,8 +1,9 @@
-//! `run`: a scenario on the simulated machine, from the first disk to the last check.
+//! `run`: runs a scenario on the simulated machine, from building the volume to the last check.
 //!
 //! Builds the volume inside the simulation, starts submitters, disturbances and the watchdog, joins
-//! them, lets drives give back what timed out, and asks the oracle. Called by workers, one scenario
-//! after the other on one thread. Invariant: the outcome is a function of the scenario.
+//! them, collects requests that timed out from the drives, and asks the oracle. Called by workers,
+//! one scenario after the other on one thread. Invariant: the outcome is a function of the
+//! scenario.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,28 +17,28 @@ use millrace_simulator::{SimError, Simulated, Simulation};
 use serde::{Deserialize, Serialize};
 
 use super::disturbance::{disturb, watch};
-use super::drive::Drive;
+use super::drive::ModelDrive;
 use super::oracle::{Oracle, SharedOracle, Violation};
 use super::oracle_lock::lock_oracle;
 use super::scenario::{ChannelSpec, DisturbanceKind, LayoutSpec, Scenario};
-use super::scheduler_spec::OrderSpec;
+use super::scheduler_spec::SchedulerSpec;
 use super::sharing::GroupEnds;
 use super::submitter::{RunState, Submitter};
 use super::time::NS_PER_US;
 use super::workers;
 
-/// What came of a run.
+/// Result of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Outcome {
-    /// I/Os that came back.
+pub struct ScenarioOutcome {
+    /// Number of bios that completed.
     pub ios: u64,
-    /// Simulated events.
+    /// Number of simulated events.
     pub events: u64,
-    /// Virtual time.
+    /// Virtual duration in nanoseconds.
     pub virtual_ns: u64,
-    /// A sum over all that happened.
+    /// Hash of all events, to compare two runs.
     pub digest: u64,
-    /// What went wrong first.
+    /// First violation found, or None if the run was correct.
     pub violation: Option<Violation>,
 }
 
@@ -45,21 +46,22 @@ thread_local! {
     static CURRENT: RefCell<Option<SharedOracle>> = const { RefCell::new(None) };
 }
 
-/// What the oracle of the run in progress on this thread has found, for a program that panics.
+/// Returns the violation that the oracle of this thread's current run has found so far. For panic
+/// handlers.
 #[must_use]
 pub fn violation_so_far() -> Option<Violation> {
     CURRENT.with_borrow(|shared| shared.as_ref()?.try_lock().ok()?.violation.clone())
 }
 
-/// Runs a scenario.
+/// Runs a scenario and returns its outcome.
 ///
 /// # Errors
-/// If the scenario makes no sense.
-pub fn run(scenario: &Scenario) -> Result<Outcome, String> {
+/// If the scenario is invalid.
+pub fn run(scenario: &Scenario) -> Result<ScenarioOutcome, String> {
     scenario.check()?;
     let simulation = Simulation::new(&scenario.machine.model(), scenario.seed);
     let simulation = simulation.map_err(|error| error.to_string())?;
-    // The watchdog is there long before; this ends what even that does not see.
+    // The watchdog acts long before this limit, which ends runs that even the watchdog cannot see.
     let simulation = simulation.time_limit_ns(scenario.bound_ns().saturating_mul(200));
     let shared: SharedOracle = Arc::new(Mutex::new(Oracle::new(scenario)));
     CURRENT.set(Some(Arc::clone(&shared)));
@@ -85,7 +87,7 @@ pub fn run(scenario: &Scenario) -> Result<Outcome, String> {
     oracle.note(events);
     oracle.note(virtual_ns);
     let (ios, digest, violation) = (oracle.ios, oracle.digest, oracle.violation.clone());
-    Ok(Outcome { ios, events, virtual_ns, digest, violation })
+    Ok(ScenarioOutcome { ios, events, virtual_ns, digest, violation })
 }
 
 fn panic_text(error: &SimError) -> String {
@@ -95,12 +97,13 @@ fn panic_text(error: &SimError) -> String {
     }
 }
 
-/// The first thread of the machine.
+/// Runs the scenario; body of the first simulated thread.
 fn play(scenario: &Scenario, shared: &SharedOracle) {
     let volume = build(scenario, shared);
     let (capacity, expected) = (volume.capacity(), lock_oracle(shared).map.told);
     if capacity != expected {
-        lock_oracle(shared).accuse("capacity", format!("{capacity} sectors, not {expected}"));
+        lock_oracle(shared)
+            .accuse("capacity", format!("the volume has {capacity} sectors instead of {expected}"));
         return;
     }
     let channels = scenario.channels.len();
@@ -159,7 +162,7 @@ fn start_threads(state: &Arc<RunState>, start_ns: u64) -> Vec<SimThread> {
     threads
 }
 
-/// All threads have ended: nothing may be left.
+/// Checks after all threads have ended that no request, tag or bio is left.
 fn finish(state: &Arc<RunState>) {
     let used = |state: &RunState| state.volume.disks().iter().any(|disk| disk.tags_in_use() > 0);
     let keeps = lock_oracle(&state.oracle).may_keep_requests();
@@ -174,34 +177,40 @@ fn finish(state: &Arc<RunState>) {
     let mut oracle = lock_oracle(&state.oracle);
     let (told, all) = (oracle.map.told, oracle.map.capacity);
     if told != all {
-        oracle.accuse("capacity", format!("{told} sectors in the end, not {all}"));
+        oracle.accuse("capacity", format!("the volume ended with {told} sectors instead of {all}"));
     }
     for (drive, (tags, stats)) in leftovers.into_iter().enumerate() {
         if tags > 0 && !(keeps && leaves) {
-            oracle.accuse("tags", format!("{tags} tags of drive {drive} never came back"));
+            oracle.accuse("tags", format!("{tags} tags of drive {drive} were never freed"));
         }
         let (queued, ended) = (stats.queued(), stats.ios());
         if queued != ended && !keeps {
-            let text = format!("drive {drive}: {queued} bios were queued, {ended} came back");
+            let text = format!("drive {drive}: {queued} bios were queued, {ended} completed");
             oracle.accuse("accounting", text);
         }
         if !stats.ops.iter().all(adds_up) {
-            oracle.accuse("accounting", format!("drive {drive}: stages and total disagree"));
+            oracle.accuse(
+                "accounting",
+                format!("drive {drive}: the stage times do not add up to the total"),
+            );
         }
     }
     let bios = oracle.ios;
     if handed_back != bios && !keeps {
-        let text = format!("{bios} bios came back, {handed_back} are in their tenants' accounts");
+        let text =
+            format!("{bios} bios completed, but the volume's statistics count {handed_back}");
         oracle.accuse("accounting", text);
     }
     if waiting > 0 && !keeps {
-        oracle
-            .accuse("accounting", format!("{waiting} chains are said to wait, and none is there"));
+        oracle.accuse(
+            "accounting",
+            format!("the volume counts {waiting} waiting chains, but none is left"),
+        );
     }
     oracle.check_end();
 }
 
-/// Whether the stages of an operation's I/Os come to the whole.
+/// Returns true if the stage times of an operation's I/Os add up to the total.
 fn adds_up(op: &OpSnapshot) -> bool {
     let stages = [&op.q2g, &op.g2i, &op.i2d];
     let before_d: u64 = stages.iter().map(|state| state.sum_ns()).sum();
@@ -210,10 +219,11 @@ fn adds_up(op: &OpSnapshot) -> bool {
         && before_d + op.service.sum_ns() == op.total.sum_ns()
 }
 
-/// Turns of sweepers at most.
+/// Upper limit on rounds of sweeper threads.
 const SWEEPS_MAX: u32 = 16;
 
-/// Polls every queue that any thread may run, after the time of all that was forgotten.
+/// Polls every queue that any thread may run, after all stuck requests have come due, so that
+/// requests left behind give back their tags.
 fn sweep(state: &Arc<RunState>) {
     let latest = state.scenario.drives.iter().map(|d| {
         let stalled_us = d.faults.stall_us.map_or(0, |[at_us, for_us]| at_us + for_us);
@@ -223,8 +233,8 @@ fn sweep(state: &Arc<RunState>) {
     lock_oracle(&state.oracle).media.iter_mut().for_each(super::disk_image::DiskImage::calm);
     Simulated::charge(latest.max().unwrap_or(0) + 1_000);
     let disks = state.volume.disks();
-    // A scheduler would let the sweepers' reads go before what others left behind.
-    disks.iter().for_each(|disk| OrderSpec::None.set(disk));
+    // A scheduler would let the sweepers' reads overtake the requests left behind.
+    disks.iter().for_each(|disk| SchedulerSpec::None.set(disk));
     let any: Vec<usize> =
         (0..disks.len()).filter(|at| disks[*at].kind() == QueueKind::AnyThread).collect();
     if any.is_empty() {
@@ -246,10 +256,10 @@ fn sweep(state: &Arc<RunState>) {
         away: 0,
         drain_us: 5_000_000,
     };
-    // With twice the turns: a request that waits for a tag may be served by another thread. What a
-    // channel that is gone has left in software queues is dispatched by the sweepers, too: each
-    // such request may be in flight when the last sweeper goes, so there are more turns as long as
-    // tags are in use. A tag that is lost stays in use whoever polls.
+    // At least two rounds: a request that waits for a tag may be served by another thread. Sweepers
+    // also dispatch requests that a dropped channel left in software queues; these may be in flight
+    // when the last sweeper ends, so more rounds follow as long as tags are in use. A leaked tag
+    // stays in use however often the queues are polled.
     let in_use = || disks.iter().any(|disk| disk.tags_in_use() > 0);
     for round in 0..SWEEPS_MAX {
         if round >= 2 && !in_use() {
@@ -265,9 +275,9 @@ fn sweep(state: &Arc<RunState>) {
     }
 }
 
-struct Sink(SharedOracle);
+struct DigestSink(SharedOracle);
 
-impl TraceSink for Sink {
+impl TraceSink for DigestSink {
     fn trace(&self, event: &TraceEvent) {
         lock_oracle(&self.0).note(event.sector << 8 | event.action as u64);
     }
@@ -283,13 +293,14 @@ fn build(scenario: &Scenario, shared_oracle: &SharedOracle) -> Arc<Volume<Simula
         sharing: Sharing::Controller,
         node: None,
     };
-    let shared = || Controller::new(controller()).expect("a checked scenario");
+    let shared = || Controller::new(controller()).expect("the scenario was checked before");
     let shared = layer.shared_tags.then(shared);
     let disk = |(number, spec): (usize, &super::scenario::DriveSpec)| {
         let (spec, oracle, immediate) = (spec.clone(), Arc::clone(shared_oracle), layer.immediate);
-        let drive = Drive { number, spec, oracle, immediate };
-        let trace =
-            layer.traced.then(|| Arc::new(Sink(Arc::clone(shared_oracle))) as Arc<dyn TraceSink>);
+        let drive = ModelDrive { number, spec, oracle, immediate };
+        let trace = layer
+            .traced
+            .then(|| Arc::new(DigestSink(Arc::clone(shared_oracle))) as Arc<dyn TraceSink>);
         let config = DiskConfig {
             name: format!("drive{number}"),
             stack: layer.stack.into(),
@@ -297,7 +308,7 @@ fn build(scenario: &Scenario, shared_oracle: &SharedOracle) -> Arc<Volume<Simula
             hardware_queues: layer.hardware.into(),
             queue_depth: None,
             timeout_ns: u64::from(layer.timeout_us) * NS_PER_US,
-            // Not at all, a little, or as long as by default.
+            // The seed picks no wait at all, a short wait, or the default wait.
             entrance: Entrance {
                 inside: match layer.each {
                     true => Inside::Each,
@@ -312,7 +323,7 @@ fn build(scenario: &Scenario, shared_oracle: &SharedOracle) -> Arc<Volume<Simula
             trace,
             ..DiskConfig::default()
         };
-        Disk::<Simulated>::new(Box::new(drive), config).expect("a checked scenario")
+        Disk::<Simulated>::new(Box::new(drive), config).expect("the scenario was checked before")
     };
     let disks: Vec<_> = scenario.drives.iter().enumerate().map(disk).collect();
     let layout = match scenario.layout {
@@ -320,5 +331,5 @@ fn build(scenario: &Scenario, shared_oracle: &SharedOracle) -> Arc<Volume<Simula
         LayoutSpec::Stripe(chunk_sectors) => Layout::Stripe { chunk_sectors },
     };
     let serving = scenario.serving.config();
-    Volume::with_serving("volume", layout, disks, serving).expect("a checked scenario")
+    Volume::with_serving("volume", layout, disks, serving).expect("the scenario was checked before")
 }

@@ -9,61 +9,62 @@ use millrace_simulator::Model;
 use serde::{Deserialize, Serialize};
 
 use super::group_spec::GroupSpec;
-use super::scheduler_spec::OrderSpec;
+use super::scheduler_spec::SchedulerSpec;
 use super::serving::{ModeSpec, ServingSpec};
 
-/// Longest time after which whoever waits in vain looks again.
+/// Longest time until a thread that waits for a tag polls again, in nanoseconds.
 const LOOK_NS: u64 = 1_000_000;
 
-/// A machine, a volume on it, programs that use it, and what goes wrong.
+/// A machine, a volume on it, the channels that use it, and the faults and disturbances.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// Decides the order of CPUs, latencies, offsets, and which requests fail.
+    /// Seed of the order of CPUs, the latencies, the offsets, and the failing requests.
     pub seed: u64,
-    /// The machine.
+    /// The simulated machine.
     pub machine: MachineSpec,
-    /// How the layer is set up.
+    /// Configuration of the block layer.
     pub layer: LayerSpec,
-    /// How the drives are joined.
+    /// Layout of the volume.
     pub layout: LayoutSpec,
-    /// The drives, 1 or more.
+    /// Drives of the volume, at least one.
     pub drives: Vec<DriveSpec>,
-    /// How the drives are served.
+    /// Serving mode and worker threads.
     #[serde(default, skip_serializing_if = "ServingSpec::is_inline")]
     pub serving: ServingSpec,
-    /// The groups beside the default one; bios belong to any of them.
+    /// I/O groups beside the default group; bios are spread over all of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupSpec>,
-    /// Each channel has the group of its number, always has something waiting, and gets its share.
+    /// If true, each channel uses the group of its own number and always has I/O waiting, and the
+    /// oracle checks that each group gets its share.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub fair: bool,
-    /// The submitting threads, 1 or more.
+    /// Submitting threads, at least one.
     pub channels: Vec<ChannelSpec>,
-    /// What is done to the volume meanwhile.
+    /// Disturbances of the volume during the run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disturbances: Vec<Disturbance>,
 }
 
-/// A variant of `Model::plain`.
+/// Simulated machine, as a variation of `Model::plain`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MachineSpec {
-    /// Sockets, 1 to 4.
+    /// Number of sockets, 1 to 4.
     pub sockets: u32,
-    /// CPUs of each, 1 to 16.
+    /// CPUs per socket, 1 to 16.
     pub cores: u32,
-    /// Costs of memory accesses, in percent of the plain model's.
+    /// Cost of memory accesses, in percent of the plain model's.
     pub cache_percent: u32,
-    /// Costs of stages, likewise.
+    /// Cost of the block layer's stages, in percent of the plain model's.
     pub work_percent: u32,
-    /// Costs of sleeping and waking, likewise.
+    /// Cost of sleeping and waking, in percent of the plain model's.
     pub thread_percent: u32,
-    /// Greatest deviation of a state's cost, 0 to 100.
+    /// Greatest deviation of a stage's cost, in percent, 0 to 100.
     pub jitter_percent: u32,
 }
 
-/// `Stack`, in words.
+/// Block layer design, by its configuration name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StackSpec {
@@ -71,135 +72,135 @@ pub enum StackSpec {
     Mq,
     /// Single-queue.
     Sq,
-    /// Past the layer.
+    /// Raw: past the block layer.
     Raw,
 }
 
-/// `Spread`, in words.
+/// Number of queues, by its configuration name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SpreadSpec {
-    /// A queue for each core.
+    /// One queue per core.
     Core,
-    /// A queue for each node.
+    /// One queue per NUMA node.
     Node,
-    /// One queue.
+    /// One queue in all.
     One,
 }
 
-/// How the layer is set up: the same for all drives.
+/// Block layer configuration, the same for all drives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LayerSpec {
-    /// The design.
+    /// Block layer design.
     pub stack: StackSpec,
-    /// Software queues.
+    /// Number of software queues.
     pub software: SpreadSpec,
-    /// Hardware queues.
+    /// Number of hardware queues.
     pub hardware: SpreadSpec,
-    /// Time after which a request is given up; 0 for never.
+    /// Request timeout in microseconds; 0 for none.
     pub timeout_us: u32,
-    /// Times are taken for each I/O, not once a batch.
+    /// Take timestamps for each I/O instead of once per batch.
     pub stamp_each: bool,
-    /// Events are traced.
+    /// Emit trace events.
     pub traced: bool,
     /// All drives share one tag set.
     pub shared_tags: bool,
-    /// The drives complete at once.
+    /// Drives complete requests at once.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub immediate: bool,
-    /// Several threads are inside a hardware queue at the same time; for drives that complete at
+    /// Several threads may be inside a hardware queue at a time; only for drives that complete at
     /// once.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub each: bool,
 }
 
-/// How drives are joined.
+/// Layout of a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LayoutSpec {
-    /// One behind the other; one drive alone is this too.
+    /// Drives one after the other; also used for a single drive.
     Linear,
-    /// Round robin by chunks of so many sectors.
+    /// Striped over all drives; chunk size in sectors.
     Stripe(u32),
 }
 
-/// A drive.
+/// A model drive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DriveSpec {
-    /// Its size.
+    /// Size in sectors.
     pub sectors: u32,
-    /// Each queue belongs to a thread; else any thread may run it.
+    /// If true, each queue belongs to one thread; otherwise any thread may run it.
     pub owned: bool,
-    /// Most hardware queues.
+    /// Largest number of hardware queues.
     pub queues: u16,
-    /// Tags.
+    /// Number of tags.
     pub depth: u32,
-    /// All queues share them.
+    /// If true, all queues of the drive share its tags.
     pub drive_tags: bool,
-    /// What it takes in one request.
+    /// Request limits of the drive.
     pub limits: LimitSpec,
-    /// Least and greatest time that a request takes, in nanoseconds.
+    /// Shortest and longest service time of a request, in nanoseconds.
     pub latency_ns: [u32; 2],
-    /// What goes wrong.
+    /// Faults of the drive.
     #[serde(default, skip_serializing_if = "FaultSpec::is_none")]
     pub faults: FaultSpec,
 }
 
-/// What a drive takes in one request.
+/// Request limits of a drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LimitSpec {
-    /// Bytes of a block.
+    /// Logical block size in bytes.
     pub block: u32,
-    /// Longest read or write.
+    /// Longest read or write, in sectors.
     pub max_sectors: u32,
-    /// Most pieces of memory.
+    /// Most memory segments per request.
     pub max_segments: u16,
-    /// Longest piece in bytes; 0 for any.
+    /// Longest memory segment in bytes; 0 for no limit.
     pub segment_bytes: u32,
-    /// No piece crosses a page.
+    /// If true, no memory segment crosses a 4 KiB page.
     pub page_boundary: bool,
-    /// No request crosses a multiple of this; 0 for any.
+    /// No request crosses a multiple of this many sectors; 0 for no such boundary.
     pub chunk_sectors: u32,
-    /// Longest discard; 0 for none.
+    /// Longest discard in sectors; 0 if not supported.
     pub discard_sectors: u32,
-    /// Longest write-zeroes; 0 for none.
+    /// Longest write-zeroes in sectors; 0 if not supported.
     pub zeroes_sectors: u32,
-    /// What is written may be lost until a flush.
+    /// The drive has a volatile write cache: writes may be lost until a flush.
     pub cache: bool,
-    /// Takes FUA itself.
+    /// The drive supports FUA.
     pub fua: bool,
 }
 
-/// What goes wrong in a drive.
+/// Faults of a drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FaultSpec {
-    /// Requests that fail, of a thousand.
+    /// Requests that fail, per thousand.
     pub errors: u32,
-    /// First sector of a bad range, and the one past its end.
+    /// Range of bad sectors: first, and the one past the end.
     pub bad: Option<[u32; 2]>,
-    /// Requests that are late, of a thousand.
+    /// Requests that are delayed, per thousand.
     pub slow: u32,
-    /// By how much.
+    /// Delay of such a request, in microseconds.
     pub slow_us: u32,
-    /// Times that it is too busy, of a thousand.
+    /// Submissions refused because the drive is busy, per thousand.
     pub busy: u32,
-    /// Requests that are forgotten, of a thousand: they time out.
+    /// Requests that get stuck, and may time out, per thousand.
     pub stuck: u32,
-    /// After how long it remembers them.
+    /// Time until a stuck request completes, in microseconds.
     pub stuck_us: u32,
-    /// When it dies.
+    /// Time at which the drive dies, in microseconds.
     pub dead_us: Option<u32>,
-    /// From when on it completes nothing, and for how long.
+    /// Stall of the drive, in which it completes nothing: start and length in microseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stall_us: Option<[u32; 2]>,
 }
 
 impl FaultSpec {
-    /// Nothing goes wrong.
+    /// Returns true if the drive has no faults.
     pub fn is_none(&self) -> bool {
         *self == FaultSpec::default()
     }
@@ -209,72 +210,72 @@ impl FaultSpec {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChannelSpec {
-    /// Its CPU.
+    /// CPU that the thread runs on.
     pub cpu: u32,
     /// Most I/Os in flight.
     pub depth: u32,
-    /// I/Os in all.
+    /// Total number of I/Os.
     pub ios: u32,
-    /// I/Os submitted before it polls.
+    /// I/Os submitted between two polls.
     pub batch: u32,
-    /// What it does after each poll, in nanoseconds.
+    /// Longest think time after each poll, in nanoseconds.
     pub think_ns: u32,
-    /// Reads, writes, flushes, discards and write-zeroes, in relation to each other.
+    /// Relative shares of reads, writes, flushes, discards and write-zeroes.
     pub mix: [u32; 5],
-    /// Most blocks of an I/O.
+    /// Longest I/O, in blocks.
     pub blocks: u32,
-    /// I/Os that start where the last one ended, of a thousand.
+    /// I/Os that start where the previous one ended, per thousand.
     pub sequential: u32,
-    /// Of several pieces of memory.
+    /// I/Os with several memory segments, per thousand.
     pub vectored: u32,
-    /// On memory of its own.
+    /// I/Os on memory that the submitter owns (foreign bios), per thousand.
     pub foreign: u32,
-    /// Writes with FUA.
+    /// Writes with FUA, per thousand.
     pub fua: u32,
-    /// Writes with PREFLUSH.
+    /// Writes with PREFLUSH, per thousand.
     pub preflush: u32,
-    /// I/Os outside of its own region.
+    /// I/Os outside of the channel's own region, per thousand.
     pub away: u32,
-    /// How long it waits for its I/O when it is dropped.
+    /// Time that a dropped channel waits for its I/O, in microseconds.
     pub drain_us: u32,
 }
 
-/// Something done to the volume at some moment.
+/// A disturbance of the volume at some moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Disturbance {
-    /// When, from the start.
+    /// Time since the start, in microseconds.
     pub at_us: u32,
-    /// On which CPU.
+    /// CPU that the disturbance runs on.
     pub cpu: u32,
-    /// What.
+    /// Kind of the disturbance.
     pub what: DisturbanceKind,
 }
 
-/// What is done.
+/// Kinds of disturbances.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DisturbanceKind {
-    /// A drive is frozen until it is empty, and for so many microseconds: drive and time.
+    /// Freezes a drive, waits until it is drained, and unfreezes it later: drive, microseconds.
     Freeze(u32, u32),
-    /// A drive is quiesced for so many microseconds: drive and time.
+    /// Quiesces a drive and unquiesces it later: drive, microseconds.
     Quiesce(u32, u32),
-    /// A channel is dropped, whatever it has in flight.
+    /// Drops a channel, whatever it has in flight.
     Drop(u32),
-    /// All are.
+    /// Drops all channels.
     Shutdown,
-    /// The process does not run for so many microseconds, while its drives go on.
+    /// Stops the process for this many microseconds while its drives go on.
     Stop(u32),
-    /// The volume is served so from now on.
+    /// Switches the volume to another serving mode.
     Switch(ModeSpec),
-    /// A worker's thread ends; another takes its place after so many microseconds, or none if 0.
+    /// Ends a worker's thread; a new one replaces it after this many microseconds, or never if 0.
     Leave(u32, u32),
-    /// A drive has so many eighths of its sectors until then, and its volume grows: drive and
-    /// eighths; the last drive of a linear volume, once.
+    /// Grows a drive and its volume: drive, and eighths of its sectors that it has before. At most
+    /// one per scenario, and in a linear layout only of the last drive.
     Grow(u32, u32),
-    /// A drive has this scheduler from now on: drive and scheduler; the stack mq only.
-    Schedule(u32, OrderSpec),
-    /// A group has other settings from now on: group and settings.
+    /// Changes a drive's scheduler: drive, scheduler. Only with the mq design.
+    Schedule(u32, SchedulerSpec),
+    /// Changes a group's settings: group, settings.
     Regroup(u32, GroupSpec),
 }
 
@@ -299,7 +300,7 @@ impl From<SpreadSpec> for Spread {
 }
 
 impl MachineSpec {
-    /// The machine.
+    /// Builds the machine model.
     pub(super) fn model(&self) -> Model {
         let mut model = Model::plain(self.sockets, self.cores);
         let (cache, threads, work) = (&mut model.cache, &mut model.threads, &mut model.work);
@@ -320,14 +321,14 @@ impl MachineSpec {
         model
     }
 
-    /// CPUs in all.
+    /// Returns the total number of CPUs.
     pub(super) fn cpus(&self) -> u32 {
         self.sockets * self.cores
     }
 }
 
 impl LimitSpec {
-    /// The limits as the layer takes them.
+    /// Converts to the block layer's limits.
     pub(super) fn limits(&self) -> QueueLimits {
         QueueLimits {
             logical_block_size: self.block,
@@ -345,16 +346,16 @@ impl LimitSpec {
 }
 
 impl Scenario {
-    /// One line of JSON.
+    /// Returns the scenario as one line of JSON.
     ///
     /// # Panics
-    /// Never: plain data always prints.
+    /// Never: plain data always serializes.
     #[must_use]
     pub fn line(&self) -> String {
-        serde_json::to_string(self).expect("plain data prints")
+        serde_json::to_string(self).expect("plain data always serializes")
     }
 
-    /// Whether it can be run at all.
+    /// Checks that the scenario can be run; the error says what it lacks.
     pub(super) fn check(&self) -> Result<(), String> {
         let cpus = self.machine.cpus();
         let named = self.channels.iter().map(|c| c.cpu);
@@ -364,7 +365,7 @@ impl Scenario {
             (!(1..=256).contains(&cpus), "1 to 256 CPUs"),
             (
                 named.chain(self.disturbances.iter().map(|d| d.cpu)).any(|cpu| cpu >= cpus),
-                "every cpu one of the machine's",
+                "every cpu below the machine's number of CPUs",
             ),
             (
                 self.channels.iter().any(|c| c.depth == 0 || c.batch == 0 || c.blocks == 0),
@@ -378,20 +379,20 @@ impl Scenario {
                     (DisturbanceKind::Grow(drive, _), _) => drive as usize >= self.drives.len(),
                     _ => false,
                 }),
-                "growth of its drives, of a linear volume of the last one",
+                "growth only of existing drives, and in a linear layout only of the last one",
             ),
             (
                 self.is_scheduled() && self.layer.stack != StackSpec::Mq,
-                "the stack mq for a scheduler",
+                "stack mq if a drive has a scheduler",
             ),
-            (!self.has_sound_groups(), "groups that can be opened, and changes of those only"),
+            (!self.has_sound_groups(), "valid groups, and changes of existing groups only"),
             (
                 self.channels.iter().any(|c| c.mix.iter().sum::<u32>() == 0),
-                "a share above 0 in every mix",
+                "at least one share above 0 in every mix",
             ),
         ];
         match wrong.iter().find(|(wrong, _)| *wrong) {
-            Some((_, text)) => Err(format!("scenario: it needs {text}")),
+            Some((_, text)) => Err(format!("scenario needs {text}")),
             None => self.serving.check(cpus).and_then(|()| self.check_drives()),
         }
     }
@@ -416,7 +417,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// Sectors that a drive has at first.
+    /// Returns the initial size of a drive in sectors.
     pub(super) fn sectors_at_first(&self, drive: usize) -> u64 {
         let sectors = u64::from(self.drives[drive].sectors);
         let least = match self.layout {
@@ -432,22 +433,22 @@ impl Scenario {
         part.map_or(sectors, |eighths| (sectors * eighths.min(8) / 8).max(least).min(sectors))
     }
 
-    /// Whether some drive grows.
+    /// Returns true if some drive grows.
     pub(super) fn grows(&self) -> bool {
         self.disturbances.iter().any(|d| matches!(d.what, DisturbanceKind::Grow(..)))
     }
 
-    /// Whether some drive has a scheduler at some time.
+    /// Returns true if some drive has a scheduler at some time.
     pub(super) fn is_scheduled(&self) -> bool {
         self.disturbances.iter().any(|d| matches!(d.what, DisturbanceKind::Schedule(..)))
     }
 
-    /// Whether some drive's queues belong to threads.
+    /// Returns true if some drive's queues belong to threads.
     pub(super) fn has_owned(&self) -> bool {
         self.drives.iter().any(|drive| drive.owned)
     }
 
-    /// Whether a request may be given up.
+    /// Returns true if a request may exceed its timeout.
     pub(super) fn may_time_out(&self) -> bool {
         let timeout_us = self.layer.timeout_us;
         let stalls = |f: &FaultSpec| f.stall_us.is_some_and(|[_, for_us]| for_us >= timeout_us);
@@ -456,8 +457,9 @@ impl Scenario {
         timeout_us > 0 && self.drives.iter().any(|drive| late(&drive.faults))
     }
 
-    /// The longest that an I/O may take, in virtual nanoseconds: what is in flight at most, one
-    /// after the other, three times; what holds everything up; and the layer's own periods.
+    /// Returns the longest virtual time that an I/O may take, in nanoseconds: three times the
+    /// service of everything in flight, one request after the other, plus all delays that hold
+    /// everything up, plus the layer's own periods.
     #[must_use]
     pub fn bound_ns(&self) -> u64 {
         let requests = self.in_flight_max();
@@ -468,10 +470,9 @@ impl Scenario {
         let late_ns = most(&|d| late(d.faults.slow, d.faults.slow_us));
         let stuck_ns = most(&|d| late(d.faults.stuck, d.faults.stuck_us));
         let busy_ns = most(&|d| u64::from(d.faults.busy) * 100);
-        // Whoever gives a tag back starts what waited for it in another queue, whose own threads
-        // find it at their next look, a millisecond later at most.
-        // Nor is a channel told that plugs while others give tags back, as all do with one queue:
-        // what found no tag stays in the plug until the next look.
+        // A freed tag starts the request that waited for it in another queue, whose own threads
+        // find it at their next poll, a millisecond later at most. Nor is a plugging channel woken
+        // when others free tags: a request without a tag stays in its plug until the next poll.
         let shares = self.layer.shared_tags
             || self.layer.stack == StackSpec::Sq
             || self.drives.iter().any(|d| d.drive_tags)
@@ -483,7 +484,7 @@ impl Scenario {
             .iter()
             .map(|d| match d.what {
                 DisturbanceKind::Freeze(_, us) | DisturbanceKind::Quiesce(_, us) => u64::from(us),
-                // Until the drives are drained, and everybody has looked again.
+                // Time until the drives are drained and every thread has polled again.
                 DisturbanceKind::Switch(_) => 2_000,
                 DisturbanceKind::Schedule(_, order) => order.longest_us(),
                 _ => 0,
@@ -494,9 +495,11 @@ impl Scenario {
             _ => 0,
         });
         let stopped_ns = stopped_us.sum::<u64>() * 1_000;
-        // Without timeouts an owner looks at its queue once a second only: too late.
+        // Without timeouts an owner polls its queue only once a second, so a stuck request is found
+        // late.
         let timeout_ns = if stuck_ns > 0 { 2_000_000_000 } else { 0 };
-        // A chain may see each of the others go before it, and batches of what came later.
+        // With a scheduler, each other chain may go before this one, and so may batches that came
+        // later.
         let passes = if self.is_scheduled() { 12 } else { 3 };
         100_000_000
             + passes * requests * each_ns
@@ -508,7 +511,7 @@ impl Scenario {
             + self.groups_hold_ns(requests)
     }
 
-    /// Requests that can be in flight or wait at a time, at most.
+    /// Returns the most requests that can be in flight or waiting at a time.
     fn in_flight_max(&self) -> u64 {
         let block = self.drives.iter().map(|d| u64::from(d.limits.block / 512)).max();
         let block = block.unwrap_or(1);

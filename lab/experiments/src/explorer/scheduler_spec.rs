@@ -1,8 +1,9 @@
-//! `OrderSpec`: the scheduler of a drive in a scenario, and when it changes.
+//! `SchedulerSpec`: the scheduler of a drive in a scenario.
 //!
-//! Deadline with expiries of microseconds, and a scheduler that only this crate has: it keeps each
-//! chain for a while although the drive has room, so that the layer's timers are used. Derived from
-//! a seed apart from all else. Called by generator.rs, scenario.rs and disturbance.rs.
+//! Offers the deadline scheduler with expiries of microseconds, and a test scheduler that holds
+//! each chain back for a while although the drive has room, so that the layer's timers are
+//! exercised. Drawn from a random stream of its own. Called by generator.rs, scenario.rs and
+//! disturbance.rs.
 
 use std::collections::VecDeque;
 
@@ -16,50 +17,51 @@ use serde::{Deserialize, Serialize};
 use super::random::Random;
 use super::time::NS_PER_US;
 
-/// A scheduler, in words.
+/// Scheduler of a drive, by its configuration name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum OrderSpec {
-    /// First come, first served.
+pub enum SchedulerSpec {
+    /// No scheduler: first come, first served.
     None,
-    /// Deadline: a read goes first after so many microseconds, a write after four times as many.
+    /// Deadline: reads expire after this many microseconds, writes after four times as many.
     Deadline(u32),
-    /// First come, first served, but each chain waits for so many microseconds.
+    /// First come, first served, but each chain is held back for this many microseconds.
     Delay(u32),
-    /// By weights of groups.
+    /// Shares the drive by the groups' weights.
     Fair,
-    /// By latency targets of groups.
+    /// Serves groups by their latency targets.
     Latency,
 }
 
-impl OrderSpec {
-    /// How long it may keep a chain back, or let others go before, in microseconds.
+impl SchedulerSpec {
+    /// Returns the longest time that the scheduler may hold a chain back or let others pass it, in
+    /// microseconds.
     pub(super) fn longest_us(self) -> u64 {
         match self {
-            OrderSpec::None => 0,
-            OrderSpec::Deadline(expire_us) => 4 * u64::from(expire_us),
-            OrderSpec::Delay(us) => us.into(),
-            // A group of priority idle waits longest.
-            OrderSpec::Fair | OrderSpec::Latency => 200_000,
+            SchedulerSpec::None => 0,
+            SchedulerSpec::Deadline(expire_us) => 4 * u64::from(expire_us),
+            SchedulerSpec::Delay(us) => us.into(),
+            // A group of idle priority waits longest.
+            SchedulerSpec::Fair | SchedulerSpec::Latency => 200_000,
         }
     }
 
-    /// A scheduler, drawn.
-    pub(super) fn draw(random: &mut Random) -> OrderSpec {
+    /// Draws a random scheduler.
+    pub(super) fn draw(random: &mut Random) -> SchedulerSpec {
         match random.below(10) {
-            6 | 7 => OrderSpec::Fair,
-            8 | 9 => OrderSpec::Latency,
-            0 => OrderSpec::None,
-            1 => OrderSpec::Delay(random.pick(&[1, 20, 200])),
-            _ => OrderSpec::Deadline(random.pick(&[1, 20, 200, 1_000])),
+            6 | 7 => SchedulerSpec::Fair,
+            8 | 9 => SchedulerSpec::Latency,
+            0 => SchedulerSpec::None,
+            1 => SchedulerSpec::Delay(random.pick(&[1, 20, 200])),
+            _ => SchedulerSpec::Deadline(random.pick(&[1, 20, 200, 1_000])),
         }
     }
 
-    /// Gives a drive this scheduler.
+    /// Attaches this scheduler to a drive.
     pub(super) fn set(self, disk: &Disk<Simulated>) {
         let set = match self {
-            OrderSpec::None => disk.set_scheduler(SchedulerKind::None),
-            OrderSpec::Deadline(expire_us) => {
+            SchedulerSpec::None => disk.set_scheduler(SchedulerKind::None),
+            SchedulerSpec::Deadline(expire_us) => {
                 let read_expire_ns = u64::from(expire_us) * NS_PER_US;
                 let config = DeadlineConfig {
                     read_expire_ns,
@@ -70,24 +72,24 @@ impl OrderSpec {
                 let deadline = Deadline::new(config, disk.queue_count().1);
                 disk.set_own_scheduler(|hctx| deadline.queue(hctx))
             }
-            OrderSpec::Fair => disk.set_scheduler(SchedulerKind::Fair),
-            OrderSpec::Latency => disk.set_scheduler(SchedulerKind::Latency),
-            OrderSpec::Delay(us) => disk.set_own_scheduler(|_| {
+            SchedulerSpec::Fair => disk.set_scheduler(SchedulerKind::Fair),
+            SchedulerSpec::Latency => disk.set_scheduler(SchedulerKind::Latency),
+            SchedulerSpec::Delay(us) => disk.set_own_scheduler(|_| {
                 let delay_ns = u64::from(us) * NS_PER_US;
-                Box::new(Delay { chains: VecDeque::new(), delay_ns })
+                Box::new(DelayScheduler { chains: VecDeque::new(), delay_ns })
             }),
         };
-        set.expect("a checked scenario");
+        set.expect("the scenario was checked before");
     }
 }
 
-/// First come, first served, each chain after a while.
-struct Delay {
+/// Test scheduler: first come, first served, each chain held back for `delay_ns`.
+struct DelayScheduler {
     chains: VecDeque<BioChain<Simulated>>,
     delay_ns: u64,
 }
 
-impl Scheduler<Simulated> for Delay {
+impl Scheduler<Simulated> for DelayScheduler {
     fn insert(&mut self, batch: &mut ChainBatch<'_, Simulated>) {
         self.chains.extend(batch);
     }

@@ -1,9 +1,9 @@
-//! `ServingSpec`: who serves the drives of a scenario, and how long others may wait for one.
+//! `ServingSpec`: serving mode and workers of a scenario's drives.
 //!
-//! Part of a `Scenario`: mode, watermarks, pressure points, and the CPUs of workers. Derived from a
-//! seed apart from all else, so that a seed whose volume is served inline means what it always did.
-//! Also the bound on what must go on beside a drive that stalls. Called by generator.rs, run.rs and
-//! the oracle.
+//! Part of a `Scenario`: mode, watermarks, pressure points, and the CPUs of workers. Drawn from a
+//! random stream of its own, so that seeds with inline serving stay as they are. Also holds the
+//! bounds on the delay caused by a drive that stalls. Called by generator.rs, run.rs and the
+//! oracle.
 
 use millrace_block::{Serving, ServingConfig};
 use serde::{Deserialize, Serialize};
@@ -12,32 +12,32 @@ use super::random::Random;
 use super::scenario::{DisturbanceKind, DriveSpec, FaultSpec, Scenario};
 use super::time::NS_PER_US;
 
-/// `Serving`, in words.
+/// Serving mode (`Serving`), by its configuration name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ModeSpec {
-    /// The submitter.
+    /// The submitting thread serves the drives.
     #[default]
     Inline,
-    /// A worker for each drive.
+    /// One worker per drive.
     PerDrive,
     /// One list for all drives.
     PerVolume,
-    /// The submitter or workers.
+    /// The submitting thread or workers, whichever the load favours.
     Auto,
 }
 
-/// How the drives are served.
+/// Serving mode, its thresholds, and the workers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServingSpec {
-    /// The mode at first.
+    /// Serving mode at the start.
     pub mode: ModeSpec,
-    /// Low and high watermark.
+    /// Low and high watermark of the plug, in requests.
     pub plug: [u32; 2],
-    /// Low and high pressure point.
+    /// Low and high pressure point, in requests.
     pub pressure: [u32; 2],
-    /// The CPU of each worker; drives are dealt out to them in turn.
+    /// CPU of each worker; drives are assigned to workers round robin.
     pub workers: Vec<u32>,
 }
 
@@ -65,31 +65,33 @@ impl Default for ServingSpec {
 }
 
 impl ServingSpec {
-    /// Served inline by the submitters.
+    /// Returns true for the default: served inline by the submitters, with no workers.
     pub fn is_inline(&self) -> bool {
         *self == ServingSpec::default()
     }
 
-    /// The mode as the layer takes it.
+    /// Converts to the block layer's serving configuration.
     pub(super) fn config(&self) -> ServingConfig {
         let ([plug_low, plug_high], [pressure_low, pressure_high]) = (self.plug, self.pressure);
         let serving = self.mode.into();
         ServingConfig { serving, plug_high, plug_low, pressure_high, pressure_low }
     }
 
-    /// Whether it can be run on so many CPUs.
+    /// Checks the thresholds, and that the machine has the workers' CPUs.
     pub(super) fn check(&self, cpus: u32) -> Result<(), String> {
         let sound = |[low, high]: [u32; 2]| low <= high && (1..=65_536).contains(&high);
         if !sound(self.plug) || !sound(self.pressure) {
-            return Err(String::from("scenario: marks are low and high, 1 to 65536"));
+            return Err(String::from(
+                "scenario: plug and pressure need low <= high, with high from 1 to 65536",
+            ));
         }
         match self.workers.iter().any(|cpu| *cpu >= cpus) || self.workers.len() > 64 {
-            true => Err(String::from("scenario: every worker needs a cpu of the machine's")),
+            true => Err(String::from("scenario: at most 64 workers, each on a cpu of the machine")),
             false => Ok(()),
         }
     }
 
-    /// What a seed's volume is, for drives in this number.
+    /// Draws the serving mode, thresholds and workers.
     pub(super) fn of_seed(random: &mut Random, drives: usize, cpus: u32) -> ServingSpec {
         if !random.per_mille(if drives > 1 { 600 } else { 200 }) {
             return ServingSpec::default();
@@ -119,11 +121,12 @@ impl ServingSpec {
 }
 
 impl Scenario {
-    /// Lets one drive stall for longer than any I/O may take, beside others with nothing wrong.
+    /// Makes one drive stall for longer than any I/O may take, and removes all other faults.
     pub(super) fn stall_one(&mut self, random: &mut Random) {
         self.drives.iter_mut().for_each(|drive| drive.faults = FaultSpec::default());
         self.layer.timeout_us = 0;
-        // A channel that is dropped drains: its I/O is answered all at once, to nobody.
+        // A dropped channel drains: its I/O would be completed all at once, with nobody to check
+        // it.
         let drops = |what: DisturbanceKind| {
             matches!(what, DisturbanceKind::Drop(_) | DisturbanceKind::Shutdown)
         };
@@ -133,21 +136,21 @@ impl Scenario {
         self.drives[stalled].faults.stall_us = Some([random.within(0, 300), for_us]);
     }
 
-    /// The longest that drives stall.
+    /// Returns the length of the longest stall, in nanoseconds.
     pub(super) fn stall_ns(&self) -> u64 {
         let stall = |drive: &DriveSpec| drive.faults.stall_us.map_or(0, |[_, us]| us);
         u64::from(self.drives.iter().map(stall).max().unwrap_or(0)) * NS_PER_US
     }
 
-    /// Whether the volume is some time served through one list.
+    /// Returns true if the volume is served through one list at some time.
     pub(super) fn plugs_requests(&self) -> bool {
         let switched = |what: DisturbanceKind| what == DisturbanceKind::Switch(ModeSpec::PerVolume);
         self.serving.mode == ModeSpec::PerVolume
             || self.disturbances.iter().any(|d| switched(d.what))
     }
 
-    /// Whether a stalled drive holds up I/O of the others: where one list or one set of tags
-    /// serves all, or all drives are to be drained.
+    /// Returns true if a stalled drive holds up I/O to other drives: one list or one tag set serves
+    /// all of them, or all are drained by a mode switch.
     pub(super) fn stalls_all(&self) -> bool {
         let drains = |what: DisturbanceKind| matches!(what, DisturbanceKind::Switch(_));
         self.layer.shared_tags

@@ -1,9 +1,9 @@
-//! Groups in scenarios: which of them bios belong to, how they change, and what is judged.
+//! I/O groups in scenarios: the choice of each bio's group, changes of groups, and the checks.
 //!
-//! Derived from a seed apart from all else, since a group without a scheduler or a limit changes
-//! nothing. Judged: in the time since the start no more of a group's I/Os have come back than its
-//! limit allows; and where channels do nothing but share a drive, each group has its share. Called
-//! by generator.rs, run.rs, submitter.rs and disturbance.rs.
+//! Drawn from a random stream of its own, since a group without a scheduler or a limit changes
+//! nothing. Checks: no group completes more I/Os since the start than its limit allows; and where
+//! channels do nothing but share a drive, each group gets its share. Called by generator.rs,
+//! run.rs, submitter.rs and disturbance.rs.
 
 use std::sync::Arc;
 
@@ -16,16 +16,16 @@ use super::scenario::{
     ChannelSpec, Disturbance, DisturbanceKind, FaultSpec, LayerSpec, LayoutSpec, Scenario,
     SpreadSpec, StackSpec,
 };
-use super::scheduler_spec::OrderSpec;
+use super::scheduler_spec::SchedulerSpec;
 use super::serving::ServingSpec;
 
-/// By then groups have met and agreed, and by how much they may be apart later.
+/// Time after which all groups compete, and the tolerance of their shares in I/Os.
 const FAIR_START_NS: u64 = 2_000_000;
 const FAIR_WINDOW_IOS: f64 = 80.0;
 
 impl Scenario {
-    /// Decides whether bios belong to groups, by chances of its own: other scenarios stay as they
-    /// are.
+    /// Draws whether bios belong to groups, from a random stream of its own, so that other seeds
+    /// stay as they are.
     pub(super) fn be_grouped(&mut self, random: &mut Random) {
         if !random.per_mille(200) {
             return;
@@ -39,14 +39,18 @@ impl Scenario {
         };
         if self.layer.stack == StackSpec::Mq && random.per_mille(700) {
             for drive in 0..self.drives.len() as u32 {
-                let order = random.pick(&[OrderSpec::Fair, OrderSpec::Fair, OrderSpec::Latency]);
+                let order = random.pick(&[
+                    SchedulerSpec::Fair,
+                    SchedulerSpec::Fair,
+                    SchedulerSpec::Latency,
+                ]);
                 disturb(random, DisturbanceKind::Schedule(drive, order));
             }
         }
         if random.per_mille(300) {
             for _ in 0..random.within(1, 3) {
                 let group = random.below(self.groups.len() as u64) as u32;
-                // Parents stay what they are.
+                // A group keeps its parent.
                 let below = self.groups[group as usize].below;
                 let spec = GroupSpec { below, ..GroupSpec::draw(random, group) };
                 disturb(random, DisturbanceKind::Regroup(group, spec));
@@ -54,7 +58,7 @@ impl Scenario {
         }
     }
 
-    /// A few scenarios are of nothing but channels that share a drive by weights.
+    /// Turns a few scenarios into channels that do nothing but share one drive by weights.
     pub(super) fn be_fair(&mut self, random: &mut Random) {
         let cpus = self.machine.cpus().min(4);
         if !random.per_mille(15) || cpus < 2 {
@@ -106,11 +110,11 @@ impl Scenario {
             target_us: 0,
         };
         self.groups = (0..count).map(group).collect();
-        let what = DisturbanceKind::Schedule(0, OrderSpec::Fair);
+        let what = DisturbanceKind::Schedule(0, SchedulerSpec::Fair);
         self.disturbances = vec![Disturbance { at_us: 0, cpu: 0, what }];
     }
 
-    /// Whether its groups can be opened and changed.
+    /// Returns true if the groups can be opened and every change of them is valid.
     pub(super) fn has_sound_groups(&self) -> bool {
         let sound = |index: usize, spec: &GroupSpec| {
             let config = spec.config(index);
@@ -125,16 +129,16 @@ impl Scenario {
         changes && self.groups.iter().enumerate().all(|(index, spec)| sound(index, spec))
     }
 
-    /// The groups, if there are any.
+    /// Opens the scenario's groups; None if it has none.
     pub(super) fn open_groups(&self) -> Option<Arc<Groups<Simulated>>> {
         let groups = Groups::new();
         for (spec, index) in self.groups.iter().zip(0..) {
-            groups.open(spec.config(index)).expect("a checked scenario");
+            groups.open(spec.config(index)).expect("the scenario was checked before");
         }
         (!self.groups.is_empty()).then_some(groups)
     }
 
-    /// The group of a bio.
+    /// Draws the group of a bio.
     pub(super) fn group_of(&self, random: &mut Random, channel: usize) -> GroupId {
         if self.fair && channel < self.groups.len() {
             return GroupId(channel as u16 + 1);
@@ -145,7 +149,8 @@ impl Scenario {
         }
     }
 
-    /// How much longer an I/O may take since there are groups, of so many that may wait.
+    /// Returns how much longer an I/O may take because of groups, in nanoseconds, if `waiting` I/Os
+    /// may wait.
     pub(super) fn groups_hold_ns(&self, waiting: u64) -> u64 {
         let changes = self.disturbances.iter().filter_map(|disturbance| match disturbance.what {
             DisturbanceKind::Regroup(_, spec) => Some(spec),
@@ -153,17 +158,17 @@ impl Scenario {
         });
         let specs = || self.groups.iter().copied().chain(changes.clone());
         let slowest = specs().map(|spec| spec.iops).filter(|iops| *iops > 0).min();
-        // Through its own limit and its parent's, anew after each change.
+        // An I/O passes its own limit and its parent's, again after each change of settings.
         let times = 2 * (1 + changes.clone().count() as u64);
         let limits_ns =
             slowest.map_or(0, |iops| times * (waiting + 1) * 1_000_000_000 / u64::from(iops));
-        // One in 100 ms gets through in any case.
+        // The scheduler serves one request of an idle group every 100 ms in any case.
         let idle_ns = if specs().any(|spec| spec.priority > 1) { 120_000_000 * waiting } else { 0 };
         limits_ns + idle_ns + if self.groups.is_empty() { 0 } else { 50_000_000 }
     }
 }
 
-/// Scenarios with fewer or plainer groups.
+/// Appends variants of the scenario with fewer groups or plainer settings, for the shrinker.
 pub(super) fn plainer_groups(scenario: &Scenario, list: &mut Vec<Scenario>) {
     let mut with = |change: &dyn Fn(&mut Scenario)| {
         let mut candidate = scenario.clone();
@@ -189,22 +194,22 @@ pub(super) fn plainer_groups(scenario: &Scenario, list: &mut Vec<Scenario>) {
     }
 }
 
-/// Gives a group other settings.
+/// Changes a group's settings.
 pub(super) fn regroup(groups: Option<&Arc<Groups<Simulated>>>, group: u32, spec: GroupSpec) {
     if let Some(groups) = groups {
         let set = groups.set(GroupId(group as u16 + 1), spec.config(group as usize));
-        set.expect("a checked scenario");
+        set.expect("the scenario was checked before");
     }
 }
 
-/// When I/Os of each group came back.
+/// Completion times of each group's I/Os, in nanoseconds, indexed by group.
 #[derive(Default)]
 pub(super) struct GroupEnds(Vec<Vec<u64>>);
 
 impl GroupEnds {
-    /// Notes one.
+    /// Records a completed I/O.
     pub(super) fn note(&mut self, (group, op): (GroupId, Op), status: Status, now_ns: u64) {
-        // Those that failed may never have been let through.
+        // Failed I/Os may never have passed the limit.
         if op != Op::Flush && status.is_ok() {
             let at = usize::from(group.0);
             self.0.resize_with(self.0.len().max(at + 1), Vec::new);
@@ -212,7 +217,7 @@ impl GroupEnds {
         }
     }
 
-    /// The first group that did more than its limit allows: what it did, and when.
+    /// Describes the first group that did more I/O than its limit allows, if any.
     fn excess(&self, scenario: &Scenario) -> Option<String> {
         let lifts = |d: &Disturbance| {
             matches!(
@@ -243,13 +248,14 @@ impl GroupEnds {
 }
 
 impl GroupEnds {
-    /// The first group that got far more or less than its share while all had something waiting.
+    /// Describes the first group that got far more or less than its share while all groups had I/O
+    /// waiting, if any.
     fn unfair(&self, scenario: &Scenario) -> Option<String> {
-        let is_fair = |d: &Disturbance| d.what == DisturbanceKind::Schedule(0, OrderSpec::Fair);
+        let is_fair = |d: &Disturbance| d.what == DisturbanceKind::Schedule(0, SchedulerSpec::Fair);
         let fair = scenario.fair && scenario.disturbances.iter().any(is_fair);
         let lists =
             self.0.get(1..).filter(|lists| fair && lists.len() == scenario.channels.len())?;
-        // From when they had met until the first one had nothing more to submit.
+        // Measure from when all groups compete until the first one has nothing more to submit.
         let last = |list: &Vec<u64>| list.get(list.len().saturating_sub(65)).copied().unwrap_or(0);
         let end_ns = lists.iter().map(last).min()?;
         let start_ns = FAIR_START_NS.min(end_ns / 2);
@@ -274,8 +280,8 @@ impl GroupEnds {
 }
 
 impl GroupEnds {
-    /// What the layer is accused of: some group did more than its limit allows, or did not get its
-    /// share.
+    /// Returns the violation, if any: its kind and text. Some group exceeded its limit or did not
+    /// get its share.
     pub(super) fn accusation(&self, scenario: &Scenario) -> Option<(&'static str, String)> {
         let excess = self.excess(scenario).map(|text| ("limit", text));
         excess.or_else(|| self.unfair(scenario).map(|text| ("weights", text)))

@@ -1,14 +1,15 @@
-//! Making a scenario smaller: what could be left out of it.
+//! Shrinker: generates smaller variants of a scenario that fails.
 //!
-//! Pure; the caller runs the candidates and keeps the first that still goes wrong, until none does
+//! Pure; the caller runs the candidates and keeps the first that still fails, until none does
 //! (greedy delta debugging; source: Zeller and Hildebrandt, "Simplifying and isolating
-//! failure-inducing input", 2002). What removes most comes first.
+//! failure-inducing input", 2002). Candidates that remove most come first.
 
 use super::scenario::{DisturbanceKind, FaultSpec, LayoutSpec, Scenario, SpreadSpec};
 use super::serving::{ModeSpec, ServingSpec};
 use super::sharing::plainer_groups;
 
-/// Scenarios with something left out, most first. None of them equals the one given.
+/// Returns scenarios with something left out, the largest omissions first. No candidate equals
+/// `scenario`, and all are valid.
 #[must_use]
 pub fn smaller(scenario: &Scenario) -> Vec<Scenario> {
     let mut list = Vec::new();

@@ -1,8 +1,9 @@
-//! A submitting thread: submits its workload, collects what comes back, and tells the oracle.
+//! A submitting thread: submits its workload, collects completions, and tells the oracle.
 //!
-//! Runs on the simulated machine, on a CPU of its own or shared. Where drives' queues belong to
-//! threads it is an I/O thread: it brings up the queues of its number, sleeps at its own bell, and
-//! serves others until all are done. Told to stop, it drops its channel whatever is in flight.
+//! Runs on the simulated machine, on a CPU of its own or shared. Where queues belong to threads the
+//! submitter is an I/O thread: it brings up its own queues, sleeps on its own doorbell, and keeps
+//! serving the others until all submitters are done. When told to stop it drops its channel,
+//! whatever is in flight.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +14,7 @@ use millrace_block::{
 use millrace_machine::{Doorbell, Machine, Order, Parker, Word};
 use millrace_simulator::Simulated;
 
-use super::oracle::{Memory, SharedOracle};
+use super::oracle::{MemoryFate, SharedOracle};
 use super::oracle_lock::lock_oracle;
 use super::random::Random;
 use super::scenario::{ChannelSpec, Scenario};
@@ -22,41 +23,40 @@ use super::time::NS_PER_US;
 use super::workers::WorkerHandle;
 use super::workload::{OwnedPieces, Workload, found};
 
-/// A bell on the simulated machine.
-pub(super) type Bell = Arc<Doorbell<Simulated>>;
+pub(super) type SimDoorbell = Arc<Doorbell<Simulated>>;
 type SimWord = <Simulated as Machine>::Word;
 type SimParker = <Simulated as Machine>::Parker;
 
-/// What the threads of a run share.
+/// State shared by all threads of a run.
 pub(super) struct RunState {
     pub(super) scenario: Scenario,
     pub(super) volume: Arc<Volume<Simulated>>,
     pub(super) oracle: SharedOracle,
-    /// A bell of each submitter, where they are I/O threads.
-    pub(super) bells: Vec<Bell>,
-    /// I/O threads that have brought up their queues.
+    /// Doorbell of each submitter, if submitters are I/O threads; empty otherwise.
+    pub(super) bells: Vec<SimDoorbell>,
+    /// Number of I/O threads that have brought up their queues.
     pub(super) up: SimWord,
-    /// Submitters that are not done.
+    /// Number of submitters that are not done.
     pub(super) busy: SimWord,
-    /// Wakes the watchdog when that is none.
+    /// Wakes the watchdog when the last submitter is done.
     pub(super) watchdog: SimParker,
-    /// Threads that serve drives for others.
+    /// Worker threads that serve drives for the submitters.
     pub(super) workers: Vec<WorkerHandle>,
-    /// 1 while the volume changes its mode.
+    /// 1 while the volume switches its serving mode, else 0.
     pub(super) switching: SimWord,
-    /// Memory of channels that are gone, which drives may use as long as the run goes on.
+    /// Memory of dropped channels, which drives may access until the end of the run.
     pub(super) kept: Mutex<Vec<OwnedPieces>>,
-    /// When I/Os of each group came back.
+    /// Completion times of each group's I/Os.
     pub(super) group_ends: Mutex<GroupEnds>,
 }
 
 impl RunState {
-    /// Submitters that are not done.
+    /// Returns the number of submitters that are not done.
     pub(super) fn busy(&self) -> u64 {
         self.busy.load(Order::Acquire)
     }
 
-    /// A submitter is done.
+    /// Marks a submitter as done and wakes all threads that wait for that.
     fn leave(&self) {
         if self.busy.fetch_add(u64::MAX, Order::AcqRel) == 1 {
             self.watchdog.unpark();
@@ -64,19 +64,18 @@ impl RunState {
         self.bells.iter().for_each(|bell| bell.ring());
     }
 
-    /// Whether drives that belong to threads have something inside.
+    /// Returns true if a drive whose queues belong to threads has requests in flight.
     fn owned_in_use(&self) -> bool {
         let disks = self.volume.disks().iter();
         disks.filter(|d| d.kind() == QueueKind::OwnerOnly).any(|d| d.tags_in_use() > 0)
     }
 
-    /// Whether a submitter is to stop.
+    /// Returns true if a submitter has been told to stop.
     fn stops(&self, index: usize) -> bool {
         lock_oracle(&self.oracle).stop.get(index).copied().unwrap_or(false)
     }
 }
 
-/// A submitting thread.
 pub(super) struct Submitter {
     state: Arc<RunState>,
     index: usize,
@@ -86,7 +85,7 @@ pub(super) struct Submitter {
     /// Decides which groups bios belong to.
     groups: Random,
     foreign: BTreeMap<u64, OwnedPieces>,
-    bell: Option<Bell>,
+    bell: Option<SimDoorbell>,
     /// A bio that was refused because too much waits in the stack.
     refused: Option<(u64, Bio)>,
 }
@@ -109,7 +108,7 @@ impl Submitter {
         }
     }
 
-    /// A thread that reads a block from each of these drives.
+    /// Creates a thread that reads one block from each of these drives.
     pub(super) fn sweeper(
         state: &Arc<RunState>,
         index: usize,
@@ -123,7 +122,7 @@ impl Submitter {
         sweeper
     }
 
-    /// The whole life of the thread.
+    /// Runs the thread: submits the workload, then ends or serves the others.
     pub(super) fn run(mut self) {
         if self.bell.is_some() {
             self.bring_up();
@@ -152,7 +151,7 @@ impl Submitter {
         self.index as u64 + 1
     }
 
-    /// Reads of one block from each drive that any thread may run, so that its queue is polled.
+    /// Reads one block from each drive whose queues any thread may run, so that these are polled.
     pub(super) fn sweep(mut self) {
         let mut channel = self.open();
         while self.has_more() {
@@ -164,18 +163,18 @@ impl Submitter {
         self.forget();
     }
 
-    /// Itself, if it is an I/O thread.
+    /// Returns the thread's identity if it is an I/O thread.
     fn io_thread(&self) -> Option<IoThread<Simulated>> {
         let bell = Arc::clone(self.bell.as_ref()?);
         Some(IoThread { number: self.index as u16, owner: self.owner(), bell, turn: None })
     }
 
-    /// An I/O thread opens the queues of its number, and waits until all have done so.
+    /// Brings up this I/O thread's queues, and waits until all I/O threads have done so.
     fn bring_up(&self) {
         let Some(thread) = self.io_thread() else { return };
         for disk in self.state.volume.disks() {
             let up = disk.bring_up(thread.number, &thread);
-            up.expect("a queue of this thread's own, of a driver that opens every queue");
+            up.expect("the queue belongs to this thread, and the driver opens every queue");
         }
         let (up, all) = (&self.state.up, self.state.bells.len() as u64);
         up.fetch_add(1, Order::AcqRel);
@@ -183,7 +182,7 @@ impl Submitter {
     }
 
     fn open(&self) -> Channel<Simulated> {
-        // A sweeper owns no queue, and sends nothing to drives whose queues I/O threads owned.
+        // A sweeper owns no queue, and sends nothing to drives whose queues belong to I/O threads.
         let owner = if self.bell.is_some() { self.owner() } else { u64::MAX - 1 };
         let new_bell = || Arc::new(Doorbell::new(<Simulated as Machine>::Parker::new()));
         let thread = self.state.scenario.has_owned().then(|| IoThread {
@@ -194,7 +193,8 @@ impl Submitter {
         });
         let stamp = if self.state.scenario.layer.stamp_each { Stamp::Io } else { Stamp::Batch };
         let config = ChannelConfig { depth: self.spec.depth, stamp, thread };
-        let mut channel = Channel::open(&self.state.volume, config).expect("its queues are served");
+        let mut channel =
+            Channel::open(&self.state.volume, config).expect("all queues of the volume are served");
         channel.set_drain_ns(u64::from(self.spec.drain_us) * NS_PER_US);
         channel
     }
@@ -225,12 +225,12 @@ impl Submitter {
         }
     }
 
-    /// Whether it has bios to submit.
+    /// Returns true if bios are left to submit.
     fn has_more(&self) -> bool {
         self.workload.left() > 0 || self.refused.is_some()
     }
 
-    /// The bio that was refused, or the next one, told to the oracle.
+    /// Returns the bio that was refused before, or else the next one, announced to the oracle.
     fn next(&mut self) -> (u64, Bio) {
         if let Some(refused) = self.refused.take() {
             return refused;
@@ -248,7 +248,7 @@ impl Submitter {
         (id, made.bio.with_group(group))
     }
 
-    /// Submits a bio; false if too much waits in the stack.
+    /// Submits a bio. Returns false if it was refused because too much waits in the stack.
     fn submit(&mut self, channel: &mut Channel<Simulated>) -> bool {
         let (id, bio) = self.next();
         let known_sectors = lock_oracle(&self.state.oracle).map.told;
@@ -262,13 +262,13 @@ impl Submitter {
             lock_oracle(&self.state.oracle).accept(id, now_ns);
             return true;
         };
-        // Above a pressure point, or too much of its group waits for a limit.
+        // Expected above a pressure point, or when too much of the bio's group waits for a limit.
         let may_be_full =
             !self.state.scenario.serving.is_inline() || !self.state.scenario.groups.is_empty();
         if refused.reason == Reject::Full && may_be_full && !waits {
             self.refused = Some((id, refused.bio));
             if channel.in_flight() == 0 {
-                // Nothing of its own to wait for.
+                // No I/O of this thread is in flight to wait for, so let time pass.
                 Simulated::charge(200_000);
             }
             return false;
@@ -283,7 +283,7 @@ impl Submitter {
         true
     }
 
-    /// Waits until something comes back, as a thread of this kind does.
+    /// Waits for completions: I/O threads at their doorbell, other threads in the channel.
     fn wait(&mut self, channel: &mut Channel<Simulated>) {
         let Some(bell) = self.bell.clone() else {
             let least = 1 + self.random.below(u64::from(channel.in_flight()).min(4)) as usize;
@@ -299,7 +299,7 @@ impl Submitter {
         }
     }
 
-    /// An I/O thread without work of its own goes on until nobody needs it.
+    /// Keeps an I/O thread that is done serving the others until nobody needs it.
     fn serve_others(&mut self, channel: &mut Channel<Simulated>) {
         let Some(bell) = self.bell.clone() else { return };
         let scenario = &self.state.scenario;
@@ -315,7 +315,7 @@ impl Submitter {
                 if !self.state.owned_in_use() || now_ns - since_ns > patience_ns {
                     return;
                 }
-                // What timed out, or was left by dropped channels, comes back some time.
+                // Requests that timed out, or belong to dropped channels, come back later.
                 deadline_ns = Some(now_ns + 500_000);
             }
             let state = &self.state;
@@ -334,7 +334,7 @@ impl Submitter {
         ends.note((group, op), status, now_ns);
         drop(ends);
         let mut oracle = lock_oracle(&self.state.oracle);
-        let memory = if hollow { Memory::Kept } else { Memory::Back };
+        let memory = if hollow { MemoryFate::Kept } else { MemoryFate::Back };
         oracle.end(id, status, memory, now_ns);
         if op == Op::Read && status == Status::Ok {
             let found = found(done.bio, foreign.as_ref());
@@ -342,7 +342,8 @@ impl Submitter {
         }
     }
 
-    /// The channel is gone. Memory that a drive may still use is kept until the run is over.
+    /// Forgets a dropped channel, and keeps memory that a drive may still access until the run
+    /// ends.
     fn forget(&mut self) {
         lock_oracle(&self.state.oracle).forget(self.index);
         let left = std::mem::take(&mut self.foreign);

@@ -1,8 +1,8 @@
-//! Workers of a scenario's drives: threads that serve for others, leave, and come back.
+//! Worker threads of a scenario's drives: they serve for submitters, leave, and come back.
 //!
 //! Started by run.rs before the submitters and stopped after them; told to leave by disturbance.rs.
-//! Drives are dealt out to them in turn, so several share a thread where workers are few. Leaving
-//! drops the `Worker`, whatever it has in hand.
+//! Drives are assigned to workers round robin, so several share a worker if there are few. Leaving
+//! drops the `Worker`, whatever it has in flight.
 
 use std::sync::Arc;
 
@@ -11,25 +11,26 @@ use millrace_machine::{CpuId, Doorbell, Machine, Order, Parker, Thread, Word};
 use millrace_simulator::Simulated;
 
 use super::scenario::Scenario;
-use super::submitter::{Bell, RunState};
+use super::submitter::{RunState, SimDoorbell};
 use super::time::NS_PER_US;
 
 type SimWord = <Simulated as Machine>::Word;
 
-/// Owners from here on are workers; I/O threads have their number and one.
+/// First owner number of workers; I/O threads use their index plus one.
 const FIRST_OWNER: u64 = 1 << 32;
 
-/// A worker's thread, as others see it.
+/// Control block of a worker thread, used by other threads.
 pub(super) struct WorkerHandle {
     cpu: u32,
-    /// 0: it serves; else it is to leave, and to come back after so many microseconds less one.
+    /// 0 while the worker serves. Otherwise it must leave, and come back after this many
+    /// microseconds minus one; 1 means never.
     leave: SimWord,
-    /// The run is over.
+    /// Set to 1 when the run is over.
     over: SimWord,
-    bell: Bell,
+    bell: SimDoorbell,
 }
 
-/// A handle for each worker.
+/// Creates a control block for each worker.
 pub(super) fn handles(scenario: &Scenario) -> Vec<WorkerHandle> {
     let handle = |cpu: &u32| WorkerHandle {
         cpu: *cpu,
@@ -40,21 +41,21 @@ pub(super) fn handles(scenario: &Scenario) -> Vec<WorkerHandle> {
     scenario.serving.workers.iter().map(handle).collect()
 }
 
-/// The CPU of a drive's worker.
+/// Returns the CPU of a drive's worker, or None without workers.
 pub(super) fn cpu_of(scenario: &Scenario, drive: usize) -> Option<CpuId> {
     let workers = &scenario.serving.workers;
     workers.get(drive % workers.len().max(1)).copied().map(CpuId)
 }
 
 impl WorkerHandle {
-    /// Tells it to leave, and to come back after so long, or not at all if that is 0.
+    /// Tells the worker to leave, and to come back after `back_us` microseconds, or never if 0.
     pub(super) fn leave(&self, back_us: u32) {
         self.leave.store(u64::from(back_us) + 1, Order::Release);
         self.bell.ring();
     }
 }
 
-/// Starts all, and waits until each has its drives.
+/// Starts all workers, and waits until each serves its drives.
 pub(super) fn start(state: &Arc<RunState>) -> Vec<<Simulated as Machine>::Thread> {
     let up = Arc::new(SimWord::new(0));
     let start = |number: usize| {
@@ -68,7 +69,7 @@ pub(super) fn start(state: &Arc<RunState>) -> Vec<<Simulated as Machine>::Thread
     threads
 }
 
-/// Stops all and waits for their end.
+/// Stops all workers and waits until their threads have ended.
 pub(super) fn stop(state: &RunState, threads: Vec<<Simulated as Machine>::Thread>) {
     for handle in &state.workers {
         handle.over.store(1, Order::Release);
@@ -84,7 +85,9 @@ fn work(state: &RunState, number: usize, up: &SimWord) {
         let bell = Arc::clone(&handle.bell);
         let mut worker = Worker::new(&IoThread { number: 0, owner, bell, turn: None });
         for disk in state.volume.disks().iter().skip(number).step_by(state.workers.len()) {
-            worker.serve(disk).expect("nobody else serves it, and the driver opens every queue");
+            worker
+                .serve(disk)
+                .expect("no other worker serves the disk, and its driver opens every queue");
         }
         up.fetch_add(1, Order::AcqRel);
         worker.run(&handle.leave, WORKER_SPIN_NS);

@@ -1,46 +1,46 @@
-//! What a submitting thread submits: bios, one after the other, from its channel's numbers.
+//! Workload of a submitting thread: a stream of bios drawn from the channel's settings.
 //!
-//! Used by submitter.rs. The stream of bios of a channel depends on the scenario only, never on
-//! what comes back or when. Every sector of a write's memory begins with a stamp that names bio and
-//! sector; a read's memory begins with a mark that no sector holds.
+//! Used by submitter.rs. A channel's stream of bios depends on the scenario only, never on
+//! completions or their times. Every sector of a write's memory begins with a stamp that names bio
+//! and sector; a read's memory is filled with a mark that no sector ever holds.
 #![allow(unsafe_code)]
 
 use millrace_block::{Bio, Buffer, Op, OpFlags, Segment};
 
-use super::map::Map;
+use super::map::SectorMap;
 use super::oracle::{BioRecord, stamp_of};
 use super::random::Random;
 use super::scenario::ChannelSpec;
 
-/// What stands in memory that nothing has been read into.
+/// Mark in memory that no read has filled yet.
 const UNREAD: u64 = 0xdead << 48;
 
-/// A stream of bios.
+/// The bio stream of one channel.
 pub(super) struct Workload {
     channel: usize,
     spec: ChannelSpec,
     random: Random,
-    /// Of the volume, in blocks.
+    /// Size of the volume in blocks.
     blocks: u64,
     block_sectors: u64,
-    /// The channel's own region, in blocks.
+    /// The channel's own region: first block and length.
     region: (u64, u64),
     last_end: u64,
     left: u32,
-    /// Blocks to start at, instead of by chance.
+    /// Blocks that a sweeper reads, instead of random ones.
     visits: Vec<u64>,
 }
 
-/// Memory of a bio that its submitter owns, and the list of its pieces.
+/// Memory of a foreign bio, which its submitter owns, and the list of its segments.
 pub(super) struct OwnedPieces {
     buffer: Buffer,
     list: Vec<Segment>,
 }
 
-// SAFETY: the list points into the buffer, which goes wherever the list goes.
+// SAFETY: the list points into the buffer, which moves together with the list.
 unsafe impl Send for OwnedPieces {}
 
-/// A bio, what the oracle must know of it, and its memory if that is not its own.
+/// A bio, its record for the oracle, and its memory if the submitter owns that.
 pub(super) struct PreparedBio {
     pub(super) bio: Bio,
     pub(super) record: BioRecord,
@@ -52,12 +52,12 @@ impl Workload {
         seed: u64,
         (channel, channels): (usize, usize),
         spec: ChannelSpec,
-        map: &Map,
+        map: &SectorMap,
     ) -> Self {
         let blocks = map.capacity / map.block;
         let share = (blocks / channels as u64).max(1);
         let start = (share * (channel % channels) as u64).min(blocks - 1);
-        // Small, so that the same sectors are met again.
+        // Keep the region small, so that the same sectors are used again.
         let length = share.min(u64::from(spec.blocks) * 6).max(1);
         Workload {
             channel,
@@ -72,20 +72,20 @@ impl Workload {
         }
     }
 
-    /// Goes to the first block of each of these drives, and nowhere else.
-    pub(super) fn visit(&mut self, map: &Map, drives: &[usize]) {
+    /// Restricts the workload to one read of the first block of each of these drives.
+    pub(super) fn visit(&mut self, map: &SectorMap, drives: &[usize]) {
         let first =
             |drive: &usize| (0..self.blocks).find(|block| map.place(block * map.block).0 == *drive);
         self.visits = drives.iter().filter_map(first).collect();
         self.left = self.visits.len() as u32;
     }
 
-    /// Bios that are still to come.
+    /// Returns the number of bios still to come.
     pub(super) fn left(&self) -> u32 {
         self.left
     }
 
-    /// The next bio, whose number is `id`.
+    /// Returns the next bio; `id` is its number and user data.
     pub(super) fn next(&mut self, id: u64) -> PreparedBio {
         self.left -= 1;
         let op = self.op();
@@ -127,7 +127,7 @@ impl Workload {
         Op::Read
     }
 
-    /// First block and length.
+    /// Draws the first block and the length in blocks.
     fn place(&mut self, op: Op) -> (u64, u64) {
         if let Some(block) = self.visits.pop() {
             return (block, 1);
@@ -150,7 +150,7 @@ impl Workload {
         (block, count)
     }
 
-    /// Lengths in bytes of the pieces of memory of `nr` sectors: whole blocks.
+    /// Cuts `nr` sectors into memory segments of whole blocks; returns their lengths in bytes.
     fn pieces(&mut self, nr: u64) -> Vec<usize> {
         let mut blocks = nr / self.block_sectors;
         let mut pieces = Vec::new();
@@ -184,7 +184,7 @@ impl Workload {
 
     fn foreign(&mut self, mut record: BioRecord, id: u64) -> PreparedBio {
         let pieces = self.pieces(record.nr);
-        // Not at the start of a page.
+        // Shift the start, so that the memory is not page-aligned.
         let shift = 512 * self.random.below(4) as usize;
         let mut buffer = Buffer::new(shift + record.nr as usize * 512);
         stamp(&mut buffer[shift..], record.op, id, record.sector);
@@ -197,15 +197,15 @@ impl Workload {
         }
         record.foreign = true;
         let foreign = OwnedPieces { buffer, list };
-        // SAFETY: the submitter keeps buffer and list until the bio has come back, or for ever if
-        // its channel is dropped before.
+        // SAFETY: the submitter keeps buffer and list until the bio completes, or until the end of
+        // the run if its channel is dropped before.
         let bio =
             unsafe { Bio::foreign_vectored(record.op, record.sector, &raw const *foreign.list) };
         PreparedBio { bio, record, foreign: Some(foreign) }
     }
 }
 
-/// Marks each sector of memory.
+/// Writes a stamp (for a write) or the unread mark (for a read) into each sector of memory.
 fn stamp(memory: &mut [u8], op: Op, id: u64, sector: u64) {
     for (sector, bytes) in (sector..).zip(memory.chunks_mut(512)) {
         let stamp = if op == Op::Write { stamp_of(op, id, sector) } else { UNREAD | id };
@@ -213,7 +213,7 @@ fn stamp(memory: &mut [u8], op: Op, id: u64, sector: u64) {
     }
 }
 
-/// The stamps of the sectors in a piece of memory.
+/// Appends the stamps of the sectors in a piece of memory.
 fn stamps(memory: &[u8], found: &mut Vec<u64>) {
     for sector in memory.chunks(512) {
         let mut bytes = [0; 8];
@@ -222,7 +222,7 @@ fn stamps(memory: &[u8], found: &mut Vec<u64>) {
     }
 }
 
-/// What a read that has come back found.
+/// Returns the stamps that a completed read found.
 pub(super) fn found(bio: Bio, foreign: Option<&OwnedPieces>) -> Vec<u64> {
     let mut found = Vec::new();
     match foreign {

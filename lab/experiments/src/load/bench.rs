@@ -9,78 +9,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use millrace_block::{Disk, ErrorKind, Snapshot, Stamp, Volume, cuts_requests};
-use millrace_drives::{Spec, SpecError, Words};
+use millrace_block::{Disk, Snapshot, Stamp, Volume, cuts_requests};
+use millrace_drives::Words;
 use millrace_machine::{CpuId, Machine, Native, Thread};
 use millrace_reactor::Config;
 use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning};
 
+pub use crate::load::error::BenchError;
+
+use crate::load::channel::ChannelTarget;
 use crate::load::drain_barrier::DrainBarrier;
-use crate::load::job::{Job, JobResult, StopCondition};
+use crate::load::job::{Aim, Job, JobResult, StopCondition};
 use crate::load::jobfile::Usage;
 use crate::load::row::{Cost, DriveStates, LatencyNs, Outcome, Row};
-use crate::load::verify::WrittenBlocks;
-use crate::load::workload::{Offsets, Workload};
-
-/// Why a row has no result.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum BenchError {
-    /// A drive, queue or ring could not be set up or failed.
-    #[error("{0}")]
-    Block(#[from] millrace_block::Error),
-    /// The workload does not fit the device.
-    #[error("{0}")]
-    Workload(String),
-    /// A server could not be reached, went away or broke the protocol.
-    #[error("NBD server at {address}: {source}{}", remedy(source))]
-    Server {
-        /// Where it is.
-        address: millrace_nbd::client::Address,
-        /// What happened.
-        source: std::io::Error,
-    },
-    /// A vhost-user server could not be reached, lacks something, went away or broke the rules.
-    #[error("{0}")]
-    Vhost(#[from] millrace_clients::vhost::ClientError),
-    /// A machine to simulate is no machine, or its simulation did not end.
-    #[error("{text}")]
-    Machine {
-        /// What happened.
-        text: String,
-    },
-    /// A trace could not be written or read.
-    #[error("trace: {text}")]
-    Trace {
-        /// Which, and what happened.
-        text: String,
-    },
-    /// A job panicked.
-    #[error("a job panicked: see above")]
-    Panicked,
-}
-
-impl BenchError {
-    /// The error of opening the drive `spec`.
-    pub(crate) fn drive(spec: &Spec, source: &SpecError) -> BenchError {
-        let text = match source {
-            SpecError::Open(error) if error.kind() == ErrorKind::InvalidSetting => {
-                error.to_string()
-            }
-            other => other.to_string(),
-        };
-        BenchError::Workload(format!("drive {spec}: {text}"))
-    }
-}
-
-/// What to do about a server that is not there.
-fn remedy(error: &std::io::Error) -> &'static str {
-    use std::io::ErrorKind::{ConnectionRefused, NotFound};
-    match error.kind() {
-        ConnectionRefused | NotFound => "; nobody serves there: start it, or name another address",
-        _ => "",
-    }
-}
+use crate::load::workload::Workload;
 
 /// How a row is run.
 #[derive(Debug, Clone)]
@@ -353,16 +295,21 @@ fn run_job(
     let (mut context, mut channel) = opened?;
     let blocks = plan.blocks(volume.capacity() << 9);
     let place = (job.into(), plan.jobs.into());
-    let mut job = Job {
-        workload: plan.workload,
-        offsets: Offsets::new(&plan.workload, blocks, place),
-        measure: may_split(volume, plan),
-        written: WrittenBlocks::new(&plan.workload),
-        spare: None,
+    let Workload { iodepth, bs_bytes, .. } = plan.workload;
+    let target = ChannelTarget {
         context: &mut context,
         channel: &mut channel,
+        iodepth,
+        bs_bytes,
+        spare: None,
     };
-    let result = job.run(&shared.until)?;
+    let mut job = Job {
+        target,
+        aim: Aim::new(plan.workload, blocks, place),
+        measure: may_split(volume, plan),
+    };
+    let mut result = job.run(&shared.until)?;
+    job.read_back(&mut result)?;
     shared.add_system_calls(context.reactor().counters().system_calls);
     member.linger(&mut context, &mut channel)?;
     drop(channel);

@@ -1,20 +1,23 @@
-//! The loop of one job: keep `iodepth` I/Os in flight on a channel until told to stop.
+//! The loop of one job: keep `iodepth` I/Os in flight on a target until told to stop.
 //!
-//! Runs on its own thread with its own `IoContext`; called by bench.rs. The loop does what a good
-//! program would: one flush for all that came back, one poll, and a turn of the ring only when
-//! nothing is done. Latency is taken from the layer's accounting where every bio goes to one drive
-//! whole, and measured here, by batch, where the layer may split.
+//! Runs on its own thread. A target is whatever takes the I/Os: a volume of this process
+//! (channel.rs), or a client's connection or virtqueue (client.rs). The loop does what a good
+//! program would: all that came back goes off again together, and it waits only when nothing is
+//! done. Latency is measured here, by batch, unless the layer's accounting has it. Called by
+//! bench.rs and client.rs.
 
+use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use millrace_block::{
-    AfterCompletion, Bio, Buffer, Channel, Completion, Error, Op, Reject, Sector, Snapshot,
-};
+use millrace_block::{AfterCompletion, Op, Sector, Snapshot};
 use millrace_machine::{Machine, Native};
-use millrace_runtime::IoContext;
 
+use crate::load::error::BenchError;
 use crate::load::verify::WrittenBlocks;
 use crate::load::workload::{Offsets, Workload};
+
+/// Turns of a job after which it says how far it is.
+const TURNS_PER_REPORT: u32 = 1024;
 
 /// When a job stops.
 pub(crate) struct StopCondition {
@@ -49,225 +52,187 @@ impl JobResult {
     }
 }
 
-/// Points a bio at the next place and says what it does there.
-#[inline(always)]
-fn aim(
-    bio: &mut Bio,
-    (workload, offsets, written): (&Workload, &mut Offsets, &mut Option<WrittenBlocks>),
-    now_ns: u64,
-) {
-    let (block, op) = match written {
-        None => offsets.next_io(),
-        Some(written) => written.next_io(offsets),
-    };
-    bio.set_sector(block * u64::from(workload.bs_bytes >> 9));
-    bio.set_user_data(now_ns);
-    bio.set_op(op);
-    if let Some(written) = written
-        && op == Op::Write
-    {
-        written.stamp(block, bio.memory().expect("jobs use owned buffers"));
+/// An I/O of a job, with the memory that it keeps for the next one.
+pub(crate) trait JobIo {
+    /// Points it at its next place.
+    fn aim(&mut self, op: Op, sector: Sector, stamp_ns: u64);
+    /// When it was aimed.
+    fn stamp_ns(&self) -> u64;
+    fn op(&self) -> Op;
+    fn sector(&self) -> Sector;
+    /// Its data, of jobs that verify.
+    fn memory(&mut self) -> &mut [u8];
+    /// Text of its failure with this status.
+    fn failure(&self, status: &dyn Display) -> String;
+}
+
+/// Whatever takes the I/Os of a job, as fio's `ioengine_ops`.
+pub(crate) trait Target {
+    type Io: JobIo;
+    /// I/Os that were submitted and have not been handed out.
+    fn in_flight(&self) -> u32;
+    /// Aims and submits I/Os that are not in flight, `most` at most; returns how many were taken.
+    fn fill(&mut self, most: u64, aim: impl FnMut(&mut Self::Io)) -> Result<u64, BenchError>;
+    /// Hands out what is done, with the status of failed ones; an I/O for which `next` returns
+    /// `Submit`, having aimed it, goes off again. Returns how many were handed out.
+    fn turn(
+        &mut self,
+        next: impl FnMut(&mut Self::Io, Option<&dyn Display>) -> AfterCompletion,
+    ) -> Result<usize, BenchError>;
+    /// Waits until something may be done.
+    fn wait(&mut self) -> Result<(), BenchError>;
+    /// To be called now and then while I/Os are in flight.
+    fn tick(&mut self) {}
+    /// Place of a write that was aimed and that nothing took; it will not be submitted.
+    fn withdraw(&mut self) -> Option<Sector> {
+        None
     }
 }
 
-/// A bio of a job with memory of its own.
-#[cold]
-fn bio_of(op: Op, sector: Sector, bs_bytes: u32) -> Bio {
-    let mut bio = Bio::read(sector, Buffer::new(bs_bytes as usize));
-    bio.set_op(op);
-    bio
+/// Where a job's I/Os go.
+pub(crate) struct Aim {
+    workload: Workload,
+    offsets: Offsets,
+    written: Option<WrittenBlocks>,
+}
+
+impl Aim {
+    /// Job `job` of `jobs` on a device with so many blocks of the workload's size.
+    pub(crate) fn new(workload: Workload, blocks: u64, place: (u64, u64)) -> Aim {
+        let offsets = Offsets::new(&workload, blocks, place);
+        Aim { offsets, written: WrittenBlocks::new(&workload), workload }
+    }
+
+    fn sectors(&self) -> u64 {
+        u64::from(self.workload.bs_bytes >> 9)
+    }
+
+    /// Points an I/O at the next place and says what it does there.
+    #[inline(always)]
+    fn next(&mut self, io: &mut impl JobIo, now_ns: u64) {
+        let (block, op) = match &mut self.written {
+            None => self.offsets.next_io(),
+            Some(written) => written.next_io(&mut self.offsets),
+        };
+        io.aim(op, block * self.sectors(), now_ns);
+        if let Some(written) = &mut self.written
+            && op == Op::Write
+        {
+            written.stamp(block, io.memory());
+        }
+    }
 }
 
 /// One job.
-pub(crate) struct Job<'a> {
-    pub(crate) context: &'a mut IoContext,
-    pub(crate) channel: &'a mut Channel<Native>,
-    pub(crate) workload: Workload,
-    pub(crate) offsets: Offsets,
+pub(crate) struct Job<T> {
+    pub(crate) target: T,
+    pub(crate) aim: Aim,
+    /// Latencies are measured here.
     pub(crate) measure: bool,
-    pub(crate) written: Option<WrittenBlocks>,
-    /// An I/O that the stack did not take yet.
-    pub(crate) spare: Option<Bio>,
 }
 
-impl Job<'_> {
-    /// Runs until told to stop, and drains; then reads back what it wrote if it is to verify.
-    pub(crate) fn run(&mut self, until: &StopCondition) -> Result<JobResult, Error> {
+impl<T: Target> Job<T> {
+    /// Runs until told to stop, and drains.
+    pub(crate) fn run(&mut self, until: &StopCondition) -> Result<JobResult, BenchError> {
         let mut result = JobResult::default();
         let quota = until.ios.unwrap_or(u64::MAX);
-        let mut submitted = self.fill(quota);
+        let mut submitted = self.fill(quota)?;
         let (mut reported, mut round) = (0, 0u32);
-        while self.channel.in_flight() > 0 {
+        while self.target.in_flight() > 0 {
             let stopping = until.stop.load(Ordering::Relaxed);
             let left = if stopping { 0 } else { quota - submitted };
-            let (handed, again) = self.turn(left, &mut result);
+            let (handed, again) = self.turn(left, &mut result)?;
             submitted += again;
             if handed == 0 {
                 // What back pressure kept out may be let in now.
-                match self.fill(left) {
-                    0 => self.sleep()?,
+                match self.fill(left)? {
+                    0 => self.target.wait()?,
                     filled => submitted += filled,
                 }
             }
             round = round.wrapping_add(1);
-            if round.is_multiple_of(1024) {
+            if round.is_multiple_of(TURNS_PER_REPORT) {
                 until.done.fetch_add(result.ios - reported, Ordering::Relaxed);
                 reported = result.ios;
-                self.channel.tick();
+                self.target.tick();
             }
         }
         until.done.fetch_add(result.ios - reported, Ordering::Relaxed);
-        if let Some(written) = self.written.take() {
-            self.read_back(&written, &mut result)?;
-        }
         Ok(result)
     }
 
-    /// Brings the job up to its depth, with `most` I/Os at most and as many as the stack takes.
-    fn fill(&mut self, most: u64) -> u64 {
-        let room = u64::from(self.workload.iodepth - self.channel.in_flight());
-        for filled in 0..room.min(most) {
-            let bio = self.spare.take().unwrap_or_else(|| {
-                let mut bio = Bio::read(0, Buffer::new(self.workload.bs_bytes as usize));
-                let aimed = (&self.workload, &mut self.offsets, &mut self.written);
-                aim(&mut bio, aimed, Native::now());
-                bio
-            });
-            if let Err(rejected) = self.channel.submit(bio) {
-                assert_eq!(rejected.reason, Reject::Full, "offsets lie inside");
-                self.spare = Some(rejected.bio);
-                return filled;
-            }
-        }
-        room.min(most)
+    /// Brings the job up to its depth, with `most` I/Os at most and as many as the target takes.
+    fn fill(&mut self, most: u64) -> Result<u64, BenchError> {
+        let Job { target, aim, .. } = self;
+        target.fill(most, |io| aim.next(io, Native::now()))
     }
 
-    /// One poll: completed bios go off again, up to `left` of them. Returns how many came back and
-    /// how many went off.
+    /// I/Os that came back go off again, up to `left` of them. Returns how many came back and how
+    /// many went off.
     #[inline(always)]
-    fn turn(&mut self, left: u64, result: &mut JobResult) -> (usize, u64) {
-        let measure = self.measure;
+    fn turn(&mut self, left: u64, result: &mut JobResult) -> Result<(usize, u64), BenchError> {
         let (mut again, mut equal) = (0, (0, 0));
         let mut now_ns = 0;
-        // The channel and the rest of the job are borrowed apart.
-        let Job { channel, workload, offsets, written, .. } = self;
-        let handed = channel.poll_again(|bio, status| {
-            if measure {
+        let Job { target, aim, measure, .. } = self;
+        let handed = target.turn(|io, failed| {
+            if *measure {
                 if now_ns == 0 {
                     now_ns = Native::now();
                 }
-                if equal.0 != bio.user_data() && equal.1 != 0 {
+                if equal.0 != io.stamp_ns() && equal.1 != 0 {
                     result.latencies.add(now_ns.saturating_sub(equal.0), equal.1);
                     equal.1 = 0;
                 }
-                equal = (bio.user_data(), equal.1 + 1);
+                equal = (io.stamp_ns(), equal.1 + 1);
             }
-            if !status.is_ok() {
-                result.fail(|| format!("{:?} at sector {}: {status}", bio.op(), bio.sector()));
-                if bio.op().has_data() && bio.nr_segments() == 0 {
-                    // The drive may still write what it had: the layer has kept it.
-                    *bio = bio_of(bio.op(), bio.sector(), workload.bs_bytes);
-                }
+            if let Some(status) = failed {
+                result.fail(|| io.failure(status));
             }
-            if let Some(written) = written
-                && bio.op() == Op::Write
+            if let Some(written) = &mut aim.written
+                && io.op() == Op::Write
             {
-                written.landed(bio.sector() / u64::from(workload.bs_bytes >> 9));
+                written.landed(io.sector() / u64::from(aim.workload.bs_bytes >> 9));
             }
             if again == left {
                 return AfterCompletion::Drop;
             }
             again += 1;
-            aim(bio, (workload, offsets, written), now_ns);
+            aim.next(io, now_ns);
             AfterCompletion::Submit
-        });
+        })?;
         if equal.1 != 0 {
             result.latencies.add(now_ns.saturating_sub(equal.0), equal.1);
         }
         result.ios += handed as u64;
-        (handed, again)
+        Ok((handed, again))
     }
 
-    /// Sleeps in the ring until something completes, or it is time to look for timeouts.
-    fn sleep(&mut self) -> Result<(), Error> {
-        let deadline_ns = self.channel.sleep_until();
-        let channel = &*self.channel;
-        self.context.turn(deadline_ns, || channel.has_work())?;
-        self.channel.tick();
-        Ok(())
-    }
-
-    /// Reads every block written and compares it with its last generation.
-    fn read_back(&mut self, written: &WrittenBlocks, result: &mut JobResult) -> Result<(), Error> {
-        let bs = self.workload.bs_bytes;
-        let sectors = u64::from(bs >> 9);
-        let mut left = written.blocks().peekable();
+    /// Reads every block written and compares it with its last generation, if the job is to verify.
+    pub(crate) fn read_back(&mut self, result: &mut JobResult) -> Result<(), BenchError> {
+        let Some(mut written) = self.aim.written.take() else { return Ok(()) };
+        let (target, sectors) = (&mut self.target, self.aim.sectors());
+        if let Some(sector) = target.withdraw() {
+            written.unstamp(sector / sectors);
+        }
+        let blocks: Vec<u64> = written.blocks().collect();
+        let (mut left, mut submitted) = (blocks.iter(), 0);
+        let mut aim = |io: &mut T::Io| {
+            let block = left.next().expect("no more are filled than there are");
+            io.aim(Op::Read, block * sectors, 0);
+        };
         loop {
-            while let Some(block) = left.peek().copied()
-                && self.channel.in_flight() < self.workload.iodepth
-            {
-                let bio = Bio::read(block * sectors, Buffer::new(bs as usize));
-                if let Err(rejected) = self.channel.submit(bio.with_user_data(block)) {
-                    assert_eq!(rejected.reason, Reject::Full, "offsets lie inside");
-                    break;
-                }
-                left.next();
+            submitted += target.fill(blocks.len() as u64 - submitted, &mut aim)?;
+            if target.in_flight() == 0 {
+                return Ok(());
             }
-            if self.channel.in_flight() == 0 {
-                break;
-            }
-            let handed =
-                self.channel.poll(|Completion { user_data: block, status, bio, .. }| {
-                    let data = bio.into_buffer().expect("jobs use owned buffers");
-                    let read = if status.is_ok() { Ok(&data[..]) } else { Err(status) };
-                    written.check(block, read, result);
-                });
+            let handed = target.turn(|io, failed| {
+                let block = io.sector() / sectors;
+                written.check(block, failed.map_or_else(|| Ok(&*io.memory()), Err), result);
+                AfterCompletion::Drop
+            })?;
             if handed == 0 {
-                self.sleep()?;
+                target.wait()?;
             }
         }
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::AtomicBool;
-    use std::time::Duration;
-
-    use millrace_block::{Disk, DiskConfig, Stamp, Volume};
-    use millrace_runtime::IoConfig;
-
-    use super::*;
-    use crate::load::workload::Rw;
-
-    #[test]
-    fn an_io_after_one_that_timed_out_has_memory_of_its_own() {
-        // Each is answered long after its time.
-        let spec = "fault:drive=(ram:size=16m),latency=2500ms".parse().unwrap();
-        let driver = millrace_drives::open(&spec, 8).unwrap().driver;
-        let timeout_ns = Duration::from_millis(20).as_nanos() as u64;
-        let disk = Disk::new(driver, DiskConfig { timeout_ns, ..DiskConfig::default() }).unwrap();
-        let volume = Volume::single(disk).unwrap();
-        let mut context = IoContext::new(IoConfig::default()).unwrap();
-        let mut channel = context.channel(&volume, 4, Stamp::Batch).unwrap();
-        let workload =
-            Workload { rw: Rw::RandRead, bs_bytes: 4096, iodepth: 4, verify: false, seed: 1 };
-        let offsets = Offsets::new(&workload, 4096, (0, 1));
-        let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
-        let mut job = Job {
-            context: &mut context,
-            channel: &mut channel,
-            workload,
-            offsets,
-            measure: true,
-            written: None,
-            spare: None,
-        };
-        let result = job.run(&StopCondition { ios: Some(8), stop, done }).unwrap();
-        assert_eq!(result.ios, 8);
-        assert!(result.errors >= 4, "{}", result.errors);
-        // The drive had each of them; none was refused for its lack of memory.
-        assert_eq!(volume.disks()[0].failures().count, result.errors);
     }
 }

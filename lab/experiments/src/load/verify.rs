@@ -2,9 +2,9 @@
 //!
 //! Every block names its place, its generation and its checksum. Layout of a block, little endian:
 //! magic (8), byte offset on the device (8), generation (8), crc32c of the rest of the block (4),
-//! then bytes that depend on the offset and generation. Owned by the jobs of drives and clients
-//! (job.rs, nbd.rs, vhost.rs): no write goes to a block that another of the job's is on its way
-//! to, as whose data stays there would be the device's choice.
+//! then bytes that depend on the offset and generation. Owned by jobs (job.rs, jobfile): no write
+//! goes to a block that another of the job's is on its way to, as whose data stays there would be
+//! the device's choice.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -82,6 +82,17 @@ impl WrittenBlocks {
     pub(crate) fn landed(&mut self, block: u64) {
         if let Some(last) = self.blocks.get_mut(&block) {
             last.in_flight = false;
+        }
+    }
+
+    /// A write of `block` that was stamped never went.
+    #[cold]
+    pub(crate) fn unstamp(&mut self, block: u64) {
+        if let Some(last) = self.blocks.get_mut(&block) {
+            (last.generation, last.in_flight) = (last.generation - 1, false);
+            if last.generation == 0 {
+                self.forget(block);
+            }
         }
     }
 

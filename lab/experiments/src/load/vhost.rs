@@ -1,33 +1,29 @@
-//! One row of a benchmark against a vhost-user-blk server: a queue for each job.
+//! One row of a benchmark against a vhost-user-blk server: a virtqueue for each job.
 //!
-//! Measures any server with the same workloads, offsets and pattern as drives are measured with
-//! (bench.rs, job.rs); the client is that of the exports crate, which plays the guest: one thread
-//! and one virtqueue a job, `iodepth` requests in flight, all queues on one connection. Latency is
-//! that of the client, from the stamp of a request's batch to that of its completion's.
+//! Owns what such a row needs of the server's disk, and what a virtqueue is as a `Client`. The loop
+//! is that of job.rs and client.rs; the client plays the guest, all queues on one connection.
+//! Called by the binary's `bench --connect`.
 
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use millrace_block::Op;
 use millrace_clients::vhost::{
-    Client, Counters, DiskConfig, Options, Queue, RING_SIZE_MAX, Request, Status, Wait,
+    Client as VhostClient, Counters, DiskConfig, Kind, Options, Queue, RING_SIZE_MAX, Request,
+    Status, Wait, range,
 };
-use millrace_machine::{CpuId, Machine, Native};
+use millrace_exports::virtio::{RANGE_BYTES, RANGE_UNMAP};
 
 use crate::load::bench::{
-    BenchError, Plan, Progress, RowState, check_block_size, check_capacity, check_verify,
-    client_row,
+    BenchError, Plan, Progress, check_block_size, check_capacity, check_verify,
 };
-use crate::load::job::{JobResult, StopCondition};
+use crate::load::client::{Client, ClientIo, DataMemory, DoneSlot, run_clients};
+use crate::load::job::JobResult;
 use crate::load::row::{Notifications, Queues, Row};
-use crate::load::verify::WrittenBlocks;
-use crate::load::workload::{Offsets, Workload};
 
 /// Entries of the rings unless more are needed: as many as guests have.
 const RING: u16 = 256;
-/// Turns of a job after which it says how far it is.
-const TURNS_PER_REPORT: u32 = 1024;
 
 /// Runs one row against the server that listens on the Unix socket `path`.
 ///
@@ -40,14 +36,15 @@ pub fn run_vhost_row(
     plan: &Plan,
     progress: Progress<'_>,
 ) -> Result<Row, BenchError> {
-    let client = Client::connect(path, options(plan, wait)?)?;
+    let client = VhostClient::connect(path, options(plan, wait)?)?;
     check(client.disk(), plan)?;
-    let sectors = client.disk().capacity_sectors;
-    let shared = Arc::new(RowState::new(plan));
-    let queues = client.into_queues().into_iter().zip(0..);
-    let threads: Vec<_> =
-        queues.map(|(queue, job)| spawn((queue, job), sectors, plan, &shared)).collect();
-    let (mut row, results) = client_row(threads, &shared, plan, progress)?;
+    let size_bytes = client.disk().size_bytes();
+    let queues = Mutex::new(client.into_queues().into_iter().map(Some).collect::<Vec<_>>());
+    let connect = move |job: u32| {
+        let mut queues = queues.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(queues[job as usize].take().expect("each job takes its own"))
+    };
+    let (mut row, results) = run_clients(plan, size_bytes, connect, progress)?;
     let total = |f: fn(&JobResult) -> u64| results.iter().map(f).sum::<u64>() as f64;
     let ios = row.ios.max(1) as f64;
     row.cost.notifications = Some(Notifications {
@@ -59,8 +56,7 @@ pub fn run_vhost_row(
         Wait::Spin => "vhost-spin",
         Wait::Events => "vhost-events",
     };
-    row.queues =
-        Queues { stack: stack.to_owned(), cpus: plan.cpus.len() as u32, ..Queues::default() };
+    row.queues = Queues { stack: stack.to_owned(), ..row.queues };
     row.drives = format!("vhost-user:{}", path.display());
     Ok(row)
 }
@@ -105,45 +101,37 @@ fn check(disk: &DiskConfig, plan: &Plan) -> Result<(), BenchError> {
     check_verify(plan, disk.size_bytes())
 }
 
-/// A virtqueue as a job uses it, wherever its device is.
-pub(crate) trait GuestQueue {
-    /// Requests in flight at most.
-    fn depth(&self) -> u16;
-    fn in_flight(&self) -> u16;
-    fn submit(&mut self, slot: u16, request: Request);
-    /// Shows the device what was submitted.
-    fn kick(&mut self) -> Result<(), BenchError>;
-    fn reap(&mut self, done: impl FnMut(u16, Status)) -> Result<u16, BenchError>;
-    /// Waits until something is done.
-    fn wait(&mut self) -> Result<(), BenchError>;
-    fn write_data(&mut self, slot: u16, bytes: &[u8]);
-    fn read_data(&self, slot: u16, bytes: &mut [u8]);
-    fn counters(&self) -> Counters;
-}
+impl Client for Queue {
+    const DATA: DataMemory = DataMemory::OfClient;
+    type Failure = Status;
 
-impl GuestQueue for Queue {
-    fn depth(&self) -> u16 {
-        self.depth()
-    }
-
-    fn in_flight(&self) -> u16 {
-        self.in_flight()
+    #[inline(always)]
+    fn in_flight(&self) -> u32 {
+        self.in_flight().into()
     }
 
     #[inline(always)]
-    fn submit(&mut self, slot: u16, request: Request) {
-        self.submit(slot, request);
+    fn submit(&mut self, slot: u32, io: &mut ClientIo) -> Result<(), BenchError> {
+        let request = request(io, |data| self.write_data(slot as u16, data));
+        self.submit(slot as u16, request);
+        Ok(())
     }
 
     #[inline(always)]
-    fn kick(&mut self) -> Result<(), BenchError> {
+    fn start(&mut self) -> Result<(), BenchError> {
         self.kick();
         Ok(())
     }
 
     #[inline(always)]
-    fn reap(&mut self, done: impl FnMut(u16, Status)) -> Result<u16, BenchError> {
-        Ok(self.reap(done)?)
+    fn reap(
+        &mut self,
+        ios: &mut [ClientIo],
+        done: &mut Vec<DoneSlot<Status>>,
+    ) -> Result<(), BenchError> {
+        self.reap(|slot, status| done.push(done_slot(slot, status)))?;
+        read_all(ios, done, |slot, memory| self.read_data(slot, memory));
+        Ok(())
     }
 
     #[inline(always)]
@@ -151,200 +139,59 @@ impl GuestQueue for Queue {
         Ok(self.wait()?)
     }
 
-    fn write_data(&mut self, slot: u16, bytes: &[u8]) {
-        self.write_data(slot, bytes);
+    fn wait_any(queues: &mut [Queue], most: Duration) -> Result<(), BenchError> {
+        Ok(Queue::wait_any(queues, most)?)
     }
 
-    fn read_data(&self, slot: u16, bytes: &mut [u8]) {
-        self.read_data(slot, bytes);
-    }
-
-    fn counters(&self) -> Counters {
-        self.counters()
+    fn counters(&mut self) -> Counters {
+        Queue::counters(self)
     }
 }
 
-/// Starts the job of a queue, by the queue's number.
-fn spawn(
-    (queue, job): (Queue, u32),
-    sectors: u64,
-    plan: &Plan,
-    shared: &Arc<RowState>,
-) -> <Native as Machine>::Thread {
-    let cpu = plan.cpu_of(job).map(CpuId);
-    let (plan, shared) = (plan.clone(), Arc::clone(shared));
-    let body = move || {
-        let mut job = Job::new(queue, sectors, &plan, job);
-        shared.ready();
-        let result = job.run(&shared.until);
-        shared.add_system_calls(job.queue.counters().system_calls);
-        shared.finish(result);
-    };
-    Native::spawn(&format!("guest-{job}"), cpu, Box::new(body))
-}
-
-/// One job's queue and what it has to remember.
-pub(crate) struct Job<Q> {
-    pub(crate) queue: Q,
-    workload: Workload,
-    offsets: Offsets,
-    written: Option<WrittenBlocks>,
-    /// When what each slot has in flight was stamped.
-    stamps: Vec<u64>,
-    /// What block each slot writes, or reads back; only with `verify`.
-    blocks: Vec<Option<u64>>,
-    /// Slots that are to go off next.
-    ready: Vec<u16>,
-    /// A block's bytes, for `verify`.
-    block: Vec<u8>,
-}
-
-impl<Q: GuestQueue> Job<Q> {
-    pub(crate) fn new(queue: Q, sectors: u64, plan: &Plan, job: u32) -> Job<Q> {
-        let workload = plan.workload;
-        let blocks = plan.blocks(sectors << 9);
-        let place = (job.into(), plan.jobs.into());
-        let depth = queue.depth();
-        Job {
-            offsets: Offsets::new(&workload, blocks, place),
-            written: WrittenBlocks::new(&workload),
-            stamps: vec![0; depth.into()],
-            blocks: vec![None; depth.into()],
-            ready: (0..depth).collect(),
-            block: vec![0; workload.bs_bytes as usize],
-            queue,
-            workload,
-        }
-    }
-
-    pub(crate) fn run(&mut self, until: &StopCondition) -> Result<JobResult, BenchError> {
-        let mut result = JobResult::default();
-        let quota = until.ios.unwrap_or(u64::MAX);
-        let mut submitted = self.submit(quota, Native::now())?;
-        let (mut reported, mut turn) = (0, 0u32);
-        while self.queue.in_flight() > 0 {
-            let stopping = until.stop.load(Ordering::Relaxed);
-            let left = if stopping { 0 } else { quota - submitted };
-            match self.reap(&mut result)? {
-                0 => self.queue.wait()?,
-                now_ns => submitted += self.submit(left, now_ns)?,
+/// The request of an I/O; `write` puts what it sends into the slot's memory.
+#[inline(always)]
+pub(crate) fn request(io: &ClientIo, mut write: impl FnMut(&[u8])) -> Request {
+    let (sector, bytes) = (io.offset_bytes >> 9, io.len_bytes as u32);
+    match io.op {
+        Op::Read => Request::read(sector, bytes),
+        Op::Write => {
+            if !io.memory.is_empty() {
+                write(&io.memory);
             }
-            turn = turn.wrapping_add(1);
-            if turn.is_multiple_of(TURNS_PER_REPORT) {
-                until.done.fetch_add(result.ios - reported, Ordering::Relaxed);
-                reported = result.ios;
-            }
+            Request::write(sector, bytes)
         }
-        until.done.fetch_add(result.ios - reported, Ordering::Relaxed);
-        let Counters { kicks, interrupts, .. } = self.queue.counters();
-        (result.kicks, result.interrupts) = (kicks, interrupts);
-        if let Some(written) = self.written.take() {
-            self.read_back(&written, &mut result)?;
-        }
-        Ok(result)
-    }
-
-    /// Sends off what is ready, up to `most` requests, stamped with `now_ns`.
-    #[inline(always)]
-    fn submit(&mut self, most: u64, now_ns: u64) -> Result<u64, BenchError> {
-        let count = self.ready.len().min(usize::try_from(most).unwrap_or(usize::MAX));
-        for index in 0..count {
-            let slot = self.ready[index];
-            let (block, op) = match &mut self.written {
-                None => self.offsets.next_io(),
-                Some(_) => self.next_verified(slot),
+        Op::Flush => Request::flush(),
+        Op::Discard | Op::WriteZeroes => {
+            let (kind, flags) = match io.op {
+                Op::Discard => (Kind::Discard, 0),
+                _ => (Kind::WriteZeroes, RANGE_UNMAP),
             };
-            let bytes = self.workload.bs_bytes;
-            let sector = block * u64::from(bytes >> 9);
-            let request = match op {
-                Op::Read => Request::read(sector, bytes),
-                _ => Request::write(sector, bytes),
-            };
-            self.stamps[usize::from(slot)] = now_ns;
-            self.queue.submit(slot, request);
+            write(&range(sector, bytes >> 9, flags));
+            Request { kind, sector: 0, bytes: RANGE_BYTES as u32 }
         }
-        // In the order in which they came back: so the ring's entries stay as they are.
-        self.ready.drain(..count);
-        self.queue.kick()?;
-        Ok(count as u64)
     }
+}
 
-    /// The next I/O of a job that verifies, its slot's buffer filled if it is a write.
-    #[cold]
-    fn next_verified(&mut self, slot: u16) -> (u64, Op) {
-        let written = self.written.as_mut().expect("the caller has looked");
-        let (block, op) = written.next_io(&mut self.offsets);
-        if op == Op::Write {
-            written.stamp(block, &mut self.block);
-            self.queue.write_data(slot, &self.block);
-            self.blocks[usize::from(slot)] = Some(block);
+/// A slot that a ring has handed out.
+#[inline(always)]
+pub(crate) fn done_slot(slot: u16, status: Status) -> DoneSlot<Status> {
+    (slot.into(), (!status.is_ok()).then_some(status))
+}
+
+/// Takes the data of reads out of a ring's memory, of jobs that verify: only they have their own.
+#[inline(always)]
+pub(crate) fn read_all(
+    ios: &mut [ClientIo],
+    done: &[DoneSlot<Status>],
+    mut read: impl FnMut(u16, &mut [u8]),
+) {
+    for (slot, _) in done {
+        let io = &mut ios[*slot as usize];
+        if io.memory.is_empty() {
+            return;
         }
-        (block, op)
-    }
-
-    /// Takes what is done. Returns the time of that, or 0 if nothing is.
-    #[inline(always)]
-    fn reap(&mut self, result: &mut JobResult) -> Result<u64, BenchError> {
-        let Job { queue, stamps, ready, written, blocks, .. } = self;
-        let (mut now_ns, mut equal) = (0, (0, 0));
-        let handed = queue.reap(|slot, status| {
-            if now_ns == 0 {
-                now_ns = Native::now();
-            }
-            let stamp = stamps[usize::from(slot)];
-            if equal.0 != stamp && equal.1 != 0 {
-                result.latencies.add(now_ns.saturating_sub(equal.0), equal.1);
-                equal.1 = 0;
-            }
-            equal = (stamp, equal.1 + 1);
-            if !status.is_ok() {
-                result.fail(|| format!("{status} from the server"));
-            }
-            if let Some(written) = written
-                && let Some(block) = blocks[usize::from(slot)].take()
-            {
-                written.landed(block);
-            }
-            ready.push(slot);
-        })?;
-        if equal.1 != 0 {
-            result.latencies.add(now_ns.saturating_sub(equal.0), equal.1);
-        }
-        result.ios += u64::from(handed);
-        Ok(now_ns)
-    }
-
-    /// Reads every block written and compares it with its last generation.
-    fn read_back(
-        &mut self,
-        written: &WrittenBlocks,
-        result: &mut JobResult,
-    ) -> Result<(), BenchError> {
-        let (bytes, mut left) = (self.workload.bs_bytes, written.blocks());
-        let mut done: Vec<(u16, Status)> = Vec::new();
-        loop {
-            while let Some(slot) = self.ready.pop() {
-                let Some(block) = left.next() else {
-                    self.ready.push(slot);
-                    break;
-                };
-                self.blocks[usize::from(slot)] = Some(block);
-                self.queue.submit(slot, Request::read(block * u64::from(bytes >> 9), bytes));
-            }
-            self.queue.kick()?;
-            if self.queue.in_flight() == 0 {
-                return Ok(());
-            }
-            if self.queue.reap(|slot, status| done.push((slot, status)))? == 0 {
-                self.queue.wait()?;
-            }
-            for (slot, status) in done.drain(..) {
-                let block = self.blocks[usize::from(slot)].take().expect("it was read");
-                self.queue.read_data(slot, &mut self.block);
-                let read = if status.is_ok() { Ok(&self.block[..]) } else { Err(status) };
-                written.check(block, read, result);
-                self.ready.push(slot);
-            }
+        if io.op == Op::Read {
+            read(*slot as u16, &mut io.memory);
         }
     }
 }

@@ -7,20 +7,21 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::time::Duration;
 
 use millrace_block::Volume;
 use millrace_clients::vhost::{
-    Counters, Descriptors, DriverRing, Request, RingLayout, RingOptions, Status, Wait,
+    Counters, Descriptors, DriverRing, RingLayout, RingOptions, Status, Wait,
 };
 use millrace_exports::vhost::LocalDevice;
 use millrace_exports::vhost::memory::{GuestMemory, Region};
 use millrace_exports::vhost::ring::RingFeatures;
-use millrace_machine::{CpuId, Machine, Native};
+use millrace_machine::Native;
 
-use crate::load::bench::{BenchError, Plan, Progress, RowState, check, client_row};
-use crate::load::job::JobResult;
+use crate::load::bench::{BenchError, Plan, Progress, check};
+use crate::load::client::{Client, ClientIo, DataMemory, DoneSlot, run_clients};
 use crate::load::row::{Queues, Row};
-use crate::load::vhost::{GuestQueue, Job, ring_size};
+use crate::load::vhost::{done_slot, read_all, request, ring_size};
 
 /// Where the memory of a guest is, for it and for its frontend.
 const GUEST: u64 = 0x4000_0000;
@@ -37,7 +38,6 @@ pub fn run_virtqueue_row(
 ) -> Result<Row, BenchError> {
     check(volume, plan)?;
     let (depth, size) = ring_size(plan)?;
-    let shared = Arc::new(RowState::new(plan));
     let options = RingOptions {
         size,
         depth,
@@ -49,34 +49,13 @@ pub fn run_virtqueue_row(
         event_idx: true,
         wait: Wait::Poll,
     };
-    let threads = (0..plan.jobs).map(|job| spawn(volume, plan, &shared, (options, job)));
-    let threads: Vec<_> = threads.collect();
-    let (mut row, _) = client_row(threads, &shared, plan, progress)?;
-    row.queues =
-        Queues { stack: "virtqueue".to_owned(), cpus: plan.cpus.len() as u32, ..Queues::default() };
-    Ok(row)
-}
-
-fn spawn(
-    volume: &Arc<Volume<Native>>,
-    plan: &Plan,
-    shared: &Arc<RowState>,
-    (options, job): (RingOptions, u32),
-) -> <Native as Machine>::Thread {
-    let cpu = plan.cpu_of(job).map(CpuId);
-    let (volume, plan, shared) = (Arc::clone(volume), plan.clone(), Arc::clone(shared));
-    let body = move || {
-        let made = LocalQueue::new(&volume, job as u16, options);
-        shared.ready();
-        let result = made.and_then(|queue| {
-            let mut job = Job::new(queue, volume.capacity(), &plan, job);
-            let result: JobResult = job.run(&shared.until)?;
-            shared.add_system_calls(job.queue.device.stats().thread.system_calls);
-            Ok(result)
-        });
-        shared.finish(result);
+    let queue = {
+        let volume = Arc::clone(volume);
+        move |job| LocalQueue::new(&volume, job as u16, options)
     };
-    Native::spawn(&format!("guest-{job}"), cpu, Box::new(body))
+    let (mut row, _) = run_clients(plan, volume.capacity() << 9, queue, progress)?;
+    row.queues = Queues { stack: "virtqueue".to_owned(), ..row.queues };
+    Ok(row)
 }
 
 /// A virtqueue whose device runs where others would wait for it.
@@ -114,30 +93,39 @@ impl LocalQueue {
     }
 }
 
-impl GuestQueue for LocalQueue {
-    fn depth(&self) -> u16 {
-        self.ring.options().depth
-    }
+impl Client for LocalQueue {
+    const DATA: DataMemory = DataMemory::OfClient;
+    type Failure = Status;
 
-    fn in_flight(&self) -> u16 {
-        self.ring.in_flight()
+    #[inline(always)]
+    fn in_flight(&self) -> u32 {
+        self.ring.in_flight().into()
     }
 
     #[inline(always)]
-    fn submit(&mut self, slot: u16, request: Request) {
-        self.ring.submit(slot, request);
+    fn submit(&mut self, slot: u32, io: &mut ClientIo) -> Result<(), BenchError> {
+        let request = request(io, |data| self.ring.write_data(slot as u16, data));
+        self.ring.submit(slot as u16, request);
+        Ok(())
     }
 
     #[inline(always)]
-    fn kick(&mut self) -> Result<(), BenchError> {
+    fn start(&mut self) -> Result<(), BenchError> {
         // Its device looks when this waits.
         let _wanted = self.ring.publish();
         Ok(())
     }
 
     #[inline(always)]
-    fn reap(&mut self, done: impl FnMut(u16, Status)) -> Result<u16, BenchError> {
-        self.ring.reap(done).map_err(|error| BenchError::Workload(error.to_string()))
+    fn reap(
+        &mut self,
+        ios: &mut [ClientIo],
+        done: &mut Vec<DoneSlot<Status>>,
+    ) -> Result<(), BenchError> {
+        let reaped = self.ring.reap(|slot, status| done.push(done_slot(slot, status)));
+        reaped.map_err(|error| BenchError::Workload(error.to_string()))?;
+        read_all(ios, done, |slot, memory| self.ring.read_data(slot, memory));
+        Ok(())
     }
 
     #[inline(always)]
@@ -146,15 +134,12 @@ impl GuestQueue for LocalQueue {
         Ok(())
     }
 
-    fn write_data(&mut self, slot: u16, bytes: &[u8]) {
-        self.ring.write_data(slot, bytes);
+    fn wait_any(queues: &mut [LocalQueue], _most: Duration) -> Result<(), BenchError> {
+        queues.iter_mut().try_for_each(LocalQueue::wait)
     }
 
-    fn read_data(&self, slot: u16, bytes: &mut [u8]) {
-        self.ring.read_data(slot, bytes);
-    }
-
-    fn counters(&self) -> Counters {
-        Counters::default()
+    fn counters(&mut self) -> Counters {
+        let system_calls = self.device.stats().thread.system_calls;
+        Counters { system_calls, ..Counters::default() }
     }
 }

@@ -1,8 +1,8 @@
-//! Text and ids as HTML may hold them.
+//! Escaping of text and ids for HTML.
 //!
-//! Called by whatever writes a part of a page, for every text and every id.
+//! Called for every text and every id of a page.
 
-/// Text as HTML shows it, in elements and in quoted attributes.
+/// Escapes text for HTML elements and quoted attributes.
 pub(super) fn escape(text: &str) -> String {
     let mut html = String::with_capacity(text.len());
     for c in text.chars() {
@@ -18,7 +18,7 @@ pub(super) fn escape(text: &str) -> String {
     html
 }
 
-/// An id as a link names it.
+/// Converts an id to the form used in links.
 pub(super) fn anchor(id: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' };
     id.chars().map(plain).collect()

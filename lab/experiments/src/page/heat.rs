@@ -1,8 +1,8 @@
-//! Heat maps of a page: how often something was where, in the course of time, as inline SVG.
+//! Heat maps of a page: counts over time and another value, as inline SVG.
 //!
-//! Counts are shown in eight steps of one colour by their logarithm, since a rare slow I/O matters
-//! as much as the many fast ones; all cells of a step are one path, so a map stays small. Called by
-//! `html.rs`. Every text goes through `escape`.
+//! Counts are shown in eight steps of one colour on a logarithmic scale, since a rare slow I/O
+//! matters as much as the many fast ones. All cells of a step are one path, so a map stays small.
+//! Called by `html.rs`. Every text goes through `escape`.
 
 use serde::Serialize;
 
@@ -11,44 +11,44 @@ use super::plot::{self, BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH};
 use super::scale::Axis;
 use super::{Panel, Scale, Unit};
 
-/// Steps of colour.
+/// Number of colour steps.
 const STEPS: usize = 8;
 
 /// Heat maps under one title.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct HeatMap {
-    /// Its name; letters, digits and dashes.
+    /// Name of the figure; letters, digits and dashes.
     pub id: String,
-    /// Title.
+    /// Title of the figure.
     pub title: String,
-    /// What to see in it.
+    /// Caption that says what the maps show.
     pub caption: String,
-    /// Its plots.
+    /// Heat maps of the figure.
     pub panels: Vec<HeatPanel>,
 }
 
 /// One heat map.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct HeatPanel {
-    /// What tells it from its neighbours.
+    /// Title that distinguishes the map from its neighbours.
     pub title: String,
     /// Label of the x axis.
     pub x_label: String,
-    /// Where columns begin, and where the last one ends: one more than there are columns.
+    /// Edges of the columns: one more than there are columns.
     pub x_edges: Vec<f64>,
     /// Label of the y axis.
     pub y_label: String,
-    /// What its y values are.
+    /// Unit of the y values.
     pub y_unit: Unit,
-    /// How its y axis is divided.
+    /// Scale of the y axis.
     pub y_scale: Scale,
-    /// Where rows begin, and where the last one ends, upwards.
+    /// Edges of the rows, ascending: one more than there are rows.
     pub y_edges: Vec<f64>,
-    /// Counts: columns, each of its rows.
+    /// Counts, by column and row.
     pub columns: Vec<Vec<u64>>,
 }
 
-/// A figure of heat maps.
+/// Renders a figure of heat maps.
 pub(super) fn map(map: &HeatMap) -> String {
     let mut html = format!(
         "<section id=\"{}\" class=\"figure\">\n<h2>{}</h2>\n<p class=\"caption\">{}</p>\n",
@@ -103,7 +103,7 @@ fn svg(heat: &HeatPanel, most: u64) -> String {
     svg
 }
 
-/// A panel without lines, for its axes.
+/// Creates a panel without lines, for drawing the axes.
 fn frame(heat: &HeatPanel) -> Panel {
     Panel {
         title: heat.title.clone(),
@@ -116,7 +116,7 @@ fn frame(heat: &HeatPanel) -> Panel {
     }
 }
 
-/// The step of a count, by its logarithm.
+/// Returns the colour step of a count, on a logarithmic scale.
 fn step(count: u64, most: u64) -> usize {
     if most <= 1 {
         return STEPS - 1;

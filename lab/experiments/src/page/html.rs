@@ -1,8 +1,8 @@
-//! A page as one HTML file: style sheet and plots inside, no script, nothing to load.
+//! Renders a page as one HTML file, with style sheet and plots inside, and no script.
 //!
-//! A policy in its head forbids loading anything. Layout for 400 to 1,280 pixels and paper is in
-//! `assets/page.css`. Called by `Page::html`. Invariant: every text of the page goes through
-//! `escape`, and every id through `anchor`.
+//! A content security policy in its head forbids loading anything. `assets/page.css` has the layout
+//! for 400 to 1,280 pixels and paper. Called by `Page::html`. Invariant: every text of the page
+//! goes through `escape`, and every id through `anchor`.
 
 use super::escape::{anchor, escape};
 use super::heat::{self, HeatMap};
@@ -16,7 +16,7 @@ use super::{
 const STYLE: &str = include_str!("../../assets/page.css");
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 
-/// The whole file.
+/// Renders the whole file.
 pub(super) fn page(page: &Page, maps: &[HeatMap]) -> String {
     let title = escape(&page.title);
     let mut html = format!(
@@ -129,7 +129,7 @@ fn check(check: &Check, [theirs, ours]: [&str; 2]) -> String {
     html
 }
 
-/// The row of what a check found without some mechanisms, below its own.
+/// Renders the row of a second run without some mechanisms, below the check's own row.
 fn second_run(without: &AblationResult, ours: &str) -> String {
     let class = match without.holds {
         Verdict::Yes => "yes",
@@ -176,7 +176,7 @@ fn figure(figure: &Figure) -> String {
     html
 }
 
-/// The points of a panel as a table, to be read and copied.
+/// Renders the points of a panel as a table, to be read and copied.
 fn numbers(panel: &Panel) -> String {
     let caption = format!("{} ({})", panel.title, exact_label(panel));
     let mut html = format!(
@@ -199,7 +199,7 @@ fn numbers(panel: &Panel) -> String {
     html
 }
 
-/// What the bare numbers of a panel are.
+/// Returns the label of a panel's unscaled numbers.
 fn exact_label(panel: &Panel) -> String {
     match panel.y_unit {
         Unit::Nanoseconds => format!("{}, ns", panel.y_label),
@@ -208,7 +208,7 @@ fn exact_label(panel: &Panel) -> String {
     }
 }
 
-/// A number without prefix, to a ten-thousandth of itself or better.
+/// Formats a number without prefix, with an error of at most a ten-thousandth.
 fn exact(value: f64) -> String {
     match value.abs() {
         size if size >= 1000.0 => format!("{value:.0}"),
@@ -217,7 +217,7 @@ fn exact(value: f64) -> String {
     }
 }
 
-/// For each x of a panel, in order, the y of each of its series.
+/// Returns for each x of a panel, in order, the y of each of its series.
 pub(super) fn rows(panel: &Panel) -> Vec<(f64, Vec<Option<f64>>)> {
     let all = panel.series.iter().flat_map(|series| &series.points);
     let mut xs: Vec<f64> = all.map(|(x, _)| *x).collect();

@@ -1,23 +1,24 @@
-//! `MachineTable`: the constants of a modelled machine, each with where it comes from.
+//! `MachineTable`: the constants of a modelled machine, each with its origin.
 //!
-//! Filled by `paper` out of models and by papers' own files of costs; shown at the end of a page.
+//! Filled by `paper` from models and from papers' own files of costs; shown at the end of a page.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::Page;
 
 /// One constant of a modelled machine.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Constant {
-    /// What it is.
+    /// Name of the constant.
     pub name: String,
-    /// Its value with the unit.
+    /// Value with its unit.
     pub value: String,
-    /// Where it comes from.
+    /// Origin of the value, which begins with one of [`ORIGINS`].
     pub origin: String,
 }
 
-/// Where a constant comes from, by the word that its origin begins with.
+/// Origin of a constant, from the first word of its origin text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// `counted:` in a kernel's code, or `published:` and looked up.
@@ -26,20 +27,21 @@ pub enum Source {
     Cited,
     /// `input:`: given by the paper that is repeated.
     Input,
-    /// `not used:`: nothing depends on it.
+    /// `not used:`: nothing depends on the constant.
     Unused,
-    /// `assumption:`, or nothing said.
+    /// `assumption:`, or no origin given.
     Assumption,
 }
 
-/// The words that an origin may begin with, before a colon.
+/// Words that an origin may begin with, before a colon.
 pub const ORIGINS: [&str; 5] = ["published", "counted", "input", "assumption", "not used"];
 
 impl Source {
-    /// By an origin's first words; none if they are not of [`ORIGINS`], or nothing is behind them.
+    /// Parses an origin's first words; None if they are not in [`ORIGINS`], or nothing follows the
+    /// colon.
     #[must_use]
     pub fn of(origin: &str) -> Option<Source> {
-        // Part of it from memory is all of it from memory.
+        // An origin that is partly from memory counts as from memory.
         let is_looked_up = origin.contains("looked up") && !origin.contains("from memory");
         let (word, what) = origin.split_once(':')?;
         if what.trim().is_empty() {
@@ -58,14 +60,14 @@ impl Source {
 }
 
 impl Constant {
-    /// Where it comes from; an assumption if it does not say.
+    /// Returns the origin; an assumption if none is given.
     #[must_use]
     pub fn source(&self) -> Source {
         Source::of(&self.origin).unwrap_or(Source::Assumption)
     }
 }
 
-/// How many constants of some machines come from where, in a sentence.
+/// Returns a sentence with the number of constants by origin.
 fn sources(machines: &[MachineTable]) -> String {
     let all = || machines.iter().flat_map(|machine| &machine.constants);
     let count = |source| all().filter(|constant| constant.source() == source).count();
@@ -80,11 +82,11 @@ fn sources(machines: &[MachineTable]) -> String {
     )
 }
 
-/// The fact of a page that says it.
+/// Name of the fact that says where the constants come from.
 const SOURCES: &str = "constants of the machines";
 
 impl Page {
-    /// Takes in tables of constants, and counts where those of all come from.
+    /// Adds tables of constants, and updates the count of origins over all tables.
     pub(crate) fn add_machines(&mut self, tables: impl IntoIterator<Item = MachineTable>) {
         self.machines.extend(tables);
         let said = sources(&self.machines);
@@ -98,9 +100,9 @@ impl Page {
 /// A modelled machine.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MachineTable {
-    /// Its name.
+    /// Name of the machine.
     pub name: String,
-    /// What it is.
+    /// Short description of the machine.
     pub about: String,
     /// Every constant that was given to the model.
     pub constants: Vec<Constant>,

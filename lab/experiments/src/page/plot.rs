@@ -1,8 +1,8 @@
-//! One panel as inline SVG.
+//! Renders one panel as inline SVG.
 //!
-//! Colours are classes that the page's style sheet fills in for light, dark and print; shapes of
-//! points differ too, so that nothing hangs on colour alone. Each point has a title that browsers
-//! show under the pointer. Called by `html.rs`. Every text goes through `escape`.
+//! Colours are CSS classes that the page's style sheet defines for light, dark and print; points
+//! differ in shape, too, so that nothing depends on colour alone. Each point has a title that
+//! browsers show under the pointer. Called by `html.rs`. Every text goes through `escape`.
 
 use super::escape::escape;
 use super::scale::{Axis, short};
@@ -14,12 +14,12 @@ pub(super) const LEFT: f64 = 52.0;
 pub(super) const RIGHT: f64 = 14.0;
 pub(super) const TOP: f64 = 34.0;
 pub(super) const BOTTOM: f64 = 40.0;
-/// Colours that the style sheet has.
+/// Number of colours in the style sheet.
 const COLOURS: usize = 8;
-/// More points than this are drawn smaller.
+/// Lines with more points than this have smaller points.
 const MANY_POINTS: usize = 24;
 
-/// The names of a figure's series, in the order of first use: what gives them their colours.
+/// Returns the names of a figure's series in order of first use, which decides their colours.
 pub(super) fn names<'a>(panels: impl Iterator<Item = &'a Panel>) -> Vec<&'a str> {
     let mut names: Vec<&str> = Vec::new();
     for series in panels.flat_map(|panel| &panel.series) {
@@ -34,7 +34,7 @@ fn colour(names: &[&str], name: &str) -> usize {
     names.iter().position(|known| *known == name).unwrap_or(0) % COLOURS
 }
 
-/// The plot of a panel.
+/// Renders the plot of a panel.
 pub(super) fn panel(panel: &Panel, names: &[&str]) -> String {
     let points = || panel.series.iter().flat_map(|series| &series.points);
     let xs = || points().map(|(x, _)| *x).chain(panel.marks.iter().map(|mark| mark.x));
@@ -55,12 +55,12 @@ pub(super) fn panel(panel: &Panel, names: &[&str]) -> String {
     svg
 }
 
-/// Appends to a string, which cannot fail.
+/// Appends formatted text to a string, which cannot fail.
 macro_rules! put {
     ($svg:expr, $($piece:tt)*) => { $svg.push_str(&format!($($piece)*)) };
 }
 
-/// Grid, ticks and labels.
+/// Draws grid, ticks and labels.
 pub(super) fn grid(svg: &mut String, panel: &Panel, x: &Axis, y: &Axis) {
     let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
     for (tick, at) in y.ticks().into_iter().filter_map(|tick| Some((tick, y.at(tick)?))) {
@@ -128,7 +128,7 @@ fn class(kind: SeriesKind) -> &'static str {
     }
 }
 
-/// The outline of a point: circle, square, triangle or diamond, by colour.
+/// Returns the outline of a point: circle, square, triangle or diamond, by colour.
 fn shape(colour: usize, (x, y): (f64, f64), size: f64) -> String {
     let (left, top, wide) = (x - size, y - size, 2.0 * size);
     match colour % 4 {
@@ -141,7 +141,7 @@ fn shape(colour: usize, (x, y): (f64, f64), size: f64) -> String {
     }
 }
 
-/// The legend of a figure: one entry for each label.
+/// Renders the legend of a figure, with one entry for each label.
 pub(super) fn legend(panels: &[Panel], names: &[&str]) -> String {
     let mut html = String::from("<ul class=\"legend\">");
     let mut seen: Vec<String> = Vec::new();

@@ -1,7 +1,7 @@
-//! Axes of plots: from values to pixels, round ticks, and numbers as people read them.
+//! Axes of plots: conversion of values to pixels, round ticks, and number formatting.
 //!
 //! Pure arithmetic; called by `plot.rs`, `html.rs` and `text.rs`. Ticks are multiples of 1, 2 or 5
-//! times a power of ten. A logarithmic axis has no place for values of 0 and below.
+//! times a power of ten. A logarithmic axis cannot show values of 0 and below.
 
 use super::{Scale, Unit};
 
@@ -17,7 +17,7 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    /// An axis for these values with about `count` ticks, from pixel `from` to `to`.
+    /// Creates an axis for these values with about `count` ticks, from pixel `from` to `to`.
     pub(super) fn new(
         values: impl Iterator<Item = f64>,
         scale: Scale,
@@ -43,7 +43,7 @@ impl Axis {
         }
     }
 
-    /// This axis ending at the last of these values, which need not be a tick.
+    /// Returns this axis ending at the largest of these values, which need not be a tick.
     pub(super) fn ending_at(mut self, values: impl Iterator<Item = f64>) -> Axis {
         let last = values.filter(|value| value.is_finite()).fold(self.least, f64::max);
         if last > self.least {
@@ -52,7 +52,7 @@ impl Axis {
         self
     }
 
-    /// This axis without ticks between whole numbers if these values are such.
+    /// Returns this axis without fractional ticks if all of these values are whole numbers.
     pub(super) fn counting(mut self, mut values: impl Iterator<Item = f64>) -> Axis {
         if values.all(|value| value.fract() == 0.0) {
             self.step = self.step.max(1.0);
@@ -60,7 +60,7 @@ impl Axis {
         self
     }
 
-    /// The pixel of a value; none where the axis has no place for it.
+    /// Returns the pixel of a value; None if the axis cannot show it.
     pub(super) fn at(&self, value: f64) -> Option<f64> {
         let share = match self.scale {
             Scale::Linear => (value - self.least) / (self.most - self.least),
@@ -69,7 +69,7 @@ impl Axis {
         share.is_finite().then_some(self.from + share * (self.to - self.from))
     }
 
-    /// Values to be labelled.
+    /// Returns the values of the ticks.
     pub(super) fn ticks(&self) -> Vec<f64> {
         match self.scale {
             Scale::Linear => {
@@ -87,14 +87,14 @@ impl Axis {
     }
 }
 
-/// 1, 2 or 5 times a power of ten, not below `step`.
+/// Rounds up to 1, 2 or 5 times a power of ten.
 fn round_step(step: f64) -> f64 {
     let power = 10f64.powf(step.log10().floor());
     let steps = [1.0, 2.0, 5.0].map(|factor| factor * power);
     steps.into_iter().find(|round| *round >= step * 0.999).unwrap_or(10.0 * power)
 }
 
-/// A value of an axis or a table, short: three digits and the unit's prefix.
+/// Formats a value with three digits and the unit's prefix.
 pub(super) fn short(value: f64, unit: Unit) -> String {
     let steps: &[(f64, &str)] = match unit {
         Unit::Plain => &[],
@@ -102,7 +102,7 @@ pub(super) fn short(value: f64, unit: Unit) -> String {
         Unit::Count => &[(1e9, " G"), (1e6, " M"), (1e3, " K")],
         Unit::Nanoseconds => &[(1e9, " s"), (1e6, " ms"), (1e3, " us"), (0.0, " ns")],
     };
-    // 999.6 K is shown as 1 M: three digits round up.
+    // Three digits round up: 999.6 K is shown as 1 M.
     let step = steps.iter().find(|(factor, _)| value.abs() >= factor * 0.9995);
     match step {
         Some((factor, suffix)) => format!("{}{suffix}", digits(value / factor.max(1.0))),
@@ -110,7 +110,7 @@ pub(super) fn short(value: f64, unit: Unit) -> String {
     }
 }
 
-/// Three digits or all before the point, without zeroes at the end.
+/// Formats three digits, or all before the decimal point, without trailing zeroes.
 fn digits(value: f64) -> String {
     let places = match value.abs() {
         size if size >= 99.95 => 0,
@@ -123,7 +123,7 @@ fn digits(value: f64) -> String {
     if text == "-0" { "0".to_owned() } else { text.to_owned() }
 }
 
-/// A deviation as people read it.
+/// Formats a deviation as a signed percentage.
 pub(super) fn percent_off(deviation: f64) -> String {
     format!("{:+.0} %", deviation * 100.0)
 }

@@ -180,7 +180,7 @@ fn tally_counts_inputs_apart() {
         check(CheckKind::Quantitative, Verdict::NotYet),
     ];
     let tally = Page { checks, ..Page::default() }.tally();
-    assert_eq!(tally, Tally { hold: 1, fail: 1, missing: 1, inputs: 1 });
+    assert_eq!(tally, CheckTally { hold: 1, fail: 1, missing: 1, inputs: 1 });
 }
 
 #[test]

@@ -1,8 +1,8 @@
-//! A page as text for a terminal: x down, series across, then the checks.
+//! Renders a page as text for a terminal: x down, series across, then the checks.
 //!
-//! Called by `Page::text`. No line is longer than `WIDTH`: figures with many series are several
-//! tables, and so are tables with many columns; words never break, sentences wrap. Lines have no
-//! blanks at the end. All numbers of a panel have one unit, which stands above them.
+//! Called by `Page::text`. No line is longer than `WIDTH`: figures with many series and tables with
+//! many columns are split into several tables; words never break, sentences wrap. Lines have no
+//! trailing blanks. All numbers of a panel have one unit, which is shown above them.
 
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
 
@@ -10,12 +10,12 @@ use super::html::rows;
 use super::scale::{percent_off, short};
 use super::{Check, DataTable, Figure, Page, Panel, Unit, Verdict};
 
-/// The whole page.
+/// Renders the whole page.
 pub(super) fn page(page: &Page) -> String {
     let mut blocks: Vec<String> = page.remarks.iter().map(|remark| wrapped(remark, 0)).collect();
     page.figures.iter().for_each(|item| figure(&mut blocks, item));
     for table in &page.tables {
-        // The caption says the unit of the numbers.
+        // The caption states the unit of the numbers.
         let caption = if table.caption.is_empty() { "" } else { ": " }.to_owned() + &table.caption;
         let head = wrapped(&format!("{}{caption}", table.title), 0);
         blocks.push(format!("{head}\n{}", data_table(table)));
@@ -40,16 +40,16 @@ fn figure(blocks: &mut Vec<String>, figure: &Figure) {
     }
 }
 
-/// The one unit of a panel's numbers.
+/// The common unit of a panel's numbers.
 struct PanelUnit {
-    /// Behind the label, such as `, in us`.
+    /// Text after the label, such as `, in us`.
     said: String,
-    /// What is one in it.
+    /// Value of one unit.
     one: f64,
 }
 
 impl PanelUnit {
-    /// By the largest number.
+    /// Picks the unit by the largest number.
     fn of(panel: &Panel) -> PanelUnit {
         let ys = panel.series.iter().flat_map(|series| &series.points).map(|(_, y)| y.abs());
         let most = ys.filter(|y| y.is_finite()).fold(0.0, f64::max);
@@ -73,7 +73,7 @@ impl PanelUnit {
     }
 }
 
-/// A panel's numbers: a table, or several where its series do not fit side by side.
+/// Renders a panel's numbers as a table, or several if its series do not fit side by side.
 fn numbers(panel: &Panel, unit: &PanelUnit) -> String {
     let labels: Vec<String> = panel.series.iter().map(|series| series.label()).collect();
     let all = rows(panel);
@@ -81,7 +81,7 @@ fn numbers(panel: &Panel, unit: &PanelUnit) -> String {
         let value = |y: &Option<f64>| y.map_or_else(|| "-".to_owned(), |y| unit.text(y));
         std::iter::once(short(x, Unit::Plain)).chain(values.iter().map(value)).collect()
     };
-    let table = |from: usize, to: usize, fit: Fit| {
+    let table = |from: usize, to: usize, fit: ColumnFit| {
         let heads = std::iter::once(panel.x_label.as_str());
         let heads = heads.chain(labels[from..to].iter().map(String::as_str)).collect();
         let rows: Vec<Vec<String>> =
@@ -90,16 +90,16 @@ fn numbers(panel: &Panel, unit: &PanelUnit) -> String {
     };
     let (mut tables, mut from) = (Vec::new(), 0);
     while from < labels.len() {
-        let fits = |to: &usize| longest(&table(from, *to, Fit::AsItIs)) <= WIDTH.into();
+        let fits = |to: &usize| longest(&table(from, *to, ColumnFit::AsItIs)) <= WIDTH.into();
         let to = (from + 1..=labels.len()).rev().find(fits).unwrap_or(from + 1);
-        tables.push(table(from, to, Fit::Within));
+        tables.push(table(from, to, ColumnFit::Within));
         from = to;
     }
     tables.join("\n\n")
 }
 
-/// A table whose cells break at blanks only: several, each with the first column, where its columns
-/// do not fit side by side even so.
+/// Renders a table whose cells break at blanks only; several tables, each with the first column, if
+/// its columns do not fit side by side.
 fn data_table(table: &DataTable) -> String {
     let columns = table.head.len();
     let least: Vec<usize> = (0..columns).map(|column| least_width(table, column)).collect();
@@ -113,7 +113,7 @@ fn data_table(table: &DataTable) -> String {
         };
         let (heads, rows) = (of(&table.head), table.rows.iter().map(|row| of(row)));
         let heads = heads.iter().map(String::as_str).collect();
-        tables.push(grid(heads, &rows.collect::<Vec<_>>(), 1, Fit::Within));
+        tables.push(grid(heads, &rows.collect::<Vec<_>>(), 1, ColumnFit::Within));
         from = to;
         if from >= columns {
             return tables.join("\n\n");
@@ -121,11 +121,11 @@ fn data_table(table: &DataTable) -> String {
     }
 }
 
-/// Most characters that a first column has before it breaks.
+/// Widest first column that is kept on one line, in characters.
 const FIRST_MOST: usize = 42;
 
-/// Characters that a column of a table needs with the blanks beside it: its longest word, and for
-/// the first column its longest cell within bounds.
+/// Returns the width that a column needs, in characters with the blanks beside it: its longest
+/// word, and for the first column its longest cell within bounds.
 fn least_width(table: &DataTable, column: usize) -> usize {
     let cells = table.rows.iter().filter_map(|row| row.get(column));
     let texts = cells.chain([&table.head[column]]);
@@ -136,13 +136,13 @@ fn least_width(table: &DataTable, column: usize) -> usize {
     2 + if column == 0 { longest.max(whole.min(FIRST_MOST)) } else { longest }
 }
 
-/// Characters of the longest line.
+/// Returns the length of the longest line, in characters.
 fn longest(text: &str) -> usize {
     text.lines().map(|line| line.chars().count()).max().unwrap_or(0)
 }
 
-/// The checks, each with its verdict first, then both sides, what a second run found, and why.
-/// Those that nothing was run for are named together by what they need.
+/// Renders the checks, each with its verdict first, then both sides, the result of a second run,
+/// and the note. Checks for which nothing was run are grouped by what they need.
 fn checks(page: &Page) -> String {
     let there = |check: &&Check| check.holds != Verdict::NotYet;
     let heads = page.against.heads();
@@ -205,7 +205,7 @@ fn check(check: &Check, [theirs, ours]: [&str; 2]) -> String {
     lines.join("\n")
 }
 
-/// Words behind a label, in lines of at most `WIDTH` characters that begin below the first word.
+/// Wraps words after a label into lines of at most `WIDTH` characters, indented to the first word.
 fn wrapped_under(label: &str, text: &str) -> String {
     let indent = label.chars().count();
     let width = usize::from(WIDTH) - indent;
@@ -222,10 +222,10 @@ fn wrapped_under(label: &str, text: &str) -> String {
     format!("{label}{}", lines.join(&format!("\n{:indent$}", "")))
 }
 
-/// Columns of the terminal that a page is written for.
+/// Number of columns of the terminal.
 const WIDTH: u16 = 100;
 
-/// Words in lines of at most `WIDTH` characters, those after the first indented.
+/// Wraps words into lines of at most `WIDTH` characters, with all but the first indented.
 fn wrapped(text: &str, indent: usize) -> String {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
@@ -241,32 +241,32 @@ fn wrapped(text: &str, indent: usize) -> String {
     lines.join("\n")
 }
 
-/// What becomes of a table that is wider than `WIDTH`.
+/// Treatment of a table that is wider than `WIDTH`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fit {
+enum ColumnFit {
     /// The column stays as wide as its longest cell.
     AsItIs,
-    /// The column's cells break into lines.
+    /// The column's cells are wrapped into several lines.
     Within,
 }
 
-/// A table; columns from `numbers_from` on are right-aligned.
-fn grid(heads: Vec<&str>, rows: &[Vec<String>], numbers_from: usize, fit: Fit) -> String {
+/// Renders a table; columns from `numbers_from` on are right-aligned.
+fn grid(heads: Vec<&str>, rows: &[Vec<String>], numbers_from: usize, fit: ColumnFit) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    if fit == Fit::Within {
+    if fit == ColumnFit::Within {
         table.set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH);
     }
     table.set_header(heads.clone());
     rows.iter().for_each(|row| {
         table.add_row(row);
     });
-    if fit == Fit::Within {
+    if fit == ColumnFit::Within {
         for (number, column) in table.column_iter_mut().enumerate() {
             let cells = || rows.iter().filter_map(|row| row.get(number)).map(String::as_str);
             let words = cells().chain([heads[number]]).flat_map(str::split_whitespace);
             let longest = words.map(|word| word.chars().count()).max().unwrap_or(0);
-            // Blanks on both sides are part of the width.
+            // The width includes the blanks on both sides.
             let least = u16::try_from(longest + 2).unwrap_or(WIDTH).min(WIDTH / 2);
             column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(least)));
         }

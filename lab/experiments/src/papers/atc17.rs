@@ -1,140 +1,474 @@
 //! `atc17`: the experiments of \[FALCON\] on a machine of its kind, in virtual time.
 //!
-//! `rigs` says what the drives hang on and what a point is, `runs` which points a part needs and
-//! what they gave, `figures` draws them, `checks` compares them with what the paper says. Nothing
-//! here knows a result: machines' files and drives' presets are the only input. One submitting
-//! thread through libaio, RAID-0, or a program of `programs`; served as Linux does (per-volume),
-//! by a worker for each drive (per-drive), and as this layer does besides (inline, auto). Called by
-//! `millrace-lab paper`.
+//! A `Rig` is a controller with its drives; a `Point` says what a simulation makes of the settings
+//! in `papers/atc17.toml`, which has everything else. Nothing here knows a result: machines' files
+//! and drives' presets are the only input. One submitting thread through libaio, RAID-0, or a
+//! program of `programs`; served as Linux does (per-volume), by a worker for each drive
+//! (per-drive), and as this layer does besides (inline, auto). Called by `millrace-lab paper`.
 
-mod checks;
-mod figures;
-mod rigs;
-mod runs;
-mod tables;
+use std::sync::LazyLock;
 
-use std::ops::ControlFlow;
+use millrace_block::{
+    ControllerConfig, Layout, Serving, ServingConfig, Sharing, Spread, Stack, Stamp,
+};
+use millrace_drives::ModelTiming;
+use millrace_simulator::Model;
+use serde::Deserialize;
+use toml::Table;
 
+use super::sheet::{Sheet, parsed, word};
 use crate::load::bench::BenchError;
-use crate::page::Page;
-use crate::papers::{self, Experiment, Mechanism, PartSelection, Step};
-use crate::simulation::FileCosts;
+use crate::load::workload::{Rw, Workload};
+use crate::papers::{self, Mechanism, Paper, Results, machine_table};
+use crate::programs::{Task, servers, utilities};
+use crate::simulation::{
+    FileCosts, HostAdapterConfig, InterfaceKind, Irq, Length, ObservedRow, Service, SimPlan, Watch,
+    run_observed,
+};
 
-use runs::Results;
+static SHEET: LazyLock<Sheet> =
+    LazyLock::new(|| Sheet::parse(include_str!("../../papers/atc17.toml")));
 
-papers::parts! { "atc17":
-    /// One, two, four and eight drives.
-    Scaling "scaling",
-    /// Several stripe sizes.
-    Stripes "stripes",
-    /// The three controllers.
-    Controllers "controllers",
-    /// Other watermarks.
-    Watermarks "watermarks",
-    /// One I/O at a time.
-    Latency "latency",
-    /// Beside one submitting thread for each drive.
-    Ideal "ideal",
-    /// Tags in use over time.
-    Tags "tags",
-    /// Stack latency by drive.
-    Fairness "fairness",
-    /// A single NVMe drive.
-    Nvme "nvme",
-    /// The faster way, chosen by itself.
-    Auto "auto",
-    /// Buffered writes.
-    Buffered "buffered",
-    /// A file on ext4.
-    Ext4 "ext4",
-    /// A graph engine.
-    Graph "graph",
-    /// File server, web server, web proxy.
-    Servers "servers",
-    /// Copies, tar and untar.
-    Utilities "utilities",
-}
+/// Parts with a file system or a page cache.
+const OF_FILES: [&str; 4] = ["buffered", "ext4", "servers", "utilities"];
 
-/// Runs what is wanted and gives what was found; checks that need other parts are listed as not
-/// there.
-/// `tell` is told of each point that begins, and may have the run end: then the page is of those
-/// parts that were run whole, which are said beside it.
-///
-/// # Errors
-/// If a machine's file or a simulation is wrong.
-pub fn atc17(
-    wanted: PartSelection<'_, Part>,
-    tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
-) -> Result<(Page, Vec<Part>), BenchError> {
-    let costs = FileCosts::linux_4_4()?;
-    papers::repeat(&EXPERIMENT, wanted, tell, |results: &Results, parts, page| {
-        let mut page = Page {
-            checks: checks::all(results),
-            figures: figures::all(parts, results),
-            tables: tables::all(parts, results),
-            ..page
-        };
-        page.add_machines([tables::rig()]);
-        if parts.iter().any(|part| OF_FILES.contains(part)) {
-            page.add_machines([tables::files_cost(&costs)]);
-        }
-        page
+/// The paper, as the table of all has it.
+pub(super) fn paper() -> Paper {
+    Paper::of_sheet("atc17", &SHEET, papers::mechanisms::<Point>, |wanted, tell| {
+        let costs = FileCosts::linux_4_4()?;
+        let about = "Linux 4.4 for files, beside the layer, with the work of the machine";
+        papers::repeat::<Point>(("atc17", &SHEET), wanted, tell, |mut page, parts| {
+            page.add_machines(SHEET.given());
+            if parts.iter().any(|part| OF_FILES.contains(part)) {
+                page.add_machines([machine_table::of_costs(&costs.name, about, &costs.entries())]);
+            }
+            page
+        })
     })
 }
 
-/// Parts with a file system or a page cache.
-const OF_FILES: [Part; 4] = [Part::Buffered, Part::Ext4, Part::Servers, Part::Utilities];
+/// Bytes in flight for each drive: \[FALCON\]'s replayer submits as fast as possible, so that what
+/// bounds it is the layer, by its pressure points or its tags. In chunks of 4 KiB twice the high
+/// point that it has by itself.
+const IN_FLIGHT_BYTES: u32 = 2048 * 4096;
+/// I/Os in flight for each drive where drives are compared, tags watched, or `auto` has to choose.
+const FEW: u32 = 64;
+/// Virtual time that is measured.
+const LENGTH_NS: u64 = 100_000_000;
+/// Virtual time that is measured where `auto` must have tried both ways and settled, and where
+/// drives are compared: how many of the I/Os in flight wait for which drive drifts by steps of one,
+/// and takes (I/Os for a drive) squared of these to forget where it was: 64 x 64 at 80,000 a second
+/// are 50 ms for a drive, half a window of the usual length.
+const LONG_NS: u64 = 1_000_000_000;
+/// The CPU that looks at tags, and how often.
+const WATCH: (u32, u64) = (11, 10_000);
+/// Samples that are shown: the first two milliseconds.
+const TAGS_SHOWN_NS: u64 = 2_000_000;
+/// Runs of a row whose rate hangs on the seed.
+const DRAWS: u64 = 5;
 
-/// What can be left out of these parts.
-///
-/// # Errors
-/// If a machine's file is wrong.
-pub fn mechanisms(parts: &[Part]) -> Result<Vec<Mechanism>, BenchError> {
-    papers::mechanisms::<rigs::Point>(parts)
+/// A controller with its drives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Rig {
+    /// Intel AHCI ports, two of them with fast links.
+    Ahci,
+    /// Intel SCU, four SATA II ports.
+    Scu,
+    /// LSI 9300-8i.
+    #[default]
+    Hba,
+    /// No controller but the drive's own.
+    Nvme,
 }
 
-const EXPERIMENT: Experiment<Part> = Experiment {
-    paper: "atc17",
-    title: "Per-drive processing for volumes of several SSDs, repeated on a simulated machine",
-    intro: &INTRO,
-    parts: Part::NAMES,
-};
+impl Rig {
+    /// How many drives it has.
+    fn drives(self) -> u32 {
+        match self {
+            Rig::Ahci => 2,
+            Rig::Scu => 4,
+            Rig::Hba => 8,
+            Rig::Nvme => 1,
+        }
+    }
 
-const INTRO: [&str; 8] = [
-    "The block layer that serves volumes, unmodified, on a modelled machine with modelled drives in \
-     virtual time: the experiments of Kumar and Huang, Falcon: Scaling IO Performance in Multi-SSD \
-     Volumes, USENIX ATC 2017.",
-    "Given to the model: the rates of one core with a null drive (SYSTOR 2013) without fio's own \
-     part, which this paper took out by a replayer, what SCSI adds to them (Intel's comparison of \
-     stacks), published latencies, and the drives' data sheets. Nothing else is taken from this \
-     paper; everything else is output.",
-    "One submitting thread on CPU 0 through libaio, RAID-0 with chunks of 4 KiB unless a figure says \
-     otherwise, 64 I/Os in flight for each drive, all that are free submitted at once. Random I/Os \
-     are of 4 KiB, sequential ones of 64 KiB. Times are taken for each I/O. Warm-up is cut off; 100 \
-     ms are measured, a second of auto, which tries both ways, and where drives are compared: which \
-     of them the I/Os in flight wait for changes slowly.",
-    "Behind the HBA the drives share what its driver (mpt3sas of Linux 4.4) and the SCSI mid-layer \
-     did for every command: one lock around the table of commands, taken three times, in a line that \
-     is read without the lock, too, and one word \
-     that counts commands, written twice. Behind the SCU they share the word, the lock around \
-     its driver (isci), and interrupts that wait for more completions the more is in flight; the \
-     AHCI ports share nothing.",
-    "Workers of drives 1 to 5, and the ideal system's threads in their place, run on the other CPUs of the submitter's socket, which is the \
-     controller's; those of 6 to 8 on the other socket: the paper's machine has hyper-threads, the \
-     model has cores only.",
-    "Who serves a drive's queue is interrupted for what it finds done: the submitter, or the \
-     drive's worker. Each look that finds something costs one interrupt. A SATA drive raises one \
-     for nearly every completion, so this spares whoever is busy elsewhere and finds many at once: \
-     the submitter more than the workers.",
-    "Programs (buffered, servers, utilities) are threads of their own that call the cache, which is \
-     this layer's write-back cache over the same volume: one flusher on CPU 0 collects, sorts and \
-     merges, and the volume serves what it sends as the row says. Dirty memory is bounded, and \
-     writers are slowed down before the bound. A call goes through the layer like a command at the \
-     machine's prices; what Linux takes besides is in the table linux-4.4, and assumed. \
-     Operations of the program are counted.",
-    "Drives: 8 of the Samsung 850 EVO class behind an HBA with 10,140 tags for all, or 2 on AHCI \
-     ports with 32 tags each; 4 of the Intel 520 class on SATA II ports of an SCU with 250 tags for \
-     all; one of the Samsung 950 Pro class. Each takes at most its own 32 (950 Pro: 1,024 a queue) \
-     commands, and a die of it (32, 16 and 32 of them) reads one page at a time, so that its rate \
-     over depth follows from how many I/Os meet at a die. The controllers' links are not modelled: they carry more than the drives do.",
-];
+    fn preset(self) -> &'static str {
+        match self {
+            Rig::Ahci | Rig::Hba => "850evo",
+            Rig::Scu => "520-sata2",
+            Rig::Nvme => "950pro",
+        }
+    }
+
+    /// The controller whose tags all its drives share, if it is such a one.
+    fn controller(self) -> Option<ControllerConfig> {
+        let (name, tags) = match self {
+            Rig::Ahci | Rig::Nvme => return None,
+            Rig::Scu => ("scu", 250),
+            Rig::Hba => ("hba", 10_140),
+        };
+        let sharing = Sharing::Controller;
+        Some(ControllerConfig { name: name.into(), tags, sharing, node: None })
+    }
+}
+
+/// I/Os in flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Depth {
+    /// As many as the layer takes.
+    Full,
+    /// So few that drives can be compared, if it is measured for long, too.
+    Few,
+    One,
+}
+
+/// The graph engine with so many threads, or a program of this name.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(untagged)]
+enum Program {
+    Graph(u32),
+    Named(String),
+}
+
+/// One row.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Point {
+    rig: Rig,
+    /// Of the rig's; all, if not given.
+    drives: Option<u32>,
+    #[serde(deserialize_with = "parsed")]
+    rw: Rw,
+    bs: u32,
+    #[serde(deserialize_with = "word")]
+    serving: Serving,
+    /// KiB of a stripe.
+    chunk: u32,
+    /// High and low watermark for each drive, if not the layer's own.
+    marks: Option<[u32; 2]>,
+    depth: Depth,
+    /// \[FALCON\]'s ideal system: a submitting thread for each drive instead of a volume.
+    apart: bool,
+    /// With somebody who looks at tags, and few in flight.
+    watched: bool,
+    long: bool,
+    /// The I/Os are of a file.
+    file: bool,
+    /// A program instead of the replayer.
+    task: Option<Program>,
+    /// Mechanisms that are left out.
+    #[serde(skip)]
+    without: Vec<Mechanism>,
+    /// Which of several runs of the same row, each with another seed.
+    #[serde(skip)]
+    draw: u64,
+}
+
+impl Default for Point {
+    fn default() -> Point {
+        Point {
+            rig: Rig::Hba,
+            drives: None,
+            rw: Rw::RandRead,
+            bs: 4096,
+            serving: Serving::PerDrive,
+            chunk: 4,
+            marks: None,
+            depth: Depth::Full,
+            apart: false,
+            watched: false,
+            long: false,
+            file: false,
+            task: None,
+            without: Vec::new(),
+            draw: 0,
+        }
+    }
+}
+
+impl Point {
+    /// This point with what it does not say filled in.
+    fn settled(mut self) -> Point {
+        let usual = ServingConfig::default();
+        self.drives.get_or_insert(self.rig.drives());
+        self.marks.get_or_insert([usual.plug_high, usual.plug_low]);
+        self
+    }
+
+    fn drives(&self) -> u32 {
+        self.drives.unwrap_or(self.rig.drives())
+    }
+
+    fn program(&self) -> Option<Task> {
+        let servers = servers::Kind::ALL.into_iter().map(Task::Server);
+        let others = utilities::Kind::ALL.into_iter().map(Task::Utility).chain([Task::Writers]);
+        self.task.as_ref().map(|program| match program {
+            Program::Graph(threads) => Task::Graph(*threads),
+            Program::Named(name) => {
+                let found = servers.chain(others).find(|task| task.name() == name);
+                found.unwrap_or_else(|| panic!("{name}: no such program"))
+            }
+        })
+    }
+
+    /// The runs of a row: several where workers wait for a lock of all drives, since their rate
+    /// then differs by a tenth and more from seed to seed. Whatever the stripe and the watermarks.
+    fn draws(self) -> impl Iterator<Item = Point> {
+        let Point { rw, chunk, marks, file, .. } = self;
+        let usual = Point { rw, chunk, marks, file, ..Point::default() }.settled();
+        let differs = !rw.is_sequential() && self == usual;
+        (0..if differs { DRAWS } else { 1 }).map(move |draw| Point { draw, ..self.clone() })
+    }
+
+    /// What commands share. AHCI has a SCSI host for each port, so nothing; the SCU's driver is
+    /// another than the HBA's.
+    fn adapter(&self) -> HostAdapterConfig {
+        let has = |mechanism| !self.without.contains(&mechanism);
+        let (is_hba, is_scu) = (self.rig == Rig::Hba, self.rig == Rig::Scu);
+        HostAdapterConfig {
+            lookup_lock: is_hba && has(Mechanism::LookupLock),
+            host_busy: (is_hba || is_scu) && has(Mechanism::HostBusy),
+            controller_lock: is_scu && has(Mechanism::ControllerLock),
+            coalescing: is_scu && has(Mechanism::Coalescing),
+        }
+    }
+
+    fn depth(&self) -> u32 {
+        match self.depth {
+            Depth::One => 1,
+            Depth::Full if !self.watched => self.drives() * (IN_FLIGHT_BYTES / self.bs),
+            Depth::Full | Depth::Few => self.drives() * FEW,
+        }
+    }
+
+    /// What the simulator runs.
+    fn plan(&self, seed: u64) -> SimPlan {
+        let (drives, depth) = (self.drives(), self.depth());
+        let service = self.service();
+        let at = service.controllers.first().map_or(String::new(), |hub| format!("@{}", hub.name));
+        let dies = match self.without.contains(&Mechanism::Dies) {
+            true => format!(",units={}", ModelTiming::UNITS_MAX),
+            false => String::new(),
+        };
+        let drive = format!("model{at}:preset={}{dies}", self.rig.preset());
+        // A thread for each drive runs where the drive's worker would, so that both are as far from
+        // each other's lines.
+        let (jobs, iodepth, cpus) = match self.program() {
+            Some(task) => (task.threads(), task.depth(depth), task.cpus()),
+            None if self.apart => (drives, depth / drives, (1..=drives).collect()),
+            None => (1, depth, vec![0]),
+        };
+        let seed = seed.wrapping_add(self.draw);
+        let workload = Workload { rw: self.rw, bs_bytes: self.bs, iodepth, verify: false, seed };
+        SimPlan {
+            drives: vec![drive.parse().expect("a preset of the model"); drives as usize],
+            layout: Layout::Stripe { chunk_sectors: self.chunk * 2 },
+            service,
+            stack: Stack::Mq,
+            software_queues: Spread::Core,
+            hardware_queues: Spread::Core,
+            cpus,
+            jobs,
+            workload,
+            length: Length::Time(if self.long { LONG_NS } else { LENGTH_NS }),
+            stamp: Stamp::Io,
+            interface: InterfaceKind::Libaio,
+            batch: None,
+            irq: Irq::Poller,
+            watch: Watch { tags: self.watched.then_some(WATCH), ..Watch::default() },
+        }
+    }
+
+    fn service(&self) -> Service {
+        let has_workers = matches!(self.serving, Serving::PerDrive | Serving::Auto);
+        let usual = ServingConfig::of(self.serving);
+        Service {
+            controllers: Vec::from_iter(self.rig.controller()),
+            serving: ServingConfig {
+                plug_high: self.marks.map_or(usual.plug_high, |[high, _]| high),
+                plug_low: self.marks.map_or(usual.plug_low, |[_, low]| low),
+                ..usual
+            },
+            worker_cpus: if has_workers { (1..=self.drives()).collect() } else { Vec::new() },
+            apart: self.apart,
+            adapter: self.adapter(),
+            of_file: self.file,
+            ..Service::default()
+        }
+    }
+}
+
+impl papers::Point for Point {
+    type Measurement = ObservedRow;
+    const OWN: &'static [Mechanism] = &[
+        Mechanism::LookupLock,
+        Mechanism::HostBusy,
+        Mechanism::ControllerLock,
+        Mechanism::Coalescing,
+        Mechanism::Dies,
+    ];
+    /// No single queue is run.
+    const UNUSED: &'static [Mechanism] = &[Mechanism::Lines];
+
+    fn of_settings(settings: Table) -> Result<Point, String> {
+        settings.try_into().map(Point::settled).map_err(|error| error.to_string())
+    }
+
+    fn of(part: &str) -> Vec<Point> {
+        SHEET.points(part).into_iter().flat_map(Point::draws).collect()
+    }
+
+    fn without(mut self, mechanism: Mechanism) -> Point {
+        self.without.push(mechanism);
+        self
+    }
+
+    fn machine(&self) -> &str {
+        if self.rig == Rig::Nvme { "e5-2620-nvme" } else { "e5-2620" }
+    }
+
+    fn task(&self) -> String {
+        let Point { rig, rw, chunk, serving, .. } = self;
+        let what = self.program().map_or_else(|| rw.to_string(), |task| task.name().to_owned());
+        format!("{rig:?} x {}, {what}, stripe {chunk} KiB, {}", self.drives(), serving.name())
+    }
+
+    fn work(&self) -> u32 {
+        u32::from(self.long || self.program().is_some()) << 16 | self.drives()
+    }
+
+    fn run(&self, model: &Model, seed: u64) -> Result<ObservedRow, BenchError> {
+        match self.program() {
+            Some(task) => task.run(model, &self.plan(seed)),
+            None => run_observed(model, &self.plan(seed)),
+        }
+    }
+
+    fn events(seen: &ObservedRow) -> u64 {
+        seen.row.machine.as_ref().and_then(|machine| machine.sim_events).unwrap_or(0)
+    }
+
+    fn metric(results: &Results<Point>, point: &Point, name: &str) -> Option<Vec<f64>> {
+        let seen = results.at(point)?;
+        let samples = || seen.tags.iter().take_while(|sample| sample.at_ns <= TAGS_SHOWN_NS);
+        let in_use = |drive: usize| samples().map(|s| f64::from(s.in_use[drive])).collect();
+        let mean = || {
+            let runs = point.clone().draws().filter_map(|run| Some(results.at(run)?.row.iops));
+            let runs: Vec<f64> = runs.collect();
+            (runs.iter().sum::<f64>() / runs.len() as f64, runs)
+        };
+        Some(match name {
+            // The mean of the runs, and how far they lie apart, as a share of it.
+            "iops" => vec![mean().0],
+            "spread" => {
+                let (mean, runs) = mean();
+                let most = runs.iter().copied().fold(0.0, f64::max);
+                vec![(most - runs.iter().copied().fold(f64::INFINITY, f64::min)) / mean]
+            }
+            "lat_ns" => vec![seen.row.lat_ns.mean as f64],
+            // By drive.
+            "stack_ns" => seen.stack_ns.iter().map(|ns| *ns as f64).collect(),
+            "tags_us" => samples().map(|sample| sample.at_ns as f64 / 1e3).collect(),
+            "tags_1" => in_use(0),
+            "tags_2" => in_use(1),
+            _ => panic!("{name}: no such metric"),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::papers::run_without;
+    use crate::simulation::machine;
+
+    #[test]
+    fn what_commands_of_all_drives_write_holds_workers_back_and_not_one_submitter() {
+        let model = machine("e5-2620").expect("a known machine");
+        let gain = |serving, without: &[Mechanism]| {
+            let point = Point { serving, ..Point::default() };
+            let iops =
+                |without| run_without(&point, &model, (1, without)).expect("it runs").row.iops;
+            iops(without) / iops(&[])
+        };
+        let lock = gain(Serving::PerDrive, &[Mechanism::LookupLock]);
+        let both = gain(Serving::PerDrive, &[Mechanism::LookupLock, Mechanism::HostBusy]);
+        let alone = gain(Serving::PerVolume, &[Mechanism::LookupLock]);
+        // Beside that lock the counts cost next to nothing.
+        assert!(lock > 1.1 && both > 0.99 * lock && alone < 1.1, "{lock} {both} {alone}");
+    }
+
+    #[test]
+    fn interrupts_that_wait_drain_the_drives_of_one_submitter_that_reads_in_sequence() {
+        let model = machine("e5-2620").expect("a known machine");
+        let gain = |rw, bs| {
+            let serving = Serving::PerVolume;
+            let depth = Depth::Few;
+            let point = Point { rig: Rig::Scu, serving, depth, rw, bs, ..Point::default() };
+            let iops =
+                |without| run_without(&point, &model, (1, without)).expect("it runs").row.iops;
+            iops(&[Mechanism::Coalescing]) / iops(&[])
+        };
+        let (sequential, random) = (gain(Rw::Read, 65_536), gain(Rw::RandRead, 4096));
+        assert!(sequential > 1.1 && random < 1.05, "{sequential} {random}");
+    }
+
+    #[test]
+    fn the_scu_takes_its_lock_twice_for_a_command_and_once_for_an_interrupt() {
+        let model = machine("e5-2620").expect("a known machine");
+        let mut plan = Point { rig: Rig::Scu, depth: Depth::Few, ..Point::default() }.plan(1);
+        plan.watch.locks = true;
+        let seen = run_observed(&model, &plan).expect("it runs");
+        let locks = seen.row.machine.and_then(|machine| machine.locks).expect("asked for");
+        let taken = |name| {
+            let of_all = locks.iter().find(|line| line.name == name && line.site.is_none());
+            of_all.expect("it was taken").acquisitions as f64
+        };
+        // Each I/O takes the lock of its process's list once.
+        let share = taken("controller") / taken("aio-context-list");
+        assert!((2.0..2.5).contains(&share), "{share}");
+    }
+
+    #[test]
+    fn a_flusher_that_only_batches_lets_one_writer_write_faster() {
+        let model = machine("e5-2620").expect("a known machine");
+        let run = |serving| {
+            let task = Some(Program::Named("copy to".into()));
+            let point = Point { task, serving, ..Point::default() };
+            papers::Point::run(&point, &model, 1).expect("it runs")
+        };
+        let [linux, ours] = [Serving::PerVolume, Serving::PerDrive].map(run);
+        assert!(ours.row.iops > 1.3 * linux.row.iops, "{} {}", ours.row.iops, linux.row.iops);
+        // Dirty memory is bounded, writers are held back, and pages leave in large writes.
+        let stats = linux.cache.expect("through a cache");
+        assert!(stats.throttled > 0 && stats.dirty < stats.pages / 2, "{stats:?}");
+        assert!(stats.written_back > 16 * stats.write_requests, "{stats:?}");
+    }
+
+    #[test]
+    fn a_program_gives_the_same_numbers_again() {
+        let model = machine("e5-2620").expect("a known machine");
+        let serving = Serving::PerVolume;
+        let point = Point { task: Some(Program::Graph(8)), serving, ..Point::default() };
+        let run = || papers::Point::run(&point, &model, 1).expect("it runs").row;
+        assert_eq!(run(), run());
+    }
+
+    #[test]
+    fn dies_hold_back_a_drive_with_as_many_reads_as_dies_and_cost_one_read_nothing() {
+        let model = machine("e5-2620-nvme").expect("a known machine");
+        let gain = |depth| {
+            let iops = |point: Point| {
+                let mut plan = point.plan(1);
+                plan.workload.iodepth = depth;
+                run_observed(&model, &plan).expect("it runs").row.iops
+            };
+            let point = Point { rig: Rig::Nvme, ..Point::default() };
+            iops(papers::Point::without(point.clone(), Mechanism::Dies)) / iops(point)
+        };
+        let (one, many) = (gain(1), gain(32));
+        assert!(many > 1.1 && (one - 1.0).abs() < 0.01, "{many} {one}");
+    }
+}

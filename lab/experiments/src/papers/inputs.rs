@@ -5,37 +5,47 @@
 
 use millrace_drives::{ModelPreset, model_presets};
 
+use serde::Deserialize;
+
 use crate::page::{Constant, MachineTable};
 
+/// What a paper's runs were given beside a machine: drives, and other constants.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Given {
+    name: String,
+    about: String,
+    #[serde(rename = "drive", default)]
+    drives: Vec<DriveOrigins>,
+    #[serde(rename = "other", default)]
+    others: Vec<Constant>,
+}
+
 /// Where what is known of a drive comes from.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct DriveOrigins {
     /// As specs name the drive.
-    pub(crate) preset: &'static str,
+    pub(crate) preset: String,
     /// Random rates.
-    pub(crate) rates: &'static str,
+    pub(crate) rates: String,
     /// Sequential rates.
-    pub(crate) bandwidth: &'static str,
+    pub(crate) bandwidth: String,
     /// Latency of one I/O at a time.
-    pub(crate) latency: &'static str,
+    pub(crate) latency: String,
     /// What works at once in it, and how long.
-    pub(crate) inside: &'static str,
+    pub(crate) inside: String,
 }
 
-/// A constant of its name, value and origin.
-pub(crate) fn constant([name, value, origin]: [&str; 3]) -> Constant {
-    Constant { name: name.into(), value: value.into(), origin: origin.into() }
-}
-
-/// The table of drives and of what else there is.
-pub(crate) fn table(
-    name: &str,
-    about: &str,
-    (drives, others): (&[DriveOrigins], &[[&str; 3]]),
-) -> MachineTable {
-    let preset = |of: &DriveOrigins| model_presets().iter().find(|preset| preset.name == of.preset);
-    let drives = drives.iter().filter_map(|of| Some(drive(preset(of)?, of)));
-    let constants = drives.flatten().chain(others.iter().copied().map(constant)).collect();
-    MachineTable { name: name.into(), about: about.into(), constants }
+impl Given {
+    /// The table at the end of the page.
+    pub(crate) fn table(&self) -> MachineTable {
+        let preset =
+            |of: &DriveOrigins| model_presets().iter().find(|preset| preset.name == of.preset);
+        let drives = self.drives.iter().filter_map(|of| Some(drive(preset(of)?, of)));
+        let constants = drives.flatten().chain(self.others.iter().cloned()).collect();
+        MachineTable { name: self.name.clone(), about: self.about.clone(), constants }
+    }
 }
 
 fn drive(preset: &ModelPreset, of: &DriveOrigins) -> [Constant; 4] {
@@ -63,23 +73,26 @@ fn drive(preset: &ModelPreset, of: &DriveOrigins) -> [Constant; 4] {
         (
             "random reads, writes",
             format!("{}, {} IOPS at depth {depth}", rates.0, rates.1),
-            of.rates,
+            of.rates.as_str(),
         ),
         (
             "sequential reads, writes",
             format!("{}, {} MB/s", bytes.0 / 1_000_000, bytes.1 / 1_000_000),
-            of.bandwidth,
+            of.bandwidth.as_str(),
         ),
         (
             "one read, write at a time",
             format!("{}, {} us", us(preset.latency_ns.0), us(preset.latency_ns.1)),
-            of.latency,
+            of.latency.as_str(),
         ),
     ]
     .map(|(what, value, origin)| (format!("{}: {what}", of.preset), value, origin));
-    let inside = (format!("{}: inside", of.preset), inside, of.inside);
-    [rates, bandwidth, latency, inside]
-        .map(|(name, value, origin)| constant([&name, &value, origin]))
+    let inside = (format!("{}: inside", of.preset), inside, of.inside.as_str());
+    [rates, bandwidth, latency, inside].map(|(name, value, origin)| Constant {
+        name,
+        value,
+        origin: origin.into(),
+    })
 }
 
 #[cfg(test)]
@@ -89,15 +102,24 @@ mod tests {
 
     #[test]
     fn a_drive_has_its_presets_figures_each_with_an_origin_that_counts() {
-        let of = |preset| DriveOrigins {
-            preset,
-            rates: "input: it",
-            bandwidth: "published: it, looked up",
-            latency: "assumption: it",
-            inside: "counted: it",
+        let of = |preset: &str| DriveOrigins {
+            preset: preset.into(),
+            rates: "input: it".into(),
+            bandwidth: "published: it, looked up".into(),
+            latency: "assumption: it".into(),
+            inside: "counted: it".into(),
         };
-        let drives = [of("850evo"), of("ultrastar-36lzx"), of("no-such")];
-        let table = table("rig", "what else", (&drives, &[["a", "1", "not used: it"]]));
+        let given = Given {
+            name: "rig".into(),
+            about: "what else".into(),
+            drives: vec![of("850evo"), of("ultrastar-36lzx"), of("no-such")],
+            others: vec![Constant {
+                name: "a".into(),
+                value: "1".into(),
+                origin: "not used: it".into(),
+            }],
+        };
+        let table = given.table();
         let values: Vec<&str> = table.constants.iter().map(|it| it.value.as_str()).collect();
         assert_eq!(values.len(), 9);
         assert_eq!(values[0], "98000, 90000 IOPS at depth 32");

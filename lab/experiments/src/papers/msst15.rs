@@ -1,137 +1,283 @@
 //! `msst15`: the experiments of \[MIOT\] on a machine of its kind, in virtual time.
 //!
-//! `rigs` says what a point is, `runs` which points a part needs and what they gave, `figures` and
-//! `tables` show them, `checks` compares them with what the paper says. Nothing here knows a
-//! result: the files of machine and virtualisation and the drive's preset are the only input. A
-//! guest with 8 vCPUs on 4 cores; the same workload on the host itself beside it. Called by
-//! `millrace-lab paper`.
+//! A guest with 8 vCPUs on 4 cores; the same workload on the host itself beside it. A `Point` says
+//! what a simulation makes of the settings in `papers/msst15.toml`, which has everything else.
+//! Nothing here knows a result: the files of machine and virtualisation and the drive's preset are
+//! the only input. Called by `millrace-lab paper`.
 
-mod checks;
-mod figures;
-mod rigs;
-mod runs;
-mod tables;
+use std::sync::LazyLock;
 
-use std::ops::ControlFlow;
+use millrace_block::{Layout, Spread, Stack, Stamp};
+use millrace_simulator::Model;
+use serde::Deserialize;
+use toml::Table;
 
+use super::sheet::{Sheet, parsed};
 use crate::load::bench::BenchError;
-use crate::page::Page;
-use crate::papers::{self, Experiment, Mechanism, PartSelection, Step};
-use crate::vm::VmCosts;
+use crate::load::workload::{Rw, Workload};
+use crate::papers::{self, Mechanism, Paper, Results, machine_table};
+use crate::simulation::{InterfaceKind, Irq, Length, Service, SimPlan, Watch, run_simulated};
+use crate::vm::{Effects, Mode, QueueService, VmCosts, VmPlan, VmResult, WAIT_MAX_NS, run_vm};
 
-use runs::Results;
+static SHEET: LazyLock<Sheet> =
+    LazyLock::new(|| Sheet::parse(include_str!("../../papers/msst15.toml")));
 
-papers::parts! { "msst15":
-    /// Three modes, 1 to 8 processes and four workloads on the null device.
-    Null "null",
-    /// Three modes, 1 to 8 processes and four workloads on an NVMe SSD.
-    Nvme "nvme",
-    /// The guest beside the host itself.
-    Gap "gap",
-    /// 4 vCPUs and 1 to 4 I/O threads.
-    Threads "threads",
-    /// Each optimisation alone, and all but one.
-    Ablations "ablations",
-    /// Effects of the host switched off, one by one; no part of the paper.
-    Effects "effects",
-    /// A guest that costs more; no part of the paper.
-    Dearer "dearer",
-}
-
-/// Runs what is wanted and gives what was found; checks that need other parts are listed as not
-/// there.
-/// `tell` is told of each point that begins, and may have the run end: then the page is of those
-/// parts that were run whole, which are said beside it.
-///
-/// # Errors
-/// If a machine's file or a simulation is wrong.
-pub fn msst15(
-    wanted: PartSelection<'_, Part>,
-    tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
-) -> Result<(Page, Vec<Part>), BenchError> {
-    let costs = VmCosts::kvm_2015()?;
-    papers::repeat(&EXPERIMENT, wanted, tell, |results: &Results, parts, mut page| {
-        page.add_machines([tables::virtualisation(&costs), tables::rig()]);
-        Page {
-            checks: checks::all(results),
-            figures: figures::all(parts, results),
-            tables: tables::all(parts, results),
-            ..page
-        }
+/// The paper, as the table of all has it.
+pub(super) fn paper() -> Paper {
+    Paper::of_sheet("msst15", &SHEET, papers::mechanisms::<Point>, |wanted, tell| {
+        let costs = VmCosts::kvm_2015()?;
+        let about = "KVM of Linux 3.17 and QEMU 2.1 on either";
+        let costs = machine_table::of_costs(&costs.name, about, &costs.entries());
+        papers::repeat::<Point>(("msst15", &SHEET), wanted, tell, |mut page, _| {
+            page.add_machines([costs.clone()]);
+            page.add_machines(SHEET.given());
+            page
+        })
     })
 }
 
-/// What can be left out of these parts.
-///
-/// # Errors
-/// If a machine's file is wrong.
-pub fn mechanisms(parts: &[Part]) -> Result<Vec<Mechanism>, BenchError> {
-    papers::mechanisms::<rigs::Point>(parts)
+/// Longest polling: KVM's `halt_poll_ns` on x86.
+const POLL_MAX_NS: u64 = 200_000;
+/// Measured time of a row: that a vCPU loses its CPU under a lock happens some hundred times a
+/// second.
+const LENGTH_NS: u64 = 300_000_000;
+/// Outstanding I/Os of a process.
+const DEPTH: u32 = 32;
+/// CPUs of the host in the order in which Linux gives them to processes: one to a core, then their
+/// siblings.
+const CPUS: [u32; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
+/// vCPUs of the guest.
+const VCPUS: u32 = 8;
+
+/// What the guest's device stands on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Device {
+    Null,
+    Nvme,
 }
 
-const EXPERIMENT: Experiment<Part> = Experiment {
-    paper: "msst15",
-    title: "Queues and I/O threads for virtual machines, repeated on a simulated machine",
-    intro: &INTRO,
-    parts: Part::NAMES,
-};
+/// The place of the processes that do the I/O: the host itself, or a guest served in a mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Place {
+    Host,
+    Baseline,
+    Mq,
+    Miot,
+}
 
-const INTRO: [&str; 9] = [
-    "A guest, its virtqueues and the I/O threads that serve them, on a modelled host in virtual \
-     time: the experiments of Kim, Kang, Lee and Eom, Improving Performance by Bridging the \
-     Semantic Gap between Multi-queue SSD and I/O Virtualization Framework, MSST 2015. The block \
-     layer of the I/O threads, and the policies that say when to hold submissions back and how \
-     long to poll, are this project's own, unmodified; guest, exits and what QEMU adds are \
-     modelled.",
-    "Given to the model: what a stock kernel takes for an I/O, on the host and in the guest alike \
-     (9,300 cycles with an NVMe drive, by published profiles), costs of exits and interrupts as \
-     measured on others' machines, assumptions on what QEMU takes, and the drive's limits; each \
-     origin says below whether it could be compared with its source. None of it is taken from this \
-     paper's results; everything else is output.",
-    "4 cores at 3.4 GHz with two hyper-threads each, so 8 CPUs, of which two share a core and do \
-     1.25 times together what one does alone. A guest with 8 vCPUs, 1 to 8 processes, process p on \
-     vCPU p: 4 KiB random or 32 KiB sequential, 32 outstanding each, submitted one by one. A \
-     virtqueue has 128 slots.",
-    "vCPUs begin one to a core, then on the siblings; no vCPU is pinned: one that wakes and finds its \
-     CPU busy goes to a core that is wholly idle, else to an idle sibling, as select_idle_sibling \
-     of Linux 3.17 has it. The one thread of baseline and mq wanders the same way; several I/O \
-     threads are pinned, thread i to core i mod 4, then to the siblings.",
-    "baseline: one queue for all vCPUs, under its driver's lock, and one I/O thread. mq: a queue \
-     for each vCPU, one I/O thread. miot: a queue and an I/O thread for each vCPU, with \
-     workload-aware batch submission, which waits for at most 20 us and never for longer than the \
-     system calls take that it could save. The interrupt of a queue goes to its vCPU, that of the one queue to vCPU 0, \
-     which completes requests of others by IPI.",
-    "Notifications are suppressed as by EVENT_IDX in both directions. An exit is counted where the \
-     guest stops for a notification, an interrupt while it runs, a halt, or an IPI of its own; \
-     context switches are those between threads of the host, not those to idle cores. The host's \
-     scheduler is as CFS: who wakes takes the core from who has run for longer by more than a \
-     bound. Warm-up is cut off; 300 ms are measured. Shorter is too little: with 8 processes miot \
-     does 701 K I/Os in the first 20 ms after its warm-up, 564 K in 100 ms, 526 K in 500 ms, since \
-     threads of the host that share a core come to take turns only after a while. And three seeds \
-     differ by up to 2 %, baseline by up to 15 %.",
-    "QEMU is that of 2.1. Its I/O threads translate each address by a look-up in one map of the \
-     guest's memory, 6 look-ups for a request of a page and 2 for each further page. Each takes one \
-     mutex, which whoever finds it taken sleeps for, and counts a reference on a shared line. And \
-     an interrupt is considered after each request that is done, not after all of them, so that a \
-     driver that has just asked for the next is interrupted again.",
-    "The host knows nothing of the guest's locks: a vCPU may lose its CPU while it holds the lock of \
-     a queue, or while its turn is next, and all others spin meanwhile; who spins for 4,096 cycles \
-     exits and lets others have the CPU. Not modelled: threads that an idle CPU pulls from another; \
-     the directed yield of a vCPU that spins; caches and TLBs that an exit pollutes; nested paging; \
-     an L1 that siblings share; memory bandwidth.",
-    "host is the same processes on the host itself through libaio, without a guest.",
-];
+/// One row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Point {
+    device: Device,
+    #[serde(deserialize_with = "parsed")]
+    rw: Rw,
+    bs: u32,
+    mode: Place,
+    processes: u32,
+    #[serde(default = "vcpus")]
+    vcpus: u32,
+    /// What a mode has of each, unless it is given.
+    queues: Option<u32>,
+    threads: Option<u32>,
+    steered: Option<bool>,
+    /// Aware batching.
+    wait: Option<bool>,
+    #[serde(default)]
+    poll: bool,
+    /// Times what guest and exits cost: 1 wherever something is compared with the paper.
+    #[serde(default = "once")]
+    dearer: u32,
+    /// Effects of the host: all wherever something is compared with the paper.
+    #[serde(default)]
+    effects: Effects,
+}
+
+fn vcpus() -> u32 {
+    VCPUS
+}
+
+fn once() -> u32 {
+    1
+}
+
+impl Point {
+    fn served(&self, mode: Mode) -> QueueService {
+        let usual = QueueService::of(mode, VCPUS);
+        let wait = |is_on: bool| if is_on { WAIT_MAX_NS } else { 0 };
+        QueueService {
+            queues: self.queues.unwrap_or(usual.queues),
+            threads: self.threads.unwrap_or(usual.threads),
+            steered: self.steered.unwrap_or(usual.steered),
+            wait_max_ns: self.wait.map_or(usual.wait_max_ns, wait),
+            poll_max_ns: if self.poll { POLL_MAX_NS } else { 0 },
+        }
+    }
+
+    fn drive(&self) -> &'static str {
+        if self.device == Device::Null { "null" } else { "model:preset=miot-nvme" }
+    }
+
+    fn workload(&self, seed: u64) -> Workload {
+        Workload { rw: self.rw, bs_bytes: self.bs, iodepth: DEPTH, verify: false, seed }
+    }
+
+    /// What a virtual machine runs.
+    fn plan(&self, mode: Mode, seed: u64) -> VmPlan {
+        VmPlan {
+            vcpus: self.vcpus,
+            processes: self.processes,
+            served: self.served(mode),
+            effects: self.effects,
+            workload: self.workload(seed),
+            drive: self.drive().parse().expect("a drive of the model's"),
+            interrupts: self.device == Device::Nvme,
+            length: Length::Time(LENGTH_NS),
+        }
+    }
+
+    /// What the host runs itself.
+    fn host_plan(&self, seed: u64) -> SimPlan {
+        SimPlan {
+            drives: vec![self.drive().parse().expect("a drive of the model's")],
+            layout: Layout::Linear,
+            service: Service::default(),
+            stack: Stack::Mq,
+            software_queues: Spread::Core,
+            hardware_queues: Spread::Core,
+            cpus: CPUS.to_vec(),
+            jobs: self.processes,
+            workload: self.workload(seed),
+            length: Length::Time(LENGTH_NS),
+            stamp: Stamp::Batch,
+            // Linux 3.17 has the fixes.
+            interface: InterfaceKind::LibaioFixed,
+            batch: Some(1),
+            irq: if self.device == Device::Nvme { Irq::Poller } else { Irq::Submitter },
+            watch: Watch::default(),
+        }
+    }
+}
+
+impl papers::Point for Point {
+    type Measurement = VmResult;
+    const OWN: &'static [Mechanism] = &[
+        Mechanism::Preemption,
+        Mechanism::Roaming,
+        Mechanism::Bound,
+        Mechanism::Translation,
+        Mechanism::Signals,
+    ];
+    /// No single queue is run.
+    const UNUSED: &'static [Mechanism] = &[Mechanism::Lines];
+
+    fn of_settings(settings: Table) -> Result<Point, String> {
+        settings.try_into().map_err(|error| error.to_string())
+    }
+
+    fn of(part: &str) -> Vec<Point> {
+        SHEET.points(part)
+    }
+
+    fn without(mut self, mechanism: Mechanism) -> Point {
+        match mechanism {
+            Mechanism::Preemption => self.effects.preemption = false,
+            Mechanism::Roaming => self.effects.roaming = false,
+            Mechanism::Bound => self.effects.bound = false,
+            Mechanism::Translation => self.effects.translation = false,
+            Mechanism::Signals => self.effects.signals = false,
+            _ => {}
+        }
+        self
+    }
+
+    fn machine(&self) -> &str {
+        // The host, whose driver is another.
+        if self.device == Device::Null { "miot" } else { "miot-nvme" }
+    }
+
+    fn task(&self) -> String {
+        let Point { rw, processes, mode, .. } = self;
+        format!("{}, {rw}, {processes} processes, {mode:?}", self.machine()).to_lowercase()
+    }
+
+    fn work(&self) -> u32 {
+        self.processes
+    }
+
+    fn run(&self, model: &Model, seed: u64) -> Result<VmResult, BenchError> {
+        let mode = match self.mode {
+            Place::Baseline => Mode::Baseline,
+            Place::Mq => Mode::Mq,
+            Place::Miot => Mode::Miot,
+            Place::Host => {
+                return run_simulated(model, &self.host_plan(seed)).map(|row| VmResult {
+                    iops: row.iops,
+                    latency_ns: row.lat_ns.mean as f64,
+                    events: row.machine.and_then(|machine| machine.sim_events).unwrap_or(0),
+                    ..VmResult::default()
+                });
+            }
+        };
+        let costs = VmCosts::kvm_2015()?.with_guest_times(self.dearer);
+        run_vm(model, &costs, &self.plan(mode, seed))
+    }
+
+    fn events(seen: &VmResult) -> u64 {
+        seen.events
+    }
+
+    fn metric(results: &Results<Point>, point: &Point, name: &str) -> Option<Vec<f64>> {
+        let seen = results.at(point)?;
+        let VmResult { counts, .. } = seen;
+        let count = match name {
+            "iops" => return Some(vec![seen.iops]),
+            "latency_ns" => return Some(vec![seen.latency_ns]),
+            "switches" => return Some(vec![seen.switches_per_io]),
+            "lock_wait_ns" => return Some(vec![seen.lock_wait_ns]),
+            "busy" => return Some(vec![seen.busy]),
+            "lost" => seen.locks.lost,
+            "exits" => counts.exits(),
+            "kicks" => counts.kicks,
+            "interrupted" => counts.interrupted,
+            "halts" => counts.halts,
+            "ipis" => counts.ipis,
+            "signals" => counts.signals,
+            "reaped" => counts.reaped,
+            "submissions" => counts.submissions,
+            "submitted" => counts.submitted,
+            "held" => counts.held,
+            _ => panic!("{name}: no such metric"),
+        };
+        Some(vec![count as f64])
+    }
+}
 
 #[cfg(test)]
 mod tests {
+    use std::ops::ControlFlow;
+
     use super::*;
+    use crate::papers::{PartSelection, run_without};
+    use crate::simulation::machine;
+
+    /// What 8 processes that read at random get without some mechanisms.
+    fn run(device: &str, mode: &str, without: &[Mechanism]) -> VmResult {
+        let settings = format!(
+            "device = '{device}'\nmode = '{mode}'\nrw = 'randread'\nbs = 4096\nprocesses = 8"
+        );
+        let point: Point = toml::from_str(&settings).expect("settings in order");
+        let model = machine(papers::Point::machine(&point)).expect("a known machine");
+        run_without(&point, &model, (1, without)).expect("it runs")
+    }
 
     #[test]
     fn a_part_gives_the_same_page_each_time_and_more_threads_do_more() {
         let page = || {
-            msst15(PartSelection::new(&[Part::Threads], 7), |_| ControlFlow::Continue(()))
-                .expect("it runs")
-                .0
+            let wanted = PartSelection::new(&["threads"], 7);
+            paper().run(wanted, &mut |_| ControlFlow::Continue(())).expect("it runs")
         };
         let (first, second) = (page(), page());
         assert_eq!((first.html(), first.json()), (second.html(), second.json()));
@@ -139,5 +285,25 @@ mod tests {
         assert_eq!(threads.map(|check| check.holds), Some(crate::page::Verdict::Yes));
         let machines: Vec<&str> = first.machines.iter().map(|table| table.name.as_str()).collect();
         assert_eq!(machines, ["miot", "miot-nvme", "kvm-2015", "drive"]);
+    }
+
+    #[test]
+    fn holders_lose_their_cpu_and_hyper_threads_take_from_each_other_unless_left_out() {
+        let run = |without: &[Mechanism]| run("nvme", "baseline", without);
+        let (all, kept) = (run(&[]), run(&[Mechanism::Preemption]));
+        let lost = (all.locks.lost, kept.locks.lost);
+        assert!(lost.0 > 0 && lost.1 == 0, "{lost:?}");
+        let apart = run(&[Mechanism::Sharing]);
+        assert!(apart.iops > 1.01 * all.iops, "{} {}", apart.iops, all.iops);
+    }
+
+    #[test]
+    fn qemus_mutex_and_its_signals_cost_something_unless_left_out() {
+        let run = |without: &[Mechanism]| run("null", "miot", without);
+        let (all, apart) = (run(&[]), run(&[Mechanism::Translation]));
+        assert!(apart.iops > 1.02 * all.iops, "{} {}", apart.iops, all.iops);
+        let together = run(&[Mechanism::Signals]);
+        let exits = |seen: &VmResult| seen.counts.exits() as f64 / seen.counts.reaped as f64;
+        assert!(2.0 * exits(&together) < exits(&all), "{} {}", exits(&together), exits(&all));
     }
 }

@@ -1,142 +1,336 @@
 //! `ols02`: the experiments of \[OLS\] on a machine of its kind, in virtual time.
 //!
-//! `rigs` says what a step is and what is run of it, `runs` which points a part needs and what they
-//! gave, `figures` and `tables` show them, `checks` compares them with what the paper says;
-//! `native` counts and measures the same settings on this machine. Nothing here knows a result: the
-//! files of machine and kernel and the paper's inputs are all that is given. Called by
-//! `millrace-lab paper`.
+//! A `Point` says what a simulation makes of the settings in `papers/ols02.toml`, which has
+//! everything else; `locks` is lockmeter's table; `native` counts and measures the same settings on
+//! this machine. Nothing here knows a result: the files of machine and kernel and the paper's
+//! inputs are all that is given. Called by `millrace-lab paper`.
 
-mod checks;
-mod figures;
+mod locks;
 mod native;
-mod rigs;
-mod runs;
-mod tables;
 
-use std::ops::ControlFlow;
+use std::sync::LazyLock;
 
+use millrace_block::{Layout, ServingConfig, Spread, Stack, Stamp};
+use millrace_drives::{Spec, Words};
+use millrace_simulator::Model;
+use serde::Deserialize;
+use toml::Table;
+
+use super::sheet::{Sheet, TOLERANCE, word};
 use crate::load::bench::BenchError;
-use crate::page::Page;
-use crate::papers::{self, Experiment, Mechanism, PartSelection, Step};
-use crate::simulation::KernelCosts;
+use crate::load::workload::{Rw, Workload};
+use crate::page::{Check, DataTable, Quantity};
+use crate::papers::{self, Mechanism, Paper, Results, machine_table};
+use crate::simulation::{
+    InterfaceKind, Irq, KernelCosts, Length, Linux24, LockScope, ObservedRow, Readv, Service,
+    SimPlan, Watch, run_observed,
+};
 
-use runs::Results;
+static SHEET: LazyLock<Sheet> =
+    LazyLock::new(|| Sheet::parse(include_str!("../../papers/ols02.toml")));
 
-papers::parts! { "ols02":
-    /// The microbenchmark.
-    Dm "dm",
-    /// That benchmark by readv.
-    Readv "readv",
-    /// The database's workload.
-    Dsw "dsw",
-    /// Calls for 128 reads, counted on this machine.
-    Calls "calls",
-    /// What copies, units and vectors cost on this machine.
-    Native "native",
-    /// What each effect hangs on; no part of the paper.
-    Ablations "ablations",
-}
-
-/// What checks go by: what was simulated, and what was counted here.
-struct Evidence<'a> {
-    results: &'a Results,
-    calls: Option<[native::Calls; 2]>,
-}
-
-/// Runs what is wanted and gives what was found; checks that need other parts are listed as not
-/// there.
-/// `tell` is told of each point that begins, and may have the run end: then the page is of those
-/// parts that were run whole, which are said beside it.
-///
-/// # Errors
-/// If a machine's file or a simulation is wrong, or somebody else takes lock statistics.
-pub fn ols02(
-    wanted: PartSelection<'_, Part>,
-    tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
-) -> Result<(Page, Vec<Part>), BenchError> {
-    let costs = KernelCosts::linux_2_4()?;
-    let mut here = None;
-    let (mut page, parts) =
-        papers::repeat(&EXPERIMENT, wanted, tell, |results: &Results, parts, page| {
+/// The paper, as the table of all has it.
+pub(super) fn paper() -> Paper {
+    Paper::of_sheet("ols02", &SHEET, papers::mechanisms::<Point>, |wanted, tell| {
+        let costs = KernelCosts::linux_2_4()?;
+        let about = "Linux 2.4.17 beside the layer, with the work of the machine";
+        let costs = machine_table::of_costs(&costs.name, about, &costs.entries());
+        let mut here = None;
+        let finish = |mut page: crate::page::Page, parts: &[&str]| {
             // Nothing can be left out of what this machine does: measured once.
             let here = here.get_or_insert_with(|| measured(parts));
-            let calls = here.as_ref().ok().and_then(|here| here.0);
-            Page {
-                checks: checks::all(&Evidence { results, calls }),
-                figures: figures::all(parts, results),
-                tables: tables::all(parts, results),
-                ..page
+            let calls = here.as_ref().ok().and_then(|here| here.0.as_ref());
+            let check = page.checks.iter_mut().find(|check| check.id == "ols.calls");
+            if let Some((check, calls)) = check.zip(calls) {
+                *check = counted(check, calls);
             }
-        })?;
-    page.tables.extend(here.transpose()?.and_then(|here| here.1));
-    page.add_machines([tables::kernel(&costs), tables::rig()]);
-    Ok((page, parts))
+            page.add_machines([costs.clone()]);
+            page.add_machines(SHEET.given());
+            page
+        };
+        let mut page = papers::repeat::<Point>(("ols02", &SHEET), wanted, tell, finish)?;
+        page.tables.extend(here.transpose()?.and_then(|here| here.1));
+        Ok(page)
+    })
 }
 
 /// What was counted here, and the table of what was measured here.
-type NativeResults = (Option<[native::Calls; 2]>, Option<crate::page::DataTable>);
+type NativeResults = (Option<[native::Calls; 2]>, Option<DataTable>);
 
 /// What these parts want of this machine.
-fn measured(parts: &[Part]) -> Result<NativeResults, BenchError> {
-    let calls = parts.contains(&Part::Calls).then(native::calls).transpose()?;
-    let table = parts.contains(&Part::Native).then(native::table).transpose()?;
+fn measured(parts: &[&str]) -> Result<NativeResults, BenchError> {
+    let calls = parts.contains(&"calls").then(native::calls).transpose()?;
+    let table = parts.contains(&"native").then(native::table).transpose()?;
     Ok((calls, table))
 }
 
-/// What can be left out of these parts.
-///
-/// # Errors
-/// If a machine's file is wrong.
-pub fn mechanisms(parts: &[Part]) -> Result<Vec<Mechanism>, BenchError> {
-    papers::mechanisms::<rigs::Case>(parts)
+/// The check of what was counted.
+fn counted(check: &Check, [small, pages]: &[native::Calls; 2]) -> Check {
+    let text = format!(
+        "submit_bh {} and {}; make_request the same; merges {} and {}",
+        small.submitted, pages.submitted, small.merged, pages.merged
+    );
+    let submitted = [small.submitted, pages.submitted];
+    let counts = [submitted, submitted, [small.merged, pages.merged]].concat();
+    let counts: Vec<f64> = counts.into_iter().map(|count| count as f64).collect();
+    let note = "counted on this machine; the paper's kernel also served others meanwhile (21 and \
+                64 calls)";
+    let ours = Quantity::new(text, counts);
+    Check::within(&check.id, check.paper.clone(), ours, TOLERANCE).with_note(note)
 }
 
-const EXPERIMENT: Experiment<Part> = Experiment {
-    paper: "ols02",
-    title: "Improving Linux block I/O for enterprise workloads, repeated on a simulated machine",
-    intro: &INTRO,
-    parts: Part::NAMES,
-};
+/// Its CPUs.
+const CPUS: u32 = 8;
+/// Bytes of a read of the microbenchmark: input.
+const READ_BYTES: u32 = 65_536;
+/// Disks of an adapter: input.
+const DISKS: u32 = 8;
+/// Bios of a batch at most: more than an I/O has.
+const PLUG: u32 = 1_024;
+/// Virtual time that is measured.
+const LENGTH_NS: u64 = 1_000_000_000;
 
-const INTRO: [&str; 5] = [
-    "The block layer's single-queue stack with the settings of 2002, on a modelled machine in \
-     virtual time: the experiments of Wong, Pulavarty, Nagar, Morgan, Lahr, Hartner, Franke and \
-     Bhattacharya, Improving Linux Block I/O for Enterprise Workloads, Ottawa Linux Symposium 2002.",
-    "Given to the model: adapters of 60 MB/s and 150 us a command, and the times for which lockmeter \
-     found io_request_lock held in SB (__make_request 3.8 us, interrupt 20, dispatch 13, unplug \
-     8.8). What bounces and buffer heads take is out of published profiles of such a kernel, named \
-     below. Rates, spinning \
-     and idle time are output.",
-    "Baseline: 512-byte buffer heads, each of which takes the one lock and is merged under it, and \
-     bounces. SB: without bounces. SBI: a lock for each disk's queue; adapters' drivers stay under \
-     the old lock. SBIR: 4 KiB buffer heads. SBIRV: a vector is one I/O. 2.5.17: one bio for what a \
-     read holds; queues and drivers under a lock for each adapter.",
-    "Interrupts and the bottom half, which copies what was bounced and of which 2.4 ran one at a \
-     time, are on CPU 0 and nothing else is; processes are spread over CPUs 1 to 7 and stay there. \
-     Disks read ahead: what follows the last read costs its transfer only.",
-    "Not modelled: 2.4's unfair spin locks; task queue disk, by which a process that waits unplugs \
-     the queues of others as well; the scheduler's run queue lock, and processes that move; the \
-     bus's load by copies and DMA; a shortage of low memory for bounces; in 2.5.17 the command \
-     time of 2.4's driver is kept.",
-];
+/// A row of \[OLS\]'s tables: how its kernel did raw I/O.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Step {
+    name: String,
+    /// Bytes of a buffer head; one bio for what a read holds, if not given.
+    unit: Option<u32>,
+    #[serde(default)]
+    bounce: bool,
+    /// What the locks of request queues and of adapters' drivers are of.
+    #[serde(deserialize_with = "word")]
+    lock: LockScope,
+    #[serde(deserialize_with = "word")]
+    drivers: LockScope,
+    /// Vectors are one I/O.
+    #[serde(default)]
+    vectors: bool,
+}
 
-/// Nanoseconds that a process of the database's workload computes after each read of 64 KiB: input
-/// from one row. SBIRV has 55 % of eight CPUs in user mode; if its six adapters are what bounds it,
-/// 360 MB/s are a read in 182 us, of which 4.4 CPUs give 801 us to the program. User time over the
-/// metric of interest is the same in all rows of the paper: 16.0 to 16.8 % for Baseline's rate.
-const DSW_COMPUTE_NS: u64 = 801_000;
+/// What runs.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Load {
+    name: String,
+    adapters: u32,
+    /// Elements of a read's vector.
+    iovecs: Option<u32>,
+    /// Time that a process computes after each read.
+    #[serde(default)]
+    compute_ns: u64,
+}
+
+/// One row.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Point {
+    step: Step,
+    load: Load,
+    /// What is taken out of the model, to see what hangs on it: a mechanism's word, or `nothing`.
+    #[serde(default)]
+    without: String,
+    #[serde(skip)]
+    left_out: Vec<Mechanism>,
+}
+
+impl Point {
+    fn has(&self, mechanism: Mechanism) -> bool {
+        !self.left_out.contains(&mechanism)
+    }
+
+    fn in_words(&self) -> String {
+        let without = self.left_out.iter().map(|one| format!(", without {}", one.word()));
+        format!("{}, {}{}", self.load.name, self.step.name, without.collect::<String>())
+    }
+
+    fn drives(&self, machine: &str) -> Vec<Spec> {
+        let command = if self.has(Mechanism::AdapterCommand) { "150us" } else { "0" };
+        let rate = if self.has(Mechanism::AdapterBandwidth) { "60MB" } else { "0" };
+        // A name for each point on each machine: controllers of one name are one, and points run
+        // side by side.
+        let mark = format!("{}{machine}", self.in_words());
+        let mark: String = mark.chars().filter(char::is_ascii_alphanumeric).collect();
+        let adapters = self.load.adapters;
+        let drive = |number: u32| {
+            let adapter = number % adapters;
+            let text = format!(
+                "model:preset=ultrastar-36lzx,depth=64,controller={mark}-{adapter},\
+                 controller-command={command},controller-bandwidth={rate}"
+            );
+            text.parse().expect("a preset and keys of the model")
+        };
+        let count = if self.has(Mechanism::Crowd) { adapters * DISKS } else { 7 };
+        (0..count).map(drive).collect()
+    }
+
+    fn history(&self) -> Linux24 {
+        let Point { step, load, .. } = self;
+        let is_whole = step.vectors || load.iovecs.is_none();
+        let drivers = match self.has(Mechanism::DriverLock) {
+            true => step.drivers,
+            false => LockScope::Adapter,
+        };
+        Linux24 {
+            unit_bytes: step.unit,
+            iovecs: load.iovecs,
+            readv: if is_whole { Readv::Whole } else { Readv::Serial },
+            bounce: step.bounce,
+            without_copies: !self.has(Mechanism::Copies),
+            descriptor_bytes: if step.unit == Some(512) { 8_792 } else { 608 },
+            request_lock: step.lock,
+            plug_in_queue: true,
+            adapters: self.has(Mechanism::Kernel).then_some(drivers),
+            compute_ns: load.compute_ns,
+        }
+    }
+
+    /// What the simulator runs on a machine of this name.
+    fn plan(&self, machine: &str, seed: u64) -> SimPlan {
+        let drives = self.drives(machine);
+        let jobs = drives.len() as u32;
+        SimPlan {
+            drives,
+            layout: Layout::Linear,
+            service: Service {
+                // The queue itself is plugged: an I/O goes in whole.
+                serving: ServingConfig { plug_high: PLUG, ..ServingConfig::default() },
+                apart: true,
+                history: self.history(),
+                ..Service::default()
+            },
+            stack: Stack::Sq,
+            software_queues: Spread::One,
+            hardware_queues: Spread::One,
+            // CPU 0 takes interrupts and runs the bottom half.
+            cpus: (1..CPUS).collect(),
+            jobs,
+            workload: Workload {
+                rw: Rw::Read,
+                bs_bytes: READ_BYTES,
+                iodepth: 1,
+                verify: false,
+                seed,
+            },
+            length: Length::Time(LENGTH_NS),
+            stamp: Stamp::Io,
+            interface: InterfaceKind::Sync,
+            batch: None,
+            irq: Irq::Core0,
+            watch: Watch { locks: true, ..Watch::default() },
+        }
+    }
+}
+
+impl papers::Point for Point {
+    type Measurement = ObservedRow;
+    const OWN: &'static [Mechanism] = &[
+        Mechanism::Copies,
+        Mechanism::Kernel,
+        Mechanism::DriverLock,
+        Mechanism::AdapterCommand,
+        Mechanism::AdapterBandwidth,
+        Mechanism::Crowd,
+    ];
+
+    fn of_settings(settings: Table) -> Result<Point, String> {
+        let mut point: Point = settings.try_into().map_err(|error| error.to_string())?;
+        point.left_out.extend(Mechanism::from_word(&point.without));
+        point.without.clear();
+        Ok(point)
+    }
+
+    fn of(part: &str) -> Vec<Point> {
+        SHEET.points(part)
+    }
+
+    fn without(mut self, mechanism: Mechanism) -> Point {
+        if self.has(mechanism) {
+            self.left_out.push(mechanism);
+        }
+        self
+    }
+
+    fn machine(&self) -> &str {
+        "p3-8way"
+    }
+
+    fn task(&self) -> String {
+        self.in_words()
+    }
+
+    fn work(&self) -> u32 {
+        match self.step.name.as_str() {
+            "SB" => 3,
+            "SBI" => 4,
+            _ => 1,
+        }
+    }
+
+    fn run(&self, model: &Model, seed: u64) -> Result<ObservedRow, BenchError> {
+        run_observed(model, &self.plan(&model.name, seed))
+    }
+
+    fn events(seen: &ObservedRow) -> u64 {
+        seen.row.machine.as_ref().and_then(|machine| machine.sim_events).unwrap_or(0)
+    }
+
+    /// Parts of all CPUs' time, but for the rate and what the locks did.
+    fn metric(results: &Results<Point>, point: &Point, name: &str) -> Option<Vec<f64>> {
+        let seen = results.at(point)?;
+        let cpus = &seen.cpus;
+        let all = (cpus.busy_ns + cpus.spin_ns + cpus.idle_ns) as f64;
+        let spent: Vec<u64> =
+            (0..7).map(|on| seen.spent_ns.get(on).copied().unwrap_or(0)).collect();
+        let [.., pages, copies, user] = spent[..] else { return None };
+        let one = match name {
+            "mb" => seen.row.bw_bytes_per_s / 1e6,
+            "idle" => cpus.idle_ns as f64 / all,
+            "spin" => cpus.spin_ns as f64 / all,
+            "user" => user as f64 / all,
+            "bounces" => (pages + copies) as f64 / all,
+            "all_ns" => all.max(1.0),
+            "times" => {
+                let charged: u64 = spent.iter().sum();
+                let mut times = vec![cpus.idle_ns, cpus.spin_ns];
+                times.extend(&spent[..6]);
+                times.push(cpus.busy_ns.saturating_sub(charged));
+                return Some(times.into_iter().map(|ns| ns as f64).collect());
+            }
+            // Of the CPUs that processes have, as statistics have it; of all eight here.
+            "spin_one" => locks::spin_share(seen, Some("io-request")) * 7.0 / 8.0,
+            "spin_all" => locks::spin_share(seen, None) * 7.0 / 8.0,
+            "hold_ns" => locks::old_lock(seen)?.hold_ns_mean as f64,
+            "held_share" => locks::old_lock(seen)?.held_share,
+            _ => panic!("{name}: no such metric"),
+        };
+        Some(vec![one])
+    }
+
+    fn rows(results: &Results<Point>, point: &Point, _name: &str) -> Vec<Vec<String>> {
+        results.at(point).map_or_else(Vec::new, locks::rows)
+    }
+}
 
 #[cfg(test)]
 mod tests {
+    use std::ops::ControlFlow;
+
     use super::*;
-    use crate::page::Verdict;
+    use crate::page::{Page, Verdict};
+    use crate::papers::{PartSelection, run_without};
+    use crate::simulation::machine;
+
+    fn page(part: &'static str) -> Page {
+        let parts = [part];
+        let wanted = PartSelection::new(&parts, 7);
+        paper().run(wanted, &mut |_| ControlFlow::Continue(())).expect("it runs")
+    }
 
     #[test]
     fn calls_are_counted_and_the_other_checks_are_listed_as_not_there() {
-        let (page, parts) =
-            ols02(PartSelection::new(&[Part::Calls], 7), |_| ControlFlow::Continue(()))
-                .expect("it runs");
-        assert_eq!(parts, [Part::Calls]);
+        let page = page("calls");
         let ids: Vec<&str> = page.checks.iter().map(|check| check.id.as_str()).collect();
         let paper = ["ols.dm-read", "ols.dm-readv", "ols.dsw", "ols.calls", "ols.lock-share"];
         assert_eq!(ids, paper);
@@ -148,16 +342,34 @@ mod tests {
 
     #[test]
     fn one_lock_for_all_disks_is_what_cpus_spin_on_and_a_run_is_the_same_again() {
-        let page = || {
-            ols02(PartSelection::new(&[Part::Dm], 7), |_| ControlFlow::Continue(()))
-                .expect("it runs")
-                .0
-        };
-        let (first, second) = (page(), page());
+        let (first, second) = (page("dm"), page("dm"));
         assert_eq!(first.json(), second.json());
         let share = first.checks.iter().find(|check| check.id == "ols.lock-share");
         assert!(share.is_some_and(|check| check.ours.numbers[0] > 0.3), "{share:?}");
         let machines: Vec<&str> = first.machines.iter().map(|table| table.name.as_str()).collect();
         assert_eq!(machines, ["p3-8way", "linux-2.4", "disks and adapters"]);
+    }
+
+    #[test]
+    fn copies_take_time_of_the_bottom_half_and_adapters_bound_the_rate() {
+        let model = machine("p3-8way").expect("a known machine");
+        let case = |step: &str| {
+            let of = |point: &Point| point.step.name == step;
+            SHEET.points::<Point>("dm").into_iter().find(of).expect("a step of the file")
+        };
+        let seen = |step, without: &[Mechanism]| {
+            run_without(&case(step), &model, (1, without)).expect("it runs")
+        };
+        let idle = |without| {
+            let cpus = seen("Baseline", without).cpus;
+            cpus.idle_ns as f64 / (cpus.busy_ns + cpus.spin_ns + cpus.idle_ns) as f64
+        };
+        assert!(idle(&[Mechanism::Copies]) > idle(&[]) + 0.03);
+        let rate = |without| seen("SBIR", without).row.bw_bytes_per_s;
+        assert!(rate(&[Mechanism::AdapterBandwidth]) > 2.0 * rate(&[]));
+        for mechanism in <Point as papers::Point>::OWN {
+            let other = papers::Point::without(case("Baseline"), *mechanism);
+            assert!(other.in_words().contains(", without "), "{mechanism:?}");
+        }
     }
 }

@@ -1,45 +1,46 @@
 //! `Results`: the points of an experiment, each run once, and what they gave.
 //!
-//! A paper's module says what a point is and which points each of its parts shows; parts share
-//! points. All points of all parts run side by side, those with the most work first, and what they
-//! give does not depend on the order. `repeat` makes the page. Where mechanisms are left out, each
-//! point is run twice: as the paper has it, and without them. Called by the papers' modules.
+//! A paper's module says what a point is, its file which points each of its parts shows; parts
+//! share points. All points of all parts run side by side, those with the most work first, and what
+//! they give does not depend on the order. `repeat` makes the page. Where mechanisms are left out,
+//! each point is run twice: as the paper has it, and without them. Called by the papers' modules.
 
 use std::borrow::Borrow;
 use std::cmp::Reverse;
-use std::ops::ControlFlow;
 
 use millrace_drives::Words;
 use millrace_simulator::Model;
+use toml::Table;
 
 use crate::load::bench::BenchError;
 use crate::page::Page;
 use crate::papers::mechanism::{self, Mechanism};
-use crate::papers::{Repetition, Step, comparison, distinct, models, run_points, whole_parts};
+use crate::papers::sheet::Sheet;
+use crate::papers::{
+    PAPERS, Repetition, Tell, comparison, distinct, models, run_points, whole_parts,
+};
 
 /// What to repeat of a paper.
 #[derive(Debug, Clone, Copy)]
-pub struct PartSelection<'a, P> {
+pub struct PartSelection<'a> {
     /// The parts, each once.
-    pub parts: &'a [P],
+    pub parts: &'a [&'static str],
     /// The seed of all simulations.
     pub seed: u64,
     /// What is left out in a second run of each point; nothing: there is no second run.
     pub without: &'a [Mechanism],
 }
 
-impl<'a, P> PartSelection<'a, P> {
+impl<'a> PartSelection<'a> {
     /// These parts, with every mechanism.
     #[must_use]
-    pub fn new(parts: &'a [P], seed: u64) -> Self {
+    pub fn new(parts: &'a [&'static str], seed: u64) -> Self {
         PartSelection { parts, seed, without: &[] }
     }
 }
 
 /// What is run once.
 pub(crate) trait Point: Clone + PartialEq + Sync {
-    /// A part of the experiment.
-    type Part: Copy + PartialEq + 'static;
     /// What a point gives.
     type Measurement: Send;
     /// Mechanisms that points have themselves, besides those of their machines.
@@ -47,8 +48,29 @@ pub(crate) trait Point: Clone + PartialEq + Sync {
     /// Mechanisms of their machines on which nothing hangs here.
     const UNUSED: &'static [Mechanism] = &[];
 
+    /// The point of settings of a paper's file.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    fn of_settings(settings: Table) -> Result<Self, String>
+    where
+        Self: Sized;
+
+    /// A metric of a point, if it was run.
+    fn metric(results: &Results<Self>, point: &Self, name: &str) -> Option<Vec<f64>>
+    where
+        Self: Sized;
+
+    /// Rows of a table that a point makes itself.
+    fn rows(_results: &Results<Self>, _point: &Self, _name: &str) -> Vec<Vec<String>>
+    where
+        Self: Sized,
+    {
+        Vec::new()
+    }
+
     /// Points that a part shows.
-    fn of(part: Self::Part) -> Vec<Self>
+    fn of(part: &str) -> Vec<Self>
     where
         Self: Sized;
 
@@ -61,7 +83,7 @@ pub(crate) trait Point: Clone + PartialEq + Sync {
     }
 
     /// The machine that it runs on.
-    fn machine(&self) -> &'static str;
+    fn machine(&self) -> &str;
 
     /// The point in words, for a progress bar.
     fn task(&self) -> String;
@@ -89,14 +111,14 @@ impl<P: Point> Results<P> {
     /// Runs what the parts need, as the paper has it and without what is to be left out; also says
     /// which parts were run whole.
     pub(crate) fn run(
-        wanted: PartSelection<'_, P::Part>,
-        tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
-    ) -> Result<(PairedResults<P>, Vec<P::Part>), BenchError> {
+        wanted: PartSelection<'_>,
+        tell: &mut Tell<'_>,
+    ) -> Result<(PairedResults<P>, Vec<&'static str>), BenchError> {
         let PartSelection { parts, seed, without } = wanted;
-        let mut points = distinct(parts.iter().flat_map(|part| P::of(*part)));
+        let mut points = distinct(parts.iter().flat_map(|part| P::of(part)));
         // The long ones first, so that none is left over for the end.
         points.sort_by_key(|point| Reverse(point.work()));
-        let models = models(distinct(points.iter().map(P::machine)).iter())?;
+        let models = models(distinct(points.iter().map(P::machine)).into_iter())?;
         let of = |name: &str| models.iter().find(|model| model.name == name);
         // Whole and, if something is left out, without it: neighbours.
         let times = if without.is_empty() { 1 } else { 2 };
@@ -131,16 +153,6 @@ impl<P: Point> Results<P> {
         Ok((PairedResults { with: Results { models, points: with }, without: rest }, parts))
     }
 
-    /// All points.
-    pub(crate) fn points(&self) -> impl Iterator<Item = &(P, P::Measurement)> {
-        self.points.iter()
-    }
-
-    /// The machine of this name, if a point ran on it.
-    pub(crate) fn model(&self, name: &str) -> Option<&Model> {
-        self.models.iter().find(|model| model.name == name)
-    }
-
     /// What a point gave, if it was run.
     pub(crate) fn at(&self, point: impl Borrow<P>) -> Option<&P::Measurement> {
         let point = point.borrow();
@@ -170,9 +182,9 @@ pub(crate) fn run_without<P: Point>(
 
 /// The mechanisms that can be left out of these parts: those of the points, and those that one of
 /// the machines has.
-pub(crate) fn mechanisms<P: Point>(parts: &[P::Part]) -> Result<Vec<Mechanism>, BenchError> {
-    let points = parts.iter().flat_map(|part| P::of(*part));
-    let models = models(distinct(points.map(|point| point.machine())).iter())?;
+pub(crate) fn mechanisms<P: Point>(parts: &[&'static str]) -> Result<Vec<Mechanism>, BenchError> {
+    let points: Vec<P> = parts.iter().flat_map(|part| P::of(part)).collect();
+    let models = models(distinct(points.iter().map(P::machine)).into_iter())?;
     let has = |mechanism: &Mechanism| {
         let in_machine = || models.iter().any(|model| mechanism.is_in(model));
         !models.is_empty() && P::OWN.contains(mechanism)
@@ -181,56 +193,39 @@ pub(crate) fn mechanisms<P: Point>(parts: &[P::Part]) -> Result<Vec<Mechanism>, 
     Ok(Mechanism::WORDS.iter().map(|(mechanism, _)| *mechanism).filter(has).collect())
 }
 
-/// An experiment, by its name on the command line.
-pub(crate) struct Experiment<P: 'static> {
-    /// That name.
-    pub(crate) paper: &'static str,
-    /// The page's title.
-    pub(crate) title: &'static str,
-    /// Paragraphs of introduction.
-    pub(crate) intro: &'static [&'static str],
-    /// All parts, with their names.
-    pub(crate) parts: &'static [(P, &'static str)],
-}
-
-/// Runs parts of an experiment and makes their page; `fill` gives it checks, figures and tables.
-/// Also says which parts were run whole.
+/// Runs parts of a paper's file and makes their page, to which `finish` adds what was given.
 ///
 /// # Errors
 /// If a machine's file or a simulation is wrong.
 pub(crate) fn repeat<P: Point>(
-    experiment: &Experiment<P::Part>,
-    wanted: PartSelection<'_, P::Part>,
-    tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
-    mut fill: impl FnMut(&Results<P>, &[P::Part], Page) -> Page,
-) -> Result<(Page, Vec<P::Part>), BenchError> {
+    (paper, sheet): (&str, &Sheet),
+    wanted: PartSelection<'_>,
+    tell: &mut Tell<'_>,
+    mut finish: impl FnMut(Page, &[&str]) -> Page,
+) -> Result<Page, BenchError> {
     let (PairedResults { with, without }, parts) = Results::<P>::run(wanted, tell)?;
-    let Experiment { paper, title, intro, parts: names } = experiment;
     let ran = || [Some(&with), without.as_ref()].into_iter().flatten();
     let seen = || ran().flat_map(|results| &results.points);
     let repetition = Repetition {
-        paper,
-        title,
-        intro,
+        paper: PAPERS.iter().find(|known| known.name == paper).expect("it is in the table"),
         seed: wanted.seed,
         without: wanted.without,
         rows: seen().count(),
         events: seen().map(|(_, seen)| P::events(seen)).sum(),
         models: &with.models,
     };
-    let page = fill(&with, &parts, repetition.page(names, &parts));
-    let page = match &without {
+    let mut fill = |results, page| finish(sheet.fill(results, (paper, &parts), page), &parts);
+    let page = fill(&with, repetition.page(&parts));
+    Ok(match &without {
         None => page,
-        Some(results) => {
-            let other = fill(results, &parts, Page::default());
-            comparison::merged(page, other, wanted.without)
-        }
-    };
-    Ok((page, parts))
+        Some(results) => comparison::merged(page, fill(results, Page::default()), wanted.without),
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::ops::ControlFlow;
+
     use millrace_block::{Inside, Layout, Spread, Stack, Stamp};
 
     use super::*;
@@ -242,16 +237,15 @@ mod tests {
     struct TestPoint(Stack);
 
     impl Point for TestPoint {
-        type Part = Stack;
         type Measurement = f64;
         const OWN: &'static [Mechanism] = &[Mechanism::Copies];
         const UNUSED: &'static [Mechanism] = &[Mechanism::Links];
 
-        fn of(stack: Stack) -> Vec<TestPoint> {
-            vec![TestPoint(stack)]
+        fn of(part: &str) -> Vec<TestPoint> {
+            Stack::from_word(part).map(TestPoint).into_iter().collect()
         }
 
-        fn machine(&self) -> &'static str {
+        fn machine(&self) -> &str {
             "x7560"
         }
 
@@ -293,14 +287,23 @@ mod tests {
         fn events(_seen: &f64) -> u64 {
             1
         }
+
+        fn of_settings(settings: Table) -> Result<TestPoint, String> {
+            Err(format!("{settings}: no settings"))
+        }
+
+        fn metric(results: &Results<TestPoint>, point: &TestPoint, _: &str) -> Option<Vec<f64>> {
+            results.at(point).map(|iops| vec![*iops])
+        }
     }
 
     /// Rate without a mechanism over the rate with all.
     fn rest(stack: Stack, mechanism: Mechanism) -> f64 {
-        let wanted = PartSelection { parts: &[stack], seed: 1, without: &[mechanism] };
-        let run = Results::<TestPoint>::run(wanted, |_| ControlFlow::Continue(()));
+        let parts = [stack.word()];
+        let wanted = PartSelection { parts: &parts, seed: 1, without: &[mechanism] };
+        let run = Results::<TestPoint>::run(wanted, &mut |_| ControlFlow::Continue(()));
         let (PairedResults { with, without }, parts) = run.expect("it runs");
-        assert_eq!(parts, [stack]);
+        assert_eq!(parts, [stack.word()]);
         let of = |results: &Results<TestPoint>| *results.at(TestPoint(stack)).expect("it was run");
         of(&without.expect("a second run")) / of(&with)
     }
@@ -324,10 +327,10 @@ mod tests {
 
     #[test]
     fn a_run_without_anything_left_out_is_one_run_and_its_mechanisms_are_those_it_has() {
-        let wanted = PartSelection::new(&[Stack::Mq], 1);
-        let run = Results::<TestPoint>::run(wanted, |_| ControlFlow::Continue(()));
+        let wanted = PartSelection::new(&["mq"], 1);
+        let run = Results::<TestPoint>::run(wanted, &mut |_| ControlFlow::Continue(()));
         assert!(run.expect("it runs").0.without.is_none());
-        let known = mechanisms::<TestPoint>(&[Stack::Mq]).expect("a known machine");
+        let known = mechanisms::<TestPoint>(&["mq"]).expect("a known machine");
         let machine = ["spinners", "distance", "queueing", "lines", "copies"];
         assert_eq!(known.iter().map(|one| one.word()).collect::<Vec<_>>(), machine);
         assert!(mechanisms::<TestPoint>(&[]).expect("no machine").is_empty());

@@ -1,91 +1,335 @@
 //! `schedulers`: who goes first at a drive, and what that costs, on simulated machines.
 //!
 //! No paper: \[MQ\] leaves I/O scheduling to the software queues, and this is what that comes to
-//! here. `points` says what a point is (clients at a drive under a scheduler), `runs` which points
-//! a part needs and what they gave, `limit_accuracy` how a limit is judged, `figures` and `tables`
-//! show it, `checks` compares it with what each scheduler promises. Nothing here knows a result.
-//! Called by `millrace-lab paper`.
+//! here. A `Point` is clients at a drive under a scheduler, as the settings in
+//! `papers/schedulers.toml` have it; `limit_accuracy` is how a limit is judged. Nothing here knows
+//! a result. Called by `millrace-lab paper`.
 
-mod checks;
-mod figures;
 mod limit_accuracy;
-mod points;
-mod runs;
-mod tables;
 
-use std::ops::ControlFlow;
+use std::sync::LazyLock;
 
+use millrace_block::{
+    CostModel, GroupConfig, GroupId, GroupLimits, LatencyTarget, Layout, OpCost, OpRates, Priority,
+    SchedulerKind, Spread,
+};
+use millrace_drives::{ModelPreset, Words, model_presets};
+use millrace_simulator::Model;
+use serde::Deserialize;
+use toml::Table;
+
+use super::sheet::{Sheet, parsed, word};
 use crate::load::bench::BenchError;
-use crate::page::{Page, ReferenceKind};
-use crate::papers::{self, Experiment, Mechanism, PartSelection, Step};
+use crate::load::contention::{
+    Client, ContentionPlan, ContentionReport, Phases, contend_simulated,
+};
+use crate::load::workload::Rw;
+use crate::papers::{self, Mechanism, Paper, Results};
+use limit_accuracy::LimitAccuracy;
 
-use runs::Results;
+static SHEET: LazyLock<Sheet> =
+    LazyLock::new(|| Sheet::parse(include_str!("../../papers/schedulers.toml")));
 
-papers::parts! { "schedulers":
-    /// One to 128 cores at a null drive.
-    Scaling "scaling",
-    /// Weights of 1, 2, 4 and 8.
-    Weights "weights",
-    /// Equal weights, unequal clients.
-    Equal "equal",
-    /// One I/O at a time beside clients of depth 256.
-    Shallow "shallow",
-    /// A reader with a latency target beside a writer.
-    Target "target",
-    /// Limits of groups over several threads.
-    Limits "limits",
-    /// A group of priority idle.
-    Idle "idle",
-    /// A disk that rotates.
-    Disk "disk",
-}
-
-/// Runs what is wanted and gives what was found; checks that need other parts are listed as not
-/// there.
-/// `tell` is told of each point that begins, and may have the run end: then the page is of those
-/// parts that were run whole, which are said beside it.
-///
-/// # Errors
-/// If a machine's file or a simulation is wrong.
-pub fn schedulers(
-    wanted: PartSelection<'_, Part>,
-    tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
-) -> Result<(Page, Vec<Part>), BenchError> {
-    papers::repeat(&EXPERIMENT, wanted, tell, |results: &Results, parts, page| Page {
-        against: ReferenceKind::Promise,
-        checks: checks::all(results),
-        figures: figures::all(parts, results),
-        tables: tables::all(parts, results),
-        ..page
+/// The experiment, as the table of all has it.
+pub(super) fn paper() -> Paper {
+    Paper::of_sheet("schedulers", &SHEET, papers::mechanisms::<Point>, |wanted, tell| {
+        papers::repeat::<Point>(("schedulers", &SHEET), wanted, tell, |page, _| page)
     })
 }
 
-/// What can be left out of these parts.
-///
-/// # Errors
-/// If a machine's file is wrong.
-pub fn mechanisms(parts: &[Part]) -> Result<Vec<Mechanism>, BenchError> {
-    papers::mechanisms::<points::Point>(parts)
+const MS: u64 = 1_000_000;
+/// When limited clients begin: their group has saved up its burst by then.
+const LIMITED_START_NS: u64 = 50 * MS;
+/// How long they are measured where they have no limit.
+const FREE_LENGTH_NS: u64 = 5 * MS;
+
+/// Clients at a drive, as a file has them.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Settings {
+    drive: String,
+    #[serde(deserialize_with = "word")]
+    scheduler: SchedulerKind,
+    clients: Vec<Load>,
+    /// The one kind of clients that is there; all, if not given.
+    only: Option<String>,
+    /// Whether each client is a group of its own.
+    #[serde(default)]
+    groups: bool,
+    /// Clients of each kind; of those marked, `others`.
+    #[serde(default = "one")]
+    threads: u32,
+    #[serde(default)]
+    others: u32,
+    /// Depth of those that have none of their own.
+    #[serde(default = "usual_depth")]
+    depth: u32,
+    /// Most I/Os a second of each group; clients begin later then.
+    limit: Option<u64>,
+    warm_up_ms: Option<u64>,
+    length_ms: Option<u64>,
 }
 
-const EXPERIMENT: Experiment<Part> = Experiment {
-    paper: "schedulers",
-    title: "Schedulers, shares, limits and latency targets on simulated machines",
-    intro: &INTRO,
-    parts: Part::NAMES,
-};
+fn one() -> u32 {
+    1
+}
 
-const INTRO: [&str; 4] = [
-    "The block layer with each of its schedulers, unmodified, on modelled machines in virtual time: \
-     what groups get of a drive, whom a scheduler makes wait, and what it costs on many cores. \
-     Bjorling et al., Linux Block IO, SYSTOR 2013, leave scheduling in the software queues open.",
-    "A client is a thread on a CPU of its own, which keeps its depth in flight. Unless a table says \
-     otherwise it does random reads of 4 KiB at depth 32, in a group of its own of weight 100. \
-     Latency is the client's: from before an I/O is submitted until it is polled, whatever holds \
-     it. Warm-up is cut off.",
-    "Cost is by the model that the scheduler has too: a base for each I/O and a price for each \
-     byte, out of the drives' data sheets. A share is a client's part of the cost of all.",
-    "Scaling and limits: a null drive with a queue for each core, on a server of today, 512-byte \
-     reads. All else: one modelled drive on a machine of 12 cores. The 850 EVO class has one queue \
-     of 32 commands, the 950 Pro class 8 queues.",
-];
+fn usual_depth() -> u32 {
+    32
+}
+
+/// Clients of one kind: by itself one that reads 4 KiB at random, in a group of weight 100.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Load {
+    name: String,
+    #[serde(default = "random_read", deserialize_with = "parsed")]
+    rw: Rw,
+    #[serde(default = "page")]
+    bs: u32,
+    depth: Option<u32>,
+    #[serde(default = "usual_weight")]
+    weight: u32,
+    /// What it is promised for 99 of 100 I/Os.
+    target_us: Option<u64>,
+    #[serde(default)]
+    idle: bool,
+    #[serde(default)]
+    others: bool,
+}
+
+fn random_read() -> Rw {
+    Rw::RandRead
+}
+
+fn page() -> u32 {
+    4096
+}
+
+fn usual_weight() -> u32 {
+    100
+}
+
+/// What is run.
+#[derive(Debug, Clone, PartialEq)]
+struct Point {
+    drive: String,
+    scheduler: SchedulerKind,
+    /// Kinds of clients, and how many there are of each.
+    loads: Vec<(Load, u32)>,
+    groups: bool,
+    depth: u32,
+    limit: Option<u64>,
+    start_ns: u64,
+    phases: Phases,
+}
+
+impl From<Settings> for Point {
+    fn from(settings: Settings) -> Point {
+        let Settings { drive, scheduler, groups, threads, others, depth, limit, .. } = settings;
+        let is_there = |load: &Load| settings.only.as_ref().is_none_or(|only| *only == load.name);
+        let count = |load: Load| {
+            let count = if load.others { others } else { threads };
+            (load, count)
+        };
+        let mut phases = phases(&drive, scheduler);
+        let set = |ns: &mut u64, ms: Option<u64>| *ns = ms.map_or(*ns, |ms| ms * MS);
+        set(&mut phases.warm_up_ns, settings.warm_up_ms);
+        set(&mut phases.length_ns, settings.length_ms);
+        phases.times = limit.is_some();
+        Point {
+            drive,
+            scheduler,
+            loads: settings.clients.into_iter().filter(is_there).map(count).collect(),
+            // One client is one group either way.
+            groups: groups && threads > 1,
+            depth,
+            limit,
+            start_ns: if settings.warm_up_ms.is_some() { LIMITED_START_NS } else { 0 },
+            phases,
+        }
+    }
+}
+
+/// Warm-up and measured time.
+fn phases(drive: &str, scheduler: SchedulerKind) -> Phases {
+    let (warm_up_ms, length_ms) = match drive {
+        // What is in flight takes 20 ms to go round.
+        "null" if scheduler == SchedulerKind::Deadline => (40, 40),
+        "null" => (5, 5),
+        "850evo" => (400, 800),
+        "950pro" => (200, 300),
+        _ => (5_000, 30_000),
+    };
+    let (warm_up_ns, length_ns) = (warm_up_ms * MS, length_ms * MS);
+    Phases { warm_up_ns, length_ns, step_ns: None, times: false }
+}
+
+impl Point {
+    /// This point without a limit.
+    fn free(&self) -> Point {
+        let phases = Phases { length_ns: FREE_LENGTH_NS, times: false, ..self.phases };
+        Point { limit: None, phases, ..self.clone() }
+    }
+
+    fn preset(&self) -> Option<&'static ModelPreset> {
+        model_presets().iter().find(|preset| preset.name == self.drive)
+    }
+
+    /// What I/Os cost, by the figures of the drive's data sheet.
+    fn cost(&self) -> CostModel {
+        let Some(preset) = self.preset() else { return CostModel::default() };
+        let op = |iops, bytes_per_s| {
+            let rates = OpRates { random_iops: iops, sequential_iops: iops, bytes_per_s };
+            OpCost::of_rates(&rates)
+        };
+        CostModel {
+            read: op(preset.random_iops.0, preset.bytes_per_s.0),
+            write: op(preset.random_iops.1, preset.bytes_per_s.1),
+        }
+    }
+
+    fn clients(&self) -> u32 {
+        self.loads.iter().map(|(_, count)| count).sum()
+    }
+
+    fn group(&self, load: &Load, name: String) -> GroupConfig {
+        let target = |us: u64| LatencyTarget::Percentile(9_900, us * 1_000);
+        GroupConfig {
+            weight: load.weight,
+            priority: if load.idle { Priority::Idle } else { Priority::default() },
+            latency_target: load.target_us.map(target),
+            limits: GroupLimits { iops: self.limit, ..GroupLimits::default() },
+            ..GroupConfig::new(name)
+        }
+    }
+
+    fn plan(&self, seed: u64) -> ContentionPlan {
+        let spec = match self.preset() {
+            None => "null:size=1t".to_owned(),
+            Some(preset) => format!("model:preset={}", preset.name),
+        };
+        let (mut groups, mut clients) = (Vec::new(), Vec::new());
+        for (load, count) in &self.loads {
+            for number in 0..*count {
+                let is_own = self.groups || load.others;
+                let name =
+                    if is_own { format!("{}{number}", load.name) } else { load.name.clone() };
+                if is_own || number == 0 {
+                    groups.push(self.group(load, name.clone()));
+                }
+                clients.push(Client {
+                    name,
+                    group: GroupId(groups.len() as u16),
+                    rw: load.rw,
+                    bs_bytes: load.bs,
+                    iodepth: load.depth.unwrap_or(self.depth),
+                    cpu: None,
+                    start_ns: self.start_ns,
+                    thinktime_ns: 0,
+                });
+            }
+        }
+        ContentionPlan {
+            drives: vec![spec.parse().expect("a drive in order")],
+            layout: Layout::Linear,
+            scheduler: self.scheduler,
+            queues: (Spread::Core, Spread::Core),
+            cost: self.cost(),
+            groups,
+            clients,
+            phases: self.phases,
+            seed,
+        }
+    }
+}
+
+impl papers::Point for Point {
+    type Measurement = ContentionReport;
+    /// No single queue is run.
+    const UNUSED: &'static [Mechanism] = &[Mechanism::Lines];
+
+    fn of_settings(settings: Table) -> Result<Point, String> {
+        settings.try_into::<Settings>().map(Point::from).map_err(|error| error.to_string())
+    }
+
+    fn of(part: &str) -> Vec<Point> {
+        SHEET.points(part)
+    }
+
+    fn machine(&self) -> &str {
+        if self.drive == "null" { "epyc-2x64" } else { "x5690" }
+    }
+
+    fn task(&self) -> String {
+        let (clients, drive) = (self.clients(), &self.drive);
+        let limit = self.limit.map_or_else(String::new, |iops| format!(", limited to {iops} IOPS"));
+        format!("{clients} clients of {drive}, {}{limit}", self.scheduler.word())
+    }
+
+    fn work(&self) -> u32 {
+        self.clients()
+    }
+
+    fn run(&self, model: &Model, seed: u64) -> Result<ContentionReport, BenchError> {
+        contend_simulated(model, &self.plan(seed))
+    }
+
+    fn events(seen: &ContentionReport) -> u64 {
+        seen.sim_events.unwrap_or(0)
+    }
+
+    fn metric(results: &Results<Point>, point: &Point, name: &str) -> Option<Vec<f64>> {
+        let seen = results.at(point)?;
+        let limited = || LimitAccuracy::of(results, point, point.limit?);
+        if let Some((client, name)) = name.split_once('.') {
+            let row = seen.client(client).unwrap_or_else(|| panic!("{client}: no such client"));
+            return Some(vec![match name {
+                "iops" => row.iops,
+                "ios" => row.ios as f64,
+                "share" => row.share,
+                "bytes" => row.bw_bytes_per_s,
+                "p50" => row.lat_ns.p50 as f64,
+                "p99" => row.lat_ns.p99 as f64,
+                "p999" => row.lat_ns.p999 as f64,
+                _ => panic!("{name}: no such metric of a client"),
+            }]);
+        }
+        let one = match name {
+            "iops" => seen.iops,
+            "jain" => seen.jain,
+            "off_weight" => {
+                let off =
+                    |row: &crate::load::contention::ClientRow| row.share / row.weight_share - 1.0;
+                return Some(seen.clients.iter().map(off).collect());
+            }
+            "due" => limited()?.due_iops,
+            "off" => limited()?.off().0,
+            "window_ms" => (limited()?.window_ns / MS) as f64,
+            "window_off" => limited()?.off().1,
+            "burst" => limited()?.burst,
+            _ => panic!("{name}: no such metric"),
+        };
+        Some(vec![one])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::ControlFlow;
+
+    use super::*;
+    use crate::page::Verdict;
+    use crate::papers::PartSelection;
+
+    #[test]
+    fn a_part_that_was_run_has_its_checks_judged_and_shown_as_expected_and_found() {
+        let wanted = PartSelection::new(&["disk"], 1);
+        let page = paper().run(wanted, &mut |_| ControlFlow::Continue(())).expect("it runs");
+        let judged = page.checks.iter().filter(|check| check.holds != Verdict::NotYet);
+        assert_eq!(judged.map(|check| check.id.as_str()).collect::<Vec<_>>(), ["disk.sorted"]);
+        assert_eq!(page.figures.len(), 1);
+        let (text, html) = (page.text(), page.html());
+        assert!(text.contains("expected") && html.contains("<th>found</th>"), "{text}");
+    }
+}

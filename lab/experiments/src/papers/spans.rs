@@ -6,7 +6,6 @@
 //! those of the machine that it runs on. Source: \[WALK\]. Called by `millrace-lab paper`.
 
 use std::io::Write;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,12 +22,12 @@ use millrace_trace::{Reader, Span, Spans, TraceName};
 use crate::load::bench::{BenchError, Interrupt, Plan, run_row};
 use crate::load::workload::{Rw, Workload};
 use crate::page::{Check, CheckKind, DataTable, Figure, Page, Panel, Quantity, Series, Unit};
-use crate::papers::Step;
+use crate::papers::{Paper, PartSelection, Step, Tell};
 
 /// I/Os of each drive.
 const IOS: u64 = 5_000;
 /// The spans, and the paper's averages in seconds.
-const PAPER: [(Span, f64); 5] = [
+const SPANS: [(Span, f64); 5] = [
     (Span::Q2G, 0.218e-6),
     (Span::G2I, 0.573e-6),
     (Span::I2D, 0.384e-6),
@@ -40,10 +39,10 @@ const PAPER_D2C_NS: f64 = 25_327.0;
 /// What the software may take of Q2C.
 const SHARE_MOST: f64 = 0.10;
 
-/// What was measured of a drive: nanoseconds, in the order of `PAPER`.
+/// What was measured of a drive: nanoseconds, in the order of `SPANS`.
 struct DriveSpans {
     drive: &'static str,
-    avg_ns: [f64; PAPER.len()],
+    avg_ns: [f64; SPANS.len()],
     ios: u64,
 }
 
@@ -94,15 +93,22 @@ fn failed(path: &Path, error: &dyn std::fmt::Display) -> BenchError {
     BenchError::Trace { text: format!("{}: {error}", path.display()) }
 }
 
-/// Runs both drives and gives what was found. `tell` is told of each that begins, and may have the
-/// run end: then the page lacks the drives that had not begun.
-///
-/// # Errors
-/// If a drive cannot be opened, or the folder for temporary files cannot be written.
-pub fn spans(
-    seed: u64,
-    mut tell: impl FnMut(Step<'_>) -> ControlFlow<()>,
-) -> Result<Page, BenchError> {
+/// The paper, as the table of all has it.
+pub(super) fn paper() -> Paper {
+    Paper {
+        name: "walk",
+        title: "Where a request spends its time, recorded on this machine",
+        intro: INTRO.to_vec(),
+        parts: vec![],
+        run,
+        mechanisms: |_| Ok(Vec::new()),
+    }
+}
+
+/// Runs both drives and gives what was found; the page lacks the drives that had not begun when
+/// `tell` had the run end.
+fn run(wanted: PartSelection<'_>, tell: &mut Tell<'_>) -> Result<Page, BenchError> {
+    let seed = wanted.seed;
     let folder = TempFolder::new()?;
     let path = folder.0.join("drive");
     // With data everywhere: a hole is read from no drive.
@@ -141,7 +147,7 @@ fn measure(
     let name = folder.join("walk");
     let spans = record(&volume, &name, seed)?;
     let of = |span: Span| spans.all().of(span);
-    let (ios, avg_ns) = (of(Span::Q2C).n, PAPER.map(|(span, _)| of(span).avg()));
+    let (ios, avg_ns) = (of(Span::Q2C).n, SPANS.map(|(span, _)| of(span).avg()));
     Ok(DriveSpans { drive, avg_ns, ios })
 }
 
@@ -178,12 +184,12 @@ fn record(volume: &Arc<Volume<Native>>, name: &Path, seed: u64) -> Result<Spans,
 
 fn page(drives: &[DriveSpans], seed: u64) -> Page {
     let mut rows = Vec::new();
-    for (index, (span, paper_s)) in PAPER.iter().enumerate() {
+    for (index, (span, paper_s)) in SPANS.iter().enumerate() {
         let mut row = vec![span.name().to_owned(), microseconds(paper_s * 1e9)];
         row.extend(drives.iter().map(|one| microseconds(one.avg_ns[index])));
         rows.push(row);
     }
-    let paper_share = PAPER[..3].iter().map(|(_, s)| s).sum::<f64>() / PAPER[4].1;
+    let paper_share = SPANS[..3].iter().map(|(_, s)| s).sum::<f64>() / SPANS[4].1;
     let mut share = vec!["Q2D of Q2C".to_owned(), percent(paper_share)];
     share.extend(drives.iter().map(|one| percent(one.share())));
     rows.push(share);
@@ -223,11 +229,11 @@ fn figure(drives: &[DriveSpans]) -> Figure {
             Series::ours(one.drive, points(&|index| one.avg_ns[index], spans.clone()))
         };
         let mut series: Vec<Series> = drives.iter().map(one).collect();
-        series.push(Series::theirs("spans", points(&|index| PAPER[index].1 * 1e9, spans.clone())));
+        series.push(Series::theirs("spans", points(&|index| SPANS[index].1 * 1e9, spans.clone())));
         Panel::new(title, "span", ("average", Unit::Nanoseconds), series)
     };
     let names =
-        PAPER.iter().enumerate().map(|(at, (span, _))| format!("{} {}", at + 1, span.name()));
+        SPANS.iter().enumerate().map(|(at, (span, _))| format!("{} {}", at + 1, span.name()));
     let caption = format!(
         "Spans: {}. Hollow: the paper's. See that the time at the drive is many times all \
          that the layer takes before it.",

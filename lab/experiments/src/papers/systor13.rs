@@ -1,104 +1,238 @@
 //! `systor13`: the experiments of \[MQ\] on its four machines, in virtual time.
 //!
-//! `runs` lists what is to be run and runs it, each point once; `figures` draws it; `checks`
-//! compares it with what the paper says. Nothing here knows a result: the machines' files are the
-//! only input. As in the paper: 512-byte random reads of a null drive, one submitting process per
-//! core in socket order, 32 outstanding I/Os each submitted one by one (fio's default), or one at a
-//! time for latencies. Called by `millrace-lab paper`.
+//! A `Point` says what a simulation makes of the settings in `papers/systor13.toml`, which has
+//! everything else. Nothing here knows a result: the machines' files are the only input. As in the
+//! paper: 512-byte random reads of a null drive, one submitting process per core in socket order,
+//! 32 outstanding I/Os each submitted one by one (fio's default), or one at a time for latencies.
+//! Called by `millrace-lab paper`.
 
-mod checks;
-mod figures;
-mod runs;
+use std::sync::LazyLock;
 
-use std::ops::ControlFlow;
+use millrace_block::{Inside, Layout, Spread, Stack, Stamp};
+use millrace_drives::Words;
+use millrace_simulator::Model;
+use serde::Deserialize;
+use toml::Table;
 
+use super::sheet::{Sheet, parsed, word};
 use crate::load::bench::BenchError;
-use crate::page::Page;
-use crate::papers::{self, Experiment, Mechanism, PartSelection, Step};
+use crate::load::row::Row;
+use crate::load::workload::{Rw, Workload};
+use crate::papers::{self, Mechanism, Paper, Results};
+use crate::simulation::{
+    DioCount, InterfaceKind, Irq, Length, Linux3, Service, SimPlan, Watch, run_simulated,
+};
 
-use runs::Results;
+static SHEET: LazyLock<Sheet> =
+    LazyLock::new(|| Sheet::parse(include_str!("../../papers/systor13.toml")));
 
-papers::parts! { "systor13":
-    /// The single-queue design alone.
-    Fig4 "fig4",
-    /// The three designs, through the interface of the time.
-    Fig6 "fig6",
-    /// Latency of one I/O at a time.
-    Fig7 "fig7",
-    /// The repaired interface on eight sockets.
-    Fig8 "fig8",
-    /// One software queue and several mappings.
-    Fig9 "fig9",
-    /// A software queue per core and several mappings.
-    Fig10 "fig10",
-    /// Maximum latencies.
-    Table2 "table2",
-    /// Present-day machine; no part of the paper.
-    Today "today",
-}
-
-/// Runs what is wanted and gives what was found; checks that need other parts are listed as not
-/// there.
-/// `tell` is told of each point that begins, and may have the run end: then the page is of those
-/// parts that were run whole, which are said beside it.
-///
-/// # Errors
-/// If a machine's file or a simulation is wrong.
-pub fn systor13(
-    wanted: PartSelection<'_, Part>,
-    tell: impl FnMut(Step<'_>) -> ControlFlow<()> + Send,
-) -> Result<(Page, Vec<Part>), BenchError> {
-    papers::repeat(&EXPERIMENT, wanted, tell, |results: &Results, parts, page| Page {
-        checks: checks::all(results),
-        figures: figures::all(parts, results),
-        tables: figures::tables(parts, results),
-        ..page
+/// The paper, as the table of all has it.
+pub(super) fn paper() -> Paper {
+    Paper::of_sheet("systor13", &SHEET, papers::mechanisms::<Point>, |wanted, tell| {
+        papers::repeat::<Point>(("systor13", &SHEET), wanted, tell, |page, _| page)
     })
 }
 
-/// What can be left out of these parts.
-///
-/// # Errors
-/// If a machine's file is wrong.
-pub fn mechanisms(parts: &[Part]) -> Result<Vec<Mechanism>, BenchError> {
-    papers::mechanisms::<runs::DesignPoint>(parts)
+/// A machine of today, which the paper has not.
+const TODAY: &str = "epyc-2x64";
+
+/// A design on so many cores of a machine.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Point {
+    machine: String,
+    #[serde(deserialize_with = "word")]
+    stack: Stack,
+    #[serde(default = "libaio", deserialize_with = "parsed")]
+    interface: InterfaceKind,
+    #[serde(default = "core", deserialize_with = "word")]
+    software: Spread,
+    /// The paper's default is one per socket. Raw is a driver that takes bios itself, past every
+    /// queue of the layer (`make_request_fn`), and shares nothing between CPUs: here that is a
+    /// queue of the driver for each core.
+    #[serde(default = "node", deserialize_with = "word")]
+    hardware: Spread,
+    cores: u32,
+    /// Maxima are looked for: the run is so long that a kernel thread comes to each core.
+    #[serde(default)]
+    maxima: bool,
+    /// Mechanisms that are left out.
+    #[serde(skip)]
+    without: Vec<Mechanism>,
 }
 
-const EXPERIMENT: Experiment<Part> = Experiment {
-    paper: "systor13",
-    title: "Multi-queue SSD access on multi-core systems, repeated on simulated machines",
-    intro: &INTRO,
-    parts: Part::NAMES,
-};
+fn libaio() -> InterfaceKind {
+    InterfaceKind::Libaio
+}
 
-const INTRO: [&str; 7] = [
-    "The block layer that serves volumes, unmodified, on modelled machines in virtual time: the \
-     figures and tables of Bjorling, Axboe, Nellans and Bonnet, Linux Block IO: Introducing \
-     Multi-queue SSD Access on Multi-core Systems, SYSTOR 2013.",
-    "Given to the model, and marked as input: the rates of one core, spread over the stages of an \
-     I/O's way, and published latencies of caches and interconnects. Everything else is output. \
-     One set of constants per machine, never one per figure; table 2 alone has a kernel thread \
-     besides, whose turn of half of CFS's latency is an assumption that decides its maxima.",
-    "512-byte random reads of a null drive that answers at once; a submitting process on each \
-     core, in socket order; 32 I/Os in flight for each, submitted one by one as fio does by \
-     default, or one at a time for latencies. Software queues per core, hardware queues per \
-     socket, unless a figure says otherwise. Turbo, hyper-threading and C-states off.",
-    "With MQ several cores are inside a hardware queue at once, each calling the driver, and \
-     share its tags and its map of software queues; with SQ each submitter runs the queue itself \
-     under its lock, four times an I/O. Loads, stores and atomics have prices of their own, by \
-     distance and state. A line that many cores want goes to them in the order in which they ask \
-     for it, whatever their sockets.",
-    "Beside the layer, as the kernels of the time had them: the inode's count of direct I/Os, one \
-     line that every I/O adds to and takes from, synchronous or not; the counters of a hardware \
-     queue, one line that all its cores write three times an I/O. Not so the account of I/Os in \
-     their partition, which did nothing for MQ up to its merge into Linux 3.13. Each can be left \
-     out (--without dio-count, queue-counters) to see its share.",
-    "26 constants of the four machines, most of them another processor's, hardly matter here: with \
-     the prices of fences, wake-ups, interrupts, context switches and memory doubled all at once, no \
-     verdict was another one at seed 1, and no number of a check changed by more than 3 %. What \
-     matters is in which order cores get a line that all want, and what spinners of a lock cost \
-     its next holder.",
-    "Not modelled: store buffers, prefetching, overlapping misses, memory bandwidth, the kernel's \
-     memory allocators, other interrupts and threads of the system but for the maxima of table 2 \
-     (--without noise).",
-];
+fn core() -> Spread {
+    Spread::Core
+}
+
+fn node() -> Spread {
+    Spread::Node
+}
+
+impl Point {
+    /// In the kernel all CPUs of a hardware queue were inside at once. Millrace's own way is to let
+    /// one in, as on the machine of today.
+    fn inside(&self) -> Inside {
+        match self.stack == Stack::Mq && self.machine != TODAY {
+            true => Inside::Each,
+            false => Inside::ONE,
+        }
+    }
+
+    fn has(&self, mechanism: Mechanism) -> bool {
+        !self.without.contains(&mechanism)
+    }
+
+    fn plan(&self, model: &Model, seed: u64) -> SimPlan {
+        let Point { interface, cores, maxima, .. } = *self;
+        let iodepth = if interface == InterfaceKind::Sync { 1 } else { 32 };
+        // A slice of CFS with two threads on a CPU: half of sched_latency, which is eight times the
+        // least granularity; and the switches to it and back.
+        let threads = &model.threads;
+        let slice_ns = (4.0 * threads.time_slice.ns + 2.0 * threads.context_switch.ns) as u64;
+        let linux3 = Linux3 {
+            dio_count: if self.has(Mechanism::DioCount) { DioCount::All } else { DioCount::None },
+            queue_counters: self.inside() == Inside::Each && self.has(Mechanism::QueueCounters),
+            noise_ns: if maxima && self.has(Mechanism::Noise) { slice_ns } else { 0 },
+        };
+        SimPlan {
+            drives: vec!["null:size=1t".parse().expect("a drive in order")],
+            layout: Layout::Linear,
+            service: Service { inside: self.inside(), linux3, ..Service::default() },
+            stack: self.stack,
+            software_queues: self.software,
+            hardware_queues: self.hardware,
+            cpus: (0..cores).collect(),
+            jobs: cores,
+            workload: Workload { rw: Rw::RandRead, bs_bytes: 512, iodepth, verify: false, seed },
+            // The kernel thread comes in the first two fifths.
+            length: if maxima { Length::Time(slice_ns * 5 / 2) } else { Length::Rounds },
+            stamp: Stamp::Batch,
+            interface,
+            // A ring takes all that is free with one look; the others take a call for each.
+            batch: (interface != InterfaceKind::Ring).then_some(1),
+            irq: Irq::Submitter,
+            watch: Watch::default(),
+        }
+    }
+}
+
+impl papers::Point for Point {
+    type Measurement = Row;
+    const OWN: &'static [Mechanism] =
+        &[Mechanism::DioCount, Mechanism::QueueCounters, Mechanism::Noise];
+
+    fn of_settings(settings: Table) -> Result<Point, String> {
+        let point: Point = settings.try_into().map_err(|error| error.to_string())?;
+        let hardware = if point.stack == Stack::Raw { Spread::Core } else { point.hardware };
+        Ok(Point { hardware, ..point })
+    }
+
+    fn of(part: &str) -> Vec<Point> {
+        SHEET.points(part)
+    }
+
+    fn without(mut self, mechanism: Mechanism) -> Point {
+        self.without.push(mechanism);
+        self
+    }
+
+    fn machine(&self) -> &str {
+        &self.machine
+    }
+
+    fn task(&self) -> String {
+        let Point { machine, interface, cores, .. } = self;
+        let maxima = if self.maxima { ", for maxima" } else { "" };
+        format!("{} on {cores} cores of {machine}, {interface}{maxima}", self.stack.word())
+    }
+
+    fn work(&self) -> u32 {
+        self.cores
+    }
+
+    fn run(&self, model: &Model, seed: u64) -> Result<Row, BenchError> {
+        run_simulated(model, &self.plan(model, seed))
+    }
+
+    fn events(seen: &Row) -> u64 {
+        seen.machine.as_ref().and_then(|machine| machine.sim_events).unwrap_or(0)
+    }
+
+    fn metric(results: &Results<Point>, point: &Point, name: &str) -> Option<Vec<f64>> {
+        let seen = results.at(point)?;
+        let max_ns = seen.lat_ns.max as f64;
+        let one = match name {
+            "iops" => seen.iops,
+            "mean_ns" => seen.lat_ns.mean as f64,
+            "max_ns" => max_ns,
+            "max_bucket" => bucket_ms(max_ns),
+            _ => panic!("{name}: no such metric"),
+        };
+        Some(vec![one])
+    }
+}
+
+/// The upper edge of the bucket of fio's histogram of latencies that a time falls into.
+fn bucket_ms(ns: f64) -> f64 {
+    let ms = [
+        0.002, 0.004, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0, 2.0, 4.0, 10.0, 20.0, 50.0,
+        100.0, 250.0, 500.0, 750.0, 1000.0, 2000.0,
+    ];
+    ms.into_iter().find(|edge| ns <= edge * 1e6).unwrap_or(f64::INFINITY)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::papers::Point as _;
+    use crate::simulation::machine;
+
+    fn point(machine: &str, stack: Stack, interface: InterfaceKind, cores: u32) -> Point {
+        let hardware = if stack == Stack::Raw { Spread::Core } else { Spread::Node };
+        Point {
+            machine: machine.into(),
+            stack,
+            interface,
+            software: Spread::Core,
+            hardware,
+            cores,
+            maxima: false,
+            without: Vec::new(),
+        }
+    }
+
+    fn run(on: &Point) -> Row {
+        let model = machine(&on.machine).expect("a known machine");
+        on.run(&model, 1).expect("it runs")
+    }
+
+    #[test]
+    fn what_the_kernel_counted_slows_those_who_share_it_and_nobody_else() {
+        let point = |machine, stack, cores| point(machine, stack, InterfaceKind::Libaio, cores);
+        for (on, mechanism, (least, most)) in [
+            (point("i7-3930k", Stack::Mq, 6), Mechanism::QueueCounters, (1.03, 1.2)),
+            (point("i7-3930k", Stack::Mq, 1), Mechanism::QueueCounters, (1.0, 1.01)),
+            (point("i7-3930k", Stack::Raw, 6), Mechanism::QueueCounters, (1.0, 1.0)),
+            (point("x7560", Stack::Raw, 12), Mechanism::DioCount, (1.5, 9.0)),
+            (point("x7560", Stack::Raw, 1), Mechanism::DioCount, (1.0, 1.05)),
+        ] {
+            let rest = run(&on.clone().without(mechanism)).iops / run(&on).iops;
+            assert!((least..=most).contains(&rest), "{on:?} without {mechanism:?}: {rest}");
+        }
+    }
+
+    #[test]
+    fn the_longest_latency_is_that_of_the_kernel_thread_and_the_mean_is_run_without_it() {
+        let plain = point("i7-3930k", Stack::Mq, InterfaceKind::Sync, 2);
+        let on = Point { maxima: true, ..plain.clone() };
+        let max_ns = |on: Point| run(&on).lat_ns.max as f64;
+        let (with, without) = (max_ns(on.clone()), max_ns(on.without(Mechanism::Noise)));
+        assert!((9e6..9.1e6).contains(&with) && without < 1e5, "{with} {without}");
+        assert!(max_ns(plain) < 1e5);
+    }
+}

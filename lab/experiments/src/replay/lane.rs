@@ -2,7 +2,7 @@
 //!
 //! Owns the words between the engine and targets: a `Piece` goes in, a `Done` comes out. A target
 //! has a lane for each thing that devices are mapped to, and is used by the engine's thread alone.
-//! Implemented by volumes.rs, nbd.rs, vhost.rs, and by a plain model in tests.
+//! Implemented by volumes.rs, servers.rs, and by a plain model in tests.
 
 use millrace_block::Op;
 

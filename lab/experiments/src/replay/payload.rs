@@ -18,23 +18,23 @@ const KEPT_BYTES_MAX: usize = 16 << 20;
 
 /// Bytes that look random.
 #[derive(Debug)]
-pub(crate) struct Payload(SplitMix64);
+struct Payload(SplitMix64);
 
 impl Payload {
     /// The bytes that a seed stands for.
-    pub(crate) fn new(seed: u64) -> Payload {
+    fn new(seed: u64) -> Payload {
         Payload(SplitMix64::new(seed))
     }
 
     /// Fills a buffer.
-    pub(crate) fn fill(&mut self, bytes: &mut [u8]) {
+    fn fill(&mut self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {
             chunk.copy_from_slice(&self.0.next().to_le_bytes()[..chunk.len()]);
         }
     }
 
     /// Makes each sector of a filled buffer another one.
-    pub(crate) fn refresh(&mut self, bytes: &mut [u8]) {
+    fn refresh(&mut self, bytes: &mut [u8]) {
         for sector in bytes.chunks_mut(SECTOR) {
             if let Some(word) = sector.first_chunk_mut() {
                 *word = self.0.next().to_le_bytes();

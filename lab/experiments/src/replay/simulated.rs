@@ -7,26 +7,23 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use millrace_block::{
-    Channel, ChannelConfig, Disk, DiskConfig, IoThread, Layout, Serving, ServingConfig, Stamp,
-    Volume,
-};
+use millrace_block::{Disk, DiskConfig, Layout, Serving, ServingConfig, Volume};
 use millrace_drives::{Spec, open_on};
-use millrace_machine::{CpuId, Doorbell, Machine, Parker};
+use millrace_machine::{CpuId, Machine};
 use millrace_runtime::{WorkerCpus, worker_cpus};
 use millrace_simulator::{Model, Simulated, Simulation};
 
 use super::engine::Engine;
 use super::feed::Inline;
+use super::lane::Target;
 use super::route::{Addresses, Router, Routes};
-use super::volumes::{Sleeper, Volumes, channel_depth, lane_of};
+use super::volumes::Volumes;
 use super::{ReplayProgress, Report, Settings};
 use crate::load::bench::BenchError;
+use crate::load::overwrite::DiskContents;
+use crate::load::sleeper::BellSleeper;
 use crate::simulation::Workers;
 use crate::trace::TraceSource;
-
-/// How long the thread looks for completions before it sleeps.
-const SPIN_NS: u64 = 20_000;
 
 /// One thing that devices of a trace are mapped to, of drives that run on any machine.
 #[derive(Debug, Clone)]
@@ -77,21 +74,16 @@ fn run<S: TraceSource>(
     (routes, addresses): (Routes, Addresses),
     settings: &Settings,
 ) -> Result<Report, BenchError> {
-    let bell = Arc::new(Doorbell::new(<Simulated as Machine>::Parker::new()));
-    let (mut channels, mut lanes, mut disks) = (Vec::new(), Vec::new(), Vec::new());
+    let mut disks = Vec::new();
     let topology = Simulated::topology();
     let mut cpus = WorkerCpus::new(&worker_cpus(&topology, &[CpuId(0)]), &topology);
+    let mut target = Volumes::<BellSleeper>::new(settings.seed)?;
     for of in volumes {
         let volume = volume_of(of, &mut cpus)?;
         disks.extend(volume.disks().iter().cloned());
-        let thread = IoThread { number: 0, owner: 1, bell: Arc::clone(&bell), turn: None };
-        let depth = channel_depth(settings.iodepth);
-        let config = ChannelConfig { depth, stamp: Stamp::Batch, thread: Some(thread) };
-        channels.push(Channel::open(&volume, config)?);
-        lanes.push(lane_of(&of.name, &volume));
+        target.add((&of.name, &volume), DiskContents::Empty, settings.iodepth)?;
     }
-    let router = Router::new(source, &lanes, routes, addresses);
-    let mut target = Volumes::new(channels, lanes, BellSleeper(bell), settings.seed);
+    let router = Router::new(source, target.lanes(), routes, addresses);
     let mut feed = Inline(router);
     let workers = Workers::start(&disks);
     let report = Engine::new(&mut target, &mut feed, settings).run(&mut |_: &ReplayProgress| ());
@@ -116,18 +108,4 @@ fn volume_of(
     }
     let serving = ServingConfig::of(of.serving);
     Ok(Volume::with_serving("replay", of.layout, disks, serving)?)
-}
-
-/// A thread of a simulated machine.
-struct BellSleeper(Arc<Doorbell<Simulated>>);
-
-impl Sleeper for BellSleeper {
-    fn sleep(&mut self, until_ns: u64, has_work: &dyn Fn() -> bool) -> Result<(), BenchError> {
-        let spin_ns = Simulated::now() + SPIN_NS;
-        if Simulated::spin_until(until_ns.min(spin_ns), has_work) || until_ns <= spin_ns {
-            return Ok(());
-        }
-        self.0.sleep_unless(Some(until_ns), has_work);
-        Ok(())
-    }
 }

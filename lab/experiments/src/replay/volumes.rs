@@ -1,19 +1,20 @@
 //! Volumes in process as a target: a channel to each, all on the engine's thread.
 //!
-//! Owns the channels, the buffers of their bios, and how the thread sleeps: in its ring here
-//! (`RingSleeper`), in its bell on a simulated machine (simulated.rs). Called by the engine.
+//! Owns the channels and the buffers of their bios, here and on a simulated machine (simulated.rs).
+//! Called by the engine.
 
 use std::sync::Arc;
 
-use millrace_block::{Bio, Buffer, Channel, Completion, Op, OpFlags, Reject, Stamp, Volume};
+use millrace_block::{Bio, Buffer, Channel, Completion, Op, OpFlags, Reject, Volume};
 use millrace_machine::{Machine, Native};
 use millrace_reactor::Config;
-use millrace_runtime::{DriveWorkers, IoConfig, IoContext, Pinning};
+use millrace_runtime::{DriveWorkers, IoContext, Pinning};
 
 use super::lane::{Done, Lane, Piece, PieceLimits, Target};
 use super::payload::Pool;
 use crate::load::bench::BenchError;
 use crate::load::overwrite::DiskContents;
+use crate::load::sleeper::Sleeper;
 
 /// Longest read or write in one piece: so much memory it has.
 const DATA_BYTES_MAX: u64 = 8 << 20;
@@ -22,24 +23,40 @@ const RANGE_SECTORS_MAX: u64 = 1 << 31;
 /// Bios that a channel takes at most.
 const CHANNEL_DEPTH_MAX: u32 = 65_536;
 
-/// How the engine's thread sleeps.
-pub(crate) trait Sleeper {
-    /// Sleeps until the time of the machine's clock, or until there is work.
-    fn sleep(&mut self, until_ns: u64, has_work: &dyn Fn() -> bool) -> Result<(), BenchError>;
-}
-
 /// Volumes with a channel to each.
-pub(crate) struct Volumes<M: Machine, S> {
+pub(crate) struct Volumes<S: Sleeper> {
     // Dropped before the thread's ring, which `sleeper` may be.
-    channels: Vec<Channel<M>>,
+    channels: Vec<Channel<S::Machine>>,
     lanes: Vec<Lane>,
     pool: Pool<Buffer>,
     sleeper: S,
+    /// Of this machine's drives.
+    workers: Vec<DriveWorkers>,
 }
 
-impl<M: Machine, S: Sleeper> Volumes<M, S> {
-    pub(crate) fn new(channels: Vec<Channel<M>>, lanes: Vec<Lane>, sleeper: S, seed: u64) -> Self {
-        Volumes { channels, lanes, pool: Pool::new(Buffer::new, seed), sleeper }
+impl<S: Sleeper> Volumes<S> {
+    /// No volume yet, on the calling thread.
+    pub(crate) fn new(seed: u64) -> Result<Self, BenchError> {
+        Ok(Volumes {
+            channels: Vec::new(),
+            lanes: Vec::new(),
+            pool: Pool::new(Buffer::new, seed),
+            sleeper: S::new(0)?,
+            workers: Vec::new(),
+        })
+    }
+
+    /// Adds a volume, for so many I/Os in flight, with what would be lost on it.
+    pub(crate) fn add(
+        &mut self,
+        (name, volume): (&str, &Arc<Volume<S::Machine>>),
+        contents: DiskContents,
+        iodepth: u32,
+    ) -> Result<(), BenchError> {
+        let depth = iodepth.clamp(1, CHANNEL_DEPTH_MAX);
+        self.channels.push(self.sleeper.open(volume, depth)?);
+        self.lanes.push(Lane { contents, ..lane_of(name, volume) });
+        Ok(())
     }
 
     fn bio(&mut self, piece: &Piece) -> Bio {
@@ -65,13 +82,13 @@ fn give_back(pool: &mut Pool<Buffer>, bio: Bio) {
     }
 }
 
-impl<M: Machine, S: Sleeper> Target for Volumes<M, S> {
+impl<S: Sleeper> Target for Volumes<S> {
     fn lanes(&self) -> &[Lane] {
         &self.lanes
     }
 
     fn now_ns(&self) -> u64 {
-        M::now()
+        S::Machine::now()
     }
 
     fn submit(&mut self, piece: &Piece) -> Result<bool, BenchError> {
@@ -120,7 +137,7 @@ impl<M: Machine, S: Sleeper> Target for Volumes<M, S> {
 }
 
 /// What a lane to a volume is like, if there is nothing on it to be lost.
-pub(crate) fn lane_of<M: Machine>(name: &str, volume: &Volume<M>) -> Lane {
+fn lane_of<M: Machine>(name: &str, volume: &Volume<M>) -> Lane {
     let limits = volume.limits();
     let block_bytes = u64::from(limits.logical_block_size);
     let ranges = |sectors: u32| match sectors {
@@ -144,24 +161,6 @@ pub(crate) fn lane_of<M: Machine>(name: &str, volume: &Volume<M>) -> Lane {
     }
 }
 
-/// Bios that a channel is to take for so many I/Os in flight.
-pub(crate) fn channel_depth(iodepth: u32) -> u32 {
-    iodepth.clamp(1, CHANNEL_DEPTH_MAX)
-}
-
-/// The engine's thread as an I/O thread.
-pub(crate) struct RingSleeper {
-    context: IoContext,
-    _workers: Vec<DriveWorkers>,
-}
-
-impl Sleeper for RingSleeper {
-    fn sleep(&mut self, until_ns: u64, has_work: &dyn Fn() -> bool) -> Result<(), BenchError> {
-        self.context.turn(Some(until_ns), has_work)?;
-        Ok(())
-    }
-}
-
 /// A volume of this machine as a target.
 pub struct ReplayVolume {
     /// Its name.
@@ -180,14 +179,12 @@ pub(crate) fn native(
     volumes: &[ReplayVolume],
     iodepth: u32,
     seed: u64,
-) -> Result<Volumes<Native, RingSleeper>, BenchError> {
-    let reactor = Config::default();
-    let mut context = IoContext::new(IoConfig { number: 0, reactor })?;
-    let (mut channels, mut lanes, mut workers) = (Vec::new(), Vec::new(), Vec::new());
+) -> Result<Volumes<IoContext>, BenchError> {
+    let mut target = Volumes::new(seed)?;
     for ReplayVolume { name, volume, contents } in volumes {
-        channels.push(context.channel(volume, channel_depth(iodepth), Stamp::Batch)?);
-        workers.push(DriveWorkers::start(volume.disks(), reactor, Pinning::Pinned)?);
-        lanes.push(Lane { contents: contents.clone(), ..lane_of(name, volume) });
+        target.add((name, volume), contents.clone(), iodepth)?;
+        let workers = DriveWorkers::start(volume.disks(), Config::default(), Pinning::Pinned)?;
+        target.workers.push(workers);
     }
-    Ok(Volumes::new(channels, lanes, RingSleeper { context, _workers: workers }, seed))
+    Ok(target)
 }

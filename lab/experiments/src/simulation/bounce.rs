@@ -1,8 +1,9 @@
-//! `BounceDriver`: a drive whose data all go through a copy, as the layer sees it.
+//! `BounceDriver`: a drive whose data all goes through bounce buffers, as far as the block layer
+//! sees.
 //!
-//! Stands around a drive's driver where a row has bounces: it says of each request with data that
-//! it is bounced, so that traces have its B. The copies are raw_job.rs's, the time that they take
-//! on a simulated machine linux24.rs's. Called by run.rs.
+//! Wraps a drive's driver in rows with bounce buffers: reports each request with data as bounced,
+//! so that traces have its B event. raw_job.rs makes the copies, and linux24.rs charges a simulated
+//! machine for them. Called by run.rs.
 
 use millrace_block::{
     CompletionBatch, Dispatch, Driver, DriverData, DriverQueue, Error, Expired, Moment, Request,
@@ -12,7 +13,7 @@ use millrace_machine::Machine;
 
 use crate::filter::DriverFilter;
 
-/// A driver whose requests are bounced.
+/// A driver that reports its requests as bounced.
 pub(super) struct BounceDriver<M: Machine>(pub(super) Box<dyn Driver<M>>);
 
 impl<M: Machine> DriverFilter<M> for BounceDriver<M> {
@@ -28,7 +29,7 @@ impl<M: Machine> DriverFilter<M> for BounceDriver<M> {
 
 struct BounceQueue<M: Machine> {
     inner: Box<dyn DriverQueue<M>>,
-    /// Whether each tag's request has data.
+    /// True for each tag whose request has data.
     bounced: Vec<bool>,
 }
 

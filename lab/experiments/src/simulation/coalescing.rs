@@ -1,31 +1,31 @@
-//! `Coalescing`: a host adapter that interrupts once for many completions of all its drives.
+//! `Coalescing`: a host adapter that raises one interrupt for many completions of all its drives.
 //!
-//! So isci, 4.4, sets Intel's SCU: `isci_host_completion_routine` writes, each time it has taken
-//! what is done, that the next interrupt comes once as many commands are done as are still in
-//! flight, or after a time that doubles with each doubling of these: code 9 (`ISCI_COALESCE_BASE`)
-//! and the logarithm. The table beside `sci_controller_set_interrupt_coalescence` has the times:
-//! code 7 is 853.3 to 1,280 ns, each next one twice that; the model has their mean. The time runs
-//! from the first completion on. As many as are in flight are done before that only above 230,000 a
-//! second, more than four drives of 50,000 do: so the number is not modelled.
+//! Models isci of Linux 4.4, the driver of Intel's SCU: each time `isci_host_completion_routine`
+//! has taken the completions, it programs the next interrupt to come once as many commands are done
+//! as are still in flight, or after a time that doubles with each doubling of that number: code 9
+//! (`ISCI_COALESCE_BASE`) plus the logarithm. The table beside
+//! `sci_controller_set_interrupt_coalescence` has the times: code 7 is 853.3 to 1,280 ns, each next
+//! one twice that; the model uses their mean. The time runs from the first completion on. The
+//! number of completions is reached earlier only above 230,000 a second, more than four drives of
+//! 50,000 IOPS, so it is not modelled.
 //!
 //! Shared by the queues of all drives behind the adapter, each of which has a `QueueInterrupts`;
-//! called by host_adapter.rs. It is the adapter's own knowledge, so that nobody pays for reading
-//! it: a plain mutex, never held over a call to the machine. An interrupt tells of what is done by
-//! its time, and of nothing later. Not modelled: one tasklet on one CPU takes the completions of
-//! all drives and sends each on to the CPU that submitted; here each queue's server finds its own
-//! when it looks, for which it asks at the time that the interrupt was expected at when it looked
-//! last.
+//! called by host_adapter.rs. The state belongs to the adapter's hardware, so reading it costs
+//! nothing: a plain mutex, never held across a call to the machine. An interrupt reports the
+//! completions up to its time. Not modelled: one tasklet on one CPU takes the completions of all
+//! drives and forwards each to the CPU that submitted; here each queue's server finds its own
+//! completions when it polls, at the time at which it last expected the interrupt.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use millrace_block::{CompletionBatch, DriverQueue};
 use millrace_machine::Machine;
 
-/// How long a completion waits for others at most with one command in flight: code 9, the mean of
-/// 3,413 and 5,120 ns.
+/// Longest wait of a completion for others with one command in flight: code 9, the mean of 3,413
+/// and 5,120 ns.
 const WAIT_NS: u64 = 4_267;
 
-/// An adapter's interrupts.
+/// Interrupt state of a host adapter.
 #[derive(Debug)]
 pub(super) struct Coalescing(Mutex<State>);
 
@@ -33,23 +33,23 @@ pub(super) struct Coalescing(Mutex<State>);
 struct State {
     /// Commands in flight at all drives.
     active: u32,
-    /// When each queue's drive is done with its next command; `u64::MAX` where none is known.
+    /// Time at which each queue's drive completes its next command; `u64::MAX` if unknown.
     next_ns: Vec<u64>,
-    /// How long the first completion waits for others.
+    /// Time that the first completion waits for others.
     wait_ns: u64,
-    /// The last interrupt.
+    /// Time of the last interrupt.
     last_ns: u64,
 }
 
 impl State {
-    /// When the next interrupt comes: behind the first completion that none has told of;
-    /// `u64::MAX` if none is known.
+    /// Returns the time of the next interrupt, after the first completion that no interrupt has
+    /// reported; `u64::MAX` if none is known.
     fn due_ns(&self) -> u64 {
         let untold = self.next_ns.iter().filter(|next_ns| **next_ns > self.last_ns);
         untold.min().map_or(u64::MAX, |first_ns| first_ns.saturating_add(self.wait_ns))
     }
 
-    /// Lets the interrupts come that are due by a time, and gives the time of the one after them.
+    /// Raises the interrupts that are due by a time, and returns the time of the next one.
     fn pass(&mut self, now_ns: u64) -> u64 {
         loop {
             match self.due_ns() {
@@ -61,7 +61,7 @@ impl State {
 }
 
 impl Coalescing {
-    /// One with nothing in flight.
+    /// Creates an adapter with nothing in flight.
     pub(super) fn new() -> Coalescing {
         Coalescing(Mutex::default())
     }
@@ -70,32 +70,33 @@ impl Coalescing {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A queue comes: its view of the interrupts.
+    /// Adds a queue and returns its view of the interrupts.
     pub(super) fn gate(&self) -> QueueInterrupts {
         let mut state = self.state();
         state.next_ns.push(u64::MAX);
         QueueInterrupts { queue: state.next_ns.len() - 1, told: false }
     }
 
-    /// A command goes to a drive.
+    /// Records a command sent to a drive.
     pub(super) fn begin(&self) {
         self.state().active += 1;
     }
 
-    /// A command was not sent after all.
+    /// Records that a command was not sent after all.
     pub(super) fn take_back(&self) {
         self.state().active -= 1;
     }
 
-    /// Whether an interrupt has told of a queue's next completion; if not, when the next one comes.
+    /// Returns Ok if an interrupt has reported the queue's next completion, otherwise the time of
+    /// the next interrupt.
     fn admits(&self, queue: usize, now_ns: u64) -> Result<(), u64> {
         let mut state = self.state();
         let due_ns = state.pass(now_ns);
         if state.next_ns[queue] <= state.last_ns { Ok(()) } else { Err(due_ns) }
     }
 
-    /// A queue took so many, and its drive is done with its next at a time, if that has any; gives
-    /// the time of the next interrupt.
+    /// Records that a queue took `count` completions and when its drive completes the next command,
+    /// if it has any; returns the time of the next interrupt.
     fn took(&self, queue: usize, count: u32, next_ns: Option<u64>) -> u64 {
         let mut state = self.state();
         state.active = state.active.saturating_sub(count);
@@ -111,15 +112,15 @@ impl Coalescing {
 /// One queue's view of its adapter's interrupts.
 #[derive(Debug)]
 pub(super) struct QueueInterrupts {
-    /// Its number among the adapter's queues.
+    /// Index of the queue among the adapter's queues.
     queue: usize,
-    /// The adapter has been told when this queue's next command is done.
+    /// True if the adapter knows the time of this queue's next completion.
     told: bool,
 }
 
 impl QueueInterrupts {
-    /// Polls the drive's queue if an interrupt told of its next completion, else asks to be polled
-    /// when the interrupt comes.
+    /// Polls the drive's queue if an interrupt has reported its next completion; otherwise asks to
+    /// be polled at the time of the interrupt.
     pub(super) fn poll<M: Machine>(
         &mut self,
         inner: &mut dyn DriverQueue<M>,
@@ -134,7 +135,8 @@ impl QueueInterrupts {
         let (before, others_ns) = (batch.entries().len(), batch.take_wake());
         inner.poll(batch);
         let next_ns = batch.take_wake();
-        // What a full batch has no room for is taken by the next look, without another interrupt.
+        // Completions for which a full batch has no room are taken by the next poll, without
+        // another interrupt.
         let rest_ns = next_ns.filter(|_| batch.is_full());
         self.told = next_ns.is_some() && rest_ns.is_none();
         let count = (batch.entries().len() - before) as u32;

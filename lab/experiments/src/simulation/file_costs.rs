@@ -1,7 +1,8 @@
-//! `FileCosts`: what Linux 4.4 takes for files beside the layer, charged to a simulated machine.
+//! `FileCosts`: time that Linux 4.4 spends on files outside of the block layer, charged to a
+//! simulated machine.
 //!
-//! From the file `machines/linux-4.4.toml`, each constant with its origin. Charged by job.rs for
-//! direct I/O of a file and by programs/access.rs for calls of programs. Shown beside the machine.
+//! Read from `machines/linux-4.4.toml`, each constant with its origin. Charged by job.rs for direct
+//! I/O of a file and by program/access.rs for calls of programs. Shown beside the machine.
 
 use millrace_block::Op;
 use millrace_simulator::Cost;
@@ -10,10 +11,10 @@ use serde::Deserialize;
 use super::machines::check_origins;
 use crate::load::bench::BenchError;
 
-/// The file that comes with the program.
+/// Built-in file of costs.
 const LINUX_4_4: &str = include_str!("../../machines/linux-4.4.toml");
 
-/// What Linux 4.4 takes for files.
+/// Costs of files in Linux 4.4.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct FileCosts {
@@ -33,10 +34,10 @@ struct Costs {
 }
 
 impl FileCosts {
-    /// Those of the file.
+    /// Reads the built-in file.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// If the file is invalid.
     pub(crate) fn linux_4_4() -> Result<FileCosts, BenchError> {
         let wrong = |text: String| BenchError::Machine { text: format!("linux-4.4: {text}") };
         let costs: FileCosts =
@@ -50,7 +51,7 @@ impl FileCosts {
         Ok(costs)
     }
 
-    /// All entries, in words.
+    /// Returns all costs with their descriptions.
     pub(crate) fn entries(&self) -> [(&'static str, &Cost); 6] {
         let Costs { map, overwrite, page, write_back, name, change } = &self.file;
         [
@@ -63,28 +64,28 @@ impl FileCosts {
         ]
     }
 
-    /// Nanoseconds that a direct I/O of a file takes at its submission.
+    /// Returns the cost of submitting a direct I/O of a file, in nanoseconds.
     pub(crate) fn direct_ns(&self, op: Op) -> u64 {
         let more = if op.is_write() { self.file.overwrite.ns } else { 0.0 };
         (self.file.map.ns + more) as u64
     }
 
-    /// Nanoseconds to copy so many pages.
+    /// Returns the cost of copying this many pages, in nanoseconds.
     pub(crate) fn pages_ns(&self, pages: u64) -> u64 {
         (self.file.page.ns * pages as f64) as u64
     }
 
-    /// Nanoseconds that the flusher takes for so many pages that it writes back.
+    /// Returns the flusher's cost of writing back this many pages, in nanoseconds.
     pub(crate) fn write_back_ns(&self, pages: u64) -> u64 {
         (self.file.write_back.ns * pages as f64) as u64
     }
 
-    /// Nanoseconds to look a name up, or to close it.
+    /// Returns the cost of looking up or closing a name, in nanoseconds.
     pub(crate) fn name_ns(&self) -> u64 {
         self.file.name.ns as u64
     }
 
-    /// Nanoseconds to make or to delete a file.
+    /// Returns the cost of creating or deleting a file, in nanoseconds.
     pub(crate) fn change_ns(&self) -> u64 {
         self.file.change.ns as u64
     }

@@ -1,19 +1,19 @@
-//! `HostAdapter`: what the drives behind a SCSI host shared in the kernel besides its tags.
+//! `HostAdapter`: state besides tags that drives behind a SCSI host shared in the kernel.
 //!
-//! Each can be left out. Of the HBA (mpt3sas, 4.4) two things that every command of every drive
-//! wrote: the table in which a command's number (smid) leads to the command (`Lookup`), and the
-//! count of commands of the SCSI mid-layer, `host_busy`: `scsi_host_queue_ready` adds one to it,
-//! `scsi_device_unbusy` takes one off. Commit 6eb045e092ef (5.5) ended it. The count of each
-//! device, `device_busy`, goes with it; that of the target is kept only where a target has a limit
-//! of its own, which these do not set. Of the SCU, whose driver (isci, 4.4) is a SCSI host, too:
-//! `scic_lock` around all that it does, taken twice to send a command (`isci_task_execute_task`,
-//! and where the request is started) and once for all that an interrupt found
-//! (`isci_host_completion_routine`); and interrupts for many completions (coalescing.rs).
+//! Each part can be left out. For the HBA (mpt3sas, 4.4) two things that every command of every
+//! drive wrote: the table that maps a command's number (smid) to the command (`Lookup`), and the
+//! command count of the SCSI mid-layer, `host_busy`, which `scsi_host_queue_ready` increments and
+//! `scsi_device_unbusy` decrements. Commit 6eb045e092ef (5.5) removed it. The count of each device,
+//! `device_busy`, is modelled with it; the count of the target is kept only for targets with a
+//! limit of their own, which these do not have. For the SCU, whose driver (isci, 4.4) is a SCSI
+//! host, too: `scic_lock` around everything that the driver does, taken twice to send a command
+//! (`isci_task_execute_task`, and where the request is started) and once per interrupt for all its
+//! completions (`isci_host_completion_routine`); and coalesced interrupts (coalescing.rs).
 //!
-//! Made by run.rs for a row, stands around a drive's driver; outside of `PollerDriver`, since the
-//! handler is entered before any command is looked up. What the code does under the locks besides
-//! is part of the machine's `driver` and `complete`. The chain buffers of commands with many
-//! segments are not modelled: each took the lock once more (`_base_get_chain_buffer_tracker`).
+//! Created by run.rs for a row; wraps a drive's driver, outside of `PollerDriver`, since the
+//! interrupt handler is entered before any command is looked up. Other work under the locks is part
+//! of the machine's `driver` and `complete` costs. The chain buffers of commands with many segments
+//! are not modelled: each took the lock once more (`_base_get_chain_buffer_tracker`).
 
 use std::sync::Arc;
 
@@ -27,23 +27,23 @@ use millrace_machine::{Line, Lock, Machine, Order, Word};
 use super::coalescing::{Coalescing, QueueInterrupts};
 use crate::filter::DriverFilter;
 
-/// What the commands of all drives of a row write; nothing unless given.
+/// State that the commands of all drives of a row write; none by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HostAdapterConfig {
-    /// The driver's lookup table and its lock, three times for a command.
+    /// Model the driver's lookup table and its lock, taken three times per command.
     pub lookup_lock: bool,
-    /// The mid-layer's count of commands, twice for a command.
+    /// Model the mid-layer's command count, changed twice per command.
     pub host_busy: bool,
-    /// The lock around all that a controller's driver does, as isci has it.
+    /// Model the lock around everything that a controller's driver does, as in isci.
     pub controller_lock: bool,
-    /// One interrupt for many completions, as isci sets it.
+    /// Model one interrupt for many completions, as in isci.
     pub coalescing: bool,
 }
 
-/// The free entries that are written with the one that is taken or put back: it and its neighbour.
+/// Free entries written when an entry is taken or put back: that entry and its neighbour.
 type FreeEntries = [[u64; 8]; 2];
 
-/// What the drivers of a host's drives share.
+/// State shared by the drivers of a host's drives.
 pub(crate) struct HostAdapter<M: Machine> {
     lookup: Option<Lookup<M>>,
     host_busy: Option<M::Word>,
@@ -51,44 +51,44 @@ pub(crate) struct HostAdapter<M: Machine> {
     coalescing: Option<Coalescing>,
 }
 
-/// The table of commands and its one lock, `scsi_lookup_lock`, taken three times for a command:
+/// The table of commands and its lock, `scsi_lookup_lock`, taken three times per command:
 /// `mpt3sas_base_get_smid_scsiio` takes an entry off the list of free ones,
 /// `_scsih_scsi_lookup_get_clear` reads it at the end, `mpt3sas_base_free_smid` puts it back.
-/// Commit dbec4c9040ed made the smid the tag, and the lock went.
+/// Commit dbec4c9040ed used the tag as the smid and removed the lock.
 ///
 /// Counted in those functions: lock, list head and entries are written. An entry is a line
-/// (`scsiio_tracker`, 64 bytes), and the list is last in, first out, so that the entry taken is the
-/// one that any CPU put there last. Taking it off writes its neighbour, too, and putting one back
-/// writes that which was first: two lines each. The end of a command reads and clears its own
-/// entry, which its CPU still has.
+/// (`scsiio_tracker`, 64 bytes), and the list is last in, first out, so the entry taken is the one
+/// that any CPU put back last. Taking it writes its neighbour, too, and putting one back writes the
+/// former first entry: two lines each. The end of a command reads and clears its own entry, which
+/// its CPU still has in cache.
 struct Lookup<M: Machine> {
     lock: M::Lock<()>,
     beside: LockNeighbors<M>,
     free: M::Line<FreeEntries>,
 }
 
-/// The line of the lock, as far as it holds other things: commands in the table stand for the
-/// list's head, which holders write. The pointer to the table lies 16 bytes before the lock, and
-/// the head 8 behind it: in 5 of 8 alignments all of it is in one line. So whoever looks whose an
-/// interrupt is (`_base_get_cb_idx`), or clears an entry, reads what every holder writes. The
-/// lock's own word is the simulated lock's: two lines move here where the kernel had one, which
-/// makes this lock dearer than that one.
+/// The rest of the lock's cache line: the table's pointer and the list head, which holders write.
+/// The pointer lies 16 bytes before the lock and the head 8 bytes behind it: in 5 of 8 alignments
+/// all of them share a line. So a CPU that identifies an interrupt (`_base_get_cb_idx`) or clears
+/// an entry reads a line that every lock holder writes. The lock's own word is the simulated
+/// lock's, so two lines move here where the kernel had one, which makes this lock more expensive
+/// than the kernel's.
 struct LockNeighbors<M: Machine>(M::Word);
 
 impl<M: Machine> LockNeighbors<M> {
-    /// Relaxed: the lock orders those who write; a pointer never changes.
+    /// Reads the pointer. Relaxed: the lock orders the writers, and the pointer never changes.
     fn read_pointer(&self) -> u64 {
         self.0.load(Order::Relaxed)
     }
 
-    /// With the lock held. Relaxed: as above.
+    /// Writes the list head, with the lock held. Relaxed: the lock orders the writers.
     fn write_head(&self, change: u64) {
         self.0.store(self.0.load(Order::Relaxed).wrapping_add(change), Order::Relaxed);
     }
 }
 
 impl<M: Machine> HostAdapter<M> {
-    /// One without commands.
+    /// Creates an adapter without commands in flight.
     pub(crate) fn new(config: HostAdapterConfig) -> Arc<Self> {
         let lookup = || Lookup {
             lock: M::Lock::new("scsi-lookup", ()),
@@ -103,7 +103,7 @@ impl<M: Machine> HostAdapter<M> {
         })
     }
 
-    /// A command begins: it is counted, then takes a number.
+    /// Begins a command: counts it and takes a number.
     fn begin(&self, device_busy: &M::Word) {
         self.count(1, device_busy);
         if let Some(lookup) = &self.lookup {
@@ -119,8 +119,7 @@ impl<M: Machine> HostAdapter<M> {
         }
     }
 
-    /// A command ends: it is found by its number, looked up, gives that back, and is no longer
-    /// counted.
+    /// Ends a command: looks it up by its number, returns the number, and uncounts the command.
     fn end(&self, device_busy: &M::Word) {
         if let Some(lookup) = &self.lookup {
             lookup.beside.read_pointer();
@@ -131,7 +130,7 @@ impl<M: Machine> HostAdapter<M> {
         self.take_back(device_busy);
     }
 
-    /// A command is not sent after all, or has been looked up.
+    /// Returns the number of a command that was not sent or has been looked up, and uncounts it.
     fn take_back(&self, device_busy: &M::Word) {
         if let Some(lookup) = &self.lookup {
             let _taken = lookup.lock.lock();
@@ -141,10 +140,10 @@ impl<M: Machine> HostAdapter<M> {
         self.count(1_u64.wrapping_neg(), device_busy);
     }
 
-    /// The mid-layer counts a command of a device.
+    /// Changes the mid-layer's counts for a command of a device.
     fn count(&self, change: u64, device_busy: &M::Word) {
         if let Some(host_busy) = &self.host_busy {
-            // Relaxed: they count, and order nothing.
+            // Relaxed: the counts order nothing.
             device_busy.fetch_add(change, Order::Relaxed);
             host_busy.fetch_add(change, Order::Relaxed);
         }
@@ -154,14 +153,14 @@ impl<M: Machine> HostAdapter<M> {
 /// The driver of a drive behind a host adapter.
 pub(crate) struct AdapterDriver<M: Machine> {
     inner: Box<dyn Driver<M>>,
-    /// What it shares with the others.
+    /// Adapter shared with the other drives.
     adapter: Arc<HostAdapter<M>>,
-    /// Commands of this drive: the mid-layer's `device_busy`.
+    /// Commands in flight of this drive: the mid-layer's `device_busy`.
     device_busy: Arc<M::Word>,
 }
 
 impl<M: Machine> AdapterDriver<M> {
-    /// A drive behind that adapter.
+    /// Puts a drive behind an adapter.
     pub(crate) fn new(inner: Box<dyn Driver<M>>, adapter: &Arc<HostAdapter<M>>) -> Self {
         let device_busy = Arc::new(M::Word::new(0));
         AdapterDriver { inner, adapter: Arc::clone(adapter), device_busy }
@@ -185,7 +184,7 @@ struct AdapterQueue<M: Machine> {
     inner: Box<dyn DriverQueue<M>>,
     adapter: Arc<HostAdapter<M>>,
     device_busy: Arc<M::Word>,
-    /// Its view of the adapter's interrupts, if those are coalesced.
+    /// View of the adapter's interrupts, if these are coalesced.
     gate: Option<QueueInterrupts>,
 }
 

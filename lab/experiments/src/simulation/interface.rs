@@ -1,26 +1,27 @@
 //! The submission interface between a program and the block layer, as a stage of its own.
 //!
 //! Owned by a job (`Interface`) and by the row (`SharedCounters`); called by job.rs around each
-//! batch. What is shared by whom, after \[MQ\] section 4:
+//! batch. State of each interface, after \[MQ\] section 4:
 //!
-//! - `sync`: one I/O in flight, a system call each. Shared: the count below, if the row's kernel
-//!   counts all direct I/O (`DioCount::All`); else nothing.
-//! - `libaio`: a system call for each batch submitted and each reaped. Of the job's process alone,
-//!   since context and open file are: for each request the lock of the context list, and of the
-//!   completion ring. Shared by all submitters: the inode's count of direct I/Os under way, an
-//!   atomic addition for each request at submission and at completion (`i_dio_count`, fs/inode.c;
-//!   taken away for block devices by kernel commit fe0f07d08ee3).
+//! - `sync`: one I/O in flight, one system call each. Shared between submitters: the direct I/O
+//!   count described below if the row's kernel counts all direct I/O (`DioCount::All`), otherwise
+//!   nothing.
+//! - `libaio`: one system call per batch submitted and per batch reaped. Private to the job's
+//!   process, like its context and open file: for each request the locks of the context list and of
+//!   the completion ring. Shared by all submitters: the inode's count of direct I/Os in flight, an
+//!   atomic addition per request at submission and at completion (`i_dio_count`, fs/inode.c;
+//!   removed for block devices by kernel commit fe0f07d08ee3).
 //! - `libaio-fixed`: the same system calls; for each request a compare-and-swap on the process's
 //!   list; nothing shared.
 //! - `ring`: no system call, and nothing shared.
 //!
-//! Every request costs `Stage::Interface` once, whatever the interface. That the fixed kernel no
-//! longer counts direct I/Os of block devices is not in \[MQ\], which says that shared counters
-//! became atomics, not which. It follows from what the author of both said when he sent the patch
-//! again (Axboe, LKML, 15 April 2015, looked up): it was part of the blk-mq series, the count is
-//! all that programs share on this way, and it ends at 2.5 million I/Os a second on two sockets,
-//! where \[MQ\] has ten and fifteen million. The process's own locks are never contended, since
-//! a process has one submitter here. Source: \[MQ\] point 8.
+//! Every request costs `Stage::Interface` once, whatever the interface. \[MQ\] does not say that
+//! the fixed kernel no longer counts direct I/Os of block devices, only that shared counters became
+//! atomics. It follows from the patch's resubmission by an author of both (Axboe, LKML, 15 April
+//! 2015, looked up): it was part of the blk-mq series, the count is the only state that programs
+//! share on this path, and it limits two sockets to 2.5 million I/Os a second, where \[MQ\] has ten
+//! and fifteen million. The process's own locks are never contended, since each process has one
+//! submitter here. Source: \[MQ\] point 8.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -32,24 +33,27 @@ use millrace_machine::{CpuId, Lock, Machine, Native, Order, Stage, Word};
 use millrace_runtime::{Recorded, Recorder, RecorderConfig, Recording};
 use millrace_simulator::Simulated;
 
-/// How often an I/O reads the line of the inode's count before it adds to it: the pointer to the
-/// inode in its address space (`i_data.host`, a few words behind `i_dio_count`) is asked for by
-/// `blkdev_aio_read`, `generic_file_aio_read` and `blkdev_direct_IO`. Counted in kernel 3.10.
+/// Number of times that an I/O reads the line of the inode's count before it adds to it:
+/// `blkdev_aio_read`, `generic_file_aio_read` and `blkdev_direct_IO` read the inode pointer of its
+/// address space (`i_data.host`, a few words behind `i_dio_count`). Counted in kernel 3.10.
 const HOST_READS: u32 = 3;
 
-/// What the operating system of a machine would charge; free where it is real.
+/// Costs of a machine's operating system; no-ops on a real machine.
 pub trait Host: Machine {
-    /// A system call that does nothing.
+    /// Charges a system call that does nothing.
     fn system_call() {}
-    /// An interrupt from the calling CPU to another.
+    /// Charges an interrupt from the calling CPU to another.
     fn interrupt(_cpu: CpuId) {}
-    /// An interrupt of a device that the calling CPU takes.
+    /// Charges a device interrupt that the calling CPU handles.
     fn take_interrupt() {}
-    /// Another thread has the calling CPU for so long.
+    /// Gives the calling CPU to another thread for `ns` nanoseconds.
     fn preempted(_ns: u64) {}
-    /// The kernel works for so long for the calling thread, beside the layer.
+    /// Charges the calling thread for `ns` nanoseconds of kernel work outside of the block layer.
     fn kernel_work(_ns: u64) {}
-    /// Starts to record what volumes do.
+    /// Starts to record the trace events of volumes.
+    ///
+    /// # Errors
+    /// If the recording cannot be started.
     fn record(
         tracer: &Arc<Tracer<Self>>,
         volumes: &[Arc<Volume<Self>>],
@@ -60,7 +64,7 @@ pub trait Host: Machine {
     }
 }
 
-/// What ends a recording.
+/// Function that ends a recording.
 pub type Stop = Box<dyn FnOnce() -> io::Result<Recorded>>;
 
 impl Host for Native {
@@ -84,7 +88,7 @@ impl Host for Simulated {
     }
 
     fn take_interrupt() {
-        // The model knows the price of an interrupt from CPU to CPU; a device's is handled alike.
+        // The model has the price of an interrupt between CPUs; a device's interrupt costs as much.
         Simulated::interrupt(Simulated::cpu());
     }
 
@@ -97,22 +101,22 @@ impl Host for Simulated {
     }
 }
 
-/// How programs submit.
+/// Submission interface of programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum InterfaceKind {
-    /// One I/O at a time, a system call each.
+    /// One I/O at a time, with a system call each.
     Sync,
     /// Linux's asynchronous I/O as \[MQ\] found it.
     Libaio,
     /// Linux's asynchronous I/O with \[MQ\]'s fixes.
     LibaioFixed,
-    /// Shared memory rings, as millrace's channels: no system call, nothing shared.
+    /// Shared memory rings, as in millrace's channels: no system call, nothing shared.
     #[default]
     Ring,
 }
 
 impl InterfaceKind {
-    /// All, with their names.
+    /// All values, with their names.
     pub const NAMES: [(InterfaceKind, &'static str); 4] = [
         (InterfaceKind::Sync, "sync"),
         (InterfaceKind::Libaio, "libaio"),
@@ -138,7 +142,7 @@ impl FromStr for InterfaceKind {
     }
 }
 
-/// The count of requests in the kernel's hands, one line for all submitters.
+/// The inode's count of direct I/Os in flight: one line for all submitters.
 pub(crate) struct SharedCounters<M: Machine> {
     count: M::Word,
     counts: DioCount,
@@ -149,31 +153,31 @@ impl<M: Machine> SharedCounters<M> {
         Arc::new(SharedCounters { count: M::Word::new(0), counts })
     }
 
-    /// A request goes in: the inode is looked at on its way, and counts it.
+    /// Counts a request in, after the reads of the inode pointer.
     fn begin(&self) {
         if self.counts != DioCount::None {
-            // Relaxed: it counts, and orders nothing.
+            // Relaxed: the count orders nothing.
             (0..HOST_READS).for_each(|_| _ = self.count.load(Order::Relaxed));
             self.add(1);
         }
     }
 
-    /// Requests are counted, fewer by so many if that is negative.
+    /// Adds to the count; `requests` is negative for completions.
     fn add(&self, requests: i64) {
         if self.counts != DioCount::None {
-            // Relaxed: it counts, and orders nothing.
+            // Relaxed: the count orders nothing.
             self.count.fetch_add(requests as u64, Order::Relaxed);
         }
     }
 }
 
-/// One job's process, as its submission interface sees it.
+/// Submission interface of one job's process.
 pub(crate) struct Interface<M: Host> {
     kind: InterfaceKind,
     shared: Arc<SharedCounters<M>>,
     context_list: M::Lock<u64>,
     ring: M::Lock<u64>,
-    /// Head of the lockless context list.
+    /// Head of the lock-free context list.
     list_head: M::Word,
     pub(crate) system_calls: u64,
 }
@@ -190,7 +194,7 @@ impl<M: Host> Interface<M> {
         }
     }
 
-    /// A batch of `requests` goes in, just before the block layer gets it.
+    /// Charges the submission of a batch, just before it enters the block layer.
     pub(crate) fn submit(&mut self, requests: u32) {
         match self.kind {
             InterfaceKind::Sync => {
@@ -219,7 +223,7 @@ impl<M: Host> Interface<M> {
         }
     }
 
-    /// A batch of `requests`, 1 or more, is reaped.
+    /// Charges the reaping of a batch of at least one request.
     pub(crate) fn reap(&mut self, requests: u32) {
         match self.kind {
             InterfaceKind::Ring => {}
@@ -244,9 +248,9 @@ impl<M: Host> Interface<M> {
         M::system_call();
     }
 
-    /// Puts one request on the lockless list; only this job does.
+    /// Puts one request on the lock-free list, which only this job uses.
     fn push(&self) {
-        // Relaxed: the list stands for the kernel's, whose entries nobody reads here.
+        // Relaxed: the list stands for the kernel's; nobody reads its entries here.
         let mut head = self.list_head.load(Order::Relaxed);
         while let Err(now) = self.list_head.compare_exchange(
             head,

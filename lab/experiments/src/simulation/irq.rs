@@ -1,14 +1,16 @@
-//! Interrupts of drives that complete later: who finds completions, and who gets them from there.
+//! Interrupts of drives that complete later: finding completions, and forwarding them to
+//! submitters.
 //!
-//! An `IrqDriver` stands around a drive's driver. What the drive has done is found by a handler
-//! thread alone, on CPU 0 or on the first CPU of the hardware queue's socket: it is interrupted for
-//! each completion, files it with the hardware queue, interrupts the CPU that submitted if that is
-//! another, and wakes the jobs there, which take it through the layer on their own CPU. So each I/O
-//! costs two interrupts and two context switches, as \[MQ\] section 2.2 counts them. A lock stands
-//! around the drive's queue, as that of the NVMe driver of 2013 did, taken by submitters and
-//! handler. Not modelled: an interrupt does not take the CPU from a job that runs (the handler goes
-//! on when that one waits), interrupts are not coalesced, and a submitter whose I/O is the earliest
-//! of all pays for setting the handler's alarm. Lock order: the device, then the filed ones.
+//! An `IrqDriver` wraps a drive's driver. Only a handler thread finds completions, on CPU 0 or on
+//! the first CPU of the hardware queue's socket. It is interrupted for each completion, files it
+//! with the hardware queue, interrupts the CPU that submitted if that is another one, and wakes the
+//! jobs there, which take the completion through the layer on their own CPU. So each I/O costs two
+//! interrupts and two context switches, as \[MQ\] section 2.2 counts them. A lock protects the
+//! drive's queue, as in the NVMe driver of 2013, and is taken by submitters and the handler. Not
+//! modelled: an interrupt does not take the CPU from a running job (the handler runs when that job
+//! waits), interrupts are not coalesced, and a submitter whose I/O completes earliest of all pays
+//! for setting the handler's alarm. Lock order: the device lock before the lock of the filed
+//! completions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -23,7 +25,7 @@ use super::linux24::Kernel;
 use super::{Irq, SimPlan};
 use crate::filter::DriverFilter;
 
-/// Wakes a job, and remembers that it did.
+/// Wakes a job, and remembers that it was raised.
 pub(super) struct Signal<M: Machine> {
     pub(super) bell: Arc<Doorbell<M>>,
     raised: M::Word,
@@ -35,45 +37,45 @@ impl<M: Machine> Signal<M> {
     }
 
     fn raise(&self) {
-        // Relaxed: the fence of `ring` orders it before the look at the bell.
+        // Relaxed: the fence of `ring` orders this store before the check of the doorbell.
         self.raised.store(1, Order::Relaxed);
         self.bell.ring();
     }
 
-    /// Whether it was raised since it was lowered.
+    /// Returns true if it was raised since it was lowered.
     pub(super) fn is_raised(&self) -> bool {
         // Relaxed: ordered by the fence of `Doorbell::arm`.
         self.raised.load(Order::Relaxed) != 0
     }
 
-    /// Before looking for what it was raised for.
+    /// Lowers the signal; called before polling for what it was raised for.
     pub(super) fn lower(&self) {
         if self.is_raised() {
-            // SeqCst: before the looks that follow.
+            // SeqCst: ordered before the polls that follow.
             self.raised.swap(0, Order::SeqCst);
         }
     }
 }
 
-/// A drive's hardware queue, as submitters and handler share it.
+/// A drive's hardware queue, shared by submitters and the handler.
 struct Vector<M: Machine> {
-    /// The drive's number.
+    /// Index of the drive.
     drive: usize,
     device: M::Lock<Device<M>>,
-    /// Done, and not yet taken by the layer.
+    /// Completions that the layer has not taken yet.
     filed: M::Lock<Vec<(Tag, Status)>>,
 }
 
 struct Device<M: Machine> {
     queue: Box<dyn DriverQueue<M>>,
-    /// CPU that handed each tag over.
+    /// Submitting CPU and size of each tag's request.
     submitters: Vec<RequestInFlight>,
     batch: CompletionBatch,
-    /// Found done by a submitter that was about to set the alarm.
+    /// Completions found by a submitter that was about to set the alarm.
     due: Vec<(Tag, Status)>,
 }
 
-/// What is known of a request that was handed over.
+/// Data about a submitted request that its completion needs.
 #[derive(Debug, Clone, Copy, Default)]
 struct RequestInFlight {
     cpu: u32,
@@ -81,34 +83,35 @@ struct RequestInFlight {
     sectors: u32,
 }
 
-/// A thread that takes interrupts.
+/// A thread that handles interrupts.
 struct Handler<M: Machine> {
     cpu: u32,
     bell: Doorbell<M>,
     vectors: M::Lock<Vec<Arc<Vector<M>>>>,
-    /// When it looks again by itself; hardware's own knowledge, so that nobody pays for reading it.
+    /// Time at which the handler polls again by itself. The value belongs to hardware, so reading
+    /// it costs nothing.
     alarm_ns: AtomicU64,
     stop: AtomicBool,
 }
 
-/// The signals of the jobs of each drive.
+/// Signals of the jobs of each drive.
 type SignalsByDrive<M> = Vec<Vec<Arc<Signal<M>>>>;
 
-/// All handlers of a row, and whom they wake.
+/// All interrupt handlers of a row, and the signals of the jobs that they wake.
 pub(super) struct Interrupts<M: Machine> {
     handlers: Vec<Handler<M>>,
-    /// Jobs' signals by CPU.
+    /// Signals of jobs, by CPU.
     by_cpu: Vec<Vec<Arc<Signal<M>>>>,
     hardware_queues: Spread,
     irq: Irq,
     topology: Topology,
-    /// What the handler does beside, as in Linux 2.4, and the signals of the jobs that may wait for
+    /// Linux 2.4's work in the handler, if modelled, and the signals of the jobs that may wait for
     /// each drive.
     kernel: Option<(Arc<Kernel<M>>, SignalsByDrive<M>)>,
 }
 
 impl<M: Host> Interrupts<M> {
-    /// The handlers that a plan asks for, none if submitters look for themselves.
+    /// Creates the handlers that a plan asks for; None if submitters poll.
     pub(super) fn new(
         plan: &SimPlan,
         signals: &[Arc<Signal<M>>],
@@ -162,7 +165,7 @@ impl<M: Host> Interrupts<M> {
         }
     }
 
-    /// Which handler a hardware queue belongs to.
+    /// Returns the index of the handler of a hardware queue.
     fn home(&self, index: u16) -> usize {
         let node = match (self.irq, self.hardware_queues) {
             (Irq::Steered, Spread::Core) => {
@@ -175,12 +178,12 @@ impl<M: Host> Interrupts<M> {
         node.0 as usize % self.handlers.len()
     }
 
-    /// A handler's thread.
+    /// Main loop of a handler's thread.
     fn handle(&self, index: usize) {
         let handler = &self.handlers[index];
         let mut found = Vec::new();
         while !handler.stop.load(Relaxed) {
-            // Whoever commits behind a look below finds this and sets the alarm.
+            // A submitter that commits after the poll below sees `u64::MAX` and sets the alarm.
             handler.alarm_ns.store(u64::MAX, Relaxed);
             let vectors = handler.vectors.lock().clone();
             for vector in &vectors {
@@ -194,7 +197,7 @@ impl<M: Host> Interrupts<M> {
         }
     }
 
-    /// One interrupt: files a completion and tells the CPU that waits for it.
+    /// Handles one interrupt: files a completion and tells the CPU that waits for it.
     fn forward(
         &self,
         handler: &Handler<M>,
@@ -206,7 +209,7 @@ impl<M: Host> Interrupts<M> {
             kernel.interrupt(vector.drive);
             kernel.bottom_half(submitted.segments, submitted.sectors);
             vector.filed.lock().push((tag, status));
-            // The bottom half wakes whoever waits for this I/O.
+            // The bottom half wakes the threads that wait for this I/O.
             return by_drive[vector.drive].iter().for_each(|signal| signal.raise());
         }
         vector.filed.lock().push((tag, status));
@@ -219,8 +222,8 @@ impl<M: Host> Interrupts<M> {
     }
 }
 
-/// The signals of the jobs that may wait for each drive: of a drive that is a volume of its own
-/// those of its jobs, of one of several in a volume those of all.
+/// Returns the signals of the jobs that may wait for each drive: the jobs of a drive that is a
+/// volume of its own, or all jobs if the drives form one volume.
 fn by_drive<M: Machine>(plan: &SimPlan, signals: &[Arc<Signal<M>>]) -> SignalsByDrive<M> {
     let drives = plan.drives.len();
     let of = |drive| match plan.service.apart {
@@ -239,7 +242,7 @@ fn first_of_nodes(topology: &Topology) -> Vec<u32> {
 }
 
 impl<M: Machine> Vector<M> {
-    /// Collects what is done, with the CPUs that submitted it; returns when to look again.
+    /// Collects completions with the CPUs that submitted them; returns the time to poll again.
     fn find(&self, found: &mut Vec<(Tag, Status, RequestInFlight)>) -> u64 {
         let mut device = self.device.lock();
         let Device { queue, submitters, batch, due } = &mut *device;
@@ -262,7 +265,7 @@ impl<M: Machine> Vector<M> {
 pub(super) struct IrqDriver<M: Machine> {
     pub(super) inner: Box<dyn Driver<M>>,
     pub(super) interrupts: Arc<Interrupts<M>>,
-    /// The drive's number.
+    /// Index of the drive.
     pub(super) drive: usize,
 }
 
@@ -271,8 +274,8 @@ impl<M: Host> DriverFilter<M> for IrqDriver<M> {
         &*self.inner
     }
 
-    /// Never, whatever the drive inside says: what it has done is in flight until the handler's
-    /// thread has filed it, so a `poll` that follows `commit_rqs` does not name it.
+    /// Returns false, whatever the inner driver says: a completion counts as in flight until the
+    /// handler's thread has filed it, so a `poll` that follows `commit_rqs` does not return it.
     fn is_immediate(&self) -> bool {
         false
     }
@@ -311,7 +314,8 @@ impl<M: Host> DriverQueue<M> for IrqQueue<M> {
         device.queue.queue_rq(rq)
     }
 
-    /// Starts the requests, and sets the handler's alarm if one of them is done before all others.
+    /// Starts the requests, and sets the handler's alarm if one of them completes before all
+    /// others.
     fn commit_rqs(&mut self) {
         let mut device = self.vector.device.lock();
         let Device { queue, batch, due, .. } = &mut *device;

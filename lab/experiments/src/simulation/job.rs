@@ -1,9 +1,10 @@
-//! One job of a row on any machine: iodepth bios in flight through one channel and one interface.
+//! One job of a row on any machine: keeps `iodepth` bios in flight through one channel and one
+//! interface.
 //!
-//! Runs on its own thread, pinned to its CPU; called by run.rs. A round: what came back is aimed
-//! anew, goes through the interface and into the channel; what is done is collected and reaped.
-//! Without anything done it spins for a bounded time, then sleeps in its bell. After the window has
-//! closed it drains. Owned buffers of one I/O each, which nobody reads.
+//! Runs on its own thread, pinned to its CPU; called by run.rs. Each round sends idle bios to new
+//! offsets, through the interface and into the channel, then collects and reaps completions.
+//! Without completions it spins for a bounded time, then sleeps on its doorbell. After the window
+//! has closed it drains. Each bio has an owned buffer of one I/O, whose content nobody reads.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -19,50 +20,52 @@ use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, IoThread, Reject, Snapshot, StatsSnapshot, Volume,
 };
 
-/// How long a job looks for completions before it sleeps.
+/// Time that a job polls for completions before it sleeps, in nanoseconds.
 const SPIN_NS: u64 = 20_000;
 
-/// What the jobs of a row share.
+/// State shared by the jobs of a row.
 pub(super) struct RowState<M: Host> {
     pub(super) plan: SimPlan,
-    /// One for all jobs, or one for each drive.
+    /// One volume for all jobs, or one for each drive.
     pub(super) volumes: Vec<Arc<Volume<M>>>,
-    /// Their sectors, asked once: jobs that begin meet on no line for that.
+    /// Sizes of the volumes in sectors, read once, so that starting jobs do not contend for a cache
+    /// line.
     sectors: Vec<u64>,
     pub(super) window: Window,
     pub(super) counters: Arc<SharedCounters<M>>,
-    /// What each hardware queue's CPUs count in, if the row's kernel has that.
+    /// Shared counters of each hardware queue, if the row's kernel has them.
     pub(super) queue_counters: Counters<M>,
-    /// Wake the jobs, by their number.
+    /// Signals that wake the jobs, by job number.
     pub(super) signals: Vec<Arc<Signal<M>>>,
     pub(super) sums: Mutex<Sums>,
-    /// What a simulated machine is charged for beside the layer.
+    /// Model of the kernel's work outside of the block layer, charged to a simulated machine.
     pub(super) kernel: Option<Arc<Kernel<M>>>,
 }
 
-/// What the jobs did.
+/// Sums over the jobs.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Sums {
     pub(super) errors: u64,
     pub(super) first_error: Option<String>,
     pub(super) system_calls: u64,
-    /// Q to C of all I/Os: up to the beginning of the window, then those in it.
+    /// Q-to-C latencies of all I/Os: at first those before the window, and at its end those within
+    /// it.
     pub(super) latency: Snapshot,
-    /// From before the program's call to after it, of jobs with one I/O in a call: of a job of
-    /// raw_job.rs, the whole of its vector.
+    /// Durations of the program's calls, for jobs with one I/O per call; in raw_job.rs a call
+    /// covers the whole vector.
     pub(super) calls: Snapshot,
-    /// What each drive did, likewise.
+    /// Statistics of each drive, handled in the same way.
     pub(super) drives: Vec<StatsSnapshot>,
 }
 
 impl Sums {
-    /// The window begins: what was before does not count.
+    /// Starts the window: remembers the statistics so far, to subtract them later.
     fn begin(&mut self, drives: Vec<StatsSnapshot>) {
         self.latency = total(&drives);
         self.drives = drives;
     }
 
-    /// The window ends.
+    /// Ends the window: leaves only what happened within it.
     fn end(&mut self, drives: &[StatsSnapshot]) {
         self.latency = total(drives).since(&self.latency);
         let since = drives.iter().zip(&self.drives).map(|(now, before)| now.since(before));
@@ -70,7 +73,7 @@ impl Sums {
     }
 }
 
-/// Q to C of all drives.
+/// Returns the Q-to-C latencies of all drives.
 fn total(drives: &[StatsSnapshot]) -> Snapshot {
     let mut sum = Snapshot::default();
     drives.iter().for_each(|drive| sum.merge(&drive.total()));
@@ -97,11 +100,12 @@ impl<M: Host> RowState<M> {
         })
     }
 
-    /// A channel of job `number` to its volume, for so many bios, and the offsets of its I/Os.
+    /// Opens a channel of job `number` to its volume, for `depth` bios; also returns the offsets of
+    /// its I/Os.
     pub(super) fn open(&self, number: u32, depth: u32) -> (Channel<M>, Offsets) {
         let (plan, volumes) = (&self.plan, &self.volumes);
         let at = number as usize % volumes.len();
-        // The drives' queues belong to nobody: the thread is named for its bell.
+        // No thread owns the drives' queues; the thread is given only for its doorbell.
         let thread = IoThread {
             number: number as u16,
             owner: u64::from(number) + 1,
@@ -112,7 +116,8 @@ impl<M: Host> RowState<M> {
         let blocks = (self.sectors[at] << 9) / u64::from(plan.workload.bs_bytes);
         let apart = volumes.len() as u32;
         let place = ((number / apart).into(), plan.jobs.div_ceil(apart).into());
-        let channel = Channel::open(&volumes[at], config).expect("its queues are served");
+        let channel =
+            Channel::open(&volumes[at], config).expect("all queues of the volume are served");
         (channel, Offsets::new(&plan.workload, blocks, place))
     }
 
@@ -131,7 +136,7 @@ impl<M: Host> RowState<M> {
         }
     }
 
-    /// What a job leaves behind.
+    /// Adds a finished job's errors and system calls to the sums.
     pub(super) fn end(&self, errors: u64, first_error: Option<String>, system_calls: u64) {
         self.count(0);
         self.sum(|sums| {
@@ -143,8 +148,8 @@ impl<M: Host> RowState<M> {
         });
     }
 
-    /// Does something with the sums; `change` must not touch the machine, on which another job
-    /// could come in between.
+    /// Changes the sums; `change` must not call the machine, which could switch to another job in
+    /// between.
     pub(super) fn sum(&self, change: impl FnOnce(&mut Sums)) {
         change(&mut self.sums.lock().unwrap_or_else(PoisonError::into_inner));
     }
@@ -186,11 +191,11 @@ struct Job<'a, M: Host> {
     channel: Channel<M>,
     interface: Interface<M>,
     offsets: Offsets,
-    /// What an I/O of a file costs, if these are.
+    /// Cost of file I/O, if the I/Os are a file's.
     file: Option<FileCosts>,
     signal: &'a Signal<M>,
     noise: Noise,
-    /// When the call under way began, if each I/O is one.
+    /// Start of the call in progress, if each I/O is a call.
     call_ns: Option<u64>,
     calls: Snapshot,
     errors: u64,
@@ -206,7 +211,10 @@ impl<'a, M: Host> Job<'a, M> {
             channel,
             interface: Interface::new(plan.interface, &shared.counters),
             offsets,
-            file: plan.service.of_file.then(|| FileCosts::linux_4_4().expect("ours")),
+            file: plan
+                .service
+                .of_file
+                .then(|| FileCosts::linux_4_4().expect("the built-in costs are valid")),
             signal: &shared.signals[number as usize],
             noise: Noise::new(plan.service.linux3.noise_ns, plan.workload.seed, number),
             call_ns: None,
@@ -216,7 +224,7 @@ impl<'a, M: Host> Job<'a, M> {
         }
     }
 
-    /// Sends all idle bios off, a batch at a time, or as many as the stack takes.
+    /// Submits all idle bios in batches, or as many as the stack accepts.
     fn submit(&mut self, idle: &mut Vec<Bio>) {
         let batch = self.shared.plan.batch.map_or(idle.len(), |batch| batch as usize);
         let sectors = u64::from(self.shared.plan.workload.bs_bytes >> 9);
@@ -241,7 +249,7 @@ impl<'a, M: Host> Job<'a, M> {
                     counters.queued(M::cpu());
                 }
                 if let Err(rejected) = self.channel.submit(bio) {
-                    assert_eq!(rejected.reason, Reject::Full, "offsets lie inside");
+                    assert_eq!(rejected.reason, Reject::Full, "offsets lie within the volume");
                     idle.push(rejected.bio);
                     return self.channel.flush();
                 }
@@ -250,7 +258,7 @@ impl<'a, M: Host> Job<'a, M> {
         }
     }
 
-    /// Collects what is done; false if nothing is.
+    /// Collects completions; returns false if there are none.
     fn collect(&mut self, idle: &mut Vec<Bio>) -> bool {
         let (errors, first_error) = (&mut self.errors, &mut self.first_error);
         let handed = self.channel.poll(|done| {
@@ -271,7 +279,7 @@ impl<'a, M: Host> Job<'a, M> {
         true
     }
 
-    /// Counts how long the call took that has just ended.
+    /// Records the duration of the call that has just ended.
     fn end_call(&mut self) {
         if let Some(began_ns) = self.call_ns.take() {
             let took_ns = M::now() - began_ns;
@@ -281,8 +289,8 @@ impl<'a, M: Host> Job<'a, M> {
         }
     }
 
-    /// Waits until something may be done; a job that interrupts wake sleeps at once, as in a
-    /// system call.
+    /// Waits for completions. A job that interrupts wake sleeps at once, as in a system call;
+    /// others spin first.
     fn wait(&mut self) {
         let deadline_ns = self.channel.sleep_until();
         let (channel, signal) = (&self.channel, self.signal);

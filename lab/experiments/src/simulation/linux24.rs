@@ -1,10 +1,10 @@
-//! `Linux24`: how Linux 2.4 did raw I/O, as settings of a row, and what it takes there.
+//! `Linux24`: raw I/O of Linux 2.4, as settings of a row and costs.
 //!
-//! Owned by a plan: the unit in which an I/O is cut, what becomes of a vector, copies in low
-//! memory, whose lock the request queue is under. `Kernel` charges a simulated machine for what
-//! that kernel did outside of the layer: buffer heads, bounces, the adapter's driver under its
-//! lock. Called by raw_job.rs on the submitter's side and by irq.rs where a drive is dealt with.
-//! Source: \[OLS\]; Linux 2.4.17, ll_rw_blk.c, scsi.c, highmem.c, raw.c.
+//! Owned by a plan: the unit into which an I/O is cut, the handling of vectors, copies in low
+//! memory (bounce buffers), and the scope of the request queue's lock. `Kernel` charges a simulated
+//! machine for the work of that kernel outside of the block layer: buffer heads, bounce buffers,
+//! and the adapter's driver under its lock. Called by raw_job.rs for submitters and by irq.rs for
+//! drives. Source: \[OLS\]; Linux 2.4.17, ll_rw_blk.c, scsi.c, highmem.c, raw.c.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -19,15 +19,15 @@ use super::machines::check_origins;
 use crate::load::bench::BenchError;
 use crate::load::row::Linux24Row;
 
-/// The disks whose request queues one lock is around.
+/// Disks whose request queues share one lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LockScope {
-    /// Each disk has its own.
+    /// Each disk has its own lock.
     #[default]
     Queue,
-    /// All disks of a controller.
+    /// All disks of a controller share a lock.
     Adapter,
-    /// All disks.
+    /// All disks share one lock.
     Global,
 }
 
@@ -39,13 +39,13 @@ impl Words for LockScope {
     ];
 }
 
-/// What becomes of the elements of an I/O's vector.
+/// Handling of the elements of an I/O's vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Readv {
-    /// All go in together, and the I/O waits once.
+    /// All elements are submitted together, and the I/O waits once.
     #[default]
     Whole,
-    /// Each is an I/O of its own, which the next one waits for.
+    /// Each element is an I/O of its own, submitted after the previous one has completed.
     Serial,
 }
 
@@ -54,51 +54,51 @@ impl Words for Readv {
         &[(Readv::Whole, "whole"), (Readv::Serial, "serial")];
 }
 
-/// How raw I/O is done; the default cuts nothing, copies nothing and charges nothing.
+/// Settings of raw I/O; the default cuts nothing, copies nothing and charges nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Linux24 {
-    /// Bytes of a bio, a multiple of 512; none: an element of the vector is one bio.
+    /// Length of a bio in bytes, a multiple of 512; None: an element of the vector is one bio.
     pub unit_bytes: Option<u32>,
-    /// Elements of an I/O's vector, each as long as the others; none: one.
+    /// Number of elements of an I/O's vector, all of the same length; None: one.
     pub iovecs: Option<u32>,
-    /// What becomes of them.
+    /// Handling of the vector's elements.
     pub readv: Readv,
-    /// Data go through a copy of each bio, whatever the drive reaches.
+    /// If true, the data of each bio goes through a bounce buffer, whatever the drive can reach.
     pub bounce: bool,
-    /// Such copies cost a simulated machine nothing: to see what hangs on them.
+    /// If true, these copies cost a simulated machine nothing, to measure their effect.
     pub without_copies: bool,
-    /// Bytes of a job's descriptor of its open drive, 0 for none.
+    /// Size of a job's descriptor of its open drive in bytes, 0 for none.
     pub descriptor_bytes: u32,
-    /// The lock of the request queue, with `sq`.
+    /// Scope of the request queue's lock, with `sq`.
     pub request_lock: LockScope,
-    /// Where bios of a batch wait, with `sq`.
+    /// If true, bios of a batch are plugged in the queue instead of the task, with `sq`.
     pub plug_in_queue: bool,
-    /// A simulated machine is charged for what Linux 2.4 did outside of the layer, with adapters
-    /// whose drivers work under a lock of this scope.
+    /// If given, a simulated machine is charged for Linux 2.4's work outside of the block layer,
+    /// with adapter drivers that run under a lock of this scope.
     pub adapters: Option<LockScope>,
-    /// Nanoseconds that a simulated job computes for itself after each I/O.
+    /// Time that a simulated job computes after each I/O, in nanoseconds.
     pub compute_ns: u64,
 }
 
 impl Linux24 {
-    /// Whether a job's I/O is more than one bio of its own buffer.
+    /// Returns true if a job's I/O is more than one bio of its own buffer.
     pub(super) fn is_raw(&self) -> bool {
         self.unit_bytes.is_some() || self.iovecs.is_some() || self.bounce || self.adapters.is_some()
     }
 
-    /// The controller that a drive names: what `LockScope::Adapter` goes by.
+    /// Returns the controller that a drive names, for `LockScope::Adapter`.
     #[must_use]
     pub fn adapter_of(drive: &Spec) -> Option<&str> {
         drive.get("controller").or(drive.controller.as_deref())
     }
 
-    /// Bytes of an element of the vector of an I/O, and of a bio.
+    /// Returns the lengths in bytes of a vector's element and of a bio.
     pub(super) fn pieces(&self, bs_bytes: u32) -> (u32, u32) {
         let element = bs_bytes / self.iovecs.unwrap_or(1).max(1);
         (element, self.unit_bytes.unwrap_or(element).min(element))
     }
 
-    /// What a row says of it, and of the kernel.
+    /// Returns the columns of a row about these settings and the kernel.
     pub(super) fn row(&self, inside: Inside, linux3: &Linux3) -> Linux24Row {
         let unit = match self.unit_bytes {
             _ if !self.is_raw() => "none".to_owned(),
@@ -142,14 +142,14 @@ impl Linux24 {
     }
 }
 
-/// Most units of an I/O: each is a bio of the job's channel.
+/// Largest number of units per I/O: each is a bio of the job's channel.
 const UNITS_MAX: u32 = 65_536;
 
 impl Linux24 {
-    /// Checks that a drive of such blocks takes the units.
+    /// Checks that a drive with such blocks accepts the units.
     ///
     /// # Errors
-    /// If a unit is no whole number of blocks, or an I/O has too many.
+    /// If a unit is not a whole number of blocks, or an I/O has too many units.
     pub(super) fn check_units(&self, bs_bytes: u32, block_bytes: u32) -> Result<(), BenchError> {
         let (_, unit) = self.pieces(bs_bytes);
         if !self.is_raw() || unit.is_multiple_of(block_bytes) && bs_bytes / unit <= UNITS_MAX {
@@ -162,7 +162,7 @@ impl Linux24 {
     }
 }
 
-/// The locks of a row's disks.
+/// The request queue locks of a row's disks.
 pub(super) struct Locks<M: Machine> {
     global: RequestLock<M>,
     adapters: Vec<(String, RequestLock<M>)>,
@@ -175,7 +175,7 @@ impl<M: Machine> Locks<M> {
         Locks { global: RequestLock::shared().with_plug(plug), adapters: Vec::new(), plug }
     }
 
-    /// The lock of a drive.
+    /// Returns the lock of a drive.
     pub(super) fn of(&mut self, scope: LockScope, drive: &Spec) -> RequestLock<M> {
         match scope {
             LockScope::Queue => RequestLock::default().with_plug(self.plug),
@@ -193,10 +193,10 @@ impl<M: Machine> Locks<M> {
     }
 }
 
-/// The file that comes with the program.
+/// Built-in file of costs.
 const LINUX_2_4: &str = include_str!("../../machines/linux-2.4.toml");
 
-/// What Linux 2.4 takes outside of the layer.
+/// Costs of Linux 2.4 outside of the block layer.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct KernelCosts {
@@ -229,10 +229,10 @@ struct Bounce {
 }
 
 impl KernelCosts {
-    /// Those of the file.
+    /// Reads the built-in file.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// If the file is invalid.
     pub(crate) fn linux_2_4() -> Result<KernelCosts, BenchError> {
         let wrong = |text: String| BenchError::Machine { text: format!("linux-2.4: {text}") };
         let costs: KernelCosts =
@@ -246,7 +246,7 @@ impl KernelCosts {
         Ok(costs)
     }
 
-    /// All entries, in words.
+    /// Returns all costs with their descriptions.
     pub(crate) fn entries(&self) -> [(&'static str, &Cost); 7] {
         let KernelCosts { held, buffer, bounce, .. } = self;
         [
@@ -261,27 +261,27 @@ impl KernelCosts {
     }
 }
 
-/// Where that kernel's time went.
+/// Kinds of CPU time that Linux 2.4 spends outside of the block layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimeUse {
-    /// Buffer heads before the lock.
+    /// Buffer heads at submission, before the lock.
     Submit,
-    /// The adapter's driver, as commands go in.
+    /// The adapter's driver, dispatching commands.
     Dispatch,
     /// The adapter's interrupts.
     Interrupt,
     /// Buffer heads in the bottom half.
     BottomHalf,
-    /// Pages and buffer heads of bounces, taken and given back.
+    /// Pages and buffer heads of bounce buffers, taken and released.
     BouncePages,
-    /// Copies.
+    /// Copies to and from bounce buffers.
     BounceCopies,
-    /// The program's own.
+    /// The program's own computation.
     User,
 }
 
 impl TimeUse {
-    /// All, with their names.
+    /// All kinds, with their names.
     pub const NAMES: [(TimeUse, &'static str); 7] = [
         (TimeUse::Submit, "buffer heads, submission"),
         (TimeUse::Dispatch, "dispatch of commands"),
@@ -293,34 +293,34 @@ impl TimeUse {
     ];
 }
 
-/// Clock of the machine that the file's times are of.
+/// Clock frequency in GHz of the machine that the file's times apply to.
 const FILE_GHZ: f64 = 0.7;
 
-/// How a machine is charged for what its CPUs do beside the layer.
+/// Interface to charge a machine for work outside of the block layer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Charge {
-    /// Lets the calling CPU work for so many nanoseconds.
+    /// Keeps the calling CPU busy for this many nanoseconds.
     pub(super) work: fn(u64),
-    /// The machine's clock.
+    /// Clock frequency of the machine, in GHz.
     pub(super) ghz: f64,
 }
 
-/// What that kernel does to a simulated machine: all of it where a plan has its adapters, else only
-/// bounces, by the machine's clock.
+/// Charges a simulated machine for the work of Linux 2.4: all of it if a plan has adapters,
+/// otherwise only bounce buffers, scaled by the machine's clock.
 pub(super) struct Kernel<M: Machine> {
     costs: KernelCosts,
     charge: fn(u64),
-    /// The file's times times this.
+    /// Factor on the file's times.
     scale: f64,
     bounce: bool,
     without_copies: bool,
-    /// What the drivers of the drives' adapters work under, by drive; none if a plan has none.
+    /// Lock of each drive's adapter driver; empty if the plan has none.
     adapters: Vec<RequestLock<M>>,
     spent_ns: Mutex<[u64; TimeUse::NAMES.len()]>,
 }
 
 impl<M: Machine> Kernel<M> {
-    /// The kernel of a plan, if it asks for one and the machine charges.
+    /// Creates the kernel model of a plan, if the plan needs one and the machine can be charged.
     pub(super) fn new(
         plan: &super::SimPlan,
         locks: &mut Locks<M>,
@@ -343,7 +343,7 @@ impl<M: Machine> Kernel<M> {
         })))
     }
 
-    /// Nanoseconds of each kind.
+    /// Returns the nanoseconds spent on each kind.
     pub(super) fn spent_ns(&self) -> Vec<u64> {
         self.spent_ns.lock().unwrap_or_else(PoisonError::into_inner).to_vec()
     }
@@ -353,22 +353,22 @@ impl<M: Machine> Kernel<M> {
     }
 
     fn spend_ns(&self, on: TimeUse, ns: u64) {
-        // Free on the simulated machine, as all counting is.
+        // The mutex is free on the simulated machine, as all bookkeeping is.
         self.spent_ns.lock().unwrap_or_else(PoisonError::into_inner)[on as usize] += ns;
         (self.charge)(ns);
     }
 
-    /// A program computes.
+    /// Charges a program's own computation.
     pub(super) fn compute(&self, ns: u64) {
         self.spend_ns(TimeUse::User, ns);
     }
 
-    /// Whether its adapters and their interrupts are there, and not just its bounces.
+    /// Returns true if adapters and their interrupts are modelled, not just bounce buffers.
     pub(super) fn has_adapters(&self) -> bool {
         !self.adapters.is_empty()
     }
 
-    /// So many buffer heads are about to go in.
+    /// Charges the submission of this many buffer heads.
     pub(super) fn submit(&self, heads: u32) {
         if self.has_adapters() {
             self.spend(TimeUse::Submit, &self.costs.buffer.submit, heads);
@@ -378,34 +378,36 @@ impl<M: Machine> Kernel<M> {
         }
     }
 
-    /// So many sectors are copied to a bounce page or from it; of a drive behind an adapter the
-    /// bottom half is charged.
+    /// Charges the copy of this many sectors to or from a bounce buffer; for a drive behind an
+    /// adapter, `bottom_half` charges it.
     pub(super) fn copy(&self, sectors: u32) {
         if !self.has_adapters() && !self.without_copies {
             self.spend(TimeUse::BounceCopies, &self.costs.bounce.copy, sectors);
         }
     }
 
-    /// A bounce page is given back, likewise.
+    /// Charges the release of a bounce page; for a drive behind an adapter, `bottom_half` charges
+    /// it.
     pub(super) fn give_back(&self) {
         if self.bounce && !self.has_adapters() {
             self.spend(TimeUse::BouncePages, &self.costs.bounce.put, 1);
         }
     }
 
-    /// A command goes to a drive's adapter. Kernel counterpart: `scsi_dispatch_cmd`.
+    /// Charges the dispatch of a command to a drive's adapter. Kernel counterpart:
+    /// `scsi_dispatch_cmd`.
     pub(super) fn dispatch(&self, drive: usize) {
         let _held = self.adapters[drive].hold();
         self.spend(TimeUse::Dispatch, &self.costs.held.dispatch, 1);
     }
 
-    /// A drive's adapter interrupts.
+    /// Charges an interrupt of a drive's adapter.
     pub(super) fn interrupt(&self, drive: usize) {
         let _held = self.adapters[drive].hold();
         self.spend(TimeUse::Interrupt, &self.costs.held.interrupt, 1);
     }
 
-    /// A command of so many buffer heads has ended. Kernel counterpart:
+    /// Charges the end of a command of this many buffer heads. Kernel counterpart:
     /// `scsi_bottom_half_handler`, of which one runs at a time.
     pub(super) fn bottom_half(&self, heads: u32, sectors: u32) {
         self.spend(TimeUse::BottomHalf, &self.costs.buffer.end, heads);

@@ -1,23 +1,24 @@
-//! `Linux3`: what kernels of 2012 and 2013 had beside the layer, as settings of a row.
+//! `Linux3`: shared state and noise of kernels of 2012 and 2013 outside of the block layer, as
+//! settings of a row.
 //!
 //! Three things, each of which can be left out:
 //!
-//! - The counters of a hardware queue (`struct blk_mq_hw_ctx`): `queued` for each request got,
-//!   `run` for each run of the queue, `dispatched[]` for each run again, by what it handed over.
-//!   They are plain words in one line that all CPUs of the hardware queue write; the word before
-//!   them (the pointer to the tags, or the head of those who wait for one) is read as a tag is
-//!   given back. Counted in three versions of block/blk-mq.c: an early one, one with a lockless
-//!   dispatch list, and that first merged (3.13), which agree in this. Millrace counts for each
-//!   thread and has no such line.
-//! - The inode's count of direct I/Os for synchronous calls, too (interface.rs).
-//! - Noise: on each CPU a kernel thread wakes once and keeps it from the job for a time.
+//! - The counters of a hardware queue (`struct blk_mq_hw_ctx`): `queued` for each request
+//!   allocated, `run` for each run of the queue, and `dispatched[]` for each run by the number of
+//!   requests dispatched. They are plain words in one line that all CPUs of the hardware queue
+//!   write; the word before them (the pointer to the tags, or the head of the tag waiters) is read
+//!   when a tag is released. Counted in three versions of block/blk-mq.c, which agree in this: an
+//!   early one, one with a lock-free dispatch list, and the first one merged (3.13). Millrace
+//!   counts per thread and has no such line.
+//! - The inode's count of direct I/Os, also for synchronous calls (interface.rs).
+//! - Noise: on each CPU a kernel thread wakes once and keeps the CPU from the job for a time.
 //!
-//! What else those versions shared: the map of software queues and the tags, which the layer
-//! itself has (baseline/lanes.rs of the block crate); the list `dispatch`, lockless in the second
-//! version only, which is left out. The request's accounting in its partition
-//! (`blk_account_io_start`) did nothing in them: no request bore `REQ_IO_STAT`, which
-//! `blk_mq_rq_ctx_init` sets in later ones.
-//! Made by run.rs, called by job.rs; the driver stands around the drive's.
+//! Other state that those versions shared: the map of software queues and the tags, which the block
+//! layer itself has (baseline/lanes.rs of the block crate), and the list `dispatch`, which is
+//! lock-free in the second version only and is left out. The accounting of requests per partition
+//! (`blk_account_io_start`) did nothing in them: no request had `REQ_IO_STAT`, which
+//! `blk_mq_rq_ctx_init` sets in later versions. Created by run.rs, called by job.rs; the driver
+//! wraps the drive's driver.
 
 use std::sync::Arc;
 
@@ -31,24 +32,26 @@ use millrace_machine::{CpuId, Machine, Order, Topology, Word};
 use super::interface::Host;
 use crate::filter::DriverFilter;
 
-/// What a row's kernel had; nothing unless given.
+/// Shared state and noise of a row's kernel; none by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Linux3 {
-    /// The I/Os that the inode counts.
+    /// I/Os that the inode counts.
     pub dio_count: DioCount,
-    /// The counters of hardware queues; for the `mq` stack with several threads inside.
+    /// Model the counters of hardware queues; for the `mq` stack with several threads inside a
+    /// queue.
     pub queue_counters: bool,
-    /// How long a kernel thread has each CPU, once; 0: none comes. For the interface `sync`.
+    /// Time for which a kernel thread takes each CPU, once, in nanoseconds; 0 for none. For the
+    /// interface `sync`.
     pub noise_ns: u64,
 }
 
-/// Whose kernel's counters a row has: the word of `bench`.
+/// Kernel whose counters a row has, by its name in `bench`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KernelKind {
-    /// None beside the layer's own.
+    /// Only the block layer's own counters.
     #[default]
     Own,
-    /// Linux 3.13's.
+    /// The counters of Linux 3.13.
     Linux3,
 }
 
@@ -58,8 +61,8 @@ impl Words for KernelKind {
 }
 
 impl Linux3 {
-    /// What such a kernel had, if so many threads were inside hardware queues: its counters are
-    /// those of the queues that several share.
+    /// Returns the settings of such a kernel. Its queue counters are modelled only if several
+    /// threads are inside a hardware queue.
     #[must_use]
     pub fn of(kernel: KernelKind, inside: Inside) -> Linux3 {
         match kernel {
@@ -72,7 +75,7 @@ impl Linux3 {
         }
     }
 
-    /// The kernel's word.
+    /// Returns the kernel that these settings model.
     pub(super) fn kernel(&self) -> KernelKind {
         match *self == Linux3::default() {
             true => KernelKind::Own,
@@ -81,30 +84,30 @@ impl Linux3 {
     }
 }
 
-/// The I/Os that the inode's count of direct I/Os counts.
+/// I/Os that the inode's count of direct I/Os includes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DioCount {
-    /// Those through `libaio`.
+    /// I/Os through `libaio` only.
     #[default]
     Asynchronous,
-    /// All direct I/O, as `do_blockdev_direct_IO` and `dio_complete` of 3.x did.
+    /// All direct I/O, as in `do_blockdev_direct_IO` and `dio_complete` of 3.x.
     All,
-    /// None: to see what hangs on it.
+    /// None, to measure the effect of the count.
     None,
 }
 
 /// The counters of a row's hardware queues, if its kernel has any.
 pub(crate) type Counters<M> = Option<Arc<QueueCounters<M>>>;
 
-/// The line of counters of each hardware queue, by the CPUs that share it.
+/// The counter line of each hardware queue, written by the CPUs that share the queue.
 pub(crate) struct QueueCounters<M: Machine> {
     lines: Vec<M::Word>,
-    /// The hardware queue of each CPU, by its place.
+    /// Index of the hardware queue of each CPU.
     queues: Vec<usize>,
 }
 
 impl<M: Machine> QueueCounters<M> {
-    /// For hardware queues that are spread so over the machine's CPUs.
+    /// Creates the counters of hardware queues that are spread over the machine's CPUs.
     pub(crate) fn new(spread: Spread, topology: &Topology) -> Arc<Self> {
         let count = spread.count(topology, 0);
         let cpus = topology.cpus().iter().enumerate();
@@ -117,7 +120,7 @@ impl<M: Machine> QueueCounters<M> {
         })
     }
 
-    /// A request is got by a CPU.
+    /// Counts a request that a CPU has allocated.
     pub(crate) fn queued(&self, CpuId(cpu): CpuId) {
         self.count(cpu as usize);
     }
@@ -126,21 +129,22 @@ impl<M: Machine> QueueCounters<M> {
         &self.lines[self.queues[place % self.queues.len()]]
     }
 
-    /// One of the counters goes up: plainly, so that counts of others may be lost, as they were.
+    /// Increments a counter without atomicity, so that increments of other CPUs may be lost, as
+    /// they were in the kernel.
     fn count(&self, place: usize) {
-        // Relaxed: it counts, and orders nothing. What is stored is of no use, so that the load
-        // that the addition needs is not charged: the store gets the line for both.
+        // Relaxed: the counter orders nothing. Its value is not used, so only the store is charged,
+        // which fetches the line for both load and store.
         self.line(place).store(place as u64, Order::Relaxed);
     }
 
-    /// The line is looked at.
+    /// Reads the line of counters.
     fn read(&self, place: usize) {
-        // Relaxed: nobody uses what is read.
+        // Relaxed: the value is not used.
         self.line(place).load(Order::Relaxed);
     }
 }
 
-/// A driver whose hardware queues are counted in.
+/// A driver whose hardware queues have such counters.
 pub(crate) struct CountedDriver<M: Machine> {
     pub(crate) inner: Box<dyn Driver<M>>,
     pub(crate) counters: Arc<QueueCounters<M>>,
@@ -151,7 +155,8 @@ impl<M: Machine> DriverFilter<M> for CountedDriver<M> {
         &*self.inner
     }
 
-    /// With several threads inside, the driver's queues are the CPUs' (lanes), by their place.
+    /// Opens a queue. With several threads inside, the driver's queues belong to CPUs (lanes), by
+    /// CPU index.
     fn open_queue(&self, index: u16, depth: u32) -> Result<Box<dyn DriverQueue<M>>, Error> {
         Ok(Box::new(CountedQueue {
             inner: self.inner.open_queue(index, depth)?,
@@ -166,7 +171,7 @@ struct CountedQueue<M: Machine> {
     inner: Box<dyn DriverQueue<M>>,
     counters: Arc<QueueCounters<M>>,
     place: usize,
-    /// The queue is run: something was handed over since its last `commit_rqs`.
+    /// True while the queue is run: requests were dispatched since the last `commit_rqs`.
     runs: bool,
 }
 
@@ -205,23 +210,24 @@ impl<M: Machine> DriverQueue<M> for CountedQueue<M> {
     }
 }
 
-/// A kernel thread that wakes once on a job's CPU and takes it.
+/// A kernel thread that wakes once on a job's CPU and takes the CPU.
 pub(super) struct Noise {
-    /// From the window's begin to its waking; never again once it has come.
+    /// Time from the window's start to the wake-up; None once it has happened.
     after_ns: Option<u64>,
     takes_ns: u64,
 }
 
 impl Noise {
-    /// One that comes in the time in which it takes a CPU itself, drawn from the seed and the job;
-    /// none if it takes no time.
+    /// Creates noise at a random time within its own duration, drawn from the seed and the job;
+    /// none if the duration is 0.
     pub(super) fn new(takes_ns: u64, seed: u64, job: u32) -> Noise {
         let mut random = millrace_random::SplitMix64::new(seed ^ u64::from(job) << 32);
         let after_ns = (takes_ns > 0).then(|| random.next() % takes_ns.max(1));
         Noise { after_ns, takes_ns }
     }
 
-    /// In a call, where no lock is held, after the look at when the window began: 0 if it has not.
+    /// Takes the CPU if the noise is due; called in a system call, where no lock is held.
+    /// `begin_ns` returns the start of the window, 0 if it has not begun.
     pub(super) fn look<M: Host>(&mut self, now_ns: u64, begin_ns: impl FnOnce() -> u64) {
         let Some(after_ns) = self.after_ns else { return };
         let begin_ns = begin_ns();

@@ -1,7 +1,8 @@
-//! The machines that experiments run on: models by name, from the files in `machines/`, or a file.
+//! Machine models that benchmarks run on: by name, from the built-in files in `machines/`, or from
+//! a file.
 //!
-//! The files are part of the program. A name that is not known is an error that lists the names
-//! and the nearest. Every constant and its origin is in the file; nothing here adds to it.
+//! An unknown name is an error that lists the names and suggests the nearest. Every constant and
+//! its origin is in the file; this code adds nothing to it.
 
 use std::path::Path;
 
@@ -10,7 +11,7 @@ use millrace_simulator::Model;
 
 use crate::page::{ORIGINS, Source};
 
-/// Names and files.
+/// Names and contents of the built-in files.
 const MACHINES: [(&str, &str); 10] = [
     ("i7-3930k", include_str!("../../machines/i7-3930k.toml")),
     ("x5690", include_str!("../../machines/x5690.toml")),
@@ -24,32 +25,35 @@ const MACHINES: [(&str, &str); 10] = [
     ("p3-8way", include_str!("../../machines/p3-8way.toml")),
 ];
 
-/// Why there is no such machine.
+/// Reason why a machine model is not available.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MachineError {
-    /// No machine of this name.
-    #[error("machine {name}: {hint}there are {}; or name a file that ends in .toml", names())]
+    /// There is no machine of this name.
+    #[error(
+        "machine {name}: {hint}known machines are {}; or give a file that ends in .toml",
+        names()
+    )]
     Unknown {
-        /// The name asked for.
+        /// Name asked for.
         name: String,
-        /// The nearest known name, as a question, or nothing.
+        /// Nearest known name, as a question, or empty.
         hint: String,
     },
     /// The file cannot be read.
     #[error("machine file {path}: {source}")]
     Read {
-        /// Its path.
+        /// Path of the file.
         path: String,
-        /// Why.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// The text is no model.
+    /// The text is not a valid model.
     #[error("machine {name}: {text}")]
     Invalid {
-        /// Name or path.
+        /// Name or path of the machine.
         name: String,
-        /// Line, key and what is wrong.
+        /// Line, key and description of the problem.
         text: String,
     },
 }
@@ -58,16 +62,16 @@ fn names() -> String {
     machine_names().collect::<Vec<_>>().join(", ")
 }
 
-/// Names of the machines that come with the program: the four of \[MQ\] table 1 first, those of
-/// \[FALCON\], \[MIOT\] and \[OLS\] last.
+/// Returns the names of the built-in machines: first the four of \[MQ\] table 1, last those of
+/// \[FALCON\], \[MIOT\] and \[OLS\].
 pub fn machine_names() -> impl Iterator<Item = &'static str> {
     MACHINES.iter().map(|(name, _)| *name)
 }
 
-/// The machine of this name, or of the file of this path if it ends in `.toml`.
+/// Returns the machine of this name, or of the file of this path if it ends in `.toml`.
 ///
 /// # Errors
-/// An unknown name, a file that cannot be read, or one that is no valid model.
+/// If the name is unknown, the file cannot be read, or the model is invalid.
 pub fn machine(name: &str) -> Result<Model, MachineError> {
     if Path::new(name).extension().is_some_and(|extension| extension == "toml") {
         let read = std::fs::read_to_string(name);
@@ -92,10 +96,10 @@ fn parse(name: &str, text: &str) -> Result<Model, MachineError> {
     Ok(model)
 }
 
-/// Checks that each origin of a file of constants begins with a word that pages count.
+/// Checks that each origin in a file of constants begins with one of the known words.
 ///
 /// # Errors
-/// The first key whose origin does not, and the words.
+/// Names the first key whose origin does not, and the words.
 pub(crate) fn check_origins(text: &str) -> Result<(), String> {
     let table: toml::Table = text.parse().map_err(|error: toml::de::Error| error.to_string())?;
     check_table(&table, "")
@@ -137,7 +141,10 @@ mod tests {
     #[test]
     fn an_unknown_name_is_answered_with_the_nearest_and_all() {
         let text = machine("e7-2780").expect_err("no such machine").to_string();
-        assert!(text.contains("did you mean e7-2870? there are i7-3930k, x5690, x7560"), "{text}");
+        assert!(
+            text.contains("did you mean e7-2870? known machines are i7-3930k, x5690, x7560"),
+            "{text}"
+        );
         let text = machine("pdp-11").expect_err("no such machine").to_string();
         assert!(!text.contains("did you mean"), "{text}");
         let text = machine("/nowhere/a.toml").expect_err("no such file").to_string();

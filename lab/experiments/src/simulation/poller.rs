@@ -1,10 +1,10 @@
-//! `PollerDriver`: who polls a drive's queue pays for the drive's interrupts.
+//! `PollerDriver`: charges the thread that polls a drive's queue for the drive's interrupts.
 //!
-//! Stands around a drive's driver where no handler of its own takes interrupts (irq.rs has those).
-//! The drive's completions come to the CPU that serves the queue: the submitter's, or that of the
-//! drive's worker. Each look that finds something done is charged one interrupt there, by the
-//! host's price; nothing else changes. Called by run.rs for `Irq::Poller`,
-//! and for the drive of a virtual machine.
+//! Wraps a drive's driver where no handler thread takes interrupts (irq.rs has those). The drive's
+//! completions come to the CPU that serves the queue: the submitter's, or that of the drive's
+//! worker. Each poll that finds completions is charged one interrupt there, at the host's price;
+//! nothing else changes. Called by run.rs for `Irq::Poller`, and for the drive of a virtual
+//! machine.
 
 use millrace_block::{
     CompletionBatch, Dispatch, Driver, DriverQueue, Error, Expired, Request, Tag,
@@ -13,7 +13,7 @@ use millrace_block::{
 use super::interface::Host;
 use crate::filter::DriverFilter;
 
-/// A driver whose queues charge whoever polls them.
+/// A driver whose queues charge the polling thread for interrupts.
 pub(crate) struct PollerDriver<M: Host>(pub(crate) Box<dyn Driver<M>>);
 
 impl<M: Host> DriverFilter<M> for PollerDriver<M> {

@@ -1,9 +1,9 @@
-//! Programs on a row's volume: threads that read and write as a program does, through a cache or
-//! straight, on a simulated machine.
+//! Programs on a row's volume: threads that read and write like a program, through a cache or
+//! directly, on a simulated machine.
 //!
-//! Owns what stands around them: the volume of the plan, its drives' workers, the cache over it
-//! and the cache's flusher on a CPU of its own. What a thread does is the `Program`'s, through its
-//! `Access`. What a run gives counts operations of the program, not I/Os of drives. Called by
+//! Owns the environment of the threads: the volume of the plan, its drives' workers, the cache over
+//! it, and the cache's flusher on a CPU of its own. The `Program` defines the work of each thread,
+//! through its `Access`. The results count operations of the program, not I/Os of drives. Called by
 //! `atc17`.
 
 mod access;
@@ -29,22 +29,23 @@ use crate::load::row::{MachineRow, Row};
 
 pub(crate) use access::{Access, PAGE_SECTORS, Span};
 
-/// Virtual time after which a run that has not ended is given up.
+/// Limit on virtual time, after which a run is given up.
 const LIMIT_NS: u64 = 600_000_000_000;
 
-/// What the threads of a program do.
+/// Work of a program's threads.
 pub(crate) trait Program: Clone + Send + Sync + 'static {
-    /// The cache between the program and the volume, if there is one.
+    /// Returns the configuration of the cache between the program and the volume, if there is one.
     fn cache(&self) -> Option<CacheConfig>;
 
-    /// Operations of all threads before the window, and the nanoseconds measured.
+    /// Returns the number of operations of all threads before the window, and the window's length
+    /// in nanoseconds.
     fn measured(&self) -> (u64, u64);
 
-    /// Body of thread `number`: works until `Access::is_over`.
+    /// Runs thread `number` until `Access::is_over`.
     fn run<M: Host>(&self, number: u32, access: &mut Access<'_, M>);
 }
 
-/// What threads of a program share.
+/// State shared by the threads of a program.
 pub(crate) struct ProgramState<M: Host> {
     volume: Arc<Volume<M>>,
     window: Window,
@@ -54,10 +55,10 @@ pub(crate) struct ProgramState<M: Host> {
 }
 
 impl<M: Host> ProgramState<M> {
-    /// Of threads on `volume`, each with `depth` I/Os in flight at most.
+    /// Creates the state of threads on `volume`, each with at most `depth` I/Os in flight.
     ///
     /// # Errors
-    /// If the costs that are part of the program cannot be read.
+    /// If the built-in file of costs is invalid.
     pub(crate) fn new(
         volume: Arc<Volume<M>>,
         window: Window,
@@ -67,39 +68,39 @@ impl<M: Host> ProgramState<M> {
         Ok(ProgramState { volume, window, costs, depth, errors: M::Word::new(0) })
     }
 
-    /// The volume that the threads work on.
+    /// Returns the volume that the threads use.
     pub(crate) fn volume(&self) -> &Arc<Volume<M>> {
         &self.volume
     }
 
-    /// I/Os that each thread may have in flight.
+    /// Returns the number of I/Os that each thread may have in flight.
     pub(crate) fn depth(&self) -> u32 {
         self.depth
     }
 
-    /// Nanoseconds and operations measured.
+    /// Returns the measured nanoseconds and operations.
     pub(crate) fn measured(&self) -> (u64, u64) {
         self.window.measured()
     }
 
-    /// I/Os that failed, once all threads were joined.
+    /// Returns the number of failed I/Os; call it after all threads were joined.
     pub(crate) fn errors(&self) -> u64 {
-        // Relaxed: whoever wrote it was joined.
+        // Relaxed: the writers were joined.
         self.errors.load(Order::Relaxed)
     }
 }
 
-/// What a run gave.
+/// Results of a run.
 struct RunMeasurement<M: Host> {
     window: (u64, u64),
     errors: u64,
     stats: Option<CacheStats>,
-    /// Kept so that it is dropped where time does not count.
+    /// Kept so that it is dropped outside of the simulation, where it takes no virtual time.
     _volume: Arc<Volume<M>>,
 }
 
-/// Runs `program` on the plan's volume: `plan.jobs` threads on `plan.cpus`, each with
-/// `plan.workload.iodepth` I/Os in flight at most; the flusher runs on CPU `flusher`.
+/// Runs `program` on the plan's volume: `plan.jobs` threads on `plan.cpus`, each with at most
+/// `plan.workload.iodepth` I/Os in flight; the flusher runs on CPU `flusher`.
 ///
 /// # Errors
 /// If the plan does not fit the machine or the drives, an I/O fails, or the simulation does.
@@ -151,7 +152,7 @@ fn thread<M: Machine>(number: u32) -> IoThread<M> {
     IoThread { number: number as u16, owner: u64::from(number) + 1, bell, turn: None }
 }
 
-/// The main thread of a run.
+/// Main thread of a run.
 fn play<M: Host, P: Program>(
     plan: &SimPlan,
     program: &P,
@@ -176,7 +177,7 @@ fn play<M: Host, P: Program>(
         let body = Box::new(move || {
             let thread = thread::<M>(number);
             shared.volume.disks().iter().for_each(|disk| {
-                disk.bring_up(thread.number, &thread).expect("a queue of its own");
+                disk.bring_up(thread.number, &thread).expect("each thread has a queue of its own");
             });
             let mut access = Access::new(&shared, &thread);
             program.run(number, &mut access);
@@ -198,7 +199,7 @@ fn play<M: Host, P: Program>(
     Ok(RunMeasurement { window, errors, stats, _volume: Arc::clone(&shared.volume) })
 }
 
-/// The volume that programs see through the cache.
+/// Creates the volume that programs see through the cache.
 fn over<M: Host>(
     below: &Arc<Volume<M>>,
     cache: &Arc<Cache<M>>,
@@ -231,7 +232,7 @@ impl<M: Host> FlusherThread<M> {
         FlusherThread { thread: M::spawn("flusher", Some(cpu), body), stop, bell }
     }
 
-    /// Stops it and waits for its end; false if it panicked.
+    /// Stops the flusher and waits for its end; returns false if it panicked.
     fn stop(self) -> bool {
         self.stop.store(1, Order::SeqCst);
         self.bell.ring();
@@ -239,22 +240,22 @@ impl<M: Host> FlusherThread<M> {
     }
 }
 
-/// The flusher has as many I/Os in flight for each drive as other experiments' submitters have, and
-/// sends them in one order, as the kernel's does: one `bdi_writeback` of a volume.
+/// The flusher keeps as many I/Os in flight per drive as other experiments' submitters, and sends
+/// them in one order, like the kernel's single `bdi_writeback` of a volume.
 const FLUSHER: FlusherConfig = FlusherConfig { drive_writes: 64, lists: WriteLists::Shared };
 
-/// Runs the flusher; what the kernel does for each page besides is charged when it is written.
+/// Runs the flusher, and charges the kernel's other work for each page when the page is written.
 fn flush<M: Host>(
     cache: &Arc<Cache<M>>,
     thread: &IoThread<M>,
     (stop, costs): (&M::Word, &FileCosts),
 ) {
     for disk in cache.below().disks() {
-        disk.bring_up(thread.number, thread).expect("a queue of its own");
+        disk.bring_up(thread.number, thread).expect("each thread has a queue of its own");
     }
     let depth = FLUSHER.channel_depth(cache.below().disks().len());
     let config = ChannelConfig { depth, thread: Some(thread.clone()), ..ChannelConfig::default() };
-    let below = Channel::open(cache.below(), config).expect("its queues are served");
+    let below = Channel::open(cache.below(), config).expect("all queues of the volume are served");
     let mut flusher = Flusher::new(cache, (below, FLUSHER), &thread.bell);
     let mut charged = 0;
     while stop.load(Order::SeqCst) == 0 {

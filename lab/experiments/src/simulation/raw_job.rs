@@ -1,11 +1,10 @@
-//! A job that reads and writes as Linux's raw devices did: one I/O at a time, cut into bios.
+//! A job that reads and writes like Linux's raw devices: one I/O at a time, cut into bios.
 //!
-//! Runs on its own thread, in the place of job.rs where a plan has a `Linux24`; called by it. A
-//! round: the I/O goes through the interface; its elements, together or one after the other, become
-//! bios of a unit each, and the job waits for all of them. Its latency is the program's: that of
-//! the I/O, not of its bios. With bounces it really copies between
-//! the bios' own buffers and that of the I/O. Source: \[OLS\]; Linux 2.4.17, `rw_raw_dev`,
-//! `brw_kiovec`.
+//! Runs on its own thread, in place of job.rs where a plan has a `Linux24`; called by it. In each
+//! round the I/O goes through the interface; its elements, together or one after the other, become
+//! bios of one unit each, and the job waits for all of them. Its latency is that of the program's
+//! I/O, not of the bios. With bounce buffers it really copies between the bios' own buffers and
+//! that of the I/O. Source: \[OLS\]; Linux 2.4.17, `rw_raw_dev`, `brw_kiovec`.
 
 use millrace_block::{Bio, Buffer, Channel, Op, Snapshot};
 
@@ -36,7 +35,7 @@ pub(super) fn run<M: Host>(shared: &RowState<M>, number: u32) {
         errors: 0,
         first_error: None,
     };
-    // Filled, so that it is memory that the process has.
+    // Fill the memory, so that its pages are really allocated.
     let descriptor = vec![1u8; history.descriptor_bytes as usize];
     while !shared.window.is_over() {
         job.io(bs_bytes, together_bytes, unit_bytes);
@@ -60,16 +59,16 @@ struct Raw<'a, M: Host> {
     signal: &'a Signal<M>,
     kernel: Option<&'a Kernel<M>>,
     idle: Vec<Bio>,
-    /// The program's buffer, if bios have others; empty if not.
+    /// The program's buffer, if bios have bounce buffers; otherwise empty.
     memory: Vec<u8>,
-    /// From before the program's call to after it.
+    /// Latencies from before the program's call to after it.
     calls: Snapshot,
     errors: u64,
     first_error: Option<String>,
 }
 
 impl<M: Host> Raw<'_, M> {
-    /// One I/O, from the system call to its end.
+    /// Does one I/O, from the system call to its end.
     fn io(&mut self, bs_bytes: u32, together_bytes: u32, unit_bytes: u32) {
         let (block, op) = self.offsets.next_io();
         let first = block * u64::from(bs_bytes >> 9);
@@ -87,7 +86,7 @@ impl<M: Host> Raw<'_, M> {
         }
     }
 
-    /// Sends a bio for each unit from a sector on; the first one's data begin at `start` in the
+    /// Sends one bio per unit, starting at a sector; the data of the first one is at `start` in the
     /// program's buffer.
     fn send(&mut self, (sector, start): (u64, u32), op: Op, unit_bytes: u32) {
         for (number, mut bio) in (0..).zip(self.idle.drain(..)) {
@@ -96,7 +95,7 @@ impl<M: Host> Raw<'_, M> {
             }
             let at = u64::from(start) + u64::from(unit_bytes) * number;
             if op == Op::Write && !self.memory.is_empty() {
-                let mut buffer = bio.into_buffer().expect("made with one");
+                let mut buffer = bio.into_buffer().expect("the bio was made with one buffer");
                 buffer.copy_from_slice(&self.memory[at as usize..][..unit_bytes as usize]);
                 if let Some(kernel) = self.kernel {
                     kernel.copy(unit_bytes >> 9);
@@ -106,12 +105,14 @@ impl<M: Host> Raw<'_, M> {
             bio.set_sector(sector + u64::from(unit_bytes >> 9) * number);
             bio.set_op(op);
             bio.set_user_data(at);
-            self.channel.submit(bio).expect("as deep as an I/O is long, and it lies inside");
+            self.channel
+                .submit(bio)
+                .expect("the channel has room for all units, and the range is valid");
         }
         self.channel.flush();
     }
 
-    /// Waits for all bios, of a unit each, of the I/O that begins at a sector.
+    /// Waits for all bios, of one unit each, of the I/O that begins at sector `first`.
     fn wait(&mut self, first: u64, unit_bytes: u32) {
         while self.channel.in_flight() > 0 {
             let Raw { channel, idle, memory, errors, first_error, kernel, .. } = self;
@@ -136,7 +137,7 @@ impl<M: Host> Raw<'_, M> {
         }
     }
 
-    /// Sleeps as in a system call, until something may be done.
+    /// Sleeps as in a system call, until something may have completed.
     fn sleep(&mut self) {
         let deadline_ns = self.channel.sleep_until();
         let (channel, signal) = (&self.channel, self.signal);
@@ -150,13 +151,14 @@ impl<M: Host> Raw<'_, M> {
     }
 }
 
-/// A bio that has ended; what it read goes to its place in the program's buffer, if it has another.
+/// Takes a completed bio, and copies data that it read into the program's buffer if that is
+/// separate.
 fn take(bio: Bio, memory: &mut [u8]) -> Bio {
     if memory.is_empty() || bio.op() != Op::Read {
         return bio;
     }
     let (sector, at) = (bio.sector(), bio.user_data() as usize);
-    let buffer = bio.into_buffer().expect("made with one");
+    let buffer = bio.into_buffer().expect("the bio was made with one buffer");
     memory[at..at + buffer.len()].copy_from_slice(&buffer);
     Bio::read(sector, buffer)
 }

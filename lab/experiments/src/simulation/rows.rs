@@ -1,7 +1,7 @@
-//! Many rows at once: each simulation is single-threaded, so they run side by side.
+//! Runs many rows in parallel: each simulation is single-threaded.
 //!
 //! Called by verbs with all rows of an experiment. Results are in the order of the rows, whichever
-//! ends first, so an experiment's output does not depend on how many run at a time.
+//! ends first, so an experiment's output does not depend on the number of rows run in parallel.
 
 use std::num::NonZero;
 use std::sync::Mutex;
@@ -9,11 +9,11 @@ use std::sync::PoisonError;
 
 use crate::load::bench::BenchError;
 
-/// Runs `count` rows with `run(index)`, as many at a time as there are CPUs; `done(index)` is told
-/// of each that has ended. After an error no further rows start.
+/// Runs `count` rows with `run(index)`, in parallel on all CPUs; calls `done(index)` after each.
+/// After an error no further rows start.
 ///
 /// # Errors
-/// The error of the first row in order that has one.
+/// The error of the first row, in order, that has one.
 pub fn run_rows<T: Send>(
     count: usize,
     run: impl Fn(usize) -> Result<T, BenchError> + Sync,

@@ -1,8 +1,8 @@
-//! One row on the simulated machine, or here with lock statistics.
+//! Runs one row on the simulated machine, or on this machine with lock statistics.
 //!
-//! `run_simulated` and `run_metered` are what verbs call; both run `run_jobs`, which builds all it
-//! needs on the machine it is for. Results leave a simulation through shared memory; the volume
-//! leaves with them, so that nobody's virtual time is spent on taking it apart.
+//! Verbs call `run_simulated` and `run_metered`; both run `run_jobs`, which builds everything on
+//! its machine. Results leave a simulation through shared memory, together with the volume, so that
+//! dropping the volume takes no virtual time.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -33,13 +33,13 @@ use crate::filter::no_merges::NoMerges;
 use crate::load::bench::{BenchError, Interrupt, process_cpu_ns};
 use crate::load::row::{Cost, DriveStates, LatencyNs, MachineRow, Outcome, Row};
 
-/// Most memory that the bios of a row may have in all.
+/// Largest total size of the bios' buffers in a row, in bytes.
 const BUFFERS_MAX: u64 = 1 << 30;
 
-/// Virtual time after which a row that has not ended is given up.
+/// Limit on virtual time, after which a row is given up.
 const LIMIT_NS: u64 = 1_000_000_000_000;
 
-/// What a run of the jobs gave.
+/// Results of a run of the jobs.
 struct RunMeasurement<M: Host> {
     length_ns: u64,
     ios: u64,
@@ -48,32 +48,32 @@ struct RunMeasurement<M: Host> {
     tags: Vec<TagSample>,
     spent_ns: Vec<u64>,
     recorded: Option<Recorded>,
-    /// Kept so that they are dropped where time does not count.
+    /// Kept so that they are dropped outside of the simulation, where it takes no virtual time.
     _volumes: Vec<Arc<Volume<M>>>,
 }
 
-/// A row, and what else was seen while it ran.
+/// A row, and other observations from its run.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ObservedRow {
     /// The row.
     pub row: Row,
     /// Mean time from Q to D of each drive's I/Os, in nanoseconds.
     pub stack_ns: Vec<u64>,
-    /// Tags in use, if they were asked for.
+    /// Samples of the tags in use, if the plan asks for them.
     pub tags: Vec<TagSample>,
-    /// What all CPUs together did, from the row's begin to its end.
+    /// Time statistics summed over all CPUs, from start to end of the row.
     pub cpus: CpuTimes,
-    /// What was charged for Linux 2.4 beside the layer, in nanoseconds, in the order of
-    /// [`TimeUse::NAMES`](super::TimeUse::NAMES); empty if nothing was.
+    /// Time charged for Linux 2.4 outside of the block layer, in nanoseconds, in the order of
+    /// [`TimeUse::NAMES`](super::TimeUse::NAMES); empty if nothing was charged.
     pub spent_ns: Vec<u64>,
-    /// What the cache did, of a program's run through one.
+    /// Statistics of the cache, for a program's run through one.
     pub cache: Option<CacheStats>,
-    /// What was recorded, if that was asked for.
+    /// Recorded trace, if the plan asks for it.
     pub recorded: Option<Recorded>,
 }
 
-/// Runs a row on a simulated machine. Takes no time of that machine's but its own; the same plan
-/// and model give the same row to the bit.
+/// Runs a row on a simulated machine. Equal plans and models give equal rows to the bit, whatever
+/// the real time that it takes.
 ///
 /// # Errors
 /// If the plan does not fit the machine or the drives, or the simulation fails.
@@ -81,8 +81,8 @@ pub fn run_simulated(model: &Model, plan: &SimPlan) -> Result<Row, BenchError> {
     run_observed(model, plan).map(|observed| observed.row)
 }
 
-/// Runs a row as [`run_simulated`] does; an interrupt ends it early, with what was measured until
-/// then, or with nothing if that was the warm-up.
+/// Like [`run_simulated`], but an interrupt ends the row early, with the results so far, or with
+/// None during the warm-up.
 ///
 /// # Errors
 /// As [`run_simulated`].
@@ -95,7 +95,7 @@ pub fn run_simulated_until(
     Ok((observed.row.ios > 0 || !interrupt.is_set()).then_some(observed))
 }
 
-/// Runs a row as [`run_simulated`] does, and gives what else was seen.
+/// Like [`run_simulated`], but also returns the other observations.
 ///
 /// # Errors
 /// As [`run_simulated`].
@@ -143,7 +143,7 @@ fn observe(
     Ok(ObservedRow { row, stack_ns, tags, cpus: cpu_sum(&report), spent_ns, cache: None, recorded })
 }
 
-/// Mean time from Q to D of a drive's I/Os.
+/// Returns the mean time from Q to D of a drive's I/Os, in nanoseconds.
 fn stack_ns(stats: &StatsSnapshot) -> u64 {
     let mut sum = Snapshot::default();
     stats.ops.iter().for_each(|op| sum.merge(&op.queue));
@@ -166,12 +166,12 @@ fn cpu_ns(report: &Report) -> u64 {
 /// Runs a row on this machine with lock statistics, for drives that run on any machine.
 ///
 /// # Errors
-/// If the plan does not fit the machine or the drives, or somebody else takes lock statistics.
+/// If the plan does not fit the machine or the drives, or lock statistics are already in use.
 pub fn run_metered(plan: &SimPlan) -> Result<Row, BenchError> {
     metered(plan, &Interrupt::default()).map(|observed| observed.row)
 }
 
-/// Runs a row as [`run_metered`] does; an interrupt ends it as it ends [`run_simulated_until`].
+/// Like [`run_metered`], but an interrupt ends the row as in [`run_simulated_until`].
 ///
 /// # Errors
 /// As [`run_metered`].
@@ -208,7 +208,7 @@ fn metered(plan: &SimPlan, interrupt: &Interrupt) -> Result<ObservedRow, BenchEr
     Ok(ObservedRow { row, recorded: measured.recorded, ..ObservedRow::default() })
 }
 
-/// A row's main thread: builds everything, starts the jobs, waits for them.
+/// Main thread of a row: builds everything, starts the jobs, waits for them.
 fn run_jobs<M: Host>(
     plan: &SimPlan,
     charge: Option<Charge>,
@@ -271,11 +271,11 @@ fn run_jobs<M: Host>(
     })
 }
 
-/// What stands around the plan's drives.
+/// Wrappers and observers of the plan's drives.
 type DriverExtras<'a, M> =
     (Option<&'a Arc<Interrupts<M>>>, &'a Counters<M>, Option<&'a Arc<Tracer<M>>>);
 
-/// Opens the plan's drives on the machine and makes a volume of them, or one of each.
+/// Opens the plan's drives on the machine and makes one volume of them, or one volume of each.
 pub(super) fn volumes_of<M: Host>(
     plan: &SimPlan,
     (interrupts, counters, tracer): DriverExtras<'_, M>,
@@ -362,7 +362,7 @@ fn check_workload<M: Machine>(volume: &Volume<M>, plan: &SimPlan) -> Result<(), 
     Ok(())
 }
 
-/// What each drive did in the window.
+/// Returns the statistics of each drive in the window.
 fn states_of(sums: &Sums) -> Vec<DriveStates> {
     let drives = sums.drives.iter().zip(0..);
     drives.map(|(stats, index)| DriveStates::new(&drive_name(index), stats)).collect()
@@ -374,7 +374,7 @@ fn drive_name(index: usize) -> String {
 
 fn row_of<M: Host>(plan: &SimPlan, measured: &RunMeasurement<M>) -> Row {
     let (sums, bs) = (&measured.sums, plan.workload.bs_bytes);
-    // Where each I/O is a call of the program, its latency is the program's.
+    // If each I/O is a call of the program, report the call's latency.
     let latency = if sums.calls.count() > 0 { &sums.calls } else { &sums.latency };
     let seconds = measured.length_ns as f64 / 1e9;
     let iops = measured.ios as f64 * 1e9 / measured.length_ns.max(1) as f64;

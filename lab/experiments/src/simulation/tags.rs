@@ -1,8 +1,9 @@
-//! Tags in use over time: a thread of its own that looks at every drive again and again.
+//! Samples the tags in use over time, on a thread that periodically reads the counts of every
+//! drive.
 //!
-//! Started by run.rs on the CPU that the plan names, before the jobs, and stopped after them. Its
-//! looks read the words of the tag sets, so they disturb those who take tags a little: rows that
-//! are compared by their rates do without.
+//! Started by run.rs on the CPU that the plan names, before the jobs, and stopped after them.
+//! Sampling reads the words of the tag sets, which slightly disturbs the threads that take tags:
+//! rows whose rates are compared do not use it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,13 +13,13 @@ use millrace_machine::{CpuId, Doorbell, Machine, Order, Parker, Thread, Word};
 /// Tags in use at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TagSample {
-    /// When, from the beginning of what is measured.
+    /// Time since the start of the window, in nanoseconds.
     pub at_ns: u64,
-    /// Tags of each drive.
+    /// Tags in use of each drive.
     pub in_use: Vec<u32>,
 }
 
-/// The thread that looks.
+/// The sampling thread.
 pub(super) struct TagWatch<M: Machine> {
     thread: M::Thread,
     bell: Arc<Doorbell<M>>,
@@ -27,7 +28,7 @@ pub(super) struct TagWatch<M: Machine> {
 }
 
 impl<M: Machine> TagWatch<M> {
-    /// Looks at `disks` every `period_ns`, from a CPU of its own.
+    /// Starts to sample `disks` every `period_ns` nanoseconds, from a CPU of its own.
     pub(super) fn start(disks: Vec<Arc<Disk<M>>>, (cpu, period_ns): (u32, u64)) -> TagWatch<M> {
         let bell = Arc::new(Doorbell::<M>::new(M::Parker::new()));
         let (stop, samples) = (Arc::new(M::Word::new(0)), Arc::new(Mutex::new(Vec::new())));
@@ -45,7 +46,7 @@ impl<M: Machine> TagWatch<M> {
         TagWatch { thread: M::spawn("tag-watch", Some(CpuId(cpu)), body), bell, stop, samples }
     }
 
-    /// Ends it; what it saw from `begin_ns` on, or nothing if it panicked.
+    /// Stops sampling; returns the samples from `begin_ns` on, or None if the thread panicked.
     pub(super) fn stop(self, begin_ns: u64) -> Option<Vec<TagSample>> {
         self.stop.store(1, Order::SeqCst);
         self.bell.ring();

@@ -1,9 +1,8 @@
-//! `Window`: which part of a run is measured: warm-up cut off at its begin, draining at its end.
+//! `Window`: the measured part of a run, without warm-up at its start and draining at its end.
 //!
-//! Shared by all jobs of a row; each reports what it has completed. The job that completes the last
-//! I/O of the warm-up opens the window, the one that reaches its length closes it, and everybody
-//! stops. Counting is free on the simulated machine: a program's own bookkeeping is no part of what
-//! is measured.
+//! Shared by all jobs of a row; each reports its completions. The job that completes the last I/O
+//! of the warm-up opens the window, the job that reaches its length closes it, and all jobs stop.
+//! Counting is free on the simulated machine: a program's own bookkeeping is not measured.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
@@ -12,44 +11,44 @@ use millrace_machine::Machine;
 
 use crate::load::bench::Interrupt;
 
-/// Rounds of outstanding I/O that warm up.
+/// Number of rounds of outstanding I/O in the warm-up.
 const WARM_ROUNDS: u64 = 5;
-/// Rounds that are measured unless the length is given.
+/// Number of measured rounds, unless the length is given.
 const ROUNDS: u64 = 20;
-/// Least I/Os of each job in all measured rounds, where a round is short.
+/// Least number of I/Os per job in all measured rounds, for short rounds.
 const IOS_MIN: u64 = 400;
 
-/// How long a row is measured, after its warm-up of five rounds.
+/// Length of a row's measurement, after a warm-up of five rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Length {
-    /// Twenty rounds of what is outstanding, whatever the rate; 400 I/Os a job at least.
+    /// Twenty rounds of the outstanding I/O, at any rate, but at least 400 I/Os per job.
     #[default]
     Rounds,
-    /// So many nanoseconds of the machine's time.
+    /// This many nanoseconds of the machine's time.
     Time(u64),
-    /// So many I/Os of each job, on average.
+    /// This many I/Os per job, on average.
     Ios(u64),
 }
 
 impl Length {
-    /// The time, if it is one; else 0.
+    /// Returns the length in nanoseconds if it is a time, otherwise 0.
     pub(crate) fn time_ns(self) -> u64 {
         if let Length::Time(length_ns) = self { length_ns } else { 0 }
     }
 }
 
-/// What a count of I/Os did to the window.
+/// Change of the window caused by counting completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WindowStep {
-    /// Nothing.
+    /// The window did not change.
     Nothing,
-    /// Opened it: the warm-up is over.
+    /// The window opened: the warm-up is over.
     Begin,
-    /// Closed it.
+    /// The window closed.
     End,
 }
 
-/// Where the window begins or ends.
+/// Start or end of the window.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Edge {
     pub(crate) at_ns: u64,
@@ -59,20 +58,20 @@ pub(crate) struct Edge {
 /// The measured part of a run.
 #[derive(Debug)]
 pub(crate) struct Window {
-    /// I/Os in it; none if its length is a time.
+    /// Number of I/Os in the window; None if its length is a time.
     ios: Option<u64>,
     length_ns: u64,
     done: AtomicU64,
-    /// I/Os at which somebody must look at the edges.
+    /// Number of I/Os at which the edges must be checked.
     look_at: AtomicU64,
     over: AtomicBool,
     edges: Mutex<(Option<Edge>, Option<Edge>)>,
-    /// Closes the window early, or lets nothing be measured if it has not begun.
+    /// Closes the window early, or keeps it from opening.
     interrupt: Interrupt,
 }
 
 impl Window {
-    /// A window for `jobs` jobs with `iodepth` I/Os in flight each.
+    /// Creates a window for `jobs` jobs with `iodepth` I/Os in flight each.
     pub(crate) fn new(length: Length, jobs: u32, iodepth: u32) -> Window {
         let (jobs, depth) = (u64::from(jobs), u64::from(iodepth));
         let ios = match length {
@@ -92,12 +91,13 @@ impl Window {
         }
     }
 
-    /// The window, which ends early if this is set.
+    /// Returns the window, to be closed early when `interrupt` is set.
     pub(crate) fn ended_by(self, interrupt: &Interrupt) -> Window {
         Window { interrupt: interrupt.clone(), ..self }
     }
 
-    /// A window that opens after so many operations and is `length_ns` long.
+    /// Creates a window that opens after `operations` operations and is `length_ns` nanoseconds
+    /// long.
     pub(crate) fn after(operations: u64, length_ns: u64) -> Window {
         Window {
             ios: None,
@@ -110,19 +110,19 @@ impl Window {
         }
     }
 
-    /// Whether jobs are to stop.
+    /// Returns true if jobs have to stop.
     pub(crate) fn is_over(&self) -> bool {
         self.over.load(Relaxed) || self.interrupt.is_set()
     }
 
-    /// Whether what is done now is measured.
+    /// Returns true if the window is open.
     pub(crate) fn is_open(&self) -> bool {
         let edges = self.edges.lock().unwrap_or_else(PoisonError::into_inner);
         matches!(*edges, (Some(_), None))
     }
 
-    /// A job has completed some; a job that ends says so with 0, as it may be the one that sees an
-    /// interrupt.
+    /// Counts completions of a job. A job that ends calls it with 0, since it may be the only one
+    /// left to see an interrupt.
     #[inline]
     pub(crate) fn count<M: Machine>(&self, ios: u64) -> WindowStep {
         let done = self.done.fetch_add(ios, Relaxed) + ios;
@@ -161,7 +161,7 @@ impl Window {
         }
     }
 
-    /// Nanoseconds and I/Os measured.
+    /// Returns the measured nanoseconds and I/Os.
     pub(crate) fn measured(&self) -> (u64, u64) {
         match *self.edges.lock().unwrap_or_else(PoisonError::into_inner) {
             (Some(begin), Some(end)) => {
@@ -171,13 +171,13 @@ impl Window {
         }
     }
 
-    /// When it began; 0 if it has not.
+    /// Returns the start of the window, or 0 if it has not opened.
     pub(crate) fn begin_ns(&self) -> u64 {
         let edges = self.edges.lock().unwrap_or_else(PoisonError::into_inner);
         edges.0.map_or(0, |edge| edge.at_ns)
     }
 
-    /// All I/Os that were counted.
+    /// Returns the number of all I/Os counted.
     pub(crate) fn total(&self) -> u64 {
         self.done.load(Relaxed)
     }

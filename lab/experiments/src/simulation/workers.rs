@@ -1,7 +1,7 @@
-//! The drives' workers of a row: a thread for each CPU that serves drives for others.
+//! Worker threads of a row's drives: one for each CPU that serves drives for others.
 //!
-//! Started by run.rs before the jobs and stopped after them, and likewise by a replay. The disks
-//! say which CPU; several share a thread where drives outnumber CPUs.
+//! Started by run.rs before the jobs and stopped after them; also used by a replay. The disks name
+//! their CPUs; several disks share a thread if there are more drives than CPUs.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use millrace_block::{Disk, IoThread, WORKER_SPIN_NS, Worker};
 use millrace_machine::{Doorbell, Machine, Order, Parker, Thread, Word};
 use millrace_runtime::disks_by_worker;
 
-/// Owners from here on are workers; jobs have their number and one.
+/// First owner number of workers; jobs use their index plus one.
 const FIRST_OWNER: u64 = 1 << 32;
 
 /// Threads that serve drives until they are stopped.
@@ -20,7 +20,7 @@ pub(crate) struct Workers<M: Machine> {
 }
 
 impl<M: Machine> Workers<M> {
-    /// A thread on each CPU that a disk names, serving its disks before this returns.
+    /// Starts a thread on each CPU that a disk names; returns once each serves its disks.
     pub(crate) fn start(disks: &[Arc<Disk<M>>]) -> Workers<M> {
         let stop = Arc::new(M::Word::new(0));
         let up = Arc::new(M::Word::new(0));
@@ -47,7 +47,7 @@ impl<M: Machine> Workers<M> {
         workers
     }
 
-    /// Stops them and waits for their end; false if one panicked.
+    /// Stops the threads and waits for their end; returns false if one panicked.
     pub(crate) fn stop(self) -> bool {
         self.stop.store(1, Order::SeqCst);
         self.bells.iter().for_each(|bell| bell.ring());

@@ -1,9 +1,9 @@
-//! Finds a trace's format by its first bytes.
+//! Detects a trace's format from its first bytes.
 //!
-//! Binary formats are known by their magic numbers; where there is none, as in vscsi's, by the
-//! version that every record repeats. Of text, each format is tried on the first lines, by its own
-//! reader: the format is the first of `Format::ALL` that takes all of them. Formats are told apart
-//! by the number of fields, and by the place and spelling of the operation:
+//! Binary formats are recognized by their magic numbers, or, for vscsi, which has none, by the
+//! version that every record repeats. For text, each format's own reader is tried on the first
+//! lines: the trace has the first format of `Format::ALL` whose reader accepts all of them. Text
+//! formats differ by the number of fields, and by the place and spelling of the operation:
 //!
 //! | format | fields | operation |
 //! |---|---|---|
@@ -12,40 +12,40 @@
 //! | alibaba | 5 or more | the 2nd, `R` or `W` |
 //! | spc | 5 or more | the 4th, a letter in either case |
 //! | tencent | 5 or more | the 4th, `0` or `1` |
-//! | fiu | 8 or more, blanks | `R` or `W` between numbers, the 6th but for blanks in a name |
+//! | fiu | 8 or more, blanks | `R` or `W` between numbers, the 6th unless a name has blanks |
 //! | blkparse | 6 or more, blanks | the 6th, after a time with decimals |
 //!
 //! Called by `open.rs`.
 
 use millrace_block::blktrace::{RECORD_BYTES, Record};
 
-use super::devices::Devices;
+use super::devices::DeviceNames;
 use super::format::Format;
 use super::formats::alibaba::Alibaba;
 use super::formats::blkparse::{ParsedLine, line as blkparse_line};
 use super::formats::fiu::Fiu;
 use super::formats::iolog::{HEAD_2, HEAD_3};
 use super::formats::msr::Msr;
-use super::formats::nbdkit::Log;
+use super::formats::nbdkit::NbdkitLog;
 use super::formats::spc::Spc;
 use super::formats::systor::Systor;
 use super::formats::tencent::Tencent;
 use super::formats::{trlog, vscsi};
 use super::lines::said;
-use super::parser::{Line, LineFormat};
+use super::parser::{LineContent, LineFormat};
 
-/// Lines that are tried.
+/// Number of lines that each text format is tried on.
 const LINES_TRIED: usize = 16;
 
-/// The format of a trace that begins with these bytes; none if none fits.
+/// Returns the format of a trace that begins with these bytes, or None if no format fits.
 pub(super) fn detect(head: &[u8]) -> Option<Format> {
     let text = String::from_utf8_lossy(head);
     let lines = first_lines(&text);
     Format::ALL.into_iter().find(|format| fits(*format, head, &lines))
 }
 
-/// Whether exactly one format fits a trace's beginning, as far as it is there: more lines would not
-/// change it.
+/// Returns true if exactly one format fits the beginning of a trace, so that reading more of it
+/// would not change the result.
 pub(super) fn is_certain(head: &[u8]) -> bool {
     let text = String::from_utf8_lossy(head);
     let Some(end) = text.rfind('\n') else { return false };
@@ -54,8 +54,8 @@ pub(super) fn is_certain(head: &[u8]) -> bool {
     Format::ALL.into_iter().filter(fitting).take(2).count() == 1
 }
 
-/// The format that a trace seems to have whose beginning is broken: the one that takes the most of
-/// its first lines, if there is one. Its reader says which line does not fit.
+/// Returns the most likely format of a trace with a damaged beginning: the one that accepts the
+/// most of its first lines, if any. Its reader then reports the line that does not fit.
 pub(super) fn likely(head: &[u8]) -> Option<Format> {
     let text = String::from_utf8_lossy(head);
     let lines = first_lines(&text);
@@ -66,14 +66,15 @@ pub(super) fn likely(head: &[u8]) -> Option<Format> {
     counts.max_by_key(|(taken, _)| *taken).filter(|(taken, _)| *taken > 0).map(|(_, it)| it)
 }
 
-/// The lines that are whole and say something, numbered; of a single one, all there is.
+/// Returns the first complete lines that are not blank or comments, numbered from 1. A text without
+/// any line end is taken as one line.
 fn first_lines(head: &str) -> Vec<(u64, &str)> {
     let whole = head.rfind('\n').map_or(head, |end| &head[..end]);
     let rows = whole.lines().map(said).filter(|line| !line.is_empty());
     (1..).zip(rows).take(LINES_TRIED).collect()
 }
 
-/// Whether a format takes a trace's beginning.
+/// Returns true if a format accepts the beginning of a trace.
 pub(super) fn fits(format: Format, head: &[u8], lines: &[(u64, &str)]) -> bool {
     match format {
         Format::Blktrace => {
@@ -85,7 +86,7 @@ pub(super) fn fits(format: Format, head: &[u8], lines: &[(u64, &str)]) -> bool {
         Format::Iolog3 => lines.first().is_some_and(|line| line.1 == HEAD_3),
         Format::Blkparse => is_blkparse(lines),
         Format::Nbdkit => {
-            let (mut log, mut devices) = (Log::default(), Devices::default());
+            let (mut log, mut devices) = (NbdkitLog::default(), DeviceNames::default());
             !lines.is_empty() && lines.iter().all(|line| log.line(line.1, &mut devices).is_ok())
         }
         Format::Msr => takes(Msr::default(), lines),
@@ -97,17 +98,19 @@ pub(super) fn fits(format: Format, head: &[u8], lines: &[(u64, &str)]) -> bool {
     }
 }
 
-/// Whether a reader takes all lines, and one is an I/O.
+/// Returns true if a reader accepts all lines and at least one of them is an I/O.
 fn takes<F: LineFormat>(mut format: F, lines: &[(u64, &str)]) -> bool {
-    let mut devices = Devices::default();
+    let mut devices = DeviceNames::default();
     let read = lines.iter().map(|(number, text)| format.line(*number, text, &mut devices));
-    let read: Vec<Result<Line, _>> = read.collect();
-    let is_io = |line: &Result<Line, _>| matches!(line, Ok(Line::Io(_) | Line::Skipped));
+    let read: Vec<Result<LineContent, _>> = read.collect();
+    let is_io = |line: &Result<LineContent, _>| {
+        matches!(line, Ok(LineContent::Io(_) | LineContent::Skipped))
+    };
     read.iter().all(Result::is_ok) && read.iter().any(is_io)
 }
 
 fn is_blkparse(lines: &[(u64, &str)]) -> bool {
-    let mut devices = Devices::default();
+    let mut devices = DeviceNames::default();
     let told = lines.iter().map(|line| blkparse_line(line.1, &mut devices));
     let events = told.take_while(|told| !matches!(told, Ok(ParsedLine::Counts)));
     let told: Vec<Result<ParsedLine, _>> = events.collect();

@@ -1,33 +1,36 @@
-//! `Devices`: the names of a trace's devices, each with its number.
+//! `DeviceNames`: the names of a trace's devices and their numbers.
 //!
-//! Bounded: a trace may name any number of devices, and past `DEVICES_MAX` it is refused. Names are
-//! others' text, which may hold orders to a terminal: control characters are escaped here.
+//! Bounded: a trace with more than `DEVICES_MAX` devices is refused. Names come from the trace and
+//! may contain terminal control sequences, so control characters are escaped here.
 
 use std::collections::HashMap;
 
-/// Devices of a trace; the largest public ones have some thousands.
+/// Largest number of devices in a trace; the largest public traces have some thousands.
 pub(super) const DEVICES_MAX: usize = 65_536;
-/// Bytes of a device's name.
+/// Longest device name, in bytes.
 const NAME_BYTES_MAX: usize = 256;
 
-/// Names of devices, in the order in which they were met.
+/// Names of devices, in order of first appearance.
 #[derive(Debug, Default)]
-pub(super) struct Devices {
+pub(super) struct DeviceNames {
     names: Vec<String>,
     numbers: HashMap<String, u32>,
 }
 
-impl Devices {
-    /// The number of a device; new ones get the next.
+impl DeviceNames {
+    /// Returns the number of a device, assigning the next number to a new one.
     ///
     /// # Errors
-    /// If there are too many, or the name is too long: what is wrong.
+    /// If there are too many devices, or the name is too long.
     pub(super) fn number(&mut self, name: &str) -> Result<u32, String> {
         if let Some(number) = self.numbers.get(name) {
             return Ok(*number);
         }
         if name.len() > NAME_BYTES_MAX {
-            return Err(format!("a device's name has {} bytes of {NAME_BYTES_MAX}", name.len()));
+            return Err(format!(
+                "a device's name has {} bytes; at most {NAME_BYTES_MAX} are allowed",
+                name.len()
+            ));
         }
         if self.names.len() == DEVICES_MAX {
             return Err(format!("more than {DEVICES_MAX} devices; split the trace by device"));
@@ -38,13 +41,13 @@ impl Devices {
         Ok(number)
     }
 
-    /// All names.
+    /// Returns all names, indexed by device number.
     pub(super) fn names(&self) -> &[String] {
         &self.names
     }
 }
 
-/// A name with its control characters escaped.
+/// Returns a name with its control characters escaped.
 fn printable(name: &str) -> String {
     let mut out = String::with_capacity(name.len());
     for letter in name.chars() {
@@ -62,7 +65,7 @@ mod tests {
 
     #[test]
     fn names_are_fit_to_be_printed_and_stay_apart() {
-        let mut devices = Devices::default();
+        let mut devices = DeviceNames::default();
         assert_eq!(devices.number("usr_0"), Ok(0));
         assert_eq!(devices.number("\u{1b}[2Jx_0"), Ok(1));
         assert_eq!(devices.number("\u{1b}[2Jx_0"), Ok(1));

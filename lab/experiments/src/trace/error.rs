@@ -1,7 +1,7 @@
-//! What can be wrong with a trace of any format: which file, where, what, and what to do about it.
+//! Errors of traces of any format: file, place, problem, and what to do about it.
 //!
-//! Made by `open.rs` and by readers of formats, shown by verbs. Bytes of a trace are never trusted,
-//! so every one of these can happen, and no text of a trace is shown unescaped or at full length.
+//! Returned by `open.rs` and by the format readers, printed by verbs. A trace is untrusted input,
+//! so each of these errors can occur, and text of a trace is shown only escaped and shortened.
 
 use std::fmt;
 use std::io;
@@ -10,134 +10,137 @@ use millrace_trace::TraceError;
 
 use super::format::Format;
 
-/// Characters of a trace's text that an error shows.
+/// Longest excerpt of a trace's text in an error, in characters.
 const SHOWN_MAX: usize = 60;
 
-/// Where in a file.
+/// Position in a trace file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
-    /// Line, from 1.
+pub enum FilePosition {
+    /// Line number, from 1.
     Line(u64),
-    /// Byte, from 0.
+    /// Byte offset, from 0.
     Byte(u64),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for FilePosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Line(line) => write!(f, "line {line}"),
-            Place::Byte(byte) => write!(f, "byte {byte}"),
+            FilePosition::Line(line) => write!(f, "line {line}"),
+            FilePosition::Byte(byte) => write!(f, "byte {byte}"),
         }
     }
 }
 
-/// Why a trace cannot be opened.
+/// Reason why a trace cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// No trace is named.
+    /// No trace was named.
     #[error("no trace is named; give files, or - for standard input")]
     Nothing,
-    /// There is no such file.
+    /// The named file does not exist.
     #[error(
         "{file}: no such trace; give a file, or the name NAME of a recording whose files are \
          NAME.blktrace.0, NAME.blktrace.1 and so on"
     )]
     Missing {
-        /// The name.
+        /// Name as given.
         file: String,
     },
-    /// Standard input is named beside other traces.
+    /// Standard input was named together with other traces.
     #[error("-: standard input can't be read beside other traces; name it alone")]
     StdinAndFiles,
     /// A file cannot be opened or read.
     #[error("{file}: cannot be read")]
     Io {
-        /// Which.
+        /// Name of the file.
         file: String,
-        /// Why.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// A file has nothing in it.
+    /// A file is empty.
     #[error("{file}: the trace is empty")]
     Empty {
-        /// Which.
+        /// Name of the file.
         file: String,
     },
-    /// The file is packed by a program that is not known here.
-    #[error("{file}: packed by {by}; only gzip is unpacked here: {unpack} {file} | millrace ... -")]
+    /// The file is compressed in a format that is not supported.
+    #[error(
+        "{file}: compressed by {by}, and only gzip is supported; pipe it in: \
+        {unpack} {file} | millrace ... -"
+    )]
     Packed {
-        /// Which.
+        /// Name of the file.
         file: String,
-        /// The program.
+        /// Name of the compression program.
         by: &'static str,
-        /// What unpacks it to standard output.
+        /// Command that decompresses the file to standard output.
         unpack: &'static str,
     },
-    /// The format is none that is known.
+    /// No known format fits the file.
     #[error(
         "{file}: no format fits its first lines ({first}); tried {tried}; if it is one of these, \
          --format NAME says which and then the error says what does not fit"
     )]
     Unknown {
-        /// Which.
+        /// Name of the file.
         file: String,
-        /// Its beginning, escaped and short.
+        /// First line of the file, escaped and shortened.
         first: String,
-        /// Names of formats.
+        /// Names of the formats tried.
         tried: String,
     },
-    /// Files are of several formats, whose times cannot be compared.
+    /// The files have several formats, whose times cannot be compared.
     #[error(
         "{first} is {first_format} and {other} is {other_format}: traces that are read together \
          must have one format; convert one of them with `millrace-lab trace convert`"
     )]
     Mixed {
-        /// The first file.
+        /// Name of the first file.
         first: String,
-        /// Its format.
+        /// Format of the first file.
         first_format: Format,
-        /// The first file of another format.
+        /// Name of the first file of another format.
         other: String,
-        /// Its format.
+        /// Format of that file.
         other_format: Format,
     },
-    /// Files of blktrace cannot be opened.
+    /// A blktrace recording cannot be opened.
     #[error(transparent)]
     Blktrace(#[from] TraceError),
 }
 
-/// Why a trace cannot be read any further.
+/// Reason why a trace cannot be read any further.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// A line or record is not what the format says.
+    /// A line or record does not follow the format.
     #[error("{file}: {place}: {problem}")]
     Broken {
-        /// Which file.
+        /// Name of the file.
         file: String,
-        /// Where.
-        place: Place,
-        /// What is wrong, and what is expected.
+        /// Position of the line or record.
+        place: FilePosition,
+        /// Description of the problem, and of the expected content.
         problem: String,
     },
-    /// A file cannot be read.
+    /// The operating system failed to read a file.
     #[error("{file}: {place}: cannot be read from here on")]
     Io {
-        /// Which.
+        /// Name of the file.
         file: String,
-        /// From where on.
-        place: Place,
-        /// Why.
+        /// Position up to which the file was read.
+        place: FilePosition,
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// A file of blktrace is broken.
+    /// A blktrace file is damaged.
     #[error(transparent)]
     Blktrace(#[from] TraceError),
 }
 
 impl ReadError {
-    /// The error with its reason, for a trace whose other files are read on.
+    /// Returns the error with its cause, for a report about a trace whose other files are read on.
     pub(super) fn text(&self) -> String {
         match self {
             ReadError::Io { source, .. } => format!("{self}: {source}"),
@@ -146,7 +149,7 @@ impl ReadError {
     }
 }
 
-/// Text of a trace as an error shows it: without control characters, and short.
+/// Quotes text of a trace for an error: without control characters, and shortened.
 pub(super) fn shown(text: &str) -> String {
     let mut letters = text.chars();
     let short: String = letters.by_ref().take(SHOWN_MAX).collect();

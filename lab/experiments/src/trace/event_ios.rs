@@ -1,12 +1,12 @@
-//! `EventIos`: blktrace's events as I/Os with their latencies, in bounded memory.
+//! `EventIos`: turns blktrace events into I/Os with latencies, in bounded memory.
 //!
-//! Which events belong together is decided by `Spans` of millrace-trace, as for `trace spans` and
-//! the page of a report: this listens to it. An I/O arrives with its Q. A device whose trace has D
-//! without any Q, as `blktrace -a issue` records, has its I/Os arrive with D; that is known after
-//! `ISSUES_TRIED` of these, and a Q before that takes back the I/Os that came with D, which began
-//! before the recording. A write with a flush before it is told as a flush and a write. Commands
-//! that pass through the block layer (SCSI generic) have no range and are passed over. Called by
-//! readers of binary traces and of blkparse's lines, and by `millrace-lab trace report`.
+//! `Spans` of millrace-trace decides which events belong to one I/O, as for `trace spans` and the
+//! report page; this type listens to it. An I/O arrives with its Q event. On a device whose trace
+//! has D events without any Q, as recorded by `blktrace -a issue`, I/Os arrive with D; that is
+//! decided after `ISSUES_TRIED` such events. If a Q comes earlier, the I/Os that arrived with D are
+//! dropped, since they began before the recording. A write with a preflush becomes a flush and a
+//! write. Passthrough commands (SCSI generic) have no range and are ignored. Called by the readers
+//! of binary traces and of blkparse output, and by `millrace-lab trace report`.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry::Vacant;
@@ -16,50 +16,51 @@ use millrace_block::blktrace::{EventCode, Record, category};
 use millrace_trace::{IoListener, Spans, TraceEntry, TraceNames};
 
 use super::TraceIo;
-use super::devices::Devices;
+use super::devices::DeviceNames;
 use super::parser::Problem;
 use super::pending::{Pending, StreamState};
 
-/// Issues without a Q from which on a device's I/Os arrive with D.
+/// Number of D events without a Q after which a device's I/Os arrive with D.
 const ISSUES_TRIED: u32 = 256;
-/// Times are told from the first event on, and those of other CPUs may lie before it.
+/// Offset added to event times: times count from the first event, and events of other CPUs may lie
+/// before it.
 const GENESIS_NS: u64 = 1 << 62;
-/// Number of an I/O that is not told: its device is none of those that are kept.
+/// Number of an I/O that is ignored because its device is not tracked.
 const UNTOLD: u64 = u64::MAX;
 
-/// Events with which the I/Os of a device arrive.
+/// Kind of event with which the I/Os of a device arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Arrival {
-    /// Not known; so many issues were seen.
+enum ArrivalEvent {
+    /// Not known yet, after this many D events.
     Unknown(u32),
     Queue,
     Issue,
 }
 
-/// Makes I/Os of what a `Spans` tells.
+/// Turns the spans that `Spans` reports into I/Os.
 #[derive(Debug, Default)]
 pub struct EventIos {
     pending: Pending,
-    arrivals: HashMap<u32, Arrival>,
-    /// Places in the list of devices, by the numbers in records.
+    arrivals: HashMap<u32, ArrivalEvent>,
+    /// Index in the list of devices, by the device number in records.
     numbers: HashMap<u32, u32>,
-    devices: Devices,
+    devices: DeviceNames,
 }
 
 impl EventIos {
-    /// Learns the name of an event's device, before `Spans` sees the event. I/Os of devices past
-    /// those that are kept are passed over.
+    /// Registers the device of an event before `Spans` sees the event. I/Os of devices beyond the
+    /// limit are ignored.
     pub fn learn(&mut self, entry: &TraceEntry, names: &TraceNames) {
         let (device, mut devices) = (entry.record.device, std::mem::take(&mut self.devices));
         let _ = self.number(device, &mut devices, || names.device_or_number(device));
         self.devices = devices;
     }
 
-    /// Finds the place of a device in a list, by the name that `name` says.
+    /// Registers a device in a list under the name that `name` returns.
     pub(super) fn number(
         &mut self,
         device: u32,
-        devices: &mut Devices,
+        devices: &mut DeviceNames,
         name: impl FnOnce() -> String,
     ) -> Result<(), Problem> {
         if let Vacant(place) = self.numbers.entry(device) {
@@ -68,35 +69,35 @@ impl EventIos {
         Ok(())
     }
 
-    /// Records have this place in the list of devices as the number of their device.
+    /// Registers a device whose records already contain the index in the list of devices.
     pub(super) fn take_number(&mut self, device: u32) {
         self.numbers.insert(device, device);
     }
 
-    /// The next I/O whose answer is known, or that waits no longer for it.
+    /// Returns the next I/O that is complete, or that is no longer waited for.
     pub fn next_answered(&mut self) -> Option<TraceIo> {
         self.pop(StreamState::ToCome).map(from_genesis)
     }
 
-    /// The next I/O, after the last event.
+    /// Returns the next I/O after the last event, complete or not.
     pub fn next_left(&mut self) -> Option<TraceIo> {
         self.pop(StreamState::Ended).map(from_genesis)
     }
 
-    /// Names of the devices.
+    /// Returns the names of the devices.
     #[must_use]
     pub fn devices(&self) -> &[String] {
         self.devices.names()
     }
 
-    /// The next I/O that may be told, by the clock that begins at `GENESIS_NS`.
+    /// Returns the next I/O that may be output; its time counts from `GENESIS_NS`.
     fn pop(&mut self, more: StreamState) -> Option<TraceIo> {
         let device = self.pending.front()?.device;
-        if matches!(self.arrivals.get(&device), Some(Arrival::Unknown(_))) {
+        if matches!(self.arrivals.get(&device), Some(ArrivalEvent::Unknown(_))) {
             if more == StreamState::ToCome && !self.pending.is_full() {
                 return None;
             }
-            self.arrivals.insert(device, Arrival::Issue);
+            self.arrivals.insert(device, ArrivalEvent::Issue);
         }
         self.pending.pop(more).map(|(_, io)| io)
     }
@@ -105,17 +106,19 @@ impl EventIos {
 impl IoListener for EventIos {
     fn arrived(&mut self, record: &Record) -> u64 {
         let Some(&device) = self.numbers.get(&record.device) else { return UNTOLD };
-        let arrival = self.arrivals.entry(device).or_insert(Arrival::Unknown(0));
+        let arrival = self.arrivals.entry(device).or_insert(ArrivalEvent::Unknown(0));
         match (record.act(), &mut *arrival) {
-            (Some(EventCode::Issue), Arrival::Unknown(ISSUES_TRIED..)) => *arrival = Arrival::Issue,
-            (Some(EventCode::Issue), Arrival::Unknown(seen)) => *seen += 1,
-            (Some(EventCode::Issue), _) | (_, Arrival::Queue) => {}
-            (_, Arrival::Issue) => *arrival = Arrival::Queue,
-            (_, Arrival::Unknown(seen)) => {
+            (Some(EventCode::Issue), ArrivalEvent::Unknown(ISSUES_TRIED..)) => {
+                *arrival = ArrivalEvent::Issue
+            }
+            (Some(EventCode::Issue), ArrivalEvent::Unknown(seen)) => *seen += 1,
+            (Some(EventCode::Issue), _) | (_, ArrivalEvent::Queue) => {}
+            (_, ArrivalEvent::Issue) => *arrival = ArrivalEvent::Queue,
+            (_, ArrivalEvent::Unknown(seen)) => {
                 if *seen > 0 {
                     self.pending.drop_where(|io| io.device == device);
                 }
-                *arrival = Arrival::Queue;
+                *arrival = ArrivalEvent::Queue;
             }
         }
         let io = io_of(record, device);
@@ -132,7 +135,7 @@ impl IoListener for EventIos {
     }
 }
 
-/// The I/O that begins with a record, of the device at this place.
+/// Builds the I/O that begins with a record, for the device of this index.
 fn io_of(record: &Record, device: u32) -> TraceIo {
     let op = match record {
         _ if record.bytes == 0 => Op::Flush,
@@ -155,7 +158,7 @@ fn from_genesis(io: TraceIo) -> TraceIo {
     TraceIo { at_ns: io.at_ns.saturating_sub(GENESIS_NS), ..io }
 }
 
-/// Events whose I/Os alone are wanted.
+/// A `Spans` and its `EventIos`, for readers that need only the I/Os.
 #[derive(Debug, Default)]
 pub(super) struct PairedEvents {
     spans: Spans,
@@ -163,17 +166,17 @@ pub(super) struct PairedEvents {
 }
 
 impl PairedEvents {
-    /// One more event, of a device whose number is known.
+    /// Processes one more event, whose device is registered.
     pub(super) fn entry(&mut self, entry: &TraceEntry) {
         self.spans.entry(entry, &mut self.ios);
     }
 
-    /// The next I/O that may be told.
+    /// Returns the next I/O that may be output.
     pub(super) fn pop(&mut self, more: StreamState) -> Option<TraceIo> {
         self.ios.pop(more)
     }
 
-    /// Whether there were completions only, so that no I/O is known.
+    /// Returns true if the trace has only completion events, which give no I/Os.
     pub(super) fn has_completions_only(&self) -> bool {
         self.spans.has_completions_only()
     }

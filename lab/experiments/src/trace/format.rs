@@ -1,44 +1,44 @@
-//! `Format`: the formats of traces, their names and how far their lines may be out of order.
+//! `Format`: the trace formats, their names, and how far their lines may be out of order.
 //!
-//! The one list of formats; `detect.rs`, `open.rs` and the command line go by it.
+//! The only list of formats; used by `detect.rs`, `open.rs` and the command line.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A format of traces.
+/// A trace format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Format {
-    /// Binary files of blktrace, one for each CPU, or all in one as `blktrace -o -` writes them.
+    /// Binary files of blktrace, one per CPU, or all in one as `blktrace -o -` writes them.
     Blktrace,
-    /// nbd-server's transaction log.
+    /// Transaction log of nbd-server.
     Trlog,
-    /// CloudPhysics' records of vscsiStats.
+    /// CloudPhysics' records of VMware's vscsiStats.
     Vscsi,
-    /// fio's log of I/Os, version 2.
+    /// fio's I/O log, version 2.
     Iolog,
-    /// fio's log of I/Os, version 3, which has times.
+    /// fio's I/O log, version 3, which has times.
     Iolog3,
-    /// The lines that blkparse prints.
+    /// Text output of blkparse.
     Blkparse,
-    /// The log of nbdkit's log filter.
+    /// Log of nbdkit's log filter.
     Nbdkit,
-    /// MSR Cambridge.
+    /// CSV of the MSR Cambridge traces.
     Msr,
-    /// SYSTOR '17.
+    /// CSV of the SYSTOR '17 traces.
     Systor,
-    /// Alibaba.
+    /// CSV of Alibaba's block traces.
     Alibaba,
-    /// Tencent's cloud block storage.
+    /// CSV of Tencent's cloud block storage traces.
     Tencent,
-    /// The Storage Performance Council, and UMass.
+    /// Format of the Storage Performance Council, used by the UMass traces.
     Spc,
-    /// Florida International University.
+    /// Text of Florida International University's traces.
     Fiu,
 }
 
 impl Format {
-    /// All, in the order in which they are tried.
+    /// All formats, in the order in which detection tries them.
     pub const ALL: [Format; 13] = [
         Format::Blktrace,
         Format::Trlog,
@@ -55,7 +55,7 @@ impl Format {
         Format::Fiu,
     ];
 
-    /// Its name on the command line.
+    /// Returns the format's name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -75,14 +75,14 @@ impl Format {
         }
     }
 
-    /// Names of all, with commas between.
+    /// Returns the names of all formats, separated by commas.
     #[must_use]
     pub fn names() -> String {
         Format::ALL.map(Format::name).join(", ")
     }
 
-    /// I/Os by which a line may be out of order: few where a recorder writes them as they come, as
-    /// many as fit where lines are in the order of completion, or of several machines.
+    /// Returns how many I/Os a line may be out of order by: few for formats written as I/Os arrive,
+    /// as many as fit in the window for formats in order of completion or of several machines.
     pub(super) fn disorder(self) -> usize {
         match self {
             Format::Trlog | Format::Iolog | Format::Iolog3 => 1,
@@ -98,15 +98,15 @@ impl fmt::Display for Format {
     }
 }
 
-/// A word that names no format.
+/// Error of a word that names no format.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no such format; write one of {}", Format::names())]
-pub struct NoFormat;
+#[error("no such format; use one of {}", Format::names())]
+pub struct UnknownFormat;
 
 impl FromStr for Format {
-    type Err = NoFormat;
+    type Err = UnknownFormat;
 
-    fn from_str(word: &str) -> Result<Format, NoFormat> {
-        Format::ALL.into_iter().find(|format| format.name() == word).ok_or(NoFormat)
+    fn from_str(word: &str) -> Result<Format, UnknownFormat> {
+        Format::ALL.into_iter().find(|format| format.name() == word).ok_or(UnknownFormat)
     }
 }

@@ -1,4 +1,4 @@
-//! Readers of formats, a file each.
+//! Readers of trace formats, one file each.
 //!
 //! Called by `open.rs`, and by `detect.rs`, which tries them on the first lines of a trace.
 
@@ -15,5 +15,5 @@ pub(super) mod tencent;
 pub(super) mod trlog;
 pub(super) mod vscsi;
 
-/// Bytes of a sector, in all formats that count in sectors.
+/// Bytes per sector, in all formats that count in sectors.
 const SECTOR_BYTES: u64 = 512;

@@ -1,8 +1,9 @@
-//! `Input`: the bytes of one trace file or of standard input, unzipped where they are gzipped.
+//! `InputStream`: the bytes of one trace file or of standard input, decompressed if they are
+//! gzipped.
 //!
-//! Owns the first bytes, by which `detect.rs` finds the format, and how far the file is read.
-//! gzip is known by its first two bytes, whatever the file is called; several gzip members one
-//! after the other are one stream, as for zcat.
+//! Owns the first bytes, from which `detect.rs` finds the format, and the read progress. gzip is
+//! recognized by its first two bytes, whatever the file is called; several concatenated gzip
+//! members are one stream, as for zcat.
 
 use std::fmt;
 use std::fs::File;
@@ -12,19 +13,19 @@ use std::sync::Arc;
 
 use flate2::bufread::MultiGzDecoder;
 
-/// Bytes by which a format is found.
+/// Number of bytes available to format detection.
 const HEAD_BYTES: usize = 4_096;
-/// Bytes that are read at once.
+/// Size of the read buffer.
 const BUFFER_BYTES: usize = 64 << 10;
-/// The first bytes of what gzip writes.
+/// First bytes of a gzip file.
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
-/// What the command line names: a file, a recording, or standard input.
+/// A trace named on the command line: a file, a recording, or standard input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TracePath {
-    /// `-`.
+    /// Standard input, written as `-`.
     Stdin,
-    /// A file, or the name of a recording of blktrace.
+    /// A file, or the base name of a blktrace recording.
     Named(PathBuf),
 }
 
@@ -50,23 +51,28 @@ impl fmt::Display for TracePath {
 }
 
 /// The bytes of a trace.
-pub(super) struct Input {
-    /// What it is called in errors.
+pub(super) struct InputStream {
+    /// Name of the input in error messages.
     pub(super) label: String,
-    /// Its first bytes, which are still to be read.
+    /// First bytes, read ahead for detection; readers get them again.
     pub(super) head: Vec<u8>,
-    /// What is behind them.
+    /// Rest of the input, after `head`.
     rest: Box<dyn BufRead + Send>,
-    /// How far it is.
+    /// Read progress.
     pub(super) gauge: ReadGauge,
 }
 
-impl Input {
-    /// Opens what the command line names.
-    pub(super) fn open(path: &TracePath, is_enough: impl Fn(&[u8]) -> bool) -> io::Result<Input> {
+impl InputStream {
+    /// Opens a file or standard input.
+    pub(super) fn open(
+        path: &TracePath,
+        is_enough: impl Fn(&[u8]) -> bool,
+    ) -> io::Result<InputStream> {
         let label = path.to_string();
         match path {
-            TracePath::Stdin => Input::new(label, io::stdin(), ReadGauge::default(), is_enough),
+            TracePath::Stdin => {
+                InputStream::new(label, io::stdin(), ReadGauge::default(), is_enough)
+            }
             TracePath::Named(path) => {
                 let file = File::open(path)?;
                 let metadata = file.metadata()?;
@@ -75,19 +81,24 @@ impl Input {
                 }
                 let bytes = if metadata.is_file() { metadata.len() } else { 0 };
                 let file = Arc::new(file);
-                Input::new(label, file.clone(), ReadGauge { file: Some(file), bytes }, is_enough)
+                InputStream::new(
+                    label,
+                    file.clone(),
+                    ReadGauge { file: Some(file), bytes },
+                    is_enough,
+                )
             }
         }
     }
 
-    /// An input of these bytes. It waits for the first 4 KiB, or until `is_enough` of them are
-    /// there: a pipe may bring no more for long.
+    /// Creates an input. Reads the first 4 KiB, or less once `is_enough` accepts the bytes so far,
+    /// since a pipe may not deliver more for a long time.
     pub(super) fn new(
         label: String,
         raw: impl Read + Send + 'static,
         gauge: ReadGauge,
         is_enough: impl Fn(&[u8]) -> bool,
-    ) -> io::Result<Input> {
+    ) -> io::Result<InputStream> {
         let mut raw = BufReader::with_capacity(BUFFER_BYTES, raw);
         let magic = take(&mut raw, GZIP_MAGIC.len(), |_| false)?;
         let zipped = magic == GZIP_MAGIC;
@@ -97,16 +108,16 @@ impl Input {
             false => Box::new(raw),
         };
         let head = take(&mut rest, HEAD_BYTES, is_enough)?;
-        Ok(Input { label, head, rest, gauge })
+        Ok(InputStream { label, head, rest, gauge })
     }
 
-    /// All of its bytes, in order.
+    /// Returns a reader of all its bytes, in order.
     pub(super) fn into_reader(self) -> Box<dyn BufRead + Send> {
         Box::new(io::Cursor::new(self.head).chain(self.rest))
     }
 }
 
-/// The next bytes: `want` of them, or fewer where the input ends or they are enough.
+/// Reads `want` bytes, or fewer if the input ends or `is_enough` accepts them.
 fn take(
     input: &mut impl Read,
     want: usize,
@@ -125,7 +136,7 @@ fn take(
     Ok(bytes)
 }
 
-/// How far a file is read.
+/// Read position in a file.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ReadGauge {
     file: Option<Arc<File>>,
@@ -133,12 +144,12 @@ pub(super) struct ReadGauge {
 }
 
 impl ReadGauge {
-    /// Whether the end is not known: a pipe, which may be written at this moment.
+    /// Returns true if the length is unknown, as of a pipe that is still being written.
     pub(super) fn is_open_ended(&self) -> bool {
         self.bytes == 0
     }
 
-    /// Bytes that were read, and all bytes; 0 where that is not known.
+    /// Returns the bytes read so far and the total; 0 where unknown.
     pub(super) fn progress(&self) -> (u64, u64) {
         let at = self.file.as_ref().and_then(|file| file.as_ref().stream_position().ok());
         (at.unwrap_or(0), self.bytes)
@@ -151,7 +162,8 @@ mod tests {
     use std::io::Write;
 
     fn all(bytes: Vec<u8>) -> Vec<u8> {
-        let input = Input::new("t".into(), io::Cursor::new(bytes), ReadGauge::default(), |_| false);
+        let input =
+            InputStream::new("t".into(), io::Cursor::new(bytes), ReadGauge::default(), |_| false);
         let input = input.unwrap();
         let mut all = Vec::new();
         input.into_reader().read_to_end(&mut all).unwrap();

@@ -1,14 +1,15 @@
-//! `open`: traces of whatever format as one stream of I/Os.
+//! `open`: opens traces of any format as one stream of I/Os.
 //!
-//! Owns the choice of a reader. Files that are named together are one trace: they have one format,
-//! and their I/Os are merged by time. Called by verbs; calls `detect` and readers of formats.
+//! Owns the choice of the reader. Files that are named together form one trace: they must have the
+//! same format, and their I/Os are merged by time. Called by verbs; calls `detect` and the format
+//! readers.
 
 use std::io;
 
 use millrace_trace::{Reader, Source, TraceName};
 
 use super::detect::{detect, is_certain, likely};
-use super::devices::Devices;
+use super::devices::DeviceNames;
 use super::error::{OpenError, ReadError, shown};
 use super::format::Format;
 use super::formats::alibaba::Alibaba;
@@ -23,70 +24,70 @@ use super::formats::systor::Systor;
 use super::formats::tencent::Tencent;
 use super::formats::trlog::Trlog;
 use super::formats::vscsi::Vscsi;
-use super::input::{Input, ReadGauge, TracePath};
-use super::order::Order;
-use super::parser::{PairedIos, Parse, Text};
+use super::input::{InputStream, ReadGauge, TracePath};
+use super::order::ArrivalMerger;
+use super::parser::{PairedIos, TextParser, TraceParser};
 use super::{TraceIo, TraceSource};
 
-/// Time of a trace in a pipe, which may be written at this moment, after which an I/O is told
-/// though its window is not full.
+/// Time span of the reorder window for a trace in a pipe, which may be written right now: older
+/// I/Os are output even if the window is not full.
 const LIVE_SPAN_NS: u64 = 1_000_000_000;
 
-/// A trace of any format.
+/// An opened trace of any format.
 pub struct AnySource {
-    order: Order,
-    devices: Devices,
+    order: ArrivalMerger,
+    devices: DeviceNames,
     format: Format,
 }
 
 impl AnySource {
-    fn new(parsers: Vec<Box<dyn Parse>>, format: Format, span_ns: u64) -> AnySource {
-        let order = Order::new(parsers, format.disorder(), span_ns);
-        AnySource { order, devices: Devices::default(), format }
+    fn new(parsers: Vec<Box<dyn TraceParser>>, format: Format, span_ns: u64) -> AnySource {
+        let order = ArrivalMerger::new(parsers, format.disorder(), span_ns);
+        AnySource { order, devices: DeviceNames::default(), format }
     }
 
-    /// A trace from memory or from whatever else can be read, under the name `label`.
+    /// Opens a trace from memory or any other reader; `label` names it in errors.
     ///
     /// # Errors
-    /// If it cannot be read, is empty, or no format fits.
+    /// If it cannot be read, is empty, or has no known format.
     pub fn from_reader(
         label: &str,
         input: impl io::Read + Send + 'static,
         format: Option<Format>,
     ) -> Result<AnySource, OpenError> {
-        let input = Input::new(label.into(), input, ReadGauge::default(), |_| false)
+        let input = InputStream::new(label.into(), input, ReadGauge::default(), |_| false)
             .map_err(|source| OpenError::Io { file: label.into(), source })?;
         let format = found(&input, format)?;
         Ok(AnySource::new(vec![parser(format, input)], format, u64::MAX))
     }
 
-    /// The format that was found or said.
+    /// Returns the format of the trace, detected or given.
     #[must_use]
     pub fn format(&self) -> Format {
         self.format
     }
 
-    /// What a person should know of what was read so far: what was skipped, and what the format
-    /// does not tell.
+    /// Returns notes for the user about the trace so far: what was skipped, and what the format
+    /// lacks.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         self.order.notes()
     }
 
-    /// Files that were not read to their end so far, each with the place and the reason. The I/Os
-    /// of the others were told.
+    /// Returns the files that could not be read to their end so far, each with place and reason.
+    /// The I/Os of the other files are still read.
     #[must_use]
     pub fn damage(&self) -> Vec<String> {
         self.order.damage()
     }
 
-    /// Events that are missing because the recorder of the trace dropped them.
+    /// Returns the number of events that the recorder of the trace dropped.
     #[must_use]
     pub fn dropped_events(&self) -> u64 {
         self.order.dropped_events()
     }
 
-    /// How far it is, 0 to 1; 0 where that is not known.
+    /// Returns the read progress, 0 to 1; 0 where unknown.
     #[must_use]
     pub fn progress(&self) -> f64 {
         self.order.progress()
@@ -105,18 +106,18 @@ impl TraceSource for AnySource {
     }
 }
 
-/// A trace as it is opened.
+/// An opened trace, as events or as I/Os.
 pub enum OpenedTrace {
-    /// blktrace's events, which say more than I/Os do.
+    /// Events of a blktrace recording, which hold more than I/Os do.
     Events(Box<Reader>),
-    /// I/Os.
+    /// I/Os of any other format.
     Ios(AnySource),
 }
 
-/// Opens traces that are one trace together; the format is found by itself unless it is said.
+/// Opens files that form one trace. The format is detected unless it is given.
 ///
 /// # Errors
-/// If a file cannot be opened, no format fits, or formats differ.
+/// If a file cannot be opened, no format fits, or the formats differ.
 pub fn open(traces: &[TracePath], format: Option<Format>) -> Result<AnySource, OpenError> {
     match open_events(traces, format)? {
         OpenedTrace::Ios(source) => Ok(source),
@@ -127,7 +128,7 @@ pub fn open(traces: &[TracePath], format: Option<Format>) -> Result<AnySource, O
     }
 }
 
-/// Opens the same as events, where it is a recording of blktrace.
+/// Like [`open`], but returns the events of a blktrace recording.
 ///
 /// # Errors
 /// As [`open`].
@@ -138,8 +139,8 @@ pub fn open_events(traces: &[TracePath], format: Option<Format>) -> Result<Opene
     if let Some(names) = recordings(traces, format) {
         return Ok(OpenedTrace::Events(Box::new(Reader::open(&names)?)));
     }
-    let mut inputs: Vec<(Format, Input)> = Vec::new();
-    // Of several names one may be a recording, which is no file.
+    let mut inputs: Vec<(Format, InputStream)> = Vec::new();
+    // One of several names may be a recording, which is not a file itself.
     let recording = traces.iter().find(|trace| recordings(&[(*trace).clone()], format).is_some());
     for trace in traces.iter().filter(|trace| Some(*trace) != recording) {
         let input = open_input(trace, format)?;
@@ -175,8 +176,8 @@ pub fn open_events(traces: &[TracePath], format: Option<Format>) -> Result<Opene
     Ok(OpenedTrace::Ios(AnySource::new(parsers, format, span_ns)))
 }
 
-/// The names of blktrace's recordings, if all that is named are such: `NAME.blktrace.N`, or a NAME
-/// that is no file itself and has such files.
+/// Returns the names of blktrace recordings, if all traces are such: `NAME.blktrace.N`, or a NAME
+/// that is not a file itself and has such files.
 fn recordings(traces: &[TracePath], format: Option<Format>) -> Option<Vec<TraceName>> {
     let name = |trace: &TracePath| {
         let TracePath::Named(path) = trace else { return None };
@@ -194,18 +195,18 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-fn open_input(trace: &TracePath, format: Option<Format>) -> Result<Input, OpenError> {
+fn open_input(trace: &TracePath, format: Option<Format>) -> Result<InputStream, OpenError> {
     let file = trace.to_string();
     let is_enough = |head: &[u8]| format.is_some() || is_certain(head);
-    let input = Input::open(trace, is_enough).map_err(|source| match source.kind() {
+    let input = InputStream::open(trace, is_enough).map_err(|source| match source.kind() {
         io::ErrorKind::NotFound => OpenError::Missing { file: file.clone() },
         _ => OpenError::Io { file: file.clone(), source },
     })?;
     Ok(input)
 }
 
-/// The format that is said, or else the one that fits.
-fn found(input: &Input, format: Option<Format>) -> Result<Format, OpenError> {
+/// Returns the given format, or else the detected one.
+fn found(input: &InputStream, format: Option<Format>) -> Result<Format, OpenError> {
     if input.head.is_empty() {
         return Err(OpenError::Empty { file: input.label.clone() });
     }
@@ -213,7 +214,8 @@ fn found(input: &Input, format: Option<Format>) -> Result<Format, OpenError> {
     found.ok_or_else(|| unknown(input))
 }
 
-/// What other packed files begin with, who packs them, and what unpacks them.
+/// First bytes of files compressed in other formats, the program's name, and the command that
+/// decompresses them.
 const PACKED: [(&[u8], &str, &str); 4] = [
     (b"\xfd7zXZ\0", "xz", "xz -dc"),
     (b"BZh", "bzip2", "bzip2 -dc"),
@@ -221,7 +223,7 @@ const PACKED: [(&[u8], &str, &str); 4] = [
     (b"PK\x03\x04", "zip", "unzip -p"),
 ];
 
-fn unknown(input: &Input) -> OpenError {
+fn unknown(input: &InputStream) -> OpenError {
     let packed = PACKED.into_iter().find(|(magic, ..)| input.head.starts_with(magic));
     if let Some((_, by, unpack)) = packed {
         return OpenError::Packed { file: input.label.clone(), by, unpack };
@@ -231,8 +233,8 @@ fn unknown(input: &Input) -> OpenError {
     OpenError::Unknown { file: input.label.clone(), first, tried: Format::names() }
 }
 
-/// The reader of a format.
-fn parser(format: Format, input: Input) -> Box<dyn Parse> {
+/// Creates the reader of a format.
+fn parser(format: Format, input: InputStream) -> Box<dyn TraceParser> {
     match format {
         Format::Blktrace => {
             let (label, gauge) = (input.label.clone(), input.gauge.clone());
@@ -241,16 +243,16 @@ fn parser(format: Format, input: Input) -> Box<dyn Parse> {
         }
         Format::Trlog => Box::new(Trlog::new(input)),
         Format::Vscsi => Box::new(Vscsi::new(input)),
-        Format::Iolog => Box::new(Text::new(input, Iolog2::default())),
-        Format::Iolog3 => Box::new(Text::new(input, Iolog3)),
+        Format::Iolog => Box::new(TextParser::new(input, Iolog2::default())),
+        Format::Iolog3 => Box::new(TextParser::new(input, Iolog3)),
         Format::Blkparse => Box::new(PairedIos::new(Blkparse::new(input))),
         Format::Nbdkit => Box::new(PairedIos::new(Nbdkit::new(input))),
-        Format::Msr => Box::new(Text::new(input, Msr::default())),
-        Format::Systor => Box::new(Text::new(input, Systor::default())),
-        Format::Alibaba => Box::new(Text::new(input, Alibaba)),
-        Format::Tencent => Box::new(Text::new(input, Tencent)),
-        Format::Spc => Box::new(Text::new(input, Spc)),
-        Format::Fiu => Box::new(Text::new(input, Fiu::default())),
+        Format::Msr => Box::new(TextParser::new(input, Msr::default())),
+        Format::Systor => Box::new(TextParser::new(input, Systor::default())),
+        Format::Alibaba => Box::new(TextParser::new(input, Alibaba)),
+        Format::Tencent => Box::new(TextParser::new(input, Tencent)),
+        Format::Spc => Box::new(TextParser::new(input, Spc)),
+        Format::Fiu => Box::new(TextParser::new(input, Fiu::default())),
     }
 }
 

@@ -1,26 +1,26 @@
-//! `Order`: the I/Os of several readers in the order of their arrival, in bounded memory.
+//! `ArrivalMerger`: merges the I/Os of several readers in order of arrival, in bounded memory.
 //!
-//! Owns a window for each reader: lines of many public traces are in the order of completion, or
-//! of several threads, so that a time may step back. The I/Os of a window wait until it is full, or
-//! spans the time given; what steps back farther is told when it comes, at the time of the I/O
-//! before it, and counted. Among equal times, readers and lines keep their order. A reader whose
-//! file is damaged ends there, and the others go on; where no I/O was told before, the damage is an
-//! error.
+//! Owns a reorder window for each reader: the lines of many public traces are in order of
+//! completion, or come from several threads, so times may step back. I/Os wait in the window until
+//! it is full or spans the given time. An I/O that steps back farther gets the time of the I/O
+//! before it, and is counted. I/Os of equal time keep the order of readers and lines. A reader
+//! whose file is damaged ends there, and the others go on; if there was no I/O before, the damage
+//! is an error.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use super::TraceIo;
-use super::devices::Devices;
+use super::devices::DeviceNames;
 use super::error::ReadError;
-use super::parser::Parse;
+use super::parser::TraceParser;
 
-/// I/Os that wait in all windows together; some 5 MB.
+/// Largest number of I/Os waiting in all windows together; about 5 MB.
 const WAITING_MAX: usize = 65_536;
-/// I/Os that wait in one window.
+/// Largest number of I/Os waiting in one window.
 const WINDOW_MAX: usize = 16_384;
 
-/// An I/O that waits, by time and then by its line.
+/// A waiting I/O, ordered by time and then by its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct QueuedIo {
     number: u64,
@@ -40,20 +40,20 @@ impl PartialOrd for QueuedIo {
 }
 
 /// A reader with its window.
-struct Stream {
-    parser: Box<dyn Parse>,
+struct WindowedStream {
+    parser: Box<dyn TraceParser>,
     waiting: BinaryHeap<Reverse<QueuedIo>>,
     read: u64,
-    /// The latest time that was read.
+    /// Latest arrival time read so far.
     newest_ns: u64,
-    /// Told when all that came before it is told.
+    /// Error that ended the reader; reported after all I/Os read before it.
     error: Option<ReadError>,
     ended: bool,
 }
 
-impl Stream {
-    /// Reads until the window is full.
-    fn fill(&mut self, (window, span_ns): (usize, u64), devices: &mut Devices) {
+impl WindowedStream {
+    /// Reads I/Os until the window is full.
+    fn fill(&mut self, (window, span_ns): (usize, u64), devices: &mut DeviceNames) {
         while !self.ended && self.waiting.len() < window && self.spanned_ns() < span_ns {
             match self.parser.next(devices) {
                 Ok(Some(io)) => {
@@ -68,17 +68,17 @@ impl Stream {
     }
 }
 
-impl Stream {
-    /// Time from the first I/O that waits to the latest.
+impl WindowedStream {
+    /// Returns the time from the earliest waiting I/O to the latest one.
     fn spanned_ns(&self) -> u64 {
         self.waiting.peek().map_or(0, |Reverse(first)| self.newest_ns - first.io.at_ns)
     }
 }
 
-/// Several readers as one.
-pub(super) struct Order {
-    streams: Vec<Stream>,
-    /// Times of what is first in each stream that has something, with its number.
+/// Several readers merged into one.
+pub(super) struct ArrivalMerger {
+    streams: Vec<WindowedStream>,
+    /// Time of the earliest I/O of each stream that has one, with the stream's number.
     first: BinaryHeap<Reverse<(u64, usize)>>,
     window: usize,
     span_ns: u64,
@@ -86,21 +86,25 @@ pub(super) struct Order {
     genesis_ns: Option<u64>,
     told_ns: u64,
     late: u64,
-    /// Of streams that ended before their file did.
+    /// Errors of streams that ended before their file did.
     damage: Vec<ReadError>,
     has_ended: bool,
 }
 
-impl Order {
-    /// Readers whose lines may step back by up to `window` I/Os, or fewer where readers are many,
-    /// and by less than `span_ns`.
-    pub(super) fn new(parsers: Vec<Box<dyn Parse>>, window: usize, span_ns: u64) -> Order {
+impl ArrivalMerger {
+    /// Creates the merge of readers whose lines may step back by up to `window` I/Os (fewer if
+    /// there are many readers) and by less than `span_ns`.
+    pub(super) fn new(
+        parsers: Vec<Box<dyn TraceParser>>,
+        window: usize,
+        span_ns: u64,
+    ) -> ArrivalMerger {
         let most = (WAITING_MAX / parsers.len().max(1)).clamp(1, WINDOW_MAX);
         let stream = |parser| {
             let waiting = BinaryHeap::new();
-            Stream { parser, waiting, read: 0, newest_ns: 0, error: None, ended: false }
+            WindowedStream { parser, waiting, read: 0, newest_ns: 0, error: None, ended: false }
         };
-        Order {
+        ArrivalMerger {
             streams: parsers.into_iter().map(stream).collect(),
             first: BinaryHeap::new(),
             window: window.clamp(1, most),
@@ -114,8 +118,8 @@ impl Order {
         }
     }
 
-    /// The next I/O; its time counts from the first one.
-    pub(super) fn next(&mut self, devices: &mut Devices) -> Result<Option<TraceIo>, ReadError> {
+    /// Returns the next I/O; its time counts from the first I/O.
+    pub(super) fn next(&mut self, devices: &mut DeviceNames) -> Result<Option<TraceIo>, ReadError> {
         if !std::mem::replace(&mut self.started, true) {
             for number in 0..self.streams.len() {
                 self.queue(number, devices);
@@ -132,7 +136,7 @@ impl Order {
         Ok(Some(io))
     }
 
-    /// The end, or the damage because of which there was no I/O before it.
+    /// Returns the end of the trace, or the first damage if there was no I/O before it.
     fn end(&mut self) -> Result<Option<TraceIo>, ReadError> {
         let is_first = !std::mem::replace(&mut self.has_ended, true);
         match is_first && self.genesis_ns.is_none() && !self.damage.is_empty() {
@@ -141,8 +145,9 @@ impl Order {
         }
     }
 
-    /// Fills a stream and notes what is first there, or the damage once nothing is.
-    fn queue(&mut self, number: usize, devices: &mut Devices) {
+    /// Fills a stream's window and queues its earliest I/O; records the stream's damage if it has
+    /// none.
+    fn queue(&mut self, number: usize, devices: &mut DeviceNames) {
         let stream = &mut self.streams[number];
         stream.fill((self.window, self.span_ns), devices);
         match stream.waiting.peek() {
@@ -151,7 +156,7 @@ impl Order {
         }
     }
 
-    /// Files that were not read to their end so far, each with the reason.
+    /// Returns the files that could not be read to their end so far, each with the reason.
     pub(super) fn damage(&self) -> Vec<String> {
         let left_out =
             |error: &ReadError| format!("{}; everything from there on is left out", error.text());
@@ -159,7 +164,7 @@ impl Order {
         self.damage.iter().map(left_out).chain(of_files).collect()
     }
 
-    /// What a person should know of what was read so far.
+    /// Returns notes for the user about what was read so far, without duplicates.
     pub(super) fn notes(&self) -> Vec<String> {
         let mut notes: Vec<String> = Vec::new();
         for note in self.streams.iter().flat_map(|stream| stream.parser.notes()) {
@@ -169,17 +174,19 @@ impl Order {
         }
         if self.late > 0 {
             let late = self.late;
-            notes.push(format!("{late} I/Os came so late that they got the time of those before"));
+            notes.push(format!(
+                "{late} I/Os were so far out of order that they got the time of the I/O before them"
+            ));
         }
         notes
     }
 
-    /// Events that were dropped while the trace was recorded.
+    /// Returns the number of events that the recorder dropped.
     pub(super) fn dropped_events(&self) -> u64 {
         self.streams.iter().map(|stream| stream.parser.dropped_events()).sum()
     }
 
-    /// How far it is, 0 to 1; 0 where that is not known.
+    /// Returns the read progress, 0 to 1; 0 where unknown.
     pub(super) fn progress(&self) -> f64 {
         let each = self.streams.iter().map(|stream| stream.parser.progress());
         let (read, bytes) = each.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));

@@ -1,98 +1,104 @@
-//! `Parse`: what a reader of a format is, and `Text`, the reader of all whose lines are I/Os.
+//! `TraceParser`: the interface of a format reader, and `TextParser`, the reader of formats with
+//! one I/O per line.
 //!
-//! A format with one I/O in each line is a `LineFormat`, which knows nothing of files. One whose
-//! answers are records of their own is `Steps`, of which `PairedIos` makes I/Os. Binary formats of
-//! whole I/Os implement `Parse` themselves.
+//! A format with one I/O per line implements `LineFormat`, which knows nothing of files. A format
+//! with separate completion records implements `EventParser`, which `PairedIos` turns into I/Os.
+//! Binary formats of whole I/Os implement `TraceParser` themselves.
 
 use super::TraceIo;
-use super::devices::Devices;
+use super::devices::DeviceNames;
 use super::error::{ReadError, shown};
-use super::input::{Input, ReadGauge};
-use super::lines::Lines;
+use super::input::{InputStream, ReadGauge};
+use super::lines::TraceLines;
 use super::pending::StreamState;
 
-/// A reader of one file, or of a set that is one trace.
-pub(super) trait Parse: Send {
-    /// The next I/O, its time by the format's own clock; none at the end.
+/// Reader of one file, or of a set of files that form one trace.
+pub(super) trait TraceParser: Send {
+    /// Returns the next I/O, with its time by the format's own clock; None at the end.
     ///
     /// # Errors
-    /// If a line or record is not what the format says.
-    fn next(&mut self, devices: &mut Devices) -> Result<Option<TraceIo>, ReadError>;
+    /// If a line or record does not follow the format.
+    fn next(&mut self, devices: &mut DeviceNames) -> Result<Option<TraceIo>, ReadError>;
 
-    /// What a person should know of what was read so far.
+    /// Returns notes for the user about what was read so far.
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Files that were not read to their end, though it went on with others.
+    /// Returns files that could not be read to their end while others were read on.
     fn damage(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Events that its recorder dropped.
+    /// Returns the number of events that the recorder dropped.
     fn dropped_events(&self) -> u64 {
         0
     }
 
-    /// How far it is.
+    /// Returns the read position and the total, in any unit.
     fn progress(&self) -> (u64, u64);
 }
 
-/// What is in a line.
+/// Content of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Line {
+pub(super) enum LineContent {
     /// An I/O.
     Io(TraceIo),
-    /// Nothing to do.
+    /// A line without an I/O, such as a header.
     Other,
-    /// An I/O that the trace says too little of, or that is none of a block device.
+    /// An I/O that is incomplete in the trace, or not a block I/O.
     Skipped,
 }
 
-/// What is wrong with a line.
+/// Description of what is wrong with a line.
 pub(super) type Problem = String;
 
-/// A format with one I/O in each line.
+/// A format with one I/O per line.
 pub(super) trait LineFormat: Send {
-    /// A line of it, for errors.
+    /// Example of a line, for error messages.
     const EXAMPLE: &'static str;
 
-    /// What skipped lines are.
+    /// Text that follows the number of skipped lines in a note.
     const SKIPPED: &'static str = "lines were skipped";
 
-    /// Reads a line that says something, numbered among those.
-    fn line(&mut self, number: u64, text: &str, devices: &mut Devices) -> Result<Line, Problem>;
+    /// Parses a line with content; `number` counts these lines from 1.
+    fn line(
+        &mut self,
+        number: u64,
+        text: &str,
+        devices: &mut DeviceNames,
+    ) -> Result<LineContent, Problem>;
 
-    /// What a person should know of all traces of this format.
+    /// Returns a note for the user that applies to all traces of this format.
     fn note(&self) -> Option<String> {
         None
     }
 }
 
-/// Reads the lines of a file.
-pub(super) struct Text<F> {
-    lines: Lines,
+/// Reader of a text file with one I/O per line.
+pub(super) struct TextParser<F> {
+    lines: TraceLines,
     format: F,
     skipped: u64,
 }
 
-impl<F: LineFormat> Text<F> {
-    pub(super) fn new(input: Input, format: F) -> Text<F> {
-        Text { lines: Lines::new(input), format, skipped: 0 }
+impl<F: LineFormat> TextParser<F> {
+    pub(super) fn new(input: InputStream, format: F) -> TextParser<F> {
+        TextParser { lines: TraceLines::new(input), format, skipped: 0 }
     }
 }
 
-impl<F: LineFormat> Parse for Text<F> {
-    fn next(&mut self, devices: &mut Devices) -> Result<Option<TraceIo>, ReadError> {
+impl<F: LineFormat> TraceParser for TextParser<F> {
+    fn next(&mut self, devices: &mut DeviceNames) -> Result<Option<TraceIo>, ReadError> {
         loop {
             let number = self.lines.row() + 1;
             let Some(text) = self.lines.next()? else { return Ok(None) };
             match self.format.line(number, text, devices) {
-                Ok(Line::Io(io)) => return Ok(Some(io)),
-                Ok(Line::Other) => {}
-                Ok(Line::Skipped) => self.skipped += 1,
+                Ok(LineContent::Io(io)) => return Ok(Some(io)),
+                Ok(LineContent::Other) => {}
+                Ok(LineContent::Skipped) => self.skipped += 1,
                 Err(problem) => {
-                    let problem = format!("{problem}; a line is such as {}", F::EXAMPLE);
+                    let problem = format!("{problem}; example of a line: {}", F::EXAMPLE);
                     return Err(self.lines.broken(problem));
                 }
             }
@@ -109,51 +115,51 @@ impl<F: LineFormat> Parse for Text<F> {
     }
 }
 
-/// A format whose answers are records of their own.
-pub(super) trait Steps: Send {
-    /// Reads an event.
+/// A format with separate completion records.
+pub(super) trait EventParser: Send {
+    /// Reads one event.
     ///
     /// # Errors
-    /// If it is not what the format says.
-    fn step(&mut self, devices: &mut Devices) -> Result<StreamState, ReadError>;
+    /// If it does not follow the format.
+    fn step(&mut self, devices: &mut DeviceNames) -> Result<StreamState, ReadError>;
 
-    /// The next I/O that may be told.
+    /// Returns the next I/O that may be output.
     fn pop(&mut self, more: StreamState) -> Option<TraceIo>;
 
-    /// What a person should know of what was read so far.
+    /// Returns notes for the user about what was read so far.
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Files that were not read to their end, though it went on with others.
+    /// Returns files that could not be read to their end while others were read on.
     fn damage(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Events that its recorder dropped.
+    /// Returns the number of events that the recorder dropped.
     fn dropped_events(&self) -> u64 {
         0
     }
 
-    /// How far it is.
+    /// Returns the read position and the total, in any unit.
     fn progress(&self) -> (u64, u64);
 }
 
-/// The I/Os of such a format; an error is told after all that came before it.
+/// Turns such a format into a reader of I/Os. An error is returned after all I/Os before it.
 pub(super) struct PairedIos<S> {
     steps: S,
     more: StreamState,
     error: Option<ReadError>,
 }
 
-impl<S: Steps> PairedIos<S> {
+impl<S: EventParser> PairedIos<S> {
     pub(super) fn new(steps: S) -> PairedIos<S> {
         PairedIos { steps, more: StreamState::ToCome, error: None }
     }
 }
 
-impl<S: Steps> Parse for PairedIos<S> {
-    fn next(&mut self, devices: &mut Devices) -> Result<Option<TraceIo>, ReadError> {
+impl<S: EventParser> TraceParser for PairedIos<S> {
+    fn next(&mut self, devices: &mut DeviceNames) -> Result<Option<TraceIo>, ReadError> {
         loop {
             if let Some(io) = self.steps.pop(self.more) {
                 return Ok(Some(io));
@@ -185,7 +191,7 @@ impl<S: Steps> Parse for PairedIos<S> {
     }
 }
 
-/// The fields of a line, so many or more.
+/// Returns the first `N` fields of a line, trimmed.
 ///
 /// # Errors
 /// If there are fewer.
@@ -198,21 +204,22 @@ pub(super) fn fields<'a, const N: usize>(
         *place = field.trim();
         found += 1;
     }
-    if found < N { Err(format!("{found} fields; {N} are expected")) } else { Ok(array) }
+    if found < N { Err(format!("{found} fields; at least {N} are expected")) } else { Ok(array) }
 }
 
-/// A whole number.
+/// Parses a whole number.
 ///
 /// # Errors
-/// If the text is none, or is past 2^64.
+/// If the text is not a number below 2^64.
 pub(super) fn whole(name: &str, text: &str) -> Result<u64, Problem> {
     text.parse().map_err(|_| format!("{name} is {}; a whole number is expected", shown(text)))
 }
 
-/// A number with decimals of `digits` places, in units of the last one; what is past those is cut.
+/// Parses a decimal number, in units of its `digits`-th decimal place; further decimals are cut
+/// off.
 ///
 /// # Errors
-/// If the text is none, or the number is past 2^64.
+/// If the text is not a number, or the result is not below 2^64.
 pub(super) fn decimal(name: &str, text: &str, digits: usize) -> Result<u64, Problem> {
     let problem = || format!("{name} is {}; a number is expected", shown(text));
     let (whole, part) = text.split_once('.').unwrap_or((text, ""));
@@ -229,15 +236,15 @@ pub(super) fn decimal(name: &str, text: &str, digits: usize) -> Result<u64, Prob
     Ok(number)
 }
 
-/// A number of units as bytes or nanoseconds.
+/// Multiplies a number by its unit in bytes or nanoseconds.
 ///
 /// # Errors
-/// If there are too many.
+/// If the result is not below 2^64.
 pub(super) fn scaled(name: &str, number: u64, unit: u64) -> Result<u64, Problem> {
     number.checked_mul(unit).ok_or_else(|| format!("{name} is {number}, which is too large"))
 }
 
-/// Whether a line is a head: the first, and each of its fields begins with a letter.
+/// Returns true if a line is a header: the first line, with a letter at the start of each field.
 pub(super) fn is_head(number: u64, text: &str) -> bool {
     let is_word = |field: &str| {
         let first = field.trim().trim_start_matches('"').bytes().next();
@@ -266,6 +273,6 @@ mod tests {
     #[test]
     fn too_few_fields_are_an_error_and_more_are_left() {
         assert_eq!(fields::<2>("a, b ,c".split(',')), Ok(["a", "b"]));
-        assert_eq!(fields::<3>("a,b".split(',')), Err("2 fields; 3 are expected".into()));
+        assert_eq!(fields::<3>("a,b".split(',')), Err("2 fields; at least 3 are expected".into()));
     }
 }

@@ -1,33 +1,34 @@
-//! `Pending`: I/Os that are held back until their answers are read, in the order of their arrival.
+//! `Pending`: I/Os that are held back until their completions are read, in order of arrival.
 //!
-//! A trace whose answers are records of their own tells an I/O's latency only later. I/Os are told
-//! in their order, so that one without an answer holds back all behind it: at most `PENDING_MAX`
-//! of them, then it is told without a latency. Called by `event_ios.rs` and `formats/nbdkit.rs`.
+//! In a trace with separate completion records an I/O's latency becomes known only later. I/Os are
+//! output in order of arrival, so one without a completion holds back all later ones, but at most
+//! `PENDING_MAX` of them; then it is output without a latency. Called by `event_ios.rs` and
+//! `formats/nbdkit.rs`.
 
 use std::collections::VecDeque;
 
 use super::TraceIo;
 
-/// I/Os that are held back at most; some 6 MB.
+/// Largest number of I/Os held back; about 6 MB.
 const PENDING_MAX: usize = 65_536;
 
-/// Whether more of a trace is to come.
+/// Tells if a trace may have more records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StreamState {
-    /// Answers may come.
+    /// More records may come.
     ToCome,
-    /// There is nothing more.
+    /// The trace has ended.
     Ended,
 }
 
-/// Whether an I/O may be told.
+/// State of an I/O that is held back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// Its answer is to come.
+enum CompletionState {
+    /// The completion is still to come.
     Open,
-    /// It is answered.
+    /// The I/O is complete, or no completion is expected.
     Answered,
-    /// It was none.
+    /// The I/O is to be discarded.
     Dropped,
 }
 
@@ -35,21 +36,21 @@ enum State {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PendingIo {
     pub(super) io: TraceIo,
-    state: State,
+    state: CompletionState,
 }
 
 /// I/Os that are held back.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     held: VecDeque<PendingIo>,
-    /// Number of the first.
+    /// Number of the first I/O in `held`.
     first: u64,
 }
 
 impl Pending {
-    /// Holds an I/O back; its number.
+    /// Holds back an I/O; returns its number.
     pub(super) fn push(&mut self, io: TraceIo) -> u64 {
-        self.held.push_back(PendingIo { io, state: State::Open });
+        self.held.push_back(PendingIo { io, state: CompletionState::Open });
         self.first + self.held.len() as u64 - 1
     }
 
@@ -57,48 +58,50 @@ impl Pending {
         self.held.get_mut(usize::try_from(number.checked_sub(self.first)?).ok()?)
     }
 
-    /// An I/O was answered at this time.
+    /// Records that an I/O completed at `at_ns`.
     pub(super) fn answer(&mut self, number: u64, at_ns: u64) {
-        if let Some(held) = self.get_mut(number).filter(|held| held.state == State::Open) {
-            held.state = State::Answered;
+        if let Some(held) = self.get_mut(number).filter(|held| held.state == CompletionState::Open)
+        {
+            held.state = CompletionState::Answered;
             held.io.latency_ns = Some(at_ns.saturating_sub(held.io.at_ns));
         }
     }
 
-    /// An I/O has no answer of its own.
+    /// Records that an I/O has no completion of its own.
     pub(super) fn release(&mut self, number: u64) {
-        if let Some(held) = self.get_mut(number).filter(|held| held.state == State::Open) {
-            held.state = State::Answered;
+        if let Some(held) = self.get_mut(number).filter(|held| held.state == CompletionState::Open)
+        {
+            held.state = CompletionState::Answered;
         }
     }
 
-    /// Those that `is_none` finds were no I/Os.
+    /// Discards the I/Os that `is_none` accepts.
     pub(super) fn drop_where(&mut self, is_none: impl Fn(&TraceIo) -> bool) {
         let none = self.held.iter_mut().filter(|held| is_none(&held.io));
-        none.for_each(|held| held.state = State::Dropped);
+        none.for_each(|held| held.state = CompletionState::Dropped);
     }
 
-    /// The first I/O, for a look.
+    /// Returns the first I/O without removing it.
     pub(super) fn front(&self) -> Option<&TraceIo> {
         self.held.front().map(|held| &held.io)
     }
 
-    /// Whether more are held back than should be.
+    /// Returns true if more I/Os are held back than the limit.
     pub(super) fn is_full(&self) -> bool {
         self.held.len() > PENDING_MAX
     }
 
-    /// Takes the first I/O with its number if it may be told: it is answered, or nothing more is
-    /// to come, or too many wait.
+    /// Removes and returns the first I/O with its number if it may be output: it is complete, the
+    /// trace has ended, or too many wait.
     pub(super) fn pop(&mut self, more: StreamState) -> Option<(u64, TraceIo)> {
         loop {
             let state = self.held.front()?.state;
-            if state == State::Open && more == StreamState::ToCome && !self.is_full() {
+            if state == CompletionState::Open && more == StreamState::ToCome && !self.is_full() {
                 return None;
             }
             let held = self.held.pop_front()?;
             self.first += 1;
-            if state != State::Dropped {
+            if state != CompletionState::Dropped {
                 return Some((self.first - 1, held.io));
             }
         }

@@ -1,9 +1,9 @@
-//! `Profile`: what a trace's I/Os are like: rates over time, sizes, strides, working set, mix and
-//! latencies.
+//! `TraceProfile`: statistics of a trace's I/Os: rates over time, sizes, strides, working set, mix
+//! and latencies.
 //!
-//! Owns counters of bounded size, however long the trace: 120 slots of time, a bin for each power
-//! of two, a sketch of the pages touched, and some words for each device. Fed with each I/O; shown
-//! by `page.rs` and `json.rs`. Called by `millrace-lab trace report`, also beside blktrace's spans.
+//! Owns counters of bounded size, however long the trace: 120 time slots, a bin for each power of
+//! two, a sketch of the pages touched, and a few words per device. Fed with each I/O; shown by
+//! `page.rs` and `json.rs`. Called by `millrace-lab trace report`, also beside blktrace's spans.
 
 mod json;
 mod page;
@@ -13,21 +13,22 @@ mod slots;
 use millrace_block::{OPS, Op};
 use millrace_trace::Measure;
 
-use self::pages::{PAGE_BYTES, Sketch};
-use self::slots::Slots;
+use self::pages::{PAGE_BYTES, PageSketch};
+use self::slots::ArrivalSlots;
 use super::{TraceIo, unmeasured_note};
 
 pub use page::text;
 
-/// Bins: one for each power of two, by its exponent; 0 holds 0 and 1.
+/// Number of bins: one for each power of two, by its exponent; bin 0 holds 0 and 1.
 const BINS: usize = 64;
-/// Pages of one I/O that are counted: 16 MiB, so that a hostile length costs no time.
+/// Largest number of pages counted per I/O: 16 MiB, so that a huge length in a hostile trace costs
+/// no time.
 const PAGES_MAX: u64 = 4_096;
 
-/// How many by powers of two.
-type Bins = [u64; BINS];
+/// Counts by powers of two.
+type PowerBins = [u64; BINS];
 
-/// I/Os of one operation.
+/// I/O counts of one operation.
 #[derive(Debug, Clone, Default)]
 struct OpCount {
     ios: u64,
@@ -36,63 +37,63 @@ struct OpCount {
     latency: Measure,
 }
 
-/// How far I/Os are from the end of the one before on their device.
+/// Distances of I/Os from the end of the previous I/O on the same device.
 #[derive(Debug, Clone)]
 struct Strides {
     sequential: u64,
-    forward: Bins,
-    backward: Bins,
+    forward: PowerBins,
+    backward: PowerBins,
 }
 
-/// I/Os of one device.
+/// I/O counts of one device.
 #[derive(Debug, Clone, Copy, Default)]
 struct DeviceCount {
     ios: u64,
     reads: u64,
     bytes: u64,
     sequential: u64,
-    /// Where its last read or write ended; none before the first.
+    /// End offset of the last read or write; None before the first.
     last_end: Option<u64>,
-    /// The farthest end.
+    /// Highest end offset of any read or write.
     end: u64,
 }
 
-/// What a trace's I/Os are like.
+/// Statistics of a trace's I/Os.
 #[derive(Debug, Clone)]
-pub struct Profile {
+pub struct TraceProfile {
     ops: [OpCount; OPS],
-    /// Sizes of reads and of writes.
-    sizes: [Bins; 2],
+    /// Sizes of reads, and of writes.
+    sizes: [PowerBins; 2],
     strides: Strides,
     devices: Vec<DeviceCount>,
-    /// Pages read, and pages written.
-    pages: [Sketch; 2],
+    /// Distinct pages read, and distinct pages written.
+    pages: [PageSketch; 2],
     long: u64,
-    slots: Slots,
+    slots: ArrivalSlots,
 }
 
-impl Default for Profile {
-    fn default() -> Profile {
-        Profile {
+impl Default for TraceProfile {
+    fn default() -> TraceProfile {
+        TraceProfile {
             ops: Default::default(),
             sizes: [[0; BINS]; 2],
             strides: Strides { sequential: 0, forward: [0; BINS], backward: [0; BINS] },
             devices: Vec::new(),
-            pages: [Sketch::default(), Sketch::default()],
+            pages: [PageSketch::default(), PageSketch::default()],
             long: 0,
-            slots: Slots::default(),
+            slots: ArrivalSlots::default(),
         }
     }
 }
 
-impl Profile {
-    /// Nothing seen yet.
+impl TraceProfile {
+    /// Creates empty statistics.
     #[must_use]
-    pub fn new() -> Profile {
-        Profile::default()
+    pub fn new() -> TraceProfile {
+        TraceProfile::default()
     }
 
-    /// One more I/O.
+    /// Adds an I/O.
     pub fn add(&mut self, io: &TraceIo) {
         let pages = &self.pages;
         self.slots.add(io, || working_set(pages));
@@ -125,7 +126,7 @@ impl Profile {
         self.touch(io, way, end);
     }
 
-    /// Notes the pages of a read or write.
+    /// Adds the pages of a read or write to the working set.
     fn touch(&mut self, io: &TraceIo, way: usize, end: u64) {
         let (first, behind) = (io.offset_bytes / PAGE_BYTES, end.div_ceil(PAGE_BYTES));
         self.long += u64::from(behind - first > PAGES_MAX);
@@ -134,7 +135,7 @@ impl Profile {
         }
     }
 
-    /// Whether there was no I/O.
+    /// Returns true if no I/O was added.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ios() == 0
@@ -144,37 +145,40 @@ impl Profile {
         self.ops.iter().map(|op| op.ios).sum()
     }
 
-    /// How many I/Os have no latency although others have one, in words.
+    /// Returns a note if some I/Os have a latency and others do not.
     #[must_use]
     pub fn unmeasured_note(&self) -> Option<String> {
         unmeasured_note(self.ios(), self.ops.iter().map(|op| op.latency.n).sum())
     }
 
-    /// Time of the last I/O.
+    /// Returns the time of the last I/O, in nanoseconds.
     fn last_ns(&self) -> u64 {
         self.slots.last_ns
     }
 
-    /// Latencies of all that have one.
+    /// Returns true if any I/O has a latency.
     fn has_latency(&self) -> bool {
         self.ops.iter().any(|op| op.latency.n > 0)
     }
 
-    /// Bytes touched by reads or writes, by reads, by writes.
+    /// Returns the distinct bytes touched in total, by reads, and by writes.
     fn working_set(&self) -> [f64; 3] {
         working_set(&self.pages)
     }
 
-    /// What the numbers do not hold.
+    /// Returns a note about I/Os that the numbers cover only in part.
     fn notes(&self) -> Option<String> {
         let long = self.long;
-        let note =
-            || format!("{long} I/Os are longer than 16 MiB: the working set has their start");
+        let note = || {
+            format!(
+                "{long} I/Os are longer than 16 MiB; the working set counts only their first 16 MiB"
+            )
+        };
         (long > 0).then(note)
     }
 }
 
-fn working_set(pages: &[Sketch; 2]) -> [f64; 3] {
+fn working_set(pages: &[PageSketch; 2]) -> [f64; 3] {
     let counts = [pages[0].with(&pages[1]).count(), pages[0].count(), pages[1].count()];
     counts.map(|pages| pages.round() * PAGE_BYTES as f64)
 }
@@ -194,13 +198,13 @@ impl Strides {
     }
 }
 
-/// The bin of a number.
+/// Returns the bin of a number.
 fn bin(number: u64) -> usize {
     number.max(1).ilog2() as usize
 }
 
-/// The bins from the first to the last that are used; empty if none is.
-fn used(bins: &Bins) -> std::ops::Range<usize> {
+/// Returns the range of bins from the first to the last nonzero one; empty if all are zero.
+fn used(bins: &PowerBins) -> std::ops::Range<usize> {
     let is_used = |bin: &usize| bins[*bin] > 0;
     let first = (0..BINS).find(is_used).unwrap_or(0);
     let last = (0..BINS).rev().find(is_used);

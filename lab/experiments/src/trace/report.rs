@@ -1,26 +1,27 @@
-//! The page of a trace: plots over time, heat maps and tables of `Spans` and a `Timeline`.
+//! The report page of a trace: plots over time, heat maps and tables from `Spans` and a `Timeline`.
 //!
-//! Owns what is shown and how it is called; the page and its plots are `crate::page`'s. One file
-//! that needs no network, of bounded size. Called by `millrace-lab trace report`.
+//! Owns the selection of figures, their titles and captions; `crate::page` draws them. The page is
+//! one self-contained file of bounded size. Called by `millrace-lab trace report`.
 
 use millrace_trace::{Drive, IoKind, Measures, SpanGrouping, Spans};
 
 use super::timeline::{
-    CPUS_SHOWN, DRIVES_SHOWN, LATENCY_BINS, SECTOR_BINS, STAGES, Slot, Timeline, latency_start,
+    CPUS_SHOWN, DRIVES_SHOWN, LATENCY_BINS, SECTOR_BINS, STAGES, Timeline, TimelineSlot,
+    latency_start,
 };
 use crate::page::{DataTable, Figure, HeatMap, HeatPanel, Page, Panel, Scale, Series, Unit};
 
-/// Makes the page of traces of these names.
+/// Returns the report page as HTML; `names` are the names of the traces.
 #[must_use]
 pub fn report_html(names: &[String], spans: &Spans, timeline: &Timeline) -> String {
     let (page, maps) = report_page(names, spans, timeline);
     page.html_with(&maps)
 }
 
-/// The page of traces of these names, to which more may be added, and its heat maps.
+/// Builds the report page, to which more may be added, and its heat maps.
 #[must_use]
 pub fn report_page(names: &[String], spans: &Spans, timeline: &Timeline) -> (Page, [HeatMap; 2]) {
-    let report = Report { spans, timeline, time: TimeUnit::of(timeline.last_ns) };
+    let report = ReportBuilder { spans, timeline, time: TimeUnit::of(timeline.last_ns) };
     let page = Page {
         title: format!("Trace of {}", names.join(", ")),
         facts: report.facts(),
@@ -31,7 +32,7 @@ pub fn report_page(names: &[String], spans: &Spans, timeline: &Timeline) -> (Pag
     (page, [report.latencies(), report.sectors()])
 }
 
-/// In what the x axes are.
+/// Unit of the time axes.
 #[derive(Debug, Clone, Copy)]
 struct TimeUnit {
     name: &'static str,
@@ -49,13 +50,13 @@ impl TimeUnit {
     }
 }
 
-struct Report<'a> {
+struct ReportBuilder<'a> {
     spans: &'a Spans,
     timeline: &'a Timeline,
     time: TimeUnit,
 }
 
-impl Report<'_> {
+impl ReportBuilder<'_> {
     fn facts(&self) -> Vec<(String, String)> {
         let drives: Vec<String> =
             self.drives().map(|drive| self.spans.device_name(drive.device)).collect();
@@ -78,20 +79,24 @@ impl Report<'_> {
         self.spans.drives().iter().filter(|drive| drive.queued > 0 || drive.issued > 0)
     }
 
-    /// Devices that the timeline has, with their place in it.
+    /// Returns the devices that the timeline covers: index and name.
     fn shown(&self) -> impl Iterator<Item = (usize, String)> {
         let drives = self.spans.drives().iter().take(DRIVES_SHOWN).enumerate();
         let used = drives.filter(|(_, drive)| drive.queued > 0 || drive.issued > 0);
         used.map(|(place, drive)| (place, self.spans.device_name(drive.device)))
     }
 
-    /// Time in the middle of a slot.
+    /// Returns the time in the middle of a slot, in the axes' unit.
     fn x(&self, slot: usize) -> f64 {
         (slot as f64 + 0.5) * self.timeline.slot_ns as f64 / self.time.ns
     }
 
-    /// A line of what `value` finds in slots.
-    fn series(&self, name: impl Into<String>, value: impl Fn(&Slot) -> Option<f64>) -> Series {
+    /// Plots a value of each slot, where `value` returns one.
+    fn series(
+        &self,
+        name: impl Into<String>,
+        value: impl Fn(&TimelineSlot) -> Option<f64>,
+    ) -> Series {
         let slots = self.timeline.slots.iter().enumerate();
         let points = slots.filter_map(|(at, slot)| Some((self.x(at), value(slot)?)));
         Series::ours(name, points.collect())
@@ -102,7 +107,7 @@ impl Report<'_> {
         Panel { y_scale: y.2, ..Panel::new(title, self.time.name, (y.0, y.1), series) }
     }
 
-    /// A count of a slot as a rate.
+    /// Converts a slot's count to a rate per second.
     fn rate(&self, count: u64) -> f64 {
         count as f64 * 1e9 / self.timeline.slot_ns as f64
     }
@@ -118,16 +123,16 @@ impl Report<'_> {
         Figure::new(
             "stages",
             "Stages over time",
-            "Mean of what ended in each slot of time. Q2G until an I/O has a request, G2I until that is \
-             inserted, I2D or (merged) M2D until it is given to the driver, D2C at the driver, Q2C \
-             all together.",
+            "Mean of the stages that ended in each slot. Q2G: until an I/O has a request, G2I: \
+             until it is inserted, I2D or (merged) M2D: until it is issued to the driver, D2C: at \
+             the driver, Q2C: the total.",
             [self.panel("all devices", y, lines.collect())],
         )
     }
 
     fn rates(&self) -> Figure {
         let iops = IoKind::ALL.into_iter().filter_map(|kind| {
-            let of = |slot: &Slot| slot.completed[kind as usize];
+            let of = |slot: &TimelineSlot| slot.completed[kind as usize];
             let there = self.timeline.slots.iter().any(|slot| of(slot) > 0);
             there.then(|| self.series(kind.name(), |slot| Some(self.rate(of(slot)))))
         });
@@ -139,7 +144,7 @@ impl Report<'_> {
         Figure::new(
             "rates",
             "Rates",
-            "What was completed, on all devices together; a volume and its drives both count.",
+            "I/Os completed, on all devices together; a volume and its drives are both counted.",
             panels,
         )
     }
@@ -170,8 +175,8 @@ impl Report<'_> {
         Figure::new(
             "depth",
             "Queue depth and drives",
-            "Requests at the driver when one was given to it, the most of each slot of time, and how \
-             many were given to each.",
+            "Most requests in flight at the driver in each time slot, and the number of requests \
+             issued to each drive.",
             panels,
         )
     }
@@ -200,8 +205,9 @@ impl Report<'_> {
         let used = |bin: &usize| self.timeline.slots.iter().any(|slot| slot.latency[*bin] > 0);
         let first = (0..LATENCY_BINS).find(used).unwrap_or(0);
         let last = (0..LATENCY_BINS).rev().find(used).unwrap_or(first);
-        let column =
-            |slot: &Slot| slot.latency[first..=last].iter().map(|n| u64::from(*n)).collect();
+        let column = |slot: &TimelineSlot| {
+            slot.latency[first..=last].iter().map(|n| u64::from(*n)).collect()
+        };
         let panel = HeatPanel {
             title: "Q2C".into(),
             x_label: self.time.name.into(),
@@ -228,8 +234,9 @@ impl Report<'_> {
                 |bin: &usize| self.timeline.slots.iter().any(|slot| slot.sectors[place][*bin] > 0);
             let last = (0..SECTOR_BINS).rev().find(used)?;
             let bin_bytes = 512.0 * 2_f64.powi(self.timeline.sector_bits[place] as i32);
-            let column =
-                |slot: &Slot| slot.sectors[place][..=last].iter().map(|n| u64::from(*n)).collect();
+            let column = |slot: &TimelineSlot| {
+                slot.sectors[place][..=last].iter().map(|n| u64::from(*n)).collect()
+            };
             Some(HeatPanel {
                 title: name,
                 x_label: self.time.name.into(),
@@ -244,7 +251,8 @@ impl Report<'_> {
         HeatMap {
             id: "sectors".into(),
             title: "I/O over sectors".into(),
-            caption: "How many I/Os began where on each device, by when they were queued.".into(),
+            caption: "Number of I/Os by start offset on each device and by the time of queueing."
+                .into(),
             panels: self.shown().filter_map(panel).collect(),
         }
     }
@@ -271,13 +279,13 @@ fn head() -> Vec<String> {
 }
 
 fn table(id: &str, title: &str, measures: &Measures) -> DataTable {
-    let caption = "As btt defines them; dm is for devices that only map. Times in us; percentiles \
-                   are known to an eighth.";
+    let caption = "Defined as in btt; dm is for devices that only remap I/O. Times in us; \
+                   percentiles are accurate to an eighth.";
     let rows = rows("", measures).map(|mut row| row.split_off(1)).collect();
     DataTable::new((id, title), caption, head(), rows)
 }
 
-/// A row of each span that occurred, after a name.
+/// Returns a row for each span that occurred, with a name in front.
 fn rows<'a>(name: &'a str, measures: &'a Measures) -> impl Iterator<Item = Vec<String>> + 'a {
     let us = |ns: f64| format!("{:.3}", ns / 1e3);
     measures.there().map(move |(span, measure)| {

@@ -1,48 +1,48 @@
-//! `Timeline`: what happened when, in at most `SLOTS_MAX` slots of time, however long the trace.
+//! `Timeline`: events over time, in at most `SLOTS_MAX` time slots, however long the trace.
 //!
-//! Slots begin with 1 us each; when the trace is longer than they last, neighbours are added up and
-//! each lasts twice as long. Sectors of a drive are counted in the same way, in `SECTOR_BINS` bins
-//! that grow. So memory is bounded (1 MiB), and so is the page that `report.rs` makes of it.
-//! Fed with each event, and by `Spans` with each span; called by `millrace-lab trace report`.
+//! Slots begin with 1 us each; when the trace outgrows them, neighbours are merged and each slot
+//! lasts twice as long. A drive's sectors are counted in the same way, in `SECTOR_BINS` bins that
+//! grow. So memory is bounded (1 MiB), and so is the page that `report.rs` makes of it. Fed with
+//! each event, and by `Spans` with each span; called by `millrace-lab trace report`.
 
 use millrace_block::blktrace::{EventCode, category};
 use millrace_trace::{IoKind, IoListener, Sample, Span, Spans, TraceEntry};
 
-/// Slots of time.
+/// Largest number of time slots.
 const SLOTS_MAX: usize = 120;
-/// Bins of a drive's sectors.
+/// Number of bins for a drive's sectors.
 pub(super) const SECTOR_BINS: usize = 48;
-/// Drives that have a plot of their own.
+/// Largest number of drives with a plot of their own.
 pub(super) const DRIVES_SHOWN: usize = 8;
-/// CPUs that have a line of their own.
+/// Largest number of CPUs with a line of their own.
 pub(super) const CPUS_SHOWN: usize = 8;
-/// Bins of latency: two for each power of two.
+/// Number of latency bins: two for each power of two.
 pub(super) const LATENCY_BINS: usize = 84;
 
-/// Stages that have a line.
+/// Stages with a line in the plots.
 pub(super) const STAGES: [Span; 6] =
     [Span::Q2G, Span::G2I, Span::I2D, Span::M2D, Span::D2C, Span::Q2C];
 
-/// What happened in one slot of time.
+/// Events of one time slot.
 #[derive(Debug, Clone)]
-pub(super) struct Slot {
-    /// Of each stage how many ended, and how long they were together.
+pub(super) struct TimelineSlot {
+    /// For each stage, how many ended in the slot, and their total time.
     pub(super) stages: [(u64, u64); STAGES.len()],
-    /// Completed, by kind.
+    /// Completions, by kind.
     pub(super) completed: [u64; IoKind::ALL.len()],
     pub(super) bytes: u64,
-    /// Queued, by CPU; what is past the last is counted there.
+    /// I/Os queued, by CPU; the last entry also counts all further CPUs.
     pub(super) cpus: [u64; CPUS_SHOWN],
-    /// Of each drive, issued and the deepest it was.
+    /// For each drive, requests issued, and the largest queue depth.
     pub(super) drives: [(u64, u64); DRIVES_SHOWN],
-    /// Q2C.
+    /// Q2C latencies.
     pub(super) latency: [u32; LATENCY_BINS],
-    /// I/Os over the sectors of drives.
+    /// I/Os by drive and range of sectors.
     pub(super) sectors: [[u32; SECTOR_BINS]; DRIVES_SHOWN],
 }
 
-impl Slot {
-    const EMPTY: Slot = Slot {
+impl TimelineSlot {
+    const EMPTY: TimelineSlot = TimelineSlot {
         stages: [(0, 0); STAGES.len()],
         completed: [0; IoKind::ALL.len()],
         bytes: 0,
@@ -52,7 +52,7 @@ impl Slot {
         sectors: [[0; SECTOR_BINS]; DRIVES_SHOWN],
     };
 
-    fn merge(&mut self, other: &Slot) {
+    fn merge(&mut self, other: &TimelineSlot) {
         for (mine, theirs) in self.stages.iter_mut().zip(other.stages) {
             *mine = (mine.0 + theirs.0, mine.1.wrapping_add(theirs.1));
         }
@@ -68,12 +68,12 @@ impl Slot {
     }
 }
 
-/// What happened when.
+/// Events of a trace over time.
 #[derive(Debug)]
 pub struct Timeline {
-    pub(super) slots: Vec<Slot>,
+    pub(super) slots: Vec<TimelineSlot>,
     pub(super) slot_ns: u64,
-    /// Of each drive, how many bits of a sector's number lie below its bin's.
+    /// For each drive, number of low bits of a sector's number that are ignored to get its bin.
     pub(super) sector_bits: [u32; DRIVES_SHOWN],
     pub(super) events: u64,
     pub(super) last_ns: u64,
@@ -92,13 +92,13 @@ impl Default for Timeline {
 }
 
 impl Timeline {
-    /// Nothing seen yet.
+    /// Creates an empty timeline.
     #[must_use]
     pub fn new() -> Timeline {
         Timeline::default()
     }
 
-    /// One more event; `spans` have seen it already.
+    /// Adds an event; `spans` must have seen it already.
     pub fn entry(&mut self, entry: &TraceEntry, spans: &Spans) {
         let record = &entry.record;
         self.events += 1;
@@ -131,7 +131,7 @@ impl Timeline {
         }
     }
 
-    /// The bin of a sector, after bins have grown so that there is one.
+    /// Returns the bin of a sector, after widening the bins if the sector is beyond the last one.
     fn sector_bin(&mut self, drive: usize, sector: u64) -> usize {
         while sector >> self.sector_bits[drive] >= SECTOR_BINS as u64 {
             self.sector_bits[drive] += 1;
@@ -146,8 +146,8 @@ impl Timeline {
         (sector >> self.sector_bits[drive]) as usize
     }
 
-    /// The slot of a time; none for times before the first event, which wrap.
-    fn slot(&mut self, time_ns: u64) -> Option<&mut Slot> {
+    /// Returns the slot of a time; None for times before the first event, which wrap around.
+    fn slot(&mut self, time_ns: u64) -> Option<&mut TimelineSlot> {
         if time_ns > i64::MAX as u64 {
             return None;
         }
@@ -163,7 +163,7 @@ impl Timeline {
         }
         let place = (time_ns / self.slot_ns) as usize;
         while self.slots.len() <= place {
-            self.slots.push(Slot::EMPTY);
+            self.slots.push(TimelineSlot::EMPTY);
         }
         self.slots.get_mut(place)
     }
@@ -183,14 +183,14 @@ impl IoListener for Timeline {
     }
 }
 
-/// The bin of a latency: two for each power of two.
+/// Returns the bin of a latency: two for each power of two.
 fn latency_bin(value_ns: u64) -> usize {
     let log = value_ns.max(2).ilog2();
     let half = (value_ns.max(2) >> (log - 1)) & 1;
     (2 * log as usize + half as usize).min(LATENCY_BINS - 1)
 }
 
-/// Where a bin of latencies begins.
+/// Returns the lower bound of a latency bin, in nanoseconds.
 pub(super) fn latency_start(bin: usize) -> f64 {
     let start = 2_f64.powi((bin / 2) as i32);
     if bin.is_multiple_of(2) { start } else { start * 1.5 }

@@ -1,7 +1,7 @@
-//! `Writer`: I/Os as a trace of another format, written as they come.
+//! `TraceWriter`: writes I/Os as a trace of another format, one by one.
 //!
-//! Owns which formats can be written, and the count of what a format has no place for. Called by
-//! `millrace-lab trace convert`; memory is bounded by what is in flight.
+//! Owns the list of formats that can be written, and the counts of data that the format cannot
+//! represent. Called by `millrace-lab trace convert`; memory is bounded by the I/Os in flight.
 
 mod blktrace;
 mod iolog;
@@ -17,17 +17,17 @@ use super::format::Format;
 /// Formats that can be written.
 pub const WRITTEN: [Format; 4] = [Format::Blktrace, Format::Iolog, Format::Iolog3, Format::Msr];
 
-/// A format that cannot be written.
+/// Error of a format that cannot be written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{format} can only be read; write one of {}", WRITTEN.map(Format::name).join(", "))]
-pub struct NotWritten {
-    /// Which.
+pub struct ReadOnlyFormat {
+    /// Format that was asked for.
     pub format: Format,
 }
 
-/// How a format writes.
-trait Layout<W> {
-    /// Writes one I/O of the device of this name.
+/// Writer of one format.
+trait FormatWriter<W> {
+    /// Writes one I/O; `device` is its device's name.
     fn io(
         &mut self,
         out: &mut W,
@@ -36,20 +36,20 @@ trait Layout<W> {
         lost: &mut OmittedFields,
     ) -> io::Result<()>;
 
-    /// Writes what is behind the last one, and that events were dropped if it has a place for that.
+    /// Writes the end of the trace, and a note about dropped events if the format has one.
     fn finish(&mut self, out: &mut W, dropped_events: u64) -> io::Result<()>;
 }
 
-/// What a format has no place for.
+/// Counts of data that the format cannot represent.
 #[derive(Debug, Default)]
 struct OmittedFields {
-    /// I/Os that were left out, by operation.
+    /// I/Os left out, by operation.
     ios: [u64; millrace_block::OPS],
     zeroes: u64,
     fua: u64,
     unaligned: u64,
     completions: u64,
-    /// Whether I/Os have lost their times.
+    /// True if I/Os have lost their times.
     times: bool,
 }
 
@@ -72,53 +72,54 @@ impl OmittedFields {
             }
         }
         if self.times {
-            let said = "the times are lost: fio misreads waits; --to-format iolog3 keeps them";
+            let said =
+                "the times are lost: fio misreads waits; use --to-format iolog3 to keep them";
             notes.push(said.into());
         }
         notes
     }
 }
 
-/// Writes a trace.
-pub struct Writer<W: Write> {
+/// Writes a trace in some format.
+pub struct TraceWriter<W: Write> {
     out: W,
     format: Format,
-    kind: Box<dyn Layout<W>>,
+    kind: Box<dyn FormatWriter<W>>,
     lost: OmittedFields,
     ios: u64,
 }
 
-impl<W: Write> Writer<W> {
-    /// A trace of this format, into `out`.
+impl<W: Write> TraceWriter<W> {
+    /// Creates a writer of this format to `out`.
     ///
     /// # Errors
     /// If the format can only be read.
-    pub fn new(format: Format, out: W) -> Result<Writer<W>, NotWritten> {
-        let kind: Box<dyn Layout<W>> = match format {
-            Format::Blktrace => Box::new(blktrace::Events::default()),
-            Format::Iolog => Box::new(iolog::Log::new(iolog::Version::Plain)),
-            Format::Iolog3 => Box::new(iolog::Log::new(iolog::Version::Timed)),
-            Format::Msr => Box::new(msr::Rows),
-            format => return Err(NotWritten { format }),
+    pub fn new(format: Format, out: W) -> Result<TraceWriter<W>, ReadOnlyFormat> {
+        let kind: Box<dyn FormatWriter<W>> = match format {
+            Format::Blktrace => Box::new(blktrace::BlktraceEvents::default()),
+            Format::Iolog => Box::new(iolog::IologLines::new(iolog::IologVersion::Plain)),
+            Format::Iolog3 => Box::new(iolog::IologLines::new(iolog::IologVersion::Timed)),
+            Format::Msr => Box::new(msr::MsrRows),
+            format => return Err(ReadOnlyFormat { format }),
         };
-        Ok(Writer { out, format, kind, lost: OmittedFields::default(), ios: 0 })
+        Ok(TraceWriter { out, format, kind, lost: OmittedFields::default(), ios: 0 })
     }
 
-    /// Writes one I/O; `devices` are those of its source.
+    /// Writes one I/O; `devices` are the device names of its source.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If writing to the output fails.
     pub fn io(&mut self, io: &TraceIo, devices: &[String]) -> io::Result<()> {
         let device = devices.get(io.device as usize).map_or("", String::as_str);
         self.ios += 1;
         self.kind.io(&mut self.out, io, device, &mut self.lost)
     }
 
-    /// Writes the end, where `dropped_events` were missing in the source; how many I/Os there were,
-    /// and what a person should know of what was lost.
+    /// Ends the trace; `dropped_events` is the number of events missing in the source. Returns the
+    /// number of I/Os written, and notes for the user about data that was lost.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If writing to the output fails.
     pub fn finish(mut self, dropped_events: u64) -> io::Result<(u64, Vec<String>)> {
         self.kind.finish(&mut self.out, dropped_events)?;
         self.out.flush()?;

@@ -1,7 +1,7 @@
-//! `VmBench`: a virtual machine on a simulated host, as `millrace-lab bench --vm` asks for it.
+//! `VmBench`: a virtual machine on a simulated host, for `millrace-lab bench --vm`.
 //!
-//! Plain settings in, a plain report out; `run_vm` does the work. The modes are those that
-//! `paper msst15` compares. Called by the verb.
+//! Converts plain settings to a plan, runs it with `run_vm`, and returns a plain report. The modes
+//! are those that `paper msst15` compares. Called by the verb.
 
 use millrace_drives::Spec;
 use millrace_simulator::Model;
@@ -12,26 +12,26 @@ use crate::load::bench::{BenchError, Interrupt};
 use crate::load::workload::Workload;
 use crate::simulation::Length;
 
-/// Most vCPUs of a guest.
+/// Largest number of vCPUs of a guest.
 pub const VCPUS_MAX: u32 = 63;
 
-/// How a guest's queues are served; \[MIOT\]'s three modes.
+/// Mode of serving a guest's queues: \[MIOT\]'s three modes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// One queue for all vCPUs, one I/O thread.
     Baseline,
-    /// A queue for each vCPU, one I/O thread.
+    /// One queue per vCPU, one I/O thread.
     Mq,
-    /// A queue and an I/O thread for each vCPU, with workload-aware batch submission.
+    /// One queue and one I/O thread per vCPU, with workload-aware batch submission.
     Miot,
 }
 
 impl Mode {
-    /// All, with their words.
+    /// All modes, with their names.
     pub const WORDS: [(Mode, &'static str); 3] =
         [(Mode::Baseline, "baseline"), (Mode::Mq, "mq"), (Mode::Miot, "miot")];
 
-    /// Its word.
+    /// Returns the name of the mode.
     #[must_use]
     pub fn word(self) -> &'static str {
         Mode::WORDS.iter().find(|(mode, _)| *mode == self).map_or("", |(_, word)| word)
@@ -41,22 +41,23 @@ impl Mode {
 /// An effect of the host that can be switched off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// The host takes the CPU of a vCPU that holds a lock of the guest.
+    /// The host may preempt a vCPU that holds a lock of the guest.
     Preemption,
-    /// Threads wake on idle CPUs.
+    /// Threads may wake on idle CPUs.
     Roaming,
-    /// CPUs of a core share its execution.
+    /// CPUs of a core share its execution units.
     Sharing,
-    /// Aware batching waits for no longer than the system calls take that it could save.
+    /// Workload-aware batching waits no longer than the time of the system calls that it could
+    /// save.
     Bound,
     /// I/O threads share one map of the guest's memory.
     Translation,
-    /// An interrupt is considered after each request.
+    /// QEMU decides about an interrupt after each request.
     Signals,
 }
 
 impl Effect {
-    /// All, with their words.
+    /// All effects, with their names.
     pub const WORDS: [(Effect, &'static str); 6] = [
         (Effect::Preemption, "preemption"),
         (Effect::Roaming, "roaming"),
@@ -67,26 +68,26 @@ impl Effect {
     ];
 }
 
-/// A guest and who serves it.
+/// A guest, and its queues and I/O threads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VmSetting {
-    /// Which queues and threads.
+    /// Mode of serving the queues.
     pub mode: Mode,
-    /// vCPUs, 1 to [`VCPUS_MAX`].
+    /// Number of vCPUs, 1 to [`VCPUS_MAX`].
     pub vcpus: u32,
-    /// I/O threads, 1 to as many as there are queues; what the mode has unless given.
+    /// Number of I/O threads, 1 to the number of queues; None for the mode's default.
     pub threads: Option<u32>,
-    /// Longest that aware batching holds requests back, in nanoseconds; 0 is off; what the mode has
-    /// unless given.
+    /// Longest time that workload-aware batching holds back requests, in nanoseconds; 0 is off;
+    /// None for the mode's default.
     pub batching_ns: Option<u64>,
-    /// Longest that an I/O thread polls, in nanoseconds; 0 is off.
+    /// Longest polling of an I/O thread, in nanoseconds; 0 is off.
     pub polling_ns: u64,
-    /// What is switched off.
+    /// Effects that are switched off.
     pub without: Vec<Effect>,
 }
 
 impl VmSetting {
-    /// \[MIOT\]'s guest of 8 vCPUs in a mode.
+    /// Creates \[MIOT\]'s guest of 8 vCPUs in a mode.
     #[must_use]
     pub fn new(mode: Mode) -> VmSetting {
         let without = Vec::new();
@@ -105,7 +106,7 @@ impl VmSetting {
         }
     }
 
-    /// What serves the queues, if that can be.
+    /// Returns the queues and I/O threads, if the settings are valid.
     fn served(&self) -> Result<QueueService, BenchError> {
         if !(1..=VCPUS_MAX).contains(&self.vcpus) {
             let vcpus = self.vcpus;
@@ -137,111 +138,111 @@ impl VmSetting {
 /// A row to run.
 #[derive(Debug, Clone)]
 pub struct VmBench {
-    /// The guest.
+    /// Guest, queues and I/O threads.
     pub setting: VmSetting,
-    /// Submitting processes, 1 to as many as vCPUs; process p is on vCPU p.
+    /// Number of submitting processes, 1 to the number of vCPUs; process p runs on vCPU p.
     pub processes: u32,
-    /// What each does.
+    /// Workload of each process.
     pub workload: Workload,
     /// A drive that runs on any machine: `null`, `ram` or `model`.
     pub drive: Spec,
-    /// What is measured.
+    /// Length of the measurement.
     pub length: Length,
 }
 
-/// What a row was like.
+/// Results of a row.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct VmReport {
-    /// The host.
+    /// Name of the host's model.
     pub machine: String,
-    /// The guest, and how it was served.
+    /// The guest, and its queues and I/O threads.
     #[serde(flatten)]
     pub guest: VmGuest,
-    /// What was done.
+    /// The workload.
     #[serde(flatten)]
     pub work: VmWork,
-    /// I/Os a second.
+    /// I/Os per second.
     pub iops: f64,
-    /// Bytes a second.
+    /// Bytes per second.
     pub bw_bytes: f64,
-    /// Mean, from submission in the guest to its reaping, in nanoseconds.
+    /// Mean latency from submission in the guest to reaping, in nanoseconds.
     pub lat_mean_ns: f64,
-    /// What it cost.
+    /// Costs of an I/O.
     #[serde(flatten)]
     pub cost: VmIoCost,
-    /// Part of the host's CPU time that was not idle, 0 to 1.
+    /// Fraction of the host's CPU time that was not idle, 0 to 1.
     pub busy_share: f64,
-    /// Events of the simulation.
+    /// Number of events of the simulation.
     pub sim_events: u64,
 }
 
-/// The guest of a row, and how it was served.
+/// The guest of a row, and its queues and I/O threads.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct VmGuest {
-    /// The mode's word.
+    /// Name of the mode.
     pub vm: &'static str,
-    /// vCPUs.
+    /// Number of vCPUs.
     pub vcpus: u32,
-    /// Virtqueues.
+    /// Number of virtqueues.
     pub queues: u32,
-    /// I/O threads.
+    /// Number of I/O threads.
     pub threads: u32,
-    /// Submitting processes, fio's jobs.
+    /// Number of submitting processes, fio's jobs.
     pub numjobs: u32,
     /// Longest batching, in nanoseconds.
     pub batching_ns: u64,
     /// Longest polling, in nanoseconds.
     pub polling_ns: u64,
-    /// Words of the effects that were off.
+    /// Names of the effects that were off.
     pub without: Vec<&'static str>,
 }
 
-/// The workload of a row, in fio's words.
+/// Workload of a row, in fio's terms.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct VmWork {
-    /// The drive.
+    /// Specification of the drive.
     pub drives: String,
     /// Kind of I/O.
     pub rw: String,
-    /// How many of a hundred I/Os are reads, if reads and writes are mixed.
+    /// Percentage of reads, if reads and writes are mixed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rwmixread: Option<u8>,
-    /// Bytes of an I/O.
+    /// Length of an I/O in bytes.
     pub bs: u32,
-    /// In flight for each process.
+    /// I/Os in flight per process.
     pub iodepth: u32,
     /// Seed of offsets and simulation.
     pub seed: u64,
 }
 
-/// What an I/O cost, and a submission.
+/// Costs of an I/O, and of a submission.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct VmIoCost {
-    /// Context switches between the host's threads.
+    /// Context switches between the host's threads, per I/O.
     pub switches_per_io: f64,
-    /// Exits of all causes.
+    /// Exits of all causes, per I/O.
     pub exits_per_io: f64,
-    /// Of these, notifications of the device.
+    /// Exits for device notifications, per I/O.
     pub kicks_per_io: f64,
-    /// Of these, interrupts of a vCPU that ran.
+    /// Exits of a running vCPU for an interrupt, per I/O.
     pub interrupted_per_io: f64,
-    /// Of these, halts.
+    /// Exits for halts, per I/O.
     pub halts_per_io: f64,
-    /// Of these, IPIs of the guest.
+    /// Exits for IPIs of the guest, per I/O.
     pub ipis_per_io: f64,
-    /// Interrupts that the device raised.
+    /// Interrupts that the device raised, per I/O.
     pub interrupts_per_io: f64,
-    /// Requests in a submission.
+    /// Mean number of requests per submission.
     pub batch: f64,
-    /// Part of submissions that were held back, once or several times, 0 to 1.
+    /// Fraction of submissions that were held back at least once, 0 to 1.
     pub held_share: f64,
-    /// Waiting for queues' locks, in nanoseconds.
+    /// Time spent waiting for the queues' locks, in nanoseconds per I/O.
     pub lock_wait_ns_per_io: f64,
-    /// How often in the run the holder of a queue's lock, or the next in line, had no CPU for
+    /// Number of times that the holder of a queue's lock, or the next in line, had no CPU for
     /// longer than 100 us.
     pub lock_lost: u64,
 }
@@ -251,10 +252,10 @@ fn refused(text: String) -> BenchError {
 }
 
 /// Runs a row on a host; equal arguments give equal numbers to the bit. An interrupt ends it early,
-/// with what was measured until then, or with nothing if that was the warm-up.
+/// with the results so far, or with None during the warm-up.
 ///
 /// # Errors
-/// If the setting cannot be, the drive cannot be made, or the simulation does not end.
+/// If the settings are invalid, the drive cannot be opened, or the simulation fails.
 pub fn run_vm_bench(
     model: &Model,
     bench: &VmBench,

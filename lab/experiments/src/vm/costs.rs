@@ -1,7 +1,7 @@
-//! `VmCosts`: what virtualisation costs, from a file beside the machine's.
+//! `VmCosts`: costs of virtualisation, from a file beside the machine's.
 //!
-//! Plain data with an origin for each entry, as the machines' files have it; nothing here depends
-//! on what is run. Charged by guest and I/O threads, to the thread that does the work.
+//! Plain data with an origin for each entry, as in the machines' files; nothing here depends on the
+//! program that runs. Charged by guest and I/O threads to the thread that does the work.
 
 use millrace_simulator::{Cost, Simulated};
 use serde::Deserialize;
@@ -9,10 +9,10 @@ use serde::Deserialize;
 use crate::load::bench::BenchError;
 use crate::simulation::check_origins;
 
-/// The file that comes with the program.
+/// Built-in file of costs.
 const KVM_2015: &str = include_str!("../../machines/kvm-2015.toml");
 
-/// What virtual machines cost.
+/// Costs of a virtual machine.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct VmCosts {
@@ -22,7 +22,7 @@ pub(crate) struct VmCosts {
     pub(crate) device: Device,
 }
 
-/// Leaving the guest and coming back.
+/// Costs of exits: leaving the guest and coming back.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Exits {
@@ -34,7 +34,7 @@ pub(crate) struct Exits {
     pub(crate) ipi: Cost,
 }
 
-/// The guest's kernel.
+/// Costs of the guest's kernel.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Guest {
@@ -47,7 +47,7 @@ pub(crate) struct Guest {
     pub(crate) page: Cost,
 }
 
-/// The device model on the host.
+/// Costs of the device model on the host.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Device {
@@ -62,10 +62,10 @@ pub(crate) struct Device {
 }
 
 impl VmCosts {
-    /// KVM and QEMU as \[MIOT\] had them.
+    /// Reads the costs of KVM and QEMU as used in \[MIOT\].
     ///
     /// # Errors
-    /// What is wrong with the file.
+    /// If the file is invalid.
     pub(crate) fn kvm_2015() -> Result<VmCosts, BenchError> {
         let wrong = |text: String| BenchError::Machine { text: format!("kvm-2015: {text}") };
         let costs: VmCosts = toml::from_str(KVM_2015).map_err(|error| wrong(error.to_string()))?;
@@ -78,7 +78,8 @@ impl VmCosts {
         Ok(costs)
     }
 
-    /// A guest whose exits and kernel take so many times as much, to see what depends on it.
+    /// Returns costs with exits and the guest's kernel `factor` times as expensive, to measure
+    /// their influence.
     pub(crate) fn with_guest_times(&self, factor: u32) -> VmCosts {
         let mut dearer = self.clone();
         let Exits { kick, pause, interrupt: exit, halt, ipi, .. } = &mut dearer.exits;
@@ -91,7 +92,7 @@ impl VmCosts {
         dearer
     }
 
-    /// All entries, in words.
+    /// Returns all costs with their descriptions.
     pub(crate) fn entries(&self) -> [(&'static str, &Cost); 21] {
         let VmCosts { exits, guest, device, .. } = self;
         [
@@ -120,7 +121,7 @@ impl VmCosts {
     }
 }
 
-/// Charges a cost to the running thread, so many times.
+/// Charges a cost to the running thread, `times` times.
 pub(super) fn charge(cost: &Cost, times: u32) {
     Simulated::charge((cost.ns * f64::from(times)).round() as u64);
 }

@@ -1,12 +1,12 @@
-//! What runs on a vCPU: a submitting process, the guest's driver, its interrupts, its halts.
+//! The thread of a vCPU: a submitting process, the guest's driver, its interrupts and halts.
 //!
-//! One simulated thread per vCPU. The process is fio with libaio: it submits one by one (a system
-//! call of the guest each, which does not exit), waits for at least one, reaps all that are done,
-//! submits those again. A process that finds no free slot of the ring waits too. Interrupts are
-//! taken between two requests. Completions of a request go to the vCPU that submitted it, by an
-//! IPI if need be: QEMU's vCPUs are sockets of their own, share no cache as far as the guest knows,
-//! and so blk-mq completes on the submitting CPU; it does so under the virtqueue's lock, as
-//! `virtblk_done` of Linux 3.17 does.
+//! One simulated thread per vCPU. The process is fio with libaio: it submits I/Os one by one (a
+//! system call of the guest each, which does not exit), waits for at least one completion, reaps
+//! all completions, and submits as many again. A process that finds no free slot of the ring waits,
+//! too. Interrupts are handled between two requests. A request completes on the vCPU that submitted
+//! it, by an IPI if necessary: QEMU's vCPUs are sockets of their own, which share no cache as far
+//! as the guest knows, so blk-mq completes on the submitting CPU. It does so under the virtqueue's
+//! lock, like `virtblk_done` of Linux 3.17.
 
 use std::collections::VecDeque;
 
@@ -25,10 +25,10 @@ use crate::simulation::WindowStep;
 /// A process in the guest.
 struct Process {
     offsets: Offsets,
-    /// I/Os that it may submit.
+    /// Number of I/Os that it may submit.
     idle: u32,
     in_flight: u32,
-    /// When it made the request for which there was no slot, if it waits for one.
+    /// Start time of the request that found no free slot, if the process waits for one.
     waits_since_ns: Option<u64>,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct GuestCpu<'a> {
     vm: &'a Vm,
     me: &'a Vcpu,
     process: Option<Process>,
-    /// Completed and not yet reaped.
+    /// Completed requests that are not reaped yet.
     done: VecDeque<VmRequest>,
 }
 
@@ -85,7 +85,7 @@ impl GuestCpu<'_> {
         }
     }
 
-    /// The process submits what it may, as far as there are slots.
+    /// Submits as many I/Os as the process may and the ring has slots.
     fn submit(&mut self) {
         let pages = self.vm.plan.workload.bs_bytes.div_ceil(4096) - 1;
         let sectors = u64::from(self.vm.plan.workload.bs_bytes >> 9);
@@ -93,7 +93,7 @@ impl GuestCpu<'_> {
             let Some(process) = self.process.as_mut().filter(|process| process.idle > 0) else {
                 return;
             };
-            // A request that found no slot has waited since.
+            // Count the time that a request without a slot has waited.
             let start_ns = process.waits_since_ns.take().unwrap_or_else(Simulated::now);
             Simulated::system_call();
             charge(&self.vm.costs.guest.interface, 1);
@@ -115,7 +115,7 @@ impl GuestCpu<'_> {
         }
     }
 
-    /// Puts a request into the vCPU's queue; false without a slot.
+    /// Adds a request to the vCPU's queue; returns false without a free slot.
     fn add(&self, request: VmRequest) -> bool {
         let queue = self.me.number % self.vm.plan.served.queues;
         let costs = &self.vm.costs;
@@ -131,7 +131,7 @@ impl GuestCpu<'_> {
         true
     }
 
-    /// The process reaps all that is done; false if nothing is.
+    /// Reaps all completions; returns false if there are none.
     fn reap(&mut self) -> bool {
         let (Some(process), false) = (&mut self.process, self.done.is_empty()) else {
             return false;
@@ -151,7 +151,7 @@ impl GuestCpu<'_> {
         true
     }
 
-    /// Tells the window of so many that are done.
+    /// Reports `reaped` completions to the window.
     fn count_reaped(&self, reaped: u32) {
         match self.vm.window.count::<Simulated>(reaped.into()) {
             WindowStep::Nothing => {}
@@ -160,7 +160,7 @@ impl GuestCpu<'_> {
         }
     }
 
-    /// Nothing to do: HLT. The process, if there is one, gives its vCPU up and gets it back.
+    /// Halts the vCPU because there is nothing to do; a waiting process switches out and in.
     fn halt(&self) {
         self.vm.count(|counts| counts.halts += 1);
         if self.process.is_some() {
@@ -172,7 +172,7 @@ impl GuestCpu<'_> {
         self.me.bell.sleep_unless(None, woken);
     }
 
-    /// Takes the interrupts that wait.
+    /// Handles the pending interrupts.
     fn take_interrupts(&mut self) {
         self.vm.cores.enter(Some(self.me));
         if !self.me.is_interrupted() {
@@ -194,7 +194,7 @@ impl GuestCpu<'_> {
         (0..queues).filter(|queue| bits & (1 << queue) != 0).for_each(|queue| self.drain(queue));
     }
 
-    /// The interrupt handler of a queue.
+    /// Interrupt handler of a queue.
     fn drain(&mut self, queue: u32) {
         let vm = self.vm;
         let told = vm.rings[queue as usize].take_done(|request| {
@@ -205,7 +205,7 @@ impl GuestCpu<'_> {
                 self.send_ipi(request.vcpu);
             }
         });
-        // Processes that waited for slots.
+        // Wake processes that waited for slots.
         told.into_iter().filter(|vcpu| *vcpu != self.me.number).for_each(|v| self.send_ipi(v));
     }
 
@@ -215,7 +215,7 @@ impl GuestCpu<'_> {
         self.vm.vcpus[vcpu as usize].interrupt(IPI, &self.vm.cores);
     }
 
-    /// A request of this vCPU is done.
+    /// Completes a request of this vCPU.
     fn complete(&mut self, request: VmRequest) {
         debug_assert!(matches!(request.op, Op::Read | Op::Write), "what a process submits");
         charge(&self.vm.costs.guest.complete, 1);

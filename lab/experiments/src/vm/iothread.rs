@@ -1,12 +1,12 @@
 //! An I/O thread: virtqueues on one side, the block layer on the other.
 //!
-//! One simulated thread each. A turn of its loop: look for notifications, take what is on the rings
-//! into the channel, submit it together, collect completions, put them on the used rings,
-//! interrupt. Around the production code (`Channel`, `BatchPacer`, `Polling`) stands what QEMU and
-//! its system calls cost. QEMU 2.1 shows and signals each request by itself as it is done
-//! (`complete_request_vring`; 2.2 has a bottom half for it), where the driver wants to be told. As
-//! QEMU does it asks for notifications as soon as it has emptied a ring; while it polls it does
-//! not. Nothing done: it polls for as long as `Polling` says, then sleeps.
+//! One simulated thread each. A turn of its loop checks notifications, takes the requests of the
+//! rings into the channel, submits them together, collects completions, puts them on the used
+//! rings, and interrupts. The production code (`Channel`, `BatchPacer`, `Polling`) is surrounded by
+//! charges for QEMU and its system calls. QEMU 2.1 publishes and signals each completed request by
+//! itself (`complete_request_vring`; 2.2 has a bottom half for it), if the driver asks for an
+//! interrupt. Like QEMU, the thread enables notifications as soon as it has emptied a ring, but not
+//! while it polls. Without work it polls for as long as `Polling` says, then sleeps.
 
 use std::sync::Arc;
 
@@ -22,34 +22,35 @@ use super::machine::{ThreadHandle, Vm};
 use super::memory::GuestMemory;
 use super::ring::{Ring, VmRequest};
 
-/// A queue, as its I/O thread has it.
+/// A queue as its I/O thread sees it.
 struct Queue {
     number: u32,
     ring: Arc<Ring>,
-    /// Requests taken and put back so far.
+    /// Numbers of requests taken and put back so far.
     taken: u64,
     used: u64,
     published: u64,
 }
 
 impl Queue {
-    /// Shows the driver what was put on the used ring since; whether it must be interrupted.
+    /// Publishes the entries put on the used ring since the last call; returns true if the driver
+    /// must be interrupted.
     fn shows_done(&mut self) -> bool {
         let published = std::mem::replace(&mut self.published, self.used);
         self.used > published && self.ring.publish(self.used, published)
     }
 }
 
-/// What a look at a ring does about the guest's notifications.
+/// Handling of the guest's notifications after a ring is emptied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NotificationRule {
-    /// Asks for one with the next request.
+    /// Ask for a notification with the next request.
     Asked,
-    /// Leaves them off: somebody polls.
+    /// Leave notifications off, because the thread polls.
     AsTheyAre,
 }
 
-/// An I/O thread.
+/// State of an I/O thread.
 pub(super) struct IoThreadState<'a> {
     vm: &'a Vm,
     handle: &'a ThreadHandle,
@@ -62,7 +63,7 @@ pub(super) struct IoThreadState<'a> {
     requests: Vec<(u32, VmRequest)>,
     free: Vec<usize>,
     bios: Vec<Bio>,
-    /// Taken and not yet submitted, since when.
+    /// Requests taken and not submitted yet, and the time of the first one.
     in_hand: u32,
     since_ns: u64,
 }
@@ -89,7 +90,7 @@ pub(super) fn run(vm: &Vm, number: u32) {
         bell: Arc::clone(&handle.bell),
         turn: None,
     };
-    // A ring's slots each, so that the channel is never full.
+    // As many slots as the rings have, so that the channel is never full.
     let config = ChannelConfig {
         depth: 128 * queues.len() as u32,
         stamp: Stamp::Batch,
@@ -100,7 +101,7 @@ pub(super) fn run(vm: &Vm, number: u32) {
         handle,
         memory: &vm.memory[number as usize % vm.memory.len()],
         queues,
-        channel: Channel::open(&vm.volume, config).expect("its queues are served"),
+        channel: Channel::open(&vm.volume, config).expect("all queues of the volume are served"),
         pace: BatchPacer::new(PaceConfig { wait_max_ns: served.wait_max_ns }),
         polling: Polling::new(served.poll_max_ns),
         requests: Vec::new(),
@@ -113,7 +114,7 @@ pub(super) fn run(vm: &Vm, number: u32) {
 }
 
 impl IoThreadState<'_> {
-    /// One turn; false when all is over.
+    /// Runs one turn; returns false when everything is over.
     fn turn(&mut self) -> bool {
         self.vm.cores.enter(None);
         self.system_call(&self.vm.costs.device.poll);
@@ -129,13 +130,13 @@ impl IoThreadState<'_> {
         true
     }
 
-    /// A system call with a body.
+    /// Charges a system call with a body.
     fn system_call(&self, body: &millrace_simulator::Cost) {
         Simulated::system_call();
         charge(body, 1);
     }
 
-    /// Looks at the rings of which there was a notification, or at all while it polls.
+    /// Takes requests from the rings with a notification, or from all rings while polling.
     fn take(&mut self) -> bool {
         let kicked = std::mem::take(&mut *lock(&self.handle.kicked));
         let polls = self.polling.spin_ns() > 0;
@@ -155,7 +156,7 @@ impl IoThreadState<'_> {
         self.in_hand > before
     }
 
-    /// Takes all that is on a ring, and leaves the guest's kicks on or off.
+    /// Takes all requests of a ring, and enables the guest's notifications or leaves them off.
     fn empty(&mut self, index: usize, kicks: NotificationRule) {
         let ring = Arc::clone(&self.queues[index].ring);
         loop {
@@ -185,14 +186,14 @@ impl IoThreadState<'_> {
         }
     }
 
-    /// A request goes through QEMU into the channel.
+    /// Moves a request through QEMU into the channel.
     fn start(&mut self, queue: u32, request: VmRequest) {
         let (costs, bs_bytes) = (&self.vm.costs.device, self.vm.plan.workload.bs_bytes);
         charge(&costs.request, 1);
         let pages = bs_bytes.div_ceil(4096);
         charge(&costs.page, pages - 1);
         if self.memory.translate(pages) > 0 {
-            // Another thread may have had this CPU meanwhile.
+            // Another thread may have used this CPU meanwhile.
             self.vm.cores.enter(None);
         }
         let place = self.free.pop().unwrap_or(self.requests.len());
@@ -211,7 +212,8 @@ impl IoThreadState<'_> {
         self.in_hand += 1;
     }
 
-    /// Submits what is in hand, after a wait for more if that pays; false if nothing is.
+    /// Submits the requests in hand, after a wait for more if that pays; returns false if there are
+    /// none.
     fn submit(&mut self) -> bool {
         if self.in_hand == 0 {
             return false;
@@ -244,7 +246,7 @@ impl IoThreadState<'_> {
         true
     }
 
-    /// Puts what is done on the used rings and interrupts; false if nothing is.
+    /// Puts completions on the used rings and interrupts; returns false if there are none.
     fn collect(&mut self) -> bool {
         let mut done = Vec::new();
         let count = self.channel.poll(|completion| done.push(completion)) as u32;
@@ -255,7 +257,7 @@ impl IoThreadState<'_> {
             // CPU 0 took the drive's interrupt and forwarded it.
             Simulated::interrupt(CpuId(0));
         }
-        // Its eventfd, then the completions.
+        // Read the eventfd, then get the completions.
         Simulated::system_call();
         self.system_call(&self.vm.costs.device.reap);
         for completion in done {
@@ -265,7 +267,7 @@ impl IoThreadState<'_> {
             self.free.push(place);
             self.bios.push(completion.bio);
             let queue = self.queues.iter_mut().find(|queue| queue.number == number);
-            let queue = queue.expect("it came from one of them");
+            let queue = queue.expect("the request came from one of these queues");
             queue.ring.push_used(request, queue.used);
             queue.used += 1;
             if self.vm.plan.effects.signals && queue.shows_done() {
@@ -289,7 +291,7 @@ impl IoThreadState<'_> {
         vcpu.interrupt(1 << queue, &self.vm.cores);
     }
 
-    /// Polls, then sleeps until notified or until the drive has something.
+    /// Polls, then sleeps until notified or until the drive has completions.
     fn wait(&mut self) {
         let start_ns = Simulated::now();
         let spin_ns = self.polling.spin_ns();
@@ -304,7 +306,7 @@ impl IoThreadState<'_> {
                 self.polling.caught(Simulated::now() - start_ns);
                 return;
             }
-            // From here on somebody has to tell it.
+            // From here on the thread relies on notifications.
             let quiet = |queue: &Queue| queue.ring.ask_for_kicks(queue.taken);
             if !self.queues.iter().all(quiet) {
                 return;

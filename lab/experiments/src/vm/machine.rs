@@ -1,6 +1,6 @@
-//! `Vm`: what vCPUs and I/O threads of a virtual machine share.
+//! `Vm`: state shared by the vCPUs and I/O threads of a virtual machine.
 //!
-//! Made by `run`, inside the simulation; used by `guest` and `iothread`.
+//! Created by `run` inside the simulation; used by `guest` and `iothread`.
 
 use std::sync::{Arc, Mutex};
 
@@ -18,7 +18,7 @@ use crate::filter::FilteredDriver;
 use crate::load::bench::{BenchError, Interrupt};
 use crate::simulation::{PollerDriver, Window};
 
-/// What happened, and what had when the window began.
+/// Event counts: now, and at the start of the window.
 #[derive(Debug, Default)]
 pub(super) struct Windowed {
     now: Counts,
@@ -36,13 +36,13 @@ impl Windowed {
     }
 }
 
-/// What the threads of a virtual machine share.
+/// State shared by the threads of a virtual machine.
 pub(super) struct Vm {
     pub(super) plan: VmPlan,
     pub(super) costs: VmCosts,
-    /// From one of the guest's processes to another, or to nothing and back.
+    /// Cost of switching between the guest's processes, or to idle and back, in nanoseconds.
     pub(super) guest_switch_ns: u64,
-    /// Fixed cost of a submission: its system calls and those of the turn that it makes necessary.
+    /// Fixed cost of a submission in nanoseconds: its system calls and those of the turn it causes.
     pub(super) turn_ns: u64,
     /// Size of the drive.
     pub(super) bytes: u64,
@@ -51,7 +51,7 @@ pub(super) struct Vm {
     pub(super) rings: Vec<Arc<Ring>>,
     pub(super) handles: Vec<ThreadHandle>,
     pub(super) cores: Cores,
-    /// QEMU's maps of the guest's memory: one, or one for each I/O thread.
+    /// QEMU's maps of the guest's memory: one, or one per I/O thread.
     pub(super) memory: Vec<GuestMemory>,
     pub(super) window: Window,
     pub(super) counts: Mutex<Windowed>,
@@ -114,12 +114,13 @@ impl Vm {
         handle.bell.ring();
     }
 
-    /// Whether every process has ended.
+    /// Returns true if every process has ended.
     pub(super) fn is_over(&self) -> bool {
         *lock(&self.processes) == 0
     }
 
-    /// A process has ended; others that only wait for slots are to notice that the window is over.
+    /// Records the end of a process, and wakes all threads: processes that wait for slots have to
+    /// notice that the window is over.
     pub(super) fn process_ended(&self) {
         *lock(&self.processes) -= 1;
         self.vcpus.iter().for_each(|vcpu| vcpu.bell.ring());
@@ -127,26 +128,27 @@ impl Vm {
     }
 }
 
-/// The CPU of the `number`th thread of those that are spread over cores: first one a core, then
-/// their siblings, then from the beginning.
+/// Returns the CPU of the `number`th thread that is spread over cores: first one per core, then the
+/// siblings, then again from the beginning.
 pub(super) fn cpu_of(model: &Model, number: u32) -> u32 {
     let per_core = model.cpus_per_socket() / model.cores_per_socket;
     let cores = model.sockets * model.cores_per_socket;
     number % cores * per_core + number / cores % per_core
 }
 
-/// `ppoll`, `io_submit`, the read of the completions' eventfd and `io_getevents`.
+/// Returns the cost of `ppoll`, `io_submit`, the read of the completions' eventfd and
+/// `io_getevents`.
 fn turn_ns(model: &Model, costs: &VmCosts) -> u64 {
     let bodies = &costs.device;
     let bodies_ns = bodies.poll.ns + bodies.submit.ns + bodies.reap.ns;
     (bodies_ns + 4.0 * model.threads.system_call.ns).round() as u64
 }
 
-/// How others reach an I/O thread.
+/// Handle through which other threads reach an I/O thread.
 pub(super) struct ThreadHandle {
     pub(super) cpu: u32,
     pub(super) bell: Arc<Doorbell<Simulated>>,
-    /// Queues whose notification nobody has looked at.
+    /// Bit set of queues with a notification that the thread has not handled.
     pub(super) kicked: std::sync::Mutex<u64>,
 }
 

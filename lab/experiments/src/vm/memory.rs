@@ -1,13 +1,13 @@
-//! `GuestMemory`: QEMU's map of the guest's memory, which all I/O threads look addresses up in.
+//! `GuestMemory`: QEMU's map of the guest's memory, used by all I/O threads to translate addresses.
 //!
-//! Each descriptor's address is translated by a look-up: it takes one mutex of the process, counts
-//! a reference to the map, releases the mutex, searches, and drops the reference. Both words are
-//! shared by all I/O threads, so that their lines cross cores at each look-up. The mutex is glibc's
-//! plain one, which does not spin: whoever finds it taken sleeps in a futex. Owned by `machine`,
-//! used by `iothread`; nothing else is held meanwhile. Invariant: the mutex's word is 0 free, 1
-//! taken, 2 taken and perhaps waited for.
-//! Source: `vring_map` and `get_indirect` (hw/virtio/dataplane/vring.c), `memory_region_find` and
-//! `address_space_get_flatview` (memory.c) of QEMU 2.1; RCU took their place in 2.3.
+//! The translation of each descriptor's address takes one mutex of the process, increments the
+//! map's reference count, releases the mutex, searches, and decrements the count. Both words are
+//! shared by all I/O threads, so their lines move between cores at each look-up. The mutex is
+//! glibc's default one, which does not spin: a thread that finds it taken sleeps in a futex. Owned
+//! by `machine`, used by `iothread`; no other lock is held meanwhile. Invariant: the mutex's word
+//! is 0 free, 1 taken, 2 taken with possible waiters. Source: `vring_map` and `get_indirect`
+//! (hw/virtio/dataplane/vring.c), `memory_region_find` and `address_space_get_flatview` (memory.c)
+//! of QEMU 2.1; RCU replaced them in 2.3.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -26,11 +26,11 @@ const LOOKUPS: u32 = 6;
 /// Look-ups of each further page: an entry and a buffer.
 const PAGE_LOOKUPS: u32 = 2;
 
-/// A mutex of glibc, with what waits for it.
+/// A glibc mutex with its waiters.
 struct Futex {
     word: SimWord,
     waiting: Mutex<VecDeque<(u64, SimParker)>>,
-    /// Numbers of those that waited.
+    /// Number given to the last waiter.
     last: Mutex<u64>,
 }
 
@@ -39,7 +39,7 @@ impl Futex {
         Futex { word: SimWord::new(0), waiting: Mutex::default(), last: Mutex::default() }
     }
 
-    /// Takes it; how often the caller slept for it.
+    /// Locks the mutex; returns how often the caller slept.
     fn lock(&self) -> u64 {
         // Acquire: pairs with the release in `unlock`.
         if self.word.compare_exchange(0, 1, Order::Acquire, Order::Relaxed).is_ok() {
@@ -56,8 +56,8 @@ impl Futex {
             };
             let parker = SimParker::new();
             lock(&self.waiting).push_back((number, parker.clone()));
-            // Relaxed: the kernel compares under its own lock; whoever unlocked before sees no 2
-            // here, whoever unlocks later finds this thread in line.
+            // Relaxed: the kernel compares under its own lock. A thread that unlocked before leaves
+            // no 2 here; one that unlocks later finds this thread in the queue.
             if self.word.load(Order::Relaxed) == 2 {
                 parker.park(None);
                 slept += 1;
@@ -91,7 +91,8 @@ impl GuestMemory {
         GuestMemory { mutex: Futex::new(), references: SimWord::new(1) }
     }
 
-    /// Translates the addresses of a request of so many pages; how often the caller slept.
+    /// Translates the addresses of a request of this many pages; returns how often the caller
+    /// slept.
     pub(super) fn translate(&self, pages: u32) -> u64 {
         let lookups = LOOKUPS + PAGE_LOOKUPS * pages.saturating_sub(1);
         (0..lookups).map(|_| self.look_up()).sum()

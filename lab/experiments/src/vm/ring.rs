@@ -1,10 +1,11 @@
 //! `Ring`: a virtqueue between guest and device, with the lock of the guest's driver.
 //!
-//! What both sides share lies on lines of the simulated machine: the two indices, the two event
-//! indices (VIRTIO_RING_F_EVENT_IDX, as the real thing), a line for each request's descriptors, one
-//! for eight entries of the used ring. The requests themselves are the simulation's own. The driver
-//! adds and takes back under one lock, as virtio_blk of Linux 3.17 does (`virtio_queue_rq`,
-//! `virtblk_done`). Invariant: a side looks at requests only up to the index that it has read.
+//! State shared by both sides lies on lines of the simulated machine: the two indexes, the two
+//! event indexes (VIRTIO_RING_F_EVENT_IDX), a line for each request's descriptors, and a line for
+//! eight entries of the used ring. The requests themselves are state of the simulation. The driver
+//! adds requests and takes them back under one lock, like virtio_blk of Linux 3.17
+//! (`virtio_queue_rq`, `virtblk_done`). Invariant: a side accesses requests only up to the index
+//! that it has read.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -16,9 +17,9 @@ use millrace_simulator::Simulated;
 use super::lock;
 use super::spinlock::{GuestLock, LockSeen, PauseLoop};
 
-/// Requests of a ring, QEMU's virtio-blk of 2014.
+/// Number of slots of a ring, as in QEMU's virtio-blk of 2014.
 const SLOTS: u32 = 128;
-/// Entries of the used ring on a line.
+/// Entries of the used ring per cache line.
 const USED_PER_LINE: u32 = 8;
 
 type SimLine = <Simulated as Machine>::Line<[u8; 64]>;
@@ -27,7 +28,7 @@ type SimWord = <Simulated as Machine>::Word;
 /// One I/O of the guest.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct VmRequest {
-    /// Descriptors that it has, from its adding to its taking back.
+    /// Descriptor slot of the request, from adding it to taking it back.
     pub(super) slot: u32,
     pub(super) vcpu: u32,
     pub(super) op: Op,
@@ -35,13 +36,13 @@ pub(super) struct VmRequest {
     pub(super) start_ns: u64,
 }
 
-/// The driver's side, under its lock.
+/// State of the driver's side, under its lock.
 #[derive(Debug)]
 pub(super) struct DriverSide {
     free: Vec<u32>,
     added: u64,
     taken: u64,
-    /// vCPUs whose process found no slot, in order.
+    /// vCPUs whose process found no free slot, in order.
     waiting: VecDeque<u32>,
 }
 
@@ -58,13 +59,13 @@ pub(super) struct Ring {
     used: Mutex<VecDeque<VmRequest>>,
 }
 
-/// Whether the other side asked to be told when the index passes its event index.
+/// Returns true if the other side asked for an event when the index passes its event index.
 fn needs_event(event: u64, new: u64, old: u64) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }
 
 impl Ring {
-    /// An empty ring; with `pause` the holders of its driver's lock may lose their CPU.
+    /// Creates an empty ring; with `pause` the holders of its driver's lock may be preempted.
     pub(super) fn new(pause: Option<PauseLoop>) -> Ring {
         let lines = |count: u32| (0..count).map(|_| SimLine::new([0; 64])).collect();
         let word = || SimWord::new(0);
@@ -83,13 +84,13 @@ impl Ring {
         }
     }
 
-    /// What happened at the driver's lock.
+    /// Returns the statistics of the driver's lock.
     pub(super) fn lock_seen(&self) -> LockSeen {
         self.driver.seen()
     }
 
-    /// The driver adds a request, at `work`'s cost; whether it must notify the device. `None`
-    /// without a free slot: the vCPU is told when there are some again.
+    /// Adds a request, at the cost of `work`; returns true if the driver must notify the device.
+    /// `None` without a free slot: the vCPU is told when slots are free again.
     pub(super) fn add(&self, mut request: VmRequest, work: impl FnOnce()) -> Option<bool> {
         let mut driver = self.driver.lock();
         let Some(slot) = driver.free.pop() else {
@@ -112,8 +113,9 @@ impl Ring {
         Some(needs_event(event, driver.added, old))
     }
 
-    /// The driver takes back what is done, each at `each`'s cost, until nothing is left, and asks
-    /// for an interrupt by the next one; all under its lock. Returns the vCPUs to be told of slots.
+    /// Takes back completed requests, each at the cost of `each`, until there are none left, and
+    /// asks for an interrupt by the next one; all under the driver's lock. Returns the vCPUs to be
+    /// told of free slots.
     pub(super) fn take_done(&self, mut each: impl FnMut(VmRequest)) -> Vec<u32> {
         let mut driver = self.driver.lock();
         let mut freed = 0;
@@ -135,26 +137,26 @@ impl Ring {
                 break;
             }
         }
-        // As many wake-ups as batches of 8 tags (BT_WAIT_BATCH of blk-mq).
+        // Wake as many as there are batches of 8 tags (BT_WAIT_BATCH of blk-mq).
         let told = driver.waiting.len().min(usize::div_ceil(freed, 8));
         driver.waiting.drain(..told).collect()
     }
 
-    /// The device's look: the index up to which there are requests.
+    /// Returns the index up to which there are requests for the device.
     pub(super) fn available(&self) -> u64 {
         // Acquire: pairs with the driver's release in `add`.
         self.avail_idx.load(Order::Acquire)
     }
 
-    /// The device takes the next request, which the index says is there.
+    /// Takes the next request for the device; the index says that there is one.
     pub(super) fn pop(&self) -> VmRequest {
         let request = lock(&self.avail).pop_front().expect("added before the index");
         self.descriptors[request.slot as usize].read();
         request
     }
 
-    /// The device has taken all up to `taken` and asks to be told of the next; whether there is
-    /// nothing more already.
+    /// Asks for a notification of the next request after the device has taken all up to `taken`;
+    /// returns true if there are no more requests already.
     pub(super) fn ask_for_kicks(&self, taken: u64) -> bool {
         self.avail_event.store(taken, Order::Relaxed);
         // Pairs with the driver's fence in `add`: one of the two sees the other.
@@ -162,13 +164,13 @@ impl Ring {
         self.available() == taken
     }
 
-    /// The device puts a request on the used ring as its `number`th; seen once published.
+    /// Puts a request on the used ring as its `number`th entry; visible once published.
     pub(super) fn push_used(&self, request: VmRequest, number: u64) {
         self.used_line(number).write();
         lock(&self.used).push_back(request);
     }
 
-    /// The device shows the driver what it has put there; whether it must interrupt.
+    /// Publishes entries of the used ring to the driver; returns true if the device must interrupt.
     pub(super) fn publish(&self, new: u64, old: u64) -> bool {
         // Release: pairs with the driver's acquire in `take_done`.
         self.used_idx.store(new, Order::Release);

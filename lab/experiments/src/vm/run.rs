@@ -1,7 +1,7 @@
-//! One row of a virtual machine: everything made inside the simulation, run, and counted.
+//! Runs one row of a virtual machine: builds everything inside the simulation, runs it, and counts.
 //!
-//! `run_vm` is what experiments call. The simulation ends when every process has: the last one
-//! wakes all that sleep.
+//! Experiments call `run_vm`. The simulation ends when every process has ended: the last one wakes
+//! all sleeping threads.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,23 +12,23 @@ use super::machine::Vm;
 use super::{Counts, LockSeen, VmCosts, VmPlan, guest, iothread, lock};
 use crate::load::bench::{BenchError, Interrupt};
 
-/// Virtual time after which a row that has not ended is given up.
+/// Limit on virtual time, after which a row is given up.
 const LIMIT_NS: u64 = 100_000_000_000;
 
-/// What a row was like.
+/// Results of a row.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct VmResult {
     pub(crate) iops: f64,
-    /// Mean, from submission in the guest to its reaping.
+    /// Mean latency from submission in the guest to reaping, in nanoseconds.
     pub(crate) latency_ns: f64,
-    /// In the window.
+    /// Counts in the window.
     pub(crate) counts: Counts,
-    /// Of all I/Os, warm-up included: host's context switches, and waiting for queues' locks.
+    /// Per I/O, warm-up included: the host's context switches, and the wait for the queues' locks.
     pub(crate) switches_per_io: f64,
     pub(crate) lock_wait_ns: f64,
-    /// At the queues' locks of all I/Os, unless holders are left alone.
+    /// Statistics of the queues' locks, warm-up included; zero if holders are not preempted.
     pub(crate) locks: LockSeen,
-    /// Part of the cores' time that they were not idle.
+    /// Fraction of the CPUs' time that was not idle.
     pub(crate) busy: f64,
     pub(crate) events: u64,
 }
@@ -45,7 +45,7 @@ pub(crate) fn run_vm(
     run_vm_until(model, costs, (plan, &Interrupt::default()))
 }
 
-/// Runs a row as [`run_vm`] does; an interrupt ends it early.
+/// Like [`run_vm`], but an interrupt ends the row early.
 ///
 /// # Errors
 /// As [`run_vm`].
@@ -71,7 +71,7 @@ pub(crate) fn run_vm_until(
     Ok(seen(&vm, &report))
 }
 
-/// The machine without what the plan leaves off.
+/// Returns the machine without the effects that the plan leaves off.
 fn with_effects(model: &Model, plan: &VmPlan) -> Model {
     let mut model = model.clone();
     if !plan.effects.sharing {
@@ -80,7 +80,7 @@ fn with_effects(model: &Model, plan: &VmPlan) -> Model {
     model
 }
 
-/// Lets each hyper-thread of a machine do what a core does.
+/// Makes each hyper-thread of a machine as fast as a core.
 pub(crate) fn share_nothing(model: &mut Model) {
     if let Some(threads) = &mut model.hyper_threads {
         threads.gain.factor = f64::from(threads.per_core);

@@ -1,13 +1,13 @@
-//! `GuestLock`: a spin lock of the guest's kernel, whose holder may lose its CPU.
+//! `GuestLock`: a spin lock of the guest's kernel, whose holder may be preempted.
 //!
-//! A ticket lock in one word: who serves and who comes next. The host knows nothing of it: it takes
-//! the CPU from a vCPU that holds it, or whose turn is next, as from any thread, and all others
-//! wait for that one. A vCPU that has spun for the window of pause-loop exiting exits, gives its
-//! CPU up if another thread wants it, and spins again. With preemption off it is a lock of the
-//! host's kernel, whose holders and waiters the simulated machine leaves alone.
-//! Source: `ticket_spin_lock` (arch/x86/include/asm/spinlock.h), `handle_pause` and `ple_window`
-//! (arch/x86/kvm/vmx.c), both Linux 3.17. Not modelled: the directed yield of `kvm_vcpu_on_spin`,
-//! which has the host prefer a vCPU that was preempted, and paravirtual spin locks.
+//! A ticket lock in one word: the ticket being served, and the next one. The host knows nothing of
+//! it: it may preempt a vCPU that holds the lock, or whose turn is next, and all others wait for
+//! that vCPU. A vCPU that has spun for the window of pause-loop exiting exits, gives up its CPU if
+//! another thread wants it, and spins again. With preemption off it is a lock of the host's kernel,
+//! whose holders and waiters the simulated machine does not preempt. Source: `ticket_spin_lock`
+//! (arch/x86/include/asm/spinlock.h), `handle_pause` and `ple_window` (arch/x86/kvm/vmx.c), both
+//! Linux 3.17. Not modelled: the directed yield of `kvm_vcpu_on_spin`, which makes the host prefer
+//! a preempted vCPU, and paravirtual spin locks.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard};
@@ -21,24 +21,24 @@ use super::lock;
 type SimLock<T> = <Simulated as Machine>::Lock<T>;
 type SimWord = <Simulated as Machine>::Word;
 
-/// One more in line.
+/// Adds one to the next ticket.
 const TICKET: u64 = 1 << 32;
-/// Whoever takes so long, with work of microseconds under the lock, must have lost its CPU.
+/// Time after which a holder must have been preempted, as work under the lock takes microseconds.
 const LOST_NS: u64 = 100_000;
 
-/// What happened at a lock.
+/// Statistics of a lock.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct LockSeen {
-    /// Time that vCPUs waited for it, whether they had a CPU meanwhile or not.
+    /// Time that vCPUs waited for the lock, with or without a CPU, in nanoseconds.
     pub(crate) wait_ns: u64,
     /// Exits of vCPUs that spun for the window.
     pub(crate) pauses: u64,
-    /// Times that who held it, or whose turn it was, had no CPU for longer than 100 us.
+    /// Number of times that the holder, or the next in line, had no CPU for longer than 100 us.
     pub(crate) lost: u64,
 }
 
 impl LockSeen {
-    /// With what happened at another.
+    /// Returns the sum of two statistics.
     pub(crate) fn plus(self, other: LockSeen) -> LockSeen {
         LockSeen {
             wait_ns: self.wait_ns + other.wait_ns,
@@ -48,33 +48,33 @@ impl LockSeen {
     }
 }
 
-/// Pause-loop exiting: how long a vCPU spins, and what it costs then.
+/// Pause-loop exiting: the time that a vCPU spins, and the cost of the exit.
 #[derive(Debug, Clone)]
 pub(super) struct PauseLoop {
     pub(super) window: Cost,
     pub(super) exit: Cost,
 }
 
-/// A lock of the guest's.
+/// A lock of the guest.
 pub(super) enum GuestLock<T: Send> {
-    /// The host may take the holder's CPU.
+    /// The host may preempt the holder.
     Preempted(TicketLock<T>),
-    /// The host leaves holders alone.
+    /// The host does not preempt holders.
     Left(SimLock<T>),
 }
 
-/// A ticket lock of words.
+/// A ticket lock built from words.
 pub(super) struct TicketLock<T> {
     word: SimWord,
     value: Mutex<T>,
-    /// When it was released last.
+    /// Time of the last release.
     released_ns: Mutex<u64>,
     pause: PauseLoop,
     seen: Mutex<LockSeen>,
 }
 
 impl<T: Send> GuestLock<T> {
-    /// A lock around `value`; with `pause` its holders may lose their CPU.
+    /// Creates a lock around `value`; with `pause` its holders may be preempted.
     pub(super) fn new(value: T, pause: Option<PauseLoop>) -> GuestLock<T> {
         match pause {
             None => GuestLock::Left(SimLock::new("virtqueue", value)),
@@ -88,7 +88,7 @@ impl<T: Send> GuestLock<T> {
         }
     }
 
-    /// Waits for it and takes it.
+    /// Waits for the lock and takes it.
     pub(super) fn lock(&self) -> GuestGuard<'_, T> {
         match self {
             GuestLock::Left(inner) => GuestGuard::Left(inner.lock()),
@@ -96,7 +96,8 @@ impl<T: Send> GuestLock<T> {
         }
     }
 
-    /// What happened so far; nothing if holders are left alone, whose lock the machine counts.
+    /// Returns the statistics so far; zero if holders are not preempted, whose lock the machine
+    /// counts.
     pub(super) fn seen(&self) -> LockSeen {
         match self {
             GuestLock::Left(_) => LockSeen::default(),
@@ -105,7 +106,7 @@ impl<T: Send> GuestLock<T> {
     }
 }
 
-/// The time: for counting, which must cost the guest nothing.
+/// Returns the virtual time for statistics, without a cost to the guest.
 fn now_ns() -> u64 {
     <Simulated as Machine>::Meter::now()
 }
@@ -124,7 +125,7 @@ impl<T: Send> TicketLock<T> {
             let turn_ns = released_ns.max(start_ns);
             seen.lost += u64::from(now_ns.saturating_sub(turn_ns) > LOST_NS);
         }
-        let value = self.value.try_lock().expect("the ticket says whose turn it is");
+        let value = self.value.try_lock().expect("the ticket gives exclusive access");
         GuestGuard::Preempted { of: self, value: Some(value), since_ns: now_ns() }
     }
 
@@ -141,7 +142,7 @@ impl<T: Send> TicketLock<T> {
             }
             lock(&self.seen).pauses += 1;
             charge(&self.pause.exit, 1);
-            // Another thread that wants the CPU gets it here.
+            // Give another thread that wants the CPU a chance to run.
             Simulated::spin_until(now_ns() + 1, || false);
         }
     }
@@ -155,12 +156,12 @@ impl<T: Send> TicketLock<T> {
     }
 }
 
-/// Holds a [`GuestLock`].
+/// Keeps a [`GuestLock`] locked until dropped.
 pub(super) enum GuestGuard<'a, T: Send> {
     Left(SimGuard<'a, T>),
     Preempted {
         of: &'a TicketLock<T>,
-        /// Until it is dropped.
+        /// None only while the guard is being dropped.
         value: Option<MutexGuard<'a, T>>,
         since_ns: u64,
     },
@@ -181,7 +182,9 @@ impl<T: Send> Deref for GuestGuard<'_, T> {
     fn deref(&self) -> &T {
         match self {
             GuestGuard::Left(guard) => guard,
-            GuestGuard::Preempted { value, .. } => value.as_ref().expect("until it is dropped"),
+            GuestGuard::Preempted { value, .. } => {
+                value.as_ref().expect("the guard holds the value until it is dropped")
+            }
         }
     }
 }
@@ -190,7 +193,9 @@ impl<T: Send> DerefMut for GuestGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         match self {
             GuestGuard::Left(guard) => guard,
-            GuestGuard::Preempted { value, .. } => value.as_mut().expect("until it is dropped"),
+            GuestGuard::Preempted { value, .. } => {
+                value.as_mut().expect("the guard holds the value until it is dropped")
+            }
         }
     }
 }

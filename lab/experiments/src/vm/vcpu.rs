@@ -1,10 +1,10 @@
-//! `Vcpu`: a vCPU as other threads see it: interrupts that wait, and how it is told of them.
+//! `Vcpu`: a vCPU as other threads see it: its pending interrupts, and their delivery.
 //!
-//! A sender marks the interrupt. One that was marked already says nothing more. If the vCPU is
-//! halted its thread is woken; if it runs in the guest on another core that gets an IPI, and the
-//! vCPU an exit when it next looks; if its thread only waits for its core the interrupt goes in
-//! with the next entry, free of charge. A vCPU looks between two requests: an interrupt does not
-//! come in the middle of one. Kernel counterpart: `kvm_vcpu_kick`.
+//! A sender marks the interrupt; if it was already marked there is nothing more to do. If the vCPU
+//! is halted its thread is woken. If it runs in the guest on another core, that core gets an IPI,
+//! and the vCPU exits when it next checks. If its thread only waits for its core, the interrupt is
+//! delivered with the next entry, free of charge. A vCPU checks between two requests: an interrupt
+//! does not come in the middle of one. Kernel counterpart: `kvm_vcpu_kick`.
 
 use std::sync::Mutex;
 
@@ -14,14 +14,14 @@ use millrace_simulator::{Model, Simulated};
 use super::lock;
 use super::ring::VmRequest;
 
-/// The bit of IPIs; those below are queues.
+/// Interrupt bit of IPIs; lower bits are queues.
 pub(super) const IPI: u64 = 1 << 63;
 
-/// The vCPU that runs on each core at this moment, as far as the threads have said.
+/// The vCPU that runs on each core, as far as the threads have reported.
 #[derive(Debug)]
 pub(super) struct Cores {
     running: Mutex<Vec<Option<u32>>>,
-    /// Sending an IPI from one to another.
+    /// Cost of sending an IPI between cores, in nanoseconds.
     send_ns: u64,
 }
 
@@ -33,7 +33,8 @@ impl Cores {
         }
     }
 
-    /// The caller has its CPU: a vCPU, or an I/O thread or a vCPU that halts.
+    /// Records that the caller runs on its CPU: a vCPU in the guest, or None for an I/O thread or a
+    /// vCPU that halts.
     pub(super) fn enter(&self, vcpu: Option<&Vcpu>) {
         let cpu = Simulated::cpu().0;
         if let Some(vcpu) = vcpu {
@@ -50,13 +51,13 @@ impl Cores {
 /// A vCPU.
 pub(super) struct Vcpu {
     pub(super) number: u32,
-    /// Where its thread ran last, as far as it has said: the simulation's own state.
+    /// CPU on which its thread ran last, as far as it has reported; state of the simulation itself.
     cpu: Mutex<u32>,
     pending: <Simulated as Machine>::Word,
     pub(super) bell: Doorbell<Simulated>,
-    /// An IPI made or will make it exit.
+    /// True if an IPI made, or will make, the vCPU exit.
     kicked: Mutex<bool>,
-    /// Requests of its own that another vCPU has taken back, and the head of their list.
+    /// Requests of this vCPU that another vCPU has taken back, and the head of their list.
     remote: Mutex<Vec<VmRequest>>,
     remote_head: <Simulated as Machine>::Word,
 }
@@ -75,45 +76,45 @@ impl Vcpu {
         }
     }
 
-    /// Where its thread ran last.
+    /// Returns the CPU on which the thread ran last.
     pub(super) fn cpu(&self) -> u32 {
         *lock(&self.cpu)
     }
 
-    /// Marks an interrupt and tells the vCPU.
+    /// Marks an interrupt and notifies the vCPU.
     pub(super) fn interrupt(&self, bit: u64, cores: &Cores) {
-        // Relaxed: the doorbell's fence orders it before the look at the bell.
+        // Relaxed: the doorbell's fence orders it before the check of the doorbell.
         if self.pending.fetch_or(bit, Order::Relaxed) & bit != 0 {
             return;
         }
         self.bell.ring();
         if self.cpu() != Simulated::cpu().0 && cores.has(self.cpu(), self.number) {
             *lock(&self.kicked) = true;
-            // What it costs the vCPU is part of its exit.
+            // The cost to the vCPU is part of its exit.
             Simulated::charge(cores.send_ns);
         }
     }
 
-    /// Whether there is one.
+    /// Returns true if an interrupt is pending.
     pub(super) fn is_interrupted(&self) -> bool {
-        // Acquire: what was done before the marking is seen.
+        // Acquire: makes visible what the sender did before it marked the interrupt.
         self.pending.load(Order::Acquire) != 0
     }
 
-    /// Takes all that wait, and whether they made it exit.
+    /// Takes all pending interrupts; also returns true if they made the vCPU exit.
     pub(super) fn take_interrupts(&self) -> (u64, bool) {
         let bits = self.pending.swap(0, Order::AcqRel);
         (bits, std::mem::take(&mut *lock(&self.kicked)))
     }
 
-    /// Another vCPU hands over a request of this one; whether this must be told by an IPI.
+    /// Hands over a request of this vCPU from another vCPU; returns true if an IPI must be sent.
     pub(super) fn hand_over(&self, request: VmRequest) -> bool {
         lock(&self.remote).push(request);
         // AcqRel: pairs with the swap in `take_remote`.
         self.remote_head.swap(1, Order::AcqRel) == 0
     }
 
-    /// Takes what was handed over.
+    /// Takes the requests that were handed over.
     pub(super) fn take_remote(&self) -> Vec<VmRequest> {
         // AcqRel: pairs with the swap in `hand_over`.
         self.remote_head.swap(0, Order::AcqRel);

@@ -1,39 +1,39 @@
-//! `Fabric`: how far CPUs are from each other, and the links that a cache line crosses.
+//! `Fabric`: distances between CPUs, and the links that a cache line crosses.
 //!
-//! Owned by a simulation, made from its model with all times in picoseconds. Asked by line.rs and
-//! lock.rs. A transfer occupies each link on its path for the bytes of a line and its header; later
-//! ones queue in order of request. Left out: snoop traffic, and the links to memory.
+//! Owned by a simulation and made from its model, with all times in picoseconds. Used by line.rs
+//! and lock.rs. A transfer occupies each link on its path for the bytes of a line and its header;
+//! later transfers queue in order of request. Not modelled: snoop traffic, and the links to memory.
 
 use std::vec;
 use std::vec::Vec;
 
-use crate::model::prices::{TransferPrices, Wanted};
+use crate::model::prices::{TransferKind, TransferPrices};
 use crate::model::time::PS_PER_NS;
 use crate::model::transfer::Transfer;
 use crate::model::{Model, Rate, Wiring};
 
-/// Bytes that a line takes on a link: its 64, and a header.
+/// Bytes that a cache line occupies on a link: its 64 bytes and a header.
 const LINE_BYTES: u64 = 80;
 
 fn line_ps(rate: &Rate) -> u64 {
     (LINE_BYTES as f64 * PS_PER_NS as f64 / rate.bytes_per_ns).round() as u64
 }
 
-/// No link.
+/// Marks an unused entry of `SocketPath::links`.
 const NONE: u16 = u16::MAX;
 
-/// The one bus: the link that a socket would have to itself.
+/// Index of the only link with `Wiring::Bus`.
 const BUS: u16 = 0;
 
-/// From one socket to another.
+/// The connection from one socket to another.
 #[derive(Debug, Clone, Copy)]
-struct Path {
+struct SocketPath {
     prices: TransferPrices,
-    /// Links crossed, first to last.
+    /// Indexes of the links crossed, first to last; `NONE` fills up.
     links: [u16; 2],
 }
 
-/// A link in one direction.
+/// State of a link in one direction.
 #[derive(Debug, Clone, Copy, Default)]
 struct LinkState {
     line_ps: u64,
@@ -41,28 +41,28 @@ struct LinkState {
     lines: u64,
 }
 
-/// What one link carried, in one direction.
+/// Traffic of one link in one direction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LinkUse {
-    /// Whether it joins boards, rather than sockets.
+    /// True for a link between boards, false for a link between sockets.
     pub board: bool,
-    /// Socket or board that the lines came from.
+    /// Socket or board that sent the lines.
     pub from: u32,
-    /// Socket or board that they went to.
+    /// Socket or board that received the lines.
     pub to: u32,
     /// Bytes carried.
     pub bytes: u64,
-    /// How long it was occupied.
+    /// Time for which the link was occupied, in nanoseconds.
     pub busy_ns: u64,
 }
 
-/// Distances and links.
+/// Distances and links between all sockets.
 #[derive(Debug)]
 pub(crate) struct Fabric {
     cpus_per_socket: usize,
     sockets: usize,
     boards: usize,
-    paths: Vec<Path>,
+    paths: Vec<SocketPath>,
     links: Vec<LinkState>,
 }
 
@@ -84,13 +84,13 @@ impl Fabric {
         Fabric { cpus_per_socket, sockets, boards, paths, links }
     }
 
-    /// The socket of a CPU.
+    /// Returns the socket of a CPU.
     #[inline]
     pub(crate) fn socket_of(&self, cpu: usize) -> usize {
         cpu / self.cpus_per_socket
     }
 
-    /// CPUs of a socket: the first, and how many.
+    /// Returns a socket's first CPU and its number of CPUs.
     #[inline]
     pub(crate) fn cpus_of(&self, socket: usize) -> (usize, usize) {
         (socket * self.cpus_per_socket, self.cpus_per_socket)
@@ -101,26 +101,27 @@ impl Fabric {
     }
 
     #[inline]
-    fn path(&self, from: usize, to: usize) -> &Path {
+    fn path(&self, from: usize, to: usize) -> &SocketPath {
         &self.paths[from * self.sockets + to]
     }
 
-    /// Time of a transfer between two sockets with the links free.
+    /// Returns the time of a transfer between two sockets over idle links, in picoseconds.
     #[inline]
-    pub(crate) fn transfer_ps(&self, from: usize, to: usize, wanted: Wanted) -> u64 {
+    pub(crate) fn transfer_ps(&self, from: usize, to: usize, wanted: TransferKind) -> u64 {
         self.path(from, to).prices.of(wanted)
     }
 
-    /// Sends `lines` lines at a time: how long they wait for links and take in all.
+    /// Sends `lines` cache lines, and returns the total time in picoseconds, including the wait for
+    /// busy links.
     #[inline]
     pub(crate) fn send(
         &mut self,
         now_ps: u64,
         (from, to): (usize, usize),
         lines: u64,
-        wanted: Wanted,
+        wanted: TransferKind,
     ) -> u64 {
-        let Path { prices, links } = *self.path(from, to);
+        let SocketPath { prices, links } = *self.path(from, to);
         let mut wait_ps = 0;
         for link in links.into_iter().take_while(|link| *link != NONE) {
             let link = &mut self.links[usize::from(link)];
@@ -131,7 +132,7 @@ impl Fabric {
         prices.of(wanted) * lines + wait_ps
     }
 
-    /// What each link that was used carried.
+    /// Returns the traffic of each link that carried anything.
     pub(crate) fn link_use(&self) -> Vec<LinkUse> {
         let of_sockets = self.sockets * self.sockets;
         let row = |(index, link): (usize, &LinkState)| {
@@ -152,9 +153,13 @@ impl Fabric {
     }
 }
 
-fn path(model: &Model, (from, to): (usize, usize), (sockets, per_board): (usize, usize)) -> Path {
+fn path(
+    model: &Model,
+    (from, to): (usize, usize),
+    (sockets, per_board): (usize, usize),
+) -> SocketPath {
     let cache = &model.cache;
-    let made = |transfer: &Transfer, links| Path {
+    let made = |transfer: &Transfer, links| SocketPath {
         prices: TransferPrices::new(transfer, &model.cpu.locked),
         links,
     };
@@ -175,8 +180,8 @@ fn path(model: &Model, (from, to): (usize, usize), (sockets, per_board): (usize,
     if model.wiring == Wiring::Full || around == 1 || around == per_board - 1 {
         return made(&cache.one_hop, [link(from, to), NONE]);
     }
-    // Over the next socket of the board, whichever way: beyond two hops the ring is a model's
-    // approximation.
+    // The path crosses the next socket of the board, whichever direction is shorter: rings with
+    // paths of more than two hops are approximated.
     let next = board_from * per_board + (from + 1) % per_board;
     made(&cache.two_hops, [link(from, next), link(next, to)])
 }
@@ -188,18 +193,18 @@ mod tests {
     #[test]
     fn transfers_of_any_two_sockets_wait_for_the_one_bus_and_not_for_links_of_others() {
         let mut model = Model::plain(4, 1);
-        let alone_ps = Fabric::new(&model).send(0, (0, 1), 1, Wanted::Load);
+        let alone_ps = Fabric::new(&model).send(0, (0, 1), 1, TransferKind::Load);
         let second_ps = |model: &Model| {
             let mut fabric = Fabric::new(model);
-            fabric.send(0, (0, 1), 1, Wanted::Load);
-            fabric.send(0, (2, 3), 1, Wanted::Load)
+            fabric.send(0, (0, 1), 1, TransferKind::Load);
+            fabric.send(0, (2, 3), 1, TransferKind::Load)
         };
         assert_eq!(second_ps(&model), alone_ps);
         model.wiring = Wiring::Bus;
         assert_eq!(second_ps(&model), alone_ps + line_ps(&model.cache.link));
         let mut fabric = Fabric::new(&model);
-        fabric.send(0, (3, 0), 1, Wanted::Load);
-        fabric.send(0, (1, 2), 2, Wanted::Load);
+        fabric.send(0, (3, 0), 1, TransferKind::Load);
+        fabric.send(0, (1, 2), 2, TransferKind::Load);
         let [bus] = &fabric.link_use()[..] else { panic!("one bus, for both") };
         assert_eq!((bus.from, bus.to, bus.bytes), (0, 0, 3 * LINE_BYTES));
     }

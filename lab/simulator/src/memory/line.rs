@@ -1,33 +1,34 @@
-//! Cache lines: who holds one, and what an access to it costs (`Caches`).
+//! Cache lines: the CPUs that hold a line, and the cost of each access (`Caches`).
 //!
 //! A `LineState` lies beside each word, line and lock. Its fields are atomics only so that it may
-//! be shared; within a simulation one thread of the system touches it. It belongs to the simulation
-//! whose number it bears and is as new to any other: in no cache. States: in no cache; exclusive
-//! (dirty or not); shared by a set. Transfers of one line are serialised by its `busy_until`;
-//! a CPU that wants it meanwhile waits for its turn first (line_queue.rs). Left out: capacity
-//! misses, prefetching, store buffers, and the overlap of several misses.
+//! be shared; within a simulation only one system thread touches it. Its content is valid for the
+//! simulation whose number (`epoch`) it bears; for any other simulation the line is in no cache.
+//! States: in no cache; exclusive (dirty or not); shared by a set of CPUs. `busy_until_ps`
+//! serialises the transfers of a line; a CPU that wants it meanwhile waits for its turn first
+//! (line_queue.rs). Not modelled: capacity misses, prefetching, store buffers, and overlapping
+//! misses.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crate::memory::fabric::Fabric;
 use crate::model::Model;
-use crate::model::prices::{LinePrices, Wanted};
+use crate::model::prices::{LinePrices, TransferKind};
 
-/// No CPU holds the line.
+/// `holder` of a line that no cache has.
 const NOBODY: u32 = u32::MAX;
-/// In `holder`: it is the only one.
+/// Bit of `holder` that says that no other CPU has the line.
 const EXCLUSIVE: u32 = 1 << 31;
 
-/// The instruction that writes a line.
+/// Kind of the instruction that writes a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Written {
-    /// By an ordinary store.
+pub(crate) enum WriteKind {
+    /// An ordinary store.
     Plain,
-    /// By an atomic instruction, which costs more.
+    /// An atomic instruction, which costs more.
     Locked,
 }
 
-/// A set of CPUs.
+/// A set of CPUs, as a bit map.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct CpuSet([u64; 4]);
 
@@ -44,7 +45,7 @@ impl CpuSet {
         self.0[cpu >> 6] & (1 << (cpu & 63)) != 0
     }
 
-    /// Whether one of `count` CPUs from `first` on is in it.
+    /// Returns true if the set has one of the `count` CPUs from `first` on.
     fn has_any(&self, first: usize, count: usize) -> bool {
         let (mut cpu, end) = (first, first + count);
         while cpu < end {
@@ -59,19 +60,19 @@ impl CpuSet {
     }
 }
 
-/// The CPUs that hold a line.
+/// Coherence state of a cache line.
 #[derive(Debug)]
 pub(crate) struct LineState {
-    /// The simulation that the rest belongs to.
+    /// Number of the simulation that the other fields belong to.
     epoch: AtomicU32,
-    /// The CPU that fetched it last.
+    /// CPU that fetched the line last, with the `EXCLUSIVE` bit.
     holder: AtomicU32,
-    /// List of the threads that wait for a write to it; 0: none.
+    /// Number of the list of threads that wait for a write to the line; 0: none.
     pub(crate) watch: AtomicU32,
-    /// List of the threads that wait for their turn; 0: there never were any.
+    /// Number of the queue of threads that wait to access the line; 0 if none has ever waited.
     pub(crate) queue: AtomicU32,
     busy_until_ps: AtomicU64,
-    /// The CPUs that hold it, unless one does exclusively.
+    /// CPUs that share the line; unused while one holds it exclusively.
     sharers: [AtomicU64; 4],
 }
 
@@ -87,7 +88,7 @@ impl LineState {
         }
     }
 
-    /// A line that another simulation used last is new to this one.
+    /// Resets the state if another simulation used the line last.
     #[inline]
     pub(crate) fn renew(&self, epoch: u32) {
         if self.epoch.load(Relaxed) != epoch {
@@ -100,25 +101,25 @@ impl LineState {
         }
     }
 
-    /// Until when it is on its way to somebody.
+    /// Returns the end of the line's latest transfer, in picoseconds.
     #[inline]
     pub(crate) fn busy_until_ps(&self) -> u64 {
         self.busy_until_ps.load(Relaxed)
     }
 
-    /// The CPU that has fetched it last, if any has.
+    /// Returns the CPU that fetched the line last, if any.
     pub(crate) fn last_holder(&self) -> Option<usize> {
         let holder = self.holder.load(Relaxed);
         (holder != NOBODY).then_some((holder & !EXCLUSIVE) as usize)
     }
 
-    /// Whether it is in the CPU's own cache and in no other.
+    /// Returns true if the line is in this CPU's cache and in no other.
     #[inline]
     pub(crate) fn is_only_in(&self, cpu: usize) -> bool {
         self.holder.load(Relaxed) == cpu as u32 | EXCLUSIVE
     }
 
-    /// Whether the CPU is one of those that share it.
+    /// Returns true if the CPU is one of several that share the line.
     #[inline]
     pub(crate) fn is_shared_by(&self, cpu: usize) -> bool {
         let holder = self.holder.load(Relaxed);
@@ -136,7 +137,8 @@ impl LineState {
         self.sharers.iter().zip(set.0).for_each(|(word, bits)| word.store(bits, Relaxed));
     }
 
-    /// Makes it shared by a set, `holder` having fetched it last, and busy until a time.
+    /// Makes the line shared by a set of CPUs. `holder` fetched it last, and it is busy until the
+    /// given time.
     pub(crate) fn share(&self, set: CpuSet, holder: usize, busy_until_ps: u64) {
         self.set_sharers(set);
         self.holder.store(holder as u32, Relaxed);
@@ -144,20 +146,20 @@ impl LineState {
     }
 }
 
-/// An access of a CPU: when, and how much.
+/// An access of a CPU to one or more lines.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Access {
+pub(crate) struct LineAccess {
     pub(crate) cpu: usize,
     pub(crate) now_ps: u64,
-    /// Lines that move together.
+    /// Number of cache lines that are transferred together.
     pub(crate) lines: u64,
 }
 
-/// The caches of all CPUs, and what joins them.
+/// The caches of all CPUs, and the interconnect.
 #[derive(Debug)]
 pub(crate) struct Caches {
     pub(crate) fabric: Fabric,
-    /// Whether a line goes to one CPU at a time.
+    /// If true, concurrent transfers of one line are serialised.
     pub(crate) queueing: bool,
     prices: LinePrices,
 }
@@ -168,10 +170,10 @@ impl Caches {
         Caches { fabric: Fabric::new(model), queueing: model.cache.queueing, prices }
     }
 
-    /// A CPU reads a line: when it has it.
+    /// Reads a line and returns the time at which the CPU has it, in picoseconds.
     #[inline]
-    pub(crate) fn read(&mut self, line: &LineState, access: Access) -> u64 {
-        let Access { cpu, now_ps, lines } = access;
+    pub(crate) fn read(&mut self, line: &LineState, access: LineAccess) -> u64 {
+        let LineAccess { cpu, now_ps, lines } = access;
         let holder = line.holder.load(Relaxed);
         let exclusive = holder != NOBODY && holder & EXCLUSIVE != 0;
         let mut sharers = line.sharers();
@@ -179,7 +181,7 @@ impl Caches {
             return now_ps + self.prices.l1 * lines;
         }
         let source = holder & !EXCLUSIVE;
-        let wanted = if exclusive { Wanted::Load } else { Wanted::Shared };
+        let wanted = if exclusive { TransferKind::Load } else { TransferKind::Shared };
         if exclusive {
             sharers = CpuSet::default();
             sharers.add(source as usize);
@@ -191,9 +193,14 @@ impl Caches {
         end_ps
     }
 
-    /// A CPU writes a line: when it has.
+    /// Writes a line and returns the time at which the write is done, in picoseconds.
     #[inline]
-    pub(crate) fn write(&mut self, line: &LineState, access: Access, written: Written) -> u64 {
+    pub(crate) fn write(
+        &mut self,
+        line: &LineState,
+        access: LineAccess,
+        written: WriteKind,
+    ) -> u64 {
         let mine = access.cpu as u32 | EXCLUSIVE;
         let holder = line.holder.load(Relaxed);
         let moved = match holder == mine {
@@ -201,7 +208,7 @@ impl Caches {
             false => self.invalidate(line, holder, access, written),
         };
         let end_ps = moved.unwrap_or_else(|| {
-            let locked = if written == Written::Locked { self.prices.locked } else { 0 };
+            let locked = if written == WriteKind::Locked { self.prices.locked } else { 0 };
             access.now_ps + self.prices.l1 * access.lines + locked
         });
         line.holder.store(mine, Relaxed);
@@ -209,18 +216,18 @@ impl Caches {
         end_ps
     }
 
-    /// Takes a line from all others: the farthest of them decides how long that takes. None if
-    /// nobody else has it.
+    /// Invalidates the line in all other caches and returns when that is done; the farthest cache
+    /// decides. Returns None if no other cache has the line.
     fn invalidate(
         &mut self,
         line: &LineState,
         holder: u32,
-        access: Access,
-        written: Written,
+        access: LineAccess,
+        written: WriteKind,
     ) -> Option<u64> {
         let wanted = match written {
-            Written::Plain => Wanted::Store,
-            Written::Locked => Wanted::Atomic,
+            WriteKind::Plain => TransferKind::Store,
+            WriteKind::Locked => TransferKind::Atomic,
         };
         let from = if holder == NOBODY {
             None
@@ -234,16 +241,16 @@ impl Caches {
         Some(self.fetch(line, from, access, wanted))
     }
 
-    /// The socket that a shared line comes from: the reader's own if the line is there, else that
-    /// of the CPU that fetched it last.
+    /// Returns the socket that supplies a shared line: the reader's own if the line is there,
+    /// otherwise the socket of the CPU that fetched it last.
     fn nearest(&self, sharers: &CpuSet, last: usize, cpu: usize) -> usize {
         let here = self.fabric.socket_of(cpu);
         let (first, count) = self.fabric.cpus_of(here);
         if sharers.has_any(first, count) { here } else { self.fabric.socket_of(last) }
     }
 
-    /// The socket of a set's CPU that is farthest from a CPU.
-    fn farthest(&self, set: &CpuSet, cpu: usize, wanted: Wanted) -> Option<usize> {
+    /// Returns the socket, among those of the set's CPUs, that is farthest from a CPU.
+    fn farthest(&self, set: &CpuSet, cpu: usize, wanted: TransferKind) -> Option<usize> {
         let here = self.fabric.socket_of(cpu);
         let holds = |socket: &usize| {
             let (first, count) = self.fabric.cpus_of(*socket);
@@ -253,19 +260,19 @@ impl Caches {
         sockets.max_by_key(|socket| self.fabric.transfer_ps(*socket, here, wanted))
     }
 
-    /// When a transfer from a socket (or from memory) to a CPU ends.
+    /// Transfers a line from a socket (or from memory) to a CPU, and returns the time of arrival.
     fn fetch(
         &mut self,
         line: &LineState,
         from: Option<usize>,
-        access: Access,
-        wanted: Wanted,
+        access: LineAccess,
+        wanted: TransferKind,
     ) -> u64 {
-        let Access { cpu, now_ps, lines } = access;
+        let LineAccess { cpu, now_ps, lines } = access;
         let here = self.fabric.socket_of(cpu);
         let takes_ps = match (from, wanted) {
             (Some(socket), _) => self.fabric.send(now_ps, (socket, here), lines, wanted),
-            (None, Wanted::Atomic) => self.prices.memory * lines + self.prices.locked,
+            (None, TransferKind::Atomic) => self.prices.memory * lines + self.prices.locked,
             (None, _) => self.prices.memory * lines,
         };
         let free_ps = if self.queueing { line.busy_until_ps.load(Relaxed) } else { 0 };

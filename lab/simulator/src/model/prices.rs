@@ -1,8 +1,8 @@
-//! `Prices`: a model's costs as the simulation charges them, integers in picoseconds.
+//! `Prices`: a model's costs converted to integer picoseconds, as the simulation charges them.
 //!
-//! Made once per simulation: what lines cost for the caches, what threads cost for the scheduler,
-//! the rest for the world. Shares are in 1/65536, so that no run depends on how a compiler orders
-//! floating point operations.
+//! Made once per simulation: line costs for the caches, thread costs for the scheduler, the rest
+//! for the world. Fractions are in units of 1/65536, so that no run depends on the compiler's order
+//! of floating-point operations.
 
 use millrace_random::SplitMix64;
 
@@ -11,31 +11,31 @@ use crate::model::transfer::Transfer;
 use crate::model::{CacheCosts, Cost, CpuCosts, Model, ThreadCosts};
 use millrace_machine::Stage;
 
-/// Costs of accesses to cache lines in picoseconds.
+/// Costs of accesses to cache lines, in picoseconds.
 #[derive(Debug)]
 pub(crate) struct LinePrices {
     pub(crate) l1: u64,
     pub(crate) memory: u64,
-    /// Added by an atomic instruction to a hit, or to a line from memory.
+    /// Extra cost of an atomic instruction that hits the cache or loads the line from memory.
     pub(crate) locked: u64,
 }
 
-/// All other costs of a model in picoseconds.
+/// Costs that are charged outside the caches and the scheduler, in picoseconds.
 #[derive(Debug)]
 pub(crate) struct Prices {
-    /// In 1/65536.
+    /// Fraction of spinner reads served before the next holder's, in 1/65536.
     pub(crate) spinner: u64,
     pub(crate) fence: u64,
     pub(crate) clock_read: u64,
     pub(crate) spin_poll: u64,
     work: [u64; 7],
-    /// Lines under the lock of the single-queue design.
+    /// Least number of cache lines written under the single-queue design's lock.
     pub(crate) request_queue_lines: u64,
-    /// In 1/65536.
+    /// Greatest relative deviation of a work charge, in 1/65536.
     jitter: u64,
 }
 
-/// Costs of threads in picoseconds.
+/// Costs of threads, in picoseconds.
 #[derive(Debug)]
 pub(crate) struct ThreadPrices {
     pub(crate) system_call: u64,
@@ -48,32 +48,33 @@ pub(crate) struct ThreadPrices {
     pub(crate) fairness: Option<FairPrices>,
 }
 
-/// Costs of `Fairness` in picoseconds.
+/// Parameters of `Fairness`, in picoseconds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FairPrices {
     pub(crate) granularity: u64,
     pub(crate) credit: u64,
 }
 
-/// What a line is got for.
+/// Purpose of a cache line transfer, which decides its price.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wanted {
-    /// To read what one CPU alone holds.
+pub(crate) enum TransferKind {
+    /// Load of a line that one CPU holds exclusively.
     Load,
-    /// To read what several hold.
+    /// Load of a line that several CPUs share.
     Shared,
-    /// To write it by an ordinary store.
+    /// Ordinary store.
     Store,
-    /// To write it by an atomic instruction.
+    /// Atomic instruction.
     Atomic,
 }
 
-/// A `Transfer` in picoseconds, by [`Wanted`].
+/// Prices of a `Transfer` in picoseconds, indexed by [`TransferKind`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TransferPrices([u64; 4]);
 
 impl TransferPrices {
-    /// `locked` is what an atomic instruction costs more than a store where nothing else is said.
+    /// Converts a transfer's costs. `locked` is the extra cost of an atomic instruction over a
+    /// store, used if the transfer does not give its own.
     pub(crate) fn new(transfer: &Transfer, locked: &Cost) -> Self {
         let ps = |ns: f64| (ns * PS_PER_NS as f64).round() as u64;
         let (load, store) = (transfer.ns, transfer.store_ns.unwrap_or(transfer.ns));
@@ -82,9 +83,9 @@ impl TransferPrices {
         TransferPrices([load, shared, store, atomic].map(ps))
     }
 
-    /// The price of getting a line for this.
+    /// Returns the price of a transfer for this purpose.
     #[inline]
-    pub(crate) fn of(&self, wanted: Wanted) -> u64 {
+    pub(crate) fn of(&self, wanted: TransferKind) -> u64 {
         self.0[wanted as usize]
     }
 }
@@ -131,13 +132,13 @@ impl Prices {
         }
     }
 
-    /// What units of a stage take this time.
+    /// Returns the time of `units` units of a stage in picoseconds, with random jitter.
     pub(crate) fn work_ps(&self, stage: Stage, units: u32, random: &mut SplitMix64) -> u64 {
         let work_ps = self.work[stage as usize] * u64::from(units);
         if self.jitter == 0 || work_ps == 0 {
             return work_ps;
         }
-        // Up to `jitter` more or less: 2^16 stands for one.
+        // Deviation of up to `jitter` either way; 2^16 stands for one.
         let spread = ((random.next() >> 48) * self.jitter) >> 15;
         (work_ps * (65_536 + spread - self.jitter)) >> 16
     }

@@ -1,15 +1,16 @@
 //! Units of virtual time.
 //!
-//! Leaf of the simulated machine: knows only the model's costs. Called by whatever counts time.
+//! Leaf module of the simulated machine: depends only on the model's costs. Used wherever time is
+//! counted.
 
 use crate::model::Cost;
 
-/// Picoseconds, in which the simulation counts, in a nanosecond, in which its users do.
+/// Picoseconds per nanosecond: the simulation counts in picoseconds, its users in nanoseconds.
 pub(crate) const PS_PER_NS: u64 = 1_000;
-/// Where virtual time begins: programs may take a time of 0 for "none".
+/// Virtual time at the start of a simulation. Not 0, because programs may use 0 for "no time".
 pub(crate) const BEGIN_PS: u64 = 1_000_000;
 
-/// Picoseconds of a cost, rounded.
+/// Converts a cost to picoseconds, rounded.
 pub(crate) fn picoseconds(cost: &Cost) -> u64 {
     (cost.ns * PS_PER_NS as f64).round() as u64
 }

@@ -1,46 +1,46 @@
-//! `Transfer`: what it costs to get a cache line from another CPU's cache, by what it is got for.
+//! `Transfer`: costs of fetching a cache line from another CPU's cache, by the kind of access.
 //!
-//! Part of a `Model`, one for each distance; prices.rs has it in picoseconds. Source of the
+//! Part of a `Model`, one for each distance; prices.rs converts it to picoseconds. Source of the
 //! distinctions: David, Guerraoui, Trigonakis, SOSP 2013, table 2.
 
 use std::borrow::Cow;
 
-/// Costs of a line at one distance, and where they come from.
+/// Costs of fetching a line over one distance, with their origin.
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Transfer {
-    /// A load of a line that the other CPU has modified, in nanoseconds, 0 to 1e9; and whatever is
-    /// not given below.
+    /// Load of a line that the other CPU has modified, in nanoseconds, 0 to 1e9. Default for the
+    /// other costs.
     pub ns: f64,
-    /// A load of a line that is shared there, or unchanged.
+    /// Load of a line that is shared or unmodified, in nanoseconds.
     #[cfg_attr(feature = "serde", serde(default))]
     pub shared_ns: Option<f64>,
-    /// A store.
+    /// Store to a line, in nanoseconds.
     #[cfg_attr(feature = "serde", serde(default))]
     pub store_ns: Option<f64>,
-    /// An atomic instruction; a store and `cpu.locked` unless given.
+    /// Atomic instruction on a line, in nanoseconds; default: a store plus `cpu.locked`.
     #[cfg_attr(feature = "serde", serde(default))]
     pub atomic_ns: Option<f64>,
-    /// Publication, measurement or reasoning that they are taken from.
+    /// Publication, measurement or reasoning that the costs are taken from.
     pub origin: Cow<'static, str>,
 }
 
 impl Transfer {
-    /// One cost, whatever the line is got for.
+    /// Creates a transfer with the same cost for every kind of access.
     #[must_use]
     pub const fn new(ns: f64, origin: &'static str) -> Self {
         let origin = Cow::Borrowed(origin);
         Transfer { ns, shared_ns: None, store_ns: None, atomic_ns: None, origin }
     }
 
-    /// All of its costs times a factor.
+    /// Multiplies all its costs by a factor.
     pub fn scale(&mut self, factor: f64) {
         self.ns *= factor;
         let more = [&mut self.shared_ns, &mut self.store_ns, &mut self.atomic_ns];
         more.into_iter().flatten().for_each(|ns| *ns *= factor);
     }
 
-    /// The costs that are given, with their keys.
+    /// Iterates over the costs that are given, with their keys.
     pub(crate) fn given(&self) -> impl Iterator<Item = (&'static str, f64)> {
         let all = [
             ("ns", Some(self.ns)),

@@ -1,19 +1,22 @@
-//! Ticket locks: who waits spins, first come first served.
+//! Ticket locks: waiting CPUs spin and get the lock first come, first served.
 //!
-//! `SimLock` keeps its value in a mutex of the system, which is never contended: the table
-//! (lock_table.rs) decides whose turn it is. Taking a lock costs a locked instruction on its line.
-//! That line has both tickets, the next and the one served, so that all spinners read it again
-//! behind each CPU that joins them and behind each that gives the lock up: once for each socket
-//! over the links, and from the cache of the socket for its others. Behind one that joins, the line
-//! is busy until all have read it, and a holder that gives the lock up meanwhile waits for that.
-//! Handing over costs the line's transfer to the next holder, which brings it to that
-//! one's socket, behind a part of those to the others. A wait begins when a thread asks for the
-//! line; the value's own lines follow if another CPU held it last: as many as it fills, or for the
-//! lock of the single-queue design as many as the model says that it protected in the kernel. A
-//! CPU that holds or waits for a lock is not taken away.
+//! `SimLock` keeps its value in a system mutex, which is never contended: the table (lock_table.rs)
+//! decides who gets the lock.
+//!
+//! Costs: taking a lock costs a locked instruction on its line. That line holds both tickets, the
+//! next and the one served, so all spinning CPUs read it again whenever a CPU joins the queue or
+//! the holder releases the lock: once per socket over the links, and from the socket's cache for
+//! its other CPUs. After a CPU joins, the line is busy until all have read it, and a holder that
+//! releases the lock meanwhile waits for that. A hand-over costs the transfer of the line to the
+//! next holder's socket, after a part of the other spinners' reads.
+//!
+//! A wait begins when a thread asks for the line. After it has the lock, the value's own lines
+//! follow if another CPU held it last: as many as the value fills, or for the single-queue design's
+//! lock as many as the model gives for the kernel. A CPU that holds or waits for a lock is not
+//! preempted.
+//!
 //! Source: \[MQ\]'s kernels (`__ticket_spin_lock`, arch/x86/include/asm/spinlock.h: `xadd` on
-//! `head_tail`); Boyd-Wickizer et al., Non-scalable locks are
-//! dangerous, OLS 2012.
+//! `head_tail`); Boyd-Wickizer et al., Non-scalable locks are dangerous, OLS 2012.
 
 use core::ops::{Deref, DerefMut};
 use core::panic::Location;
@@ -21,39 +24,41 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use crate::memory::fabric::Fabric;
-use crate::memory::line::{LineState, Written};
-use crate::model::prices::Wanted;
+use crate::memory::line::{LineState, WriteKind};
+use crate::model::prices::TransferKind;
 use crate::scheduler::Scheduler;
-use crate::scheduler::pool::State;
-use crate::world::line_queue::{Use, access, access_since};
-use crate::world::lock_table::Claim;
+use crate::scheduler::pool::ThreadPhase;
+use crate::world::line_queue::{AccessKind, access, access_since};
+use crate::world::lock_table::LockRequest;
 use crate::world::{World, private, suspend};
 use millrace_machine::{Lock, Site};
 
-/// Name of the lock whose lines the model counts: the one of the block layer's `sq`.
+/// Name of the single-queue design's lock (the block layer's `sq`), whose data size the model
+/// gives.
 const REQUEST_QUEUE: &str = "request-queue";
 
-/// A lock of the simulated machine.
+/// A ticket lock of the simulated machine.
 #[derive(Debug)]
 pub struct SimLock<T> {
     name: &'static str,
-    /// The simulation that used it last, and its place in that one's table.
+    /// Epoch of the simulation that used the lock last (upper half), and the lock's index in that
+    /// simulation's table.
     place: AtomicU64,
     word: LineState,
     data: LineState,
     value: Mutex<T>,
 }
 
-/// Holds a [`SimLock`].
+/// Keeps a [`SimLock`] locked until dropped.
 #[derive(Debug)]
 pub struct SimGuard<'a, T: Send> {
     lock: &'a SimLock<T>,
-    /// Until it is dropped.
+    /// None only while the guard is being dropped.
     value: Option<MutexGuard<'a, T>>,
 }
 
 impl<T> SimLock<T> {
-    /// The lock's place in the table of the running simulation.
+    /// Returns the lock's index in the running simulation's table, adding it on first use.
     fn place_in(&self, world: &mut World) -> u32 {
         let place = self.place.load(Relaxed);
         if (place >> 32) as u32 == world.epoch {
@@ -64,7 +69,7 @@ impl<T> SimLock<T> {
         lock
     }
 
-    /// The value's lines follow its lock.
+    /// Charges for the value's cache lines, which follow the lock to its new holder.
     fn fetch_value(&self, world: &mut World) {
         let mut lines = size_of::<T>().div_ceil(64) as u64;
         if self.name == REQUEST_QUEUE {
@@ -103,7 +108,7 @@ impl<T: Send> Lock<T> for SimLock<T> {
     #[track_caller]
     fn lock(&self) -> SimGuard<'_, T> {
         let site = Location::caller();
-        let waits = access_since(&self.word, Use::Write, |world, asked_ps| {
+        let waits = access_since(&self.word, AccessKind::Write, |world, asked_ps| {
             let lock = self.place_in(world);
             let claim = world.claim(lock, site, asked_ps);
             world.lock(lock, &self.word, claim)
@@ -123,7 +128,7 @@ impl<T: Send> Lock<T> for SimLock<T> {
     #[track_caller]
     fn try_lock(&self) -> Option<SimGuard<'_, T>> {
         let site = Location::caller();
-        let taken = access_since(&self.word, Use::Write, |world, asked_ps| {
+        let taken = access_since(&self.word, AccessKind::Write, |world, asked_ps| {
             let lock = self.place_in(world);
             let claim = world.claim(lock, site, asked_ps);
             world.try_lock(lock, &self.word, &claim)
@@ -159,9 +164,9 @@ impl<T> Drop for SimLock<T> {
 
 impl<T: Send> Drop for SimGuard<'_, T> {
     fn drop(&mut self) {
-        // Others see the lock as held until `unlock`, so the mutex may go first.
+        // Other threads see the lock as held until `unlock`, so the mutex may be released first.
         self.value = None;
-        access(&self.lock.word, Use::Write, |world| {
+        access(&self.lock.word, AccessKind::Write, |world| {
             let lock = self.lock.place_in(world);
             world.unlock(lock, &self.lock.word);
         });
@@ -172,21 +177,21 @@ impl<T: Send> Deref for SimGuard<'_, T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        self.value.as_ref().expect("taken out only by drop")
+        self.value.as_ref().expect("the guard holds the value until it is dropped")
     }
 }
 
 impl<T: Send> DerefMut for SimGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        self.value.as_mut().expect("taken out only by drop")
+        self.value.as_mut().expect("the guard holds the value until it is dropped")
     }
 }
 
-/// How long spinners, so many in each socket, take to read a lock's line again that a CPU of the
-/// socket `from` has written and that is in the socket `has`, too. The line comes to each other
-/// socket once, and to one after the other, since its home serves one request for it at a time.
-/// The rest there find it in their common cache, those of all sockets side by side.
+/// Returns the time that spinning CPUs need to read a lock's line again after a CPU of socket
+/// `from` wrote it. `by_socket` counts the spinning CPUs; socket `has` already has the line. The
+/// line goes to the other sockets one after the other, since its home serves one request at a time.
+/// Further CPUs of a socket find it in their shared cache, in all sockets in parallel.
 fn read_again_ps(
     fabric: &mut Fabric,
     by_socket: &[u16],
@@ -198,39 +203,40 @@ fn read_again_ps(
         let mut others = u64::from(*spinners);
         if socket != has {
             others -= 1;
-            over_links_ps += fabric.send(now_ps, (from, socket), 1, Wanted::Load);
+            over_links_ps += fabric.send(now_ps, (from, socket), 1, TransferKind::Load);
         }
-        let here_ps = others * fabric.transfer_ps(socket, socket, Wanted::Shared);
+        let here_ps = others * fabric.transfer_ps(socket, socket, TransferKind::Shared);
         in_sockets_ps = here_ps.max(in_sockets_ps);
     }
     over_links_ps + in_sockets_ps
 }
 
 impl World {
-    /// The running thread asks for a lock since a time: that of asking for the lock's line.
-    fn claim(&mut self, lock: u32, site: Site, since_ps: u64) -> Claim {
+    /// Builds the running thread's request for a lock; `since_ps` is when it asked for the lock's
+    /// line.
+    fn claim(&mut self, lock: u32, site: Site, since_ps: u64) -> LockRequest {
         let Scheduler { thread, cpu, .. } = self.scheduler;
         let socket = self.caches.fabric.socket_of(cpu);
-        Claim { thread, cpu, socket, since_ps, row: self.locks.row(lock, site) }
+        LockRequest { thread, cpu, socket, since_ps, row: self.locks.row(lock, site) }
     }
 
-    /// The running thread writes a lock's line for what it claims.
+    /// Charges the atomic instruction that takes a ticket, and protects the thread from preemption.
     fn write_claim(&mut self, word: &LineState) {
         let start_ps = self.scheduler.now_ps;
         self.scheduler.me().locks += 1;
-        self.write_line(word, 1, Written::Locked);
+        self.write_line(word, 1, WriteKind::Locked);
         self.wake_watchers(word, start_ps);
     }
 
-    /// Takes a lock or queues up for it; true if the thread has to wait until it is handed over.
-    fn lock(&mut self, lock: u32, word: &LineState, claim: Claim) -> bool {
+    /// Takes a lock, or queues up for it. Returns true if the thread has to wait for a hand-over.
+    fn lock(&mut self, lock: u32, word: &LineState, claim: LockRequest) -> bool {
         self.write_claim(word);
         if !self.locks.is_held(lock) {
             self.locks.take(lock, &claim, self.scheduler.now_ps);
             return false;
         }
-        // The other spinners read it again behind this one's instruction; nobody, the holder
-        // neither, writes it before they have.
+        // The CPUs already spinning read the line again after this one's instruction; nobody can
+        // write it before they have, not even the holder.
         let (waiting, by_socket) = self.locks.wait(lock, claim);
         let (now_ps, here) = (self.scheduler.now_ps, claim.socket);
         let readers_ps = match self.prices.spinner {
@@ -238,14 +244,14 @@ impl World {
             _ => read_again_ps(&mut self.caches.fabric, &by_socket, now_ps, (here, here)),
         };
         word.share(waiting, claim.cpu, now_ps + readers_ps);
-        self.scheduler.spin(State::Locking(lock));
+        self.scheduler.spin(ThreadPhase::Locking(lock));
         if std::thread::panicking() {
-            self.fail("it panicked, and its destructors wait for a lock".into());
+            self.fail("it panicked, and a destructor waits for a lock".into());
         }
         true
     }
 
-    fn try_lock(&mut self, lock: u32, word: &LineState, claim: &Claim) -> bool {
+    fn try_lock(&mut self, lock: u32, word: &LineState, claim: &LockRequest) -> bool {
         if self.locks.is_held(lock) {
             self.locks.reject(claim.row);
             self.read_line(word, 1);
@@ -256,18 +262,18 @@ impl World {
         true
     }
 
-    /// The value's own lines come along if another CPU held the lock last.
+    /// Charges for the value's lines if another CPU held the lock last.
     fn fetch_data(&mut self, data: &LineState, lines: u64) {
         if lines > 0 {
             let recording = core::mem::take(&mut self.scheduler.recording);
-            self.write_line(data, lines, Written::Plain);
+            self.write_line(data, lines, WriteKind::Plain);
             self.scheduler.recording = recording;
         }
     }
 
     fn unlock(&mut self, lock: u32, word: &LineState) {
         let start_ps = self.scheduler.now_ps;
-        self.write_line(word, 1, Written::Plain);
+        self.write_line(word, 1, WriteKind::Plain);
         self.scheduler.release_lock();
         self.wake_watchers(word, start_ps);
         if self.locks.release(lock, start_ps) {
@@ -275,14 +281,15 @@ impl World {
         }
     }
 
-    /// The longest waiter gets the lock when its turn to read the line has come.
+    /// Gives the lock to the longest waiter, at the time at which it has read the line.
     fn hand_over(&mut self, lock: u32, word: &LineState) {
         let Scheduler { cpu, now_ps, .. } = self.scheduler;
         let fabric = &mut self.caches.fabric;
         let here = fabric.socket_of(cpu);
         let (next, waiting, by_socket) = self.locks.next(lock);
-        let first_ps = fabric.send(now_ps, (here, next.socket), 1, Wanted::Load);
-        // It comes to the socket of the next holder with it.
+        let first_ps = fabric.send(now_ps, (here, next.socket), 1, TransferKind::Load);
+        // The transfer to the next holder also brings the line to the other spinning CPUs of its
+        // socket.
         let readers_ps = read_again_ps(fabric, by_socket, now_ps, (here, next.socket));
         let granted_ps = now_ps + first_ps + ((readers_ps * self.prices.spinner) >> 16);
         let mut sharers = waiting;

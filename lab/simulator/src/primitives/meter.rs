@@ -1,14 +1,14 @@
-//! `SimMeter`: statistics of locks that are made of words.
+//! `SimMeter`: statistics of locks that are built from words.
 //!
-//! Such locks tell of each time that they are held, always and at no cost in virtual time, as the
-//! table (lock_table.rs) knows it of the others. That table owns the counts; called by the block
-//! layer through `Machine::Meter`. Outside a simulation nothing is counted.
+//! Such locks report each hold, always and at no cost in virtual time, so that they appear in the
+//! statistics like the locks of the lock table (lock_table.rs), which owns the counts. Called by
+//! the block layer through `Machine::Meter`. Outside a simulation nothing is counted.
 
 use crate::model::time::PS_PER_NS;
 use crate::world::private;
 use millrace_machine::{Hold, LockCounts, Meter, Site};
 
-/// Statistics of locks that are made of words.
+/// Collects statistics of locks that are built from words.
 #[derive(Debug, Clone, Copy)]
 pub struct SimMeter;
 

@@ -1,24 +1,24 @@
 //! `spin_until`: busy waiting that costs the simulator nothing while nothing changes.
 //!
-//! While the condition is evaluated, the lines that it reads are noted. If it is false the CPU
-//! spins (and is counted as spinning) until somebody else changes one of them, then reads it again
-//! at the cost of a transfer. A condition that reads no line or asks for the time is polled, at
-//! intervals that double up to a bound. If another thread wants the CPU it gets it, as where the
-//! real thing yields. Invariant: a thread stands in the list of a line if it noted the line since
-//! its `spin_until` began; a write after that makes it dirty, so that no change is missed.
+//! While the condition is evaluated, the lines that it reads are recorded. If it is false the CPU
+//! spins (and is counted as spinning) until another CPU changes one of these lines, then evaluates
+//! it again at the cost of a transfer. A condition that reads no line, or reads the clock, is
+//! polled at intervals that double up to a bound. If another thread wants the CPU it gets it, as if
+//! the loop yielded. Invariant: a thread is in the watch list of every line that it recorded since
+//! its `spin_until` began; a write after that marks it dirty, so no change is missed.
 
 use core::sync::atomic::Ordering::Relaxed;
 use std::vec::Vec;
 
 use crate::memory::line::LineState;
 use crate::model::time::PS_PER_NS;
-use crate::scheduler::pool::State;
+use crate::scheduler::pool::ThreadPhase;
 use crate::world::{World, private, suspend};
 
-/// Longest interval between two looks, in intervals of the model.
+/// Longest interval between two polls, in multiples of the model's interval.
 const POLL_GROWTH_MAX: u64 = 64;
 
-/// Polls until `ready` or the deadline.
+/// Spins until `ready` returns true or the deadline passes.
 pub(crate) fn spin_until(deadline_ns: u64, mut ready: impl FnMut() -> bool) -> bool {
     let deadline_ps = deadline_ns.saturating_mul(PS_PER_NS);
     let Some(outer) = private(|world| world.scheduler.me().spin.recording) else {
@@ -31,10 +31,10 @@ pub(crate) fn spin_until(deadline_ns: u64, mut ready: impl FnMut() -> bool) -> b
             break true;
         }
         let wait = private(|world| world.end_look(deadline_ps, &mut growth));
-        match wait.expect("inside a simulation") {
-            Look::TimedOut => break false,
-            Look::Again => {}
-            Look::Wait => suspend(),
+        match wait.expect("the caller runs in a simulation") {
+            SpinStep::TimedOut => break false,
+            SpinStep::Again => {}
+            SpinStep::Wait => suspend(),
         }
     };
     private(|world| {
@@ -47,8 +47,8 @@ pub(crate) fn spin_until(deadline_ns: u64, mut ready: impl FnMut() -> bool) -> b
     hit
 }
 
-/// Nobody's time passes outside of a simulation: real threads are given some, but no deadline
-/// comes nearer.
+/// Spins outside a simulation, where no virtual time passes: yields to other system threads, and
+/// treats any deadline as already passed.
 fn spin_outside(deadline_ns: u64, mut ready: impl FnMut() -> bool) -> bool {
     loop {
         if ready() {
@@ -61,8 +61,8 @@ fn spin_outside(deadline_ns: u64, mut ready: impl FnMut() -> bool) -> bool {
     }
 }
 
-/// What follows an evaluation that was false.
-enum Look {
+/// Next step after the condition was false.
+enum SpinStep {
     TimedOut,
     Again,
     Wait,
@@ -76,9 +76,9 @@ impl World {
         (spin.dirty, spin.read_clock) = (false, false);
     }
 
-    fn end_look(&mut self, deadline_ps: u64, growth: &mut u64) -> Look {
+    fn end_look(&mut self, deadline_ps: u64, growth: &mut u64) -> SpinStep {
         if self.scheduler.now_ps >= deadline_ps {
-            return Look::TimedOut;
+            return SpinStep::TimedOut;
         }
         if std::thread::panicking() {
             return self.spin_in_panic(deadline_ps);
@@ -89,35 +89,36 @@ impl World {
         let polls = spin.watching.is_empty() || spin.read_clock;
         if spin.dirty {
             scheduler.now_ps += poll_ps;
-            return Look::Again;
+            return SpinStep::Again;
         }
         if scheduler.wanted() {
-            // Time goes on even where switching is free.
+            // Let time pass even if a context switch is free, so that the loop makes progress.
             scheduler.now_ps += poll_ps;
             scheduler.give_way();
-            return Look::Wait;
+            return SpinStep::Wait;
         }
         let mut wake_ps = deadline_ps;
         if polls {
             wake_ps = wake_ps.min(scheduler.now_ps + poll_ps * *growth);
             *growth = (*growth * 2).min(POLL_GROWTH_MAX);
         }
-        scheduler.spin(State::Spinning);
+        scheduler.spin(ThreadPhase::Spinning);
         scheduler.set_timer(scheduler.thread, wake_ps);
-        Look::Wait
+        SpinStep::Wait
     }
 
-    /// Others do not run while a thread unwinds: the deadline is there at once.
-    fn spin_in_panic(&mut self, deadline_ps: u64) -> Look {
+    /// Handles a wait during unwinding: other threads do not run then, so the deadline passes at
+    /// once.
+    fn spin_in_panic(&mut self, deadline_ps: u64) -> SpinStep {
         if deadline_ps < u64::MAX {
             self.scheduler.now_ps = deadline_ps;
-            return Look::TimedOut;
+            return SpinStep::TimedOut;
         }
-        self.fail("it panicked, and its destructors wait for another thread".into());
-        Look::Wait
+        self.fail("it panicked, and a destructor waits for another thread".into());
+        SpinStep::Wait
     }
 
-    /// The running thread's condition reads a line.
+    /// Records that the running thread's condition reads a line.
     #[cold]
     pub(crate) fn record(&mut self, line: &LineState) {
         let mut watch = line.watch.load(Relaxed);
@@ -141,7 +142,7 @@ impl World {
         }
     }
 
-    /// The running CPU changed what a line holds, at this time: who looks at it looks again.
+    /// Wakes the threads that watch a line, after the running CPU changed it at `time_ps`.
     #[inline]
     pub(crate) fn wake_watchers(&mut self, line: &LineState, time_ps: u64) {
         let watch = line.watch.load(Relaxed);
@@ -157,7 +158,7 @@ impl World {
         for &thread in watchers.iter().filter(|watcher| **watcher != me) {
             let state = self.scheduler.pool.thread_mut(thread);
             state.spin.dirty = true;
-            if state.state == State::Spinning {
+            if state.state == ThreadPhase::Spinning {
                 self.scheduler.set_timer(thread, u64::MAX);
                 self.scheduler.end_spin(thread, time_ps);
             }

@@ -1,26 +1,27 @@
 //! Threads and parkers of the simulated machine.
 //!
-//! A thread that sleeps gives its CPU to the next in its queue; the one that wakes it pays, and the
-//! sleeper goes on after a latency if its CPU was idle, else when its turn comes. A wake-up that
-//! comes before the sleep is kept. Kernel counterpart: an eventfd and `try_to_wake_up`.
+//! A thread that sleeps gives its CPU to the next thread in the CPU's queue. The waker pays for the
+//! wake-up; the sleeper goes on after a latency if its CPU was idle, otherwise when its turn comes.
+//! A wake-up that comes before the sleep is kept. Kernel counterpart: an eventfd and
+//! `try_to_wake_up`.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::Arc;
 
 use crate::model::time::PS_PER_NS;
-use crate::scheduler::pool::{Ended, NO_THREAD, State};
+use crate::scheduler::pool::{EndFlag, NO_THREAD, ThreadPhase};
 use crate::world::{World, shared, suspend};
 use millrace_machine::{Parker, Thread};
 
-/// A started thread of the simulated machine.
+/// A handle of a thread of the simulated machine.
 #[derive(Debug)]
 pub struct SimThread {
     pub(crate) thread: u32,
-    pub(crate) ended: Arc<Ended>,
+    pub(crate) ended: Arc<EndFlag>,
 }
 
 impl Thread for SimThread {
-    /// Waits for its end. It never returns false: a panic ends the whole simulation.
+    /// Waits for the end of the thread. Never returns false: a panic ends the whole simulation.
     ///
     /// # Panics
     /// Outside the simulation, if the thread has not ended.
@@ -33,41 +34,41 @@ impl Thread for SimThread {
             let me = scheduler.thread;
             scheduler.pool.thread_mut(self.thread).joiners.push(me);
             scheduler.charge_system_call();
-            scheduler.block(State::Joining(self.thread));
+            scheduler.block(ThreadPhase::Joining(self.thread));
             true
         });
         if waits == Some(true) {
             suspend();
         }
-        assert!(self.ended.is_set(), "joined outside the simulation that it belongs to");
+        assert!(self.ended.is_set(), "a thread must be joined in its own simulation");
         true
     }
 }
 
 #[derive(Debug)]
-struct Sleep {
-    /// A wake-up that nobody has used up.
+struct ParkState {
+    /// Set by a wake-up that no sleep has consumed yet.
     pending: AtomicBool,
-    /// The number of the thread that sleeps.
+    /// Number of the sleeping thread, or `NO_THREAD`.
     sleeper: AtomicU32,
-    /// The simulation in which it does.
+    /// Number of the simulation that `sleeper` belongs to.
     epoch: AtomicU32,
 }
 
-/// Sleeps one thread of the simulated machine.
+/// Puts one thread of the simulated machine to sleep and wakes it.
 #[derive(Debug, Clone)]
-pub struct SimParker(Arc<Sleep>);
+pub struct SimParker(Arc<ParkState>);
 
 impl Parker for SimParker {
     fn new() -> Self {
-        SimParker(Arc::new(Sleep {
+        SimParker(Arc::new(ParkState {
             pending: AtomicBool::new(false),
             sleeper: AtomicU32::new(NO_THREAD),
             epoch: AtomicU32::new(0),
         }))
     }
 
-    /// Outside a simulation it returns at once.
+    /// Sleeps until woken or until the deadline; returns at once outside a simulation.
     fn park(&self, deadline_ns: Option<u64>) {
         let sleeps = shared(|world| world.park(&self.0, deadline_ns));
         if sleeps == Some(true) {
@@ -85,8 +86,9 @@ impl Parker for SimParker {
 }
 
 impl World {
-    /// True if the thread sleeps now.
-    fn park(&mut self, sleep: &Sleep, deadline_ns: Option<u64>) -> bool {
+    /// Puts the running thread to sleep. Returns false if a wake-up is pending or the deadline has
+    /// passed.
+    fn park(&mut self, sleep: &ParkState, deadline_ns: Option<u64>) -> bool {
         self.events += 1;
         let scheduler = &mut self.scheduler;
         scheduler.charge_system_call();
@@ -95,25 +97,25 @@ impl World {
             return false;
         }
         if std::thread::panicking() {
-            // Others do not run while a thread unwinds: time goes on, without them.
+            // Other threads do not run while a thread unwinds, so the time just passes.
             scheduler.now_ps = deadline_ps.min(scheduler.now_ps + 1_000_000_000);
             return false;
         }
         sleep.sleeper.store(scheduler.thread, Relaxed);
         sleep.epoch.store(self.epoch, Relaxed);
         scheduler.set_timer(scheduler.thread, deadline_ps);
-        scheduler.block(State::Parked);
+        scheduler.block(ThreadPhase::Parked);
         true
     }
 
-    fn unpark(&mut self, sleep: &Sleep) {
+    fn unpark(&mut self, sleep: &ParkState) {
         self.events += 1;
         let scheduler = &mut self.scheduler;
         let time_ps = scheduler.now_ps;
         let sleeper = sleep.sleeper.load(Relaxed);
         let was_pending = sleep.pending.swap(true, Relaxed);
         let asleep = sleeper != NO_THREAD && sleep.epoch.load(Relaxed) == self.epoch;
-        if was_pending || !asleep || scheduler.pool.thread(sleeper).state != State::Parked {
+        if was_pending || !asleep || scheduler.pool.thread(sleeper).state != ThreadPhase::Parked {
             scheduler.charge_system_call();
             return;
         }

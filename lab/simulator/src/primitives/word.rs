@@ -1,19 +1,19 @@
 //! Words, lines and counters of the simulated machine.
 //!
 //! Each holds its value beside the state of its cache line. Inside a simulation an access waits for
-//! its turn, is charged, and then touches the value; outside it only touches the value, with the
-//! orderings asked for. A counter is charged nothing: it is a statistic that its owner keeps to
-//! itself, and on the real machine one plain instruction on a line it owns.
+//! its turn, is charged, and then touches the value. Outside, it only touches the value, with the
+//! given memory orderings. A counter is charged nothing: it is a statistic of a single owner, which
+//! on a real machine costs one plain instruction on a line that the owner has.
 #![allow(unsafe_code)]
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::memory::line::{LineState, Written};
-use crate::world::line_queue::{Use, access};
+use crate::memory::line::{LineState, WriteKind};
+use crate::world::line_queue::{AccessKind, access};
 use millrace_machine::{Counter, Line, Order, Word};
 
-/// An atomic word alone on its line.
+/// An atomic word that is alone on its cache line.
 #[derive(Debug)]
 pub struct SimWord {
     value: AtomicU64,
@@ -25,12 +25,13 @@ impl SimWord {
         SimWord { value: AtomicU64::new(value), line: LineState::new() }
     }
 
-    /// Replaces the value by one locked instruction; `None` if outside a simulation.
+    /// Replaces the value with one locked instruction; returns the old value, or `None` outside a
+    /// simulation.
     #[inline]
     fn replace(&self, new: impl FnOnce(u64) -> u64) -> Option<u64> {
-        access(&self.line, Use::Write, |world| {
+        access(&self.line, AccessKind::Write, |world| {
             let start_ps = world.scheduler.now_ps;
-            world.write_line(&self.line, 1, Written::Locked);
+            world.write_line(&self.line, 1, WriteKind::Locked);
             let old = self.value.load(Relaxed);
             let new = new(old);
             if new != old {
@@ -42,8 +43,8 @@ impl SimWord {
     }
 }
 
-// SAFETY: one thread of a simulation runs at a time, so that each method is one step; outside one
-// they are those of the atomic inside.
+// SAFETY: one thread of a simulation runs at a time, so each method is one step; outside a
+// simulation each method is that of the inner atomic.
 unsafe impl Word for SimWord {
     fn new(value: u64) -> Self {
         SimWord::with_value(value)
@@ -51,7 +52,7 @@ unsafe impl Word for SimWord {
 
     #[inline]
     fn load(&self, order: Order) -> u64 {
-        let inside = access(&self.line, Use::Read, |world| {
+        let inside = access(&self.line, AccessKind::Read, |world| {
             world.read_line(&self.line, 1);
             self.value.load(Relaxed)
         });
@@ -60,10 +61,10 @@ unsafe impl Word for SimWord {
 
     #[inline]
     fn store(&self, value: u64, order: Order) {
-        let inside = access(&self.line, Use::Write, |world| {
+        let inside = access(&self.line, AccessKind::Write, |world| {
             let start_ps = world.scheduler.now_ps;
             let seq_cst = order == Order::SeqCst;
-            let written = if seq_cst { Written::Locked } else { Written::Plain };
+            let written = if seq_cst { WriteKind::Locked } else { WriteKind::Plain };
             world.write_line(&self.line, 1, written);
             if self.value.load(Relaxed) != value {
                 self.value.store(value, Relaxed);
@@ -107,22 +108,22 @@ unsafe impl Word for SimWord {
     }
 }
 
-/// A value on as many lines as it fills, all charged at each access.
+/// A value whose cache lines are all charged at each access.
 #[derive(Debug)]
 pub struct SimLine<T> {
     line: LineState,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: a line only hands out raw pointers; whoever dereferences one upholds exclusion (see
-// Line).
+// SAFETY: a line only hands out raw pointers; code that dereferences one must ensure exclusive
+// access (see `Line`).
 unsafe impl<T: Send> Sync for SimLine<T> {}
 
 impl<T> SimLine<T> {
     const LINES: u64 = size_of::<T>().div_ceil(64) as u64;
 }
 
-// SAFETY: the pointers are to the cell inside, which nothing else touches.
+// SAFETY: the pointers are to the inner cell, which nothing else accesses.
 unsafe impl<T: Send> Line<T> for SimLine<T> {
     fn new(value: T) -> Self {
         SimLine { line: LineState::new(), value: UnsafeCell::new(value) }
@@ -131,7 +132,7 @@ unsafe impl<T: Send> Line<T> for SimLine<T> {
     #[inline]
     fn read(&self) -> *const T {
         if Self::LINES > 0 {
-            access(&self.line, Use::Read, |world| world.read_line(&self.line, Self::LINES));
+            access(&self.line, AccessKind::Read, |world| world.read_line(&self.line, Self::LINES));
         }
         self.value.get()
     }
@@ -139,9 +140,9 @@ unsafe impl<T: Send> Line<T> for SimLine<T> {
     #[inline]
     fn write(&self) -> *mut T {
         if Self::LINES > 0 {
-            access(&self.line, Use::Write, |world| {
+            access(&self.line, AccessKind::Write, |world| {
                 let start_ps = world.scheduler.now_ps;
-                world.write_line(&self.line, Self::LINES, Written::Plain);
+                world.write_line(&self.line, Self::LINES, WriteKind::Plain);
                 world.wake_watchers(&self.line, start_ps);
             });
         }
@@ -154,7 +155,7 @@ unsafe impl<T: Send> Line<T> for SimLine<T> {
     }
 }
 
-/// A statistic, charged nothing.
+/// A statistics counter whose updates cost no virtual time.
 #[derive(Debug)]
 pub struct SimCounter(AtomicU64);
 

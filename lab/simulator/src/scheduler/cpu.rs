@@ -1,6 +1,6 @@
-//! `CpuState`: a simulated CPU: its clock, its queue of threads, and how it spent its time.
+//! `CpuState`: a simulated CPU: its clock, its run queue, and its time statistics.
 //!
-//! Plain data. Owned and changed by the scheduler; a report has its times.
+//! Plain data. Owned and changed by the scheduler; its times go into the report.
 
 use std::collections::VecDeque;
 
@@ -11,20 +11,20 @@ use crate::scheduler::pool::NO_THREAD;
 /// A simulated CPU.
 #[derive(Debug)]
 pub(crate) struct CpuState {
-    /// The CPU's time, unless it is the one that runs now.
+    /// Clock of the CPU in picoseconds; out of date while the CPU is the running one.
     pub(crate) clock_ps: u64,
-    /// The thread that has it.
+    /// Thread that occupies the CPU, or `NO_THREAD`.
     pub(crate) current: u32,
-    /// The thread that had it last.
+    /// Thread that ran last on the CPU.
     pub(crate) last: u32,
-    /// Threads that wait for it.
+    /// Run queue: ready threads that wait for the CPU.
     pub(crate) queue: VecDeque<u32>,
     pub(crate) slice_end_ps: u64,
-    /// Others want it, and only a lock has kept it from them.
+    /// The time slice is over and other threads wait, but the current thread holds a lock.
     pub(crate) is_overdue: bool,
-    /// Time taken by interrupts, not charged yet.
+    /// Time taken by interrupts that is not charged yet, in picoseconds.
     pub(crate) stolen_ps: u64,
-    /// The CPU's place among those with equal times.
+    /// Position of the CPU among CPUs of equal time.
     pub(crate) position: usize,
     pub(crate) idle_ps: u64,
     pub(crate) spin_ps: u64,
@@ -33,7 +33,7 @@ pub(crate) struct CpuState {
 }
 
 impl CpuState {
-    /// An idle CPU at the beginning of time, with its place among those with equal times.
+    /// Creates an idle CPU at the beginning of time, with its position among CPUs of equal time.
     pub(crate) fn new(position: usize) -> Self {
         CpuState {
             clock_ps: BEGIN_PS,
@@ -51,7 +51,7 @@ impl CpuState {
         }
     }
 
-    /// What the CPU did in a simulation that ended at this time.
+    /// Returns the CPU's time statistics for a simulation that ended at `end_ps`.
     pub(crate) fn times(&self, end_ps: u64) -> CpuTimes {
         let rest_ps = if self.current == NO_THREAD { end_ps - self.clock_ps } else { 0 };
         let idle_ps = self.idle_ps + rest_ps;
@@ -64,11 +64,11 @@ impl CpuState {
     }
 }
 
-/// What a CPU knows of its threads' run times.
+/// State of fair scheduling on a CPU.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct FairCpu {
-    /// Since when the run time of its thread is not yet counted.
+    /// Start of the current thread's run time that is not counted yet.
     pub(crate) since_ps: u64,
-    /// Run time of the one that had run least when it last chose.
+    /// Highest run time of any thread chosen so far: the reference for threads that slept.
     pub(crate) least_ps: u64,
 }

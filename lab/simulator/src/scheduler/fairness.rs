@@ -1,16 +1,16 @@
-//! Run times of threads, and who may take a CPU from whom; only where the model asks for it.
+//! Fair scheduling by run time, with wake-up preemption; only where the model asks for it.
 //!
-//! Called by the scheduler. A CPU goes on with the thread that has run least. One that wakes takes
-//! the CPU at once from one that has run for longer by the model's granularity; while it slept it
-//! fell behind by no more than the model's credit. A CPU that holds or waits for a lock is not
-//! taken away here either, but as soon as it does not. Not modelled: weights, groups, migration.
-//! Kernel counterpart: `check_preempt_wakeup` and `place_entity` of CFS.
+//! Called by the scheduler. A CPU picks the thread that has run least. A thread that wakes preempts
+//! a thread that has run for longer than itself by the model's granularity; by sleeping it can gain
+//! a lead of at most the model's credit. A thread that holds or waits for a lock is preempted only
+//! after it released the lock. Not modelled: weights, groups, migration. Kernel counterpart:
+//! `check_preempt_wakeup` and `place_entity` of CFS.
 
 use crate::model::prices::FairPrices;
 use crate::scheduler::Scheduler;
 
 impl Scheduler {
-    /// A CPU's thread is to be taken off: its run time is counted.
+    /// Adds the run time of the thread that is about to leave a CPU.
     pub(crate) fn count_run_time(&mut self, cpu: usize) {
         let state = &mut self.cpus[cpu];
         let ran_ps = state.clock_ps.saturating_sub(state.fair.since_ps);
@@ -20,7 +20,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes the next thread from a CPU's queue.
+    /// Takes the next thread from a CPU's run queue.
     pub(crate) fn take_next(&mut self, cpu: usize) -> Option<u32> {
         if self.prices.fairness.is_none() {
             return self.cpus[cpu].queue.pop_front();
@@ -36,7 +36,7 @@ impl Scheduler {
         Some(next)
     }
 
-    /// A thread that slept is about to join its CPU's queue.
+    /// Limits the lead of a thread that slept and is about to join its CPU's run queue.
     pub(crate) fn limit_credit(&mut self, thread: u32) {
         let Some(FairPrices { credit, .. }) = self.prices.fairness else { return };
         let cpu = self.pool.thread(thread).cpu;
@@ -45,8 +45,8 @@ impl Scheduler {
         state.ran_ps = state.ran_ps.max(least_ps);
     }
 
-    /// A thread has joined the queue of a CPU that runs another: takes the CPU from that at its
-    /// next step, if it may.
+    /// Lets a thread that has joined the run queue of a busy CPU preempt the current thread at its
+    /// next step, if its run time permits.
     pub(crate) fn preempt(&mut self, thread: u32, time_ps: u64) {
         let Some(FairPrices { granularity, .. }) = self.prices.fairness else { return };
         let cpu = self.pool.thread(thread).cpu;

@@ -1,25 +1,26 @@
-//! Hyper-threads, and the CPU that a thread wakes on; both only where they are asked for.
+//! Hyper-threads, and the CPU on which a thread wakes; both only where they are asked for.
 //!
-//! CPUs of one core share its execution: while a sibling works, too, what a CPU does by itself
-//! takes longer. A CPU that idles, or spins with PAUSE, leaves the core to its siblings. Transfers
-//! of cache lines take as long as ever, between siblings as between cores: that they share an L1
-//! is not modelled. A charge goes by what the siblings did when the CPU last had its turn, at its
-//! last access to something shared, and does not change while it lasts.
-//! A thread that may roam wakes where it ran last if that CPU is idle, else on the first CPU of a
-//! core of the same socket that is wholly idle, else on an idle sibling, else where it ran last.
+//! CPUs of one core share its execution units: work on a CPU takes longer while a sibling works,
+//! too. A CPU that idles, or spins with PAUSE, leaves the core to its siblings. Cache line
+//! transfers between siblings cost as much as between cores: a shared L1 is not modelled. A charge
+//! depends on the siblings' state at the CPU's last access to something shared, and does not change
+//! while it lasts.
+//!
+//! A thread that may roam wakes on the CPU where it ran last if that is idle, else on the first CPU
+//! of a wholly idle core of the same socket, else on an idle sibling, else where it ran last.
 //! Called by the scheduler. Kernel counterpart: `select_idle_sibling` (kernel/sched/fair.c, 3.17).
 //! Not modelled: pulling of threads by a CPU that goes idle, and periodic balancing.
 
 use crate::model::Model;
 use crate::scheduler::Scheduler;
-use crate::scheduler::pool::{NO_THREAD, State};
+use crate::scheduler::pool::{NO_THREAD, ThreadPhase};
 
-/// The siblings of a core, as the scheduler needs them.
+/// Parameters of hyper-threading.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Siblings {
     per_core: usize,
     cores_per_socket: usize,
-    /// Time that work takes beside busy siblings, in 1/65536 of what it takes alone.
+    /// Time of work beside busy siblings, in 1/65536 of its time alone.
     shared: u64,
 }
 
@@ -36,13 +37,13 @@ impl Siblings {
 }
 
 impl Scheduler {
-    /// How long work takes the running CPU that would take it so long alone.
+    /// Returns the time of work on the running CPU, given its time without busy siblings.
     #[inline]
     pub(crate) fn stretched(&self, alone_ps: u64) -> u64 {
         if self.siblings.per_core == 1 { alone_ps } else { self.stretched_on(self.cpu, alone_ps) }
     }
 
-    /// How long work takes a CPU that would take it so long alone.
+    /// Returns the time of work on a CPU, given its time without busy siblings.
     pub(crate) fn stretched_on(&self, cpu: usize, alone_ps: u64) -> u64 {
         let first = cpu - cpu % self.siblings.per_core;
         let others = (first..first + self.siblings.per_core).filter(|other| *other != cpu);
@@ -52,23 +53,26 @@ impl Scheduler {
         ((u128::from(alone_ps) * u128::from(self.siblings.shared)) >> 16) as u64
     }
 
-    /// Whether a CPU has work, rather than nothing or a loop that waits.
+    /// Returns true if a CPU executes work, not an idle loop or a spin loop.
     fn works(&self, cpu: usize) -> bool {
         let thread = self.cpus[cpu].current;
         thread != NO_THREAD
-            && !matches!(self.pool.thread(thread).state, State::Spinning | State::Locking(_))
+            && !matches!(
+                self.pool.thread(thread).state,
+                ThreadPhase::Spinning | ThreadPhase::Locking(_)
+            )
     }
 
     fn is_idle(&self, cpu: usize) -> bool {
         self.cpus[cpu].current == NO_THREAD && self.cpus[cpu].queue.is_empty()
     }
 
-    /// The running thread may be woken on any CPU of its socket from now on.
+    /// Lets the running thread wake on any CPU of its socket from now on.
     pub(crate) fn roam(&mut self) {
         self.me().roams = true;
     }
 
-    /// A thread that sleeps is about to be ready: moves it if it may roam.
+    /// Moves a sleeping thread that is about to be ready to another CPU, if it may roam.
     pub(crate) fn place(&mut self, thread: u32) {
         let state = self.pool.thread(thread);
         if !state.roams || state.body.is_some() {
@@ -79,7 +83,7 @@ impl Scheduler {
             let (old_ps, new_ps) = (self.cpus[from].fair.least_ps, self.cpus[to].fair.least_ps);
             let state = self.pool.thread_mut(thread);
             state.cpu = to;
-            // Its lead over others stays what it was.
+            // Keep its lead over other threads.
             state.ran_ps = (state.ran_ps + new_ps).saturating_sub(old_ps);
         }
     }

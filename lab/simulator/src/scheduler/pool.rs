@@ -1,6 +1,6 @@
-//! `Pool`: the threads of a simulation, and what each of them does.
+//! `ThreadTable`: the threads of a simulation and their states.
 //!
-//! Plain data. Owned by the scheduler; changed by it and by whatever a thread waits for.
+//! Plain data. Owned by the scheduler; changed by it and by the primitives that threads wait on.
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::boxed::Box;
@@ -10,28 +10,28 @@ use std::vec::Vec;
 
 use corosensei::Yielder;
 
-/// No thread.
+/// Thread number that stands for no thread.
 pub(crate) const NO_THREAD: u32 = u32::MAX;
 
-/// What a simulated thread runs.
-pub(crate) type Body = Box<dyn FnOnce() + Send>;
+/// Body of a simulated thread.
+pub(crate) type ThreadBody = Box<dyn FnOnce() + Send>;
 
-/// What a thread does.
+/// Scheduling state of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
-    /// The thread has its CPU.
+pub(crate) enum ThreadPhase {
+    /// The thread occupies its CPU.
     Running,
-    /// The thread waits for its CPU.
+    /// The thread waits in its CPU's run queue.
     Ready,
     /// The thread sleeps in a parker.
     Parked,
-    /// The thread waits for the end of another.
+    /// The thread waits for this thread to end.
     Joining(u32),
-    /// The thread spins on this lock of the table.
+    /// The thread spins on this lock of the lock table.
     Locking(u32),
     /// The thread spins in `spin_until`.
     Spinning,
-    /// The thread waits for its turn to have a cache line.
+    /// The thread waits for its turn at a cache line.
     Stalled,
 }
 
@@ -39,48 +39,49 @@ pub(crate) enum State {
 pub(crate) struct ThreadState {
     pub(crate) name: String,
     pub(crate) cpu: usize,
-    pub(crate) state: State,
-    /// Since when it spins.
+    pub(crate) state: ThreadPhase,
+    /// Time at which the thread began to spin.
     pub(crate) since_ps: u64,
-    /// Until it has run for the first time.
-    pub(crate) body: Option<Body>,
+    /// Body of the thread until it starts.
+    pub(crate) body: Option<ThreadBody>,
     pub(crate) yielder: *const Yielder<(), ()>,
-    pub(crate) ended: Arc<Ended>,
+    pub(crate) ended: Arc<EndFlag>,
     pub(crate) joiners: Vec<u32>,
-    /// Locks held or waited for: above 0 the CPU is not taken away.
+    /// Number of locks held or waited for: above 0 the thread is not preempted.
     pub(crate) locks: u32,
-    /// It may wake on another CPU than it slept on.
+    /// The thread may wake on another CPU than it slept on.
     pub(crate) roams: bool,
-    /// It waits for a cache line, or has just been given one: interrupts of its CPU come after.
+    /// The thread waits for a cache line, or has just got one: interrupts of its CPU are charged
+    /// later.
     pub(crate) in_line_queue: bool,
-    /// How long it has run, as the scheduler counts.
+    /// Run time in picoseconds, as fair scheduling counts it.
     pub(crate) ran_ps: u64,
     pub(crate) spin: SpinState,
 }
 
-/// What a thread in `spin_until` looks at.
+/// State of a thread's `spin_until`.
 #[derive(Debug, Default)]
 pub(crate) struct SpinState {
-    /// The thread evaluates its condition at this moment.
+    /// The thread is evaluating its condition.
     pub(crate) recording: bool,
-    /// Something that it looked at was written since the evaluation began.
+    /// A line that the condition read was written since the evaluation began.
     pub(crate) dirty: bool,
-    /// The condition asked for the time.
+    /// The condition read the clock.
     pub(crate) read_clock: bool,
-    /// Lists that it stands in.
+    /// Watch lists that the thread is in, by number.
     pub(crate) watching: Vec<u32>,
 }
 
-impl Pool {
+impl ThreadTable {
     pub(crate) fn thread(&self, thread: u32) -> &ThreadState {
-        self.threads[thread as usize].as_ref().expect("threads are named while they live")
+        self.threads[thread as usize].as_ref().expect("the thread has not ended")
     }
 
     pub(crate) fn thread_mut(&mut self, thread: u32) -> &mut ThreadState {
-        self.threads[thread as usize].as_mut().expect("threads are named while they live")
+        self.threads[thread as usize].as_mut().expect("the thread has not ended")
     }
 
-    /// The name of a thread that may have ended.
+    /// Returns the name of a thread, or "nobody" if it has ended.
     pub(crate) fn name(&self, thread: u32) -> &str {
         match self.threads.get(thread as usize) {
             Some(Some(thread)) => thread.name.as_str(),
@@ -89,12 +90,12 @@ impl Pool {
     }
 }
 
-/// How a thread ended, for those that join it.
+/// Flag that a thread has ended, shared with the handles that join it.
 #[derive(Debug, Default)]
-pub(crate) struct Ended(AtomicBool);
+pub(crate) struct EndFlag(AtomicBool);
 
-impl Ended {
-    /// The thread returned from its body.
+impl EndFlag {
+    /// Marks the thread as ended.
     pub(crate) fn set(&self) {
         self.0.store(true, Relaxed);
     }
@@ -104,11 +105,11 @@ impl Ended {
     }
 }
 
-/// All threads.
-pub(crate) struct Pool {
+/// All threads of a simulation, by number.
+pub(crate) struct ThreadTable {
     pub(crate) threads: Vec<Option<ThreadState>>,
-    /// How many have not ended.
+    /// Number of threads that have not ended.
     pub(crate) live: u32,
-    /// Where the next one goes that has no wish.
+    /// CPU of the next thread that does not choose one.
     pub(crate) next_cpu: usize,
 }

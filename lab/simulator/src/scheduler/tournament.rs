@@ -1,4 +1,4 @@
-//! `Tournament`: which of a few hundred clocks is the earliest, in a handful of comparisons.
+//! `Tournament`: finds the earliest of a few hundred clocks in a handful of comparisons.
 //!
 //! A complete binary tree of minima over packed keys (time, then position), so that ties go to the
 //! lower position. The scheduler keeps one over the CPUs and one over the deadlines of threads.
@@ -7,36 +7,36 @@
 use std::vec;
 use std::vec::Vec;
 
-/// Bits of a key that hold the position.
+/// Number of bits of a key that hold the position.
 const POSITION_BITS: u32 = 12;
-/// Positions that a tournament may have.
+/// Largest number of positions in a tournament.
 pub(crate) const POSITIONS_MAX: usize = 1 << POSITION_BITS;
-/// Latest time that counts as one, in picoseconds: 75 minutes. Anything later never comes.
+/// Latest valid time, in picoseconds: 75 minutes. Later times never come.
 pub(crate) const TIME_MAX_PS: u64 = (1 << (64 - POSITION_BITS)) - 2;
-/// Key of a position that takes no part.
+/// Key of a position without a valid time.
 const NEVER: u64 = u64::MAX;
 
-/// Minima over packed keys.
+/// A tree of minima over packed keys.
 #[derive(Debug)]
 pub(crate) struct Tournament {
     nodes: Vec<u64>,
     leaves: usize,
 }
 
-/// Time and position in one number that orders as the pair does.
+/// Packs time and position into one number that orders like the pair.
 #[inline]
 pub(crate) fn key(time_ps: u64, position: usize) -> u64 {
     if time_ps > TIME_MAX_PS { NEVER } else { time_ps << POSITION_BITS | position as u64 }
 }
 
 impl Tournament {
-    /// For `positions` positions, none of which takes part yet.
+    /// Creates a tournament of `positions` positions, all without a time.
     pub(crate) fn new(positions: usize) -> Self {
         let leaves = positions.next_power_of_two().max(2);
         Tournament { nodes: vec![NEVER; 2 * leaves], leaves }
     }
 
-    /// Sets the time of a position; later than [`TIME_MAX_PS`] takes it out.
+    /// Sets the time of a position; a time later than [`TIME_MAX_PS`] removes it.
     #[inline]
     pub(crate) fn set(&mut self, position: usize, time_ps: u64) {
         let mut node = self.leaves + position;
@@ -51,13 +51,13 @@ impl Tournament {
         }
     }
 
-    /// Key of the earliest, for comparison with [`key`]; the greatest number if there is none.
+    /// Returns the key of the earliest position, for comparison with [`key`], or `u64::MAX`.
     #[inline]
     pub(crate) fn least(&self) -> u64 {
         self.nodes[1]
     }
 
-    /// The earliest and its position.
+    /// Returns the earliest time and its position.
     #[inline]
     pub(crate) fn first(&self) -> Option<(u64, usize)> {
         let least = self.nodes[1];

@@ -1,57 +1,57 @@
-//! Turns at a cache line that several CPUs want at once: the near come first, within a bound.
+//! Turns at a contended cache line: CPUs of the same socket come first, within a bound.
 //!
-//! `access` is the gate of every access to a line. A CPU that has the line as it needs it goes on;
-//! one that wants a line which is on its way to somebody joins the line's `LineQueue` and stalls.
-//! When the transfer ends, the next one is chosen: the longest waiter of the socket that has the
-//! line, as caches serve requests of their own socket before those that came over a link; but of
-//! another socket after as many turns as the model allows, and with no such turns always the
-//! longest waiter. Source: what makes a line go that way, and what follows for locks, is in
-//! Radovic, Hagersten, SC 2002, and Dice, Marathe, Shavit, PPoPP 2012.
+//! `access` is called for every access to a line. A CPU that already has the line in the needed
+//! state goes on; a CPU that wants a line in transfer joins the line's `LineQueue` and stalls. When
+//! the transfer ends, the next waiter is chosen: the longest waiter of the socket that has the
+//! line, as caches serve requests of their own socket before those from a link; after as many such
+//! turns as the model allows, the longest waiter of another socket. If the model allows none, it is
+//! always the longest waiter. Source: Radovic, Hagersten, SC 2002, and Dice, Marathe, Shavit, PPoPP
+//! 2012, describe why lines move like that, and the consequences for locks.
 
 use core::cell::RefCell;
 use core::sync::atomic::Ordering::Relaxed;
 use std::collections::VecDeque;
 
 use crate::memory::line::LineState;
-use crate::scheduler::pool::State;
+use crate::scheduler::pool::ThreadPhase;
 use crate::world::{World, at_turn, current, suspend};
 
-/// What an access does to its line.
+/// Kind of access to a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Use {
-    /// It reads.
+pub(crate) enum AccessKind {
+    /// A read.
     Read,
-    /// It writes, or may.
+    /// A write, or an access that may write.
     Write,
 }
 
-/// A thread that waits for its turn.
+/// A thread that waits for its turn at a line.
 #[derive(Debug, Clone, Copy)]
-struct Waiter {
+struct LineWaiter {
     thread: u32,
     socket: usize,
 }
 
-/// The threads that wait for a line.
+/// Queue of the threads that wait for a line.
 #[derive(Debug, Default)]
 pub(crate) struct LineQueue {
-    waiters: VecDeque<Waiter>,
-    /// A waiter was chosen, and has not had its turn yet.
+    waiters: VecDeque<LineWaiter>,
+    /// Set while a chosen waiter has not done its access yet.
     chosen: bool,
-    /// Turns within one socket since the line last came to another, while others waited.
+    /// Consecutive turns within one socket while CPUs of others waited.
     turns: u32,
 }
 
 impl LineQueue {
-    /// Whether somebody comes before whoever asks now.
+    /// Returns true if other threads come before a new one.
     fn is_ahead(&self) -> bool {
         self.chosen || !self.waiters.is_empty()
     }
 
-    /// Takes out the waiter whose turn it is, the line being in this socket.
-    fn choose(&mut self, socket: Option<usize>, turns_max: u32) -> Option<Waiter> {
-        let is_near = |waiter: &Waiter| Some(waiter.socket) == socket;
-        let is_far = |waiter: &Waiter| !is_near(waiter);
+    /// Removes and returns the next waiter, given the socket that has the line.
+    fn choose(&mut self, socket: Option<usize>, turns_max: u32) -> Option<LineWaiter> {
+        let is_near = |waiter: &LineWaiter| Some(waiter.socket) == socket;
+        let is_far = |waiter: &LineWaiter| !is_near(waiter);
         let near = self.waiters.iter().position(is_near);
         let far = self.waiters.iter().position(is_far);
         let place = match (near, far) {
@@ -59,7 +59,8 @@ impl LineQueue {
                 self.turns += 1;
                 near
             }
-            // In order of request where near ones have no turns, else the far one's turn has come.
+            // Without turns for near waiters serve in order of request; otherwise the far waiter's
+            // turn has come.
             (Some(near), Some(far)) if turns_max == 0 => near.min(far),
             (Some(near), None) => near,
             (_, Some(far)) => far,
@@ -73,27 +74,32 @@ impl LineQueue {
     }
 }
 
-/// What a thread that waited is to do.
-enum Turn {
-    /// Goes on with its access.
+/// Result of a check for the line's turn.
+enum LineTurn {
+    /// The thread goes on with its access.
     Mine,
-    /// Waits on.
+    /// The thread keeps waiting.
     Waits,
 }
 
-/// Does what concerns a line and others can see, when it is the running CPU's turn, and the line's;
-/// `None` outside a simulation. `f` neither suspends nor drops values of the program.
+/// Runs `f`, which accesses a line and which other CPUs may observe, when it is the running CPU's
+/// and the line's turn; returns `None` outside a simulation. `f` must neither suspend nor drop
+/// values of the program.
 #[inline]
-pub(crate) fn access<R>(line: &LineState, use_: Use, f: impl FnOnce(&mut World) -> R) -> Option<R> {
+pub(crate) fn access<R>(
+    line: &LineState,
+    use_: AccessKind,
+    f: impl FnOnce(&mut World) -> R,
+) -> Option<R> {
     access_since(line, use_, |world, _| f(world))
 }
 
-/// `access` for whoever counts waits: `f` also gets the time when the CPU asked for the line, which
-/// lies before its stall.
+/// Like `access`, but also passes to `f` the time at which the CPU asked for the line, before any
+/// stall; for wait statistics.
 #[inline]
 pub(crate) fn access_since<R>(
     line: &LineState,
-    use_: Use,
+    use_: AccessKind,
     f: impl FnOnce(&mut World, u64) -> R,
 ) -> Option<R> {
     let cell = current()?;
@@ -111,7 +117,7 @@ pub(crate) fn access_since<R>(
     Some(f(&mut world, asked_ps))
 }
 
-/// Stalls the running CPU until the line's turn has come to it.
+/// Stalls the running CPU until it gets its turn at the line.
 #[cold]
 #[inline(never)]
 fn wait_for_line(cell: &RefCell<World>, line: &LineState) {
@@ -119,16 +125,16 @@ fn wait_for_line(cell: &RefCell<World>, line: &LineState) {
     loop {
         suspend();
         match cell.borrow_mut().look_for_turn(line) {
-            Turn::Mine => return,
-            Turn::Waits => {}
+            LineTurn::Mine => return,
+            LineTurn::Waits => {}
         }
     }
 }
 
 impl World {
-    /// Whether the running CPU's access has to wait for others.
+    /// Returns true if the running CPU's access has to wait for others.
     #[inline]
-    fn must_wait(&self, line: &LineState, use_: Use) -> bool {
+    fn must_wait(&self, line: &LineState, use_: AccessKind) -> bool {
         let queue = line.queue.load(Relaxed);
         if line.busy_until_ps() <= self.scheduler.now_ps && queue == 0 {
             return false;
@@ -136,18 +142,20 @@ impl World {
         self.must_queue(line, use_, queue)
     }
 
-    fn must_queue(&self, line: &LineState, use_: Use, queue: u32) -> bool {
+    fn must_queue(&self, line: &LineState, use_: AccessKind, queue: u32) -> bool {
         let ahead = queue != 0 && self.line_queues[queue as usize - 1].is_ahead();
         let cpu = self.scheduler.cpu;
-        // What a CPU has alone it keeps until somebody else's turn comes; what it shares, until a
-        // write's has.
-        let has = use_ == Use::Read && line.is_shared_by(cpu) || !ahead && line.is_only_in(cpu);
-        // Destructors of a thread that panics run to their end without the others.
+        // A CPU keeps a line that it holds exclusively until another one's turn comes, and a shared
+        // line until a write's turn comes.
+        let has =
+            use_ == AccessKind::Read && line.is_shared_by(cpu) || !ahead && line.is_only_in(cpu);
+        // Destructors of a panicking thread run to their end without the other threads.
         let waits = ahead || line.busy_until_ps() > self.scheduler.now_ps;
         waits && !has && self.caches.queueing && !std::thread::panicking()
     }
 
-    /// The running CPU waits for a line; the first one that does looks when its transfer ends.
+    /// Puts the running CPU into a line's queue. The first waiter wakes up by itself when the
+    /// transfer ends, and chooses the next.
     fn join_queue(&mut self, line: &LineState) {
         if line.queue.load(Relaxed) == 0 {
             self.line_queues.push(LineQueue::default());
@@ -157,37 +165,38 @@ impl World {
         let socket = self.caches.fabric.socket_of(self.scheduler.cpu);
         let queue = &mut self.line_queues[line.queue.load(Relaxed) as usize - 1];
         let is_first = !queue.is_ahead();
-        queue.waiters.push_back(Waiter { thread: self.scheduler.thread, socket });
+        queue.waiters.push_back(LineWaiter { thread: self.scheduler.thread, socket });
         match is_first {
             true => self.scheduler.stall_until(line.busy_until_ps()),
-            false => self.scheduler.spin(State::Stalled),
+            false => self.scheduler.spin(ThreadPhase::Stalled),
         }
     }
 
-    /// A thread that waits was woken: it was chosen, or it is the one that chooses.
-    fn look_for_turn(&mut self, line: &LineState) -> Turn {
+    /// Checks after a wake-up if the thread was chosen; if it is the thread that chooses, chooses
+    /// the next waiter.
+    fn look_for_turn(&mut self, line: &LineState) -> LineTurn {
         let thread = self.scheduler.thread;
         let socket = line.last_holder().map(|cpu| self.caches.fabric.socket_of(cpu));
         let queue = &mut self.line_queues[line.queue.load(Relaxed) as usize - 1];
         if !queue.waiters.iter().any(|waiter| waiter.thread == thread) {
             self.scheduler.me().in_line_queue = false;
-            return Turn::Mine;
+            return LineTurn::Mine;
         }
         if line.busy_until_ps() > self.scheduler.now_ps {
             self.scheduler.stall_until(line.busy_until_ps());
-            return Turn::Waits;
+            return LineTurn::Waits;
         }
-        let next = queue.choose(socket, self.near_turns).expect("the thread itself waits");
+        let next = queue.choose(socket, self.near_turns).expect("at least this thread waits");
         if next.thread == thread {
             self.scheduler.me().in_line_queue = false;
-            return Turn::Mine;
+            return LineTurn::Mine;
         }
         self.scheduler.end_stall(next.thread, self.scheduler.now_ps);
-        self.scheduler.spin(State::Stalled);
-        Turn::Waits
+        self.scheduler.spin(ThreadPhase::Stalled);
+        LineTurn::Waits
     }
 
-    /// The one whose turn it was has had it: another waiter looks when the line is free again.
+    /// Ends a chosen waiter's turn; the longest remaining waiter wakes when the line is free again.
     fn go_on(&mut self, line: &LineState) {
         let queue = &mut self.line_queues[line.queue.load(Relaxed) as usize - 1];
         queue.chosen = false;

@@ -1,6 +1,6 @@
-//! `LockTable`: the locks in use by a simulation: who holds each, who waits, and their statistics.
+//! `LockTable`: the locks in use by a simulation: holder, waiters and statistics of each.
 //!
-//! Owned by the world; lock.rs and meter.rs enter what happens to locks.
+//! Owned by the world; updated by lock.rs and meter.rs.
 
 use std::collections::{HashMap, VecDeque};
 use std::vec::Vec;
@@ -11,7 +11,7 @@ use crate::model::time::PS_PER_NS;
 use crate::scheduler::pool::NO_THREAD;
 use millrace_machine::{CallSite, LockCounts, LockRow, Site, lock_table};
 
-/// How many spin, by socket.
+/// Number of CPUs that spin on a lock, by socket.
 pub(crate) type SpinnersBySocket = [u16; SOCKETS_MAX as usize];
 
 /// A lock in use by a simulation.
@@ -20,24 +20,24 @@ struct LockState {
     name: &'static str,
     holder: u32,
     since_ps: u64,
-    /// Row of the place that took it.
+    /// Row in the statistics of the call site that took the lock.
     row: u32,
-    waiters: VecDeque<Claim>,
+    waiters: VecDeque<LockRequest>,
     waiting: CpuSet,
     waiting_by_socket: SpinnersBySocket,
-    /// Rows of the places that have taken it.
+    /// Address of each call site that has taken the lock, and its row in the statistics.
     rows: Vec<(usize, u32)>,
 }
 
-/// A thread that asks for a lock.
+/// A thread's request for a lock.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Claim {
+pub(crate) struct LockRequest {
     pub(crate) thread: u32,
     pub(crate) cpu: usize,
     pub(crate) socket: usize,
-    /// Since when.
+    /// Time at which the thread asked for the lock.
     pub(crate) since_ps: u64,
-    /// Row of the place that asks.
+    /// Row in the statistics of the call site that asks.
     pub(crate) row: u32,
 }
 
@@ -47,9 +47,9 @@ pub(crate) struct LockTable {
     locks: Vec<LockState>,
     free: Vec<u32>,
     rows: Vec<(&'static str, CallSite, LockPicoseconds)>,
-    /// Rows by the addresses of name and place: only looked up, never walked.
+    /// Rows by the addresses of lock name and call site; only looked up, never iterated.
     index: HashMap<(usize, usize), u32>,
-    /// Of locks that are made of words.
+    /// Statistics of locks that are built from words.
     pub(crate) word_locks: WordLockRows,
 }
 
@@ -65,7 +65,7 @@ struct LockPicoseconds {
 }
 
 impl LockState {
-    fn hold(&mut self, claim: &Claim, since_ps: u64) {
+    fn hold(&mut self, claim: &LockRequest, since_ps: u64) {
         (self.holder, self.row, self.since_ps) = (claim.thread, claim.row, since_ps);
     }
 }
@@ -110,7 +110,7 @@ impl LockTable {
         *row
     }
 
-    /// No simulated thread uses the lock any more.
+    /// Removes a lock that is being dropped.
     pub(crate) fn remove(&mut self, lock: u32) {
         self.free.push(lock);
     }
@@ -119,20 +119,21 @@ impl LockTable {
         self.locks[lock as usize].holder != NO_THREAD
     }
 
-    /// A thread has a free lock from this time on.
-    pub(crate) fn take(&mut self, lock: u32, claim: &Claim, now_ps: u64) {
+    /// Gives a free lock to a thread at `now_ps`.
+    pub(crate) fn take(&mut self, lock: u32, claim: &LockRequest, now_ps: u64) {
         self.locks[lock as usize].hold(claim, now_ps);
         self.rows[claim.row as usize].2.acquisitions += 1;
     }
 
-    /// A thread did not wait for a lock that another holds.
+    /// Counts an attempt that found the lock held and did not wait.
     pub(crate) fn reject(&mut self, row: u32) {
         let sum = &mut self.rows[row as usize].2;
         (sum.contended, sum.rejected) = (sum.contended + 1, sum.rejected + 1);
     }
 
-    /// A thread waits for a lock; all CPUs that do now, and how many did before, by socket.
-    pub(crate) fn wait(&mut self, lock: u32, claim: Claim) -> (CpuSet, SpinnersBySocket) {
+    /// Puts a thread into a lock's queue. Returns all CPUs that wait now, and the number that
+    /// waited before, by socket.
+    pub(crate) fn wait(&mut self, lock: u32, claim: LockRequest) -> (CpuSet, SpinnersBySocket) {
         let state = &mut self.locks[lock as usize];
         let before = state.waiting_by_socket;
         state.waiters.push_back(claim);
@@ -141,7 +142,7 @@ impl LockTable {
         (state.waiting, before)
     }
 
-    /// The holder gives a lock up that it had until this time; true if others wait for it.
+    /// Releases a lock at `end_ps`; returns true if others wait for it.
     pub(crate) fn release(&mut self, lock: u32, end_ps: u64) -> bool {
         let state = &mut self.locks[lock as usize];
         state.holder = NO_THREAD;
@@ -152,18 +153,18 @@ impl LockTable {
         !state.waiters.is_empty()
     }
 
-    /// Takes the longest waiter out of a lock's queue; with it the CPUs that wait on, all and by
-    /// socket.
-    pub(crate) fn next(&mut self, lock: u32) -> (Claim, CpuSet, &SpinnersBySocket) {
+    /// Removes the longest waiter from a lock's queue. Also returns the CPUs that keep waiting, as
+    /// a set and by socket.
+    pub(crate) fn next(&mut self, lock: u32) -> (LockRequest, CpuSet, &SpinnersBySocket) {
         let state = &mut self.locks[lock as usize];
-        let next = state.waiters.pop_front().expect("the caller has looked");
+        let next = state.waiters.pop_front().expect("the caller has checked that a thread waits");
         state.waiting.remove(next.cpu);
         state.waiting_by_socket[next.socket] -= 1;
         (next, state.waiting, &state.waiting_by_socket)
     }
 
-    /// A thread has a lock from this time on that it waited for.
-    pub(crate) fn hand_over(&mut self, lock: u32, next: &Claim, granted_ps: u64) {
+    /// Gives a lock to a thread that waited for it.
+    pub(crate) fn hand_over(&mut self, lock: u32, next: &LockRequest, granted_ps: u64) {
         self.locks[lock as usize].hold(next, granted_ps);
         let waited_ps = granted_ps - next.since_ps;
         let sum = &mut self.rows[next.row as usize].2;
@@ -188,7 +189,8 @@ impl LockTable {
     }
 }
 
-/// Statistics of locks that are made of words, by name and place; few rows, so they are searched.
+/// Statistics of locks that are built from words, by name and call site; few rows, so a linear
+/// search.
 #[derive(Debug, Default)]
 pub(crate) struct WordLockRows(Vec<(&'static str, CallSite, LockCounts)>);
 

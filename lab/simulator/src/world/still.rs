@@ -1,9 +1,10 @@
-//! `Still`: moments in which a program may not call the machine.
+//! `StillGuard`: a guard for code sections that must not call the machine.
 //!
-//! Any call may let other simulated threads run, since time passes by it: whoever holds something
-//! of the real machine over it (a mutex, a borrow) has them wait for that on the same thread of the
-//! system, for ever. Programs say so with `Simulated::hold_still`; world.rs asks at each call.
-//! Costs nothing in builds without debug assertions.
+//! Any call of the machine takes virtual time and may let other simulated threads run. A thread
+//! that holds something of the real machine across such a call (a mutex, a borrow) would make them
+//! wait for it on the same system thread, for ever. Programs mark such sections with
+//! `Simulated::hold_still`; world.rs checks each call. Costs nothing in builds without debug
+//! assertions.
 
 use core::cell::Cell;
 use core::marker::PhantomData;
@@ -14,23 +15,23 @@ std::thread_local! {
     static HELD: Cell<u32> = const { Cell::new(0) };
 }
 
-/// As long as this exists its thread may not call the simulated machine.
+/// While this guard exists its thread must not call the simulated machine.
 #[derive(Debug)]
 #[must_use = "dropped, it ends the moment"]
-pub struct Still(PhantomData<*const ()>);
+pub struct StillGuard(PhantomData<*const ()>);
 
 impl Simulated {
-    /// From now on, until the value is dropped, a call that takes virtual time or that others can
-    /// see is a bug: builds with debug assertions panic at it.
-    pub fn hold_still() -> Still {
+    /// Forbids calls of the machine until the returned guard is dropped. Builds with debug
+    /// assertions panic at a call that takes virtual time or that other threads can observe.
+    pub fn hold_still() -> StillGuard {
         if cfg!(debug_assertions) {
             HELD.set(HELD.get() + 1);
         }
-        Still(PhantomData)
+        StillGuard(PhantomData)
     }
 }
 
-impl Drop for Still {
+impl Drop for StillGuard {
     fn drop(&mut self) {
         if cfg!(debug_assertions) {
             HELD.set(HELD.get() - 1);
@@ -38,13 +39,13 @@ impl Drop for Still {
     }
 }
 
-/// At each call of the machine.
+/// Panics, in builds with debug assertions, if the calling thread holds a [`StillGuard`] guard.
 #[inline]
 pub(crate) fn check() {
     let held = cfg!(debug_assertions) && HELD.get() > 0;
     assert!(
         !held || std::thread::panicking(),
-        "the simulated machine is called by a thread that holds still"
+        "a thread that holds still (`Simulated::hold_still`) called the simulated machine"
     );
 }
 

@@ -4,7 +4,7 @@ use super::*;
 
 fn listing(files: &[(&str, &str)]) -> String {
     let file = |name: &str| Some(files.iter().find(|(path, _)| *path == name)?.1.to_owned());
-    of(&Tree::read(&file).unwrap())
+    of(&CrateTree::read(&file).unwrap())
 }
 
 #[test]

@@ -1,12 +1,12 @@
 //! Splits Rust text into code, comments and string literals, keeping every line and column.
 //!
-//! Only what a style rule needs: nested block comments, plain, byte and raw strings, character
-//! literals apart from lifetimes. It never fails: on text that is not Rust the split is a guess.
-//! Called by `Source::parse`.
+//! Handles only what style rules need: nested block comments, plain, byte and raw strings,
+//! character literals as opposed to lifetimes. It never fails: on text that is not Rust the split
+//! is a guess. Called by `Source::parse`.
 
-/// The three views; each has the lines and byte columns of the text.
-pub struct Views {
-    /// Neither comments nor the inside of literals.
+/// The three views of a text, all with the text's lines and byte columns.
+pub struct SourceViews {
+    /// Code without comments and without the content of literals.
     pub code: String,
     /// Comments, with their slashes.
     pub comments: String,
@@ -15,15 +15,15 @@ pub struct Views {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Class {
+enum TokenClass {
     Code,
     Comment,
     Text,
     Char,
 }
 
-/// Splits `text`.
-pub fn split(text: &str) -> Views {
+/// Splits a text into its views.
+pub fn split(text: &str) -> SourceViews {
     let bytes = text.as_bytes();
     let mut classes = Vec::with_capacity(bytes.len());
     while classes.len() < bytes.len() {
@@ -31,48 +31,53 @@ pub fn split(text: &str) -> Views {
         let (class, end) = token(bytes, at);
         classes.resize(end.clamp(at + 1, bytes.len()), class);
     }
-    let view = |class: Class| {
-        let keep = |(&byte, &own): (&u8, &Class)| match own == class || byte == b'\n' {
+    let view = |class: TokenClass| {
+        let keep = |(&byte, &own): (&u8, &TokenClass)| match own == class || byte == b'\n' {
             true => byte,
             false => b' ',
         };
         let kept: Vec<u8> = bytes.iter().zip(&classes).map(keep).collect();
         String::from_utf8_lossy(&kept).into_owned()
     };
-    Views { code: view(Class::Code), comments: view(Class::Comment), strings: view(Class::Text) }
+    SourceViews {
+        code: view(TokenClass::Code),
+        comments: view(TokenClass::Comment),
+        strings: view(TokenClass::Text),
+    }
 }
 
-/// The class of the token that starts at `at`, and where it ends.
-fn token(bytes: &[u8], at: usize) -> (Class, usize) {
+/// Returns the class of the token that starts at `at`, and its end.
+fn token(bytes: &[u8], at: usize) -> (TokenClass, usize) {
     let rest = &bytes[at..];
     if rest.starts_with(b"//") {
         let len = rest.iter().position(|&byte| byte == b'\n').unwrap_or(rest.len());
-        return (Class::Comment, at + len);
+        return (TokenClass::Comment, at + len);
     }
     if rest.starts_with(b"/*") {
-        return (Class::Comment, at + block_comment_len(rest));
+        return (TokenClass::Comment, at + block_comment_len(rest));
     }
     if rest[0] == b'"' {
-        return (Class::Text, at + quoted_len(rest, b'"'));
+        return (TokenClass::Text, at + quoted_len(rest, b'"'));
     }
     if rest[0] == b'\'' {
         return match is_char_literal(rest) {
-            true => (Class::Char, at + quoted_len(rest, b'\'')),
-            false => (Class::Code, at + 1),
+            true => (TokenClass::Char, at + quoted_len(rest, b'\'')),
+            false => (TokenClass::Code, at + 1),
         };
     }
     if rest[0].is_ascii_alphabetic() || rest[0] == b'_' {
-        // A whole name at once, so that the `r` of `for "` is not taken for a raw string's.
+        // Take the whole name at once, so that the `r` of `for "` is not mistaken for a raw
+        // string's.
         let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
         let name = rest.iter().position(|byte| !is_name(byte)).unwrap_or(rest.len());
         if matches!(&rest[..name], b"r" | b"br" | b"cr")
             && let Some(len) = raw_string_len(&rest[name..])
         {
-            return (Class::Text, at + name + len);
+            return (TokenClass::Text, at + name + len);
         }
-        return (Class::Code, at + name);
+        return (TokenClass::Code, at + name);
     }
-    (Class::Code, at + 1)
+    (TokenClass::Code, at + 1)
 }
 
 fn block_comment_len(rest: &[u8]) -> usize {
@@ -106,7 +111,8 @@ fn quoted_len(rest: &[u8], quote: u8) -> usize {
     rest.len()
 }
 
-/// Length of `#*"..."#*` at the start of `rest`; None for anything else, as a raw name `r#type`.
+/// Returns the length of `#*"..."#*` at the start of `rest`; None for anything else, such as a raw
+/// identifier `r#type`.
 fn raw_string_len(rest: &[u8]) -> Option<usize> {
     let hashes = rest.iter().take_while(|&&byte| byte == b'#').count();
     if rest.get(hashes) != Some(&b'"') {
@@ -119,7 +125,7 @@ fn raw_string_len(rest: &[u8]) -> Option<usize> {
     Some(end.map_or(rest.len(), |at| body + at + close.len()))
 }
 
-/// `'a'`, `'\n'` or a character beyond ASCII, but not a lifetime `'a`.
+/// Returns true for `'a'`, `'\n'` or a non-ASCII character literal, and false for a lifetime `'a`.
 fn is_char_literal(rest: &[u8]) -> bool {
     match rest.get(1) {
         Some(b'\\') => true,

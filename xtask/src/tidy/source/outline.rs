@@ -1,4 +1,4 @@
-//! What the syntax tree says about a file: its functions and structs, and which lines are tests.
+//! Outline of a file from its syntax tree: functions and structs, and the lines of tests.
 //!
 //! Test code is any item under `#[cfg(test)]` or `#[test]`. Items inside macros are not seen.
 //! Called by `Source::parse`; walks the tree of `syn`.
@@ -7,10 +7,10 @@ use proc_macro2::Span;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
-/// What is measured.
+/// Kind of a measured item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ItemKind {
-    /// A function or method; its size is the lines between its braces.
+    /// A function or method; its size is the number of lines between its braces.
     Function,
     /// A struct; its size is its number of fields.
     Struct,
@@ -21,56 +21,56 @@ pub enum ItemKind {
 pub struct Item {
     /// Function or struct.
     pub kind: ItemKind,
-    /// Its bare name.
+    /// Name without its path.
     pub name: String,
-    /// The line of its name, from 1.
+    /// Line of the name, from 1.
     pub line: usize,
-    /// Lines of a function, fields of a struct.
+    /// Lines of a function, or fields of a struct.
     pub size: usize,
-    /// Declared `unsafe fn`, and not because a trait demands it.
+    /// True for an `unsafe fn` that is not demanded by a trait.
     pub is_unsafe: bool,
-    /// Text of its doc comment.
+    /// Text of the doc comment.
     pub docs: String,
-    /// What a function takes; nothing where a trait demands it.
-    pub takes: Takes,
+    /// Arguments of the function; zero where a trait demands them.
+    pub takes: ArgumentCounts,
 }
 
-/// The arguments of a function besides `self`.
+/// Arguments of a function besides `self`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Takes {
-    /// All of them.
+pub struct ArgumentCounts {
+    /// Number of arguments.
     pub arguments: usize,
-    /// Those of the type `bool`.
+    /// Number of arguments of the type `bool`.
     pub bools: usize,
 }
 
 /// A name that the file defines: a function, type, trait, constant or variant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Definition {
-    /// The bare name.
+    /// Name without its path.
     pub name: String,
-    /// The type whose method it is, if it is one of an `impl` without a trait.
+    /// Type of the method, if it is one of an `impl` without a trait.
     pub method_of: Option<String>,
-    /// The line of its name, from 1.
+    /// Line of the name, from 1.
     pub line: usize,
 }
 
 /// The outline of one file.
 #[derive(Default)]
 pub struct Outline {
-    /// In the order of the file.
+    /// Items in the order of the file.
     pub items: Vec<Item>,
-    /// Names that the file defines, in its order.
+    /// Names that the file defines, in order.
     pub definitions: Vec<Definition>,
-    /// First and last lines of test items, counted from 1.
+    /// First and last lines of test items, from 1.
     pub test_lines: Vec<(usize, usize)>,
-    /// The whole file is under `#![cfg(test)]`.
+    /// True if the whole file is under `#![cfg(test)]`.
     pub all_test: bool,
     in_trait_impl: bool,
     impl_of: Option<String>,
 }
 
-/// Reads the outline off a syntax tree.
+/// Builds the outline of a syntax tree.
 pub fn of(file: &syn::File) -> Outline {
     let mut outline = Outline { all_test: is_test(&file.attrs), ..Outline::default() };
     outline.visit_file(file);
@@ -85,7 +85,7 @@ impl Outline {
     }
 
     fn function(&mut self, attrs: &[syn::Attribute], sig: &syn::Signature, body: Option<Span>) {
-        // The braces' own lines do not count.
+        // The lines of the braces do not count.
         let size = body.map_or(0, |span| (span.end().line - span.start().line).saturating_sub(1));
         self.items.push(Item {
             kind: ItemKind::Function,
@@ -94,14 +94,14 @@ impl Outline {
             size,
             is_unsafe: is_unsafe(sig) && !self.in_trait_impl,
             docs: docs(attrs),
-            takes: if self.in_trait_impl { Takes::default() } else { takes(sig) },
+            takes: if self.in_trait_impl { ArgumentCounts::default() } else { takes(sig) },
         });
         let method_of = self.impl_of.clone();
         self.definitions.push(Definition { method_of, ..definition(&sig.ident) });
     }
 }
 
-/// Visits an item of a plain kind only to see whether it is test code, and for its name.
+/// Defines a visitor that only records if an item is test code, and its name.
 macro_rules! mark_only {
     ($($method:ident: $kind:ident $($named:ident)?),* $(,)?) => {
         $(fn $method(&mut self, item: &'ast syn::$kind) {
@@ -145,7 +145,7 @@ impl<'ast> Visit<'ast> for Outline {
             size: item.fields.len(),
             is_unsafe: false,
             docs: docs(&item.attrs),
-            takes: Takes::default(),
+            takes: ArgumentCounts::default(),
         });
         self.definitions.push(definition(&item.ident));
         visit::visit_item_struct(self, item);
@@ -175,7 +175,7 @@ fn definition(ident: &syn::Ident) -> Definition {
     Definition { name: ident.to_string(), method_of: None, line: ident.span().start().line }
 }
 
-/// The last name of a type's path.
+/// Returns the last name of a type's path.
 fn type_name(of: &syn::Type) -> Option<String> {
     match of {
         syn::Type::Path(path) => Some(path.path.segments.last()?.ident.to_string()),
@@ -183,13 +183,13 @@ fn type_name(of: &syn::Type) -> Option<String> {
     }
 }
 
-fn takes(sig: &syn::Signature) -> Takes {
+fn takes(sig: &syn::Signature) -> ArgumentCounts {
     let typed = sig.inputs.iter().filter_map(|input| match input {
         syn::FnArg::Typed(typed) => Some(&*typed.ty),
         syn::FnArg::Receiver(_) => None,
     });
     let is_bool = |of: &&syn::Type| matches!(of, syn::Type::Path(p) if p.path.is_ident("bool"));
-    Takes { arguments: typed.clone().count(), bools: typed.filter(is_bool).count() }
+    ArgumentCounts { arguments: typed.clone().count(), bools: typed.filter(is_bool).count() }
 }
 
 fn is_test(attrs: &[syn::Attribute]) -> bool {

@@ -1,18 +1,13 @@
 //! The built-in schedulers by name: the one place that lists them.
 //!
-//! A scheduler is a file of this directory with a function that makes a [`DriveScheduler`], and a
+//! A scheduler is a file of this directory with a function that makes a `DriveScheduler`, and a
 //! variant, a name and an arm below. Configurations, reports and error messages take the names from
 //! here. Called by disk/scheduled.rs. Kernel counterpart: `elv_register`.
 
-use alloc::boxed::Box;
-use alloc::sync::Arc;
-
 use millrace_machine::Machine;
 
-use crate::group::Groups;
-use crate::queue::scheduler::cost::CostModel;
-use crate::queue::scheduler::share::DriveParts;
-use crate::queue::scheduler::{DriveTags, Scheduler, deadline, fair, latency};
+use crate::queue::scheduler::parts::{DriveScheduler, SchedulerParts};
+use crate::queue::scheduler::{deadline, fair, latency};
 
 /// The built-in schedulers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -37,6 +32,16 @@ impl SchedulerKind {
         (SchedulerKind::Latency, "latency"),
     ];
 
+    /// Returns the scheduler's name in configurations and tables.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(kind, _)| *kind == self).map_or("", |(_, name)| name)
+    }
+
+    pub(crate) fn of_name(name: &str) -> Option<SchedulerKind> {
+        Self::NAMES.iter().find(|(_, known)| *known == name).map(|(kind, _)| *kind)
+    }
+
     /// Makes the scheduler of a drive; `None` for no scheduler, which takes no parts.
     pub(crate) fn make<M: Machine>(
         self,
@@ -49,21 +54,4 @@ impl SchedulerKind {
             SchedulerKind::Latency => Some(latency::of_drive(&parts())),
         }
     }
-}
-
-/// The parts of a drive that a scheduler is made of.
-pub(crate) struct SchedulerParts<M: Machine> {
-    pub(crate) drive: DriveParts<M>,
-    /// The groups that share the drive; `None` if nobody is told apart.
-    pub(crate) groups: Option<Arc<Groups<M>>>,
-    pub(crate) cost: CostModel,
-    pub(crate) tags: DriveTags,
-}
-
-/// A scheduler for all hardware queues of a drive.
-pub(crate) struct DriveScheduler<M: Machine> {
-    /// Makes the part of a hardware queue, by its number.
-    pub(crate) queue: Box<dyn Fn(u16) -> Box<dyn Scheduler<M>>>,
-    /// Sectors of the largest request at first; `None` for no bound.
-    pub(crate) piece_sectors: Option<u32>,
 }

@@ -23,9 +23,9 @@ use crate::bio::group_id::GroupId;
 use crate::group::Groups;
 use crate::group::config::Priority;
 use crate::group::view::GroupView;
-use crate::queue::scheduler::builtin::{DriveScheduler, SchedulerParts};
 use crate::queue::scheduler::deadline::holders::WaitTracker;
 use crate::queue::scheduler::deadline::sorted::{SortedChains, WaitingChain};
+use crate::queue::scheduler::parts::{DriveScheduler, SchedulerParts};
 use crate::queue::scheduler::{ChainBatch, CompletedChain, Leftover, Scheduler, SchedulerPick};
 
 /// Makes the scheduler of a drive, with default settings.

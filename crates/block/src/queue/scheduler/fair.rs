@@ -10,8 +10,8 @@ use alloc::sync::Arc;
 use millrace_machine::Machine;
 
 use crate::group::Groups;
-use crate::queue::scheduler::builtin::{DriveScheduler, SchedulerParts};
 use crate::queue::scheduler::cost::CostModel;
+use crate::queue::scheduler::parts::{DriveScheduler, SchedulerParts};
 use crate::queue::scheduler::share::depth::Policy;
 use crate::queue::scheduler::share::piece::FIRST_SECTORS;
 use crate::queue::scheduler::share::{DriveParts, SharedDrive};

@@ -21,11 +21,13 @@ use millrace_experiments::Rw;
 use millrace_experiments::simulation::{InterfaceKind, Irq, KernelKind};
 use millrace_reactor::Backend;
 
+use super::beside_args::BesideArgs;
 use super::connect::Server;
 use super::contention::ContentionArgs;
 use super::jobfile_args::JobFileArgs;
 use super::linux24::Linux24Args;
 use super::program_args::ProgramArgs;
+use super::row_flags::rows_only;
 use super::vm::words::VmArgs;
 
 const EXAMPLES: &str = "\
@@ -62,6 +64,8 @@ Examples:
   millrace-lab bench --program fileserver,untar --serving per-drive,per-volume
       --drive model:preset=850evo --drive model:preset=850evo
       programs through a write-back cache on two modelled SSDs, served in two ways
+  millrace-lab bench --drive file:path=/srv/d0 --beside 'fio=fio --output-format=json d0.fio'
+      fio's job and the same as a row, in turn five times, and their ratio
   millrace-lab bench --calibrate file:path=/srv/new,size=8g
       what a drive does in a second, as keys `cost.*` for its [[drive]]
 
@@ -93,43 +97,9 @@ const NO_VIRTQUEUE: [&str; 9] =
     ["connect", "machine", "locks", "trace", "serving", "workers", "states", "stamp", "backend"];
 
 /// Arguments that say what each run of a calibration says itself.
-const CALIBRATED: [&str; 35] = [
-    "client",
-    "drive",
-    "connect",
-    "virtqueue",
-    "chunk",
-    "stack",
-    "scheduler",
-    "software_queues",
-    "hardware_queues",
-    "serving",
-    "workers",
-    "states",
-    "rw",
-    "bs",
-    "rwmixread",
-    "ios",
-    "verify",
-    "stamp",
-    "trace",
-    "locks",
-    "interface",
-    "batch",
-    "irq",
-    "inside",
-    "kernel",
-    "unit",
-    "iovecs",
-    "readv",
-    "bounce",
-    "request_lock",
-    "queue_plug",
-    "descriptor",
-    "plug_high",
-    "plug_low",
-    "extended",
-];
+const CALIBRATED: &str = "\
+    client drive connect virtqueue chunk stack scheduler software_queues hardware_queues serving \
+    workers states rw bs rwmixread ios verify stamp trace locks plug_high plug_low extended";
 
 /// Measure drives, designs and servers.
 #[derive(Debug, Clone, Args)]
@@ -159,6 +129,8 @@ pub struct BenchArgs {
     pub jobfile: JobFileArgs,
     #[command(flatten, next_help_heading = "Programs")]
     pub program: ProgramArgs,
+    #[command(flatten, next_help_heading = "Other programs")]
+    pub beside: BesideArgs,
     #[command(flatten)]
     pub ignored: IgnoredArgs,
 }
@@ -188,29 +160,14 @@ pub struct IgnoredArgs {
 }
 
 /// Arguments that `bench -h` shows; the others are in `bench --help` only.
-const COMMON: [&str; 16] = [
-    "drive",
-    "connect",
-    "overwrite",
-    "cache",
-    "stack",
-    "scheduler",
-    "serving",
-    "numjobs",
-    "rw",
-    "bs",
-    "iodepth",
-    "size",
-    "runtime",
-    "verify",
-    "json",
-    "jobfile",
-];
+const COMMON: &str = "\
+    drive connect overwrite cache stack scheduler serving numjobs rw bs iodepth size runtime \
+    verify json jobfile";
 
 /// Leaves the common arguments in the short help of `bench`.
 pub fn with_short_help(bench: clap::Command) -> clap::Command {
     bench.after_help("All arguments, and examples: millrace-lab bench --help").mut_args(|arg| {
-        let is_common = COMMON.contains(&arg.get_id().as_str());
+        let is_common = COMMON.split(' ').any(|common| common == arg.get_id().as_str());
         if is_common { arg } else { arg.hide_short_help(true) }
     })
 }
@@ -261,7 +218,7 @@ pub struct CalibrationArgs {
     /// Measure what a drive does in a second, reading and writing, and print it as the keys
     /// `cost.*` of its [[drive]], by which schedulers share it; writes to the drive; takes
     /// --runtime in all (30s), --iodepth (128), --numjobs, --size and --machine
-    #[arg(long, value_name = "DRIVE", conflicts_with_all = CALIBRATED)]
+    #[arg(long, value_name = "DRIVE", conflicts_with_all = rows_only(CALIBRATED))]
     pub calibrate: Option<String>,
 }
 

@@ -22,6 +22,7 @@ use millrace_experiments::load::contention::{
 use millrace_experiments::simulation::{machine, run_rows};
 
 use super::args::BenchArgs;
+use super::row_flags::rows_only;
 use table::table;
 
 /// How long clients run unless told otherwise.
@@ -30,44 +31,9 @@ const RUNTIME: Duration = Duration::from_secs(1);
 const WARM_UP: Duration = Duration::from_millis(200);
 
 /// Flags that say of all jobs what --client says of each.
-const OTHERS: [&str; 36] = [
-    "connect",
-    "virtqueue",
-    "trace",
-    "locks",
-    "verify",
-    "rw",
-    "rwmixread",
-    "bs",
-    "size",
-    "iodepth",
-    "numjobs",
-    "cpus",
-    "cpu_list",
-    "ios",
-    "interface",
-    "batch",
-    "irq",
-    "serving",
-    "workers",
-    "states",
-    "stack",
-    "controller",
-    "calibrate",
-    "backend",
-    "stamp",
-    "inside",
-    "kernel",
-    "unit",
-    "iovecs",
-    "readv",
-    "bounce",
-    "request_lock",
-    "queue_plug",
-    "descriptor",
-    "plug_high",
-    "plug_low",
-];
+const OTHERS: &str = "\
+    connect virtqueue trace locks verify rw rwmixread bs size iodepth numjobs cpus cpu_list ios \
+    serving workers states stack controller calibrate backend stamp plug_high plug_low";
 
 /// Clients that differ.
 #[derive(Debug, Clone, Args)]
@@ -79,7 +45,7 @@ pub struct ContentionArgs {
     /// (realtime, best-effort, idle), latency-target (p99 2ms, mean 1ms), iops, read-iops,
     /// write-iops, bandwidth, read-bandwidth, write-bandwidth (most in a second), burst (for how
     /// long these are saved up)
-    #[arg(long, value_name = "CLIENT", conflicts_with_all = OTHERS)]
+    #[arg(long, value_name = "CLIENT", conflicts_with_all = rows_only(OTHERS))]
     pub client: Vec<String>,
     /// With --client, how long the clients run before anything counts [default: 200ms]
     #[arg(long, value_name = "TIME", requires = "client", value_parser = duration)]
@@ -105,10 +71,7 @@ pub fn run(args: &BenchArgs) -> Result<ExitCode> {
         }
     };
     if args.workload.json {
-        millrace_console::say(&format!(
-            "{}\n",
-            serde_json::to_string_pretty(&contests).context("results as JSON")?
-        ));
+        super::say_json(&contests)?;
     } else {
         let form = if args.workload.extended { Form::Whole } else { Form::Short };
         let tables = contests.iter().map(|contest| table(contest, form));

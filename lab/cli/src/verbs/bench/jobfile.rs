@@ -16,7 +16,7 @@ use millrace::{
     DriveOptions, Native, Spec, Stack, Volume, VolumeOptions, build_volume, default_serving,
 };
 use millrace_console::words::MIB;
-use millrace_console::{Grid, ProgressBar, Side, WIDTH, counted, shortened};
+use millrace_console::{Form, ProgressBar, Side, WIDTH, counted, shortened};
 use millrace_drives::{Advice, memory_bytes};
 use millrace_experiments::Interrupt;
 use millrace_experiments::load::jobfile::{
@@ -29,7 +29,7 @@ use millrace_reactor::Config;
 
 use super::args::BenchArgs;
 use super::jobfile_args::OutputFormat;
-use super::table::TimeUnit;
+use super::table::{Column, TimeUnit, columns_grid};
 use crate::verbs::drive_notes::DriveNotes;
 use crate::verbs::interrupt::{self, INTERRUPTED};
 
@@ -351,11 +351,11 @@ fn drive_of(file: &JobFile, name: &str, access: FileAccess, lock: FileLock) -> R
     Spec::from_pairs("file", pairs.into_iter()).with_context(|| format!("filename={name}"))
 }
 
+/// What the table leaves out first where numbers are long.
+const LEAST: (Form, &[&str]) = (Form::Short, &["p50", "max", "MiB/s"]);
+
 /// Which time it is of a line.
 type TimeOf = fn(&JobTimes) -> u64;
-
-/// A column of the table: its name, and its value of a line.
-type Column = (String, Side, Box<dyn Fn(&JobLine) -> String>);
 
 /// The reports as text: a line for each kind of I/O of a job, and what was verified.
 fn table(file: &JobFile, reports: &[JobReport]) -> String {
@@ -370,15 +370,7 @@ fn table(file: &JobFile, reports: &[JobReport]) -> String {
         own[1..].iter_mut().for_each(|line| line.job.clear());
         lines.append(&mut own);
     }
-    let mut columns = columns(&lines);
-    let mut text = grid(&columns, &lines);
-    // Numbers that leave no room for others: the least telling go.
-    for least in ["p50", "max", "MiB/s"] {
-        if text.width() > WIDTH {
-            columns.retain(|(name, ..)| !name.starts_with(least));
-            text = grid(&columns, &lines);
-        }
-    }
+    let grid = columns_grid(columns(&lines), &lines, LEAST);
     let verified = reports.iter().filter(|report| report.verified() > 0).map(|report| {
         let (name, blocks) = (&file.jobs[report.job].name, report.verified());
         format!("\n{name}: {} verified", counted(blocks as usize, "block"))
@@ -389,7 +381,7 @@ fn table(file: &JobFile, reports: &[JobReport]) -> String {
         Some(format!("\n{name}: latency_target met up to iodepth={depth}{end}"))
     });
     let below: String = verified.chain(depths).collect();
-    format!("{}{percentiles}{below}", text.text())
+    format!("{}{percentiles}{below}", grid.text())
 }
 
 /// The percentiles that a job asks for, in lines that fit the table's width; none without any.
@@ -410,11 +402,11 @@ fn percentile_line(line: &JobLine) -> Option<String> {
     Some(text)
 }
 
-fn columns(lines: &[JobLine]) -> Vec<Column> {
+fn columns(lines: &[JobLine]) -> Vec<Column<JobLine>> {
     let times = || lines.iter().filter(|line| line.ios > 0).map(|line| line.clat);
     let least = times().map(|clat| clat.p50).min().unwrap_or(0);
     let unit = TimeUnit::between(least, times().map(|clat| clat.p99).max().unwrap_or(0));
-    let names: [Column; 6] = [
+    let names: [Column<JobLine>; 6] = [
         ("job".to_owned(), Side::Left, Box::new(|line| line.job.clone())),
         ("group".to_owned(), Side::Right, Box::new(|line| line.group.to_string())),
         (String::new(), Side::Left, Box::new(|line| line.kind.to_owned())),
@@ -433,19 +425,11 @@ fn columns(lines: &[JobLine]) -> Vec<Column> {
         ("p99", |clat| clat.p99),
         ("max", |clat| clat.max),
     ];
-    columns.extend(times.into_iter().map(|(name, of)| -> Column {
+    columns.extend(times.into_iter().map(|(name, of)| -> Column<JobLine> {
         let value = move |line: &JobLine| unit.text(of(&line.clat));
         (format!("{name} {}", unit.name()), Side::Right, Box::new(value))
     }));
     columns
-}
-
-fn grid(columns: &[Column], lines: &[JobLine]) -> Grid {
-    let mut grid = Grid::new(columns.iter().map(|(name, side, _)| (name.clone(), *side)));
-    for line in lines {
-        grid.row(columns.iter().map(|(_, _, value)| value(line)));
-    }
-    grid
 }
 
 #[cfg(test)]
@@ -482,9 +466,8 @@ mod tests {
             ..JobLine::default()
         };
         let lines = [line];
-        let mut columns = columns(&lines);
-        columns.retain(|(name, ..)| !["p50", "max", "MiB/s"].iter().any(|l| name.starts_with(l)));
-        assert!(grid(&columns, &lines).width() <= WIDTH);
+        let grid = columns_grid(columns(&lines), &lines, LEAST);
+        assert!(grid.width() <= WIDTH);
     }
 
     #[test]

@@ -6,50 +6,19 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use super::row_flags::rows_only;
+
 /// Flags that say what a job file says itself, or that are about something else.
-const IN_THE_FILE: [&str; 34] = [
-    "batch",
-    "bounce",
-    "bs",
-    "cache",
-    "calibrate",
-    "client",
-    "connect",
-    "cpu_list",
-    "cpus",
-    "descriptor",
-    "extended",
-    "inside",
-    "kernel",
-    "interface",
-    "iodepth",
-    "ios",
-    "iovecs",
-    "locks",
-    "machine",
-    "numjobs",
-    "queue_plug",
-    "readv",
-    "request_lock",
-    "runtime",
-    "rw",
-    "rwmixread",
-    "seed",
-    "size",
-    "stamp",
-    "states",
-    "trace",
-    "unit",
-    "verify",
-    "virtqueue",
-];
+const IN_THE_FILE: &str = "\
+    bs cache calibrate client connect cpu_list cpus extended iodepth ios locks machine numjobs \
+    runtime rw rwmixread seed size stamp states trace verify virtqueue";
 
 /// A job file, and how it is reported.
 #[derive(Debug, Clone, Args)]
 pub struct JobFileArgs {
     /// Run the jobs of one of fio's job files (- is standard input), on its files or on --drive;
     /// docs/lab/bench.md lists the words that mean something here
-    #[arg(long, value_name = "FILE.fio", conflicts_with_all = IN_THE_FILE)]
+    #[arg(long, value_name = "FILE.fio", conflicts_with_all = rows_only(IN_THE_FILE))]
     pub jobfile: Option<PathBuf>,
     /// With --jobfile, how to report: normal (a table), json (fio's keys), json+ (with the bins of
     /// latencies)

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 use millrace::{
-    CpuId, Machine, Native, SchedulerKind, Serving, ServingConfig, Spread, Stack, Stamp, Topology,
-    Words, check_serving, default_serving, needs_workers, worker_cpus,
+    CpuId, DriveOptions, Machine, Native, SchedulerKind, Serving, ServingConfig, Spread, Stack,
+    Stamp, Topology, VolumeOptions, Words, check_serving, default_serving, needs_workers,
+    worker_cpus,
 };
 use millrace_console::words::{bytes_for_people, design, ranges, size};
 use millrace_drives::{memory_bytes, size_text};
@@ -37,6 +38,26 @@ pub struct RowPlan {
 }
 
 impl RowPlan {
+    /// What a volume is opened with for the row, used by so many I/O threads.
+    pub fn volume_options(&self, args: &BenchArgs, io_threads: u16) -> Result<VolumeOptions> {
+        let drive = DriveOptions {
+            stack: self.stack,
+            scheduler: self.scheduler,
+            software_queues: self.software_queues,
+            hardware_queues: self.hardware_queues,
+            ..DriveOptions::default()
+        };
+        Ok(VolumeOptions {
+            drive,
+            io_threads,
+            groups: Vec::new(),
+            controllers: args.target.controllers()?,
+            serving: self.serving,
+            worker_cpus: self.workers.iter().copied().map(CpuId).collect(),
+            trace_ring: args.trace.trace_ring as usize,
+        })
+    }
+
     /// A few words for the progress bar.
     pub fn label(&self) -> String {
         let (stack, plan) = (design(self.stack, self.scheduler), &self.plan);

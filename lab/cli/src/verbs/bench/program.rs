@@ -9,9 +9,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use millrace::{
-    CacheConfig, CpuId, DriveOptions, Volume, VolumeOptions, Words, build_volume, cache_over,
-};
+use millrace::{CacheConfig, Volume, Words, build_volume, cache_over};
 use millrace_console::{Grid, ProgressBar, Side};
 use millrace_experiments::Interrupt;
 use millrace_experiments::programs::Task;
@@ -112,30 +110,14 @@ fn open(
     row: &RowPlan,
     (threads, cache): (u16, Option<CacheConfig>),
 ) -> Result<(Arc<Volume>, Vec<String>)> {
-    let drive = DriveOptions {
-        stack: row.stack,
-        scheduler: row.scheduler,
-        software_queues: row.software_queues,
-        hardware_queues: row.hardware_queues,
-        ..DriveOptions::default()
-    };
-    let options = VolumeOptions {
-        drive,
-        io_threads: threads + u16::from(cache.is_some()),
-        groups: Vec::new(),
-        controllers: args.target.controllers()?,
-        serving: row.serving,
-        worker_cpus: row.workers.iter().copied().map(CpuId).collect(),
-        trace_ring: args.trace.trace_ring as usize,
-    };
+    let options = row.volume_options(args, threads + u16::from(cache.is_some()))?;
     Ok(build_volume("bench", args.target.layout(), &args.target.drives()?, &options)?)
 }
 
 fn print(args: &BenchArgs, lines: &[Line]) -> Result<()> {
     if args.workload.json {
         let rows: Vec<serde_json::Value> = lines.iter().map(|line| json(args, line)).collect();
-        millrace_console::say(&format!("{}\n", serde_json::to_string_pretty(&rows)?));
-        return Ok(());
+        return super::say_json(&rows);
     }
     let columns = [
         ("program", Side::Left),

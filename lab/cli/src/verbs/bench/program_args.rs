@@ -5,41 +5,12 @@
 use clap::Args;
 use millrace_experiments::programs::Task;
 
+use super::row_flags::rows_only;
+
 /// Flags that say what a program says itself, or that are about something else.
-const OWN: [&str; 32] = [
-    "batch",
-    "bounce",
-    "bs",
-    "calibrate",
-    "client",
-    "connect",
-    "descriptor",
-    "inside",
-    "kernel",
-    "interface",
-    "iodepth",
-    "ios",
-    "iovecs",
-    "irq",
-    "jobfile",
-    "locks",
-    "machine",
-    "numjobs",
-    "queue_plug",
-    "readv",
-    "request_lock",
-    "rw",
-    "rwmixread",
-    "size",
-    "stamp",
-    "states",
-    "trace",
-    "unit",
-    "verify",
-    "virtqueue",
-    "vm",
-    "extended",
-];
+const OWN: &str = "\
+    bs calibrate client connect iodepth ios jobfile locks machine numjobs rw rwmixread size \
+    stamp states trace verify virtqueue vm extended";
 
 /// Programs.
 #[derive(Debug, Clone, Args)]
@@ -47,6 +18,6 @@ pub struct ProgramArgs {
     /// Run programs on the drives, not I/Os of one kind, each through the cache that it has in
     /// [FALCON]'s experiments (or --cache): fileserver, webserver, webproxy (filebench's mixes),
     /// copy-from, copy-to, tar, untar, pagerank (no cache), writers
-    #[arg(long, value_name = "NAME", value_delimiter = ',', conflicts_with_all = OWN)]
+    #[arg(long, value_name = "NAME", value_delimiter = ',', conflicts_with_all = rows_only(OWN))]
     pub program: Vec<Task>,
 }

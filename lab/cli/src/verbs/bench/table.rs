@@ -187,6 +187,31 @@ const SELDOM: [(Has, &str, Value); 4] = [
     (|row| row.outcome.errors > 0, "errors", |row| row.outcome.errors.to_string()),
 ];
 
+/// A column of a table of others than rows: its name, and its value of a line.
+pub type Column<T> = (String, Side, Box<dyn Fn(&T) -> String>);
+
+/// Lines as a table that fits 80 columns, if that is asked for: numbers that leave no room for
+/// others go, `least` telling ones first.
+pub fn columns_grid<T>(
+    mut columns: Vec<Column<T>>,
+    lines: &[T],
+    (form, least): (Form, &[&str]),
+) -> Grid {
+    let grid = |columns: &[Column<T>]| {
+        let mut grid = Grid::new(columns.iter().map(|(name, side, _)| (name.clone(), *side)));
+        for line in lines {
+            grid.row(columns.iter().map(|(_, _, value)| value(line)));
+        }
+        grid
+    };
+    for least in least {
+        if form == Form::Short && grid(&columns).width() > WIDTH {
+            columns.retain(|(name, ..)| name.split(' ').next() != Some(least));
+        }
+    }
+    grid(&columns)
+}
+
 /// The unit of all times of a table, with digits after the point.
 #[derive(Debug, Clone, Copy)]
 pub struct TimeUnit {

@@ -29,10 +29,7 @@ const RUNTIME_NS: u64 = 50_000_000;
 pub fn run(args: &BenchArgs, interrupt: &Interrupt) -> Result<ExitCode> {
     let reports = reports(args, interrupt)?;
     if args.workload.json {
-        millrace_console::say(&format!(
-            "{}\n",
-            serde_json::to_string_pretty(&reports).context("rows as JSON")?
-        ));
+        super::say_json(&reports)?;
     } else {
         millrace_console::say(&format!("{}\n", table(&reports)));
     }

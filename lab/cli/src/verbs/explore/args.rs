@@ -1,6 +1,6 @@
-//! The arguments of `millrace-lab explore`, and what they ask for.
+//! The arguments of `millrace-lab explore`, and the task that they define.
 //!
-//! Owns the words, their defaults and what excludes what. Called by the verb; reads nothing but the
+//! Owns the options, their defaults and their conflicts. Called by the verb; reads only the
 //! scenario's file.
 
 use std::time::Duration;
@@ -15,21 +15,21 @@ pub struct ExploreArgs {
     /// Number of seeds to run [default: 1000; 1 with --seed]
     #[arg(long, value_name = "N", value_parser = whole::<u64>(1..=u64::MAX))]
     pub seeds: Option<u64>,
-    /// Run for a time instead of a number of seeds, such as 10m
+    /// Run for this time, such as 10m, instead of a number of seeds
     #[arg(long = "for", value_name = "TIME", conflicts_with = "seeds", value_parser = duration)]
     pub for_time: Option<Duration>,
     /// The first seed
     #[arg(long, value_name = "S", value_parser = whole::<u64>(0..=u64::MAX))]
     pub seed: Option<u64>,
-    /// Number of processes that run scenarios side by side
+    /// Number of processes that run scenarios in parallel
     #[arg(long, value_name = "N", default_value_t = 2)]
     #[arg(value_parser = whole::<u16>(1..=256))]
     pub jobs: u16,
-    /// Run one scenario, given as JSON or as a file that holds its JSON
+    /// Run one scenario, given as JSON or as a file that contains the JSON
     #[arg(long, value_name = "FILE|JSON", conflicts_with_all = ["seeds", "for_time", "seed"])]
     pub scenario: Option<String>,
-    /// Explore the cache instead: a volume with a cache, on drives that are late, fail and lose at
-    /// a power cut what no flush covered
+    /// Explore the page cache instead: a cached volume on drives that answer late, fail, and lose
+    /// unflushed writes at a power cut
     #[arg(long, conflicts_with = "scenario")]
     pub cache: bool,
     /// Stop at the first violation
@@ -41,50 +41,51 @@ pub struct ExploreArgs {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
-    /// A bug to plant, in builds with the feature `planted`
+    /// Name of a seeded bug to enable, in builds with the feature `planted`
     #[arg(long, value_name = "NAME", hide = true)]
     pub plant: Option<String>,
-    /// Run what standard input says, a line each
+    /// Run as a worker process: read one order per line from standard input
     #[arg(long, hide = true)]
     pub worker: bool,
 }
 
-/// What to run.
-pub enum Task {
-    /// Seeds from one on: so many, or for so long.
+/// Work that the arguments ask for.
+pub enum ExploreTask {
+    /// Run `count` seeds from `first` on, or as many as fit into `time`.
     Seeds { first: u64, count: u64, time: Option<Duration> },
-    /// This.
+    /// Run this scenario.
     Scenario(Box<Scenario>),
 }
 
-/// What workers are started for.
+/// Settings that all workers of a run share.
 #[derive(Debug, Clone, Copy)]
 pub struct WorkerTask<'a> {
-    /// A bug to plant.
+    /// Name of a bug to seed.
     pub plant: Option<&'a str>,
-    /// Seeds are scenarios of the cache.
+    /// True if seeds are scenarios of the cache.
     pub cache: bool,
 }
 
 impl ExploreArgs {
-    /// What workers are started for.
+    /// Returns the settings of the workers.
     pub fn subject(&self) -> WorkerTask<'_> {
         WorkerTask { plant: self.plant.as_deref(), cache: self.cache }
     }
 
-    /// What to run.
+    /// Returns the work to do.
     ///
     /// # Errors
-    /// If the scenario is neither JSON nor a file that holds some.
-    pub fn task(&self) -> Result<Task> {
+    /// If the scenario is neither JSON nor a file that contains it.
+    pub fn task(&self) -> Result<ExploreTask> {
         if let Some(text) = &self.scenario {
             let json = match text.trim_start().starts_with('{') {
                 true => text.clone(),
-                false => std::fs::read_to_string(text)
-                    .with_context(|| format!("--scenario {text}: neither JSON nor a file"))?,
+                false => std::fs::read_to_string(text).with_context(|| {
+                    format!("--scenario {text}: not JSON, and not a file that can be read")
+                })?,
             };
             let scenario = serde_json::from_str(&json).context("--scenario")?;
-            return Ok(Task::Scenario(Box::new(scenario)));
+            return Ok(ExploreTask::Scenario(Box::new(scenario)));
         }
         let count = match (self.seeds, self.for_time, self.seed) {
             (Some(count), ..) => count,
@@ -92,6 +93,6 @@ impl ExploreArgs {
             (None, None, Some(_)) => 1,
             (None, None, None) => 1_000,
         };
-        Ok(Task::Seeds { first: self.seed.unwrap_or(0), count, time: self.for_time })
+        Ok(ExploreTask::Seeds { first: self.seed.unwrap_or(0), count, time: self.for_time })
     }
 }

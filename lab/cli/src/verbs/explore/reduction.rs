@@ -1,4 +1,5 @@
-//! Making what was found smaller: the first smaller scenario that goes wrong alike is kept.
+//! Shrinking of a scenario: keeps the first smaller scenario with the same kind of violation, and
+//! repeats.
 //!
 //! Called by the verb for the first violation of each kind, for a bounded time.
 
@@ -13,10 +14,10 @@ use super::worker::Worker;
 /// Real time spent on one violation.
 const TIME: Duration = Duration::from_secs(20);
 
-/// A smaller scenario that goes wrong in the same way, and how; this one if there is none.
+/// Returns the smallest scenario found that has the same kind of violation, and its violation.
 ///
 /// # Errors
-/// If there is no worker to be had.
+/// If no worker can be started.
 pub fn shrink(
     found: (Scenario, Violation),
     subject: WorkerTask<'_>,

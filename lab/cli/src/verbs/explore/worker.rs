@@ -1,9 +1,9 @@
-//! A worker process: runs one scenario after the other, and how to talk to one.
+//! A worker process that runs scenarios one after the other, and the code that talks to it.
 //!
-//! The layer asserts, and a release build aborts on a panic: so every scenario runs in a child, and
-//! a child that dies is an answer too. Protocol: a line of JSON in, a line of JSON out for each
-//! scenario; an order may be many seeds, so that a worker waits for nobody between two of them.
-//! Used by worker_pool.rs (seeds) and reduction.rs (shrinking).
+//! The block layer asserts, and a release build aborts on a panic, so every scenario runs in a
+//! child process; a child that dies is a result, too. Protocol: one line of JSON in for each order,
+//! and one line of JSON out for each scenario. An order may cover many seeds, so that a worker does
+//! not wait between two of them. Used by worker_pool.rs (seeds) and reduction.rs (shrinking).
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -13,77 +13,77 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use millrace_experiments::explorer::cache;
-use millrace_experiments::explorer::{self, Outcome, Scenario, Violation};
+use millrace_experiments::explorer::{self, Scenario, ScenarioOutcome, Violation};
 use nix::time::ClockId;
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 use super::args::WorkerTask;
 
-/// How long a scenario may take; some take a second.
+/// Limits on the time of one scenario; some scenarios take a second.
 #[derive(Debug, Clone, Copy)]
 struct TimeLimits {
-    /// Of the worker's processor time: a machine that is busy with something else costs none.
+    /// Limit on the worker's CPU time, so that other load on the machine does not count.
     processor: Duration,
-    /// Of any time: a worker may hang in its sleep.
+    /// Limit on the elapsed time, because a worker may hang while asleep.
     wall: Duration,
 }
 
 const PATIENCE: TimeLimits =
     TimeLimits { processor: Duration::from_secs(60), wall: Duration::from_secs(600) };
-/// How often a worker's processor time is looked at.
+/// Interval between two checks of a worker's CPU time.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What to run.
+/// An order to a worker.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Order {
-    /// The scenarios of so many seeds from one on, up to the first that goes wrong.
+pub enum WorkerOrder {
+    /// Run the scenarios of seeds (first, count), up to the first violation.
     Seeds(u64, u64),
-    /// The cache's scenarios of so many seeds from one on, alike.
+    /// Run the cache scenarios of seeds (first, count), up to the first violation.
     Cache(u64, u64),
-    /// This one.
+    /// Run this scenario.
     Scenario(Box<Scenario>),
 }
 
-/// What came of it.
+/// Reply of a worker about one scenario.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Reply {
-    /// It ran, perhaps not to its end.
-    Outcome(Outcome),
-    /// It cannot be run.
+pub enum WorkerReply {
+    /// The scenario ran, perhaps not to its end.
+    Outcome(ScenarioOutcome),
+    /// The scenario is invalid.
     Invalid(String),
 }
 
-/// The life of a worker: until its input ends.
+/// Main loop of a worker process, until its input ends.
 pub fn serve(plant: Option<&str>) -> Result<ExitCode> {
     std::panic::set_hook(Box::new(|panic| {
         let violation = explorer::violation_so_far().unwrap_or_else(|| {
             let payload = panic.payload();
             let text = payload.downcast_ref::<&str>().map(ToString::to_string);
             let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
-            let detail = text.unwrap_or_else(|| "a value that is no text".to_owned());
+            let detail = text.unwrap_or_else(|| "a panic payload that is not a string".to_owned());
             let place = panic.location().map(ToString::to_string).unwrap_or_default();
             Violation { kind: "panic".to_owned(), detail: format!("{detail} ({place})") }
         });
-        answer(&Reply::Outcome(failed(violation)));
+        answer(&WorkerReply::Outcome(failed(violation)));
         std::process::exit(3);
     }));
     explorer::with_bug(plant, || {
         for line in std::io::stdin().lock().lines() {
             match serde_json::from_str(&line?).context("an order")? {
-                Order::Seeds(first, count) => {
+                WorkerOrder::Seeds(first, count) => {
                     let end = first.saturating_add(count);
                     let mut seeds = first..end;
                     while seeds.next().is_some_and(|seed| play(&Scenario::of_seed(seed))) {}
                 }
-                Order::Cache(first, count) => {
+                WorkerOrder::Cache(first, count) => {
                     let end = first.saturating_add(count);
                     let mut seeds = first..end;
                     while seeds.next().is_some_and(|seed| say(Ok(cache::run(seed)))) {}
                 }
-                Order::Scenario(scenario) => {
+                WorkerOrder::Scenario(scenario) => {
                     play(&scenario);
                 }
             }
@@ -93,41 +93,41 @@ pub fn serve(plant: Option<&str>) -> Result<ExitCode> {
     .map_err(|text| anyhow!(text))?
 }
 
-/// Runs a scenario and says what came of it; whether it ran well.
+/// Runs a scenario and sends the reply; returns true if there was no violation.
 fn play(scenario: &Scenario) -> bool {
     say(explorer::run(scenario))
 }
 
-/// Says what came of a scenario; whether it ran well.
-fn say(ran: Result<Outcome, String>) -> bool {
+/// Sends the reply about a scenario; returns true if there was no violation.
+fn say(ran: Result<ScenarioOutcome, String>) -> bool {
     let reply = match ran {
-        Ok(outcome) => Reply::Outcome(outcome),
-        Err(text) => Reply::Invalid(text),
+        Ok(outcome) => WorkerReply::Outcome(outcome),
+        Err(text) => WorkerReply::Invalid(text),
     };
     answer(&reply);
-    matches!(reply, Reply::Outcome(Outcome { violation: None, .. }))
+    matches!(reply, WorkerReply::Outcome(ScenarioOutcome { violation: None, .. }))
 }
 
-fn answer(reply: &Reply) {
-    let text = serde_json::to_string(reply).expect("plain data prints");
+fn answer(reply: &WorkerReply) {
+    let text = serde_json::to_string(reply).expect("plain data always serializes");
     millrace_console::say(&format!("{text}\n"));
 }
 
-fn failed(violation: Violation) -> Outcome {
-    Outcome { ios: 0, events: 0, virtual_ns: 0, digest: 0, violation: Some(violation) }
+fn failed(violation: Violation) -> ScenarioOutcome {
+    ScenarioOutcome { ios: 0, events: 0, virtual_ns: 0, digest: 0, violation: Some(violation) }
 }
 
-/// Why a worker says nothing.
+/// Reason why a worker does not reply.
 #[derive(Debug)]
 enum WorkerFailure {
-    /// It took longer than it may.
+    /// It exceeded a time limit.
     Slow(String),
-    /// It is gone.
+    /// The process has died.
     Dead,
 }
 
-impl Running {
-    /// The next line that the worker says, if it comes in time.
+impl WorkerProcess {
+    /// Waits for the worker's next reply, within the time limits.
     fn reply(&self, patience: TimeLimits) -> Result<String, WorkerFailure> {
         let (start, spent) = (Instant::now(), self.processor_time());
         loop {
@@ -138,18 +138,16 @@ impl Running {
             }
             if self.processor_time().saturating_sub(spent) >= patience.processor {
                 let most = patience.processor.as_secs();
-                return Err(WorkerFailure::Slow(format!(
-                    "no answer within {most} s of processor time"
-                )));
+                return Err(WorkerFailure::Slow(format!("no reply within {most} s of CPU time")));
             }
             if start.elapsed() >= patience.wall {
                 let most = patience.wall.as_secs();
-                return Err(WorkerFailure::Slow(format!("no answer within {most} s")));
+                return Err(WorkerFailure::Slow(format!("no reply within {most} s")));
             }
         }
     }
 
-    /// Processor time of the worker so far; nothing once it is gone.
+    /// Returns the worker's CPU time so far; zero once it has died.
     fn processor_time(&self) -> Duration {
         let worker = Pid::from_raw(self.child.id().cast_signed());
         let now = ClockId::pid_cpu_clock_id(worker).and_then(ClockId::now);
@@ -157,38 +155,38 @@ impl Running {
     }
 }
 
-/// A worker process, started when it is needed.
+/// A worker process, started on demand.
 pub struct Worker {
     plant: Option<String>,
-    /// Seeds are scenarios of the cache.
+    /// True if seeds are scenarios of the cache.
     cache: bool,
-    running: Option<Running>,
+    running: Option<WorkerProcess>,
 }
 
-struct Running {
+struct WorkerProcess {
     child: Child,
     orders: ChildStdin,
     replies: Receiver<String>,
 }
 
 impl Worker {
-    /// A worker that is not started yet.
+    /// Creates a worker without starting its process.
     pub fn new(subject: WorkerTask<'_>) -> Worker {
         let plant = subject.plant.map(str::to_owned);
         Worker { plant, cache: subject.cache, running: None }
     }
 
-    /// Has a scenario run. A worker that dies over it, or does not answer, is an outcome.
+    /// Runs a scenario. A worker that dies or does not reply gives an outcome with a violation.
     ///
     /// # Errors
-    /// If there is no worker to be had, or the scenario makes no sense.
-    pub fn run(&mut self, scenario: &Scenario) -> Result<Outcome> {
-        let running = self.order(&Order::Scenario(Box::new(scenario.clone())))?;
+    /// If no worker can be started, or the scenario is invalid.
+    pub fn run(&mut self, scenario: &Scenario) -> Result<ScenarioOutcome> {
+        let running = self.order(&WorkerOrder::Scenario(Box::new(scenario.clone())))?;
         self.outcome(running)
     }
 
-    /// Has the scenarios of `count` seeds run, from `first` on; `each` gets what came of each in
-    /// turn, and says whether to go on.
+    /// Runs the scenarios of `count` seeds, from `first` on. `each` gets each seed's outcome and
+    /// returns true to go on.
     ///
     /// # Errors
     /// As [`Worker::run`].
@@ -196,13 +194,13 @@ impl Worker {
         &mut self,
         first: u64,
         count: u64,
-        mut each: impl FnMut(u64, Outcome) -> bool,
+        mut each: impl FnMut(u64, ScenarioOutcome) -> bool,
     ) -> Result<()> {
         let (mut seed, end) = (first, first.saturating_add(count));
         while seed < end {
             let order = match self.cache {
-                true => Order::Cache(seed, end - seed),
-                false => Order::Seeds(seed, end - seed),
+                true => WorkerOrder::Cache(seed, end - seed),
+                false => WorkerOrder::Seeds(seed, end - seed),
             };
             let mut running = Some(self.order(&order)?);
             while let Some(worker) = running.take() {
@@ -210,7 +208,7 @@ impl Worker {
                 let outcome = outcome.with_context(|| format!("seed {seed}"))?;
                 seed += 1;
                 if !each(seed - 1, outcome) {
-                    // It may be at the next one: nobody wants to know.
+                    // The worker may be running the next seed, whose outcome nobody wants.
                     self.stop();
                     return Ok(());
                 }
@@ -222,29 +220,30 @@ impl Worker {
         Ok(())
     }
 
-    /// A worker, started if there is none, that has an order.
-    fn order(&mut self, order: &Order) -> Result<Running> {
+    /// Sends an order to the worker, after starting it if necessary.
+    fn order(&mut self, order: &WorkerOrder) -> Result<WorkerProcess> {
         let mut running = match self.running.take() {
             Some(running) => running,
             None => start(self.plant.as_deref())?,
         };
         let line = serde_json::to_string(order).context("an order as JSON")?;
-        // A worker that cannot be written to has died: its silence says so.
+        // If the write fails the worker has died, and the missing reply shows that.
         let _ = writeln!(running.orders, "{line}");
         Ok(running)
     }
 
-    /// What a worker says next; it is kept if it may go on.
-    fn outcome(&mut self, running: Running) -> Result<Outcome> {
+    /// Waits for the worker's next outcome; keeps the worker if it can go on.
+    fn outcome(&mut self, running: WorkerProcess) -> Result<ScenarioOutcome> {
         match running.reply(PATIENCE) {
             Ok(line) => {
                 let reply = serde_json::from_str(&line).context("a worker's reply")?;
-                let Reply::Outcome(outcome) = reply else {
+                let WorkerReply::Outcome(outcome) = reply else {
                     self.running = Some(running);
-                    let Reply::Invalid(text) = reply else { unreachable!("there are two") };
+                    let WorkerReply::Invalid(text) = reply else { unreachable!("there are two") };
                     return Err(anyhow!(text));
                 };
-                // After a violation memory has leaked, or worse: the next one gets a fresh worker.
+                // After a violation memory has leaked or is corrupt, so the next scenario gets a
+                // new process.
                 match outcome.violation {
                     None => self.running = Some(running),
                     Some(_) => drop(end(running)),
@@ -275,34 +274,34 @@ impl Drop for Worker {
     }
 }
 
-fn end(mut running: Running) -> Result<ExitStatus> {
+fn end(mut running: WorkerProcess) -> Result<ExitStatus> {
     drop(running.orders);
-    // Without orders it ends by itself, unless it hangs.
+    // Without orders the process ends by itself, unless it hangs.
     match running.replies.recv_timeout(Duration::from_millis(200)) {
         Err(RecvTimeoutError::Disconnected) => {}
-        _ => running.child.kill().context("a worker cannot be stopped")?,
+        _ => running.child.kill().context("cannot stop a worker process")?,
     }
-    running.child.wait().context("a worker cannot be waited for")
+    running.child.wait().context("cannot wait for a worker process")
 }
 
-fn start(plant: Option<&str>) -> Result<Running> {
+fn start(plant: Option<&str>) -> Result<WorkerProcess> {
     let program = std::env::current_exe().context("the path of this program")?;
     let mut command = Command::new(program);
-    // Ctrl-C on a terminal is for the verb, which ends its workers itself.
+    // Ctrl-C on a terminal must reach only the verb, which ends its workers itself.
     command.args(["explore", "--worker"]).process_group(0);
     if let Some(plant) = plant {
         command.args(["--plant", plant]);
     }
-    // What a scenario frees the next one takes again, without asking the system in between (glibc).
+    // Let glibc keep freed memory for the next scenario instead of returning it to the system.
     for (key, bytes) in [("TRIM_THRESHOLD", 1u64 << 30), ("MMAP_THRESHOLD", 1 << 25)] {
         command.env(format!("MALLOC_{key}_"), bytes.to_string());
     }
     spawn(&mut command)
 }
 
-fn spawn(command: &mut Command) -> Result<Running> {
+fn spawn(command: &mut Command) -> Result<WorkerProcess> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = command.spawn().context("a worker cannot be started")?;
+    let mut child = command.spawn().context("cannot start a worker process")?;
     let orders = child.stdin.take().context("a worker without input")?;
     let out = child.stdout.take().context("a worker without output")?;
     let (sender, replies) = channel();
@@ -314,7 +313,7 @@ fn spawn(command: &mut Command) -> Result<Running> {
             }
         }
     });
-    Ok(Running { child, orders, replies })
+    Ok(WorkerProcess { child, orders, replies })
 }
 
 #[cfg(test)]

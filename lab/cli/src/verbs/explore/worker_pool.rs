@@ -1,7 +1,7 @@
-//! Many workers and many seeds: who runs what, and the sums.
+//! Runs many seeds on many workers, and sums up the outcomes.
 //!
-//! A thread per worker takes the next few seeds until there are none, time is over or, if asked
-//! for, something was found. Called by the verb, which shows the progress.
+//! A thread per worker takes the next few seeds until there are none left, the time is over or,
+//! with `--fail-fast`, a violation was found. Called by the verb, which shows the progress.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -9,55 +9,55 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use millrace_experiments::Interrupt;
-use millrace_experiments::explorer::{Outcome, Violation};
+use millrace_experiments::explorer::{ScenarioOutcome, Violation};
 
 use super::args::WorkerTask;
 use super::worker::Worker;
 
-/// Most seeds that a worker has at a time.
+/// Largest number of seeds that a worker takes at a time.
 const TAKEN_MAX: u64 = 16;
 
 /// Seeds to run.
-pub struct Seeds {
-    /// The first.
+pub struct SeedRange {
+    /// First seed.
     pub first: u64,
-    /// How many at most.
+    /// Number of seeds.
     pub count: u64,
-    /// How long at most.
+    /// Time limit, if any.
     pub time: Option<Duration>,
-    /// Stop when something is found.
+    /// If true, stop at the first violation.
     pub fail_fast: bool,
-    /// Stop early.
+    /// Set by Ctrl-C to stop early.
     pub interrupt: Interrupt,
 }
 
-/// What came of them.
+/// Sums over the seeds that were run.
 #[derive(Debug, Default)]
 pub struct SeedTotals {
-    /// Seeds run.
+    /// Number of seeds run.
     pub seeds: u64,
-    /// Real time.
+    /// Elapsed time in seconds.
     pub seconds: f64,
-    /// I/Os that came back.
+    /// Number of bios that completed.
     pub ios: u64,
-    /// Virtual time.
+    /// Virtual time in nanoseconds.
     pub virtual_ns: u64,
-    /// Simulated events.
+    /// Number of simulated events.
     pub events: u64,
-    /// The digests of all runs, together.
+    /// Sum of the digests of all runs.
     pub digest: u64,
-    /// What was found, in order of the seeds.
+    /// Seeds with violations, in order.
     pub found: Vec<(u64, Violation)>,
 }
 
 impl SeedTotals {
-    /// Adds a run.
-    pub fn add(&mut self, seed: u64, outcome: Outcome) {
+    /// Adds the outcome of a seed.
+    pub fn add(&mut self, seed: u64, outcome: ScenarioOutcome) {
         self.seeds += 1;
         self.ios += outcome.ios;
         self.virtual_ns += outcome.virtual_ns;
         self.events += outcome.events;
-        // In any order the same.
+        // Addition, so that the digest does not depend on the order of the seeds.
         self.digest = self.digest.wrapping_add(outcome.digest ^ seed.rotate_left(32));
         if let Some(violation) = outcome.violation {
             self.found.push((seed, violation));
@@ -65,27 +65,27 @@ impl SeedTotals {
     }
 }
 
-struct Shared {
+struct PoolState {
     next: AtomicU64,
     end: u64,
-    /// Seeds that a worker takes at a time.
+    /// Number of seeds that a worker takes at a time.
     taken: u64,
     deadline: Option<Instant>,
     stop: AtomicBool,
 }
 
-/// Runs seeds on `jobs` workers; `progress` is called now and then.
+/// Runs seeds on `jobs` workers; calls `progress` repeatedly with the sums and the fraction done.
 ///
 /// # Errors
-/// If a worker cannot be had.
+/// If a worker cannot be started.
 pub fn run(
-    seeds: &Seeds,
+    seeds: &SeedRange,
     jobs: u16,
     subject: WorkerTask<'_>,
     progress: &mut dyn FnMut(&SeedTotals, f64),
 ) -> Result<SeedTotals> {
     let start = Instant::now();
-    let shared = Shared {
+    let shared = PoolState {
         next: AtomicU64::new(seeds.first),
         end: seeds.first.saturating_add(seeds.count),
         taken: (seeds.count / (u64::from(jobs) * 4)).clamp(1, TAKEN_MAX),
@@ -104,7 +104,7 @@ pub fn run(
         loop {
             match results.recv_timeout(Duration::from_millis(100)) {
                 Ok(Ok((seed, outcome))) => {
-                    let outcome: Outcome = outcome;
+                    let outcome: ScenarioOutcome = outcome;
                     let found = outcome.violation.is_some();
                     sums.add(seed, outcome);
                     if found && seeds.fail_fast {
@@ -133,7 +133,11 @@ pub fn run(
     error.map_or(Ok(sums), Err)
 }
 
-fn work(shared: &Shared, subject: WorkerTask<'_>, sender: &Sender<Result<(u64, Outcome)>>) {
+fn work(
+    shared: &PoolState,
+    subject: WorkerTask<'_>,
+    sender: &Sender<Result<(u64, ScenarioOutcome)>>,
+) {
     let mut worker = Worker::new(subject);
     loop {
         let late = shared.deadline.is_some_and(|deadline| Instant::now() >= deadline);

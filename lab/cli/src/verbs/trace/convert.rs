@@ -1,8 +1,8 @@
-//! `millrace-lab trace convert`: a trace of one format as one of another.
+//! `millrace-lab trace convert`: converts a trace to another format.
 //!
-//! Called by `trace::run`; readers and writers are the lab's. Writes as it reads, and leaves out
-//! what cannot be read. Never writes over what it reads, or beside files that would be taken for
-//! parts of the same recording.
+//! Called by `trace::run`; millrace-experiments has the readers and writers. Writes while it reads,
+//! and leaves out what cannot be read. Never overwrites its input, and never writes beside files
+//! that would be taken for parts of the same recording.
 #![allow(clippy::print_stderr)]
 
 use std::fs::File;
@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use millrace_console::{ProgressBar, ReadDamage, is_gone};
-use millrace_experiments::trace::{AnySource, Format, TraceSource, Writer, open};
+use millrace_experiments::trace::{AnySource, Format, TraceSource, TraceWriter, open};
 use millrace_trace::TraceName;
 
 use super::TraceInput;
@@ -30,7 +30,7 @@ What a format has no place for (latencies, FUA, flushes) is left out, and counte
 error.";
 
 const BUFFER_BYTES: usize = 64 << 10;
-/// I/Os between two looks at how far it is.
+/// Number of I/Os between two updates of the progress bar.
 const IOS_A_LOOK: u64 = 65_536;
 
 /// Arguments of `trace convert`.
@@ -42,7 +42,7 @@ pub struct Args {
     /// The format to write: blktrace, iolog, iolog3 or msr
     #[arg(long, value_name = "FORMAT")]
     to_format: Format,
-    /// Where it goes, - for standard output; of blktrace the recording's NAME
+    /// Output file, or - for standard output; for blktrace the NAME of the recording
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
 }
@@ -50,10 +50,11 @@ pub struct Args {
 /// Runs the verb.
 ///
 /// # Errors
-/// If a trace cannot be read, or the other one cannot be written.
+/// If a trace cannot be read, or the output cannot be written.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    // Before anything is created: a file of that name keeps its contents if this is refused.
-    Writer::new(args.to_format, std::io::sink())?;
+    // Check the format before the output is created: if it is refused, an existing file keeps its
+    // content.
+    TraceWriter::new(args.to_format, std::io::sink())?;
     let mut source = open(&args.input.paths(), args.input.format)?;
     if args.output == Path::new("-") {
         let out = BufWriter::with_capacity(BUFFER_BYTES, std::io::stdout().lock());
@@ -61,14 +62,15 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let path = target(args)?;
     if args.input.reads(&path) {
-        bail!("{}: it is read, and can't be written at once; name another file", path.display());
+        bail!("{}: this file is an input trace; name another output file", path.display());
     }
     let file = File::create(&path).with_context(|| format!("{}: cannot create", path.display()))?;
     let out = BufWriter::with_capacity(BUFFER_BYTES, file);
     convert(args, &mut source, out, &path.display().to_string())
 }
 
-/// The file to write: of a recording of blktrace the one of CPU 0, if it is to be the only one.
+/// Returns the file to write; for blktrace the file of CPU 0, unless NAME.blktrace.0 was given
+/// itself.
 fn target(args: &Args) -> Result<PathBuf> {
     let output = &args.output;
     let is_one = output.extension().is_some_and(|end| end == "0")
@@ -82,13 +84,13 @@ fn target(args: &Args) -> Result<PathBuf> {
     let file = PathBuf::from(format!("{name}.blktrace.0"));
     let others = TraceName::new(&name, None).has_files();
     if others && !file.exists() {
-        bail!("{name}: there is a recording of that name already; name another, or delete it");
+        bail!("{name}: a recording with this name exists; choose another name, or delete it");
     }
     Ok(file)
 }
 
 fn convert(args: &Args, source: &mut AnySource, out: impl Write, name: &str) -> Result<ExitCode> {
-    let mut writer = Writer::new(args.to_format, out)?;
+    let mut writer = TraceWriter::new(args.to_format, out)?;
     let mut bar = ProgressBar::new(1);
     let (mut ios, failed) = (0_u64, || format!("{name}: cannot write"));
     while let Some(io) = source.next_io()? {

@@ -1,8 +1,8 @@
-//! `millrace-lab trace report`: a trace as text, and as one HTML page of plots and tables that
-//! needs no network.
+//! `millrace-lab trace report`: reports on a trace as text, and as one self-contained HTML page of
+//! plots and tables.
 //!
-//! A recording of blktrace has its spans, and like a trace of any other format what its I/Os are
-//! like. Called by `trace::run`; the page is the lab's.
+//! For a blktrace recording the report has its spans; for any trace it has the statistics of its
+//! I/Os. Called by `trace::run`; millrace-experiments has the page.
 #![allow(clippy::print_stderr)]
 
 use std::path::PathBuf;
@@ -12,7 +12,8 @@ use anyhow::{Context, Result, bail};
 use millrace_console::{EventFlow, ProgressBar, ReadDamage, for_each_event};
 use millrace_experiments::page::Page;
 use millrace_experiments::trace::{
-    AnySource, EventIos, OpenedTrace, Profile, TracePath, TraceSource, open_events, profile_text,
+    AnySource, EventIos, OpenedTrace, TracePath, TraceProfile, TraceSource, open_events,
+    profile_text,
 };
 use millrace_experiments::trace::{Timeline, report_page};
 use millrace_trace::{Reader, Spans, TraceError, TraceName, json_line};
@@ -33,7 +34,7 @@ Sizes and strides are counted by powers of two; strides are from the end of one 
 the beginning of the next on the same device. The working set is the number of different pages of \
 4 KiB, known to 0.8 %.";
 
-/// I/Os between two looks at how far it is.
+/// Number of I/Os between two updates of the progress bar.
 const IOS_A_LOOK: u64 = 65_536;
 
 /// Arguments of `trace report`.
@@ -45,7 +46,7 @@ pub struct Args {
     /// Show drives and volumes of recordings by their device numbers, not by their names
     #[arg(long)]
     numbers: bool,
-    /// Write a page of plots and tables there
+    /// Write a page of plots and tables to this file
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Print one JSON object instead of tables
@@ -65,7 +66,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         };
     if let Some(file) = &args.output {
         if args.input.reads(file) {
-            bail!("{}: it is read, and can't be the page; name another file", file.display());
+            bail!("{}: this file is an input trace; name another output file", file.display());
         }
         std::fs::write(file, html)
             .with_context(|| format!("{}: cannot write the page", file.display()))?;
@@ -75,7 +76,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(damage.exit_code())
 }
 
-/// What traces are called, without their folders.
+/// Returns the names of the traces, without their folders.
 fn names(args: &Args) -> Vec<String> {
     let paths = args.input.paths();
     let name = |path: &TracePath| match path {
@@ -85,19 +86,19 @@ fn names(args: &Args) -> Vec<String> {
     paths.iter().map(name).collect()
 }
 
-/// What a trace's report consists of.
+/// The parts of a report.
 struct ReportText {
-    /// The page.
+    /// HTML page.
     html: String,
-    /// What is printed.
+    /// Text for standard output.
     told: String,
     damage: ReadDamage,
 }
 
-/// The report of a recording of blktrace.
+/// Builds the report of a blktrace recording.
 fn recording(args: &Args, mut reader: Reader) -> Result<ReportText> {
     let (mut spans, mut timeline) = (Spans::new(), Timeline::new());
-    let (mut ios, mut profile) = (EventIos::default(), Profile::new());
+    let (mut ios, mut profile) = (EventIos::default(), TraceProfile::new());
     let label = args.input.traces.join(" ");
     let mut walked =
         for_each_event(&mut reader, (ProgressBar::new(1), &label), |entry, reader| {
@@ -134,9 +135,9 @@ fn recording(args: &Args, mut reader: Reader) -> Result<ReportText> {
     Ok(ReportText { html: page.html_with(&maps), told, damage: walked.damage })
 }
 
-/// The report of a trace of another format.
+/// Builds the report of a trace of another format.
 fn foreign(args: &Args, mut source: AnySource) -> Result<ReportText> {
-    let mut profile = Profile::new();
+    let mut profile = TraceProfile::new();
     let mut bar = ProgressBar::new(1);
     let label = args.input.traces.join(" ");
     let mut ios = 0_u64;
@@ -152,7 +153,7 @@ fn foreign(args: &Args, mut source: AnySource) -> Result<ReportText> {
     notes.extend(profile.unmeasured_note());
     notes.iter().for_each(|note| eprintln!("note: {note}"));
     if profile.is_empty() {
-        bail!("{label}: there is no I/O in it");
+        bail!("{label}: the trace has no I/O");
     }
     let format = source.format().name();
     let damage = ReadDamage::tell(source.damage());
@@ -167,17 +168,17 @@ fn foreign(args: &Args, mut source: AnySource) -> Result<ReportText> {
     Ok(ReportText { html: page.html(), told, damage })
 }
 
-/// Notes and damage of a trace, for the head of its page.
+/// Returns notes and damage of a trace, for the head of its page.
 fn facts(notes: &[String], damage: &ReadDamage) -> Vec<(String, String)> {
     let fact = |name: &str, text: &String| (name.to_owned(), text.clone());
     let notes = notes.iter().map(|note| fact("note", note));
     notes.chain(damage.lines().iter().map(|line| fact("damaged", line))).collect()
 }
 
-/// What is printed: of the profile, the devices and the format.
+/// Returns the text for standard output: JSON or tables of the profile.
 fn told(
     args: &Args,
-    (profile, devices, format): (&Profile, &[String], &str),
+    (profile, devices, format): (&TraceProfile, &[String], &str),
     notes: &[String],
     damage: &ReadDamage,
 ) -> String {

@@ -1,7 +1,7 @@
-//! `Client`: a thread that does what the scenario says through a channel of its own.
+//! `CacheClient`: a thread that submits the scenario's I/O through a channel of its own.
 //!
-//! Tells the oracle what it submits and what comes back. Writes only sectors of its own, none twice
-//! at a time; reads any.
+//! Tells the oracle about every bio that it submits and every completion. Writes only sectors that
+//! it owns, and never two overlapping writes at a time; reads any sector.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -14,39 +14,41 @@ use millrace_machine::Machine;
 use millrace_random::SplitMix64 as Random;
 use millrace_simulator::Simulated;
 
-use super::oracle::{Answer, Oracle};
-use super::scenario::Scenario;
+use super::oracle::{CacheOracle, VolumeReply};
+use super::scenario::CacheScenario;
 use crate::explorer::oracle_lock::lock_oracle;
 
-/// An I/O in flight.
 #[derive(Debug, Clone, Copy)]
 struct IoInFlight {
     op: Op,
     sector: u64,
     nr: u64,
     flags: OpFlags,
-    /// A write with FUA of pages that had been written to: one that goes over a drive that is stuck
-    /// may have them, too.
+    /// Set for a FUA write to pages that were written before: it may also have to wait for a drive
+    /// that hangs, because older data of the pages may lie there.
     may_wait: bool,
     started: u64,
     started_ns: u64,
 }
 
-/// A thread that submits.
-pub(super) struct Client {
-    scenario: Scenario,
+pub(super) struct CacheClient {
+    scenario: CacheScenario,
     number: usize,
-    oracle: Arc<Mutex<Oracle>>,
+    oracle: Arc<Mutex<CacheOracle>>,
     random: Random,
     flights: BTreeMap<u64, IoInFlight>,
     next: u64,
-    /// Where a sequential reader is.
+    /// Next sector of this client's sequential read stream.
     reader: u64,
 }
 
-impl Client {
-    pub(super) fn new(scenario: &Scenario, number: usize, oracle: &Arc<Mutex<Oracle>>) -> Client {
-        Client {
+impl CacheClient {
+    pub(super) fn new(
+        scenario: &CacheScenario,
+        number: usize,
+        oracle: &Arc<Mutex<CacheOracle>>,
+    ) -> CacheClient {
+        CacheClient {
             random: Random::new(scenario.seed ^ (number as u64 + 1) << 24),
             scenario: scenario.clone(),
             number,
@@ -57,15 +59,16 @@ impl Client {
         }
     }
 
-    /// Does all its I/Os, then a flush.
+    /// Submits all its I/Os, waits for them, and ends with a flush.
     pub(super) fn run(&mut self, volume: &Arc<Volume<Simulated>>, thread: &IoThread<Simulated>) {
         for disk in volume.disks() {
-            disk.bring_up(thread.number, thread).expect("a queue of its own");
+            disk.bring_up(thread.number, thread).expect("each thread has a queue of its own");
         }
         let depth = self.scenario.load.depth;
         let config =
             ChannelConfig { depth, thread: Some(thread.clone()), ..ChannelConfig::default() };
-        let mut channel = Channel::open(volume, config).expect("its queues are served");
+        let mut channel =
+            Channel::open(volume, config).expect("all queues of the volume are served");
         for _ in 0..self.scenario.load.ios {
             if let Some((flight, bio)) = self.next_io() {
                 self.submit(&mut channel, flight, bio);
@@ -79,8 +82,9 @@ impl Client {
         }
         channel.wait(usize::MAX, |done| self.end(done));
         if let Some(dead) = self.scenario.dead {
-            // Pages of others may be on their way in this thread's queues, and what the drive was
-            // given before it came back fails within its delay: a flush meanwhile fails, too.
+            // Pages of other clients may still be in flight in this thread's queues. Requests that
+            // the drive received before it recovered fail within its delay, and so does a flush
+            // submitted meanwhile.
             let until_ns = self.scenario.stuck.map_or(0, |stuck| stuck.until_ns);
             let back_ns = dead.until_ns.max(until_ns) + self.scenario.delay_ns;
             while Simulated::now() < back_ns {
@@ -110,12 +114,12 @@ impl Client {
         loop {
             let size = lock_oracle(&self.oracle).size;
             let Err(Rejected { bio: back, reason }) = channel.submit(bio) else {
-                return lock_oracle(&self.oracle).check_end(end, size, Answer::Taken);
+                return lock_oracle(&self.oracle).check_end(end, size, VolumeReply::Taken);
             };
             if reason != Reject::Full {
                 self.flights.remove(&self.next);
                 let mut oracle = lock_oracle(&self.oracle);
-                oracle.check_end(end, size, Answer::Refused);
+                oracle.check_end(end, size, VolumeReply::Refused);
                 if reason != Reject::Invalid(Status::OutOfRange) {
                     let text = format!("{flight:?} was refused: {reason:?}");
                     oracle.accuse("status", text);
@@ -124,8 +128,8 @@ impl Client {
             }
             channel.wait(1, |done| self.end(done));
             bio = back;
-            // Until then it waited for others of this client.
-            let flight = self.flights.get_mut(&self.next).expect("it is not taken yet");
+            // The time spent waiting for a free slot does not count towards this I/O's latency.
+            let flight = self.flights.get_mut(&self.next).expect("the I/O is not accepted yet");
             flight.started_ns = Simulated::now();
         }
     }
@@ -135,7 +139,7 @@ impl Client {
         IoInFlight { op, sector, nr, flags, may_wait: false, started, started_ns: Simulated::now() }
     }
 
-    /// The next I/O; none if it would overlap a write of this client.
+    /// Returns the next I/O, or None if it would overlap a write of this client.
     fn next_io(&mut self) -> Option<(IoInFlight, Bio)> {
         let [writes, flushes, clears] = self.scenario.load.mix;
         let kind = self.random.below(1000);
@@ -157,11 +161,11 @@ impl Client {
         let mut volume = lock_oracle(&self.oracle).size.known;
         let nr = self.blocks(self.scenario.load.sectors_max);
         if self.scenario.growth.is_some() && self.random.below(8) == 0 {
-            // Perhaps too early: then it is to be refused.
+            // The volume may not have grown yet: then the cache has to refuse this read.
             volume = self.scenario.volume_sectors_max();
         }
         if self.random.below(3) == 0 {
-            // A read that was too early may have gone behind the end.
+            // An earlier read that was refused may have moved the position past the end.
             let sector = if self.reader < volume { self.reader } else { 0 };
             let nr = nr.min(volume - sector);
             self.reader = if sector + nr == volume { 0 } else { sector + nr };
@@ -171,7 +175,8 @@ impl Client {
         (sector, nr.min(volume - sector))
     }
 
-    /// The first sector of an I/O on a volume of so many: a hot one, or one around its old end.
+    /// Picks the first sector of an I/O on a volume of `volume` sectors: in the hot range, or near
+    /// the old end of a volume that grows.
     fn place(&mut self, volume: u64) -> u64 {
         let (old, block) =
             (self.scenario.shape.volume_sectors(), self.scenario.shape.block_sectors);
@@ -185,13 +190,13 @@ impl Client {
         sector / block * block
     }
 
-    /// Sectors of some whole blocks, of so many sectors at most.
+    /// Draws a length of whole blocks, in sectors, of at most `most` sectors.
     fn blocks(&mut self, most: u64) -> u64 {
         let block = self.scenario.shape.block_sectors;
         (1 + self.random.below(most / block)) * block
     }
 
-    /// Sectors of this client's own that none of its writes in flight touches.
+    /// Picks sectors that this client owns and that none of its writes in flight touches.
     fn span_to_write(&mut self) -> Option<(u64, u64)> {
         let most =
             if self.scenario.load.clients == 1 { self.scenario.load.sectors_max } else { u64::MAX };
@@ -237,11 +242,12 @@ impl Client {
     }
 
     fn end(&mut self, done: Completion) {
-        // A look at the clock takes time, so that others may run: not with the oracle held.
+        // Reading the clock may switch to another simulated thread, so read it before locking the
+        // oracle.
         let now_ns = Simulated::now();
         let mut oracle = lock_oracle(&self.oracle);
         let Some(flight) = self.flights.remove(&done.user_data) else {
-            return oracle.accuse("completion", format!("I/O {} came back twice", done.user_data));
+            return oracle.accuse("completion", format!("I/O {} completed twice", done.user_data));
         };
         oracle.ios += 1;
         let is_live = flight.op != Op::Flush && self.scenario.is_live(flight.sector, flight.nr);
@@ -259,7 +265,7 @@ impl Client {
         match flight.op {
             Op::Flush => oracle.end_flush(flight.started),
             Op::Read => {
-                let buffer = done.bio.into_buffer().expect("an owned buffer");
+                let buffer = done.bio.into_buffer().expect("reads have an owned buffer");
                 let (words, _) = buffer.as_chunks::<8>();
                 for (sector, words) in (flight.sector..).zip(words.chunks(64)) {
                     let stamp = u64::from_ne_bytes(words[0]);

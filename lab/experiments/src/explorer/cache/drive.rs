@@ -1,7 +1,8 @@
-//! `Drive`: keeps one stamp a sector, answers late, and fails as the scenario says.
+//! `BackingDrive`: a model drive that keeps one stamp per sector, answers late, and fails as the
+//! scenario says.
 //!
-//! Has a volatile cache of its own: a flush covers what was written before it was handed over, and
-//! a drive that takes FUA has such a write for good when it ends. What it holds is in the oracle.
+//! The drive has a volatile write cache: a flush covers the writes completed before the flush was
+//! submitted, and a FUA write is durable on completion. The oracle holds the drive's content.
 //! Called by the block layer under a queue's serve lock.
 #![allow(unsafe_code)]
 
@@ -15,42 +16,45 @@ use millrace_machine::{Machine, Topology};
 use millrace_random::SplitMix64 as Random;
 use millrace_simulator::Simulated;
 
-use super::oracle::{Oracle, Step};
-use super::scenario::Scenario;
+use super::oracle::{CacheOracle, GrowthStep};
+use super::scenario::CacheScenario;
 use crate::explorer::oracle_lock::lock_oracle;
 
-/// A drive of a scenario.
 #[derive(Clone)]
-pub(super) struct Drive {
-    scenario: Scenario,
+pub(super) struct BackingDrive {
+    scenario: CacheScenario,
     number: usize,
-    oracle: Arc<Mutex<Oracle>>,
+    oracle: Arc<Mutex<CacheOracle>>,
 }
 
-impl Drive {
-    pub(super) fn new(scenario: &Scenario, number: usize, oracle: &Arc<Mutex<Oracle>>) -> Drive {
-        Drive { scenario: scenario.clone(), number, oracle: Arc::clone(oracle) }
+impl BackingDrive {
+    pub(super) fn new(
+        scenario: &CacheScenario,
+        number: usize,
+        oracle: &Arc<Mutex<CacheOracle>>,
+    ) -> BackingDrive {
+        BackingDrive { scenario: scenario.clone(), number, oracle: Arc::clone(oracle) }
     }
 
-    /// Its sectors by now, in whole blocks.
+    /// Returns the drive's current size in sectors, rounded down to whole blocks.
     fn sectors(&self) -> u64 {
         match lock_oracle(&self.oracle).size.step {
-            Step::Before => self.scenario.shape.drive_sectors,
-            Step::Underway | Step::Done => self.scenario.drive_sectors_max(self.number),
+            GrowthStep::Before => self.scenario.shape.drive_sectors,
+            GrowthStep::Underway | GrowthStep::Done => self.scenario.drive_sectors_max(self.number),
         }
     }
 
-    /// The sector of the volume that lies on a sector of the drive.
+    /// Converts a sector of this drive to the sector of the volume that is stored there.
     fn place(&self, sector: u64) -> usize {
         self.scenario.shape.place_of(self.number, sector)
     }
 
-    /// Sectors that it has beside its whole blocks, which nobody is to ask for.
+    /// Returns the sectors past the last whole block, which no request may touch.
     fn ragged_sectors(&self) -> u64 {
         self.scenario.seed % self.scenario.shape.block_sectors
     }
 
-    /// Sectors of its logical block.
+    /// Returns the logical block size in sectors.
     fn block_sectors(&self) -> u64 {
         match self.number {
             0 => self.scenario.shape.block_sectors,
@@ -59,7 +63,7 @@ impl Drive {
     }
 }
 
-impl Driver<Simulated> for Drive {
+impl Driver<Simulated> for BackingDrive {
     fn capacity(&self) -> Sector {
         self.scenario.shape.drive_sectors + self.ragged_sectors()
     }
@@ -93,37 +97,38 @@ impl Driver<Simulated> for Drive {
     fn open_queue(&self, index: u16, _: u32) -> Result<Box<dyn DriverQueue<Simulated>>, Error> {
         let seed = self.scenario.seed ^ (self.number as u64) << 32 ^ u64::from(index) << 40;
         let random = Random::new(seed ^ 0xd41e);
-        Ok(Box::new(Queue { drive: self.clone(), random, inside: Vec::new() }))
+        Ok(Box::new(BackingQueue { drive: self.clone(), random, inside: Vec::new() }))
     }
 }
 
-/// A request that the drive has.
-struct HeldRequest {
+/// A request that the drive has not completed yet.
+struct BackingRequest {
     tag: Tag,
     due_ns: u64,
     op: Op,
     sector: u64,
     nr: u64,
-    /// First bytes of each sector's memory, and what stood there.
+    /// Address of each sector's memory, and the first 8 bytes found there at submission.
     memory: Vec<(*mut u64, u64)>,
     fails: bool,
-    /// It carries FUA.
+    /// The request carries FUA.
     is_durable: bool,
-    /// Writes that a flush covers: those before this number.
+    /// Event count at submission. A flush makes writes durable that completed up to this number.
     covers: u64,
 }
 
-struct Queue {
-    drive: Drive,
+struct BackingQueue {
+    drive: BackingDrive,
     random: Random,
-    inside: Vec<HeldRequest>,
+    inside: Vec<BackingRequest>,
 }
 
-// SAFETY: the pointers are into memory of requests in flight, which is the drive's until then.
-unsafe impl Send for Queue {}
+// SAFETY: the pointers are into memory of requests in flight, which the drive may access until it
+// completes them.
+unsafe impl Send for BackingQueue {}
 
-impl Queue {
-    /// Whether the drive is dead, and until when it is stuck.
+impl BackingQueue {
+    /// Returns true if the drive is dead, and the time until which it hangs, if it does.
     fn state(&self, now_ns: u64) -> (bool, Option<u64>) {
         let (scenario, number) = (&self.drive.scenario, self.drive.number);
         let is_dead = scenario.dead.is_some_and(|dead| dead.is_now(number, now_ns));
@@ -131,8 +136,9 @@ impl Queue {
         (is_dead, stuck.map(|stuck| stuck.until_ns))
     }
 
-    /// Whether a request is the one that fails: a write, with FUA if drives take that.
-    fn fails_once(&self, rq: &Request<Simulated>, now_ns: u64, oracle: &mut Oracle) -> bool {
+    /// Returns true for the scenario's one failing request: a write, with FUA if drives support
+    /// FUA.
+    fn fails_once(&self, rq: &Request<Simulated>, now_ns: u64, oracle: &mut CacheOracle) -> bool {
         let scenario = &self.drive.scenario;
         let is_wanted = rq.flags().has(OpFlags::FUA) || !scenario.fua;
         let is_now = scenario.once.is_some_and(|once| once.is_now(self.drive.number, now_ns));
@@ -140,7 +146,7 @@ impl Queue {
         is_it && !std::mem::replace(&mut oracle.has_failed, true)
     }
 
-    fn end(&self, rq: &HeldRequest, oracle: &mut Oracle) -> Status {
+    fn end(&self, rq: &BackingRequest, oracle: &mut CacheOracle) -> Status {
         if rq.fails {
             return Status::IoError;
         }
@@ -150,7 +156,7 @@ impl Queue {
             let value = match rq.op {
                 Op::Write => {
                     let (memory, before) = rq.memory[at as usize];
-                    // SAFETY: as for the queue.
+                    // SAFETY: the request is in flight, so the drive may access its memory.
                     let after = unsafe { memory.read_unaligned() };
                     if after != before {
                         let text = format!("sector {place} changed while a drive read it");
@@ -162,7 +168,8 @@ impl Queue {
                     let current = oracle.media[place].current;
                     for word in 0..64 {
                         let memory = rq.memory[at as usize].0.wrapping_add(word);
-                        // SAFETY: as for the queue; a sector has 64 words.
+                        // SAFETY: the request is in flight, so the drive may access its memory; a
+                        // sector has 64 words.
                         unsafe { memory.write_unaligned(current) };
                     }
                     continue;
@@ -190,13 +197,13 @@ impl Queue {
     }
 }
 
-impl DriverQueue<Simulated> for Queue {
+impl DriverQueue<Simulated> for BackingQueue {
     fn queue_rq(&mut self, rq: &Request<Simulated>) -> Dispatch {
         let mut memory = Vec::new();
         for piece in rq.segments() {
             for at in (0..piece.len_bytes as usize).step_by(512) {
                 let place = piece.start.wrapping_add(at).cast::<u64>();
-                // SAFETY: inside a segment of a request in flight.
+                // SAFETY: the address is inside a segment of a request in flight.
                 memory.push((place, unsafe { place.read_unaligned() }));
             }
         }
@@ -204,20 +211,21 @@ impl DriverQueue<Simulated> for Queue {
         let oracle = Arc::clone(&self.drive.oracle);
         let (end, sectors) = (rq.sector() + u64::from(rq.nr_sectors()), self.drive.sectors());
         if end > sectors {
-            let text = format!("a drive of {sectors} sectors was asked for {end}");
+            let text = format!("a request up to sector {end} reached a drive of {sectors} sectors");
             lock_oracle(&oracle).accuse("size", text);
         }
         let block = self.drive.block_sectors();
         if !(rq.sector() | u64::from(rq.nr_sectors())).is_multiple_of(block) {
             let (sector, nr) = (rq.sector(), rq.nr_sectors());
-            let text = format!("{nr} sectors at {sector} reached a drive of blocks of {block}");
+            let text =
+                format!("{nr} sectors at {sector} reached a drive with blocks of {block} sectors");
             lock_oracle(&oracle).accuse("block", text);
         }
         let now_ns = Simulated::now();
         let (is_dead, stuck_until_ns) = self.state(now_ns);
         let due_ns = stuck_until_ns.unwrap_or(now_ns) + self.random.below(delay + 1);
         let fails_now = self.fails_once(rq, now_ns, &mut lock_oracle(&oracle));
-        self.inside.push(HeldRequest {
+        self.inside.push(BackingRequest {
             tag: rq.tag(),
             due_ns,
             op: rq.op(),

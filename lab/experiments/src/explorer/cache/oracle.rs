@@ -1,151 +1,148 @@
-//! `Oracle`: the plain model: for each sector all that was written to it, in order, and what a
-//! power cut may leave of it.
+//! `CacheOracle`: the plain model of a cached volume: every write to each sector, in order, and the
+//! data that may remain after a power cut.
 //!
-//! A sector is written by one client, one write at a time, so its writes have an order. Times are
-//! counts of events, since the simulation does one thing at a time.
+//! Each sector is written by one client, one write at a time, so its writes have an order. Times
+//! are counts of events, since the simulation does one thing at a time.
 
 use std::ops::Range;
 
 use millrace_block::OpFlags;
 
-use super::scenario::Scenario;
+use super::scenario::CacheScenario;
 use crate::explorer::Violation;
 
-/// A write to a sector.
 #[derive(Debug, Clone, Copy)]
 struct SectorWrite {
-    /// What it wrote; 0 for zeroes, and for what is there at first.
+    /// Stamp that the write stores; 0 for zeroes and for a sector never written.
     stamp: u64,
     ended: Option<u64>,
 }
 
-/// One sector.
 #[derive(Debug, Clone)]
-struct Sector {
+struct SectorHistory {
     writes: Vec<SectorWrite>,
-    /// The write that survives a power cut at least, as far as clients were told.
+    /// Index of the oldest write whose data a power cut may leave: flushed, or written with FUA.
     floor: usize,
 }
 
-/// The plain model.
-pub(super) struct Oracle {
-    sectors: Vec<Sector>,
+pub(super) struct CacheOracle {
+    sectors: Vec<SectorHistory>,
     clock: u64,
     next_stamp: u64,
-    /// What drives hold, by sector of the volume.
-    pub(super) media: Vec<DiskImage>,
+    /// Content of the drives, indexed by sector of the volume.
+    pub(super) media: Vec<SectorImage>,
     pub(super) ios: u64,
     pub(super) written_back: u64,
-    pub(super) size: Size,
-    /// The one write that fails in a scenario has done so.
+    pub(super) size: VolumeSize,
+    /// Set when the scenario's one failing write has failed.
     pub(super) has_failed: bool,
-    /// What went wrong first.
+    /// First violation found.
     pub(super) violation: Option<Violation>,
 }
 
-/// How many sectors the volume has.
+/// Size of the volume as the clients know it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Size {
-    /// Sectors that it has for certain.
+pub(super) struct VolumeSize {
+    /// Sectors that the volume certainly has.
     pub(super) known: u64,
-    /// How far it has grown.
-    pub(super) step: Step,
+    /// Progress of the volume's growth.
+    pub(super) step: GrowthStep,
 }
 
-/// Whether a volume took an I/O.
+/// The volume's reply to a submitted I/O.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum VolumeReply {
     /// The I/O is under way.
     Taken,
-    /// The I/O lies behind the volume's end.
+    /// The I/O was refused because it ends past the end of the volume.
     Refused,
 }
 
-/// How far a volume has grown.
+/// Progress of a volume's growth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
-    /// The volume has the sectors that it began with, and no more.
+pub(super) enum GrowthStep {
+    /// The volume still has its initial size.
     Before,
-    /// The drives have grown, and the volume is being told.
+    /// The drives have grown; the volume is being resized.
     Underway,
-    /// The volume has all sectors that the drives have grown by.
+    /// The volume has its final size.
     Done,
 }
 
-/// What a drive holds of a sector.
+/// A drive's content of one sector.
 #[derive(Debug, Clone, Default)]
-pub(super) struct DiskImage {
-    /// What it gives.
+pub(super) struct SectorImage {
+    /// Stamp that a read returns.
     pub(super) current: u64,
-    /// What a power cut leaves at least.
+    /// Stamp that certainly survives a power cut.
     pub(super) durable: u64,
-    /// What came after that: numbers of the log, and what was written.
+    /// Later writes that a power cut may or may not keep: event number and stamp of each.
     pub(super) volatile: Vec<(u64, u64)>,
 }
 
-impl Oracle {
-    pub(super) fn new(scenario: &Scenario) -> Oracle {
+impl CacheOracle {
+    pub(super) fn new(scenario: &CacheScenario) -> CacheOracle {
         let first = SectorWrite { stamp: 0, ended: Some(0) };
-        let sector = Sector { writes: vec![first], floor: 0 };
+        let sector = SectorHistory { writes: vec![first], floor: 0 };
         let count = scenario.volume_sectors_max() as usize;
-        Oracle {
+        CacheOracle {
             sectors: vec![sector; count],
             clock: 1,
             next_stamp: 1,
-            media: vec![DiskImage::default(); count],
+            media: vec![SectorImage::default(); count],
             ios: 0,
             written_back: 0,
             has_failed: false,
-            size: Size { known: scenario.shape.volume_sectors(), step: Step::Before },
+            size: VolumeSize { known: scenario.shape.volume_sectors(), step: GrowthStep::Before },
             violation: None,
         }
     }
 
-    /// Sectors of the volume in the end.
+    /// Returns the volume's final size in sectors.
     pub(super) fn sectors(&self) -> u64 {
         self.sectors.len() as u64
     }
 
-    /// Something is wrong: which invariant, and what happened.
+    /// Records a violation: the kind of invariant and what happened. Only the first one counts.
     pub(super) fn accuse(&mut self, kind: &str, detail: String) {
         self.violation.get_or_insert_with(|| Violation { kind: kind.to_owned(), detail });
     }
 
-    /// The time.
+    /// Advances the event clock and returns the new time.
     pub(super) fn tick(&mut self) -> u64 {
         self.clock += 1;
         self.clock
     }
 
-    /// An I/O up to the sector `end` was taken, or refused as one behind the end; `before` is the
-    /// size when it was submitted.
-    pub(super) fn check_end(&mut self, end: u64, before: Size, answer: Answer) {
+    /// Checks that an I/O that ends at sector `end` was rightly accepted or refused. `before` is
+    /// the volume size at submission.
+    pub(super) fn check_end(&mut self, end: u64, before: VolumeSize, answer: VolumeReply) {
         let text = match answer {
-            Answer::Taken if end > before.known && self.size.step == Step::Before => {
+            VolumeReply::Taken if end > before.known && self.size.step == GrowthStep::Before => {
                 "taken before it grew"
             }
-            Answer::Refused if end <= before.known => "refused, and is there",
+            VolumeReply::Refused if end <= before.known => "refused, and is there",
             _ => return,
         };
         let known = before.known;
         self.accuse("size", format!("an I/O up to sector {end} of {known} was {text}"));
     }
 
-    /// A write of these sectors begins; gives what it is to write.
+    /// Records the start of a write to these sectors and returns the stamp to write.
     pub(super) fn start_write(&mut self, sector: u64, nr: u64) -> u64 {
         self.next_stamp += 1;
         self.start(sector, nr, self.next_stamp);
         self.next_stamp
     }
 
-    /// Whether nobody has written to the pages of these sectors, of so many sectors each.
+    /// Returns true if no page of `page` sectors that the range touches was ever written.
     pub(super) fn are_pages_new(&self, sector: u64, nr: u64, page: u64) -> bool {
         let end = (sector + nr).next_multiple_of(page).min(self.sectors());
         let pages = &self.sectors[(sector / page * page) as usize..end as usize];
         pages.iter().all(|sector| sector.writes.len() == 1)
     }
 
-    /// A discard or write of zeroes of these sectors begins.
+    /// Records the start of a discard or write-zeroes of these sectors.
     pub(super) fn start_clear(&mut self, sector: u64, nr: u64) {
         self.start(sector, nr, 0);
     }
@@ -156,24 +153,24 @@ impl Oracle {
         }
     }
 
-    /// A write was answered with success; with FUA it is there for good.
+    /// Records a write that completed successfully; with FUA its data is durable.
     pub(super) fn end_write(&mut self, sector: u64, nr: u64, flags: OpFlags) {
         let ended = self.tick();
         for at in sector..sector + nr {
             let of = &mut self.sectors[at as usize];
-            let last = of.writes.last_mut().expect("a write began");
+            let last = of.writes.last_mut().expect("the write was recorded at its start");
             last.ended = Some(ended);
             if flags.has(OpFlags::FUA) {
                 of.floor = of.writes.len() - 1;
             }
         }
         if flags.has(OpFlags::FUA) {
-            // At once: a flush that comes later would hide that it was not.
+            // Check now: a later flush would hide that the data was not durable.
             self.check_power_cut(sector..sector + nr);
         }
     }
 
-    /// A flush that began at `started` was answered with success.
+    /// Records a successful flush that was submitted at `started`.
     pub(super) fn end_flush(&mut self, started: u64) {
         for of in &mut self.sectors {
             let is_before = |wrote: &SectorWrite| wrote.ended.is_some_and(|ended| ended < started);
@@ -184,7 +181,7 @@ impl Oracle {
         self.check_power_cut(0..self.sectors());
     }
 
-    /// A read that began at `started` gave `stamp` for a sector.
+    /// Checks a read submitted at `started` that returned `stamp` for a sector.
     pub(super) fn check_read(&mut self, sector: u64, stamp: u64, started: u64) {
         let writes = &self.sectors[sector as usize].writes;
         let is_before = |wrote: &SectorWrite| wrote.ended.is_some_and(|ended| ended < started);
@@ -199,7 +196,8 @@ impl Oracle {
         }
     }
 
-    /// Looks whether what a power cut may leave of each of these sectors is what clients were told.
+    /// Checks that a power cut now would leave in each of these sectors only data that the
+    /// acknowledged writes allow.
     pub(super) fn check_power_cut(&mut self, sectors: Range<u64>) {
         let mut wrong = None;
         for sector in sectors {
@@ -217,7 +215,7 @@ impl Oracle {
         wrong.into_iter().for_each(|text| self.accuse("flush", text));
     }
 
-    /// A sum over what was done and what drives hold in the end.
+    /// Returns a digest of the run: the I/O counts and the drives' final content.
     pub(super) fn digest(&self) -> u64 {
         let of_media = self.media.iter().map(|media| media.current);
         [self.ios, self.written_back, self.clock]

@@ -1,64 +1,64 @@
-//! `Scenario`: what a seed means.
+//! `CacheScenario`: the cache exploration that a seed stands for.
 //!
-//! The cache's settings, the drives below, and what clients do. Derived from the seed alone, so
-//! that a seed is all that a failure needs to be run again.
+//! Holds the cache's settings, the drives below it, and the clients' workload. Everything derives
+//! from the seed, so the seed is all that is needed to repeat a failure.
 
 use millrace_cache::{CacheConfig, CacheMode};
 use millrace_random::SplitMix64 as Random;
 
-/// Makes the numbers of blocks and layouts others than the rest of a seed: old seeds that found
-/// something have drives of 512 bytes in stripes still.
+/// Separates the random stream of block sizes and layouts from the seed's other streams: older
+/// seeds that found bugs keep 512-byte blocks and stripes.
 const BLOCKS_SALT: u64 = 0xb_10c9;
 
-/// What happens in a run.
+/// A cache exploration: settings, drives, faults and workload.
 #[derive(Debug, Clone)]
-pub struct Scenario {
-    /// The seed.
+pub struct CacheScenario {
+    /// Seed that the scenario derives from.
     pub seed: u64,
-    /// Settings of the cache.
+    /// Cache settings.
     pub cache: CacheConfig,
-    /// The volume below.
+    /// Geometry of the volume below the cache.
     pub shape: VolumeShape,
-    /// Drives' queues belong to threads.
+    /// If true, each hardware queue belongs to one thread.
     pub owned: bool,
-    /// Drives take FUA.
+    /// If true, the drives support FUA.
     pub fua: bool,
-    /// Longest time that a drive takes for a request.
+    /// Longest service time of a request, in nanoseconds.
     pub delay_ns: u64,
-    /// Requests of a thousand that fail.
+    /// Requests that fail, per thousand.
     pub fails_per_mille: u64,
-    /// A drive that fails all for a while.
-    pub dead: Option<Dead>,
-    /// A drive of which one write fails, the first from some time on, with FUA if drives take
-    /// that; nothing else fails.
-    pub once: Option<Dead>,
-    /// A drive that answers nothing for a while.
-    pub stuck: Option<Dead>,
-    /// When and how far the drives grow, and the volume with them.
-    pub growth: Option<Growth>,
-    /// What clients do.
-    pub load: Load,
+    /// Drive that fails every request for a while.
+    pub dead: Option<FaultPeriod>,
+    /// Drive that fails exactly one write: the first after `from_ns`, with FUA if drives support
+    /// FUA. Nothing else fails in such a scenario.
+    pub once: Option<FaultPeriod>,
+    /// Drive that answers nothing for a while.
+    pub stuck: Option<FaultPeriod>,
+    /// Time and amount by which the drives and the volume grow.
+    pub growth: Option<DriveGrowth>,
+    /// Workload of the clients.
+    pub load: ClientWorkload,
 }
 
-/// The drives of the volume below, and how they lie in it.
+/// Number, sizes and layout of the drives below the cache.
 #[derive(Debug, Clone, Copy)]
 pub struct VolumeShape {
-    /// How many drives there are.
+    /// Number of drives.
     pub drives: usize,
-    /// Sectors of each drive.
+    /// Size of each drive, in sectors.
     pub drive_sectors: u64,
-    /// Drives lie one behind the other; else in a stripe.
+    /// True for a linear layout, false for a stripe.
     pub linear: bool,
-    /// Sectors of a chunk of that stripe.
+    /// Chunk size of the stripe, in sectors.
     pub chunk_sectors: u32,
-    /// Sectors of a logical block of the volume, and of its first drive.
+    /// Logical block size of the volume and of its first drive, in sectors.
     pub block_sectors: u64,
-    /// Sectors of a logical block of the other drives.
+    /// Logical block size of the other drives, in sectors.
     pub other_block_sectors: u64,
 }
 
 impl VolumeShape {
-    /// The drive of a sector of the volume.
+    /// Returns the index of the drive that holds a sector of the volume.
     fn drive_of(&self, sector: u64) -> usize {
         let drives = self.drives as u64;
         let drive = match self.linear {
@@ -68,12 +68,12 @@ impl VolumeShape {
         drive as usize
     }
 
-    /// Sectors of the volume at first.
+    /// Returns the volume's initial size in sectors.
     pub(super) fn volume_sectors(&self) -> u64 {
         self.drive_sectors * self.drives as u64
     }
 
-    /// The sector of the volume that lies on a sector of a drive.
+    /// Converts a drive's sector to the volume's sector that is stored there.
     pub(super) fn place_of(&self, drive: usize, sector: u64) -> usize {
         let (chunk, drives) = (u64::from(self.chunk_sectors), self.drives as u64);
         let place = match self.linear {
@@ -84,58 +84,58 @@ impl VolumeShape {
     }
 }
 
-/// All drives have more sectors from some time on.
+/// Growth of all drives at one moment.
 #[derive(Debug, Clone, Copy)]
-pub struct Growth {
-    /// When.
+pub struct DriveGrowth {
+    /// Time of the growth, in nanoseconds since the start.
     pub at_ns: u64,
-    /// Sectors of each drive from then on.
+    /// New size of each drive, in sectors.
     pub drive_sectors: u64,
 }
 
-/// A drive that fails, or leaves unanswered, all that it is asked for a while.
+/// A period in which one drive fails, or leaves unanswered, every request.
 #[derive(Debug, Clone, Copy)]
-pub struct Dead {
-    /// Its number.
+pub struct FaultPeriod {
+    /// Index of the drive.
     pub drive: usize,
-    /// When that begins, and when it is over.
+    /// Start of the period, in nanoseconds.
     pub from_ns: u64,
-    /// See `from_ns`.
+    /// End of the period, in nanoseconds; exclusive.
     pub until_ns: u64,
 }
 
-/// What clients do.
+/// Workload of the clients.
 #[derive(Debug, Clone)]
-pub struct Load {
-    /// Threads that submit.
+pub struct ClientWorkload {
+    /// Number of submitting threads.
     pub clients: usize,
-    /// Sectors in a row that one client writes.
+    /// Number of consecutive sectors owned by one client.
     pub grain: u64,
-    /// I/Os of each client.
+    /// I/Os that each client submits.
     pub ios: u32,
-    /// I/Os that a client has in flight.
+    /// I/Os that a client keeps in flight.
     pub depth: u32,
-    /// Of a thousand I/Os: writes, flushes, discards and zeroes; the others are reads.
+    /// Writes, flushes and clears (discard or write-zeroes) per thousand I/Os; the rest are reads.
     pub mix: [u64; 3],
-    /// Writes of a thousand with FUA.
+    /// FUA writes per thousand writes.
     pub fua_per_mille: u64,
-    /// Longest I/O in sectors.
+    /// Longest I/O, in sectors.
     pub sectors_max: u64,
-    /// Sectors that most I/Os are about.
+    /// Size of the hot range at the start of the volume, in sectors.
     pub hot: u64,
 }
 
-impl Dead {
-    /// Whether that is so of a drive at a time.
+impl FaultPeriod {
+    /// Returns true if the drive is affected at this time.
     pub(super) fn is_now(&self, drive: usize, now_ns: u64) -> bool {
         self.drive == drive && (self.from_ns..self.until_ns).contains(&now_ns)
     }
 }
 
-impl Scenario {
-    /// What a seed means.
+impl CacheScenario {
+    /// Derives the scenario of a seed.
     #[must_use]
-    pub fn of_seed(seed: u64) -> Scenario {
+    pub fn of_seed(seed: u64) -> CacheScenario {
         let mut random = Random::new(seed ^ 0xcac4e);
         let mut pick = |of: &[u64]| of[random.below(of.len() as u64) as usize];
         let drives = pick(&[1, 1, 2, 3]) as usize;
@@ -146,12 +146,12 @@ impl Scenario {
         let volume = drive_sectors * drives as u64;
         let (dead, stuck) = (dead_of(seed, drives), stuck_of(seed, drives));
         let fails = pick(&[0, 0, 0, 5, 50]);
-        let scenario = Scenario {
+        let scenario = CacheScenario {
             seed,
             cache: CacheConfig {
                 size_bytes,
-                // Beside what a drive that dies strands others need memory; with one that is stuck
-                // they are soon at the limit.
+                // Pages stranded by a dead drive take memory that the other drives need; with a
+                // drive that hangs, other writers would soon be at the dirty limit.
                 dirty_max_bytes: Some(dirty.min(match (dead, stuck) {
                     (_, Some(_)) => 64 << 10,
                     (Some(_), None) => 256 << 10,
@@ -181,7 +181,7 @@ impl Scenario {
             once: None,
             stuck,
             growth,
-            load: Load {
+            load: ClientWorkload {
                 clients: pick(&[1, 2, 3, 4]) as usize,
                 grain: pick(&[1, 4, 8, 64]),
                 ios: pick(&[60, 200, 400]) as u32,
@@ -204,8 +204,9 @@ impl Scenario {
         })
     }
 
-    /// As it is, but so that nothing explains it if writers to other drives are held for long.
-    fn beside_a_stuck_drive(mut self, mut stuck: Dead) -> Scenario {
+    /// Narrows the scenario so that nothing but a defect can hold up writers to other drives for
+    /// long.
+    fn beside_a_stuck_drive(mut self, mut stuck: FaultPeriod) -> CacheScenario {
         stuck.until_ns = stuck.from_ns + 5_000_000_000;
         (self.dead, self.stuck, self.fails_per_mille) = (None, Some(stuck), 0);
         (self.cache.mode, self.cache.read_ahead_bytes) = (CacheMode::WriteBack, 0);
@@ -216,29 +217,30 @@ impl Scenario {
         self
     }
 
-    /// Whether something fails.
+    /// Returns true if any request may fail.
     pub(super) fn has_failures(&self) -> bool {
         self.fails_per_mille != 0 || self.dead.is_some() || self.once.is_some()
     }
 
-    /// Whether sectors lie on drives that never fail, and are never stuck.
+    /// Returns true if the sectors lie only on drives that never fail and never hang.
     pub(super) fn is_live(&self, sector: u64, nr: u64) -> bool {
         if self.dead.is_none() && self.fails_per_mille != 0 || self.once.is_some() {
             return false;
         }
         let is_fine = |sector| {
             let drive = self.shape.drive_of(sector);
-            let is_it = |dead: Option<Dead>| dead.is_some_and(|dead| dead.drive == drive);
+            let is_it = |dead: Option<FaultPeriod>| dead.is_some_and(|dead| dead.drive == drive);
             !is_it(self.dead) && !is_it(self.stuck)
         };
         (sector..sector + nr).all(is_fine)
     }
 
-    /// Longest that a write to drives that live may take beside one that is dead or stuck for
-    /// longer. A drive is known to be stuck after one second or two, and what it was given by
-    /// others meanwhile a second later. A discard waits for it, and writes for the discard; a drive
-    /// that is dead besides may hold all of the little memory; with small chunks a write through
-    /// goes over the drives of its neighbours, too.
+    /// Longest time, in nanoseconds, that a write to healthy drives may take beside a dead or
+    /// hanging drive. The cache needs one to two seconds to notice that a drive hangs, and one more
+    /// for the pages that others gave it meanwhile. There is no bound where healthy writers may
+    /// have to wait for the drive: a discard waits for it and writes wait for the discard, a
+    /// second, dead drive may hold all of the small memory, and with small chunks a write-through
+    /// also covers neighbouring pages on the other drives.
     pub(super) fn held_ns_max(&self) -> u64 {
         let spans = self.cache.mode == CacheMode::WriteThrough
             && !self.shape.linear
@@ -251,7 +253,7 @@ impl Scenario {
         }
     }
 
-    /// Sectors of a drive in the end: one behind the other, only the last one grows.
+    /// Final size of a drive in sectors. In a linear layout only the last drive grows.
     pub(super) fn drive_sectors_max(&self, drive: usize) -> u64 {
         let grows = !self.shape.linear || drive + 1 == self.shape.drives;
         self.growth
@@ -259,25 +261,25 @@ impl Scenario {
             .map_or(self.shape.drive_sectors, |growth| growth.drive_sectors)
     }
 
-    /// Sectors of the volume in the end.
+    /// Final size of the volume in sectors.
     pub(super) fn volume_sectors_max(&self) -> u64 {
         (0..self.shape.drives).map(|drive| self.drive_sectors_max(drive)).sum()
     }
 
-    /// The client that writes a sector.
+    /// Returns the index of the client that owns a sector.
     pub(super) fn owner(&self, sector: u64) -> usize {
         ((sector / self.load.grain) % self.load.clients as u64) as usize
     }
 }
 
-/// A scenario with small chunks, so that writes go over several drives until a first one fails, and
-/// with one failure, so that no other hides what comes of it.
-fn one_failure(mut scenario: Scenario) -> Scenario {
+/// Restricts a scenario to one failing write, so that no other failure hides its effects. Chunks
+/// are small, so that writes span several drives until the first failure.
+fn one_failure(mut scenario: CacheScenario) -> CacheScenario {
     let mut random = Random::new(scenario.seed ^ 0x04ce);
     let drive = random.below(scenario.shape.drives as u64) as usize;
     let most_ns = [100_000, 1_000_000, 10_000_000][random.below(3) as usize];
     let from_ns = random.below(most_ns);
-    scenario.once = Some(Dead { drive, from_ns, until_ns: u64::MAX });
+    scenario.once = Some(FaultPeriod { drive, from_ns, until_ns: u64::MAX });
     scenario.fails_per_mille = 0;
     scenario.shape.chunk_sectors = 8;
     let load = &mut scenario.load;
@@ -286,9 +288,9 @@ fn one_failure(mut scenario: Scenario) -> Scenario {
     scenario
 }
 
-/// As it is, but over drives of larger blocks in half of the scenarios, the first one only or all,
-/// and with drives one behind the other in a quarter of them.
-fn with_blocks(mut scenario: Scenario) -> Scenario {
+/// Draws block sizes and layout: half of the scenarios get drives with larger blocks (the first
+/// drive only, or all), and a quarter get a linear layout.
+fn with_blocks(mut scenario: CacheScenario) -> CacheScenario {
     let mut random = Random::new(scenario.seed ^ BLOCKS_SALT);
     let block =
         [1, 1, 1, 1, 1, 1, 1, 2, 4, 8, 16, 32, 64, 128, 128, 128][random.below(16) as usize];
@@ -305,16 +307,16 @@ fn with_blocks(mut scenario: Scenario) -> Scenario {
     let load = &mut scenario.load;
     load.grain = load.grain.next_multiple_of(block);
     if block > 1 {
-        // Room for some blocks.
+        // Leave room for several blocks.
         load.sectors_max = load.sectors_max.max(4 * block);
         load.hot = load.hot.max(4 * block).min(volume);
     }
     scenario
 }
 
-/// Whether drives grow: in one scenario of three. Sectors of each at first, and how they grow: a
-/// drive alone may begin and end inside a page.
-fn growth_of(seed: u64, drives: usize, drive_sectors: u64) -> (u64, Option<Growth>) {
+/// Draws whether the drives grow (one scenario in three). Returns each drive's initial size in
+/// sectors and the growth. A single drive may begin and end in the middle of a page.
+fn growth_of(seed: u64, drives: usize, drive_sectors: u64) -> (u64, Option<DriveGrowth>) {
     let mut random = Random::new(seed ^ 0x9604);
     if random.below(3) != 0 {
         return (drive_sectors, None);
@@ -326,11 +328,11 @@ fn growth_of(seed: u64, drives: usize, drive_sectors: u64) -> (u64, Option<Growt
         drive_sectors += random.below(16);
         more = 1 + random.below(more);
     }
-    (drive_sectors, Some(Growth { at_ns, drive_sectors: drive_sectors + more }))
+    (drive_sectors, Some(DriveGrowth { at_ns, drive_sectors: drive_sectors + more }))
 }
 
-/// The drive that dies in a scenario: in one of four of those with several drives.
-fn dead_of(seed: u64, drives: usize) -> Option<Dead> {
+/// Draws a drive that dies, in a quarter of the scenarios with several drives.
+fn dead_of(seed: u64, drives: usize) -> Option<FaultPeriod> {
     let mut random = Random::new(seed ^ 0xdead);
     if drives == 1 || random.below(4) != 0 {
         return None;
@@ -338,11 +340,11 @@ fn dead_of(seed: u64, drives: usize) -> Option<Dead> {
     let drive = random.below(drives as u64) as usize;
     let from_ns = random.below(3_000_000);
     let until_ns = from_ns + [1_000_000, 50_000_000, 3_000_000_000][random.below(3) as usize];
-    Some(Dead { drive, from_ns, until_ns })
+    Some(FaultPeriod { drive, from_ns, until_ns })
 }
 
-/// The drive that is stuck for seconds in a scenario: in one of eight of those with several drives.
-fn stuck_of(seed: u64, drives: usize) -> Option<Dead> {
+/// Draws a drive that hangs for seconds, in an eighth of the scenarios with several drives.
+fn stuck_of(seed: u64, drives: usize) -> Option<FaultPeriod> {
     let mut random = Random::new(seed ^ 0x57ac);
     if drives == 1 || random.below(8) != 0 {
         return None;
@@ -350,5 +352,5 @@ fn stuck_of(seed: u64, drives: usize) -> Option<Dead> {
     let drive = random.below(drives as u64) as usize;
     let from_ns = random.below(3_000_000);
     let until_ns = from_ns + [1_500_000_000, 5_000_000_000][random.below(2) as usize];
-    Some(Dead { drive, from_ns, until_ns })
+    Some(FaultPeriod { drive, from_ns, until_ns })
 }

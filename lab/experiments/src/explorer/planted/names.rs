@@ -1,8 +1,8 @@
-//! The names of planted bugs, as `--plant` takes them: those of `Plant`, in small letters.
+//! Names of the seeded bugs, as `--plant` takes them: the variants of `Plant` in kebab case.
 //!
-//! Compiled by the explorer and by `cargo xtask planted`, so that both know the same.
+//! Compiled into the explorer and into `cargo xtask planted`, so that both use the same list.
 
-/// Names of the bugs that the explorer must find.
+/// Seeded bugs that the explorer must find.
 pub const PLANTS: [&str; 17] = [
     "skipped-wake-up",
     "leaked-tag",
@@ -23,7 +23,7 @@ pub const PLANTS: [&str; 17] = [
     "drain-forgets",
 ];
 
-/// Names of the bugs that the explorer must find with `--cache`.
+/// Seeded bugs that the explorer must find with `--cache`.
 pub const CACHE_PLANTS: [&str; 5] = [
     "frame-reused",
     "flush-misses-writing",

@@ -1,28 +1,23 @@
 //! An experiment on a machine: makes groups, drives and threads, and collects what clients did.
 //!
 //! `contend_simulated` and `contend` are what others call; both run `run_on`. What differs between
-//! machines is a `ClientHost`: on a simulated one a client sleeps in a doorbell, here in its ring,
-//! so that files work. Results and the volume leave a simulation through shared memory, where
-//! taking them apart costs no virtual time.
+//! machines is a `ClientHost`. Results and the volume leave a simulation through shared memory,
+//! where taking them apart costs no virtual time.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use millrace_block::{
-    Channel, ChannelConfig, Disk, DiskConfig, Driver, Error, Groups, IoThread, SchedulerKind,
-    Stamp, Volume,
-};
+use millrace_block::{Channel, Disk, DiskConfig, Driver, Error, Groups, SchedulerKind, Volume};
 use millrace_drives::{Spec, SpecError, Words, open, open_on};
-use millrace_machine::{CpuId, Doorbell, Machine, Native, Parker, Thread};
-use millrace_runtime::{IoConfig, IoContext};
+use millrace_machine::{CpuId, Machine, Native, Thread};
+use millrace_runtime::IoContext;
 use millrace_simulator::{Model, ModelError, Simulated, Simulation};
 
 use super::client::{Contender, RunTimes, Tally};
 use super::{ContentionPlan, ContentionReport};
 use crate::load::bench::{BenchError, check_block_size, check_room};
 use crate::load::drain_barrier::{DrainBarrier, DrainMember};
+use crate::load::sleeper::{BellSleeper, Sleeper};
 
-/// How long a client looks for completions before it sleeps.
-const SPIN_NS: u64 = 20_000;
 /// Virtual time that a simulation may take beyond its plan: clients' channels drain.
 const GRACE_NS: u64 = 20_000_000_000;
 
@@ -42,7 +37,7 @@ pub fn contend_simulated(
     let slot = Arc::new(Mutex::new(None));
     let (inner, result) = (plan.clone(), Arc::clone(&slot));
     let main = move || {
-        let ran = run_on::<SimulatedHost>(&inner, open_on);
+        let ran = run_on::<BellSleeper>(&inner, open_on);
         *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(ran);
     };
     let limit_ns = plan.phases.warm_up_ns + plan.phases.length_ns + GRACE_NS;
@@ -67,86 +62,32 @@ pub fn contend(plan: &ContentionPlan) -> Result<ContentionReport, BenchError> {
     Ok(contest)
 }
 
-/// What a client's thread has of its machine.
-trait ClientHost: Sized {
-    type Machine: Machine;
-
+/// What a client's thread has of its machine, beside a way to wait.
+trait ClientHost: Sleeper {
     /// The CPU of a client; none for any.
     fn cpu(plan: &ContentionPlan, number: usize) -> Option<u32>;
-    /// Of the client of this number, on its own thread.
-    fn new(number: u16) -> Result<Self, Error>;
-    /// A channel of this thread.
-    fn open(
-        &mut self,
-        volume: &Arc<Volume<Self::Machine>>,
-        depth: u32,
-    ) -> Result<Channel<Self::Machine>, Error>;
     /// Serves what others put before this thread's queues until nobody has I/O any more.
     fn linger(
         &mut self,
         channel: &mut Channel<Self::Machine>,
         member: DrainMember<'_>,
     ) -> Result<(), Error>;
-    /// Waits for work, no longer than until this time.
-    fn wait(&mut self, channel: &mut Channel<Self::Machine>, until_ns: u64) -> Result<(), Error>;
 }
 
-/// A thread that sleeps in a doorbell; drives' queues belong to nobody.
-struct SimulatedHost(IoThread<Simulated>);
-
-impl ClientHost for SimulatedHost {
-    type Machine = Simulated;
-
+/// Drives' queues belong to nobody.
+impl ClientHost for BellSleeper {
     fn cpu(plan: &ContentionPlan, number: usize) -> Option<u32> {
         Some(plan.cpu_of(number))
-    }
-
-    fn new(number: u16) -> Result<Self, Error> {
-        let bell = Arc::new(Doorbell::new(Parker::new()));
-        Ok(SimulatedHost(IoThread { number, owner: u64::from(number) + 1, bell, turn: None }))
-    }
-
-    fn open(
-        &mut self,
-        volume: &Arc<Volume<Simulated>>,
-        depth: u32,
-    ) -> Result<Channel<Simulated>, Error> {
-        let thread = Some(self.0.clone());
-        Channel::open(volume, ChannelConfig { depth, stamp: Stamp::Batch, thread })
     }
 
     fn linger(&mut self, _: &mut Channel<Simulated>, _: DrainMember<'_>) -> Result<(), Error> {
         Ok(())
     }
-
-    fn wait(&mut self, channel: &mut Channel<Simulated>, until_ns: u64) -> Result<(), Error> {
-        let due_ns = channel.sleep_until().map_or(until_ns, |due_ns| due_ns.min(until_ns));
-        let spin_ns = due_ns.min(Simulated::now() + SPIN_NS);
-        if Simulated::spin_until(spin_ns, || channel.has_work()) {
-            return Ok(());
-        }
-        if spin_ns < due_ns {
-            self.0.bell.sleep_unless(Some(due_ns), || channel.has_work());
-        }
-        // What was due may be the tick, which would be due again at once.
-        channel.tick();
-        Ok(())
-    }
 }
 
 impl ClientHost for IoContext {
-    type Machine = Native;
-
     fn cpu(plan: &ContentionPlan, number: usize) -> Option<u32> {
         plan.clients[number].cpu
-    }
-
-    fn new(number: u16) -> Result<Self, Error> {
-        IoContext::new(IoConfig { number, ..IoConfig::default() })
-    }
-
-    fn open(&mut self, volume: &Arc<Volume<Native>>, depth: u32) -> Result<Channel<Native>, Error> {
-        self.channel(volume, depth, Stamp::Batch)
     }
 
     fn linger(
@@ -156,13 +97,20 @@ impl ClientHost for IoContext {
     ) -> Result<(), Error> {
         member.linger(self, channel)
     }
+}
 
-    fn wait(&mut self, channel: &mut Channel<Native>, until_ns: u64) -> Result<(), Error> {
-        let due_ns = channel.sleep_until().map_or(until_ns, |due_ns| due_ns.min(until_ns));
-        self.turn(Some(due_ns), || channel.has_work())?;
+/// Waits for work, no longer than until this time.
+fn wait<S: Sleeper>(
+    sleeper: &mut S,
+    channel: &mut Channel<S::Machine>,
+    until_ns: u64,
+) -> Result<(), Error> {
+    let due_ns = channel.sleep_until().map_or(until_ns, |due_ns| due_ns.min(until_ns));
+    if sleeper.sleep(due_ns, &|| channel.has_work())? {
+        // What was due may be the tick, which would be due again at once.
         channel.tick();
-        Ok(())
     }
+    Ok(())
 }
 
 /// A result, and the volume, kept so that it is dropped where time does not count.
@@ -230,7 +178,7 @@ fn serve<S: ClientHost>(
     let mut seat = S::new(number as u16)?;
     let mut channel = seat.open(volume, client.iodepth)?;
     let contender = Contender::new(&mut channel, plan, number, moments);
-    let tally = contender.run(|channel, until_ns| seat.wait(channel, until_ns))?;
+    let tally = contender.run(|channel, until_ns| wait(&mut seat, channel, until_ns))?;
     seat.linger(&mut channel, member)?;
     Ok(tally)
 }

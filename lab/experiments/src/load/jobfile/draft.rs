@@ -232,14 +232,7 @@ impl Draft {
     fn read_shape(&mut self, word: &str, value: &str) -> Result<bool, String> {
         let (base, shape) = (self.base, &mut self.job.shape);
         match word {
-            "rw" => (self.job.kind, shape.sequence) = kind_of(base, value, shape.sequence)?,
-            "rw_sequencer" => {
-                shape.sequence.identical = match value {
-                    "sequential" => false,
-                    "identical" => true,
-                    _ => return Err(format!("{value:?}: write sequential or identical")),
-                }
-            }
+            "rw" => (self.job.kind, shape.sequence) = kind_of(base, value)?,
             "bs" => set(&mut self.bs, sizes(base, value)?),
             "bsrange" => some(&mut self.ranges, each(value, |part| blocks::range(base, part))?),
             "bssplit" => some(&mut self.splits, each(value, |part| blocks::split(base, part))?),
@@ -461,7 +454,7 @@ fn cpus(value: &str) -> Result<Vec<u32>, String> {
 
 /// What a kind of I/O is made of, and how its I/Os follow each other: `read:8k` leaves 8k out
 /// behind each I/O, `randread:8` goes to another place every eighth I/O.
-fn kind_of(base: Base, value: &str, before: Sequence) -> Result<(Kind, Sequence), String> {
+fn kind_of(base: Base, value: &str) -> Result<(Kind, Sequence), String> {
     let (reads, writes, trims) = ([true, false, false], [false, true, false], [false, false, true]);
     let both = [true, true, false];
     let (name, number) =
@@ -487,7 +480,7 @@ fn kind_of(base: Base, value: &str, before: Sequence) -> Result<(Kind, Sequence)
             ));
         }
     };
-    let mut sequence = Sequence { identical: before.identical, ..Sequence::default() };
+    let mut sequence = Sequence::default();
     match number {
         Some(number) if random => sequence.length = whole(number, 1, u32::MAX.into())? as u32,
         Some(number) => sequence.gap = signed(base, number)?,

@@ -37,272 +37,63 @@ const fn instead(word: &'static str, plain: &'static str, remedy: &'static str) 
 }
 
 /// Other names of words.
-const ALIASES: [(&str, &str); 24] = [
-    ("readwrite", "rw"),
-    ("blocksize", "bs"),
-    ("blocksize_range", "bsrange"),
-    ("io_limit", "io_size"),
-    ("iodepth_batch", "iodepth_batch_submit"),
-    ("iodepth_batch_complete", "iodepth_batch_complete_min"),
-    ("wait_for_previous", "stonewall"),
-    ("file_offset", "offset"),
-    ("bs_unaligned", "blocksize_unaligned"),
-    ("ba", "blockalign"),
-    ("iomem", "mem"),
-    ("mem_align", "iomem_align"),
-    ("disable_bw", "disable_bw_measurement"),
-    ("ss", "steadystate"),
-    ("ss_dur", "steadystate_duration"),
-    ("ss_ramp", "steadystate_ramp_time"),
-    ("steadystate_ramp", "steadystate_ramp_time"),
-    ("timeout", "runtime"),
-    ("ratemin", "rate_min"),
-    ("ratecycle", "rate_cycle"),
-    ("nr_files", "nrfiles"),
-    ("fill_fs", "fill_device"),
-    ("dedup_percentage", "dedupe_percentage"),
-    ("threads", "thread"),
-];
+const ALIASES: &str = "\
+    readwrite=rw blocksize=bs blocksize_range=bsrange io_limit=io_size \
+    iodepth_batch=iodepth_batch_submit iodepth_batch_complete=iodepth_batch_complete_min \
+    wait_for_previous=stonewall file_offset=offset bs_unaligned=blocksize_unaligned \
+    ba=blockalign iomem=mem mem_align=iomem_align disable_bw=disable_bw_measurement \
+    ss=steadystate ss_dur=steadystate_duration ss_ramp=steadystate_ramp_time \
+    steadystate_ramp=steadystate_ramp_time timeout=runtime ratemin=rate_min ratecycle=rate_cycle \
+    nr_files=nrfiles fill_fs=fill_device dedup_percentage=dedupe_percentage threads=thread";
 
 /// Words with a meaning that switch something on, so that they need no value.
-const SWITCHES: [&str; 17] = [
-    "allrandrepeat",
-    "buffered",
-    "description",
-    "direct",
-    "do_verify",
-    "end_fsync",
-    "fadvise_hint",
-    "fill_device",
-    "group_reporting",
-    "invalidate",
-    "latency_run",
-    "new_group",
-    "norandommap",
-    "randrepeat",
-    "stonewall",
-    "time_based",
-    "unlink",
-];
+const SWITCHES: &str = "\
+    allrandrepeat buffered description direct do_verify end_fsync fadvise_hint fill_device \
+    group_reporting invalidate latency_run new_group norandommap randrepeat stonewall time_based \
+    unlink";
 
 /// Words with a meaning.
-pub(super) const MEANING: [&str; 70] = [
-    "allrandrepeat",
-    "blockalign",
-    "bs",
-    "bsrange",
-    "bssplit",
-    "buffered",
-    "cpumask",
-    "cpus_allowed",
-    "description",
-    "direct",
-    "directory",
-    "do_verify",
-    "end_fsync",
-    "fadvise_hint",
-    "fdatasync",
-    "filename",
-    "filesize",
-    "fill_device",
-    "flow",
-    "flow_id",
-    "flow_sleep",
-    "fsync",
-    "group_reporting",
-    "invalidate",
-    "io_size",
-    "iodepth",
-    "iodepth_batch_submit",
-    "ioengine",
-    "kb_base",
-    "latency_percentile",
-    "latency_run",
-    "latency_target",
-    "latency_window",
-    "loops",
-    "name",
-    "new_group",
-    "norandommap",
-    "number_ios",
-    "numjobs",
-    "offset",
-    "offset_align",
-    "offset_increment",
-    "percentage_random",
-    "percentile_list",
-    "ramp_time",
-    "random_distribution",
-    "randrepeat",
-    "randseed",
-    "rate",
-    "rate_iops",
-    "rate_process",
-    "runtime",
-    "rw",
-    "rw_sequencer",
-    "rwmixread",
-    "rwmixwrite",
-    "size",
-    "startdelay",
-    "stonewall",
-    "thinktime",
-    "thinktime_blocks",
-    "thinktime_spin",
-    "time_based",
-    "unlink",
-    "verify",
-    "wait_for",
-    "zonemode",
-    "zonerange",
-    "zonesize",
-    "zoneskip",
-];
+pub(super) const MEANING: &str = "\
+    allrandrepeat blockalign bs bsrange bssplit buffered cpumask cpus_allowed description direct \
+    directory do_verify end_fsync fadvise_hint fdatasync filename filesize fill_device flow \
+    flow_id flow_sleep fsync group_reporting invalidate io_size iodepth iodepth_batch_submit \
+    ioengine kb_base latency_percentile latency_run latency_target latency_window loops name \
+    new_group norandommap number_ios numjobs offset offset_align offset_increment \
+    percentage_random percentile_list ramp_time random_distribution randrepeat randseed rate \
+    rate_iops rate_process runtime rw rwmixread rwmixwrite size startdelay \
+    stonewall thinktime thinktime_blocks thinktime_spin time_based unlink verify wait_for \
+    zonemode zonerange zonesize zoneskip";
 
 /// Words that are passed over with a note.
-pub(super) const NOTHING: [&str; 138] = [
-    "allow_file_create",
-    "allow_mounted_write",
-    "block_error_percentiles",
-    "buffer_compress_chunk",
-    "buffer_compress_percentage",
-    "buffer_pattern",
-    "bwavgtime",
-    "clat_percentiles",
-    "clocksource",
-    "cmdprio",
-    "cmdprio_bssplit",
-    "cmdprio_class",
-    "cmdprio_hint",
-    "cmdprio_percentage",
-    "continue_on_error",
-    "cpus_allowed_policy",
-    "create_fsync",
-    "create_on_open",
-    "create_serialize",
-    "dedupe_global",
-    "dedupe_mode",
-    "dedupe_percentage",
-    "dedupe_working_set_percentage",
-    "disable_bw_measurement",
-    "disable_clat",
-    "disable_lat",
-    "disable_slat",
-    "disk_util",
-    "error_dump",
-    "exit_what",
-    "exitall",
-    "exitall_on_error",
-    "experimental_verify",
-    "fallocate",
-    "file_service_type",
-    "fixedbufs",
-    "force_async",
-    "fsync_on_close",
-    "gtod_cpu",
-    "gtod_reduce",
-    "hipri",
-    "hugepage-size",
-    "ignore_error",
-    "ignore_zone_limits",
-    "io_submit_mode",
-    "iodepth_batch_complete_max",
-    "iodepth_batch_complete_min",
-    "iodepth_low",
-    "iomem_align",
-    "ioprio",
-    "iopsavgtime",
-    "ioscheduler",
-    "job_max_open_zones",
-    "lat_percentiles",
-    "lockfile",
-    "lockmem",
-    "log_alternate_epoch",
-    "log_alternate_epoch_clock_id",
-    "log_avg_msec",
-    "log_compression",
-    "log_compression_cpus",
-    "log_entries",
-    "log_hist_coarseness",
-    "log_hist_msec",
-    "log_max_value",
-    "log_offset",
-    "log_prio",
-    "log_store_compressed",
-    "log_unix_epoch",
-    "log_window_value",
-    "max_latency",
-    "max_open_zones",
-    "mem",
-    "merge_blktrace_iters",
-    "merge_blktrace_scalars",
-    "nice",
-    "nonvectored",
-    "numa_cpu_nodes",
-    "numa_mem_policy",
-    "openfiles",
-    "overwrite",
-    "per_job_logs",
-    "pre_read",
-    "prio",
-    "prioclass",
-    "random_generator",
-    "rate_cycle",
-    "rate_iops_min",
-    "rate_min",
-    "read_beyond_wp",
-    "read_iolog_chunked",
-    "refill_buffers",
-    "registerfiles",
-    "replay_align",
-    "replay_no_stall",
-    "replay_redirect",
-    "replay_scale",
-    "replay_skip",
-    "replay_time_scale",
-    "scramble_buffers",
-    "significant_figures",
-    "slat_percentiles",
-    "softrandommap",
-    "sqthread_poll",
-    "sqthread_poll_cpu",
-    "stats",
-    "steadystate",
-    "steadystate_check_interval",
-    "steadystate_duration",
-    "steadystate_ramp_time",
-    "thinktime_blocks_type",
-    "thread",
-    "trim_backlog_batch",
-    "trim_verify_zero",
-    "uncached",
-    "unified_rw_reporting",
-    "unique_filename",
-    "unit_base",
-    "userspace_reap",
-    "verify_async",
-    "verify_backlog",
-    "verify_backlog_batch",
-    "verify_dump",
-    "verify_fatal",
-    "verify_interval",
-    "verify_offset",
-    "verify_pattern",
-    "verify_state_save",
-    "write_bw_log",
-    "write_hint",
-    "write_hist_log",
-    "write_iolog",
-    "write_iops_log",
-    "write_lat_log",
-    "zero_buffers",
-    "zone_reset_frequency",
-    "zone_reset_threshold",
-    "zonecapacity",
-];
+pub(super) const NOTHING: &str = "\
+    allow_file_create allow_mounted_write block_error_percentiles buffer_compress_chunk \
+    buffer_compress_percentage buffer_pattern bwavgtime clat_percentiles clocksource cmdprio \
+    cmdprio_bssplit cmdprio_class cmdprio_hint cmdprio_percentage continue_on_error \
+    cpus_allowed_policy create_fsync create_on_open create_serialize dedupe_global dedupe_mode \
+    dedupe_percentage dedupe_working_set_percentage disable_bw_measurement disable_clat \
+    disable_lat disable_slat disk_util error_dump exit_what exitall exitall_on_error \
+    experimental_verify fallocate file_service_type fixedbufs force_async fsync_on_close \
+    gtod_cpu gtod_reduce hipri hugepage-size ignore_error ignore_zone_limits io_submit_mode \
+    iodepth_batch_complete_max iodepth_batch_complete_min iodepth_low iomem_align ioprio \
+    iopsavgtime ioscheduler job_max_open_zones lat_percentiles lockfile lockmem \
+    log_alternate_epoch log_alternate_epoch_clock_id log_avg_msec log_compression \
+    log_compression_cpus log_entries log_hist_coarseness log_hist_msec log_max_value log_offset \
+    log_prio log_store_compressed log_unix_epoch log_window_value max_latency max_open_zones mem \
+    merge_blktrace_iters merge_blktrace_scalars nice nonvectored numa_cpu_nodes numa_mem_policy \
+    openfiles overwrite per_job_logs pre_read prio prioclass random_generator rate_cycle \
+    rate_iops_min rate_min read_beyond_wp read_iolog_chunked refill_buffers registerfiles \
+    replay_align replay_no_stall replay_redirect replay_scale replay_skip replay_time_scale \
+    scramble_buffers significant_figures slat_percentiles softrandommap sqthread_poll \
+    sqthread_poll_cpu stats steadystate steadystate_check_interval steadystate_duration \
+    steadystate_ramp_time thinktime_blocks_type thread trim_backlog_batch trim_verify_zero \
+    uncached unified_rw_reporting unique_filename unit_base userspace_reap verify_async \
+    verify_backlog verify_backlog_batch verify_dump verify_fatal verify_interval verify_offset \
+    verify_pattern verify_state_save write_bw_log write_hint write_hist_log write_iolog \
+    write_iops_log write_lat_log zero_buffers zone_reset_frequency zone_reset_threshold \
+    zonecapacity";
 
 /// fio's words for I/Os that are not made here.
-pub(super) const REFUSED: [Refused; 30] = [
+pub(super) const REFUSED: [Refused; 31] = [
     without("atomic", "0"),
     without("blocksize_unaligned", "0"),
     instead("bs_is_seq_rand", "0", "write bs=READ,WRITE, or bssplit"),
@@ -322,6 +113,7 @@ pub(super) const REFUSED: [Refused; 30] = [
     instead("profile", "", "write the profile's jobs"),
     without("rate_ignore_thinktime", "0"),
     instead("read_iolog", "", "replay traces with millrace-lab replay"),
+    without("rw_sequencer", "sequential"),
     without("serialize_overlap", "0"),
     instead("sync", "0", "write fsync=1"),
     instead("sync_file_range", "", "write fdatasync=N"),
@@ -339,9 +131,14 @@ pub(super) const REFUSED: [Refused; 30] = [
     instead("write_barrier", "0", "write fsync=N"),
 ];
 
+/// Each other name of a word, with its usual one.
+fn aliases() -> impl Iterator<Item = (&'static str, &'static str)> {
+    ALIASES.split(' ').filter_map(|pair| pair.split_once('='))
+}
+
 /// The usual name of a word.
 pub(super) fn usual(word: &str) -> &str {
-    ALIASES.iter().find(|(alias, _)| *alias == word).map_or(word, |(_, name)| name)
+    aliases().find(|(alias, _)| *alias == word).map_or(word, |(_, name)| name)
 }
 
 /// What a word is, by its usual name, with its value.
@@ -349,13 +146,14 @@ pub(super) fn usual(word: &str) -> &str {
 /// # Errors
 /// If it is refused, lacks a value, or is no word of fio's that is known here.
 pub(super) fn use_of(word: &str, value: &str) -> Result<Use, String> {
-    if MEANING.contains(&word) {
-        return match value.is_empty() && !SWITCHES.contains(&word) {
+    let is_in = |list: &str| list.split(' ').any(|known| known == word);
+    if is_in(MEANING) {
+        return match value.is_empty() && !is_in(SWITCHES) {
             true => Err(format!("{word}: it needs a value; write {word}=...")),
             false => Ok(Use::Meaning),
         };
     }
-    if NOTHING.contains(&word) {
+    if is_in(NOTHING) {
         return Ok(Use::Nothing);
     }
     if let Some(refused) = REFUSED.iter().find(|refused| refused.word == word) {
@@ -367,7 +165,7 @@ pub(super) fn use_of(word: &str, value: &str) -> Result<Use, String> {
             )),
         };
     }
-    let all = MEANING.iter().chain(&NOTHING).copied().chain(ALIASES.iter().map(|(name, _)| *name));
+    let all = MEANING.split(' ').chain(NOTHING.split(' ')).chain(aliases().map(|(name, _)| name));
     let near = nearest(word, all);
     let near = near.map_or_else(String::new, |name| format!("; did you mean {name}?"));
     Err(format!("{word}: no word of job files that is known here{near}"))
@@ -380,16 +178,17 @@ mod tests {
     #[test]
     fn no_word_is_in_two_lists_and_each_other_name_leads_to_one() {
         let refused = REFUSED.iter().map(|refused| refused.word);
-        let mut all: Vec<&str> = MEANING.iter().chain(&NOTHING).copied().chain(refused).collect();
+        let mut all: Vec<&str> =
+            MEANING.split(' ').chain(NOTHING.split(' ')).chain(refused).collect();
         let count = all.len();
         all.sort_unstable();
         all.dedup();
         assert_eq!(all.len(), count);
-        for (alias, name) in ALIASES {
+        for (alias, name) in aliases() {
             assert!(all.contains(&name), "{alias} leads to {name}");
             assert!(!all.contains(&alias), "{alias} is a word itself");
         }
-        assert!(SWITCHES.iter().all(|word| MEANING.contains(word)));
+        assert!(SWITCHES.split(' ').all(|word| MEANING.split(' ').any(|known| known == word)));
     }
 
     #[test]

@@ -50,8 +50,6 @@ pub(super) struct Source {
     map: Option<(Map, u64)>,
     /// I/Os up to the next one at a random place, itself counted.
     to_random: u32,
-    /// Where the last I/O of each direction began.
-    last: [u64; 3],
     /// Where the zone begins, from the region's begin, and bytes of I/O in it.
     zone: (u64, u64),
 }
@@ -95,13 +93,13 @@ impl Source {
         }
         let map = mapped.then(|| (Map::new(blocks), u64::from(unit)));
         let to_random = shape.sequence.length;
-        let (next, last, zone) = ([0; 3], [0; 3], (0, 0));
-        Ok(Source { kind, shape, span, random, next, places, map, to_random, last, zone })
+        let (next, zone) = ([0; 3], (0, 0));
+        Ok(Source { kind, shape, span, random, next, places, map, to_random, zone })
     }
 
     /// A new pass.
     pub(super) fn restart(&mut self) {
-        (self.next, self.last, self.zone) = ([0; 3], [0; 3], (0, 0));
+        (self.next, self.zone) = ([0; 3], (0, 0));
         if let Some((map, _)) = &mut self.map {
             *map = Map::new(map.blocks());
         }
@@ -130,7 +128,6 @@ impl Source {
             && is_turn
             && (percent == 100 || self.random[2].below(100) < u64::from(percent));
         let found = match (random, self.map.is_some()) {
-            (false, _) if !is_turn && self.shape.sequence.identical => self.again(direction),
             (false, _) if self.kind.random => {
                 self.in_order(direction).or_else(|| self.anywhere(direction))
             }
@@ -139,7 +136,6 @@ impl Source {
             (true, false) => self.anywhere(direction),
         };
         let (at, bytes) = found?;
-        self.last[direction] = at;
         self.next[direction] = at + u64::from(bytes);
         self.zone.1 += u64::from(bytes);
         Some(Io { direction, offset: self.span.begin + at, bytes })
@@ -153,13 +149,6 @@ impl Source {
             return true;
         }
         false
-    }
-
-    /// Where the last one of the direction was.
-    fn again(&mut self, direction: usize) -> Option<(u64, u32)> {
-        let at = self.last[direction];
-        let sizes = &self.shape.sizes[direction];
-        Some((at, sizes.draw(&mut self.random[1], self.span.size - at)?))
     }
 
     /// Behind the last one of the direction. The last of a region may reach beyond its end, where

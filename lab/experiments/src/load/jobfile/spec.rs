@@ -105,13 +105,11 @@ pub(super) struct Sequence {
     pub(super) gap: i64,
     /// Of so many I/Os at random places, one is; the others follow it.
     pub(super) length: u32,
-    /// They do not follow it, but repeat it.
-    pub(super) identical: bool,
 }
 
 impl Default for Sequence {
     fn default() -> Sequence {
-        Sequence { gap: 0, length: 1, identical: false }
+        Sequence { gap: 0, length: 1 }
     }
 }
 

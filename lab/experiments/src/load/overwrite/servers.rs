@@ -7,9 +7,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use millrace_clients::nbd::Client as NbdClient;
-use millrace_clients::vhost::{
-    Client as VhostClient, Options, Queue, Request as GuestRequest, Wait,
-};
+use millrace_clients::vhost::{Client as VhostClient, Options, Wait};
 use millrace_nbd::client::NbdUri;
 use millrace_nbd::{Command, Request, TransmissionFlags};
 
@@ -17,6 +15,8 @@ use super::DiskContents;
 use super::marks::{HEAD_BYTES, known};
 use super::probe::first_data;
 use crate::load::bench::BenchError;
+use crate::load::client::{Client, ClientIo};
+use crate::load::nbd::{Connection, failed};
 
 /// How often a server is asked at most what of its export is zeroes.
 const ASKED_MAX: u32 = 4096;
@@ -28,9 +28,7 @@ const READ_BYTES_MAX: u32 = 1 << 20;
 /// # Errors
 /// If the server cannot be reached or breaks the protocol, or a read fails.
 pub(super) fn nbd(uri: &NbdUri) -> Result<DiskContents, BenchError> {
-    let failed = |source| BenchError::Server { address: uri.address.clone(), source };
-    let mut client = NbdClient::connect(uri).map_err(failed)?;
-    nbd_contents(&mut client).map_err(failed)
+    nbd_contents(&mut Connection::new(uri)?)
 }
 
 /// Looks at the disk of a vhost-user-blk server.
@@ -49,19 +47,16 @@ pub(super) fn vhost(path: &Path) -> Result<DiskContents, BenchError> {
     let block_bytes = disk.block_bytes.max(512);
     let most_bytes = (most_bytes / block_bytes * block_bytes).max(block_bytes);
     let mut queue = client.into_queues().remove(0);
-    guest_contents(
-        &mut queue,
-        size_bytes / u64::from(block_bytes) * u64::from(block_bytes),
-        most_bytes,
-    )
+    let size_bytes = size_bytes / u64::from(block_bytes) * u64::from(block_bytes);
+    guest_contents(&mut queue, size_bytes, most_bytes)
 }
 
 /// Looks at an export; there is nothing to lose if it is read-only.
 ///
 /// # Errors
 /// If the connection breaks, or a read fails.
-pub(crate) fn nbd_contents(client: &mut NbdClient) -> std::io::Result<DiskContents> {
-    let session = client.session();
+pub(crate) fn nbd_contents(connection: &mut Connection) -> Result<DiskContents, BenchError> {
+    let session = connection.client.session();
     if session.flags.contains(TransmissionFlags::READ_ONLY) {
         return Ok(DiskContents::Empty);
     }
@@ -69,8 +64,9 @@ pub(crate) fn nbd_contents(client: &mut NbdClient) -> std::io::Result<DiskConten
     let size_bytes = session.size_bytes / block_bytes * block_bytes;
     let most_bytes = u64::from(session.block_max.min(READ_BYTES_MAX));
     let most_bytes = (most_bytes / block_bytes).max(1) * block_bytes;
-    let unknown = unknown(client, size_bytes, block_bytes)?;
-    contents(&unknown, (size_bytes, most_bytes), |range| read(client, range))
+    let unknown = unknown(&mut connection.client, size_bytes, block_bytes)
+        .map_err(|source| failed(&connection.uri, source))?;
+    contents(connection, &unknown, (size_bytes, most_bytes))
 }
 
 /// Looks at a disk of whole blocks, of which no range is known to be zeroes.
@@ -78,27 +74,27 @@ pub(crate) fn nbd_contents(client: &mut NbdClient) -> std::io::Result<DiskConten
 /// # Errors
 /// If the connection breaks, or a read fails.
 pub(crate) fn guest_contents(
-    queue: &mut Queue,
+    queue: &mut impl Client,
     size_bytes: u64,
     most_bytes: u32,
 ) -> Result<DiskContents, BenchError> {
     let all = std::slice::from_ref(&(0..size_bytes)).to_vec();
-    contents(&all, (size_bytes, most_bytes.into()), |range| read_as_guest(queue, range))
+    contents(queue, &all, (size_bytes, most_bytes.into()))
 }
 
 /// Looks where a disk is not known to be zeroes, and for a mark at its begin if there are data.
-fn contents<E>(
+fn contents(
+    client: &mut impl Client,
     unknown: &[Range<u64>],
     (size_bytes, most_bytes): (u64, u64),
-    mut read: impl FnMut(Range<u64>) -> Result<Vec<u8>, E>,
-) -> Result<DiskContents, E> {
-    let Some(found) = first_data(unknown, most_bytes, &mut read)? else {
+) -> Result<DiskContents, BenchError> {
+    let Some(found) = first_data(unknown, most_bytes, |range| read(client, range))? else {
         return Ok(DiskContents::Empty);
     };
     let (mut head, end) = (Vec::new(), HEAD_BYTES.min(size_bytes));
     while (head.len() as u64) < end {
         let start = head.len() as u64;
-        head.append(&mut read(start..start.saturating_add(most_bytes).min(end))?);
+        head.append(&mut read(client, start..start.saturating_add(most_bytes).min(end))?);
     }
     Ok(DiskContents::Data(match known(&head) {
         Some(mark) => format!("holds {mark}"),
@@ -143,24 +139,23 @@ fn unknown(client: &mut NbdClient, size: u64, block: u64) -> std::io::Result<Vec
     Ok(list)
 }
 
-fn read(client: &mut NbdClient, range: Range<u64>) -> std::io::Result<Vec<u8>> {
-    let (offset, length) = (range.start, range.end - range.start);
-    let request = Request { cookie: 0, flags: 0, command: Command::Read, offset, length };
-    let answer = client.call(&request, vec![0; length as usize])?;
-    match answer.errno {
-        None => Ok(answer.buffer),
-        Some(errno) => Err(std::io::Error::other(format!("a read at {offset} failed: {errno}"))),
+/// Reads a range by the only request in flight.
+fn read(client: &mut impl Client, range: Range<u64>) -> Result<Vec<u8>, BenchError> {
+    let len_bytes = range.end - range.start;
+    let mut io = ClientIo::new(len_bytes, vec![0; len_bytes as usize]);
+    io.offset_bytes = range.start;
+    client.submit(0, &mut io)?;
+    client.start()?;
+    let mut done = Vec::new();
+    loop {
+        client.reap(std::slice::from_mut(&mut io), &mut done)?;
+        match done.pop() {
+            Some((_, None)) => return Ok(io.memory),
+            Some((_, Some(status))) => {
+                let text = format!("the server's disk: a read at {} failed: {status}", range.start);
+                return Err(BenchError::Workload(text));
+            }
+            None => client.wait()?,
+        }
     }
-}
-
-fn read_as_guest(queue: &mut Queue, range: Range<u64>) -> Result<Vec<u8>, BenchError> {
-    let len = range.end - range.start;
-    let status = queue.call(GuestRequest::read(range.start >> 9, len as u32))?;
-    if !status.is_ok() {
-        let text = format!("the server's disk: a read at {} failed: {status}", range.start);
-        return Err(BenchError::Workload(text));
-    }
-    let mut bytes = vec![0; len as usize];
-    queue.read_data(0, &mut bytes);
-    Ok(bytes)
 }

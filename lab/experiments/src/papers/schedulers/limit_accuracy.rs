@@ -3,8 +3,10 @@
 //! The drive answers at once, so that these are the times at which the limit let I/Os pass, later
 //! by what a thread takes to wake up and to look.
 
-use super::points::Point;
-use super::runs::Results;
+use millrace_block::GroupLimits;
+
+use super::Point;
+use crate::papers::Results;
 
 /// Longest window in which the rate is looked at.
 const WINDOW_NS: u64 = 1_000_000_000;
@@ -26,10 +28,9 @@ pub(super) struct LimitAccuracy {
 }
 
 impl LimitAccuracy {
-    /// What so many threads with this limit did.
-    pub(super) fn of(results: &Results, iops: u64, threads: u32) -> Option<LimitAccuracy> {
-        let (point, free) = (Point::limit(Some(iops), threads), Point::limit(None, threads));
-        let (contest, free) = (results.at(&point)?, results.at(&free)?);
+    /// What the threads of a point with this limit did.
+    pub(super) fn of(results: &Results<Point>, point: &Point, iops: u64) -> Option<LimitAccuracy> {
+        let (contest, free) = (results.at(point)?, results.at(point.free())?);
         let rows = contest.clients.iter();
         let mut times: Vec<u64> = rows.flat_map(|row| &row.course.times_ns).copied().collect();
         times.sort_unstable();
@@ -38,7 +39,7 @@ impl LimitAccuracy {
         let (least, most) = extremes(&times, window_ns, (begin_ns, begin_ns + length_ns));
         let per_second = 1e9 / window_ns as f64;
         let rate = iops as f64;
-        let saved = rate * point.loads[0].group.limits.burst_ns as f64 / 1e9;
+        let saved = rate * GroupLimits::default().burst_ns as f64 / 1e9;
         Some(LimitAccuracy {
             due_iops: rate.min(free.iops),
             iops: contest.iops,

@@ -1,8 +1,8 @@
-//! `Access`: how a thread of a program reaches the volume: calls that wait, or reads in flight.
+//! `Access`: I/O of a program's thread on the volume: calls that wait, or reads in flight.
 //!
-//! Made for a thread by program.rs. A call charges a system call and the copy of its pages, goes
-//! in as pieces of a megabyte, as filebench reads, and sleeps until all are answered. Memory is
-//! owned buffers that nobody looks into.
+//! Created for a thread by program.rs. A call charges a system call and the copy of its pages, is
+//! split into pieces of a megabyte, as filebench reads, and sleeps until all are complete. Buffers
+//! are owned, and nobody reads their content.
 
 use millrace_block::{
     Bio, Buffer, Channel, ChannelConfig, IoThread, Op, Reject, Rejected, Sector, Volume,
@@ -13,44 +13,45 @@ use super::ProgramState;
 use crate::simulation::file_costs::FileCosts;
 use crate::simulation::interface::Host;
 
-/// Sectors of a page.
+/// Sectors per page.
 pub(crate) const PAGE_SECTORS: u64 = 8;
-/// Most sectors of one bio.
+/// Largest number of sectors per bio.
 const PIECE_SECTORS: u64 = 2048;
 
-/// A thread's way to the volume.
+/// A thread's access to the volume.
 pub(crate) struct Access<'a, M: Host> {
     shared: &'a ProgramState<M>,
     channel: Channel<M>,
 }
 
-/// A place on the volume: first sector, sectors.
+/// A range of the volume: first sector, number of sectors.
 pub(crate) type Span = (Sector, u64);
 
 impl<'a, M: Host> Access<'a, M> {
     pub(super) fn new(shared: &'a ProgramState<M>, thread: &IoThread<M>) -> Self {
         let thread = Some(thread.clone());
         let config = ChannelConfig { depth: shared.depth, thread, ..ChannelConfig::default() };
-        let channel = Channel::open(&shared.volume, config).expect("its queues are served");
+        let channel =
+            Channel::open(&shared.volume, config).expect("all queues of the volume are served");
         Access { shared, channel }
     }
 
-    /// Through a channel of the calling thread to the volume that is shared.
+    /// Uses an existing channel of the calling thread to the shared volume.
     pub(crate) fn over(shared: &'a ProgramState<M>, channel: Channel<M>) -> Self {
         Access { shared, channel }
     }
 
-    /// The channel by which it does.
+    /// Returns the channel.
     pub(crate) fn channel(&mut self) -> &mut Channel<M> {
         &mut self.channel
     }
 
-    /// The volume that it reaches.
+    /// Returns the volume.
     pub(crate) fn volume(&self) -> &Volume<M> {
         &self.shared.volume
     }
 
-    /// Whether the program is to end.
+    /// Returns true if the program has to end.
     pub(crate) fn is_over(&self) -> bool {
         self.shared.window.is_over()
     }
@@ -60,23 +61,23 @@ impl<'a, M: Host> Access<'a, M> {
         self.shared.window.count::<M>(operations);
     }
 
-    /// What calls cost.
+    /// Returns the costs of calls.
     pub(crate) fn costs(&self) -> &FileCosts {
         &self.shared.costs
     }
 
-    /// The kernel works for the program for so long, beside the layer.
+    /// Charges a system call with `ns` nanoseconds of kernel work outside of the block layer.
     pub(crate) fn works(&self, ns: u64) {
         M::system_call();
         M::kernel_work(ns);
     }
 
-    /// Reads a place, and waits for it.
+    /// Reads a range, and waits for it.
     pub(crate) fn read(&mut self, span: Span) {
         self.call(Op::Read, span);
     }
 
-    /// Writes a place, and waits until that is acknowledged.
+    /// Writes a range, and waits until the write is acknowledged.
     pub(crate) fn write(&mut self, span: Span) {
         self.call(Op::Write, span);
     }
@@ -92,18 +93,18 @@ impl<'a, M: Host> Access<'a, M> {
         self.drain();
     }
 
-    /// I/Os that may be in flight.
+    /// Returns the number of I/Os that may be in flight.
     pub(crate) fn depth(&self) -> u32 {
         self.shared.depth
     }
 
-    /// The interface's part of so many direct I/Os that are submitted with one call.
+    /// Charges the submission of this many direct I/Os with one system call.
     pub(crate) fn direct(&self, ios: u32) {
         M::system_call();
         M::work(Stage::Interface, ios);
     }
 
-    /// Starts an I/O, waiting for room first if all that may be in flight is.
+    /// Starts an I/O, after waiting for a free slot if necessary.
     pub(crate) fn submit(&mut self, op: Op, (sector, sectors): Span) {
         let buffer = Buffer::new(sectors as usize * 512);
         let mut bio = match op {
@@ -111,23 +112,23 @@ impl<'a, M: Host> Access<'a, M> {
             _ => Bio::write(sector, buffer),
         };
         while let Err(Rejected { bio: back, reason }) = self.channel.submit(bio) {
-            assert_eq!(reason, Reject::Full, "places lie on the volume");
+            assert_eq!(reason, Reject::Full, "ranges lie within the volume");
             self.reap(1);
             bio = back;
         }
     }
 
-    /// Waits until everything is back.
+    /// Waits until all I/Os have completed.
     pub(crate) fn drain(&mut self) {
         self.reap(usize::MAX);
     }
 
-    /// Waits until so many are back; gives how many were.
+    /// Waits until at least `least` I/Os have completed; returns how many did.
     pub(crate) fn reap(&mut self, least: usize) -> usize {
         let errors = &self.shared.errors;
         self.channel.wait(least, |done| {
             if !done.status.is_ok() {
-                // Relaxed: it counts, and orders nothing.
+                // Relaxed: the count orders nothing.
                 errors.fetch_add(1, Order::Relaxed);
             }
         })

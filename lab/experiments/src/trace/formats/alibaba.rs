@@ -8,20 +8,25 @@
 use millrace_block::Op;
 
 use crate::trace::TraceIo;
-use crate::trace::devices::Devices;
+use crate::trace::devices::DeviceNames;
 use crate::trace::error::shown;
-use crate::trace::parser::{Line, LineFormat, Problem, fields, is_head, scaled, whole};
+use crate::trace::parser::{LineContent, LineFormat, Problem, fields, is_head, scaled, whole};
 
-/// Alibaba's.
+/// Parser of Alibaba's CSV lines.
 #[derive(Debug, Default)]
 pub(in crate::trace) struct Alibaba;
 
 impl LineFormat for Alibaba {
     const EXAMPLE: &'static str = "0,R,126703661056,4096,1577808000000046";
 
-    fn line(&mut self, number: u64, text: &str, devices: &mut Devices) -> Result<Line, Problem> {
+    fn line(
+        &mut self,
+        number: u64,
+        text: &str,
+        devices: &mut DeviceNames,
+    ) -> Result<LineContent, Problem> {
         if is_head(number, text) {
-            return Ok(Line::Other);
+            return Ok(LineContent::Other);
         }
         let [device, op, offset, length, time] = fields(text.split(','))?;
         let op = match op {
@@ -29,7 +34,7 @@ impl LineFormat for Alibaba {
             "W" => Op::Write,
             _ => return Err(format!("opcode is {}; R or W is expected", shown(op))),
         };
-        Ok(Line::Io(TraceIo {
+        Ok(LineContent::Io(TraceIo {
             at_ns: scaled("timestamp", whole("timestamp", time)?, 1_000)?,
             device: devices.number(device)?,
             op,

@@ -1,58 +1,58 @@
-//! What blkparse prints, and `millrace trace show`: a line for each event.
+//! Text output of blkparse and of `millrace trace show`: one line per event.
 //!
 //! `8,0 3 1 0.000000000 697 Q W 223490 + 8 [kjournald]`: device, CPU, sequence, seconds, process,
-//! action, kind, then first sector and sectors. Only the format that blkparse has without `-f` is
-//! read. Its counts at the end begin with a line `CPU0 (sda):` and end the trace.
+//! action, kind, then first sector and number of sectors. Only blkparse's default format (without
+//! `-f`) is supported. The statistics at the end begin with a line `CPU0 (sda):` and end the trace.
 //! Source: blkparse(1), "DEFAULT FORMAT" and "RWBS".
 
 use millrace_block::blktrace::{EventCode, Record, category};
 use millrace_trace::{TraceEntry, TraceError};
 
 use crate::trace::TraceIo;
-use crate::trace::devices::Devices;
+use crate::trace::devices::DeviceNames;
 use crate::trace::error::{ReadError, shown};
 use crate::trace::event_ios::PairedEvents;
 use crate::trace::formats::SECTOR_BYTES;
-use crate::trace::input::Input;
-use crate::trace::lines::Lines;
-use crate::trace::parser::{Problem, Steps, decimal, fields, scaled, whole};
+use crate::trace::input::InputStream;
+use crate::trace::lines::TraceLines;
+use crate::trace::parser::{EventParser, Problem, decimal, fields, scaled, whole};
 use crate::trace::pending::StreamState;
 
-/// A line, for errors.
+/// Example of a line, for error messages.
 const EXAMPLE: &str = "8,0 3 1 0.000000000 697 Q W 223490 + 8 [kjournald]";
 
-/// Lines of a file.
+/// Reader of a blkparse text file.
 pub(in crate::trace) struct Blkparse {
-    lines: Lines,
+    lines: TraceLines,
     events: PairedEvents,
 }
 
 impl Blkparse {
-    pub(in crate::trace) fn new(input: Input) -> Blkparse {
-        Blkparse { lines: Lines::new(input), events: PairedEvents::default() }
+    pub(in crate::trace) fn new(input: InputStream) -> Blkparse {
+        Blkparse { lines: TraceLines::new(input), events: PairedEvents::default() }
     }
 }
 
-/// What a line tells.
+/// Content of a line.
 #[derive(Debug)]
 pub(in crate::trace) enum ParsedLine {
-    /// An event, whose device is its place in the list of devices.
+    /// An event; its device field is the index in the list of devices.
     Event(Record),
     Other,
-    /// The counts begin, after the last event.
+    /// First line of the statistics, which follow the last event.
     Counts,
 }
 
-/// Reads a line.
-pub(in crate::trace) fn line(text: &str, devices: &mut Devices) -> Result<ParsedLine, Problem> {
+/// Parses a line.
+pub(in crate::trace) fn line(text: &str, devices: &mut DeviceNames) -> Result<ParsedLine, Problem> {
     if text.starts_with("CPU") && text.contains(" (") {
         return Ok(ParsedLine::Counts);
     }
-    // With `-q` or `-o` it says there which files it reads.
+    // blkparse prints the names of its input files with `-q` or `-o`.
     if text.starts_with("Input file ") && text.ends_with(" added") {
         return Ok(ParsedLine::Other);
     }
-    // Its last line, of traces with data of drivers.
+    // Last line of traces with driver data.
     if text.starts_with("discarded traces containing ") {
         return Ok(ParsedLine::Other);
     }
@@ -66,7 +66,7 @@ pub(in crate::trace) fn line(text: &str, devices: &mut Devices) -> Result<Parsed
     }
     let time_ns = decimal("the time", time, 9)?;
     let Some(act) = EventCode::from_letters(action) else { return Ok(ParsedLine::Other) };
-    let kind = words.next().ok_or("no kind of I/O behind the action")?;
+    let kind = words.next().ok_or("the kind of I/O after the action is missing")?;
     let rest = [words.next(), words.next(), words.next()];
     let (sector, sectors) = match rest {
         [Some(sector), Some("+"), Some(sectors)] => {
@@ -74,7 +74,7 @@ pub(in crate::trace) fn line(text: &str, devices: &mut Devices) -> Result<Parsed
         }
         _ => (0, 0),
     };
-    // A sector must be a place that exists in bytes, too.
+    // Sector and length must also fit when converted to bytes.
     scaled("the sector", sector, SECTOR_BYTES)?;
     let bytes = u32::try_from(scaled("the length", sectors, SECTOR_BYTES)?)
         .map_err(|_| format!("the length is {sectors} sectors, which is too large"))?;
@@ -83,7 +83,8 @@ pub(in crate::trace) fn line(text: &str, devices: &mut Devices) -> Result<Parsed
     Ok(ParsedLine::Event(Record { time_ns, sector, bytes, action, device, ..Record::default() }))
 }
 
-/// The categories of a kind of I/O, such as `FWFS`; none for a kind without data that is no flush.
+/// Returns the blktrace categories of an RWBS string such as `FWFS`; None for a kind without data
+/// that is not a flush.
 fn categories(kind: &str, sectors: u64) -> Option<u16> {
     let (preflush, kind) = kind.strip_prefix('F').map_or((0, kind), |rest| (category::FLUSH, rest));
     let op = match kind.as_bytes().first() {
@@ -106,8 +107,8 @@ impl Blkparse {
     }
 }
 
-impl Steps for Blkparse {
-    fn step(&mut self, devices: &mut Devices) -> Result<StreamState, ReadError> {
+impl EventParser for Blkparse {
+    fn step(&mut self, devices: &mut DeviceNames) -> Result<StreamState, ReadError> {
         let Some(text) = self.lines.next()? else { return self.end() };
         match line(text, devices) {
             Ok(ParsedLine::Event(record)) => {
@@ -117,7 +118,7 @@ impl Steps for Blkparse {
             Ok(ParsedLine::Other) => {}
             Ok(ParsedLine::Counts) => return self.end(),
             Err(problem) => {
-                return Err(self.lines.broken(format!("{problem}; a line is such as {EXAMPLE}")));
+                return Err(self.lines.broken(format!("{problem}; example of a line: {EXAMPLE}")));
             }
         }
         Ok(StreamState::ToCome)

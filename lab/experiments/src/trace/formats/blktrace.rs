@@ -1,40 +1,40 @@
-//! Binary traces of blktrace: a set of files, one for each CPU, or all in one stream.
+//! Binary traces of blktrace: a set of files, one per CPU, or all in one stream.
 //!
-//! `trace::Reader` merges the events, `event_ios` makes I/Os of them.
-//! Source: `struct blk_io_trace` and blktrace(8); the bytes are `millrace_block::blktrace`'s.
+//! `trace::Reader` merges the events, and `event_ios` turns them into I/Os. Source: `struct
+//! blk_io_trace` and blktrace(8); `millrace_block::blktrace` defines the records.
 
 use std::io::Read;
 
 use millrace_trace::{Reader, TraceError};
 
 use crate::trace::TraceIo;
-use crate::trace::devices::Devices;
-use crate::trace::error::{Place, ReadError};
+use crate::trace::devices::DeviceNames;
+use crate::trace::error::{FilePosition, ReadError};
 use crate::trace::event_ios::PairedEvents;
 use crate::trace::input::ReadGauge;
-use crate::trace::parser::Steps;
+use crate::trace::parser::EventParser;
 use crate::trace::pending::StreamState;
 
-/// Progress of a set is known as a share only.
+/// Denominator of the progress of a set of files, which is known only as a fraction.
 const WHOLE: f64 = 1e6;
 
-/// Events of a trace.
+/// Reader of a blktrace recording.
 pub(in crate::trace) struct Blktrace<R> {
     reader: Reader<R>,
-    /// The only file, if there is one.
+    /// Progress of the file, if the trace is a single file.
     gauge: Option<ReadGauge>,
     events: PairedEvents,
 }
 
 impl<R: Read> Blktrace<R> {
-    /// A set of files.
+    /// Creates a reader; `gauge` is given for a single file.
     pub(in crate::trace) fn new(reader: Reader<R>, gauge: Option<ReadGauge>) -> Blktrace<R> {
         Blktrace { reader, gauge, events: PairedEvents::default() }
     }
 }
 
-impl<R: Read + Send> Steps for Blktrace<R> {
-    fn step(&mut self, devices: &mut Devices) -> Result<StreamState, ReadError> {
+impl<R: Read + Send> EventParser for Blktrace<R> {
+    fn step(&mut self, devices: &mut DeviceNames) -> Result<StreamState, ReadError> {
         let Some(entry) = self.reader.read()? else {
             if self.events.has_completions_only() {
                 let file = self.reader.files().next();
@@ -46,7 +46,7 @@ impl<R: Read + Send> Steps for Blktrace<R> {
         };
         let (device, names) = (entry.record.device, self.reader.names());
         let known = self.events.ios.number(device, devices, || names.device_or_number(device));
-        let place = Place::Byte(0);
+        let place = FilePosition::Byte(0);
         known.map_err(|problem| ReadError::Broken { file: "blktrace".into(), place, problem })?;
         self.events.entry(&entry);
         Ok(StreamState::ToCome)

@@ -1,24 +1,25 @@
-//! fio's logs of I/Os, versions 2 and 3: what `write_iolog` writes and `read_iolog` takes.
+//! fio's I/O logs, versions 2 and 3, as written by `write_iolog` and read by `read_iolog`.
 //!
-//! A device is a file of the log. Version 2 has no times but `wait`, so many microseconds from the
-//! wait before it on, so that times are sums of waits; version 3 has microseconds since the start
-//! before each line. `sync` and `datasync` are flushes, `trim` discards; adding, opening and
-//! closing files is passed over.
+//! Each file of the log is a device. Version 2 has no times except `wait` lines, in microseconds
+//! since the previous wait, so times are sums of waits. Version 3 has microseconds since the start
+//! on each line. `sync` and `datasync` are flushes, `trim` is a discard; adding, opening and
+//! closing files is ignored.
+//!
 //! Source: fio's documentation, "Trace file format"; fio 3.33 writes microseconds.
 
 use millrace_block::Op;
 
 use crate::trace::TraceIo;
-use crate::trace::devices::Devices;
+use crate::trace::devices::DeviceNames;
 use crate::trace::error::shown;
-use crate::trace::parser::{Line, LineFormat, Problem, scaled, whole};
+use crate::trace::parser::{LineContent, LineFormat, Problem, scaled, whole};
 
-/// The first line of version 2.
+/// First line of a log of version 2.
 pub(in crate::trace) const HEAD_2: &str = "fio version 2 iolog";
-/// The first line of version 3.
+/// First line of a log of version 3.
 pub(in crate::trace) const HEAD_3: &str = "fio version 3 iolog";
 
-/// Version 2.
+/// Parser of version 2.
 #[derive(Debug, Default)]
 pub(in crate::trace) struct Iolog2 {
     waited_us: u64,
@@ -27,65 +28,75 @@ pub(in crate::trace) struct Iolog2 {
 impl LineFormat for Iolog2 {
     const EXAMPLE: &'static str = "/dev/sda read 4096 8192";
 
-    fn line(&mut self, number: u64, text: &str, devices: &mut Devices) -> Result<Line, Problem> {
+    fn line(
+        &mut self,
+        number: u64,
+        text: &str,
+        devices: &mut DeviceNames,
+    ) -> Result<LineContent, Problem> {
         if number == 1 {
             return head(text, HEAD_2);
         }
         let mut words = text.split_whitespace();
         let file = words.next().unwrap_or_default();
-        let action = words.next().ok_or("one word; a file and an action are expected")?;
-        let place = Words { file, action, place: [words.next(), words.next()] };
+        let action = words.next().ok_or("only one word; a file and an action are expected")?;
+        let place = IologLine { file, action, place: [words.next(), words.next()] };
         if action == "wait" {
             let wait_us = place.number(0)?;
             self.waited_us = self.waited_us.checked_add(wait_us).ok_or("waits are too long")?;
-            return Ok(Line::Other);
+            return Ok(LineContent::Other);
         }
         place.io(self.waited_us, devices)
     }
 }
 
-/// Version 3.
+/// Parser of version 3.
 #[derive(Debug, Default)]
 pub(in crate::trace) struct Iolog3;
 
 impl LineFormat for Iolog3 {
     const EXAMPLE: &'static str = "1500 /dev/sda read 4096 8192";
 
-    fn line(&mut self, number: u64, text: &str, devices: &mut Devices) -> Result<Line, Problem> {
+    fn line(
+        &mut self,
+        number: u64,
+        text: &str,
+        devices: &mut DeviceNames,
+    ) -> Result<LineContent, Problem> {
         if number == 1 {
             return head(text, HEAD_3);
         }
         let mut words = text.split_whitespace();
         let at_us = whole("timestamp", words.next().unwrap_or_default())?;
-        let file = words.next().ok_or("a time alone; a file and an action are expected")?;
-        let action = words.next().ok_or("no action behind the file")?;
-        Words { file, action, place: [words.next(), words.next()] }.io(at_us, devices)
+        let file = words.next().ok_or("only a time; a file and an action are expected")?;
+        let action = words.next().ok_or("the action after the file is missing")?;
+        IologLine { file, action, place: [words.next(), words.next()] }.io(at_us, devices)
     }
 }
 
-fn head(text: &str, expected: &str) -> Result<Line, Problem> {
+fn head(text: &str, expected: &str) -> Result<LineContent, Problem> {
     match text == expected {
-        true => Ok(Line::Other),
+        true => Ok(LineContent::Other),
         false => Err(format!("{} where the first line must be \"{expected}\"", shown(text))),
     }
 }
 
-/// A line of either version.
-struct Words<'a> {
+/// A parsed line of either version.
+struct IologLine<'a> {
     file: &'a str,
     action: &'a str,
     place: [Option<&'a str>; 2],
 }
 
-impl Words<'_> {
+impl IologLine<'_> {
     fn number(&self, place: usize) -> Result<u64, Problem> {
         let name = ["offset", "length"][place];
         whole(name, self.place[place].ok_or_else(|| format!("{} has no {name}", self.action))?)
     }
 
-    fn io(&self, at_us: u64, devices: &mut Devices) -> Result<Line, Problem> {
+    fn io(&self, at_us: u64, devices: &mut DeviceNames) -> Result<LineContent, Problem> {
         let op = match self.action {
-            "add" | "open" | "close" | "wait" => return Ok(Line::Other),
+            "add" | "open" | "close" | "wait" => return Ok(LineContent::Other),
             "read" => Op::Read,
             "write" => Op::Write,
             "trim" => Op::Discard,
@@ -97,7 +108,7 @@ impl Words<'_> {
         };
         let (offset_bytes, len_bytes) =
             if op == Op::Flush { (0, 0) } else { (self.number(0)?, self.number(1)?) };
-        Ok(Line::Io(TraceIo {
+        Ok(LineContent::Io(TraceIo {
             at_ns: scaled("the time", at_us, 1_000)?,
             device: devices.number(self.file)?,
             op,

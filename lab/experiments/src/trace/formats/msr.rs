@@ -1,22 +1,22 @@
-//! The traces of Microsoft Research Cambridge: CSV of one server's volumes, a week of each.
+//! The traces of Microsoft Research Cambridge: CSV, one week of each volume of several servers.
 //!
 //! `Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime`: the time of issue as a Windows
 //! filetime (100 ns since 1601), offset and size in bytes, the response time in 100 ns. A device is
-//! `HOST_DISK`, as the files are called. 100 ns since 1601 in nanoseconds still fit 64 bits, until
-//! the year 2185.
+//! named `HOST_DISK`, like the files. Nanoseconds since 1601 fit into 64 bits until the year 2185.
+//!
 //! Source: README.txt of the MSR Cambridge traces (SNIA IOTTA 388); Narayanan et al., "Write
 //! Off-Loading", FAST '08.
 
 use millrace_block::Op;
 
 use crate::trace::TraceIo;
-use crate::trace::devices::Devices;
+use crate::trace::devices::DeviceNames;
 use crate::trace::error::shown;
-use crate::trace::parser::{Line, LineFormat, Problem, fields, is_head, scaled, whole};
+use crate::trace::parser::{LineContent, LineFormat, Problem, fields, is_head, scaled, whole};
 
-/// Nanoseconds of a filetime's unit.
+/// Unit of a Windows filetime, in nanoseconds.
 pub(in crate::trace) const TICK_NS: u64 = 100;
-/// MSR Cambridge.
+/// Parser of MSR Cambridge's CSV lines.
 #[derive(Debug, Default)]
 pub(in crate::trace) struct Msr {
     name: String,
@@ -25,9 +25,14 @@ pub(in crate::trace) struct Msr {
 impl LineFormat for Msr {
     const EXAMPLE: &'static str = "128166372003061629,usr,0,Read,7014609920,24576,41286";
 
-    fn line(&mut self, number: u64, text: &str, devices: &mut Devices) -> Result<Line, Problem> {
+    fn line(
+        &mut self,
+        number: u64,
+        text: &str,
+        devices: &mut DeviceNames,
+    ) -> Result<LineContent, Problem> {
         if is_head(number, text) {
-            return Ok(Line::Other);
+            return Ok(LineContent::Other);
         }
         let [time, host, disk, op, offset, size, response] = fields(text.split(','))?;
         let op = match op {
@@ -37,14 +42,14 @@ impl LineFormat for Msr {
         };
         self.name.clear();
         self.name.extend([host, "_", disk]);
-        Ok(Line::Io(TraceIo {
+        Ok(LineContent::Io(TraceIo {
             at_ns: scaled("Timestamp", whole("Timestamp", time)?, TICK_NS)?,
             device: devices.number(&self.name)?,
             op,
             fua: false,
             offset_bytes: whole("Offset", offset)?,
             len_bytes: whole("Size", size)?,
-            // What is not known is written as 0: nothing takes no time.
+            // These traces write 0 for an unknown response time; no real I/O takes 0.
             latency_ns: Some(scaled("ResponseTime", whole("ResponseTime", response)?, TICK_NS)?)
                 .filter(|latency_ns| *latency_ns > 0),
         }))

@@ -1,9 +1,10 @@
-//! What nbdkit's log filter writes: a line when a request comes, and one when it is answered.
+//! Log of nbdkit's log filter: one line when a request arrives, and one when it completes.
 //!
-//! `2020-08-06 02:07:23.080415 connection=1 Read id=1 offset=0x0 count=0x200 ...` and
-//! `... connection=1 ...Read id=1 return=0`. A device is an export, as the line of its `Connect`
-//! says. Times are local; a log over the change of summer time steps back by an hour. Requests that
-//! move nothing (extents, cache) are counted, and other lines passed over.
+//! `2020-08-06 02:07:23.080415 connection=1 Read id=1 offset=0x0 count=0x200 ...` and `...
+//! connection=1 ...Read id=1 return=0`. A device is an export, named on the `Connect` line. Times
+//! are local, so a log across the end of summer time steps back by an hour. Requests that move no
+//! data (extents, cache) are counted; other lines are ignored.
+//!
 //! Source: nbdkit-log-filter(1), "EXAMPLES"; nbdkit 1.32's log.
 
 use std::collections::HashMap;
@@ -11,57 +12,58 @@ use std::collections::HashMap;
 use millrace_block::Op;
 
 use crate::trace::TraceIo;
-use crate::trace::devices::Devices;
+use crate::trace::devices::DeviceNames;
 use crate::trace::error::{ReadError, shown};
-use crate::trace::input::Input;
-use crate::trace::lines::Lines;
-use crate::trace::parser::{Problem, Steps, whole};
+use crate::trace::input::InputStream;
+use crate::trace::lines::TraceLines;
+use crate::trace::parser::{EventParser, Problem, whole};
 use crate::trace::pending::{Pending, StreamState};
 
-/// A line, for errors.
+/// Example of a line, for error messages.
 const EXAMPLE: &str =
     "2020-08-06 02:07:23.080415 connection=1 Read id=1 offset=0x0 count=0x200 ...";
-/// Connections whose exports are known.
+/// Largest number of connections whose exports are remembered.
 const CONNECTIONS_MAX: usize = 65_536;
 
-/// Lines of a file.
+/// Reader of an nbdkit log.
 pub(in crate::trace) struct Nbdkit {
-    lines: Lines,
-    log: Log,
+    lines: TraceLines,
+    log: NbdkitLog,
 }
 
-/// What the lines so far told.
+/// Parser state: open requests and connections.
 #[derive(Debug, Default)]
-pub(in crate::trace) struct Log {
+pub(in crate::trace) struct NbdkitLog {
     pending: Pending,
-    /// By connection and number.
+    /// Numbers in `pending` of requests without a reply, by connection and request id.
     open: HashMap<(u64, u64), u64>,
-    /// Connection and number, by the place among those held back.
+    /// Connection and request id of each pending I/O, by its number in `pending`.
     ids: HashMap<u64, (u64, u64)>,
     exports: HashMap<u64, u32>,
-    /// Requests that move nothing.
+    /// Requests skipped because they move no data.
     skipped: u64,
 }
 
 impl Nbdkit {
-    pub(in crate::trace) fn new(input: Input) -> Nbdkit {
-        Nbdkit { lines: Lines::new(input), log: Log::default() }
+    pub(in crate::trace) fn new(input: InputStream) -> Nbdkit {
+        Nbdkit { lines: TraceLines::new(input), log: NbdkitLog::default() }
     }
 }
 
-impl Log {
-    /// Reads a line.
+impl NbdkitLog {
+    /// Parses a line.
     pub(in crate::trace) fn line(
         &mut self,
         text: &str,
-        devices: &mut Devices,
+        devices: &mut DeviceNames,
     ) -> Result<(), Problem> {
         let mut words = text.splitn(3, ' ');
         let (date, time) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
         let at_ns = moment(date, time)?;
         let rest = words.next().unwrap_or_default();
         let Some(rest) = rest.strip_prefix("connection=") else { return Ok(()) };
-        let (connection, rest) = rest.split_once(' ').ok_or("nothing behind the connection")?;
+        let (connection, rest) =
+            rest.split_once(' ').ok_or("the command after the connection is missing")?;
         let connection = whole("connection", connection)?;
         let (verb, arguments) = rest.split_once(' ').unwrap_or((rest, ""));
         if let Some(verb) = verb.strip_prefix("...") {
@@ -89,7 +91,7 @@ impl Log {
         &mut self,
         connection: u64,
         arguments: &str,
-        devices: &mut Devices,
+        devices: &mut DeviceNames,
     ) -> Result<(), Problem> {
         let name = arguments.strip_prefix("export=\"").and_then(|rest| rest.split('"').next());
         let name = name.filter(|name| !name.is_empty()).unwrap_or(DEFAULT_EXPORT);
@@ -103,7 +105,7 @@ impl Log {
         &mut self,
         op: Op,
         (connection, arguments, at_ns): (u64, &str, u64),
-        devices: &mut Devices,
+        devices: &mut DeviceNames,
     ) -> Result<(), Problem> {
         let id = whole("id", argument(arguments, "id").unwrap_or_default())?;
         let device = match self.exports.get(&connection) {
@@ -119,7 +121,7 @@ impl Log {
         let io = TraceIo { at_ns, device, op, fua, offset_bytes, len_bytes, latency_ns };
         let number = self.pending.push(io);
         if let Some(before) = self.open.insert((connection, id), number) {
-            // A log of two runs: the first was never answered.
+            // The log contains two runs, and the first one's request was never completed.
             self.ids.remove(&before);
             self.pending.release(before);
         }
@@ -154,16 +156,16 @@ impl Log {
     }
 }
 
-/// What an export without a name is called.
+/// Device name of an export without a name.
 const DEFAULT_EXPORT: &str = "nbd";
 
-/// The value of `name=value` among arguments.
+/// Returns the value of `name=value` among a line's arguments.
 fn argument<'a>(arguments: &'a str, name: &str) -> Option<&'a str> {
     let mut words = arguments.split(' ');
     words.find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
 }
 
-/// A number in hexadecimal digits behind 0x.
+/// Parses the argument `name`, a hexadecimal number after 0x.
 fn hex(arguments: &str, name: &str) -> Result<u64, Problem> {
     let text = argument(arguments, name).unwrap_or_default();
     let number = text.strip_prefix("0x").and_then(|digits| u64::from_str_radix(digits, 16).ok());
@@ -171,7 +173,7 @@ fn hex(arguments: &str, name: &str) -> Result<u64, Problem> {
         .ok_or_else(|| format!("{name} is {}; 0x and hexadecimal digits are expected", shown(text)))
 }
 
-/// Nanoseconds since 1970 of a date and a time with microseconds, both as the clock shows them.
+/// Converts a local date and time with microseconds to nanoseconds since 1970, as if it were UTC.
 fn moment(date: &str, time: &str) -> Result<u64, Problem> {
     let problem = || format!("{} {}: a date and a time are expected", shown(date), shown(time));
     let number = |text: &str, places: usize| -> Option<u64> {
@@ -188,15 +190,15 @@ fn moment(date: &str, time: &str) -> Result<u64, Problem> {
         let seconds = number(hour, 2)? * 3_600 + number(minute, 2)? * 60 + number(second, 2)?;
         let valid = year >= 1970 && (1..=12).contains(&month) && (1..=31).contains(&day);
         let days = valid.then(|| days(year, month, day))?;
-        // Nanoseconds since 1970 end in 2554.
+        // Nanoseconds since 1970 overflow 64 bits in the year 2554.
         let whole_ns = (days * 86_400 + seconds).checked_mul(1_000_000_000)?;
         whole_ns.checked_add(number(part, 6)? * 1_000)
     };
     parse().ok_or_else(problem)
 }
 
-/// Days from 1970 to a day of the Gregorian calendar; years are counted from March, so that the
-/// leap day is the last. 2000-03-01 is day 11,017.
+/// Returns the days from 1970 to a date of the Gregorian calendar. Years are counted from March, so
+/// that the leap day is the last day. 2000-03-01 is day 11,017.
 fn days(year: u64, month: u64, day: u64) -> u64 {
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let leaps = year / 4 - year / 100 + year / 400;
@@ -204,13 +206,13 @@ fn days(year: u64, month: u64, day: u64) -> u64 {
     year * 365 + leaps + (month * 153 + 2) / 5 + day - 1 - before_1970
 }
 
-impl Steps for Nbdkit {
-    fn step(&mut self, devices: &mut Devices) -> Result<StreamState, ReadError> {
+impl EventParser for Nbdkit {
+    fn step(&mut self, devices: &mut DeviceNames) -> Result<StreamState, ReadError> {
         let Some(text) = self.lines.next()? else { return Ok(StreamState::Ended) };
         match self.log.line(text, devices) {
             Ok(()) => Ok(StreamState::ToCome),
             Err(problem) => {
-                Err(self.lines.broken(format!("{problem}; a line is such as {EXAMPLE}")))
+                Err(self.lines.broken(format!("{problem}; example of a line: {EXAMPLE}")))
             }
         }
     }
@@ -221,7 +223,7 @@ impl Steps for Nbdkit {
 
     fn notes(&self) -> Vec<String> {
         let skipped = self.log.skipped;
-        let note = || format!("{skipped} requests were skipped that move nothing (extents, cache)");
+        let note = || format!("{skipped} requests that move no data (extents, cache) were skipped");
         (skipped > 0).then(note).into_iter().collect()
     }
 

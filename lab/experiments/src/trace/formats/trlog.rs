@@ -1,9 +1,10 @@
 //! The transaction log of nbd-server (`transactionlog`): requests and replies as on the wire.
 //!
-//! Big-endian: requests (28 bytes: magic, flags and command, cookie, offset, length), replies (16:
-//! magic, error, cookie), structured replies' heads (20), and the log's own records, which look
-//! like requests and say whether written data follow each write. There are no times at all: every
-//! I/O arrives at 0, in the order of the log, which a note says.
+//! Big-endian: requests (28 bytes: magic, flags and command, cookie, offset, length), simple
+//! replies (16: magic, error, cookie), headers of structured replies (20), and the log's own
+//! records, which look like requests and say whether each write is followed by its data. The log
+//! has no times: every I/O arrives at 0, in the order of the log, as a note tells the user.
+//!
 //! Source: doc/proto.md of NBD, "Transmission" and "Reserved Magic values"; nbd-trdump(1).
 
 use std::io::{self, Read};
@@ -11,33 +12,33 @@ use std::io::{self, Read};
 use millrace_block::Op;
 
 use crate::trace::TraceIo;
-use crate::trace::devices::Devices;
-use crate::trace::error::{Place, ReadError};
-use crate::trace::input::{Input, ReadGauge};
-use crate::trace::parser::{Parse, Problem};
+use crate::trace::devices::DeviceNames;
+use crate::trace::error::{FilePosition, ReadError};
+use crate::trace::input::{InputStream, ReadGauge};
+use crate::trace::parser::{Problem, TraceParser};
 
-/// A request.
+/// Magic of a request.
 const REQUEST: u32 = 0x2560_9513;
-/// A record of the log itself.
+/// Magic of the log's own records.
 const LOG: u32 = 0x2560_9514;
-/// A simple reply.
+/// Magic of a simple reply.
 const REPLY: u32 = 0x6744_6698;
-/// A chunk of a structured reply.
+/// Magic of a structured reply chunk.
 const CHUNK: u32 = 0x668e_33ef;
-/// What the log's own records have in place of an offset.
+/// Value of the offset field in the log's own records.
 const LOG_FROM: u64 = 0x4a93_ba39_a54f_31b6;
-/// The log's record that switches data on and off.
+/// Command of the log's record that turns logging of written data on and off.
 const SET_DATALOG: u32 = 1;
-/// The flag of a request that is durable before it is answered.
+/// Command flag of NBD that asks for FUA.
 const FLAG_FUA: u16 = 1;
 
-/// Whether a trace that begins with these bytes is such a log.
+/// Returns true if a trace that begins with these bytes is a transaction log.
 pub(in crate::trace) fn is_log(head: &[u8]) -> bool {
     let magic = head.first_chunk().map(|bytes| u32::from_be_bytes(*bytes));
     matches!(magic, Some(REQUEST | LOG)) && head.len() >= 28
 }
 
-/// Records of a file.
+/// Reader of a transaction log.
 pub(in crate::trace) struct Trlog {
     file: String,
     gauge: ReadGauge,
@@ -47,12 +48,12 @@ pub(in crate::trace) struct Trlog {
 }
 
 impl Trlog {
-    pub(in crate::trace) fn new(input: Input) -> Trlog {
+    pub(in crate::trace) fn new(input: InputStream) -> Trlog {
         let (file, gauge) = (input.label.clone(), input.gauge.clone());
         Trlog { file, gauge, input: input.into_reader(), with_data: false, offset: 0 }
     }
 
-    /// So many bytes; none if the log ends before the first.
+    /// Reads `N` bytes; returns None if the log ends before the first of them.
     fn take<const N: usize>(&mut self) -> Result<Option<[u8; N]>, ReadError> {
         let mut bytes = Vec::with_capacity(N);
         let read = self.input.by_ref().take(N as u64).read_to_end(&mut bytes);
@@ -65,19 +66,23 @@ impl Trlog {
     }
 
     fn failed(&self, source: io::Error) -> ReadError {
-        ReadError::Io { file: self.file.clone(), place: Place::Byte(self.offset), source }
+        ReadError::Io { file: self.file.clone(), place: FilePosition::Byte(self.offset), source }
     }
 
     fn broken(&self, problem: Problem) -> ReadError {
-        ReadError::Broken { file: self.file.clone(), place: Place::Byte(self.offset), problem }
+        ReadError::Broken {
+            file: self.file.clone(),
+            place: FilePosition::Byte(self.offset),
+            problem,
+        }
     }
 
     fn cut(&self, have: u64, want: u64) -> ReadError {
         self.broken(format!("the log ends inside a record ({have} of {want} bytes)"))
     }
 
-    /// The next request that is an I/O; none at the end.
-    fn next_request(&mut self) -> Result<Option<Request>, ReadError> {
+    /// Returns the next request; None at the end.
+    fn next_request(&mut self) -> Result<Option<LoggedRequest>, ReadError> {
         loop {
             let Some(magic) = self.take()? else { return Ok(None) };
             match u32::from_be_bytes(magic) {
@@ -104,26 +109,26 @@ impl Trlog {
         }
     }
 
-    /// The rest of a request, behind its magic.
-    fn request(&mut self) -> Result<Request, ReadError> {
+    /// Reads the rest of a request, after its magic.
+    fn request(&mut self) -> Result<LoggedRequest, ReadError> {
         let bytes: [u8; 24] = self.take()?.ok_or_else(|| self.cut(4, 28))?;
         let number = |at: usize, bytes_len: usize| {
             let bytes = bytes[at..at + bytes_len].iter();
             bytes.fold(0, |number, byte| number << 8 | u64::from(*byte))
         };
         let (flags, command) = (number(0, 2) as u16, number(2, 2) as u16);
-        Ok(Request { flags, command, from: number(12, 8), len: number(20, 4) as u32 })
+        Ok(LoggedRequest { flags, command, from: number(12, 8), len: number(20, 4) as u32 })
     }
 
-    /// Passes over what is behind a magic.
+    /// Skips the rest of a record, after its magic.
     fn pass<const N: usize>(&mut self) -> Result<(), ReadError> {
         self.take::<N>()?.ok_or_else(|| self.cut(4, N as u64 + 4))?;
         self.offset += N as u64 + 4;
         Ok(())
     }
 
-    /// Passes over the data of a write.
-    fn pass_data(&mut self, request: &Request) -> Result<(), ReadError> {
+    /// Skips the data of a write.
+    fn pass_data(&mut self, request: &LoggedRequest) -> Result<(), ReadError> {
         if !self.with_data || request.command != 1 {
             return Ok(());
         }
@@ -138,16 +143,16 @@ impl Trlog {
     }
 }
 
-/// A request of a client.
-struct Request {
+/// A request from the log.
+struct LoggedRequest {
     flags: u16,
     command: u16,
     from: u64,
     len: u32,
 }
 
-impl Parse for Trlog {
-    fn next(&mut self, devices: &mut Devices) -> Result<Option<TraceIo>, ReadError> {
+impl TraceParser for Trlog {
+    fn next(&mut self, devices: &mut DeviceNames) -> Result<Option<TraceIo>, ReadError> {
         loop {
             let Some(request) = self.next_request()? else { return Ok(None) };
             let op = match request.command {
@@ -174,7 +179,10 @@ impl Parse for Trlog {
     }
 
     fn notes(&self) -> Vec<String> {
-        vec!["a transaction log has no times: all I/Os arrive at 0, in its order".into()]
+        vec![
+            "a transaction log has no times: all I/Os arrive at time 0, in the order of the log"
+                .into(),
+        ]
     }
 
     fn progress(&self) -> (u64, u64) {

@@ -1,12 +1,13 @@
-//! The traces that VMware's vscsiStats records and CloudPhysics published: binary records of SCSI
+//! The traces recorded by VMware's vscsiStats and published by CloudPhysics: binary records of SCSI
 //! commands.
 //!
-//! Little-endian, without a head. Version 1 has 32 bytes: serial number, length in bytes, number
-//! of scatter-gather elements (each 32 bits), command and version (16), logical block,
-//! microseconds (64). Version 2 has 40: command, version (16), serial number, length, elements
-//! (32), block, microseconds, response time in microseconds (64). The version's upper byte is 1 or
-//! 2. Blocks have 512 bytes. Commands are SCSI's operation codes; WRITE SAME is told as zeroes,
-//! and what neither reads nor writes nor flushes is skipped, and counted.
+//! Little-endian, without a file header. Version 1 has 32 bytes per record: serial number, length
+//! in bytes, number of scatter-gather elements (32 bits each), command and version (16), logical
+//! block, microseconds (64). Version 2 has 40: command, version (16), serial number, length,
+//! elements (32), block, microseconds, response time in microseconds (64). The upper byte of the
+//! version is 1 or 2. Blocks have 512 bytes. Commands are SCSI operation codes; WRITE SAME is taken
+//! as write-zeroes; commands that neither read nor write nor flush are skipped and counted.
+//!
 //! Source: libCacheSim's `traceReader/generalReader/vscsi.h` and README, after CloudPhysics;
 //! Waldspurger et al., "Efficient MRC Construction with SHARDS", FAST '15. Operation codes: SBC-4.
 
@@ -15,18 +16,18 @@ use std::io::Read;
 use millrace_block::Op;
 
 use crate::trace::TraceIo;
-use crate::trace::devices::Devices;
-use crate::trace::error::{Place, ReadError};
+use crate::trace::devices::DeviceNames;
+use crate::trace::error::{FilePosition, ReadError};
 use crate::trace::formats::SECTOR_BYTES;
-use crate::trace::input::{Input, ReadGauge};
-use crate::trace::parser::{Parse, Problem, scaled};
+use crate::trace::input::{InputStream, ReadGauge};
+use crate::trace::parser::{Problem, TraceParser, scaled};
 
-/// Bytes of a record, by version.
+/// Record size in bytes, by version.
 const RECORD_BYTES: [usize; 2] = [32, 40];
-/// Records of a version that are asked for, to find it.
+/// Number of records that detection needs, unless the trace is a single record.
 const RECORDS_TRIED: usize = 2;
 
-/// The version of a trace that begins with these bytes: as many whole records as there are say so.
+/// Detects the version of a trace from its first bytes: every complete record must state it.
 pub(in crate::trace) fn version(head: &[u8]) -> Option<u8> {
     [2, 1].into_iter().find(|version| {
         let bytes = RECORD_BYTES[usize::from(version - 1)];
@@ -36,7 +37,7 @@ pub(in crate::trace) fn version(head: &[u8]) -> Option<u8> {
     })
 }
 
-/// Records of a file.
+/// Reader of a vscsi trace.
 pub(in crate::trace) struct Vscsi {
     file: String,
     gauge: ReadGauge,
@@ -47,19 +48,19 @@ pub(in crate::trace) struct Vscsi {
 }
 
 impl Vscsi {
-    /// The records of an input; version 1 unless its first bytes say 2.
-    pub(in crate::trace) fn new(input: Input) -> Vscsi {
+    /// Creates a reader; the version is 1 unless the first record states 2.
+    pub(in crate::trace) fn new(input: InputStream) -> Vscsi {
         let (file, gauge) = (input.label.clone(), input.gauge.clone());
         let version = if input.head.get(3) == Some(&2) { 2 } else { 1 };
         Vscsi { file, gauge, input: input.into_reader(), version, offset: 0, skipped: 0 }
     }
 
-    /// The next record; none at the end.
+    /// Returns the next record; None at the end.
     fn record(&mut self) -> Result<Option<Vec<u8>>, ReadError> {
         let want = RECORD_BYTES[usize::from(self.version - 1)];
         let mut record = Vec::with_capacity(want);
         let read = self.input.by_ref().take(want as u64).read_to_end(&mut record);
-        let place = Place::Byte(self.offset);
+        let place = FilePosition::Byte(self.offset);
         read.map_err(|source| ReadError::Io { file: self.file.clone(), place, source })?;
         match record.len() {
             0 => Ok(None),
@@ -71,10 +72,14 @@ impl Vscsi {
     }
 
     fn broken(&self, problem: Problem) -> ReadError {
-        ReadError::Broken { file: self.file.clone(), place: Place::Byte(self.offset), problem }
+        ReadError::Broken {
+            file: self.file.clone(),
+            place: FilePosition::Byte(self.offset),
+            problem,
+        }
     }
 
-    fn io(&self, record: &[u8], devices: &mut Devices) -> Result<Option<TraceIo>, Problem> {
+    fn io(&self, record: &[u8], devices: &mut DeviceNames) -> Result<Option<TraceIo>, Problem> {
         let short = |at: usize| u16::from_le_bytes([record[at], record[at + 1]]);
         let number = |at: usize, bytes: usize| {
             let bytes = record[at..at + bytes].iter().rev();
@@ -106,12 +111,12 @@ impl Vscsi {
     }
 }
 
-/// What a SCSI command does, and whether it is durable when it is answered.
+/// Returns the operation of a SCSI command, and true if it implies FUA.
 fn operation(command: u16) -> Option<(Op, bool)> {
     match command {
         0x08 | 0x28 | 0xa8 | 0x88 => Some((Op::Read, false)),
         0x0a | 0x2a | 0xaa | 0x8a => Some((Op::Write, false)),
-        // Write and verify: what is on the medium is compared.
+        // WRITE AND VERIFY compares the data on the medium, so it is durable on completion.
         0x2e | 0xae | 0x8e => Some((Op::Write, true)),
         0x35 | 0x91 => Some((Op::Flush, false)),
         0x41 | 0x93 => Some((Op::WriteZeroes, false)),
@@ -119,8 +124,8 @@ fn operation(command: u16) -> Option<(Op, bool)> {
     }
 }
 
-impl Parse for Vscsi {
-    fn next(&mut self, devices: &mut Devices) -> Result<Option<TraceIo>, ReadError> {
+impl TraceParser for Vscsi {
+    fn next(&mut self, devices: &mut DeviceNames) -> Result<Option<TraceIo>, ReadError> {
         loop {
             let Some(record) = self.record()? else { return Ok(None) };
             let io = self.io(&record, devices).map_err(|problem| self.broken(problem))?;
@@ -134,7 +139,8 @@ impl Parse for Vscsi {
 
     fn notes(&self) -> Vec<String> {
         let skipped = self.skipped;
-        let note = || format!("{skipped} SCSI commands were skipped that move or flush nothing");
+        let note =
+            || format!("{skipped} SCSI commands that neither move data nor flush were skipped");
         (skipped > 0).then(note).into_iter().collect()
     }
 

@@ -1,15 +1,15 @@
-//! A `Profile` as JSON: one object, sizes in bytes, times in nanoseconds.
+//! A `TraceProfile` as JSON: one object, with sizes in bytes and times in nanoseconds.
 //!
-//! Histograms are objects from the least number of a bin, as text, to its count; bins that are
-//! empty are left out. Called by `millrace-lab trace report --json`.
+//! Histograms are objects that map the lower bound of a bin, as text, to its count; empty bins are
+//! left out. Called by `millrace-lab trace report --json`.
 
 use millrace_block::Op;
 use serde_json::{Map, Value, json};
 
-use super::{Bins, Profile, used};
+use super::{PowerBins, TraceProfile, used};
 
-impl Profile {
-    /// The object; `devices` are those of the source.
+impl TraceProfile {
+    /// Returns the JSON object; `devices` are the device names of the source.
     #[must_use]
     pub fn json(&self, devices: &[String]) -> Value {
         let [all, read, written] = self.working_set().map(|bytes| bytes.round() as u64);
@@ -55,7 +55,7 @@ impl Profile {
     }
 
     fn json_slots(&self) -> Value {
-        let slot = |slot: &super::slots::Slot| {
+        let slot = |slot: &super::slots::ArrivalSlot| {
             json!({
                 "reads": slot.ios[0], "writes": slot.ios[1], "others": slot.ios[2],
                 "read_bytes": slot.bytes[0], "written_bytes": slot.bytes[1],
@@ -65,8 +65,8 @@ impl Profile {
     }
 }
 
-/// Counts by the power of two from which on they are.
-fn bins(bins: &Bins) -> Value {
+/// Converts bins to an object of counts by lower bound.
+fn bins(bins: &PowerBins) -> Value {
     let counted = used(bins).filter(|bin| bins[*bin] > 0);
     let pair = |bin: usize| {
         let from = if bin == 0 { 0 } else { 1_u64 << bin };

@@ -1,20 +1,20 @@
-//! The figures and tables of a `Profile`.
+//! The figures and tables of a `TraceProfile`.
 //!
-//! Owns what is shown and how it is called; the page and its plots are `crate::page`'s.
+//! Owns the selection of figures, their titles and captions; `crate::page` draws them.
 
 use millrace_block::Op;
 
-use super::slots::Slot;
-use super::{Bins, DeviceCount, Profile, used};
+use super::slots::ArrivalSlot;
+use super::{DeviceCount, PowerBins, TraceProfile, used};
 use crate::page::{DataTable, Figure, Page, Panel, Scale, Series, Unit};
 
-/// Devices that have a row of their own.
+/// Number of devices that get a row of their own.
 const DEVICES_SHOWN: usize = 16;
-/// Quantiles of latencies that are shown.
+/// Latency quantiles in the tables.
 const QUANTILES: [(f64, &str); 4] = [(0.5, "p50"), (0.9, "p90"), (0.99, "p99"), (0.999, "p99.9")];
 
-impl Profile {
-    /// Adds what the I/Os are like to a page; `devices` are those of the source.
+impl TraceProfile {
+    /// Adds the figures and tables to a page; `devices` are the device names of the source.
     pub fn add_to(&self, page: &mut Page, devices: &[String]) {
         page.figures.extend([self.rates(), self.sizes(), self.strides(), self.touched()]);
         page.figures.extend(self.has_latency().then(|| self.latencies()));
@@ -22,7 +22,7 @@ impl Profile {
         page.remarks.extend(self.notes());
     }
 
-    /// The nanoseconds of the x axes' unit, and its name.
+    /// Returns the unit of the time axes: nanoseconds, and name.
     fn time(&self) -> (f64, &'static str) {
         match self.last_ns() {
             0..10_000_000 => (1e3, "us"),
@@ -32,8 +32,8 @@ impl Profile {
         }
     }
 
-    /// A line of what `value` finds in slots.
-    fn over_time(&self, name: &str, value: impl Fn(&Slot) -> Option<f64>) -> Series {
+    /// Plots a value of each time slot, where `value` returns one.
+    fn over_time(&self, name: &str, value: impl Fn(&ArrivalSlot) -> Option<f64>) -> Series {
         let (unit_ns, _) = self.time();
         let x = |slot: usize| (slot as f64 + 0.5) * self.slots.slot_ns as f64 / unit_ns;
         let slots = self.slots.slots.iter().enumerate();
@@ -52,13 +52,14 @@ impl Profile {
         let names = ["read", "write", "other"];
         let line = |way: usize| self.over_time(names[way], |slot| rate(slot.ios[way]));
         let ios = (0..3).map(line).collect();
-        let mib = |slot: &Slot, way: usize| Some(rate(slot.bytes[way])? / f64::from(1 << 20));
+        let mib =
+            |slot: &ArrivalSlot, way: usize| Some(rate(slot.bytes[way])? / f64::from(1 << 20));
         let line = |way: usize| self.over_time(names[way], |slot| mib(slot, way));
         let bytes = (0..2).map(line).collect();
         Figure::new(
             "arrivals",
             "Arrivals over time",
-            "What arrived in each slot of time, on all devices together.",
+            "I/Os and bytes that arrived in each time slot, on all devices together.",
             [
                 self.panel("I/Os", ("IOPS", Unit::Count), ios),
                 self.panel("bandwidth", ("MiB/s", Unit::Plain), bytes),
@@ -71,7 +72,7 @@ impl Profile {
         Figure::new(
             "sizes",
             "Sizes",
-            "Reads and writes by their length: each point is those from a power of two up to the \
+            "Reads and writes by length: each point counts lengths from a power of two up to the \
              next; 12 is 4 KiB, 16 is 64 KiB, 20 is 1 MiB.",
             [histogram("I/Os", &lines)],
         )
@@ -84,8 +85,8 @@ impl Profile {
             "strides",
             "Strides",
             &format!(
-                "How far a read or write begins from the end of the one before on its device, by \
-                 powers of two of bytes; {sequential} begin right there and are not in the plot."
+                "Distance of each read or write from the end of the previous one on its device, by \
+                 powers of two of bytes; {sequential} are sequential (distance 0) and not shown."
             ),
             [histogram("I/Os", &lines)],
         )
@@ -106,7 +107,7 @@ impl Profile {
         Figure::new(
             "working-set",
             "Working set",
-            "Different pages of 4 KiB that were touched since the beginning, in bytes; the error \
+            "Distinct 4 KiB pages touched since the beginning, in bytes; the error \
              is 0.8 %.",
             [self.panel("touched", ("bytes", Unit::Count), lines)],
         )
@@ -120,7 +121,7 @@ impl Profile {
         Figure::new(
             "trace-latency",
             "Latency in the trace",
-            "Mean latency that the trace tells, by when I/Os arrived.",
+            "Mean latency recorded in the trace, by arrival time.",
             [Panel { y_scale: Scale::Log, ..panel }],
         )
     }
@@ -128,7 +129,7 @@ impl Profile {
     fn tables(&self, devices: &[String]) -> Vec<DataTable> {
         let mut tables = vec![self.workload(devices), self.mix()];
         let bins =
-            |(id, title, caption): (&str, &str, &str), heads: [&str; 2], bins: [&Bins; 2]| {
+            |(id, title, caption): (&str, &str, &str), heads: [&str; 2], bins: [&PowerBins; 2]| {
                 let range = used(bins[0]).start.min(used(bins[1]).start)
                     ..used(bins[0]).end.max(used(bins[1]).end);
                 let some = |bin: &usize| bins.iter().any(|bins| bins[*bin] > 0);
@@ -140,10 +141,11 @@ impl Profile {
                 let rows = range.filter(some).map(row).collect();
                 DataTable::new((id, title), caption, ["from", heads[0], heads[1]], rows)
             };
-        let caption = "reads and writes from this length up to twice that";
+        let caption = "number of reads and writes with this length up to twice as much";
         let title = ("size", "Sizes", caption);
         tables.push(bins(title, ["reads", "writes"], [&self.sizes[0], &self.sizes[1]]));
-        let title = ("stride", "Strides", "from this distance up to twice that");
+        let title =
+            ("stride", "Strides", "number of strides with this distance up to twice as much");
         let strides = [&self.strides.forward, &self.strides.backward];
         tables.push(bins(title, ["forward", "backward"], strides));
         tables.push(self.by_device(devices));
@@ -172,7 +174,7 @@ impl Profile {
         DataTable::new(("workload", "Workload"), "", ["of all I/Os", "value"], rows)
     }
 
-    /// Operations, and their latencies where the trace tells them.
+    /// Builds the table of operations, with latencies where the trace has them.
     fn mix(&self) -> DataTable {
         let mut head = vec!["op", "I/Os", "share", "bytes", "mean size", "FUA"];
         if self.has_latency() {
@@ -198,7 +200,8 @@ impl Profile {
             row.resize(width, String::new());
             row
         };
-        let caption = "latencies are the trace's own; percentiles are known to an eighth";
+        let caption =
+            "latencies are those recorded in the trace; percentiles are accurate to an eighth";
         let caption = if self.has_latency() { caption } else { "" };
         DataTable::new(("mix", "Operations"), caption, head, there.map(row).collect())
     }
@@ -218,17 +221,19 @@ impl Profile {
         };
         let rows = all.iter().take(DEVICES_SHOWN).map(row).collect();
         let caption = match all.len().saturating_sub(DEVICES_SHOWN) {
-            0 => "end is the farthest byte that was read or written".to_owned(),
-            more => format!("the {DEVICES_SHOWN} with most I/Os; {more} more are not shown"),
+            0 => "end is the highest byte offset that was read or written".to_owned(),
+            more => {
+                format!("the {DEVICES_SHOWN} devices with most I/Os; {more} more are not shown")
+            }
         };
         let head = ["device", "I/Os", "reads", "bytes", "sequential", "end"];
         DataTable::new(("by-device", "Devices"), &caption, head, rows)
     }
 }
 
-/// Counts by powers of two.
-fn histogram(title: &str, lines: &[(&str, &Bins); 2]) -> Panel {
-    let line = |(name, bins): &(&str, &Bins)| {
+/// Plots counts by powers of two.
+fn histogram(title: &str, lines: &[(&str, &PowerBins); 2]) -> Panel {
+    let line = |(name, bins): &(&str, &PowerBins)| {
         let points = used(bins).map(|bin| (bin as f64, bins[bin] as f64));
         Series::ours(*name, points.collect())
     };
@@ -236,9 +241,9 @@ fn histogram(title: &str, lines: &[(&str, &Bins); 2]) -> Panel {
     Panel::new(title, "log2 of bytes", ("I/Os", Unit::Count), series)
 }
 
-/// The tables for a terminal.
+/// Returns the tables as text for a terminal.
 #[must_use]
-pub fn text(profile: &Profile, devices: &[String]) -> String {
+pub fn text(profile: &TraceProfile, devices: &[String]) -> String {
     let tables = profile.tables(devices);
     Page { tables, ..Page::default() }.text()
 }
@@ -247,7 +252,7 @@ fn share(part: u64, all: u64) -> String {
     if all == 0 { "-".into() } else { format!("{:.1} %", part as f64 / all as f64 * 100.0) }
 }
 
-/// Bytes with a prefix.
+/// Formats a number of bytes with a binary prefix.
 fn bytes(bytes: f64) -> String {
     let prefixes = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut scaled = bytes;
@@ -260,7 +265,7 @@ fn bytes(bytes: f64) -> String {
     format!("{scaled:.digits$} {}", prefixes[place])
 }
 
-/// Nanoseconds in a unit that fits.
+/// Formats nanoseconds in a suitable unit.
 fn duration(ns: f64) -> String {
     match ns {
         ..1e3 => format!("{ns:.0} ns"),

@@ -1,35 +1,37 @@
-//! `Sketch`: how many different pages were touched, in 16 KiB, with an error of 0.8 %.
+//! `PageSketch`: estimates the number of distinct pages touched, in 16 KiB of memory, with an error
+//! of 0.8 %.
 //!
 //! A HyperLogLog of 16,384 registers over 64-bit hashes; the standard error is 1.04 / 128. The
-//! crates for it are unkept, or approximate small counts by tables of corrections; the estimator
-//! here needs none, and is exact to a page or so while pages are few.
+//! existing crates are unmaintained, or correct small counts by tables; the estimator here needs no
+//! tables, and is exact to about one page while pages are few.
+//!
 //! Source: Flajolet et al., "HyperLogLog", AofA '07; Ertl, "New cardinality estimation algorithms
 //! for HyperLogLog sketches", 2017, algorithm 6.
 
 use millrace_random::mixed;
 
-/// Bytes of a page.
+/// Bytes per page.
 pub(super) const PAGE_BYTES: u64 = 4_096;
-/// Bits of a hash that choose a register.
+/// Number of hash bits that select the register.
 const CHOOSING: u32 = 14;
 const REGISTERS: usize = 1 << CHOOSING;
-/// The most that a register holds.
+/// Largest value of a register.
 const RANK_MAX: usize = 65 - CHOOSING as usize;
 
-/// Pages that were touched.
+/// HyperLogLog sketch of the pages touched.
 #[derive(Debug, Clone)]
-pub(super) struct Sketch {
+pub(super) struct PageSketch {
     ranks: Box<[u8]>,
 }
 
-impl Default for Sketch {
-    fn default() -> Sketch {
-        Sketch { ranks: vec![0; REGISTERS].into() }
+impl Default for PageSketch {
+    fn default() -> PageSketch {
+        PageSketch { ranks: vec![0; REGISTERS].into() }
     }
 }
 
-impl Sketch {
-    /// A page of a device was touched.
+impl PageSketch {
+    /// Adds a page of a device.
     pub(super) fn add(&mut self, device: u32, page: u64) {
         let hash = mixed(mixed(u64::from(device)) ^ page);
         let register = (hash >> (64 - CHOOSING)) as usize;
@@ -37,13 +39,13 @@ impl Sketch {
         self.ranks[register] = self.ranks[register].max(rank);
     }
 
-    /// What either has seen.
-    pub(super) fn with(&self, other: &Sketch) -> Sketch {
+    /// Returns the union of two sketches.
+    pub(super) fn with(&self, other: &PageSketch) -> PageSketch {
         let ranks = self.ranks.iter().zip(&other.ranks).map(|(one, other)| *one.max(other));
-        Sketch { ranks: ranks.collect() }
+        PageSketch { ranks: ranks.collect() }
     }
 
-    /// How many different pages.
+    /// Estimates the number of distinct pages.
     pub(super) fn count(&self) -> f64 {
         let mut counts = [0_u32; RANK_MAX + 1];
         self.ranks.iter().for_each(|rank| counts[usize::from(*rank)] += 1);
@@ -60,7 +62,7 @@ impl Sketch {
     }
 }
 
-/// The part of registers that are empty; `share` is below 1.
+/// Ertl's correction for empty registers; `share` is their fraction, below 1.
 fn sigma(mut share: f64) -> f64 {
     let (mut factor, mut sum) = (1.0, share);
     loop {
@@ -74,7 +76,7 @@ fn sigma(mut share: f64) -> f64 {
     }
 }
 
-/// The part of registers that are full.
+/// Ertl's correction for saturated registers; `share` is the fraction of the others.
 fn tau(mut share: f64) -> f64 {
     if share == 0.0 || share == 1.0 {
         return 0.0;
@@ -97,7 +99,7 @@ mod tests {
 
     #[test]
     fn counts_are_within_three_errors_from_one_page_to_ten_million() {
-        let mut sketch = Sketch::default();
+        let mut sketch = PageSketch::default();
         let mut touched = 0_u64;
         for goal in [0, 1, 5, 100, 10_000, 40_000, 80_000, 1_000_000, 10_000_000] {
             while touched < goal {
@@ -113,7 +115,7 @@ mod tests {
 
     #[test]
     fn what_either_has_seen_is_counted_once() {
-        let (mut one, mut other) = (Sketch::default(), Sketch::default());
+        let (mut one, mut other) = (PageSketch::default(), PageSketch::default());
         (0..60).for_each(|page| one.add(0, page));
         (40..100).for_each(|page| other.add(0, page));
         assert_eq!(one.with(&other).count().round(), 100.0);

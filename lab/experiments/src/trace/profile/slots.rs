@@ -1,31 +1,31 @@
-//! `Slots`: what arrived when, in at most 120 slots of time, however long the trace.
+//! `ArrivalSlots`: arrivals over time, in at most 120 time slots, however long the trace.
 //!
-//! Slots begin with 1 us each; when the trace is longer than they last, neighbours are added up and
-//! each lasts twice as long, as in `trace`'s timeline. The working set is that of all I/Os up to
-//! the end of a slot.
+//! Slots begin with 1 us each; when the trace outgrows them, neighbours are merged and each slot
+//! lasts twice as long, as in the timeline of `trace`. The working set of a slot covers all I/Os up
+//! to the slot's end.
 
 use millrace_block::Op;
 
 use crate::trace::TraceIo;
 
-/// Slots of time.
+/// Largest number of time slots.
 const SLOTS_MAX: usize = 120;
 
-/// What arrived in one slot.
+/// Arrivals in one slot.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Slot {
-    /// Reads, writes, others.
+pub(super) struct ArrivalSlot {
+    /// Numbers of reads, writes, and other I/Os.
     pub(super) ios: [u64; 3],
-    /// Bytes of reads, of writes.
+    /// Bytes read, and bytes written.
     pub(super) bytes: [u64; 2],
-    /// Latencies of reads, of writes: how many, and their sum.
+    /// Latencies of reads, and of writes: number and sum.
     pub(super) latency: [(u64, u64); 2],
-    /// Working set at its end: all, read, written; none where nothing arrived.
+    /// Working set in bytes at the end of the slot: total, read, written; None if nothing arrived.
     pub(super) touched: Option<[f64; 3]>,
 }
 
-impl Slot {
-    fn merge(&mut self, later: &Slot) {
+impl ArrivalSlot {
+    fn merge(&mut self, later: &ArrivalSlot) {
         self.ios.iter_mut().zip(later.ios).for_each(|(mine, theirs)| *mine += theirs);
         let bytes = self.bytes.iter_mut().zip(later.bytes);
         bytes.for_each(|(mine, theirs)| *mine = mine.saturating_add(theirs));
@@ -36,23 +36,23 @@ impl Slot {
     }
 }
 
-/// What arrived when.
+/// Arrivals over time.
 #[derive(Debug, Clone)]
-pub(super) struct Slots {
-    pub(super) slots: Vec<Slot>,
+pub(super) struct ArrivalSlots {
+    pub(super) slots: Vec<ArrivalSlot>,
     pub(super) slot_ns: u64,
     pub(super) last_ns: u64,
     current: usize,
 }
 
-impl Default for Slots {
-    fn default() -> Slots {
-        Slots { slots: Vec::new(), slot_ns: 1_000, last_ns: 0, current: 0 }
+impl Default for ArrivalSlots {
+    fn default() -> ArrivalSlots {
+        ArrivalSlots { slots: Vec::new(), slot_ns: 1_000, last_ns: 0, current: 0 }
     }
 }
 
-impl Slots {
-    /// One more I/O; `touched` is the working set before it.
+impl ArrivalSlots {
+    /// Adds an I/O; `touched` returns the working set before it.
     pub(super) fn add(&mut self, io: &TraceIo, touched: impl Fn() -> [f64; 3]) {
         self.last_ns = self.last_ns.max(io.at_ns);
         if io.at_ns / self.slot_ns != self.current as u64 && !self.slots.is_empty() {
@@ -63,7 +63,7 @@ impl Slots {
         }
         self.current = (io.at_ns / self.slot_ns) as usize;
         if self.slots.len() <= self.current {
-            self.slots.resize(self.current + 1, Slot::default());
+            self.slots.resize(self.current + 1, ArrivalSlot::default());
         }
         let slot = &mut self.slots[self.current];
         let way = match io.op {

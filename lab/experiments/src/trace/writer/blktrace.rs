@@ -1,10 +1,10 @@
-//! I/Os as blktrace's events in one file, that of CPU 0: Q and D when an I/O arrives, C when it is
-//! answered, where the source says when.
+//! Writes I/Os as blktrace events in one file, that of CPU 0: Q and D when an I/O arrives, C when
+//! it completes, where the source has a latency.
 //!
-//! Owns the answers to come, in the order of their times, so that the file is in order. Devices
-//! with names such as `8,0` keep their numbers; others get the major number of millrace's drives
-//! and a message with their name, which `trace` shows. Sectors have 512 bytes; what begins or ends
-//! within one is widened; in place of a flush's sector is its time. Times begin at a second, as
+//! Owns the completions still to come, ordered by time, so that the file is in order. Devices with
+//! names such as `8,0` keep their numbers; others get the major number of millrace's drives and a
+//! message with their name, which `trace` shows. Sectors have 512 bytes; an I/O that is not aligned
+//! to them is widened. A flush has its time in place of the sector. Times begin at one second, as
 //! blkparse takes 0 for unset.
 
 use std::cmp::Reverse;
@@ -15,36 +15,37 @@ use millrace_block::blktrace::{EventCode, NotifyKind, Record, category, device};
 use millrace_block::{DROPPED_EVENTS, Op};
 use millrace_runtime::DEVICE_NAME;
 
-use super::{Layout, OmittedFields};
+use super::{FormatWriter, OmittedFields};
 use crate::trace::TraceIo;
 
 /// Time of the first I/O.
 const START_NS: u64 = 1_000_000_000;
-/// Answers to come at most; what is past that is left out.
+/// Largest number of completions still to come; completions beyond it are left out.
 const FLYING_MAX: usize = 262_144;
-/// Bytes of one record: a whole number of sectors below 4 GiB.
+/// Largest length of one record: a multiple of the sector size below 4 GiB.
 const RECORD_LEN_MAX: u64 = 1 << 31;
-/// Records of one I/O at most: 2 TiB, so that a hostile length does not fill the disk.
+/// Largest number of records per I/O: 2 TiB, so that a huge length in a hostile trace does not fill
+/// the disk.
 const PARTS_MAX: u64 = 1_024;
-/// Bytes of a sector.
+/// Bytes per sector.
 const SECTOR_BYTES: u64 = 512;
-/// The major number of devices that have only a name.
+/// Major number of devices that have only a name.
 const MAJOR_NAMED: u32 = 240;
 
-/// An answer to come: when, in which place, sector, bytes, device, categories.
-type Answer = (u64, u64, u64, u32, u32, u16);
+/// A completion still to come: time, sequence number, sector, bytes, device, categories.
+type PendingCompletion = (u64, u64, u64, u32, u32, u16);
 
-/// Events of a trace.
+/// Writer of blktrace events.
 #[derive(Debug, Default)]
-pub(super) struct Events {
-    flying: BinaryHeap<Reverse<Answer>>,
+pub(super) struct BlktraceEvents {
+    flying: BinaryHeap<Reverse<PendingCompletion>>,
     devices: HashMap<u32, u32>,
     sequence: u32,
     last_ns: u64,
     numbered: u64,
 }
 
-impl Events {
+impl BlktraceEvents {
     fn write<W: Write>(&mut self, out: &mut W, mut record: Record) -> io::Result<()> {
         self.sequence = self.sequence.wrapping_add(1);
         record.sequence = self.sequence;
@@ -64,7 +65,7 @@ impl Events {
         out.write_all(text.as_bytes())
     }
 
-    /// Writes the answers until a time.
+    /// Writes the completions due until a time.
     fn answers<W: Write>(&mut self, out: &mut W, until_ns: u64) -> io::Result<()> {
         while self.flying.peek().is_some_and(|Reverse(answer)| answer.0 <= until_ns) {
             let Some(Reverse(answer)) = self.flying.pop() else { break };
@@ -78,7 +79,8 @@ impl Events {
         Ok(())
     }
 
-    /// The number of a device; of a new one that has only a name, after a message that says it.
+    /// Returns the number of a device; for a new device that has only a name, writes a message with
+    /// the name first.
     fn device<W: Write>(
         &mut self,
         out: &mut W,
@@ -112,7 +114,7 @@ fn categories(io: &TraceIo) -> u16 {
     }
 }
 
-impl<W: Write> Layout<W> for Events {
+impl<W: Write> FormatWriter<W> for BlktraceEvents {
     fn io(
         &mut self,
         out: &mut W,
@@ -130,7 +132,7 @@ impl<W: Write> Layout<W> for Events {
         let first = io.offset_bytes / SECTOR_BYTES;
         let mut bytes_left = (end.div_ceil(SECTOR_BYTES) - first).saturating_mul(SECTOR_BYTES);
         let kind = categories(io);
-        // As in recordings of millrace, by which a reader tells flushes from each other.
+        // As in recordings of millrace: the time lets a reader tell flushes apart.
         let mut sector = if io.op == Op::Flush { time_ns } else { first };
         loop {
             let bytes = bytes_left.min(RECORD_LEN_MAX) as u32;
@@ -171,7 +173,8 @@ impl<W: Write> Layout<W> for Events {
             return Ok(());
         }
         let events = u32::try_from(dropped_events).unwrap_or(u32::MAX);
-        // As in recordings of millrace: by the number that is left out, blkparse counts it, too.
+        // As in recordings of millrace: the gap in the sequence numbers makes blkparse report the
+        // dropped events, too.
         self.sequence = self.sequence.wrapping_add(events);
         let device = self.devices.values().copied().next().unwrap_or_default();
         self.message(out, self.last_ns, device, &format!("{DROPPED_EVENTS}{events}"))

@@ -1,9 +1,11 @@
-//! I/Os as fio's log, version 2 or 3, which `fio --read_iolog` takes.
+//! Writes I/Os as fio's log, version 2 or 3, for `fio --read_iolog`.
 //!
-//! A device is a file of the log, added and opened when it is first met, its name without blanks.
-//! Version 2 gets no waits: fio's manual has them in microseconds from the wait before, but fio
-//! 3.33 sleeps until so many milliseconds since its own start, so that a trace of a second takes
-//! a quarter of an hour. Without them it replays as fast as it can; a note says so.
+//! Each device is a file of the log, added and opened at its first I/O, with blanks in its name
+//! replaced. Version 2 gets no waits: fio's manual defines them in microseconds since the previous
+//! wait, but fio 3.33 sleeps until that many milliseconds since its own start, so a trace of a
+//! second would take a quarter of an hour. Without waits it replays as fast as it can, as a note
+//! tells the user.
+//!
 //! Source: fio's documentation, "Trace file format"; its `read_iolog_get`.
 
 use std::collections::BTreeMap;
@@ -11,45 +13,49 @@ use std::io::{self, Write};
 
 use millrace_block::Op;
 
-use super::{Layout, OmittedFields};
+use super::{FormatWriter, OmittedFields};
 use crate::trace::TraceIo;
 use crate::trace::formats::iolog::{HEAD_2, HEAD_3};
 
-/// Which version.
+/// Version of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Version {
-    /// 2, which has no times.
+pub(super) enum IologVersion {
+    /// Version 2, which has no times.
     Plain,
-    /// 3, which has times.
+    /// Version 3, which has times.
     Timed,
 }
 
-/// Lines of a log.
+/// Writer of fio's log.
 #[derive(Debug)]
-pub(super) struct Log {
-    version: Version,
+pub(super) struct IologLines {
+    version: IologVersion,
     files: BTreeMap<u32, String>,
     last_us: u64,
     begun: bool,
 }
 
-impl Log {
-    pub(super) fn new(version: Version) -> Log {
-        Log { version, files: BTreeMap::new(), last_us: 0, begun: false }
+impl IologLines {
+    pub(super) fn new(version: IologVersion) -> IologLines {
+        IologLines { version, files: BTreeMap::new(), last_us: 0, begun: false }
     }
 
     fn begin<W: Write>(&mut self, out: &mut W) -> io::Result<()> {
-        let head = if self.version == Version::Plain { HEAD_2 } else { HEAD_3 };
+        let head = if self.version == IologVersion::Plain { HEAD_2 } else { HEAD_3 };
         if std::mem::replace(&mut self.begun, true) { Ok(()) } else { writeln!(out, "{head}") }
     }
 
-    /// What goes before a line: in version 3 its time.
+    /// Returns the start of a line: in version 3 the time in microseconds.
     fn time(&self) -> String {
-        if self.version == Version::Timed { format!("{} ", self.last_us) } else { String::new() }
+        if self.version == IologVersion::Timed {
+            format!("{} ", self.last_us)
+        } else {
+            String::new()
+        }
     }
 }
 
-impl<W: Write> Layout<W> for Log {
+impl<W: Write> FormatWriter<W> for IologLines {
     fn io(
         &mut self,
         out: &mut W,
@@ -59,7 +65,7 @@ impl<W: Write> Layout<W> for Log {
     ) -> io::Result<()> {
         self.begin(out)?;
         self.last_us = io.at_ns / 1_000;
-        lost.times |= self.version == Version::Plain && self.last_us > 0;
+        lost.times |= self.version == IologVersion::Plain && self.last_us > 0;
         if !self.files.contains_key(&io.device) {
             let plain = |letter: char| if letter.is_whitespace() { '_' } else { letter };
             let name: String = device.chars().map(plain).collect();

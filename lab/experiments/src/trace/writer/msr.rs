@@ -1,25 +1,25 @@
-//! I/Os as rows of the MSR Cambridge traces.
+//! Writes I/Os as rows of the MSR Cambridge traces.
 //!
-//! Reads and writes only. A device `HOST_NUMBER` is a host and its disk; another name is a host
-//! with the number of the device as its disk. The first I/O is at the beginning of 1970. A latency
-//! that is not known is 0, as these traces have no other way to say it.
+//! Only reads and writes can be represented. A device named `HOST_NUMBER` becomes a host and its
+//! disk; any other name becomes the host, with the device's number as the disk. The first I/O is at
+//! the beginning of 1970. An unknown latency is written as 0, as these traces have no other way.
 
 use std::io::{self, Write};
 
 use millrace_block::Op;
 
-use super::{Layout, OmittedFields};
+use super::{FormatWriter, OmittedFields};
 use crate::trace::TraceIo;
 use crate::trace::formats::msr::TICK_NS;
 
-/// The beginning of 1970 as a filetime, in units of 100 ns since 1601: 134,774 days.
+/// The beginning of 1970 as a Windows filetime, in units of 100 ns since 1601: 134,774 days.
 const START: u64 = 134_774 * 86_400 * 10_000_000;
 
-/// Rows.
+/// Writer of MSR Cambridge rows.
 #[derive(Debug)]
-pub(super) struct Rows;
+pub(super) struct MsrRows;
 
-impl<W: Write> Layout<W> for Rows {
+impl<W: Write> FormatWriter<W> for MsrRows {
     fn io(
         &mut self,
         out: &mut W,
@@ -44,7 +44,7 @@ impl<W: Write> Layout<W> for Rows {
         let (host, disk) = own.unwrap_or((device, &number));
         let host = host.replace([',', ' '], "-");
         let at = START + io.at_ns / TICK_NS;
-        // 0 is a latency that is not known.
+        // 0 stands for an unknown latency.
         let answer = io.latency_ns.map_or(0, |latency_ns| (latency_ns / TICK_NS).max(1));
         writeln!(out, "{at},{host},{disk},{kind},{},{},{answer}", io.offset_bytes, io.len_bytes)
     }

@@ -13,7 +13,7 @@ fn read(bytes: Vec<u8>) -> (Vec<TraceIo>, Vec<String>) {
 #[test]
 fn events_that_were_dropped_are_noted_and_their_numbers_are_left_out() {
     let mut bytes = Vec::new();
-    let mut writer = Writer::new(Format::Blktrace, &mut bytes).unwrap();
+    let mut writer = TraceWriter::new(Format::Blktrace, &mut bytes).unwrap();
     let io = TraceIo {
         at_ns: 0,
         device: 0,
@@ -33,7 +33,7 @@ fn events_that_were_dropped_are_noted_and_their_numbers_are_left_out() {
 
 fn written(format: Format, ios: &[TraceIo], devices: &[String]) -> (Vec<u8>, Vec<String>) {
     let mut bytes = Vec::new();
-    let mut writer = Writer::new(format, &mut bytes).unwrap();
+    let mut writer = TraceWriter::new(format, &mut bytes).unwrap();
     ios.iter().for_each(|io| writer.io(io, devices).unwrap());
     let (count, notes) = writer.finish(0).unwrap();
     let omitted = |note: &String| note.split_once(" I/Os left out")?.0.parse::<u64>().ok();
@@ -131,7 +131,7 @@ fn what_a_format_has_no_place_for_is_counted() {
     );
     assert_eq!(notes(Format::Iolog3), ["1 write-zeroes became writes", "1 writes lost their FUA"]);
     assert_eq!(notes(Format::Msr).len(), 4);
-    let error = Writer::new(Format::Fiu, Vec::new()).err().unwrap().to_string();
+    let error = TraceWriter::new(Format::Fiu, Vec::new()).err().unwrap().to_string();
     assert_eq!(error, "fiu can only be read; write one of blktrace, iolog, iolog3, msr");
 }
 

@@ -3,13 +3,13 @@
 //! Pure text out of a result. What all clients share stands in a line above the table.
 
 use millrace_console::words::{MIB, size_text};
-use millrace_console::{Form, Grid, Side, WIDTH, wrapped};
+use millrace_console::{Form, Side, WIDTH, wrapped};
 use millrace_experiments::load::contention::{ClientRow, ContentionReport};
 
-use crate::verbs::bench::table::TimeUnit;
+use crate::verbs::bench::table::{self, TimeUnit, columns_grid};
 
-/// What a column shows of a client: its name, and its value.
-type Column = (String, Side, Box<dyn Fn(&ClientRow) -> String>);
+/// A column that shows something of a client.
+type Column = table::Column<ClientRow>;
 
 /// A result as text, without a line feed at the end.
 pub fn table(contest: &ContentionReport, form: Form) -> String {
@@ -31,15 +31,11 @@ pub fn table(contest: &ContentionReport, form: Form) -> String {
     let mut columns: Vec<Column> = vec![client];
     columns.extend(inside);
     columns.extend(figures(rows, form));
-    for least in ["p50", "MiB/s", "p99.9"] {
-        if form == Form::Short && grid(&columns, rows).width() > WIDTH {
-            columns.retain(|(name, ..)| name.split(' ').next() != Some(least));
-        }
-    }
+    let grid = columns_grid(columns, rows, (form, &["p50", "MiB/s", "p99.9"]));
     format!(
         "{}\n{}\nall: {:.0} IOPS, {:.1} MiB/s; Jain's index of cost by weight: {:.4}",
         wrapped(words, WIDTH),
-        grid(&columns, rows).text(),
+        grid.text(),
         contest.iops,
         contest.bw_bytes_per_s / MIB,
         contest.jain
@@ -87,12 +83,4 @@ fn figures(rows: &[ClientRow], form: Form) -> Vec<Column> {
     figures.push(column("cost %", Box::new(|row| format!("{:.1}", row.share * 100.0))));
     figures.push(column("of weight", Box::new(|row| format!("{:.1}", row.weight_share * 100.0))));
     figures
-}
-
-fn grid(columns: &[Column], rows: &[ClientRow]) -> Grid {
-    let mut grid = Grid::new(columns.iter().map(|(name, side, _)| (name.clone(), *side)));
-    for row in rows {
-        grid.row(columns.iter().map(|(_, _, value)| value(row)));
-    }
-    grid
 }

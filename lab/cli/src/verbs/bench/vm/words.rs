@@ -7,42 +7,13 @@ use millrace_console::words::duration_ns;
 use millrace_drives::nearest;
 use millrace_experiments::vm::{Effect, Mode, VmSetting};
 
+use crate::verbs::bench::row_flags::rows_only;
+
 /// Flags that a virtual machine has no use for.
-const OTHERS: [&str; 33] = [
-    "client",
-    "calibrate",
-    "connect",
-    "virtqueue",
-    "controller",
-    "chunk",
-    "stack",
-    "scheduler",
-    "software_queues",
-    "hardware_queues",
-    "cpus",
-    "cpu_list",
-    "serving",
-    "workers",
-    "plug_high",
-    "plug_low",
-    "states",
-    "stamp",
-    "trace",
-    "locks",
-    "interface",
-    "batch",
-    "irq",
-    "inside",
-    "kernel",
-    "unit",
-    "iovecs",
-    "readv",
-    "bounce",
-    "request_lock",
-    "queue_plug",
-    "descriptor",
-    "extended",
-];
+const OTHERS: &str = "\
+    client calibrate connect virtqueue controller chunk stack scheduler software_queues \
+    hardware_queues cpus cpu_list serving workers plug_high plug_low states stamp trace locks \
+    extended";
 
 /// A virtual machine on the simulated host.
 #[derive(Debug, Clone, Args)]
@@ -53,7 +24,7 @@ pub struct VmArgs {
     /// (8), threads (of I/O), batching (longest, such as 20us; 0 is off), polling (longest; 0), and
     /// without (preemption, roaming, sharing, bound, translation, signals: an effect to switch off,
     /// once for each)
-    #[arg(long, value_name = "MODE", requires = "machine", conflicts_with_all = OTHERS)]
+    #[arg(long, value_name = "MODE", requires = "machine", conflicts_with_all = rows_only(OTHERS))]
     #[arg(value_parser = setting)]
     pub vm: Vec<VmSetting>,
 }

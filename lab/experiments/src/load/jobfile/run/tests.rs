@@ -353,7 +353,6 @@ fn every_new_word_goes_with_every_rate_and_mix() {
         "offset=10% offset_align=64k",
         "size=200%",
         "random_distribution=zoned:50/5:50/",
-        "rw_sequencer=identical",
         "wait_for=first",
         "flow=3",
         "cpumask=1",

@@ -111,8 +111,6 @@ fn a_number_behind_a_random_kind_is_how_many_follow_each_other() {
     };
     assert!((45..=50).contains(&begins("rw=randread:8 norandommap")));
     assert!(begins("rw=randread norandommap") > 390);
-    let same = places("rw=randread:4 rw_sequencer=identical norandommap", 1 << 29, 400);
-    assert_eq!(same.windows(2).filter(|pair| pair[1] != pair[0]).count(), 100);
 }
 
 #[test]

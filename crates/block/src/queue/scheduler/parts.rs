@@ -1,0 +1,31 @@
+//! Types that a built-in scheduler is made from and made into.
+//!
+//! `SchedulerParts` is the state of a drive that disk/scheduled.rs gives to a scheduler's function
+//! `of_drive`; `DriveScheduler` is what the function returns. builtin.rs lists the functions.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+
+use millrace_machine::Machine;
+
+use crate::group::Groups;
+use crate::queue::scheduler::cost::CostModel;
+use crate::queue::scheduler::share::DriveParts;
+use crate::queue::scheduler::{DriveTags, Scheduler};
+
+/// The parts of a drive that a scheduler is made of.
+pub(crate) struct SchedulerParts<M: Machine> {
+    pub(crate) drive: DriveParts<M>,
+    /// The groups that share the drive; `None` if nobody is told apart.
+    pub(crate) groups: Option<Arc<Groups<M>>>,
+    pub(crate) cost: CostModel,
+    pub(crate) tags: DriveTags,
+}
+
+/// A scheduler for all hardware queues of a drive.
+pub(crate) struct DriveScheduler<M: Machine> {
+    /// Makes the part of a hardware queue, by its number.
+    pub(crate) queue: Box<dyn Fn(u16) -> Box<dyn Scheduler<M>>>,
+    /// Sectors of the largest request at first; `None` for no bound.
+    pub(crate) piece_sectors: Option<u32>,
+}

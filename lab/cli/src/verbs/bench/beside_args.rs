@@ -1,0 +1,42 @@
+//! Arguments of `bench --beside`.
+//!
+//! Parsed by clap as a part of `BenchArgs`, read by beside.rs.
+
+use std::str::FromStr;
+
+use clap::Args;
+use millrace_console::words::whole;
+
+use super::row_flags::rows_only;
+
+/// Flags whose runs report something else than a row of this machine.
+const NO_ROWS: &str = "calibrate client jobfile locks machine program states trace vm";
+
+/// Other programs to measure.
+#[derive(Debug, Clone, Args)]
+pub struct BesideArgs {
+    /// Measure another program in turn with this row, NAME=COMMAND; the shell runs the command,
+    /// which prints a report of fio in JSON, or of `bench --json`; may be repeated
+    #[arg(long, value_name = "NAME=COMMAND", conflicts_with_all = rows_only(NO_ROWS))]
+    pub beside: Vec<OtherProgram>,
+    /// With --beside, how often each is measured
+    #[arg(long, value_name = "N", requires = "beside", default_value_t = 5)]
+    #[arg(value_parser = whole::<u32>(1..=1000))]
+    pub rounds: u32,
+}
+
+/// A program to measure, as the user named it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OtherProgram {
+    pub name: String,
+    pub command: String,
+}
+
+impl FromStr for OtherProgram {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<OtherProgram, &'static str> {
+        let (name, command) = text.split_once('=').ok_or("write NAME=COMMAND")?;
+        Ok(OtherProgram { name: name.to_owned(), command: command.to_owned() })
+    }
+}

@@ -1,0 +1,210 @@
+//! Jobs that are clients of a server: slots of I/Os in front of a connection or virtqueue.
+//!
+//! Measures servers with the same loop, workloads and pattern as drives (job.rs): one thread and
+//! one `Client` a job, `iodepth` requests in flight. Latency is that of the client, from the stamp
+//! of a request's batch to that of its completion's. Called by nbd.rs, vhost.rs and virtqueue.rs,
+//! which implement `Client`; replays have the same clients for targets.
+
+use std::fmt::Display;
+use std::sync::Arc;
+use std::time::Duration;
+
+use millrace_block::{AfterCompletion, Op, Sector};
+use millrace_clients::vhost::Counters;
+use millrace_machine::{CpuId, Machine, Native};
+
+use crate::load::bench::{BenchError, Plan, Progress, RowState, client_row};
+use crate::load::job::{Aim, Job, JobIo, JobResult, Target};
+use crate::load::row::Row;
+
+/// A request, by the number of its slot.
+pub(crate) struct ClientIo {
+    pub(crate) op: Op,
+    pub(crate) fua: bool,
+    pub(crate) offset_bytes: u64,
+    pub(crate) len_bytes: u64,
+    pub(crate) stamp_ns: u64,
+    /// Its data, as far as [`DataMemory`] wants them; empty while the client has them.
+    pub(crate) memory: Vec<u8>,
+}
+
+impl ClientIo {
+    /// A request that is not aimed.
+    pub(crate) fn new(len_bytes: u64, memory: Vec<u8>) -> ClientIo {
+        ClientIo { op: Op::Read, fua: false, offset_bytes: 0, len_bytes, stamp_ns: 0, memory }
+    }
+}
+
+/// Whose memory the data of requests are in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DataMemory {
+    /// The I/O's, which the client borrows.
+    OfIo,
+    /// The client's own: I/Os have memory only for what is to be written or looked at.
+    OfClient,
+}
+
+/// A slot whose request is done, with its status if it failed.
+pub(crate) type DoneSlot<F> = (u32, Option<F>);
+
+/// A connection to a server, or a virtqueue, which knows requests by their slots.
+pub(crate) trait Client: Sized {
+    const DATA: DataMemory;
+    /// Status of a request that failed.
+    type Failure: Copy + Display;
+    fn in_flight(&self) -> u32;
+    fn submit(&mut self, slot: u32, io: &mut ClientIo) -> Result<(), BenchError>;
+    /// Shows the server what was submitted.
+    fn start(&mut self) -> Result<(), BenchError>;
+    /// Appends what is done, and puts data that were read into the memory of their I/Os.
+    fn reap(
+        &mut self,
+        ios: &mut [ClientIo],
+        done: &mut Vec<DoneSlot<Self::Failure>>,
+    ) -> Result<(), BenchError>;
+    /// Waits until something may be done.
+    fn wait(&mut self) -> Result<(), BenchError>;
+    /// Waits until something may be done by one of several, for so long at most.
+    fn wait_any(clients: &mut [Self], most: Duration) -> Result<(), BenchError>;
+    fn counters(&mut self) -> Counters;
+}
+
+impl JobIo for ClientIo {
+    #[inline(always)]
+    fn aim(&mut self, op: Op, sector: Sector, stamp_ns: u64) {
+        (self.op, self.offset_bytes, self.stamp_ns) = (op, sector << 9, stamp_ns);
+    }
+
+    #[inline(always)]
+    fn stamp_ns(&self) -> u64 {
+        self.stamp_ns
+    }
+
+    #[inline(always)]
+    fn op(&self) -> Op {
+        self.op
+    }
+
+    #[inline(always)]
+    fn sector(&self) -> Sector {
+        self.offset_bytes >> 9
+    }
+
+    fn memory(&mut self) -> &mut [u8] {
+        &mut self.memory
+    }
+
+    fn failure(&self, status: &dyn Display) -> String {
+        format!("{status} from the server")
+    }
+}
+
+/// A client with the slots of its requests.
+pub(crate) struct ClientTarget<C: Client> {
+    client: C,
+    ios: Vec<ClientIo>,
+    /// Slots that are not in flight.
+    free: Vec<u32>,
+    done: Vec<DoneSlot<C::Failure>>,
+}
+
+impl<C: Client> Target for ClientTarget<C> {
+    type Io = ClientIo;
+
+    #[inline(always)]
+    fn in_flight(&self) -> u32 {
+        self.client.in_flight()
+    }
+
+    fn fill(&mut self, most: u64, mut aim: impl FnMut(&mut ClientIo)) -> Result<u64, BenchError> {
+        let count = self.free.len().min(usize::try_from(most).unwrap_or(usize::MAX));
+        for slot in self.free.drain(..count) {
+            let io = &mut self.ios[slot as usize];
+            aim(io);
+            self.client.submit(slot, io)?;
+        }
+        if count > 0 {
+            self.client.start()?;
+        }
+        Ok(count as u64)
+    }
+
+    #[inline(always)]
+    fn turn(
+        &mut self,
+        mut next: impl FnMut(&mut ClientIo, Option<&dyn Display>) -> AfterCompletion,
+    ) -> Result<usize, BenchError> {
+        let ClientTarget { client, ios, free, done } = self;
+        client.reap(ios, done)?;
+        let (handed, kept) = (done.len(), free.len());
+        // In the order in which they came back: so a ring's entries stay as they are.
+        for (slot, failed) in done.drain(..) {
+            let io = &mut ios[slot as usize];
+            match next(io, failed.as_ref().map(|status| status as &dyn Display)) {
+                AfterCompletion::Submit => client.submit(slot, io)?,
+                AfterCompletion::Drop => free.push(slot),
+            }
+        }
+        if handed > free.len() - kept {
+            client.start()?;
+        }
+        Ok(handed)
+    }
+
+    #[inline(always)]
+    fn wait(&mut self) -> Result<(), BenchError> {
+        self.client.wait()
+    }
+}
+
+/// Runs one row of jobs, each with the client that `connect` makes on the job's thread. Returns
+/// what each job did beside the row.
+pub(crate) fn run_clients<C: Client + 'static>(
+    plan: &Plan,
+    device_bytes: u64,
+    connect: impl Fn(u32) -> Result<C, BenchError> + Send + Sync + 'static,
+    progress: Progress<'_>,
+) -> Result<(Row, Vec<JobResult>), BenchError> {
+    let (shared, connect) = (Arc::new(RowState::new(plan)), Arc::new(connect));
+    let spawn = |number: u32| {
+        let cpu = plan.cpu_of(number).map(CpuId);
+        let (plan, shared, connect) = (plan.clone(), Arc::clone(&shared), Arc::clone(&connect));
+        let body = move || {
+            let made = connect(number).map(|client| job(client, &plan, device_bytes, number));
+            shared.ready();
+            let result = made.and_then(|mut job| {
+                let mut result = job.run(&shared.until)?;
+                let counters = job.target.client.counters();
+                (result.kicks, result.interrupts) = (counters.kicks, counters.interrupts);
+                shared.add_system_calls(counters.system_calls);
+                job.read_back(&mut result)?;
+                Ok(result)
+            });
+            shared.finish(result);
+        };
+        Native::spawn(&format!("client-{number}"), cpu, Box::new(body))
+    };
+    let threads: Vec<_> = (0..plan.jobs).map(spawn).collect();
+    let (mut row, results) = client_row(threads, &shared, plan, progress)?;
+    row.queues.cpus = plan.cpus.len() as u32;
+    Ok((row, results))
+}
+
+fn job<C: Client>(client: C, plan: &Plan, device_bytes: u64, number: u32) -> Job<ClientTarget<C>> {
+    let workload = plan.workload;
+    let memory_bytes = match C::DATA {
+        DataMemory::OfClient if !workload.verify => 0,
+        _ => workload.bs_bytes as usize,
+    };
+    let io = |_| ClientIo::new(workload.bs_bytes.into(), vec![0; memory_bytes]);
+    let slots = 0..workload.iodepth;
+    let target = ClientTarget {
+        client,
+        ios: slots.clone().map(io).collect(),
+        free: slots.collect(),
+        done: Vec::new(),
+    };
+    let place = (number.into(), plan.jobs.into());
+    let aim = Aim::new(workload, plan.blocks(device_bytes), place);
+    Job { target, aim, measure: true }
+}

@@ -1,0 +1,67 @@
+//! `BenchError`: why a row, a replay or an experiment has no result.
+//!
+//! Owns the kinds and their texts, which say what to do where that is known. Made by all of the
+//! load generator and by what stands on it; printed by the binary's verbs.
+
+use millrace_block::ErrorKind;
+use millrace_drives::{Spec, SpecError};
+
+/// Why a row has no result.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BenchError {
+    /// A drive, queue or ring could not be set up or failed.
+    #[error("{0}")]
+    Block(#[from] millrace_block::Error),
+    /// The workload does not fit the device.
+    #[error("{0}")]
+    Workload(String),
+    /// A server could not be reached, went away or broke the protocol.
+    #[error("NBD server at {address}: {source}{}", remedy(source))]
+    Server {
+        /// Where it is.
+        address: millrace_nbd::client::Address,
+        /// What happened.
+        source: std::io::Error,
+    },
+    /// A vhost-user server could not be reached, lacks something, went away or broke the rules.
+    #[error("{0}")]
+    Vhost(#[from] millrace_clients::vhost::ClientError),
+    /// A machine to simulate is no machine, or its simulation did not end.
+    #[error("{text}")]
+    Machine {
+        /// What happened.
+        text: String,
+    },
+    /// A trace could not be written or read.
+    #[error("trace: {text}")]
+    Trace {
+        /// Which, and what happened.
+        text: String,
+    },
+    /// A job panicked.
+    #[error("a job panicked: see above")]
+    Panicked,
+}
+
+impl BenchError {
+    /// The error of opening the drive `spec`.
+    pub(crate) fn drive(spec: &Spec, source: &SpecError) -> BenchError {
+        let text = match source {
+            SpecError::Open(error) if error.kind() == ErrorKind::InvalidSetting => {
+                error.to_string()
+            }
+            other => other.to_string(),
+        };
+        BenchError::Workload(format!("drive {spec}: {text}"))
+    }
+}
+
+/// What to do about a server that is not there.
+fn remedy(error: &std::io::Error) -> &'static str {
+    use std::io::ErrorKind::{ConnectionRefused, NotFound};
+    match error.kind() {
+        ConnectionRefused | NotFound => "; nobody serves there: start it, or name another address",
+        _ => "",
+    }
+}

@@ -1,0 +1,82 @@
+//! `Sleeper`: how a thread opens its channels and waits for them, here or on a simulated machine.
+//!
+//! Here a thread sleeps in its ring, so that files work; on a simulated machine it looks for a
+//! bounded time, then sleeps in its bell. Used by clients (contention) and by replays.
+
+use std::sync::Arc;
+
+use millrace_block::{Channel, ChannelConfig, Error, IoThread, Stamp, Volume};
+use millrace_machine::{Doorbell, Machine, Native, Parker};
+use millrace_runtime::{IoConfig, IoContext};
+use millrace_simulator::Simulated;
+
+/// How long a simulated thread looks for completions before it sleeps.
+const SPIN_NS: u64 = 20_000;
+
+/// A thread's way to wait for its channels.
+pub(crate) trait Sleeper: Sized {
+    type Machine: Machine;
+
+    /// The way of thread `number`, to be used by that thread alone.
+    fn new(number: u16) -> Result<Self, Error>;
+
+    /// A channel to a volume, for so many bios.
+    fn open(
+        &mut self,
+        volume: &Arc<Volume<Self::Machine>>,
+        depth: u32,
+    ) -> Result<Channel<Self::Machine>, Error>;
+
+    /// Sleeps until the time of the machine's clock, or until there is work. Returns false if there
+    /// was work at once.
+    fn sleep(&mut self, until_ns: u64, has_work: &dyn Fn() -> bool) -> Result<bool, Error>;
+}
+
+impl Sleeper for IoContext {
+    type Machine = Native;
+
+    fn new(number: u16) -> Result<Self, Error> {
+        IoContext::new(IoConfig { number, ..IoConfig::default() })
+    }
+
+    fn open(&mut self, volume: &Arc<Volume<Native>>, depth: u32) -> Result<Channel<Native>, Error> {
+        self.channel(volume, depth, Stamp::Batch)
+    }
+
+    fn sleep(&mut self, until_ns: u64, has_work: &dyn Fn() -> bool) -> Result<bool, Error> {
+        self.turn(Some(until_ns), has_work)?;
+        Ok(true)
+    }
+}
+
+/// A thread of a simulated machine.
+pub(crate) struct BellSleeper(IoThread<Simulated>);
+
+impl Sleeper for BellSleeper {
+    type Machine = Simulated;
+
+    fn new(number: u16) -> Result<Self, Error> {
+        let bell = Arc::new(Doorbell::new(Parker::new()));
+        Ok(BellSleeper(IoThread { number, owner: u64::from(number) + 1, bell, turn: None }))
+    }
+
+    fn open(
+        &mut self,
+        volume: &Arc<Volume<Simulated>>,
+        depth: u32,
+    ) -> Result<Channel<Simulated>, Error> {
+        let thread = Some(self.0.clone());
+        Channel::open(volume, ChannelConfig { depth, stamp: Stamp::Batch, thread })
+    }
+
+    fn sleep(&mut self, until_ns: u64, has_work: &dyn Fn() -> bool) -> Result<bool, Error> {
+        let spin_ns = until_ns.min(Simulated::now() + SPIN_NS);
+        if Simulated::spin_until(spin_ns, has_work) {
+            return Ok(false);
+        }
+        if spin_ns < until_ns {
+            self.0.bell.sleep_unless(Some(until_ns), has_work);
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,95 @@
+//! Rule: a type's name says what the type is, and stands for one type in `crates/`.
+//!
+//! A name of one word is for words of the field; `xtask/allow/names.txt` lists those that are in
+//! use. A name of several words that a second type has is on the list as well, with the number of
+//! its types beyond the first. Tests and the laboratory are free. Called by `tidy::run`.
+
+use std::collections::BTreeSet;
+
+use super::Finding;
+use super::allow::{AllowList, Excess};
+use super::source::{Source, numbered};
+
+/// Checks the names of all structs, enums, traits and unions of `crates/`.
+pub fn check(sources: &[Source], list: &AllowList) -> Vec<Finding> {
+    let mut seen = BTreeSet::new();
+    let mut excesses = Vec::new();
+    for source in sources.iter().filter(|source| source.path.starts_with("crates/")) {
+        for (line, name) in types(source) {
+            let is_repeated = !seen.insert(name.clone());
+            let advice = match words(&name) {
+                1 => "a name of one word: say in two what it is, or list the field's word",
+                _ if is_repeated => "another type in crates/ has this name; choose another",
+                _ => continue,
+            };
+            let finding = Finding::new(&source.path, line, format!("{name}: {advice}"));
+            excesses.push(Excess { key: name, amount: 1, finding });
+        }
+    }
+    list.check(excesses)
+}
+
+/// The types that a file defines outside tests, with their lines.
+fn types(source: &Source) -> Vec<(usize, String)> {
+    let is_library = source.path.contains("/src/");
+    let lines = numbered(&source.code).filter(|(line, _)| is_library && !source.is_test(*line));
+    lines.filter_map(|(line, code)| Some((line, type_defined(code)?))).collect()
+}
+
+/// The type that a line of code defines.
+fn type_defined(code: &str) -> Option<String> {
+    let mut rest = code.trim();
+    if let Some(behind) = rest.strip_prefix("pub") {
+        let behind = behind.trim_start();
+        rest = match behind.strip_prefix('(') {
+            Some(scope) => scope.split_once(')')?.1.trim_start(),
+            None => behind,
+        };
+    }
+    rest = rest.strip_prefix("unsafe ").unwrap_or(rest);
+    let (keyword, behind) = rest.split_once(' ')?;
+    let name: String = behind.chars().take_while(|c| c.is_alphanumeric()).collect();
+    let defines = ["struct", "enum", "trait", "union"].contains(&keyword);
+    (defines && name.starts_with(char::is_uppercase)).then_some(name)
+}
+
+/// Words of a name in camel case.
+fn words(name: &str) -> usize {
+    name.chars().filter(|c| c.is_uppercase()).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(files: &[(&str, &str)], list: &str) -> Vec<String> {
+        let parse = |(path, text): &(&str, &str)| Source::parse(path, text);
+        let sources: Vec<_> = files.iter().map(parse).collect();
+        let list = AllowList::parse("names.txt", list).unwrap();
+        check(&sources, &list).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn two_words_pass_and_one_word_is_listed() {
+        let text = "pub(crate) struct TokenBucket;\npub struct Bio;\n#[cfg(test)]\nstruct Rig;\n";
+        let file = ("crates/a/src/b.rs", text);
+        assert_eq!(found(&[file], "Bio\n"), [""; 0]);
+        let message = "crates/a/src/b.rs:2: Bio: a name of one word: say in two what it is, or \
+                       list the field's word";
+        assert_eq!(found(&[file], ""), [message]);
+        assert_eq!(found(&[("lab/a/src/b.rs", text)], ""), [""; 0]);
+    }
+
+    #[test]
+    fn second_type_of_a_name_is_found_and_stale_entries_too() {
+        let files = [
+            ("crates/a/src/b.rs", "struct TokenBucket {}\n"),
+            ("crates/c/src/d.rs", "enum TokenBucket {}\n"),
+        ];
+        let message = "crates/c/src/d.rs:1: TokenBucket: another type in crates/ has this name; \
+                       choose another";
+        assert_eq!(found(&files, ""), [message]);
+        assert_eq!(found(&files, "TokenBucket\n"), [""; 0]);
+        assert_eq!(found(&files[..1], "TokenBucket\n").len(), 1);
+    }
+}
