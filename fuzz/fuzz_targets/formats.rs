@@ -11,7 +11,7 @@ use std::io::Cursor;
 
 use libfuzzer_sys::fuzz_target;
 use millrace_experiments::trace::{
-    AnySource, Format, Profile, TraceIo, TraceSource, WRITTEN, Writer, profile_text,
+    AnySource, Format, TraceIo, TraceProfile, TraceSource, TraceWriter, WRITTEN, profile_text,
 };
 
 /// I/Os that are written; a trace of this length has few more.
@@ -24,7 +24,7 @@ fuzz_target!(|input: &[u8]| {
         return;
     };
     let mut ios: Vec<TraceIo> = Vec::new();
-    let mut profile = Profile::new();
+    let mut profile = TraceProfile::new();
     loop {
         match source.next_io() {
             Ok(Some(io)) => {
@@ -43,7 +43,7 @@ fuzz_target!(|input: &[u8]| {
     }
     let _ = (source.notes(), profile_text(&profile, source.devices()));
     for format in WRITTEN {
-        let mut writer = Writer::new(format, std::io::sink()).expect("it is written");
+        let mut writer = TraceWriter::new(format, std::io::sink()).expect("it is written");
         for io in ios.iter().take(WRITTEN_MAX) {
             writer.io(io, source.devices()).expect("a sink takes all");
         }
