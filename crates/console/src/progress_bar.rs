@@ -67,7 +67,7 @@ impl ProgressBar {
 /// Nothing about the rest before there is something to judge by.
 fn percent_and_rest(whole: f64, elapsed: Duration) -> String {
     let percent = format!("{:3.0} %", whole.min(1.0) * 100.0);
-    if whole < 0.01 || whole >= 1.0 || elapsed < Duration::from_secs(1) {
+    if !(0.01..1.0).contains(&whole) || elapsed < Duration::from_secs(1) {
         return percent;
     }
     let left_s = (elapsed.as_secs_f64() * (1.0 - whole) / whole).ceil() as u64;
