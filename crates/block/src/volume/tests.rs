@@ -24,15 +24,15 @@ use crate::trace::tracer::TraceStamp;
 struct Map {
     limits: QueueLimits,
     sectors: Sector,
-    /// What is at each sector from the first on; behind that it says nothing.
+    /// State of each sector from sector 0 on; the state of later sectors is unknown.
     states: Vec<State>,
-    /// The most extents that it names at once.
+    /// The most extents that one answer names.
     most: usize,
-    /// Where it was asked for how many sectors.
+    /// Sector and length of every query for extents.
     asked: Arc<Mutex<Vec<(Sector, u64)>>>,
 }
 
-/// Whether a sector is a hole, and reads as zeroes.
+/// A sector's state: is it a hole, and does it read as zeroes?
 type State = (bool, bool);
 
 struct Idle;
@@ -200,7 +200,7 @@ proptest! {
         let (sector, nr) = (at as u64, range.len() as u32);
         let known = volume.range(sector, nr);
         for member in 0..volume.disks().len() as u16 {
-            // How far into the range each of the drive's sectors lies.
+            // Offsets in the range at which the drive's sectors lie.
             let offsets: Vec<usize> =
                 (0..range.len()).filter(|offset| range[*offset].member == member).collect();
             let part = volume.part(sector, nr, member);
@@ -308,7 +308,7 @@ fn capacity_is_whole_blocks_of_each_drive_or_whole_rows_of_the_smallest() {
     }
 }
 
-/// What is wrong with a volume, in the words of its error.
+/// The error of creating an invalid volume, as text.
 fn refusal(layout: Layout, disks: Vec<Arc<Disk<Native>>>) -> String {
     let error = Volume::new("vol", layout, disks).expect_err("makes no sense");
     assert_eq!(error.kind(), ErrorKind::InvalidSetting);

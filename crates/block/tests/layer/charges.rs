@@ -1,8 +1,8 @@
-//! What an I/O is charged for on the simulated machine, which queues it takes there, and what of
-//! its locks is counted natively.
+//! Virtual CPU time charged for an I/O on the simulated machine, the queues that it takes there,
+//! and natively the counts of its locks.
 //!
-//! Runs the same few bios on one CPU with a stage that costs nothing and with one that costs a
-//! few microseconds; the difference of the virtual times says how often it was charged for.
+//! Runs the same few bios on one CPU with a stage that costs nothing and with one that costs a few
+//! microseconds; the difference of the virtual times says how often the stage was charged for.
 
 use std::sync::{Arc, Mutex};
 
@@ -61,7 +61,7 @@ impl DriverQueue<Simulated> for NullQueue {
     }
 }
 
-/// How a batch of bios is served.
+/// Settings under which a batch of bios is served.
 #[derive(Debug, Clone, Copy)]
 struct Design {
     stack: Stack,
@@ -126,7 +126,7 @@ fn elapsed_ns(model: &Model, design: Design, chunks: &[u64]) -> u64 {
     *result.lock().unwrap()
 }
 
-/// How often submission, insertion, dispatch, driver, completion and search are charged for.
+/// Number of charges for submission, insertion, dispatch, driver, completion and search.
 fn charges(design: Design, chunks: &[u64]) -> [u64; 6] {
     let with = |stage: Option<Stage>| {
         let mut model = Model::plain(1, 2);
@@ -238,7 +238,7 @@ fn the_one_list_is_searched_for_each_bio_and_sorted_once() {
     assert_eq!(charges(design, &[])[..5], charges(Design::USUAL, &[])[..5]);
 }
 
-/// How often serve locks were entered since the meter began.
+/// Acquisitions of serve locks since the meter started.
 fn entered(meter: &LockMeter) -> u64 {
     let serve = |row: &&LockRow| row.name == "serve";
     meter.rows().iter().filter(serve).map(|row| row.counts.acquisitions).sum()

@@ -56,11 +56,12 @@ fn a_group_that_waits_leaves_most_of_the_channel_to_others() {
         let config = if name == "free" { GroupConfig::new(name) } else { limited(name, 1) };
         rig.groups.open(config).unwrap()
     });
-    // One goes at once, and half as many may wait as there is room for.
+    // The first I/O goes at once; then three more may wait.
     let taken = (0..9).take_while(|number| rig.submit(slow, *number).is_ok()).count();
     assert_eq!((taken, rig.submit(slow, 9)), (4, Err(Reject::Full)));
     assert!(rig.channel.is_throttled(slow) && !rig.channel.is_throttled(other));
-    // Whoever comes later finds room, but half of the channel is for those who do not wait.
+    // Groups that come later still find room, but half of the channel is kept for groups that do
+    // not wait.
     let taken = (20..40).take_while(|number| rig.submit(other, *number).is_ok()).count();
     assert_eq!(taken, 3);
     let taken = (50..60).take_while(|number| rig.submit(more, *number).is_ok()).count();

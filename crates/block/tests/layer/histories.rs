@@ -192,7 +192,7 @@ struct Submitted {
     op: Op,
     sector: u64,
     nr_sectors: u32,
-    /// How it ended.
+    /// `None` while the bio is in flight.
     status: Option<Status>,
 }
 
@@ -207,11 +207,11 @@ struct Rig {
     bios: Vec<Submitted>,
     frozen: bool,
     quiesced: bool,
-    /// Some of it was sorted.
+    /// A scheduler that sorts was in use at some time.
     sorted: bool,
-    /// The scheduler holds I/O by how long the drive takes for what it has.
+    /// The scheduler limits the depth by the latency that it measures.
     bounds_depth: bool,
-    /// How many bios came before the disk was frozen last, and when all of this began.
+    /// Bios submitted before the last freeze, and the time at which the history began.
     before_freeze: usize,
     start_ns: u64,
     /// A range of neighbours, of which the last bio is one.
@@ -382,7 +382,7 @@ impl Rig {
         }
     }
 
-    /// What a frozen disk does not take, and one at rest does not hand over.
+    /// Checks that a frozen disk takes no new bio, and a quiesced one hands over no request.
     fn check_gates(&self, seen: usize) {
         for asked in &self.drive.lock().log[seen..] {
             if let Asked::Took(given) | Asked::Refused(given) = asked {
@@ -552,7 +552,7 @@ impl Rig {
         }
     }
 
-    /// What is traced of requests is what the drive was asked, in that order.
+    /// The recorded events of requests must match the drive's log, in order.
     fn check_trace(&self, log: &[Asked]) {
         let all = |act: EventCode| -> Vec<(u64, u32, i32)> {
             let of = |given: &Given, error| (given.sector, given.nr_sectors << 9, error);

@@ -1,8 +1,7 @@
-//! Several threads inside one hardware queue (`Inside::Each`), on this machine and the drive made
-//! for tests.
+//! Several threads inside one hardware queue (`Inside::Each`), on this machine and `TestDrive`.
 //!
-//! Which node a lane belongs to is this machine's own say; on one of a single node all lanes share
-//! the one software queue.
+//! The machine's topology decides to which node a lane belongs; on a machine with one node all
+//! lanes share one software queue.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

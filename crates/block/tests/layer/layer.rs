@@ -28,7 +28,7 @@ fn disk_with(drive: TestDrive, config: DiskConfig<Native>) -> (Arc<Disk<Native>>
     (Disk::new(Box::new(drive), config).expect("a valid drive"), knobs)
 }
 
-/// One whose requests time out soon.
+/// A disk whose requests time out after 40 ms.
 fn hasty_disk(drive: TestDrive, stack: Stack) -> (Arc<Disk<Native>>, Arc<Knobs>) {
     let config = DiskConfig { stack, timeout_ns: 40_000_000, ..DiskConfig::default() };
     disk_with(drive, config)
@@ -416,7 +416,7 @@ fn threads_on_one_hardware_queue_all_get_their_answers() {
     }
 }
 
-/// One step of a random history.
+/// A step of a random history.
 #[derive(Debug, Clone)]
 struct Step {
     op: Op,

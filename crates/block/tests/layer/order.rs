@@ -1,7 +1,7 @@
-//! What reaches the drives, and in which order, to the request.
+//! Requests that reach the drives, and their order.
 //!
-//! One journal takes what all drives of a volume are told to do and what is told of each bio, so
-//! that the order across drives is seen; what is to be there comes from a plain model or a table.
+//! One journal records every trace event of all drives, so that the order across drives is seen.
+//! The expected order comes from a plain model or a table.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,7 @@ use proptest::prelude::*;
 
 const STACKS: [Stack; 3] = [Stack::Mq, Stack::Sq, Stack::Raw];
 
-/// What is told of all drives, as letter, drive and place.
+/// Trace events of all drives, as letter, drive and sector.
 #[derive(Default)]
 struct Journal(Mutex<Vec<(char, u16, Sector)>>);
 
@@ -55,7 +55,7 @@ fn rig(layout: Layout, drives: Vec<TestDrive>, config: ServingConfig, stack: Sta
     rig
 }
 
-/// One that nobody listens to.
+/// A rig whose drives have no trace sink.
 fn silent(
     layout: Layout,
     drives: Vec<TestDrive>,
@@ -466,7 +466,7 @@ fn a_bio_of_many_parts_has_as_many_out_as_there_is_room_for() {
     }
 }
 
-/// What the drives are told for an operation with flags, by what they can do.
+/// Operations that a drive with these features gets for a bio, each with its FUA flag.
 fn expected(op: Op, flags: OpFlags, cache: bool, fua: bool) -> Vec<(Op, bool)> {
     let mut steps = Vec::new();
     let before = op == Op::Flush || flags.has(OpFlags::PREFLUSH);

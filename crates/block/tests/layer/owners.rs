@@ -297,7 +297,8 @@ fn what_waits_in_a_queue_is_aborted_when_its_owner_goes_and_the_next_finds_it_em
                 *ended += 1;
             });
         }
-        // What the one queue has no request for is in its channel's plug.
+        // Under `sq`, bios for which the single queue had no request are still in their channel's
+        // plug.
         let expected = if stack == Stack::Sq { ended } else { [5, 3] };
         assert_eq!(ended, expected, "{stack:?}");
         assert!(ended[0] >= 2 && ended[1] >= 1, "{stack:?} {ended:?}");

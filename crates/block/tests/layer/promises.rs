@@ -1,8 +1,8 @@
-//! What the layer promises of flags, errors and memory, on the drive made for tests.
+//! Guarantees about flags, errors and memory, on `TestDrive`.
 //!
-//! A durable write stays durable and nothing else becomes so; an error reaches those whom it
-//! concerns, and no data are written after a flush that failed; memory is kept as long as a drive
-//! may write it, whoever's it is.
+//! A durable write stays durable, and no other write becomes so. An error reaches exactly the bios
+//! that it concerns, and nothing is written after a flush that failed. Memory is kept as long as a
+//! drive may write to it, whoever owns it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ use millrace_block::{
 use millrace_machine::{Machine, Native};
 
 const STACKS: [Stack; 3] = [Stack::Mq, Stack::Sq, Stack::Raw];
-/// Those that make one request of neighbours.
+/// Stacks that merge neighbours into one request.
 const MERGING: [Stack; 2] = [Stack::Mq, Stack::Sq];
 
 fn disk(drive: TestDrive, config: DiskConfig<Native>) -> (Arc<Disk<Native>>, Arc<Knobs>) {

@@ -94,7 +94,7 @@ fn bios_behind_the_old_end_are_served_the_short_way_again_once_one_was_seen() {
     knobs[0].resize(128);
     grow(&volume);
     channel.submit(read(0)).unwrap();
-    // One that is sent off again has the gate of its own to pass.
+    // A bio that is resubmitted from its completion passes a check of its own.
     let sent = channel.poll_again(|bio, _| {
         bio.set_sector(120);
         AfterCompletion::Submit
@@ -315,7 +315,7 @@ fn a_volume_over_another_grows_with_that_one_and_names_its_drives() {
     let sizes = resized.drives.iter().map(|drive| (drive.name.as_str(), drive.old, drive.new));
     assert_eq!(sizes.collect::<Vec<_>>(), [("d0", 64, 64), ("d1", 64, 128)]);
     assert_eq!(run(&mut channel, read(184)).0, Status::Ok);
-    // What the one below refuses changes neither.
+    // A resize that the lower volume refuses changes neither volume.
     drives[0].resize(128);
     let (kind, text) = refused(&over);
     assert_eq!(kind, ErrorKind::InvalidSetting, "{text}");

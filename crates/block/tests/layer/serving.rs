@@ -1,8 +1,8 @@
-//! Workers and back pressure, on the drive made for tests.
+//! Workers and back pressure, on `TestDrive`.
 //!
-//! What a volume's submitters may rely on when others serve its drives: that they are let in again,
-//! that a worker which goes away leaves nothing behind, and that what waits stays bounded however
-//! much is submitted.
+//! Submitters of a volume whose drives are served by other threads are let in again after back
+//! pressure, lose nothing when a worker goes, and never make more I/O wait than the limit, however
+//! much they submit.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -101,11 +101,11 @@ fn what_a_worker_was_handed_is_served_by_the_submitters_when_it_goes() {
 /// A submitter that never waits of its own accord, and what it has seen.
 struct Flood {
     channel: Channel<Native>,
-    /// Bios that came back, to be sent again; so there are as many as were ever out at once.
+    /// Completed bios, for reuse; the total allocated is the most that were ever in flight.
     spare: Vec<Bio>,
     made: u32,
     sent: u64,
-    /// Whether each bio came back.
+    /// For each bio, by its user data: has it completed?
     back: Vec<bool>,
     most_waiting: u64,
 }

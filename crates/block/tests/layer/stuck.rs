@@ -1,5 +1,5 @@
-//! What must not be held up: by whoever went away with tags, by a drive that was busy, by another
-//! drive that answers nothing, or by a time limit too long to be added to a clock.
+//! I/O must not be held up by a thread that went away with tags, by a drive that was busy, by
+//! another drive that does not answer, or by a time limit too long to be added to a clock.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,7 +30,7 @@ fn start(channel: &mut Channel<Native>, bio: Bio) {
 fn the_longest_timeout_never_passes() {
     let drive = TestDrive::new(64);
     let knobs = Arc::clone(&drive.knobs);
-    // What `timeout = "18446744073s"` comes to.
+    // `timeout = "18446744073s"` of a configuration, in nanoseconds.
     let config = DiskConfig { timeout_ns: 18_446_744_073_000_000_000, ..DiskConfig::default() };
     let disk = Disk::new(Box::new(drive), config).unwrap();
     let mut channel =

@@ -1,5 +1,4 @@
-//! What is recorded of I/Os, on a drive made for tests: which events, in which order, with which
-//! letters, stamps and data.
+//! Trace events of I/Os on `TestDrive`: their order, letters, stamps and data.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -342,14 +341,15 @@ fn pair(stack: Stack, stamp: TraceStamp, serving: Serving) -> Pair {
 }
 
 impl Pair {
-    /// What the sink is told and what is recorded of these, submitted as one batch.
+    /// Events that the sink gets and entries that are recorded for these bios, submitted as one
+    /// batch.
     fn run(&mut self, bios: Vec<Bio>) -> (Vec<TraceEvent>, Vec<TraceEntry>) {
         bios.into_iter().for_each(|bio| self.rig.channel.submit(bio).expect("accepted"));
         while self.rig.channel.in_flight() > 0 {
             self.rig.channel.wait(1, |_| ());
         }
         let mut entries = self.rig.events();
-        // As a file has them.
+        // Trace files are sorted by time.
         entries.sort_by_key(|entry| entry.time_ns);
         (self.listener.take(), entries)
     }

@@ -1,7 +1,7 @@
-//! What goes to workers and what does not, to the bio, and what a worker says of itself.
+//! The bios that go to workers and those that do not, and a worker's reports on itself.
 //!
-//! Workers are turned by the tests' own thread, so that every step is seen: what waits, what the
-//! drives have been given, who has something to do and until when it may sleep.
+//! The test's own thread runs the workers' turns, so that every step is seen: the bios that wait,
+//! the requests that drives were given, which worker has work and until when it may sleep.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -98,7 +98,7 @@ impl Rig {
         self.workers.iter_mut().for_each(Worker::turn);
     }
 
-    /// How many are done.
+    /// Number of bios completed since the last call.
     fn poll(&mut self) -> usize {
         self.channel.poll(|done| assert_eq!(done.status, Status::Ok))
     }

@@ -312,7 +312,7 @@ fn a_lower_priority_waits_for_higher_ones_at_other_queues_until_it_has_aged() {
     assert_eq!(rig.next(110), None);
     assert_eq!(other.sectors(120, 1), [9]);
     assert_eq!(rig.sectors(120, 1), [20]);
-    // What is drained waits no more.
+    // An I/O removed by a drain no longer holds back lower priorities.
     other.insert_as(Priority::Realtime, &reads(&[3]));
     rig.insert_as(Priority::Idle, &reads(&[30]));
     assert_eq!(rig.next(130), None);

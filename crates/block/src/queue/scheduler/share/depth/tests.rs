@@ -7,7 +7,7 @@ use crate::queue::scheduler::share::times::LatencyCounts;
 
 const STEP_NS: u64 = 500_000;
 
-/// What queues have seen of a drive that is kept busy.
+/// The queues' reports on a drive that is kept busy.
 fn busy(queues: u32, in_flight: u32) -> QueueReports {
     let mut seen =
         QueueReports { full: true, queues, served: 500_000, in_flight, ..QueueReports::default() };
