@@ -43,12 +43,12 @@ const PATIENCE_NS: u64 = 10_000_000_000;
 #[global_allocator]
 static ALLOCATOR: Counting = Counting::of_caller();
 
-/// What carries out the operations of a queue.
+/// The mechanism that carries out a queue's operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// The ring.
+    /// The io_uring ring.
     Uring,
-    /// Threads of the drive, beside a ring.
+    /// Threads of the drive, although there is a ring.
     DriveThreads,
     /// The I/O thread itself.
     Inline,

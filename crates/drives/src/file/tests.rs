@@ -1,9 +1,9 @@
-//! What a file queue makes of results that a sound file system never gives: syncs that fail,
-//! transfers that stop anywhere, operations that end after the drive was given up.
+//! A file queue under results that a sound file system never gives: syncs that fail, transfers that
+//! stop anywhere, operations that end after the drive was abandoned.
 //!
-//! The drive, the queue, the ring and the file are the real ones. Between queue and ring stands
-//! `Scripted`, which notes each operation and may put another result in the place of the ring's, or
-//! keep it back. A file system that fails differs in nothing that the queue could see.
+//! Drive, queue, ring and file are the real ones. `Scripted` stands between queue and ring: it
+//! notes each operation, and may replace the ring's result or hold it back. To the queue this looks
+//! exactly like a file system that fails.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::HashMap;
@@ -46,14 +46,14 @@ impl Noted {
     }
 }
 
-/// The result that takes the place of the ring's; none: the ring's.
+/// Replaces the result of an operation; `None` keeps the ring's.
 type Verdict = fn(Noted) -> Option<i32>;
 
-/// What a test says, and what it sees.
+/// Behaviour set by a test, and the operations seen.
 #[derive(Default)]
 struct Script {
     verdict: Option<Verdict>,
-    /// Completions of these are kept back.
+    /// Completions of operations for which this returns true are held back.
     held: Option<fn(Noted) -> bool>,
     back: Vec<Completion>,
     ops: Vec<Noted>,

@@ -1,6 +1,5 @@
-//! What the Ceph drive makes of what librbd may say, over the table of `fake.rs`: the whole way
-//! from a channel to librbd's calls and back. For a real cluster see
-//! tests/tests/daemon/rbd_cluster.rs.
+//! The Ceph drive over a fake librbd, the table of `fake.rs`: the whole path from a channel to
+//! librbd's calls and back. For a real cluster see tests/tests/daemon/rbd_cluster.rs.
 #![allow(clippy::unwrap_used)]
 
 pub(super) mod fake;
@@ -60,7 +59,7 @@ impl Rig {
         self.channel.submit(bio).unwrap();
     }
 
-    /// Waits for one; its status and buffer.
+    /// Waits for one bio; returns its status and buffer.
     fn wait(&mut self) -> (Status, Option<Buffer>) {
         let mut last = None;
         self.channel.wait(1, |done| last = Some((done.status, done.bio.into_buffer())));
@@ -72,12 +71,12 @@ impl Rig {
         self.wait().0
     }
 
-    /// What the drive has to say.
+    /// The drive's messages since the last call.
     fn news(&self) -> Vec<String> {
         self.channel.volume().disks()[0].take_news()
     }
 
-    /// Waits for a look that nobody asks for, and what comes of it.
+    /// Waits for messages of a look at the image that the drive takes on its own.
     fn wait_for_news(&self) -> Vec<String> {
         let give_up = Instant::now() + Duration::from_secs(20);
         while Instant::now() < give_up {

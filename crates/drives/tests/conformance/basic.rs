@@ -1,4 +1,4 @@
-//! What every drive must do: keep bytes, refuse what is wrong, flush, discard, zero.
+//! Conformance of every drive: keep bytes, refuse invalid bios, flush, discard, zero.
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;

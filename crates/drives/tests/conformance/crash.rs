@@ -7,21 +7,22 @@ use crate::harness::{Dice, Kind, Plan, Rig, buffer_of, plans};
 
 const SECTORS: usize = 96;
 
-/// What one sector may hold, as numbers of writes in order; 0 is the empty drive.
+/// Versions that a sector may hold, as numbers of writes in order; 0 is the empty drive.
 #[derive(Clone)]
 struct History {
     versions: Vec<u64>,
-    /// How many of them are acknowledged.
+    /// Number of `versions` that are acknowledged.
     acknowledged: usize,
-    /// The first that may still be there after a crash.
+    /// Index of the oldest version that may still be there after a crash.
     oldest: usize,
 }
 
-/// One bio in flight.
+/// A bio in flight.
 enum Sent {
-    /// Covers sectors; durable when acknowledged, and flushes before if asked to.
+    /// A write. `fua`: durable when acknowledged. `covers`: with PREFLUSH, the acknowledged count
+    /// of each sector when it was issued.
     Write { first: usize, nr: usize, fua: bool, covers: Option<Vec<usize>> },
-    /// The acknowledged count of each sector when it was issued.
+    /// The acknowledged count of each sector when the flush was issued.
     Flush(Vec<usize>),
 }
 
@@ -155,7 +156,8 @@ fn cut_power(plan: Plan, cuts: u64, seed: u64) -> u64 {
         }
         rig.until("bios after the cut", |rig| rig.channel.in_flight() == 0);
         checker.note(&mut rig, true);
-        // What was still in the plug at the cut went out after it, and the next cut would lose it.
+        // Bios still in the plug at the cut went out after it; without this flush the next cut
+        // would lose them.
         rig.run_ok(Bio::flush());
         checker.check(&mut rig, cut);
     }

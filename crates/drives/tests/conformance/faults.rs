@@ -53,7 +53,7 @@ fn bad_sectors_of_one_drive_fail_only_the_bios_that_touch_them() {
             (Bio::flush(), Status::Ok),
         ];
         for (n, (bio, status)) in bios.into_iter().enumerate() {
-            // One after the other: merged bios share their request's fate.
+            // Bios are run one at a time, because merged bios share their request's fate.
             assert_eq!(rig.run(bio.with_user_data(n as u64)).status, status, "bio {n}");
         }
     }

@@ -59,7 +59,7 @@ pub const KEEPERS: [Kind; 10] = [
 pub const STACKS: [Stack; 3] = [Stack::Mq, Stack::Sq, Stack::Raw];
 pub const BACKENDS: [Backend; 2] = [Backend::Uring, Backend::Epoll];
 
-/// What a rig is made of.
+/// Settings of a rig.
 #[derive(Clone)]
 pub struct Plan {
     pub kind: Kind,
@@ -285,7 +285,7 @@ impl Rig {
         Rig::of(Arc::new(Drives::new(plan)), plan.backend, 0)
     }
 
-    /// One whose files may grow.
+    /// A rig whose files may grow.
     pub fn growing(plan: &Plan) -> Rig {
         Rig::new(&Plan { may_grow: true, ..plan.clone() })
     }
@@ -304,12 +304,12 @@ impl Rig {
         }
     }
 
-    /// Why a bio is rejected.
+    /// The reason for which a bio is rejected.
     pub fn rejection(&mut self, bio: Bio) -> Reject {
         self.channel.submit(bio).expect_err("the bio is wrong").reason
     }
 
-    /// One round: polls, and turns the reactor for at most `nap_ns`.
+    /// Polls once; if no bio completed, turns the reactor for at most `nap_ns`.
     pub fn step(&mut self, nap_ns: u64) {
         self.channel.tick();
         let back = &mut self.back;

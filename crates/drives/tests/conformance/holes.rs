@@ -1,4 +1,4 @@
-//! What drives say of their holes: never more than a read would find, or a read that may fail.
+//! Holes that drives report: no hole where a read would find data or might fail.
 
 use std::sync::Arc;
 

@@ -39,7 +39,7 @@ fn backends() -> impl Iterator<Item = Backend> {
     BACKENDS.into_iter().filter(|backend| *backend == Backend::Epoll || has_uring())
 }
 
-/// What the drive has had to say.
+/// The drive's messages since the last call.
 fn news(rig: &Rig) -> String {
     rig.drives.volume.disks()[0].take_news().join("\n")
 }
@@ -333,7 +333,7 @@ fn a_request_that_its_server_dies_of_fails_when_the_time_is_over_and_others_go_o
     assert!(said.contains("accepts connections but answers no request"), "{said}");
     server.state.script.lock().unwrap().clear();
     std::thread::sleep(Duration::from_millis(1000));
-    // One of the forty may have been waiting still.
+    // A connection that loses its request may still have been waiting to be accepted.
     let status = rig.run(Bio::flush()).status;
     assert!([Status::Ok, Status::Offline].contains(&status));
     std::thread::sleep(Duration::from_millis(1000));

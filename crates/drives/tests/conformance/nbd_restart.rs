@@ -120,7 +120,7 @@ fn threads_without_a_connection_send_by_those_that_have_one() {
     }
 }
 
-/// One connection at a time, as a flush covers no other one; several where it does again.
+/// Without MULTI_CONN a flush covers only its own connection, so the drive uses one connection.
 #[test]
 fn an_export_that_loses_multi_conn_has_one_connection_until_it_has_that_again() {
     for backend in backends() {

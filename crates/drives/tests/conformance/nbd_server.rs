@@ -19,13 +19,13 @@ use millrace_nbd::{
 };
 use tempfile::TempDir;
 
-/// What a connection does with its `n`-th request, counted from 0, or at another moment.
+/// Behaviour of a connection: its fault and, for most, the number of the request (from 0) it hits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
     Honest,
-    /// Hangs up before a word.
+    /// Hangs up without a greeting.
     NoGreeting,
-    /// Says what no NBD server says.
+    /// Greets with bytes that no NBD server sends.
     Babble,
     /// Hangs up after the greeting, or when so many bytes of the negotiation are answered.
     HangUpAfterBytes(usize),
@@ -132,7 +132,7 @@ impl Server {
     }
 }
 
-/// One connection, if there is room for it.
+/// Serves a connection, or closes it if the limit is reached.
 fn serve(mut stream: UnixStream, state: &State) -> Option<()> {
     let copy = stream.try_clone().ok()?;
     let id = std::os::fd::AsRawFd::as_raw_fd(&copy);

@@ -33,18 +33,18 @@ pub(in crate::rbd) enum Call {
     Flush,
 }
 
-/// What a test says and sees.
+/// The fake image: behaviour set by a test, and the calls seen.
 pub(in crate::rbd) struct State {
     pub(in crate::rbd) bytes: Vec<u8>,
     pub(in crate::rbd) size_bytes: u64,
-    /// What a handle says that was open before a resize it has not heard of.
+    /// The size reported by a handle that was opened before a resize it has not noticed.
     pub(in crate::rbd) known_bytes: Option<u64>,
     pub(in crate::rbd) calls: Vec<Call>,
-    /// Another result than success.
+    /// Replaces the result of an operation; `None` is success.
     pub(in crate::rbd) verdict: Option<fn(Call) -> Option<ssize_t>>,
-    /// The call itself fails.
+    /// The error with which the call itself fails, so that no completion follows.
     pub(in crate::rbd) refusal: Option<c_int>,
-    /// Completions are kept back.
+    /// Completions are held back.
     pub(in crate::rbd) holds: bool,
     pub(in crate::rbd) features: u64,
     pub(in crate::rbd) owner: Option<String>,
@@ -54,9 +54,9 @@ pub(in crate::rbd) struct State {
     pub(in crate::rbd) gone: [bool; 2],
     /// Bytes that the parent has for the image as it is in the cluster.
     pub(in crate::rbd) overlap_bytes: u64,
-    /// Looks at the image as it is in the cluster.
+    /// Number of times that the image was opened to look at its state in the cluster.
     pub(in crate::rbd) looks: usize,
-    /// How long each takes.
+    /// Duration of each look.
     pub(in crate::rbd) look_time: std::time::Duration,
     update: Option<Update>,
     pub(in crate::rbd) watchers: Vec<String>,
@@ -164,7 +164,7 @@ impl Fake {
         back.into_iter().for_each(Held::end);
     }
 
-    /// How many are kept back.
+    /// Completions held back.
     pub(in crate::rbd) fn held(&self) -> usize {
         self.0.lock().unwrap().back.len()
     }
