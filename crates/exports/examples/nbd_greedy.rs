@@ -23,7 +23,7 @@ use millrace_nbd::wire::{OPT_EXPORT_NAME, put_option};
 use millrace_nbd::{Command, ReplyStyle, Request, encode_request};
 
 const MIB: u64 = 1 << 20;
-/// Why nothing here fails.
+/// Message of `expect`: client and server run in this process, so no call fails.
 const OWN: &str = "the server is this program's own";
 
 fn read_at(cookie: u64, offset: u64, length: u64) -> Request {
@@ -89,12 +89,12 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// What greedy clients do with their replies.
+/// Greedy clients' treatment of their replies.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Greed {
-    /// They receive nothing.
+    /// Receives nothing.
     Silent,
-    /// They receive a little now and then.
+    /// Receives a little now and then.
     Slow,
 }
 

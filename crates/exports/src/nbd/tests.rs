@@ -144,7 +144,7 @@ impl Rig {
         Rig { worker: Some(worker), shared, _dir: dir }
     }
 
-    /// One turn that does not sleep.
+    /// Runs a turn that does not sleep.
     pub(crate) fn step(&mut self) {
         self.turn(Some(Native::now())).unwrap();
     }

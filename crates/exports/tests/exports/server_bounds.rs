@@ -1,5 +1,5 @@
-//! What the server waits for and how long: clients that write before they read, read nothing or
-//! stop half-way, drives that are stuck when it stops; and what it says of its drives.
+//! Limits of the server's waits: clients that write before they read, read nothing or stop
+//! half-way, and drives that are stuck when the server stops; and counts of drives' errors.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};

@@ -237,11 +237,12 @@ fn a_group_that_waits_for_its_limit_leaves_memory_to_large_requests_of_others() 
             assert_eq!(read(&mut other, 0, 1 << 20).len(), 1 << 20);
             write(&mut other, 8 * MIB, &[1; 1 << 20]);
             let took = started.elapsed();
-            // What the group has asked for takes 16 s.
+            // The limited group's writes take 16 s in total.
             assert!(took < Duration::from_secs(1), "{took:?}: {:?}", running.server.stats());
         }
         assert!(limited.iter().any(|one| !one.is_finished()));
-        // One request for each part, and what the other client had.
+        // The limited group's account holds at most an eighth of the memory; the other client's
+        // buffers come on top.
         let stats = running.server.stats();
         assert!(stats.buffer_bytes <= 24 << 20, "{stats:?}");
         let started = Instant::now();

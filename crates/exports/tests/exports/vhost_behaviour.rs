@@ -1,6 +1,6 @@
-//! What a guest is promised: features, limits, every type of request, notifications, bases.
+//! The guest's interface: features, limits, every type of request, notifications, ring bases.
 //!
-//! Every test runs on both back ends where the way to the kernel could matter.
+//! Every test runs on both back ends where the path to the kernel could matter.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
@@ -476,7 +476,7 @@ fn a_frontend_that_has_not_asked_for_the_size_is_told_of_it_when_it_enables_its_
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         guest.wire.must(code::SET_BACKEND_REQ_FD, &[], &[theirs.as_fd()]);
         ours.set_nonblocking(true).unwrap();
-        // What is told is told before the answer.
+        // The device sends its message before its answer, so a read without waiting finds it.
         let told = || std::io::Read::read(&mut &ours, &mut [0; 64]).unwrap_or(0);
         if asks {
             config(&guest);
@@ -580,7 +580,7 @@ fn the_base_is_told_when_all_is_answered_and_the_ring_goes_on_from_there() {
             control.clear_rules();
             assert_eq!(base, 16 * (round + 1));
             assert_eq!(guest.used_idx(0), base, "answered before the base was told");
-            // What is offered while it is stopped is not touched.
+            // Requests offered while the ring is stopped are not touched.
             guest.rings[0].used = base;
             guest.start(0, 64, base);
         }
@@ -630,7 +630,7 @@ fn descriptors_for_notifications_are_exchanged_while_a_ring_runs() {
             guest.notify(code::SET_VRING_ERR, 0, error.as_fd());
             let ring = &mut guest.rings[0];
             (ring.call, ring.kick, ring.err) = (call, kick, error);
-            // It wants an interrupt with the next answer.
+            // The guest asks for an interrupt with the next answer.
             let next = ring.used;
             guest.memory.put_u16(AVAIL + 132, next);
             guest.write(0, round, &[round as u8; 512]);

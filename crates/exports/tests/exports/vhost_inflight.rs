@@ -67,11 +67,11 @@ fn exactly_what_was_in_flight_is_done_again_and_in_order() {
         order.into_iter().for_each(|slot| write(&mut guest, 0, slot));
         write(&mut guest, 1, 20);
         until("all stick", || control.struck() == 8);
-        // One that came later and is done.
+        // A later read completes while the writes stick.
         guest.submit(0, 18, (IN, 4), (guest.data + 0x10_0000, 512));
         guest.wait(0, 1);
         assert_eq!(guest.memory.get(guest.data + 0x10_0000, 1), [5]);
-        // It dies: nobody ever releases what sticks.
+        // The device dies: the stuck requests are never released.
         std::mem::forget(first.server.take());
 
         let next = Export::of(backend, &[in_order()], |_| {});
@@ -531,7 +531,7 @@ fn a_device_that_is_killed_under_load_loses_no_request_and_answers_none_twice() 
     assert!(guest.set_inflight(&inflight));
     guest.share();
     guest.start(0, 64, 0);
-    // What each slot wrote last, and whether it is under way.
+    // The version that each slot wrote last, and if the slot's write is in flight.
     let mut versions = [0u8; SLOTS as usize];
     let mut busy = [false; SLOTS as usize];
     let mut done = 0;

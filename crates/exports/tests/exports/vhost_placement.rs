@@ -42,7 +42,8 @@ fn a_thread_on_the_cpu_of_its_guest_does_not_poll_in_vain() {
             });
             let stats = export.threads()[0].thread;
             assert!(stats.poll_misses < IOS / 16, "{backend:?} {wait:?}: {stats:?}");
-            // Those that found out that the guest keeps the CPU took a time slice each.
+            // Polls beside a guest that keeps the CPU cost a time slice each, until the thread
+            // stops polling.
             let found_out_ns = 300_000_000;
             let turns_ns = (stats.poll_hits + stats.poll_misses) * 30_000;
             assert!(stats.poll_ns < found_out_ns + turns_ns, "{backend:?} {wait:?}: {stats:?}");

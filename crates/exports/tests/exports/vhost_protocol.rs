@@ -22,7 +22,7 @@ const PROTOCOL_FEATURES: u64 = 1 << 30;
 const CONFIG: u64 = 1 << 9;
 const RESET: u64 = 1 << 13;
 
-/// What a frontend may say.
+/// Messages of a frontend.
 #[derive(Debug, Clone)]
 enum Message {
     Owner,
@@ -83,12 +83,12 @@ fn message() -> impl Strategy<Value = Message> {
 #[derive(Default, Clone, Copy)]
 struct Ring {
     size: u32,
-    /// Whether its addresses are in the memory.
+    /// `Some(true)` if the ring's addresses lie within the memory.
     addresses: Option<bool>,
     served: bool,
 }
 
-/// What has been said so far.
+/// The device's state after the messages so far, as the protocol defines it.
 #[derive(Default)]
 struct Model {
     owned: bool,
@@ -99,7 +99,7 @@ struct Model {
 }
 
 impl Model {
-    /// Whether the device takes it.
+    /// Must the device accept the message?
     fn takes(&mut self, message: &Message) -> bool {
         match *message {
             Message::Owner => {
@@ -217,7 +217,7 @@ fn say(guest: &Guest, message: &Message) -> bool {
     }
 }
 
-/// Whether the device is still there: it answers.
+/// Does the device still answer?
 fn answers(wire: &Wire) -> bool {
     if !wire.send(code::GET_FEATURES, VERSION, &[], &[]) {
         return false;
@@ -495,7 +495,8 @@ fn a_new_frontend_starts_with_a_cache_and_one_that_comes_back_with_what_it_set()
         assert!(control.power_cut(1) > 0, "of 128 sectors in a cache some are lost");
         set(&guest, 0);
         drop(guest);
-        // One that comes back says its guest's features first, and asks if it is told of a change.
+        // A frontend that comes back sends its guest's features first, and asks for the notice of
+        // changes.
         let mut guest = hello();
         guest.set_up(&[64], |offered| offered);
         assert_eq!(switch(&guest), 0);

@@ -16,7 +16,8 @@ use millrace_reactor::Backend;
 
 const SPEC: &str = "ram:size=16m";
 
-/// What a guest does to its only ring must break it, with this text; then a reset mends it.
+/// Checks that `what`, done by a guest to queue 0, breaks that ring with this message, and that a
+/// reset repairs it.
 fn breaks(text: &str, mut what: impl FnMut(&mut Guest)) {
     for backend in BACKENDS {
         let export = Export::of(backend, &[volume(SPEC), volume(SPEC)], |_| {});
@@ -146,7 +147,7 @@ fn a_head_that_is_made_available_twice_breaks_its_ring() {
         export.until_said("descriptor 0 was made available while it was in flight");
         control.clear_rules();
         control.release_stuck();
-        // What was in flight is answered all the same.
+        // The request in flight is answered all the same.
         assert_eq!(guest.wait(0, 1), [(0, 513)]);
         guest.reset();
         guest.write(0, 0, &[1; 512]);

@@ -222,7 +222,7 @@ fn a_pool_knows_its_thread() {
 fn the_ring_knows_regions_of_up_to_2_mib() {
     let reactor = Reactor::new(Config::default()).unwrap();
     let mut own = BufferPool::new(MemoryBudget::new(128 * MIB, 4), reactor.handle(), 0, 0);
-    // Whether the ring takes such regions at all is for the system to say.
+    // The system decides if the ring registers such regions at all.
     let mut takes = None;
     for (len, small) in [(4 * KIB, true), (512 * KIB, true), (2 * MIB, true), (4 * MIB, false)] {
         let buffer = own.take(waiter(0, 0, len), MemoryPart::Window).unwrap();

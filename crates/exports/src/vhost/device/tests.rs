@@ -1,4 +1,4 @@
-//! What a frontend may ask for in vain, and what the device remembers of what was refused.
+//! Requests of a frontend that a device refuses, and the state that it keeps after a refusal.
 #![allow(clippy::unwrap_used)] // Tests may.
 
 use std::os::unix::net::UnixStream;

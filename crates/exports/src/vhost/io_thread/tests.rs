@@ -237,7 +237,7 @@ fn a_kick_ends_a_sleep_and_is_counted() {
     bench.add(0, SIZE, |parts| parts.notifiers.kick = Some(kick));
     for round in 1..3 {
         rustix::io::write(&ours, &1u64.to_ne_bytes()).unwrap();
-        // It may wake for something else before.
+        // The thread may wake for another reason first.
         until("the kick is seen", || {
             bench.thread.sleep(Some(Native::now() + LONG_NS)).unwrap();
             assert_eq!(bench.played.used(0)[0], 1, "kicks are suppressed after a sleep");
@@ -338,7 +338,7 @@ fn a_queue_that_stops_says_its_base_when_it_is_empty_and_lets_go_of_all() {
     assert_eq!((bench.thread.queues.len(), bench.queue(0).number), (2, 2));
 }
 
-/// What a thread of so many says at its end, and what is left of its guest's memory.
+/// Ends a thread that is one of `threads`; returns its error messages and its guest's memory.
 fn finish(mut bench: Bench, threads: u16, drain_ns: u64) -> (Vec<String>, Weak<GuestMemory>) {
     bench.settle();
     let memory = Arc::downgrade(bench.queue(0).memory());

@@ -152,7 +152,7 @@ proptest! {
             prop_assert!(inside, "{part:?}");
         }
         if let Some(plain) = ring.walk_plain(head, &guest.memory) {
-            // What is taken for plain is what the long way finds.
+            // A chain taken for plain must match the full walk.
             prop_assert!(walked.is_ok());
             let (readable, writable) = lengths(&chain);
             let data = u64::from(plain.data.len_bytes);
@@ -226,8 +226,8 @@ fn an_event_is_passed_or_not_around_the_end_of_the_index_as_in_its_middle() {
     }
 }
 
-/// What the short way makes of a ring whose table this is, which must be what the long way makes of
-/// it, in memory; whether it is anything.
+/// Compares `walk_plain` with the full walk of a descriptor table in `guest`'s memory. Returns true
+/// if the chain is plain.
 fn short_way(guest: &Guest, indirect: bool) -> bool {
     let ring = guest.ring(RingFeatures { event_idx: true, indirect });
     let mut chain = DescriptorChain::default();

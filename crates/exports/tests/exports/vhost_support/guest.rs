@@ -347,7 +347,7 @@ impl Guest {
         (word(0), word(4))
     }
 
-    /// One request from beginning to end; its status.
+    /// Submits a request and waits for it; returns its status.
     pub fn request(&mut self, q: usize, kind: u32, sector: u64, data: (u64, u32)) -> u8 {
         self.submit(q, 0, (kind, sector), data);
         assert_eq!(self.wait(q, 1)[0].0, 0);

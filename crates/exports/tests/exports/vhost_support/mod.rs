@@ -124,7 +124,7 @@ impl Export {
         }
     }
 
-    /// What all its queues did.
+    /// The sum of the counters of all queues.
     pub fn stats(&self) -> QueueStats {
         let mut sum = QueueStats::default();
         let threads = self.threads();

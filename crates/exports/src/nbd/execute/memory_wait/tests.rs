@@ -14,7 +14,7 @@ struct Trial {
     _clients: Vec<UnixStream>,
 }
 
-/// Why a request has no buffer.
+/// The reason for which a request has no buffer.
 #[derive(Debug, PartialEq)]
 enum Without {
     Waits,

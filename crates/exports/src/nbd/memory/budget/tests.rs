@@ -169,7 +169,8 @@ fn region_is_counted_only_if_it_is_somebodys_turn_and_fits() {
     assert!(budget.admit(large, MemoryPart::Shared, 32 * MIB));
 }
 
-/// One of several threads, each with a connection whose requests come one after the other.
+/// Sends requests of many sizes one after the other over a connection; returns how many were done.
+/// Several threads run this at once.
 fn worker(budget: &MemoryBudget, thread: usize, rings: &AtomicU64, deadline: Instant) -> usize {
     let sizes = [300 * KIB, 4 * KIB, 32 * MIB, MIB, 8 * MIB, 64 * KIB];
     let ring = |budget: &MemoryBudget| {

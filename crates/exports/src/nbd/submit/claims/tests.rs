@@ -1,4 +1,4 @@
-//! Which writes are entered in their volume's ranges, without any drive.
+//! Writes that are entered in their volume's ranges, without any drive.
 
 use millrace_block::Op;
 

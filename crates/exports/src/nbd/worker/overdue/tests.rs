@@ -1,4 +1,4 @@
-//! Which requests are overdue at which look, and what becomes of them, without any drive.
+//! Requests that are overdue at each look, and their further course, without any drive.
 
 use millrace_block::Op;
 

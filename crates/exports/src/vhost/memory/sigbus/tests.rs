@@ -99,7 +99,7 @@ fn neighbours_of_a_mapping_stay_as_they_are_and_so_does_the_next_one_in_its_plac
     assert_eq!((place.read(16 * PAGE - 1), place.read(32 * PAGE)), (1, 2));
     assert!((0..8).all(|page| place.read(starts[0] + page * PAGE) == 3));
     assert!((0..8).all(|page| place.read(starts[1] + page * PAGE) == 0), "all of it, at once");
-    // What still writes to the file's pages does no harm to what is here now.
+    // Writes to the file no longer reach the mapping, which was replaced by anonymous pages.
     files[1].write_all_at(&[9; 8], 0).unwrap();
     assert_eq!(place.read(starts[1]), 0);
     drop(guards);
@@ -166,7 +166,7 @@ fn where_there_is_no_memory_for_all_of_a_mapping_as_much_as_there_is_for_is_repl
     std::thread::spawn(body).join().unwrap();
 }
 
-/// What handled SIGBUS before in a process of this test.
+/// Environment variable that tells the child which SIGBUS handler to install first.
 const BEFORE: &str = "MILLRACE_TEST_SIGBUS";
 
 extern "C" fn plain(signal: i32) {

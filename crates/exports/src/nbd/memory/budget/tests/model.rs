@@ -176,7 +176,7 @@ impl World {
         }
     }
 
-    /// One step of a client, if it can take it; returns true if it did.
+    /// Takes a step of a client. Returns false if the client's state does not allow it.
     fn step(&mut self, (step, client, size, group): (u8, usize, usize, u16)) -> bool {
         let account = (group < 3).then_some(GroupAccount { group: GroupId(group), is_read: true });
         let (thread, bytes) = (client % THREADS, SIZES[size]);
