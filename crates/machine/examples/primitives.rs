@@ -96,7 +96,7 @@ pair!(line_held(line: NativeLine | UnsafeCell<u64>, value):
     // SAFETY: as above.
     unsafe { *line.get() ^= value });
 
-/// What "no locked instruction" means: a load, an addition and a store.
+/// The expected code of an addition without a locked instruction: a load, an addition and a store.
 #[inline(always)]
 fn add_by_hand(counter: &AtomicU64, value: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(value), Ordering::Relaxed);

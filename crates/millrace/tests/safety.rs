@@ -48,7 +48,7 @@ fn within(body: impl FnOnce() + Send + 'static) {
     thread.join().unwrap();
 }
 
-/// Whether a call panics.
+/// Does the call panic?
 fn panics<T>(call: impl FnOnce() -> T) -> bool {
     catch_unwind(AssertUnwindSafe(call)).is_err()
 }
@@ -332,13 +332,13 @@ fn a_volume_that_was_not_opened_is_an_error() {
     assert_eq!(error.to_string(), "no volume typo was opened");
 }
 
-/// What a faulty drive does, for good or until it is told otherwise.
+/// Modes of a faulty drive, in force until changed.
 const WORKS: u8 = 0;
 const PANICS_AT_REQUESTS: u8 = 1;
 const PANICS_AFTER_NAMING: u8 = 2;
 const HOLDS: u8 = 3;
 
-/// A drive without data that does what it is told.
+/// A drive without data in one of the modes above.
 struct Faulty(Arc<AtomicU8>);
 
 impl Faulty {
@@ -394,7 +394,7 @@ impl DriverQueue<Native> for FaultyQueue {
 #[test]
 fn a_panic_of_a_driver_goes_to_the_caller_and_loses_that_batch_only() {
     for fault in [PANICS_AT_REQUESTS, PANICS_AFTER_NAMING] {
-        // One bio takes another way than several that do not follow each other.
+        // A single bio takes another path than several that are no neighbours.
         for bios in [1, 3] {
             within(move || {
                 let faults = Arc::new(AtomicU8::new(fault));

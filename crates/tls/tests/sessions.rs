@@ -327,7 +327,7 @@ fn odd_ca(folder: &Path, name: &str, key: &str) -> Option<(Identity, Identity)> 
     Some((identity(name), identity(&format!("{name}-of"))))
 }
 
-/// What openssl makes where nobody asks for names, before its version 3.4.
+/// Before version 3.4, openssl makes certificates of version 1 if no extensions are asked for.
 #[test]
 fn a_certificate_of_version_1_is_named_with_what_to_do_on_either_side() {
     let folder = tempfile::tempdir().unwrap();
@@ -478,7 +478,7 @@ fn every_file_that_cannot_be_used_is_named_with_the_reason() {
     let older = "-----BEGIN EC PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,00\n\n\
                  AAAA\n-----END EC PRIVATE KEY-----\n";
     let older = write("older.pem", older);
-    // Which would wait for somebody who writes.
+    // A named pipe would block its reader until a process writes to it.
     let fifo = authority.folder().join("fifo");
     assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
     let folder = authority.folder().to_owned();

@@ -96,7 +96,7 @@ fn threads_have_queues_of_their_own_and_one_too_many_is_told_what_to_do() {
             assert_eq!(refused.to_string(), text);
             all_open.wait();
         });
-        // They are gone, and their queues are free.
+        // The threads have ended, and their queues are free.
         work(&mut open(&volume), 0);
     });
 }

@@ -21,7 +21,7 @@ use rustix::fs::{FlockOperation, flock};
 #[derive(Debug, Clone)]
 struct Step {
     volumes: Vec<bool>,
-    /// Whether the second volume's export has a group, and its weight.
+    /// Weight of the group of the second volume's export; `None` without a group.
     group: Option<u32>,
     second_listener: bool,
     fair: bool,
@@ -148,7 +148,7 @@ fn config(dir: &Path, step: &Step) -> ServeConfig {
     config
 }
 
-/// What is there of a server, from outside: sockets, and files that are locked.
+/// Checks that the server's settings, sockets and locked files are exactly those of `config`.
 fn is_as(server: &Server, config: &ServeConfig, dir: &Path) {
     let volumes: Vec<&str> = server.opened().volumes.iter().map(|one| one.name()).collect();
     assert!(volumes.iter().copied().eq(config.volumes.iter().map(|one| one.name.as_str())));

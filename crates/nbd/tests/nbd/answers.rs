@@ -1,4 +1,4 @@
-//! What a client makes of a server's answers: good ones, and those that break the protocol.
+//! A client's treatment of a server's answers: valid ones, and those that break the protocol.
 
 use millrace_nbd::client::{
     Answer, AnswerError, Answers, ClientHandshake, ClientProgress, Payload,

@@ -13,7 +13,7 @@ use millrace_nbd::{
     Verdict, Wanted, check,
 };
 
-/// What is wrong with an export after a change, if something is.
+/// The error of an export after a change; `None` if it is valid.
 fn wrong(change: impl FnOnce(&mut ExportInfo)) -> Option<&'static str> {
     let mut export = disk();
     change(&mut export);
@@ -265,7 +265,7 @@ fn chunk(style: ReplyStyle, kind: u16, length: u64, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Whether a client takes it.
+/// Does a client accept this chunk?
 fn takes(style: ReplyStyle, kind: u16, length: u64, payload: &[u8]) -> bool {
     match parse_reply(&chunk(style, kind, length, payload), style) {
         Ok(ReplyParsed::Reply { .. }) => true,

@@ -206,7 +206,7 @@ fn contexts_need_structured_replies_a_known_export_and_sound_lengths() {
     }
 }
 
-/// What a session has selected after these sets and a GO for `disk`.
+/// Id of `base:allocation` after these SET_META_CONTEXT options and a GO for `disk`.
 fn selected(sets: &[(&str, &[&str])]) -> Option<u32> {
     let mut options = vec![(OPT_STRUCTURED_REPLY, vec![])];
     for (name, queries) in sets {

@@ -1,4 +1,4 @@
-//! What the order of events is, what is an error, and that nothing is lost.
+//! The reader's order of events, its errors, and that no event is lost.
 
 use super::*;
 use millrace_block::blktrace::{EventCode, NotifyKind};

@@ -1,4 +1,4 @@
-//! What the conformance tests share: a reactor with one inbox, and small system calls.
+//! Support of the conformance tests: a reactor with one inbox, and small system calls.
 //!
 //! `Rig` drives a reactor until a completion comes, with a limit of 10 s so that a lost one fails
 //! the test instead of hanging it. `both!` runs each function on both back ends.

@@ -112,7 +112,7 @@ fn plaintext_arrives_in_memory_of_any_size() {
     }
 }
 
-/// What a record is about, its content, and the words and the alert that it earns.
+/// A record's type and content, and the error text and the alert that it must cause.
 type WrongRecord = (u8, Vec<u8>, &'static str, Option<AlertDescription>);
 
 fn wrong_records() -> Vec<WrongRecord> {
@@ -353,7 +353,8 @@ fn rustls_reads_what_is_sealed_here_and_keys_change_on_either_side() {
     assert!(records(&mut server).sealing.records <= 3);
 }
 
-/// What a client sends behind its handshake in the same packet is not rustls's to answer.
+/// A client may send records behind its handshake in the same packet; they are ours to decrypt, not
+/// rustls's.
 #[test]
 fn keys_change_in_the_packet_that_ends_the_handshake() {
     let sides = Sides::new();
