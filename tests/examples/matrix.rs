@@ -81,10 +81,10 @@ const SHORT: [(&str, &str, &str, u32, u32); 12] = [
 const FILE_BYTES: u64 = 1 << 30;
 /// Bytes that are used where a cache is to hold them.
 const HOT_BYTES: u64 = 128 << 20;
-/// How long a server may take to listen, and a run to end beside its length.
+/// Longest time for a server to start listening, and for a run to end after its length.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What is measured in a row.
+/// A cell of the table: a workload and its parameters.
 #[derive(Debug, Clone, Copy)]
 struct Cell {
     work: &'static str,
@@ -94,7 +94,7 @@ struct Cell {
     jobs: u32,
 }
 
-/// What a run gave.
+/// Results of a run.
 #[derive(Debug, Clone, Copy)]
 struct Sample {
     iops: f64,
@@ -102,7 +102,7 @@ struct Sample {
     cpu_us: f64,
 }
 
-/// How long runs are, and where.
+/// Length and number of runs, and the folder for their files.
 struct Setting {
     seconds: u64,
     rounds: usize,
@@ -325,7 +325,7 @@ fn bench(cell: &Cell, setting: &Setting, target: &[String]) -> Result<(Sample, f
     Ok((sample, number("total_ios")))
 }
 
-/// One run of a side: 0 is ours.
+/// Runs a cell on a side: 0 is millrace, others are its competitors.
 fn run_side(
     cell: &Cell,
     setting: &Setting,

@@ -102,7 +102,8 @@ fn parse(words: &[String]) -> Result<Arguments, String> {
     Ok(arguments)
 }
 
-/// Whether there is such a machine, before anything is run; what the program says if not.
+/// Checks, before anything is run, that the machine's model exists; the error is the program's own
+/// message.
 fn check_machine(rig: &Rig) -> Result<(), String> {
     let Some(machine) = &rig.machine else { return Ok(()) };
     let mut bench = millrace_lab();

@@ -102,7 +102,7 @@ fn is_fresh(binary: &Path, workspace: &Path, sources: &[&str]) -> bool {
     manifest.is_some_and(|time| time <= built) && !sources.iter().any(has_newer)
 }
 
-/// Whether a source file or manifest below `dir` changed after `time`; tests do not count.
+/// Did a source file or manifest below `dir` change after `time`? Tests do not count.
 fn has_newer(dir: &Path, time: SystemTime) -> bool {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).any(|path| {

@@ -19,7 +19,7 @@ use crate::process::{create, run_within};
 /// Longest that any command of the cluster may take.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How many ports the OSD may choose from; it takes seven.
+/// Number of ports that the OSD may choose from; it takes seven.
 const PORTS: u16 = 400;
 
 const SETTINGS: &str = "\

@@ -18,17 +18,17 @@ use crate::raw_nbd::{FLUSH, READ, RawNbd, WRITE, flagged_request};
 pub struct ClientIo {
     /// An NBD command.
     pub command: u16,
-    /// Its flags.
+    /// Flags of the command.
     pub flags: u16,
-    /// Bytes of each.
+    /// Bytes of each I/O.
     pub len_bytes: u32,
-    /// How many are under way.
+    /// Number of I/Os in flight.
     pub depth: u64,
     /// Time between an answer and the next request.
     pub pause: Duration,
-    /// Offsets are multiples of this, and `skew` more.
+    /// Offsets are multiples of this, plus `skew`.
     pub align: u64,
-    /// What offsets are off a multiple.
+    /// Distance of offsets from a multiple of `align`, in bytes.
     pub skew: u64,
 }
 
@@ -46,7 +46,8 @@ impl ClientIo {
         ClientIo { command: WRITE, ..ClientIo::read(len_bytes, depth) }
     }
 
-    /// Keeps them under way until it is over; how long each took. What is under way then is left.
+    /// Keeps the I/Os in flight until `over` is set, and abandons the last ones. Returns the time
+    /// that each completed I/O took.
     ///
     /// # Panics
     /// If the daemon refuses the client, or an I/O fails.
@@ -64,7 +65,7 @@ impl ClientIo {
 struct IoClient<'a> {
     io: &'a ClientIo,
     connection: RawNbd,
-    /// When what is under way was sent, by cookie.
+    /// Send times of I/Os in flight, by cookie.
     sent: HashMap<u64, Instant>,
     took: Vec<Duration>,
 }
@@ -86,7 +87,7 @@ impl IoClient<'_> {
     fn send(&mut self, number: u64) -> io::Result<()> {
         let io = self.io;
         let room = self.connection.size_bytes() - u64::from(io.len_bytes) - io.skew;
-        // A flush is of no place.
+        // A flush has no offset.
         let offset = match io.command {
             FLUSH => 0,
             _ => number * 7919 % (room / io.align).max(1) * io.align + io.skew,

@@ -49,12 +49,12 @@ pub struct Guest {
     dir: TempDir,
 }
 
-/// How QEMU meets the server of a guest's disk.
+/// QEMU's connection to the server of a guest's disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Meeting {
-    /// It connects anew when the server has gone.
+    /// Reconnects when the server has gone.
     Again,
-    /// It connects once, and the disk is in a slot from which it can be unplugged.
+    /// Connects once; the disk is in a slot from which it can be unplugged.
     OnceToASlot,
 }
 
@@ -160,18 +160,18 @@ impl Guest {
 
     /// Starts one line of shell, to be ended by [`Guest::finish`] with the same name.
     pub fn start(&mut self, name: &str, command: &str) {
-        // One of this name may have run before.
+        // An earlier command may have had this name.
         self.succeed(&format!("rm -f /tmp/{name}.status"));
         let line = format!("(({command}) >/tmp/{name}.log 2>&1; echo $? >/tmp/{name}.status) &");
         self.succeed(&line);
     }
 
-    /// Whether what was started as `name` still runs.
+    /// Does the command started as `name` still run?
     pub fn is_running(&mut self, name: &str) -> bool {
         self.run_within(&format!("test -s /tmp/{name}.status"), COMMAND_LIMIT).0 != 0
     }
 
-    /// Waits for what was started as `name`, which must succeed, and returns what it printed.
+    /// Waits for the command started as `name`, which must succeed, and returns its output.
     ///
     /// # Panics
     ///
@@ -243,7 +243,7 @@ fn spawn(image: &Image, socket: &Path, dir: &Path, meeting: Meeting) -> Child {
     command.spawn().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"))
 }
 
-/// How QEMU is told to connect anew every second, which has changed with 9.2.
+/// QEMU's option to reconnect every second; its name changed with 9.2.
 fn reconnect() -> &'static str {
     let output = run(Command::new("qemu-system-x86_64").arg("--version"));
     match version(&String::from_utf8_lossy(&output.stdout)) >= Some((9, 2)) {

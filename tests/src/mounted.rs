@@ -226,10 +226,10 @@ impl Drop for Loop {
     }
 }
 
-/// Why this machine lets nobody mount, if so.
+/// The reason for which this machine allows no mounts, if it does not.
 ///
 /// # Panics
-/// If what asks cannot be run.
+/// If a program needed for the check cannot be run.
 #[must_use]
 pub fn obstacle() -> Option<String> {
     let user = succeed(Command::new("id").arg("-u"));

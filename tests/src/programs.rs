@@ -49,7 +49,7 @@ impl Kind {
         }
     }
 
-    /// How much faster \[FALCON\]'s design was than Linux's path, with the program itself.
+    /// \[FALCON\]'s speed-up over Linux's path, measured with the program itself.
     #[must_use]
     pub fn paper(self) -> f64 {
         match self {

@@ -115,7 +115,7 @@ impl Writer {
         category::FS | kinds[self.random.below(kinds.len() as u64) as usize]
     }
 
-    /// One I/O up to the driver; others may finish meanwhile.
+    /// An I/O up to its dispatch to the driver; other I/Os may complete meanwhile.
     fn io(&mut self) {
         let sectors = 1 + self.random.below(32) as u32;
         let mut of = Record {

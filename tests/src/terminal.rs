@@ -78,11 +78,11 @@ impl Terminal {
         stdin.write_all(keys.as_bytes()).expect("the program reads its terminal");
     }
 
-    /// How the program ended.
+    /// The program's exit status.
     ///
     /// # Panics
     ///
-    /// When it goes on for 30 s.
+    /// If the program still runs after 30 s.
     pub fn wait(&mut self) -> ExitStatus {
         let ended = || self.child.try_wait().expect("the child is ours to wait for");
         poll_within(TIMEOUT, ended).unwrap_or_else(|| panic!("still running: {}", self.written()))

@@ -24,14 +24,14 @@ static FIRST: Mutex<Option<Backtrace>> = Mutex::new(None);
 static TURN: Mutex<()> = Mutex::new(());
 
 thread_local! {
-    /// Whether this thread's calls count, once that was decided.
+    /// Do this thread's calls count? `None` until decided.
     static COUNTED: Cell<Option<bool>> = const { Cell::new(None) };
 }
 
 /// The system's allocator, with a count of its calls.
 #[derive(Debug)]
 pub struct Counting {
-    /// Which threads count besides the caller; without it, the caller alone.
+    /// Selects the threads that count; without it, only the caller of `calls_in` counts.
     is_counted: Option<fn() -> bool>,
 }
 

@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 const READY: &str = "<<<ready>>>";
 const STATUS: &str = "<<<status ";
 
-/// Why no answer came.
+/// The reason for which no answer came.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Silence {
-    /// The time was over.
+    /// The time limit passed.
     TimedOut,
     /// The guest has ended.
     Ended,

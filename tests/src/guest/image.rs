@@ -1,8 +1,8 @@
-//! What a guest boots: Debian's kernel, and an initial RAM file system made for it on the spot.
+//! The guest's boot image: Debian's kernel, and an initial RAM file system made on the spot.
 //!
 //! Owns a folder with the archive: busybox, the kernel's modules, e2fsprogs, fio, blkdiscard with
-//! the libraries that they need, and `init.sh`. Called by the tests, before anything is started;
-//! calls `kernel`, `cpio` and `ldd`. Nothing of it outlives its owner.
+//! the libraries that they need, and `init.sh`. Called by the tests before anything is started;
+//! calls `kernel`, `cpio` and `ldd`. The folder is removed with its owner.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};

@@ -17,8 +17,9 @@ const NBD: &str = "type=nbd,id=nbd,node-name=disk,name=v,writable=on";
 const VM: &str = "type=vhost-user-blk,id=vm,node-name=disk,writable=on,num-queues=2,\
                   addr.type=unix";
 
-/// What millrace is told to serve the file `disk` of `dir` as the module says, on `backend`. It
-/// ends in the `[[export]]` section: more of its keys may be appended.
+/// A configuration of millrace that serves the file `disk` of `dir` as the module describes, on
+/// `backend`. The text ends within the `[[export]]` section, so that more of its keys may be
+/// appended.
 #[must_use]
 pub fn config(dir: &Path, backend: &str) -> String {
     let dir = dir.display();

@@ -1,4 +1,5 @@
-//! What programs copy, pack and unpack: a long file, a tree of many small ones, and its archive.
+//! Files that programs copy, pack and unpack: a long file, a tree of many small ones, and its
+//! archive.
 //!
 //! Sizes are drawn from a fixed seed, so that each run has the same files. Called by `volume` and
 //! `guest`.
@@ -15,7 +16,7 @@ use crate::serving::{pattern, succeed};
 const FILES_A_DIR: u32 = 20;
 const FILE_BYTES_MAX: f64 = 1024.0 * 1024.0;
 
-/// How much there is to do.
+/// Amounts of data for the programs.
 #[derive(Debug, Clone, Copy)]
 pub struct Amounts {
     /// Size of the file that is copied, in MiB.

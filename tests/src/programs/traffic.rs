@@ -1,4 +1,4 @@
-//! `Traffic`: what a recording of a program holds: how many I/Os, how large, in which order.
+//! Statistics of a program's recorded I/O: how many I/Os, how large, in which order.
 //!
 //! Counts the lines with Q that `millrace trace show` prints. Pure but for that command. Called by
 //! the parent's callers.
@@ -12,7 +12,7 @@ use crate::traces::shown;
 /// ahead in one file and writes another one does both in order.
 const STREAMS: usize = 16;
 
-/// What a program's I/Os are like.
+/// Statistics of a program's I/Os.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// All of them: reads, writes, flushes and discards.

@@ -19,7 +19,7 @@ use crate::{Daemon, client, millrace_lab, tempdir};
 /// Most bytes of a bio and of a read-ahead, in KiB.
 pub(super) const BIO_KIB: u32 = 1024;
 pub(super) const READ_AHEAD_KIB: u32 = 128;
-/// How long a modelled program is measured; it is recorded from its begin.
+/// Length of a modelled program's run, which is recorded from the start.
 const MODEL_RUNTIME: &str = "200ms";
 
 /// Recordings of programs, in the folder of the daemon that wrote them, which goes with this.
