@@ -1,7 +1,8 @@
-//! What a cache promises: flushed data survive a kill, a clean stop loses nothing, errors are said.
+//! Guarantees of a cache: flushed data survive a kill, a clean stop loses nothing, errors are
+//! reported.
 //!
-//! File drives under a cache; the daemon is killed and started again, with a cache and without one,
-//! and what is there is compared with the model of `durability` and with the files themselves.
+//! File drives under a cache; the daemon is killed and started again, with a cache and without one.
+//! The contents are compared with the model of `durability` and with the files themselves.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -27,12 +28,12 @@ const KILLS: u64 = 10;
 /// A cache whose flusher has no reason of its own to write.
 const LAZY: &str = "size = \"16m\"\ndirty-age = \"1h\"";
 
-/// One file drive in `dir`.
+/// Spec of a file drive in `dir`.
 fn file(dir: &Path, keys: &str) -> String {
     format!("file:path={}/d0,size=4m{keys}", dir.display())
 }
 
-/// What the file in `dir` holds.
+/// Bytes of the drive's file in `dir`.
 fn bytes_at(dir: &Path, offset: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     fs::File::open(dir.join("d0")).unwrap().read_exact_at(&mut bytes, offset).unwrap();
@@ -250,7 +251,8 @@ fn a_daemon_that_is_asked_to_stop_writes_all_that_is_dirty() {
 fn a_stop_waits_for_slow_drives_as_long_as_they_go_on() {
     let dir = tempdir();
     let path = dir.path().display();
-    // One write at a time, 50 a second: 14 s for all; else a stop takes 11.5 s at most.
+    // One write at a time, 50 a second, takes 14 s for all pages; without progress a stop gives up
+    // after 11.5 s.
     let slow = format!("fault:drive=(file:path={path}/d0,size=64m),latency=20ms,op=write");
     let text = config(&[slow], LAZY).replace("drives = ", "queue-depth = 1\ndrives = ");
     let mut daemon = Daemon::start(&text, &["s", "c"]);
@@ -273,7 +275,7 @@ fn hang_up_after_writes(daemon: &Daemon, count: u64) {
         let (at, data) = (number << 20, pattern(1 << 20, number));
         raw.send(&[raw_nbd::request(raw_nbd::WRITE, number, at, 1 << 20), data].concat()).unwrap();
     }
-    // The server has read them.
+    // Gives the server time to read them.
     thread::sleep(Duration::from_millis(500));
 }
 
@@ -281,7 +283,8 @@ fn hang_up_after_writes(daemon: &Daemon, count: u64) {
 fn a_stop_loses_nothing_of_a_cache_that_is_full_while_more_is_written() {
     let dir = tempdir();
     let path = dir.path().display();
-    // What is dirty stays as much as it may be for longer than a drive may complete nothing.
+    // The amount of dirty data stays at its limit for longer than a drive may go without a
+    // completion.
     let slow = format!("fault:drive=(file:path={path}/d0,size=128m),latency=500ms,op=write");
     let mut daemon = Daemon::start(&config(&[slow], "size = \"16m\""), &["s", "c"]);
     let mut raw = RawNbd::connect(&daemon.dir().join("s"), "v").unwrap();
@@ -377,7 +380,7 @@ fn a_drive_that_takes_no_writes_fails_them_once_memory_is_full_and_the_stop_says
     let failed = failed.count();
     assert!((64 - 16..64).contains(&failed), "16 pages fit, {failed} of 64 failed");
     assert_eq!(flush(&mut client), Some(Errno::Eio));
-    // What was acknowledged is read, though the drive never took it.
+    // Acknowledged data can be read, although the drive never took them.
     let read = call(&mut client, &request(Command::Read, 0, 8), vec![0; 4096]).unwrap();
     assert!(read.errno.is_none() && read.buffer == pattern(4096, 0));
     assert_eq!(daemon.try_wait(), None);
@@ -502,7 +505,7 @@ fn a_drive_that_is_stuck_leaves_writers_to_others_their_room() {
     for page in 2048..2176 {
         assert_eq!(write(&mut client, page * 8, &pattern(4096, page), 0), None);
     }
-    // One that is durable waits for no drive but its own.
+    // A durable write waits only for its own drive.
     assert_eq!(write(&mut client, 3000 * 8, &pattern(4096, 3000), CMD_FLAG_FUA), None);
     assert_eq!(bytes_at(dir.path(), 952 * 4096, 4096), pattern(4096, 3000));
     assert_eq!(daemon.try_wait(), None);
@@ -533,7 +536,7 @@ fn reads_that_a_drive_leaves_unanswered_hold_nobody_of_another() {
     for page in 0..512 {
         assert_eq!(write(&mut client, page * 8, &pattern(4096, page), 0), None);
     }
-    // One after the other up to where the other drive begins, which is read ahead.
+    // Sequential reads up to the start of the other drive, so that the cache reads ahead into it.
     for page in 1792..2048 {
         let read = call(&mut client, &request(Command::Read, page * 8, 8), vec![0; 4096]).unwrap();
         assert_eq!(read.errno, None, "page {page}");
@@ -601,7 +604,8 @@ fn a_flush_does_not_wait_for_what_is_written_to_again_after_it() {
         for _ in 0..3 {
             let begun = Instant::now();
             assert_eq!(flush(&mut client), None);
-            // What is dirty takes half a second; it never ended as long as writers went on.
+            // The dirty data take half a second to write; a flush used to wait for as long as
+            // writers went on.
             assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
         }
         stop.store(true, Ordering::Relaxed);
@@ -624,7 +628,7 @@ fn a_drive_that_is_stuck_with_old_pages_keeps_those_of_others_from_no_drive() {
         for page in (0..512).step_by(2) {
             assert_eq!(write(&mut client, page * 8, &pattern(4096, page), 0), None);
         }
-        // What is due of the drive that is stuck is under way by now.
+        // After this time, the stuck drive's writeback is under way.
         thread::sleep(Duration::from_millis(300));
         assert_eq!(write(&mut client, last * 8, &pattern(4096, last), 0), None);
         let is_there = || bytes_at(dir.path(), 2047 * 4096, 4096) == pattern(4096, last);
@@ -725,7 +729,7 @@ fn a_drive_of_a_stripe_that_takes_no_writes_leaves_the_others_theirs() {
         let failed = fails(&mut client, 0, round);
         assert_eq!(failed, Vec::<u64>::new(), "round {round}: {}", counters(&daemon));
     }
-    // What is dirty already needs no room.
+    // A write to a page that is dirty already needs no more room.
     assert_eq!(write(&mut client, place(1, 0), &pattern(4096, 77), 0), None);
     assert_eq!(flush(&mut client), Some(Errno::Eio));
     assert_eq!(write(&mut client, place(0, 0), &pattern(4096, 9), 0), None);

@@ -97,7 +97,7 @@ fn registered(daemon: &Daemon) -> Vec<u64> {
     lens
 }
 
-/// Whether something holds now, or within 10 s if it is to.
+/// Returns true if the condition holds now or, where it is expected to, within 10 s.
 fn soon(holds: impl Fn() -> bool, is_expected: bool) -> bool {
     let tries = if is_expected { 200 } else { 1 };
     (0..tries).any(|at| {

@@ -44,7 +44,7 @@ fn resize(daemon: &Daemon, arguments: &str) -> Command {
     command
 }
 
-/// What is said on standard error, with status 2.
+/// The command's standard error; its status must be 2.
 fn refused(daemon: &Daemon, volume: &str) -> String {
     let output = run(&mut resize(daemon, volume));
     assert_eq!(output.status.code(), Some(2), "{output:?}");
@@ -52,7 +52,7 @@ fn refused(daemon: &Daemon, volume: &str) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// What a read that must fail is answered with.
+/// The error of a read that must fail.
 fn errno_of_read(raw: &mut RawNbd, offset: u64) -> i32 {
     raw.send(&request(0, offset, offset, 4096)).unwrap();
     let (errno, cookie) = raw.reply().unwrap();

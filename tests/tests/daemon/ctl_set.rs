@@ -36,7 +36,7 @@ fn ctl(daemon: &Daemon, arguments: &str) -> Command {
     command
 }
 
-/// What is said on standard error, with status 2.
+/// The command's standard error; its status must be 2.
 fn refused(daemon: &Daemon, arguments: &str) -> String {
     let output = run(&mut ctl(daemon, arguments));
     assert_eq!(output.status.code(), Some(2), "{output:?}");

@@ -54,7 +54,7 @@ impl Setup<'_> {
         Daemon::start(&self.config(), &["s", "c"])
     }
 
-    /// What is said of the clients after they have been at work for a while.
+    /// The report of `ctl why` after the clients have run for a while.
     fn why(&self, clients: &[(&str, ClientIo)]) -> Value {
         why_of(&self.serve(), clients, || ())
     }
@@ -206,7 +206,7 @@ fn requests_within_blocks_and_those_that_wait_for_memory_are_named() {
 
 #[test]
 fn a_daemon_without_processor_time_is_said_to_be() {
-    // One processor, which somebody else uses who goes first.
+    // The daemon's only processor is also used by a process of higher priority.
     let config = Setup { drives: &["ram:size=1g"], ..PLAIN }.config();
     let daemon =
         Daemon::start_under(&["taskset", "-c", "0", "nice", "-n", "15"], &config, &["s", "c"]);

@@ -21,7 +21,7 @@ const STEP: u64 = 512;
 struct Mount(TempDir);
 
 impl Mount {
-    /// None, with a printed reason, where it may not be mounted.
+    /// Mounts the file system; `None`, with a printed reason, where mounting is not allowed.
     fn new() -> Option<Mount> {
         let dir = tempdir();
         let mount = Program::new("mount")

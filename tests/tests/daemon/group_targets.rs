@@ -29,7 +29,7 @@ fn ctl(daemon: &Daemon, arguments: &[&str]) -> Command {
     command
 }
 
-/// What is said on standard error, with status 0.
+/// The command's standard error; its status must be 0.
 fn warned(daemon: &Daemon, arguments: &[&str]) -> String {
     let output = run(&mut ctl(daemon, arguments));
     assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -46,13 +46,13 @@ fn a_target_below_what_a_modelled_drive_takes_is_a_warning_with_its_line_and_the
     let log = daemon.stderr();
     let line = log.lines().find(|line| line.contains(said)).unwrap_or_else(|| panic!("{log}"));
     assert!(line.contains("config.toml:3: group gold") || line.contains(":3: group gold"), "{log}");
-    // What is set live is said in the same words, at once.
+    // Setting a target live gives the same warning at once.
     let said = warned(&daemon, &["set", "group", "gold", "latency-target=mean 20us"]);
     assert!(
         said.contains("latency-target mean 20us: drive d0 of volume vol0 itself takes 98us"),
         "{said}"
     );
-    // Nobody of the group has used a drive, but its export says which it will.
+    // The group has no I/O yet, but its export names the drive that it will use.
     let text =
         succeed(&mut ctl(&daemon, &["set", "group", "bulk", "latency-target=p90 1us", "--json"]));
     let changed: Value = serde_json::from_str(&text).unwrap();

@@ -248,7 +248,7 @@ fn a_stop_answers_at_once_whatever_waits_for_limits() {
     }
 }
 
-/// What is said on standard error, with status 2.
+/// The command's standard error; its status must be 2.
 fn refused(daemon: &Daemon, arguments: &str) -> String {
     let output = run(&mut ctl(daemon, arguments));
     assert_eq!(output.status.code(), Some(2), "{arguments}: {output:?}");

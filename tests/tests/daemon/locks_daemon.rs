@@ -82,7 +82,7 @@ fn a_running_daemon_tells_of_its_locks_while_somebody_asks() {
         assert!(held > 0 && held <= last["elapsed_ns"].as_u64().unwrap(), "{last}");
         assert!(serve["hold_ns_max"].as_u64().unwrap() <= held, "{last}");
         assert!(last["cpus"].as_u64().unwrap() > 0);
-        // What goes on without anybody who asks is not in the next answer.
+        // Locks taken while no measurement runs must not be in the next result.
         sleep(Duration::from_millis(300));
     });
     control.ok("locks-start");
@@ -125,7 +125,7 @@ fn who_asks_in_the_wrong_order_or_beside_another_is_refused() {
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{errors}");
     assert!(errors.contains("lock statistics are being taken"), "{errors}");
-    // They belong to nobody in particular.
+    // A measurement belongs to no particular connection: any of them may stop it.
     other.ok("locks-stop");
     assert_eq!(one.refused("locks-stop"), "none");
     assert!(succeed(&mut locks(&daemon, "--for 10ms")).contains(" in "));

@@ -192,7 +192,7 @@ fn names(text: &str) -> impl Iterator<Item = &str> {
     words.filter(|word| word.starts_with("millrace_"))
 }
 
-/// Those of the metrics asked for that are not on a page.
+/// The metrics in `asked` that are missing on a page.
 fn missing<'a>(asked: &BTreeSet<&'a str>, page: &str) -> Vec<&'a str> {
     let samples = page.lines().filter(|line| !line.starts_with('#'));
     let there: BTreeSet<&str> = samples.filter_map(|line| names(line).next()).collect();
@@ -209,7 +209,7 @@ fn what_grafanas_dashboard_asks_for_is_on_the_page_of_a_daemon_under_load() {
     let queries = queries(&dashboard);
     let asked: BTreeSet<&str> = queries.iter().flat_map(|query| names(query)).collect();
     assert!(asked.len() > 20, "{asked:?}");
-    // What held I/Os is on the page when something did.
+    // Metrics of held I/O appear only once some I/O was held.
     let limited = Daemon::start(LIMITED, &["s"]);
     let mut client = RawNbd::connect(&limited.dir().join("s"), "vol").unwrap();
     (0..5).for_each(|at| client.write(at * 4096, &pattern(4096, at)).unwrap());

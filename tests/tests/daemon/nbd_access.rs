@@ -24,7 +24,7 @@ fn config(nbd: &str, more: &str) -> String {
     )
 }
 
-/// Whether the server greets on a connection, and does not hang up.
+/// Does the server send a greeting instead of hanging up?
 fn greets(mut stream: impl Read) -> bool {
     let mut greeting = [0; 18];
     stream.read_exact(&mut greeting).is_ok() && greeting.starts_with(b"NBDMAGIC")

@@ -35,7 +35,7 @@ fn fio_verifies_what_it_writes_through_to_nbdkit() {
         let servers = [
             Remote::nbdkit(&at("a"), &["memory", "64M"]),
             Remote::nbdkit(&at("b"), &["file", &file]),
-            // One that carries out one request after the other, on one connection.
+            // A server that carries out one request at a time, on one connection.
             Remote::nbdkit(&at("c"), &["--filter=noparallel", "memory", "64M"]),
         ];
         let keys = [",connections=3", "", ",depth=16"];
@@ -94,7 +94,7 @@ fn a_servers_errors_reach_the_client_and_nothing_else_does() {
     }
 }
 
-/// What `serve` says of a configuration that it refuses.
+/// The error message with which `serve` refuses a configuration.
 fn refusal(specs: &[String]) -> String {
     let dir = tempdir();
     let file = dir.path().join("m.toml");

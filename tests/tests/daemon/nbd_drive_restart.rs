@@ -12,7 +12,7 @@ use millrace_tests::remote::Remote;
 use millrace_tests::serving::{backends, stripe, succeed, uri};
 use millrace_tests::{Daemon, millrace, poll_within, require_clients, run, tempdir};
 
-/// How often the server is killed on each back end: a few times, or `MILLRACE_KILLS`.
+/// Number of kills of the server on each back end: 4, or `MILLRACE_KILLS`.
 fn kills() -> u64 {
     std::env::var("MILLRACE_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(4)
 }
@@ -152,7 +152,7 @@ fn client(daemon: &Daemon) -> RawNbd {
     RawNbd::connect(&daemon.dir().join("s"), "v").unwrap()
 }
 
-/// Whether a flush succeeds.
+/// Does a flush succeed?
 fn flush(client: &mut RawNbd) -> bool {
     client.send(&request(FLUSH, 1, 0, 0)).unwrap();
     client.reply().unwrap().0 == 0
@@ -180,7 +180,7 @@ fn a_flush_fails_once_after_a_restart_of_the_server_where_that_is_asked_for() {
         client.flush().unwrap();
         (0..16).for_each(|at| client.write(at << 16, &[7; 1 << 16]).unwrap());
         if has_cache {
-            // What is dirty reaches the server, and is not flushed there.
+            // The cache writes its dirty data to the server, and does not flush them there.
             sleep(Duration::from_secs(3));
         }
         servers.iter_mut().for_each(Remote::kill);

@@ -84,7 +84,7 @@ fn random_bytes_instead_of_a_handshake_close_the_connection() {
         let mut attackers: Vec<RawNbd> = (1..=64)
             .map(|seed| {
                 let mut raw = RawNbd::greet(socket).unwrap();
-                // It may close before all is sent.
+                // The server may close before all bytes are sent.
                 let _ = raw.send(&pattern(seed * seed * 13, seed as u64));
                 raw
             })

@@ -114,7 +114,7 @@ fn while_several_volumes_are_stuck_requests_of_all_sizes_are_answered_on_another
             raw.send(&(0..40).flat_map(|n| request(READ, n, 0, len)).collect::<Vec<_>>()).unwrap();
         }
         for raw in &mut stuck {
-            // Those that got memory time out; the others get no more.
+            // Requests that got memory time out; later ones get none.
             (0..40).for_each(|_| assert_eq!(raw.reply().unwrap().0, EIO, "{backend}"));
         }
         for len in [4096, 256 << 10, 300 << 10, 1 << 20, 2 << 20, 8 << 20, 32 << 20] {

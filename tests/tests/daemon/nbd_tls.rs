@@ -17,7 +17,7 @@ use millrace_tls::{ClientConfig, ClientFiles, Session};
 
 const WAIT: Duration = Duration::from_secs(20);
 
-/// What the server is to do about TLS.
+/// The server's TLS policy.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Server {
     Off,
@@ -117,10 +117,10 @@ fn text(output: &Output) -> String {
     [&output.stdout[..], &output.stderr].map(String::from_utf8_lossy).concat()
 }
 
-/// What is left until the other end closes.
+/// All bytes up to the end of the connection.
 fn rest(mut stream: TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
-    // Reset or closed: either is an end.
+    // A reset and a close both end the connection.
     let _ = stream.read_to_end(&mut bytes);
     bytes
 }
@@ -270,7 +270,7 @@ fn whoever_breaks_off_or_speaks_no_tls_is_gone_and_nobody_else_notices() {
     // A handshake that goes no further ends at its timeout.
     let mut stalled = rig.at_tls();
     stalled.write_all(&[0x16, 3, 1, 2, 0, 1]).unwrap();
-    // One that ends in the middle of a record.
+    // The next connection ends in the middle of a record.
     let mut cut = rig.at_tls();
     cut.write_all(&[0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc]).unwrap();
     cut.shutdown(Shutdown::Write).unwrap();

@@ -1,8 +1,8 @@
 //! Images of a real Ceph cluster behind NBD: data, holes, sizes, snapshots, locks, an OSD that
 //! crashes under load, and images that are removed, shrunk or changed while they are served.
 //!
-//! One cluster for all, since starting it takes longer than any case: one test, whose steps are
-//! functions. What comes and goes is compared with what `rbd` says of the image.
+//! All cases share one cluster, since starting it takes longer than any of them. They are steps of
+//! one test, each a function. Results are compared with `rbd`'s view of the image.
 
 use std::fs;
 use std::path::Path;
@@ -87,7 +87,7 @@ fn qemu_io_ok(uri: &str, commands: &[&str]) {
     assert!(output.status.success() && !failed, "{commands:?}: {said}");
 }
 
-/// What a command of qemu-io that must fail says.
+/// The output of a qemu-io command that must fail.
 fn qemu_io_fails(uri: &str, command: &str) -> String {
     let output = qemu_io(uri, &[command]);
     let said = String::from_utf8_lossy(&output.stdout).into_owned()
@@ -102,7 +102,7 @@ fn wait_for_line(daemon: &Daemon, words: &str) {
     assert!(found.is_some(), "{words}: {}", daemon.stderr());
 }
 
-/// What `rbd` says is in an image.
+/// The image's contents, exported by `rbd`.
 fn exported(cluster: &Cluster, image: &str) -> Vec<u8> {
     let file = cluster.file("exported");
     let _ = fs::remove_file(&file);
@@ -162,7 +162,7 @@ fn what_is_wrong_with_a_drive_is_said(cluster: &Cluster) {
     assert!(said.contains("volume \"v0\": 24 MiB"), "{said}");
 }
 
-/// What `serve --check` says of a configuration, and its exit status.
+/// The exit status and messages of `serve --check` for a configuration.
 fn checked(file: &Path) -> (Option<i32>, String) {
     let output = run(millrace().current_dir(dir(file)).args(["serve", "--check"]).arg(file));
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())

@@ -58,7 +58,7 @@ fn eventually(is_so: impl Fn() -> bool) -> bool {
     poll_within(Duration::from_secs(15), || is_so().then_some(())).is_some()
 }
 
-/// What qemu-img has the server say of an export.
+/// The server's error message for an export, as qemu-img prints it.
 fn refused(daemon: &Daemon, name: &str) -> String {
     let mut qemu = Command::new("qemu-img");
     let target = format!("nbd+unix:///{name}?socket=s");
@@ -376,7 +376,7 @@ fn a_directory_of_many_files_costs_nothing_until_somebody_asks() {
     assert_eq!(open_files(&daemon), [""; 0], "a list opens nothing");
 }
 
-/// How many exports a client is told of.
+/// Number of exports that the server lists.
 fn listed(socket: &Path) -> usize {
     const OPT_LIST: u32 = 3;
     const REP_SERVER: u32 = 2;

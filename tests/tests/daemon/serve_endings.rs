@@ -1,6 +1,6 @@
-//! How a daemon starts and ends where something is in the way: a start that waits is ended by a
-//! signal, a log that nobody reads stops nothing, a daemon that dies leaves a mark of caches that
-//! were dirty, sockets that nobody listens on are refused.
+//! Starts and ends of a daemon under obstacles: a start that waits is ended by a signal, a log that
+//! nobody reads blocks nothing, a killed daemon leaves marks of dirty caches, and sockets without a
+//! listener are refused.
 
 use std::fs::{self, File};
 use std::io::{PipeReader, Write};
@@ -86,7 +86,7 @@ fn full_pipe() -> (PipeReader, Stdio) {
     let (reader, writer) = std::io::pipe().unwrap();
     let mut filler = writer.try_clone().unwrap();
     std::thread::spawn(move || while filler.write_all(&[b'.'; 4096]).is_ok() {});
-    // It blocks when the pipe is full.
+    // The filler fills the pipe in this time.
     std::thread::sleep(Duration::from_millis(200));
     (reader, writer.into())
 }

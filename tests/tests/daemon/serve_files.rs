@@ -29,7 +29,7 @@ fn with_file(name: &str, length: u64) -> TempDir {
     dir
 }
 
-/// What a command prints on standard output.
+/// A command's standard output.
 fn printed(command: &mut Command) -> String {
     let output = run(command);
     let error = String::from_utf8_lossy(&output.stderr);
@@ -200,7 +200,7 @@ fn an_image_in_a_container_is_served_with_a_warning_whose_line_works() {
 fn a_disk_that_qemu_has_is_refused_and_qemu_refuses_one_that_is_served() {
     require_clients!("qemu-io");
     let dir = with_file("disk.img", 1 << 20);
-    // It holds the image until its standard input ends.
+    // qemu-io holds the image until its standard input ends.
     let mut qemu = Command::new("qemu-io");
     qemu.args(["-f", "raw", "disk.img"]).current_dir(dir.path());
     let mut held = qemu.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();

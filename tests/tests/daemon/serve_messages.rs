@@ -1,8 +1,8 @@
-//! What is said of wrong input: what is wrong, where, and what to do; and that nothing stays.
+//! Messages about wrong input: they say what is wrong, where, and what to do; and no file is left.
 //!
 //! A table of configurations, command lines and states of the file system, each run by the real
-//! binary, as a newcomer would. Every row ends with status 2, says what the row lists, promises
-//! nothing on standard output, and leaves the folder as it was.
+//! binary, as a newcomer would. Every row ends with status 2 and the messages that the row lists,
+//! prints nothing on standard output, and leaves the folder as it was.
 
 use std::fs;
 use std::io::Write;
@@ -20,15 +20,15 @@ const NULL: &str = "[[drive]]\nname = \"d0\"\nspec = \"null:size=1g\"\n\
                     [[volume]]\nname = \"v\"\ndrives = [\"d0\"]\n\
                     [[export]]\nvolume = \"v\"\nnbd = \"unix:s\"\n";
 
-/// What goes wrong.
+/// A configuration and folder that `serve` refuses.
 struct Case {
-    /// What of `NULL` is replaced by what, and what is added behind it.
+    /// A text in `NULL`, its replacement, and text appended to the configuration.
     config: (&'static str, &'static str, &'static str),
-    /// What is there before.
+    /// Prepares the folder.
     before: fn(&Path),
-    /// What must be said.
+    /// Texts that the messages must contain.
     said: &'static [&'static str],
-    /// What must not be said.
+    /// Texts that the messages must not contain.
     unsaid: &'static [&'static str],
 }
 
@@ -237,7 +237,8 @@ fn what_check_passes_can_be_served() {
     says(&stderr(&output), &["m.toml:3: error: ", "as in drive=(ram:size=1g)"]);
 }
 
-/// What `--check` says of a configuration that cannot start here; that it leaves all as it was.
+/// The messages of `--check` for a configuration that cannot start here. Checks that it changes no
+/// file.
 fn checked(dir: &Path, more: &[&str]) -> String {
     let before = contents(dir);
     let output = run(millrace().current_dir(dir).args(["serve", "m.toml", "--check"]).args(more));
@@ -434,7 +435,7 @@ fn a_socket_that_cannot_be_is_blamed_on_its_flag() {
     let with = "choose another path with --nbd unix:PATH\n";
     says(&said, &[&format!("millrace: unix:d.sock: there is a folder; move it away, or {with}")]);
     fs::remove_dir(dir.path().join("d.sock")).unwrap();
-    // What is in the way is the socket that nobody has named.
+    // The socket in the way is the control socket, which the command line does not name.
     fs::write(dir.path().join("d.sock.control"), "precious").unwrap();
     let said = refused(dir.path(), millrace().args(["serve", "d.img"]));
     says(&said, &["millrace: control socket unix:d.sock.control: there is a file that is no"]);

@@ -1,6 +1,6 @@
-//! What signals do to a daemon, and what it logs: a closed terminal ends nothing, a request to stop
-//! flushes, and a failed I/O is told with its drive, sectors and operation, the last one, too. Time
-//! in which the daemon is stopped (SIGSTOP) counts towards no time limit.
+//! Signals to a daemon, and its log. A closed terminal ends nothing; a request to stop flushes;
+//! every failed I/O is logged with its drive, sectors and operation. Time for which the daemon is
+//! stopped (SIGSTOP) counts towards no time limit.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -143,7 +143,7 @@ fn submit_each_kind(client: &mut Client) -> usize {
     kinds.len()
 }
 
-/// One drive whose requests have two seconds.
+/// Configuration of a drive with a request timeout of 2 s.
 fn two_seconds(backend: &str, spec: &str) -> String {
     serving::stripe(backend, &[spec]).replace("[[volume]]", "timeout = \"2s\"\n[[volume]]")
 }

@@ -1,10 +1,10 @@
-//! The daemon needs no privileges: another user, no capabilities, two places that it may write to;
-//! and no more threads than it says.
+//! The daemon runs without privileges: as another user, without capabilities, with two writable
+//! places, and with no more threads than it announces.
 //!
-//! What the unit docs/millrace.service asks for. Run by root, the daemon becomes `nobody` by
-//! setpriv; run by a user, it is that user, without privileges by itself. Files are laid out so
-//! that only the socket's folder and the drive's file are writable; huge pages are not in use.
-//! Limits on threads bind a user that nobody else is, which takes root.
+//! The unit docs/millrace.service relies on this. If root runs the tests, setpriv makes the daemon
+//! `nobody`; otherwise the daemon runs as the user, who has no privileges. Only the socket's folder
+//! and the drive's file are writable, and huge pages are not used. Limits on threads are tested
+//! only as root, since they need a user with no other processes.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -21,7 +21,7 @@ const MIB: u64 = 1 << 20;
 /// `nobody` and `nogroup`.
 const NOBODY: u32 = 65534;
 
-/// What is served; a key of the `[[export]]` a line.
+/// A configuration that ends within its `[[export]]` section, with a key a line.
 fn config(dir: &Path, backend: &str) -> String {
     let dir = dir.display();
     format!(
@@ -165,7 +165,7 @@ fn start_limited(
     Some(Daemon::try_start(dir, &mut command, &["run/nbd"]))
 }
 
-/// One file drive over NBD with two threads.
+/// A configuration of a file drive over NBD with two threads.
 fn small_config(dir: &Path, backend: &str, keys: &str) -> String {
     let dir = dir.display();
     format!(

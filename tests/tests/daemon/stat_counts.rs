@@ -1,8 +1,8 @@
 //! `millrace stat`, the control socket and the metrics of a running daemon, from the outside.
 //!
-//! What a known load did is compared with what the views say of it: I/Os and bytes exactly. Hostile
-//! clients of the control socket must cost nobody else anything, and an idle daemon with somebody
-//! connected to it no CPU. Every test runs the real binary.
+//! The counts in every view are compared with a known load: I/Os and bytes exactly. Hostile clients
+//! of the control socket must not affect others, and an idle daemon with a control connection must
+//! use no CPU. Every test runs the real binary.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -33,8 +33,8 @@ const KINDS: [&str; 4] = ["read", "write", "discard", "flush"];
 /// I/Os of a load in the rows of the volume and of both drives.
 const LOAD_IOS: u64 = 39 + 2 * 22;
 
-/// What the test does to the volume: on each drive 10 writes and 7 reads of 4 KiB, the half of 3
-/// writes of 128 KiB, and 2 flushes. With this one it was done `times` times.
+/// Runs a known load: on each drive 10 writes and 7 reads of 4 KiB, half of 3 writes of 128 KiB,
+/// and 2 flushes. Then waits for the counts of `times` such loads.
 fn load(daemon: &Daemon, times: u64) {
     let mut raw = on_each_drive(daemon);
     for place in 1..4 {

@@ -60,7 +60,7 @@ fn json_has_the_spans_by_name() {
     assert_eq!(n("read") + n("write") + n("discard"), q2c["n"].as_u64().unwrap());
 }
 
-/// What a verb says of a trace that it cannot read.
+/// The error message of a verb for a trace that it cannot read.
 fn complaint(mut program: Command, dir: &Path, args: &[&str]) -> String {
     let output = run(program.arg("trace").args(args).current_dir(dir));
     assert_eq!(output.status.code(), Some(2), "{args:?}");

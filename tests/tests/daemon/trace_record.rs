@@ -79,7 +79,7 @@ fn keep_busy(daemon: &Daemon, export: &str, (depth, answers): (u64, u64)) {
     }
 }
 
-/// What a drive's scheduler notes while two clients are at work: text behind `m   N `.
+/// Messages of a drive's scheduler while two clients run: the text behind `m   N `.
 fn decisions(daemon: &Daemon, name: &str, clients: [(&str, (u64, u64)); 2]) -> Vec<String> {
     let child = begin(daemon, &format!("-o {name}"), name);
     scope(|scope| {
@@ -280,7 +280,7 @@ fn an_io_takes_the_steps_of_the_walk_in_its_order() {
         ['Q', 'A', 'G', 'P', 'U', 'I', 'D', 'C'].iter().all(|step| taken.contains(step)),
         "{lines}"
     );
-    // What happened later stands nowhere before what happened earlier.
+    // The walk must list a later step after every earlier one.
     for (earlier, later) in steps.iter().zip(&steps[1..]).filter(|(a, b)| a.0 < b.0) {
         let (first, last) = (places(earlier.1)[0], *places(later.1).last().unwrap());
         assert!(first <= last, "{} before {}: {walk:?}\n{lines}", earlier.1, later.1);

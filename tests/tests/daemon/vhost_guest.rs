@@ -1,9 +1,9 @@
 //! A real guest with a volume as its disk, while an NBD client uses the same volume.
 //!
-//! One boot, and the steps one after the other: two queues, a file system, fio, discard, both
-//! protocols at once. They run against QEMU's own server if asked for
-//! (`cargo test -p millrace-tests --test daemon vhost_guest -- --ignored`): what fails there, too,
-//! is a mistake of the steps.
+//! The guest boots once and takes the steps one after the other: two queues, a file system, fio,
+//! discard, both protocols at once. On request the steps also run against QEMU's own server (`cargo
+//! test -p millrace-tests --test daemon vhost_guest -- --ignored`): a step that fails there, too,
+//! is wrong itself.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -186,7 +186,7 @@ impl Rig {
     }
 }
 
-/// What is tried, and how.
+/// Name of a step, and its function.
 type Step = (&'static str, fn(&mut Rig));
 
 /// All steps, on the server whose sockets and file are in `dir`.

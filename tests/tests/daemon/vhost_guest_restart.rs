@@ -43,7 +43,7 @@ fn in_flight(guest: &mut Guest) -> [u64; 2] {
 
 /// Waits until requests are in flight that nobody answers.
 fn hangs(guest: &mut Guest) -> [u64; 2] {
-    // What was answered last, the guest sees in this time.
+    // The guest sees the last answers in this time.
     sleep(Duration::from_millis(300));
     let counts = poll_within(RECOVERY_LIMIT, || {
         // fio may be between two of its runs.
@@ -119,7 +119,7 @@ fn a_guest_under_load_outlives_three_kills_and_three_restarts_of_the_daemon() {
 /// A flush of the guest's disk, and nothing else.
 const FSYNC: &str = "dd if=/dev/zero of=/dev/vda bs=4096 count=0 conv=notrunc,fsync";
 
-/// One block of the guest's disk, by its first byte.
+/// The first byte of the guest's first disk block.
 fn block(guest: &mut Guest) -> String {
     guest.succeed("dd if=/dev/vda bs=4096 count=1 iflag=direct 2>/dev/null | head -c 1")
 }
