@@ -251,8 +251,8 @@ fn a_daemon_that_is_asked_to_stop_writes_all_that_is_dirty() {
 fn a_stop_waits_for_slow_drives_as_long_as_they_go_on() {
     let dir = tempdir();
     let path = dir.path().display();
-    // One write at a time, 50 a second, takes 14 s for all pages; without progress a stop gives up
-    // after 11.5 s.
+    // Writes run one at a time, 50 a second, which takes 14 s for all pages; a stop without
+    // progress takes 11.5 s at most.
     let slow = format!("fault:drive=(file:path={path}/d0,size=64m),latency=20ms,op=write");
     let text = config(&[slow], LAZY).replace("drives = ", "queue-depth = 1\ndrives = ");
     let mut daemon = Daemon::start(&text, &["s", "c"]);

@@ -244,7 +244,7 @@ fn under_deadline_what_is_of_a_lower_priority_waits_for_what_is_of_a_higher_one(
     let bio = Bio::read(4000, Buffer::new(4096)).with_group(slow);
     rig.channel.submit(bio).unwrap();
     rig.channel.flush();
-    // One I/O of gold completes, and gold's next goes before the other group's.
+    // An I/O of gold completes, and gold's next goes before the other group's.
     rig.knobs.let_go.store(1, Ordering::SeqCst);
     rig.channel.wait(1, |done| assert!(done.status.is_ok()));
     std::thread::sleep(SLEEP);

@@ -1,7 +1,7 @@
 //! Requests that reach the drives, and their order.
 //!
-//! One journal records every trace event of all drives, so that the order across drives is seen.
-//! The expected order comes from a plain model or a table.
+//! A single journal records every trace event of all drives, so that the order across drives is
+//! seen. The expected order comes from a plain model or a table.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
