@@ -172,7 +172,7 @@ impl Rig {
         }
     }
 
-    /// Waits for all that is in flight.
+    /// Waits for all I/O in flight.
     fn drain(&mut self) {
         while self.channel.in_flight() > 0 {
             if self.channel.poll_again(|_, _| AfterCompletion::Drop) == 0 {
@@ -195,7 +195,7 @@ fn aim(bio: &mut Bio, at: &mut u64, gap: u64) {
     *at += sectors + gap;
 }
 
-/// Warms up, then fails if one of `IOS` I/Os called the allocator.
+/// Warms up, then fails if any of `IOS` I/Os called the allocator.
 fn assert_no_call(case: &str, rig: &mut Rig, bios: Vec<Bio>, gap: u64) {
     let mut at = 0;
     rig.submit(bios, &mut at, gap);

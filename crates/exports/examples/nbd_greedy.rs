@@ -64,7 +64,7 @@ fn greedy(socket: &Path) -> UnixStream {
     stream
 }
 
-/// Reads of 4 KiB a second, so many at a time.
+/// Rate of reads of 4 KiB at `depth`, in I/Os per second.
 fn honest(socket: &Path, depth: u64, seconds: f64) -> f64 {
     let mut client = connect(socket);
     let (start, mut done, mut next) = (Instant::now(), 0u64, 0u64);

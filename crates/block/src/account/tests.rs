@@ -1,5 +1,5 @@
-//! Tests of accounts: whatever is recorded in runs of equals comes to what a plain sum of each I/O
-//! has, stage by stage and tenant by tenant.
+//! Tests of accounts: statistics recorded for runs of equal I/Os must equal a plain sum over every
+//! I/O, by stage and by tenant.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -38,7 +38,7 @@ enum Told {
     Aborted(Op, One, u64),
     Error(Op),
     Merge(Op),
-    /// A batch of so many requests went to the driver.
+    /// A batch of this many requests went to the driver.
     Batch(u32),
     Count(DiskCounter, u64),
 }

@@ -1,5 +1,5 @@
-//! Tests of volumes: where sectors lie, against a list of all of them, and what a volume says of
-//! itself.
+//! Tests of volumes: places of sectors, compared with a list of all of them, and the volume's
+//! properties and errors.
 
 extern crate std;
 
@@ -244,7 +244,7 @@ proptest! {
             }
             of_drive.truncate(48);
             let map = Map { states: of_drive.clone(), most: at_once, ..map(48, 512) };
-            // Nobody knows that what a drive does not speak of is free.
+            // Sectors that a drive does not report are not known to be free.
             of_drive.resize(48, (false, false));
             states.push(of_drive);
             disk_of(map, DiskConfig::default())

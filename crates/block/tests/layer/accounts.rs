@@ -65,7 +65,8 @@ fn stages_add_up_and_what_waits_for_a_tag_waits_between_i_and_d() {
         let start_ns = Native::now();
         reads(&mut channel, 32, 0);
         channel.poll(|_| ());
-        // However long this thread was kept from its CPU, those that wait do so for longer.
+        // Hold the requests for much longer than this thread was kept from its CPU, so that waits
+        // stand out.
         let hold_ns = 4 * (Native::now() - start_ns) + 3_000_000;
         Native::spin_until(Native::now() + hold_ns, || false);
         knobs.held.store(false, Ordering::SeqCst);
@@ -123,7 +124,7 @@ fn what_the_drive_was_busy_for_waited() {
     assert!(disk.stats().ops[Op::Read as usize].i2d.sum_ns() > 0);
 }
 
-/// Each of them asks what the machine is like while it may use one CPU of it.
+/// Each thread reads the topology while it is pinned to a single CPU of the machine.
 #[test]
 fn threads_on_cpus_of_their_own_have_queues_of_their_own() {
     let cpus = Native::topology().cpus().to_vec();

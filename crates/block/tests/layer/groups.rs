@@ -1,4 +1,4 @@
-//! Limits of groups at a channel: who waits there, who finds it full, and who is let go.
+//! Limits of groups at a channel: groups that wait, that find it full, and that are let go.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -142,7 +142,7 @@ fn a_group_gets_its_whole_rate_though_few_of_it_wait_at_a_time() {
         assert!(done <= 5100, "{done} in a second");
         done
     };
-    // Somebody else may have the processor for a part of one.
+    // Another process may use the processor for part of a second.
     assert!([0; 5].iter().any(|at| second(at) >= 4500), "not in one of five seconds");
 }
 

@@ -36,7 +36,7 @@ struct Setting {
     tags: TagScope,
     queues: u16,
     depth: u32,
-    /// Tags of a controller beyond those of the drive.
+    /// Tags that the drive's controller has beyond the drive's own.
     more_tags: Option<u32>,
     stamp: Stamp,
     listener: Listener,
@@ -44,7 +44,7 @@ struct Setting {
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// So many bios of an operation; each lies behind the one before, in front of it, or apart.
+    /// Submits this many bios; each lies behind the previous one, in front of it, or apart.
     Submit {
         channel: usize,
         op: Op,
@@ -55,7 +55,7 @@ enum Step {
     },
     Flush(usize),
     Poll(usize),
-    /// The drive may answer so many, with these errors first.
+    /// Allows the drive this many completions, the first with these errors.
     Answer {
         count: usize,
         errors: Vec<bool>,
@@ -83,7 +83,7 @@ impl Order {
         [Order::None, Order::Fifo, Order::Deadline, Order::Fair, Order::Latency];
 }
 
-/// First come, first served, as it is without a scheduler; counts what is in flight.
+/// A first-come, first-served scheduler, like none at all, that counts I/O in flight.
 struct Fifo {
     chains: VecDeque<BioChain<Native>>,
     picked: usize,
@@ -196,7 +196,7 @@ struct Submitted {
     status: Option<Status>,
 }
 
-/// The layer on a scripted drive, and what came of each bio.
+/// The layer on a scripted drive, and the outcome of each bio.
 struct Rig {
     drive: ScriptDrive,
     disk: Arc<Disk<Native>>,
@@ -214,12 +214,12 @@ struct Rig {
     /// Bios submitted before the last freeze, and the time at which the history began.
     before_freeze: usize,
     start_ns: u64,
-    /// A range of neighbours, of which the last bio is one.
+    /// The range of neighbours that ends with the last bio.
     range: (u64, u64),
 }
 
 impl Drop for Rig {
-    /// Channels would wait for what a broken layer never ends.
+    /// Channels would wait for I/O that a broken layer never ends.
     fn drop(&mut self) {
         if std::thread::panicking() {
             std::mem::forget(std::mem::take(&mut self.channels));
@@ -458,7 +458,7 @@ impl Rig {
         self.sorted |= matches!(order, Order::Deadline | Order::Latency);
     }
 
-    /// Lets everything end and compares what all of it came to.
+    /// Lets all I/O end and compares every total with the log.
     fn end(mut self) {
         [Step::Freeze(false), Step::Quiesce(false)].iter().for_each(|step| self.step(step));
         self.drive.lock().refusals.clear();
@@ -497,7 +497,7 @@ impl Rig {
         assert!(failures.last.iter().all(|failure| failure.status == Status::IoError));
     }
 
-    /// A queue that one channel uses alone gives the drive what came first first.
+    /// A queue that is used by one channel hands requests to the drive in the order of submission.
     fn check_order(&self, log: &[Asked]) {
         let took = log.iter().filter_map(|asked| match asked {
             Asked::Took(given) if given.op != Op::Flush => Some(*given),

@@ -102,7 +102,7 @@ fn one_list_for_all_drives_keeps_nothing_back_for_a_drive_of_one_queue_with_lane
         for sector in [0, 8, 800] {
             channel.submit(Bio::read(sector, Buffer::new(4096))).unwrap();
         }
-        // A drive of several queues is given what is kept when the next request comes.
+        // On a drive of several queues, kept requests are dispatched with the next request.
         assert_eq!(knobs.given(Op::Read).len(), kept, "{spread:?}");
         channel.wait(3, |done| assert_eq!(done.status, Status::Ok));
     }

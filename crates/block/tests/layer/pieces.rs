@@ -54,7 +54,7 @@ fn taken(drive: &ScriptDrive) -> Vec<Given> {
     drive.lock().log.iter().filter_map(took).collect()
 }
 
-/// All that is done while the drive answers whatever it has.
+/// Lets the drive complete everything; returns the statuses of `count` bios.
 fn finish(channel: &mut Channel<Native>, drive: &ScriptDrive, count: usize) -> Vec<Status> {
     drive.lock().answers = usize::MAX;
     let mut done = Vec::new();
@@ -63,7 +63,7 @@ fn finish(channel: &mut Channel<Native>, drive: &ScriptDrive, count: usize) -> V
     done
 }
 
-/// Looks every millisecond or two for what takes too long, as whoever sleeps between I/Os does.
+/// Looks for timeouts every millisecond or two, like a thread that sleeps between I/Os.
 fn looks_until(channel: &mut Channel<Native>, mut met: impl FnMut(&mut Channel<Native>) -> bool) {
     let start = Instant::now();
     while !met(channel) {

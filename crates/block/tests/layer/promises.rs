@@ -196,7 +196,7 @@ fn each_bio_of_a_merged_request_counts_its_error_and_its_own_time() {
 
 #[test]
 fn memory_of_every_channel_in_a_request_is_kept_when_it_is_given_up() {
-    // Only the one request queue merges what came from two channels.
+    // Only the single queue of `sq` merges bios of two channels.
     let (disk, knobs) = disk(TestDrive::new(64), hasty(Stack::Sq));
     let volume = Volume::single(disk).unwrap();
     let (mut first, mut second) = (open(&volume), open(&volume));

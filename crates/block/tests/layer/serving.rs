@@ -98,7 +98,7 @@ fn what_a_worker_was_handed_is_served_by_the_submitters_when_it_goes() {
     assert_eq!(channel.wait(32, |done| assert!(done.status.is_ok())), 32);
 }
 
-/// A submitter that never waits of its own accord, and what it has seen.
+/// A submitter that never waits on its own, and the completions that it has seen.
 struct Flood {
     channel: Channel<Native>,
     /// Completed bios, for reuse; the total allocated is the most that were ever in flight.
@@ -162,7 +162,7 @@ fn what_waits_and_what_a_channel_owns_stay_bounded_over_many_bios() {
     };
     let (volume, knobs) = stripe(Flood::DRIVES, serving);
     let bound = u64::from(serving.pressure_high + serving.plug_high) * Flood::DRIVES as u64;
-    // No drive answers at first: whatever is let in waits.
+    // The drives complete nothing at first, so all I/O that is let in waits.
     knobs.iter().for_each(|knobs| knobs.held.store(true, Ordering::SeqCst));
     let stop = Arc::new(<Native as Machine>::Word::new(0));
     let workers = (1..).zip(volume.disks().iter().cloned()).map(|(owner, disk)| {

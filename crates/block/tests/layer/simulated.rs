@@ -83,7 +83,7 @@ fn submitter(volume: &Arc<Volume<Simulated>>, run: Run, cpu: u32) {
     }
 }
 
-/// I/Os a second of virtual time, in thousands, and what the machine reports.
+/// Thousands of I/Os per second of virtual time, and the machine's report.
 fn kiops(run: Run) -> (u64, Report) {
     let simulation = Simulation::new(&Model::plain(2, 6), run.seed).expect("a valid model");
     let elapsed_ns = Arc::new(Mutex::new(0));

@@ -114,7 +114,7 @@ fn what_a_busy_drive_refused_goes_out_with_the_completion_that_it_waited_for() {
         let volume = Volume::single(disk).unwrap();
         let mut channel = Channel::open(&volume, ChannelConfig::default()).unwrap();
         (0..2).for_each(|n| channel.submit(read(n * 24)).map_err(|r| r.reason).unwrap());
-        // Nobody else would try the second again: no completion is under way, no time is set.
+        // Nothing else would retry the second one: no completion is due, and no timer is set.
         channel.flush();
         assert_eq!(volume.disks()[0].stats().requests(), 2, "{stack:?}");
         assert_eq!(channel.poll(|done| assert_eq!(done.status, Status::Ok)), 2, "{stack:?}");
@@ -169,7 +169,7 @@ fn timed(
     (disk, drive, channels)
 }
 
-/// A look at what takes too long, which a channel has at most once a millisecond.
+/// Looks for timeouts, which a channel does at most once a millisecond.
 fn look(channel: &mut Channel<Native>) {
     Native::spin_until(Native::now() + 1_100_000, || false);
     channel.tick();
@@ -293,7 +293,7 @@ fn flushes_that_joined_go_out_with_the_completion_that_they_waited_for() {
             (0..3).for_each(|_| start(channel, Bio::flush()));
             (0..reads).for_each(|n| channel.submit(read(n * 16)).map_err(|r| r.reason).unwrap());
             drive.lock().answers = 1;
-            // Whoever comes next finds it, be it to submit or to poll.
+            // The next call finds it, be it a submission or a poll.
             if reads > 0 {
                 channel.flush()
             } else {

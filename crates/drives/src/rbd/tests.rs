@@ -395,7 +395,7 @@ fn a_reader_without_a_watch_cannot_hear_of_a_new_size_and_says_so() {
 fn all_fails(rig: &mut Rig) {
     rig.calls();
     assert_eq!(rig.run(read()), Status::Offline);
-    // Whoever has a lock may have written.
+    // A drive that holds the lock may have written, so its flush must fail.
     let is_locked = rig.fake.0.lock().unwrap().locks > 0;
     let flushed = if is_locked { Status::Offline } else { Status::Ok };
     assert_eq!(rig.run(Bio::flush()), flushed);
@@ -492,7 +492,7 @@ fn behind_the_end_of_an_image_that_was_shrunk_writes_find_no_space_and_reads_fai
     }
     let news = rig.news();
     assert!(news.len() == 1 && news[0].contains("shrunk from 16m to 8m"), "{news:?}");
-    // Enlarged again, and somebody says so.
+    // The image is enlarged again, and the volume is resized.
     rig.fake.change(|state| state.size_bytes = BYTES);
     assert_eq!(rig.run(straddling()), Status::NoSpace);
     rig.channel.volume().resize().unwrap();

@@ -91,8 +91,8 @@ impl Checker {
         }
     }
 
-    /// Notes what came back. What comes back after a cut may have failed, and a flush of before may
-    /// have run after it, when what it was to cover was gone already.
+    /// Records completions. Bios that complete after a cut may have failed, and a flush sent before
+    /// the cut may have run after it, when the data it was to cover were lost already.
     fn note(&mut self, rig: &mut Rig, was_cut: bool) {
         for done in std::mem::take(&mut rig.back) {
             let sent = self.sent[done.user_data as usize].take().expect("answered once");
@@ -118,7 +118,7 @@ impl Checker {
         }
     }
 
-    /// Reads everything after a cut; what is there is durable from now on.
+    /// Reads all sectors after a cut; the versions found are durable from now on.
     fn check(&mut self, rig: &mut Rig, cut: u64) {
         let data = rig.read(0, SECTORS * 512);
         for (at, piece) in data.chunks(512).enumerate() {

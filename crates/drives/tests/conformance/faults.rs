@@ -124,7 +124,7 @@ fn owned_bio_on_a_stuck_drive_times_out_and_its_memory_is_kept_until_the_release
         assert_eq!((done[0].user_data, done[0].status), (7, Status::TimedOut));
         assert!(done.into_iter().next().unwrap().bio.into_buffer().is_none());
         assert_eq!(rig.channel.quarantined_bios(), 1);
-        // The rest of the drive goes on meanwhile.
+        // The other requests of the drive go on meanwhile.
         rig.write(64, &pattern(64, 512, 1));
         assert_eq!(rig.channel.quarantined_bios(), 1);
         fault.clear_rules();

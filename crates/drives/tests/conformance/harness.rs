@@ -113,7 +113,7 @@ pub fn plans(kinds: &[Kind]) -> impl Iterator<Item = Plan> {
     )
 }
 
-/// Does `body` on each of them, on those of one kind at one time: for tests that mostly wait.
+/// Runs `body` on each plan, those of one kind at the same time: for tests that mostly wait.
 pub fn side_by_side(kinds: &[Kind], body: impl Fn(Plan) + Sync) {
     for kind in kinds {
         std::thread::scope(|scope| {
@@ -248,7 +248,7 @@ fn driver(
     Box::new(fault)
 }
 
-/// A fast one with all that the model has: a buffer, links, jitter.
+/// A fast modelled drive with every feature of the model: a buffer, links, jitter.
 fn model(plan: &Plan, contents: ModelContents) -> ModelDriver {
     let timing = ModelTiming {
         units: 8,
@@ -322,7 +322,7 @@ impl Rig {
         self.ctx.turn(Some(until_ns), || channel.has_work()).unwrap();
     }
 
-    /// Steps until `done` says so.
+    /// Steps until `done` returns true.
     pub fn until(&mut self, what: &str, mut done: impl FnMut(&Rig) -> bool) {
         let deadline_ns = Native::now() + PATIENCE_NS;
         while !done(self) {
@@ -331,7 +331,7 @@ impl Rig {
         }
     }
 
-    /// The completions of all that was submitted.
+    /// Waits for all bios; returns their completions.
     pub fn drain(&mut self) -> Vec<Completion> {
         self.until("all bios", |rig| rig.channel.in_flight() == 0);
         std::mem::take(&mut self.back)

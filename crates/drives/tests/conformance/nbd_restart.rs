@@ -40,7 +40,7 @@ fn backends() -> impl Iterator<Item = Backend> {
     BACKENDS.into_iter().filter(|backend| *backend == Backend::Epoll || has_uring())
 }
 
-/// Stops the server and starts it with room for so many connections; 0: for any number.
+/// Restarts the server with room for `limit` connections; 0 for any number.
 fn restart(server: &Server, limit: usize) {
     server.state.closed.store(true, Ordering::SeqCst);
     server.hang_up();
@@ -287,8 +287,8 @@ fn a_refusal_is_said_at_the_first_try() {
     assert_eq!(disk(&drives).failures().trouble, None);
 }
 
-/// Writes, restarts the server, and returns the outcome of two flushes, or of two writes with FUA.
-/// One that fails is explained, once, and as long as no later one has succeeded.
+/// Writes, restarts the server, and returns the statuses of two flushes, or of two writes with FUA.
+/// Checks that a failure is explained once until a later one succeeds.
 fn restarted(config: NbdConfig, server: &Server, (flushes, fua): (bool, bool)) -> [Status; 2] {
     let drives = drives_of(config, 0);
     let mut rig = Rig::of(Arc::clone(&drives), Backend::Epoll, 0);

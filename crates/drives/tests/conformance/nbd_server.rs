@@ -27,7 +27,7 @@ pub enum Act {
     NoGreeting,
     /// Greets with bytes that no NBD server sends.
     Babble,
-    /// Hangs up after the greeting, or when so many bytes of the negotiation are answered.
+    /// Hangs up after the greeting, or after answering this many bytes of the negotiation.
     HangUpAfterBytes(usize),
     /// Carries it out and hangs up instead of answering.
     LoseAnswer(usize),
@@ -66,7 +66,7 @@ pub struct State {
     pub sessions: AtomicUsize,
     pub flushes: AtomicUsize,
     pub forced: AtomicUsize,
-    /// Nobody is let in any more.
+    /// The server accepts no more connections.
     pub closed: AtomicBool,
     /// Most connections at a time; 0: any number.
     pub limit: AtomicUsize,
@@ -89,7 +89,7 @@ pub struct Server {
     _dir: TempDir,
 }
 
-/// All that the drive knows of.
+/// All flags that the drive knows.
 pub const ALL: TransmissionFlags = TransmissionFlags::FLUSH
     .with(TransmissionFlags::FUA)
     .with(TransmissionFlags::TRIM)
@@ -155,7 +155,7 @@ fn serve(mut stream: UnixStream, state: &State) -> Option<()> {
     ended
 }
 
-/// Whatever goes wrong ends the connection.
+/// Serves a connection until any error or fault ends it.
 fn served(mut stream: UnixStream, id: i32, state: &State) -> Option<()> {
     if state.closed.load(Ordering::SeqCst) {
         return None;

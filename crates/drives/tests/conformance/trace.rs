@@ -7,7 +7,7 @@ use millrace_block::{Action, Bio, Buffer, Op, Stack, TraceEvent, TraceSink};
 
 use crate::harness::{Dice, Kind, Plan, Rig, plans};
 
-/// Keeps what it is given.
+/// Keeps all events.
 #[derive(Default)]
 pub struct Sink(Mutex<Vec<TraceEvent>>);
 

@@ -175,7 +175,7 @@ fn stop_is_bounded_whatever_number_of_volumes_is_stuck() {
         assert!(started.elapsed() < Duration::from_secs(8), "{:?}", started.elapsed());
         assert_eq!(report.cut_off, 3);
         let late = report.failures.iter().filter(|text| text.contains("did not answer in time"));
-        // Thread 0 flushes all volumes that were used, the other one those that it has lanes of.
+        // Thread 0 flushes all used volumes; the other thread flushes those that it has lanes of.
         assert!((3..=6).contains(&late.count()), "{report:?}");
     }
 }

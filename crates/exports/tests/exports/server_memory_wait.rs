@@ -62,7 +62,7 @@ fn large_request_has_its_turn_beside_clients_that_receive_nothing_or_next_to_not
     });
 }
 
-/// A read of 32 MiB beside clients that receive nothing, or next to nothing.
+/// Checks that a read of 32 MiB gets its turn beside clients that receive nothing or very little.
 fn has_its_turn(backend: Backend, trickles: bool) {
     let running = serve(&["ram:size=64m"], |config| {
         config.backend = backend;
@@ -109,7 +109,8 @@ fn first_requests_of_2_mib_do_not_wait_behind_large_ones_of_clients_that_receive
         running.until("large ones wait", |running| running.server.stats().buffer_bytes > 150 << 20);
         let started = Instant::now();
         for length in [64 << 10, 256 << 10, 1 << 20, 2 << 20] {
-            // Each is the first request of a connection, and more than what that is guaranteed.
+            // Each read is the first request of its connection, and longer than the connection's
+            // window.
             (0..50).for_each(|_| drop(read(&mut running.unix("0"), 0, length)));
         }
         let took = started.elapsed();

@@ -668,7 +668,7 @@ fn a_volume_that_grows_is_told_to_the_frontend() {
         assert_eq!(number(&config(&guest), 0, 8), mib << 11);
         guest.write(0, (mib << 11) - 8, &[3; 4096]);
     }
-    // A frontend that reads nothing, and one that has gone, stop nobody.
+    // A frontend that reads nothing, and one that has gone, hold up nobody.
     drop(back);
     for mib in 25..40u64 {
         let file = std::fs::File::options().write(true).open(&path).unwrap();
@@ -727,7 +727,7 @@ fn a_frontend_that_goes_away_with_requests_in_flight_leaves_nothing_behind() {
             drop(guest);
             control.clear_rules();
             until("they are answered", || {
-                // More than once: one that was counted a moment ago may stick only now.
+                // Release more than once: a request counted a moment ago may get stuck only now.
                 control.release_stuck();
                 export.stats().in_flight == 0
             });

@@ -8,7 +8,7 @@ use crate::vhost_support::{BACKENDS, Export, volume};
 use millrace_clients::vhost::{Client, Options, Request, Wait};
 use millrace_machine::{CpuId, Machine, Native, Thread};
 
-/// Requests in a load: so many that pauses between vain polls are long before it ends.
+/// Requests in a load: enough that the pauses between vain polls grow long before it ends.
 const IOS: u64 = 4096;
 
 /// Reads one block after the other, on the CPU named.

@@ -44,7 +44,7 @@ enum Message {
     Enable(u32, u32),
     GetConfig,
     Unknown(u32),
-    /// A payload of so many bytes too many or too few.
+    /// A payload that is this many bytes too long or too short.
     Size(u32, usize),
 }
 
@@ -174,7 +174,7 @@ impl Model {
     }
 }
 
-/// Says it; false if the other side has gone already.
+/// Sends a message; false if the other side has gone already.
 fn say(guest: &Guest, message: &Message) -> bool {
     let (eventfd, file) = (event(), File::open("/dev/null").unwrap());
     let number = |q: u32| words(&[q.into()]);
@@ -322,7 +322,7 @@ fn bytes_that_are_no_messages_end_the_connection_and_nothing_else() {
         let wire = Wire::connect(&export.socket(0));
         wire.put(&header.map(u32::to_ne_bytes).concat(), &[]);
         wire.put(&[0; 64], &[]);
-        // Whoever promises more than comes waits for itself.
+        // A frontend that promises more bytes than it sends blocks only itself.
         wire.stream.shutdown(std::net::Shutdown::Write).unwrap();
         wire.until_closed();
     }
@@ -453,7 +453,7 @@ fn frontends_that_stall_or_never_read_do_not_keep_an_export_from_stopping() {
     // Half a header.
     let half = Wire::connect(&export.socket(0));
     half.put(&[1, 0, 0, 0, 1], &[]);
-    // Questions for ever, until nobody takes them any more.
+    // Sends requests until the device takes no more of them.
     let deaf = Wire::connect(&export.socket(1));
     deaf.stream.set_nonblocking(true).unwrap();
     let question = [code::GET_FEATURES, VERSION | NEED_REPLY, 0].map(u32::to_ne_bytes).concat();
@@ -506,7 +506,7 @@ fn a_new_frontend_starts_with_a_cache_and_one_that_comes_back_with_what_it_set()
         guest.reset();
         assert_eq!(switch(&guest), 0);
         drop(guest);
-        // So does one with what was in flight.
+        // A frontend that hands over requests in flight also finds the switch off.
         let guest = hello();
         let inflight = guest.new_inflight(1);
         assert!(guest.set_inflight(&inflight));

@@ -114,7 +114,7 @@ fn on_each_backend(spec: &str, mut body: impl FnMut(&str, &Running)) {
 fn allocator_calls_of_the_io_thread_are_counted_and_those_of_the_client_are_not() {
     let _alone = alone();
     on_each_backend(SPECS[0], |case, running| {
-        // The I/O thread has started, with all that it allocates for that, when it serves a client.
+        // A thread that serves a client has made all the allocations of its start.
         drop(running.unix("0"));
         let (calls, first) = ALLOCATOR.calls_in(|| drop(running.unix("0")));
         assert!(calls > 0, "{case}");

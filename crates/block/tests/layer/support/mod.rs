@@ -107,7 +107,7 @@ impl TestDrive {
 }
 
 impl TestDrive {
-    /// A drive of so many sectors without data, to be looked at only.
+    /// A drive of `sectors` sectors without data, for tests that send it no I/O.
     pub fn sparse(sectors: Sector) -> TestDrive {
         TestDrive { sectors, ..TestDrive::new(8) }
     }

@@ -77,7 +77,7 @@ unsafe impl Send for Update {}
 /// I/O whose completion is kept back.
 struct Held {
     completion: Handle,
-    /// Memory of a read, and what is to be there.
+    /// Memory of a read, and the bytes to put there.
     fills: Option<(Vec<iovec>, Vec<u8>)>,
 }
 
@@ -92,7 +92,7 @@ static POOLS: Mutex<Option<HashMap<String, Arc<Fake>>>> = Mutex::new(None);
 pub(in crate::rbd) static SETTINGS: Mutex<Vec<[String; 2]>> = Mutex::new(Vec::new());
 
 thread_local! {
-    /// Completions that this thread has made, less those that it has released.
+    /// Completions created by this thread, less those released.
     pub(in crate::rbd) static MADE: Cell<i64> = const { Cell::new(0) };
 }
 

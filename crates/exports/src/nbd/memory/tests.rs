@@ -1,4 +1,4 @@
-//! The pool held to a plain account of its regions after every step, and what it keeps and gives.
+//! The pool against a plain account of its regions after every step, and the memory it keeps.
 
 use millrace_reactor::{Config, Reactor};
 use proptest::prelude::*;
@@ -8,7 +8,7 @@ use crate::nbd::tests::{MIB, pool, waiter};
 
 const KIB: usize = 1 << 10;
 
-/// Everything that is counted, against what is held. Returns the bytes of regions that stuck drives
+/// Compares all counters with the buffers held. Returns the bytes of regions that stuck drives
 /// keep.
 fn check(pool: &BufferPool, held: &[PoolBuffer]) -> usize {
     let mut regions: Vec<(usize, u32, bool)> = Vec::new();

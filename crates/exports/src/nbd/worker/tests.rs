@@ -168,7 +168,7 @@ fn thread_0_alone_accepts_and_on_every_listener() {
 #[test]
 fn a_wait_for_a_client_to_catch_up_ends_when_it_is_cancelled_and_no_other_does() {
     let mut rig = Rig::new(&["null:size=1m"], |_| ());
-    // Peers that have read nothing of all that there is room for.
+    // Peers that have read none of the bytes in their full socket buffers.
     let waits: Vec<_> = (0..3)
         .map(|_| {
             let (ours, theirs) = UnixStream::pair().unwrap();
@@ -283,7 +283,7 @@ fn a_thread_sleeps_until_the_earliest_of_its_limits() {
     let next_ns = rig.deadline(None).unwrap();
     let in_a_second = before_ns + LOOK_NS..=Native::now() + LOOK_NS;
     assert!(in_a_second.contains(&next_ns), "a handshake is looked after");
-    // Two whose places others have now, and the one of this connection.
+    // Two entries whose slots belong to later connections now, and the entry of this connection.
     rig.handshakes = [(3, index, serial + 1), (3, index, serial - 1), (4, index, serial)].into();
     assert_eq!((rig.deadline(None), rig.handshakes.len()), (Some(4), 1));
     rig.conns[index].as_mut().unwrap().phase = ConnectionPhase::Transmission;

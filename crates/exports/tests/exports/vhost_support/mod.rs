@@ -51,7 +51,7 @@ pub fn faulty(spec: &str, cache: FaultCache) -> (Arc<Volume<Native>>, FaultContr
     (Volume::single(Disk::new(Box::new(driver), config).unwrap()).unwrap(), control)
 }
 
-/// An export with its directory and what it said.
+/// An export with its directory and its messages.
 pub struct Export {
     pub server: Option<VhostServer>,
     pub dir: tempfile::TempDir,

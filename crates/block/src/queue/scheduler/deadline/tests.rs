@@ -28,7 +28,7 @@ const CONFIG: DeadlineConfig = DeadlineConfig {
     ageing_ns: 500,
 };
 
-/// The first of two queues of a drive, with room for so many chains.
+/// The first of two queues of a drive, with room for a fixed number of chains.
 struct Rig {
     bio_set: alloc::boxed::Box<BioSet<Native>>,
     scheduling: Scheduling<Native>,
@@ -54,7 +54,7 @@ impl Rig {
         }
     }
 
-    /// The other queue of the drive, with room for so many chains.
+    /// The other queue of the drive, with room for `chains` chains.
     fn other(&self, chains: usize) -> Rig {
         Rig {
             bio_set: bio_set(chains),
@@ -151,7 +151,7 @@ fn reads_go_before_writes_but_not_for_ever() {
     rig.insert(&reads(&(0..20).map(|at| at * 10).collect::<Vec<_>>()));
     let is_write = |sector: u64| u64::from(sector >= 1000);
     let found: Vec<u64> = rig.sectors(0, 26).into_iter().map(is_write).collect();
-    // Two batches of four reads, then one of four writes, and so on.
+    // Batches come in cycles: two of four reads, then one of four writes.
     let mut expected = vec![0; 8];
     expected.extend([1; 4].iter().chain(&[0; 8]).chain(&[1; 2]).chain(&[0; 4]));
     assert_eq!(found, expected);
@@ -203,7 +203,7 @@ fn whatever_has_waited_for_the_ageing_time_goes_before_higher_priorities() {
     rig.insert(&[Io(Op::Read, 5, 1, 50), Io(Op::Read, 7, 1, 51)]);
     rig.insert_as(Priority::Realtime, &reads(&[10, 20, 30, 40, 50, 60, 70]));
     assert_eq!(rig.sectors(499, 1), [10]);
-    // The batch under way ends first; then what is old, the oldest first.
+    // The batch under way ends first; expired I/Os follow, the oldest first.
     assert_eq!(rig.sectors(550, 7), [20, 30, 40, 3, 5, 50, 60]);
     assert_eq!(rig.sectors(560, 9), [70, 1, 7]);
 }

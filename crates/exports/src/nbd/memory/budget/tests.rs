@@ -23,7 +23,7 @@ fn admit(budget: &MemoryBudget, waiter: Waiter) -> bool {
     budget.admit(waiter, MemoryPart::Shared, 0)
 }
 
-/// MiB of regions for buffers of so many bytes that fit into the shared part.
+/// Fills the shared part with regions for buffers of `bytes` bytes; returns the MiB mapped.
 fn fill(budget: &MemoryBudget, bytes: usize) -> usize {
     let regions = (0..).take_while(|_| map(budget, bytes, MemoryPart::Shared)).count();
     regions * bytes.max(REGION_BYTES) / MIB
@@ -162,7 +162,7 @@ fn region_is_counted_only_if_it_is_somebodys_turn_and_fits() {
     budget.change_line(|line| line.waiters.push_back(large));
     assert!(!map(&budget, 8 * MIB, MemoryPart::Shared) && budget.mapped_bytes() == 0);
     assert!(map(&budget, 8 * MIB, MemoryPart::Window), "windows wait for nobody");
-    // Smaller requests leave room for the one that waits, whichever thread they are of.
+    // Smaller requests leave room for the waiting one, whichever thread they belong to.
     assert_eq!(fill(&budget, MIB), 12);
     assert_eq!(budget.mapped_bytes(), 20 * MIB);
     budget.unmap(2, 8 * MIB);

@@ -14,7 +14,7 @@ use crate::vhost::memory::memory_file;
 
 const PAGE: usize = 4096;
 
-/// Address space of this test, in which it maps what it wants.
+/// An address range of this test, into which it maps files.
 struct MappedAddress(*mut u8);
 
 impl MappedAddress {
@@ -84,7 +84,7 @@ fn any_number_of_faults_in_a_mapping_cost_one_mapping() {
 fn neighbours_of_a_mapping_stay_as_they_are_and_so_does_the_next_one_in_its_place() {
     let (place, len) = (MappedAddress::new(64 * PAGE), 8 * PAGE - 100);
     let files = [0, 1, 2].map(|_| memory_file("t", 8 * PAGE as u64).unwrap());
-    // Two files beside each other, the second of which is cut off; it need not end with a page.
+    // Two files mapped side by side, of which the second is truncated; it need not end with a page.
     let starts = [16 * PAGE, 24 * PAGE];
     let guards = [0, 1].map(|n| {
         place.put(starts[n], len, &files[n]);
@@ -179,7 +179,7 @@ extern "C" fn informed(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_
     unsafe { libc::_exit(signal + i32::from((*info).si_addr().addr() % PAGE == 5) + 40) }
 }
 
-/// A fault in a mapping of somebody else, after one in ours.
+/// Faults in a mapping that is not guarded, after a fault in a guarded one.
 #[test]
 fn the_child_of_the_next_test_faults() {
     let Ok(before) = std::env::var(BEFORE) else { return };

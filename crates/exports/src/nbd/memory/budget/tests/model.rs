@@ -86,7 +86,7 @@ impl World {
         (is_free || own, is_free || fits(held(&|_| true), 2))
     }
 
-    /// The rule for a client's turn, by all that came before it.
+    /// Is it a client's turn, given all that came before it in the line?
     fn is_turn(&self, waiter: &Waiter, before: &[usize]) -> bool {
         if self.account_room(waiter) != (true, true) {
             return false;
