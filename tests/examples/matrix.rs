@@ -63,7 +63,7 @@ const WORKS: [&str; 10] = [
     "vhost",
 ];
 const KINDS: [&str; 4] = ["read", "randread", "write", "randwrite"];
-/// Cells of `--short`: what a first look should see.
+/// Cells of `--short`, for a first impression.
 const SHORT: [(&str, &str, &str, u32, u32); 12] = [
     ("file", "randread", "4k", 1, 1),
     ("file", "randread", "4k", 64, 1),
@@ -194,7 +194,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // SIGTERM, so that files are flushed; whoever does not heed it is killed.
+        // SIGTERM lets the server flush its files; a server that ignores it is killed.
         let _ = Command::new("kill").arg(self.child.id().to_string()).status();
         if poll_within(PATIENCE, || self.child.try_wait().ok().flatten()).is_none() {
             let _ = self.child.kill();

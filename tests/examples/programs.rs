@@ -217,7 +217,7 @@ fn record(arguments: &Arguments) -> Option<Recordings> {
     Some(in_guest(&Image::build()?, arguments.amounts))
 }
 
-/// The result, once nothing of what was run is left.
+/// Measures all; returns after everything that was started is gone.
 fn measure(arguments: &Arguments) -> Option<String> {
     let mut rows_of = rows("real", &record(arguments)?, arguments);
     rows_of.extend(rows("model", &model(), arguments));
@@ -246,8 +246,8 @@ fn main() -> ExitCode {
         eprintln!("programs: {text}");
         return ExitCode::from(2);
     }
-    // Ctrl-C ends the programs, which share this terminal, and the failure of one unwinds from
-    // here: so whatever is mounted is unmounted.
+    // Ctrl-C reaches the programs too, which share this terminal. Their failure unwinds from here,
+    // so that everything mounted is unmounted.
     let seen = Arc::new(AtomicBool::new(false));
     if let Err(error) = signal_hook::flag::register(SIGINT, seen) {
         eprintln!("programs: cannot catch Ctrl-C: {error}");
@@ -257,7 +257,7 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     match std::io::stdout().write_all(text.as_bytes()) {
-        // Whoever reads it has seen enough.
+        // The reader of the pipe has seen enough.
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             eprintln!("programs: cannot print: {error}");
             ExitCode::from(2)

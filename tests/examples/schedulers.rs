@@ -57,12 +57,12 @@ const CONTENDERS: [&str; 10] = [
 ];
 /// Time before figures count, in seconds.
 const RAMP_S: u64 = 3;
-/// All that a run may take beside its length.
+/// Longest time of a run beside its length.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const SMALL: &str = "--rw=randread --bs=4k --iodepth=1";
 
-/// Two clients at a time, and how they are told apart.
+/// Two clients that run at a time, and their settings.
 struct Case {
     name: &'static str,
     small: &'static str,

@@ -1,6 +1,6 @@
-//! Clients that keep I/Os of one kind under way, beside each other, while a test looks.
+//! Clients that keep I/Os of one kind in flight at the same time, while a test observes the daemon.
 //!
-//! Called by tests of schedulers and of what a daemon says under load; calls the bare NBD client.
+//! Called by tests of schedulers and of reports under load; calls the bare NBD client.
 
 use std::collections::HashMap;
 use std::io;
@@ -33,14 +33,14 @@ pub struct ClientIo {
 }
 
 impl ClientIo {
-    /// Reads of so many bytes.
+    /// Reads of `len_bytes` bytes.
     #[must_use]
     pub fn read(len_bytes: u32, depth: u64) -> ClientIo {
         let (flags, pause, align, skew) = (0, Duration::ZERO, len_bytes.into(), 0);
         ClientIo { command: READ, flags, len_bytes, depth, pause, align, skew }
     }
 
-    /// Writes of so many bytes.
+    /// Writes of `len_bytes` bytes.
     #[must_use]
     pub fn write(len_bytes: u32, depth: u64) -> ClientIo {
         ClientIo { command: WRITE, ..ClientIo::read(len_bytes, depth) }
@@ -79,7 +79,7 @@ impl IoClient<'_> {
             result = self.receive().and_then(|()| self.send(number));
             number += 1;
         }
-        // Whoever says that it is over may end the connection, too.
+        // The thread that sets `over` may end the connection, too.
         assert!(result.is_ok() || is_over(), "{:?}: {result:?}", self.io);
         self.took
     }

@@ -14,7 +14,7 @@ use crate::Daemon;
 pub struct Control(BufReader<UnixStream>);
 
 impl Control {
-    /// Connects, and takes the greeting.
+    /// Connects, and reads the greeting.
     ///
     /// # Panics
     ///

@@ -71,8 +71,8 @@ impl Daemon {
         Self::spawn(dir, &mut command, sockets)
     }
 
-    /// `start` by a command line of the test's own, in a directory that holds all that the daemon
-    /// needs. What starts must become the daemon by exec.
+    /// `start` with the test's own command, in a directory that holds all that the daemon needs.
+    /// The started program must become the daemon by exec.
     ///
     /// # Panics
     ///
@@ -81,8 +81,8 @@ impl Daemon {
         Self::spawn(dir, command, sockets)
     }
 
-    /// `start_command` of a daemon that may refuse to start: then how it exited, and what it said
-    /// on standard error.
+    /// `start_command` for a daemon that may refuse to start; the error is its exit status and its
+    /// standard error.
     ///
     /// # Errors
     ///

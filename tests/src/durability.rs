@@ -57,7 +57,7 @@ pub struct Write {
     pub fua: bool,
 }
 
-/// A sector that holds what it must not.
+/// A sector with contents that it must not hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wrong {
     /// The sector's bytes are not those of a single write to it.
@@ -205,8 +205,8 @@ impl Model {
         }
     }
 
-    /// The server was killed, and a cache of its own memory with it: what it has not answered never
-    /// will be, and what it acknowledged stays only if it was durable.
+    /// Records that the server was killed together with a cache in its own memory: unanswered
+    /// requests will never be answered, and acknowledged writes stay only if they were durable.
     pub fn cache_died(&mut self) {
         let now = self.tick();
         for version in self.sectors.iter_mut().flatten() {
@@ -214,8 +214,8 @@ impl Model {
         }
     }
 
-    /// Compares what was read from `first` on, while nothing was in flight. What is newer than that
-    /// is gone, and must not come back.
+    /// Compares data read from sector `first` on, while nothing was in flight, with the model.
+    /// Versions newer than those found are lost, and must not come back.
     ///
     /// # Errors
     ///
@@ -238,7 +238,7 @@ impl Model {
     }
 }
 
-/// Drops what cannot come back: versions that ended before a durable one began.
+/// Drops versions that cannot come back: those that ended before a durable version began.
 fn forget_overwritten(history: &mut Vec<Version>) {
     let durable = history.iter().filter(|version| version.durable);
     let newest = durable.map(|version| version.stamp).max().unwrap_or(0);

@@ -34,7 +34,7 @@ pub use self::peer::{StorageDaemon, config};
 
 /// On a machine of two cores that others keep busy.
 const BOOT_LIMIT: Duration = Duration::from_secs(180);
-/// For what takes a second or two on a quiet machine.
+/// Limit for commands that take a second or two on a quiet machine.
 const COMMAND_LIMIT: Duration = Duration::from_secs(120);
 /// The archive of programs, its copy in files, and room to work.
 const MEMORY: &str = "memory-backend-memfd,id=memory,size=512M,share=on";
@@ -114,7 +114,7 @@ impl Guest {
         self.succeed("until test -b /dev/vda; do sleep 0.1; done");
     }
 
-    /// Runs one line of shell, which must succeed within two minutes, and returns what it printed.
+    /// Runs a line of shell, which must succeed within two minutes, and returns its output.
     ///
     /// # Panics
     ///
@@ -134,7 +134,7 @@ impl Guest {
         output
     }
 
-    /// Runs one line of shell and returns its status and what it printed.
+    /// Runs a line of shell and returns its status and its output.
     ///
     /// # Panics
     ///

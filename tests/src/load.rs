@@ -200,7 +200,7 @@ impl Load {
         }
     }
 
-    /// Fills the connection with requests if more are wanted, and takes what is answered.
+    /// Fills the connection with requests if more are wanted, and takes answers.
     fn turn(
         &self,
         client: &mut Client,

@@ -68,8 +68,9 @@ impl Fuse {
         self.dir.join("disk")
     }
 
-    /// Stops nbdfuse, so that the file system answers nothing until the guard drops. Declare it
-    /// after whatever uses the file: a process that the file system holds cannot be reaped.
+    /// Stops nbdfuse, so that the file system answers nothing until the guard drops. Declare the
+    /// guard after everything that uses the file: a process blocked in the file system cannot be
+    /// reaped.
     #[must_use]
     pub fn hang(&self) -> Hang<'_> {
         self.signal("STOP");
@@ -167,8 +168,8 @@ impl Drop for Mount {
     }
 }
 
-/// A loop device that reads and writes its file past the page cache, so that each I/O of the file
-/// system is one of the file.
+/// A loop device that bypasses the page cache of its file, so that each I/O of the file system is
+/// an I/O of the file.
 pub struct Loop(PathBuf);
 
 impl Loop {
@@ -210,7 +211,7 @@ impl Loop {
         Path::new("/sys/block").join(device).join("queue").join(name)
     }
 
-    /// Gives the device back once nobody has it open.
+    /// Detaches the device once no process has it open.
     ///
     /// # Panics
     /// If losetup refuses.

@@ -35,7 +35,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them, in an order in which each finds what it reads.
+    /// All programs, in an order in which each finds the files that it reads.
     pub const ALL: [Kind; 4] = [Kind::CopyTo, Kind::CopyFrom, Kind::Untar, Kind::Tar];
 
     /// Its name, which is that of the modelled program of `millrace-lab bench --program`, too.

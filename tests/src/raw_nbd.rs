@@ -204,8 +204,8 @@ impl RawNbd {
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 
-    /// Waits for the server to close, throwing away what it still sends; false if it is still open
-    /// after 20 s.
+    /// Waits for the server to close, and discards the bytes that it still sends. Returns false if
+    /// the connection is still open after 20 s.
     pub fn is_closed_by_server(&mut self) -> bool {
         let mut rest = vec![0; 64 * 1024];
         loop {

@@ -64,7 +64,7 @@ pub fn uri(daemon: &Daemon, export: &str) -> String {
     format!("nbd+unix:///{export}?socket={}", daemon.dir().join("s").display())
 }
 
-/// Runs a command that must succeed, and returns what it printed.
+/// Runs a command that must succeed, and returns its standard output.
 ///
 /// # Panics
 ///

@@ -95,7 +95,7 @@ impl Writer {
     fn event(&mut self, act: EventCode, of: &Record, data: &[u8]) {
         self.pass();
         let cpu = self.random.below(CPUS as u64) as usize;
-        // An interrupt's record may lie before one that was stamped earlier.
+        // An interrupt's record may precede a record with an earlier time.
         let back = if self.random.one_in(20) { self.random.below(3_000) } else { 0 };
         let categories = (of.action >> 16) as u16;
         let record = Record { action: act.with(categories), time_ns: self.now_ns - back, ..*of };

@@ -24,7 +24,7 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Runs `command`, of which program, arguments and folder count.
+    /// Runs `command` on a new terminal. Only its program, arguments and folder are used.
     ///
     /// # Panics
     ///
@@ -38,7 +38,7 @@ impl Terminal {
         let line = format!("stty rows 24 cols 80; {quoted}; status=$?; stty -a; exit $status");
         let mut script = Command::new("script");
         script.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
-        // Whose shell it is does not matter; what it takes for a terminal does.
+        // `script` runs the command by a shell, and programs look at TERM; both are fixed here.
         script.env("SHELL", "/bin/sh").env("TERM", "xterm-256color");
         if let Some(folder) = command.get_current_dir() {
             script.current_dir(folder);
@@ -48,7 +48,7 @@ impl Terminal {
         Terminal { child, dir }
     }
 
-    /// All that was written to it so far.
+    /// All bytes written to the terminal so far.
     #[must_use]
     pub fn written(&self) -> String {
         let bytes = fs::read(self.dir.path().join("screen")).unwrap_or_default();
@@ -91,7 +91,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // Failing here would hide the test's own failure; one that has ended is not there to kill.
+        // A panic here would hide the test's own failure. The kill fails if the program has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

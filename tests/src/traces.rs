@@ -53,7 +53,7 @@ pub fn spans(dir: &Path, names: &[&str]) -> String {
     text(millrace().args(["trace", "spans", "-x", "--numbers"]).args(names).current_dir(dir))
 }
 
-/// blkparse's output without what it says of its input.
+/// blkparse's output without its lines about input files.
 ///
 /// # Panics
 /// As [`shown`].
@@ -76,7 +76,7 @@ fn btt(dir: &Path, names: &[&str]) -> String {
 fn span_rows(report: &str) -> Vec<Vec<String>> {
     let is_span = |line: &&str| {
         let name = line.split(' ').next().unwrap_or_default();
-        // btt begins with what messages say, each behind its device.
+        // btt prints messages first, each behind its device.
         name.starts_with(|c: char| c.is_ascii_uppercase())
             && name.as_bytes().get(1) == Some(&b'2')
             && !["I2S", "S2D"].contains(&name)

@@ -213,8 +213,8 @@ fn another_process_may_be_started_while_io_is_in_flight() {
     });
 }
 
-/// First come, first served, for two drives at once: what waits is in one list, and only one of the
-/// drives may name it.
+/// A first-come, first-served scheduler shared by two drives, which is against the rules: all
+/// chains wait in one list, but only one of the drives may complete each.
 #[derive(Clone, Default)]
 struct Common(Arc<Mutex<VecDeque<BioChain<Native>>>>);
 
@@ -491,7 +491,7 @@ fn objects_dropped_with_io_in_flight_end_it_or_leave_it() {
         let pending = device.submit(Bio::write(0, filled(4096, 6)));
         drop(device);
         assert!(block_on(pending).status.is_ok());
-        // Its ring is gone before it: what is in flight cannot end.
+        // The ring is dropped before the channel, so the request in flight cannot end.
         let mut io = IoContext::new(IoConfig::default()).unwrap();
         let mut channel = io.channel(&volume, 16, Stamp::Batch).unwrap();
         channel.set_drain_ns(1_000_000);

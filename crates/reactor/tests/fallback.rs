@@ -124,7 +124,7 @@ fn epoll_without_nanosecond_waits_is_late_but_never_early() {
     });
 }
 
-/// Lets users other than root have so many threads in this process.
+/// Limits this process to `most` threads, unless it runs as root.
 fn limit_threads(most: libc::rlim_t) {
     // SAFETY: the limit is a live local; the hard limit stays.
     unsafe {

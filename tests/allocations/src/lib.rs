@@ -42,8 +42,8 @@ impl Counting {
         Counting { is_counted: None }
     }
 
-    /// Counts calls of each thread of which `is_counted`, asked there once, says so; it must not
-    /// allocate.
+    /// Counts calls of the threads for which `is_counted` returns true. It is called once on each
+    /// thread, and must not allocate.
     #[must_use]
     pub const fn of_threads(is_counted: fn() -> bool) -> Counting {
         Counting { is_counted: Some(is_counted) }
@@ -82,7 +82,7 @@ impl Counting {
     }
 }
 
-/// A measurement that runs; holds what its caller's thread had in `COUNTED` before.
+/// A running measurement; holds its caller's earlier value of `COUNTED`.
 struct Measured(Option<bool>);
 
 impl Drop for Measured {
@@ -108,7 +108,7 @@ pub fn held_bytes() -> i64 {
 
 /// Notes the bytes that a call took and gave back.
 fn hold(taken: usize, given: usize) {
-    // Relaxed: whoever reads it does so while nothing goes on.
+    // Relaxed: the sum is read only while no counted thread runs.
     HELD.fetch_add(taken as i64 - given as i64, Ordering::Relaxed);
 }
 

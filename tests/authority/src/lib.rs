@@ -19,7 +19,7 @@ pub enum Validity {
     Now,
     /// From tomorrow.
     Future,
-    /// From yesterday, for so many seconds more.
+    /// Valid from yesterday until this many seconds from now.
     Seconds(i64),
 }
 
@@ -141,7 +141,8 @@ impl Authority {
         issued
     }
 
-    /// A folder as libnbd and QEMU want a client's: the certificate of `trusted`, and one of this
+    /// A folder of a client's files, named as libnbd and QEMU expect: the CA certificate of
+    /// `trusted`, and a certificate for `name` issued by this CA.
     /// CA of this name.
     ///
     /// # Panics

@@ -23,12 +23,12 @@ const IF_THERE: [&str; 3] = ["crc32c_generic", "kyber_iosched", "bfq"];
 pub struct Kernel {
     /// The compressed image that QEMU boots.
     pub image: PathBuf,
-    /// Files of modules below /lib/modules, each after those that it needs.
+    /// Files of modules below /lib/modules; each comes after the modules that it needs.
     pub modules: Vec<PathBuf>,
 }
 
 impl Kernel {
-    /// The newest kernel of this machine that can be read, or what there is instead of one.
+    /// Finds the newest readable kernel of this machine. The error says what was found instead.
     pub fn find() -> Result<Self, String> {
         Self::find_in(Path::new("/boot"), Path::new("/lib/modules"))
     }
@@ -68,7 +68,7 @@ fn usable(image: PathBuf, modules: &Path) -> Result<(SystemTime, Kernel), String
     Ok((modified, Kernel { image, modules }))
 }
 
-/// The files to load for all that is wanted, from the texts of modules.dep and modules.builtin.
+/// The files to load for all wanted modules, from the texts of modules.dep and modules.builtin.
 fn in_order(list: &str, builtin: &str) -> Result<Vec<String>, String> {
     let is_builtin = |name: &str| builtin.lines().any(|line| module_name(line) == name);
     let line_of = |name: &str| {
@@ -100,7 +100,7 @@ fn module_name(file: &str) -> String {
     base.split(".ko").next().unwrap_or(base).replace('-', "_")
 }
 
-/// The content of a module's file, unpacked, since a kernel may not unpack what it loads.
+/// The contents of a module's file, unpacked here, since a kernel may not support the compression.
 ///
 /// # Panics
 ///

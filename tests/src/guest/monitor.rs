@@ -47,7 +47,7 @@ impl Monitor {
         }
     }
 
-    /// Waits until QEMU has told that a device is gone.
+    /// Waits until QEMU reports that a device is gone.
     pub fn until_deleted(&mut self, device: &str) {
         let is_it =
             |line: &Value| line["event"] == "DEVICE_DELETED" && line["data"]["device"] == device;

@@ -50,7 +50,7 @@ pub(super) fn make(dir: &Path, amounts: Amounts) -> PathBuf {
     archive
 }
 
-/// A tree of files whose sizes are spread as those of sources are: exponentially, about the mean.
+/// A tree of files with exponentially distributed sizes, like a source tree.
 fn tree(root: &Path, amounts: Amounts) {
     let mut random = SplitMix64::new(11);
     let mut dir = root.to_owned();

@@ -17,7 +17,7 @@ use crate::recording::{begin, end};
 use crate::serving::succeed;
 use crate::{Daemon, client, tempdir};
 
-/// Most that a guest is told to copy: it has little memory, and elsewhere lies there.
+/// Limit of the file copied in a guest, whose little memory also holds the other side of the copy.
 const COPY_MIB_MAX: u32 = 64;
 /// For a program, on a machine with other work.
 const LIMIT: Duration = Duration::from_secs(300);

@@ -51,7 +51,7 @@ pub struct Rig {
     pub iodepth: u32,
     /// I/Os that are replayed at most.
     pub limit: u64,
-    /// Replays of each kind in turn, of which the median counts; one is enough of a simulation.
+    /// Replays of each kind in turn, of which the median counts; a simulation needs only one.
     pub rounds: u32,
 }
 

@@ -8,8 +8,8 @@ use std::path::Path;
 
 use crate::traces::shown;
 
-/// An I/O is in order if it begins where one of so many before it ended: a file system that reads
-/// ahead in one file and writes another one does both in order.
+/// An I/O is in order if it begins where one of this many earlier ones ended. A file system that
+/// reads ahead in one file and writes another does both in order.
 const STREAMS: usize = 16;
 
 /// Statistics of a program's I/Os.

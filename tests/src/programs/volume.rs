@@ -32,7 +32,7 @@ impl Recordings {
         Recordings { daemon }
     }
 
-    /// Each program with what it did.
+    /// Each program with the statistics of its I/O.
     ///
     /// # Panics
     /// If a recording cannot be read.
@@ -108,7 +108,7 @@ impl Machine<'_> {
         mount.unmount();
     }
 
-    /// Runs a program, with nothing in the file system's cache, until what it wrote is written.
+    /// Runs a program with a cold page cache until its data are written, and records it.
     fn record(&self, kind: Kind) {
         let mount = self.mount();
         let (mnt, elsewhere) = (mount.dir(), self.elsewhere());

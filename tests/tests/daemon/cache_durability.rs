@@ -104,7 +104,7 @@ fn fio_above(daemon: &Daemon, seed: u64, more: &[&str]) {
     assert!(said.contains("err= 0"), "{said}");
 }
 
-/// A drive alone, a stripe, and drives one behind the other, each killed in turn.
+/// Kills the daemon over a single drive, a stripe, and a linear volume in turn.
 #[test]
 fn what_was_flushed_survives_kills_over_drives_of_64_kib_blocks() {
     require_clients!("fio", "nbdkit");
@@ -268,7 +268,7 @@ fn a_stop_waits_for_slow_drives_as_long_as_they_go_on() {
     }
 }
 
-/// Has a client send so many writes of 1 MiB and hang up at once; in flight they go on.
+/// Sends `count` writes of 1 MiB and hangs up at once; the server goes on with them.
 fn hang_up_after_writes(daemon: &Daemon, count: u64) {
     let mut raw = RawNbd::connect(&daemon.dir().join("s"), "v").unwrap();
     for number in 0..count {
@@ -392,7 +392,7 @@ fn a_drive_that_takes_no_writes_fails_them_once_memory_is_full_and_the_stop_says
 fn a_stop_writes_all_but_what_the_drive_refuses_to_the_end() {
     const PAGES: u64 = 1024;
     let page_of = |page: u64| pattern(4096, page);
-    // The first drive fails writes of page 300, the second one of 50 writes, the third its flushes.
+    // The first drive fails writes of page 300, the second every 50th write, the third its flushes.
     for (fault, lost, code, said) in [
         ("op=write,status=eio,range=1228800-1232896", vec![300], 1, "4096 bytes (first 4096 bytes"),
         ("op=write,status=eio,every=50", vec![], 0, "everything is answered and flushed"),
@@ -403,7 +403,7 @@ fn a_stop_writes_all_but_what_the_drive_refuses_to_the_end() {
         let bad = format!("fault:drive=(file:path={path}/d0,size=8m),{fault}");
         let mut daemon = Daemon::start(&config(&[bad], LAZY), &["s", "c"]);
         let mut client = connect(&daemon.dir().join("s"), "v").unwrap();
-        // The lower half in one piece, and every second page of what follows.
+        // Writes the lower half in one piece, and every second page of the upper half.
         for page in (0..PAGES).filter(|page| *page < PAGES / 2 || page % 2 == 1) {
             assert_eq!(write(&mut client, page * 8, &page_of(page), 0), None);
         }
@@ -497,7 +497,7 @@ fn a_drive_that_is_stuck_leaves_writers_to_others_their_room() {
     let mut daemon = Daemon::start(&text, &["s", "c"]);
     let socket = daemon.dir().join("s");
     let [mut held, mut client] = [(); 2].map(|()| connect(&socket, "v").unwrap());
-    // All that may be dirty, and more, which waits.
+    // These writes fill the dirty limit; the rest of them wait.
     for page in 0..100 {
         held.submit(&request(Command::Write, page * 8, 8), pattern(4096, page)).unwrap();
     }
@@ -526,7 +526,8 @@ fn reads_that_a_drive_leaves_unanswered_hold_nobody_of_another() {
     let mut daemon = Daemon::start(&text, &["s", "c"]);
     let socket = daemon.dir().join("s");
     let [mut held, mut client] = [(); 2].map(|()| connect(&socket, "v").unwrap());
-    // More than all memory, and more than the drive takes, of the one that does not answer.
+    // These reads of the stuck drive need more than all memory, and more than the drive takes at
+    // once.
     for piece in 0..300 {
         let sector = 16384 + piece % 128 * 128;
         held.submit(&request(Command::Read, sector, 128), vec![0; 64 << 10]).unwrap();
@@ -623,7 +624,8 @@ fn a_drive_that_is_stuck_with_old_pages_keeps_those_of_others_from_no_drive() {
         let text = config(&drives, young).replace("chunk = \"64k\"", chunk);
         let daemon = Daemon::start(&text, &["s", "c"]);
         let mut client = connect(&daemon.dir().join("s"), "v").unwrap();
-        // Chunks of both drives in the one, and the drives one behind the other in the other case.
+        // Page 4095 lies on the good drive in every layout; the first 512 pages lie on the stuck
+        // drive, or on both.
         let last = 4095;
         for page in (0..512).step_by(2) {
             assert_eq!(write(&mut client, page * 8, &pattern(4096, page), 0), None);
@@ -743,7 +745,8 @@ fn a_drive_without_space_says_so_at_the_flush_and_at_a_durable_write() {
     let path = dir.path().display();
     let full = format!("fault:drive=(file:path={path}/d0,size=4m),status=enospc,op=write");
     let full_error = Some(Errno::Enospc);
-    // A write is told of the error once: by its own answer where the cache writes through.
+    // Each write's error is reported once: by the write's own answer where the cache writes
+    // through.
     for (mode, at_write, at_flush, exit) in
         [("write-back", None, full_error, 1), ("write-through", full_error, None, 0)]
     {

@@ -80,7 +80,7 @@ fn a_file_that_grew_is_served_whole_to_who_comes_later_and_old_connections_go_on
         let said = succeed(&mut resize(&daemon, "v"));
         assert_eq!(said.lines().next(), Some("v: 6 MiB (6291456 bytes), before 4 MiB"), "{said}");
         assert_eq!(told_size(&daemon), 6 * MIB);
-        // The old one has the size that it was told, and works.
+        // The old client still has the size that it was told at its start, and works.
         assert_eq!(old.read(4 * MIB - (64 << 10), 64 << 10).unwrap(), first);
         assert_eq!(errno_of_read(&mut old, 4 * MIB), libc::EINVAL, "it was told of 4 MiB");
         let mut new = RawNbd::connect(&socket, "v").unwrap();
@@ -114,7 +114,7 @@ fn a_cached_volume_grows_with_what_is_dirty_in_the_page_at_its_old_end() {
         assert!(grown(&daemon, &file, 6 * MIB).starts_with("v: 6 MiB"));
         let mut new = RawNbd::connect(&socket, "v").unwrap();
         assert_eq!((old.size_bytes(), new.size_bytes()), (end, 6 * MIB));
-        // The rest of the page is read from the drive, beside what is in memory only.
+        // The rest of the page is read from the drive, while part of it is dirty in memory.
         let page = new.read(end - 1536, 4096).unwrap();
         assert_eq!((&page[..1536], &page[1536..]), (&first[512..], &[0; 2560][..]));
         new.write(end, &second).unwrap();
@@ -130,7 +130,7 @@ fn a_cached_volume_grows_with_what_is_dirty_in_the_page_at_its_old_end() {
     }
 }
 
-/// Makes a file longer, and what `ctl resize` says of it.
+/// Enlarges a file; returns the output of `ctl resize`.
 fn grown(daemon: &Daemon, file: &Path, size_bytes: u64) -> String {
     set_len(file, size_bytes);
     succeed(&mut resize(daemon, "v"))

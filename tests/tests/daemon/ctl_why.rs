@@ -109,7 +109,7 @@ fn what_waits_in_a_socket_that_is_not_read_further_waits_for_back_pressure() {
         answers.join()
     });
     answers.unwrap();
-    // A client of depth 1 is never stopped, whatever its limit.
+    // A client of depth 1 is never held by back pressure, whatever its limit.
     let before = held(&daemon, "back-pressure");
     let mut client = RawNbd::connect(&daemon.dir().join("s"), "a").unwrap();
     (0..50).for_each(|at| drop(client.read(at * 4096, 4096).unwrap()));

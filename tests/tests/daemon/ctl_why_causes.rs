@@ -16,7 +16,7 @@ use serde_json::Value;
 /// 4 KiB take 2 ms, 1 MiB 65 ms.
 const SLOW: &str = "model:units=8,read=2ms,write=2ms,latency=50us,size=4g,depth=128,queues=1";
 
-/// A daemon's volume and what its groups are promised.
+/// Settings of a daemon's volume and of its groups.
 #[derive(Clone, Copy)]
 struct Setup<'a> {
     drives: &'a [&'a str],
@@ -76,7 +76,7 @@ fn why(daemon: &Daemon) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// The main cause of what is said of `a`.
+/// The main cause reported for group `a`.
 fn cause_of_a(why: &Value) -> &str {
     let groups = why["groups"].as_array().unwrap();
     let a = groups.iter().find(|group| group["group"] == "a").unwrap_or_else(|| panic!("{why}"));

@@ -143,7 +143,7 @@ fn before_reply(events: &[Event], number: u16) -> &[Event] {
     &events[start..place(number).unwrap_or_else(|| panic!("no reply {number} in {events:?}"))]
 }
 
-/// Runs requests against a traced daemon; returns what it did.
+/// Runs requests against a daemon under strace; returns its system calls as events.
 fn traced(requests: impl FnOnce(&mut Client)) -> Vec<Event> {
     let file = tempfile::NamedTempFile::new().unwrap();
     let path = file.path().to_str().unwrap();

@@ -21,7 +21,7 @@ const CHUNKS: u64 = 64;
 /// The drive that fails.
 const BAD: u64 = 2;
 
-/// A stripe of which drive 2 is `bad` and the others are memory; and a healthy volume beside it.
+/// A stripe of memory drives except drive 2, which is `bad`; and a healthy volume `w`.
 fn config(bad: &str) -> String {
     let drive =
         |name: &str, spec: &str| format!("[[drive]]\nname = \"{name}\"\nspec = \"{spec}\"\n");
@@ -88,7 +88,7 @@ enum Fate {
     Either,
 }
 
-/// Many requests in flight, on two connections: each gets what `fate` says of its chunks.
+/// Keeps many requests in flight on two connections; each must end as `fate` says of its chunks.
 fn storm(daemon: &Daemon, command: Command, fate: impl Fn(u64, u64) -> Fate) {
     let socket = daemon.dir().join("s");
     let mut clients = [0; 2].map(|_| connect(&socket, "v").unwrap());
@@ -131,7 +131,7 @@ fn fate_of(first: u64, chunks: u64, is_bad: impl Fn(u64) -> bool) -> Fate {
     }
 }
 
-/// The volume beside it is none the worse.
+/// Checks that the other volume is unaffected.
 fn neighbour_is_well(daemon: &Daemon) {
     let mut other = connect(&daemon.dir().join("s"), "w").unwrap();
     assert_eq!(write(&mut other, 0, 16), None);

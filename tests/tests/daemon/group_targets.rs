@@ -11,7 +11,7 @@ use millrace_tests::serving::succeed;
 use millrace_tests::{Daemon, millrace, poll_within, run};
 use serde_json::Value;
 
-/// A reader in a group with these keys beside one without a target, on one drive.
+/// A client in a group with these keys, and a client in a group without a target, on one drive.
 fn config(keys: &str, drive: &str) -> String {
     format!(
         "[[group]]\nname = \"gold\"\n{keys}\n[[group]]\nname = \"bulk\"\n\
@@ -68,7 +68,7 @@ fn a_target_below_what_a_modelled_drive_takes_is_a_warning_with_its_line_and_the
 
 #[test]
 fn what_is_known_of_any_drive_by_measuring_is_said_when_a_target_is_set() {
-    // A fault drive says nothing of itself.
+    // A fault drive has no latency of its own to warn about.
     let drive = "fault:drive=(model:preset=850evo)";
     let daemon = Daemon::start(&config("weight = 100", drive), &["s", "c"]);
     let set = ["set", "group", "gold", "latency-target=p99 40us"];
@@ -105,7 +105,7 @@ fn a_target_that_is_missed_at_the_drive_itself_is_said_until_it_is_met_or_change
         assert!(warned(&daemon, &["get", "groups"]).contains(part));
         let why = succeed(&mut ctl(&daemon, &["why", "vol0", "1"]));
         assert!(why.contains(&format!("\n{part}")), "{why}");
-        // Taken back with the change; what can be kept is not said of.
+        // The change takes the warning back; a target that can be kept causes none.
         assert_eq!(warned(&daemon, &["set", "group", "gold", "latency-target=p99 2s"]), "");
         assert_eq!(groups()["warnings"], Value::Null);
     });

@@ -41,7 +41,7 @@ fn loaded<T>(daemon: &Daemon, body: impl FnOnce() -> T) -> T {
     })
 }
 
-/// The sum row of a lock, checked to be the sum of those of its places.
+/// The sum row of a lock. Checks that it is the sum of the rows of its places.
 fn sum(locks: &Value, name: &str) -> Option<Value> {
     let rows: Vec<&Value> =
         locks.as_array().unwrap().iter().filter(|row| row["name"] == name).collect();

@@ -64,7 +64,7 @@ fn the_dashboard_shows_volumes_drives_and_clients_at_phone_and_desk_width() {
         for text in ["version 0.", " UTC, serving for 0:0", "<td>vol</td>", "1 volume, 1 drive"] {
             assert!(page.contains(text), "no {text} in {page}");
         }
-        // A name is text, whatever it looks like.
+        // A name is shown as text, even if it looks like HTML.
         assert!(page.contains("<td>&lt;b&gt;d0&lt;/b&gt;</td>"), "{page}");
         assert!(!page.contains("does not answer<"), "{page}");
         // A group's row is since the daemon began; why it took its time, of the last seconds.

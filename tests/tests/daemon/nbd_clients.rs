@@ -175,7 +175,7 @@ fn qemu_img_converts_an_image_in_and_out_unchanged() {
             &["compare", "-f", "raw", "-F", "qcow2", &path("in.raw"), &path("out.qcow2")],
         );
 
-        // Other contents, so that what is there from before would show.
+        // The image has other contents than before, so that stale data would show.
         let mut image = pattern(64 * MIB as usize, 65);
         image[..MIB as usize].fill(0);
         fs::write(at("in.raw"), image).unwrap();

@@ -1,4 +1,4 @@
-//! Drives on NBD servers of others: what is written comes back, and errors are the server's own.
+//! Drives on foreign NBD servers: written data come back, and errors are those of the server.
 
 use std::fs;
 use std::process::Command;
@@ -149,7 +149,7 @@ fn one_export_of_two_drives_is_refused() {
     let refused = "drive d1: its export is that of drive d0 (line";
     let (code, text) = check();
     assert!(code == Some(1) && text.contains(refused), "{code:?}: {text}");
-    // Two drives that only read are in nobody's way.
+    // Two drives that only read the same export do not conflict.
     let reader = server.spec(",read-only=on");
     fs::write(&file, stripe("auto", &[reader.clone(), reader.clone()])).unwrap();
     let (code, text) = check();

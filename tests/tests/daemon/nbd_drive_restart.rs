@@ -17,7 +17,7 @@ fn kills() -> u64 {
     std::env::var("MILLRACE_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(4)
 }
 
-/// Kills the server `kills` times under a verifying fio; what the daemon said.
+/// Kills the server `kills` times under a verifying fio; returns the daemon's messages.
 fn under_fio(mut server: Remote, backend: &str, kills: u64) -> String {
     let daemon = Daemon::start(&stripe(backend, &[server.spec(",reconnect=30s")]), &["s"]);
     let mut fio = Command::new("fio");
@@ -68,7 +68,7 @@ fn a_qcow2_server_that_is_killed_under_fio_costs_time_and_nothing_else() {
     require_clients!("fio", "qemu-nbd", "qemu-img");
     let dir = tempdir();
     let image = dir.path().join("i.qcow2");
-    // Killed, it leaves what it had in memory of its tables behind: those are written at once here.
+    // A killed qemu-nbd loses qcow2 tables that are only in memory; preallocation writes them now.
     let made = Command::new("qemu-img")
         .args(["create", "-q", "-f", "qcow2", "-o", "preallocation=metadata"])
         .arg(&image)
@@ -100,7 +100,7 @@ fn while_the_server_is_gone_a_request_waits_as_long_as_reconnect_says() {
     assert!(!daemon.stderr().contains("failed"), "{}", daemon.stderr());
 }
 
-/// Waits until the daemon has said this.
+/// Waits for a message of the daemon.
 fn await_said(daemon: &Daemon, text: &str) {
     let said = || daemon.stderr().contains(text).then_some(());
     let found = poll_within(Duration::from_secs(20), said);

@@ -62,7 +62,7 @@ fn clients_of_a_stuck_drive_that_reconnect_fifty_times_harm_no_other_volume() {
         assert!(took < Duration::from_secs(30), "{backend}: others waited: {took:?}");
         let back = || (open_files(&daemon) <= files + 2).then_some(());
         poll_within(Duration::from_secs(15), back).expect("descriptors come back");
-        // 64 MiB for payload, two of what was written, and the program.
+        // 64 MiB for payload, two copies of the written data, and the program itself.
         let resident_kib = daemon.resident_kib();
         assert!(resident_kib < 112 << 10, "{backend}: {resident_kib} KiB");
         let mut stuck = RawNbd::connect(&socket, "w").unwrap();

@@ -87,7 +87,7 @@ impl Rig {
         stream
     }
 
-    /// A connection on which the server said that TLS begins.
+    /// A connection on which the server has agreed to start TLS.
     fn at_tls(&self) -> TcpStream {
         let mut stream = self.tcp();
         let mut greeting = [0; 18];
@@ -208,7 +208,7 @@ fn clients_without_the_right_certificate_are_refused_and_the_log_says_why() {
     fs::remove_file(bare.join("client-cert.pem")).unwrap();
     fs::remove_file(bare.join("client-key.pem")).unwrap();
     refused(&bare);
-    // The client is the one that refuses.
+    // Here the client refuses the server.
     refused(&rig.authority.client_folder(&other, "wary", Validity::Now));
     rig.said("it hung up during the TLS handshake; it may not accept this certificate");
     assert!(info(&rig.uri("v", &rig.client("host"))).status.success());
@@ -256,7 +256,7 @@ fn plaintext_where_tls_is_required_is_answered_with_what_is_needed() {
 #[test]
 fn whoever_breaks_off_or_speaks_no_tls_is_gone_and_nobody_else_notices() {
     let rig = Rig::start(Server::Required);
-    // Options that somebody on the way put behind the request.
+    // A man in the middle adds options behind the client's request.
     let mut stream = rig.tcp();
     stream.write_all(&[&[0, 0, 0, 3][..], &option(5, &[]), &option(3, &[])].concat()).unwrap();
     assert_eq!(rest(stream).len(), 18, "the greeting and nothing else");
@@ -298,7 +298,7 @@ fn open(rig: &Rig) -> Tls {
 }
 
 impl Tls {
-    /// Sends what is to be sent, receives once, reads.
+    /// Sends pending output, receives once, and reads.
     fn turn(&mut self, into: &mut [u8]) -> usize {
         self.send();
         let read = self.session.read(into).unwrap();

@@ -81,7 +81,7 @@ fn a_pipe_in_place_of_a_disk_is_refused_at_once() {
     }
 }
 
-/// A pipe that is full as long as the reader is there, and that nobody reads.
+/// A full pipe that nobody reads; it stays full as long as the reader exists.
 fn full_pipe() -> (PipeReader, Stdio) {
     let (reader, writer) = std::io::pipe().unwrap();
     let mut filler = writer.try_clone().unwrap();
@@ -118,7 +118,7 @@ fn a_log_that_nobody_reads_stops_neither_io_nor_the_end() {
     assert!(fs::read(&disk).unwrap()[..64 * 4096].iter().all(|byte| *byte == 7), "written out");
 }
 
-/// A volume under a cache that keeps what is dirty, with a folder of marks.
+/// A volume under a cache that keeps data dirty, with a folder for its marks.
 fn marked(specs: &[&str], volume: &str) -> String {
     serving::stripe("auto", specs)
         .replace("[[export]]", "[volume.cache]\nsize = \"4m\"\ndirty-age = \"1h\"\n[[export]]")

@@ -42,7 +42,7 @@ fn size_of(uri: &str, dir: &Path) -> u64 {
     size.trim().parse().unwrap()
 }
 
-/// The volume's sizes in `millrace stat --json`: what it has, and what it leaves out.
+/// The volume's size, and the size that its layout leaves out, from `millrace stat --json`.
 fn sizes(dir: &Path) -> (u64, u64) {
     // The daemon's control socket is found in the folder.
     let line = printed(millrace().args(["stat", "--json"]).current_dir(dir));
@@ -180,7 +180,7 @@ fn an_image_in_a_container_is_served_with_a_warning_whose_line_works() {
         let is_warning = |line: &&str| line.contains(" WARN  millrace: drive it's: it's.");
         let warning = said.lines().find(is_warning).expect(&said);
         let line = warning.split('`').nth(1).expect(warning).to_owned();
-        // Where the line says, with a socket of the test's own.
+        // Runs the command line that the message recommends, with the test's own socket path.
         let socket = daemon.dir().join("q");
         let line = line.replace("/tmp/disk.sock", socket.to_str().unwrap());
         let dir = daemon.dir().to_owned();

@@ -34,7 +34,7 @@ struct Case {
 
 const PLAIN: Case = Case { config: ("", "", ""), before: |_| {}, said: &[], unsaid: &[] };
 
-/// All that is in a folder, with its length.
+/// All paths in a folder and below, with their lengths.
 fn contents(dir: &Path) -> Vec<(PathBuf, u64)> {
     let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     let mut list: Vec<(PathBuf, u64)> = Vec::new();
@@ -54,7 +54,8 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Runs a command in a folder, and checks what every row has in common; what it said.
+/// Runs a command that must be refused in a folder. Checks what all rows share; returns the
+/// messages.
 fn refused(dir: &Path, command: &mut Command) -> String {
     let before = contents(dir);
     let output = run(command.current_dir(dir).stdin(Stdio::null()));
@@ -387,7 +388,7 @@ fn a_virtual_machine_that_is_killed_is_no_warning() {
     let daemon = Daemon::start(&config, &["s"]);
     let gone = "INFO  millrace: export v: the virtual machine's process has ended\n";
     let said = poll_within(Duration::from_secs(20), || {
-        // GET_FEATURES of version 1, without payload, many times; nobody waits for the answers.
+        // Sends many GET_FEATURES messages of version 1, without payload, and reads no answer.
         let message = [1u32, 1, 0].map(u32::to_ne_bytes).concat();
         let mut frontend = UnixStream::connect(daemon.dir().join("s")).unwrap();
         let _ = frontend.write_all(&message.repeat(100));
@@ -413,12 +414,12 @@ fn a_file_that_cannot_be_made_long_enough_does_not_stay() {
     let dir = tempdir();
     let text = NULL.replace("null:size=1g", "file:path=d0,size=100t");
     fs::write(dir.path().join("m.toml"), text).unwrap();
-    // Whatever the file system takes: no file may be longer than 50 KiB.
+    // No file may be longer than 50 KiB, whatever file system is used.
     let script = "trap '' XFSZ; ulimit -f 100; exec \"$0\" serve m.toml";
     let binary = millrace().get_program().to_owned();
     let said = refused(dir.path(), Command::new("sh").args(["-c", script]).arg(binary));
     says(&said, &["m.toml:3: drive d0: d0: size=100t: more than its file system takes"]);
-    // Nor does the demo leave its folder, its files or its locks. What it says fits 512 bytes.
+    // The demo, too, leaves no folder, files or locks. Its messages fit into 512 bytes.
     let empty = tempdir();
     let script = "trap '' XFSZ; ulimit -f 1; exec \"$0\" serve";
     let binary = millrace().get_program().to_owned();
@@ -444,7 +445,7 @@ fn a_socket_that_cannot_be_is_blamed_on_its_flag() {
 
 /// The daemon as a user to whom root's files are another's, in a folder where he may make nothing.
 fn unprivileged(dir: &Path) -> Option<Command> {
-    // The one that cargo built may lie where `nobody` cannot go.
+    // The user `nobody` may not reach the binary in cargo's folder, so copy it.
     let binary = dir.join("millrace");
     if !binary.exists() {
         fs::copy(millrace().get_program(), &binary).unwrap();
@@ -481,7 +482,7 @@ fn what_a_user_may_not_do_is_said_with_what_to_do() {
     let said = "this user may not write to it; change its mode, or serve it read-only: \
                 read-only=on, or `serve --read-only`";
     says(&stderr(&output), &[&format!("drive d: d.img: {said}"), &format!("unix:d.sock: {why}")]);
-    // So that a user who is not root may remove it.
+    // A user other than root must be able to remove the folder.
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
 }
 

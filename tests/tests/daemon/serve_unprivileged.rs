@@ -50,7 +50,7 @@ fn prepared() -> TempDir {
     fs::create_dir(&run).unwrap();
     fs::create_dir(&drives).unwrap();
     File::create(&disk).unwrap().set_len(64 * MIB).unwrap();
-    // The one that cargo built may lie where `nobody` cannot go.
+    // The user `nobody` may not reach the binary in cargo's folder, so copy it.
     fs::copy(millrace().get_program(), dir.path().join("millrace")).unwrap();
     set_mode(&run, 0o700);
     set_mode(&disk, 0o600);
@@ -139,13 +139,13 @@ fn the_daemon_serves_without_privileges_or_huge_pages() {
         for socket in ["run/nbd", "run/vm"] {
             assert!(!path.join(socket).exists(), "{backend}: {socket} is gone");
         }
-        // So that a user who is not root may remove it.
+        // A user other than root must be able to remove the folder.
         set_mode(&path.join("drives"), 0o755);
     }
 }
 
-/// Starts a daemon of user `user`, which no other test is and who may have `limit` processes and
-/// threads; none without the programs for that. It may refuse.
+/// Starts a daemon as `user`, whom no other test uses and who may have `limit` processes and
+/// threads. `None` without the programs for that; the error is a refusal to start.
 fn start_limited(
     user: u32,
     limit: usize,

@@ -58,7 +58,7 @@ fn ios(rows: &Value) -> u64 {
     rows.as_array().unwrap().iter().map(of).sum()
 }
 
-/// Checks rows of the load against what it did.
+/// Compares all rows with the load.
 fn check(rows: &Value) {
     let rows = rows.as_array().unwrap();
     let names: Vec<_> = rows.iter().map(|row| row["name"].as_str().unwrap()).collect();
@@ -66,7 +66,8 @@ fn check(rows: &Value) {
     rows.iter().for_each(check_row);
 }
 
-/// Checks one of them: the client's I/Os, or a drive's, on which each half of a write counts.
+/// Compares a row: the volume's counts the client's I/Os, a drive's counts each half of a long
+/// write.
 fn check_row(row: &Value) {
     let (drives, long, flushes) = if row["kind"] == "drive" { (1, 3, 2) } else { (2, 3, 2) };
     let counts = |kind: &str| (row[kind]["ios"].clone(), row[kind]["bytes"].clone());
@@ -124,7 +125,7 @@ fn a_later_report_has_exactly_what_came_since_the_one_before() {
     let mut next = || json(&lines.next().unwrap().unwrap());
     check(&next()["rows"]);
     load(&daemon, 2);
-    // The load may take longer than an interval: what came is the sum of the later reports.
+    // The load may take longer than an interval, so the later reports are added up.
     let (mut sum, mut reports) = (next()["rows"].take(), 1);
     while ios(&sum) < LOAD_IOS {
         assert!(start.elapsed() < Duration::from_secs(30), "{sum}");

@@ -28,7 +28,7 @@ const FIO: &str = "cd /tmp && fio --name=verify --filename=/dev/vda --ioengine=l
     --offset_increment=64m --verify=crc32c --verify_fatal=1 --do_verify=1 --serialize_overlap=1 \
     --cpus_allowed=0,1 --cpus_allowed_policy=split --fsync=64";
 
-/// Until told to stop, in the third quarter of the disk; returns how often.
+/// Writes and reads back in the third quarter of the disk until `done` is set; returns the rounds.
 fn writes_and_reads_back(nbd: &mut RawNbd, done: &AtomicBool) -> u64 {
     let mut round = 0;
     while !done.load(Ordering::Relaxed) {
@@ -77,7 +77,8 @@ impl Rig {
         succeed(Command::new(e2fsck).arg("-fn").arg(self.dir.join("disk")));
     }
 
-    /// A job on each processor, so that both queues have work, and a client of NBD beside them.
+    /// Runs a job on each processor, so that both queues have work, and an NBD client at the same
+    /// time.
     fn verifies_what_fio_writes(&mut self) {
         let before = self.completed_by_queue();
         let mut nbd = self.nbd();
@@ -159,7 +160,7 @@ impl Rig {
         }
     }
 
-    /// A read of 1 MiB into large pages is one request, whatever pieces it has to be cut into.
+    /// A read of 1 MiB into large pages is a single request, although it has several segments.
     fn makes_few_requests_of_large_reads(&mut self) {
         let limit = |name: &str| format!("/sys/block/vda/queue/{name}");
         let told = ["max_segment_size", "max_segments"].map(|name| self.guest.number(&limit(name)));
@@ -228,7 +229,7 @@ fn a_guest_works_on_a_volume_while_nbd_clients_use_it_too() {
     File::create(dir.path().join("disk")).unwrap().set_len(DISK_BYTES).unwrap();
     let mut daemon = Daemon::start(&config(dir.path(), "auto"), &[]);
     let mut rig = works_as_a_disk(&image, dir.path());
-    // Else it would not send a flush. QEMU's own server says "write through".
+    // Otherwise the guest would send no flush. QEMU's own server reports "write through".
     assert_eq!(rig.guest.succeed("cat /sys/block/vda/queue/write_cache"), "write back\n");
 
     assert_eq!(rig.guest.succeed("cat /sys/block/vda/serial"), "v");

@@ -81,7 +81,7 @@ fn a_guest_under_load_outlives_three_kills_and_three_restarts_of_the_daemon() {
     File::create(dir.path().join("disk")).unwrap().set_len(256 << 20).unwrap();
     let mut daemon = start(dir.path(), 0);
     let mut guest = Guest::boot(&image, &dir.path().join("vm"));
-    // Nobody writes here again.
+    // Nothing writes to this area again.
     guest.succeed("yes 'as it was before' | head -c 8388608 >/tmp/before");
     guest.succeed("dd if=/tmp/before of=/dev/vda bs=1M seek=200 conv=fsync");
 

@@ -318,8 +318,7 @@ fn queues_of_cpus(software_queues: Spread, hardware_queues: Spread) -> Vec<u16> 
         for cpu in 0..4 {
             let volume = Arc::clone(&volume);
             let body = move || {
-                // The thread's number is ignored where queues that any thread may use are chosen by
-                // CPU.
+                // The thread's number has no effect on `AnyThread` queues, which are chosen by CPU.
                 let bell = Arc::new(Doorbell::new(<Simulated as Machine>::Parker::new()));
                 let thread = Some(IoThread { number: 5, owner: 6, bell, turn: None });
                 let config = ChannelConfig { thread, ..ChannelConfig::default() };

@@ -513,7 +513,7 @@ fn a_flush_that_waits_for_anothers_is_found_where_it_comes_back_to() {
             rig.turn();
         }
         assert_eq!(flushes(&rig), 2, "one on each drive; the others wait");
-        // The first request ends. Requests that waited for it go to the drives, which hold them in
+        // The first flush ends. The flushes that waited for it go to the drives, which hold them in
         // turn.
         rig.knobs.iter().for_each(|knobs| knobs.let_go.store(1, Ordering::SeqCst));
         let mut one = 0;

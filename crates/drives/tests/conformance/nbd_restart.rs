@@ -288,7 +288,7 @@ fn a_refusal_is_said_at_the_first_try() {
 }
 
 /// Writes, restarts the server, and returns the statuses of two flushes, or of two writes with FUA.
-/// Checks that a failure is explained once until a later one succeeds.
+/// Each failure, and nothing else, must be explained once in the drive's messages.
 fn restarted(config: NbdConfig, server: &Server, (flushes, fua): (bool, bool)) -> [Status; 2] {
     let drives = drives_of(config, 0);
     let mut rig = Rig::of(Arc::clone(&drives), Backend::Epoll, 0);

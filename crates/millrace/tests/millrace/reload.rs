@@ -17,7 +17,7 @@ use millrace::{
 use proptest::prelude::*;
 use rustix::fs::{FlockOperation, flock};
 
-/// A step: which of the parts are there, and what is wrong with it.
+/// A step: the parts of its configuration, and its fault.
 #[derive(Debug, Clone)]
 struct Step {
     volumes: Vec<bool>,

@@ -74,7 +74,7 @@ fn a_catalog_finds_its_exports_by_name_and_the_first_by_none() {
     assert_eq!((Catalog::is_empty(&none), none.find("")), (true, None));
 }
 
-/// Exports whose list has so many bytes.
+/// Exports whose list takes `bytes` bytes.
 fn list_of(mut bytes: usize) -> Vec<ExportInfo> {
     let mut exports = Vec::new();
     while bytes > 0 {
@@ -243,7 +243,7 @@ fn payloads_are_taken_up_to_32_mib_and_thrown_away_up_to_64() {
     assert!(matches!(verdict(Command::Write, (64 << 20) + 1), Verdict::Disconnect(_)));
 }
 
-/// A chunk of a server; payload is zeroes behind what is given.
+/// A chunk of a server's reply. Payload beyond the given bytes is zeroes.
 fn chunk(style: ReplyStyle, kind: u16, length: u64, payload: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let flags_and_kind = [REPLY_FLAG_DONE, kind].map(u16::to_be_bytes).concat();

@@ -52,7 +52,7 @@ fn a_wake_that_comes_while_a_turn_spins_ends_that_turn(rig: &mut Rig) {
 fn a_result_of_the_pool_never_leaves_a_turn_asleep(rig: &mut Rig) {
     let (ours, _theirs) = UnixStream::pair().unwrap();
     let fd = ours.as_raw_fd();
-    // Of so many results some come between the last look and the sleep, and most wake a sleeper.
+    // Of these results, some come between the last look and the sleep, and most wake a sleeper.
     for round in 0..3_000 {
         rig.push(round, Op::Ioctl { fd, request: libc::FIONREAD, range: [0; 2] });
         let mut done = Vec::new();
@@ -137,7 +137,7 @@ fn a_descriptor_whose_number_comes_back_is_reported_again(rig: &mut Rig) {
     let source = rig.source;
     rig.push(2, Op::Cancel { source, user_data: 1 });
     assert_eq!(rig.results(1, 2), (-libc::ECANCELED, 0));
-    // The number names another socket now, which nobody was ever asked to watch.
+    // The number refers to another socket now, which no poll has watched so far.
     replace(fd, next.as_raw_fd());
     rig.push(1, recv);
     rig.settle();
@@ -164,7 +164,7 @@ fn a_cancel_between_two_tries_ends_the_operation(rig: &mut Rig) {
     assert_eq!((rig.pending(), value), (0, 0));
 }
 
-/// A receive of eight bytes or more than that, of which four have come.
+/// Starts a receive of at least eight bytes, of which four have come.
 fn half_received(rig: &mut Rig, body: impl FnOnce(&mut Rig, UnixStream) -> i32) {
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     let mut buf = [0u8; 8];

@@ -14,7 +14,7 @@ fn job(key: u64, lane: u32, inbox: u32) -> PoolJob {
     PoolJob { key: OperationKey(key), lane, inbox, op: Op::Fdatasync { file: FileRef::Raw(-1) } }
 }
 
-/// A queue with so many lanes, and an inbox.
+/// A queue with `lanes` lanes, and an inbox.
 fn queue(lanes: u32) -> (JobQueue, u32) {
     let mut queue = JobQueue::new(LIMITS);
     for lane in 0..lanes {
@@ -31,8 +31,8 @@ struct Threads {
 }
 
 impl Threads {
-    /// Does what the queue calls for at `now_ns`, until it calls for nothing more. The system gives
-    /// threads while there are fewer than `most`.
+    /// Does whatever the queue calls for at `now_ns`, until it calls for nothing more. New threads
+    /// start while there are fewer than `most`.
     fn answer(&mut self, queue: &mut JobQueue, now_ns: u64, most: usize) {
         loop {
             match queue.call(now_ns) {

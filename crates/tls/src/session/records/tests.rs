@@ -82,7 +82,7 @@ fn data(session: &mut Session, content: &[u8]) -> Vec<u8> {
     record(session, ContentType::ApplicationData, content)
 }
 
-/// All that a session reads, into pieces of memory of this size.
+/// Reads all data of a session, in pieces of this size.
 fn read(session: &mut Session, piece: usize) -> Vec<u8> {
     let (mut all, mut into) = (Vec::new(), vec![0; piece]);
     while let bytes @ 1.. = session.read(&mut into).unwrap() {
@@ -194,7 +194,7 @@ fn ciphertext_that_is_no_record_is_refused_as_soon_as_that_is_seen() {
         assert_eq!(error.kind(), ErrorKind::Protocol);
         assert!(error.to_string().contains(words), "{error}, not {words}");
     }
-    // Each bit of a record counts, those of its version, too.
+    // Every bit of a record is protected, including those of its version.
     let (mut client, _) = sides.sessions();
     let len = data(&mut client, b"payload").len();
     for bit in 0..len * 8 {
@@ -297,7 +297,7 @@ fn nothing_is_read_behind_the_end() {
     assert!(server.peer_closed());
     show(&mut server, &[0xff; 100]);
     assert_eq!(server.read(&mut [0; 8]), Ok(0));
-    // The other half of the session goes on.
+    // The other direction of the session still works.
     server.write(b"answer").unwrap();
     server.finish().unwrap();
     let sealed = take(&mut server);
@@ -305,7 +305,8 @@ fn nothing_is_read_behind_the_end() {
     assert_eq!(read(&mut client, 100), b"answer");
 }
 
-/// Ciphertext both ways between rustls, a client, and a session; what each of them read.
+/// Moves ciphertext both ways between rustls, as a client, and a session; returns the data that
+/// each read.
 fn meet(client: &mut rustls::ClientConnection, server: &mut Session) -> (Vec<u8>, Vec<u8>) {
     let (mut at_client, mut at_server) = (Vec::new(), Vec::new());
     for _ in 0..10 {
