@@ -1,9 +1,9 @@
-//! `cargo xtask matrix`: millrace next to the rival that people would use in its place, cell by
-//! cell: what is measured, block size, kind of I/O, depth, connections.
+//! `cargo xtask matrix`: millrace beside the program that people would otherwise use, cell by cell:
+//! workload, block size, kind of I/O, depth, connections.
 //!
-//! Owns the list of cells, the rivals' command lines, and the table. In each round of a cell both
-//! sides run once, and the side that begins changes. Both use the same caching: direct I/O, or the
-//! page cache.
+//! Owns the list of cells, the competitors' command lines, and the table. In each round of a cell
+//! both sides run once, and the side that begins alternates. Both use the same caching: direct I/O,
+//! or the page cache.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 

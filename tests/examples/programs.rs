@@ -1,6 +1,6 @@
-//! `cargo xtask programs`: cp and tar on a volume, recorded, beside the modelled programs of
-//! `millrace-lab bench --program`, and replayed over modelled drives as Linux served a volume and
-//! as we do.
+//! `cargo xtask programs`: records cp and tar on a volume, compares them with the modelled programs
+//! of `millrace-lab bench --program`, and replays them over modelled drives, served as Linux did
+//! and as millrace does.
 //!
 //! Owns arguments and tables; millrace-tests runs and records. Needs root, for the mount.
 

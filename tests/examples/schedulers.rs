@@ -1,8 +1,8 @@
-//! `cargo xtask schedulers`: a small client beside a bulk one on a slow drive, under our
-//! schedulers, limits of qemu-storage-daemon, and the schedulers of Linux in a guest.
+//! `cargo xtask schedulers`: a small client beside a bulk one on a slow drive, under millrace's
+//! schedulers, the limits of qemu-storage-daemon, and the schedulers of Linux in a guest.
 //!
-//! Owns the clients' jobs, the contenders, and the table. Everybody's clients are fio's, each in a
-//! process of its own, and everybody's drive is the same modelled one, whose times are known.
+//! Owns the clients' jobs, the contenders, and the table. All clients are fio processes, and all
+//! contenders use the same modelled drive, whose service times are known.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 

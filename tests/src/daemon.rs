@@ -2,7 +2,7 @@
 //! behind.
 //!
 //! Owns the child, a directory with its configuration, and the files its output goes to. Dropping
-//! it kills the child by pid and reaps it; if the test panics, what the daemon said is printed.
+//! it kills the child by pid and reaps it; if the test panics, the daemon's output is printed.
 //! Invariant: until it is reaped the child's pid is ours, so no signal can reach another process.
 //! Called by the tests; calls `binary` and /proc.
 

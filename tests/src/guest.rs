@@ -1,10 +1,11 @@
 //! A real guest: QEMU without hardware acceleration, Debian's kernel, and a shell to command it.
 //!
-//! Owns the virtual machine; dropping it kills QEMU and, if the test fails, prints all that guest,
-//! kernel and QEMU have said. Called by the tests named `vhost_guest*`; calls QEMU. The guest's
-//! disk `/dev/vda` is a vhost-user-blk device of two queues at a socket, whoever serves that: its
-//! memory is shared, and QEMU connects anew when the server comes back. Serial port 0 is the
-//! kernel's, so that no message can tear an answer; port 1 is the shell's (`console`).
+//! Owns the virtual machine; dropping it kills QEMU and, if the test fails, prints all output of
+//! the guest, its kernel and QEMU. Called by the tests named `vhost_guest*`; calls QEMU. The
+//! guest's disk `/dev/vda` is a vhost-user-blk device of two queues at a socket, whichever server
+//! listens there. The guest's memory is shared with it, and QEMU reconnects when the server comes
+//! back. Serial port 0 is the kernel's, so that no kernel message can split an answer; port 1 is
+//! the shell's (`console`).
 //!
 //! A boot takes 5 s on two quiet CPUs, and each command 10 ms: a file of tests boots once.
 

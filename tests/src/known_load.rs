@@ -1,7 +1,7 @@
-//! A stripe of two file drives, and a load of which every I/O on each of them is known.
+//! A stripe of two file drives, and a load whose I/Os on each of them are known exactly.
 //!
-//! Pure but for the daemon that it starts and the connection to it. Called by the tests of what
-//! views and recordings say, which count.
+//! Pure except for the daemon that it starts and the connection to it. Called by the tests of views
+//! and recordings, which count I/Os.
 
 use crate::Daemon;
 use crate::raw_nbd::RawNbd;

@@ -1,10 +1,10 @@
-//! A write load over NBD that keeps a model of what it wrote: several connections, many requests in
+//! A write load over NBD that keeps a model of its writes: several connections, many requests in
 //! flight on each, writes of random sectors with and without FUA, and flushes.
 //!
-//! Owns the connections and the model. A test runs rounds: the load goes on in one thread per
-//! connection while the test does something terrible in its own, and ends with nothing in flight.
-//! Called by the tests; calls the NBD client of `millrace-exports`. Lock order: there is one lock,
-//! that of the model, never held over I/O.
+//! Owns the connections and the model. A test runs rounds: the load runs on one thread per
+//! connection while the test injects a fault from its own, and a round ends with nothing in flight.
+//! Called by the tests; calls the NBD client of `millrace-clients`. There is one lock, that of the
+//! model, and it is never held over I/O.
 
 use std::collections::HashMap;
 use std::io;

@@ -1,9 +1,9 @@
 //! An export as a file system of this machine: nbdfuse, a loop device, a mount.
 //!
-//! Guards unmount and end what a test leaves when it fails, in the order of their declaration's
-//! reverse: the file system, the loop device, the fuse mount, then the daemon. Needs root,
-//! /dev/fuse and loop devices; [`obstacle`] says what is refused, as in most containers. Called by
-//! the tests of file systems and by `programs`.
+//! If a test fails, guards clean up in reverse order of their declaration: the file system, the
+//! loop device, the fuse mount, then the daemon. Needs root, /dev/fuse and loop devices;
+//! [`obstacle`] names the one that is refused, as in most containers. Called by the tests of file
+//! systems and by `programs`.
 
 use std::fs;
 use std::path::{Path, PathBuf};

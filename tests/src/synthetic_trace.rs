@@ -1,8 +1,8 @@
 //! Traces that no recorder made: every kind of event, overlaps, equal times, several CPUs.
 //!
-//! Owns a generator with a seed; the files are those of the kernel's format. What it writes is
-//! legal, but worse than what a kernel does: I/Os overlap, completions cover several or none, times
-//! of a file step back, names come late. Used by tests that compare with blkparse and btt.
+//! Owns a generator with a seed; the files have the kernel's format. They are legal, but worse than
+//! a kernel's: I/Os overlap, completions cover several requests or none, times of a file step back,
+//! names come late. Used by tests that compare with blkparse and btt.
 
 use std::path::Path;
 

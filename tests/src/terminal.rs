@@ -1,9 +1,9 @@
-//! A program on a terminal of 80 by 24, whose keys a test presses and whose screen it reads.
+//! A program on a terminal of 80 by 24; a test presses its keys and reads its screen.
 //!
-//! Owns the `script` program of util-linux, which makes the terminal, and a file with all that was
-//! written to it, escape sequences and all. Afterwards the terminal's settings are printed there,
-//! so that a test can see whether they were given back. Dropping it ends what still runs: the
-//! program gets a hangup. Called by the tests.
+//! Owns the `script` program of util-linux, which makes the terminal, and a file of all bytes
+//! written to it, with escape sequences. Afterwards the terminal's settings are printed there, so
+//! that a test can check that they were restored. Dropping it hangs up the terminal, which ends the
+//! program. Called by the tests.
 
 use std::fs;
 use std::io::Write;

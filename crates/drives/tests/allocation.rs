@@ -1,10 +1,10 @@
-//! After warm-up an I/O to a file, by whatever engine, to an NBD server or to a modelled drive
+//! After warm-up, an I/O to a file (by any engine), to an NBD server or to a modelled drive
 //! allocates nothing on its I/O thread.
 //!
-//! The allocator of this test binary counts the calls of the thread that measures: the I/O thread,
-//! which runs the channel, the queue and the ring. The threads of a pool are not counted: a list of
-//! results grows there until it holds all that is in flight. Bios go round
-//! by `poll_again`, so one set of them and of buffers serves a whole case.
+//! The allocator of this test binary counts the calls of the measuring thread, which is the I/O
+//! thread: it runs the channel, the queue and the ring. A pool's threads are not counted, since a
+//! list of results grows there until it holds all I/O in flight. `poll_again` resubmits bios, so
+//! one set of bios and buffers serves a whole case.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
 

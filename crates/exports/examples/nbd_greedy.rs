@@ -1,10 +1,10 @@
-//! An honest NBD client's IOPS, alone and beside clients that ask for much and receive little.
+//! An honest NBD client's IOPS, alone and beside clients that request much and receive little.
 //!
-//! Two servers of its own, each on a ram drive, one of which has the greedy clients: each asks for
-//! 200 reads of 1 MiB and then receives nothing, or 64 KiB every 8 s. The honest one reads 4 KiB at
-//! random, at depth 1 and 16, now from the one and now from the other, for half a second each time.
-//! Prints medians and the median of each round's ratio; the argument is the number of rounds:
-//! `cargo run --release -p millrace-exports --example nbd_greedy -- 9`.
+//! Two servers run, each on a RAM drive. One of them also has the greedy clients: each requests 200
+//! reads of 1 MiB and then receives nothing, or 64 KiB every 8 s. The honest client reads 4 KiB at
+//! random, at depth 1 and 16, for half a second from each server in turn. Prints medians, and the
+//! median of the rounds' ratios. The argument is the number of rounds: `cargo run --release -p
+//! millrace-exports --example nbd_greedy -- 9`.
 
 #![allow(clippy::print_stdout)] // A program for a person at a terminal.
 

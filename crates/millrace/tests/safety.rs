@@ -1,8 +1,8 @@
-//! Programs in safe code that once crashed, ended the process, or lost what others had stored.
+//! Programs in safe code that once crashed, ended the process, or lost other programs' data.
 //!
-//! A test program of its own, since what goes wrong here ends the process, and since it runs under
-//! AddressSanitizer, too (docs/lab/checked.md). Everything goes through the facade, as a
-//! program written from the documentation would; a wait that would hang fails through `within`.
+//! This is a test program of its own, since a failure here ends the process, and since it also runs
+//! under AddressSanitizer (docs/lab/checked.md). Everything goes through the facade, like a program
+//! written from the documentation. A wait that would hang fails through `within`.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, missing_docs)]

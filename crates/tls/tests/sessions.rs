@@ -1,4 +1,4 @@
-//! Sessions of both sides against each other, without sockets: what arrives, and what is refused.
+//! Sessions of both sides against each other, without sockets: data that arrive, and refusals.
 #![allow(clippy::unwrap_used)] // Tests may.
 
 use std::path::Path;

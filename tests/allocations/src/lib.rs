@@ -1,10 +1,11 @@
-//! An allocator for test binaries that counts its calls, and says where the first came from.
+//! An allocator for test binaries that counts its calls and records the backtrace of the first.
 //!
-//! A test binary makes one [`Counting`] its global allocator. Calls count while
+//! A test binary makes a [`Counting`] its global allocator. Calls count while
 //! [`Counting::calls_in`] runs its body, on the threads that the allocator was made for: the caller
-//! of `calls_in`, or those of which a function says so. The first counted call keeps its backtrace,
-//! so a failure names the function. One measurement runs at a time; others wait. Bytes that the
-//! process holds are counted always. Used by the `allocation` tests of block, drives and exports.
+//! of `calls_in`, or the threads that a function selects. The first counted call keeps its
+//! backtrace, so a failure names the function. One measurement runs at a time; others wait. Bytes
+//! that the process holds are always counted. Used by the `allocation` tests of block, drives and
+//! exports.
 
 #![allow(unsafe_code)] // Whatever implements `GlobalAlloc` is unsafe.
 

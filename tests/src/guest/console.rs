@@ -1,9 +1,9 @@
 //! The line protocol between a test and the shell in its guest, over any pair of streams.
 //!
-//! Owns the stream to the guest and a thread that reads the other one. A command is a line; what
-//! comes back is its output and `<<<status N>>>`. Called by `Guest`; calls nothing. Every wait has
-//! a limit, because a guest whose disk has stopped says nothing at all. All that was said is kept
-//! for whoever must find out why a test failed.
+//! Owns the stream to the guest and a thread that reads the other one. A command is a line; the
+//! answer is its output and `<<<status N>>>`. Called by `Guest`; calls nothing. Every wait has a
+//! limit, because a guest whose disk has stopped prints nothing at all. The whole transcript is
+//! kept to explain failures.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};

@@ -1,8 +1,7 @@
 //! Debian's kernel on this machine: its image, and the modules that a guest loads, in order.
 //!
-//! Reads /boot and /lib/modules, changes nothing; asks `xz` or `zstd` for modules that are
-//! compressed. Called by `image`. The newest kernel that can be read is taken, whatever kernel the
-//! machine itself runs.
+//! Reads /boot and /lib/modules, changes nothing; calls `xz` or `zstd` for compressed modules.
+//! Called by `image`. Takes the newest readable kernel, whichever kernel the machine itself runs.
 
 use std::fs::{self, File};
 use std::io;

@@ -1,6 +1,7 @@
 //! QEMU's monitor: commands as lines of JSON, and the events between their answers.
 //!
-//! Owns the connection. Called by `Guest`, for what a person would do to a running machine.
+//! Owns the connection. Called by `Guest` for actions that an administrator takes on a running
+//! machine.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;

@@ -1,9 +1,8 @@
-//! Programs in a guest, where this machine lets nobody mount: busybox's cp and tar, Debian's
-//! kernel.
+//! Programs in a guest, for machines that allow no mounts: busybox's cp and tar, Debian's kernel.
 //!
-//! The volume is a file, made with its files already there, and served with vhost-user-blk; so a
-//! bio is what virtio-blk takes (`seg_max`), and the guest is slow, since QEMU translates it.
-//! Called by the parent's callers.
+//! The volume is a file that already holds the programs' files, served with vhost-user-blk. Bios
+//! are therefore as large as virtio-blk allows (`seg_max`), and the guest is slow, since QEMU
+//! translates its code. Called by the parent's callers.
 
 use std::fs;
 use std::process::Command;

@@ -1,10 +1,11 @@
-//! A volume with a file system on which programs run, and the recordings of what they do.
+//! A volume with a file system on which programs run, and the recordings of their I/O.
 //!
-//! A daemon serves a drive in memory over NBD, nbdfuse makes a file of the export, a loop device
-//! (past the page cache) a block device of that, and the kernel's ext4 lies on it. Queue limits are
-//! those of \[FALCON\]'s kernel: bios of 1 MiB at most, read-ahead of 128 KiB. Each program begins
-//! with a cold cache, and its recording ends when all that it wrote was written. Modelled programs
-//! are recorded likewise, at a daemon whose drive is `null`. Called by the parent's callers.
+//! A daemon serves a drive in memory over NBD; nbdfuse makes the export a file; a loop device
+//! (without page cache) makes the file a block device; the kernel's ext4 lies on that. Queue limits
+//! are those of \[FALCON\]'s kernel: bios of 1 MiB at most, read-ahead of 128 KiB. Each program
+//! begins with a cold cache, and its recording ends when all its data are written. Modelled
+//! programs are recorded likewise, at a daemon whose drive is `null`. Called by the parent's
+//! callers.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,6 +1,6 @@
-//! A volume with a cache, used by clients: fio, qemu-io, nbdinfo, and a virtual machine's part.
+//! A volume with a cache, used by fio, qemu-io, nbdinfo, and the frontend of a virtual machine.
 //!
-//! File drives, so that what reached them is seen in the files.
+//! The drives are files, in which the tests see the data that reached the drives.
 
 use std::fs;
 use std::os::unix::fs::FileExt;

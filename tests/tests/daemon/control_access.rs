@@ -1,5 +1,5 @@
-//! Ways to the control socket: places where a verb finds the daemon, users that may read or also
-//! change something, and who is connected.
+//! Access to the control socket: places where a verb finds the daemon, users that may read or also
+//! change something, and the list of connected users.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};

@@ -1,9 +1,8 @@
-//! `millrace ctl resize`: drives that grow under a running daemon, seen by clients old and new.
+//! `millrace ctl resize`: drives that grow under a running daemon, seen by old and new clients.
 //!
-//! Files behind NBD, one behind the other or striped. A client that was connected goes on with the
-//! size that it was told, one that comes later is told the new one; counters and metrics have it at
-//! once. What cannot be is refused with status 2, and changes nothing. Every test runs the real
-//! binary.
+//! The drives are files in a linear or striped volume behind NBD. A connected client keeps the size
+//! that it was told; a later one is told the new size; counters and metrics have it at once. An
+//! impossible resize is refused with status 2 and changes nothing. Every test runs the real binary.
 
 use std::fs::{self, OpenOptions};
 use std::path::Path;

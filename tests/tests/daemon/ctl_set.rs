@@ -1,7 +1,7 @@
 //! `millrace ctl set` and `get`: settings of a volume that change under a running daemon.
 //!
-//! A client writes and reads back while the scheduler of the drives changes again and again; what
-//! cannot be is refused with status 2, and changes nothing. Every test runs the real binary.
+//! A client writes and reads back while the scheduler of the drives changes again and again. An
+//! invalid setting is refused with status 2 and changes nothing. Every test runs the real binary.
 
 use std::fs;
 use std::process::Command;

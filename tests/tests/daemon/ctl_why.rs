@@ -1,4 +1,4 @@
-//! `millrace ctl why`, `stat --groups` and the metrics of groups: what is said of a limited client.
+//! Reports on a limited client: `millrace ctl why`, `stat --groups` and the metrics of groups.
 //!
 //! Two clients read from one volume, one of them behind a limit. Every test runs the real binary.
 

@@ -1,4 +1,4 @@
-//! Power cuts of a striped volume under NBD load: what was flushed, or written with FUA, is there.
+//! Power cuts of a striped volume under NBD load: flushed data and FUA writes survive.
 //!
 //! Runs the real daemon on four `fault` drives with a volatile cache, cuts their power by SIGUSR1
 //! while four connections write, and compares every sector with the model of `durability`, whose

@@ -1,6 +1,7 @@
-//! Latency targets that no drive can keep: what a file, `ctl set` and a running daemon say of them.
+//! Warnings about latency targets that no drive can keep: from a file, `ctl set` and a running
+//! daemon.
 //!
-//! On a modelled drive, whose times are known. Every test runs the real binary.
+//! The drive is a modelled one with known service times. Every test runs the real binary.
 
 use std::process::Command;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Groups of a real daemon: limits that hold, change and cost nothing, and harm nobody else.
+//! Groups of a real daemon: limits hold, can change, cost nothing, and affect no other group.
 //!
 //! Clients are bare connections that keep many reads in flight and count the answers. Times are
 //! those of a loaded machine: bounds are wide, and rates are counted over seconds.

@@ -1,8 +1,8 @@
 //! `millrace locks` and its control verbs on a running daemon, and `bench --locks`.
 //!
 //! Two clients read and write all the while, each on an I/O thread of its own, through one hardware
-//! queue. Statistics must be there while somebody asks, and nothing be counted before or after;
-//! who asks wrongly, or dies, must cost nobody anything. Every test runs the real binary.
+//! queue. Lock statistics are taken only between start and stop. A client that asks in the wrong
+//! order, or dies, must not affect others. Every test runs the real binary.
 
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,8 +1,8 @@
-//! Dashboards of a running daemon: its own in a real browser, and what that of Grafana asks for.
+//! Dashboards of a running daemon: its own page in a real browser, and the queries of Grafana's.
 //!
-//! Chromium, without a display, loads the page from the daemon, runs it for a few seconds of its
-//! own time, and prints what it has become, at the width of a phone and of a desk. Skipped, with a
-//! printed reason, where no Chromium is installed.
+//! Headless Chromium loads the page from the daemon, runs it for a few seconds of virtual time, and
+//! prints the resulting document, at the width of a phone and of a desktop. Skipped, with a printed
+//! reason, where no Chromium is installed.
 
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};

@@ -1,6 +1,6 @@
 //! The NBD server as real clients see it: nbdinfo, nbdcopy, qemu-img, qemu-io, and libnbd's shell.
 //!
-//! Every test runs on each back end. What clients print is compared as JSON where they have it.
+//! Every test runs on each back end. Clients' output is compared as JSON where they offer it.
 
 use std::fs;
 use std::path::Path;

@@ -1,6 +1,6 @@
-//! A drive that never answers beside a healthy one, and memory that comes back after a load.
+//! A drive that never answers beside a healthy one, and memory that is returned after a load.
 //!
-//! A real daemon and bare sockets; descriptors and memory are those of its process.
+//! The tests use bare sockets, and count descriptors and memory of a real daemon's process.
 
 use std::fs;
 use std::time::{Duration, Instant};

@@ -1,7 +1,8 @@
-//! NBD over TLS as real clients see it: libnbd's and QEMU's, whatever both sides ask for.
+//! NBD over TLS with the real clients libnbd and QEMU, for every combination of both sides'
+//! policies.
 //!
-//! Certificates are made here. What is refused is told to the client by its own library, and to
-//! whoever runs the server by a line of the log.
+//! Certificates are made here. A refusal is reported to the client by its own library, and to the
+//! server's administrator by a line of the log.
 
 use std::fs;
 use std::io::{Read, Write};

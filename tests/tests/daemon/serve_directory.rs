@@ -1,6 +1,6 @@
 //! `[[export]] directory = ...`: each file of a directory is an export, opened when a client asks.
 //!
-//! Clients are nbdinfo, qemu-img, qemu-io and raw NBD; what is open is looked at in `/proc`.
+//! Clients are nbdinfo, qemu-img, qemu-io and raw NBD; open files are checked in `/proc`.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -1,8 +1,8 @@
 //! `millrace serve disk.img`: files served at once, whole, and left as they are.
 //!
-//! Real clients ask the daemon. What a layout leaves out is said at the start, by `--check` and by
-//! `stat --json`; an image in a container of its own is served with a warning, and the line that is
-//! given serves the disk inside.
+//! Real clients use the daemon. Bytes that a layout cannot use are reported at the start, by
+//! `--check` and by `stat --json`. An image in a container format is served with a warning, whose
+//! command line serves the disk inside.
 
 use std::fs;
 use std::io::{Read, Write};

@@ -1,6 +1,6 @@
-//! On which CPUs the daemon's threads may run: all of them, unless the configuration pins some.
+//! CPUs on which the daemon's threads may run: all of them, unless the configuration pins some.
 //!
-//! No client is needed: the kernel says it of each thread (`Cpus_allowed_list`).
+//! No client is needed: the kernel lists the CPUs of each thread (`Cpus_allowed_list`).
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,7 +1,7 @@
 //! `millrace ctl reload`: a running daemon takes another configuration, or goes on as before.
 //!
-//! Clients of exports that stay are fio and raw NBD; what is served is looked at with nbdinfo, with
-//! `stat --json`, and by the files that the daemon has open. Each test runs the real binary.
+//! Clients of exports that stay are fio and raw NBD. The result is checked with nbdinfo, with `stat
+//! --json`, and in the list of the daemon's open files. Each test runs the real binary.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -281,7 +281,7 @@ fn a_stripe_with_workers_comes_beside_another_and_goes_before_it() {
     let mut client = connect(&daemon, "first");
     let data = pattern(1 << 20, 11);
     client.write(0, &data).unwrap();
-    // One thread works for drives of both volumes; one volume goes, the other goes on.
+    // A thread works for drives of both volumes; the volume `last` goes, `first` goes on.
     let said = reload_to(&daemon, &(server("auto") + &stripe("first")));
     assert!(said.contains("- drive last1\n"), "{said}");
     assert_eq!(open_images(&daemon), ["first0.img", "first1.img"]);

@@ -1,8 +1,8 @@
-//! `millrace trace` beside blkparse and btt: the same lines and digits, and what it says of bad
-//! files.
+//! `millrace trace` compared with blkparse and btt, line by line and digit by digit, and its errors
+//! for bad files.
 //!
-//! On files that a Linux 6.1 recorded with blktrace (`tests/data`: an NVMe drive with mq-deadline,
-//! a loop device, a stripe of device mapper on that drive), and on synthetic ones that are worse.
+//! The traces are files that Linux 6.1 recorded with blktrace (`tests/data`: an NVMe drive with
+//! mq-deadline, a loop device, a device-mapper stripe on that drive), and worse synthetic ones.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -1,10 +1,10 @@
 //! A guest's disk whose daemon is killed under load, and comes back: the guest waits and goes on.
 //!
 //! fio writes and verifies by both queues while the daemon is killed three times, and in between
-//! stopped as for an upgrade. No request may be lost, or fail, or leave old data behind; those that
-//! were in flight are done by the next daemon. Each daemon has another back end and other threads.
-//! Writes that only the memory of a killed daemon had are lost, and the guest is told.
-//! A daemon that is stopped for longer than its drive's timeout fails nothing of a file system.
+//! stopped as for an upgrade. No request may be lost, fail, or leave old data behind; the next
+//! daemon repeats the requests in flight. Each daemon has another back end and other threads.
+//! Writes that only the memory of a killed daemon held are lost, and the guest is told. Stopping a
+//! daemon for longer than its drive's timeout fails no I/O of a file system.
 
 use std::fs::File;
 use std::path::Path;

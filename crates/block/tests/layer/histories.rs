@@ -1,9 +1,9 @@
-//! Random histories of three channels of a thread on one drive, compared with what the drive saw.
+//! Random histories of three channels of a thread on one drive, compared with the drive's log.
 //!
-//! Whatever the stack, the queues, the stamps, the scheduler and who listens: all that the drive
-//! has room for is with it, in the order of its coming unless it is sorted; every bio ends once,
-//! with the status of its request; every tag comes back; and statistics, failures and traces say
-//! just what the drive was asked.
+//! The following holds for every stack, queue layout, stamp, scheduler and listener. The drive gets
+//! all requests that it has room for, in the order of submission unless a scheduler sorts. Every
+//! bio ends once, with the status of its request. Every tag comes back. Statistics, failures and
+//! traces match the drive's log exactly.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};

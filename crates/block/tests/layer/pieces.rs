@@ -1,7 +1,8 @@
-//! Long requests in pieces, on drives that groups share: what the drive sees, and what the client.
+//! Long requests in pieces, on drives that groups share: the drive's requests and the client's
+//! completions.
 //!
-//! The scheduler's first size of a piece is 64 KiB, and it is not changed before the drive has been
-//! watched for a while; a channel looks for another one ten times a second.
+//! A scheduler's first piece size is 64 KiB, and it changes only after the drive has been measured
+//! for a while. A channel looks for a new size ten times a second.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

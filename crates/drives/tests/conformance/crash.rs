@@ -1,4 +1,4 @@
-//! Power cuts: what was flushed, or written with FUA, is there afterwards; the rest is old or new.
+//! Power cuts: flushed and FUA data survive, and every other sector holds an old or a new version.
 
 use millrace_block::{Bio, Buffer, OpFlags, Status};
 use millrace_drives::{Effect, FaultRule};

@@ -1,5 +1,5 @@
-//! The NBD drive on a server that is started anew: with room for fewer connections or more, under
-//! another name, without what it had answered; and the stop of a daemon while it is gone.
+//! The NBD drive over restarts of its server: with room for fewer or more connections, with the
+//! export renamed, and without unflushed writes; and the stop of a daemon while the server is gone.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};

@@ -1,7 +1,7 @@
-//! An NBD server in this process that keeps its data in memory, and misbehaves as it is told.
+//! An NBD server in this process that keeps its data in memory, and misbehaves on request.
 //!
-//! Each connection takes the next act of a script; without one it is honest. The negotiation is the
-//! protocol crate's, so a client may have any style of replies.
+//! Each connection takes the next fault of a script; without one it is honest. The negotiation is
+//! the protocol crate's, so a client may use any style of replies.
 
 use std::collections::{HashSet, VecDeque};
 use std::io::{Read, Write};

@@ -1,8 +1,8 @@
-//! Devices that die: the next one does again what was in flight, in order, and nothing else.
+//! Devices that die: the next device repeats exactly the requests in flight, in order.
 //!
-//! A device dies here by being forgotten with requests that stick for ever, or in a process of its
-//! own by being killed. The region that tells the next one what was in flight is the frontend's, so
-//! it may hold anything.
+//! A device dies here by being forgotten with requests that are stuck for ever, or by being killed
+//! in a process of its own. The frontend owns the region that lists the requests in flight, so it
+//! may contain anything.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;

@@ -1,7 +1,7 @@
-//! Guest memory that changes, goes away or is cut off while requests lie in it.
+//! Guest memory that changes, goes away or is truncated while requests use it.
 //!
-//! A region stays mapped until the last request in it has ended, and no longer: this process's own
-//! list of mappings says so. Every test runs on both back ends.
+//! A region stays mapped until the last request in it has ended, and no longer; the tests read this
+//! process's own list of mappings. Every test runs on both back ends.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;

@@ -1,4 +1,4 @@
-//! Where the I/O threads of an export run, and how they poll beside a guest on the same CPU.
+//! CPUs of an export's I/O threads, and their polling beside a guest on the same CPU.
 //!
 //! Each test looks at the threads of its own export only.
 

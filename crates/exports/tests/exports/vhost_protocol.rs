@@ -1,7 +1,7 @@
-//! Frontends that say anything, in any order, in pieces, with any descriptors, or hang up.
+//! Frontends that send any message, in any order, in pieces, with any descriptors, or hang up.
 //!
-//! A plain model says of each message whether it must be taken or must end the connection; a
-//! message that ends one harms neither the export nor the next frontend.
+//! A plain model decides for each message if it must be accepted or must end the connection. A
+//! message that ends a connection harms neither the export nor the next frontend.
 
 use std::fs::File;
 use std::io::Write;

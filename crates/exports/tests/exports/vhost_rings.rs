@@ -1,7 +1,8 @@
 //! Rings that break every rule: the device answers, or breaks that ring alone, and goes on.
 //!
-//! Every test runs on both back ends. A ring that breaks is told to the frontend by its error
-//! descriptor and to a person by one line; after a reset, or for the next frontend, all works.
+//! Every test runs on both back ends. The device reports a broken ring to the frontend by its error
+//! descriptor, and in its log by one line. After a reset, or for the next frontend, everything
+//! works again.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;

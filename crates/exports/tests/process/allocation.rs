@@ -1,10 +1,10 @@
 //! After warm-up a request to a server allocates nothing on the server's I/O thread.
 //!
-//! The allocator of this test binary counts the calls of the thread that has the name of a server's
-//! first I/O thread; the client runs in the test's own thread and is not counted. Tests take turns,
-//! as their servers' threads have equal names. The warm-up keeps more requests in flight than what
-//! is measured, so that buffers and lists are there for any number of them, and its client stalls
-//! once, so that the server has waited for room to send.
+//! The allocator of this test binary counts the calls of the thread named like a server's first I/O
+//! thread. The client runs in the test's own thread and is not counted. Tests take turns, since
+//! their servers' threads have equal names. The warm-up keeps more requests in flight than the
+//! measurement, so that buffers and lists are large enough, and its client stalls once, so that the
+//! server has waited for room to send.
 
 use std::time::Duration;
 

@@ -1,7 +1,9 @@
-//! A drive for tests of the layer: memory, with knobs for what real drives do.
+//! A drive in memory for tests of the layer, with settings that imitate the behaviour of real
+//! drives.
 //!
-//! `TestDrive` keeps its data in a vector and completes when told: at once, or when `release` lets
-//! requests go. It counts what it saw. Any thread may run its queues. Used by the tests beside it.
+//! `TestDrive` keeps its data in a vector. It completes requests at once, or holds them until it is
+//! told to let them go, and counts them. Any thread may run its queues. Used by the tests beside
+//! it.
 #![allow(dead_code, missing_docs, unsafe_code, clippy::unwrap_used)]
 
 pub mod script;

@@ -1,7 +1,7 @@
-//! A shard under random calls, against plain counts of what stands where.
+//! A shard under random calls, compared with a plain model of its counts.
 //!
-//! Frames, dirty pages and epochs are counted beside the shard and compared after each call; at the
-//! end all that is dirty is written, and nothing may be left.
+//! The model counts frames, dirty pages and epochs, and is compared after each call. At the end all
+//! dirty pages are written, and none may be left.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;

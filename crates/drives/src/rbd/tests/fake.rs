@@ -1,8 +1,8 @@
-//! A librbd of a test: images in memory, calls noted, results and moments as the test says.
+//! A fake librbd: images in memory, a log of calls, and results and completion times set by a test.
 //!
-//! Every handle but a completion's is a pointer to one `Fake`, found by the name of its pool.
-//! Completions are called from inside the call that starts the I/O, or, if the test holds them,
-//! from the test's thread, as late as it likes.
+//! Every handle except a completion's is a pointer to a `Fake`, found by its pool's name.
+//! Completions are called within the call that starts the I/O, or, if the test holds them, later
+//! from the test's thread.
 #![allow(unsafe_code, clippy::unwrap_used)]
 
 use std::cell::Cell;

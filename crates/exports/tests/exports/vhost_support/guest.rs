@@ -1,8 +1,8 @@
 //! A guest and its frontend, with rings written by hand.
 //!
-//! Memory is one file of zeroes; offsets into it are the guest's addresses less [`GUEST`] and the
-//! frontend's less [`USER`]. A queue has [`QUEUE_BYTES`] of it for its ring, indirect tables,
-//! headers and status bytes; data is whatever is behind.
+//! Memory is one file of zeroes. An offset into it is a guest address less [`GUEST`], or a frontend
+//! address less [`USER`]. A queue has [`QUEUE_BYTES`] of it for its ring, indirect tables, headers
+//! and status bytes; the memory behind all queues is for data.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,7 +1,8 @@
-//! The pool's jobs and counts of threads against a plain model.
+//! The pool's jobs and thread counts, compared with a plain model.
 //!
-//! The model keeps a list of jobs for each lane and a set of jobs that run, and knows the rules by
-//! name only: fewest running first, limits, one thread for each lane beyond those that are shared.
+//! The model keeps a list of jobs for each lane and a set of running jobs. Its rules: the lane with
+//! the fewest running jobs goes first, limits hold, and beyond the shared threads each lane gets
+//! one thread.
 
 use super::*;
 use crate::op::{FileRef, Op};

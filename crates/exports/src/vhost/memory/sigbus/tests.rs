@@ -1,7 +1,7 @@
-//! Files that are cut off behind mappings: what is replaced, and what is left alone.
+//! Files truncated behind mappings: the pages that the handler replaces, and those it leaves alone.
 //!
-//! Without the handler each of these ends the process. What a fault costs is seen in the process's
-//! own list of mappings.
+//! Without the handler each of these tests would end the process. The effect of a fault is checked
+//! in the process's own list of mappings.
 #![allow(clippy::unwrap_used, unsafe_code)] // Tests may.
 
 use std::fs::File;

@@ -1,8 +1,8 @@
-//! Threads and clients made up by proptest, on a budget that is held to plain rules at every step.
+//! Random threads and clients on a budget, compared with plain rules at every step.
 //!
-//! A client asks for memory, waits in the line, gives back, leaves, or has its memory kept by a
-//! stuck drive. A thread looks at its clients when it is rung, as a worker does. Once no thread has
-//! to look, nobody may wait whom the rules would let go on.
+//! A client asks for memory, waits in the line, gives memory back, leaves, or has its memory kept
+//! by a stuck drive. A thread looks at its clients when its bell rings, as a worker does. Once no
+//! thread has to look, no client may wait that the rules would let go on.
 
 use millrace_block::GroupId;
 use proptest::prelude::*;
