@@ -203,7 +203,7 @@ impl Drop for Server {
     }
 }
 
-/// Both sides' servers for a kind of work: ours, then the rival's.
+/// Both sides' servers for a workload: millrace's, then the competitor's.
 fn servers(work: &str, setting: &Setting) -> Result<Vec<Server>, String> {
     let dir = &setting.dir;
     let sockets = ["ours", "rival"].map(|side| dir.join(format!("{work}-{side}.s")));

@@ -57,7 +57,7 @@ const CLIENTS: [&str; 6] = ["nbdfuse", "fusermount3", "mkfs.ext4", "mount", "los
 
 struct Arguments {
     amounts: Amounts,
-    /// Its depth is each of `iodepths`.
+    /// The rig of replays; each of `iodepths` is its depth in turn.
     rig: Rig,
     iodepths: Vec<u32>,
     guest: bool,

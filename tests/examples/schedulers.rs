@@ -190,9 +190,9 @@ fn got(report: &str) -> Result<Got, String> {
 
 /// Where clients run.
 enum Contender {
-    /// Here, over NBD, with a server for each run.
+    /// Clients on this machine, over NBD, with a server for each run.
     Here(&'static str),
-    /// In a guest, whose disk the daemon serves.
+    /// Clients in a guest, whose disk the daemon serves.
     Guest(Box<Guest>, #[allow(dead_code, reason = "it serves until it is dropped")] Daemon),
 }
 

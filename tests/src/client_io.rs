@@ -130,7 +130,7 @@ pub fn beside_clients<T>(
         }
         let looked = catch_unwind(AssertUnwindSafe(look));
         over.store(true, Ordering::Relaxed);
-        // Some wait for answers that do not come.
+        // Some clients wait for answers that do not come.
         ends.iter().for_each(|end| _ = end.shutdown(Shutdown::Both));
         looked.unwrap_or_else(|failed| resume_unwind(failed))
     })

@@ -33,7 +33,7 @@ use crate::run;
 pub use self::image::Image;
 pub use self::peer::{StorageDaemon, config};
 
-/// On a machine of two cores that others keep busy.
+/// Limit of a boot on two cores that are busy with other work.
 const BOOT_LIMIT: Duration = Duration::from_secs(180);
 /// Limit for commands that take a second or two on a quiet machine.
 const COMMAND_LIMIT: Duration = Duration::from_secs(120);
@@ -253,7 +253,7 @@ fn reconnect() -> &'static str {
     }
 }
 
-/// Of the first line of `--version`.
+/// The version number in the first line of `--version`.
 fn version(text: &str) -> Option<(u32, u32)> {
     let (_, rest) = text.split_once("version ")?;
     let mut numbers = rest.split(|c: char| !c.is_ascii_digit()).map(str::parse);

@@ -24,7 +24,8 @@ pub fn serve(more: &str) -> Daemon {
     Daemon::start(&format!("{CONFIG}{more}"), &["s", "c"])
 }
 
-/// On each drive 10 writes and 7 reads of 4 KiB, one at a time; the connection, for more.
+/// Runs 10 writes and 7 reads of 4 KiB on each drive, one at a time. Returns the connection for
+/// more.
 ///
 /// # Panics
 /// If it is refused.

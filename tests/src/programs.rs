@@ -38,7 +38,7 @@ impl Kind {
     /// All programs, in an order in which each finds the files that it reads.
     pub const ALL: [Kind; 4] = [Kind::CopyTo, Kind::CopyFrom, Kind::Untar, Kind::Tar];
 
-    /// Its name, which is that of the modelled program of `millrace-lab bench --program`, too.
+    /// The program's name, shared by the modelled program of `millrace-lab bench --program`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

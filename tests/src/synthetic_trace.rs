@@ -67,7 +67,7 @@ pub fn write(dir: &Path, name: &str, ios: u32, seed: u64) {
 }
 
 impl Writer {
-    /// Some time later, or none.
+    /// Lets some time pass, or none.
     fn pass(&mut self) {
         if !self.random.one_in(6) {
             self.now_ns += self.random.below(20_000);

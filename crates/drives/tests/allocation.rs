@@ -91,7 +91,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// On a modelled drive of any data sheet.
+    /// A rig on a modelled drive of any data sheet.
     fn model(stack: Stack) -> Rig {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let preset = model_presets().iter().find(|preset| preset.name == "p5800x").unwrap();
@@ -236,7 +236,7 @@ fn vectored() -> Vec<Buffer> {
     [4096, 8192, 512, 3584, 16_384].map(Buffer::new).into()
 }
 
-/// More pieces than a tag has room for at first.
+/// Buffers for a list with more pieces than a tag has room for at first.
 fn long_list() -> Vec<Buffer> {
     (0..20).map(|_| Buffer::new(512)).collect()
 }

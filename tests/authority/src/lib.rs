@@ -13,11 +13,11 @@ use time::{Duration, OffsetDateTime};
 /// When a certificate is valid.
 #[derive(Debug, Clone, Copy)]
 pub enum Validity {
-    /// Until yesterday.
+    /// Expired yesterday.
     Past,
-    /// From yesterday to tomorrow.
+    /// Valid from yesterday to tomorrow.
     Now,
-    /// From tomorrow.
+    /// Valid from tomorrow on.
     Future,
     /// Valid from yesterday until this many seconds from now.
     Seconds(i64),
@@ -28,7 +28,7 @@ pub enum Validity {
 pub struct Issued {
     /// The certificate.
     pub certificate: PathBuf,
-    /// Its key.
+    /// The certificate's key.
     pub key: PathBuf,
 }
 
@@ -143,7 +143,6 @@ impl Authority {
 
     /// A folder of a client's files, named as libnbd and QEMU expect: the CA certificate of
     /// `trusted`, and a certificate for `name` issued by this CA.
-    /// CA of this name.
     ///
     /// # Panics
     ///

@@ -104,7 +104,7 @@ fn libraries(program: &Path) -> Vec<String> {
     // `name => /path (address)`, or `/path (address)` of the linker; the vDSO has no path.
     let paths =
         text.lines().filter_map(|line| line.split_whitespace().find(|w| w.starts_with('/')));
-    // Of a static program ldd prints its own name or a sentence.
+    // For a static program, ldd prints the program's own name or a sentence.
     paths.filter(|path| Path::new(path) != program).map(str::to_owned).collect()
 }
 

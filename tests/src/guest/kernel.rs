@@ -11,7 +11,7 @@ use std::time::SystemTime;
 
 use crate::run;
 
-/// Without these no guest starts.
+/// Modules without which no guest starts.
 const WANTED: [&str; 3] = ["virtio_pci", "virtio_blk", "ext4"];
 /// ext4 asks the kernel for the first by its alias; newer kernels have it built in. The others are
 /// schedulers that a guest may choose.

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::poll_within;
 
-/// For QEMU to make its socket, and for each line.
+/// Limit for QEMU to make its socket, and for each line.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// A connection to the monitor of a running QEMU.

@@ -23,7 +23,7 @@ pub struct Amounts {
     pub copy_mib: u32,
     /// Files of the tree.
     pub files: u32,
-    /// Their mean size in bytes; many are smaller, a few much larger.
+    /// Mean size of the tree's files in bytes; many are smaller, a few much larger.
     pub file_bytes: u32,
 }
 

@@ -18,7 +18,7 @@ use crate::{Daemon, client, tempdir};
 
 /// Limit of the file copied in a guest, whose little memory also holds the other side of the copy.
 const COPY_MIB_MAX: u32 = 64;
-/// For a program, on a machine with other work.
+/// Time limit of a program, on a machine with other work.
 const LIMIT: Duration = Duration::from_secs(300);
 
 const CONFIG: &str = "[[drive]]\nname = \"d0\"\nspec = \"file:path=disk\"\n[[volume]]\n\

@@ -28,10 +28,10 @@ pub enum Serving {
 }
 
 impl Serving {
-    /// All, in the order of [`Times`].
+    /// All modes, in the order of [`Times`].
     pub const ALL: [Serving; 3] = [Serving::PerVolume, Serving::PerDrive, Serving::Inline];
 
-    /// Its word for `--serving`.
+    /// The mode's value for `--serving`.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {

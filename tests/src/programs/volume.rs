@@ -70,7 +70,7 @@ pub fn real(amounts: Amounts) -> Recordings {
     let daemon = serve(&format!("ram:size={}m", amounts.volume_mib()));
     let fuse = Fuse::over_one_connection(&uri(&daemon, "v"), &work.path().join("fuse"));
     let mut make = Command::new(client("mkfs.ext4").expect("the caller has looked for it"));
-    // Else the kernel writes tables while a program is recorded.
+    // Otherwise the kernel would write tables while a program is recorded.
     make.args(["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"]).arg(fuse.disk());
     succeed(&mut make);
     let device = Loop::direct(&fuse.disk());

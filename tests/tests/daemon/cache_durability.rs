@@ -298,7 +298,7 @@ fn a_stop_loses_nothing_of_a_cache_that_is_full_while_more_is_written() {
                 let write = |number: u64| {
                     raw_nbd::request(raw_nbd::WRITE, number, (number % 64) << 20, 1 << 20)
                 };
-                // Until the server hangs up.
+                // Writes until the server hangs up.
                 let send =
                     |number| client.send(&[write(number), pattern(1 << 20, number)].concat());
                 (0..1000).try_for_each(send).ok()

@@ -147,7 +147,8 @@ fn a_cache_that_may_not_lock_memory_says_so_and_serves() {
     let dir = tempdir();
     let spec = format!("file:path={}/d,size=64m", dir.path().display());
     fs::write(dir.path().join("d"), pattern(64 << 20, 2)).unwrap();
-    // Without the capability, and with as little memory as one piece has.
+    // The daemon runs without the capability, and with as little lockable memory as one piece
+    // needs.
     let wrapper = ["prlimit", "--memlock=2097152", "setpriv", "--bounding-set=-ipc_lock"];
     let wrapper = [&wrapper[..], &["--inh-caps=-ipc_lock", "--"]].concat();
     for (word, says) in [("true", true), ("\"auto\"", false)] {

@@ -88,7 +88,7 @@ fn stat_and_metrics_say_what_groups_got_and_what_held_them() {
 fn what_waits_in_a_socket_that_is_not_read_further_waits_for_back_pressure() {
     let config = CONFIG.replace("iops = 100", "iops = 1000");
     let daemon = Daemon::start(&config, &["s", "c"]);
-    // More than the layer takes of a group whose limit lets through a thousand a second.
+    // More I/O than the layer admits of a group whose limit is a thousand a second.
     let (count, mut client) = (3000, RawNbd::connect(&daemon.dir().join("s"), "a").unwrap());
     let requests: Vec<u8> =
         (0..count).flat_map(|at| request(0, at, at % 64 * 4096, 4096)).collect();
@@ -197,7 +197,7 @@ fn what_waits_for_a_higher_priority_is_said_to_while_it_waits() {
     let socket = daemon.dir().join("s");
     let over = AtomicBool::new(false);
     scope(|scope| {
-        // At a depth that the drive has not.
+        // The depth is more than the drive's.
         for number in 0..64 {
             let (socket, over) = (&socket, &over);
             scope.spawn(move || {

@@ -125,7 +125,7 @@ fn bytes_are_limited_by_the_direction_that_they_go() {
 fn clients_that_wait_for_limits_keep_no_other_client_of_their_thread_waiting() {
     for backend in backends() {
         let daemon = served(backend, "iops = 1", "iops = 1");
-        // More than a thread has slots for, and of many groups.
+        // More I/O than a thread has slots for, of many groups.
         let mut throttled: Vec<RawNbd> = (0..6)
             .map(|_| connect(&daemon, EVERYBODY))
             .chain((0..6).map(|_| connect(&daemon, "each")))

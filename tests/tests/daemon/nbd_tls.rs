@@ -37,7 +37,7 @@ impl Rig {
         Rig::with(server, "epoll", "", |_| ())
     }
 
-    /// With more sections, and after a change to the files of the CA.
+    /// A rig with more sections, and after a change to the CA's files.
     fn with(server: Server, backend: &str, more: &str, change: impl Fn(&Authority)) -> Rig {
         let authority = Authority::new("test CA");
         let issued = authority.issue("server", &["localhost", "127.0.0.1"], Validity::Now);
@@ -404,7 +404,7 @@ fn new_certificates_are_used_without_a_restart() {
     let rig = Rig::start(Server::Required);
     let folder = rig.client("host");
     assert!(info(&rig.uri("v", &folder)).status.success());
-    // Of another CA, so that it is seen which is in use; the key comes a moment later.
+    // A certificate of another CA shows which one is in use. Its key is copied a moment later.
     let other = Authority::new("next CA");
     let next = other.issue("server", &["localhost"], Validity::Now);
     let (certificate, key) = (

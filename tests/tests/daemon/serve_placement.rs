@@ -34,7 +34,7 @@ fn numbers(list: &str) -> Vec<u32> {
     list.split(',').flat_map(range).collect()
 }
 
-/// By name, where each thread of the daemon may run.
+/// The allowed CPUs of each thread of the daemon, by name.
 fn threads(daemon: &Daemon) -> BTreeMap<String, String> {
     let tasks = fs::read_dir(format!("/proc/{}/task", daemon.pid())).expect("it runs");
     let thread = |task: std::io::Result<fs::DirEntry>| {

@@ -132,7 +132,7 @@ fn a_later_report_has_exactly_what_came_since_the_one_before() {
         add(&mut sum, &next()["rows"]);
         reports += 1;
     }
-    // And one in which nothing comes.
+    // A report without any I/O follows.
     add(&mut sum, &next()["rows"]);
     check(&sum);
     let seconds = sum[0]["seconds"].as_f64().unwrap();

@@ -24,7 +24,7 @@ fn top(daemon: &Daemon) -> Terminal {
     Terminal::run(&command)
 }
 
-/// Some of everything that it shows.
+/// Makes some I/O of every kind that `top` shows.
 fn load(daemon: &Daemon) {
     let mut raw = RawNbd::connect(&daemon.dir().join("s"), "tank").unwrap();
     for block in 0..200 {

@@ -67,7 +67,7 @@ impl Rig {
         let guest = &mut self.guest;
         guest.succeed("mkfs.ext4 -q /dev/vda && mount -t ext4 /dev/vda /mnt");
         guest.succeed("cp -a /usr/sbin /modules /bin/busybox /mnt && umount /mnt");
-        // Nothing may come from memory.
+        // The data must be read from the disk, not from memory.
         guest.succeed("echo 3 >/proc/sys/vm/drop_caches && mount -t ext4 -o ro /dev/vda /mnt");
         guest.succeed("diff -r /usr/sbin /mnt/sbin && diff -r /modules /mnt/modules");
         guest.succeed("cmp /bin/busybox /mnt/busybox && umount /mnt");
@@ -132,7 +132,7 @@ impl Rig {
         let fill = "dd if=/dev/urandom of=/dev/vda bs=1M seek=200 count=16 oflag=direct conv=fsync";
         self.guest.succeed(fill);
         let before = self.allocated();
-        // With its path: busybox has a command of this name that can less.
+        // busybox has a command of this name with fewer options, hence the path.
         self.guest.succeed("/usr/sbin/blkdiscard -o 200MiB -l 8MiB /dev/vda");
         self.guest.succeed("/usr/sbin/blkdiscard -z -o 208MiB -l 4MiB /dev/vda");
         let freed = before.saturating_sub(self.allocated());
@@ -179,7 +179,8 @@ impl Rig {
         assert!((32..48).contains(&made), "{made} requests");
     }
 
-    /// Of `count` MiB at `start` MiB, as the guest reads them past its page cache.
+    /// Number of nonzero bytes in `count` MiB from `start` MiB on, read by the guest past its page
+    /// cache.
     fn nonzero_bytes(&mut self, start: u64, count: u64) -> u64 {
         let read = format!("dd if=/dev/vda iflag=direct bs=1M skip={start} count={count}");
         let said = self.guest.succeed(&format!("{read} 2>/dev/null | tr -d '\\0' | wc -c"));
@@ -190,7 +191,7 @@ impl Rig {
 /// Name of a step, and its function.
 type Step = (&'static str, fn(&mut Rig));
 
-/// All steps, on the server whose sockets and file are in `dir`.
+/// Runs all steps on the server whose sockets and file are in `dir`.
 fn works_as_a_disk(image: &Image, dir: &Path) -> Rig {
     let mut rig = Rig { guest: Guest::boot(image, &dir.join("vm")), dir: dir.to_owned() };
     let steps: [Step; 6] = [

@@ -16,7 +16,7 @@ use millrace_tests::raw_nbd::RawNbd;
 use millrace_tests::serving::backends;
 use millrace_tests::{Daemon, poll_within, tempdir};
 
-/// Both jobs keep writes and the reads that verify them in flight, until they are told to stop.
+/// Both jobs keep writes, and the reads that verify them, in flight until they are told to stop.
 const LOAD: &str = "cd /tmp; until test -e stop; do fio --name=load --filename=/dev/vda --ioengine=libaio --direct=1 \
     --rw=randwrite --bssplit=4k/60:16k/30:64k/10 --iodepth=16 --numjobs=2 --size=32m \
     --offset_increment=64m --verify=crc32c --verify_fatal=1 --verify_backlog=64 \

@@ -110,7 +110,7 @@ struct Place {
     piece: u64,
 }
 
-/// Of each sector of a volume, one after another.
+/// The place of each sector of a volume, in order.
 fn places(layout: Layout, sizes: &[Sector], block: u64) -> Vec<Place> {
     let mut places = Vec::new();
     match layout {

@@ -154,7 +154,7 @@ fn each_stage_of_a_design_is_charged_once_for_each_io() {
     for software_queues in [Spread::Core, Spread::One] {
         for reads in [1, 2, 7] {
             for stamp in [Stamp::Batch, Stamp::Io] {
-                // Of every other chunk.
+                // The reads go to every other chunk.
                 let chunks: Vec<u64> = (0..reads).map(|n| n * 2).collect();
                 let design = |stack| Design { stack, stamp, software_queues, ..Design::USUAL };
                 let charged = |stack| charges(design(stack), &chunks);

@@ -262,7 +262,7 @@ fn a_worker_that_looks_for_more_before_it_sleeps_finds_it_at_once_and_hears_that
     let Rig { mut channel, mut worker, .. } = rig;
     let (stop, start_ns) = (Arc::new(<Native as Machine>::Word::new(0)), Native::now());
     let heard = Arc::clone(&stop);
-    // Longer than all of this may take.
+    // The worker spins for longer than the whole test may take.
     let serving = thread::spawn(move || worker.run(&heard, 20_000_000_000));
     for _ in 0..3 {
         (0..4).for_each(|n| channel.submit(Bio::read(n * 32, Buffer::new(512))).unwrap());

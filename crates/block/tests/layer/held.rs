@@ -66,7 +66,7 @@ impl Rig {
     }
 }
 
-/// That most of the waiting was for this, and at least so long.
+/// Checks that I/O waited for at least `least`, and mostly for the reason `hold`.
 fn assert_mostly(held: WaitSnapshot, hold: WaitReason, least: Duration, kind: SchedulerKind) {
     let ns = held.ns[hold as usize];
     assert!(u128::from(ns) >= least.as_nanos(), "{kind:?}: {held:?}");

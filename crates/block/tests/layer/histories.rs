@@ -350,7 +350,7 @@ impl Rig {
         assert_eq!(in_flight as usize, open);
         let in_use = self.disk.tags_in_use() as usize;
         match self.setting.stack {
-            // There the tag is taken when a bio comes.
+            // Under `sq` a tag is taken when a bio is submitted.
             Stack::Sq => assert!(in_use >= inside + refused),
             Stack::Mq | Stack::Raw => assert_eq!(in_use, inside + refused),
         }

@@ -52,7 +52,7 @@ fn threads_in_lanes_of_one_software_queue_get_their_own_data_through_few_tags() 
                     let mut channel = open(disk, number);
                     let home = u64::from(number) * 1024;
                     for round in 0..100 {
-                        // Some are refused once and go back.
+                        // Some requests are refused once and go back.
                         knobs.busy.store(1, Ordering::SeqCst);
                         for n in 0..16 {
                             let data = pattern(8, (number << 4) as u8 ^ (round + n) as u8);

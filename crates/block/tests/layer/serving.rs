@@ -113,7 +113,7 @@ struct Flood {
 impl Flood {
     const DRIVES: usize = 4;
     const BIOS: u64 = 200_000;
-    /// More than the drives and the pressure points let in, so that those are the bound.
+    /// More than the drives and the pressure limits admit, so that those are the bound.
     const DEPTH: u32 = 4096;
 
     fn next(&mut self) -> Bio {
@@ -121,7 +121,7 @@ impl Flood {
             self.made += 1;
             Bio::read(0, Buffer::new(512))
         });
-        // All drives in turn, and no neighbours.
+        // Takes all drives in turn, with no neighbours.
         bio.set_sector(self.sent * 24 % (Flood::DRIVES as u64 * 4096));
         self.sent += 1;
         bio.with_user_data(self.sent - 1)

@@ -126,7 +126,7 @@ fn parts_for_a_drive_that_answers_nothing_leave_room_for_those_of_others() {
     let mut knobs = Vec::new();
     let mut disk = || {
         let mut drive = TestDrive::new(4096);
-        // So that one bio is more parts than a channel has room for.
+        // A bio then has more parts than a channel has room for.
         drive.limits.max_write_zeroes_sectors = 1;
         knobs.push(Arc::clone(&drive.knobs));
         Disk::new(Box::new(drive), DiskConfig::default()).unwrap()

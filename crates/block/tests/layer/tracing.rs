@@ -155,7 +155,7 @@ fn with_stamps_of_events_each_has_its_own_and_with_those_of_a_batch_they_are_sha
                     .filter(|e| e.sector == n * 8 && e.bytes > 0)
                     .map(|e| (e.time_ns, act(e).letters()))
                     .collect();
-                // As a file has them.
+                // Trace files are sorted by time.
                 mine.sort_by_key(|(time_ns, _)| *time_ns);
                 let order: String = mine.iter().map(|(_, letters)| *letters).collect();
                 assert_eq!(order, "QGIDC", "{stack:?} {stamp:?}");

@@ -138,7 +138,7 @@ impl Checker {
 fn cut_power(plan: Plan, cuts: u64, seed: u64) -> u64 {
     let mut rig = Rig::new(&plan.stripe(2, 8));
     for fault in &rig.drives.faults {
-        // So that some bios are in flight at each cut.
+        // The delay keeps some bios in flight at each cut.
         let slow = FaultRule::always(Effect::Delay(30_000));
         fault.add_rule(slow.with_chance(millrace_drives::Chance::Rate(0.3)));
     }

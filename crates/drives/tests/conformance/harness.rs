@@ -39,7 +39,7 @@ pub enum Kind {
     FaultFile,
     FaultVolatile,
     FaultVolatileWithoutFua,
-    /// On a server in this process.
+    /// An NBD drive on a server in this process.
     Nbd,
 }
 

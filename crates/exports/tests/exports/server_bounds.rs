@@ -66,7 +66,8 @@ fn client_that_reads_nothing_before_many_reads_and_a_long_write_are_sent_is_serv
         running.scatter("0", 1);
         let mut socket = by_hand(&running);
         for round in 0..5 {
-            // More replies than the socket takes, and than a connection has in hand at a time.
+            // More replies than the socket's buffer holds, and more than a connection has in hand
+            // at a time.
             let reads: Vec<_> =
                 (0..READS).flat_map(|_| header(Command::Read, 0, 64 * 1024)).collect();
             socket.write_all(&reads).unwrap();

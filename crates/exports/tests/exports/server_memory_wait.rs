@@ -52,7 +52,7 @@ fn small_requests_go_on_beside_any_number_of_clients_that_receive_nothing() {
 
 #[test]
 fn large_request_has_its_turn_beside_clients_that_receive_nothing_or_next_to_nothing() {
-    // At the same time: each mostly waits until its stalled clients are closed.
+    // The cases run at the same time: each mostly waits until its stalled clients are closed.
     thread::scope(|scope| {
         for backend in BACKENDS {
             for trickles in [false, true] {

@@ -186,7 +186,7 @@ fn a_buffer_of_no_bytes_fails_its_request_and_the_ring_goes_on() {
         for (round, empty) in nowhere.into_iter().enumerate() {
             for (kind, writable) in [(IN, WRITE), (OUT, 0)] {
                 let header = guest.header(0, 0, kind, 0);
-                // As the data, before the data, and after it.
+                // The empty buffer is the data, or comes before or after them.
                 guest.describe(0, 0, header, NEXT, 1);
                 guest.describe(0, 1, empty, NEXT | writable, 2);
                 guest.describe(0, 2, status, WRITE, 0);
@@ -201,7 +201,7 @@ fn a_buffer_of_no_bytes_fails_its_request_and_the_ring_goes_on() {
                     assert_eq!(guest.wait(0, 1), [(0, 1)]);
                     assert_eq!(guest.status(0, 0), 1);
                 }
-                // As the header, and as the status.
+                // The empty buffer is the header, or the status.
                 guest.header(0, 0, kind, 0);
                 guest.describe(0, 0, empty, NEXT, 1);
                 guest.describe(0, 1, header, NEXT, 3);
@@ -226,7 +226,7 @@ fn a_request_that_fails_has_written_its_status_and_nothing_else() {
         let (volume, control) = faulty(SPEC, FaultCache::Inner);
         let export = Export::of(backend, &[volume], |_| {});
         let mut guest = export.guest();
-        // By the layer, and by the drive; in one piece, and in two.
+        // The layer or the drive refuses the request, which is in one piece or in two.
         for sector in [1 << 40, 0] {
             control.clear_rules();
             control.add_rule(FaultRule::always(Effect::Fail(Status::IoError)));
@@ -327,7 +327,7 @@ fn a_guest_that_knows_neither_flushes_nor_the_switch_gets_durable_writes() {
     guest.set_up(&[64], |offered| offered & !(CONFIG_WCE | 1 << 9));
     guest.write(0, 0, &[1; 65536]);
     assert_eq!(control.power_cut(7), 0);
-    // Its switch is not negotiated, so it does nothing.
+    // The write-back switch is not negotiated, so setting it does nothing.
     set_write_back(&guest, 1);
     guest.write(0, 0, &[2; 65536]);
     assert_eq!(control.power_cut(8), 0);
@@ -636,7 +636,7 @@ fn descriptors_for_notifications_are_exchanged_while_a_ring_runs() {
             guest.write(0, round, &[round as u8; 512]);
             assert!(wait_for(&guest.rings[0].call), "through the newest");
         }
-        // Without one, the guest polls.
+        // Without a call descriptor, the guest polls.
         guest.wire.must(code::SET_VRING_CALL, &words(&[0x100]), &[]);
         guest.write(0, 0, &[1; 512]);
         guest.give(0, 64);

@@ -17,7 +17,7 @@ use millrace_reactor::Backend;
 const MIB: u64 = 1 << 20;
 /// Far less than an answer may wait for requests in memory that goes.
 const WHILE: Duration = Duration::from_secs(2);
-/// As long as an answer waits for requests in memory that goes.
+/// Longest time for which an answer waits for requests in memory that is removed.
 const REMOVAL_WAIT: Duration = Duration::from_secs(5);
 
 /// Bytes of each mapping of the guest's memory that this process has.

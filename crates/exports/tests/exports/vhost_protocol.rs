@@ -18,7 +18,7 @@ use proptest::prelude::*;
 const SPEC: &str = "ram:size=16m";
 const QUEUES: u32 = 4;
 const PROTOCOL_FEATURES: u64 = 1 << 30;
-/// Of protocol features: configuration space, reset.
+/// Protocol features: configuration space, reset.
 const CONFIG: u64 = 1 << 9;
 const RESET: u64 = 1 << 13;
 
@@ -30,7 +30,7 @@ enum Message {
     ResetDevice,
     Features(u64),
     Protocol(u64),
-    /// With the rings in it, or without.
+    /// A memory table, with the rings in it or without.
     Memory(bool),
     Num(u32, u32),
     Addr(u32, u64),
@@ -104,7 +104,7 @@ impl Model {
         match *message {
             Message::Owner => {
                 if std::mem::replace(&mut self.owned, true) {
-                    // Another session, with nothing of the last one.
+                    // A new session begins with nothing of the last one.
                     (self.rings, self.memory) = Default::default();
                 }
                 true
@@ -395,7 +395,7 @@ fn a_guest_that_is_offered_less_than_at_its_start_is_told_of_by_name_and_once() 
         export.stop();
         let next = Export::of(Backend::Auto, &[volume(SPEC)], change);
         for _ in 0..5 {
-            // As QEMU does, every second.
+            // QEMU reconnects like this every second.
             guest.wire = Wire::connect(&next.socket(0));
             let features = guest.features;
             guest.negotiate(|_| features);
@@ -487,7 +487,8 @@ fn a_new_frontend_starts_with_a_cache_and_one_that_comes_back_with_what_it_set()
         guest
     };
     for _ in 0..2 {
-        // In QEMU's order: a new one asks for the configuration before it knows its guest.
+        // Messages come in QEMU's order: a new frontend asks for the configuration before it knows
+        // its guest's features.
         let mut guest = hello();
         assert_eq!(switch(&guest), 1);
         guest.set_up(&[64], |offered| offered);

@@ -336,7 +336,7 @@ fn a_frontend_that_says_once_where_to_tell_of_broken_rings_is_told_after_stops_a
         let (told, known) = (err(), [(); 6].map(|()| err()));
         let mut known = known.into_iter();
         for stops in 1..3 {
-            // As QEMU does where firmware hands over to a system.
+            // QEMU does this where firmware hands over to an operating system.
             for _ in 0..stops {
                 guest.write(0, 0, &[1; 512]);
                 let base = guest.stop(0);

@@ -36,7 +36,7 @@ enum Fault {
     Missing,
     /// A socket in a folder that is not there.
     Socket,
-    /// Another number of I/O threads.
+    /// A changed number of I/O threads.
     Threads,
     /// A socket of virtual machines that cannot be bound.
     Guests,

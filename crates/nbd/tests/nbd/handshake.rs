@@ -261,7 +261,7 @@ fn options_and_answers_are_bounded() {
     assert_eq!(handshake.feed(&exports, &options, &mut out), Ok((0, Progress::Closed)));
 }
 
-/// As `nbdinfo --list` does: the list, then two options for each export.
+/// `nbdinfo --list` sends this: the list option, then two options for each export.
 #[test]
 fn a_server_of_many_exports_is_listed_whole() {
     let exports: Vec<_> = (0..10_000)

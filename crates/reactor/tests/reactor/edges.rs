@@ -117,7 +117,7 @@ fn a_second_reader_is_reported_after_the_first(rig: &mut Rig) {
     }
     rig.settle();
     theirs.write_all(b"a").unwrap();
-    // On the ring either of them may be it.
+    // On the ring, either of the two may complete first.
     let first = rig.next();
     assert_eq!((first.len(), first[0].result), (1, 1));
     rig.settle();

@@ -28,7 +28,7 @@ pub struct Knobs {
     pub let_go: AtomicU32,
     /// Requests fail with an I/O error.
     pub failing: AtomicBool,
-    /// This many dispatches are refused with `DeviceBusy` first.
+    /// Number of dispatches that are refused with `DeviceBusy` first.
     pub busy: AtomicU32,
     /// The drive attaches data of its own to trace events of each request.
     pub talks: AtomicBool,

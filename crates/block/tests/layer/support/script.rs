@@ -124,7 +124,7 @@ struct ScriptQueue {
     drive: ScriptDrive,
     index: u16,
     tags: u32,
-    /// Taken and not committed yet.
+    /// Number of requests taken and not committed yet.
     fresh: u32,
 }
 

@@ -56,7 +56,7 @@ impl Bench {
         Bench { thread, state, common, control, played: Played::new(), said }
     }
 
-    /// With a queue of this size for each number.
+    /// A bench with a queue of this size for each number.
     fn with(sizes: &[u16]) -> Bench {
         let mut bench = Bench::new();
         for (q, size) in (0..).zip(sizes) {
@@ -95,7 +95,7 @@ impl Bench {
         });
     }
 
-    /// Until nothing moves.
+    /// Runs rounds until nothing more moves.
     fn settle(&mut self) {
         while self.thread.round().unwrap() {}
     }

@@ -20,7 +20,7 @@ use super::{LONG, until};
 pub const GUEST: u64 = 1 << 30;
 pub const USER: u64 = 1 << 40;
 pub const QUEUE_BYTES: u64 = 0x1_0000;
-/// In a queue's part: avail ring, used ring, indirect tables, headers, status bytes.
+/// Offsets in a queue's memory: avail ring, used ring, indirect tables, headers, status bytes.
 pub const AVAIL: u64 = 0x4000;
 pub const USED: u64 = 0x5000;
 pub const TABLES: u64 = 0x8000;

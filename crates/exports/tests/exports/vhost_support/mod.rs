@@ -132,7 +132,7 @@ impl Export {
         sum
     }
 
-    /// Its threads and their queues.
+    /// The export's threads and their queues.
     pub fn threads(&self) -> Vec<VhostStats> {
         let observed = self.server.as_ref().unwrap().observer().stats();
         observed.into_iter().flat_map(|(_, threads)| threads).collect()

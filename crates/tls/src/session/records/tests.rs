@@ -339,7 +339,7 @@ fn rustls_reads_what_is_sealed_here_and_keys_change_on_either_side() {
     let mut server = Session::server(&sides.server).unwrap();
     meet(&mut client, &mut server);
     assert!(server.is_established());
-    // As if a key of this cipher could seal three records.
+    // Pretends that a key of this cipher may seal three records only.
     records(&mut server).sealed_max = 3;
     for round in 0..40u8 {
         if round % 4 == 0 {

@@ -135,7 +135,7 @@ fn chains_go_out_by_sector_and_a_pass_that_ended_begins_with_the_lowest() {
 fn the_oldest_goes_first_once_it_has_waited_as_long_as_it_may() {
     for (now_ns, order) in [(99, [20, 30, 10]), (100, [10, 20, 30])] {
         let mut rig = Rig::new(8);
-        // So that the head stands behind sector 10.
+        // Moves the head behind sector 10.
         rig.insert(&reads(&[11, 13, 15, 17]));
         assert_eq!(rig.sectors(0, 4).len(), 4);
         rig.insert(&[Io(Op::Read, 10, 1, 0), Io(Op::Read, 20, 1, 50), Io(Op::Read, 30, 1, 50)]);

@@ -121,7 +121,7 @@ fn smaller_requests_pass_a_larger_one_that_still_fits_beside_them() {
     let budget = MemoryBudget::new(64 * MIB, 1024);
     budget.change_line(|line| line.waiters.push_back(waiter(0, 1, 32 * MIB)));
     let [little, medium] = [waiter(1, 2, 4 * KIB), waiter(1, 3, MIB)];
-    // Of 64 MiB windows have 16 and the largest request 32.
+    // Of 64 MiB, windows take 16 MiB and the largest request takes 32 MiB.
     for mib in (0..16).step_by(2) {
         assert_eq!(admit(&budget, little), mib <= 10, "{mib} MiB");
         assert_eq!(admit(&budget, medium), mib <= 12, "4 MiB are kept for each class: {mib} MiB");

@@ -243,7 +243,7 @@ fn free_entry() -> MappingEntry<TableWord> {
     MappingEntry { state, start, end, page, pins, hit }
 }
 
-/// Of the state of an entry: generations are counted above.
+/// The lowest bit of the generation in an entry's state.
 const GENERATION: u64 = 4;
 const CHANGING: u64 = 1;
 const IN_FORCE: u64 = 2;
