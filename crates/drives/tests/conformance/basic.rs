@@ -231,7 +231,7 @@ fn file_that_is_in_use_is_refused_by_its_path_and_readers_share() {
     };
     let open = FileDriver::open(writer.clone()).unwrap();
     std::thread::scope(|scope| {
-        // Both open at the same time, since each tries for three seconds.
+        // Both try to open at the same time, since each tries for three seconds.
         for config in [&writer, &reader] {
             scope.spawn(|| assert_eq!(kind_of(config), ErrorKind::Busy));
         }
