@@ -1,9 +1,9 @@
-//! `cargo xtask matrix`: millrace next to the rival that people would use in its place, cell by
-//! cell: what is measured, block size, kind of I/O, depth, connections.
+//! `cargo xtask matrix`: millrace beside the program that people would otherwise use, cell by cell:
+//! workload, block size, kind of I/O, depth, connections.
 //!
-//! Owns the list of cells, the rivals' command lines, and the table. In each round of a cell both
-//! sides run once, and the side that begins changes. Both use the same caching: direct I/O, or the
-//! page cache.
+//! Owns the list of cells, the competitors' command lines, and the table. In each round of a cell
+//! both sides run once, and the side that begins alternates. Both use the same caching: direct I/O,
+//! or the page cache.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
@@ -63,7 +63,7 @@ const WORKS: [&str; 10] = [
     "vhost",
 ];
 const KINDS: [&str; 4] = ["read", "randread", "write", "randwrite"];
-/// Cells of `--short`: what a first look should see.
+/// Cells of `--short`, for a first impression.
 const SHORT: [(&str, &str, &str, u32, u32); 12] = [
     ("file", "randread", "4k", 1, 1),
     ("file", "randread", "4k", 64, 1),
@@ -81,10 +81,10 @@ const SHORT: [(&str, &str, &str, u32, u32); 12] = [
 const FILE_BYTES: u64 = 1 << 30;
 /// Bytes that are used where a cache is to hold them.
 const HOT_BYTES: u64 = 128 << 20;
-/// How long a server may take to listen, and a run to end beside its length.
+/// Longest time for a server to start listening, and for a run to end after its length.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What is measured in a row.
+/// A cell of the table: a workload and its parameters.
 #[derive(Debug, Clone, Copy)]
 struct Cell {
     work: &'static str,
@@ -94,7 +94,7 @@ struct Cell {
     jobs: u32,
 }
 
-/// What a run gave.
+/// Results of a run.
 #[derive(Debug, Clone, Copy)]
 struct Sample {
     iops: f64,
@@ -102,7 +102,7 @@ struct Sample {
     cpu_us: f64,
 }
 
-/// How long runs are, and where.
+/// Length and number of runs, and the folder for their files.
 struct Setting {
     seconds: u64,
     rounds: usize,
@@ -194,7 +194,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // SIGTERM, so that files are flushed; whoever does not heed it is killed.
+        // SIGTERM lets the server flush its files; a server that ignores it is killed.
         let _ = Command::new("kill").arg(self.child.id().to_string()).status();
         if poll_within(PATIENCE, || self.child.try_wait().ok().flatten()).is_none() {
             let _ = self.child.kill();
@@ -203,7 +203,7 @@ impl Drop for Server {
     }
 }
 
-/// Both sides' servers for a kind of work: ours, then the rival's.
+/// Both sides' servers for a workload: millrace's, then the competitor's.
 fn servers(work: &str, setting: &Setting) -> Result<Vec<Server>, String> {
     let dir = &setting.dir;
     let sockets = ["ours", "rival"].map(|side| dir.join(format!("{work}-{side}.s")));
@@ -325,7 +325,7 @@ fn bench(cell: &Cell, setting: &Setting, target: &[String]) -> Result<(Sample, f
     Ok((sample, number("total_ios")))
 }
 
-/// One run of a side: 0 is ours.
+/// Runs a cell on a side: 0 is millrace, others are its competitors.
 fn run_side(
     cell: &Cell,
     setting: &Setting,

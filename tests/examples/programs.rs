@@ -1,6 +1,6 @@
-//! `cargo xtask programs`: cp and tar on a volume, recorded, beside the modelled programs of
-//! `millrace-lab bench --program`, and replayed over modelled drives as Linux served a volume and
-//! as we do.
+//! `cargo xtask programs`: records cp and tar on a volume, compares them with the modelled programs
+//! of `millrace-lab bench --program`, and replays them over modelled drives, served as Linux did
+//! and as millrace does.
 //!
 //! Owns arguments and tables; millrace-tests runs and records. Needs root, for the mount.
 
@@ -57,7 +57,7 @@ const CLIENTS: [&str; 6] = ["nbdfuse", "fusermount3", "mkfs.ext4", "mount", "los
 
 struct Arguments {
     amounts: Amounts,
-    /// Its depth is each of `iodepths`.
+    /// The rig of replays; each of `iodepths` is its depth in turn.
     rig: Rig,
     iodepths: Vec<u32>,
     guest: bool,
@@ -102,7 +102,8 @@ fn parse(words: &[String]) -> Result<Arguments, String> {
     Ok(arguments)
 }
 
-/// Whether there is such a machine, before anything is run; what the program says if not.
+/// Checks, before anything is run, that the machine's model exists; the error is the program's own
+/// message.
 fn check_machine(rig: &Rig) -> Result<(), String> {
     let Some(machine) = &rig.machine else { return Ok(()) };
     let mut bench = millrace_lab();
@@ -216,7 +217,7 @@ fn record(arguments: &Arguments) -> Option<Recordings> {
     Some(in_guest(&Image::build()?, arguments.amounts))
 }
 
-/// The result, once nothing of what was run is left.
+/// Measures all; returns after everything that was started is gone.
 fn measure(arguments: &Arguments) -> Option<String> {
     let mut rows_of = rows("real", &record(arguments)?, arguments);
     rows_of.extend(rows("model", &model(), arguments));
@@ -245,8 +246,8 @@ fn main() -> ExitCode {
         eprintln!("programs: {text}");
         return ExitCode::from(2);
     }
-    // Ctrl-C ends the programs, which share this terminal, and the failure of one unwinds from
-    // here: so whatever is mounted is unmounted.
+    // Ctrl-C reaches the programs too, which share this terminal. Their failure unwinds from here,
+    // so that everything mounted is unmounted.
     let seen = Arc::new(AtomicBool::new(false));
     if let Err(error) = signal_hook::flag::register(SIGINT, seen) {
         eprintln!("programs: cannot catch Ctrl-C: {error}");
@@ -256,7 +257,7 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     match std::io::stdout().write_all(text.as_bytes()) {
-        // Whoever reads it has seen enough.
+        // The reader of the pipe has seen enough.
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             eprintln!("programs: cannot print: {error}");
             ExitCode::from(2)

@@ -1,8 +1,8 @@
-//! `cargo xtask schedulers`: a small client beside a bulk one on a slow drive, under our
-//! schedulers, limits of qemu-storage-daemon, and the schedulers of Linux in a guest.
+//! `cargo xtask schedulers`: a small client beside a bulk one on a slow drive, under millrace's
+//! schedulers, the limits of qemu-storage-daemon, and the schedulers of Linux in a guest.
 //!
-//! Owns the clients' jobs, the contenders, and the table. Everybody's clients are fio's, each in a
-//! process of its own, and everybody's drive is the same modelled one, whose times are known.
+//! Owns the clients' jobs, the contenders, and the table. All clients are fio processes, and all
+//! contenders use the same modelled drive, whose service times are known.
 
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
@@ -57,12 +57,12 @@ const CONTENDERS: [&str; 10] = [
 ];
 /// Time before figures count, in seconds.
 const RAMP_S: u64 = 3;
-/// All that a run may take beside its length.
+/// Longest time of a run beside its length.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const SMALL: &str = "--rw=randread --bs=4k --iodepth=1";
 
-/// Two clients at a time, and how they are told apart.
+/// Two clients that run at a time, and their settings.
 struct Case {
     name: &'static str,
     small: &'static str,
@@ -70,7 +70,7 @@ struct Case {
     /// The small client's weight, and the bulk client's.
     weights: (u32, u32),
     bulk_is_idle: bool,
-    /// What qemu's throttle group lets through, of bytes and I/Os per second.
+    /// Limits of qemu's throttle group for the bulk client, in bytes and I/Os per second.
     bulk_limit: &'static str,
 }
 
@@ -130,7 +130,7 @@ weights  the first's part of the IOPS at weights 1:3, depth 64 each: 25 % is mea
 idle     IOPS of a bulk client of priority idle beside a busy one
 many     what is kept of IOPS alone beside 7 readers of depth 256";
 
-/// What a client got.
+/// A client's results.
 #[derive(Debug, Clone, Copy, Default)]
 struct Got {
     iops: f64,
@@ -167,9 +167,9 @@ fn bulk_options(case: &Case, seconds: u64, is_guest: bool) -> Vec<String> {
     options
 }
 
-/// What fio's terse report of a job says, in version 3 of the format.
+/// Parses fio's terse report of a job, version 3 of the format.
 fn got(report: &str) -> Result<Got, String> {
-    // A remark may stand before the report.
+    // A warning may precede the report.
     let line = report.lines().find(|line| line.starts_with("3;"));
     let fields: Vec<&str> = line.ok_or_else(|| format!("fio said: {report}"))?.split(';').collect();
     let field = |at: usize| fields.get(at).copied().unwrap_or_default();
@@ -190,9 +190,9 @@ fn got(report: &str) -> Result<Got, String> {
 
 /// Where clients run.
 enum Contender {
-    /// Here, over NBD, with a server for each run.
+    /// Clients on this machine, over NBD, with a server for each run.
     Here(&'static str),
-    /// In a guest, whose disk the daemon serves.
+    /// Clients in a guest, whose disk the daemon serves.
     Guest(Box<Guest>, #[allow(dead_code, reason = "it serves until it is dropped")] Daemon),
 }
 
@@ -335,7 +335,7 @@ fn guest(scheduler: &'static str) -> Result<Contender, String> {
     guest.succeed(cgroups);
     guest.succeed(&format!("echo {elevator} > /sys/block/vda/queue/scheduler"));
     if scheduler == "iocost" {
-        // What the drive is known to do.
+        // The drive's performance model, for iocost.
         let model = "ctrl=user model=linear rbps=16700000 rseqiops=4000 rrandiops=4000 \
                      wbps=16700000 wseqiops=4000 wrandiops=4000";
         let qos = "enable=1 ctrl=user rpct=95 rlat=20000 wpct=95 wlat=20000 min=50 max=100";
@@ -354,7 +354,7 @@ fn run_in_guest(
     who: [bool; 2],
 ) -> Result<[Got; 2], String> {
     for (name, weight) in [("small", case.weights.0), ("bulk", case.weights.1)] {
-        // Which of the files is there depends on the scheduler.
+        // The scheduler decides which of the two files exists.
         guest.succeed(&format!(
             "cd /sys/fs/cgroup/{name}; for f in io.weight io.bfq.weight; do \
              test ! -e $f || echo {weight} > $f; done"

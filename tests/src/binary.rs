@@ -1,8 +1,8 @@
-//! The programs that belong to the running test: beside it, and no older than the source.
+//! Paths of the programs under test: those beside the running test, and no older than the source.
 //!
 //! Cargo does not build another package's binary for an integration test, so a test run alone would
-//! find none, or yesterday's. A program is built once per test process when it is missing or older
-//! than a source file; `MILLRACE_BIN` and `MILLRACE_LAB_BIN` name others instead. Called by
+//! find no program, or an old one. A program is built once per test process if it is missing or
+//! older than a source file; `MILLRACE_BIN` and `MILLRACE_LAB_BIN` name others instead. Called by
 //! `Daemon` and by tests.
 
 use std::fs;
@@ -102,7 +102,7 @@ fn is_fresh(binary: &Path, workspace: &Path, sources: &[&str]) -> bool {
     manifest.is_some_and(|time| time <= built) && !sources.iter().any(has_newer)
 }
 
-/// Whether a source file or manifest below `dir` changed after `time`; tests do not count.
+/// Did a source file or manifest below `dir` change after `time`? Tests do not count.
 fn has_newer(dir: &Path, time: SystemTime) -> bool {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).any(|path| {

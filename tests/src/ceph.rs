@@ -19,7 +19,7 @@ use crate::process::{create, run_within};
 /// Longest that any command of the cluster may take.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How many ports the OSD may choose from; it takes seven.
+/// Number of ports that the OSD may choose from; it takes seven.
 const PORTS: u16 = 400;
 
 const SETTINGS: &str = "\
@@ -111,7 +111,7 @@ fn prepare() -> TempDir {
     dir
 }
 
-/// A port that nobody listens on just now.
+/// A port on which nothing listens at the moment.
 fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
     listener.local_addr().expect("a listener has an address").port()
@@ -149,7 +149,7 @@ fn start_osd(dir: &TempDir) -> Child {
 }
 
 impl Cluster {
-    /// Starts one and makes its pool: about ten seconds.
+    /// Starts a cluster and makes its pool, in about ten seconds.
     ///
     /// # Panics
     /// If a program is missing, or does not do within a minute what it must.
@@ -160,7 +160,7 @@ impl Cluster {
         let mut make = program(&dir, "ceph-mon");
         succeed(make.args(["-i", "a", "--mkfs", "--monmap"]).arg(map));
         let monitor = daemon(&dir, program(&dir, "ceph-mon").args(["-i", "a"]), "monitor");
-        // Stands in until there is one, so that the monitor is stopped whatever fails.
+        // Placeholder for the OSD until it runs, so that the monitor is stopped if anything fails.
         let nobody = Command::new("true").spawn().expect("every system has it");
         let mut cluster = Cluster { monitor, osd: nobody, dir };
         let id = uuid();

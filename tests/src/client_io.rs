@@ -1,6 +1,6 @@
-//! Clients that keep I/Os of one kind under way, beside each other, while a test looks.
+//! Clients that keep I/Os of one kind in flight at the same time, while a test observes the daemon.
 //!
-//! Called by tests of schedulers and of what a daemon says under load; calls the bare NBD client.
+//! Called by tests of schedulers and of reports under load; calls the bare NBD client.
 
 use std::collections::HashMap;
 use std::io;
@@ -18,35 +18,36 @@ use crate::raw_nbd::{FLUSH, READ, RawNbd, WRITE, flagged_request};
 pub struct ClientIo {
     /// An NBD command.
     pub command: u16,
-    /// Its flags.
+    /// Flags of the command.
     pub flags: u16,
-    /// Bytes of each.
+    /// Bytes of each I/O.
     pub len_bytes: u32,
-    /// How many are under way.
+    /// Number of I/Os in flight.
     pub depth: u64,
     /// Time between an answer and the next request.
     pub pause: Duration,
-    /// Offsets are multiples of this, and `skew` more.
+    /// Offsets are multiples of this, plus `skew`.
     pub align: u64,
-    /// What offsets are off a multiple.
+    /// Distance of offsets from a multiple of `align`, in bytes.
     pub skew: u64,
 }
 
 impl ClientIo {
-    /// Reads of so many bytes.
+    /// Reads of `len_bytes` bytes.
     #[must_use]
     pub fn read(len_bytes: u32, depth: u64) -> ClientIo {
         let (flags, pause, align, skew) = (0, Duration::ZERO, len_bytes.into(), 0);
         ClientIo { command: READ, flags, len_bytes, depth, pause, align, skew }
     }
 
-    /// Writes of so many bytes.
+    /// Writes of `len_bytes` bytes.
     #[must_use]
     pub fn write(len_bytes: u32, depth: u64) -> ClientIo {
         ClientIo { command: WRITE, ..ClientIo::read(len_bytes, depth) }
     }
 
-    /// Keeps them under way until it is over; how long each took. What is under way then is left.
+    /// Keeps the I/Os in flight until `over` is set, and abandons the last ones. Returns the time
+    /// that each completed I/O took.
     ///
     /// # Panics
     /// If the daemon refuses the client, or an I/O fails.
@@ -64,7 +65,7 @@ impl ClientIo {
 struct IoClient<'a> {
     io: &'a ClientIo,
     connection: RawNbd,
-    /// When what is under way was sent, by cookie.
+    /// Send times of I/Os in flight, by cookie.
     sent: HashMap<u64, Instant>,
     took: Vec<Duration>,
 }
@@ -78,7 +79,7 @@ impl IoClient<'_> {
             result = self.receive().and_then(|()| self.send(number));
             number += 1;
         }
-        // Whoever says that it is over may end the connection, too.
+        // The thread that sets `over` may end the connection, too.
         assert!(result.is_ok() || is_over(), "{:?}: {result:?}", self.io);
         self.took
     }
@@ -86,7 +87,7 @@ impl IoClient<'_> {
     fn send(&mut self, number: u64) -> io::Result<()> {
         let io = self.io;
         let room = self.connection.size_bytes() - u64::from(io.len_bytes) - io.skew;
-        // A flush is of no place.
+        // A flush has no offset.
         let offset = match io.command {
             FLUSH => 0,
             _ => number * 7919 % (room / io.align).max(1) * io.align + io.skew,
@@ -129,7 +130,7 @@ pub fn beside_clients<T>(
         }
         let looked = catch_unwind(AssertUnwindSafe(look));
         over.store(true, Ordering::Relaxed);
-        // Some wait for answers that do not come.
+        // Some clients wait for answers that do not come.
         ends.iter().for_each(|end| _ = end.shutdown(Shutdown::Both));
         looked.unwrap_or_else(|failed| resume_unwind(failed))
     })

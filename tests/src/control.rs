@@ -14,7 +14,7 @@ use crate::Daemon;
 pub struct Control(BufReader<UnixStream>);
 
 impl Control {
-    /// Connects, and takes the greeting.
+    /// Connects, and reads the greeting.
     ///
     /// # Panics
     ///
@@ -43,11 +43,11 @@ impl Control {
         self.line()
     }
 
-    /// What a verb is answered with.
+    /// The result of a verb.
     ///
     /// # Panics
     ///
-    /// If it is refused.
+    /// If the daemon refuses it.
     pub fn ok(&mut self, verb: &str) -> Value {
         let reply = self.reply(verb);
         assert_eq!(reply.get("error"), None, "{verb}");

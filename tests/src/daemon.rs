@@ -2,7 +2,7 @@
 //! behind.
 //!
 //! Owns the child, a directory with its configuration, and the files its output goes to. Dropping
-//! it kills the child by pid and reaps it; if the test panics, what the daemon said is printed.
+//! it kills the child by pid and reaps it; if the test panics, the daemon's output is printed.
 //! Invariant: until it is reaped the child's pid is ours, so no signal can reach another process.
 //! Called by the tests; calls `binary` and /proc.
 
@@ -71,8 +71,8 @@ impl Daemon {
         Self::spawn(dir, &mut command, sockets)
     }
 
-    /// `start` by a command line of the test's own, in a directory that holds all that the daemon
-    /// needs. What starts must become the daemon by exec.
+    /// `start` with the test's own command, in a directory that holds all that the daemon needs.
+    /// The started program must become the daemon by exec.
     ///
     /// # Panics
     ///
@@ -81,8 +81,8 @@ impl Daemon {
         Self::spawn(dir, command, sockets)
     }
 
-    /// `start_command` of a daemon that may refuse to start: then how it exited, and what it said
-    /// on standard error.
+    /// `start_command` for a daemon that may refuse to start; the error is its exit status and its
+    /// standard error.
     ///
     /// # Errors
     ///
@@ -157,13 +157,13 @@ impl Daemon {
         }
     }
 
-    /// User and system time it has used so far, in clock ticks (10 ms).
+    /// User and system time that the daemon has used so far, in clock ticks (10 ms).
     pub fn cpu_ticks(&self) -> u64 {
         let stat = self.proc("stat");
         cpu_ticks(&stat).unwrap_or_else(|| panic!("no times in {stat:?}"))
     }
 
-    /// How often its threads have gone to sleep of their own accord, all taken together.
+    /// Voluntary context switches of all threads of the daemon so far.
     pub fn voluntary_switches(&self) -> u64 {
         let tasks = PathBuf::from(format!("/proc/{}/task", self.pid()));
         let entries = fs::read_dir(&tasks).unwrap_or_else(|error| panic!("{tasks:?}: {error}"));
@@ -178,19 +178,19 @@ impl Daemon {
         field(&status, "VmRSS:").unwrap_or_else(|| panic!("no VmRSS in {status}"))
     }
 
-    /// What it has printed so far.
+    /// Standard output of the daemon so far.
     pub fn stdout(&self) -> String {
         self.output("stdout")
     }
 
-    /// What it has said on standard error so far.
+    /// Standard error of the daemon so far.
     pub fn stderr(&self) -> String {
         self.output("stderr")
     }
 
     fn output(&self, name: &str) -> String {
         if self.status.is_none() {
-            // A thread of the daemon's own writes what others say, a little later.
+            // The daemon's log thread writes messages a little later.
             std::thread::sleep(Duration::from_millis(50));
         }
         let bytes = fs::read(self.dir().join(name)).unwrap_or_default();
@@ -202,7 +202,7 @@ impl Daemon {
         fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
     }
 
-    /// How it exited, if it has.
+    /// The daemon's exit status, if it has ended.
     pub fn try_wait(&mut self) -> Option<ExitStatus> {
         if self.status.is_none() {
             self.status = self.child.try_wait().expect("the daemon is our child");

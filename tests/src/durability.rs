@@ -1,15 +1,16 @@
-//! What a drive may hold after a crash: a plain model of every sector, and the contents that name
-//! their write.
+//! A model of a drive's contents after a crash: the versions that every sector may hold, and
+//! contents that name their write.
 //!
-//! Owns a history per sector. Every event takes a tick of one counter, under the lock of whoever
-//! owns the model, so that `ended < sent` of two ticks means that the one was answered before the
-//! other was begun. Called by `load`, which writes, and by the tests, which cut and kill.
+//! Owns a history per sector. Every event takes a tick of one counter, under the lock of the
+//! model's owner. `ended < sent` of two ticks therefore means that the first request was answered
+//! before the second was sent. Called by `load`, which writes, and by the tests, which cut the
+//! power and kill servers.
 //!
-//! The rule: a version is out as soon as another one that is durable was begun after its end. All
-//! others may be read back, but only whole. Durable is a write that was acknowledged, and then
-//! covered by an acknowledged flush that was sent after that, on any connection; or one with FUA.
-//! What is acknowledged while the power is being cut promises nothing, since it may have been
-//! carried out on either side of the cut.
+//! The rule: a version must not be read any more once a later durable version was sent after its
+//! end. All other versions may be read back, but only whole. An acknowledged write is durable if it
+//! had FUA, or if a flush that was sent after the acknowledgement was itself acknowledged, on any
+//! connection. A request acknowledged while the power is being cut guarantees nothing, since it may
+//! have been carried out on either side of the cut.
 
 use std::fmt;
 use std::ops::Range;
@@ -19,59 +20,60 @@ pub const SECTOR: usize = 512;
 /// A request that has no answer yet, or a cut that is not over.
 const NEVER: u64 = u64::MAX;
 
-/// One thing that was written to a sector.
+/// A version of a sector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Version {
-    /// The tick at which it was begun; unique, so it names the write.
+    /// The tick at which the write was sent; unique, so it names the write.
     stamp: u64,
-    /// When its answer came, whatever it was.
+    /// The tick of the answer, whatever it was; `NEVER` before.
     ended: u64,
-    /// All of it reached the drive after this: it was begun then, or read back.
+    /// The tick after which all of it reached the drive: that of the write, or of a read that found
+    /// it.
     since: u64,
     acknowledged: bool,
     durable: bool,
 }
 
-/// The empty drive.
+/// The content of an empty drive.
 const EMPTY: Version = Version { stamp: 0, ended: 0, since: 0, acknowledged: true, durable: true };
 
-/// How a request ended.
+/// The server's answer to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was acknowledged.
+    /// The request was acknowledged.
     Done,
-    /// It was answered with an error: it may have been carried out, or in part, or not at all.
+    /// The request failed: it may have been carried out wholly, in part, or not at all.
     Failed,
 }
 
 /// A write in flight.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Write {
-    /// Names it, and stands in each of its sectors.
+    /// The name of the write, stored in each of its sectors.
     pub stamp: u64,
     /// The sectors that it covers.
     pub sectors: Range<u64>,
-    /// It is durable when acknowledged.
+    /// The write is durable when acknowledged.
     pub fua: bool,
 }
 
-/// A sector that holds what it must not.
+/// A sector with contents that it must not hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wrong {
-    /// Its bytes are not those of one write to this sector.
+    /// The sector's bytes are not those of a single write to it.
     Torn {
-        /// Which.
+        /// The sector's number.
         sector: u64,
-        /// The write that its first bytes name.
+        /// The write that the first bytes name.
         stamp: u64,
     },
-    /// It holds a write that must have been overwritten, or was never sent.
+    /// The sector holds a write that must have been overwritten, or was never sent.
     Stale {
-        /// Which.
+        /// The sector's number.
         sector: u64,
-        /// The write that it holds.
+        /// The write that the sector holds.
         stamp: u64,
-        /// The writes that it may hold.
+        /// The writes that the sector may hold.
         allowed: Vec<u64>,
     },
 }
@@ -89,12 +91,12 @@ impl fmt::Display for Wrong {
     }
 }
 
-/// What every sector may hold.
+/// The model of a drive.
 #[derive(Debug, Clone)]
 pub struct Model {
     sectors: Vec<Vec<Version>>,
     clock: u64,
-    /// When the last cut of the power began and was seen to be over.
+    /// Ticks at which the last power cut began and ended.
     cut: (u64, u64),
     /// Sectors that were read back without their newest version.
     went_back: u64,
@@ -108,13 +110,14 @@ impl Model {
         Model { sectors, clock: 1, cut: (0, 0), went_back: 0 }
     }
 
-    /// How many sectors it has.
+    /// Number of sectors.
     #[must_use]
     pub fn nr_sectors(&self) -> u64 {
         self.sectors.len() as u64
     }
 
-    /// Sectors that were read back without their newest version so far: how much a test has tested.
+    /// Sectors that were read back without their newest version so far. A test checks that some
+    /// were, or it has tested nothing.
     #[must_use]
     pub fn went_back(&self) -> u64 {
         self.went_back
@@ -129,7 +132,7 @@ impl Model {
         &mut self.sectors[sectors.start as usize..sectors.end as usize]
     }
 
-    /// A write is about to be sent.
+    /// Records that a write is about to be sent.
     pub fn begin_write(&mut self, sectors: Range<u64>, fua: bool) -> Write {
         let stamp = self.tick();
         let (ended, since) = (NEVER, stamp);
@@ -138,7 +141,7 @@ impl Model {
         Write { stamp, sectors, fua }
     }
 
-    /// Its answer came.
+    /// Records the answer to a write.
     pub fn end_write(&mut self, write: &Write, outcome: Outcome) {
         let (now, acknowledged) = (self.tick(), outcome == Outcome::Done);
         let durable = acknowledged && write.fua && self.is_after_the_cut(write.stamp);
@@ -151,12 +154,12 @@ impl Model {
         }
     }
 
-    /// A flush is about to be sent; returns what `end_flush` is to be told.
+    /// Records that a flush is about to be sent; returns the argument for `end_flush`.
     pub fn begin_flush(&mut self) -> u64 {
         self.tick()
     }
 
-    /// A flush was acknowledged. (One that failed says nothing.)
+    /// Records that a flush was acknowledged. A flush that failed changes nothing.
     pub fn end_flush(&mut self, sent: u64) {
         self.tick();
         let cut = self.cut;
@@ -169,12 +172,12 @@ impl Model {
         }
     }
 
-    /// The power is about to be cut.
+    /// Records that the power is about to be cut.
     pub fn begin_cut(&mut self) {
         self.cut = (self.tick(), NEVER);
     }
 
-    /// The power was cut.
+    /// Records that the power was cut.
     pub fn end_cut(&mut self) {
         self.cut.1 = self.tick();
     }
@@ -183,14 +186,14 @@ impl Model {
         self.cut.1 != NEVER && sent > self.cut.1
     }
 
-    /// Whether the last cut is the reason for a request to fail that was sent then and fails now.
+    /// May a request sent at tick `sent` fail now because of the last power cut?
     #[must_use]
     pub fn is_excused(&self, sent: u64) -> bool {
         self.cut.0 != 0 && sent < self.cut.1
     }
 
-    /// The server is dead and nothing of its cache is lost, for that was the kernel's: what was
-    /// acknowledged stays, what was not answered never will be.
+    /// Records that the server died but its page cache, which is the kernel's, survived:
+    /// acknowledged writes stay, and unanswered ones will never be answered.
     pub fn server_died(&mut self) {
         let now = self.tick();
         for history in &mut self.sectors {
@@ -202,8 +205,8 @@ impl Model {
         }
     }
 
-    /// The server was killed, and a cache of its own memory with it: what it has not answered never
-    /// will be, and what it acknowledged stays only if it was durable.
+    /// Records that the server was killed together with a cache in its own memory: unanswered
+    /// requests will never be answered, and acknowledged writes stay only if they were durable.
     pub fn cache_died(&mut self) {
         let now = self.tick();
         for version in self.sectors.iter_mut().flatten() {
@@ -211,8 +214,8 @@ impl Model {
         }
     }
 
-    /// Compares what was read from `first` on, while nothing was in flight. What is newer than that
-    /// is gone, and must not come back.
+    /// Compares data read from sector `first` on, while nothing was in flight, with the model.
+    /// Versions newer than those found are lost, and must not come back.
     ///
     /// # Errors
     ///
@@ -235,7 +238,7 @@ impl Model {
     }
 }
 
-/// Drops what cannot come back: versions that ended before a durable one began.
+/// Drops versions that cannot come back: those that ended before a durable version began.
 fn forget_overwritten(history: &mut Vec<Version>) {
     let durable = history.iter().filter(|version| version.durable);
     let newest = durable.map(|version| version.stamp).max().unwrap_or(0);
@@ -258,7 +261,7 @@ pub fn contents(write: &Write) -> Vec<u8> {
     write.sectors.clone().flat_map(words).flat_map(u64::to_le_bytes).collect()
 }
 
-/// Which write a sector's bytes are of.
+/// The write that a sector's bytes belong to.
 fn stamp_of(sector: u64, bytes: &[u8]) -> Result<u64, Wrong> {
     let word_at = |index: usize| {
         let bytes = bytes[index * 8..index * 8 + 8].try_into();

@@ -1,10 +1,11 @@
 //! A real guest: QEMU without hardware acceleration, Debian's kernel, and a shell to command it.
 //!
-//! Owns the virtual machine; dropping it kills QEMU and, if the test fails, prints all that guest,
-//! kernel and QEMU have said. Called by the tests named `vhost_guest*`; calls QEMU. The guest's
-//! disk `/dev/vda` is a vhost-user-blk device of two queues at a socket, whoever serves that: its
-//! memory is shared, and QEMU connects anew when the server comes back. Serial port 0 is the
-//! kernel's, so that no message can tear an answer; port 1 is the shell's (`console`).
+//! Owns the virtual machine; dropping it kills QEMU and, if the test fails, prints all output of
+//! the guest, its kernel and QEMU. Called by the tests named `vhost_guest*`; calls QEMU. The
+//! guest's disk `/dev/vda` is a vhost-user-blk device of two queues at a socket, whichever server
+//! listens there. The guest's memory is shared with it, and QEMU reconnects when the server comes
+//! back. Serial port 0 is the kernel's, so that no kernel message can split an answer; port 1 is
+//! the shell's (`console`).
 //!
 //! A boot takes 5 s on two quiet CPUs, and each command 10 ms: a file of tests boots once.
 
@@ -32,9 +33,9 @@ use crate::run;
 pub use self::image::Image;
 pub use self::peer::{StorageDaemon, config};
 
-/// On a machine of two cores that others keep busy.
+/// Limit of a boot on two cores that are busy with other work.
 const BOOT_LIMIT: Duration = Duration::from_secs(180);
-/// For what takes a second or two on a quiet machine.
+/// Limit for commands that take a second or two on a quiet machine.
 const COMMAND_LIMIT: Duration = Duration::from_secs(120);
 /// The archive of programs, its copy in files, and room to work.
 const MEMORY: &str = "memory-backend-memfd,id=memory,size=512M,share=on";
@@ -49,12 +50,12 @@ pub struct Guest {
     dir: TempDir,
 }
 
-/// How QEMU meets the server of a guest's disk.
+/// QEMU's connection to the server of a guest's disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Meeting {
-    /// It connects anew when the server has gone.
+    /// Reconnects when the server has gone.
     Again,
-    /// It connects once, and the disk is in a slot from which it can be unplugged.
+    /// Connects once; the disk is in a slot from which it can be unplugged.
     OnceToASlot,
 }
 
@@ -114,7 +115,7 @@ impl Guest {
         self.succeed("until test -b /dev/vda; do sleep 0.1; done");
     }
 
-    /// Runs one line of shell, which must succeed within two minutes, and returns what it printed.
+    /// Runs a line of shell, which must succeed within two minutes, and returns its output.
     ///
     /// # Panics
     ///
@@ -134,7 +135,7 @@ impl Guest {
         output
     }
 
-    /// Runs one line of shell and returns its status and what it printed.
+    /// Runs a line of shell and returns its status and its output.
     ///
     /// # Panics
     ///
@@ -160,18 +161,18 @@ impl Guest {
 
     /// Starts one line of shell, to be ended by [`Guest::finish`] with the same name.
     pub fn start(&mut self, name: &str, command: &str) {
-        // One of this name may have run before.
+        // An earlier command may have had this name.
         self.succeed(&format!("rm -f /tmp/{name}.status"));
         let line = format!("(({command}) >/tmp/{name}.log 2>&1; echo $? >/tmp/{name}.status) &");
         self.succeed(&line);
     }
 
-    /// Whether what was started as `name` still runs.
+    /// Does the command started as `name` still run?
     pub fn is_running(&mut self, name: &str) -> bool {
         self.run_within(&format!("test -s /tmp/{name}.status"), COMMAND_LIMIT).0 != 0
     }
 
-    /// Waits for what was started as `name`, which must succeed, and returns what it printed.
+    /// Waits for the command started as `name`, which must succeed, and returns its output.
     ///
     /// # Panics
     ///
@@ -243,7 +244,7 @@ fn spawn(image: &Image, socket: &Path, dir: &Path, meeting: Meeting) -> Child {
     command.spawn().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"))
 }
 
-/// How QEMU is told to connect anew every second, which has changed with 9.2.
+/// QEMU's option to reconnect every second; its name changed with 9.2.
 fn reconnect() -> &'static str {
     let output = run(Command::new("qemu-system-x86_64").arg("--version"));
     match version(&String::from_utf8_lossy(&output.stdout)) >= Some((9, 2)) {
@@ -252,7 +253,7 @@ fn reconnect() -> &'static str {
     }
 }
 
-/// Of the first line of `--version`.
+/// The version number in the first line of `--version`.
 fn version(text: &str) -> Option<(u32, u32)> {
     let (_, rest) = text.split_once("version ")?;
     let mut numbers = rest.split(|c: char| !c.is_ascii_digit()).map(str::parse);

@@ -1,7 +1,7 @@
-//! A stripe of two file drives, and a load of which every I/O on each of them is known.
+//! A stripe of two file drives, and a load whose I/Os on each of them are known exactly.
 //!
-//! Pure but for the daemon that it starts and the connection to it. Called by the tests of what
-//! views and recordings say, which count.
+//! Pure except for the daemon that it starts and the connection to it. Called by the tests of views
+//! and recordings, which count I/Os.
 
 use crate::Daemon;
 use crate::raw_nbd::RawNbd;
@@ -24,7 +24,8 @@ pub fn serve(more: &str) -> Daemon {
     Daemon::start(&format!("{CONFIG}{more}"), &["s", "c"])
 }
 
-/// On each drive 10 writes and 7 reads of 4 KiB, one at a time; the connection, for more.
+/// Runs 10 writes and 7 reads of 4 KiB on each drive, one at a time. Returns the connection for
+/// more.
 ///
 /// # Panics
 /// If it is refused.

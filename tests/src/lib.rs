@@ -1,9 +1,9 @@
 //! Support for the end-to-end tests: real clients, a real daemon, commands that cannot hang.
 //!
-//! Owns no state but the directories and processes it hands out, which go when their owner drops.
-//! Called by the files in `tests/tests`; calls the programs `millrace` and `millrace-lab`, cargo
-//! when one of them is missing or stale, and whatever client a test names. Everything here panics
-//! on failure with what a person needs to see: it is only ever run by a test, or by `cargo xtask
+//! Owns no state except the directories and processes that it hands out, which go when their owner
+//! drops. Called by the files in `tests/tests`; calls the programs `millrace` and `millrace-lab`,
+//! cargo when one of them is missing or stale, and the clients that a test names. Everything here
+//! panics on failure with a message for a person: it is run only by a test, or by `cargo xtask
 //! programs`.
 
 mod binary;

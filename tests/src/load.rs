@@ -1,10 +1,10 @@
-//! A write load over NBD that keeps a model of what it wrote: several connections, many requests in
+//! A write load over NBD that keeps a model of its writes: several connections, many requests in
 //! flight on each, writes of random sectors with and without FUA, and flushes.
 //!
-//! Owns the connections and the model. A test runs rounds: the load goes on in one thread per
-//! connection while the test does something terrible in its own, and ends with nothing in flight.
-//! Called by the tests; calls the NBD client of `millrace-exports`. Lock order: there is one lock,
-//! that of the model, never held over I/O.
+//! Owns the connections and the model. A test runs rounds: the load runs on one thread per
+//! connection while the test injects a fault from its own, and a round ends with nothing in flight.
+//! Called by the tests; calls the NBD client of `millrace-clients`. There is one lock, that of the
+//! model, and it is never held over I/O.
 
 use std::collections::HashMap;
 use std::io;
@@ -23,13 +23,13 @@ use crate::durability::{Model, Outcome, SECTOR, Write, contents};
 
 /// Far more than any request takes that is answered at all.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
-/// How often to look for answers.
+/// Time between two looks for answers.
 const LOOK: Duration = Duration::from_micros(100);
 /// Requests in flight on each connection.
 const DEPTH: usize = 16;
 /// A round sends one flush in so many requests, and one write in so many with FUA. With many
-/// flushes (and FUA is one where drives have none) there is always one in flight; with few of them
-/// a flush that does nothing has no successor to do its work before the cut.
+/// flushes (and FUA becomes a flush where drives lack it) one is always in flight. With few
+/// flushes, a flush that does nothing has no successor to do its work before the cut.
 const MIXES: [(u64, u64); 4] = [(16, 8), (100, 8), (300, 300), (500, 100)];
 /// Longest write in sectors: four chunks of 4 KiB and a bit, so that it may touch every drive.
 const WRITE_SECTORS_MAX: u64 = 36;
@@ -86,7 +86,7 @@ pub fn request(command: Command, sector: u64, sectors: u64) -> Request {
     Request { cookie: 0, flags: 0, command, offset, length }
 }
 
-/// What the rounds so far came to.
+/// Results of the rounds so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Writes and flushes acknowledged.
@@ -106,7 +106,7 @@ struct Shared {
     stop: bool,
 }
 
-/// What is in flight.
+/// A request in flight.
 enum Sent {
     Write(Write),
     Flush(u64),
@@ -129,7 +129,7 @@ impl Load {
         Load { clients: Vec::new(), shared: Mutex::new(shared), dice: SplitMix64::new(seed) }
     }
 
-    /// As it is, but of whole blocks of so many sectors.
+    /// Makes all writes whole blocks of `sectors` sectors.
     #[must_use]
     pub fn in_blocks_of(self, sectors: u64) -> Self {
         self.lock().block = sectors;
@@ -150,12 +150,12 @@ impl Load {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something done to the model.
+    /// Runs `action` on the model, under its lock.
     pub fn with_model<T>(&self, action: impl FnOnce(&mut Model) -> T) -> T {
         action(&mut self.lock().model)
     }
 
-    /// What the rounds so far came to.
+    /// Results of the rounds so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.lock().counts
@@ -200,7 +200,7 @@ impl Load {
         }
     }
 
-    /// Fills the connection with requests if more are wanted, and takes what is answered.
+    /// Fills the connection with requests if more are wanted, and takes answers.
     fn turn(
         &self,
         client: &mut Client,

@@ -7,7 +7,7 @@ use std::net::TcpStream;
 
 use crate::Daemon;
 
-/// Where a daemon with `[server] metrics` says that its metrics are: `ADDRESS:PORT`.
+/// Address of a daemon's metrics, `ADDRESS:PORT`, as a daemon with `[server] metrics` prints it.
 ///
 /// # Panics
 ///
@@ -32,7 +32,7 @@ pub fn get(address: &str, path: &str) -> String {
     body
 }
 
-/// The status with which a page is answered.
+/// HTTP status of the answer for a page.
 ///
 /// # Panics
 ///

@@ -1,9 +1,9 @@
 //! An export as a file system of this machine: nbdfuse, a loop device, a mount.
 //!
-//! Guards unmount and end what a test leaves when it fails, in the order of their declaration's
-//! reverse: the file system, the loop device, the fuse mount, then the daemon. Needs root,
-//! /dev/fuse and loop devices; [`obstacle`] says what is refused, as in most containers. Called by
-//! the tests of file systems and by `programs`.
+//! If a test fails, guards clean up in reverse order of their declaration: the file system, the
+//! loop device, the fuse mount, then the daemon. Needs root, /dev/fuse and loop devices;
+//! [`obstacle`] names the one that is refused, as in most containers. Called by the tests of file
+//! systems and by `programs`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -68,8 +68,9 @@ impl Fuse {
         self.dir.join("disk")
     }
 
-    /// Stops nbdfuse, so that the file system answers nothing until the guard drops. Declare it
-    /// after whatever uses the file: a process that the file system holds cannot be reaped.
+    /// Stops nbdfuse, so that the file system answers nothing until the guard drops. Declare the
+    /// guard after everything that uses the file: a process blocked in the file system cannot be
+    /// reaped.
     #[must_use]
     pub fn hang(&self) -> Hang<'_> {
         self.signal("STOP");
@@ -167,8 +168,8 @@ impl Drop for Mount {
     }
 }
 
-/// A loop device that reads and writes its file past the page cache, so that each I/O of the file
-/// system is one of the file.
+/// A loop device that bypasses the page cache of its file, so that each I/O of the file system is
+/// an I/O of the file.
 pub struct Loop(PathBuf);
 
 impl Loop {
@@ -210,7 +211,7 @@ impl Loop {
         Path::new("/sys/block").join(device).join("queue").join(name)
     }
 
-    /// Gives the device back once nobody has it open.
+    /// Detaches the device once no process has it open.
     ///
     /// # Panics
     /// If losetup refuses.
@@ -226,10 +227,10 @@ impl Drop for Loop {
     }
 }
 
-/// Why this machine lets nobody mount, if so.
+/// The reason for which this machine allows no mounts, if it does not.
 ///
 /// # Panics
-/// If what asks cannot be run.
+/// If a program needed for the check cannot be run.
 #[must_use]
 pub fn obstacle() -> Option<String> {
     let user = succeed(Command::new("id").arg("-u"));

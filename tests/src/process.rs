@@ -64,8 +64,8 @@ pub fn poll_within<T>(timeout: Duration, mut ready: impl FnMut() -> Option<T>) -
     }
 }
 
-/// Whether somebody listens on the Unix socket `path`, written as the listener wrote it. A socket
-/// is there before that, and refuses who comes too early.
+/// Does a process listen on the Unix socket `path`, written as the listener wrote it? The socket
+/// file exists before that, but refuses connections.
 pub fn listens(path: &Path) -> bool {
     // Fields of proc(5): flags are the fourth, the path is the last; __SO_ACCEPTCON = 0x10000.
     let table = fs::read_to_string("/proc/net/unix").expect("Linux has a table of its sockets");

@@ -1,11 +1,11 @@
 //! Real programs on a volume: cp and tar over ext4, recorded, and replayed in more than one way.
 //!
-//! `Kind` is what runs; `volume` serves a volume, has a file system on it and runs programs there
-//! while `millrace trace record` writes down the volume's I/O, `guest` does so in a guest;
-//! `traffic` is what such a recording holds; `replayed` is how long its I/Os take again over
-//! modelled drives. The programs are this machine's own (the guest's are busybox's), and so are the
-//! file system, its page cache and its read-ahead: nothing here makes an I/O by itself. Called by a
-//! test, and by `cargo xtask programs`, which prints the tables.
+//! `Kind` names the programs. `volume` serves a volume with a file system and runs programs there
+//! while `millrace trace record` records the volume's I/O; `guest` does so in a guest. `traffic` is
+//! the statistics of a recording, and `replayed` the time to repeat its I/O over modelled drives.
+//! The programs are this machine's own (the guest's are busybox's), and so are the file system, its
+//! page cache and its read-ahead: nothing here makes an I/O by itself. Called by a test, and by
+//! `cargo xtask programs`, which prints the tables.
 //!
 //! Source of the experiment, and of the ratios: \[FALCON\], copy-from, copy-to, tar, untar.
 
@@ -35,10 +35,10 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them, in an order in which each finds what it reads.
+    /// All programs, in an order in which each finds the files that it reads.
     pub const ALL: [Kind; 4] = [Kind::CopyTo, Kind::CopyFrom, Kind::Untar, Kind::Tar];
 
-    /// Its name, which is that of the modelled program of `millrace-lab bench --program`, too.
+    /// The program's name, shared by the modelled program of `millrace-lab bench --program`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -49,7 +49,7 @@ impl Kind {
         }
     }
 
-    /// How much faster \[FALCON\]'s design was than Linux's path, with the program itself.
+    /// \[FALCON\]'s speed-up over Linux's path, measured with the program itself.
     #[must_use]
     pub fn paper(self) -> f64 {
         match self {

@@ -30,7 +30,7 @@ const OPT_EXPORT_NAME: u32 = 1;
 /// Longer than anything a healthy server needs on a loaded machine.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What a client sends to be granted `export` and nothing else: its flags and one option.
+/// Bytes that a client sends to be granted `export` and nothing else: its flags and one option.
 #[must_use]
 pub fn handshake(export: &str) -> Vec<u8> {
     // Fixed newstyle, and no zeroes after the answer.
@@ -72,7 +72,7 @@ impl RawNbd {
     ///
     /// # Errors
     ///
-    /// What the system says; `UnexpectedEof` if the server closes instead of greeting.
+    /// The socket's error; `UnexpectedEof` if the server closes instead of greeting.
     pub fn greet(socket: &Path) -> io::Result<Self> {
         let stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(TIMEOUT))?;
@@ -109,7 +109,7 @@ impl RawNbd {
     ///
     /// # Errors
     ///
-    /// What the system says, `BrokenPipe` if the server has closed.
+    /// The socket's error; `BrokenPipe` if the server has closed.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes)
     }
@@ -118,7 +118,7 @@ impl RawNbd {
     ///
     /// # Errors
     ///
-    /// What the system says; `WouldBlock` after 20 s.
+    /// The socket's error; `WouldBlock` after 20 s.
     pub fn receive(&mut self, bytes: &mut [u8]) -> io::Result<()> {
         self.stream.read_exact(bytes)
     }
@@ -193,19 +193,19 @@ impl RawNbd {
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The error of duplicating the descriptor.
     pub fn clone_stream(&self) -> io::Result<UnixStream> {
         self.stream.try_clone()
     }
 
-    /// Says that nothing more will be sent, as a client does that half-closes its socket.
+    /// Ends the client's sending direction, as a client does that half-closes its socket.
     pub fn stop_sending(&self) {
-        // It fails only if the server was faster to close.
+        // A shutdown fails only if the server was faster to close.
         let _ = self.stream.shutdown(Shutdown::Write);
     }
 
-    /// Waits for the server to close, throwing away what it still sends; false if it is still open
-    /// after 20 s.
+    /// Waits for the server to close, and discards the bytes that it still sends. Returns false if
+    /// the connection is still open after 20 s.
     pub fn is_closed_by_server(&mut self) -> bool {
         let mut rest = vec![0; 64 * 1024];
         loop {

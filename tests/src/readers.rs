@@ -1,6 +1,6 @@
-//! Clients that read from exports, one read after the other, while a test looks at the daemon.
+//! Clients that read from exports, one read after the other, while a test observes the daemon.
 //!
-//! Called by tests of what a daemon says under load; calls the bare NBD client.
+//! Called by tests of reports under load; calls the bare NBD client.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;

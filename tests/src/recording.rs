@@ -34,7 +34,7 @@ pub fn begin(daemon: &Daemon, arguments: &str, file: &str) -> Child {
     child
 }
 
-/// Ends it as Ctrl-C does, and says what it printed.
+/// Ends a recording with SIGINT, as Ctrl-C does; returns its output.
 ///
 /// # Panics
 /// If it failed or dropped events.

@@ -1,7 +1,7 @@
-//! An NBD server of somebody else's, on a Unix socket, that can be killed and started again.
+//! A foreign NBD server on a Unix socket that can be killed and started again.
 //!
-//! Owns the child, which is killed by its pid and reaped when this drops. Called by the tests of
-//! drives on NBD servers.
+//! Owns the child, which is killed by its pid and reaped on drop. Called by the tests of drives on
+//! NBD servers.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -18,10 +18,10 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// Arguments of nbdkit that come before those of a test.
+    /// Number of nbdkit's arguments before those of a test.
     pub const NBDKIT_ARGS: usize = 4;
 
-    /// nbdkit in the foreground with these arguments: filters, a plug-in, its parameters.
+    /// Starts nbdkit in the foreground with these arguments: filters, a plug-in, its parameters.
     ///
     /// # Panics
     /// If it does not listen within 30 s; the message has what it said.
@@ -68,7 +68,7 @@ impl Remote {
     /// # Panics
     /// If the system refuses that.
     pub fn kill(&mut self) {
-        // An error says that it has ended by itself.
+        // The kill fails if the server has ended by itself.
         let _ = self.child.kill();
         self.child.wait().expect("the child is ours to wait for");
     }

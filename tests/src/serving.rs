@@ -1,7 +1,7 @@
-//! What the NBD tests serve: configurations of a striped volume, and on which back ends.
+//! Volumes that the NBD tests serve: configurations of a stripe, and the back ends to run them on.
 //!
-//! Pure text but for [`backends`], which asks the binary once whether the machine lets it use
-//! io_uring. Called by the tests.
+//! Pure text except [`backends`], which asks the binary once if the machine allows io_uring. Called
+//! by the tests.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -64,7 +64,7 @@ pub fn uri(daemon: &Daemon, export: &str) -> String {
     format!("nbd+unix:///{export}?socket={}", daemon.dir().join("s").display())
 }
 
-/// Runs a command that must succeed, and returns what it printed.
+/// Runs a command that must succeed, and returns its standard output.
 ///
 /// # Panics
 ///

@@ -1,8 +1,8 @@
 //! Traces that no recorder made: every kind of event, overlaps, equal times, several CPUs.
 //!
-//! Owns a generator with a seed; the files are those of the kernel's format. What it writes is
-//! legal, but worse than what a kernel does: I/Os overlap, completions cover several or none, times
-//! of a file step back, names come late. Used by tests that compare with blkparse and btt.
+//! Owns a generator with a seed; the files have the kernel's format. They are legal, but worse than
+//! a kernel's: I/Os overlap, completions cover several requests or none, times of a file step back,
+//! names come late. Used by tests that compare with blkparse and btt.
 
 use std::path::Path;
 
@@ -67,7 +67,7 @@ pub fn write(dir: &Path, name: &str, ios: u32, seed: u64) {
 }
 
 impl Writer {
-    /// Some time later, or none.
+    /// Lets some time pass, or none.
     fn pass(&mut self) {
         if !self.random.one_in(6) {
             self.now_ns += self.random.below(20_000);
@@ -95,7 +95,7 @@ impl Writer {
     fn event(&mut self, act: EventCode, of: &Record, data: &[u8]) {
         self.pass();
         let cpu = self.random.below(CPUS as u64) as usize;
-        // An interrupt's record may lie before one that was stamped earlier.
+        // An interrupt's record may precede a record with an earlier time.
         let back = if self.random.one_in(20) { self.random.below(3_000) } else { 0 };
         let categories = (of.action >> 16) as u16;
         let record = Record { action: act.with(categories), time_ns: self.now_ns - back, ..*of };
@@ -115,7 +115,7 @@ impl Writer {
         category::FS | kinds[self.random.below(kinds.len() as u64) as usize]
     }
 
-    /// One I/O up to the driver; others may finish meanwhile.
+    /// An I/O up to its dispatch to the driver; other I/Os may complete meanwhile.
     fn io(&mut self) {
         let sectors = 1 + self.random.below(32) as u32;
         let mut of = Record {

@@ -1,9 +1,9 @@
-//! A program on a terminal of 80 by 24, whose keys a test presses and whose screen it reads.
+//! A program on a terminal of 80 by 24; a test presses its keys and reads its screen.
 //!
-//! Owns the `script` program of util-linux, which makes the terminal, and a file with all that was
-//! written to it, escape sequences and all. Afterwards the terminal's settings are printed there,
-//! so that a test can see whether they were given back. Dropping it ends what still runs: the
-//! program gets a hangup. Called by the tests.
+//! Owns the `script` program of util-linux, which makes the terminal, and a file of all bytes
+//! written to it, with escape sequences. Afterwards the terminal's settings are printed there, so
+//! that a test can check that they were restored. Dropping it hangs up the terminal, which ends the
+//! program. Called by the tests.
 
 use std::fs;
 use std::io::Write;
@@ -24,7 +24,7 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Runs `command`, of which program, arguments and folder count.
+    /// Runs `command` on a new terminal. Only its program, arguments and folder are used.
     ///
     /// # Panics
     ///
@@ -38,7 +38,7 @@ impl Terminal {
         let line = format!("stty rows 24 cols 80; {quoted}; status=$?; stty -a; exit $status");
         let mut script = Command::new("script");
         script.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
-        // Whose shell it is does not matter; what it takes for a terminal does.
+        // `script` runs the command by a shell, and programs look at TERM; both are fixed here.
         script.env("SHELL", "/bin/sh").env("TERM", "xterm-256color");
         if let Some(folder) = command.get_current_dir() {
             script.current_dir(folder);
@@ -48,7 +48,7 @@ impl Terminal {
         Terminal { child, dir }
     }
 
-    /// All that was written to it so far.
+    /// All bytes written to the terminal so far.
     #[must_use]
     pub fn written(&self) -> String {
         let bytes = fs::read(self.dir.path().join("screen")).unwrap_or_default();
@@ -78,11 +78,11 @@ impl Terminal {
         stdin.write_all(keys.as_bytes()).expect("the program reads its terminal");
     }
 
-    /// How the program ended.
+    /// The program's exit status.
     ///
     /// # Panics
     ///
-    /// When it goes on for 30 s.
+    /// If the program still runs after 30 s.
     pub fn wait(&mut self) -> ExitStatus {
         let ended = || self.child.try_wait().expect("the child is ours to wait for");
         poll_within(TIMEOUT, ended).unwrap_or_else(|| panic!("still running: {}", self.written()))
@@ -91,7 +91,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // Failing here would hide the test's own failure; one that has ended is not there to kill.
+        // A panic here would hide the test's own failure. The kill fails if the program has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

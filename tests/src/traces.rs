@@ -1,7 +1,7 @@
-//! What `millrace trace` and the tools that people know say of the same files.
+//! Output of `millrace trace`, compared with blkparse's and btt's for the same files.
 //!
-//! Owns the commands and what of their output is compared. Called by tests on the kernel's traces,
-//! on synthetic ones, and on those that the daemon and `bench` record.
+//! Owns the commands and the comparisons. Called by tests on the kernel's traces, on synthetic
+//! ones, and on those that the daemon and `bench` record.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -26,10 +26,10 @@ pub fn count(lines: &str, letter: &str, kind: char) -> BTreeMap<String, usize> {
     counts
 }
 
-/// Standard output of a command that must succeed and say nothing else.
+/// Standard output of a command that must succeed.
 ///
 /// # Panics
-/// If it does not.
+/// If the command fails.
 pub fn text(command: &mut Command) -> String {
     let output = run(command);
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -37,15 +37,15 @@ pub fn text(command: &mut Command) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// What `trace show` prints, with numbers for devices, as blkparse has them.
+/// Output of `trace show`, with numbers for devices, as blkparse has them.
 ///
 /// # Panics
-/// If it fails or complains, as all here.
+/// If the command fails.
 pub fn shown(dir: &Path, names: &[&str]) -> String {
     text(millrace().args(["trace", "show", "--numbers"]).args(names).current_dir(dir))
 }
 
-/// What `trace spans` prints.
+/// Output of `trace spans`.
 ///
 /// # Panics
 /// As [`shown`].
@@ -53,7 +53,7 @@ pub fn spans(dir: &Path, names: &[&str]) -> String {
     text(millrace().args(["trace", "spans", "-x", "--numbers"]).args(names).current_dir(dir))
 }
 
-/// blkparse's output without what it says of its input.
+/// blkparse's output without its lines about input files.
 ///
 /// # Panics
 /// As [`shown`].
@@ -68,7 +68,7 @@ fn btt(dir: &Path, names: &[&str]) -> String {
     let dump = tempdir();
     let file = dump.path().join("dump");
     text(Command::new("blkparse").args(["-q", "-O", "-d"]).arg(&file).args(names).current_dir(dir));
-    // It leaves files where it runs.
+    // btt leaves files in its current folder.
     text(Command::new("btt").arg("-i").arg(&file).current_dir(dump.path()))
 }
 
@@ -76,7 +76,7 @@ fn btt(dir: &Path, names: &[&str]) -> String {
 fn span_rows(report: &str) -> Vec<Vec<String>> {
     let is_span = |line: &&str| {
         let name = line.split(' ').next().unwrap_or_default();
-        // btt begins with what messages say, each behind its device.
+        // btt prints messages first, each behind its device.
         name.starts_with(|c: char| c.is_ascii_uppercase())
             && name.as_bytes().get(1) == Some(&b'2')
             && !["I2S", "S2D"].contains(&name)

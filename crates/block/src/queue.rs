@@ -463,7 +463,7 @@ mod tests {
         assert_eq!((index(2, 1), index(7, 5)), ([2, 1, 0], [1, 2, 0]));
     }
 
-    /// Which of the lists that it has a software queue keeps for each hardware queue.
+    /// Index of the list that a software queue uses for each hardware queue.
     fn lists(feeds: usize, worker: Option<u16>, hctxs: u16) -> Vec<usize> {
         let queue = SoftwareQueue::<Native>::new(feeds, worker);
         let mut ctx = queue.ctx.lock();

@@ -1,7 +1,7 @@
-//! The program starts, says what it is, and refuses what it does not know.
+//! The program starts, prints its version, and refuses unknown arguments.
 //!
-//! Because this test exists cargo builds the program with all other tests, and with their features;
-//! the end-to-end tests of the workspace find it there instead of building it once more.
+//! Because this test exists, cargo builds the program together with all other tests and with their
+//! features. The end-to-end tests of the workspace then find it there and do not build it again.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::process::{Command, Output};

@@ -1,10 +1,10 @@
-//! After warm-up an I/O to a file, by whatever engine, to an NBD server or to a modelled drive
+//! After warm-up, an I/O to a file (by any engine), to an NBD server or to a modelled drive
 //! allocates nothing on its I/O thread.
 //!
-//! The allocator of this test binary counts the calls of the thread that measures: the I/O thread,
-//! which runs the channel, the queue and the ring. The threads of a pool are not counted: a list of
-//! results grows there until it holds all that is in flight. Bios go round
-//! by `poll_again`, so one set of them and of buffers serves a whole case.
+//! The allocator of this test binary counts the calls of the measuring thread, which is the I/O
+//! thread: it runs the channel, the queue and the ring. A pool's threads are not counted, since a
+//! list of results grows there until it holds all I/O in flight. `poll_again` resubmits bios, so
+//! one set of bios and buffers serves a whole case.
 
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout)]
 
@@ -43,12 +43,12 @@ const PATIENCE_NS: u64 = 10_000_000_000;
 #[global_allocator]
 static ALLOCATOR: Counting = Counting::of_caller();
 
-/// What carries out the operations of a queue.
+/// The mechanism that carries out a queue's operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// The ring.
+    /// The io_uring ring.
     Uring,
-    /// Threads of the drive, beside a ring.
+    /// Threads of the drive, although there is a ring.
     DriveThreads,
     /// The I/O thread itself.
     Inline,
@@ -91,7 +91,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// On a modelled drive of any data sheet.
+    /// A rig on a modelled drive of any data sheet.
     fn model(stack: Stack) -> Rig {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let preset = model_presets().iter().find(|preset| preset.name == "p5800x").unwrap();
@@ -172,7 +172,7 @@ impl Rig {
         }
     }
 
-    /// Waits for all that is in flight.
+    /// Waits for all I/O in flight.
     fn drain(&mut self) {
         while self.channel.in_flight() > 0 {
             if self.channel.poll_again(|_, _| AfterCompletion::Drop) == 0 {
@@ -195,7 +195,7 @@ fn aim(bio: &mut Bio, at: &mut u64, gap: u64) {
     *at += sectors + gap;
 }
 
-/// Warms up, then fails if one of `IOS` I/Os called the allocator.
+/// Warms up, then fails if any of `IOS` I/Os called the allocator.
 fn assert_no_call(case: &str, rig: &mut Rig, bios: Vec<Bio>, gap: u64) {
     let mut at = 0;
     rig.submit(bios, &mut at, gap);
@@ -236,7 +236,7 @@ fn vectored() -> Vec<Buffer> {
     [4096, 8192, 512, 3584, 16_384].map(Buffer::new).into()
 }
 
-/// More pieces than a tag has room for at first.
+/// Buffers for a list with more pieces than a tag has room for at first.
 fn long_list() -> Vec<Buffer> {
     (0..20).map(|_| Buffer::new(512)).collect()
 }

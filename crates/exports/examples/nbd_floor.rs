@@ -1,8 +1,8 @@
-//! The floor under the server: receives requests and sends canned replies, and nothing else.
+//! The lower bound of the server's cost: receives requests and sends canned replies, nothing else.
 //!
-//! Usage: `nbd_floor SOCKET [BACKEND]`. It has the server's reactor, its negotiation, and its sizes
-//! of receive and send; every request is taken for a read and answered with zeroes. No checks, no
-//! block layer, no buffers: what the server costs beyond this is the server's own.
+//! Usage: `nbd_floor SOCKET [BACKEND]`. It uses the server's reactor, negotiation, and sizes of
+//! receives and sends. It treats every request as a read and answers with zeroes, without checks,
+//! block layer or buffers. The difference to the real server is the cost of those.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};

@@ -1,10 +1,10 @@
-//! An honest NBD client's IOPS, alone and beside clients that ask for much and receive little.
+//! An honest NBD client's IOPS, alone and beside clients that request much and receive little.
 //!
-//! Two servers of its own, each on a ram drive, one of which has the greedy clients: each asks for
-//! 200 reads of 1 MiB and then receives nothing, or 64 KiB every 8 s. The honest one reads 4 KiB at
-//! random, at depth 1 and 16, now from the one and now from the other, for half a second each time.
-//! Prints medians and the median of each round's ratio; the argument is the number of rounds:
-//! `cargo run --release -p millrace-exports --example nbd_greedy -- 9`.
+//! Two servers run, each on a RAM drive. One of them also has the greedy clients: each requests 200
+//! reads of 1 MiB and then receives nothing, or 64 KiB every 8 s. The honest client reads 4 KiB at
+//! random, at depth 1 and 16, for half a second from each server in turn. Prints medians, and the
+//! median of the rounds' ratios. The argument is the number of rounds: `cargo run --release -p
+//! millrace-exports --example nbd_greedy -- 9`.
 
 #![allow(clippy::print_stdout)] // A program for a person at a terminal.
 
@@ -23,7 +23,7 @@ use millrace_nbd::wire::{OPT_EXPORT_NAME, put_option};
 use millrace_nbd::{Command, ReplyStyle, Request, encode_request};
 
 const MIB: u64 = 1 << 20;
-/// Why nothing here fails.
+/// Message of `expect`: client and server run in this process, so no call fails.
 const OWN: &str = "the server is this program's own";
 
 fn read_at(cookie: u64, offset: u64, length: u64) -> Request {
@@ -64,7 +64,7 @@ fn greedy(socket: &Path) -> UnixStream {
     stream
 }
 
-/// Reads of 4 KiB a second, so many at a time.
+/// Rate of reads of 4 KiB at `depth`, in I/Os per second.
 fn honest(socket: &Path, depth: u64, seconds: f64) -> f64 {
     let mut client = connect(socket);
     let (start, mut done, mut next) = (Instant::now(), 0u64, 0u64);
@@ -89,12 +89,12 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// What greedy clients do with their replies.
+/// Greedy clients' treatment of their replies.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Greed {
-    /// They receive nothing.
+    /// Receives nothing.
     Silent,
-    /// They receive a little now and then.
+    /// Receives a little now and then.
     Slow,
 }
 

@@ -1,9 +1,10 @@
-//! Every hot primitive of `Machine` on `Native`, beside the plain thing that it stands for.
+//! Every hot primitive of `Machine` on `Native`, beside the plain operation that it stands for.
 //!
 //! `cargo xtask primitives` compiles this file to assembly and compares `native_X` with `plain_X`,
-//! instruction by instruction; it is not meant to be run. A pair takes the same arguments, does the
-//! same thing once through the trait and once without it, and keeps its result alive by returning
-//! it. Left out: what calls the system or loops anyway (`now`, `spawn`, `spin_until`, `Parker`).
+//! instruction by instruction; the program is not meant to be run. Both functions of a pair take
+//! the same arguments and do the same operation, once through the trait and once without it, and
+//! return the result to keep it alive. Primitives that make system calls or loop anyway are left
+//! out (`now`, `spawn`, `spin_until`, `Parker`).
 #![allow(missing_docs, unsafe_code, improper_ctypes_definitions)]
 
 use std::cell::UnsafeCell;
@@ -96,7 +97,7 @@ pair!(line_held(line: NativeLine | UnsafeCell<u64>, value):
     // SAFETY: as above.
     unsafe { *line.get() ^= value });
 
-/// What "no locked instruction" means: a load, an addition and a store.
+/// The expected code of an addition without a locked instruction: a load, an addition and a store.
 #[inline(always)]
 fn add_by_hand(counter: &AtomicU64, value: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(value), Ordering::Relaxed);

@@ -265,7 +265,7 @@ mod tests {
 
     use crate::Thread;
 
-    /// How many polls are left out after each loss.
+    /// Number of polls left out after a loss.
     fn left_out(pauses: &mut Pauses) -> u32 {
         pauses.lost();
         (1..).find(|_| pauses.next()).expect("pauses end")

@@ -175,7 +175,7 @@ mod tests {
     use std::boxed::Box;
     use std::time::Duration;
 
-    /// One test at a time has the meter.
+    /// Starts the meter as soon as no other test has it.
     fn start() -> LockMeter {
         loop {
             match LockMeter::start() {

@@ -100,7 +100,7 @@ mod tests {
         [file("new"), file("old"), last.to_owned()]
     }
 
-    /// What lies in the folder after a failure.
+    /// Names of the files in the folder after a failure.
     fn left(folder: &Path) -> Vec<String> {
         let name = |entry: fs::DirEntry| entry.file_name().into_string().unwrap();
         fs::read_dir(folder).unwrap().map(|entry| name(entry.unwrap())).collect()

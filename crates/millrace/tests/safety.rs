@@ -1,8 +1,8 @@
-//! Programs in safe code that once crashed, ended the process, or lost what others had stored.
+//! Programs in safe code that once crashed, ended the process, or lost other programs' data.
 //!
-//! A test program of its own, since what goes wrong here ends the process, and since it runs under
-//! AddressSanitizer, too (docs/lab/checked.md). Everything goes through the facade, as a
-//! program written from the documentation would; a wait that would hang fails through `within`.
+//! This is a test program of its own, since a failure here ends the process, and since it also runs
+//! under AddressSanitizer (docs/lab/checked.md). Everything goes through the facade, like a program
+//! written from the documentation. A wait that would hang fails through `within`.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, missing_docs)]
@@ -48,7 +48,7 @@ fn within(body: impl FnOnce() + Send + 'static) {
     thread.join().unwrap();
 }
 
-/// Whether a call panics.
+/// Does the call panic?
 fn panics<T>(call: impl FnOnce() -> T) -> bool {
     catch_unwind(AssertUnwindSafe(call)).is_err()
 }
@@ -213,8 +213,8 @@ fn another_process_may_be_started_while_io_is_in_flight() {
     });
 }
 
-/// First come, first served, for two drives at once: what waits is in one list, and only one of the
-/// drives may name it.
+/// A first-come, first-served scheduler shared by two drives, which is against the rules: all
+/// chains wait in one list, but only one of the drives may complete each.
 #[derive(Clone, Default)]
 struct Common(Arc<Mutex<VecDeque<BioChain<Native>>>>);
 
@@ -332,13 +332,13 @@ fn a_volume_that_was_not_opened_is_an_error() {
     assert_eq!(error.to_string(), "no volume typo was opened");
 }
 
-/// What a faulty drive does, for good or until it is told otherwise.
+/// Modes of a faulty drive, in force until changed.
 const WORKS: u8 = 0;
 const PANICS_AT_REQUESTS: u8 = 1;
 const PANICS_AFTER_NAMING: u8 = 2;
 const HOLDS: u8 = 3;
 
-/// A drive without data that does what it is told.
+/// A drive without data in one of the modes above.
 struct Faulty(Arc<AtomicU8>);
 
 impl Faulty {
@@ -394,7 +394,7 @@ impl DriverQueue<Native> for FaultyQueue {
 #[test]
 fn a_panic_of_a_driver_goes_to_the_caller_and_loses_that_batch_only() {
     for fault in [PANICS_AT_REQUESTS, PANICS_AFTER_NAMING] {
-        // One bio takes another way than several that do not follow each other.
+        // A single bio takes another path than several that are no neighbours.
         for bios in [1, 3] {
             within(move || {
                 let faults = Arc::new(AtomicU8::new(fault));
@@ -491,7 +491,7 @@ fn objects_dropped_with_io_in_flight_end_it_or_leave_it() {
         let pending = device.submit(Bio::write(0, filled(4096, 6)));
         drop(device);
         assert!(block_on(pending).status.is_ok());
-        // Its ring is gone before it: what is in flight cannot end.
+        // The ring is dropped before the channel, so the request in flight cannot end.
         let mut io = IoContext::new(IoConfig::default()).unwrap();
         let mut channel = io.channel(&volume, 16, Stamp::Batch).unwrap();
         channel.set_drain_ns(1_000_000);

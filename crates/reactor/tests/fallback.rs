@@ -1,8 +1,8 @@
-//! What happens where io_uring is forbidden, as in many containers, and where threads are.
+//! Fallbacks where io_uring is forbidden, as in many containers, or where threads are.
 //!
-//! Each test forbids io_uring for one thread of its own with a seccomp filter, which is how
-//! container runtimes do it, and which ends with that thread. A limit on threads binds all of the
-//! process, but for those of root, as the other tests' are.
+//! Each test forbids io_uring for one thread of its own with a seccomp filter, as container
+//! runtimes do; the filter ends with that thread. A limit on threads binds the whole process,
+//! including the threads of other tests, but not root.
 
 #![allow(unsafe_code, clippy::unwrap_used)] // Tests of an unsafe interface may panic.
 
@@ -124,7 +124,7 @@ fn epoll_without_nanosecond_waits_is_late_but_never_early() {
     });
 }
 
-/// Lets users other than root have so many threads in this process.
+/// Limits this process to `most` threads, unless it runs as root.
 fn limit_threads(most: libc::rlim_t) {
     // SAFETY: the limit is a live local; the hard limit stays.
     unsafe {

@@ -1,6 +1,7 @@
-//! What a fork leaves to the child: nothing of its parent's rings.
+//! A child after fork() inherits nothing of its parent's rings.
 //!
-//! A program with one test: the child of a process whose other threads hold locks could not go on.
+//! This program has one test only: the child of a process whose other threads hold locks could not
+//! go on.
 
 #![allow(unsafe_code, clippy::unwrap_used)] // Tests of an unsafe interface may panic.
 

@@ -1,4 +1,4 @@
-//! Sessions of both sides against each other, without sockets: what arrives, and what is refused.
+//! Sessions of both sides against each other, without sockets: data that arrive, and refusals.
 #![allow(clippy::unwrap_used)] // Tests may.
 
 use std::path::Path;
@@ -124,7 +124,7 @@ fn small_writes_share_a_record_and_a_reader_without_room_loses_nothing() {
     let mut into = [0; 7];
     while let read @ 1.. = server.read(&mut into).unwrap() {
         all.extend_from_slice(&into[..read]);
-        // Sealing an answer between two reads neither loses nor reorders what came in.
+        // Sealing an answer between two reads neither loses nor reorders the received data.
         assert_eq!(server.write(b"answer").unwrap(), 6);
         server.finish().unwrap();
     }
@@ -172,7 +172,7 @@ fn the_names_of_a_client_are_known_once_it_was_accepted() {
     assert!(names.has("client") && names.has("10.0.0.1") && !names.has("client.tes"));
     assert_eq!(names.to_string(), "client, client.test, 10.0.0.1");
     assert!(client.peer().unwrap().has("localhost"));
-    // Not what the client would rather have, which takes longer.
+    // The server's choice, not the client's preference, which is slower here.
     assert_eq!(server.describe(), "TLSv1_3 TLS13_AES_128_GCM_SHA256");
 }
 
@@ -327,7 +327,7 @@ fn odd_ca(folder: &Path, name: &str, key: &str) -> Option<(Identity, Identity)> 
     Some((identity(name), identity(&format!("{name}-of"))))
 }
 
-/// What openssl makes where nobody asks for names, before its version 3.4.
+/// Before version 3.4, openssl makes certificates of version 1 if no extensions are asked for.
 #[test]
 fn a_certificate_of_version_1_is_named_with_what_to_do_on_either_side() {
     let folder = tempfile::tempdir().unwrap();
@@ -416,7 +416,7 @@ fn a_changed_record_ends_the_session() {
 #[test]
 fn a_message_without_end_is_refused_when_the_buffer_is_full() {
     let mut server = Session::server(&Sides::new().server).unwrap();
-    // Records of a handshake message that says to have 16 MiB.
+    // Records of a handshake message that claims to have 16 MiB.
     let mut record = vec![0x16, 3, 1, 0x40, 0];
     record.resize(5 + 0x4000, 0);
     record[5..9].copy_from_slice(&[1, 0xff, 0xff, 0xff]);
@@ -452,7 +452,7 @@ fn new_files_are_used_by_the_next_session_and_half_of_them_is_not() {
     std::fs::copy(&fresh.certificate, &identity.certificate).unwrap();
     let error = config.refresh().unwrap_err();
     assert!(error.to_string().contains("key does not belong to the certificate"), "{error}");
-    // Told once; what was in use stays in use.
+    // The error is reported once; the old files stay in use.
     assert_eq!(config.refresh(), Ok(Refreshed::Same));
     assert_eq!(name(&config), "rotated");
     std::fs::copy(&fresh.key, &identity.key).unwrap();
@@ -478,7 +478,7 @@ fn every_file_that_cannot_be_used_is_named_with_the_reason() {
     let older = "-----BEGIN EC PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,00\n\n\
                  AAAA\n-----END EC PRIVATE KEY-----\n";
     let older = write("older.pem", older);
-    // Which would wait for somebody who writes.
+    // A named pipe would block its reader until a process writes to it.
     let fifo = authority.folder().join("fifo");
     assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
     let folder = authority.folder().to_owned();

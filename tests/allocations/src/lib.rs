@@ -1,10 +1,11 @@
-//! An allocator for test binaries that counts its calls, and says where the first came from.
+//! An allocator for test binaries that counts its calls and records the backtrace of the first.
 //!
-//! A test binary makes one [`Counting`] its global allocator. Calls count while
+//! A test binary makes a [`Counting`] its global allocator. Calls count while
 //! [`Counting::calls_in`] runs its body, on the threads that the allocator was made for: the caller
-//! of `calls_in`, or those of which a function says so. The first counted call keeps its backtrace,
-//! so a failure names the function. One measurement runs at a time; others wait. Bytes that the
-//! process holds are counted always. Used by the `allocation` tests of block, drives and exports.
+//! of `calls_in`, or the threads that a function selects. The first counted call keeps its
+//! backtrace, so a failure names the function. One measurement runs at a time; others wait. Bytes
+//! that the process holds are always counted. Used by the `allocation` tests of block, drives and
+//! exports.
 
 #![allow(unsafe_code)] // Whatever implements `GlobalAlloc` is unsafe.
 
@@ -24,14 +25,14 @@ static FIRST: Mutex<Option<Backtrace>> = Mutex::new(None);
 static TURN: Mutex<()> = Mutex::new(());
 
 thread_local! {
-    /// Whether this thread's calls count, once that was decided.
+    /// Do this thread's calls count? `None` until decided.
     static COUNTED: Cell<Option<bool>> = const { Cell::new(None) };
 }
 
 /// The system's allocator, with a count of its calls.
 #[derive(Debug)]
 pub struct Counting {
-    /// Which threads count besides the caller; without it, the caller alone.
+    /// Selects the threads that count; without it, only the caller of `calls_in` counts.
     is_counted: Option<fn() -> bool>,
 }
 
@@ -42,8 +43,8 @@ impl Counting {
         Counting { is_counted: None }
     }
 
-    /// Counts calls of each thread of which `is_counted`, asked there once, says so; it must not
-    /// allocate.
+    /// Counts calls of the threads for which `is_counted` returns true. It is called once on each
+    /// thread, and must not allocate.
     #[must_use]
     pub const fn of_threads(is_counted: fn() -> bool) -> Counting {
         Counting { is_counted: Some(is_counted) }
@@ -82,7 +83,7 @@ impl Counting {
     }
 }
 
-/// A measurement that runs; holds what its caller's thread had in `COUNTED` before.
+/// A running measurement; holds its caller's earlier value of `COUNTED`.
 struct Measured(Option<bool>);
 
 impl Drop for Measured {
@@ -108,7 +109,7 @@ pub fn held_bytes() -> i64 {
 
 /// Notes the bytes that a call took and gave back.
 fn hold(taken: usize, given: usize) {
-    // Relaxed: whoever reads it does so while nothing goes on.
+    // Relaxed: the sum is read only while no counted thread runs.
     HELD.fetch_add(taken as i64 - given as i64, Ordering::Relaxed);
 }
 

@@ -13,13 +13,13 @@ use time::{Duration, OffsetDateTime};
 /// When a certificate is valid.
 #[derive(Debug, Clone, Copy)]
 pub enum Validity {
-    /// Until yesterday.
+    /// Expired yesterday.
     Past,
-    /// From yesterday to tomorrow.
+    /// Valid from yesterday to tomorrow.
     Now,
-    /// From tomorrow.
+    /// Valid from tomorrow on.
     Future,
-    /// From yesterday, for so many seconds more.
+    /// Valid from yesterday until this many seconds from now.
     Seconds(i64),
 }
 
@@ -28,7 +28,7 @@ pub enum Validity {
 pub struct Issued {
     /// The certificate.
     pub certificate: PathBuf,
-    /// Its key.
+    /// The certificate's key.
     pub key: PathBuf,
 }
 
@@ -141,8 +141,8 @@ impl Authority {
         issued
     }
 
-    /// A folder as libnbd and QEMU want a client's: the certificate of `trusted`, and one of this
-    /// CA of this name.
+    /// A folder of a client's files, named as libnbd and QEMU expect: the CA certificate of
+    /// `trusted`, and a certificate for `name` issued by this CA.
     ///
     /// # Panics
     ///

@@ -1,8 +1,9 @@
-//! What a test needs of the machine it runs on (a program, io_uring, a mount), and bytes to write.
+//! Requirements of tests on their machine (a program, io_uring, a mount), and patterns of bytes to
+//! write.
 //!
-//! Owns the one reading of `MILLRACE_REQUIRE_CLIENTS`: set and not empty, a test that lacks what it
-//! needs fails, as in CI; otherwise the test is skipped with a printed reason. Called by the tests
-//! of all crates; calls nothing of the product.
+//! Owns the only reading of `MILLRACE_REQUIRE_CLIENTS`. If it is set and not empty, as in CI, a
+//! test whose requirement is missing fails; otherwise the test is skipped with a printed reason.
+//! Called by the tests of all crates; calls nothing of the product.
 
 #![allow(clippy::print_stdout)] // A skipped test says so where the test runner shows it.
 

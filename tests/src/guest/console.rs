@@ -1,9 +1,9 @@
 //! The line protocol between a test and the shell in its guest, over any pair of streams.
 //!
-//! Owns the stream to the guest and a thread that reads the other one. A command is a line; what
-//! comes back is its output and `<<<status N>>>`. Called by `Guest`; calls nothing. Every wait has
-//! a limit, because a guest whose disk has stopped says nothing at all. All that was said is kept
-//! for whoever must find out why a test failed.
+//! Owns the stream to the guest and a thread that reads the other one. A command is a line; the
+//! answer is its output and `<<<status N>>>`. Called by `Guest`; calls nothing. Every wait has a
+//! limit, because a guest whose disk has stopped prints nothing at all. The whole transcript is
+//! kept to explain failures.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 const READY: &str = "<<<ready>>>";
 const STATUS: &str = "<<<status ";
 
-/// Why no answer came.
+/// The reason for which no answer came.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Silence {
-    /// The time was over.
+    /// The time limit passed.
     TimedOut,
     /// The guest has ended.
     Ended,
@@ -53,7 +53,7 @@ impl Console {
         self.until(READY, limit).map(drop)
     }
 
-    /// Runs one line of shell, and returns its status and what it printed on both streams.
+    /// Runs a line of shell, and returns its status and its output on both streams.
     pub fn run(&mut self, command: &str, limit: Duration) -> Result<(i32, String), Silence> {
         assert!(!command.contains('\n'), "a command is one line: {command}");
         assert!(command.len() < 4000, "a terminal takes lines of 4 KiB");
@@ -67,7 +67,7 @@ impl Console {
         Ok((status.expect("the shell prints its status"), output))
     }
 
-    /// All that was sent and received.
+    /// All text sent and received.
     pub fn transcript(&self) -> &str {
         &self.transcript
     }
@@ -77,7 +77,7 @@ impl Console {
         self.to_guest.flush()
     }
 
-    /// All lines before the one that has `mark`, and that one.
+    /// Reads up to the line with `mark`; returns the lines before it, and the line.
     fn until(&mut self, mark: &str, limit: Duration) -> Result<(String, String), Silence> {
         let end = Instant::now() + limit;
         let mut before = String::new();
@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(console.run("sleep 0.3", hundredth), Err(Silence::TimedOut));
         child.kill().unwrap();
         child.wait().unwrap();
-        // Its shell may still have said something.
+        // The guest's shell may still have printed something.
         while console.until("never", LIMIT) != Err(Silence::Ended) {}
     }
 }

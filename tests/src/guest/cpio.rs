@@ -1,8 +1,8 @@
 //! Writes an initial RAM file system: an archive in the format `newc` of cpio.
 //!
-//! Owns the archive's file while it is written. Called by `image`; calls nothing. Every entry
-//! belongs to root, whoever runs the test, which is why no archiver is asked to do it. Folders that
-//! an entry lies in are added before it, once.
+//! Owns the archive's file while it is written. Called by `image`; calls nothing. No archiver is
+//! used, because every entry must belong to root, whichever user runs the test. Folders above an
+//! entry are added before it, once.
 //!
 //! # Source
 //!

@@ -1,8 +1,8 @@
-//! What a guest boots: Debian's kernel, and an initial RAM file system made for it on the spot.
+//! The guest's boot image: Debian's kernel, and an initial RAM file system made on the spot.
 //!
 //! Owns a folder with the archive: busybox, the kernel's modules, e2fsprogs, fio, blkdiscard with
-//! the libraries that they need, and `init.sh`. Called by the tests, before anything is started;
-//! calls `kernel`, `cpio` and `ldd`. Nothing of it outlives its owner.
+//! the libraries that they need, and `init.sh`. Called by the tests before anything is started;
+//! calls `kernel`, `cpio` and `ldd`. The folder is removed with its owner.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -104,7 +104,7 @@ fn libraries(program: &Path) -> Vec<String> {
     // `name => /path (address)`, or `/path (address)` of the linker; the vDSO has no path.
     let paths =
         text.lines().filter_map(|line| line.split_whitespace().find(|w| w.starts_with('/')));
-    // Of a static program ldd prints its own name or a sentence.
+    // For a static program, ldd prints the program's own name or a sentence.
     paths.filter(|path| Path::new(path) != program).map(str::to_owned).collect()
 }
 

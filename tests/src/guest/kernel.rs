@@ -1,8 +1,7 @@
 //! Debian's kernel on this machine: its image, and the modules that a guest loads, in order.
 //!
-//! Reads /boot and /lib/modules, changes nothing; asks `xz` or `zstd` for modules that are
-//! compressed. Called by `image`. The newest kernel that can be read is taken, whatever kernel the
-//! machine itself runs.
+//! Reads /boot and /lib/modules, changes nothing; calls `xz` or `zstd` for compressed modules.
+//! Called by `image`. Takes the newest readable kernel, whichever kernel the machine itself runs.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,7 +11,7 @@ use std::time::SystemTime;
 
 use crate::run;
 
-/// Without these no guest starts.
+/// Modules without which no guest starts.
 const WANTED: [&str; 3] = ["virtio_pci", "virtio_blk", "ext4"];
 /// ext4 asks the kernel for the first by its alias; newer kernels have it built in. The others are
 /// schedulers that a guest may choose.
@@ -23,12 +22,12 @@ const IF_THERE: [&str; 3] = ["crc32c_generic", "kyber_iosched", "bfq"];
 pub struct Kernel {
     /// The compressed image that QEMU boots.
     pub image: PathBuf,
-    /// Files of modules below /lib/modules, each after those that it needs.
+    /// Files of modules below /lib/modules; each comes after the modules that it needs.
     pub modules: Vec<PathBuf>,
 }
 
 impl Kernel {
-    /// The newest kernel of this machine that can be read, or what there is instead of one.
+    /// Finds the newest readable kernel of this machine. The error says what was found instead.
     pub fn find() -> Result<Self, String> {
         Self::find_in(Path::new("/boot"), Path::new("/lib/modules"))
     }
@@ -68,7 +67,7 @@ fn usable(image: PathBuf, modules: &Path) -> Result<(SystemTime, Kernel), String
     Ok((modified, Kernel { image, modules }))
 }
 
-/// The files to load for all that is wanted, from the texts of modules.dep and modules.builtin.
+/// The files to load for all wanted modules, from the texts of modules.dep and modules.builtin.
 fn in_order(list: &str, builtin: &str) -> Result<Vec<String>, String> {
     let is_builtin = |name: &str| builtin.lines().any(|line| module_name(line) == name);
     let line_of = |name: &str| {
@@ -100,7 +99,7 @@ fn module_name(file: &str) -> String {
     base.split(".ko").next().unwrap_or(base).replace('-', "_")
 }
 
-/// The content of a module's file, unpacked, since a kernel may not unpack what it loads.
+/// The contents of a module's file, unpacked here, since a kernel may not support the compression.
 ///
 /// # Panics
 ///

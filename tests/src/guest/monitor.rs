@@ -1,6 +1,7 @@
 //! QEMU's monitor: commands as lines of JSON, and the events between their answers.
 //!
-//! Owns the connection. Called by `Guest`, for what a person would do to a running machine.
+//! Owns the connection. Called by `Guest` for actions that an administrator takes on a running
+//! machine.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::poll_within;
 
-/// For QEMU to make its socket, and for each line.
+/// Limit for QEMU to make its socket, and for each line.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// A connection to the monitor of a running QEMU.
@@ -47,7 +48,7 @@ impl Monitor {
         }
     }
 
-    /// Waits until QEMU has told that a device is gone.
+    /// Waits until QEMU reports that a device is gone.
     pub fn until_deleted(&mut self, device: &str) {
         let is_it =
             |line: &Value| line["event"] == "DEVICE_DELETED" && line["data"]["device"] == device;

@@ -1,9 +1,9 @@
-//! The server of a guest's disk: millrace, or QEMU's own, which tells a mistake of the harness from
-//! one of ours.
+//! The server of a guest's disk: millrace, or QEMU's own server, which tells a mistake of the
+//! harness from a mistake of millrace.
 //!
-//! Both export the file `disk` of a folder, as `vm` there to a guest by two queues, and as `nbd` to
-//! clients of NBD under the name `v`. Owns the process of QEMU's, which is killed and reaped on
-//! drop. Called by the tests with guests; calls `qemu-storage-daemon`.
+//! Both export the file `disk` of a folder: at the socket `vm` there to a guest, with two queues,
+//! and at `nbd` to NBD clients, under the name `v`. Owns the process of QEMU's server, which is
+//! killed and reaped on drop. Called by the tests with guests; calls `qemu-storage-daemon`.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -17,8 +17,9 @@ const NBD: &str = "type=nbd,id=nbd,node-name=disk,name=v,writable=on";
 const VM: &str = "type=vhost-user-blk,id=vm,node-name=disk,writable=on,num-queues=2,\
                   addr.type=unix";
 
-/// What millrace is told to serve the file `disk` of `dir` as the module says, on `backend`. It
-/// ends in the `[[export]]` section: more of its keys may be appended.
+/// A configuration of millrace that serves the file `disk` of `dir` as the module describes, on
+/// `backend`. The text ends within the `[[export]]` section, so that more of its keys may be
+/// appended.
 #[must_use]
 pub fn config(dir: &Path, backend: &str) -> String {
     let dir = dir.display();

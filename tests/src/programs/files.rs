@@ -1,4 +1,5 @@
-//! What programs copy, pack and unpack: a long file, a tree of many small ones, and its archive.
+//! Files that programs copy, pack and unpack: a long file, a tree of many small ones, and its
+//! archive.
 //!
 //! Sizes are drawn from a fixed seed, so that each run has the same files. Called by `volume` and
 //! `guest`.
@@ -15,14 +16,14 @@ use crate::serving::{pattern, succeed};
 const FILES_A_DIR: u32 = 20;
 const FILE_BYTES_MAX: f64 = 1024.0 * 1024.0;
 
-/// How much there is to do.
+/// Amounts of data for the programs.
 #[derive(Debug, Clone, Copy)]
 pub struct Amounts {
     /// Size of the file that is copied, in MiB.
     pub copy_mib: u32,
     /// Files of the tree.
     pub files: u32,
-    /// Their mean size in bytes; many are smaller, a few much larger.
+    /// Mean size of the tree's files in bytes; many are smaller, a few much larger.
     pub file_bytes: u32,
 }
 
@@ -49,7 +50,7 @@ pub(super) fn make(dir: &Path, amounts: Amounts) -> PathBuf {
     archive
 }
 
-/// A tree of files whose sizes are spread as those of sources are: exponentially, about the mean.
+/// A tree of files with exponentially distributed sizes, like a source tree.
 fn tree(root: &Path, amounts: Amounts) {
     let mut random = SplitMix64::new(11);
     let mut dir = root.to_owned();

@@ -1,9 +1,8 @@
-//! Programs in a guest, where this machine lets nobody mount: busybox's cp and tar, Debian's
-//! kernel.
+//! Programs in a guest, for machines that allow no mounts: busybox's cp and tar, Debian's kernel.
 //!
-//! The volume is a file, made with its files already there, and served with vhost-user-blk; so a
-//! bio is what virtio-blk takes (`seg_max`), and the guest is slow, since QEMU translates it.
-//! Called by the parent's callers.
+//! The volume is a file that already holds the programs' files, served with vhost-user-blk. Bios
+//! are therefore as large as virtio-blk allows (`seg_max`), and the guest is slow, since QEMU
+//! translates its code. Called by the parent's callers.
 
 use std::fs;
 use std::process::Command;
@@ -17,9 +16,9 @@ use crate::recording::{begin, end};
 use crate::serving::succeed;
 use crate::{Daemon, client, tempdir};
 
-/// Most that a guest is told to copy: it has little memory, and elsewhere lies there.
+/// Limit of the file copied in a guest, whose little memory also holds the other side of the copy.
 const COPY_MIB_MAX: u32 = 64;
-/// For a program, on a machine with other work.
+/// Time limit of a program, on a machine with other work.
 const LIMIT: Duration = Duration::from_secs(300);
 
 const CONFIG: &str = "[[drive]]\nname = \"d0\"\nspec = \"file:path=disk\"\n[[volume]]\n\

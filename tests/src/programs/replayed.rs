@@ -1,7 +1,8 @@
-//! How long a recording's I/Os take again: `millrace-lab replay` over a stripe of modelled drives.
+//! Time to replay a recording's I/Os with `millrace-lab replay` over a stripe of modelled drives.
 //!
-//! As fast as possible, served as Linux did ([`Serving::PerVolume`]), by a worker for each drive
-//! (\[FALCON\]'s design), and by the thread that replays. Called by the parent's callers.
+//! Each replay runs as fast as possible. The drives are served as Linux did
+//! ([`Serving::PerVolume`]), by a worker for each drive (\[FALCON\]'s design), or by the thread
+//! that replays. Called by the parent's callers.
 
 use std::path::Path;
 
@@ -15,10 +16,10 @@ const DRIVES: usize = 8;
 const DRIVE: &str = "model:preset=850evo";
 const CHUNK: &str = "4k";
 
-/// Which thread serves the drives.
+/// The thread that serves the drives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Serving {
-    /// One list, as Linux's md.
+    /// A single list for all drives, as in Linux's md.
     PerVolume,
     /// A worker for each drive.
     PerDrive,
@@ -27,10 +28,10 @@ pub enum Serving {
 }
 
 impl Serving {
-    /// All, in the order of [`Times`].
+    /// All modes, in the order of [`Times`].
     pub const ALL: [Serving; 3] = [Serving::PerVolume, Serving::PerDrive, Serving::Inline];
 
-    /// Its word for `--serving`.
+    /// The mode's value for `--serving`.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -50,7 +51,7 @@ pub struct Rig {
     pub iodepth: u32,
     /// I/Os that are replayed at most.
     pub limit: u64,
-    /// Replays of each kind in turn, of which the median counts; one is enough of a simulation.
+    /// Replays of each kind in turn, of which the median counts; a simulation needs only one.
     pub rounds: u32,
 }
 
@@ -64,7 +65,7 @@ pub struct Times {
 }
 
 impl Times {
-    /// How much faster workers are than one list.
+    /// Speed-up of a worker per drive over the single list.
     #[must_use]
     pub fn ratio(&self) -> f64 {
         self.seconds[0] / self.seconds[1]

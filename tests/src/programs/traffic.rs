@@ -1,4 +1,4 @@
-//! `Traffic`: what a recording of a program holds: how many I/Os, how large, in which order.
+//! Statistics of a program's recorded I/O: how many I/Os, how large, in which order.
 //!
 //! Counts the lines with Q that `millrace trace show` prints. Pure but for that command. Called by
 //! the parent's callers.
@@ -8,14 +8,14 @@ use std::path::Path;
 
 use crate::traces::shown;
 
-/// An I/O is in order if it begins where one of so many before it ended: a file system that reads
-/// ahead in one file and writes another one does both in order.
+/// An I/O is in order if it begins where one of this many earlier ones ended. A file system that
+/// reads ahead in one file and writes another does both in order.
 const STREAMS: usize = 16;
 
-/// What a program's I/Os are like.
+/// Statistics of a program's I/Os.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// All of them: reads, writes, flushes and discards.
+    /// All I/Os: reads, writes, flushes and discards.
     pub ios: u64,
     /// Reads.
     pub reads: u64,
@@ -30,7 +30,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Of the recording `name` in the folder `dir`.
+    /// Statistics of the recording `name` in the folder `dir`.
     ///
     /// # Panics
     /// If it cannot be read.
@@ -39,7 +39,7 @@ impl Traffic {
         Traffic::of(&shown(dir, &[name]))
     }
 
-    /// Of blkparse's lines.
+    /// Statistics of blkparse's lines.
     fn of(lines: &str) -> Traffic {
         let (mut traffic, mut ends) = (Traffic::default(), VecDeque::new());
         for line in lines.lines() {
@@ -73,7 +73,7 @@ impl Traffic {
         self.bytes as f64 / self.data_ios.max(1) as f64
     }
 
-    /// This part of the reads and writes, from 0 to 1.
+    /// Share of `ios` in the reads and writes, from 0 to 1.
     #[must_use]
     pub fn share(&self, ios: u64) -> f64 {
         ios as f64 / self.data_ios.max(1) as f64

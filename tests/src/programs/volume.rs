@@ -1,10 +1,11 @@
-//! A volume with a file system on which programs run, and the recordings of what they do.
+//! A volume with a file system on which programs run, and the recordings of their I/O.
 //!
-//! A daemon serves a drive in memory over NBD, nbdfuse makes a file of the export, a loop device
-//! (past the page cache) a block device of that, and the kernel's ext4 lies on it. Queue limits are
-//! those of \[FALCON\]'s kernel: bios of 1 MiB at most, read-ahead of 128 KiB. Each program begins
-//! with a cold cache, and its recording ends when all that it wrote was written. Modelled programs
-//! are recorded likewise, at a daemon whose drive is `null`. Called by the parent's callers.
+//! A daemon serves a drive in memory over NBD; nbdfuse makes the export a file; a loop device
+//! (without page cache) makes the file a block device; the kernel's ext4 lies on that. Queue limits
+//! are those of \[FALCON\]'s kernel: bios of 1 MiB at most, read-ahead of 128 KiB. Each program
+//! begins with a cold cache, and its recording ends when all its data are written. Modelled
+//! programs are recorded likewise, at a daemon whose drive is `null`. Called by the parent's
+//! callers.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,7 +20,7 @@ use crate::{Daemon, client, millrace_lab, tempdir};
 /// Most bytes of a bio and of a read-ahead, in KiB.
 pub(super) const BIO_KIB: u32 = 1024;
 pub(super) const READ_AHEAD_KIB: u32 = 128;
-/// How long a modelled program is measured; it is recorded from its begin.
+/// Length of a modelled program's run, which is recorded from the start.
 const MODEL_RUNTIME: &str = "200ms";
 
 /// Recordings of programs, in the folder of the daemon that wrote them, which goes with this.
@@ -32,7 +33,7 @@ impl Recordings {
         Recordings { daemon }
     }
 
-    /// Each program with what it did.
+    /// Each program with the statistics of its I/O.
     ///
     /// # Panics
     /// If a recording cannot be read.
@@ -69,7 +70,7 @@ pub fn real(amounts: Amounts) -> Recordings {
     let daemon = serve(&format!("ram:size={}m", amounts.volume_mib()));
     let fuse = Fuse::over_one_connection(&uri(&daemon, "v"), &work.path().join("fuse"));
     let mut make = Command::new(client("mkfs.ext4").expect("the caller has looked for it"));
-    // Else the kernel writes tables while a program is recorded.
+    // Otherwise the kernel would write tables while a program is recorded.
     make.args(["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0"]).arg(fuse.disk());
     succeed(&mut make);
     let device = Loop::direct(&fuse.disk());
@@ -108,7 +109,7 @@ impl Machine<'_> {
         mount.unmount();
     }
 
-    /// Runs a program, with nothing in the file system's cache, until what it wrote is written.
+    /// Runs a program with a cold page cache until its data are written, and records it.
     fn record(&self, kind: Kind) {
         let mount = self.mount();
         let (mnt, elsewhere) = (mount.dir(), self.elsewhere());

@@ -1,6 +1,6 @@
-//! A volume with a cache, used by clients: fio, qemu-io, nbdinfo, and a virtual machine's part.
+//! A volume with a cache, used by fio, qemu-io, nbdinfo, and the frontend of a virtual machine.
 //!
-//! File drives, so that what reached them is seen in the files.
+//! The drives are files, in which the tests see the data that reached the drives.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -17,9 +17,9 @@ use serde_json::Value;
 const MIB: u64 = 1 << 20;
 /// A cache whose flusher has no reason of its own to write.
 const LAZY: &str = "size = \"16m\"\ndirty-age = \"1h\"";
-/// A quarter of what fio writes.
+/// A dirty limit of a quarter of fio's data.
 const SMALL: &str = "size = \"16m\"\ndirty-max = \"2m\"";
-/// Whole blocks of 64 KiB for fio, instead of those of `verified`.
+/// Block sizes of whole 64 KiB for fio, instead of those of `verified`.
 const BLOCKS_64K: &str = "--bssplit=64k/60:128k/20:256k/20";
 
 fn fio(daemon: &Daemon, arguments: &[&str]) -> String {
@@ -186,7 +186,8 @@ fn nbdinfo_is_told_of_flush_and_fua_and_that_what_is_dirty_is_data() {
     for can in ["can_flush", "can_fua", "can_multi_conn", "can_trim", "can_zero"] {
         assert_eq!(info()[can], true, "{can}: {}", info());
     }
-    // Lines of offset, length, type in a number and in a word; what covers this byte.
+    // nbdinfo prints lines of offset, length, type as a number, and type as a word; finds the line
+    // of a byte.
     let kind_at = |byte: u64| {
         let mut command = Command::new("nbdinfo");
         let text = succeed(command.args(["--map", &uri(&daemon, "v")]));

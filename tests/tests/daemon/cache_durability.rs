@@ -1,7 +1,8 @@
-//! What a cache promises: flushed data survive a kill, a clean stop loses nothing, errors are said.
+//! Guarantees of a cache: flushed data survive a kill, a clean stop loses nothing, errors are
+//! reported.
 //!
-//! File drives under a cache; the daemon is killed and started again, with a cache and without one,
-//! and what is there is compared with the model of `durability` and with the files themselves.
+//! File drives under a cache; the daemon is killed and started again, with a cache and without one.
+//! The contents are compared with the model of `durability` and with the files themselves.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -27,12 +28,12 @@ const KILLS: u64 = 10;
 /// A cache whose flusher has no reason of its own to write.
 const LAZY: &str = "size = \"16m\"\ndirty-age = \"1h\"";
 
-/// One file drive in `dir`.
+/// Spec of a file drive in `dir`.
 fn file(dir: &Path, keys: &str) -> String {
     format!("file:path={}/d0,size=4m{keys}", dir.display())
 }
 
-/// What the file in `dir` holds.
+/// Bytes of the drive's file in `dir`.
 fn bytes_at(dir: &Path, offset: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     fs::File::open(dir.join("d0")).unwrap().read_exact_at(&mut bytes, offset).unwrap();
@@ -103,7 +104,7 @@ fn fio_above(daemon: &Daemon, seed: u64, more: &[&str]) {
     assert!(said.contains("err= 0"), "{said}");
 }
 
-/// A drive alone, a stripe, and drives one behind the other, each killed in turn.
+/// Kills the daemon over a single drive, a stripe, and a linear volume in turn.
 #[test]
 fn what_was_flushed_survives_kills_over_drives_of_64_kib_blocks() {
     require_clients!("fio", "nbdkit");
@@ -250,7 +251,8 @@ fn a_daemon_that_is_asked_to_stop_writes_all_that_is_dirty() {
 fn a_stop_waits_for_slow_drives_as_long_as_they_go_on() {
     let dir = tempdir();
     let path = dir.path().display();
-    // One write at a time, 50 a second: 14 s for all; else a stop takes 11.5 s at most.
+    // Writes run one at a time, 50 a second, which takes 14 s for all pages; a stop without
+    // progress takes 11.5 s at most.
     let slow = format!("fault:drive=(file:path={path}/d0,size=64m),latency=20ms,op=write");
     let text = config(&[slow], LAZY).replace("drives = ", "queue-depth = 1\ndrives = ");
     let mut daemon = Daemon::start(&text, &["s", "c"]);
@@ -266,14 +268,14 @@ fn a_stop_waits_for_slow_drives_as_long_as_they_go_on() {
     }
 }
 
-/// Has a client send so many writes of 1 MiB and hang up at once; in flight they go on.
+/// Sends `count` writes of 1 MiB and hangs up at once; the server goes on with them.
 fn hang_up_after_writes(daemon: &Daemon, count: u64) {
     let mut raw = RawNbd::connect(&daemon.dir().join("s"), "v").unwrap();
     for number in 0..count {
         let (at, data) = (number << 20, pattern(1 << 20, number));
         raw.send(&[raw_nbd::request(raw_nbd::WRITE, number, at, 1 << 20), data].concat()).unwrap();
     }
-    // The server has read them.
+    // Gives the server time to read them.
     thread::sleep(Duration::from_millis(500));
 }
 
@@ -281,7 +283,8 @@ fn hang_up_after_writes(daemon: &Daemon, count: u64) {
 fn a_stop_loses_nothing_of_a_cache_that_is_full_while_more_is_written() {
     let dir = tempdir();
     let path = dir.path().display();
-    // What is dirty stays as much as it may be for longer than a drive may complete nothing.
+    // The amount of dirty data stays at its limit for longer than a drive may go without a
+    // completion.
     let slow = format!("fault:drive=(file:path={path}/d0,size=128m),latency=500ms,op=write");
     let mut daemon = Daemon::start(&config(&[slow], "size = \"16m\""), &["s", "c"]);
     let mut raw = RawNbd::connect(&daemon.dir().join("s"), "v").unwrap();
@@ -295,7 +298,7 @@ fn a_stop_loses_nothing_of_a_cache_that_is_full_while_more_is_written() {
                 let write = |number: u64| {
                     raw_nbd::request(raw_nbd::WRITE, number, (number % 64) << 20, 1 << 20)
                 };
-                // Until the server hangs up.
+                // Writes until the server hangs up.
                 let send =
                     |number| client.send(&[write(number), pattern(1 << 20, number)].concat());
                 (0..1000).try_for_each(send).ok()
@@ -377,7 +380,7 @@ fn a_drive_that_takes_no_writes_fails_them_once_memory_is_full_and_the_stop_says
     let failed = failed.count();
     assert!((64 - 16..64).contains(&failed), "16 pages fit, {failed} of 64 failed");
     assert_eq!(flush(&mut client), Some(Errno::Eio));
-    // What was acknowledged is read, though the drive never took it.
+    // Acknowledged data can be read, although the drive never took them.
     let read = call(&mut client, &request(Command::Read, 0, 8), vec![0; 4096]).unwrap();
     assert!(read.errno.is_none() && read.buffer == pattern(4096, 0));
     assert_eq!(daemon.try_wait(), None);
@@ -389,7 +392,7 @@ fn a_drive_that_takes_no_writes_fails_them_once_memory_is_full_and_the_stop_says
 fn a_stop_writes_all_but_what_the_drive_refuses_to_the_end() {
     const PAGES: u64 = 1024;
     let page_of = |page: u64| pattern(4096, page);
-    // The first drive fails writes of page 300, the second one of 50 writes, the third its flushes.
+    // The first drive fails writes of page 300, the second every 50th write, the third its flushes.
     for (fault, lost, code, said) in [
         ("op=write,status=eio,range=1228800-1232896", vec![300], 1, "4096 bytes (first 4096 bytes"),
         ("op=write,status=eio,every=50", vec![], 0, "everything is answered and flushed"),
@@ -400,7 +403,7 @@ fn a_stop_writes_all_but_what_the_drive_refuses_to_the_end() {
         let bad = format!("fault:drive=(file:path={path}/d0,size=8m),{fault}");
         let mut daemon = Daemon::start(&config(&[bad], LAZY), &["s", "c"]);
         let mut client = connect(&daemon.dir().join("s"), "v").unwrap();
-        // The lower half in one piece, and every second page of what follows.
+        // Writes the lower half in one piece, and every second page of the upper half.
         for page in (0..PAGES).filter(|page| *page < PAGES / 2 || page % 2 == 1) {
             assert_eq!(write(&mut client, page * 8, &page_of(page), 0), None);
         }
@@ -494,7 +497,7 @@ fn a_drive_that_is_stuck_leaves_writers_to_others_their_room() {
     let mut daemon = Daemon::start(&text, &["s", "c"]);
     let socket = daemon.dir().join("s");
     let [mut held, mut client] = [(); 2].map(|()| connect(&socket, "v").unwrap());
-    // All that may be dirty, and more, which waits.
+    // These writes fill the dirty limit; the rest of them wait.
     for page in 0..100 {
         held.submit(&request(Command::Write, page * 8, 8), pattern(4096, page)).unwrap();
     }
@@ -502,7 +505,7 @@ fn a_drive_that_is_stuck_leaves_writers_to_others_their_room() {
     for page in 2048..2176 {
         assert_eq!(write(&mut client, page * 8, &pattern(4096, page), 0), None);
     }
-    // One that is durable waits for no drive but its own.
+    // A durable write waits only for its own drive.
     assert_eq!(write(&mut client, 3000 * 8, &pattern(4096, 3000), CMD_FLAG_FUA), None);
     assert_eq!(bytes_at(dir.path(), 952 * 4096, 4096), pattern(4096, 3000));
     assert_eq!(daemon.try_wait(), None);
@@ -523,7 +526,8 @@ fn reads_that_a_drive_leaves_unanswered_hold_nobody_of_another() {
     let mut daemon = Daemon::start(&text, &["s", "c"]);
     let socket = daemon.dir().join("s");
     let [mut held, mut client] = [(); 2].map(|()| connect(&socket, "v").unwrap());
-    // More than all memory, and more than the drive takes, of the one that does not answer.
+    // These reads of the stuck drive need more than all memory, and more than the drive takes at
+    // once.
     for piece in 0..300 {
         let sector = 16384 + piece % 128 * 128;
         held.submit(&request(Command::Read, sector, 128), vec![0; 64 << 10]).unwrap();
@@ -533,7 +537,7 @@ fn reads_that_a_drive_leaves_unanswered_hold_nobody_of_another() {
     for page in 0..512 {
         assert_eq!(write(&mut client, page * 8, &pattern(4096, page), 0), None);
     }
-    // One after the other up to where the other drive begins, which is read ahead.
+    // Sequential reads up to the start of the other drive, so that the cache reads ahead into it.
     for page in 1792..2048 {
         let read = call(&mut client, &request(Command::Read, page * 8, 8), vec![0; 4096]).unwrap();
         assert_eq!(read.errno, None, "page {page}");
@@ -601,7 +605,8 @@ fn a_flush_does_not_wait_for_what_is_written_to_again_after_it() {
         for _ in 0..3 {
             let begun = Instant::now();
             assert_eq!(flush(&mut client), None);
-            // What is dirty takes half a second; it never ended as long as writers went on.
+            // The dirty data take half a second to write; a flush used to wait for as long as
+            // writers went on.
             assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
         }
         stop.store(true, Ordering::Relaxed);
@@ -619,12 +624,13 @@ fn a_drive_that_is_stuck_with_old_pages_keeps_those_of_others_from_no_drive() {
         let text = config(&drives, young).replace("chunk = \"64k\"", chunk);
         let daemon = Daemon::start(&text, &["s", "c"]);
         let mut client = connect(&daemon.dir().join("s"), "v").unwrap();
-        // Chunks of both drives in the one, and the drives one behind the other in the other case.
+        // Page 4095 lies on the good drive in every layout; the first 512 pages lie on the stuck
+        // drive, or on both.
         let last = 4095;
         for page in (0..512).step_by(2) {
             assert_eq!(write(&mut client, page * 8, &pattern(4096, page), 0), None);
         }
-        // What is due of the drive that is stuck is under way by now.
+        // After this time, the stuck drive's writeback is under way.
         thread::sleep(Duration::from_millis(300));
         assert_eq!(write(&mut client, last * 8, &pattern(4096, last), 0), None);
         let is_there = || bytes_at(dir.path(), 2047 * 4096, 4096) == pattern(4096, last);
@@ -725,7 +731,7 @@ fn a_drive_of_a_stripe_that_takes_no_writes_leaves_the_others_theirs() {
         let failed = fails(&mut client, 0, round);
         assert_eq!(failed, Vec::<u64>::new(), "round {round}: {}", counters(&daemon));
     }
-    // What is dirty already needs no room.
+    // A write to a page that is dirty already needs no more room.
     assert_eq!(write(&mut client, place(1, 0), &pattern(4096, 77), 0), None);
     assert_eq!(flush(&mut client), Some(Errno::Eio));
     assert_eq!(write(&mut client, place(0, 0), &pattern(4096, 9), 0), None);
@@ -739,7 +745,8 @@ fn a_drive_without_space_says_so_at_the_flush_and_at_a_durable_write() {
     let path = dir.path().display();
     let full = format!("fault:drive=(file:path={path}/d0,size=4m),status=enospc,op=write");
     let full_error = Some(Errno::Enospc);
-    // A write is told of the error once: by its own answer where the cache writes through.
+    // Each write's error is reported once: by the write's own answer where the cache writes
+    // through.
     for (mode, at_write, at_flush, exit) in
         [("write-back", None, full_error, 1), ("write-through", full_error, None, 0)]
     {

@@ -1,4 +1,4 @@
-//! A volume with a cache as people see it: what `serve` says, `stat`, metrics, what is refused.
+//! Reports on a volume with a cache: start messages of `serve`, `stat`, metrics, and refusals.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use millrace_tests::{Daemon, millrace, run, tempdir};
 
 const LAZY: &str = "size = \"16m\"\ndirty-max = \"4m\"\ndirty-age = \"1h\"";
 
-/// A daemon with two files under a cache, of which 1 MiB was written and read again.
+/// A daemon with a cache over two files, after 1 MiB was written and read again.
 fn served() -> Daemon {
     let dir = tempdir();
     let file = |n| format!("file:path={}/d{n},size=4m", dir.path().display());
@@ -35,7 +35,7 @@ fn serve_says_that_a_volume_has_a_cache_and_what_a_crash_loses() {
     let line = "volume \"v\": write-back cache of 16 MiB, at most 4 MiB of it dirty; a crash loses \
                 what no flush has covered\n";
     assert!(daemon.stdout().contains(line), "{}", daemon.stdout());
-    // While it runs, a check says what a reload would change.
+    // While a daemon runs, a check lists the changes that a reload would make.
     assert_eq!(daemon.terminate().code(), Some(0));
     let mut check = millrace();
     let checked = run(check.current_dir(daemon.dir()).args(["serve", "--check", "millrace.toml"]));
@@ -83,7 +83,7 @@ fn a_volume_without_a_cache_has_no_word_of_one() {
     assert!(counters(&daemon).is_null());
 }
 
-/// Lengths of the regions that are registered with the daemon's rings, by what the kernel says.
+/// Lengths of the memory regions that are registered with the daemon's rings, from /proc.
 fn registered(daemon: &Daemon) -> Vec<u64> {
     let infos = fs::read_dir(format!("/proc/{}/fdinfo", daemon.pid())).unwrap();
     let texts = infos.filter_map(|info| fs::read_to_string(info.ok()?.path()).ok());
@@ -97,7 +97,7 @@ fn registered(daemon: &Daemon) -> Vec<u64> {
     lens
 }
 
-/// Whether something holds now, or within 10 s if it is to.
+/// Returns true if the condition holds now or, where it is expected to, within 10 s.
 fn soon(holds: impl Fn() -> bool, is_expected: bool) -> bool {
     let tries = if is_expected { 200 } else { 1 };
     (0..tries).any(|at| {
@@ -147,7 +147,8 @@ fn a_cache_that_may_not_lock_memory_says_so_and_serves() {
     let dir = tempdir();
     let spec = format!("file:path={}/d,size=64m", dir.path().display());
     fs::write(dir.path().join("d"), pattern(64 << 20, 2)).unwrap();
-    // Without the capability, and with as little memory as one piece has.
+    // The daemon runs without the capability, and with as little lockable memory as one piece
+    // needs.
     let wrapper = ["prlimit", "--memlock=2097152", "setpriv", "--bounding-set=-ipc_lock"];
     let wrapper = [&wrapper[..], &["--inh-caps=-ipc_lock", "--"]].concat();
     for (word, says) in [("true", true), ("\"auto\"", false)] {

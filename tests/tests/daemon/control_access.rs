@@ -1,5 +1,5 @@
-//! Ways to the control socket: places where a verb finds the daemon, users that may read or also
-//! change something, and who is connected.
+//! Access to the control socket: places where a verb finds the daemon, users that may read or also
+//! change something, and the list of connected users.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -60,7 +60,8 @@ fn program_for_all() -> (TempDir, PathBuf) {
     (dir, program)
 }
 
-/// A command of a user who is not root, in these groups; none where that takes more than there is.
+/// A command run by a user other than root, in these groups; `None` if the machine lacks root or
+/// setpriv.
 fn as_stranger(program: &Path, groups: &str) -> Option<Command> {
     let setpriv = client("setpriv").filter(|_| is_root());
     if setpriv.is_none() {
@@ -205,7 +206,7 @@ fn a_user_of_the_control_group_reads_and_is_refused_changes_with_the_reason() {
     assert!(output.status.success(), "{output:?}");
     let logged = r#"has asked for {"id":1,"scheduler":"deadline","verb":"set","volume":"v"}"#;
     assert_eq!(daemon.stderr().matches(logged).count(), 1, "of three that were asked for");
-    // Neither group: the socket's file says for whom it is.
+    // A user in neither group gets an error that describes the socket file's permissions.
     let output = ask("", &["stat"]);
     let line = "only root, user root and, by its mode 660, group 54001 may open it";
     assert!(said(&output).contains(line), "{output:?}");

@@ -1,9 +1,8 @@
-//! `millrace ctl resize`: drives that grow under a running daemon, seen by clients old and new.
+//! `millrace ctl resize`: drives that grow under a running daemon, seen by old and new clients.
 //!
-//! Files behind NBD, one behind the other or striped. A client that was connected goes on with the
-//! size that it was told, one that comes later is told the new one; counters and metrics have it at
-//! once. What cannot be is refused with status 2, and changes nothing. Every test runs the real
-//! binary.
+//! The drives are files in a linear or striped volume behind NBD. A connected client keeps the size
+//! that it was told; a later one is told the new size; counters and metrics have it at once. An
+//! impossible resize is refused with status 2 and changes nothing. Every test runs the real binary.
 
 use std::fs::{self, OpenOptions};
 use std::path::Path;
@@ -44,7 +43,7 @@ fn resize(daemon: &Daemon, arguments: &str) -> Command {
     command
 }
 
-/// What is said on standard error, with status 2.
+/// The command's standard error; its status must be 2.
 fn refused(daemon: &Daemon, volume: &str) -> String {
     let output = run(&mut resize(daemon, volume));
     assert_eq!(output.status.code(), Some(2), "{output:?}");
@@ -52,7 +51,7 @@ fn refused(daemon: &Daemon, volume: &str) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// What a read that must fail is answered with.
+/// The error of a read that must fail.
 fn errno_of_read(raw: &mut RawNbd, offset: u64) -> i32 {
     raw.send(&request(0, offset, offset, 4096)).unwrap();
     let (errno, cookie) = raw.reply().unwrap();
@@ -80,7 +79,7 @@ fn a_file_that_grew_is_served_whole_to_who_comes_later_and_old_connections_go_on
         let said = succeed(&mut resize(&daemon, "v"));
         assert_eq!(said.lines().next(), Some("v: 6 MiB (6291456 bytes), before 4 MiB"), "{said}");
         assert_eq!(told_size(&daemon), 6 * MIB);
-        // The old one has the size that it was told, and works.
+        // The old client still has the size that it was told at its start, and works.
         assert_eq!(old.read(4 * MIB - (64 << 10), 64 << 10).unwrap(), first);
         assert_eq!(errno_of_read(&mut old, 4 * MIB), libc::EINVAL, "it was told of 4 MiB");
         let mut new = RawNbd::connect(&socket, "v").unwrap();
@@ -114,7 +113,7 @@ fn a_cached_volume_grows_with_what_is_dirty_in_the_page_at_its_old_end() {
         assert!(grown(&daemon, &file, 6 * MIB).starts_with("v: 6 MiB"));
         let mut new = RawNbd::connect(&socket, "v").unwrap();
         assert_eq!((old.size_bytes(), new.size_bytes()), (end, 6 * MIB));
-        // The rest of the page is read from the drive, beside what is in memory only.
+        // The rest of the page is read from the drive, while part of it is dirty in memory.
         let page = new.read(end - 1536, 4096).unwrap();
         assert_eq!((&page[..1536], &page[1536..]), (&first[512..], &[0; 2560][..]));
         new.write(end, &second).unwrap();
@@ -130,7 +129,7 @@ fn a_cached_volume_grows_with_what_is_dirty_in_the_page_at_its_old_end() {
     }
 }
 
-/// Makes a file longer, and what `ctl resize` says of it.
+/// Enlarges a file; returns the output of `ctl resize`.
 fn grown(daemon: &Daemon, file: &Path, size_bytes: u64) -> String {
     set_len(file, size_bytes);
     succeed(&mut resize(daemon, "v"))

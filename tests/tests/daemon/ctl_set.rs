@@ -1,7 +1,7 @@
 //! `millrace ctl set` and `get`: settings of a volume that change under a running daemon.
 //!
-//! A client writes and reads back while the scheduler of the drives changes again and again; what
-//! cannot be is refused with status 2, and changes nothing. Every test runs the real binary.
+//! A client writes and reads back while the scheduler of the drives changes again and again. An
+//! invalid setting is refused with status 2 and changes nothing. Every test runs the real binary.
 
 use std::fs;
 use std::process::Command;
@@ -36,7 +36,7 @@ fn ctl(daemon: &Daemon, arguments: &str) -> Command {
     command
 }
 
-/// What is said on standard error, with status 2.
+/// The command's standard error; its status must be 2.
 fn refused(daemon: &Daemon, arguments: &str) -> String {
     let output = run(&mut ctl(daemon, arguments));
     assert_eq!(output.status.code(), Some(2), "{output:?}");

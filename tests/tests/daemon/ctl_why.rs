@@ -1,4 +1,4 @@
-//! `millrace ctl why`, `stat --groups` and the metrics of groups: what is said of a limited client.
+//! Reports on a limited client: `millrace ctl why`, `stat --groups` and the metrics of groups.
 //!
 //! Two clients read from one volume, one of them behind a limit. Every test runs the real binary.
 
@@ -88,7 +88,7 @@ fn stat_and_metrics_say_what_groups_got_and_what_held_them() {
 fn what_waits_in_a_socket_that_is_not_read_further_waits_for_back_pressure() {
     let config = CONFIG.replace("iops = 100", "iops = 1000");
     let daemon = Daemon::start(&config, &["s", "c"]);
-    // More than the layer takes of a group whose limit lets through a thousand a second.
+    // More I/O than the layer admits of a group whose limit is a thousand a second.
     let (count, mut client) = (3000, RawNbd::connect(&daemon.dir().join("s"), "a").unwrap());
     let requests: Vec<u8> =
         (0..count).flat_map(|at| request(0, at, at % 64 * 4096, 4096)).collect();
@@ -109,7 +109,7 @@ fn what_waits_in_a_socket_that_is_not_read_further_waits_for_back_pressure() {
         answers.join()
     });
     answers.unwrap();
-    // A client of depth 1 is never stopped, whatever its limit.
+    // A client of depth 1 is never held by back pressure, whatever its limit.
     let before = held(&daemon, "back-pressure");
     let mut client = RawNbd::connect(&daemon.dir().join("s"), "a").unwrap();
     (0..50).for_each(|at| drop(client.read(at * 4096, 4096).unwrap()));
@@ -117,7 +117,7 @@ fn what_waits_in_a_socket_that_is_not_read_further_waits_for_back_pressure() {
     assert!(before > 5_000_000_000 && more < 1_000_000, "{before} and {more}");
 }
 
-/// How long I/Os of vm7 were held by something so far, in nanoseconds.
+/// Time for which I/Os of vm7 were held for this reason so far, in nanoseconds.
 fn held(daemon: &Daemon, reason: &str) -> u64 {
     let text = succeed(&mut asked(daemon, "stat --groups --json -x"));
     let rows: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
@@ -155,12 +155,12 @@ fn a_group_of_which_nothing_completes_is_the_one_that_is_slow() {
     let over = AtomicBool::new(false);
     scope(|scope| {
         let mut client = RawNbd::connect(&daemon.dir().join("s"), "a").unwrap();
-        // What was saved up lets the first one pass; the second one waits for 8 s.
+        // The group's saved-up burst lets the first write pass; the second one waits for 8 s.
         let pays = request(0, 1, 0, 65_536);
         client.send(&[pays.clone(), pays].concat()).unwrap();
         scope.spawn(|| read_until(&over, &daemon.dir().join("s"), "b"));
         let looked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            // The first one is done.
+            // The first write is done.
             client.reply().unwrap();
             let why = json(&daemon, "ctl why vol0 1 --json");
             let says = why["says"].as_str().unwrap();
@@ -177,7 +177,7 @@ fn a_group_of_which_nothing_completes_is_the_one_that_is_slow() {
             assert_eq!(row.last().map(String::as_str), Some("limit"), "{row:?}");
             let rows = succeed(&mut asked(&daemon, "stat --groups --json 1 2"));
             let rows: Value = serde_json::from_str(rows.lines().nth(1).unwrap()).unwrap();
-            // One I/O, held all the time.
+            // A single I/O was held all the time.
             let held = named(&rows["groups"], "name", "vm7")["held_ms"]["limit"].as_f64().unwrap();
             assert!((900.0..1100.0).contains(&held), "{rows}");
         }));
@@ -197,7 +197,7 @@ fn what_waits_for_a_higher_priority_is_said_to_while_it_waits() {
     let socket = daemon.dir().join("s");
     let over = AtomicBool::new(false);
     scope(|scope| {
-        // At a depth that the drive has not.
+        // The depth is more than the drive's.
         for number in 0..64 {
             let (socket, over) = (&socket, &over);
             scope.spawn(move || {

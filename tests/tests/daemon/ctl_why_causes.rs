@@ -16,7 +16,7 @@ use serde_json::Value;
 /// 4 KiB take 2 ms, 1 MiB 65 ms.
 const SLOW: &str = "model:units=8,read=2ms,write=2ms,latency=50us,size=4g,depth=128,queues=1";
 
-/// A daemon's volume and what its groups are promised.
+/// Settings of a daemon's volume and of its groups.
 #[derive(Clone, Copy)]
 struct Setup<'a> {
     drives: &'a [&'a str],
@@ -54,7 +54,7 @@ impl Setup<'_> {
         Daemon::start(&self.config(), &["s", "c"])
     }
 
-    /// What is said of the clients after they have been at work for a while.
+    /// The report of `ctl why` after the clients have run for a while.
     fn why(&self, clients: &[(&str, ClientIo)]) -> Value {
         why_of(&self.serve(), clients, || ())
     }
@@ -76,7 +76,7 @@ fn why(daemon: &Daemon) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// The main cause of what is said of `a`.
+/// The main cause reported for group `a`.
 fn cause_of_a(why: &Value) -> &str {
     let groups = why["groups"].as_array().unwrap();
     let a = groups.iter().find(|group| group["group"] == "a").unwrap_or_else(|| panic!("{why}"));
@@ -206,7 +206,7 @@ fn requests_within_blocks_and_those_that_wait_for_memory_are_named() {
 
 #[test]
 fn a_daemon_without_processor_time_is_said_to_be() {
-    // One processor, which somebody else uses who goes first.
+    // The daemon's only processor is also used by a process of higher priority.
     let config = Setup { drives: &["ram:size=1g"], ..PLAIN }.config();
     let daemon =
         Daemon::start_under(&["taskset", "-c", "0", "nice", "-n", "15"], &config, &["s", "c"]);

@@ -1,7 +1,7 @@
 //! kill -9 of the daemon under an NBD load: after a restart every acknowledged write is there.
 //!
-//! Four file drives as one stripe. The kernel's page cache survives the daemon, so what must be
-//! there is more than after a power cut: all that was acknowledged, flushed or not.
+//! The volume is a stripe of four file drives. The kernel's page cache survives the daemon, so
+//! unlike after a power cut all acknowledged writes must be there, flushed or not.
 
 use std::path::Path;
 use std::thread;

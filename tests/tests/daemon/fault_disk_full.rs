@@ -21,7 +21,7 @@ const STEP: u64 = 512;
 struct Mount(TempDir);
 
 impl Mount {
-    /// None, with a printed reason, where it may not be mounted.
+    /// Mounts the file system; `None`, with a printed reason, where mounting is not allowed.
     fn new() -> Option<Mount> {
         let dir = tempdir();
         let mount = Program::new("mount")
@@ -121,7 +121,7 @@ fn a_full_file_system_is_enospc_until_a_trim_makes_room_on_epoll() {
     fills_up_and_recovers("epoll");
 }
 
-/// A daemon whose files may have 1 MiB each, on one of 4 MiB.
+/// The daemon's limit on file size is 1 MiB, and its drive's file has 4 MiB.
 #[test]
 fn a_write_behind_the_limit_on_files_fails_and_the_daemon_goes_on() {
     let dir = tempdir();

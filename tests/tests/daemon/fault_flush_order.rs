@@ -1,9 +1,9 @@
-//! What a flush and a FUA write mean at the system calls: data are synced before the reply is sent.
+//! System calls behind a flush and a FUA write: data are synced before the reply is sent.
 //!
 //! The daemon runs under strace with four file drives on epoll and threads, where every drive
-//! operation is a call of its own. On io_uring they are entries in shared memory that no tracer of
-//! system calls sees; there the same code submits FSYNC and RW_DSYNC entries, and fault_crash and
-//! fault_power_cut check what comes of it.
+//! operation is a system call of its own. On io_uring, operations are entries in shared memory that
+//! strace does not see; there the same code submits FSYNC and RW_DSYNC entries, and fault_crash and
+//! fault_power_cut check the effect.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -136,14 +136,14 @@ fn events(trace: &str) -> Vec<Event> {
     events
 }
 
-/// What happened between the replies to the request before and to this one.
+/// Events between the replies to the previous request and to this one.
 fn before_reply(events: &[Event], number: u16) -> &[Event] {
     let place = |number| events.iter().position(|event| *event == Event::Replied(number));
     let start = if number == 0 { 0 } else { place(number - 1).expect("an earlier reply") };
     &events[start..place(number).unwrap_or_else(|| panic!("no reply {number} in {events:?}"))]
 }
 
-/// Runs requests against a traced daemon; returns what it did.
+/// Runs requests against a daemon under strace; returns its system calls as events.
 fn traced(requests: impl FnOnce(&mut Client)) -> Vec<Event> {
     let file = tempfile::NamedTempFile::new().unwrap();
     let path = file.path().to_str().unwrap();

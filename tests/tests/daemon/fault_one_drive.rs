@@ -1,7 +1,8 @@
-//! One drive of four fails: what touches it reports EIO, the rest goes on, and the daemon stays up.
+//! With one failed drive of four, I/O to it reports EIO, all other I/O succeeds, and the daemon
+//! stays up.
 //!
-//! A stripe with a chunk of 4 KiB, so that chunk `n` lies on drive `n % 4`. The faults are set in
-//! the configuration; the one that comes later is that of a file which somebody cuts short.
+//! The volume is a stripe with a chunk of 4 KiB, so that chunk `n` lies on drive `n % 4`. The
+//! faults are set in the configuration, except for a file that is truncated later.
 
 use std::fs::File;
 use std::thread;
@@ -20,7 +21,7 @@ const CHUNKS: u64 = 64;
 /// The drive that fails.
 const BAD: u64 = 2;
 
-/// A stripe of which drive 2 is `bad` and the others are memory; and a healthy volume beside it.
+/// A stripe of memory drives except drive 2, which is `bad`; and a healthy volume `w`.
 fn config(bad: &str) -> String {
     let drive =
         |name: &str, spec: &str| format!("[[drive]]\nname = \"{name}\"\nspec = \"{spec}\"\n");
@@ -51,7 +52,7 @@ fn data(chunk: u64) -> Vec<u8> {
     (0..CHUNK * 512).map(|at| (chunk * 31 + at / 7) as u8).collect()
 }
 
-/// Carries out one request; how it failed, and its buffer.
+/// Carries out one request; returns its error and its buffer.
 fn call(client: &mut Client, request: &Request, buffer: Vec<u8>) -> (Option<Errno>, Vec<u8>) {
     let done = load::call(client, request, buffer).expect("the connection stays open");
     (done.errno, done.buffer)
@@ -71,23 +72,23 @@ fn flush(client: &mut Client) -> Option<Errno> {
     call(client, &request(Command::Flush, 0, 0), Vec::new()).0
 }
 
-/// What a read gives, and whether all of it is what `write` wrote.
+/// Returns true if a read succeeds and returns exactly the data that `write` wrote.
 fn reads_right(client: &mut Client, first: u64, chunks: u64) -> bool {
     let (errno, bytes) = read(client, first, chunks);
     errno.is_none() && bytes == (first..first + chunks).flat_map(data).collect::<Vec<u8>>()
 }
 
-/// What is to become of a request.
+/// The expected outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Fails,
     Succeeds,
-    /// It touches the bad drive, though not what is bad there, and may have been merged with one
-    /// that does: a request fails as a whole.
+    /// The request touches good sectors of the bad drive, and may have been merged with one that
+    /// touches bad sectors; merged requests fail together.
     Either,
 }
 
-/// Many requests in flight, on two connections: each gets what `fate` says of its chunks.
+/// Keeps many requests in flight on two connections; each must end as `fate` says of its chunks.
 fn storm(daemon: &Daemon, command: Command, fate: impl Fn(u64, u64) -> Fate) {
     let socket = daemon.dir().join("s");
     let mut clients = [0; 2].map(|_| connect(&socket, "v").unwrap());
@@ -130,7 +131,7 @@ fn fate_of(first: u64, chunks: u64, is_bad: impl Fn(u64) -> bool) -> Fate {
     }
 }
 
-/// The volume beside it is none the worse.
+/// Checks that the other volume is unaffected.
 fn neighbour_is_well(daemon: &Daemon) {
     let mut other = connect(&daemon.dir().join("s"), "w").unwrap();
     assert_eq!(write(&mut other, 0, 16), None);
@@ -224,15 +225,15 @@ fn a_drive_whose_file_is_cut_short_while_it_serves_fails_reads_of_what_is_gone()
 fn a_flush_that_waits_for_one_of_another_thread_on_a_slow_drive_is_answered() {
     let slow = "fault:drive=(ram:size=1m),volatile=on,latency=1ms";
     let threads = format!("{}[server]\nthreads = 2\n", config(slow));
-    // Whether a daemon loses one depends on its timing, so several are asked.
+    // Losing a flush depends on timing, so the test runs several daemons.
     for _ in 0..8 {
         let daemon = Daemon::start(&threads, &["s"]);
         two_flushes_at_a_time(&daemon);
     }
 }
 
-/// One connection on each thread. Of two flushes the later one has to wait, and its own thread is
-/// not the one that has it done then.
+/// Opens a connection on each thread. The later of two flushes has to wait, and a thread other than
+/// its own starts it.
 fn two_flushes_at_a_time(daemon: &Daemon) {
     let socket = daemon.dir().join("s");
     let mut clients = [0; 2].map(|_| connect(&socket, "v").unwrap());

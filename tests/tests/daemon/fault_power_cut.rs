@@ -1,4 +1,4 @@
-//! Power cuts of a striped volume under NBD load: what was flushed, or written with FUA, is there.
+//! Power cuts of a striped volume under NBD load: flushed data and FUA writes survive.
 //!
 //! Runs the real daemon on four `fault` drives with a volatile cache, cuts their power by SIGUSR1
 //! while four connections write, and compares every sector with the model of `durability`, whose
@@ -14,8 +14,8 @@ use millrace_tests::load::Load;
 const SECTORS: u64 = 4096;
 const CONNECTIONS: usize = 4;
 
-/// A stripe of four drives that lose what was not flushed; two of them are slow, so that requests
-/// are in flight at a cut.
+/// A stripe of four drives that lose unflushed data; two of them are slow, so that requests are in
+/// flight at a cut.
 fn config(fua: &str, backend: &str) -> String {
     let drives: String = (0..4)
         .map(|n| {
@@ -31,8 +31,8 @@ fn config(fua: &str, backend: &str) -> String {
     )
 }
 
-/// Cuts the power, and returns when the daemon has said so of every drive: how many sectors lost
-/// their newest contents.
+/// Cuts the power and waits until the daemon has logged it for every drive. Returns the number of
+/// sectors that lost their newest contents.
 fn cut(daemon: &mut Daemon, load: &Load, number: u64) -> u64 {
     load.with_model(|model| model.begin_cut());
     daemon.signal(libc::SIGUSR1);

@@ -1,6 +1,7 @@
-//! Latency targets that no drive can keep: what a file, `ctl set` and a running daemon say of them.
+//! Warnings about latency targets that no drive can keep: from a file, `ctl set` and a running
+//! daemon.
 //!
-//! On a modelled drive, whose times are known. Every test runs the real binary.
+//! The drive is a modelled one with known service times. Every test runs the real binary.
 
 use std::process::Command;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use millrace_tests::serving::succeed;
 use millrace_tests::{Daemon, millrace, poll_within, run};
 use serde_json::Value;
 
-/// A reader in a group with these keys beside one without a target, on one drive.
+/// A client in a group with these keys, and a client in a group without a target, on one drive.
 fn config(keys: &str, drive: &str) -> String {
     format!(
         "[[group]]\nname = \"gold\"\n{keys}\n[[group]]\nname = \"bulk\"\n\
@@ -29,7 +30,7 @@ fn ctl(daemon: &Daemon, arguments: &[&str]) -> Command {
     command
 }
 
-/// What is said on standard error, with status 0.
+/// The command's standard error; its status must be 0.
 fn warned(daemon: &Daemon, arguments: &[&str]) -> String {
     let output = run(&mut ctl(daemon, arguments));
     assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -46,13 +47,13 @@ fn a_target_below_what_a_modelled_drive_takes_is_a_warning_with_its_line_and_the
     let log = daemon.stderr();
     let line = log.lines().find(|line| line.contains(said)).unwrap_or_else(|| panic!("{log}"));
     assert!(line.contains("config.toml:3: group gold") || line.contains(":3: group gold"), "{log}");
-    // What is set live is said in the same words, at once.
+    // Setting a target live gives the same warning at once.
     let said = warned(&daemon, &["set", "group", "gold", "latency-target=mean 20us"]);
     assert!(
         said.contains("latency-target mean 20us: drive d0 of volume vol0 itself takes 98us"),
         "{said}"
     );
-    // Nobody of the group has used a drive, but its export says which it will.
+    // The group has no I/O yet, but its export names the drive that it will use.
     let text =
         succeed(&mut ctl(&daemon, &["set", "group", "bulk", "latency-target=p90 1us", "--json"]));
     let changed: Value = serde_json::from_str(&text).unwrap();
@@ -68,7 +69,7 @@ fn a_target_below_what_a_modelled_drive_takes_is_a_warning_with_its_line_and_the
 
 #[test]
 fn what_is_known_of_any_drive_by_measuring_is_said_when_a_target_is_set() {
-    // A fault drive says nothing of itself.
+    // A fault drive has no latency of its own to warn about.
     let drive = "fault:drive=(model:preset=850evo)";
     let daemon = Daemon::start(&config("weight = 100", drive), &["s", "c"]);
     let set = ["set", "group", "gold", "latency-target=p99 40us"];
@@ -105,7 +106,7 @@ fn a_target_that_is_missed_at_the_drive_itself_is_said_until_it_is_met_or_change
         assert!(warned(&daemon, &["get", "groups"]).contains(part));
         let why = succeed(&mut ctl(&daemon, &["why", "vol0", "1"]));
         assert!(why.contains(&format!("\n{part}")), "{why}");
-        // Taken back with the change; what can be kept is not said of.
+        // The change takes the warning back; a target that can be kept causes none.
         assert_eq!(warned(&daemon, &["set", "group", "gold", "latency-target=p99 2s"]), "");
         assert_eq!(groups()["warnings"], Value::Null);
     });

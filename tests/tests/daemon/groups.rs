@@ -1,4 +1,4 @@
-//! Groups of a real daemon: limits that hold, change and cost nothing, and harm nobody else.
+//! Groups of a real daemon: limits hold, can change, cost nothing, and affect no other group.
 //!
 //! Clients are bare connections that keep many reads in flight and count the answers. Times are
 //! those of a loaded machine: bounds are wide, and rates are counted over seconds.
@@ -56,8 +56,8 @@ fn take(client: &mut RawNbd) {
     client.receive(&mut [0; BLOCK as usize]).unwrap();
 }
 
-/// Reads with so many in flight for so long; how many were answered a second, from the first
-/// answer on. What is in flight then stays so.
+/// Reads at this depth for `time`; returns the rate of answers per second, from the first answer
+/// on. Leaves the last reads in flight.
 fn rate(client: &mut RawNbd, depth: u64, time: Duration) -> f64 {
     client.send(&(0..depth).flat_map(read).collect::<Vec<u8>>()).unwrap();
     take(client);
@@ -65,7 +65,7 @@ fn rate(client: &mut RawNbd, depth: u64, time: Duration) -> f64 {
     go_on(client, time)
 }
 
-/// Goes on reading as [`rate`] began.
+/// Continues a load that [`rate`] began.
 fn go_on(client: &mut RawNbd, time: Duration) -> f64 {
     let (start, mut done) = (Instant::now(), 0_u32);
     while start.elapsed() < time {
@@ -76,8 +76,8 @@ fn go_on(client: &mut RawNbd, time: Duration) -> f64 {
     f64::from(done) / start.elapsed().as_secs_f64()
 }
 
-/// Never more than the limit but for a measurement's error. On a busy machine the daemon wakes
-/// later than a burst lasts, and what it could have let pass meanwhile is lost.
+/// Is a rate at its limit, within the error of measurement? On a busy machine the daemon wakes
+/// later than a burst lasts, and loses the burst meanwhile.
 fn is_about(rate: f64, limit: f64) -> bool {
     (0.6..=1.15).contains(&(rate / limit))
 }
@@ -113,7 +113,7 @@ fn bytes_are_limited_by_the_direction_that_they_go() {
     let mut client = connect(&daemon, EVERYBODY);
     let (start, data) = (Instant::now(), vec![7; 64 << 10]);
     (0..32).for_each(|n| client.write(n * 65_536, &data).unwrap());
-    // 2 MiB, of which the first write waits for nothing; a busy machine adds to it.
+    // 2 MiB take 2 s less the first write, which does not wait; a busy machine takes longer.
     let took = start.elapsed().as_secs_f64();
     assert!((1.6..4.0).contains(&took), "{took} s for 2 MiB");
     let start = Instant::now();
@@ -125,7 +125,7 @@ fn bytes_are_limited_by_the_direction_that_they_go() {
 fn clients_that_wait_for_limits_keep_no_other_client_of_their_thread_waiting() {
     for backend in backends() {
         let daemon = served(backend, "iops = 1", "iops = 1");
-        // More than a thread has slots for, and of many groups.
+        // More I/O than a thread has slots for, of many groups.
         let mut throttled: Vec<RawNbd> = (0..6)
             .map(|_| connect(&daemon, EVERYBODY))
             .chain((0..6).map(|_| connect(&daemon, "each")))
@@ -150,7 +150,8 @@ fn clients_that_wait_for_limits_keep_no_other_client_of_their_thread_waiting() {
         let found = rate(&mut free, 64, Duration::from_secs(1));
         assert!(found > 3000.0, "{backend}: {found} IOPS beside clients that wait");
         drop(free);
-        // Longer than the drive's timeout: what waits for a limit is not the drive's fault.
+        // Longer than the drive's timeout: time spent waiting for a limit does not count towards
+        // it.
         thread::sleep(Duration::from_millis(2500));
         let stats = Control::connect(&daemon).ok("stats");
         assert_eq!(stats["server"]["errors"], 0, "{backend}: {stats}");
@@ -248,7 +249,7 @@ fn a_stop_answers_at_once_whatever_waits_for_limits() {
     }
 }
 
-/// What is said on standard error, with status 2.
+/// The command's standard error; its status must be 2.
 fn refused(daemon: &Daemon, arguments: &str) -> String {
     let output = run(&mut ctl(daemon, arguments));
     assert_eq!(output.status.code(), Some(2), "{arguments}: {output:?}");

@@ -1,8 +1,8 @@
 //! `millrace locks` and its control verbs on a running daemon, and `bench --locks`.
 //!
 //! Two clients read and write all the while, each on an I/O thread of its own, through one hardware
-//! queue. Statistics must be there while somebody asks, and nothing be counted before or after;
-//! who asks wrongly, or dies, must cost nobody anything. Every test runs the real binary.
+//! queue. Lock statistics are taken only between start and stop. A client that asks in the wrong
+//! order, or dies, must not affect others. Every test runs the real binary.
 
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,7 +41,7 @@ fn loaded<T>(daemon: &Daemon, body: impl FnOnce() -> T) -> T {
     })
 }
 
-/// The sum row of a lock, checked to be the sum of those of its places.
+/// The sum row of a lock. Checks that it is the sum of the rows of its places.
 fn sum(locks: &Value, name: &str) -> Option<Value> {
     let rows: Vec<&Value> =
         locks.as_array().unwrap().iter().filter(|row| row["name"] == name).collect();
@@ -82,7 +82,7 @@ fn a_running_daemon_tells_of_its_locks_while_somebody_asks() {
         assert!(held > 0 && held <= last["elapsed_ns"].as_u64().unwrap(), "{last}");
         assert!(serve["hold_ns_max"].as_u64().unwrap() <= held, "{last}");
         assert!(last["cpus"].as_u64().unwrap() > 0);
-        // What goes on without anybody who asks is not in the next answer.
+        // Locks taken while no measurement runs must not be in the next result.
         sleep(Duration::from_millis(300));
     });
     control.ok("locks-start");
@@ -125,7 +125,7 @@ fn who_asks_in_the_wrong_order_or_beside_another_is_refused() {
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{errors}");
     assert!(errors.contains("lock statistics are being taken"), "{errors}");
-    // They belong to nobody in particular.
+    // A measurement belongs to no particular connection: any of them may stop it.
     other.ok("locks-stop");
     assert_eq!(one.refused("locks-stop"), "none");
     assert!(succeed(&mut locks(&daemon, "--for 10ms")).contains(" in "));

@@ -1,8 +1,8 @@
-//! Dashboards of a running daemon: its own in a real browser, and what that of Grafana asks for.
+//! Dashboards of a running daemon: its own page in a real browser, and the queries of Grafana's.
 //!
-//! Chromium, without a display, loads the page from the daemon, runs it for a few seconds of its
-//! own time, and prints what it has become, at the width of a phone and of a desk. Skipped, with a
-//! printed reason, where no Chromium is installed.
+//! Headless Chromium loads the page from the daemon, runs it for a few seconds of virtual time, and
+//! prints the resulting document, at the width of a phone and of a desktop. Skipped, with a printed
+//! reason, where no Chromium is installed.
 
 use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
@@ -64,7 +64,7 @@ fn the_dashboard_shows_volumes_drives_and_clients_at_phone_and_desk_width() {
         for text in ["version 0.", " UTC, serving for 0:0", "<td>vol</td>", "1 volume, 1 drive"] {
             assert!(page.contains(text), "no {text} in {page}");
         }
-        // A name is text, whatever it looks like.
+        // A name is shown as text, even if it looks like HTML.
         assert!(page.contains("<td>&lt;b&gt;d0&lt;/b&gt;</td>"), "{page}");
         assert!(!page.contains("does not answer<"), "{page}");
         // A group's row is since the daemon began; why it took its time, of the last seconds.
@@ -192,7 +192,7 @@ fn names(text: &str) -> impl Iterator<Item = &str> {
     words.filter(|word| word.starts_with("millrace_"))
 }
 
-/// Those of the metrics asked for that are not on a page.
+/// The metrics in `asked` that are missing on a page.
 fn missing<'a>(asked: &BTreeSet<&'a str>, page: &str) -> Vec<&'a str> {
     let samples = page.lines().filter(|line| !line.starts_with('#'));
     let there: BTreeSet<&str> = samples.filter_map(|line| names(line).next()).collect();
@@ -209,7 +209,7 @@ fn what_grafanas_dashboard_asks_for_is_on_the_page_of_a_daemon_under_load() {
     let queries = queries(&dashboard);
     let asked: BTreeSet<&str> = queries.iter().flat_map(|query| names(query)).collect();
     assert!(asked.len() > 20, "{asked:?}");
-    // What held I/Os is on the page when something did.
+    // Metrics of held I/O appear only once some I/O was held.
     let limited = Daemon::start(LIMITED, &["s"]);
     let mut client = RawNbd::connect(&limited.dir().join("s"), "vol").unwrap();
     (0..5).for_each(|at| client.write(at * 4096, &pattern(4096, at)).unwrap());

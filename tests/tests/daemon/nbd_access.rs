@@ -24,7 +24,7 @@ fn config(nbd: &str, more: &str) -> String {
     )
 }
 
-/// Whether the server greets on a connection, and does not hang up.
+/// Does the server send a greeting instead of hanging up?
 fn greets(mut stream: impl Read) -> bool {
     let mut greeting = [0; 18];
     stream.read_exact(&mut greeting).is_ok() && greeting.starts_with(b"NBDMAGIC")
@@ -178,7 +178,7 @@ fn an_abstract_socket_is_served_to_those_that_are_named() {
     let _daemon = Daemon::start(&config(&nbd, &allow), &[]);
     let address = SocketAddr::from_abstract_name(&name).unwrap();
     assert!(greets(UnixStream::connect_addr(&address).unwrap()));
-    // The name is taken, and nobody may be let in unasked.
+    // An abstract socket's name that is in use, or one without access rules, is refused.
     let dir = tempdir();
     for (more, words) in [
         (allow.as_str(), "in use by another server; choose another name"),

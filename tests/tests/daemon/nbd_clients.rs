@@ -1,6 +1,6 @@
 //! The NBD server as real clients see it: nbdinfo, nbdcopy, qemu-img, qemu-io, and libnbd's shell.
 //!
-//! Every test runs on each back end. What clients print is compared as JSON where they have it.
+//! Every test runs on each back end. Clients' output is compared as JSON where they offer it.
 
 use std::fs;
 use std::path::Path;
@@ -175,7 +175,7 @@ fn qemu_img_converts_an_image_in_and_out_unchanged() {
             &["compare", "-f", "raw", "-F", "qcow2", &path("in.raw"), &path("out.qcow2")],
         );
 
-        // Other contents, so that what is there from before would show.
+        // The image has other contents than before, so that stale data would show.
         let mut image = pattern(64 * MIB as usize, 65);
         image[..MIB as usize].fill(0);
         fs::write(at("in.raw"), image).unwrap();

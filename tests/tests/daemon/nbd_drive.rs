@@ -1,4 +1,4 @@
-//! Drives on NBD servers of others: what is written comes back, and errors are the server's own.
+//! Drives on foreign NBD servers: written data come back, and errors are those of the server.
 
 use std::fs;
 use std::process::Command;
@@ -35,7 +35,7 @@ fn fio_verifies_what_it_writes_through_to_nbdkit() {
         let servers = [
             Remote::nbdkit(&at("a"), &["memory", "64M"]),
             Remote::nbdkit(&at("b"), &["file", &file]),
-            // One that carries out one request after the other, on one connection.
+            // A server that carries out one request at a time, on one connection.
             Remote::nbdkit(&at("c"), &["--filter=noparallel", "memory", "64M"]),
         ];
         let keys = [",connections=3", "", ",depth=16"];
@@ -94,7 +94,7 @@ fn a_servers_errors_reach_the_client_and_nothing_else_does() {
     }
 }
 
-/// What `serve` says of a configuration that it refuses.
+/// The error message with which `serve` refuses a configuration.
 fn refusal(specs: &[String]) -> String {
     let dir = tempdir();
     let file = dir.path().join("m.toml");
@@ -149,7 +149,7 @@ fn one_export_of_two_drives_is_refused() {
     let refused = "drive d1: its export is that of drive d0 (line";
     let (code, text) = check();
     assert!(code == Some(1) && text.contains(refused), "{code:?}: {text}");
-    // Two drives that only read are in nobody's way.
+    // Two drives that only read the same export do not conflict.
     let reader = server.spec(",read-only=on");
     fs::write(&file, stripe("auto", &[reader.clone(), reader.clone()])).unwrap();
     let (code, text) = check();

@@ -12,12 +12,12 @@ use millrace_tests::remote::Remote;
 use millrace_tests::serving::{backends, stripe, succeed, uri};
 use millrace_tests::{Daemon, millrace, poll_within, require_clients, run, tempdir};
 
-/// How often the server is killed on each back end: a few times, or `MILLRACE_KILLS`.
+/// Number of kills of the server on each back end: 4, or `MILLRACE_KILLS`.
 fn kills() -> u64 {
     std::env::var("MILLRACE_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(4)
 }
 
-/// Kills the server `kills` times under a verifying fio; what the daemon said.
+/// Kills the server `kills` times under a verifying fio; returns the daemon's messages.
 fn under_fio(mut server: Remote, backend: &str, kills: u64) -> String {
     let daemon = Daemon::start(&stripe(backend, &[server.spec(",reconnect=30s")]), &["s"]);
     let mut fio = Command::new("fio");
@@ -68,7 +68,7 @@ fn a_qcow2_server_that_is_killed_under_fio_costs_time_and_nothing_else() {
     require_clients!("fio", "qemu-nbd", "qemu-img");
     let dir = tempdir();
     let image = dir.path().join("i.qcow2");
-    // Killed, it leaves what it had in memory of its tables behind: those are written at once here.
+    // A killed qemu-nbd loses qcow2 tables that are only in memory; preallocation writes them now.
     let made = Command::new("qemu-img")
         .args(["create", "-q", "-f", "qcow2", "-o", "preallocation=metadata"])
         .arg(&image)
@@ -100,7 +100,7 @@ fn while_the_server_is_gone_a_request_waits_as_long_as_reconnect_says() {
     assert!(!daemon.stderr().contains("failed"), "{}", daemon.stderr());
 }
 
-/// Waits until the daemon has said this.
+/// Waits for a message of the daemon.
 fn await_said(daemon: &Daemon, text: &str) {
     let said = || daemon.stderr().contains(text).then_some(());
     let found = poll_within(Duration::from_secs(20), said);
@@ -152,7 +152,7 @@ fn client(daemon: &Daemon) -> RawNbd {
     RawNbd::connect(&daemon.dir().join("s"), "v").unwrap()
 }
 
-/// Whether a flush succeeds.
+/// Does a flush succeed?
 fn flush(client: &mut RawNbd) -> bool {
     client.send(&request(FLUSH, 1, 0, 0)).unwrap();
     client.reply().unwrap().0 == 0
@@ -180,7 +180,7 @@ fn a_flush_fails_once_after_a_restart_of_the_server_where_that_is_asked_for() {
         client.flush().unwrap();
         (0..16).for_each(|at| client.write(at << 16, &[7; 1 << 16]).unwrap());
         if has_cache {
-            // What is dirty reaches the server, and is not flushed there.
+            // The cache writes its dirty data to the server, and does not flush them there.
             sleep(Duration::from_secs(3));
         }
         servers.iter_mut().for_each(Remote::kill);

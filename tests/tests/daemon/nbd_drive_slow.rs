@@ -1,4 +1,4 @@
-//! One of eight drives is far away: only I/O to that drive waits for it.
+//! I/O to one of eight drives takes 50 ms longer; no other drive's I/O may wait for it.
 
 use std::process::{Command, Stdio};
 
@@ -7,7 +7,7 @@ use millrace_tests::serving::{stripe, uri};
 use millrace_tests::{Daemon, require_clients, tempdir};
 
 const DRIVES: usize = 8;
-/// How much later the far drive answers, in milliseconds.
+/// Extra latency of the slow drive, in milliseconds.
 const FAR_MS: u64 = 50;
 
 /// fio at depth 8 on one drive's part of a linear volume; its process.

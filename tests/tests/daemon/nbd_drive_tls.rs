@@ -61,7 +61,7 @@ fn fio_verifies_by_tls_and_a_killed_server_is_secured_again() {
         server.kill();
         server.start_again();
         verify();
-        // The daemon looks once a second for what it has to say.
+        // The daemon logs drives' messages once a second.
         let said = || daemon.stderr().contains("connected again").then_some(());
         assert!(poll_within(Duration::from_secs(5), said).is_some(), "{}", daemon.stderr());
     }
@@ -95,7 +95,7 @@ fn a_wrong_ca_a_wrong_name_and_plaintext_are_refused_in_words() {
     }
 }
 
-/// Waits until the daemon has said this.
+/// Waits for a message of the daemon.
 fn await_said(daemon: &Daemon, text: &str) {
     let said = || daemon.stderr().contains(text).then_some(());
     let found = poll_within(Duration::from_secs(20), said);

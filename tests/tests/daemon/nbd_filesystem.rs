@@ -1,7 +1,7 @@
 //! A real file system on an export: ext4 through nbdfuse and a loop device, over a restart.
 //!
-//! Needs root, /dev/fuse and loop devices; where one is refused, as in most containers, the test
-//! says so and is skipped.
+//! Needs root, /dev/fuse and loop devices; where one is refused, as in most containers, the test is
+//! skipped with a printed reason.
 
 use std::fs;
 use std::path::Path;

@@ -10,7 +10,7 @@ use millrace_tests::{Daemon, require_clients, tempdir};
 
 const MIXED_BLOCKS: &str = "512/10:4k/40:12k/20:64k/20:256k/10";
 
-/// Four jobs at depth 16, each in its own 16 MiB, that write (unless told not to) and verify.
+/// Runs four jobs at depth 16, each in its own 16 MiB, that write (unless told not to) and verify.
 fn fio(daemon: &Daemon, more: &[&str]) -> String {
     let mut command = Command::new("fio");
     // fio leaves files of state where it runs.
@@ -25,7 +25,7 @@ fn fio(daemon: &Daemon, more: &[&str]) -> String {
 fn writes_and_verifies(daemon: &Daemon) {
     let said = fio(daemon, &[]);
     assert_eq!(said.matches("err= 0").count(), 4, "{said}");
-    // The second time over what is there, and with flushes between the writes.
+    // The second run overwrites old data, with flushes between the writes.
     let said = fio(daemon, &["--fsync=32", "--randseed=7"]);
     assert_eq!(said.matches("err= 0").count(), 4, "{said}");
 }

@@ -1,6 +1,6 @@
-//! What libnbd sees of holes: hole chunks in structured reads, and copies that are unchanged.
+//! Holes as libnbd sees them: hole chunks in structured reads, and copies that stay sparse.
 //!
-//! The volume is a stripe of four drives in chunks of 64 KiB, so that long reads ask each of them.
+//! The volume is a stripe of four drives in chunks of 64 KiB, so that long reads touch all of them.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};

@@ -27,7 +27,8 @@ fn serve(backend: &str, server_keys: &str) -> Daemon {
     Daemon::start_in(dir, &config, &["s"], &[])
 }
 
-/// Writes and reads back until told to stop, and counts how often. Says when it is connected.
+/// Writes and reads back until told to stop, and counts the rounds. Sets `connected` once
+/// connected.
 fn witness(socket: &Path, stop: &AtomicBool, connected: &AtomicBool, count: &AtomicU64) {
     let mut raw = RawNbd::connect(socket, "v").unwrap();
     connected.store(true, Ordering::SeqCst);
@@ -84,7 +85,7 @@ fn random_bytes_instead_of_a_handshake_close_the_connection() {
         let mut attackers: Vec<RawNbd> = (1..=64)
             .map(|seed| {
                 let mut raw = RawNbd::greet(socket).unwrap();
-                // It may close before all is sent.
+                // The server may close before all bytes are sent.
                 let _ = raw.send(&pattern(seed * seed * 13, seed as u64));
                 raw
             })
@@ -149,7 +150,7 @@ fn a_handshake_that_stops_halfway_is_closed_after_its_timeout() {
         }
         let last = start.elapsed();
         assert!(last < HANDSHAKE_TIMEOUT * 5, "late: {last:?}");
-        // The limit is one for the handshake, not for what comes after.
+        // The timeout covers the handshake only, not the connection afterwards.
         let mut granted = RawNbd::connect(socket, "v").unwrap();
         sleep(HANDSHAKE_TIMEOUT + Duration::from_millis(300));
         granted.read(16 * MIB, 512).unwrap();
@@ -271,7 +272,7 @@ fn is_closing(error: &io::Error) -> bool {
     matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
 }
 
-/// Leaves in the middle of something; `round` says of what.
+/// Disconnects in the middle of something that depends on `round`.
 fn vanish(socket: &Path, round: u64) {
     let mut raw = RawNbd::connect(socket, "v").unwrap();
     let at = 16 * MIB;
@@ -336,7 +337,7 @@ fn clients_that_never_read_their_replies_do_not_stop_others() {
                 raw
             })
             .collect();
-        // The witness goes on: it is the only one that can tell.
+        // Only the witness can see a hang, so it goes on.
         sleep(Duration::from_secs(1));
         let mut raw = RawNbd::connect(socket, "v").unwrap();
         let start = Instant::now();

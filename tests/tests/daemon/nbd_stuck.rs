@@ -1,6 +1,6 @@
-//! A drive that never answers beside a healthy one, and memory that comes back after a load.
+//! A drive that never answers beside a healthy one, and memory that is returned after a load.
 //!
-//! A real daemon and bare sockets; descriptors and memory are those of its process.
+//! The tests use bare sockets, and count descriptors and memory of a real daemon's process.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -62,7 +62,7 @@ fn clients_of_a_stuck_drive_that_reconnect_fifty_times_harm_no_other_volume() {
         assert!(took < Duration::from_secs(30), "{backend}: others waited: {took:?}");
         let back = || (open_files(&daemon) <= files + 2).then_some(());
         poll_within(Duration::from_secs(15), back).expect("descriptors come back");
-        // 64 MiB for payload, two of what was written, and the program.
+        // 64 MiB for payload, two copies of the written data, and the program itself.
         let resident_kib = daemon.resident_kib();
         assert!(resident_kib < 112 << 10, "{backend}: {resident_kib} KiB");
         let mut stuck = RawNbd::connect(&socket, "w").unwrap();
@@ -114,7 +114,7 @@ fn while_several_volumes_are_stuck_requests_of_all_sizes_are_answered_on_another
             raw.send(&(0..40).flat_map(|n| request(READ, n, 0, len)).collect::<Vec<_>>()).unwrap();
         }
         for raw in &mut stuck {
-            // Those that got memory time out; the others get no more.
+            // Requests that got memory time out; later ones get none.
             (0..40).for_each(|_| assert_eq!(raw.reply().unwrap().0, EIO, "{backend}"));
         }
         for len in [4096, 256 << 10, 300 << 10, 1 << 20, 2 << 20, 8 << 20, 32 << 20] {

@@ -1,7 +1,8 @@
-//! NBD over TLS as real clients see it: libnbd's and QEMU's, whatever both sides ask for.
+//! NBD over TLS with the real clients libnbd and QEMU, for every combination of both sides'
+//! policies.
 //!
-//! Certificates are made here. What is refused is told to the client by its own library, and to
-//! whoever runs the server by a line of the log.
+//! Certificates are made here. A refusal is reported to the client by its own library, and to the
+//! server's administrator by a line of the log.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -17,7 +18,7 @@ use millrace_tls::{ClientConfig, ClientFiles, Session};
 
 const WAIT: Duration = Duration::from_secs(20);
 
-/// What the server is to do about TLS.
+/// The server's TLS policy.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Server {
     Off,
@@ -36,7 +37,7 @@ impl Rig {
         Rig::with(server, "epoll", "", |_| ())
     }
 
-    /// With more sections, and after a change to the files of the CA.
+    /// A rig with more sections, and after a change to the CA's files.
     fn with(server: Server, backend: &str, more: &str, change: impl Fn(&Authority)) -> Rig {
         let authority = Authority::new("test CA");
         let issued = authority.issue("server", &["localhost", "127.0.0.1"], Validity::Now);
@@ -87,7 +88,7 @@ impl Rig {
         stream
     }
 
-    /// A connection on which the server said that TLS begins.
+    /// A connection on which the server has agreed to start TLS.
     fn at_tls(&self) -> TcpStream {
         let mut stream = self.tcp();
         let mut greeting = [0; 18];
@@ -117,10 +118,10 @@ fn text(output: &Output) -> String {
     [&output.stdout[..], &output.stderr].map(String::from_utf8_lossy).concat()
 }
 
-/// What is left until the other end closes.
+/// All bytes up to the end of the connection.
 fn rest(mut stream: TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
-    // Reset or closed: either is an end.
+    // A reset and a close both end the connection.
     let _ = stream.read_to_end(&mut bytes);
     bytes
 }
@@ -208,7 +209,7 @@ fn clients_without_the_right_certificate_are_refused_and_the_log_says_why() {
     fs::remove_file(bare.join("client-cert.pem")).unwrap();
     fs::remove_file(bare.join("client-key.pem")).unwrap();
     refused(&bare);
-    // The client is the one that refuses.
+    // Here the client refuses the server.
     refused(&rig.authority.client_folder(&other, "wary", Validity::Now));
     rig.said("it hung up during the TLS handshake; it may not accept this certificate");
     assert!(info(&rig.uri("v", &rig.client("host"))).status.success());
@@ -256,7 +257,7 @@ fn plaintext_where_tls_is_required_is_answered_with_what_is_needed() {
 #[test]
 fn whoever_breaks_off_or_speaks_no_tls_is_gone_and_nobody_else_notices() {
     let rig = Rig::start(Server::Required);
-    // Options that somebody on the way put behind the request.
+    // A man in the middle adds options behind the client's request.
     let mut stream = rig.tcp();
     stream.write_all(&[&[0, 0, 0, 3][..], &option(5, &[]), &option(3, &[])].concat()).unwrap();
     assert_eq!(rest(stream).len(), 18, "the greeting and nothing else");
@@ -270,7 +271,7 @@ fn whoever_breaks_off_or_speaks_no_tls_is_gone_and_nobody_else_notices() {
     // A handshake that goes no further ends at its timeout.
     let mut stalled = rig.at_tls();
     stalled.write_all(&[0x16, 3, 1, 2, 0, 1]).unwrap();
-    // One that ends in the middle of a record.
+    // The next connection ends in the middle of a record.
     let mut cut = rig.at_tls();
     cut.write_all(&[0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc]).unwrap();
     cut.shutdown(Shutdown::Write).unwrap();
@@ -298,7 +299,7 @@ fn open(rig: &Rig) -> Tls {
 }
 
 impl Tls {
-    /// Sends what is to be sent, receives once, reads.
+    /// Sends pending output, receives once, and reads.
     fn turn(&mut self, into: &mut [u8]) -> usize {
         self.send();
         let read = self.session.read(into).unwrap();
@@ -403,7 +404,7 @@ fn new_certificates_are_used_without_a_restart() {
     let rig = Rig::start(Server::Required);
     let folder = rig.client("host");
     assert!(info(&rig.uri("v", &folder)).status.success());
-    // Of another CA, so that it is seen which is in use; the key comes a moment later.
+    // A certificate of another CA shows which one is in use. Its key is copied a moment later.
     let other = Authority::new("next CA");
     let next = other.issue("server", &["localhost"], Validity::Now);
     let (certificate, key) = (

@@ -1,8 +1,8 @@
 //! Images of a real Ceph cluster behind NBD: data, holes, sizes, snapshots, locks, an OSD that
 //! crashes under load, and images that are removed, shrunk or changed while they are served.
 //!
-//! One cluster for all, since starting it takes longer than any case: one test, whose steps are
-//! functions. What comes and goes is compared with what `rbd` says of the image.
+//! All cases share one cluster, since starting it takes longer than any of them. They are steps of
+//! one test, each a function. Results are compared with `rbd`'s view of the image.
 
 use std::fs;
 use std::path::Path;
@@ -87,7 +87,7 @@ fn qemu_io_ok(uri: &str, commands: &[&str]) {
     assert!(output.status.success() && !failed, "{commands:?}: {said}");
 }
 
-/// What a command of qemu-io that must fail says.
+/// The output of a qemu-io command that must fail.
 fn qemu_io_fails(uri: &str, command: &str) -> String {
     let output = qemu_io(uri, &[command]);
     let said = String::from_utf8_lossy(&output.stdout).into_owned()
@@ -102,7 +102,7 @@ fn wait_for_line(daemon: &Daemon, words: &str) {
     assert!(found.is_some(), "{words}: {}", daemon.stderr());
 }
 
-/// What `rbd` says is in an image.
+/// The image's contents, exported by `rbd`.
 fn exported(cluster: &Cluster, image: &str) -> Vec<u8> {
     let file = cluster.file("exported");
     let _ = fs::remove_file(&file);
@@ -162,7 +162,7 @@ fn what_is_wrong_with_a_drive_is_said(cluster: &Cluster) {
     assert!(said.contains("volume \"v0\": 24 MiB"), "{said}");
 }
 
-/// What `serve --check` says of a configuration, and its exit status.
+/// The exit status and messages of `serve --check` for a configuration.
 fn checked(file: &Path) -> (Option<i32>, String) {
     let output = run(millrace().current_dir(dir(file)).args(["serve", "--check"]).arg(file));
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
@@ -259,7 +259,7 @@ fn snapshots_are_read_and_never_written(cluster: &Cluster) {
     let back = cluster.file("snapshot");
     succeed(Command::new("nbdcopy").arg(uri(&daemon, "v1")).arg(&back));
     assert!(fs::read(&back).expect("nbdcopy has written it") == bytes, "the snapshot has changed");
-    // The owner of the lock makes a snapshot for whoever asks, with what was written before.
+    // The owner of the lock makes the snapshot on request, and includes all earlier writes.
     cluster.rbd(&["snap", "create", "rbd/snapped@after"]);
     end(daemon);
     assert!(exported(cluster, "rbd/snapped@after")[..8 << 20].iter().all(|byte| *byte == 1));
@@ -277,13 +277,14 @@ fn what_is_removed_under_a_reader_ends_in_errors(cluster: &Cluster) {
     let mut daemon = Daemon::start(&text, &["s", "c"]);
     let [snapshot, image, cache] = ["v0", "v1", "v2"].map(|name| uri(&daemon, name));
     [&snapshot, &image, &cache].iter().for_each(|uri| qemu_io_ok(uri, &["read 0 64k"]));
-    // By the time that `rbd` has removed it nobody is given the bytes of the living image.
+    // As soon as `rbd` has removed the snapshot, no client may read the living image's bytes
+    // instead.
     cluster.rbd(&["snap", "rm", "rbd/read@s"]);
     qemu_io_fails(&snapshot, "read 0 64k");
     qemu_io_fails(&cache, "read 4M 64k");
     wait_for_line(&daemon, "drive d0: rbd:rbd/read@s: the snapshot was removed");
     wait_for_line(&daemon, "drive d2: rbd:rbd/read@s: the snapshot was removed");
-    // An image that is watched cannot be removed, and one that grows or is flattened is read on.
+    // A watched image cannot be removed; one that grows or is flattened stays readable.
     let output = run(&mut cluster.rbd_command(&["rm", "rbd/read"]));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && said.contains("watchers"), "{said}");
@@ -311,7 +312,7 @@ fn an_image_that_was_shrunk_has_no_space_behind_its_end(cluster: &Cluster) {
     assert!(said.contains("Input/output error"), "{said}");
     qemu_io_ok(&uri, &["write -P 4 8M 64k", "read -P 4 8M 64k", "read -P 3 9M 3M", "flush"]);
     wait_for_line(&daemon, "drive d0: rbd:rbd/shrunk: the image was shrunk from 24m to 12m");
-    // Enlarged again, and said so.
+    // The image is enlarged again, and the volume is resized.
     cluster.rbd(&["resize", "--size", "24M", "rbd/shrunk"]);
     let mut resize = millrace();
     resize.current_dir(daemon.dir()).args(["ctl", "resize", "--connect", "unix:c", "v0"]);
@@ -352,7 +353,7 @@ fn a_sharer_that_was_never_let_write_has_lost_nothing(cluster: &Cluster) {
 }
 
 fn a_clean_stop_leaves_neither_lock_nor_watch(cluster: &Cluster) {
-    // As in a cluster whose settings nobody has changed.
+    // The timeout of a cluster with default settings.
     let set = |seconds| cluster.ceph(&["tell", "osd.0", "config", "set", TIMEOUT, seconds]);
     const TIMEOUT: &str = "osd_client_watch_timeout";
     set("30");

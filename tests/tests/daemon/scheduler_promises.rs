@@ -36,7 +36,7 @@ fn served(scheduler: &str, small: &str, bulk: &str) -> Daemon {
     Daemon::start(&config.concat(), &["s", "c"])
 }
 
-/// What a client's I/Os take in so many seconds beside another client, from shortest to longest.
+/// Completion times of a client's I/Os beside another client for `seconds`, in ascending order.
 fn times_beside(daemon: &Daemon, small: ClientIo, bulk: ClientIo, seconds: u64) -> Vec<Duration> {
     let (over, socket) = (AtomicBool::new(false), daemon.dir().join("s"));
     let mut times = beside_clients(&socket, &[("bulk", bulk)], || {

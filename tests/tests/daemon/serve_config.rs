@@ -303,7 +303,7 @@ fn two_signals_in_a_row_are_one_and_what_is_in_flight_is_answered() {
     let mut client = RawNbd::connect(&daemon.dir().join("s"), "v").unwrap();
     client.send(&request(READ, 7, 0, 4096)).unwrap();
     sleep(Duration::from_millis(200));
-    // What timeout(1) does: it signals the daemon and then its process group.
+    // timeout(1) signals the daemon and then its process group, so two signals arrive in a row.
     daemon.signal(libc::SIGTERM);
     sleep(Duration::from_millis(20));
     assert_eq!(daemon.terminate().code(), Some(0));

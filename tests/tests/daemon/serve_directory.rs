@@ -1,6 +1,6 @@
 //! `[[export]] directory = ...`: each file of a directory is an export, opened when a client asks.
 //!
-//! Clients are nbdinfo, qemu-img, qemu-io and raw NBD; what is open is looked at in `/proc`.
+//! Clients are nbdinfo, qemu-img, qemu-io and raw NBD; open files are checked in `/proc`.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -58,7 +58,7 @@ fn eventually(is_so: impl Fn() -> bool) -> bool {
     poll_within(Duration::from_secs(15), || is_so().then_some(())).is_some()
 }
 
-/// What qemu-img has the server say of an export.
+/// The server's error message for an export, as qemu-img prints it.
 fn refused(daemon: &Daemon, name: &str) -> String {
     let mut qemu = Command::new("qemu-img");
     let target = format!("nbd+unix:///{name}?socket=s");
@@ -299,7 +299,7 @@ fn names_that_could_be_files_of_a_directory_are_refused_at_once_and_live() {
         assert_eq!(status, Some(2), "{said}");
         assert!(said.contains(why) && said.contains("two.toml:"), "{said}");
     }
-    // A drive over the file that a client has, and one that is called like it.
+    // Adds a drive over a file that a client has open, and one with the name of such a file.
     let _client = connect(&daemon, "a").unwrap();
     let ctl = |args: &[&str]| {
         let mut command = millrace();
@@ -319,7 +319,7 @@ fn names_that_could_be_files_of_a_directory_are_refused_at_once_and_live() {
     assert_eq!(connect(&daemon, "a").unwrap().size_bytes(), MIB);
 }
 
-/// Whoever hangs up, or asks for a file that cannot be had, holds up nobody.
+/// Clients that hang up, or ask for a file that is not available, hold up nobody.
 #[test]
 fn clients_that_hang_up_or_wait_for_a_locked_file_hold_up_nobody() {
     let daemon = served("auto", "");
@@ -336,7 +336,7 @@ fn clients_that_hang_up_or_wait_for_a_locked_file_hold_up_nobody() {
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
 }
 
-/// A file that is being closed, or opened for somebody else, is waited for.
+/// A client waits for a file that is being closed, or opened for another client.
 #[test]
 fn clients_that_come_and_go_all_the_time_are_never_refused() {
     let daemon = served("auto", "files = { close-after = \"0\" }");
@@ -361,7 +361,7 @@ fn clients_that_come_and_go_all_the_time_are_never_refused() {
     });
 }
 
-/// The directory of a daemon is not opened before somebody asks for a file.
+/// The daemon opens no file of its directory before a client asks for one.
 #[test]
 fn a_directory_of_many_files_costs_nothing_until_somebody_asks() {
     let dir = tempdir();
@@ -376,7 +376,7 @@ fn a_directory_of_many_files_costs_nothing_until_somebody_asks() {
     assert_eq!(open_files(&daemon), [""; 0], "a list opens nothing");
 }
 
-/// How many exports a client is told of.
+/// Number of exports that the server lists.
 fn listed(socket: &Path) -> usize {
     const OPT_LIST: u32 = 3;
     const REP_SERVER: u32 = 2;

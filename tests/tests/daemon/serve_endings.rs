@@ -1,6 +1,6 @@
-//! How a daemon starts and ends where something is in the way: a start that waits is ended by a
-//! signal, a log that nobody reads stops nothing, a daemon that dies leaves a mark of caches that
-//! were dirty, sockets that nobody listens on are refused.
+//! Starts and ends of a daemon under obstacles: a start that waits is ended by a signal, a log that
+//! nobody reads blocks nothing, a killed daemon leaves marks of dirty caches, and sockets without a
+//! listener are refused.
 
 use std::fs::{self, File};
 use std::io::{PipeReader, Write};
@@ -81,12 +81,12 @@ fn a_pipe_in_place_of_a_disk_is_refused_at_once() {
     }
 }
 
-/// A pipe that is full as long as the reader is there, and that nobody reads.
+/// A full pipe that nobody reads; it stays full as long as the reader exists.
 fn full_pipe() -> (PipeReader, Stdio) {
     let (reader, writer) = std::io::pipe().unwrap();
     let mut filler = writer.try_clone().unwrap();
     std::thread::spawn(move || while filler.write_all(&[b'.'; 4096]).is_ok() {});
-    // It blocks when the pipe is full.
+    // The filler fills the pipe in this time.
     std::thread::sleep(Duration::from_millis(200));
     (reader, writer.into())
 }
@@ -118,7 +118,7 @@ fn a_log_that_nobody_reads_stops_neither_io_nor_the_end() {
     assert!(fs::read(&disk).unwrap()[..64 * 4096].iter().all(|byte| *byte == 7), "written out");
 }
 
-/// A volume under a cache that keeps what is dirty, with a folder of marks.
+/// A volume under a cache that keeps data dirty, with a folder for its marks.
 fn marked(specs: &[&str], volume: &str) -> String {
     serving::stripe("auto", specs)
         .replace("[[export]]", "[volume.cache]\nsize = \"4m\"\ndirty-age = \"1h\"\n[[export]]")

@@ -1,8 +1,8 @@
 //! `millrace serve disk.img`: files served at once, whole, and left as they are.
 //!
-//! Real clients ask the daemon. What a layout leaves out is said at the start, by `--check` and by
-//! `stat --json`; an image in a container of its own is served with a warning, and the line that is
-//! given serves the disk inside.
+//! Real clients use the daemon. Bytes that a layout cannot use are reported at the start, by
+//! `--check` and by `stat --json`. An image in a container format is served with a warning, whose
+//! command line serves the disk inside.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -29,7 +29,7 @@ fn with_file(name: &str, length: u64) -> TempDir {
     dir
 }
 
-/// What a command prints on standard output.
+/// A command's standard output.
 fn printed(command: &mut Command) -> String {
     let output = run(command);
     let error = String::from_utf8_lossy(&output.stderr);
@@ -42,7 +42,7 @@ fn size_of(uri: &str, dir: &Path) -> u64 {
     size.trim().parse().unwrap()
 }
 
-/// The volume's sizes in `millrace stat --json`: what it has, and what it leaves out.
+/// The volume's size, and the size that its layout leaves out, from `millrace stat --json`.
 fn sizes(dir: &Path) -> (u64, u64) {
     // The daemon's control socket is found in the folder.
     let line = printed(millrace().args(["stat", "--json"]).current_dir(dir));
@@ -180,7 +180,7 @@ fn an_image_in_a_container_is_served_with_a_warning_whose_line_works() {
         let is_warning = |line: &&str| line.contains(" WARN  millrace: drive it's: it's.");
         let warning = said.lines().find(is_warning).expect(&said);
         let line = warning.split('`').nth(1).expect(warning).to_owned();
-        // Where the line says, with a socket of the test's own.
+        // Runs the command line that the message recommends, with the test's own socket path.
         let socket = daemon.dir().join("q");
         let line = line.replace("/tmp/disk.sock", socket.to_str().unwrap());
         let dir = daemon.dir().to_owned();
@@ -200,7 +200,7 @@ fn an_image_in_a_container_is_served_with_a_warning_whose_line_works() {
 fn a_disk_that_qemu_has_is_refused_and_qemu_refuses_one_that_is_served() {
     require_clients!("qemu-io");
     let dir = with_file("disk.img", 1 << 20);
-    // It holds the image until its standard input ends.
+    // qemu-io holds the image until its standard input ends.
     let mut qemu = Command::new("qemu-io");
     qemu.args(["-f", "raw", "disk.img"]).current_dir(dir.path());
     let mut held = qemu.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();

@@ -1,6 +1,6 @@
-//! What the daemon costs: nothing while idle, and little memory under load.
+//! The daemon's cost: no CPU time while idle, and little memory under load.
 //!
-//! No client is needed: connections are plain sockets. Every test runs on each back end.
+//! No NBD client is needed: connections are plain sockets. Every test runs on each back end.
 
 use std::fs;
 use std::path::Path;
@@ -73,10 +73,10 @@ fn loaded_resident_kib(daemon: &Daemon) -> u64 {
     peak
 }
 
-/// Nothing may happen for 4 s. A tick is 10 ms of CPU time; one may be charged to whoever runs when
-/// the clock strikes, and on a busy machine one more.
+/// Checks that the daemon does nothing for 4 s. A tick is 10 ms of CPU time; one may be charged to
+/// any process that runs when the timer fires, and on a busy machine one more.
 fn stays_idle(daemon: &Daemon, when: &str) {
-    // What is under way, such as a connection that just ended, comes to its end first.
+    // Work under way, such as the end of a connection, is finished first.
     thread::sleep(Duration::from_millis(500));
     let (ticks, switches) = (daemon.cpu_ticks(), daemon.voluntary_switches());
     thread::sleep(IDLE);

@@ -1,6 +1,6 @@
-//! Hundreds of disks in one daemon: what an idle one costs, and that each serves when it is used.
+//! Hundreds of disks in one daemon: the cost of idle ones, and that each serves when it is used.
 //!
-//! Bounds are generous, and of descriptors and memory only: how long a start takes is measured
+//! Bounds are generous, and cover descriptors and memory only; the time of a start is measured
 //! elsewhere.
 
 use std::fmt::Write;

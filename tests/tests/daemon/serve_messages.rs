@@ -1,8 +1,8 @@
-//! What is said of wrong input: what is wrong, where, and what to do; and that nothing stays.
+//! Messages about wrong input: they say what is wrong, where, and what to do; and no file is left.
 //!
 //! A table of configurations, command lines and states of the file system, each run by the real
-//! binary, as a newcomer would. Every row ends with status 2, says what the row lists, promises
-//! nothing on standard output, and leaves the folder as it was.
+//! binary, as a newcomer would. Every row ends with status 2 and the messages that the row lists,
+//! prints nothing on standard output, and leaves the folder as it was.
 
 use std::fs;
 use std::io::Write;
@@ -20,21 +20,21 @@ const NULL: &str = "[[drive]]\nname = \"d0\"\nspec = \"null:size=1g\"\n\
                     [[volume]]\nname = \"v\"\ndrives = [\"d0\"]\n\
                     [[export]]\nvolume = \"v\"\nnbd = \"unix:s\"\n";
 
-/// What goes wrong.
+/// A configuration and folder that `serve` refuses.
 struct Case {
-    /// What of `NULL` is replaced by what, and what is added behind it.
+    /// A text in `NULL`, its replacement, and text appended to the configuration.
     config: (&'static str, &'static str, &'static str),
-    /// What is there before.
+    /// Prepares the folder.
     before: fn(&Path),
-    /// What must be said.
+    /// Texts that the messages must contain.
     said: &'static [&'static str],
-    /// What must not be said.
+    /// Texts that the messages must not contain.
     unsaid: &'static [&'static str],
 }
 
 const PLAIN: Case = Case { config: ("", "", ""), before: |_| {}, said: &[], unsaid: &[] };
 
-/// All that is in a folder, with its length.
+/// All paths in a folder and below, with their lengths.
 fn contents(dir: &Path) -> Vec<(PathBuf, u64)> {
     let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     let mut list: Vec<(PathBuf, u64)> = Vec::new();
@@ -54,7 +54,8 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Runs a command in a folder, and checks what every row has in common; what it said.
+/// Runs a command that must be refused in a folder. Checks what all rows share; returns the
+/// messages.
 fn refused(dir: &Path, command: &mut Command) -> String {
     let before = contents(dir);
     let output = run(command.current_dir(dir).stdin(Stdio::null()));
@@ -237,7 +238,8 @@ fn what_check_passes_can_be_served() {
     says(&stderr(&output), &["m.toml:3: error: ", "as in drive=(ram:size=1g)"]);
 }
 
-/// What `--check` says of a configuration that cannot start here; that it leaves all as it was.
+/// The messages of `--check` for a configuration that cannot start here. Checks that it changes no
+/// file.
 fn checked(dir: &Path, more: &[&str]) -> String {
     let before = contents(dir);
     let output = run(millrace().current_dir(dir).args(["serve", "m.toml", "--check"]).args(more));
@@ -386,7 +388,7 @@ fn a_virtual_machine_that_is_killed_is_no_warning() {
     let daemon = Daemon::start(&config, &["s"]);
     let gone = "INFO  millrace: export v: the virtual machine's process has ended\n";
     let said = poll_within(Duration::from_secs(20), || {
-        // GET_FEATURES of version 1, without payload, many times; nobody waits for the answers.
+        // Sends many GET_FEATURES messages of version 1, without payload, and reads no answer.
         let message = [1u32, 1, 0].map(u32::to_ne_bytes).concat();
         let mut frontend = UnixStream::connect(daemon.dir().join("s")).unwrap();
         let _ = frontend.write_all(&message.repeat(100));
@@ -412,12 +414,12 @@ fn a_file_that_cannot_be_made_long_enough_does_not_stay() {
     let dir = tempdir();
     let text = NULL.replace("null:size=1g", "file:path=d0,size=100t");
     fs::write(dir.path().join("m.toml"), text).unwrap();
-    // Whatever the file system takes: no file may be longer than 50 KiB.
+    // No file may be longer than 50 KiB, whatever file system is used.
     let script = "trap '' XFSZ; ulimit -f 100; exec \"$0\" serve m.toml";
     let binary = millrace().get_program().to_owned();
     let said = refused(dir.path(), Command::new("sh").args(["-c", script]).arg(binary));
     says(&said, &["m.toml:3: drive d0: d0: size=100t: more than its file system takes"]);
-    // Nor does the demo leave its folder, its files or its locks. What it says fits 512 bytes.
+    // The demo, too, leaves no folder, files or locks. Its messages fit into 512 bytes.
     let empty = tempdir();
     let script = "trap '' XFSZ; ulimit -f 1; exec \"$0\" serve";
     let binary = millrace().get_program().to_owned();
@@ -434,7 +436,7 @@ fn a_socket_that_cannot_be_is_blamed_on_its_flag() {
     let with = "choose another path with --nbd unix:PATH\n";
     says(&said, &[&format!("millrace: unix:d.sock: there is a folder; move it away, or {with}")]);
     fs::remove_dir(dir.path().join("d.sock")).unwrap();
-    // What is in the way is the socket that nobody has named.
+    // The socket in the way is the control socket, which the command line does not name.
     fs::write(dir.path().join("d.sock.control"), "precious").unwrap();
     let said = refused(dir.path(), millrace().args(["serve", "d.img"]));
     says(&said, &["millrace: control socket unix:d.sock.control: there is a file that is no"]);
@@ -443,7 +445,7 @@ fn a_socket_that_cannot_be_is_blamed_on_its_flag() {
 
 /// The daemon as a user to whom root's files are another's, in a folder where he may make nothing.
 fn unprivileged(dir: &Path) -> Option<Command> {
-    // The one that cargo built may lie where `nobody` cannot go.
+    // The user `nobody` may not reach the binary in cargo's folder, so copy it.
     let binary = dir.join("millrace");
     if !binary.exists() {
         fs::copy(millrace().get_program(), &binary).unwrap();
@@ -480,7 +482,7 @@ fn what_a_user_may_not_do_is_said_with_what_to_do() {
     let said = "this user may not write to it; change its mode, or serve it read-only: \
                 read-only=on, or `serve --read-only`";
     says(&stderr(&output), &[&format!("drive d: d.img: {said}"), &format!("unix:d.sock: {why}")]);
-    // So that a user who is not root may remove it.
+    // A user other than root must be able to remove the folder.
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
 }
 

@@ -1,6 +1,6 @@
-//! On which CPUs the daemon's threads may run: all of them, unless the configuration pins some.
+//! CPUs on which the daemon's threads may run: all of them, unless the configuration pins some.
 //!
-//! No client is needed: the kernel says it of each thread (`Cpus_allowed_list`).
+//! No client is needed: the kernel lists the CPUs of each thread (`Cpus_allowed_list`).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -34,7 +34,7 @@ fn numbers(list: &str) -> Vec<u32> {
     list.split(',').flat_map(range).collect()
 }
 
-/// By name, where each thread of the daemon may run.
+/// The allowed CPUs of each thread of the daemon, by name.
 fn threads(daemon: &Daemon) -> BTreeMap<String, String> {
     let tasks = fs::read_dir(format!("/proc/{}/task", daemon.pid())).expect("it runs");
     let thread = |task: std::io::Result<fs::DirEntry>| {

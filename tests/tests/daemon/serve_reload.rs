@@ -1,7 +1,7 @@
 //! `millrace ctl reload`: a running daemon takes another configuration, or goes on as before.
 //!
-//! Clients of exports that stay are fio and raw NBD; what is served is looked at with nbdinfo, with
-//! `stat --json`, and by the files that the daemon has open. Each test runs the real binary.
+//! Clients of exports that stay are fio and raw NBD. The result is checked with nbdinfo, with `stat
+//! --json`, and in the list of the daemon's open files. Each test runs the real binary.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -42,7 +42,7 @@ fn reload(daemon: &Daemon, args: &[&str]) -> Command {
     command
 }
 
-/// Has the daemon take this configuration; what is printed.
+/// Reloads the daemon with this configuration; returns the output.
 fn reload_to(daemon: &Daemon, config: &str) -> String {
     fs::write(daemon.dir().join("millrace.toml"), config).unwrap();
     succeed(&mut reload(daemon, &[]))
@@ -203,7 +203,7 @@ fn an_export_in_use_goes_only_when_its_clients_may_be_disconnected() {
     drop(guest);
     stays.write(0, &[9; 512]).unwrap();
     assert_eq!((open_images(&daemon), names(&daemon)[0].len()), (vec!["kept.img".into()], 1));
-    // The other one comes back, with what was written.
+    // The other volume comes back with its data.
     reload_to(&daemon, &both);
     assert_eq!(connect(&daemon, "other").read(0, 4096).unwrap(), [7; 4096]);
     assert_eq!(daemon.terminate().code(), Some(0), "{}", daemon.stderr());
@@ -281,7 +281,7 @@ fn a_stripe_with_workers_comes_beside_another_and_goes_before_it() {
     let mut client = connect(&daemon, "first");
     let data = pattern(1 << 20, 11);
     client.write(0, &data).unwrap();
-    // Workers of one thread serve drives of both volumes; one goes, the other goes on.
+    // A thread works for drives of both volumes; the volume `last` goes, `first` goes on.
     let said = reload_to(&daemon, &(server("auto") + &stripe("first")));
     assert!(said.contains("- drive last1\n"), "{said}");
     assert_eq!(open_images(&daemon), ["first0.img", "first1.img"]);
@@ -422,7 +422,7 @@ fn sections_come_and_go_one_by_one_and_are_saved() {
     refused("remove drive new", "there is no drive \"new\"");
     assert_eq!(open_images(&daemon), ["kept.img"]);
     assert_eq!(daemon.terminate().code(), Some(0), "{}", daemon.stderr());
-    // The copy serves what was there when it was saved.
+    // A daemon with the saved copy serves the configuration at the time of saving.
     let daemon_of_copy = Daemon::start(&saved.replace("=new.img", "=again.img"), &["s", "c"]);
     assert_eq!(names(&daemon_of_copy)[0], ["kept", "new"]);
 }

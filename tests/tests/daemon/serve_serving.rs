@@ -1,7 +1,7 @@
-//! Ways to serve the drives of a volume in the daemon: workers, or whichever is faster.
+//! Serving modes of a volume in the daemon: workers, or the faster of workers and inline.
 //!
 //! Four file drives in each mode, with watermarks so low that workers get nearly everything: fio
-//! writes and verifies, a raw load is stopped in the middle, and nothing moves while nobody asks.
+//! writes and verifies, a raw load is stopped in the middle, and an idle daemon does nothing.
 
 use std::process::Command;
 use std::thread;

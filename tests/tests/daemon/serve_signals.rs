@@ -1,6 +1,6 @@
-//! What signals do to a daemon, and what it logs: a closed terminal ends nothing, a request to stop
-//! flushes, and a failed I/O is told with its drive, sectors and operation, the last one, too. Time
-//! in which the daemon is stopped (SIGSTOP) counts towards no time limit.
+//! Signals to a daemon, and its log. A closed terminal ends nothing; a request to stop flushes;
+//! every failed I/O is logged with its drive, sectors and operation. Time for which the daemon is
+//! stopped (SIGSTOP) counts towards no time limit.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -37,7 +37,7 @@ fn a_hangup_and_a_signal_without_a_meaning_are_logged() {
         daemon.signal(signal);
         has_said(&daemon, said);
     }
-    // As if it had written to a pipe that nobody reads any more.
+    // SIGPIPE, as after a write to a pipe without a reader.
     daemon.signal(libc::SIGPIPE);
     assert_eq!(read(&mut client, 0), None);
     assert_eq!(daemon.try_wait(), None);
@@ -143,7 +143,7 @@ fn submit_each_kind(client: &mut Client) -> usize {
     kinds.len()
 }
 
-/// One drive whose requests have two seconds.
+/// Configuration of a drive with a request timeout of 2 s.
 fn two_seconds(backend: &str, spec: &str) -> String {
     serving::stripe(backend, &[spec]).replace("[[volume]]", "timeout = \"2s\"\n[[volume]]")
 }
@@ -192,7 +192,7 @@ fn a_drive_that_answers_nothing_is_timed_out_after_the_time_that_the_daemon_ran(
             let done = load::wait(&mut client, 1).unwrap().pop().unwrap();
             assert_eq!(done.errno, Some(Errno::Eio), "{backend}");
             let ran_s = start.elapsed().as_secs_f64() - pause_s as f64;
-            // A pause may count as two looks, of which there are eight.
+            // A pause may count as two of the eight looks of a timeout.
             assert!((1.5..3.5).contains(&ran_s), "{backend}: {ran_s} s beside {pause_s} s");
         }
     }
@@ -204,8 +204,8 @@ fn limits_of_ten_seconds_do_not_pass_while_the_daemon_is_paused() {
     let config = serving::stripe("auto", &[RAM]) + "control = \"unix:c\"\n";
     let mut serving = Daemon::start(&config, &["s", "c"]);
     let mut stopping = Daemon::start(&serving::stripe("auto", &[&slow]), &["s"]);
-    // A client in its handshake, one with half a request on the control socket, one that waits for
-    // its answer while the daemon stops.
+    // Three clients: one in its handshake, one with half a request on the control socket, and one
+    // that waits for its answer while the daemon stops.
     let mut greeted = RawNbd::greet(&serving.dir().join("s")).unwrap();
     let control = UnixStream::connect(serving.dir().join("c")).unwrap();
     let (mut control, mut line) = (BufReader::new(control), String::new());

@@ -7,8 +7,9 @@ use std::process::Command;
 
 use millrace_tests::{client, millrace, run, tempdir};
 
-/// systemd's measure, times ten: 0 is a service that can do nothing, 100 one that may do all. What
-/// is left are sockets, the host's network and files, and changing the owner of a socket.
+/// Limit of systemd's exposure level times ten: 0 for a service that can do nothing, 100 for one
+/// that may do everything. The rest comes from sockets, the host's network and files, and changes
+/// of a socket's owner.
 const EXPOSURE_MAX: &str = "20";
 
 #[test]

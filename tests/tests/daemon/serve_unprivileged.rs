@@ -1,10 +1,10 @@
-//! The daemon needs no privileges: another user, no capabilities, two places that it may write to;
-//! and no more threads than it says.
+//! The daemon runs without privileges: as another user, without capabilities, with two writable
+//! places, and with no more threads than it announces.
 //!
-//! What the unit docs/millrace.service asks for. Run by root, the daemon becomes `nobody` by
-//! setpriv; run by a user, it is that user, without privileges by itself. Files are laid out so
-//! that only the socket's folder and the drive's file are writable; huge pages are not in use.
-//! Limits on threads bind a user that nobody else is, which takes root.
+//! The unit docs/millrace.service relies on this. If root runs the tests, setpriv makes the daemon
+//! `nobody`; otherwise the daemon runs as the user, who has no privileges. Only the socket's folder
+//! and the drive's file are writable, and huge pages are not used. Limits on threads are tested
+//! only as root, since they need a user with no other processes.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -21,7 +21,7 @@ const MIB: u64 = 1 << 20;
 /// `nobody` and `nogroup`.
 const NOBODY: u32 = 65534;
 
-/// What is served; a key of the `[[export]]` a line.
+/// A configuration that ends within its `[[export]]` section, with a key a line.
 fn config(dir: &Path, backend: &str) -> String {
     let dir = dir.display();
     format!(
@@ -50,7 +50,7 @@ fn prepared() -> TempDir {
     fs::create_dir(&run).unwrap();
     fs::create_dir(&drives).unwrap();
     File::create(&disk).unwrap().set_len(64 * MIB).unwrap();
-    // The one that cargo built may lie where `nobody` cannot go.
+    // The user `nobody` may not reach the binary in cargo's folder, so copy it.
     fs::copy(millrace().get_program(), dir.path().join("millrace")).unwrap();
     set_mode(&run, 0o700);
     set_mode(&disk, 0o600);
@@ -139,13 +139,13 @@ fn the_daemon_serves_without_privileges_or_huge_pages() {
         for socket in ["run/nbd", "run/vm"] {
             assert!(!path.join(socket).exists(), "{backend}: {socket} is gone");
         }
-        // So that a user who is not root may remove it.
+        // A user other than root must be able to remove the folder.
         set_mode(&path.join("drives"), 0o755);
     }
 }
 
-/// Starts a daemon of user `user`, which no other test is and who may have `limit` processes and
-/// threads; none without the programs for that. It may refuse.
+/// Starts a daemon as `user`, whom no other test uses and who may have `limit` processes and
+/// threads. `None` without the programs for that; the error is a refusal to start.
 fn start_limited(
     user: u32,
     limit: usize,
@@ -165,7 +165,7 @@ fn start_limited(
     Some(Daemon::try_start(dir, &mut command, &["run/nbd"]))
 }
 
-/// One file drive over NBD with two threads.
+/// A configuration of a file drive over NBD with two threads.
 fn small_config(dir: &Path, backend: &str, keys: &str) -> String {
     let dir = dir.display();
     format!(

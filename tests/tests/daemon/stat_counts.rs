@@ -1,8 +1,8 @@
 //! `millrace stat`, the control socket and the metrics of a running daemon, from the outside.
 //!
-//! What a known load did is compared with what the views say of it: I/Os and bytes exactly. Hostile
-//! clients of the control socket must cost nobody else anything, and an idle daemon with somebody
-//! connected to it no CPU. Every test runs the real binary.
+//! The counts in every view are compared with a known load: I/Os and bytes exactly. Hostile clients
+//! of the control socket must not affect others, and an idle daemon with a control connection must
+//! use no CPU. Every test runs the real binary.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -33,8 +33,8 @@ const KINDS: [&str; 4] = ["read", "write", "discard", "flush"];
 /// I/Os of a load in the rows of the volume and of both drives.
 const LOAD_IOS: u64 = 39 + 2 * 22;
 
-/// What the test does to the volume: on each drive 10 writes and 7 reads of 4 KiB, the half of 3
-/// writes of 128 KiB, and 2 flushes. With this one it was done `times` times.
+/// Runs a known load: on each drive 10 writes and 7 reads of 4 KiB, half of 3 writes of 128 KiB,
+/// and 2 flushes. Then waits for the counts of `times` such loads.
 fn load(daemon: &Daemon, times: u64) {
     let mut raw = on_each_drive(daemon);
     for place in 1..4 {
@@ -58,7 +58,7 @@ fn ios(rows: &Value) -> u64 {
     rows.as_array().unwrap().iter().map(of).sum()
 }
 
-/// Checks rows of the load against what it did.
+/// Compares all rows with the load.
 fn check(rows: &Value) {
     let rows = rows.as_array().unwrap();
     let names: Vec<_> = rows.iter().map(|row| row["name"].as_str().unwrap()).collect();
@@ -66,7 +66,8 @@ fn check(rows: &Value) {
     rows.iter().for_each(check_row);
 }
 
-/// Checks one of them: the client's I/Os, or a drive's, on which each half of a write counts.
+/// Compares a row: the volume's counts the client's I/Os, a drive's counts each half of a long
+/// write.
 fn check_row(row: &Value) {
     let (drives, long, flushes) = if row["kind"] == "drive" { (1, 3, 2) } else { (2, 3, 2) };
     let counts = |kind: &str| (row[kind]["ios"].clone(), row[kind]["bytes"].clone());
@@ -124,14 +125,14 @@ fn a_later_report_has_exactly_what_came_since_the_one_before() {
     let mut next = || json(&lines.next().unwrap().unwrap());
     check(&next()["rows"]);
     load(&daemon, 2);
-    // The load may take longer than an interval: what came is the sum of the later reports.
+    // The load may take longer than an interval, so the later reports are added up.
     let (mut sum, mut reports) = (next()["rows"].take(), 1);
     while ios(&sum) < LOAD_IOS {
         assert!(start.elapsed() < Duration::from_secs(30), "{sum}");
         add(&mut sum, &next()["rows"]);
         reports += 1;
     }
-    // And one in which nothing comes.
+    // A report without any I/O follows.
     add(&mut sum, &next()["rows"]);
     check(&sum);
     let seconds = sum[0]["seconds"].as_f64().unwrap();

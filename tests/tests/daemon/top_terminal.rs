@@ -1,4 +1,4 @@
-//! `millrace top` on a terminal: what it draws, and that it gives the terminal back.
+//! `millrace top` on a terminal: its screen, and the terminal's state afterwards.
 
 use millrace_tests::raw_nbd::RawNbd;
 use millrace_tests::serving::pattern;
@@ -11,7 +11,7 @@ const CONFIG: &str = "[[drive]]\nname = \"left\"\nspec = \"ram:size=64m\"\n\
                       [[export]]\nvolume = \"tank\"\nnbd = \"unix:s\"\n\
                       [server]\ncontrol = \"unix:c\"\n";
 
-/// Another screen, on which a program may draw what it likes.
+/// Escape sequence that switches to the alternate screen.
 const ENTERED: &str = "\x1b[?1049h";
 /// The first one again.
 const LEFT: &str = "\x1b[?1049l";
@@ -24,7 +24,7 @@ fn top(daemon: &Daemon) -> Terminal {
     Terminal::run(&command)
 }
 
-/// Some of everything that it shows.
+/// Makes some I/O of every kind that `top` shows.
 fn load(daemon: &Daemon) {
     let mut raw = RawNbd::connect(&daemon.dir().join("s"), "tank").unwrap();
     for block in 0..200 {
@@ -57,7 +57,7 @@ fn q_ends_it_after_it_has_drawn_volumes_and_drives() {
         at = terminal.wait_for(text, at);
     }
     load(&daemon);
-    // The highest of the graph's bars: what was done is drawn.
+    // A full bar of the graph shows that the I/O is drawn.
     terminal.wait_for("\u{2588}", at);
     terminal.press("q");
     assert_eq!(terminal.wait().code(), Some(0), "{}", terminal.written());

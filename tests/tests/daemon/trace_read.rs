@@ -1,8 +1,8 @@
-//! `millrace trace` beside blkparse and btt: the same lines and digits, and what it says of bad
-//! files.
+//! `millrace trace` compared with blkparse and btt, line by line and digit by digit, and its errors
+//! for bad files.
 //!
-//! On files that a Linux 6.1 recorded with blktrace (`tests/data`: an NVMe drive with mq-deadline,
-//! a loop device, a stripe of device mapper on that drive), and on synthetic ones that are worse.
+//! The traces are files that Linux 6.1 recorded with blktrace (`tests/data`: an NVMe drive with
+//! mq-deadline, a loop device, a device-mapper stripe on that drive), and worse synthetic ones.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -60,7 +60,7 @@ fn json_has_the_spans_by_name() {
     assert_eq!(n("read") + n("write") + n("discard"), q2c["n"].as_u64().unwrap());
 }
 
-/// What a verb says of a trace that it cannot read.
+/// The error message of a verb for a trace that it cannot read.
 fn complaint(mut program: Command, dir: &Path, args: &[&str]) -> String {
     let output = run(program.arg("trace").args(args).current_dir(dir));
     assert_eq!(output.status.code(), Some(2), "{args:?}");

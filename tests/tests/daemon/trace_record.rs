@@ -57,7 +57,7 @@ fn blkparse_shows_who_waits_for_a_limit_and_for_how_long() {
     let (ours, theirs) = (shown(daemon.dir(), &["t"]), blkparse(daemon.dir(), &["t"]));
     assert!(ours == theirs, "{ours}\n{theirs}");
     agrees_with_btt(daemon.dir(), &["t"]);
-    // 10 ms each, but for the first two, and for what a busy machine is late with itself.
+    // Each wait takes 10 ms, except the first two and delays of a busy machine.
     let notes: Vec<&str> = ours.lines().filter(|line| line.contains("  m   N group ")).collect();
     let of = |what: &str| notes.iter().filter(|line| line.contains(what)).count();
     let (wait, go_on) = (of("group gold waits "), of("group gold goes on after "));
@@ -65,7 +65,7 @@ fn blkparse_shows_who_waits_for_a_limit_and_for_how_long() {
     assert!(notes.iter().all(|line| line.starts_with("240,0 ") && line.ends_with(" us: limit")));
 }
 
-/// Keeps so many reads of an export in flight until it has had so many answers.
+/// Keeps `depth` reads of an export in flight until it has had `answers` answers.
 fn keep_busy(daemon: &Daemon, export: &str, (depth, answers): (u64, u64)) {
     let mut client = RawNbd::connect(&daemon.dir().join("s"), export).unwrap();
     let read = |at: u64| request(READ, at, at % 4096 * 65_536, 4096);
@@ -79,7 +79,7 @@ fn keep_busy(daemon: &Daemon, export: &str, (depth, answers): (u64, u64)) {
     }
 }
 
-/// What a drive's scheduler notes while two clients are at work: text behind `m   N `.
+/// Messages of a drive's scheduler while two clients run: the text behind `m   N `.
 fn decisions(daemon: &Daemon, name: &str, clients: [(&str, (u64, u64)); 2]) -> Vec<String> {
     let child = begin(daemon, &format!("-o {name}"), name);
     scope(|scope| {
@@ -126,8 +126,8 @@ fn blkparse_shows_whom_a_scheduler_holds_why_and_how_much_it_lets_the_drive_have
     assert!(notes.len() < 2_000, "{} notes", notes.len());
 }
 
-/// When a drive's scheduler rests: one client has all that it wants at the drive, and what another
-/// one of priority idle asks for may not follow yet.
+/// Notes of a drive's scheduler about rests: one client has all its I/O at the drive, and the I/O
+/// of another client of priority idle may not follow yet.
 fn rests(daemon: &Daemon, name: &str) -> Vec<String> {
     let child = begin(daemon, &format!("-o {name}"), name);
     scope(|scope| {
@@ -153,7 +153,7 @@ fn blkparse_shows_when_a_scheduler_rests_and_for_how_long() {
         let of_rest = note.strip_suffix(" us: group rest held: priority");
         let time = of_rest.and_then(|note| note.split_once("rests ")).map(|(_, time)| time);
         let us: u64 = time.and_then(|time| time.parse().ok()).unwrap_or_else(|| panic!("{note}"));
-        // No longer than whatever is of priority idle may be kept from the drive.
+        // The rest is no longer than I/O of priority idle may be kept from the drive.
         assert!((1..=100_000).contains(&us) && note.starts_with("240,0 "), "{note}");
     }
 }
@@ -280,7 +280,7 @@ fn an_io_takes_the_steps_of_the_walk_in_its_order() {
         ['Q', 'A', 'G', 'P', 'U', 'I', 'D', 'C'].iter().all(|step| taken.contains(step)),
         "{lines}"
     );
-    // What happened later stands nowhere before what happened earlier.
+    // The walk must list a later step after every earlier one.
     for (earlier, later) in steps.iter().zip(&steps[1..]).filter(|(a, b)| a.0 < b.0) {
         let (first, last) = (places(earlier.1)[0], *places(later.1).last().unwrap());
         assert!(first <= last, "{} before {}: {walk:?}\n{lines}", earlier.1, later.1);

@@ -78,7 +78,7 @@ fn counted(report: &Value, export: &str, counter: &str) -> u64 {
     queues.map(|queue| queue[counter].as_u64().unwrap()).sum()
 }
 
-/// How long requests of a group waited for back pressure so far, in nanoseconds.
+/// Time that requests of a group waited for back pressure so far, in nanoseconds.
 fn back_pressure(report: &Value, group: &str) -> u64 {
     let groups = report["group_counts"].as_array().unwrap();
     let group = groups.iter().find(|one| one["name"] == group).unwrap();
@@ -94,7 +94,7 @@ fn a_limit_holds_for_a_virtual_disk_whose_rings_are_read_no_further_than_their_b
             (0..DEPTH).for_each(|slot| queue.submit(slot, read(slot)));
             queue.kick();
         }
-        // What was saved up goes first.
+        // The group's saved-up burst goes first.
         let mut done = go_on(&mut slow, Duration::from_millis(200));
         let before = daemon.cpu_ticks();
         let start = Instant::now();

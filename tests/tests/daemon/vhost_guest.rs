@@ -1,9 +1,9 @@
 //! A real guest with a volume as its disk, while an NBD client uses the same volume.
 //!
-//! One boot, and the steps one after the other: two queues, a file system, fio, discard, both
-//! protocols at once. They run against QEMU's own server if asked for
-//! (`cargo test -p millrace-tests --test daemon vhost_guest -- --ignored`): what fails there, too,
-//! is a mistake of the steps.
+//! The guest boots once and takes the steps one after the other: two queues, a file system, fio,
+//! discard, both protocols at once. On request the steps also run against QEMU's own server (`cargo
+//! test -p millrace-tests --test daemon vhost_guest -- --ignored`): a step that fails there, too,
+//! is wrong itself.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -28,7 +28,7 @@ const FIO: &str = "cd /tmp && fio --name=verify --filename=/dev/vda --ioengine=l
     --offset_increment=64m --verify=crc32c --verify_fatal=1 --do_verify=1 --serialize_overlap=1 \
     --cpus_allowed=0,1 --cpus_allowed_policy=split --fsync=64";
 
-/// Until told to stop, in the third quarter of the disk; returns how often.
+/// Writes and reads back in the third quarter of the disk until `done` is set; returns the rounds.
 fn writes_and_reads_back(nbd: &mut RawNbd, done: &AtomicBool) -> u64 {
     let mut round = 0;
     while !done.load(Ordering::Relaxed) {
@@ -67,7 +67,7 @@ impl Rig {
         let guest = &mut self.guest;
         guest.succeed("mkfs.ext4 -q /dev/vda && mount -t ext4 /dev/vda /mnt");
         guest.succeed("cp -a /usr/sbin /modules /bin/busybox /mnt && umount /mnt");
-        // Nothing may come from memory.
+        // The data must be read from the disk, not from memory.
         guest.succeed("echo 3 >/proc/sys/vm/drop_caches && mount -t ext4 -o ro /dev/vda /mnt");
         guest.succeed("diff -r /usr/sbin /mnt/sbin && diff -r /modules /mnt/modules");
         guest.succeed("cmp /bin/busybox /mnt/busybox && umount /mnt");
@@ -77,7 +77,8 @@ impl Rig {
         succeed(Command::new(e2fsck).arg("-fn").arg(self.dir.join("disk")));
     }
 
-    /// A job on each processor, so that both queues have work, and a client of NBD beside them.
+    /// Runs a job on each processor, so that both queues have work, and an NBD client at the same
+    /// time.
     fn verifies_what_fio_writes(&mut self) {
         let before = self.completed_by_queue();
         let mut nbd = self.nbd();
@@ -131,7 +132,7 @@ impl Rig {
         let fill = "dd if=/dev/urandom of=/dev/vda bs=1M seek=200 count=16 oflag=direct conv=fsync";
         self.guest.succeed(fill);
         let before = self.allocated();
-        // With its path: busybox has a command of this name that can less.
+        // busybox has a command of this name with fewer options, hence the path.
         self.guest.succeed("/usr/sbin/blkdiscard -o 200MiB -l 8MiB /dev/vda");
         self.guest.succeed("/usr/sbin/blkdiscard -z -o 208MiB -l 4MiB /dev/vda");
         let freed = before.saturating_sub(self.allocated());
@@ -159,7 +160,7 @@ impl Rig {
         }
     }
 
-    /// A read of 1 MiB into large pages is one request, whatever pieces it has to be cut into.
+    /// A read of 1 MiB into large pages is a single request, although it has several segments.
     fn makes_few_requests_of_large_reads(&mut self) {
         let limit = |name: &str| format!("/sys/block/vda/queue/{name}");
         let told = ["max_segment_size", "max_segments"].map(|name| self.guest.number(&limit(name)));
@@ -178,7 +179,8 @@ impl Rig {
         assert!((32..48).contains(&made), "{made} requests");
     }
 
-    /// Of `count` MiB at `start` MiB, as the guest reads them past its page cache.
+    /// Number of nonzero bytes in `count` MiB from `start` MiB on, read by the guest past its page
+    /// cache.
     fn nonzero_bytes(&mut self, start: u64, count: u64) -> u64 {
         let read = format!("dd if=/dev/vda iflag=direct bs=1M skip={start} count={count}");
         let said = self.guest.succeed(&format!("{read} 2>/dev/null | tr -d '\\0' | wc -c"));
@@ -186,10 +188,10 @@ impl Rig {
     }
 }
 
-/// What is tried, and how.
+/// Name of a step, and its function.
 type Step = (&'static str, fn(&mut Rig));
 
-/// All steps, on the server whose sockets and file are in `dir`.
+/// Runs all steps on the server whose sockets and file are in `dir`.
 fn works_as_a_disk(image: &Image, dir: &Path) -> Rig {
     let mut rig = Rig { guest: Guest::boot(image, &dir.join("vm")), dir: dir.to_owned() };
     let steps: [Step; 6] = [
@@ -228,7 +230,7 @@ fn a_guest_works_on_a_volume_while_nbd_clients_use_it_too() {
     File::create(dir.path().join("disk")).unwrap().set_len(DISK_BYTES).unwrap();
     let mut daemon = Daemon::start(&config(dir.path(), "auto"), &[]);
     let mut rig = works_as_a_disk(&image, dir.path());
-    // Else it would not send a flush. QEMU's own server says "write through".
+    // Otherwise the guest would send no flush. QEMU's own server reports "write through".
     assert_eq!(rig.guest.succeed("cat /sys/block/vda/queue/write_cache"), "write back\n");
 
     assert_eq!(rig.guest.succeed("cat /sys/block/vda/serial"), "v");

@@ -26,7 +26,7 @@ fn replugs(image: &Image, dir: &Path) {
         assert_eq!(guest.succeed("ls -1 /sys/block/vda/mq"), "0\n1\n");
         guest.succeed(FIO);
     }
-    // And the other way round: what is written after is there in the file.
+    // Data that the guest writes now must be in the file, too.
     guest.succeed("yes 'after it was plugged in' | head -c 1048576 >/tmp/lines");
     guest.succeed("dd if=/tmp/lines of=/dev/vda bs=64k seek=64 conv=fsync");
     guest.assert_no_complaints();

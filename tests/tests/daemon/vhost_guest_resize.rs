@@ -36,7 +36,7 @@ fn a_guest_sees_that_its_disk_has_grown_and_uses_what_is_new() {
     guest.succeed("diff -r /usr /mnt/usr && umount /mnt");
     guest.succeed("yes 'at the new end' | head -c 1048576 >/tmp/new");
     guest.succeed("dd if=/tmp/new of=/dev/vda bs=1M seek=191 conv=fsync");
-    // A connection that is made later is told of the new size.
+    // A later connection is told the new size.
     let mut nbd = RawNbd::connect(&dir.path().join("nbd"), "v").unwrap();
     assert_eq!(nbd.size_bytes(), 192 * MIB);
     let expected: Vec<u8> = b"at the new end\n".iter().copied().cycle().take(1 << 20).collect();

@@ -1,10 +1,10 @@
 //! A guest's disk whose daemon is killed under load, and comes back: the guest waits and goes on.
 //!
 //! fio writes and verifies by both queues while the daemon is killed three times, and in between
-//! stopped as for an upgrade. No request may be lost, or fail, or leave old data behind; those that
-//! were in flight are done by the next daemon. Each daemon has another back end and other threads.
-//! Writes that only the memory of a killed daemon had are lost, and the guest is told.
-//! A daemon that is stopped for longer than its drive's timeout fails nothing of a file system.
+//! stopped as for an upgrade. No request may be lost, fail, or leave old data behind; the next
+//! daemon repeats the requests in flight. Each daemon has another back end and other threads.
+//! Writes that only the memory of a killed daemon held are lost, and the guest is told. Stopping a
+//! daemon for longer than its drive's timeout fails no I/O of a file system.
 
 use std::fs::File;
 use std::path::Path;
@@ -16,7 +16,7 @@ use millrace_tests::raw_nbd::RawNbd;
 use millrace_tests::serving::backends;
 use millrace_tests::{Daemon, poll_within, tempdir};
 
-/// Both jobs keep writes and the reads that verify them in flight, until they are told to stop.
+/// Both jobs keep writes, and the reads that verify them, in flight until they are told to stop.
 const LOAD: &str = "cd /tmp; until test -e stop; do fio --name=load --filename=/dev/vda --ioengine=libaio --direct=1 \
     --rw=randwrite --bssplit=4k/60:16k/30:64k/10 --iodepth=16 --numjobs=2 --size=32m \
     --offset_increment=64m --verify=crc32c --verify_fatal=1 --verify_backlog=64 \
@@ -43,7 +43,7 @@ fn in_flight(guest: &mut Guest) -> [u64; 2] {
 
 /// Waits until requests are in flight that nobody answers.
 fn hangs(guest: &mut Guest) -> [u64; 2] {
-    // What was answered last, the guest sees in this time.
+    // The guest sees the last answers in this time.
     sleep(Duration::from_millis(300));
     let counts = poll_within(RECOVERY_LIMIT, || {
         // fio may be between two of its runs.
@@ -81,7 +81,7 @@ fn a_guest_under_load_outlives_three_kills_and_three_restarts_of_the_daemon() {
     File::create(dir.path().join("disk")).unwrap().set_len(256 << 20).unwrap();
     let mut daemon = start(dir.path(), 0);
     let mut guest = Guest::boot(&image, &dir.path().join("vm"));
-    // Nobody writes here again.
+    // Nothing writes to this area again.
     guest.succeed("yes 'as it was before' | head -c 8388608 >/tmp/before");
     guest.succeed("dd if=/tmp/before of=/dev/vda bs=1M seek=200 conv=fsync");
 
@@ -119,7 +119,7 @@ fn a_guest_under_load_outlives_three_kills_and_three_restarts_of_the_daemon() {
 /// A flush of the guest's disk, and nothing else.
 const FSYNC: &str = "dd if=/dev/zero of=/dev/vda bs=4096 count=0 conv=notrunc,fsync";
 
-/// One block of the guest's disk, by its first byte.
+/// The first byte of the guest's first disk block.
 fn block(guest: &mut Guest) -> String {
     guest.succeed("dd if=/dev/vda bs=4096 count=1 iflag=direct 2>/dev/null | head -c 1")
 }

@@ -1,5 +1,5 @@
-//! Tests of accounts: whatever is recorded in runs of equals comes to what a plain sum of each I/O
-//! has, stage by stage and tenant by tenant.
+//! Tests of accounts: statistics recorded for runs of equal I/Os must equal a plain sum over every
+//! I/O, by stage and by tenant.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -15,7 +15,7 @@ use crate::account::tenants::{TenantLedger, TenantSnapshot};
 use crate::bio::Bio;
 use crate::bio::group_id::GroupId;
 
-/// One bio of a request.
+/// A bio of a completed request.
 #[derive(Debug, Clone, Copy)]
 struct One {
     q_ns: u64,
@@ -27,18 +27,18 @@ fn tenant_of(tenant: u16) -> AccountKey {
     AccountKey { group: GroupId::DEFAULT, tenant }
 }
 
-/// What an account is told.
+/// An update of the ledger, applied both to it and to the model.
 #[derive(Debug, Clone)]
 enum Told {
     /// A request ended: its operation, G and I, D, C, and its bios.
     Request(Op, Option<(u64, u64)>, u64, u64, Vec<One>),
     /// A single bio of this thread ended, with D and C.
     Single(Op, One, u64, u64),
-    /// One was given up in a queue.
+    /// A bio was aborted while it waited in a queue.
     Aborted(Op, One, u64),
     Error(Op),
     Merge(Op),
-    /// A batch of so many requests went to the driver.
+    /// A batch of this many requests went to the driver.
     Batch(u32),
     Count(DiskCounter, u64),
 }
@@ -145,7 +145,8 @@ impl Model {
         let (q_ns, sectors) = (one.q_ns, u64::from(one.sectors));
         // Clocks of two CPUs may differ a little: no time is negative.
         let (queue, service) = (d_ns.saturating_sub(q_ns), c_ns.saturating_sub(d_ns));
-        // What waited in no queue got its request at once, and went to the driver from the plug.
+        // A bio that skipped the queues got its request at once and went to the driver from the
+        // plug.
         let (g, i) = waits.map_or((0, queue), |(g_ns, i_ns)| {
             let i = i_ns.saturating_sub(q_ns).min(queue);
             (g_ns.saturating_sub(q_ns).min(i), i)

@@ -110,7 +110,8 @@ mod tests {
         slot.tail = slot.as_ptr();
     }
 
-    /// What a request of both is, if there may be one: bios in sector order, sectors, segments.
+    /// The expected merge of two bios: its kind, the bios in sector order, its first sector and its
+    /// length. `None` if they are no neighbours or the limits forbid it.
     fn joined(last: Io, bio: Io, limits: &QueueLimits) -> Option<(MergeKind, [u64; 2], u64, u32)> {
         let (kind, order, start) = if last.sector + u64::from(last.nr) == bio.sector {
             (MergeKind::Back, [0, 1], last.sector)

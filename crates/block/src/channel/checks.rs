@@ -183,7 +183,8 @@ mod tests {
         checks
     }
 
-    /// What a checks lets through in one piece: usually, and while events are recorded.
+    /// Returns whether a 4 KiB read takes the short path, without recording and while events are
+    /// recorded.
     fn open(checks: &BioChecks) -> (bool, bool) {
         let bio = Bio::read(0, Buffer::new(4096));
         (checks.is_plain(&bio), checks.is_plain_to_record(&bio))

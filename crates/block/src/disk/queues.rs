@@ -245,7 +245,7 @@ mod tests {
             ((Core, Core), queues(AnyThread, 64), 11, (11, 11)),
             ((Node, One), queues(AnyThread, 64), 0, (2, 1)),
             ((One, Node), queues(AnyThread, 64), 0, (1, 2)),
-            // One for each thread that owns one.
+            // `OwnerOnly` queues: one for each of three threads, fewer if the spread allows fewer.
             ((Core, Core), queues(OwnerOnly, 64), 3, (8, 3)),
             ((Core, Node), queues(OwnerOnly, 64), 3, (8, 2)),
         ] {

@@ -256,10 +256,10 @@ mod tests {
         }
         let buckets = buckets.changed((&slow, &fast), now_ns);
         assert_eq!(buckets.ahead_ns(now_ns), 250_000, "a millisecond was paid ahead");
-        // What nobody used for 500 us is 1 ms at half the rate.
+        // 500 us that nobody used at 4000 IOPS are worth 2 ms at 1000 IOPS.
         let buckets = buckets.changed((&fast, &slow), now_ns + 750_000);
         assert_eq!(buckets.reserve(&slow, io, now_ns + 750_000), now_ns - 1_250_000);
-        // Open in between: nothing is known of what went through.
+        // Without a limit in between, nobody knows how much I/O went through.
         let buckets = buckets.changed((&slow, &LimitCosts::new(&GroupLimits::default())), now_ns);
         assert_eq!(buckets.ahead_ns(now_ns), 0);
     }
@@ -348,7 +348,7 @@ mod tests {
                 buckets = buckets.changed((&costs, &new), now_ns);
                 costs = new;
                 let end_ns = now_ns + pause_ns;
-                // One I/O at a time waits until its time has come, or until the limit is changed.
+                // A single I/O waits until it is due or until the limit changes.
                 loop {
                     let due_ns = buckets.reserve(&costs, io, now_ns);
                     if due_ns > end_ns {

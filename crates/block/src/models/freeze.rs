@@ -20,7 +20,7 @@ use crate::disk::{Disk, DiskConfig, Stack};
 use crate::queue::Spread;
 use crate::queue::driver::QueueKind;
 
-/// One thread reads while another freezes the disk, checks it, and unfreezes it.
+/// A thread reads while another freezes the disk, checks it, and unfreezes it.
 fn freeze(config: &DiskConfig<Checked>) {
     let (volume, notes) = volume(QueueKind::AnyThread, 1, config.clone());
     let theirs = Arc::clone(&volume);

@@ -64,7 +64,7 @@ fn no_two_ios_get_one_time_at_a_gate() {
     });
 }
 
-/// One thread sets a limit of the default group; another finds its copy of the table old.
+/// A thread sets a limit of the default group; another finds its copy of the table old.
 fn look_while_it_changes() {
     let groups = Groups::<Checked>::new();
     let mut view = GroupView::new();

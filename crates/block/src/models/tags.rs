@@ -35,7 +35,7 @@ fn use_tags(tags: &TagSet<Checked>, mut batch: TagBatch) {
     tags.give_rest(gather);
 }
 
-/// One thread for each number takes up to that many tags once.
+/// Threads, one for each entry of `wants`, each take up to that many tags once.
 fn take_and_give(depth: u32, wants: &'static [u32]) {
     let tags = Arc::new(TagSet::<Checked>::new(depth));
     let user = |want: u32| {

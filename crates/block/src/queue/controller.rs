@@ -238,8 +238,8 @@ mod tests {
         assert_eq!(apart.tags_in_use(), None);
     }
 
-    /// How many queues a drive of 4 queues of 8 tags has, the tags of the first one's set, in how
-    /// many sets, and what a queue may have in flight where that is less.
+    /// For a drive of 4 queues of 8 tags: queues, tags in the first queue's set, tag sets, and the
+    /// limit of I/Os in flight in a queue where that is below its tags.
     fn tags_of(
         scope: TagScope,
         controller: Option<(u32, Sharing)>,

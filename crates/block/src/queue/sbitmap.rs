@@ -213,11 +213,11 @@ mod tests {
         }
     }
 
-    /// What a map does, number by number.
+    /// A plain model of the bitmap: a set of numbers.
     struct Plain {
         taken: BTreeSet<u32>,
         depth: u32,
-        /// Numbers in a word.
+        /// Numbers in a word of the bitmap.
         width: u32,
     }
 

@@ -438,7 +438,8 @@ mod tests {
             Rig { choice: ServingChoice::new(), now_ns: 1, bios, in_flight }
         }
 
-        /// How many batches, this far apart, until it changes over.
+        /// Feeds batches `step_ns` apart until the choice switches to the other mode; returns how
+        /// many.
         fn batches(&mut self, step_ns: u64) -> u32 {
             let before = self.choice.workers;
             for batches in 1..100_000 {
@@ -453,12 +454,12 @@ mod tests {
 
     #[test]
     fn a_way_is_measured_for_eight_batches_four_rounds_and_a_millisecond_after_it_has_settled() {
-        // Four batches to settle, and eight.
+        // Four batches to settle, and eight to measure.
         assert_eq!(Rig::new(1, 1).batches(1_000_000), 4 + 8);
-        // What is in flight once to settle, and four times.
+        // Settling takes as many bios as are in flight; measuring takes four times as many.
         assert_eq!(Rig::new(1, 100).batches(1_000_000), 100 + 400);
         assert_eq!(Rig::new(25, 100).batches(1_000_000), 4 + 16);
-        // A millisecond.
+        // Measuring takes at least 1 ms.
         assert_eq!(Rig::new(1, 1).batches(10_000), 4 + 100);
         assert_eq!(Rig::new(1, 1).batches(10_001), 4 + 100);
         assert_eq!(Rig::new(1, 1).batches(9_999), 4 + 101);

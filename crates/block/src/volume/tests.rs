@@ -1,5 +1,5 @@
-//! Tests of volumes: where sectors lie, against a list of all of them, and what a volume says of
-//! itself.
+//! Tests of volumes: places of sectors, compared with a list of all of them, and the volume's
+//! properties and errors.
 
 extern crate std;
 
@@ -24,15 +24,15 @@ use crate::trace::tracer::TraceStamp;
 struct Map {
     limits: QueueLimits,
     sectors: Sector,
-    /// What is at each sector from the first on; behind that it says nothing.
+    /// State of each sector from sector 0 on; the state of later sectors is unknown.
     states: Vec<State>,
-    /// The most extents that it names at once.
+    /// The most extents that one answer names.
     most: usize,
-    /// Where it was asked for how many sectors.
+    /// Sector and length of every query for extents.
     asked: Arc<Mutex<Vec<(Sector, u64)>>>,
 }
 
-/// Whether a sector is a hole, and reads as zeroes.
+/// A sector's state: is it a hole, and does it read as zeroes?
 type State = (bool, bool);
 
 struct Idle;
@@ -110,7 +110,7 @@ struct Place {
     piece: u64,
 }
 
-/// Of each sector of a volume, one after another.
+/// The place of each sector of a volume, in order.
 fn places(layout: Layout, sizes: &[Sector], block: u64) -> Vec<Place> {
     let mut places = Vec::new();
     match layout {
@@ -200,7 +200,7 @@ proptest! {
         let (sector, nr) = (at as u64, range.len() as u32);
         let known = volume.range(sector, nr);
         for member in 0..volume.disks().len() as u16 {
-            // How far into the range each of the drive's sectors lies.
+            // Offsets in the range at which the drive's sectors lie.
             let offsets: Vec<usize> =
                 (0..range.len()).filter(|offset| range[*offset].member == member).collect();
             let part = volume.part(sector, nr, member);
@@ -244,7 +244,7 @@ proptest! {
             }
             of_drive.truncate(48);
             let map = Map { states: of_drive.clone(), most: at_once, ..map(48, 512) };
-            // Nobody knows that what a drive does not speak of is free.
+            // Sectors that a drive does not report are not known to be free.
             of_drive.resize(48, (false, false));
             states.push(of_drive);
             disk_of(map, DiskConfig::default())
@@ -308,7 +308,7 @@ fn capacity_is_whole_blocks_of_each_drive_or_whole_rows_of_the_smallest() {
     }
 }
 
-/// What is wrong with a volume, in the words of its error.
+/// The error of creating an invalid volume, as text.
 fn refusal(layout: Layout, disks: Vec<Arc<Disk<Native>>>) -> String {
     let error = Volume::new("vol", layout, disks).expect_err("makes no sense");
     assert_eq!(error.kind(), ErrorKind::InvalidSetting);

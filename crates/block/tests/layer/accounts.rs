@@ -1,7 +1,7 @@
-//! What the layer counts: stages that add up, queues, and tenants, on the drive made for tests.
+//! Statistics of disks and groups on `TestDrive`: stages that add up, queues, and tenants.
 //!
-//! By drive each part of a split bio counts, by tenant each bio once; nobody's work is counted as
-//! another's, whoever did it for them.
+//! A drive counts each part of a split bio, a tenant each bio once. I/O is charged to its own group
+//! and tenant, whichever thread carries it out.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -65,7 +65,8 @@ fn stages_add_up_and_what_waits_for_a_tag_waits_between_i_and_d() {
         let start_ns = Native::now();
         reads(&mut channel, 32, 0);
         channel.poll(|_| ());
-        // However long this thread was kept from its CPU, those that wait do so for longer.
+        // Hold the requests for much longer than this thread was kept from its CPU, so that waits
+        // stand out.
         let hold_ns = 4 * (Native::now() - start_ns) + 3_000_000;
         Native::spin_until(Native::now() + hold_ns, || false);
         knobs.held.store(false, Ordering::SeqCst);
@@ -73,9 +74,10 @@ fn stages_add_up_and_what_waits_for_a_tag_waits_between_i_and_d() {
         let stats = disk.stats();
         assert_adds_up(&stats, 32, &case);
         let read = &stats.ops[Op::Read as usize];
-        // Those that found a tag went straight to the drive; the others waited while it was held.
+        // The first four reads found a tag and went straight to the drive; the other 28 waited
+        // while it was held.
         let waited = if stack == Stack::Sq || serving == Serving::PerVolume {
-            // There the tag comes first.
+            // In these designs the tag is taken at G, so the wait lies between Q and G.
             read.q2g.clone()
         } else {
             read.i2d.clone()
@@ -101,9 +103,9 @@ fn what_waits_for_nothing_is_in_no_queue() {
     let read = &stats.ops[Op::Read as usize];
     assert_eq!((read.q2g.sum_ns(), read.i2d.sum_ns()), (0, 0));
     assert!(read.g2i.sum_ns() > 0);
-    // One batch of 20, in the bucket of 16 to 31.
+    // All 20 reads went out in one batch, counted in the bucket of 16 to 31.
     assert_eq!((stats.batches[4], stats.dispatches()), (1, 1));
-    // One more alone takes the way of a single one.
+    // A lone read is dispatched in a batch of its own.
     reads(&mut channel, 1, 0);
     drain(&mut channel);
     assert_eq!((disk.stats().batches[0], disk.stats().requests()), (1, 21));
@@ -122,7 +124,7 @@ fn what_the_drive_was_busy_for_waited() {
     assert!(disk.stats().ops[Op::Read as usize].i2d.sum_ns() > 0);
 }
 
-/// Each of them asks what the machine is like while it may use one CPU of it.
+/// Each thread reads the topology while it is pinned to a single CPU of the machine.
 #[test]
 fn threads_on_cpus_of_their_own_have_queues_of_their_own() {
     let cpus = Native::topology().cpus().to_vec();
@@ -159,7 +161,7 @@ fn channels_that_are_opened_on_one_cpu_have_queues_of_their_own_as_long_as_there
         let mut first: Vec<_> = cpus.iter().map(open).collect();
         let used = |disk: &Disk<Native>| disk.queue_stats().len();
         assert_eq!(used(&disk), cpus.len());
-        // One that is gone leaves its queue to the next.
+        // A channel that was dropped leaves its queue to the next one.
         let last = first.pop();
         drop(last);
         first.push(open(&cpus[0]));

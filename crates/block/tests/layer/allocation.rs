@@ -62,7 +62,8 @@ impl DriverQueue<Native> for Queue {
     fn commit_rqs(&mut self) {
         self.inner.commit_rqs();
     }
-    /// Answers every second time: a drive that always answers at once makes nobody wait.
+    /// Completes at every second poll only: a drive that always completes at once makes nothing
+    /// wait.
     fn poll(&mut self, batch: &mut CompletionBatch) {
         self.polls += 1;
         if self.polls.is_multiple_of(2) {
@@ -91,8 +92,9 @@ fn channel(drives: usize, stack: Stack, set: impl Fn(&mut TestDrive)) -> Channel
     Channel::open(&volume, ChannelConfig::default()).expect("its queues are served")
 }
 
-/// Keeps all of `bios` in flight until `ios` have completed, one behind the other on the volume's
-/// first `SECTORS` sectors with `gap` sectors between; without a gap, neighbours of one kind merge.
+/// Keeps all of `bios` in flight until `ios` have completed. Bios go to the volume's first
+/// `SECTORS` sectors in ascending order, `gap` sectors apart; without a gap, neighbours of one kind
+/// merge.
 fn turn(channel: &mut Channel<Native>, bios: &mut Vec<Bio>, ios: u64, gap: u64) {
     let (mut submitted, mut done) = (0, 0);
     while done < ios {
@@ -110,8 +112,8 @@ fn turn(channel: &mut Channel<Native>, bios: &mut Vec<Bio>, ios: u64, gap: u64) 
     }
 }
 
-/// Warms up, then lets `IOS` I/Os go round and fails if one of them called the allocator. Returns
-/// what the drives counted.
+/// Warms up, runs `IOS` I/Os, and fails if any of them called the allocator. Returns the drives'
+/// counts.
 fn assert_no_call(
     case: &str,
     mut channel: Channel<Native>,
@@ -131,7 +133,7 @@ fn assert_no_call(
     counts
 }
 
-/// Totals of the drives of a case, which show that it was the case it says.
+/// Counts of a case's drives, which show that the case took the intended path.
 #[derive(Debug, Default)]
 struct Counts {
     parts: u64,

@@ -1,8 +1,8 @@
-//! What an I/O is charged for on the simulated machine, which queues it takes there, and what of
-//! its locks is counted natively.
+//! Virtual CPU time charged for an I/O on the simulated machine, the queues that it takes there,
+//! and natively the counts of its locks.
 //!
-//! Runs the same few bios on one CPU with a stage that costs nothing and with one that costs a
-//! few microseconds; the difference of the virtual times says how often it was charged for.
+//! Runs the same few bios on one CPU with a stage that costs nothing and with one that costs a few
+//! microseconds; the difference of the virtual times says how often the stage was charged for.
 
 use std::sync::{Arc, Mutex};
 
@@ -61,7 +61,7 @@ impl DriverQueue<Simulated> for NullQueue {
     }
 }
 
-/// How a batch of bios is served.
+/// Settings under which a batch of bios is served.
 #[derive(Debug, Clone, Copy)]
 struct Design {
     stack: Stack,
@@ -126,7 +126,7 @@ fn elapsed_ns(model: &Model, design: Design, chunks: &[u64]) -> u64 {
     *result.lock().unwrap()
 }
 
-/// How often submission, insertion, dispatch, driver, completion and search are charged for.
+/// Number of charges for submission, insertion, dispatch, driver, completion and search.
 fn charges(design: Design, chunks: &[u64]) -> [u64; 6] {
     let with = |stage: Option<Stage>| {
         let mut model = Model::plain(1, 2);
@@ -154,7 +154,7 @@ fn each_stage_of_a_design_is_charged_once_for_each_io() {
     for software_queues in [Spread::Core, Spread::One] {
         for reads in [1, 2, 7] {
             for stamp in [Stamp::Batch, Stamp::Io] {
-                // Of every other chunk.
+                // The reads go to every other chunk.
                 let chunks: Vec<u64> = (0..reads).map(|n| n * 2).collect();
                 let design = |stack| Design { stack, stamp, software_queues, ..Design::USUAL };
                 let charged = |stack| charges(design(stack), &chunks);
@@ -177,8 +177,8 @@ fn the_single_queue_is_charged_for_each_bio_that_it_merges_in_its_plug() {
     assert_eq!(charges(design, &[0, 1, 4, 5, 8]), [5, 3, 3, 3, 3, 0]);
 }
 
-/// Longest time from Q to G of so many reads of `sq` that no other meets, each of which takes 10 us
-/// to submit.
+/// Longest time from Q to G of `reads` reads under `sq` without contention, each of which takes 10
+/// us to submit.
 fn longest_q2g_ns(stamp: Stamp, reads: u64) -> u64 {
     let longest_ns = Arc::new(Mutex::new(0));
     let result = Arc::clone(&longest_ns);
@@ -207,7 +207,7 @@ fn later_bios_of_a_batch_get_their_requests_later() {
     // The fourth comes behind the work for three.
     let each_ns = longest_q2g_ns(Stamp::Io, 4);
     assert!(is_about(each_ns, 30_000), "{each_ns}");
-    // A batch has one time, and what does not fit into its plug of sixteen another.
+    // A batch has one Q time. Bios that do not fit into its plug of sixteen have another.
     let batch_ns = longest_q2g_ns(Stamp::Batch, 16);
     assert!(batch_ns < 5_000, "{batch_ns}");
     let long_ns = longest_q2g_ns(Stamp::Batch, 20);
@@ -238,7 +238,7 @@ fn the_one_list_is_searched_for_each_bio_and_sorted_once() {
     assert_eq!(charges(design, &[])[..5], charges(Design::USUAL, &[])[..5]);
 }
 
-/// How often serve locks were entered since the meter began.
+/// Acquisitions of serve locks since the meter started.
 fn entered(meter: &LockMeter) -> u64 {
     let serve = |row: &&LockRow| row.name == "serve";
     meter.rows().iter().filter(serve).map(|row| row.counts.acquisitions).sum()
@@ -263,7 +263,7 @@ fn serve_locks_of_a_disk_count_from_when_it_is_told_until_nobody_asks() {
     assert!(entered(&meter) > 0);
 }
 
-/// Two drives that are told to count, and their worker, if they have one.
+/// Two drives whose locks are metered, and their worker if there is one.
 fn metered(worker: bool) -> (LockMeter, Channel<Native>, Worker<Native>) {
     let cpu = Native::topology().cpus()[0].id;
     let config = DiskConfig { worker: worker.then_some(cpu), ..DiskConfig::default() };
@@ -318,7 +318,7 @@ fn queues_of_cpus(software_queues: Spread, hardware_queues: Spread) -> Vec<u16> 
         for cpu in 0..4 {
             let volume = Arc::clone(&volume);
             let body = move || {
-                // A number says nothing where queues that anybody may run belong to CPUs.
+                // The thread's number has no effect on `AnyThread` queues, which are chosen by CPU.
                 let bell = Arc::new(Doorbell::new(<Simulated as Machine>::Parker::new()));
                 let thread = Some(IoThread { number: 5, owner: 6, bell, turn: None });
                 let config = ChannelConfig { thread, ..ChannelConfig::default() };

@@ -1,4 +1,4 @@
-//! Tags of controllers: how many there are, whose, and that nobody starves for them.
+//! Tags of controllers: their number, their owners, and no starvation.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -278,7 +278,7 @@ proptest! {
         });
         prop_assert_eq!(hba.tags_in_use(), Some(0));
         for (depth, knobs) in depths.iter().zip(&knobs) {
-            // Flushes use what is reserved.
+            // Flushes use the two reserved tags.
             prop_assert!(most(knobs) <= depth.min(&tags) + 2);
         }
     }

@@ -1,4 +1,4 @@
-//! Limits of groups at a channel: who waits there, who finds it full, and who is let go.
+//! Limits of groups at a channel: groups that wait, that find it full, and that are let go.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -56,11 +56,12 @@ fn a_group_that_waits_leaves_most_of_the_channel_to_others() {
         let config = if name == "free" { GroupConfig::new(name) } else { limited(name, 1) };
         rig.groups.open(config).unwrap()
     });
-    // One goes at once, and half as many may wait as there is room for.
+    // The first I/O goes at once; then three more may wait.
     let taken = (0..9).take_while(|number| rig.submit(slow, *number).is_ok()).count();
     assert_eq!((taken, rig.submit(slow, 9)), (4, Err(Reject::Full)));
     assert!(rig.channel.is_throttled(slow) && !rig.channel.is_throttled(other));
-    // Whoever comes later finds room, but half of the channel is for those who do not wait.
+    // Groups that come later still find room, but half of the channel is kept for groups that do
+    // not wait.
     let taken = (20..40).take_while(|number| rig.submit(other, *number).is_ok()).count();
     assert_eq!(taken, 3);
     let taken = (50..60).take_while(|number| rig.submit(more, *number).is_ok()).count();
@@ -141,7 +142,7 @@ fn a_group_gets_its_whole_rate_though_few_of_it_wait_at_a_time() {
         assert!(done <= 5100, "{done} in a second");
         done
     };
-    // Somebody else may have the processor for a part of one.
+    // Another process may use the processor for part of a second.
     assert!([0; 5].iter().any(|at| second(at) >= 4500), "not in one of five seconds");
 }
 

@@ -1,5 +1,5 @@
-//! What a worker is handed, on scripted drives: who is woken, what is counted as waiting, what
-//! reaches the drive and in which order, and who goes on with it when the worker goes.
+//! Workers on scripted drives: who is woken by a batch, how much counts as waiting, the requests
+//! that reach the drive and their order, and who serves them when the worker goes.
 
 use std::sync::Arc;
 use std::thread;
@@ -73,7 +73,7 @@ impl Rig {
         })
     }
 
-    /// What the first drive took so far, as chunks and how many.
+    /// Requests that the first drive took so far, as first chunk and number of chunks.
     fn took(&self) -> Vec<(u64, u32)> {
         let log = &self.drives[0].lock().log;
         let took = log.iter().filter_map(|asked| match asked {
@@ -162,7 +162,7 @@ fn a_small_batch_is_served_by_its_submitter_in_a_queue_of_its_own() {
 
 #[test]
 fn who_takes_what_the_worker_was_handed_and_leaves_some_of_it_wakes_the_worker() {
-    // One queue for both.
+    // Submitter and worker share one hardware queue.
     let mut rig = Rig::new(QueueKind::AnyThread, 1, 4);
     for round in 0..3 {
         assert!(rig.read(&[10, 20, 30, 40]));
@@ -174,12 +174,12 @@ fn who_takes_what_the_worker_was_handed_and_leaves_some_of_it_wakes_the_worker()
         assert!(!rig.worker.has_work(), "round {round}");
         assert_eq!(rig.ended(), 5, "round {round}");
     }
-    // What is answered at once is no work for anybody.
+    // Bios that the drive answers at once leave no work for the worker.
     rig.answer();
     assert!(rig.read(&[10, 20, 30, 40]));
     assert!(!rig.read(&[50]));
     assert_eq!(rig.ended(), 5);
-    // Nor is the submitter's own, which is sorted and merged all the same.
+    // Bios that the submitter dispatches itself leave none either; they are sorted and merged too.
     rig.worker.turn();
     rig.drives[0].lock().answers = 0;
     let before = rig.took().len();
@@ -262,7 +262,7 @@ fn a_worker_that_looks_for_more_before_it_sleeps_finds_it_at_once_and_hears_that
     let Rig { mut channel, mut worker, .. } = rig;
     let (stop, start_ns) = (Arc::new(<Native as Machine>::Word::new(0)), Native::now());
     let heard = Arc::clone(&stop);
-    // Longer than all of this may take.
+    // The worker spins for longer than the whole test may take.
     let serving = thread::spawn(move || worker.run(&heard, 20_000_000_000));
     for _ in 0..3 {
         (0..4).for_each(|n| channel.submit(Bio::read(n * 32, Buffer::new(512))).unwrap());
@@ -281,7 +281,8 @@ fn a_worker_with_nothing_to_do_sleeps_until_it_is_handed_something() {
     let stop = Arc::new(<Native as Machine>::Word::new(0));
     let heard = Arc::clone(&stop);
     let serving = thread::spawn(move || worker.run(&heard, 0));
-    // It may be awake now and then; by chance its bell is armed once, but not time after time.
+    // The worker may be awake at any one look and arm its bell by chance, but not five times in a
+    // row.
     let mut rung = 0;
     let sleeps = (0..500).any(|_| {
         thread::sleep(Duration::from_millis(2));

@@ -1,8 +1,8 @@
-//! What held I/Os of a group, by reason, as a volume says it.
+//! Reasons for which I/Os of a group were held, as a volume reports them.
 //!
-//! On the drive made for tests: it keeps requests until it is told to go on, or refuses some. Times
-//! are bounded from below only, by how long the test slept. What waits is looked at while it does,
-//! and after.
+//! `TestDrive` keeps requests until it is told to go on, or refuses some. Times are bounded from
+//! below only, by how long the test slept. The report is read while I/Os wait, and again
+//! afterwards.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -66,7 +66,7 @@ impl Rig {
     }
 }
 
-/// That most of the waiting was for this, and at least so long.
+/// Checks that I/O waited for at least `least`, and mostly for the reason `hold`.
 fn assert_mostly(held: WaitSnapshot, hold: WaitReason, least: Duration, kind: SchedulerKind) {
     let ns = held.ns[hold as usize];
     assert!(u128::from(ns) >= least.as_nanos(), "{kind:?}: {held:?}");
@@ -153,7 +153,7 @@ fn the_time_at_the_drive_is_known_of_a_group_with_a_target_alone_or_not() {
         let [(group, at_drive)] = &times[..] else { panic!("{kind:?}: {times:?}") };
         assert_eq!((*group, at_drive.count()), (rig.gold, 3));
         assert!(u128::from(at_drive.sum_ns()) >= SLEEP.as_nanos() * 3, "{at_drive:?}");
-        // What is over is not forgotten with the scheduler.
+        // Times of completed I/Os outlive the scheduler that measured them.
         volume.disks()[0].set_scheduler(SchedulerKind::None).unwrap();
         assert_eq!(found(), times);
     }
@@ -244,7 +244,7 @@ fn under_deadline_what_is_of_a_lower_priority_waits_for_what_is_of_a_higher_one(
     let bio = Bio::read(4000, Buffer::new(4096)).with_group(slow);
     rig.channel.submit(bio).unwrap();
     rig.channel.flush();
-    // One of gold ends, and the next of gold goes before the other group's.
+    // An I/O of gold completes, and gold's next goes before the other group's.
     rig.knobs.let_go.store(1, Ordering::SeqCst);
     rig.channel.wait(1, |done| assert!(done.status.is_ok()));
     std::thread::sleep(SLEEP);

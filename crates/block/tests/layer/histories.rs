@@ -1,9 +1,9 @@
-//! Random histories of three channels of a thread on one drive, compared with what the drive saw.
+//! Random histories of three channels of a thread on one drive, compared with the drive's log.
 //!
-//! Whatever the stack, the queues, the stamps, the scheduler and who listens: all that the drive
-//! has room for is with it, in the order of its coming unless it is sorted; every bio ends once,
-//! with the status of its request; every tag comes back; and statistics, failures and traces say
-//! just what the drive was asked.
+//! The following holds for every stack, queue layout, stamp, scheduler and listener. The drive gets
+//! all requests that it has room for, in the order of submission unless a scheduler sorts. Every
+//! bio ends once, with the status of its request. Every tag comes back. Statistics, failures and
+//! traces match the drive's log exactly.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -36,7 +36,7 @@ struct Setting {
     tags: TagScope,
     queues: u16,
     depth: u32,
-    /// Tags of a controller beyond those of the drive.
+    /// Tags that the drive's controller has beyond the drive's own.
     more_tags: Option<u32>,
     stamp: Stamp,
     listener: Listener,
@@ -44,7 +44,7 @@ struct Setting {
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// So many bios of an operation; each lies behind the one before, in front of it, or apart.
+    /// Submits this many bios; each lies behind the previous one, in front of it, or apart.
     Submit {
         channel: usize,
         op: Op,
@@ -55,7 +55,7 @@ enum Step {
     },
     Flush(usize),
     Poll(usize),
-    /// The drive may answer so many, with these errors first.
+    /// Allows the drive this many completions, the first with these errors.
     Answer {
         count: usize,
         errors: Vec<bool>,
@@ -83,7 +83,7 @@ impl Order {
         [Order::None, Order::Fifo, Order::Deadline, Order::Fair, Order::Latency];
 }
 
-/// First come, first served, as it is without a scheduler; counts what is in flight.
+/// A first-come, first-served scheduler, like none at all, that counts I/O in flight.
 struct Fifo {
     chains: VecDeque<BioChain<Native>>,
     picked: usize,
@@ -192,11 +192,11 @@ struct Submitted {
     op: Op,
     sector: u64,
     nr_sectors: u32,
-    /// How it ended.
+    /// `None` while the bio is in flight.
     status: Option<Status>,
 }
 
-/// The layer on a scripted drive, and what came of each bio.
+/// The layer on a scripted drive, and the outcome of each bio.
 struct Rig {
     drive: ScriptDrive,
     disk: Arc<Disk<Native>>,
@@ -207,19 +207,19 @@ struct Rig {
     bios: Vec<Submitted>,
     frozen: bool,
     quiesced: bool,
-    /// Some of it was sorted.
+    /// A scheduler that sorts was in use at some time.
     sorted: bool,
-    /// The scheduler holds I/O by how long the drive takes for what it has.
+    /// The scheduler limits the depth by the latency that it measures.
     bounds_depth: bool,
-    /// How many bios came before the disk was frozen last, and when all of this began.
+    /// Bios submitted before the last freeze, and the time at which the history began.
     before_freeze: usize,
     start_ns: u64,
-    /// A range of neighbours, of which the last bio is one.
+    /// The range of neighbours that ends with the last bio.
     range: (u64, u64),
 }
 
 impl Drop for Rig {
-    /// Channels would wait for what a broken layer never ends.
+    /// Channels would wait for I/O that a broken layer never ends.
     fn drop(&mut self) {
         if std::thread::panicking() {
             std::mem::forget(std::mem::take(&mut self.channels));
@@ -350,7 +350,7 @@ impl Rig {
         assert_eq!(in_flight as usize, open);
         let in_use = self.disk.tags_in_use() as usize;
         match self.setting.stack {
-            // There the tag is taken when a bio comes.
+            // Under `sq` a tag is taken when a bio is submitted.
             Stack::Sq => assert!(in_use >= inside + refused),
             Stack::Mq | Stack::Raw => assert_eq!(in_use, inside + refused),
         }
@@ -382,7 +382,7 @@ impl Rig {
         }
     }
 
-    /// What a frozen disk does not take, and one at rest does not hand over.
+    /// Checks that a frozen disk takes no new bio, and a quiesced one hands over no request.
     fn check_gates(&self, seen: usize) {
         for asked in &self.drive.lock().log[seen..] {
             if let Asked::Took(given) | Asked::Refused(given) = asked {
@@ -458,7 +458,7 @@ impl Rig {
         self.sorted |= matches!(order, Order::Deadline | Order::Latency);
     }
 
-    /// Lets everything end and compares what all of it came to.
+    /// Lets all I/O end and compares every total with the log.
     fn end(mut self) {
         [Step::Freeze(false), Step::Quiesce(false)].iter().for_each(|step| self.step(step));
         self.drive.lock().refusals.clear();
@@ -497,7 +497,7 @@ impl Rig {
         assert!(failures.last.iter().all(|failure| failure.status == Status::IoError));
     }
 
-    /// A queue that one channel uses alone gives the drive what came first first.
+    /// A queue that is used by one channel hands requests to the drive in the order of submission.
     fn check_order(&self, log: &[Asked]) {
         let took = log.iter().filter_map(|asked| match asked {
             Asked::Took(given) if given.op != Op::Flush => Some(*given),
@@ -552,7 +552,7 @@ impl Rig {
         }
     }
 
-    /// What is traced of requests is what the drive was asked, in that order.
+    /// The recorded events of requests must match the drive's log, in order.
     fn check_trace(&self, log: &[Asked]) {
         let all = |act: EventCode| -> Vec<(u64, u32, i32)> {
             let of = |given: &Given, error| (given.sector, given.nr_sectors << 9, error);

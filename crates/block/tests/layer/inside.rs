@@ -13,7 +13,7 @@ use millrace_block::{
 };
 use millrace_machine::{CpuId, Doorbell, Machine, Native, NativeParker, Parker, Topology};
 
-/// Keeps whoever polls the drive inside its queue for as long as it is closed.
+/// Keeps a thread that polls the drive inside its queue while closed.
 #[derive(Default)]
 struct Gate {
     closed: AtomicBool,
@@ -120,7 +120,7 @@ fn a_worker_that_was_kept_out_sleeps_for_ten_microseconds_at_most() {
     assert!(wake_ns.unwrap() <= Native::now() + 10_000);
     gate.closed.store(false, Ordering::SeqCst);
     inside.join().unwrap();
-    // Nobody is inside: now it looks again at once.
+    // No thread is inside the queue any more: now the worker looks again at once.
     assert!(worker.has_work());
     worker.turn();
     assert!(!worker.has_work());

@@ -1,8 +1,7 @@
-//! Several threads inside one hardware queue (`Inside::Each`), on this machine and the drive made
-//! for tests.
+//! Several threads inside one hardware queue (`Inside::Each`), on this machine and `TestDrive`.
 //!
-//! Which node a lane belongs to is this machine's own say; on one of a single node all lanes share
-//! the one software queue.
+//! The machine's topology decides to which node a lane belongs; on a machine with one node all
+//! lanes share one software queue.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -53,7 +52,7 @@ fn threads_in_lanes_of_one_software_queue_get_their_own_data_through_few_tags() 
                     let mut channel = open(disk, number);
                     let home = u64::from(number) * 1024;
                     for round in 0..100 {
-                        // Some are refused once and go back.
+                        // Some requests are refused once and go back.
                         knobs.busy.store(1, Ordering::SeqCst);
                         for n in 0..16 {
                             let data = pattern(8, (number << 4) as u8 ^ (round + n) as u8);
@@ -103,7 +102,7 @@ fn one_list_for_all_drives_keeps_nothing_back_for_a_drive_of_one_queue_with_lane
         for sector in [0, 8, 800] {
             channel.submit(Bio::read(sector, Buffer::new(4096))).unwrap();
         }
-        // A drive of several queues is given what is kept when the next request comes.
+        // On a drive of several queues, kept requests are dispatched with the next request.
         assert_eq!(knobs.given(Op::Read).len(), kept, "{spread:?}");
         channel.wait(3, |done| assert_eq!(done.status, Status::Ok));
     }

@@ -28,7 +28,7 @@ fn disk_with(drive: TestDrive, config: DiskConfig<Native>) -> (Arc<Disk<Native>>
     (Disk::new(Box::new(drive), config).expect("a valid drive"), knobs)
 }
 
-/// One whose requests time out soon.
+/// A disk whose requests time out after 40 ms.
 fn hasty_disk(drive: TestDrive, stack: Stack) -> (Arc<Disk<Native>>, Arc<Knobs>) {
     let config = DiskConfig { stack, timeout_ns: 40_000_000, ..DiskConfig::default() };
     disk_with(drive, config)
@@ -85,8 +85,8 @@ fn full_channel_gives_the_bio_back_and_takes_it_later() {
     assert_eq!(channel.wait(1, |_| ()), 1);
 }
 
-/// Requests of a drive that likes 128 KiB, and most in flight at once, for so many neighbours of so
-/// many sectors.
+/// Requests, and the most in flight at once, for `bios` neighbours of `sectors` sectors each on a
+/// drive that prefers 128 KiB.
 fn requests_for(bios: u64, sectors: u32) -> (u32, u32) {
     let mut drive = TestDrive::new(1 << 14);
     drive.limits.merge_sectors = 256;
@@ -128,7 +128,7 @@ fn bios_sent_off_again_have_one_go_however_soon_they_are_done() {
     (0..64).for_each(|_| channel.submit(Bio::read(4, Buffer::new(65_536))).expect("room"));
     let handed = channel.poll_again(|_, _| AfterCompletion::Submit);
     assert!((1..=65).contains(&handed), "{handed}");
-    // Nor does one that can never be served come back for ever.
+    // A bio that can never be served is not returned for ever either.
     let handed = channel.poll_again(|bio, _| {
         bio.set_sector(1 << 20);
         AfterCompletion::Submit
@@ -416,7 +416,7 @@ fn threads_on_one_hardware_queue_all_get_their_answers() {
     }
 }
 
-/// One step of a random history.
+/// A step of a random history.
 #[derive(Debug, Clone)]
 struct Step {
     op: Op,

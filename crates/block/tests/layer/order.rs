@@ -1,7 +1,7 @@
-//! What reaches the drives, and in which order, to the request.
+//! Requests that reach the drives, and their order.
 //!
-//! One journal takes what all drives of a volume are told to do and what is told of each bio, so
-//! that the order across drives is seen; what is to be there comes from a plain model or a table.
+//! A single journal records every trace event of all drives, so that the order across drives is
+//! seen. The expected order comes from a plain model or a table.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,7 @@ use proptest::prelude::*;
 
 const STACKS: [Stack; 3] = [Stack::Mq, Stack::Sq, Stack::Raw];
 
-/// What is told of all drives, as letter, drive and place.
+/// Trace events of all drives, as letter, drive and sector.
 #[derive(Default)]
 struct Journal(Mutex<Vec<(char, u16, Sector)>>);
 
@@ -55,7 +55,7 @@ fn rig(layout: Layout, drives: Vec<TestDrive>, config: ServingConfig, stack: Sta
     rig
 }
 
-/// One that nobody listens to.
+/// A rig whose drives have no trace sink.
 fn silent(
     layout: Layout,
     drives: Vec<TestDrive>,
@@ -128,7 +128,7 @@ fn the_one_list_goes_out_at_sixteen_requests_of_a_drive_by_drive_and_sector() {
         rig.read(chunk(3, 2, 60 - 2 * n));
         assert_eq!((rig.given(0), rig.given(1), rig.given(2)), (vec![], vec![], vec![]), "{n}");
     }
-    // Merged with what is far back in the list: no request more.
+    // This bio merges with one far back in the list, so there is no more request.
     rig.read(chunk(3, 1, 91));
     rig.read(chunk(3, 0, 69));
     rig.read(chunk(3, 2, 61));
@@ -203,7 +203,7 @@ fn what_is_split_for_the_one_list_is_split_at_chunks_and_never_merged() {
     assert_eq!(&bio.into_buffers()[0][..], &pattern(40, 9)[..]);
 }
 
-/// Requests of three bios of one drive, of which the last is a neighbour of the first.
+/// Number of requests for three bios of one drive, of which the last is a neighbour of the first.
 fn requests_of_three(rig: &mut Rig) -> u64 {
     let before = rig.volume.disks()[0].stats().requests();
     [0, 50, 1].into_iter().for_each(|n| rig.read(chunk(2, 0, n)));
@@ -218,8 +218,8 @@ fn a_channel_follows_its_volume_from_plugs_of_drives_to_one_list_and_back() {
         let mut rig = silent(STRIPE, drives(2), ServingConfig::default(), &config);
         let deadline_ns = Native::now() + 10_000_000_000;
         for _ in 0..2 {
-            // Only the one list finds the neighbour that did not come just before; what is plugged
-            // when the channel learns of a change goes the way that it began.
+            // Only the single list finds a neighbour that was not the previous bio. Plugged bios
+            // stay on the path they began with when the channel learns of a change.
             assert_eq!(requests_of_three(&mut rig), 3, "{stack:?}");
             assert!(rig.volume.switch_serving(Serving::PerVolume, deadline_ns));
             assert_eq!([(); 3].map(|()| requests_of_three(&mut rig)), [3, 2, 2], "{stack:?}");
@@ -339,7 +339,8 @@ fn only_memory_that_a_drive_may_still_write_is_kept_back_however_it_is_polled() 
         }
         assert_eq!(lost, [(1, Status::TimedOut, false)]);
         assert_eq!(rig.channel.quarantined_bios(), 1);
-        // The other drive answers: its memory is nobody's but the submitter's, an error or not.
+        // The other drive answers: its bio's memory goes back to the submitter at once, error or
+        // not.
         for (n, status) in [(2, Status::Ok), (3, Status::NoSpace)] {
             rig.knobs[1].fail(Op::Read, status);
             rig.channel.submit(Bio::read(8, Buffer::new(512)).with_user_data(n)).unwrap();
@@ -358,7 +359,7 @@ fn a_channel_that_is_gone_takes_its_place_in_the_lists_with_it() {
     for serving in [Serving::Inline, Serving::PerVolume] {
         let mut rig = silent(STRIPE, drives(2), ServingConfig::of(serving), &DiskConfig::default());
         rig.volume.disks()[0].freeze();
-        // Refused, and a part of one that is split.
+        // The frozen disk refuses these reads, and a part of the write, which is split.
         (0..3).for_each(|n| rig.read(chunk(2, 0, 3 * n)));
         rig.channel.submit(Bio::write(4, pattern(8, 9))).unwrap();
         rig.channel.poll(|_| ());
@@ -450,7 +451,7 @@ fn a_bio_of_many_parts_has_as_many_out_as_there_is_room_for() {
         // Parts are made drive by drive.
         let given = |at: usize| rig.knobs[at].given(Op::WriteZeroes).len();
         assert_eq!((given(0), given(1)), (room, 0), "{count} {depth}");
-        // With every slot in use, nobody has another's.
+        // With all slots in use, each bio still has a slot of its own.
         for n in 1..u64::from(depth) {
             channel.submit(Bio::write(chunk(count as u64, 1, n), pattern(8, n as u8))).unwrap();
         }
@@ -466,7 +467,7 @@ fn a_bio_of_many_parts_has_as_many_out_as_there_is_room_for() {
     }
 }
 
-/// What the drives are told for an operation with flags, by what they can do.
+/// Operations that a drive with these features gets for a bio, each with its FUA flag.
 fn expected(op: Op, flags: OpFlags, cache: bool, fua: bool) -> Vec<(Op, bool)> {
     let mut steps = Vec::new();
     let before = op == Op::Flush || flags.has(OpFlags::PREFLUSH);
@@ -521,13 +522,13 @@ fn flags_become_flushes_around_the_data_wherever_a_drive_needs_them() {
                 assert_eq!(split_up, op != Op::Flush && !(whole && as_it_is), "{case}");
                 for (at, knobs) in rig.knobs.iter().enumerate() {
                     let given = std::mem::take(&mut *knobs.given.lock().unwrap());
-                    // To a drive without a cache the flag says nothing.
+                    // Without a cache the FUA flag has no meaning.
                     let durable = |given: &Given| cache && given.flags.has(OpFlags::FUA);
                     let found: Vec<_> = given.iter().map(|one| (one.op, durable(one))).collect();
                     let mut steps = expected(op, flags, cache, fua);
                     steps.iter_mut().for_each(|step| step.1 &= cache);
                     if at == 0 && !split && op != Op::Flush {
-                        // Untouched: only what comes before concerns all.
+                        // A drive without data of this bio sees only the flush before the data.
                         steps.retain(|_| false);
                         if flags.has(OpFlags::PREFLUSH) && cache {
                             steps.push((Op::Flush, false));

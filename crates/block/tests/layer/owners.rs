@@ -1,8 +1,8 @@
-//! Queues that belong to threads, on the drive made for tests.
+//! Queues that belong to threads, on `TestDrive`.
 //!
-//! An owner-only queue is opened by its thread, serves it, and nobody else gets it. What others put
-//! before it is its owner's to serve, to look after while it is in flight, and to answer when it
-//! goes.
+//! A thread opens an owner-only queue and is the only one to serve it. The owner also serves
+//! requests that other threads put into the queue, watches their timeouts, and completes them when
+//! it goes.
 
 use std::sync::Arc;
 
@@ -57,7 +57,7 @@ fn a_channel_of_no_thread_is_refused_where_queues_belong_to_threads() {
     assert_eq!(refused.kind(), ErrorKind::NotSupported);
 }
 
-/// A disk of queues that belong to threads, on a scripted drive of so many.
+/// A disk whose queues belong to threads, on a scripted drive of `queues` queues.
 fn scripted(
     queues: u16,
     depth: u32,
@@ -259,7 +259,7 @@ fn a_busy_host_is_tried_again_in_a_millisecond_and_a_busy_device_when_it_answers
             let after_ns = Native::now();
             let wake_ns = channel.sleep_until().expect("a request is in flight");
             let soon = before_ns + 1_000_000..=after_ns + 1_000_000;
-            // The other time is that of the next look for what takes too long.
+            // The other possible time is that of the next look for timeouts.
             let is_soon = soon.contains(&wake_ns) || after_ns - before_ns > 100_000_000;
             assert!(is_soon || refusal == Dispatch::DeviceBusy, "{stack:?}");
             assert!(wake_ns > after_ns || refusal == Dispatch::HostBusy, "{stack:?}");
@@ -278,7 +278,8 @@ fn what_waits_in_a_queue_is_aborted_when_its_owner_goes_and_the_next_finds_it_em
         disk.claim(&thread_of(1, &mine.bell)).unwrap();
         let mut owner = channel_of(&disk, (0, 1), &mine.bell);
         let mut other = channel_of(&disk, (1, 2), &theirs.bell);
-        // A flush that was refused, one that waits for it, data behind them, and before the queue.
+        // The queue holds a flush that was refused, another that waits for it, and data behind
+        // both.
         drive.lock().refusals.extend([Dispatch::DeviceBusy; 9]);
         for _ in 0..2 {
             owner.submit(Bio::flush()).unwrap();
@@ -297,14 +298,15 @@ fn what_waits_in_a_queue_is_aborted_when_its_owner_goes_and_the_next_finds_it_em
                 *ended += 1;
             });
         }
-        // What the one queue has no request for is in its channel's plug.
+        // Under `sq`, bios for which the single queue had no request are still in their channel's
+        // plug.
         let expected = if stack == Stack::Sq { ended } else { [5, 3] };
         assert_eq!(ended, expected, "{stack:?}");
         assert!(ended[0] >= 2 && ended[1] >= 1, "{stack:?} {ended:?}");
         let failed: u64 = disk.stats().ops.iter().map(|op| op.errors).sum();
         assert_eq!(failed, ended.iter().sum::<u64>(), "{stack:?}");
         drive.lock().refusals.clear();
-        // Nobody offers again what was aborted.
+        // Aborted requests are not offered again.
         drive.lock().refused.clear();
         disk.claim(&thread_of(1, &mine.bell)).unwrap();
         drive.lock().answers = usize::MAX;

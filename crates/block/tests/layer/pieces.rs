@@ -1,7 +1,8 @@
-//! Long requests in pieces, on drives that groups share: what the drive sees, and what the client.
+//! Long requests in pieces, on drives that groups share: the drive's requests and the client's
+//! completions.
 //!
-//! The scheduler's first size of a piece is 64 KiB, and it is not changed before the drive has been
-//! watched for a while; a channel looks for another one ten times a second.
+//! A scheduler's first piece size is 64 KiB, and it changes only after the drive has been measured
+//! for a while. A channel looks for a new size ten times a second.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -54,7 +55,7 @@ fn taken(drive: &ScriptDrive) -> Vec<Given> {
     drive.lock().log.iter().filter_map(took).collect()
 }
 
-/// All that is done while the drive answers whatever it has.
+/// Lets the drive complete everything; returns the statuses of `count` bios.
 fn finish(channel: &mut Channel<Native>, drive: &ScriptDrive, count: usize) -> Vec<Status> {
     drive.lock().answers = usize::MAX;
     let mut done = Vec::new();
@@ -63,7 +64,7 @@ fn finish(channel: &mut Channel<Native>, drive: &ScriptDrive, count: usize) -> V
     done
 }
 
-/// Looks every millisecond or two for what takes too long, as whoever sleeps between I/Os does.
+/// Looks for timeouts every millisecond or two, like a thread that sleeps between I/Os.
 fn looks_until(channel: &mut Channel<Native>, mut met: impl FnMut(&mut Channel<Native>) -> bool) {
     let start = Instant::now();
     while !met(channel) {

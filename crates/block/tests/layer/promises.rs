@@ -1,8 +1,8 @@
-//! What the layer promises of flags, errors and memory, on the drive made for tests.
+//! Guarantees about flags, errors and memory, on `TestDrive`.
 //!
-//! A durable write stays durable and nothing else becomes so; an error reaches those whom it
-//! concerns, and no data are written after a flush that failed; memory is kept as long as a drive
-//! may write it, whoever's it is.
+//! A durable write stays durable, and no other write becomes so. An error reaches exactly the bios
+//! that it concerns, and nothing is written after a flush that failed. Memory is kept as long as a
+//! drive may write to it, whoever owns it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ use millrace_block::{
 use millrace_machine::{Machine, Native};
 
 const STACKS: [Stack; 3] = [Stack::Mq, Stack::Sq, Stack::Raw];
-/// Those that make one request of neighbours.
+/// Stacks that merge neighbours into one request.
 const MERGING: [Stack; 2] = [Stack::Mq, Stack::Sq];
 
 fn disk(drive: TestDrive, config: DiskConfig<Native>) -> (Arc<Disk<Native>>, Arc<Knobs>) {
@@ -196,7 +196,7 @@ fn each_bio_of_a_merged_request_counts_its_error_and_its_own_time() {
 
 #[test]
 fn memory_of_every_channel_in_a_request_is_kept_when_it_is_given_up() {
-    // Only the one request queue merges what came from two channels.
+    // Only the single queue of `sq` merges bios of two channels.
     let (disk, knobs) = disk(TestDrive::new(64), hasty(Stack::Sq));
     let volume = Volume::single(disk).unwrap();
     let (mut first, mut second) = (open(&volume), open(&volume));

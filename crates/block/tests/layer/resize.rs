@@ -1,4 +1,4 @@
-//! Growing volumes while they are used: what counts, what is refused, who learns of it and when.
+//! Growing volumes under I/O: the new size, refusals, and the order of notifications.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -70,7 +70,7 @@ fn what_is_behind_the_old_end_is_refused_before_and_served_after_on_every_stack_
             assert_eq!(refusal(&mut channel, read(128)), OUTSIDE);
             assert_eq!(refusal(&mut channel, read(124)), OUTSIDE);
             knobs.iter().for_each(|knobs| knobs.resize(128));
-            // Nobody has asked yet.
+            // The volume has not been resized yet.
             assert_eq!(refusal(&mut channel, read(128)), OUTSIDE);
             assert_eq!(grow(&volume), (128, 256));
             let mut late = open(&volume);
@@ -94,7 +94,7 @@ fn bios_behind_the_old_end_are_served_the_short_way_again_once_one_was_seen() {
     knobs[0].resize(128);
     grow(&volume);
     channel.submit(read(0)).unwrap();
-    // One that is sent off again has the gate of its own to pass.
+    // A bio that is resubmitted from its completion passes a check of its own.
     let sent = channel.poll_again(|bio, _| {
         bio.set_sector(120);
         AfterCompletion::Submit
@@ -121,7 +121,7 @@ fn the_smallest_drive_of_a_stripe_counts() {
     let needs: Vec<_> = resized.needs.iter().map(|d| (d.name.as_str(), d.has, d.needs)).collect();
     assert_eq!(needs, [("d2", 64, 72)], "a chunk of 8 sectors more");
     knobs[2].resize(1000);
-    // Whole chunks of what the second one had all the time.
+    // The second drive's 100 sectors, rounded down to whole chunks, limit the stripe.
     assert_eq!(grow(&volume), (192, 3 * 96));
     assert_eq!(grow(&volume), (288, 288));
 }
@@ -197,7 +197,7 @@ fn who_watches_hears_each_growth_once_until_the_watch_ends() {
     let watch = |name: &'static str| {
         let (heard, at) = (Arc::clone(&heard), Arc::downgrade(&volume));
         volume.watch_size(move |sectors| {
-            // The size is there already, and the one who grows it still has its turn.
+            // The new size is visible already, while the resize itself is still under way.
             let volume = at.upgrade().unwrap();
             assert_eq!(volume.capacity(), sectors);
             assert_eq!(volume.resize().unwrap_err().kind(), ErrorKind::Busy);
@@ -255,7 +255,8 @@ fn who_submits_all_the_while_sees_one_end_and_then_the_other() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Growths of any drive, against the sum or the smallest; what was written stays where it is.
+    /// Random growths of drives, compared with the sum or the smallest size; written data stay in
+    /// place.
     #[test]
     fn sizes_agree_with_a_plain_model_and_no_sector_moves(
         stripe in any::<bool>(),
@@ -315,7 +316,7 @@ fn a_volume_over_another_grows_with_that_one_and_names_its_drives() {
     let sizes = resized.drives.iter().map(|drive| (drive.name.as_str(), drive.old, drive.new));
     assert_eq!(sizes.collect::<Vec<_>>(), [("d0", 64, 64), ("d1", 64, 128)]);
     assert_eq!(run(&mut channel, read(184)).0, Status::Ok);
-    // What the one below refuses changes neither.
+    // A resize that the lower volume refuses changes neither volume.
     drives[0].resize(128);
     let (kind, text) = refused(&over);
     assert_eq!(kind, ErrorKind::InvalidSetting, "{text}");

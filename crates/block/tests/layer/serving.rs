@@ -1,8 +1,8 @@
-//! Workers and back pressure, on the drive made for tests.
+//! Workers and back pressure, on `TestDrive`.
 //!
-//! What a volume's submitters may rely on when others serve its drives: that they are let in again,
-//! that a worker which goes away leaves nothing behind, and that what waits stays bounded however
-//! much is submitted.
+//! Submitters of a volume whose drives are served by other threads are let in again after back
+//! pressure, lose nothing when a worker goes, and never make more I/O wait than the limit, however
+//! much they submit.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -98,14 +98,14 @@ fn what_a_worker_was_handed_is_served_by_the_submitters_when_it_goes() {
     assert_eq!(channel.wait(32, |done| assert!(done.status.is_ok())), 32);
 }
 
-/// A submitter that never waits of its own accord, and what it has seen.
+/// A submitter that never waits on its own, and the completions that it has seen.
 struct Flood {
     channel: Channel<Native>,
-    /// Bios that came back, to be sent again; so there are as many as were ever out at once.
+    /// Completed bios, for reuse; the total allocated is the most that were ever in flight.
     spare: Vec<Bio>,
     made: u32,
     sent: u64,
-    /// Whether each bio came back.
+    /// For each bio, by its user data: has it completed?
     back: Vec<bool>,
     most_waiting: u64,
 }
@@ -113,7 +113,7 @@ struct Flood {
 impl Flood {
     const DRIVES: usize = 4;
     const BIOS: u64 = 200_000;
-    /// More than the drives and the pressure points let in, so that those are the bound.
+    /// More than the drives and the pressure limits admit, so that those are the bound.
     const DEPTH: u32 = 4096;
 
     fn next(&mut self) -> Bio {
@@ -121,7 +121,7 @@ impl Flood {
             self.made += 1;
             Bio::read(0, Buffer::new(512))
         });
-        // All drives in turn, and no neighbours.
+        // Takes all drives in turn, with no neighbours.
         bio.set_sector(self.sent * 24 % (Flood::DRIVES as u64 * 4096));
         self.sent += 1;
         bio.with_user_data(self.sent - 1)
@@ -162,7 +162,7 @@ fn what_waits_and_what_a_channel_owns_stay_bounded_over_many_bios() {
     };
     let (volume, knobs) = stripe(Flood::DRIVES, serving);
     let bound = u64::from(serving.pressure_high + serving.plug_high) * Flood::DRIVES as u64;
-    // No drive answers at first: whatever is let in waits.
+    // The drives complete nothing at first, so all I/O that is let in waits.
     knobs.iter().for_each(|knobs| knobs.held.store(true, Ordering::SeqCst));
     let stop = Arc::new(<Native as Machine>::Word::new(0));
     let workers = (1..).zip(volume.disks().iter().cloned()).map(|(owner, disk)| {

@@ -1,8 +1,8 @@
 //! The layer on the simulated machine: every stack, on one CPU and on two sockets.
 //!
-//! A null drive, 512-byte reads, a submitter per CPU: as \[MQ\] measured. The numbers are of a
-//! machine that does not exist; what is asserted is what any machine of that kind must show, and
-//! that the same seed shows it again. `--nocapture` prints them.
+//! The workload is that of \[MQ\]: a null drive, 512-byte reads, and a submitter per CPU. The
+//! machine does not exist, so the tests assert only results that hold on any machine of its kind,
+//! and that the same seed gives the same result. `--nocapture` prints the numbers.
 
 use std::sync::{Arc, Mutex};
 
@@ -83,7 +83,7 @@ fn submitter(volume: &Arc<Volume<Simulated>>, run: Run, cpu: u32) {
     }
 }
 
-/// I/Os a second of virtual time, in thousands, and what the machine reports.
+/// Thousands of I/Os per second of virtual time, and the machine's report.
 fn kiops(run: Run) -> (u64, Report) {
     let simulation = Simulation::new(&Model::plain(2, 6), run.seed).expect("a valid model");
     let elapsed_ns = Arc::new(Mutex::new(0));

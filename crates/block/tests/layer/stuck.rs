@@ -1,5 +1,5 @@
-//! What must not be held up: by whoever went away with tags, by a drive that was busy, by another
-//! drive that answers nothing, or by a time limit too long to be added to a clock.
+//! I/O must not be held up by a thread that went away with tags, by a drive that was busy, by
+//! another drive that does not answer, or by a time limit too long to be added to a clock.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,7 +30,7 @@ fn start(channel: &mut Channel<Native>, bio: Bio) {
 fn the_longest_timeout_never_passes() {
     let drive = TestDrive::new(64);
     let knobs = Arc::clone(&drive.knobs);
-    // What `timeout = "18446744073s"` comes to.
+    // `timeout = "18446744073s"` of a configuration, in nanoseconds.
     let config = DiskConfig { timeout_ns: 18_446_744_073_000_000_000, ..DiskConfig::default() };
     let disk = Disk::new(Box::new(drive), config).unwrap();
     let mut channel =
@@ -114,7 +114,7 @@ fn what_a_busy_drive_refused_goes_out_with_the_completion_that_it_waited_for() {
         let volume = Volume::single(disk).unwrap();
         let mut channel = Channel::open(&volume, ChannelConfig::default()).unwrap();
         (0..2).for_each(|n| channel.submit(read(n * 24)).map_err(|r| r.reason).unwrap());
-        // Nobody else would try the second again: no completion is under way, no time is set.
+        // Nothing else would retry the second one: no completion is due, and no timer is set.
         channel.flush();
         assert_eq!(volume.disks()[0].stats().requests(), 2, "{stack:?}");
         assert_eq!(channel.poll(|done| assert_eq!(done.status, Status::Ok)), 2, "{stack:?}");
@@ -126,7 +126,7 @@ fn parts_for_a_drive_that_answers_nothing_leave_room_for_those_of_others() {
     let mut knobs = Vec::new();
     let mut disk = || {
         let mut drive = TestDrive::new(4096);
-        // So that one bio is more parts than a channel has room for.
+        // A bio then has more parts than a channel has room for.
         drive.limits.max_write_zeroes_sectors = 1;
         knobs.push(Arc::clone(&drive.knobs));
         Disk::new(Box::new(drive), DiskConfig::default()).unwrap()
@@ -169,7 +169,7 @@ fn timed(
     (disk, drive, channels)
 }
 
-/// A look at what takes too long, which a channel has at most once a millisecond.
+/// Looks for timeouts, which a channel does at most once a millisecond.
 fn look(channel: &mut Channel<Native>) {
     Native::spin_until(Native::now() + 1_100_000, || false);
     channel.tick();
@@ -293,7 +293,7 @@ fn flushes_that_joined_go_out_with_the_completion_that_they_waited_for() {
             (0..3).for_each(|_| start(channel, Bio::flush()));
             (0..reads).for_each(|n| channel.submit(read(n * 16)).map_err(|r| r.reason).unwrap());
             drive.lock().answers = 1;
-            // Whoever comes next finds it, be it to submit or to poll.
+            // The next call finds it, be it a submission or a poll.
             if reads > 0 {
                 channel.flush()
             } else {

@@ -1,5 +1,4 @@
-//! What is recorded of I/Os, on a drive made for tests: which events, in which order, with which
-//! letters, stamps and data.
+//! Trace events of I/Os on `TestDrive`: their order, letters, stamps and data.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -91,7 +90,7 @@ fn an_unplug_says_how_many_and_whether_its_owner_was_about_to_wait() {
     (0..2).for_each(|n| rig.submit(800 + n * 8));
     rig.channel.wait(1, |_| ());
     assert_eq!(unplugs(&rig), [(EventCode::UnplugTimer, 2)]);
-    // The next is as explicit as ever, and so is that of one who waits for nothing.
+    // The next unplug is explicit too, and so is that of a wait for no completion.
     rig.submit(0);
     rig.channel.flush();
     assert_eq!(unplugs(&rig), [(EventCode::Unplug, 1)]);
@@ -118,7 +117,7 @@ fn operations_and_flags_have_the_kernels_letters() {
     for (bio, expected) in [
         (Bio::read(8, Buffer::new(512)), vec!["R"]),
         (write(), vec!["W"]),
-        // Whoever asks for durability waits for it.
+        // A submitter that asks for durability waits for it.
         (write().with_flags(OpFlags::FUA), vec!["WFS"]),
         // The flush before is a request of its own, as in the kernel.
         (write().with_flags(both), vec!["FN", "WFS"]),
@@ -156,7 +155,7 @@ fn with_stamps_of_events_each_has_its_own_and_with_those_of_a_batch_they_are_sha
                     .filter(|e| e.sector == n * 8 && e.bytes > 0)
                     .map(|e| (e.time_ns, act(e).letters()))
                     .collect();
-                // As a file has them.
+                // Trace files are sorted by time.
                 mine.sort_by_key(|(time_ns, _)| *time_ns);
                 let order: String = mine.iter().map(|(_, letters)| *letters).collect();
                 assert_eq!(order, "QGIDC", "{stack:?} {stamp:?}");
@@ -207,8 +206,8 @@ fn a_driver_is_asked_at_issue_and_completion_and_its_data_are_recorded() {
     }
 }
 
-/// Letters, without those of the plug, of what happened to the I/O at a sector, with the time of
-/// each since the first.
+/// Letters of the events of the I/O at a sector, without those of plugs, each with the time since
+/// the first.
 fn story(events: &[TraceEntry], sector: u64) -> Vec<(&'static str, u64)> {
     let of_plug = |entry: &TraceEntry| {
         matches!(act(entry), EventCode::Plug | EventCode::Unplug | EventCode::UnplugTimer)
@@ -296,7 +295,7 @@ fn data_of_a_driver_is_empty_exactly_without_bytes_and_keeps_what_fits() {
     assert_eq!(DriverData::new(&long).bytes(), &long[1..]);
 }
 
-/// Keeps what it is told.
+/// Keeps all events.
 #[derive(Default)]
 struct Listener(Mutex<Vec<TraceEvent>>);
 
@@ -342,14 +341,15 @@ fn pair(stack: Stack, stamp: TraceStamp, serving: Serving) -> Pair {
 }
 
 impl Pair {
-    /// What the sink is told and what is recorded of these, submitted as one batch.
+    /// Events that the sink gets and entries that are recorded for these bios, submitted as one
+    /// batch.
     fn run(&mut self, bios: Vec<Bio>) -> (Vec<TraceEvent>, Vec<TraceEntry>) {
         bios.into_iter().for_each(|bio| self.rig.channel.submit(bio).expect("accepted"));
         while self.rig.channel.in_flight() > 0 {
             self.rig.channel.wait(1, |_| ());
         }
         let mut entries = self.rig.events();
-        // As a file has them.
+        // Trace files are sorted by time.
         entries.sort_by_key(|entry| entry.time_ns);
         (self.listener.take(), entries)
     }
@@ -472,7 +472,7 @@ fn a_merge_is_of_the_bio_that_came_and_what_follows_of_the_request() {
             let numbered = bios.into_iter().zip([1, 2]).map(|(bio, n)| bio.with_user_data(n));
             let (told, recorded) = pair.run(numbered.collect());
             let of = |number| told.iter().filter(move |event| event.user_data == number);
-            // Whoever is merged is told of with the request from then on.
+            // A merged bio shares the events of its request from then on.
             let steps = told_letters(of(2));
             assert_eq!(steps.matches(letter).count(), 1, "{way:?} {steps}");
             assert!(!told_letters(of(1)).contains(letter), "{way:?}");
@@ -532,7 +532,7 @@ fn what_was_plugged_before_anybody_recorded_is_recorded_as_if_somebody_had() {
     }
 }
 
-/// 65 us and more: longer than what one word says of I and D together.
+/// Waits of 65 us and more do not fit into the word that holds the times of I and D together.
 #[test]
 fn what_was_inserted_long_before_its_issue_has_its_own_time() {
     let drive = TestDrive { depth: 4, ..TestDrive::new(4096) };

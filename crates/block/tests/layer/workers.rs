@@ -1,7 +1,7 @@
-//! What goes to workers and what does not, to the bio, and what a worker says of itself.
+//! The bios that go to workers and those that do not, and a worker's reports on itself.
 //!
-//! Workers are turned by the tests' own thread, so that every step is seen: what waits, what the
-//! drives have been given, who has something to do and until when it may sleep.
+//! The test's own thread runs the workers' turns, so that every step is seen: the bios that wait,
+//! the requests that drives were given, which worker has work and until when it may sleep.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ fn place() -> DiskConfig<Native> {
     DiskConfig { worker: Some(Native::topology().cpus()[0].id), ..DiskConfig::default() }
 }
 
-/// A stripe of drives, the first few of which have a worker.
+/// A stripe of drives, of which the first `workers` have a worker.
 fn rig_of(
     drives: Vec<TestDrive>,
     workers: usize,
@@ -77,7 +77,7 @@ impl Rig {
         Bio::read((2 * n * drives + drive as u64) * CHUNK, Buffer::new(512))
     }
 
-    /// Submits so many to a drive.
+    /// Submits `bios` reads to a drive.
     fn submit(&mut self, drive: usize, bios: u64) {
         for n in 0..bios {
             let bio = self.read(drive, n);
@@ -98,7 +98,7 @@ impl Rig {
         self.workers.iter_mut().for_each(Worker::turn);
     }
 
-    /// How many are done.
+    /// Number of bios completed since the last call.
     fn poll(&mut self) -> usize {
         self.channel.poll(|done| assert_eq!(done.status, Status::Ok))
     }
@@ -297,7 +297,8 @@ fn a_worker_looks_once_after_whoever_served_its_queue_and_left_something_there()
     rig.submit(0, 8);
     rig.channel.flush();
     assert_eq!(rig.volume.waiting(), 8);
-    // Too small for the worker: its submitter takes along what it finds.
+    // The batch is too small for the worker; its submitter also dispatches the requests that it
+    // finds.
     rig.submit(0, 1);
     rig.channel.flush();
     assert_eq!((rig.volume.waiting(), rig.workers[0].has_work()), (0, true));
@@ -512,7 +513,8 @@ fn a_flush_that_waits_for_anothers_is_found_where_it_comes_back_to() {
             rig.turn();
         }
         assert_eq!(flushes(&rig), 2, "one on each drive; the others wait");
-        // The first ends; what it kept waiting goes to the drives, which hold that in turn.
+        // The first flush ends. The flushes that waited for it go to the drives, which hold them in
+        // turn.
         rig.knobs.iter().for_each(|knobs| knobs.let_go.store(1, Ordering::SeqCst));
         let mut one = 0;
         for _ in 0..20 {

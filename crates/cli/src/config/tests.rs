@@ -183,7 +183,7 @@ fn names_with_control_characters_are_refused_and_shown_escaped() {
     }
     let text = text.replacen("name = \"v\"", "name = \"v\\t\"", 1);
     assert_eq!(problems(&text), [format!("m.toml:8: name = \"v\\t\": \\t {said}")]);
-    // Nor does what is wrong otherwise bring any out.
+    // Other messages contain no raw control characters either.
     let found = problems(&whole("", "", "\"\\nready\" = 1\n"));
     assert!(found.len() == 1 && found[0].contains("unknown key \"\\nready\""), "{found:?}");
 }

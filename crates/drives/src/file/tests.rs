@@ -1,9 +1,9 @@
-//! What a file queue makes of results that a sound file system never gives: syncs that fail,
-//! transfers that stop anywhere, operations that end after the drive was given up.
+//! A file queue under results that a sound file system never gives: syncs that fail, transfers that
+//! stop anywhere, operations that end after the drive was abandoned.
 //!
-//! The drive, the queue, the ring and the file are the real ones. Between queue and ring stands
-//! `Scripted`, which notes each operation and may put another result in the place of the ring's, or
-//! keep it back. A file system that fails differs in nothing that the queue could see.
+//! Drive, queue, ring and file are the real ones. `Scripted` stands between queue and ring: it
+//! notes each operation, and may replace the ring's result or hold it back. To the queue this looks
+//! exactly like a file system that fails.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::HashMap;
@@ -46,14 +46,14 @@ impl Noted {
     }
 }
 
-/// The result that takes the place of the ring's; none: the ring's.
+/// Replaces the result of an operation; `None` keeps the ring's.
 type Verdict = fn(Noted) -> Option<i32>;
 
-/// What a test says, and what it sees.
+/// Behaviour set by a test, and the operations seen.
 #[derive(Default)]
 struct Script {
     verdict: Option<Verdict>,
-    /// Completions of these are kept back.
+    /// Completions of operations for which this returns true are held back.
     held: Option<fn(Noted) -> bool>,
     back: Vec<Completion>,
     ops: Vec<Noted>,
@@ -135,7 +135,8 @@ impl Rig {
     }
 
     fn with_timeout(timeout_ns: u64) -> Rig {
-        // Beside the test itself: /tmp may be of memory, where there is no direct I/O.
+        // The file lies beside the test binary: /tmp may be in memory, where direct I/O is
+        // impossible.
         let place = std::env::current_exe().unwrap();
         let dir = tempfile::tempdir_in(place.parent().unwrap()).unwrap();
         let (path, size_bytes) = (dir.path().join("d"), Some(1 << 20));
@@ -200,7 +201,7 @@ fn a_sync_that_fails_fails_its_flush_and_all_that_is_to_be_durable_after_it() {
     let mut rig = Rig::new();
     rig.judge(syncs_fail);
     assert_eq!(rig.run(Bio::flush()), Status::IoError);
-    // The system has told of the lost write once, and would let the next one pass.
+    // The kernel has reported the lost write once, so the next sync would succeed.
     rig.pardon();
     rig.ops();
     assert_eq!(rig.run(Bio::flush()), Status::IoError);
@@ -239,8 +240,8 @@ fn a_durable_write_that_fails_taints_the_drive_and_a_full_one_does_not() {
 #[test]
 fn a_flush_whose_report_went_to_another_one_fails_too() {
     let mut rig = Rig::new();
-    // The sync is done and found nothing; before the queue hears of it a durable write gets the
-    // report of what it missed.
+    // A sync has ended without an error. Before the queue sees that, a durable write gets the
+    // report of the lost write.
     rig.script.lock().unwrap().held = Some(|op| op == Noted::Sync);
     rig.judge(|op| matches!(op, Noted::Write(..)).then_some(-libc::EIO));
     rig.submit(Bio::flush().with_user_data(0));

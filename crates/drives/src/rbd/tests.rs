@@ -1,6 +1,5 @@
-//! What the Ceph drive makes of what librbd may say, over the table of `fake.rs`: the whole way
-//! from a channel to librbd's calls and back. For a real cluster see
-//! tests/tests/daemon/rbd_cluster.rs.
+//! The Ceph drive over a fake librbd, the table of `fake.rs`: the whole path from a channel to
+//! librbd's calls and back. For a real cluster see tests/tests/daemon/rbd_cluster.rs.
 #![allow(clippy::unwrap_used)]
 
 pub(super) mod fake;
@@ -60,7 +59,7 @@ impl Rig {
         self.channel.submit(bio).unwrap();
     }
 
-    /// Waits for one; its status and buffer.
+    /// Waits for one bio; returns its status and buffer.
     fn wait(&mut self) -> (Status, Option<Buffer>) {
         let mut last = None;
         self.channel.wait(1, |done| last = Some((done.status, done.bio.into_buffer())));
@@ -72,12 +71,12 @@ impl Rig {
         self.wait().0
     }
 
-    /// What the drive has to say.
+    /// The drive's messages since the last call.
     fn news(&self) -> Vec<String> {
         self.channel.volume().disks()[0].take_news()
     }
 
-    /// Waits for a look that nobody asks for, and what comes of it.
+    /// Waits for messages of a look at the image that the drive takes on its own.
     fn wait_for_news(&self) -> Vec<String> {
         let give_up = Instant::now() + Duration::from_secs(20);
         while Instant::now() < give_up {
@@ -396,7 +395,7 @@ fn a_reader_without_a_watch_cannot_hear_of_a_new_size_and_says_so() {
 fn all_fails(rig: &mut Rig) {
     rig.calls();
     assert_eq!(rig.run(read()), Status::Offline);
-    // Whoever has a lock may have written.
+    // A drive that holds the lock may have written, so its flush must fail.
     let is_locked = rig.fake.0.lock().unwrap().locks > 0;
     let flushed = if is_locked { Status::Offline } else { Status::Ok };
     assert_eq!(rig.run(Bio::flush()), flushed);
@@ -493,7 +492,7 @@ fn behind_the_end_of_an_image_that_was_shrunk_writes_find_no_space_and_reads_fai
     }
     let news = rig.news();
     assert!(news.len() == 1 && news[0].contains("shrunk from 16m to 8m"), "{news:?}");
-    // Enlarged again, and somebody says so.
+    // The image is enlarged again, and the volume is resized.
     rig.fake.change(|state| state.size_bytes = BYTES);
     assert_eq!(rig.run(straddling()), Status::NoSpace);
     rig.channel.volume().resize().unwrap();

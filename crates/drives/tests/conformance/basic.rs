@@ -1,4 +1,4 @@
-//! What every drive must do: keep bytes, refuse what is wrong, flush, discard, zero.
+//! Conformance of every drive: keep bytes, refuse invalid bios, flush, discard, zero.
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -231,7 +231,7 @@ fn file_that_is_in_use_is_refused_by_its_path_and_readers_share() {
     };
     let open = FileDriver::open(writer.clone()).unwrap();
     std::thread::scope(|scope| {
-        // At one time, since each of them tries for three seconds.
+        // Both try to open at the same time, since each tries for three seconds.
         for config in [&writer, &reader] {
             scope.spawn(|| assert_eq!(kind_of(config), ErrorKind::Busy));
         }

@@ -1,4 +1,4 @@
-//! Power cuts: what was flushed, or written with FUA, is there afterwards; the rest is old or new.
+//! Power cuts: flushed and FUA data survive, and every other sector holds an old or a new version.
 
 use millrace_block::{Bio, Buffer, OpFlags, Status};
 use millrace_drives::{Effect, FaultRule};
@@ -7,21 +7,22 @@ use crate::harness::{Dice, Kind, Plan, Rig, buffer_of, plans};
 
 const SECTORS: usize = 96;
 
-/// What one sector may hold, as numbers of writes in order; 0 is the empty drive.
+/// Versions that a sector may hold, as numbers of writes in order; 0 is the empty drive.
 #[derive(Clone)]
 struct History {
     versions: Vec<u64>,
-    /// How many of them are acknowledged.
+    /// Number of `versions` that are acknowledged.
     acknowledged: usize,
-    /// The first that may still be there after a crash.
+    /// Index of the oldest version that may still be there after a crash.
     oldest: usize,
 }
 
-/// One bio in flight.
+/// A bio in flight.
 enum Sent {
-    /// Covers sectors; durable when acknowledged, and flushes before if asked to.
+    /// A write. `fua`: durable when acknowledged. `covers`: with PREFLUSH, the acknowledged count
+    /// of each sector when it was issued.
     Write { first: usize, nr: usize, fua: bool, covers: Option<Vec<usize>> },
-    /// The acknowledged count of each sector when it was issued.
+    /// The acknowledged count of each sector when the flush was issued.
     Flush(Vec<usize>),
 }
 
@@ -90,8 +91,8 @@ impl Checker {
         }
     }
 
-    /// Notes what came back. What comes back after a cut may have failed, and a flush of before may
-    /// have run after it, when what it was to cover was gone already.
+    /// Records completions. Bios that complete after a cut may have failed, and a flush sent before
+    /// the cut may have run after it, when the data it was to cover were lost already.
     fn note(&mut self, rig: &mut Rig, was_cut: bool) {
         for done in std::mem::take(&mut rig.back) {
             let sent = self.sent[done.user_data as usize].take().expect("answered once");
@@ -117,7 +118,7 @@ impl Checker {
         }
     }
 
-    /// Reads everything after a cut; what is there is durable from now on.
+    /// Reads all sectors after a cut; the versions found are durable from now on.
     fn check(&mut self, rig: &mut Rig, cut: u64) {
         let data = rig.read(0, SECTORS * 512);
         for (at, piece) in data.chunks(512).enumerate() {
@@ -137,7 +138,7 @@ impl Checker {
 fn cut_power(plan: Plan, cuts: u64, seed: u64) -> u64 {
     let mut rig = Rig::new(&plan.stripe(2, 8));
     for fault in &rig.drives.faults {
-        // So that some bios are in flight at each cut.
+        // The delay keeps some bios in flight at each cut.
         let slow = FaultRule::always(Effect::Delay(30_000));
         fault.add_rule(slow.with_chance(millrace_drives::Chance::Rate(0.3)));
     }
@@ -155,7 +156,8 @@ fn cut_power(plan: Plan, cuts: u64, seed: u64) -> u64 {
         }
         rig.until("bios after the cut", |rig| rig.channel.in_flight() == 0);
         checker.note(&mut rig, true);
-        // What was still in the plug at the cut went out after it, and the next cut would lose it.
+        // Bios still in the plug at the cut went out after it; without this flush the next cut
+        // would lose them.
         rig.run_ok(Bio::flush());
         checker.check(&mut rig, cut);
     }

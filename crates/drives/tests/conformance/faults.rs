@@ -53,7 +53,7 @@ fn bad_sectors_of_one_drive_fail_only_the_bios_that_touch_them() {
             (Bio::flush(), Status::Ok),
         ];
         for (n, (bio, status)) in bios.into_iter().enumerate() {
-            // One after the other: merged bios share their request's fate.
+            // Bios are run one at a time, because merged bios share their request's fate.
             assert_eq!(rig.run(bio.with_user_data(n as u64)).status, status, "bio {n}");
         }
     }
@@ -124,7 +124,7 @@ fn owned_bio_on_a_stuck_drive_times_out_and_its_memory_is_kept_until_the_release
         assert_eq!((done[0].user_data, done[0].status), (7, Status::TimedOut));
         assert!(done.into_iter().next().unwrap().bio.into_buffer().is_none());
         assert_eq!(rig.channel.quarantined_bios(), 1);
-        // The rest of the drive goes on meanwhile.
+        // The other requests of the drive go on meanwhile.
         rig.write(64, &pattern(64, 512, 1));
         assert_eq!(rig.channel.quarantined_bios(), 1);
         fault.clear_rules();

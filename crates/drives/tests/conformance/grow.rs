@@ -17,7 +17,7 @@ fn set_len(path: &Path, size_bytes: u64) {
     OpenOptions::new().write(true).open(path).unwrap().set_len(size_bytes).unwrap();
 }
 
-/// A file drive of a MiB, whose spec says nothing of its size unless `fixed_bytes` does.
+/// A file drive of 1 MiB, whose spec gives no size unless `fixed_bytes` does.
 fn file(path: &Path, fixed_bytes: Option<u64>) -> FileDriver {
     let config = FileConfig { path: path.into(), size_bytes: fixed_bytes, ..FileConfig::default() };
     FileDriver::open(config).unwrap()
@@ -58,7 +58,7 @@ fn what_a_file_has_grown_by_is_written_and_read_on_a_channel_from_before() {
     let files = [Kind::File, Kind::FileThreads, Kind::FileBuffered, Kind::FileInline];
     let kinds = [files.as_slice(), &[Kind::FaultFile]].concat();
     for plan in plans(&kinds) {
-        // The file's own size counts, on whatever back end the rig has.
+        // The file's own size counts, on each back end.
         let mut rig = Rig::growing(&plan);
         let end = plan.size_bytes >> 9;
         rig.write(0, &pattern(0, 4096, 1));
@@ -67,7 +67,7 @@ fn what_a_file_has_grown_by_is_written_and_read_on_a_channel_from_before() {
         let data = pattern(end - 8, 16 << 9, 2);
         rig.write(end - 8, &data);
         assert_eq!(rig.read(end - 8, 16 << 9), data);
-        // Behind what was written there are zeroes, up to the new end.
+        // Beyond the old end there are zeroes up to the new end.
         assert_eq!(rig.read(end + 2040, 4096), [0; 4096]);
         assert_eq!(rig.read(0, 4096), pattern(0, 4096, 1));
         let extents = rig.drives.volume.extents(0, end + 2048, 100);
@@ -113,7 +113,7 @@ fn size_of_the_spec_keeps_a_file_drive_where_it_is() {
     assert_eq!(asked(&file(&path, None)), Ok(4096));
 }
 
-/// A drive of memory that says that it has grown.
+/// A RAM drive that reports a larger size.
 struct Grown(RamDriver);
 
 impl Driver<Native> for Grown {

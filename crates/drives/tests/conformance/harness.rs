@@ -39,7 +39,7 @@ pub enum Kind {
     FaultFile,
     FaultVolatile,
     FaultVolatileWithoutFua,
-    /// On a server in this process.
+    /// An NBD drive on a server in this process.
     Nbd,
 }
 
@@ -59,7 +59,7 @@ pub const KEEPERS: [Kind; 10] = [
 pub const STACKS: [Stack; 3] = [Stack::Mq, Stack::Sq, Stack::Raw];
 pub const BACKENDS: [Backend; 2] = [Backend::Uring, Backend::Epoll];
 
-/// What a rig is made of.
+/// Settings of a rig.
 #[derive(Clone)]
 pub struct Plan {
     pub kind: Kind,
@@ -113,7 +113,7 @@ pub fn plans(kinds: &[Kind]) -> impl Iterator<Item = Plan> {
     )
 }
 
-/// Does `body` on each of them, on those of one kind at one time: for tests that mostly wait.
+/// Runs `body` on each plan, those of one kind at the same time: for tests that mostly wait.
 pub fn side_by_side(kinds: &[Kind], body: impl Fn(Plan) + Sync) {
     for kind in kinds {
         std::thread::scope(|scope| {
@@ -248,7 +248,7 @@ fn driver(
     Box::new(fault)
 }
 
-/// A fast one with all that the model has: a buffer, links, jitter.
+/// A fast modelled drive with every feature of the model: a buffer, links, jitter.
 fn model(plan: &Plan, contents: ModelContents) -> ModelDriver {
     let timing = ModelTiming {
         units: 8,
@@ -285,7 +285,7 @@ impl Rig {
         Rig::of(Arc::new(Drives::new(plan)), plan.backend, 0)
     }
 
-    /// One whose files may grow.
+    /// A rig whose files may grow.
     pub fn growing(plan: &Plan) -> Rig {
         Rig::new(&Plan { may_grow: true, ..plan.clone() })
     }
@@ -304,12 +304,12 @@ impl Rig {
         }
     }
 
-    /// Why a bio is rejected.
+    /// The reason for which a bio is rejected.
     pub fn rejection(&mut self, bio: Bio) -> Reject {
         self.channel.submit(bio).expect_err("the bio is wrong").reason
     }
 
-    /// One round: polls, and turns the reactor for at most `nap_ns`.
+    /// Polls once; if no bio completed, turns the reactor for at most `nap_ns`.
     pub fn step(&mut self, nap_ns: u64) {
         self.channel.tick();
         let back = &mut self.back;
@@ -322,7 +322,7 @@ impl Rig {
         self.ctx.turn(Some(until_ns), || channel.has_work()).unwrap();
     }
 
-    /// Steps until `done` says so.
+    /// Steps until `done` returns true.
     pub fn until(&mut self, what: &str, mut done: impl FnMut(&Rig) -> bool) {
         let deadline_ns = Native::now() + PATIENCE_NS;
         while !done(self) {
@@ -331,7 +331,7 @@ impl Rig {
         }
     }
 
-    /// The completions of all that was submitted.
+    /// Waits for all bios; returns their completions.
     pub fn drain(&mut self) -> Vec<Completion> {
         self.until("all bios", |rig| rig.channel.in_flight() == 0);
         std::mem::take(&mut self.back)

@@ -1,4 +1,4 @@
-//! What drives say of their holes: never more than a read would find, or a read that may fail.
+//! Holes that drives report: no hole where a read would find data or might fail.
 
 use std::sync::Arc;
 
@@ -77,7 +77,7 @@ fn drive_with_a_fault_shows_no_holes_so_that_reads_meet_it() {
         assert_eq!(seen(), [true, false, false], "dead");
         fault.revive();
         assert_eq!(seen(), [true; 3]);
-        // Whatever it matches, and whatever it does.
+        // A rule of any kind has this effect, whichever reads it matches.
         fault.add_rule(FaultRule::always(Effect::Delay(1)).on(Op::Read).within(9..10));
         assert_eq!(seen(), [true, false, false], "late");
         fault.clear_rules();

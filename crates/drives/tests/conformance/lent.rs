@@ -1,4 +1,4 @@
-//! Memory that is lent to drives: what is read and written there goes through registered memory.
+//! Memory that is lent to drives: reads and writes there go through registered buffers.
 
 use std::sync::Arc;
 

@@ -39,7 +39,7 @@ fn backends() -> impl Iterator<Item = Backend> {
     BACKENDS.into_iter().filter(|backend| *backend == Backend::Epoll || has_uring())
 }
 
-/// What the drive has had to say.
+/// The drive's messages since the last call.
 fn news(rig: &Rig) -> String {
     rig.drives.volume.disks()[0].take_news().join("\n")
 }
@@ -131,7 +131,7 @@ fn opening_says_what_is_wrong_with_a_server() {
 #[test]
 fn a_request_without_an_answer_times_out_and_its_memory_stays_as_it_is() {
     for backend in backends() {
-        // Reads that the server answers when nobody waits for them any more.
+        // The server answers reads that have timed out already.
         let server = Server::new(SIZE, ALL, &[Act::Silent(0), Act::Silent(0)]);
         server.state.data.lock().unwrap().fill(7);
         let driver = NbdDriver::open(config(&server)).unwrap();
@@ -169,10 +169,11 @@ fn a_server_that_reads_nothing_makes_writes_time_out() {
 fn a_write_that_is_answered_before_it_was_sent_is_sent_again() {
     let server = Server::new(SIZE, ALL, &[Act::Early(0)]);
     let mut rig = rig(&server, Backend::Epoll);
-    // Longer than what a socket takes, so that the send is under way when the answer comes.
+    // The write is longer than the socket's buffer, so that its send is under way when the answer
+    // comes.
     let data = pattern(0, 1 << 20, 3);
     let written = rig.run(Bio::write(0, buffer_of(&data)));
-    // The server has answered, and that counts; what it did with the data is its affair.
+    // The server's answer counts, whatever it did with the data.
     assert_eq!(written.status, Status::Ok);
     assert_eq!(rig.run(Bio::flush()).status, Status::Ok);
     assert!(server.sessions() >= 2);
@@ -267,7 +268,7 @@ fn of_several_connections_each_line_names_its_own_and_only_what_is_sent_again_co
     let server = Server::new(SIZE, ALL, &script);
     let config = NbdConfig { connections: Some(3), ..config(&server) };
     let mut rig = rig_of(NbdDriver::open(config).unwrap(), Backend::Epoll, 30_000_000_000);
-    // Each connection takes one of the first three.
+    // The first three reads go to one connection each.
     (0..3).for_each(|place| rig.submit(Bio::read(place * 1024, Buffer::new(4096))));
     assert!(rig.drain().iter().all(|done| done.status == Status::Ok));
     let mut said = String::new();
@@ -333,7 +334,7 @@ fn a_request_that_its_server_dies_of_fails_when_the_time_is_over_and_others_go_o
     assert!(said.contains("accepts connections but answers no request"), "{said}");
     server.state.script.lock().unwrap().clear();
     std::thread::sleep(Duration::from_millis(1000));
-    // One of the forty may have been waiting still.
+    // A connection that loses its request may still have been waiting to be accepted.
     let status = rig.run(Bio::flush()).status;
     assert!([Status::Ok, Status::Offline].contains(&status));
     std::thread::sleep(Duration::from_millis(1000));
@@ -369,7 +370,7 @@ fn an_export_that_has_become_smaller_or_poorer_is_dead() {
         let said = news(&rig);
         assert!(said.contains(expected) && said.contains("fails all I/O"), "{said}");
         assert_eq!(rig.run(Bio::read(0, Buffer::new(4096))).status, Status::Offline);
-        // Whatever the export is later.
+        // The drive stays offline, however the export changes later.
         server.state.data.lock().unwrap().resize(2 * SIZE as usize, 0);
         *server.state.flags.lock().unwrap() = ALL;
         let refused = rig.drives.volume.resize().unwrap_err().to_string();

@@ -1,5 +1,5 @@
-//! The NBD drive on a server that is started anew: with room for fewer connections or more, under
-//! another name, without what it had answered; and the stop of a daemon while it is gone.
+//! The NBD drive over restarts of its server: with room for fewer or more connections, with the
+//! export renamed, and without unflushed writes; and the stop of a daemon while the server is gone.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
@@ -40,7 +40,7 @@ fn backends() -> impl Iterator<Item = Backend> {
     BACKENDS.into_iter().filter(|backend| *backend == Backend::Epoll || has_uring())
 }
 
-/// Stops the server and starts it with room for so many connections; 0: for any number.
+/// Restarts the server with room for `limit` connections; 0 for any number.
 fn restart(server: &Server, limit: usize) {
     server.state.closed.store(true, Ordering::SeqCst);
     server.hang_up();
@@ -120,7 +120,7 @@ fn threads_without_a_connection_send_by_those_that_have_one() {
     }
 }
 
-/// One connection at a time, as a flush covers no other one; several where it does again.
+/// Without MULTI_CONN a flush covers only its own connection, so the drive uses one connection.
 #[test]
 fn an_export_that_loses_multi_conn_has_one_connection_until_it_has_that_again() {
     for backend in backends() {
@@ -287,8 +287,8 @@ fn a_refusal_is_said_at_the_first_try() {
     assert_eq!(disk(&drives).failures().trouble, None);
 }
 
-/// Writes, restarts the server, and returns the outcome of two flushes, or of two writes with FUA.
-/// One that fails is explained, once, and as long as no later one has succeeded.
+/// Writes, restarts the server, and returns the statuses of two flushes, or of two writes with FUA.
+/// Each failure, and nothing else, must be explained once in the drive's messages.
 fn restarted(config: NbdConfig, server: &Server, (flushes, fua): (bool, bool)) -> [Status; 2] {
     let drives = drives_of(config, 0);
     let mut rig = Rig::of(Arc::clone(&drives), Backend::Epoll, 0);

@@ -1,7 +1,7 @@
-//! An NBD server in this process that keeps its data in memory, and misbehaves as it is told.
+//! An NBD server in this process that keeps its data in memory, and misbehaves on request.
 //!
-//! Each connection takes the next act of a script; without one it is honest. The negotiation is the
-//! protocol crate's, so a client may have any style of replies.
+//! Each connection takes the next fault of a script; without one it is honest. The negotiation is
+//! the protocol crate's, so a client may use any style of replies.
 
 use std::collections::{HashSet, VecDeque};
 use std::io::{Read, Write};
@@ -19,15 +19,15 @@ use millrace_nbd::{
 };
 use tempfile::TempDir;
 
-/// What a connection does with its `n`-th request, counted from 0, or at another moment.
+/// Behaviour of a connection: its fault and, for most, the number of the request (from 0) it hits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
     Honest,
-    /// Hangs up before a word.
+    /// Hangs up without a greeting.
     NoGreeting,
-    /// Says what no NBD server says.
+    /// Greets with bytes that no NBD server sends.
     Babble,
-    /// Hangs up after the greeting, or when so many bytes of the negotiation are answered.
+    /// Hangs up after the greeting, or after answering this many bytes of the negotiation.
     HangUpAfterBytes(usize),
     /// Carries it out and hangs up instead of answering.
     LoseAnswer(usize),
@@ -66,7 +66,7 @@ pub struct State {
     pub sessions: AtomicUsize,
     pub flushes: AtomicUsize,
     pub forced: AtomicUsize,
-    /// Nobody is let in any more.
+    /// The server accepts no more connections.
     pub closed: AtomicBool,
     /// Most connections at a time; 0: any number.
     pub limit: AtomicUsize,
@@ -89,7 +89,7 @@ pub struct Server {
     _dir: TempDir,
 }
 
-/// All that the drive knows of.
+/// All flags that the drive knows.
 pub const ALL: TransmissionFlags = TransmissionFlags::FLUSH
     .with(TransmissionFlags::FUA)
     .with(TransmissionFlags::TRIM)
@@ -132,7 +132,7 @@ impl Server {
     }
 }
 
-/// One connection, if there is room for it.
+/// Serves a connection, or closes it if the limit is reached.
 fn serve(mut stream: UnixStream, state: &State) -> Option<()> {
     let copy = stream.try_clone().ok()?;
     let id = std::os::fd::AsRawFd::as_raw_fd(&copy);
@@ -155,7 +155,7 @@ fn serve(mut stream: UnixStream, state: &State) -> Option<()> {
     ended
 }
 
-/// Whatever goes wrong ends the connection.
+/// Serves a connection until any error or fault ends it.
 fn served(mut stream: UnixStream, id: i32, state: &State) -> Option<()> {
     if state.closed.load(Ordering::SeqCst) {
         return None;

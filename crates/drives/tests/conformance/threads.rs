@@ -83,7 +83,7 @@ fn two_threads_work_on_one_drive() {
 
 #[test]
 fn thread_without_a_queue_submits_to_the_owner_of_one() {
-    // One hardware queue, which the first thread owns; it has nothing of its own to do.
+    // The only hardware queue belongs to the first thread, which submits no I/O of its own.
     for plan in plans(&KINDS).filter(|plan| plan.stack != Stack::Sq) {
         two_threads(&plan, |_| (), |rig| work(rig, 1));
     }

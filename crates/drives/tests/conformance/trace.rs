@@ -7,7 +7,7 @@ use millrace_block::{Action, Bio, Buffer, Op, Stack, TraceEvent, TraceSink};
 
 use crate::harness::{Dice, Kind, Plan, Rig, plans};
 
-/// Keeps what it is given.
+/// Keeps all events.
 #[derive(Default)]
 pub struct Sink(Mutex<Vec<TraceEvent>>);
 
@@ -18,7 +18,7 @@ impl TraceSink for Sink {
 }
 
 impl Sink {
-    /// What happened to the bio of a number, in order.
+    /// Events of the bio with this `user_data`, in order.
     pub fn actions_of(&self, number: u64) -> Vec<Action> {
         let events = self.0.lock().unwrap();
         events.iter().filter(|e| e.user_data == number).map(|e| e.action).collect()

@@ -1,7 +1,7 @@
 //! Drives served by workers, on this machine: modes change and workers come and go under load.
 //!
 //! Two I/O threads write and read back, each in its own half of a stripe of four drives, while the
-//! main thread changes who serves. Files lie in cargo's directory for tests.
+//! main thread changes the serving mode and the workers. Files lie in cargo's directory for tests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

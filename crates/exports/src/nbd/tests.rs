@@ -49,7 +49,7 @@ pub(crate) fn connection(serial: u64) -> (Box<Connection>, [UnixStream; 2]) {
     (Connection::new(ours.as_raw_fd(), 0, serial, 0), [ours, theirs])
 }
 
-/// A connection that wants so many bytes.
+/// A connection that waits for `bytes` bytes.
 pub(crate) fn waiter(thread: usize, serial: u64, bytes: usize) -> Waiter {
     Waiter { thread, index: 0, serial, bytes, account: None }
 }
@@ -144,7 +144,7 @@ impl Rig {
         Rig { worker: Some(worker), shared, _dir: dir }
     }
 
-    /// One turn that does not sleep.
+    /// Runs a turn that does not sleep.
     pub(crate) fn step(&mut self) {
         self.turn(Some(Native::now())).unwrap();
     }
@@ -179,7 +179,7 @@ impl Rig {
         (client, index)
     }
 
-    /// Turns until the client has so many bytes.
+    /// Turns until the client has received `len` bytes.
     pub(crate) fn receive(&mut self, client: &mut UnixStream, len: usize) -> Vec<u8> {
         let (mut bytes, mut filled) = (vec![0; len], 0);
         let deadline = Instant::now() + Duration::from_secs(20);

@@ -1,4 +1,4 @@
-//! What an export is asked for, where its threads run, and what is said where it fails.
+//! Settings of exports, the threads' placement, and messages about failures.
 #![allow(clippy::unwrap_used)] // Tests may.
 
 pub(super) mod played;

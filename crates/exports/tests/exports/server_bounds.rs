@@ -1,5 +1,5 @@
-//! What the server waits for and how long: clients that write before they read, read nothing or
-//! stop half-way, drives that are stuck when it stops; and what it says of its drives.
+//! Limits of the server's waits: clients that write before they read, read nothing or stop
+//! half-way, and drives that are stuck when the server stops; and counts of drives' errors.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -66,7 +66,8 @@ fn client_that_reads_nothing_before_many_reads_and_a_long_write_are_sent_is_serv
         running.scatter("0", 1);
         let mut socket = by_hand(&running);
         for round in 0..5 {
-            // More replies than the socket takes, and than a connection has in hand at a time.
+            // More replies than the socket's buffer holds, and more than a connection has in hand
+            // at a time.
             let reads: Vec<_> =
                 (0..READS).flat_map(|_| header(Command::Read, 0, 64 * 1024)).collect();
             socket.write_all(&reads).unwrap();
@@ -175,7 +176,7 @@ fn stop_is_bounded_whatever_number_of_volumes_is_stuck() {
         assert!(started.elapsed() < Duration::from_secs(8), "{:?}", started.elapsed());
         assert_eq!(report.cut_off, 3);
         let late = report.failures.iter().filter(|text| text.contains("did not answer in time"));
-        // Thread 0 flushes all volumes that were used, the other one those that it has lanes of.
+        // Thread 0 flushes all used volumes; the other thread flushes those that it has lanes of.
         assert!((3..=6).contains(&late.count()), "{report:?}");
     }
 }

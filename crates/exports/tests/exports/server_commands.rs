@@ -1,4 +1,4 @@
-//! What a well-behaved client sees of the server: every command, on both back ends and transports.
+//! The server as a well-behaved client sees it: every command, on both back ends and transports.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -109,7 +109,7 @@ fn a_write_that_is_refused_is_answered_behind_its_payload() {
         let next = header(Command::Write, 0, 512);
         socket.write_all(&[&[7][..], &next, &[8; 512]].concat()).unwrap();
         assert_eq!((errno(&mut socket), errno(&mut socket)), (28, 0));
-        // One that leaves in the middle of it leaves nothing behind.
+        // A client that leaves in the middle of a refused write leaves nothing behind.
         socket
             .write_all(&[&header(Command::Write, 64 * MIB, 512)[..], &[7; 100]].concat())
             .unwrap();

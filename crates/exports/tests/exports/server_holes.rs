@@ -1,4 +1,4 @@
-//! Which reads of the server are answered with a hole chunk, seen byte by byte.
+//! Reads that the server answers with hole chunks, compared byte by byte.
 //!
 //! The client is bare: it negotiates structured replies by hand and shows each chunk as it comes.
 

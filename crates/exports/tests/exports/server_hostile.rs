@@ -1,4 +1,4 @@
-//! What clients that break, vanish, stall or lie can do to the server: nothing to anybody else.
+//! Clients that break, vanish, stall or lie must affect nobody else.
 
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};

@@ -52,7 +52,7 @@ fn small_requests_go_on_beside_any_number_of_clients_that_receive_nothing() {
 
 #[test]
 fn large_request_has_its_turn_beside_clients_that_receive_nothing_or_next_to_nothing() {
-    // At the same time: each mostly waits until its stalled clients are closed.
+    // The cases run at the same time: each mostly waits until its stalled clients are closed.
     thread::scope(|scope| {
         for backend in BACKENDS {
             for trickles in [false, true] {
@@ -62,7 +62,7 @@ fn large_request_has_its_turn_beside_clients_that_receive_nothing_or_next_to_not
     });
 }
 
-/// A read of 32 MiB beside clients that receive nothing, or next to nothing.
+/// Checks that a read of 32 MiB gets its turn beside clients that receive nothing or very little.
 fn has_its_turn(backend: Backend, trickles: bool) {
     let running = serve(&["ram:size=64m"], |config| {
         config.backend = backend;
@@ -109,7 +109,8 @@ fn first_requests_of_2_mib_do_not_wait_behind_large_ones_of_clients_that_receive
         running.until("large ones wait", |running| running.server.stats().buffer_bytes > 150 << 20);
         let started = Instant::now();
         for length in [64 << 10, 256 << 10, 1 << 20, 2 << 20] {
-            // Each is the first request of a connection, and more than what that is guaranteed.
+            // Each read is the first request of its connection, and longer than the connection's
+            // window.
             (0..50).for_each(|_| drop(read(&mut running.unix("0"), 0, length)));
         }
         let took = started.elapsed();
@@ -237,11 +238,12 @@ fn a_group_that_waits_for_its_limit_leaves_memory_to_large_requests_of_others() 
             assert_eq!(read(&mut other, 0, 1 << 20).len(), 1 << 20);
             write(&mut other, 8 * MIB, &[1; 1 << 20]);
             let took = started.elapsed();
-            // What the group has asked for takes 16 s.
+            // The limited group's writes take 16 s in total.
             assert!(took < Duration::from_secs(1), "{took:?}: {:?}", running.server.stats());
         }
         assert!(limited.iter().any(|one| !one.is_finished()));
-        // One request for each part, and what the other client had.
+        // The limited group's account holds at most an eighth of the memory; the other client's
+        // buffers come on top.
         let stats = running.server.stats();
         assert!(stats.buffer_bytes <= 24 << 20, "{stats:?}");
         let started = Instant::now();

@@ -1,6 +1,6 @@
-//! What the drive gets for each command of a client: operations, flags and ranges, in order.
+//! Operations, flags and ranges that reach the drive for each command of a client, in order.
 //!
-//! The drive is one that writes down every request and does nothing; it may hold flushes back.
+//! The drive records every request and does nothing; it may hold flushes back.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};

@@ -185,9 +185,9 @@ fn whole_block_writes_in_flight_are_not_undone_by_writes_of_parts() {
         let specs = ["fault:drive=(ram:size=1m),latency=300us"];
         let running = serve(&specs, |config| (config.backend, config.threads) = (backend, 2));
         thread::scope(|scope| {
-            // Two clients write one block: its first half by whole blocks, which set all of it, and
-            // bytes at its end by the other. Whoever is last wins those bytes; the first half never
-            // ages.
+            // A client writes a whole block again and again while another writes bytes in the
+            // block's second half. Those bytes belong to the last writer, but the first half must
+            // never go back to older data.
             let (mut client, mut ragged) = (running.unix("0"), Ragged::new(&running));
             let whole = scope.spawn(move || {
                 for round in 0..300 {

@@ -1,6 +1,6 @@
-//! What a guest is promised: features, limits, every type of request, notifications, bases.
+//! The guest's interface: features, limits, every type of request, notifications, ring bases.
 //!
-//! Every test runs on both back ends where the way to the kernel could matter.
+//! Every test runs on both back ends where the path to the kernel could matter.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixListener;
@@ -186,7 +186,7 @@ fn a_buffer_of_no_bytes_fails_its_request_and_the_ring_goes_on() {
         for (round, empty) in nowhere.into_iter().enumerate() {
             for (kind, writable) in [(IN, WRITE), (OUT, 0)] {
                 let header = guest.header(0, 0, kind, 0);
-                // As the data, before the data, and after it.
+                // The empty buffer is the data, or comes before or after them.
                 guest.describe(0, 0, header, NEXT, 1);
                 guest.describe(0, 1, empty, NEXT | writable, 2);
                 guest.describe(0, 2, status, WRITE, 0);
@@ -201,7 +201,7 @@ fn a_buffer_of_no_bytes_fails_its_request_and_the_ring_goes_on() {
                     assert_eq!(guest.wait(0, 1), [(0, 1)]);
                     assert_eq!(guest.status(0, 0), 1);
                 }
-                // As the header, and as the status.
+                // The empty buffer is the header, or the status.
                 guest.header(0, 0, kind, 0);
                 guest.describe(0, 0, empty, NEXT, 1);
                 guest.describe(0, 1, header, NEXT, 3);
@@ -226,7 +226,7 @@ fn a_request_that_fails_has_written_its_status_and_nothing_else() {
         let (volume, control) = faulty(SPEC, FaultCache::Inner);
         let export = Export::of(backend, &[volume], |_| {});
         let mut guest = export.guest();
-        // By the layer, and by the drive; in one piece, and in two.
+        // The layer or the drive refuses the request, which is in one piece or in two.
         for sector in [1 << 40, 0] {
             control.clear_rules();
             control.add_rule(FaultRule::always(Effect::Fail(Status::IoError)));
@@ -327,7 +327,7 @@ fn a_guest_that_knows_neither_flushes_nor_the_switch_gets_durable_writes() {
     guest.set_up(&[64], |offered| offered & !(CONFIG_WCE | 1 << 9));
     guest.write(0, 0, &[1; 65536]);
     assert_eq!(control.power_cut(7), 0);
-    // Its switch is not negotiated, so it does nothing.
+    // The write-back switch is not negotiated, so setting it does nothing.
     set_write_back(&guest, 1);
     guest.write(0, 0, &[2; 65536]);
     assert_eq!(control.power_cut(8), 0);
@@ -476,7 +476,7 @@ fn a_frontend_that_has_not_asked_for_the_size_is_told_of_it_when_it_enables_its_
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         guest.wire.must(code::SET_BACKEND_REQ_FD, &[], &[theirs.as_fd()]);
         ours.set_nonblocking(true).unwrap();
-        // What is told is told before the answer.
+        // The device sends its message before its answer, so a read without waiting finds it.
         let told = || std::io::Read::read(&mut &ours, &mut [0; 64]).unwrap_or(0);
         if asks {
             config(&guest);
@@ -580,7 +580,7 @@ fn the_base_is_told_when_all_is_answered_and_the_ring_goes_on_from_there() {
             control.clear_rules();
             assert_eq!(base, 16 * (round + 1));
             assert_eq!(guest.used_idx(0), base, "answered before the base was told");
-            // What is offered while it is stopped is not touched.
+            // Requests offered while the ring is stopped are not touched.
             guest.rings[0].used = base;
             guest.start(0, 64, base);
         }
@@ -630,13 +630,13 @@ fn descriptors_for_notifications_are_exchanged_while_a_ring_runs() {
             guest.notify(code::SET_VRING_ERR, 0, error.as_fd());
             let ring = &mut guest.rings[0];
             (ring.call, ring.kick, ring.err) = (call, kick, error);
-            // It wants an interrupt with the next answer.
+            // The guest asks for an interrupt with the next answer.
             let next = ring.used;
             guest.memory.put_u16(AVAIL + 132, next);
             guest.write(0, round, &[round as u8; 512]);
             assert!(wait_for(&guest.rings[0].call), "through the newest");
         }
-        // Without one, the guest polls.
+        // Without a call descriptor, the guest polls.
         guest.wire.must(code::SET_VRING_CALL, &words(&[0x100]), &[]);
         guest.write(0, 0, &[1; 512]);
         guest.give(0, 64);
@@ -668,7 +668,7 @@ fn a_volume_that_grows_is_told_to_the_frontend() {
         assert_eq!(number(&config(&guest), 0, 8), mib << 11);
         guest.write(0, (mib << 11) - 8, &[3; 4096]);
     }
-    // A frontend that reads nothing, and one that has gone, stop nobody.
+    // A frontend that reads nothing, and one that has gone, hold up nobody.
     drop(back);
     for mib in 25..40u64 {
         let file = std::fs::File::options().write(true).open(&path).unwrap();
@@ -727,7 +727,7 @@ fn a_frontend_that_goes_away_with_requests_in_flight_leaves_nothing_behind() {
             drop(guest);
             control.clear_rules();
             until("they are answered", || {
-                // More than once: one that was counted a moment ago may stick only now.
+                // Release more than once: a request counted a moment ago may get stuck only now.
                 control.release_stuck();
                 export.stats().in_flight == 0
             });

@@ -25,7 +25,7 @@ struct Lane<'a> {
 }
 
 impl Lane<'_> {
-    /// Waits for so many answers, which must be good.
+    /// Waits for `count` answers, which must be successes.
     fn finish(&mut self, transport: &VirtioBlkTransport, count: usize) {
         transport.get_submission_notifier(self.number).notify().unwrap();
         let (deadline, mut done) = (Instant::now() + LONG, 0);
@@ -84,7 +84,7 @@ fn the_driver_of_others_writes_flushes_reads_and_verifies_over_two_queues() {
                 lane.queue.flush(0).unwrap();
                 lane.finish(&*transport, 1);
             }
-            // Each queue reads what the other wrote.
+            // Each queue reads the data that the other wrote.
             for lane in &mut lanes {
                 let other = 1 - lane.number;
                 for slot in 0..DEPTH {

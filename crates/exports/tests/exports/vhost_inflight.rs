@@ -1,8 +1,8 @@
-//! Devices that die: the next one does again what was in flight, in order, and nothing else.
+//! Devices that die: the next device repeats exactly the requests in flight, in order.
 //!
-//! A device dies here by being forgotten with requests that stick for ever, or in a process of its
-//! own by being killed. The region that tells the next one what was in flight is the frontend's, so
-//! it may hold anything.
+//! A device dies here by being forgotten with requests that are stuck for ever, or by being killed
+//! in a process of its own. The frontend owns the region that lists the requests in flight, so it
+//! may contain anything.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -67,11 +67,11 @@ fn exactly_what_was_in_flight_is_done_again_and_in_order() {
         order.into_iter().for_each(|slot| write(&mut guest, 0, slot));
         write(&mut guest, 1, 20);
         until("all stick", || control.struck() == 8);
-        // One that came later and is done.
+        // A later read completes while the writes stick.
         guest.submit(0, 18, (IN, 4), (guest.data + 0x10_0000, 512));
         guest.wait(0, 1);
         assert_eq!(guest.memory.get(guest.data + 0x10_0000, 1), [5]);
-        // It dies: nobody ever releases what sticks.
+        // The device dies: the stuck requests are never released.
         std::mem::forget(first.server.take());
 
         let next = Export::of(backend, &[in_order()], |_| {});
@@ -79,7 +79,7 @@ fn exactly_what_was_in_flight_is_done_again_and_in_order() {
         let heads: Vec<_> = guest.wait(0, 7).into_iter().map(|(head, _)| head as u16 / 3).collect();
         assert_eq!(heads, order);
         assert_eq!(guest.wait(1, 1), [(60, 1)]);
-        // On this drive is what was done again, and nothing of what was done before.
+        // The new drive holds the repeated writes, and none of those completed before.
         let blocks = guest.read(0, 0, 32 * 512);
         for slot in 0..32u16 {
             let again = order.contains(&slot) || slot == 20;
@@ -159,7 +159,7 @@ fn garbage_in_the_region_harms_nobody() {
             (0..64).for_each(|n| inflight.1.write_all_at(&[1], 16 + 16 * n).unwrap());
             guest.resume(Wire::connect(&export.socket(0)), Some(&inflight));
             if version == 1 && size == 64 {
-                // All 64 heads are done, whatever they are; the guest never asked for them.
+                // The device carries out or refuses all 64 heads, none of which the guest offered.
                 until("they are done or refused", || {
                     guest.used_idx(0) >= 2 || !export.said().is_empty()
                 });
@@ -183,7 +183,8 @@ fn a_region_that_is_cut_off_or_none_harms_nobody() {
         inflight.1.set_len(0).unwrap();
         let slots = 0..16;
         slots.clone().for_each(|slot| write(&mut guest, 0, slot));
-        // Nobody could say after a crash what was in flight, so the ring is out of service.
+        // After a crash nobody could tell which requests were in flight, so the ring is out of
+        // service.
         guest.until_broken(0);
         export.until_said("queue 0 is out of service");
         drop(guest);
@@ -216,7 +217,7 @@ fn the_region_tells_the_next_device_whether_writes_are_durable_when_answered() {
     }
 }
 
-/// A volume that keeps what was not flushed in the memory of its process.
+/// A volume that keeps unflushed data in the memory of its process.
 fn cached() -> Arc<Volume<Native>> {
     faulty(SPEC, FaultCache::Volatile).0
 }
@@ -236,13 +237,13 @@ fn switch(guest: &Guest) -> u8 {
     guest.wire.ask(code::GET_CONFIG, &asked).unwrap()[12]
 }
 
-/// Sets the switch that says whether writes are durable when they are answered.
+/// Sets the write-back switch: with 0, writes are durable when they are answered.
 fn set_write_back(guest: &Guest, on: u8) {
     let payload = [[32u32, 1, 0].map(u32::to_ne_bytes).concat(), vec![on]].concat();
     guest.wire.must(code::SET_CONFIG, &payload, &[]);
 }
 
-/// Marks of daemons in the region, except the one of every daemon.
+/// The daemons' marks in the region, without the bit that every daemon sets.
 fn mark(inflight: &(Vec<u8>, std::fs::File)) -> u64 {
     let mut word = [0; 8];
     inflight.1.read_exact_at(&mut word, 0).unwrap();
@@ -531,7 +532,7 @@ fn a_device_that_is_killed_under_load_loses_no_request_and_answers_none_twice() 
     assert!(guest.set_inflight(&inflight));
     guest.share();
     guest.start(0, 64, 0);
-    // What each slot wrote last, and whether it is under way.
+    // The version that each slot wrote last, and if the slot's write is in flight.
     let mut versions = [0u8; SLOTS as usize];
     let mut busy = [false; SLOTS as usize];
     let mut done = 0;
@@ -565,7 +566,7 @@ fn a_device_that_is_killed_under_load_loses_no_request_and_answers_none_twice() 
     device.wait().unwrap();
 }
 
-/// Takes what is answered; each answer must be of a request that is under way.
+/// Takes new answers; each must belong to a request in flight.
 fn take(guest: &mut Guest, busy: &mut [bool]) -> u64 {
     let new = guest.used_idx(0).wrapping_sub(guest.rings[0].used);
     assert!(new <= busy.len() as u16, "{new} answers");

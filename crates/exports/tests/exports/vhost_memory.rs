@@ -1,7 +1,7 @@
-//! Guest memory that changes, goes away or is cut off while requests lie in it.
+//! Guest memory that changes, goes away or is truncated while requests use it.
 //!
-//! A region stays mapped until the last request in it has ended, and no longer: this process's own
-//! list of mappings says so. Every test runs on both back ends.
+//! A region stays mapped until the last request in it has ended, and no longer; the tests read this
+//! process's own list of mappings. Every test runs on both back ends.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
@@ -17,7 +17,7 @@ use millrace_reactor::Backend;
 const MIB: u64 = 1 << 20;
 /// Far less than an answer may wait for requests in memory that goes.
 const WHILE: Duration = Duration::from_secs(2);
-/// As long as an answer waits for requests in memory that goes.
+/// Longest time for which an answer waits for requests in memory that is removed.
 const REMOVAL_WAIT: Duration = Duration::from_secs(5);
 
 /// Bytes of each mapping of the guest's memory that this process has.
@@ -89,7 +89,7 @@ fn a_region_that_is_removed_stays_mapped_until_the_last_request_in_it_has_ended(
         // The answer waits for the requests, but not for ever.
         assert!(guest.remove_memory(high));
         assert_eq!(mapped(&guest), all, "a drive may write to it still");
-        // Requests in what is left go on meanwhile.
+        // Requests in the remaining memory go on meanwhile.
         guest.submit(0, 8, (IN, 0), (guest.data, 4096));
         assert_eq!(guest.wait(0, 1), [(24, 4097)]);
         control.release_stuck();
@@ -122,8 +122,8 @@ fn memory_is_added_at_once_whatever_a_drive_is_at_and_removed_when_it_is_done() 
         guest.write(0, 0, &[6; 4096]);
         assert!(guest.set_memory(&[rings, high]));
         stick(&mut guest, &control, 0..4);
-        // An answer that waits for the requests takes REMOVAL_WAIT each time; one that does not is
-        // now and then as late on a busy machine.
+        // An answer that waits for the requests takes REMOVAL_WAIT every time. An answer that does
+        // not wait is that late only now and then, on a busy machine.
         let at_once = (0..5).any(|round| {
             assert!(round == 0 || guest.remove_memory(low));
             let start = Instant::now();
@@ -206,7 +206,7 @@ fn requests_in_flight_end_where_their_ring_was_when_the_ring_leaves_the_memory()
         control.release_stuck();
         until("they end", || export.stats().in_flight == 0);
         until("nothing is kept for them", || mapped(&guest) == 8 * MIB);
-        // A line of what is broken, and no more.
+        // The broken ring is logged once.
         assert_eq!(export.said().len(), 1, "{:?}", export.said());
         guest.share();
         guest.reset();
@@ -271,7 +271,8 @@ fn memory_that_is_cut_off_under_requests_breaks_that_device_and_no_other() {
             let kind = if slot % 2 == 0 { IN } else { OUT };
             guest.submit(0, slot, (kind, 0), (data + MIB + 8192 * u64::from(slot), 8192));
         }
-        // Some fail, some read zeroes; what was taken before the damage was seen is answered.
+        // Some requests fail and some read zeroes; those taken before the damage was seen are
+        // answered.
         until("they are answered or their ring is broken", || {
             export.stats().in_flight == 0 && export.stats().requests > 0
         });
@@ -313,7 +314,7 @@ fn changes_of_memory_that_are_refused_with_an_answer_leave_all_as_it_was() {
             assert!(guest.add_memory(high));
         }
         export.until_said("memory regions overlap: ");
-        // Nobody could tell a frontend that asks for no answer.
+        // The error cannot be told to a frontend that asks for no answer, so its connection ends.
         let payload = [words(&[0]), words(&low)].concat();
         let fd = [guest.memory.file.as_fd()];
         assert!(guest.wire.send(code::ADD_MEM_REG, VERSION, &payload, &fd));
@@ -334,7 +335,7 @@ fn a_frontend_that_did_not_negotiate_answers_is_cut_off_by_what_is_refused() {
     let region = guest.memory.region(0, 4096);
     let payload = [words(&[0]), words(&region)].concat();
     assert!(guest.wire.send(code::REM_MEM_REG, VERSION | NEED_REPLY, &payload, &[]));
-    // A connection that goes on would have us wait for an answer that never comes.
+    // If the connection went on, the frontend would wait for an answer that never comes.
     let end = std::io::Read::read(&mut &guest.wire.stream, &mut [0; 64]);
     assert!(!end.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock), "cut off");
     export.works_after(guest);

@@ -1,4 +1,4 @@
-//! Where the I/O threads of an export run, and how they poll beside a guest on the same CPU.
+//! CPUs of an export's I/O threads, and their polling beside a guest on the same CPU.
 //!
 //! Each test looks at the threads of its own export only.
 
@@ -8,7 +8,7 @@ use crate::vhost_support::{BACKENDS, Export, volume};
 use millrace_clients::vhost::{Client, Options, Request, Wait};
 use millrace_machine::{CpuId, Machine, Native, Thread};
 
-/// Requests in a load: so many that pauses between vain polls are long before it ends.
+/// Requests in a load: enough that the pauses between vain polls grow long before it ends.
 const IOS: u64 = 4096;
 
 /// Reads one block after the other, on the CPU named.
@@ -42,7 +42,8 @@ fn a_thread_on_the_cpu_of_its_guest_does_not_poll_in_vain() {
             });
             let stats = export.threads()[0].thread;
             assert!(stats.poll_misses < IOS / 16, "{backend:?} {wait:?}: {stats:?}");
-            // Those that found out that the guest keeps the CPU took a time slice each.
+            // Polls beside a guest that keeps the CPU cost a time slice each, until the thread
+            // stops polling.
             let found_out_ns = 300_000_000;
             let turns_ns = (stats.poll_hits + stats.poll_misses) * 30_000;
             assert!(stats.poll_ns < found_out_ns + turns_ns, "{backend:?} {wait:?}: {stats:?}");

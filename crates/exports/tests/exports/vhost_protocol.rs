@@ -1,7 +1,7 @@
-//! Frontends that say anything, in any order, in pieces, with any descriptors, or hang up.
+//! Frontends that send any message, in any order, in pieces, with any descriptors, or hang up.
 //!
-//! A plain model says of each message whether it must be taken or must end the connection; a
-//! message that ends one harms neither the export nor the next frontend.
+//! A plain model decides for each message if it must be accepted or must end the connection. A
+//! message that ends a connection harms neither the export nor the next frontend.
 
 use std::fs::File;
 use std::io::Write;
@@ -18,11 +18,11 @@ use proptest::prelude::*;
 const SPEC: &str = "ram:size=16m";
 const QUEUES: u32 = 4;
 const PROTOCOL_FEATURES: u64 = 1 << 30;
-/// Of protocol features: configuration space, reset.
+/// Protocol features: configuration space, reset.
 const CONFIG: u64 = 1 << 9;
 const RESET: u64 = 1 << 13;
 
-/// What a frontend may say.
+/// Messages of a frontend.
 #[derive(Debug, Clone)]
 enum Message {
     Owner,
@@ -30,7 +30,7 @@ enum Message {
     ResetDevice,
     Features(u64),
     Protocol(u64),
-    /// With the rings in it, or without.
+    /// A memory table, with the rings in it or without.
     Memory(bool),
     Num(u32, u32),
     Addr(u32, u64),
@@ -44,7 +44,7 @@ enum Message {
     Enable(u32, u32),
     GetConfig,
     Unknown(u32),
-    /// A payload of so many bytes too many or too few.
+    /// A payload that is this many bytes too long or too short.
     Size(u32, usize),
 }
 
@@ -83,12 +83,12 @@ fn message() -> impl Strategy<Value = Message> {
 #[derive(Default, Clone, Copy)]
 struct Ring {
     size: u32,
-    /// Whether its addresses are in the memory.
+    /// `Some(true)` if the ring's addresses lie within the memory.
     addresses: Option<bool>,
     served: bool,
 }
 
-/// What has been said so far.
+/// The device's state after the messages so far, as the protocol defines it.
 #[derive(Default)]
 struct Model {
     owned: bool,
@@ -99,12 +99,12 @@ struct Model {
 }
 
 impl Model {
-    /// Whether the device takes it.
+    /// Must the device accept the message?
     fn takes(&mut self, message: &Message) -> bool {
         match *message {
             Message::Owner => {
                 if std::mem::replace(&mut self.owned, true) {
-                    // Another session, with nothing of the last one.
+                    // A new session begins with nothing of the last one.
                     (self.rings, self.memory) = Default::default();
                 }
                 true
@@ -174,7 +174,7 @@ impl Model {
     }
 }
 
-/// Says it; false if the other side has gone already.
+/// Sends a message; false if the other side has gone already.
 fn say(guest: &Guest, message: &Message) -> bool {
     let (eventfd, file) = (event(), File::open("/dev/null").unwrap());
     let number = |q: u32| words(&[q.into()]);
@@ -217,7 +217,7 @@ fn say(guest: &Guest, message: &Message) -> bool {
     }
 }
 
-/// Whether the device is still there: it answers.
+/// Does the device still answer?
 fn answers(wire: &Wire) -> bool {
     if !wire.send(code::GET_FEATURES, VERSION, &[], &[]) {
         return false;
@@ -322,7 +322,7 @@ fn bytes_that_are_no_messages_end_the_connection_and_nothing_else() {
         let wire = Wire::connect(&export.socket(0));
         wire.put(&header.map(u32::to_ne_bytes).concat(), &[]);
         wire.put(&[0; 64], &[]);
-        // Whoever promises more than comes waits for itself.
+        // A frontend that promises more bytes than it sends blocks only itself.
         wire.stream.shutdown(std::net::Shutdown::Write).unwrap();
         wire.until_closed();
     }
@@ -395,7 +395,7 @@ fn a_guest_that_is_offered_less_than_at_its_start_is_told_of_by_name_and_once() 
         export.stop();
         let next = Export::of(Backend::Auto, &[volume(SPEC)], change);
         for _ in 0..5 {
-            // As QEMU does, every second.
+            // QEMU reconnects like this every second.
             guest.wire = Wire::connect(&next.socket(0));
             let features = guest.features;
             guest.negotiate(|_| features);
@@ -453,7 +453,7 @@ fn frontends_that_stall_or_never_read_do_not_keep_an_export_from_stopping() {
     // Half a header.
     let half = Wire::connect(&export.socket(0));
     half.put(&[1, 0, 0, 0, 1], &[]);
-    // Questions for ever, until nobody takes them any more.
+    // Sends requests until the device takes no more of them.
     let deaf = Wire::connect(&export.socket(1));
     deaf.stream.set_nonblocking(true).unwrap();
     let question = [code::GET_FEATURES, VERSION | NEED_REPLY, 0].map(u32::to_ne_bytes).concat();
@@ -487,7 +487,8 @@ fn a_new_frontend_starts_with_a_cache_and_one_that_comes_back_with_what_it_set()
         guest
     };
     for _ in 0..2 {
-        // In QEMU's order: a new one asks for the configuration before it knows its guest.
+        // Messages come in QEMU's order: a new frontend asks for the configuration before it knows
+        // its guest's features.
         let mut guest = hello();
         assert_eq!(switch(&guest), 1);
         guest.set_up(&[64], |offered| offered);
@@ -495,7 +496,8 @@ fn a_new_frontend_starts_with_a_cache_and_one_that_comes_back_with_what_it_set()
         assert!(control.power_cut(1) > 0, "of 128 sectors in a cache some are lost");
         set(&guest, 0);
         drop(guest);
-        // One that comes back says its guest's features first, and asks if it is told of a change.
+        // A frontend that comes back sends its guest's features first, and asks for the notice of
+        // changes.
         let mut guest = hello();
         guest.set_up(&[64], |offered| offered);
         assert_eq!(switch(&guest), 0);
@@ -505,7 +507,7 @@ fn a_new_frontend_starts_with_a_cache_and_one_that_comes_back_with_what_it_set()
         guest.reset();
         assert_eq!(switch(&guest), 0);
         drop(guest);
-        // So does one with what was in flight.
+        // A frontend that hands over requests in flight also finds the switch off.
         let guest = hello();
         let inflight = guest.new_inflight(1);
         assert!(guest.set_inflight(&inflight));

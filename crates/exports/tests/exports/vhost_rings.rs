@@ -1,7 +1,8 @@
 //! Rings that break every rule: the device answers, or breaks that ring alone, and goes on.
 //!
-//! Every test runs on both back ends. A ring that breaks is told to the frontend by its error
-//! descriptor and to a person by one line; after a reset, or for the next frontend, all works.
+//! Every test runs on both back ends. The device reports a broken ring to the frontend by its error
+//! descriptor, and in its log by one line. After a reset, or for the next frontend, everything
+//! works again.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
@@ -16,7 +17,8 @@ use millrace_reactor::Backend;
 
 const SPEC: &str = "ram:size=16m";
 
-/// What a guest does to its only ring must break it, with this text; then a reset mends it.
+/// Checks that `what`, done by a guest to queue 0, breaks that ring with this message, and that a
+/// reset repairs it.
 fn breaks(text: &str, mut what: impl FnMut(&mut Guest)) {
     for backend in BACKENDS {
         let export = Export::of(backend, &[volume(SPEC), volume(SPEC)], |_| {});
@@ -146,7 +148,7 @@ fn a_head_that_is_made_available_twice_breaks_its_ring() {
         export.until_said("descriptor 0 was made available while it was in flight");
         control.clear_rules();
         control.release_stuck();
-        // What was in flight is answered all the same.
+        // The request in flight is answered all the same.
         assert_eq!(guest.wait(0, 1), [(0, 513)]);
         guest.reset();
         guest.write(0, 0, &[1; 512]);
@@ -334,7 +336,7 @@ fn a_frontend_that_says_once_where_to_tell_of_broken_rings_is_told_after_stops_a
         let (told, known) = (err(), [(); 6].map(|()| err()));
         let mut known = known.into_iter();
         for stops in 1..3 {
-            // As QEMU does where firmware hands over to a system.
+            // QEMU does this where firmware hands over to an operating system.
             for _ in 0..stops {
                 guest.write(0, 0, &[1; 512]);
                 let base = guest.stop(0);

@@ -1,10 +1,10 @@
 //! After warm-up a request to a server allocates nothing on the server's I/O thread.
 //!
-//! The allocator of this test binary counts the calls of the thread that has the name of a server's
-//! first I/O thread; the client runs in the test's own thread and is not counted. Tests take turns,
-//! as their servers' threads have equal names. The warm-up keeps more requests in flight than what
-//! is measured, so that buffers and lists are there for any number of them, and its client stalls
-//! once, so that the server has waited for room to send.
+//! The allocator of this test binary counts the calls of the thread named like a server's first I/O
+//! thread. The client runs in the test's own thread and is not counted. Tests take turns, since
+//! their servers' threads have equal names. The warm-up keeps more requests in flight than the
+//! measurement, so that buffers and lists are large enough, and its client stalls once, so that the
+//! server has waited for room to send.
 
 use std::time::Duration;
 
@@ -114,7 +114,7 @@ fn on_each_backend(spec: &str, mut body: impl FnMut(&str, &Running)) {
 fn allocator_calls_of_the_io_thread_are_counted_and_those_of_the_client_are_not() {
     let _alone = alone();
     on_each_backend(SPECS[0], |case, running| {
-        // The I/O thread has started, with all that it allocates for that, when it serves a client.
+        // A thread that serves a client has made all the allocations of its start.
         drop(running.unix("0"));
         let (calls, first) = ALLOCATOR.calls_in(|| drop(running.unix("0")));
         assert!(calls > 0, "{case}");

@@ -1,4 +1,4 @@
-//! A drive that answers nothing any more: its clients are told, and nobody else feels it.
+//! A drive that stops answering: its clients are told, and nobody else is affected.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -87,7 +87,7 @@ fn request_that_no_drive_answers_fails_after_the_drives_timeout_and_its_memory_s
         assert_eq!((errors[1].count, errors[1].last), (4, "timed out"));
         let stats = running.server.stats();
         assert_eq!(stats.buffers_in_use, 2, "the drive may still touch both: {stats:?}");
-        // Whatever reads now must get other memory than the drive has.
+        // Reads from now on must get memory that the stuck drive does not hold.
         let mut well = running.unix("0");
         for round in 0..50 {
             write(&mut well, 0, &pattern(round, 4096));

@@ -1,4 +1,4 @@
-//! What an export costs whose guests do nothing: no CPU, before and after load.
+//! Cost of an export whose guests are idle: no CPU time, before and after load.
 
 use std::time::Duration;
 
@@ -30,13 +30,13 @@ fn spent() -> (u64, u64) {
 }
 
 fn stays_idle(when: &str) {
-    // What is under way comes to its end first.
+    // Work under way is finished first.
     std::thread::sleep(Duration::from_millis(300));
     let before = spent();
     std::thread::sleep(IDLE);
     let after = spent();
     let (ticks, switches) = (after.0 - before.0, after.1 - before.1);
-    // One tick may be charged to whoever runs when the clock strikes.
+    // A tick may be charged to any thread that runs when the timer fires.
     assert!(ticks <= 1 && switches <= 5, "{when}: {ticks} ticks, {switches} switches in {IDLE:?}");
 }
 

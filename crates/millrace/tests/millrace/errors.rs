@@ -1,7 +1,7 @@
 //! Errors and devices as Rust programs expect them: `Send`, `Sync`, `Debug`, with kind and errno.
 //!
-//! What an anyhow or `Box<dyn Error + Send + Sync>` program needs, and what `unwrap_err` and
-//! `matches!` need.
+//! The traits are those that `anyhow`, `Box<dyn Error + Send + Sync>`, `unwrap_err` and `matches!`
+//! need.
 
 use std::error::Error;
 use std::fmt::Debug;

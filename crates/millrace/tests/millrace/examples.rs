@@ -62,7 +62,7 @@ fn own_export_answers_a_client_and_refuses_what_makes_no_sense() {
     let mut disk = BlockDevice::stripe(&["ram:size=1m", "ram:size=1m"]).unwrap();
     disk.write_at(512, &[b'm'; 512]).unwrap();
     let volume = Arc::clone(disk.volume());
-    // It ends with the process.
+    // The server ends with the process.
     std::thread::spawn(move || own_export::serve(&listener, &volume));
     let mut client = UnixStream::connect(&path).unwrap();
     let mut answers = BufReader::new(client.try_clone().unwrap());

@@ -96,7 +96,7 @@ fn threads_have_queues_of_their_own_and_one_too_many_is_told_what_to_do() {
             assert_eq!(refused.to_string(), text);
             all_open.wait();
         });
-        // They are gone, and their queues are free.
+        // The threads have ended, and their queues are free.
         work(&mut open(&volume), 0);
     });
 }
@@ -165,7 +165,7 @@ fn channels_of_a_thread_share_its_ring_and_volumes_close_with_their_last() {
         drop(second);
         let [volume_of_two, _other] = volumes;
         drop(volume_of_two);
-        // Its files are not in use any more, though the thread still has its ring.
+        // The volume's files are not in use any more, although the thread still has its ring.
         let mut again = open(&volume(folders[0].path(), 1));
         work(&mut again, 0);
         work(&mut third, 0);

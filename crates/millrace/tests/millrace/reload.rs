@@ -17,11 +17,11 @@ use millrace::{
 use proptest::prelude::*;
 use rustix::fs::{FlockOperation, flock};
 
-/// A step: which of the parts are there, and what is wrong with it.
+/// A step: the parts of its configuration, and its fault.
 #[derive(Debug, Clone)]
 struct Step {
     volumes: Vec<bool>,
-    /// Whether the second volume's export has a group, and its weight.
+    /// Weight of the group of the second volume's export; `None` without a group.
     group: Option<u32>,
     second_listener: bool,
     fair: bool,
@@ -36,7 +36,7 @@ enum Fault {
     Missing,
     /// A socket in a folder that is not there.
     Socket,
-    /// Another number of I/O threads.
+    /// A changed number of I/O threads.
     Threads,
     /// A socket of virtual machines that cannot be bound.
     Guests,
@@ -148,7 +148,7 @@ fn config(dir: &Path, step: &Step) -> ServeConfig {
     config
 }
 
-/// What is there of a server, from outside: sockets, and files that are locked.
+/// Checks that the server's settings, sockets and locked files are exactly those of `config`.
 fn is_as(server: &Server, config: &ServeConfig, dir: &Path) {
     let volumes: Vec<&str> = server.opened().volumes.iter().map(|one| one.name()).collect();
     assert!(volumes.iter().copied().eq(config.volumes.iter().map(|one| one.name.as_str())));

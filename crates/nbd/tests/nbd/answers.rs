@@ -1,4 +1,4 @@
-//! What a client makes of a server's answers: good ones, and those that break the protocol.
+//! A client's treatment of a server's answers: valid ones, and those that break the protocol.
 
 use millrace_nbd::client::{
     Answer, AnswerError, Answers, ClientHandshake, ClientProgress, Payload,
@@ -56,7 +56,7 @@ fn done(cookie: u64) -> Vec<u8> {
     chunk(cookie, (REPLY_TYPE_NONE, REPLY_FLAG_DONE), &[])
 }
 
-/// All that comes of a stream; payload is taken as it comes.
+/// Parses a whole stream into its answers, with payload in the pieces that come.
 fn play(answers: &mut Answers, input: &[u8]) -> Result<Vec<Answer>, AnswerError> {
     let (mut at, mut all) = (0, Vec::new());
     loop {
@@ -220,7 +220,7 @@ fn only_asking_for_an_export_that_is_not_there_names_those_that_are() {
     assert!(matches!(error, ProtocolError::NoExport { .. }), "{error}");
 }
 
-/// A client that wants TLS, after the greeting, and what an answer to its request makes of it.
+/// A client that wants TLS, after the greeting; and its reaction to an answer to its request.
 fn answered_tls(answer: &[u8]) -> (ClientHandshake, Result<ClientProgress, ProtocolError>) {
     let mut client = ClientHandshake::new("disk", ReplyStyle::Structured).unwrap().with_tls();
     let (mut input, mut sent) = (Vec::new(), Vec::new());

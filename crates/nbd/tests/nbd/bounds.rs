@@ -13,7 +13,7 @@ use millrace_nbd::{
     Verdict, Wanted, check,
 };
 
-/// What is wrong with an export after a change, if something is.
+/// The error of an export after a change; `None` if it is valid.
 fn wrong(change: impl FnOnce(&mut ExportInfo)) -> Option<&'static str> {
     let mut export = disk();
     change(&mut export);
@@ -74,7 +74,7 @@ fn a_catalog_finds_its_exports_by_name_and_the_first_by_none() {
     assert_eq!((Catalog::is_empty(&none), none.find("")), (true, None));
 }
 
-/// Exports whose list has so many bytes.
+/// Exports whose list takes `bytes` bytes.
 fn list_of(mut bytes: usize) -> Vec<ExportInfo> {
     let mut exports = Vec::new();
     while bytes > 0 {
@@ -243,7 +243,7 @@ fn payloads_are_taken_up_to_32_mib_and_thrown_away_up_to_64() {
     assert!(matches!(verdict(Command::Write, (64 << 20) + 1), Verdict::Disconnect(_)));
 }
 
-/// A chunk of a server; payload is zeroes behind what is given.
+/// A chunk of a server's reply. Payload beyond the given bytes is zeroes.
 fn chunk(style: ReplyStyle, kind: u16, length: u64, payload: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let flags_and_kind = [REPLY_FLAG_DONE, kind].map(u16::to_be_bytes).concat();
@@ -265,7 +265,7 @@ fn chunk(style: ReplyStyle, kind: u16, length: u64, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Whether a client takes it.
+/// Does a client accept this chunk?
 fn takes(style: ReplyStyle, kind: u16, length: u64, payload: &[u8]) -> bool {
     match parse_reply(&chunk(style, kind, length, payload), style) {
         Ok(ReplyParsed::Reply { .. }) => true,

@@ -10,7 +10,8 @@ use millrace_nbd::{
 
 type Agreed = Result<(ClientSession, Session), ProtocolError>;
 
-/// Both sides until they are done; what each sent, and what each ended with.
+/// Runs both sides until they are done; returns the bytes that each sent, and the sessions agreed
+/// on.
 pub fn converse(name: &str, want: ReplyStyle) -> (Vec<u8>, Vec<u8>, Agreed) {
     let (catalog, mut server) = (catalog(), Handshake::new());
     let mut client = ClientHandshake::new(name, want).unwrap();

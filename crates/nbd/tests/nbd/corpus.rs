@@ -10,7 +10,7 @@ use millrace_nbd::{
     encode_request,
 };
 
-/// One request of every command, with the payload of the write.
+/// A request of every command, with the payload of the write.
 fn requests(style: ReplyStyle) -> Vec<u8> {
     let mut bytes = Vec::new();
     for number in [0, 1, 3, 4, 5, 6, 7, 2] {
@@ -27,7 +27,7 @@ fn requests(style: ReplyStyle) -> Vec<u8> {
     bytes
 }
 
-/// One reply of every kind that the style has.
+/// A reply of every kind that the style has.
 fn replies(style: ReplyStyle) -> Vec<u8> {
     let command = Command::Read;
     let request = Request { cookie: 1, flags: 0, command, offset: 512, length: 512 };

@@ -206,7 +206,7 @@ fn contexts_need_structured_replies_a_known_export_and_sound_lengths() {
     }
 }
 
-/// What a session has selected after these sets and a GO for `disk`.
+/// Id of `base:allocation` after these SET_META_CONTEXT options and a GO for `disk`.
 fn selected(sets: &[(&str, &[&str])]) -> Option<u32> {
     let mut options = vec![(OPT_STRUCTURED_REPLY, vec![])];
     for (name, queries) in sets {
@@ -261,7 +261,7 @@ fn options_and_answers_are_bounded() {
     assert_eq!(handshake.feed(&exports, &options, &mut out), Ok((0, Progress::Closed)));
 }
 
-/// As `nbdinfo --list` does: the list, then two options for each export.
+/// `nbdinfo --list` sends this: the list option, then two options for each export.
 #[test]
 fn a_server_of_many_exports_is_listed_whole() {
     let exports: Vec<_> = (0..10_000)

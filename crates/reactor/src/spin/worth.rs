@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(load.run(HOLD - 1, [100, 100]), 0);
         let mut load = Load::new();
         load.run(TRIAL + 10, [100, 100]);
-        // One that waits for each answer took the place of one that does not.
+        // The load changes to one that waits for each answer.
         assert_eq!(load.run(HOLD_CHANGED, [10, 20]), 0);
         assert_eq!(load.run(TRIAL + 100, [10, 20]), TRIAL / 2 + 100);
     }
@@ -204,7 +204,7 @@ mod tests {
             load.run(TRIAL - 2 * lost, [100, 200]);
             assert_eq!(load.worth.spins(), spins, "spins lost {lost} of {} pairs", TRIAL / 2);
         }
-        // Those that spin already go on then.
+        // Two lost pairs do not stop a thread that spins already.
         let mut load = Load::new();
         load.run(TRIAL + HOLD, [100, 200]);
         load.run(4, [100, 190]);

@@ -1,4 +1,4 @@
-//! One suite that both back ends pass: what a reactor promises, each promise a test.
+//! The suite that both back ends pass, with one test for each guarantee of a reactor.
 //!
 //! Owns its sockets and files through `tempfile` and std. `both!` makes two tests of each function,
 //! one per back end; where io_uring is refused, its half prints the reason and passes.

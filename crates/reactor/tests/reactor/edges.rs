@@ -1,8 +1,8 @@
-//! What only shows at the edges of a turn: a wake that comes while it spins, a result of the pool
-//! just before it sleeps, interest to be given again, cancels between two tries, partial transfers.
+//! Behaviour at the edges of a turn: a wake while it spins, a result of the pool just before it
+//! sleeps, interest that must be registered again, cancels between two tries, partial transfers.
 //!
-//! Each test is made for one mistake that the rest of the suite would let pass. As conformance.rs,
-//! both back ends pass all of it.
+//! Each test targets one mistake that the rest of the suite would let pass. Both back ends pass all
+//! tests, as in conformance.rs.
 
 use crate::both;
 use crate::common::*;
@@ -36,7 +36,7 @@ fn timed_turn(rig: &mut Rig, wait: Wait) -> u64 {
 }
 
 fn a_wake_that_comes_while_a_turn_spins_ends_that_turn(rig: &mut Rig) {
-    // It would spin for 2 s, and then sleep for as long as the test bears.
+    // Without the wake the turn would spin for 2 s and then sleep for the rest of 20 s.
     let mut rig = Rig::with_spin(rig.reactor.backend(), 2 * S);
     let wake = rig.reactor.wake_fd();
     let thread = std::thread::spawn(move || {
@@ -52,7 +52,7 @@ fn a_wake_that_comes_while_a_turn_spins_ends_that_turn(rig: &mut Rig) {
 fn a_result_of_the_pool_never_leaves_a_turn_asleep(rig: &mut Rig) {
     let (ours, _theirs) = UnixStream::pair().unwrap();
     let fd = ours.as_raw_fd();
-    // Of so many results some come between the last look and the sleep, and most wake a sleeper.
+    // Of these results, some come between the last look and the sleep, and most wake a sleeper.
     for round in 0..3_000 {
         rig.push(round, Op::Ioctl { fd, request: libc::FIONREAD, range: [0; 2] });
         let mut done = Vec::new();
@@ -117,7 +117,7 @@ fn a_second_reader_is_reported_after_the_first(rig: &mut Rig) {
     }
     rig.settle();
     theirs.write_all(b"a").unwrap();
-    // On the ring either of them may be it.
+    // On the ring, either of the two may complete first.
     let first = rig.next();
     assert_eq!((first.len(), first[0].result), (1, 1));
     rig.settle();
@@ -137,7 +137,7 @@ fn a_descriptor_whose_number_comes_back_is_reported_again(rig: &mut Rig) {
     let source = rig.source;
     rig.push(2, Op::Cancel { source, user_data: 1 });
     assert_eq!(rig.results(1, 2), (-libc::ECANCELED, 0));
-    // The number names another socket now, which nobody was ever asked to watch.
+    // The number refers to another socket now, which no poll has watched so far.
     replace(fd, next.as_raw_fd());
     rig.push(1, recv);
     rig.settle();
@@ -157,14 +157,14 @@ fn a_cancel_between_two_tries_ends_the_operation(rig: &mut Rig) {
     rig.push(2, Op::Cancel { source, user_data: 1 });
     let (read, cancel) = rig.results(1, 2);
     assert_eq!(read, -libc::ECANCELED);
-    // Whether there was something to cancel depends on where it was.
+    // The cancel finds the operation or not, depending on where it was.
     assert!(cancel == 0 || cancel == -libc::ENOENT, "{cancel}");
     write_eventfd(event.as_raw_fd());
     rig.settle();
     assert_eq!((rig.pending(), value), (0, 0));
 }
 
-/// A receive of eight bytes or more than that, of which four have come.
+/// Starts a receive of at least eight bytes, of which four have come.
 fn half_received(rig: &mut Rig, body: impl FnOnce(&mut Rig, UnixStream) -> i32) {
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     let mut buf = [0u8; 8];
@@ -207,7 +207,7 @@ fn timeouts_complete_in_the_order_of_their_deadlines(rig: &mut Rig) {
 }
 
 fn flags_of_a_write_reach_the_system(rig: &mut Rig) {
-    // Whether RWF_DSYNC was there nobody sees; where RWF_APPEND was, anybody does.
+    // A test cannot see the effect of RWF_DSYNC, but it can see that of RWF_APPEND.
     let file = tempfile::tempfile().unwrap();
     file.set_len(100).unwrap();
     let (file_ref, data) = (FileRef::Raw(file.as_raw_fd()), [1u8; 10]);

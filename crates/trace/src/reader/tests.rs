@@ -1,4 +1,4 @@
-//! What the order of events is, what is an error, and that nothing is lost.
+//! The reader's order of events, its errors, and that no event is lost.
 
 use super::*;
 use millrace_block::blktrace::{EventCode, NotifyKind};
@@ -146,7 +146,7 @@ fn lumps_of_a_pipe_are_brought_into_order_and_what_is_late_is_told_and_counted()
     let lumps = [bytes(1, &[110, 140]), bytes(0, &[100, 120]), bytes(1, &[150])];
     let told = [(0, 0), (1, 10), (0, 20), (1, 40), (1, 50)];
     assert_eq!(pipe_order(&lumps), (told.to_vec(), Vec::new()));
-    // The first is told once something is two seconds later; then an earlier one comes.
+    // The first event is emitted once another is two seconds later; then an earlier one comes.
     let lumps = [bytes(1, &[100, 3_000_000_100]), bytes(0, &[90, 110])];
     let (order, notes) = pipe_order(&lumps);
     assert_eq!(order.iter().map(|entry| entry.0).collect::<Vec<_>>(), [1, 0, 0, 1]);
@@ -155,7 +155,8 @@ fn lumps_of_a_pipe_are_brought_into_order_and_what_is_late_is_told_and_counted()
 
 #[test]
 fn a_pipe_keeps_some_megabytes_of_a_burst_and_tells_the_rest_as_it_comes() {
-    // Three times the window, all at nearly one time, then one that is earlier than all.
+    // Three windows of events at nearly the same time, then an event that is earlier than all of
+    // them.
     let long = |sequence: u32| {
         let action = NotifyKind::Message.action();
         let record =

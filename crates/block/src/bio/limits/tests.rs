@@ -1,4 +1,4 @@
-//! Tests of limits: each field's bounds, what is rounded, and that stacking takes the stricter.
+//! Tests of limits: bounds of each field, rounding, and stacking, which takes the stricter limit.
 
 use alloc::string::ToString;
 use core::ptr::without_provenance_mut;

@@ -1,7 +1,9 @@
-//! A drive for tests of the layer: memory, with knobs for what real drives do.
+//! A drive in memory for tests of the layer, with settings that imitate the behaviour of real
+//! drives.
 //!
-//! `TestDrive` keeps its data in a vector and completes when told: at once, or when `release` lets
-//! requests go. It counts what it saw. Any thread may run its queues. Used by the tests beside it.
+//! `TestDrive` keeps its data in a vector. It completes requests at once, or holds them until it is
+//! told to let them go, and counts them. Any thread may run its queues. Used by the tests beside
+//! it.
 #![allow(dead_code, missing_docs, unsafe_code, clippy::unwrap_used)]
 
 pub mod script;
@@ -17,40 +19,40 @@ use millrace_block::{
 };
 use millrace_machine::{Doorbell, Machine, Native, Topology};
 
-/// What the tests set and see.
+/// Settings of a `TestDrive`, and its counters.
 #[derive(Default)]
 pub struct Knobs {
-    /// Requests stay inside until `held` is false again.
+    /// Requests stay in flight until `held` is false again.
     pub held: AtomicBool,
-    /// But for this many.
+    /// Requests that complete although `held` is set.
     pub let_go: AtomicU32,
     /// Requests fail with an I/O error.
     pub failing: AtomicBool,
-    /// This many dispatches are refused with `DeviceBusy` first.
+    /// Number of dispatches that are refused with `DeviceBusy` first.
     pub busy: AtomicU32,
-    /// It has something to say of each request, for traces.
+    /// The drive attaches data of its own to trace events of each request.
     pub talks: AtomicBool,
-    /// Each request keeps whoever hands it over this long.
+    /// Each `queue_rq` takes this long.
     pub slow_ns: AtomicU64,
-    /// It says that the data of each request go through a copy.
+    /// The drive reports that the data of each request are copied through a bounce buffer.
     pub bounces: AtomicBool,
     /// Requests seen, by operation.
     pub seen: [AtomicU64; 5],
     pub most_in_flight: AtomicU32,
     pub image: Mutex<Vec<u8>>,
-    /// Sectors that it says it has when it is asked once more; 0: as at first.
+    /// Sectors that `revalidate` returns; 0 for the size at the start.
     pub sectors_now: AtomicU64,
-    /// It cannot be asked for its size.
+    /// `revalidate` fails.
     pub mute: AtomicBool,
-    /// Requests of this operation fail so, whatever `failing` says.
+    /// Requests of this operation end with this status, whatever `failing` says.
     pub fails: Mutex<Option<(Op, Status)>>,
-    /// All requests that it was given.
+    /// Requests handed to the drive, in order.
     pub given: Mutex<Vec<Given>>,
-    /// It knows that it holds zeroes only.
+    /// The drive knows that it holds zeroes only.
     pub zeroed: AtomicBool,
 }
 
-/// A request as the drive was given it.
+/// A request as it was handed to the drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Given {
     pub op: Op,
@@ -60,17 +62,17 @@ pub struct Given {
 }
 
 impl Knobs {
-    /// The requests of one operation that it was given.
+    /// The requests of one operation that were handed to the drive.
     pub fn given(&self, op: Op) -> Vec<Given> {
         self.given.lock().unwrap().iter().filter(|given| given.op == op).copied().collect()
     }
 
-    /// Requests of this operation fail so from now on.
+    /// Ends all further requests of this operation with this status.
     pub fn fail(&self, op: Op, status: Status) {
         *self.fails.lock().unwrap() = Some((op, status));
     }
 
-    /// The medium has this size by now.
+    /// Changes the size of the medium.
     pub fn resize(&self, sectors: Sector) {
         self.image.lock().unwrap().resize((sectors << 9) as usize, 0);
         self.sectors_now.store(sectors, Ordering::SeqCst);
@@ -84,9 +86,9 @@ pub struct TestDrive {
     pub queues: u16,
     pub depth: u32,
     pub tags: TagScope,
-    /// Whether its queues belong to threads.
+    /// Must a queue be used by its owner only?
     pub kind: QueueKind,
-    /// Whether it says that nothing stays inside; for whoever never holds anything.
+    /// The drive claims to complete every request at once; only for tests that hold none.
     pub immediate: bool,
 }
 
@@ -107,7 +109,7 @@ impl TestDrive {
 }
 
 impl TestDrive {
-    /// A drive of so many sectors without data, to be looked at only.
+    /// A drive of `sectors` sectors without data, for tests that send it no I/O.
     pub fn sparse(sectors: Sector) -> TestDrive {
         TestDrive { sectors, ..TestDrive::new(8) }
     }

@@ -1,4 +1,4 @@
-//! A drive that does what a script says and keeps a log of all that it was asked.
+//! A drive that follows a script and logs every call.
 //!
 //! The drive stores no data: tests look at which requests come, in which order, in which batches,
 //! and at what the layer makes of the answers. Every queue checks the rules of `DriverQueue`: a tag
@@ -20,53 +20,53 @@ use millrace_machine::{Doorbell, Native, NativeParker, Topology};
 
 use super::{Given, TestDrive};
 
-/// What a queue was asked.
+/// A call of a queue of the drive, or its outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
     /// Took a request.
     Took(Given),
-    /// Refused one as busy.
+    /// Refused a request as busy.
     Refused(Given),
-    /// Started so many that it took before.
+    /// Committed this many requests that it had taken before.
     Committed(u32),
-    /// Named one as done.
+    /// Reported a request as completed.
     Named(Given, Status),
-    /// Did not answer one in time.
+    /// A request timed out.
     TimedOut(Given),
 }
 
-/// A request that a queue has.
+/// A request that a queue has in flight.
 #[derive(Debug, Clone, Copy)]
 pub struct Inside {
     pub queue: u16,
     pub tag: Tag,
     pub given: Given,
-    /// The layer was told that nothing will come of it.
+    /// The request timed out and was abandoned: the layer expects no completion.
     pub given_up: bool,
 }
 
-/// What the tests set and see.
+/// Behaviour of the drive, set by tests, and the log of its calls.
 #[derive(Default)]
 pub struct Script {
-    /// The next requests offered are refused so.
+    /// Answers to the next requests offered, in order, before any is taken.
     pub refusals: VecDeque<Dispatch>,
-    /// How many requests the drive may still answer.
+    /// Number of requests that the drive may still complete.
     pub answers: usize,
-    /// Answers the last one that it took first.
+    /// Completes the request first that was taken last.
     pub backwards: bool,
-    /// Statuses of the next answers; then all go well.
+    /// Statuses of the next completions; later ones succeed.
     pub statuses: VecDeque<Status>,
-    /// When each poll asks for another one.
+    /// Time for which each poll asks to be called again.
     pub wake_ns: Option<u64>,
-    /// What becomes of requests that time out.
+    /// Answer to a timeout; `None` abandons the request.
     pub expired: Option<Expired>,
     /// Queues that cannot be opened.
     pub closed: Vec<u16>,
-    /// Tags of each queue that was opened.
+    /// Index and tag count of each queue that was opened.
     pub opened: Vec<(u16, u32)>,
-    /// What the drive has.
+    /// Requests in flight.
     pub inside: Vec<Inside>,
-    /// What each queue refused last and was not given since.
+    /// The request that each queue refused last, until it is offered again.
     pub refused: Vec<(u16, Given)>,
     pub log: Vec<Asked>,
 }
@@ -124,7 +124,7 @@ struct ScriptQueue {
     drive: ScriptDrive,
     index: u16,
     tags: u32,
-    /// Taken and not committed yet.
+    /// Number of requests taken and not committed yet.
     fresh: u32,
 }
 
@@ -218,7 +218,7 @@ impl HeardBell {
         HeardBell { bell: Arc::new(Doorbell::new(parker)), end }
     }
 
-    /// Whether it rings for its sleeping owner while `f` runs.
+    /// Returns true if the bell wakes its sleeping owner while `f` runs.
     pub fn rings(&mut self, f: impl FnOnce()) -> bool {
         self.bell.arm();
         f();
@@ -226,23 +226,23 @@ impl HeardBell {
         self.heard()
     }
 
-    /// Whether it rang for its sleeping owner, who sleeps on until `wake`.
+    /// Returns true if the bell rang for its sleeping owner. The owner sleeps on until `wake`.
     pub fn heard(&mut self) -> bool {
         self.end.read(&mut [0; 64]).is_ok()
     }
 
-    /// Wakes whoever sleeps in it.
+    /// Wakes a thread that sleeps on the bell.
     pub fn wake(&mut self) {
         self.end.write_all(&1u64.to_ne_bytes()).unwrap();
     }
 }
 
-/// What turns of a thread find.
+/// State of the turns of a thread, between `answer_after` and `turns_taken`.
 struct Ring {
     drive: ScriptDrive,
     /// Turns until the drive answers.
     left: usize,
-    /// Whether each turn was to sleep.
+    /// For each turn: did it find no work, so that it would sleep?
     sleeps: Vec<bool>,
 }
 
@@ -250,12 +250,12 @@ thread_local! {
     static RING: RefCell<Option<Ring>> = const { RefCell::new(None) };
 }
 
-/// Has a drive answer all with the last of the next so many turns of this thread.
+/// Lets a drive complete everything with the last of the next `turns` turns of this thread.
 pub fn answer_after(drive: &ScriptDrive, turns: usize) {
     RING.set(Some(Ring { drive: drive.clone(), left: turns, sleeps: Vec::new() }));
 }
 
-/// Whether each turn since then was to sleep.
+/// For each turn since `answer_after`: did it find no work, so that it would sleep?
 pub fn turns_taken() -> Vec<bool> {
     RING.take().expect("a drive answers in turns").sleeps
 }

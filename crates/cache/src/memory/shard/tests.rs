@@ -1,7 +1,7 @@
-//! A shard under random calls, against plain counts of what stands where.
+//! A shard under random calls, compared with a plain model of its counts.
 //!
-//! Frames, dirty pages and epochs are counted beside the shard and compared after each call; at the
-//! end all that is dirty is written, and nothing may be left.
+//! The model counts frames, dirty pages and epochs, and is compared after each call. At the end all
+//! dirty pages are written, and none may be left.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
@@ -50,7 +50,7 @@ fn what() -> impl Strategy<Value = Do> {
     ]
 }
 
-/// A shard, and what stands outside of it.
+/// A shard, and the state that its callers keep.
 struct Rig {
     shard: Shard,
     frames: Frames,
@@ -58,9 +58,9 @@ struct Rig {
     /// Pages that are being filled, and with which frame.
     fills: Vec<(u64, u32)>,
     writes: Vec<DirtyPage>,
-    /// Pages that are dirty or being written, as callers were told.
+    /// Pages that are dirty or being written, according to the returned counts.
     dirty: i64,
-    /// Pages that are stranded, as callers were told.
+    /// Pages that are stranded, according to the returned counts.
     stranded: i64,
     /// The epoch in which each page became dirty that is not below yet.
     owed: BTreeMap<u64, u64>,
@@ -341,7 +341,8 @@ fn a_flush_waits_for_no_page_that_is_written_to_later_again_and_again() {
     shard.collect_one(at, ALL_PAGES, &mut inside);
     write(&mut shard, 0, 1);
     write(&mut shard, 1, 1);
-    // All from here on is written after the flush. One of both pages is always being written.
+    // Everything from here on is written after the flush. One of the two pages is always being
+    // written.
     for turn in 0..2 {
         let before = inside.len();
         shard.collect_one(at, ALL_PAGES, &mut inside);

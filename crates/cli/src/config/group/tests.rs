@@ -89,8 +89,8 @@ fn a_wrong_word_says_what_to_write() {
     }
 }
 
-/// A drive, a volume and an export with these lines, and more sections. The export begins in line
-/// 7, and what is added to it in line 10.
+/// A configuration with a drive, a volume, and an export with these lines, and more sections. The
+/// export begins in line 7, and its added lines in line 10.
 fn whole(export: &str, sections: &str) -> String {
     format!(
         "[[drive]]\nname = \"d\"\nspec = \"null:\"\n[[volume]]\nname = \"v\"\ndrives = [\"d\"]\n\

@@ -166,7 +166,7 @@ fn who_does_not_end_a_request_is_dropped_and_who_has_none_may_stay() {
 fn metrics_are_served_beside_it() {
     let served = serve();
     let mut client = TcpStream::connect(served.http).unwrap();
-    // In two pieces.
+    // The request comes in two pieces.
     client.write_all(b"GET /metrics HT").unwrap();
     std::thread::sleep(Duration::from_millis(20));
     client.write_all(b"TP/1.1\r\n\r\n").unwrap();

@@ -1,4 +1,4 @@
-//! The timing alone, in made-up time: depth 1, saturation, sharing, and what presets state.
+//! The timing alone, in made-up time: depth 1, saturation, sharing, and the presets' figures.
 
 use std::collections::BinaryHeap;
 

@@ -1,8 +1,8 @@
-//! A librbd of a test: images in memory, calls noted, results and moments as the test says.
+//! A fake librbd: images in memory, a log of calls, and results and completion times set by a test.
 //!
-//! Every handle but a completion's is a pointer to one `Fake`, found by the name of its pool.
-//! Completions are called from inside the call that starts the I/O, or, if the test holds them,
-//! from the test's thread, as late as it likes.
+//! Every handle except a completion's is a pointer to a `Fake`, found by its pool's name.
+//! Completions are called within the call that starts the I/O, or, if the test holds them, later
+//! from the test's thread.
 #![allow(unsafe_code, clippy::unwrap_used)]
 
 use std::cell::Cell;
@@ -33,18 +33,18 @@ pub(in crate::rbd) enum Call {
     Flush,
 }
 
-/// What a test says and sees.
+/// The fake image: behaviour set by a test, and the calls seen.
 pub(in crate::rbd) struct State {
     pub(in crate::rbd) bytes: Vec<u8>,
     pub(in crate::rbd) size_bytes: u64,
-    /// What a handle says that was open before a resize it has not heard of.
+    /// The size reported by a handle that was opened before a resize it has not noticed.
     pub(in crate::rbd) known_bytes: Option<u64>,
     pub(in crate::rbd) calls: Vec<Call>,
-    /// Another result than success.
+    /// Replaces the result of an operation; `None` is success.
     pub(in crate::rbd) verdict: Option<fn(Call) -> Option<ssize_t>>,
-    /// The call itself fails.
+    /// The error with which the call itself fails, so that no completion follows.
     pub(in crate::rbd) refusal: Option<c_int>,
-    /// Completions are kept back.
+    /// Completions are held back.
     pub(in crate::rbd) holds: bool,
     pub(in crate::rbd) features: u64,
     pub(in crate::rbd) owner: Option<String>,
@@ -54,9 +54,9 @@ pub(in crate::rbd) struct State {
     pub(in crate::rbd) gone: [bool; 2],
     /// Bytes that the parent has for the image as it is in the cluster.
     pub(in crate::rbd) overlap_bytes: u64,
-    /// Looks at the image as it is in the cluster.
+    /// Number of times that the image was opened to look at its state in the cluster.
     pub(in crate::rbd) looks: usize,
-    /// How long each takes.
+    /// Duration of each look.
     pub(in crate::rbd) look_time: std::time::Duration,
     update: Option<Update>,
     pub(in crate::rbd) watchers: Vec<String>,
@@ -77,7 +77,7 @@ unsafe impl Send for Update {}
 /// I/O whose completion is kept back.
 struct Held {
     completion: Handle,
-    /// Memory of a read, and what is to be there.
+    /// Memory of a read, and the bytes to put there.
     fills: Option<(Vec<iovec>, Vec<u8>)>,
 }
 
@@ -92,7 +92,7 @@ static POOLS: Mutex<Option<HashMap<String, Arc<Fake>>>> = Mutex::new(None);
 pub(in crate::rbd) static SETTINGS: Mutex<Vec<[String; 2]>> = Mutex::new(Vec::new());
 
 thread_local! {
-    /// Completions that this thread has made, less those that it has released.
+    /// Completions created by this thread, less those released.
     pub(in crate::rbd) static MADE: Cell<i64> = const { Cell::new(0) };
 }
 
@@ -164,7 +164,7 @@ impl Fake {
         back.into_iter().for_each(Held::end);
     }
 
-    /// How many are kept back.
+    /// Completions held back.
     pub(in crate::rbd) fn held(&self) -> usize {
         self.0.lock().unwrap().back.len()
     }

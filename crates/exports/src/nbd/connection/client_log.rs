@@ -163,7 +163,7 @@ pub(crate) mod tests {
         fn exit(&self, _: &Id) {}
     }
 
-    /// What is logged by the calling thread meanwhile: a line for each message.
+    /// Messages that the calling thread logs while `run` runs, a line each.
     pub(crate) fn logged(run: impl FnOnce()) -> String {
         let log = Arc::new(Mutex::new(String::new()));
         tracing::subscriber::with_default(Log(Arc::clone(&log)), run);

@@ -15,7 +15,7 @@ const PHASES: [ConnectionPhase; 4] = [
 ];
 const BOTH: [bool; 2] = [false, true];
 
-/// Replies of so many bytes wait.
+/// Queues a reply of `bytes` bytes.
 fn owe(conn: &mut Connection, bytes: usize) {
     conn.out.push_with(|_| 0, (std::ptr::null_mut(), bytes), None);
 }
@@ -224,8 +224,8 @@ fn freed_replies_and_bytes_are_taken_off() {
     assert_eq!((conn.in_flight, conn.held_bytes), (3, 4904));
 }
 
-/// A connection in transmission, changed; what a pump starts: sends and receives outstanding, and
-/// whether it waits for its client to catch up. Ends what it started.
+/// Pumps a connection in the transmission phase after `change`. Returns if a send and a receive are
+/// outstanding, and if it waits for its client to catch up. Ends what it started.
 fn pumped(rig: &mut Rig, change: impl FnOnce(&mut Connection)) -> (bool, bool, bool) {
     let (mut conn, _sockets) = connection(1);
     (conn.phase, conn.negotiation) = (ConnectionPhase::Transmission, None);

@@ -1,4 +1,4 @@
-//! What becomes of a request, and what of its parts, where no client could tell.
+//! Execution of requests where no client could see a mistake: errors, flags, counts, extents.
 
 use super::super::connection::ConnectionPhase;
 use super::super::tests::{MIB, Rig, connection, header, request};

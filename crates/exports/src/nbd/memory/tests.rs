@@ -1,4 +1,4 @@
-//! The pool held to a plain account of its regions after every step, and what it keeps and gives.
+//! The pool against a plain account of its regions after every step, and the memory it keeps.
 
 use millrace_reactor::{Config, Reactor};
 use proptest::prelude::*;
@@ -8,7 +8,7 @@ use crate::nbd::tests::{MIB, pool, waiter};
 
 const KIB: usize = 1 << 10;
 
-/// Everything that is counted, against what is held. Returns the bytes of regions that stuck drives
+/// Compares all counters with the buffers held. Returns the bytes of regions that stuck drives
 /// keep.
 fn check(pool: &BufferPool, held: &[PoolBuffer]) -> usize {
     let mut regions: Vec<(usize, u32, bool)> = Vec::new();
@@ -222,7 +222,7 @@ fn a_pool_knows_its_thread() {
 fn the_ring_knows_regions_of_up_to_2_mib() {
     let reactor = Reactor::new(Config::default()).unwrap();
     let mut own = BufferPool::new(MemoryBudget::new(128 * MIB, 4), reactor.handle(), 0, 0);
-    // Whether the ring takes such regions at all is for the system to say.
+    // The system decides if the ring registers such regions at all.
     let mut takes = None;
     for (len, small) in [(4 * KIB, true), (512 * KIB, true), (2 * MIB, true), (4 * MIB, false)] {
         let buffer = own.take(waiter(0, 0, len), MemoryPart::Window).unwrap();

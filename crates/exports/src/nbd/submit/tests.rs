@@ -1,4 +1,4 @@
-//! How tickets go on part by part, wait for room, and end, with and without a drive.
+//! Tickets: going on part by part, waiting for room, and ending, with and without a drive.
 
 use super::*;
 use crate::nbd::tests::{Rig, ticket};
@@ -44,7 +44,7 @@ fn what_the_channel_has_no_room_for_goes_on_in_its_order_and_each_ends_once() {
     let mut rig = Rig::new(&["null:size=1m"], |_| ());
     let ids: Vec<u32> = (0..2500)
         .map(|at| {
-            // One of them is refused by the block layer, at its turn and not before.
+            // The block layer refuses request 2000 when its turn comes, and not before.
             let sector = if at == 2000 { 1 << 20 } else { 8 * (at % 256) };
             let ticket = Ticket { sector, ..ticket(Op::Read, 1, TicketMemory::Zeroes) };
             let id = rig.core.submitter.tickets.insert(ticket);

@@ -277,7 +277,7 @@ mod tests {
         let limit = Duration::from_secs(10);
         client.set_read_timeout(Some(limit)).expect("it is a socket");
         let ended = std::io::Read::read_to_end(&mut client, &mut Vec::new());
-        // What it sent and nobody read makes that a reset.
+        // Unread bytes that the client had sent turn the close into a reset.
         let reset = std::io::ErrorKind::ConnectionReset;
         assert!(
             ended.as_ref().map_or_else(|e| e.kind() == reset, |bytes| *bytes == 0),

@@ -17,7 +17,7 @@ use crate::nbd::submit::lanes::EndedLanes;
 use millrace_nbd::Command;
 use millrace_nbd::wire::{OPT_EXPORT_NAME, put_option};
 
-/// Whether the peer has closed.
+/// Has the peer closed the connection?
 fn is_closed(mut client: &UnixStream) -> bool {
     client.set_nonblocking(true).unwrap();
     matches!(client.read(&mut [0; 64]), Ok(0))
@@ -96,7 +96,8 @@ fn a_client_takes_the_place_of_one_that_had_its_time_while_most_are_in_handshake
     assert!(!is_closed(&clients[1]) && !is_closed(&newer));
     assert_eq!((rig.core.counts.connections_refused, rig.core.counts.handshake_timeouts), (1, 1));
     assert_eq!(rig.shared.connections.open.load(Ordering::SeqCst), 4);
-    // One more has an export: as many negotiate as may.
+    // Another client selects an export; two of four connections still negotiate, which is the
+    // limit.
     let mut out = 3u32.to_be_bytes().to_vec();
     put_option(&mut out, OPT_EXPORT_NAME, b"0");
     clients[1].write_all(&out).unwrap();
@@ -167,7 +168,7 @@ fn thread_0_alone_accepts_and_on_every_listener() {
 #[test]
 fn a_wait_for_a_client_to_catch_up_ends_when_it_is_cancelled_and_no_other_does() {
     let mut rig = Rig::new(&["null:size=1m"], |_| ());
-    // Peers that have read nothing of all that there is room for.
+    // Peers that have read none of the bytes in their full socket buffers.
     let waits: Vec<_> = (0..3)
         .map(|_| {
             let (ours, theirs) = UnixStream::pair().unwrap();
@@ -208,7 +209,7 @@ fn a_turn_does_not_sleep_while_something_is_left_to_do() {
         &|rig| rig.shared.mailboxes[0].put(ThreadMessage::Connection(fd, 0)),
     ];
     for (number, leave) in left.into_iter().enumerate() {
-        // What the last one has led to is over.
+        // Three turns finish the work of the previous case.
         (0..3).for_each(|_| rig.step());
         leave(&mut rig);
         let before = sleeps(&mut rig);
@@ -282,7 +283,7 @@ fn a_thread_sleeps_until_the_earliest_of_its_limits() {
     let next_ns = rig.deadline(None).unwrap();
     let in_a_second = before_ns + LOOK_NS..=Native::now() + LOOK_NS;
     assert!(in_a_second.contains(&next_ns), "a handshake is looked after");
-    // Two whose places others have now, and the one of this connection.
+    // Two entries whose slots belong to later connections now, and the entry of this connection.
     rig.handshakes = [(3, index, serial + 1), (3, index, serial - 1), (4, index, serial)].into();
     assert_eq!((rig.deadline(None), rig.handshakes.len()), (Some(4), 1));
     rig.conns[index].as_mut().unwrap().phase = ConnectionPhase::Transmission;
@@ -484,7 +485,7 @@ fn a_lane_comes_with_its_first_client_and_goes_when_nothing_of_it_is_left() {
     let dir = tempfile::tempdir().unwrap();
     let spec = |name: &str| format!("file:path={}/{name},size=1m", dir.path().display());
     let mut rig = Rig::new(&[&spec("a"), &spec("b")], |_| ());
-    // Those that a rig begins with have no client.
+    // The lanes that a rig opens at its start have no client.
     assert_eq!(
         (end_unused(&mut rig), rig.core.submitter.lanes.count()),
         (EndedLanes::default(), 0)

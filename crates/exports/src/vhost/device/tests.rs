@@ -1,4 +1,4 @@
-//! What a frontend may ask for in vain, and what the device remembers of what was refused.
+//! Requests of a frontend that a device refuses, and the state that it keeps after a refusal.
 #![allow(clippy::unwrap_used)] // Tests may.
 
 use std::os::unix::net::UnixStream;
@@ -21,7 +21,7 @@ use crate::vhost::memory::memory_file;
 use crate::vhost::tests::played::volume;
 use crate::virtio::ID_BYTES;
 
-/// A device of which no ring is served, and what it said.
+/// A device without served rings, and its messages.
 fn device() -> (Device, Arc<Mutex<Vec<String>>>) {
     let said = Arc::<Mutex<Vec<String>>>::default();
     let into = Arc::clone(&said);
@@ -60,7 +60,7 @@ fn what_a_block_device_without_migration_has_not_is_refused() {
     assert!(device.get_shmem_config().is_err());
     assert!(device.set_log_base(&Default::default(), file()).is_err());
     let said = lock(&said);
-    // A line for each; two of them are the same, which is said once.
+    // Each refusal logs a line; of two equal ones only the first is logged.
     assert_eq!(said.len(), 5, "{said:?}");
     assert!(
         said.iter().all(|line| line.starts_with("export v: refused a request of the frontend: "))

@@ -195,7 +195,7 @@ mod tests {
         }
         let until_ns = pace.hold_until(now_ns, 1, now_ns).expect("more is to come");
         assert!((1_900..=2_000).contains(&(until_ns - now_ns)), "{}", until_ns - now_ns);
-        // What waits already gets no more than the rest of it.
+        // A request that has waited already is held only for the rest of that time.
         assert_eq!(pace.hold_until(now_ns, 2, now_ns - 500), Some(until_ns - 500));
         assert_eq!(pace.hold_until(now_ns, 2, now_ns - 2_000), None);
     }

@@ -131,7 +131,7 @@ mod tests {
         assert!(slept.count() < PAUSE_MIN as usize);
     }
 
-    /// How many waits in a row went without a spin, after spins in vain.
+    /// Length of the pause, in waits without a spin, after spins in vain.
     fn pause(polling: &mut Polling) -> u32 {
         while polling.spin_ns() > 0 {
             polling.slept(polling.spin_ns(), 60_000);

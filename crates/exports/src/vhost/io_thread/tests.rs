@@ -21,7 +21,7 @@ use crate::virtio::kind;
 const SIZE: u16 = 64;
 const LONG_NS: u64 = 30_000_000_000;
 
-/// An I/O thread that only does what a test says, with its guest.
+/// An I/O thread that takes only the steps a test asks for, with its guest.
 struct Bench {
     thread: IoThread,
     state: Arc<ThreadState>,
@@ -56,7 +56,7 @@ impl Bench {
         Bench { thread, state, common, control, played: Played::new(), said }
     }
 
-    /// With a queue of this size for each number.
+    /// A bench with a queue of this size for each number.
     fn with(sizes: &[u16]) -> Bench {
         let mut bench = Bench::new();
         for (q, size) in (0..).zip(sizes) {
@@ -87,7 +87,7 @@ impl Bench {
         self.control.release_stuck();
     }
 
-    /// Rounds until so many answers are shown.
+    /// Runs rounds until the ring shows `answers` answers.
     fn serve(&mut self, q: u16, answers: u16) {
         until("all is answered", || {
             self.thread.round().unwrap();
@@ -95,7 +95,7 @@ impl Bench {
         });
     }
 
-    /// Until nothing moves.
+    /// Runs rounds until nothing more moves.
     fn settle(&mut self) {
         while self.thread.round().unwrap() {}
     }
@@ -152,7 +152,7 @@ fn a_queue_takes_a_few_for_drives_that_answer_at_once_and_its_part_of_the_channe
             (served, served.into())
         );
     }
-    // Others: all that the channel has room for with the other queue's part of it left.
+    // The other requests fill the room that the channel has beside the other queue's part.
     bench.thread.turns = true;
     bench.played.offer_refused(0, 1024, 20, 600);
     assert!(bench.thread.round().unwrap());
@@ -204,7 +204,7 @@ fn requests_are_held_back_where_that_pays_and_counted_once() {
     let paced = &bench.thread.pace;
     assert_eq!((paced.waiting, paced.pace.outstanding()), (8, 8));
     assert_ne!(paced.since_ns, 0);
-    // Only what is new has arrived now.
+    // Only the new requests count as arrivals.
     bench.thread.hold(12);
     assert_eq!(bench.thread.pace.pace.outstanding(), 12);
     assert_eq!(bench.thread.stats.holds, 1);
@@ -237,7 +237,7 @@ fn a_kick_ends_a_sleep_and_is_counted() {
     bench.add(0, SIZE, |parts| parts.notifiers.kick = Some(kick));
     for round in 1..3 {
         rustix::io::write(&ours, &1u64.to_ne_bytes()).unwrap();
-        // It may wake for something else before.
+        // The thread may wake for another reason first.
         until("the kick is seen", || {
             bench.thread.sleep(Some(Native::now() + LONG_NS)).unwrap();
             assert_eq!(bench.played.used(0)[0], 1, "kicks are suppressed after a sleep");
@@ -338,7 +338,7 @@ fn a_queue_that_stops_says_its_base_when_it_is_empty_and_lets_go_of_all() {
     assert_eq!((bench.thread.queues.len(), bench.queue(0).number), (2, 2));
 }
 
-/// What a thread of so many says at its end, and what is left of its guest's memory.
+/// Ends a thread that is one of `threads`; returns its error messages and its guest's memory.
 fn finish(mut bench: Bench, threads: u16, drain_ns: u64) -> (Vec<String>, Weak<GuestMemory>) {
     bench.settle();
     let memory = Arc::downgrade(bench.queue(0).memory());
@@ -416,7 +416,7 @@ fn it_polls_if_that_has_paid_and_there_is_a_queue_and_counts_what_came_of_it() {
     }
     bench.serve(0, 1);
     bench.settle();
-    // In vain, for as long as that has paid or until somebody else wants the CPU.
+    // A poll in vain spins as long as that has paid, or until another thread wants the CPU.
     let before_ns = bench.thread.stats.poll_ns;
     bench.thread.idle.answered = false;
     assert!(!bench.thread.spin().unwrap());
@@ -434,7 +434,7 @@ fn a_thread_sleeps_while_nothing_is_to_be_done_and_serves_until_the_export_stops
     let sleeps = std::thread::scope(|scope| {
         let told = scope.spawn(move || {
             let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-            // Orders end its sleeps, and between them it says how many there were.
+            // Orders end the thread's sleeps; between them it publishes their number.
             while state.published.read().thread.sleeps < 3 && std::time::Instant::now() < deadline {
                 state.orders.put(ThreadOrder::Enable(0, true));
                 std::thread::sleep(std::time::Duration::from_millis(1));

@@ -1,4 +1,5 @@
-//! A queue alone, on a channel to a drive that can hold requests: what it takes, and when it stops.
+//! A queue alone, on a channel to a drive that can hold requests: how many it takes and when it
+//! stops.
 #![allow(clippy::unwrap_used)] // Tests may.
 
 use millrace_block::Stamp;
@@ -117,7 +118,7 @@ fn a_request_that_the_channel_has_no_room_for_waits_and_is_the_next() {
     bench.release();
     bench.complete(2);
     assert!(bench.publish());
-    // The one that was held, a fourth, and a fifth that is held.
+    // The request that was held, a fourth, and a fifth that is held again.
     assert_eq!((bench.take(10), bench.queue.in_flight()), (2, 3));
     bench.complete(2);
     assert_eq!((bench.queue.available(), bench.take(1)), (2, 1));

@@ -242,7 +242,7 @@ mod tests {
         (region, file)
     }
 
-    /// What a daemon after this one finds there.
+    /// Would the next daemon find that writes may be lost?
     fn is_lost(file: &std::fs::File) -> bool {
         let kept = Inflight::open(file.try_clone().unwrap(), 0, (2, 8)).unwrap();
         let (unflushed_by, was_lost) = kept.marks();
@@ -280,7 +280,7 @@ mod tests {
         first.follow(&kept);
         first.answer_writes();
         assert!(!first.follow(&kept), "a frontend that comes back to the same daemon");
-        // Whether the next one has such a cache or not.
+        // The next daemon may have a volatile cache or not.
         let [second, third] = [UnflushedWrites::of(Features::default()), cached()];
         assert!(second.follow(&kept));
         assert!(second.take_loss() && !second.take_loss());

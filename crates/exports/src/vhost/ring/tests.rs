@@ -17,7 +17,7 @@ use crate::vhost::queue::blk;
 
 const SIZE: u16 = 8;
 const MEMORY_BYTES: u64 = 0x10_000;
-/// First address of the second region: a buffer that ends the first one goes on there.
+/// First address of the second region, which continues a buffer that reaches the first one's end.
 const SECOND: u64 = MEMORY_BYTES / 2;
 const AVAIL: u64 = 0x1000;
 const USED: u64 = 0x2000;
@@ -143,7 +143,7 @@ proptest! {
         let mut chain = DescriptorChain::default();
         let walked = ring.walk(head, &guest.memory, &mut chain);
         let expected = oracle(&guest, head);
-        // Whatever is wrong: each piece lies in a region.
+        // Each piece lies in a region, whatever is wrong with the chain.
         for part in &chain.parts {
             let inside = guest.memory.regions().iter().any(|region| {
                 let offset = part.start.addr().wrapping_sub(region.start().addr()) as u64;
@@ -152,7 +152,7 @@ proptest! {
             prop_assert!(inside, "{part:?}");
         }
         if let Some(plain) = ring.walk_plain(head, &guest.memory) {
-            // What is taken for plain is what the long way finds.
+            // A chain taken for plain must match the full walk.
             prop_assert!(walked.is_ok());
             let (readable, writable) = lengths(&chain);
             let data = u64::from(plain.data.len_bytes);
@@ -172,7 +172,7 @@ proptest! {
             prop_assert_eq!(chain.parts.first().map(|part| part.start), first);
             let has_empty = expected.iter().any(|(_, len, _)| *len == 0);
             prop_assert_eq!(chain.has_empty, has_empty);
-            // And a request can be made of it, whatever it says.
+            // Parsing a request from it must not fail, whatever the chain contains.
             let request = blk::parse(&mut chain);
             let (from, to) = request.data;
             prop_assert!(from <= to && to <= chain.parts.len());
@@ -226,8 +226,8 @@ fn an_event_is_passed_or_not_around_the_end_of_the_index_as_in_its_middle() {
     }
 }
 
-/// What the short way makes of a ring whose table this is, which must be what the long way makes of
-/// it, in memory; whether it is anything.
+/// Compares `walk_plain` with the full walk of a descriptor table in `guest`'s memory. Returns true
+/// if the chain is plain.
 fn short_way(guest: &Guest, indirect: bool) -> bool {
     let ring = guest.ring(RingFeatures { event_idx: true, indirect });
     let mut chain = DescriptorChain::default();
@@ -282,8 +282,8 @@ fn the_short_way_takes_no_descriptor_from_behind_its_table() {
 
 #[test]
 fn the_short_way_takes_no_table_and_no_buffer_that_ends_outside_of_memory() {
-    // The first region ends in the midst of a page. What is behind it in the file is as good as a
-    // guest could make it, and none of the guest's memory.
+    // The first region ends within a page. The bytes behind it in the file are valid descriptors,
+    // but none of the guest's memory.
     let chain = plain_chain(true, 1);
     for inside in (0..=64).step_by(8) {
         let len_bytes = TABLE + inside;
@@ -350,7 +350,7 @@ fn an_index_that_runs_ahead_or_a_head_that_is_none_breaks_the_ring() {
     guest.put(AVAIL + 2, &(SIZE + 1).to_le_bytes());
     let error = RingError::AvailIdx { idx: SIZE + 1, taken: 0, size: SIZE };
     assert_eq!(ring.available(), Err(error));
-    // Behind what was taken is far ahead.
+    // An index behind the last one taken counts as far ahead.
     guest.put(AVAIL + 2, &u16::MAX.to_le_bytes());
     assert!(ring.available().is_err());
     guest.offer(0, &[SIZE]);

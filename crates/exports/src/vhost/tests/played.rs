@@ -81,7 +81,7 @@ impl Played {
         Played { file: memory_file("played", MEMORY_BYTES).unwrap() }
     }
 
-    /// All of it, mapped once more.
+    /// Maps the whole memory once more.
     pub(in crate::vhost) fn memory(&self) -> Arc<GuestMemory> {
         let (len_bytes, file) = (MEMORY_BYTES, self.file.try_clone().unwrap());
         let address = RegionAddress { guest: 0, len_bytes, user: USER, offset: 0 };

@@ -28,7 +28,7 @@ pub fn volume(spec: &str, threads: u16) -> Arc<Volume<Native>> {
     volume_with(spec, threads, timeout_ns).0
 }
 
-/// A volume whose drive has so long to answer, and what makes it fail if it is a fault drive.
+/// A volume whose drive has a timeout of `timeout_ns`, and the controls of a fault drive.
 pub fn volume_with(
     spec: &str,
     threads: u16,
@@ -179,7 +179,7 @@ pub fn pattern(seed: u64, length: usize) -> Vec<u8> {
     millrace_require::pattern(seed, 0, length)
 }
 
-/// The settings of a group with a limit of so many bytes a second, or none.
+/// The settings of a group with a limit of `bandwidth` bytes a second, or none.
 pub fn with_bandwidth(name: &str, bandwidth: Option<u64>) -> GroupConfig {
     GroupConfig {
         limits: GroupLimits { bandwidth, ..GroupLimits::default() },

@@ -1,8 +1,8 @@
 //! A guest and its frontend, with rings written by hand.
 //!
-//! Memory is one file of zeroes; offsets into it are the guest's addresses less [`GUEST`] and the
-//! frontend's less [`USER`]. A queue has [`QUEUE_BYTES`] of it for its ring, indirect tables,
-//! headers and status bytes; data is whatever is behind.
+//! Memory is one file of zeroes. An offset into it is a guest address less [`GUEST`], or a frontend
+//! address less [`USER`]. A queue has [`QUEUE_BYTES`] of it for its ring, indirect tables, headers
+//! and status bytes; the memory behind all queues is for data.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,7 +20,7 @@ use super::{LONG, until};
 pub const GUEST: u64 = 1 << 30;
 pub const USER: u64 = 1 << 40;
 pub const QUEUE_BYTES: u64 = 0x1_0000;
-/// In a queue's part: avail ring, used ring, indirect tables, headers, status bytes.
+/// Offsets in a queue's memory: avail ring, used ring, indirect tables, headers, status bytes.
 pub const AVAIL: u64 = 0x4000;
 pub const USED: u64 = 0x5000;
 pub const TABLES: u64 = 0x8000;
@@ -131,7 +131,8 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Connected, with memory for `queues` queues and 8 MiB of data, and nothing said yet.
+    /// A connected guest with memory for `queues` queues and 8 MiB of data, which has sent nothing
+    /// yet.
     pub fn connect(path: &Path, queues: usize) -> Guest {
         Guest::over(Wire::connect(path), queues)
     }
@@ -149,7 +150,7 @@ impl Guest {
         guest
     }
 
-    /// All that is to be said until these rings are served.
+    /// Sends all messages up to the start of rings of these sizes.
     pub fn set_up(&mut self, sizes: &[u16], features: impl Fn(u64) -> u64) {
         self.negotiate(features);
         self.share();
@@ -198,7 +199,7 @@ impl Guest {
         self.start_with(index, size, base, err);
     }
 
-    /// Starts a ring whose descriptor for errors the device was told of before.
+    /// Starts a ring whose error descriptor the device already has.
     pub fn start_with(&mut self, index: u32, size: u16, base: u16, err: OwnedFd) {
         let at = u64::from(index) * QUEUE_BYTES;
         let ring =
@@ -231,7 +232,7 @@ impl Guest {
         self.wire.order(code::SET_INFLIGHT_FD, message, &[file.as_fd()])
     }
 
-    /// Goes on at another device, with rings and memory as they are.
+    /// Moves to another device, with rings and memory as they are.
     pub fn resume(&mut self, wire: Wire, inflight: Option<&(Vec<u8>, File)>) {
         self.wire = wire;
         let features = self.features;
@@ -289,7 +290,7 @@ impl Guest {
         self.memory.get(self.status_at(q, slot), 1)[0]
     }
 
-    /// Makes a head available, and says so if `shows`.
+    /// Makes a head available without showing it; see `publish`.
     pub fn offer(&mut self, q: usize, head: u16) {
         let ring = &mut self.rings[q];
         let place = ring.at + AVAIL + 4 + 2 * u64::from(ring.avail % ring.size);
@@ -297,7 +298,7 @@ impl Guest {
         ring.avail = ring.avail.wrapping_add(1);
     }
 
-    /// Shows what was offered, and kicks.
+    /// Shows the heads that were offered, and kicks.
     pub fn publish(&self, q: usize) {
         let queue = &self.rings[q];
         self.memory.put_u16(queue.at + AVAIL + 2, queue.avail);
@@ -347,7 +348,7 @@ impl Guest {
         (word(0), word(4))
     }
 
-    /// One request from beginning to end; its status.
+    /// Submits a request and waits for it; returns its status.
     pub fn request(&mut self, q: usize, kind: u32, sector: u64, data: (u64, u32)) -> u8 {
         self.submit(q, 0, (kind, sector), data);
         assert_eq!(self.wait(q, 1)[0].0, 0);
@@ -374,7 +375,7 @@ impl Guest {
         self.request(0, kind, 0, (self.data, 16))
     }
 
-    /// Waits until the device says that the ring is broken.
+    /// Waits until the device signals that the ring is broken.
     pub fn until_broken(&self, q: usize) {
         until("the ring breaks", || count(&self.rings[q].err) > 0);
     }

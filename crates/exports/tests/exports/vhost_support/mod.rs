@@ -51,7 +51,7 @@ pub fn faulty(spec: &str, cache: FaultCache) -> (Arc<Volume<Native>>, FaultContr
     (Volume::single(Disk::new(Box::new(driver), config).unwrap()).unwrap(), control)
 }
 
-/// An export with its directory and what it said.
+/// An export with its directory and its messages.
 pub struct Export {
     pub server: Option<VhostServer>,
     pub dir: tempfile::TempDir,
@@ -124,7 +124,7 @@ impl Export {
         }
     }
 
-    /// What all its queues did.
+    /// The sum of the counters of all queues.
     pub fn stats(&self) -> QueueStats {
         let mut sum = QueueStats::default();
         let threads = self.threads();
@@ -132,7 +132,7 @@ impl Export {
         sum
     }
 
-    /// Its threads and their queues.
+    /// The export's threads and their queues.
     pub fn threads(&self) -> Vec<VhostStats> {
         let observed = self.server.as_ref().unwrap().observer().stats();
         observed.into_iter().flat_map(|(_, threads)| threads).collect()

@@ -47,7 +47,7 @@ pub mod code {
 pub const VERSION: u32 = 1;
 pub const NEED_REPLY: u32 = 8;
 
-/// Numbers one behind the other.
+/// The bytes of several numbers in a row.
 pub fn words(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
@@ -98,7 +98,7 @@ impl Wire {
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let mut pieces = [IoSliceMut::new(&mut header)];
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL;
-        // A wait with a timeout is interrupted when the process is stopped and goes on.
+        // A receive with a timeout is interrupted when the process is stopped and continued.
         let receive = || recvmsg(&self.stream, &mut pieces, &mut ancillary, flags);
         let got = match rustix::io::retry_on_intr(receive) {
             Ok(got) => got.bytes,

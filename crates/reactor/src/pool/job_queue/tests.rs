@@ -1,7 +1,8 @@
-//! The pool's jobs and counts of threads against a plain model.
+//! The pool's jobs and thread counts, compared with a plain model.
 //!
-//! The model keeps a list of jobs for each lane and a set of jobs that run, and knows the rules by
-//! name only: fewest running first, limits, one thread for each lane beyond those that are shared.
+//! The model keeps a list of jobs for each lane and a set of running jobs. Its rules: the lane with
+//! the fewest running jobs goes first, limits hold, and beyond the shared threads each lane gets
+//! one thread.
 
 use super::*;
 use crate::op::{FileRef, Op};
@@ -14,7 +15,7 @@ fn job(key: u64, lane: u32, inbox: u32) -> PoolJob {
     PoolJob { key: OperationKey(key), lane, inbox, op: Op::Fdatasync { file: FileRef::Raw(-1) } }
 }
 
-/// A queue with so many lanes, and an inbox.
+/// A queue with `lanes` lanes, and an inbox.
 fn queue(lanes: u32) -> (JobQueue, u32) {
     let mut queue = JobQueue::new(LIMITS);
     for lane in 0..lanes {
@@ -31,8 +32,8 @@ struct Threads {
 }
 
 impl Threads {
-    /// Does what the queue calls for at `now_ns`, until it calls for nothing more. The system gives
-    /// threads while there are fewer than `most`.
+    /// Does whatever the queue calls for at `now_ns`, until it calls for nothing more. New threads
+    /// start while there are fewer than `most`.
     fn answer(&mut self, queue: &mut JobQueue, now_ns: u64, most: usize) {
         loop {
             match queue.call(now_ns) {

@@ -1,4 +1,4 @@
-//! What the conformance tests share: a reactor with one inbox, and small system calls.
+//! Support of the conformance tests: a reactor with one inbox, and small system calls.
 //!
 //! `Rig` drives a reactor until a completion comes, with a limit of 10 s so that a lost one fails
 //! the test instead of hanging it. `both!` runs each function on both back ends.
@@ -23,7 +23,7 @@ macro_rules! both {
     };
 }
 
-/// Runs a test on io_uring, or says why it cannot.
+/// Runs a test on io_uring, or skips it with the reason.
 pub fn run_on_uring(test: fn(&mut Rig)) {
     let config = Config { backend: Backend::Uring, ..Config::default() };
     match Reactor::new(config) {
@@ -130,7 +130,7 @@ pub fn nonblocking_eventfd() -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_NONBLOCK)) }
 }
 
-/// Makes an open descriptor's number name what another one names.
+/// Makes descriptor `fd` refer to the file of descriptor `other`.
 pub fn replace(fd: RawFd, other: RawFd) {
     // SAFETY: no memory is involved; the caller's tests own both descriptors.
     assert_eq!(unsafe { libc::dup2(other, fd) }, fd);

@@ -82,7 +82,7 @@ fn data(session: &mut Session, content: &[u8]) -> Vec<u8> {
     record(session, ContentType::ApplicationData, content)
 }
 
-/// All that a session reads, into pieces of memory of this size.
+/// Reads all data of a session, in pieces of this size.
 fn read(session: &mut Session, piece: usize) -> Vec<u8> {
     let (mut all, mut into) = (Vec::new(), vec![0; piece]);
     while let bytes @ 1.. = session.read(&mut into).unwrap() {
@@ -112,7 +112,7 @@ fn plaintext_arrives_in_memory_of_any_size() {
     }
 }
 
-/// What a record is about, its content, and the words and the alert that it earns.
+/// A record's type and content, and the error text and the alert that it must cause.
 type WrongRecord = (u8, Vec<u8>, &'static str, Option<AlertDescription>);
 
 fn wrong_records() -> Vec<WrongRecord> {
@@ -194,7 +194,7 @@ fn ciphertext_that_is_no_record_is_refused_as_soon_as_that_is_seen() {
         assert_eq!(error.kind(), ErrorKind::Protocol);
         assert!(error.to_string().contains(words), "{error}, not {words}");
     }
-    // Each bit of a record counts, those of its version, too.
+    // Every bit of a record is protected, including those of its version.
     let (mut client, _) = sides.sessions();
     let len = data(&mut client, b"payload").len();
     for bit in 0..len * 8 {
@@ -297,7 +297,7 @@ fn nothing_is_read_behind_the_end() {
     assert!(server.peer_closed());
     show(&mut server, &[0xff; 100]);
     assert_eq!(server.read(&mut [0; 8]), Ok(0));
-    // The other half of the session goes on.
+    // The other direction of the session still works.
     server.write(b"answer").unwrap();
     server.finish().unwrap();
     let sealed = take(&mut server);
@@ -305,7 +305,8 @@ fn nothing_is_read_behind_the_end() {
     assert_eq!(read(&mut client, 100), b"answer");
 }
 
-/// Ciphertext both ways between rustls, a client, and a session; what each of them read.
+/// Moves ciphertext both ways between rustls, as a client, and a session; returns the data that
+/// each read.
 fn meet(client: &mut rustls::ClientConnection, server: &mut Session) -> (Vec<u8>, Vec<u8>) {
     let (mut at_client, mut at_server) = (Vec::new(), Vec::new());
     for _ in 0..10 {
@@ -338,7 +339,7 @@ fn rustls_reads_what_is_sealed_here_and_keys_change_on_either_side() {
     let mut server = Session::server(&sides.server).unwrap();
     meet(&mut client, &mut server);
     assert!(server.is_established());
-    // As if a key of this cipher could seal three records.
+    // Pretends that a key of this cipher may seal three records only.
     records(&mut server).sealed_max = 3;
     for round in 0..40u8 {
         if round % 4 == 0 {
@@ -353,7 +354,8 @@ fn rustls_reads_what_is_sealed_here_and_keys_change_on_either_side() {
     assert!(records(&mut server).sealing.records <= 3);
 }
 
-/// What a client sends behind its handshake in the same packet is not rustls's to answer.
+/// A client may send records behind its handshake in the same packet; they are ours to decrypt, not
+/// rustls's.
 #[test]
 fn keys_change_in_the_packet_that_ends_the_handshake() {
     let sides = Sides::new();

@@ -28,7 +28,7 @@ const CONFIG: DeadlineConfig = DeadlineConfig {
     ageing_ns: 500,
 };
 
-/// The first of two queues of a drive, with room for so many chains.
+/// The first of two queues of a drive, with room for a fixed number of chains.
 struct Rig {
     bio_set: alloc::boxed::Box<BioSet<Native>>,
     scheduling: Scheduling<Native>,
@@ -54,7 +54,7 @@ impl Rig {
         }
     }
 
-    /// The other queue of the drive, with room for so many chains.
+    /// The other queue of the drive, with room for `chains` chains.
     fn other(&self, chains: usize) -> Rig {
         Rig {
             bio_set: bio_set(chains),
@@ -135,7 +135,7 @@ fn chains_go_out_by_sector_and_a_pass_that_ended_begins_with_the_lowest() {
 fn the_oldest_goes_first_once_it_has_waited_as_long_as_it_may() {
     for (now_ns, order) in [(99, [20, 30, 10]), (100, [10, 20, 30])] {
         let mut rig = Rig::new(8);
-        // So that the head stands behind sector 10.
+        // Moves the head behind sector 10.
         rig.insert(&reads(&[11, 13, 15, 17]));
         assert_eq!(rig.sectors(0, 4).len(), 4);
         rig.insert(&[Io(Op::Read, 10, 1, 0), Io(Op::Read, 20, 1, 50), Io(Op::Read, 30, 1, 50)]);
@@ -151,7 +151,7 @@ fn reads_go_before_writes_but_not_for_ever() {
     rig.insert(&reads(&(0..20).map(|at| at * 10).collect::<Vec<_>>()));
     let is_write = |sector: u64| u64::from(sector >= 1000);
     let found: Vec<u64> = rig.sectors(0, 26).into_iter().map(is_write).collect();
-    // Two batches of four reads, then one of four writes, and so on.
+    // Batches come in cycles: two of four reads, then one of four writes.
     let mut expected = vec![0; 8];
     expected.extend([1; 4].iter().chain(&[0; 8]).chain(&[1; 2]).chain(&[0; 4]));
     assert_eq!(found, expected);
@@ -203,7 +203,7 @@ fn whatever_has_waited_for_the_ageing_time_goes_before_higher_priorities() {
     rig.insert(&[Io(Op::Read, 5, 1, 50), Io(Op::Read, 7, 1, 51)]);
     rig.insert_as(Priority::Realtime, &reads(&[10, 20, 30, 40, 50, 60, 70]));
     assert_eq!(rig.sectors(499, 1), [10]);
-    // The batch under way ends first; then what is old, the oldest first.
+    // The batch under way ends first; expired I/Os follow, the oldest first.
     assert_eq!(rig.sectors(550, 7), [20, 30, 40, 3, 5, 50, 60]);
     assert_eq!(rig.sectors(560, 9), [70, 1, 7]);
 }
@@ -312,7 +312,7 @@ fn a_lower_priority_waits_for_higher_ones_at_other_queues_until_it_has_aged() {
     assert_eq!(rig.next(110), None);
     assert_eq!(other.sectors(120, 1), [9]);
     assert_eq!(rig.sectors(120, 1), [20]);
-    // What is drained waits no more.
+    // An I/O removed by a drain no longer holds back lower priorities.
     other.insert_as(Priority::Realtime, &reads(&[3]));
     rig.insert_as(Priority::Idle, &reads(&[30]));
     assert_eq!(rig.next(130), None);

@@ -119,7 +119,7 @@ mod tests {
     use crate::bio::status::Status;
     use crate::queue::scheduler::CompletedChain;
 
-    /// What queues have seen of 32 I/Os that cost so much.
+    /// The queues' reports after 32 completed reads whose total cost is `served`.
     fn seen(served: u64) -> QueueReports {
         let done = CompletedChain {
             op: Op::Read,

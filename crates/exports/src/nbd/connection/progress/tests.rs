@@ -37,7 +37,7 @@ fn client_is_slow_if_it_takes_too_little_in_a_whole_period_under_pressure() {
     assert!(!idle.is_slow((from_ns, 20 * S), 4 * S), "nothing waited for it");
 }
 
-/// Whether a client is slow that moved so many bytes in `took_ns`, after a look at 10 s.
+/// Is a client slow that moved `bytes` in `took_ns` after a look at 10 s?
 fn slow(from_ns: u64, bytes: usize, took_ns: u64) -> bool {
     let mut progress = Progress::default();
     progress.moved(1000);

@@ -1,4 +1,4 @@
-//! What a send is given, piece by piece, against a plain queue of pieces; and what is counted.
+//! Pieces given to each send, compared with a plain queue of pieces; and the counts of replies.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -134,7 +134,7 @@ proptest! {
     ) {
         let (_reactor, mut pool) = pool(&MemoryBudget::new(2 * MIB, 1), 0);
         let mut out = outgoing();
-        // What is to come: which reply, and which of its bytes.
+        // The model: lengths of replies not freed yet, bytes queued so far, bytes sent so far.
         let (mut left, mut total, mut moved) = (VecDeque::new(), 0, 0);
         for (step, number) in steps {
             if step < 3 && usize::from(out.has_gathered()) * left.len() < 100 {

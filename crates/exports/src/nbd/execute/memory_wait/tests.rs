@@ -7,14 +7,14 @@ use super::*;
 use crate::nbd::memory::waiting_line::size_class;
 use crate::nbd::tests::{MIB, Rig, connection, request, waiter};
 
-/// A thread, and what its clients were granted: an export of each of two volumes.
+/// A thread, and its clients' sessions: an export of each of two volumes.
 struct Trial {
     rig: Rig,
     granted: Vec<ExportSession>,
     _clients: Vec<UnixStream>,
 }
 
-/// Why a request has no buffer.
+/// The reason for which a request has no buffer.
 #[derive(Debug, PartialEq)]
 enum Without {
     Waits,
@@ -60,7 +60,7 @@ impl Trial {
         })
     }
 
-    /// Takes so many MiB for others, as regions of 2 MiB or as one that is longer.
+    /// Takes `mib` MiB for others, as regions of 2 MiB, or from 16 MiB on as a single region.
     fn map(&self, mib: usize) {
         let (budget, part) = (&self.rig.shared.budget, MemoryPart::Window);
         let bytes = if mib < 16 { 2 * MIB } else { mib * MIB };
@@ -127,7 +127,7 @@ fn request_beyond_the_volumes_part_waits_for_the_volume_or_learns_that_it_is_stu
     let refused = trial.read(&mut conn, 1, 4 * MIB).unwrap_err();
     assert_eq!(refused, Without::Refused(Errno::Eio));
     assert_eq!(trial.rig.core.submitter.lanes[1].memory_waiters.len(), 1);
-    // A request within the connection's window gets memory, whatever its volume holds.
+    // A request within its connection's window gets memory, however much its volume holds.
     let buffers = [0, 1].map(|lane| trial.read(&mut conn, lane, 4096).unwrap());
     assert_eq!(conn.held_bytes, 8192);
     buffers.into_iter().for_each(|buffer| trial.give(buffer));

@@ -1,4 +1,4 @@
-//! What ragged requests change, are counted as, and leave behind.
+//! Requests that are not aligned to blocks: their data, their counts, and no memory left behind.
 
 use super::*;
 use crate::nbd::tests::{Rig, request};

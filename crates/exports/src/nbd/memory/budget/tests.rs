@@ -23,7 +23,7 @@ fn admit(budget: &MemoryBudget, waiter: Waiter) -> bool {
     budget.admit(waiter, MemoryPart::Shared, 0)
 }
 
-/// MiB of regions for buffers of so many bytes that fit into the shared part.
+/// Fills the shared part with regions for buffers of `bytes` bytes; returns the MiB mapped.
 fn fill(budget: &MemoryBudget, bytes: usize) -> usize {
     let regions = (0..).take_while(|_| map(budget, bytes, MemoryPart::Shared)).count();
     regions * bytes.max(REGION_BYTES) / MIB
@@ -121,7 +121,7 @@ fn smaller_requests_pass_a_larger_one_that_still_fits_beside_them() {
     let budget = MemoryBudget::new(64 * MIB, 1024);
     budget.change_line(|line| line.waiters.push_back(waiter(0, 1, 32 * MIB)));
     let [little, medium] = [waiter(1, 2, 4 * KIB), waiter(1, 3, MIB)];
-    // Of 64 MiB windows have 16 and the largest request 32.
+    // Of 64 MiB, windows take 16 MiB and the largest request takes 32 MiB.
     for mib in (0..16).step_by(2) {
         assert_eq!(admit(&budget, little), mib <= 10, "{mib} MiB");
         assert_eq!(admit(&budget, medium), mib <= 12, "4 MiB are kept for each class: {mib} MiB");
@@ -162,14 +162,15 @@ fn region_is_counted_only_if_it_is_somebodys_turn_and_fits() {
     budget.change_line(|line| line.waiters.push_back(large));
     assert!(!map(&budget, 8 * MIB, MemoryPart::Shared) && budget.mapped_bytes() == 0);
     assert!(map(&budget, 8 * MIB, MemoryPart::Window), "windows wait for nobody");
-    // Smaller requests leave room for the one that waits, whichever thread they are of.
+    // Smaller requests leave room for the waiting one, whichever thread they belong to.
     assert_eq!(fill(&budget, MIB), 12);
     assert_eq!(budget.mapped_bytes(), 20 * MIB);
     budget.unmap(2, 8 * MIB);
     assert!(budget.admit(large, MemoryPart::Shared, 32 * MIB));
 }
 
-/// One of several threads, each with a connection whose requests come one after the other.
+/// Sends requests of many sizes one after the other over a connection; returns how many were done.
+/// Several threads run this at once.
 fn worker(budget: &MemoryBudget, thread: usize, rings: &AtomicU64, deadline: Instant) -> usize {
     let sizes = [300 * KIB, 4 * KIB, 32 * MIB, MIB, 8 * MIB, 64 * KIB];
     let ring = |budget: &MemoryBudget| {

@@ -10,7 +10,7 @@ fn account(group: u16) -> GroupAccount {
     GroupAccount { group: GroupId(group), is_read: false }
 }
 
-/// A connection that wants so many MiB, which count in an account.
+/// A connection that waits for `mib` MiB, charged to an account.
 fn limited(serial: u64, account: GroupAccount, mib: usize) -> Waiter {
     Waiter { account: Some(account), ..waiter(0, serial, mib * MIB) }
 }

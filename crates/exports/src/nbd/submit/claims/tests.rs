@@ -1,4 +1,4 @@
-//! Which writes are entered in their volume's ranges, without any drive.
+//! Writes that are entered in their volume's ranges, without any drive.
 
 use millrace_block::Op;
 
@@ -38,7 +38,7 @@ fn every_write_in_flight_is_entered_when_the_first_ragged_one_starts() {
             free
         );
     }
-    // Once is enough: nobody is entered twice.
+    // A ticket is entered only once.
     rig.core.submitter.tickets.get(write).waits.claim = RangeClaim::None;
     rig.core.submitter.follow_ranges_of(0);
     assert_eq!(rig.core.submitter.tickets.get(write).waits.claim, RangeClaim::None);

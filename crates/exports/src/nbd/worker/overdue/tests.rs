@@ -1,4 +1,4 @@
-//! Which requests are overdue at which look, and what becomes of them, without any drive.
+//! Requests that are overdue at each look, and their further course, without any drive.
 
 use millrace_block::Op;
 
@@ -18,7 +18,7 @@ fn rig() -> (Rig, [std::os::unix::net::UnixStream; 2]) {
     (rig, sockets)
 }
 
-/// Without what no turn of the thread would end.
+/// Clears state that no turn of the thread would end, and ends the rig.
 fn end(mut rig: Rig) {
     rig.conns.clear();
     rig.touched.clear();
@@ -217,7 +217,7 @@ fn what_no_drive_has_is_let_go_of_when_it_is_overdue_and_the_rest_keeps_its_memo
         rig.core.submitter.tickets.get(ids[2]).waits.claim = RangeClaim::Waiting;
         all.extend(ids);
     }
-    // Of another volume, which nobody looks at now.
+    // A ticket of another volume is not part of this look.
     let other = started(&mut rig, 1, 99);
     rig.core.submitter.tickets.get(other).state = TicketState::Started(LOOKS);
     rig.core.submitter.lanes[1].waiting.push_back(other);

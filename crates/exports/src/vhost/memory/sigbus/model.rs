@@ -20,7 +20,7 @@ fn mapping(start: u64, end: u64) -> Mapping {
     Mapping { start, end, page: start }
 }
 
-/// One entry holds first a mapping above the faulting address, then one below it.
+/// A single entry holds first a mapping above the faulting address, then one below it.
 fn another_mapping_takes_the_entry() {
     let entry = entry();
     let (high, low) = (mapping(40, 50), mapping(10, 20));

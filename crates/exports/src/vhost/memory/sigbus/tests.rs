@@ -1,7 +1,7 @@
-//! Files that are cut off behind mappings: what is replaced, and what is left alone.
+//! Files truncated behind mappings: the pages that the handler replaces, and those it leaves alone.
 //!
-//! Without the handler each of these ends the process. What a fault costs is seen in the process's
-//! own list of mappings.
+//! Without the handler each of these tests would end the process. The effect of a fault is checked
+//! in the process's own list of mappings.
 #![allow(clippy::unwrap_used, unsafe_code)] // Tests may.
 
 use std::fs::File;
@@ -14,7 +14,7 @@ use crate::vhost::memory::memory_file;
 
 const PAGE: usize = 4096;
 
-/// Address space of this test, in which it maps what it wants.
+/// An address range of this test, into which it maps files.
 struct MappedAddress(*mut u8);
 
 impl MappedAddress {
@@ -84,7 +84,7 @@ fn any_number_of_faults_in_a_mapping_cost_one_mapping() {
 fn neighbours_of_a_mapping_stay_as_they_are_and_so_does_the_next_one_in_its_place() {
     let (place, len) = (MappedAddress::new(64 * PAGE), 8 * PAGE - 100);
     let files = [0, 1, 2].map(|_| memory_file("t", 8 * PAGE as u64).unwrap());
-    // Two files beside each other, the second of which is cut off; it need not end with a page.
+    // Two files mapped side by side, of which the second is truncated; it need not end with a page.
     let starts = [16 * PAGE, 24 * PAGE];
     let guards = [0, 1].map(|n| {
         place.put(starts[n], len, &files[n]);
@@ -99,7 +99,7 @@ fn neighbours_of_a_mapping_stay_as_they_are_and_so_does_the_next_one_in_its_plac
     assert_eq!((place.read(16 * PAGE - 1), place.read(32 * PAGE)), (1, 2));
     assert!((0..8).all(|page| place.read(starts[0] + page * PAGE) == 3));
     assert!((0..8).all(|page| place.read(starts[1] + page * PAGE) == 0), "all of it, at once");
-    // What still writes to the file's pages does no harm to what is here now.
+    // Writes to the file no longer reach the mapping, which was replaced by anonymous pages.
     files[1].write_all_at(&[9; 8], 0).unwrap();
     assert_eq!(place.read(starts[1]), 0);
     drop(guards);
@@ -166,7 +166,7 @@ fn where_there_is_no_memory_for_all_of_a_mapping_as_much_as_there_is_for_is_repl
     std::thread::spawn(body).join().unwrap();
 }
 
-/// What handled SIGBUS before in a process of this test.
+/// Environment variable that tells the child which SIGBUS handler to install first.
 const BEFORE: &str = "MILLRACE_TEST_SIGBUS";
 
 extern "C" fn plain(signal: i32) {
@@ -179,7 +179,7 @@ extern "C" fn informed(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_
     unsafe { libc::_exit(signal + i32::from((*info).si_addr().addr() % PAGE == 5) + 40) }
 }
 
-/// A fault in a mapping of somebody else, after one in ours.
+/// Faults in a mapping that is not guarded, after a fault in a guarded one.
 #[test]
 fn the_child_of_the_next_test_faults() {
     let Ok(before) = std::env::var(BEFORE) else { return };
@@ -243,7 +243,7 @@ fn free_entry() -> MappingEntry<TableWord> {
     MappingEntry { state, start, end, page, pins, hit }
 }
 
-/// Of the state of an entry: generations are counted above.
+/// The lowest bit of the generation in an entry's state.
 const GENERATION: u64 = 4;
 const CHANGING: u64 = 1;
 const IN_FORCE: u64 = 2;

@@ -1,5 +1,5 @@
-//! Requests in chains that are cut in all places, against a parse of the flat bytes, and what
-//! guests are told of volumes.
+//! Requests in chains that are cut in all places, against a parse of the flat bytes, and the
+//! configuration space of volumes.
 #![allow(clippy::unwrap_used)] // Tests may.
 
 use millrace_block::Features;
@@ -187,7 +187,7 @@ fn ranges_have_their_flags_and_no_others() {
     let action = parse(&mut chain(&mut readable, &mut [0], &[])).action;
     let (op, flags, nr_sectors) = (Op::Discard, OpFlags::NONE, 8);
     assert_eq!(action, Action::Range { op, flags, sector: 5 << 32 | 7, nr_sectors });
-    // More ranges than a guest was told of.
+    // A request with more ranges than the configuration space allows.
     let mut two = [header(kind::DISCARD, 0), vec![0; 32]].concat();
     let action = parse(&mut chain(&mut two, &mut [0], &[])).action;
     assert_eq!(action, Action::Refused(status::IOERR));

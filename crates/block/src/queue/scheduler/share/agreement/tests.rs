@@ -1,4 +1,4 @@
-//! The agreement by what queues post, made up here.
+//! The shared allocation for made-up reports of queues.
 
 use alloc::sync::Arc;
 
@@ -11,7 +11,7 @@ use millrace_machine::Native;
 
 const STEP_NS: u64 = 500_000;
 
-/// A drive of two queues, with a group of its own at each, of which something always waits.
+/// A drive of two queues, each with a group of its own that always has I/O waiting.
 struct Rig {
     shared: Arc<SharedDrive<Native>>,
     groups: [GroupId; 2],
@@ -29,8 +29,8 @@ impl Rig {
         Rig { shared, groups: ids, now_ns: 1_000_000_000 }
     }
 
-    /// These queues send what they may, half of what the drive does at most, and post; the cost of
-    /// that for each.
+    /// These queues send the cost that they may, at most half of the drive's rate, and report.
+    /// Returns the cost that each sent.
     fn step(&mut self, queues: &[usize]) -> [u64; 2] {
         self.now_ns += STEP_NS;
         let mut sent = [0; 2];

@@ -1,4 +1,4 @@
-//! The depth by what queues have seen, made up here.
+//! The depth for made-up reports of queues.
 
 use super::*;
 use crate::bio::group_id::GroupId;
@@ -7,7 +7,7 @@ use crate::queue::scheduler::share::times::LatencyCounts;
 
 const STEP_NS: u64 = 500_000;
 
-/// What queues have seen of a drive that is kept busy.
+/// The queues' reports on a drive that is kept busy.
 fn busy(queues: u32, in_flight: u32) -> QueueReports {
     let mut seen =
         QueueReports { full: true, queues, served: 500_000, in_flight, ..QueueReports::default() };
@@ -15,7 +15,7 @@ fn busy(queues: u32, in_flight: u32) -> QueueReports {
     seen
 }
 
-/// The depth after so many steps.
+/// The depth after `steps` steps.
 fn after(steps: u64, depth: &mut DriveDepth, seen: impl Fn() -> QueueReports) -> u32 {
     let at = |step| depth.next(&seen(), Policy::Weights, 1_000_000 + step * STEP_NS)[0] / REQUEST;
     (0..steps).map(at).last().unwrap_or(0)

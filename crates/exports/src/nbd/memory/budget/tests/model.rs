@@ -1,8 +1,8 @@
-//! Threads and clients made up by proptest, on a budget that is held to plain rules at every step.
+//! Random threads and clients on a budget, compared with plain rules at every step.
 //!
-//! A client asks for memory, waits in the line, gives back, leaves, or has its memory kept by a
-//! stuck drive. A thread looks at its clients when it is rung, as a worker does. Once no thread has
-//! to look, nobody may wait whom the rules would let go on.
+//! A client asks for memory, waits in the line, gives memory back, leaves, or has its memory kept
+//! by a stuck drive. A thread looks at its clients when its bell rings, as a worker does. Once no
+//! thread has to look, no client may wait that the rules would let go on.
 
 use millrace_block::GroupId;
 use proptest::prelude::*;
@@ -86,7 +86,7 @@ impl World {
         (is_free || own, is_free || fits(held(&|_| true), 2))
     }
 
-    /// The rule for a client's turn, by all that came before it.
+    /// Is it a client's turn, given all that came before it in the line?
     fn is_turn(&self, waiter: &Waiter, before: &[usize]) -> bool {
         if self.account_room(waiter) != (true, true) {
             return false;
@@ -176,7 +176,7 @@ impl World {
         }
     }
 
-    /// One step of a client, if it can take it; returns true if it did.
+    /// Takes a step of a client. Returns false if the client's state does not allow it.
     fn step(&mut self, (step, client, size, group): (u8, usize, usize, u16)) -> bool {
         let account = (group < 3).then_some(GroupAccount { group: GroupId(group), is_read: true });
         let (thread, bytes) = (client % THREADS, SIZES[size]);
