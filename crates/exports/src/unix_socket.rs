@@ -88,7 +88,7 @@ impl Drop for OwnFile {
 /// Upper limit of a mark's length in bytes.
 const MARK_BYTES_MAX: u64 = 100;
 /// Length of the queue of connections to be accepted.
-const BACKLOG: i32 = 16;
+const BACKLOG: i32 = 1024;
 
 /// A listening Unix socket. Dropping it removes its file.
 #[derive(Debug)]

@@ -414,7 +414,8 @@ fn sections_come_and_go_one_by_one_and_are_saved() {
     refused("save copy.toml", "this file is there already");
     refused("save /tmp/millrace-elsewhere.toml", "save it there");
     assert_eq!(fs::read_to_string(daemon.dir().join("copy.toml")).unwrap(), saved);
-    refused("remove volume new", "there is no volume \"new\"");
+    refused("remove volume new", "volume new is used by export new; remove export new first");
+    refused("remove drive new", "drive new is used by volume new; remove volume new first");
     let is_gone = || ctl("remove export new").status.success().then_some(());
     poll_within(Duration::from_secs(5), is_gone).unwrap();
     done("remove volume new");

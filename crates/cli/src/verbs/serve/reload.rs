@@ -335,6 +335,13 @@ impl Reloader for ConfigReloader {
 
     fn remove(&self, daemon: &LiveDaemon, asked: &RemoveSection) -> Result<ReloadReport, Refusal> {
         let RemoveSection { section, name, options } = asked;
+        let server = daemon.server();
+        let user = server.as_ref().and_then(|one| user_of(section, name, one.configured()));
+        drop(server);
+        if let Some(user) = user {
+            let text = format!("{section} {name} is used by {user}; remove {user} first");
+            return Err(Refusal::new("refused", text));
+        }
         self.take_text(daemon, |text| edit::remove(text, section, name), *options)
     }
 
@@ -358,6 +365,26 @@ impl Reloader for ConfigReloader {
             folder: here.join(base),
             text,
         })
+    }
+}
+
+/// Returns a section that uses the section `name` of this kind, such as `volume v`.
+fn user_of(kind: &str, name: &str, config: &ServeConfig) -> Option<String> {
+    let export = |uses: &dyn Fn(&ExportConfig) -> bool| {
+        let found = config.exports.iter().find(|export| uses(export));
+        found.map(|export| format!("export {}", export.name))
+    };
+    match kind {
+        "drive" => {
+            let uses = |volume: &&VolumeConfig| volume.drives.iter().any(|one| one.name == name);
+            config.volumes.iter().find(uses).map(|volume| format!("volume {}", volume.name))
+        }
+        "volume" => export(&|export| export.volume == name),
+        "group" => export(&|export| export.group.as_deref() == Some(name)).or_else(|| {
+            let child = config.groups.iter().find(|one| one.parent.as_deref() == Some(name));
+            child.map(|child| format!("group {}", child.name))
+        }),
+        _ => None,
     }
 }
 
