@@ -68,7 +68,8 @@ impl Verb {
 
 /// Returns the definition of the command line.
 pub fn command() -> Command {
-    Cli::command().mut_subcommand("bench", verbs::bench::with_short_help)
+    let command = Cli::command().mut_subcommand("bench", verbs::bench::with_short_help);
+    millrace_console::wrap_after_help(command)
 }
 
 /// Runs the verb that the command line names.

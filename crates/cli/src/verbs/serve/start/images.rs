@@ -252,10 +252,20 @@ fn missing(file: &Path, error: &std::io::Error) -> anyhow::Error {
     }
     match error.kind() {
         ErrorKind::NotFound => {
-            anyhow!("{shown}: there is no such file or device; {}", to_make(file))
+            let driver = misspelt_driver(&shown.to_string()).map(|driver| {
+                format!("did you mean the driver `{driver}`, as in {driver}:key=value?")
+            });
+            let advice = driver.unwrap_or_else(|| to_make(file));
+            anyhow!("{shown}: there is no such file or device; {advice}")
         }
         _ => anyhow!("{shown}: {error}"),
     }
+}
+
+/// Returns the driver that a text of the form `word:...` probably means.
+fn misspelt_driver(text: &str) -> Option<&'static str> {
+    let (word, _) = text.split_once(':')?;
+    millrace_drives::nearest(word, millrace_drives::drivers())
 }
 
 /// Returns true for a URL, such as `https://...`.
@@ -411,6 +421,8 @@ mod tests {
         let one = |name: &str| {
             configuration(&[name.into()], &ImageArgs::default()).unwrap_err().to_string()
         };
+        let flie = missing(Path::new("flie:path=a"), &gone()).to_string();
+        assert!(flie.ends_with("did you mean the driver `file`, as in file:key=value?"), "{flie}");
         let said = "no.img: there is no such file or device; `truncate -s 10G no.img` makes a disk \
                     of 10 GiB, and a configuration has a name that ends with .toml";
         assert_eq!(one("no.img"), said);
