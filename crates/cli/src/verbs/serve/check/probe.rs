@@ -20,7 +20,7 @@ use millrace_exports::socket_holder;
 use rustix::fs::{Access, Mode, OFlags, access, ftruncate, open};
 use rustix::process::{Resource, getrlimit};
 
-/// Longest wait of a check for locks.
+/// Longest time that a check waits for locks that other processes hold.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Time between two attempts at a lock.
 const PAUSE: Duration = Duration::from_millis(25);
