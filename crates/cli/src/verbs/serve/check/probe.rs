@@ -95,7 +95,9 @@ pub fn drive(spec: &Spec, patience: Patience) -> Option<String> {
     let shown = path.display();
     let read_only = switch(spec, "read-only").unwrap_or(false);
     if fs::symlink_metadata(path).is_ok_and(|meta| meta.is_symlink()) && !path.exists() {
-        return Some(format!("{shown}: this is a link to a file that is not there; make that"));
+        return Some(format!(
+            "{shown}: this symbolic link points to a file that does not exist; create that file"
+        ));
     }
     if !path.exists() {
         let size = size_bytes(spec.get("size")?).ok()?;
