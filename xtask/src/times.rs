@@ -129,8 +129,9 @@ fn prepare(tree: &Path, target: &Path, step: &TimedStep) -> Result<()> {
             cargo(tree, target, step.args)?;
             let path = tree.join(CHANGED);
             let text = fs::read_to_string(&path).context("cannot read the file to change")?;
-            // A line at the top moves all others, so that everything is compiled again.
-            fs::write(&path, format!("// A line more.\n{text}"))
+            // A new line at the top moves all other lines, so that the whole file is compiled
+            // again.
+            fs::write(&path, format!("// Added line.\n{text}"))
                 .context("cannot change a file of the copy")
         }
     }

@@ -199,7 +199,7 @@ pub struct Disk<M: Machine> {
     pub(crate) this: Weak<Disk<M>>,
 }
 
-/// Returns the own counters of a disk's driver by name.
+/// Returns the counters that a disk's driver keeps itself, as pairs of name and value.
 #[must_use]
 pub fn driver_counts<M: Machine>(disk: &Disk<M>) -> Vec<(&'static str, u64)> {
     disk.driver.counts()

@@ -50,7 +50,7 @@ pub fn whole<T: TryFrom<u64>>(
         let value = text.parse().ok().filter(|value| range.contains(value));
         let value = value.and_then(|value| T::try_from(value).ok());
         value.ok_or_else(|| match (range.start(), range.end()) {
-            (min, &u64::MAX) => format!("write a whole number from {min}"),
+            (min, &u64::MAX) => format!("write a whole number of at least {min}"),
             (min, max) => format!("write a whole number from {min} to {max}"),
         })
     }
@@ -120,7 +120,10 @@ mod tests {
     fn a_number_of_a_flag_says_what_to_write() {
         assert_eq!(whole::<u16>(1..=9)("9"), Ok(9));
         assert_eq!(whole::<u16>(1..=9)("0").unwrap_err(), "write a whole number from 1 to 9");
-        assert_eq!(whole::<u64>(1..=u64::MAX)("x").unwrap_err(), "write a whole number from 1");
+        assert_eq!(
+            whole::<u64>(1..=u64::MAX)("x").unwrap_err(),
+            "write a whole number of at least 1"
+        );
     }
 
     #[test]

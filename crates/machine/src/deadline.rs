@@ -79,7 +79,8 @@ impl<M: Machine> Deadline<M> {
         Deadline::at(M::now().saturating_add(time_ns))
     }
 
-    /// Creates a limit at a time of the machine's clock, extended by pauses from now on.
+    /// Creates a limit that ends at `until_ns` of the machine's clock. Pauses of the owner after
+    /// this call extend the limit.
     #[must_use]
     pub fn at(until_ns: u64) -> Deadline<M> {
         let mut clock = RunningClock::new();

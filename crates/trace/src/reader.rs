@@ -248,7 +248,7 @@ impl Reader {
                 }
             }
             if inputs.len() == before && !cpus.is_empty() {
-                // The other traces are read without it.
+                // An empty trace is reported as damage, and the other traces are read.
                 let error = TraceError::Empty { first: name.file(cpus[0]) };
                 damage.push(Damage { error, missing_bytes: None });
             } else if inputs.len() == before {

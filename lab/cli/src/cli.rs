@@ -98,9 +98,9 @@ mod tests {
     #[test]
     fn a_number_that_is_none_is_answered_with_what_to_write() {
         for (arguments, said) in [
-            ("explore --seeds x", "'x' for '--seeds <N>': write a whole number from 1\n"),
-            ("explore --seeds 0", "'0' for '--seeds <N>': write a whole number from 1\n"),
-            ("explore --seed -", "'-' for '--seed <S>': write a whole number from 0\n"),
+            ("explore --seeds x", "'x' for '--seeds <N>': write a whole number of at least 1\n"),
+            ("explore --seeds 0", "'0' for '--seeds <N>': write a whole number of at least 1\n"),
+            ("explore --seed -", "'-' for '--seed <S>': write a whole number of at least 0\n"),
             ("bench --jobs 1,0", "'0' for '--numjobs <N>': write a whole number from 1 to 4096\n"),
         ] {
             let words = std::iter::once("millrace-lab").chain(arguments.split(' '));

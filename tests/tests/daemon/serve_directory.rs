@@ -292,7 +292,7 @@ fn names_that_could_be_files_of_a_directory_are_refused_at_once_and_live() {
             "[[export]]\ndirectory = \"images\"\nnbd = \"unix:t\"\n",
             "another directory has this name",
         ),
-        (drive, "images/a could be a file of the directory"),
+        (drive, "a file of this directory may get the name images/a, which is in use"),
         ("[[export]]\ndirectory = \".\"\nname = \"x/y\"\nnbd = \"unix:t\"\n", "has no slash"),
     ] {
         let (status, said) = check(more);
@@ -315,7 +315,7 @@ fn names_that_could_be_files_of_a_directory_are_refused_at_once_and_live() {
     assert_eq!(status, Some(0), "not opened yet: {said}");
     let (status, said) = ctl(&["volume", "images/b", "drives=images/b"]);
     assert_eq!(status, Some(2), "{said}");
-    assert!(said.contains("could be a file of the directory"), "{said}");
+    assert!(said.contains("a file of this directory may get the name images/b"), "{said}");
     assert_eq!(connect(&daemon, "a").unwrap().size_bytes(), MIB);
 }
 

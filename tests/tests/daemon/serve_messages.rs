@@ -274,7 +274,8 @@ fn what_a_start_would_refuse_check_says_in_the_same_words() {
         (
             ("null:size=1g", "file:path=d0,size=1m"),
             link,
-            "m.toml:3: drive d0: d0: this is a link to a file that is not there; make that",
+            "m.toml:3: drive d0: d0: this symbolic link points to a file that does not exist; \
+             create that file",
         ),
     ];
     for ((right, wrong), before, said) in cases {

@@ -26,14 +26,14 @@ pub struct Patch {
     pub hunks: Vec<Hunk>,
 }
 
-/// One change.
+/// One change of a file.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Hunk {
-    /// Name of the function that it changes.
+    /// Name of the function that the hunk changes.
     pub name: String,
-    /// Line of the hunk in the list, from 1.
+    /// Line number of the hunk in the patch file, from 1.
     pub line: usize,
-    /// Production lines that it replaces.
+    /// Production lines that the hunk replaces.
     pub before: String,
     /// Lines that replace them.
     pub after: String,
@@ -92,11 +92,11 @@ impl Patch {
     }
 }
 
-/// All lists of a directory of `root`, by their paths from `root`.
+/// Returns the patches of each file in `directory`, by the file's path from `root`.
 ///
 /// # Errors
 ///
-/// If one cannot be read, or is no list of patches.
+/// Returns an error if a file cannot be read or is not a list of patches.
 pub fn read(root: &Path, directory: &str) -> Result<BTreeMap<String, Vec<Patch>>> {
     let mut lists = BTreeMap::new();
     let entries =

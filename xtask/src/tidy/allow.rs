@@ -94,8 +94,9 @@ impl AllowList {
         Ok(Self { path: path.to_owned(), entries })
     }
 
-    /// Returns the findings of keys whose total exceeds the list's number, and a finding for each
-    /// entry above the total of its key. An entry without a number allows one.
+    /// Returns the excesses of each key whose amounts add up to more than the key's entry allows,
+    /// and a finding for each entry that allows more than its key has. An entry without a number
+    /// allows one.
     pub fn check(&self, excesses: Vec<Excess>) -> Vec<Finding> {
         let mut sums: BTreeMap<&str, usize> = BTreeMap::new();
         for excess in &excesses {

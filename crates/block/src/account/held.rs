@@ -260,7 +260,7 @@ impl<M: Machine> DriveWaits<M> {
     }
 }
 
-/// The wait accounts of one thread.
+/// One thread's statistics of how long I/Os waited before dispatch, for each group.
 pub(crate) struct WaitAccounts<M: Machine> {
     /// Indexed by group number.
     accounts: Vec<Option<Arc<GroupWaitStats<M>>>>,

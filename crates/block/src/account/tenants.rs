@@ -127,7 +127,8 @@ impl<M: Machine> TenantLedger<M> {
         TenantLedger(M::Lock::new("tenants", accounts))
     }
 
-    /// Adds an account of waiting times.
+    /// Adds a thread's statistics of a group's waiting times to the volume, and returns the shared
+    /// statistics for the thread to update.
     pub(crate) fn open_held(&self, account: GroupWaitStats<M>) -> Arc<GroupWaitStats<M>> {
         self.0.lock().held.get_or_insert_with(|| Box::new(WaitLedger::new())).open(account)
     }

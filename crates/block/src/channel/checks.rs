@@ -25,8 +25,9 @@ pub(crate) struct BioChecks {
     plain_sectors: u32,
     /// Value of `plain_sectors` while the fast path is open; 0 if it never is.
     plain_max: u32,
-    /// Longest read or write, in sectors, that need not wait behind split bios of its group: the
-    /// present piece size, or the size when the first of those came.
+    /// Longest read or write, in sectors, that need not wait behind split bios of its group.
+    /// Follows the longest request that all drives accept, but does not grow while split bios wait
+    /// for slots.
     pub(crate) whole_max: u32,
     /// `plain_sectors` while a trace is recorded; 0 otherwise.
     recorded_sectors: u32,

@@ -28,7 +28,8 @@ struct ShownSlot<'a, M: Machine> {
 }
 
 impl<M: Machine> ShownSlot<'_, M> {
-    /// Shows the bio to the program, and returns the slot with the program's decision.
+    /// Passes a completed bio to the program's callback. Returns the bio's slot with the callback's
+    /// decision.
     #[inline(always)]
     fn show(
         mut self,

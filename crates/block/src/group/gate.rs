@@ -50,8 +50,8 @@ impl LimitCost {
         self.io == 0 && self.sector == 0
     }
 
-    /// Converts time booked at the old cost to this one, in fractions of a nanosecond. Returns 0 if
-    /// either has no limit.
+    /// Converts `booked`, a time in fractions of a nanosecond that I/Os were charged at the cost
+    /// `old`, to the time at this cost. Returns 0 if either cost has no limit.
     fn instead_of(self, old: LimitCost, booked: i128) -> i128 {
         let rate = |toll: LimitCost| i128::from(toll.io | toll.sector);
         let (old, new) = (rate(old), rate(self));

@@ -27,9 +27,10 @@ use crate::queue::tag::TagSet;
 /// The threads that may run a hardware queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueueKind {
-    /// Any submitting thread, under the serve lock.
+    /// Any submitting thread may run the queue, holding the serve lock.
     AnyThread,
-    /// Only the I/O thread that opened the queue; other threads insert and ring its doorbell.
+    /// Only the I/O thread that opened the queue may run it; other threads insert requests and ring
+    /// the queue's doorbell.
     OwnerOnly,
 }
 

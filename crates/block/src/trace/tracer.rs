@@ -25,9 +25,9 @@ use crate::trace::note::{TraceMessage, TraceNote};
 
 /// Default number of events in a ring, which takes 2 MiB.
 pub const TRACE_RING_EVENTS: usize = 1 << 16;
-/// Words reserved for each event, enough even if no two events share a group word.
+/// Number of ring words reserved for each event, enough even if no two events share a group word.
 const WORDS_PER_EVENT: usize = 2;
-/// Words of a note about dropped events, including its group word.
+/// Number of ring words that a note about dropped events takes, including its group word.
 const DROP_NOTE_WORDS: u64 = 2;
 /// Largest number of entries decoded at a time.
 const ENTRIES_AT_ONCE: usize = 1024;

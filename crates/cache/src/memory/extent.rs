@@ -78,13 +78,13 @@ pub(crate) struct YoungPages {
     pub(crate) is_all: bool,
 }
 
-/// Epochs of the pages of an extent that are being written.
+/// Epochs of an extent's pages that are being written back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WriteEpochs {
-    /// Epoch of all pages in writing except `later`.
+    /// Epoch of the pages that are being written back, except those in `later`.
     pub(crate) epoch: u64,
-    /// Pages that were collected while others were being written, a bit each. The others may be
-    /// waiting for a stuck drive.
+    /// Pages, a bit each, whose write-back began while other pages of the extent were being written
+    /// back. The other pages may be waiting for a stuck drive.
     pub(crate) later: u16,
     /// Epoch of the pages in `later`.
     pub(crate) later_epoch: u64,
@@ -108,7 +108,7 @@ impl YoungPages {
 }
 
 impl Extent {
-    /// Bytes of the cache lines that a hit needs.
+    /// Size of the CPU cache lines that a hit accesses, in bytes.
     pub(crate) const LINES_BYTES: usize = 128;
 
     /// Creates an extent without any page in memory.

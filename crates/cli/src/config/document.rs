@@ -264,8 +264,8 @@ impl<'a> Section<'a> {
     /// Reports each remaining key as unknown. Returns the lines of the keys that were read.
     pub fn finish(self) -> KeyLines {
         for entry in &self.entries {
-            // A key of another section is a better suggestion than a similar key of this one. A
-            // section is not a key.
+            // If another section has a key of exactly this name, suggest that section rather than a
+            // similar key of this section. A sub-section is not a key.
             let is_key = !items(entry.value).iter().any(|item| item.get_ref().is_table());
             let like = match self.document.elsewhere(&entry.key) {
                 elsewhere if is_key && !elsewhere.is_empty() => elsewhere,

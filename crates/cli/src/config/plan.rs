@@ -12,14 +12,14 @@ use super::server::DaemonConfig;
 /// Drive of the configuration, with its lines.
 pub type LocatedDrive = (DriveConfig, KeyLines);
 
-/// Checked configuration, with the lines of its parts for messages.
+/// Checked configuration, with the line numbers of its parts for messages.
 #[derive(Debug)]
 pub struct ServePlan {
     /// Name of the file, for messages.
     pub file: String,
     /// Settings of the library's server.
     pub config: ServeConfig,
-    /// Lines of `config`, `daemon` and their keys.
+    /// Line numbers of the sections and keys that `config` and `daemon` were read from.
     pub lines: PlanLines,
     /// NBD addresses, in the order of `ServeConfig::listeners`.
     pub listeners: Vec<ListenerPlan>,
@@ -29,22 +29,23 @@ pub struct ServePlan {
     pub warnings: Vec<String>,
 }
 
-/// Lines of the parts of a configuration, in the order of its lists.
+/// Line numbers of the parts of a configuration. Each list has the order of the parts' list in
+/// `ServeConfig`.
 #[derive(Debug, Default)]
 pub struct PlanLines {
-    /// Lines of the `[server]` section.
+    /// Line numbers in the `[server]` section.
     pub server: KeyLines,
-    /// Lines of the controllers.
+    /// Line numbers in the controllers' sections.
     pub controllers: Vec<KeyLines>,
-    /// Lines of the groups.
+    /// Line numbers in the groups' sections.
     pub groups: Vec<KeyLines>,
-    /// Lines of the drives, in the order in which they are opened.
+    /// Line numbers in the drives' sections, in the order in which drives are opened.
     pub drives: Vec<KeyLines>,
-    /// Lines of the volumes.
+    /// Line numbers in the volumes' sections.
     pub volumes: Vec<KeyLines>,
-    /// Lines of the exports.
+    /// Line numbers in the exports' sections.
     pub exports: Vec<KeyLines>,
-    /// Lines of the `[[listener]]` sections.
+    /// Line numbers in the `[[listener]]` sections.
     pub listeners: Vec<KeyLines>,
 }
 

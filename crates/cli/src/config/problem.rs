@@ -108,8 +108,8 @@ impl fmt::Display for Problems {
 const PATH: &str = "choose another path";
 const PORT: &str = "choose another port";
 
-/// Converts a text about a configuration key for a user who wrote a command line. Names the flag in
-/// the remedy only: the socket may have the flag's default path.
+/// Converts a text about a configuration key for a user who wrote a command line. Names the flag
+/// only in the remedy, because the user may not have given the flag: sockets have default paths.
 fn with_flag(text: &str) -> String {
     let (nbd, vhost) = ("--nbd unix:PATH", "--vhost-user PATH");
     let keys = [

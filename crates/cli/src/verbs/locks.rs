@@ -90,7 +90,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     } else {
         let table = lock_table(&lines, if args.extended { Form::Whole } else { Form::Short });
         let cpus = counted(locks.cpus as usize, "CPU");
-        say(&format!("locks in {seconds:.2} s on {cpus}:\n{table}\n"));
+        say(&format!("locks taken in {seconds:.2} s on {cpus}:\n{table}\n"));
     }
     Ok(ExitCode::SUCCESS)
 }

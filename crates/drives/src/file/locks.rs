@@ -251,7 +251,8 @@ mod tests {
             let file = open(&path, access == FileAccess::ReadWrite);
             attempt(&file, access).unwrap().is_some()
         };
-        // As QEMU opens the disk of a virtual machine, and one that it only reads.
+        // QEMU locks these bytes of a disk that its virtual machine writes (`machine`), and of a
+        // disk that it only reads (`reader`).
         let locked = |bytes: &[i64]| {
             let image = open(&path, true);
             assert!(bytes.iter().all(|byte| share(&image, *byte).unwrap()));

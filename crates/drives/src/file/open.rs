@@ -204,7 +204,9 @@ fn open_error(config: &FileConfig, error: &io::Error) -> Error {
     let (path, errno) = (config.path.display(), error.raw_os_error());
     match errno {
         Some(libc::ENOENT) if std::fs::symlink_metadata(&config.path).is_ok() => {
-            let text = format!("{path}: this is a link to a file that is not there; make that");
+            let text = format!(
+                "{path}: this symbolic link points to a file that does not exist; create that file"
+            );
             Error::system(text, errno)
         }
         Some(libc::ENOENT) if has_folder(config) && config.read_only => {

@@ -60,10 +60,11 @@ pub(crate) struct Geometry {
     pub(crate) identity: (u64, u64),
 }
 
-/// Reads everything except the direct I/O alignment.
+/// Reads the size, limits and identity of an open file or block device. Leaves out the alignment
+/// for direct I/O.
 ///
 /// # Errors
-/// Returns an error if it is neither a regular file nor a block device, or cannot be queried.
+/// Returns an error if `file` is neither a regular file nor a block device, or cannot be queried.
 pub(crate) fn geometry(file: &File) -> io::Result<Geometry> {
     let meta = file.metadata()?;
     if meta.file_type().is_block_device() {

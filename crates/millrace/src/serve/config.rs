@@ -371,7 +371,8 @@ impl ServeConfig {
             let mut all = drives.chain(volumes).chain(exports.map(|export| &export.name));
             if let Some(taken) = all.find(|name| name.starts_with(&begin) && !of_files(name)) {
                 add(format!(
-                    "{taken} could be a file of the directory; choose another name for one of them"
+                    "a file of this directory may get the name {taken}, which is in use; choose \
+                     another name for {taken} or for the export"
                 ));
             }
         }

@@ -351,7 +351,8 @@ fn guest_places(config: &ServeConfig) -> Vec<usize> {
     exports.filter(|(_, export)| export.guests.is_some()).map(|(at, _)| at).collect()
 }
 
-/// Converts the error of a server that did not start. The part is the socket that it names.
+/// Converts the error of a server that did not start. The part of the configuration in the returned
+/// error is the socket that the server's error names.
 pub(super) fn failed(config: &ServeConfig, error: Error) -> StartError {
     let text = error.to_string();
     let named = |address: &str| text.strip_prefix(address).is_some_and(|at| at.starts_with(": "));

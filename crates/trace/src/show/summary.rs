@@ -28,7 +28,7 @@ impl IoTally {
         self.rest = self.rest.wrapping_add(u64::from(bytes & 1_023));
     }
 
-    /// Subtracts the length, but not the count.
+    /// Subtracts an I/O's length from the total, but leaves the number of I/Os unchanged.
     fn take(&mut self, bytes: u32) {
         self.kib = self.kib.wrapping_sub(u64::from(bytes >> 10));
         self.rest = self.rest.wrapping_sub(u64::from(bytes & 1_023));

@@ -152,24 +152,25 @@ fn parts_of(list: &str, paper: &Paper) -> Result<Vec<&'static str>, String> {
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Papers, or parts of them: systor13[:fig4,...], atc17[:scaling,...], msst15[:null,...],
-    /// ols02[:dm,...]; schedulers[:weights,...], which is of no paper; walk
-    /// measures this machine [default: all papers]
+    /// Papers, or parts of papers: systor13[:fig4,...], atc17[:scaling,...], msst15[:null,...],
+    /// ols02[:dm,...]; also schedulers[:weights,...], which repeats no paper but compares
+    /// schedulers, and walk, which measures this machine [default: all papers]
     #[arg(value_name = "PAPER[:PART,...]")]
     wanted: Vec<PaperSelection>,
-    /// Write the page with plots to this file, or into this folder as PAPER.html; of some parts as
-    /// PAPER-PART.html [default: no page is written]
+    /// Write the page with plots to this file, or into this folder as PAPER.html, or as
+    /// PAPER-PART.html if parts are given [default: no page is written]
     #[arg(short, long, value_name = "FILE|FOLDER", alias = "html")]
     output: Option<PathBuf>,
-    /// Run each point twice, the second time without these mechanisms of machine or kernel, and set
-    /// both beside each other: what hangs on them
+    /// Run each point twice, the second time without these mechanisms of machine or kernel, and
+    /// show both results side by side
     #[arg(long, value_name = "MECHANISM,...", value_delimiter = ',')]
     #[arg(value_parser = word::<Mechanism>)]
     without: Vec<Mechanism>,
     /// Seed of the simulations
     #[arg(long, default_value_t = 1, value_parser = whole::<u64>(0..=u64::MAX))]
     seed: u64,
-    /// Print checks, figures and tables as JSON: of several papers, one object with a key for each
+    /// Print checks, figures and tables as JSON; for several papers, one object with a key for each
+    /// paper
     #[arg(long)]
     json: bool,
 }

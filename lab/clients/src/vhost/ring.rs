@@ -86,7 +86,7 @@ pub struct DriverRing {
 unsafe impl Send for DriverRing {}
 
 impl DriverRing {
-    /// A ring with all slots free, in `memory`, which it clears up to its data.
+    /// Creates a ring in `memory` with all slots free, and clears `memory` up to the data area.
     ///
     /// # Errors
     /// If the options contradict each other.

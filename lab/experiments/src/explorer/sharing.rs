@@ -158,7 +158,8 @@ impl Scenario {
         });
         let specs = || self.groups.iter().copied().chain(changes.clone());
         let slowest = specs().map(|spec| spec.iops).filter(|iops| *iops > 0).min();
-        // An I/O passes its own limit and its parent's, again after each change of settings.
+        // An I/O waits for the limits of its group and of the parent group, and for both again
+        // after each change of settings.
         let times = 2 * (1 + changes.clone().count() as u64);
         let limits_ns =
             slowest.map_or(0, |iops| times * (waiting + 1) * 1_000_000_000 / u64::from(iops));

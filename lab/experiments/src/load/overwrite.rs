@@ -125,7 +125,7 @@ fn contents_of_file(path: &Path) -> DiskContents {
     DiskContents::Data(match marks::known(&head[..length]) {
         Some(mark) => format!("holds {mark}"),
         None if kind.is_file() => "holds data".to_owned(),
-        None => "is a block device, and no device says that it is empty".to_owned(),
+        None => "is a block device, which cannot report that it is empty".to_owned(),
     })
 }
 

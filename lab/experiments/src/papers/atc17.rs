@@ -32,7 +32,7 @@ static SHEET: LazyLock<Sheet> =
 /// Parts with a file system or a page cache.
 const OF_FILES: [&str; 4] = ["buffered", "ext4", "servers", "utilities"];
 
-/// The paper, as the table of all has it.
+/// Returns the paper's entry for the table of all papers.
 pub(super) fn paper() -> Paper {
     Paper::of_sheet("atc17", &SHEET, papers::mechanisms::<Point>, |wanted, tell| {
         let costs = FileCosts::linux_4_4()?;
@@ -60,11 +60,11 @@ const LENGTH_NS: u64 = 100_000_000;
 /// and takes (I/Os for a drive) squared of these to forget where it was: 64 x 64 at 80,000 a second
 /// are 50 ms for a drive, half a window of the usual length.
 const LONG_NS: u64 = 1_000_000_000;
-/// The CPU that looks at tags, and how often.
+/// CPU that samples the tags in use, and its sampling period in nanoseconds.
 const WATCH: (u32, u64) = (11, 10_000);
-/// Samples that are shown: the first two milliseconds.
+/// Length of the shown part of the tag samples, from the start of the run.
 const TAGS_SHOWN_NS: u64 = 2_000_000;
-/// Runs of a row whose rate hangs on the seed.
+/// Number of runs, with different seeds, of a row whose rate depends on the seed.
 const DRAWS: u64 = 5;
 
 /// A controller with its drives.
@@ -83,7 +83,7 @@ enum Rig {
 }
 
 impl Rig {
-    /// How many drives it has.
+    /// Returns the number of drives of the rig.
     fn drives(self) -> u32 {
         match self {
             Rig::Ahci => 2,
@@ -101,7 +101,7 @@ impl Rig {
         }
     }
 
-    /// The controller whose tags all its drives share, if it is such a one.
+    /// Returns the controller if all its drives share its tags; `None` otherwise.
     fn controller(self) -> Option<ControllerConfig> {
         let (name, tags) = match self {
             Rig::Ahci | Rig::Nvme => return None,
@@ -117,14 +117,14 @@ impl Rig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Depth {
-    /// As many as the layer takes.
+    /// As many I/Os as the layer accepts.
     Full,
-    /// So few that drives can be compared, if it is measured for long, too.
+    /// [`FEW`] I/Os for each drive, so that drives can be compared in a long run.
     Few,
     One,
 }
 
-/// The graph engine with so many threads, or a program of this name.
+/// Program of a point: the graph engine with this number of threads, or the program of this name.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(untagged)]
 enum Program {
@@ -132,36 +132,36 @@ enum Program {
     Named(String),
 }
 
-/// One row.
+/// Settings of one simulation, a row of the paper's tables and figures.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Point {
     rig: Rig,
-    /// Of the rig's; all, if not given.
+    /// Number of the rig's drives that are used; all if `None`.
     drives: Option<u32>,
     #[serde(deserialize_with = "parsed")]
     rw: Rw,
     bs: u32,
     #[serde(deserialize_with = "word")]
     serving: Serving,
-    /// KiB of a stripe.
+    /// Chunk size of the stripe in KiB.
     chunk: u32,
     /// High and low watermark for each drive, if not the layer's own.
     marks: Option<[u32; 2]>,
     depth: Depth,
     /// \[FALCON\]'s ideal system: a submitting thread for each drive instead of a volume.
     apart: bool,
-    /// With somebody who looks at tags, and few in flight.
+    /// True if a CPU samples the tags in use during the run; few I/Os are in flight then.
     watched: bool,
     long: bool,
-    /// The I/Os are of a file.
+    /// True if the I/Os go to a file instead of the volume.
     file: bool,
-    /// A program instead of the replayer.
+    /// Program that runs instead of the replayer.
     task: Option<Program>,
-    /// Mechanisms that are left out.
+    /// Mechanisms that are switched off.
     #[serde(skip)]
     without: Vec<Mechanism>,
-    /// Which of several runs of the same row, each with another seed.
+    /// Index of this run among the runs of the same row with different seeds.
     #[serde(skip)]
     draw: u64,
 }

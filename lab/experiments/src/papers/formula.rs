@@ -207,7 +207,8 @@ fn apply(operator: &str, left: f64, right: f64) -> f64 {
     }
 }
 
-/// A function of a list; `all` is whether a list has no 0, `steps` and `ratios` are of neighbours.
+/// Calls a function of a list. `all` returns 1 if the list has no 0; `steps` and `ratios` return
+/// the differences and quotients of neighbours.
 fn call(name: &str, list: &[f64]) -> Vec<f64> {
     let pairs = list.windows(2);
     match name {
@@ -222,9 +223,10 @@ fn call(name: &str, list: &[f64]) -> Vec<f64> {
         "count" => vec![list.len() as f64],
         "first" => list[..1].to_vec(),
         "last" => list[list.len() - 1..].to_vec(),
-        // How near points lie to a straight line, 1 is on it: all x, then all y.
+        // The coefficient of determination of a straight line through points; 1 if all points lie
+        // on the line. The list holds all x, then all y.
         "r2" => vec![straightness(list.split_at(list.len() / 2))],
-        // Of the others, the one of this number.
+        // The last number of the list is an index, from 1, of the value to return.
         "nth" => vec![list[list[list.len() - 1] as usize - 1]],
         "all" => vec![f64::from(list.iter().all(|one| *one != 0.0))],
         _ => panic!("{name}: no such function"),

@@ -58,8 +58,9 @@ pub(crate) fn of(model: &Model) -> MachineTable {
             cost("most that a sleeper falls behind", &fairness.credit),
         ]
     });
-    let near = (cache.near.turns > 0)
-        .then(|| turns("times that a contended line stays in a socket", &cache.near));
+    let near = (cache.near.turns > 0).then(|| {
+        turns("times in a row that a contended cache line stays in a socket", &cache.near)
+    });
     let siblings = model.hyper_threads.iter().map(|threads| Constant {
         name: format!("a core with {} hyper-threads busy", threads.per_core),
         value: format!("{} times one", threads.gain.factor),
@@ -98,8 +99,8 @@ pub(crate) fn of(model: &Model) -> MachineTable {
             cost("work: dispatch", &work.dispatch),
             cost("work: driver", &work.driver),
             cost("work: completion", &work.complete),
-            cost("work: a look at an entry of a list", &work.search),
-            lines("lines under the single queue's lock", &work.request_queue),
+            cost("work: examining one entry of a list", &work.search),
+            lines("cache lines under the single queue's lock", &work.request_queue),
             share("jitter of work", &work.jitter),
         ]
         .into_iter()

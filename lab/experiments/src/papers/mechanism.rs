@@ -1,8 +1,10 @@
-//! `Mechanism`: what can be taken out of a paper's machines and points, to see what hangs on it.
+//! `Mechanism`: a mechanism of a paper's machine or kernel that can be switched off, to measure how
+//! much a result depends on the mechanism.
 //!
-//! Those of every machine change its `Model` here. Those of one paper's points (a guest, a host
-//! adapter, an old kernel) are switched off by the point itself, with the switches that the parts
-//! `effects` of `msst15` and `ablations` of `ols02` have. Called by points.rs.
+//! Mechanisms of machines are switched off here, in the machine's `Model`. Mechanisms of one
+//! paper's points (a guest, a host adapter, an old kernel) are switched off by the points, with the
+//! switches that the parts `effects` of `msst15` and `ablations` of `ols02` have. Called by
+//! points.rs.
 
 use millrace_drives::Words;
 use millrace_simulator::Model;
@@ -12,15 +14,16 @@ use crate::vm;
 /// A mechanism that can be switched off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mechanism {
-    /// CPUs that spin on a ticket lock read its line again before the next holder does.
+    /// CPUs that spin on a ticket lock read the lock's cache line again before the next holder
+    /// does.
     Spinners,
     /// Sockets are farther from each other than cores of one.
     Distance,
-    /// Links between sockets carry so much and no more.
+    /// Links between sockets have a limited bandwidth.
     Links,
-    /// CPUs that want a line at once get it one after the other.
+    /// CPUs that contend for a cache line get the line one after the other.
     Queueing,
-    /// Lines that follow the single queue's lock.
+    /// Cache lines that follow the single queue's lock.
     Lines,
     /// Hyper-threads of a core share its execution.
     Sharing,
@@ -48,7 +51,7 @@ pub enum Mechanism {
     Signals,
     /// Copies of bounces.
     Copies,
-    /// What Linux 2.4 does outside of the layer.
+    /// Work that Linux 2.4 does outside of the block layer.
     Kernel,
     /// The one lock of all adapters' drivers.
     DriverLock,
@@ -97,22 +100,24 @@ impl Words for Mechanism {
     ];
 }
 
-/// Bandwidth of a link that is never full, in bytes per nanosecond: a line takes it no time that
-/// counts. The most that a model may have.
+/// Bandwidth of a link that is never full, in bytes per nanosecond: the largest that a model may
+/// have, so that the transfer of a cache line takes almost no time.
 const ENDLESS: f64 = 999_999.0;
 
 impl Mechanism {
-    /// What is switched off, in words.
+    /// Returns a description of the mechanism, and of the behaviour without it.
     #[must_use]
     pub fn about(self) -> &'static str {
         match self {
-            Mechanism::Spinners => "re-reads of a ticket lock's line by those that spin on it",
-            Mechanism::Distance => "distance: lines cross sockets as fast as cores of one",
+            Mechanism::Spinners => "re-reads of a ticket lock's cache line by CPUs that spin on it",
+            Mechanism::Distance => {
+                "distance: cache lines cross sockets as fast as cores of a socket"
+            }
             Mechanism::Links => "the bandwidth of links and buses between sockets",
-            Mechanism::Queueing => "waiting at a line that several CPUs want",
-            Mechanism::Lines => "lines that follow the single queue's lock, but one",
-            Mechanism::Sharing => "sharing of a core by its hyper-threads: each is a core",
-            Mechanism::Fairness => "threads that take the CPU as they wake: turns go in order",
+            Mechanism::Queueing => "waiting for a cache line that several CPUs contend for",
+            Mechanism::Lines => "cache lines that follow the single queue's lock, except one",
+            Mechanism::Sharing => "sharing of a core by its hyper-threads: each gets its own core",
+            Mechanism::Fairness => "wake-up preemption: threads run in order of arrival",
             Mechanism::LookupLock => "the lookup lock of the host adapter's driver",
             Mechanism::HostBusy => "the mid-layer's counts of commands, of host and device",
             Mechanism::ControllerLock => "the lock around the driver of the SCU",
@@ -131,13 +136,13 @@ impl Mechanism {
             Mechanism::AdapterCommand => "the adapters' time for a command",
             Mechanism::AdapterBandwidth => "the adapters' bandwidth",
             Mechanism::Crowd => "processes that wait for a CPU: 7 of them instead of 32",
-            Mechanism::DioCount => "the inode's count of direct I/Os, one line for all",
+            Mechanism::DioCount => "the inode's count of direct I/Os, one cache line for all CPUs",
             Mechanism::QueueCounters => "the kernel's own counters of a hardware queue",
             Mechanism::Noise => "kernel threads that take the CPU for a time, once on each",
         }
     }
 
-    /// Switches it off in a machine, which stays as it is if it does not have it.
+    /// Switches the mechanism off in a machine's model. Changes nothing if the machine lacks it.
     pub(crate) fn take_from(self, model: &mut Model) {
         let cache = &mut model.cache;
         match self {

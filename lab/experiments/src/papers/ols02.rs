@@ -29,7 +29,7 @@ use crate::simulation::{
 static SHEET: LazyLock<Sheet> =
     LazyLock::new(|| Sheet::parse(include_str!("../../papers/ols02.toml")));
 
-/// The paper, as the table of all has it.
+/// Returns the paper's entry for the table of all papers.
 pub(super) fn paper() -> Paper {
     Paper::of_sheet("ols02", &SHEET, papers::mechanisms::<Point>, |wanted, tell| {
         let costs = KernelCosts::linux_2_4()?;
@@ -54,17 +54,17 @@ pub(super) fn paper() -> Paper {
     })
 }
 
-/// What was counted here, and the table of what was measured here.
+/// Calls counted on this machine, and the table of times measured on this machine.
 type NativeResults = (Option<[native::Calls; 2]>, Option<DataTable>);
 
-/// What these parts want of this machine.
+/// Counts and measures on this machine, as far as `parts` need it.
 fn measured(parts: &[&str]) -> Result<NativeResults, BenchError> {
     let calls = parts.contains(&"calls").then(native::calls).transpose()?;
     let table = parts.contains(&"native").then(native::table).transpose()?;
     Ok((calls, table))
 }
 
-/// The check of what was counted.
+/// Returns the check that compares calls counted on this machine with the paper's.
 fn counted(check: &Check, [small, pages]: &[native::Calls; 2]) -> Check {
     let text = format!(
         "submit_bh {} and {}; make_request the same; merges {} and {}",
@@ -79,15 +79,15 @@ fn counted(check: &Check, [small, pages]: &[native::Calls; 2]) -> Check {
     Check::within(&check.id, check.paper.clone(), ours, TOLERANCE).with_note(note)
 }
 
-/// Its CPUs.
+/// Number of CPUs of the paper's machine.
 const CPUS: u32 = 8;
-/// Bytes of a read of the microbenchmark: input.
+/// Size of a read of the microbenchmark, in bytes, as the paper gives it.
 const READ_BYTES: u32 = 65_536;
-/// Disks of an adapter: input.
+/// Number of disks on each host adapter, as the paper gives it.
 const DISKS: u32 = 8;
-/// Bios of a batch at most: more than an I/O has.
+/// Maximum number of bios in a batch. An I/O has fewer.
 const PLUG: u32 = 1_024;
-/// Virtual time that is measured.
+/// Length of the measured interval in virtual time.
 const LENGTH_NS: u64 = 1_000_000_000;
 
 /// A row of \[OLS\]'s tables: how its kernel did raw I/O.
@@ -148,8 +148,8 @@ impl Point {
     fn drives(&self, machine: &str) -> Vec<Spec> {
         let command = if self.has(Mechanism::AdapterCommand) { "150us" } else { "0" };
         let rate = if self.has(Mechanism::AdapterBandwidth) { "60MB" } else { "0" };
-        // A name for each point on each machine: controllers of one name are one, and points run
-        // side by side.
+        // Drives whose controllers have the same name share one controller, and points run in
+        // parallel. So the name contains the point and the machine.
         let mark = format!("{}{machine}", self.in_words());
         let mark: String = mark.chars().filter(char::is_ascii_alphanumeric).collect();
         let adapters = self.load.adapters;

@@ -20,48 +20,49 @@ use crate::papers::{
     PAPERS, Repetition, Tell, comparison, distinct, models, run_points, whole_parts,
 };
 
-/// What to repeat of a paper.
+/// Selection of a paper's parts to repeat.
 #[derive(Debug, Clone, Copy)]
 pub struct PartSelection<'a> {
-    /// The parts, each once.
+    /// Names of the parts, without duplicates.
     pub parts: &'a [&'static str],
-    /// The seed of all simulations.
+    /// Seed of all simulations.
     pub seed: u64,
-    /// What is left out in a second run of each point; nothing: there is no second run.
+    /// Mechanisms that are switched off in a second run of each point. If empty, there is no second
+    /// run.
     pub without: &'a [Mechanism],
 }
 
 impl<'a> PartSelection<'a> {
-    /// These parts, with every mechanism.
+    /// Selects these parts, with every mechanism.
     #[must_use]
     pub fn new(parts: &'a [&'static str], seed: u64) -> Self {
         PartSelection { parts, seed, without: &[] }
     }
 }
 
-/// What is run once.
+/// One experiment of a paper, which is run once, however many parts show its result.
 pub(crate) trait Point: Clone + PartialEq + Sync {
-    /// What a point gives.
+    /// Result of running a point.
     type Measurement: Send;
-    /// Mechanisms that points have themselves, besides those of their machines.
+    /// Mechanisms that can be switched off in a point, besides the mechanisms of its machine.
     const OWN: &'static [Mechanism] = &[];
-    /// Mechanisms of their machines on which nothing hangs here.
+    /// Mechanisms of the points' machines that do not affect this paper's results.
     const UNUSED: &'static [Mechanism] = &[];
 
-    /// The point of settings of a paper's file.
+    /// Creates a point from the settings in a paper's file.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// Returns a text that says what is wrong with the settings.
     fn of_settings(settings: Table) -> Result<Self, String>
     where
         Self: Sized;
 
-    /// A metric of a point, if it was run.
+    /// Returns a metric of a point; `None` if the point was not run.
     fn metric(results: &Results<Self>, point: &Self, name: &str) -> Option<Vec<f64>>
     where
         Self: Sized;
 
-    /// Rows of a table that a point makes itself.
+    /// Returns the rows of a table that the point's own code fills.
     fn rows(_results: &Results<Self>, _point: &Self, _name: &str) -> Vec<Vec<String>>
     where
         Self: Sized,
@@ -69,12 +70,12 @@ pub(crate) trait Point: Clone + PartialEq + Sync {
         Vec::new()
     }
 
-    /// Points that a part shows.
+    /// Returns the points that a part shows.
     fn of(part: &str) -> Vec<Self>
     where
         Self: Sized;
 
-    /// This point without a mechanism of [`Point::OWN`].
+    /// Returns this point without a mechanism of [`Point::OWN`].
     fn without(self, _mechanism: Mechanism) -> Self
     where
         Self: Sized,
@@ -82,26 +83,26 @@ pub(crate) trait Point: Clone + PartialEq + Sync {
         self
     }
 
-    /// The machine that it runs on.
+    /// Returns the name of the machine that the point runs on.
     fn machine(&self) -> &str;
 
-    /// The point in words, for a progress bar.
+    /// Describes the point for a progress bar.
     fn task(&self) -> String;
 
-    /// How much work it is beside the others.
+    /// Returns the point's amount of work relative to other points.
     fn work(&self) -> u32;
 
-    /// Runs it.
+    /// Runs the point.
     ///
     /// # Errors
-    /// If a machine's file or the simulation is wrong.
+    /// Returns an error if a machine's file is wrong or the simulation fails.
     fn run(&self, model: &Model, seed: u64) -> Result<Self::Measurement, BenchError>;
 
-    /// Line and lock events in it.
+    /// Returns the number of cache-line and lock events in a point's simulation.
     fn events(seen: &Self::Measurement) -> u64;
 }
 
-/// All points that were run.
+/// All points that were run, and their results.
 pub(crate) struct Results<P: Point> {
     models: Vec<Model>,
     points: Vec<(P, P::Measurement)>,
@@ -116,7 +117,7 @@ impl<P: Point> Results<P> {
     ) -> Result<(PairedResults<P>, Vec<&'static str>), BenchError> {
         let PartSelection { parts, seed, without } = wanted;
         let mut points = distinct(parts.iter().flat_map(|part| P::of(part)));
-        // The long ones first, so that none is left over for the end.
+        // Points with much work are started first, so that none runs alone at the end.
         points.sort_by_key(|point| Reverse(point.work()));
         let models = models(distinct(points.iter().map(P::machine)).into_iter())?;
         let of = |name: &str| models.iter().find(|model| model.name == name);

@@ -2,7 +2,8 @@
 //!
 //! A file is a slot of the volume, which it fills from its beginning, so that its blocks lie
 //! together; ext4 tries for that with its extents. Inodes lie before all slots, 16 to a page.
-//! Which files there are is the program's own bookkeeping and costs nothing: no lock, no time.
+//! The list of existing files is the program's own bookkeeping, so its use takes no simulated lock
+//! and no simulated time.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -13,12 +14,12 @@ use crate::simulation::program::{Access, PAGE_SECTORS, Span};
 
 /// Shape of the distribution of sizes: filebench's `gamma:1.5`.
 const SHAPE: f64 = 1.5;
-/// A slot is so many times as long as a file on average; a file that would be longer is cut.
+/// Length of a slot in mean file lengths. A file that would be longer is cut.
 const SLOT_MEANS: u64 = 8;
-/// Inodes of 256 bytes in a page.
+/// Number of inodes, of 256 bytes each, in a page.
 pub(super) const INODES: u64 = 16;
 
-/// The files of a program.
+/// Files of a simulated program.
 #[derive(Debug)]
 pub(super) struct FileSet {
     mean_bytes: u64,
@@ -28,15 +29,15 @@ pub(super) struct FileSet {
 
 #[derive(Debug, Default)]
 struct Lists {
-    /// Files that there are: slot and pages.
+    /// Files of the set, in no particular order.
     there: Vec<File>,
-    /// Where in the list the file of a slot is.
+    /// Index in `there` of each slot's file; `None` for a slot without a file.
     places: Vec<Option<usize>>,
     /// Slots without a file.
     free: Vec<u64>,
 }
 
-/// A file.
+/// A file of a simulated program: its slot, and its length in pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct File {
     slot: u64,
@@ -44,7 +45,7 @@ pub(super) struct File {
 }
 
 impl FileSet {
-    /// So many slots, of which the first `percent` of a hundred have files.
+    /// Creates a set of `slots` slots, of which the first `percent` per cent have files.
     pub(super) fn new(slots: u64, mean_bytes: u64, (percent, random): (u64, &mut Random)) -> Self {
         let there = slots * percent / 100;
         let file = |slot| File { slot, pages: size_pages(mean_bytes, random) };
@@ -60,7 +61,7 @@ impl FileSet {
         change(&mut self.lists.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Some file that there is.
+    /// Returns a random file of the set; `None` if the set is empty.
     pub(super) fn pick(&self, random: &mut Random) -> Option<File> {
         self.lists(|lists| {
             let count = lists.there.len() as u64;
@@ -68,22 +69,22 @@ impl FileSet {
         })
     }
 
-    /// The file of the first slot, if that has one.
+    /// Returns the file of the first slot, if the slot has a file.
     pub(super) fn first(&self) -> Option<File> {
         self.lists(|lists| Some(lists.there[lists.places[0]?]))
     }
 
-    /// A new file without pages; none if every slot has one.
+    /// Returns a new file without pages; `None` if every slot has a file.
     pub(super) fn create(&self) -> Option<File> {
         let slot = self.lists(|lists| lists.free.pop())?;
         Some(File { slot, pages: 0 })
     }
 
-    /// The file is there from now on, or as long as it is now.
+    /// Adds a new file to the set, or records the new length of a file that is in the set.
     pub(super) fn keep(&self, file: File) {
         self.lists(|lists| match lists.places[file.slot as usize] {
             Some(place) => lists.there[place].pages = file.pages,
-            // Deleted meanwhile, or new.
+            // The slot is free: the file was deleted since the caller picked it.
             None if lists.free.contains(&file.slot) => {}
             None => {
                 lists.places[file.slot as usize] = Some(lists.there.len());
@@ -92,7 +93,7 @@ impl FileSet {
         });
     }
 
-    /// Takes some file away, and gives its slot back.
+    /// Removes a random file from the set and frees its slot.
     pub(super) fn delete(&self, random: &mut Random) -> Option<File> {
         self.lists(|lists| {
             let count = lists.there.len() as u64;

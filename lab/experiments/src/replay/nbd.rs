@@ -1,7 +1,8 @@
-//! NBD servers as a target: a connection to the export of each lane.
+//! NBD servers as the target of a replay: one lane, with one connection, for each export.
 //!
-//! Owns what a lane to an export is like. Any server: what it does not take, its flags say, and the
-//! lane with them. Called by replay.rs.
+//! Converts what a server announces (size, block sizes, transmission flags) to a lane's limits, so
+//! that a replay works with any NBD server: the lane refuses operations that the server lacks.
+//! Called by replay.rs.
 
 use millrace_nbd::TransmissionFlags;
 use millrace_nbd::client::{ClientSession, NbdUri};
@@ -13,15 +14,16 @@ use crate::load::bench::BenchError;
 use crate::load::nbd::Connection;
 use crate::load::overwrite::{DiskContents, nbd_contents};
 
-/// Longest read or write in one request: so much memory it has.
+/// Size of the longest read or write in one request, in bytes. The limit bounds
+/// the memory of a request.
 const DATA_BYTES_MAX: u64 = 8 << 20;
-/// Longest range without data in one request.
+/// Length of the longest discard or write-zeroes in one request, in bytes.
 const RANGE_BYTES_MAX: u64 = 1 << 30;
 
-/// Connects to each.
+/// Connects to each export.
 ///
 /// # Errors
-/// If a server cannot be reached or breaks the protocol.
+/// Returns an error if a server cannot be reached or breaks the protocol.
 pub(crate) fn connect(
     uris: &[(String, NbdUri)],
     addresses: &Addresses,
@@ -31,7 +33,7 @@ pub(crate) fn connect(
     for (name, uri) in uris {
         let mut connection = Connection::new(uri)?;
         let mut lane = lane_of(name, connection.client.session());
-        // What may be written over is not looked at.
+        // With `--overwrite`, the export's contents do not matter and are not read.
         if !addresses.overwrite {
             lane.contents = nbd_contents(&mut connection)?;
         }

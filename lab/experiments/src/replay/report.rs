@@ -1,31 +1,32 @@
-//! `Report`: what a replay did, as printed and as `--json` gives it.
+//! `Report`: results of a replay, as printed and as `--json` gives them.
 //!
-//! Plain data; units are in the names. Made by tally.rs.
+//! Plain data; units are in the names. Filled by tally.rs.
 
 use millrace_block::Snapshot;
 use serde::Serialize;
 
 use super::series::Series;
 
-/// Latencies in nanoseconds. Known to an eighth (the width of a bucket), mean and maximum exactly.
+/// Latencies in nanoseconds. Percentiles are accurate to an eighth, the width of a histogram
+/// bucket; mean and maximum are exact.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Latency {
-    /// How many were measured.
+    /// Number of latencies measured.
     pub samples: u64,
     /// Mean.
     pub mean_ns: u64,
-    /// Half of all were not slower.
+    /// Median.
     pub p50_ns: u64,
-    /// 99 %.
+    /// 99th percentile.
     pub p99_ns: u64,
-    /// 99.9 %.
+    /// 99.9th percentile.
     pub p999_ns: u64,
-    /// The slowest.
+    /// Maximum.
     pub max_ns: u64,
 }
 
 impl Latency {
-    /// Of a histogram; none if nothing was counted.
+    /// Computes the latencies of a histogram; `None` if the histogram is empty.
     #[must_use]
     pub fn of(snapshot: &Snapshot) -> Option<Latency> {
         (snapshot.count() > 0).then(|| Latency {
@@ -39,89 +40,90 @@ impl Latency {
     }
 }
 
-/// What was done of one operation.
+/// Results of one kind of operation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct OpReport {
-    /// Its name.
+    /// Name of the operation.
     pub op: String,
-    /// I/Os that ended.
+    /// Number of I/Os that ended.
     pub ios: u64,
-    /// Their bytes.
+    /// Number of bytes of these I/Os.
     pub bytes: u64,
-    /// Of these, failed.
+    /// Number of these I/Os that failed.
     pub errors: u64,
-    /// Of these, durable by themselves.
+    /// Number of these I/Os with FUA.
     pub fua: u64,
-    /// I/Os a second.
+    /// Number of I/Os per second.
     pub iops: f64,
-    /// Bytes a second.
+    /// Number of bytes per second.
     pub bytes_per_s: f64,
-    /// Latencies in the trace, of those I/Os of which it tells.
+    /// Latencies in the trace, of those I/Os for which the trace has one.
     pub traced: Option<Latency>,
-    /// From the submission of an I/O to its end.
+    /// Latencies from the submission of an I/O to its end.
     pub from_submission: Option<Latency>,
-    /// From the time that the trace gives an I/O to its end; not with `afap`.
+    /// Latencies from the time that the trace gives an I/O to the I/O's end; `None` with `afap`.
     pub from_due: Option<Latency>,
 }
 
-/// How late I/Os were sent.
+/// Delays of I/Os between the time that the trace gives them and their submission.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Lateness {
-    /// Over all I/Os that were sent.
+    /// Delays of all I/Os that were sent.
     pub all: Option<Latency>,
-    /// I/Os that were sent more than 100 us after their time.
+    /// Number of I/Os that were sent more than 100 us late.
     pub over_100us: u64,
-    /// More than 1 ms.
+    /// Number of I/Os that were sent more than 1 ms late.
     pub over_1ms: u64,
-    /// More than 10 ms.
+    /// Number of I/Os that were sent more than 10 ms late.
     pub over_10ms: u64,
-    /// More than 100 ms.
+    /// Number of I/Os that were sent more than 100 ms late.
     pub over_100ms: u64,
-    /// More than 1 s.
+    /// Number of I/Os that were sent more than 1 s late.
     pub over_1s: u64,
 }
 
-/// I/Os that waited before they were sent.
+/// Numbers of I/Os that waited before they were sent, by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct WaitCounts {
-    /// For one that they overlap.
+    /// Number of I/Os that waited for an earlier I/O that they overlap.
     pub for_overlap: u64,
-    /// Flushes: for writes before them.
+    /// Number of flushes that waited for writes before them.
     pub for_writes: u64,
-    /// As many as may be were in flight, or the target had no room; not with `afap`.
+    /// Number of I/Os that waited because the I/O depth was reached or the target had no room; not
+    /// counted with `afap`.
     pub for_room: u64,
 }
 
-/// What was changed of I/Os that were sent.
+/// Numbers of I/Os that were changed before they were sent, by kind of change.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct AdaptedIos {
-    /// Made whole blocks.
+    /// Number of I/Os extended to whole blocks of the target.
     pub aligned: u64,
-    /// Moved by `--fit`.
+    /// Number of I/Os moved by `--fit`.
     pub moved: u64,
-    /// Sent in several pieces.
+    /// Number of I/Os sent in several pieces.
     pub cut: u64,
-    /// Durable writes that were sent as a write and a flush.
+    /// Number of FUA writes that were sent as a write and a flush.
     pub fua_by_flush: u64,
-    /// Durable writes that were sent as plain writes.
+    /// Number of FUA writes that were sent as plain writes.
     pub fua_lost: u64,
 }
 
-/// I/Os of the trace that were left out.
+/// Numbers of the trace's I/Os that were not replayed, by reason.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Skipped {
-    /// They lie behind the target's end.
+    /// Number of I/Os that lie past the target's end.
     pub outside: u64,
-    /// They are longer than the target.
+    /// Number of I/Os that are longer than the target.
     pub too_long: u64,
-    /// They have no length.
+    /// Number of I/Os without a length.
     pub empty: u64,
-    /// The target takes no such operation: names, and how many.
+    /// Operations that the target does not support: name and number of I/Os.
     pub unsupported: Vec<(String, u64)>,
 }
 
 impl Skipped {
-    /// All of them.
+    /// Returns the number of all I/Os that were not replayed.
     #[must_use]
     pub fn total(&self) -> u64 {
         let unsupported: u64 = self.unsupported.iter().map(|(_, ios)| ios).sum();
@@ -129,85 +131,87 @@ impl Skipped {
     }
 }
 
-/// What was done on one lane.
+/// Results of one lane.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct LaneReport {
-    /// The target.
+    /// Name of the lane's target.
     pub target: String,
-    /// I/Os that ended.
+    /// Number of I/Os that ended.
     pub ios: u64,
-    /// Their bytes.
+    /// Number of bytes of these I/Os.
     pub bytes: u64,
 }
 
-/// What ended a replay before the trace did.
+/// Reason for the end of a replay before the end of its trace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum StopReason {
-    /// Somebody wanted it to end.
+    /// The user interrupted the replay.
     Interrupted,
-    /// The time that it was given was over.
+    /// The replay's time limit was reached.
     Runtime,
-    /// It had done as many I/Os as it should.
+    /// The replay's limit on the number of I/Os was reached.
     Limit,
-    /// The trace could not be read on, for this reason.
+    /// The rest of the trace could not be read, for this reason.
     Trace(String),
-    /// An I/O of the trace needs a decision before it can be replayed: which, and which choices
-    /// there are.
+    /// An I/O of the trace needs a decision of the user before it can be replayed. The text names
+    /// the I/O and the choices.
     Undecided(String),
-    /// The target broke, for this reason.
+    /// The target failed, for this reason.
     Target(String),
 }
 
-/// How many I/Os there were.
+/// Numbers of I/Os of a replay.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// I/Os taken from the trace: those that ended, were left out, or were not sent or answered.
+    /// Number of I/Os taken from the trace, whether they ended, were skipped, or were not sent or
+    /// not answered.
     pub traced_ios: u64,
-    /// I/Os that ended.
+    /// Number of I/Os that ended.
     pub ios: u64,
-    /// Of these, failed.
+    /// Number of these I/Os that failed.
     pub errors: u64,
-    /// What the first of these said.
+    /// Text of the first error.
     pub first_error: Option<String>,
-    /// I/Os that were taken and not sent, or not wholly, since the replay was stopped.
+    /// Number of I/Os that were not sent, or only in part, because the replay was stopped.
     pub unsent: u64,
-    /// I/Os that were sent and not answered when the replay ended: the target may have done them,
-    /// or not.
+    /// Number of I/Os that the target had not answered when the replay ended. The target may or may
+    /// not have done them.
     pub unanswered: u64,
 }
 
-/// What a replay did.
+/// Results of a replay.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
-    /// Times of the trace were divided by this; not given for `afap`.
+    /// Factor by which the trace's times were divided; `None` for `afap`.
     pub speed: Option<f64>,
-    /// I/Os in flight at most.
+    /// Maximum number of I/Os in flight.
     pub iodepth: u32,
-    /// How long it took, from the first I/O's time to the last one's end.
+    /// Length of the replay in seconds, from the first I/O's time to the end of the last I/O.
     pub seconds: f64,
-    /// Arrival of the last I/O that was taken from the trace, since its first, in the trace's time.
+    /// Seconds from the first to the last I/O that was taken from the trace, in the trace's time.
     pub trace_seconds: f64,
-    /// How many I/Os there were.
+    /// Numbers of I/Os.
     #[serde(flatten)]
     pub counts: Counts,
-    /// Each operation that there was.
+    /// Results of each kind of operation in the trace.
     pub ops: Vec<OpReport>,
-    /// How late I/Os were sent; not with `afap`.
+    /// Delays of I/Os; `None` with `afap`.
     pub lateness: Option<Lateness>,
-    /// I/Os that waited.
+    /// Numbers of I/Os that waited before they were sent.
     pub waited: WaitCounts,
-    /// What was changed.
+    /// Numbers of I/Os that were changed before they were sent.
     pub adapted: AdaptedIos,
-    /// What was left out.
+    /// Numbers of I/Os that were not replayed.
     pub skipped: Skipped,
-    /// I/Os that ended, over time.
+    /// Number of I/Os that ended, over time.
     pub series: Series,
-    /// The times that the trace gives these I/Os, divided by the speed; not with `afap`.
+    /// Number of I/Os that were due, over time: their times in the trace, divided by the speed.
+    /// `None` with `afap`.
     pub due_series: Option<Series>,
-    /// Each target.
+    /// Results of each target.
     pub targets: Vec<LaneReport>,
-    /// Why it ended before the trace did, if it did.
+    /// Reason why the replay ended before the trace; `None` if the whole trace was replayed.
     pub stopped: Option<StopReason>,
 }

@@ -320,7 +320,8 @@ pub(super) struct Kernel<M: Machine> {
 }
 
 impl<M: Machine> Kernel<M> {
-    /// Creates the kernel model of a plan, if the plan needs one and the machine can be charged.
+    /// Creates the kernel model of a plan. Returns `None` if the plan needs no such model, or if
+    /// `charge` is `None`, as on a real machine.
     pub(super) fn new(
         plan: &super::SimPlan,
         locks: &mut Locks<M>,

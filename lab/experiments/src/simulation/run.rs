@@ -72,8 +72,8 @@ pub struct ObservedRow {
     pub recorded: Option<Recorded>,
 }
 
-/// Runs a row on a simulated machine. Equal plans and models give equal rows to the bit, whatever
-/// the real time that it takes.
+/// Runs a row on a simulated machine. The result is deterministic: the same plan and model give a
+/// bit-identical row, however long the simulation takes in real time.
 ///
 /// # Errors
 /// If the plan does not fit the machine or the drives, or the simulation fails.

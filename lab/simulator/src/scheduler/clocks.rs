@@ -59,7 +59,7 @@ impl Clocks {
         if position != TIMERS {
             return Some((time_ps, ClockEvent::Cpu(self.by_position[position])));
         }
-        let (_, thread) = self.timers.first().expect("the earliest deadline is among the clocks");
+        let (_, thread) = self.timers.first().expect("a timer is set, since the tree shows one");
         Some((time_ps, ClockEvent::Deadline(thread as u32)))
     }
 

@@ -25,13 +25,13 @@ pub struct Item {
     pub name: String,
     /// Line of the name, from 1.
     pub line: usize,
-    /// Lines of a function, or fields of a struct.
+    /// Number of lines of a function, or of fields of a struct.
     pub size: usize,
     /// True for an `unsafe fn` that is not demanded by a trait.
     pub is_unsafe: bool,
     /// Text of the doc comment.
     pub docs: String,
-    /// Arguments of the function; zero where a trait demands them.
+    /// Number of arguments of the function; zero where a trait demands them.
     pub takes: ArgumentCounts,
 }
 

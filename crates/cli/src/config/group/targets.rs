@@ -140,7 +140,7 @@ impl TargetQuery<'_> {
     pub fn missed(&self, times: &Snapshot, (own, others): (f64, f64)) -> String {
         let (figure_ns, usual_ns) = (figure_ns(self.target, times), times.quantile_ns(0.5));
         let takes = format!(
-            "{} is missed: {} itself takes {} for the I/Os of this group (half of them take {})",
+            "{} is missed: {} itself takes {} to serve the I/Os of this group (median {})",
             self.begin(),
             self.drive(),
             target_text(with_ns(self.target, rounded(figure_ns))),
@@ -274,12 +274,12 @@ mod tests {
     fn a_missed_target_is_said_with_the_drives_figure_of_the_same_kind() {
         let said = ASKED.missed(&times(60_000), (1.0, 0.9));
         let start = "group gold: latency-target p99 50us is missed: drive d0 of volume fast itself \
-                     takes p99 240us for the I/Os of this group (half of them take 60us), which no";
+                     takes p99 240us to serve the I/Os of this group (median 60us), which no";
         assert!(said.starts_with(start), "{said}");
         assert!(said.contains("set latency-target to p99 360us or more"), "{said}");
         let mean = TargetQuery { target: LatencyTarget::Mean(50_000), ..ASKED };
         let said = mean.missed(&times(60_000), (1.0, 7.0));
-        let part = "takes mean 66us for the I/Os of this group (half of them take 60us), and has \
+        let part = "takes mean 66us to serve the I/Os of this group (median 60us), and has \
                     7.0 I/Os of other groups at a time; limit those groups (`bandwidth`), or";
         assert!(said.contains(part) && !said.contains("no scheduler can shorten"), "{said}");
         let said = ASKED.missed(&times(60_000), (15.8, 0.0));

@@ -204,7 +204,7 @@ fn sentence(
             format!("{name} is slow for the sake of latency targets{of}: {share}.")
         }
         "depth" => {
-            format!("{name} waits while the drives have as much as keeps them busy: {share}.")
+            format!("{name} waits while the drives have enough I/Os to keep them busy: {share}.")
         }
         "no-tag" => format!("{name} waits for tags, which are all in use: {share}."),
         "drive-busy" => format!("{name} waits since the drives take no more: {share}."),

@@ -175,8 +175,9 @@ impl GroupDelta {
         self.ios.iter().sum()
     }
 
-    /// Returns the latency of I/Os except flushes, in nanoseconds, that falls between the reports:
-    /// includes I/Os still held, and excludes time before the first report, as far as known.
+    /// Returns the time that I/Os except flushes took between the two reports, in nanoseconds
+    /// summed over I/Os. Includes the time of I/Os that are still held; excludes, as far as known,
+    /// the time that I/Os had taken before the first report.
     pub fn taken_ns(&self) -> u64 {
         (self.total.sum_ns() + self.waiting_ns).saturating_sub(self.waited_ns)
     }

@@ -101,7 +101,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             asked = Instant::now();
             let status = client.ask(&TRACE_STATUS, &NoArguments {})?;
             if !status.files.is_empty() {
-                bail!("the daemon has ended the recording: it was not asked for 10 s");
+                bail!("the daemon ended the recording: it received no request about it for 10 s");
             }
             if shows {
                 show(&status, began.elapsed());

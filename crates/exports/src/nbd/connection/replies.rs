@@ -119,13 +119,15 @@ pub(crate) struct ReplyQueue {
     message: libc::msghdr,
     /// True while a send on the socket is outstanding.
     pub(crate) busy: bool,
-    /// Bytes sent since the peer had last caught up, and below it the number of replies.
+    /// Number of bytes sent since the client had last read everything.
     pub(crate) backlog_bytes: usize,
+    /// Number of replies sent since the client had last read everything.
     pub(crate) backlog_replies: u32,
-    /// Tells when the client has read everything sent. `None` if no file descriptor was left for
-    /// it.
+    /// Reports when the client has read everything sent. `None` if no file descriptor was left for
+    /// the report.
     pub(crate) backlog: Option<SendBacklog>,
-    /// Time since which the next receive waits for that, in nanoseconds; 0 if it does not.
+    /// Time, in nanoseconds, at which the connection began to delay its next receive until the
+    /// client has read everything sent; 0 while the receive is not delayed.
     pub(crate) catching_ns: u64,
 }
 

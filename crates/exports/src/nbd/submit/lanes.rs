@@ -167,13 +167,13 @@ impl Index<usize> for VolumeLanes {
 
     #[inline]
     fn index(&self, number: usize) -> &VolumeLane {
-        self.0[number].as_ref().expect("the lane of a client or a ticket is there")
+        self.0[number].as_ref().expect("a lane exists while clients or tickets use it")
     }
 }
 
 impl IndexMut<usize> for VolumeLanes {
     #[inline]
     fn index_mut(&mut self, number: usize) -> &mut VolumeLane {
-        self.0[number].as_mut().expect("the lane of a client or a ticket is there")
+        self.0[number].as_mut().expect("a lane exists while clients or tickets use it")
     }
 }

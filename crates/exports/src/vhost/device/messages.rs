@@ -257,7 +257,8 @@ impl VhostUserBackendReqHandlerMut for Device {
         // Guests can set no other field. Other writes are ignored, as hardware would do.
         let place = config::WRITEBACK.checked_sub(offset as usize).and_then(|at| buf.get(at));
         if let Some(value) = place {
-            // Set whatever is negotiated so far: a frontend sends the switch only once.
+            // The switch is stored even if the feature is not negotiated yet: a frontend sends the
+            // switch only once.
             self.common.write_back.store(*value != 0, Ordering::SeqCst);
             self.apply_write_back();
         }

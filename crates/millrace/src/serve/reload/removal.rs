@@ -70,7 +70,10 @@ impl Server {
             return Ok(());
         }
         if options.disconnect {
-            failures.push("clients of exports that were to go were disconnected".to_owned());
+            failures.push(
+                "the clients of the exports to remove were disconnected before the removal failed"
+                    .to_owned(),
+            );
         }
         let config = self.config.clone();
         failures.extend(self.serve_nbd(&config, &[]));

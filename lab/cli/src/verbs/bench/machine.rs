@@ -142,7 +142,7 @@ pub fn plans(args: &BenchArgs, rows: &[RowPlan], length: Length) -> Result<Vec<S
     Ok(plans)
 }
 
-/// What of a row is recorded.
+/// Returns the plan for recording a row's trace; `None` without `--trace`.
 fn traced(args: &BenchArgs, drives: &[Spec]) -> Option<RecordingPlan> {
     let name = args.trace.trace.as_deref()?;
     let names: Vec<String> = (0..drives.len()).map(|index| format!("d{index}")).collect();
@@ -152,7 +152,8 @@ fn traced(args: &BenchArgs, drives: &[Spec]) -> Option<RecordingPlan> {
     Some(RecordingPlan { config, devices, ring: args.trace.trace_ring as usize })
 }
 
-/// A service with each of the ways inside, if the design has hardware queues, and each history.
+/// Returns one service for each pair of a dispatch concurrency (`--inside`, for designs with
+/// hardware queues only) and a Linux 2.4 history.
 fn services(args: &BenchArgs, stack: Stack, usual: &Service) -> Vec<Service> {
     let histories = args.history.histories();
     let ways = match args.machine.inside.as_slice() {
@@ -172,8 +173,9 @@ fn services(args: &BenchArgs, stack: Stack, usual: &Service) -> Vec<Service> {
     pairs.map(service).collect()
 }
 
-/// I/Os in flight of a row: one for `sync`, whatever the default is for others; none for a row that
-/// there is already with that.
+/// Returns the number of I/Os in flight of a row. The interface `sync` has one, whatever the
+/// default of other interfaces. `None` if another row with one I/O in flight makes this row a
+/// duplicate.
 fn depth_of(
     args: &BenchArgs,
     row: &RowPlan,

@@ -192,11 +192,11 @@ fn lines(report: &Report) -> Vec<String> {
     };
     let waited = report.waited;
     let mut waits = vec![
-        (waited.for_overlap, "for an I/O that they overlap".to_owned()),
+        (waited.for_overlap, "for an earlier I/O that they overlap".to_owned()),
         (waited.for_writes, "flushes for writes before them".to_owned()),
     ];
     if report.speed.is_some() {
-        let text = format!("for room, with {} in flight or 16 MiB of data", report.iodepth);
+        let text = format!("since {} I/Os or 16 MiB of data were in flight", report.iodepth);
         waits.push((waited.for_room, text));
     }
     lines.extend(list("waited", &waits));

@@ -119,13 +119,15 @@ impl CacheOracle {
     pub(super) fn check_end(&mut self, end: u64, before: VolumeSize, answer: VolumeReply) {
         let text = match answer {
             VolumeReply::Taken if end > before.known && self.size.step == GrowthStep::Before => {
-                "taken before it grew"
+                "accepted before the volume grew"
             }
-            VolumeReply::Refused if end <= before.known => "refused, and is there",
+            VolumeReply::Refused if end <= before.known => {
+                "refused, although the volume is that long"
+            }
             _ => return,
         };
         let known = before.known;
-        self.accuse("size", format!("an I/O up to sector {end} of {known} was {text}"));
+        self.accuse("size", format!("an I/O that ends at sector {end} of {known} was {text}"));
     }
 
     /// Records the start of a write to these sectors and returns the stamp to write.

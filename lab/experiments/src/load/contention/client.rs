@@ -1,9 +1,9 @@
-//! The loop of one client: `iodepth` I/Os in flight until the run ends, and what came of them.
+//! Loop of one client, which keeps `iodepth` I/Os in flight until the run ends and counts them.
 //!
 //! Called by run.rs on the client's own thread, with a channel and a way to wait. A latency is from
-//! the moment before a bio is submitted until it has been polled, with all that holds it back in
-//! between: limits, schedulers, tags. What completes before the warm-up is over does not count.
-//! What is in flight at the end is left to the channel, which lifts its limits when it is dropped.
+//! the moment before a bio is submitted until it has been polled, so it includes waits for limits,
+//! schedulers and tags. I/Os that complete during the warm-up do not count. I/Os in flight at the
+//! end are left to the channel, which lifts its limits when it is dropped.
 
 use millrace_block::{
     Bio, Buffer, Channel, Completion, CostModel, Error, Reject, Sector, Snapshot,
@@ -17,27 +17,28 @@ use crate::load::workload::{Offsets, Workload};
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RunTimes {
     pub(super) start_ns: u64,
-    /// From here on it counts.
+    /// Start of the measured interval, after the warm-up.
     pub(super) begin_ns: u64,
     pub(super) end_ns: u64,
-    /// The begin of the series, and its steps.
+    /// Start of the series, and length of each of its steps.
     pub(super) series: Option<(u64, u64)>,
-    /// The begin of the run, if the times of all completions are kept.
+    /// Start of the run, if the times of all completions are kept.
     pub(super) times_from_ns: Option<u64>,
 }
 
-/// What a client did in the time that counts.
+/// Counts and latencies of a client's I/Os in the measured interval.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Tally {
     pub(super) ios: u64,
-    /// By the cost model.
+    /// Total cost of the client's I/Os by the cost model, in nanoseconds.
     pub(super) cost_ns: u64,
     pub(super) latency: Snapshot,
     pub(super) errors: u64,
     pub(super) first_error: Option<String>,
-    /// I/Os of each step.
+    /// Number of I/Os completed in each step of the series.
     pub(super) series: Vec<u64>,
-    /// When each I/O completed.
+    /// Completion time of each I/O since the start of the run, in nanoseconds, if the run keeps
+    /// these times.
     pub(super) times_ns: Vec<u64>,
 }
 

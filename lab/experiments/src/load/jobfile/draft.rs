@@ -162,11 +162,11 @@ impl Draft {
             "description" => job.description = Some(value.to_owned()),
             "percentile_list" => job.percentiles = Some(percentiles(value)?),
             "directory" if value.contains(':') => {
-                return Err(format!("{value:?}: one directory for a job; give each its own job"));
+                return Err(format!("{value:?}: a job has one directory; write a job for each"));
             }
             "directory" => job.directory = Some(value.to_owned()),
             "filename" if value.contains(':') => {
-                return Err(format!("{value:?}: one file for a job; give each its own job"));
+                return Err(format!("{value:?}: a job has one file; write a job for each"));
             }
             "filename" => job.filename = Some(value.to_owned()),
             "direct" => job.access.direct = switch(value)?,
@@ -381,7 +381,7 @@ fn check_verified(job: &JobSpec) -> Result<(), String> {
     let direction = match job.kind.has {
         [_, true, _] => 1,
         [true, ..] => 0,
-        _ => return Err("verify: trims leave nothing to check; leave it out".to_owned()),
+        _ => return Err("verify: trims leave nothing to check; remove this option".to_owned()),
     };
     let Sizes::One(bytes) = sizes[direction] else {
         return Err("verify: blocks of one size are checked; use bs".to_owned());

@@ -28,7 +28,7 @@ pub(super) struct Refused {
 
 /// A refused word that is to be left out.
 const fn without(word: &'static str, plain: &'static str) -> Refused {
-    Refused { word, plain, remedy: "leave it out" }
+    Refused { word, plain, remedy: "remove this option" }
 }
 
 /// A refused word, and what to write instead.
@@ -100,10 +100,10 @@ pub(super) const REFUSED: [Refused; 31] = [
     instead("cgroup", "", "start this program in the group itself"),
     without("cgroup_nodelete", "0"),
     instead("cgroup_weight", "", "start this program in a group of that weight"),
-    instead("create_only", "0", "files are made when their jobs begin; leave it out"),
+    instead("create_only", "0", "files are created when their jobs begin; remove this option"),
     instead("exec_postrun", "", "run the command after this program"),
     instead("exec_prerun", "", "run the command before this program"),
-    instead("file_append", "0", "write offset= with the size that the file has"),
+    instead("file_append", "0", "set offset to the size of the file"),
     instead("filename_format", "", "name the file with filename"),
     instead("gid", "", "start this program as that group"),
     instead("merge_blktrace_file", "", "replay traces with millrace-lab replay"),
@@ -122,11 +122,15 @@ pub(super) const REFUSED: [Refused; 31] = [
     without("trim_percentage", "0"),
     instead("uid", "", "start this program as that user"),
     without("unlink_each_loop", "0"),
-    instead("verify_only", "0", "blocks are checked by the job that wrote them; leave it out"),
+    instead(
+        "verify_only",
+        "0",
+        "blocks are checked by the job that wrote them; remove this option",
+    ),
     instead(
         "verify_state_load",
         "0",
-        "blocks are checked by the job that wrote them; leave it out",
+        "blocks are checked by the job that wrote them; remove this option",
     ),
     instead("write_barrier", "0", "write fsync=N"),
 ];

@@ -6,26 +6,27 @@ use super::run::JobReport;
 use super::spec::JobFile;
 use super::tally::Times;
 
-/// What a job, or a group of jobs, did of one kind.
+/// Results of a job, or of a group of jobs, for one kind of operation.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct JobLine {
-    /// The job's name; a group's first one.
+    /// Name of the job, or of the first job of a group.
     pub job: String,
-    /// Jobs that are added up.
+    /// Number of jobs whose results are summed in this line.
     pub members: u32,
-    /// The reporting group.
+    /// Number of the reporting group.
     pub group: u32,
     /// `read`, `write`, `trim` or `sync`.
     pub kind: &'static str,
-    /// I/Os done.
+    /// Number of completed I/Os.
     pub ios: u64,
-    /// Bytes done.
+    /// Number of bytes of these I/Os.
     pub bytes: u64,
-    /// Time measured.
+    /// Length of the measured interval in nanoseconds.
     pub runtime_ns: u64,
     /// Completion latencies, as fio has them: from submission to completion.
     pub clat: JobTimes,
-    /// Percentiles of these that the job asks for with `percentile_list`, in nanoseconds.
+    /// Percentiles of `clat` that the job asks for with `percentile_list`: per cent and
+    /// nanoseconds.
     pub percentiles: Vec<(f64, u64)>,
 }
 
@@ -34,22 +35,22 @@ pub struct JobLine {
 pub struct JobTimes {
     /// Mean.
     pub mean: u64,
-    /// Half were not slower.
+    /// Median.
     pub p50: u64,
-    /// 99 %.
+    /// 99th percentile.
     pub p99: u64,
-    /// The slowest.
+    /// Maximum.
     pub max: u64,
 }
 
 impl JobLine {
-    /// I/Os a second.
+    /// Returns the number of I/Os per second.
     #[must_use]
     pub fn iops(&self) -> f64 {
         self.ios as f64 * 1e9 / self.runtime_ns.max(1) as f64
     }
 
-    /// Bytes a second.
+    /// Returns the number of bytes per second.
     #[must_use]
     pub fn bytes_per_s(&self) -> f64 {
         self.bytes as f64 * 1e9 / self.runtime_ns.max(1) as f64
@@ -57,7 +58,7 @@ impl JobLine {
 }
 
 impl JobReport {
-    /// The lines of what it did; one of no I/O if it did nothing.
+    /// Returns a line for each kind of operation that the job did, or one line without I/Os.
     #[must_use]
     pub fn lines(&self, file: &JobFile) -> Vec<JobLine> {
         let tally = &self.tally;

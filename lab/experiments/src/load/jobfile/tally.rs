@@ -1,22 +1,23 @@
-//! `Tally`: what a job did, in fio's figures.
+//! `Tally`: counts and latencies of a job, in the statistics that fio reports.
 //!
-//! Owned by one worker while it runs; added up for groups afterwards. The histogram has 64 buckets
-//! an octave, as fio's has, so percentiles are known to a part in 128.
+//! Owned by one worker while the job runs; summed over the jobs of a group afterwards. The
+//! histogram has 64 buckets for each power of two, as fio's has, so percentiles are accurate to
+//! 1/128.
 
-/// Buckets of an octave.
+/// Number of histogram buckets for each power of two.
 const OCTAVE: u64 = 64;
-/// Buckets in all.
+/// Total number of histogram buckets.
 const BUCKETS: usize = 64 * 59;
 
-/// Least, most, mean and deviation of some numbers: exact sums, since a running mean costs a
-/// division for each number, of which an I/O gives three.
+/// Minimum, maximum, mean and standard deviation of a series of values. Holds exact sums, because a
+/// running mean costs a division for each value, and each I/O adds three values.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Spread {
     pub(super) count: u64,
     pub(super) min: u64,
     pub(super) max: u64,
     sum: u64,
-    /// Sum of the squares.
+    /// Sum of the squares of the values.
     squares: u128,
 }
 
@@ -41,18 +42,18 @@ impl Spread {
         self.squares = self.squares.wrapping_add(other.squares);
     }
 
-    /// The mean; 0 without numbers.
+    /// Returns the mean; 0 without values.
     pub(super) fn mean(&self) -> f64 {
         self.sum as f64 / self.count.max(1) as f64
     }
 
-    /// Standard deviation of a sample.
+    /// Returns the standard deviation of a sample.
     pub(super) fn deviation(&self) -> f64 {
         if self.count < 2 {
             return 0.0;
         }
-        // The squares of the distances from the mean are those of the numbers less sum^2 / count:
-        // in whole numbers, as the two may agree in more digits than a float has.
+        // The sum of squared distances from the mean is the sum of squares less sum^2 / count. The
+        // subtraction uses integers, since both terms may agree in more digits than a float has.
         let (sum, count) = (u128::from(self.sum), u128::from(self.count));
         let (whole, rest) = (sum / count * sum, sum % count * sum);
         let squares = self.squares.saturating_sub(whole) as f64 - rest as f64 / count as f64;

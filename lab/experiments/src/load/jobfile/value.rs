@@ -56,7 +56,7 @@ impl Base {
         let factor = base.checked_pow(power as u32);
         factor
             .and_then(|factor| number.checked_mul(factor))
-            .ok_or_else(|| format!("{text:?}: more than 64 bits hold; write a smaller number"))
+            .ok_or_else(|| format!("{text:?} does not fit in 64 bits; write a smaller number"))
     }
 
     /// Bytes, or a share of what there is, of at most `percent_max`.

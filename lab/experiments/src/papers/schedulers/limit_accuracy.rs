@@ -49,7 +49,8 @@ impl LimitAccuracy {
         })
     }
 
-    /// The farthest that it, in all or in a window, is from what is due: a fraction.
+    /// Returns the deviations from the rate that is due, as fractions: of the rate over the whole
+    /// run, and the largest of any window.
     pub(super) fn off(&self) -> (f64, f64) {
         let off = |iops: f64| iops / self.due_iops - 1.0;
         let (least, most) = (off(self.range_iops.0), off(self.range_iops.1));
@@ -57,8 +58,8 @@ impl LimitAccuracy {
     }
 }
 
-/// Most I/Os of any window beyond what the rate and one I/O allow. From I/O `i` to I/O `j` there
-/// are `j - i + 1`, and `rate * (t[j] - t[i])` are allowed.
+/// Returns the largest number of I/Os by which any window exceeds its rate plus one I/O. The window
+/// from I/O `i` to I/O `j` has `j - i + 1` I/Os; the rate allows `rate * (t[j] - t[i])` of them.
 fn beyond(times_ns: &[u64], rate: f64) -> f64 {
     let (mut least, mut most) = (f64::INFINITY, 0.0_f64);
     for (number, at_ns) in times_ns.iter().enumerate() {
@@ -69,8 +70,9 @@ fn beyond(times_ns: &[u64], rate: f64) -> f64 {
     most
 }
 
-/// Fewest and most I/Os of all windows of a length between two times that begin at an I/O: with it,
-/// or just behind it.
+/// Returns the smallest and the largest number of I/Os in any window of `window_ns` between two
+/// times. A window begins at an I/O: the largest number counts that I/O, the smallest does not, as
+/// if the window began just after it.
 fn extremes(times_ns: &[u64], window_ns: u64, (from_ns, to_ns): (u64, u64)) -> (u64, u64) {
     let (mut least, mut most, mut end) = (u64::MAX, 0, 0);
     let first = times_ns.partition_point(|at_ns| *at_ns < from_ns);

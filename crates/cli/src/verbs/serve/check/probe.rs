@@ -20,7 +20,7 @@ use millrace_exports::socket_holder;
 use rustix::fs::{Access, Mode, OFlags, access, ftruncate, open};
 use rustix::process::{Resource, getrlimit};
 
-/// Longest wait of a check for locks.
+/// Longest time that a check waits for locks that other processes hold.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Time between two attempts at a lock.
 const PAUSE: Duration = Duration::from_millis(25);
@@ -95,7 +95,9 @@ pub fn drive(spec: &Spec, patience: Patience) -> Option<String> {
     let shown = path.display();
     let read_only = switch(spec, "read-only").unwrap_or(false);
     if fs::symlink_metadata(path).is_ok_and(|meta| meta.is_symlink()) && !path.exists() {
-        return Some(format!("{shown}: this is a link to a file that is not there; make that"));
+        return Some(format!(
+            "{shown}: this symbolic link points to a file that does not exist; create that file"
+        ));
     }
     if !path.exists() {
         let size = size_bytes(spec.get("size")?).ok()?;

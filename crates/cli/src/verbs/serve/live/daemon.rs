@@ -75,7 +75,8 @@ pub trait Reloader: Send + Sync {
     fn unsaved(&self, daemon: &LiveDaemon) -> UnsavedChanges;
 }
 
-/// Running daemon. The views read and change it through the current lists.
+/// State of a running daemon. Control and metrics requests read and change drives and volumes
+/// through the current `ServedLists`.
 pub struct LiveDaemon {
     started: Instant,
     reloader: Box<dyn Reloader>,

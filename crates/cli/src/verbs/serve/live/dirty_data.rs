@@ -52,10 +52,13 @@ pub fn at_the_end(cache: &Cache<Native>, end: DaemonEnd) -> Option<String> {
         let bytes = of.bytes;
         match end {
             DaemonEnd::Stopped => {
-                format!("{} did not answer in time ({bytes} bytes)", name(cache, of))
+                format!("{} did not answer in time ({bytes} bytes not written)", name(cache, of))
             }
             DaemonEnd::SecondSignal => {
-                format!("a second signal ended it before {} had {bytes} bytes", name(cache, of))
+                format!(
+                    "a second signal ended the daemon before {bytes} bytes were written to {}",
+                    name(cache, of)
+                )
             }
         }
     }));
@@ -133,11 +136,13 @@ pub fn while_stopping(
     Some(text)
 }
 
-/// Describes drives that fail writes: `writes to drive d0 fail (I/O error; 8192 bytes)`.
+/// Describes drives that fail writes: `writes to drive d0 fail (I/O error; 8192 bytes not
+/// written)`.
 fn failing(cache: &Cache<Native>, risk: &AtRisk) -> Vec<String> {
     let text = |of: &DriveAtRisk| {
         let (status, bytes) = (of.failed?, of.bytes);
-        Some(format!("writes to {} fail ({}; {bytes} bytes)", name(cache, of), status.text()))
+        let (name, status) = (name(cache, of), status.text());
+        Some(format!("writes to {name} fail ({status}; {bytes} bytes not written)"))
     };
     risk.drives.iter().filter_map(text).collect()
 }

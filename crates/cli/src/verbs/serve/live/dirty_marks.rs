@@ -346,10 +346,12 @@ fn locked(path: &Path) -> anyhow::Result<File> {
     let folder = match open(path, flags, Mode::empty()) {
         Ok(folder) => File::from(folder),
         Err(rustix::io::Errno::NOENT) => {
-            bail!("{shown}: this folder is not there; make it, as with `mkdir {shown}`")
+            bail!("{shown}: this directory does not exist; create it, as with `mkdir {shown}`")
         }
-        Err(rustix::io::Errno::NOTDIR) => bail!("{shown}: this is no folder; name one"),
-        Err(error) => bail!("{shown}: cannot open this folder: {error}"),
+        Err(rustix::io::Errno::NOTDIR) => {
+            bail!("{shown}: this is not a directory; name a directory")
+        }
+        Err(error) => bail!("{shown}: cannot open this directory: {error}"),
     };
     let lock = || flock(&folder, FlockOperation::NonBlockingLockExclusive);
     // A concurrent check releases the lock at once, so it is worth another attempt.
@@ -531,9 +533,9 @@ mod tests {
             assert_eq!(one, two);
             one
         };
-        assert!(said(&dir.path().join("no")).contains("this folder is not there; make it"));
+        assert!(said(&dir.path().join("no")).contains("this directory does not exist; create it"));
         fs::write(dir.path().join("caches"), HEADER.to_owned() + "what is this\n").unwrap();
-        assert!(said(&dir.path().join("caches")).contains("this is no folder"));
+        assert!(said(&dir.path().join("caches")).contains("this is not a directory"));
         assert!(said(dir.path()).contains("caches:2: this is no mark of a cache"));
         for damaged in ["clean \"a\"\n", &HEADER[..9], "\0\0\0"] {
             fs::write(dir.path().join("caches"), damaged).unwrap();

@@ -38,7 +38,9 @@ pub fn allowed() -> String {
     match chosen {
         Some(("never", _)) => format!("payload memory has ordinary pages: {path} is never"),
         Some((word, _)) => {
-            format!("payload memory has huge pages where there are some: {path} is {word}")
+            format!(
+                "payload memory gets huge pages while the kernel has free ones: {path} is {word}"
+            )
         }
         None => {
             "payload memory has ordinary pages: the kernel has no transparent huge pages".to_owned()

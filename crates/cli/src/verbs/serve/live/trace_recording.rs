@@ -17,9 +17,9 @@ use millrace_runtime::{Recorder, RecorderConfig, TraceFilter, categories_of, tra
 use crate::views::report::TraceStatus;
 use crate::views::{Refusal, TraceStart};
 
-/// Longest time without a request from the client.
+/// Longest time without a request from the client before a recording ends.
 const LEASE: Duration = Duration::from_secs(10);
-/// Most CPUs that a machine may have.
+/// Maximum number of CPUs that a machine may have.
 const CPUS_MAX: u32 = 4096;
 
 /// Current recording, if there is one.

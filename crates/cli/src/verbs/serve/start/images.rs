@@ -20,7 +20,7 @@ const LOOK_BYTES_MAX: u64 = 1 << 20;
 
 /// Flags for files that are served without a configuration.
 #[derive(Debug, Clone, Default, clap::Args)]
-#[command(next_help_heading = "Of files that are served without a configuration")]
+#[command(next_help_heading = "Files served without a configuration")]
 pub struct ImageArgs {
     /// Layout of several files in one volume: linear (one behind the other) or stripe (chunks of 64
     /// KiB in turn) [default: linear; drives of a configuration are a stripe]

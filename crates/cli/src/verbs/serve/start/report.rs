@@ -27,7 +27,7 @@ use crate::config::{ListenerPlan, ServePlan};
 use crate::verbs::serve::check::findings::Findings;
 use crate::views::caches::mode_word;
 
-/// Most bytes of an export that the fio command touches.
+/// Upper limit of the part of an export that the suggested fio command accesses, in bytes.
 const TRY_BYTES: u64 = 256 << 20;
 /// Smallest block size in commands to paste, in bytes.
 const TRY_BLOCK: u32 = 4096;

@@ -1,10 +1,11 @@
 //! `Startup`: a start that a signal may end at any time.
 //!
 //! The main thread opens and binds, and records here each step and each file that it created; the
-//! signal thread ends the start. It first makes the opening of drives fail, and the main thread
-//! undoes the start. A step that takes more than a second longer, such as an open on a dead NFS
-//! server, is abandoned: files and sockets are removed, and the process exits. Only files that this
-//! start created are ever removed. Used by `serve` and drives.rs.
+//! signal thread ends the start. On a signal, the signal thread makes the opening of drives fail,
+//! then waits up to a second for the main thread to finish its step and undo the start. If the step
+//! takes longer, such as an open on a dead NFS server, the signal thread removes files and sockets
+//! itself and exits the process. A start removes only files that it created. Used by `serve` and
+//! drives.rs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
