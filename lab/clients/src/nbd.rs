@@ -38,7 +38,7 @@ const SEND_BYTES: usize = 256 * 1024;
 pub struct Completion {
     /// The number given to `submit`.
     pub user_data: u64,
-    /// How it failed; `None` for success.
+    /// Error that the server replied with; `None` after success.
     pub errno: Option<Errno>,
     /// The buffer given to `submit`; of a read, with the data.
     pub buffer: Vec<u8>,
@@ -124,7 +124,7 @@ impl Client {
         })
     }
 
-    /// What the server said of the export.
+    /// Returns the negotiated session: the export's size, flags and block sizes.
     #[must_use]
     pub fn session(&self) -> &ClientSession {
         &self.session

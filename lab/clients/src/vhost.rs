@@ -50,10 +50,10 @@ use self::queue::Shared;
 
 /// Where the guest's memory begins, as its device sees it: anywhere but zero.
 const GUEST_BASE: u64 = 1 << 30;
-/// How long a server may take for its first answer.
+/// Longest wait for a server's first answer.
 const FIRST_ANSWER: Duration = Duration::from_secs(5);
 
-/// What a client is to be like.
+/// Options of a vhost-user client: queues, depth, descriptor layout, waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
     /// Queues, one for each thread.
@@ -64,11 +64,11 @@ pub struct Options {
     pub depth: u16,
     /// Bytes of each slot's buffer.
     pub data_bytes: u32,
-    /// How descriptors are found; chained where that fits if not said.
+    /// Descriptor layout; `None` selects chained descriptors where these fit.
     pub descriptors: Option<Descriptors>,
-    /// How completions are waited for.
+    /// Way to wait for completions.
     pub wait: Wait,
-    /// Whether to use event indices where the server has them.
+    /// Use event indices (`VIRTIO_F_EVENT_IDX`) if the server offers them.
     pub event_idx: bool,
 }
 
@@ -110,7 +110,7 @@ impl Client {
         Ok(Client { disk, queues })
     }
 
-    /// What the server said of its disk.
+    /// Returns the disk's configuration, as the server reported it.
     #[must_use]
     pub fn disk(&self) -> &DiskConfig {
         &self.disk

@@ -35,9 +35,9 @@ struct Pair {
     ring: DriverRing,
     device: Queue,
     memory: GuestMemoryMmap,
-    /// What the driver submitted, by slot.
+    /// Requests that the driver submitted, by slot.
     sent: Vec<Option<Request>>,
-    /// What the device took, oldest first.
+    /// Requests that the device took, oldest first.
     taken: VecDeque<Seen>,
     /// Published and not taken.
     shown: u32,
@@ -352,7 +352,7 @@ fn a_device_that_fell_asleep_unseen_is_kicked_when_asked_again_and_once() {
         // One beside four in flight, so there is no barrier; the device's event comes too late.
         pair.submit(4, Request::read(0, 512));
         assert!(!pair.ring.publish());
-        // It goes to sleep as if it had not seen the fifth.
+        // The device goes to sleep as if it had not seen the fifth request.
         pair.device.enable_notification(&pair.memory).unwrap();
         assert!(pair.ring.recheck_kick());
         assert!(!pair.ring.recheck_kick());

@@ -25,7 +25,7 @@ struct Payload {
     last: bool,
 }
 
-/// What was received and not used.
+/// Receive buffer: bytes of replies that were received and not yet parsed.
 #[derive(Debug)]
 pub(crate) struct Replies {
     buffer: Box<[u8]>,
@@ -170,7 +170,7 @@ impl Replies {
     }
 }
 
-/// What belongs to a reply behind its header.
+/// Part of a reply that follows its header.
 struct ReplyBody {
     /// Bytes of a list of extents, which is used up.
     list_bytes: usize,

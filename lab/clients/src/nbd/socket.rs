@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-/// What to wait for.
+/// Socket events that a wait ends at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ready {
     /// Something to receive.
@@ -100,7 +100,7 @@ impl Socket {
     }
 }
 
-/// What a call did; `None` when it would have to wait.
+/// Converts the outcome of a nonblocking call: `None` if the call would have blocked.
 fn at_once(outcome: rustix::io::Result<usize>) -> io::Result<Option<usize>> {
     match outcome {
         Ok(bytes) => Ok(Some(bytes)),

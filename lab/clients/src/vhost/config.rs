@@ -5,7 +5,7 @@
 
 use millrace_exports::virtio::{config, feature};
 
-/// What the client takes of what a server offers.
+/// Features that the client accepts if a server offers them.
 pub(crate) const WANTED: u64 = feature::SIZE_MAX
     | feature::SEG_MAX
     | feature::RO
@@ -19,7 +19,7 @@ pub(crate) const WANTED: u64 = feature::SIZE_MAX
     | feature::PROTOCOL_FEATURES
     | feature::VERSION_1;
 
-/// What the server says of its disk.
+/// Configuration of a disk, as its server reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DiskConfig {
     /// Size in sectors of 512 bytes.
@@ -36,7 +36,7 @@ pub struct DiskConfig {
     pub discard_sectors_max: u32,
     /// Sectors of a write of zeroes at most; 0 if it takes none.
     pub write_zeroes_sectors_max: u32,
-    /// What both sides agreed on, as virtio's bits.
+    /// Negotiated features, as virtio feature bits.
     pub features: u64,
 }
 
@@ -74,13 +74,13 @@ impl DiskConfig {
         }
     }
 
-    /// Whether nothing may be written.
+    /// Returns true if the disk refuses writes.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.features & feature::RO != 0
     }
 
-    /// Whether it takes flushes.
+    /// Returns true if the disk accepts flushes.
     #[must_use]
     pub fn has_flush(&self) -> bool {
         self.features & feature::FLUSH != 0

@@ -1,4 +1,4 @@
-//! Why a vhost-user server is of no use to the client: what, where, and what to do.
+//! Errors of the vhost-user client: the operation that failed, the server's path and a remedy.
 //!
 //! Matchable kinds with their context. Made by the client and its queues; printed by programs.
 
@@ -10,7 +10,7 @@ use thiserror::Error;
 use super::layout::LayoutError;
 use super::ring::RingError;
 
-/// What went wrong between the client and a server.
+/// Error between the vhost-user client and a server.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ClientError {
@@ -22,7 +22,7 @@ pub enum ClientError {
     Connect {
         /// The socket.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the system call.
         source: io::Error,
     },
     /// Something took the connection and says nothing, or not what it should.
@@ -34,7 +34,7 @@ pub enum ClientError {
     Silent {
         /// The socket.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the system call.
         source: io::Error,
     },
     /// A message of the set-up failed.
@@ -44,7 +44,7 @@ pub enum ClientError {
         path: PathBuf,
         /// The message.
         step: &'static str,
-        /// What the protocol's crate says.
+        /// Error of the `vhost` crate.
         source: vhost::Error,
     },
     /// The server lacks what the client needs.
@@ -52,9 +52,9 @@ pub enum ClientError {
     Feature {
         /// The socket.
         path: PathBuf,
-        /// What is missing.
+        /// Name of the missing feature.
         feature: &'static str,
-        /// What to do about it.
+        /// Advice to the user: a way to get the feature, or to do without.
         remedy: &'static str,
     },
     /// Fewer queues than asked for.
@@ -66,9 +66,9 @@ pub enum ClientError {
     Queues {
         /// The socket.
         path: PathBuf,
-        /// What was asked for.
+        /// Number of queues that the client asked for.
         asked: u16,
-        /// What there is.
+        /// Number of queues that the server has.
         offered: u64,
     },
     /// The rings asked for contradict themselves.
@@ -77,9 +77,9 @@ pub enum ClientError {
     /// Memory, eventfds or the like could not be had.
     #[error("{what} for the queues: {source}")]
     System {
-        /// What was wanted.
+        /// Name of the resource or operation that failed.
         what: &'static str,
-        /// What the system says.
+        /// Error of the system call.
         source: io::Error,
     },
     /// The device broke the rules of the ring.
@@ -89,7 +89,7 @@ pub enum ClientError {
         path: PathBuf,
         /// Number of the queue.
         queue: u16,
-        /// How.
+        /// Violation of the ring's rules.
         source: RingError,
     },
     /// The server closed the connection with requests in flight.

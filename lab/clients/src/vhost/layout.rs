@@ -16,7 +16,7 @@ pub(crate) const TABLE_BYTES: usize = 64;
 pub const PAGE_BYTES: usize = 4096;
 const LINE_BYTES: usize = 64;
 
-/// How a request's descriptors are found.
+/// Placement of a request's descriptors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Descriptors {
     /// Three of the ring's own, chained: a third of the ring's size in flight.
@@ -25,7 +25,7 @@ pub enum Descriptors {
     Indirect,
 }
 
-/// How the driver learns of completions.
+/// Way in which the driver learns of completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
     /// The driver looks, again and again, and asks for no interrupts; now and then it offers its
@@ -37,7 +37,7 @@ pub enum Wait {
     Events,
 }
 
-/// What a ring is like.
+/// Size, depth and negotiated options of a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RingOptions {
     /// Entries: a power of two up to 1024.
@@ -46,22 +46,22 @@ pub struct RingOptions {
     pub depth: u16,
     /// Bytes of each slot's buffer.
     pub data_bytes: u32,
-    /// How descriptors are found.
+    /// Placement of the requests' descriptors.
     pub descriptors: Descriptors,
-    /// Whether `VIRTIO_F_EVENT_IDX` was negotiated.
+    /// `VIRTIO_F_EVENT_IDX` was negotiated.
     pub event_idx: bool,
-    /// How completions are waited for.
+    /// Way to wait for completions.
     pub wait: Wait,
 }
 
-/// Why a ring cannot be laid out.
+/// Reason why a ring cannot be laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum LayoutError {
     /// Not a power of two, or too large.
     #[error("a ring of {size} entries: it must be a power of two up to {RING_SIZE_MAX}")]
     Size {
-        /// What was asked for.
+        /// Ring size that the caller asked for.
         size: u16,
     },
     /// More slots than the ring has room for, or none.
@@ -70,11 +70,11 @@ pub enum LayoutError {
          take a larger ring or indirect descriptors"
     )]
     Depth {
-        /// What was asked for.
+        /// Depth that the caller asked for.
         depth: u16,
         /// Entries of the ring.
         size: u16,
-        /// What fits.
+        /// Largest depth that fits.
         most: u16,
     },
 }
@@ -154,7 +154,7 @@ impl RingLayout {
     }
 }
 
-/// How many requests fit a ring.
+/// Returns the number of requests that fit a ring of `size` descriptors.
 #[must_use]
 pub const fn slots_max(size: u16, descriptors: Descriptors) -> u16 {
     match descriptors {

@@ -16,7 +16,7 @@ use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 const CALL: u64 = 0;
 const CONNECTION: u64 = 1;
 
-/// What ended a wait.
+/// Reason why a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WakeReason {
     /// The server wrote to the call eventfd.
@@ -27,7 +27,7 @@ pub(super) enum WakeReason {
     Late,
 }
 
-/// How a queue and its server wake each other.
+/// File descriptors by which a queue and its server wake each other.
 #[derive(Debug)]
 pub(super) struct Notify {
     pub(super) kick: EventFd,
@@ -51,7 +51,7 @@ impl Notify {
 
     /// Wakes the server.
     pub(super) fn kick(&self) {
-        // It fails only if the counter is full, and then there is a kick to be read.
+        // The write fails only if the counter is full, and a full counter is a kick to be read.
         let _ = self.kick.write(1);
     }
 

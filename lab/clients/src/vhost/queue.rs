@@ -25,10 +25,10 @@ const LOOKS: u32 = 128;
 const WAITS_PER_YIELD: u32 = 32;
 /// Waits in vain after which the connection is looked at: some milliseconds.
 const WAITS_PER_CHECK: u32 = 2048;
-/// How long a server may take for one completion.
+/// Longest wait for one completion of a server.
 const COMPLETION_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What several queues share, and what must live as long as one of them.
+/// Connection and memory that several queues share, and that must outlive each of them.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) path: PathBuf,
@@ -38,7 +38,7 @@ pub(super) struct Shared {
     pub(super) _stream: UnixStream,
 }
 
-/// What a queue cost in notifications.
+/// Notifications that a queue sent and received, and the system calls for them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Kicks written.

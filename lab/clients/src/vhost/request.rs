@@ -1,18 +1,18 @@
-//! What a virtio-blk request is, as the driver writes it and as the device answers.
+//! Virtio-blk requests, as the driver writes them, and the device's status of them.
 //!
 //! Plain values of the virtio specification (1.2, section 5.2.6). Made by whoever submits, read by
 //! the ring; a slot's descriptors are rewritten only when the [`Shape`] of its request changes.
 
 use millrace_exports::virtio::{RANGE_BYTES, kind, status};
 
-/// What a request asks for.
+/// Operation of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Data from the disk.
     Read,
     /// Data to the disk.
     Write,
-    /// What was written is to be durable.
+    /// Makes completed writes durable.
     Flush,
     /// The disk's identity, 20 bytes.
     GetId,
@@ -39,7 +39,7 @@ impl Kind {
 /// A request for the disk; its data are those of its slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
-    /// What to do.
+    /// Operation to do.
     pub kind: Kind,
     /// Where, in sectors of 512 bytes; 0 if the kind has no place.
     pub sector: u64,
@@ -66,7 +66,7 @@ impl Request {
         Request { kind: Kind::Flush, sector: 0, bytes: 0 }
     }
 
-    /// What its descriptors look like.
+    /// Returns the shape of the request's descriptors.
     pub(crate) const fn shape(self) -> Shape {
         let direction = match self.kind {
             _ if self.bytes == 0 => Shape::NO_DATA,
@@ -93,13 +93,13 @@ impl Shape {
         (self.0 >> 2) as u32
     }
 
-    /// Whether the device writes the data.
+    /// Returns true if the device writes the data buffer, as for a read.
     pub(crate) const fn to_driver(self) -> bool {
         self.0 & 3 == Shape::TO_DRIVER
     }
 }
 
-/// How a request ended, as the device says it.
+/// Status byte that a device wrote for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status(pub u8);
 
@@ -109,7 +109,7 @@ impl Status {
     /// The device failed.
     pub const IO_ERROR: Status = Status(status::IOERR);
 
-    /// Whether it is done.
+    /// Returns true if the request succeeded.
     #[inline]
     #[must_use]
     pub const fn is_ok(self) -> bool {

@@ -31,18 +31,18 @@ use super::request::{Request, Shape, Status};
 /// After so many completions the used event is moved along, long before the index comes round.
 const QUIET_LAPSE: u16 = 1 << 14;
 
-/// How a device broke the rules of the ring.
+/// Violation of the ring's rules by a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RingError {
     /// More completions than requests in flight.
     #[error("the device's used index went from {from} to {to} with {in_flight} requests in flight")]
     UsedIndex {
-        /// What was seen before.
+        /// Used index that the driver saw last.
         from: u16,
-        /// What is there now.
+        /// Used index that the device shows now.
         to: u16,
-        /// How many were in flight.
+        /// Number of requests in flight.
         in_flight: u16,
     },
     /// The completion of what is not in flight.
@@ -53,7 +53,7 @@ pub enum RingError {
     },
 }
 
-/// What the driver remembers of a slot.
+/// State of a slot that the driver keeps for itself.
 #[derive(Debug, Clone, Copy)]
 struct Slot {
     shape: Shape,
@@ -66,7 +66,7 @@ pub struct DriverRing {
     memory: NonNull<u8>,
     layout: RingLayout,
     options: RingOptions,
-    /// What the device calls the address of `memory`.
+    /// Guest-physical address of `memory`, which the device uses.
     gpa_base: u64,
     slots: Box<[Slot]>,
     /// Index of the next available entry, and the one that the device was shown.
@@ -185,7 +185,7 @@ impl DriverRing {
         // descriptors, headers and entries.
         self.word16(self.layout.available + 2).store(self.published.to_le(), Release);
         let batch = self.published.wrapping_sub(from);
-        // What is confirmed stays within a lap of the index: more than is in flight is not unseen.
+        // `confirmed` stays within a lap of the index: at most the requests in flight are unseen.
         self.confirmed = self.published.wrapping_sub(self.unconfirmed());
         if batch >= self.in_flight / 2 || self.options.wait == Wait::Events {
             // Pairs with the device's barrier between its event and its last look at the index.
@@ -197,9 +197,9 @@ impl DriverRing {
         self.is_kick_due(batch)
     }
 
-    /// Whether the device wants a kick for something that it was shown without a barrier; for a
-    /// caller that found nothing done for a while. True once for one kick, which the caller owes
-    /// it.
+    /// Returns true if the device wants a kick for an entry that was published without a barrier.
+    /// Called after a while without completions. Returns true once for one kick, which the caller
+    /// must then send.
     #[must_use]
     pub fn recheck_kick(&mut self) -> bool {
         let unconfirmed = self.unconfirmed();
@@ -218,7 +218,7 @@ impl DriverRing {
         self.published.wrapping_sub(self.confirmed).min(self.in_flight)
     }
 
-    /// Whether the device asked for a kick at one of the last `count` entries.
+    /// Returns true if the device asked for a kick at one of the last `count` entries.
     #[inline(always)]
     fn is_kick_due(&mut self, count: u16) -> bool {
         // Relaxed: ordered by the barrier, where there is one.
@@ -234,7 +234,7 @@ impl DriverRing {
         due
     }
 
-    /// Whether something is done that was not handed out.
+    /// Returns true if a completion waits to be reaped.
     #[inline(always)]
     #[must_use]
     pub fn has_done(&self) -> bool {
