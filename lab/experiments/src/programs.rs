@@ -44,7 +44,7 @@ pub enum Task {
 }
 
 impl Task {
-    /// What tables of \[FALCON\]'s results call it.
+    /// Returns the task's name in the tables of \[FALCON\]'s results.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Task::Writers => "8 writers of random 4 KiB, buffered",
@@ -55,7 +55,7 @@ impl Task {
         }
     }
 
-    /// Whether it writes to the volume.
+    /// Returns true if the task writes to the volume.
     #[must_use]
     pub fn writes(self) -> bool {
         !matches!(self, Task::Graph(_) | Task::Utility(utilities::Kind::CopyFrom))
@@ -106,9 +106,9 @@ impl Task {
     }
 }
 
-/// What runs a program, of whatever type.
+/// Runner of programs of any type, on one kind of machine.
 trait Runs {
-    /// What comes of it.
+    /// Result of a run.
     type Result;
 
     /// Runs it.

@@ -56,7 +56,7 @@ pub const IODEPTH_AFAP: u32 = 32;
 /// I/Os in flight at most unless told otherwise, at their times.
 pub const IODEPTH_TIMED: u32 = 4_096;
 
-/// How a trace is replayed.
+/// Settings of a replay.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// The trace's times are divided by this, above 0; none for as fast as possible.
@@ -73,7 +73,7 @@ pub struct Settings {
     pub interrupt: Interrupt,
 }
 
-/// How far a replay is.
+/// Progress of a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplayProgress {
     /// I/Os that ended.
@@ -87,7 +87,7 @@ pub struct ReplayProgress {
 /// Told now and then how far a replay is.
 pub type Progress<'a> = &'a mut dyn FnMut(&ReplayProgress);
 
-/// What the lanes of a replay are.
+/// Targets of a replay, one for each lane.
 pub enum Destination<'a> {
     /// Volumes of this process.
     Volumes(&'a [ReplayVolume]),

@@ -24,16 +24,16 @@ use crate::load::jobfile::Usage;
 use crate::load::row::{Cost, DriveStates, LatencyNs, Outcome, Row};
 use crate::load::workload::Workload;
 
-/// How a row is run.
+/// Settings of a row: workload, jobs, CPUs and length.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// What each job does.
+    /// Workload of each job.
     pub workload: Workload,
     /// Submitting threads, 1 or more.
     pub jobs: u32,
     /// Job i runs on `cpus[i % len]`; anywhere if empty.
     pub cpus: Vec<u32>,
-    /// How long; ignored if `ios` is given.
+    /// Length of the row; ignored if `ios` is given.
     pub runtime: Duration,
     /// I/Os of each job, instead of a time.
     pub ios: Option<u64>,
@@ -57,7 +57,7 @@ impl Interrupt {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it shall.
+    /// Returns true if the run shall end.
     #[must_use]
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
@@ -79,7 +79,7 @@ impl Plan {
 /// Where a row stands, for a progress bar: fraction of its time or I/Os.
 pub type Progress<'a> = &'a mut dyn FnMut(f64);
 
-/// What the jobs share.
+/// State that the jobs of a row share.
 pub(crate) struct RowState {
     pub(crate) until: StopCondition,
     start: Barrier,
@@ -128,7 +128,7 @@ impl RowState {
         self.left.fetch_sub(1, Ordering::Release);
     }
 
-    /// What the jobs did, after all have been joined.
+    /// Returns the results of the jobs, all of which must have been joined.
     pub(crate) fn results(&self) -> Result<Vec<JobResult>, BenchError> {
         let results = std::mem::take(&mut *self.results.lock().expect("no job panics with it"));
         results.into_iter().collect()
@@ -190,7 +190,7 @@ pub fn run_row(
     Ok(row)
 }
 
-/// What each drive did since it was made.
+/// Returns each drive's I/O counts since the drive was created.
 fn states_of(disks: &[Arc<Disk<Native>>]) -> Vec<DriveStates> {
     disks.iter().map(|disk| DriveStates::new(disk.name(), &disk.stats())).collect()
 }
@@ -209,7 +209,7 @@ pub(crate) fn check(volume: &Volume<Native>, plan: &Plan) -> Result<(), BenchErr
     check_verify(plan, volume.capacity() << 9)
 }
 
-/// Whether `what`, which writes, may run on a volume: none of its drives is read-only.
+/// Checks that `what`, which writes, may run on a volume: none of its drives is read-only.
 pub(crate) fn check_writable(volume: &Volume<Native>, what: &str) -> Result<(), BenchError> {
     let read_only = |drive: &&Arc<Disk<Native>>| drive.limits().features.read_only;
     let Some(drive) = volume.drives().iter().find(read_only) else { return Ok(()) };
@@ -220,7 +220,7 @@ pub(crate) fn check_writable(volume: &Volume<Native>, what: &str) -> Result<(), 
     Err(BenchError::Workload(text))
 }
 
-/// Whether what is written can be verified on a device of `bytes` bytes.
+/// Checks that the plan's writes can be verified on a device of `bytes` bytes.
 pub(crate) fn check_verify(plan: &Plan, bytes: u64) -> Result<(), BenchError> {
     let Workload { rw, bs_bytes, iodepth, verify, .. } = plan.workload;
     let blocks = plan.blocks(bytes) / u64::from(plan.jobs);
@@ -235,7 +235,7 @@ pub(crate) fn check_verify(plan: &Plan, bytes: u64) -> Result<(), BenchError> {
     Err(BenchError::Workload(text))
 }
 
-/// Whether a device can do I/Os of this size.
+/// Checks that a device with blocks of `block` bytes can do I/Os of `bs` bytes.
 pub(crate) fn check_block_size(bs: u32, block: u32) -> Result<(), BenchError> {
     if bs == 0 || !bs.is_multiple_of(block) {
         let text = format!("bs={bs}: not a multiple of the device's block of {block} bytes");
@@ -244,7 +244,7 @@ pub(crate) fn check_block_size(bs: u32, block: u32) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Whether a device of `bytes` bytes has room for one I/O of each job, and for the size asked for.
+/// Checks that a device of `bytes` bytes has room for one I/O of each job, and for `size`.
 pub(crate) fn check_capacity(plan: &Plan, bytes: u64) -> Result<(), BenchError> {
     let text = match plan.size_bytes {
         Some(size) if size > bytes => {
@@ -255,7 +255,7 @@ pub(crate) fn check_capacity(plan: &Plan, bytes: u64) -> Result<(), BenchError> 
     Err(BenchError::Workload(text))
 }
 
-/// Whether `bytes` bytes have room for one I/O of each job.
+/// Checks that `bytes` bytes have room for one I/O of each job.
 pub(crate) fn check_room(bs: u32, jobs: u32, bytes: u64) -> Result<(), BenchError> {
     if u64::from(bs) * u64::from(jobs) > bytes {
         let text = format!("bs={bs} with {jobs} jobs: more than the {bytes} bytes that there are");
@@ -316,7 +316,7 @@ fn run_job(
     Ok(result)
 }
 
-/// Whether a bio may become several, so that the drives' accounting is not that of bios.
+/// Returns true if a bio may become several requests, so that the drives count more I/Os than jobs.
 fn may_split(volume: &Volume<Native>, plan: &Plan) -> bool {
     volume.disks().len() > 1
         || plan.workload.bs_bytes >> 9 > volume.limits().max_sectors
@@ -367,7 +367,7 @@ pub(crate) fn client_row(
 pub(crate) fn row_of(plan: &Plan, results: &[JobResult], times: Times, latency: &Snapshot) -> Row {
     let total = |f: fn(&JobResult) -> u64| results.iter().map(f).sum::<u64>();
     let (ios, errors, bs) = (total(|r| r.ios), total(|r| r.errors), plan.workload.bs_bytes);
-    // What failed did nothing for anybody.
+    // I/Os that failed do not count as done.
     let done = ios.saturating_sub(errors) as f64;
     Row {
         jobs: plan.jobs,
@@ -395,7 +395,7 @@ pub(crate) fn row_of(plan: &Plan, results: &[JobResult], times: Times, latency: 
     }
 }
 
-/// What the calling thread used since it began.
+/// Returns the resources that the calling thread has used since it began.
 pub(crate) fn thread_usage() -> Usage {
     // SAFETY: all zeroes are a valid value of this plain structure of numbers.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };

@@ -47,7 +47,7 @@ pub const RUNS: [Run; 6] = [
 ];
 
 impl Run {
-    /// What a job does in it, with so many small I/Os in flight.
+    /// Returns the workload of one job, with `iodepth` I/Os in flight if they are small.
     #[must_use]
     pub fn workload(&self, iodepth: u32, seed: u64) -> Workload {
         let Run { rw, bs_bytes } = *self;
@@ -55,15 +55,15 @@ impl Run {
         Workload { rw, bs_bytes, iodepth, verify: false, seed }
     }
 
-    /// Whether bytes are what counts. One job does it: several would not go through the drive in
-    /// order.
+    /// Returns true if the run measures bytes a second. Such a run has one job: several jobs would
+    /// not go through the drive in order.
     #[must_use]
     pub fn is_large(&self) -> bool {
         self.bs_bytes == LARGE_BYTES
     }
 }
 
-/// What a drive does in a second.
+/// Rates of a drive: its I/Os and bytes a second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Calibration {
     /// Reading.
@@ -90,7 +90,7 @@ impl Calibration {
         }
     }
 
-    /// What an I/O costs by these rates.
+    /// Returns the cost model that follows from the rates.
     #[must_use]
     pub fn cost(&self) -> CostModel {
         CostModel { read: OpCost::of_rates(&self.read), write: OpCost::of_rates(&self.write) }
@@ -103,7 +103,7 @@ pub struct Target {
     is_new: bool,
     /// Remarks for a person.
     pub notes: Vec<String>,
-    /// What of it has data, if that is not all.
+    /// Number of bytes from the volume's start that have data; `None` if the whole volume has.
     written_bytes: Option<u64>,
 }
 

@@ -42,11 +42,11 @@ pub struct Client {
     pub cpu: Option<u32>,
     /// When it begins, in nanoseconds after the others.
     pub start_ns: u64,
-    /// How long it pauses after an answer before it sends more, in nanoseconds.
+    /// Pause of the client after a completion, before it sends more, in nanoseconds.
     pub thinktime_ns: u64,
 }
 
-/// Which part of a run counts.
+/// Phases of a run: the warm-up, and the part that is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Phases {
     /// Time before anything counts, in nanoseconds.
@@ -55,7 +55,7 @@ pub struct Phases {
     pub length_ns: u64,
     /// Steps of [`ClientTimeline::series`], in nanoseconds, 1 or more; no series if not given.
     pub step_ns: Option<u64>,
-    /// Whether [`ClientTimeline::times_ns`] is kept.
+    /// Keep [`ClientTimeline::times_ns`].
     pub times: bool,
 }
 
@@ -64,19 +64,19 @@ pub struct Phases {
 pub struct ContentionPlan {
     /// The drives.
     pub drives: Vec<Spec>,
-    /// How they are joined.
+    /// Layout that joins the drives into a volume.
     pub layout: Layout,
     /// The order in which what waits goes to a drive.
     pub scheduler: SchedulerKind,
     /// Software queues, then hardware queues.
     pub queues: (Spread, Spread),
-    /// What I/Os cost a drive: for the scheduler, and for the shares that are reported.
+    /// Cost of I/Os for a drive, which the scheduler and the reported shares use.
     pub cost: CostModel,
     /// The groups: the first is `GroupId(1)`, and so on.
     pub groups: Vec<GroupConfig>,
     /// The clients, 1 to [`CLIENTS_MAX`].
     pub clients: Vec<Client>,
-    /// What is measured.
+    /// Phases of the run.
     pub phases: Phases,
     /// Where random offsets start, and the simulation's chances.
     pub seed: u64,
@@ -88,7 +88,7 @@ impl ContentionPlan {
         self.clients[number].cpu.unwrap_or(number as u32)
     }
 
-    /// What does not fit whatever the drives are; `cpus` are those of a simulated machine.
+    /// Checks the plan without its drives; `cpus` are those of a simulated machine.
     fn check(&self, cpus: Option<u32>) -> Result<(), BenchError> {
         let wrong = |text: String| Err(BenchError::Workload(text));
         let count = self.clients.len();

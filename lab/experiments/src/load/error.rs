@@ -6,7 +6,7 @@
 use millrace_block::ErrorKind;
 use millrace_drives::{Spec, SpecError};
 
-/// Why a row has no result.
+/// Reason why a row has no result.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BenchError {
@@ -21,7 +21,7 @@ pub enum BenchError {
     Server {
         /// Where it is.
         address: millrace_nbd::client::Address,
-        /// What happened.
+        /// Error of the connection or of the protocol.
         source: std::io::Error,
     },
     /// A vhost-user server could not be reached, lacks something, went away or broke the rules.
@@ -30,13 +30,13 @@ pub enum BenchError {
     /// A machine to simulate is no machine, or its simulation did not end.
     #[error("{text}")]
     Machine {
-        /// What happened.
+        /// Description of the error.
         text: String,
     },
     /// A trace could not be written or read.
     #[error("trace: {text}")]
     Trace {
-        /// Which, and what happened.
+        /// Name of the trace, and a description of the error.
         text: String,
     },
     /// A job panicked.
@@ -57,7 +57,7 @@ impl BenchError {
     }
 }
 
-/// What to do about a server that is not there.
+/// Returns advice to the user about a server that cannot be reached, or an empty string.
 fn remedy(error: &std::io::Error) -> &'static str {
     use std::io::ErrorKind::{ConnectionRefused, NotFound};
     match error.kind() {

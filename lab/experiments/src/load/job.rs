@@ -29,7 +29,7 @@ pub(crate) struct StopCondition {
     pub(crate) done: AtomicU64,
 }
 
-/// What a job did.
+/// Counts of a job's I/Os and errors.
 #[derive(Debug, Default)]
 pub(crate) struct JobResult {
     pub(crate) ios: u64,
@@ -144,7 +144,7 @@ impl<T: Target> Job<T> {
             let (handed, again) = self.turn(left, &mut result)?;
             submitted += again;
             if handed == 0 {
-                // What back pressure kept out may be let in now.
+                // I/Os that back pressure kept out may be accepted now.
                 match self.fill(left)? {
                     0 => self.target.wait()?,
                     filled => submitted += filled,

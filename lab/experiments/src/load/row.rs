@@ -14,7 +14,7 @@ use crate::load::workload::Rw;
 /// Latencies of one row in nanoseconds, from Q to C. Known to an eighth (the width of a bucket).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LatencyNs {
-    /// How many were measured.
+    /// Number of samples.
     pub samples: u64,
     /// Mean.
     pub mean: u64,
@@ -52,7 +52,7 @@ impl LatencyNs {
     }
 }
 
-/// Which queues a row went through.
+/// Queues that the I/Os of a row went through.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Queues {
     /// `mq`, `sq` or `raw`; `nbd` for a connection; `vhost-poll` or `vhost-events` for virtqueues,
@@ -66,12 +66,12 @@ pub struct Queues {
     pub hardware_queues: String,
     /// CPUs used.
     pub cpus: u32,
-    /// How the drives are served: `inline`, `per-drive`, `per-volume`, `auto`; nothing for a
-    /// server.
+    /// Assignment of threads to the drives: `inline`, `per-drive`, `per-volume`, `auto`; empty for
+    /// a server.
     pub serving: String,
 }
 
-/// What it cost this process.
+/// Cost of the row's I/Os for this process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Cost {
     /// Processor time for one I/O, user and system.
@@ -83,7 +83,7 @@ pub struct Cost {
     pub notifications: Option<Notifications>,
 }
 
-/// How often the client of a virtqueue and its server woke each other.
+/// Notifications between the client of a virtqueue and its server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Notifications {
     /// Kicks that the client wrote, for one I/O.
@@ -92,21 +92,21 @@ pub struct Notifications {
     pub interrupts_per_io: f64,
 }
 
-/// What went wrong, and what was checked.
+/// Errors of a row, verified blocks, and counts of its drives.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Outcome {
     /// I/Os that failed, and blocks that did not verify.
     pub errors: u64,
     /// Blocks read back and found right; 0 without `verify`.
     pub verified: u64,
-    /// What the first of the errors was.
+    /// Text of the first error.
     pub first_error: Option<String>,
-    /// What each drive did, in the order of the volume; left out if nobody asks.
+    /// I/O counts of each drive, in the order of the volume; empty if not asked for.
     pub states: Vec<DriveStates>,
 }
 
-/// How many I/Os of a drive passed each state that \[FALCON\] names, and how long two parts of
-/// their way took. Bios up to `merge` and at `complete`, requests in between.
+/// Number of I/Os of a drive in each state that \[FALCON\] names, and the latency of two parts of
+/// the stack. Counts up to `merge` and at `complete` are of bios, those between are of requests.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct DriveStates {
     /// The drive's name.
@@ -117,7 +117,7 @@ pub struct DriveStates {
     pub split: u64,
     /// Of these, merged into another's request.
     pub merge: u64,
-    /// What is left: requests to be made.
+    /// Number of bios that are left: a request is created for each.
     pub ready: u64,
     /// Times that requests waited because the drive had no tag for them.
     pub wait: u64,
@@ -176,8 +176,8 @@ impl DriveStates {
         }
     }
 
-    /// How much longer the stack took on the slowest drive than on the fastest, on average; none
-    /// for less than two drives.
+    /// Returns the ratio of the slowest drive's mean stack latency to the fastest drive's; `None`
+    /// for fewer than two drives.
     #[must_use]
     pub fn unfairness(drives: &[DriveStates]) -> Option<f64> {
         let means = || drives.iter().map(|drive| drive.stack_ns.mean.max(1) as f64);
@@ -185,12 +185,12 @@ impl DriveStates {
     }
 }
 
-/// What a row ran on, if that is not plainly this machine.
+/// Machine that a row ran on, if it was simulated or had special settings.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct MachineRow {
     /// Name of the simulated machine, or `native`.
     pub machine: String,
-    /// How programs submit: `sync`, `libaio`, `libaio-fixed`, `ring`.
+    /// Interface by which programs submit: `sync`, `libaio`, `libaio-fixed`, `ring`.
     pub interface: String,
     /// The taker of interrupts: `submitter`, `core0`, `steered`; nothing on this machine, where
     /// these drives have none.
@@ -199,7 +199,7 @@ pub struct MachineRow {
     /// I/Os that a job submitted together at most, if that was said.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch: Option<u32>,
-    /// How threads are inside queues, and how raw I/O was done.
+    /// Concurrency inside hardware queues, and the units of raw I/O.
     #[serde(flatten)]
     pub history: Linux24Row,
     /// Seed of the offsets and of the simulation.
@@ -212,7 +212,7 @@ pub struct MachineRow {
     pub locks: Option<Vec<LockLine>>,
 }
 
-/// Which threads were inside hardware queues, and how raw I/O was done: the words of `bench`.
+/// Concurrency inside hardware queues, and the units of raw I/O, in the words of `bench`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Linux24Row {
     /// `one` thread in a hardware queue, or `each` that has work for it.
@@ -221,9 +221,9 @@ pub struct Linux24Row {
     pub unit: String,
     /// Elements of an I/O's vector.
     pub iovecs: u32,
-    /// What became of these: `whole` or `serial`.
+    /// Treatment of these elements: `whole` or `serial`.
     pub readv: String,
-    /// Whether data went through copies: `never` or `always`.
+    /// Use of bounce buffers: `never` or `always`.
     pub bounce: String,
     /// The lock of `sq`: `queue`, `adapter` or `global`.
     pub request_lock: String,

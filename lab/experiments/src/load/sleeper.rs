@@ -10,7 +10,7 @@ use millrace_machine::{Doorbell, Machine, Native, Parker};
 use millrace_runtime::{IoConfig, IoContext};
 use millrace_simulator::Simulated;
 
-/// How long a simulated thread looks for completions before it sleeps.
+/// Time that a simulated thread polls for completions before it sleeps, in nanoseconds.
 const SPIN_NS: u64 = 20_000;
 
 /// A thread's way to wait for its channels.

@@ -24,7 +24,7 @@ fn word(block: &[u8], range: Range<usize>) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// What a job wrote, by block.
+/// Blocks that a job wrote, with the last write of each.
 #[derive(Debug)]
 pub(crate) struct WrittenBlocks {
     bs_bytes: u32,
@@ -72,7 +72,7 @@ impl WrittenBlocks {
         stamp(memory, block * u64::from(self.bs_bytes), last.generation);
     }
 
-    /// Whether a write of `block` is on its way.
+    /// Returns true if a write of `block` is in flight.
     pub(crate) fn is_in_flight(&self, block: u64) -> bool {
         self.blocks.get(&block).is_some_and(|last| last.in_flight)
     }
@@ -102,7 +102,7 @@ impl WrittenBlocks {
         self.blocks.remove(&block);
     }
 
-    /// What has to be read back.
+    /// Returns the blocks that must be read back.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = u64> {
         self.blocks.keys().copied()
     }

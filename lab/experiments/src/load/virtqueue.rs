@@ -1,8 +1,8 @@
 //! One row through virtqueues, with guest and device on the same thread.
 //!
-//! What a vhost-user-blk request costs, without a second core and a second process: each job plays
-//! its guest (vhost.rs) and runs its device in turn, so nothing is waited for, no line moves
-//! between caches, and instructions can be counted. The device is the one that serves guests.
+//! Measures the cost of a vhost-user-blk request without a second core and a second process: each
+//! job plays its guest (vhost.rs) and runs its device in turn. So no thread waits, no cache line
+//! moves between caches, and instructions can be counted. The device is the one that serves guests.
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;

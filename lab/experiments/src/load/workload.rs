@@ -24,7 +24,7 @@ pub enum Rw {
     RandWrite,
     /// Random reads and writes.
     RandRw {
-        /// How many of a hundred are reads, 0 to 100.
+        /// Percentage of reads, 0 to 100.
         read_percent: u8,
     },
 }
@@ -48,7 +48,7 @@ impl Rw {
         Rw::NAMES.iter().find(|(rw, _)| *rw == named).map_or("", |(_, name)| name)
     }
 
-    /// How many of a hundred are reads, of a mix.
+    /// Returns the percentage of reads of a mix; `None` for other kinds.
     #[must_use]
     pub fn read_percent(self) -> Option<u8> {
         match self {
@@ -57,13 +57,13 @@ impl Rw {
         }
     }
 
-    /// Whether it goes through the device in order.
+    /// Returns true if I/Os go through the device in order.
     #[must_use]
     pub fn is_sequential(self) -> bool {
         matches!(self, Rw::Read | Rw::Write)
     }
 
-    /// Whether it writes at all.
+    /// Returns true if the workload writes at all.
     #[must_use]
     pub fn writes(self) -> bool {
         !matches!(self, Rw::Read | Rw::RandRead | Rw::RandRw { read_percent: 100 })
@@ -86,7 +86,7 @@ impl FromStr for Rw {
     }
 }
 
-/// What each job does.
+/// Workload of each job of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Workload {
     /// Kind of I/O.

@@ -92,7 +92,7 @@ impl Program for Graph {
         let depth = access.depth() as usize;
         let (mut next, mut room) = (mine.iter().cycle(), depth);
         while !access.is_over() {
-            // What comes back is noticed by halves, so that batches are large.
+            // Completions are reaped once half the depth has ended, so that batches are large.
             access.direct(room as u32);
             for (page, pages) in next.by_ref().take(room) {
                 access.submit(Op::Read, (page * PAGE_SECTORS, pages * PAGE_SECTORS));

@@ -79,14 +79,14 @@ impl Runs for CacheOf {
     }
 }
 
-/// How a program is run on this machine.
+/// Settings of a program's run on this machine.
 #[derive(Debug, Clone)]
 pub struct ProgramPlan {
     /// Thread i runs on `cpus[i % len]`; anywhere if empty.
     pub cpus: Vec<u32>,
-    /// How long it is measured, after its warm-up.
+    /// Measured time, after the warm-up.
     pub runtime: Duration,
-    /// What its accesses are drawn from.
+    /// Seed of the program's random accesses.
     pub seed: u64,
     /// The rings' settings.
     pub reactor: Config,
@@ -94,7 +94,7 @@ pub struct ProgramPlan {
     pub interrupt: Interrupt,
 }
 
-/// What a run gave.
+/// Result of a program's run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ProgramRun {
     /// Threads of the program.

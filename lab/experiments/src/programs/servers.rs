@@ -35,7 +35,7 @@ pub enum Kind {
     Proxy,
 }
 
-/// What a thread does in turn.
+/// Step of a server's thread; a thread does its steps in turn.
 #[derive(Debug, Clone, Copy)]
 enum Flow {
     /// Makes a file and writes all of it.
@@ -58,7 +58,7 @@ impl Kind {
     /// All of them.
     pub const ALL: [Kind; 3] = [Kind::File, Kind::Web, Kind::Proxy];
 
-    /// What tables of \[FALCON\]'s results call it.
+    /// Returns the server's name in the tables of \[FALCON\]'s results.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Kind::File => "file server",

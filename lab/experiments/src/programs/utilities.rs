@@ -23,7 +23,7 @@ const FILE_BYTES: u64 = 11 << 10;
 const FILES: u64 = 1 << 20;
 const ARCHIVE_PAGE: u64 = 64 << 20;
 
-/// Which of them.
+/// Utility to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A long file of the volume to elsewhere.
@@ -40,7 +40,7 @@ impl Kind {
     /// All of them.
     pub const ALL: [Kind; 4] = [Kind::CopyFrom, Kind::CopyTo, Kind::Tar, Kind::Untar];
 
-    /// What tables of \[FALCON\]'s results call it.
+    /// Returns the utility's name in the tables of \[FALCON\]'s results.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Kind::CopyFrom => "copy from",

@@ -32,7 +32,7 @@ const WAITING_MAX: usize = 4_096;
 const SLEEP_NS: u64 = 50_000_000;
 /// Sleep while the trace is read and I/Os are in flight.
 const LOOK_NS: u64 = 200_000;
-/// How long what is in flight is waited for after an interrupt.
+/// Longest wait for I/Os in flight after an interrupt, in nanoseconds.
 const DRAIN_NS: u64 = 2_000_000_000;
 /// Time between two calls of whoever shows how far it is.
 const PROGRESS_NS: u64 = 100_000_000;
@@ -49,7 +49,8 @@ struct Slot {
     /// Pieces in flight, and their bytes as far as they are of memory.
     in_flight: u32,
     in_flight_bytes: u64,
-    /// What had been held back, in all, when it was to be sent.
+    /// Value of the engine's `held` when the I/O became ready. A different value when the I/O is
+    /// sent means that the I/O waited for room.
     held: u64,
     stage: Stage,
     failed: bool,
@@ -75,7 +76,7 @@ pub(crate) struct Engine<'a, T, F> {
     order: Order,
     slots: Vec<Slot>,
     free: Vec<u32>,
-    /// What may be sent, in the order in which it became so.
+    /// Slots of I/Os that may be sent, in the order in which they became ready.
     ready: VecDeque<u32>,
     flight: Flight,
     /// The next I/O of the trace, if it was taken and its time has not come.
@@ -90,7 +91,7 @@ pub(crate) struct Engine<'a, T, F> {
     done: Vec<Done>,
 }
 
-/// What is in flight.
+/// Number of I/Os and bytes in flight.
 #[derive(Debug, Default)]
 struct Flight {
     /// I/Os, at least in part.
@@ -99,12 +100,12 @@ struct Flight {
     bytes: u64,
 }
 
-/// How a replay comes to its end.
+/// State of a replay's end.
 #[derive(Debug, Default)]
 struct EndOfReplay {
     /// Nothing more is taken from the trace.
     has_begun: bool,
-    /// What ended it before the trace did.
+    /// Reason why the replay ended before the trace did.
     why: Option<StopReason>,
     /// When it was told to send nothing more.
     stopped_ns: Option<u64>,
@@ -155,7 +156,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         // Whatever did not answer within the time for that, or before the target broke.
         tally.counts.unanswered += u64::from(flight.started);
         if ending.stopped_ns.is_none() {
-            // What waited when the target broke.
+            // I/Os that still waited when the target broke count as unsent.
             let admitted = (slots.len() - free.len()) as u64;
             tally.counts.unsent += admitted.saturating_sub(flight.started.into());
             tally.counts.unsent += u64::from(next.is_some());
@@ -219,7 +220,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         self.ready.retain(|slot| slots[*slot as usize].stage == Stage::Flush);
     }
 
-    /// Whether all that was sent has ended, and no more comes.
+    /// Returns true if every I/O that was sent has ended, and no more will be sent.
     fn is_over(&self, now_ns: u64) -> bool {
         let drained = self.flight.started == 0;
         match (self.ending.stopped_ns, &self.ending.why) {
@@ -365,7 +366,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
             pieces: 0,
             in_flight: 0,
             in_flight_bytes: 0,
-            // What comes late since there was no slot for it was held back, too.
+            // An I/O that is late because no slot was free counts as held back, too.
             held: match due_ns.is_some_and(|due_ns| due_ns <= self.full_ns) {
                 true => self.held.wrapping_sub(1),
                 false => self.held,
@@ -472,7 +473,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         if self.ending.stopped_ns.is_none() {
             until_ns = until_ns.min(self.runtime_end_ns());
         }
-        // What is due already waits for room, and so for an end.
+        // An I/O that is due already waits for room, and so for a completion.
         let due_ns = self.next.as_ref().and_then(|io| self.due_ns(io));
         if let Some(due_ns) = due_ns.filter(|due_ns| *due_ns > now_ns) {
             until_ns = until_ns.min(due_ns);

@@ -16,12 +16,12 @@ use crate::trace::TraceSource;
 /// I/Os that are read before they are needed.
 const AHEAD: usize = 8_192;
 
-/// What a feed has.
+/// Answer of a feed that is asked for the next I/O.
 #[derive(Debug)]
 pub(crate) enum FeedItem {
     /// The next I/O.
     Item(Item),
-    /// None yet: more is being read.
+    /// No I/O yet; more are being read.
     Later,
     /// No more.
     End,

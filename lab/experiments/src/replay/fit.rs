@@ -8,14 +8,14 @@ use std::str::FromStr;
 
 use super::lane::Lane;
 
-/// What becomes of an I/O that lies behind the target's end.
+/// Treatment of I/Os that lie behind the target's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fit {
     /// All addresses are multiplied by the target's size over the trace's extent.
     Scale,
     /// Its address is taken modulo the target's size.
     Wrap,
-    /// It is left out and counted.
+    /// The I/O is left out and counted.
     Skip,
 }
 
@@ -50,7 +50,7 @@ pub(crate) enum FittedRange {
         len_bytes: u64,
         /// Begin or end were not those of blocks.
         aligned: bool,
-        /// It lay behind the end, or all are scaled.
+        /// The I/O lay behind the target's end, or all addresses are scaled.
         moved: bool,
     },
     /// Behind the end, and nothing was said of that.

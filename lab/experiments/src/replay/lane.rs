@@ -9,7 +9,7 @@ use millrace_block::Op;
 use crate::load::bench::BenchError;
 use crate::load::overwrite::DiskContents;
 
-/// What a lane takes in one piece.
+/// Largest pieces and optional operations that a lane accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PieceLimits {
     /// Bytes of a read or write.
@@ -18,9 +18,9 @@ pub struct PieceLimits {
     pub discard_bytes_max: u64,
     /// Bytes of a write of zeroes; 0 if it takes none.
     pub zeroes_bytes_max: u64,
-    /// Whether it takes flushes.
+    /// The lane accepts flushes.
     pub flush: bool,
-    /// Whether it takes writes that are durable before they are answered.
+    /// The lane accepts FUA writes, which are durable before they are answered.
     pub fua: bool,
 }
 
@@ -40,15 +40,15 @@ impl PieceLimits {
 /// One thing that devices are mapped to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lane {
-    /// What it is, for people.
+    /// Name of the lane, for reports and errors.
     pub name: String,
     /// Its bytes, a multiple of its block.
     pub size_bytes: u64,
     /// Bytes of a block, a power of two.
     pub block_bytes: u64,
-    /// What it takes.
+    /// Limits and optional operations of the lane.
     pub takes: PieceLimits,
-    /// Whether it takes no writes at all.
+    /// The lane accepts no writes.
     pub is_read_only: bool,
     /// Data on it that writes would destroy.
     pub contents: DiskContents,
@@ -57,11 +57,11 @@ pub struct Lane {
 /// An I/O, or as much of it as a lane takes at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
-    /// Which of the target's lanes.
+    /// Index of the lane in [`Target::lanes`].
     pub lane: u32,
     /// The number that comes back with its `Done`.
     pub slot: u32,
-    /// What it does.
+    /// Operation to do.
     pub op: Op,
     /// Durable before it is answered.
     pub fua: bool,
@@ -76,13 +76,13 @@ pub struct Piece {
 pub struct Done {
     /// The piece's number.
     pub slot: u32,
-    /// How it failed.
+    /// Text of the error; `None` for success.
     pub error: Option<String>,
 }
 
 /// Whatever takes the I/Os of a trace.
 pub trait Target {
-    /// What there is, in the order of the pieces' numbers.
+    /// Returns the target's lanes; [`Piece::lane`] is an index into them.
     fn lanes(&self) -> &[Lane];
 
     /// The time by this target's clock, in nanoseconds.

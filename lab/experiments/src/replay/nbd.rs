@@ -31,7 +31,7 @@ pub(crate) fn connect(
     for (name, uri) in uris {
         let mut connection = Connection::new(uri)?;
         let mut lane = lane_of(name, connection.client.session());
-        // What may be written over is not looked at.
+        // The contents of an export that may be overwritten are not examined.
         if !addresses.overwrite {
             lane.contents = nbd_contents(&mut connection)?;
         }

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 /// Ranges up to this length are looked for among their neighbours; the few longer ones one by one.
 const SHORT_BYTES: u64 = 128 << 10;
 
-/// What an I/O touches.
+/// Range that an I/O touches, or a flush of all ranges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
     /// A range.
@@ -20,14 +20,14 @@ pub(crate) enum Access {
         start: u64,
         /// First byte behind it, above `start`.
         end: u64,
-        /// Whether it changes the range.
+        /// The I/O changes the range.
         changes: bool,
     },
     /// All that was changed.
     Flush,
 }
 
-/// What an I/O that was admitted waits for.
+/// Reason why an I/O that was admitted waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Waits {
     /// Nothing: it may be sent.
@@ -75,7 +75,7 @@ impl Lane {
     }
 }
 
-/// What one slot waits for, and what waits for it.
+/// Dependencies of one slot: the slots it waits for, and the slots that wait for it.
 #[derive(Debug, Default)]
 struct Links {
     lane: usize,

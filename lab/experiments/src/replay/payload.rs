@@ -1,4 +1,4 @@
-//! What a replay writes, and the memory of its I/Os.
+//! Data that a replay writes, and the buffers of its I/Os.
 //!
 //! A trace has no data, so writes get bytes that look random: zeroes, or a pattern that repeats,
 //! would be kept small by targets that compress or share blocks. Every buffer is filled once; for
@@ -43,7 +43,7 @@ impl Payload {
     }
 }
 
-/// Which buffers may stand for each other.
+/// Key of interchangeable buffers: their length and direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Kind {
     len: usize,

@@ -10,7 +10,7 @@ use super::series::Series;
 /// Latencies in nanoseconds. Known to an eighth (the width of a bucket), mean and maximum exactly.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Latency {
-    /// How many were measured.
+    /// Number of samples.
     pub samples: u64,
     /// Mean.
     pub mean_ns: u64,
@@ -39,7 +39,7 @@ impl Latency {
     }
 }
 
-/// What was done of one operation.
+/// I/Os of one operation, and their latencies.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct OpReport {
     /// Its name.
@@ -64,7 +64,7 @@ pub struct OpReport {
     pub from_due: Option<Latency>,
 }
 
-/// How late I/Os were sent.
+/// Delay of I/Os behind the times that the trace gives them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Lateness {
     /// Over all I/Os that were sent.
@@ -92,7 +92,7 @@ pub struct WaitCounts {
     pub for_room: u64,
 }
 
-/// What was changed of I/Os that were sent.
+/// I/Os that were changed before they were sent, by change.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct AdaptedIos {
     /// Made whole blocks.
@@ -110,11 +110,11 @@ pub struct AdaptedIos {
 /// I/Os of the trace that were left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Skipped {
-    /// They lie behind the target's end.
+    /// I/Os that lie behind the target's end.
     pub outside: u64,
-    /// They are longer than the target.
+    /// I/Os that are longer than the target.
     pub too_long: u64,
-    /// They have no length.
+    /// I/Os without a length.
     pub empty: u64,
     /// The target takes no such operation: names, and how many.
     pub unsupported: Vec<(String, u64)>,
@@ -129,7 +129,7 @@ impl Skipped {
     }
 }
 
-/// What was done on one lane.
+/// I/Os of one lane.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct LaneReport {
     /// The target.
@@ -140,7 +140,7 @@ pub struct LaneReport {
     pub bytes: u64,
 }
 
-/// What ended a replay before the trace did.
+/// Reason why a replay ended before the trace did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -149,7 +149,7 @@ pub enum StopReason {
     Interrupted,
     /// The time that it was given was over.
     Runtime,
-    /// It had done as many I/Os as it should.
+    /// The replay has done the number of I/Os that its settings allow.
     Limit,
     /// The trace could not be read on, for this reason.
     Trace(String),
@@ -160,7 +160,7 @@ pub enum StopReason {
     Target(String),
 }
 
-/// How many I/Os there were.
+/// Number of I/Os by outcome.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// I/Os taken from the trace: those that ended, were left out, or were not sent or answered.
@@ -169,7 +169,7 @@ pub struct Counts {
     pub ios: u64,
     /// Of these, failed.
     pub errors: u64,
-    /// What the first of these said.
+    /// Text of the first of these errors.
     pub first_error: Option<String>,
     /// I/Os that were taken and not sent, or not wholly, since the replay was stopped.
     pub unsent: u64,
@@ -178,29 +178,29 @@ pub struct Counts {
     pub unanswered: u64,
 }
 
-/// What a replay did.
+/// Result of a replay.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
     /// Times of the trace were divided by this; not given for `afap`.
     pub speed: Option<f64>,
     /// I/Os in flight at most.
     pub iodepth: u32,
-    /// How long it took, from the first I/O's time to the last one's end.
+    /// Length of the replay in seconds, from the first I/O's time to the last one's end.
     pub seconds: f64,
     /// Arrival of the last I/O that was taken from the trace, since its first, in the trace's time.
     pub trace_seconds: f64,
-    /// How many I/Os there were.
+    /// Number of I/Os by outcome.
     #[serde(flatten)]
     pub counts: Counts,
     /// Each operation that there was.
     pub ops: Vec<OpReport>,
-    /// How late I/Os were sent; not with `afap`.
+    /// Delay of I/Os behind their times in the trace; `None` with `afap`.
     pub lateness: Option<Lateness>,
     /// I/Os that waited.
     pub waited: WaitCounts,
-    /// What was changed.
+    /// I/Os that were changed before they were sent.
     pub adapted: AdaptedIos,
-    /// What was left out.
+    /// I/Os of the trace that were left out.
     pub skipped: Skipped,
     /// I/Os that ended, over time.
     pub series: Series,
@@ -208,6 +208,6 @@ pub struct Report {
     pub due_series: Option<Series>,
     /// Each target.
     pub targets: Vec<LaneReport>,
-    /// Why it ended before the trace did, if it did.
+    /// Reason why the replay ended before the trace did; `None` if it did not.
     pub stopped: Option<StopReason>,
 }

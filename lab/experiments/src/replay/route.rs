@@ -11,7 +11,7 @@ use super::lane::Lane;
 use crate::load::bench::BenchError;
 use crate::trace::{TraceIo, TraceSource};
 
-/// Which lane a device's I/Os go to.
+/// Map from a trace's devices to lanes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Routes {
     /// Devices that have a lane of their own, by their names.
@@ -37,23 +37,23 @@ impl Routes {
     }
 }
 
-/// What is asked of the trace's addresses.
+/// Treatment of the trace's addresses: I/Os behind a target's end, and existing data.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Addresses {
-    /// What becomes of those behind the target's end; an error if not given.
+    /// Treatment of I/Os that lie behind the target's end; `None` makes them an error.
     pub fit: Option<Fit>,
     /// With `Fit::Scale`, the trace's extent on each lane in bytes.
     pub extents_bytes: Vec<u64>,
-    /// Whether data that may be on a target are written over.
+    /// Overwrite data that a target may hold.
     pub overwrite: bool,
 }
 
-/// Why an I/O is left out.
+/// Reason why an I/O is left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Skip {
-    /// It lies behind the target's end.
+    /// The I/O lies behind the target's end.
     Outside,
-    /// It is longer than the target.
+    /// The I/O is longer than the target.
     TooLong,
     /// An operation that needs a range has length 0.
     Empty,
@@ -78,7 +78,7 @@ pub(crate) struct Routed {
     pub(crate) changed: Adaptations,
 }
 
-/// What was changed of an I/O.
+/// Changes to an I/O that make it fit its lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Adaptations {
     /// Made whole blocks.
@@ -172,7 +172,7 @@ impl<S: TraceSource> Router<S> {
         }
     }
 
-    /// Whether a write may be done there.
+    /// Refuses a write to a read-only lane, or to data that must not be overwritten.
     fn check_write(&self, io: &TraceIo, lane: &Lane) -> Result<(), BenchError> {
         let (number, op, name) = (self.number, io.op.name(), &lane.name);
         if lane.is_read_only {
@@ -214,7 +214,7 @@ impl<S: TraceSource> Router<S> {
     }
 }
 
-/// What a first pass over a trace finds.
+/// Extents that a first pass over a trace finds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Extents {
     /// First byte behind the last I/O, of each lane.

@@ -13,7 +13,7 @@ use super::payload::Pool;
 use crate::load::bench::BenchError;
 use crate::load::client::{Client, ClientIo, DataMemory, DoneSlot};
 
-/// What a client's slots are used for.
+/// Slots of a client: their I/Os, the free ones, and the engine's slots that they serve.
 #[derive(Default)]
 struct Slots {
     ios: Vec<ClientIo>,

@@ -28,13 +28,13 @@ use crate::trace::TraceSource;
 /// One thing that devices of a trace are mapped to, of drives that run on any machine.
 #[derive(Debug, Clone)]
 pub struct SimulatedVolume {
-    /// What it is, for people.
+    /// Name of the volume, for reports and errors.
     pub name: String,
     /// Its drives.
     pub drives: Vec<Spec>,
-    /// How they are joined.
+    /// Layout that joins the drives into a volume.
     pub layout: Layout,
-    /// Which thread serves the drives, if there are several.
+    /// Assignment of threads to the drives, if there are several.
     pub serving: Serving,
 }
 

@@ -12,7 +12,7 @@ use super::report::{
 use super::route::{Routed, Skip};
 use super::series::Series;
 
-/// What was done of one operation.
+/// Counts and latencies of one operation.
 #[derive(Debug, Default)]
 struct OpTally {
     ios: u64,
@@ -24,7 +24,7 @@ struct OpTally {
     from_due: Snapshot,
 }
 
-/// How an I/O ended.
+/// Times and outcome of an I/O that ended.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct IoResult {
     /// When the trace wanted it sent; not with `afap`.
@@ -137,7 +137,7 @@ impl Tally {
         self.counts.ios
     }
 
-    /// What came of it.
+    /// Returns the report of the counts.
     pub(crate) fn report(
         self,
         (speed, iodepth): (Option<f64>, u32),

@@ -341,7 +341,7 @@ fn a_target_that_breaks_ends_the_replay_with_what_was_done() {
     let report = plain(&mut model, ios, &settings(Some(1.0), 4));
     assert_eq!(report.stopped, Some(StopReason::Target("it broke".into())));
     assert_eq!((report.counts.ios, report.counts.errors), (21, 0));
-    // What is in flight then is neither done nor not sent, as far as anybody knows.
+    // I/Os in flight when the target breaks count as unanswered: the target may have done them.
     let mut slow = Model::new(1, 5_000_000..5_000_001);
     slow.breaks_ns = 20_500_000;
     let ios: Vec<_> = (0..100).map(|at| io(at * 1000, Op::Read, at * 512, 512)).collect();

@@ -136,7 +136,7 @@ impl<S: Sleeper> Target for Volumes<S> {
     }
 }
 
-/// What a lane to a volume is like, if there is nothing on it to be lost.
+/// Returns the lane of a volume, marked as holding no data.
 fn lane_of<M: Machine>(name: &str, volume: &Volume<M>) -> Lane {
     let limits = volume.limits();
     let block_bytes = u64::from(limits.logical_block_size);

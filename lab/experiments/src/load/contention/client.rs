@@ -26,7 +26,7 @@ pub(super) struct RunTimes {
     pub(super) times_from_ns: Option<u64>,
 }
 
-/// What a client did in the time that counts.
+/// Counts of a client's I/Os in the time that is measured.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Tally {
     pub(super) ios: u64,
@@ -54,7 +54,7 @@ pub(super) struct Contender<'a, M: Machine> {
     moments: RunTimes,
     cost: CostModel,
     sectors: u32,
-    /// How long it pauses after an answer, and until when it does.
+    /// Pause after a completion in nanoseconds, and the end of the present pause.
     thinktime_ns: u64,
     pauses_until_ns: u64,
     offsets: Offsets,

@@ -9,18 +9,18 @@ use super::client::Tally;
 use super::{Client, ContentionPlan};
 use crate::load::row::LatencyNs;
 
-/// What failed of a client's I/Os.
+/// I/Os of a client that failed.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct FailedIos {
-    /// How many.
+    /// Number of failed I/Os.
     #[serde(rename = "total_err")]
     pub errors: u64,
-    /// What the first of them was.
+    /// Text of the first error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_text: Option<String>,
 }
 
-/// What a client did in the course of a run, as far as that was asked for.
+/// Course of a client's I/Os over a run, as far as the plan asks for it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ClientTimeline {
     /// I/Os of each step; steps begin with the time that counts.
@@ -56,21 +56,21 @@ pub struct ClientRow {
     pub bw_bytes_per_s: f64,
     /// From submission to completion, as the client sees it.
     pub lat_ns: LatencyNs,
-    /// What its I/Os cost the drives in a second, in nanoseconds by the cost model.
+    /// Cost of the client's I/Os a second, in nanoseconds of the drives' time by the cost model.
     pub cost_ns_per_s: f64,
     /// Its part of what all clients' I/Os cost, 0 to 1.
     pub share: f64,
     /// The part that the weights give it if every client always has something waiting.
     pub weight_share: f64,
-    /// What failed.
+    /// I/Os of the client that failed.
     #[serde(flatten)]
     pub failed: FailedIos,
-    /// What it did when.
+    /// Course of the client's I/Os over the run.
     #[serde(flatten)]
     pub course: ClientTimeline,
 }
 
-/// What came of an experiment.
+/// Result of an experiment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ContentionReport {
     /// The simulated machine, or `native`.
@@ -91,7 +91,7 @@ pub struct ContentionReport {
     /// Jain's index of what each client got by cost for its part of the weights: 1 if all got the
     /// same, 1 / clients if one got everything.
     pub jain: f64,
-    /// What was simulated: accesses to lines, hand-overs of locks, sleeps.
+    /// Number of simulated events: accesses to cache lines, hand-overs of locks, sleeps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sim_events: Option<u64>,
 }

@@ -62,7 +62,7 @@ pub fn contend(plan: &ContentionPlan) -> Result<ContentionReport, BenchError> {
     Ok(contest)
 }
 
-/// What a client's thread has of its machine, beside a way to wait.
+/// Parts of a machine that a client's thread uses, beside a way to wait.
 trait ClientHost: Sleeper {
     /// The CPU of a client; none for any.
     fn cpu(plan: &ContentionPlan, number: usize) -> Option<u32>;
@@ -107,7 +107,7 @@ fn wait<S: Sleeper>(
 ) -> Result<(), Error> {
     let due_ns = channel.sleep_until().map_or(until_ns, |due_ns| due_ns.min(until_ns));
     if sleeper.sleep(due_ns, &|| channel.has_work())? {
-        // What was due may be the tick, which would be due again at once.
+        // The wait may have ended for the channel's tick, which would stay due if it were not run.
         channel.tick();
     }
     Ok(())

@@ -14,7 +14,7 @@ use millrace_random::SplitMix64;
 
 use super::value::float;
 
-/// How likely blocks are.
+/// Probability distribution of the blocks that I/Os go to.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) enum Distribution {
     /// All alike.
@@ -249,7 +249,7 @@ impl Zipf {
     }
 }
 
-/// Which blocks are still free, with the words of bits above them that say where some are.
+/// Bitmap of free blocks, with levels of words above that tell where free blocks are.
 #[derive(Debug, Clone)]
 pub(super) struct Map {
     /// Free blocks, then, level by level, words of the level below that have some.
@@ -276,12 +276,12 @@ impl Map {
         }
     }
 
-    /// How many blocks there are, free or not.
+    /// Returns the number of blocks, free or not.
     pub(super) fn blocks(&self) -> u64 {
         self.blocks
     }
 
-    /// Whether a block is free.
+    /// Returns true if `block` is free.
     pub(super) fn is_free(&self, block: u64) -> bool {
         block < self.blocks && self.levels[0][(block / 64) as usize] >> (block % 64) & 1 == 1
     }

@@ -14,7 +14,7 @@ const PROBE_WINDOWS: u32 = 10;
 pub(super) struct LatencyTarget {
     /// Completion latency of an I/O that is in time.
     pub(super) target_ns: u64,
-    /// How long a depth is tried.
+    /// Time for which a depth is tried, in nanoseconds.
     pub(super) window_ns: u64,
     /// I/Os of a hundred that must be in time.
     pub(super) percent: f64,
@@ -106,7 +106,8 @@ impl DepthSearch {
         (self.window_ns, self.ios, self.late) = (now_ns, 0, 0);
     }
 
-    /// Whether the next deeper queue is known to miss the target, or is deeper than `iodepth`.
+    /// Returns true if the next deeper queue is known to miss the target, or is deeper than
+    /// `iodepth`.
     pub(super) fn is_settled(&self) -> bool {
         self.good + 1 == self.bad
     }

@@ -25,7 +25,7 @@ const SEED: u64 = 0x89;
 const LATENCY: LatencyTarget =
     LatencyTarget { target_ns: 0, window_ns: 1_000_000_000, percent: 100.0, run: false };
 
-/// What words leave behind that only make sense together.
+/// Values of a job's words that make sense only together, kept until all words are read.
 struct Draft {
     job: JobSpec,
     base: Base,
@@ -452,7 +452,7 @@ fn cpus(value: &str) -> Result<Vec<u32>, String> {
     if cpus.is_empty() { Err(wrong()) } else { Ok(cpus) }
 }
 
-/// What a kind of I/O is made of, and how its I/Os follow each other: `read:8k` leaves 8k out
+/// Returns the kind of I/O that `value` names, and the sequence of its offsets: `read:8k` skips 8k
 /// behind each I/O, `randread:8` goes to another place every eighth I/O.
 fn kind_of(base: Base, value: &str) -> Result<(Kind, Sequence), String> {
     let (reads, writes, trims) = ([true, false, false], [false, true, false], [false, false, true]);
@@ -517,7 +517,7 @@ fn percentiles(value: &str) -> Result<Vec<f64>, String> {
     Ok(list)
 }
 
-/// Whether a kind of `verify` checks blocks: all do so by what they carry here.
+/// Returns true if this kind of `verify` checks blocks. All kinds check the same pattern here.
 fn verifies(value: &str) -> Result<bool, String> {
     const KINDS: [&str; 19] = [
         "md5",
@@ -572,7 +572,7 @@ fn some<T>(values: &mut [Option<T>; 3], given: [Option<T>; 3]) {
     set(values, given.map(|given| given.map(Some)));
 }
 
-/// None for 0.
+/// Returns `None` for 0.
 fn some_of(number: u64) -> Option<u64> {
     Some(number).filter(|number| *number > 0)
 }

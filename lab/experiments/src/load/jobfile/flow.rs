@@ -16,7 +16,7 @@ const LOOK_NS: u64 = 20_000;
 #[derive(Debug, Default)]
 pub(super) struct FlowGroups(BTreeMap<u64, FlowGroup>);
 
-/// What the jobs of a group did, and the sum of their weights.
+/// I/Os of all jobs of a flow group, and the sum of the jobs' weights.
 #[derive(Debug, Default)]
 struct FlowGroup {
     ios: AtomicU64,
@@ -48,7 +48,7 @@ impl FlowGroups {
 }
 
 impl FlowMember<'_> {
-    /// How long the job waits for the others; none if it may go on.
+    /// Returns the time in nanoseconds that the job waits for the others; `None` if it may go on.
     pub(super) fn wait_ns(&self) -> Option<u64> {
         // Relaxed: the counts order nothing; a job that looks too early looks again.
         let all = self.group.ios.load(Ordering::Relaxed);

@@ -10,7 +10,7 @@ use millrace_random::SplitMix64;
 use super::source::{Io, READ, WRITE};
 use crate::load::verify::WrittenBlocks;
 
-/// Whether a flush is counted: fio counts those of `fsync`, not those of `fdatasync`.
+/// Accounting of a flush: fio counts the flushes of `fsync`, not those of `fdatasync`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FlushAccounting {
     Yes,
@@ -23,14 +23,14 @@ const IDLE_BYTES: usize = 64 << 20;
 /// An I/O in flight.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct IoInFlight {
-    /// None for a flush.
+    /// I/O in the slot; `None` for a flush.
     pub(super) io: Option<Io>,
     pub(super) counted: FlushAccounting,
     pub(super) start_ns: u64,
     pub(super) issue_ns: u64,
 }
 
-/// What is in flight, by the user data of its bio.
+/// Slots of the I/Os in flight, by the user data of their bios.
 pub(super) struct Slots {
     pub(super) flights: Vec<IoInFlight>,
     pub(super) free: Vec<u32>,
@@ -39,7 +39,7 @@ pub(super) struct Slots {
     pub(super) idle: Vec<Bio>,
     /// Most bytes of these.
     idle_bytes_max: usize,
-    /// What new buffers hold.
+    /// Generator of the data in new buffers.
     random: SplitMix64,
 }
 

@@ -1,4 +1,4 @@
-//! What a job does next: an I/O, a flush, a pause, nothing until later, or nothing any more.
+//! Next step of a job: an I/O, a flush, a pause, a wait, or the job's end.
 //!
 //! Part of `Worker`: draws from its source, asks its pace, counts its loops. fio's order: whether
 //! the job is over, a pause that is due, a flush that is due, then the I/O.
@@ -12,7 +12,7 @@ use super::page_cache::CachedRange;
 use super::source::{Io, READ, WRITE};
 use super::worker::Worker;
 
-/// What goes next.
+/// Next step of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum JobStep {
     Io(Io),
@@ -24,7 +24,7 @@ pub(super) enum JobStep {
     End,
 }
 
-/// How far a job is.
+/// Progress of a job.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Progress {
     /// Bytes issued in this loop, and I/Os and writes in all.
@@ -40,7 +40,7 @@ pub(super) struct Progress {
 }
 
 impl Worker<'_> {
-    /// What goes next.
+    /// Returns the job's next step.
     pub(super) fn next(&mut self, now_ns: u64) -> JobStep {
         let job = self.setting.job;
         let is_over = now_ns >= self.clock.end_ns

@@ -18,7 +18,7 @@ const PERCENTILES: [f64; 17] = [
     99.99,
 ];
 
-/// How much is said.
+/// Detail of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobDetail {
     /// As `json`.
@@ -27,7 +27,7 @@ pub enum JobDetail {
     Bins,
 }
 
-/// How latencies are reported.
+/// Form in which latencies are reported.
 struct TimesForm<'a> {
     detail: JobDetail,
     /// In rising order.
@@ -105,7 +105,8 @@ fn flow(flow: &DirectionTally, form: &TimesForm<'_>) -> Value {
     let runtime_ms = flow.runtime_ns.div_ceil(1_000_000);
     let per_s = |count: u64| count as f64 * 1e9 / flow.runtime_ns.max(1) as f64;
     let (bw, iops) = (&flow.bw, &flow.iops);
-    // What the job's samples are of all that the group did.
+    // `agg` is the job's percentage of its group's bandwidth; a job has all of it, if there are
+    // samples.
     let agg = if bw.count == 0 { 0.0 } else { 100.0 };
     json!({
         "io_bytes": flow.bytes,

@@ -13,12 +13,12 @@ const DEPTH_MAX: usize = 16;
 /// Words of all sections together, those of `global` counted once for each job that has them.
 const WORDS_MAX: usize = 1 << 16;
 
-/// What is wrong with a job file, and where.
+/// Error of a job file, and its place in the file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct JobFileError {
     /// The file, and the line in it; none if it is about the whole file.
     pub place: Place,
-    /// What is wrong, and what to do.
+    /// Description of the error, and the remedy.
     pub text: String,
 }
 
@@ -72,7 +72,7 @@ pub(super) struct Section {
     pub(super) own: Vec<Entry>,
 }
 
-/// What a job file takes from outside: other files, and variables.
+/// Source of a job file's external inputs: other files, and variables.
 pub trait Includes {
     /// The bytes of an included file.
     ///
@@ -87,14 +87,14 @@ pub trait Includes {
     fn system(&self, name: &str) -> u64;
 }
 
-/// What fio replaces, without braces.
+/// Variables that fio replaces without braces.
 const SYSTEM_WORDS: [&str; 3] = ["pagesize", "mb_memory", "ncpus"];
 
 struct Reader<'a> {
     outside: &'a dyn Includes,
     global: Vec<Entry>,
     sections: Vec<Section>,
-    /// None before the first head.
+    /// True inside a `[global]` section; `None` before the first section's head.
     in_global: Option<bool>,
     words: usize,
 }

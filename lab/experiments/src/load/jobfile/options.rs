@@ -8,10 +8,10 @@
 
 use millrace_drives::nearest;
 
-/// What a word is here.
+/// Treatment of a word of fio's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Use {
-    /// It means what it means to fio.
+    /// The word has the meaning that fio gives it.
     Meaning,
     /// Words of fio that say nothing to millrace: accepted, with a note.
     Nothing,
@@ -22,7 +22,7 @@ pub(super) struct Refused {
     pub(super) word: &'static str,
     /// The value with which it changes nothing; empty for none.
     plain: &'static str,
-    /// What to do instead.
+    /// Advice to the user about a replacement.
     remedy: &'static str,
 }
 
@@ -141,7 +141,7 @@ pub(super) fn usual(word: &str) -> &str {
     aliases().find(|(alias, _)| *alias == word).map_or(word, |(_, name)| name)
 }
 
-/// What a word is, by its usual name, with its value.
+/// Returns the treatment of a word, given by its usual name, with its value.
 ///
 /// # Errors
 /// If it is refused, lacks a value, or is no word of fio's that is known here.

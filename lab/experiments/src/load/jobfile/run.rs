@@ -26,7 +26,7 @@ use super::worker::{Setting, Worker};
 use crate::load::bench::{BenchError, Interrupt, Progress, check_writable};
 use crate::load::drain_barrier::{DrainBarrier, serve_while};
 
-/// What jobs run with.
+/// Settings of a run of jobs.
 #[derive(Debug, Clone, Default)]
 pub struct JobSetting {
     /// The rings' settings.
@@ -37,7 +37,7 @@ pub struct JobSetting {
     pub interrupt: Interrupt,
 }
 
-/// What a job did, or a group of jobs.
+/// Counts of a job's I/Os, or of those of a group of jobs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobReport {
     /// The job's place in its file; a group's first job.
@@ -59,7 +59,7 @@ struct Instance {
     group: u32,
 }
 
-/// What the threads of a phase share.
+/// State that the threads of a phase share.
 struct PhaseState {
     file: JobFile,
     setting: JobSetting,
@@ -97,7 +97,7 @@ impl PhaseState {
         }
     }
 
-    /// Whether a job must wait for one above it, by `wait_for`.
+    /// Returns true if the job must wait for a job above it, by `wait_for`.
     fn must_wait(&self, job: usize) -> bool {
         let Some(awaited) = &self.file.jobs[job].crowd.wait_for else { return false };
         let mut above = self.file.jobs[..job].iter().zip(&self.running);
@@ -105,7 +105,7 @@ impl PhaseState {
     }
 }
 
-/// What a thread sends at its end.
+/// Result that a thread sends when it ends.
 type InstanceResult = (Instance, Result<Tally, BenchError>);
 
 /// Runs the jobs of a file: clone j of job i on `volumes[i][j]`, or on `volumes[i][0]` where that
@@ -167,7 +167,7 @@ fn instances(file: &JobFile) -> Vec<Instance> {
     all
 }
 
-/// Whether every job fits its volume.
+/// Checks that every job fits its volume.
 fn check(file: &JobFile, volumes: &[Vec<Arc<Volume<Native>>>]) -> Result<(), BenchError> {
     check_buffers(file)?;
     let topology = Native::topology();
@@ -220,8 +220,8 @@ fn volume_of(volumes: &[Arc<Volume<Native>>], clone: u32) -> &Arc<Volume<Native>
     &volumes[clone as usize % volumes.len()]
 }
 
-/// Whether the buffers of jobs that run beside each other fit into memory: those that do not would
-/// push everything out of it first. Trims have none.
+/// Checks that the buffers of jobs that run beside each other fit into memory. Larger buffers would
+/// first push everything else out of memory. Trims have no buffers.
 fn check_buffers(file: &JobFile) -> Result<(), BenchError> {
     let Some(memory) = memory_bytes() else { return Ok(()) };
     let mut all = 0_u64;

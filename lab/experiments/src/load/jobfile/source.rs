@@ -21,7 +21,7 @@ pub(super) const WRITE: usize = 1;
 pub(super) struct Span {
     pub(super) begin: u64,
     pub(super) size: u64,
-    /// What may be done in a pass of all directions together.
+    /// Number of bytes that one pass does, over all directions.
     pub(super) io_size: u64,
     /// Where the device ends.
     pub(super) device: u64,
@@ -41,7 +41,7 @@ pub(super) struct Source {
     kind: Kind,
     shape: IoShape,
     span: Span,
-    /// What says which direction, how long, and where.
+    /// Generators that draw direction, length and place of I/Os.
     random: [SplitMix64; 3],
     /// Where each direction goes on, from the region's begin.
     next: [u64; 3],
@@ -141,7 +141,7 @@ impl Source {
         Some(Io { direction, offset: self.span.begin + at, bytes })
     }
 
-    /// Whether the next I/O may be at a random place, which every `length`th may.
+    /// Returns true if the next I/O may be at a random place, which every `length`th may.
     fn is_turn_of_random(&mut self) -> bool {
         self.to_random -= 1;
         if self.to_random == 0 {
@@ -229,8 +229,8 @@ impl Source {
     }
 }
 
-/// Whether places are multiples of something else than the shortest size, in any direction: fio
-/// has no map then.
+/// Returns true if, in any direction, places are multiples of a size other than the shortest one:
+/// fio has no map then.
 fn is_aligned_otherwise(shape: &IoShape) -> bool {
     let mut aligns = shape.align.iter().zip(&shape.sizes);
     aligns.any(|(align, sizes)| align.is_some_and(|align| align != sizes.least()))

@@ -29,14 +29,14 @@ pub struct JobFile {
 pub struct JobSpec {
     /// Its name.
     pub name: String,
-    /// What its author says of it.
+    /// Description of the job by its author.
     pub description: Option<String>,
     /// Percentiles that its report has; fio's if none.
     pub(super) percentiles: Option<Vec<f64>>,
     /// The file or device that all its clones share, if it names one.
     pub filename: Option<String>,
     pub(super) directory: Option<String>,
-    /// How its I/Os reach that.
+    /// Way of the job's I/Os to its file.
     pub access: Access,
     pub(super) kind: Kind,
     pub(super) shape: IoShape,
@@ -49,19 +49,19 @@ pub struct JobSpec {
     pub(super) place: Place,
 }
 
-/// How I/Os of a job reach its file.
+/// Way of a job's I/Os to its file: direct or through the page cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Access {
-    /// Whether the page cache is passed by.
+    /// Bypass the page cache.
     pub direct: bool,
-    /// Whether the page cache forgets the file first.
+    /// Drop the file from the page cache before the job starts.
     pub invalidate: bool,
     pub(super) engine: Engine,
-    /// What the page cache is told of reads; none: what the job's kind says.
+    /// Advice to the page cache about reads; `None` takes the advice from the job's kind.
     pub(super) advice: Option<Advice>,
 }
 
-/// What fio has for `ioengine`, as far as it decides who does the I/O.
+/// Value of `ioengine`, as far as it decides which thread does the I/O.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Engine {
     /// The job's thread, one I/O at a time: `psync` and its like.
@@ -79,7 +79,7 @@ pub(super) struct Kind {
     pub(super) random: bool,
 }
 
-/// What single I/Os are like.
+/// Sizes, directions and contents of single I/Os.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct IoShape {
     pub(super) read_percent: u8,
@@ -98,7 +98,7 @@ pub(super) struct IoShape {
     pub(super) verify: Option<Verify>,
 }
 
-/// How I/Os follow each other.
+/// Sequence of the I/Os' offsets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sequence {
     /// Bytes left out between two I/Os in order; backwards if less than none.
@@ -122,7 +122,7 @@ pub(super) struct Zones {
     pub(super) skip: u64,
 }
 
-/// How what was written is checked.
+/// Verification of written blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Verify {
     /// Blocks are read and checked: after they were written, or by a job that reads only.
@@ -144,7 +144,7 @@ pub(super) struct Region {
     pub(super) number_ios: Option<u64>,
 }
 
-/// How fast I/Os come.
+/// Rate, depth and pauses at which I/Os are issued.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct IssueRules {
     pub(super) iodepth: u32,
@@ -254,18 +254,18 @@ impl JobSpec {
         }
     }
 
-    /// Whether it goes on to the end of its device (`fill_device`).
+    /// Returns true if the job goes on to the end of its device (`fill_device`).
     #[must_use]
     pub fn fills_device(&self) -> bool {
         self.region.fill
     }
 
-    /// Whether blocks that it writes carry what they can be checked by.
+    /// Returns true if the job's writes carry a pattern by which they can be verified.
     pub(super) fn verifies_writes(&self) -> bool {
         self.shape.verify.is_some() && self.kind.has[1]
     }
 
-    /// Whether it only reads, and checks blocks that another job wrote.
+    /// Returns true if the job only reads, and verifies blocks that another job wrote.
     pub(super) fn verifies_reads(&self) -> bool {
         self.shape.verify.is_some_and(|verify| verify.read_back) && !self.kind.has[1]
     }
@@ -298,7 +298,7 @@ impl JobSpec {
         &self.place
     }
 
-    /// Whether its I/Os are done by its own thread, which waits for each.
+    /// Returns true if the job's own thread does each I/O and waits for its end.
     #[must_use]
     pub fn is_inline(&self) -> bool {
         match self.access.engine {
@@ -320,20 +320,20 @@ impl JobSpec {
         self.percentiles.as_deref()
     }
 
-    /// What the page cache is told of its reads.
+    /// Returns the advice to the page cache about the job's reads.
     #[must_use]
     pub fn advice(&self) -> Advice {
         let of_kind = if self.kind.random { Advice::Random } else { Advice::Sequential };
         self.access.advice.unwrap_or(of_kind)
     }
 
-    /// Whether it reads.
+    /// Returns true if the job reads.
     #[must_use]
     pub fn reads_data(&self) -> bool {
         self.kind.has[0]
     }
 
-    /// Whether it writes or trims.
+    /// Returns true if the job writes or trims.
     #[must_use]
     pub fn changes_data(&self) -> bool {
         self.kind.has[1] || self.kind.has[2]

@@ -6,7 +6,7 @@ use super::run::JobReport;
 use super::spec::JobFile;
 use super::tally::Times;
 
-/// What a job, or a group of jobs, did of one kind.
+/// I/Os of one kind that a job, or a group of jobs, has done.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct JobLine {
     /// The job's name; a group's first one.
@@ -101,7 +101,7 @@ impl JobReport {
         self.tally.errors
     }
 
-    /// What the first of the errors was.
+    /// Returns the text of the first error.
     #[must_use]
     pub fn first_error(&self) -> Option<&str> {
         self.tally.first_error.as_deref()

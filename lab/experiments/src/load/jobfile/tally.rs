@@ -60,7 +60,7 @@ impl Spread {
     }
 }
 
-/// How many values there were of about each length.
+/// Histogram: number of values in each bucket of about the same size.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Buckets(Vec<u64>);
 
@@ -147,7 +147,7 @@ pub(super) struct DirectionTally {
     /// KiB a second and I/Os a second, of half seconds.
     pub(super) bw: Spread,
     pub(super) iops: Spread,
-    /// What the half second under way has so far.
+    /// Totals of bytes and I/Os at the start of the present half second.
     since: (u64, u64),
 }
 
@@ -176,7 +176,7 @@ impl DirectionTally {
     }
 }
 
-/// How often depths and batches were 0, up to 1, 2, 4 and so on: see [`Tally::depth`].
+/// Number of depths or batches that were 0, up to 1, 2, 4 and so on; see [`Tally::depth`].
 pub(super) type Levels = [u64; 8];
 
 /// Upper ends of fio's classes of latencies, in their unit; the last of milliseconds is open.
@@ -205,7 +205,7 @@ pub(super) struct Tally {
     pub(super) depth_found: Option<(u32, bool)>,
 }
 
-/// What a thread used, as the system counts it.
+/// Resources that a thread used, as the operating system counts them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Usage {
     pub(crate) user_us: u64,
@@ -216,7 +216,7 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// What came since.
+    /// Returns the resources used since `before`.
     pub(super) fn since(self, before: Usage) -> Usage {
         Usage {
             user_us: self.user_us - before.user_us,

@@ -1,5 +1,4 @@
-//! What stands behind a word: numbers with units, times, shares, switches, one value for each
-//! direction.
+//! Values of words: numbers with units, times, shares, switches, one value for each direction.
 //!
 //! Pure functions of text, which name what to write instead. Units are fio's as fio 3.33 reads
 //! them: with `kb_base=1024` (the default) `k`, `kb` and `ki` are 1024 and `kib` is 1000; with

@@ -22,21 +22,21 @@ use super::tally::{Tally, Usage, level};
 use crate::load::bench::{Interrupt, thread_usage};
 use crate::load::verify::{self, WrittenBlocks};
 
-/// How long samples of bandwidth are.
+/// Length of a bandwidth sample in nanoseconds.
 const SAMPLE_NS: u64 = 500_000_000;
-/// How often a job that waits looks whether it is interrupted.
+/// Interval in nanoseconds at which a job that waits looks for an interrupt.
 const LOOK_NS: u64 = 50_000_000;
 
 fn is_write(io: &Io) -> bool {
     io.direction == WRITE
 }
 
-/// What a job runs with.
+/// Settings and inputs of one job's thread.
 pub(super) struct Setting<'a> {
     pub(super) job: &'a JobSpec,
     pub(super) span: Span,
     pub(super) cached: Option<CachedRange>,
-    /// Which clone of the job it is.
+    /// Number of the clone, among those of the job.
     pub(super) clone: u64,
     /// Added to the seed, where every run is to be another.
     pub(super) salt: u64,
@@ -68,7 +68,7 @@ pub(super) struct Worker<'a> {
 pub(super) struct Clock {
     measured_ns: u64,
     sampled_ns: u64,
-    /// What the clock said at the I/O that has just ended, or zero.
+    /// Time in nanoseconds at which a synchronous I/O has just ended; 0 if it is not known.
     seen_ns: u64,
     ramp_ns: Option<u64>,
     pub(super) end_ns: u64,
@@ -151,7 +151,7 @@ impl<'a> Worker<'a> {
         Ok(self.tally)
     }
 
-    /// Whether I/Os are calls, each done when it returns.
+    /// Returns true if I/Os are synchronous calls, each done when it returns.
     fn is_sync(&self) -> bool {
         self.setting.job.access.engine == Engine::Sync
     }
@@ -294,7 +294,7 @@ impl<'a> Worker<'a> {
             {
                 written.landed(io.offset);
             }
-            // What timed out has left its memory with the layer.
+            // A bio that timed out has left its memory with the block layer, and cannot be reused.
             if bio.op().has_data() && bio.nr_segments() > 0 {
                 idle.push(bio);
             }
@@ -325,7 +325,7 @@ impl<'a> Worker<'a> {
         self.tally.first_error.get_or_insert(text);
     }
 
-    /// What happens now and then: the end of the ramp, samples, timeouts of the channel.
+    /// Does the periodic work: the end of the ramp, samples, timeouts of the channel.
     fn tick(&mut self, now_ns: u64) {
         if self.clock.ramp_ns.is_some_and(|ramp_ns| now_ns >= ramp_ns) {
             let errors = (self.tally.errors, self.tally.errno, self.tally.first_error.take());

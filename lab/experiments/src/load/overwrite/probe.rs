@@ -39,7 +39,7 @@ pub(super) fn first_data<E>(
     Ok(None)
 }
 
-/// What ranges that follow each other have of the place that begins so many bytes behind the first.
+/// Returns the parts of `ranges`, laid end to end, that lie in the `PLACE_BYTES` from `place` on.
 fn parts(ranges: &[Range<u64>], place: u64) -> impl Iterator<Item = Range<u64>> {
     let mut before = 0;
     ranges.iter().filter_map(move |range| {

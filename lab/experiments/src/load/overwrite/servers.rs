@@ -18,7 +18,7 @@ use crate::load::bench::BenchError;
 use crate::load::client::{Client, ClientIo};
 use crate::load::nbd::{Connection, failed};
 
-/// How often a server is asked at most what of its export is zeroes.
+/// Largest number of queries to a server about the zeroes of its export.
 const ASKED_MAX: u32 = 4096;
 /// Longest read.
 const READ_BYTES_MAX: u32 = 1 << 20;

@@ -33,7 +33,7 @@ struct RowJson<'a> {
     machine: Option<&'a MachineRow>,
 }
 
-/// What the job was told to do.
+/// Options of the job, as fio's JSON output gives them.
 #[derive(Serialize)]
 struct JobOptions<'a> {
     numjobs: u32,
@@ -45,7 +45,7 @@ struct JobOptions<'a> {
     stamp: &'a str,
 }
 
-/// How much it did, and how fast.
+/// Totals of the job, and its rates.
 #[derive(Serialize)]
 struct JobTotals {
     total_ios: u64,

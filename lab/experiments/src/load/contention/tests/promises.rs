@@ -106,7 +106,7 @@ fn a_target_holds_for_a_minute_beside_large_writes() {
     assert!(p99 <= 20.0, "{p99}");
 }
 
-/// What a client that is alone keeps under a scheduler of what the drive does without one.
+/// Returns the share of its IOPS without a scheduler that a lone client keeps under `scheduler`.
 fn kept_alone(drive: &str, scheduler: SchedulerKind, (rw, kib, iodepth): (Rw, u32, u32)) -> f64 {
     let iops = |scheduler| {
         let bulk = Client { rw, ..client("bulk", 2, (kib * KIB, iodepth)) };
@@ -125,10 +125,10 @@ fn a_group_alone_keeps_what_the_drive_does() {
         (SLOW, (Rw::RandRead, 1024, 64)),
         (&sata, (Rw::RandRead, 128, 64)),
         (&sata, (Rw::RandRead, 1024, 64)),
-        // It reads and writes at the same time.
+        // The SATA drive reads and writes at the same time.
         (&sata, (Rw::HALF, 1024, 4)),
         (&nvme, (Rw::RandRead, 1024, 64)),
-        // It must not seek between I/Os that follow each other.
+        // The scheduler must not cause seeks between I/Os that follow each other.
         (&disk, (Rw::Write, 128, 256)),
         (&disk, (Rw::Read, 128, 256)),
     ];

@@ -37,7 +37,7 @@ fn one(words: &str) -> [u64; 4] {
     counts(&format!("[j]\n{}\n", words.replace(' ', "\n")))[0]
 }
 
-/// What fio 3.33 does for the same words.
+/// Expected counts are those of fio 3.33 for the same words.
 #[test]
 fn jobs_bound_by_size_do_as_many_ios_as_fio() {
     for (words, expected) in [
@@ -70,7 +70,7 @@ fn jobs_bound_by_size_do_as_many_ios_as_fio() {
     assert!((160..200).contains(&reads), "{reads}");
 }
 
-/// What fio does: a direction without a share has no rate, and its turn never comes.
+/// As in fio, a direction without a share has no rate, and its turn never comes.
 #[test]
 fn a_mix_of_one_direction_has_no_ios_of_the_other_whatever_the_rates_are() {
     for rates in ["", "rate_iops=4000", "rate_iops=4000,4000", "rate=16m,16m"] {
