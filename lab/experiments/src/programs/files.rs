@@ -13,12 +13,12 @@ use crate::simulation::program::{Access, PAGE_SECTORS, Span};
 
 /// Shape of the distribution of sizes: filebench's `gamma:1.5`.
 const SHAPE: f64 = 1.5;
-/// A slot is so many times as long as a file on average; a file that would be longer is cut.
+/// Length of a slot as a multiple of the mean file size; a file that would be longer is cut.
 const SLOT_MEANS: u64 = 8;
-/// Inodes of 256 bytes in a page.
+/// Number of inodes, of 256 bytes, in a page.
 pub(super) const INODES: u64 = 16;
 
-/// The files of a program.
+/// Files of a program.
 #[derive(Debug)]
 pub(super) struct FileSet {
     mean_bytes: u64,
@@ -28,15 +28,15 @@ pub(super) struct FileSet {
 
 #[derive(Debug, Default)]
 struct Lists {
-    /// Files that there are: slot and pages.
+    /// Existing files: slot and pages.
     there: Vec<File>,
-    /// Where in the list the file of a slot is.
+    /// Index in the list of the file of each slot.
     places: Vec<Option<usize>>,
     /// Slots without a file.
     free: Vec<u64>,
 }
 
-/// A file.
+/// File of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct File {
     slot: u64,
@@ -44,7 +44,7 @@ pub(super) struct File {
 }
 
 impl FileSet {
-    /// So many slots, of which the first `percent` of a hundred have files.
+    /// Creates `slots` slots, of which the first `percent` of a hundred have files.
     pub(super) fn new(slots: u64, mean_bytes: u64, (percent, random): (u64, &mut Random)) -> Self {
         let there = slots * percent / 100;
         let file = |slot| File { slot, pages: size_pages(mean_bytes, random) };
@@ -60,7 +60,7 @@ impl FileSet {
         change(&mut self.lists.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Some file that there is.
+    /// Returns a random existing file.
     pub(super) fn pick(&self, random: &mut Random) -> Option<File> {
         self.lists(|lists| {
             let count = lists.there.len() as u64;
@@ -68,22 +68,22 @@ impl FileSet {
         })
     }
 
-    /// The file of the first slot, if that has one.
+    /// Returns the file of the first slot, if that slot has one.
     pub(super) fn first(&self) -> Option<File> {
         self.lists(|lists| Some(lists.there[lists.places[0]?]))
     }
 
-    /// A new file without pages; none if every slot has one.
+    /// Returns a new file without pages; `None` if every slot has a file.
     pub(super) fn create(&self) -> Option<File> {
         let slot = self.lists(|lists| lists.free.pop())?;
         Some(File { slot, pages: 0 })
     }
 
-    /// The file is there from now on, or as long as it is now.
+    /// Records that the file exists, with its present length.
     pub(super) fn keep(&self, file: File) {
         self.lists(|lists| match lists.places[file.slot as usize] {
             Some(place) => lists.there[place].pages = file.pages,
-            // Deleted meanwhile, or new.
+            // The file was deleted in the meantime, or is new.
             None if lists.free.contains(&file.slot) => {}
             None => {
                 lists.places[file.slot as usize] = Some(lists.there.len());
@@ -92,7 +92,7 @@ impl FileSet {
         });
     }
 
-    /// Takes some file away, and gives its slot back.
+    /// Deletes a random file, and frees its slot.
     pub(super) fn delete(&self, random: &mut Random) -> Option<File> {
         self.lists(|lists| {
             let count = lists.there.len() as u64;
@@ -107,7 +107,7 @@ impl FileSet {
         })
     }
 
-    /// The size of a new file, in pages.
+    /// Returns the size of a new file, in pages.
     pub(super) fn size_pages(&self, random: &mut Random) -> u64 {
         size_pages(self.mean_bytes, random)
     }
@@ -116,19 +116,19 @@ impl FileSet {
         SLOT_MEANS * self.mean_bytes / 4096
     }
 
-    /// Pages `from` to `until` of a file, cut at its slot's end; none if nothing is left.
+    /// Returns pages `from` to `until` of a file, cut at its slot's end; `None` if nothing is left.
     pub(super) fn span(&self, file: File, (from, until): (u64, u64)) -> Option<Span> {
         let until = until.min(self.slot_pages());
         let start = self.slots.div_ceil(INODES) + file.slot * self.slot_pages() + from;
         (from < until).then_some((start * PAGE_SECTORS, (until - from) * PAGE_SECTORS))
     }
 
-    /// Changes a file's inode in the page that has it.
+    /// Modifies a file's inode in its page.
     pub(super) fn touch<M: Host>(&self, access: &mut Access<'_, M>, file: File) {
         access.write((file.slot / INODES * PAGE_SECTORS, PAGE_SECTORS));
     }
 
-    /// Appends so many pages to a file, as far as its slot has room.
+    /// Appends pages to a file, as far as its slot has room.
     pub(super) fn append<M: Host>(&self, access: &mut Access<'_, M>, mut file: File, pages: u64) {
         let until = (file.pages + pages).min(self.slot_pages());
         if let Some(span) = self.span(file, (file.pages, until)) {
@@ -147,8 +147,8 @@ impl FileSet {
     }
 }
 
-/// A size of the gamma distribution, in pages, one at least and a slot at most: of shape 3/2, so
-/// the sum of an exponential and of half the square of a normal number.
+/// Returns a size of the gamma distribution, in pages, one at least and a slot at most: of shape
+/// 3/2, so the sum of an exponential and of half the square of a normal number.
 pub(super) fn size_pages(mean_bytes: u64, random: &mut Random) -> u64 {
     let mut ln = || (1.0 - random.fraction()).ln();
     let (exponential, radius) = (-ln(), -2.0 * ln());
@@ -169,7 +169,7 @@ mod tests {
         let found = sizes.iter().sum::<f64>() / sizes.len() as f64;
         let square = sizes.iter().map(|size| (size - found).powi(2)).sum::<f64>();
         let spread = (square / sizes.len() as f64).sqrt();
-        // Sizes are rounded up to pages: half a page more on average.
+        // Sizes are rounded up to pages, which adds half a page on average.
         assert!((found / (mean + 2048.0) - 1.0).abs() < 0.03, "{found}");
         assert!((spread / (mean / SHAPE.sqrt()) - 1.0).abs() < 0.05, "{spread}");
     }

@@ -13,12 +13,12 @@ use crate::load::bench::BenchError;
 use crate::load::nbd::Connection;
 use crate::load::overwrite::{DiskContents, nbd_contents};
 
-/// Longest read or write in one request: so much memory it has.
+/// Largest read or write in one request in bytes, which bounds a request's memory.
 const DATA_BYTES_MAX: u64 = 8 << 20;
-/// Longest range without data in one request.
+/// Largest request without data (discard, write of zeroes) in bytes.
 const RANGE_BYTES_MAX: u64 = 1 << 30;
 
-/// Connects to each.
+/// Connects to the export of each lane.
 ///
 /// # Errors
 /// If a server cannot be reached or breaks the protocol.

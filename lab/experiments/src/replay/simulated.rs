@@ -25,12 +25,12 @@ use crate::load::sleeper::BellSleeper;
 use crate::simulation::Workers;
 use crate::trace::TraceSource;
 
-/// One thing that devices of a trace are mapped to, of drives that run on any machine.
+/// Volume on a simulated machine that devices of a trace are mapped to.
 #[derive(Debug, Clone)]
 pub struct SimulatedVolume {
     /// Name of the volume, for reports and errors.
     pub name: String,
-    /// Its drives.
+    /// Drives of the volume, of kinds that run on any machine.
     pub drives: Vec<Spec>,
     /// Layout that joins the drives into a volume.
     pub layout: Layout,
@@ -67,7 +67,7 @@ where
     report.ok_or(BenchError::Panicked)?
 }
 
-/// The simulation's only thread of a program.
+/// Runs the replay as the only program thread of the simulation.
 fn run<S: TraceSource>(
     source: S,
     volumes: &[SimulatedVolume],
