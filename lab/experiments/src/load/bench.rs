@@ -29,30 +29,30 @@ use crate::load::workload::Workload;
 pub struct Plan {
     /// Workload of each job.
     pub workload: Workload,
-    /// Submitting threads, 1 or more.
+    /// Number of submitting threads, 1 or more.
     pub jobs: u32,
     /// Job i runs on `cpus[i % len]`; anywhere if empty.
     pub cpus: Vec<u32>,
     /// Length of the row; ignored if `ios` is given.
     pub runtime: Duration,
-    /// I/Os of each job, instead of a time.
+    /// Number of I/Os of each job, which ends the row instead of a time.
     pub ios: Option<u64>,
-    /// When times are taken.
+    /// Moments at which times are taken: for each batch or for each I/O.
     pub stamp: Stamp,
-    /// The rings' settings.
+    /// Settings of the rings.
     pub reactor: Config,
-    /// Bytes from the start of the device that are used; all of it if not given.
+    /// Number of bytes from the start of the device that are used; `None` uses the whole device.
     pub size_bytes: Option<u64>,
-    /// Ends the row early, with what was measured until then.
+    /// Flag by which the caller ends the row early, with the results until then.
     pub interrupt: Interrupt,
 }
 
-/// Has a run end early. Whoever starts a run keeps a clone; a signal may set it.
+/// Flag that ends a run early. The starter of a run keeps a clone; a signal may set the flag.
 #[derive(Debug, Clone, Default)]
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// The run shall end.
+    /// Requests the end of the run.
     pub fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -65,27 +65,28 @@ impl Interrupt {
 }
 
 impl Plan {
-    /// Blocks of the workload's size that are used of a device of `bytes` bytes.
+    /// Returns the number of blocks of the workload's size that are used of a device of `bytes`
+    /// bytes.
     pub(crate) fn blocks(&self, bytes: u64) -> u64 {
         self.size_bytes.map_or(bytes, |size| size.min(bytes)) / u64::from(self.workload.bs_bytes)
     }
 
-    /// The CPU of a job, if jobs are placed.
+    /// Returns the CPU of a job; `None` if jobs are not placed.
     pub(crate) fn cpu_of(&self, job: u32) -> Option<u32> {
         self.cpus.get(job as usize % self.cpus.len().max(1)).copied()
     }
 }
 
-/// Where a row stands, for a progress bar: fraction of its time or I/Os.
+/// Callback for a progress bar, with the fraction of the row's time or I/Os that is done.
 pub type Progress<'a> = &'a mut dyn FnMut(f64);
 
 /// State that the jobs of a row share.
 pub(crate) struct RowState {
     pub(crate) until: StopCondition,
     start: Barrier,
-    /// Jobs, and whoever measures them, that are not set up yet.
+    /// Number of jobs, plus one for the measuring thread, that are not set up yet.
     missing: AtomicUsize,
-    /// When the last of them was set up, and the processor time until then.
+    /// Time at which the last of these was set up, and the processor time until then.
     began: OnceLock<(Instant, u64)>,
     left: AtomicUsize,
     pub(crate) barrier: DrainBarrier,
@@ -108,8 +109,9 @@ impl RowState {
         }
     }
 
-    /// A job is set up: waits for the others. The last one takes the time, before it lets the
-    /// others go: with more jobs than CPUs some do many I/Os before whoever measures runs again.
+    /// Reports that a job is set up, and waits for the others. The last one takes the time before
+    /// it releases the others: with more jobs than CPUs, some do many I/Os before the measuring
+    /// thread runs again.
     pub(crate) fn ready(&self) {
         if self.missing.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.began.get_or_init(|| (Instant::now(), process_cpu_ns()));
@@ -117,12 +119,12 @@ impl RowState {
         self.start.wait();
     }
 
-    /// Counts system calls of a job's.
+    /// Adds system calls of a job.
     pub(crate) fn add_system_calls(&self, calls: u64) {
         self.syscalls.fetch_add(calls, Ordering::Relaxed);
     }
 
-    /// A job is done.
+    /// Records that a job is done, with its result.
     pub(crate) fn finish(&self, result: Result<JobResult, BenchError>) {
         self.results.lock().expect("no job panics with it").push(result);
         self.left.fetch_sub(1, Ordering::Release);
@@ -323,7 +325,7 @@ fn may_split(volume: &Volume<Native>, plan: &Plan) -> bool {
         || volume.disks().iter().any(|disk| cuts_requests(disk))
 }
 
-/// Waits for the end and tells how far it is.
+/// Waits for the end of the row, and reports progress.
 fn watch(shared: &RowState, plan: &Plan, start: Instant, progress: Progress<'_>) {
     let total = plan.ios.map(|ios| ios.saturating_mul(plan.jobs.into()));
     while shared.left.load(Ordering::Acquire) > 0 {
@@ -345,8 +347,8 @@ fn watch(shared: &RowState, plan: &Plan, start: Instant, progress: Progress<'_>)
     }
 }
 
-/// The row of jobs that are clients and take latencies themselves, and what each did: starts them,
-/// waits for their end.
+/// Starts jobs that are clients and take latencies themselves, and waits for their end. Returns the
+/// row and each job's result.
 pub(crate) fn client_row(
     threads: Vec<<Native as Machine>::Thread>,
     shared: &RowState,
@@ -363,7 +365,7 @@ pub(crate) fn client_row(
     Ok((row_of(plan, &results, times, &latency), results))
 }
 
-/// The row of what the jobs did; who knows the queues fills those in.
+/// Returns the row of the jobs' results; the caller fills in the queues.
 pub(crate) fn row_of(plan: &Plan, results: &[JobResult], times: Times, latency: &Snapshot) -> Row {
     let total = |f: fn(&JobResult) -> u64| results.iter().map(f).sum::<u64>();
     let (ios, errors, bs) = (total(|r| r.ios), total(|r| r.errors), plan.workload.bs_bytes);
@@ -411,7 +413,7 @@ pub(crate) fn thread_usage() -> Usage {
     }
 }
 
-/// User and system time of this process.
+/// Returns the user and system time of this process in nanoseconds.
 pub(crate) fn process_cpu_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes one timespec; the clock always exists.

@@ -19,7 +19,7 @@ pub enum BenchError {
     /// A server could not be reached, went away or broke the protocol.
     #[error("NBD server at {address}: {source}{}", remedy(source))]
     Server {
-        /// Where it is.
+        /// Address of the server.
         address: millrace_nbd::client::Address,
         /// Error of the connection or of the protocol.
         source: std::io::Error,
@@ -27,7 +27,7 @@ pub enum BenchError {
     /// A vhost-user server could not be reached, lacks something, went away or broke the rules.
     #[error("{0}")]
     Vhost(#[from] millrace_clients::vhost::ClientError),
-    /// A machine to simulate is no machine, or its simulation did not end.
+    /// The machine to simulate is invalid, or its simulation did not end.
     #[error("{text}")]
     Machine {
         /// Description of the error.
@@ -45,7 +45,7 @@ pub enum BenchError {
 }
 
 impl BenchError {
-    /// The error of opening the drive `spec`.
+    /// Returns the error of opening the drive `spec`.
     pub(crate) fn drive(spec: &Spec, source: &SpecError) -> BenchError {
         let text = match source {
             SpecError::Open(error) if error.kind() == ErrorKind::InvalidSetting => {

@@ -23,7 +23,7 @@ use crate::load::client::{Client, ClientIo, DataMemory, DoneSlot, run_clients};
 use crate::load::row::{Queues, Row};
 use crate::load::vhost::{done_slot, read_all, request, ring_size};
 
-/// Where the memory of a guest is, for it and for its frontend.
+/// Address of a guest's memory, for the guest and for its frontend.
 const GUEST: u64 = 0x4000_0000;
 const USER: u64 = 0x7000_0000_0000;
 
@@ -58,7 +58,7 @@ pub fn run_virtqueue_row(
     Ok(row)
 }
 
-/// A virtqueue whose device runs where others would wait for it.
+/// Virtqueue whose device runs when another client would wait for it.
 struct LocalQueue {
     ring: DriverRing,
     device: LocalDevice,
@@ -111,7 +111,7 @@ impl Client for LocalQueue {
 
     #[inline(always)]
     fn start(&mut self) -> Result<(), BenchError> {
-        // Its device looks when this waits.
+        // The device looks at the ring when `wait` is called.
         let _wanted = self.ring.publish();
         Ok(())
     }

@@ -30,7 +30,7 @@ pub enum Rw {
 }
 
 impl Rw {
-    /// Random reads and writes, half and half: what `randrw` says alone.
+    /// Random reads and writes, half and half: the meaning of `randrw` without a percentage.
     pub const HALF: Rw = Rw::RandRw { read_percent: 50 };
 
     const NAMES: [(Rw, &'static str); 5] = [
@@ -41,7 +41,7 @@ impl Rw {
         (Rw::HALF, "randrw"),
     ];
 
-    /// fio's name.
+    /// Returns fio's name.
     #[must_use]
     pub fn name(self) -> &'static str {
         let named = if matches!(self, Rw::RandRw { .. }) { Rw::HALF } else { self };
@@ -91,13 +91,13 @@ impl FromStr for Rw {
 pub struct Workload {
     /// Kind of I/O.
     pub rw: Rw,
-    /// Bytes of one I/O: a multiple of 512.
+    /// Size of an I/O in bytes: a multiple of 512.
     pub bs_bytes: u32,
-    /// I/Os in flight, 1 or more.
+    /// Number of I/Os in flight, 1 or more.
     pub iodepth: u32,
     /// Writes carry a pattern that is read back and checked at the end.
     pub verify: bool,
-    /// Where random offsets start.
+    /// Seed of the random offsets.
     pub seed: u64,
 }
 
@@ -112,8 +112,8 @@ pub struct Offsets {
 }
 
 impl Offsets {
-    /// Offsets of job `job` of `jobs` on a device of `blocks` blocks: random ones over all of it,
-    /// sequential ones, and all that are to be verified, over the job's own share.
+    /// Creates the offsets of job `job` of `jobs` on a device of `blocks` blocks. Random offsets
+    /// cover the whole device; sequential and verified ones only the job's own part.
     #[must_use]
     pub fn new(workload: &Workload, blocks: u64, (job, jobs): (u64, u64)) -> Self {
         let share = (blocks / jobs).max(1);
@@ -129,7 +129,7 @@ impl Offsets {
         }
     }
 
-    /// The next block and what to do there.
+    /// Returns the next block, and the operation to do there.
     #[inline]
     pub fn next_io(&mut self) -> (u64, Op) {
         if self.rw.is_sequential() {
@@ -143,7 +143,7 @@ impl Offsets {
         let op = match self.rw {
             Rw::RandRead => Op::Read,
             Rw::RandWrite => Op::Write,
-            // The low half says what, since the high bits say where.
+            // The low half chooses the operation, since the high bits choose the block.
             Rw::RandRw { read_percent } if part(drawn, 100) < read_percent.into() => Op::Read,
             _ => Op::Write,
         };
@@ -151,7 +151,7 @@ impl Offsets {
     }
 }
 
-/// A number below `count`, from the low half of a random one.
+/// Returns a number below `count`, from the low half of a random one.
 #[inline]
 fn part(random: u64, count: u64) -> u64 {
     ((random & u64::from(u32::MAX)) * count) >> 32

@@ -13,16 +13,16 @@ use millrace_machine::{Machine, Stage};
 use super::{Client, ContentionPlan};
 use crate::load::workload::{Offsets, Workload};
 
-/// Moments of a run on its machine's clock.
+/// Times of a run, by its machine's clock.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RunTimes {
     pub(super) start_ns: u64,
-    /// From here on it counts.
+    /// Time from which I/Os are counted.
     pub(super) begin_ns: u64,
     pub(super) end_ns: u64,
-    /// The begin of the series, and its steps.
+    /// Time at which the series begins, and the length of its steps.
     pub(super) series: Option<(u64, u64)>,
-    /// The begin of the run, if the times of all completions are kept.
+    /// Time at which the run began, if the times of all completions are kept.
     pub(super) times_from_ns: Option<u64>,
 }
 
@@ -30,25 +30,25 @@ pub(super) struct RunTimes {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Tally {
     pub(super) ios: u64,
-    /// By the cost model.
+    /// Cost of the client's I/Os by the cost model, in nanoseconds.
     pub(super) cost_ns: u64,
     pub(super) latency: Snapshot,
     pub(super) errors: u64,
     pub(super) first_error: Option<String>,
-    /// I/Os of each step.
+    /// Number of I/Os in each step.
     pub(super) series: Vec<u64>,
-    /// When each I/O completed.
+    /// Time of each completion, in nanoseconds.
     pub(super) times_ns: Vec<u64>,
 }
 
-/// An I/O in flight, found by the bio's user data.
+/// I/O in flight, found by its bio's user data.
 #[derive(Debug, Clone, Copy, Default)]
 struct IoInFlight {
     at_ns: u64,
     cost_ns: u64,
 }
 
-/// One client at its channel.
+/// Client at its channel.
 pub(super) struct Contender<'a, M: Machine> {
     channel: &'a mut Channel<M>,
     moments: RunTimes,
@@ -65,7 +65,7 @@ pub(super) struct Contender<'a, M: Machine> {
 }
 
 impl<'a, M: Machine> Contender<'a, M> {
-    /// Client `number` of the plan.
+    /// Creates client `number` of the plan.
     pub(super) fn new(
         channel: &'a mut Channel<M>,
         plan: &ContentionPlan,
@@ -121,12 +121,12 @@ impl<'a, M: Machine> Contender<'a, M> {
         }
     }
 
-    /// Sends off what is idle, or as much of it as the stack takes.
+    /// Submits idle I/Os, or as many of them as the stack accepts.
     fn submit(&mut self, now_ns: u64) {
         M::work(Stage::Interface, self.idle.len() as u32);
         while let Some(mut bio) = self.idle.pop() {
             let sent = &mut self.sent[bio.user_data() as usize];
-            // One that the stack gave back keeps its aim, and the time since which it waits.
+            // An I/O that the stack gave back keeps its place, and the time since which it waits.
             if sent.at_ns == 0 {
                 let (block, op) = self.offsets.next_io();
                 let sector = block * u64::from(self.sectors);
@@ -145,7 +145,7 @@ impl<'a, M: Machine> Contender<'a, M> {
         self.channel.flush();
     }
 
-    /// Collects what is done; how many those are.
+    /// Collects completions; returns their number.
     fn collect(&mut self) -> usize {
         let Contender { channel, moments, sent, idle, tally, .. } = self;
         let (mut now_ns, mut counts) = (0, false);
@@ -172,7 +172,7 @@ impl<'a, M: Machine> Contender<'a, M> {
 }
 
 impl Tally {
-    /// An I/O has come back.
+    /// Counts an I/O that has completed.
     fn count(&mut self, now_ns: u64, (at_ns, cost_ns): (u64, u64), series: Option<(u64, u64)>) {
         self.ios += 1;
         self.cost_ns += cost_ns;

@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::spec::Flow;
 
-/// Shortest time after which a job that is ahead looks again.
+/// Shortest time in nanoseconds after which a job that is ahead looks again.
 const LOOK_NS: u64 = 20_000;
 
-/// I/Os and weights of jobs, by `flow_id`.
+/// Groups of jobs by `flow_id`, with their I/Os and weights.
 #[derive(Debug, Default)]
 pub(super) struct FlowGroups(BTreeMap<u64, FlowGroup>);
 
@@ -23,7 +23,7 @@ struct FlowGroup {
     weight: AtomicU64,
 }
 
-/// A job of a group.
+/// Member of a flow group: one job.
 #[derive(Debug)]
 pub(super) struct FlowMember<'a> {
     group: &'a FlowGroup,
@@ -32,7 +32,7 @@ pub(super) struct FlowMember<'a> {
 }
 
 impl FlowGroups {
-    /// Groups of jobs that will all become members.
+    /// Creates the groups of jobs that will all become members.
     pub(super) fn new(flows: impl Iterator<Item = Flow>) -> FlowGroups {
         let mut groups = FlowGroups::default();
         for flow in flows {
@@ -41,7 +41,7 @@ impl FlowGroups {
         groups
     }
 
-    /// A member, which leaves its group when it is dropped.
+    /// Returns a member, which leaves its group when it is dropped.
     pub(super) fn member(&self, flow: Flow) -> FlowMember<'_> {
         FlowMember { group: &self.0[&flow.id], flow, ios: 0 }
     }
@@ -58,7 +58,7 @@ impl FlowMember<'_> {
         is_ahead.then_some(self.flow.sleep_ns.max(LOOK_NS))
     }
 
-    /// The job did an I/O.
+    /// Counts an I/O that the job issued.
     pub(super) fn issued(&mut self) {
         self.ios += 1;
         self.group.ios.fetch_add(1, Ordering::Relaxed);

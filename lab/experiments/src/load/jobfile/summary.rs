@@ -9,19 +9,19 @@ use super::tally::Times;
 /// I/Os of one kind that a job, or a group of jobs, has done.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct JobLine {
-    /// The job's name; a group's first one.
+    /// Name of the job; for a group, of its first job.
     pub job: String,
-    /// Jobs that are added up.
+    /// Number of jobs that are added up.
     pub members: u32,
-    /// The reporting group.
+    /// Number of the reporting group.
     pub group: u32,
     /// `read`, `write`, `trim` or `sync`.
     pub kind: &'static str,
-    /// I/Os done.
+    /// Number of I/Os done.
     pub ios: u64,
-    /// Bytes done.
+    /// Number of bytes done.
     pub bytes: u64,
-    /// Time measured.
+    /// Length of the measured time in nanoseconds.
     pub runtime_ns: u64,
     /// Completion latencies, as fio has them: from submission to completion.
     pub clat: JobTimes,
@@ -32,24 +32,24 @@ pub struct JobLine {
 /// Completion latencies in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct JobTimes {
-    /// Mean.
+    /// Mean latency in nanoseconds.
     pub mean: u64,
-    /// Half were not slower.
+    /// Median latency in nanoseconds.
     pub p50: u64,
-    /// 99 %.
+    /// 99th percentile of latency in nanoseconds.
     pub p99: u64,
-    /// The slowest.
+    /// Largest latency in nanoseconds.
     pub max: u64,
 }
 
 impl JobLine {
-    /// I/Os a second.
+    /// Returns I/Os a second.
     #[must_use]
     pub fn iops(&self) -> f64 {
         self.ios as f64 * 1e9 / self.runtime_ns.max(1) as f64
     }
 
-    /// Bytes a second.
+    /// Returns bytes a second.
     #[must_use]
     pub fn bytes_per_s(&self) -> f64 {
         self.bytes as f64 * 1e9 / self.runtime_ns.max(1) as f64
@@ -57,7 +57,7 @@ impl JobLine {
 }
 
 impl JobReport {
-    /// The lines of what it did; one of no I/O if it did nothing.
+    /// Returns a line for each kind of I/O; one line without I/Os if nothing was done.
     #[must_use]
     pub fn lines(&self, file: &JobFile) -> Vec<JobLine> {
         let tally = &self.tally;
@@ -95,7 +95,7 @@ impl JobReport {
         lines
     }
 
-    /// I/Os that failed, and blocks that did not verify.
+    /// Returns the number of I/Os that failed, and of blocks that did not verify.
     #[must_use]
     pub fn errors(&self) -> u64 {
         self.tally.errors
@@ -107,14 +107,14 @@ impl JobReport {
         self.tally.first_error.as_deref()
     }
 
-    /// The deepest queue that met `latency_target`, of several jobs the least, and whether the
-    /// search had ended.
+    /// Returns the deepest queue that met `latency_target` (for several jobs, the shallowest of
+    /// theirs), and whether the search had ended.
     #[must_use]
     pub fn depth_found(&self) -> Option<(u32, bool)> {
         self.tally.depth_found
     }
 
-    /// Blocks read back and found right.
+    /// Returns the number of blocks that were read back and found right.
     #[must_use]
     pub fn verified(&self) -> u64 {
         self.tally.verified

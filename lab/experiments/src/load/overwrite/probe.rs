@@ -7,9 +7,9 @@
 
 use std::ops::Range;
 
-/// Bytes of a place that is looked at.
+/// Size in bytes of a place that is read.
 const PLACE_BYTES: u64 = 1 << 20;
-/// Most places that are looked at.
+/// Largest number of places that are read.
 const PLACES_MAX: u64 = 64;
 
 /// The first byte other than zero at the places that are looked at in `unknown`: ranges of a disk

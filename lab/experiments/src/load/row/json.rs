@@ -50,7 +50,7 @@ struct JobOptions<'a> {
 struct JobTotals {
     total_ios: u64,
     io_bytes: u64,
-    /// Milliseconds, as fio has it.
+    /// Length of the measured time in milliseconds, as in fio.
     runtime: u64,
     seconds: f64,
     iops: f64,
@@ -106,7 +106,7 @@ impl Serialize for LatencyNs {
     }
 }
 
-/// Percentiles under fio's names for them.
+/// Percentiles under fio's names.
 struct Percentiles<'a>(&'a LatencyNs);
 
 impl Serialize for Percentiles<'_> {

@@ -9,14 +9,14 @@ use super::*;
 
 const MS: u64 = 1_000_000;
 const KIB: u32 = 1 << 10;
-/// 16 MB/s: 4 KiB take 2 ms, 64 KiB take 4 ms and 1 MiB takes 65 ms.
+/// Slow drive of 16 MB/s: 4 KiB take 2 ms, 64 KiB take 4 ms and 1 MiB takes 65 ms.
 const SLOW: &str = "model:units=8,read=2ms,write=2ms,latency=50us,size=4g,depth=128,queues=1";
 
 fn client(name: &str, group: u16, (bs_bytes, iodepth): (u32, u32)) -> Client {
     Client { bs_bytes, ..super::client(name, group, iodepth) }
 }
 
-/// A reader of 4 KiB, one at a time.
+/// Returns a client that reads 4 KiB, one at a time.
 fn reader() -> Client {
     client("reader", 1, (4 * KIB, 1))
 }
@@ -40,7 +40,7 @@ fn row<'a>(report: &'a ContentionReport, name: &str) -> &'a ClientRow {
     report.client(name).expect("it is there")
 }
 
-/// p99 of the reader, in milliseconds.
+/// Returns the 99th percentile of the reader's latency, in milliseconds.
 fn p99_ms(report: &ContentionReport) -> f64 {
     row(report, "reader").lat_ns.p99 as f64 / MS as f64
 }
