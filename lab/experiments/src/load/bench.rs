@@ -216,7 +216,7 @@ pub(crate) fn check_writable(volume: &Volume<Native>, what: &str) -> Result<(), 
     let read_only = |drive: &&Arc<Disk<Native>>| drive.limits().features.read_only;
     let Some(drive) = volume.drives().iter().find(read_only) else { return Ok(()) };
     let text = format!(
-        "{what}: drive {} is read-only; open it for writing, or choose what only reads",
+        "{what}: drive {} is read-only; open it for writing, or choose a read-only workload",
         drive.name()
     );
     Err(BenchError::Workload(text))
@@ -260,7 +260,7 @@ pub(crate) fn check_capacity(plan: &Plan, bytes: u64) -> Result<(), BenchError> 
 /// Checks that `bytes` bytes have room for one I/O of each job.
 pub(crate) fn check_room(bs: u32, jobs: u32, bytes: u64) -> Result<(), BenchError> {
     if u64::from(bs) * u64::from(jobs) > bytes {
-        let text = format!("bs={bs} with {jobs} jobs: more than the {bytes} bytes that there are");
+        let text = format!("bs={bs} with {jobs} jobs: more than the {bytes} available bytes");
         return Err(BenchError::Workload(text));
     }
     Ok(())

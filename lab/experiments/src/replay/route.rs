@@ -192,7 +192,7 @@ impl<S: TraceSource> Router<S> {
         let TraceIo { op, offset_bytes, len_bytes, .. } = io;
         wrong(format!(
             "--trace-size {extent}: I/O {} of the trace, a {} of {len_bytes} bytes at \
-             {offset_bytes}, lies behind that: scaled by it, it would lie behind the target's end; \
+             {offset_bytes}, ends behind this size and, scaled, would end behind the target; \
              give the size of the traced device, {} or more",
             self.number,
             op.name(),
@@ -206,7 +206,7 @@ impl<S: TraceSource> Router<S> {
         let Lane { name, size_bytes, .. } = lane;
         wrong(format!(
             "{name}: I/O {} of the trace, a {} of {len_bytes} bytes at {offset_bytes}, lies behind \
-             the target's end at {size_bytes}; say what to do with such: --fit scale (shrink all \
+             the target's end at {size_bytes}; choose a treatment: --fit scale (shrink all \
              addresses), --fit wrap (start again at 0) or --fit skip (leave them out)",
             self.number,
             op.name()
