@@ -28,39 +28,39 @@ use millrace_nbd::{Command, Errno, ReplyStyle, Request, encode_request};
 use self::replies::Replies;
 use self::socket::{Ready, Socket};
 
-/// Bytes of the receive buffer.
+/// Size of the receive buffer in bytes.
 const RECEIVE_BYTES: usize = 256 * 1024;
-/// Queued bytes after which `submit` sends by itself.
+/// Number of queued bytes after which `submit` sends without a call of `flush`.
 const SEND_BYTES: usize = 256 * 1024;
 
-/// A request that is done.
+/// Request that is done.
 #[derive(Debug)]
 pub struct Completion {
-    /// The number given to `submit`.
+    /// Number that the caller gave to `submit`.
     pub user_data: u64,
-    /// How it failed; `None` for success.
+    /// Error that the server replied with; `None` after success.
     pub errno: Option<Errno>,
-    /// The buffer given to `submit`; of a read, with the data.
+    /// Buffer that the caller gave to `submit`; after a read, with the data.
     pub buffer: Vec<u8>,
-    /// Of a block status, the extents from the request's offset on.
+    /// Extents from the request's offset on, for a block status; empty for other commands.
     pub extents: Vec<Extent>,
 }
 
-/// A request in flight.
+/// Request in flight.
 #[derive(Debug)]
 pub(crate) struct Pending {
     user_data: u64,
     command: Command,
     offset: u64,
     length: u64,
-    /// Bytes of a read that came in.
+    /// Number of bytes of a read that were received.
     received: u64,
     errno: Option<Errno>,
     buffer: Vec<u8>,
     extents: Vec<Extent>,
 }
 
-/// A connection to an NBD server.
+/// Connection to an NBD server.
 #[derive(Debug)]
 pub struct Client {
     socket: Socket,
@@ -73,16 +73,16 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects and negotiates structured replies, and simple ones where the server has no others.
+    /// Connects and negotiates structured replies, or simple replies if the server has no others.
     ///
     /// # Errors
-    /// What the system says, or `InvalidData` when the server refuses or breaks the protocol.
+    /// Errors of the system, or `InvalidData` when the server refuses or breaks the protocol.
     pub fn connect(uri: &NbdUri) -> io::Result<Client> {
         Client::connect_as(uri, ReplyStyle::Structured)
     }
 
-    /// Connects and negotiates replies of this style or a simpler one, with block status
-    /// unless they are simple or the server has none.
+    /// Connects and negotiates replies of this style or a simpler one, and block status unless the
+    /// replies are simple or the server does not offer it.
     ///
     /// # Errors
     /// As [`Client::connect`].
@@ -107,7 +107,7 @@ impl Client {
                 ClientProgress::Ready(session) => break session,
                 ClientProgress::NeedMore | ClientProgress::StartTls => {
                     socket.receive_some(&mut input).map_err(|error| {
-                        // A server may hang up when it has refused.
+                        // A server may hang up after a refusal; the refusal is the better error.
                         handshake.refusal().map_or(error, invalid)
                     })?
                 }
@@ -124,20 +124,20 @@ impl Client {
         })
     }
 
-    /// What the server said of the export.
+    /// Returns the negotiated session: the export's size, flags and block sizes.
     #[must_use]
     pub fn session(&self) -> &ClientSession {
         &self.session
     }
 
-    /// Requests submitted whose completions were not handed out.
+    /// Returns the number of requests whose completions were not handed out.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.pending.len() - self.free.len() + self.done.len()
     }
 
-    /// Queues a request. A read fills `buffer`, a write sends it: its length is the request's. For
-    /// other commands it is kept and handed back.
+    /// Queues a request. A read fills `buffer`, a write sends it, and its length must be the
+    /// request's. For other commands the buffer is kept and handed back.
     ///
     /// # Errors
     /// As [`Client::flush`], which it calls when much is queued.
@@ -172,10 +172,10 @@ impl Client {
         if self.out.len() >= SEND_BYTES { self.flush() } else { Ok(()) }
     }
 
-    /// Sends all that is queued. Replies that come meanwhile are kept for `poll` and `wait`.
+    /// Sends all queued requests. Replies received meanwhile are kept for `poll` and `wait`.
     ///
     /// # Errors
-    /// What the system says, or `InvalidData` when the server breaks the protocol.
+    /// Errors of the system, or `InvalidData` when the server breaks the protocol.
     pub fn flush(&mut self) -> io::Result<()> {
         let mut sent = 0;
         while sent < self.out.len() {
@@ -192,7 +192,7 @@ impl Client {
         Ok(())
     }
 
-    /// Hands out what is done without waiting; sends what is queued. Returns how many.
+    /// Sends queued requests and hands out completions without waiting. Returns their number.
     ///
     /// # Errors
     /// As [`Client::flush`]; `UnexpectedEof` when the server has closed the connection.
@@ -202,8 +202,8 @@ impl Client {
         Ok(self.hand_out(take))
     }
 
-    /// Sends what is queued and waits until at least `min` completions (or all in flight, if fewer)
-    /// were handed out. Returns how many.
+    /// Sends queued requests and waits until at least `min` completions (or all in flight, if
+    /// fewer) were handed out. Returns their number.
     ///
     /// # Errors
     /// As [`Client::poll`].
@@ -219,7 +219,7 @@ impl Client {
         Ok(handed)
     }
 
-    /// Carries out one request and waits for it; nothing else may be in flight.
+    /// Carries out one request and waits for its completion; no other request may be in flight.
     ///
     /// # Errors
     /// As [`Client::poll`].
@@ -230,10 +230,10 @@ impl Client {
         answer.ok_or_else(|| invalid("no answer to the only request in flight"))
     }
 
-    /// Ends the session as the protocol wants it.
+    /// Ends the session with NBD's disconnect request.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     pub fn disconnect(mut self) -> io::Result<()> {
         let (flags, offset, length) = (0, 0, 0);
         let request = Request { cookie: 0, flags, command: Command::Disc, offset, length };
@@ -243,7 +243,7 @@ impl Client {
         self.flush()
     }
 
-    /// Receives what is there; 0 if nothing is.
+    /// Receives the bytes that have arrived; returns 0 if there are none.
     fn receive(&mut self) -> io::Result<usize> {
         let Client { socket, session, pending, free, replies, done, .. } = self;
         replies.receive(socket, session.style, pending, |index, pending| {
@@ -260,11 +260,11 @@ impl Client {
     }
 }
 
-/// Sleeps until one of several connections has something to receive, for so long at most. What was
-/// received already is not looked at: to be called after [`Client::poll`] of each.
+/// Sleeps until one of several connections has bytes to receive, for `most` at most. Bytes received
+/// earlier do not count, so call [`Client::poll`] of each connection first.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the system.
 pub fn wait_any<'a>(
     clients: impl IntoIterator<Item = &'a Client>,
     most: Duration,

@@ -48,27 +48,27 @@ use self::config::WANTED;
 use self::notify::Notify;
 use self::queue::Shared;
 
-/// Where the guest's memory begins, as its device sees it: anywhere but zero.
+/// Guest-physical address at which the guest's memory begins: any address but zero.
 const GUEST_BASE: u64 = 1 << 30;
-/// How long a server may take for its first answer.
+/// Longest wait for a server's first answer.
 const FIRST_ANSWER: Duration = Duration::from_secs(5);
 
-/// What a client is to be like.
+/// Options of a vhost-user client: queues, depth, descriptor layout, waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Queues, one for each thread.
+    /// Number of queues, one for each thread.
     pub queues: u16,
-    /// Entries of each ring: a power of two up to 1024.
+    /// Number of entries of each ring: a power of two up to 1024.
     pub ring: u16,
-    /// Slots of each queue.
+    /// Number of slots of each queue.
     pub depth: u16,
-    /// Bytes of each slot's buffer.
+    /// Size of each slot's buffer in bytes.
     pub data_bytes: u32,
-    /// How descriptors are found; chained where that fits if not said.
+    /// Descriptor layout; `None` selects chained descriptors where these fit.
     pub descriptors: Option<Descriptors>,
-    /// How completions are waited for.
+    /// Way to wait for completions.
     pub wait: Wait,
-    /// Whether to use event indices where the server has them.
+    /// Use event indices (`VIRTIO_F_EVENT_IDX`) if the server offers them.
     pub event_idx: bool,
 }
 
@@ -86,7 +86,7 @@ impl Default for Options {
     }
 }
 
-/// A connection to a server, ready for requests.
+/// Connection to a server, ready for requests.
 #[derive(Debug)]
 pub struct Client {
     disk: DiskConfig,
@@ -110,20 +110,20 @@ impl Client {
         Ok(Client { disk, queues })
     }
 
-    /// What the server said of its disk.
+    /// Returns the disk's configuration, as the server reported it.
     #[must_use]
     pub fn disk(&self) -> &DiskConfig {
         &self.disk
     }
 
-    /// The queues, each for one thread. The connection ends with the last of them.
+    /// Returns the queues, each for one thread. The connection ends with the last of them.
     #[must_use]
     pub fn into_queues(self) -> Vec<Queue> {
         self.queues
     }
 }
 
-/// The rings that fit the options and what was negotiated.
+/// Returns the options of rings that fit the client's options and the negotiated features.
 fn ring_options(options: &Options, features: u64) -> RingOptions {
     let chained = options.depth <= slots_max(options.ring, Descriptors::Chained);
     let descriptors = options.descriptors.unwrap_or(match chained {
@@ -140,14 +140,15 @@ fn ring_options(options: &Options, features: u64) -> RingOptions {
     }
 }
 
-/// Connects, and asks for the features once by hand: a server that is busy with another client
-/// takes the connection and never answers, for which the protocol's crate would wait for ever.
+/// Connects, and requests the features once without the `vhost` crate: a server that is busy with
+/// another client accepts the connection and never answers, and the crate would wait for ever.
 fn reach(path: &Path) -> Result<UnixStream, ClientError> {
     let stream = UnixStream::connect(path)
         .map_err(|source| ClientError::Connect { path: path.to_owned(), source })?;
     let ask = || {
         stream.set_read_timeout(Some(FIRST_ANSWER))?;
-        // VHOST_USER_GET_FEATURES, version 1, no payload; the answer has a number as payload.
+        // The message is VHOST_USER_GET_FEATURES, version 1, no payload; the answer's payload is a
+        // number.
         let request = [1u32, 1, 0].map(u32::to_ne_bytes).concat();
         (&stream).write_all(&request)?;
         let mut answer = [0; 20];
@@ -167,7 +168,7 @@ fn system(what: &'static str, source: io::Error) -> ClientError {
     ClientError::System { what, source }
 }
 
-/// The set-up of a connection.
+/// State of a connection's set-up.
 struct Session {
     path: PathBuf,
     frontend: Frontend,
@@ -183,7 +184,7 @@ impl Session {
         ClientError::Feature { path: self.path.clone(), feature, remedy }
     }
 
-    /// Features of both kinds and the configuration space.
+    /// Negotiates features and protocol features, and reads the configuration space.
     fn negotiate(&mut self, options: &Options) -> Result<DiskConfig, ClientError> {
         let offered = self.step("GET_FEATURES", self.frontend.get_features())?;
         if offered & feature::VERSION_1 == 0 {
@@ -320,11 +321,11 @@ impl Session {
     }
 }
 
-/// The size of those huge pages.
+/// Size in bytes of the huge pages that `share` asks for.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// Memory that another process can map: its file, and it. It comes in huge pages if so many are
-/// reserved (`vm.nr_hugepages`), like the memory of a guest that was given some.
+/// Creates memory that another process can map, and returns its file and its mapping. The memory
+/// has huge pages if enough are reserved (`vm.nr_hugepages`), like the memory of many guests.
 fn share(bytes: usize) -> io::Result<(File, MmapRegion)> {
     let huge = MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
     match share_pages(bytes.next_multiple_of(HUGE_PAGE_BYTES), huge) {
@@ -337,7 +338,7 @@ fn share_pages(bytes: usize, pages: MemfdFlags) -> io::Result<(File, MmapRegion)
     let file = File::from(memfd_create("millrace-guest", MemfdFlags::CLOEXEC | pages)?);
     file.set_len(bytes as u64)?;
     if pages.contains(MemfdFlags::HUGETLB) {
-        // Without these pages the first access would be a SIGBUS.
+        // Without allocated pages, the first access would be a SIGBUS.
         rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes as u64)?;
     }
     let offset = FileOffset::new(file.try_clone()?, 0);

@@ -21,7 +21,7 @@ fn options(descriptors: Descriptors, event_idx: bool, wait: Wait) -> RingOptions
     RingOptions { size: 16, depth: 5, data_bytes: DATA, descriptors, event_idx, wait }
 }
 
-/// A request as the device found it.
+/// Request as the device found it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Seen {
     head: u16,
@@ -35,11 +35,11 @@ struct Pair {
     ring: DriverRing,
     device: Queue,
     memory: GuestMemoryMmap,
-    /// What the driver submitted, by slot.
+    /// Requests that the driver submitted, by slot.
     sent: Vec<Option<Request>>,
-    /// What the device took, oldest first.
+    /// Requests that the device took, oldest first.
     taken: VecDeque<Seen>,
-    /// Published and not taken.
+    /// Number of requests that were published and not taken.
     shown: u32,
     submitted: u32,
     /// The device waits for a kick.
@@ -112,7 +112,7 @@ impl Pair {
         }
     }
 
-    /// The device takes what there is; goes to sleep if that is nothing.
+    /// Lets the device take up to `most` requests, and go to sleep if there are none.
     fn take(&mut self, most: usize) {
         self.wake_device();
         if self.asleep {
@@ -142,7 +142,7 @@ impl Pair {
         }
     }
 
-    /// The device completes the `nth` of what it took.
+    /// Completes the `nth` request that the device took.
     fn complete(&mut self, nth: usize, status: u8) {
         if self.taken.is_empty() {
             return;
@@ -211,7 +211,7 @@ impl Pair {
         assert_eq!(usize::from(self.ring.in_flight()), in_flight);
     }
 
-    /// The driver goes to sleep if nothing is done.
+    /// Lets the driver go to sleep if no completion is there.
     fn sleep(&mut self) {
         if self.ring.options().wait == Wait::Events {
             self.sleeping = self.ring.prepare_sleep();
@@ -349,10 +349,10 @@ fn a_device_that_fell_asleep_unseen_is_kicked_when_asked_again_and_once() {
         pair.publish();
         (0..4).for_each(|_| assert!(pair.device.pop_descriptor_chain(&pair.memory).is_some()));
         pair.kicked = false;
-        // One beside four in flight, so there is no barrier; the device's event comes too late.
+        // A batch of one beside four in flight has no barrier; the device's event comes too late.
         pair.submit(4, Request::read(0, 512));
         assert!(!pair.ring.publish());
-        // It goes to sleep as if it had not seen the fifth.
+        // The device goes to sleep as if it had not seen the fifth request.
         pair.device.enable_notification(&pair.memory).unwrap();
         assert!(pair.ring.recheck_kick());
         assert!(!pair.ring.recheck_kick());

@@ -19,23 +19,23 @@ use crate::load::bench::BenchError;
 use crate::simulation::program::{Program, run_program};
 use crate::simulation::{ObservedRow, SimPlan};
 
-/// The CPU of the cache's flusher: on the controller's socket, as the submitter of other points.
+/// CPU of the cache's flusher: on the controller's socket, as the submitter of other points.
 const FLUSHER_CPU: u32 = 0;
-/// CPUs that no drive's worker has, with eight drives.
+/// CPUs on which no drive's worker runs, with eight drives.
 const FREE_CPUS: [u32; 3] = [9, 10, 11];
 
 /// CPUs of servers, which have more threads than CPUs: all but the flusher's, workers or not, since
 /// the paper's machine runs 24 threads at a time and keeps none free of programs.
 const ALL_CPUS: RangeInclusive<u32> = 1..=11;
-/// Pieces of one call that are in flight at a time.
+/// Number of pieces of one call that are in flight at a time.
 const CALLS: u32 = 4;
 
-/// A program.
+/// Program to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Task {
     /// Eight writers of random pages, through the cache.
     Writers,
-    /// A graph engine of so many threads that reads edges.
+    /// Graph engine that reads edges, with this number of threads.
     Graph(u32),
     /// A server's mix on files, through the cache.
     Server(servers::Kind),
@@ -44,7 +44,7 @@ pub enum Task {
 }
 
 impl Task {
-    /// What tables of \[FALCON\]'s results call it.
+    /// Returns the task's name in the tables of \[FALCON\]'s results.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Task::Writers => "8 writers of random 4 KiB, buffered",
@@ -55,13 +55,13 @@ impl Task {
         }
     }
 
-    /// Whether it writes to the volume.
+    /// Returns true if the task writes to the volume.
     #[must_use]
     pub fn writes(self) -> bool {
         !matches!(self, Task::Graph(_) | Task::Utility(utilities::Kind::CopyFrom))
     }
 
-    /// Threads of the program.
+    /// Returns the number of the program's threads.
     #[must_use]
     pub fn threads(self) -> u32 {
         match self {
@@ -72,7 +72,7 @@ impl Task {
         }
     }
 
-    /// CPUs of its threads.
+    /// Returns the CPUs of the program's threads.
     pub(crate) fn cpus(self) -> Vec<u32> {
         match self {
             Task::Graph(threads) => (0..threads).collect(),
@@ -81,7 +81,8 @@ impl Task {
         }
     }
 
-    /// I/Os that each thread has in flight at most, where the volume of `drives` takes `depth`.
+    /// Returns the largest number of I/Os that each thread has in flight, if the volume takes
+    /// `depth`.
     pub(crate) fn depth(self, depth: u32) -> u32 {
         match self {
             Task::Graph(threads) => depth / threads,
@@ -89,13 +90,13 @@ impl Task {
         }
     }
 
-    /// Runs it on a plan's volume.
+    /// Runs the program on a plan's simulated volume.
     pub(crate) fn run(self, model: &Model, plan: &SimPlan) -> Result<ObservedRow, BenchError> {
         let run = SimulatedRun { model, plan };
         self.with(plan.workload.seed, run)
     }
 
-    /// Hands the program of a seed to whoever runs it.
+    /// Creates the program of a seed and hands it to `runner`.
     fn with<R: Runs>(self, seed: u64, runner: R) -> Result<R::Result, BenchError> {
         match self {
             Task::Writers => runner.run(&writers::Writers(seed)),
@@ -106,16 +107,16 @@ impl Task {
     }
 }
 
-/// What runs a program, of whatever type.
+/// Runner of programs of any type, on one kind of machine.
 trait Runs {
-    /// What comes of it.
+    /// Result of a run.
     type Result;
 
-    /// Runs it.
+    /// Runs a program.
     fn run<P: Program>(self, program: &P) -> Result<Self::Result, BenchError>;
 }
 
-/// On the simulated machine.
+/// Runner on the simulated machine.
 struct SimulatedRun<'a> {
     model: &'a Model,
     plan: &'a SimPlan,

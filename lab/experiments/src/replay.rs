@@ -51,43 +51,43 @@ use engine::Engine;
 use feed::ReadAhead;
 use route::Router;
 
-/// I/Os in flight at most unless told otherwise, as fast as possible.
+/// Default limit of I/Os in flight for a replay as fast as possible.
 pub const IODEPTH_AFAP: u32 = 32;
-/// I/Os in flight at most unless told otherwise, at their times.
+/// Default limit of I/Os in flight for a replay at the trace's times.
 pub const IODEPTH_TIMED: u32 = 4_096;
 
-/// How a trace is replayed.
+/// Settings of a replay.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The trace's times are divided by this, above 0; none for as fast as possible.
+    /// Divisor of the trace's times, above 0; `None` replays as fast as possible.
     pub speed: Option<f64>,
-    /// I/Os in flight at most, 1 to 65,536.
+    /// Largest number of I/Os in flight, 1 to 65,536.
     pub iodepth: u32,
-    /// Ends the replay after this time.
+    /// Time after which the replay ends.
     pub runtime: Option<Duration>,
-    /// Ends the replay after so many I/Os of the trace.
+    /// Number of I/Os of the trace after which the replay ends.
     pub limit: Option<u64>,
-    /// Of the data that are written, and of a simulation.
+    /// Seed of the written data, and of a simulation.
     pub seed: u64,
-    /// Ends the replay early.
+    /// Flag by which the caller ends the replay early.
     pub interrupt: Interrupt,
 }
 
-/// How far a replay is.
+/// Progress of a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplayProgress {
-    /// I/Os that ended.
+    /// Number of I/Os that ended.
     pub ios: u64,
-    /// Time since the begin.
+    /// Time since the replay began, in nanoseconds.
     pub elapsed_ns: u64,
-    /// Arrival in the trace of the last I/O that was taken from it.
+    /// Arrival time in the trace of the last I/O that was taken from the trace, in nanoseconds.
     pub trace_ns: u64,
 }
 
-/// Told now and then how far a replay is.
+/// Callback that is told from time to time how far a replay is.
 pub type Progress<'a> = &'a mut dyn FnMut(&ReplayProgress);
 
-/// What the lanes of a replay are.
+/// Targets of a replay, one for each lane.
 pub enum Destination<'a> {
     /// Volumes of this process.
     Volumes(&'a [ReplayVolume]),
@@ -113,8 +113,8 @@ where
     S: TraceSource + Send + 'static,
 {
     let (iodepth, seed) = (settings.iodepth, settings.seed);
-    // The kernel may wake a thread 50 us late, to wake it together with others. Where it does not
-    // let this thread ask for less, I/Os are as much later, and that is counted.
+    // The kernel may wake a thread 50 us late, to wake it together with others. If the kernel does
+    // not let this thread ask for less, I/Os are that much later, and count as late.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     let rest = (source, routes, addresses, settings, progress);
     match destination {

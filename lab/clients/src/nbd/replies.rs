@@ -19,13 +19,13 @@ use super::{Pending, invalid};
 #[derive(Debug, Clone, Copy)]
 struct Payload {
     index: u32,
-    /// Where in the request's buffer the next byte goes.
+    /// Offset in the request's buffer of the next byte.
     at: usize,
     left: usize,
     last: bool,
 }
 
-/// What was received and not used.
+/// Receive buffer: bytes of replies that were received and not yet parsed.
 #[derive(Debug)]
 pub(crate) struct Replies {
     buffer: Box<[u8]>,
@@ -35,14 +35,15 @@ pub(crate) struct Replies {
 }
 
 impl Replies {
-    /// A buffer of `bytes` that begins with what the negotiation left over.
+    /// Creates a buffer of `bytes` bytes that begins with the bytes left over from the negotiation.
     pub(crate) fn new(bytes: usize, rest: &[u8]) -> Replies {
         let mut buffer = vec![0; bytes].into_boxed_slice();
         buffer[..rest.len()].copy_from_slice(rest);
         Replies { buffer, start: 0, end: rest.len(), payload: None }
     }
 
-    /// Receives once and completes what is complete. Returns the bytes received, 0 if none wait.
+    /// Receives once and completes requests. Returns the number of bytes received, 0 if there are
+    /// none.
     pub(crate) fn receive(
         &mut self,
         socket: &Socket,
@@ -73,7 +74,7 @@ impl Replies {
         Ok(received)
     }
 
-    /// One piece of payload or one header; false when more bytes are needed.
+    /// Parses one piece of payload or one header; returns false when more bytes are needed.
     fn step(
         &mut self,
         style: ReplyStyle,
@@ -110,8 +111,7 @@ impl Replies {
         Ok(true)
     }
 
-    /// Takes one reply, with the bytes behind its header; `None` if what belongs to it is not all
-    /// there.
+    /// Parses one reply with the bytes behind its header; returns `None` if these are incomplete.
     fn reply(
         behind: &[u8],
         reply: ServerReply<'_>,
@@ -170,21 +170,21 @@ impl Replies {
     }
 }
 
-/// What belongs to a reply behind its header.
+/// Part of a reply that follows its header.
 struct ReplyBody {
-    /// Bytes of a list of extents, which is used up.
+    /// Number of bytes of an extent list that the reply has used up.
     list_bytes: usize,
-    /// Payload that is to be received.
+    /// Payload that remains to be received.
     payload: Option<Payload>,
 }
 
-/// The request that a cookie names.
+/// Returns the request that a cookie names.
 fn lookup(pending: &mut [Option<Pending>], cookie: u64) -> io::Result<(u32, &mut Pending)> {
     let index = u32::try_from(cookie).map_err(invalid)?;
     Ok((index, in_flight(pending, index)?))
 }
 
-/// Where in a read's buffer a chunk goes.
+/// Returns the range of a read's buffer that a chunk goes to.
 fn place(request: &mut Pending, offset: u64, length: u64) -> io::Result<(usize, usize)> {
     let wrong = || invalid(format!("a chunk of {length} bytes at {offset}, which is not in range"));
     let at = offset.checked_sub(request.offset).ok_or_else(wrong)?;
@@ -196,13 +196,13 @@ fn place(request: &mut Pending, offset: u64, length: u64) -> io::Result<(usize, 
     Ok((at as usize, length as usize))
 }
 
-/// The request with this index.
+/// Returns the request with this index.
 fn in_flight(pending: &mut [Option<Pending>], index: u32) -> io::Result<&mut Pending> {
     let slot = pending.get_mut(index as usize).and_then(Option::as_mut);
     slot.ok_or_else(|| invalid(format!("a reply to request {index}, which is not in flight")))
 }
 
-/// A request's reply has ended.
+/// Completes a request whose reply has ended.
 fn finish(
     pending: &mut [Option<Pending>],
     index: u32,

@@ -11,32 +11,32 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-/// What to wait for.
+/// Socket events that a wait ends at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ready {
-    /// Something to receive.
+    /// The socket has bytes to receive.
     ToReceive,
-    /// Something to receive, or room to send.
+    /// The socket has bytes to receive, or room to send.
     Either,
 }
 
-/// A connected stream socket.
+/// Connected stream socket.
 #[derive(Debug)]
 pub(crate) struct Socket(OwnedFd);
 
 impl Socket {
-    /// A socket out of a connected stream, TCP or Unix.
+    /// Creates a socket from a connected stream, TCP or Unix.
     pub(crate) fn new(stream: impl Into<OwnedFd>) -> Socket {
         Socket(stream.into())
     }
 
-    /// Sends what fits now; `None` if nothing does.
+    /// Sends the bytes that fit now and returns their number; `None` if none fit.
     pub(crate) fn send(&self, bytes: &[u8]) -> io::Result<Option<usize>> {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         at_once(retry_on_intr(|| send(&self.0, bytes, flags)))
     }
 
-    /// Sends everything, and waits for that.
+    /// Sends all bytes, waiting for room where needed.
     pub(crate) fn send_all(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             match self.send(bytes)? {
@@ -49,10 +49,10 @@ impl Socket {
         Ok(())
     }
 
-    /// Receives what is there into `room`; `None` if nothing is.
+    /// Receives available bytes into `room` and returns their number; `None` if there are none.
     ///
     /// # Errors
-    /// `UnexpectedEof` at the end.
+    /// `UnexpectedEof` at the end of the connection.
     pub(crate) fn receive(&self, room: &mut [u8]) -> io::Result<Option<usize>> {
         let receive = || recv(&self.0, &mut *room, RecvFlags::DONTWAIT).map(|(bytes, _)| bytes);
         match at_once(retry_on_intr(receive))? {
@@ -61,7 +61,7 @@ impl Socket {
         }
     }
 
-    /// Waits for bytes and appends them.
+    /// Waits for bytes and appends them to `input`.
     pub(crate) fn receive_some(&self, input: &mut Vec<u8>) -> io::Result<()> {
         let mut room = [0; 4096];
         loop {
@@ -73,7 +73,7 @@ impl Socket {
         }
     }
 
-    /// Waits; true if there is something to receive (the end of the connection too).
+    /// Waits; returns true if there are bytes to receive, or the connection has ended.
     pub(crate) fn wait(&self, ready: Ready) -> io::Result<bool> {
         let events = match ready {
             Ready::ToReceive => PollFlags::IN,
@@ -84,7 +84,7 @@ impl Socket {
         Ok(!(fds[0].revents() - PollFlags::OUT).is_empty())
     }
 
-    /// Waits until one of several has something to receive, for so long at most.
+    /// Waits until one of several sockets has bytes to receive, for `most` at most.
     pub(crate) fn wait_any(sockets: &[&Socket], most: Duration) -> io::Result<()> {
         let mut fds: Vec<_> =
             sockets.iter().map(|socket| PollFd::new(&socket.0, PollFlags::IN)).collect();
@@ -93,14 +93,14 @@ impl Socket {
             tv_nsec: most.subsec_nanos().into(),
         };
         match poll(&mut fds, Some(&most)) {
-            // Whatever the signal was for, the caller looks again.
+            // After a signal the caller looks at the sockets again.
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 }
 
-/// What a call did; `None` when it would have to wait.
+/// Converts the outcome of a nonblocking call: `None` if the call would have blocked.
 fn at_once(outcome: rustix::io::Result<usize>) -> io::Result<Option<usize>> {
     match outcome {
         Ok(bytes) => Ok(Some(bytes)),

@@ -5,7 +5,7 @@
 
 use millrace_exports::virtio::{config, feature};
 
-/// What the client takes of what a server offers.
+/// Features that the client accepts if a server offers them.
 pub(crate) const WANTED: u64 = feature::SIZE_MAX
     | feature::SEG_MAX
     | feature::RO
@@ -19,29 +19,30 @@ pub(crate) const WANTED: u64 = feature::SIZE_MAX
     | feature::PROTOCOL_FEATURES
     | feature::VERSION_1;
 
-/// What the server says of its disk.
+/// Configuration of a disk, as its server reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DiskConfig {
     /// Size in sectors of 512 bytes.
     pub capacity_sectors: u64,
-    /// Bytes of a logical block.
+    /// Size of a logical block in bytes.
     pub block_bytes: u32,
-    /// Bytes of a segment at most.
+    /// Largest size of a segment in bytes.
     pub segment_bytes_max: u32,
-    /// Segments of a request at most.
+    /// Largest number of segments of a request.
     pub segments_max: u32,
-    /// Queues that it has.
+    /// Number of queues of the server.
     pub queues: u16,
-    /// Sectors of a discard at most; 0 if it takes none.
+    /// Largest number of sectors of a discard; 0 if the disk accepts none.
     pub discard_sectors_max: u32,
-    /// Sectors of a write of zeroes at most; 0 if it takes none.
+    /// Largest number of sectors of a write of zeroes; 0 if the disk accepts none.
     pub write_zeroes_sectors_max: u32,
-    /// What both sides agreed on, as virtio's bits.
+    /// Negotiated features, as virtio feature bits.
     pub features: u64,
 }
 
 impl DiskConfig {
-    /// Reads the space; fields without their feature have what the specification says.
+    /// Parses the configuration space; a field without its feature gets the specification's
+    /// default.
     pub(crate) fn parse(bytes: &[u8; config::BYTES], features: u64) -> DiskConfig {
         let has = |feature| features & feature != 0;
         let word32 = |at: usize| {
@@ -52,7 +53,7 @@ impl DiskConfig {
         let capacity_sectors =
             u64::from(word32(config::CAPACITY)) | u64::from(word32(config::CAPACITY + 4)) << 32;
         let field = |feature, at, otherwise| if has(feature) { word32(at) } else { otherwise };
-        // qemu-storage-daemon offers the feature and says 0.
+        // qemu-storage-daemon offers the feature and reports a maximum of 0.
         let segment_bytes_max = match field(feature::SIZE_MAX, config::SIZE_MAX, 0) {
             0 => u32::MAX,
             most => most,
@@ -74,19 +75,19 @@ impl DiskConfig {
         }
     }
 
-    /// Whether nothing may be written.
+    /// Returns true if the disk refuses writes.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.features & feature::RO != 0
     }
 
-    /// Whether it takes flushes.
+    /// Returns true if the disk accepts flushes.
     #[must_use]
     pub fn has_flush(&self) -> bool {
         self.features & feature::FLUSH != 0
     }
 
-    /// Size in bytes.
+    /// Returns the size of the disk in bytes.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
         self.capacity_sectors.saturating_mul(512)

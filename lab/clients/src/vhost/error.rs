@@ -1,4 +1,4 @@
-//! Why a vhost-user server is of no use to the client: what, where, and what to do.
+//! Errors of the vhost-user client: the operation that failed, the server's path and a remedy.
 //!
 //! Matchable kinds with their context. Made by the client and its queues; printed by programs.
 
@@ -10,86 +10,86 @@ use thiserror::Error;
 use super::layout::LayoutError;
 use super::ring::RingError;
 
-/// What went wrong between the client and a server.
+/// Error between the vhost-user client and a server.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// Nothing listens there.
+    /// No server listens on the socket.
     #[error(
         "no vhost-user server at {}: {source}; start one with this socket, or correct the path",
         path.display()
     )]
     Connect {
-        /// The socket.
+        /// Path of the server's socket.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// Something took the connection and says nothing, or not what it should.
+    /// A server accepted the connection and does not answer, or answers something else.
     #[error(
         "{}: no answer to the first vhost-user message ({source}); is it a vhost-user server, \
          and free? Most serve one client at a time",
         path.display()
     )]
     Silent {
-        /// The socket.
+        /// Path of the server's socket.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the system call.
         source: io::Error,
     },
     /// A message of the set-up failed.
     #[error("{}: the vhost-user server failed at {step}: {source}; see its log", path.display())]
     Protocol {
-        /// The socket.
+        /// Path of the server's socket.
         path: PathBuf,
-        /// The message.
+        /// Name of the message that failed.
         step: &'static str,
-        /// What the protocol's crate says.
+        /// Error of the `vhost` crate.
         source: vhost::Error,
     },
     /// The server lacks what the client needs.
     #[error("{}: the vhost-user server does not offer {feature}; {remedy}", path.display())]
     Feature {
-        /// The socket.
+        /// Path of the server's socket.
         path: PathBuf,
-        /// What is missing.
+        /// Name of the missing feature.
         feature: &'static str,
-        /// What to do about it.
+        /// Advice to the user: a way to get the feature, or to do without.
         remedy: &'static str,
     },
-    /// Fewer queues than asked for.
+    /// The server has fewer queues than the client asked for.
     #[error(
         "{}: {asked} queues asked for, the vhost-user server has {offered}; use {offered} jobs \
          at most, or give the server more queues",
         path.display()
     )]
     Queues {
-        /// The socket.
+        /// Path of the server's socket.
         path: PathBuf,
-        /// What was asked for.
+        /// Number of queues that the client asked for.
         asked: u16,
-        /// What there is.
+        /// Number of queues that the server has.
         offered: u64,
     },
-    /// The rings asked for contradict themselves.
+    /// The ring options contradict each other.
     #[error("{0}")]
     Layout(#[from] LayoutError),
-    /// Memory, eventfds or the like could not be had.
+    /// The system refused memory, eventfds or another resource.
     #[error("{what} for the queues: {source}")]
     System {
-        /// What was wanted.
+        /// Name of the resource or operation that failed.
         what: &'static str,
-        /// What the system says.
+        /// Error of the system call.
         source: io::Error,
     },
     /// The device broke the rules of the ring.
     #[error("{}, queue {queue}: {source}; this is a bug of the server", path.display())]
     Ring {
-        /// The socket.
+        /// Path of the server's socket.
         path: PathBuf,
         /// Number of the queue.
         queue: u16,
-        /// How.
+        /// Violation of the ring's rules.
         source: RingError,
     },
     /// The server closed the connection with requests in flight.
@@ -98,27 +98,27 @@ pub enum ClientError {
         path.display()
     )]
     Gone {
-        /// The socket.
+        /// Path of the server's socket.
         path: PathBuf,
         /// Number of the queue.
         queue: u16,
-        /// Requests that were not answered.
+        /// Number of requests that were not answered.
         in_flight: u16,
     },
-    /// Nothing came back for long.
+    /// No request completed for a long time.
     #[error(
         "{}, queue {queue}: none of {in_flight} requests in flight completed within {seconds} s; \
          the server hangs, or lost a kick or an interrupt",
         path.display()
     )]
     Stuck {
-        /// The socket.
+        /// Path of the server's socket.
         path: PathBuf,
         /// Number of the queue.
         queue: u16,
-        /// Requests that were not answered.
+        /// Number of requests that were not answered.
         in_flight: u16,
-        /// For how long.
+        /// Time without a completion, in seconds.
         seconds: u64,
     },
 }

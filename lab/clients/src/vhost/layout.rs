@@ -1,4 +1,4 @@
-//! Where the parts of one virtqueue and its buffers lie in shared memory.
+//! Offsets of the parts of one virtqueue and of its buffers in shared memory.
 //!
 //! Pure arithmetic: checked options to offsets. Called by the ring and by whoever gives it memory.
 //! What both sides only read once it is set up (descriptors) shares no cache line with what changes
@@ -8,102 +8,102 @@
 use millrace_exports::virtio::{HEADER_BYTES, area_bytes};
 use thiserror::Error;
 
-/// Entries of a ring at most: more than any server takes.
+/// Largest number of entries of a ring: more than any server accepts.
 pub const RING_SIZE_MAX: u16 = 1024;
-/// An indirect table: three descriptors in a cache line.
+/// Size in bytes of an indirect table: three descriptors, in one cache line.
 pub(crate) const TABLE_BYTES: usize = 64;
-/// Alignment of the whole and of the data.
+/// Alignment of the ring and of its data, in bytes.
 pub const PAGE_BYTES: usize = 4096;
 const LINE_BYTES: usize = 64;
 
-/// How a request's descriptors are found.
+/// Placement of a request's descriptors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Descriptors {
-    /// Three of the ring's own, chained: a third of the ring's size in flight.
+    /// Each request chains three of the ring's descriptors: a third of the ring's size in flight.
     Chained,
-    /// A table of its own, and one of the ring's: as many in flight as the ring has entries.
+    /// Each request has an indirect table and one descriptor: as many in flight as the ring has
+    /// entries.
     Indirect,
 }
 
-/// How the driver learns of completions.
+/// Way in which the driver learns of completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
-    /// The driver looks, again and again, and asks for no interrupts; now and then it offers its
-    /// CPU to others.
+    /// The driver polls and asks for no interrupts; from time to time it yields its CPU.
     Poll,
-    /// The driver polls and never gives its CPU away: so do clients that have one for themselves.
+    /// The driver polls and never yields its CPU, as clients with a CPU of their own do.
     Spin,
     /// The driver asks for an interrupt before it sleeps.
     Events,
 }
 
-/// What a ring is like.
+/// Size, depth and negotiated options of a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RingOptions {
-    /// Entries: a power of two up to 1024.
+    /// Number of entries: a power of two up to 1024.
     pub size: u16,
-    /// Requests in flight at most, each with a slot; 1 or more.
+    /// Largest number of requests in flight, each with a slot; 1 or more.
     pub depth: u16,
-    /// Bytes of each slot's buffer.
+    /// Size of each slot's buffer in bytes.
     pub data_bytes: u32,
-    /// How descriptors are found.
+    /// Placement of the requests' descriptors.
     pub descriptors: Descriptors,
-    /// Whether `VIRTIO_F_EVENT_IDX` was negotiated.
+    /// `VIRTIO_F_EVENT_IDX` was negotiated.
     pub event_idx: bool,
-    /// How completions are waited for.
+    /// Way to wait for completions.
     pub wait: Wait,
 }
 
-/// Why a ring cannot be laid out.
+/// Reason why a ring cannot be laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum LayoutError {
-    /// Not a power of two, or too large.
+    /// The ring size is not a power of two, or too large.
     #[error("a ring of {size} entries: it must be a power of two up to {RING_SIZE_MAX}")]
     Size {
-        /// What was asked for.
+        /// Ring size that the caller asked for.
         size: u16,
     },
-    /// More slots than the ring has room for, or none.
+    /// The ring has no room for so many slots, or no slots were asked for.
     #[error(
         "{depth} requests in flight in a ring of {size} entries: 1 to {most} fit; \
          take a larger ring or indirect descriptors"
     )]
     Depth {
-        /// What was asked for.
+        /// Depth that the caller asked for.
         depth: u16,
-        /// Entries of the ring.
+        /// Number of entries of the ring.
         size: u16,
-        /// What fits.
+        /// Largest depth that fits.
         most: u16,
     },
 }
 
-/// Offsets from the ring's start, all in bytes.
+/// Offsets of the ring's parts from its start, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RingLayout {
-    /// The descriptor table.
+    /// Offset of the descriptor table.
     pub descriptors: usize,
-    /// The available ring: flags, index, entries, used event.
+    /// Offset of the available ring: flags, index, entries, used event.
     pub available: usize,
-    /// The used ring: flags, index, entries, available event.
+    /// Offset of the used ring: flags, index, entries, available event.
     pub used: usize,
-    /// Indirect tables, one a slot; of no use with chained descriptors.
+    /// Offset of the indirect tables, one for each slot; unused with chained descriptors.
     pub(crate) tables: usize,
-    /// Headers, one a slot.
+    /// Offset of the request headers, one for each slot.
     pub(crate) headers: usize,
-    /// Status bytes, one a slot.
+    /// Offset of the status bytes, one for each slot.
     pub(crate) statuses: usize,
-    /// Buffers, one a slot.
+    /// Offset of the buffers, one for each slot.
     pub(crate) data: usize,
-    /// From one buffer to the next.
+    /// Distance from one buffer to the next, in bytes.
     pub(crate) data_stride: usize,
-    /// Where the ring ends: a multiple of a page.
+    /// Offset of the ring's end: a multiple of a page.
     pub end: usize,
 }
 
 impl RingLayout {
-    /// Lays a ring out.
+    /// Computes the layout of a ring.
     ///
     /// # Errors
     /// If the options contradict each other.
@@ -154,7 +154,7 @@ impl RingLayout {
     }
 }
 
-/// How many requests fit a ring.
+/// Returns the number of requests that fit a ring of `size` descriptors.
 #[must_use]
 pub const fn slots_max(size: u16, descriptors: Descriptors) -> u16 {
     match descriptors {

@@ -16,18 +16,18 @@ use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 const CALL: u64 = 0;
 const CONNECTION: u64 = 1;
 
-/// What ended a wait.
+/// Reason why a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WakeReason {
     /// The server wrote to the call eventfd.
     Interrupted,
     /// The server closed the connection.
     Ended,
-    /// Nothing happened in time.
+    /// The time was over.
     Late,
 }
 
-/// How a queue and its server wake each other.
+/// File descriptors by which a queue and its server wake each other.
 #[derive(Debug)]
 pub(super) struct Notify {
     pub(super) kick: EventFd,
@@ -36,7 +36,7 @@ pub(super) struct Notify {
 }
 
 impl Notify {
-    /// Makes the eventfds; `stream` is the connection.
+    /// Creates the eventfds and the epoll; `stream` is the connection.
     pub(super) fn new(stream: &UnixStream) -> io::Result<Notify> {
         let (kick, call) = (EventFd::new(EVENTFD_FLAGS)?, EventFd::new(EVENTFD_FLAGS)?);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -51,11 +51,11 @@ impl Notify {
 
     /// Wakes the server.
     pub(super) fn kick(&self) {
-        // It fails only if the counter is full, and then there is a kick to be read.
+        // The write fails only if the counter is full, and a full counter is a kick to be read.
         let _ = self.kick.write(1);
     }
 
-    /// Waits until a `wait` of one of several would not have to, for so long at most.
+    /// Waits until a `wait` of one of several queues would return at once, for `most` at most.
     pub(super) fn wait_any(notifies: &[&Notify], most: Duration) -> io::Result<()> {
         let epolls = notifies.iter().map(|notify| PollFd::new(&notify.epoll, PollFlags::IN));
         match poll(&mut epolls.collect::<Vec<_>>(), Some(&timespec(most))) {
@@ -64,7 +64,7 @@ impl Notify {
         }
     }
 
-    /// Waits for an interrupt, or the end.
+    /// Waits for an interrupt or the connection's end, for `most` at most.
     pub(super) fn wait(&self, most: Duration) -> io::Result<WakeReason> {
         let most = timespec(most);
         let empty = epoll::Event {
@@ -73,7 +73,7 @@ impl Notify {
         };
         let mut events = [empty; 2];
         let found = match epoll::wait(&self.epoll, &mut events, Some(&most)) {
-            // A signal is as good a reason to look at the ring as an interrupt.
+            // After a signal the caller looks at the ring, as after an interrupt.
             Err(rustix::io::Errno::INTR) => return Ok(WakeReason::Interrupted),
             other => other?,
         };
@@ -95,5 +95,5 @@ fn timespec(time: Duration) -> Timespec {
     }
 }
 
-/// Non-blocking, as a server that reads without waiting expects.
+/// The eventfds are nonblocking, as a server that reads without waiting expects.
 const EVENTFD_FLAGS: i32 = EFD_CLOEXEC | EFD_NONBLOCK;

@@ -19,47 +19,47 @@ use super::notify::{Notify, WakeReason};
 use super::request::{Kind, Request, Status, range};
 use super::ring::{DriverRing, RingError};
 
-/// Looks at the ring in one `wait` before it gives the caller a chance to do something else.
+/// Number of polls of the ring in one `wait`, before the caller may do something else.
 const LOOKS: u32 = 128;
-/// Waits in vain after which the CPU is offered to others; the server may need it.
+/// Number of waits in vain after which the CPU is yielded; the server may need it.
 const WAITS_PER_YIELD: u32 = 32;
-/// Waits in vain after which the connection is looked at: some milliseconds.
+/// Number of waits in vain after which the connection is checked: some milliseconds.
 const WAITS_PER_CHECK: u32 = 2048;
-/// How long a server may take for one completion.
+/// Longest wait for one completion of a server.
 const COMPLETION_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What several queues share, and what must live as long as one of them.
+/// Connection and memory that several queues share, and that must outlive each of them.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) path: PathBuf,
-    /// The memory that the rings point into.
+    /// Memory that the rings point into.
     pub(super) _memory: MmapRegion,
-    /// Closed with the last queue, which ends the server's session.
+    /// Connection, which closes with the last queue and so ends the server's session.
     pub(super) _stream: UnixStream,
 }
 
-/// What a queue cost in notifications.
+/// Notifications that a queue sent and received, and the system calls for them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Kicks written.
+    /// Number of kicks written.
     pub kicks: u64,
-    /// Sleeps that an interrupt ended.
+    /// Number of sleeps that an interrupt ended.
     pub interrupts: u64,
-    /// System calls for either, and for yields.
+    /// Number of system calls for kicks, sleeps and yields.
     pub system_calls: u64,
 }
 
-/// One queue, for one thread.
+/// Queue of a client, for one thread.
 #[derive(Debug)]
 pub struct Queue {
     ring: DriverRing,
     notify: Notify,
     number: u16,
     counters: Counters,
-    /// Completions so far, and how many there were when the connection was last looked at.
+    /// Number of completions so far, and at the last check of the connection.
     completed: u64,
     checked: (u64, Option<Instant>),
-    /// Waits that nothing came of.
+    /// Number of waits without a completion.
     vain: u32,
     shared: Arc<Shared>,
 }
@@ -83,13 +83,13 @@ impl Queue {
         }
     }
 
-    /// Requests submitted whose completions were not handed out.
+    /// Returns the number of requests whose completions were not handed out.
     #[must_use]
     pub fn in_flight(&self) -> u16 {
         self.ring.in_flight()
     }
 
-    /// Kicks, interrupts and system calls so far.
+    /// Returns the number of kicks, interrupts and system calls so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
@@ -104,7 +104,7 @@ impl Queue {
         self.ring.submit(slot, request);
     }
 
-    /// Shows the server all that was submitted, and kicks it if it wants that.
+    /// Shows the server all submitted requests, and kicks the server if it wants a kick.
     #[inline(always)]
     pub fn kick(&mut self) {
         if self.ring.publish() {
@@ -112,7 +112,7 @@ impl Queue {
         }
     }
 
-    /// Hands out what is done: slots and how it went. Returns how many.
+    /// Hands out completions: slots and their statuses. Returns their number.
     ///
     /// # Errors
     /// If the server broke the rules of the ring.
@@ -127,8 +127,8 @@ impl Queue {
         }
     }
 
-    /// Waits until something may be done: for a moment where completions are polled for, else until
-    /// the server's interrupt. To be called in a loop with `reap`, after [`Queue::kick`].
+    /// Waits until a request may be done: for a moment if the queue polls, else until the server's
+    /// interrupt. Call it in a loop with `reap`, after [`Queue::kick`].
     ///
     /// # Errors
     /// If the server went away or answers nothing for 30 s.
@@ -148,9 +148,8 @@ impl Queue {
         }
     }
 
-    /// Sleeps until one of several queues may have something done, for so long at most. To be
-    /// called after [`Queue::kick`] and [`Queue::reap`] of each, for queues that wait for
-    /// interrupts.
+    /// Sleeps until one of several queues may have completions, for `most` at most. For queues that
+    /// wait for interrupts, after [`Queue::kick`] and [`Queue::reap`] of each.
     ///
     /// # Errors
     /// If a server went away.
@@ -175,13 +174,13 @@ impl Queue {
         Ok(())
     }
 
-    /// Submits one request with the first slot and waits for it; nothing else may be in flight.
+    /// Submits one request with the first slot and waits for it; no other may be in flight.
     ///
     /// # Errors
     /// As [`Queue::wait`] and [`Queue::reap`].
     ///
     /// # Panics
-    /// If something is in flight.
+    /// If a request is in flight.
     pub fn call(&mut self, request: Request) -> Result<Status, ClientError> {
         assert_eq!(self.in_flight(), 0, "one request alone");
         self.submit(0, request);
@@ -193,7 +192,7 @@ impl Queue {
         Ok(outcome)
     }
 
-    /// Asks for the disk's identity, without what pads it.
+    /// Returns the disk's identity, without its padding.
     ///
     /// # Errors
     /// As [`Queue::call`].
@@ -212,7 +211,7 @@ impl Queue {
         self.call_range(Kind::Discard, &range(sector, sectors, 0))
     }
 
-    /// Writes zeroes, by unmapping if the server likes.
+    /// Writes zeroes; the server may unmap the sectors.
     ///
     /// # Errors
     /// As [`Queue::call`].
@@ -248,7 +247,7 @@ impl Queue {
         self.notify.kick();
     }
 
-    /// Nothing came of looking: lets others run now and then, and looks whether the server lives.
+    /// Yields the CPU and checks the connection from time to time, after polls in vain.
     #[cold]
     fn pause(&mut self) -> Result<(), ClientError> {
         if self.ring.recheck_kick() {
@@ -278,7 +277,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Sleeps until the server's interrupt, unless something is done already.
+    /// Sleeps until the server's interrupt, unless a completion is there already.
     #[inline]
     fn sleep(&mut self) -> Result<(), ClientError> {
         if !self.ring.prepare_sleep() || self.in_flight() == 0 {

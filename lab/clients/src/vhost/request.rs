@@ -1,29 +1,29 @@
-//! What a virtio-blk request is, as the driver writes it and as the device answers.
+//! Virtio-blk requests, as the driver writes them, and the device's status of them.
 //!
 //! Plain values of the virtio specification (1.2, section 5.2.6). Made by whoever submits, read by
 //! the ring; a slot's descriptors are rewritten only when the [`Shape`] of its request changes.
 
 use millrace_exports::virtio::{RANGE_BYTES, kind, status};
 
-/// What a request asks for.
+/// Operation of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Data from the disk.
+    /// Reads data from the disk.
     Read,
-    /// Data to the disk.
+    /// Writes data to the disk.
     Write,
-    /// What was written is to be durable.
+    /// Makes completed writes durable.
     Flush,
-    /// The disk's identity, 20 bytes.
+    /// Returns the disk's identity, 20 bytes.
     GetId,
-    /// A range whose data are of no use any more; the data are a [`range`].
+    /// Discards a range; the request's data are a [`range`].
     Discard,
-    /// A range that is to read as zeroes; the data are a [`range`].
+    /// Makes a range read as zeroes; the request's data are a [`range`].
     WriteZeroes,
 }
 
 impl Kind {
-    /// The number of the type on the ring.
+    /// Returns the number of the request type on the ring.
     pub(crate) const fn number(self) -> u32 {
         match self {
             Kind::Read => kind::IN,
@@ -36,37 +36,37 @@ impl Kind {
     }
 }
 
-/// A request for the disk; its data are those of its slot.
+/// Request for the disk; its data are in its slot's buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
-    /// What to do.
+    /// Operation to do.
     pub kind: Kind,
-    /// Where, in sectors of 512 bytes; 0 if the kind has no place.
+    /// First sector, in units of 512 bytes; 0 if the kind has no range.
     pub sector: u64,
-    /// Bytes of data, in either direction.
+    /// Number of bytes of data, in either direction.
     pub bytes: u32,
 }
 
 impl Request {
-    /// A read into the slot's buffer.
+    /// Returns a read into the slot's buffer.
     #[must_use]
     pub const fn read(sector: u64, bytes: u32) -> Request {
         Request { kind: Kind::Read, sector, bytes }
     }
 
-    /// A write of the slot's buffer.
+    /// Returns a write of the slot's buffer.
     #[must_use]
     pub const fn write(sector: u64, bytes: u32) -> Request {
         Request { kind: Kind::Write, sector, bytes }
     }
 
-    /// A flush.
+    /// Returns a flush.
     #[must_use]
     pub const fn flush() -> Request {
         Request { kind: Kind::Flush, sector: 0, bytes: 0 }
     }
 
-    /// What its descriptors look like.
+    /// Returns the shape of the request's descriptors.
     pub(crate) const fn shape(self) -> Shape {
         let direction = match self.kind {
             _ if self.bytes == 0 => Shape::NO_DATA,
@@ -82,34 +82,34 @@ impl Request {
 pub(crate) struct Shape(u64);
 
 impl Shape {
-    /// The shape of a slot that has had no request.
+    /// Shape of a slot that has had no request.
     pub(crate) const NONE: Shape = Shape(u64::MAX);
     const NO_DATA: u64 = 0;
     const TO_DRIVER: u64 = 1;
     const TO_DEVICE: u64 = 2;
 
-    /// Bytes of data; 0 if there is no descriptor for data.
+    /// Returns the number of bytes of data; 0 if there is no descriptor for data.
     pub(crate) const fn bytes(self) -> u32 {
         (self.0 >> 2) as u32
     }
 
-    /// Whether the device writes the data.
+    /// Returns true if the device writes the data buffer, as for a read.
     pub(crate) const fn to_driver(self) -> bool {
         self.0 & 3 == Shape::TO_DRIVER
     }
 }
 
-/// How a request ended, as the device says it.
+/// Status byte that a device wrote for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status(pub u8);
 
 impl Status {
-    /// Done.
+    /// The request succeeded.
     pub const OK: Status = Status(status::OK);
-    /// The device failed.
+    /// The device failed the request.
     pub const IO_ERROR: Status = Status(status::IOERR);
 
-    /// Whether it is done.
+    /// Returns true if the request succeeded.
     #[inline]
     #[must_use]
     pub const fn is_ok(self) -> bool {
@@ -128,7 +128,7 @@ impl std::fmt::Display for Status {
     }
 }
 
-/// The data of a discard or a write of zeroes: one range; `flags` 1 allows to unmap it.
+/// Returns the data of a discard or a write of zeroes: one range. `flags` 1 allows unmapping.
 #[must_use]
 pub fn range(sector: u64, sectors: u32, flags: u32) -> [u8; RANGE_BYTES] {
     let mut bytes = [0; RANGE_BYTES];

@@ -28,57 +28,57 @@ use thiserror::Error;
 use super::layout::{Descriptors, LayoutError, RingLayout, RingOptions, TABLE_BYTES, Wait};
 use super::request::{Request, Shape, Status};
 
-/// After so many completions the used event is moved along, long before the index comes round.
+/// Number of completions after which the used event is advanced, long before its index wraps.
 const QUIET_LAPSE: u16 = 1 << 14;
 
-/// How a device broke the rules of the ring.
+/// Violation of the ring's rules by a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RingError {
-    /// More completions than requests in flight.
+    /// The used index shows more completions than requests in flight.
     #[error("the device's used index went from {from} to {to} with {in_flight} requests in flight")]
     UsedIndex {
-        /// What was seen before.
+        /// Used index that the driver saw last.
         from: u16,
-        /// What is there now.
+        /// Used index that the device shows now.
         to: u16,
-        /// How many were in flight.
+        /// Number of requests in flight.
         in_flight: u16,
     },
-    /// The completion of what is not in flight.
+    /// The device completed a descriptor that is not in flight.
     #[error("the device completed descriptor {id}, which is not in flight")]
     UsedId {
-        /// The number that it gave.
+        /// Descriptor number that the device wrote.
         id: u32,
     },
 }
 
-/// What the driver remembers of a slot.
+/// State of a slot that the driver keeps for itself.
 #[derive(Debug, Clone, Copy)]
 struct Slot {
     shape: Shape,
     in_flight: bool,
 }
 
-/// The driver's side of one virtqueue.
+/// Driver's side of one virtqueue.
 #[derive(Debug)]
 pub struct DriverRing {
     memory: NonNull<u8>,
     layout: RingLayout,
     options: RingOptions,
-    /// What the device calls the address of `memory`.
+    /// Guest-physical address of `memory`, which the device uses.
     gpa_base: u64,
     slots: Box<[Slot]>,
-    /// Index of the next available entry, and the one that the device was shown.
+    /// Index of the next available entry, and the index that the device was shown.
     next_available: u16,
     published: u16,
     /// Index up to which a kick was certainly sent or not due.
     confirmed: u16,
     next_used: u16,
     in_flight: u16,
-    /// The used event as last written.
+    /// Value of the used event that was last written.
     used_event: u16,
-    /// An interrupt was asked for.
+    /// The driver has asked for an interrupt.
     armed: bool,
 }
 
@@ -125,7 +125,7 @@ impl DriverRing {
         Ok(ring)
     }
 
-    /// Where the ring's parts are.
+    /// Returns the offsets of the ring's parts.
     #[must_use]
     pub fn layout(&self) -> &RingLayout {
         &self.layout
@@ -137,7 +137,7 @@ impl DriverRing {
         &self.options
     }
 
-    /// Requests submitted whose completions were not handed out.
+    /// Returns the number of requests whose completions were not handed out.
     #[must_use]
     pub fn in_flight(&self) -> u16 {
         self.in_flight
@@ -146,7 +146,7 @@ impl DriverRing {
     /// Puts a request of a free slot into the ring; [`DriverRing::publish`] shows it.
     ///
     /// # Panics
-    /// If the slot is in flight or there is none of this number, or the data are larger than it.
+    /// If the slot is in flight or does not exist, or the data are larger than its buffer.
     #[inline(always)]
     pub fn submit(&mut self, slot: u16, request: Request) {
         let state = &mut self.slots[usize::from(slot)];
@@ -163,8 +163,8 @@ impl DriverRing {
         self.word64(header + 8).store(request.sector.to_le(), Relaxed);
         let index = usize::from(self.next_available & (self.options.size - 1));
         let entry = self.word16(self.layout.available + 4 + 2 * index);
-        // A line that is not written stays in both caches; with slots reused in the order in which
-        // they came back, an entry holds the same slot as a lap ago.
+        // A cache line that is not written stays in both caches. If slots are reused in the order
+        // of their completions, an entry holds the same slot as a lap ago.
         if entry.load(Relaxed) != slot.to_le() {
             entry.store(slot.to_le(), Relaxed);
         }
@@ -172,7 +172,7 @@ impl DriverRing {
         self.in_flight += 1;
     }
 
-    /// Shows the device all that was submitted; true if the caller is to kick it.
+    /// Shows the device all submitted requests; returns true if the caller must kick the device.
     #[inline(always)]
     #[must_use]
     pub fn publish(&mut self) -> bool {
@@ -185,7 +185,7 @@ impl DriverRing {
         // descriptors, headers and entries.
         self.word16(self.layout.available + 2).store(self.published.to_le(), Release);
         let batch = self.published.wrapping_sub(from);
-        // What is confirmed stays within a lap of the index: more than is in flight is not unseen.
+        // `confirmed` stays within a lap of the index: at most the requests in flight are unseen.
         self.confirmed = self.published.wrapping_sub(self.unconfirmed());
         if batch >= self.in_flight / 2 || self.options.wait == Wait::Events {
             // Pairs with the device's barrier between its event and its last look at the index.
@@ -197,28 +197,28 @@ impl DriverRing {
         self.is_kick_due(batch)
     }
 
-    /// Whether the device wants a kick for something that it was shown without a barrier; for a
-    /// caller that found nothing done for a while. True once for one kick, which the caller owes
-    /// it.
+    /// Returns true if the device wants a kick for an entry that was published without a barrier.
+    /// Called after a while without completions. Returns true once for one kick, which the caller
+    /// must then send.
     #[must_use]
     pub fn recheck_kick(&mut self) -> bool {
         let unconfirmed = self.unconfirmed();
         if unconfirmed == 0 {
             return false;
         }
-        // As in `publish`.
+        // The fence pairs as in `publish`.
         fence(SeqCst);
         self.confirmed = self.published;
         self.is_kick_due(unconfirmed)
     }
 
-    /// Entries that the device may not have seen, of those that were shown without a barrier.
+    /// Returns the number of entries published without a barrier that the device may not have seen.
     #[inline(always)]
     fn unconfirmed(&self) -> u16 {
         self.published.wrapping_sub(self.confirmed).min(self.in_flight)
     }
 
-    /// Whether the device asked for a kick at one of the last `count` entries.
+    /// Returns true if the device asked for a kick at one of the last `count` entries.
     #[inline(always)]
     fn is_kick_due(&mut self, count: u16) -> bool {
         // Relaxed: ordered by the barrier, where there is one.
@@ -234,7 +234,7 @@ impl DriverRing {
         due
     }
 
-    /// Whether something is done that was not handed out.
+    /// Returns true if a completion waits to be reaped.
     #[inline(always)]
     #[must_use]
     pub fn has_done(&self) -> bool {
@@ -242,11 +242,11 @@ impl DriverRing {
         u16::from_le(self.used_index_word().load(Relaxed)) != self.next_used
     }
 
-    /// Hands out what is done, in the device's order: slots, which are free then, and how it went.
-    /// Returns how many.
+    /// Hands out completions in the device's order: slots, which are free then, and their statuses.
+    /// Returns their number.
     ///
     /// # Errors
-    /// If the device completed what it was not asked for: the ring is of no use any more.
+    /// If the device completed a request that is not in flight; the ring cannot be used any more.
     #[inline(always)]
     pub fn reap(&mut self, mut done: impl FnMut(u16, Status)) -> Result<u16, RingError> {
         // Acquire: pairs with the device's release of the index: entries, statuses and data.
@@ -277,11 +277,11 @@ impl DriverRing {
         Ok(count)
     }
 
-    /// Asks for an interrupt at the next completion; true if nothing is done, so that the caller
-    /// may sleep.
+    /// Asks for an interrupt at the next completion; returns true if none is there yet, so that the
+    /// caller may sleep.
     ///
     /// # Panics
-    /// If the ring is one that is polled.
+    /// If the ring polls.
     pub fn prepare_sleep(&mut self) -> bool {
         assert_eq!(self.options.wait, Wait::Events, "a ring with interrupts");
         self.armed = true;
@@ -322,7 +322,7 @@ impl DriverRing {
         unsafe { self.memory.add(offset) }
     }
 
-    /// Writes the descriptors of a slot anew.
+    /// Rewrites the descriptors of a slot.
     #[cold]
     fn write_chain(&mut self, slot: u16, shape: Shape) {
         assert!(shape.bytes() <= self.options.data_bytes, "more than a slot has");
@@ -369,7 +369,7 @@ impl DriverRing {
     }
 
     /// Asks for no interrupts until the next `prepare_sleep`: with event indices, by an event that
-    /// has just passed, which must not come round.
+    /// has just passed, which must not come round again.
     #[inline(always)]
     fn keep_quiet(&mut self) {
         if self.armed {

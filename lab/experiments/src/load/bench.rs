@@ -24,40 +24,40 @@ use crate::load::jobfile::Usage;
 use crate::load::row::{Cost, DriveStates, LatencyNs, Outcome, Row};
 use crate::load::workload::Workload;
 
-/// How a row is run.
+/// Settings of a row: workload, jobs, CPUs and length.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// What each job does.
+    /// Workload of each job.
     pub workload: Workload,
-    /// Submitting threads, 1 or more.
+    /// Number of submitting threads, 1 or more.
     pub jobs: u32,
     /// Job i runs on `cpus[i % len]`; anywhere if empty.
     pub cpus: Vec<u32>,
-    /// How long; ignored if `ios` is given.
+    /// Length of the row; ignored if `ios` is given.
     pub runtime: Duration,
-    /// I/Os of each job, instead of a time.
+    /// Number of I/Os of each job, which ends the row instead of a time.
     pub ios: Option<u64>,
-    /// When times are taken.
+    /// Moments at which times are taken: for each batch or for each I/O.
     pub stamp: Stamp,
-    /// The rings' settings.
+    /// Settings of the rings.
     pub reactor: Config,
-    /// Bytes from the start of the device that are used; all of it if not given.
+    /// Number of bytes from the start of the device that are used; `None` uses the whole device.
     pub size_bytes: Option<u64>,
-    /// Ends the row early, with what was measured until then.
+    /// Flag by which the caller ends the row early, with the results until then.
     pub interrupt: Interrupt,
 }
 
-/// Has a run end early. Whoever starts a run keeps a clone; a signal may set it.
+/// Flag that ends a run early. The starter of a run keeps a clone; a signal may set the flag.
 #[derive(Debug, Clone, Default)]
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// The run shall end.
+    /// Requests the end of the run.
     pub fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it shall.
+    /// Returns true if the run shall end.
     #[must_use]
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
@@ -65,27 +65,28 @@ impl Interrupt {
 }
 
 impl Plan {
-    /// Blocks of the workload's size that are used of a device of `bytes` bytes.
+    /// Returns the number of blocks of the workload's size that are used of a device of `bytes`
+    /// bytes.
     pub(crate) fn blocks(&self, bytes: u64) -> u64 {
         self.size_bytes.map_or(bytes, |size| size.min(bytes)) / u64::from(self.workload.bs_bytes)
     }
 
-    /// The CPU of a job, if jobs are placed.
+    /// Returns the CPU of a job; `None` if jobs are not placed.
     pub(crate) fn cpu_of(&self, job: u32) -> Option<u32> {
         self.cpus.get(job as usize % self.cpus.len().max(1)).copied()
     }
 }
 
-/// Where a row stands, for a progress bar: fraction of its time or I/Os.
+/// Callback for a progress bar, with the fraction of the row's time or I/Os that is done.
 pub type Progress<'a> = &'a mut dyn FnMut(f64);
 
-/// What the jobs share.
+/// State that the jobs of a row share.
 pub(crate) struct RowState {
     pub(crate) until: StopCondition,
     start: Barrier,
-    /// Jobs, and whoever measures them, that are not set up yet.
+    /// Number of jobs, plus one for the measuring thread, that are not set up yet.
     missing: AtomicUsize,
-    /// When the last of them was set up, and the processor time until then.
+    /// Time at which the last of these was set up, and the processor time until then.
     began: OnceLock<(Instant, u64)>,
     left: AtomicUsize,
     pub(crate) barrier: DrainBarrier,
@@ -108,8 +109,9 @@ impl RowState {
         }
     }
 
-    /// A job is set up: waits for the others. The last one takes the time, before it lets the
-    /// others go: with more jobs than CPUs some do many I/Os before whoever measures runs again.
+    /// Reports that a job is set up, and waits for the others. The last one takes the time before
+    /// it releases the others: with more jobs than CPUs, some do many I/Os before the measuring
+    /// thread runs again.
     pub(crate) fn ready(&self) {
         if self.missing.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.began.get_or_init(|| (Instant::now(), process_cpu_ns()));
@@ -117,18 +119,18 @@ impl RowState {
         self.start.wait();
     }
 
-    /// Counts system calls of a job's.
+    /// Adds system calls of a job.
     pub(crate) fn add_system_calls(&self, calls: u64) {
         self.syscalls.fetch_add(calls, Ordering::Relaxed);
     }
 
-    /// A job is done.
+    /// Records that a job is done, with its result.
     pub(crate) fn finish(&self, result: Result<JobResult, BenchError>) {
         self.results.lock().expect("no job panics with it").push(result);
         self.left.fetch_sub(1, Ordering::Release);
     }
 
-    /// What the jobs did, after all have been joined.
+    /// Returns the results of the jobs, all of which must have been joined.
     pub(crate) fn results(&self) -> Result<Vec<JobResult>, BenchError> {
         let results = std::mem::take(&mut *self.results.lock().expect("no job panics with it"));
         results.into_iter().collect()
@@ -190,7 +192,7 @@ pub fn run_row(
     Ok(row)
 }
 
-/// What each drive did since it was made.
+/// Returns each drive's I/O counts since the drive was created.
 fn states_of(disks: &[Arc<Disk<Native>>]) -> Vec<DriveStates> {
     disks.iter().map(|disk| DriveStates::new(disk.name(), &disk.stats())).collect()
 }
@@ -209,18 +211,18 @@ pub(crate) fn check(volume: &Volume<Native>, plan: &Plan) -> Result<(), BenchErr
     check_verify(plan, volume.capacity() << 9)
 }
 
-/// Whether `what`, which writes, may run on a volume: none of its drives is read-only.
+/// Checks that `what`, which writes, may run on a volume: none of its drives is read-only.
 pub(crate) fn check_writable(volume: &Volume<Native>, what: &str) -> Result<(), BenchError> {
     let read_only = |drive: &&Arc<Disk<Native>>| drive.limits().features.read_only;
     let Some(drive) = volume.drives().iter().find(read_only) else { return Ok(()) };
     let text = format!(
-        "{what}: drive {} is read-only; open it for writing, or choose what only reads",
+        "{what}: drive {} is read-only; open it for writing, or choose a read-only workload",
         drive.name()
     );
     Err(BenchError::Workload(text))
 }
 
-/// Whether what is written can be verified on a device of `bytes` bytes.
+/// Checks that the plan's writes can be verified on a device of `bytes` bytes.
 pub(crate) fn check_verify(plan: &Plan, bytes: u64) -> Result<(), BenchError> {
     let Workload { rw, bs_bytes, iodepth, verify, .. } = plan.workload;
     let blocks = plan.blocks(bytes) / u64::from(plan.jobs);
@@ -235,7 +237,7 @@ pub(crate) fn check_verify(plan: &Plan, bytes: u64) -> Result<(), BenchError> {
     Err(BenchError::Workload(text))
 }
 
-/// Whether a device can do I/Os of this size.
+/// Checks that a device with blocks of `block` bytes can do I/Os of `bs` bytes.
 pub(crate) fn check_block_size(bs: u32, block: u32) -> Result<(), BenchError> {
     if bs == 0 || !bs.is_multiple_of(block) {
         let text = format!("bs={bs}: not a multiple of the device's block of {block} bytes");
@@ -244,7 +246,7 @@ pub(crate) fn check_block_size(bs: u32, block: u32) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Whether a device of `bytes` bytes has room for one I/O of each job, and for the size asked for.
+/// Checks that a device of `bytes` bytes has room for one I/O of each job, and for `size`.
 pub(crate) fn check_capacity(plan: &Plan, bytes: u64) -> Result<(), BenchError> {
     let text = match plan.size_bytes {
         Some(size) if size > bytes => {
@@ -255,10 +257,10 @@ pub(crate) fn check_capacity(plan: &Plan, bytes: u64) -> Result<(), BenchError> 
     Err(BenchError::Workload(text))
 }
 
-/// Whether `bytes` bytes have room for one I/O of each job.
+/// Checks that `bytes` bytes have room for one I/O of each job.
 pub(crate) fn check_room(bs: u32, jobs: u32, bytes: u64) -> Result<(), BenchError> {
     if u64::from(bs) * u64::from(jobs) > bytes {
-        let text = format!("bs={bs} with {jobs} jobs: more than the {bytes} bytes that there are");
+        let text = format!("bs={bs} with {jobs} jobs: more than the {bytes} available bytes");
         return Err(BenchError::Workload(text));
     }
     Ok(())
@@ -316,14 +318,14 @@ fn run_job(
     Ok(result)
 }
 
-/// Whether a bio may become several, so that the drives' accounting is not that of bios.
+/// Returns true if a bio may become several requests, so that the drives count more I/Os than jobs.
 fn may_split(volume: &Volume<Native>, plan: &Plan) -> bool {
     volume.disks().len() > 1
         || plan.workload.bs_bytes >> 9 > volume.limits().max_sectors
         || volume.disks().iter().any(|disk| cuts_requests(disk))
 }
 
-/// Waits for the end and tells how far it is.
+/// Waits for the end of the row, and reports progress.
 fn watch(shared: &RowState, plan: &Plan, start: Instant, progress: Progress<'_>) {
     let total = plan.ios.map(|ios| ios.saturating_mul(plan.jobs.into()));
     while shared.left.load(Ordering::Acquire) > 0 {
@@ -345,8 +347,8 @@ fn watch(shared: &RowState, plan: &Plan, start: Instant, progress: Progress<'_>)
     }
 }
 
-/// The row of jobs that are clients and take latencies themselves, and what each did: starts them,
-/// waits for their end.
+/// Starts jobs that are clients and take latencies themselves, and waits for their end. Returns the
+/// row and each job's result.
 pub(crate) fn client_row(
     threads: Vec<<Native as Machine>::Thread>,
     shared: &RowState,
@@ -363,11 +365,11 @@ pub(crate) fn client_row(
     Ok((row_of(plan, &results, times, &latency), results))
 }
 
-/// The row of what the jobs did; who knows the queues fills those in.
+/// Returns the row of the jobs' results; the caller fills in the queues.
 pub(crate) fn row_of(plan: &Plan, results: &[JobResult], times: Times, latency: &Snapshot) -> Row {
     let total = |f: fn(&JobResult) -> u64| results.iter().map(f).sum::<u64>();
     let (ios, errors, bs) = (total(|r| r.ios), total(|r| r.errors), plan.workload.bs_bytes);
-    // What failed did nothing for anybody.
+    // I/Os that failed do not count as done.
     let done = ios.saturating_sub(errors) as f64;
     Row {
         jobs: plan.jobs,
@@ -395,7 +397,7 @@ pub(crate) fn row_of(plan: &Plan, results: &[JobResult], times: Times, latency: 
     }
 }
 
-/// What the calling thread used since it began.
+/// Returns the resources that the calling thread has used since it began.
 pub(crate) fn thread_usage() -> Usage {
     // SAFETY: all zeroes are a valid value of this plain structure of numbers.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -411,7 +413,7 @@ pub(crate) fn thread_usage() -> Usage {
     }
 }
 
-/// User and system time of this process.
+/// Returns the user and system time of this process in nanoseconds.
 pub(crate) fn process_cpu_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes one timespec; the clock always exists.

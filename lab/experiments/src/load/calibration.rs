@@ -20,23 +20,23 @@ use crate::load::overwrite::{DiskContents, contents_of};
 use crate::load::row::Row;
 use crate::load::workload::{Rw, Workload};
 
-/// I/Os whose number a second counts.
+/// Size in bytes of the I/Os of runs that measure I/Os a second.
 const SMALL_BYTES: u32 = 4 << 10;
-/// I/Os whose bytes a second count.
+/// Size in bytes of the I/Os of runs that measure bytes a second.
 const LARGE_BYTES: u32 = 1 << 20;
-/// Most of these in flight: as many bytes as keep any drive busy.
+/// Largest number of large I/Os in flight: as many bytes as keep any drive busy.
 const LARGE_DEPTH_MAX: u32 = 32;
 
-/// One of the runs.
+/// Run of a calibration: one kind of I/O.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Run {
     /// Kind of I/O.
     pub rw: Rw,
-    /// Bytes of one.
+    /// Size of an I/O in bytes.
     pub bs_bytes: u32,
 }
 
-/// All of them, in their order.
+/// All runs of a calibration, in their order.
 pub const RUNS: [Run; 6] = [
     Run { rw: Rw::Write, bs_bytes: LARGE_BYTES },
     Run { rw: Rw::Read, bs_bytes: LARGE_BYTES },
@@ -47,7 +47,7 @@ pub const RUNS: [Run; 6] = [
 ];
 
 impl Run {
-    /// What a job does in it, with so many small I/Os in flight.
+    /// Returns the workload of one job, with `iodepth` I/Os in flight if they are small.
     #[must_use]
     pub fn workload(&self, iodepth: u32, seed: u64) -> Workload {
         let Run { rw, bs_bytes } = *self;
@@ -55,25 +55,25 @@ impl Run {
         Workload { rw, bs_bytes, iodepth, verify: false, seed }
     }
 
-    /// Whether bytes are what counts. One job does it: several would not go through the drive in
-    /// order.
+    /// Returns true if the run measures bytes a second. Such a run has one job: several jobs would
+    /// not go through the drive in order.
     #[must_use]
     pub fn is_large(&self) -> bool {
         self.bs_bytes == LARGE_BYTES
     }
 }
 
-/// What a drive does in a second.
+/// Rates of a drive: its I/Os and bytes a second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Calibration {
-    /// Reading.
+    /// Rates of reads.
     pub read: OpRates,
-    /// Writing.
+    /// Rates of writes.
     pub write: OpRates,
 }
 
 impl Calibration {
-    /// Of the rows of [`RUNS`], in their order.
+    /// Returns the rates of a drive from the rows of [`RUNS`], in their order.
     #[must_use]
     pub fn of(rows: &[Row; RUNS.len()]) -> Calibration {
         let iops = |row: &Row| rounded(row.iops).max(1);
@@ -90,20 +90,20 @@ impl Calibration {
         }
     }
 
-    /// What an I/O costs by these rates.
+    /// Returns the cost model that follows from the rates.
     #[must_use]
     pub fn cost(&self) -> CostModel {
         CostModel { read: OpCost::of_rates(&self.read), write: OpCost::of_rates(&self.write) }
     }
 }
 
-/// A drive of this machine.
+/// Drive of this machine that is calibrated.
 pub struct Target {
     volume: Arc<Volume<Native>>,
     is_new: bool,
-    /// Remarks for a person.
+    /// Notes for the user.
     pub notes: Vec<String>,
-    /// What of it has data, if that is not all.
+    /// Number of bytes from the volume's start that have data; `None` if the whole volume has.
     written_bytes: Option<u64>,
 }
 
@@ -111,7 +111,7 @@ impl Target {
     /// Opens a drive for so many I/O threads.
     ///
     /// # Errors
-    /// What looking at it or opening it says.
+    /// If the drive cannot be examined or opened.
     pub fn open(
         spec: &Spec,
         io_threads: u16,
@@ -131,7 +131,7 @@ impl Target {
         Ok(Target { volume, is_new, notes, written_bytes: None })
     }
 
-    /// One of the runs, by the rest of a plan; they come in their order.
+    /// Does one of the runs, with the rest of a plan. Call it for each of [`RUNS`], in their order.
     ///
     /// # Errors
     /// As [`run_row`].
@@ -147,7 +147,7 @@ impl Target {
         let size_bytes = plan.size_bytes.into_iter().chain(self.written_bytes).min();
         plan.size_bytes = size_bytes;
         let mut row = run_row(&self.volume, &plan, progress)?;
-        // To read what has no data yet is no work for a drive.
+        // Reads of blocks that were never written would be no work for a drive.
         if self.is_new && *run == RUNS[0] && !self.volume.limits().features.no_payload {
             let written = row.ios.saturating_mul(run.bs_bytes.into());
             self.written_bytes = Some(written.min(self.volume.capacity() << 9));
@@ -160,7 +160,7 @@ impl Target {
     }
 }
 
-/// To four digits: nobody measures more of a drive.
+/// Rounds a rate to four digits: a drive's rates are not known more exactly.
 fn rounded(rate: f64) -> u64 {
     let digits = rate.max(1.0).log10().floor() as i32;
     let unit = 10f64.powi((digits - 3).max(0));

@@ -13,13 +13,13 @@ use millrace_runtime::IoContext;
 use crate::load::error::BenchError;
 use crate::load::job::{JobIo, Target};
 
-/// A channel with as many I/Os as the job's depth.
+/// Channel with as many I/Os as the job's depth.
 pub(crate) struct ChannelTarget<'a> {
     pub(crate) context: &'a mut IoContext,
     pub(crate) channel: &'a mut Channel<Native>,
     pub(crate) iodepth: u32,
     pub(crate) bs_bytes: u32,
-    /// An I/O that the stack did not take yet.
+    /// I/O that the stack has not accepted yet.
     pub(crate) spare: Option<Bio>,
 }
 
@@ -92,12 +92,12 @@ impl Target for ChannelTarget<'_> {
                 restore(bio, bs_bytes);
                 failed = Some(&status);
             }
-            // One call, which is compiled into the loop.
+            // The single call of `next` is inlined into the loop.
             next(bio, failed)
         }))
     }
 
-    /// Sleeps in the ring until something completes, or it is time to look for timeouts.
+    /// Sleeps in the ring until an I/O completes, or it is time to check for timeouts.
     fn wait(&mut self) -> Result<(), BenchError> {
         let deadline_ns = self.channel.sleep_until();
         let channel = &*self.channel;
@@ -115,8 +115,8 @@ impl Target for ChannelTarget<'_> {
     }
 }
 
-/// Gives a bio that lost its memory another one: the drive may still write what it had, so the
-/// layer has kept it.
+/// Gives new memory to a bio that lost its memory: the drive may still write to the old memory, so
+/// the block layer has kept it.
 #[cold]
 fn restore(bio: &mut Bio, bs_bytes: u32) {
     if !bio.op().has_data() || bio.nr_segments() > 0 {

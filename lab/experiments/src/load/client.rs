@@ -17,54 +17,56 @@ use crate::load::bench::{BenchError, Plan, Progress, RowState, client_row};
 use crate::load::job::{Aim, Job, JobIo, JobResult, Target};
 use crate::load::row::Row;
 
-/// A request, by the number of its slot.
+/// Request of a client's slot.
 pub(crate) struct ClientIo {
     pub(crate) op: Op,
     pub(crate) fua: bool,
     pub(crate) offset_bytes: u64,
     pub(crate) len_bytes: u64,
     pub(crate) stamp_ns: u64,
-    /// Its data, as far as [`DataMemory`] wants them; empty while the client has them.
+    /// Data of the request, as far as [`DataMemory`] keeps them here; empty while the client has
+    /// them.
     pub(crate) memory: Vec<u8>,
 }
 
 impl ClientIo {
-    /// A request that is not aimed.
+    /// Creates a request that has no place on the disk yet.
     pub(crate) fn new(len_bytes: u64, memory: Vec<u8>) -> ClientIo {
         ClientIo { op: Op::Read, fua: false, offset_bytes: 0, len_bytes, stamp_ns: 0, memory }
     }
 }
 
-/// Whose memory the data of requests are in.
+/// Owner of the memory with the requests' data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DataMemory {
-    /// The I/O's, which the client borrows.
+    /// The I/O owns the memory, and the client borrows it.
     OfIo,
-    /// The client's own: I/Os have memory only for what is to be written or looked at.
+    /// The client owns the memory: I/Os have memory only for data to be written or checked.
     OfClient,
 }
 
-/// A slot whose request is done, with its status if it failed.
+/// Slot whose request is done, with its status if the request failed.
 pub(crate) type DoneSlot<F> = (u32, Option<F>);
 
-/// A connection to a server, or a virtqueue, which knows requests by their slots.
+/// Connection to a server, or a virtqueue, which identifies requests by their slots.
 pub(crate) trait Client: Sized {
     const DATA: DataMemory;
     /// Status of a request that failed.
     type Failure: Copy + Display;
     fn in_flight(&self) -> u32;
     fn submit(&mut self, slot: u32, io: &mut ClientIo) -> Result<(), BenchError>;
-    /// Shows the server what was submitted.
+    /// Shows the server the requests that were submitted.
     fn start(&mut self) -> Result<(), BenchError>;
-    /// Appends what is done, and puts data that were read into the memory of their I/Os.
+    /// Appends the slots that are done, and copies data that were read into the memory of their
+    /// I/Os.
     fn reap(
         &mut self,
         ios: &mut [ClientIo],
         done: &mut Vec<DoneSlot<Self::Failure>>,
     ) -> Result<(), BenchError>;
-    /// Waits until something may be done.
+    /// Waits until a request may be done.
     fn wait(&mut self) -> Result<(), BenchError>;
-    /// Waits until something may be done by one of several, for so long at most.
+    /// Waits until a request of one of several clients may be done, for `most` at most.
     fn wait_any(clients: &mut [Self], most: Duration) -> Result<(), BenchError>;
     fn counters(&mut self) -> Counters;
 }
@@ -99,7 +101,7 @@ impl JobIo for ClientIo {
     }
 }
 
-/// A client with the slots of its requests.
+/// Client with the slots of its requests.
 pub(crate) struct ClientTarget<C: Client> {
     client: C,
     ios: Vec<ClientIo>,
@@ -137,7 +139,8 @@ impl<C: Client> Target for ClientTarget<C> {
         let ClientTarget { client, ios, free, done } = self;
         client.reap(ios, done)?;
         let (handed, kept) = (done.len(), free.len());
-        // In the order in which they came back: so a ring's entries stay as they are.
+        // Slots are reused in the order of their completions, so that a ring's entries stay the
+        // same.
         for (slot, failed) in done.drain(..) {
             let io = &mut ios[slot as usize];
             match next(io, failed.as_ref().map(|status| status as &dyn Display)) {
@@ -157,8 +160,8 @@ impl<C: Client> Target for ClientTarget<C> {
     }
 }
 
-/// Runs one row of jobs, each with the client that `connect` makes on the job's thread. Returns
-/// what each job did beside the row.
+/// Runs one row of jobs, each with the client that `connect` creates on the job's thread. Returns
+/// the row and each job's result.
 pub(crate) fn run_clients<C: Client + 'static>(
     plan: &Plan,
     device_bytes: u64,

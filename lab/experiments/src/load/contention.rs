@@ -19,76 +19,77 @@ use crate::load::workload::Rw;
 pub use result::{ClientRow, ClientTimeline, ContentionReport, FailedIos, jain};
 pub use run::{contend, contend_simulated};
 
-/// Most clients of a plan.
+/// Largest number of clients of a plan.
 pub const CLIENTS_MAX: usize = 4096;
-/// Most memory that the buffers of all clients may have.
+/// Largest size of the buffers of all clients together, in bytes.
 const BUFFERS_MAX: u64 = 1 << 30;
 
-/// A client: a thread with a channel, which keeps `iodepth` I/Os in flight.
+/// Client of a plan: a thread with a channel, which keeps `iodepth` I/Os in flight.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Client {
-    /// Its name in reports.
+    /// Name of the client in reports.
     pub name: String,
-    /// The group that its I/Os count towards.
+    /// Group that the client's I/Os count towards.
     pub group: GroupId,
     /// Kind of I/O.
     pub rw: Rw,
-    /// Bytes of one I/O: a multiple of 512.
+    /// Size of an I/O in bytes: a multiple of 512.
     pub bs_bytes: u32,
-    /// I/Os in flight, 1 to 65,536.
+    /// Number of I/Os in flight, 1 to 65,536.
     pub iodepth: u32,
-    /// The CPU that it runs on; several clients may share one. On a simulated machine a client that
-    /// names none has the CPU of its number.
+    /// CPU that the client runs on; several clients may share one. On a simulated machine, a client
+    /// without a CPU runs on the CPU of its number.
     pub cpu: Option<u32>,
-    /// When it begins, in nanoseconds after the others.
+    /// Time after the start of the run at which the client begins, in nanoseconds.
     pub start_ns: u64,
-    /// How long it pauses after an answer before it sends more, in nanoseconds.
+    /// Pause of the client after a completion, before it sends more, in nanoseconds.
     pub thinktime_ns: u64,
 }
 
-/// Which part of a run counts.
+/// Phases of a run: the warm-up, and the part that is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Phases {
-    /// Time before anything counts, in nanoseconds.
+    /// Length of the warm-up, which is not measured, in nanoseconds.
     pub warm_up_ns: u64,
-    /// Time that counts, in nanoseconds, 1 or more.
+    /// Length of the measured time in nanoseconds, 1 or more.
     pub length_ns: u64,
-    /// Steps of [`ClientTimeline::series`], in nanoseconds, 1 or more; no series if not given.
+    /// Length of a step of [`ClientTimeline::series`] in nanoseconds, 1 or more; `None` keeps no
+    /// series.
     pub step_ns: Option<u64>,
-    /// Whether [`ClientTimeline::times_ns`] is kept.
+    /// Keep [`ClientTimeline::times_ns`].
     pub times: bool,
 }
 
-/// An experiment: clients, their groups and the drives that they share.
+/// Plan of an experiment: clients, their groups and the drives that they share.
 #[derive(Debug, Clone)]
 pub struct ContentionPlan {
-    /// The drives.
+    /// Drives that the clients share.
     pub drives: Vec<Spec>,
-    /// How they are joined.
+    /// Layout that joins the drives into a volume.
     pub layout: Layout,
-    /// The order in which what waits goes to a drive.
+    /// Scheduler of the drives.
     pub scheduler: SchedulerKind,
-    /// Software queues, then hardware queues.
+    /// Placement of software queues, and of hardware queues.
     pub queues: (Spread, Spread),
-    /// What I/Os cost a drive: for the scheduler, and for the shares that are reported.
+    /// Cost of I/Os for a drive, which the scheduler and the reported shares use.
     pub cost: CostModel,
-    /// The groups: the first is `GroupId(1)`, and so on.
+    /// Groups of the clients: the first is `GroupId(1)`, and so on.
     pub groups: Vec<GroupConfig>,
-    /// The clients, 1 to [`CLIENTS_MAX`].
+    /// Clients of the plan, 1 to [`CLIENTS_MAX`].
     pub clients: Vec<Client>,
-    /// What is measured.
+    /// Phases of the run.
     pub phases: Phases,
-    /// Where random offsets start, and the simulation's chances.
+    /// Seed of the random offsets and of the simulation.
     pub seed: u64,
 }
 
 impl ContentionPlan {
-    /// The CPU of a client on a simulated machine.
+    /// Returns the CPU of a client on a simulated machine.
     fn cpu_of(&self, number: usize) -> u32 {
         self.clients[number].cpu.unwrap_or(number as u32)
     }
 
-    /// What does not fit whatever the drives are; `cpus` are those of a simulated machine.
+    /// Checks the plan without its drives; `cpus` are those of a simulated machine.
     fn check(&self, cpus: Option<u32>) -> Result<(), BenchError> {
         let wrong = |text: String| Err(BenchError::Workload(text));
         let count = self.clients.len();
@@ -125,7 +126,7 @@ impl ContentionPlan {
         Ok(())
     }
 
-    /// A client's group: its name and its weight.
+    /// Returns the name and weight of a client's group.
     fn group_of(&self, client: &Client) -> (&str, u32) {
         let at = usize::from(client.group.0).checked_sub(1);
         let group = at.and_then(|at| self.groups.get(at));

@@ -6,7 +6,7 @@
 use millrace_block::ErrorKind;
 use millrace_drives::{Spec, SpecError};
 
-/// Why a row has no result.
+/// Reason why a row has no result.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BenchError {
@@ -19,24 +19,24 @@ pub enum BenchError {
     /// A server could not be reached, went away or broke the protocol.
     #[error("NBD server at {address}: {source}{}", remedy(source))]
     Server {
-        /// Where it is.
+        /// Address of the server.
         address: millrace_nbd::client::Address,
-        /// What happened.
+        /// Error of the connection or of the protocol.
         source: std::io::Error,
     },
     /// A vhost-user server could not be reached, lacks something, went away or broke the rules.
     #[error("{0}")]
     Vhost(#[from] millrace_clients::vhost::ClientError),
-    /// A machine to simulate is no machine, or its simulation did not end.
+    /// The machine to simulate is invalid, or its simulation did not end.
     #[error("{text}")]
     Machine {
-        /// What happened.
+        /// Description of the error.
         text: String,
     },
     /// A trace could not be written or read.
     #[error("trace: {text}")]
     Trace {
-        /// Which, and what happened.
+        /// Name of the trace, and a description of the error.
         text: String,
     },
     /// A job panicked.
@@ -45,7 +45,7 @@ pub enum BenchError {
 }
 
 impl BenchError {
-    /// The error of opening the drive `spec`.
+    /// Returns the error of opening the drive `spec`.
     pub(crate) fn drive(spec: &Spec, source: &SpecError) -> BenchError {
         let text = match source {
             SpecError::Open(error) if error.kind() == ErrorKind::InvalidSetting => {
@@ -57,7 +57,7 @@ impl BenchError {
     }
 }
 
-/// What to do about a server that is not there.
+/// Returns advice to the user about a server that cannot be reached, or an empty string.
 fn remedy(error: &std::io::Error) -> &'static str {
     use std::io::ErrorKind::{ConnectionRefused, NotFound};
     match error.kind() {

@@ -16,35 +16,35 @@ use crate::load::error::BenchError;
 use crate::load::verify::WrittenBlocks;
 use crate::load::workload::{Offsets, Workload};
 
-/// Turns of a job after which it says how far it is.
+/// Number of a job's turns after which the job reports its progress.
 const TURNS_PER_REPORT: u32 = 1024;
 
-/// When a job stops.
+/// Conditions that stop a job.
 pub(crate) struct StopCondition {
-    /// After this many I/Os.
+    /// Number of I/Os after which a job stops.
     pub(crate) ios: Option<u64>,
-    /// When this is set.
+    /// Flag that stops the jobs when it is set.
     pub(crate) stop: AtomicBool,
-    /// I/Os done so far by all jobs, for a progress bar.
+    /// Number of I/Os done so far by all jobs, for a progress bar.
     pub(crate) done: AtomicU64,
 }
 
-/// What a job did.
+/// Counts of a job's I/Os and errors.
 #[derive(Debug, Default)]
 pub(crate) struct JobResult {
     pub(crate) ios: u64,
     pub(crate) errors: u64,
     pub(crate) verified: u64,
     pub(crate) first_error: Option<String>,
-    /// Of virtqueues: kicks written, and interrupts that ended a sleep.
+    /// Number of kicks written to virtqueues, and of interrupts that ended a sleep.
     pub(crate) kicks: u64,
     pub(crate) interrupts: u64,
-    /// Only if measured here.
+    /// Latencies, if the job measures them itself.
     pub(crate) latencies: Snapshot,
 }
 
 impl JobResult {
-    /// Counts an error and keeps the text of the first.
+    /// Counts an error, and keeps the text of the first one.
     #[cold]
     pub(crate) fn fail(&mut self, text: impl FnOnce() -> String) {
         self.errors += 1;
@@ -52,44 +52,44 @@ impl JobResult {
     }
 }
 
-/// An I/O of a job, with the memory that it keeps for the next one.
+/// I/O of a job, with the memory that it keeps for the next one.
 pub(crate) trait JobIo {
-    /// Points it at its next place.
+    /// Sets the operation and the place of the next submission.
     fn aim(&mut self, op: Op, sector: Sector, stamp_ns: u64);
-    /// When it was aimed.
+    /// Returns the time at which `aim` was called, in nanoseconds.
     fn stamp_ns(&self) -> u64;
     fn op(&self) -> Op;
     fn sector(&self) -> Sector;
-    /// Its data, of jobs that verify.
+    /// Returns the data of the I/O, for jobs that verify.
     fn memory(&mut self) -> &mut [u8];
-    /// Text of its failure with this status.
+    /// Returns the text of a failure with this status.
     fn failure(&self, status: &dyn Display) -> String;
 }
 
-/// Whatever takes the I/Os of a job, as fio's `ioengine_ops`.
+/// Receiver of a job's I/Os, as fio's `ioengine_ops`.
 pub(crate) trait Target {
     type Io: JobIo;
-    /// I/Os that were submitted and have not been handed out.
+    /// Returns the number of I/Os that were submitted and have not been handed out.
     fn in_flight(&self) -> u32;
-    /// Aims and submits I/Os that are not in flight, `most` at most; returns how many were taken.
+    /// Aims and submits idle I/Os, `most` at most; returns the number that the target accepted.
     fn fill(&mut self, most: u64, aim: impl FnMut(&mut Self::Io)) -> Result<u64, BenchError>;
-    /// Hands out what is done, with the status of failed ones; an I/O for which `next` returns
-    /// `Submit`, having aimed it, goes off again. Returns how many were handed out.
+    /// Hands out completions, with the status of failed ones. An I/O for which `next` returns
+    /// `Submit`, having aimed it, is submitted again. Returns the number of completions.
     fn turn(
         &mut self,
         next: impl FnMut(&mut Self::Io, Option<&dyn Display>) -> AfterCompletion,
     ) -> Result<usize, BenchError>;
-    /// Waits until something may be done.
+    /// Waits until an I/O may be done.
     fn wait(&mut self) -> Result<(), BenchError>;
-    /// To be called now and then while I/Os are in flight.
+    /// Checks for timeouts; called from time to time while I/Os are in flight.
     fn tick(&mut self) {}
-    /// Place of a write that was aimed and that nothing took; it will not be submitted.
+    /// Returns the place of a write that was aimed and not accepted; it will not be submitted.
     fn withdraw(&mut self) -> Option<Sector> {
         None
     }
 }
 
-/// Where a job's I/Os go.
+/// Places that a job's I/Os go to.
 pub(crate) struct Aim {
     workload: Workload,
     offsets: Offsets,
@@ -97,7 +97,8 @@ pub(crate) struct Aim {
 }
 
 impl Aim {
-    /// Job `job` of `jobs` on a device with so many blocks of the workload's size.
+    /// Creates the aim of job `job` of `jobs`, on a device with `blocks` blocks of the workload's
+    /// size.
     pub(crate) fn new(workload: Workload, blocks: u64, place: (u64, u64)) -> Aim {
         let offsets = Offsets::new(&workload, blocks, place);
         Aim { offsets, written: WrittenBlocks::new(&workload), workload }
@@ -107,7 +108,7 @@ impl Aim {
         u64::from(self.workload.bs_bytes >> 9)
     }
 
-    /// Points an I/O at the next place and says what it does there.
+    /// Aims an I/O at the next place, with the operation to do there.
     #[inline(always)]
     fn next(&mut self, io: &mut impl JobIo, now_ns: u64) {
         let (block, op) = match &mut self.written {
@@ -123,16 +124,16 @@ impl Aim {
     }
 }
 
-/// One job.
+/// Job with its target.
 pub(crate) struct Job<T> {
     pub(crate) target: T,
     pub(crate) aim: Aim,
-    /// Latencies are measured here.
+    /// The job measures latencies itself.
     pub(crate) measure: bool,
 }
 
 impl<T: Target> Job<T> {
-    /// Runs until told to stop, and drains.
+    /// Runs the job until it is told to stop, and drains it.
     pub(crate) fn run(&mut self, until: &StopCondition) -> Result<JobResult, BenchError> {
         let mut result = JobResult::default();
         let quota = until.ios.unwrap_or(u64::MAX);
@@ -144,7 +145,7 @@ impl<T: Target> Job<T> {
             let (handed, again) = self.turn(left, &mut result)?;
             submitted += again;
             if handed == 0 {
-                // What back pressure kept out may be let in now.
+                // I/Os that back pressure kept out may be accepted now.
                 match self.fill(left)? {
                     0 => self.target.wait()?,
                     filled => submitted += filled,
@@ -161,14 +162,14 @@ impl<T: Target> Job<T> {
         Ok(result)
     }
 
-    /// Brings the job up to its depth, with `most` I/Os at most and as many as the target takes.
+    /// Brings the job up to its depth, with `most` I/Os at most and as many as the target accepts.
     fn fill(&mut self, most: u64) -> Result<u64, BenchError> {
         let Job { target, aim, .. } = self;
         target.fill(most, |io| aim.next(io, Native::now()))
     }
 
-    /// I/Os that came back go off again, up to `left` of them. Returns how many came back and how
-    /// many went off.
+    /// Submits I/Os that completed again, up to `left` of them. Returns the number of completions,
+    /// and of submissions.
     #[inline(always)]
     fn turn(&mut self, left: u64, result: &mut JobResult) -> Result<(usize, u64), BenchError> {
         let (mut again, mut equal) = (0, (0, 0));

@@ -47,17 +47,17 @@ fn check(client: &NbdClient, plan: &Plan) -> Result<(), BenchError> {
     check_verify(plan, size)
 }
 
-/// Longest wait for a reply, after which is looked again.
+/// Longest wait for a reply, after which the client looks again.
 const WAIT: Duration = Duration::from_secs(10);
 
-/// A connection, and the address that errors name.
+/// Connection, and the address that errors name.
 pub(crate) struct Connection {
     pub(crate) client: NbdClient,
     pub(crate) uri: NbdUri,
 }
 
 impl Connection {
-    /// Connects.
+    /// Connects to the export of `uri`.
     ///
     /// # Errors
     /// If the server cannot be reached or breaks the protocol.

@@ -26,13 +26,13 @@ use crate::load::bench::BenchError;
 
 pub(crate) use servers::{guest_contents, nbd_contents};
 
-/// Data that would be lost if a drive were written over.
+/// Data on a drive that writes would destroy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum DiskContents {
-    /// Nothing: it is empty, or takes no writes.
+    /// The drive is empty, or accepts no writes.
     #[default]
     Empty,
-    /// Perhaps something; the words go on after the drive's name.
+    /// The drive may hold data; the text continues a message after the drive's name.
     Data(String),
 }
 

@@ -14,28 +14,28 @@ use crate::load::workload::Rw;
 /// Latencies of one row in nanoseconds, from Q to C. Known to an eighth (the width of a bucket).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LatencyNs {
-    /// How many were measured.
+    /// Number of samples.
     pub samples: u64,
-    /// Mean.
+    /// Mean latency in nanoseconds.
     pub mean: u64,
-    /// Half of all I/Os were not slower.
+    /// Median latency in nanoseconds.
     pub p50: u64,
-    /// 90 %.
+    /// 90th percentile of latency in nanoseconds.
     pub p90: u64,
-    /// 95 %.
+    /// 95th percentile of latency in nanoseconds.
     pub p95: u64,
-    /// 99 %.
+    /// 99th percentile of latency in nanoseconds.
     pub p99: u64,
-    /// 99.9 %.
+    /// 99.9th percentile of latency in nanoseconds.
     pub p999: u64,
-    /// 99.99 %.
+    /// 99.99th percentile of latency in nanoseconds.
     pub p9999: u64,
-    /// The slowest.
+    /// Largest latency in nanoseconds.
     pub max: u64,
 }
 
 impl LatencyNs {
-    /// Of a histogram.
+    /// Returns the latencies of a histogram.
     #[must_use]
     pub fn of(snapshot: &Snapshot) -> LatencyNs {
         LatencyNs {
@@ -52,102 +52,102 @@ impl LatencyNs {
     }
 }
 
-/// Which queues a row went through.
+/// Queues that the I/Os of a row went through.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Queues {
     /// `mq`, `sq` or `raw`; `nbd` for a connection; `vhost-poll` or `vhost-events` for virtqueues,
     /// by how the client waits.
     pub stack: String,
-    /// The drives' scheduler: `none` or `deadline`; nothing for a server.
+    /// Scheduler of the drives, such as `none` or `deadline`; empty for a server.
     pub scheduler: String,
-    /// Software queues: `core`, `node` or `one`.
+    /// Placement of software queues: `core`, `node` or `one`.
     pub software_queues: String,
-    /// Hardware queues.
+    /// Placement of hardware queues.
     pub hardware_queues: String,
-    /// CPUs used.
+    /// Number of CPUs used.
     pub cpus: u32,
-    /// How the drives are served: `inline`, `per-drive`, `per-volume`, `auto`; nothing for a
-    /// server.
+    /// Assignment of threads to the drives: `inline`, `per-drive`, `per-volume`, `auto`; empty for
+    /// a server.
     pub serving: String,
 }
 
-/// What it cost this process.
+/// Cost of the row's I/Os for this process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Cost {
-    /// Processor time for one I/O, user and system.
+    /// Processor time for one I/O in nanoseconds, user and system.
     pub cpu_ns_per_io: f64,
-    /// System calls of the I/O threads for one I/O.
+    /// Number of system calls of the I/O threads for one I/O.
     pub syscalls_per_io: f64,
-    /// Of virtqueues, how often either side woke the other.
+    /// Notifications between the client of a virtqueue and its server; `None` without virtqueues.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub notifications: Option<Notifications>,
 }
 
-/// How often the client of a virtqueue and its server woke each other.
+/// Notifications between the client of a virtqueue and its server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Notifications {
-    /// Kicks that the client wrote, for one I/O.
+    /// Number of kicks that the client wrote, for one I/O.
     pub kicks_per_io: f64,
-    /// Interrupts that ended a sleep of the client's, for one I/O.
+    /// Number of interrupts that ended a sleep of the client, for one I/O.
     pub interrupts_per_io: f64,
 }
 
-/// What went wrong, and what was checked.
+/// Errors of a row, verified blocks, and counts of its drives.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Outcome {
-    /// I/Os that failed, and blocks that did not verify.
+    /// Number of I/Os that failed, and of blocks that did not verify.
     pub errors: u64,
-    /// Blocks read back and found right; 0 without `verify`.
+    /// Number of blocks read back and found right; 0 without `verify`.
     pub verified: u64,
-    /// What the first of the errors was.
+    /// Text of the first error.
     pub first_error: Option<String>,
-    /// What each drive did, in the order of the volume; left out if nobody asks.
+    /// I/O counts of each drive, in the order of the volume; empty if not asked for.
     pub states: Vec<DriveStates>,
 }
 
-/// How many I/Os of a drive passed each state that \[FALCON\] names, and how long two parts of
-/// their way took. Bios up to `merge` and at `complete`, requests in between.
+/// Number of I/Os of a drive in each state that \[FALCON\] names, and the latency of two parts of
+/// the stack. Counts up to `merge` and at `complete` are of bios, those between are of requests.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct DriveStates {
-    /// The drive's name.
+    /// Name of the drive.
     pub drive: String,
-    /// Bios for the drive, whole or parts.
+    /// Number of bios for the drive, whole or split.
     pub start: u64,
-    /// Of these, parts of bios that were split.
+    /// Number of these that are parts of split bios.
     pub split: u64,
-    /// Of these, merged into another's request.
+    /// Number of these that were merged into another bio's request.
     pub merge: u64,
-    /// What is left: requests to be made.
+    /// Number of bios that are left: a request is created for each.
     pub ready: u64,
-    /// Times that requests waited because the drive had no tag for them.
+    /// Number of times that requests waited because the drive had no tag for them.
     pub wait: u64,
-    /// Requests offered to the driver; some twice, if it was busy.
+    /// Number of requests offered to the driver; a request counts again if the driver was busy.
     pub insert: u64,
-    /// Requests that the driver took.
+    /// Number of requests that the driver accepted.
     pub dispatch: u64,
-    /// Bios that came back.
+    /// Number of bios that completed.
     pub complete: u64,
-    /// Where the time from start to dispatch went.
+    /// Latency of each stage between start and dispatch.
     pub stages: StackStages,
-    /// From start to dispatch.
+    /// Latency from start to dispatch.
     pub stack_ns: LatencyNs,
-    /// From dispatch to complete.
+    /// Latency from dispatch to completion.
     pub device_ns: LatencyNs,
 }
 
-/// The stages of a bio's way to the driver, by btt's names.
+/// Latency of the stages of a bio's way to the driver, by btt's names.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct StackStages {
-    /// Before it had a place in the layer.
+    /// Latency before the bio had a place in the block layer.
     pub q2g_ns: LatencyNs,
-    /// In a plug.
+    /// Latency in a plug.
     pub g2i_ns: LatencyNs,
-    /// In a software queue, or waiting for a tag.
+    /// Latency in a software queue, or waiting for a tag.
     pub i2d_ns: LatencyNs,
 }
 
 impl DriveStates {
-    /// Of a drive's accounting.
+    /// Returns the states of a drive's accounting.
     #[must_use]
     pub fn new(drive: &str, stats: &StatsSnapshot) -> DriveStates {
         let sum = |part: fn(&OpSnapshot) -> &Snapshot| {
@@ -176,8 +176,8 @@ impl DriveStates {
         }
     }
 
-    /// How much longer the stack took on the slowest drive than on the fastest, on average; none
-    /// for less than two drives.
+    /// Returns the ratio of the slowest drive's mean stack latency to the fastest drive's; `None`
+    /// for fewer than two drives.
     #[must_use]
     pub fn unfairness(drives: &[DriveStates]) -> Option<f64> {
         let means = || drives.iter().map(|drive| drive.stack_ns.mean.max(1) as f64);
@@ -185,26 +185,26 @@ impl DriveStates {
     }
 }
 
-/// What a row ran on, if that is not plainly this machine.
+/// Machine that a row ran on, if it was simulated or had special settings.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct MachineRow {
     /// Name of the simulated machine, or `native`.
     pub machine: String,
-    /// How programs submit: `sync`, `libaio`, `libaio-fixed`, `ring`.
+    /// Interface by which programs submit: `sync`, `libaio`, `libaio-fixed`, `ring`.
     pub interface: String,
     /// The taker of interrupts: `submitter`, `core0`, `steered`; nothing on this machine, where
     /// these drives have none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub irq: String,
-    /// I/Os that a job submitted together at most, if that was said.
+    /// Largest number of I/Os that a job submitted together, if the user set one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch: Option<u32>,
-    /// How threads are inside queues, and how raw I/O was done.
+    /// Concurrency inside hardware queues, and the units of raw I/O.
     #[serde(flatten)]
     pub history: Linux24Row,
     /// Seed of the offsets and of the simulation.
     pub seed: u64,
-    /// Accesses to lines, lock hand-overs, sleeps and wake-ups that were simulated.
+    /// Number of simulated events: accesses to cache lines, lock hand-overs, sleeps, wake-ups.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sim_events: Option<u64>,
     /// Lock statistics of the whole run, if asked for.
@@ -212,67 +212,67 @@ pub struct MachineRow {
     pub locks: Option<Vec<LockLine>>,
 }
 
-/// Which threads were inside hardware queues, and how raw I/O was done: the words of `bench`.
+/// Concurrency inside hardware queues, and the units of raw I/O, in the words of `bench`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Linux24Row {
     /// `one` thread in a hardware queue, or `each` that has work for it.
     pub inside: String,
     /// `512`, `page` or `whole`; `none` if an I/O was no more than its bio.
     pub unit: String,
-    /// Elements of an I/O's vector.
+    /// Number of elements of an I/O's vector.
     pub iovecs: u32,
-    /// What became of these: `whole` or `serial`.
+    /// Treatment of these elements: `whole` or `serial`.
     pub readv: String,
-    /// Whether data went through copies: `never` or `always`.
+    /// Use of bounce buffers: `never` or `always`.
     pub bounce: String,
     /// The lock of `sq`: `queue`, `adapter` or `global`.
     pub request_lock: String,
-    /// Where bios of a batch waited with `sq`: `task` or `queue`.
+    /// Place where bios of a batch waited with `sq`: `task` or `queue`.
     pub queue_plug: String,
-    /// Bytes of each job's open drive.
+    /// Size in bytes of the descriptor of each job's open drive.
     pub descriptor: u32,
-    /// Whose kernel's counters the row had: `own` or `linux-3`.
+    /// Kernel whose counters the row had: `own` or `linux-3`.
     pub kernel: String,
 }
 
-/// One line of a result.
+/// Result of one row.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Row {
     /// Design and queues.
     pub queues: Queues,
     /// Drive specs joined by `+`, or the URI.
     pub drives: String,
-    /// Submitting threads.
+    /// Number of submitting threads.
     pub jobs: u32,
-    /// I/Os in flight for each.
+    /// Number of I/Os in flight for each thread.
     pub iodepth: u32,
-    /// Bytes of one I/O.
+    /// Size of an I/O in bytes.
     pub bs: u32,
     /// Kind of I/O.
     pub rw: Rw,
-    /// When times were taken: `batch` or `io`.
+    /// Moments at which times were taken: `batch` or `io`.
     pub stamp: String,
-    /// I/Os done.
+    /// Number of I/Os done.
     pub ios: u64,
-    /// Time measured.
+    /// Length of the measured time in seconds.
     pub seconds: f64,
     /// I/Os a second.
     pub iops: f64,
     /// Bytes a second.
     pub bw_bytes_per_s: f64,
-    /// Processor time and system calls.
+    /// Processor time and system calls of the row.
     pub cost: Cost,
-    /// Latencies.
+    /// Latencies of the row's I/Os.
     pub lat_ns: LatencyNs,
-    /// Errors.
+    /// Errors and verified blocks of the row.
     pub outcome: Outcome,
     /// The machine, if it is a simulated one or measured with lock statistics.
     pub machine: Option<MachineRow>,
 }
 
 impl Row {
-    /// A name for the row, of what tells it from others: `mq-randread-4096-32x1`, the last of these
-    /// I/Os in flight and jobs.
+    /// Returns a name that tells the row from others: `mq-randread-4096-32x1`, which ends in I/Os
+    /// in flight and jobs.
     #[must_use]
     pub fn job_name(&self) -> String {
         let Row { rw, bs, iodepth, jobs, .. } = self;

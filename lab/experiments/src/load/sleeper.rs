@@ -10,25 +10,25 @@ use millrace_machine::{Doorbell, Machine, Native, Parker};
 use millrace_runtime::{IoConfig, IoContext};
 use millrace_simulator::Simulated;
 
-/// How long a simulated thread looks for completions before it sleeps.
+/// Time that a simulated thread polls for completions before it sleeps, in nanoseconds.
 const SPIN_NS: u64 = 20_000;
 
-/// A thread's way to wait for its channels.
+/// Way in which a thread waits for its channels.
 pub(crate) trait Sleeper: Sized {
     type Machine: Machine;
 
-    /// The way of thread `number`, to be used by that thread alone.
+    /// Creates the sleeper of thread `number`, which only that thread may use.
     fn new(number: u16) -> Result<Self, Error>;
 
-    /// A channel to a volume, for so many bios.
+    /// Opens a channel to a volume, for a number of bios.
     fn open(
         &mut self,
         volume: &Arc<Volume<Self::Machine>>,
         depth: u32,
     ) -> Result<Channel<Self::Machine>, Error>;
 
-    /// Sleeps until the time of the machine's clock, or until there is work. Returns false if there
-    /// was work at once.
+    /// Sleeps until `until_ns` by the machine's clock, or until there is work. Returns false if
+    /// there was work at once.
     fn sleep(&mut self, until_ns: u64, has_work: &dyn Fn() -> bool) -> Result<bool, Error>;
 }
 
@@ -49,7 +49,7 @@ impl Sleeper for IoContext {
     }
 }
 
-/// A thread of a simulated machine.
+/// Sleeper of a thread of a simulated machine.
 pub(crate) struct BellSleeper(IoThread<Simulated>);
 
 impl Sleeper for BellSleeper {

@@ -24,14 +24,14 @@ fn word(block: &[u8], range: Range<usize>) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// What a job wrote, by block.
+/// Blocks that a job wrote, with the last write of each.
 #[derive(Debug)]
 pub(crate) struct WrittenBlocks {
     bs_bytes: u32,
     blocks: HashMap<u64, LastWrite>,
 }
 
-/// The last write of a block.
+/// State of the last write of a block.
 #[derive(Debug, Default)]
 struct LastWrite {
     generation: u64,
@@ -39,19 +39,19 @@ struct LastWrite {
 }
 
 impl WrittenBlocks {
-    /// Of a job that is to verify.
+    /// Returns the blocks of a job, if the job is to verify.
     pub(crate) fn new(workload: &Workload) -> Option<WrittenBlocks> {
         let (bs_bytes, blocks) = (workload.bs_bytes, HashMap::new());
         workload.verify.then_some(WrittenBlocks { bs_bytes, blocks })
     }
 
-    /// Of a job whose blocks may lie anywhere: they are named by their offsets in bytes.
+    /// Creates the blocks of a job whose blocks may lie anywhere: they are named by byte offsets.
     pub(crate) fn by_offset() -> WrittenBlocks {
         WrittenBlocks { bs_bytes: 1, blocks: HashMap::new() }
     }
 
-    /// The next I/O: a read, or a write of a block that none is on its way to. There must be more
-    /// blocks than writes in flight.
+    /// Returns the next I/O: a read, or a write of a block to which no write is in flight. There
+    /// must be more blocks than writes in flight.
     #[cold]
     pub(crate) fn next_io(&self, offsets: &mut Offsets) -> (u64, Op) {
         loop {
@@ -72,12 +72,12 @@ impl WrittenBlocks {
         stamp(memory, block * u64::from(self.bs_bytes), last.generation);
     }
 
-    /// Whether a write of `block` is on its way.
+    /// Returns true if a write of `block` is in flight.
     pub(crate) fn is_in_flight(&self, block: u64) -> bool {
         self.blocks.get(&block).is_some_and(|last| last.in_flight)
     }
 
-    /// The write of `block` is done.
+    /// Records that the write of `block` has completed.
     #[cold]
     pub(crate) fn landed(&mut self, block: u64) {
         if let Some(last) = self.blocks.get_mut(&block) {
@@ -85,7 +85,7 @@ impl WrittenBlocks {
         }
     }
 
-    /// A write of `block` that was stamped never went.
+    /// Takes back the stamp of a write of `block` that was never submitted.
     #[cold]
     pub(crate) fn unstamp(&mut self, block: u64) {
         if let Some(last) = self.blocks.get_mut(&block) {
@@ -96,18 +96,18 @@ impl WrittenBlocks {
         }
     }
 
-    /// The write of `block` found no space: there is nothing to read back.
+    /// Forgets `block`, whose write found no space: there is nothing to read back.
     #[cold]
     pub(crate) fn forget(&mut self, block: u64) {
         self.blocks.remove(&block);
     }
 
-    /// What has to be read back.
+    /// Returns the blocks that must be read back.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = u64> {
         self.blocks.keys().copied()
     }
 
-    /// Compares what was read back of `block` with what was written there last.
+    /// Compares data read back from `block` with the last write of the block.
     pub(crate) fn check(
         &self,
         block: u64,
@@ -126,7 +126,7 @@ impl WrittenBlocks {
     }
 }
 
-/// Fills a block for its place and generation.
+/// Fills a block with the pattern of its offset and generation.
 fn stamp(block: &mut [u8], offset: u64, generation: u64) {
     block[0..8].copy_from_slice(&MAGIC.to_le_bytes());
     block[8..16].copy_from_slice(&offset.to_le_bytes());
@@ -140,10 +140,10 @@ fn stamp(block: &mut [u8], offset: u64, generation: u64) {
     block[24..28].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Checks a block that was read. Without a `generation`, that of any write will do.
+/// Checks a block that was read. Without a `generation`, the pattern of any write is accepted.
 ///
 /// # Errors
-/// The difference from what a job with `verify` writes there.
+/// If the block differs from the pattern of a job with `verify`; the text is the difference.
 pub(crate) fn check(block: &[u8], offset: u64, generation: Option<u64>) -> Result<(), String> {
     let (magic, place, found) = (word(block, 0..8), word(block, 8..16), word(block, 16..24));
     if magic != MAGIC {
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
     use crate::load::workload::Rw;
 
-    /// Two thirds of all draws would meet a write in flight, were they let.
+    /// Without the check, two thirds of all draws would meet a write in flight.
     #[test]
     fn no_two_writes_of_a_block_are_in_flight_and_each_block_is_written_again() {
         for rw in [Rw::RandWrite, Rw::HALF, Rw::Write] {

@@ -22,7 +22,7 @@ use crate::load::client::{Client, ClientIo, DataMemory, DoneSlot, run_clients};
 use crate::load::job::JobResult;
 use crate::load::row::{Notifications, Queues, Row};
 
-/// Entries of the rings unless more are needed: as many as guests have.
+/// Default number of entries of the rings: as many as guests have.
 const RING: u16 = 256;
 
 /// Runs one row against the server that listens on the Unix socket `path`.
@@ -61,7 +61,7 @@ pub fn run_vhost_row(
     Ok(row)
 }
 
-/// Queues and slots as the plan needs them.
+/// Returns the client's options with the queues and slots that the plan needs.
 fn options(plan: &Plan, wait: Wait) -> Result<Options, BenchError> {
     let bs_bytes = plan.workload.bs_bytes;
     let wrong = |text: String| BenchError::Workload(text);
@@ -73,7 +73,7 @@ fn options(plan: &Plan, wait: Wait) -> Result<Options, BenchError> {
     Ok(Options { queues, ring, depth, data_bytes: bs_bytes, wait, ..Options::default() })
 }
 
-/// Slots of a job's virtqueue, and its entries.
+/// Returns the number of slots of a job's virtqueue, and of its entries.
 pub(crate) fn ring_size(plan: &Plan) -> Result<(u16, u16), BenchError> {
     let iodepth = plan.workload.iodepth;
     let depth = u16::try_from(iodepth).ok().filter(|depth| *depth <= RING_SIZE_MAX);
@@ -83,7 +83,7 @@ pub(crate) fn ring_size(plan: &Plan) -> Result<(u16, u16), BenchError> {
     Ok((depth, depth.next_power_of_two().max(RING)))
 }
 
-/// Queues that vhost-user has numbers for.
+/// Largest number of queues that vhost-user can address.
 const QUEUES_MAX: u16 = 256;
 
 fn check(disk: &DiskConfig, plan: &Plan) -> Result<(), BenchError> {
@@ -148,7 +148,7 @@ impl Client for Queue {
     }
 }
 
-/// The request of an I/O; `write` puts what it sends into the slot's memory.
+/// Returns the request of an I/O; `write` copies the data to send into the slot's memory.
 #[inline(always)]
 pub(crate) fn request(io: &ClientIo, mut write: impl FnMut(&[u8])) -> Request {
     let (sector, bytes) = (io.offset_bytes >> 9, io.len_bytes as u32);
@@ -172,13 +172,13 @@ pub(crate) fn request(io: &ClientIo, mut write: impl FnMut(&[u8])) -> Request {
     }
 }
 
-/// A slot that a ring has handed out.
+/// Converts a slot that a ring has handed out.
 #[inline(always)]
 pub(crate) fn done_slot(slot: u16, status: Status) -> DoneSlot<Status> {
     (slot.into(), (!status.is_ok()).then_some(status))
 }
 
-/// Takes the data of reads out of a ring's memory, of jobs that verify: only they have their own.
+/// Copies the data of reads out of a ring's memory, for jobs that verify: only they have memory.
 #[inline(always)]
 pub(crate) fn read_all(
     ios: &mut [ClientIo],

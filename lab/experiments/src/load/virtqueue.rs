@@ -1,8 +1,8 @@
 //! One row through virtqueues, with guest and device on the same thread.
 //!
-//! What a vhost-user-blk request costs, without a second core and a second process: each job plays
-//! its guest (vhost.rs) and runs its device in turn, so nothing is waited for, no line moves
-//! between caches, and instructions can be counted. The device is the one that serves guests.
+//! Measures the cost of a vhost-user-blk request without a second core and a second process: each
+//! job plays its guest (vhost.rs) and runs its device in turn. So no thread waits, no cache line
+//! moves between caches, and instructions can be counted. The device is the one that serves guests.
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
@@ -23,7 +23,7 @@ use crate::load::client::{Client, ClientIo, DataMemory, DoneSlot, run_clients};
 use crate::load::row::{Queues, Row};
 use crate::load::vhost::{done_slot, read_all, request, ring_size};
 
-/// Where the memory of a guest is, for it and for its frontend.
+/// Address of a guest's memory, for the guest and for its frontend.
 const GUEST: u64 = 0x4000_0000;
 const USER: u64 = 0x7000_0000_0000;
 
@@ -58,7 +58,7 @@ pub fn run_virtqueue_row(
     Ok(row)
 }
 
-/// A virtqueue whose device runs where others would wait for it.
+/// Virtqueue whose device runs when another client would wait for it.
 struct LocalQueue {
     ring: DriverRing,
     device: LocalDevice,
@@ -111,7 +111,7 @@ impl Client for LocalQueue {
 
     #[inline(always)]
     fn start(&mut self) -> Result<(), BenchError> {
-        // Its device looks when this waits.
+        // The device looks at the ring when `wait` is called.
         let _wanted = self.ring.publish();
         Ok(())
     }

@@ -24,13 +24,13 @@ pub enum Rw {
     RandWrite,
     /// Random reads and writes.
     RandRw {
-        /// How many of a hundred are reads, 0 to 100.
+        /// Percentage of reads, 0 to 100.
         read_percent: u8,
     },
 }
 
 impl Rw {
-    /// Random reads and writes, half and half: what `randrw` says alone.
+    /// Random reads and writes, half and half: the meaning of `randrw` without a percentage.
     pub const HALF: Rw = Rw::RandRw { read_percent: 50 };
 
     const NAMES: [(Rw, &'static str); 5] = [
@@ -41,14 +41,14 @@ impl Rw {
         (Rw::HALF, "randrw"),
     ];
 
-    /// fio's name.
+    /// Returns fio's name.
     #[must_use]
     pub fn name(self) -> &'static str {
         let named = if matches!(self, Rw::RandRw { .. }) { Rw::HALF } else { self };
         Rw::NAMES.iter().find(|(rw, _)| *rw == named).map_or("", |(_, name)| name)
     }
 
-    /// How many of a hundred are reads, of a mix.
+    /// Returns the percentage of reads of a mix; `None` for other kinds.
     #[must_use]
     pub fn read_percent(self) -> Option<u8> {
         match self {
@@ -57,13 +57,13 @@ impl Rw {
         }
     }
 
-    /// Whether it goes through the device in order.
+    /// Returns true if I/Os go through the device in order.
     #[must_use]
     pub fn is_sequential(self) -> bool {
         matches!(self, Rw::Read | Rw::Write)
     }
 
-    /// Whether it writes at all.
+    /// Returns true if the workload writes at all.
     #[must_use]
     pub fn writes(self) -> bool {
         !matches!(self, Rw::Read | Rw::RandRead | Rw::RandRw { read_percent: 100 })
@@ -86,18 +86,18 @@ impl FromStr for Rw {
     }
 }
 
-/// What each job does.
+/// Workload of each job of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Workload {
     /// Kind of I/O.
     pub rw: Rw,
-    /// Bytes of one I/O: a multiple of 512.
+    /// Size of an I/O in bytes: a multiple of 512.
     pub bs_bytes: u32,
-    /// I/Os in flight, 1 or more.
+    /// Number of I/Os in flight, 1 or more.
     pub iodepth: u32,
     /// Writes carry a pattern that is read back and checked at the end.
     pub verify: bool,
-    /// Where random offsets start.
+    /// Seed of the random offsets.
     pub seed: u64,
 }
 
@@ -112,8 +112,8 @@ pub struct Offsets {
 }
 
 impl Offsets {
-    /// Offsets of job `job` of `jobs` on a device of `blocks` blocks: random ones over all of it,
-    /// sequential ones, and all that are to be verified, over the job's own share.
+    /// Creates the offsets of job `job` of `jobs` on a device of `blocks` blocks. Random offsets
+    /// cover the whole device; sequential and verified ones only the job's own part.
     #[must_use]
     pub fn new(workload: &Workload, blocks: u64, (job, jobs): (u64, u64)) -> Self {
         let share = (blocks / jobs).max(1);
@@ -129,7 +129,7 @@ impl Offsets {
         }
     }
 
-    /// The next block and what to do there.
+    /// Returns the next block, and the operation to do there.
     #[inline]
     pub fn next_io(&mut self) -> (u64, Op) {
         if self.rw.is_sequential() {
@@ -143,7 +143,7 @@ impl Offsets {
         let op = match self.rw {
             Rw::RandRead => Op::Read,
             Rw::RandWrite => Op::Write,
-            // The low half says what, since the high bits say where.
+            // The low half chooses the operation, since the high bits choose the block.
             Rw::RandRw { read_percent } if part(drawn, 100) < read_percent.into() => Op::Read,
             _ => Op::Write,
         };
@@ -151,7 +151,7 @@ impl Offsets {
     }
 }
 
-/// A number below `count`, from the low half of a random one.
+/// Returns a number below `count`, from the low half of a random one.
 #[inline]
 fn part(random: u64, count: u64) -> u64 {
     ((random & u64::from(u32::MAX)) * count) >> 32

@@ -108,7 +108,7 @@ impl FileSet {
         })
     }
 
-    /// The size of a new file, in pages.
+    /// Returns the size of a new file, in pages.
     pub(super) fn size_pages(&self, random: &mut Random) -> u64 {
         size_pages(self.mean_bytes, random)
     }
@@ -117,19 +117,19 @@ impl FileSet {
         SLOT_MEANS * self.mean_bytes / 4096
     }
 
-    /// Pages `from` to `until` of a file, cut at its slot's end; none if nothing is left.
+    /// Returns pages `from` to `until` of a file, cut at its slot's end; `None` if nothing is left.
     pub(super) fn span(&self, file: File, (from, until): (u64, u64)) -> Option<Span> {
         let until = until.min(self.slot_pages());
         let start = self.slots.div_ceil(INODES) + file.slot * self.slot_pages() + from;
         (from < until).then_some((start * PAGE_SECTORS, (until - from) * PAGE_SECTORS))
     }
 
-    /// Changes a file's inode in the page that has it.
+    /// Modifies a file's inode in its page.
     pub(super) fn touch<M: Host>(&self, access: &mut Access<'_, M>, file: File) {
         access.write((file.slot / INODES * PAGE_SECTORS, PAGE_SECTORS));
     }
 
-    /// Appends so many pages to a file, as far as its slot has room.
+    /// Appends pages to a file, as far as its slot has room.
     pub(super) fn append<M: Host>(&self, access: &mut Access<'_, M>, mut file: File, pages: u64) {
         let until = (file.pages + pages).min(self.slot_pages());
         if let Some(span) = self.span(file, (file.pages, until)) {
@@ -148,8 +148,8 @@ impl FileSet {
     }
 }
 
-/// A size of the gamma distribution, in pages, one at least and a slot at most: of shape 3/2, so
-/// the sum of an exponential and of half the square of a normal number.
+/// Returns a size of the gamma distribution, in pages, one at least and a slot at most: of shape
+/// 3/2, so the sum of an exponential and of half the square of a normal number.
 pub(super) fn size_pages(mean_bytes: u64, random: &mut Random) -> u64 {
     let mut ln = || (1.0 - random.fraction()).ln();
     let (exponential, radius) = (-ln(), -2.0 * ln());
@@ -170,7 +170,7 @@ mod tests {
         let found = sizes.iter().sum::<f64>() / sizes.len() as f64;
         let square = sizes.iter().map(|size| (size - found).powi(2)).sum::<f64>();
         let spread = (square / sizes.len() as f64).sqrt();
-        // Sizes are rounded up to pages: half a page more on average.
+        // Sizes are rounded up to pages, which adds half a page on average.
         assert!((found / (mean + 2048.0) - 1.0).abs() < 0.03, "{found}");
         assert!((spread / (mean / SHAPE.sqrt()) - 1.0).abs() < 0.05, "{spread}");
     }

@@ -17,34 +17,34 @@ use millrace_random::SplitMix64 as Random;
 use crate::simulation::Host;
 use crate::simulation::program::{Access, PAGE_SECTORS, Program};
 
-/// Vertices, as a power of two, and edges for each.
+/// Number of vertices as a power of two, and number of edges for each vertex.
 const SCALE: u32 = 18;
 const EDGES_EACH: u64 = 32;
 const EDGE_BYTES: u64 = 4;
-/// Of 65,536: how often an edge's source lies in the upper half: a + b.
+/// Frequency, of 65,536, of an edge whose source lies in the upper half: a + b.
 const UPPER: u64 = 49_807;
-/// Most pages of one read.
+/// Largest number of pages of one read.
 const READ_PAGES_MAX: u64 = 256;
-/// Pages read before the window, and virtual time that is measured.
+/// Number of pages read before the measured window, and virtual time of the window.
 const WARM_PAGES: u64 = 8_192;
 const LENGTH_NS: u64 = 100_000_000;
 
-/// A graph on the volume, and how many threads read it.
+/// Graph on the volume, and the number of threads that read it.
 #[derive(Debug, Clone)]
 pub(super) struct Graph {
-    /// Reads of a pass, in order: first page, pages.
+    /// Reads of a pass, in order: first page and number of pages.
     reads: Arc<[(u64, u64)]>,
     threads: u32,
 }
 
 impl Graph {
-    /// The graph of a seed.
+    /// Creates the graph of a seed.
     pub(super) fn new(seed: u64, threads: u32) -> Graph {
         Graph { reads: reads_of(&degrees(seed)).into(), threads }
     }
 }
 
-/// Edges by source.
+/// Returns the number of edges of each source vertex.
 fn degrees(seed: u64) -> Vec<u32> {
     let mut random = Random::new(seed);
     let mut degrees = vec![0; 1 << SCALE];
@@ -62,7 +62,7 @@ fn degrees(seed: u64) -> Vec<u32> {
     degrees
 }
 
-/// The reads of a pass over lists of so many edges.
+/// Returns the reads of a pass over edge lists of these lengths.
 fn reads_of(degrees: &[u32]) -> Vec<(u64, u64)> {
     let (mut reads, mut byte, mut page) = (Vec::new(), 0, 0);
     for degree in degrees {
@@ -92,7 +92,7 @@ impl Program for Graph {
         let depth = access.depth() as usize;
         let (mut next, mut room) = (mine.iter().cycle(), depth);
         while !access.is_over() {
-            // What comes back is noticed by halves, so that batches are large.
+            // Each batch waits for half the depth at least, so that batches are large.
             access.direct(room as u32);
             for (page, pages) in next.by_ref().take(room) {
                 access.submit(Op::Read, (page * PAGE_SECTORS, pages * PAGE_SECTORS));

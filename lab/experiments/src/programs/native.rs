@@ -34,9 +34,9 @@ const NAMES: [(&str, Task); 9] = [
     ("tar", Task::Utility(utilities::Kind::Tar)),
     ("untar", Task::Utility(utilities::Kind::Untar)),
 ];
-/// The least volume: room for the files of a server with inodes, and for a tree and its archive.
+/// Smallest volume in bytes: room for a server's files with inodes, or for a tree and its archive.
 const BYTES_MIN: u64 = 16 << 30;
-/// I/Os that a thread has in flight: a graph engine's reads, or the pieces of one call.
+/// Number of I/Os that a thread has in flight: a graph engine's reads, or the pieces of one call.
 const GRAPH_DEPTH: u32 = 64;
 const CALLS: u32 = 4;
 
@@ -61,8 +61,8 @@ impl FromStr for Task {
 }
 
 impl Task {
-    /// The cache that it works through, unless it is told another one; none: it has its own way to
-    /// the drives.
+    /// Returns the cache that the program works through by default; `None` for a program that
+    /// accesses the drives directly.
     #[must_use]
     pub fn cache(self) -> Option<CacheConfig> {
         self.with(1, CacheOf).ok().flatten()
@@ -79,31 +79,32 @@ impl Runs for CacheOf {
     }
 }
 
-/// How a program is run on this machine.
+/// Settings of a program's run on this machine.
 #[derive(Debug, Clone)]
 pub struct ProgramPlan {
     /// Thread i runs on `cpus[i % len]`; anywhere if empty.
     pub cpus: Vec<u32>,
-    /// How long it is measured, after its warm-up.
+    /// Measured time, after the warm-up.
     pub runtime: Duration,
-    /// What its accesses are drawn from.
+    /// Seed of the program's random accesses.
     pub seed: u64,
-    /// The rings' settings.
+    /// Settings of the rings.
     pub reactor: Config,
-    /// Ends it early.
+    /// Flag by which the caller ends the run early.
     pub interrupt: Interrupt,
 }
 
-/// What a run gave.
+/// Result of a program's run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ProgramRun {
-    /// Threads of the program.
+    /// Number of the program's threads.
     pub threads: u32,
-    /// Operations measured: pages of 4 KiB written, read or copied, or a server's operations.
+    /// Number of measured operations: pages of 4 KiB written, read or copied, or a server's
+    /// operations.
     pub operations: u64,
-    /// Seconds in which they were done; 0 if the run was ended before its warm-up was over.
+    /// Length of the measured window in seconds; 0 if the run ended before its warm-up was over.
     pub seconds: f64,
-    /// I/Os that failed.
+    /// Number of I/Os that failed.
     pub errors: u64,
 }
 
@@ -130,7 +131,7 @@ pub fn run_program_row(
     task.with(plan.seed, NativeRun { volume, task, plan })
 }
 
-/// On threads of this machine.
+/// Run on threads of this machine.
 struct NativeRun<'a> {
     volume: &'a Arc<Volume<Native>>,
     task: Task,
@@ -183,7 +184,7 @@ fn hold<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
     value.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One thread of a program.
+/// Runs one thread of a program.
 fn work<P: Program>(
     shared: &ProgramState<Native>,
     (program, config): (&P, IoConfig),

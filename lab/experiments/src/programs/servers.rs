@@ -16,15 +16,15 @@ use super::files::FileSet;
 use crate::simulation::Host;
 use crate::simulation::program::{Access, Program};
 
-/// All files of a set together, on average, and the memory of the cache.
+/// Size of all files of a set on average, and of the cache's memory, in bytes.
 const SET_BYTES: u64 = 1 << 30;
 const CACHE_BYTES: u64 = SET_BYTES / 8;
-/// Virtual time that is measured.
+/// Virtual time that is measured, in nanoseconds.
 const LENGTH_NS: u64 = 200_000_000;
 /// Longest append: 16 KiB in all three, in pages.
 const APPEND_PAGES: u64 = 4;
 
-/// A personality.
+/// Personality of filebench.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// `fileserver.f`.
@@ -35,12 +35,12 @@ pub enum Kind {
     Proxy,
 }
 
-/// What a thread does in turn.
+/// Step of a server's thread; a thread does its steps in turn.
 #[derive(Debug, Clone, Copy)]
 enum Flow {
-    /// Makes a file and writes all of it.
+    /// Creates a file and writes all of it.
     CreateWhole,
-    /// Makes a file and appends to it.
+    /// Creates a file and appends to it.
     CreateAppend,
     /// Appends to a file.
     Append,
@@ -55,10 +55,10 @@ enum Flow {
 }
 
 impl Kind {
-    /// All of them.
+    /// All personalities.
     pub const ALL: [Kind; 3] = [Kind::File, Kind::Web, Kind::Proxy];
 
-    /// What tables of \[FALCON\]'s results call it.
+    /// Returns the server's name in the tables of \[FALCON\]'s results.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Kind::File => "file server",
@@ -67,7 +67,7 @@ impl Kind {
         }
     }
 
-    /// Threads that filebench has for it.
+    /// Returns the number of threads that filebench has for the personality.
     pub(crate) fn threads(self) -> u32 {
         if self == Kind::File { 50 } else { 100 }
     }
@@ -76,7 +76,7 @@ impl Kind {
         if self == Kind::File { 131_072 } else { 16_384 }
     }
 
-    /// Files that are there at first, of a hundred.
+    /// Returns the percentage of files that exist at first.
     fn there_percent(self) -> u64 {
         if self == Kind::Web { 100 } else { 80 }
     }
@@ -91,7 +91,7 @@ impl Kind {
     }
 }
 
-/// A personality's threads on one set of files.
+/// Threads of a personality on one set of files.
 #[derive(Debug, Clone)]
 pub(super) struct Server {
     kind: Kind,
@@ -157,7 +157,7 @@ impl Program for Server {
         Some(CacheConfig { size_bytes: CACHE_BYTES, ..CacheConfig::default() })
     }
 
-    /// The window opens when as many bytes were read as the cache has memory, twice.
+    /// The window opens when twice as many bytes were read as the cache has memory.
     fn measured(&self) -> (u64, u64) {
         let reads = self.kind.flow().iter().filter(|flow| matches!(flow, Flow::Read)).count();
         let rounds = 2 * CACHE_BYTES / self.kind.mean_bytes() / reads as u64;

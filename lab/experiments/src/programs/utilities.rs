@@ -12,10 +12,10 @@ use super::files::{INODES, size_pages};
 use crate::simulation::Host;
 use crate::simulation::program::{Access, PAGE_SECTORS, Program};
 
-/// Memory of the cache, and virtual time that is measured.
+/// Size of the cache's memory in bytes, and virtual time that is measured.
 const CACHE_BYTES: u64 = 128 << 20;
 const LENGTH_NS: u64 = 300_000_000;
-/// Pages of a call of cp, and of one of tar.
+/// Number of pages of a call of cp, and of one of tar.
 const COPY_PAGES: u64 = 32;
 const RECORD_PAGES: u64 = 3;
 /// Mean size of a tree's files, files of a tree, and the page at which archives begin.
@@ -23,24 +23,24 @@ const FILE_BYTES: u64 = 11 << 10;
 const FILES: u64 = 1 << 20;
 const ARCHIVE_PAGE: u64 = 64 << 20;
 
-/// Which of them.
+/// Utility to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// A long file of the volume to elsewhere.
+    /// Copies a long file from the volume to elsewhere.
     CopyFrom,
-    /// From elsewhere to a long file of the volume.
+    /// Copies a long file from elsewhere to the volume.
     CopyTo,
-    /// A tree of the volume to an archive there.
+    /// Packs a tree on the volume into an archive on the volume.
     Tar,
-    /// An archive of the volume to a tree there.
+    /// Unpacks an archive on the volume into a tree on the volume.
     Untar,
 }
 
 impl Kind {
-    /// All of them.
+    /// All utilities.
     pub const ALL: [Kind; 4] = [Kind::CopyFrom, Kind::CopyTo, Kind::Tar, Kind::Untar];
 
-    /// What tables of \[FALCON\]'s results call it.
+    /// Returns the utility's name in the tables of \[FALCON\]'s results.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Kind::CopyFrom => "copy from",
@@ -51,7 +51,7 @@ impl Kind {
     }
 }
 
-/// A utility, and the seed of its tree.
+/// Utility, and the seed of its tree.
 #[derive(Debug, Clone)]
 pub(super) struct Utility(pub(super) Kind, pub(super) u64);
 
@@ -74,14 +74,15 @@ impl Utility {
         }
     }
 
-    /// Goes through a tree in its order, file behind file, and through its archive.
+    /// Reads or writes a tree file by file, in its order, together with its archive.
     fn pack<M: Host>(&self, access: &mut Access<'_, M>) {
         let mut random = Random::new(self.1);
         let (name_ns, change_ns) = (access.costs().name_ns(), access.costs().change_ns());
         let place = |page: u64, pages: u64| (page * PAGE_SECTORS, pages * PAGE_SECTORS);
         let end = access.volume().capacity() / PAGE_SECTORS;
         let archive_page = ARCHIVE_PAGE.min(end / 2);
-        // Behind the inodes; then the archive, of which so many pages are owed.
+        // The tree begins behind the inodes, the archive at its own page; `owed` pages of it are
+        // due.
         let (mut page, mut archive, mut owed) = (FILES / INODES, archive_page, 0);
         for number in (0..FILES).cycle() {
             if access.is_over() {
@@ -118,7 +119,7 @@ impl Program for Utility {
         Some(CacheConfig { size_bytes: CACHE_BYTES, ..CacheConfig::default() })
     }
 
-    /// The window opens when twice the cache's pages went by.
+    /// The window opens after twice the cache's pages.
     fn measured(&self) -> (u64, u64) {
         (2 * CACHE_BYTES / 4096, LENGTH_NS)
     }

@@ -10,14 +10,15 @@ use millrace_random::SplitMix64 as Random;
 use crate::simulation::Host;
 use crate::simulation::program::{Access, Program};
 
-/// Memory of the cache; half of it may be dirty, and from a quarter on writers are slowed down.
+/// Size of the cache's memory; half of it may be dirty, and from a quarter on writers are slowed
+/// down.
 const CACHE_BYTES: u64 = 64 << 20;
-/// Writes before the window: five times what may be dirty.
+/// Number of writes before the window: five times the number of pages that may be dirty.
 const WARM_WRITES: u64 = 5 * (CACHE_BYTES / 2) / 4096;
-/// Virtual time that is measured.
+/// Virtual time that is measured, in nanoseconds.
 const LENGTH_NS: u64 = 200_000_000;
 
-/// Writers of random pages, from a seed.
+/// Writers of random pages, with their seed.
 #[derive(Debug, Clone)]
 pub(super) struct Writers(pub(super) u64);
 

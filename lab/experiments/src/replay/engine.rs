@@ -24,17 +24,17 @@ use super::tally::{IoResult, Tally};
 use super::{Progress, ReplayProgress, Settings};
 use crate::load::bench::BenchError;
 
-/// Bytes of reads and writes in flight: what bounds the memory of a replay.
+/// Limit of the bytes of reads and writes in flight, which bounds the memory of a replay.
 pub(crate) const IN_FLIGHT_BYTES_MAX: u64 = 16 << 20;
-/// I/Os that may wait for others, beside those in flight.
+/// Number of I/Os that may wait for others, beside those in flight.
 const WAITING_MAX: usize = 4_096;
-/// Longest sleep, so that an interrupt is seen.
+/// Longest sleep in nanoseconds, so that an interrupt is noticed soon.
 const SLEEP_NS: u64 = 50_000_000;
-/// Sleep while the trace is read and I/Os are in flight.
+/// Sleep in nanoseconds while the trace is being read and I/Os are in flight.
 const LOOK_NS: u64 = 200_000;
-/// How long what is in flight is waited for after an interrupt.
+/// Longest wait for I/Os in flight after an interrupt, in nanoseconds.
 const DRAIN_NS: u64 = 2_000_000_000;
-/// Time between two calls of whoever shows how far it is.
+/// Time between two calls of the progress callback, in nanoseconds.
 const PROGRESS_NS: u64 = 100_000_000;
 
 /// An I/O that was admitted and has not ended.
@@ -43,13 +43,14 @@ struct Slot {
     io: Routed,
     due_ns: Option<u64>,
     sent_ns: u64,
-    /// Bytes that were sent.
+    /// Number of bytes that were sent.
     sent_bytes: u64,
     pieces: u32,
-    /// Pieces in flight, and their bytes as far as they are of memory.
+    /// Number of pieces in flight, and of their bytes that occupy memory.
     in_flight: u32,
     in_flight_bytes: u64,
-    /// What had been held back, in all, when it was to be sent.
+    /// Value of the engine's `held` when the I/O became ready. A different value when the I/O is
+    /// sent means that the I/O waited for room.
     held: u64,
     stage: Stage,
     failed: bool,
@@ -57,17 +58,17 @@ struct Slot {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Waits, or is being sent.
+    /// The I/O waits, or is being sent.
     Send,
-    /// All of it is in flight.
+    /// All pieces of the I/O are in flight.
     Sent,
-    /// Is written, and its flush is to be sent.
+    /// The I/O is written, and its flush is to be sent.
     Flush,
     /// The replay was stopped before all of it was sent.
     Dropped,
 }
 
-/// One replay.
+/// State of one replay.
 pub(crate) struct Engine<'a, T, F> {
     target: &'a mut T,
     feed: &'a mut F,
@@ -75,14 +76,14 @@ pub(crate) struct Engine<'a, T, F> {
     order: Order,
     slots: Vec<Slot>,
     free: Vec<u32>,
-    /// What may be sent, in the order in which it became so.
+    /// Slots of I/Os that may be sent, in the order in which they became ready.
     ready: VecDeque<u32>,
     flight: Flight,
-    /// The next I/O of the trace, if it was taken and its time has not come.
+    /// Next I/O of the trace, if it was taken from the feed and its time has not come.
     next: Option<Routed>,
-    /// Times that sending ended for want of room.
+    /// Number of times that sending stopped for lack of room.
     held: u64,
-    /// When there was no slot for an I/O for the last time.
+    /// Time at which an I/O last found no free slot, in nanoseconds.
     full_ns: u64,
     begin_ns: u64,
     ending: EndOfReplay,
@@ -90,23 +91,23 @@ pub(crate) struct Engine<'a, T, F> {
     done: Vec<Done>,
 }
 
-/// What is in flight.
+/// Number of I/Os and bytes in flight.
 #[derive(Debug, Default)]
 struct Flight {
-    /// I/Os, at least in part.
+    /// Number of I/Os that are in flight at least in part.
     started: u32,
-    /// Bytes of memory.
+    /// Number of bytes of memory that I/Os in flight occupy.
     bytes: u64,
 }
 
-/// How a replay comes to its end.
+/// State of a replay's end.
 #[derive(Debug, Default)]
 struct EndOfReplay {
-    /// Nothing more is taken from the trace.
+    /// No more I/Os are taken from the trace.
     has_begun: bool,
-    /// What ended it before the trace did.
+    /// Reason why the replay ended before the trace did.
     why: Option<StopReason>,
-    /// When it was told to send nothing more.
+    /// Time at which the replay was told to send nothing more.
     stopped_ns: Option<u64>,
 }
 
@@ -133,7 +134,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         }
     }
 
-    /// Runs to the end of the trace, or until it is stopped or the target breaks.
+    /// Runs the replay to the end of the trace, or until it is stopped or the target breaks.
     pub(crate) fn run(mut self, progress: Progress<'_>) -> Report {
         let mut shown_ns = self.begin_ns;
         loop {
@@ -152,10 +153,10 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
             }
         }
         let Engine { settings, mut tally, ending, flight, slots, free, next, .. } = self;
-        // Whatever did not answer within the time for that, or before the target broke.
+        // I/Os still in flight were not answered in time, or before the target broke.
         tally.counts.unanswered += u64::from(flight.started);
         if ending.stopped_ns.is_none() {
-            // What waited when the target broke.
+            // I/Os that still waited when the target broke count as unsent.
             let admitted = (slots.len() - free.len()) as u64;
             tally.counts.unsent += admitted.saturating_sub(flight.started.into());
             tally.counts.unsent += u64::from(next.is_some());
@@ -163,7 +164,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         tally.report((settings.speed, settings.iodepth), ending.why)
     }
 
-    /// One turn of the loop; true if that was the last.
+    /// Runs one turn of the loop; returns true if it was the last.
     fn turn(&mut self, now_ns: u64) -> Result<bool, BenchError> {
         self.look_for_stop(now_ns);
         let ended = self.reap()?;
@@ -195,7 +196,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         }
     }
 
-    /// When the time that the replay was given is over.
+    /// Returns the time at which the replay's `runtime` is over.
     fn runtime_end_ns(&self) -> u64 {
         self.settings.runtime.map_or(u64::MAX, |runtime| {
             let runtime_ns = u64::try_from(runtime.as_nanos()).unwrap_or(u64::MAX);
@@ -203,7 +204,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         })
     }
 
-    /// Takes nothing more from the trace, and sends nothing more but flushes of durable writes.
+    /// Stops taking I/Os from the trace, and sending any but the flushes of durable writes.
     fn stop(&mut self, why: StopReason, now_ns: u64) {
         (self.ending.why, self.ending.stopped_ns) = (Some(why), Some(now_ns));
         self.ending.has_begun = true;
@@ -219,7 +220,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         self.ready.retain(|slot| slots[*slot as usize].stage == Stage::Flush);
     }
 
-    /// Whether all that was sent has ended, and no more comes.
+    /// Returns true if every I/O that was sent has ended, and no more will be sent.
     fn is_over(&self, now_ns: u64) -> bool {
         let drained = self.flight.started == 0;
         match (self.ending.stopped_ns, &self.ending.why) {
@@ -229,7 +230,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         }
     }
 
-    /// Takes what has ended.
+    /// Reaps the pieces that have ended.
     fn reap(&mut self) -> Result<bool, BenchError> {
         let mut done = std::mem::take(&mut self.done);
         self.target.poll(&mut done)?;
@@ -286,7 +287,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         }
     }
 
-    /// Admits what is due; as fast as possible, what there is room for.
+    /// Admits the I/Os that are due, or with `afap` as many as there is room for.
     fn admit(&mut self, now_ns: u64) -> bool {
         let mut any = false;
         while !self.ending.has_begun {
@@ -312,10 +313,9 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         any
     }
 
-    /// The next I/O of the trace; none if there is none now, or the replay has ended.
-    ///
-    /// At the limit, and where the trace is broken, it ends as at the trace's end: what was taken
-    /// is done.
+    /// Returns the next I/O of the trace; `None` if there is none now, or the replay has ended. At
+    /// the limit, and where the trace is broken, the replay ends as at the trace's end: I/Os that
+    /// were taken are done.
     fn take(&mut self) -> Option<Routed> {
         loop {
             if self.settings.limit.is_some_and(|limit| self.tally.counts.traced_ios >= limit) {
@@ -324,7 +324,8 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
             match self.feed.next() {
                 Ok(FeedItem::Item(Item::Io(io))) => {
                     if self.tally.ended() == 0 && self.slots.is_empty() {
-                        // Opening and reading the trace up to its first I/O made none late.
+                        // The clock starts here, so that opening the trace and reading its first
+                        // I/O make no I/O late.
                         self.begin_ns = self.target.now_ns();
                         self.tally.begin(self.begin_ns);
                     }
@@ -348,10 +349,10 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         None
     }
 
-    /// When an I/O is to be sent.
+    /// Returns the time at which an I/O is to be sent; `None` with `afap`.
     fn due_ns(&self, io: &Routed) -> Option<u64> {
         let after_ns = io.at_ns as f64 / self.settings.speed?;
-        // A time beyond all clocks stays one: the conversion saturates.
+        // A time beyond the clock's range stays there: the conversion saturates.
         Some(self.begin_ns.saturating_add(after_ns as u64))
     }
 
@@ -365,7 +366,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
             pieces: 0,
             in_flight: 0,
             in_flight_bytes: 0,
-            // What comes late since there was no slot for it was held back, too.
+            // An I/O that is late because no slot was free counts as held back, too.
             held: match due_ns.is_some_and(|due_ns| due_ns <= self.full_ns) {
                 true => self.held.wrapping_sub(1),
                 false => self.held,
@@ -393,7 +394,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         }
     }
 
-    /// Sends what may be sent.
+    /// Sends pieces of ready I/Os while there is room.
     fn send(&mut self) -> Result<bool, BenchError> {
         let mut any = false;
         while let Some(at) = self.ready.front().copied() {
@@ -420,7 +421,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
             slot.pieces += u32::from(slot.stage == Stage::Send);
             slot.in_flight += 1;
             if slot.stage == Stage::Flush {
-                // Its end is that of the whole I/O.
+                // The end of this piece is the end of the whole I/O.
                 self.ready.pop_front();
                 continue;
             }
@@ -436,7 +437,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         Ok(any)
     }
 
-    /// The next piece of a slot.
+    /// Returns the next piece of a slot.
     fn piece(&self, at: u32, slot: &Slot) -> Piece {
         let Routed { lane, op, fua, offset_bytes, len_bytes, .. } = slot.io;
         if slot.stage == Stage::Flush || op == Op::Flush {
@@ -448,7 +449,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         Piece { lane, slot: at, op, fua, offset_bytes, len_bytes: left.min(most) }
     }
 
-    /// The first piece of an I/O was taken.
+    /// Records that the target has taken the first piece of an I/O.
     fn begin(&mut self, at: u32, now_ns: u64) {
         self.flight.started += 1;
         let slot = &mut self.slots[at as usize];
@@ -459,7 +460,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         }
     }
 
-    /// Sleeps until something ends or is due.
+    /// Sleeps until a piece ends or an I/O is due.
     fn sleep(&mut self, now_ns: u64) -> Result<(), BenchError> {
         let waits_for_trace = !self.ending.has_begun && self.next.is_none();
         if waits_for_trace && self.flight.started == 0 {
@@ -472,7 +473,7 @@ impl<'a, T: Target, F: Feed> Engine<'a, T, F> {
         if self.ending.stopped_ns.is_none() {
             until_ns = until_ns.min(self.runtime_end_ns());
         }
-        // What is due already waits for room, and so for an end.
+        // An I/O that is due already waits for room, and so for a completion.
         let due_ns = self.next.as_ref().and_then(|io| self.due_ns(io));
         if let Some(due_ns) = due_ns.filter(|due_ns| *due_ns > now_ns) {
             until_ns = until_ns.min(due_ns);

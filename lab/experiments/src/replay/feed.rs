@@ -13,33 +13,33 @@ use super::route::{Item, Router};
 use crate::load::bench::BenchError;
 use crate::trace::TraceSource;
 
-/// I/Os that are read before they are needed.
+/// Number of I/Os that may be read before they are needed.
 const AHEAD: usize = 8_192;
 
-/// What a feed has.
+/// Answer of a feed that is asked for the next I/O.
 #[derive(Debug)]
 pub(crate) enum FeedItem {
     /// The next I/O.
     Item(Item),
-    /// None yet: more is being read.
+    /// No I/O yet; more are being read.
     Later,
-    /// No more.
+    /// The trace has no more I/Os.
     End,
 }
 
-/// Where I/Os come from.
+/// Source of the engine's I/Os.
 pub(crate) trait Feed {
-    /// The next one, without waiting.
+    /// Returns the next I/O, without waiting.
     ///
     /// # Errors
     /// As [`Router::next`]; then there is no more.
     fn next(&mut self) -> Result<FeedItem, BenchError>;
 
-    /// Waits until there may be one, for so long at most.
+    /// Waits until there may be a next I/O, for `most` at most.
     fn wait(&mut self, most: Duration);
 }
 
-/// Reads when asked.
+/// Feed that reads the trace when it is asked for an I/O.
 pub(crate) struct Inline<S>(pub(crate) Router<S>);
 
 impl<S: TraceSource> Feed for Inline<S> {
@@ -50,12 +50,12 @@ impl<S: TraceSource> Feed for Inline<S> {
     fn wait(&mut self, _most: Duration) {}
 }
 
-/// Has a thread read ahead.
+/// Feed whose thread reads the trace ahead.
 pub(crate) struct ReadAhead {
     items: Receiver<Result<Item, BenchError>>,
-    /// Taken while waiting.
+    /// Item that was received while waiting.
     first: Option<Result<Item, BenchError>>,
-    /// Until its end was told.
+    /// Reading thread; `None` once the end was reported.
     thread: Option<JoinHandle<()>>,
 }
 
@@ -72,7 +72,7 @@ impl ReadAhead {
         let read = move || {
             while let Some(next) = router.next().transpose() {
                 let is_last = next.is_err();
-                // Nobody takes any more if the engine has stopped.
+                // The engine takes no more items if it has stopped.
                 if sender.send(next).is_err() || is_last {
                     return;
                 }
@@ -85,7 +85,7 @@ impl ReadAhead {
         Ok(ReadAhead { items, first: None, thread: Some(thread) })
     }
 
-    /// The trace has ended, or whatever read it has panicked.
+    /// Ends the feed: the trace has ended, or the reading thread has panicked.
     fn end(&mut self) -> Result<FeedItem, BenchError> {
         match self.thread.take().map(JoinHandle::join) {
             Some(Err(_)) => Err(BenchError::Panicked),
@@ -107,7 +107,7 @@ impl Feed for ReadAhead {
         if self.first.is_none() {
             match self.items.recv_timeout(most) {
                 Ok(item) => self.first = Some(item),
-                // The end is told by the next call.
+                // The next call of `next` reports the end.
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
             }
         }

@@ -8,19 +8,19 @@ use std::str::FromStr;
 
 use super::lane::Lane;
 
-/// What becomes of an I/O that lies behind the target's end.
+/// Treatment of I/Os that lie behind the target's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fit {
     /// All addresses are multiplied by the target's size over the trace's extent.
     Scale,
-    /// Its address is taken modulo the target's size.
+    /// The I/O's address is taken modulo the target's size.
     Wrap,
-    /// It is left out and counted.
+    /// The I/O is left out and counted.
     Skip,
 }
 
 impl Fit {
-    /// All, with their names.
+    /// All kinds of fit, with their names.
     pub const NAMES: [(Fit, &'static str); 3] =
         [(Fit::Scale, "scale"), (Fit::Wrap, "wrap"), (Fit::Skip, "skip")];
 }
@@ -41,27 +41,27 @@ impl FromStr for Fit {
     }
 }
 
-/// Where an I/O goes.
+/// Place of an I/O on its target, or the reason why it has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FittedRange {
-    /// Here.
+    /// The I/O goes to this range.
     At {
         offset_bytes: u64,
         len_bytes: u64,
-        /// Begin or end were not those of blocks.
+        /// The I/O did not begin and end at block boundaries, and was enlarged to whole blocks.
         aligned: bool,
-        /// It lay behind the end, or all are scaled.
+        /// The I/O lay behind the target's end, or all addresses are scaled.
         moved: bool,
     },
-    /// Behind the end, and nothing was said of that.
+    /// The I/O lies behind the target's end, and no `Fit` was chosen.
     Outside,
-    /// Left out, since it lies behind the end.
+    /// The I/O is left out, since it lies behind the target's end.
     Skipped,
-    /// Left out, since it is longer than the whole target.
+    /// The I/O is left out, since it is longer than the whole target.
     TooLong,
 }
 
-/// Finds the place of a range of 1 byte or more. With `scale`, `extent_bytes` is the trace's.
+/// Returns the place of a range of 1 byte or more. With `scale`, `extent_bytes` is the trace's.
 pub(crate) fn place(
     lane: &Lane,
     (fit, extent_bytes): (Option<Fit>, u64),
@@ -73,7 +73,7 @@ pub(crate) fn place(
     if scales {
         let scaled = u128::from(start) * u128::from(size_bytes) / u128::from(extent_bytes);
         let scaled = u64::try_from(scaled).unwrap_or(u64::MAX);
-        // Its place in a block stays, so that a whole block stays one.
+        // The offset inside a block stays the same, so that whole blocks remain whole blocks.
         start = (scaled - scaled % block).saturating_add(start % block);
     }
     let wraps = fit == Some(Fit::Wrap) && start >= size_bytes && size_bytes > 0;

@@ -9,23 +9,23 @@ use millrace_block::Op;
 use crate::load::bench::BenchError;
 use crate::load::overwrite::DiskContents;
 
-/// What a lane takes in one piece.
+/// Largest pieces and optional operations that a lane accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PieceLimits {
-    /// Bytes of a read or write.
+    /// Largest number of bytes of a read or write.
     pub data_bytes_max: u64,
-    /// Bytes of a discard; 0 if it takes none.
+    /// Largest number of bytes of a discard; 0 if the lane accepts none.
     pub discard_bytes_max: u64,
-    /// Bytes of a write of zeroes; 0 if it takes none.
+    /// Largest number of bytes of a write of zeroes; 0 if the lane accepts none.
     pub zeroes_bytes_max: u64,
-    /// Whether it takes flushes.
+    /// The lane accepts flushes.
     pub flush: bool,
-    /// Whether it takes writes that are durable before they are answered.
+    /// The lane accepts FUA writes, which are durable before they are answered.
     pub fua: bool,
 }
 
 impl PieceLimits {
-    /// Bytes of an operation in one piece; 0 if it takes none such.
+    /// Returns the largest size of `op` in one piece, in bytes; 0 if the lane does not accept `op`.
     #[must_use]
     pub fn bytes_max(&self, op: Op) -> u64 {
         match op {
@@ -37,76 +37,77 @@ impl PieceLimits {
     }
 }
 
-/// One thing that devices are mapped to.
+/// Target of one or more devices of the trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lane {
-    /// What it is, for people.
+    /// Name of the lane, for reports and errors.
     pub name: String,
-    /// Its bytes, a multiple of its block.
+    /// Size of the lane in bytes, a multiple of the block size.
     pub size_bytes: u64,
-    /// Bytes of a block, a power of two.
+    /// Block size in bytes, a power of two.
     pub block_bytes: u64,
-    /// What it takes.
+    /// Limits and optional operations of the lane.
     pub takes: PieceLimits,
-    /// Whether it takes no writes at all.
+    /// The lane accepts no writes.
     pub is_read_only: bool,
-    /// Data on it that writes would destroy.
+    /// Data on the lane that writes would destroy.
     pub contents: DiskContents,
 }
 
-/// An I/O, or as much of it as a lane takes at once.
+/// I/O, or the part of an I/O that a lane takes at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
-    /// Which of the target's lanes.
+    /// Index of the lane in [`Target::lanes`].
     pub lane: u32,
-    /// The number that comes back with its `Done`.
+    /// Number of the engine's slot, returned in the piece's `Done`.
     pub slot: u32,
-    /// What it does.
+    /// Operation to do.
     pub op: Op,
-    /// Durable before it is answered.
+    /// The write must be durable before it is answered.
     pub fua: bool,
-    /// First byte.
+    /// Offset of the first byte on the lane.
     pub offset_bytes: u64,
-    /// Length.
+    /// Length in bytes.
     pub len_bytes: u64,
 }
 
-/// A piece that has ended.
+/// Piece that has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Done {
-    /// The piece's number.
+    /// Number of the piece's slot.
     pub slot: u32,
-    /// How it failed.
+    /// Text of the error; `None` for success.
     pub error: Option<String>,
 }
 
-/// Whatever takes the I/Os of a trace.
+/// Receiver of a trace's I/Os.
 pub trait Target {
-    /// What there is, in the order of the pieces' numbers.
+    /// Returns the target's lanes; [`Piece::lane`] is an index into them.
     fn lanes(&self) -> &[Lane];
 
-    /// The time by this target's clock, in nanoseconds.
+    /// Returns the time by this target's clock, in nanoseconds.
     fn now_ns(&self) -> u64;
 
-    /// Takes a piece; false if there is no room for it now. It may start at the next `start`.
+    /// Takes a piece; returns false if there is no room for it now. The piece may wait until
+    /// `start`.
     ///
     /// # Errors
     /// If the target is broken; a piece that fails is a `Done`.
     fn submit(&mut self, piece: &Piece) -> Result<bool, BenchError>;
 
-    /// Starts what was submitted.
+    /// Starts the pieces that were submitted.
     ///
     /// # Errors
     /// If the target is broken.
     fn start(&mut self) -> Result<(), BenchError>;
 
-    /// Appends what has ended, without waiting.
+    /// Appends the pieces that have ended, without waiting.
     ///
     /// # Errors
     /// If the target is broken.
     fn poll(&mut self, done: &mut Vec<Done>) -> Result<(), BenchError>;
 
-    /// Sleeps until something may have ended or the time has come; for shorter if it likes.
+    /// Sleeps until a piece may have ended or `until_ns` has come; may return earlier.
     ///
     /// # Errors
     /// If the target is broken.

@@ -9,39 +9,40 @@
 
 use std::collections::BTreeMap;
 
-/// Ranges up to this length are looked for among their neighbours; the few longer ones one by one.
+/// Length up to which ranges are found by their neighbours; the few longer ones are compared
+/// singly.
 const SHORT_BYTES: u64 = 128 << 10;
 
-/// What an I/O touches.
+/// Range that an I/O touches, or a flush of all ranges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// A range.
+    /// The I/O touches this range.
     Range {
         start: u64,
-        /// First byte behind it, above `start`.
+        /// Offset of the first byte behind the range, above `start`.
         end: u64,
-        /// Whether it changes the range.
+        /// The I/O changes the range.
         changes: bool,
     },
-    /// All that was changed.
+    /// The I/O is a flush of all changed ranges.
     Flush,
 }
 
-/// What an I/O that was admitted waits for.
+/// Reason why an I/O that was admitted waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Waits {
-    /// Nothing: it may be sent.
+    /// The I/O waits for nothing and may be sent.
     No,
-    /// I/Os that it overlaps.
+    /// The I/O waits for I/Os that it overlaps.
     Overlap,
-    /// Writes that come before a flush.
+    /// The flush waits for writes that come before it.
     Writes,
 }
 
-/// A range's end, and whether it is changed; by its begin and the slot.
+/// Ranges by their start and slot: each range's end, and whether its I/O changes it.
 type Ranges = BTreeMap<(u64, u32), (u64, bool)>;
 
-/// The ranges of one lane.
+/// Ranges of one lane that are not done.
 #[derive(Debug, Default)]
 struct Lane {
     short: Ranges,
@@ -53,7 +54,7 @@ impl Lane {
         if bytes <= SHORT_BYTES { &mut self.short } else { &mut self.long }
     }
 
-    /// Slots of what conflicts with an access.
+    /// Appends the slots of I/Os that conflict with an access.
     fn conflicts(&self, access: Access, slots: &mut Vec<u32>) {
         match access {
             Access::Flush => {
@@ -75,17 +76,17 @@ impl Lane {
     }
 }
 
-/// What one slot waits for, and what waits for it.
+/// Dependencies of one slot: the slots it waits for, and the slots that wait for it.
 #[derive(Debug, Default)]
 struct Links {
     lane: usize,
     access: Option<Access>,
-    /// Earlier I/Os that have not ended.
+    /// Number of earlier I/Os that this slot waits for.
     earlier: u32,
     later: Vec<u32>,
 }
 
-/// The order of what was admitted.
+/// Order of the I/Os that were admitted and have not ended.
 #[derive(Debug)]
 pub(crate) struct Order {
     lanes: Vec<Lane>,
@@ -95,13 +96,13 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    /// Of so many lanes, with nothing in them.
+    /// Creates an empty order for `lanes` lanes.
     pub(crate) fn new(lanes: usize) -> Order {
         let lanes = (0..lanes).map(|_| Lane::default()).collect();
         Order { lanes, links: Vec::new(), found: Vec::new(), ready: Vec::new() }
     }
 
-    /// The next I/O of the trace, under a number that no other has now.
+    /// Admits the next I/O of the trace, under a slot number that no other I/O has now.
     pub(crate) fn admit(&mut self, slot: u32, lane: u32, access: Access) -> Waits {
         let (at, lane) = (slot as usize, lane as usize);
         if at >= self.links.len() {
@@ -124,7 +125,7 @@ impl Order {
         }
     }
 
-    /// An I/O has ended: gives those that waited for nothing else.
+    /// Ends an I/O, and returns the slots that waited for no other I/O.
     ///
     /// # Panics
     /// If no I/O of this number was admitted.
@@ -142,7 +143,7 @@ impl Order {
                 self.ready.push(other);
             }
         }
-        // Its memory serves the slot's next I/O.
+        // The list's memory is kept for the slot's next I/O.
         self.links[slot as usize].later = later;
         self.ready.drain(..)
     }
@@ -179,7 +180,7 @@ mod tests {
         assert_eq!(order.end(1).collect::<Vec<_>>(), [3]);
     }
 
-    /// An I/O of the model: a range or a flush, in one of two lanes.
+    /// Generates an I/O of the model: a range or a flush, in one of two lanes.
     fn access() -> impl Strategy<Value = (u32, Access)> {
         let len = prop_oneof![1..64u64, SHORT_BYTES - 2..SHORT_BYTES + 2, Just(SHORT_BYTES * 3)];
         let start = 0..SHORT_BYTES * 4;
@@ -199,13 +200,13 @@ mod tests {
     }
 
     proptest! {
-        /// The plain model: a list of all that has not ended, compared pair by pair.
+        /// The plain model is a list of all I/Os that have not ended, compared pair by pair.
         #[test]
         fn an_io_is_ready_just_when_no_earlier_one_that_conflicts_is_left(
             ios in prop::collection::vec((access(), any::<prop::sample::Index>()), 1..80),
         ) {
             let mut order = Order::new(2);
-            // Slot, lane, access, whether it may be sent: in the order of the trace.
+            // I/Os in the order of the trace: slot, lane, access, and whether the I/O may be sent.
             let mut left: Vec<(u32, u32, Access, bool)> = Vec::new();
             let mut free: Vec<u32> = (0..80).collect();
             for ((lane, access), pick) in ios {

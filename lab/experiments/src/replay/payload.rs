@@ -1,4 +1,4 @@
-//! What a replay writes, and the memory of its I/Os.
+//! Data that a replay writes, and the buffers of its I/Os.
 //!
 //! A trace has no data, so writes get bytes that look random: zeroes, or a pattern that repeats,
 //! would be kept small by targets that compress or share blocks. Every buffer is filled once; for
@@ -11,29 +11,29 @@ use std::ops::DerefMut;
 use millrace_block::Op;
 use millrace_random::SplitMix64;
 
-/// Bytes between two fresh words.
+/// Number of bytes between two fresh words.
 const SECTOR: usize = 512;
-/// Bytes that a pool keeps at most.
+/// Largest number of bytes that a pool keeps in free buffers.
 const KEPT_BYTES_MAX: usize = 16 << 20;
 
-/// Bytes that look random.
+/// Generator of bytes that look random.
 #[derive(Debug)]
 struct Payload(SplitMix64);
 
 impl Payload {
-    /// The bytes that a seed stands for.
+    /// Creates the generator of a seed.
     fn new(seed: u64) -> Payload {
         Payload(SplitMix64::new(seed))
     }
 
-    /// Fills a buffer.
+    /// Fills a buffer with bytes that look random.
     fn fill(&mut self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {
             chunk.copy_from_slice(&self.0.next().to_le_bytes()[..chunk.len()]);
         }
     }
 
-    /// Makes each sector of a filled buffer another one.
+    /// Changes each sector of a filled buffer, so that no two writes have equal sectors.
     fn refresh(&mut self, bytes: &mut [u8]) {
         for sector in bytes.chunks_mut(SECTOR) {
             if let Some(word) = sector.first_chunk_mut() {
@@ -43,14 +43,14 @@ impl Payload {
     }
 }
 
-/// Which buffers may stand for each other.
+/// Key of interchangeable buffers: their length and direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Kind {
     len: usize,
     is_write: bool,
 }
 
-/// Buffers that wait for their next I/O.
+/// Pool of buffers that wait for their next I/O.
 #[derive(Debug)]
 pub(crate) struct Pool<B> {
     free: HashMap<Kind, Vec<B>>,
@@ -60,17 +60,17 @@ pub(crate) struct Pool<B> {
 }
 
 impl<B: DerefMut<Target = [u8]>> Pool<B> {
-    /// An empty pool of what `make` makes: a buffer of so many bytes.
+    /// Creates an empty pool; `make` allocates a buffer of the given number of bytes.
     pub(crate) fn new(make: fn(usize) -> B, seed: u64) -> Pool<B> {
         Pool { free: HashMap::new(), kept_bytes: 0, make, payload: Payload::new(seed) }
     }
 
-    /// Memory for a read.
+    /// Returns a buffer for a read.
     pub(crate) fn read(&mut self, len: usize) -> B {
         self.take(Kind { len, is_write: false }).unwrap_or_else(|| (self.make)(len))
     }
 
-    /// Memory for a write, with what is to be written.
+    /// Returns a buffer for a write, filled with data.
     pub(crate) fn write(&mut self, len: usize) -> B {
         match self.take(Kind { len, is_write: true }) {
             Some(mut buffer) => {
@@ -85,11 +85,11 @@ impl<B: DerefMut<Target = [u8]>> Pool<B> {
         }
     }
 
-    /// Takes back what `read` or `write` gave for an operation.
+    /// Takes back a buffer that `read` or `write` returned.
     pub(crate) fn give_back(&mut self, buffer: B, op: Op) {
         let (len, is_write) = (buffer.len(), op == Op::Write);
         if self.kept_bytes + len > KEPT_BYTES_MAX {
-            // Lengths of the past make room for those of now.
+            // Buffers of lengths used earlier make room for buffers of the lengths used now.
             self.free.clear();
             self.kept_bytes = 0;
         }

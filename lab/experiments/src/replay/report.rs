@@ -13,7 +13,7 @@ use super::series::Series;
 pub struct Latency {
     /// Number of latencies measured.
     pub samples: u64,
-    /// Mean.
+    /// Mean latency in nanoseconds.
     pub mean_ns: u64,
     /// Median.
     pub p50_ns: u64,

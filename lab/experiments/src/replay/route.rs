@@ -11,20 +11,20 @@ use super::lane::Lane;
 use crate::load::bench::BenchError;
 use crate::trace::{TraceIo, TraceSource};
 
-/// Which lane a device's I/Os go to.
+/// Map from a trace's devices to lanes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Routes {
-    /// Devices that have a lane of their own, by their names.
+    /// Devices that have a lane of their own: name and lane index.
     pub by_device: Vec<(String, usize)>,
-    /// The lane of all others.
+    /// Index of the lane of all other devices.
     pub others: Option<usize>,
 }
 
 impl Routes {
-    /// The lane of a device.
+    /// Returns the lane of a device.
     ///
     /// # Errors
-    /// If it has none; the error names all that the trace has had so far.
+    /// If the device has no lane; the error names all devices that the trace has had so far.
     pub(crate) fn lane_of(&self, device: &str, met: &[String]) -> Result<usize, BenchError> {
         let named = self.by_device.iter().find(|(name, _)| name == device);
         named.map(|(_, lane)| *lane).or(self.others).ok_or_else(|| {
@@ -37,74 +37,74 @@ impl Routes {
     }
 }
 
-/// What is asked of the trace's addresses.
+/// Treatment of the trace's addresses: I/Os behind a target's end, and existing data.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Addresses {
-    /// What becomes of those behind the target's end; an error if not given.
+    /// Treatment of I/Os that lie behind the target's end; `None` makes them an error.
     pub fit: Option<Fit>,
-    /// With `Fit::Scale`, the trace's extent on each lane in bytes.
+    /// Extent of the trace on each lane in bytes, with `Fit::Scale`.
     pub extents_bytes: Vec<u64>,
-    /// Whether data that may be on a target are written over.
+    /// Overwrite data that a target may hold.
     pub overwrite: bool,
 }
 
-/// Why an I/O is left out.
+/// Reason why an I/O is left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Skip {
-    /// It lies behind the target's end.
+    /// The I/O lies behind the target's end.
     Outside,
-    /// It is longer than the target.
+    /// The I/O is longer than the target.
     TooLong,
     /// An operation that needs a range has length 0.
     Empty,
-    /// The target takes no such operation.
+    /// The target does not accept this operation.
     Unsupported(Op),
 }
 
-/// One I/O of a lane.
+/// I/O of a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Routed {
-    /// When it arrived in the trace.
+    /// Arrival time in the trace.
     pub(crate) at_ns: u64,
     pub(crate) lane: u32,
     pub(crate) op: Op,
     pub(crate) fua: bool,
-    /// To be followed by a flush, since the target has no writes that are durable by themselves.
+    /// The target has no FUA writes, so a flush must follow this write.
     pub(crate) flush_after: bool,
     pub(crate) offset_bytes: u64,
     pub(crate) len_bytes: u64,
-    /// Its latency in the trace.
+    /// Latency of the I/O in the trace.
     pub(crate) latency_ns: Option<u64>,
     pub(crate) changed: Adaptations,
 }
 
-/// What was changed of an I/O.
+/// Changes to an I/O that make it fit its lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Adaptations {
-    /// Made whole blocks.
+    /// The I/O was enlarged to whole blocks.
     pub(crate) aligned: bool,
-    /// Moved to another address.
+    /// The I/O was moved to another address.
     pub(crate) moved: bool,
-    /// A write that should be durable by itself, at a target that has neither that nor flushes.
+    /// The write should be durable (FUA), but the target has neither FUA nor flushes.
     pub(crate) lost_fua: bool,
 }
 
-/// One I/O of the trace.
+/// I/O of the trace, after routing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Item {
-    /// To be done.
+    /// The I/O is to be done.
     Io(Routed),
-    /// Left out.
+    /// The I/O is left out.
     Skipped(Skip),
 }
 
-/// The trace's I/Os on their way to lanes.
+/// Router of a trace's I/Os to lanes.
 pub(crate) struct Router<S> {
     source: S,
     lanes: Vec<Lane>,
     routes: Routes,
     addresses: Addresses,
-    /// Lane of each device of the source met so far.
+    /// Lane index of each device of the source met so far.
     met: Vec<usize>,
     number: u64,
 }
@@ -172,7 +172,7 @@ impl<S: TraceSource> Router<S> {
         }
     }
 
-    /// Whether a write may be done there.
+    /// Refuses a write to a read-only lane, or to data that must not be overwritten.
     fn check_write(&self, io: &TraceIo, lane: &Lane) -> Result<(), BenchError> {
         let (number, op, name) = (self.number, io.op.name(), &lane.name);
         if lane.is_read_only {
@@ -192,7 +192,7 @@ impl<S: TraceSource> Router<S> {
         let TraceIo { op, offset_bytes, len_bytes, .. } = io;
         wrong(format!(
             "--trace-size {extent}: I/O {} of the trace, a {} of {len_bytes} bytes at \
-             {offset_bytes}, lies behind that: scaled by it, it would lie behind the target's end; \
+             {offset_bytes}, ends behind this size and, scaled, would end behind the target; \
              give the size of the traced device, {} or more",
             self.number,
             op.name(),
@@ -206,7 +206,7 @@ impl<S: TraceSource> Router<S> {
         let Lane { name, size_bytes, .. } = lane;
         wrong(format!(
             "{name}: I/O {} of the trace, a {} of {len_bytes} bytes at {offset_bytes}, lies behind \
-             the target's end at {size_bytes}; say what to do with such: --fit scale (shrink all \
+             the target's end at {size_bytes}; choose a treatment: --fit scale (shrink all \
              addresses), --fit wrap (start again at 0) or --fit skip (leave them out)",
             self.number,
             op.name()
@@ -214,12 +214,12 @@ impl<S: TraceSource> Router<S> {
     }
 }
 
-/// What a first pass over a trace finds.
+/// Extents that a first pass over a trace finds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Extents {
-    /// First byte behind the last I/O, of each lane.
+    /// Offset of the first byte behind the last I/O, for each lane.
     pub bytes: Vec<u64>,
-    /// I/Os in all.
+    /// Number of I/Os in the trace.
     pub ios: u64,
 }
 
@@ -246,13 +246,13 @@ fn next_of<S: TraceSource>(source: &mut S) -> Result<Option<TraceIo>, BenchError
     source.next_io().map_err(|error| BenchError::Trace { text: with_causes(&error) })
 }
 
-/// An error and its causes in one line.
+/// Returns an error and its causes in one line.
 fn with_causes(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
-/// The lane of an I/O's device; `met` is what is known already.
+/// Returns the lane of an I/O's device; `met` holds the lanes that are known already.
 fn lane_of<S: TraceSource>(
     source: &S,
     io: &TraceIo,

@@ -5,9 +5,9 @@
 
 use serde::Serialize;
 
-/// Counts at most.
+/// Largest number of intervals.
 const COUNTS_MAX: usize = 512;
-/// The shortest interval.
+/// Shortest interval in nanoseconds.
 const INTERVAL_NS: u64 = 100_000_000;
 
 /// Counts of equal intervals from the beginning on.
@@ -15,7 +15,7 @@ const INTERVAL_NS: u64 = 100_000_000;
 pub struct Series {
     /// Length of each interval in nanoseconds.
     pub interval_ns: u64,
-    /// I/Os in each.
+    /// Number of I/Os in each interval.
     pub ios: Vec<u64>,
 }
 
@@ -26,7 +26,7 @@ impl Default for Series {
 }
 
 impl Series {
-    /// Counts an I/O, so long after the beginning.
+    /// Counts an I/O at `at_ns` after the beginning.
     pub(crate) fn add(&mut self, at_ns: u64) {
         let mut at = (at_ns / self.interval_ns) as usize;
         while at >= COUNTS_MAX {
@@ -40,8 +40,8 @@ impl Series {
         self.ios[at] += 1;
     }
 
-    /// I/Os a second in each of at most `columns` spans of equal length, which together last
-    /// `total_ns`.
+    /// Returns I/Os a second in each of at most `columns` spans of equal length, which together
+    /// last `total_ns`.
     #[must_use]
     pub fn rates(&self, columns: usize, total_ns: u64) -> Vec<f64> {
         let intervals = (total_ns.div_ceil(self.interval_ns).max(1) as usize).max(self.ios.len());

@@ -13,20 +13,20 @@ use super::payload::Pool;
 use crate::load::bench::BenchError;
 use crate::load::client::{Client, ClientIo, DataMemory, DoneSlot};
 
-/// What a client's slots are used for.
+/// Slots of a client: their I/Os, the free ones, and the engine's slots that they serve.
 #[derive(Default)]
 struct Slots {
     ios: Vec<ClientIo>,
     free: Vec<u32>,
-    /// The engine's number, by the slot's.
+    /// Number of the engine's slot, by the client's slot.
     taken_for: Vec<u32>,
 }
 
-/// Clients of servers.
+/// Target whose lanes are clients of servers.
 pub(crate) struct Servers<C: Client> {
     clients: Vec<C>,
     slots: Vec<Slots>,
-    /// Requests that a client takes at most.
+    /// Largest number of requests in flight at a client.
     depth: u32,
     lanes: Vec<Lane>,
     pool: Pool<Vec<u8>>,
@@ -34,7 +34,7 @@ pub(crate) struct Servers<C: Client> {
 }
 
 impl<C: Client> Servers<C> {
-    /// A client of each lane, which takes `depth` requests at most.
+    /// Creates the target from a client for each lane; each client takes `depth` requests at most.
     pub(crate) fn new(servers: Vec<(C, Lane)>, depth: u32, seed: u64) -> Servers<C> {
         let slots = servers.iter().map(|_| Slots::default()).collect();
         let (clients, lanes) = servers.into_iter().unzip();

@@ -25,16 +25,16 @@ use crate::load::sleeper::BellSleeper;
 use crate::simulation::Workers;
 use crate::trace::TraceSource;
 
-/// One thing that devices of a trace are mapped to, of drives that run on any machine.
+/// Volume on a simulated machine that devices of a trace are mapped to.
 #[derive(Debug, Clone)]
 pub struct SimulatedVolume {
-    /// What it is, for people.
+    /// Name of the volume, for reports and errors.
     pub name: String,
-    /// Its drives.
+    /// Drives of the volume, of kinds that run on any machine.
     pub drives: Vec<Spec>,
-    /// How they are joined.
+    /// Layout that joins the drives into a volume.
     pub layout: Layout,
-    /// Which thread serves the drives, if there are several.
+    /// Assignment of threads to the drives, if there are several.
     pub serving: Serving,
 }
 
@@ -67,7 +67,7 @@ where
     report.ok_or(BenchError::Panicked)?
 }
 
-/// The simulation's only thread of a program.
+/// Runs the replay as the only program thread of the simulation.
 fn run<S: TraceSource>(
     source: S,
     volumes: &[SimulatedVolume],

@@ -12,7 +12,7 @@ use super::report::{
 use super::route::{Routed, Skip};
 use super::series::Series;
 
-/// What was done of one operation.
+/// Counts and latencies of one operation.
 #[derive(Debug, Default)]
 struct OpTally {
     ios: u64,
@@ -24,10 +24,10 @@ struct OpTally {
     from_due: Snapshot,
 }
 
-/// How an I/O ended.
+/// Times and outcome of an I/O that ended.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct IoResult {
-    /// When the trace wanted it sent; not with `afap`.
+    /// Time at which the trace wants the I/O sent; `None` with `afap`.
     pub(crate) due_ns: Option<u64>,
     pub(crate) sent_ns: u64,
     pub(crate) ended_ns: u64,
@@ -48,17 +48,17 @@ pub(crate) struct Tally {
     due_series: Series,
     lanes: Vec<LaneReport>,
     pub(crate) counts: Counts,
-    /// Arrival in the trace of the last I/O that was taken.
+    /// Arrival time in the trace of the last I/O that was taken.
     pub(crate) at_ns: u64,
     begin_ns: u64,
     end_ns: u64,
 }
 
-/// Lateness from which I/Os are counted.
+/// Thresholds of lateness for which I/Os are counted, in nanoseconds.
 const LATE_NS: [u64; 5] = [100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000];
 
 impl Tally {
-    /// Of a replay that begins now.
+    /// Creates the tally of a replay that begins at `begin_ns`.
     pub(crate) fn new(lanes: &[Lane], begin_ns: u64) -> Tally {
         let lane = |lane: &Lane| LaneReport { target: lane.name.clone(), ..Default::default() };
         Tally {
@@ -79,12 +79,12 @@ impl Tally {
         }
     }
 
-    /// The replay begins only now.
+    /// Moves the beginning of the replay to `begin_ns`.
     pub(crate) fn begin(&mut self, begin_ns: u64) {
         (self.begin_ns, self.end_ns) = (begin_ns, begin_ns);
     }
 
-    /// An I/O was left out.
+    /// Counts an I/O that was left out.
     pub(crate) fn skip(&mut self, reason: Skip) {
         self.counts.traced_ios += 1;
         match reason {
@@ -95,7 +95,7 @@ impl Tally {
         }
     }
 
-    /// An I/O is sent, so long after its time.
+    /// Counts an I/O that is sent `late_ns` after its time.
     pub(crate) fn late(&mut self, late_ns: u64) {
         self.lateness.add(late_ns, 1);
         for (count, over_ns) in self.late.iter_mut().zip(LATE_NS) {
@@ -103,7 +103,7 @@ impl Tally {
         }
     }
 
-    /// An I/O has ended.
+    /// Counts an I/O that has ended.
     pub(crate) fn end(&mut self, io: &Routed, ended: IoResult) {
         let IoResult { due_ns, sent_ns, ended_ns, failed } = ended;
         let op = &mut self.ops[io.op as usize];
@@ -132,12 +132,12 @@ impl Tally {
         self.end_ns = self.end_ns.max(ended_ns);
     }
 
-    /// I/Os that have ended.
+    /// Returns the number of I/Os that have ended.
     pub(crate) fn ended(&self) -> u64 {
         self.counts.ios
     }
 
-    /// What came of it.
+    /// Returns the report of the counts.
     pub(crate) fn report(
         self,
         (speed, iodepth): (Option<f64>, u32),

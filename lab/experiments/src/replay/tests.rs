@@ -12,7 +12,7 @@ use super::*;
 use crate::load::overwrite::DiskContents;
 use crate::trace::TraceIo;
 
-/// A trace in memory.
+/// Trace in memory.
 struct MemoryTrace {
     ios: std::vec::IntoIter<TraceIo>,
     devices: Vec<String>,
@@ -46,7 +46,7 @@ fn io(at_us: u64, op: Op, offset_bytes: u64, len_bytes: u64) -> TraceIo {
     }
 }
 
-/// A piece, and when it was sent and ended.
+/// Piece that was sent, with the times at which it was sent and ended.
 #[derive(Debug, Clone, Copy)]
 struct SentPiece {
     piece: Piece,
@@ -54,16 +54,16 @@ struct SentPiece {
     ended_ns: u64,
 }
 
-/// Takes pieces, and ends each after its latency, in whatever order comes of that.
+/// Target that ends each piece after its latency, in the order that follows from the latencies.
 struct Model {
     lanes: Vec<Lane>,
     now_ns: u64,
-    /// Pieces in flight at most.
+    /// Largest number of pieces in flight.
     room: usize,
     latency_ns: std::ops::Range<u64>,
     random: SplitMix64,
     in_flight: Vec<(u64, Piece)>,
-    /// When it breaks.
+    /// Time at which the target breaks.
     breaks_ns: u64,
     seen: Vec<SentPiece>,
 }
@@ -205,7 +205,7 @@ fn what_finds_as_many_in_flight_as_may_be_is_late_and_counted() {
     assert_eq!((lateness.over_100us, lateness.over_1ms), (2, 0));
     assert_eq!(lateness.all.unwrap().max_ns, 1_000_000);
     assert_eq!(report.waited, WaitCounts { for_room: 2, ..WaitCounts::default() });
-    // From its time, and from when it was sent.
+    // Latencies are measured from the trace's time, and from the time of sending.
     let read = &report.ops[0];
     assert_eq!(read.from_due.unwrap().max_ns, 2_000_000);
     assert_eq!(read.from_submission.unwrap().max_ns, 1_000_000);
@@ -341,7 +341,7 @@ fn a_target_that_breaks_ends_the_replay_with_what_was_done() {
     let report = plain(&mut model, ios, &settings(Some(1.0), 4));
     assert_eq!(report.stopped, Some(StopReason::Target("it broke".into())));
     assert_eq!((report.counts.ios, report.counts.errors), (21, 0));
-    // What is in flight then is neither done nor not sent, as far as anybody knows.
+    // I/Os in flight when the target breaks count as unanswered: the target may have done them.
     let mut slow = Model::new(1, 5_000_000..5_000_001);
     slow.breaks_ns = 20_500_000;
     let ios: Vec<_> = (0..100).map(|at| io(at * 1000, Op::Read, at * 512, 512)).collect();
@@ -371,7 +371,7 @@ fn what_was_taken_is_done_at_the_limit_and_dropped_when_the_time_is_over() {
     assert_eq!((report.counts.ios, report.stopped), (0, Some(StopReason::Interrupted)));
 }
 
-/// I/Os of a trace, near each other so that many overlap, some outside the target.
+/// Generates I/Os of a trace, near each other so that many overlap, some outside the target.
 fn trace() -> impl Strategy<Value = Vec<TraceIo>> {
     let op = prop::sample::select(vec![
         Op::Read,
@@ -395,8 +395,7 @@ fn trace() -> impl Strategy<Value = Vec<TraceIo>> {
     })
 }
 
-/// Bytes that each I/O of the trace has on its way, by (lane, op, offset, bytes): what must be
-/// sent of what was not skipped.
+/// Returns how often each block must be sent, by (lane, op, offset), and how many I/Os are skipped.
 fn expected(
     ios: &[TraceIo],
     model: &Model,
@@ -449,7 +448,7 @@ proptest! {
         prop_assert_eq!(report.skipped.total(), skipped);
         prop_assert_eq!(report.counts.ios + skipped, ios.len() as u64);
         prop_assert_eq!((report.counts.traced_ios, report.counts.unsent), (ios.len() as u64, 0));
-        // At no time two that conflict are in flight.
+        // Two I/Os that conflict are never in flight at the same time.
         for (at, one) in model.seen.iter().enumerate() {
             for other in &model.seen[at + 1..] {
                 let meet = one.piece.lane == other.piece.lane

@@ -15,16 +15,16 @@ use super::servers::Servers;
 use crate::load::bench::BenchError;
 use crate::load::overwrite::{DiskContents, guest_contents};
 
-/// Requests of a queue at most.
+/// Largest number of requests in flight in a queue.
 pub const VHOST_IODEPTH_MAX: u32 = 256;
-/// Memory of a queue's slots together.
+/// Size of the memory of a queue's slots together, in bytes.
 const SLOTS_BYTES: u32 = 32 << 20;
-/// Bytes of a slot at least and at most.
+/// Smallest and largest size of a slot's buffer, in bytes.
 const SLOT_BYTES: [u32; 2] = [128 << 10, 1 << 20];
-/// Entries of a ring at least: as many as guests have.
+/// Smallest number of entries of a ring: as many as guests have.
 const RING: u16 = 256;
 
-/// Connects to each.
+/// Connects to the server of each lane.
 ///
 /// # Errors
 /// If a server cannot be reached, lacks something or breaks the rules.

@@ -16,26 +16,26 @@ use crate::load::bench::BenchError;
 use crate::load::overwrite::DiskContents;
 use crate::load::sleeper::Sleeper;
 
-/// Longest read or write in one piece: so much memory it has.
+/// Largest read or write in one piece in bytes, which bounds a piece's memory.
 const DATA_BYTES_MAX: u64 = 8 << 20;
-/// Longest range without data in one piece, in sectors; the layer cuts it as drives need it.
+/// Largest range without data in one piece, in sectors; the block layer splits it for the drives.
 const RANGE_SECTORS_MAX: u64 = 1 << 31;
-/// Bios that a channel takes at most.
+/// Largest number of bios in flight in a channel.
 const CHANNEL_DEPTH_MAX: u32 = 65_536;
 
-/// Volumes with a channel to each.
+/// Target whose lanes are volumes, with a channel to each.
 pub(crate) struct Volumes<S: Sleeper> {
-    // Dropped before the thread's ring, which `sleeper` may be.
+    // Channels are dropped before the thread's ring, which `sleeper` may be.
     channels: Vec<Channel<S::Machine>>,
     lanes: Vec<Lane>,
     pool: Pool<Buffer>,
     sleeper: S,
-    /// Of this machine's drives.
+    /// Threads that serve this machine's drives.
     workers: Vec<DriveWorkers>,
 }
 
 impl<S: Sleeper> Volumes<S> {
-    /// No volume yet, on the calling thread.
+    /// Creates a target without volumes, on the calling thread.
     pub(crate) fn new(seed: u64) -> Result<Self, BenchError> {
         Ok(Volumes {
             channels: Vec::new(),
@@ -46,7 +46,8 @@ impl<S: Sleeper> Volumes<S> {
         })
     }
 
-    /// Adds a volume, for so many I/Os in flight, with what would be lost on it.
+    /// Adds a volume for the given number of I/Os in flight, with the contents that writes would
+    /// destroy.
     pub(crate) fn add(
         &mut self,
         (name, volume): (&str, &Arc<Volume<S::Machine>>),
@@ -136,7 +137,7 @@ impl<S: Sleeper> Target for Volumes<S> {
     }
 }
 
-/// What a lane to a volume is like, if there is nothing on it to be lost.
+/// Returns the lane of a volume, marked as holding no data.
 fn lane_of<M: Machine>(name: &str, volume: &Volume<M>) -> Lane {
     let limits = volume.limits();
     let block_bytes = u64::from(limits.logical_block_size);
@@ -152,7 +153,7 @@ fn lane_of<M: Machine>(name: &str, volume: &Volume<M>) -> Lane {
             data_bytes_max: DATA_BYTES_MAX,
             discard_bytes_max: ranges(limits.max_discard_sectors),
             zeroes_bytes_max: ranges(limits.max_write_zeroes_sectors),
-            // The layer makes a write and a flush of it where a drive cannot.
+            // If a drive has no FUA, the block layer sends a write and a flush.
             flush: true,
             fua: true,
         },
@@ -163,15 +164,15 @@ fn lane_of<M: Machine>(name: &str, volume: &Volume<M>) -> Lane {
 
 /// A volume of this machine as a target.
 pub struct ReplayVolume {
-    /// Its name.
+    /// Name of the volume.
     pub name: String,
-    /// The volume.
+    /// Volume that the I/Os go to.
     pub volume: Arc<Volume<Native>>,
     /// Data that its drives held before they were opened.
     pub contents: DiskContents,
 }
 
-/// Volumes of this machine.
+/// Creates a target of this machine's volumes.
 ///
 /// # Errors
 /// If the thread has no ring, or a drive's queue cannot be opened.

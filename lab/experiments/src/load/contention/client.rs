@@ -13,7 +13,7 @@ use millrace_machine::{Machine, Stage};
 use super::{Client, ContentionPlan};
 use crate::load::workload::{Offsets, Workload};
 
-/// Moments of a run on its machine's clock.
+/// Times of a run, by its machine's clock.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RunTimes {
     pub(super) start_ns: u64,
@@ -42,20 +42,20 @@ pub(super) struct Tally {
     pub(super) times_ns: Vec<u64>,
 }
 
-/// An I/O in flight, found by the bio's user data.
+/// I/O in flight, found by its bio's user data.
 #[derive(Debug, Clone, Copy, Default)]
 struct IoInFlight {
     at_ns: u64,
     cost_ns: u64,
 }
 
-/// One client at its channel.
+/// Client at its channel.
 pub(super) struct Contender<'a, M: Machine> {
     channel: &'a mut Channel<M>,
     moments: RunTimes,
     cost: CostModel,
     sectors: u32,
-    /// How long it pauses after an answer, and until when it does.
+    /// Pause after a completion in nanoseconds, and the end of the present pause.
     thinktime_ns: u64,
     pauses_until_ns: u64,
     offsets: Offsets,
@@ -66,7 +66,7 @@ pub(super) struct Contender<'a, M: Machine> {
 }
 
 impl<'a, M: Machine> Contender<'a, M> {
-    /// Client `number` of the plan.
+    /// Creates client `number` of the plan.
     pub(super) fn new(
         channel: &'a mut Channel<M>,
         plan: &ContentionPlan,
@@ -122,12 +122,12 @@ impl<'a, M: Machine> Contender<'a, M> {
         }
     }
 
-    /// Sends off what is idle, or as much of it as the stack takes.
+    /// Submits idle I/Os, or as many of them as the stack accepts.
     fn submit(&mut self, now_ns: u64) {
         M::work(Stage::Interface, self.idle.len() as u32);
         while let Some(mut bio) = self.idle.pop() {
             let sent = &mut self.sent[bio.user_data() as usize];
-            // One that the stack gave back keeps its aim, and the time since which it waits.
+            // An I/O that the stack gave back keeps its place, and the time since which it waits.
             if sent.at_ns == 0 {
                 let (block, op) = self.offsets.next_io();
                 let sector = block * u64::from(self.sectors);
@@ -146,7 +146,7 @@ impl<'a, M: Machine> Contender<'a, M> {
         self.channel.flush();
     }
 
-    /// Collects what is done; how many those are.
+    /// Collects completions; returns their number.
     fn collect(&mut self) -> usize {
         let Contender { channel, moments, sent, idle, tally, .. } = self;
         let (mut now_ns, mut counts) = (0, false);
@@ -173,7 +173,7 @@ impl<'a, M: Machine> Contender<'a, M> {
 }
 
 impl Tally {
-    /// An I/O has come back.
+    /// Counts an I/O that has completed.
     fn count(&mut self, now_ns: u64, (at_ns, cost_ns): (u64, u64), series: Option<(u64, u64)>) {
         self.ios += 1;
         self.cost_ns += cost_ns;

@@ -9,44 +9,44 @@ use super::client::Tally;
 use super::{Client, ContentionPlan};
 use crate::load::row::LatencyNs;
 
-/// What failed of a client's I/Os.
+/// I/Os of a client that failed.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct FailedIos {
-    /// How many.
+    /// Number of failed I/Os.
     #[serde(rename = "total_err")]
     pub errors: u64,
-    /// What the first of them was.
+    /// Text of the first error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_text: Option<String>,
 }
 
-/// What a client did in the course of a run, as far as that was asked for.
+/// Course of a client's I/Os over a run, as far as the plan asks for it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ClientTimeline {
-    /// I/Os of each step; steps begin with the time that counts.
+    /// Number of I/Os in each step; steps begin with the measured time.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub series: Vec<u64>,
-    /// When each I/O completed, warm-up included, in nanoseconds from the begin of the run.
+    /// Time of each completion, warm-up included, in nanoseconds from the start of the run.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub times_ns: Vec<u64>,
 }
 
-/// One client's part.
+/// Result of one client.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ClientRow {
-    /// Its name.
+    /// Name of the client.
     pub name: String,
-    /// Its group's name.
+    /// Name of the client's group.
     pub group: String,
-    /// Its group's weight.
+    /// Weight of the client's group.
     pub weight: u32,
-    /// I/Os in flight.
+    /// Number of I/Os in flight.
     pub iodepth: u32,
-    /// Bytes of one I/O.
+    /// Size of an I/O in bytes.
     pub bs: u32,
     /// Kind of I/O.
     pub rw: String,
-    /// I/Os that completed in the time that counts.
+    /// Number of I/Os that completed in the measured time.
     #[serde(rename = "total_ios")]
     pub ios: u64,
     /// I/Os a second.
@@ -54,44 +54,44 @@ pub struct ClientRow {
     /// Bytes a second.
     #[serde(rename = "bw_bytes")]
     pub bw_bytes_per_s: f64,
-    /// From submission to completion, as the client sees it.
+    /// Latency from submission to completion, as the client sees it.
     pub lat_ns: LatencyNs,
-    /// What its I/Os cost the drives in a second, in nanoseconds by the cost model.
+    /// Cost of the client's I/Os a second, in nanoseconds of the drives' time by the cost model.
     pub cost_ns_per_s: f64,
-    /// Its part of what all clients' I/Os cost, 0 to 1.
+    /// Share of the client's I/Os in the cost of all clients' I/Os, 0 to 1.
     pub share: f64,
-    /// The part that the weights give it if every client always has something waiting.
+    /// Share that the weights give the client if every client always has I/O waiting.
     pub weight_share: f64,
-    /// What failed.
+    /// I/Os of the client that failed.
     #[serde(flatten)]
     pub failed: FailedIos,
-    /// What it did when.
+    /// Course of the client's I/Os over the run.
     #[serde(flatten)]
     pub course: ClientTimeline,
 }
 
-/// What came of an experiment.
+/// Result of an experiment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ContentionReport {
-    /// The simulated machine, or `native`.
+    /// Name of the simulated machine, or `native`.
     pub machine: String,
-    /// The drives' specs.
+    /// Specs of the drives.
     pub drives: String,
-    /// Their scheduler.
+    /// Scheduler of the drives.
     pub scheduler: String,
-    /// Seconds that counted.
+    /// Length of the measured time in seconds.
     pub seconds: f64,
-    /// The clients in the order of the plan.
+    /// Clients in the order of the plan.
     pub clients: Vec<ClientRow>,
-    /// I/Os a second of all.
+    /// I/Os a second of all clients.
     pub iops: f64,
-    /// Bytes a second of all.
+    /// Bytes a second of all clients.
     #[serde(rename = "bw_bytes")]
     pub bw_bytes_per_s: f64,
-    /// Jain's index of what each client got by cost for its part of the weights: 1 if all got the
-    /// same, 1 / clients if one got everything.
+    /// Jain's index of each client's cost relative to its share of the weights: 1 if all clients
+    /// got the same, 1 / clients if one client got everything.
     pub jain: f64,
-    /// What was simulated: accesses to lines, hand-overs of locks, sleeps.
+    /// Number of simulated events: accesses to cache lines, hand-overs of locks, sleeps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sim_events: Option<u64>,
 }
@@ -124,13 +124,13 @@ impl ContentionReport {
         }
     }
 
-    /// The client of a name.
+    /// Returns the row of the client with this name.
     #[must_use]
     pub fn client(&self, name: &str) -> Option<&ClientRow> {
         self.clients.iter().find(|row| row.name == name)
     }
 
-    /// I/Os that failed.
+    /// Returns the number of I/Os that failed.
     #[must_use]
     pub fn errors(&self) -> u64 {
         self.clients.iter().map(|row| row.failed.errors).sum()
@@ -164,8 +164,8 @@ fn row_of(plan: &ContentionPlan, client: &Client, tally: &Tally) -> ClientRow {
     }
 }
 
-/// Jain's index of fairness, 1 for none or nothing. Source: Jain, Chiu, Hawe, "A quantitative
-/// measure of fairness", DEC-TR-301, 1984.
+/// Returns Jain's index of fairness, 1 for no values or zeroes. Source: Jain, Chiu, Hawe, "A
+/// quantitative measure of fairness", DEC-TR-301, 1984.
 #[must_use]
 pub fn jain(values: impl Iterator<Item = f64>) -> f64 {
     let (count, sum, squares) =

@@ -18,7 +18,7 @@ use crate::load::bench::{BenchError, check_block_size, check_room};
 use crate::load::drain_barrier::{DrainBarrier, DrainMember};
 use crate::load::sleeper::{BellSleeper, Sleeper};
 
-/// Virtual time that a simulation may take beyond its plan: clients' channels drain.
+/// Virtual time that a simulation may take beyond its plan, in which clients' channels drain.
 const GRACE_NS: u64 = 20_000_000_000;
 
 /// Runs an experiment on a simulated machine, for drives that run on any machine. A plan and a
@@ -50,7 +50,7 @@ pub fn contend_simulated(
     Ok(contest)
 }
 
-/// Runs an experiment on this machine. Files that are not there and have a size are made.
+/// Runs an experiment on this machine. Creates files that do not exist and whose size is given.
 ///
 /// # Errors
 /// If the plan does not fit the drives, or a drive or a thread cannot be set up.
@@ -62,11 +62,11 @@ pub fn contend(plan: &ContentionPlan) -> Result<ContentionReport, BenchError> {
     Ok(contest)
 }
 
-/// What a client's thread has of its machine, beside a way to wait.
+/// Parts of a machine that a client's thread uses, beside a way to wait.
 trait ClientHost: Sleeper {
-    /// The CPU of a client; none for any.
+    /// Returns the CPU of a client; `None` for any CPU.
     fn cpu(plan: &ContentionPlan, number: usize) -> Option<u32>;
-    /// Serves what others put before this thread's queues until nobody has I/O any more.
+    /// Serves I/O that other threads put into this thread's queues, until no thread has I/O.
     fn linger(
         &mut self,
         channel: &mut Channel<Self::Machine>,
@@ -99,7 +99,7 @@ impl ClientHost for IoContext {
     }
 }
 
-/// Waits for work, no longer than until this time.
+/// Waits for work, until `until_ns` at most.
 fn wait<S: Sleeper>(
     sleeper: &mut S,
     channel: &mut Channel<S::Machine>,
@@ -107,16 +107,16 @@ fn wait<S: Sleeper>(
 ) -> Result<(), Error> {
     let due_ns = channel.sleep_until().map_or(until_ns, |due_ns| due_ns.min(until_ns));
     if sleeper.sleep(due_ns, &|| channel.has_work())? {
-        // What was due may be the tick, which would be due again at once.
+        // The wait may have ended for the channel's tick, which would stay due if it were not run.
         channel.tick();
     }
     Ok(())
 }
 
-/// A result, and the volume, kept so that it is dropped where time does not count.
+/// Report and volume; the volume is kept so that it is dropped where time does not count.
 type RunResult<M> = (ContentionReport, Arc<Volume<M>>);
 
-/// The main thread of an experiment.
+/// Runs an experiment on the main thread.
 fn run_on<S: ClientHost + 'static>(
     plan: &ContentionPlan,
     open: impl Fn(&Spec) -> Result<Box<dyn Driver<S::Machine>>, SpecError>,
@@ -158,7 +158,7 @@ fn run_on<S: ClientHost + 'static>(
     Ok((contest, volume))
 }
 
-/// A client's thread.
+/// Runs a client's thread.
 fn serve<S: ClientHost>(
     volume: &Arc<Volume<S::Machine>>,
     plan: &ContentionPlan,
@@ -183,7 +183,7 @@ fn serve<S: ClientHost>(
     Ok(tally)
 }
 
-/// Opens the drives, all with the same groups, and makes a volume of them.
+/// Opens the drives, all with the same groups, and creates a volume of them.
 fn volume_of<M: Machine>(
     plan: &ContentionPlan,
     groups: &Arc<Groups<M>>,

@@ -77,7 +77,8 @@ fn a_limit_holds_for_a_group_over_its_clients_that_share_a_cpu() {
     let times_ns = &row.course.times_ns;
     let counted = times_ns.iter().filter(|ns| **ns >= plan.phases.warm_up_ns).count();
     assert!(counted as u64 == row.ios && times_ns.is_sorted(), "{counted} {}", row.ios);
-    // A client that waits for a limit sleeps: some events for each I/O, and not one for each look.
+    // A client that waits for a limit sleeps: there are some events for each I/O, not for each
+    // poll.
     let events = contest.sim_events.expect("it was simulated");
     assert!(events < 1_000_000, "{events}");
 }

@@ -14,24 +14,25 @@ use millrace_random::SplitMix64;
 
 use super::value::float;
 
-/// How likely blocks are.
+/// Probability distribution of the blocks that I/Os go to.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) enum Distribution {
-    /// All alike.
+    /// All blocks are equally likely.
     #[default]
     Uniform,
-    /// The i-th hottest in proportion to i^-theta; the hottest there, as a share of the blocks.
+    /// Zipf: the i-th hottest block in proportion to i^-theta; place of the hottest, as a share of
+    /// the blocks.
     Zipf(f64, Option<f64>),
-    /// By Pareto's rule.
+    /// Pareto's rule, with its fraction; place of the hottest block, as a share of the blocks.
     Pareto(f64, Option<f64>),
-    /// Around a centre, with a standard deviation in percent of all blocks.
+    /// Normal distribution around a centre, with a standard deviation in percent of all blocks.
     Normal(f64, Option<f64>),
     /// Parts of the region in order, each with the percents of I/Os and of blocks that are in it or
     /// before it.
     Zoned(Vec<(u32, u32)>),
 }
 
-/// `random_distribution` of a direction.
+/// Parses `random_distribution` of a direction.
 pub(super) fn distribution(text: &str) -> Result<Distribution, String> {
     if let Some(parts) = text.strip_prefix("zoned:") {
         return zoned(parts);
@@ -60,8 +61,8 @@ pub(super) fn distribution(text: &str) -> Result<Distribution, String> {
     }
 }
 
-/// `zoned` of a direction: `60/10:30/20:10/`, where empty sizes have what is left. Behind the last
-/// part that is named there are no I/Os.
+/// Parses `zoned` of a direction: `60/10:30/20:10/`, where empty sizes share the rest. No I/Os go
+/// behind the last part that is named.
 fn zoned(text: &str) -> Result<Distribution, String> {
     let wrong = || {
         format!(
@@ -93,7 +94,7 @@ fn zoned(text: &str) -> Result<Distribution, String> {
     Ok(Distribution::Zoned(sums.collect()))
 }
 
-/// Draws blocks of a number of blocks.
+/// Generator of random blocks, by a distribution.
 #[derive(Debug, Clone)]
 pub(super) struct BlockSequence {
     kind: Kind,
@@ -105,16 +106,16 @@ pub(super) struct BlockSequence {
 enum Kind {
     Uniform,
     Zipf(Zipf),
-    /// The exponent of a fraction.
+    /// Pareto's exponent that follows from the fraction.
     Pareto(f64),
-    /// Centre and deviation, in blocks.
+    /// Normal distribution: centre and deviation, in blocks.
     Normal(f64, f64),
-    /// Up to which percent of I/Os and of blocks parts go.
+    /// Parts of the region: cumulative percents of I/Os and of blocks.
     Zoned(Vec<(u32, u32)>),
 }
 
 impl BlockSequence {
-    /// Draws of `blocks` blocks, 1 or more.
+    /// Creates a generator of `blocks` blocks, 1 or more.
     pub(super) fn new(of: Distribution, blocks: u64, random: &mut SplitMix64) -> BlockSequence {
         let mut at = |center: Option<f64>| match center {
             Some(center) => (center * blocks as f64) as u64 % blocks,
@@ -133,7 +134,7 @@ impl BlockSequence {
         BlockSequence { kind, blocks, spread: Spread::new(blocks, first) }
     }
 
-    /// The next block.
+    /// Draws the next block.
     pub(super) fn draw(&self, random: &mut SplitMix64) -> u64 {
         match &self.kind {
             Kind::Uniform => ((u128::from(random.next()) * u128::from(self.blocks)) >> 64) as u64,
@@ -155,7 +156,7 @@ impl BlockSequence {
         }
     }
 
-    /// A block by the normal distribution; what lies outside is drawn again.
+    /// Draws a block by the normal distribution; a block outside the region is drawn again.
     fn normal(&self, random: &mut SplitMix64, center: f64, deviation: f64) -> u64 {
         loop {
             let radius = (-2.0 * (1.0 - random.fraction()).ln()).sqrt();
@@ -168,7 +169,7 @@ impl BlockSequence {
     }
 }
 
-/// A bijection of `blocks` numbers that takes 0 to `first` and neighbours apart.
+/// Bijection of `blocks` numbers that takes 0 to `first` and separates neighbours.
 #[derive(Debug, Clone)]
 struct Spread {
     step: u64,
@@ -178,8 +179,8 @@ struct Spread {
 
 impl Spread {
     fn new(blocks: u64, first: u64) -> Spread {
-        // The golden section takes neighbours farthest apart; a step that has no divisor in common
-        // with the number of blocks meets each of them once.
+        // The golden section separates neighbours most; a step that has no common divisor with the
+        // number of blocks meets each of them once.
         let golden = (blocks as f64 * 0.618_033_988_749_895) as u64;
         let step = (golden.max(1)..).find(|step| divisor(*step, blocks) == 1).unwrap_or(1);
         Spread { step, first, blocks }
@@ -191,20 +192,21 @@ impl Spread {
     }
 }
 
-/// The greatest common divisor.
+/// Returns the greatest common divisor.
 fn divisor(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { divisor(b, a % b) }
 }
 
-/// Ranks from 1 on, rank i in proportion to i^-theta: rejection-inversion.
+/// Zipf's distribution of ranks from 1 on, rank i in proportion to i^-theta, by
+/// rejection-inversion.
 #[derive(Debug, Clone)]
 struct Zipf {
     theta: f64,
     count: f64,
-    /// Where the integral begins and ends.
+    /// Value at which the integral begins, and ends.
     begin: f64,
     end: f64,
-    /// Ranks nearer than this to what was drawn are taken without a second look.
+    /// Distance from the drawn value within which a rank is accepted without a further test.
     near: f64,
 }
 
@@ -217,7 +219,7 @@ impl Zipf {
         zipf
     }
 
-    /// The integral of x^-theta from 1 to `x`.
+    /// Returns the integral of x^-theta from 1 to `x`.
     fn integral(&self, x: f64) -> f64 {
         let power = 1.0 - self.theta;
         match power.abs() < 1e-9 {
@@ -226,7 +228,7 @@ impl Zipf {
         }
     }
 
-    /// The `x` of an integral.
+    /// Returns the `x` of an integral.
     fn inverse(&self, integral: f64) -> f64 {
         let power = 1.0 - self.theta;
         match power.abs() < 1e-9 {
@@ -249,16 +251,16 @@ impl Zipf {
     }
 }
 
-/// Which blocks are still free, with the words of bits above them that say where some are.
+/// Bitmap of free blocks, with levels of words above that tell where free blocks are.
 #[derive(Debug, Clone)]
 pub(super) struct Map {
-    /// Free blocks, then, level by level, words of the level below that have some.
+    /// Bits of free blocks, then, level by level, bits of words in the level below that are not 0.
     levels: Vec<Vec<u64>>,
     blocks: u64,
 }
 
 impl Map {
-    /// All of `blocks` blocks are free.
+    /// Creates a map of `blocks` free blocks.
     pub(super) fn new(blocks: u64) -> Map {
         let mut levels = Vec::new();
         let mut bits = blocks;
@@ -276,17 +278,17 @@ impl Map {
         }
     }
 
-    /// How many blocks there are, free or not.
+    /// Returns the number of blocks, free or not.
     pub(super) fn blocks(&self) -> u64 {
         self.blocks
     }
 
-    /// Whether a block is free.
+    /// Returns true if `block` is free.
     pub(super) fn is_free(&self, block: u64) -> bool {
         block < self.blocks && self.levels[0][(block / 64) as usize] >> (block % 64) & 1 == 1
     }
 
-    /// The first free block at or behind `block`, or from the beginning; none if none is.
+    /// Returns the first free block from `block` on, or from the beginning; `None` if none is free.
     pub(super) fn free_from(&self, block: u64) -> Option<u64> {
         self.search(block).or_else(|| self.search(0))
     }
@@ -304,7 +306,7 @@ impl Map {
                 }
                 return Some(found);
             }
-            // Nothing in the rest of this word: its neighbour, by the level above.
+            // The rest of this word has no free block; the level above finds the next word.
             level += 1;
             if level == self.levels.len() {
                 return None;
@@ -313,7 +315,7 @@ impl Map {
         }
     }
 
-    /// A block is no longer free.
+    /// Marks a block as no longer free.
     pub(super) fn take(&mut self, block: u64) {
         let mut bit = block;
         for level in &mut self.levels {

@@ -1,4 +1,4 @@
-//! `Sizes`: how long I/Os of a direction are: always the same, within a range, or by shares.
+//! `Sizes`: sizes of the I/Os of a direction: one size, a range, or a list with shares.
 //!
 //! Read from `bs`, `bsrange` and `bssplit`; drawn by `source`.
 
@@ -6,15 +6,15 @@ use millrace_random::SplitMix64;
 
 use super::value::Base;
 
-/// Most shares of one direction, as in fio.
+/// Largest number of shares of one direction, as in fio.
 const SHARES_MAX: usize = 64;
 
-/// Bytes of I/Os.
+/// Sizes of I/Os in bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Sizes {
-    /// One size.
+    /// All I/Os have one size.
     One(u32),
-    /// Multiples of the first up to the second; also the second, if it is none.
+    /// Sizes are multiples of the first up to the second, and the second.
     Range(u32, u32),
     /// Sizes in the order of their shares, each with how many of a hundred I/Os are of it or of one
     /// before it. The last one, which has the largest share, gets what they lack to a hundred.
@@ -22,7 +22,7 @@ pub(super) enum Sizes {
 }
 
 impl Sizes {
-    /// The shortest.
+    /// Returns the smallest size.
     pub(super) fn least(&self) -> u32 {
         match self {
             Sizes::One(bytes) | Sizes::Range(bytes, _) => *bytes,
@@ -30,7 +30,7 @@ impl Sizes {
         }
     }
 
-    /// The longest.
+    /// Returns the largest size.
     pub(super) fn most(&self) -> u32 {
         match self {
             Sizes::One(bytes) | Sizes::Range(_, bytes) => *bytes,
@@ -38,7 +38,7 @@ impl Sizes {
         }
     }
 
-    /// Every size there is, if each is a multiple of `block`.
+    /// Returns true if every size is a multiple of `block`.
     pub(super) fn are_multiples_of(&self, block: u32) -> bool {
         let fits = |bytes: &u32| *bytes > 0 && bytes.is_multiple_of(block);
         match self {
@@ -48,7 +48,7 @@ impl Sizes {
         }
     }
 
-    /// A size of at most `room`; none if even the shortest is longer.
+    /// Draws a size of at most `room`; returns `None` if even the smallest is larger.
     pub(super) fn draw(&self, random: &mut SplitMix64, room: u64) -> Option<u32> {
         let has_room = |bytes: u32| u64::from(bytes) <= room;
         if !has_room(self.least()) {
@@ -74,12 +74,12 @@ impl Sizes {
     }
 }
 
-/// Most bytes of an I/O; those of reads and writes need buffers.
+/// Largest size of an I/O in bytes.
 const BYTES_MAX: u64 = (1 << 32) - 512;
-/// Most bytes of an I/O that has a buffer.
+/// Largest size in bytes of an I/O that has a buffer.
 pub(super) const BUFFER_MAX: u32 = 1 << 30;
 
-/// Bytes of one I/O.
+/// Parses the size of an I/O.
 pub(super) fn size(base: Base, text: &str) -> Result<u32, String> {
     match base.number(text)? {
         bytes @ 1..=BYTES_MAX => Ok(bytes as u32),
@@ -87,21 +87,21 @@ pub(super) fn size(base: Base, text: &str) -> Result<u32, String> {
     }
 }
 
-/// `bsrange` of a direction.
+/// Parses `bsrange` of a direction.
 pub(super) fn range(base: Base, text: &str) -> Result<Sizes, String> {
     let (first, last) = base.range(text)?;
     let (first, last) = (size(base, &first.to_string())?, size(base, &last.to_string())?);
     Ok(if first == last { Sizes::One(first) } else { Sizes::Range(first, last) })
 }
 
-/// `bssplit` of a direction: `4k/60:8k/:16k/`, where shares that are empty or 0 have what is left.
-/// As in fio: an empty part ends the list, and the largest share makes up what the shares lack to a
-/// hundred, or have too much.
+/// Parses `bssplit` of a direction: `4k/60:8k/:16k/`, where empty or zero shares divide the rest.
+/// As in fio, an empty part ends the list, and the largest share is adjusted so that all make a
+/// hundred.
 pub(super) fn split(base: Base, text: &str) -> Result<Sizes, String> {
     let mut shares = Vec::new();
     for part in text.split(':').map(str::trim).take_while(|part| !part.is_empty()) {
         let (bytes, share) = part.split_once('/').unwrap_or((part, ""));
-        // fio reads a number and passes over what follows it: `4k-8k/30.` is 30 % of 4k.
+        // fio reads a number and ignores the text after it: `4k-8k/30.` is 30 % of 4k.
         let bytes = bytes.split('-').next().unwrap_or("");
         let share = match share.trim().trim_end_matches('.') {
             "" | "0" => None,
@@ -124,7 +124,7 @@ pub(super) fn split(base: Base, text: &str) -> Result<Sizes, String> {
         return Err(format!("{text:?}: the shares make {given} %; nothing is left for the others"));
     }
     let left = 100_u32.saturating_sub(given) / open.max(1);
-    // fio does whole blocks of the shortest size.
+    // fio does only whole blocks of the smallest size.
     let least = shares.iter().map(|(bytes, _)| *bytes).min().unwrap_or(1);
     let mut shares: Vec<(u32, u32)> = shares
         .into_iter()

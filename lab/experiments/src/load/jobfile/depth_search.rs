@@ -6,44 +6,44 @@
 //! the search, unless `latency_run` is set: then the search begins anew when the depth it settled
 //! on misses the target, and probes a deeper one after `PROBE_WINDOWS` good windows.
 
-/// Good windows at the depth found after which a deeper one is tried again, with `latency_run`.
+/// Number of good windows at the depth found after which a deeper one is tried, with `latency_run`.
 const PROBE_WINDOWS: u32 = 10;
 
-/// The `latency_*` words of a job.
+/// Values of a job's `latency_*` words.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct LatencyTarget {
-    /// Completion latency of an I/O that is in time.
+    /// Largest completion latency of an I/O that is in time, in nanoseconds.
     pub(super) target_ns: u64,
-    /// How long a depth is tried.
+    /// Time for which a depth is tried, in nanoseconds.
     pub(super) window_ns: u64,
-    /// I/Os of a hundred that must be in time.
+    /// Percentage of I/Os that must be in time.
     pub(super) percent: f64,
     /// The job goes on after the search.
     pub(super) run: bool,
 }
 
-/// A search for a depth.
+/// Search for a depth.
 #[derive(Debug)]
 pub(super) struct DepthSearch {
     target: LatencyTarget,
-    /// The depth that is tried now.
+    /// Depth that is tried now.
     depth: u32,
-    /// The deepest that met the target; 0 before one did.
+    /// Deepest queue that met the target; 0 before one did.
     good: u32,
-    /// The shallowest that did not; one more than `iodepth` before one did.
+    /// Shallowest queue that missed the target; one more than `iodepth` before one did.
     bad: u32,
     iodepth: u32,
     window_ns: u64,
-    /// I/Os of this window, and those of them that took too long.
+    /// Number of I/Os in this window, and of those that took too long.
     ios: u64,
     late: u64,
-    /// Good windows since the depth was found.
+    /// Number of good windows since the depth was found.
     settled: u32,
     is_over: bool,
 }
 
 impl DepthSearch {
-    /// A search up to `iodepth` that begins now.
+    /// Creates a search up to `iodepth` that begins at `now_ns`.
     pub(super) fn new(target: LatencyTarget, iodepth: u32, now_ns: u64) -> DepthSearch {
         DepthSearch {
             target,
@@ -59,7 +59,7 @@ impl DepthSearch {
         }
     }
 
-    /// Most I/Os in flight now.
+    /// Returns the largest number of I/Os in flight at present.
     pub(super) fn depth(&self) -> usize {
         self.depth as usize
     }
@@ -77,7 +77,7 @@ impl DepthSearch {
         }
     }
 
-    /// Judges the window if it has ended. One without any I/O goes on.
+    /// Judges the window if it has ended. A window without any I/O goes on.
     pub(super) fn turn(&mut self, now_ns: u64) {
         let ends_ns = self.window_ns.saturating_add(self.target.window_ns);
         if self.is_over || now_ns < ends_ns || self.ios == 0 {
@@ -89,7 +89,7 @@ impl DepthSearch {
             self.good = self.good.max(self.depth);
         } else {
             self.bad = self.bad.min(self.depth);
-            // Depths that were good before may be bad by now.
+            // Depths that were good before may be bad now.
             self.good = self.good.min(self.bad - 1);
         }
         self.settled = if is_good && self.depth + 1 == self.bad { self.settled + 1 } else { 0 };
@@ -106,12 +106,13 @@ impl DepthSearch {
         (self.window_ns, self.ios, self.late) = (now_ns, 0, 0);
     }
 
-    /// Whether the next deeper queue is known to miss the target, or is deeper than `iodepth`.
+    /// Returns true if the next deeper queue is known to miss the target, or is deeper than
+    /// `iodepth`.
     pub(super) fn is_settled(&self) -> bool {
         self.good + 1 == self.bad
     }
 
-    /// The deepest queue that met the target; none if the job ended before one was tried.
+    /// Returns the deepest queue that met the target; `None` if the job ended before one was tried.
     ///
     /// # Errors
     /// If not even one I/O at a time meets the target.
@@ -135,7 +136,8 @@ mod tests {
     const TARGET: LatencyTarget =
         LatencyTarget { target_ns: 1_000_000, window_ns: 1_000, percent: 90.0, run: false };
 
-    /// A window of 100 I/Os on a drive that meets the target up to a depth; returns the depth.
+    /// Simulates a window of 100 I/Os on a drive that meets the target up to a depth; returns the
+    /// depth.
     fn window(search: &mut DepthSearch, holds: usize) -> usize {
         let (depth, begin_ns) = (search.depth(), search.window_ns);
         // Of those in time at a good depth, 5 are late; I/Os of the last window do not count.

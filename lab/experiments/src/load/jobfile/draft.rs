@@ -16,16 +16,16 @@ use super::spec::{
 };
 use super::value::{Base, each, float, switch, time_ns, whole};
 
-/// Bytes of an I/O unless told otherwise.
+/// Default size of an I/O in bytes.
 const BS: u32 = 4096;
-/// Seed unless told otherwise, so that runs are alike (`randrepeat`).
+/// Default seed, so that runs are alike (`randrepeat`).
 const SEED: u64 = 0x89;
 
-/// No target; the other words have their values where a job sets only that.
+/// Defaults of the `latency_*` words; `target_ns` 0 stands for no target.
 const LATENCY: LatencyTarget =
     LatencyTarget { target_ns: 0, window_ns: 1_000_000_000, percent: 100.0, run: false };
 
-/// What words leave behind that only make sense together.
+/// Values of a job's words that make sense only together, kept until all words are read.
 struct Draft {
     job: JobSpec,
     base: Base,
@@ -42,15 +42,15 @@ struct Draft {
     ignored: Vec<String>,
 }
 
-/// Words and values as they were written.
+/// Returns words and values as they were written.
 pub(super) fn pairs(entries: &[Entry]) -> Vec<(String, String)> {
     entries.iter().map(|entry| (entry.word.clone(), entry.value.clone())).collect()
 }
 
-/// One job, and the words of it that have no meaning here.
+/// Returns the job of a section, and the words in it that have no meaning here.
 pub(super) fn job(section: &Section) -> Result<(JobSpec, Vec<String>), JobFileError> {
     let mut draft = Draft::new(section);
-    // Sizes before it are in its units, too.
+    // `kb_base` also applies to sizes that stand before it.
     let (first, rest): (Vec<_>, Vec<_>) = section
         .global
         .iter()
@@ -133,7 +133,7 @@ impl Draft {
         }
     }
 
-    /// Takes one word in.
+    /// Reads one word.
     fn read(&mut self, entry: &Entry) -> Result<(), String> {
         let (word, value) = (usual(&entry.word), entry.value.as_str());
         let named = |text| match entry.word == word {
@@ -154,7 +154,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Words about names, reports and files.
+    /// Reads words about names, reports and files.
     fn read_place(&mut self, word: &str, value: &str) -> Result<bool, String> {
         let job = &mut self.job;
         match word {
@@ -188,7 +188,7 @@ impl Draft {
         Ok(true)
     }
 
-    /// Words about regions.
+    /// Reads words about regions.
     fn read_region(&mut self, word: &str, value: &str) -> Result<bool, String> {
         let (region, base) = (&mut self.job.region, self.base);
         let amount = || base.amount(value, 100.0).map(Some);
@@ -228,7 +228,7 @@ impl Draft {
         Ok(true)
     }
 
-    /// Words about single I/Os.
+    /// Reads words about single I/Os.
     fn read_shape(&mut self, word: &str, value: &str) -> Result<bool, String> {
         let (base, shape) = (self.base, &mut self.job.shape);
         match word {
@@ -259,7 +259,7 @@ impl Draft {
         Ok(true)
     }
 
-    /// Words about how I/Os follow each other.
+    /// Reads words about the order and rate of I/Os.
     fn read_flow(&mut self, word: &str, value: &str) -> Result<bool, String> {
         let (base, flow) = (self.base, &mut self.job.flow);
         let positive = |part: &str| whole(part, 1, u64::MAX);
@@ -302,7 +302,7 @@ impl Draft {
         Ok(true)
     }
 
-    /// Words about time, and about other jobs.
+    /// Reads words about time, and about other jobs.
     fn read_span(&mut self, word: &str, value: &str) -> Result<bool, String> {
         let JobSpec { span, crowd, .. } = &mut self.job;
         match word {
@@ -330,7 +330,7 @@ impl Draft {
         Ok(true)
     }
 
-    /// The job, if its words go together.
+    /// Returns the job, if its words agree with each other.
     fn finish(mut self) -> Result<(JobSpec, Vec<String>), String> {
         let job = &mut self.job;
         // As in fio, whichever comes later in the file.
@@ -375,7 +375,7 @@ impl Draft {
     }
 }
 
-/// Refuses what cannot be verified: blocks of several sizes, or blocks that overlap.
+/// Refuses jobs that cannot be verified: blocks of several sizes, or blocks that overlap.
 fn check_verified(job: &JobSpec) -> Result<(), String> {
     let IoShape { sizes, align, sequence, zones, .. } = &job.shape;
     let direction = match job.kind.has {
@@ -402,8 +402,8 @@ fn check_verified(job: &JobSpec) -> Result<(), String> {
     }
 }
 
-/// The directions that a job goes in: of a mix, those with a share. A direction without one has
-/// neither I/Os nor a rate, as in fio, and a job without writes never changes its file.
+/// Returns the directions of a job: of a mix, the directions with a share. As in fio, a direction
+/// without a share has neither I/Os nor a rate, and a job without writes never changes its file.
 fn directions([reads, writes, trims]: [bool; 3], read_percent: u8) -> [bool; 3] {
     if !(reads && writes) {
         return [reads, writes, trims];
@@ -411,7 +411,7 @@ fn directions([reads, writes, trims]: [bool; 3], read_percent: u8) -> [bool; 3] 
     [read_percent > 0, read_percent < 100, trims]
 }
 
-/// The engine of a name; none if it has no meaning here.
+/// Returns the engine with this name; `None` if the engine has no meaning here.
 fn engine(name: &str) -> Option<Engine> {
     match name {
         "sync" | "psync" | "vsync" | "pvsync" | "pvsync2" => Some(Engine::Sync),
@@ -421,7 +421,7 @@ fn engine(name: &str) -> Option<Engine> {
     }
 }
 
-/// `fadvise_hint`: none where the job's kind says it.
+/// Parses `fadvise_hint`; `None` leaves the advice to the job's kind.
 fn advice(value: &str) -> Result<Option<Advice>, String> {
     match value {
         "0" | "none" => Ok(Some(Advice::Normal)),
@@ -436,7 +436,7 @@ fn seconds(value: &str) -> Result<u64, String> {
     time_ns(value, 1_000_000_000)
 }
 
-/// A list of CPUs such as `0-3,7`.
+/// Parses a list of CPUs such as `0-3,7`.
 fn cpus(value: &str) -> Result<Vec<u32>, String> {
     let wrong = || format!("{value:?}: write CPUs such as 0-3,7");
     let mut cpus = Vec::new();
@@ -452,7 +452,7 @@ fn cpus(value: &str) -> Result<Vec<u32>, String> {
     if cpus.is_empty() { Err(wrong()) } else { Ok(cpus) }
 }
 
-/// What a kind of I/O is made of, and how its I/Os follow each other: `read:8k` leaves 8k out
+/// Returns the kind of I/O that `value` names, and the sequence of its offsets: `read:8k` skips 8k
 /// behind each I/O, `randread:8` goes to another place every eighth I/O.
 fn kind_of(base: Base, value: &str) -> Result<(Kind, Sequence), String> {
     let (reads, writes, trims) = ([true, false, false], [false, true, false], [false, false, true]);
@@ -489,7 +489,7 @@ fn kind_of(base: Base, value: &str) -> Result<(Kind, Sequence), String> {
     Ok((Kind { has, random }, sequence))
 }
 
-/// Bytes that may be less than none.
+/// Parses a number of bytes that may be negative.
 fn signed(base: Base, text: &str) -> Result<i64, String> {
     let (digits, sign) = text.strip_prefix('-').map_or((text, 1), |digits| (digits, -1));
     match base.number(digits)? {
@@ -498,15 +498,14 @@ fn signed(base: Base, text: &str) -> Result<i64, String> {
     }
 }
 
-/// A size for each direction. As in fio, colons and hyphens part them, too, what follows a slash
-/// says nothing, and neither does what follows the third, so that a list for `bssplit` may stand
-/// here.
+/// Parses a size for each direction. As in fio, colons and hyphens separate sizes too, and text
+/// after a slash or after the third size is ignored, so that a list for `bssplit` may stand here.
 fn sizes(base: Base, value: &str) -> Result<[Option<u32>; 3], String> {
     let parts: Vec<&str> = value.split([',', ':', '-']).take(3).collect();
     each(&parts.join(","), |part| blocks::size(base, part.split('/').next().unwrap_or("")))
 }
 
-/// `percentile_list`, in rising order.
+/// Parses `percentile_list`, and returns it in rising order.
 fn percentiles(value: &str) -> Result<Vec<f64>, String> {
     let wrong = || format!("{value:?}: write 1 to 20 numbers of 0 to 100, such as 50:99:99.9");
     let mut list = value.split(':').map(float).collect::<Result<Vec<f64>, _>>()?;
@@ -517,7 +516,7 @@ fn percentiles(value: &str) -> Result<Vec<f64>, String> {
     Ok(list)
 }
 
-/// Whether a kind of `verify` checks blocks: all do so by what they carry here.
+/// Returns true if this kind of `verify` checks blocks. All kinds check the same pattern here.
 fn verifies(value: &str) -> Result<bool, String> {
     const KINDS: [&str; 19] = [
         "md5",
@@ -547,7 +546,7 @@ fn verifies(value: &str) -> Result<bool, String> {
     }
 }
 
-/// Zones that a job goes through, if it is to.
+/// Returns the zones of a job that has `zonemode`; refuses zone words that contradict each other.
 fn zones(wanted: Option<Zones>, given: Zones) -> Result<Option<Zones>, String> {
     match wanted {
         None if given.size > 0 => Err("zonesize: it is for zones; add zonemode=strided".to_owned()),
@@ -558,7 +557,7 @@ fn zones(wanted: Option<Zones>, given: Zones) -> Result<Option<Zones>, String> {
     }
 }
 
-/// Sets what is given.
+/// Sets the values that are given.
 fn set<T>(values: &mut [T; 3], given: [Option<T>; 3]) {
     for (value, given) in values.iter_mut().zip(given) {
         if let Some(given) = given {
@@ -567,12 +566,12 @@ fn set<T>(values: &mut [T; 3], given: [Option<T>; 3]) {
     }
 }
 
-/// As `set`, of values that may be missing.
+/// Sets optional values that are given, as `set` does.
 fn some<T>(values: &mut [Option<T>; 3], given: [Option<T>; 3]) {
     set(values, given.map(|given| given.map(Some)));
 }
 
-/// None for 0.
+/// Returns `None` for 0.
 fn some_of(number: u64) -> Option<u64> {
     Some(number).filter(|number| *number > 0)
 }

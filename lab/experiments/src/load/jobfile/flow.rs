@@ -9,21 +9,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::spec::Flow;
 
-/// Shortest time after which a job that is ahead looks again.
+/// Shortest time in nanoseconds after which a job that is ahead looks again.
 const LOOK_NS: u64 = 20_000;
 
-/// I/Os and weights of jobs, by `flow_id`.
+/// Groups of jobs by `flow_id`, with their I/Os and weights.
 #[derive(Debug, Default)]
 pub(super) struct FlowGroups(BTreeMap<u64, FlowGroup>);
 
-/// What the jobs of a group did, and the sum of their weights.
+/// I/Os of all jobs of a flow group, and the sum of the jobs' weights.
 #[derive(Debug, Default)]
 struct FlowGroup {
     ios: AtomicU64,
     weight: AtomicU64,
 }
 
-/// A job of a group.
+/// Member of a flow group: one job.
 #[derive(Debug)]
 pub(super) struct FlowMember<'a> {
     group: &'a FlowGroup,
@@ -32,7 +32,7 @@ pub(super) struct FlowMember<'a> {
 }
 
 impl FlowGroups {
-    /// Groups of jobs that will all become members.
+    /// Creates the groups of jobs that will all become members.
     pub(super) fn new(flows: impl Iterator<Item = Flow>) -> FlowGroups {
         let mut groups = FlowGroups::default();
         for flow in flows {
@@ -41,14 +41,14 @@ impl FlowGroups {
         groups
     }
 
-    /// A member, which leaves its group when it is dropped.
+    /// Returns a member, which leaves its group when it is dropped.
     pub(super) fn member(&self, flow: Flow) -> FlowMember<'_> {
         FlowMember { group: &self.0[&flow.id], flow, ios: 0 }
     }
 }
 
 impl FlowMember<'_> {
-    /// How long the job waits for the others; none if it may go on.
+    /// Returns the time in nanoseconds that the job waits for the others; `None` if it may go on.
     pub(super) fn wait_ns(&self) -> Option<u64> {
         // Relaxed: the counts order nothing; a job that looks too early looks again.
         let all = self.group.ios.load(Ordering::Relaxed);
@@ -58,7 +58,7 @@ impl FlowMember<'_> {
         is_ahead.then_some(self.flow.sleep_ns.max(LOOK_NS))
     }
 
-    /// The job did an I/O.
+    /// Counts an I/O that the job issued.
     pub(super) fn issued(&mut self) {
         self.ios += 1;
         self.group.ios.fetch_add(1, Ordering::Relaxed);

@@ -10,41 +10,41 @@ use millrace_random::SplitMix64;
 use super::source::{Io, READ, WRITE};
 use crate::load::verify::WrittenBlocks;
 
-/// Whether a flush is counted: fio counts those of `fsync`, not those of `fdatasync`.
+/// Accounting of a flush: fio counts the flushes of `fsync`, not those of `fdatasync`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FlushAccounting {
     Yes,
     No,
 }
 
-/// Bytes of memory that may wait of any job.
+/// Largest size in bytes of idle buffers of any job.
 const IDLE_BYTES: usize = 64 << 20;
 
-/// An I/O in flight.
+/// I/O in flight.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct IoInFlight {
-    /// None for a flush.
+    /// I/O in the slot; `None` for a flush.
     pub(super) io: Option<Io>,
     pub(super) counted: FlushAccounting,
     pub(super) start_ns: u64,
     pub(super) issue_ns: u64,
 }
 
-/// What is in flight, by the user data of its bio.
+/// Slots of the I/Os in flight, by the user data of their bios.
 pub(super) struct Slots {
     pub(super) flights: Vec<IoInFlight>,
     pub(super) free: Vec<u32>,
-    /// Submitted since the last flush of the channel.
+    /// Slots that were submitted since the last flush of the channel.
     pub(super) batch: Vec<u32>,
     pub(super) idle: Vec<Bio>,
-    /// Most bytes of these.
+    /// Largest size of the idle buffers in bytes.
     idle_bytes_max: usize,
-    /// What new buffers hold.
+    /// Generator of the data in new buffers.
     random: SplitMix64,
 }
 
 impl Slots {
-    /// Room for so many I/Os of at most `longest` bytes.
+    /// Creates slots for `depth` I/Os of at most `longest` bytes.
     pub(super) fn new(depth: u32, longest: u32, seed: u64) -> Slots {
         let flight =
             IoInFlight { io: None, counted: FlushAccounting::No, start_ns: 0, issue_ns: 0 };
@@ -58,8 +58,8 @@ impl Slots {
         }
     }
 
-    /// A bio of an I/O, with memory that another one left if it has the length; a write is stamped
-    /// if it is to be verified.
+    /// Returns a bio for an I/O, with an idle buffer if one has the length. A write is stamped if
+    /// it is to be verified.
     pub(super) fn bio(&mut self, io: Io, written: Option<&mut WrittenBlocks>) -> Bio {
         let sector = io.offset >> 9;
         let op = match io.direction {
@@ -91,7 +91,7 @@ impl Slots {
         bio
     }
 
-    /// Lets memory of other lengths go until `bytes` more may wait.
+    /// Drops idle buffers until `bytes` more fit the limit.
     fn make_room(&mut self, bytes: usize) {
         let mut waiting: usize = self.idle.iter().map(Bio::len_bytes).sum();
         while waiting + bytes > self.idle_bytes_max

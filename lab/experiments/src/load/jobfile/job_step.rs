@@ -1,4 +1,4 @@
-//! What a job does next: an I/O, a flush, a pause, nothing until later, or nothing any more.
+//! Next step of a job: an I/O, a flush, a pause, a wait, or the job's end.
 //!
 //! Part of `Worker`: draws from its source, asks its pace, counts its loops. fio's order: whether
 //! the job is over, a pause that is due, a flush that is due, then the I/O.
@@ -12,35 +12,35 @@ use super::page_cache::CachedRange;
 use super::source::{Io, READ, WRITE};
 use super::worker::Worker;
 
-/// What goes next.
+/// Next step of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum JobStep {
     Io(Io),
-    /// A flush, which may be counted.
+    /// Flush, which may be counted.
     Flush(FlushAccounting),
-    /// Nothing until then; 0 for until something completes.
+    /// Wait until this time in nanoseconds; 0 waits until an I/O completes.
     Wait(u64),
-    /// Nothing ever.
+    /// The job has ended.
     End,
 }
 
-/// How far a job is.
+/// Progress of a job.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Progress {
-    /// Bytes issued in this loop, and I/Os and writes in all.
+    /// Number of bytes issued in this loop, and of I/Os and writes in all.
     pub(super) bytes: u64,
     pub(super) ios: u64,
     pub(super) writes: u64,
     pub(super) loops: u64,
     pub(super) last_was_flush: bool,
     pub(super) has_drawn_all: bool,
-    /// I/Os issued at the last pause, and until when there is one.
+    /// Number of I/Os issued at the last pause, and the end of the present pause.
     pub(super) thought_at: u64,
     pub(super) thinks_until_ns: Option<u64>,
 }
 
 impl Worker<'_> {
-    /// What goes next.
+    /// Returns the job's next step.
     pub(super) fn next(&mut self, now_ns: u64) -> JobStep {
         let job = self.setting.job;
         let is_over = now_ns >= self.clock.end_ns
@@ -83,7 +83,7 @@ impl Worker<'_> {
         JobStep::Io(io)
     }
 
-    /// A pause: what to do instead of an I/O, if there is one.
+    /// Returns the step of a pause that is due; `None` without a pause.
     fn think(&mut self, now_ns: u64) -> Option<JobStep> {
         let think = self.setting.job.flow.think;
         if let Some(until_ns) = self.at.thinks_until_ns {
@@ -97,7 +97,8 @@ impl Worker<'_> {
         if self.at.ios - self.at.thought_at < think.blocks {
             return None;
         }
-        // fio's manual: so many blocks are issued before the pause; all of them end first.
+        // As in fio's manual, the given number of blocks is issued before the pause, and all must
+        // end first.
         if self.channel.in_flight() > 0 {
             return Some(JobStep::Wait(0));
         }
@@ -110,13 +111,13 @@ impl Worker<'_> {
         Some(JobStep::Wait(until_ns))
     }
 
-    /// Draws the next I/O; false if there is none any more.
+    /// Draws the next I/O; returns false if there are no more.
     fn draw(&mut self) -> bool {
         let (span, job) = (self.setting.span, self.setting.job);
         if self.at.has_drawn_all {
             return false;
         }
-        // A pass without any I/O, as of a mix without one of its directions, does not come twice.
+        // A pass may be empty, as of a mix without one of its directions; two in a row are not.
         for _ in 0..2 {
             if self.at.bytes < span.io_size || job.span.time_based {
                 let direction = self.source.direction();

@@ -12,29 +12,29 @@ use super::run::JobReport;
 use super::spec::JobFile;
 use super::tally::{CLASSES, DirectionTally, Levels, Spread, Tally, Times};
 
-/// Percentiles that fio gives unless told otherwise.
+/// Percentiles that fio reports by default.
 const PERCENTILES: [f64; 17] = [
     1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95,
     99.99,
 ];
 
-/// How much is said.
+/// Detail of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobDetail {
-    /// As `json`.
+    /// Detail of fio's `json` format.
     Plain,
-    /// As `json+`, with the bins of latencies.
+    /// Detail of fio's `json+` format, with the bins of latencies.
     Bins,
 }
 
-/// How latencies are reported.
+/// Form in which latencies are reported.
 struct TimesForm<'a> {
     detail: JobDetail,
-    /// In rising order.
+    /// Percentiles to report, in rising order.
     percents: &'a [f64],
 }
 
-/// A run as fio would report it.
+/// Returns the report of a run, as fio would report it.
 #[must_use]
 pub fn report(file: &JobFile, reports: &[JobReport], detail: JobDetail) -> Value {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -52,7 +52,7 @@ pub fn report(file: &JobFile, reports: &[JobReport], detail: JobDetail) -> Value
     report
 }
 
-/// Words as an object, but for those without a value, as in fio.
+/// Returns words as an object, without words that have no value, as fio does.
 fn words(words: &[(String, String)]) -> Value {
     let words = words.iter().filter(|(_, value)| !value.is_empty());
     let entries = words.map(|(word, value)| (word.clone(), json!(value)));
@@ -105,7 +105,8 @@ fn flow(flow: &DirectionTally, form: &TimesForm<'_>) -> Value {
     let runtime_ms = flow.runtime_ns.div_ceil(1_000_000);
     let per_s = |count: u64| count as f64 * 1e9 / flow.runtime_ns.max(1) as f64;
     let (bw, iops) = (&flow.bw, &flow.iops);
-    // What the job's samples are of all that the group did.
+    // `agg` is the job's percentage of its group's bandwidth; a job has all of it, if there are
+    // samples.
     let agg = if bw.count == 0 { 0.0 } else { 100.0 };
     json!({
         "io_bytes": flow.bytes,
@@ -144,7 +145,7 @@ fn spread(spread: &Spread) -> Value {
     })
 }
 
-/// A spread with percentiles, if there is anything, and bins if they are wanted.
+/// Returns a spread with percentiles, if there are samples, and bins if `form` asks for them.
 fn times(times: &Times, form: &TimesForm<'_>) -> Value {
     let mut value = spread(&times.spread);
     if times.spread.count == 0 {
@@ -161,7 +162,7 @@ fn times(times: &Times, form: &TimesForm<'_>) -> Value {
     value
 }
 
-/// Shares of depths, each from one level to below the next.
+/// Returns the shares of depths, each from one level to below the next.
 fn depths(levels: &Levels) -> Value {
     let total = levels.iter().sum::<u64>().max(1) as f64;
     let names = ["1", "2", "4", "8", "16", "32", ">=64"];
@@ -171,7 +172,7 @@ fn depths(levels: &Levels) -> Value {
     )
 }
 
-/// Shares of batches: none, up to 4, and so on.
+/// Returns the shares of batch sizes: none, up to 4, and so on.
 fn batches(levels: &Levels) -> Value {
     let total = levels.iter().sum::<u64>().max(1) as f64;
     let sums = [
@@ -187,7 +188,8 @@ fn batches(levels: &Levels) -> Value {
     Value::Object(entries.into_iter().collect())
 }
 
-/// Shares of latencies in classes of a unit: 0 nanoseconds, 1 microseconds, 2 milliseconds.
+/// Returns the shares of latencies in a unit's classes: 0 nanoseconds, 1 microseconds, 2
+/// milliseconds.
 fn classes(tally: &Tally, unit: usize) -> Value {
     let total = tally.flows.iter().map(|flow| flow.ios).sum::<u64>().max(1) as f64;
     let share = |count: u64| json!(count as f64 * 100.0 / total);

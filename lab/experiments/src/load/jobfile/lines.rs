@@ -6,19 +6,20 @@
 
 use std::fmt;
 
-/// Bytes of one job file or included file.
+/// Largest size of one job file or included file, in bytes.
 const FILE_MAX: usize = 1 << 20;
-/// Includes inside includes.
+/// Largest depth of includes inside includes.
 const DEPTH_MAX: usize = 16;
-/// Words of all sections together, those of `global` counted once for each job that has them.
+/// Largest number of words of all sections; words of `global` count once for each job that has
+/// them.
 const WORDS_MAX: usize = 1 << 16;
 
-/// What is wrong with a job file, and where.
+/// Error of a job file, and its place in the file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct JobFileError {
-    /// The file, and the line in it; none if it is about the whole file.
+    /// File, and line in the file, of the error.
     pub place: Place,
-    /// What is wrong, and what to do.
+    /// Description of the error, and the remedy.
     pub text: String,
 }
 
@@ -28,12 +29,12 @@ impl fmt::Display for JobFileError {
     }
 }
 
-/// A line of a file.
+/// Place in a job file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Place {
-    /// The file's name as it was given.
+    /// Name of the file as it was given.
     pub file: String,
-    /// The line, from 1; 0 for the whole file.
+    /// Line number from 1; 0 for the whole file.
     pub line: usize,
 }
 
@@ -47,13 +48,13 @@ impl fmt::Display for Place {
 }
 
 impl Place {
-    /// An error here.
+    /// Returns an error at this place.
     pub(super) fn wrong(&self, text: impl Into<String>) -> JobFileError {
         JobFileError { place: self.clone(), text: text.into() }
     }
 }
 
-/// A word and what stands behind its `=`; empty if nothing does.
+/// Word and the value behind its `=`; the value is empty if there is none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) place: Place,
@@ -61,45 +62,45 @@ pub(super) struct Entry {
     pub(super) value: String,
 }
 
-/// A job as written.
+/// Section of a job as written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Section {
     pub(super) place: Place,
     pub(super) name: String,
-    /// Words of the `global` sections above it, in order.
+    /// Words of the `global` sections above the job, in order.
     pub(super) global: Vec<Entry>,
-    /// Its own.
+    /// Words of the job's own section.
     pub(super) own: Vec<Entry>,
 }
 
-/// What a job file takes from outside: other files, and variables.
+/// Source of a job file's external inputs: other files, and variables.
 pub trait Includes {
-    /// The bytes of an included file.
+    /// Returns the bytes of an included file.
     ///
     /// # Errors
     /// If it cannot be read.
     fn file(&self, name: &str) -> std::io::Result<Vec<u8>>;
 
-    /// The value of `${name}`; none if it is not set.
+    /// Returns the value of `${name}`; `None` if the variable is not set.
     fn variable(&self, name: &str) -> Option<String>;
 
-    /// The value of `$name`: `pagesize`, `mb_memory` or `ncpus`.
+    /// Returns the value of `$name`: `pagesize`, `mb_memory` or `ncpus`.
     fn system(&self, name: &str) -> u64;
 }
 
-/// What fio replaces, without braces.
+/// Variables that fio replaces without braces.
 const SYSTEM_WORDS: [&str; 3] = ["pagesize", "mb_memory", "ncpus"];
 
 struct Reader<'a> {
     outside: &'a dyn Includes,
     global: Vec<Entry>,
     sections: Vec<Section>,
-    /// None before the first head.
+    /// True inside a `[global]` section; `None` before the first section's head.
     in_global: Option<bool>,
     words: usize,
 }
 
-/// Cuts a file into its jobs.
+/// Splits a file into the sections of its jobs.
 pub(super) fn sections(
     name: &str,
     bytes: &[u8],
@@ -193,7 +194,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A value with its variables replaced; one that had fio's system words is computed.
+    /// Returns a value with its variables replaced; a value with fio's system words is computed.
     fn expand(&self, place: &Place, value: &str) -> Result<String, JobFileError> {
         let mut text = String::new();
         let mut rest = value;
@@ -232,7 +233,7 @@ impl Reader<'_> {
     }
 }
 
-/// Numbers multiplied.
+/// Multiplies the numbers in `text`.
 fn product(text: &str) -> Option<String> {
     let mut factors = text.split('*').map(|factor| factor.trim().parse::<u64>().ok());
     let product = factors.try_fold(1u64, |product, factor| product.checked_mul(factor?));
@@ -243,7 +244,7 @@ fn product(text: &str) -> Option<String> {
 pub(super) mod tests {
     use super::*;
 
-    /// Files and variables by name.
+    /// Files and variables in memory, by name.
     pub(in super::super) struct MemoryFiles<'a>(pub(in super::super) &'a [(&'a str, &'a str)]);
 
     impl Includes for MemoryFiles<'_> {

@@ -8,30 +8,30 @@
 
 use millrace_drives::nearest;
 
-/// What a word is here.
+/// Treatment of a word of fio's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Use {
-    /// It means what it means to fio.
+    /// The word has the meaning that fio gives it.
     Meaning,
-    /// Words of fio that say nothing to millrace: accepted, with a note.
+    /// The word has no meaning to millrace: it is accepted, with a note.
     Nothing,
 }
 
-/// A word of fio's for I/Os that are not made here.
+/// Word of fio's for I/Os that millrace does not do.
 pub(super) struct Refused {
     pub(super) word: &'static str,
-    /// The value with which it changes nothing; empty for none.
+    /// Value with which the word changes nothing; empty for none.
     plain: &'static str,
-    /// What to do instead.
+    /// Advice to the user about a replacement.
     remedy: &'static str,
 }
 
-/// A refused word that is to be left out.
+/// Returns a refused word that the user must leave out.
 const fn without(word: &'static str, plain: &'static str) -> Refused {
     Refused { word, plain, remedy: "remove this option" }
 }
 
-/// A refused word, and what to write instead.
+/// Returns a refused word, and the text to write instead.
 const fn instead(word: &'static str, plain: &'static str, remedy: &'static str) -> Refused {
     Refused { word, plain, remedy }
 }
@@ -46,7 +46,7 @@ const ALIASES: &str = "\
     steadystate_ramp=steadystate_ramp_time timeout=runtime ratemin=rate_min ratecycle=rate_cycle \
     nr_files=nrfiles fill_fs=fill_device dedup_percentage=dedupe_percentage threads=thread";
 
-/// Words with a meaning that switch something on, so that they need no value.
+/// Words with a meaning that need no value, since they switch a setting on.
 const SWITCHES: &str = "\
     allrandrepeat buffered description direct do_verify end_fsync fadvise_hint fill_device \
     group_reporting invalidate latency_run new_group norandommap randrepeat stonewall time_based \
@@ -92,7 +92,7 @@ pub(super) const NOTHING: &str = "\
     write_iops_log write_lat_log zero_buffers zone_reset_frequency zone_reset_threshold \
     zonecapacity";
 
-/// fio's words for I/Os that are not made here.
+/// Words of fio's for I/Os that millrace does not do.
 pub(super) const REFUSED: [Refused; 31] = [
     without("atomic", "0"),
     without("blocksize_unaligned", "0"),
@@ -135,17 +135,17 @@ pub(super) const REFUSED: [Refused; 31] = [
     instead("write_barrier", "0", "write fsync=N"),
 ];
 
-/// Each other name of a word, with its usual one.
+/// Returns each alias of a word, with the usual name.
 fn aliases() -> impl Iterator<Item = (&'static str, &'static str)> {
     ALIASES.split(' ').filter_map(|pair| pair.split_once('='))
 }
 
-/// The usual name of a word.
+/// Returns the usual name of a word.
 pub(super) fn usual(word: &str) -> &str {
     aliases().find(|(alias, _)| *alias == word).map_or(word, |(_, name)| name)
 }
 
-/// What a word is, by its usual name, with its value.
+/// Returns the treatment of a word, given by its usual name, with its value.
 ///
 /// # Errors
 /// If it is refused, lacks a value, or is no word of fio's that is known here.

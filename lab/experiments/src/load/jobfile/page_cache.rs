@@ -12,14 +12,15 @@ use rustix::fs::{Advice, fadvise};
 use super::source::Span;
 use super::spec::JobSpec;
 
-/// A region that is read or written through the page cache.
+/// Region of a file that is read or written through the page cache.
 pub(super) struct CachedRange {
     file: File,
     span: Span,
 }
 
 impl CachedRange {
-    /// Of a job that names a file, does not pass the page cache by, and wants nothing found there.
+    /// Returns the region of a job that uses the page cache and has `invalidate`; `None` for
+    /// others.
     ///
     /// # Errors
     /// If the file cannot be opened; the text names it.
@@ -34,7 +35,7 @@ impl CachedRange {
         }
     }
 
-    /// Has the page cache forget the region. That is advice, which it may not take.
+    /// Advises the page cache to drop the region. The page cache may ignore the advice.
     pub(super) fn forget(&self) {
         let _ =
             fadvise(&self.file, self.span.begin, self.span.size.try_into().ok(), Advice::DontNeed);

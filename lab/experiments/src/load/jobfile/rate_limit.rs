@@ -8,7 +8,7 @@ use millrace_random::SplitMix64;
 
 use super::spec::JobSpec;
 
-/// The rates of a job.
+/// Rate limits of a job.
 #[derive(Debug, Clone)]
 pub(super) struct RateLimit {
     rates: [Option<Rate>; 3],
@@ -16,21 +16,21 @@ pub(super) struct RateLimit {
     poisson: bool,
 }
 
-/// The rate of a direction.
+/// Rate limit of a direction.
 #[derive(Debug, Clone, Copy)]
 struct Rate {
     bytes_per_s: u64,
     begin_ns: u64,
     issued: u64,
-    /// When the next may go.
+    /// Time at which the next I/O may be issued, in nanoseconds.
     due_ns: u64,
 }
 
 impl RateLimit {
-    /// The pace of a job that begins now.
+    /// Creates the rate limits of a job that begins at `now_ns`.
     pub(super) fn new(job: &JobSpec, now_ns: u64, seed: u64) -> RateLimit {
         let rate = |direction: usize| {
-            // fio counts bytes here, too: I/Os of the shortest size.
+            // fio counts bytes here too: `rate_iops` is converted to I/Os of the smallest size.
             let least = u64::from(job.shape.sizes[direction].least());
             let by_ios = job.flow.rate_iops[direction].map(|iops| iops.saturating_mul(least));
             let bytes_per_s = by_ios.or(job.flow.rate[direction])?;
@@ -40,12 +40,12 @@ impl RateLimit {
         RateLimit { rates, random: SplitMix64::new(seed), poisson: job.flow.poisson }
     }
 
-    /// When the next I/O of a direction may go; 0 if at any time.
+    /// Returns the time at which the next I/O of a direction may be issued; 0 for any time.
     pub(super) fn due_ns(&self, direction: usize) -> u64 {
         self.rates[direction].map_or(0, |rate| rate.due_ns)
     }
 
-    /// One of so many bytes went.
+    /// Counts an I/O of `bytes` bytes that was issued.
     pub(super) fn issued(&mut self, direction: usize, bytes: u32) {
         let Some(rate) = &mut self.rates[direction] else { return };
         rate.issued += u64::from(bytes);

@@ -26,51 +26,52 @@ use super::worker::{Setting, Worker};
 use crate::load::bench::{BenchError, Interrupt, Progress, check_writable};
 use crate::load::drain_barrier::{DrainBarrier, serve_while};
 
-/// What jobs run with.
+/// Settings of a run of jobs.
 #[derive(Debug, Clone, Default)]
 pub struct JobSetting {
-    /// The rings' settings.
+    /// Settings of the rings.
     pub reactor: Config,
-    /// Jobs work on the files that they name, which the page cache forgets where they say so.
+    /// Jobs work on the files that they name, and the page cache drops these files where jobs say
+    /// so.
     pub on_files: bool,
-    /// Ends all jobs early.
+    /// Flag by which the caller ends all jobs early.
     pub interrupt: Interrupt,
 }
 
-/// What a job did, or a group of jobs.
+/// Counts of a job's I/Os, or of those of a group of jobs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobReport {
-    /// The job's place in its file; a group's first job.
+    /// Index of the job in its file; for a group, of its first job.
     pub job: usize,
-    /// Jobs that are added up here.
+    /// Number of jobs that the report adds up.
     pub members: u32,
-    /// The reporting group.
+    /// Number of the reporting group.
     pub group: u32,
     pub(super) tally: Tally,
 }
 
-/// A clone of a job.
+/// Clone of a job.
 #[derive(Clone)]
 struct Instance {
     job: usize,
     clone: u32,
-    /// Its number among those that run beside it.
+    /// Number of the clone among the clones that run beside it.
     number: u16,
     group: u32,
 }
 
-/// What the threads of a phase share.
+/// State that the threads of a phase share.
 struct PhaseState {
     file: JobFile,
     setting: JobSetting,
     start: Barrier,
     barrier: DrainBarrier,
     flows: FlowGroups,
-    /// Clones of each job of the file that run, or are to run.
+    /// Number of clones of each job that run, or are to run.
     running: Vec<AtomicU32>,
 }
 
-/// Counts a clone as running, until it is dropped.
+/// Guard that counts a clone as running until it is dropped.
 struct RunningClone<'a>(&'a AtomicU32);
 
 impl Drop for RunningClone<'_> {
@@ -97,7 +98,7 @@ impl PhaseState {
         }
     }
 
-    /// Whether a job must wait for one above it, by `wait_for`.
+    /// Returns true if the job must wait for a job above it, by `wait_for`.
     fn must_wait(&self, job: usize) -> bool {
         let Some(awaited) = &self.file.jobs[job].crowd.wait_for else { return false };
         let mut above = self.file.jobs[..job].iter().zip(&self.running);
@@ -105,7 +106,7 @@ impl PhaseState {
     }
 }
 
-/// What a thread sends at its end.
+/// Result that a thread sends when it ends.
 type InstanceResult = (Instance, Result<Tally, BenchError>);
 
 /// Runs the jobs of a file: clone j of job i on `volumes[i][j]`, or on `volumes[i][0]` where that
@@ -149,7 +150,7 @@ pub fn run_jobs(
     Ok((group(file, reports), failed))
 }
 
-/// Every clone of every job, with a number and a group for each.
+/// Returns every clone of every job, with a number and a group for each.
 fn instances(file: &JobFile) -> Vec<Instance> {
     let (mut all, mut group, mut first) = (Vec::new(), 0, 0);
     for (job, spec) in file.jobs.iter().enumerate() {
@@ -167,7 +168,7 @@ fn instances(file: &JobFile) -> Vec<Instance> {
     all
 }
 
-/// Whether every job fits its volume.
+/// Checks that every job fits its volume.
 fn check(file: &JobFile, volumes: &[Vec<Arc<Volume<Native>>>]) -> Result<(), BenchError> {
     check_buffers(file)?;
     let topology = Native::topology();
@@ -215,13 +216,13 @@ fn check(file: &JobFile, volumes: &[Vec<Arc<Volume<Native>>>]) -> Result<(), Ben
     Ok(())
 }
 
-/// The volume of a clone: its own, or that of all clones.
+/// Returns the volume of a clone: its own, or the volume of all clones.
 fn volume_of(volumes: &[Arc<Volume<Native>>], clone: u32) -> &Arc<Volume<Native>> {
     &volumes[clone as usize % volumes.len()]
 }
 
-/// Whether the buffers of jobs that run beside each other fit into memory: those that do not would
-/// push everything out of it first. Trims have none.
+/// Checks that the buffers of jobs that run beside each other fit into memory. Larger buffers would
+/// first push everything else out of memory. Trims have no buffers.
 fn check_buffers(file: &JobFile) -> Result<(), BenchError> {
     let Some(memory) = memory_bytes() else { return Ok(()) };
     let mut all = 0_u64;
@@ -245,16 +246,17 @@ fn check_buffers(file: &JobFile) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// The part of a device of `device` bytes that a clone works on.
+/// Returns the part of a device of `device` bytes that a clone works on.
 fn span_of(job: &JobSpec, clone: u32, device: u64) -> Result<Span, String> {
     let region = &job.region;
     let used = || job.shape.sizes.iter().zip(job.kind.has).filter(|(_, has)| *has);
-    // fio asks for the shortest I/O of all directions, also of those that the job has not.
+    // fio requires room for the smallest I/O of all directions, also of directions the job does not
+    // use.
     let least = job.shape.sizes.iter().map(Sizes::least).min().map_or(1, u64::from);
     let bytes = |amount: Option<Amount>| amount.map_or(0, |amount| amount.of(device));
     let increment = bytes(region.offset_increment).saturating_mul(clone.into());
     let begin = bytes(region.offset).saturating_add(increment);
-    // Offsets that are shares are rounded up, to whole I/Os if nothing else is said.
+    // Offsets that are shares are rounded up, by default to whole I/Os.
     let is_share = |amount| matches!(amount, Some(Amount::Percent(share)) if share > 0.0);
     let begin = if is_share(region.offset) || is_share(region.offset_increment) {
         let align = region.offset_align.unwrap_or(least);
@@ -292,7 +294,7 @@ fn span_of(job: &JobSpec, clone: u32, device: u64) -> Result<Span, String> {
     Ok(Span { begin, size, io_size, device })
 }
 
-/// Runs jobs beside each other.
+/// Runs the jobs of a phase beside each other.
 fn run_phase(
     file: &JobFile,
     phase: &[Instance],
@@ -309,7 +311,7 @@ fn run_phase(
             (Arc::clone(volume_of(&volumes[instance.job], instance.clone)), Sender::clone(&sender));
         let body = move || {
             let result = run_instance(&shared, &instance, &volume);
-            // Whoever started the phase waits for it.
+            // The thread that started the phase waits for the result.
             let _ = sender.send((instance, result));
         };
         Native::spawn("job", cpu.map(CpuId), Box::new(body))
@@ -326,7 +328,7 @@ fn run_phase(
     ended.into_iter().map(|(instance, result)| Ok((instance, result?))).collect()
 }
 
-/// Collects what the threads of a phase send, until the last has ended, and tells how far it is.
+/// Collects the results of a phase until its last thread has ended, and reports progress.
 fn watch(
     file: &JobFile,
     phase: &[Instance],
@@ -351,7 +353,7 @@ fn watch(
     }
 }
 
-/// One clone, on its own thread.
+/// Runs one clone, on its own thread.
 fn run_instance(
     shared: &PhaseState,
     instance: &Instance,
@@ -393,7 +395,7 @@ fn run_instance(
     Ok(tally)
 }
 
-/// `startdelay`: one time, or one drawn of a range.
+/// Returns the delay of `startdelay`: one time, or a time drawn from a range.
 fn delay_ns(job: &JobSpec, clone: u64) -> u64 {
     let (first, last) = job.span.delay_ns;
     first + SplitMix64::new(job.shape.seed.wrapping_add(clone)).below(last - first + 1)
@@ -404,7 +406,7 @@ fn seed_of_now() -> u64 {
     now.map_or(1, |since| since.as_nanos() as u64)
 }
 
-/// Adds up jobs that follow each other in a group and report as one.
+/// Adds up the reports of jobs that follow each other in a reporting group.
 fn group(file: &JobFile, tallies: Vec<(Instance, Tally)>) -> Vec<JobReport> {
     let mut reports: Vec<JobReport> = Vec::new();
     for (instance, tally) in tallies {

@@ -9,25 +9,25 @@ use millrace_random::{SplitMix64, mixed};
 use super::block_distribution::{BlockSequence, Distribution, Map};
 use super::spec::{IoShape, JobSpec, Kind, Zones};
 
-/// Most blocks that a map remembers: 512 MiB of bits.
+/// Largest number of blocks that a map remembers: 512 MiB of bits.
 const MAP_MAX: u64 = 1 << 32;
 
-/// Reads, writes and trims, in the order of everything that there is one of for each.
+/// Indices of reads and writes in arrays with an element for each direction; trims are 2.
 pub(super) const READ: usize = 0;
 pub(super) const WRITE: usize = 1;
 
-/// The part of a device that one job works on, in bytes.
+/// Part of a device that one job works on, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) begin: u64,
     pub(super) size: u64,
-    /// What may be done in a pass of all directions together.
+    /// Number of bytes that one pass does, over all directions.
     pub(super) io_size: u64,
-    /// Where the device ends.
+    /// Size of the device in bytes.
     pub(super) device: u64,
 }
 
-/// One I/O.
+/// I/O to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Io {
     pub(super) direction: usize,
@@ -35,27 +35,27 @@ pub(super) struct Io {
     pub(super) bytes: u32,
 }
 
-/// Draws I/Os.
+/// Generator of a job's I/Os.
 #[derive(Debug, Clone)]
 pub(super) struct Source {
     kind: Kind,
     shape: IoShape,
     span: Span,
-    /// What says which direction, how long, and where.
+    /// Generators that draw direction, length and place of I/Os.
     random: [SplitMix64; 3],
-    /// Where each direction goes on, from the region's begin.
+    /// Offset from the region's start at which each direction continues.
     next: [u64; 3],
     places: [Option<BlockSequence>; 3],
-    /// Free blocks and their size, if each is to be met once.
+    /// Free blocks and their size, if a pass must meet each block once.
     map: Option<(Map, u64)>,
-    /// I/Os up to the next one at a random place, itself counted.
+    /// Number of I/Os up to the next one at a random place, which is counted too.
     to_random: u32,
-    /// Where the zone begins, from the region's begin, and bytes of I/O in it.
+    /// Start of the zone from the region's start, and number of bytes of I/O in the zone.
     zone: (u64, u64),
 }
 
 impl Source {
-    /// The I/Os of clone `clone` of a job.
+    /// Creates the generator of clone `clone` of a job.
     ///
     /// # Errors
     /// If the region has no room for one, or more blocks than are remembered.
@@ -72,7 +72,7 @@ impl Source {
         }
         let places = [0, 1, 2].map(|direction| {
             let least = u64::from(shape.sizes[direction].least());
-            // Every place has room for the shortest.
+            // Every place has room for the smallest I/O.
             let blocks = match shape.align[direction] {
                 Some(align) => span.size.saturating_sub(least) / u64::from(align) + 1,
                 None => span.size / least,
@@ -97,7 +97,7 @@ impl Source {
         Ok(Source { kind, shape, span, random, next, places, map, to_random, zone })
     }
 
-    /// A new pass.
+    /// Starts a new pass.
     pub(super) fn restart(&mut self) {
         (self.next, self.zone) = ([0; 3], (0, 0));
         if let Some((map, _)) = &mut self.map {
@@ -105,13 +105,13 @@ impl Source {
         }
     }
 
-    /// The shortest I/O.
+    /// Returns the size of the smallest I/O.
     pub(super) fn least(&self) -> u32 {
         let used = (0..3).filter(|direction| self.kind.has[*direction]);
         used.map(|direction| self.shape.sizes[direction].least()).min().unwrap_or(1)
     }
 
-    /// A direction, by the share of reads.
+    /// Draws a direction, by the percentage of reads.
     pub(super) fn direction(&mut self) -> usize {
         if self.kind.has[READ] && self.kind.has[WRITE] {
             let is_read = self.random[0].below(100) < self.shape.read_percent.into();
@@ -120,7 +120,7 @@ impl Source {
         self.kind.has.iter().position(|has| *has).unwrap_or(READ)
     }
 
-    /// The next I/O of a direction; none if the pass is over.
+    /// Returns the next I/O of a direction; `None` if the pass is over.
     pub(super) fn next(&mut self, direction: usize) -> Option<Io> {
         let is_turn = self.is_turn_of_random();
         let percent = self.shape.percent_random[direction];
@@ -141,7 +141,7 @@ impl Source {
         Some(Io { direction, offset: self.span.begin + at, bytes })
     }
 
-    /// Whether the next I/O may be at a random place, which every `length`th may.
+    /// Returns true if the next I/O may be at a random place, which every `length`th may.
     fn is_turn_of_random(&mut self) -> bool {
         self.to_random -= 1;
         if self.to_random == 0 {
@@ -151,8 +151,8 @@ impl Source {
         false
     }
 
-    /// Behind the last one of the direction. The last of a region may reach beyond its end, where
-    /// the device does, as with fio.
+    /// Returns the place behind the direction's last I/O. As in fio, the last I/O of a region may
+    /// reach beyond its end, but not beyond the device's.
     fn in_order(&mut self, direction: usize) -> Option<(u64, u32)> {
         let at = match self.shape.zones {
             Some(zones) => self.in_zone(zones, direction),
@@ -184,7 +184,7 @@ impl Source {
         }
     }
 
-    /// The place in a zone, or the begin of the next one where this one has had its bytes.
+    /// Returns the place in a zone, or the start of the next zone if this one has had its bytes.
     fn in_zone(&mut self, zones: Zones, direction: usize) -> u64 {
         let next = &mut self.next[direction];
         if self.zone.1 >= zones.size {
@@ -199,7 +199,7 @@ impl Source {
         *next
     }
 
-    /// Wherever the distribution says.
+    /// Returns a place drawn from the distribution.
     fn anywhere(&mut self, direction: usize) -> Option<(u64, u32)> {
         let sizes = &self.shape.sizes[direction];
         let unit = self.shape.align[direction].unwrap_or(sizes.least());
@@ -208,7 +208,7 @@ impl Source {
         Some((at, bytes))
     }
 
-    /// Where no I/O of this pass was; a long one ends where one was.
+    /// Returns a place that no I/O of this pass has met; a long I/O ends where an earlier one was.
     fn unmet(&mut self, direction: usize) -> Option<(u64, u32)> {
         let (map, unit) = self.map.as_mut()?;
         let drawn = ((u128::from(self.random[2].next()) * u128::from(map.blocks())) >> 64) as u64;
@@ -229,8 +229,8 @@ impl Source {
     }
 }
 
-/// Whether places are multiples of something else than the shortest size, in any direction: fio
-/// has no map then.
+/// Returns true if, in any direction, places are multiples of a size other than the shortest one:
+/// fio has no map then.
 fn is_aligned_otherwise(shape: &IoShape) -> bool {
     let mut aligns = shape.align.iter().zip(&shape.sizes);
     aligns.any(|(align, sizes)| align.is_some_and(|align| align != sizes.least()))

@@ -13,30 +13,30 @@ use super::draft::{job, pairs};
 use super::lines::{self, Includes, JobFileError, Place};
 use super::value::Amount;
 
-/// A file of jobs.
+/// Job file: its jobs, and the words of its `global` sections.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobFile {
-    /// The jobs in order.
+    /// Jobs in the order of the file.
     pub jobs: Vec<JobSpec>,
     /// Words of the `global` sections.
     pub global: Vec<(String, String)>,
-    /// Words that have no meaning here, each once.
+    /// Words that have no meaning here, each listed once.
     pub ignored: Vec<String>,
 }
 
-/// A job, with the values that fio has for words that are not there.
+/// Job, with fio's defaults for words that are missing.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobSpec {
-    /// Its name.
+    /// Name of the job.
     pub name: String,
-    /// What its author says of it.
+    /// Description of the job by its author.
     pub description: Option<String>,
-    /// Percentiles that its report has; fio's if none.
+    /// Percentiles in the job's report; `None` for fio's.
     pub(super) percentiles: Option<Vec<f64>>,
-    /// The file or device that all its clones share, if it names one.
+    /// File or device that all clones of the job share, if the job names one.
     pub filename: Option<String>,
     pub(super) directory: Option<String>,
-    /// How its I/Os reach that.
+    /// Way of the job's I/Os to its file.
     pub access: Access,
     pub(super) kind: Kind,
     pub(super) shape: IoShape,
@@ -44,66 +44,66 @@ pub struct JobSpec {
     pub(super) flow: IssueRules,
     pub(super) span: Span,
     pub(super) crowd: CloneGroup,
-    /// Its own words as they were written.
+    /// Words of the job's own section, as they were written.
     pub(super) own: Vec<(String, String)>,
     pub(super) place: Place,
 }
 
-/// How I/Os of a job reach its file.
+/// Way of a job's I/Os to its file: direct or through the page cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Access {
-    /// Whether the page cache is passed by.
+    /// Bypass the page cache.
     pub direct: bool,
-    /// Whether the page cache forgets the file first.
+    /// Drop the file from the page cache before the job starts.
     pub invalidate: bool,
     pub(super) engine: Engine,
-    /// What the page cache is told of reads; none: what the job's kind says.
+    /// Advice to the page cache about reads; `None` takes the advice from the job's kind.
     pub(super) advice: Option<Advice>,
 }
 
-/// What fio has for `ioengine`, as far as it decides who does the I/O.
+/// Value of `ioengine`, as far as it decides which thread does the I/O.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Engine {
-    /// The job's thread, one I/O at a time: `psync` and its like.
+    /// The job's thread does the I/O, one at a time: `psync` and its like.
     Sync,
-    /// The kernel, past the page cache; else the thread that submits: `libaio`.
+    /// The kernel does direct I/O; other I/O is done by the thread that submits: `libaio`.
     Aio,
-    /// The kernel, with threads of its own where an I/O may have to wait: `io_uring`.
+    /// The kernel does the I/O, with threads of its own where an I/O may have to wait: `io_uring`.
     Uring,
 }
 
-/// Reads, writes and trims: which there are, and whether at random places.
+/// Directions that the job has, of reads, writes and trims, and whether places are random.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Kind {
     pub(super) has: [bool; 3],
     pub(super) random: bool,
 }
 
-/// What single I/Os are like.
+/// Sizes, directions and contents of single I/Os.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct IoShape {
     pub(super) read_percent: u8,
     pub(super) sizes: [Sizes; 3],
-    /// Random places are multiples of it; of the shortest size if none.
+    /// Alignment of random places in bytes; `None` for the smallest size.
     pub(super) align: [Option<u32>; 3],
     pub(super) distribution: [Distribution; 3],
     pub(super) percent_random: [u8; 3],
     pub(super) sequence: Sequence,
     pub(super) zones: Option<Zones>,
-    /// Each block once, where nothing else is said.
+    /// Each block is met once, unless another word says otherwise.
     pub(super) map: bool,
     pub(super) seed: u64,
-    /// Another seed for every run.
+    /// Every run has a different seed.
     pub(super) repeat: bool,
     pub(super) verify: Option<Verify>,
 }
 
-/// How I/Os follow each other.
+/// Sequence of the I/Os' offsets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sequence {
-    /// Bytes left out between two I/Os in order; backwards if less than none.
+    /// Number of bytes skipped between two sequential I/Os; negative to go backwards.
     pub(super) gap: i64,
-    /// Of so many I/Os at random places, one is; the others follow it.
+    /// Number of I/Os for each random place: the first goes there, the others follow it.
     pub(super) length: u32,
 }
 
@@ -122,7 +122,7 @@ pub(super) struct Zones {
     pub(super) skip: u64,
 }
 
-/// How what was written is checked.
+/// Verification of written blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Verify {
     /// Blocks are read and checked: after they were written, or by a job that reads only.
@@ -135,39 +135,39 @@ pub(super) struct Region {
     pub(super) size: Option<Amount>,
     pub(super) io_size: Option<Amount>,
     pub(super) offset: Option<Amount>,
-    /// Offsets that are shares are rounded up to it; to the shortest size if none.
+    /// Alignment of offsets that are shares; `None` for the smallest size.
     pub(super) offset_align: Option<u64>,
     pub(super) offset_increment: Option<Amount>,
     pub(super) file_size: Option<u64>,
-    /// All of the device, whatever `size` says.
+    /// Use the whole device, whatever `size` says.
     pub(super) fill: bool,
     pub(super) number_ios: Option<u64>,
 }
 
-/// How fast I/Os come.
+/// Rate, depth and pauses at which I/Os are issued.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct IssueRules {
     pub(super) iodepth: u32,
     pub(super) batch: Option<u32>,
-    /// Bytes and I/Os a second of each direction.
+    /// Limits of bytes and I/Os a second for each direction.
     pub(super) rate: [Option<u64>; 3],
     pub(super) rate_iops: [Option<u64>; 3],
     pub(super) poisson: bool,
     pub(super) flow: Option<Flow>,
     pub(super) latency: Option<LatencyTarget>,
     pub(super) think: ThinkTime,
-    /// Writes between two flushes; 0 for none.
+    /// Number of writes between two flushes; 0 for no flushes.
     pub(super) fsync: u64,
     pub(super) fdatasync: u64,
     pub(super) end_fsync: bool,
 }
 
-/// A share of the I/Os of all jobs with the same number.
+/// Share of the I/Os of all jobs with the same `flow_id`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Flow {
     pub(super) id: u64,
     pub(super) weight: u64,
-    /// Pause of a job that is ahead of the others.
+    /// Pause of a job that is ahead of the others, in nanoseconds.
     pub(super) sleep_ns: u64,
 }
 
@@ -179,7 +179,7 @@ pub(super) struct ThinkTime {
     pub(super) blocks: u64,
 }
 
-/// When it begins and ends.
+/// Start and end of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) runtime_ns: Option<u64>,
@@ -189,16 +189,16 @@ pub(super) struct Span {
     pub(super) loops: u64,
 }
 
-/// Its clones and neighbours.
+/// Clones of a job, and the jobs beside it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct CloneGroup {
     pub(super) numjobs: u32,
     pub(super) stonewall: bool,
     pub(super) new_group: bool,
     pub(super) group_reporting: bool,
-    /// CPUs that clones take in turn; anywhere if empty.
+    /// CPUs that clones take in turn; empty for any CPU.
     pub(super) cpus: Vec<u32>,
-    /// The job that must have ended before.
+    /// Name of the job that must end before this job begins.
     pub(super) wait_for: Option<String>,
 }
 
@@ -206,7 +206,7 @@ impl JobFile {
     /// Reads a job file's bytes.
     ///
     /// # Errors
-    /// What is wrong, with its file and line.
+    /// If the file is wrong; the error names the problem, the file and the line.
     pub fn parse(name: &str, bytes: &[u8], outside: &dyn Includes) -> Result<Self, JobFileError> {
         let sections = lines::sections(name, bytes, outside)?;
         let mut ignored: Vec<String> = Vec::new();
@@ -236,14 +236,14 @@ impl JobFile {
 }
 
 impl JobSpec {
-    /// Jobs like it that run beside each other.
+    /// Returns the number of clones of the job that run beside each other.
     #[must_use]
     pub fn numjobs(&self) -> u32 {
         self.crowd.numjobs
     }
 
-    /// The file or device of one of its clones: as in fio, each has one of its own where the job
-    /// names none.
+    /// Returns the file or device of one of the job's clones. As in fio, each clone has its own if
+    /// the job names none.
     #[must_use]
     pub fn filename_of(&self, clone: u32) -> String {
         let own = || format!("{}.{clone}.0", self.name);
@@ -254,23 +254,24 @@ impl JobSpec {
         }
     }
 
-    /// Whether it goes on to the end of its device (`fill_device`).
+    /// Returns true if the job goes on to the end of its device (`fill_device`).
     #[must_use]
     pub fn fills_device(&self) -> bool {
         self.region.fill
     }
 
-    /// Whether blocks that it writes carry what they can be checked by.
+    /// Returns true if the job's writes carry a pattern by which they can be verified.
     pub(super) fn verifies_writes(&self) -> bool {
         self.shape.verify.is_some() && self.kind.has[1]
     }
 
-    /// Whether it only reads, and checks blocks that another job wrote.
+    /// Returns true if the job only reads, and verifies blocks that another job wrote.
     pub(super) fn verifies_reads(&self) -> bool {
         self.shape.verify.is_some_and(|verify| verify.read_back) && !self.kind.has[1]
     }
 
-    /// Bytes that a file must have for it, if that can be said before there is one.
+    /// Returns the size that the job's file must have in bytes; `None` if the size depends on the
+    /// file.
     #[must_use]
     pub fn file_bytes(&self) -> Option<u64> {
         let bytes = |amount: Option<Amount>| match amount {
@@ -292,13 +293,13 @@ impl JobSpec {
         (end > 0).then_some(end)
     }
 
-    /// The line that begins it.
+    /// Returns the place of the line that begins the job.
     #[must_use]
     pub fn place(&self) -> &Place {
         &self.place
     }
 
-    /// Whether its I/Os are done by its own thread, which waits for each.
+    /// Returns true if the job's own thread does each I/O and waits for its end.
     #[must_use]
     pub fn is_inline(&self) -> bool {
         match self.access.engine {
@@ -308,32 +309,32 @@ impl JobSpec {
         }
     }
 
-    /// Bytes of its longest I/O with data; 0 if it only trims.
+    /// Returns the size in bytes of the job's longest I/O with data; 0 if the job only trims.
     pub(super) fn buffer_bytes(&self) -> u32 {
         let with_data = self.shape.sizes.iter().zip(self.kind.has).take(2).filter(|(_, has)| *has);
         with_data.map(|(sizes, _)| sizes.most()).max().unwrap_or(0)
     }
 
-    /// Percentiles that its report has.
+    /// Returns the percentiles in the job's report.
     #[must_use]
     pub fn percentiles(&self) -> Option<&[f64]> {
         self.percentiles.as_deref()
     }
 
-    /// What the page cache is told of its reads.
+    /// Returns the advice to the page cache about the job's reads.
     #[must_use]
     pub fn advice(&self) -> Advice {
         let of_kind = if self.kind.random { Advice::Random } else { Advice::Sequential };
         self.access.advice.unwrap_or(of_kind)
     }
 
-    /// Whether it reads.
+    /// Returns true if the job reads.
     #[must_use]
     pub fn reads_data(&self) -> bool {
         self.kind.has[0]
     }
 
-    /// Whether it writes or trims.
+    /// Returns true if the job writes or trims.
     #[must_use]
     pub fn changes_data(&self) -> bool {
         self.kind.has[1] || self.kind.has[2]

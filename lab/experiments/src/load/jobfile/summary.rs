@@ -33,7 +33,7 @@ pub struct JobLine {
 /// Completion latencies in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct JobTimes {
-    /// Mean.
+    /// Mean latency in nanoseconds.
     pub mean: u64,
     /// Median.
     pub p50: u64,
@@ -96,26 +96,26 @@ impl JobReport {
         lines
     }
 
-    /// I/Os that failed, and blocks that did not verify.
+    /// Returns the number of I/Os that failed, and of blocks that did not verify.
     #[must_use]
     pub fn errors(&self) -> u64 {
         self.tally.errors
     }
 
-    /// What the first of the errors was.
+    /// Returns the text of the first error.
     #[must_use]
     pub fn first_error(&self) -> Option<&str> {
         self.tally.first_error.as_deref()
     }
 
-    /// The deepest queue that met `latency_target`, of several jobs the least, and whether the
-    /// search had ended.
+    /// Returns the deepest queue that met `latency_target` (for several jobs, the shallowest of
+    /// theirs), and whether the search had ended.
     #[must_use]
     pub fn depth_found(&self) -> Option<(u32, bool)> {
         self.tally.depth_found
     }
 
-    /// Blocks read back and found right.
+    /// Returns the number of blocks that were read back and found right.
     #[must_use]
     pub fn verified(&self) -> u64 {
         self.tally.verified

@@ -61,7 +61,7 @@ impl Spread {
     }
 }
 
-/// How many values there were of about each length.
+/// Histogram: number of values in each bucket of about the same size.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Buckets(Vec<u64>);
 
@@ -88,7 +88,7 @@ impl Buckets {
         self.0.iter_mut().zip(&other.0).for_each(|(mine, theirs)| *mine += theirs);
     }
 
-    /// Buckets that have values: the middle of each, and how many.
+    /// Returns the buckets that have values: the middle of each, and its number of values.
     pub(super) fn bins(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let middle = |place: u64| match place {
             0..OCTAVE => place,
@@ -101,7 +101,7 @@ impl Buckets {
         some.map(move |(place, count)| (middle(place), *count))
     }
 
-    /// The values below which so many of a hundred lie, for each of `percents` in rising order.
+    /// Returns the percentiles of the values, for each of `percents` in rising order.
     pub(super) fn percentiles(&self, percents: &[f64]) -> Vec<u64> {
         let total: u64 = self.0.iter().sum();
         let mut bins = self.bins();
@@ -117,7 +117,7 @@ impl Buckets {
     }
 }
 
-/// Times, and how they are distributed.
+/// Latencies and their histogram.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Times {
     pub(super) spread: Spread,
@@ -136,7 +136,7 @@ impl Times {
     }
 }
 
-/// One direction.
+/// Counts and latencies of one direction.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct DirectionTally {
     pub(super) bytes: u64,
@@ -145,15 +145,15 @@ pub(super) struct DirectionTally {
     pub(super) slat: Spread,
     pub(super) clat: Times,
     pub(super) lat: Spread,
-    /// KiB a second and I/Os a second, of half seconds.
+    /// Samples of half a second: KiB a second, and I/Os a second.
     pub(super) bw: Spread,
     pub(super) iops: Spread,
-    /// What the half second under way has so far.
+    /// Totals of bytes and I/Os at the start of the present half second.
     since: (u64, u64),
 }
 
 impl DirectionTally {
-    /// A half second, or about that, is over.
+    /// Takes a sample at the end of about half a second.
     pub(super) fn sample(&mut self, length_ns: u64) {
         let (bytes, ios) = (self.bytes - self.since.0, self.ios - self.since.1);
         if bytes > 0 {
@@ -177,23 +177,23 @@ impl DirectionTally {
     }
 }
 
-/// How often depths and batches were 0, up to 1, 2, 4 and so on: see [`Tally::depth`].
+/// Number of depths or batches that were 0, up to 1, 2, 4 and so on; see [`Tally::depth`].
 pub(super) type Levels = [u64; 8];
 
 /// Upper ends of fio's classes of latencies, in their unit; the last of milliseconds is open.
 pub(super) const CLASSES: [u64; 10] = [2, 4, 10, 20, 50, 100, 250, 500, 750, 1000];
 
-/// A job, or a group of jobs.
+/// Counts of a job, or of a group of jobs.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Tally {
     pub(super) flows: [DirectionTally; 3],
     pub(super) sync: Times,
-    /// I/Os that found so many in flight, themselves counted: 1, 2, 4, up to 64 and more.
+    /// Number of I/Os by the number in flight, including themselves: 1, 2, 4, up to 64 and more.
     pub(super) depth: Levels,
-    /// Batches of so many that went in and came out.
+    /// Number of batches by their size, for submissions and completions.
     pub(super) submitted: Levels,
     pub(super) completed: Levels,
-    /// I/Os in classes of nanoseconds, microseconds and milliseconds, and slower ones.
+    /// Number of I/Os in classes of nanoseconds, microseconds and milliseconds, and of slower ones.
     pub(super) classes: [[u64; 10]; 3],
     pub(super) slower: [u64; 2],
     pub(super) runtime_ns: u64,
@@ -202,11 +202,11 @@ pub(super) struct Tally {
     pub(super) errno: i32,
     pub(super) first_error: Option<String>,
     pub(super) verified: u64,
-    /// The deepest queue that met `latency_target`, and whether the search had ended.
+    /// Deepest queue that met `latency_target`, and whether the search had ended.
     pub(super) depth_found: Option<(u32, bool)>,
 }
 
-/// What a thread used, as the system counts it.
+/// Resources that a thread used, as the operating system counts them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Usage {
     pub(crate) user_us: u64,
@@ -217,7 +217,7 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// What came since.
+    /// Returns the resources used since `before`.
     pub(super) fn since(self, before: Usage) -> Usage {
         Usage {
             user_us: self.user_us - before.user_us,
@@ -229,7 +229,7 @@ impl Usage {
     }
 }
 
-/// The place of a depth among levels: 0, 1, 2, 4 to 64 and more.
+/// Returns the index of a depth among levels: 0, 1, 2, 4 to 64 and more.
 #[inline]
 pub(super) fn level(depth: u32) -> usize {
     match depth {
@@ -239,7 +239,7 @@ pub(super) fn level(depth: u32) -> usize {
 }
 
 impl Tally {
-    /// An I/O with data is done.
+    /// Counts an I/O with data that is done.
     #[inline]
     pub(super) fn done(&mut self, direction: usize, bytes: u32, (slat, clat): (u64, u64)) {
         let flow = &mut self.flows[direction];
@@ -266,14 +266,14 @@ impl Tally {
             Ok(()) => self.verified += 1,
             Err(text) => {
                 self.errors += 1;
-                // fio's errno of what does not verify.
+                // fio's errno for blocks that do not verify.
                 self.errno = libc::EILSEQ;
                 self.first_error.get_or_insert_with(|| format!("verify: {text}"));
             }
         }
     }
 
-    /// Adds another job of the group.
+    /// Adds the counts of another job of the group.
     pub(super) fn merge(&mut self, other: &Tally) {
         self.flows.iter_mut().zip(&other.flows).for_each(|(mine, theirs)| mine.merge(theirs));
         self.sync.merge(&other.sync);

@@ -1,20 +1,19 @@
-//! What stands behind a word: numbers with units, times, shares, switches, one value for each
-//! direction.
+//! Values of words: numbers with units, times, shares, switches, one value for each direction.
 //!
 //! Pure functions of text, which name what to write instead. Units are fio's as fio 3.33 reads
 //! them: with `kb_base=1024` (the default) `k`, `kb` and `ki` are 1024 and `kib` is 1000; with
 //! `kb_base=1000` it is the other way round. Called by `spec`.
 
-/// A number of bytes, or a share of what there is.
+/// Number of bytes, or percentage of the size of a file or device.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Amount {
-    /// Bytes.
+    /// Number of bytes.
     Bytes(u64),
-    /// So many of a hundred.
+    /// Percentage of the whole.
     Percent(f64),
 }
 
-/// Bytes of `k` and `kib`.
+/// Number of bytes that `k` and `kib` stand for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Base {
     k: u64,
@@ -22,12 +21,12 @@ pub(super) struct Base {
 }
 
 impl Base {
-    /// The default.
+    /// Units of the default, `kb_base=1024`.
     pub(super) const BINARY: Base = Base { k: 1024, kib: 1000 };
-    /// `kb_base=1000`.
+    /// Units of `kb_base=1000`.
     pub(super) const DECIMAL: Base = Base { k: 1000, kib: 1024 };
 
-    /// A whole number with a unit.
+    /// Parses a whole number with a unit.
     pub(super) fn number(self, text: &str) -> Result<u64, String> {
         let wrong = || format!("{text:?}: write a number such as 16, 4k or 1g");
         let lower = text.trim().to_ascii_lowercase();
@@ -59,7 +58,7 @@ impl Base {
             .ok_or_else(|| format!("{text:?} does not fit in 64 bits; write a smaller number"))
     }
 
-    /// Bytes, or a share of what there is, of at most `percent_max`.
+    /// Parses a number of bytes, or a percentage of at most `percent_max`.
     pub(super) fn amount(self, text: &str, percent_max: f64) -> Result<Amount, String> {
         match text.trim().strip_suffix('%') {
             Some(share) => match share.trim().parse::<f64>() {
@@ -70,7 +69,8 @@ impl Base {
         }
     }
 
-    /// A range such as `4k-16k` or `4k:16k`, its lower end first; one number is both ends.
+    /// Parses a range such as `4k-16k` or `4k:16k` and returns its lower end first; one number is
+    /// both ends.
     pub(super) fn range(self, text: &str) -> Result<(u64, u64), String> {
         let (first, last) = text.split_once(['-', ':']).unwrap_or((text, text));
         let (first, last) = (self.number(first)?, self.number(last)?);
@@ -79,7 +79,7 @@ impl Base {
 }
 
 impl Amount {
-    /// Bytes of `whole`.
+    /// Returns the number of bytes of `whole` that the amount stands for.
     pub(super) fn of(self, whole: u64) -> u64 {
         match self {
             Amount::Bytes(bytes) => bytes,
@@ -88,7 +88,7 @@ impl Amount {
     }
 }
 
-/// A time in nanoseconds; without a unit it counts `unit_ns`.
+/// Parses a time and returns nanoseconds; a number without a unit counts `unit_ns`.
 pub(super) fn time_ns(text: &str, unit_ns: u64) -> Result<u64, String> {
     const UNITS: [(&str, u64); 11] = [
         ("d", 86_400_000_000_000),
@@ -118,13 +118,13 @@ pub(super) fn time_ns(text: &str, unit_ns: u64) -> Result<u64, String> {
     }
 }
 
-/// A number with fraction.
+/// Parses a number with a fraction.
 pub(super) fn float(text: &str) -> Result<f64, String> {
     let number = text.trim().parse::<f64>().ok().filter(|number| number.is_finite());
     number.ok_or_else(|| format!("{text:?}: write a number such as 1.2"))
 }
 
-/// A switch; a word alone switches on.
+/// Parses a switch; a word without a value switches on.
 pub(super) fn switch(text: &str) -> Result<bool, String> {
     match text {
         "" | "1" | "true" => Ok(true),
@@ -133,7 +133,7 @@ pub(super) fn switch(text: &str) -> Result<bool, String> {
     }
 }
 
-/// A whole number from `least` to `most`.
+/// Parses a whole number from `least` to `most`.
 pub(super) fn whole(text: &str, least: u64, most: u64) -> Result<u64, String> {
     let number = Base::BINARY.number(text)?;
     match (least..=most).contains(&number) {
@@ -142,8 +142,8 @@ pub(super) fn whole(text: &str, least: u64, most: u64) -> Result<u64, String> {
     }
 }
 
-/// A value for each direction: one that is not followed by a comma is for all behind it too, and
-/// an empty one is none.
+/// Parses a value for each direction: the last one stands for the directions behind it too, and an
+/// empty one is `None`.
 pub(super) fn each<T: Clone>(
     text: &str,
     read: impl Fn(&str) -> Result<T, String>,

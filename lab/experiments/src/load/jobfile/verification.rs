@@ -13,7 +13,7 @@ use crate::load::job::JobResult;
 use crate::load::verify::WrittenBlocks;
 
 impl Worker<'_> {
-    /// Reads every block back that was written, and checks it.
+    /// Reads back and checks every block that the job wrote.
     pub(super) fn read_back(&mut self, written: &WrittenBlocks) -> Result<(), Error> {
         let bytes = self.setting.job.shape.sizes[WRITE].least();
         let began_ns = Native::now();
@@ -63,7 +63,7 @@ impl Worker<'_> {
         self.tally.flows[READ].runtime_ns = Native::now() - began_ns;
         self.tally.verified = result.verified;
         if let Some(text) = result.first_error {
-            // fio's errno of what does not verify.
+            // fio's errno for blocks that do not verify.
             self.tally.errno = libc::EILSEQ;
             self.tally.errors += result.errors;
             self.tally.first_error = Some(text);

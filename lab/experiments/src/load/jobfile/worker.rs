@@ -22,28 +22,28 @@ use super::tally::{Tally, Usage, level};
 use crate::load::bench::{Interrupt, thread_usage};
 use crate::load::verify::{self, WrittenBlocks};
 
-/// How long samples of bandwidth are.
+/// Length of a bandwidth sample in nanoseconds.
 const SAMPLE_NS: u64 = 500_000_000;
-/// How often a job that waits looks whether it is interrupted.
+/// Interval in nanoseconds at which a job that waits looks for an interrupt.
 const LOOK_NS: u64 = 50_000_000;
 
 fn is_write(io: &Io) -> bool {
     io.direction == WRITE
 }
 
-/// What a job runs with.
+/// Settings and inputs of one job's thread.
 pub(super) struct Setting<'a> {
     pub(super) job: &'a JobSpec,
     pub(super) span: Span,
     pub(super) cached: Option<CachedRange>,
-    /// Which clone of the job it is.
+    /// Number of the clone, among those of the job.
     pub(super) clone: u64,
-    /// Added to the seed, where every run is to be another.
+    /// Number added to the seed if every run must be different.
     pub(super) salt: u64,
     pub(super) interrupt: &'a Interrupt,
 }
 
-/// A job that runs.
+/// Job that runs, on its thread.
 pub(super) struct Worker<'a> {
     pub(super) setting: &'a Setting<'a>,
     context: &'a mut IoContext,
@@ -51,24 +51,24 @@ pub(super) struct Worker<'a> {
     pub(super) source: Source,
     pub(super) pace: RateLimit,
     pub(super) slots: Slots,
-    /// Drawn, and not gone yet; the second one of the other direction of a mix.
+    /// I/Os that were drawn and not issued; the second is of the other direction of a mix.
     pub(super) held: [Option<Io>; 2],
     pub(super) written: Option<WrittenBlocks>,
-    /// The search for the depth that a latency allows.
+    /// Search for the deepest queue that keeps `latency_target`.
     pub(super) search: Option<DepthSearch>,
-    /// Its share of the I/Os of several jobs.
+    /// Membership in a flow group, which limits the job to its share of the I/Os.
     pub(super) flow: Option<FlowMember<'a>>,
     pub(super) at: Progress,
     pub(super) tally: Tally,
     pub(super) clock: Clock,
 }
 
-/// When a job began, and when it ends.
+/// Times of a job: its start, its end, and the samples.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Clock {
     measured_ns: u64,
     sampled_ns: u64,
-    /// What the clock said at the I/O that has just ended, or zero.
+    /// Time in nanoseconds at which a synchronous I/O has just ended; 0 if it is not known.
     seen_ns: u64,
     ramp_ns: Option<u64>,
     pub(super) end_ns: u64,
@@ -76,7 +76,7 @@ pub(super) struct Clock {
 }
 
 impl<'a> Worker<'a> {
-    /// A worker that begins now.
+    /// Creates a worker that begins now.
     pub(super) fn new(
         setting: &'a Setting<'a>,
         source: Source,
@@ -151,12 +151,13 @@ impl<'a> Worker<'a> {
         Ok(self.tally)
     }
 
-    /// Whether I/Os are calls, each done when it returns.
+    /// Returns true if I/Os are synchronous calls, each done when it returns.
     fn is_sync(&self) -> bool {
         self.setting.job.access.engine == Engine::Sync
     }
 
-    /// Submits what may go; when to come back if there is room, or none if nothing is left.
+    /// Submits I/Os that may go. Returns the time at which to try again if there is room; `None` at
+    /// the end.
     fn fill(&mut self) -> Result<Option<u64>, Error> {
         let most = self.setting.job.flow.batch.unwrap_or(u32::MAX) as usize;
         loop {
@@ -184,7 +185,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Submits an I/O or a flush; false if the channel has no room.
+    /// Submits an I/O or a flush; returns false if the channel has no room.
     fn submit(&mut self, io: Option<Io>, counted: FlushAccounting, now_ns: u64) -> bool {
         let Some(slot) = self.slots.free.pop() else { return false };
         let bio = match io {
@@ -221,8 +222,8 @@ impl<'a> Worker<'a> {
         true
     }
 
-    /// Sends off what was submitted and notes when. If there is no room for more, or no size of
-    /// batches, the look for completions does so, and the wait for them is in the same system call.
+    /// Sends the submitted batch and records the time. If there is no room for more, or no batch
+    /// size, the poll for completions sends it, and the wait is in the same system call.
     fn commit(&mut self) -> Result<(), Error> {
         if self.slots.batch.is_empty() {
             return Ok(());
@@ -234,7 +235,7 @@ impl<'a> Worker<'a> {
             }
         }
         self.tally.submitted[level(self.slots.batch.len() as u32)] += 1;
-        // A synchronous engine has no time of submission: all of an I/O is its call.
+        // A synchronous engine has no submission time: the I/O is one call.
         let issued_ns = if self.is_sync() { None } else { Some(Native::now()) };
         let Slots { batch, flights, .. } = &mut self.slots;
         for slot in batch.drain(..) {
@@ -244,7 +245,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Takes what is done; false if nothing is.
+    /// Reaps completions; returns false if there are none.
     fn reap(&mut self) -> bool {
         let is_sync = self.is_sync();
         let mut now_ns = 0;
@@ -294,7 +295,7 @@ impl<'a> Worker<'a> {
             {
                 written.landed(io.offset);
             }
-            // What timed out has left its memory with the layer.
+            // A bio that timed out has left its memory with the block layer, and cannot be reused.
             if bio.op().has_data() && bio.nr_segments() > 0 {
                 idle.push(bio);
             }
@@ -315,7 +316,7 @@ impl<'a> Worker<'a> {
         handed > 0
     }
 
-    /// Notes an error, which ends the job.
+    /// Records an error, which ends the job.
     #[cold]
     fn fail(&mut self, status: Status, text: String) {
         self.tally.errors += 1;
@@ -325,7 +326,7 @@ impl<'a> Worker<'a> {
         self.tally.first_error.get_or_insert(text);
     }
 
-    /// What happens now and then: the end of the ramp, samples, timeouts of the channel.
+    /// Does the periodic work: the end of the ramp, samples, timeouts of the channel.
     fn tick(&mut self, now_ns: u64) {
         if self.clock.ramp_ns.is_some_and(|ramp_ns| now_ns >= ramp_ns) {
             let errors = (self.tally.errors, self.tally.errno, self.tally.first_error.take());
@@ -343,7 +344,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Sleeps until something completes, or until a time; 0 for no time.
+    /// Sleeps until an I/O completes or `wake_ns` has come; 0 stands for no time.
     pub(super) fn sleep(&mut self, wake_ns: u64) -> Result<(), Error> {
         // Nothing is done now, so nobody else looks after requests that no drive answers.
         self.channel.tick();
@@ -358,7 +359,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// A flush behind all I/Os, which is not counted.
+    /// Does a flush behind all I/Os, which is not counted.
     fn end_flush(&mut self) -> Result<(), Error> {
         while !self.submit(None, FlushAccounting::No, Native::now()) {
             self.sleep(0)?;
@@ -372,7 +373,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// The measured time ends.
+    /// Ends the measured time.
     fn measure_end(&mut self) {
         let now_ns = Native::now();
         let runtime_ns = now_ns - self.clock.measured_ns;

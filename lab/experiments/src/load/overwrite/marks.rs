@@ -3,10 +3,10 @@
 //! For messages only: a disk without a known mark may hold data all the same. Sources: the formats'
 //! specifications, and libblkid's `superblocks/*.c`. Called by overwrite.rs and servers.rs.
 
-/// Bytes at the begin of a disk in which all marks lie; a multiple of every block size.
+/// Number of bytes at the start of a disk in which all marks lie; a multiple of every block size.
 pub(super) const HEAD_BYTES: u64 = 128 << 10;
 
-/// Name, place and bytes of a mark.
+/// Name, offset and bytes of a mark.
 type Mark = (&'static str, usize, &'static [u8]);
 
 /// Boot records stand last: several file systems begin with one.
@@ -33,7 +33,7 @@ const MARKS: [Mark; 20] = [
     ("a boot record or MBR partition table", 510, b"\x55\xaa"),
 ];
 
-/// Name of the format that begins with these bytes, if it is known.
+/// Returns the name of the format that begins with these bytes, if it is known.
 pub(super) fn known(head: &[u8]) -> Option<&'static str> {
     let has = |(_, at, mark): &&Mark| head.get(*at..).is_some_and(|rest| rest.starts_with(mark));
     MARKS.iter().find(has).map(|(name, ..)| *name)

@@ -7,9 +7,9 @@
 
 use std::ops::Range;
 
-/// Bytes of a place that is looked at.
+/// Size in bytes of a place that is read.
 const PLACE_BYTES: u64 = 1 << 20;
-/// Most places that are looked at.
+/// Largest number of places that are read.
 const PLACES_MAX: u64 = 64;
 
 /// The first byte other than zero at the places that are looked at in `unknown`: ranges of a disk
@@ -39,7 +39,7 @@ pub(super) fn first_data<E>(
     Ok(None)
 }
 
-/// What ranges that follow each other have of the place that begins so many bytes behind the first.
+/// Returns the parts of `ranges`, laid end to end, that lie in the `PLACE_BYTES` from `place` on.
 fn parts(ranges: &[Range<u64>], place: u64) -> impl Iterator<Item = Range<u64>> {
     let mut before = 0;
     ranges.iter().filter_map(move |range| {

@@ -18,9 +18,9 @@ use crate::load::bench::BenchError;
 use crate::load::client::{Client, ClientIo};
 use crate::load::nbd::{Connection, failed};
 
-/// How often a server is asked at most what of its export is zeroes.
+/// Largest number of queries to a server about the zeroes of its export.
 const ASKED_MAX: u32 = 4096;
-/// Longest read.
+/// Largest read in bytes.
 const READ_BYTES_MAX: u32 = 1 << 20;
 
 /// Looks at the export of an NBD server.
@@ -139,7 +139,7 @@ fn unknown(client: &mut NbdClient, size: u64, block: u64) -> std::io::Result<Vec
     Ok(list)
 }
 
-/// Reads a range by the only request in flight.
+/// Reads a range with the only request in flight.
 fn read(client: &mut impl Client, range: Range<u64>) -> Result<Vec<u8>, BenchError> {
     let len_bytes = range.end - range.start;
     let mut io = ClientIo::new(len_bytes, vec![0; len_bytes as usize]);

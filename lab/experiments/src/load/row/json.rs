@@ -33,7 +33,7 @@ struct RowJson<'a> {
     machine: Option<&'a MachineRow>,
 }
 
-/// What the job was told to do.
+/// Options of the job, as fio's JSON output gives them.
 #[derive(Serialize)]
 struct JobOptions<'a> {
     numjobs: u32,
@@ -45,12 +45,12 @@ struct JobOptions<'a> {
     stamp: &'a str,
 }
 
-/// How much it did, and how fast.
+/// Totals of the job, and its rates.
 #[derive(Serialize)]
 struct JobTotals {
     total_ios: u64,
     io_bytes: u64,
-    /// Milliseconds, as fio has it.
+    /// Length of the measured time in milliseconds, as in fio.
     runtime: u64,
     seconds: f64,
     iops: f64,
@@ -106,7 +106,7 @@ impl Serialize for LatencyNs {
     }
 }
 
-/// Percentiles under fio's names for them.
+/// Percentiles under fio's names.
 struct Percentiles<'a>(&'a LatencyNs);
 
 impl Serialize for Percentiles<'_> {

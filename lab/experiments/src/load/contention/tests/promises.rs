@@ -9,14 +9,14 @@ use super::*;
 
 const MS: u64 = 1_000_000;
 const KIB: u32 = 1 << 10;
-/// 16 MB/s: 4 KiB take 2 ms, 64 KiB take 4 ms and 1 MiB takes 65 ms.
+/// Slow drive of 16 MB/s: 4 KiB take 2 ms, 64 KiB take 4 ms and 1 MiB takes 65 ms.
 const SLOW: &str = "model:units=8,read=2ms,write=2ms,latency=50us,size=4g,depth=128,queues=1";
 
 fn client(name: &str, group: u16, (bs_bytes, iodepth): (u32, u32)) -> Client {
     Client { bs_bytes, ..super::client(name, group, iodepth) }
 }
 
-/// A reader of 4 KiB, one at a time.
+/// Returns a client that reads 4 KiB, one at a time.
 fn reader() -> Client {
     client("reader", 1, (4 * KIB, 1))
 }
@@ -40,7 +40,7 @@ fn row<'a>(report: &'a ContentionReport, name: &str) -> &'a ClientRow {
     report.client(name).expect("it is there")
 }
 
-/// p99 of the reader, in milliseconds.
+/// Returns the 99th percentile of the reader's latency, in milliseconds.
 fn p99_ms(report: &ContentionReport) -> f64 {
     row(report, "reader").lat_ns.p99 as f64 / MS as f64
 }
@@ -106,7 +106,7 @@ fn a_target_holds_for_a_minute_beside_large_writes() {
     assert!(p99 <= 20.0, "{p99}");
 }
 
-/// What a client that is alone keeps under a scheduler of what the drive does without one.
+/// Returns the share of its IOPS without a scheduler that a lone client keeps under `scheduler`.
 fn kept_alone(drive: &str, scheduler: SchedulerKind, (rw, kib, iodepth): (Rw, u32, u32)) -> f64 {
     let iops = |scheduler| {
         let bulk = Client { rw, ..client("bulk", 2, (kib * KIB, iodepth)) };
@@ -125,10 +125,10 @@ fn a_group_alone_keeps_what_the_drive_does() {
         (SLOW, (Rw::RandRead, 1024, 64)),
         (&sata, (Rw::RandRead, 128, 64)),
         (&sata, (Rw::RandRead, 1024, 64)),
-        // It reads and writes at the same time.
+        // The SATA drive reads and writes at the same time.
         (&sata, (Rw::HALF, 1024, 4)),
         (&nvme, (Rw::RandRead, 1024, 64)),
-        // It must not seek between I/Os that follow each other.
+        // The scheduler must not cause seeks between I/Os that follow each other.
         (&disk, (Rw::Write, 128, 256)),
         (&disk, (Rw::Read, 128, 256)),
     ];

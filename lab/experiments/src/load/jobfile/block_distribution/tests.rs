@@ -6,7 +6,7 @@ use super::*;
 
 const DRAWS: u32 = 400_000;
 
-/// How often each block was drawn, the seed being fixed.
+/// Returns the number of draws of each block, with a fixed seed.
 fn counts(text: &str, blocks: u64) -> Vec<f64> {
     let mut random = SplitMix64::new(7);
     let places = BlockSequence::new(distribution(text).unwrap(), blocks, &mut random);

@@ -5,7 +5,7 @@ use super::*;
 use millrace_block::{DiskConfig, Layout};
 use millrace_drives::open;
 
-/// Volumes for jobs, all of one drive in memory.
+/// Returns volumes for jobs, all of one drive in memory.
 fn volume(drive: &str) -> Arc<Volume<Native>> {
     volume_with(drive, DiskConfig::default())
 }
@@ -23,7 +23,7 @@ fn run_on(drive: &str, text: &str) -> Result<Vec<JobReport>, BenchError> {
     run_jobs(&file, &volumes, &JobSetting::default(), &mut |_| ()).map(|(reports, _)| reports)
 }
 
-/// I/Os of each direction, and flushes, of each report.
+/// Returns the number of I/Os of each direction, and of flushes, for each report.
 fn counts(text: &str) -> Vec<[u64; 4]> {
     let reports = run_on("ram:size=64m", text).unwrap();
     let of = |report: &JobReport| {
@@ -37,7 +37,7 @@ fn one(words: &str) -> [u64; 4] {
     counts(&format!("[j]\n{}\n", words.replace(' ', "\n")))[0]
 }
 
-/// What fio 3.33 does for the same words.
+/// Expected counts are those of fio 3.33 for the same words.
 #[test]
 fn jobs_bound_by_size_do_as_many_ios_as_fio() {
     for (words, expected) in [
@@ -70,7 +70,7 @@ fn jobs_bound_by_size_do_as_many_ios_as_fio() {
     assert!((160..200).contains(&reads), "{reads}");
 }
 
-/// What fio does: a direction without a share has no rate, and its turn never comes.
+/// As in fio, a direction without a share has no rate, and its turn never comes.
 #[test]
 fn a_mix_of_one_direction_has_no_ios_of_the_other_whatever_the_rates_are() {
     for rates in ["", "rate_iops=4000", "rate_iops=4000,4000", "rate=16m,16m"] {
@@ -117,7 +117,7 @@ fn a_stonewall_waits_for_the_jobs_before_it() {
 #[test]
 fn a_rate_is_kept_and_time_ends_a_job_that_has_more_to_do() {
     let [reads, ..] = one("rw=randread rate_iops=200 runtime=500ms time_based size=1m");
-    // One at once, then one every five milliseconds; a machine that is busy does not lose any.
+    // The rate allows one I/O at once and one every five milliseconds; a busy machine loses none.
     assert!((95..=101).contains(&reads), "{reads}");
     let [reads, writes, ..] = one("rw=randrw rate_iops=100,50 size=64m runtime=600ms");
     assert!((50..=61).contains(&reads) && (25..=31).contains(&writes), "{reads} {writes}");
@@ -280,7 +280,7 @@ fn buffers_of_all_jobs_that_run_beside_each_other_must_fit_into_memory() {
     assert!(check_buffers(&parted.unwrap()).is_ok());
 }
 
-/// The part of a device of 1 GiB and 1 KiB that a job works on.
+/// Returns the part of a device of 1 GiB and 1 KiB that a job works on.
 fn part_of(words: &str) -> (u64, u64) {
     let text = format!("[j]\n{}\n", words.replace(' ', "\n"));
     let file = JobFile::parse("t.fio", text.as_bytes(), &MemoryFiles(&[])).unwrap();

@@ -89,7 +89,7 @@ fn equal_seeds_give_equal_ios_and_clones_differ() {
     assert_eq!(none, "bs=512: longer than the 100 bytes to work on");
 }
 
-/// Places of the first I/Os, in blocks of 4 KiB from the region's begin.
+/// Returns the places of the first I/Os, in blocks of 4 KiB from the region's start.
 fn places(words: &str, size: u64, count: usize) -> Vec<u64> {
     let mut source = source(words, size);
     let next = std::iter::from_fn(|| source.next(READ));

@@ -209,7 +209,7 @@ fn an_unset_variable_is_an_error_whatever_word_it_stands_behind() {
     }
 }
 
-/// Lines that come close to being a job file.
+/// Generates lines that resemble a job file.
 fn line() -> impl Strategy<Value = String> {
     let word =
         prop::sample::select(MEANING.split(' ').chain(NOTHING.split(' ')).collect::<Vec<_>>());
