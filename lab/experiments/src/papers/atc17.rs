@@ -60,11 +60,11 @@ const LENGTH_NS: u64 = 100_000_000;
 /// and takes (I/Os for a drive) squared of these to forget where it was: 64 x 64 at 80,000 a second
 /// are 50 ms for a drive, half a window of the usual length.
 const LONG_NS: u64 = 1_000_000_000;
-/// The CPU that looks at tags, and how often.
+/// The CPU that samples the tags in use, and the interval between samples in ns.
 const WATCH: (u32, u64) = (11, 10_000);
-/// Samples that are shown: the first two milliseconds.
+/// Length of the shown series of samples: the first two milliseconds.
 const TAGS_SHOWN_NS: u64 = 2_000_000;
-/// Runs of a row whose rate hangs on the seed.
+/// Number of runs of a row whose rate depends on the seed.
 const DRAWS: u64 = 5;
 
 /// A controller with its drives.
@@ -83,7 +83,7 @@ enum Rig {
 }
 
 impl Rig {
-    /// How many drives it has.
+    /// Returns the number of drives of the controller.
     fn drives(self) -> u32 {
         match self {
             Rig::Ahci => 2,
@@ -161,7 +161,7 @@ struct Point {
     /// Mechanisms that are left out.
     #[serde(skip)]
     without: Vec<Mechanism>,
-    /// Which of several runs of the same row, each with another seed.
+    /// Number of this run among several runs of the same row, each with another seed.
     #[serde(skip)]
     draw: u64,
 }
@@ -222,8 +222,8 @@ impl Point {
         (0..if differs { DRAWS } else { 1 }).map(move |draw| Point { draw, ..self.clone() })
     }
 
-    /// What commands share. AHCI has a SCSI host for each port, so nothing; the SCU's driver is
-    /// another than the HBA's.
+    /// Returns the host adapter's resources that commands share. AHCI has a SCSI host for each
+    /// port, so its commands share nothing; the SCU's driver differs from the HBA's.
     fn adapter(&self) -> HostAdapterConfig {
         let has = |mechanism| !self.without.contains(&mechanism);
         let (is_hba, is_scu) = (self.rig == Rig::Hba, self.rig == Rig::Scu);
@@ -243,7 +243,7 @@ impl Point {
         }
     }
 
-    /// What the simulator runs.
+    /// Returns the plan for the simulator.
     fn plan(&self, seed: u64) -> SimPlan {
         let (drives, depth) = (self.drives(), self.depth());
         let service = self.service();

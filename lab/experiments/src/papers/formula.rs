@@ -24,13 +24,13 @@ pub(super) enum Formula {
     Binary(&'static str, Box<Formula>, Box<Formula>),
 }
 
-/// What a formula can ask for.
+/// Names that a formula can refer to.
 pub(super) trait Names {
     /// Formulas of the file.
     fn formula(&self, name: &str) -> Option<&Formula>;
     /// Settings that a name of values stands for, one after the other.
     fn values(&self, name: &str, settings: &Table) -> Vec<Table>;
-    /// What a point measured, if it was run.
+    /// Returns the metric that a point measured, or `None` if the point was not run.
     fn metric(&self, name: &str, settings: &Table) -> Option<Vec<f64>>;
 }
 
@@ -222,9 +222,9 @@ fn call(name: &str, list: &[f64]) -> Vec<f64> {
         "count" => vec![list.len() as f64],
         "first" => list[..1].to_vec(),
         "last" => list[list.len() - 1..].to_vec(),
-        // How near points lie to a straight line, 1 is on it: all x, then all y.
+        // Linearity of points, given as all x, then all y: 1 on a straight line.
         "r2" => vec![straightness(list.split_at(list.len() / 2))],
-        // Of the others, the one of this number.
+        // The last item is a position, from 1, in the list of the items before it.
         "nth" => vec![list[list[list.len() - 1] as usize - 1]],
         "all" => vec![f64::from(list.iter().all(|one| *one != 0.0))],
         _ => panic!("{name}: no such function"),

@@ -1,8 +1,9 @@
-//! `Mechanism`: what can be taken out of a paper's machines and points, to see what hangs on it.
+//! `Mechanism`: a part of a paper's machines or points that can be left out, to see which results
+//! depend on it.
 //!
-//! Those of every machine change its `Model` here. Those of one paper's points (a guest, a host
-//! adapter, an old kernel) are switched off by the point itself, with the switches that the parts
-//! `effects` of `msst15` and `ablations` of `ols02` have. Called by points.rs.
+//! A mechanism of machines is taken out of their `Model` here. A mechanism of one paper's points (a
+//! guest, a host adapter, an old kernel) is switched off by the point itself, with the switches
+//! that the parts `effects` of `msst15` and `ablations` of `ols02` have. Called by points.rs.
 
 use millrace_drives::Words;
 use millrace_simulator::Model;
@@ -48,7 +49,7 @@ pub enum Mechanism {
     Signals,
     /// Copies of bounces.
     Copies,
-    /// What Linux 2.4 does outside of the layer.
+    /// Work of Linux 2.4 outside of the block layer.
     Kernel,
     /// The one lock of all adapters' drivers.
     DriverLock,
@@ -102,7 +103,7 @@ impl Words for Mechanism {
 const ENDLESS: f64 = 999_999.0;
 
 impl Mechanism {
-    /// What is switched off, in words.
+    /// Describes, in words, the effect that is switched off.
     #[must_use]
     pub fn about(self) -> &'static str {
         match self {
@@ -179,7 +180,7 @@ impl Mechanism {
         }
     }
 
-    /// Whether a machine has it.
+    /// Returns true if a machine has the mechanism.
     pub(crate) fn is_in(self, model: &Model) -> bool {
         let mut without = model.clone();
         self.take_from(&mut without);
@@ -192,7 +193,7 @@ pub(crate) fn words(mechanisms: &[Mechanism]) -> String {
     mechanisms.iter().map(|mechanism| mechanism.word()).collect::<Vec<_>>().join(",")
 }
 
-/// What some mechanisms are, in words.
+/// Describes mechanisms in words, as one list.
 pub(crate) fn in_words(mechanisms: &[Mechanism]) -> String {
     mechanisms.iter().map(|mechanism| mechanism.about()).collect::<Vec<_>>().join("; ")
 }

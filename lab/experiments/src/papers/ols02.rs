@@ -54,17 +54,17 @@ pub(super) fn paper() -> Paper {
     })
 }
 
-/// What was counted here, and the table of what was measured here.
+/// Calls counted on this machine, and the table of times measured on this machine.
 type NativeResults = (Option<[native::Calls; 2]>, Option<DataTable>);
 
-/// What these parts want of this machine.
+/// Counts and measures on this machine whatever these parts need.
 fn measured(parts: &[&str]) -> Result<NativeResults, BenchError> {
     let calls = parts.contains(&"calls").then(native::calls).transpose()?;
     let table = parts.contains(&"native").then(native::table).transpose()?;
     Ok((calls, table))
 }
 
-/// The check of what was counted.
+/// Returns the check of the counted calls.
 fn counted(check: &Check, [small, pages]: &[native::Calls; 2]) -> Check {
     let text = format!(
         "submit_bh {} and {}; make_request the same; merges {} and {}",
@@ -79,15 +79,15 @@ fn counted(check: &Check, [small, pages]: &[native::Calls; 2]) -> Check {
     Check::within(&check.id, check.paper.clone(), ours, TOLERANCE).with_note(note)
 }
 
-/// Its CPUs.
+/// Number of CPUs of the paper's machine.
 const CPUS: u32 = 8;
-/// Bytes of a read of the microbenchmark: input.
+/// Size in bytes of a read of the microbenchmark: input.
 const READ_BYTES: u32 = 65_536;
-/// Disks of an adapter: input.
+/// Number of disks of an adapter: input.
 const DISKS: u32 = 8;
-/// Bios of a batch at most: more than an I/O has.
+/// Most bios of a batch: more than an I/O has.
 const PLUG: u32 = 1_024;
-/// Virtual time that is measured.
+/// Measured virtual time.
 const LENGTH_NS: u64 = 1_000_000_000;
 
 /// A row of \[OLS\]'s tables: how its kernel did raw I/O.
@@ -95,11 +95,11 @@ const LENGTH_NS: u64 = 1_000_000_000;
 #[serde(deny_unknown_fields)]
 struct Step {
     name: String,
-    /// Bytes of a buffer head; one bio for what a read holds, if not given.
+    /// Size in bytes of a buffer head. `None`: one bio holds the whole read.
     unit: Option<u32>,
     #[serde(default)]
     bounce: bool,
-    /// What the locks of request queues and of adapters' drivers are of.
+    /// Scope of the lock of request queues, and below of the lock of adapters' drivers.
     #[serde(deserialize_with = "word")]
     lock: LockScope,
     #[serde(deserialize_with = "word")]
@@ -109,13 +109,13 @@ struct Step {
     vectors: bool,
 }
 
-/// What runs.
+/// Workload of a row.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Load {
     name: String,
     adapters: u32,
-    /// Elements of a read's vector.
+    /// Number of elements of a read's vector.
     iovecs: Option<u32>,
     /// Time that a process computes after each read.
     #[serde(default)]
@@ -128,7 +128,8 @@ struct Load {
 struct Point {
     step: Step,
     load: Load,
-    /// What is taken out of the model, to see what hangs on it: a mechanism's word, or `nothing`.
+    /// Mechanism taken out of the model, to see which results depend on it: the mechanism's word,
+    /// or `nothing`.
     #[serde(default)]
     without: String,
     #[serde(skip)]
@@ -186,7 +187,7 @@ impl Point {
         }
     }
 
-    /// What the simulator runs on a machine of this name.
+    /// Returns the plan for the simulator on a machine of this name.
     fn plan(&self, machine: &str, seed: u64) -> SimPlan {
         let drives = self.drives(machine);
         let jobs = drives.len() as u32;

@@ -1,4 +1,4 @@
-//! `Results`: the points of an experiment, each run once, and what they gave.
+//! `Results`: the points of an experiment, each run once, and their measurements.
 //!
 //! A paper's module says what a point is, its file which points each of its parts shows; parts
 //! share points. All points of all parts run side by side, those with the most work first, and what
@@ -20,48 +20,48 @@ use crate::papers::{
     PAPERS, Repetition, Tell, comparison, distinct, models, run_points, whole_parts,
 };
 
-/// What to repeat of a paper.
+/// Parts of a paper to repeat.
 #[derive(Debug, Clone, Copy)]
 pub struct PartSelection<'a> {
     /// The parts, each once.
     pub parts: &'a [&'static str],
     /// The seed of all simulations.
     pub seed: u64,
-    /// What is left out in a second run of each point; nothing: there is no second run.
+    /// Mechanisms left out in a second run of each point; if empty, there is no second run.
     pub without: &'a [Mechanism],
 }
 
 impl<'a> PartSelection<'a> {
-    /// These parts, with every mechanism.
+    /// Selects these parts, with every mechanism.
     #[must_use]
     pub fn new(parts: &'a [&'static str], seed: u64) -> Self {
         PartSelection { parts, seed, without: &[] }
     }
 }
 
-/// What is run once.
+/// One setting of a paper's experiment, simulated once.
 pub(crate) trait Point: Clone + PartialEq + Sync {
-    /// What a point gives.
+    /// Result of running a point.
     type Measurement: Send;
     /// Mechanisms that points have themselves, besides those of their machines.
     const OWN: &'static [Mechanism] = &[];
-    /// Mechanisms of their machines on which nothing hangs here.
+    /// Mechanisms of the machines that have no effect on points of this paper.
     const UNUSED: &'static [Mechanism] = &[];
 
-    /// The point of settings of a paper's file.
+    /// Creates a point from settings of a paper's file.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// If settings are wrong or missing; the text says which.
     fn of_settings(settings: Table) -> Result<Self, String>
     where
         Self: Sized;
 
-    /// A metric of a point, if it was run.
+    /// Returns a metric of a point, or `None` if the point was not run.
     fn metric(results: &Results<Self>, point: &Self, name: &str) -> Option<Vec<f64>>
     where
         Self: Sized;
 
-    /// Rows of a table that a point makes itself.
+    /// Returns the rows of a table whose cells are computed in Rust rather than by formulas.
     fn rows(_results: &Results<Self>, _point: &Self, _name: &str) -> Vec<Vec<String>>
     where
         Self: Sized,
@@ -69,12 +69,12 @@ pub(crate) trait Point: Clone + PartialEq + Sync {
         Vec::new()
     }
 
-    /// Points that a part shows.
+    /// Returns the points that a part shows.
     fn of(part: &str) -> Vec<Self>
     where
         Self: Sized;
 
-    /// This point without a mechanism of [`Point::OWN`].
+    /// Returns this point without a mechanism of [`Point::OWN`].
     fn without(self, _mechanism: Mechanism) -> Self
     where
         Self: Sized,
@@ -82,45 +82,45 @@ pub(crate) trait Point: Clone + PartialEq + Sync {
         self
     }
 
-    /// The machine that it runs on.
+    /// Returns the name of the machine that the point runs on.
     fn machine(&self) -> &str;
 
-    /// The point in words, for a progress bar.
+    /// Describes the point in words, for a progress bar.
     fn task(&self) -> String;
 
-    /// How much work it is beside the others.
+    /// Estimates the point's work relative to other points, for the order of runs.
     fn work(&self) -> u32;
 
-    /// Runs it.
+    /// Runs the point.
     ///
     /// # Errors
     /// If a machine's file or the simulation is wrong.
     fn run(&self, model: &Model, seed: u64) -> Result<Self::Measurement, BenchError>;
 
-    /// Line and lock events in it.
+    /// Returns the number of cache-line and lock events in a run.
     fn events(seen: &Self::Measurement) -> u64;
 }
 
-/// All points that were run.
+/// Measurements of all points that were run.
 pub(crate) struct Results<P: Point> {
     models: Vec<Model>,
     points: Vec<(P, P::Measurement)>,
 }
 
 impl<P: Point> Results<P> {
-    /// Runs what the parts need, as the paper has it and without what is to be left out; also says
-    /// which parts were run whole.
+    /// Runs the points that the parts need, with all mechanisms and again without those to be left
+    /// out. Also returns the parts whose points were all run.
     pub(crate) fn run(
         wanted: PartSelection<'_>,
         tell: &mut Tell<'_>,
     ) -> Result<(PairedResults<P>, Vec<&'static str>), BenchError> {
         let PartSelection { parts, seed, without } = wanted;
         let mut points = distinct(parts.iter().flat_map(|part| P::of(part)));
-        // The long ones first, so that none is left over for the end.
+        // Long points run first, so that no long one is left over for the end.
         points.sort_by_key(|point| Reverse(point.work()));
         let models = models(distinct(points.iter().map(P::machine)).into_iter())?;
         let of = |name: &str| models.iter().find(|model| model.name == name);
-        // Whole and, if something is left out, without it: neighbours.
+        // The runs of a point with and without the mechanisms are neighbours.
         let times = if without.is_empty() { 1 } else { 2 };
         let run = |at: usize| {
             let point = &points[at / times];
@@ -153,21 +153,21 @@ impl<P: Point> Results<P> {
         Ok((PairedResults { with: Results { models, points: with }, without: rest }, parts))
     }
 
-    /// What a point gave, if it was run.
+    /// Returns the measurement of a point, if the point was run.
     pub(crate) fn at(&self, point: impl Borrow<P>) -> Option<&P::Measurement> {
         let point = point.borrow();
         self.points.iter().find(|(other, _)| other == point).map(|(_, seen)| seen)
     }
 }
 
-/// What points gave, as the paper has them and without what was left out.
+/// Results of points with all mechanisms, and without those left out.
 pub(crate) struct PairedResults<P: Point> {
     pub(crate) with: Results<P>,
     pub(crate) without: Option<Results<P>>,
 }
 
-/// Runs a point without some mechanisms, on a machine that bears another name: drives of points
-/// that run side by side may be told apart by it.
+/// Runs a point without some mechanisms, on a machine with another name, because the name may tell
+/// drives of points that run side by side apart.
 pub(crate) fn run_without<P: Point>(
     point: &P,
     model: &Model,

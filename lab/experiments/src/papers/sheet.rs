@@ -19,7 +19,7 @@ use crate::page::{
     Scale, Series, SeriesKind, Unit,
 };
 
-/// How far quantitative checks may be off.
+/// Relative deviation from the paper that quantitative checks tolerate.
 pub(crate) const TOLERANCE: f64 = 0.25;
 
 /// A paper's file.
@@ -33,10 +33,10 @@ pub(crate) struct Sheet {
     /// Values of this setting may have lists of their own: `NAME-VALUE` instead of `NAME`.
     #[serde(default)]
     by: String,
-    /// What templates may name.
+    /// Texts that templates may refer to by name.
     #[serde(default)]
     texts: Texts,
-    /// Lists that `each` and axes go by: of values of the setting of that name, or of settings.
+    /// Lists for `each` and for axes: of values of the setting of that name, or of whole settings.
     #[serde(default)]
     values: BTreeMap<String, Vec<Value>>,
     /// Lists that are sums of products of others.
@@ -59,7 +59,7 @@ pub(crate) struct Sheet {
     given: Vec<Given>,
 }
 
-/// A list of settings: those of a name of the file's values, or these.
+/// A list of settings: a list of the file's `values` by name, or given in place.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]
 enum Axis {
@@ -72,7 +72,7 @@ enum Axis {
 #[serde(deny_unknown_fields)]
 struct Part {
     name: String,
-    /// The points that it needs, as products of axes.
+    /// The points that the part needs, as products of axes.
     #[serde(default)]
     points: Vec<Vec<Axis>>,
 }
@@ -106,7 +106,7 @@ struct PanelSpec {
     lines: Vec<LineSpec>,
     #[serde(default)]
     marks: Vec<(f64, String)>,
-    /// Where the second, third and so on of what is counted begin.
+    /// Formula for the positions at which the second and later counted phases begin.
     begins: Option<Formula>,
 }
 
@@ -116,13 +116,13 @@ struct LineSpec {
     /// A line for each of these settings.
     #[serde(default)]
     each: Vec<Axis>,
-    /// The panels that have it: those with these settings.
+    /// Settings that a panel must have to show the line.
     #[serde(default)]
     only: Table,
     name: String,
-    /// Of each point of the x axis.
+    /// Formula for y at each point of the x axis.
     y: Option<Formula>,
-    /// Or points.
+    /// Points of the line, x and y, instead of `y`.
     #[serde(default)]
     points: Vec<(Formula, Formula)>,
     #[serde(default = "ours")]
@@ -155,7 +155,7 @@ struct RowSpec {
     each: Vec<Axis>,
     #[serde(default)]
     cells: Vec<String>,
-    /// Cells that the point makes itself, by this name, instead.
+    /// Name of the cells that the point computes itself, instead of `cells`.
     #[serde(default)]
     from: String,
 }
@@ -165,20 +165,20 @@ struct RowSpec {
 struct CheckSpec {
     id: String,
     kind: CheckKind,
-    /// What the paper says, and the numbers in it.
+    /// Statement of the paper; `numbers` has the numbers in the statement.
     paper: String,
     #[serde(default)]
     numbers: Vec<f64>,
     #[serde(default)]
     at: Table,
-    /// Points with the greatest value, of which texts and formulas of this check may speak.
+    /// Points with the greatest value; texts and formulas of this check may refer to them.
     #[serde(default)]
     best: BTreeMap<String, BestSpec>,
     /// Our numbers.
     ours: Option<Formula>,
-    /// In words; the numbers if there are none.
+    /// Our result in words; if not given, the numbers are shown.
     text: Option<String>,
-    /// Whether it holds; by tolerance if there is no formula.
+    /// Formula that is true if the check holds; without one, the tolerance decides.
     holds: Option<Formula>,
     #[serde(default)]
     note: String,
@@ -190,7 +190,7 @@ struct CheckSpec {
 struct BestSpec {
     of: Formula,
     over: Vec<Axis>,
-    /// A formula by which the greatest is found, if it is not the value.
+    /// Formula that is maximized to find the point, if other than `of`.
     by: Option<Formula>,
     text: String,
 }
@@ -266,7 +266,7 @@ impl Sheet {
         toml::from_str(text).unwrap_or_else(|error| panic!("a paper's file: {error}"))
     }
 
-    /// What was given besides machines, for the end of the page.
+    /// Returns tables of the inputs besides machines, for the end of the page.
     pub(crate) fn given(&self) -> Vec<MachineTable> {
         self.given.iter().map(Given::table).collect()
     }

@@ -36,10 +36,10 @@ const SPANS: [(Span, f64); 5] = [
 ];
 /// The paper's average time at the drive, in nanoseconds.
 const PAPER_D2C_NS: f64 = 25_327.0;
-/// What the software may take of Q2C.
+/// Greatest share of Q2C that the software may take.
 const SHARE_MOST: f64 = 0.10;
 
-/// What was measured of a drive: nanoseconds, in the order of `SPANS`.
+/// Measured spans of a drive: averages in ns, in the order of `SPANS`.
 struct DriveSpans {
     drive: &'static str,
     avg_ns: [f64; SPANS.len()],
@@ -47,24 +47,24 @@ struct DriveSpans {
 }
 
 impl DriveSpans {
-    /// What the steps before the drive take.
+    /// Returns the time in ns of the steps before the drive.
     fn software_ns(&self) -> f64 {
         self.avg_ns[..3].iter().sum()
     }
 
-    /// What they take of the whole.
+    /// Returns the share of those steps in Q2C.
     fn share(&self) -> f64 {
         self.software_ns() / self.avg_ns[4]
     }
 
-    /// What they would take of the whole with the paper's D2C: no late wake-up of this machine
-    /// makes their share look smaller.
+    /// Returns the share of the software's steps in Q2C with the paper's D2C, so that no late
+    /// wake-up of this machine makes the share look smaller.
     fn share_beside_paper(&self) -> f64 {
         self.software_ns() / (self.software_ns() + PAPER_D2C_NS.min(self.avg_ns[3]))
     }
 }
 
-/// Files that are made, and removed when it drops.
+/// A folder of temporary files, removed when it is dropped.
 struct TempFolder(PathBuf);
 
 impl TempFolder {
@@ -77,7 +77,7 @@ impl TempFolder {
 
 impl Drop for TempFolder {
     fn drop(&mut self) {
-        // What cannot be removed is the system's to clean up.
+        // Files that cannot be removed are left to the system.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

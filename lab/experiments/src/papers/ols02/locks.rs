@@ -14,7 +14,7 @@ fn locks(seen: &ObservedRow) -> &[LockLine] {
     seen.row.machine.as_ref().and_then(|machine| machine.locks.as_deref()).unwrap_or(&[])
 }
 
-/// What was spun on the locks of a name, or on all.
+/// Returns the share of CPU time spent spinning on the locks of a name, or on all locks.
 pub(super) fn spin_share(seen: &ObservedRow, name: Option<&str>) -> f64 {
     let sums = locks(seen).iter().filter(|line| line.site.is_none());
     let of = sums.filter(|line| name.is_none_or(|name| line.name == name));

@@ -1,4 +1,5 @@
-//! What \[OLS\] changed, on this machine: calls counted, and what copies and units cost.
+//! Effects of \[OLS\]'s changes on this machine: counted calls, and measured costs of copies and
+//! units.
 //!
 //! The layer with the settings of its steps on a modelled or memory drive, in real time. Called by
 //! ols02.rs once all simulations are over, so that nothing else runs.
