@@ -132,7 +132,7 @@ fn native_rows(args: &BenchArgs, interrupt: &Interrupt) -> Result<(Vec<Row>, Res
     }
     bar.clear();
     notes.dedup();
-    // What a volume leaves out comes with a key of configurations, which `bench` does not have.
+    // Notes about a volume may end in a configuration key, which `bench` does not have.
     let without_key = |note: &String| note.split("; layout = ").next().unwrap_or(note).to_owned();
     notes.iter().map(without_key).for_each(|note| eprintln!("note: {note}"));
     Ok((rows, ended))
@@ -185,7 +185,7 @@ fn record(name: &Path, stamp: TraceStamp, volume: &Arc<Volume>) -> Result<Record
         .with_context(|| format!("--trace {}", name.display()))
 }
 
-/// What is recorded of a volume whose drives have such names.
+/// Returns the recorder's settings for a volume whose drives have these names.
 fn recording(name: &Path, stamp: TraceStamp, drives: &[&str]) -> RecorderConfig {
     let devices = || (0..drives.len() as u32).map(drive_device);
     RecorderConfig {
@@ -209,7 +209,7 @@ fn check_rows(trace: Option<&Path>, rows: usize) -> Result<()> {
     Ok(())
 }
 
-/// What came of it.
+/// Describes the recording: events, dropped events, and the command that shows them.
 fn recorded(recorded: &Recorded) -> String {
     let Recorded { events, dropped, files } = recorded;
     let name = files
@@ -279,7 +279,7 @@ fn run_drives(
     Ok(row)
 }
 
-/// What a cache did during a row.
+/// Describes a cache's work during a row.
 fn cache_note(stats: &CacheStats) -> String {
     let CacheStats { read_hits, read_misses, read_ahead, written, overwritten, .. } = stats;
     let CacheStats { page_bytes, written_back, write_requests, dirty, throttled, .. } = stats;

@@ -247,7 +247,7 @@ fn each_once(mechanisms: &[Mechanism]) -> Vec<Mechanism> {
     each
 }
 
-/// Which checks do not hold, in a sentence; nothing if all do.
+/// Lists the checks that do not hold, in a sentence; empty if all hold.
 fn failed(pages: &[(&str, Page)]) -> String {
     let no = |check: &&Check| check.kind != CheckKind::Input && check.holds == Verdict::No;
     let of = |(_, page): &'_ (_, Page)| {

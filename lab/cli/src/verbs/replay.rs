@@ -138,7 +138,8 @@ fn settings(args: &ReplayArgs, lanes: &Lanes, interrupt: &Interrupt) -> Settings
     }
 }
 
-/// What is asked of addresses; and how many I/Os there are, if the trace was read for that.
+/// Returns the settings for fitting addresses, and the number of I/Os if the trace was read for its
+/// extents.
 fn addresses(
     args: &ReplayArgs,
     traces: &[TracePath],

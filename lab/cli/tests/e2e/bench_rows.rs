@@ -242,7 +242,7 @@ fn another_program_is_measured_in_turn_with_a_row() {
     assert!(none.contains("--beside: x") && none.contains("no report in JSON"), "{none}");
 }
 
-/// What `bench` says of arguments that it refuses.
+/// Returns the messages of `bench` for arguments that it refuses.
 fn bench_of(dir: &tempfile::TempDir, arguments: &str) -> String {
     let output = bench(dir.path(), arguments);
     assert_eq!(output.status.code(), Some(2));

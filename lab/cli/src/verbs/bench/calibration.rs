@@ -23,11 +23,11 @@ use super::args::BenchArgs;
 use super::plan;
 use crate::verbs::interrupt::INTERRUPTED;
 
-/// How long all runs take together unless told otherwise: on this machine, and on a simulated one.
+/// Default time of all runs together: on this machine, and on a simulated one.
 const RUNTIME: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(6)];
-/// I/Os in flight unless told otherwise.
+/// Default number of I/Os in flight.
 const IODEPTH: u32 = 128;
-/// Part of its time for which a job has done nothing but compute, if the drive could do more.
+/// Share of a job's time spent computing from which on the job, not the drive, limits the rate.
 const BUSY: f64 = 0.95;
 /// Measures the drive and prints what it does.
 pub fn run(args: &BenchArgs, drive: &str, interrupt: &Interrupt) -> Result<ExitCode> {

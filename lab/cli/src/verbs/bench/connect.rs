@@ -52,10 +52,10 @@ impl FromStr for Server {
 }
 
 impl Server {
-    /// Whether `--wait` means something for it.
+    /// Refuses `--wait` for servers whose clients cannot choose how they wait.
     ///
     /// # Errors
-    /// If it does not and is given.
+    /// If `--wait` is given for an NBD server.
     pub fn check_wait(&self, wait: Option<Wait>) -> Result<()> {
         match (self, wait) {
             (Server::Nbd(_), Some(_)) => {

@@ -25,12 +25,12 @@ use super::args::BenchArgs;
 use super::row_flags::rows_only;
 use table::table;
 
-/// How long clients run unless told otherwise.
+/// Default measured time of all clients.
 const RUNTIME: Duration = Duration::from_secs(1);
-/// How long they run before that.
+/// Warm-up of all clients before the measured time.
 const WARM_UP: Duration = Duration::from_millis(200);
 
-/// Flags that say of all jobs what --client says of each.
+/// Flags that set for all jobs a property that --client sets for each client.
 const OTHERS: &str = "\
     connect virtqueue trace locks verify rw rwmixread bs size iodepth numjobs cpus cpu_list ios \
     serving workers states stack controller calibrate backend stamp plug_high plug_low";

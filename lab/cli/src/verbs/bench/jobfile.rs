@@ -88,9 +88,9 @@ pub fn run(args: &BenchArgs, name: &Path, interrupt: &Interrupt) -> Result<ExitC
     Ok(code)
 }
 
-/// What a job file takes from this system.
+/// Access of a job file to this system: included files, environment variables and system values.
 struct SystemInputs {
-    /// The job file's folder, where included files are looked for second.
+    /// The job file's folder, the second place in which included files are looked for.
     beside: PathBuf,
 }
 
@@ -115,7 +115,7 @@ impl Includes for SystemInputs {
     }
 }
 
-/// The bytes of a file, but no more than a job file has.
+/// Reads a file, up to the largest size of a job file.
 fn bytes_of(name: &Path) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     match name.as_os_str() == "-" {
@@ -125,7 +125,7 @@ fn bytes_of(name: &Path) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// How messages call a job file.
+/// Returns a job file's name as messages show it.
 fn shown(name: &Path) -> String {
     if name.as_os_str() == "-" { "standard input".to_owned() } else { name.display().to_string() }
 }
@@ -178,7 +178,7 @@ fn volumes(args: &BenchArgs, file: &JobFile) -> Result<Vec<Vec<Arc<Volume>>>> {
     file.jobs.iter().map(of_job).collect()
 }
 
-/// How a job reaches its file, as far as that decides how the file is opened.
+/// Properties of a job's access to its file that decide how the file is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct FileAccess {
     direct: bool,
@@ -351,13 +351,14 @@ fn drive_of(file: &JobFile, name: &str, access: FileAccess, lock: FileLock) -> R
     Spec::from_pairs("file", pairs.into_iter()).with_context(|| format!("filename={name}"))
 }
 
-/// What the table leaves out first where numbers are long.
+/// Columns that the table leaves out first if numbers are long.
 const LEAST: (Form, &[&str]) = (Form::Short, &["p50", "max", "MiB/s"]);
 
-/// Which time it is of a line.
+/// Selects one time of a job's report.
 type TimeOf = fn(&JobTimes) -> u64;
 
-/// The reports as text: a line for each kind of I/O of a job, and what was verified.
+/// Renders the reports as text: a line for each kind of I/O of a job, and the result of
+/// verification.
 fn table(file: &JobFile, reports: &[JobReport]) -> String {
     let (mut lines, mut percentiles): (Vec<JobLine>, String) = Default::default();
     for report in reports {

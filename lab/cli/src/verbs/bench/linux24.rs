@@ -1,7 +1,7 @@
-//! Flags of `bench` for how Linux 2.4 did raw I/O, for who compares: history, no advice.
+//! Flags of `bench` for raw I/O as Linux 2.4 did it, for comparisons with history; not advice.
 //!
 //! Parsed by clap, read by machine.rs, which runs such rows; a list makes a row for each value.
-//! Whatever a flag needs of a row is said here.
+//! This file also checks that a row suits its flags.
 
 use anyhow::{Result, bail};
 use clap::Args;
@@ -9,7 +9,7 @@ use millrace::{Spec, Stack, Words};
 use millrace_console::words::{size, whole, word};
 use millrace_experiments::simulation::{Linux24, LockScope, Readv};
 
-/// How raw I/O is done.
+/// Flags of raw I/O.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "How Linux 2.4 did raw I/O (with --machine or --locks)")]
 pub struct Linux24Args {
@@ -107,7 +107,7 @@ fn queue_plug(text: &str) -> Result<QueuePlug, String> {
     }
 }
 
-/// What was given, or one that stands for the default.
+/// Returns the given values, or a single `None` for the default.
 fn each<T: Copy>(given: &[T]) -> Vec<Option<T>> {
     if given.is_empty() { vec![None] } else { given.iter().copied().map(Some).collect() }
 }

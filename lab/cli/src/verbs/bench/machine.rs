@@ -142,7 +142,7 @@ pub fn plans(args: &BenchArgs, rows: &[RowPlan], length: Length) -> Result<Vec<S
     Ok(plans)
 }
 
-/// What of a row is recorded.
+/// Returns the plan of the row's recording, if `--trace` asks for one.
 fn traced(args: &BenchArgs, drives: &[Spec]) -> Option<RecordingPlan> {
     let name = args.trace.trace.as_deref()?;
     let names: Vec<String> = (0..drives.len()).map(|index| format!("d{index}")).collect();

@@ -20,7 +20,7 @@ use millrace_reactor::Config;
 
 use super::args::{ALL_CPUS, BenchArgs};
 
-/// How long a row runs on this machine unless told otherwise.
+/// Default running time of a row on this machine.
 const RUNTIME: Duration = Duration::from_secs(1);
 
 /// One row to run.
@@ -32,13 +32,13 @@ pub struct RowPlan {
     pub hardware_queues: Spread,
     pub cpus: u32,
     pub serving: ServingConfig,
-    /// CPUs of the drives' workers; none if the mode or the volume has no use for them.
+    /// CPUs of the drives' workers; empty if the serving mode or the volume uses no workers.
     pub workers: Vec<u32>,
     pub plan: Plan,
 }
 
 impl RowPlan {
-    /// What a volume is opened with for the row, used by so many I/O threads.
+    /// Returns the options of the row's volume, which `io_threads` threads use.
     pub fn volume_options(&self, args: &BenchArgs, io_threads: u16) -> Result<VolumeOptions> {
         let drive = DriveOptions {
             stack: self.stack,
@@ -154,8 +154,7 @@ pub fn check_drives(args: &BenchArgs) -> Result<()> {
     Ok(())
 }
 
-/// Whether the buffers of each row fit into memory: those that do not would push everything out of
-/// it first.
+/// Refuses rows whose buffers do not fit into memory, because they would displace everything else.
 fn check_memory(rows: &[RowPlan], memory_bytes: Option<u64>) -> Result<()> {
     let Some(memory_bytes) = memory_bytes else { return Ok(()) };
     for RowPlan { plan, .. } in rows {
@@ -300,8 +299,8 @@ fn block_sizes(args: &BenchArgs, default_bytes: u32) -> Result<Vec<u32>> {
     Ok(sizes)
 }
 
-/// Which CPUs and how many jobs each row has; `unasked` are the counts of CPUs where no flag says
-/// any, 0 for as many as there are jobs.
+/// Returns the CPUs and the number of jobs of each row. `unasked` has the counts of CPUs to use if
+/// no flag gives any; a count of 0 stands for one CPU per job.
 fn places(args: &BenchArgs, unasked: Vec<usize>, all: &[u32]) -> Result<Vec<Place>> {
     if let Some(cpu) = args.queues.cpu_list.iter().find(|cpu| !all.contains(cpu)) {
         bail!("--cpu-list {cpu}: there is no such CPU to use here; there are {}", ranges(all));

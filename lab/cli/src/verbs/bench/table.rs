@@ -146,21 +146,21 @@ fn figures(rows: &[Row], form: Form) -> Vec<Figure> {
     figures
 }
 
-/// What a figure is in a row.
+/// Formats a figure of a row.
 type Value = fn(&Row) -> String;
-/// Which time it is of a row's latencies.
+/// Selects one time of a row's latencies.
 type Time = fn(&LatencyNs) -> u64;
-/// Whether a row has a figure.
+/// Tells if a row has a figure.
 type Has = fn(&Row) -> bool;
 
-/// What an I/O cost; only in the whole form.
+/// Costs of an I/O; only in the long form.
 const COSTS: [(&str, Value); 3] = [
     ("ns/IO", |row| format!("{:.1}", f64::from(row.jobs) * 1e9 / row.iops.max(1e-9))),
     ("CPU ns/IO", |row| format!("{:.1}", row.cost.cpu_ns_per_io)),
     ("syscalls/IO", |row| format!("{:.3}", row.cost.syscalls_per_io)),
 ];
 
-/// Times: the name, whether the short form has it, and which.
+/// Latency columns: name, true if the short form has the column, and the time shown.
 const TIMES: [(&str, bool, Time); 7] = [
     ("mean", true, |lat| lat.mean),
     ("p50", true, |lat| lat.p50),
@@ -171,7 +171,7 @@ const TIMES: [(&str, bool, Time); 7] = [
     ("max", false, |lat| lat.max),
 ];
 
-/// What only some rows have: whether one has it, the name, and what it is.
+/// Columns that only some rows need: test whether a row has the figure, name, and text.
 const SELDOM: [(Has, &str, Value); 4] = [
     (
         |row| row.cost.notifications.is_some(),
@@ -257,8 +257,7 @@ pub fn kind(rw: &str, read_percent: Option<u8>) -> String {
     }
 }
 
-/// What tells a row from others, as words: all settings that it has and that are not the usual
-/// ones.
+/// Describes a row by the settings that tell it from others: all that differ from the usual ones.
 pub fn settings(row: &Row) -> String {
     let words = SETTINGS.iter().filter_map(|(name, value, unsaid)| {
         let value = value(row);

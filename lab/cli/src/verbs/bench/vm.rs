@@ -19,7 +19,7 @@ use super::args::BenchArgs;
 use super::table::{TimeUnit, kind};
 use crate::verbs::interrupt::INTERRUPTED;
 
-/// How long a row runs unless told otherwise.
+/// Default running time of a row.
 const RUNTIME_NS: u64 = 50_000_000;
 
 /// Runs the rows: 0, or 130 after Ctrl-C.

@@ -12,17 +12,17 @@ use serde_json::{Value, json};
 /// Columns of the line of I/Os over time.
 const COLUMNS: usize = 60;
 
-/// What was replayed.
+/// Properties of a replay that the report's first line shows.
 pub struct Head {
-    /// Traces as they were named.
+    /// Names of the traces, as given.
     pub traces: String,
-    /// Their format.
+    /// Format of the traces.
     pub format: String,
-    /// The simulated machine, if it was one.
+    /// Name of the simulated machine; `None` on this machine.
     pub machine: Option<String>,
 }
 
-/// The report as one JSON object, with the notes and the damage of the trace.
+/// Returns the report as one JSON object, with the notes and the damage of the trace.
 pub fn json(head: &Head, report: &Report, [notes, damage]: [&[String]; 2]) -> Result<String> {
     let mut value = json!({
         "traces": head.traces, "format": head.format, "notes": notes, "damage": damage,
@@ -74,7 +74,7 @@ fn first_line(head: &Head, report: &Report) -> String {
     )
 }
 
-/// What was done of each operation.
+/// Renders the table of I/Os by operation.
 fn ops(report: &Report) -> String {
     let heads = ["op", "I/Os", "%", "FUA", "failed", "MiB", "IOPS", "MiB/s"];
     let side = |head: &str| if head == "op" { Side::Left } else { Side::Right };
@@ -105,7 +105,7 @@ fn ops(report: &Report) -> String {
     grid.text()
 }
 
-/// How long I/Os took, beside what the trace tells of them.
+/// Renders the latencies of I/Os, next to the latencies in the trace.
 fn latencies(report: &Report) -> String {
     let heads = ["latency, us", "", "mean", "p50", "p99", "p99.9", "max"];
     let side = |at: usize| if at < 2 { Side::Left } else { Side::Right };
@@ -178,7 +178,7 @@ fn targets(report: &Report) -> String {
     grid.text()
 }
 
-/// What else there is to say.
+/// Returns the lines below the tables.
 fn lines(report: &Report) -> Vec<String> {
     let mut lines = Vec::new();
     lines.extend(report.lateness.as_ref().and_then(lateness));

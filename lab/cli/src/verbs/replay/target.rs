@@ -1,7 +1,7 @@
-//! What `--to` and `--map` name: drives, NBD exports, vhost-user-blk servers.
+//! Targets of `--to` and `--map`: drives, NBD exports, vhost-user-blk servers.
 //!
-//! Owns the grouping of what is named into lanes, and the volumes that are made of drives. Parsed
-//! by clap; called by plan.rs; calls the millrace library to put drives together.
+//! Owns the grouping of targets into lanes, and the volumes that consist of drives. Parsed by clap;
+//! called by plan.rs; calls the millrace library to put drives together.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -17,17 +17,17 @@ use millrace_nbd::client::NbdUri;
 use super::args::{ReplayArgs, StripeArgs};
 use crate::verbs::bench::connect::Server;
 
-/// Schemes of servers.
+/// Schemes of the URIs of servers.
 const SERVERS: [&str; 5] = ["nbd", "nbd+unix", "nbds", "nbds+unix", "vhost-user"];
-/// Bytes of a stripe's chunk unless told otherwise.
+/// Default size in bytes of a stripe's chunk.
 const CHUNK: u64 = 65_536;
 
-/// One target as it is named.
+/// One target as the user names it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TargetSpec {
     /// A drive of this program.
     Drive(Spec),
-    /// A server.
+    /// A server, with its address as the user wrote it.
     Server(Server, String),
 }
 
@@ -57,7 +57,7 @@ impl FromStr for TargetSpec {
 pub struct DeviceMapping {
     /// A device of the trace, by its name there.
     pub device: String,
-    /// What its I/Os go to.
+    /// Target of the device's I/Os.
     pub target: TargetSpec,
 }
 
@@ -88,7 +88,7 @@ pub enum Lanes {
 }
 
 impl Lanes {
-    /// How many there are.
+    /// Returns the number of lanes.
     pub fn len(&self) -> usize {
         match self {
             Lanes::Drives(volumes) => volumes.len(),

@@ -42,7 +42,7 @@ pub fn table(contest: &ContentionReport, form: Form) -> String {
     )
 }
 
-/// What a client was told.
+/// Returns the columns of a client's settings.
 fn settings() -> Vec<Column> {
     let column = |name: &str, side, value: fn(&ClientRow) -> String| -> Column {
         (name.to_owned(), side, Box::new(value))
@@ -56,7 +56,7 @@ fn settings() -> Vec<Column> {
     ]
 }
 
-/// What came of it.
+/// Returns the columns of measured figures.
 fn figures(rows: &[ClientRow], form: Form) -> Vec<Column> {
     let most = rows.iter().map(|row| row.lat_ns.p99).max().unwrap_or(0);
     let unit = TimeUnit::between(rows.iter().map(|row| row.lat_ns.p50).min().unwrap_or(0), most);
