@@ -287,7 +287,7 @@ fn addresses_behind_the_end_are_an_error_or_what_fit_says() {
     );
     // The message names the trace and refers to the report of earlier I/Os.
     let said = format!("trace {}: ram:size=1m: I/O ", trace.path().display());
-    assert!(text.contains(&said) && text.contains("above is what was done"), "{text}");
+    assert!(text.contains(&said) && text.contains("the report above covers"), "{text}");
     let before: Value = serde_json::from_slice(&with(&[]).stdout).expect("a report as JSON");
     assert!(before["ios"].as_u64() > Some(0) && before["stopped"].is_object(), "{before}");
     let skipped = report(&with(&["--fit", "skip"]));

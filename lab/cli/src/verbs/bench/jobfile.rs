@@ -1,6 +1,6 @@
-//! `bench --jobfile`: a job file of fio on drives of this program, reported in fio's words.
+//! `bench --jobfile`: runs a job file of fio on drives of this program, and reports in fio's words.
 //!
-//! Owns what the file takes from outside (included files, variables), the drives that its jobs work
+//! Owns the file's access to the system (included files, variables), the drives that its jobs work
 //! on, and the table or JSON at the end; the lab reads the file and runs the jobs. Called by the
 //! verb in place of its rows.
 #![allow(clippy::print_stderr)]
@@ -33,14 +33,14 @@ use super::table::{Column, TimeUnit, columns_grid};
 use crate::verbs::drive_notes::DriveNotes;
 use crate::verbs::interrupt::{self, INTERRUPTED};
 
-/// Characters of a job's name in the table.
+/// Largest number of characters of a job's name in the table.
 const NAME_WIDTH: usize = 16;
-/// Bytes that are written at a time to a file that is made.
+/// Number of bytes written at a time to a file that is created.
 const LAID_BYTES: usize = 1 << 20;
-/// Bytes of a job file, and one more than is read.
+/// Largest number of bytes read of a job file, one more than a job file may have.
 const FILE_MAX: u64 = (1 << 20) + 1;
 
-/// Runs the jobs: 0 if every I/O succeeded, 1 if some failed, 130 after Ctrl-C.
+/// Runs the jobs. The exit code is 0 if every I/O succeeded, 1 if some failed, 130 after Ctrl-C.
 ///
 /// # Errors
 /// If the file is no job file, or a drive or a thread could not be set up.
@@ -82,7 +82,7 @@ pub fn run(args: &BenchArgs, name: &Path, interrupt: &Interrupt) -> Result<ExitC
         code = ExitCode::from(1);
     }
     if interrupt.is_set() {
-        eprintln!("interrupted: above is what was measured until then");
+        eprintln!("interrupted: the report above covers the run until then");
         return Ok(ExitCode::from(INTERRUPTED));
     }
     Ok(code)
@@ -137,8 +137,8 @@ fn read(name: &Path) -> Result<JobFile> {
     Ok(JobFile::parse(&shown, &bytes, &SystemInputs { beside })?)
 }
 
-/// The volumes of each job's clones: the drives of the command line, or the files that the job
-/// names, each opened once for each way in which jobs reach it.
+/// Returns the volumes of each job's clones: the drives of the command line, or the files that the
+/// job names, each opened once for each way in which jobs access the file.
 fn volumes(args: &BenchArgs, file: &JobFile) -> Result<Vec<Vec<Arc<Volume>>>> {
     let options = options(args, file)?;
     if !args.target.drive.is_empty() {
@@ -191,15 +191,15 @@ impl FileAccess {
     }
 }
 
-/// The lock of a file, for a drive on it.
+/// Lock of a file, for a drive on the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FileLock {
     Take,
-    /// Another drive of this run has it.
+    /// Another drive of this run holds the lock.
     Held,
 }
 
-/// The jobs that use a file.
+/// Returns the jobs that use a file.
 fn users<'a>(file: &'a JobFile, name: &str) -> impl Iterator<Item = &'a JobSpec> + Clone {
     let uses = move |job: &&JobSpec| {
         let files = if job.filename.is_some() { 1 } else { job.numjobs() };
@@ -256,7 +256,7 @@ fn check_overwrite(args: &BenchArgs, file: &JobFile, name: &str) -> Result<()> {
     Ok(millrace_experiments::check_drives(&[drive], &writer_of(writer))?)
 }
 
-/// A job, as a refusal names it.
+/// Names a job in a refusal.
 fn writer_of(job: &JobSpec) -> String {
     format!("job {} ({})", job.name, job.place())
 }
@@ -385,7 +385,8 @@ fn table(file: &JobFile, reports: &[JobReport]) -> String {
     format!("{}{percentiles}{below}", grid.text())
 }
 
-/// The percentiles that a job asks for, in lines that fit the table's width; none without any.
+/// Returns the percentiles that a job asks for, in lines that fit the table's width; empty if the
+/// job asks for none.
 fn percentile_line(line: &JobLine) -> Option<String> {
     let (least, most) = (line.percentiles.first()?.1, line.percentiles.last()?.1);
     let unit = TimeUnit::between(least, most);

@@ -1,7 +1,7 @@
-//! The report of a replay for a person, and as JSON.
+//! Report of a replay for a person, and as JSON.
 //!
-//! Pure text. What is nothing is not printed: lines on waits, changes and what was left out are
-//! there only if there is something to say.
+//! Pure text. Zeroes are not printed: lines on waits, changes and omissions appear only if there is
+//! something to report.
 
 use anyhow::{Context, Result};
 use millrace_console::words::MIB;
@@ -9,7 +9,7 @@ use millrace_console::{Grid, Side, fitted};
 use millrace_experiments::replay::{Latency, Lateness, OpReport, Report, Series, StopReason};
 use serde_json::{Value, json};
 
-/// Columns of the line of I/Os over time.
+/// Number of columns of the line of I/Os over time.
 const COLUMNS: usize = 60;
 
 /// Properties of a replay that the report's first line shows.
@@ -37,7 +37,7 @@ pub fn json(head: &Head, report: &Report, [notes, damage]: [&[String]; 2]) -> Re
     serde_json::to_string_pretty(&value).context("the report as JSON")
 }
 
-/// The report as tables and lines.
+/// Renders the report as tables and lines.
 pub fn text(head: &Head, report: &Report) -> String {
     let mut parts = vec![first_line(head, report)];
     if report.counts.ios > 0 {
@@ -130,7 +130,7 @@ fn microseconds(latency: &Latency) -> [String; 5] {
     [mean_ns, p50_ns, p99_ns, p999_ns, max_ns].map(|ns| fitted(ns as f64 / 1e3, 8))
 }
 
-/// I/Os a second over the time, as the trace wants them and as they ended.
+/// Renders I/Os per second over time, as the trace wants them and as they ended.
 fn over_time(report: &Report) -> Option<String> {
     let total_ns = (report.seconds * 1e9) as u64;
     let row = |series: &Series| series.rates(COLUMNS, total_ns);
@@ -155,7 +155,7 @@ fn over_time(report: &Report) -> Option<String> {
     ))
 }
 
-/// A bar for each number, up to the height of `most`.
+/// Renders a bar for each number, up to the height of `most`.
 fn bars(numbers: &[f64], most: f64) -> String {
     const BARS: [char; 9] = [
         ' ', '\u{2581}', '\u{2582}', '\u{2583}', '\u{2584}', '\u{2585}', '\u{2586}', '\u{2587}',

@@ -42,7 +42,7 @@ impl FromStr for TargetSpec {
         if text.contains(':') && SERVERS.contains(&scheme) {
             return Ok(TargetSpec::Server(text.parse()?, text.to_owned()));
         }
-        // A file by its bare path, as people write it.
+        // A file may be given by its bare path, as people write it.
         let bare =
             text.strip_prefix("file:").filter(|path| !path.is_empty() && !path.contains('='));
         let spec = bare.map_or_else(|| text.to_owned(), |path| format!("file:path=({path})"));
@@ -52,10 +52,10 @@ impl FromStr for TargetSpec {
     }
 }
 
-/// `DEV=TARGET`.
+/// Mapping of a device to a target: `DEV=TARGET`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeviceMapping {
-    /// A device of the trace, by its name there.
+    /// Name of a device in the trace.
     pub device: String,
     /// Target of the device's I/Os.
     pub target: TargetSpec,
@@ -98,10 +98,10 @@ impl Lanes {
     }
 }
 
-/// The lanes that the arguments name, and which devices go where.
+/// Returns the lanes that the arguments name, and the routes from devices to lanes.
 ///
 /// # Errors
-/// If there are none, or what is named cannot be one replay.
+/// If there are no targets, or they cannot be combined in one replay.
 pub fn lanes(
     to: &[TargetSpec],
     map: &[DeviceMapping],
@@ -134,7 +134,7 @@ pub fn lanes(
     Ok((of_groups(&groups, stripes)?, routes))
 }
 
-/// Refuses what only a stripe has.
+/// Refuses flags that only a stripe has.
 fn check_alone(stripes: &StripeArgs) -> Result<()> {
     if stripes.chunk.is_some() {
         bail!("--chunk: one drive is no stripe; give several --to");
@@ -146,7 +146,7 @@ fn check_alone(stripes: &StripeArgs) -> Result<()> {
     Ok(())
 }
 
-/// A lane of each group of targets, all of one kind.
+/// Returns a lane for each group of targets, all of one kind.
 fn of_groups(groups: &[Vec<&TargetSpec>], stripes: &StripeArgs) -> Result<Lanes> {
     let (mut volumes, mut exports, mut sockets) = (Vec::new(), Vec::new(), Vec::new());
     for targets in groups {
@@ -171,7 +171,7 @@ fn of_groups(groups: &[Vec<&TargetSpec>], stripes: &StripeArgs) -> Result<Lanes>
     }
 }
 
-/// A volume of one or more drives.
+/// Returns a volume of one or more drives.
 fn stripe(targets: &[&TargetSpec], stripes: &StripeArgs) -> Result<SimulatedVolume> {
     let mut drives = Vec::new();
     for target in targets {

@@ -1,6 +1,6 @@
 //! The table of `bench --client`: a row for each client, 80 columns wide, or with all columns.
 //!
-//! Pure text out of a result. What all clients share stands in a line above the table.
+//! Pure text from a result. Settings that all clients share stand in a line above the table.
 
 use millrace_console::words::{MIB, size_text};
 use millrace_console::{Form, Side, WIDTH, wrapped};
@@ -8,10 +8,10 @@ use millrace_experiments::load::contention::{ClientRow, ContentionReport};
 
 use crate::verbs::bench::table::{self, TimeUnit, columns_grid};
 
-/// A column that shows something of a client.
+/// A column of the table: its name, its alignment, and its text for a client.
 type Column = table::Column<ClientRow>;
 
-/// A result as text, without a line feed at the end.
+/// Renders a result as text, without a line feed at the end.
 pub fn table(contest: &ContentionReport, form: Form) -> String {
     let rows = &contest.clients;
     let alone = rows.iter().all(|row| row.group == row.name);
