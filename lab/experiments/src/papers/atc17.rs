@@ -29,10 +29,10 @@ use crate::simulation::{
 static SHEET: LazyLock<Sheet> =
     LazyLock::new(|| Sheet::parse(include_str!("../../papers/atc17.toml")));
 
-/// Parts with a file system or a page cache.
+/// Names of the parts that use a file system or a page cache.
 const OF_FILES: [&str; 4] = ["buffered", "ext4", "servers", "utilities"];
 
-/// The paper, as the table of all has it.
+/// Returns the paper's entry in the table of all papers.
 pub(super) fn paper() -> Paper {
     Paper::of_sheet("atc17", &SHEET, papers::mechanisms::<Point>, |wanted, tell| {
         let costs = FileCosts::linux_4_4()?;
@@ -53,7 +53,7 @@ pub(super) fn paper() -> Paper {
 const IN_FLIGHT_BYTES: u32 = 2048 * 4096;
 /// I/Os in flight for each drive where drives are compared, tags watched, or `auto` has to choose.
 const FEW: u32 = 64;
-/// Virtual time that is measured.
+/// Measured virtual time.
 const LENGTH_NS: u64 = 100_000_000;
 /// Virtual time that is measured where `auto` must have tried both ways and settled, and where
 /// drives are compared: how many of the I/Os in flight wait for which drive drifts by steps of one,
@@ -78,7 +78,7 @@ enum Rig {
     /// LSI 9300-8i.
     #[default]
     Hba,
-    /// No controller but the drive's own.
+    /// No controller besides the drive's own.
     Nvme,
 }
 
@@ -101,7 +101,8 @@ impl Rig {
         }
     }
 
-    /// The controller whose tags all its drives share, if it is such a one.
+    /// Returns the controller whose tags all its drives share, or `None` if drives have tags of
+    /// their own.
     fn controller(self) -> Option<ControllerConfig> {
         let (name, tags) = match self {
             Rig::Ahci | Rig::Nvme => return None,
@@ -113,18 +114,18 @@ impl Rig {
     }
 }
 
-/// I/Os in flight.
+/// Number of I/Os in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Depth {
-    /// As many as the layer takes.
+    /// As many I/Os as the layer takes.
     Full,
-    /// So few that drives can be compared, if it is measured for long, too.
+    /// So few I/Os that drives can be compared, if the run is long, too.
     Few,
     One,
 }
 
-/// The graph engine with so many threads, or a program of this name.
+/// A program of the simulation: the graph engine with this number of threads, or a program by name.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(untagged)]
 enum Program {
@@ -132,31 +133,31 @@ enum Program {
     Named(String),
 }
 
-/// One row.
+/// One row of the experiment.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Point {
     rig: Rig,
-    /// Of the rig's; all, if not given.
+    /// Number of drives; `None`: all drives of the rig.
     drives: Option<u32>,
     #[serde(deserialize_with = "parsed")]
     rw: Rw,
     bs: u32,
     #[serde(deserialize_with = "word")]
     serving: Serving,
-    /// KiB of a stripe.
+    /// Size in KiB of a stripe's chunk.
     chunk: u32,
-    /// High and low watermark for each drive, if not the layer's own.
+    /// High and low watermark for each drive; `None`: the layer's defaults.
     marks: Option<[u32; 2]>,
     depth: Depth,
     /// \[FALCON\]'s ideal system: a submitting thread for each drive instead of a volume.
     apart: bool,
-    /// With somebody who looks at tags, and few in flight.
+    /// True if a thread samples the tags in use, with few I/Os in flight.
     watched: bool,
     long: bool,
-    /// The I/Os are of a file.
+    /// True if the I/Os belong to a file.
     file: bool,
-    /// A program instead of the replayer.
+    /// Program that runs instead of the replayer.
     task: Option<Program>,
     /// Mechanisms that are left out.
     #[serde(skip)]
@@ -189,7 +190,7 @@ impl Default for Point {
 }
 
 impl Point {
-    /// This point with what it does not say filled in.
+    /// Returns this point with defaults in place of missing settings.
     fn settled(mut self) -> Point {
         let usual = ServingConfig::default();
         self.drives.get_or_insert(self.rig.drives());
@@ -213,8 +214,8 @@ impl Point {
         })
     }
 
-    /// The runs of a row: several where workers wait for a lock of all drives, since their rate
-    /// then differs by a tenth and more from seed to seed. Whatever the stripe and the watermarks.
+    /// Returns the runs of a row: several if workers wait for a lock of all drives, because the
+    /// rate then differs by a tenth and more from seed to seed, with any stripe and watermarks.
     fn draws(self) -> impl Iterator<Item = Point> {
         let Point { rw, chunk, marks, file, .. } = self;
         let usual = Point { rw, chunk, marks, file, ..Point::default() }.settled();

@@ -17,11 +17,11 @@ pub enum Mechanism {
     Spinners,
     /// Sockets are farther from each other than cores of one.
     Distance,
-    /// Links between sockets carry so much and no more.
+    /// Links between sockets have a limited bandwidth.
     Links,
-    /// CPUs that want a line at once get it one after the other.
+    /// CPUs that want a cache line at the same time get it one after the other.
     Queueing,
-    /// Lines that follow the single queue's lock.
+    /// Cache lines that follow the single queue's lock.
     Lines,
     /// Hyper-threads of a core share its execution.
     Sharing,
@@ -47,7 +47,7 @@ pub enum Mechanism {
     Translation,
     /// QEMU interrupts for each request, not for all that are done.
     Signals,
-    /// Copies of bounces.
+    /// Copies through bounce buffers.
     Copies,
     /// Work of Linux 2.4 outside of the block layer.
     Kernel,
@@ -138,7 +138,7 @@ impl Mechanism {
         }
     }
 
-    /// Switches it off in a machine, which stays as it is if it does not have it.
+    /// Switches the mechanism off in a machine; a machine without the mechanism stays as it is.
     pub(crate) fn take_from(self, model: &mut Model) {
         let cache = &mut model.cache;
         match self {
@@ -188,7 +188,7 @@ impl Mechanism {
     }
 }
 
-/// The words of some mechanisms, as the command line has them.
+/// Returns the words of some mechanisms, as on the command line.
 pub(crate) fn words(mechanisms: &[Mechanism]) -> String {
     mechanisms.iter().map(|mechanism| mechanism.word()).collect::<Vec<_>>().join(",")
 }

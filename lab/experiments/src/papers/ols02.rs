@@ -29,7 +29,7 @@ use crate::simulation::{
 static SHEET: LazyLock<Sheet> =
     LazyLock::new(|| Sheet::parse(include_str!("../../papers/ols02.toml")));
 
-/// The paper, as the table of all has it.
+/// Returns the paper's entry in the table of all papers.
 pub(super) fn paper() -> Paper {
     Paper::of_sheet("ols02", &SHEET, papers::mechanisms::<Point>, |wanted, tell| {
         let costs = KernelCosts::linux_2_4()?;
@@ -37,7 +37,7 @@ pub(super) fn paper() -> Paper {
         let costs = machine_table::of_costs(&costs.name, about, &costs.entries());
         let mut here = None;
         let finish = |mut page: crate::page::Page, parts: &[&str]| {
-            // Nothing can be left out of what this machine does: measured once.
+            // Native measurements are made once: no mechanism of this machine can be left out.
             let here = here.get_or_insert_with(|| measured(parts));
             let calls = here.as_ref().ok().and_then(|here| here.0.as_ref());
             let check = page.checks.iter_mut().find(|check| check.id == "ols.calls");
@@ -104,7 +104,7 @@ struct Step {
     lock: LockScope,
     #[serde(deserialize_with = "word")]
     drivers: LockScope,
-    /// Vectors are one I/O.
+    /// True if a whole vector is one I/O.
     #[serde(default)]
     vectors: bool,
 }
@@ -122,7 +122,7 @@ struct Load {
     compute_ns: u64,
 }
 
-/// One row.
+/// One row of the experiment.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Point {

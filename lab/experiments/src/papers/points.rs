@@ -180,8 +180,8 @@ pub(crate) fn run_without<P: Point>(
     point.run(&model, seed)
 }
 
-/// The mechanisms that can be left out of these parts: those of the points, and those that one of
-/// the machines has.
+/// Returns the mechanisms that can be left out of these parts: those of the points, and those that
+/// one of the machines has.
 pub(crate) fn mechanisms<P: Point>(parts: &[&'static str]) -> Result<Vec<Mechanism>, BenchError> {
     let points: Vec<P> = parts.iter().flat_map(|part| P::of(part)).collect();
     let models = models(distinct(points.iter().map(P::machine)).into_iter())?;
@@ -193,7 +193,7 @@ pub(crate) fn mechanisms<P: Point>(parts: &[&'static str]) -> Result<Vec<Mechani
     Ok(Mechanism::WORDS.iter().map(|(mechanism, _)| *mechanism).filter(has).collect())
 }
 
-/// Runs parts of a paper's file and makes their page, to which `finish` adds what was given.
+/// Runs parts of a paper's file and returns their page, to which `finish` adds the inputs.
 ///
 /// # Errors
 /// If a machine's file or a simulation is wrong.

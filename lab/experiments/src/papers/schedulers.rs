@@ -30,7 +30,7 @@ use limit_accuracy::LimitAccuracy;
 static SHEET: LazyLock<Sheet> =
     LazyLock::new(|| Sheet::parse(include_str!("../../papers/schedulers.toml")));
 
-/// The experiment, as the table of all has it.
+/// Returns the experiment's entry in the table of all papers.
 pub(super) fn paper() -> Paper {
     Paper::of_sheet("schedulers", &SHEET, papers::mechanisms::<Point>, |wanted, tell| {
         papers::repeat::<Point>(("schedulers", &SHEET), wanted, tell, |page, _| page)

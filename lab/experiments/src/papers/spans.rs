@@ -1,4 +1,4 @@
-//! `spans`: where one I/O spends its time, on this machine and in real time.
+//! `spans`: measures the time that one I/O spends in each step, on this machine and in real time.
 //!
 //! One 4 KiB read at a time, from an NVMe-class model drive and from a file in the folder for
 //! temporary files, each step of each I/O stamped and recorded (`Recorder`), read back and measured
@@ -24,7 +24,7 @@ use crate::load::workload::{Rw, Workload};
 use crate::page::{Check, CheckKind, DataTable, Figure, Page, Panel, Quantity, Series, Unit};
 use crate::papers::{Paper, PartSelection, Step, Tell};
 
-/// I/Os of each drive.
+/// Number of I/Os of each drive.
 const IOS: u64 = 5_000;
 /// The spans, and the paper's averages in seconds.
 const SPANS: [(Span, f64); 5] = [
@@ -52,7 +52,7 @@ impl DriveSpans {
         self.avg_ns[..3].iter().sum()
     }
 
-    /// Returns the share of those steps in Q2C.
+    /// Returns the share of the software's steps in Q2C.
     fn share(&self) -> f64 {
         self.software_ns() / self.avg_ns[4]
     }
@@ -93,7 +93,7 @@ fn failed(path: &Path, error: &dyn std::fmt::Display) -> BenchError {
     BenchError::Trace { text: format!("{}: {error}", path.display()) }
 }
 
-/// The paper, as the table of all has it.
+/// Returns the paper's entry in the table of all papers.
 pub(super) fn paper() -> Paper {
     Paper {
         name: "walk",
@@ -105,13 +105,13 @@ pub(super) fn paper() -> Paper {
     }
 }
 
-/// Runs both drives and gives what was found; the page lacks the drives that had not begun when
-/// `tell` had the run end.
+/// Runs both drives and returns the page, without the drives that had not begun when `tell` ended
+/// the run.
 fn run(wanted: PartSelection<'_>, tell: &mut Tell<'_>) -> Result<Page, BenchError> {
     let seed = wanted.seed;
     let folder = TempFolder::new()?;
     let path = folder.0.join("drive");
-    // With data everywhere: a hole is read from no drive.
+    // The file is full of data, because no drive is read for a hole.
     fill(&path).map_err(|error| failed(&path, &error))?;
     let file = format!("file:path={},size=64m", path.display());
     let drives = [
@@ -128,7 +128,7 @@ fn run(wanted: PartSelection<'_>, tell: &mut Tell<'_>) -> Result<Page, BenchErro
     Ok(page(&measured, seed))
 }
 
-/// One drive's spans.
+/// Measures one drive's spans.
 fn measure(
     drive: &'static str,
     spec: &str,
@@ -151,7 +151,7 @@ fn measure(
     Ok(DriveSpans { drive, avg_ns, ios })
 }
 
-/// Runs the workload with a recording, and reads that.
+/// Runs the workload with a recording, and reads the recording.
 fn record(volume: &Arc<Volume<Native>>, name: &Path, seed: u64) -> Result<Spans, BenchError> {
     let workload = Workload { rw: Rw::RandRead, bs_bytes: 4096, iodepth: 1, verify: false, seed };
     let plan = Plan {
